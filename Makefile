@@ -1,0 +1,53 @@
+# Needs python3 (3.10 or later, with venv) and nothing else; every target sets up its own .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' Makefile
+
+setup: $(STAMP) ## make .venv with everything that the other targets need
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "PYTHON=$(PYTHON): must be Python 3.10 or later; run make PYTHON=python3.12, say" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "PYTHON=$(PYTHON): lacks venv or ensurepip; install them (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@echo "setup: installing nkiconv and its tools into $(VENV) (a few minutes, once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq -e '.[dev,plots]'
+	@touch $@
+
+demo: $(STAMP) ## run the guided tour; its files go to demo-out/
+	@$(BIN)/nkiconv demo --out demo-out
+
+# One BLAS thread for each of the two test processes: more would fight over the same cores.
+test: $(STAMP) ## run the tests and print what they cover
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --cov=nkiconv --cov-report=term-missing:skip-covered
+
+test-slow: $(STAMP) ## run the tests that take minutes
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
+
+lint: $(STAMP) ## check style, types and import arrows; print lines per folder
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@find nkiconv -name '*.py' -exec wc -l {} + | \
+	  awk '$$2 != "total" {sub("/[^/]*$$", "", $$2); n[$$2] += $$1} END {for (f in n) printf "%6d %s\n", n[f], f}' | sort -k 2
+
+format: $(STAMP) ## rewrite the code in the house style
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: $(STAMP) ## time the simulator itself
+	@$(BIN)/nkiconv bench-simulator
+
+clean: ## delete .venv, caches and everything generated
+	rm -rf $(VENV) build dist demo-out .coverage .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info
+	find nkiconv tests -name __pycache__ -prune -exec rm -rf {} +

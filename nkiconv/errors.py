@@ -1,0 +1,74 @@
+"""The errors of nkiconv: one class for each kind of refusal, and one way to raise several refusals at once.
+
+Every violation is a sentence of the form `<argument>=<value>: <rule> (<how it was derived>); <what to do>`.
+A check collects one exception for each violated rule and hands the list to `raise_all`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class NkiconvError(ValueError):
+    """Base of every refusal by nkiconv.
+
+    Attributes:
+        violations: each violated rule as one sentence; never empty.
+    """
+
+    def __init__(self, message: str, violations: Sequence[str] = ()) -> None:
+        """Take the text to show and, where it joins several violations, each of them on its own."""
+        super().__init__(message)
+        self.violations: tuple[str, ...] = tuple(violations) or (message,)
+
+
+class GeometryError(NkiconvError):
+    """An extent, stride, padding, dilation or group count, or a shape that follows from them, is impossible."""
+
+
+class DtypeError(NkiconvError, TypeError):
+    """A data type is unknown, or is not one that the operation takes."""
+
+
+class LayoutError(NkiconvError):
+    """The order of an array's axes is unknown, or is not one that the operation takes."""
+
+
+class UnsupportedError(NkiconvError):
+    """The request makes sense, but nothing here can serve it."""
+
+
+class CapacityError(NkiconvError):
+    """The request needs more on-chip memory or more instructions than there are."""
+
+
+class FileFormatError(NkiconvError):
+    """A file does not hold what its reader expects."""
+
+
+def join_violations(summary: str, violations: Sequence[str]) -> str:
+    """Return one message: the violation itself if there is one, else the summary, their number and a list of them.
+
+    Args:
+        summary: what was refused, as in "conv2d cannot run this call on trn2".
+        violations: at least one sentence.
+    """
+    if len(violations) == 1:
+        return violations[0]
+    return "\n  - ".join([f"{summary}; {len(violations)} reasons", *violations])
+
+
+def raise_all(summary: str, errors: Sequence[NkiconvError]) -> None:
+    """Raise all the errors as one of the first one's class; return if there are none.
+
+    Args:
+        summary: what was refused, as in "conv2d cannot run this call on trn2".
+        errors: exceptions made but not raised, one or more violations each.
+
+    Raises:
+        NkiconvError: of the class of `errors[0]`, carrying the violations of all of them in order.
+    """
+    if not errors:
+        return
+    violations = [violation for error in errors for violation in error.violations]
+    raise type(errors[0])(join_violations(summary, violations), violations)

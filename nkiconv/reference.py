@@ -1,0 +1,190 @@
+"""Convolution in float64 straight from the definition in `nkiconv.problem`: the truth that kernels are tested against.
+
+    y[n, k, p, q] = sum over c, r, s of
+        w[k, c, r, s] * x_pad[n, g*C/groups + c, p*stride_h + r*dilation_h, q*stride_w + s*dilation_w]
+
+One step of the loop adds one tap (r, s) to all outputs; what the tap reads is a strided view of x_pad. The zeros of
+padding and of lhs_dilation lie in memory and take part in the sums, as in XLA: Inf or NaN times such a zero is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nkiconv.errors import GeometryError, NkiconvError, UnsupportedError, raise_all
+from nkiconv.problem import Axis, ConvProblem
+
+#: Arrays of float64, and arrays of anything that converts to it (ml_dtypes included).
+Float64Array = NDArray[np.float64]
+AnyArray = NDArray[Any]
+Pair = tuple[int, int]
+Perm = Sequence[int]
+
+
+def conv_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[int] | None = None) -> Float64Array:
+    """Convolve x with w in float64.
+
+    Args:
+        x: [N, C, H, W] whatever `problem.layout` says; any dtype that converts to float64.
+        w: [K, C/groups, R, S]; the same.
+        problem: the geometry; its dtype and layout are not read.
+        channels: depthwise problems only: compute just these channels, in this order.
+
+    Returns: [N, K, P, Q], or [N, len(channels), P, Q].
+
+    Raises:
+        GeometryError: x or w has another shape than the problem.
+        UnsupportedError: channels are given and the problem is not depthwise.
+    """
+    _check(x, w, problem, channels)
+    if channels is not None:
+        chosen = list(channels)  # a tuple would index several axes
+        x, w, problem = x[:, chosen], w[chosen], problem.replace(C=len(chosen), K=len(chosen), groups=len(chosen))
+    x_pad = _pad(x, problem)
+    w64 = np.asarray(w, np.float64)
+    add_tap = _add_depthwise_tap if problem.is_depthwise else _add_grouped_tap
+    y = np.zeros((problem.N, problem.K, problem.P, problem.Q))
+    with np.errstate(invalid="ignore"):  # 0 * Inf
+        for r, s in np.ndindex(problem.R, problem.S):
+            window = x_pad[:, :, _window(problem.height, r), _window(problem.width, s)]  # [N, C, P, Q]
+            add_tap(y, window, w64[:, :, r, s])
+    return y
+
+
+def abs_sum_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[int] | None = None) -> Float64Array:
+    """Return the sum of |w| |x| behind each output, which bounds what rounding can do to it.
+
+    Arguments, shape of the result and errors are those of `conv_ref`.
+    """
+    return conv_ref(np.abs(x), np.abs(w), problem, channels)
+
+
+def num_terms(problem: ConvProblem) -> int:
+    """Return how many products are summed for one output: C/groups * R * S."""
+    return problem.C // problem.groups * problem.R * problem.S
+
+
+def apply_in_perm(storage: AnyArray, perm: Perm | None) -> AnyArray:
+    """Return the canonical view of an input or filter as it lies in memory: canonical = transpose(storage, perm).
+
+    So `canonical.shape[i] == storage.shape[perm[i]]`, and (0, 3, 1, 2) reads NHWC as NCHW. None: canonical already.
+    """
+    return storage if perm is None else np.transpose(storage, perm)
+
+
+def apply_out_perm(canonical: AnyArray, perm: Perm | None) -> AnyArray:
+    """Return a canonical output as it is to lie in memory: storage = transpose(canonical, perm).
+
+    So `storage.shape[i] == canonical.shape[perm[i]]`, and (0, 2, 3, 1) writes NCHW as NHWC: from canonical to
+    storage, as in AWS's kernels; JAX's out_spec goes the other way. None: canonical is what is stored.
+    """
+    return canonical if perm is None else np.transpose(canonical, perm)
+
+
+def depthwise_conv1d_ref(
+    x: AnyArray,
+    w: AnyArray,
+    padding: tuple[Pair, Pair] = ((0, 0), (0, 0)),
+    stride: Pair = (1, 1),
+    rhs_dilation: Pair = (1, 1),
+    lhs_dilation: Pair = (1, 1),
+    in_perm: Perm | None = None,
+    kern_perm: Perm | None = None,
+    out_perm: Perm | None = None,
+) -> AnyArray:
+    """Convolve each channel with its own filter, under the conventions of the public kernel.
+
+    Args:
+        x: [N, C, 1, W] after `apply_in_perm` with in_perm.
+        w: [C, 1, 1, S] after `apply_in_perm` with kern_perm.
+        padding, stride, rhs_dilation, lhs_dilation: as in `ConvProblem`.
+
+    Returns: float64 [N, C, P, Q] put through `apply_out_perm` with out_perm; P is 1 unless the height is padded.
+
+    Raises:
+        GeometryError: the shapes do not belong together, or there is no output.
+    """
+    x, w = apply_in_perm(x, in_perm), apply_in_perm(w, kern_perm)
+    N, C, _, W = x.shape
+    problem = ConvProblem(
+        N=N,
+        C=C,
+        W=W,
+        S=w.shape[-1],
+        groups=C,
+        padding=padding,
+        stride=stride,
+        rhs_dilation=rhs_dilation,
+        lhs_dilation=lhs_dilation,
+    )
+    return apply_out_perm(conv_ref(x, w, problem), out_perm)
+
+
+def _check(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[int] | None) -> None:
+    x_shape = (problem.N, problem.C, problem.H, problem.W)
+    errors: list[NkiconvError] = []
+    if x.shape != x_shape:
+        errors.append(_wrong_shape("x", x.shape, x_shape, "[N, C, H, W]"))
+    if w.shape != problem.filter_shape:
+        errors.append(_wrong_shape("w", w.shape, problem.filter_shape, "[K, C/groups, R, S]"))
+    if channels is not None and not problem.is_depthwise:
+        errors.append(_channels_not_depthwise(channels, problem))
+    raise_all("the reference cannot convolve these", errors)
+
+
+def _wrong_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...], letters: str) -> GeometryError:
+    return GeometryError(
+        f"{name}.shape={shape}: must be {wanted} ({letters} of the problem); transpose or correct {name}"
+    )
+
+
+def _channels_not_depthwise(channels: Sequence[int], problem: ConvProblem) -> UnsupportedError:
+    return UnsupportedError(
+        f"channels={channels}: need a depthwise problem (groups={problem.groups}, C={problem.C}, K={problem.K}); "
+        "leave them out"
+    )
+
+
+def _pad(x: AnyArray, problem: ConvProblem) -> Float64Array:
+    """Return x in float64 with lhs_dilation and padding applied: [N, C, padded H, padded W]."""
+    rows, columns = problem.height, problem.width
+    x_pad = np.zeros((problem.N, problem.C, rows.padded, columns.padded))
+    row_from, row_to = _kept(rows)
+    column_from, column_to = _kept(columns)
+    x_pad[:, :, row_to, column_to] = x[:, :, row_from, column_from]
+    return x_pad
+
+
+def _kept(axis: Axis) -> tuple[slice, slice]:
+    """Return which inputs survive the crop, and where on the padded axis: input i goes to lo + i*lhs_dilation."""
+    step = axis.lhs_dilation
+    first = max(0, -(axis.lo // step))  # the smallest i with lo + i*step >= 0
+    end = min(axis.size, -((axis.lo - axis.padded) // step))  # the smallest i with lo + i*step >= padded
+    if first >= end:
+        return slice(0), slice(0)
+    start = axis.lo + first * step
+    return slice(first, end), slice(start, start + (end - first - 1) * step + 1, step)
+
+
+def _window(axis: Axis, tap: int) -> slice:
+    """Return what one tap reads of the padded axis for outputs 0, 1, ..., axis.out - 1."""
+    start = tap * axis.rhs_dilation
+    return slice(start, start + (axis.out - 1) * axis.stride + 1, axis.stride)
+
+
+def _add_depthwise_tap(y: Float64Array, window: Float64Array, w_tap: Float64Array) -> None:
+    """Add window [N, C, P, Q] times w_tap [C, 1] to y [N, C, P, Q]."""
+    y += window * w_tap[:, :, np.newaxis]
+
+
+def _add_grouped_tap(y: Float64Array, window: Float64Array, w_tap: Float64Array) -> None:
+    """Add the contraction of window [N, C, P, Q] with w_tap [K, C/groups] within each group to y [N, K, P, Q]."""
+    N, C, P, Q = window.shape
+    K, depth = w_tap.shape
+    groups = C // depth
+    columns = window.reshape(N, groups, depth, P * Q)
+    y += (w_tap.reshape(groups, K // groups, depth) @ columns).reshape(N, K, P, Q)

@@ -1,0 +1,30 @@
+"""AWS's Neuron Kernel Interface on NumPy: what ``import nki`` offers, for machines without Neuron packages.
+
+It runs kernels as plain Python, checks every documented rule of NKI and trn2 that it knows (`rules.RULES`), and
+records every instruction. It imports nothing else of nkiconv.
+"""
+
+from __future__ import annotations
+
+from . import isa, language
+from .arguments import ArraySpec
+from .errors import KernelAssertionError, NkiError, NkiValidationError, NotSimulatedError
+from .launch import Execution, Kernel, LaunchedKernel, execute, jit, simulate
+from .program import Instruction
+
+__all__ = [
+    "ArraySpec",
+    "Execution",
+    "Instruction",
+    "Kernel",
+    "KernelAssertionError",
+    "LaunchedKernel",
+    "NkiError",
+    "NkiValidationError",
+    "NotSimulatedError",
+    "execute",
+    "isa",
+    "jit",
+    "language",
+    "simulate",
+]

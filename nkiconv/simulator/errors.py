@@ -1,0 +1,55 @@
+"""Exceptions of the simulator: one class for a broken rule, carrying everything that its message says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class NkiValidationError(Exception):
+    """Base name that AWS's `nki.isa` gives to violations of hardware constraints."""
+
+
+class NkiError(NkiValidationError, ValueError):
+    """A kernel broke a rule of NKI or of trn2.
+
+    Attributes: `rule` (stable id such as ``NKI104``), `op` (the call), `detail` (what was seen and what is allowed),
+    `operands` (name -> description), `location` (``file:line`` of the kernel's source), `remedy` (what to do).
+    """
+
+    def __init__(
+        self,
+        rule: str,
+        op: str,
+        detail: str,
+        operands: dict[str, str] | None = None,
+        location: str = "",
+        remedy: str = "",
+    ) -> None:
+        self.rule = rule
+        self.op = op
+        self.detail = detail
+        self.operands = operands or {}
+        self.location = location
+        self.remedy = remedy
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        lines = [f"{self.rule}: {self.op}: {self.detail}"]
+        lines += [f"  {name} = {text}" for name, text in self.operands.items()]
+        if self.location:
+            lines.append(f"  at {self.location}")
+        if self.remedy:
+            lines.append(f"  {self.remedy}")
+        return "\n".join(lines)
+
+
+class KernelAssertionError(NkiError, AssertionError):
+    """An `assert` in the kernel's own source failed: the kernel refused its arguments."""
+
+
+class NotSimulatedError(NotImplementedError):
+    """A documented NKI call that the simulator does not run yet."""
+
+    def __init__(self, name: str, supported: Any) -> None:
+        self.name = name
+        super().__init__(f"{name} is documented NKI that this simulator does not run yet; it runs: {', '.join(supported)}")

@@ -1,0 +1,92 @@
+"""What a trn2 NeuronCore (gen3) allows: every size limit the rules check, with its source.
+
+All figures are per NeuronCore. "arch" is AWS's Trainium2 architecture guide, "inf2 arch" the Trainium/Inferentia2 one
+it extends, "isa" the contract of the named nki.isa call.
+"""
+
+from __future__ import annotations
+
+#: Partitions of SBUF and PSUM, and so the largest partition size of a tile (arch; nl.tile_size.pmax).
+PARTITIONS = 128
+
+#: SBUF bytes of one partition: 224 KiB (arch, "28 MiB, or 128 partitions of 224 KiB").
+SBUF_BYTES_PER_PARTITION = 224 * 1024
+
+#: SBUF bytes of one partition that a kernel may use (nki-library, mlp_cte_constants: the rest is the runtime's).
+SBUF_USABLE_BYTES_PER_PARTITION = 212_728
+
+#: PSUM banks (arch: 16 KiB a partition in 8 banks).
+PSUM_BANKS = 8
+
+#: Bytes of one PSUM bank on one partition (nl.tile_size.psum_bank_fmax_bytes).
+PSUM_BANK_BYTES_PER_PARTITION = 2048
+
+#: PSUM bytes of one partition.
+PSUM_BYTES_PER_PARTITION = PSUM_BANKS * PSUM_BANK_BYTES_PER_PARTITION
+
+#: fp32 elements of one PSUM bank on one partition (nl.tile_size.psum_bank_fmax).
+PSUM_BANK_FP32_ELEMS = PSUM_BANK_BYTES_PER_PARTITION // 4
+
+#: Byte alignment of a PSUM address on the free axis (nl.tile_size.psum_min_align; value from the KLR compiler's table).
+PSUM_MIN_ALIGN_BYTES = 4
+
+#: Byte alignment of an SBUF address on the free axis (nl.tile_size.sbuf_min_align; the same table).
+SBUF_MIN_ALIGN_BYTES = 1
+
+#: Columns of the stationary operand (isa nc_matmul; nl.tile_size.gemm_stationary_fmax).
+STATIONARY_FREE_MAX = 128
+
+#: Columns of the moving operand (isa nc_matmul on v2/v3; nl.tile_size.gemm_moving_fmax).
+MOVING_FREE_MAX = 512
+
+#: Elements a partition that one bn_stats reads (isa bn_stats; nl.tile_size.bn_stats_fmax).
+BN_STATS_FREE_MAX = 512
+
+#: Rows and columns of the largest Vector Engine transpose (isa nc_transpose).
+VECTOR_TRANSPOSE_MAX = 32
+
+#: Partitions of a quadrant: cross-partition moves and start partitions are counted in these (inf2 arch).
+QUADRANT_PARTITIONS = 32
+
+#: Row counts a tiled matmul may use (isa nc_matmul, "Tiling mode").
+MATMUL_ROW_TILES = (32, 64, 128)
+
+#: Rows of the array a double_row matmul contracts at once, per partition (isa nc_matmul, "Layout").
+DOUBLE_ROW = 2
+
+#: Dimensions of a view (NKI language guide, "Tensor Values").
+VIEW_DIMS_MAX = 5
+
+#: Free dimensions that most instructions can walk (access-pattern guide: 1D/2D/3D in the free dimension).
+FREE_DIMS_MAX = 3
+
+#: Free dimensions of the hardware's access pattern, which tensor_reduce, iota and affine_select can use in full.
+FREE_DIMS_MAX_WIDE = 4
+
+#: Largest size of one free axis in an instruction, uint16 (inf2 arch).
+AXIS_SIZE_MAX = 65_535
+
+#: Largest stride of one free axis in an instruction, in elements, int16 (inf2 arch).
+AXIS_STRIDE_MAX = 32_767
+
+#: Sources of one dma_compute (isa dma_compute).
+DMA_COMPUTE_SOURCES_MAX = 16
+
+#: Last dimension of a dma_transpose source on the hardware path (isa dma_transpose).
+DMA_TRANSPOSE_LAST_DIM_MAX = 128
+
+#: First dimension of a 3-d or 4-d dma_transpose source on the hardware path (isa dma_transpose).
+DMA_TRANSPOSE_FIRST_DIMS = (1, 2, 4, 8, 16)
+
+#: First dimension of a 2-d dma_transpose source on the hardware path (isa dma_transpose).
+DMA_TRANSPOSE_FIRST_DIM_2D = 16
+
+#: Bytes a partition that sendrecv moves with GpSimd's own DMA, by element size (isa sendrecv).
+SENDRECV_GPSIMD_BYTES = {4: 1024, 2: 512, 1: 256}
+
+#: Entries of a nc_stream_shuffle mask, and the entry that leaves a partition alone (isa nc_stream_shuffle).
+SHUFFLE_MASK_ENTRIES = 32
+SHUFFLE_KEEP = 255
+
+#: Physical cores of a logical core: LNC2 is the largest on trn2 (LNC guide).
+LNC_DEGREES = (1, 2)

@@ -1,0 +1,114 @@
+"""`nki.isa` on NumPy: each call checks its rules, computes, and records one instruction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..documented import ISA_CALLS, ISA_GEN4
+from ..errors import NkiError, NkiValidationError, NotSimulatedError
+from ..program import Instruction as NkiInstruction
+from ..rules import RULES
+from .dma import dma_compute, dma_copy, dma_transpose
+from .enums import dge_mode, dma_engine, engine, matmul_perf_mode, nc_version, oob_mode, reduce_cmd
+from .gpsimd_engine import affine_select, iota, tensor_partition_reduce
+from .reductions import (
+    bn_aggr,
+    bn_stats,
+    nc_stream_shuffle,
+    select_reduce,
+    tensor_reduce,
+    tensor_scalar_reduce,
+)
+from .scalar_engine import activation, activation_reduce
+from .sync import (
+    VirtualRegister,
+    core_barrier,
+    get_nc_sub_version,
+    get_nc_version,
+    register_alloc,
+    register_load,
+    register_move,
+    register_store,
+    sendrecv,
+)
+from .tensor_engine import nc_matmul, nc_transpose
+from .vector_engine import (
+    memset,
+    reciprocal,
+    scalar_tensor_tensor,
+    tensor_copy,
+    tensor_copy_predicated,
+    tensor_scalar,
+    tensor_tensor,
+    tensor_tensor_scan,
+)
+
+#: Module constants that NKI keeps for old kernels.
+tensor_engine = engine.tensor
+vector_engine = engine.vector
+scalar_engine = engine.scalar
+gpsimd_engine = engine.gpsimd
+unknown_engine = engine.unknown
+
+__all__ = [
+    "NkiInstruction",
+    "NkiValidationError",
+    "VirtualRegister",
+    "activation",
+    "activation_reduce",
+    "affine_select",
+    "bn_aggr",
+    "bn_stats",
+    "core_barrier",
+    "dge_mode",
+    "dma_compute",
+    "dma_copy",
+    "dma_engine",
+    "dma_transpose",
+    "engine",
+    "get_nc_sub_version",
+    "get_nc_version",
+    "iota",
+    "matmul_perf_mode",
+    "memset",
+    "nc_matmul",
+    "nc_stream_shuffle",
+    "nc_transpose",
+    "nc_version",
+    "oob_mode",
+    "reciprocal",
+    "reduce_cmd",
+    "register_alloc",
+    "register_load",
+    "register_move",
+    "register_store",
+    "scalar_tensor_tensor",
+    "select_reduce",
+    "sendrecv",
+    "tensor_copy",
+    "tensor_copy_predicated",
+    "tensor_partition_reduce",
+    "tensor_reduce",
+    "tensor_scalar",
+    "tensor_scalar_reduce",
+    "tensor_tensor",
+    "tensor_tensor_scan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Documented calls that are missing raise by name when called; trn3's are refused."""
+    if name in ISA_GEN4:
+
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            detail = f"nki.isa.{name} needs NeuronCore-v4 (trn3); the target is trn2"
+            raise NkiError("NKI049", name, detail, remedy=RULES["NKI049"].remedy)
+
+        return refuse
+    if name in ISA_CALLS:
+
+        def missing(*args: Any, **kwargs: Any) -> Any:
+            raise NotSimulatedError(f"nki.isa.{name}", [n for n in ISA_CALLS if n in globals()])
+
+        return missing
+    raise AttributeError(f"module 'nki.isa' has no attribute {name!r}")

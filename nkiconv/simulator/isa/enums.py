@@ -1,0 +1,65 @@
+"""The enums of nki.isa."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class engine(Enum):  # noqa: N801  NKI's own name
+    """Engines of a NeuronCore."""
+
+    tensor = 1
+    vector = 5
+    scalar = 2
+    gpsimd = 3
+    dma = 4
+    sync = 6
+    unknown = 0
+
+
+class reduce_cmd(Enum):  # noqa: N801
+    """What an instruction does with its engine's reduction registers."""
+
+    idle = 0
+    reset = 1
+    reduce = 2
+    reset_reduce = 3
+    load_reduce = 4
+
+
+class dge_mode(Enum):  # noqa: N801
+    """Who makes a DMA's descriptors: the compiler's choice, GpSimd, hardware, or the host beforehand."""
+
+    unknown = 0
+    swdge = 1
+    hwdge = 2
+    none = 3
+
+
+class oob_mode(Enum):  # noqa: N801
+    """What an indirect access does out of bounds."""
+
+    error = 0
+    skip = 1
+
+
+class matmul_perf_mode(Enum):  # noqa: N801
+    """Performance modes of nc_matmul."""
+
+    none = "none"
+    double_row = "double_row"
+
+
+class nc_version(Enum):  # noqa: N801
+    """NeuronCore generations."""
+
+    gen2 = 2
+    gen3 = 3
+    gen4 = 4
+
+
+class dma_engine(Enum):  # noqa: N801
+    """Who carries a sendrecv."""
+
+    dma = 1
+    gpsimd_dma = 2

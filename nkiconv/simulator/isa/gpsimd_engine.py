@@ -1,0 +1,133 @@
+"""GpSimd: iota, affine_select, tensor_partition_reduce. SBUF only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import hardware as hw
+from ..dtypes import DTYPES, Array, from_fp32
+from ..memory import PSUM
+from ..ops import BITVEC, OPS
+from ..program import Instruction, current
+from ..rules import fail
+from ..tensor import NkiTensor
+from .operands import alike, bitvec_dtypes, free_size, on_chip, operator, read_fp32, shaped, writable, write_fp32
+from .reductions import reduce_all
+from .vector_engine import predicate_operator
+
+_PARTITION_REDUCTIONS = ("add", "average", "maximum", "bitwise_or", "bitwise_and")
+
+
+def _sbuf_only(**operands: NkiTensor) -> None:
+    for name, tensor in operands.items():
+        if tensor.buffer is PSUM:
+            fail("NKI042", f"{name} is in PSUM", **{name: tensor})
+
+
+def _check_pattern(pattern: Any, dst: NkiTensor) -> list[tuple[int, int]]:
+    pairs = [tuple(pair) for pair in pattern]
+    good = all(len(p) == 2 and type(p[0]) is int and type(p[1]) is int and p[1] > 0 for p in pairs)
+    count = int(np.prod([p[1] for p in pairs])) if good else 0
+    if not good or not 1 <= len(pairs) <= hw.FREE_DIMS_MAX_WIDE or count != free_size(dst):
+        fail("NKI071", f"pattern={pattern!r} for {free_size(dst)} elements a partition", dst=dst)
+    return [(p[0], p[1]) for p in pairs]
+
+
+def _affine(partitions: int, pairs: list[tuple[int, int]], offset: int, multiplier: int) -> Array:
+    """offset + partition * multiplier + sum of steps, as int32 [P, F]."""
+    free = np.zeros(1, dtype=np.int64)
+    for step, count in pairs:
+        free = (free[:, None] + step * np.arange(count)).reshape(-1)
+    return (offset + multiplier * np.arange(partitions)[:, None] + free).astype(np.int32)
+
+
+def iota(
+    dst: NkiTensor, pattern: Any, offset: int = 0, channel_multiplier: int = 0, name: str | None = None
+) -> Instruction:
+    """dst[p, w, z, y, x] = offset + p * channel_multiplier + sum of index * step, cast from int32.
+
+    Args: dst: SBUF, any dtype. pattern: up to 4 pairs [step, count] that cover the free elements.
+    Raises NkiError (NKI042, NKI071). Source: isa iota.
+    """
+    program = current()
+    on_chip(free_dims=hw.FREE_DIMS_MAX_WIDE, dst=dst)
+    _sbuf_only(dst=dst)
+    pairs = _check_pattern(pattern, dst)
+    writable(dst=dst)
+    if program.numeric:
+        values = _affine(dst.shape[0], pairs, offset, channel_multiplier)
+        info = DTYPES[dst.dtype]
+        cast = values.astype(info.numpy) if not info.is_float else from_fp32(values.astype(np.float32), dst.dtype)
+        dst.storage.write(dst, shaped(cast, dst))
+    return program.record("gpsimd", "iota", (dst,), (), {"pattern": tuple(pairs)}, name)
+
+
+def affine_select(
+    dst: NkiTensor,
+    pattern: Any,
+    channel_multiplier: int,
+    on_true_tile: NkiTensor,
+    on_false_value: Any,
+    cmp_op: Any = OPS["equal"],
+    offset: int = 0,
+    name: str | None = None,
+) -> Instruction:
+    """dst = on_true_tile where cmp_op(affine value, 0), else on_false_value; the affine value is iota's.
+
+    Args: dst, on_true_tile: SBUF, same partitions and elements. on_false_value: a float. cmp_op: a comparison.
+    Raises NkiError (NKI042, NKI044, NKI045, NKI048, NKI071, NKI072). Source: isa affine_select.
+    """
+    program = current()
+    on_chip(free_dims=hw.FREE_DIMS_MAX_WIDE, dst=dst, on_true_tile=on_true_tile)
+    _sbuf_only(dst=dst, on_true_tile=on_true_tile)
+    alike(dst=dst, on_true_tile=on_true_tile)
+    compare = predicate_operator("cmp_op", cmp_op)
+    if not isinstance(on_false_value, (float, np.floating)):
+        fail("NKI072", f"on_false_value={on_false_value!r}", dst=dst)
+    pairs = _check_pattern(pattern, dst)
+    writable(dst=dst)
+    if program.numeric:
+        assert compare.compute is not None
+        affine = _affine(dst.shape[0], pairs, offset, channel_multiplier)
+        chosen = compare.compute(affine, np.int32(0)).reshape(dst.shape) != 0
+        if dst.dtype == on_true_tile.dtype:
+            values = shaped(on_true_tile.storage.read(on_true_tile), dst)
+            other = from_fp32(np.float32([on_false_value]), dst.dtype)
+            dst.storage.write(dst, np.where(chosen, values, other))
+        else:
+            values = shaped(read_fp32(on_true_tile), dst)
+            write_fp32(dst, np.where(chosen, values, np.float32(on_false_value)))
+    params = {"pattern": tuple(pairs), "cmp_op": compare.name}
+    return program.record("gpsimd", "affine_select", (dst,), (on_true_tile,), params, name)
+
+
+def tensor_partition_reduce(dst: NkiTensor, op: Any, data: NkiTensor, name: str | None = None) -> Instruction:
+    """dst[1, F] = data[P, F] reduced over its partitions (slow on hardware).
+
+    Args: op: add, average, maximum, bitwise_or or bitwise_and.
+    Raises NkiError (NKI042, NKI044, NKI045, NKI050, NKI063). Source: isa tensor_partition_reduce.
+    """
+    program = current()
+    on_chip(dst=dst, data=data)
+    _sbuf_only(dst=dst, data=data)
+    token = operator("op", op)
+    if token.name not in _PARTITION_REDUCTIONS:
+        fail("NKI063", f"op={op!r}; one of {', '.join(_PARTITION_REDUCTIONS)}", data=data)
+    bitvec_dtypes(token, dst=dst, data=data)
+    if dst.shape[0] != 1:
+        fail("NKI044", f"dst has {dst.shape[0]} partitions, expected 1", dst=dst)
+    if free_size(dst) != free_size(data):
+        fail("NKI045", f"dst has {free_size(dst)} elements a partition, data {free_size(data)}", dst=dst, data=data)
+    writable(dst=dst)
+    if program.numeric:
+        partitions = data.shape[0]
+        if token.kind == BITVEC:
+            total = reduce_all(data.storage.read(data).reshape(partitions, -1).T, token)
+            dst.storage.write(dst, shaped(total, dst))
+        else:
+            reducer = OPS["add"] if token.name == "average" else token
+            total = reduce_all(np.ascontiguousarray(read_fp32(data).reshape(partitions, -1).T), reducer)
+            write_fp32(dst, total / np.float32(partitions) if token.name == "average" else total)
+    return program.record("gpsimd", "tensor_partition_reduce", (dst,), (data,), {"op": token.name}, name)

@@ -1,0 +1,222 @@
+"""Checks and conversions that every instruction shares: memories, partitions, access patterns, ops, engines."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+
+from .. import hardware as hw
+from ..dtypes import DTYPES, Array, from_fp32, to_fp32
+from ..memory import PSUM, SBUF
+from ..ops import BITVEC, UNARY_GEN4, Op
+from ..rules import fail
+from ..tensor import NkiTensor
+from .enums import engine as Engine
+
+#: Buffers of on-chip operands
+ON_CHIP = (SBUF, PSUM)
+
+
+def tensors(**operands: Any) -> None:
+    """Every operand is an NkiTensor (NKI040)."""
+    for name, value in operands.items():
+        if type(value) is not NkiTensor:
+            fail("NKI040", f"{name}={value!r} is not a tensor")
+
+
+def on_chip(free_dims: int = hw.FREE_DIMS_MAX, **operands: Any) -> None:
+    """Every operand is an SBUF or PSUM view that an engine can walk (NKI040, NKI043, NKI046, NKI053)."""
+    for name, tensor in operands.items():
+        if type(tensor) is not NkiTensor:
+            fail("NKI040", f"{name}={tensor!r} is not a tensor")
+        walk = tensor._cache.get("walk")
+        if walk is None:
+            walk = tensor._cache["walk"] = _walk(name, tensor)
+        if walk > free_dims:
+            fail("NKI046", f"{name} walks {walk} free dims, at most {free_dims} are possible", **{name: tensor})
+
+
+def _walk(name: str, tensor: NkiTensor) -> int:
+    """Free dims the hardware has to walk (size-1 dims dropped, contiguous ones merged), after the other checks."""
+    if not tensor.on_chip:
+        fail("NKI040", f"{name} is in {tensor.buffer.name}, engines read and write SBUF and PSUM", **{name: tensor})
+    start, count = tensor.partition_start(), tensor.shape[0]
+    step = hw.PARTITIONS if count > 64 else 64 if count > hw.QUADRANT_PARTITIONS else hw.QUADRANT_PARTITIONS
+    if start % step:
+        fail("NKI043", f"{name} covers partitions {start}..{start + count - 1}; {count} start at multiples of {step}", **{name: tensor})
+    runs = 0
+    last: tuple[int, int] | None = None
+    for n, s in zip(tensor.shape[1:], tensor.strides[1:], strict=True):
+        if n == 1:
+            continue
+        if n > hw.AXIS_SIZE_MAX or abs(s) > hw.AXIS_STRIDE_MAX:
+            fail("NKI053", f"{name} has a free axis of {n} elements with stride {s}", **{name: tensor})
+        if last is None or last[1] != s * n or last[0] * n > hw.AXIS_SIZE_MAX:
+            runs += 1
+            last = (n, s)
+        else:
+            last = (last[0] * n, s)
+    return runs
+
+
+def not_gpsimd_psum(chosen: Engine, **operands: NkiTensor) -> None:
+    """GpSimd reads and writes SBUF only (NKI042)."""
+    if chosen is Engine.gpsimd:
+        for name, tensor in operands.items():
+            if tensor.buffer is PSUM:
+                fail("NKI042", f"{name} is in PSUM and the instruction runs on GpSimd", **{name: tensor})
+
+
+def enum_member(name: str, value: Any, kind: type) -> None:
+    """An enum parameter is a member of its enum (NKI030)."""
+    if type(value) is not kind:
+        fail("NKI030", f"{name}={value!r} is not a member of nisa.{kind.__name__}")
+
+
+def pick_engine(asked: Any, allowed: tuple[Engine, ...], default: Engine) -> Engine:
+    """The engine that runs an instruction: the one asked for if it can (NKI041), else the default."""
+    if type(asked) is not Engine:
+        fail("NKI030", f"engine={asked!r} is not a member of nisa.engine")
+    if asked is Engine.unknown:
+        return default
+    if asked not in allowed:
+        names = ", ".join(f"engine.{e.name}" for e in allowed)
+        fail("NKI041", f"engine.{asked.name} cannot run it; {names} can")
+    return asked
+
+
+def free_size(tensor: NkiTensor) -> int:
+    """Elements a partition."""
+    size = 1
+    for n in tensor.shape[1:]:
+        size *= n
+    return size
+
+
+def alike(**operands: NkiTensor) -> None:
+    """Same partitions (NKI044) and same elements a partition (NKI045)."""
+    items = iter(operands.items())
+    first_name, first = next(items)
+    for name, tensor in items:
+        if tensor.shape == first.shape:
+            continue
+        if tensor.shape[0] != first.shape[0]:
+            fail("NKI044", f"{first_name} has {first.shape[0]} partitions, {name} {tensor.shape[0]}", **operands)
+        if free_size(tensor) != free_size(first):
+            fail("NKI045", f"{first_name} has {free_size(first)} elements a partition, {name} {free_size(tensor)}", **operands)
+
+
+def not_both_psum(**operands: NkiTensor) -> None:
+    """Two input tensors are not both in PSUM (NKI047)."""
+    if all(tensor.buffer is PSUM for tensor in operands.values()):
+        fail("NKI047", f"{' and '.join(operands)} are both in PSUM", **operands)
+
+
+def writable(**operands: NkiTensor) -> None:
+    """A destination addresses each element once (NKI017)."""
+    for name, tensor in operands.items():
+        if tensor._cache.get("aliases") is None:
+            tensor._cache["aliases"] = _aliases(tensor)
+        if tensor._cache["aliases"]:
+            fail("NKI017", f"{name} addresses some elements more than once", **{name: tensor})
+
+
+def _aliases(tensor: NkiTensor) -> bool:
+    dims = sorted((abs(s), n) for n, s in zip(tensor.shape, tensor.strides, strict=True) if n > 1)
+    reach = 0
+    for stride, n in dims:
+        if stride <= reach:
+            break
+        reach += stride * (n - 1)
+    else:
+        return False
+    positions = np.zeros(1, dtype=np.int64)
+    for stride, n in dims:
+        positions = (positions[:, None] + stride * np.arange(n)).reshape(-1)
+    return len(np.unique(positions)) < len(positions)
+
+
+def operator(name: str, op: Any) -> Op:
+    """An op token (NKI048) that trn2 has (NKI049)."""
+    if type(op) is not Op:
+        fail("NKI048", f"{name}={op!r} is not an operator of nki.language")
+    if op.gen4:
+        fail("NKI049", f"{name}={op!r} needs NeuronCore-v4 (trn3)")
+    return op
+
+
+def binary_operator(name: str, op: Any) -> Op:
+    """A binary ALU operator."""
+    token = operator(name, op)
+    if token.compute is None or token.unary or token.name == "average":
+        fail("NKI048", f"{name}={op!r} is not a binary operator")
+    return token
+
+
+def scalar_operator(name: str, op: Any) -> Op:
+    """A binary or unary operator of tensor_scalar."""
+    token = operator(name, op)
+    if token.compute is None or token.name == "average":
+        fail("NKI048", f"{name}={op!r} is not an ALU operator")
+    if token.name in UNARY_GEN4:
+        fail("NKI049", f"{name}={op!r} in tensor_scalar needs NeuronCore-v4 (trn3)")
+    return token
+
+
+def bitvec_dtypes(op: Op, **operands: NkiTensor) -> None:
+    """Bitvec operators take integer tensors (NKI050)."""
+    if op.kind == BITVEC:
+        for name, tensor in operands.items():
+            if DTYPES[tensor.dtype].is_float:
+                fail("NKI050", f"{op!r} on {name} of dtype {tensor.dtype}", **{name: tensor})
+
+
+def same_dtype(**operands: NkiTensor) -> None:
+    """All operands have one dtype (NKI052)."""
+    if len({tensor.dtype for tensor in operands.values()}) > 1:
+        fail("NKI052", " and ".join(f"{name} is {t.dtype}" for name, t in operands.items()), **operands)
+
+
+def is_number(value: Any) -> bool:
+    """A compile-time number (not a bool)."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def scalar_operand(name: str, value: Any, data: NkiTensor, dtypes: tuple[str, ...] = ("float32",)) -> tuple[NkiTensor, ...]:
+    """A number, or a [P, 1] tile of one of `dtypes` (NKI051). Returns the tensors it reads (one or none)."""
+    if is_number(value):
+        return ()
+    if type(value) is not NkiTensor:
+        fail("NKI051", f"{name}={value!r} is neither a number nor a tensor", data=data)
+    on_chip(**{name: value})
+    if value.dtype not in dtypes:
+        fail("NKI051", f"{name} has dtype {value.dtype}, accepted: {', '.join(dtypes)}", **{name: value})
+    if value.shape[0] != data.shape[0] or free_size(value) != 1:
+        fail("NKI051", f"{name} has shape {value.shape}, expected ({data.shape[0]}, 1)", **{name: value, "data": data})
+    return (value,)
+
+
+def scalar_values(value: Any, ndim: int) -> Any:
+    """A scalar operand as fp32 that broadcasts over the free dims of an `ndim`-dimensional array."""
+    if type(value) is not NkiTensor:
+        return np.float32(value)
+    column = to_fp32(value.storage.read(value))
+    return column.reshape(value.shape[0], *(1,) * (ndim - 1))
+
+
+def read_fp32(tensor: NkiTensor) -> Array:
+    """An operand as the engines see it: fp32, in its own shape."""
+    return to_fp32(tensor.storage.read(tensor))
+
+
+def shaped(values: Array, like: NkiTensor) -> Array:
+    """Values in another shape with the same elements in the same order."""
+    return values if values.shape == like.shape else values.reshape(like.shape)
+
+
+def write_fp32(dst: NkiTensor, values: Array) -> None:
+    """Cast an fp32 result to dst's dtype and store it."""
+    out = values if dst.dtype == "float32" else from_fp32(values.astype(np.float32, copy=False), dst.dtype)
+    dst.storage.write(dst, shaped(out, dst))

@@ -1,0 +1,124 @@
+"""Scalar Engine: activation and activation_reduce. op(data * scale + bias) in fp32, exact here, piecewise on hardware."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DTYPES, Array
+from ..ops import OPS, Op
+from ..program import Instruction, Program, current
+from ..rules import fail
+from ..tensor import NkiTensor
+from .enums import reduce_cmd
+from .operands import alike, enum_member, is_number, on_chip, operator, read_fp32, scalar_operand, scalar_values, writable, write_fp32
+from .reductions import accumulate, check_reduce_res, read_out, reduce_all
+
+_ReduceCmd = reduce_cmd
+_BIAS_DTYPES = tuple(name for name in DTYPES if name != "tfloat32")
+
+
+def _activation_operator(op: Any) -> Op:
+    token = operator("op", op)
+    if token.activation is None:
+        fail("NKI067", f"op={op!r}")
+    return token
+
+
+def _scale_and_bias(data: NkiTensor, scale: Any, bias: Any) -> tuple[NkiTensor, ...]:
+    """The tensors that scale and bias read (NKI070, NKI051)."""
+    for label, value, dtypes in (("scale", scale, ("float32",)), ("bias", bias, _BIAS_DTYPES)):
+        if type(value) is NkiTensor and value.dtype not in dtypes:
+            fail("NKI070", f"{label} has dtype {value.dtype}", data=data, **{label: value})
+        if type(value) is not NkiTensor and value is not None and not is_number(value):
+            fail("NKI070", f"{label}={value!r} is neither a number nor a tensor", data=data)
+    if scale is None:
+        fail("NKI070", "scale=None; use 1.0", data=data)
+    reads = scalar_operand("scale", scale, data)
+    return reads if bias is None else reads + scalar_operand("bias", bias, data, _BIAS_DTYPES)
+
+
+def _activated(op: Op, data: NkiTensor, scale: Any, bias: Any) -> Array:
+    values = read_fp32(data)
+    if type(scale) is NkiTensor or scale != 1.0:
+        values = values * scalar_values(scale, values.ndim)
+    if bias is not None:
+        values = values + scalar_values(bias, values.ndim)
+    if op.valid is not None:
+        _check_range(op, values, data)
+    assert op.activation is not None
+    return np.asarray(op.activation(values), dtype=np.float32)
+
+
+def _check_range(op: Op, values: Array, data: NkiTensor) -> None:
+    assert op.valid is not None
+    bad = ~(op.valid(values) | np.isnan(values))
+    if bad.any():
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        fail("NKI069", f"{op!r} of {values[index]} at {index}; valid is {op.valid_text}", data=data)
+
+
+def activation(
+    dst: NkiTensor,
+    op: Any,
+    data: NkiTensor,
+    bias: Any = None,
+    scale: Any = 1.0,
+    reduce_op: Any = None,
+    reduce_res: NkiTensor | None = None,
+    reduce_cmd: reduce_cmd = reduce_cmd.idle,
+    name: str | None = None,
+) -> Instruction:
+    """dst = op(data * scale + bias) on the Scalar Engine; optionally the sum over the free dims.
+
+    Args:
+        dst, data: same partitions and elements, SBUF or PSUM, any dtypes.
+        bias: None, a number, or a [P, 1] tile (not tf32). scale: a number or an fp32 [P, 1] tile.
+        reduce_op: nl.add, needed when reduce_cmd reduces. reduce_res: [P, 1], receives the registers.
+    Raises NkiError (NKI044, NKI045, NKI051, NKI067-NKI070, NKI077). Source: isa activation, nki-act-func.
+    """
+    program = current()
+    on_chip(dst=dst, data=data)
+    token = _activation_operator(op)
+    alike(dst=dst, data=data)
+    reads = (data, *_scale_and_bias(data, scale, bias))
+    enum_member("reduce_cmd", reduce_cmd, _ReduceCmd)
+    reduces = reduce_cmd in (_ReduceCmd.reduce, _ReduceCmd.reset_reduce)
+    if reduce_cmd is _ReduceCmd.load_reduce:
+        fail("NKI068", "activation has no reduce_cmd.load_reduce", data=data)
+    if (reduces and reduce_op is None) or (reduce_op is not None and reduce_op is not OPS["add"]):
+        fail("NKI068", f"reduce_op={reduce_op!r} with reduce_cmd.{reduce_cmd.name}; only nl.add", data=data)
+    writes = (dst, *check_reduce_res(reduce_res, data))
+    writable(dst=dst)
+    if program.numeric:
+        values = _activated(token, data, scale, bias)
+        write_fp32(dst, values)
+        _reduce(program, values.reshape(data.shape[0], -1), reduce_cmd, reduce_res)
+    params = {"op": token.name, "reduce_cmd": reduce_cmd.name, "bias": bias is not None}
+    return program.record("scalar", "activation", writes, reads, params, name)
+
+
+def _reduce(program: Program, values: Array, command: reduce_cmd, reduce_res: NkiTensor | None) -> None:
+    add = OPS["add"]
+    if command is not _ReduceCmd.idle:
+        accumulate(program.scalar_accumulator, add, reduce_all(values, add), command, None)
+    if reduce_res is not None:
+        read_out(program.scalar_accumulator, reduce_res)
+
+
+def activation_reduce(
+    dst: NkiTensor,
+    op: Any,
+    data: NkiTensor,
+    reduce_op: Any,
+    reduce_res: NkiTensor | None,
+    bias: Any = None,
+    scale: Any = 1.0,
+    name: str | None = None,
+) -> Instruction:
+    """`activation` with reduce_cmd.reset_reduce: dst = op(data * scale + bias), reduce_res = its sum a partition.
+
+    Raises what `activation` raises. Source: isa activation_reduce.
+    """
+    return activation(dst, op, data, bias, scale, reduce_op, reduce_res, _ReduceCmd.reset_reduce, name)

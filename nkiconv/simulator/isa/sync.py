@@ -1,0 +1,170 @@
+"""Two cores and their registers: core_barrier, sendrecv, register_*, and which NeuronCore this is."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .. import hardware as hw
+from ..memory import SBUF, MemoryRegion
+from ..program import Instruction, Program, current
+from ..rules import fail, kernel_frame
+from ..rendezvous import Offer
+from ..tensor import NKIObject, NkiTensor
+from .enums import dma_engine, engine, nc_version
+from .operands import enum_member, tensors, writable
+
+_Engine, _DmaEngine = engine, dma_engine
+_CORES = (0, 1)
+
+
+class VirtualRegister(NKIObject):
+    """A 32-bit register of the engines' sequencers; its value is unknown while the kernel is built."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: int | None = None) -> None:
+        self.value = value
+
+    def _refuse(self) -> NoReturn:
+        fail("NKI032", "a register used as a Python value")
+
+    def __bool__(self) -> bool:
+        self._refuse()
+
+    def __int__(self) -> int:
+        self._refuse()
+
+    def __index__(self) -> int:
+        self._refuse()
+
+
+def get_nc_version() -> nc_version:
+    """The NeuronCore generation that is simulated: gen3."""
+    return nc_version.gen3
+
+
+def get_nc_sub_version() -> int:
+    """Silicon revision: 0."""
+    return 0
+
+
+def _meet(program: Program, kind: tuple[Any, ...], payload: Any = None) -> tuple[Any, bool]:
+    if program.num_programs != len(_CORES):
+        fail("NKI150", f"the kernel runs on {program.num_programs} core")
+    frame, _ = kernel_frame(sys._getframe(1))
+    location = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+    meeting = program.launch.meeting
+    assert meeting is not None
+    offer, second = meeting.meet(program.core, Offer(kind, location, payload))
+    return offer.payload, second
+
+
+def core_barrier(
+    data: NkiTensor, cores: tuple[int, ...], engine: engine = engine.gpsimd, name: str | None = None
+) -> Instruction:
+    """Both cores wait for each other; accesses to `data` before it are ordered before those after it.
+
+    Args:
+        data: tensor in shared HBM. cores: (0, 1). engine: the engine that waits.
+    Raises NkiError (NKI150, NKI151, NKI154). Source: isa core_barrier.
+    """
+    program = current()
+    tensors(data=data)
+    enum_member("engine", engine, _Engine)
+    if data.buffer is not MemoryRegion.shared_hbm or tuple(cores) != _CORES:
+        fail("NKI151", f"cores={cores!r}, data in {data.buffer.name}", data=data)
+    _, second = _meet(program, ("core_barrier", data.storage.info.id))
+    if second and data.storage.race is not None:
+        data.storage.race.clear()
+    return program.record(engine.name, "core_barrier", (data,), (data,), {"cores": tuple(cores)}, name)
+
+
+def sendrecv(
+    src: NkiTensor,
+    dst: NkiTensor,
+    send_to_rank: int,
+    recv_from_rank: int,
+    pipe_id: int,
+    dma_engine: dma_engine = dma_engine.dma,
+    name: str | None = None,
+) -> Instruction:
+    """Send src to the other core's dst and receive into one's own dst.
+
+    Args:
+        src, dst: SBUF tiles of one shape and dtype. send_to_rank, recv_from_rank: 0 or 1.
+        pipe_id: meetings with the same id pair up.
+        dma_engine: gpsimd_dma moves at most 1024/512/256 bytes a partition of 32/16/8-bit data.
+    Raises NkiError (NKI150, NKI152, NKI153, NKI154). Source: isa sendrecv.
+    """
+    program = current()
+    tensors(src=src, dst=dst)
+    enum_member("dma_engine", dma_engine, _DmaEngine)
+    if src.buffer is not SBUF or dst.buffer is not SBUF or src.shape != dst.shape or src.dtype != dst.dtype:
+        fail("NKI152", "src and dst differ or are not in SBUF", src=src, dst=dst)
+    if send_to_rank not in _CORES or recv_from_rank not in _CORES or send_to_rank != recv_from_rank:
+        fail("NKI152", f"send_to_rank={send_to_rank!r}, recv_from_rank={recv_from_rank!r}")
+    if program.num_programs == len(_CORES) and send_to_rank == program.core:
+        fail("NKI152", f"core {program.core} sends to itself")
+    row_bytes = src.size // src.shape[0] * src.itemsize
+    if dma_engine is _DmaEngine.gpsimd_dma and row_bytes > hw.SENDRECV_GPSIMD_BYTES[src.itemsize]:
+        fail("NKI153", f"{row_bytes} bytes a partition of {src.itemsize}-byte data", src=src)
+    writable(dst=dst)
+    payload = np.array(src.storage.read(src)) if program.numeric else None
+    received, _ = _meet(program, ("sendrecv", pipe_id, src.shape, src.dtype), payload)
+    if program.numeric:
+        dst.storage.write(dst, received)
+    trigger = "gpsimd" if dma_engine is _DmaEngine.gpsimd_dma else "dma"
+    return program.record(trigger, "sendrecv", (dst,), (src,), {"pipe_id": pipe_id}, name)
+
+
+def register_alloc(x: int | None = None) -> VirtualRegister:
+    """A new register, with a compile-time int in it or nothing."""
+    current()
+    if x is not None and type(x) is not int:
+        fail("NKI160", f"x={x!r} is neither None nor an int")
+    return VirtualRegister(x)
+
+
+def _register(name: str, register: Any) -> VirtualRegister:
+    if type(register) is not VirtualRegister:
+        fail("NKI160", f"{name}={register!r} is not a register")
+    return register
+
+
+def _one_element(name: str, tensor: Any) -> NkiTensor:
+    tensors(**{name: tensor})
+    if tensor.size != 1:
+        fail("NKI160", f"{name} has {tensor.size} elements, expected 1", **{name: tensor})
+    return tensor  # type: ignore[no-any-return]
+
+
+def register_move(dst: VirtualRegister, src: Any) -> Instruction:
+    """dst = a compile-time int or another register."""
+    program = current()
+    target = _register("dst", dst)
+    value = src if type(src) is int else _register("src", src).value
+    target.value = value
+    return program.record("sync", "register_move", (), (), {})
+
+
+def register_load(dst: VirtualRegister, src: NkiTensor) -> Instruction:
+    """dst = the one element of a tensor in HBM or SBUF (up to 32 bits)."""
+    program = current()
+    target, tensor = _register("dst", dst), _one_element("src", src)
+    if program.numeric:
+        target.value = int(tensor.storage.read(tensor).reshape(-1)[0])
+    return program.record("sync", "register_load", (), (tensor,), {})
+
+
+def register_store(dst: NkiTensor, src: VirtualRegister) -> Instruction:
+    """The one element of a tensor in HBM or SBUF = a register."""
+    program = current()
+    tensor, register = _one_element("dst", dst), _register("src", src)
+    if program.numeric:
+        if register.value is None:
+            fail("NKI160", "src was never given a value")
+        tensor.storage.write(tensor, register.value)
+    return program.record("sync", "register_store", (tensor,), (), {})

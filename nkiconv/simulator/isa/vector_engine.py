@@ -1,0 +1,360 @@
+"""Vector Engine: elementwise instructions (several of which Scalar or GpSimd can run too). fp32 arithmetic inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DTYPES, Array, convert, from_fp32
+from ..memory import PSUM
+from ..ops import BITVEC, Op
+from ..program import Instruction, current
+from ..rules import fail
+from ..tensor import NkiTensor
+from .enums import engine
+from .operands import (
+    alike,
+    binary_operator,
+    bitvec_dtypes,
+    is_number,
+    not_both_psum,
+    not_gpsimd_psum,
+    on_chip,
+    operator,
+    pick_engine,
+    read_fp32,
+    same_dtype,
+    scalar_operand,
+    scalar_operator,
+    scalar_values,
+    shaped,
+    writable,
+    write_fp32,
+)
+
+_Engine = engine
+_INT32 = frozenset({"int32", "uint32"})
+_PREDICATES = ("uint8", "uint16", "uint32")
+
+
+def memset(dst: NkiTensor, value: Any, engine: engine = engine.unknown, name: str | None = None) -> Instruction:
+    """Fill dst (SBUF or PSUM) with a compile-time number of its dtype's kind, on Vector (default) or GpSimd.
+
+    Raises NkiError (NKI041, NKI042, NKI060). Source: isa memset.
+    """
+    program = current()
+    on_chip(dst=dst)
+    chosen = pick_engine(engine, (_Engine.vector, _Engine.gpsimd), _Engine.vector)
+    not_gpsimd_psum(chosen, dst=dst)
+    info = DTYPES[dst.dtype]
+    if not is_number(value) and not (dst.dtype == "bool_" and isinstance(value, bool)):
+        fail("NKI060", f"value={value!r} is not a number", dst=dst)
+    if not info.is_float:
+        limits = np.iinfo(info.numpy)
+        if int(value) != value or isinstance(value, float) or not limits.min <= value <= limits.max:
+            fail("NKI060", f"value={value!r} is not an integer of {dst.dtype}", dst=dst)
+    writable(dst=dst)
+    if program.numeric:
+        dst.storage.write(dst, np.float32(value) if info.is_float else value)
+    return program.record(chosen.name, "memset", (dst,), (), {"value": value}, name)
+
+
+def tensor_copy(
+    dst: NkiTensor, src: NkiTensor, engine: engine = engine.unknown, name: str | None = None
+) -> Instruction:
+    """dst = src on chip: bit-exact for equal dtypes, through fp32 otherwise.
+
+    Args:
+        dst, src: same partitions and elements a partition, SBUF or PSUM (SBUF only on GpSimd).
+        engine: vector (default), scalar or gpsimd.
+    Raises NkiError (NKI041, NKI042, NKI044, NKI045). Source: isa tensor_copy.
+    """
+    program = current()
+    on_chip(dst=dst, src=src)
+    chosen = pick_engine(engine, (_Engine.vector, _Engine.scalar, _Engine.gpsimd), _Engine.vector)
+    not_gpsimd_psum(chosen, dst=dst, src=src)
+    alike(dst=dst, src=src)
+    writable(dst=dst)
+    if program.numeric:
+        values = src.storage.read(src)
+        if src.dtype != dst.dtype:
+            values = convert(values, src.dtype, dst.dtype)
+        dst.storage.write(dst, shaped(values, dst))
+    return program.record(chosen.name, "tensor_copy", (dst,), (src,), None, name)
+
+
+def tensor_copy_predicated(
+    dst: NkiTensor, src: Any, predicate: NkiTensor, reverse_pred: bool = False, name: str | None = None
+) -> Instruction:
+    """dst = src where predicate is true (false with reverse_pred); other elements of dst stay.
+
+    Args:
+        dst: SBUF or PSUM. src: tensor of dst's dtype and size, or a number. predicate: uint8, uint16 or uint32.
+    Raises NkiError (NKI044, NKI045, NKI047, NKI051, NKI052, NKI061). Source: isa tensor_copy_predicated.
+    """
+    program = current()
+    on_chip(dst=dst, predicate=predicate)
+    if predicate.dtype not in _PREDICATES:
+        fail("NKI061", f"predicate has dtype {predicate.dtype}", predicate=predicate)
+    alike(dst=dst, predicate=predicate)
+    reads: tuple[NkiTensor, ...] = (predicate,)
+    if type(src) is NkiTensor:
+        on_chip(src=src)
+        alike(dst=dst, src=src)
+        same_dtype(dst=dst, src=src)
+        not_both_psum(src=src, predicate=predicate)
+        reads = (predicate, src)
+    elif not is_number(src):
+        fail("NKI051", f"src={src!r} is neither a number nor a tensor")
+    writable(dst=dst)
+    if program.numeric:
+        _copy_where(dst, src, predicate, reverse_pred)
+    return program.record("vector", "tensor_copy_predicated", (dst,), reads, None, name)
+
+
+def _copy_where(dst: NkiTensor, src: Any, predicate: NkiTensor, reverse: bool) -> None:
+    mask = shaped(predicate.storage.read(predicate) != 0, dst)
+    values = shaped(storage_values(src), dst) if type(src) is NkiTensor else from_fp32(np.float32([src]), dst.dtype)
+    dst.storage.write_where(dst, ~mask if reverse else mask, values)
+
+
+def storage_values(tensor: NkiTensor) -> Array:
+    """The elements an instruction reads, in the tensor's dtype."""
+    return tensor.storage.read(tensor)
+
+
+def _binary_engine(op: Op, asked: Any, **operands: NkiTensor) -> engine:
+    """Engine of a tensor_tensor: power needs GpSimd; 32-bit ints prefer it; Vector otherwise."""
+    if op.name == "power":
+        return pick_engine(asked, (_Engine.gpsimd,), _Engine.gpsimd)
+    native = all(t.dtype in _INT32 for t in operands.values()) and all(t.buffer is not PSUM for t in operands.values())
+    default = _Engine.gpsimd if native and op.kind != BITVEC else _Engine.vector
+    return pick_engine(asked, (_Engine.vector, _Engine.gpsimd), default)
+
+
+def tensor_tensor(
+    dst: NkiTensor,
+    data1: NkiTensor,
+    data2: NkiTensor,
+    op: Any,
+    engine: engine = engine.unknown,
+    name: str | None = None,
+) -> Instruction:
+    """dst = data1 op data2, element by element.
+
+    Args:
+        dst, data1, data2: same partitions and elements; not both inputs in PSUM; none in PSUM on GpSimd.
+        op: binary operator. Bitvec ops work on integer bits; arithmetic is fp32, except that all-32-bit-integer
+            operands on GpSimd (their default) use integer arithmetic.
+    Raises NkiError (NKI041, NKI042, NKI044, NKI045, NKI047, NKI048, NKI049, NKI050). Source: isa tensor_tensor.
+    """
+    program = current()
+    on_chip(dst=dst, data1=data1, data2=data2)
+    token = binary_operator("op", op)
+    bitvec_dtypes(token, dst=dst, data1=data1, data2=data2)
+    chosen = _binary_engine(token, engine, dst=dst, data1=data1, data2=data2)
+    not_gpsimd_psum(chosen, dst=dst, data1=data1, data2=data2)
+    not_both_psum(data1=data1, data2=data2)
+    alike(dst=dst, data1=data1, data2=data2)
+    writable(dst=dst)
+    if program.numeric:
+        assert token.compute is not None
+        if token.kind == BITVEC or (chosen is _Engine.gpsimd and {dst.dtype, data1.dtype, data2.dtype} <= _INT32):
+            a, b = storage_values(data1), storage_values(data2)
+            dst.storage.write(dst, shaped(np.asarray(token.compute(a, b.reshape(a.shape))).astype(DTYPES[dst.dtype].numpy), dst))
+        else:
+            a, b = read_fp32(data1), read_fp32(data2)
+            write_fp32(dst, token.compute(a, b if a.shape == b.shape else b.reshape(a.shape)))
+    return program.record(chosen.name, "tensor_tensor", (dst,), (data1, data2), {"op": token.name}, name)
+
+
+def apply_scalar(values: Array, op: Op, operand: Any, reverse: bool) -> Array:
+    """values op operand (operand op values with reverse); unary ops ignore the operand."""
+    assert op.compute is not None
+    if op.unary:
+        return op.compute(values)
+    return op.compute(operand, values) if reverse else op.compute(values, operand)
+
+
+def _scalar_engine(asked: Any, op0: Op, op1: Op | None) -> engine:
+    names = (op0.name, op1.name if op1 else None)
+    if asked is _Engine.scalar and names not in (("multiply", "add"), ("multiply", None), ("add", None)):
+        fail("NKI074", f"ops {names} on the Scalar Engine")
+    if asked is _Engine.gpsimd and names != ("rsqrt", None):
+        fail("NKI074", f"ops {names} on GpSimd")
+    default = _Engine.gpsimd if op0.name == "rsqrt" else _Engine.vector
+    return pick_engine(asked, (_Engine.vector, _Engine.scalar, _Engine.gpsimd), default)
+
+
+def _operand(label: str, op: Op, value: Any, data: NkiTensor) -> tuple[NkiTensor, ...]:
+    """Check one operand of tensor_scalar; returns the tensor it reads, if any."""
+    if op.unary:
+        if value is not None and not (is_number(value) and value == 0):
+            fail("NKI075", f"{label}={value!r} for the unary {op!r}", data=data)
+        return ()
+    if op.kind != BITVEC:
+        return scalar_operand(label, value, data)
+    if is_number(value) and int(value) != value:
+        fail("NKI050", f"{label}={value!r} is not an integer", data=data)
+    return scalar_operand(label, value, data, tuple(n for n, i in DTYPES.items() if not i.is_float))
+
+
+def tensor_scalar(
+    dst: NkiTensor,
+    data: NkiTensor,
+    op0: Any,
+    operand0: Any,
+    reverse0: bool = False,
+    op1: Any = None,
+    operand1: Any = None,
+    reverse1: bool = False,
+    engine: engine = engine.unknown,
+    name: str | None = None,
+) -> Instruction:
+    """dst = (data op0 operand0) op1 operand1, operands broadcast along the free dims.
+
+    Args:
+        operand0, operand1: numbers or fp32 [P, 1] tiles (integers for bitvec ops).
+        reverse0, reverse1: swap the sides of op0 / op1.
+        engine: vector; scalar (multiply-add, multiply, add); gpsimd (rsqrt).
+    Raises NkiError (NKI041, NKI042, NKI044, NKI045, NKI048-NKI051, NKI074-NKI076). Source: isa tensor_scalar.
+    """
+    program = current()
+    on_chip(dst=dst, data=data)
+    token0 = scalar_operator("op0", op0)
+    token1 = None if op1 is None else scalar_operator("op1", op1)
+    if token1 is None and operand1 is not None:
+        fail("NKI076", f"operand1={operand1!r} without op1", data=data)
+    if token1 is not None and not token1.unary and operand1 is None:
+        fail("NKI076", f"op1={token1!r} without operand1", data=data)
+    if token1 is not None and token0.kind != token1.kind:
+        fail("NKI050", f"op0={token0!r} and op1={token1!r} are of different kinds", data=data)
+    bitvec_dtypes(token0, dst=dst, data=data)
+    chosen = _scalar_engine(engine, token0, token1)
+    not_gpsimd_psum(chosen, dst=dst, data=data)
+    alike(dst=dst, data=data)
+    reads = (data, *_operand("operand0", token0, operand0, data))
+    if token1 is not None:
+        reads += _operand("operand1", token1, operand1, data)
+    writable(dst=dst)
+    if program.numeric:
+        steps = [(token0, operand0, reverse0)] + ([(token1, operand1, reverse1)] if token1 else [])
+        _scalar_steps(dst, data, steps)
+    params = {"op0": token0.name, "op1": token1.name if token1 else None}
+    return program.record(chosen.name, "tensor_scalar", (dst,), reads, params, name)
+
+
+def _scalar_steps(dst: NkiTensor, data: NkiTensor, steps: list[tuple[Op, Any, bool]]) -> None:
+    if steps[0][0].kind == BITVEC:
+        values = storage_values(data)
+        for op, operand, reverse in steps:
+            values = apply_scalar(values, op, None if op.unary else _integer_operand(operand, values), reverse)
+        dst.storage.write(dst, shaped(values.astype(DTYPES[dst.dtype].numpy), dst))
+        return
+    values = read_fp32(data)
+    for op, operand, reverse in steps:
+        values = apply_scalar(values, op, None if op.unary else scalar_values(operand, values.ndim), reverse)
+    write_fp32(dst, values)
+
+
+def _integer_operand(operand: Any, values: Array) -> Any:
+    if type(operand) is NkiTensor:
+        return storage_values(operand).reshape(-1, *(1,) * (values.ndim - 1)).astype(values.dtype)
+    return np.asarray(int(operand)).astype(values.dtype)
+
+
+def scalar_tensor_tensor(
+    dst: NkiTensor,
+    data: NkiTensor,
+    op0: Any,
+    operand0: Any,
+    op1: Any,
+    operand1: NkiTensor,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    name: str | None = None,
+) -> Instruction:
+    """dst = (data op0 operand0) op1 operand1 on the Vector Engine, operand1 a tensor.
+
+    Args:
+        data, operand1, dst: same partitions and elements; data and operand1 not both in PSUM.
+        operand0: number or fp32 [P, 1] tile. op0, op1: arithmetic binary operators.
+    Raises NkiError (NKI044, NKI045, NKI047, NKI048, NKI050, NKI051). Source: isa scalar_tensor_tensor.
+    """
+    program = current()
+    on_chip(dst=dst, data=data, operand1=operand1)
+    token0, token1 = binary_operator("op0", op0), binary_operator("op1", op1)
+    if BITVEC in (token0.kind, token1.kind):
+        fail("NKI050", f"op0={token0!r}, op1={token1!r}: bitvec ops are not supported", data=data)
+    alike(dst=dst, data=data, operand1=operand1)
+    not_both_psum(data=data, operand1=operand1)
+    scalar = scalar_operand("operand0", operand0, data)
+    writable(dst=dst)
+    if program.numeric:
+        assert token1.compute is not None
+        values = read_fp32(data)
+        values = apply_scalar(values, token0, scalar_values(operand0, values.ndim), reverse0)
+        other = read_fp32(operand1)
+        write_fp32(dst, apply_scalar(values, token1, other.reshape(values.shape), reverse1))
+    params = {"op0": token0.name, "op1": token1.name}
+    return program.record("vector", "scalar_tensor_tensor", (dst,), (data, operand1, *scalar), params, name)
+
+
+def tensor_tensor_scan(
+    dst: NkiTensor,
+    data0: NkiTensor,
+    data1: NkiTensor,
+    initial: Any,
+    op0: Any,
+    op1: Any,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    name: str | None = None,
+) -> Instruction:
+    """dst[:, i] = (data0[:, i] op0 dst[:, i-1]) op1 data1[:, i], starting from `initial`.
+
+    Args:
+        data0, data1, dst: same partitions and elements; inputs not both in PSUM.
+        initial: number or [P, 1] tile. reverse0: the running value is op0's left side. reverse1: data1 is op1's.
+    Raises NkiError (NKI044, NKI045, NKI047, NKI048, NKI050, NKI051). Source: isa tensor_tensor_scan.
+    """
+    program = current()
+    on_chip(dst=dst, data0=data0, data1=data1)
+    token0, token1 = binary_operator("op0", op0), binary_operator("op1", op1)
+    if BITVEC in (token0.kind, token1.kind):
+        fail("NKI050", f"op0={token0!r}, op1={token1!r}: bitvec ops are not supported", data0=data0)
+    alike(dst=dst, data0=data0, data1=data1)
+    not_both_psum(data0=data0, data1=data1)
+    seed = scalar_operand("initial", initial, data0, tuple(DTYPES))
+    writable(dst=dst)
+    if program.numeric:
+        partitions = data0.shape[0]
+        a, b = read_fp32(data0).reshape(partitions, -1), read_fp32(data1).reshape(partitions, -1)
+        out = np.empty_like(a)
+        running = np.broadcast_to(np.asarray(scalar_values(initial, 2)).reshape(-1), (partitions,)).astype(np.float32)
+        for i in range(a.shape[1]):
+            running = apply_scalar(apply_scalar(a[:, i], token0, running, reverse0), token1, b[:, i], reverse1)
+            out[:, i] = running
+        write_fp32(dst, out)
+    params = {"op0": token0.name, "op1": token1.name}
+    return program.record("vector", "tensor_tensor_scan", (dst,), (data0, data1, *seed), params, name)
+
+
+def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:
+    """dst = 1 / data in fp32 on the Vector Engine. Source: isa reciprocal."""
+    program = current()
+    on_chip(dst=dst, data=data)
+    alike(dst=dst, data=data)
+    writable(dst=dst)
+    if program.numeric:
+        write_fp32(dst, np.reciprocal(read_fp32(data)))
+    return program.record("vector", "reciprocal", (dst,), (data,), None, name)
+
+
+def predicate_operator(name: str, op: Any) -> Op:
+    """A comparison, for affine_select."""
+    token = operator(name, op)
+    if token.name not in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
+        fail("NKI048", f"{name}={op!r} is not a comparison")
+    return token

@@ -1,0 +1,182 @@
+"""nki.jit and nki.simulate: kernels, launch grids, arguments in, results out, one or two cores.
+
+Kernels run as plain Python in this process, so breakpoints and prints work. On LNC2 core 0 runs first; core 1 runs
+after it, in the same thread, unless the cores meet at a barrier: then core 1 gets a thread of its own and exactly one
+of the two runs at any time, which keeps every run deterministic.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from . import hardware as hw
+from .arguments import Binder
+from .capacity import check_capacity
+from .errors import KernelAssertionError, NkiError, NkiValidationError
+from .program import Instruction, Launch, Program
+from .rendezvous import Rendezvous
+from .rules import RULES
+from .running import running, set_running
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a simulated launch left: outputs in the arguments' kind and one `Program` a core."""
+
+    outputs: Any
+    programs: tuple[Program, ...]
+
+    @property
+    def instructions(self) -> list[Instruction]:
+        """All cores' instructions, core by core."""
+        return [i for program in self.programs for i in program.instructions]
+
+
+class Kernel:
+    """A function marked with `nki.jit`: call it, or `kernel[lnc]` it first."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        functools.update_wrapper(self, function)
+
+    def __getitem__(self, grid: Any) -> LaunchedKernel:
+        return LaunchedKernel(self.function, _checked_grid(grid))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if running() is not None:
+            return self.function(*args, **kwargs)
+        return execute(self, args, kwargs).outputs
+
+
+class LaunchedKernel:
+    """A kernel with its launch grid."""
+
+    def __init__(self, function: Callable[..., Any], grid: int) -> None:
+        self.function = function
+        self.grid = grid
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return execute(self, args, kwargs).outputs
+
+
+def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
+    """Mark a function as an NKI kernel. Options that AWS's jit no longer takes are refused by name."""
+    if kwargs:
+        names = ", ".join(sorted(kwargs))
+        raise TypeError(f"nki.jit takes no {names}: removed in NKI 0.3; set NEURON_PLATFORM_TARGET_OVERRIDE instead")
+    return Kernel(fn) if fn is not None else Kernel
+
+
+def simulate(kernel: Any, *, trace_only: bool = False) -> Callable[..., Any]:
+    """A callable that runs `kernel` (jitted, `kernel[lnc]`, or a plain function) on NumPy and torch arrays.
+
+    Results come back in the arguments' kind; arrays that the kernel writes to are updated in place. With
+    `trace_only=True` nothing is computed: arguments may be `ArraySpec`s and so are the results.
+    """
+
+    @functools.wraps(getattr(kernel, "function", kernel))
+    def simulated(*args: Any, **kwargs: Any) -> Any:
+        return execute(kernel, args, kwargs, trace_only=trace_only).outputs
+
+    return simulated
+
+
+def execute(
+    kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, *, trace_only: bool = False
+) -> Execution:
+    """Run a kernel and keep its instruction records.
+
+    Raises NkiError for any broken rule, KernelAssertionError for an assertion in the kernel, and the kernel's own
+    exceptions unchanged.
+    """
+    check_target()
+    function = getattr(kernel, "function", kernel)
+    grid: int | None = getattr(kernel, "grid", None)
+    launch = Launch(_degree(grid), 0 if grid is None else 1, numeric=not trace_only)
+    binder = Binder(launch)
+    bound_args = tuple(binder.bind(value, f"argument {i}") for i, value in enumerate(args))
+    bound_kwargs = {name: binder.bind(value, name) for name, value in (kwargs or {}).items()}
+    results = _run(launch, lambda: function(*bound_args, **bound_kwargs))
+    for program in launch.programs:
+        check_capacity(program)
+    _check_same_control_flow(launch)
+    return Execution(binder.outputs(results[0]), tuple(launch.programs))
+
+
+def check_target() -> None:
+    """The platform override, if set, must name trn2."""
+    target = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE", "trn2")
+    if target not in ("trn2", "gen3"):
+        raise NkiValidationError(
+            f"NEURON_PLATFORM_TARGET_OVERRIDE={target!r}: this simulator models trn2 (gen3) only; unset it or set trn2"
+        )
+
+
+def _checked_grid(grid: Any) -> int:
+    if isinstance(grid, tuple) and len(grid) == 1:
+        grid = grid[0]
+    if type(grid) is not int or grid not in hw.LNC_DEGREES:
+        _refuse_grid(f"kernel[{grid!r}]: trn2 has LNC degrees {hw.LNC_DEGREES}")
+    return grid
+
+
+def _degree(grid: int | None) -> int:
+    """LNC degree of a launch: the grid's, which must agree with NEURON_LOGICAL_NC_CONFIG where that is set."""
+    text = os.environ.get("NEURON_LOGICAL_NC_CONFIG")
+    if text is None:
+        return grid or 1
+    if text not in ("1", "2"):
+        _refuse_grid(f"NEURON_LOGICAL_NC_CONFIG={text!r} is neither 1 nor 2")
+    if grid is not None and grid != int(text):
+        _refuse_grid(f"kernel[{grid}] contradicts NEURON_LOGICAL_NC_CONFIG={text}")
+    return int(text)
+
+
+def _refuse_grid(detail: str) -> NoReturn:
+    raise NkiError("NKI026", "launch", detail, remedy=RULES["NKI026"].remedy)
+
+
+def _run(launch: Launch, body: Callable[[], Any]) -> list[Any]:
+    """Results of all cores, in core order."""
+    launch.meeting = Rendezvous(launch, lambda program: _run_core(program, body))
+    return launch.meeting.run()
+
+
+def _run_core(program: Program, body: Callable[[], Any]) -> Any:
+    before = running()
+    set_running(program)
+    try:
+        with np.errstate(all="ignore"):
+            return body()
+    except NkiError:
+        raise
+    except AssertionError as error:
+        raise _assertion(error) from error
+    finally:
+        set_running(before)
+
+
+def _assertion(error: AssertionError) -> KernelAssertionError:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{frame.filename}:{frame.lineno}"
+    return KernelAssertionError("KERNEL", "assert", str(error) or str(frame.line), location=where)
+
+
+def _check_same_control_flow(launch: Launch) -> None:
+    shared = {program.num_shared for program in launch.programs}
+    if len(shared) > 1:
+        counts = [program.num_shared for program in launch.programs]
+        raise NkiError(
+            "NKI027",
+            "launch",
+            f"the cores allocated {counts[0]} and {counts[1]} shared tensors",
+            remedy=RULES["NKI027"].remedy,
+        )

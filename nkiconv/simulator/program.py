@@ -1,0 +1,163 @@
+"""One core's run of a kernel: what it executed, what it holds, and the state of its engines."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from .dtypes import Array
+from .errors import NkiError
+from .memory import MemoryRegion, Region, Storage, StorageInfo
+from .races import SharedAccess
+from .rendezvous import Rendezvous
+from .rules import RULES, fail, kernel_frame
+from .running import running
+from .tensor import NkiTensor
+
+
+@dataclass(slots=True, eq=False)
+class Instruction:
+    """One executed instruction: engine, op, the regions it wrote and read, its settings, and its source line.
+
+    `params` holds what decides its cost and meaning besides the regions (op tokens, dge mode, accumulate flag, ...).
+    """
+
+    index: int
+    engine: str
+    op: str
+    writes: tuple[Region, ...]
+    reads: tuple[Region, ...]
+    params: dict[str, Any]
+    file: str
+    line: int
+    name: str | None = None
+    after: list[Instruction] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes moved: the larger of what is written and what is read."""
+        return max(sum(r.num_bytes for r in self.writes), sum(r.num_bytes for r in self.reads))
+
+    def depends_on(self, *producers: Instruction) -> Instruction:
+        """Scheduling dependency: this instruction runs after each producer. Returns itself."""
+        self.after.extend(producers)
+        return self
+
+
+class Accumulator:
+    """The 128 fp32 reduction registers of the Vector or the Scalar Engine."""
+
+    def __init__(self) -> None:
+        self.values: Array | None = None
+        self.op: Any = None
+
+
+class Program:
+    """State of one core while it runs a kernel; `current()` is the one that runs in this thread."""
+
+    def __init__(self, core: int, launch: Launch) -> None:
+        self.core = core
+        self.launch = launch
+        self.num_programs = launch.degree
+        self.numeric = launch.numeric
+        self.instructions: list[Instruction] = []
+        self.allocations: list[StorageInfo] = []
+        self.num_shared = 0
+        self.vector_accumulator = Accumulator()
+        self.scalar_accumulator = Accumulator()
+
+    def record(
+        self,
+        engine: str,
+        op: str,
+        writes: tuple[NkiTensor, ...],
+        reads: tuple[NkiTensor, ...],
+        params: dict[str, Any] | None = None,
+        name: str | None = None,
+    ) -> Instruction:
+        """Append an instruction; its source line is the first frame outside the simulator."""
+        frame, _ = kernel_frame(sys._getframe(1))
+        index = len(self.instructions)
+        for tensor in writes + reads:
+            self._touch(tensor, index)
+        instruction = Instruction(
+            index,
+            engine,
+            op,
+            tuple([t.region() for t in writes]),
+            tuple([t.region() for t in reads]),
+            params or {},
+            frame.f_code.co_filename if frame else "",
+            frame.f_lineno if frame else 0,
+            name,
+        )
+        self.instructions.append(instruction)
+        return instruction
+
+    def _touch(self, tensor: NkiTensor, index: int) -> None:
+        storage = tensor.storage
+        if storage.owner is not self and storage.owner is not None:
+            fail("NKI021", f"core {self.core} uses a tensor of another core or of an ended run", tensor=tensor)
+        info = storage.info
+        if info.first < 0:
+            info.first = index
+        info.last = index
+
+    def allocate(
+        self, shape: tuple[int, ...], dtype: str, buffer: MemoryRegion, name: str, address: tuple[int, int] | None
+    ) -> NkiTensor:
+        """A fresh tensor; in shared HBM the n-th allocation of both cores is one storage."""
+        frame, _ = kernel_frame(sys._getframe(1))
+        location = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+        info = StorageInfo(name, shape, dtype, buffer, location, address)
+        if buffer is MemoryRegion.shared_hbm:
+            storage = self.launch.shared_storage(self.num_shared, info)
+            self.num_shared += 1
+        else:
+            storage = Storage.allocate(info, self, numeric=self.numeric)
+            if info.on_chip:
+                self.allocations.append(info)
+        return NkiTensor(shape, dtype, storage)
+
+
+class Launch:
+    """What the cores of one launch share: its degree and its shared HBM."""
+
+    def __init__(self, degree: int, grid_dims: int, *, numeric: bool) -> None:
+        self.degree = degree
+        self.grid_dims = grid_dims
+        self.numeric = numeric
+        self.shared: list[Storage] = []
+        self.meeting: Rendezvous | None = None
+        self.programs = [Program(core, self) for core in range(degree)]
+
+    def shared_storage(self, index: int, info: StorageInfo) -> Storage:
+        """The `index`-th shared allocation: made by the first core that gets there, met again by the other."""
+        if index == len(self.shared):
+            storage = Storage.allocate(info, None, numeric=self.numeric)
+            self.watch(storage)
+            self.shared.append(storage)
+        storage = self.shared[index]
+        if (storage.info.shape, storage.info.dtype) != (info.shape, info.dtype):
+            fail(
+                "NKI027",
+                f"shared tensor {index} is {info.shape} {info.dtype} on this core, "
+                f"{storage.info.shape} {storage.info.dtype} on the other (allocated at {storage.info.location})",
+            )
+        return storage
+
+    def watch(self, storage: Storage) -> None:
+        """Look for races on a storage that two cores see."""
+        if self.degree > 1 and self.numeric:
+            storage.race = SharedAccess(storage.info)
+
+
+def current() -> Program:
+    """The running program, or NKI029."""
+    program = running()
+    if program is None:
+        frame, op = kernel_frame(sys._getframe(1))
+        location = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+        raise NkiError("NKI029", op, "called outside a kernel", location=location, remedy=RULES["NKI029"].remedy)
+    return program

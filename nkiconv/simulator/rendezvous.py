@@ -1,0 +1,121 @@
+"""Two cores taking turns: exactly one runs, and they change over where the program synchronises them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .errors import NkiError
+from .rules import RULES
+
+if TYPE_CHECKING:
+    from .program import Launch, Program
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a core brings to a meeting: the kind of meeting, where it is, and what the other core needs from it."""
+
+    kind: tuple[Any, ...]
+    location: str
+    payload: Any = None
+
+
+class _Abandoned(BaseException):
+    """Unwinds a core that waits for one that has failed."""
+
+
+class Rendezvous:
+    """Runs the cores of a launch in turns.
+
+    Core 0 runs in the calling thread. At its first meeting core 1 is started in a thread and runs up to the same
+    meeting; without meetings core 1 runs after core 0 in the calling thread.
+    """
+
+    def __init__(self, launch: Launch, run_core: Callable[[Program], Any]) -> None:
+        self._programs = launch.programs
+        self._run_core = run_core
+        self._turn = [threading.Semaphore(0) for _ in launch.programs]
+        self._offers: list[Offer | None] = [None] * len(launch.programs)
+        self._inbox: list[Offer | None] = [None] * len(launch.programs)
+        self._results: list[Any] = [None] * len(launch.programs)
+        self._done = [False] * len(launch.programs)
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self) -> list[Any]:
+        """Run all cores to their ends; the first failure is raised here."""
+        if len(self._programs) == 1:
+            return [self._run_core(self._programs[0])]
+        try:
+            self._results[0] = self._run_core(self._programs[0])
+        except _Abandoned:
+            assert self._failure is not None
+            raise self._failure from None
+        except BaseException as error:
+            self._abandon(error)
+            raise
+        self._done[0] = True
+        if self._thread is None:
+            self._results[1] = self._run_core(self._programs[1])
+        else:
+            self._turn[1].release()
+            self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._results
+
+    def meet(self, core: int, offer: Offer) -> tuple[Offer, bool]:
+        """Wait for the other core at the same meeting (NKI154 when it never comes).
+
+        Returns the other core's offer, and whether this core came second (and so ran the meeting).
+        """
+        other = 1 - core
+        partner = self._offers[other]
+        if partner is not None:
+            if partner.kind != offer.kind:
+                here, there = f"{offer.kind} ({offer.location})", f"{partner.kind} ({partner.location})"
+                self._refuse(f"core {core} is at {here}, core {other} at {there}")
+            self._offers[other] = None
+            self._inbox[other] = offer
+            return partner, True
+        self._offers[core] = offer
+        self._hand_over(core, other)
+        if self._failure is not None:
+            raise _Abandoned
+        answer, self._inbox[core] = self._inbox[core], None
+        if answer is None:
+            self._refuse(f"core {core} waits at {offer.kind} ({offer.location}), core {other} ended without meeting it")
+        return answer, False
+
+    def _hand_over(self, core: int, other: int) -> None:
+        if self._done[other]:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._core_1, name="nki core 1", daemon=True)
+            self._thread.start()
+        else:
+            self._turn[other].release()
+        self._turn[core].acquire()
+
+    def _core_1(self) -> None:
+        try:
+            self._results[1] = self._run_core(self._programs[1])
+        except _Abandoned:
+            return
+        except BaseException as error:  # handed to the calling thread, which raises it
+            self._failure = error
+        finally:
+            self._done[1] = True
+            self._turn[0].release()
+
+    def _abandon(self, error: BaseException) -> None:
+        if self._thread is not None and not self._done[1]:
+            self._failure = error
+            self._turn[1].release()
+            self._thread.join()
+
+    def _refuse(self, detail: str) -> NoReturn:
+        raise NkiError("NKI154", "sync", detail, remedy=RULES["NKI154"].remedy)

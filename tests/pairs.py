@@ -1,0 +1,34 @@
+"""Pairs of calls for the simulator's rules: the smallest that must pass and the nearest that must raise.
+
+A pair holds two kernel bodies without arguments. `run` executes one as a kernel that returns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nkiconv import simulator
+
+
+@dataclass(frozen=True)
+class Pair:
+    """`passes` runs without error; `raises` breaks exactly the rule `rule` and its message matches `match`."""
+
+    rule: str
+    why: str
+    passes: Callable[[], Any]
+    raises: Callable[[], Any]
+    match: str = ""
+    lnc: int = 1
+
+    @property
+    def id(self) -> str:
+        return f"{self.rule}-{self.why.replace(' ', '_')}"
+
+
+def run(body: Callable[[], Any], lnc: int = 1, *, trace_only: bool = False) -> simulator.Execution:
+    """Execute a body as a kernel on `lnc` cores and keep its records."""
+    kernel = simulator.jit(body)
+    return simulator.execute(kernel[lnc] if lnc > 1 else kernel, (), trace_only=trace_only)

@@ -1,0 +1,87 @@
+"""The named cases load, are distinct, and mean what their rows say."""
+
+import re
+
+import pytest
+
+from nkiconv import cases
+from nkiconv.errors import UnsupportedError
+
+#: Rows of each file, the header not counted.
+SIZES = {"depthwise_conv1d": 53, "conv2d": 31}
+
+
+def every_case():
+    """All cases as pytest parameters."""
+    return [pytest.param(case, id=case.name) for suite in SIZES for case in cases.load(suite)]
+
+
+def places(size, lo, hi, taps, dilation, stride):
+    """Where a window of dilated taps may start on a padded row: P or Q by counting, not by formula."""
+    end = size + hi
+    return sum(start + dilation * (taps - 1) < end for start in range(-lo, end, stride))
+
+
+@pytest.mark.parametrize(("suite", "size"), SIZES.items())
+def test_suites_are_complete(suite, size):
+    assert len(cases.load(suite)) == size
+    assert {case.suite for case in cases.load(suite)} == {suite}
+
+
+def test_names_are_unique_plain_words():
+    names = cases.names()
+    assert len(names) == len(set(names)) == sum(SIZES.values())
+    assert [name for name in names if not re.fullmatch(r"[a-z0-9_x]+", name)] == []
+
+
+def test_names_of_one_suite():
+    assert cases.names("conv2d") == tuple(case.name for case in cases.load("conv2d"))
+
+
+@pytest.mark.parametrize("case", every_case())
+def test_output_extents(case):
+    problem = case.problem
+    (top, bottom), (left, right) = problem.padding
+    assert problem.P == places(problem.H, top, bottom, problem.R, problem.rhs_dilation[0], problem.stride[0])
+    assert problem.Q == places(problem.W, left, right, problem.S, problem.rhs_dilation[1], problem.stride[1])
+
+
+def test_depthwise_suite_is_depthwise():
+    problems = [case.problem for case in cases.load("depthwise_conv1d")]
+    assert all(problem.is_depthwise and problem.H == problem.R == problem.P == 1 for problem in problems)
+
+
+def test_a_depthwise_row_by_hand():
+    case = cases.get("wavenet_dil512")
+    assert (case.source, case.headline) == ("model layer: dilated causal", False)
+    problem = case.problem
+    assert (problem.N, problem.C, problem.K, problem.W, problem.S, problem.groups) == (1, 512, 512, 16000, 2, 512)
+    assert (problem.padding, problem.rhs_dilation, problem.stride) == (((0, 0), (512, 0)), (1, 512), (1, 1))
+    assert (problem.Q, problem.dtype) == (16000, "bf16")
+
+
+def test_a_conv2d_row_by_hand():
+    problem = cases.get("rect_filter").problem
+    assert (problem.N, problem.C, problem.H, problem.W, problem.K, problem.R, problem.S) == (2, 24, 37, 19, 40, 5, 2)
+    assert (problem.stride, problem.padding, problem.rhs_dilation) == ((3, 1), ((2, 1), (0, 3)), (1, 2))
+    assert (problem.groups, problem.dtype) == (1, "fp32")
+
+
+def test_headlines_are_a_proper_subset():
+    headlines = [case.name for suite in SIZES for case in cases.load(suite) if case.headline]
+    assert {"mamba2_prefill", "vae_512"} <= set(headlines) < set(cases.names())
+
+
+# call, regular expression
+UNKNOWN = [
+    (lambda: cases.get("mamba_prefil"), r"case='mamba_prefil': .*\(among 84\); did you mean mamba2_prefill"),
+    (lambda: cases.get("?"), r"case='\?': .*; nkiconv\.cases\.names\(\) lists them"),
+    (lambda: cases.load("conv3d"), r"suite='conv3d': .*; use one of depthwise_conv1d, conv2d"),
+    (lambda: cases.names("conv3d"), r"suite='conv3d': "),
+]
+
+
+@pytest.mark.parametrize(("call", "pattern"), UNKNOWN, ids=["typo", "nothing close", "suite", "names of suite"])
+def test_unknown_names(call, pattern):
+    with pytest.raises(UnsupportedError, match=pattern):
+        call()

@@ -1,0 +1,59 @@
+"""House rules that no linter knows: each test names the offenders and the way to mend them."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT_SUFFIXES = {".py", ".toml", ".md", ".csv", ".yaml", ".yml", ".json", ".txt", ".cfg", ".sh"}
+MAX_LINES = 500
+
+
+def python_files(*folders):
+    """Every Python file below these folders of the repository."""
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert found, f"no Python files below {folders}"
+    return found
+
+
+def text_files():
+    """Every text file of the repository: what is not hidden (but for .ci), generated or binary."""
+    inside = [path for folder in ("nkiconv", "tests", "profiles", ".ci") for path in (ROOT / folder).rglob("*")]
+    candidates = [*ROOT.glob("[!.]*"), ROOT / ".pre-commit-config.yaml", *inside]
+    return [path for path in candidates if path.is_file() and (path.suffix in TEXT_SUFFIXES or path.suffix == "")]
+
+
+def lines_matching(pattern, files):
+    """`file:line` of each line in which the pattern is found."""
+    found = []
+    for path in files:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found += [f"{path.relative_to(ROOT)}:{i}" for i, line in enumerate(lines, 1) if re.search(pattern, line)]
+    return found
+
+
+def test_no_machine_paths():
+    machine_path = r"(^|[^\w.])/(home|Users|root|work|tmp)/\w"
+    assert lines_matching(machine_path, text_files()) == [], "use a path relative to the repository, or tmp_path"
+
+
+def test_left_over_work_has_an_issue_number():
+    bare = r"\b(TOD[O]|FIXM[E])\b(?!\(#\d+\))"
+    assert lines_matching(bare, python_files("nkiconv", "tests")) == [], "write it with an issue, as in (#12), or do it"
+
+
+def test_files_hold_one_idea():
+    sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in python_files("nkiconv", "tests")}
+    long = {str(path.relative_to(ROOT)): size for path, size in sizes.items() if size > MAX_LINES}
+    assert long == {}, f"split by idea: more than {MAX_LINES} lines"
+
+
+def test_modules_and_public_functions_have_docstrings():
+    missing = []
+    for path in python_files("nkiconv"):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        functions = [node for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        public = [node for node in functions if not node.name.startswith("_")]
+        names = {module: "module", **{node: node.name for node in public}}
+        missing += [f"{path.relative_to(ROOT)}: {name}" for node, name in names.items() if not ast.get_docstring(node)]
+    assert missing == [], "say what it returns, the shapes and units of its arguments, and what it raises"

@@ -1,0 +1,132 @@
+"""What ConvProblem derives, against numbers worked out by hand."""
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from nkiconv.problem import ConvProblem, dtype_name
+
+#: N = 2, C = 6, 5 x 7 inputs, K = 4, 2 x 3 filter: nothing square, nothing symmetric.
+ODD = ConvProblem(
+    N=2, C=6, H=5, W=7, K=4, R=2, S=3, stride=(2, 3), padding=((1, 0), (0, 2)), rhs_dilation=(3, 2), groups=2
+)
+
+
+def axis(size, taps, stride=1, pad=(0, 0), rhs=1, lhs=1):
+    """A problem whose width has these numbers; pad is (left, right)."""
+    geometry = {"stride": (1, stride), "padding": ((0, 0), pad), "rhs_dilation": (1, rhs), "lhs_dilation": (1, lhs)}
+    return ConvProblem(N=1, C=1, W=size, S=taps, **geometry)
+
+
+# why, arguments of axis, Q
+WIDTHS = [
+    ("one tap", (7, 1), 7),
+    ("window of the whole row", (7, 7), 1),
+    ("stride leaves a remainder", (8, 3, 3), 2),
+    ("stride fits exactly", (9, 3, 3), 3),
+    ("stride longer than the row", (5, 2, 9), 1),
+    ("causal", (10, 4, 1, (3, 0)), 10),
+    ("right only", (10, 4, 2, (0, 3)), 5),
+    ("dilated taps", (10, 3, 1, (0, 0), 4), 2),
+    ("dilated inputs", (4, 1, 1, (0, 0), 1, 3), 10),
+    ("transposed conv: 2*(W-1) + S", (5, 3, 1, (2, 2), 1, 2), 11),
+    ("stride and both dilations", (5, 3, 2, (1, 2), 2, 3), 6),
+    ("crop on the left", (10, 3, 1, (-2, 0)), 6),
+    ("crop between dilated inputs", (4, 2, 1, (-1, -1), 1, 3), 7),
+    ("crop more than the row, pad it back", (4, 2, 1, (-5, 5)), 3),
+]
+
+
+@pytest.mark.parametrize(("arguments", "q"), [row[1:] for row in WIDTHS], ids=[row[0] for row in WIDTHS])
+def test_output_width(arguments, q):
+    problem = axis(*arguments)
+    assert (problem.P, problem.Q) == (1, q)
+
+
+def test_height_and_width_do_not_mix():
+    assert (ODD.P, ODD.Q) == (2, 2)  # (1+5+0 - (3+1))//2 + 1, (0+7+2 - (4+1))//3 + 1
+    assert ODD.replace(rhs_dilation=(2, 3)).output_shape == (2, 4, 2, 1)
+
+
+def test_shapes_follow_the_layout_but_the_filter_does_not():
+    assert ODD.input_shape == (2, 6, 5, 7)
+    assert ODD.output_shape == (2, 4, 2, 2)
+    assert ODD.filter_shape == (4, 3, 2, 3)
+    channels_last = ODD.replace(layout="NHWC")
+    assert channels_last.input_shape == (2, 5, 7, 6)
+    assert channels_last.output_shape == (2, 2, 2, 4)
+    assert channels_last.filter_shape == (4, 3, 2, 3)
+
+
+def test_work_and_traffic():
+    assert ODD.flops == 2 * 2 * 4 * 2 * 2 * 3 * 2 * 3  # 2 N K P Q C/groups R S
+    assert ODD.min_bytes == 2 * (2 * 6 * 5 * 7 + 4 * 3 * 2 * 3 + 2 * 4 * 2 * 2)
+    assert ODD.replace(dtype="fp32").min_bytes == 2 * ODD.min_bytes
+    assert ODD.replace(dtype="fp8_e5m2").min_bytes == ODD.min_bytes / 2
+
+
+def test_output_channels_default_to_input_channels():
+    problem = ConvProblem(N=1, C=5, W=9, S=2)
+    assert problem.K == 5
+    assert problem.replace(C=3).K == 5
+
+
+# why, fields, is depthwise
+DEPTHWISE = [
+    ("one filter a channel", {"C": 6, "groups": 6}, True),
+    ("channel multiplier 2", {"C": 6, "K": 12, "groups": 6}, False),
+    ("dense", {"C": 6}, False),
+    ("two channels a group", {"C": 6, "groups": 3}, False),
+    ("one channel is both", {"C": 1}, True),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected"), [row[1:] for row in DEPTHWISE], ids=[row[0] for row in DEPTHWISE])
+def test_is_depthwise(fields, expected):
+    assert ConvProblem(N=1, W=9, S=2, **fields).is_depthwise is expected
+
+
+NAMES = [
+    ("bf16", "bf16"),
+    ("BF16", "bf16"),
+    ("bfloat16", "bf16"),
+    (ml_dtypes.bfloat16, "bf16"),
+    (np.dtype(ml_dtypes.bfloat16), "bf16"),
+    ("Float16", "fp16"),
+    (np.float16, "fp16"),
+    ("float32", "fp32"),
+    (np.dtype(np.float32), "fp32"),
+    ("fp8_e4m3", "fp8_e4m3"),
+    (ml_dtypes.float8_e4m3, "fp8_e4m3"),
+    ("float8_e5m2", "fp8_e5m2"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "name"), NAMES)
+def test_dtype_names(dtype, name):
+    assert dtype_name(dtype) == name
+    assert ConvProblem(N=1, C=1, W=4, S=2, dtype=dtype).dtype == name
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("bf16", 2), ("fp16", 2), ("fp32", 4), ("fp8_e4m3", 1), ("fp8_e5m2", 1)])
+def test_itemsize(dtype, size):
+    assert ODD.replace(dtype=dtype).itemsize == size
+
+
+def test_equal_problems_are_one_key():
+    same = ODD.replace(dtype="bfloat16")
+    assert same == ODD
+    assert hash(same) == hash(ODD)
+    assert ODD.replace(W=8) != ODD
+
+
+def test_fields_cannot_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ODD.W = 9
+
+
+def test_positional_arguments_are_refused():
+    with pytest.raises(TypeError, match="positional"):
+        ConvProblem(1, 2, 3, 4)

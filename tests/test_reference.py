@@ -1,0 +1,282 @@
+"""The float64 reference against torch, against numbers worked out by hand, and the tolerances against both."""
+
+import numpy as np
+import pytest
+import tolerances
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from nkiconv.errors import GeometryError, UnsupportedError
+from nkiconv.problem import DTYPES, ConvProblem
+from nkiconv.reference import (
+    abs_sum_ref,
+    apply_in_perm,
+    apply_out_perm,
+    conv_ref,
+    depthwise_conv1d_ref,
+    num_terms,
+)
+
+
+def row(reason, N, C, H, W, K, R, S, stride, padding, rhs, lhs, groups):
+    """One line of a table of problems; the reason becomes the test's id."""
+    fields = {"N": N, "C": C, "H": H, "W": W, "K": K, "R": R, "S": S, "stride": stride, "padding": padding}
+    problem = ConvProblem(**fields, rhs_dilation=rhs, lhs_dilation=lhs, groups=groups, dtype="fp32")
+    return pytest.param(problem, id=reason)
+
+
+# fmt: off
+EDGE = [
+    # why                            N  C   H  W    K   R  S    stride  padding            rhs     lhs     groups
+    row("one of everything",         1, 1,  1, 1,   1,  1, 1,   (1, 1), ((0, 0), (0, 0)),  (1, 1), (1, 1), 1),
+    row("one tap, depthwise",        2, 5,  1, 7,   5,  1, 1,   (1, 1), ((0, 0), (0, 0)),  (1, 1), (1, 1), 5),
+    row("dense, odd everything",     2, 7,  9, 13,  5,  3, 2,   (2, 3), ((1, 0), (0, 2)),  (2, 1), (1, 1), 1),
+    row("groups",                    2, 6,  5, 11,  9,  2, 5,   (1, 2), ((0, 1), (3, 0)),  (1, 2), (1, 1), 3),
+    row("channel multiplier",        1, 3,  8, 5,   6,  3, 2,   (3, 1), ((2, 0), (0, 1)),  (1, 3), (1, 1), 3),
+    row("depthwise 2-d",             2, 5,  9, 6,   5,  4, 3,   (2, 1), ((0, 3), (1, 2)),  (1, 2), (1, 1), 5),
+    row("long filter",               1, 3,  1, 300, 3,  1, 200, (1, 1), ((0, 0), (7, 2)),  (1, 1), (1, 1), 3),
+    row("causal, dilated",           2, 3,  1, 17,  3,  1, 4,   (1, 1), ((0, 0), (15, 0)), (1, 5), (1, 1), 3),
+    row("crop",                      2, 3,  7, 11,  4,  2, 3,   (1, 2), ((-1, 2), (1, -3)), (1, 1), (1, 1), 1),
+    row("crop to one output",        1, 2,  9, 9,   3,  2, 3,   (1, 1), ((-4, -3), (-2, -4)), (1, 1), (1, 1), 1),
+    row("dilated inputs",            2, 3,  4, 5,   4,  3, 2,   (1, 1), ((1, 2), (2, 0)),  (1, 1), (2, 3), 1),
+    row("crop inside the dilation",  1, 4,  4, 5,   4,  2, 3,   (1, 1), ((-1, 0), (-2, -1)), (1, 1), (3, 3), 4),
+    row("stride and both dilations", 2, 4,  5, 7,   6,  3, 2,   (2, 3), ((3, -1), (0, 4)), (2, 3), (3, 2), 2),
+    row("window over padding only",  1, 2,  2, 3,   2,  1, 2,   (1, 1), ((3, 2), (5, 4)),  (1, 1), (1, 1), 1),
+    row("all inputs cropped away",   1, 2,  1, 4,   2,  1, 2,   (1, 1), ((0, 0), (-5, 6)), (1, 1), (1, 1), 2),
+]
+# fmt: on
+
+
+def inputs(problem, seed=0):
+    """Random float64 x and w of a problem, canonical."""
+    rng = np.random.default_rng(seed)
+    x_shape = (problem.N, problem.C, problem.H, problem.W)
+    return rng.standard_normal(x_shape), rng.standard_normal(problem.filter_shape)
+
+
+def torch_conv(x, w, problem):
+    """The same convolution by torch: zeros inserted by indexing, F.pad, then F.conv2d."""
+    rows, columns = problem.lhs_dilation
+    dilated = np.zeros((*x.shape[:2], (x.shape[2] - 1) * rows + 1, (x.shape[3] - 1) * columns + 1))
+    dilated[:, :, ::rows, ::columns] = x
+    (top, bottom), (left, right) = problem.padding
+    if min(left + problem.width.dilated, right + problem.width.dilated) < 0:  # torch refuses to crop beyond an edge
+        return np.zeros((problem.N, problem.K, problem.P, problem.Q))
+    padded = torch.nn.functional.pad(torch.from_numpy(dilated), (left, right, top, bottom))
+    options = {"stride": problem.stride, "dilation": problem.rhs_dilation, "groups": problem.groups}
+    return torch.nn.functional.conv2d(padded, torch.from_numpy(w), **options).numpy()
+
+
+def assert_equal_to_rounding(actual, expected):
+    """Both are float64 sums of the same few terms of order 1."""
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("problem", EDGE)
+def test_equals_torch(problem):
+    x, w = inputs(problem)
+    assert_equal_to_rounding(conv_ref(x, w, problem), torch_conv(x, w, problem))
+
+
+@pytest.mark.parametrize("problem", EDGE)
+def test_abs_sum(problem):
+    x, w = inputs(problem)
+    assert_equal_to_rounding(abs_sum_ref(x, w, problem), torch_conv(abs(x), abs(w), problem))
+
+
+@st.composite
+def problems(draw):
+    """Small problems with every field drawn on its own, height and width apart."""
+
+    def pair(low, high):
+        return draw(st.integers(low, high)), draw(st.integers(low, high))
+
+    groups = draw(st.integers(1, 3))
+    fields = {name: draw(st.integers(1, high)) for name, high in {"N": 2, "H": 6, "W": 7, "R": 3, "S": 4}.items()}
+    fields |= {"C": groups * draw(st.integers(1, 2)), "K": groups * draw(st.integers(1, 2)), "groups": groups}
+    fields |= {"stride": pair(1, 3), "rhs_dilation": pair(1, 3), "lhs_dilation": pair(1, 3)}
+    try:
+        problem = ConvProblem(**fields, padding=(pair(-2, 4), pair(-2, 4)))
+    except GeometryError:
+        assume(False)
+    kept = [axis.dilated + min(axis.lo, 0) + min(axis.hi, 0) for axis in (problem.height, problem.width)]
+    assume(min(kept) >= 1)  # torch cannot crop an input to nothing
+    return problem
+
+
+@given(problems())
+def test_equals_torch_anywhere(problem):
+    x, w = inputs(problem)
+    assert_equal_to_rounding(conv_ref(x, w, problem), torch_conv(x, w, problem))
+
+
+@pytest.mark.parametrize(("stride", "padding", "taps"), [((2, 3), (1, 0), (3, 4)), ((3, 1), (0, 2), (2, 5))])
+def test_dilated_inputs_are_a_transposed_convolution(stride, padding, taps):
+    rng = np.random.default_rng(1)
+    x, w = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((3, 6, *taps))  # torch keeps [in, out, R, S]
+    edges = tuple((tap - 1 - pad, tap - 1 - pad) for tap, pad in zip(taps, padding, strict=True))
+    problem = ConvProblem(N=2, C=3, H=4, W=5, K=6, R=taps[0], S=taps[1], padding=edges, lhs_dilation=stride)
+    flipped = w[:, :, ::-1, ::-1].swapaxes(0, 1)
+    truth = torch.nn.functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, stride, padding)
+    assert_equal_to_rounding(conv_ref(x, flipped, problem), truth.numpy())
+
+
+def test_unit_impulse_fixes_the_order_of_the_arguments():
+    """An impulse in channel 2 at row 2, column 3 gives y[k, p, q] = w[k, 2, 2 - p, 3 - q]: no axis is swapped."""
+    problem = ConvProblem(N=2, C=3, H=4, W=7, K=5, R=3, S=2, dtype="fp32")
+    w = np.arange(5 * 3 * 3 * 2.0).reshape(5, 3, 3, 2)
+    x = np.zeros((2, 3, 4, 7))
+    x[1, 2, 2, 3] = 1
+    y = conv_ref(x, w, problem)  # [2, 5, 2, 6]
+    expected = np.zeros((2, 5, 2, 6))
+    for k, p, q in np.ndindex(5, 2, 6):
+        if 0 <= 2 - p < 3 and 0 <= 3 - q < 2:
+            expected[1, k, p, q] = w[k, 2, 2 - p, 3 - q]
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_cross_correlation_by_hand():
+    x, w = np.array([[[[1.0, 2, 3, 4]]]]), np.array([[[[10.0, 1]]]])
+    assert depthwise_conv1d_ref(x, w).tolist() == [[[[12, 23, 34]]]]
+    assert depthwise_conv1d_ref(x, w, padding=((0, 0), (1, 0))).tolist() == [[[[1, 12, 23, 34]]]]
+    assert depthwise_conv1d_ref(x, w, stride=(1, 2)).tolist() == [[[[12, 34]]]]
+    assert depthwise_conv1d_ref(x, w, rhs_dilation=(1, 2)).tolist() == [[[[13, 24]]]]
+    assert depthwise_conv1d_ref(x, w, lhs_dilation=(1, 2)).tolist() == [[[[10, 2, 20, 3, 30, 4]]]]
+    assert depthwise_conv1d_ref(x, w, padding=((0, 0), (-1, 1))).tolist() == [[[[23, 34, 40]]]]
+
+
+def test_depthwise_equals_torch_conv1d():
+    rng = np.random.default_rng(2)
+    x, w = rng.standard_normal((2, 5, 1, 19)), rng.standard_normal((5, 1, 1, 4))
+    flat = torch.from_numpy(x[:, :, 0]), torch.from_numpy(w[:, :, 0])
+    truth = torch.nn.functional.conv1d(*flat, stride=2, padding=3, dilation=2, groups=5).numpy()
+    y = depthwise_conv1d_ref(x, w, padding=((0, 0), (3, 3)), stride=(1, 2), rhs_dilation=(1, 2))
+    assert_equal_to_rounding(y[:, :, 0], truth)
+
+
+#: A permutation that is not its own inverse, so that the two directions of reading it differ: NHWC as NCHW.
+NHWC_TO_NCHW, NCHW_TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+def test_perms_read_inputs_forwards_and_write_outputs_forwards():
+    storage = np.zeros((2, 3, 5, 7))
+    assert apply_in_perm(storage, NHWC_TO_NCHW).shape == (2, 7, 3, 5)
+    assert apply_out_perm(storage, NCHW_TO_NHWC).shape == (2, 5, 7, 3)
+    assert apply_in_perm(storage, None) is storage
+    assert apply_out_perm(storage, None) is storage
+
+
+def test_depthwise_perms():
+    rng = np.random.default_rng(3)
+    x, w = rng.standard_normal((2, 5, 1, 9)), rng.standard_normal((5, 1, 1, 4))
+    x_nhwc, w_shwc = x.transpose(0, 2, 3, 1), w.transpose(3, 1, 2, 0)
+    y_nhwc = depthwise_conv1d_ref(x_nhwc, w_shwc, in_perm=NHWC_TO_NCHW, kern_perm=(3, 1, 2, 0), out_perm=NCHW_TO_NHWC)
+    assert y_nhwc.shape == (2, 1, 6, 5)
+    np.testing.assert_array_equal(y_nhwc.transpose(0, 3, 1, 2), depthwise_conv1d_ref(x, w))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_narrow_dtypes_are_summed_in_float64(dtype):
+    x, w = np.full((1, 1, 1, 600), 1.5, DTYPES[dtype]), np.ones((1, 1, 1, 599), DTYPES[dtype])
+    assert depthwise_conv1d_ref(x, w).tolist() == [[[[898.5, 898.5]]]]
+
+
+@pytest.mark.parametrize("groups", [1, 2], ids=["dense", "depthwise"])
+def test_padding_zeros_take_part(groups):
+    x, w = np.ones((1, 2, 1, 3)), np.ones((2, 2 // groups, 1, 2))
+    w[:, :, :, 0] = np.inf  # the tap that lies on the left padding at q = 0
+    y = conv_ref(x, w, ConvProblem(N=1, C=2, W=3, S=2, padding=((0, 0), (1, 0)), groups=groups))
+    np.testing.assert_array_equal(y, [[[[np.nan, np.inf, np.inf]]] * 2])
+
+
+def test_sampled_channels_equal_those_of_the_whole():
+    problem = ConvProblem(N=2, C=7, W=20, S=3, padding=((0, 0), (2, -1)), stride=(1, 2), groups=7)
+    x, w = inputs(problem)
+    for channels in ([5, 0], (5, 0), range(2, 7, 3)):
+        chosen = list(channels)
+        np.testing.assert_array_equal(conv_ref(x, w, problem, channels), conv_ref(x, w, problem)[:, chosen])
+        np.testing.assert_array_equal(abs_sum_ref(x, w, problem, channels), abs_sum_ref(x, w, problem)[:, chosen])
+
+
+def test_num_terms():
+    assert num_terms(ConvProblem(N=2, C=6, H=5, W=7, K=4, R=2, S=3, groups=2)) == 3 * 2 * 3
+
+
+def test_wrong_arrays_are_refused_together():
+    problem = ConvProblem(N=2, C=6, W=7, S=3)
+    with pytest.raises(GeometryError) as caught:
+        conv_ref(np.zeros((2, 7, 1, 6)), np.zeros((6, 1, 1, 3)), problem, channels=[0])
+    x, w, channels = caught.value.violations
+    assert x == "x.shape=(2, 7, 1, 6): must be (2, 6, 1, 7) ([N, C, H, W] of the problem); transpose or correct x"
+    assert w.startswith("w.shape=(6, 1, 1, 3): must be (6, 6, 1, 3) ([K, C/groups, R, S]")
+    assert channels.startswith("channels=[0]: need a depthwise problem (groups=1, C=6, K=6)")
+
+
+def test_channels_need_a_depthwise_problem():
+    problem = ConvProblem(N=1, C=2, W=4, S=2)
+    with pytest.raises(UnsupportedError, match="need a depthwise problem"):
+        abs_sum_ref(*inputs(problem), problem, channels=[1])
+
+
+def rounded(y, dtype):
+    """float64 results as a kernel returns them: rounded to fp32, then to the output's dtype."""
+    return y.astype(np.float32).astype(DTYPES[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tolerance_accepts_rounding_and_refuses_a_dropped_tap(dtype):
+    problem = ConvProblem(N=1, C=3, W=200, S=31, groups=3)
+    x, w = inputs(problem)
+    x, w = abs(x) * 0.5, abs(w)  # one sign and about 10 in size: a dropped tap shows even after rounding to fp8
+    ref, abs_sum = conv_ref(x, w, problem), abs_sum_ref(x, w, problem)
+    tolerances.assert_within(rounded(ref, dtype), ref, abs_sum, problem, dtype)
+    w[1, 0, 0, :15] = 0
+    with pytest.raises(AssertionError, match=r"worst at \[0, 1, 0, \d+\]: got .*, expected .*, error .*, bound "):
+        tolerances.assert_within(rounded(conv_ref(x, w, problem), dtype), ref, abs_sum, problem, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_unit_roundoff_is_half_an_ulp_of_one(dtype):
+    one, up = DTYPES[dtype].type(1), DTYPES[dtype].type(1 + 2 * tolerances.EPS[dtype])
+    between = DTYPES[dtype].type(1 + 0.99 * tolerances.EPS[dtype])
+    assert float(up) - float(one) == 2 * tolerances.EPS[dtype]
+    assert float(between) == 1
+
+
+def test_tolerance_for_one_product_and_for_many():
+    one, many = (tolerances.bound(n, np.float64(1), np.float64(0), "fp32") for n in (1, 4096))
+    assert one == pytest.approx(2.0**-24)
+    assert many == pytest.approx(4 * 64 * 2.0**-24)
+
+
+def test_tolerance_treats_nan_and_inf_as_values():
+    ref = np.array([np.nan, np.inf, 1.0])
+    tolerances.assert_within(ref.copy(), ref, np.abs(ref), 3, "fp32")
+    for wrong in ([0.0, np.inf, 1.0], [np.nan, 1.0, 1.0], [np.nan, np.inf, np.nan], [np.nan, np.inf, np.inf]):
+        with pytest.raises(AssertionError, match="1 of 3 elements are off"):
+            tolerances.assert_within(np.array(wrong), ref, np.abs(ref), 3, "fp32")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_integers_must_be_exact(dtype):
+    problem = ConvProblem(N=2, C=3, W=40, S=5, groups=3)
+    rng = np.random.default_rng(4)
+    x = tolerances.integer_inputs(rng, problem.input_shape, dtype)
+    w = tolerances.integer_inputs(rng, problem.filter_shape, dtype)
+    assert x.dtype == DTYPES[dtype]
+    assert set(np.unique(x.astype(int))) == {-2, -1, 0, 1, 2}
+    y = conv_ref(x, w, problem)
+    assert np.all(y == np.round(y))
+    tolerances.assert_exact(rounded(y, dtype), y, dtype)
+    y[1, 2, 0, 3] += 8
+    with pytest.raises(AssertionError, match=r"1 of 216 elements differ; first at \[1, 2, 0, 3\]"):
+        tolerances.assert_exact(rounded(y, dtype), conv_ref(x, w, problem), dtype)
+
+
+def test_results_of_another_shape_or_dtype_fail():
+    ref = np.zeros((2, 3))
+    with pytest.raises(AssertionError, match=r"shape \(3, 2\), expected \(2, 3\)"):
+        tolerances.assert_within(ref.T, ref, ref, 1, "fp32")
+    with pytest.raises(AssertionError, match="dtype float64, expected float32"):
+        tolerances.assert_exact(ref, ref, "fp32")

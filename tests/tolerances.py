@@ -1,0 +1,95 @@
+"""How far a result may be from the truth: the only place in the tests with tolerances.
+
+Exact first: for `integer_inputs` every partial sum is an integer far below 2^24, so fp32 accumulation in any order is
+exact and the result must equal the truth rounded once (`assert_exact`). Real data needs `assert_within`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+
+from nkiconv.problem import DTYPES, ConvProblem
+from nkiconv.reference import num_terms
+
+#: Unit roundoff of fp32, in which every engine accumulates.
+EPS32 = 2.0**-24
+
+#: Unit roundoff of each dtype: half the distance from 1 to the next number.
+EPS = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": EPS32, "fp8_e4m3": 2.0**-4, "fp8_e5m2": 2.0**-3}
+
+
+def bound(problem_or_terms, abs_sum, y, out_dtype):
+    """Return the largest error that a correct kernel makes, for each element.
+
+        min(n, 4 sqrt(n)) * eps32 * sum|w||x|  +  eps_out * |y|  +  half the smallest subnormal of out_dtype
+
+    First term: n products and additions in fp32 err by at most n * eps32 * sum|w||x| to first order, in any order of
+    summation (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). Roundings are independent enough that the
+    error grows like sqrt(n), and 4 standard deviations cover it; with n = 4093 the worst case would miss one dropped
+    tap in most elements. Second and third term: one rounding to out_dtype on the way out, relative for normal numbers
+    and absolute for subnormal ones (it matters for fp16 and fp8).
+
+    Args:
+        problem_or_terms: a ConvProblem, or how many products one output sums.
+        abs_sum: float64, sum|w||x| of each output, as from `abs_sum_ref`.
+        y: float64, the truth; must lie within the range of out_dtype.
+        out_dtype: a key of `EPS`.
+    """
+    n = num_terms(problem_or_terms) if isinstance(problem_or_terms, ConvProblem) else problem_or_terms
+    accumulation = min(n, 4 * math.sqrt(n)) * EPS32 * abs_sum
+    subnormal = float(ml_dtypes.finfo(DTYPES[out_dtype]).smallest_subnormal) / 2
+    return accumulation + EPS[out_dtype] * np.abs(y) + subnormal
+
+
+def assert_within(actual, ref, abs_sum, terms, out_dtype):
+    """Fail, naming the worst element, unless every element of actual is within `bound` of ref.
+
+    NaN equals NaN and an infinity equals itself; against anything else they are wrong.
+    """
+    assert actual.shape == ref.shape, f"shape {actual.shape}, expected {ref.shape}"
+    got = np.asarray(actual, np.float64)
+    with np.errstate(invalid="ignore"):  # Inf - Inf, replaced below
+        error = np.where(_same(got, ref), 0.0, np.abs(got - ref))
+        limit = bound(terms, abs_sum, ref, out_dtype)
+        excess = np.where(error == 0, 0.0, error / limit)
+    if not np.all(excess <= 1):
+        worst = np.unravel_index(np.argmax(np.nan_to_num(excess, nan=np.inf, posinf=np.inf)), excess.shape)
+        raise AssertionError(
+            f"{np.sum(~(excess <= 1))} of {excess.size} elements are off; worst at {_index(worst)}: "
+            f"got {got[worst]:.9g}, expected {ref[worst]:.9g}, error {error[worst]:.3g}, bound {limit[worst]:.3g}"
+        )
+
+
+def assert_exact(actual, ref, out_dtype):
+    """Fail, naming the first wrong element, unless actual is ref rounded once to out_dtype, bit for bit but for -0."""
+    assert actual.dtype == DTYPES[out_dtype], f"dtype {actual.dtype}, expected {DTYPES[out_dtype]}"
+    assert actual.shape == ref.shape, f"shape {actual.shape}, expected {ref.shape}"
+    got, expected = np.asarray(actual, np.float64), ref.astype(DTYPES[out_dtype]).astype(np.float64)
+    wrong = np.argwhere(~_same(got, expected))
+    if len(wrong):
+        first = tuple(wrong[0])
+        raise AssertionError(
+            f"{len(wrong)} of {got.size} elements differ; first at {_index(first)}: got {got[first]}, "
+            f"expected {expected[first]}"
+        )
+
+
+def integer_inputs(rng, shape, dtype):
+    """Return random integers from -2..2, exact in every dtype.
+
+    Args:
+        rng: a numpy.random.Generator.
+        dtype: a key of `EPS`.
+    """
+    return rng.integers(-2, 3, shape).astype(DTYPES[dtype])
+
+
+def _same(a, b):
+    return (a == b) | (np.isnan(a) & np.isnan(b))
+
+
+def _index(index):
+    return "[" + ", ".join(str(int(i)) for i in index) + "]"
