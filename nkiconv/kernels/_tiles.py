@@ -1,0 +1,31 @@
+"""Compile-time helpers of kernels, in NKI's Python subset: ceil division, refusals, row-major strides."""
+
+
+def div_ceil(a, b):
+    """Smallest int that is at least a / b, for b > 0 and any a."""
+    return -((-a) // b)
+
+
+def require(condition, message):
+    """Refuse a kernel's arguments while it is built. The simulator turns this into KernelAssertionError."""
+    assert condition, message
+
+
+def dense_strides_4d(shape):
+    """Row-major strides, in elements, of a 4-d HBM tensor."""
+    return (shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1)
+
+
+def is_pair(value):
+    """Whether value is a tuple of two ints."""
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], int) and isinstance(value[1], int)
+
+
+def is_permutation_4d(perm):
+    """Whether perm is a tuple with each of 0, 1, 2, 3 once."""
+    if not isinstance(perm, tuple) or len(perm) != 4:
+        return False
+    for axis in range(4):
+        if not (axis in perm):
+            return False
+    return True

@@ -1,0 +1,173 @@
+"""Arguments of the public kernel, checked and turned into the letters that the algorithms use.
+
+Compile-time code in NKI's Python subset. Nothing below the public kernel sees nki-library's argument names.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .._tiles import dense_strides_4d, div_ceil, is_pair, is_permutation_4d, require
+
+IDENTITY = (0, 1, 2, 3)
+
+
+@dataclass
+class Geometry(nl.NKIObject):
+    """One depthwise conv1d: y[n, c, q] = sum over s of w[c, s] * xp[n, c, q * stride + s * dilation - pad_left].
+
+    xp is x with lhs_dilation - 1 zeros between neighbours, and zeros outside. Strides are in elements of the HBM
+    tensors as stored, so permuted layouts need no copy.
+    """
+
+    N: int
+    C: int
+    W: int
+    S: int
+    Q: int
+    stride: int
+    dilation: int
+    lhs_dilation: int
+    pad_left: int
+    pad_right: int
+    #: elements between neighbours in x along n, c, w; in w along c, s; in y along n, c, q
+    x_n: int
+    x_c: int
+    x_w: int
+    w_c: int
+    w_s: int
+    y_n: int
+    y_c: int
+    y_q: int
+    itemsize: int
+
+
+def output_width(W, S, stride, dilation, lhs_dilation, pad_left, pad_right):
+    """Q of XLA's convolution: windows of the padded, dilated row, one every `stride` elements."""
+    padded = (W - 1) * lhs_dilation + 1 + pad_left + pad_right
+    window = (S - 1) * dilation + 1
+    return (padded - window) // stride + 1
+
+
+def check_pairs(padding, stride, rhs_dilation, lhs_dilation):
+    """Refuse malformed padding, strides and dilations, and anything but the trivial ones on H."""
+    require(
+        isinstance(padding, tuple) and len(padding) == 2 and is_pair(padding[0]) and is_pair(padding[1]),
+        f"padding={padding}: must be ((top, bottom), (left, right)) of ints, as tuples; write a tuple of two pairs",
+    )
+    require(
+        padding[0] == (0, 0),
+        f"padding[0]={padding[0]}: H is 1, so H takes no padding; use (0, 0), or conv2d for images",
+    )
+    for name, value in (("stride", stride), ("rhs_dilation", rhs_dilation), ("lhs_dilation", lhs_dilation)):
+        require(is_pair(value), f"{name}={value}: must be a tuple of two ints (H, W); write ({name}_h, {name}_w)")
+        require(value[0] == 1, f"{name}[0]={value[0]}: H is 1, so only 1 is accepted on H; use (1, {value[1]})")
+        require(value[1] >= 1, f"{name}[1]={value[1]}: must be at least 1; use a positive int")
+
+
+def check_groups(C, feature_group_count, batch_group_count):
+    """Refuse group counts that are not depthwise."""
+    require(
+        batch_group_count == 1,
+        f"batch_group_count={batch_group_count}: only 1 is supported; split the batch before the call",
+    )
+    require(
+        feature_group_count == 1 or feature_group_count == C,
+        f"feature_group_count={feature_group_count}: must be 1 (read as C) or C={C}; this kernel is depthwise",
+    )
+
+
+def check_tensors(img_ref, filter_ref, in_perm, kern_perm, out_perm):
+    """Refuse ranks, permutations and dtypes that the kernel does not take."""
+    require(len(img_ref.shape) == 4, f"img_ref.shape={img_ref.shape}: must have 4 dims, N, C, 1, W before in_perm")
+    require(len(filter_ref.shape) == 4, f"filter_ref.shape={filter_ref.shape}: must have 4 dims, C, 1, 1, S")
+    for name, perm in (("in_perm", in_perm), ("kern_perm", kern_perm), ("out_perm", out_perm)):
+        require(
+            perm == None or is_permutation_4d(perm),
+            f"{name}={perm}: must be None or a tuple with each of 0, 1, 2, 3 once",
+        )
+    x_dtype, w_dtype = img_ref.dtype, filter_ref.dtype
+    narrow = (nl.bfloat16, nl.float16)
+    require(
+        (x_dtype in narrow and w_dtype in narrow) or (x_dtype == nl.float32 and w_dtype == nl.float32),
+        f"img_ref.dtype={x_dtype}, filter_ref.dtype={w_dtype}: accepted are float32 for both, or bfloat16 and float16 "
+        f"in any combination; cast one of them",
+    )
+
+
+def read_geometry(
+    img_ref,
+    filter_ref,
+    padding,
+    stride,
+    rhs_dilation,
+    lhs_dilation,
+    feature_group_count,
+    batch_group_count,
+    in_perm,
+    kern_perm,
+    out_perm,
+):
+    """Check every argument of the public kernel and return (Geometry, shape of y as stored)."""
+    check_tensors(img_ref, filter_ref, in_perm, kern_perm, out_perm)
+    check_pairs(padding, stride, rhs_dilation, lhs_dilation)
+    in_axes = IDENTITY if in_perm == None else in_perm
+    kern_axes = IDENTITY if kern_perm == None else kern_perm
+    out_axes = IDENTITY if out_perm == None else out_perm
+
+    x_shape, w_shape = img_ref.shape, filter_ref.shape
+    N, C, H, W = x_shape[in_axes[0]], x_shape[in_axes[1]], x_shape[in_axes[2]], x_shape[in_axes[3]]
+    require(H == 1, f"img_ref H={H}: must be 1 ([N, C, 1, W] after in_perm); use conv2d for images")
+    w_channels, w_in, R, S = w_shape[kern_axes[0]], w_shape[kern_axes[1]], w_shape[kern_axes[2]], w_shape[kern_axes[3]]
+    require(
+        w_in == 1 and R == 1,
+        f"filter_ref.shape={w_shape}: must be [C, 1, 1, S] after kern_perm, got [{w_channels}, {w_in}, {R}, {S}]",
+    )
+    require(w_channels == C, f"filter_ref C={w_channels}: must equal the image's C={C}; pass one filter a channel")
+    check_groups(C, feature_group_count, batch_group_count)
+
+    pad_left, pad_right = padding[1]
+    Q = output_width(W, S, stride[1], rhs_dilation[1], lhs_dilation[1], pad_left, pad_right)
+    require(
+        Q >= 1,
+        f"Q={Q}: output width must be at least 1 (W={W} dilated by {lhs_dilation[1]}, padded {pad_left}+{pad_right}, "
+        f"window {(S - 1) * rhs_dilation[1] + 1}); pad the input or shorten the filter",
+    )
+
+    x_strides, w_strides = dense_strides_4d(x_shape), dense_strides_4d(w_shape)
+    y_canonical = (N, C, 1, Q)
+    y_shape = (y_canonical[out_axes[0]], y_canonical[out_axes[1]], y_canonical[out_axes[2]], y_canonical[out_axes[3]])
+    y_stored = dense_strides_4d(y_shape)
+    y_strides = [0, 0, 0, 0]
+    for axis in range(4):
+        y_strides[out_axes[axis]] = y_stored[axis]
+
+    geometry = Geometry(
+        N=N,
+        C=C,
+        W=W,
+        S=S,
+        Q=Q,
+        stride=stride[1],
+        dilation=rhs_dilation[1],
+        lhs_dilation=lhs_dilation[1],
+        pad_left=pad_left,
+        pad_right=pad_right,
+        x_n=x_strides[in_axes[0]],
+        x_c=x_strides[in_axes[1]],
+        x_w=x_strides[in_axes[3]],
+        w_c=w_strides[kern_axes[0]],
+        w_s=w_strides[kern_axes[3]],
+        y_n=y_strides[0],
+        y_c=y_strides[1],
+        y_q=y_strides[3],
+        itemsize=4 if img_ref.dtype == nl.float32 else 2,
+    )
+    return geometry, y_shape
+
+
+def channels_of_core(geometry, channels_per_group, core, num_cores):
+    """Half-open channel range of one core: whole groups, so that a channel meets the same rows on 1 and 2 cores."""
+    num_groups = div_ceil(geometry.C, channels_per_group)
+    groups_per_core = div_ceil(num_groups, num_cores)
+    first = min(geometry.C, core * groups_per_core * channels_per_group)
+    return first, min(geometry.C, first + groups_per_core * channels_per_group)

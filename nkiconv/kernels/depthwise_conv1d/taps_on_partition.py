@@ -1,0 +1,341 @@
+"""Depthwise conv1d with the taps on the partitions: the published implicit GEMM, many channels a matmul.
+
+    y[c, q] = sum over s of w[c, s] * x[c, q * stride + s * dilation - pad_left]
+
+Row (c, s) of a loaded tile is x[c] from the element that tap s meets at the tile's first column, so a matmul whose
+contraction runs over the rows is the convolution; nothing is materialised beyond the tile. nki-library's kernel of this
+design contracts one channel at a time against one filter column and uses 1 of the array's 128 columns. Here
+
+- a tile stacks `channels_per_group` = 128 // S channels on the partitions (one channel, 128 taps at a time, from
+  S = 65 on), and its stationary is block-diagonal: the filter of each channel in that channel's own column;
+- all groups of a channel tile accumulate into one PSUM tile of up to 128 channels, each group adding zeros to the
+  others' rows, so that one read-out and one store serve 128 channels.
+
+Engine plan: DMA loads each [rows, up to 2048 columns] tile straight from HBM by an overlapping access pattern; Tensor
+does one matmul for each 512 columns of it; Vector and Scalar take turns in reading PSUM out; DMA stores [channels,
+2048]. Filters are loaded, transposed on the array and spread to block-diagonals once a channel tile. Tiles that touch
+padding or lhs-dilation zeros come from a padded row in SBUF: memset, one DMA of the valid elements, one overlapping
+DMA from the row to the tile. Strides up to 64 load whole runs and let the moving operand step; wider strides step in
+the DMA. Bound by DMA: x is read S times (once from HBM for a staged tile).
+
+Zeros are multiplied: a NaN or Inf in x reaches every channel of its channel tile at the columns it meets. With
+strict_nonfinite each channel has its own matmuls (one column of the array), and NaN and Inf stay where the definition
+puts them.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nisa, nl
+from .._tiles import div_ceil
+from .geometry import channels_of_core
+
+#: Bytes a partition of one loaded tile: 4 KiB runs of bf16 for stride 1, room for strided runs, and several in flight.
+TILE_BYTES = 16384
+#: Bytes a partition of one channel tile's stationaries; two sets fit beside the tiles.
+FILTER_BYTES = 32768
+#: Strides up to this load whole runs: run bytes / 27.2 B/ns stay below the 55 ns of a 2-byte DMA element (trn2.md).
+RUN_STRIDE_MAX = 64
+#: PSUM tiles that accumulate at once; the other four banks are being read out meanwhile.
+BANKS_IN_FLIGHT = 4
+#: Filter tiles loaded by one DMA, so that its runs are up to 2048 taps long.
+TAP_TILES_PER_LOAD = 16
+
+
+@dataclass
+class Tiling(nl.NKIObject):
+    """Tile sizes of one problem; see the module's text. Sizes in elements, one set for every core."""
+
+    channels_per_group: int
+    s_tile: int
+    num_s_tiles: int
+    c_tile: int
+    groups_per_c_tile: int
+    columns: int
+    q_tile: int
+    q_load: int
+    run_step: int
+
+
+def choose_tiling(geometry, strict_nonfinite):
+    """Tile sizes from shapes alone."""
+    P_MAX = nl.tile_size.pmax
+    tile_elems = TILE_BYTES // geometry.itemsize
+    s_tile = min(geometry.S, P_MAX, 1 + (tile_elems // 2) // geometry.dilation)
+    num_s_tiles = div_ceil(geometry.S, s_tile)
+
+    channels_per_group = 1
+    if num_s_tiles == 1 and not strict_nonfinite:
+        channels_per_group = max(1, min(P_MAX // s_tile, div_ceil(geometry.C, 2)))
+    if strict_nonfinite:
+        c_tile, columns = 1, 1
+    elif channels_per_group > 1:
+        c_tile, columns = (P_MAX // channels_per_group) * channels_per_group, P_MAX
+    else:
+        c_tile = P_MAX
+        while c_tile > 1 and c_tile * c_tile * num_s_tiles * geometry.itemsize > FILTER_BYTES:
+            c_tile = c_tile // 2
+        columns = c_tile
+
+    q_tile = min(geometry.Q, nl.tile_size.gemm_moving_fmax)
+    run_step = geometry.stride if geometry.stride <= RUN_STRIDE_MAX else 1
+    q_load = min(geometry.Q, BANKS_IN_FLIGHT * q_tile, 1 + (tile_elems - 1) // run_step)
+    if needs_staging(geometry):
+        halo = (s_tile - 1) * geometry.dilation
+        q_load = min(q_load, 1 + (tile_elems - 1 - halo) // geometry.stride)
+    q_tile = min(q_tile, q_load)
+    q_load = (q_load // q_tile) * q_tile
+    return Tiling(
+        channels_per_group=channels_per_group,
+        s_tile=s_tile,
+        num_s_tiles=num_s_tiles,
+        c_tile=c_tile,
+        groups_per_c_tile=div_ceil(c_tile, channels_per_group),
+        columns=columns,
+        q_tile=q_tile,
+        q_load=q_load,
+        run_step=run_step,
+    )
+
+
+def needs_staging(geometry):
+    """Whether any tile may contain zeros that x does not hold."""
+    return geometry.pad_left > 0 or geometry.pad_right > 0 or geometry.lhs_dilation > 1
+
+
+def taps_on_partition(x_hbm, w_hbm, y_hbm, geometry, strict_nonfinite):
+    """Write y_hbm; shapes and layouts as `geometry` says.
+
+    Args:
+        x_hbm, w_hbm, y_hbm: 4-d tensors in HBM; x and w fp32, or bf16/fp16 in any mix; y of x's dtype.
+        geometry: checked Geometry. strict_nonfinite: keep channels apart.
+    """
+    tiling = choose_tiling(geometry, strict_nonfinite)
+    c_first, c_end = channels_of_core(geometry, tiling.channels_per_group, nl.program_id(0), nl.num_programs())
+    num_c_tiles = div_ceil(c_end - c_first, tiling.c_tile)
+    filter_buffers = []
+    for _ in range(min(2, num_c_tiles)):
+        filter_buffers.append(zeroed_filters(w_hbm, tiling))
+
+    for c_index in range(num_c_tiles):
+        c0 = c_first + c_index * tiling.c_tile
+        cn = min(tiling.c_tile, c_end - c0)
+        filters = filter_buffers[c_index % 2]
+        if tiling.channels_per_group > 1:
+            spread_grouped_filters(filters, w_hbm, geometry, tiling, c0, cn)
+        else:
+            spread_single_filters(filters, w_hbm, geometry, tiling, c0, cn)
+        for n in range(geometry.N):
+            for q0 in range(0, geometry.Q, tiling.q_load):
+                qn = min(tiling.q_load, geometry.Q - q0)
+                convolve(x_hbm, y_hbm, filters, geometry, tiling, strict_nonfinite, n, c0, cn, q0, qn)
+
+
+def zeroed_filters(w_hbm, tiling):
+    """SBUF for the stationaries of one channel tile, zero outside the blocks that are written later."""
+    size = tiling.num_s_tiles * tiling.groups_per_c_tile * tiling.columns
+    filters_sbuf = nl.ndarray((nl.tile_size.pmax, size), dtype=w_hbm.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=filters_sbuf, value=0.0)
+    return filters_sbuf
+
+
+def stationary(filters, tiling, group, s_index, rows):
+    """Stationary of one group and tap tile: [rows, columns]."""
+    first = (s_index * tiling.groups_per_c_tile + group) * tiling.columns
+    return filters[0:rows, first : first + tiling.columns]
+
+
+def spread_single_filters(filters, w_hbm, geometry, tiling, c0, cn):
+    """Filters of channels c0 .. c0+cn-1 into the diagonals: column c of block (s tile, c) is w[c0 + c, s tile]."""
+    free_size = filters.shape[1]
+    load_taps = TAP_TILES_PER_LOAD * tiling.s_tile
+    for load0 in range(0, geometry.S, load_taps):
+        loadn = min(load_taps, geometry.S - load0)
+        w_sbuf = nl.ndarray((cn, loadn), dtype=w_hbm.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(
+            dst=w_sbuf,
+            src=w_hbm.ap(
+                pattern=[[geometry.w_c, cn], [geometry.w_s, loadn]], offset=c0 * geometry.w_c + load0 * geometry.w_s
+            ),
+        )
+        for s0 in range(0, loadn, tiling.s_tile):
+            sn = min(tiling.s_tile, loadn - s0)
+            s_index = (load0 + s0) // tiling.s_tile
+            w_psum = nl.ndarray((sn, cn), dtype=w_hbm.dtype, buffer=nl.psum)
+            nisa.nc_transpose(dst=w_psum, data=w_sbuf[0:cn, s0 : s0 + sn], engine=nisa.engine.tensor)
+            nisa.tensor_copy(
+                dst=filters.ap(
+                    pattern=[[free_size, sn], [tiling.columns + 1, cn]],
+                    offset=s_index * tiling.groups_per_c_tile * tiling.columns,
+                ),
+                src=w_psum,
+            )
+
+
+def spread_grouped_filters(filters, w_hbm, geometry, tiling, c0, cn):
+    """Filters of several channels a group: row (g, s) of block `group` holds w[c0 + group * G + g, s] in column g's.
+
+    The blocks' G x G corners are cut out of the transposed filters by two selects: S g <= row < S g + S.
+    """
+    G, S = tiling.channels_per_group, geometry.S
+    num_groups, num_full = div_ceil(cn, G), cn // G
+    rest = cn - num_full * G
+    w_sbuf = nl.ndarray((num_groups, G * S), dtype=w_hbm.dtype, buffer=nl.sbuf)
+    if rest > 0:
+        nisa.memset(dst=w_sbuf, value=0.0)
+    if num_full > 0:
+        nisa.dma_copy(
+            dst=w_sbuf[0:num_full, 0 : G * S],
+            src=w_hbm.ap(
+                pattern=[[G * geometry.w_c, num_full], [geometry.w_c, G], [geometry.w_s, S]], offset=c0 * geometry.w_c
+            ),
+        )
+    if rest > 0:
+        nisa.dma_copy(
+            dst=w_sbuf[num_full : num_full + 1, 0 : rest * S],
+            src=w_hbm.ap(
+                pattern=[[geometry.w_c, rest], [geometry.w_s, S]], offset=(c0 + num_full * G) * geometry.w_c
+            ),
+        )
+    w_psum = nl.ndarray((G * S, num_groups), dtype=w_hbm.dtype, buffer=nl.psum)
+    nisa.nc_transpose(dst=w_psum, data=w_sbuf, engine=nisa.engine.tensor)
+    rows_sbuf = nl.ndarray((G * S, num_groups, 1), dtype=w_hbm.dtype, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=rows_sbuf, src=w_psum)
+
+    corners = filters.ap(pattern=[[filters.shape[1], G * S], [tiling.columns + G, num_groups], [1, G]], offset=0)
+    pattern = [[0, num_groups], [-S, G]]
+    nisa.affine_select(
+        dst=corners,
+        pattern=pattern,
+        channel_multiplier=1,
+        on_true_tile=rows_sbuf.broadcast(2, G),
+        on_false_value=0.0,
+        cmp_op=nl.greater_equal,
+        offset=0,
+    )
+    nisa.affine_select(
+        dst=corners,
+        pattern=pattern,
+        channel_multiplier=1,
+        on_true_tile=corners,
+        on_false_value=0.0,
+        cmp_op=nl.less,
+        offset=-S,
+    )
+
+
+def convolve(x_hbm, y_hbm, filters, geometry, tiling, strict_nonfinite, n, c0, cn, q0, qn):
+    """Channels c0 .. c0+cn-1 and columns q0 .. q0+qn-1 of image n: loads, matmuls, read-out, store."""
+    acc_psums = []
+    for _ in range(div_ceil(qn, tiling.q_tile)):
+        acc_psums.append(nl.ndarray((tiling.columns, tiling.q_tile), dtype=nl.float32, buffer=nl.psum))
+    num_matmuls = 0
+    for group in range(div_ceil(cn, tiling.channels_per_group)):
+        g0 = group * tiling.channels_per_group
+        gn = min(tiling.channels_per_group, cn - g0)
+        for s_index in range(tiling.num_s_tiles):
+            s0 = s_index * tiling.s_tile
+            sn = min(tiling.s_tile, geometry.S - s0)
+            if only_zeros(geometry, s0, sn, q0, qn) and not strict_nonfinite:
+                continue
+            x_sbuf = load_tile(x_hbm, geometry, tiling, n, c0 + g0, gn, s0, sn, q0, qn)
+            w_sbuf = stationary(filters, tiling, group, s_index, gn * sn)
+            multiply(acc_psums, w_sbuf, x_sbuf, tiling, qn, num_matmuls > 0)
+            num_matmuls += 1
+    y_sbuf = nl.ndarray((cn, qn), dtype=y_hbm.dtype, buffer=nl.sbuf)
+    if num_matmuls == 0:
+        nisa.memset(dst=y_sbuf, value=0.0)
+    else:
+        read_out(y_sbuf, acc_psums, tiling, cn, qn)
+    nisa.dma_copy(
+        dst=y_hbm.ap(
+            pattern=[[geometry.y_c, cn], [geometry.y_q, qn]],
+            offset=n * geometry.y_n + c0 * geometry.y_c + q0 * geometry.y_q,
+        ),
+        src=y_sbuf,
+    )
+
+
+def first_position(geometry, s0, q0):
+    """Position in the dilated row (0 is x[0], before padding) that tap s0 meets at column q0."""
+    return q0 * geometry.stride + s0 * geometry.dilation - geometry.pad_left
+
+
+def last_position(geometry, s0, sn, q0, qn):
+    """Position that the last tap of a tile meets at its last column."""
+    return first_position(geometry, s0 + sn - 1, q0 + qn - 1)
+
+
+def only_zeros(geometry, s0, sn, q0, qn):
+    """Whether a tile lies wholly in the padding."""
+    before = last_position(geometry, s0, sn, q0, qn) < 0
+    return before or first_position(geometry, s0, q0) > (geometry.W - 1) * geometry.lhs_dilation
+
+
+def load_tile(x_hbm, geometry, tiling, n, c0, gn, s0, sn, q0, qn):
+    """Tile [(gn channels, sn taps), run]: row (c, s) starts at the element that tap s meets at column q0.
+
+    The run holds qn columns, `run_step` elements apart.
+    """
+    step = geometry.stride if tiling.run_step == 1 else 1
+    run = (qn - 1) * tiling.run_step + 1
+    first, last = first_position(geometry, s0, q0), last_position(geometry, s0, sn, q0, qn)
+    x_sbuf = nl.ndarray((gn * sn, run), dtype=x_hbm.dtype, buffer=nl.sbuf)
+    if geometry.lhs_dilation == 1 and first >= 0 and last < geometry.W:
+        src = x_hbm.ap(
+            pattern=[[geometry.x_c, gn], [geometry.dilation * geometry.x_w, sn], [step * geometry.x_w, run]],
+            offset=n * geometry.x_n + c0 * geometry.x_c + first * geometry.x_w,
+        )
+    else:
+        row_sbuf = stage_row(x_hbm, geometry, n, c0, gn, first, last)
+        src = row_sbuf.ap(pattern=[[last - first + 1, gn], [geometry.dilation, sn], [step, run]], offset=0)
+    nisa.dma_copy(dst=x_sbuf, src=src)
+    return x_sbuf
+
+
+def stage_row(x_hbm, geometry, n, c0, gn, first, last):
+    """Positions first .. last of the padded, dilated rows of gn channels, in SBUF: zeros, and one DMA of what is x."""
+    size = last - first + 1
+    row_sbuf = nl.ndarray((gn, size), dtype=x_hbm.dtype, buffer=nl.sbuf)
+    w_first = max(0, div_ceil(first, geometry.lhs_dilation))
+    w_last = min(geometry.W - 1, last // geometry.lhs_dilation)
+    count = w_last - w_first + 1
+    if count < size:
+        nisa.memset(dst=row_sbuf, value=0.0)
+    if count > 0:
+        nisa.dma_copy(
+            dst=row_sbuf.ap(
+                pattern=[[size, gn], [geometry.lhs_dilation, count]], offset=w_first * geometry.lhs_dilation - first
+            ),
+            src=x_hbm.ap(
+                pattern=[[geometry.x_c, gn], [geometry.x_w, count]],
+                offset=n * geometry.x_n + c0 * geometry.x_c + w_first * geometry.x_w,
+            ),
+        )
+    return row_sbuf
+
+
+def multiply(acc_psums, w_sbuf, x_sbuf, tiling, qn, accumulate):
+    """One loaded tile against its stationary, 512 columns at a time, into the accumulators."""
+    for index in range(len(acc_psums)):
+        q0 = index * tiling.q_tile
+        columns = min(tiling.q_tile, qn - q0)
+        begin = q0 * tiling.run_step
+        end = begin + (columns - 1) * tiling.run_step + 1
+        nisa.nc_matmul(
+            dst=acc_psums[index][0 : tiling.columns, 0:columns],
+            stationary=w_sbuf,
+            moving=x_sbuf[0 : x_sbuf.shape[0], begin : end : tiling.run_step],
+            accumulate=accumulate,
+        )
+
+
+def read_out(y_sbuf, acc_psums, tiling, cn, qn):
+    """Cast the accumulators into y_sbuf, Vector and Scalar in turn."""
+    for index in range(len(acc_psums)):
+        q0 = index * tiling.q_tile
+        columns = min(tiling.q_tile, qn - q0)
+        nisa.tensor_copy(
+            dst=y_sbuf[0:cn, q0 : q0 + columns],
+            src=acc_psums[index][0:cn, 0:columns],
+            engine=nisa.engine.vector if index % 2 == 0 else nisa.engine.scalar,
+        )
