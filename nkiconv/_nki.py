@@ -70,7 +70,9 @@ def choose(setting: str | None = None) -> Choice:
     """
     setting = os.environ.get("NKICONV_NKI", "auto") if setting is None else setting
     if setting not in ("aws", "simulator", "auto"):
-        raise UnsupportedError(f"NKICONV_NKI={setting!r}: accepted are aws, simulator, auto; unset it or use one of them")
+        raise UnsupportedError(
+            f"NKICONV_NKI={setting!r}: accepted are aws, simulator, auto; unset it or use one of them"
+        )
     if setting == "simulator":
         return Choice("simulator", "NKICONV_NKI=simulator", AwsNki(None, "not looked for", _version("nki")))
     aws = find_aws_nki()

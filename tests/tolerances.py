@@ -1,4 +1,4 @@
-"""How far a result may be from the truth: the only place in the tests with tolerances.
+"""How far a result may be from the truth: the only place in the tests with tolerances (derived in `nkiconv.bounds`).
 
 Exact first: for `integer_inputs` every partial sum is an integer far below 2^24, so fp32 accumulation in any order is
 exact and the result must equal the truth rounded once (`assert_exact`). Real data needs `assert_within`.
@@ -6,42 +6,17 @@ exact and the result must equal the truth rounded once (`assert_exact`). Real da
 
 from __future__ import annotations
 
-import math
-
-import ml_dtypes
 import numpy as np
 
+from nkiconv.bounds import error_bound
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import num_terms
 
-#: Unit roundoff of fp32, in which every engine accumulates.
-EPS32 = 2.0**-24
-
-#: Unit roundoff of each dtype: half the distance from 1 to the next number.
-EPS = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": EPS32, "fp8_e4m3": 2.0**-4, "fp8_e5m2": 2.0**-3}
-
 
 def bound(problem_or_terms, abs_sum, y, out_dtype):
-    """Return the largest error that a correct kernel makes, for each element.
-
-        min(n, 4 sqrt(n)) * eps32 * sum|w||x|  +  eps_out * |y|  +  half the smallest subnormal of out_dtype
-
-    First term: n products and additions in fp32 err by at most n * eps32 * sum|w||x| to first order, in any order of
-    summation (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). Roundings are independent enough that the
-    error grows like sqrt(n), and 4 standard deviations cover it; with n = 4093 the worst case would miss one dropped
-    tap in most elements. Second and third term: one rounding to out_dtype on the way out, relative for normal numbers
-    and absolute for subnormal ones (it matters for fp16 and fp8).
-
-    Args:
-        problem_or_terms: a ConvProblem, or how many products one output sums.
-        abs_sum: float64, sum|w||x| of each output, as from `abs_sum_ref`.
-        y: float64, the truth; must lie within the range of out_dtype.
-        out_dtype: a key of `EPS`.
-    """
+    """Return `error_bound` for a ConvProblem, or for a number of products summed for one output."""
     n = num_terms(problem_or_terms) if isinstance(problem_or_terms, ConvProblem) else problem_or_terms
-    accumulation = min(n, 4 * math.sqrt(n)) * EPS32 * abs_sum
-    subnormal = float(ml_dtypes.finfo(DTYPES[out_dtype]).smallest_subnormal) / 2
-    return accumulation + EPS[out_dtype] * np.abs(y) + subnormal
+    return error_bound(n, abs_sum, y, out_dtype)
 
 
 def assert_within(actual, ref, abs_sum, terms, out_dtype):
@@ -82,7 +57,7 @@ def integer_inputs(rng, shape, dtype):
 
     Args:
         rng: a numpy.random.Generator.
-        dtype: a key of `EPS`.
+        dtype: a key of `bounds.EPS`.
     """
     return rng.integers(-2, 3, shape).astype(DTYPES[dtype])
 

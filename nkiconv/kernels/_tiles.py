@@ -25,7 +25,13 @@ def is_permutation_4d(perm):
     """Whether perm is a tuple with each of 0, 1, 2, 3 once."""
     if not isinstance(perm, tuple) or len(perm) != 4:
         return False
-    for axis in range(4):
-        if not (axis in perm):
-            return False
-    return True
+    return 0 in perm and 1 in perm and 2 in perm and 3 in perm
+
+
+def position_in(perm, axis):
+    """Index of `axis` in a permutation."""
+    position = 0
+    for index in range(len(perm)):
+        if perm[index] == axis:
+            position = index
+    return position

@@ -6,7 +6,7 @@ Compile-time code in NKI's Python subset. Nothing below the public kernel sees n
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import dense_strides_4d, div_ceil, is_pair, is_permutation_4d, require
+from .._tiles import dense_strides_4d, div_ceil, is_pair, is_permutation_4d, position_in, require
 
 IDENTITY = (0, 1, 2, 3)
 
@@ -58,10 +58,24 @@ def check_pairs(padding, stride, rhs_dilation, lhs_dilation):
         padding[0] == (0, 0),
         f"padding[0]={padding[0]}: H is 1, so H takes no padding; use (0, 0), or conv2d for images",
     )
-    for name, value in (("stride", stride), ("rhs_dilation", rhs_dilation), ("lhs_dilation", lhs_dilation)):
-        require(is_pair(value), f"{name}={value}: must be a tuple of two ints (H, W); write ({name}_h, {name}_w)")
-        require(value[0] == 1, f"{name}[0]={value[0]}: H is 1, so only 1 is accepted on H; use (1, {value[1]})")
-        require(value[1] >= 1, f"{name}[1]={value[1]}: must be at least 1; use a positive int")
+    check_pair("stride", stride)
+    check_pair("rhs_dilation", rhs_dilation)
+    check_pair("lhs_dilation", lhs_dilation)
+
+
+def check_pair(name, value):
+    """Refuse a stride or dilation that is not (1, positive int)."""
+    require(is_pair(value), f"{name}={value}: must be a tuple of two ints, (H, W); write (1, w)")
+    require(value[0] == 1, f"{name}[0]={value[0]}: H is 1, so only 1 is accepted on H; use (1, {value[1]})")
+    require(value[1] >= 1, f"{name}[1]={value[1]}: must be at least 1; use a positive int")
+
+
+def check_perm(name, perm):
+    """Refuse a layout that is neither None nor a permutation of the four axes."""
+    require(
+        perm == None or is_permutation_4d(perm),
+        f"{name}={perm}: must be None or a tuple with each of 0, 1, 2, 3 once",
+    )
 
 
 def check_groups(C, feature_group_count, batch_group_count):
@@ -80,11 +94,9 @@ def check_tensors(img_ref, filter_ref, in_perm, kern_perm, out_perm):
     """Refuse ranks, permutations and dtypes that the kernel does not take."""
     require(len(img_ref.shape) == 4, f"img_ref.shape={img_ref.shape}: must have 4 dims, N, C, 1, W before in_perm")
     require(len(filter_ref.shape) == 4, f"filter_ref.shape={filter_ref.shape}: must have 4 dims, C, 1, 1, S")
-    for name, perm in (("in_perm", in_perm), ("kern_perm", kern_perm), ("out_perm", out_perm)):
-        require(
-            perm == None or is_permutation_4d(perm),
-            f"{name}={perm}: must be None or a tuple with each of 0, 1, 2, 3 once",
-        )
+    check_perm("in_perm", in_perm)
+    check_perm("kern_perm", kern_perm)
+    check_perm("out_perm", out_perm)
     x_dtype, w_dtype = img_ref.dtype, filter_ref.dtype
     narrow = (nl.bfloat16, nl.float16)
     require(
@@ -137,10 +149,6 @@ def read_geometry(
     y_canonical = (N, C, 1, Q)
     y_shape = (y_canonical[out_axes[0]], y_canonical[out_axes[1]], y_canonical[out_axes[2]], y_canonical[out_axes[3]])
     y_stored = dense_strides_4d(y_shape)
-    y_strides = [0, 0, 0, 0]
-    for axis in range(4):
-        y_strides[out_axes[axis]] = y_stored[axis]
-
     geometry = Geometry(
         N=N,
         C=C,
@@ -157,9 +165,9 @@ def read_geometry(
         x_w=x_strides[in_axes[3]],
         w_c=w_strides[kern_axes[0]],
         w_s=w_strides[kern_axes[3]],
-        y_n=y_strides[0],
-        y_c=y_strides[1],
-        y_q=y_strides[3],
+        y_n=y_stored[position_in(out_axes, 0)],
+        y_c=y_stored[position_in(out_axes, 1)],
+        y_q=y_stored[position_in(out_axes, 3)],
         itemsize=4 if img_ref.dtype == nl.float32 else 2,
     )
     return geometry, y_shape

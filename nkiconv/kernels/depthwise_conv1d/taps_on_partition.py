@@ -192,9 +192,7 @@ def spread_grouped_filters(filters, w_hbm, geometry, tiling, c0, cn):
     if rest > 0:
         nisa.dma_copy(
             dst=w_sbuf[num_full : num_full + 1, 0 : rest * S],
-            src=w_hbm.ap(
-                pattern=[[geometry.w_c, rest], [geometry.w_s, S]], offset=(c0 + num_full * G) * geometry.w_c
-            ),
+            src=w_hbm.ap(pattern=[[geometry.w_c, rest], [geometry.w_s, S]], offset=(c0 + num_full * G) * geometry.w_c),
         )
     w_psum = nl.ndarray((G * S, num_groups), dtype=w_hbm.dtype, buffer=nl.psum)
     nisa.nc_transpose(dst=w_psum, data=w_sbuf, engine=nisa.engine.tensor)
