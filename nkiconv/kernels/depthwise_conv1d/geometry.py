@@ -6,7 +6,7 @@ Compile-time code in NKI's Python subset. Nothing below the public kernel sees n
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import dense_strides_4d, div_ceil, is_pair, is_permutation_4d, position_in, require
+from .._tiles import dense_strides_4d, is_pair, is_permutation_4d, position_in, require
 
 IDENTITY = (0, 1, 2, 3)
 
@@ -171,11 +171,3 @@ def read_geometry(
         itemsize=4 if img_ref.dtype == nl.float32 else 2,
     )
     return geometry, y_shape
-
-
-def channels_of_core(geometry, channels_per_group, core, num_cores):
-    """Half-open channel range of one core: whole groups, so that a channel meets the same rows on 1 and 2 cores."""
-    num_groups = div_ceil(geometry.C, channels_per_group)
-    groups_per_core = div_ceil(num_groups, num_cores)
-    first = min(geometry.C, core * groups_per_core * channels_per_group)
-    return first, min(geometry.C, first + groups_per_core * channels_per_group)

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from .._tiles import div_ceil
-from .geometry import channels_of_core
 
 #: Bytes a partition of one loaded tile: 4 KiB runs of bf16 for stride 1, room for strided runs, and several in flight.
 TILE_BYTES = 16384
@@ -50,7 +49,6 @@ class Tiling(nl.NKIObject):
     num_s_tiles: int
     c_tile: int
     groups_per_c_tile: int
-    columns: int
     q_tile: int
     q_load: int
     run_step: int
@@ -63,18 +61,15 @@ def choose_tiling(geometry, strict_nonfinite):
     s_tile = min(geometry.S, P_MAX, 1 + (tile_elems // 2) // geometry.dilation)
     num_s_tiles = div_ceil(geometry.S, s_tile)
 
-    channels_per_group = 1
-    if num_s_tiles == 1 and not strict_nonfinite:
-        channels_per_group = max(1, min(P_MAX // s_tile, div_ceil(geometry.C, 2)))
-    if strict_nonfinite:
-        c_tile, columns = 1, 1
-    elif channels_per_group > 1:
-        c_tile, columns = (P_MAX // channels_per_group) * channels_per_group, P_MAX
-    else:
-        c_tile = P_MAX
-        while c_tile > 1 and c_tile * c_tile * num_s_tiles * geometry.itemsize > FILTER_BYTES:
-            c_tile = c_tile // 2
-        columns = c_tile
+    channels_per_group, c_most = 1, 1
+    if not strict_nonfinite:
+        c_most = P_MAX
+        if num_s_tiles == 1:
+            channels_per_group = max(1, min(P_MAX // s_tile, div_ceil(geometry.C, 2)))
+            c_most = (P_MAX // channels_per_group) * channels_per_group
+        while channels_per_group == 1 and c_most > 1 and filter_bytes(geometry, c_most, num_s_tiles) > FILTER_BYTES:
+            c_most = c_most // 2
+    c_tile = even_channel_tile(geometry.C, channels_per_group, c_most)
 
     q_tile = min(geometry.Q, nl.tile_size.gemm_moving_fmax)
     run_step = geometry.stride if geometry.stride <= RUN_STRIDE_MAX else 1
@@ -90,11 +85,25 @@ def choose_tiling(geometry, strict_nonfinite):
         num_s_tiles=num_s_tiles,
         c_tile=c_tile,
         groups_per_c_tile=div_ceil(c_tile, channels_per_group),
-        columns=columns,
         q_tile=q_tile,
         q_load=q_load,
         run_step=run_step,
     )
+
+
+def filter_bytes(geometry, c_tile, num_s_tiles):
+    """Bytes a partition of the stationaries of one channel tile, one channel a group."""
+    return c_tile * c_tile * num_s_tiles * geometry.itemsize
+
+
+def even_channel_tile(C, channels_per_group, c_most):
+    """Channels a tile: whole groups, at most c_most, such that two cores get equal shares of whole tiles.
+
+    The same on one core: a channel then meets the same matmuls at the same place on 1 and on 2 cores, bit for bit.
+    """
+    half = div_ceil(C, 2)
+    tiles = div_ceil(half, c_most)
+    return div_ceil(div_ceil(half, tiles), channels_per_group) * channels_per_group
 
 
 def needs_staging(geometry):
@@ -110,16 +119,18 @@ def taps_on_partition(x_hbm, w_hbm, y_hbm, geometry, strict_nonfinite):
         geometry: checked Geometry. strict_nonfinite: keep channels apart.
     """
     tiling = choose_tiling(geometry, strict_nonfinite)
-    c_first, c_end = channels_of_core(geometry, tiling.channels_per_group, nl.program_id(0), nl.num_programs())
-    num_c_tiles = div_ceil(c_end - c_first, tiling.c_tile)
+    num_c_tiles = div_ceil(geometry.C, tiling.c_tile)
+    tiles_per_core = div_ceil(num_c_tiles, nl.num_programs())
+    first_tile = min(num_c_tiles, nl.program_id(0) * tiles_per_core)
+    end_tile = min(num_c_tiles, first_tile + tiles_per_core)
     filter_buffers = []
-    for _ in range(min(2, num_c_tiles)):
+    for _ in range(min(2, end_tile - first_tile)):
         filter_buffers.append(zeroed_filters(w_hbm, tiling))
 
-    for c_index in range(num_c_tiles):
-        c0 = c_first + c_index * tiling.c_tile
-        cn = min(tiling.c_tile, c_end - c0)
-        filters = filter_buffers[c_index % 2]
+    for c_index in range(first_tile, end_tile):
+        c0 = c_index * tiling.c_tile
+        cn = min(tiling.c_tile, geometry.C - c0)
+        filters = filter_buffers[(c_index - first_tile) % 2]
         if tiling.channels_per_group > 1:
             spread_grouped_filters(filters, w_hbm, geometry, tiling, c0, cn)
         else:
@@ -132,16 +143,16 @@ def taps_on_partition(x_hbm, w_hbm, y_hbm, geometry, strict_nonfinite):
 
 def zeroed_filters(w_hbm, tiling):
     """SBUF for the stationaries of one channel tile, zero outside the blocks that are written later."""
-    size = tiling.num_s_tiles * tiling.groups_per_c_tile * tiling.columns
+    size = tiling.num_s_tiles * tiling.groups_per_c_tile * tiling.c_tile
     filters_sbuf = nl.ndarray((nl.tile_size.pmax, size), dtype=w_hbm.dtype, buffer=nl.sbuf)
     nisa.memset(dst=filters_sbuf, value=0.0)
     return filters_sbuf
 
 
 def stationary(filters, tiling, group, s_index, rows):
-    """Stationary of one group and tap tile: [rows, columns]."""
-    first = (s_index * tiling.groups_per_c_tile + group) * tiling.columns
-    return filters[0:rows, first : first + tiling.columns]
+    """Stationary of one group and tap tile: [rows, c_tile]."""
+    first = (s_index * tiling.groups_per_c_tile + group) * tiling.c_tile
+    return filters[0:rows, first : first + tiling.c_tile]
 
 
 def spread_single_filters(filters, w_hbm, geometry, tiling, c0, cn):
@@ -164,8 +175,8 @@ def spread_single_filters(filters, w_hbm, geometry, tiling, c0, cn):
             nisa.nc_transpose(dst=w_psum, data=w_sbuf[0:cn, s0 : s0 + sn], engine=nisa.engine.tensor)
             nisa.tensor_copy(
                 dst=filters.ap(
-                    pattern=[[free_size, sn], [tiling.columns + 1, cn]],
-                    offset=s_index * tiling.groups_per_c_tile * tiling.columns,
+                    pattern=[[free_size, sn], [tiling.c_tile + 1, cn]],
+                    offset=s_index * tiling.groups_per_c_tile * tiling.c_tile,
                 ),
                 src=w_psum,
             )
@@ -199,7 +210,7 @@ def spread_grouped_filters(filters, w_hbm, geometry, tiling, c0, cn):
     rows_sbuf = nl.ndarray((G * S, num_groups, 1), dtype=w_hbm.dtype, buffer=nl.sbuf)
     nisa.tensor_copy(dst=rows_sbuf, src=w_psum)
 
-    corners = filters.ap(pattern=[[filters.shape[1], G * S], [tiling.columns + G, num_groups], [1, G]], offset=0)
+    corners = filters.ap(pattern=[[filters.shape[1], G * S], [tiling.c_tile + G, num_groups], [1, G]], offset=0)
     pattern = [[0, num_groups], [-S, G]]
     nisa.affine_select(
         dst=corners,
@@ -225,7 +236,7 @@ def convolve(x_hbm, y_hbm, filters, geometry, tiling, strict_nonfinite, n, c0, c
     """Channels c0 .. c0+cn-1 and columns q0 .. q0+qn-1 of image n: loads, matmuls, read-out, store."""
     acc_psums = []
     for _ in range(div_ceil(qn, tiling.q_tile)):
-        acc_psums.append(nl.ndarray((tiling.columns, tiling.q_tile), dtype=nl.float32, buffer=nl.psum))
+        acc_psums.append(nl.ndarray((tiling.c_tile, tiling.q_tile), dtype=nl.float32, buffer=nl.psum))
     num_matmuls = 0
     for group in range(div_ceil(cn, tiling.channels_per_group)):
         g0 = group * tiling.channels_per_group
@@ -320,7 +331,7 @@ def multiply(acc_psums, w_sbuf, x_sbuf, tiling, qn, accumulate):
         begin = q0 * tiling.run_step
         end = begin + (columns - 1) * tiling.run_step + 1
         nisa.nc_matmul(
-            dst=acc_psums[index][0 : tiling.columns, 0:columns],
+            dst=acc_psums[index][0 : tiling.c_tile, 0:columns],
             stationary=w_sbuf,
             moving=x_sbuf[0 : x_sbuf.shape[0], begin : end : tiling.run_step],
             accumulate=accumulate,

@@ -1,0 +1,64 @@
+"""All rows of cases/depthwise_conv1d.csv on 1 and 2 cores against the reference.
+
+Rows of more than `WHOLE_LIMIT` instructions run whole under `-m slow`; otherwise they are traced whole (every rule is
+checked) and computed for a sample of channels, which is the same kernel on fewer channels.
+"""
+
+import numpy as np
+import pytest
+from depthwise import arguments, normals, run, same_bits, truth
+from tolerances import assert_within
+
+from nkiconv import cases, depthwise_conv1d_implicit_gemm, simulator, spec
+from nkiconv.reference import num_terms
+
+WHOLE_LIMIT = 100_000
+SAMPLED_CHANNELS = 37
+CASES = cases.load("depthwise_conv1d")
+LARGE = ("nkl_qwen3", "hyena")
+
+
+def traced(problem, lnc):
+    args = spec(problem.input_shape, problem.dtype), spec(problem.filter_shape, problem.dtype)
+    kernel = depthwise_conv1d_implicit_gemm[lnc]
+    return simulator.execute(kernel, args, arguments(problem), trace_only=True)
+
+
+def check(problem, seed):
+    x, w = normals(np.random.default_rng(seed), problem)
+    y, abs_sum = truth(x, w, problem)
+    one, two = run(x, w, problem, 1), run(x, w, problem, 2)
+    assert_within(one, y, abs_sum, num_terms(problem), problem.dtype)
+    assert same_bits(one, two)
+
+
+def test_every_row_is_here():
+    assert len(CASES) == 53
+    assert {case.name for case in CASES} >= set(LARGE)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name not in LARGE], ids=lambda case: case.name)
+def test_case(case):
+    check(case.problem, seed=7)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", LARGE)
+def test_large_case_traced_whole(name):
+    problem = cases.get(name).problem
+    execution = traced(problem, 2)
+    assert execution.outputs.shape == problem.output_shape
+    assert WHOLE_LIMIT < len(execution.instructions) < 5_000_000
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_case_on_sampled_channels(name):
+    problem = cases.get(name).problem
+    few = problem.replace(C=SAMPLED_CHANNELS, K=SAMPLED_CHANNELS, groups=SAMPLED_CHANNELS)
+    check(few, seed=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_large_case_whole(name):
+    check(cases.get(name).problem, seed=9)

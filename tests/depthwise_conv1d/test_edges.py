@@ -1,0 +1,82 @@
+"""Every edge of the geometry: exact on integers, within the bound on normals, the same bits on 1 and 2 cores."""
+
+import numpy as np
+import pytest
+from depthwise import EDGE, integers, normals, run, same_bits, truth
+from tolerances import assert_exact, assert_within
+
+from nkiconv.reference import num_terms
+
+
+def test_table_is_not_empty_and_names_are_unique():
+    assert len(EDGE) >= 30
+    assert len({row.id for row in EDGE}) == len(EDGE)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
+def test_exact_on_integers(row, dtype):
+    problem = row.problem(dtype)
+    x, w = integers(np.random.default_rng(1), problem)
+    y, _ = truth(x, w, problem)
+    one, two = run(x, w, problem, 1), run(x, w, problem, 2)
+    assert_exact(one, y, dtype)
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
+def test_within_the_bound_on_normals(row, dtype):
+    problem = row.problem(dtype)
+    x, w = normals(np.random.default_rng(2), problem)
+    y, abs_sum = truth(x, w, problem)
+    one, two = run(x, w, problem, 1), run(x, w, problem, 2)
+    assert_within(one, y, abs_sum, num_terms(problem), dtype)
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize(("x_dtype", "w_dtype"), [("bf16", "fp16"), ("fp16", "bf16")])
+def test_filter_may_be_the_other_16_bit_dtype(x_dtype, w_dtype):
+    problem = EDGE[4].problem(x_dtype)
+    x, w = integers(np.random.default_rng(3), problem, w_dtype)
+    y, _ = truth(x, w, problem)
+    assert_exact(run(x, w, problem, 2), y, x_dtype)
+
+
+def test_unit_impulse_reads_the_filter_backwards():
+    """An impulse at column i gives w[i - q] at q: cross-correlation, no flip, no swapped axes."""
+    problem = EDGE[0].problem("fp32").replace(N=1, C=3, K=3, groups=3, W=9, S=4, padding=((0, 0), (3, 0)))
+    x = np.zeros(problem.input_shape, np.float32)
+    x[0, :, 0, 5] = [1, 10, 100]
+    w = np.arange(1, 13, dtype=np.float32).reshape(problem.filter_shape)
+    y = run(x, w, problem, 2)
+    expected = np.zeros((1, 3, 1, 9), np.float32)
+    for c in range(3):
+        for q in range(9):
+            s = 5 + 3 - q
+            if 0 <= s < 4:
+                expected[0, c, 0, q] = 10**c * w[c, 0, 0, s]
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_row_of_a_million_samples():
+    problem = EDGE[0].problem("bf16").replace(N=1, C=1, K=1, groups=1, W=1_000_000, S=9, padding=((0, 0), (4, 4)))
+    x, w = integers(np.random.default_rng(4), problem)
+    y, _ = truth(x, w, problem)
+    assert_exact(run(x, w, problem, 2), y, "bf16")
+
+
+def test_filter_longer_than_4096():
+    problem = EDGE[0].problem("fp32").replace(N=1, C=3, K=3, groups=3, W=5000, S=4990, padding=((0, 0), (2, 1)))
+    x, w = integers(np.random.default_rng(5), problem)
+    y, _ = truth(x, w, problem)
+    assert_exact(run(x, w, problem, 2), y, "fp32")
+
+
+def test_inputs_are_not_changed():
+    problem = EDGE[4].problem("fp32")
+    x, w = integers(np.random.default_rng(6), problem)
+    before = x.copy(), w.copy()
+    run(x, w, problem, 2)
+    np.testing.assert_array_equal(x, before[0])
+    np.testing.assert_array_equal(w, before[1])

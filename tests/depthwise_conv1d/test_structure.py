@@ -1,0 +1,110 @@
+"""How the kernel does it: what the design promises about loads, tiles, matmuls and memory, read off the records."""
+
+from collections import Counter
+
+import pytest
+from depthwise import EDGE, arguments
+
+from nkiconv import depthwise_conv1d_implicit_gemm, simulator, spec
+from nkiconv.simulator.memory import PRIVATE_HBM, PSUM, SBUF, SHARED_HBM
+
+pytestmark = pytest.mark.simulator_only
+
+BASE = EDGE[0].problem("bf16").replace(N=1)
+
+
+def trace(problem, lnc=1):
+    args = spec(problem.input_shape, problem.dtype), spec(problem.filter_shape, problem.dtype)
+    return simulator.execute(depthwise_conv1d_implicit_gemm[lnc], args, arguments(problem), trace_only=True)
+
+
+def problem(C, W, S, **changes):
+    return BASE.replace(C=C, K=C, groups=C, W=W, S=S, **changes)
+
+
+def loads_of_x(execution):
+    return [
+        i
+        for i in execution.instructions
+        if i.op == "dma_copy" and i.reads[0].info.name == "argument 0" and i.writes[0].info.buffer is SBUF
+    ]
+
+
+def test_rows_of_a_tile_overlap_in_hbm():
+    """Row (c, s) of an interior tile starts at element c * W + s, straight from HBM, one DMA a tile."""
+    execution = trace(problem(C=4, W=300, S=64))
+    loads = loads_of_x(execution)
+    assert [i.reads[0].strides for i in loads] == [(300, 1, 1)] * 2
+    assert [i.reads[0].shape for i in loads] == [(2, 64, 237)] * 2
+    assert [i.reads[0].offset for i in loads] == [0, 600]
+
+
+@pytest.mark.parametrize("S", [1, 7, 64, 65, 128, 129, 700])
+def test_nothing_is_materialised_in_hbm_and_tiles_keep_their_limits(S):
+    execution = trace(problem(C=300, W=3000, S=S, padding=((0, 0), (S - 1, 0))))
+    regions = [r for i in execution.instructions for r in (*i.writes, *i.reads)]
+    assert not [r for r in regions if r.info.buffer is PRIVATE_HBM and not r.info.name.startswith("argument")]
+    assert {r.info.shape for r in regions if r.info.buffer is SHARED_HBM} == {(1, 300, 1, 3000)}
+    for region in regions:
+        if region.info.buffer in (SBUF, PSUM):
+            assert region.info.shape[0] <= 128
+        if region.info.buffer is PSUM:
+            assert region.info.bytes_per_partition <= 2048
+    assert max(p.sbuf_peak_bytes for p in [execution]) <= 212_728
+
+
+def test_channels_share_tiles_and_matmuls_when_filters_are_short():
+    """128 channels of 8 taps and 512 columns: 16 channels a tile, so 4 tiles a core and a matmul for each."""
+    execution = trace(problem(C=128, W=519, S=8), lnc=2)
+    ops = Counter((i.engine, i.op) for i in execution.instructions)
+    assert ops["tensor", "nc_matmul"] == 128 // 16
+    assert len(loads_of_x(execution)) == 128 // 16
+    contraction = {i.params["contraction"] for i in execution.instructions if i.op == "nc_matmul"}
+    assert contraction == {128}
+
+
+def test_filters_are_loaded_and_transposed_once_a_channel_tile():
+    """Two images and many columns do not repeat the filters' work."""
+    one = trace(problem(C=256, W=600, S=100))
+    many = trace(problem(C=256, W=9000, S=100).replace(N=3))
+    for execution in (one, many):
+        transposes = [i for i in execution.instructions if i.op == "nc_transpose"]
+        filter_loads = [i for i in execution.instructions if i.op == "dma_copy" and i.reads[0].info.name == "argument 1"]
+        assert len(transposes) == len(filter_loads) == 2
+
+
+def test_taps_accumulate_in_psum():
+    execution = trace(problem(C=1, W=900, S=300))
+    matmuls = [i for i in execution.instructions if i.op == "nc_matmul"]
+    assert [i.params["contraction"] for i in matmuls if i.params["moving_columns"] == 512] == [128, 128, 44]
+    assert len({i.writes[0].info.id for i in matmuls}) == 2, "one accumulator for each 512 columns"
+
+
+@pytest.mark.parametrize("pad", [(63, 0), (0, 63), (20, 20)])
+def test_padding_costs_a_memset_and_one_dma_of_the_valid_part(pad):
+    """Not one DMA a column: two DMAs a tile that touches padding."""
+    plain = trace(problem(C=4, W=400, S=64))
+    padded = trace(problem(C=4, W=400, S=64, padding=((0, 0), pad)))
+    tiles = len(loads_of_x(plain))
+    dmas = [sum(i.op == "dma_copy" for i in e.instructions) for e in (plain, padded)]
+    assert dmas[1] - dmas[0] == tiles
+    assert len(loads_of_x(padded)) == tiles
+
+
+def test_million_element_rows_use_small_tiles():
+    execution = trace(problem(C=1, W=1_000_000, S=9))
+    assert execution.sbuf_peak_bytes < 64 * 1024
+
+
+def test_both_cores_work_when_there_are_channels():
+    for C in (2, 3, 16, 129, 383):
+        programs = trace(problem(C=C, W=700, S=5), lnc=2).programs
+        matmuls = [sum(i.op == "nc_matmul" for i in p.instructions) for p in programs]
+        assert min(matmuls) > 0
+        assert max(matmuls) <= 2 * min(matmuls)
+
+
+def test_read_out_alternates_between_vector_and_scalar():
+    execution = trace(problem(C=2, W=2051, S=4))
+    engines = Counter(i.engine for i in execution.instructions if i.op == "tensor_copy" and i.reads[0].dtype == "float32")
+    assert engines["vector"] == engines["scalar"] > 0

@@ -1,0 +1,231 @@
+"""depthwise_conv1d on arrays: what it equals in torch, what it accepts, and every refusal by name."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from depthwise import arguments
+from tolerances import assert_within
+
+import nkiconv
+from nkiconv import DtypeError, GeometryError, LayoutError, UnsupportedError, depthwise_conv1d
+from nkiconv.ops import depthwise_problem
+from nkiconv.reference import abs_sum_ref, num_terms
+from nkiconv.simulator import NkiError
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((2, 5, 40)).astype(np.float32)
+W = RNG.standard_normal((5, 4)).astype(np.float32)
+
+# why, kwargs, torch's padding of the row, torch kwargs
+CALLS = [
+    ("plain", {}, (0, 0), {}),
+    ("int padding", {"padding": 3}, (3, 3), {}),
+    ("pair padding", {"padding": (3, 1)}, (3, 1), {}),
+    ("negative padding", {"padding": (-2, 4)}, (-2, 4), {}),
+    ("valid", {"padding": "valid"}, (0, 0), {}),
+    ("same", {"padding": "same"}, (1, 2), {}),
+    ("same with stride", {"padding": "same", "stride": 3}, (0, 3), {"stride": 3}),
+    ("same with dilation", {"padding": "same", "dilation": 3}, (4, 5), {"dilation": 3}),
+    ("causal", {"padding": "causal", "dilation": 2}, (6, 0), {"dilation": 2}),
+    ("stride", {"stride": 3}, (0, 0), {"stride": 3}),
+    ("one core", {"lnc": 1}, (0, 0), {}),
+    ("strict", {"strict_nonfinite": True}, (0, 0), {}),
+]
+
+
+@pytest.mark.parametrize(("kwargs", "pad", "torch_kwargs"), [c[1:] for c in CALLS], ids=[c[0] for c in CALLS])
+def test_equals_torch(kwargs, pad, torch_kwargs):
+    y = depthwise_conv1d(X, W, **kwargs)
+    padded = torch.nn.functional.pad(torch.tensor(X, dtype=torch.float64), pad)
+    expected = torch.nn.functional.conv1d(padded, torch.tensor(W, dtype=torch.float64)[:, None], groups=5, **torch_kwargs)
+    problem = depthwise_problem(X, W, **{k: v for k, v in kwargs.items() if k != "strict_nonfinite"})
+    abs_sum = abs_sum_ref(X[:, :, None], W[:, None, None], problem)[:, :, 0]
+    assert_within(y, expected.numpy(), abs_sum, num_terms(problem), "fp32")
+
+
+def test_lhs_dilation_is_zeros_between_inputs():
+    spread = np.zeros((2, 5, 118), np.float32)
+    spread[:, :, ::3] = X
+    np.testing.assert_array_equal(depthwise_conv1d(X, W, lhs_dilation=3, padding=(2, 1)), depthwise_conv1d(spread, W, padding=(2, 1)))
+
+
+def test_same_has_ceil_w_over_stride_columns():
+    for stride in (1, 2, 3, 7):
+        for width in (5, 6, 7, 40):
+            assert depthwise_conv1d(X[:, :, :width], W, padding="same", stride=stride).shape[2] == -(-width // stride)
+
+
+def test_non_contiguous_arrays_are_copied():
+    wide = np.zeros((40, 5, 4), np.float32)
+    wide[:, :, ::2] = X.transpose(2, 1, 0)
+    strided = wide[:, :, ::2].transpose(2, 1, 0)
+    assert not strided.flags.c_contiguous
+    np.testing.assert_array_equal(depthwise_conv1d(strided, np.asfortranarray(W)), depthwise_conv1d(X, W))
+    np.testing.assert_array_equal(depthwise_conv1d(X[:, ::-1], W[::-1]), depthwise_conv1d(X, W)[:, ::-1])
+
+
+def test_read_only_arrays_are_read():
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    np.testing.assert_array_equal(depthwise_conv1d(frozen, W), depthwise_conv1d(X, W))
+
+
+def test_result_keeps_the_dtype_of_x():
+    for x_type, w_type in ((ml_dtypes.bfloat16, np.float16), (np.float16, np.float16), (np.float32, np.float32)):
+        assert depthwise_conv1d(X.astype(x_type), W.astype(w_type)).dtype == np.dtype(x_type)
+
+
+# why, x, w, kwargs, error, message
+BAD_CALLS = [
+    ("x is a list", X.tolist(), W, {}, DtypeError, "x: must be a NumPy array, not list"),
+    ("w is a torch tensor", X, torch.tensor(W), {}, DtypeError, "w: must be a NumPy array, not Tensor"),
+    ("x is None", None, W, {}, DtypeError, "not NoneType"),
+    ("x has 2 axes", X[0], W, {}, LayoutError, r"x.shape=\(5, 40\): must have 3 axes, \[N, C, W\]"),
+    ("x has 4 axes", X[:, :, None], W, {}, LayoutError, "must have 3 axes"),
+    ("w has 1 axis", X, W[0], {}, LayoutError, r"w.shape=\(4,\): must have 2 axes"),
+    ("C mismatch", X, W[:3], {}, GeometryError, "one filter for each of x's C=5"),
+    ("no images", X[:0], W, {}, GeometryError, "must be at least 1"),
+    ("no channels", X[:, :0], W[:0], {}, GeometryError, "must be at least 1"),
+    ("no columns", X[:, :, :0], W, {}, GeometryError, "must be at least 1"),
+    ("no taps", X, W[:, :0], {}, GeometryError, "must be at least 1"),
+    ("float64", X.astype(np.float64), W, {}, DtypeError, "x.dtype=float64: accepted are bfloat16, float16, float32"),
+    ("ints", X.astype(np.int32), W, {}, DtypeError, "x.dtype=int32"),
+    ("bools", X > 0, W, {}, DtypeError, "x.dtype=bool"),
+    ("complex filter", X, W.astype(np.complex64), {}, DtypeError, "w.dtype=complex64"),
+    ("fp8", X.astype(ml_dtypes.float8_e4m3), W, {}, DtypeError, "x.dtype=float8_e4m3"),
+    ("objects", X.astype(object), W, {}, DtypeError, "x.dtype=object"),
+    ("big endian", X.astype(">f4"), W, {}, DtypeError, "native byte order"),
+    ("fp32 image, bf16 filter", X, W.astype(ml_dtypes.bfloat16), {}, DtypeError, "w.dtype=bfloat16: must be float32 exactly"),
+    ("fp16 image, fp32 filter", X.astype(np.float16), W, {}, DtypeError, "w.dtype=float32"),
+    ("stride 0", X, W, {"stride": 0}, GeometryError, "stride=0: must be an int of at least 1"),
+    ("stride tuple", X, W, {"stride": (1, 2)}, GeometryError, r"stride=\(1, 2\)"),
+    ("stride float", X, W, {"stride": 2.0}, GeometryError, "stride=2.0"),
+    ("stride bool", X, W, {"stride": True}, GeometryError, "stride=True"),
+    ("dilation 0", X, W, {"dilation": 0}, GeometryError, "dilation=0"),
+    ("negative lhs dilation", X, W, {"lhs_dilation": -1}, GeometryError, "lhs_dilation=-1"),
+    ("padding list", X, W, {"padding": [1, 2]}, GeometryError, "write a tuple, NKI kernels cannot take lists"),
+    ("padding of three", X, W, {"padding": (1, 2, 3)}, GeometryError, "must be an int, "),
+    ("padding float", X, W, {"padding": 1.5}, GeometryError, "padding=1.5"),
+    ("padding name", X, W, {"padding": "full"}, GeometryError, "one of same, valid, causal"),
+    ("same of gaps", X, W, {"padding": "same", "lhs_dilation": 2}, GeometryError, "not defined with lhs_dilation=2"),
+    ("Q is 0", X, np.zeros((5, 41), np.float32), {}, GeometryError, "Q=0: output width must be at least 1"),
+    ("cropped away", X, W, {"padding": (-30, -20)}, GeometryError, "crop less"),
+    ("window too wide", X, W, {"dilation": 20}, GeometryError, r"window 61 = dilation 20\*\(S-1\)\+1"),
+    ("three cores", X, W, {"lnc": 3}, UnsupportedError, "lnc=3: must be 1 or 2"),
+    ("lnc bool", X, W, {"lnc": True}, UnsupportedError, "lnc=True"),
+    ("several at once", X.astype(int), W[0], {"lnc": 0}, DtypeError, "3 reasons"),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "kwargs", "error", "message"), [c[1:] for c in BAD_CALLS], ids=[c[0] for c in BAD_CALLS])
+def test_bad_call(x, w, kwargs, error, message):
+    with pytest.raises(error, match=message) as caught:
+        depthwise_conv1d(x, w, **kwargs)
+    assert isinstance(caught.value, (ValueError, TypeError))
+
+
+XK, WK = X[:, :, None], W[:, None, None]
+
+# why, x, w, kwargs, message
+BAD_KERNEL_CALLS = [
+    ("x has 3 axes", X, WK, {}, r"img_ref.shape=\(2, 5, 40\): must have 4 dims"),
+    ("w has 2 axes", XK, W, {}, r"filter_ref.shape=\(5, 4\): must have 4 dims"),
+    ("H is 2", np.repeat(XK, 2, axis=2), WK, {}, "img_ref H=2: must be 1"),
+    ("R is 2", XK, np.repeat(WK, 2, axis=2), {}, r"must be \[C, 1, 1, S\]"),
+    ("two inputs a filter", XK, np.repeat(WK, 2, axis=1), {}, r"must be \[C, 1, 1, S\]"),
+    ("C mismatch", XK, WK[:3], {}, "filter_ref C=3: must equal the image's C=5"),
+    ("stride on H", XK, WK, {"stride": (2, 1)}, r"stride\[0\]=2: H is 1, so only 1"),
+    ("rhs dilation on H", XK, WK, {"rhs_dilation": (2, 1)}, r"rhs_dilation\[0\]=2"),
+    ("lhs dilation on H", XK, WK, {"lhs_dilation": (3, 1)}, r"lhs_dilation\[0\]=3"),
+    ("padding on H", XK, WK, {"padding": ((1, 0), (0, 0))}, r"padding\[0\]=\(1, 0\): H is 1"),
+    ("stride is an int", XK, WK, {"stride": 2}, "stride=2: must be a tuple of two ints"),
+    ("stride 0", XK, WK, {"stride": (1, 0)}, r"stride\[1\]=0: must be at least 1"),
+    ("rhs dilation 0", XK, WK, {"rhs_dilation": (1, 0)}, r"rhs_dilation\[1\]=0"),
+    ("lhs dilation negative", XK, WK, {"lhs_dilation": (1, -2)}, r"lhs_dilation\[1\]=-2"),
+    ("padding is one pair", XK, WK, {"padding": (1, 2)}, r"padding=\(1, 2\): must be \(\(top, bottom\)"),
+    ("padding is an int", XK, WK, {"padding": 1}, "padding=1: must be"),
+    ("padding floats", XK, WK, {"padding": ((0, 0), (1.0, 2))}, "must be"),
+    ("in_perm repeats", XK, WK, {"in_perm": (0, 1, 1, 3)}, r"in_perm=\(0, 1, 1, 3\): must be None or a tuple"),
+    ("kern_perm of 3", XK, WK, {"kern_perm": (0, 1, 2)}, r"kern_perm=\(0, 1, 2\)"),
+    ("out_perm of 5s", XK, WK, {"out_perm": (0, 1, 2, 5)}, r"out_perm=\(0, 1, 2, 5\)"),
+    ("batch groups", XK, WK, {"batch_group_count": 2}, "batch_group_count=2: only 1 is supported"),
+    ("feature groups", XK, WK, {"feature_group_count": 2}, "feature_group_count=2: must be 1"),
+    ("mixed dtypes", XK, WK.astype(np.float16), {}, "filter_ref.dtype=float16: accepted are"),
+    ("int image", XK.astype(np.int32), WK, {}, "img_ref.dtype=int32"),
+    ("fp8", XK.astype(ml_dtypes.float8_e5m2), WK.astype(ml_dtypes.float8_e5m2), {}, "img_ref.dtype=float8_e5m2"),
+    ("no output", XK, WK, {"rhs_dilation": (1, 20)}, "Q=-20: output width must be at least 1"),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "kwargs", "message"), [c[1:] for c in BAD_KERNEL_CALLS], ids=[c[0] for c in BAD_KERNEL_CALLS])
+def test_bad_kernel_call(x, w, kwargs, message):
+    with pytest.raises(AssertionError, match=message):
+        nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[2])(x, w, **kwargs)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    ("x", "kwargs", "rule"),
+    [
+        (XK.astype(np.float64), {}, "NKI025"),
+        (XK.astype(np.complex64), {}, "NKI025"),
+        (XK[:0], {}, "NKI002"),
+        (XK, {"padding": [[0, 0], [0, 0]]}, "NKI024"),
+        (XK, {"padding": ((0, 0), [1, 2])}, "NKI024"),
+        (XK, {"stride": [1, 1]}, "NKI024"),
+    ],
+)
+def test_bad_kernel_argument_is_refused_before_the_kernel(x, kwargs, rule):
+    with pytest.raises(NkiError) as caught:
+        nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm)(x, WK, **kwargs)
+    assert caught.value.rule == rule
+
+
+def test_there_are_forty_bad_calls():
+    assert len(BAD_CALLS) + len(BAD_KERNEL_CALLS) >= 40
+
+
+# each public argument of the kernel, a value that is not its default, and whether the result must differ
+FLIPS = {
+    "padding": ((0, 0), (1, 2)),
+    "stride": (1, 2),
+    "rhs_dilation": (1, 2),
+    "lhs_dilation": (1, 2),
+    "in_perm": (1, 0, 2, 3),
+    "kern_perm": (3, 1, 2, 0),
+    "out_perm": (3, 1, 2, 0),
+    "strict_nonfinite": True,
+}
+
+
+@pytest.mark.parametrize("name", FLIPS)
+def test_every_argument_is_used(name):
+    x = RNG.integers(-3, 4, (4, 4, 1, 9)).astype(np.float32)
+    x[1, 2, 0, 3] = np.nan
+    w = RNG.integers(1, 4, (4, 1, 1, 4)).astype(np.float32)
+    kernel = nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm)
+    plain, flipped = kernel(x, w), kernel(x, w, **{name: FLIPS[name]})
+    assert plain.shape != flipped.shape or not np.array_equal(plain, flipped, equal_nan=True)
+
+
+def test_feature_group_count_of_one_is_read_as_c():
+    problem = depthwise_problem(X, W)
+    kernel = nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm)
+    named = kernel(XK, WK, **arguments(problem))
+    np.testing.assert_array_equal(named, kernel(XK, WK))
+    np.testing.assert_array_equal(named, kernel(XK, WK, feature_group_count=1))
+
+
+def test_torch_tensors_give_torch_tensors():
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        y = nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[2])(torch.tensor(XK).to(dtype), torch.tensor(WK).to(dtype))
+        assert isinstance(y, torch.Tensor)
+        assert y.dtype == dtype
+
+
+def test_lists_in_signature_order_match_nki_library():
+    """Positional call in nki-library's parameter order."""
+    kernel = nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[2])
+    y = kernel(XK, WK, ((0, 0), (3, 0)), (1, 2), (1, 1), (1, 1), 5, 1, None, None, None)
+    np.testing.assert_array_equal(y[:, :, 0], depthwise_conv1d(X, W, padding=(3, 0), stride=2))
