@@ -1,4 +1,4 @@
-"""Arrays in, arrays out: check the call, describe it as a ConvProblem, launch the kernel. The only place that launches."""
+"""Arrays in, arrays out: check the call, describe it as a ConvProblem, launch the kernel. Nothing else launches."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def depthwise_conv1d(
     lnc: int = 2,
     strict_nonfinite: bool = False,
 ) -> AnyArray:
-    """Convolve each channel of x with its own filter: y[n, c, q] = sum over s of w[c, s] * x_pad[n, c, q*stride + s*dilation].
+    """Convolve each channel of x with its own filter.
+
+        y[n, c, q] = sum over s of w[c, s] * x_pad[n, c, q*stride + s*dilation]
 
     Equals ``torch.nn.functional.conv1d(x, w[:, None], groups=C, ...)``.
 
@@ -217,7 +219,8 @@ def _padding_pair(padding: Any, W: int, S: int, stride: int, dilation: int, lhs_
     if padding not in _PADDING_NAMES:
         remedy = "write a tuple, NKI kernels cannot take lists" if isinstance(padding, list) else "use one of these"
         raise GeometryError(
-            f"padding={padding!r}: must be an int, (left, right) of ints, or one of {', '.join(_PADDING_NAMES)}; {remedy}"
+            f"padding={padding!r}: must be an int, (left, right) of ints, or one of {', '.join(_PADDING_NAMES)}; "
+            f"{remedy}"
         )
     if padding == "valid":
         return 0, 0

@@ -54,7 +54,7 @@ def findings(source):
             found.append((node.lineno, "__future__"))
         if isinstance(node, ast.Dict) and any(not isinstance(getattr(k, "value", None), str) for k in node.keys):
             found.append((node.lineno, "dict keys that are not strings"))
-    return sorted({f for f in found})
+    return sorted(set(found))
 
 
 def test_there_are_kernels():

@@ -38,7 +38,9 @@ CALLS = [
 def test_equals_torch(kwargs, pad, torch_kwargs):
     y = depthwise_conv1d(X, W, **kwargs)
     padded = torch.nn.functional.pad(torch.tensor(X, dtype=torch.float64), pad)
-    expected = torch.nn.functional.conv1d(padded, torch.tensor(W, dtype=torch.float64)[:, None], groups=5, **torch_kwargs)
+    expected = torch.nn.functional.conv1d(
+        padded, torch.tensor(W, dtype=torch.float64)[:, None], groups=5, **torch_kwargs
+    )
     problem = depthwise_problem(X, W, **{k: v for k, v in kwargs.items() if k != "strict_nonfinite"})
     abs_sum = abs_sum_ref(X[:, :, None], W[:, None, None], problem)[:, :, 0]
     assert_within(y, expected.numpy(), abs_sum, num_terms(problem), "fp32")
@@ -47,7 +49,9 @@ def test_equals_torch(kwargs, pad, torch_kwargs):
 def test_lhs_dilation_is_zeros_between_inputs():
     spread = np.zeros((2, 5, 118), np.float32)
     spread[:, :, ::3] = X
-    np.testing.assert_array_equal(depthwise_conv1d(X, W, lhs_dilation=3, padding=(2, 1)), depthwise_conv1d(spread, W, padding=(2, 1)))
+    np.testing.assert_array_equal(
+        depthwise_conv1d(X, W, lhs_dilation=3, padding=(2, 1)), depthwise_conv1d(spread, W, padding=(2, 1))
+    )
 
 
 def test_same_has_ceil_w_over_stride_columns():
@@ -96,7 +100,14 @@ BAD_CALLS = [
     ("fp8", X.astype(ml_dtypes.float8_e4m3), W, {}, DtypeError, "x.dtype=float8_e4m3"),
     ("objects", X.astype(object), W, {}, DtypeError, "x.dtype=object"),
     ("big endian", X.astype(">f4"), W, {}, DtypeError, "native byte order"),
-    ("fp32 image, bf16 filter", X, W.astype(ml_dtypes.bfloat16), {}, DtypeError, "w.dtype=bfloat16: must be float32 exactly"),
+    (
+        "fp32 image, bf16 filter",
+        X,
+        W.astype(ml_dtypes.bfloat16),
+        {},
+        DtypeError,
+        "w.dtype=bfloat16: must be float32 exactly",
+    ),
     ("fp16 image, fp32 filter", X.astype(np.float16), W, {}, DtypeError, "w.dtype=float32"),
     ("stride 0", X, W, {"stride": 0}, GeometryError, "stride=0: must be an int of at least 1"),
     ("stride tuple", X, W, {"stride": (1, 2)}, GeometryError, r"stride=\(1, 2\)"),
@@ -118,7 +129,9 @@ BAD_CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("x", "w", "kwargs", "error", "message"), [c[1:] for c in BAD_CALLS], ids=[c[0] for c in BAD_CALLS])
+@pytest.mark.parametrize(
+    ("x", "w", "kwargs", "error", "message"), [c[1:] for c in BAD_CALLS], ids=[c[0] for c in BAD_CALLS]
+)
 def test_bad_call(x, w, kwargs, error, message):
     with pytest.raises(error, match=message) as caught:
         depthwise_conv1d(x, w, **kwargs)
@@ -158,7 +171,9 @@ BAD_KERNEL_CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("x", "w", "kwargs", "message"), [c[1:] for c in BAD_KERNEL_CALLS], ids=[c[0] for c in BAD_KERNEL_CALLS])
+@pytest.mark.parametrize(
+    ("x", "w", "kwargs", "message"), [c[1:] for c in BAD_KERNEL_CALLS], ids=[c[0] for c in BAD_KERNEL_CALLS]
+)
 def test_bad_kernel_call(x, w, kwargs, message):
     with pytest.raises(AssertionError, match=message):
         nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[2])(x, w, **kwargs)
@@ -219,7 +234,9 @@ def test_feature_group_count_of_one_is_read_as_c():
 
 def test_torch_tensors_give_torch_tensors():
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        y = nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[2])(torch.tensor(XK).to(dtype), torch.tensor(WK).to(dtype))
+        y = nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[2])(
+            torch.tensor(XK).to(dtype), torch.tensor(WK).to(dtype)
+        )
         assert isinstance(y, torch.Tensor)
         assert y.dtype == dtype
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nkiconv.bounds import error_bound
+from nkiconv.bounds import EPS32, error_bound
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import num_terms
 
@@ -36,6 +36,16 @@ def assert_within(actual, ref, abs_sum, terms, out_dtype):
             f"{np.sum(~(excess <= 1))} of {excess.size} elements are off; worst at {_index(worst)}: "
             f"got {got[worst]:.9g}, expected {ref[worst]:.9g}, error {error[worst]:.3g}, bound {limit[worst]:.3g}"
         )
+
+
+def assert_near(actual, ref, operations, magnitude):
+    """Fail unless an fp32 result is within `operations` roundings, each at most eps32 times `magnitude`, of ref.
+
+    Worst case to first order (Higham, 3.1), for results whose partial sums never exceed `magnitude`.
+    """
+    assert actual.shape == ref.shape, f"shape {actual.shape}, expected {ref.shape}"
+    error, limit = float(np.max(np.abs(actual.astype(np.float64) - ref))), operations * EPS32 * float(magnitude)
+    assert error <= limit, f"error {error:.3g}, bound {limit:.3g}"
 
 
 def assert_exact(actual, ref, out_dtype):

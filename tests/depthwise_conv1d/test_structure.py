@@ -1,5 +1,6 @@
 """How the kernel does it: what the design promises about loads, tiles, matmuls and memory, read off the records."""
 
+import sys
 from collections import Counter
 
 import pytest
@@ -26,7 +27,7 @@ def loads_of_x(execution):
     return [
         i
         for i in execution.instructions
-        if i.op == "dma_copy" and i.reads[0].info.name == "argument 0" and i.writes[0].info.buffer is SBUF
+        if i.op == "dma_copy" and i.reads[0].info.name == "img_ref" and i.writes[0].info.buffer is SBUF
     ]
 
 
@@ -43,7 +44,7 @@ def test_rows_of_a_tile_overlap_in_hbm():
 def test_nothing_is_materialised_in_hbm_and_tiles_keep_their_limits(S):
     execution = trace(problem(C=300, W=3000, S=S, padding=((0, 0), (S - 1, 0))))
     regions = [r for i in execution.instructions for r in (*i.writes, *i.reads)]
-    assert not [r for r in regions if r.info.buffer is PRIVATE_HBM and not r.info.name.startswith("argument")]
+    assert not [r for r in regions if r.info.buffer is PRIVATE_HBM and r.info.name not in ("img_ref", "filter_ref")]
     assert {r.info.shape for r in regions if r.info.buffer is SHARED_HBM} == {(1, 300, 1, 3000)}
     for region in regions:
         if region.info.buffer in (SBUF, PSUM):
@@ -69,7 +70,9 @@ def test_filters_are_loaded_and_transposed_once_a_channel_tile():
     many = trace(problem(C=256, W=9000, S=100).replace(N=3))
     for execution in (one, many):
         transposes = [i for i in execution.instructions if i.op == "nc_transpose"]
-        filter_loads = [i for i in execution.instructions if i.op == "dma_copy" and i.reads[0].info.name == "argument 1"]
+        filter_loads = [
+            i for i in execution.instructions if i.op == "dma_copy" and i.reads[0].info.name == "filter_ref"
+        ]
         assert len(transposes) == len(filter_loads) == 2
 
 
@@ -106,5 +109,27 @@ def test_both_cores_work_when_there_are_channels():
 
 def test_read_out_alternates_between_vector_and_scalar():
     execution = trace(problem(C=2, W=2051, S=4))
-    engines = Counter(i.engine for i in execution.instructions if i.op == "tensor_copy" and i.reads[0].dtype == "float32")
+    engines = Counter(
+        i.engine for i in execution.instructions if i.op == "tensor_copy" and i.reads[0].dtype == "float32"
+    )
     assert engines["vector"] == engines["scalar"] > 0
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
+def test_kernel_knows_its_instruction_count(row, strict, lnc, monkeypatch):
+    module = sys.modules["nkiconv.kernels.depthwise_conv1d.taps_on_partition"]
+    counts, count = [], module.count_instructions
+    monkeypatch.setattr(module, "count_instructions", lambda *args: counts.append(count(*args)) or counts[-1])
+    problem = row.problem("bf16")
+    args = spec(problem.input_shape, "bf16"), spec(problem.filter_shape, "bf16")
+    kwargs = arguments(problem) | {"strict_nonfinite": strict}
+    execution = simulator.execute(depthwise_conv1d_implicit_gemm[lnc], args, kwargs, trace_only=True)
+    actual = max(len(program.instructions) for program in execution.programs)
+    assert actual <= counts[0] <= actual + 2
+
+
+def test_more_than_five_million_instructions_are_refused():
+    with pytest.raises(AssertionError, match="compiler takes 5000000; split N or C"):
+        trace(problem(C=8192, W=100_000, S=4000))

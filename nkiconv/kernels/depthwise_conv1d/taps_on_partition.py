@@ -26,7 +26,7 @@ puts them.
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from .._tiles import div_ceil
+from .._tiles import div_ceil, require
 
 #: Bytes a partition of one loaded tile: 4 KiB runs of bf16 for stride 1, room for strided runs, and several in flight.
 TILE_BYTES = 16384
@@ -36,6 +36,8 @@ FILTER_BYTES = 32768
 RUN_STRIDE_MAX = 64
 #: PSUM tiles that accumulate at once; the other four banks are being read out meanwhile.
 BANKS_IN_FLIGHT = 4
+#: Instructions of one core above which the compiler refuses an unrolled kernel (NCC_EBVF030, as users report it).
+INSTRUCTIONS_MAX = 5_000_000
 #: Filter tiles loaded by one DMA, so that its runs are up to 2048 taps long.
 TAP_TILES_PER_LOAD = 16
 
@@ -121,6 +123,12 @@ def taps_on_partition(x_hbm, w_hbm, y_hbm, geometry, strict_nonfinite):
     tiling = choose_tiling(geometry, strict_nonfinite)
     num_c_tiles = div_ceil(geometry.C, tiling.c_tile)
     tiles_per_core = div_ceil(num_c_tiles, nl.num_programs())
+    count = count_instructions(geometry, tiling, strict_nonfinite, tiles_per_core)
+    require(
+        count <= INSTRUCTIONS_MAX,
+        f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}: needs {count} instructions on a core, the "
+        f"compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls",
+    )
     first_tile = min(num_c_tiles, nl.program_id(0) * tiles_per_core)
     end_tile = min(num_c_tiles, first_tile + tiles_per_core)
     filter_buffers = []
@@ -139,6 +147,38 @@ def taps_on_partition(x_hbm, w_hbm, y_hbm, geometry, strict_nonfinite):
             for q0 in range(0, geometry.Q, tiling.q_load):
                 qn = min(tiling.q_load, geometry.Q - q0)
                 convolve(x_hbm, y_hbm, filters, geometry, tiling, strict_nonfinite, n, c0, cn, q0, qn)
+
+
+def count_instructions(geometry, tiling, strict_nonfinite, tiles_per_core):
+    """Instructions of the busier core, or up to two more."""
+    channels = min(geometry.C, tiles_per_core * tiling.c_tile)
+    groups = div_ceil(channels, tiling.channels_per_group)
+    tiles = div_ceil(channels, tiling.c_tile)
+    loads = 0
+    stores = 0
+    for q0 in range(0, geometry.Q, tiling.q_load):
+        qn = min(tiling.q_load, geometry.Q - q0)
+        q_tiles = div_ceil(qn, tiling.q_tile)
+        used = 0
+        for s0 in range(0, geometry.S, tiling.s_tile):
+            sn = min(tiling.s_tile, geometry.S - s0)
+            if strict_nonfinite or not only_zeros(geometry, s0, sn, q0, qn):
+                used += 1
+                loads += q_tiles + load_instructions(geometry, s0, sn, q0, qn)
+        stores += 1 + (q_tiles if used > 0 else 1)
+    filters = tiles * (2 * tiling.num_s_tiles + div_ceil(tiling.num_s_tiles, TAP_TILES_PER_LOAD))
+    if tiling.channels_per_group > 1:
+        filters = 5 * tiles + (2 if geometry.C % tiling.channels_per_group != 0 else 0)
+    return min(2, tiles) + filters + geometry.N * (groups * loads + tiles * stores)
+
+
+def load_instructions(geometry, s0, sn, q0, qn):
+    """Instructions of one load_tile: one DMA, or two and a memset where there are zeros to make."""
+    first, last = first_position(geometry, s0, q0), last_position(geometry, s0, sn, q0, qn)
+    if geometry.lhs_dilation == 1 and first >= 0 and last < geometry.W:
+        return 1
+    valid = min(geometry.W - 1, last // geometry.lhs_dilation) - max(0, div_ceil(first, geometry.lhs_dilation)) + 1
+    return 3 if valid > 0 else 2
 
 
 def zeroed_filters(w_hbm, tiling):

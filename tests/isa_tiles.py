@@ -1,0 +1,84 @@
+"""Tiles for tests of nki.isa: short names for filled tensors, and NumPy values in and out of a running kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+from pairs import run
+
+from nkiconv.simulator import language as nl
+from nkiconv.simulator.dtypes import canonical, from_fp32
+
+
+def sb(*shape, dtype=nl.float32):
+    """A tile of ones in SBUF."""
+    return nl.ones(shape, dtype, nl.sbuf)
+
+
+def ps(*shape, dtype=nl.float32):
+    """A tile of ones in PSUM."""
+    return nl.ones(shape, dtype, nl.psum)
+
+
+def hbm(*shape, dtype=nl.float32):
+    """A tensor of ones in HBM."""
+    return nl.ones(shape, dtype, nl.hbm)
+
+
+def put(values, dtype=None, buffer=nl.sbuf):
+    """A tensor that holds a NumPy array, without an instruction; dtype names what NumPy cannot (tfloat32, bool_)."""
+    tensor = nl.ndarray(values.shape, dtype or canonical(values.dtype), buffer)
+    tensor.storage.write(tensor, values)
+    return tensor
+
+
+#: Ways to lay a [P, F...] view out in a storage, for `place`
+LAYOUTS = ("dense", "strided", "permuted", "shifted")
+
+
+def place(layout, shape, dtype, buffer=nl.sbuf):
+    """An unwritten on-chip view of `shape`, whose neighbours in its storage stay unwritten too.
+
+    strided: every other element of the last dim; permuted: free dims stored in reverse; shifted: not from partition 0.
+    """
+    if layout == "strided":
+        return nl.ndarray((*shape[:-1], 2 * shape[-1] + 1), dtype, buffer)[..., 1::2]
+    if layout == "permuted":
+        stored = nl.ndarray((shape[0], *shape[:0:-1]), dtype, buffer)
+        return stored.permute((0, *range(len(shape) - 1, 0, -1)))
+    start = {"dense": 0, "shifted": 0 if shape[0] > 64 else 64 if shape[0] > 32 else 32}[layout]
+    return nl.ndarray((start + shape[0], *shape[1:]), dtype, buffer)[start : start + shape[0]]
+
+
+def fill(tensor, values):
+    """Write a NumPy array to a tensor without an instruction; returns the tensor."""
+    tensor.storage.write(tensor, values)
+    return tensor
+
+
+def get(tensor):
+    """A copy of a tensor's values as NumPy array."""
+    return np.array(tensor.storage.read(tensor))
+
+
+def evaluate(body, lnc=1):
+    """What `body` returns when it runs as a kernel; arrays come out through `get`."""
+    return run(body, lnc).outputs
+
+
+def sample(rng, shape, dtype):
+    """Random values of an NKI dtype: numbers near 1 for floats, small signed or unsigned integers otherwise."""
+    values = rng.normal(scale=3.0, size=shape).astype(np.float32)
+    return from_fp32(np.abs(values) if dtype.startswith("u") else values, dtype)
+
+
+def rounded(values, dtype):
+    """fp32 values as an engine writes them in `dtype`: the one cast that every instruction ends with."""
+    return from_fp32(np.asarray(values, np.float32), dtype)
+
+
+def same(actual, expected):
+    """Bit-for-bit equality of two arrays, NaN payloads and signs of zero included."""
+    assert actual.dtype == expected.dtype, f"{actual.dtype}, expected {expected.dtype}"
+    assert actual.shape == expected.shape, f"{actual.shape}, expected {expected.shape}"
+    bits = [np.ascontiguousarray(values).view(np.uint8) for values in (actual, expected)]
+    np.testing.assert_array_equal(*bits)

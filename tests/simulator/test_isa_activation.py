@@ -1,0 +1,177 @@
+"""Every activation function against torch or NumPy in float64, and what activation does around it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, rounded, same, sample
+
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator.ops import OPS
+
+F = torch.nn.functional
+
+
+@pytest.fixture
+def rng():
+    """Reproducible random numbers."""
+    return np.random.default_rng(3)
+
+
+def derivative(function):
+    """The derivative of a torch function, by autograd."""
+
+    def slope(x):
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad(function(x).sum(), x)[0]
+
+    return slope
+
+
+def gelu_sigmoid(x):
+    """x * sigmoid(1.702 x)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+#: Each function in torch, and the inputs it is tried on: (lowest, highest) of a uniform distribution.
+FUNCTIONS = {
+    "copy": (lambda x: x, (-1e4, 1e4)),
+    "square": (torch.square, (-1e4, 1e4)),
+    "sigmoid": (torch.sigmoid, (-30, 30)),
+    "relu": (torch.relu, (-5, 5)),
+    "gelu": (F.gelu, (-9, 9)),
+    "gelu_dx": (derivative(F.gelu), (-9, 9)),
+    "gelu_apprx_tanh": (lambda x: F.gelu(x, approximate="tanh"), (-9, 9)),
+    "gelu_apprx_sigmoid": (gelu_sigmoid, (-9, 9)),
+    "gelu_apprx_sigmoid_dx": (derivative(gelu_sigmoid), (-9, 9)),
+    "silu": (F.silu, (-30, 30)),
+    "silu_dx": (derivative(F.silu), (-30, 30)),
+    "tanh": (torch.tanh, (-12, 12)),
+    "softplus": (lambda x: F.softplus(x, threshold=1e9), (-40, 40)),
+    "mish": (F.mish, (-30, 30)),
+    "erf": (torch.erf, (-4, 4)),
+    "erf_dx": (derivative(torch.erf), (-6, 6)),
+    "exp": (torch.exp, (-20, 20)),
+    "log": (torch.log, (1e-6, 1e6)),
+    "sin": (torch.sin, (-math.pi, math.pi)),
+    "arctan": (torch.arctan, (-1.57, 1.57)),
+    "sqrt": (torch.sqrt, (1e-9, 1e9)),
+    "rsqrt": (torch.rsqrt, (1e-9, 1e9)),
+    "reciprocal": (torch.reciprocal, (-1e4, 1e4)),
+    "sign": (torch.sign, (-3, 3)),
+    "abs": (torch.abs, (-3, 3)),
+}
+
+
+def truth(op, x):
+    """The function in float64."""
+    return FUNCTIONS[op][0](torch.from_numpy(x.astype(np.float64))).numpy()
+
+
+def activate(op, x, dtype="float32", **settings):
+    """nisa.activation of an array into a tile of `dtype`."""
+
+    def body():
+        dst = nl.ndarray(x.shape, dtype)
+        nisa.activation(dst, OPS[op], put(x), **settings)
+        return get(dst)
+
+    return evaluate(body)
+
+
+def test_every_function_of_the_table_is_here():
+    assert {name for name, op in OPS.items() if op.activation} == set(FUNCTIONS)
+
+
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_functions_are_exact_to_a_few_fp32_roundings(op, rng):
+    low, high = FUNCTIONS[op][1]
+    x = rng.uniform(low, high, size=(5, 400)).astype(np.float32)
+    slopes = op.endswith("_dx")  # these cross zero, where fp32 cancels
+    np.testing.assert_allclose(activate(op, x), truth(op, x), rtol=4e-6, atol=3e-7 if slopes else 0)
+
+
+@pytest.mark.parametrize("op", [op for op in FUNCTIONS if FUNCTIONS[op][1][0] < 0])
+def test_functions_are_relatively_exact_near_zero(op, rng):
+    x = (rng.choice([-1, 1], size=(5, 60)) * 10.0 ** rng.uniform(-6, -1, size=(5, 60))).astype(np.float32)
+    np.testing.assert_allclose(activate(op, x), truth(op, x), rtol=2e-6)
+
+
+@pytest.mark.parametrize("op", ["gelu", "gelu_apprx_sigmoid", "silu", "mish", "sigmoid", "softplus", "erf", "tanh"])
+def test_tails(op):
+    x = np.array([[-80.0, -40.0, -12.0, 12.0, 40.0, 3e38]], np.float32)
+    np.testing.assert_allclose(activate(op, x), truth(op, x), rtol=1e-5, atol=1e-37)
+
+
+def test_erf_and_gelu_where_their_formulas_meet():
+    x = np.array([np.linspace(-2e-3, 2e-3, 101), np.linspace(-15, 15, 101)]).astype(np.float32)
+    np.testing.assert_allclose(activate("erf", x), truth("erf", x), rtol=2e-7)
+    np.testing.assert_allclose(activate("gelu", x), truth("gelu", x), rtol=4e-6, atol=1e-38)
+
+
+@pytest.mark.parametrize("op", [op for op in FUNCTIONS if op not in ("sign", "relu")])
+def test_nan_stays_nan(op):
+    assert np.isnan(activate(op, np.full((1, 2), np.nan, np.float32))).all()
+
+
+@pytest.mark.parametrize("src", ["float32", "bfloat16", "float16", "float8_e4m3", "int8", "int32", "uint8"])
+@pytest.mark.parametrize("dst", ["float32", "bfloat16", "float16", "float8_e5m2", "int16", "uint8", "tfloat32"])
+def test_dtypes(src, dst, rng):
+    x = sample(rng, (5, 24), src)
+
+    def body():
+        out = nl.ndarray((5, 24), dst, nl.psum)
+        nisa.activation(out, nl.relu, put(x, src, nl.psum), 0.5, 2.0)
+        return get(out)
+
+    wide = x.astype(np.float32) * np.float32(2) + np.float32(0.5)
+    same(evaluate(body), rounded(np.where(wide > 0, wide, 0), dst))
+
+
+@pytest.mark.parametrize("scale", ["number", "column", "default"])
+@pytest.mark.parametrize("bias", ["number", "fp32", "bf16", "int8", "default"])
+def test_scale_then_bias(scale, bias, rng):
+    x = rng.normal(size=(33, 4, 6)).astype(np.float32)
+    s, b = rng.normal(size=(2, 33, 1)).astype(np.float32)
+    b = {"bf16": rounded(b, "bfloat16"), "int8": rounded(b * 4, "int8")}.get(bias, b)
+
+    def body():
+        out = nl.ndarray((33, 24), nl.float32)
+        settings = {"number": {"scale": -1.5}, "column": {"scale": put(s, buffer=nl.psum)}, "default": {}}[scale]
+        shift = (
+            {"number": {"bias": 0.25}, "default": {}}.get(bias) if bias in ("number", "default") else {"bias": put(b)}
+        )
+        nisa.activation(out, nl.copy, put(x), **settings, **shift)
+        return get(out)
+
+    factor = {"number": np.float32(-1.5), "column": s[:, None], "default": np.float32(1)}[scale]
+    offset = {"number": np.float32(0.25), "default": np.float32(0)}.get(bias, b.astype(np.float32)[:, None])
+    same(evaluate(body), (x * factor + offset).reshape(33, 24))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("partitions", [1, 5, 32, 33, 128])
+def test_views(layout, partitions, rng):
+    x = rng.normal(size=(partitions, 3, 4)).astype(np.float32)
+
+    def body():
+        out = place(layout, x.shape, nl.float32)
+        nisa.activation(out, nl.square, fill(place(layout, x.shape, nl.float32, nl.psum), x))
+        return get(out)
+
+    same(evaluate(body), np.square(x))
+
+
+def test_functions_called_on_tiles(rng):
+    x = np.abs(rng.normal(size=(5, 6))).astype(np.float32) + 1
+
+    def body():
+        return get(nl.exp(put(x))), get(nl.rsqrt(put(x, buffer=nl.psum), dtype=nl.bfloat16))
+
+    exp, rsqrt = evaluate(body)
+    np.testing.assert_allclose(exp, np.exp(x), rtol=2e-7)
+    same(rsqrt, rounded(1 / np.sqrt(x), "bfloat16"))

@@ -1,0 +1,472 @@
+"""What every instruction does with its operands: checks each one, reads each input, writes each output, records all."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from enum import Enum
+
+import pytest
+from isa_tiles import hbm, sb
+from pairs import run
+
+from nkiconv import simulator
+from nkiconv.simulator import NkiError, NotSimulatedError
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator.documented import ISA_CALLS, ISA_ENUMS, ISA_GEN4
+from nkiconv.simulator.ops import Op
+
+CMD, U8 = nisa.reduce_cmd, nl.uint8
+
+#: [P, F] of the elementwise operands; F also splits into 4 free dims of 2
+TILE, COLUMN = (4, 16), (4, 1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: its operands' shapes, which of them it writes, and what its record says."""
+
+    name: str
+    engine: str
+    operands: dict[str, tuple[int, ...]]
+    settings: dict[str, object] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    psum: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ("dst",)
+    free_dims: int = 3
+
+    def tiles(self):
+        """Fresh tiles of ones for all operands."""
+        return {name: self.tile(name) for name in self.operands}
+
+    def tile(self, name):
+        """A fresh tile of ones for one operand."""
+        return nl.ones(self.operands[name], self.dtypes.get(name, nl.float32), self.buffer(name))
+
+    def buffer(self, name):
+        """Where the operand lives."""
+        return nl.psum if name in self.psum else nl.sbuf
+
+    def call(self, **changed):
+        """Run the instruction with some operands replaced."""
+        return getattr(nisa, self.name)(**{**self.tiles(), **changed}, **self.settings)
+
+
+PAIR = {"dst": TILE, "data": TILE}
+SUMS = {"reduce_op": nl.add}
+CASES = [
+    Case("memset", "vector", {"dst": TILE}, {"value": 2.0}),
+    Case("tensor_copy", "vector", {"dst": TILE, "src": TILE}),
+    Case("tensor_copy_predicated", "vector", {"dst": TILE, "src": TILE, "predicate": TILE}, dtypes={"predicate": U8}),
+    Case("tensor_tensor", "vector", {"dst": TILE, "data1": TILE, "data2": TILE}, {"op": nl.add}),
+    Case(
+        "tensor_scalar", "vector", {**PAIR, "operand0": COLUMN, "operand1": COLUMN}, {"op0": nl.add, "op1": nl.multiply}
+    ),
+    Case(
+        "scalar_tensor_tensor", "vector", {**PAIR, "operand0": COLUMN, "operand1": TILE}, {"op0": nl.add, "op1": nl.add}
+    ),
+    Case(
+        "tensor_tensor_scan",
+        "vector",
+        {"dst": TILE, "data0": TILE, "data1": TILE, "initial": COLUMN},
+        {"op0": nl.multiply, "op1": nl.add},
+    ),
+    Case("reciprocal", "vector", PAIR),
+    Case("tensor_reduce", "vector", {"dst": COLUMN, "data": TILE}, {"op": nl.add, "axis": (1,)}, free_dims=4),
+    Case(
+        "tensor_scalar_reduce",
+        "vector",
+        {**PAIR, "operand0": COLUMN, "reduce_res": COLUMN, "reduce_init": COLUMN},
+        {"op0": nl.add, "reduce_cmd": CMD.load_reduce, **SUMS},
+        writes=("dst", "reduce_res"),
+    ),
+    Case(
+        "select_reduce",
+        "vector",
+        {"dst": TILE, "predicate": TILE, "on_true": TILE, "on_false": COLUMN, "reduce_res": COLUMN},
+        {"reduce_cmd": CMD.reset_reduce},
+        dtypes={"predicate": U8},
+        writes=("dst", "reduce_res"),
+    ),
+    Case("bn_stats", "vector", {"dst": (4, 6), "data": TILE}),
+    Case("bn_aggr", "vector", {"dst": (4, 2), "data": (4, 12)}),
+    Case("nc_stream_shuffle", "vector", {"dst": TILE, "src": TILE}, {"shuffle_mask": [0] * 32}),
+    Case(
+        "activation",
+        "scalar",
+        {**PAIR, "bias": COLUMN, "scale": COLUMN, "reduce_res": COLUMN},
+        {"op": nl.exp, "reduce_cmd": CMD.reset_reduce, **SUMS},
+        writes=("dst", "reduce_res"),
+    ),
+    Case(
+        "activation_reduce",
+        "scalar",
+        {**PAIR, "bias": COLUMN, "scale": COLUMN, "reduce_res": COLUMN},
+        {"op": nl.exp, **SUMS},
+        writes=("dst", "reduce_res"),
+    ),
+    Case("iota", "gpsimd", {"dst": TILE}, {"pattern": [[1, 16]]}, free_dims=4),
+    Case(
+        "affine_select",
+        "gpsimd",
+        {"dst": TILE, "on_true_tile": TILE},
+        {"pattern": [[1, 16]], "channel_multiplier": 1, "on_false_value": 0.0},
+        free_dims=4,
+    ),
+    Case("tensor_partition_reduce", "gpsimd", {"dst": (1, 16), "data": TILE}, {"op": nl.add}),
+    Case("nc_matmul", "tensor", {"dst": (3, 5), "stationary": (4, 3), "moving": (4, 5)}, psum=("dst",)),
+    Case("nc_transpose", "tensor", {"dst": (6, 4), "data": (4, 6)}, psum=("dst",)),
+    Case("dma_copy", "dma", {"dst": TILE, "src": TILE}),
+    Case("dma_transpose", "dma", {"dst": (6, 4), "src": (4, 6)}),
+]
+OPERANDS = [(case, name) for case in CASES for name in case.operands]
+COMPUTE = [(case, name) for case, name in OPERANDS if case.engine != "dma"]
+
+
+def each(rows):
+    """Parametrise over (case, operand name)."""
+    return pytest.mark.parametrize(("case", "name"), rows, ids=[f"{case.name}-{name}" for case, name in rows])
+
+
+def breaks(rule, match, body):
+    """`body` breaks one rule, here."""
+    with pytest.raises(NkiError, match=match) as caught:
+        run(body)
+    assert caught.value.rule == rule
+    assert caught.value.location.partition(":")[0] == __file__
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_case_itself_is_legal(case):
+    run(case.call)
+
+
+@each(COMPUTE)
+def test_no_engine_touches_hbm(case, name):
+    dtype = case.dtypes.get(name, nl.float32)
+    breaks(
+        "NKI040",
+        f"{name} is in private_hbm|Tensor Engine",
+        lambda: case.call(**{name: hbm(*case.operands[name], dtype=dtype)}),
+    )
+
+
+TENSOR_OR_NUMBER = {"operand0", "operand1", "initial", "on_false", "reduce_init", "scale", "bias"}
+
+
+@each(OPERANDS)
+def test_a_string_is_no_operand(case, name):
+    is_scalar = name in TENSOR_OR_NUMBER and case.operands[name] == COLUMN
+    if is_scalar or (case.name, name) == ("tensor_copy_predicated", "src"):
+        breaks("NKI070" if name in ("scale", "bias") else "NKI051", f"{name}='x'", lambda: case.call(**{name: "x"}))
+    else:
+        breaks("NKI040", f"{name}='x' is not a tensor", lambda: case.call(**{name: "x"}))
+
+
+@each(COMPUTE)
+def test_every_operand_starts_at_a_legal_partition(case, name):
+    def body():
+        shape = case.operands[name]
+        big = nl.ones((128, *shape[1:]), case.dtypes.get(name, nl.float32), case.buffer(name))
+        return case.call(**{name: big[16 : 16 + shape[0]]})
+
+    breaks("NKI043", f"{name} covers partitions 16", body)
+
+
+@each([(case, name) for case, name in OPERANDS if name not in case.writes])
+def test_every_input_is_read(case, name):
+    def body():
+        dtype = case.dtypes.get(name, nl.float32)
+        return case.call(**{name: nl.ndarray(case.operands[name], dtype, case.buffer(name))})
+
+    breaks("NKI016", "never written", body)
+
+
+@each([(case, name) for case, name in OPERANDS if name in case.writes])
+def test_every_output_is_written(case, name):
+    def body():
+        dst = nl.ndarray(case.operands[name], nl.float32, case.buffer(name))
+        if case.name == "tensor_copy_predicated":
+            case.call(dst=dst, predicate=sb(*TILE, dtype=U8))
+        else:
+            case.call(**{name: dst})
+        dst.storage.read(dst)
+
+    run(body)
+
+
+@each([(case, name) for case, name in OPERANDS if name in case.writes and case.operands[name][1] > 1])
+def test_no_output_is_written_twice(case, name):
+    def body():
+        shape = case.operands[name]
+        return case.call(**{name: nl.ones((shape[0], 1), nl.float32, case.buffer(name)).broadcast(1, shape[1])})
+
+    breaks("NKI017", f"{name} addresses some elements more than once", body)
+
+
+@each([(case, name) for case, name in COMPUTE if case.operands[name] == TILE and case.name != "tensor_reduce"])
+def test_operands_walk_a_limited_number_of_dims(case, name):
+    def body(dims):
+        stored = nl.ones((4, *(3,) * dims), case.dtypes.get(name, nl.float32), nl.sbuf)
+        return case.call(**{name: stored[(slice(None), *(slice(0, 2),) * (dims - 1), slice(0, 2 ** (5 - dims)))]})
+
+    if case.free_dims == 4:
+        run(lambda: body(4))
+    else:
+        breaks("NKI046", f"{name} walks 4 free dims", lambda: body(4))
+
+
+def test_tensor_reduce_walks_four_dims():
+    def body(dims):
+        data = sb(4, *(3,) * dims)[(slice(None), *(slice(0, 2),) * dims)]
+        return nisa.tensor_reduce(sb(4, 1), nl.add, data, tuple(range(1, dims + 1)))
+
+    run(lambda: body(4))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_is_recorded(case):
+    made = {}
+
+    def body():
+        made.update(case.tiles())
+        line = inspect.currentframe().f_lineno + 1
+        return case.call(**made), line
+
+    execution = run(body)
+    instruction, _ = execution.outputs
+    assert execution.programs[0].instructions[-1] is instruction
+    op = "activation" if case.name == "activation_reduce" else case.name
+    assert (instruction.engine, instruction.op) == (case.engine, op)
+    assert instruction.file == __file__
+    assert [r.info for r in instruction.writes] == [made[name].storage.info for name in case.writes]
+    inputs = [name for name in case.operands if name not in case.writes]
+    assert {r.info.id for r in instruction.reads} == {made[name].storage.info.id for name in inputs}
+    assert len(instruction.reads) == len(inputs)
+    for region in (*instruction.writes, *instruction.reads):
+        assert (region.shape, region.offset) == (region.info.shape, 0)
+
+
+def test_a_record_keeps_line_name_bytes_and_views():
+    def body():
+        data = sb(8, 6, dtype=nl.bfloat16)
+        dst = sb(4, 3)
+        line = inspect.currentframe().f_lineno + 1
+        return nisa.tensor_copy(dst, data[0:4, 1:6:2], name="mine"), line
+
+    instruction, line = run(body).outputs
+    assert instruction.line == line
+    assert instruction.name == "mine"
+    assert (instruction.reads[0].strides, instruction.reads[0].offset) == ((6, 2), 1)
+    assert instruction.reads[0].num_bytes == 4 * 3 * 2
+    assert instruction.bytes == 4 * 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("call", "params"),
+    [
+        (lambda: nisa.memset(sb(4, 6), 2), {"value": 2}),
+        (lambda: nisa.tensor_tensor(sb(4, 6), sb(4, 6), sb(4, 6), nl.subtract), {"op": "subtract"}),
+        (lambda: nisa.tensor_scalar(sb(4, 6), sb(4, 6), nl.add, 1.0), {"op0": "add", "op1": None}),
+        (lambda: nisa.activation(sb(4, 6), nl.exp, sb(4, 6)), {"op": "exp", "reduce_cmd": "idle", "bias": False}),
+        (lambda: nisa.activation(sb(4, 6), nl.exp, sb(4, 6), 1.0), {"op": "exp", "reduce_cmd": "idle", "bias": True}),
+        (
+            lambda: nisa.tensor_reduce(sb(4, 1), nl.add, sb(4, 2, 3), (1, 2)),
+            {"op": "add", "axis": (1, 2), "keepdims": False},
+        ),
+        (lambda: nisa.dma_copy(hbm(4, 6), sb(4, 6)), {"dge_mode": "unknown", "engine": "unknown"}),
+        (
+            lambda: nisa.dma_copy(hbm(4, 6), sb(4, 6), dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.sync),
+            {"dge_mode": "hwdge", "engine": "sync"},
+        ),
+        (lambda: nisa.dma_compute(hbm(4, 6), [sb(4, 6)], nl.add), {"dge_mode": "none"}),
+    ],
+)
+def test_recorded_settings(call, params):
+    assert run(call).outputs.params == params
+
+
+def test_a_matmul_records_its_sizes():
+    def body():
+        dst = nl.ndarray((3, 5), nl.float32, nl.psum)
+        first = nisa.nc_matmul(dst, sb(40, 3), sb(40, 5), True, tile_position=(64, 0), tile_size=(64, 128))
+        return first, nisa.nc_matmul(dst, sb(40, 3), sb(40, 5))
+
+    first, second = run(body).outputs
+    expected = {"contraction": 40, "columns": 3, "moving_columns": 5, "perf_mode": "none", "is_transpose": False}
+    assert expected.items() <= first.params.items()
+    assert (first.params["accumulate"], second.params["accumulate"]) == (False, True)
+    assert (first.params["onezero"], second.params["onezero"]) == (True, False)
+    assert (first.params["tile_position"], first.params["tile_size"]) == ((64, 0), (64, 128))
+
+
+ENGINES = [
+    ("tensor_copy", {}, ("vector", "scalar", "gpsimd")),
+    ("tensor_tensor", {}, ("vector", "gpsimd")),
+    ("memset", {}, ("vector", "gpsimd")),
+    ("tensor_scalar", {"op0": nl.multiply, "op1": nl.add}, ("vector", "scalar")),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "engines"), ENGINES, ids=[row[0] for row in ENGINES])
+def test_the_engine_asked_for_is_recorded(name, settings, engines):
+    case = next(case for case in CASES if case.name == name)
+    for engine in engines:
+        settings = {**settings, "engine": getattr(nisa.engine, engine)}
+        instruction = run(lambda s=settings: getattr(nisa, name)(**{**case.tiles(), **case.settings, **s})).outputs
+        assert instruction.engine == engine
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "buffers", "engine"),
+    [
+        (("int32", "uint32", "int32"), ("sbuf", "sbuf", "sbuf"), "gpsimd"),
+        (("int32", "int32", "int32"), ("sbuf", "psum", "sbuf"), "vector"),
+        (("int32", "int32", "int32"), ("psum", "sbuf", "sbuf"), "vector"),
+        (("float32", "int32", "int32"), ("sbuf", "sbuf", "sbuf"), "vector"),
+        (("int32", "int16", "int32"), ("sbuf", "sbuf", "sbuf"), "vector"),
+    ],
+)
+def test_who_adds_integers(dtypes, buffers, engine):
+    def body():
+        tiles = [nl.ones(TILE, dtype, getattr(nl, buffer)) for dtype, buffer in zip(dtypes, buffers, strict=True)]
+        return nisa.tensor_tensor(*tiles, nl.add)
+
+    assert run(body).outputs.engine == engine
+
+
+#: Parameters and defaults of every simulated call as AWS documents them (isa, NKI 0.6); enum defaults by member name.
+SIGNATURES = {
+    "dma_copy": "dst, src, priority=None, oob_mode=error, dge_mode=unknown, engine=unknown, name=None",
+    "tensor_copy": "dst, src, engine=unknown, name=None",
+    "memset": "dst, value, engine=unknown, name=None",
+    "tensor_copy_predicated": "dst, src, predicate, reverse_pred=False, name=None",
+    "nc_matmul": "dst, stationary, moving, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False, "
+    "accumulate=None, tile_position=(), tile_size=(), perf_mode=none, name=None",
+    "nc_transpose": "dst, data, engine=unknown, name=None",
+    "dma_transpose": "dst, src, axes=None, priority=None, dge_mode=unknown, oob_mode=error, name=None",
+    "tensor_tensor": "dst, data1, data2, op, engine=unknown, name=None",
+    "tensor_scalar": "dst, data, op0, operand0, reverse0=False, op1=None, operand1=None, reverse1=False, "
+    "engine=unknown, name=None",
+    "tensor_reduce": "dst, op, data, axis, negate=False, keepdims=False, name=None",
+    "tensor_partition_reduce": "dst, op, data, name=None",
+    "activation": "dst, op, data, bias=None, scale=1.0, reduce_op=None, reduce_res=None, reduce_cmd=idle, name=None",
+    "activation_reduce": "dst, op, data, reduce_op, reduce_res, bias=None, scale=1.0, name=None",
+    "iota": "dst, pattern, offset=0, channel_multiplier=0, name=None",
+    "affine_select": "dst, pattern, channel_multiplier, on_true_tile, on_false_value, cmp_op=equal, offset=0, "
+    "name=None",
+    "bn_stats": "dst, data, name=None",
+    "bn_aggr": "dst, data, name=None",
+    "tensor_tensor_scan": "dst, data0, data1, initial, op0, op1, reverse0=False, reverse1=False, name=None",
+    "nc_stream_shuffle": "dst, src, shuffle_mask, name=None",
+    "reciprocal": "dst, data, name=None",
+    "scalar_tensor_tensor": "dst, data, op0, operand0, op1, operand1, reverse0=False, reverse1=False, name=None",
+    "tensor_scalar_reduce": "dst, data, op0, operand0, reduce_op, reduce_res=None, reverse0=False, "
+    "reduce_cmd=reset_reduce, reduce_init=None, reduce_res_negate=False, name=None",
+    "core_barrier": "data, cores, engine=gpsimd, name=None",
+    "dma_compute": "dst, srcs, reduce_op, scales=None, unique_indices=True, oob_mode=error, name=None",
+    "select_reduce": "dst, predicate, on_true, on_false, reduce_res=None, reduce_cmd=idle, reduce_op=maximum, "
+    "reverse_pred=False, name=None",
+    "sendrecv": "src, dst, send_to_rank, recv_from_rank, pipe_id, dma_engine=dma, name=None",
+    "register_alloc": "x=None",
+    "register_move": "dst, src",
+    "register_load": "dst, src",
+    "register_store": "dst, src",
+    "get_nc_version": "",
+    "get_nc_sub_version": "",
+}
+MISSING = sorted(set(ISA_CALLS) - set(SIGNATURES))
+
+
+def shown(parameter):
+    """`name` or `name=default` of a parameter."""
+    if parameter.default is inspect.Parameter.empty:
+        return parameter.name
+    default = parameter.default
+    return f"{parameter.name}={default.name if isinstance(default, (Enum, Op)) else repr(default)}"
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_are_the_documented_ones(name):
+    parameters = inspect.signature(getattr(nisa, name)).parameters.values()
+    assert ", ".join(map(shown, parameters)) == SIGNATURES[name]
+
+
+def test_every_exported_call_is_documented():
+    calls = {n for n in nisa.__all__ if inspect.isfunction(getattr(nisa, n))}
+    assert calls == set(SIGNATURES)
+    assert calls <= set(ISA_CALLS)
+    assert set(ISA_ENUMS) <= set(nisa.__all__)
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_documented_call_that_is_missing_says_so(name):
+    with pytest.raises(NotSimulatedError, match=rf"nki\.isa\.{name} .* it runs: nc_matmul, ") as caught:
+        run(lambda: getattr(nisa, name)(sb(4, 6)))
+    assert caught.value.name == f"nki.isa.{name}"
+
+
+@pytest.mark.parametrize("name", ISA_GEN4)
+def test_calls_of_trn3_are_refused(name):
+    with pytest.raises(NkiError, match=rf"nki\.isa\.{name} needs NeuronCore-v4") as caught:
+        run(lambda: getattr(nisa, name)(sb(4, 6)))
+    error = caught.value
+    assert (error.rule, error.op) == ("NKI049", name)
+    assert error.location.partition(":")[0] == __file__
+    assert error.remedy
+
+
+def test_a_call_nobody_documented_does_not_exist():
+    with pytest.raises(AttributeError, match=r"nki\.isa.* no attribute 'nc_convolve'"):
+        nisa.nc_convolve  # noqa: B018  the access is the test
+
+
+#: Calls whose enum parameters get a raw value, which NKI refuses since 0.3.
+RAW = [
+    ("memset", "engine", 5),
+    ("tensor_copy", "engine", "vector"),
+    ("tensor_tensor", "engine", None),
+    ("tensor_scalar", "engine", 2),
+    ("nc_transpose", "engine", 1),
+    ("nc_matmul", "perf_mode", "double_row"),
+    ("activation", "reduce_cmd", 3),
+    ("tensor_scalar_reduce", "reduce_cmd", 3),
+    ("select_reduce", "reduce_cmd", 0),
+    ("dma_copy", "dge_mode", 0),
+    ("dma_copy", "oob_mode", 0),
+    ("dma_copy", "engine", 0),
+    ("dma_transpose", "dge_mode", 2),
+    ("dma_transpose", "oob_mode", 0),
+]
+
+
+@pytest.mark.parametrize(("name", "parameter", "value"), RAW, ids=[f"{row[0]}-{row[1]}" for row in RAW])
+def test_enums_are_members(name, parameter, value):
+    case = next(case for case in CASES if case.name == name)
+    settings = {**case.settings, parameter: value}
+    breaks("NKI030", f"{parameter}=", lambda: getattr(nisa, name)(**case.tiles(), **settings))
+
+
+#: Every call that runs in a trace without data records what it records with data.
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_tracing_records_the_same(case):
+    with_data = run(case.call).instructions[-1]
+    traced = run(case.call, trace_only=True).instructions[-1]
+    assert (traced.op, traced.engine, traced.bytes) == (with_data.op, with_data.engine, with_data.bytes)
+    assert [r.shape for r in traced.reads] == [r.shape for r in with_data.reads]
+    assert {**traced.params, "accumulate": 0} == {**with_data.params, "accumulate": 0}
+
+
+@pytest.mark.parametrize("name", ["memset", "nc_matmul", "dma_copy", "register_alloc"])
+def test_calls_belong_in_a_kernel(name):
+    parameters = inspect.signature(getattr(nisa, name)).parameters
+    with pytest.raises(NkiError, match=f"{name}: called outside a kernel") as caught:
+        getattr(nisa, name)(*[None for p in parameters.values() if p.default is inspect.Parameter.empty])
+    assert caught.value.rule == "NKI029"
+
+
+def test_operators_called_on_tiles_name_themselves():
+    with pytest.raises(NkiError, match="add: dst has 4 partitions, data2 2") as caught:
+        simulator.execute(simulator.jit(lambda: nl.add(sb(4, 6), sb(2, 6))), ())
+    assert (caught.value.rule, caught.value.op) == ("NKI044", "add")

@@ -1,0 +1,440 @@
+"""Reductions, engine registers, statistics, shuffles and affine patterns against plain NumPy."""
+
+from __future__ import annotations
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, rounded, same, sample
+
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator.ops import OPS
+
+CMD = nisa.reduce_cmd
+PARTITIONS = (1, 5, 32, 33, 128)
+
+
+@pytest.fixture
+def rng():
+    """Reproducible random numbers."""
+    return np.random.default_rng(2)
+
+
+def small_integers(rng, shape, dtype):
+    """Integers from -3..3 (0..3 if unsigned), whose sums and products are exact in fp32."""
+    low = 0 if dtype.startswith("u") else -3
+    return (
+        sample(rng, shape, "float32").clip(low, 3).round().astype(dtype if dtype != "bfloat16" else ml_dtypes.bfloat16)
+    )
+
+
+#: What each reduction means on a list of Python floats.
+REDUCTIONS = {
+    "add": sum,
+    "subtract": lambda xs: xs[0] - sum(xs[1:]),
+    "multiply": lambda xs: np.prod(xs),
+    "maximum": max,
+    "minimum": min,
+    "logical_and": lambda xs: float(all(xs)),
+    "logical_or": lambda xs: float(any(xs)),
+    "logical_xor": lambda xs: float(sum(map(bool, xs)) % 2),
+}
+BITS = {"bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor}
+
+
+def test_every_reduction_of_the_table_is_here():
+    assert {name for name, op in OPS.items() if op.reduces} == {*REDUCTIONS, *BITS}
+
+
+def folded(op, values):
+    """Reduce the last axis with Python floats."""
+    return np.apply_along_axis(lambda xs: REDUCTIONS[op](xs.tolist()), -1, values.astype(np.float64))
+
+
+# tensor_reduce.
+
+
+@pytest.mark.parametrize("op", REDUCTIONS)
+@pytest.mark.parametrize(("dtype", "out"), [("float32", "float32"), ("bfloat16", "int16"), ("int8", "bfloat16")])
+@pytest.mark.parametrize("axis", [3, (2, 3), (1, 2, 3), [3, 2]])
+def test_tensor_reduce(op, dtype, out, axis, rng):
+    values = small_integers(rng, (5, 2, 3, 4), dtype)
+    first = 3 if axis == 3 else min(axis)
+
+    def body():
+        dst = nl.ndarray((5, *values.shape[1:first]) if first > 1 else (5, 1), out, nl.psum)
+        nisa.tensor_reduce(dst, OPS[op], put(values), axis)
+        return get(dst)
+
+    expected = folded(op, values.reshape(*values.shape[:first], -1))
+    same(evaluate(body), rounded(expected, out).reshape(evaluate(body).shape))
+
+
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_a_reduction_of_one_element(op):
+    def body():
+        dst = nl.ndarray((1, 1), nl.float32)
+        nisa.tensor_reduce(dst, OPS[op], put(np.array([[2.0]], np.float32)), 1)
+        return get(dst)
+
+    assert evaluate(body).item() == (1.0 if op.startswith("logical") else 2.0)
+
+
+@pytest.mark.parametrize(("layout", "partitions"), itertools.product(LAYOUTS, PARTITIONS))
+def test_tensor_reduce_of_views(layout, partitions, rng):
+    values = small_integers(rng, (partitions, 3, 7), "float32")
+
+    def body():
+        dst = place(layout, (partitions, 3, 1), nl.float32)
+        data = fill(place(layout, values.shape, nl.float32, nl.psum), values)
+        nisa.tensor_reduce(dst, nl.add, data, 2, negate=True, keepdims=True)
+        return get(dst)
+
+    same(evaluate(body), -values.sum(axis=2, keepdims=True))
+
+
+@pytest.mark.parametrize("op", BITS)
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32"])
+def test_tensor_reduce_of_bits(op, dtype, rng):
+    limits = np.iinfo(dtype)
+    values = rng.integers(limits.min, limits.max, size=(5, 3, 4), endpoint=True, dtype=dtype)
+
+    def body():
+        dst = nl.ndarray((5, 3), dtype)
+        nisa.tensor_reduce(dst, OPS[op], put(values), 2)
+        return get(dst)
+
+    same(evaluate(body), BITS[op].reduce(values, axis=2))
+
+
+# tensor_partition_reduce.
+
+
+@pytest.mark.parametrize("partitions", PARTITIONS)
+@pytest.mark.parametrize("op", ["add", "average", "maximum"])
+def test_tensor_partition_reduce(op, partitions, rng):
+    values = small_integers(rng, (partitions, 3, 4), "bfloat16")
+
+    def body():
+        dst = nl.ndarray((1, 12), nl.float32)
+        nisa.tensor_partition_reduce(dst, OPS[op], put(values))
+        return get(dst)
+
+    columns = values.astype(np.float64).reshape(partitions, 12)
+    expected = {"add": columns.sum(0), "average": columns.sum(0) / partitions, "maximum": columns.max(0)}[op]
+    same(evaluate(body), rounded(expected, "float32")[None])
+
+
+@pytest.mark.parametrize("op", ["bitwise_and", "bitwise_or"])
+def test_tensor_partition_reduce_of_bits(op, rng):
+    values = rng.integers(0, 256, size=(7, 12)).astype(np.uint8)
+
+    def body():
+        dst = nl.ndarray((1, 12), nl.uint8)
+        nisa.tensor_partition_reduce(dst, OPS[op], put(values))
+        return get(dst)
+
+    same(evaluate(body), BITS[op].reduce(values, axis=0)[None])
+
+
+# Registers: tensor_scalar_reduce, select_reduce, activation.
+
+FOLDS = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
+
+
+@pytest.mark.parametrize("negate", [False, True])
+@pytest.mark.parametrize("op", FOLDS)
+def test_tensor_scalar_reduce(op, negate, rng):
+    values = small_integers(rng, (5, 3, 4), "int8")
+
+    def body():
+        dst, res = nl.ndarray((5, 12), nl.bfloat16), nl.ndarray((5, 1), nl.float32, nl.psum)
+        nisa.tensor_scalar_reduce(dst, put(values), nl.subtract, 0.5, OPS[op], res, reduce_res_negate=negate)
+        return get(dst), get(res)
+
+    shifted = values.reshape(5, 12).astype(np.float32) - np.float32(0.5)
+    out, total = evaluate(body)
+    same(out, rounded(shifted, "bfloat16"))
+    same(total, (-1 if negate else 1) * FOLDS[op].reduce(shifted, axis=1, keepdims=True))
+
+
+def test_the_reduction_is_of_the_fp32_result_not_of_dst():
+    def body():
+        dst, res = nl.ndarray((1, 2), nl.int8), nl.ndarray((1, 1), nl.float32)
+        nisa.tensor_scalar_reduce(dst, put(np.array([[1.0, 2.0]], np.float32)), nl.multiply, 0.25, nl.add, res)
+        return get(dst), get(res)
+
+    out, total = evaluate(body)
+    assert (out.tolist(), total.item()) == ([[0, 0]], 0.75)
+
+
+@pytest.mark.parametrize("op", FOLDS)
+@pytest.mark.parametrize("start", ["reset", "number", "column"])
+def test_a_chain_of_tensor_scalar_reduce(op, start, rng):
+    parts = small_integers(rng, (3, 5, 6), "float32")
+    column = small_integers(rng, (5, 1), "float32")
+
+    def body():
+        dst, res = nl.ndarray((5, 6), nl.float32), nl.ndarray((5, 1), nl.float32)
+        begin = {"reset": {}, "number": {"reduce_init": 2.0}, "column": {"reduce_init": put(column)}}[start]
+        command = CMD.load_reduce if begin else CMD.reset_reduce
+        nisa.tensor_scalar_reduce(dst, put(parts[0]), nl.add, 0.0, OPS[op], reduce_cmd=command, **begin)
+        nisa.tensor_scalar_reduce(dst, put(parts[1]), nl.add, 0.0, OPS[op], reduce_cmd=CMD.reduce)
+        last = {"reduce_cmd": CMD.reduce, "reduce_res_negate": True}
+        nisa.tensor_scalar_reduce(dst, put(parts[2]), nl.add, 0.0, OPS[op], res, **last)
+        nisa.tensor_scalar_reduce(dst, put(0 * parts[2]), nl.add, 0.0, OPS[op], reduce_cmd=CMD.reduce)
+        return get(res)
+
+    loaded = {"reset": [], "number": [np.full((5, 1), 2, np.float32)], "column": [column]}[start]
+    same(evaluate(body), -FOLDS[op].reduce(np.concatenate([*loaded, *parts], axis=1), axis=1, keepdims=True))
+
+
+def test_a_reset_forgets(rng):
+    values = small_integers(rng, (5, 6), "float32")
+
+    def body():
+        dst, res = nl.ndarray((5, 6), nl.float32), nl.ndarray((5, 1), nl.float32)
+        for _ in range(2):
+            nisa.tensor_scalar_reduce(dst, put(values), nl.add, 0.0, nl.add, res)
+        return get(res)
+
+    same(evaluate(body), values.sum(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("false", ["number", "column"])
+def test_select_reduce(dtype, reverse, false, rng):
+    values = rng.normal(size=(5, 3, 4)).astype(ml_dtypes.bfloat16)
+    mask = rng.integers(0, 2, size=(5, 12)).astype(dtype)
+    column = rng.normal(size=(5, 1)).astype(np.float32)
+
+    def body():
+        dst, res = nl.ndarray((5, 3, 4), nl.float32, nl.psum), nl.ndarray((5, 1), nl.float32)
+        on_false = put(column) if false == "column" else -0.5
+        commands = {"reduce_cmd": CMD.reset_reduce, "reverse_pred": reverse}
+        nisa.select_reduce(dst, put(mask), put(values, buffer=nl.psum), on_false, res, **commands)
+        return get(dst), get(res)
+
+    other = column if false == "column" else np.float32(-0.5)
+    expected = np.where((mask != 0) != reverse, values.reshape(5, 12).astype(np.float32), other)
+    out, largest = evaluate(body)
+    same(out, expected.reshape(5, 3, 4))
+    same(largest, expected.max(axis=1, keepdims=True))
+
+
+def test_vector_registers_are_shared(rng):
+    a, b = rng.normal(size=(2, 5, 6)).astype(np.float32)
+
+    def body():
+        dst, res = nl.ndarray((5, 6), nl.float32), nl.ndarray((5, 1), nl.bfloat16)
+        ones = put(np.ones((5, 6), np.uint8))
+        nisa.tensor_scalar_reduce(dst, put(a), nl.multiply, 2.0, nl.maximum)
+        nisa.select_reduce(dst, ones, put(b), 0.0, res, CMD.reduce)
+        return get(res)
+
+    same(evaluate(body), rounded(np.maximum(2 * a, b).max(axis=1, keepdims=True), "bfloat16"))
+
+
+def test_a_chain_of_activations_sums(rng):
+    parts = small_integers(rng, (4, 33, 2, 3), "float32")
+
+    def body():
+        dst, res = nl.ndarray((33, 6), nl.bfloat16), nl.ndarray((33, 1), nl.float32, nl.psum)
+        total = nl.ndarray((33, 1), nl.float32)
+        sums = {"reduce_op": nl.add}
+        nisa.activation(dst, nl.square, put(parts[0]), reduce_cmd=CMD.reset)
+        nisa.activation(dst, nl.square, put(parts[1]), reduce_cmd=CMD.reduce, **sums)
+        nisa.activation(dst, nl.copy, put(parts[2]), reduce_cmd=CMD.idle)
+        nisa.activation(dst, nl.abs, put(parts[3]), 1.0, 2.0, reduce_cmd=CMD.reduce, reduce_res=res, **sums)
+        nisa.activation(dst, nl.copy, put(parts[3]), reduce_res=total)
+        return get(res), get(total)
+
+    expected = (parts[1] ** 2 + np.abs(2 * parts[3] + 1)).reshape(33, 6).sum(axis=1, keepdims=True)
+    for got in evaluate(body):
+        same(got, expected)
+
+
+def test_scalar_and_vector_registers_are_apart(rng):
+    def body():
+        dst, res = nl.ndarray((1, 2), nl.float32), nl.ndarray((1, 1), nl.float32)
+        data = put(np.array([[1.0, 2.0]], np.float32))
+        nisa.activation(dst, nl.copy, data, reduce_op=nl.add, reduce_cmd=CMD.reset_reduce)
+        nisa.tensor_scalar_reduce(dst, data, nl.multiply, 10.0, nl.add)
+        nisa.activation(dst, nl.copy, data, reduce_op=nl.add, reduce_cmd=CMD.reduce, reduce_res=res)
+        return get(res)
+
+    assert evaluate(body).item() == 6.0
+
+
+def test_activation_reduce_and_a_result_that_aliases_dst(rng):
+    values = small_integers(rng, (5, 6), "float32")
+
+    def body():
+        dst, res = nl.ndarray((5, 6), nl.float32), nl.ndarray((5, 1), nl.float32)
+        nisa.activation_reduce(dst, nl.square, put(values), nl.add, res, scale=2.0)
+        nisa.activation_reduce(dst, nl.square, put(values), nl.add, dst[:, 2:3], bias=1.0)
+        return get(res), get(dst[:, 2:3])
+
+    first, second = evaluate(body)
+    same(first, np.square(2 * values).sum(axis=1, keepdims=True))
+    same(second, np.square(values + 1).sum(axis=1, keepdims=True))
+
+
+# bn_stats and bn_aggr.
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 511, 512])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_bn_stats_of_even_and_odd_elements(size, dtype, rng):
+    values = sample(rng, (5, size), dtype)
+
+    def body():
+        dst = nl.ndarray((5, 6), nl.float32)
+        nisa.bn_stats(dst, put(values))
+        return get(dst)
+
+    expected = np.zeros((5, 6))
+    for at, part in ((0, values[:, 0::2]), (3, values[:, 1::2])):
+        wide = part.astype(np.float64)
+        if wide.size:
+            expected[:, at : at + 3] = np.stack(
+                [np.full(5, wide.shape[1]), wide.mean(1), wide.var(1) * wide.shape[1]], 1
+            )
+    np.testing.assert_allclose(evaluate(body), expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("chunks", [(512, 512), (512, 3), (7, 1, 30), (64,)])
+def test_bn_aggr_of_chunks(chunks, rng):
+    values = (rng.normal(size=(33, sum(chunks))) + 3).astype(np.float32)
+
+    def body():
+        stats, out = nl.ndarray((33, len(chunks), 6), nl.float32), nl.ndarray((33, 2), nl.float32)
+        at = 0
+        for i, size in enumerate(chunks):
+            nisa.bn_stats(stats[:, i], put(values[:, at : at + size]))
+            at += size
+        nisa.bn_aggr(out, stats)
+        return get(out)
+
+    wide = values.astype(np.float64)
+    np.testing.assert_allclose(evaluate(body), np.stack([wide.mean(1), wide.var(1)], 1), rtol=2e-5)
+
+
+# nc_stream_shuffle.
+
+MASKS = {"reverse": list(range(31, -1, -1)), "broadcast": [3] * 32, "some": [5, 255] * 16, "none": [255] * 32}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("partitions", [32, 64, 96, 128, 40])
+def test_stream_shuffle(mask, partitions, rng):
+    old, new = rng.normal(size=(2, partitions, 3, 2)).astype(np.float16)
+
+    def body():
+        dst = put(old, buffer=nl.psum)
+        nisa.nc_stream_shuffle(dst, put(new), MASKS[mask])
+        return get(dst)
+
+    expected = old.copy()
+    for p in range(partitions):
+        source = MASKS[mask][p % 32]
+        if source != 255 and p - p % 32 + source < partitions:
+            expected[p] = new[p - p % 32 + source]
+    if partitions == 40 and mask == "reverse":
+        return  # the last quadrant has no such source: NKI073
+    same(evaluate(body), expected)
+
+
+def test_stream_shuffle_in_place_and_across_quadrants(rng):
+    values = rng.normal(size=(64, 4)).astype(np.float32)
+
+    def body():
+        data = put(values)
+        nisa.nc_stream_shuffle(data[0:32], data[0:32], MASKS["reverse"])
+        nisa.nc_stream_shuffle(data[32:64], data[0:1], [0] * 32)
+        return get(data)
+
+    same(evaluate(body), np.concatenate([values[31::-1], np.repeat(values[31:32], 32, axis=0)]))
+
+
+# iota and affine_select.
+
+PATTERNS = [
+    ([[1, 24]], 0, 0),
+    ([[3, 24]], -5, 7),
+    ([[10, 4], [-1, 6]], 2, 1),
+    ([[0, 2], [1, 3], [5, 4]], 0, -2),
+    ([[7, 2], [-3, 2], [1, 3], [0, 2]], 100, 11),
+]
+
+
+def affine(partitions, pattern, offset, multiplier):
+    """The document's loop nest, for one partition after the other."""
+    counts = [range(count) for _, count in pattern]
+    steps = [step for step, _ in pattern]
+    values = [
+        offset + p * multiplier + sum(i * s for i, s in zip(index, steps, strict=True))
+        for p in range(partitions)
+        for index in itertools.product(*counts)
+    ]
+    return np.array(values).reshape(partitions, -1)
+
+
+@pytest.mark.parametrize(("pattern", "offset", "multiplier"), PATTERNS)
+@pytest.mark.parametrize("dtype", ["int32", "float32", "bfloat16", "int16"])
+def test_iota(pattern, offset, multiplier, dtype):
+    def body():
+        dst = place("permuted", (33, 4, 6), dtype)
+        nisa.iota(dst, pattern, offset, multiplier)
+        return get(dst)
+
+    same(evaluate(body).reshape(33, 24), rounded(affine(33, pattern, offset, multiplier), dtype))
+
+
+def test_iota_is_exact_in_int32_and_saturates_narrower_integers():
+    def body():
+        wide, narrow, unsigned = (nl.ndarray((1, 3), dtype) for dtype in ("int32", "int8", "uint32"))
+        nisa.iota(wide, [[1, 3]], 2**24 + 1)
+        nisa.iota(narrow, [[200, 3]], -200)
+        nisa.iota(unsigned, [[1, 3]], -1)
+        return get(wide).tolist(), get(narrow).tolist(), get(unsigned).tolist()
+
+    assert evaluate(body) == ([[2**24 + 1, 2**24 + 2, 2**24 + 3]], [[-128, 0, 127]], [[0, 0, 1]])
+
+
+COMPARISONS = {
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+}
+
+
+@pytest.mark.parametrize("cmp_op", COMPARISONS)
+@pytest.mark.parametrize(("pattern", "offset", "multiplier"), PATTERNS)
+def test_affine_select(cmp_op, pattern, offset, multiplier, rng):
+    values = rng.normal(size=(33, 4, 6)).astype(ml_dtypes.bfloat16)
+    offset -= 30
+
+    def body():
+        dst = nl.ndarray((33, 4, 6), nl.bfloat16)
+        nisa.affine_select(dst, pattern, multiplier, put(values), -9984.0, OPS[cmp_op], offset)
+        return get(dst)
+
+    chosen = COMPARISONS[cmp_op](affine(33, pattern, offset, multiplier), 0).reshape(33, 4, 6)
+    same(evaluate(body), np.where(chosen, values, ml_dtypes.bfloat16(-9984.0)))
+
+
+def test_affine_select_compares_for_equality_by_default_and_makes_a_diagonal():
+    def body():
+        dst = nl.ndarray((4, 4), nl.float32)
+        nisa.affine_select(dst, [[-1, 4]], 1, put(np.full((4, 1), 7, np.int16)).broadcast(1, 4), 0.0)
+        return get(dst)
+
+    same(evaluate(body), 7 * np.eye(4, dtype=np.float32))

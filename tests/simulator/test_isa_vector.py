@@ -1,0 +1,523 @@
+"""Elementwise instructions of Vector, Scalar and GpSimd against plain NumPy: operators, dtypes, layouts, memories."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+
+import ml_dtypes
+import numpy as np
+import pytest
+from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, rounded, same, sample
+
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator.dtypes import DTYPES
+from nkiconv.simulator.ops import OPS
+
+FLOATS = ("float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2", "tfloat32")
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
+ALL = (*FLOATS, *INTEGERS, "bool_")
+PARTITIONS = (1, 5, 32, 33, 128)
+
+#: What each arithmetic operator means, in fp32.
+ARITHMETIC = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "maximum": lambda a, b: np.where(a > b, a, b),
+    "minimum": lambda a, b: np.where(a < b, a, b),
+    "equal": lambda a, b: np.float32(1) * (a == b),
+    "not_equal": lambda a, b: np.float32(1) * (a != b),
+    "greater_equal": lambda a, b: np.float32(1) * (a >= b),
+    "greater": lambda a, b: np.float32(1) * (a > b),
+    "less_equal": lambda a, b: np.float32(1) * (a <= b),
+    "less": lambda a, b: np.float32(1) * (a < b),
+    "logical_and": lambda a, b: np.float32(1) * ((a != 0) & (b != 0)),
+    "logical_or": lambda a, b: np.float32(1) * ((a != 0) | (b != 0)),
+    "logical_xor": lambda a, b: np.float32(1) * ((a != 0) != (b != 0)),
+}
+
+#: What each bitvec operator means on non-negative Python ints of `bits` bits.
+BITVEC = {
+    "bitwise_and": lambda a, b, bits: a & b,
+    "bitwise_or": lambda a, b, bits: a | b,
+    "bitwise_xor": lambda a, b, bits: a ^ b,
+    "left_shift": lambda a, b, bits: (a << b) % 2**bits if b < bits else 0,
+    "right_shift": lambda a, b, bits: a >> b,
+}
+
+
+@pytest.fixture
+def rng():
+    """Reproducible random numbers."""
+    return np.random.default_rng(1)
+
+
+def bitwise(op, a, b):
+    """A bitvec operator element by element on the bit patterns of two arrays of one integer dtype."""
+    bits, raw = 8 * a.dtype.itemsize, f"u{a.dtype.itemsize}"
+    pairs = zip(a.view(raw).ravel().tolist(), b.view(raw).ravel().tolist(), strict=True)
+    return np.array([BITVEC[op](x, y, bits) for x, y in pairs], dtype=raw).view(a.dtype).reshape(a.shape)
+
+
+def test_every_binary_operator_of_the_table_is_here():
+    binary = {name for name, op in OPS.items() if op.compute and not op.unary and not op.gen4 and name != "average"}
+    assert binary == {*ARITHMETIC, *BITVEC, "power"}
+
+
+# tensor_copy and memset.
+
+
+@pytest.mark.parametrize(("src", "dst"), itertools.product(ALL, ALL))
+def test_copies_cast_through_fp32(src, dst, rng):
+    values = sample(rng, (5, 7), src)
+
+    def body():
+        out = nl.ndarray((5, 7), dst)
+        nisa.tensor_copy(out, put(values, src))
+        return get(out)
+
+    same(evaluate(body), values if src == dst else rounded(values.astype(np.float32), dst))
+
+
+CASTS = [
+    ("int8", [0.5, 1.5, -0.5, -2.5, 127.5, 300.0, -1e9, np.inf, -np.inf], [0, 2, 0, -2, 127, 127, -128, 127, -128]),
+    ("uint8", [0.5, 2.5, 254.5, 255.5, -1.0, 1e9], [0, 2, 254, 255, 0, 255]),
+    ("int16", [32767.5, -32768.5, 12.5], [32767, -32768, 12]),
+    ("int32", [3e9, -3e9, 2.0**24 + 2], [2**31 - 1, -(2**31), 2**24 + 2]),
+    ("uint32", [5e9, -5.0, 2.0**31], [2**32 - 1, 0, 2**31]),
+    ("bool_", [0.0, -0.0, 0.25, -3.0], [0, 0, 1, 1]),
+    ("bfloat16", [1 + 2.0**-8, 1 + 3 * 2.0**-8, 1e39], [1.0, 1 + 2.0**-6, np.inf]),
+    ("float16", [2049.0, 2051.0, 65520.0], [2048.0, 2052.0, np.inf]),
+    ("tfloat32", [1 + 2.0**-11, 1 + 3 * 2.0**-11, -1 - 3 * 2.0**-11], [1.0, 1 + 2.0**-9, -1 - 2.0**-9]),
+    ("float8_e4m3", [1.0625, 1.1875, 1000.0], [1.0, 1.25, np.inf]),
+    ("float8_e5m2", [1.125, 1.375, 1e6], [1.0, 1.5, np.inf]),
+]
+
+
+@pytest.mark.parametrize(("dtype", "values", "expected"), CASTS, ids=[row[0] for row in CASTS])
+def test_casts_round_to_even_and_integers_saturate(dtype, values, expected):
+    def body():
+        out = nl.ndarray((1, len(values)), dtype)
+        nisa.tensor_copy(out, put(np.array([values], np.float32)))
+        return get(out)
+
+    assert evaluate(body).astype(np.float64).tolist() == [expected]
+
+
+@pytest.mark.parametrize("engine", ["vector", "scalar", "gpsimd"])
+def test_copies_of_one_dtype_keep_every_bit(engine):
+    bits = np.array([[0x7FC12345, 0x7F800001, 0xFFFFFFFF, 0x80000000, 0x00000001]], np.uint32)
+
+    def body():
+        out, whole = nl.ndarray((1, 5), nl.float32), nl.ndarray((1, 5), nl.int32)
+        nisa.tensor_copy(out, put(bits.view(np.float32)), getattr(nisa.engine, engine))
+        nisa.tensor_copy(whole, put(bits.view(np.int32)), getattr(nisa.engine, engine))
+        return get(out), get(whole)
+
+    for values in evaluate(body):
+        same(values.view(np.uint32), bits)
+
+
+def test_int32_goes_through_fp32_to_other_integers():
+    def body():
+        out = nl.ndarray((1, 2), nl.uint32)
+        nisa.tensor_copy(out, put(np.array([[2**24 + 1, 2**24 + 3]], np.int32)))
+        return get(out)
+
+    assert evaluate(body).tolist() == [[2**24, 2**24 + 4]]
+
+
+@pytest.mark.parametrize("partitions", PARTITIONS)
+@pytest.mark.parametrize(("src", "dst"), itertools.product(LAYOUTS, LAYOUTS))
+def test_copies_between_layouts(src, dst, partitions, rng):
+    values = rng.normal(size=(partitions, 3, 4)).astype(ml_dtypes.bfloat16)
+
+    def body():
+        data = fill(place(src, values.shape, "bfloat16", nl.psum), values)
+        out = place(dst, values.shape, "bfloat16")
+        nisa.tensor_copy(out, data)
+        return get(out)
+
+    same(evaluate(body), values)
+
+
+def test_copies_between_shapes_keep_the_order(rng):
+    values = rng.normal(size=(3, 4, 6)).astype(np.float32)
+
+    def body():
+        out = nl.ndarray((3, 8, 3), nl.float32)
+        nisa.tensor_copy(out, put(values))
+        return get(out)
+
+    same(evaluate(body), values.reshape(3, 8, 3))
+
+
+def test_a_broadcast_source_repeats(rng):
+    values = rng.normal(size=(3, 4, 1)).astype(np.float32)
+
+    def body():
+        out = nl.ndarray((3, 4, 5), nl.float32)
+        nisa.tensor_copy(out, put(values).broadcast(2, 5))
+        return get(out)
+
+    same(evaluate(body), np.repeat(values, 5, axis=2))
+
+
+def test_a_copy_onto_itself_reads_before_it_writes():
+    values = np.arange(8, dtype=np.float32)[None]
+
+    def body():
+        data = put(values)
+        nisa.tensor_copy(data[:, 1:8], data[:, 0:7])
+        return get(data)
+
+    assert evaluate(body).tolist() == [[0, 0, 1, 2, 3, 4, 5, 6]]
+
+
+FILLS = [
+    *[(dtype, 1.5, 1.5) for dtype in ("float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2")],
+    ("tfloat32", 1 + 3 * 2.0**-11, 1 + 2.0**-9),
+    ("bfloat16", 1 + 3 * 2.0**-8, 1 + 2.0**-6),
+    ("float32", 3, 3.0),
+    *[(dtype, 7, 7) for dtype in INTEGERS],
+    ("int8", -128, -128),
+    ("uint32", 2**32 - 1, 2**32 - 1),
+    ("bool_", True, 1),
+]
+
+
+@pytest.mark.parametrize(("dtype", "value", "expected"), FILLS)
+@pytest.mark.parametrize("engine", ["unknown", "gpsimd"])
+def test_memset(dtype, value, expected, engine):
+    def body():
+        out = place("strided", (5, 3), dtype)
+        nisa.memset(out, value, getattr(nisa.engine, engine))
+        return get(out)
+
+    out = evaluate(body)
+    assert out.dtype == DTYPES[dtype].numpy
+    assert np.all(out.astype(np.float64) == expected)
+
+
+# tensor_copy_predicated.
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("predicate", ["uint8", "uint16", "uint32"])
+@pytest.mark.parametrize("source", ["tile", "number"])
+def test_predicated_copy(reverse, predicate, source, rng):
+    old, new = rng.normal(size=(2, 33, 4, 6)).astype(np.float16)
+    mask = rng.integers(0, 3, size=(33, 24)).astype(predicate)
+
+    def body():
+        dst = fill(place("permuted", old.shape, "float16"), old)
+        src = put(new, buffer=nl.psum) if source == "tile" else 2.5
+        nisa.tensor_copy_predicated(dst, src, put(mask), reverse_pred=reverse)
+        return get(dst)
+
+    chosen = (mask != 0).reshape(old.shape) != reverse
+    same(evaluate(body), np.where(chosen, new if source == "tile" else np.float16(2.5), old))
+
+
+def test_a_predicated_copy_leaves_the_rest_unwritten():
+    def body():
+        dst = nl.ndarray((1, 4), nl.float32)
+        nisa.tensor_copy_predicated(dst, 1.0, put(np.array([[0, 1, 1, 0]], np.uint8)))
+        return get(dst[:, 1:3]), dst.storage.written.view(dst).copy()
+
+    values, written = evaluate(body)
+    assert values.tolist() == [[1.0, 1.0]]
+    assert written.tolist() == [[0, 1, 1, 0]]
+
+
+# tensor_tensor.
+
+
+@pytest.mark.parametrize("op", ARITHMETIC)
+@pytest.mark.parametrize(
+    ("left", "right", "out"),
+    [
+        ("float32", "float32", "float32"),
+        ("bfloat16", "float32", "bfloat16"),
+        ("float16", "int8", "float16"),
+        ("float8_e4m3", "float8_e5m2", "bfloat16"),
+        ("int32", "float32", "int16"),
+        ("uint8", "int16", "float32"),
+        ("tfloat32", "bool_", "tfloat32"),
+    ],
+)
+def test_tensor_tensor_is_fp32(op, left, right, out, rng):
+    a, b = sample(rng, (33, 4, 6), left), sample(rng, (33, 4, 6), right)
+    a[:, 0], b[:, 1], b[:, 2] = 0, 0, a[:, 2].astype(b.dtype)
+
+    def body():
+        dst = place("strided", a.shape, out, nl.psum)
+        nisa.tensor_tensor(dst, fill(place("permuted", a.shape, left), a), put(b, right, nl.psum), OPS[op])
+        return get(dst)
+
+    same(evaluate(body), rounded(ARITHMETIC[op](a.astype(np.float32), b.astype(np.float32)), out))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_power(dtype, rng):
+    base, exponent = sample(rng, (5, 8), dtype), rng.integers(0, 4, size=(5, 8)).astype(np.float32)
+
+    def body():
+        dst = nl.ndarray((5, 8), nl.float32)
+        nisa.tensor_tensor(dst, put(base), put(exponent), nl.power)
+        return get(dst)
+
+    truth = [[float(b) ** int(e) for b, e in zip(*pair, strict=True)] for pair in zip(base, exponent, strict=True)]
+    np.testing.assert_allclose(evaluate(body), truth, rtol=3e-7)
+
+
+def test_power_of_integers_may_have_negative_exponents():
+    def body():
+        dst = nl.ndarray((1, 2), nl.int32)
+        nisa.tensor_tensor(dst, put(np.array([[2, 1]], np.int32)), put(np.array([[-1, -1]], np.int32)), nl.power)
+        return get(dst)
+
+    assert evaluate(body).tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("op", BITVEC)
+def test_bits_of_two_tensors(op, dtype, rng):
+    limits = np.iinfo(dtype)
+    a = rng.integers(limits.min, limits.max, size=(5, 9), endpoint=True, dtype=dtype)
+    b = a[::-1].copy() if op.startswith("bitwise") else rng.integers(0, limits.bits + 3, size=(5, 9)).astype(dtype)
+
+    def body():
+        dst = nl.ndarray((5, 9), dtype)
+        nisa.tensor_tensor(dst, put(a), put(b), OPS[op])
+        return get(dst)
+
+    same(evaluate(body), bitwise(op, a, b))
+
+
+NATIVE = [
+    ("add", 2**31 - 1, 1, -(2**31)),
+    ("subtract", 2**24 + 1, 1, 2**24),
+    ("multiply", 65537, 65537, 131073),
+    ("maximum", 2**24, 2**24 + 1, 2**24 + 1),
+    ("minimum", -(2**24) - 1, -(2**24), -(2**24) - 1),
+    ("equal", 2**24, 2**24 + 1, 0),
+    ("greater", 2**24 + 1, 2**24, 1),
+]
+
+
+@pytest.mark.parametrize(("op", "a", "b", "expected"), NATIVE, ids=[row[0] for row in NATIVE])
+def test_gpsimd_has_integer_arithmetic(op, a, b, expected):
+    def body():
+        dst = nl.ndarray((1, 1), nl.int32)
+        nisa.tensor_tensor(dst, put(np.array([[a]], np.int32)), put(np.array([[b]], np.int32)), OPS[op])
+        return get(dst)
+
+    assert evaluate(body).tolist() == [[expected]]
+
+
+def test_vector_adds_integers_in_fp32():
+    def body():
+        dst = nl.ndarray((1, 1), nl.int32)
+        big, one = put(np.array([[2**24]], np.int32)), put(np.array([[1]], np.int32))
+        nisa.tensor_tensor(dst, big, one, nl.add, nisa.engine.vector)
+        return get(dst)
+
+    assert evaluate(body).tolist() == [[2**24]]
+
+
+# tensor_scalar.
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("kind", ["number", "column"])
+@pytest.mark.parametrize("op", ARITHMETIC)
+def test_tensor_scalar_first_op(op, kind, reverse, rng):
+    data = np.round(rng.normal(size=(33, 4, 6)) * 2).astype(np.float32)
+    column = np.round(rng.normal(size=(33, 1)) * 2).astype(np.float32)
+
+    def body():
+        operand = put(column, buffer=nl.psum) if kind == "column" else 2.0
+        dst = nl.ndarray(data.shape, nl.bfloat16)
+        nisa.tensor_scalar(dst, put(data), OPS[op], operand, reverse)
+        return get(dst)
+
+    operand = column[:, None] if kind == "column" else np.float32(2)
+    expected = ARITHMETIC[op](operand, data) if reverse else ARITHMETIC[op](data, operand)
+    same(evaluate(body), rounded(expected, "bfloat16"))
+
+
+@pytest.mark.parametrize(("reverse0", "reverse1"), itertools.product([False, True], repeat=2))
+@pytest.mark.parametrize(("op0", "op1"), [("subtract", "subtract"), ("multiply", "subtract"), ("less", "multiply")])
+def test_tensor_scalar_two_ops(op0, op1, reverse0, reverse1, rng):
+    data = rng.normal(size=(5, 24)).astype(np.float32)
+    first, second = rng.normal(size=(2, 5, 1)).astype(np.float32)
+
+    def body():
+        dst = nl.ndarray((5, 24), nl.float32)
+        nisa.tensor_scalar(dst, put(data), OPS[op0], put(first), reverse0, OPS[op1], put(second), reverse1)
+        return get(dst)
+
+    inner = ARITHMETIC[op0](first, data) if reverse0 else ARITHMETIC[op0](data, first)
+    same(evaluate(body), ARITHMETIC[op1](second, inner) if reverse1 else ARITHMETIC[op1](inner, second))
+
+
+@pytest.mark.parametrize("engine", ["vector", "scalar"])
+def test_multiply_add_is_the_same_on_both_engines(engine, rng):
+    data = rng.normal(size=(5, 24)).astype(ml_dtypes.bfloat16)
+
+    def body():
+        dst = nl.ndarray((5, 24), nl.float32)
+        settings = {"op1": nl.add, "operand1": -0.25, "engine": getattr(nisa.engine, engine)}
+        nisa.tensor_scalar(dst, put(data), nl.multiply, 1.5, **settings)
+        return get(dst)
+
+    same(evaluate(body), data.astype(np.float32) * np.float32(1.5) + np.float32(-0.25))
+
+
+UNARY = {"abs": np.abs, "reciprocal": lambda x: 1 / x, "rsqrt": lambda x: x**-0.5}
+
+
+@pytest.mark.parametrize("op", UNARY)
+@pytest.mark.parametrize("operand", [None, 0, 0.0])
+def test_unary_tensor_scalar(op, operand, rng):
+    data = rng.normal(size=(5, 24)).astype(np.float32)
+    data = np.abs(data) if op == "rsqrt" else data
+
+    def body():
+        dst = nl.ndarray((5, 24), nl.float32)
+        nisa.tensor_scalar(dst, put(data), OPS[op], operand)
+        return get(dst)
+
+    np.testing.assert_allclose(evaluate(body), UNARY[op](data.astype(np.float64)), rtol=3e-7)
+
+
+def test_a_unary_second_op():
+    def body():
+        dst = nl.ndarray((1, 2), nl.float32)
+        nisa.tensor_scalar(dst, put(np.array([[1.0, 3.0]], np.float32)), nl.subtract, 2.0, op1=nl.abs)
+        return get(dst)
+
+    assert evaluate(body).tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("kind", ["number", "column"])
+@pytest.mark.parametrize("op", BITVEC)
+def test_bits_with_a_scalar(op, kind, dtype, rng):
+    limits = np.iinfo(dtype)
+    data = rng.integers(limits.min, limits.max, size=(5, 9), endpoint=True, dtype=dtype)
+    operand = np.arange(1, 6)[:, None].astype(dtype) if kind == "column" else np.array(3, dtype)
+
+    def body():
+        dst = nl.ndarray((5, 9), dtype)
+        nisa.tensor_scalar(dst, put(data), OPS[op], put(operand) if kind == "column" else 3)
+        return get(dst)
+
+    same(evaluate(body), bitwise(op, data, np.broadcast_to(operand, data.shape).copy()))
+
+
+def integers(values, op, operand, dtype="int32", **settings):
+    """tensor_scalar with a bitvec op of one row of integers."""
+
+    def body():
+        dst = nl.ndarray((1, len(values)), dtype)
+        nisa.tensor_scalar(dst, put(np.array([values], dtype)), op, operand, **settings)
+        return get(dst)
+
+    return evaluate(body)[0].tolist()
+
+
+def test_bits_two_ops_invert_wide_counts_and_reversed_shifts():
+    assert integers([0b1011, -1], nl.right_shift, 1, op1=nl.bitwise_and, operand1=0b101) == [0b101, 0b101]
+    assert integers([0, -1, 5], nl.invert, None) == [-1, 0, -6]
+    assert integers([1, 255], nl.left_shift, 256, "uint8") == [0, 0]
+    assert integers([-8], nl.right_shift, 1) == [(2**32 - 8) >> 1]
+    assert integers([0, 1, 4, 40], nl.left_shift, 3, reverse0=True) == [3, 6, 48, 0]
+    assert integers([-1], nl.bitwise_and, 0xFFFF0000) == [-65536]
+
+
+# scalar_tensor_tensor, tensor_tensor_scan, reciprocal.
+
+
+@pytest.mark.parametrize(("reverse0", "reverse1"), itertools.product([False, True], repeat=2))
+@pytest.mark.parametrize(("dtype", "kind"), [("float32", "number"), ("float32", "column"), ("bfloat16", "column")])
+def test_scalar_tensor_tensor(reverse0, reverse1, dtype, kind, rng):
+    data, other = (sample(rng, (33, 4, 6), dtype) for _ in range(2))
+    column = sample(rng, (33, 1), dtype)
+
+    def body():
+        dst = nl.ndarray((33, 24), nl.float32, nl.psum)
+        operand0 = put(column) if kind == "column" else 0.75
+        tiles = put(data, buffer=nl.psum), fill(place("permuted", other.shape, dtype), other)
+        nisa.scalar_tensor_tensor(dst, tiles[0], nl.subtract, operand0, nl.subtract, tiles[1], reverse0, reverse1)
+        return get(dst)
+
+    data, other = data.astype(np.float32), other.astype(np.float32)
+    operand = column.astype(np.float32)[:, None] if kind == "column" else np.float32(0.75)
+    inner = operand - data if reverse0 else data - operand
+    same(evaluate(body), (other - inner if reverse1 else inner - other).reshape(33, 24))
+
+
+SCANS = [("multiply", "add"), ("subtract", "subtract"), ("maximum", "add"), ("less", "multiply")]
+
+
+@pytest.mark.parametrize(("reverse0", "reverse1"), itertools.product([False, True], repeat=2))
+@pytest.mark.parametrize(("op0", "op1"), SCANS)
+@pytest.mark.parametrize("initial", ["number", "column"])
+def test_tensor_tensor_scan(op0, op1, reverse0, reverse1, initial, rng):
+    a, b = rng.normal(size=(2, 5, 12)).astype(np.float32)
+    start = rng.normal(size=(5, 1)).astype(ml_dtypes.bfloat16)
+
+    def body():
+        dst = nl.ndarray((5, 3, 4), nl.bfloat16)
+        seed = put(start) if initial == "column" else 0.5
+        nisa.tensor_tensor_scan(
+            dst, put(a), put(b, buffer=nl.psum), seed, OPS[op0], OPS[op1], reverse0=reverse0, reverse1=reverse1
+        )
+        return get(dst)
+
+    f0, f1 = ARITHMETIC[op0], ARITHMETIC[op1]
+    out = np.empty_like(a)
+    for p in range(5):
+        state = start[p, 0].astype(np.float32) if initial == "column" else np.float32(0.5)
+        for i in range(12):
+            inner = f0(state, a[p, i]) if reverse0 else f0(a[p, i], state)
+            state = np.float32(f1(b[p, i], inner) if reverse1 else f1(inner, b[p, i]))
+            out[p, i] = state
+    same(evaluate(body), rounded(out, "bfloat16").reshape(5, 3, 4))
+
+
+@pytest.mark.parametrize(("src", "dst"), [("float32", "float32"), ("bfloat16", "float16"), ("int16", "float32")])
+def test_reciprocal(src, dst):
+    data = np.array([[1, 3, -7, 64]]).astype(DTYPES[src].numpy)
+
+    def body():
+        out = nl.ndarray((1, 4), dst)
+        nisa.reciprocal(out, put(data, buffer=nl.psum))
+        return get(out)
+
+    same(evaluate(body), rounded(np.float32(1) / data.astype(np.float32), dst))
+
+
+# Operators called on tiles.
+
+
+def test_operators_called_on_tiles(rng):
+    a, b = rng.normal(size=(2, 5, 6)).astype(np.float32)
+
+    def body():
+        x, y = put(a), put(b, buffer=nl.psum)
+        halves = nl.multiply(put(np.ones((5, 6), np.int8)), 0.5, dtype=nl.float32)
+        results = (nl.subtract(x, y), nl.subtract(x, 2.0), nl.subtract(2.0, x), nl.abs(x), nl.copy(y), halves)
+        return tuple(map(get, results)), get(nl.invert(put(np.array([[5]], np.int16)))), [t.buffer for t in results]
+
+    values, inverted, buffers = evaluate(body)
+    for got, expected in zip(
+        values, (a - b, a - 2, 2 - a, np.abs(a), b, np.full((5, 6), 0.5, np.float32)), strict=True
+    ):
+        same(got, expected)
+    assert inverted.tolist() == [[-6]]
+    assert set(buffers) == {nl.sbuf}

@@ -1,0 +1,491 @@
+"""Rules of tensors, memory, launches and cores (NKI001-NKI033, NKI150-NKI160) in pairs; see pairs.py."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from pairs import Pair, run
+
+from nkiconv.simulator import NkiError, execute, jit
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator.rules import RULES
+
+F32, BF16, I32, U8 = nl.float32, nl.bfloat16, nl.int32, nl.uint8
+SIZES = {"sbuf": nl.sbuf, "psum": nl.psum, "hbm": nl.hbm, "shared": nl.shared_hbm}
+
+
+def dropped(result):
+    """Nothing: kernels must not return on-chip tensors."""
+
+
+def vary(rule, why, call, good, bad, match="", lnc=1):
+    """A pair of one call whose argument is `good` or `bad`; its result is dropped."""
+    return Pair(rule, why, lambda: dropped(call(good)), lambda: dropped(call(bad)), match, lnc)
+
+
+def new(shape=(4, 8), dtype=F32, buffer=nl.sbuf, **settings):
+    """An unwritten tensor."""
+    return nl.ndarray(shape, dtype, buffer, **settings)
+
+
+def hbm(*shape):
+    """An unwritten tensor in HBM."""
+    return new(shape, buffer=nl.hbm)
+
+
+def touched(*tensors):
+    """Write all tensors, then write them again: all live together."""
+    for tensor in tensors * 2:
+        nisa.memset(tensor, 1.0)
+
+
+def fill(buffer, *columns, **settings):
+    """Live fp32 tiles of so many columns."""
+    touched(*(new((128, n), buffer=buffer, **settings) for n in columns))
+
+
+def placed(*addresses):
+    """Live [32, 8] tiles at addresses."""
+    touched(*(new((32, 8), address=address) for address in addresses))
+
+
+def copy_in(columns):
+    """Read the first columns of a tile of which 8 are written."""
+    tile, out = new((4, 16)), new((4, 16))
+    nisa.memset(tile[:, 0:8], 1.0)
+    nisa.tensor_copy(out[:, 0:columns], tile[:, 0:columns])
+
+
+def store_to(view):
+    """Write a view of a tile."""
+    nisa.memset(view(new((4, 8))), 1.0)
+
+
+def value_of(use):
+    """Use a tensor as Python does."""
+    return use(nl.zeros((4, 8), F32))
+
+
+def steer(use):
+    """Use a register as Python does."""
+    return use(nisa.register_alloc(3))
+
+
+def divided(rows):
+    """Core 0 writes rows 0-1 of a shared tensor, core 1 the first of `rows` and the next."""
+    shared, tile = new((4, 8), buffer=nl.shared_hbm), nl.zeros((2, 8), F32)
+    start = rows * nl.program_id(0)
+    nisa.dma_copy(shared[start : start + 2], tile)
+
+
+def exchanged(barrier):
+    """Core 0 writes what core 1 reads, with a barrier between or without."""
+    shared, tile = new((4, 8), buffer=nl.shared_hbm), nl.zeros((4, 8), F32)
+    if nl.program_id(0) == 0:
+        nisa.dma_copy(shared, tile)
+    if barrier:
+        nisa.core_barrier(shared, (0, 1))
+    if nl.program_id(0) == 1:
+        nisa.dma_copy(tile, shared)
+
+
+def shared_shape(columns):
+    """The cores' shared tensors have 8 columns, and so many on core 1."""
+    new((4, 8 if nl.program_id(0) == 0 else columns), buffer=nl.shared_hbm)
+
+
+def shared_count(cores):
+    """The first cores allocate a shared tensor."""
+    if nl.program_id(0) < cores:
+        new(buffer=nl.shared_hbm)
+
+
+def barrier(buffer=nl.shared_hbm, cores=(0, 1)):
+    nisa.core_barrier(new(buffer=buffer), cores)
+
+
+def swap(dst=(4, 8), buffer=nl.sbuf, step=1, columns=8, dma_engine=nisa.dma_engine.dma, dtype=F32):
+    """sendrecv between the cores."""
+    src, peer = nl.zeros((4, columns), dtype), nl.program_id(0) ^ step
+    dst = new((4, columns) if dst is None else dst, dtype, buffer)
+    nisa.sendrecv(src, dst, peer, peer, 0, dma_engine=dma_engine)
+
+
+def meets(cores):
+    """The first cores come to a barrier."""
+    shared = new(buffer=nl.shared_hbm)
+    if nl.program_id(0) < cores:
+        nisa.core_barrier(shared, (0, 1))
+
+
+def meets_at(kinds):
+    """Each core comes to a meeting of its own kind."""
+    a, b = new(buffer=nl.shared_hbm), new(buffer=nl.shared_hbm)
+    nisa.core_barrier((a, b)[kinds[nl.program_id(0)]], (0, 1))
+
+
+# fmt: off
+PAIRS = [
+    vary("NKI001", "unknown name", lambda t: new(dtype=t), F32, "float64", "dtype='float64'"),
+    vary("NKI001", "short name", lambda t: new(dtype=t), BF16, "bf16", r"write nl\.bfloat16"),
+    vary("NKI001", "NumPy type", lambda t: new(dtype=t), F32, np.float32, r"write nl\.float32"),
+    vary("NKI001", "no dtype", lambda t: new(dtype=t), F32, None, "dtype=None"),
+    vary("NKI001", "view", lambda t: new().view(t), BF16, "int64", "'int64'"),
+    vary("NKI001", "ap", lambda t: new().ap([[8, 4], [1, 8]], dtype=t), I32, "int64", "'int64'"),
+    vary("NKI002", "zero", new, (4, 1), (4, 0), r"shape=\(4, 0\) in sbuf"),
+    vary("NKI002", "1-d on chip", new, (4, 1), (4,), r"shape=\(4,\) in sbuf"),
+    vary("NKI002", "1-d in PSUM", lambda s: new(s, buffer=nl.psum), (4, 1), (4,), "in psum"),
+    vary("NKI002", "0-d in HBM", lambda s: hbm(*s), (4,), (), r"shape=\(\) in private_hbm"),
+    vary("NKI002", "not a tuple", new, [4, 1], 4, "shape=4 is not a tuple"),
+    vary("NKI002", "float", new, (4, 8), (4, 8.0), r"size=8\.0"),
+    vary("NKI002", "bool", new, (4, 1), (4, True), "size=True"),
+    vary("NKI002", "squeeze_dim on chip", lambda s: new(s).squeeze_dim(1), (4, 1, 8), (4, 1), "fewer than 2 dims"),
+    vary("NKI002", "squeeze_dim in HBM", lambda s: hbm(*s).squeeze_dim(0), (1, 8), (1,), "fewer than 1 dims"),
+    vary("NKI002", "reshape", lambda s: new((4, 1)).reshape(s), (4, 1), (4,), "no free dim"),
+    vary("NKI002", "reshape to a size", lambda s: hbm(8).reshape(s), (8,), 8, "shape=8 is not a tuple"),
+    vary("NKI002", "broadcast", lambda n: new((4, 1)).broadcast(1, n), 1, 0, "broadcast size 0"),
+    vary("NKI002", "ap count", lambda n: new().ap([[8, 4], [1, n]]), 1, 0, "count below 1"),
+    vary("NKI002", "ap of pairs", lambda p: new().ap([[8, 4], p]), [1, 8], [8], "is not"),
+    vary("NKI002", "ap flat", lambda p: hbm(4, 8).ap(p), [[1, 32]], [1, 32], "is not"),
+    vary("NKI002", "ap without a free dim", lambda p: new().ap(p), [[8, 4], [1, 1]], [[8, 4]], "free dim"),
+    vary("NKI003", "SBUF", lambda n: new((n, 8)), 128, 129, "129 partitions in sbuf"),
+    vary("NKI003", "PSUM", lambda n: new((n, 8), buffer=nl.psum), 128, 129, "129 partitions in psum"),
+    vary("NKI003", "not in HBM", lambda b: new((129, 8), buffer=b), nl.hbm, nl.sbuf, "129 partitions"),
+    vary("NKI004", "ndarray", new, (2,) * 5, (2,) * 6, "6 dims"),
+    vary("NKI004", "expand_dim", lambda s: new(s).expand_dim(1), (2,) * 4, (2,) * 5, "6 dims"),
+    vary("NKI004", "ap", lambda n: hbm(4, 8).ap([[0, 2]] * n), 5, 6, "6 dims"),
+    vary("NKI005", "string", lambda b: new(buffer=b), nl.sbuf, "sbuf", "buffer='sbuf'"),
+    vary("NKI005", "None", lambda b: new(buffer=b), nl.hbm, None, "buffer=None"),
+    vary("NKI006", "int", lambda i: new()[:, i], 7, 8, "index 8 is outside dim 1 of size 8"),
+    vary("NKI006", "negative int", lambda i: new()[:, i], -8, -9, "index -9"),
+    vary("NKI006", "stop", lambda i: new()[:, 0:i], 8, 9, "slice 0:9 is outside dim 1"),
+    vary("NKI006", "negative start", lambda i: new()[:, i:], -8, -9, "outside dim 1"),
+    vary("NKI006", "partition", lambda i: new()[0:i], 4, 5, "outside dim 0 of size 4"),
+    vary("NKI006", "ds", lambda i: new()[:, nl.ds(i, 4)], 4, 5, "slice 5:9"),
+    vary("NKI006", "ds start", lambda i: new()[:, nl.ds(i, 4)], 0, -1, "slice -1:3"),
+    vary("NKI006", "too many", lambda k: new()[k], (0, 0), (0, 0, 0), "does not fit 2 dims"),
+    vary("NKI006", "one ellipsis", lambda k: new()[k], (..., 0), (..., ...), "does not fit"),
+    vary("NKI006", "float", lambda i: new()[:, i], 1, 1.0, r"1\.0 must be a compile-time int"),
+    vary("NKI006", "bool", lambda i: new()[:, i], 1, True, "True must be"),
+    vary("NKI006", "None", lambda i: new()[:, i], 1, None, "None must be"),
+    vary("NKI006", "slice end", lambda i: new().slice(1, 0, i), 8, 9, "slice 0:9"),
+    vary("NKI006", "slice from the end", lambda i: new().slice(1, i, 8), 7, -1, "does not count from the end"),
+    vary("NKI006", "select", lambda i: new().select(1, i), 7, 8, "index 8"),
+    vary("NKI006", "select from the end", lambda i: new().select(1, i), 7, -1, "does not count from the end"),
+    vary("NKI006", "dim", lambda d: new().select(d, 0), -1, 2, "dim 2 of 2 dims"),
+    vary("NKI006", "expand_dim", lambda d: new().expand_dim(d), 2, 3, r"expand_dim\(3\)"),
+    vary("NKI006", "expand_dim from the end", lambda d: new().expand_dim(d), 1, -1, r"expand_dim\(-1\)"),
+    vary("NKI007", "empty", lambda i: new()[:, 3:i], 4, 3, "slice 3:3:1 of dim 1"),
+    vary("NKI007", "backwards", lambda s: new()[:, 0:8:s], 1, -1, "slice 0:8:-1"),
+    vary("NKI007", "step 0", lambda s: new().slice(1, 0, 8, s), 8, 0, "slice 0:8:0"),
+    vary("NKI007", "ds", lambda n: new()[:, nl.ds(2, n)], 1, 0, "slice 2:2"),
+    vary("NKI008", "permute", lambda d: new((4, 8, 2)).permute(d), (0, 2, 1), (1, 0, 2), "moves the partition dim"),
+    vary("NKI008", "broadcast", lambda d: new((1, 1)).broadcast(d, 2), 1, 0, "broadcast of dim 0"),
+    vary("NKI008", "expand_dim", lambda d: new().expand_dim(d), 1, 0, r"expand_dim\(0\)"),
+    vary("NKI008", "squeeze_dim", lambda d: new((1, 1, 1)).squeeze_dim(d), 1, 0, "squeeze_dim of dim 0"),
+    vary("NKI008", "reshape_dim", lambda s: new().reshape_dim(0, s), (4,), (2, 2), "reshape_dim"),
+    vary("NKI008", "flatten_dims", lambda d: new((4, 8, 2)).flatten_dims(d, 2), 1, 0, "flatten_dims"),
+    vary("NKI008", "reshape", lambda s: new().reshape(s), (4, 2, 4), (2, 2, 8), "changes the 4 partitions"),
+    vary("NKI008", "free in HBM", lambda b: new(buffer=b).reshape((2, 16)), nl.hbm, nl.sbuf, "changes the 4"),
+    vary("NKI009", "reshape", lambda s: new().reshape(s), (4, 2, 4), (4, 2, 5), "does not hold 32 elements"),
+    vary("NKI009", "two unknown", lambda s: new().reshape(s), (4, -1, 2), (4, -1, -1), "does not hold"),
+    vary("NKI009", "reshape_dim", lambda n: new().reshape_dim(1, (n, -1)), 4, 3, "does not hold 8 elements"),
+    vary("NKI009", "rearrange", lambda n: new().rearrange(("p", ("a", "b")), ("p", "b", "a"), {"a": n}), 2, 3, "hold 8"),
+    vary("NKI009", "rearrange whole dim", lambda n: new().rearrange(("p", "a"), ("p", "a"), {"a": n}), 8, 7, "hold 8"),
+    vary("NKI009", "view", lambda n: new((4, n), U8).view(F32), 8, 6, "6 elements of uint8"),
+    vary("NKI009", "view of a slice", lambda i: new((4, 8), U8)[:, i : i + 4].view(F32), 4, 2, "do not make whole"),
+    vary("NKI009", "ap of a slice", lambda i: new((4, 8), U8)[:, i:].ap([[2, 4], [1, 1]], dtype=F32), 4, 2, "do not make"),
+    vary("NKI010", "reshape", lambda n: new((4, 2, 4))[:, :, 0:n].reshape((4, 2 * n)), 4, 3, "reshape"),
+    vary("NKI010", "reshape permuted", lambda d: new((4, 2, 4)).permute(d).reshape((4, 8)), (0, 1, 2), (0, 2, 1), "reshape"),
+    vary("NKI010", "flatten_dims", lambda n: new((4, 2, 4))[:, :, 0:n].flatten_dims(1, 2), 4, 3, "not contiguous"),
+    vary("NKI010", "view", lambda s: new()[:, 0:8:s].view(BF16), 1, 2, "contiguous last dim"),
+    vary("NKI011", "ap", lambda s: new().ap([[s, 2], [1, 8]]), 8, 16, "steps by 16 elements, one partition is 8"),
+    vary("NKI011", "slice", lambda s: new()[0:4:s], 1, 2, "steps by 16"),
+    vary("NKI011", "slice method", lambda s: new().slice(0, 0, 4, s), 1, 3, "steps by 24"),
+    vary("NKI011", "dtype", lambda s: new().ap([[s, 4], [1, 8]], dtype=BF16), 16, 8, "one partition is 16"),
+    vary("NKI012", "past the partition", lambda n: new().ap([[8, 2], [1, n]], offset=2), 6, 7, "leaves the partition"),
+    vary("NKI012", "before the partition", lambda s: new().ap([[8, 2], [s, 2]], offset=8), 1, -1, "leaves the partition"),
+    vary("NKI012", "past the tile", lambda n: new().ap([[8, n], [1, 8]]), 4, 5, r"elements 0\.\.39 of a storage of 32"),
+    vary("NKI012", "past HBM", lambda n: hbm(4, 8).ap([[3, n], [1, 2]]), 11, 12, r"0\.\.34 of a storage of 32"),
+    vary("NKI012", "before HBM", lambda n: hbm(4, 8).ap([[-1, n]], offset=4), 5, 6, r"elements -1\.\.4"),
+    vary("NKI012", "offset", lambda n: hbm(4, 8).ap([[1, 1]], offset=n), 31, 32, r"32\.\.32"),
+    vary("NKI012", "offset is an int", lambda n: hbm(4, 8).ap([[1, 1]], offset=n), 1, 1.0, r"offset=1\.0"),
+    vary("NKI013", "explicit offset", lambda i: new()[:, i:].ap([[8, 4], [1, 2]], offset=1), 0, 1, "starts at element 1"),
+    vary("NKI014", "broadcast", lambda n: new((4, n)).broadcast(1, 3), 1, 2, "broadcast of dim 1 of size 2"),
+    vary("NKI014", "squeeze_dim", lambda n: new((4, n, 8)).squeeze_dim(1), 1, 2, "squeeze_dim of dim 1 of size 2"),
+    vary("NKI015", "twice", lambda d: hbm(2, 3).permute(d), (1, 0), (1, 1), r"permute\(\(1, 1\)\)"),
+    vary("NKI015", "missing", lambda d: hbm(2, 3).permute(d), (0, 1), (0,), "of 2 dims"),
+    vary("NKI015", "negative", lambda d: hbm(2, 3).permute(d), (1, 0), (-1, 0), "of 2 dims"),
+    vary("NKI015", "not an int", lambda d: hbm(2, 3).permute(d), (1, 0), ("1", 0), "compile-time int"),
+    vary("NKI015", "flatten_dims", lambda d: hbm(2, 3).flatten_dims(*d), (0, 1), (1, 0), r"flatten_dims\(1, 0\)"),
+    vary("NKI015", "rearrange names", lambda d: hbm(2, 3).rearrange(("a", "b"), d), ("b", "a"), ("b", "c"), "rearrange"),
+    vary("NKI015", "rearrange twice", lambda s: hbm(2, 2).rearrange(s, s), ("a", "b"), ("a", "a"), "rearrange"),
+    vary("NKI015", "rearrange sizes", lambda s: hbm(2, 3).rearrange(("a", "b"), ("b", "a"), {s: 2}), "a", "c", "'c'"),
+    vary("NKI015", "rearrange rank", lambda s: hbm(2, 3).rearrange(s, s), ("a", "b"), ("a",), "of 2 dims"),
+    vary("NKI016", "one column too many", copy_in, 8, 9, r"element \(0, 8\) of the view \(and 3 more\)"),
+    vary("NKI017", "stride 0", store_to, lambda t: t, lambda t: t[:, 0:1].broadcast(1, 2), "more than once"),
+    vary("NKI017", "overlap", store_to, lambda t: t.ap([[8, 4], [4, 2], [1, 4]]), lambda t: t.ap([[8, 4], [3, 2], [1, 4]])),
+    vary("NKI018", "one tile", lambda n: new((128, n)), 53_182, 53_183, "needs 212,732 of 212,728 bytes per partition"),
+    vary("NKI018", "two tiles", lambda n: fill(nl.sbuf, 53_181, n), 1, 2, "SBUF of core 0 needs 212,732 of 212,728"),
+    vary("NKI019", "one tile", lambda n: new((128, n), buffer=nl.psum), 4096, 4097, "needs 16,388 of 16,384"),
+    vary("NKI019", "nine banks", lambda n: fill(nl.psum, *(512,) * n), 8, 9, "9 of 8 banks"),
+    vary("NKI019", "tiles stay in a bank", lambda n: fill(nl.psum, *(n,) * 9), 256, 257, "9 of 8 banks"),
+    vary("NKI020", "overlap", lambda b: placed((0, 0), (0, b)), 32, 31, r"address \(0, 31\) and \(0, 0\) of SBUF overlap"),
+    vary("NKI020", "other partitions", lambda p: placed((0, 0), (p, 0)), 32, 0, r"\(0, 0\) and \(0, 0\)"),
+    vary("NKI020", "quadrant", lambda p: new(address=(p, 0)), 96, 95, "4 partitions from 95"),
+    vary("NKI020", "last partition", lambda n: new((n, 8), address=(96, 0)), 32, 33, "33 partitions from 96"),
+    vary("NKI020", "last byte", lambda b: new(address=(0, b)), 212_696, 212_697, "of 212728"),
+    vary("NKI020", "alignment", lambda b: new(buffer=nl.psum, address=(0, b)), 4, 2, "aligned to 4"),
+    vary("NKI020", "pair", lambda a: new(address=a), (0, 0), 0, "not"),
+    vary("NKI020", "on chip", lambda b: new(buffer=b, address=(0, 0)), nl.sbuf, nl.hbm, "only on chip"),
+    vary("NKI027", "shape", shared_shape, 8, 9, r"shared tensor 0 is \[4, 9\] float32 on this core", lnc=2),
+    vary("NKI028", "two writes", divided, 2, 1, r"core 1 writes element \(0, 0\).* core 0 writes it at", lnc=2),
+    vary("NKI028", "write and read", exchanged, True, False, "core 1 reads .* core 0 writes it at", lnc=2),
+    vary("NKI030", "string", lambda e: nisa.tensor_copy(new(), nl.zeros((4, 8), F32), engine=e), nisa.engine.vector, "vector", "engine='vector'"),
+    vary("NKI030", "int", lambda m: nisa.dma_copy(new(), nl.zeros((4, 8), F32), dge_mode=m), nisa.dge_mode.none, 3, "dge_mode=3"),
+    vary("NKI031", "truth", value_of, lambda t: t is not None, bool, "truth value"),
+    vary("NKI031", "iteration", value_of, lambda t: t[0], list, "iteration"),
+    vary("NKI031", "assignment", value_of, lambda t: t[0, 0], lambda t: t.__setitem__((0, 0), 1.0), "item assignment"),
+    vary("NKI032", "truth", steer, repr, bool, "register used as a Python value"),
+    vary("NKI032", "int", steer, repr, int, "register used"),
+    vary("NKI032", "range", steer, repr, range, "register used"),
+    vary("NKI032", "index", steer, repr, lambda r: new()[r], "register used"),
+    vary("NKI151", "memory", lambda b: barrier(b), nl.shared_hbm, nl.hbm, "data in private_hbm", lnc=2),
+    vary("NKI151", "cores", lambda c: barrier(cores=c), (0, 1), (0,), r"cores=\(0,\)", lnc=2),
+    vary("NKI152", "shape", lambda s: swap(s), (4, 8), (4, 4), "differ", lnc=2),
+    vary("NKI152", "memory", lambda b: swap(buffer=b), nl.sbuf, nl.psum, "not in SBUF", lnc=2),
+    vary("NKI152", "to itself", lambda s: swap(step=s), 1, 0, "sends to itself", lnc=2),
+    vary("NKI152", "rank", lambda s: swap(step=s), 1, 2, "send_to_rank=2", lnc=2),
+    vary("NKI153", "fp32", lambda n: swap(None, columns=n, dma_engine=nisa.dma_engine.gpsimd_dma), 256, 257, "1028 bytes", lnc=2),
+    vary("NKI153", "bf16", lambda n: swap(None, columns=n, dtype=BF16, dma_engine=nisa.dma_engine.gpsimd_dma), 256, 257, "514 bytes", lnc=2),
+    vary("NKI153", "uint8", lambda n: swap(None, columns=n, dtype=U8, dma_engine=nisa.dma_engine.gpsimd_dma), 256, 257, "257 bytes", lnc=2),
+    vary("NKI154", "one core only", meets, 2, 1, "core 0 waits at core_barrier .* ended without", lnc=2),
+    vary("NKI154", "other tensor", meets_at, (0, 0), (0, 1), "core 1 is at core_barrier .* core 0 at core_barrier", lnc=2),
+    vary("NKI160", "value", nisa.register_alloc, 2**32 - 1, 2**32, "is not an int of 32 bits"),
+    vary("NKI160", "register", lambda r: nisa.register_move(r(0), 1), nisa.register_alloc, int, "dst=0 is not a register"),
+    vary("NKI160", "one element", lambda n: nisa.register_load(nisa.register_alloc(), nl.zeros((1, n), I32)), 1, 2, "2 elements"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.id)
+def test_pair(pair):
+    run(pair.passes, pair.lnc)
+    with pytest.raises(NkiError, match=pair.match) as caught:
+        run(pair.raises, pair.lnc)
+    check(caught.value, pair.rule, pair.match, __file__)
+
+
+def check(error, rule, match, file=""):
+    """An NkiError names its rule, what was seen, the source line and the remedy."""
+    assert error.rule == rule
+    assert re.search(match, error.detail), error.detail
+    assert error.location.partition(":")[0] == file
+    assert error.remedy == RULES[rule].remedy
+    assert str(error).startswith(f"{rule}: {error.op}: ")
+
+
+def test_pairs_have_names_of_their_own():
+    names = [pair.id for pair in PAIRS]
+    assert sorted(set(names)) == sorted(names)
+
+
+# Rules that need arguments, results or a launch of their own: one test each, named after the rule.
+
+
+def returning(buffer, columns=8):
+    """A kernel that writes so many of 8 columns of a tensor and returns it."""
+
+    def kernel():
+        out = new((4, 8), buffer=buffer)
+        nisa.dma_copy(out[:, 0:columns], nl.zeros((4, columns), F32))
+        return out
+
+    return jit(kernel)
+
+
+def test_NKI021_another_core():
+    held = {}
+
+    def kernel(core):
+        tile = held.setdefault(nl.program_id(0), nl.zeros((4, 8), F32))
+        nisa.memset(held[core] if core is not None else tile, 1.0)
+
+    execute(jit(kernel)[2], (None,))
+    held.clear()
+    with pytest.raises(NkiError, match="another core") as caught:
+        execute(jit(kernel)[2], (0,))
+    check(caught.value, "NKI021", "another core or of an ended run", __file__)
+
+
+@pytest.mark.parametrize("buffer", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("trace_only", [False, True], ids=["numeric", "traced"])
+def test_NKI021_an_ended_run(buffer, trace_only):
+    held = []
+
+    def first():
+        held.append(new(buffer=buffer))
+
+    def second():
+        nisa.tensor_copy(new(), held[0]) if held[0].on_chip else nisa.dma_copy(new(), held[0])
+
+    run(first, trace_only=trace_only)
+    with pytest.raises(NkiError, match="ended run") as caught:
+        run(second, trace_only=trace_only)
+    check(caught.value, "NKI021", "ended run", __file__)
+
+
+def test_NKI021_does_not_change_the_other_core():
+    held = {}
+
+    def kernel():
+        if nl.program_id(0) == 0:
+            held["tile"] = nl.zeros((4, 8), F32)
+            held["bytes"] = held["tile"].storage.data
+        else:
+            nisa.memset(held["tile"], 1.0)
+
+    with pytest.raises(NkiError, match="NKI021"):
+        run(kernel, lnc=2)
+    assert not held["bytes"].any()
+
+
+def test_NKI021_returned_from_an_ended_run():
+    kept = []
+
+    def kernel():
+        out = nl.zeros((4, 8), F32, nl.shared_hbm)
+        kept.append(out)
+        return kept[0]
+
+    run(kernel)
+    with pytest.raises(NkiError, match="ended run") as caught:
+        run(kernel)
+    check(caught.value, "NKI021", "returned a tensor of an ended run")
+
+
+@pytest.mark.parametrize("buffer", [nl.hbm, nl.private_hbm, nl.sbuf, nl.psum], ids=["hbm", "private", "sbuf", "psum"])
+def test_NKI022(buffer):
+    assert returning(nl.shared_hbm)().shape == (4, 8)
+
+    def kernel():
+        return new(buffer=buffer)
+
+    with pytest.raises(NkiError, match="NKI022") as caught:
+        run(kernel)
+    check(caught.value, "NKI022", f"returned a tensor of {buffer.name}")
+
+
+def test_NKI023():
+    returning(nl.shared_hbm, 8)()
+    with pytest.raises(NkiError, match="NKI023") as caught:
+        returning(nl.shared_hbm, 7)()
+    check(caught.value, "NKI023", r"element \(0, 7\) and 3 more were never written")
+    assert "[4, 8] fp32 in SHARED_HBM" in caught.value.operands["output"]
+
+
+def test_NKI024():
+    def kernel(pair):
+        assert len(pair) == 2
+
+    execute(jit(kernel), ((1, 2),))
+    with pytest.raises(NkiError, match="NKI024") as caught:
+        execute(jit(kernel), ([1, 2],))
+    check(caught.value, "NKI024", "pair is a list")
+    with pytest.raises(NkiError, match=r"pair\[1\] is a list"):
+        execute(jit(kernel), ((1, [2]),))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "int64", "uint64", "float64", ">f4", "S4", "object", "datetime64[s]"])
+def test_NKI025(dtype):
+    def kernel(x):
+        assert x.dtype == F32
+
+    execute(jit(kernel), (np.zeros((4, 8), "float32"),))
+    with pytest.raises(NkiError, match="NKI025") as caught:
+        execute(jit(kernel), (np.zeros((4, 8), dtype),))
+    check(caught.value, "NKI025", f"x has dtype {re.escape(str(np.dtype(dtype)))}; accepted are")
+
+
+@pytest.mark.parametrize("grid", [0, 3, 8, -1, True, "2", None, 2.0, (1, 2), ()], ids=repr)
+def test_NKI026(grid):
+    for good in (1, 2, (2,)):
+        assert jit(lambda: nl.num_programs())[good]() in (1, 2)
+    with pytest.raises(NkiError, match="NKI026") as caught:
+        jit(lambda: None)[grid]
+    check(caught.value, "NKI026", r"trn2 has LNC degrees \(1, 2\)")
+
+
+def test_NKI026_axes():
+    def kernel(axis):
+        return nl.program_id(axis), nl.num_programs(axis)
+
+    assert execute(jit(kernel), (0,)).outputs == (0, 1)
+    with pytest.raises(NkiError, match="program_id") as caught:
+        execute(jit(kernel), (1,))
+    check(caught.value, "NKI026", r"program_id\(1\)", __file__)
+
+
+def test_NKI027_counts():
+    run(lambda: shared_count(2), lnc=2)
+    with pytest.raises(NkiError, match="NKI027") as caught:
+        run(lambda: shared_count(1), lnc=2)
+    check(caught.value, "NKI027", "allocated 1 and 0 shared tensors")
+
+
+def test_NKI027_results():
+    def kernel(same):
+        a, b = (
+            nl.zeros((4, 8), F32, nl.shared_hbm) if nl.program_id(0) == 0 else new(buffer=nl.shared_hbm) for _ in "ab"
+        )
+        return a if same or nl.program_id(0) == 0 else b
+
+    execute(jit(kernel)[2], (True,))
+    with pytest.raises(NkiError, match="NKI027") as caught:
+        execute(jit(kernel)[2], (False,))
+    check(caught.value, "NKI027", "core 1 does not return the tensors that core 0 returns")
+
+
+def test_NKI029():
+    run(lambda: dropped(new()))
+    with pytest.raises(NkiError, match="NKI029") as caught:
+        new()
+    check(caught.value, "NKI029", "called outside a kernel", __file__)
+    assert caught.value.op == "ndarray"
+
+
+def test_NKI033():
+    def kernel(x):
+        nisa.dma_copy(x, nl.zeros((4, 8), F32))
+
+    x = np.ones((4, 8), np.float32)
+    execute(jit(kernel), (x,))
+    assert not x.any()
+    x = np.ones((4, 8), np.float32)
+    x.flags.writeable = False
+    with pytest.raises(NkiError, match="NKI033") as caught:
+        execute(jit(kernel), (x,))
+    check(caught.value, "NKI033", "read-only", __file__)
+    assert x.all()
+
+
+@pytest.mark.parametrize("call", [barrier, swap], ids=["core_barrier", "sendrecv"])
+def test_NKI150(call):
+    run(call, lnc=2)
+    with pytest.raises(NkiError, match="NKI150") as caught:
+        run(call, lnc=1)
+    check(caught.value, "NKI150", "runs on 1 core", __file__)
+
+
+#: Rules with tests of their own above.
+OWN_TESTS = {"NKI021", "NKI022", "NKI023", "NKI024", "NKI025", "NKI026", "NKI027", "NKI029", "NKI033", "NKI150"}
+
+
+def test_every_rule_is_covered():
+    core = {rule for rule in RULES if rule <= "NKI033" or "NKI150" <= rule <= "NKI169"}
+    assert core == {pair.rule for pair in PAIRS} | OWN_TESTS
+    own = {name.partition("test_")[2][:6] for name in globals() if name.startswith("test_NKI")}
+    assert own == OWN_TESTS

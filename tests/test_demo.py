@@ -1,0 +1,142 @@
+"""The guided tour leaves its pictures and passes its own checks; its filters do what their names say."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from nkiconv import demo
+from nkiconv.cli import app
+from nkiconv.demo import eeg, filters, photograph, plots
+from nkiconv.errors import FileFormatError, UnsupportedError
+
+PICTURES = {"eeg.png", "photograph.png", "photograph-blur.png", "photograph-derivative.png", "photographs.png"}
+ROWS = [
+    ("EEG, 4 FIR filters", 1),
+    ("EEG, 4 FIR filters", 2),
+    ("photograph, blur", 2),
+    ("photograph, derivative", 2),
+    ("nkl_fs_asr", 1),
+    ("nkl_fs_asr", 2),
+]
+
+pytestmark = pytest.mark.simulator_only
+
+
+@pytest.fixture
+def small_picture(monkeypatch):
+    """A corner of the photograph, so that drawing and running it are quick."""
+    whole = photograph.picture()
+    monkeypatch.setattr(photograph, "picture", lambda: whole[100:140, 200:296])
+
+
+@pytest.mark.usefixtures("small_picture")
+def test_the_tour(tmp_path):
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "new" / "folder")])
+    assert result.exit_code == 0, result.output
+    written = {path.name: path for path in (tmp_path / "new" / "folder").iterdir()}
+    assert set(written) == PICTURES
+    for path in written.values():
+        assert plots.read_picture(path).shape[:2] >= (40, 96)
+        assert path.name in result.stdout
+    for name, _ in ROWS:
+        assert name in result.stdout
+    assert "identical to lnc 1" in result.stdout
+
+
+@pytest.mark.usefixtures("small_picture")
+def test_the_tour_as_json(tmp_path):
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json"])
+    found = json.loads(result.stdout)
+    assert found["ok"] is True
+    assert [(report["name"], report["lnc"]) for report in found["reports"]] == ROWS
+    assert {report["verdict"] for report in found["reports"]} == {"pass"}
+    assert [report["identical"] for report in found["reports"]] == [None, True, None, None, None, True]
+    assert len(found["files"]) == len(PICTURES)
+
+
+def test_a_failed_check_is_an_exit_status(monkeypatch, tmp_path):
+    monkeypatch.setattr(demo, "run", lambda out, advance: demo.Part((FailedReport(),), ()))
+    assert CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json"]).exit_code == 1
+
+
+class FailedReport:
+    """Stands for a report that did not pass."""
+
+    ok = False
+
+    def as_dict(self):
+        """Nothing to say."""
+        return {}
+
+
+def test_out_must_be_a_directory(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file")])
+    assert result.exit_code == 2
+    assert "UnsupportedError: --out=" in result.stderr
+
+
+def test_missing_matplotlib_is_named(monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UnsupportedError, match=r"matplotlib: is needed .*pip install 'nkiconv\[plots\]'"):
+        eeg.recording()
+
+
+def test_missing_sample_data_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr("matplotlib.cbook.get_sample_data", lambda name, asfileobj: tmp_path / name)
+    with pytest.raises(UnsupportedError, match=r"eeg\.dat: is missing from matplotlib's sample data"):
+        eeg.recording()
+
+
+def test_a_recording_of_another_size_is_refused(monkeypatch, tmp_path):
+    np.zeros(7).tofile(tmp_path / "eeg.dat")
+    monkeypatch.setattr(plots, "sample_data", lambda name: tmp_path / name)
+    with pytest.raises(FileFormatError, match=r"eeg\.dat: holds 7 numbers, not 800 samples of 4 electrodes"):
+        eeg.recording()
+
+
+def test_the_recording():
+    x = eeg.recording()
+    assert (x.shape, x.dtype) == ((1, 4, 800), np.float32)
+    np.testing.assert_allclose(x.std(axis=2), 1, atol=0.01)
+    problem = eeg.problem(x, eeg.filters())
+    assert (problem.Q, problem.padding) == (800, ((0, 0), (64, 0)))
+
+
+# filter, frequencies that pass, frequencies that do not; Hz
+BANDS = [
+    (filters.low_pass(65, 4, 80), (0, 1), (7, 20, 39)),
+    (filters.high_pass(65, 13, 80), (16, 25, 39), (0, 5, 10)),
+    (filters.band_pass(65, 8, 13, 80), (10.5,), (0, 4, 17, 35)),
+    (filters.band_stop(65, 8, 13, 80), (0, 4, 17, 35), (10.5,)),
+]
+
+
+@pytest.mark.parametrize(("w", "passes", "stops"), BANDS, ids=["low-pass", "high-pass", "band-pass", "band-stop"])
+def test_bands(w, passes, stops):
+    np.testing.assert_allclose(w, w[::-1], atol=1e-15)
+    np.testing.assert_allclose(filters.response(w, np.array(passes), 80), 1, atol=0.02)
+    np.testing.assert_allclose(filters.response(w, np.array(stops), 80), 0, atol=0.02)
+
+
+def test_gaussians():
+    blur, slope = filters.gaussian(5.0), filters.gaussian_derivative(1.0)
+    assert (len(blur), len(slope)) == (31, 7)
+    assert blur.sum() == pytest.approx(1)
+    ramp = 3.0 * np.arange(20)
+    np.testing.assert_allclose(np.correlate(ramp, slope, "valid"), 3.0)
+    np.testing.assert_allclose(np.correlate(np.ones(20), slope, "valid"), 0, atol=1e-15)
+
+
+def test_pictures_become_channels_and_back():
+    image = photograph.picture()
+    assert (image.shape, image.dtype) == ((600, 512, 3), np.float32)
+    x, w = photograph.arrays(image, photograph.EFFECTS[1])
+    assert (x.shape, w.shape) == ((1, 1800, 512), (1800, 7))
+    np.testing.assert_array_equal(x[0, 3 * 17 + 2], image[17, :, 2])
+    np.testing.assert_array_equal(photograph.as_picture(x, image.shape), image)

@@ -1,0 +1,207 @@
+"""Verification notices what is wrong, accepts what is right, and covers the channels it says it covers."""
+
+import math
+
+import numpy as np
+import pytest
+
+from nkiconv import cases, verify
+from nkiconv.errors import UnsupportedError
+from nkiconv.ops import depthwise_problem
+from nkiconv.problem import DTYPES
+from nkiconv.reference import conv_ref
+
+pytestmark = pytest.mark.simulator_only
+
+
+def arrays(N=2, C=5, W=40, S=4, dtype="fp32", **call):
+    """Random x, w and their problem."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((N, C, W)).astype(DTYPES[dtype])
+    w = rng.standard_normal((C, S)).astype(DTYPES[dtype])
+    return x, w, depthwise_problem(x, w, **call)
+
+
+def truth(x, w, problem):
+    """The reference's result in the dtype of x, [N, C, Q]."""
+    return conv_ref(x[:, :, None], w[:, None, None], problem)[:, :, 0].astype(x.dtype)
+
+
+def corrupting(change):
+    """A stand-in for the launch that changes y before it is returned, unless only traced."""
+    launch = verify.run_depthwise_conv1d
+
+    def run(x, w, problem, **options):
+        done = launch(x, w, problem, **options)
+        if not options.get("trace_only"):
+            change(done.y, options["lnc"])
+        return done
+
+    return run
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_the_truth_passes(dtype):
+    x, w, problem = arrays(dtype=dtype)
+    found = verify.compare(truth(x, w, problem), x, w, problem)
+    assert (found.num_wrong, found.num_elems) == (0, 2 * 5 * 37)
+    assert 0 < found.worst_ratio <= 1
+    assert found.max_error > 0
+
+
+@pytest.mark.parametrize("slab", [1, 1 << 18], ids=["channel by channel", "all at once"])
+def test_one_wrong_element_is_found(monkeypatch, slab):
+    monkeypatch.setattr(verify, "SLAB_ELEMS", slab)
+    x, w, problem = arrays()
+    y = truth(x, w, problem)
+    y[1, 3, 20] += 0.25
+    found = verify.compare(y, x, w, problem)
+    assert (found.num_wrong, found.worst) == (1, (1, 3, 20))
+    assert found.max_error == pytest.approx(0.25, rel=1e-4)
+    assert found.worst_ratio == pytest.approx(found.max_error / found.bound)
+
+
+# why, value of x at [0, 2, 10], change to y, number of wrong elements
+NONFINITE = [
+    ("NaN where it belongs", np.nan, None, 0),
+    ("Inf where it belongs", np.inf, None, 0),
+    ("NaN that should not be there", 0.0, np.nan, 1),
+    ("Inf that should not be there", 0.0, np.inf, 1),
+    ("a number where NaN belongs", np.nan, 0.0, 1),
+]
+
+
+@pytest.mark.parametrize(("value", "change", "wrong"), [row[1:] for row in NONFINITE], ids=[row[0] for row in NONFINITE])
+def test_nonfinite_numbers(value, change, wrong):
+    x, w, problem = arrays()
+    x[0, 2, 10] = value
+    y = truth(x, w, problem)
+    if change is not None:
+        y[0, 2, 9] = change
+    found = verify.compare(y, x, w, problem)
+    assert found.num_wrong == wrong
+    assert math.isinf(found.max_error) == bool(wrong)
+
+
+def test_what_rounds_to_infinity_may_be_infinite():
+    x, w, problem = arrays(dtype="fp16")
+    x[0, 0, :4] = w[0] = 1000.0
+    with np.errstate(over="ignore"):
+        y = truth(x, w, problem)
+    assert np.isinf(y[0, 0, 0])
+    assert verify.compare(y, x, w, problem).num_wrong == 0
+    y[0, 0, 0] = -np.inf
+    assert verify.compare(y, x, w, problem).num_wrong == 1
+
+
+@pytest.mark.parametrize("S", [4, 70], ids=["many channels a matmul", "one channel a matmul"])
+@pytest.mark.parametrize("call", [{}, {"padding": "same", "stride": 3}, {"padding": (70, -1), "lhs_dilation": 2}], ids=str)
+def test_blocks_do_not_change_results(monkeypatch, call, S):
+    x, w, problem = arrays(C=601, W=75, S=S, **call)
+    [whole], y = verify.verify_depthwise_conv1d("whole", x, w, problem, keep=True)
+    monkeypatch.setattr(verify, "BLOCK_INSTRUCTIONS", whole.trace.num_instructions // 2)
+    [parts], y_parts = verify.verify_depthwise_conv1d("parts", x, w, problem, keep=True)
+    assert (whole.num_blocks, whole.ok) == (1, True)
+    assert (parts.num_blocks, parts.ok) == (2, True)
+    np.testing.assert_array_equal(y, y_parts)
+    assert parts.trace.instructions == whole.trace.instructions
+    assert parts.comparison == whole.comparison
+
+
+def test_a_block_names_the_channel_of_the_whole(monkeypatch):
+    x, w, problem = arrays(C=601)
+    monkeypatch.setattr(verify, "BLOCK_ELEMS", 1)
+
+    def spoil(y, _lnc):
+        if y.shape[1] == 601 - 256:  # the last block
+            y[1, 2, 7] += 1
+
+    monkeypatch.setattr(verify, "run_depthwise_conv1d", corrupting(spoil))
+    [report], _ = verify.verify_depthwise_conv1d("spoilt", x, w, problem)
+    assert (report.verdict, report.comparison.worst, report.comparison.num_wrong) == ("fail", (1, 258, 7), 1)
+
+
+def test_a_difference_between_degrees_is_found(monkeypatch):
+    x, w, problem = arrays(dtype="bf16")
+
+    def flip_last_bit(y, lnc):
+        if lnc == 2:
+            y.view(np.uint16)[0, 0, 0] ^= 1
+
+    monkeypatch.setattr(verify, "run_depthwise_conv1d", corrupting(flip_last_bit))
+    one, two = verify.verify_depthwise_conv1d("flipped", x, w, problem, degrees=(1, 2))[0]
+    assert (one.verdict, one.identical) == ("pass", None)
+    assert (two.ok, two.identical, two.same_as_lnc) == (False, False, 1)
+
+
+def test_degrees_agree():
+    reports, _ = verify.verify_depthwise_conv1d("both", *arrays(), degrees=(1, 2))
+    assert [(report.lnc, report.verdict, report.identical) for report in reports] == [
+        (1, "pass", None),
+        (2, "pass", True),
+    ]
+
+
+# channels asked for, C, instructions above which to sample, channels expected
+SAMPLES = [
+    ("auto", 40, 10**6, range(40)),
+    ("auto", 40, 1, [round(c) for c in np.linspace(0, 39, 16)]),
+    ("auto", 5, 1, range(5)),
+    ("all", 40, 1, range(40)),
+    (3, 40, 10**6, [0, 20, 39]),
+    (1, 40, 10**6, [0]),
+    (99, 40, 10**6, range(40)),
+]
+
+
+@pytest.mark.parametrize(("channels", "C", "limit", "expected"), SAMPLES)
+def test_samples(monkeypatch, channels, C, limit, expected):
+    monkeypatch.setattr(verify, "SAMPLE_ABOVE_INSTRUCTIONS", limit)
+    seen = []
+    run_block = verify._run_block
+
+    def spy(x, w, problem, block, *rest):
+        seen.extend(block)
+        return run_block(x, w, problem, block, *rest)
+
+    monkeypatch.setattr(verify, "_run_block", spy)
+    [report], _ = verify.verify_depthwise_conv1d("sampled", *arrays(C=C), channels=channels)
+    assert seen == list(expected)
+    assert report.channels_checked == len(seen)
+    assert report.ok
+
+
+def test_keeping_y_runs_every_channel(monkeypatch):
+    monkeypatch.setattr(verify, "SAMPLE_ABOVE_INSTRUCTIONS", 1)
+    x, w, problem = arrays(C=40)
+    [report], y = verify.verify_depthwise_conv1d("kept", x, w, problem, channels=3, keep=True)
+    assert report.channels_checked == 40
+    assert y.shape == (2, 40, 37)
+
+
+def test_progress_is_told():
+    told = []
+    verify.verify_depthwise_conv1d("told", *arrays(), advance=lambda what, share: told.append((what, share)))
+    assert told == [("tracing told", None), ("checking told", 0.0), ("checking told", 1.0)]
+
+
+def test_reports_are_plain_data():
+    [report], _ = verify.verify_depthwise_conv1d("plain", *arrays())
+    found = report.as_dict()
+    assert (found["name"], found["Q"], found["verdict"], found["channels_checked"]) == ("plain", 37, "pass", 5)
+    assert found["problem"]["C"] == 5
+    assert sum(found["instructions"].values()) > 0
+    assert found["tiles"]["s_tile"] == 4
+
+
+def test_case_arrays_are_reproducible():
+    case = cases.get("nkl_fp16")
+    x, w = verify.case_arrays(case, seed=3)
+    assert (x.shape, w.shape, x.dtype, w.dtype) == ((1, 256, 512), (256, 128), np.float16, np.float16)
+    np.testing.assert_array_equal(x, verify.case_arrays(case, seed=3)[0])
+    assert not np.array_equal(x, verify.case_arrays(case, seed=4)[0])
+
+
+def test_cases_without_a_kernel_are_refused():
+    with pytest.raises(UnsupportedError, match=r"case='vae_512': it needs the kernel conv2d_implicit_gemm"):
+        verify.case_arrays(cases.get("vae_512"), seed=0)
