@@ -1,10 +1,14 @@
-"""nkiconv: convolutions for AWS Trainium, as NKI kernels that run on trn2 and in a simulator on any machine."""
+"""nkiconv: convolutions for AWS Trainium, as NKI kernels that run on trn2 and in a simulator on any machine.
+
+Names that need NKI are imported when they are first used: only then does a NKICONV_NKI that cannot be satisfied raise,
+and `nkiconv doctor` can explain it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from ._nki import simulate
 from .errors import (
     CapacityError,
     DtypeError,
@@ -14,10 +18,13 @@ from .errors import (
     NkiconvError,
     UnsupportedError,
 )
-from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
-from .ops import depthwise_conv1d
 from .problem import ConvProblem
 from .simulator import ArraySpec
+
+if TYPE_CHECKING:
+    from ._nki import simulate
+    from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
+    from .ops import depthwise_conv1d
 
 __version__ = "0.1.0.dev0"
 
@@ -36,6 +43,23 @@ __all__ = [
     "simulate",
     "spec",
 ]
+
+#: Where each name is that needs NKI.
+_NEEDS_NKI = {
+    "depthwise_conv1d": "ops",
+    "depthwise_conv1d_implicit_gemm": "kernels.depthwise_conv1d",
+    "simulate": "_nki",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEEDS_NKI:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_NEEDS_NKI[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NEEDS_NKI})
 
 
 def spec(shape: tuple[int, ...], dtype: Any) -> ArraySpec:

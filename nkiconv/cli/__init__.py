@@ -1,0 +1,27 @@
+"""The command line: `nkiconv doctor | cases | run | demo | bench-simulator`, one file a command.
+
+Commands import what they run when they run it: `--help` is quick, and `doctor` works where NKICONV_NKI is impossible.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from . import bench, cases, demo, doctor, run
+
+app = typer.Typer(
+    help="Convolutions for AWS Trainium: run NKI kernels in a simulator on any machine, and check them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("doctor")(doctor.command)
+app.command("cases")(cases.command)
+app.command("run")(run.command)
+app.command("demo")(demo.command)
+app.command("bench-simulator")(bench.command)
+
+
+def main() -> None:
+    """Run the command that the arguments name; the exit status is 0, 1 (a check failed) or 2 (bad input)."""
+    app()

@@ -1,0 +1,372 @@
+"""The command line in this process: tables, JSON, files in and out, and every bad input with its name and status."""
+
+import json
+import pickle
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from nkiconv import cases, depthwise_conv1d, verify
+from nkiconv.cli import app, npy, show
+from nkiconv.cli.shell import print_json
+
+pytestmark = pytest.mark.simulator_only
+
+
+def run(*arguments):
+    """Invoke the command line; nothing but a clean exit may come out of it."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty current directory with good and bad files."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(5)
+    x, w = rng.standard_normal((2, 5, 40)).astype(np.float32), rng.standard_normal((5, 4)).astype(np.float32)
+    bf16 = ml_dtypes.bfloat16
+    for name, array in {
+        "x": x,
+        "w": w,
+        "x_bf16": x.astype(bf16),
+        "w_bf16": w.astype(bf16),
+        "x_fp64": x.astype(np.float64),
+        "x_big_endian": x.astype(">f4"),
+        "x_2d": x[0],
+        "x_empty": x[:0],
+        "w_3d": w[:, None],
+        "w_other_c": w[:3],
+        "text": np.array(["a"]),
+    }.items():
+        np.save(f"{name}.npy", array)
+    np.save("objects.npy", np.array([{}], object), allow_pickle=True)
+    np.savez("x.npz", x=x)
+    whole = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "truncated.npy").write_bytes(whole[:300])
+    (tmp_path / "header.npy").write_bytes(whole[:40])
+    (tmp_path / "pickle.npy").write_bytes(pickle.dumps([1]))
+    (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "there.npy").write_text("precious")
+    return tmp_path
+
+
+FILES = ("--input", "x.npy", "--filter", "w.npy")
+
+# why, arguments, pattern in stderr
+BAD_RUNS = [
+    ("nothing", [], r"UnsupportedError: CASE, --input: neither is given"),
+    ("unknown case", ["nkl_fs_asx"], r"case='nkl_fs_asx': .*did you mean nkl_fs_asr"),
+    ("no kernel", ["vae_512"], r"UnsupportedError: case='vae_512': it needs the kernel conv2d_implicit_gemm"),
+    ("two without a kernel", ["vae_512", "short", "rn50_c2"], r"2 reasons\n  - case='vae_512'.*\n  - case='rn50_c2'"),
+    ("case and files", ["short", *FILES], r"--input, --filter: cannot be combined with named cases"),
+    ("case and stride", ["short", "--stride", "2"], r"--stride: cannot be combined with named cases"),
+    ("case and lhs dilation", ["short", "--lhs-dilation", "2"], r"--lhs-dilation: cannot be combined"),
+    ("case and out", ["short", "--out", "y.npy"], r"--out: cannot be combined with named cases"),
+    ("no filter", ["--input", "x.npy"], r"--filter: is needed with --input"),
+    ("no input", ["--filter", "w.npy"], r"CASE, --input: neither is given"),
+    ("seed of files", [*FILES, "--seed", "1"], r"--seed=1: files bring their own data"),
+    ("force without out", [*FILES, "--force"], r"--force: lets --out overwrite, and there is no --out"),
+    ("zero channels", ["short", "--channels", "0"], r"--channels=0: must be auto, all, or a positive number"),
+    ("half the channels", ["short", "--channels", "half"], r"--channels=half: must be auto, all"),
+    ("sample and out", [*FILES, "--out", "y.npy", "--channels", "3"], r"--channels=3: --out needs every channel"),
+    ("dtype of another", [*FILES, "--dtype", "bf16"], r"DtypeError: --dtype=bf16: x\.npy holds float32"),
+    ("unknown dtype", [*FILES, "--dtype", "fp12"], r"DtypeError: dtype='fp12': unknown"),
+    ("stride", [*FILES, "--stride", "0"], r"GeometryError: stride=0: must be an int of at least 1"),
+    ("dilation", [*FILES, "--dilation", "-1"], r"GeometryError: dilation=-1: must be an int of at least 1"),
+    ("padding", [*FILES, "--padding", "some"], r"GeometryError: padding='some': must be"),
+    (
+        "three paddings",
+        [*FILES, "--padding", "1,2,3"],
+        r"GeometryError: --padding=1,2,3: must be one number or left,right",
+    ),
+    ("no output", [*FILES, "--padding=-20,-20"], r"GeometryError: Q=-3: output width must be at least 1"),
+    ("out is there", [*FILES, "--out", "there.npy"], r"UnsupportedError: --out=there\.npy: exists already"),
+    ("out is a folder", [*FILES, "--out", "folder", "--force"], r"UnsupportedError: --out=folder: is a directory"),
+    ("out in no folder", [*FILES, "--out", "no/y.npy"], r"UnsupportedError: --out=no.y\.npy: no is not a directory"),
+    (
+        "out below a file",
+        [*FILES, "--out", "x.npy/y.npy"],
+        r"UnsupportedError: --out=x\.npy.y\.npy: x\.npy is not a directory",
+    ),
+]
+
+# why, --input and --filter without .npy, --dtype, pattern in stderr
+BAD_FILES = [
+    ("missing", "no", "w", None, r"FileFormatError: --input=no\.npy: cannot be read \(No such"),
+    ("missing filter", "x", "no", None, r"FileFormatError: --filter=no\.npy: cannot be read"),
+    ("directory", "folder", "w", None, r"--input=folder: cannot be read \(Is a directory\)"),
+    ("npz", "x.npz", "w", None, r"FileFormatError: --input=x\.npz: is a \.npz or zip archive"),
+    ("not npy", "there", "w", None, r"--input=there\.npy: does not start as \.npy files do"),
+    ("empty file", "empty", "w", None, r"--input=empty\.npy: does not start as"),
+    ("pickle", "pickle", "w", None, r"--input=pickle\.npy: does not start as"),
+    ("truncated", "truncated", "w", None, r"--input=truncated\.npy: is truncated or damaged"),
+    ("half a header", "header", "w", None, r"--input=header\.npy: is truncated or damaged"),
+    ("objects", "objects", "w", None, r"--input=objects\.npy: holds Python objects"),
+    ("text", "text", "w", None, r"LayoutError.*2 reasons\n.*\n  - x\.dtype=<U1"),
+    ("fp64", "x_fp64", "w", None, r"DtypeError: x\.dtype=float64: accepted are bfloat16"),
+    ("big-endian", "x_big_endian", "w", None, r"DtypeError: x\.dtype=>f4: .*native byte order"),
+    ("2-d input", "x_2d", "w", None, r"LayoutError: x\.shape=\(5, 40\): must have 3 axes"),
+    ("3-d filter", "x", "w_3d", None, r"LayoutError: w\.shape=\(5, 1, 4\): must have 2 axes"),
+    ("no data", "x_empty", "w", None, r"GeometryError: x\.shape=\(0, 5, 40\): every extent"),
+    ("other C", "x", "w_other_c", None, r"GeometryError: w\.shape=\(3, 4\): w must have one"),
+    ("raw bf16", "x_bf16", "w_bf16", None, r"DtypeError: .*\|V2.* add --dtype bf16"),
+    ("raw is not fp16", "x_bf16", "w", "fp16", r"--input=x_bf16\.npy: has dtype \|V2"),
+    ("bf16 and fp32", "x_bf16", "w", "bf16", r"DtypeError: w\.dtype=float32: must be"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "pattern"), [row[1:] for row in BAD_RUNS], ids=[row[0] for row in BAD_RUNS])
+def test_bad_arguments_have_a_name(here, arguments, pattern):
+    assert_refused(here, arguments, pattern)
+
+
+@pytest.mark.parametrize(
+    ("input", "filter", "dtype", "pattern"), [row[1:] for row in BAD_FILES], ids=[row[0] for row in BAD_FILES]
+)
+def test_bad_files_have_a_name(here, input, filter, dtype, pattern):
+    paths = [name if "." in name or name == "folder" else f"{name}.npy" for name in (input, filter)]
+    options = [] if dtype is None else ["--dtype", dtype]
+    assert_refused(here, ["--input", paths[0], "--filter", paths[1], *options], pattern)
+
+
+def assert_refused(here, arguments, pattern):
+    """`nkiconv run` says why in red, prints nothing else, touches no file, and exits with 2."""
+    before = sorted(here.iterdir())
+    result = run("run", *arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert re.search(pattern, result.stderr), result.stderr
+    assert "Traceback" not in result.stderr
+    assert sorted(here.iterdir()) == before
+    assert (here / "there.npy").read_text() == "precious"
+
+
+# why, arguments
+BAD_OPTIONS = [
+    ("not a number", ["run", "short", "--seed", "x"]),
+    ("negative seed", ["run", "short", "--seed", "-1"]),
+    ("lnc 3", ["run", "short", "--lnc", "3"]),
+    ("unknown option", ["run", "short", "--fast"]),
+    ("unknown command", ["walk"]),
+    ("demo without out", ["demo"]),
+]
+
+
+@pytest.mark.parametrize("arguments", [row[1] for row in BAD_OPTIONS], ids=[row[0] for row in BAD_OPTIONS])
+def test_bad_options(arguments):
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Usage" in result.stderr
+
+
+def test_errors_as_json():
+    result = run("run", "vae_512", "rn50_c2", "--json")
+    assert result.exit_code == 2
+    error = json.loads(result.stdout)["error"]
+    assert error["class"] == "UnsupportedError"
+    assert [violation[:13] for violation in error["violations"]] == ["case='vae_512", "case='rn50_c2"]
+
+
+def test_several_cases_in_one_table():
+    result = run("run", "short", "nkl_n1_c16_w512_s7", "--lnc", "both")
+    assert result.exit_code == 0, result.stderr
+    for text in ("short", "N=3 C=130 W=2 S=2", "nkl_n1_c16_w512_s7", "identical to lnc 1", "all 130 channels", "pass"):
+        assert text in result.stdout
+    assert result.stdout.count("depthwise conv1d on nkiconv's simulator") == 1
+    assert max(map(len, result.stdout.splitlines())) <= 120
+
+
+def test_cases_as_json():
+    result = run("run", "short", "--lnc", "both", "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr, found["ok"]) == (0, "", True)
+    one, two = found["reports"]
+    assert (one["lnc"], two["lnc"], two["identical"]) == (1, 2, True)
+    assert one["max_error"] <= one["bound"]
+    assert set(one["instructions"]) >= {"dma", "tensor"}
+    assert one["dma_bytes"] > 0 < one["sbuf_peak_bytes_per_partition"]
+
+
+def test_the_seed_decides_the_data():
+    errors = [json.loads(run("run", "short", "--json", "--seed", seed).stdout)["reports"][0] for seed in (1, 1, 2)]
+    first, again, other = [(report["max_error"], report["worst"]) for report in errors]
+    assert first == again != other
+
+
+def test_samples_are_said(monkeypatch):
+    result = run("run", "nkl_n1_c256_w129_s128", "--channels", "5")
+    assert result.exit_code == 0
+    assert "5 of 256 channels" in result.stdout
+    assert "nkl_n1_c256_w129_s128: only a sample of the channels was run and checked; --channels all" in result.stdout
+    monkeypatch.setattr(verify, "SAMPLE_ABOVE_INSTRUCTIONS", 100)
+    assert "16 of 256 channels" in run("run", "nkl_n1_c256_w129_s128").stdout
+    assert "all 256 channels" in run("run", "nkl_n1_c256_w129_s128", "--channels", "all").stdout
+
+
+def test_a_wrong_result_is_status_1_and_no_file(here, monkeypatch):
+    launch = verify.run_depthwise_conv1d
+
+    def wrong(x, w, problem, **options):
+        done = launch(x, w, problem, **options)
+        if not options.get("trace_only"):
+            done.y[0, 3, 5] += 1
+        return done
+
+    monkeypatch.setattr(verify, "run_depthwise_conv1d", wrong)
+    result = run("run", *FILES, "--out", "y.npy")
+    assert result.exit_code == 1
+    assert "1 wrong, worst n=0 c=3 q=5" in result.stdout
+    assert "y.npy was not written: the result is wrong" in result.stdout
+    assert not (here / "y.npy").exists()
+
+
+# options, the same call in Python
+CALLS = [
+    ([], {}),
+    (["--stride", "2", "--padding", "same"], {"stride": 2, "padding": "same"}),
+    (["--padding", "causal", "--dilation", "3", "--lnc", "1"], {"padding": "causal", "dilation": 3, "lnc": 1}),
+    (["--padding", "4,-2", "--lhs-dilation", "2"], {"padding": (4, -2), "lhs_dilation": 2}),
+    (["--padding", "3", "--strict-nonfinite"], {"padding": 3, "strict_nonfinite": True}),
+    (["--padding=-1,5", "--lnc", "both"], {"padding": (-1, 5), "lnc": 1}),
+]
+
+
+@pytest.mark.parametrize(("options", "call"), CALLS, ids=[" ".join(row[0]) or "plain" for row in CALLS])
+def test_files_in_and_out(here, options, call):
+    result = run("run", *FILES, "--out", "y.npy", *options)
+    assert result.exit_code == 0, result.stderr
+    assert "wrote y.npy" in result.stdout
+    y = np.load("y.npy")
+    np.testing.assert_array_equal(y, depthwise_conv1d(np.load("x.npy"), np.load("w.npy"), **call))
+    assert not [path for path in here.iterdir() if path.suffix == ".part"]
+
+
+@pytest.mark.usefixtures("here")
+def test_bf16_files():
+    result = run(
+        "run", "--input", "x_bf16.npy", "--filter", "w_bf16.npy", "--dtype", "bf16", "--out", "y.npy", "--json"
+    )
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["out"] == "y.npy"
+    bf16 = ml_dtypes.bfloat16
+    y, x, w = np.load("y.npy"), np.load("x.npy"), np.load("w.npy")
+    assert y.dtype == np.dtype("V2")
+    np.testing.assert_array_equal(y.view(bf16), depthwise_conv1d(x.astype(bf16), w.astype(bf16)))
+
+
+@pytest.mark.usefixtures("here")
+def test_files_of_any_memory_order():
+    np.save("x_fortran.npy", np.asfortranarray(np.load("x.npy")))
+    assert run("run", "--input", "x_fortran.npy", "--filter", "w.npy", "--out", "y.npy").exit_code == 0
+    np.testing.assert_array_equal(np.load("y.npy"), depthwise_conv1d(np.load("x.npy"), np.load("w.npy")))
+
+
+@pytest.mark.usefixtures("here")
+def test_force_overwrites():
+    assert run("run", *FILES, "--out", "there.npy", "--force").exit_code == 0
+    assert np.load("there.npy").shape == (2, 5, 37)
+
+
+@pytest.mark.usefixtures("here")
+def test_nan_needs_strict_nonfinite():
+    x = np.load("x.npy")
+    x[0, 0, 3] = np.nan
+    np.save("x_nan.npy", x)
+    files = ("--input", "x_nan.npy", "--filter", "w.npy")
+    spread = run("run", *files)
+    assert spread.exit_code == 1
+    assert "an infinite error comes from NaN or Inf in x; --strict-nonfinite keeps them" in spread.stdout
+    assert json.loads(run("run", *files, "--json").stdout)["reports"][0]["max_error"] == "inf"
+    assert run("run", *files, "--strict-nonfinite").exit_code == 0
+
+
+# what fails, how
+BROKEN_WRITES = [("numpy.save", "No space left on device"), ("pathlib.Path.replace", "Permission denied")]
+
+
+@pytest.mark.parametrize(("target", "reason"), BROKEN_WRITES, ids=["disk full", "no rename"])
+def test_a_broken_write_leaves_nothing(here, monkeypatch, target, reason):
+    def refuse(*_arguments, **_options):
+        raise OSError(28, reason)
+
+    before = sorted(here.iterdir())
+    monkeypatch.setattr(target, refuse)
+    result = run("run", *FILES, "--out", "y.npy")
+    assert result.exit_code == 2
+    assert f"UnsupportedError: --out=y.npy: cannot be written ({reason})" in result.stderr
+    assert sorted(here.iterdir()) == before
+
+
+def test_a_folder_that_cannot_be_written(here, monkeypatch):
+    monkeypatch.setattr(npy.os, "access", lambda path, mode: path.name != "folder")  # the superuser may write anywhere
+    result = run("run", *FILES, "--out", "folder/y.npy")
+    assert result.exit_code == 2
+    assert "folder is not a directory that can be written" in result.stderr
+    assert list((here / "folder").iterdir()) == []
+
+
+def test_interrupted_writes_leave_nothing(here, monkeypatch):
+    def interrupt(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    before = sorted(here.iterdir())
+    monkeypatch.setattr("os.fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        npy.save("--out", here / "y.npy", np.ones(3), force=False)
+    assert sorted(here.iterdir()) == before
+
+
+def test_the_environment_must_fit_the_launch(monkeypatch):
+    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "1")
+    result = run("run", "short")
+    assert result.exit_code == 2
+    assert "NKI026: launch: kernel[2] contradicts NEURON_LOGICAL_NC_CONFIG=1" in result.stderr
+
+
+def test_listing_cases():
+    result = run("cases")
+    assert result.exit_code == 0
+    assert all(name in result.stdout for name in cases.names())
+    only = run("cases", "--suite", "conv2d").stdout
+    assert "31 cases" in only
+    assert "nkl_fs_asr" not in only
+
+
+def test_cases_are_json_too():
+    found = json.loads(run("cases", "--suite", "depthwise_conv1d", "--json").stdout)
+    assert [case["name"] for case in found] == list(cases.names("depthwise_conv1d"))
+    case = next(case for case in found if case["name"] == "nkl_fs_asr")
+    assert (case["Q"], case["problem"]["C"], case["flops"]) == (4993, 512, 2 * 512 * 4993 * 8)
+
+
+def test_an_unknown_suite():
+    result = run("cases", "--suite", "conv3d")
+    assert result.exit_code == 2
+    assert "suite='conv3d': there is none of this name; use one of depthwise_conv1d, conv2d" in result.stderr
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["cases"], ["doctor"], ["demo"], ["bench-simulator"]], ids=str)
+def test_help(command):
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    assert "Usage" in result.stdout
+
+
+# value, text
+QUANTITIES = [(0, "0"), (999, "999"), (999.6, "1 k"), (1234, "1.23 k"), (58.1e9, "58.1 G"), (2.5e15, "2.5e+03 T")]
+
+
+@pytest.mark.parametrize(("value", "text"), QUANTITIES)
+def test_quantities(value, text):
+    assert show.quantity(value) == text
+
+
+def test_json_of_numbers_that_json_has_not(capsys):
+    print_json({"a": (float("inf"), -float("inf"), float("nan"), 1.5), 2: None})
+    assert json.loads(capsys.readouterr().out) == {"a": ["inf", "-inf", "nan", 1.5], "2": None}

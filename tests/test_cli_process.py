@@ -1,0 +1,152 @@
+"""The command line as a process of its own: exit statuses, streams, and which NKI it picks."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+STUB = 'raise ImportError("WRONG PACKAGE. Please install the package from AWS")\n'
+#: An `nki` that works: our simulator under AWS's names.
+WORKING = """
+import sys
+from nkiconv.simulator import isa, jit, language, simulate
+sys.modules["nki.isa"], sys.modules["nki.language"] = isa, language
+"""
+BROKEN = 'raise ImportError("libnrt.so.1: cannot open shared object file")\n'
+
+
+def run(*arguments, packages=None, cwd=None, **environment):
+    """Run `python -m nkiconv` with these arguments, environment variables and a folder of packages in front."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NKI", "NEURON_"))}
+    paths = [str(path) for path in (packages, ROOT) if path is not None]
+    done = subprocess.run(
+        [sys.executable, "-m", "nkiconv", *map(str, arguments)],
+        env={**kept, "PYTHONPATH": os.pathsep.join(paths), **environment},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def fake_nki(folder, text):
+    """A folder with a package named nki."""
+    (folder / "nki").mkdir()
+    (folder / "nki" / "__init__.py").write_text(text)
+    return folder
+
+
+def test_success_is_0():
+    done = run("run", "short", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["ok"] is True
+
+
+def test_bad_input_is_2(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((2, 3)))
+    np.save(tmp_path / "w.npy", np.ones((3, 2), np.float32))
+    done = run("run", "--input", "x.npy", "--filter", "w.npy", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("LayoutError: depthwise_conv1d cannot run this call; 2 reasons\n  - x.shape=(2, 3)")
+
+
+def test_a_failed_check_is_1(tmp_path):
+    x = np.ones((1, 4, 9), np.float32)
+    x[0, 0, 0] = np.inf
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "w.npy", np.ones((4, 2), np.float32))
+    done = run("run", "--input", "x.npy", "--filter", "w.npy", "--out", "y.npy", "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["ok"] is False
+    assert not (tmp_path / "y.npy").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_read_only_folder_is_2(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((1, 4, 9), np.float32))
+    np.save(tmp_path / "w.npy", np.ones((4, 2), np.float32))
+    (tmp_path / "locked").mkdir(mode=0o555)
+    done = run("run", "--input", "x.npy", "--filter", "w.npy", "--out", "locked/y.npy", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "locked is not a directory that can be written" in done.stderr
+
+
+def test_the_placeholder_is_passed_over(tmp_path):
+    packages = fake_nki(tmp_path, STUB)
+    done = run("doctor", packages=packages)
+    assert done.returncode == 0
+    assert "PyPI's placeholder of that name, not AWS's package" in done.stdout
+    assert "kernels run on nkiconv's simulator, because AWS's nki is PyPI's placeholder" in done.stdout
+    assert "pip uninstall nki" in done.stdout
+    assert json.loads(run("run", "short", "--json", packages=packages).stdout)["reports"][0]["provider"] == "simulator"
+
+
+@pytest.mark.parametrize("setting", ["aws", "auto", None])
+def test_a_working_nki_is_used(tmp_path, setting):
+    packages = fake_nki(tmp_path, WORKING)
+    environment = {} if setting is None else {"NKICONV_NKI": setting}
+    report = json.loads(run("doctor", "--json", packages=packages, **environment).stdout)
+    assert report["provider"] == "aws"
+    done = run("run", "short", "--lnc", "both", "--json", packages=packages, **environment)
+    assert done.returncode == 0, done.stderr
+    for one in json.loads(done.stdout)["reports"]:
+        assert (one["provider"], one["verdict"], one["instructions"], one["tiles"]) == ("aws", "pass", None, None)
+    assert "not counted" in run("run", "short", packages=packages, **environment).stdout
+
+
+def test_a_working_nki_can_be_passed_over(tmp_path):
+    packages = fake_nki(tmp_path, WORKING)
+    report = json.loads(run("doctor", "--json", packages=packages, NKICONV_NKI="simulator").stdout)
+    assert (report["provider"], report["reason"]) == ("simulator", "NKICONV_NKI=simulator")
+
+
+def test_a_broken_nki_is_passed_over(tmp_path):
+    packages = fake_nki(tmp_path, BROKEN)
+    done = run("doctor", packages=packages)
+    assert done.returncode == 0
+    assert "kernels run on nkiconv's simulator, because AWS's nki is installed but broken: libnrt.so.1" in done.stdout
+
+
+def test_the_simulator_is_not_timed_in_disguise(tmp_path):
+    done = run("bench-simulator", packages=fake_nki(tmp_path, WORKING))
+    assert done.returncode == 2
+    assert "bench-simulator times nkiconv's simulator, but AWS's nki is installed" in done.stderr
+
+
+# setting, package named nki, pattern
+IMPOSSIBLE = [
+    ("aws", None, "UnsupportedError: NKICONV_NKI='aws': AWS's nki must be importable (it is not installed)"),
+    ("aws", STUB, "(it is PyPI's placeholder of that name, not AWS's package)"),
+    ("aws", BROKEN, "(it is installed but broken: libnrt.so.1"),
+    ("nonsense", None, "UnsupportedError: NKICONV_NKI='nonsense': accepted are aws, simulator, auto"),
+]
+
+
+@pytest.mark.parametrize(("setting", "nki", "text"), IMPOSSIBLE, ids=["absent", "placeholder", "broken", "nonsense"])
+def test_an_impossible_choice_is_refused_and_explained(tmp_path, setting, nki, text):
+    if nki is None and importlib.util.find_spec("nki"):
+        pytest.skip("AWS's nki is installed here")
+    packages = tmp_path if nki is None else fake_nki(tmp_path, nki)
+    done = run("run", "short", packages=packages, NKICONV_NKI=setting)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert text in done.stderr
+    done = run("doctor", packages=packages, NKICONV_NKI=setting)
+    assert done.returncode == 1
+    assert text in done.stderr
+    assert f"NKICONV_NKI={setting}" in done.stdout
+    report = json.loads(run("doctor", "--json", packages=packages, NKICONV_NKI=setting).stdout)
+    assert (report["ok"], report["provider"]) == (False, None)
+
+
+def test_what_needs_no_nki_works_with_an_impossible_choice():
+    assert run("cases", NKICONV_NKI="nonsense").returncode == 0
+    assert run("run", "--help", NKICONV_NKI="nonsense").returncode == 0

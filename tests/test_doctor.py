@@ -1,0 +1,106 @@
+"""The diagnosis: what is installed is seen without importing it, and every lack comes with a remedy."""
+
+import json
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from nkiconv import doctor
+from nkiconv.cli import app
+
+STUB = 'raise ImportError("WRONG PACKAGE. Please install the package from AWS")\n'
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder of packages in front of all others."""
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def install(site, name, folder, text, version="1.0"):
+    """Lay down a distribution as pip would: a package folder and its metadata."""
+    (site / folder).mkdir()
+    (site / folder / "__init__.py").write_text(text)
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "RECORD").write_text(f"{folder}/__init__.py,,\n{info.name}/METADATA,,\n{info.name}/RECORD,,\n")
+
+
+def found(name):
+    """The diagnosed package of this name."""
+    return next(package for package in doctor.diagnose().packages if package.name == name)
+
+
+def test_installed_packages():
+    assert found("numpy").status == doctor.INSTALLED
+    assert found("numpy").version == sys.modules["numpy"].__version__
+
+
+# name, folder; neuronx-cc's placeholder has a folder that cannot be imported
+STUBS = [("nki", "nki"), ("neuronx-cc", "neuronx-cc"), ("torch-neuronx", "torch_neuronx")]
+
+
+@pytest.mark.parametrize(("name", "folder"), STUBS, ids=[row[0] for row in STUBS])
+def test_placeholders_are_called_that(site, name, folder):
+    install(site, name, folder, STUB)
+    package = found(name)
+    assert (package.status, package.version) == (doctor.PLACEHOLDER, "1.0")
+    advice = " ".join(doctor.diagnose().advice)
+    assert f"remove them: pip uninstall {name}" in advice
+    assert "install from AWS's own package repository, not from PyPI" in advice
+
+
+def test_ready_for_trn2(site, monkeypatch, tmp_path):
+    for name, folder in [("nki", "nki"), ("neuronx-cc", "neuronxcc"), ("torch-neuronx", "torch_neuronx")]:
+        install(site, name, folder, "")
+    monkeypatch.setattr(doctor, "DEVICE", tmp_path / "none")
+    assert not doctor.diagnose().trn2_ready
+    monkeypatch.setattr(doctor, "DEVICE", tmp_path)
+    diagnosis = doctor.diagnose()
+    assert diagnosis.trn2_ready
+    assert diagnosis.device
+    assert diagnosis.advice == ()
+
+
+def test_a_source_tree_without_metadata_counts(site):
+    (site / "neuronxcc").mkdir()
+    (site / "neuronxcc" / "__init__.py").write_text("")
+    package = found("neuronx-cc")
+    assert (package.status, package.version) == (doctor.INSTALLED, None)
+
+
+# variable, value, pattern in the advice or None
+VARIABLES = [
+    ("NEURON_PLATFORM_TARGET_OVERRIDE", "trn2", None),
+    ("NEURON_PLATFORM_TARGET_OVERRIDE", "trn3", "'trn3': the simulator accepts trn2, gen3"),
+    ("NEURON_LOGICAL_NC_CONFIG", "2", None),
+    ("NEURON_LOGICAL_NC_CONFIG", "4", "'4': the simulator accepts 1, 2"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "text"), VARIABLES)
+def test_variables(monkeypatch, name, value, text):
+    monkeypatch.setenv(name, value)
+    diagnosis = doctor.diagnose()
+    assert diagnosis.variables[name] == value
+    about = [line for line in diagnosis.advice if name in line]
+    assert len(about) == (text is not None)
+    assert all(text in line for line in about)
+
+
+def test_the_command():
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 0
+    for text in ("numpy", "torch-neuronx", "kernels run on", "NKICONV_NKI=", "ready for trn2:"):
+        assert text in result.stdout
+
+
+def test_the_command_as_json():
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["ok"]) == (0, True)
+    assert report["provider"] in ("simulator", "aws")
+    assert {"numpy", "nki", "neuronx-cc"} <= {package["name"] for package in report["packages"]}
