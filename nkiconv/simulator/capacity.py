@@ -8,126 +8,163 @@ the partition axis). In PSUM a tile of up to one bank lies inside a bank and lar
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from . import hardware as hw
 from .errors import NkiError
 from .memory import PSUM, SBUF, MemoryRegion, StorageInfo
-from .program import Program
 from .rules import RULES
+
+if TYPE_CHECKING:
+    from .program import Program
+
+#: Lines of holders in a message; the rest is counted.
+_HOLDERS_SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The fullest moment of a memory: bytes a partition, the instruction, and the tensors alive then."""
+    """The fullest moment of a memory: bytes a partition, and the index of the instruction that reached it."""
 
-    bytes_per_partition: int
-    instruction: int
-    holders: tuple[StorageInfo, ...]
+    bytes_per_partition: int = 0
+    instruction: int = -1
 
 
-def _lifetimes(infos: list[StorageInfo], buffer: MemoryRegion) -> Iterator[tuple[int, int, list[StorageInfo]]]:
-    """(instruction, live bytes, live tensors) at each first touch, in program order."""
+@dataclass(frozen=True)
+class Usage:
+    """Peaks of one core's run: SBUF and PSUM bytes a partition, and the most PSUM banks needed at once."""
+
+    sbuf: Peak = Peak()
+    psum: Peak = Peak()
+    psum_banks: int = 0
+
+
+def _births(infos: Iterable[StorageInfo], buffer: MemoryRegion) -> Iterator[tuple[StorageInfo, list[StorageInfo]]]:
+    """Tensors of a memory by first touch, each with those that have died since the one before."""
     used = sorted((i for i in infos if i.buffer is buffer and i.first >= 0), key=lambda i: i.first)
-    live: dict[int, StorageInfo] = {}
-    ends: list[tuple[int, int]] = []
+    ends: list[tuple[int, int, StorageInfo]] = []
+    for info in used:
+        dead = []
+        while ends and ends[0][0] < info.first:
+            dead.append(heapq.heappop(ends)[2])
+        heapq.heappush(ends, (info.last, info.id, info))
+        yield info, dead
+
+
+def _peak(infos: Iterable[StorageInfo], buffer: MemoryRegion) -> Peak:
+    total, peak = 0, Peak()
+    for info, dead in _births(infos, buffer):
+        total += info.bytes_per_partition - sum(d.bytes_per_partition for d in dead)
+        if total > peak.bytes_per_partition:
+            peak = Peak(total, info.first)
+    return peak
+
+
+def _most_banks(infos: Iterable[StorageInfo]) -> tuple[int, Peak]:
+    """Most PSUM banks needed at once, and when."""
+    most, peak = 0, Peak()
+    live: Counter[int] = Counter()
     total = 0
-    for info in used:
-        while ends and ends[0][0] < info.first:
-            total -= live.pop(heapq.heappop(ends)[1]).bytes_per_partition
-        live[info.id] = info
-        heapq.heappush(ends, (info.last, info.id))
+    known: dict[frozenset[tuple[int, int]], int] = {}
+    for info, dead in _births(infos, PSUM):
+        live[info.bytes_per_partition] += 1
+        for size in (d.bytes_per_partition for d in dead):
+            live[size] -= 1
+            total -= size
+            if not live[size]:
+                del live[size]
         total += info.bytes_per_partition
-        yield info.first, total, list(live.values())
+        sizes = frozenset(live.items())
+        if sizes not in known:
+            known[sizes] = banks(live)
+        if known[sizes] > most:
+            most, peak = known[sizes], Peak(total, info.first)
+    return most, peak
 
 
-def _peak(infos: list[StorageInfo], buffer: MemoryRegion) -> Peak:
-    used = sorted((i for i in infos if i.buffer is buffer and i.first >= 0), key=lambda i: i.first)
-    ends: list[tuple[int, int]] = []
-    total = best = at = 0
-    for info in used:
-        while ends and ends[0][0] < info.first:
-            total -= heapq.heappop(ends)[1]
-        heapq.heappush(ends, (info.last, info.bytes_per_partition))
-        total += info.bytes_per_partition
-        if total > best:
-            best, at = total, info.first
-    holders = tuple(i for i in used if i.first <= at <= i.last)
-    return Peak(best, at, holders)
-
-
-def sbuf_peak(program: Program) -> Peak:
-    """Fullest moment of SBUF."""
-    return _peak(program.allocations, SBUF)
-
-
-def psum_peak(program: Program) -> Peak:
-    """Fullest moment of PSUM, in bytes (banks are checked apart)."""
-    return _peak(program.allocations, PSUM)
-
-
-def _banks(tiles: list[StorageInfo]) -> int:
-    """Banks that first-fit-decreasing needs for the tiles."""
+def banks(counts: Mapping[int, int]) -> int:
+    """PSUM banks that first-fit-decreasing needs for so many tiles (values) of each size in bytes (keys)."""
     bank = hw.PSUM_BANK_BYTES_PER_PARTITION
-    free: list[int] = []
     whole = 0
-    for size in sorted((t.bytes_per_partition for t in tiles), reverse=True):
+    room: list[int] = []
+    for size in sorted(counts, reverse=True):
+        count = counts[size]
         if size > bank:
-            whole += -(-size // bank)
+            whole += count * -(-size // bank)
             continue
-        fits = next((i for i, room in enumerate(free) if room >= size), None)
-        if fits is None:
-            free.append(bank - size)
-        else:
-            free[fits] -= size
-    return whole + len(free)
+        for i, free in enumerate(room):
+            fits = min(count, free // size)
+            room[i] -= fits * size
+            count -= fits
+        while count > 0:
+            fits = min(count, bank // size)
+            room.append(bank - fits * size)
+            count -= fits
+    return whole + len(room)
 
 
-def check_capacity(program: Program) -> None:
-    """Refuse a program whose live tensors do not fit (NKI018, NKI019) or whose addresses collide (NKI020)."""
-    peak = sbuf_peak(program)
-    if peak.bytes_per_partition > hw.SBUF_USABLE_BYTES_PER_PARTITION:
-        _refuse(program, "NKI018", "SBUF", peak, hw.SBUF_USABLE_BYTES_PER_PARTITION)
-    infos = [i for i in program.allocations if i.buffer is PSUM]
-    if psum_peak(program).bytes_per_partition > hw.PSUM_BANK_BYTES_PER_PARTITION:
-        for at, total, live in _lifetimes(infos, PSUM):
-            if total > hw.PSUM_BANK_BYTES_PER_PARTITION and _banks(live) > hw.PSUM_BANKS:
-                held = Peak(total, at, tuple(live))
-                _refuse(program, "NKI019", "PSUM", held, hw.PSUM_BYTES_PER_PARTITION)
-    _check_addresses(program)
+def check_capacity(program: Program) -> Usage:
+    """Peaks of a program; refused when they do not fit (NKI018, NKI019) or addresses collide (NKI020)."""
+    infos = program.allocations
+    sbuf = _peak(infos, SBUF)
+    if sbuf.bytes_per_partition > hw.SBUF_USABLE_BYTES_PER_PARTITION:
+        _refuse(program, "NKI018", SBUF, sbuf, hw.SBUF_USABLE_BYTES_PER_PARTITION, "")
+    most, fullest = _most_banks(infos)
+    if most > hw.PSUM_BANKS:
+        _refuse(program, "NKI019", PSUM, fullest, hw.PSUM_BYTES_PER_PARTITION, f" ({most} of {hw.PSUM_BANKS} banks)")
+    for buffer in (SBUF, PSUM):
+        _check_addresses(program, buffer)
+    return Usage(sbuf, _peak(infos, PSUM), most)
 
 
-def _refuse(program: Program, rule: str, memory: str, peak: Peak, limit: int) -> None:
-    culprit = program.instructions[peak.instruction]
-    by_line: dict[str, list[int]] = {}
-    for info in peak.holders:
-        by_line.setdefault(info.label(), []).append(info.bytes_per_partition)
-    holders = sorted(by_line.items(), key=lambda item: -sum(item[1]))
-    held = {f"holder {i + 1}": f"{sum(sizes):,} B: {len(sizes)} x {label}" for i, (label, sizes) in enumerate(holders)}
-    detail = f"{memory} needs {peak.bytes_per_partition:,} of {limit:,} bytes per partition at instruction {peak.instruction}"
-    if rule == "NKI019":
-        detail += f" ({_banks(list(peak.holders))} of {hw.PSUM_BANKS} banks)"
+def _refuse(program: Program, rule: str, buffer: MemoryRegion, peak: Peak, limit: int, banked: str) -> None:
+    at = peak.instruction
+    culprit = program.instructions[at]
+    groups: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
+    for info in program.allocations:
+        if info.buffer is buffer and info.first <= at <= info.last:
+            groups.setdefault((info.label(), info.shape, info.dtype), []).append(info.bytes_per_partition)
+    holders = sorted(groups.items(), key=lambda item: -sum(item[1]))
+    held = {
+        f"holder {i}": f"{sum(sizes):,} B = {len(sizes)} x {sizes[0]:,} B, {list(shape)} {dtype} {label}"
+        for i, ((label, shape, dtype), sizes) in enumerate(holders[:_HOLDERS_SHOWN], 1)
+    }
+    if holders[_HOLDERS_SHOWN:]:
+        rest = [size for _, sizes in holders[_HOLDERS_SHOWN:] for size in sizes]
+        held["others"] = f"{sum(rest):,} B = {len(rest)} tensors"
+    needed = f"{peak.bytes_per_partition:,} of {limit:,} bytes per partition{banked}"
+    detail = f"{buffer.name.upper()} of core {program.core} needs {needed} at instruction {at} of "
+    detail += f"{len(program.instructions)}"
     raise NkiError(rule, culprit.op, detail, held, f"{culprit.file}:{culprit.line}", RULES[rule].remedy)
 
 
-def _check_addresses(program: Program) -> None:
-    placed = [i for i in program.allocations if i.address is not None and i.first >= 0]
-    for n, a in enumerate(placed):
-        for b in placed[n + 1 :]:
-            if a.buffer is b.buffer and a.first <= b.last and b.first <= a.last and _overlap(a, b):
-                culprit = program.instructions[max(a.first, b.first)]
+def _check_addresses(program: Program, buffer: MemoryRegion) -> None:
+    """Tensors with explicit addresses do not overlap while both live."""
+    live: dict[int, StorageInfo] = {}
+    for info, dead in _births((i for i in program.allocations if i.address is not None), buffer):
+        for old in dead:
+            del live[old.id]
+        for other in live.values():
+            if _overlap(info, other):
+                culprit = program.instructions[info.first]
                 raise NkiError(
                     "NKI020",
                     culprit.op,
-                    f"address {a.address} of {a.label()} overlaps address {b.address} of {b.label()} while both live",
-                    location=f"{culprit.file}:{culprit.line}",
-                    remedy=RULES["NKI020"].remedy,
+                    f"two tensors at address {info.address} and {other.address} of {buffer.name.upper()} overlap "
+                    "while both live",
+                    {"new": info.label(), "live": other.label()},
+                    f"{culprit.file}:{culprit.line}",
+                    RULES["NKI020"].remedy,
                 )
+        live[info.id] = info
 
 
 def _overlap(a: StorageInfo, b: StorageInfo) -> bool:
-    assert a.address is not None and b.address is not None
+    assert a.address is not None
+    assert b.address is not None
     (pa, fa), (pb, fb) = a.address, b.address
     rows = pa < pb + b.shape[0] and pb < pa + a.shape[0]
     return rows and fa < fb + b.bytes_per_partition and fb < fa + a.bytes_per_partition

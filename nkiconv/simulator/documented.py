@@ -38,6 +38,13 @@ LANGUAGE_CALLS = (
 #: Names of nki.language that need NeuronCore-v4.
 LANGUAGE_GEN4 = ("abs_max", "abs_min", "prelu", "bypass", "float8_e5m2_x4", "float8_e4m3fn_x4", "float4_e2m1fn_x4")
 
+#: Functions of nki.language that its documents list as not supported, and what to do instead.
+LANGUAGE_REFUSED = {
+    "divide": "no engine divides; multiply by nl.reciprocal",
+    "fmod": "no engine has a modulo",
+    "mod": "no engine has a modulo",
+}
+
 LANGUAGE_CONSTANTS = (
     "bool_", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32", "bfloat16", "tfloat32",
     "float8_e4m3", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu", "sbuf", "psum", "hbm", "private_hbm", "shared_hbm",
@@ -49,3 +56,6 @@ TENSOR_MEMBERS = (
     "is_indirect", "permute", "broadcast", "expand_dim", "squeeze_dim", "reshape_dim", "flatten_dims", "reshape",
     "rearrange", "slice", "select", "vector_select", "ap", "view", "reinterpret_cast",
 )  # fmt: skip
+
+#: Methods of NkiTensor that need NeuronCore-v4.
+TENSOR_GEN4 = ("indirect",)

@@ -107,10 +107,12 @@ def from_fp32(values: Array, dtype: str) -> Array:
     if info.is_float:
         return values if values.dtype == info.numpy else values.astype(info.numpy)
     if dtype == "bool_":
-        return (values != 0).astype(np.uint8)
+        true: Array = values != 0
+        return true.astype(np.uint8)
     limits = np.iinfo(info.numpy)
     wide = np.rint(np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
-    return np.clip(wide, limits.min, limits.max).astype(info.numpy)
+    saturated: Array = np.clip(wide, limits.min, limits.max)
+    return saturated.astype(info.numpy)
 
 
 def convert(values: Array, src: str, dst: str) -> Array:

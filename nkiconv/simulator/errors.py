@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 
 class NkiValidationError(Exception):
@@ -50,6 +50,7 @@ class KernelAssertionError(NkiError, AssertionError):
 class NotSimulatedError(NotImplementedError):
     """A documented NKI call that the simulator does not run yet."""
 
-    def __init__(self, name: str, supported: Any) -> None:
+    def __init__(self, name: str, supported: Iterable[str]) -> None:
         self.name = name
-        super().__init__(f"{name} is documented NKI that this simulator does not run yet; it runs: {', '.join(supported)}")
+        runs = ", ".join(supported)
+        super().__init__(f"{name} is documented NKI that this simulator does not run yet; it runs: {runs}")

@@ -12,18 +12,21 @@ import os
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from . import hardware as hw
-from .arguments import Binder
+from .arguments import Binder, returned_tensors
 from .capacity import check_capacity
 from .errors import KernelAssertionError, NkiError, NkiValidationError
 from .program import Instruction, Launch, Program
 from .rendezvous import Rendezvous
-from .rules import RULES
+from .rules import RULES, fail
 from .running import running, set_running
+
+_PACKAGE_PATH = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,24 @@ class Execution:
         """All cores' instructions, core by core."""
         return [i for program in self.programs for i in program.instructions]
 
+    @property
+    def sbuf_peak_bytes(self) -> int:
+        """Most SBUF bytes a partition live at once, on the fuller core."""
+        return max(program.sbuf_peak_bytes for program in self.programs)
+
+    @property
+    def psum_peak_bytes(self) -> int:
+        """Most PSUM bytes a partition live at once, on the fuller core."""
+        return max(program.psum_peak_bytes for program in self.programs)
+
+    @property
+    def psum_peak_banks(self) -> int:
+        """Most PSUM banks needed at once, on the fuller core."""
+        return max(program.psum_peak_banks for program in self.programs)
+
 
 class Kernel:
-    """A function marked with `nki.jit`: call it, or `kernel[lnc]` it first."""
+    """A function marked with `nki.jit`: call it, or `kernel[lnc]` it first. Inside another kernel it is inlined."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -64,7 +82,12 @@ class LaunchedKernel:
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return execute(self, args, kwargs).outputs
+        program = running()
+        if program is None:
+            return execute(self, args, kwargs).outputs
+        if self.grid != program.num_programs:
+            fail("NKI026", f"kernel[{self.grid}] called by a kernel that runs on {program.num_programs} cores")
+        return self.function(*args, **kwargs)
 
 
 def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
@@ -82,7 +105,7 @@ def simulate(kernel: Any, *, trace_only: bool = False) -> Callable[..., Any]:
     `trace_only=True` nothing is computed: arguments may be `ArraySpec`s and so are the results.
     """
 
-    @functools.wraps(getattr(kernel, "function", kernel))
+    @functools.wraps(_function(kernel))
     def simulated(*args: Any, **kwargs: Any) -> Any:
         return execute(kernel, args, kwargs, trace_only=trace_only).outputs
 
@@ -98,17 +121,25 @@ def execute(
     exceptions unchanged.
     """
     check_target()
-    function = getattr(kernel, "function", kernel)
-    grid: int | None = getattr(kernel, "grid", None)
+    if running() is not None:
+        fail("NKI026", "a launch from inside a kernel; call the kernel itself, it is inlined")
+    function = _function(kernel)
+    grid: int | None = kernel.grid if isinstance(kernel, LaunchedKernel) else None
     launch = Launch(_degree(grid), 0 if grid is None else 1, numeric=not trace_only)
     binder = Binder(launch)
-    bound_args = tuple(binder.bind(value, f"argument {i}") for i, value in enumerate(args))
-    bound_kwargs = {name: binder.bind(value, name) for name, value in (kwargs or {}).items()}
+    bound_args, bound_kwargs = binder.call(function, args, kwargs or {})
     results = _run(launch, lambda: function(*bound_args, **bound_kwargs))
     for program in launch.programs:
-        check_capacity(program)
-    _check_same_control_flow(launch)
+        program.usage = check_capacity(program)
+    check_same_control_flow(launch, results)
     return Execution(binder.outputs(results[0]), tuple(launch.programs))
+
+
+def _function(kernel: Any) -> Callable[..., Any]:
+    """The plain function of a kernel, jitted or not."""
+    while isinstance(kernel, (Kernel, LaunchedKernel)):
+        kernel = kernel.function
+    return kernel  # type: ignore[no-any-return]
 
 
 def check_target() -> None:
@@ -124,7 +155,7 @@ def _checked_grid(grid: Any) -> int:
     if isinstance(grid, tuple) and len(grid) == 1:
         grid = grid[0]
     if type(grid) is not int or grid not in hw.LNC_DEGREES:
-        _refuse_grid(f"kernel[{grid!r}]: trn2 has LNC degrees {hw.LNC_DEGREES}")
+        _refuse("NKI026", f"kernel[{grid!r}]: trn2 has LNC degrees {hw.LNC_DEGREES}")
     return grid
 
 
@@ -134,14 +165,14 @@ def _degree(grid: int | None) -> int:
     if text is None:
         return grid or 1
     if text not in ("1", "2"):
-        _refuse_grid(f"NEURON_LOGICAL_NC_CONFIG={text!r} is neither 1 nor 2")
+        _refuse("NKI026", f"NEURON_LOGICAL_NC_CONFIG={text!r} is neither 1 nor 2")
     if grid is not None and grid != int(text):
-        _refuse_grid(f"kernel[{grid}] contradicts NEURON_LOGICAL_NC_CONFIG={text}")
+        _refuse("NKI026", f"kernel[{grid}] contradicts NEURON_LOGICAL_NC_CONFIG={text}")
     return int(text)
 
 
-def _refuse_grid(detail: str) -> NoReturn:
-    raise NkiError("NKI026", "launch", detail, remedy=RULES["NKI026"].remedy)
+def _refuse(rule: str, detail: str) -> NoReturn:
+    raise NkiError(rule, "launch", detail, remedy=RULES[rule].remedy)
 
 
 def _run(launch: Launch, body: Callable[[], Any]) -> list[Any]:
@@ -159,24 +190,32 @@ def _run_core(program: Program, body: Callable[[], Any]) -> Any:
     except NkiError:
         raise
     except AssertionError as error:
-        raise _assertion(error) from error
+        refusal = _assertion(error)
+        if refusal is None:
+            raise
+        raise refusal from error
     finally:
         set_running(before)
 
 
-def _assertion(error: AssertionError) -> KernelAssertionError:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+def _assertion(error: AssertionError) -> KernelAssertionError | None:
+    """An assertion of the kernel's as an NkiError; None for one of the simulator's own."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = frames[-1]
+    if Path(frame.filename).is_relative_to(_PACKAGE_PATH):
+        return None
     where = f"{frame.filename}:{frame.lineno}"
-    return KernelAssertionError("KERNEL", "assert", str(error) or str(frame.line), location=where)
+    return KernelAssertionError(
+        "KERNEL", "assert", str(error) or str(frame.line), location=where, remedy="call the kernel as it asks"
+    )
 
 
-def _check_same_control_flow(launch: Launch) -> None:
-    shared = {program.num_shared for program in launch.programs}
-    if len(shared) > 1:
-        counts = [program.num_shared for program in launch.programs]
-        raise NkiError(
-            "NKI027",
-            "launch",
-            f"the cores allocated {counts[0]} and {counts[1]} shared tensors",
-            remedy=RULES["NKI027"].remedy,
-        )
+def check_same_control_flow(launch: Launch, results: list[Any]) -> None:
+    """Both cores allocated and returned the same shared tensors (NKI027)."""
+    counts = [program.num_shared for program in launch.programs]
+    if len(set(counts)) > 1:
+        _refuse("NKI027", f"the cores allocated {counts[0]} and {counts[1]} shared tensors")
+    returned = [returned_tensors(result) for result in results]
+    for core, tensors in enumerate(returned):
+        if tensors != returned[0]:
+            _refuse("NKI027", f"core {core} does not return the tensors that core 0 returns")

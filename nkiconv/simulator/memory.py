@@ -2,7 +2,8 @@
 
 A `Storage` is one allocation: flat bytes, partition-major on chip. Tensors are strided views of it. Nothing is
 initialised: bytes start as 0xFF (NaN in every float type) and an `ElementMap` knows element by element what was
-written, so that a read of anything else is an error instead of a number.
+written, so that a read of anything else is an error instead of a number. Every access is checked before it changes
+anything: who owns the storage, whether it may be written, and what the other core did.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from .dtypes import DTYPES, Array
 from .rules import fail
+from .running import running
 
 if TYPE_CHECKING:
     from .races import SharedAccess
@@ -32,7 +34,7 @@ class MemoryRegion(Enum):
     psum = "psum"
     private_hbm = "private_hbm"
     shared_hbm = "shared_hbm"
-    hbm = "private_hbm"
+    hbm = private_hbm
 
 
 SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
@@ -43,10 +45,13 @@ class StorageInfo:
     """What is known of an allocation without its data; instruction records keep this and nothing else alive.
 
     `first` and `last` are the indices of the first and last instruction that touched it (-1: none), which is its
-    lifetime for the capacity check.
+    lifetime for the capacity check. Sizes: `num_bytes` in all, `bytes_per_partition` of one partition (on chip).
     """
 
-    __slots__ = ("address", "buffer", "dtype", "first", "id", "last", "location", "name", "shape")
+    __slots__ = (
+        "address", "buffer", "bytes_per_partition", "dtype", "first", "id", "last", "location", "name", "num_bytes",
+        "on_chip", "shape",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -61,23 +66,13 @@ class StorageInfo:
         self.name, self.shape, self.dtype, self.buffer = name, shape, dtype, buffer
         self.location, self.address = location, address
         self.first = self.last = -1
-
-    @property
-    def on_chip(self) -> bool:
-        return self.buffer is SBUF or self.buffer is PSUM
-
-    @property
-    def bytes_per_partition(self) -> int:
-        """Free bytes of one partition (on chip)."""
-        return prod(self.shape[1:]) * DTYPES[self.dtype].itemsize
-
-    @property
-    def num_bytes(self) -> int:
-        return prod(self.shape) * DTYPES[self.dtype].itemsize
+        self.on_chip = buffer is SBUF or buffer is PSUM
+        self.num_bytes = prod(shape) * DTYPES[dtype].itemsize
+        self.bytes_per_partition = self.num_bytes // shape[0]
 
     def label(self) -> str:
-        """Name, or where it was allocated."""
-        return self.name or f"tensor allocated at {self.location}"
+        """Name and where it was allocated."""
+        return f"{self.name or 'tensor'} allocated at {self.location}"
 
 
 class Region(NamedTuple):
@@ -90,6 +85,10 @@ class Region(NamedTuple):
     offset: int
 
     @property
+    def itemsize(self) -> int:
+        return DTYPES[self.dtype].itemsize
+
+    @property
     def num_elems(self) -> int:
         return prod(self.shape)
 
@@ -99,68 +98,75 @@ class Region(NamedTuple):
 
 
 class ElementMap:
-    """One byte of state for each `unit` bytes of a storage, viewed with a tensor's own strides."""
+    """One byte of state for each element of a storage, viewed with a tensor's own strides.
+
+    A narrower view splits the map for good: then each of its cells stands for one narrower element.
+    """
 
     __slots__ = ("cells", "unit")
 
-    def __init__(self, num_bytes: int, unit: int) -> None:
-        self.cells: Array = np.zeros(num_bytes // unit, dtype=np.uint8)
-        self.unit = unit
+    def __init__(self, info: StorageInfo, kind: type = np.bool_) -> None:
+        self.unit = DTYPES[info.dtype].itemsize
+        self.cells: Array = np.zeros(info.num_bytes // self.unit, dtype=kind)
 
-    def view(self, tensor: NkiTensor) -> Array:
-        """Cells of the tensor's elements, in its shape (with a trailing axis when an element spans several cells)."""
-        itemsize = tensor.itemsize
+    def view(self, region: NkiTensor | Region) -> Array:
+        """Cells of a view's elements, in its shape (with a trailing axis when an element spans several cells)."""
+        itemsize = region.itemsize
         if itemsize < self.unit:
             self.cells = np.repeat(self.cells, self.unit // itemsize)
             self.unit = itemsize
-        ratio = itemsize // self.unit
+        cells, ratio = self.cells, itemsize // self.unit
         if ratio == 1:
-            return np.ndarray(tensor.shape, np.uint8, self.cells, tensor.offset, tensor.strides)
-        strides = tuple(ratio * stride for stride in tensor.strides)
-        return np.ndarray((*tensor.shape, ratio), np.uint8, self.cells, tensor.offset * ratio, (*strides, 1))
+            return np.ndarray(region.shape, cells.dtype, cells, region.offset, region.strides)
+        strides = (*(ratio * stride for stride in region.strides), 1)
+        return np.ndarray((*region.shape, ratio), cells.dtype, cells, region.offset * ratio, strides)
+
+
+def first_index(chosen: Array, ndim: int) -> tuple[int, ...]:
+    """Index of the first true cell of an `ElementMap` view of an `ndim`-dimensional tensor."""
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(chosen)), chosen.shape)[:ndim])
 
 
 class Storage:
-    """One allocation: its record, its bytes (None when only traced) and its element states."""
+    """One allocation: its record, its bytes (None when only traced) and its element states.
 
-    __slots__ = ("accumulating", "complete", "data", "dirty", "info", "itemsize", "owner", "race", "readonly", "whole", "written")
+    Args:
+        owner: the Program that may use it, or the Launch when all its cores may.
+        data: the caller's bytes, complete as they are; None for a fresh allocation.
+        numeric: whether a fresh allocation gets (poisoned) bytes.
+    """
 
-    def __init__(self, info: StorageInfo, owner: Any, data: Array | None, *, complete: bool = False) -> None:
+    __slots__ = ("accumulating", "complete", "data", "dirty", "info", "known", "owner", "race", "readonly", "written")
+
+    def __init__(self, info: StorageInfo, owner: Any, data: Array | None = None, *, numeric: bool = False) -> None:
         self.info = info
-        #: program that may use it; None for HBM that both cores see
         self.owner = owner
+        #: every element has been written (always, when only traced)
+        self.complete = data is not None or not numeric
         self.data = data
-        self.itemsize = DTYPES[info.dtype].itemsize
-        #: every element has been written
-        self.complete = complete or data is None
+        if data is None and numeric:
+            self.data = np.empty(info.num_bytes, dtype=np.uint8)
+            self.data.fill(_POISON)
+        #: elements written so far; None while there are none, and once it is complete
         self.written: ElementMap | None = None
         #: elements whose last writer was a matmul (PSUM only)
         self.accumulating: ElementMap | None = None
-        #: view keys known to be accumulating in full; emptied by any other write
-        self.whole: set[Any] = set()
+        #: view keys -> True: accumulating in full; False: only known to be written in full
+        self.known: dict[Any, bool] = {}
         self.readonly = False
         #: something wrote to it (an argument that is a copy must be written back)
         self.dirty = False
         self.race: SharedAccess | None = None
 
-    @staticmethod
-    def allocate(info: StorageInfo, owner: Any, *, numeric: bool) -> Storage:
-        """Fresh poisoned storage; without data when the run only traces."""
-        if not numeric:
-            return Storage(info, owner, None)
-        storage = Storage(info, owner, np.full(info.num_bytes, _POISON, dtype=np.uint8))
-        storage.written = ElementMap(info.num_bytes, storage.itemsize)
-        return storage
-
     def array(self, tensor: NkiTensor) -> Array:
         """The tensor's elements as a NumPy view (no copy, no check)."""
-        info = DTYPES[tensor.dtype]
-        size = info.itemsize
+        size = tensor.itemsize
         strides = tuple([size * stride for stride in tensor.strides])
-        return np.ndarray(tensor.shape, info.numpy, self.data, tensor.offset * size, strides)
+        return np.ndarray(tensor.shape, DTYPES[tensor.dtype].numpy, self.data, tensor.offset * size, strides)
 
     def read(self, tensor: NkiTensor) -> Array:
         """Elements of a tensor that an instruction reads; refuses elements nobody wrote (NKI016)."""
+        self.check_owner(tensor)
         if not self.complete:
             self._require_written(tensor)
         if self.race is not None:
@@ -169,58 +175,83 @@ class Storage:
 
     def write(self, tensor: NkiTensor, values: Any) -> None:
         """Store values (cast to the tensor's dtype as NumPy casts), and remember that they are there."""
-        if self.readonly:
-            fail("NKI033", "the array behind dst is read-only", dst=tensor)
+        self._check_write(tensor)
         self.array(tensor)[...] = values
-        self.mark(tensor)
+        self._forget_matmuls(tensor)
+        if not self.complete:
+            self._mark_written(tensor)
 
     def write_where(self, tensor: NkiTensor, mask: Array, values: Any) -> None:
         """Store values at the chosen elements only; the others keep their value, or stay unwritten."""
+        self._check_write(tensor)
         np.copyto(self.array(tensor), values, where=mask)
-        if self.written is not None:
-            cells = self.written.view(tensor)
-            np.maximum(cells, mask if cells.ndim == mask.ndim else mask[..., None], out=cells)
-        if self.accumulating is not None:
-            self.accumulating.view(tensor).fill(0)
-            self.whole.clear()
+        self._forget_matmuls(tensor)
+        if not self.complete:
+            cells = self._written_map().view(tensor)
+            cells |= mask if cells.ndim == mask.ndim else mask[..., None]
 
-    def mark(self, tensor: NkiTensor) -> None:
-        """Book-keeping of a write by anything but a matmul."""
-        self.dirty = True
+    def check_owner(self, tensor: NkiTensor) -> None:
+        """A tensor is used by the core that made it (any core, if shared) and during its run (NKI021)."""
+        program = running()
+        if self.owner is not program and (program is None or self.owner is not program.launch):
+            fail("NKI021", "a tensor of another core or of an ended run", tensor=tensor)
+
+    def _check_write(self, tensor: NkiTensor) -> None:
+        self.check_owner(tensor)
+        if self.readonly:
+            fail("NKI033", "the array behind dst is read-only", dst=tensor)
         if self.race is not None:
             self.race.touch(tensor, writing=True)
-        self._mark_written(tensor)
+        self.dirty = True
+
+    def _forget_matmuls(self, tensor: NkiTensor) -> None:
         if self.accumulating is not None:
-            self.accumulating.view(tensor).fill(0)
-            self.whole.clear()
+            self.accumulating.view(tensor).fill(False)
+            self.known.clear()
+
+    def _written_map(self) -> ElementMap:
+        if self.written is None:
+            self.written = ElementMap(self.info)
+        return self.written
 
     def _mark_written(self, tensor: NkiTensor) -> None:
-        if self.written is None:
-            return
         if tensor.covers_storage():
             self.complete, self.written = True, None
-        else:
-            self.written.view(tensor).fill(1)
+        elif not self.info.on_chip:
+            self._written_map().view(tensor).fill(True)
+        elif tensor.key() not in self.known:  # a tile's few views come again and again; an HBM tensor's do not
+            self._written_map().view(tensor).fill(True)
+            self.known[tensor.key()] = False
 
     def _require_written(self, tensor: NkiTensor) -> None:
-        assert self.written is not None
-        cells = self.written.view(tensor)
-        if not cells.all():
-            index = tuple(int(i) for i in np.argwhere(cells == 0)[0][: len(tensor.shape)])
-            missing = cells.size - int(np.count_nonzero(cells))
-            fail(
-                "NKI016",
-                f"element {index} of the view (and {missing - 1} more) was never written",
-                tensor=tensor,
-            )
+        if tensor.key() in self.known:
+            return
+        missing, index = self.unwritten(tensor)
+        if missing:
+            fail("NKI016", f"element {index} of the view (and {missing - 1} more) was never written", tensor=tensor)
         if tensor.covers_storage():
             self.complete, self.written = True, None
+        elif self.info.on_chip:
+            self.known[tensor.key()] = False
+
+    def unwritten(self, tensor: NkiTensor) -> tuple[int, tuple[int, ...]]:
+        """How many elements of a view nobody has written (in full), and the index of the first one."""
+        if self.complete:
+            return 0, ()
+        cells = self._written_map().view(tensor)
+        if cells.all():
+            return 0, ()
+        blank: Array = ~cells
+        if cells.ndim > len(tensor.shape):
+            blank = np.logical_or.reduce(blank, axis=-1)
+        return int(np.count_nonzero(blank)), first_index(blank, blank.ndim)
 
     def check_accumulation(self, tensor: NkiTensor, accumulate: bool | None) -> bool:
         """Whether a matmul into `tensor` adds to what is there (NKI109, NKI110), as hardware's flag would say."""
+        self.check_owner(tensor)
         if accumulate is False:
             return False
-        if tensor.key() in self.whole:
+        if self.known.get(tensor.key()):
             return True
         count = 0
         total = tensor.size
@@ -236,10 +267,11 @@ class Storage:
     def mark_matmul(self, tensor: NkiTensor) -> None:
         """Book-keeping of a matmul's write: these elements may now be accumulated into."""
         key = tensor.key()
-        if key in self.whole:
+        if self.known.get(key):
             return
-        self._mark_written(tensor)
+        if not self.complete:
+            self._mark_written(tensor)
         if self.accumulating is None:
-            self.accumulating = ElementMap(self.info.num_bytes, self.itemsize)
-        self.accumulating.view(tensor).fill(1)
-        self.whole.add(key)
+            self.accumulating = ElementMap(self.info)
+        self.accumulating.view(tensor).fill(True)
+        self.known[key] = True

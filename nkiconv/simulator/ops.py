@@ -51,35 +51,57 @@ def _truth(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _shift(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Logical shifts on the bit pattern; counts of the type's width or more give 0."""
+    """Logical shifts on the bit pattern of `a`; counts of its width or more (and negative ones) give 0."""
 
     def shifted(a: Array, b: Array) -> Array:
         bits = 8 * a.dtype.itemsize
         raw = a.view(f"u{a.dtype.itemsize}")
-        count = np.asarray(b).astype(raw.dtype)
-        out = np.where(count < bits, function(raw, np.minimum(count, bits - 1)), 0).astype(raw.dtype)
+        count = np.asarray(b).astype(np.int64)
+        inside = (count >= 0) & (count < bits)
+        out = np.where(inside, function(raw, np.where(inside, count, 0).astype(raw.dtype)), 0).astype(raw.dtype)
         return out.view(a.dtype)
 
     return shifted
 
 
 def _sigmoid(x: Array) -> Array:
-    return (0.5 * (1.0 + np.tanh(0.5 * x))).astype(x.dtype)
+    return 1.0 / (1.0 + np.exp(-x))
 
 
-_erf_elementwise = np.frompyfunc(math.erf, 1, 1)
+#: erfc(z) = t * exp(P(t) - z^2) with t = 2 / (2 + z), as in Numerical Recipes; P is interpolated here from `math.erfc`
+#: for z in [0, 10.5], past which erfc is 0 in fp32.
+_ERFC_T_MIN = 2.0 / 12.5
+_erfc_exponent = np.polynomial.Chebyshev.interpolate(
+    lambda t: np.array([math.log(math.erfc(2.0 / u - 2.0) / u) + (2.0 / u - 2.0) ** 2 for u in t]),
+    deg=18,
+    domain=[_ERFC_T_MIN, 1.0],
+)
+
+
+def _erfc(x: Array) -> Array:
+    """Complementary error function in float64, good to 1e-13: vectorised, which `math.erfc` is not."""
+    z = np.abs(x.astype(np.float64))
+    t = np.maximum(2.0 / (2.0 + z), _ERFC_T_MIN)
+    exponent: Array = _erfc_exponent(t)
+    tail = t * np.exp(exponent - z * z)
+    return np.asarray(np.where(x < 0, 2.0 - tail, tail))
+
+
+def _normal_cdf(x: Array) -> Array:
+    return 0.5 * _erfc(x.astype(np.float64) / -math.sqrt(2.0))
 
 
 def _erf(x: Array) -> Array:
-    return _erf_elementwise(x.astype(np.float64)).astype(np.float64)
+    near_zero = 2.0 / math.sqrt(math.pi) * (x - x * x * x / 3.0)
+    return np.where(np.abs(x) < 1e-3, near_zero, 1.0 - _erfc(x))
 
 
 def _gelu_dx(x: Array) -> Array:
-    return 0.5 * (1.0 + _erf(x / math.sqrt(2.0))) + x * np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
+    return _normal_cdf(x) + x * np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
 
 
 def _gelu_tanh(x: Array) -> Array:
-    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    return x * _sigmoid(math.sqrt(8.0 / math.pi) * (x + 0.044715 * (x * x * x)))
 
 
 def _gelu_sigmoid_dx(x: Array) -> Array:
@@ -94,6 +116,14 @@ def _silu_dx(x: Array) -> Array:
 
 def _softplus(x: Array) -> Array:
     return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _rsqrt(x: Array) -> Array:
+    return 1.0 / np.sqrt(x)
+
+
+#: The fp32 numbers nearest to pi and pi/2: bounds of sin and arctan (nki-act-func).
+_PI, _HALF_PI = float(np.float32(math.pi)), float(np.float32(math.pi / 2))
 
 
 def _between(low: float, high: float) -> Callable[[Array], Array]:
@@ -144,7 +174,7 @@ _FUNCTIONS = (
     _function("square", np.square, compute=np.square),
     _function("sigmoid", _sigmoid),
     _function("relu", lambda x: np.maximum(x, 0), compute=lambda x: np.maximum(x, 0)),
-    _function("gelu", lambda x: 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0)))),
+    _function("gelu", lambda x: x * _normal_cdf(x)),
     _function("gelu_dx", _gelu_dx),
     _function("gelu_apprx_tanh", _gelu_tanh),
     _function("gelu_apprx_sigmoid", lambda x: x * _sigmoid(1.702 * x)),
@@ -158,10 +188,10 @@ _FUNCTIONS = (
     _function("erf_dx", lambda x: 2.0 / math.sqrt(math.pi) * np.exp(-x * x)),
     _function("exp", np.exp),
     _function("log", np.log, _between(2.0**-64, 2.0**64), "[2^-64, 2^64]"),
-    _function("sin", np.sin, _between(-float(np.float32(math.pi)), float(np.float32(math.pi))), "[-pi, pi]"),
-    _function("arctan", np.arctan, _between(-float(np.float32(math.pi / 2)), float(np.float32(math.pi / 2))), "[-pi/2, pi/2]"),
+    _function("sin", np.sin, _between(-_PI, _PI), "[-pi, pi]"),
+    _function("arctan", np.arctan, _between(-_HALF_PI, _HALF_PI), "[-pi/2, pi/2]"),
     _function("sqrt", np.sqrt, _between(2.0**-116, 2.0**118), "[2^-116, 2^118]"),
-    _function("rsqrt", lambda x: 1.0 / np.sqrt(x), _between(2.0**-87, 2.0**97), "[2^-87, 2^97]", lambda x: 1.0 / np.sqrt(x)),
+    _function("rsqrt", _rsqrt, _between(2.0**-87, 2.0**97), "[2^-87, 2^97]", _rsqrt),
     _function("reciprocal", np.reciprocal, _magnitude(2.0**-42, 2.0**42), "+-[2^-42, 2^42]", np.reciprocal),
     _function("sign", np.sign),
     _function("abs", np.abs, compute=np.abs),

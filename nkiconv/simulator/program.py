@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from .capacity import Usage
 from .dtypes import Array
 from .errors import NkiError
 from .memory import MemoryRegion, Region, Storage, StorageInfo
@@ -54,7 +55,7 @@ class Accumulator:
 
 
 class Program:
-    """State of one core while it runs a kernel; `current()` is the one that runs in this thread."""
+    """One core's run of a kernel, and its record afterwards; `current()` is the one that runs in this thread."""
 
     def __init__(self, core: int, launch: Launch) -> None:
         self.core = core
@@ -62,10 +63,29 @@ class Program:
         self.num_programs = launch.degree
         self.numeric = launch.numeric
         self.instructions: list[Instruction] = []
+        #: on-chip tensors, in the order of their allocation
         self.allocations: list[StorageInfo] = []
+        #: shared HBM tensors allocated so far
         self.num_shared = 0
+        #: peaks of SBUF and PSUM, once the run has ended
+        self.usage = Usage()
         self.vector_accumulator = Accumulator()
         self.scalar_accumulator = Accumulator()
+
+    @property
+    def sbuf_peak_bytes(self) -> int:
+        """Most SBUF bytes a partition that were live at once."""
+        return self.usage.sbuf.bytes_per_partition
+
+    @property
+    def psum_peak_bytes(self) -> int:
+        """Most PSUM bytes a partition that were live at once."""
+        return self.usage.psum.bytes_per_partition
+
+    @property
+    def psum_peak_banks(self) -> int:
+        """Most PSUM banks that were needed at once."""
+        return self.usage.psum_banks
 
     def record(
         self,
@@ -97,8 +117,8 @@ class Program:
 
     def _touch(self, tensor: NkiTensor, index: int) -> None:
         storage = tensor.storage
-        if storage.owner is not self and storage.owner is not None:
-            fail("NKI021", f"core {self.core} uses a tensor of another core or of an ended run", tensor=tensor)
+        if storage.owner is not self and storage.owner is not self.launch:
+            storage.check_owner(tensor)
         info = storage.info
         if info.first < 0:
             info.first = index
@@ -115,7 +135,7 @@ class Program:
             storage = self.launch.shared_storage(self.num_shared, info)
             self.num_shared += 1
         else:
-            storage = Storage.allocate(info, self, numeric=self.numeric)
+            storage = Storage(info, self, numeric=self.numeric)
             if info.on_chip:
                 self.allocations.append(info)
         return NkiTensor(shape, dtype, storage)
@@ -135,15 +155,16 @@ class Launch:
     def shared_storage(self, index: int, info: StorageInfo) -> Storage:
         """The `index`-th shared allocation: made by the first core that gets there, met again by the other."""
         if index == len(self.shared):
-            storage = Storage.allocate(info, None, numeric=self.numeric)
+            storage = Storage(info, self, numeric=self.numeric)
             self.watch(storage)
             self.shared.append(storage)
         storage = self.shared[index]
-        if (storage.info.shape, storage.info.dtype) != (info.shape, info.dtype):
+        first = storage.info
+        if (first.shape, first.dtype) != (info.shape, info.dtype):
             fail(
                 "NKI027",
-                f"shared tensor {index} is {info.shape} {info.dtype} on this core, "
-                f"{storage.info.shape} {storage.info.dtype} on the other (allocated at {storage.info.location})",
+                f"shared tensor {index} is {list(info.shape)} {info.dtype} on this core, "
+                f"{list(first.shape)} {first.dtype} on the other (allocated at {first.location})",
             )
         return storage
 

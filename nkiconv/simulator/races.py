@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .memory import ElementMap, StorageInfo
+from .dtypes import Array
+from .memory import ElementMap, Region, StorageInfo, first_index
 from .rules import fail, kernel_frame
 from .running import running
 
@@ -18,10 +19,14 @@ _WRITE, _READ = 1, 4
 
 
 class _Access(NamedTuple):
-    tensor: NkiTensor
+    region: Region
     core: int
     writing: bool
-    location: str
+    file: str
+    line: int
+
+    def verb(self) -> str:
+        return "writes" if self.writing else "reads"
 
 
 class SharedAccess:
@@ -44,49 +49,52 @@ class SharedAccess:
     def touch(self, tensor: NkiTensor, *, writing: bool) -> None:
         """Record an access of the running core; refuse it when it conflicts (NKI028)."""
         frame, _ = kernel_frame(sys._getframe(1))
-        location = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
         program = running()
-        access = _Access(tensor, program.core if program else 0, writing, location)
+        assert program is not None
+        file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else ("", 0)
+        access = _Access(tensor.region(), program.core, writing, file, line)
         if self._touched is None and writing:
-            self._touched = ElementMap(self._info.num_bytes, tensor.itemsize)
+            self._touched = ElementMap(self._info, np.uint8)
             for earlier in self._log:
                 self._mark(self._touched, earlier)
         if self._touched is not None:
-            self._check(self._touched, access)
+            self._check(self._touched, access, tensor)
             self._mark(self._touched, access)
         self._log.append(access)
 
     def _mark(self, touched: ElementMap, access: _Access) -> None:
-        cells = touched.view(access.tensor)
+        cells = touched.view(access.region)
         np.bitwise_or(cells, (_WRITE if access.writing else _READ) << access.core, out=cells)
 
-    def _check(self, touched: ElementMap, access: _Access) -> None:
+    def _check(self, touched: ElementMap, access: _Access, tensor: NkiTensor) -> None:
         other = 1 - access.core
         enemy = (_WRITE | _READ if access.writing else _WRITE) << other
-        clash = touched.view(access.tensor) & enemy
+        clash: Array = (touched.view(access.region) & enemy) != 0
         if not clash.any():
             return
-        index = tuple(int(i) for i in np.argwhere(clash)[0][: len(access.tensor.shape)])
-        earlier = self._culprit(access, index, other)
-        verb, before = ("writes", "writes") if access.writing else ("reads", "writes")
-        if earlier and not earlier.writing:
-            before = "reads"
-        where = earlier.location if earlier else "an earlier line"
+        index = first_index(clash, len(access.region.shape))
+        earlier = self._culprit(access, clash)
         fail(
             "NKI028",
-            f"core {access.core} {verb} element {index} of the view, which core {other} {before} at {where}",
-            tensor=access.tensor,
+            f"core {access.core} {access.verb()} element {index} of the view here, "
+            f"core {other} {earlier.verb()} it at {earlier.file}:{earlier.line}",
+            tensor=tensor,
         )
 
-    def _culprit(self, access: _Access, index: tuple[int, ...], other: int) -> _Access | None:
-        byte = (access.tensor.offset + sum(i * s for i, s in zip(index, access.tensor.strides, strict=True))) * (
-            access.tensor.itemsize
-        )
+    def _culprit(self, access: _Access, clash: Array) -> _Access:
+        """The other core's first access that `access` conflicts with."""
+        shape = access.region.shape
         for earlier in self._log:
-            if earlier.core != other or not (earlier.writing or access.writing):
-                continue
-            probe = ElementMap(self._info.num_bytes, earlier.tensor.itemsize)
-            probe.view(earlier.tensor).fill(1)
-            if probe.cells[byte // probe.unit]:
-                return earlier
-        return None
+            if earlier.core != access.core and (earlier.writing or access.writing):
+                probe = ElementMap(self._info)
+                probe.view(earlier.region).fill(True)
+                hits = probe.view(access.region)
+                if (_by_element(hits, shape) & _by_element(clash, shape)).any():
+                    return earlier
+        raise AssertionError("a conflict without an earlier access")
+
+
+def _by_element(cells: Array, shape: tuple[int, ...]) -> Array:
+    """Whether any cell of each element of a view is true."""
+    found: Array = np.any(cells.reshape(*shape, -1), axis=-1)
+    return found

@@ -22,6 +22,10 @@ class Offer:
     location: str
     payload: Any = None
 
+    def describe(self) -> str:
+        """Call, what tells it from others of its kind, and source line."""
+        return f"{self.kind[0]} {', '.join(str(part) for part in self.kind[1:])} at {self.location}"
+
 
 class _Abandoned(BaseException):
     """Unwinds a core that waits for one that has failed."""
@@ -31,7 +35,8 @@ class Rendezvous:
     """Runs the cores of a launch in turns.
 
     Core 0 runs in the calling thread. At its first meeting core 1 is started in a thread and runs up to the same
-    meeting; without meetings core 1 runs after core 0 in the calling thread.
+    meeting; without meetings core 1 runs after core 0 in the calling thread. The thread has ended when `run` returns
+    or raises.
     """
 
     def __init__(self, launch: Launch, run_core: Callable[[Program], Any]) -> None:
@@ -46,25 +51,21 @@ class Rendezvous:
         self._thread: threading.Thread | None = None
 
     def run(self) -> list[Any]:
-        """Run all cores to their ends; the first failure is raised here."""
-        if len(self._programs) == 1:
-            return [self._run_core(self._programs[0])]
+        """Run all cores to their ends and return their results; the first failure is raised here."""
         try:
             self._results[0] = self._run_core(self._programs[0])
         except _Abandoned:
-            assert self._failure is not None
-            raise self._failure from None
+            pass  # core 1 has failed and left its error
         except BaseException as error:
-            self._abandon(error)
-            raise
+            self._failure = error
         self._done[0] = True
-        if self._thread is None:
-            self._results[1] = self._run_core(self._programs[1])
-        else:
+        if self._thread is not None:
             self._turn[1].release()
             self._thread.join()
         if self._failure is not None:
             raise self._failure
+        if self._thread is None and len(self._programs) > 1:
+            self._results[1] = self._run_core(self._programs[1])
         return self._results
 
     def meet(self, core: int, offer: Offer) -> tuple[Offer, bool]:
@@ -76,8 +77,7 @@ class Rendezvous:
         partner = self._offers[other]
         if partner is not None:
             if partner.kind != offer.kind:
-                here, there = f"{offer.kind} ({offer.location})", f"{partner.kind} ({partner.location})"
-                self._refuse(f"core {core} is at {here}, core {other} at {there}")
+                self._refuse(f"core {core} is at {offer.describe()}, core {other} at {partner.describe()}", offer)
             self._offers[other] = None
             self._inbox[other] = offer
             return partner, True
@@ -87,10 +87,11 @@ class Rendezvous:
             raise _Abandoned
         answer, self._inbox[core] = self._inbox[core], None
         if answer is None:
-            self._refuse(f"core {core} waits at {offer.kind} ({offer.location}), core {other} ended without meeting it")
+            self._refuse(f"core {core} waits at {offer.describe()}, core {other} ended without meeting it", offer)
         return answer, False
 
     def _hand_over(self, core: int, other: int) -> None:
+        """Let the other core run until it waits, ends or fails."""
         if self._done[other]:
             return
         if self._thread is None:
@@ -104,18 +105,12 @@ class Rendezvous:
         try:
             self._results[1] = self._run_core(self._programs[1])
         except _Abandoned:
-            return
+            pass  # core 0 has failed and left its error
         except BaseException as error:  # handed to the calling thread, which raises it
             self._failure = error
         finally:
             self._done[1] = True
             self._turn[0].release()
 
-    def _abandon(self, error: BaseException) -> None:
-        if self._thread is not None and not self._done[1]:
-            self._failure = error
-            self._turn[1].release()
-            self._thread.join()
-
-    def _refuse(self, detail: str) -> NoReturn:
-        raise NkiError("NKI154", "sync", detail, remedy=RULES["NKI154"].remedy)
+    def _refuse(self, detail: str, offer: Offer) -> NoReturn:
+        raise NkiError("NKI154", offer.kind[0], detail, location=offer.location, remedy=RULES["NKI154"].remedy)

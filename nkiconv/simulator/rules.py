@@ -4,6 +4,8 @@ Ids never change meaning. Sources: "guide" = NKI language guide, "aps" = access-
 nki.isa.X, "arch"/"inf2" = architecture guides, "rn" = NKI release notes, "mig" = migration guide, "lnc" = LNC guide.
 """
 
+# ruff: noqa: E501  a table with one rule a line
+
 from __future__ import annotations
 
 import sys
@@ -26,6 +28,7 @@ class Rule:
     remedy: str
 
 
+# fmt: off
 _TABLE = (
     # Tensors, views and memory.
     ("NKI001", "a tensor's dtype is one that trn2 stores", "nki-dtype", "use a dtype of nki.language that trn2 has"),
@@ -91,12 +94,13 @@ _TABLE = (
     ("NKI071", "a pattern is at most 4 pairs [step, count] that cover the free elements", "isa iota", "make the counts multiply to the elements a partition"),
     ("NKI072", "on_false_value is a float", "isa affine_select", "write 0.0, not 0"),
     ("NKI073", "a shuffle mask has 32 entries, each 0-31 or 255", "isa nc_stream_shuffle", "fix the mask"),
-    ("NKI074", "the Scalar Engine runs multiply-add, multiply or add; GpSimd only rsqrt", "isa tensor_scalar", "use engine.vector"),
+    ("NKI074", "Scalar runs multiply-add, multiply or add; GpSimd runs rsqrt, and only that; Vector runs the rest", "isa tensor_scalar", "use engine.vector"),
     ("NKI075", "a unary op takes no operand (None or 0)", "isa tensor_scalar", "drop the operand"),
     ("NKI076", "op1 and operand1 come together", "isa tensor_scalar", "give both or neither"),
     ("NKI077", "accumulator registers are reset before they are reduced into or read", "isa tensor_scalar_reduce", "start with reduce_cmd.reset_reduce"),
     ("NKI078", "reverse0 is not supported by tensor_scalar_reduce", "isa tensor_scalar_reduce", "reorder the operation"),
     ("NKI079", "shuffled tensors start at a partition that the number of active quadrants allows", "isa nc_stream_shuffle", "align src and dst"),
+    ("NKI080", "offset and channel_multiplier are int32 constants", "isa iota", "pass ints of at most 32 bits"),
     # Tensor Engine.
     ("NKI101", "stationary and moving have the same number of partitions (the contraction)", "isa nc_matmul", "slice both to the same rows"),
     ("NKI102", "the contraction fits the row tile", "isa nc_matmul", "use fewer rows or a larger tile_size"),
@@ -130,6 +134,7 @@ _TABLE = (
     ("NKI154", "both cores meet at the same barrier or sendrecv", "isa core_barrier", "call it on both cores in the same order"),
     ("NKI160", "register calls take registers, 32-bit ints and one-element tensors", "isa register_alloc", "allocate with nisa.register_alloc"),
 )
+# fmt: on
 
 RULES: dict[str, Rule] = {row[0]: Rule(*row) for row in _TABLE}
 
@@ -139,6 +144,8 @@ def kernel_frame(frame: FrameType | None) -> tuple[FrameType | None, str]:
     op = "kernel"
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
         op = frame.f_code.co_name
+        if op == "__call__":  # an operator token: nl.add(x, y)
+            op = getattr(frame.f_locals["self"], "name", op)
         frame = frame.f_back
     return frame, op
 

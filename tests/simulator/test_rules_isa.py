@@ -12,6 +12,7 @@ from pairs import Pair, run
 from nkiconv.simulator import NkiError
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
+from nkiconv.simulator.ops import OPS
 from nkiconv.simulator.rules import RULES
 
 E, CMD, DGE, OOB = nisa.engine, nisa.reduce_cmd, nisa.dge_mode, nisa.oob_mode
@@ -74,9 +75,9 @@ def act(op=nl.exp, data=1.0, **settings):
     return nisa.activation(sb(4, 6), op, nl.full((4, 6), data, F32), **settings)
 
 
-def tsr(op0=nl.multiply, operand0=2.0, reduce_op=nl.add, **settings):
-    """tensor_scalar_reduce of a [4, 6] tile."""
-    return nisa.tensor_scalar_reduce(sb(4, 6), sb(4, 6), op0, operand0, reduce_op, **settings)
+def tsr(op0=nl.multiply, operand0=2.0, reduce_op=nl.add, rows=4, **settings):
+    """tensor_scalar_reduce of a [rows, 6] tile."""
+    return nisa.tensor_scalar_reduce(sb(rows, 6), sb(rows, 6), op0, operand0, reduce_op, **settings)
 
 
 def sel(dtype=F32, predicate=U8, dst=F32, on_false=0.0, reduce_res=None, **settings):
@@ -104,9 +105,9 @@ def shuffle(mask=KEEP, dst=(32, 4), src=(32, 4), dtype=F32, dst_from=0, src_from
     )
 
 
-def rows(start, count, call=nisa.reciprocal):
-    """A unary call on `count` partitions from `start` of a 128-partition tile, into a fresh tile."""
-    return call(sb(count, 4), sb(128, 4)[start : start + count])
+def rows(start, count):
+    """reciprocal of `count` partitions from `start` of a 128-partition tile, into a fresh tile."""
+    return nisa.reciprocal(sb(count, 4), sb(128, 4)[start : start + count])
 
 
 def walk(dims, size=2):
@@ -150,6 +151,7 @@ PAIRS = [
     vary("NKI040", "vector reads HBM", lambda f: nisa.tensor_copy(sb(4, 6), f(4, 6)), sb, hbm, "src is in private_hbm"),
     vary("NKI040", "vector writes HBM", lambda f: nisa.tensor_copy(f(4, 6), sb(4, 6)), sb, hbm, "dst is in private_hbm"),
     vary("NKI040", "not a tensor", lambda v: nisa.reciprocal(sb(4, 6), v() if callable(v) else v), lambda: sb(4, 6), 3, "data=3 is not"),
+    vary("NKI040", "dma_compute source", lambda f: dmc(make=f), sb, lambda *shape: 3, r"srcs\[0\]=3 is not a tensor"),
     vary("NKI040", "matmul reads PSUM", lambda f: nisa.nc_matmul(ps(3, 5), f(4, 3), sb(4, 5)), sb, ps, "reads SBUF"),
     vary("NKI040", "matmul moving in PSUM", lambda f: nisa.nc_matmul(ps(3, 5), sb(4, 3), f(4, 5)), sb, ps, "reads SBUF"),
     vary("NKI040", "matmul writes SBUF", lambda f: nisa.nc_matmul(f(3, 5), sb(4, 3), sb(4, 5)), ps, sb, "writes PSUM"),
@@ -200,6 +202,7 @@ PAIRS = [
         lambda: nisa.tensor_copy(sb(4, 3, 3, 3, 3)[:, 0:2, 0:2, 0:2, 0:2], sb(4, 16)),
         "dst walks 4",
     ),
+    vary("NKI046", "size 1 does not count", lambda n: nisa.tensor_copy(sb(4, 8 * n), sb(4, 3, 3, 3, 3)[:, 0:2, 0:n, 0:2, 0:2]), 1, 2, "src walks 4"),
     vary("NKI047", "tensor_tensor", lambda f: tt(data1=ps(4, 6), data2=f(4, 6)), sb, ps, "data1 and data2"),
     vary("NKI047", "scalar_tensor_tensor", lambda f: nisa.scalar_tensor_tensor(sb(4, 6), ps(4, 6), nl.add, 1.0, nl.add, f(4, 6)), sb, ps, "operand1"),
     vary("NKI047", "scan", lambda f: nisa.tensor_tensor_scan(sb(4, 6), ps(4, 6), f(4, 6), 0.0, nl.add, nl.add), sb, ps, "data0 and data1"),
@@ -207,6 +210,7 @@ PAIRS = [
     vary("NKI047", "select_reduce", lambda f: nisa.select_reduce(sb(4, 6), ps(4, 6, dtype=U8), f(4, 6), 0.0), sb, ps, "on_true"),
     vary("NKI048", "a function is no binary operator", tt, nl.maximum, nl.exp, r"nl\.exp is not a binary"),
     vary("NKI048", "a unary operator is no binary one", tt, nl.minimum, nl.abs, r"nl\.abs is not a binary"),
+    vary("NKI048", "average is no binary operator", tt, nl.logical_or, nl.average, r"nl\.average is not a binary"),
     vary("NKI048", "a string is no operator", tt, nl.subtract, "add", "op='add' is not an operator"),
     vary("NKI048", "average is no ALU operator", lambda op: ts(op, 1.0), nl.power, nl.average, "not an ALU operator"),
     vary("NKI048", "a function in tensor_scalar", lambda op: ts(op, 0), nl.abs, nl.tanh, "not an ALU operator"),
@@ -214,6 +218,7 @@ PAIRS = [
     vary("NKI048", "scan op1", lambda op: nisa.tensor_tensor_scan(sb(4, 6), sb(4, 6), sb(4, 6), 0.0, nl.add, op), nl.power, nl.abs, "op1"),
     vary("NKI049", "square in tensor_scalar", lambda op: ts(op, 0), nl.abs, nl.square, r"nl\.square .* NeuronCore-v4"),
     vary("NKI049", "relu in tensor_scalar_reduce", lambda op: tsr(op, None), nl.abs, nl.relu, "NeuronCore-v4"),
+    vary("NKI049", "abs_max", tt, nl.maximum, OPS["abs_max"], r"nl\.abs_max needs NeuronCore-v4"),
     vary("NKI049", "DMA priority", lambda p: dma(priority=p), None, 2, "priority=2 needs"),
     vary("NKI049", "transpose priority", lambda p: dmt(priority=p), None, 0, "priority=0 needs"),
     vary("NKI050", "bitvec on floats", lambda t: tt(nl.bitwise_and, t), I32, F32, "of dtype float32"),
@@ -308,6 +313,7 @@ PAIRS = [
     vary("NKI071", "pattern covers", lambda n: nisa.iota(sb(4, 6), [[1, n]]), 6, 5, "for 6 elements a partition"),
     vary("NKI071", "four pairs", lambda p: nisa.iota(sb(4, 6), p), [[0, 1], [0, 1], [3, 2], [1, 3]], [[0, 1]] * 3 + [[3, 2], [1, 3]], "pattern="),
     vary("NKI071", "pairs", lambda p: nisa.iota(sb(4, 6), p), [[1, 6]], [1, 6], r"pattern=\[1, 6\]"),
+    vary("NKI071", "counts are positive", lambda p: nisa.iota(sb(4, 6), p), [[1, 2], [1, 3]], [[1, -2], [1, -3]], "pattern="),
     vary("NKI071", "ints", lambda p: nisa.iota(sb(4, 6), p), [[1, 6]], [[1.0, 6]], "pattern="),
     vary("NKI071", "not a list", lambda p: nisa.iota(sb(4, 6), p), [[1, 6]], 6, "pattern=6"),
     vary("NKI071", "affine_select", lambda n: aff([[1, n]]), 6, 7, "pattern="),
@@ -329,7 +335,8 @@ PAIRS = [
     vary("NKI077", "nothing to read", lambda c: act(reduce_op=nl.add, reduce_cmd=c, reduce_res=sb(4, 1)), CMD.reset, CMD.idle, "reads registers"),
     vary("NKI077", "vector continues", lambda c: tsr(reduce_cmd=c), CMD.reset_reduce, CMD.reduce, "reduce_cmd.reduce"),
     vary("NKI077", "other op", lambda op: (tsr(), tsr(reduce_op=op, reduce_cmd=CMD.reduce))[1], nl.add, nl.maximum, r"registers that hold nl\.add"),
-    vary("NKI077", "idle select spoils", lambda c: (sel(reduce_cmd=c), sel(reduce_cmd=CMD.reduce))[1], CMD.reset_reduce, CMD.idle, "reduce_cmd.reduce"),
+    vary("NKI077", "idle select spoils", lambda c: [sel(reduce_cmd=cmd) for cmd in (CMD.reset_reduce, c, CMD.reduce)], CMD.reduce, CMD.idle, "reduce_cmd.reduce"),
+    vary("NKI077", "other partitions", lambda n: (sel(), tsr(), tsr(rows=n, reduce_cmd=CMD.reduce))[2], 4, 3, "reduce_cmd.reduce"),
     vary("NKI078", "reverse0", lambda r: tsr(nl.subtract, reverse0=r), False, True, "reverse0=True"),
     vary("NKI079", "64 active", lambda p: shuffle(src=(40, 4), dst_from=p, dst=(20, 4)), 64, 32, "dst starts at partition 32 with 64 active"),
     vary("NKI079", "96 active", lambda p: shuffle(dst=(65, 4), src=(32, 4), src_from=p, mask=[255] * 32), 0, 32, "src starts at partition 32 with 96"),
@@ -406,6 +413,7 @@ PAIRS = [
     vary("NKI137", "mode", lambda m: dmt((16, 8), dge_mode=m), DGE.hwdge, DGE.swdge, r"dge_mode\.swdge cannot"),
     vary("NKI137", "no DGE", lambda m: dmt((16, 8), dge_mode=m), DGE.unknown, DGE.none, r"dge_mode\.none cannot"),
     vary("NKI137", "2-d rows", lambda n: dmt((n, 8), dge_mode=DGE.hwdge), 16, 8, "first dim 8"),
+    vary("NKI137", "last dim", lambda n: dmt((16, n), dst=(128, 16), dge_mode=DGE.hwdge), 128, 129, "last dim 129"),
     vary("NKI137", "first dim of 3-d", lambda n: dmt((n, 16, 8), dge_mode=DGE.hwdge), 8, 3, "first dim 3"),
     vary("NKI137", "rows in 16s", lambda n: dmt((4, n, 8), dge_mode=DGE.hwdge), 4, 6, "first dim 4"),
     vary("NKI137", "4-d", lambda n: dmt((2, 3, n, 8), dge_mode=DGE.hwdge), 8, 4, "first dim 2"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from ..documented import ISA_CALLS, ISA_GEN4
 from ..errors import NkiError, NkiValidationError, NotSimulatedError
 from ..program import Instruction as NkiInstruction
-from ..rules import RULES
+from ..rules import RULES, kernel_frame
 from .dma import dma_compute, dma_copy, dma_transpose
 from .enums import dge_mode, dma_engine, engine, matmul_perf_mode, nc_version, oob_mode, reduce_cmd
 from .gpsimd_engine import affine_select, iota, tensor_partition_reduce
@@ -101,8 +102,10 @@ def __getattr__(name: str) -> Any:
     if name in ISA_GEN4:
 
         def refuse(*args: Any, **kwargs: Any) -> Any:
+            frame, _ = kernel_frame(sys._getframe(1))
+            location = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
             detail = f"nki.isa.{name} needs NeuronCore-v4 (trn3); the target is trn2"
-            raise NkiError("NKI049", name, detail, remedy=RULES["NKI049"].remedy)
+            raise NkiError("NKI049", name, detail, location=location, remedy=RULES["NKI049"].remedy)
 
         return refuse
     if name in ISA_CALLS:

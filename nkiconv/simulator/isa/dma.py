@@ -153,12 +153,12 @@ def dma_transpose(
     order = _TRANSPOSES.get(src.ndim)
     if order is None or (axes is not None and tuple(axes) != order):
         fail("NKI136", f"axes={axes!r} of a {src.ndim}-d source", src=src)
-    if dst.buffer is not SBUF or dst.shape != tuple(src.shape[a] for a in order):
-        fail("NKI136", f"dst must be {tuple(src.shape[a] for a in order)} in SBUF", dst=dst, src=src)
     if dge_mode not in (_DgeMode.unknown, _DgeMode.hwdge):
         fail("NKI137", f"dge_mode.{dge_mode.name} cannot transpose")
     if dge_mode is _DgeMode.hwdge:
         _check_hardware_transpose(src)
+    if dst.buffer is not SBUF or dst.shape != tuple(src.shape[a] for a in order):
+        fail("NKI136", f"dst must be {tuple(src.shape[a] for a in order)} in SBUF", dst=dst, src=src)
     writable(dst=dst)
     if program.numeric:
         dst.storage.write(dst, src.storage.read(src).transpose(order))
@@ -172,6 +172,7 @@ def _check_hardware_transpose(src: NkiTensor) -> None:
     if src.ndim == 2:
         allowed = shape[0] == hw.DMA_TRANSPOSE_FIRST_DIM_2D
     else:
-        allowed = shape[0] in hw.DMA_TRANSPOSE_FIRST_DIMS and shape[0] * shape[-2] % hw.DMA_TRANSPOSE_FIRST_DIM_2D == 0
+        rows = shape[0] * shape[-2]
+        allowed = shape[0] in hw.DMA_TRANSPOSE_FIRST_DIMS and rows % hw.DMA_TRANSPOSE_FIRST_DIM_2D == 0
     if not allowed:
         fail("NKI137", f"first dim {shape[0]} of shape {list(shape)}", src=src)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class engine(Enum):  # noqa: N801  NKI's own name
+class engine(Enum):
     """Engines of a NeuronCore."""
 
     tensor = 1
@@ -17,7 +17,7 @@ class engine(Enum):  # noqa: N801  NKI's own name
     unknown = 0
 
 
-class reduce_cmd(Enum):  # noqa: N801
+class reduce_cmd(Enum):
     """What an instruction does with its engine's reduction registers."""
 
     idle = 0
@@ -27,7 +27,7 @@ class reduce_cmd(Enum):  # noqa: N801
     load_reduce = 4
 
 
-class dge_mode(Enum):  # noqa: N801
+class dge_mode(Enum):
     """Who makes a DMA's descriptors: the compiler's choice, GpSimd, hardware, or the host beforehand."""
 
     unknown = 0
@@ -36,21 +36,21 @@ class dge_mode(Enum):  # noqa: N801
     none = 3
 
 
-class oob_mode(Enum):  # noqa: N801
+class oob_mode(Enum):
     """What an indirect access does out of bounds."""
 
     error = 0
     skip = 1
 
 
-class matmul_perf_mode(Enum):  # noqa: N801
+class matmul_perf_mode(Enum):
     """Performance modes of nc_matmul."""
 
     none = "none"
     double_row = "double_row"
 
 
-class nc_version(Enum):  # noqa: N801
+class nc_version(Enum):
     """NeuronCore generations."""
 
     gen2 = 2
@@ -58,7 +58,7 @@ class nc_version(Enum):  # noqa: N801
     gen4 = 4
 
 
-class dma_engine(Enum):  # noqa: N801
+class dma_engine(Enum):
     """Who carries a sendrecv."""
 
     dma = 1

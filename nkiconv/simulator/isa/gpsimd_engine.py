@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from .. import hardware as hw
-from ..dtypes import DTYPES, Array, from_fp32
+from ..dtypes import DTYPES, Array, convert, from_fp32
 from ..memory import PSUM
 from ..ops import BITVEC, OPS
 from ..program import Instruction, current
@@ -17,6 +18,7 @@ from .operands import alike, bitvec_dtypes, free_size, on_chip, operator, read_f
 from .reductions import reduce_all
 from .vector_engine import predicate_operator
 
+_INT32 = np.iinfo(np.int32)
 _PARTITION_REDUCTIONS = ("add", "average", "maximum", "bitwise_or", "bitwise_and")
 
 
@@ -27,16 +29,25 @@ def _sbuf_only(**operands: NkiTensor) -> None:
 
 
 def _check_pattern(pattern: Any, dst: NkiTensor) -> list[tuple[int, int]]:
-    pairs = [tuple(pair) for pair in pattern]
-    good = all(len(p) == 2 and type(p[0]) is int and type(p[1]) is int and p[1] > 0 for p in pairs)
-    count = int(np.prod([p[1] for p in pairs])) if good else 0
-    if not good or not 1 <= len(pairs) <= hw.FREE_DIMS_MAX_WIDE or count != free_size(dst):
+    """The pattern as pairs (step, count) that cover dst's free elements (NKI071)."""
+    pairs = list(pattern) if isinstance(pattern, (list, tuple)) else []
+    good = all(
+        isinstance(p, (list, tuple)) and len(p) == 2 and type(p[0]) is int and type(p[1]) is int and p[1] > 0
+        for p in pairs
+    )
+    if not good or not 1 <= len(pairs) <= hw.FREE_DIMS_MAX_WIDE or prod(p[1] for p in pairs) != free_size(dst):
         fail("NKI071", f"pattern={pattern!r} for {free_size(dst)} elements a partition", dst=dst)
     return [(p[0], p[1]) for p in pairs]
 
 
+def _check_int32(**constants: Any) -> None:
+    for name, value in constants.items():
+        if type(value) is not int or not _INT32.min <= value <= _INT32.max:
+            fail("NKI080", f"{name}={value!r}")
+
+
 def _affine(partitions: int, pairs: list[tuple[int, int]], offset: int, multiplier: int) -> Array:
-    """offset + partition * multiplier + sum of steps, as int32 [P, F]."""
+    """offset + partition * multiplier + sum of steps, in 32-bit arithmetic, as int32 [P, F]."""
     free = np.zeros(1, dtype=np.int64)
     for step, count in pairs:
         free = (free[:, None] + step * np.arange(count)).reshape(-1)
@@ -48,20 +59,30 @@ def iota(
 ) -> Instruction:
     """dst[p, w, z, y, x] = offset + p * channel_multiplier + sum of index * step, cast from int32.
 
-    Args: dst: SBUF, any dtype. pattern: up to 4 pairs [step, count] that cover the free elements.
-    Raises NkiError (NKI042, NKI071). Source: isa iota.
+    Args:
+        dst: SBUF, any dtype; integers that it cannot hold saturate (not documented).
+        pattern: up to 4 pairs [step, count] that cover the free elements. offset, channel_multiplier: int32.
+    Raises NkiError (NKI040, NKI042, NKI043, NKI046, NKI071, NKI080). Source: isa iota.
     """
     program = current()
     on_chip(free_dims=hw.FREE_DIMS_MAX_WIDE, dst=dst)
     _sbuf_only(dst=dst)
     pairs = _check_pattern(pattern, dst)
+    _check_int32(offset=offset, channel_multiplier=channel_multiplier)
     writable(dst=dst)
     if program.numeric:
         values = _affine(dst.shape[0], pairs, offset, channel_multiplier)
-        info = DTYPES[dst.dtype]
-        cast = values.astype(info.numpy) if not info.is_float else from_fp32(values.astype(np.float32), dst.dtype)
-        dst.storage.write(dst, shaped(cast, dst))
+        dst.storage.write(dst, shaped(_from_int32(values, dst.dtype), dst))
     return program.record("gpsimd", "iota", (dst,), (), {"pattern": tuple(pairs)}, name)
+
+
+def _from_int32(values: Array, dtype: str) -> Array:
+    """int32 values in another dtype: floats through fp32, integers exactly, saturating."""
+    info = DTYPES[dtype]
+    if info.is_float or dtype == "bool_":
+        return from_fp32(values.astype(np.float32), dtype)
+    limits = np.iinfo(info.numpy)
+    return np.clip(values.astype(np.int64), limits.min, limits.max).astype(info.numpy)
 
 
 def affine_select(
@@ -77,7 +98,7 @@ def affine_select(
     """dst = on_true_tile where cmp_op(affine value, 0), else on_false_value; the affine value is iota's.
 
     Args: dst, on_true_tile: SBUF, same partitions and elements. on_false_value: a float. cmp_op: a comparison.
-    Raises NkiError (NKI042, NKI044, NKI045, NKI048, NKI071, NKI072). Source: isa affine_select.
+    Raises NkiError (NKI040, NKI042-NKI046, NKI048, NKI071, NKI072, NKI080). Source: isa affine_select.
     """
     program = current()
     on_chip(free_dims=hw.FREE_DIMS_MAX_WIDE, dst=dst, on_true_tile=on_true_tile)
@@ -87,18 +108,15 @@ def affine_select(
     if not isinstance(on_false_value, (float, np.floating)):
         fail("NKI072", f"on_false_value={on_false_value!r}", dst=dst)
     pairs = _check_pattern(pattern, dst)
+    _check_int32(offset=offset, channel_multiplier=channel_multiplier)
     writable(dst=dst)
     if program.numeric:
         assert compare.compute is not None
         affine = _affine(dst.shape[0], pairs, offset, channel_multiplier)
         chosen = compare.compute(affine, np.int32(0)).reshape(dst.shape) != 0
-        if dst.dtype == on_true_tile.dtype:
-            values = shaped(on_true_tile.storage.read(on_true_tile), dst)
-            other = from_fp32(np.float32([on_false_value]), dst.dtype)
-            dst.storage.write(dst, np.where(chosen, values, other))
-        else:
-            values = shaped(read_fp32(on_true_tile), dst)
-            write_fp32(dst, np.where(chosen, values, np.float32(on_false_value)))
+        values = shaped(convert(on_true_tile.storage.read(on_true_tile), on_true_tile.dtype, dst.dtype), dst)
+        other = from_fp32(np.array([on_false_value], dtype=np.float32), dst.dtype)
+        dst.storage.write(dst, np.where(chosen, values, other))
     params = {"pattern": tuple(pairs), "cmp_op": compare.name}
     return program.record("gpsimd", "affine_select", (dst,), (on_true_tile,), params, name)
 
@@ -106,8 +124,8 @@ def affine_select(
 def tensor_partition_reduce(dst: NkiTensor, op: Any, data: NkiTensor, name: str | None = None) -> Instruction:
     """dst[1, F] = data[P, F] reduced over its partitions (slow on hardware).
 
-    Args: op: add, average, maximum, bitwise_or or bitwise_and.
-    Raises NkiError (NKI042, NKI044, NKI045, NKI050, NKI063). Source: isa tensor_partition_reduce.
+    Args: dst, data: SBUF, any dtypes (integers for bitvec ops). op: add, average, maximum, bitwise_or or bitwise_and.
+    Raises NkiError (NKI040, NKI042-NKI046, NKI050, NKI063). Source: isa tensor_partition_reduce.
     """
     program = current()
     on_chip(dst=dst, data=data)
@@ -125,7 +143,7 @@ def tensor_partition_reduce(dst: NkiTensor, op: Any, data: NkiTensor, name: str 
         partitions = data.shape[0]
         if token.kind == BITVEC:
             total = reduce_all(data.storage.read(data).reshape(partitions, -1).T, token)
-            dst.storage.write(dst, shaped(total, dst))
+            dst.storage.write(dst, shaped(total.astype(DTYPES[dst.dtype].numpy), dst))
         else:
             reducer = OPS["add"] if token.name == "average" else token
             total = reduce_all(np.ascontiguousarray(read_fp32(data).reshape(partitions, -1).T), reducer)

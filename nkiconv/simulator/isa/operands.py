@@ -42,23 +42,35 @@ def _walk(name: str, tensor: NkiTensor) -> int:
     """Free dims the hardware has to walk (size-1 dims dropped, contiguous ones merged), after the other checks."""
     if not tensor.on_chip:
         fail("NKI040", f"{name} is in {tensor.buffer.name}, engines read and write SBUF and PSUM", **{name: tensor})
-    start, count = tensor.partition_start(), tensor.shape[0]
+    start, count = first_partition(tensor), tensor.shape[0]
     step = hw.PARTITIONS if count > 64 else 64 if count > hw.QUADRANT_PARTITIONS else hw.QUADRANT_PARTITIONS
     if start % step:
-        fail("NKI043", f"{name} covers partitions {start}..{start + count - 1}; {count} start at multiples of {step}", **{name: tensor})
+        last = start + count - 1
+        fail(
+            "NKI043",
+            f"{name} covers partitions {start}..{last}; {count} start at multiples of {step}",
+            **{name: tensor},
+        )
     runs = 0
-    last: tuple[int, int] | None = None
+    run_size = run_stride = 0
     for n, s in zip(tensor.shape[1:], tensor.strides[1:], strict=True):
         if n == 1:
             continue
         if n > hw.AXIS_SIZE_MAX or abs(s) > hw.AXIS_STRIDE_MAX:
             fail("NKI053", f"{name} has a free axis of {n} elements with stride {s}", **{name: tensor})
-        if last is None or last[1] != s * n or last[0] * n > hw.AXIS_SIZE_MAX:
-            runs += 1
-            last = (n, s)
+        if runs and run_stride == s * n and run_size * n <= hw.AXIS_SIZE_MAX:
+            run_size *= n
         else:
-            last = (last[0] * n, s)
+            runs += 1
+            run_size = n
+        run_stride = s
     return runs
+
+
+def first_partition(tensor: NkiTensor) -> int:
+    """Partition that an on-chip view starts at: within its storage, and of the core where it has an address."""
+    address = tensor.storage.info.address
+    return tensor.partition_start() + (address[0] if address else 0)
 
 
 def not_gpsimd_psum(chosen: Engine, **operands: NkiTensor) -> None:
@@ -104,8 +116,9 @@ def alike(**operands: NkiTensor) -> None:
             continue
         if tensor.shape[0] != first.shape[0]:
             fail("NKI044", f"{first_name} has {first.shape[0]} partitions, {name} {tensor.shape[0]}", **operands)
-        if free_size(tensor) != free_size(first):
-            fail("NKI045", f"{first_name} has {free_size(first)} elements a partition, {name} {free_size(tensor)}", **operands)
+        size, expected = free_size(tensor), free_size(first)
+        if size != expected:
+            fail("NKI045", f"{first_name} has {expected} elements a partition, {name} {size}", **operands)
 
 
 def not_both_psum(**operands: NkiTensor) -> None:
@@ -117,9 +130,10 @@ def not_both_psum(**operands: NkiTensor) -> None:
 def writable(**operands: NkiTensor) -> None:
     """A destination addresses each element once (NKI017)."""
     for name, tensor in operands.items():
-        if tensor._cache.get("aliases") is None:
-            tensor._cache["aliases"] = _aliases(tensor)
-        if tensor._cache["aliases"]:
+        aliases = tensor._cache.get("aliases")
+        if aliases is None:
+            aliases = tensor._cache["aliases"] = _aliases(tensor)
+        if aliases:
             fail("NKI017", f"{name} addresses some elements more than once", **{name: tensor})
 
 
@@ -148,7 +162,7 @@ def operator(name: str, op: Any) -> Op:
 
 
 def binary_operator(name: str, op: Any) -> Op:
-    """A binary ALU operator."""
+    """A binary ALU operator (NKI048)."""
     token = operator(name, op)
     if token.compute is None or token.unary or token.name == "average":
         fail("NKI048", f"{name}={op!r} is not a binary operator")
@@ -156,7 +170,7 @@ def binary_operator(name: str, op: Any) -> Op:
 
 
 def scalar_operator(name: str, op: Any) -> Op:
-    """A binary or unary operator of tensor_scalar."""
+    """A binary or unary operator of tensor_scalar (NKI048) that trn2 has (NKI049)."""
     token = operator(name, op)
     if token.compute is None or token.name == "average":
         fail("NKI048", f"{name}={op!r} is not an ALU operator")
@@ -184,17 +198,19 @@ def is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def scalar_operand(name: str, value: Any, data: NkiTensor, dtypes: tuple[str, ...] = ("float32",)) -> tuple[NkiTensor, ...]:
-    """A number, or a [P, 1] tile of one of `dtypes` (NKI051). Returns the tensors it reads (one or none)."""
+def scalar_operand(
+    name: str, value: Any, data: NkiTensor, dtypes: tuple[str, ...] = ("float32",), rule: str = "NKI051"
+) -> tuple[NkiTensor, ...]:
+    """A number, or a [P, 1] tile of one of `dtypes`, or else `rule`. Returns the tensors it reads (one or none)."""
     if is_number(value):
         return ()
     if type(value) is not NkiTensor:
-        fail("NKI051", f"{name}={value!r} is neither a number nor a tensor", data=data)
-    on_chip(**{name: value})
+        fail(rule, f"{name}={value!r} is neither a number nor a tensor", data=data)
+    on_chip(hw.FREE_DIMS_MAX, **{name: value})
     if value.dtype not in dtypes:
-        fail("NKI051", f"{name} has dtype {value.dtype}, accepted: {', '.join(dtypes)}", **{name: value})
+        fail(rule, f"{name} has dtype {value.dtype}, accepted: {', '.join(dtypes)}", **{name: value})
     if value.shape[0] != data.shape[0] or free_size(value) != 1:
-        fail("NKI051", f"{name} has shape {value.shape}, expected ({data.shape[0]}, 1)", **{name: value, "data": data})
+        fail(rule, f"{name} has shape {value.shape}, expected ({data.shape[0]}, 1)", **{name: value, "data": data})
     return (value,)
 
 
@@ -218,5 +234,5 @@ def shaped(values: Array, like: NkiTensor) -> Array:
 
 def write_fp32(dst: NkiTensor, values: Array) -> None:
     """Cast an fp32 result to dst's dtype and store it."""
-    out = values if dst.dtype == "float32" else from_fp32(values.astype(np.float32, copy=False), dst.dtype)
+    out = values if dst.dtype == "float32" else from_fp32(np.asarray(values, dtype=np.float32), dst.dtype)
     dst.storage.write(dst, shaped(out, dst))

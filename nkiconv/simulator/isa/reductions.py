@@ -17,8 +17,8 @@ from .operands import (
     alike,
     bitvec_dtypes,
     enum_member,
+    first_partition,
     free_size,
-    is_number,
     not_both_psum,
     on_chip,
     operator,
@@ -31,7 +31,7 @@ from .operands import (
     writable,
     write_fp32,
 )
-from .vector_engine import apply_scalar
+from .vector_engine import apply_scalar, tensor_scalar_operand
 
 _ReduceCmd = reduce_cmd
 _NARROW_INTS = ("int8", "uint8", "int16", "uint16")
@@ -46,25 +46,18 @@ def reduction_operator(name: str, op: Any) -> Op:
 
 
 def reduce_all(values: Array, op: Op) -> Array:
-    """Reduce [P, F] along F to [P] in the operator's own arithmetic."""
-    if op.name == "add":
-        return values.sum(axis=1, dtype=values.dtype)
-    if op.name == "subtract":
-        return values[:, 0] - values[:, 1:].sum(axis=1, dtype=values.dtype)
-    assert op.compute is not None
-    if isinstance(op.compute, np.ufunc):
-        return op.compute.reduce(values, axis=1)  # type: ignore[no-any-return]
-    total = values[:, 0]
-    for i in range(1, values.shape[1]):
-        total = op.compute(total, values[:, i])
-    return total.astype(values.dtype)
+    """Reduce [P, F] along F to [P] in the values' dtype; a reduction's name is that of its NumPy ufunc."""
+    ufunc: np.ufunc = getattr(np, op.name)
+    total: Array = ufunc.reduce(values, axis=1)
+    return total.astype(values.dtype, copy=False)
 
 
 def _reduced_axes(data: NkiTensor, axis: Any) -> tuple[int, ...]:
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    if any(type(a) is not int for a in axes) or not axes:
-        fail("NKI062", f"axis={axis!r}", data=data)
-    axes = tuple(sorted(a + data.ndim if a < 0 else a for a in axes))
+    """The reduced dims in order (NKI062)."""
+    given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    if not given or any(type(a) is not int for a in given):
+        fail("NKI062", f"axis={axis!r} is neither an int nor a tuple of ints", data=data)
+    axes = tuple(sorted(a + data.ndim if a < 0 else a for a in given))
     if axes != tuple(range(data.ndim - len(axes), data.ndim)) or axes[0] == 0:
         fail("NKI062", f"axis={axis!r} of a {data.ndim}-d tile", data=data)
     return axes
@@ -84,8 +77,8 @@ def tensor_reduce(
     Args:
         dst: one element for each kept free element. data: SBUF or PSUM, up to 4 free dims.
         axis: int or tuple: the last dims, contiguously, never 0. negate: arithmetic ops only.
-        keepdims: dst keeps the reduced dims with size 1.
-    Raises NkiError (NKI044, NKI045, NKI050, NKI062-NKI064). Source: isa tensor_reduce.
+        keepdims: the reduced dims stay with size 1; dst may have any shape with the right number of elements.
+    Raises NkiError (NKI040, NKI043-NKI046, NKI049, NKI050, NKI062-NKI064). Source: isa tensor_reduce.
     """
     program = current()
     on_chip(free_dims=hw.FREE_DIMS_MAX_WIDE, dst=dst, data=data)
@@ -133,7 +126,6 @@ def check_reduce_res(reduce_res: Any, data: NkiTensor) -> tuple[NkiTensor, ...]:
     on_chip(reduce_res=reduce_res)
     if reduce_res.shape[0] != data.shape[0] or free_size(reduce_res) != 1:
         fail("NKI068", f"reduce_res has shape {reduce_res.shape}, expected ({data.shape[0]}, 1)", reduce_res=reduce_res)
-    writable(reduce_res=reduce_res)
     return (reduce_res,)
 
 
@@ -163,6 +155,7 @@ def tensor_scalar_reduce(
     Args:
         operand0: number or fp32 [P, 1] tile. reduce_op: add, multiply, maximum or minimum.
         reduce_cmd: reset_reduce, reduce, or load_reduce (which needs reduce_init, a number or fp32 [P, 1] tile).
+        reduce_res_negate: reduce_res receives the negative of the registers, which keep theirs.
     Raises NkiError (NKI044, NKI045, NKI050, NKI051, NKI063, NKI068, NKI075, NKI077, NKI078).
     Source: isa tensor_scalar_reduce.
     """
@@ -180,9 +173,7 @@ def tensor_scalar_reduce(
     if reduce_cmd in (_ReduceCmd.idle, _ReduceCmd.reset) or loads != (reduce_init is not None):
         fail("NKI068", f"reduce_cmd.{reduce_cmd.name} with reduce_init={reduce_init!r}", data=data)
     alike(dst=dst, data=data)
-    if token.unary and operand0 is not None and not (is_number(operand0) and operand0 == 0):
-        fail("NKI075", f"operand0={operand0!r} for the unary {token!r}", data=data)
-    reads = (data, *(() if token.unary else scalar_operand("operand0", operand0, data)))
+    reads = (data, *tensor_scalar_operand("operand0", token, operand0, data))
     reads += scalar_operand("reduce_init", reduce_init, data) if loads else ()
     writes = (dst, *check_reduce_res(reduce_res, data))
     writable(dst=dst)
@@ -212,6 +203,8 @@ def select_reduce(
 ) -> Instruction:
     """dst = on_true where predicate, else on_false; optionally the maximum of dst a partition.
 
+    An idle instruction leaves the Vector registers undefined, as the document warns.
+
     Args:
         predicate: int8, uint8, int16 or uint16, of on_true's size, not both in PSUM.
         on_true: any dtype but tf32 and 32-bit ints. on_false: number or [P, 1] tile.
@@ -221,7 +214,8 @@ def select_reduce(
     program = current()
     on_chip(dst=dst, predicate=predicate, on_true=on_true)
     if predicate.dtype not in _NARROW_INTS:
-        fail("NKI061", f"predicate has dtype {predicate.dtype}; accepted: {', '.join(_NARROW_INTS)}", predicate=predicate)
+        accepted = ", ".join(_NARROW_INTS)
+        fail("NKI061", f"predicate has dtype {predicate.dtype}; accepted: {accepted}", predicate=predicate)
     if on_true.dtype in ("tfloat32", "int32", "uint32"):
         fail("NKI052", f"on_true has dtype {on_true.dtype}, which select_reduce does not take", on_true=on_true)
     alike(dst=dst, predicate=predicate, on_true=on_true)
@@ -235,19 +229,26 @@ def select_reduce(
         fail("NKI068", f"reduce_cmd.{reduce_cmd.name} with reduce_res={reduce_res!r}", dst=dst)
     reads = (predicate, on_true, *scalar_operand("on_false", on_false, on_true, tuple(DTYPES)))
     writes = (dst, *check_reduce_res(reduce_res, on_true))
+    if reduce_res is not None and not DTYPES[reduce_res.dtype].is_float:
+        fail("NKI068", f"reduce_res has dtype {reduce_res.dtype}, expected a float", reduce_res=reduce_res)
     writable(dst=dst)
     if program.numeric:
-        mask = predicate.storage.read(predicate) != 0
-        values = read_fp32(on_true)
-        mask = (~mask if reverse_pred else mask).reshape(values.shape)
-        chosen = np.where(mask, values, scalar_values(on_false, values.ndim)).astype(np.float32)
+        chosen = _selected(predicate, on_true, on_false, reverse_pred)
         write_fp32(dst, chosen)
-        if reduce_cmd is not _ReduceCmd.idle:
-            totals = chosen.reshape(dst.shape[0], -1).max(axis=1)
+        if reduce_cmd is _ReduceCmd.idle:
+            program.vector_accumulator.values = None
+        else:
+            totals = reduce_all(chosen.reshape(dst.shape[0], -1), OPS["maximum"])
             accumulate(program.vector_accumulator, OPS["maximum"], totals, reduce_cmd, None)
         if reduce_res is not None:
             read_out(program.vector_accumulator, reduce_res)
     return program.record("vector", "select_reduce", writes, reads, {"reduce_cmd": reduce_cmd.name}, name)
+
+
+def _selected(predicate: NkiTensor, on_true: NkiTensor, on_false: Any, reverse: bool) -> Array:
+    values = read_fp32(on_true)
+    mask = (predicate.storage.read(predicate) != 0).reshape(values.shape)
+    return np.where(~mask if reverse else mask, values, scalar_values(on_false, values.ndim)).astype(np.float32)
 
 
 def bn_stats(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:
@@ -298,15 +299,16 @@ def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruc
 
 def _shuffle_start(name: str, tensor: NkiTensor, active: int) -> None:
     step = hw.PARTITIONS if active > 64 else active
-    if tensor.partition_start() % step:
-        fail("NKI079", f"{name} starts at partition {tensor.partition_start()} with {active} active", **{name: tensor})
+    start = first_partition(tensor)
+    if start % step:
+        fail("NKI079", f"{name} starts at partition {start} with {active} active", **{name: tensor})
 
 
 def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: str | None = None) -> Instruction:
     """dst[q, i] = src[q, mask[i]] within each quadrant q of 32 partitions; mask 255 leaves a partition alone.
 
     Args: dst, src: same dtype and elements a partition. shuffle_mask: 32 ints, 0-31 or 255.
-    Raises NkiError (NKI045, NKI052, NKI073, NKI079). Source: isa nc_stream_shuffle.
+    Raises NkiError (NKI040, NKI043, NKI045, NKI052, NKI073, NKI079). Source: isa nc_stream_shuffle.
     """
     program = current()
     on_chip(dst=dst, src=src)
@@ -320,14 +322,23 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
     quadrants = -(-max(dst.shape[0], src.shape[0]) // hw.QUADRANT_PARTITIONS)
     for label, tensor in (("dst", dst), ("src", src)):
         _shuffle_start(label, tensor, quadrants * hw.QUADRANT_PARTITIONS)
-    sources = [(p, p // 32 * 32 + mask[p % 32]) for p in range(dst.shape[0]) if mask[p % 32] != hw.SHUFFLE_KEEP]
-    outside = [(p, s) for p, s in sources if s >= src.shape[0]]
-    if outside:
-        fail("NKI073", f"partition {outside[0][0]} copies from {outside[0][1]}, src has {src.shape[0]}", src=src)
+    sources, moved = _shuffle_sources(mask, dst, src)
     writable(dst=dst)
     if program.numeric:
-        values = src.storage.read(src).reshape(src.shape[0], -1).copy()
-        for p, s in sources:
-            row = dst[p : p + 1]
-            row.storage.write(row, values[s].reshape(row.shape))
+        rows = src.storage.read(src).reshape(src.shape[0], -1)[sources]
+        chosen = np.broadcast_to(moved.reshape(-1, *(1,) * (dst.ndim - 1)), dst.shape)
+        dst.storage.write_where(dst, chosen, shaped(rows, dst))
     return program.record("vector", "nc_stream_shuffle", (dst,), (src,), {"mask": tuple(mask)}, name)
+
+
+def _shuffle_sources(mask: list[int], dst: NkiTensor, src: NkiTensor) -> tuple[Array, Array]:
+    """For each partition of dst: the partition of src it copies (0 if none), and whether it copies at all (NKI073)."""
+    partitions = np.arange(dst.shape[0])
+    within = np.array(mask)[partitions % hw.QUADRANT_PARTITIONS]
+    moved = within != hw.SHUFFLE_KEEP
+    sources = np.where(moved, partitions - partitions % hw.QUADRANT_PARTITIONS + within, 0)
+    outside = np.flatnonzero(sources >= src.shape[0])
+    if outside.size:
+        p = int(outside[0])
+        fail("NKI073", f"partition {p} copies from {int(sources[p])}, src has {src.shape[0]}", dst=dst, src=src)
+    return sources, moved

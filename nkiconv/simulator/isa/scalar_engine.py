@@ -1,4 +1,7 @@
-"""Scalar Engine: activation and activation_reduce. op(data * scale + bias) in fp32, exact here, piecewise on hardware."""
+"""Scalar Engine: activation and activation_reduce.
+
+op(data * scale + bias) in fp32; functions are exact to fp32 here, piecewise polynomials on hardware.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,17 @@ from ..program import Instruction, Program, current
 from ..rules import fail
 from ..tensor import NkiTensor
 from .enums import reduce_cmd
-from .operands import alike, enum_member, is_number, on_chip, operator, read_fp32, scalar_operand, scalar_values, writable, write_fp32
+from .operands import (
+    alike,
+    enum_member,
+    on_chip,
+    operator,
+    read_fp32,
+    scalar_operand,
+    scalar_values,
+    writable,
+    write_fp32,
+)
 from .reductions import accumulate, check_reduce_res, read_out, reduce_all
 
 _ReduceCmd = reduce_cmd
@@ -27,16 +40,9 @@ def _activation_operator(op: Any) -> Op:
 
 
 def _scale_and_bias(data: NkiTensor, scale: Any, bias: Any) -> tuple[NkiTensor, ...]:
-    """The tensors that scale and bias read (NKI070, NKI051)."""
-    for label, value, dtypes in (("scale", scale, ("float32",)), ("bias", bias, _BIAS_DTYPES)):
-        if type(value) is NkiTensor and value.dtype not in dtypes:
-            fail("NKI070", f"{label} has dtype {value.dtype}", data=data, **{label: value})
-        if type(value) is not NkiTensor and value is not None and not is_number(value):
-            fail("NKI070", f"{label}={value!r} is neither a number nor a tensor", data=data)
-    if scale is None:
-        fail("NKI070", "scale=None; use 1.0", data=data)
-    reads = scalar_operand("scale", scale, data)
-    return reads if bias is None else reads + scalar_operand("bias", bias, data, _BIAS_DTYPES)
+    """The tensors that scale and bias read (NKI070)."""
+    reads = scalar_operand("scale", scale, data, rule="NKI070")
+    return reads if bias is None else reads + scalar_operand("bias", bias, data, _BIAS_DTYPES, "NKI070")
 
 
 def _activated(op: Op, data: NkiTensor, scale: Any, bias: Any) -> Array:
@@ -76,7 +82,8 @@ def activation(
         dst, data: same partitions and elements, SBUF or PSUM, any dtypes.
         bias: None, a number, or a [P, 1] tile (not tf32). scale: a number or an fp32 [P, 1] tile.
         reduce_op: nl.add, needed when reduce_cmd reduces. reduce_res: [P, 1], receives the registers.
-    Raises NkiError (NKI044, NKI045, NKI051, NKI067-NKI070, NKI077). Source: isa activation, nki-act-func.
+    Raises NkiError (NKI030, NKI040, NKI044, NKI045, NKI049, NKI067-NKI070, NKI077).
+    Source: isa activation, nki-act-func.
     """
     program = current()
     on_chip(dst=dst, data=data)
@@ -119,6 +126,7 @@ def activation_reduce(
 ) -> Instruction:
     """`activation` with reduce_cmd.reset_reduce: dst = op(data * scale + bias), reduce_res = its sum a partition.
 
-    Raises what `activation` raises. Source: isa activation_reduce.
+    reduce_res: [P, 1] tile, or None to leave the sum in the registers. Raises what `activation` raises.
+    Source: isa activation_reduce.
     """
     return activation(dst, op, data, bias, scale, reduce_op, reduce_res, _ReduceCmd.reset_reduce, name)

@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import hardware as hw
-from ..memory import SBUF, MemoryRegion
+from ..memory import PSUM, SBUF, MemoryRegion
 from ..program import Instruction, Program, current
-from ..rules import fail, kernel_frame
 from ..rendezvous import Offer
+from ..rules import fail, kernel_frame
 from ..tensor import NKIObject, NkiTensor
 from .enums import dma_engine, engine, nc_version
 from .operands import enum_member, tensors, writable
@@ -121,11 +121,15 @@ def sendrecv(
 
 
 def register_alloc(x: int | None = None) -> VirtualRegister:
-    """A new register, with a compile-time int in it or nothing."""
+    """A new register, with a compile-time int of 32 bits in it or nothing. Raises NkiError (NKI160)."""
     current()
-    if x is not None and type(x) is not int:
-        fail("NKI160", f"x={x!r} is neither None nor an int")
-    return VirtualRegister(x)
+    return VirtualRegister(None if x is None else _int32("x", x))
+
+
+def _int32(name: str, value: Any) -> int:
+    if type(value) is not int or not -(2**31) <= value < 2**32:
+        fail("NKI160", f"{name}={value!r} is not an int of 32 bits")
+    return value
 
 
 def _register(name: str, register: Any) -> VirtualRegister:
@@ -136,22 +140,23 @@ def _register(name: str, register: Any) -> VirtualRegister:
 
 def _one_element(name: str, tensor: Any) -> NkiTensor:
     tensors(**{name: tensor})
-    if tensor.size != 1:
-        fail("NKI160", f"{name} has {tensor.size} elements, expected 1", **{name: tensor})
+    if tensor.buffer is PSUM or tensor.size != 1:
+        where = tensor.buffer.name
+        fail("NKI160", f"{name} has {tensor.size} elements in {where}, expected 1 in SBUF or HBM", **{name: tensor})
     return tensor  # type: ignore[no-any-return]
 
 
 def register_move(dst: VirtualRegister, src: Any) -> Instruction:
-    """dst = a compile-time int or another register."""
+    """dst = a compile-time int of 32 bits or another register. Raises NkiError (NKI160)."""
     program = current()
     target = _register("dst", dst)
-    value = src if type(src) is int else _register("src", src).value
+    value = _int32("src", src) if type(src) is int else _register("src", src).value
     target.value = value
     return program.record("sync", "register_move", (), (), {})
 
 
 def register_load(dst: VirtualRegister, src: NkiTensor) -> Instruction:
-    """dst = the one element of a tensor in HBM or SBUF (up to 32 bits)."""
+    """dst = the one element of a tensor in HBM or SBUF (up to 32 bits). Raises NkiError (NKI040, NKI160)."""
     program = current()
     target, tensor = _register("dst", dst), _one_element("src", src)
     if program.numeric:
@@ -160,7 +165,7 @@ def register_load(dst: VirtualRegister, src: NkiTensor) -> Instruction:
 
 
 def register_store(dst: NkiTensor, src: VirtualRegister) -> Instruction:
-    """The one element of a tensor in HBM or SBUF = a register."""
+    """The one element of a tensor in HBM or SBUF = a register. Raises NkiError (NKI040, NKI160)."""
     program = current()
     tensor, register = _one_element("dst", dst), _register("src", src)
     if program.numeric:

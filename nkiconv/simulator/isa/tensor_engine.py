@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import hardware as hw
-from ..dtypes import MATMUL_FP8, MATMUL_NARROW, MATMUL_WIDE, Array, to_fp32
+from ..dtypes import MATMUL_FP8, MATMUL_NARROW, MATMUL_WIDE, Array, round_to_tf32, to_fp32
 from ..memory import PSUM, SBUF
 from ..program import Instruction, current
 from ..rules import fail
@@ -44,7 +44,7 @@ def nc_matmul(
             written and adds otherwise.
         perf_mode: double_row contracts [K, 2, M] with [K, 2, N] in fp8.
         tile_position, tile_size: (start_row, 0) and (rows, 128) of the array, rows 32, 64 or 128.
-    Raises NkiError (NKI040, NKI101-NKI113, NKI115). Source: isa nc_matmul.
+    Raises NkiError (NKI030, NKI040, NKI043, NKI046, NKI101-NKI113, NKI115). Source: isa nc_matmul.
     """
     program = current()
     on_chip(dst=dst, stationary=stationary, moving=moving)
@@ -52,13 +52,13 @@ def nc_matmul(
     _memories(dst, stationary, moving)
     double_row = perf_mode is matmul_perf_mode.double_row
     rows, columns, moving_columns = _sizes(dst, stationary, moving, double_row)
-    _check_tile(tile_position, tile_size, rows, double_row)
+    _check_tile(tile_position, tile_size, rows)
     _check_dtypes(dst, stationary, moving, double_row, is_transpose)
     _check_bank(dst)
     writable(dst=dst)
     if is_transpose:
         _check_transpose(moving, rows, accumulate, double_row)
-    adds = False
+    adds = accumulate
     if program.numeric:
         adds = _multiply(dst, stationary, moving, accumulate, is_transpose, double_row)
     params = {
@@ -102,15 +102,18 @@ def _sizes(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, double_row:
     if moving_columns > hw.MOVING_FREE_MAX:
         fail("NKI104", f"moving free size {moving_columns} > {hw.MOVING_FREE_MAX}", moving=moving)
     if dst.shape[0] != columns or free_size(dst) != moving_columns:
-        fail("NKI105", f"dst is [{dst.shape[0]}, {free_size(dst)}], the product [{columns}, {moving_columns}]", dst=dst)
+        found = f"[{dst.shape[0]}, {free_size(dst)}]"
+        fail("NKI105", f"dst is {found}, the product [{columns}, {moving_columns}]", dst=dst)
     return stationary.shape[0], columns, moving_columns
 
 
-def _check_tile(position: Any, size: Any, rows: int, double_row: bool) -> None:
-    if not position and not size:
+def _check_tile(position: Any, size: Any, rows: int) -> None:
+    """Both or neither, a legal row tile that holds the contraction (NKI112, NKI102)."""
+    if position == () and size == ():
         return
-    if not position or not size or len(position) != 2 or len(size) != 2:
-        fail("NKI112", f"tile_position={position!r}, tile_size={size!r} must both be pairs")
+    pairs = all(type(p) in (tuple, list) and len(p) == 2 and all(type(n) is int for n in p) for p in (position, size))
+    if not pairs:
+        fail("NKI112", f"tile_position={position!r}, tile_size={size!r} must both be pairs of ints")
     if size[0] not in hw.MATMUL_ROW_TILES or size[1] != hw.STATIONARY_FREE_MAX or position[1] != 0:
         fail("NKI112", f"tile_position={position!r}, tile_size={size!r}: rows 32, 64 or 128, columns (0, 128)")
     if position[0] % size[0] or not 0 <= position[0] < hw.PARTITIONS:
@@ -144,6 +147,7 @@ def _check_bank(dst: NkiTensor) -> None:
     if info.bytes_per_partition <= hw.PSUM_BANK_BYTES_PER_PARTITION and info.address is None:
         return
     span = sum((n - 1) * abs(s) for n, s in zip(dst.shape[1:], dst.strides[1:], strict=True)) + 1
+    first -= sum((n - 1) * -s for n, s in zip(dst.shape[1:], dst.strides[1:], strict=True) if s < 0) * dst.itemsize
     last = first + span * dst.itemsize - 1
     bank = hw.PSUM_BANK_BYTES_PER_PARTITION
     if first // bank != last // bank:
@@ -153,8 +157,9 @@ def _check_bank(dst: NkiTensor) -> None:
 def _check_transpose(moving: NkiTensor, rows: int, accumulate: bool | None, double_row: bool) -> None:
     if accumulate or double_row:
         fail("NKI113", "a transpose neither accumulates nor runs in double_row")
-    if free_size(moving) != rows:
-        fail("NKI113", f"moving must be the [{rows}, {rows}] identity, its free size is {free_size(moving)}", moving=moving)
+    columns = free_size(moving)
+    if columns != rows:
+        fail("NKI113", f"moving must be the [{rows}, {rows}] identity, its free size is {columns}", moving=moving)
 
 
 def _multiply(
@@ -175,7 +180,7 @@ def _multiply(
         dst.storage.write(dst, shaped(lhs.T, dst))
         return False
     adds = dst.storage.check_accumulation(dst, accumulate)
-    product: Array = np.matmul(to_fp32(lhs).T, to_fp32(rhs))
+    product: Array = np.matmul(_operand(lhs, stationary).T, _operand(rhs, moving))
     out = dst.storage.array(dst)
     if adds:
         np.add(out, shaped(product, dst), out=out)
@@ -183,6 +188,11 @@ def _multiply(
         out[...] = shaped(product, dst)
     dst.storage.mark_matmul(dst)
     return adds
+
+
+def _operand(values: Array, tensor: NkiTensor) -> Array:
+    """A matmul operand in fp32; tf32 (which a view may have made of any bits) has 10 mantissa bits."""
+    return round_to_tf32(values) if tensor.dtype == "tfloat32" else to_fp32(values)
 
 
 def nc_transpose(
@@ -194,7 +204,7 @@ def nc_transpose(
         dst: dtype of data; in PSUM when the Tensor Engine does it.
         data: up to [128, 128] in SBUF (Tensor), up to [32, 32] in SBUF or PSUM (Vector).
         engine: tensor, vector, or unknown: Tensor for SBUF to PSUM, else Vector.
-    Raises NkiError (NKI041, NKI045, NKI052, NKI114, NKI115). Source: isa nc_transpose.
+    Raises NkiError (NKI040, NKI041, NKI043-NKI046, NKI052, NKI108, NKI114, NKI115). Source: isa nc_transpose.
     """
     program = current()
     on_chip(dst=dst, data=data)
@@ -208,12 +218,14 @@ def nc_transpose(
         fail("NKI114", f"[{rows}, {columns}] on the {chosen.name} engine, at most [{limit}, {limit}]", data=data)
     if chosen is _Engine.tensor and (data.buffer is not SBUF or dst.buffer is not PSUM):
         fail("NKI114", "the Tensor Engine transposes SBUF to PSUM", dst=dst, data=data)
-    if (dst.shape[0], free_size(dst)) != (columns, rows):
-        fail("NKI045", f"dst is [{dst.shape[0]}, {free_size(dst)}], the transpose [{columns}, {rows}]", dst=dst)
+    if dst.shape[0] != columns:
+        fail("NKI044", f"dst has {dst.shape[0]} partitions, the transpose {columns}", dst=dst, data=data)
+    if free_size(dst) != rows:
+        fail("NKI045", f"dst has {free_size(dst)} elements a partition, the transpose {rows}", dst=dst, data=data)
     if dst.buffer is PSUM:
         _check_bank(dst)
     if program.numeric:
         values = data.storage.read(data).reshape(rows, columns)
         dst.storage.write(dst, shaped(values.T, dst))
-    params = {"contraction": rows, "columns": columns, "is_transpose": True}
+    params = {"contraction": rows, "columns": columns, "moving_columns": rows, "is_transpose": True}
     return program.record(chosen.name, "nc_transpose", (dst,), (data,), params, name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from typing import Any
 
 import numpy as np
@@ -36,28 +38,40 @@ from .operands import (
 _Engine = engine
 _INT32 = frozenset({"int32", "uint32"})
 _PREDICATES = ("uint8", "uint16", "uint32")
+_INTEGERS = tuple(name for name, info in DTYPES.items() if not info.is_float)
+
+#: (op0, op1) that the Scalar Engine of trn2 runs as tensor_scalar
+_SCALAR_ENGINE_OPS = (("multiply", "add"), ("multiply", None), ("add", None))
 
 
 def memset(dst: NkiTensor, value: Any, engine: engine = engine.unknown, name: str | None = None) -> Instruction:
     """Fill dst (SBUF or PSUM) with a compile-time number of its dtype's kind, on Vector (default) or GpSimd.
 
-    Raises NkiError (NKI041, NKI042, NKI060). Source: isa memset.
+    Raises NkiError (NKI040-NKI043, NKI060). Source: isa memset.
     """
     program = current()
     on_chip(dst=dst)
     chosen = pick_engine(engine, (_Engine.vector, _Engine.gpsimd), _Engine.vector)
     not_gpsimd_psum(chosen, dst=dst)
+    _check_fill(dst, value)
+    writable(dst=dst)
+    if program.numeric:
+        is_float = DTYPES[dst.dtype].is_float
+        dst.storage.write(dst, from_fp32(np.asarray(value, dtype=np.float32), dst.dtype) if is_float else value)
+    return program.record(chosen.name, "memset", (dst,), (), {"value": value}, name)
+
+
+def _check_fill(dst: NkiTensor, value: Any) -> None:
+    """A fill value is a number that dst's dtype holds (NKI060)."""
     info = DTYPES[dst.dtype]
     if not is_number(value) and not (dst.dtype == "bool_" and isinstance(value, bool)):
         fail("NKI060", f"value={value!r} is not a number", dst=dst)
-    if not info.is_float:
-        limits = np.iinfo(info.numpy)
-        if int(value) != value or isinstance(value, float) or not limits.min <= value <= limits.max:
-            fail("NKI060", f"value={value!r} is not an integer of {dst.dtype}", dst=dst)
-    writable(dst=dst)
-    if program.numeric:
-        dst.storage.write(dst, np.float32(value) if info.is_float else value)
-    return program.record(chosen.name, "memset", (dst,), (), {"value": value}, name)
+    if info.is_float:
+        return
+    limits = np.iinfo(info.numpy)
+    low, high = (0, 1) if dst.dtype == "bool_" else (limits.min, limits.max)
+    if not isinstance(value, numbers.Integral) or not low <= int(value) <= high:
+        fail("NKI060", f"value={value!r} is not an integer of {dst.dtype} ({low}..{high})", dst=dst)
 
 
 def tensor_copy(
@@ -68,7 +82,7 @@ def tensor_copy(
     Args:
         dst, src: same partitions and elements a partition, SBUF or PSUM (SBUF only on GpSimd).
         engine: vector (default), scalar or gpsimd.
-    Raises NkiError (NKI041, NKI042, NKI044, NKI045). Source: isa tensor_copy.
+    Raises NkiError (NKI040-NKI045). Source: isa tensor_copy.
     """
     program = current()
     on_chip(dst=dst, src=src)
@@ -115,7 +129,10 @@ def tensor_copy_predicated(
 
 def _copy_where(dst: NkiTensor, src: Any, predicate: NkiTensor, reverse: bool) -> None:
     mask = shaped(predicate.storage.read(predicate) != 0, dst)
-    values = shaped(storage_values(src), dst) if type(src) is NkiTensor else from_fp32(np.float32([src]), dst.dtype)
+    if type(src) is NkiTensor:
+        values = shaped(storage_values(src), dst)
+    else:
+        values = from_fp32(np.array([src], dtype=np.float32), dst.dtype)
     dst.storage.write_where(dst, ~mask if reverse else mask, values)
 
 
@@ -146,7 +163,7 @@ def tensor_tensor(
     Args:
         dst, data1, data2: same partitions and elements; not both inputs in PSUM; none in PSUM on GpSimd.
         op: binary operator. Bitvec ops work on integer bits; arithmetic is fp32, except that all-32-bit-integer
-            operands on GpSimd (their default) use integer arithmetic.
+            operands on GpSimd (their default) use integer arithmetic. power runs on GpSimd only, always in fp32.
     Raises NkiError (NKI041, NKI042, NKI044, NKI045, NKI047, NKI048, NKI049, NKI050). Source: isa tensor_tensor.
     """
     program = current()
@@ -159,14 +176,22 @@ def tensor_tensor(
     alike(dst=dst, data1=data1, data2=data2)
     writable(dst=dst)
     if program.numeric:
-        assert token.compute is not None
-        if token.kind == BITVEC or (chosen is _Engine.gpsimd and {dst.dtype, data1.dtype, data2.dtype} <= _INT32):
-            a, b = storage_values(data1), storage_values(data2)
-            dst.storage.write(dst, shaped(np.asarray(token.compute(a, b.reshape(a.shape))).astype(DTYPES[dst.dtype].numpy), dst))
+        native = chosen is _Engine.gpsimd and token.name != "power"
+        if token.kind == BITVEC or (native and {dst.dtype, data1.dtype, data2.dtype} <= _INT32):
+            _combine_integers(dst, data1, data2, token)
         else:
             a, b = read_fp32(data1), read_fp32(data2)
+            assert token.compute is not None
             write_fp32(dst, token.compute(a, b if a.shape == b.shape else b.reshape(a.shape)))
     return program.record(chosen.name, "tensor_tensor", (dst,), (data1, data2), {"op": token.name}, name)
+
+
+def _combine_integers(dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Op) -> None:
+    """Native integer arithmetic and bit operations; results wrap to dst's width."""
+    assert op.compute is not None
+    a, b = storage_values(data1), storage_values(data2)
+    out = np.asarray(op.compute(a, b.reshape(a.shape)))
+    dst.storage.write(dst, shaped(out.astype(DTYPES[dst.dtype].numpy), dst))
 
 
 def apply_scalar(values: Array, op: Op, operand: Any, reverse: bool) -> Array:
@@ -178,26 +203,26 @@ def apply_scalar(values: Array, op: Op, operand: Any, reverse: bool) -> Array:
 
 
 def _scalar_engine(asked: Any, op0: Op, op1: Op | None) -> engine:
+    """Engine of a tensor_scalar (NKI041, NKI074): GpSimd for rsqrt, Vector for the rest, Scalar where it can."""
     names = (op0.name, op1.name if op1 else None)
-    if asked is _Engine.scalar and names not in (("multiply", "add"), ("multiply", None), ("add", None)):
-        fail("NKI074", f"ops {names} on the Scalar Engine")
-    if asked is _Engine.gpsimd and names != ("rsqrt", None):
-        fail("NKI074", f"ops {names} on GpSimd")
-    default = _Engine.gpsimd if op0.name == "rsqrt" else _Engine.vector
-    return pick_engine(asked, (_Engine.vector, _Engine.scalar, _Engine.gpsimd), default)
+    default = _Engine.gpsimd if "rsqrt" in names else _Engine.vector
+    chosen = pick_engine(asked, (_Engine.vector, _Engine.scalar, _Engine.gpsimd), default)
+    if chosen is not default and not (chosen is _Engine.scalar and names in _SCALAR_ENGINE_OPS):
+        fail("NKI074", f"op0={names[0]}, op1={names[1]} on the {chosen.name} engine")
+    return chosen
 
 
-def _operand(label: str, op: Op, value: Any, data: NkiTensor) -> tuple[NkiTensor, ...]:
-    """Check one operand of tensor_scalar; returns the tensor it reads, if any."""
+def tensor_scalar_operand(label: str, op: Op, value: Any, data: NkiTensor) -> tuple[NkiTensor, ...]:
+    """Check one operand of a tensor_scalar op (NKI050, NKI051, NKI075); returns the tensor it reads, if any."""
     if op.unary:
         if value is not None and not (is_number(value) and value == 0):
             fail("NKI075", f"{label}={value!r} for the unary {op!r}", data=data)
         return ()
     if op.kind != BITVEC:
         return scalar_operand(label, value, data)
-    if is_number(value) and int(value) != value:
+    if is_number(value) and not (math.isfinite(value) and int(value) == value):
         fail("NKI050", f"{label}={value!r} is not an integer", data=data)
-    return scalar_operand(label, value, data, tuple(n for n, i in DTYPES.items() if not i.is_float))
+    return scalar_operand(label, value, data, _INTEGERS)
 
 
 def tensor_scalar(
@@ -234,22 +259,24 @@ def tensor_scalar(
     chosen = _scalar_engine(engine, token0, token1)
     not_gpsimd_psum(chosen, dst=dst, data=data)
     alike(dst=dst, data=data)
-    reads = (data, *_operand("operand0", token0, operand0, data))
+    scalars = tensor_scalar_operand("operand0", token0, operand0, data)
     if token1 is not None:
-        reads += _operand("operand1", token1, operand1, data)
+        scalars += tensor_scalar_operand("operand1", token1, operand1, data)
+    if scalars and chosen is _Engine.gpsimd:
+        not_gpsimd_psum(chosen, **{f"operand{i}": tensor for i, tensor in enumerate(scalars)})
     writable(dst=dst)
     if program.numeric:
         steps = [(token0, operand0, reverse0)] + ([(token1, operand1, reverse1)] if token1 else [])
         _scalar_steps(dst, data, steps)
     params = {"op0": token0.name, "op1": token1.name if token1 else None}
-    return program.record(chosen.name, "tensor_scalar", (dst,), reads, params, name)
+    return program.record(chosen.name, "tensor_scalar", (dst,), (data, *scalars), params, name)
 
 
 def _scalar_steps(dst: NkiTensor, data: NkiTensor, steps: list[tuple[Op, Any, bool]]) -> None:
     if steps[0][0].kind == BITVEC:
         values = storage_values(data)
         for op, operand, reverse in steps:
-            values = apply_scalar(values, op, None if op.unary else _integer_operand(operand, values), reverse)
+            values = apply_scalar(values, op, _integer_operand(op, operand, values, reverse), reverse)
         dst.storage.write(dst, shaped(values.astype(DTYPES[dst.dtype].numpy), dst))
         return
     values = read_fp32(data)
@@ -258,10 +285,16 @@ def _scalar_steps(dst: NkiTensor, data: NkiTensor, steps: list[tuple[Op, Any, bo
     write_fp32(dst, values)
 
 
-def _integer_operand(operand: Any, values: Array) -> Any:
+def _integer_operand(op: Op, operand: Any, values: Array, reverse: bool) -> Any:
+    """A bitvec operand in the data's width; a shift count keeps its value."""
+    if op.unary:
+        return None
     if type(operand) is NkiTensor:
-        return storage_values(operand).reshape(-1, *(1,) * (values.ndim - 1)).astype(values.dtype)
-    return np.asarray(int(operand)).astype(values.dtype)
+        column = storage_values(operand).reshape(-1, *(1,) * (values.ndim - 1))
+    else:
+        column = np.asarray(int(operand))
+    is_count = op.name in ("left_shift", "right_shift") and not reverse
+    return column if is_count else column.astype(values.dtype)
 
 
 def scalar_tensor_tensor(
@@ -279,8 +312,8 @@ def scalar_tensor_tensor(
 
     Args:
         data, operand1, dst: same partitions and elements; data and operand1 not both in PSUM.
-        operand0: number or fp32 [P, 1] tile. op0, op1: arithmetic binary operators.
-    Raises NkiError (NKI044, NKI045, NKI047, NKI048, NKI050, NKI051). Source: isa scalar_tensor_tensor.
+        operand0: number or [P, 1] tile of any dtype. op0, op1: arithmetic binary operators.
+    Raises NkiError (NKI040, NKI043-NKI051). Source: isa scalar_tensor_tensor.
     """
     program = current()
     on_chip(dst=dst, data=data, operand1=operand1)
@@ -289,7 +322,7 @@ def scalar_tensor_tensor(
         fail("NKI050", f"op0={token0!r}, op1={token1!r}: bitvec ops are not supported", data=data)
     alike(dst=dst, data=data, operand1=operand1)
     not_both_psum(data=data, operand1=operand1)
-    scalar = scalar_operand("operand0", operand0, data)
+    scalar = scalar_operand("operand0", operand0, data, tuple(DTYPES))
     writable(dst=dst)
     if program.numeric:
         assert token1.compute is not None
@@ -342,7 +375,10 @@ def tensor_tensor_scan(
 
 
 def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:
-    """dst = 1 / data in fp32 on the Vector Engine. Source: isa reciprocal."""
+    """dst = 1 / data in fp32 on the Vector Engine; dst, data: [P, F...] SBUF or PSUM, any dtypes.
+
+    Raises NkiError (NKI040, NKI043-NKI046). Source: isa reciprocal.
+    """
     program = current()
     on_chip(dst=dst, data=data)
     alike(dst=dst, data=data)
@@ -353,7 +389,7 @@ def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Inst
 
 
 def predicate_operator(name: str, op: Any) -> Op:
-    """A comparison, for affine_select."""
+    """A comparison, for affine_select (NKI048)."""
     token = operator(name, op)
     if token.name not in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
         fail("NKI048", f"{name}={op!r} is not a comparison")

@@ -1,0 +1,60 @@
+"""What kernels may define and pass around besides tensors: NKIObject classes, `nl.ds`, compile-time ints, dtypes."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+from .dtypes import DTYPES, GEN4_DTYPES, canonical
+from .rules import fail
+
+
+class NKIObject:
+    """Base of classes that kernels may define: fields become arguments of a generated ``__init__``."""
+
+    __slots__ = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        names = [*dict.fromkeys(n for cls in reversed(type(self).__mro__) for n in inspect.get_annotations(cls))]
+        values = dict(zip(names, args, strict=False))
+        wrong = (set(kwargs) - set(names)) | (set(kwargs) & set(values))
+        if wrong or len(args) > len(names):
+            given = f"{len(args)} positional and {sorted(kwargs)}"
+            raise TypeError(f"{type(self).__name__} takes each of the fields {names} at most once, got {given}")
+        values.update(kwargs)
+        for name in names:
+            setattr(self, name, values.get(name, getattr(type(self), name, None)))
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Hook for subclasses, called after the generated ``__init__``."""
+
+
+@dataclass(frozen=True)
+class DynamicSlice:
+    """`nl.ds(start, size)`: elements start .. start + size - 1."""
+
+    start: Any
+    size: int
+
+
+def dtype_name(dtype: Any) -> str:
+    """A dtype as kernels write it: one of nki.language's that trn2 stores (NKI001, NKI049)."""
+    if type(dtype) is str and dtype in GEN4_DTYPES:
+        fail("NKI049", f"dtype {dtype} needs NeuronCore-v4 (trn3); the target is trn2")
+    if type(dtype) is not str or dtype not in DTYPES:
+        meant = canonical(dtype)
+        hint = f"; write nl.{meant}" if meant else f"; trn2 stores {', '.join(DTYPES)}"
+        fail("NKI001", f"dtype={dtype!r} is not a dtype of nki.language{hint}")
+    return dtype
+
+
+def as_int(value: Any, what: str, rule: str = "NKI006") -> int:
+    """A compile-time int; bools, floats, tensors and registers are refused by name."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        fail(rule, f"{what}={value!r} must be a compile-time int")
+    return operator.index(value)

@@ -1,0 +1,64 @@
+"""Arithmetic of strided views: shapes and strides in, shapes and strides out, no tensor and no data."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+Ints = tuple[int, ...]
+
+
+def dense_strides(shape: Ints) -> Ints:
+    """Row-major strides, in elements."""
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * shape[i + 1]
+    return tuple(strides)
+
+
+def is_dense(shape: Ints, strides: Ints) -> bool:
+    """Whether the dims are row-major without gaps; size-1 dims do not count."""
+    expected = 1
+    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if n != 1 and stride != expected:
+            return False
+        expected *= n
+    return True
+
+
+def merged_runs(shape: Ints, strides: Ints) -> list[tuple[int, int]]:
+    """(count, stride) of the dims with size-1 dims dropped and contiguous neighbours merged."""
+    runs: list[tuple[int, int]] = []
+    for n, s in zip(shape, strides, strict=True):
+        if n == 1:
+            continue
+        if runs and runs[-1][1] == s * n:
+            runs[-1] = (runs[-1][0] * n, s)
+        else:
+            runs.append((n, s))
+    return runs
+
+
+def reshaped_strides(shape: Ints, strides: Ints, new: Ints) -> Ints | None:
+    """Strides of the same elements in shape `new`, or None when that needs a copy."""
+    out: list[int] = []
+    sizes = list(new)
+    for count, stride in merged_runs(shape, strides):
+        group: list[int] = []
+        while sizes and prod(group) < count:
+            group.append(sizes.pop(0))
+        if prod(group) != count:
+            return None
+        out += [s * stride for s in dense_strides(tuple(group))]
+    return (*out, *(1 for _ in sizes))
+
+
+def reach(shape: Ints, strides: Ints) -> tuple[int, int]:
+    """Lowest and highest element that a view meets, relative to its first."""
+    spans = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    return sum(s for s in spans if s < 0), sum(s for s in spans if s > 0)
+
+
+def name_groups(pattern: tuple[Any, ...]) -> list[tuple[str, ...]]:
+    """A rearrange pattern with every entry as a tuple of names."""
+    return [tuple(entry) if isinstance(entry, (tuple, list)) else (entry,) for entry in pattern]

@@ -1,0 +1,219 @@
+"""Arrays into kernels and back: kinds, dtypes, layouts, aliases, and updates in place."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from nkiconv import simulator as nki
+from nkiconv.simulator import ArraySpec, NkiError
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+
+NUMPY = [
+    np.float32, np.float16, np.int8, np.int16, np.int32, np.uint8, np.uint16, np.uint32, np.bool_, ml_dtypes.bfloat16,
+    ml_dtypes.float8_e4m3, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e8m0fnu,
+]  # fmt: skip
+TORCH = [
+    torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.uint8, torch.uint16,
+    torch.uint32, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2,
+]  # fmt: skip
+Pair = namedtuple("Pair", "first second")
+
+
+def copied(x):
+    """x, through SBUF."""
+    rows = x if x.ndim > 1 else x.expand_dim(0)
+    tile, out = nl.ndarray(rows.shape, x.dtype), nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+    nisa.dma_copy(tile, rows)
+    nisa.dma_copy(out, tile)
+    return out
+
+
+def incremented(x):
+    """Add 1 to x in place."""
+    tile = nl.ndarray(x.shape, x.dtype)
+    nisa.dma_copy(tile, x)
+    nisa.tensor_scalar(tile, tile, nl.add, 1.0)
+    nisa.dma_copy(x, tile)
+
+
+def counting(dtype=np.float32, shape=(4, 6)):
+    return np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", NUMPY, ids=lambda t: np.dtype(t).name)
+def test_numpy_round_trip(dtype):
+    x = counting(dtype)
+    y = nki.jit(copied)(x)
+    assert type(y) is np.ndarray
+    assert y.dtype == x.dtype
+    assert y.tobytes() == x.tobytes()
+
+
+@pytest.mark.parametrize("dtype", TORCH, ids=str)
+def test_torch_round_trip(dtype):
+    x = torch.arange(24).reshape(4, 6).to(dtype)
+    y = nki.jit(copied)(x)
+    assert (y.dtype, y.shape) == (x.dtype, x.shape)
+    assert torch.equal(y.view(torch.uint8), x.view(torch.uint8))
+    assert torch.equal(nki.jit(copied)(x.t()).view(torch.uint8), x.t().contiguous().view(torch.uint8))
+
+
+LAYOUTS = {
+    "transposed": lambda x: x.T,
+    "strided": lambda x: x[:, ::2],
+    "rows reversed": lambda x: x[::-1],
+    "fortran": np.asfortranarray,
+    "broadcast": lambda x: np.broadcast_to(x[:1], x.shape),
+    "one row": lambda x: x[1],
+    "slice": lambda x: x[1:3],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_layouts_that_are_read(layout):
+    x = layout(counting())
+    np.testing.assert_array_equal(nki.jit(copied)(x), x)
+
+
+@pytest.mark.parametrize("name", ["transposed", "strided", "rows reversed", "fortran", "slice"])
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_arrays_are_updated_in_place(name, kind):
+    base = np.array(counting(), order="F" if name == "fortran" else "C")
+    x = LAYOUTS[name](base)
+    before = x.copy()
+    if kind == "numpy":
+        nki.jit(incremented)(x)
+    elif name != "rows reversed":  # torch has no negative strides
+        nki.jit(incremented)(torch.from_numpy(x))
+    else:
+        x += 1
+    np.testing.assert_array_equal(x, before + 1)
+
+
+def test_only_what_was_written_is_copied_back():
+    base = counting()
+    x = base.T
+    kept = x.copy()
+    x.flags.writeable = False
+    np.testing.assert_array_equal(nki.jit(copied)(x), kept)
+
+
+def test_grad_and_negative_tensors_are_read():
+    x = torch.arange(24.0).reshape(4, 6).requires_grad_()
+    assert torch.equal(nki.jit(copied)(x), x.detach())
+    negative = torch.complex(torch.zeros(4, 6), torch.ones(4, 6)).conj().imag
+    assert negative.is_neg()
+    assert torch.equal(nki.jit(copied)(negative), -torch.ones(4, 6))
+
+
+def test_one_array_given_twice_is_one_tensor():
+    def kernel(a, b):
+        assert a.storage is b.storage
+        incremented(a)
+        return copied(b)
+
+    x = counting()
+    np.testing.assert_array_equal(nki.jit(kernel)(x, x), counting() + 1)
+    x = counting().T
+    np.testing.assert_array_equal(nki.jit(kernel)(x, x), counting().T + 1)
+    np.testing.assert_array_equal(x, counting().T + 1)
+
+
+def test_an_argument_may_be_returned():
+    def kernel(x):
+        incremented(x)
+        return x[1:3]
+
+    x = counting()
+    np.testing.assert_array_equal(nki.jit(kernel)(x), counting()[1:3] + 1)
+    np.testing.assert_array_equal(nki.jit(kernel)[2](counting()) if False else x, counting() + 1)
+
+
+TABLE = counting()
+
+
+def test_tuples_defaults_and_stars_hold_tensors():
+    def kernel(pair, *more, table=TABLE, **named):
+        assert table.shape == (4, 6)
+        assert [t.name for t in (pair.first, *more)] == ["pair[0]", "more[0]"]
+        return {"table": copied(table), "pair": Pair(copied(pair.first), pair.second), "more": [copied(named["z"])]}
+
+    x = counting()
+    out = nki.jit(kernel)(Pair(x, 3), x + 1, z=x + 2)
+    np.testing.assert_array_equal(out["table"], TABLE)
+    assert type(out["pair"]) is Pair
+    np.testing.assert_array_equal(out["pair"].first, x)
+    assert out["pair"].second == 3
+    np.testing.assert_array_equal(out["more"][0], x + 2)
+
+
+def test_other_values_pass_unchanged():
+    given = (1, 2.5, "text", None, True, nl.float32, {"a": 1}, np.float32(3), (1, (2, 3)))
+
+    def kernel(*values):
+        return all(a is b or a == b for a, b in zip(values, given, strict=True))
+
+    assert nki.jit(kernel)(*given)
+
+
+def test_arguments_are_hbm_tensors():
+    def kernel(x, where):
+        return (x.buffer, x.shape, x.dtype, x.name) == (where, (4, 6), "bfloat16", "x")
+
+    x = counting(ml_dtypes.bfloat16)
+    assert nki.jit(kernel)(x, nl.hbm)
+    assert nki.jit(kernel)[2](x, nl.shared_hbm)
+
+
+REFUSED = [
+    ("0-d", np.array(1.0, np.float32), "NKI002", r"x has shape \(\)"),
+    ("empty", np.zeros((4, 0), np.float32), "NKI002", r"x has shape \(4, 0\)"),
+    ("6-d", np.zeros((1,) * 6, np.float32), "NKI004", "x has shape"),
+    ("torch 0-d", torch.tensor(1.0), "NKI002", r"x has shape \(\)"),
+    ("torch int64", torch.zeros(4, 6, dtype=torch.int64), "NKI025", "x has dtype torch.int64"),
+    ("torch complex", torch.zeros(4, 6, dtype=torch.complex64).conj(), "NKI025", "x has dtype torch.complex64"),
+    ("torch fnuz", torch.zeros(4, 6).to(torch.float8_e4m3fnuz), "NKI025", "x has dtype torch.float8_e4m3fnuz"),
+    ("torch meta", torch.zeros(4, 6, device="meta"), "NKI025", "x is on meta"),
+    ("torch sparse", torch.zeros(4, 6).to_sparse(), "NKI025", "layout torch.sparse_coo"),
+    ("list in a tuple", (np.zeros((4, 6), np.float32), [1]), "NKI024", r"x\[1\] is a list"),
+]
+
+
+@pytest.mark.parametrize(("value", "rule", "match"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_refused(value, rule, match):
+    with pytest.raises(NkiError, match=match) as caught:
+        nki.jit(lambda x: None)(value)
+    assert caught.value.rule == rule
+
+
+def test_torch_lacks_a_dtype_of_the_result():
+    def kernel(x):
+        return nl.zeros((4, 6), nl.float8_e4m3, nl.shared_hbm)
+
+    assert nki.jit(kernel)(counting()).dtype == ml_dtypes.float8_e4m3
+    with pytest.raises(NkiError, match=r"NKI025.*torch has no float8_e4m3; return another dtype"):
+        nki.jit(kernel)(torch.zeros(4, 6))
+
+
+def test_bool_results_are_bool():
+    def kernel():
+        return nl.ones((4, 6), nl.bool_, nl.shared_hbm)
+
+    assert nki.jit(kernel)().dtype == np.bool_
+
+
+def test_specs():
+    assert ArraySpec([4, np.int64(6)], "bf16") == ArraySpec((4, 6), "bfloat16")
+    assert ArraySpec((4, 6), torch.bfloat16).num_bytes == 48
+    assert ArraySpec((4, 6), np.float32).dtype == "float32"
+    for shape in ((), (4, 0), (4, -1), (4, 2.0), 4):
+        with pytest.raises(NkiError, match="NKI002"):
+            ArraySpec(shape, "float32")
+    with pytest.raises(NkiError, match=r"NKI001.*dtype='float64'"):
+        ArraySpec((4, 6), "float64")

@@ -1,0 +1,186 @@
+"""Live SBUF and PSUM: lifetimes from first to last touch, banks, addresses, and messages that say who holds what."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from pairs import run
+
+from nkiconv.simulator import NkiError
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator.capacity import banks, check_capacity
+from nkiconv.simulator.memory import PSUM, SBUF, StorageInfo
+
+F32 = nl.float32
+LIMIT = 212_728
+
+
+def tile(columns, buffer=nl.sbuf, **settings):
+    return nl.ndarray((128, columns), F32, buffer, **settings)
+
+
+def touch(*tensors):
+    for tensor in tensors:
+        nisa.memset(tensor, 1.0)
+
+
+def peaks(body, lnc=1):
+    execution = run(body, lnc, trace_only=True)
+    return execution.sbuf_peak_bytes, execution.psum_peak_bytes, execution.psum_peak_banks
+
+
+def test_a_tensor_lives_from_its_first_to_its_last_touch():
+    def body():
+        a, b, never = tile(1000), tile(2000), tile(4000)
+        touch(a, a, b)
+        assert never.shape == (128, 4000)
+
+    assert peaks(body) == (8000, 0, 0)
+
+
+def test_overlapping_lifetimes_add_up():
+    def body():
+        a, b, c = tile(1000), tile(2000), tile(500)
+        touch(a, b, a, c, b)
+
+    assert peaks(body) == (12_000, 0, 0)
+
+
+def test_a_copy_holds_source_and_destination():
+    def body():
+        a, b = tile(1000), tile(1000)
+        touch(a)
+        nisa.tensor_copy(b, a)
+
+    assert peaks(body) == (8000, 0, 0)
+
+
+def test_views_keep_the_whole_tile():
+    def body():
+        a, b = tile(1000), tile(10)
+        touch(a[0:4, 0:1], b, a[:, 999])
+
+    assert peaks(body) == (4040, 0, 0)
+
+
+def test_dtype_and_rank_count():
+    def body():
+        touch(nl.ndarray((2, 3, 5, 7), nl.bfloat16))
+
+    assert peaks(body) == (210, 0, 0)
+
+
+def test_psum_banks():
+    def body():
+        a, b, c = tile(512, nl.psum), tile(100, nl.psum), tile(400, nl.psum)
+        touch(a, b, c, a, b, c)
+
+    assert peaks(body) == (0, 4048, 2)
+
+
+def test_cores_are_counted_apart():
+    def body():
+        touch(tile(1000 * (1 + nl.program_id(0))))
+
+    execution = run(body, 2)
+    assert [p.sbuf_peak_bytes for p in execution.programs] == [4000, 8000]
+    assert execution.sbuf_peak_bytes == 8000
+
+
+#: sizes in bytes -> banks of 2048
+PACKINGS = [
+    ({}, 0),
+    ({2048: 3}, 3),
+    ({1024: 3}, 2),
+    ({1028: 3}, 3),
+    ({4: 512}, 1),
+    ({4: 513}, 2),
+    ({4096: 1}, 2),
+    ({2052: 2}, 4),
+    ({1200: 2, 800: 2, 48: 2}, 2),  # decreasing: each large one meets a small one
+    ({1500: 1, 700: 2, 600: 1}, 2),
+]
+
+
+@pytest.mark.parametrize(("sizes", "expected"), PACKINGS)
+def test_banks(sizes, expected):
+    assert banks(sizes) == expected
+
+
+def rotating(buffers):
+    """A loop over so many buffers of 40,000 bytes beside weights of 70,000."""
+    weights = tile(17_500, name="weights")
+    touch(weights)
+    tiles = [tile(10_000) for _ in range(buffers)]
+    for step in range(2 * buffers):
+        touch(tiles[step % buffers])
+    touch(weights)
+
+
+def test_the_message_lists_the_holders():
+    run(lambda: rotating(3), trace_only=True)
+    with pytest.raises(NkiError) as caught:
+        run(lambda: rotating(4), trace_only=True)
+    error = caught.value
+    assert error.rule == "NKI018"
+    assert "SBUF of core 0 needs 230,000 of 212,728 bytes per partition at instruction 4 of 10" in error.detail
+    first, second = error.operands.values()
+    assert first.startswith("160,000 B = 4 x 40,000 B, [128, 10000] float32 tensor allocated at ")
+    assert first.split(" at ")[1].startswith(__file__)
+    assert second.startswith("70,000 B = 1 x 70,000 B, [128, 17500] float32 weights allocated at ")
+    assert error.location.startswith(f"{__file__}:")
+
+
+def test_many_holders_are_summed_up():
+    def body():
+        tiles = [tile(4000, name=f"t{i}") for i in range(14)]
+        touch(*tiles, *tiles)
+
+    with pytest.raises(NkiError, match=r"others = 32,000 B = 2 tensors"):
+        run(body, trace_only=True)
+
+
+def test_psum_names_its_banks():
+    def body():
+        tiles = [tile(300, nl.psum, name=f"acc{i}") for i in range(9)]
+        touch(*tiles, *tiles)
+
+    with pytest.raises(NkiError, match=r"NKI019.*10,800 of 16,384 bytes per partition \(9 of 8 banks\)"):
+        run(body)
+
+
+def test_addresses_may_be_reused_after_the_last_touch():
+    def body(interleaved):
+        a, b = tile(8, address=(0, 0)), tile(8, address=(0, 16))
+        touch(a, b, *((a,) if interleaved else ()))
+
+    run(lambda: body(False))
+    with pytest.raises(NkiError, match=r"NKI020.*\(0, 16\) and \(0, 0\) of SBUF overlap"):
+        run(lambda: body(True))
+
+
+def test_addresses_of_sbuf_and_psum_are_apart():
+    def body():
+        a, b = tile(8, address=(0, 0)), tile(8, nl.psum, address=(0, 0))
+        touch(a, b, a, b)
+
+    run(body)
+
+
+def test_hundreds_of_thousands_of_tensors_take_seconds():
+    def info(i, buffer, size):
+        made = StorageInfo("", (128, size), "uint8", buffer, "here")
+        made.first, made.last = i, i + 7
+        return made
+
+    n = 200_000
+    allocations = [info(i, SBUF, 1000 + i % 50) for i in range(n)] + [
+        info(i, PSUM, 100 + 4 * (i % 50)) for i in range(n)
+    ]
+    began = time.perf_counter()
+    usage = check_capacity(SimpleNamespace(allocations=allocations, instructions=[], core=0))
+    assert usage.sbuf.bytes_per_partition == sum(range(1042, 1050))
+    assert time.perf_counter() - began < 20  # 2 s here; 1 ms a tensor would be 400

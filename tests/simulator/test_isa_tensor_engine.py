@@ -1,0 +1,323 @@
+"""nc_matmul and nc_transpose against float64 products: dtypes, windows, accumulation, double_row, NaN payloads."""
+
+from __future__ import annotations
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, same, sample
+
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator.dtypes import DTYPES
+
+NARROW = ("bfloat16", "float16", "float8_e4m3", "float8_e5m2")
+WIDE = ("float32", "tfloat32")
+DOUBLE_ROW = nisa.matmul_perf_mode.double_row
+
+
+@pytest.fixture
+def rng():
+    """Reproducible random numbers."""
+    return np.random.default_rng(4)
+
+
+def integers(rng, shape, dtype="float32"):
+    """Integers from -3..3: products and sums are exact in fp32, so results must be equal."""
+    return rng.integers(-3, 4, size=shape).astype(DTYPES[dtype].numpy)
+
+
+def product(stationary, moving):
+    """[M, N] in float64, then fp32; free dims are flattened."""
+    lhs = stationary.astype(np.float64).reshape(len(stationary), -1)
+    return (lhs.T @ moving.astype(np.float64).reshape(len(moving), -1)).astype(np.float32)
+
+
+def multiply(stationary, moving, shape, dtypes=(None, None), **settings):
+    """nc_matmul of two arrays into a fresh PSUM tile of `shape`."""
+
+    def body():
+        dst = nl.ndarray(shape, nl.float32, nl.psum)
+        nisa.nc_matmul(dst, put(stationary, dtypes[0]), put(moving, dtypes[1]), **settings)
+        return get(dst)
+
+    return evaluate(body)
+
+
+@pytest.mark.parametrize(("left", "right"), [*itertools.product(NARROW, NARROW), *itertools.product(WIDE, WIDE)])
+def test_dtypes(left, right, rng):
+    a, b = integers(rng, (33, 7), left), integers(rng, (33, 20), right)
+    same(multiply(a, b, (7, 20), (left, right)), product(a, b))
+
+
+@pytest.mark.parametrize(("k", "m", "n"), [(1, 1, 1), (5, 128, 3), (32, 33, 512), (33, 5, 64), (128, 128, 512)])
+def test_sizes(k, m, n, rng):
+    a, b = integers(rng, (k, m), "bfloat16"), integers(rng, (k, n), "bfloat16")
+    same(multiply(a, b, (m, n)), product(a, b))
+
+
+def test_products_are_exact_and_sums_fp32(rng):
+    a = rng.normal(size=(128, 16)).astype(ml_dtypes.bfloat16)
+    b = rng.normal(size=(128, 64)).astype(ml_dtypes.bfloat16)
+    magnitude = product(np.abs(a), np.abs(b))
+    error = np.abs(multiply(a, b, (16, 64)).astype(np.float64) - a.astype(np.float64).T @ b.astype(np.float64))
+    assert np.all(error <= 12 * 2.0**-24 * magnitude)
+
+
+def test_tfloat32_operands_have_ten_mantissa_bits():
+    fine = np.array([[1 + 2.0**-12]], np.float32)
+
+    def body():
+        one, dst = put(np.ones((1, 1), np.float32)), nl.ndarray((1, 2), nl.float32, nl.psum)
+        nisa.nc_matmul(dst[:, 0:1], one, put(fine))
+        nisa.nc_matmul(dst[:, 1:2], one, put(fine).view(nl.tfloat32))
+        return get(dst).tolist()
+
+    assert evaluate(body) == [[1 + 2.0**-12, 1.0]]
+
+
+@pytest.mark.parametrize(("left", "right", "out"), [*itertools.product(LAYOUTS, LAYOUTS, LAYOUTS)])
+def test_layouts(left, right, out, rng):
+    a, b = integers(rng, (20, 2, 4), "bfloat16"), integers(rng, (20, 3, 5), "bfloat16")
+
+    def body():
+        dst = place(out, (8, 3, 5), nl.float32, nl.psum)
+        stationary = fill(place(left, a.shape, nl.bfloat16), a)
+        nisa.nc_matmul(dst, stationary, fill(place(right, b.shape, nl.bfloat16), b))
+        return get(dst)
+
+    same(evaluate(body), product(a, b).reshape(8, 3, 5))
+
+
+@pytest.mark.parametrize(("stride_h", "stride_w"), [(1, 1), (2, 1), (2, 3)])
+def test_image_windows_make_a_convolution(stride_h, stride_w, rng):
+    image, taps = integers(rng, (6, 9, 14), "bfloat16"), integers(rng, (2, 3, 6, 4), "bfloat16")
+    height, width = (9 - 2) // stride_h + 1, (14 - 3) // stride_w + 1
+
+    def windows(x, r, s):
+        return x[:, r : r + stride_h * (height - 1) + 1 : stride_h, s : s + stride_w * (width - 1) + 1 : stride_w]
+
+    def body():
+        x, dst = put(image), nl.ndarray((4, height, width), nl.float32, nl.psum)
+        for r, s in itertools.product(range(2), range(3)):
+            nisa.nc_matmul(dst, put(taps[r, s]), windows(x, r, s), accumulate=(r, s) != (0, 0))
+        return get(dst)
+
+    expected = sum(product(taps[r, s], windows(image, r, s)) for r in range(2) for s in range(3))
+    same(evaluate(body), expected.reshape(4, height, width))
+
+
+# Accumulation.
+
+
+@pytest.mark.parametrize("flags", [(None, None, None), (False, True, True), (False, None, True), (None, True, None)])
+def test_accumulation(flags, rng):
+    a, b = integers(rng, (3, 5, 4)), integers(rng, (3, 5, 6))
+
+    def body():
+        dst = nl.ndarray((4, 6), nl.float32, nl.psum)
+        for lhs, rhs, flag in zip(a, b, flags, strict=True):
+            nisa.nc_matmul(dst, put(lhs), put(rhs), accumulate=flag)
+        return get(dst)
+
+    same(evaluate(body), sum(map(product, a, b)))
+
+
+def test_false_overwrites(rng):
+    a, b = integers(rng, (2, 5, 4)), integers(rng, (2, 5, 6))
+
+    def body():
+        dst = nl.ndarray((4, 6), nl.float32, nl.psum)
+        for lhs, rhs in zip(a, b, strict=True):
+            nisa.nc_matmul(dst, put(lhs), put(rhs), accumulate=False)
+        return get(dst)
+
+    same(evaluate(body), product(a[1], b[1]))
+
+
+@pytest.mark.parametrize("how", ["memset", "tensor_copy", "activation", "nc_transpose", "predicated"])
+def test_what_no_matmul_wrote_is_overwritten(how, rng):
+    a, b = integers(rng, (5, 4)), integers(rng, (5, 6))
+
+    def body():
+        dst = nl.ndarray((4, 6), nl.float32, nl.psum)
+        ones = put(np.ones((4, 6), np.float32))
+        nisa.nc_matmul(dst, put(a), put(b))
+        if how == "memset":
+            nisa.memset(dst, 9.0)
+        elif how == "tensor_copy":
+            nisa.tensor_copy(dst, ones)
+        elif how == "activation":
+            nisa.activation(dst, nl.exp, ones)
+        elif how == "predicated":
+            nisa.tensor_copy_predicated(dst, 1.0, put(np.ones((4, 6), np.uint8)))
+        else:
+            nisa.nc_transpose(dst, put(np.ones((6, 4), np.float32)))
+        nisa.nc_matmul(dst, put(a), put(b))
+        return get(dst)
+
+    same(evaluate(body), product(a, b))
+
+
+def test_a_memset_of_a_part_lets_the_rest_accumulate(rng):
+    a, b = integers(rng, (5, 4)), integers(rng, (5, 6))
+
+    def body():
+        dst = nl.ndarray((4, 6), nl.float32, nl.psum)
+        nisa.nc_matmul(dst, put(a), put(b))
+        nisa.memset(dst[:, 0:2], 0.0)
+        nisa.nc_matmul(dst[:, 2:6], put(a), put(b)[:, 2:6])
+        nisa.nc_matmul(dst[:, 0:2], put(a), put(b)[:, 0:2])
+        return get(dst)
+
+    expected = product(a, b)
+    expected[:, 2:] *= 2
+    same(evaluate(body), expected)
+
+
+def test_clipped_taps_accumulate_in_sub_windows(rng):
+    """A padded 3x3 convolution without padding: the centre tap covers the tile, the others what they reach of it."""
+    image, taps = integers(rng, (6, 5, 7), "bfloat16"), integers(rng, (3, 3, 6, 4), "bfloat16")
+    order = sorted(itertools.product(range(3), range(3)), key=lambda rs: rs != (1, 1))
+
+    def span(tap, size):
+        return slice(max(0, 1 - tap), min(size, size + 1 - tap)), slice(max(0, tap - 1), min(size, size - 1 + tap))
+
+    def body():
+        x, dst = put(image), nl.ndarray((4, 5, 7), nl.float32, nl.psum)
+        for r, s in order:
+            (to_h, from_h), (to_w, from_w) = span(r, 5), span(s, 7)
+            nisa.nc_matmul(dst[:, to_h, to_w], put(taps[r, s]), x[:, from_h, from_w])
+        return get(dst)
+
+    padded = np.pad(image.astype(np.float64), ((0, 0), (1, 1), (1, 1)))
+    expected = sum(
+        np.einsum("ck,chw->khw", taps[r, s].astype(np.float64), padded[:, r : r + 5, s : s + 7])
+        for r, s in itertools.product(range(3), range(3))
+    )
+    same(evaluate(body), expected.astype(np.float32))
+
+
+def test_tiles_of_one_bank_accumulate_apart(rng):
+    a, b = integers(rng, (2, 5, 4)), integers(rng, (2, 5, 6))
+
+    def body():
+        dst = nl.ndarray((4, 2, 6), nl.float32, nl.psum)
+        nisa.nc_matmul(dst[:, 0], put(a[0]), put(b[0]))
+        nisa.nc_matmul(dst[:, 1], put(a[1]), put(b[1]))
+        nisa.nc_matmul(dst[:, 0], put(a[1]), put(b[1]))
+        return get(dst)
+
+    expected = np.stack([product(a[0], b[0]) + product(a[1], b[1]), product(a[1], b[1])], axis=1)
+    same(evaluate(body), expected)
+
+
+# double_row, tiles.
+
+
+@pytest.mark.parametrize(("left", "right"), [*itertools.product(("float8_e4m3", "float8_e5m2"), repeat=2)])
+@pytest.mark.parametrize("k", [1, 33, 128])
+def test_double_row(left, right, k, rng):
+    a, b = integers(rng, (k, 2, 7), left), integers(rng, (k, 2, 3, 4), right)
+    expected = sum(product(a[:, i], b[:, i]) for i in range(2))
+    same(multiply(a, b, (7, 3, 4), perf_mode=DOUBLE_ROW), expected.reshape(7, 3, 4))
+
+
+def test_double_row_accumulates(rng):
+    a, b = integers(rng, (2, 5, 2, 4), "float8_e4m3"), integers(rng, (2, 5, 2, 6), "float8_e4m3")
+
+    def body():
+        dst = nl.ndarray((4, 6), nl.float32, nl.psum)
+        for lhs, rhs in zip(a, b, strict=True):
+            nisa.nc_matmul(dst, put(lhs), put(rhs), perf_mode=DOUBLE_ROW)
+        return get(dst)
+
+    same(evaluate(body), sum(product(lhs[:, i], rhs[:, i]) for lhs, rhs in zip(a, b, strict=True) for i in range(2)))
+
+
+@pytest.mark.parametrize("rows", [32, 64, 128])
+def test_row_tiles(rows, rng):
+    a, b = integers(rng, (rows, 7)), integers(rng, (rows, 20))
+    for start in range(0, 128, rows):
+        same(multiply(a, b, (7, 20), tile_position=(start, 0), tile_size=(rows, 128)), product(a, b))
+
+
+# Transposes.
+
+#: Bit patterns that a multiplication would change: NaN payloads, infinities, -0, denormals.
+ODD_BITS = {
+    "float32": np.array([0x7FC01234, 0xFF800000, 0x7F800001, 0x80000000, 0x00000001, 0x3F800000], np.uint32),
+    "bfloat16": np.array([0x7FC1, 0xFF80, 0x7F81, 0x8000, 0x0001, 0x3F80], np.uint16),
+    "float16": np.array([0x7E01, 0xFC00, 0x7C01, 0x8000, 0x0001, 0x3C00], np.uint16),
+}
+
+
+@pytest.mark.parametrize("dtype", ODD_BITS)
+def test_a_transposing_matmul_keeps_every_bit(dtype):
+    bits = ODD_BITS[dtype].reshape(2, 3)
+
+    def body():
+        dst = nl.ndarray((3, 2), dtype, nl.psum)
+        identity = put(np.eye(2).astype(DTYPES[dtype].numpy))
+        nisa.nc_matmul(dst, put(bits.view(DTYPES[dtype].numpy)), identity, is_transpose=True)
+        return get(dst)
+
+    same(evaluate(body).view(bits.dtype), bits.T.copy())
+
+
+@pytest.mark.parametrize("dtype", [*NARROW, *WIDE, "int8", "uint8", "int16", "uint16", "int32", "uint32", "bool_"])
+@pytest.mark.parametrize("engine", ["tensor", "vector", "unknown"])
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3, 4), (32, 32), (32, 2, 2, 8)])
+def test_nc_transpose(dtype, engine, shape, rng):
+    values = sample(rng, shape, dtype)
+    columns = values[0].size
+
+    def body():
+        dst = nl.ndarray((columns, shape[0]), dtype, nl.psum)
+        nisa.nc_transpose(dst, put(values, dtype), getattr(nisa.engine, engine))
+        return get(dst)
+
+    same(evaluate(body), values.reshape(shape[0], columns).T.copy())
+
+
+@pytest.mark.parametrize("dtype", ODD_BITS)
+@pytest.mark.parametrize("engine", ["tensor", "vector"])
+def test_nc_transpose_keeps_every_bit(dtype, engine):
+    bits = ODD_BITS[dtype].reshape(2, 3)
+
+    def body():
+        dst = nl.ndarray((3, 2), dtype, nl.psum)
+        nisa.nc_transpose(dst, put(bits.view(DTYPES[dtype].numpy)), getattr(nisa.engine, engine))
+        return get(dst)
+
+    same(evaluate(body).view(bits.dtype), bits.T.copy())
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(33, 128), (128, 33), (128, 128)])
+def test_the_tensor_engine_transposes_up_to_128(rows, columns, rng):
+    values = rng.normal(size=(rows, columns)).astype(np.float16)
+
+    def body():
+        dst = nl.ndarray((columns, rows), nl.float16, nl.psum)
+        instruction = nisa.nc_transpose(dst, put(values))
+        return get(dst), instruction.engine
+
+    transposed, engine = evaluate(body)
+    same(transposed, values.T.copy())
+    assert engine == "tensor"
+
+
+@pytest.mark.parametrize(("src", "dst"), [("sbuf", "sbuf"), ("psum", "sbuf"), ("psum", "psum")])
+def test_the_vector_engine_transposes_between_memories(src, dst, rng):
+    values = rng.normal(size=(5, 8)).astype(np.float32)
+
+    def body():
+        out = nl.ndarray((8, 5), nl.float32, getattr(nl, dst))
+        instruction = nisa.nc_transpose(out, put(values, buffer=getattr(nl, src)))
+        return get(out), instruction.engine
+
+    transposed, engine = evaluate(body)
+    same(transposed, values.T.copy())
+    assert engine == "vector"

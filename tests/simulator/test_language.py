@@ -1,0 +1,259 @@
+"""nki.language: constants, tensor creation, loads and stores, printing, loops, and what is missing or refused."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from pairs import run
+
+from nkiconv.simulator import NkiError, NotSimulatedError, execute, jit
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator.coverage import coverage
+from nkiconv.simulator.documented import LANGUAGE_CALLS, LANGUAGE_CONSTANTS, LANGUAGE_GEN4, LANGUAGE_REFUSED
+
+F32, BF16, I32, U8 = nl.float32, nl.bfloat16, nl.int32, nl.uint8
+
+
+def values(tensor):
+    return tensor.storage.read(tensor)
+
+
+def test_tile_sizes_of_trn2():
+    expected = {
+        "pmax": 128, "psum_fmax": 512, "psum_bank_fmax": 512, "psum_bank_fmax_bytes": 2048, "gemm_stationary_fmax": 128,
+        "gemm_moving_fmax": 512, "bn_stats_fmax": 512, "psum_min_align": 4, "sbuf_min_align": 1, "psum_num_banks": 8,
+        "sbuf_size_bytes": 28 * 2**20, "sbuf_fmax": 53_182, "sbuf_fmax_bytes": 212_728,
+        "total_available_sbuf_size": 212_728,
+    }  # fmt: skip
+    assert {name: getattr(nl.tile_size, name) for name in expected} == expected
+    assert {name for name in dir(nl.tile_size) if not name.startswith("_")} == set(expected)
+
+
+def test_memories():
+    assert nl.hbm is nl.private_hbm
+    assert [b.name for b in (nl.sbuf, nl.psum, nl.hbm, nl.shared_hbm)] == ["sbuf", "psum", "private_hbm", "shared_hbm"]
+    table = {nl.is_sbuf: "s", nl.is_psum: "p", nl.is_on_chip: "sp", nl.is_hbm: "hx"}
+    memories = {"s": nl.sbuf, "p": nl.psum, "h": nl.hbm, "x": nl.shared_hbm}
+    for question, yes in table.items():
+        assert {key for key, memory in memories.items() if question(memory)} == set(yes)
+
+
+@pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum, nl.hbm, nl.shared_hbm], ids=["sbuf", "psum", "hbm", "shared_hbm"])
+@pytest.mark.parametrize("dtype", [F32, BF16, I32, U8, nl.float8_e4m3, nl.bool_])
+def test_creation(buffer, dtype):
+    def body():
+        for tensor, expected in (
+            (nl.zeros((4, 3, 5), dtype, buffer), 0),
+            (nl.ones((4, 3, 5), dtype, buffer, name="ones"), 1),
+            (nl.full((4, 3, 5), 1, dtype, buffer), 1),
+            (nl.zeros_like(nl.ndarray((4, 3, 5), dtype, buffer)), 0),
+        ):
+            assert (tensor.shape, tensor.dtype, tensor.buffer) == ((4, 3, 5), dtype, buffer)
+            np.testing.assert_array_equal(values(tensor).astype(np.float32), expected)
+
+    run(body)
+
+
+def test_like_takes_other_settings():
+    def body():
+        tile = nl.ndarray((4, 8), F32)
+        for make in (nl.empty_like, nl.zeros_like):
+            assert (make(tile).dtype, make(tile).buffer) == (F32, nl.sbuf)
+            other = make(tile[:, 0:3], dtype=BF16, buffer=nl.psum, name="other")
+            assert (other.shape, other.dtype, other.buffer, other.name) == ((4, 3), BF16, nl.psum, "other")
+        with pytest.raises(NkiError, match="NKI016"):
+            values(nl.empty_like(tile))
+
+    run(body)
+
+
+def test_filling_hbm_is_recorded():
+    ops = [(i.engine, i.op) for i in run(filled).instructions]
+    assert ops == [("vector", "memset"), ("dma", "dma_copy")]
+    wide = run(lambda: filled((2, 100_000))).instructions
+    assert wide[1].writes[0].num_bytes == 800_000
+    assert wide[0].writes[0].num_bytes == 4
+
+
+def filled(shape=(3, 4)):
+    """Fill a tensor in HBM."""
+    nl.zeros(shape, F32, nl.hbm)
+
+
+def test_load_and_store():
+    def kernel(x):
+        tile = nl.load(x)
+        assert (tile.buffer, tile.shape, tile.dtype) == (nl.sbuf, (4, 8), F32)
+        out = nl.ndarray((4, 8), BF16, nl.shared_hbm)
+        nl.store(out, nl.load(x, dtype=BF16))
+        return out, nl.load(x[0]).shape
+
+    x = np.arange(32, dtype=np.float32).reshape(4, 8)
+    out, shape = jit(kernel)(x)
+    np.testing.assert_array_equal(out, x.astype(ml_dtypes.bfloat16))
+    assert shape == (8, 1)
+
+
+def test_store_of_psum_is_refused():
+    with pytest.raises(NkiError, match=r"NKI130: store"):
+        run(lambda: nl.store(nl.ndarray((4, 8), F32, nl.hbm), nl.zeros((4, 8), F32, nl.psum)))
+
+
+@pytest.mark.parametrize("name", ["affine_range", "sequential_range", "static_range"])
+def test_ranges(name):
+    loop = getattr(nl, name)
+    assert list(loop(3)) == [0, 1, 2]
+    assert list(loop(1, 4)) == [1, 2, 3]
+    assert list(loop(1, stop=8, step=3)) == [1, 4, 7]
+
+
+@pytest.mark.parametrize("dtype", [U8, F32, BF16, nl.tfloat32, nl.bool_, nl.float8_e4m3])
+def test_identity(dtype):
+    def body():
+        tile = nl.shared_identity_matrix(128, dtype)
+        assert (tile.shape, tile.dtype, tile.buffer) == ((128, 128), dtype, nl.sbuf)
+        np.testing.assert_array_equal(values(tile).astype(np.float32), np.eye(128))
+        into = nl.ndarray((8, 8), F32)
+        assert nl.shared_identity_matrix(8, dst=into) is into
+        np.testing.assert_array_equal(values(into), np.eye(8))
+
+    run(body)
+    run(body, lnc=2)
+
+
+CONSTANT = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def test_constants(tmp_path):
+    np.save(tmp_path / "c.npy", CONSTANT)
+
+    def kernel(source):
+        constant = nl.shared_constant(source)
+        assert (constant.buffer, constant.shape, constant.dtype) == (nl.shared_hbm, (3, 4), F32)
+        return constant
+
+    for source in (tmp_path / "c.npy", str(tmp_path / "c.npy")):
+        for lnc in (1, 2):
+            np.testing.assert_array_equal(jit(kernel)[lnc](source), CONSTANT)
+    np.testing.assert_array_equal(jit(lambda: kernel(CONSTANT.T.copy().T))(), CONSTANT)
+    traced = execute(jit(kernel), (str(tmp_path / "c.npy"),), trace_only=True)
+    assert traced.outputs.shape == (3, 4)
+    with pytest.raises(FileNotFoundError):
+        jit(kernel)(str(tmp_path / "absent.npy"))
+
+
+def test_constants_are_read_only():
+    def body():
+        nisa.dma_copy(nl.shared_constant(CONSTANT), nl.zeros((3, 4), F32))
+
+    with pytest.raises(NkiError, match="NKI033"):
+        run(body)
+
+
+def test_constants_are_the_same_on_both_cores():
+    with pytest.raises(NkiError, match=r"NKI027.*different values"):
+        run(constant_of_core, lnc=2)
+
+
+def constant_of_core():
+    """A constant that depends on the core."""
+    nl.shared_constant(CONSTANT + np.float32(nl.program_id(0)))
+
+
+@pytest.mark.parametrize(
+    ("constant", "match"),
+    [
+        (np.zeros((2, 2)), "dtype float64"),
+        (np.zeros((2, 2), object), "dtype object"),
+        (np.zeros((2, 2), ml_dtypes.float8_e4m3), "dtype float8_e4m3; accepted are float32"),
+        ([[1.0]], "neither a NumPy array nor the path"),
+    ],
+)
+def test_constants_refused(constant, match):
+    with pytest.raises(NkiError, match=match) as caught:
+        run(lambda: drop(nl.shared_constant(constant)))
+    assert caught.value.rule == "NKI025"
+
+
+def drop(value):
+    """Nothing."""
+
+
+def test_pickled_constants_are_refused(tmp_path):
+    np.save(tmp_path / "c.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    with pytest.raises(NkiError, match=r"NKI025.*c\.npy.*allow_pickle"):
+        run(lambda: drop(nl.shared_constant(tmp_path / "c.npy")))
+
+
+def test_device_print(capsys):
+    def body():
+        nl.device_print("my tile", nl.full((2, 3), 7.0, F32, name="seven"))
+
+    run(body)
+    printed = capsys.readouterr().out
+    assert printed.startswith("my tile [2, 3] fp32 in SBUF, seven allocated at ")
+    assert printed.endswith("[[7. 7. 7.]\n [7. 7. 7.]]\n")
+    run(body, trace_only=True)
+    assert capsys.readouterr().out.startswith("my tile [2, 3] fp32 in SBUF")
+    run(lambda: nl.device_print("flat", nl.ones((3,), F32, nl.hbm)))
+    assert "[1. 1. 1.]" in capsys.readouterr().out
+    with pytest.raises(NkiError, match="NKI016"):
+        run(lambda: nl.device_print("", nl.ndarray((2, 3), F32)))
+    with pytest.raises(NkiError, match=r"NKI040.*SBUF or HBM"):
+        run(lambda: nl.device_print("", nl.ones((2, 3), F32, nl.psum)))
+
+
+def test_missing_calls_raise_by_name():
+    missing = [name for name in LANGUAGE_CALLS if name not in vars(nl)]
+    assert {"matmul", "softmax", "fori_loop", "dynamic_range", "prod"} <= set(missing)
+    for name in missing:
+        with pytest.raises(NotSimulatedError, match=rf"^nki\.language\.{name} is documented NKI .* ndarray, zeros"):
+            getattr(nl, name)(1, dtype=F32)
+
+
+def test_calls_that_no_engine_has():
+    for name in LANGUAGE_REFUSED:
+        with pytest.raises(NkiError, match=rf"NKI048.*nl\.{name}: no engine"):
+            run(lambda name=name: getattr(nl, name)(1, 2))
+
+
+@pytest.mark.parametrize("name", [name for name in LANGUAGE_GEN4 if "_x4" in name])
+def test_dtypes_of_trn3_can_be_named_but_not_stored(name):
+    assert getattr(nl, name) == name != F32
+    with pytest.raises(NkiError, match=rf"NKI049.*{name} needs NeuronCore-v4"):
+        run(lambda: drop(nl.ndarray((4, 8), getattr(nl, name))))
+
+
+@pytest.mark.parametrize("name", [name for name in LANGUAGE_GEN4 if "_x4" not in name])
+def test_operators_of_trn3_are_refused(name):
+    def body():
+        tile = nl.ones((4, 8), F32)
+        nisa.tensor_tensor(tile, tile, tile, getattr(nl, name))
+
+    with pytest.raises(NkiError, match=rf"NKI049.*nl\.{name} needs NeuronCore-v4"):
+        run(body)
+
+
+def test_other_names_do_not_exist():
+    assert not hasattr(nl, "does_not_exist")
+    assert not hasattr(nisa, "does_not_exist")
+    with pytest.raises(AttributeError, match=r"'nki\.language' has no attribute 'flip'"):
+        nl.flip  # noqa: B018
+
+
+def test_every_documented_constant_is_there():
+    for name in LANGUAGE_CONSTANTS:
+        assert name in vars(nl), name
+
+
+def test_coverage():
+    by_name = {c.namespace: c for c in coverage()}
+    assert set(by_name) == {"nki.isa", "nki.language", "NkiTensor"}
+    assert by_name["NkiTensor"].missing == ("vector_select",)
+    for namespace in by_name.values():
+        assert namespace.simulated + len(namespace.missing) == namespace.documented
+        assert 0.7 < namespace.simulated / namespace.documented <= 1
+    assert "prod" in by_name["nki.language"].missing
+    assert "nc_matmul" not in by_name["nki.isa"].missing

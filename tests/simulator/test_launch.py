@@ -1,0 +1,329 @@
+"""nki.jit, nki.simulate and launches: what may be called how, with what, and what an error leaves behind."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from nkiconv import simulator as nki
+from nkiconv.simulator import ArraySpec, KernelAssertionError, NkiError, NkiValidationError
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator.running import running
+
+X = np.arange(32, dtype=np.float32).reshape(4, 8)
+
+
+def scaled(x, factor=2.0):
+    """x * factor."""
+    tile, out = nl.ndarray(x.shape, x.dtype), nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+    nisa.dma_copy(tile, x)
+    nisa.tensor_scalar(tile, tile, nl.multiply, factor)
+    nisa.dma_copy(out, tile)
+    return out
+
+
+def halves(x):
+    """x + 1, each core half of the rows."""
+    out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+    rows = x.shape[0] // nl.num_programs()
+    tile = nl.ndarray((rows, x.shape[1]), x.dtype)
+    part = slice(rows * nl.program_id(0), rows * (nl.program_id(0) + 1))
+    nisa.dma_copy(tile, x[part])
+    nisa.tensor_scalar(tile, tile, nl.add, 1.0)
+    nisa.dma_copy(out[part], tile)
+    return out
+
+
+CALLS = {
+    "called": lambda: nki.jit(scaled)(X),
+    "with parentheses": lambda: nki.jit()(scaled)(X),
+    "grid": lambda: nki.jit(scaled)[1](X),
+    "simulated": lambda: nki.simulate(nki.jit(scaled))(X),
+    "simulated grid": lambda: nki.simulate(nki.jit(scaled)[1])(X),
+    "plain function": lambda: nki.simulate(scaled)(X),
+    "partial": lambda: nki.simulate(functools.partial(scaled, factor=2.0))(X),
+    "jitted twice": lambda: nki.jit(nki.jit(scaled))(X),
+    "keyword": lambda: nki.jit(scaled)(x=X),
+    "keywords": lambda: nki.jit(scaled)(factor=2, x=X),
+    "executed": lambda: nki.execute(nki.jit(scaled), (X,)).outputs,
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_ways_to_call(call):
+    np.testing.assert_array_equal(call(), 2 * X)
+
+
+def test_a_kernel_keeps_the_name_and_text_of_its_function():
+    kernel = nki.jit(scaled)
+    for callable_ in (kernel, kernel[2], nki.simulate(kernel), nki.simulate(kernel[2])):
+        assert (callable_.__name__, callable_.__doc__) == ("scaled", "x * factor.")
+        assert list(inspect.signature(callable_).parameters) == ["x", "factor"]
+
+
+def test_removed_options_of_jit_are_refused():
+    with pytest.raises(TypeError, match=r"takes no mode, platform_target: removed in NKI 0\.3"):
+        nki.jit(platform_target="trn2", mode="torchxla")
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_degrees(lnc):
+    execution = nki.execute(nki.jit(halves)[lnc], (X,))
+    np.testing.assert_array_equal(execution.outputs, X + 1)
+    assert len(execution.programs) == lnc
+    assert [p.core for p in execution.programs] == list(range(lnc))
+    assert len(execution.instructions) == 3 * lnc
+    assert execution.sbuf_peak_bytes == 32
+
+
+def test_launch_queries():
+    def kernel():
+        return nl.program_id(0), nl.program_id(), nl.num_programs(), nl.num_programs(axes=0), nl.program_ndim()
+
+    assert nki.jit(kernel)() == (0, 0, 1, 1, 0)
+    assert nki.jit(kernel)[1]() == (0, 0, 1, 1, 1)
+    assert nki.jit(kernel)[2]() == (0, 0, 2, 2, 1)
+
+
+def test_the_environment_sets_the_degree(monkeypatch):
+    kernel = nki.jit(lambda: nl.num_programs())
+    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "2")
+    assert kernel() == 2
+    assert kernel[2]() == 2
+    with pytest.raises(NkiError, match=r"NKI026.*kernel\[1\] contradicts NEURON_LOGICAL_NC_CONFIG=2"):
+        kernel[1]()
+    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "1")
+    with pytest.raises(NkiError, match=r"kernel\[2\] contradicts"):
+        kernel[2]()
+    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "4")
+    with pytest.raises(NkiError, match="'4' is neither 1 nor 2"):
+        kernel()
+
+
+@pytest.mark.parametrize("target", ["trn1", "inf2", "gen2", "trn3", "gen4", ""])
+def test_other_targets_are_refused(monkeypatch, target):
+    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
+    with pytest.raises(NkiValidationError, match=f"NEURON_PLATFORM_TARGET_OVERRIDE='{target}'.*trn2"):
+        nki.jit(scaled)(X)
+
+
+@pytest.mark.parametrize("target", ["trn2", "gen3"])
+def test_trn2_is_the_target(monkeypatch, target):
+    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
+    np.testing.assert_array_equal(nki.jit(scaled)(X), 2 * X)
+
+
+def test_kernels_inside_kernels_are_inlined():
+    inner = nki.jit(scaled)
+
+    def outer(x):
+        return inner(inner[1](x), 3.0)
+
+    execution = nki.execute(nki.jit(outer), (X,))
+    np.testing.assert_array_equal(execution.outputs, 6 * X)
+    assert [i.op for i in execution.instructions] == ["dma_copy", "tensor_scalar", "dma_copy"] * 2
+    with pytest.raises(NkiError, match=r"NKI026.*kernel\[2\] called by a kernel that runs on 1 cores"):
+        nki.jit(lambda x: inner[2](x))(X)
+    with pytest.raises(NkiError, match=r"NKI026.*a launch from inside a kernel"):
+        nki.jit(lambda x: nki.simulate(inner)(x))(X)
+
+
+def test_records_name_the_kernel_line():
+    first = nki.execute(nki.jit(scaled), (X,)).instructions[0]
+    assert first.file == __file__
+    assert inspect.getsource(scaled).splitlines()[first.line - scaled.__code__.co_firstlineno].strip() == (
+        "nisa.dma_copy(tile, x)"
+    )
+    assert (first.index, first.engine, first.bytes) == (0, "dma", X.nbytes)
+
+
+def test_instructions_can_depend_on_each_other():
+    first, second, third = nki.execute(nki.jit(scaled), (X,)).instructions
+    assert third.depends_on(first, second) is third
+    assert third.after == [first, second]
+
+
+def test_callables_without_a_signature():
+    class Unsigned:
+        __signature__ = "none"
+
+        def __call__(self, *args, **kwargs):
+            return [t.name for t in (*args, *kwargs.values())]
+
+    assert nki.execute(Unsigned(), (X, X + 1), {"z": X + 2}).outputs == ["argument[0]", "argument[1]", "z"]
+
+
+def test_wrong_arguments_are_python_errors():
+    for call in (lambda: nki.jit(scaled)(), lambda: nki.jit(scaled)(X, 1, 2), lambda: nki.jit(scaled)(X, scale=1)):
+        with pytest.raises(TypeError, match="argument"):
+            call()
+
+
+# What an exception leaves behind.
+
+
+class Mine(Exception):
+    """An exception of the kernel's own."""
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("core", [0, 1])
+@pytest.mark.parametrize("error", [Mine("no"), KeyError("k"), KeyboardInterrupt()], ids=repr)
+def test_own_exceptions_pass_unchanged(lnc, core, error):
+    def kernel():
+        if nl.program_id(0) == min(core, lnc - 1):
+            raise error
+
+    before = threading.active_count()
+    with pytest.raises(type(error)) as caught:
+        nki.jit(kernel)[lnc]()
+    assert caught.value is error
+    assert running() is None
+    assert threading.active_count() == before
+
+
+def test_assertions_say_what_and_where():
+    def kernel(size):
+        assert size % 2 == 0, f"size={size}: must be even"
+
+    def bare(size):
+        assert size < 4
+
+    nki.jit(kernel)(2)
+    with pytest.raises(KernelAssertionError, match="size=3: must be even") as caught:
+        nki.jit(kernel)(3)
+    assert isinstance(caught.value, (AssertionError, NkiError))
+    assert caught.value.location == f"{__file__}:{kernel.__code__.co_firstlineno + 1}"
+    assert isinstance(caught.value.__cause__, AssertionError)
+    with pytest.raises(KernelAssertionError, match="< 4"):
+        nki.jit(bare)(5)
+    with pytest.raises(KernelAssertionError, match="must be even") as caught:
+        nki.jit(kernel)[2](3)
+    assert isinstance(caught.value.__cause__, AssertionError)
+
+
+def test_an_assertion_of_the_simulator_is_not_the_kernels(monkeypatch):
+    def broken(self, *args):
+        raise_inside = compile("assert False, 'a bug'", nki.launch.__file__, "exec")
+        exec(raise_inside)
+
+    monkeypatch.setattr(nki.program.Program, "record", broken)
+    with pytest.raises(AssertionError, match="a bug") as caught:
+        nki.jit(scaled)(X)
+    assert not isinstance(caught.value, NkiError)
+
+
+def test_state_is_restored_after_an_error():
+    with pytest.raises(NkiError):
+        nki.jit(lambda: nl.ndarray((4,), nl.float32))()
+    assert running() is None
+    np.testing.assert_array_equal(nki.jit(scaled)(X), 2 * X)
+
+
+def test_numpy_warnings_of_the_kernel_are_off_and_come_back():
+    def kernel(x):
+        tile, out = nl.ndarray(x.shape, x.dtype), nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+        nisa.dma_copy(tile, x)
+        nisa.tensor_tensor(tile, tile, tile, nl.multiply)
+        nisa.dma_copy(out, tile)
+        return out
+
+    with np.errstate(all="raise"):
+        assert np.isinf(nki.jit(kernel)(np.full((4, 8), 1e30, np.float32))).all()
+        with pytest.raises(FloatingPointError):
+            np.float32(1e30) * np.float32(1e30)
+
+
+# Traces without data.
+
+
+def test_trace_only_gives_specs_and_the_same_instructions():
+    spec = ArraySpec((4, 8), "float32")
+    traced = nki.execute(nki.jit(halves)[2], (spec,), trace_only=True)
+    ran = nki.execute(nki.jit(halves)[2], (X,))
+    assert traced.outputs == spec
+    assert [(i.op, i.line, i.bytes) for i in traced.instructions] == [(i.op, i.line, i.bytes) for i in ran.instructions]
+    assert (traced.sbuf_peak_bytes, traced.psum_peak_bytes) == (ran.sbuf_peak_bytes, ran.psum_peak_bytes)
+    assert nki.simulate(nki.jit(scaled), trace_only=True)(X) == spec
+
+
+def test_trace_only_allocates_nothing_of_the_problems_size():
+    def kernel(x):
+        rows, columns = x.shape
+        tile, out = nl.ndarray((128, 2048), x.dtype), nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+        acc = nl.ndarray((128, 512), nl.float32, nl.psum)
+        for row in (0, rows - 128):
+            nisa.dma_copy(tile, x[row : row + 128, columns - 2048 :])
+            nisa.nc_matmul(acc, tile[:, 0:128], tile[:, 0:512])
+            nisa.dma_copy(out[row : row + 128, 0:2048], tile)
+        return out
+
+    spec = ArraySpec((10**6, 250_000), "fp32")
+    assert spec.num_bytes == 10**12
+    for lnc in (1, 2):
+        execution = nki.execute(nki.jit(kernel)[lnc], (spec,), trace_only=True)
+        assert execution.outputs == spec
+        assert len(execution.instructions) == 6 * lnc
+
+
+def test_specs_need_a_trace():
+    with pytest.raises(NkiError, match=r"NKI025.*x is a spec without data; trace with trace_only=True"):
+        nki.jit(scaled)(ArraySpec((4, 8), "float32"))
+
+
+# NKIObject.
+
+
+class Sizes(nl.NKIObject):
+    """Fields in order, two with defaults."""
+
+    rows: int
+    columns: int = 8
+    depth = "not a field"
+    names: tuple = ("a",)
+
+
+class Counted(Sizes):
+    """A subclass with a field more, and a hook."""
+
+    extra: int = 1
+
+    def __post_init__(self):
+        self.total = self.rows * self.columns * self.extra
+
+
+@dataclass(frozen=True)
+class Frozen(nl.NKIObject):
+    """A dataclass."""
+
+    x: int
+    y: bool = False
+
+
+def test_nki_objects_get_an_init():
+    sizes = Sizes(3)
+    assert (sizes.rows, sizes.columns, sizes.names, sizes.depth) == (3, 8, ("a",), "not a field")
+    assert Sizes(columns=2).rows is None
+    assert Counted(3, 4, extra=2).total == 24
+    assert Counted(3, 4, ("b",), 5).total == 60
+    assert Frozen(1) == Frozen(x=1, y=False)
+    with pytest.raises(TypeError, match=r"Sizes takes each of the fields \['rows', 'columns', 'names'\]"):
+        Sizes(1, 2, 3, 4)
+    with pytest.raises(TypeError, match="wrong"):
+        Sizes(wrong=1)
+    with pytest.raises(TypeError, match="at most once"):
+        Sizes(1, rows=1)
+
+
+def test_nki_objects_pass_into_kernels():
+    def kernel(x, sizes):
+        assert sizes.rows == x.shape[0]
+        return sizes.columns
+
+    assert nki.jit(kernel)(X, Sizes(4)) == 8

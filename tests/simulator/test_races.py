@@ -1,0 +1,345 @@
+"""Two cores: races on shared HBM, barriers, exchanges, deadlocks, and the same result every time."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import numpy as np
+import pytest
+from pairs import run
+
+from nkiconv.simulator import KernelAssertionError, NkiError, execute, jit
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+
+F32 = nl.float32
+
+
+def shared(*shape):
+    return nl.ndarray(shape, F32, nl.shared_hbm)
+
+
+def put(view, value):
+    """Store a value into a view of HBM."""
+    nisa.dma_copy(view, nl.full((1, view.size), float(value), F32))
+
+
+def get(view):
+    """Load a view of HBM."""
+    tile = nl.ndarray((1, view.size), F32)
+    nisa.dma_copy(tile, view)
+    return tile
+
+
+def barrier(tensor):
+    nisa.core_barrier(tensor, (0, 1))
+
+
+def launch(kernel, *args):
+    """Run on two cores; no thread is left behind."""
+    before = threading.active_count()
+    try:
+        return execute(jit(kernel)[2], args).outputs
+    finally:
+        assert threading.active_count() == before
+
+
+#: Accesses of core 0 and core 1 that meet in some element, without a barrier.
+CONFLICTS = {
+    "write write": (lambda t: put(t[0:3], 1), lambda t: put(t[2:4], 2), "core 1 writes", "core 0 writes"),
+    "write read": (lambda t: put(t[0:3], 1), lambda t: get(t[2]), "core 1 reads", "core 0 writes"),
+    "read write": (lambda t: get(t[0:3]), lambda t: put(t[2], 1), "core 1 writes", "core 0 reads"),
+    "strided": (lambda t: put(t[:, 0:6:2], 1), lambda t: put(t[:, 1:6:3], 1), "core 1 writes", "core 0 writes"),
+    "other dtype": (
+        lambda t: put(t[1], 1),
+        lambda t: get(t.view(nl.bfloat16)[1, 3:4]),
+        "core 1 reads",
+        "core 0 writes",
+    ),
+    "narrow first": (
+        lambda t: nisa.dma_copy(t.view(nl.uint8)[1, 3:4], nl.ones((1, 1), nl.uint8)),
+        lambda t: put(t[1, 0], 1),
+        "core 1 writes",
+        "core 0 writes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONFLICTS)
+@pytest.mark.parametrize("where", ["shared_hbm", "argument"])
+def test_conflicts_name_both_lines(name, where):
+    first, second, here, there = CONFLICTS[name]
+
+    def kernel(x):
+        tensor = shared(4, 6) if where == "shared_hbm" else x
+        tensor.storage.complete = True
+        (first, second)[nl.program_id(0)](tensor)
+
+    with pytest.raises(NkiError, match=f"NKI028.*{here} element .* of the view here, {there} it at") as caught:
+        launch(kernel, np.zeros((4, 6), np.float32))
+    earlier = re.search(r"it at (.*):(\d+)$", caught.value.detail)
+    assert earlier[1] == __file__
+    assert caught.value.location.startswith(f"{__file__}:")
+
+
+#: Accesses that share no element, or that only read.
+PEACEFUL = {
+    "rows": (lambda t: put(t[0:2], 1), lambda t: put(t[2:4], 1)),
+    "columns": (lambda t: put(t[:, 0:3], 1), lambda t: put(t[:, 3:6], 1)),
+    "interleaved": (lambda t: put(t[:, 0:6:2], 1), lambda t: put(t[:, 1:6:2], 1)),
+    "write and read": (lambda t: put(t[0:2], 1), lambda t: get(t[2:4])),
+    "reads": (lambda t: get(t), lambda t: get(t)),
+    "own part twice": (lambda t: (put(t[0], 1), get(t[0]), put(t[0], 2)), lambda t: (put(t[1], 1), get(t[1]))),
+    "halves of elements": (
+        lambda t: nisa.dma_copy(t.view(nl.uint16)[1, 0:1], nl.ones((1, 1), nl.uint16)),
+        lambda t: nisa.dma_copy(t.view(nl.uint16)[1, 1:2], nl.ones((1, 1), nl.uint16)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PEACEFUL)
+def test_no_false_alarm(name):
+    def kernel():
+        tensor = shared(4, 6)
+        tensor.storage.complete = True
+        PEACEFUL[name][nl.program_id(0)](tensor)
+
+    launch(kernel)
+
+
+def test_a_barrier_orders_the_others_part():
+    def kernel():
+        core, out, both = nl.program_id(0), shared(2, 8), shared(2, 8)
+        put(both[core], core + 1)
+        barrier(both)
+        put(out[core], 0)
+        nisa.dma_copy(out[core], get(both[1 - core]))
+        return out
+
+    np.testing.assert_array_equal(launch(kernel), [[2] * 8, [1] * 8])
+
+
+def test_a_barrier_on_another_tensor_orders_nothing():
+    def kernel():
+        core, both, other = nl.program_id(0), shared(2, 8), shared(2, 8)
+        put(both[core], core)
+        barrier(other)
+        get(both[1 - core])
+
+    with pytest.raises(NkiError, match=r"NKI028.*core \d reads .* core \d writes it at"):
+        launch(kernel)
+
+
+def test_a_race_after_a_barrier():
+    def kernel():
+        core, both = nl.program_id(0), shared(2, 8)
+        put(both[core], core)
+        barrier(both)
+        put(both[0], core)
+
+    with pytest.raises(
+        NkiError, match=r"NKI028.*core 0 writes .* core 1 writes|NKI028.*core 1 writes .* core 0 writes"
+    ):
+        launch(kernel)
+
+
+def test_a_race_changes_nothing():
+    x = np.zeros((4, 6), np.float32)
+
+    def kernel(x):
+        put(x[0], 1 + nl.program_id(0))
+
+    with pytest.raises(NkiError, match="NKI028"):
+        launch(kernel, x)
+    np.testing.assert_array_equal(x[0], 1)
+
+
+def test_barriers_in_a_loop():
+    def kernel(steps):
+        core, ring = nl.program_id(0), shared(2, 8)
+        put(ring[core], core)
+        for _ in range(steps):
+            barrier(ring)
+            tile = get(ring[1 - core])
+            barrier(ring)
+            nisa.tensor_scalar(tile, tile, nl.add, 1.0)
+            nisa.dma_copy(ring[core], tile)
+        return ring
+
+    for steps in (1, 2, 7):
+        expected = [[core + steps if steps % 2 == 0 else 1 - core + steps] * 8 for core in (0, 1)]
+        np.testing.assert_array_equal(launch(kernel, steps), expected)
+
+
+def test_sendrecv_swaps():
+    def kernel():
+        core, out = nl.program_id(0), shared(2, 8)
+        mine, theirs = nl.full((1, 8), 10.0 + core, F32), nl.ndarray((1, 8), F32)
+        nisa.sendrecv(mine, theirs, 1 - core, 1 - core, 0)
+        nisa.memset(mine, 0.0)  # what was sent is not what is here now
+        nisa.dma_copy(out[core], theirs)
+        return out
+
+    np.testing.assert_array_equal(launch(kernel), [[11] * 8, [10] * 8])
+
+
+DEADLOCKS = {
+    "core 1 skips": (
+        lambda core, t: barrier(t) if core == 0 else None,
+        "core 0 waits at .* core 1 ended without meeting it",
+    ),
+    "core 0 skips": (
+        lambda core, t: barrier(t) if core == 1 else None,
+        "core 1 waits at .* core 0 ended without meeting it",
+    ),
+    "core 1 skips the second": (
+        lambda core, t: [barrier(t) for _ in range(2 - core)],
+        "core 0 waits at .* core 1 ended",
+    ),
+    "core 0 skips the second": (
+        lambda core, t: [barrier(t) for _ in range(1 + core)],
+        "core 1 waits at .* core 0 ended",
+    ),
+    "kinds": (
+        lambda core, t: barrier(t) if core else nisa.sendrecv(nl.ones((1, 8), F32), nl.ndarray((1, 8), F32), 1, 1, 0),
+        r"core 1 is at core_barrier \d+ at .*, core 0 at sendrecv 0, \(1, 8\), float32 at ",
+    ),
+    "pipes": (
+        lambda core, t: nisa.sendrecv(nl.ones((1, 8), F32), nl.ndarray((1, 8), F32), 1 - core, 1 - core, core),
+        "core 1 is at sendrecv 1, .*, core 0 at sendrecv 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEADLOCKS)
+def test_deadlocks(name):
+    body, match = DEADLOCKS[name]
+
+    def kernel():
+        body(nl.program_id(0), shared(2, 8))
+
+    with pytest.raises(NkiError, match=f"NKI154.*{match}") as caught:
+        launch(kernel)
+    assert caught.value.location.startswith(f"{__file__}:")
+    assert caught.value.op in ("core_barrier", "sendrecv")
+
+
+class Mine(Exception):
+    """The kernel's own."""
+
+
+@pytest.mark.parametrize("core", [0, 1])
+@pytest.mark.parametrize("met", [0, 1, 2])
+def test_an_error_while_the_other_waits_surfaces(core, met):
+    error = Mine(f"core {core}")
+
+    def kernel():
+        both = shared(2, 8)
+        for step in range(4):
+            if step == met and nl.program_id(0) == core:
+                raise error
+            barrier(both)
+
+    with pytest.raises(Mine) as caught:
+        launch(kernel)
+    assert caught.value is error
+
+
+def test_an_assertion_of_core_1_keeps_its_cause():
+    def kernel():
+        barrier(shared(2, 8))
+        assert nl.program_id(0) == 0, "only core 0"
+
+    with pytest.raises(KernelAssertionError, match="only core 0") as caught:
+        launch(kernel)
+    assert isinstance(caught.value.__cause__, AssertionError)
+
+
+def test_waiting_cores_unwind():
+    left = []
+
+    def kernel():
+        both = shared(2, 8)
+        try:
+            if nl.program_id(0) == 1:
+                raise Mine
+            barrier(both)
+        finally:
+            left.append(nl.program_id(0))
+
+    with pytest.raises(Mine):
+        launch(kernel)
+    assert left == [1, 0]
+
+
+def test_core_0_runs_in_the_calling_thread():
+    threads = {}
+
+    def kernel(meet):
+        threads[nl.program_id(0)] = threading.current_thread()
+        if meet:
+            barrier(shared(2, 8))
+
+    launch(kernel, False)
+    assert set(threads.values()) == {threading.current_thread()}
+    launch(kernel, True)
+    assert threads[0] is threading.current_thread()
+    assert threads[1] is not threads[0]
+
+
+def test_every_run_is_the_same():
+    order = []
+
+    def kernel():
+        core, ring = nl.program_id(0), shared(2, 8)
+        put(ring[core], core + 0.25)
+        for step in range(5):
+            order.append((step, core))
+            barrier(ring)
+            tile = get(ring[1 - core])
+            barrier(ring)
+            nisa.tensor_scalar(tile, tile, nl.multiply, 1.7)
+            nisa.dma_copy(ring[core], tile)
+        return ring
+
+    runs = []
+    for _ in range(50):
+        order.clear()
+        runs.append((launch(kernel).tobytes(), tuple(order)))
+    assert len(set(runs)) == 1
+
+
+def test_shared_tensors_are_matched_in_order():
+    def kernel():
+        core = nl.program_id(0)
+        a, b = shared(2, 8), shared(2, 4)
+        put(a[core], 1 + core)
+        put(b[core], 3 + core)
+        return a, b
+
+    a, b = launch(kernel)
+    np.testing.assert_array_equal(a, [[1] * 8, [2] * 8])
+    np.testing.assert_array_equal(b, [[3] * 4, [4] * 4])
+
+
+def test_private_memory_is_private():
+    def kernel():
+        core, out = nl.program_id(0), shared(2, 8)
+        private = nl.ndarray((1, 8), F32, nl.private_hbm)
+        put(private, core)
+        barrier(out)
+        nisa.dma_copy(out[core], get(private))
+        return out
+
+    np.testing.assert_array_equal(launch(kernel), [[0] * 8, [1] * 8])
+
+
+def test_one_core_races_with_nobody():
+    def kernel():
+        tensor = shared(2, 8)
+        put(tensor, 1)
+        get(tensor)
+        put(tensor, 2)
+
+    run(kernel)

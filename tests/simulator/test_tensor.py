@@ -1,0 +1,331 @@
+"""Views of NkiTensor: attributes as AWS's documents give them, and random chains of view methods against NumPy."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pairs import run
+
+from nkiconv.simulator import NkiError, NotSimulatedError
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator.documented import TENSOR_MEMBERS
+
+F32, BF16, U8, I32 = nl.float32, nl.bfloat16, nl.uint8, nl.int32
+PLACES = {"on chip": nl.sbuf, "HBM": nl.hbm}
+
+
+def inside(check):
+    """The test's body runs inside a kernel."""
+
+    def test():
+        run(lambda: check() and None)
+
+    test.__name__, test.__doc__ = check.__name__, check.__doc__
+    return test
+
+
+def filled(shape, buffer, dtype=F32):
+    """A tensor that counts 0, 1, 2, ... in its storage, and NumPy's array of the same."""
+    array = np.arange(prod(shape)).reshape(shape).astype(dtype)
+    tensor = nl.ndarray(shape, dtype, buffer)
+    tensor.storage.write(tensor, array)
+    return tensor, array
+
+
+def values(tensor):
+    return tensor.storage.read(tensor)
+
+
+@inside
+def test_attributes():
+    tile = nl.ndarray((128, 64), F32, nl.sbuf, name="weights")
+    assert (tile.shape, tile.strides, tile.offset) == ((128, 64), (64, 1), 0)
+    assert (tile.dtype, tile.buffer, tile.name) == (F32, nl.sbuf, "weights")
+    assert (tile.ndim, tile.size) == (2, 128 * 64)
+    part = tile.slice(dim=1, start=8, end=24)
+    assert (part.get_pattern(), part.offset, part.name) == ([[64, 128], [1, 16]], 8, "weights")
+    same = tile.ap(pattern=[[64, 128], [1, 16]], offset=8)
+    assert (same.get_pattern(), same.offset) == (part.get_pattern(), part.offset)
+    assert not tile.is_indirect()
+    assert "weights" in repr(tile)
+    assert "[128, 64] fp32 in SBUF" in repr(tile)
+
+
+#: (shape on chip, index, shape of the result); the first rows are those of AWS's language guide.
+INDEXED = [
+    ((64, 64, 64), (0, 0, 10), (1, 1)),
+    ((64, 64, 64), (slice(None), 0), (64, 64)),
+    ((64, 64, 64), (slice(None), 0, 10), (64, 1)),
+    ((64, 64, 64), (slice(0, 64), 0, slice(0, 64)), (64, 64)),
+    ((64, 64, 64), (slice(None), slice(None), slice(None, None, 2)), (64, 64, 32)),
+    ((64, 64, 64), ..., (64, 64, 64)),
+    ((64, 64, 64), (0, ..., slice(None)), (1, 64, 64)),
+    ((4, 6), -1, (1, 6)),
+    ((4, 6), (..., -1), (4, 1)),
+    ((4, 6), (slice(-3, -1), slice(-4, None)), (2, 4)),
+    ((4, 6), (slice(None), slice(1, 6, 3)), (4, 2)),
+    ((4, 6), (nl.ds(1, 2), nl.ds(2, 4)), (2, 4)),
+    ((4, 6), (np.int64(2), ..., np.int32(5)), (1, 1)),
+    ((4, 6, 5, 2, 3), (slice(1, 3), ..., 1, slice(None)), (2, 6, 5, 3)),
+]
+
+
+@pytest.mark.parametrize(("shape", "key", "expected"), INDEXED)
+def test_indexing_on_chip_keeps_the_partition_dim(shape, key, expected):
+    def body():
+        tile, array = filled(shape, nl.sbuf)
+        view = tile[key]
+        assert view.shape == expected
+        plain = tuple(slice(k.start, k.start + k.size) if hasattr(k, "size") and hasattr(k, "start") else k
+                      for k in (key if isinstance(key, tuple) else (key,)))  # fmt: skip
+        np.testing.assert_array_equal(values(view).reshape(-1), array[plain].reshape(-1))
+
+    run(body)
+
+
+@inside
+def test_indexing_hbm_drops_dims():
+    tensor, array = filled((4, 6, 5), nl.hbm)
+    for key in (0, (0, 1), (-1, slice(None), 2), (..., 0), (slice(1, 3), 1)):
+        assert tensor[key].shape == array[key].shape
+        np.testing.assert_array_equal(values(tensor[key]), array[key])
+    assert tensor[1, 2, 3].shape == (1,)
+    assert values(tensor[1, 2, 3])[0] == array[1, 2, 3]
+
+
+@inside
+def test_select_and_slice():
+    tile, array = filled((4, 6, 5), nl.sbuf)
+    np.testing.assert_array_equal(values(tile.select(1, 3)), array[:, 3])
+    np.testing.assert_array_equal(values(tile.select(-1, 4)), array[..., 4])
+    np.testing.assert_array_equal(values(tile.select(0, 2)), array[2:3])
+    np.testing.assert_array_equal(values(tile.slice(2, 1, 5, 3)), array[:, :, 1:5:3])
+    assert nl.ndarray((4, 6), F32).select(1, 3).shape == (4, 1)
+
+
+@inside
+def test_view_dtype():
+    tile, array = filled((4, 6), nl.sbuf)
+    np.testing.assert_array_equal(values(tile.view(U8)), array.view(np.uint8))
+    np.testing.assert_array_equal(values(tile.view(I32)), array.view(np.int32))
+    np.testing.assert_array_equal(values(tile.view(U8).view(F32)), array)
+    part = tile[1:3, 2:5].view(nl.uint16)
+    np.testing.assert_array_equal(values(part), np.ascontiguousarray(array[1:3, 2:5]).view(np.uint16))
+    assert tile.reinterpret_cast(U8).shape == (4, 24)
+    assert tile[:, ::2].view(I32).strides == (6, 2)
+    assert tile[:, 3].view(U8).shape == (4, 4)
+    np.testing.assert_array_equal(values(tile[:, 3].view(U8)), array[:, 3:4].copy().view(np.uint8))
+
+
+@inside
+def test_view_of_bytes_nobody_wrote():
+    tile = nl.ndarray((2, 4), F32)
+    halves = tile.view(BF16)
+    nisa.memset(halves[:, 0:7], 1.0)
+    assert values(halves[:, 0:7]).all()
+    values(tile[:, 0:3])
+    with pytest.raises(NkiError, match=r"NKI016.*element \(0, 3\) of the view \(and 1 more\)"):
+        values(tile)
+    with pytest.raises(NkiError, match=r"NKI016.*element \(0, 14\) of the view \(and 3 more\)"):
+        values(tile.view(U8))
+    nisa.memset(tile[:, 3], 2.0)
+    assert values(tile)[1, 3] == 2.0
+
+
+@inside
+def test_writes_are_tracked_element_by_element():
+    tile = nl.ndarray((4, 16), F32)
+    nisa.memset(tile[:, 0:16:2], 1.0)
+    nisa.memset(tile[0:2, 1:16:2], 1.0)
+    values(tile[0:2])
+    with pytest.raises(NkiError, match=r"element \(2, 1\) of the view \(and 15 more\)"):
+        values(tile)
+    assert values(tile[:, ::2]).all()
+    nisa.memset(tile[:, 1:16:2], 1.0)
+    values(tile.reshape((4, 4, 4)))
+
+
+@inside
+def test_partial_writes_by_a_mask():
+    tile, mask = nl.ndarray((4, 8), F32), nl.ndarray((4, 8), U8)
+    array = (np.arange(32).reshape(4, 8) % 3 == 0).astype(np.uint8)
+    mask.storage.write(mask, array)
+    nisa.tensor_copy_predicated(tile, 5.0, mask)
+    assert values(tile[:, 0:1][0:1])[0, 0] == 5.0
+    with pytest.raises(NkiError, match=rf"element \(0, 1\) of the view \(and {int((array == 0).sum()) - 1} more\)"):
+        values(tile)
+    nisa.tensor_copy_predicated(tile, 6.0, mask, reverse_pred=True)
+    np.testing.assert_array_equal(values(tile), np.where(array, 5.0, 6.0))
+
+
+@inside
+def test_ap():
+    tile, array = filled((4, 12), nl.sbuf)
+    np.testing.assert_array_equal(values(tile.ap([[12, 2], [2, 6]], offset=12)), array[1:3, ::2])
+    np.testing.assert_array_equal(values(tile.ap([[12, 4], [3, 4], [1, 2]])), array.reshape(4, 4, 3)[:, :, :2])
+    np.testing.assert_array_equal(values(tile.ap([(12, 4), (-1, 12)], offset=11)), array[:, ::-1])
+    np.testing.assert_array_equal(values(tile[1:3].ap([[12, 2], [1, 3]])), array[1:3, :3])
+    np.testing.assert_array_equal(values(tile.ap([[12, 4], [2, 6]]).ap([[12, 4], [1, 5]])), array[:, :5])
+    words = tile.ap([[24, 4], [1, 24]], offset=0, dtype=nl.uint16)
+    np.testing.assert_array_equal(values(words), array.view(np.uint16))
+    np.testing.assert_array_equal(
+        values(tile[1:].ap([[24, 2], [1, 2]], dtype=nl.uint16)), array.view(np.uint16)[1:3, :2]
+    )
+    pattern = tile.get_pattern()
+    pattern[0][1] = 2
+    assert tile.ap(pattern=pattern).shape == (2, 12)
+    overlapping, flat = filled((20,), nl.hbm)
+    windows = np.lib.stride_tricks.sliding_window_view(flat, 8)[::3]
+    np.testing.assert_array_equal(values(overlapping.ap([[3, 5], [1, 8]])), windows)
+
+
+@inside
+def test_rearrange():
+    tile, array = filled((4, 24), nl.sbuf)
+    turned = tile.rearrange(("b", ("h", "w")), ("b", "w", "h"), {"h": 4})
+    np.testing.assert_array_equal(values(turned), array.reshape(4, 4, 6).transpose(0, 2, 1))
+    tensor, array = filled((4, 6, 5), nl.hbm)
+    merged = tensor.rearrange((("a", "b"), "c", "d"), ("d", "a", ("b", "c")), {"b": 2})
+    expected = array.reshape(2, 2, 6, 5).transpose(3, 0, 1, 2).reshape(5, 2, 12)
+    np.testing.assert_array_equal(values(merged), expected)
+    assert tensor.rearrange(("a", "b", "c"), ("a", "b", (), "c")).shape == (4, 6, 1, 5)
+
+
+@inside
+def test_merging_ignores_dims_of_size_1():
+    tile, array = filled((4, 3, 1, 5), nl.sbuf)
+    np.testing.assert_array_equal(values(tile.flatten_dims(1, 3)), array.reshape(4, 15))
+    np.testing.assert_array_equal(values(tile[..., 2:3].flatten_dims(2, 3)), array[..., 2:3].reshape(4, 3, 1))
+    np.testing.assert_array_equal(values(tile[..., 2:3].flatten_dims(1, 3)), array[..., 2].reshape(4, 3))
+    np.testing.assert_array_equal(values(tile[2:3, :, :, 0:2].reshape((1, 3, 2))), array[2:3, :, 0, 0:2])
+    assert tile.expand_dim(1).squeeze_dim(1).strides == tile.strides
+
+
+@inside
+def test_is_contiguous():
+    tile, tensor = nl.ndarray((4, 6, 5), F32), nl.ndarray((4, 6, 5), F32, nl.hbm)
+    assert tile.is_contiguous()
+    assert tensor.is_contiguous()
+    assert tile[1:3, :, :].is_contiguous()
+    assert tile[:, 2, :].is_contiguous()  # the partition stride does not count
+    assert not tensor[:, 2, :].is_contiguous()
+    assert tensor[2].is_contiguous()
+    assert not tile.permute((0, 2, 1)).is_contiguous()
+    assert not tile[:, :, 0:4].is_contiguous()
+    assert tile[:, 0:1, 0:4].is_contiguous()
+    assert not tile[:, :, 0:1].broadcast(2, 5).is_contiguous()
+
+
+@inside
+def test_what_a_tensor_lacks():
+    tile = nl.ndarray((4, 6), F32)
+    for member in TENSOR_MEMBERS:
+        assert hasattr(tile, member)
+    with pytest.raises(NotSimulatedError, match=r"NkiTensor\.vector_select is documented NKI"):
+        tile.vector_select(0, tile)
+    with pytest.raises(NkiError, match=r"NKI049.*NkiTensor\.indirect needs NeuronCore-v4"):
+        tile.indirect(tile)
+    for dynamic in (
+        lambda: tile[tile],
+        lambda: tile.select(1, tile),
+        lambda: tile.ap([[6, 4], [1, 1]], scalar_offset=tile),
+    ):
+        with pytest.raises(NotSimulatedError):
+            dynamic()
+    with pytest.raises(AttributeError, match="no attribute 'flatten'"):
+        tile.flatten()
+
+
+@inside
+def test_views_share_storage():
+    tile = nl.zeros((4, 6), F32)
+    nisa.memset(tile.reshape((4, 2, 3))[:, 1], 1.0)
+    np.testing.assert_array_equal(values(tile), np.repeat([[0, 0, 0, 1, 1, 1]], 4, axis=0))
+
+
+# Random chains: each step is drawn from what the view at hand allows, and done by NumPy as well.
+
+
+def one_slice(draw, n):
+    start = draw(st.integers(0, n - 1))
+    return slice(start, draw(st.integers(start + 1, n)), draw(st.integers(1, 3)))
+
+
+def divisors(n):
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def step(draw, tensor, array, first):
+    """One view method on tensor and array; dims below `first` stay as they are but for whole slices."""
+    free = range(first, array.ndim)
+    dim = draw(st.sampled_from(free))
+    kind = draw(st.sampled_from(["index", "permute", "expand", "split", "merge", "reshape", "broadcast", "drop"]))
+    if kind == "index":
+        key = tuple(one_slice(draw, n) for n in array.shape[first:])
+        rows = slice(*sorted(draw(st.tuples(st.integers(0, array.shape[0] - 1), st.just(array.shape[0])))))
+        key = (rows, *key) if first else key
+        return tensor[key], array[key]
+    if kind == "permute":
+        dims = (*range(first), *draw(st.permutations(free)))
+        return tensor.permute(dims), array.transpose(dims)
+    if kind == "expand" and array.ndim < 5:
+        return tensor.expand_dim(dim), np.expand_dims(array, dim)
+    if kind == "split" and array.ndim < 5:
+        outer = draw(st.sampled_from(divisors(array.shape[dim])))
+        shape = (*array.shape[:dim], outer, -1, *array.shape[dim + 1 :])
+        return tensor.reshape_dim(dim, (outer, -1)), array.reshape(shape)
+    if kind == "merge":
+        end = draw(st.sampled_from(range(dim, array.ndim)))
+        shape = (*array.shape[:dim], prod(array.shape[dim : end + 1]), *array.shape[end + 1 :])
+        return refused_alike(lambda: tensor.flatten_dims(dim, end), array, shape)
+    if kind == "reshape":
+        total = prod(array.shape[first:])
+        inner = draw(st.sampled_from(divisors(total)))
+        shape = (*array.shape[:first], total // inner, inner)
+        return refused_alike(lambda: tensor.reshape(shape), array, shape)
+    if kind == "broadcast" and array.shape[dim] == 1:
+        shape = (*array.shape[:dim], 3, *array.shape[dim + 1 :])
+        return tensor.broadcast(dim, 3), np.broadcast_to(array, shape)
+    if kind == "drop" and len(free) > 1:
+        index = draw(st.integers(0, array.shape[dim] - 1))
+        return tensor.select(dim, index), array[(*(slice(None),) * dim, index)]
+    return tensor, array
+
+
+def refused_alike(make, array, shape):
+    """A reshape without a copy; refused (NKI010) exactly where NumPy would have to copy, which ends the chain."""
+    probe = array.view()
+    try:
+        probe.shape = shape
+    except AttributeError:
+        with pytest.raises(NkiError, match="NKI010"):
+            make()
+        return None
+    return make(), probe
+
+
+@pytest.mark.parametrize("place", PLACES)
+@given(data=st.data())
+def test_chains_of_views_equal_numpy(place, data):
+    on_chip = place == "on chip"
+    shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=2, max_size=4)))
+
+    def body():
+        tensor, array = filled(shape, PLACES[place])
+        for _ in range(data.draw(st.integers(1, 5))):
+            stepped = step(data.draw, tensor, array, 1 if on_chip else 0)
+            if stepped is None:
+                break
+            tensor, array = stepped
+        assert tensor.shape == array.shape
+        np.testing.assert_array_equal(values(tensor), array)
+        assert tensor.is_contiguous() == (array[0] if on_chip else array).flags.c_contiguous
+        again = tensor.ap(tensor.get_pattern())
+        np.testing.assert_array_equal(values(again), array)
+
+    run(body)
