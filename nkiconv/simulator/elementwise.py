@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import NotSimulatedError
 from .memory import SBUF
-from .ops import BITVEC, Op
+from .ops import Op
 from .program import current
 from .rules import fail
 from .tensor import NkiTensor, dtype_name
@@ -34,10 +33,7 @@ def _emit(op: Op, dst: NkiTensor, args: tuple[Any, ...]) -> None:
     elif op.activation is not None:
         isa.activation(dst, op, args[0])
     elif op.unary:
-        if op.kind == BITVEC:
-            isa.tensor_scalar(dst, args[0], op, None)
-        else:
-            raise NotSimulatedError(f"nl.{op.name} on tiles", ("functions of nki-act-func",))
+        isa.tensor_scalar(dst, args[0], op, None)
     elif all(type(a) is NkiTensor for a in args):
         isa.tensor_tensor(dst, args[0], args[1], op)
     elif type(args[0]) is NkiTensor:

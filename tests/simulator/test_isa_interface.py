@@ -109,6 +109,13 @@ def test_calls_belong_in_a_kernel(name):
     assert caught.value.rule == "NKI029"
 
 
+@pytest.mark.parametrize("arguments", [lambda: (sb(4, 6),), lambda: (1.0, 2.0), lambda: (sb(4, 6),) * 3])
+def test_operators_called_with_the_wrong_arguments(arguments):
+    with pytest.raises(NkiError, match=r"nl\.add called with \d arguments") as caught:
+        run(lambda: nl.add(*arguments()))
+    assert (caught.value.rule, caught.value.op) == ("NKI048", "add")
+
+
 def test_operators_called_on_tiles_name_themselves():
     with pytest.raises(NkiError, match="add: dst has 4 partitions, data2 2") as caught:
         run(lambda: nl.add(sb(4, 6), sb(2, 6)))

@@ -150,6 +150,16 @@ def test_gpsimd_has_integer_arithmetic(op, a, b, expected):
     assert evaluate(body).tolist() == [[expected]]
 
 
+def test_native_arithmetic_mixes_signed_and_unsigned():
+    def body():
+        dst = nl.ndarray((1, 1), nl.uint32)
+        big, one = put(np.array([[2**32 - 2]], np.uint32)), put(np.array([[1]], np.int32))
+        nisa.tensor_tensor(dst, big, one, nl.add)
+        return get(dst)
+
+    assert evaluate(body).tolist() == [[2**32 - 1]]
+
+
 def test_vector_adds_integers_in_fp32():
     def body():
         dst = nl.ndarray((1, 1), nl.int32)

@@ -32,9 +32,9 @@ def mm(k=4, m=3, n=5, dst=None, k2=None, dtype=F32, dtype2=None, out=F32, **sett
     return nisa.nc_matmul(dst, sb(k, m, dtype=dtype), sb(k2 or k, n, dtype=dtype2 or dtype), **settings)
 
 
-def double_row(dtype=F8, rows=2, **settings):
+def double_row(dtype=F8, rows=2, out=F32, **settings):
     """A double_row matmul of [4, rows, 3] and [4, rows, 5]."""
-    dst = nl.ndarray((3, 5), F32, nl.psum)
+    dst = nl.ndarray((3, 5), out, nl.psum)
     stationary, moving = sb(4, rows, 3, dtype=dtype), sb(4, rows, 5, dtype=dtype)
     return nisa.nc_matmul(dst, stationary, moving, perf_mode=DOUBLE_ROW, **settings)
 
@@ -358,6 +358,7 @@ PAIRS = [
     vary("NKI107", "integers", lambda t: mm(dtype=t), F16, nl.int8, "stationary is int8"),
     vary("NKI107", "OCP fp8", lambda t: mm(dtype=t), nl.float8_e5m2, nl.float8_e4m3fn, "float8_e4m3fn"),
     vary("NKI108", "two banks", lambda c: mm(n=5, dst=nl.ndarray((3, 1024), F32, nl.psum)[:, c : c + 5]), 507, 508, r"bytes 2032\.\.2051"),
+    vary("NKI108", "backwards", lambda c: mm(n=5, dst=nl.ndarray((3, 1024), F32, nl.psum).ap([[1024, 3], [-1, 5]], offset=c)), 516, 514, r"bytes 2040\.\.2059"),
     vary("NKI108", "address", lambda a: mm(n=5, dst=nl.ndarray((3, 5), F32, nl.psum, address=(0, a))), 2028, 2032, "a bank ends every 2048"),
     vary("NKI108", "transpose", lambda c: nisa.nc_transpose(nl.ndarray((6, 1024), F32, nl.psum)[:, c : c + 4], sb(4, 6)), 508, 510, "bank"),
     vary("NKI109", "nothing there", lambda a: mm(accumulate=a), None, True, "no matmul has written 15 of 15"),
@@ -366,6 +367,8 @@ PAIRS = [
     vary("NKI109", "after a transpose", lambda n: (nisa.nc_transpose(t := ps(3, 8), sb(8, 3)), mm(dst=t[:, 0:5], accumulate=n))[1], False, True, "15 of 15"),
     vary("NKI110", "inferred", lambda n: accumulated(n, 5), 5, 4, "12 of 15 elements of dst hold"),
     vary("NKI111", "second dim", lambda n: double_row(rows=n), 2, 3, r"not \[K, 2, M\]"),
+    vary("NKI111", "stationary rank", lambda s: nisa.nc_matmul(ps(1, 5), sb(4, *s, dtype=F8), sb(4, 2, 5, dtype=F8), perf_mode=DOUBLE_ROW), (2, 1), (2,), r"not \[K, 2, M\]"),
+    vary("NKI111", "moving rank", lambda s: nisa.nc_matmul(ps(3, 1), sb(4, 2, 3, dtype=F8), sb(4, *s, dtype=F8), perf_mode=DOUBLE_ROW), (2, 1), (2,), r"not \[K, 2, M\]"),
     vary("NKI111", "fp8 only", double_row, nl.float8_e5m2, BF16, "double_row takes fp8"),
     vary("NKI112", "both", lambda p: mm(tile_position=(0, 0), tile_size=p), (32, 128), (), "must both be pairs"),
     vary("NKI112", "position given", lambda p: mm(tile_position=p, tile_size=(64, 128)), (64, 0), (), "must both be pairs"),
@@ -376,6 +379,7 @@ PAIRS = [
     vary("NKI112", "start row below 128", lambda n: mm(tile_position=(n, 0), tile_size=(32, 128)), 96, 128, "start row 128"),
     vary("NKI113", "dtype kept", transposing, BF16, F32, "dst is float32, the data bfloat16"),
     vary("NKI113", "accumulate", lambda a: transposing(accumulate=a), None, True, "neither accumulates"),
+    vary("NKI113", "double_row", lambda t: double_row(out=F8 if t else F32, is_transpose=t), False, True, "nor runs in double_row"),
     vary("NKI113", "square", lambda n: transposing(columns=n), 4, 3, r"\[4, 4\] identity, its free size is 3"),
     vary("NKI113", "identity", lambda v: transposing(scale=v), 1.0, 2.0, "not the identity"),
     vary("NKI114", "vector columns", lambda n: nt(32, n, E.vector), 32, 33, r"\[32, 33\] on the vector engine, at most \[32, 32\]"),

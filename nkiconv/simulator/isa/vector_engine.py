@@ -262,8 +262,7 @@ def tensor_scalar(
     scalars = tensor_scalar_operand("operand0", token0, operand0, data)
     if token1 is not None:
         scalars += tensor_scalar_operand("operand1", token1, operand1, data)
-    if scalars and chosen is _Engine.gpsimd:
-        not_gpsimd_psum(chosen, **{f"operand{i}": tensor for i, tensor in enumerate(scalars)})
+    not_gpsimd_psum(chosen, **{f"operand{i}": tensor for i, tensor in enumerate(scalars)})
     writable(dst=dst)
     if program.numeric:
         steps = [(token0, operand0, reverse0)] + ([(token1, operand1, reverse1)] if token1 else [])
