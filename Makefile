@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format bench clean
+.PHONY: help setup demo test test-slow lint format readme bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' Makefile
@@ -44,6 +44,9 @@ lint: $(STAMP) ## check style, types and import arrows; print lines per folder
 format: $(STAMP) ## rewrite the code in the house style
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
+
+readme: $(STAMP) ## rewrite the generated parts of the README
+	@$(BIN)/python -m nkiconv.simulator.coverage README.md
 
 bench: $(STAMP) ## time the simulator itself
 	@$(BIN)/nkiconv bench-simulator

@@ -35,5 +35,5 @@ def error_bound(terms: int, abs_sum: Float64Array, y: Float64Array, out_dtype: s
         out_dtype: a key of `EPS`.
     """
     accumulation = min(terms, 4 * math.sqrt(terms)) * EPS32 * abs_sum
-    subnormal = float(ml_dtypes.finfo(DTYPES[out_dtype]).smallest_subnormal) / 2
+    subnormal = float(ml_dtypes.finfo(DTYPES[out_dtype]).smallest_subnormal) / 2  # type: ignore[no-untyped-call]
     return accumulation + EPS[out_dtype] * np.abs(y) + subnormal

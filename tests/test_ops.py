@@ -25,7 +25,7 @@ CALLS = [
     ("negative padding", {"padding": (-2, 4)}, (-2, 4), {}),
     ("valid", {"padding": "valid"}, (0, 0), {}),
     ("same", {"padding": "same"}, (1, 2), {}),
-    ("same with stride", {"padding": "same", "stride": 3}, (0, 3), {"stride": 3}),
+    ("same with stride", {"padding": "same", "stride": 3}, (1, 2), {"stride": 3}),
     ("same with dilation", {"padding": "same", "dilation": 3}, (4, 5), {"dilation": 3}),
     ("causal", {"padding": "causal", "dilation": 2}, (6, 0), {"dilation": 2}),
     ("stride", {"stride": 3}, (0, 0), {"stride": 3}),

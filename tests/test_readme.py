@@ -27,7 +27,9 @@ def test_python_blocks_run_in_order():
     assert (namespace["doubled"] == 2).all()
 
 
-COMMANDS = sorted({line.split()[1] for block in blocks("console") for line in block.splitlines() if line[:8] == "nkiconv "})
+COMMANDS = sorted(
+    {line.split()[1] for block in blocks("console") for line in block.splitlines() if line[:8] == "nkiconv "}
+)
 
 
 def test_there_are_commands():

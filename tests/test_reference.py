@@ -7,6 +7,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from nkiconv import bounds
 from nkiconv.errors import GeometryError, UnsupportedError
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import (
@@ -238,9 +239,9 @@ def test_tolerance_accepts_rounding_and_refuses_a_dropped_tap(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_unit_roundoff_is_half_an_ulp_of_one(dtype):
-    one, up = DTYPES[dtype].type(1), DTYPES[dtype].type(1 + 2 * tolerances.EPS[dtype])
-    between = DTYPES[dtype].type(1 + 0.99 * tolerances.EPS[dtype])
-    assert float(up) - float(one) == 2 * tolerances.EPS[dtype]
+    one, up = DTYPES[dtype].type(1), DTYPES[dtype].type(1 + 2 * bounds.EPS[dtype])
+    between = DTYPES[dtype].type(1 + 0.99 * bounds.EPS[dtype])
+    assert float(up) - float(one) == 2 * bounds.EPS[dtype]
     assert float(between) == 1
 
 

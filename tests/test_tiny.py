@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+import nkiconv
 from nkiconv._nki import nisa, nki, nl, simulate
 
 
@@ -35,3 +36,12 @@ def test_matmul():
     rng = np.random.default_rng(0)
     a_t, b = (rng.integers(-2, 3, shape).astype(np.float32) for shape in ((200, 150), (200, 600)))
     np.testing.assert_array_equal(simulate(matmul)(a_t, b), a_t.T @ b)
+
+
+def test_depthwise_conv1d():
+    rng = np.random.default_rng(1)
+    x, w = rng.integers(-2, 3, (2, 5, 40)).astype(np.float32), rng.integers(-2, 3, (5, 7)).astype(np.float32)
+    padded = np.pad(x, ((0, 0), (0, 0), (6, 0)))
+    expected = [[np.correlate(padded[n, c], w[c], "valid") for c in range(5)] for n in range(2)]
+    for lnc in (1, 2):
+        np.testing.assert_array_equal(nkiconv.depthwise_conv1d(x, w, padding="causal", lnc=lnc), expected)

@@ -1,9 +1,15 @@
-"""How much of documented NKI runs here: the source of the README's coverage table."""
+"""How much of documented NKI runs here: the source of the README's coverage table.
+
+``python -m nkiconv.simulator.coverage README.md`` rewrites the table between its markers in that file.
+"""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from . import isa, language
 from .documented import ISA_CALLS, ISA_ENUMS, LANGUAGE_CALLS, LANGUAGE_CONSTANTS, TENSOR_MEMBERS
@@ -34,3 +40,23 @@ def coverage() -> tuple[Coverage, ...]:
 
 def _covered(namespace: str, names: tuple[str, ...], present: Mapping[str, object]) -> Coverage:
     return Coverage(namespace, len(names), tuple(name for name in names if name not in present))
+
+
+def markdown() -> str:
+    """The coverage as a Markdown table, a row a namespace."""
+    rows = ["| namespace | names for gen3 | here | missing |", "|---|---|---|---|"]
+    for part in coverage():
+        share = f"{part.simulated} ({part.simulated / part.documented:.0%})"
+        missing = ", ".join(f"`{name}`" for name in part.missing) or "none"
+        rows.append(f"| `{part.namespace}` | {part.documented} | {share} | {missing} |")
+    return "\n".join(rows) + "\n"
+
+
+def rewrite(path: Path) -> None:
+    """Put the current table between the coverage markers of a file."""
+    between = re.compile(r"(<!-- coverage:[^\n]*-->\n).*?(<!-- /coverage -->)", re.DOTALL)
+    path.write_text(between.sub(lambda match: match[1] + markdown() + match[2], path.read_text()))
+
+
+if __name__ == "__main__":
+    rewrite(Path(sys.argv[1]))

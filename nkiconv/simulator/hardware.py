@@ -88,5 +88,8 @@ SENDRECV_GPSIMD_BYTES = {4: 1024, 2: 512, 1: 256}
 SHUFFLE_MASK_ENTRIES = 32
 SHUFFLE_KEEP = 255
 
+#: Instructions of one core above which the compiler refuses an unrolled kernel (NCC_EBVF030, reported by users).
+INSTRUCTIONS_MAX = 5_000_000
+
 #: Physical cores of a logical core: LNC2 is the largest on trn2 (LNC guide).
 LNC_DEGREES = (1, 2)

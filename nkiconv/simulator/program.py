@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import hardware as hw
 from .capacity import Usage
 from .dtypes import Array
 from .errors import NkiError
@@ -99,6 +100,8 @@ class Program:
         """Append an instruction; its source line is the first frame outside the simulator."""
         frame, _ = kernel_frame(sys._getframe(1))
         index = len(self.instructions)
+        if index >= hw.INSTRUCTIONS_MAX:
+            fail("NKI034", f"core {self.core} reached {hw.INSTRUCTIONS_MAX:,} instructions")
         for tensor in writes + reads:
             self._touch(tensor, index)
         instruction = Instruction(

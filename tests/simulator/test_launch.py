@@ -327,3 +327,31 @@ def test_nki_objects_pass_into_kernels():
         return sizes.columns
 
     assert nki.jit(kernel)(X, Sizes(4)) == 8
+
+
+def test_a_tensor_of_the_other_core_is_not_written():
+    held = {}
+
+    def kernel():
+        if nl.program_id(0) == 0:
+            held["tile"] = nl.zeros((4, 8), nl.float32)
+            held["bytes"] = held["tile"].storage.data
+        else:
+            nisa.memset(held["tile"], 1.0)
+
+    with pytest.raises(NkiError, match="NKI021"):
+        nki.execute(nki.jit(kernel)[2], ())
+    assert not held["bytes"].any()
+
+
+def test_a_tensor_of_an_ended_run_is_not_returned():
+    kept = []
+
+    def kernel():
+        kept.append(nl.zeros((4, 8), nl.float32, nl.shared_hbm))
+        return kept[0]
+
+    nki.execute(nki.jit(kernel), ())
+    with pytest.raises(NkiError, match="returned a tensor of an ended run") as caught:
+        nki.execute(nki.jit(kernel), ())
+    assert caught.value.rule == "NKI021"
