@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import isa
 from .memory import SBUF
 from .ops import Op
 from .program import current
@@ -26,8 +27,6 @@ def apply(op: Op, *args: Any, dtype: Any = None) -> NkiTensor:
 
 
 def _emit(op: Op, dst: NkiTensor, args: tuple[Any, ...]) -> None:
-    from . import isa
-
     if op.name == "copy":
         isa.tensor_copy(dst, args[0])
     elif op.activation is not None:

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from . import elementwise, isa
 from . import hardware as hw
-from . import isa
 from .documented import LANGUAGE_CALLS, LANGUAGE_REFUSED
 from .dtypes import DTYPES, GEN4_DTYPES, Array, canonical
 from .errors import NotSimulatedError
 from .memory import PRIVATE_HBM, PSUM, SBUF, SHARED_HBM, MemoryRegion
 from .objects import DynamicSlice, NKIObject, as_int, dtype_name
-from .ops import OPS
+from .ops import OPS, Op
 from .program import current
 from .rules import fail
 from .tensor import NkiTensor
@@ -28,6 +28,7 @@ shared_hbm = SHARED_HBM
 
 for _name in (*DTYPES, *GEN4_DTYPES):  # a gen4 dtype can be named and compared with, not used
     globals()[_name] = _name
+Op.lower = staticmethod(elementwise.apply)
 for _name, _op in OPS.items():
     globals()[_name] = _op
 del _name, _op

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,14 +36,15 @@ class Op:
     valid: Callable[[Array], Array] | None = None
     valid_text: str = ""
 
+    #: what calling a token on tiles does: `elementwise.apply`, set by `language` (it needs what needs the tokens)
+    lower: ClassVar[Callable[..., Any]]
+
     def __repr__(self) -> str:
         return f"nl.{self.name}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`nl.<op>(x, ...)` on tiles, as a convenience over the instructions."""
-        from .elementwise import apply
-
-        return apply(self, *args, **kwargs)
+        return Op.lower(self, *args, **kwargs)
 
 
 def _truth(function: Callable[..., Array]) -> Callable[..., Array]:
