@@ -20,7 +20,7 @@ import numpy as np
 from . import hardware as hw
 from .arguments import Binder, returned_tensors
 from .capacity import check_capacity
-from .errors import KernelAssertionError, NkiError, NkiValidationError
+from .errors import KernelAssertionError, NkiError
 from .program import Instruction, Launch, Program
 from .rendezvous import Rendezvous
 from .rules import RULES, fail
@@ -146,9 +146,7 @@ def check_target() -> None:
     """The platform override, if set, must name trn2."""
     target = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE", "trn2")
     if target not in ("trn2", "gen3"):
-        raise NkiValidationError(
-            f"NEURON_PLATFORM_TARGET_OVERRIDE={target!r}: this simulator models trn2 (gen3) only; unset it or set trn2"
-        )
+        _refuse("NKI035", f"NEURON_PLATFORM_TARGET_OVERRIDE={target!r}; only trn2 (gen3) is simulated")
 
 
 def _checked_grid(grid: Any) -> int:

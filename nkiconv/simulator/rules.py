@@ -65,6 +65,7 @@ _TABLE = (
     ("NKI032", "a register does not steer Python control flow", "isa VirtualRegister", "use nl.fori_loop or nl.while_loop"),
     ("NKI033", "a kernel writes only to arrays that are writable", "simulator", "pass a writable array"),
     ("NKI034", "a core runs at most 5,000,000 instructions", "reported by users as NCC_EBVF030", "split the work over several calls, or use larger tiles"),
+    ("NKI035", "the target platform is trn2", "simulator guide", "unset NEURON_PLATFORM_TARGET_OVERRIDE or set it to trn2"),
     # Operands of any compute instruction.
     ("NKI040", "each operand is in a memory that the engine reads or writes", "isa memory types", "copy it to the right memory first"),
     ("NKI041", "the engine can run the instruction", "isa", "choose one of the engines named"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nkiconv import simulator as nki
-from nkiconv.simulator import ArraySpec, KernelAssertionError, NkiError, NkiValidationError
+from nkiconv.simulator import ArraySpec, KernelAssertionError, NkiError
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator.running import running
@@ -109,7 +109,7 @@ def test_the_environment_sets_the_degree(monkeypatch):
 @pytest.mark.parametrize("target", ["trn1", "inf2", "gen2", "trn3", "gen4", ""])
 def test_other_targets_are_refused(monkeypatch, target):
     monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
-    with pytest.raises(NkiValidationError, match=f"NEURON_PLATFORM_TARGET_OVERRIDE='{target}'.*trn2"):
+    with pytest.raises(NkiError, match=f"NEURON_PLATFORM_TARGET_OVERRIDE='{target}'.*trn2"):
         nki.jit(scaled)(X)
 
 

@@ -459,6 +459,15 @@ def test_NKI034(monkeypatch):
     check(caught.value, "NKI034", "core 0 reached 2 instructions", __file__)
 
 
+def test_NKI035(monkeypatch):
+    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn2")
+    run(lambda: dropped(new()))
+    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn3")
+    with pytest.raises(NkiError, match="NKI035") as caught:
+        run(lambda: dropped(new()))
+    check(caught.value, "NKI035", "only trn2")
+
+
 @pytest.mark.parametrize("call", [barrier, swap], ids=["core_barrier", "sendrecv"])
 def test_NKI150(call):
     run(call, lnc=2)
@@ -468,19 +477,7 @@ def test_NKI150(call):
 
 
 #: Rules with tests of their own above.
-OWN_TESTS = {
-    "NKI021",
-    "NKI022",
-    "NKI023",
-    "NKI024",
-    "NKI025",
-    "NKI026",
-    "NKI027",
-    "NKI029",
-    "NKI033",
-    "NKI034",
-    "NKI150",
-}
+OWN_TESTS = {f"NKI{n:03}" for n in (21, 22, 23, 24, 25, 26, 27, 29, 33, 34, 35, 150)}
 
 
 def test_every_rule_is_covered():
