@@ -130,6 +130,12 @@ def test_kernel_knows_its_instruction_count(row, strict, lnc, monkeypatch):
     assert actual <= counts[0] <= actual + 2
 
 
+def test_a_filter_that_does_not_fit_is_refused():
+    trace(problem(C=1, W=4_000_000, S=4_000_000))
+    with pytest.raises(AssertionError, match=r"S=5000000: one channel's filter must fit 65536 bytes"):
+        trace(problem(C=1, W=5_000_000, S=5_000_000))
+
+
 def test_more_than_five_million_instructions_are_refused():
     with pytest.raises(AssertionError, match="compiler takes 5000000; split N or C"):
         trace(problem(C=8192, W=100_000, S=4000))

@@ -32,6 +32,8 @@ from .._tiles import div_ceil, require
 TILE_BYTES = 16384
 #: Bytes a partition of one channel tile's stationaries; two sets fit beside the tiles.
 FILTER_BYTES = 32768
+#: The same for one channel, which cannot be tiled further: two sets and the tiles still fit 212,728 bytes.
+FILTER_BYTES_MAX = 65536
 #: Strides up to this load whole runs: run bytes / 27.2 B/ns stay below the 55 ns of a 2-byte DMA element (trn2.md).
 RUN_STRIDE_MAX = 64
 #: PSUM tiles that accumulate at once; the other four banks are being read out meanwhile.
@@ -72,6 +74,11 @@ def choose_tiling(geometry, strict_nonfinite):
         while channels_per_group == 1 and c_most > 1 and filter_bytes(geometry, c_most, num_s_tiles) > FILTER_BYTES:
             c_most = c_most // 2
     c_tile = even_channel_tile(geometry.C, channels_per_group, c_most)
+    require(
+        channels_per_group > 1 or filter_bytes(geometry, c_tile, num_s_tiles) <= FILTER_BYTES_MAX,
+        f"S={geometry.S}: one channel's filter must fit {FILTER_BYTES_MAX} bytes a partition of SBUF ({num_s_tiles} "
+        f"tiles of {s_tile} taps, {geometry.itemsize} bytes each); split the filter and add the results",
+    )
 
     q_tile = min(geometry.Q, nl.tile_size.gemm_moving_fmax)
     run_step = geometry.stride if geometry.stride <= RUN_STRIDE_MAX else 1
