@@ -49,7 +49,7 @@ readme: $(STAMP) ## rewrite the generated parts of the README
 	@$(BIN)/python -m nkiconv.simulator.coverage README.md
 
 bench: $(STAMP) ## time the simulator itself
-	@$(BIN)/nkiconv bench-simulator
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/nkiconv bench-simulator
 
 clean: ## delete .venv, caches and everything generated
 	rm -rf $(VENV) build dist demo-out .coverage .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info

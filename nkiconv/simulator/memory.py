@@ -143,10 +143,8 @@ class Storage:
         self.owner = owner
         #: every element has been written (always, when only traced)
         self.complete = data is not None or not numeric
+        #: made at first use, so that a write of everything need not be preceded by poison
         self.data = data
-        if data is None and numeric:
-            self.data = np.empty(info.num_bytes, dtype=np.uint8)
-            self.data.fill(_POISON)
         #: elements written so far; None while there are none, and once it is complete
         self.written: ElementMap | None = None
         #: elements whose last writer was a matmul (PSUM only)
@@ -160,9 +158,12 @@ class Storage:
 
     def array(self, tensor: NkiTensor) -> Array:
         """The tensor's elements as a NumPy view (no copy, no check)."""
+        data = self.data
+        if data is None:
+            data = self.data = np.full(self.info.num_bytes, _POISON, dtype=np.uint8)
         size = tensor.itemsize
         strides = tuple([size * stride for stride in tensor.strides])
-        return np.ndarray(tensor.shape, DTYPES[tensor.dtype].numpy, self.data, tensor.offset * size, strides)
+        return np.ndarray(tensor.shape, DTYPES[tensor.dtype].numpy, data, tensor.offset * size, strides)
 
     def read(self, tensor: NkiTensor) -> Array:
         """Elements of a tensor that an instruction reads; refuses elements nobody wrote (NKI016)."""
@@ -176,6 +177,8 @@ class Storage:
     def write(self, tensor: NkiTensor, values: Any) -> None:
         """Store values (cast to the tensor's dtype as NumPy casts), and remember that they are there."""
         self._check_write(tensor)
+        if self.data is None and tensor.covers_storage():
+            self.data = np.empty(self.info.num_bytes, dtype=np.uint8)
         self.array(tensor)[...] = values
         self._forget_matmuls(tensor)
         if not self.complete:
