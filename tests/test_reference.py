@@ -71,7 +71,7 @@ def torch_conv(x, w, problem):
 
 def assert_equal_to_rounding(actual, expected):
     """Both are float64 sums of the same few terms of order 1."""
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerances.FLOAT64_SUMS)
 
 
 @pytest.mark.parametrize("problem", EDGE)

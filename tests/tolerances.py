@@ -19,6 +19,11 @@ def bound(problem_or_terms, abs_sum, y, out_dtype):
     return error_bound(n, abs_sum, y, out_dtype)
 
 
+#: Largest difference of two float64 sums of up to a thousand terms of order 1: 1000 * 1000 * 2^-53 < 1e-9, and in
+#: practice its root; one wrong term is a million million times larger.
+FLOAT64_SUMS = 1e-12
+
+
 def assert_within(actual, ref, abs_sum, terms, out_dtype):
     """Fail, naming the worst element, unless every element of actual is within `bound` of ref.
 
@@ -46,6 +51,19 @@ def assert_near(actual, ref, operations, magnitude):
     assert actual.shape == ref.shape, f"shape {actual.shape}, expected {ref.shape}"
     error, limit = float(np.max(np.abs(actual.astype(np.float64) - ref))), operations * EPS32 * float(magnitude)
     assert error <= limit, f"error {error:.3g}, bound {limit:.3g}"
+
+
+def assert_relative(actual, ref, roundings, floor=0.0):
+    """Fail unless every element of an fp32 result is within `roundings` times eps32 of |ref|, or within `floor`.
+
+    For elementary functions: each fp32 operation rounds once, and what follows multiplies that by its condition number
+    |x f'(x) / f(x)| (Higham, 1.6), so exp of 20 makes 20 of the one rounding of its argument. `floor` is for results
+    that cancel to nothing or fall below the smallest normal number.
+    """
+    error = np.abs(np.asarray(actual, np.float64) - ref)
+    limit = roundings * EPS32 * np.abs(ref) + floor
+    same = _same(np.asarray(actual, np.float64), np.asarray(ref, np.float64))
+    assert np.all(same | (error <= limit)), f"error up to {np.max(error - limit):.3g} above the bound"
 
 
 def assert_exact(actual, ref, out_dtype):
