@@ -52,6 +52,8 @@ def findings(source):
             found.append((node.lineno, "a class that is not only an nl.NKIObject"))
         if isinstance(node, (ast.Import, ast.ImportFrom)) and "__future__" in ast.unparse(node):
             found.append((node.lineno, "__future__"))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("min", "max") and len(node.args) != 2:
+            found.append((node.lineno, "min or max of other than two values"))
         if isinstance(node, ast.Dict) and any(not isinstance(getattr(k, "value", None), str) for k in node.keys):
             found.append((node.lineno, "dict keys that are not strings"))
     return sorted(set(found))
@@ -83,6 +85,7 @@ def test_kernel_keeps_to_the_subset(path):
         "def f():\n    yield 1",
         "raise E",
         "{1: 2}",
+        "min(a, b, c)",
     ],
 )
 def test_the_check_sees(source):

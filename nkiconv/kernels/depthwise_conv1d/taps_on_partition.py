@@ -62,7 +62,7 @@ def choose_tiling(geometry, strict_nonfinite):
     """Tile sizes from shapes alone."""
     P_MAX = nl.tile_size.pmax
     tile_elems = TILE_BYTES // geometry.itemsize
-    s_tile = min(geometry.S, P_MAX, 1 + (tile_elems // 2) // geometry.dilation)
+    s_tile = min(min(geometry.S, P_MAX), 1 + (tile_elems // 2) // geometry.dilation)
     num_s_tiles = div_ceil(geometry.S, s_tile)
 
     channels_per_group, c_most = 1, 1
@@ -82,7 +82,7 @@ def choose_tiling(geometry, strict_nonfinite):
 
     q_tile = min(geometry.Q, nl.tile_size.gemm_moving_fmax)
     run_step = geometry.stride if geometry.stride <= RUN_STRIDE_MAX else 1
-    q_load = min(geometry.Q, BANKS_IN_FLIGHT * q_tile, 1 + (tile_elems - 1) // run_step)
+    q_load = min(min(geometry.Q, BANKS_IN_FLIGHT * q_tile), 1 + (tile_elems - 1) // run_step)
     if needs_staging(geometry):
         halo = (s_tile - 1) * geometry.dilation
         q_load = min(q_load, 1 + (tile_elems - 1 - halo) // geometry.stride)
