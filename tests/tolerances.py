@@ -19,8 +19,8 @@ def bound(problem_or_terms, abs_sum, y, out_dtype):
     return error_bound(n, abs_sum, y, out_dtype)
 
 
-#: Largest difference of two float64 sums of n terms of order 1 is n * n * 2^-53: 1e-12 for 90 terms, and in practice far
-#: more terms stay below it. One wrong term is a million million times larger.
+#: Two float64 sums of n terms of order 1 differ by at most n * n * 2^-53: 1e-12 for 90 terms, and in practice far more
+#: terms stay below it. One wrong term is a million million times larger.
 FLOAT64_SUMS = 1e-12
 
 
