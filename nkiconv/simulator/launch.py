@@ -198,14 +198,21 @@ def _run_core(program: Program, body: Callable[[], Any]) -> Any:
 
 def _assertion(error: AssertionError) -> KernelAssertionError | None:
     """An assertion of the kernel's as an NkiError; None for one of the simulator's own."""
-    frames = traceback.extract_tb(error.__traceback__)
-    frame = frames[-1]
-    if Path(frame.filename).is_relative_to(_PACKAGE_PATH):
+    stack = traceback.extract_tb(error.__traceback__)
+    if _is_ours(stack[-1].filename):
         return None
+    frames = [frame for frame in stack if not _is_ours(frame.filename)]
+    frame = frames[-1]
     where = f"{frame.filename}:{frame.lineno}"
+    if len(frames) > 1:  # the assertion may stand in a helper that all checks share
+        where += f", called at {frames[-2].filename}:{frames[-2].lineno}"
     return KernelAssertionError(
         "KERNEL", "assert", str(error) or str(frame.line), location=where, remedy="call the kernel as it asks"
     )
+
+
+def _is_ours(filename: str) -> bool:
+    return Path(filename).is_relative_to(_PACKAGE_PATH)
 
 
 def check_same_control_flow(launch: Launch, results: list[Any]) -> None:

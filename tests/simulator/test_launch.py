@@ -355,3 +355,16 @@ def test_a_tensor_of_an_ended_run_is_not_returned():
     with pytest.raises(NkiError, match="returned a tensor of an ended run") as caught:
         nki.execute(nki.jit(kernel), ())
     assert caught.value.rule == "NKI021"
+
+
+def test_an_assertion_in_a_helper_names_its_caller():
+    def require(condition):
+        assert condition, "too wide"
+
+    def kernel(x):
+        require(x.shape[1] < 2)
+
+    with pytest.raises(KernelAssertionError, match="too wide") as caught:
+        nki.execute(nki.jit(kernel), (X,))
+    helper, caller = (f.__code__.co_firstlineno + 1 for f in (require, kernel))
+    assert caught.value.location == f"{__file__}:{helper}, called at {__file__}:{caller}"
