@@ -76,6 +76,15 @@ def test_filters_are_loaded_and_transposed_once_a_channel_tile():
         assert len(transposes) == len(filter_loads) == 2
 
 
+def test_filters_of_neighbouring_channel_tiles_are_in_two_buffers():
+    """So that the next tile's filters are spread while this tile's matmuls run."""
+    execution = trace(problem(C=512, W=600, S=100))
+    buffers = [i.reads[0].info.id for i in execution.instructions if i.op == "nc_matmul"]
+    changes = [a for a, b in zip(buffers, buffers[1:], strict=False) if a != b]
+    assert len(set(buffers)) == 2
+    assert len(changes) == 3
+
+
 def test_taps_accumulate_in_psum():
     execution = trace(problem(C=1, W=900, S=300))
     matmuls = [i for i in execution.instructions if i.op == "nc_matmul"]
