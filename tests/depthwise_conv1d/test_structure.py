@@ -1,5 +1,6 @@
 """How the kernel does it: what the design promises about loads, tiles, matmuls and memory, read off the records."""
 
+import itertools
 import sys
 from collections import Counter
 
@@ -80,7 +81,7 @@ def test_filters_of_neighbouring_channel_tiles_are_in_two_buffers():
     """So that the next tile's filters are spread while this tile's matmuls run."""
     execution = trace(problem(C=512, W=600, S=100))
     buffers = [i.reads[0].info.id for i in execution.instructions if i.op == "nc_matmul"]
-    changes = [a for a, b in zip(buffers, buffers[1:], strict=False) if a != b]
+    changes = [a for a, b in itertools.pairwise(buffers) if a != b]
     assert len(set(buffers)) == 2
     assert len(changes) == 3
 
