@@ -62,7 +62,7 @@ def test_all_three_perms_with_stride_dilation_and_padding():
 
 
 def test_perms_when_the_row_takes_several_loads():
-    problem = PROBLEM.replace(N=2, C=3, K=3, groups=3, W=2600, S=6, padding=((0, 0), (5, 4)), dtype="bf16")
+    problem = PROBLEM.replace(N=2, C=3, K=3, groups=3, W=4700, S=6, padding=((0, 0), (5, 4)), dtype="bf16")
     x, w = integers(np.random.default_rng(4), problem)
     x = stored(x, NHWC_IN)
     geometry = {k: v for k, v in arguments(problem).items() if k != "feature_group_count"}
