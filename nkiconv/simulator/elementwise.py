@@ -1,12 +1,13 @@
-"""`nl.add(x, y)` and its siblings: operator tokens called on tiles, lowered to one instruction each."""
+"""`nl.add(x, y)` and its siblings: operator tokens called on tiles, lowered to one instruction each (sin to four)."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from . import isa
 from .memory import SBUF
-from .ops import Op
+from .ops import OPS, Op
 from .program import current
 from .rules import fail
 from .tensor import NkiTensor, dtype_name
@@ -29,6 +30,10 @@ def apply(op: Op, *args: Any, dtype: Any = None) -> NkiTensor:
 def _emit(op: Op, dst: NkiTensor, args: tuple[Any, ...]) -> None:
     if op.name == "copy":
         isa.tensor_copy(dst, args[0])
+    elif op.name == "rsqrt":  # on GpSimd, for its precision (NKI 0.5 release notes)
+        isa.tensor_scalar(dst, args[0], op, None)
+    elif op.name == "sin":
+        _sine(op, dst, args[0])
     elif op.activation is not None:
         isa.activation(dst, op, args[0])
     elif op.unary:
@@ -39,3 +44,16 @@ def _emit(op: Op, dst: NkiTensor, args: tuple[Any, ...]) -> None:
         isa.tensor_scalar(dst, args[0], op, args[1])
     else:
         isa.tensor_scalar(dst, args[1], op, args[0], reverse0=True)
+
+
+def _sine(op: Op, dst: NkiTensor, x: NkiTensor) -> None:
+    """sin over the whole domain: the activation's range is [-pi, pi], so whole turns are taken off first.
+
+    Turns are counted by a cast to int32, which rounds to nearest; fp32 loses what it loses when x is large.
+    """
+    program = current()
+    turns, angle = (program.allocate(x.shape, dtype, SBUF, "", None) for dtype in ("int32", "float32"))
+    isa.tensor_scalar(turns, x, OPS["multiply"], 0.5 / math.pi)
+    isa.scalar_tensor_tensor(angle, turns, OPS["multiply"], -2.0 * math.pi, OPS["add"], x)
+    isa.tensor_scalar(angle, angle, OPS["minimum"], math.pi, op1=OPS["maximum"], operand1=-math.pi)
+    isa.activation(dst, op, angle)

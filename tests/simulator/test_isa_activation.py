@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 import torch
 from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, rounded, same, sample
+from pairs import run
 from tolerances import assert_relative
 
+from nkiconv.bounds import EPS32
+from nkiconv.simulator import NkiError
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator.ops import OPS
@@ -178,8 +181,26 @@ def test_functions_called_on_tiles(rng):
     x = np.abs(rng.normal(size=(5, 6))).astype(np.float32) + 1
 
     def body():
-        return get(nl.exp(put(x))), get(nl.rsqrt(put(x, buffer=nl.psum), dtype=nl.bfloat16))
+        return get(nl.exp(put(x))), get(nl.rsqrt(put(x), dtype=nl.bfloat16))
 
     exp, rsqrt = evaluate(body)
     assert_relative(exp, np.exp(x.astype(np.float64)), 3)
     same(rsqrt, rounded(1 / np.sqrt(x), "bfloat16"))
+
+
+def test_rsqrt_of_a_tile_runs_on_gpsimd():
+    def body():
+        nl.rsqrt(put(np.ones((4, 8), np.float32)))
+
+    execution = run(body)
+    assert [i.engine for i in execution.instructions] == ["gpsimd"]
+    with pytest.raises(NkiError, match="NKI042"):
+        evaluate(lambda: nl.rsqrt(put(np.ones((4, 8), np.float32), buffer=nl.psum)))
+
+
+def test_sin_of_a_tile_takes_any_angle(rng):
+    x = np.concatenate([rng.uniform(-100, 100, (4, 60)), np.full((4, 4), [9.0, np.pi, -np.pi, 0.0])], 1).astype(
+        np.float32
+    )
+    # each turn taken off rounds by up to eps32 of the angle, 100, and so does -2 pi in fp32
+    assert_relative(evaluate(lambda: get(nl.sin(put(x)))), np.sin(x.astype(np.float64)), 3, floor=3 * 100 * EPS32)
