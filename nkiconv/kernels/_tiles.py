@@ -2,8 +2,8 @@
 
 
 def div_ceil(a, b):
-    """Smallest int that is at least a / b, for b > 0 and any a."""
-    return -((-a) // b)
+    """Smallest int that is at least a / b, for a >= 0 and b > 0: NKI's documents do not say how // rounds below 0."""
+    return (a + b - 1) // b
 
 
 def require(condition, message):

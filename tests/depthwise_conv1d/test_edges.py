@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from depthwise import EDGE, integers, normals, run, same_bits, truth
+from depthwise import EDGE, arguments, integers, normals, run, same_bits, truth
 from tolerances import assert_exact, assert_within
 
+import nkiconv
 from nkiconv.reference import num_terms
 
 
@@ -57,6 +58,47 @@ def test_unit_impulse_reads_the_filter_backwards():
             if 0 <= s < 4:
                 expected[0, c, 0, q] = 10**c * w[c, 0, 0, s]
     np.testing.assert_array_equal(y, expected)
+
+
+class Counted(int):
+    """An int that stays one through arithmetic and refuses // and % of negative numbers."""
+
+
+def _arithmetic(name):
+    def operation(self, other):
+        if "floordiv" in name or "mod" in name:
+            assert self >= 0, f"{name}({int(self)}, {other})"
+            assert other >= 0, f"{name}({int(self)}, {other})"
+        result = getattr(int, name)(self, other)
+        return Counted(result) if type(result) is int else result
+
+    return operation
+
+
+for _name in ("add", "sub", "mul", "floordiv", "mod"):
+    for _side in (f"__{_name}__", f"__r{_name}__"):
+        setattr(Counted, _side, _arithmetic(_side))
+
+
+def test_negative_numbers_are_refused_by_the_probe():
+    with pytest.raises(AssertionError, match="floordiv"):
+        (Counted(2) - 5) // 2
+    with pytest.raises(AssertionError, match="floordiv"):
+        7 // Counted(-2)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
+def test_no_division_of_negative_numbers(row, strict):
+    """How NKI's own compilers round // below 0 is not documented, so the kernel must not depend on it."""
+    problem = row.problem("bf16")
+    kwargs = arguments(problem) | {
+        "padding": ((0, 0), tuple(Counted(pad) for pad in row.pad)),
+        "strict_nonfinite": strict,
+    }
+    args = nkiconv.spec(problem.input_shape, "bf16"), nkiconv.spec(problem.filter_shape, "bf16")
+    nkiconv.simulator.execute(nkiconv.depthwise_conv1d_implicit_gemm[2], args, kwargs, trace_only=True)
 
 
 def test_row_of_a_million_samples():

@@ -42,9 +42,11 @@ class Geometry(nl.NKIObject):
 
 
 def output_width(W, S, stride, dilation, lhs_dilation, pad_left, pad_right):
-    """Q of XLA's convolution: windows of the padded, dilated row, one every `stride` elements."""
+    """Q of XLA's convolution: windows of the padded, dilated row, one every `stride` elements; below 1 if none fits."""
     padded = (W - 1) * lhs_dilation + 1 + pad_left + pad_right
     window = (S - 1) * dilation + 1
+    if padded < window:
+        return padded - window + 1
     return (padded - window) // stride + 1
 
 

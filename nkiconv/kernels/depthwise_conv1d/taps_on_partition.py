@@ -184,8 +184,7 @@ def load_instructions(geometry, s0, sn, q0, qn):
     first, last = first_position(geometry, s0, q0), last_position(geometry, s0, sn, q0, qn)
     if geometry.lhs_dilation == 1 and first >= 0 and last < geometry.W:
         return 1
-    valid = min(geometry.W - 1, last // geometry.lhs_dilation) - max(0, div_ceil(first, geometry.lhs_dilation)) + 1
-    return 3 if valid > 0 else 2
+    return 3 if last_element(geometry, last) >= first_element(geometry, first) else 2
 
 
 def zeroed_filters(w_hbm, tiling):
@@ -321,6 +320,18 @@ def last_position(geometry, s0, sn, q0, qn):
     return first_position(geometry, s0 + sn - 1, q0 + qn - 1)
 
 
+def first_element(geometry, first):
+    """Index of the first element of x at or after a position of the dilated row."""
+    return div_ceil(max(0, first), geometry.lhs_dilation)
+
+
+def last_element(geometry, last):
+    """Index of the last element of x at or before a position of the dilated row; -1 if there is none."""
+    if last < 0:
+        return -1
+    return min(geometry.W - 1, last // geometry.lhs_dilation)
+
+
 def only_zeros(geometry, s0, sn, q0, qn):
     """Whether a tile lies wholly in the padding."""
     before = last_position(geometry, s0, sn, q0, qn) < 0
@@ -352,9 +363,8 @@ def stage_row(x_hbm, geometry, n, c0, gn, first, last):
     """Positions first .. last of the padded, dilated rows of gn channels, in SBUF: zeros, and one DMA of what is x."""
     size = last - first + 1
     row_sbuf = nl.ndarray((gn, size), dtype=x_hbm.dtype, buffer=nl.sbuf)
-    w_first = max(0, div_ceil(first, geometry.lhs_dilation))
-    w_last = min(geometry.W - 1, last // geometry.lhs_dilation)
-    count = w_last - w_first + 1
+    w_first = first_element(geometry, first)
+    count = last_element(geometry, last) - w_first + 1
     if count < size:
         nisa.memset(dst=row_sbuf, value=0.0)
     if count > 0:
