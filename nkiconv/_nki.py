@@ -1,90 +1,16 @@
 """The one import of NKI: AWS's `nki` where it is really installed, else `nkiconv.simulator`.
 
-Kernels take `nki`, `nisa` and `nl` from here. ``NKICONV_NKI=aws|simulator|auto`` (default auto) overrides the choice.
-PyPI has a package named nki that raises on import; it is recognised and passed over.
+Kernels take `nki`, `nisa` and `nl` from here. ``NKICONV_NKI=aws|simulator|auto`` (default auto) overrides the choice,
+which `providers.choose` makes; one that cannot be satisfied raises UnsupportedError on import.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
-from dataclasses import dataclass
-from importlib import metadata
-from types import ModuleType
 from typing import Any
 
 from . import simulator
-from .errors import UnsupportedError
-
-#: what PyPI's placeholder packages of AWS's names say when they are imported
-_STUB_MARK = "WRONG PACKAGE"
-
-
-@dataclass(frozen=True)
-class AwsNki:
-    """What was found under the name `nki`: the module if it works, else why it does not."""
-
-    module: ModuleType | None
-    status: str
-    version: str | None
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which NKI runs, and why."""
-
-    provider: str
-    reason: str
-    aws: AwsNki
-
-
-def find_aws_nki() -> AwsNki:
-    """Import AWS's `nki`, telling apart: works, absent, PyPI's stub, installed but broken."""
-    version = _version("nki")
-    try:
-        module = importlib.import_module("nki")
-        importlib.import_module("nki.isa")
-        importlib.import_module("nki.language")
-    except ModuleNotFoundError as error:
-        if error.name == "nki":
-            return AwsNki(None, "not installed", None)
-        return AwsNki(None, f"installed but broken: {error}", version)
-    except ImportError as error:
-        if _STUB_MARK in str(error):
-            return AwsNki(None, "PyPI's placeholder of that name, not AWS's package", version)
-        return AwsNki(None, f"installed but broken: {error}", version)
-    return AwsNki(module, "installed", version)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def choose(setting: str | None = None) -> Choice:
-    """The NKI to use for a setting of NKICONV_NKI (default: the environment's).
-
-    Raises UnsupportedError for an unknown setting, or for `aws` where AWS's nki does not work.
-    """
-    setting = os.environ.get("NKICONV_NKI", "auto") if setting is None else setting
-    if setting not in ("aws", "simulator", "auto"):
-        raise UnsupportedError(
-            f"NKICONV_NKI={setting!r}: accepted are aws, simulator, auto; unset it or use one of them"
-        )
-    if setting == "simulator":
-        return Choice("simulator", "NKICONV_NKI=simulator", AwsNki(None, "not looked for", _version("nki")))
-    aws = find_aws_nki()
-    if aws.module is not None:
-        return Choice("aws", "AWS's nki is installed" if setting == "auto" else "NKICONV_NKI=aws", aws)
-    if setting == "aws":
-        raise UnsupportedError(
-            f"NKICONV_NKI='aws': AWS's nki must be importable (it is {aws.status}); "
-            "install it from AWS's package repository, or set NKICONV_NKI=simulator"
-        )
-    return Choice("simulator", f"AWS's nki is {aws.status}", aws)
-
+from .providers import choose
 
 CHOICE = choose()
 

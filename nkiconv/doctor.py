@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UnsupportedError
+from .providers import PLACEHOLDER, PLACEHOLDER_MARK
 
 #: What the driver makes on a machine with a Neuron device.
 DEVICE = Path("/dev/neuron0")
 INSTALLED, MISSING = "installed", "missing"
-PLACEHOLDER = "PyPI's placeholder of that name, not AWS's package"
-#: What PyPI's placeholder packages of AWS's names say when they are imported.
-_PLACEHOLDER_MARK = "WRONG PACKAGE"
 
 #: distribution, module, what nkiconv wants it for
 _PACKAGES = (
@@ -117,7 +115,7 @@ def _package(name: str, module: str, purpose: str) -> Package:
     except metadata.PackageNotFoundError:
         version = None
     sources = list(_init_sources(name, module))
-    if any(_PLACEHOLDER_MARK in source for source in sources):
+    if any(PLACEHOLDER_MARK in source for source in sources):
         return Package(name, purpose, version, PLACEHOLDER)
     return Package(name, purpose, version, INSTALLED if version or sources else MISSING)
 
