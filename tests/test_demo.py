@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import tolerances
 from typer.testing import CliRunner
 
 from nkiconv import demo
@@ -103,34 +104,37 @@ def test_a_recording_of_another_size_is_refused(monkeypatch, tmp_path):
 def test_the_recording():
     x = eeg.recording()
     assert (x.shape, x.dtype) == ((1, 4, 800), np.float32)
-    np.testing.assert_allclose(x.std(axis=2), 1, atol=0.01)
+    np.testing.assert_allclose(x.std(axis=2), 1, rtol=0, atol=tolerances.EEG_NORMALISATION)
     problem = eeg.problem(x, eeg.filters())
     assert (problem.Q, problem.padding) == (800, ((0, 0), (64, 0)))
 
 
-# filter, frequencies that pass, frequencies that do not; Hz
+# filter, its edges, frequencies that pass, frequencies that do not; Hz
 BANDS = [
-    (filters.low_pass(65, 4, 80), (0, 1), (7, 20, 39)),
-    (filters.high_pass(65, 13, 80), (16, 25, 39), (0, 5, 10)),
-    (filters.band_pass(65, 8, 13, 80), (10.5,), (0, 4, 17, 35)),
-    (filters.band_stop(65, 8, 13, 80), (0, 4, 17, 35), (10.5,)),
+    (filters.low_pass(65, 4, 80), 1, (0, 1), (7, 20, 39)),
+    (filters.high_pass(65, 13, 80), 1, (16, 25, 39), (0, 5, 10)),
+    (filters.band_pass(65, 8, 13, 80), 2, (10.5,), (0, 4, 17, 35)),
+    (filters.band_stop(65, 8, 13, 80), 2, (0, 4, 17, 35), (10.5,)),
 ]
 
 
-@pytest.mark.parametrize(("w", "passes", "stops"), BANDS, ids=["low-pass", "high-pass", "band-pass", "band-stop"])
-def test_bands(w, passes, stops):
-    np.testing.assert_allclose(w, w[::-1], atol=1e-15)
-    np.testing.assert_allclose(filters.response(w, np.array(passes), 80), 1, atol=0.02)
-    np.testing.assert_allclose(filters.response(w, np.array(stops), 80), 0, atol=0.02)
+@pytest.mark.parametrize(
+    ("w", "edges", "passes", "stops"), BANDS, ids=["low-pass", "high-pass", "band-pass", "band-stop"]
+)
+def test_bands(w, edges, passes, stops):
+    np.testing.assert_allclose(w, w[::-1], rtol=0, atol=tolerances.FLOAT64_ROUNDINGS)
+    ripple = edges * tolerances.HAMMING_EDGE
+    np.testing.assert_allclose(filters.response(w, np.array(passes), 80), 1, rtol=0, atol=ripple)
+    np.testing.assert_allclose(filters.response(w, np.array(stops), 80), 0, rtol=0, atol=ripple)
 
 
 def test_gaussians():
     blur, slope = filters.gaussian(5.0), filters.gaussian_derivative(1.0)
     assert (len(blur), len(slope)) == (31, 7)
-    assert blur.sum() == pytest.approx(1)
+    np.testing.assert_allclose(blur.sum(), 1, rtol=0, atol=tolerances.FLOAT64_SUMS)
     ramp = 3.0 * np.arange(20)
-    np.testing.assert_allclose(np.correlate(ramp, slope, "valid"), 3.0)
-    np.testing.assert_allclose(np.correlate(np.ones(20), slope, "valid"), 0, atol=1e-15)
+    np.testing.assert_allclose(np.correlate(ramp, slope, "valid"), 3.0, rtol=0, atol=tolerances.FLOAT64_SUMS)
+    np.testing.assert_allclose(np.correlate(np.ones(20), slope, "valid"), 0, rtol=0, atol=tolerances.FLOAT64_ROUNDINGS)
 
 
 def test_pictures_become_channels_and_back():

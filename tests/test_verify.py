@@ -57,8 +57,8 @@ def test_one_wrong_element_is_found(monkeypatch, slab):
     y[1, 3, 20] += 0.25
     found = verify.compare(y, x, w, problem)
     assert (found.num_wrong, found.worst) == (1, (1, 3, 20))
-    assert found.max_error == pytest.approx(0.25, rel=1e-4)
-    assert found.worst_ratio == pytest.approx(found.max_error / found.bound)
+    assert abs(found.max_error - 0.25) <= 2 * found.bound  # y was rounded without the 0.25 and again with it
+    assert found.worst_ratio == found.max_error / found.bound
 
 
 # why, value of x at [0, 2, 10], change to y, number of wrong elements

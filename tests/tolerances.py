@@ -23,6 +23,16 @@ def bound(problem_or_terms, abs_sum, y, out_dtype):
 #: terms stay below it. One wrong term is a million million times larger.
 FLOAT64_SUMS = 1e-12
 
+#: A float64 number of order 1 that was rounded at most eight times, each by at most 2^-53 of it.
+FLOAT64_ROUNDINGS = 8 * 2.0**-53
+
+#: Gain error, in the pass and the stop band, of one edge of a filter made with a Hamming window: -53 dB (Oppenheim and
+#: Schafer, Discrete-Time Signal Processing, the comparison of common windows). The errors of a filter's edges add.
+HAMMING_EDGE = 10.0 ** (-53 / 20)
+
+#: How far the sample EEG's channels are from the standard deviation of 1 that its makers gave them: 0.0023, rounded up.
+EEG_NORMALISATION = 0.0025
+
 
 def assert_within(actual, ref, abs_sum, terms, out_dtype):
     """Fail, naming the worst element, unless every element of actual is within `bound` of ref.
