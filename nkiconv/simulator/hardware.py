@@ -1,25 +1,90 @@
-"""What a trn2 NeuronCore (gen3) allows: every size limit the rules check, with its source.
+"""What a trn2 NeuronCore (gen3) is: every size limit that the rules check and every constant that the timing uses.
 
 All figures are per NeuronCore. "arch" is AWS's Trainium2 architecture guide, "inf2 arch" the Trainium/Inferentia2 one
-it extends, "isa" the contract of the named nki.isa call.
+it extends, "isa" the contract of the named nki.isa call. Timing constants, and the memory sizes among them, are read
+from trn2.toml beside this file: each has a value, a unit, a source and a standing, and no other module holds a number.
 """
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Standing = Literal["documented", "measured", "traced", "inferred"]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One figure of the hardware, and how well it is known."""
+
+    name: str  # section.name, as in trn2.toml
+    value: float
+    unit: str
+    source: str
+    standing: Standing
+    low: float  # the range that it may lie in; low = high = value where nobody states one
+    high: float
+
+
+def load_constants(path: Path) -> Mapping[str, Constant]:
+    """The constants of a file like trn2.toml, by section.name.
+
+    Raises ValueError: a row lacks value, unit, source or standing, or its range does not hold its value.
+    """
+    with path.open("rb") as file:
+        sections = tomllib.load(file)
+    found = {}
+    for section, rows in sections.items():
+        for key, row in rows.items():
+            constant = _constant(f"{section}.{key}", row)
+            found[constant.name] = constant
+    return MappingProxyType(found)
+
+
+def _constant(name: str, row: Mapping[str, Any]) -> Constant:
+    missing = {"value", "unit", "source", "standing"} - set(row)
+    if missing:
+        raise ValueError(f"{name}: lacks {', '.join(sorted(missing))}")
+    if row["standing"] not in get_args(Standing):
+        raise ValueError(f"{name}: standing={row['standing']!r}: must be one of {', '.join(get_args(Standing))}")
+    value = float(row["value"])
+    low, high = float(row.get("low", value)), float(row.get("high", value))
+    if not low <= value <= high:
+        raise ValueError(f"{name}: value {value:g} is outside its range {low:g}..{high:g}")
+    return Constant(name, value, row["unit"], row["source"], row["standing"], low, high)
+
+
+#: Every constant, by section.name.
+CONSTANTS = load_constants(Path(__file__).with_name("trn2.toml"))
+
+
+def _size(name: str) -> int:
+    return int(CONSTANTS[name].value)
+
 
 #: Partitions of SBUF and PSUM, and so the largest partition size of a tile (arch; nl.tile_size.pmax).
 PARTITIONS = 128
 
 #: SBUF bytes of one partition: 224 KiB (arch, "28 MiB, or 128 partitions of 224 KiB").
-SBUF_BYTES_PER_PARTITION = 224 * 1024
+SBUF_BYTES_PER_PARTITION = _size("memory.sbuf_bytes_per_partition")
 
 #: SBUF bytes of one partition that a kernel may use (nki-library, mlp_cte_constants: the rest is the runtime's).
-SBUF_USABLE_BYTES_PER_PARTITION = 212_728
+SBUF_USABLE_BYTES_PER_PARTITION = _size("memory.sbuf_usable_per_partition")
 
 #: PSUM banks (arch: 16 KiB a partition in 8 banks).
-PSUM_BANKS = 8
+PSUM_BANKS = _size("memory.psum_banks")
 
 #: Bytes of one PSUM bank on one partition (nl.tile_size.psum_bank_fmax_bytes).
-PSUM_BANK_BYTES_PER_PARTITION = 2048
+PSUM_BANK_BYTES_PER_PARTITION = _size("memory.psum_bank_bytes")
 
 #: PSUM bytes of one partition.
 PSUM_BYTES_PER_PARTITION = PSUM_BANKS * PSUM_BANK_BYTES_PER_PARTITION
@@ -34,10 +99,10 @@ PSUM_MIN_ALIGN_BYTES = 4
 SBUF_MIN_ALIGN_BYTES = 1
 
 #: Columns of the stationary operand (isa nc_matmul; nl.tile_size.gemm_stationary_fmax).
-STATIONARY_FREE_MAX = 128
+STATIONARY_FREE_MAX = _size("pe.max_stationary_free")
 
 #: Columns of the moving operand (isa nc_matmul on v2/v3; nl.tile_size.gemm_moving_fmax).
-MOVING_FREE_MAX = 512
+MOVING_FREE_MAX = _size("pe.max_moving_free")
 
 #: Elements a partition that one bn_stats reads (isa bn_stats; nl.tile_size.bn_stats_fmax).
 BN_STATS_FREE_MAX = 512

@@ -1,0 +1,23 @@
+"""A timeline of a traced kernel: tasks with prices and waits, and the engines, memories and queues that they share.
+
+`tasks.build` turns programs into tasks, `schedule.run` puts them in time. Everything here is modelled.
+"""
+
+from __future__ import annotations
+
+from .schedule import NOTHING, QUEUE_FULL, SPACE, Options, Order, Timeline, run
+from .tasks import ENGINES, Tasks, build, price_again
+
+__all__ = [
+    "ENGINES",
+    "NOTHING",
+    "QUEUE_FULL",
+    "SPACE",
+    "Options",
+    "Order",
+    "Tasks",
+    "Timeline",
+    "build",
+    "price_again",
+    "run",
+]

@@ -1,0 +1,143 @@
+"""Which instructions an instruction must wait for: those that touch the same bytes, one of them writing.
+
+A read waits for the last writers of its bytes; a write waits for their last writers and for everyone who read them
+since. Storages are told apart by allocation, bytes within one by `overlap`; tensors at explicit addresses that overlap
+count as one memory. Names play no part.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .. import hardware as hw
+from ..memory import StorageInfo
+from ..program import Instruction
+from .overlap import Extent, covers, extent, overlaps
+
+#: Readers of one view on one engine that are remembered: as many as may be overtaken in look-ahead order.
+READERS_KEPT = int(hw.CONSTANTS["scheduling.lookahead_window"].high)
+#: Slices of an HBM storage by which its accesses are found again.
+HBM_SLICES = 64
+
+_Access = tuple[Extent, int]
+
+
+class _Memory:
+    """Live accesses to one storage: the writers that still show, and the readers since."""
+
+    __slots__ = ("on_chip", "readers", "writers")
+
+    def __init__(self, on_chip: bool) -> None:
+        self.on_chip = on_chip
+        self.writers: list[_Access] = []
+        self.readers: dict[tuple[Extent, str], deque[int]] = {}
+
+    def read(self, e: Extent, index: int, engine: str, found: set[int]) -> None:
+        on_chip = self.on_chip
+        for other, writer in self.writers:
+            if overlaps(e, other, on_chip):
+                found.add(writer)
+        key = (e, engine)
+        kept = self.readers.get(key)
+        if kept is None:
+            kept = self.readers[key] = deque(maxlen=None if engine == "dma" else READERS_KEPT)
+        kept.append(index)
+
+    def write(self, e: Extent, index: int, found: set[int]) -> None:
+        on_chip = self.on_chip
+        writers = []
+        for access in self.writers:
+            if overlaps(e, access[0], on_chip):
+                found.add(access[1])
+                if covers(e, access[0], on_chip):
+                    continue
+            writers.append(access)
+        writers.append((e, index))
+        self.writers = writers
+        if self.readers:
+            for key in [key for key in self.readers if overlaps(e, key[0], on_chip)]:
+                found.update(self.readers[key])
+                if covers(e, key[0], on_chip):
+                    del self.readers[key]
+
+
+class _SlicedMemory:
+    """The same for a storage in HBM, in slices of its bytes: its accesses are many and far apart."""
+
+    __slots__ = ("_slice_bytes", "_slices")
+
+    def __init__(self, num_bytes: int) -> None:
+        self._slice_bytes = -(-num_bytes // HBM_SLICES)
+        self._slices: dict[int, _Memory] = {}
+
+    def _met(self, e: Extent) -> Iterator[_Memory]:
+        for i in range(e.b0 // self._slice_bytes, (e.b1 - 1) // self._slice_bytes + 1):
+            memory = self._slices.get(i)
+            if memory is None:
+                memory = self._slices[i] = _Memory(on_chip=False)
+            yield memory
+
+    def read(self, e: Extent, index: int, engine: str, found: set[int]) -> None:
+        for memory in self._met(e):
+            memory.read(e, index, engine, found)
+
+    def write(self, e: Extent, index: int, found: set[int]) -> None:
+        for memory in self._met(e):
+            memory.write(e, index, found)
+
+
+class Dependencies:
+    """Finds what each instruction of one core waits for; instructions come in program order.
+
+    Args: written: ids of the storages that anyone writes; reads of others need no wait.
+    """
+
+    def __init__(self, written: set[int]) -> None:
+        self._written = written
+        self._memories: dict[Any, _Memory | _SlicedMemory] = {}
+        self._addressed: list[tuple[StorageInfo, _Memory]] = []
+
+    def of(self, instruction: Instruction, index: int) -> tuple[set[int], set[int]]:
+        """(whose results it reads, whose reads or writes it must not disturb), as indices; then remembers its own."""
+        results: set[int] = set()
+        order: set[int] = set()
+        engine = instruction.engine
+        for region in instruction.reads:
+            if region.info.id in self._written:
+                self._memory(region.info, order).read(extent(region), index, engine, results)
+        for region in instruction.writes:
+            self._memory(region.info, order).write(extent(region), index, order)
+        order.discard(index)
+        return results, order - results
+
+    def _memory(self, info: StorageInfo, found: set[int]) -> _Memory | _SlicedMemory:
+        memory = self._memories.get(info.id)
+        if memory is None:
+            memory = _Memory(True) if info.on_chip else _SlicedMemory(info.num_bytes)
+            self._memories[info.id] = memory
+            if info.address is not None and isinstance(memory, _Memory):
+                self._inherit(info, found)
+                self._addressed.append((info, memory))
+        return memory
+
+    def _inherit(self, info: StorageInfo, found: set[int]) -> None:
+        """A tensor at an explicit address waits for every user of the memory that it takes over."""
+        for other, memory in self._addressed:
+            if other.buffer is info.buffer and _same_addresses(other, info):
+                found.update(index for _, index in memory.writers)
+                found.update(index for kept in memory.readers.values() for index in kept)
+
+
+def _same_addresses(a: StorageInfo, b: StorageInfo) -> bool:
+    assert a.address is not None
+    assert b.address is not None
+    rows = a.address[0] < b.address[0] + b.shape[0] and b.address[0] < a.address[0] + a.shape[0]
+    first, second = a.address[1], b.address[1]
+    return rows and first < second + b.bytes_per_partition and second < first + a.bytes_per_partition
+
+
+def written_storages(instructions: Sequence[Instruction]) -> set[int]:
+    """Ids of the storages that any of the instructions writes."""
+    return {region.info.id for instruction in instructions for region in instruction.writes}

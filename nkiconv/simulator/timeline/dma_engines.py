@@ -1,0 +1,178 @@
+"""The DMA engines of all cores and the HBM that they share, as flows.
+
+Each core has 16 engines. A transfer gives every engine its share of work. The transfers of one queue run one after the
+other; queues take turns packet by packet, so that each gets the engine's time in proportion to its packets'. Three
+rates bound the flow: an engine's own, a core's, and the HBM's, which all cores share in proportion to what they ask.
+
+Engines that every transfer of a program loads alike behave alike, so they are one group.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from ..timing import DmaPrice, Rates
+
+#: Work below this is done: rounding of sums of ns.
+_DONE_NS = 1e-6
+
+
+class Transfer:
+    """One DMA on its way: its task, its queue, and how many engine groups still work on it."""
+
+    __slots__ = ("groups_left", "price", "queue", "task")
+
+    def __init__(self, task: int, price: DmaPrice, queue: tuple[int, str]) -> None:
+        self.task, self.price, self.queue = task, price, queue
+        self.groups_left = 0
+
+
+class _Flow:
+    """The head of one queue on one group of engines."""
+
+    __slots__ = ("demand", "left", "packet_ns", "payload", "rate", "transfer")
+
+    def __init__(self, transfer: Transfer, work_ns: float, engines: int, share: float) -> None:
+        self.transfer = transfer
+        self.left = work_ns
+        self.packet_ns = transfer.price.packet_ns
+        #: bytes/ns of the whole group while it works on this alone: HBM traffic, and payload
+        self.demand = transfer.price.hbm_bytes * share / work_ns
+        self.payload = transfer.price.payload_bytes * share / work_ns
+        self.rate = 0.0
+
+
+class _Group:
+    """Engines of one core with equal work: their queues, each with the flow that is at its head."""
+
+    __slots__ = ("core", "engines", "queues", "waiting")
+
+    def __init__(self, core: int, engines: list[int]) -> None:
+        self.core, self.engines = core, engines
+        self.queues: dict[tuple[int, str], _Flow] = {}
+        self.waiting: dict[tuple[int, str], deque[_Flow]] = {}
+
+
+class DmaEngines:
+    """Flows of all cores. Times are in ns and only move on.
+
+    Args: prices: of every DMA of the program, by core, so that engines can be grouped.
+    """
+
+    def __init__(self, rates: Rates, prices: Sequence[Sequence[DmaPrice]]) -> None:
+        self._hbm = rates("dma.hbm_stack_gbps")
+        self._core = rates("dma.steady_core_gbps")
+        self._sem_write_ns = rates("dma.sem_write_ns")
+        self._now = 0.0
+        self._groups = [_grouped(core, each) for core, each in enumerate(prices)]
+        self._all = [group for groups in self._groups for group in groups]
+        #: time until which HBM was the bound, and the same for a core's own rate: for reports
+        self.hbm_bound_ns = 0.0
+        self.busy_ns = [0.0] * len(self._groups)
+        self._throttled = False
+
+    def start(self, time: float, core: int, transfer: Transfer) -> list[Transfer]:
+        """Add a transfer whose first packets are ready; returns what has finished by then."""
+        done = self.advance(time)
+        work = transfer.price.work_ns
+        total = sum(work)
+        for group in self._groups[core]:
+            each = work[group.engines[0]]
+            if each <= 0.0:
+                continue
+            transfer.groups_left += 1
+            flow = _Flow(transfer, each, len(group.engines), each * len(group.engines) / total)
+            if transfer.queue in group.queues:
+                group.waiting.setdefault(transfer.queue, deque()).append(flow)
+            else:
+                group.queues[transfer.queue] = flow
+        self._set_rates()
+        return done
+
+    def next_end(self) -> float:
+        """When the next flow ends if nothing is added before; infinite when all is idle."""
+        best = float("inf")
+        for group in self._all:
+            for flow in group.queues.values():
+                end = flow.left / flow.rate
+                if end < best:
+                    best = end
+        return self._now + best
+
+    def advance(self, time: float) -> list[Transfer]:
+        """Let the flows run until `time`; returns the transfers that finish, none of them before `next_end`."""
+        elapsed = time - self._now
+        self._now = time
+        finished: list[Transfer] = []
+        changed = False
+        if elapsed > 0.0:
+            self._account(elapsed)
+        for group in self._all:
+            for queue, flow in list(group.queues.items()):
+                flow.left -= elapsed * flow.rate
+                if flow.left > _DONE_NS:
+                    continue
+                changed = True
+                flow.transfer.groups_left -= 1
+                if flow.transfer.groups_left == 0:
+                    finished.append(flow.transfer)
+                waiting = group.waiting.get(queue)
+                if waiting:
+                    group.queues[queue] = waiting.popleft()
+                else:
+                    del group.queues[queue]
+        if changed:
+            self._set_rates()
+        return finished
+
+    @property
+    def sem_write_ns(self) -> float:
+        """From the last packet to the semaphore that says so."""
+        return self._sem_write_ns
+
+    def _account(self, elapsed: float) -> None:
+        for core, groups in enumerate(self._groups):
+            if any(group.queues for group in groups):
+                self.busy_ns[core] += elapsed
+        if self._throttled:
+            self.hbm_bound_ns += elapsed
+
+    def _set_rates(self) -> None:
+        """Shares of each engine's time by queue, cut by what the core and the HBM can carry."""
+        asked = 0.0
+        for groups in self._groups:
+            payload = demand = 0.0
+            flows = []
+            for group in groups:
+                heads = group.queues.values()
+                if not heads:
+                    continue
+                turn = 0.0 if len(heads) == 1 else sum(flow.packet_ns for flow in heads)
+                for flow in heads:
+                    flow.rate = 1.0 if turn == 0.0 else flow.packet_ns / turn
+                    payload += flow.rate * flow.payload
+                    demand += flow.rate * flow.demand
+                    flows.append(flow)
+            if payload > self._core:
+                cut = self._core / payload
+                demand *= cut
+                for flow in flows:
+                    flow.rate *= cut
+            asked += demand
+        self._throttled = asked > self._hbm
+        if self._throttled:
+            cut = self._hbm / asked
+            for group in self._all:
+                for flow in group.queues.values():
+                    if flow.demand > 0.0:
+                        flow.rate *= cut
+
+
+def _grouped(core: int, prices: Sequence[DmaPrice]) -> list[_Group]:
+    """Engines that no transfer tells apart."""
+    distinct = {price.work_ns for price in prices}
+    groups: dict[tuple[float, ...], list[int]] = {}
+    for engine in range(len(next(iter(distinct), ()))):
+        groups.setdefault(tuple(work[engine] for work in distinct), []).append(engine)
+    return [_Group(core, engines) for engines in groups.values()]

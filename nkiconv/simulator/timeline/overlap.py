@@ -1,0 +1,136 @@
+"""Do two views of one storage share an element? Exactly, in bytes.
+
+On chip a view is a range of partitions times a pattern of bytes within each; patterns that are not one run are bit
+masks (a Python int, bit b = byte b), made once a pattern. In HBM a view is a set of runs, compared run by run.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from ..dtypes import DTYPES, Array
+from ..memory import Region
+from ..views import Ints, merged_runs, reach
+
+#: Runs above which two HBM views are only compared by the bytes between their first and last.
+RUNS_COMPARED = 1 << 16
+
+
+class Extent(NamedTuple):
+    """Where a view lies: partitions [p0, p1) on chip (0, 1 in HBM), bytes [b0, b1) in each, and its exact pattern."""
+
+    p0: int
+    p1: int
+    b0: int
+    b1: int
+    dense: bool  # every byte of [b0, b1) belongs to it
+    shape: Ints  # of the pattern, without the partition dim
+    strides: Ints
+    itemsize: int
+    first: int  # byte of the pattern's first element
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _span(shape: Ints, strides: Ints) -> tuple[int, int, bool]:
+    """(lowest, highest + 1) element relative to the first, and whether everything between is met."""
+    low, high = reach(shape, strides)
+    runs = merged_runs(shape, strides)
+    dense = not runs or (len(runs) == 1 and abs(runs[0][1]) <= 1)
+    return low, high + 1, dense
+
+
+def extent(region: Region) -> Extent:
+    """The extent of a region of its storage."""
+    size = DTYPES[region.dtype].itemsize
+    if not region.info.on_chip:
+        low, high, dense = _span(region.shape, region.strides)
+        first = region.offset * size
+        return Extent(0, 1, first + low * size, first + high * size, dense, region.shape, region.strides, size, first)
+    p0, rest = divmod(region.offset * size, region.info.bytes_per_partition)
+    shape, strides = region.shape[1:], region.strides[1:]
+    low, high, dense = _span(shape, strides)
+    return Extent(p0, p0 + region.shape[0], rest + low * size, rest + high * size, dense, shape, strides, size, rest)
+
+
+def overlaps(a: Extent, b: Extent, on_chip: bool) -> bool:
+    """Whether two extents of one storage share a byte."""
+    if a.b0 >= b.b1 or b.b0 >= a.b1 or a.p0 >= b.p1 or b.p0 >= a.p1:
+        return False
+    if a.dense and b.dense:
+        return True
+    if on_chip:
+        return bool(_mask(a) & _mask(b))
+    return _runs_overlap(_pattern(a), _pattern(b), b.first - a.first)
+
+
+def covers(a: Extent, b: Extent, on_chip: bool) -> bool:
+    """Whether a surely contains all of b; False where that is too dear to tell."""
+    if a.b0 > b.b0 or b.b1 > a.b1 or a.p0 > b.p0 or b.p1 > a.p1:
+        return False
+    if a.dense or (a.first == b.first and _pattern(a) == _pattern(b)):
+        return True
+    return on_chip and not _mask(b) & ~_mask(a)
+
+
+def _pattern(e: Extent) -> tuple[Ints, Ints, int]:
+    return e.shape, e.strides, e.itemsize
+
+
+def _mask(e: Extent) -> int:
+    return _pattern_mask(e.shape, e.strides, e.itemsize) << e.b0
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _pattern_mask(shape: Ints, strides: Ints, itemsize: int) -> int:
+    """Bytes that a pattern meets, its lowest byte as bit 0."""
+    mask = (1 << itemsize) - 1
+    for n, stride in merged_runs(shape, strides)[::-1]:
+        if stride:
+            mask = _repeated(mask, n, abs(stride) * itemsize)
+    return mask
+
+
+def _repeated(mask: int, count: int, step: int) -> int:
+    """The union of `count` copies of a mask, each `step` bits above the last."""
+    done, out = 1, mask
+    while done < count:
+        more = min(done, count - done)
+        out |= out << (more * step)
+        done += more
+    return out
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _runs_overlap(a: tuple[Ints, Ints, int], b: tuple[Ints, Ints, int], shift: int) -> bool:
+    """Whether two HBM patterns meet when b's first element is `shift` bytes after a's."""
+    runs_a, runs_b = _runs(*a), _runs(*b)
+    if runs_a is None or runs_b is None:
+        return True
+    starts_a, length_a = runs_a
+    starts_b, length_b = runs_b
+    at = np.searchsorted(starts_a, starts_b + shift, side="right")
+    before = np.where(at > 0, starts_a[np.maximum(at - 1, 0)], -(1 << 60))
+    after = np.where(at < len(starts_a), starts_a[np.minimum(at, len(starts_a) - 1)], 1 << 60)
+    begin = starts_b + shift
+    return bool(((before + length_a > begin) | (after < begin + length_b)).any())
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _runs(shape: Ints, strides: Ints, itemsize: int) -> tuple[Array, int] | None:
+    """(sorted byte offsets of a pattern's runs, bytes of each); None when there are too many."""
+    runs = merged_runs(shape, strides)
+    length = itemsize
+    if runs and runs[-1][1] == 1:
+        length *= runs.pop()[0]
+    count = 1
+    for n, _ in runs:
+        count *= n
+    if count > RUNS_COMPARED:
+        return None
+    starts = np.zeros(1, dtype=np.int64)
+    for n, stride in runs:
+        starts = (starts[:, None] + np.arange(n, dtype=np.int64) * stride * itemsize).reshape(-1)
+    return np.unique(starts), length

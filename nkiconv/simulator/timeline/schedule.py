@@ -1,0 +1,426 @@
+"""Puts tasks on a timeline, event by event in time order.
+
+Each engine starts its tasks in program order (or any of the next few that are ready, in look-ahead order): when it is
+free, when everything that the task waits for is visible and has hopped to the engine, and when its tiles have space.
+DMA triggers that are ready overtake what waits; a waiting trigger holds nobody up. A DMA then waits for its first
+packet, flows, and is visible to others a completion later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Literal
+
+from .. import hardware as hw
+from ..timing import AnyPrice, DmaPrice, MeetPrice, Price, Rates, TensorPrice
+from .dma_engines import DmaEngines, Transfer
+from .space import Space
+from .tasks import ENGINES, Tasks
+from .throttle import Throttle
+
+Order = Literal["program", "lookahead"]
+
+_NEVER = float("inf")
+_DMA = len(ENGINES)
+_QUADRANTS = hw.PARTITIONS // hw.QUADRANT_PARTITIONS
+#: What a task's start waited for last, where that was no other task.
+NOTHING, SPACE, QUEUE_FULL = -1, -2, -3
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run a timeline: order of an engine's queue, phase of the throttle's grid (0 to 1), throttle on or off."""
+
+    order: Order = "program"
+    phase: float = 0.0
+    throttle: bool = True
+
+
+@dataclass
+class Timeline:
+    """When everything happened, in ns from the launch; parallel to the tasks' lists.
+
+    `ready`: when the last thing waited for had arrived; `ready_by`: the task that it came from, or NOTHING, SPACE,
+    QUEUE_FULL; `start`; `free`: the engine could go on; `visible`: others could see the result (DMA: the last packet
+    and its semaphore); `arrival` and `flowing`: a DMA's first packet was ready, and its flow had ended.
+    """
+
+    options: Options
+    ready: list[float]
+    ready_by: list[int]
+    start: list[float]
+    free: list[float]
+    visible: list[float]
+    arrival: list[float]
+    throttle_changes: list[list[tuple[float, bool]]] = field(default_factory=list)
+    sbuf: list[Space] = field(default_factory=list)
+    psum: list[Space] = field(default_factory=list)
+    hbm_bound_ns: float = 0.0
+    dma_busy_ns: list[float] = field(default_factory=list)
+    #: for tasks whose ready_by is SPACE or QUEUE_FULL: the task whose end made room
+    made_room: dict[int, int] = field(default_factory=dict)
+    table_loads: list[tuple[int, float, float, str]] = field(default_factory=list)
+    #: from the first DMA's issue to the last DMA's end (all tasks, where there is no DMA)
+    begin_ns: float = 0.0
+    end_ns: float = 0.0
+
+    @property
+    def total_ns(self) -> float:
+        """First DMA issue to last DMA done."""
+        return self.end_ns - self.begin_ns
+
+
+def run(tasks: Tasks, prices: Sequence[AnyPrice], rates: Rates, options: Options | None = None) -> Timeline:
+    """The timeline of tasks under prices and constants."""
+    return _Run(tasks, prices, rates, options or Options()).run()
+
+
+def _quadrants(price: TensorPrice) -> slice:
+    """The quadrants of the array's rows that a matmul runs on."""
+    if not price.tiled:
+        return slice(0, _QUADRANTS)
+    first = price.first_row // hw.QUADRANT_PARTITIONS
+    return slice(first, first + price.rows // hw.QUADRANT_PARTITIONS)
+
+
+def hops(rates: Rates) -> list[list[float]]:
+    """ns from a result's visibility to a waiting task's start: by producer (engines, then DMA) and consumer engine.
+
+    The consumers are the engines, and last a DMA trigger on any engine.
+    """
+    to = {
+        "tensor": rates("sync.hop_to_pe_ns"),
+        "vector": rates("sync.hop_to_vector_ns"),
+        "scalar": rates("sync.hop_to_scalar_ns"),
+        "gpsimd": rates("sync.hop_to_gpsimd_ns"),
+        "sync": rates("sync.hop_to_dma_issue_ns"),
+    }
+    same, dma = rates("sync.hop_same_engine_ns"), rates("dma.done_to_consumer_ns")
+    table = []
+    for producer in ENGINES:
+        row = [same if producer == consumer else to[consumer] for consumer in ENGINES]
+        table.append([*row, rates("sync.hop_to_dma_issue_ns")])
+    return [*table, [dma] * (len(ENGINES) + 1)]
+
+
+class _Run:
+    """State of one run; see the module's text."""
+
+    def __init__(self, tasks: Tasks, prices: Sequence[AnyPrice], rates: Rates, options: Options) -> None:
+        count = len(tasks)
+        self.tasks, self.prices, self.options = tasks, prices, options
+        self.line = Timeline(
+            options, [0.0] * count, [NOTHING] * count, [_NEVER] * count, [_NEVER] * count, [_NEVER] * count,
+            [_NEVER] * count,
+        )  # fmt: skip
+        self.waits = tasks.num_waits.copy()
+        num_engines = tasks.num_cores * len(ENGINES)
+        self.queues: list[list[int]] = [[] for _ in range(num_engines)]
+        self.place = [0] * count
+        for task in range(count):
+            if not tasks.is_dma[task]:
+                queue = self.queues[tasks.engine[task]]
+                self.place[task] = len(queue)
+                queue.append(task)
+        self.heads = [0] * num_engines
+        self.window = int(rates("scheduling.lookahead_window")) if options.order == "lookahead" else 1
+        if options.order == "lookahead":
+            for task, orders in enumerate(tasks.num_orders):
+                self.waits[task] += orders
+        self.free = [0.0] * num_engines
+        self.kinds: list[str | None] = [None] * num_engines
+        self.tables: list[str | None] = [None] * num_engines
+        self.switch_ns = rates("vector.issue_fixed_switch_ns")
+        self.table_ns = rates("scalar.act_table_load_ns")
+        self.complete_ns = rates("pe.completion_full_ns"), rates("pe.completion_half_ns")
+        self.hop = hops(rates)
+        self.slow = rates("throttle.half_rate")
+        self.depth = int(rates("dma.hwdge_queue_depth"))
+        self.outstanding: dict[tuple[int, str], int] = {}
+        self.postponed: dict[tuple[int, str], deque[int]] = {}
+        self.events: list[tuple[float, int]] = []
+        self.dma_event = _NEVER
+        by_core: list[list[DmaPrice]] = [[] for _ in range(tasks.num_cores)]
+        for task, price in enumerate(prices):
+            if type(price) is DmaPrice:
+                by_core[tasks.engine[task] // len(ENGINES)].append(price)
+        self.dma = DmaEngines(rates, by_core)
+        self.throttles = [Throttle(rates, options.phase, enabled=options.throttle) for _ in range(tasks.num_cores)]
+        #: when the next stream may enter each quadrant of rows of a core's array
+        self.rows_free = [[0.0] * _QUADRANTS for _ in range(tasks.num_cores)]
+        self._set_up_space()
+
+    def _set_up_space(self) -> None:
+        """Allocators of all cores; tasks that use a tile first wait for its grant as well."""
+        tasks = self.tasks
+        self.spaces: list[tuple[Space, Space]] = []
+        for core in range(tasks.num_cores):
+            mine = [i for i, tile in enumerate(tasks.tiles) if tile.core == core]
+            sbuf = Space(False, [i for i in mine if not tasks.tiles[i].psum], tasks.tiles)
+            psum = Space(True, [i for i in mine if tasks.tiles[i].psum], tasks.tiles)
+            self.spaces.append((sbuf, psum))
+        for tile in tasks.tiles:
+            self.waits[tile.first_task] += 1
+        self.users_left = [tile.users for tile in tasks.tiles]
+        self.tile_end = [0.0] * len(tasks.tiles)
+        self.tile_last = [NOTHING] * len(tasks.tiles)
+
+    def run(self) -> Timeline:
+        count = len(self.tasks)
+        for task, waits in enumerate(self.waits):
+            if waits == 0:
+                self._resolved(task)
+        for sbuf, psum in self.spaces:
+            self._grant(sbuf, 0.0, NOTHING)
+            self._grant(psum, 0.0, NOTHING)
+        events = self.events
+        while events:
+            time, code = heappop(events)
+            if code >= 0:
+                if code < count:
+                    self._try(time, code)
+                else:
+                    self._arrive(time, code - count)
+            elif code == -1:
+                if time == self.dma_event:
+                    self.dma_event = _NEVER
+                    self._finish(self.dma.advance(time), time)
+                    self._next_dma_event()
+            else:
+                self._release(-2 - code, time)
+        return self._result()
+
+    # Waiting.
+
+    def _resolved(self, task: int) -> None:
+        """Everything that a task waits for is known: start it when it is its turn."""
+        tasks = self.tasks
+        engine = tasks.engine[task]
+        if tasks.is_dma[task]:
+            heappush(self.events, (max(self.line.ready[task], self.free[engine]), task))
+        elif self.place[task] < self.heads[engine] + self.window:
+            heappush(self.events, (self._earliest(task, engine), task))
+
+    def _tell(self, task: int, visible: float, producer: int) -> None:
+        """A task's result is (or will be) visible: its followers have one thing less to wait for."""
+        followers = self.tasks.followers[task]
+        if not followers:
+            return
+        ready, ready_by, waits, line = self.line.ready, self.line.ready_by, self.waits, self.tasks
+        hop = self.hop[producer]
+        for follower in followers:
+            consumer = _DMA if line.is_dma[follower] else line.engine[follower] % _DMA
+            at = visible + hop[consumer]
+            if at > ready[follower]:
+                ready[follower] = at
+                ready_by[follower] = task
+            waits[follower] -= 1
+            if waits[follower] == 0:
+                self._resolved(follower)
+
+    def _grant(self, space: Space, time: float, by: int) -> None:
+        """Hand out what room there is; `by` is the task whose end made it (NOTHING at the start)."""
+        ready, ready_by = self.line.ready, self.line.ready_by
+        for tile in space.grant(time):
+            task = self.tasks.tiles[tile].first_task
+            at = time if by == NOTHING else time + self._hop(by, task)
+            if at > ready[task]:
+                ready[task] = at
+                ready_by[task] = SPACE
+                self.line.made_room[task] = by
+            self.waits[task] -= 1
+            if self.waits[task] == 0:
+                self._resolved(task)
+
+    def _release(self, tile: int, time: float) -> None:
+        kind = self.tasks.tiles[tile]
+        space = self.spaces[kind.core][kind.psum]
+        space.free(tile, time)
+        self._grant(space, time, self.tile_last[tile])
+
+    def _hop(self, producer: int, task: int) -> float:
+        """ns from a task's end to another task that waits for it."""
+        tasks = self.tasks
+        row = self.hop[_DMA if tasks.is_dma[producer] else tasks.engine[producer] % _DMA]
+        return row[_DMA if tasks.is_dma[task] else tasks.engine[task] % _DMA]
+
+    def _let_go(self, task: int, end: float) -> None:
+        """A task has no more use for its tiles from `end` on."""
+        left, ends = self.users_left, self.tile_end
+        for tile in self.tasks.touches[task]:
+            left[tile] -= 1
+            if end > ends[tile]:
+                ends[tile] = end
+                self.tile_last[tile] = task
+            if left[tile] == 0:
+                heappush(self.events, (ends[tile], -2 - tile))
+
+    # Starting.
+
+    def _earliest(self, task: int, engine: int) -> float:
+        """When a resolved task of a compute queue may start, as things are."""
+        ready, free, price = self.line.ready[task], self.free[engine], self.prices[task]
+        if type(price) is TensorPrice:
+            core = engine // _DMA
+            load = price.load_ns if self.throttles[core].full else price.load_half_ns
+            return max(ready + load, free, *self.rows_free[core][_quadrants(price)])
+        if type(price) is Price:
+            if price.table is not None and price.table != self.tables[engine]:
+                free += self.table_ns
+            elif engine % _DMA == 1 and self.kinds[engine] is not None and self.kinds[engine] != price.kind:
+                free += self.switch_ns
+        return max(ready, free)
+
+    def _try(self, time: float, task: int) -> None:
+        engine = self.tasks.engine[task]
+        price = self.prices[task]
+        if type(price) is DmaPrice:
+            if self.free[engine] > time:
+                heappush(self.events, (self.free[engine], task))
+            else:
+                self._trigger(time, task, engine, price)
+            return
+        at = self._earliest(task, engine)
+        if at > time:
+            heappush(self.events, (at, task))
+            return
+        line = self.line
+        line.start[task] = time
+        if type(price) is Price:
+            self._start_plain(time, task, engine, price)
+        elif type(price) is TensorPrice:
+            self._start_tensor(time, task, engine, price)
+        elif type(price) is MeetPrice:
+            self._start_meeting(time, task, engine, price)
+        self._move_head(engine)
+        if self.window > 1:
+            for later in self.tasks.not_before[task]:
+                self.waits[later] -= 1
+                if self.waits[later] == 0:
+                    self._resolved(later)
+
+    def _move_head(self, engine: int) -> None:
+        """Consider the tasks that have come within reach of the engine."""
+        queue, start = self.queues[engine], self.line.start
+        head = before = self.heads[engine]
+        while head < len(queue) and start[queue[head]] != _NEVER:
+            head += 1
+        if head == before:
+            return
+        self.heads[engine] = head
+        for task in queue[before + self.window : head + self.window]:
+            if self.waits[task] == 0:
+                heappush(self.events, (self._earliest(task, engine), task))
+
+    def _start_plain(self, time: float, task: int, engine: int, price: Price) -> None:
+        issue = price.issue_ns
+        if price.first_issue_ns is not None and self.kinds[engine] != price.kind:
+            issue = price.first_issue_ns
+        if price.table is not None and price.table != self.tables[engine]:
+            self.tables[engine] = price.table
+            self.line.table_loads.append((engine, time - self.table_ns, time, price.table))
+        self.kinds[engine] = price.kind
+        self.free[engine] = self.line.free[task] = time + issue
+        self._end(task, time + price.latency_ns, engine)
+
+    def _start_tensor(self, time: float, task: int, engine: int, price: TensorPrice) -> None:
+        core = engine // _DMA
+        throttle = self.throttles[core]
+        end = throttle.stream(time, price.stream_ns, price.work)
+        full = throttle.at_full_rate(end)
+        rest = price.interval_ns - price.stream_ns
+        next_start = end + (rest if full else rest / self.slow)
+        next_start += price.gap_ns
+        if price.tiled:  # the next matmul waits for its own rows, and for the issue of this one
+            chosen = _quadrants(price)
+            self.rows_free[core][chosen] = [next_start] * (chosen.stop - chosen.start)
+            next_start = time + price.issue_ns + price.gap_ns
+        self.free[engine] = self.line.free[task] = next_start
+        self._end(task, end + self.complete_ns[0 if full else 1], engine)
+
+    def _start_meeting(self, time: float, task: int, engine: int, price: MeetPrice) -> None:
+        partner = self.tasks.meets[task]
+        other = self.line.start[partner]
+        if other == _NEVER:
+            self.free[engine] = _NEVER
+            return
+        end = time + price.seam_ns
+        for one in (task, partner):
+            its_engine = self.tasks.engine[one]
+            self.free[its_engine] = self.line.free[one] = end
+            self._end(one, end, its_engine)
+            if one == partner:
+                self._wake(its_engine)
+
+    def _wake(self, engine: int) -> None:
+        """Try the tasks within reach of an engine that was blocked without knowing for how long."""
+        head = self.heads[engine]
+        for task in self.queues[engine][head : head + self.window]:
+            if self.waits[task] == 0 and self.line.start[task] == _NEVER:
+                heappush(self.events, (self._earliest(task, engine), task))
+
+    def _end(self, task: int, visible: float, engine: int) -> None:
+        self.line.visible[task] = visible
+        self._let_go(task, visible)
+        self._tell(task, visible, engine % _DMA)
+
+    # DMA.
+
+    def _trigger(self, time: float, task: int, engine: int, price: DmaPrice) -> None:
+        queue = (engine, price.queue)
+        if price.queue == "hwdge":
+            waiting = self.outstanding.get(queue, 0)
+            if waiting >= self.depth:
+                self.postponed.setdefault(queue, deque()).append(task)
+                return
+            self.outstanding[queue] = waiting + 1
+        self.line.start[task] = time
+        self.free[engine] = self.line.free[task] = time + price.issue_ns
+        heappush(self.events, (time + price.first_packet_ns, len(self.tasks) + task))
+
+    def _arrive(self, time: float, task: int) -> None:
+        """A DMA's first packets are ready."""
+        self.line.arrival[task] = time
+        price = self.prices[task]
+        assert type(price) is DmaPrice
+        engine = self.tasks.engine[task]
+        self._finish(self.dma.start(time, engine // _DMA, Transfer(task, price, (engine, price.queue))), time)
+        self._next_dma_event()
+
+    def _next_dma_event(self) -> None:
+        at = self.dma.next_end()
+        if at != self.dma_event and at != _NEVER:
+            heappush(self.events, (at, -1))
+        self.dma_event = at
+
+    def _finish(self, transfers: list[Transfer], time: float) -> None:
+        for transfer in transfers:
+            task, queue = transfer.task, transfer.queue
+            done = time + self.dma.sem_write_ns
+            self.line.visible[task] = done
+            self._let_go(task, done)
+            self._tell(task, done, _DMA)
+            if queue[1] == "hwdge":
+                self.outstanding[queue] -= 1
+                if self.postponed.get(queue):
+                    first = self.postponed[queue].popleft()
+                    if time > self.line.ready[first]:
+                        self.line.ready[first], self.line.ready_by[first] = time, QUEUE_FULL
+                        self.line.made_room[first] = task
+                    heappush(self.events, (max(time, self.free[queue[0]]), first))
+
+    def _result(self) -> Timeline:
+        line, tasks = self.line, self.tasks
+        stuck = [task for task, visible in enumerate(line.visible) if visible == _NEVER]
+        assert not stuck, f"{len(stuck)} of {len(tasks)} tasks never ran, the first is {stuck[0]}"
+        line.throttle_changes = [throttle.changes for throttle in self.throttles]
+        line.sbuf = [sbuf for sbuf, _ in self.spaces]
+        line.psum = [psum for _, psum in self.spaces]
+        line.hbm_bound_ns, line.dma_busy_ns = self.dma.hbm_bound_ns, self.dma.busy_ns
+        chosen = [task for task in range(len(tasks)) if tasks.is_dma[task]] or list(range(len(tasks)))
+        line.begin_ns = min((line.start[task] for task in chosen), default=0.0)
+        line.end_ns = max((line.visible[task] for task in chosen), default=0.0)
+        return line

@@ -1,0 +1,117 @@
+"""What one instruction costs on trn2: a pure function of its engine, op, operands and settings, and of the constants.
+
+Nothing here sees a kernel's or a tensor's name, or what came before: `timeline` puts prices in order. Every price says
+which constants it rests on. Sources of all figures: trn2.toml.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..memory import Region
+from ..program import Instruction
+from .dma import dma_price
+from .gpsimd import gpsimd_price
+from .prices import ALTERNATE, AnyPrice, DmaPrice, MeetPrice, Price, TensorPrice
+from .rates import Rates, inferred
+from .scalar import scalar_price
+from .tensor import tensor_price
+from .vector import vector_price
+
+__all__ = [
+    "ALTERNATE",
+    "AnyPrice",
+    "DmaPrice",
+    "MeetPrice",
+    "Price",
+    "PriceList",
+    "Rates",
+    "TensorPrice",
+    "inferred",
+    "price",
+]
+
+#: What of an instruction's settings a price depends on.
+_TENSOR_PARAMS = ("contraction", "columns", "moving_columns", "is_transpose", "onezero", "tile_position", "tile_size")
+_OTHER_PARAMS = ("op", "dge_mode", "engine")
+
+
+def price(instruction: Instruction, rates: Rates) -> AnyPrice:
+    """The price of one instruction.
+
+    Raises NotImplementedError for an op that has none.
+    """
+    rates.take_read()
+    engine, op, params = instruction.engine, instruction.op, instruction.params
+    writes, reads = instruction.writes, instruction.reads
+    if op in ("core_barrier", "sendrecv"):
+        return _meet(op, writes, rates)
+    if engine == "tensor":
+        return tensor_price(_moving_dtype(reads), params, rates)
+    if engine == "dma":
+        return dma_price(op, writes, reads, params, rates)
+    if engine == "vector":
+        return vector_price(op, writes, reads, params, rates)
+    if engine == "scalar":
+        return scalar_price(op, writes, reads, params, rates)
+    if engine == "gpsimd":
+        return gpsimd_price(op, writes, reads, rates)
+    if op in ("register_load", "register_store"):
+        busy = rates("control.tensor_load_reg_ns")
+    elif op == "register_move":
+        busy = rates("gpsimd.register_move_ns")
+    else:
+        raise NotImplementedError(f"timing knows no {op} on the {engine} engine")
+    return Price(busy, busy, op, rates.take_read())
+
+
+def _moving_dtype(reads: tuple[Region, ...]) -> str:
+    """fp32 if any operand is; they only meet each other."""
+    return "float32" if any(region.dtype == "float32" for region in reads) else reads[-1].dtype
+
+
+def _meet(op: str, writes: tuple[Region, ...], rates: Rates) -> MeetPrice:
+    seam = rates("lnc2.barrier_seam_ns")
+    if op == "sendrecv":
+        seam += rates("lnc2.sendrecv_4k_ns") * writes[0].num_bytes / rates("dma.max_element_bytes_packet")
+    return MeetPrice(seam, rates.take_read())
+
+
+class PriceList:
+    """Prices of a program's instructions under one set of constants; equal operands are priced once."""
+
+    def __init__(self, rates: Rates) -> None:
+        self.rates = rates
+        self._known: dict[Any, AnyPrice] = {}
+
+    def __call__(self, instruction: Instruction) -> AnyPrice:
+        key = price_key(instruction)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = price(instruction, self.rates)
+        return found
+
+    def constants(self) -> frozenset[str]:
+        """Names of all constants that any price so far rests on."""
+        return frozenset(name for found in self._known.values() for name in found.constants)
+
+
+def price_key(instruction: Instruction) -> tuple[Any, ...]:
+    """Equal for instructions of equal price."""
+    params, engine = instruction.params, instruction.engine
+    names = _TENSOR_PARAMS if engine == "tensor" else _OTHER_PARAMS
+    settings = tuple([params.get(name) for name in names])
+    operands = [
+        (r.dtype, r.shape, r.strides, r.info.buffer, r.info.bytes_per_partition)
+        for r in (*instruction.writes, *instruction.reads)
+    ]
+    start: Any = None
+    if engine in ("dma", "vector"):
+        start = tuple([_first_partition(r) for r in (*instruction.writes, *instruction.reads)])
+    return (engine, instruction.op, settings, len(instruction.writes), tuple(operands), start)
+
+
+def _first_partition(region: Region) -> int:
+    if not region.info.on_chip:
+        return -1
+    return region.offset * region.itemsize // region.info.bytes_per_partition

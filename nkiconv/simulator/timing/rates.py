@@ -1,0 +1,43 @@
+"""The constants of one timing: their values, what was changed for the sake of a question, and which were read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..hardware import CONSTANTS, Constant
+
+
+class Rates:
+    """Values by name. `read` collects the names that were asked for, so that a price can say what it rests on.
+
+    Args:
+        overrides: values to use instead of trn2.toml's. Raises KeyError for a name that is not there.
+    """
+
+    def __init__(self, overrides: Mapping[str, float] | None = None) -> None:
+        self._values = {name: constant.value for name, constant in CONSTANTS.items()}
+        for name, value in (overrides or {}).items():
+            if name not in self._values:
+                raise KeyError(f"{name}: there is no such constant in trn2.toml")
+            self._values[name] = float(value)
+        self.overrides = dict(overrides or {})
+        self.read: set[str] = set()
+
+    def __call__(self, name: str) -> float:
+        self.read.add(name)
+        return self._values[name]
+
+    def cycle_ns(self, engine: str) -> float:
+        """Nanoseconds of one clock cycle of "pe", "vector", "scalar" or "gpsimd"."""
+        return 1.0 / self(f"clock.{engine}_ghz")
+
+    def take_read(self) -> frozenset[str]:
+        """The names read since the last call."""
+        names = frozenset(self.read)
+        self.read.clear()
+        return names
+
+
+def inferred(names: Iterable[str]) -> list[Constant]:
+    """Those of the named constants that nobody has measured or documented."""
+    return [CONSTANTS[name] for name in sorted(names) if CONSTANTS[name].standing == "inferred"]
