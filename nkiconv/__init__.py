@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ._nki import simulate
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
     from .ops import depthwise_conv1d
+    from .simulator.profiling import profile
 
 __version__ = "0.1.0.dev0"
 
@@ -40,14 +41,16 @@ __all__ = [
     "UnsupportedError",
     "depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm",
+    "profile",
     "simulate",
     "spec",
 ]
 
-#: Where each name is that needs NKI.
+#: Where each name is that needs NKI, or is seldom needed.
 _NEEDS_NKI = {
     "depthwise_conv1d": "ops",
     "depthwise_conv1d_implicit_gemm": "kernels.depthwise_conv1d",
+    "profile": "simulator.profiling",
     "simulate": "_nki",
 }
 

@@ -116,14 +116,7 @@ def run_depthwise_conv1d(
     """Launch the kernel on [N, C, W] and [C, S] arrays (or specs, with trace_only) that fit `problem`."""
     x4 = _reshaped(x, (problem.N, problem.C, 1, problem.W))
     w4 = _reshaped(w, (problem.C, 1, 1, problem.S))
-    kwargs = {
-        "padding": problem.padding,
-        "stride": problem.stride,
-        "rhs_dilation": problem.rhs_dilation,
-        "lhs_dilation": problem.lhs_dilation,
-        "feature_group_count": problem.C,
-        "strict_nonfinite": strict_nonfinite,
-    }
+    kwargs = kernel_arguments(problem, strict_nonfinite=strict_nonfinite)
     launched = depthwise_conv1d_implicit_gemm[lnc]
     began = time.perf_counter()
     if CHOICE.provider == "aws":
@@ -133,6 +126,18 @@ def run_depthwise_conv1d(
         return KernelRun(_reshaped(y4, (problem.N, problem.C, problem.Q)), "aws", lnc, _since(began), {}, 0, 0, 0)
     execution = simulator.execute(launched, (x4, w4), kwargs, trace_only=trace_only)
     return _counted(execution, problem, lnc, _since(began))
+
+
+def kernel_arguments(problem: ConvProblem, *, strict_nonfinite: bool = False) -> dict[str, Any]:
+    """The kernel's arguments for a depthwise conv1d problem, beside the arrays."""
+    return {
+        "padding": problem.padding,
+        "stride": problem.stride,
+        "rhs_dilation": problem.rhs_dilation,
+        "lhs_dilation": problem.lhs_dilation,
+        "feature_group_count": problem.C,
+        "strict_nonfinite": strict_nonfinite,
+    }
 
 
 def _counted(execution: simulator.Execution, problem: ConvProblem, lnc: int, seconds: float) -> KernelRun:

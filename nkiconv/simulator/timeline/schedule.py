@@ -2,13 +2,12 @@
 
 Each engine starts its tasks in program order (or any of the next few that are ready, in look-ahead order): when it is
 free, when everything that the task waits for is visible and has hopped to the engine, and when its tiles have space.
-DMA triggers that are ready overtake what waits; a waiting trigger holds nobody up. A DMA then waits for its first
-packet, flows, and is visible to others a completion later.
+DMA triggers that are ready overtake what waits; a waiting trigger holds nobody up, but while one is issued its engine
+starts nothing else. A DMA then waits for its first packet, flows, and is visible to others a completion later.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -25,6 +24,7 @@ Order = Literal["program", "lookahead"]
 
 _NEVER = float("inf")
 _DMA = len(ENGINES)
+_VECTOR = ENGINES.index("vector")
 _QUADRANTS = hw.PARTITIONS // hw.QUADRANT_PARTITIONS
 #: What a task's start waited for last, where that was no other task.
 NOTHING, SPACE, QUEUE_FULL = -1, -2, -3
@@ -130,17 +130,23 @@ class _Run:
         if options.order == "lookahead":
             for task, orders in enumerate(tasks.num_orders):
                 self.waits[task] += orders
+        #: when each engine's unit is free, and when its front end is: a DMA's issue takes only the latter
         self.free = [0.0] * num_engines
+        self.issuing = [0.0] * num_engines
         self.kinds: list[str | None] = [None] * num_engines
         self.tables: list[str | None] = [None] * num_engines
-        self.switch_ns = rates("vector.issue_fixed_switch_ns")
+        self.front_ns = rates("sync.front_end_ns")
+        self.cold_ns = rates("vector.cold_start_ns")
         self.table_ns = rates("scalar.act_table_load_ns")
         self.complete_ns = rates("pe.completion_full_ns"), rates("pe.completion_half_ns")
         self.hop = hops(rates)
         self.slow = rates("throttle.half_rate")
         self.depth = int(rates("dma.hwdge_queue_depth"))
         self.outstanding: dict[tuple[int, str], int] = {}
-        self.postponed: dict[tuple[int, str], deque[int]] = {}
+        #: the trigger whose issue waits for room in a full hardware queue
+        self.stalled: dict[tuple[int, str], int] = {}
+        #: triggers that are ready while their engine is held up for an unknown time
+        self.blocked: list[list[int]] = [[] for _ in range(num_engines)]
         self.events: list[tuple[float, int]] = []
         self.dma_event = _NEVER
         by_core: list[list[DmaPrice]] = [[] for _ in range(tasks.num_cores)]
@@ -200,9 +206,15 @@ class _Run:
         tasks = self.tasks
         engine = tasks.engine[task]
         if tasks.is_dma[task]:
-            heappush(self.events, (max(self.line.ready[task], self.free[engine]), task))
+            price = self.prices[task]
+            assert type(price) is DmaPrice
+            at = max(self.line.ready[task] + price.prepare_ns, self.issuing[engine])
+            if at < _NEVER:
+                heappush(self.events, (at, task))
+            else:
+                self.blocked[engine].append(task)
         elif self.place[task] < self.heads[engine] + self.window:
-            heappush(self.events, (self._earliest(task, engine), task))
+            self._offer(task, engine)
 
     def _tell(self, task: int, visible: float, producer: int) -> None:
         """A task's result is (or will be) visible: its followers have one thing less to wait for."""
@@ -262,33 +274,34 @@ class _Run:
 
     def _earliest(self, task: int, engine: int) -> float:
         """When a resolved task of a compute queue may start, as things are."""
-        ready, free, price = self.line.ready[task], self.free[engine], self.prices[task]
+        ready, price = self.line.ready[task], self.prices[task]
+        free = max(self.free[engine], self.issuing[engine])
         if type(price) is TensorPrice:
             core = engine // _DMA
             load = price.load_ns if self.throttles[core].full else price.load_half_ns
             return max(ready + load, free, *self.rows_free[core][_quadrants(price)])
-        if type(price) is Price:
-            if price.table is not None and price.table != self.tables[engine]:
-                free += self.table_ns
-            elif engine % _DMA == 1 and self.kinds[engine] is not None and self.kinds[engine] != price.kind:
-                free += self.switch_ns
+        if type(price) is Price and price.table is not None and price.table != self.tables[engine]:
+            free += self.table_ns
         return max(ready, free)
 
     def _try(self, time: float, task: int) -> None:
         engine = self.tasks.engine[task]
         price = self.prices[task]
         if type(price) is DmaPrice:
-            if self.free[engine] > time:
-                heappush(self.events, (self.free[engine], task))
+            if self.issuing[engine] == _NEVER:
+                self.blocked[engine].append(task)
+            elif self.issuing[engine] > time:
+                heappush(self.events, (self.issuing[engine], task))
             else:
                 self._trigger(time, task, engine, price)
             return
         at = self._earliest(task, engine)
         if at > time:
-            heappush(self.events, (at, task))
+            if at < _NEVER:  # else the engine is held up, and wakes it
+                heappush(self.events, (at, task))
             return
-        line = self.line
-        line.start[task] = time
+        self.line.start[task] = time
+        self.issuing[engine] = time + self.front_ns
         if type(price) is Price:
             self._start_plain(time, task, engine, price)
         elif type(price) is TensorPrice:
@@ -313,7 +326,13 @@ class _Run:
         self.heads[engine] = head
         for task in queue[before + self.window : head + self.window]:
             if self.waits[task] == 0:
-                heappush(self.events, (self._earliest(task, engine), task))
+                self._offer(task, engine)
+
+    def _offer(self, task: int, engine: int) -> None:
+        """Try a resolved task as soon as its engine lets it; one that is held up asks again when it goes on."""
+        at = self._earliest(task, engine)
+        if at < _NEVER:
+            heappush(self.events, (at, task))
 
     def _start_plain(self, time: float, task: int, engine: int, price: Price) -> None:
         issue = price.issue_ns
@@ -322,9 +341,15 @@ class _Run:
         if price.table is not None and price.table != self.tables[engine]:
             self.tables[engine] = price.table
             self.line.table_loads.append((engine, time - self.table_ns, time, price.table))
+        latency = price.latency_ns
+        if engine % _DMA == _VECTOR:
+            if time > self.free[engine]:
+                issue += self.cold_ns
+            else:
+                latency -= self.cold_ns
         self.kinds[engine] = price.kind
         self.free[engine] = self.line.free[task] = time + issue
-        self._end(task, time + price.latency_ns, engine)
+        self._end(task, time + latency, engine)
 
     def _start_tensor(self, time: float, task: int, engine: int, price: TensorPrice) -> None:
         core = engine // _DMA
@@ -345,22 +370,25 @@ class _Run:
         partner = self.tasks.meets[task]
         other = self.line.start[partner]
         if other == _NEVER:
-            self.free[engine] = _NEVER
+            self.free[engine] = self.issuing[engine] = _NEVER
             return
         end = time + price.seam_ns
         for one in (task, partner):
             its_engine = self.tasks.engine[one]
-            self.free[its_engine] = self.line.free[one] = end
+            self.free[its_engine] = self.issuing[its_engine] = self.line.free[one] = end
             self._end(one, end, its_engine)
             if one == partner:
                 self._wake(its_engine)
 
     def _wake(self, engine: int) -> None:
-        """Try the tasks within reach of an engine that was blocked without knowing for how long."""
+        """Try the tasks within reach of an engine that was held up without knowing for how long."""
+        for task in self.blocked[engine]:
+            heappush(self.events, (self.issuing[engine], task))
+        self.blocked[engine].clear()
         head = self.heads[engine]
         for task in self.queues[engine][head : head + self.window]:
             if self.waits[task] == 0 and self.line.start[task] == _NEVER:
-                heappush(self.events, (self._earliest(task, engine), task))
+                self._offer(task, engine)
 
     def _end(self, task: int, visible: float, engine: int) -> None:
         self.line.visible[task] = visible
@@ -370,16 +398,36 @@ class _Run:
     # DMA.
 
     def _trigger(self, time: float, task: int, engine: int, price: DmaPrice) -> None:
+        """Issue a DMA; where its queue is full, the issue (and its engine with it) waits for room."""
+        self.line.start[task] = time
         queue = (engine, price.queue)
         if price.queue == "hwdge":
-            waiting = self.outstanding.get(queue, 0)
-            if waiting >= self.depth:
-                self.postponed.setdefault(queue, deque()).append(task)
+            self.outstanding[queue] = self.outstanding.get(queue, 0) + 1
+            if self.outstanding[queue] > self.depth:
+                self.stalled[queue] = task
+                self.issuing[engine] = _NEVER
                 return
-            self.outstanding[queue] = waiting + 1
-        self.line.start[task] = time
-        self.free[engine] = self.line.free[task] = time + price.issue_ns
-        heappush(self.events, (time + price.first_packet_ns, len(self.tasks) + task))
+        self._issued(time + price.issue_ns, task, engine, price)
+
+    def _issued(self, end: float, task: int, engine: int, price: DmaPrice) -> None:
+        """A DMA's issue ends at `end`."""
+        self.issuing[engine] = self.line.free[task] = end
+        heappush(self.events, (end - price.issue_ns + price.first_packet_ns, len(self.tasks) + task))
+
+    def _make_room(self, queue: tuple[int, str], time: float, by: int) -> None:
+        """One transfer fewer is on the way in a hardware queue."""
+        self.outstanding[queue] -= 1
+        task = self.stalled.pop(queue, None)
+        if task is None:
+            return
+        engine, price = queue[0], self.prices[task]
+        assert type(price) is DmaPrice
+        end = self.line.start[task] + price.issue_ns
+        if time > end:
+            end = time
+            self.line.ready[task], self.line.ready_by[task], self.line.made_room[task] = time, QUEUE_FULL, by
+        self._issued(end, task, engine, price)
+        self._wake(engine)
 
     def _arrive(self, time: float, task: int) -> None:
         """A DMA's first packets are ready."""
@@ -404,13 +452,7 @@ class _Run:
             self._let_go(task, done)
             self._tell(task, done, _DMA)
             if queue[1] == "hwdge":
-                self.outstanding[queue] -= 1
-                if self.postponed.get(queue):
-                    first = self.postponed[queue].popleft()
-                    if time > self.line.ready[first]:
-                        self.line.ready[first], self.line.ready_by[first] = time, QUEUE_FULL
-                        self.line.made_room[first] = task
-                    heappush(self.events, (max(time, self.free[queue[0]]), first))
+                self._make_room(queue, time, task)
 
     def _result(self) -> Timeline:
         line, tasks = self.line, self.tasks

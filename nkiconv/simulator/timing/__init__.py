@@ -93,7 +93,11 @@ class PriceList:
 
     def constants(self) -> frozenset[str]:
         """Names of all constants that any price so far rests on."""
-        return frozenset(name for found in self._known.values() for name in found.constants)
+        names = {name for found in self._known.values() for name in found.constants}
+        for found in self._known.values():
+            if type(found) is DmaPrice:
+                names |= found.issue_constants
+        return frozenset(names)
 
 
 def price_key(instruction: Instruction) -> tuple[Any, ...]:

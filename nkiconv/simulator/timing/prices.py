@@ -54,14 +54,17 @@ class TensorPrice:
 class DmaPrice:
     """A transfer by the DMA engines.
 
-    `trigger`: engine that issues it; `queue`: kind of queue it waits in ("hwdge", "swdge", "static"); `work_ns`: busy
-    time of each of the core's DMA engines; `packet_ns`: time of one packet, by which queues take turns; `hbm_bytes`:
-    traffic to and from HBM, both directions added; `payload_bytes`: bytes moved once; `elements`: (bytes, count) of the
-    descriptors' elements.
+    `trigger`: engine that issues it; `queue`: kind of queue it waits in ("hwdge", "swdge", "static"); `prepare_ns`:
+    from its wait's end to its issue; `first_packet_ns`: from issue to the first packet of the last engine; `work_ns`:
+    busy time of each of the core's DMA engines; `packet_ns`: time of one packet, by which queues take turns;
+    `hbm_bytes`: traffic to and from HBM, both directions added; `payload_bytes`: bytes moved once; `elements`: (bytes,
+    count) of the descriptors' elements. `constants` are what the flow rests on, `issue_constants` issue and first
+    packet.
     """
 
     trigger: str
     queue: str
+    prepare_ns: float
     issue_ns: float
     first_packet_ns: float
     work_ns: tuple[float, ...]
@@ -70,6 +73,7 @@ class DmaPrice:
     payload_bytes: int
     elements: tuple[tuple[float, int], ...]
     constants: frozenset[str]
+    issue_constants: frozenset[str]
 
 
 @dataclass(frozen=True)

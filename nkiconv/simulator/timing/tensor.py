@@ -30,17 +30,15 @@ def tensor_price(dtype: str, params: dict[str, Any], rates: Rates) -> TensorPric
     if columns < hw.STATIONARY_FREE_MAX:
         interval = max(columns, int(rates("pe.min_interval_rows")))
     issue = rates("pe.row_tile_interval_rows") * column_ns if tiled else 0.0
-    fp32 = passes * cycles > 1
     gap = passes * rates("pe.issue_overhead_fp32_ns") if passes > 1 else rates("pe.issue_overhead_ns")
-    load = "pe.cold_ldw_fp32_full_ns" if fp32 and not params["is_transpose"] else "pe.cold_ldw_ns"
-    load_half = "pe.cold_ldw_fp32_half_ns" if fp32 and not params["is_transpose"] else "pe.cold_ldw_ns"
+    full, half = _loads(passes, cycles)
     flops = 0 if params["is_transpose"] else 2 * params["contraction"] * params["columns"] * columns
     return TensorPrice(
         stream_ns=columns * column_ns,
         interval_ns=interval * column_ns,
         gap_ns=gap,
-        load_ns=rates(load),
-        load_half_ns=rates(load_half),
+        load_ns=rates(full),
+        load_half_ns=rates(half),
         work=rows / hw.PARTITIONS,
         first_row=tile_position[0] if tiled else 0,
         rows=rows,
@@ -59,3 +57,12 @@ def _passes(dtype: str, params: dict[str, Any], rates: Rates) -> tuple[float, fl
     if params.get("onezero") and not params["is_transpose"]:
         passes /= rates("pe.onezero_speedup_fp32")
     return passes, rates("pe.cyc_per_row_fp32_pass")
+
+
+def _loads(passes: float, cycles: float) -> tuple[str, str]:
+    """Names of the constants from operands there to stream after a pause, at full and at half rate."""
+    if passes * cycles == 1:
+        return "pe.cold_ldw_16bit_full_ns", "pe.cold_ldw_16bit_half_ns"
+    if passes == 1:
+        return ("pe.cold_ldw_fp32_transpose_ns",) * 2
+    return "pe.cold_ldw_fp32_full_ns", "pe.cold_ldw_fp32_half_ns"

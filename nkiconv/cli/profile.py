@@ -1,0 +1,89 @@
+"""`nkiconv profile`: where a case's modelled time goes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import cases
+from ..errors import UnsupportedError, raise_all
+from ..problem import dtype_name
+from .profile_show import show
+from .shell import JsonOption, console, print_json, progress, reports_errors
+
+if TYPE_CHECKING:
+    from ..profiles import CaseProfile
+
+
+@reports_errors
+def command(
+    names: Annotated[list[str], typer.Argument(metavar="CASE...", help="See nkiconv cases.")],
+    dtype: Annotated[str | None, typer.Option(help="bf16, fp16 or fp32 instead of the case's own.")] = None,
+    lnc: Annotated[int, typer.Option(help="Cores: 1 or 2.")] = 2,
+    algorithm: Annotated[str | None, typer.Option(help="Default: the kernel's choice.")] = None,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="Time again with each inferred constant at the ends of its range.")
+    ] = False,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="Add the preamble and postamble of a NEFF of its own.")
+    ] = False,
+    trace: Annotated[Path | None, typer.Option(help="Write a Perfetto trace (.json) of the one case.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a picture (.png) of the one case.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say where a case's time would go on trn2: a model of the NeuronCore, not a measurement."""
+    raise_all("nkiconv profile cannot run this call", list(_contradictions(names, trace, plot)))
+    chosen = [cases.get(name) for name in names]
+    kind = None if dtype is None else dtype_name(dtype)
+    profiles = importlib.import_module("nkiconv.profiles")
+    raise_all(
+        "nkiconv profile cannot run these cases",
+        [error for case in chosen for error in profiles.refusals(case, algorithm, lnc)],
+    )
+    found: list[CaseProfile] = []
+    with progress(show=not as_json) as advance:
+        for case in chosen:
+
+            def told(what: str, share: float | None, name: str = case.name) -> None:
+                advance(f"{name}: {what}", share)
+
+            one, timed = profiles.profile_case(
+                case, dtype=kind, lnc=lnc, algorithm=algorithm, sensitivity=sensitivity, standalone=standalone,
+                advance=told,
+            )  # fmt: skip
+            found.append(one)
+            _write(one, timed, trace, plot)
+    if as_json:
+        print_json([one.as_dict() for one in found])
+        return
+    screen = console()
+    for one in found:
+        show(screen, one)
+    for path in (trace, plot):
+        if path is not None:
+            screen.print(f"wrote {path}", soft_wrap=True)
+
+
+def _contradictions(names: list[str], trace: Path | None, plot: Path | None) -> Any:
+    for option, path in (("--trace", trace), ("--plot", plot)):
+        if path is None:
+            continue
+        if len(names) > 1:
+            yield UnsupportedError(f"{option}={path}: is of one case, and {len(names)} are given; give one")
+        if not path.parent.is_dir():
+            yield UnsupportedError(f"{option}={path}: {path.parent} is not a directory; make it or choose another")
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        yield UnsupportedError(f"--plot={plot}: needs matplotlib; install nkiconv[plots]")
+
+
+def _write(one: CaseProfile, timed: Any, trace: Path | None, plot: Path | None) -> None:
+    title = f"{one.case}: {one.algorithm}, {one.problem.dtype}, {one.lnc} core{'s' if one.lnc > 1 else ''}"
+    if trace is not None:
+        perfetto = importlib.import_module("nkiconv.simulator.profiling.perfetto")
+        trace.write_text(json.dumps(perfetto.trace(timed)), encoding="utf-8")
+    if plot is not None:
+        importlib.import_module("nkiconv.simulator.profiling.picture").picture(one.profile, timed, plot, title)

@@ -1,0 +1,76 @@
+"""Two kernels that do nothing but move data: what a kernel that computes for nothing would take.
+
+`copy_floor` reads as many bytes as a problem must read and writes as many as it must write, through SBUF, by large
+static DMAs on both queues; `launch_floor` moves one row in and one row out, which is the latency of a load and a store.
+"""
+
+from .._nki import nisa, nki, nl
+from ._tiles import div_ceil
+
+
+@nki.jit
+def launch_floor(row_ref):
+    """Copy one row through SBUF.
+
+    Args: row_ref: [1, F] in HBM, any dtype; F elements fit a partition. Returns: [1, F] in HBM, the same row.
+    """
+    out_hbm = nl.ndarray(row_ref.shape, dtype=row_ref.dtype, buffer=nl.shared_hbm)
+    if nl.program_id(0) == 0:
+        row_sbuf = nl.ndarray(row_ref.shape, dtype=row_ref.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=row_sbuf, src=row_ref, dge_mode=nisa.dge_mode.none)
+        nisa.dma_copy(dst=out_hbm, src=row_sbuf, dge_mode=nisa.dge_mode.none)
+    return out_hbm
+
+
+@nki.jit
+def copy_floor(in_ref, out_elems, tile_elems):
+    """Read every element of in_ref once and write out_elems elements, tile by tile.
+
+    The cores share both evenly, and so do the tiles of a core: of each row of a tile the first elements are written,
+    again and again where more are to be written than were read. All 128 partitions take part, so all DMA engines do.
+
+    Args:
+        in_ref: [elements] in HBM, any dtype; at least as many elements as there are cores. out_elems: >= 1.
+        tile_elems: most elements a partition of a tile.
+    Returns: [out_elems] in HBM, dtype of in_ref.
+    """
+    out_hbm = nl.ndarray((out_elems,), dtype=in_ref.dtype, buffer=nl.shared_hbm)
+    reads = share(in_ref.shape[0], nl.num_programs(), nl.program_id(0))
+    writes = share(out_elems, nl.num_programs(), nl.program_id(0))
+    num_tiles = min(reads[1], div_ceil(max(reads[1], writes[1]), nl.tile_size.pmax * tile_elems))
+    for tile in range(num_tiles):
+        read = share(reads[1], num_tiles, tile)
+        columns = div_ceil(read[1], nl.tile_size.pmax)
+        tile_sbuf = nl.ndarray((div_ceil(read[1], columns), columns), dtype=in_ref.dtype, buffer=nl.sbuf)
+        move(in_ref, reads[0] + read[0], tile_sbuf, read[1], True)
+        write = share(writes[1], num_tiles, tile)
+        for first in range(0, write[1], read[1]):
+            count = min(read[1], write[1] - first)
+            move(out_hbm, writes[0] + write[0] + first, tile_sbuf, count, False)
+    return out_hbm
+
+
+def share(count, parts, index):
+    """(first, how many) of part `index` when `count` things are shared out evenly."""
+    first = (count * index) // parts
+    return first, (count * (index + 1)) // parts - first
+
+
+def move(flat_hbm, first, tile_sbuf, count, load):
+    """Elements first .. first+count-1 of a flat HBM tensor into (or out of) a tile, spread over all its rows."""
+    columns = div_ceil(count, tile_sbuf.shape[0])
+    rows, rest = count // columns, count % columns
+    if rows > 0:
+        block_hbm = flat_hbm.ap(pattern=[[columns, rows], [1, columns]], offset=first)
+        copy(block_hbm, tile_sbuf[0:rows, 0:columns], load)
+    if rest > 0:
+        row_hbm = flat_hbm.ap(pattern=[[columns, 1], [1, rest]], offset=first + rows * columns)
+        copy(row_hbm, tile_sbuf[rows : rows + 1, 0:rest], load)
+
+
+def copy(hbm, sbuf, load):
+    """One static DMA."""
+    if load:
+        nisa.dma_copy(dst=sbuf, src=hbm, dge_mode=nisa.dge_mode.none)
+    else:
+        nisa.dma_copy(dst=hbm, src=sbuf, dge_mode=nisa.dge_mode.none)

@@ -1,0 +1,105 @@
+"""Profiles of named cases: the kernel's modelled time beside its floors and its roofline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ._nki import CHOICE
+from .cases import Case
+from .errors import UnsupportedError, raise_all
+from .floors import Floors, floors
+from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
+from .ops import kernel_arguments
+from .problem import ConvProblem
+from .simulator import ArraySpec
+from .simulator.dtypes import canonical
+from .simulator.profiling import Problem, Profile, Timed, profile_timed
+from .simulator.profiling.profile import Advance, ignore
+from .verify import case_refusals, describe_tiles
+
+#: Algorithms of the depthwise conv1d kernel that can be asked for.
+ALGORITHMS = ("taps_on_partition",)
+
+
+@dataclass(frozen=True)
+class CaseProfile:
+    """A case's profile: all times modelled, in us."""
+
+    case: str
+    problem: ConvProblem
+    lnc: int
+    algorithm: str
+    tiles: dict[str, int]
+    profile: Profile
+    floors: Floors
+
+    @property
+    def x_copy_floor(self) -> float:
+        """Modelled time over that of moving the same bytes."""
+        return self.profile.modelled_us / self.floors.copy_us
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "case": self.case,
+            "lnc": self.lnc,
+            "dtype": self.problem.dtype,
+            "algorithm": self.algorithm,
+            "tiles": self.tiles,
+            "copy_floor_us": self.floors.copy_us,
+            "launch_floor_us": self.floors.launch_us,
+            "x_copy_floor": self.x_copy_floor,
+            **self.profile.as_dict(),
+        }
+
+
+def profile_case(
+    case: Case,
+    *,
+    dtype: str | None = None,
+    lnc: int = 2,
+    algorithm: str | None = None,
+    sensitivity: bool = False,
+    standalone: bool = False,
+    advance: Advance = ignore,
+) -> tuple[CaseProfile, Timed]:
+    """Profile a case without making its data.
+
+    Args: dtype: instead of the case's own. algorithm: one of `ALGORITHMS`; None takes the kernel's choice.
+    Raises: UnsupportedError, for what cannot be profiled, before any work.
+    """
+    raise_all("this cannot be profiled", refusals(case, algorithm, lnc))
+    problem = case.problem if dtype is None else case.problem.replace(dtype=dtype)
+    name = canonical(problem.dtype)
+    assert name is not None
+    x = ArraySpec((problem.N, problem.C, 1, problem.W), name)
+    w = ArraySpec((problem.C, 1, 1, problem.S), name)
+    found, timed = profile_timed(
+        depthwise_conv1d_implicit_gemm[lnc],
+        (x, w),
+        kernel_arguments(problem),
+        sensitivity=sensitivity,
+        standalone=standalone,
+        problem=Problem(problem.flops, problem.min_bytes, name),
+        advance=advance,
+    )
+    tiles = describe_tiles(problem, strict_nonfinite=False)
+    chosen = algorithm or ALGORITHMS[0]
+    return CaseProfile(case.name, problem, lnc, chosen, tiles, found, floors(problem, lnc)), timed
+
+
+def refusals(case: Case, algorithm: str | None, lnc: int) -> list[Any]:
+    """Why a case cannot be profiled; empty when it can."""
+    found: list[Any] = list(case_refusals(case))
+    if CHOICE.provider == "aws":
+        found.append(
+            UnsupportedError("NKICONV_NKI: AWS's NKI records no instructions to profile; set NKICONV_NKI=simulator")
+        )
+    if algorithm is not None and algorithm not in ALGORITHMS:
+        found.append(
+            UnsupportedError(f"algorithm={algorithm!r}: accepted are {', '.join(ALGORITHMS)}; use one of them")
+        )
+    if lnc not in (1, 2):
+        found.append(UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2"))
+    return found
