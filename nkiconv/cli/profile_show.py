@@ -40,18 +40,8 @@ def show(screen: Console, one: CaseProfile) -> None:
 def _totals(one: CaseProfile) -> Table:
     found = one.profile
     table = Table(title="modelled us (trn2; first DMA issue to last DMA done)", title_justify="left")
-    headings = (
-        "mean",
-        "phase 0",
-        "worst",
-        "look-ahead",
-        "bound by",
-        "copy floor",
-        "x floor",
-        "roofline",
-        "of roofline",
-    )
-    for heading in headings:
+    times = ("mean", "phase 0", "worst", "look-ahead")
+    for heading in (*times, "bound by", "copy floor", "x floor", "roofline", "of roofline"):
         table.add_column(heading, justify="right")
     table.add_row(
         f"{found.modelled_us:,.2f}",
@@ -132,15 +122,17 @@ def _notes(one: CaseProfile) -> Iterator[str]:
             "compiler, and the time depends on how well that does it"
         )
     sizes = sorted(found.dma_elements, key=lambda item: -item[0] * item[1])[:_ROWS]
+    elements = ", ".join(f"{count:,} x {size:,} B" for size, count in sizes)
     yield (
-        f"DMA: {quantity(found.dma_bytes, 'B')} in {found.dma_transfers:,} transfers, engines {found.dma_efficiency:.0%} "
-        f"efficient; HBM {quantity(found.hbm_bytes, 'B')}, {found.hbm_bytes / found.min_bytes:.2f} x the least, "
-        f"{found.hbm_fraction:.0%} of its rate; elements {', '.join(f'{n:,} x {size:,} B' for size, n in sizes)}"
+        f"DMA: {quantity(found.dma_bytes, 'B')} in {found.dma_transfers:,} transfers, engines "
+        f"{found.dma_efficiency:.0%} efficient; HBM {quantity(found.hbm_bytes, 'B')}, "
+        f"{found.hbm_bytes / found.min_bytes:.2f} x the least, {found.hbm_fraction:.0%} of its rate; "
+        f"elements {elements}"
     )
     yield (
         f"memory: SBUF {found.sbuf_peak_bytes:,} B a partition "
-        f"({found.sbuf_peak_bytes / SBUF_USABLE_BYTES_PER_PARTITION:.0%}), PSUM {found.psum_peak_banks} of {PSUM_BANKS} "
-        f"banks; stalled for space {found.space_stall_us:,.2f} us"
+        f"({found.sbuf_peak_bytes / SBUF_USABLE_BYTES_PER_PARTITION:.0%}), PSUM {found.psum_peak_banks} of "
+        f"{PSUM_BANKS} banks; stalled for space {found.space_stall_us:,.2f} us"
     )
     rate = "" if found.full_rate_share is None else f", at full rate {found.full_rate_share:.0%} of the time"
     yield (

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +26,10 @@ from .report import Phases, Profile, Sensitivity, Share
 from .roofline import bytes_per_ns, peak_flops_per_ns, roofline
 from .usage import EngineUse, engine_use
 
-#: Phases of the throttle's grid that are tried, and the spans (in grid windows) above which half and a quarter do: a
+#: Phases of the throttle's grid that are tried, and the spans (in grid windows) above each of which half as many do: a
 #: phase moves the throttle's decisions by less than a window.
 PHASES = 8
-FEWER_PHASES_ABOVE = (100, 1000)
+FEWER_PHASES_ABOVE = (100, 1000, 3000)
 #: Told what is being done and the share of it that is done, 0 to 1.
 Advance = Callable[[str, "float | None"], None]
 
@@ -105,9 +107,38 @@ def profile_timed(
     advance: Advance = ignore,
 ) -> tuple[Profile, Timed]:
     """As `profile`, with what pictures are made from."""
+    with _without_collector():
+        return _profile_timed(
+            kernel, args, kwargs or {}, trace_only, sensitivity, standalone, problem, constants or {}, advance
+        )
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Millions of records are made here, none of them garbage: looking for some would take a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _profile_timed(
+    kernel: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    trace_only: bool,
+    sensitivity: bool,
+    standalone: bool,
+    problem: Problem | None,
+    constants: dict[str, float],
+    advance: Advance,
+) -> tuple[Profile, Timed]:
     rates = Rates(constants)
     advance("tracing", None)
-    execution = execute(kernel, args, kwargs or {}, trace_only=trace_only)
+    execution = execute(kernel, args, kwargs, trace_only=trace_only)
     advance("finding dependencies", None)
     tasks, prices = build(execution.programs, PriceList(rates))
     name = getattr(_plain(kernel), "__name__", "kernel")
@@ -119,7 +150,7 @@ def profile_timed(
     extra = _standalone_us(rates) if standalone else 0.0
     found = _report(timed, _shifted(phases, extra), lookahead.total_ns / 1e3 + extra, standalone, args, problem)
     if sensitivity:
-        found = _with_sensitivity(found, timed, extra, constants or {}, advance)
+        found = _with_sensitivity(found, timed, extra, constants, advance)
     return found, timed
 
 
@@ -269,7 +300,9 @@ def _resource(link: Link, timed: Timed) -> str:
         line = timed.line
         flowing = sum(line.dma_busy_ns) / len(line.dma_busy_ns)
         return "hbm" if line.hbm_bound_ns > flowing / 2 else "dma"
-    if link.kind in (DMA_START, DMA_ISSUE, DMA_QUEUE):
+    if link.kind == DMA_ISSUE:
+        return "dma issue"
+    if link.kind in (DMA_START, DMA_QUEUE):
         return "dma latency"
     if link.kind in (ISSUE, LATENCY):
         return str(timed.tasks.source[link.task].engine)

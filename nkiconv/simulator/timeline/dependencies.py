@@ -35,9 +35,9 @@ class _Memory:
         self.readers: dict[tuple[Extent, str], deque[int]] = {}
 
     def read(self, e: Extent, index: int, engine: str, found: set[int]) -> None:
-        on_chip = self.on_chip
+        begin, end = e.b0, e.b1
         for other, writer in self.writers:
-            if overlaps(e, other, on_chip):
+            if other.b0 < end and begin < other.b1 and overlaps(e, other, self.on_chip):
                 found.add(writer)
         key = (e, engine)
         kept = self.readers.get(key)
@@ -46,18 +46,22 @@ class _Memory:
         kept.append(index)
 
     def write(self, e: Extent, index: int, found: set[int]) -> None:
-        on_chip = self.on_chip
+        on_chip, begin, end = self.on_chip, e.b0, e.b1
         writers = []
         for access in self.writers:
-            if overlaps(e, access[0], on_chip):
+            other = access[0]
+            if other.b0 < end and begin < other.b1 and overlaps(e, other, on_chip):
                 found.add(access[1])
-                if covers(e, access[0], on_chip):
+                if covers(e, other, on_chip):
                     continue
             writers.append(access)
         writers.append((e, index))
         self.writers = writers
         if self.readers:
-            for key in [key for key in self.readers if overlaps(e, key[0], on_chip)]:
+            near = [key for key in self.readers if key[0].b0 < end and begin < key[0].b1]
+            for key in near:
+                if not overlaps(e, key[0], on_chip):
+                    continue
                 found.update(self.readers[key])
                 if covers(e, key[0], on_chip):
                     del self.readers[key]

@@ -145,8 +145,9 @@ class _Run:
         self.outstanding: dict[tuple[int, str], int] = {}
         #: the trigger whose issue waits for room in a full hardware queue
         self.stalled: dict[tuple[int, str], int] = {}
-        #: triggers that are ready while their engine is held up for an unknown time
-        self.blocked: list[list[int]] = [[] for _ in range(num_engines)]
+        #: heaps of the triggers of each engine that are ready and wait for its front end
+        self.triggers: list[list[int]] = [[] for _ in range(num_engines)]
+        self.called = [False] * num_engines
         self.events: list[tuple[float, int]] = []
         self.dma_event = _NEVER
         by_core: list[list[DmaPrice]] = [[] for _ in range(tasks.num_cores)]
@@ -188,8 +189,10 @@ class _Run:
             if code >= 0:
                 if code < count:
                     self._try(time, code)
-                else:
+                elif code < 2 * count:
                     self._arrive(time, code - count)
+                else:
+                    self._next_trigger(time, code - 2 * count)
             elif code == -1:
                 if time == self.dma_event:
                     self.dma_event = _NEVER
@@ -208,11 +211,7 @@ class _Run:
         if tasks.is_dma[task]:
             price = self.prices[task]
             assert type(price) is DmaPrice
-            at = max(self.line.ready[task] + price.prepare_ns, self.issuing[engine])
-            if at < _NEVER:
-                heappush(self.events, (at, task))
-            else:
-                self.blocked[engine].append(task)
+            heappush(self.events, (self.line.ready[task] + price.prepare_ns, task))
         elif self.place[task] < self.heads[engine] + self.window:
             self._offer(task, engine)
 
@@ -288,10 +287,10 @@ class _Run:
         engine = self.tasks.engine[task]
         price = self.prices[task]
         if type(price) is DmaPrice:
-            if self.issuing[engine] == _NEVER:
-                self.blocked[engine].append(task)
-            elif self.issuing[engine] > time:
-                heappush(self.events, (self.issuing[engine], task))
+            if self.issuing[engine] > time or self.triggers[engine]:
+                if not self.triggers[engine]:
+                    self._call_trigger(engine)
+                heappush(self.triggers[engine], task)
             else:
                 self._trigger(time, task, engine, price)
             return
@@ -382,9 +381,8 @@ class _Run:
 
     def _wake(self, engine: int) -> None:
         """Try the tasks within reach of an engine that was held up without knowing for how long."""
-        for task in self.blocked[engine]:
-            heappush(self.events, (self.issuing[engine], task))
-        self.blocked[engine].clear()
+        if self.triggers[engine]:
+            self._call_trigger(engine)
         head = self.heads[engine]
         for task in self.queues[engine][head : head + self.window]:
             if self.waits[task] == 0 and self.line.start[task] == _NEVER:
@@ -396,6 +394,22 @@ class _Run:
         self._tell(task, visible, engine % _DMA)
 
     # DMA.
+
+    def _call_trigger(self, engine: int) -> None:
+        """Let the first of an engine's waiting triggers have its front end when it is free, if that is known."""
+        if self.issuing[engine] < _NEVER and not self.called[engine]:
+            self.called[engine] = True
+            heappush(self.events, (self.issuing[engine], 2 * len(self.tasks) + engine))
+
+    def _next_trigger(self, time: float, engine: int) -> None:
+        self.called[engine] = False
+        if self.issuing[engine] <= time:
+            task = heappop(self.triggers[engine])
+            price = self.prices[task]
+            assert type(price) is DmaPrice
+            self._trigger(time, task, engine, price)
+        if self.triggers[engine]:
+            self._call_trigger(engine)
 
     def _trigger(self, time: float, task: int, engine: int, price: DmaPrice) -> None:
         """Issue a DMA; where its queue is full, the issue (and its engine with it) waits for room."""
