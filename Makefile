@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format readme bench clean
+.PHONY: help setup demo test test-slow lint format readme bench profiles clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' Makefile
@@ -50,6 +50,9 @@ readme: $(STAMP) ## rewrite the generated parts of the README
 
 bench: $(STAMP) ## time the simulator itself
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/nkiconv bench-simulator
+
+profiles: $(STAMP) ## model every headline case again: profiles/modelled_trn2.csv (minutes)
+	@$(BIN)/nkiconv profiles --csv profiles/modelled_trn2.csv
 
 clean: ## delete .venv, caches and everything generated
 	rm -rf $(VENV) build dist demo-out .coverage .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info

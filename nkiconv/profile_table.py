@@ -32,14 +32,18 @@ STALE = 1e-3
 
 
 def headline() -> list[tuple[Case, str]]:
-    """(case, dtype) of every headline case that a kernel can run, in both dtypes, equal problems once."""
-    found: dict[Any, tuple[Case, str]] = {}
-    for suite in cases.SUITES:
-        for case in cases.load(suite):
-            if case.headline and not refusals(case, None, 2):
-                for dtype in DTYPES:
-                    found.setdefault(case.problem.replace(dtype=dtype), (case, dtype))
-    return list(found.values())
+    """(case, dtype) of every headline case that a kernel can run, in both dtypes; equal problems once, under the name
+    of the case that has this dtype itself."""
+    chosen = [
+        case for suite in cases.SUITES for case in cases.load(suite) if case.headline and not refusals(case, None, 2)
+    ]
+    owned = {case.problem for case in chosen}
+    found = []
+    for case in chosen:
+        for dtype in DTYPES:
+            if dtype == case.problem.dtype or case.problem.replace(dtype=dtype) not in owned:
+                found.append((case, dtype))
+    return found
 
 
 def row(one: CaseProfile) -> dict[str, str]:

@@ -42,6 +42,7 @@ class CaseProfile:
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
+            **self.profile.as_dict(),
             "case": self.case,
             "lnc": self.lnc,
             "dtype": self.problem.dtype,
@@ -50,7 +51,6 @@ class CaseProfile:
             "copy_floor_us": self.floors.copy_us,
             "launch_floor_us": self.floors.launch_us,
             "x_copy_floor": self.x_copy_floor,
-            **self.profile.as_dict(),
         }
 
 

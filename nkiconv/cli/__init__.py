@@ -1,4 +1,4 @@
-"""The command line: `nkiconv doctor | cases | run | profile | demo | bench-simulator`, one file a command.
+"""The command line: `nkiconv doctor | cases | run | profile | profiles | demo | bench-simulator`, one file a command.
 
 Commands import what they run when they run it: `--help` is quick, and `doctor` works where NKICONV_NKI is impossible.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bench, cases, demo, doctor, profile, run
+from . import bench, cases, demo, doctor, profile, profiles, run
 
 app = typer.Typer(
     help="Convolutions for AWS Trainium: run NKI kernels in a simulator on any machine, and check them.",
@@ -19,6 +19,7 @@ app.command("doctor")(doctor.command)
 app.command("cases")(cases.command)
 app.command("run")(run.command)
 app.command("profile")(profile.command)
+app.command("profiles")(profiles.command)
 app.command("demo")(demo.command)
 app.command("bench-simulator")(bench.command)
 

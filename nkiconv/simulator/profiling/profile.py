@@ -81,7 +81,7 @@ def profile(
         standalone: add the preamble and postamble that a NEFF of its own pays; without, the kernel is inside a graph.
         problem: useful flops and bytes for roofline and MFU. constants: values by name, instead of trn2.toml's.
     Returns: a function of the kernel's arguments that returns a `Profile`.
-    Raises: NkiError for a broken rule; KeyError for an unknown constant.
+    Raises: NkiError for a broken rule; UnknownConstantError for a constant that is not in trn2.toml.
     """
 
     @functools.wraps(_plain(kernel))

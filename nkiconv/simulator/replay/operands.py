@@ -73,7 +73,7 @@ class Pattern(NamedTuple):
     """Elements of one side of a DMA: their bytes, how many, and where they lie if that side is SBUF."""
 
     element_bytes: int
-    count: int
+    elements: int
     first_partition: int
     partitions: int
 

@@ -46,6 +46,8 @@ def read_trace(path: Path) -> Trace:
         raise TraceError(f"{path}: {error}") from None
     except KeyError as error:
         raise TraceError(f"{path}: an entry of the trace lacks {error}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise TraceError(f"{path}: an entry of the trace is not as expected: {error}") from None
 
 
 def _trace(name: str, document: Any) -> Trace:
@@ -241,9 +243,9 @@ def _transfer(row: _Row, queue: str, share: tuple[float, float]) -> Transfer:
     text = row["operands"]
     src, dst = operands.pattern("src", text), operands.pattern("dst", text)
     load = "sbuf_write_bytes" in row
-    if load == ("sbuf_read_bytes" in row) or src.count != dst.count:
+    if load == ("sbuf_read_bytes" in row) or src.elements != dst.elements:
         raise TraceError(f"the DMA at pc {row['pc']} is neither a load nor a store, element by element")
     chip = dst if load else src
     return Transfer(
-        queue, load, src.element_bytes, dst.element_bytes, src.count, chip.first_partition, chip.partitions, *share
+        queue, load, src.element_bytes, dst.element_bytes, src.elements, chip.first_partition, chip.partitions, *share
     )

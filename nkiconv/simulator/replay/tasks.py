@@ -7,9 +7,11 @@ is allocated already, so tasks have no tiles.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from .. import hardware as hw
 from ..memory import PRIVATE_HBM, PSUM, SBUF, MemoryRegion, Region, StorageInfo
@@ -32,6 +34,8 @@ _OPS = {
     ("scalar", "CAST"): "tensor_copy",
     ("scalar", "ACTIVATE"): "activation",
 }
+#: Queue and work of a transfer whose time is taken from the trace.
+_AS_SEEN, _NO_TIME_NS = "seen", 0.01
 #: Types that stand for the bytes of a DMA's elements: only their sizes matter.
 _BYTES = {1: "uint8", 2: "uint16", 4: "uint32"}
 
@@ -123,13 +127,10 @@ def instruction(record: Record, index: int = 0) -> Instruction:
         raise TraceError(f"{record}: an opcode that replay does not know on this engine")
     params: dict[str, object] = {"op": record.function}
     if record.matmul is not None:
-        columns = 1
-        for count in record.src.counts:
-            columns *= count
         params = {
             "contraction": record.matmul.contraction,
             "columns": record.matmul.columns,
-            "moving_columns": columns,
+            "moving_columns": prod(record.src.counts),
             "is_transpose": record.matmul.is_transpose,
         }
     reads_ = tuple(_reads(record.src, record))
@@ -150,7 +151,9 @@ def _view(operand: Operand, partitions: int) -> Region:
     return _region((partitions, *shape), (step, *strides), operand.dtype, PSUM if operand.psum else SBUF)
 
 
-def _region(shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, buffer: MemoryRegion, first: int = 0) -> Region:
+def _region(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, buffer: MemoryRegion, first: int = 0
+) -> Region:
     rows = shape[0] if buffer is PRIVATE_HBM else hw.PARTITIONS
     info = StorageInfo("", (rows, strides[0]), dtype, buffer, "")
     return Region(info, dtype, shape, strides, first * strides[0])
@@ -162,7 +165,9 @@ def _sides(dma: Transfer) -> tuple[Region, Region]:
     ratio, rest = divmod(max(dma.src_bytes, dma.dst_bytes), small)
     each, left = divmod(dma.count, max(1, dma.partitions))
     if ratio not in _BYTES or rest or left or not each:
-        raise TraceError(f"a DMA of {dma.count} elements of {dma.src_bytes} to {dma.dst_bytes} B: no such pattern known")
+        raise TraceError(
+            f"a DMA of {dma.count} elements of {dma.src_bytes} to {dma.dst_bytes} B: no such pattern known"
+        )
     shape = (dma.partitions, each, small)
     apart = small + 1
     sides = []
@@ -173,6 +178,37 @@ def _sides(dma: Transfer) -> tuple[Region, Region]:
         else:
             sides.append(_region(shape, (each * apart, apart, 1), dtype, PRIVATE_HBM))
     return sides[0], sides[1]
+
+
+def dmas_as_seen(replay: Replay, origin: float, rates: Rates, *, first_only: bool) -> Replay:
+    """The same tasks with DMAs that take as long as they were seen to: a question about the rest of the model.
+
+    Args:
+        origin: the trace's time that is the replay's zero.
+        first_only: only the DMAs that wait for nothing, which are issued when they were, too; else all.
+    """
+    prices = list(replay.prices)
+    for task, record in enumerate(replay.records):
+        found, dma = prices[task], record.dma
+        waits = bool(replay.tasks.num_waits[task])
+        if dma is None or not isinstance(found, DmaPrice) or (first_only and waits):
+            continue
+        prices[task] = dataclasses.replace(
+            found,
+            queue=_AS_SEEN,
+            prepare_ns=found.prepare_ns if waits else record.start_ns - origin,
+            issue_ns=found.issue_ns if dma.queue == "swdge" else record.end_ns - record.start_ns,
+            first_packet_ns=dma.end_ns - record.start_ns - rates("dma.sem_write_ns") - _NO_TIME_NS,
+            work_ns=(_NO_TIME_NS,) * len(found.work_ns),
+            hbm_bytes=0,
+            payload_bytes=0,
+        )
+    return dataclasses.replace(replay, prices=prices)
+
+
+def is_as_seen(found: AnyPrice) -> bool:
+    """Whether a price is that of a DMA as long as it was seen to be."""
+    return isinstance(found, DmaPrice) and found.queue == _AS_SEEN
 
 
 def origin_ns(replay: Replay) -> float:
@@ -187,7 +223,7 @@ def origin_ns(replay: Replay) -> float:
 
 
 def phase(trace: Trace, origin: float, rates: Rates) -> float:
-    """Where in a throttle window the replay's zero lies (0 to 1), so that a grid line falls on the first change seen."""
+    """Where in a throttle window the replay's zero lies (0 to 1): a grid line falls on the first change seen."""
     if not trace.throttle:
         return 0.0
     window = rates("throttle.window_ns")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Literal
+from typing import Literal, get_args
 
 from .. import hardware as hw
 from ..timing import AnyPrice, DmaPrice, MeetPrice, Price, Rates, TensorPrice
@@ -37,6 +37,12 @@ class Options:
     order: Order = "program"
     phase: float = 0.0
     throttle: bool = True
+
+    def __post_init__(self) -> None:
+        if self.order not in get_args(Order):
+            raise ValueError(f"order={self.order!r}: must be one of {', '.join(get_args(Order))}; use one of them")
+        if not 0.0 <= self.phase < 1.0:
+            raise ValueError(f"phase={self.phase!r}: must be at least 0 and below 1, a share of the grid; use 0")
 
 
 @dataclass

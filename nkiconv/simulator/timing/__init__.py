@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..memory import Region
+from ..memory import PSUM, Region
 from ..program import Instruction
 from .dma import dma_price
 from .gpsimd import gpsimd_price
 from .prices import ALTERNATE, AnyPrice, DmaPrice, MeetPrice, Price, TensorPrice
-from .rates import Rates, inferred
+from .rates import Rates, UnknownConstantError, inferred
 from .scalar import scalar_price
 from .tensor import tensor_price
 from .vector import vector_price
@@ -27,6 +27,7 @@ __all__ = [
     "PriceList",
     "Rates",
     "TensorPrice",
+    "UnknownConstantError",
     "inferred",
     "price",
 ]
@@ -103,19 +104,12 @@ class PriceList:
 def price_key(instruction: Instruction) -> tuple[Any, ...]:
     """Equal for instructions of equal price."""
     params, engine = instruction.params, instruction.engine
-    names = _TENSOR_PARAMS if engine == "tensor" else _OTHER_PARAMS
-    settings = tuple([params.get(name) for name in names])
-    operands = [
-        (r.dtype, r.shape, r.strides, r.info.buffer, r.info.bytes_per_partition)
-        for r in (*instruction.writes, *instruction.reads)
-    ]
-    start: Any = None
-    if engine in ("dma", "vector"):
-        start = tuple([_first_partition(r) for r in (*instruction.writes, *instruction.reads)])
-    return (engine, instruction.op, settings, len(instruction.writes), tuple(operands), start)
-
-
-def _first_partition(region: Region) -> int:
-    if not region.info.on_chip:
-        return -1
-    return region.offset * region.itemsize // region.info.bytes_per_partition
+    key: list[Any] = [engine, instruction.op, len(instruction.writes)]
+    key += [params.get(name) for name in (_TENSOR_PARAMS if engine == "tensor" else _OTHER_PARAMS)]
+    placed = engine == "dma" or engine == "vector"  # where the first partition counts
+    for region in instruction.writes + instruction.reads:
+        info, dtype, shape, strides, offset = region
+        key += (dtype, shape, strides, info.on_chip, info.buffer is PSUM, info.bytes_per_partition)
+        if placed and info.on_chip:
+            key.append(offset * region.itemsize // info.bytes_per_partition)
+    return tuple(key)

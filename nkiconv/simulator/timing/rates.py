@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 from collections.abc import Iterable, Mapping
 
 from ..hardware import CONSTANTS, Constant
+
+
+class UnknownConstantError(ValueError):
+    """A constant was given that trn2.toml does not have, or with a value that is not a finite number."""
 
 
 class Rates:
     """Values by name. `read` collects the names that were asked for, so that a price can say what it rests on.
 
     Args:
-        overrides: values to use instead of trn2.toml's. Raises KeyError for a name that is not there.
+        overrides: values to use instead of trn2.toml's.
+    Raises: UnknownConstantError.
     """
 
     def __init__(self, overrides: Mapping[str, float] | None = None) -> None:
         self._values = {name: constant.value for name, constant in CONSTANTS.items()}
         for name, value in (overrides or {}).items():
             if name not in self._values:
-                raise KeyError(f"{name}: there is no such constant in trn2.toml")
+                close = difflib.get_close_matches(name, self._values, n=3, cutoff=0.4)
+                remedy = f"did you mean {', '.join(close)}?" if close else "see simulator/trn2.toml"
+                raise UnknownConstantError(f"constants[{name!r}]: there is none of this name; {remedy}")
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise UnknownConstantError(f"constants[{name!r}]={value!r}: must be a finite number; pass one")
             self._values[name] = float(value)
         self.overrides = dict(overrides or {})
         self.read: set[str] = set()

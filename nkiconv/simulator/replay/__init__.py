@@ -1,0 +1,28 @@
+"""Replays a published hardware trace through the timing model, to see how far predicted and seen times are apart.
+
+`read_trace` reads the JSON export of a neuron-profile capture of one NeuronCore, `compare` puts its instructions, with
+their sizes and semaphores, on the model's timeline. Figures of a trace decide no price: they are what is compared with.
+What an EVENT_SEMAPHORE costs by itself is not modelled.
+"""
+
+from __future__ import annotations
+
+from .compare import Comparison, Span, Step, compare
+from .parse import read_trace
+from .records import Record, Trace, TraceError
+from .rows import Row
+from .tasks import Replay, build
+
+__all__ = [
+    "Comparison",
+    "Record",
+    "Replay",
+    "Row",
+    "Span",
+    "Step",
+    "Trace",
+    "TraceError",
+    "build",
+    "compare",
+    "read_trace",
+]

@@ -1,0 +1,200 @@
+"""Profiles: what they add up to, on kernels small enough to check by hand."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from nkiconv import simulator as nki
+from nkiconv import spec
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator.profiling import Problem, profile, profile_timed
+from nkiconv.simulator.profiling.path import critical_path
+from nkiconv.simulator.profiling.perfetto import trace
+from nkiconv.simulator.profiling.roofline import roofline
+from nkiconv.simulator.timing import Rates, UnknownConstantError
+
+pytestmark = pytest.mark.simulator_only
+NONE = nisa.dge_mode.none
+X = spec((128, 512), "fp32")
+
+
+@nki.jit
+def copied(x):
+    """Load, copy on Vector, store; static DMA."""
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    a = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    b = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=a, src=x, dge_mode=NONE)
+    nisa.tensor_copy(dst=b, src=a)
+    nisa.dma_copy(dst=out, src=b, dge_mode=NONE)
+    return out
+
+
+@nki.jit
+def multiplied(x, count):
+    """`count` matmuls of one bf16 tile with itself into one bank, read out and stored."""
+    out = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.shared_hbm)
+    a = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=a, src=x, dge_mode=NONE)
+    acc = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum)
+    for _ in range(count):
+        nisa.nc_matmul(dst=acc, stationary=a[0:128, 0:128], moving=a)
+    y = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=y, src=acc)
+    nisa.dma_copy(dst=out, src=y, dge_mode=NONE)
+    return out
+
+
+#: 775 + 300 first packet of the last engine, 8 elements of 2 KiB, 7 semaphore, 380 to the consumer, copy (cold)
+#: 153 + 512 x 0.5208, 32 to the trigger, 775 + 150, 8 elements, 7.
+ELEMENTS_NS = 8 * (4.7 + 2048 / 27.2)
+COPIED_NS = 1075 + ELEMENTS_NS + 7 + 380 + 153 + 512 * 0.5208 + 32 + 925 + ELEMENTS_NS + 7
+
+
+def test_the_whole_of_a_load_a_copy_and_a_store():
+    found = profile(copied)(X)
+    assert found.modelled_us == pytest.approx(COPIED_NS / 1e3, rel=1e-3)
+    assert found.phases.at_us == {0.0: found.modelled_us}, "no Tensor work, so one phase"
+    assert found.lookahead_us == pytest.approx(found.modelled_us)
+    assert not found.leans_on_compiler
+    assert (found.instructions, found.dma_transfers, found.lnc) == (3, 2, 1)
+    assert found.hbm_bytes == 2 * 128 * 512 * 4 == found.dma_bytes
+    assert found.dma_elements == ((2048, 256),)
+    assert found.dma_efficiency == pytest.approx((2048 / 27.2) / (4.7 + 2048 / 27.2))
+    assert found.min_bytes == found.hbm_bytes
+    assert found.roofline_us == pytest.approx(found.hbm_bytes / 415e3)
+    assert found.roofline_fraction == pytest.approx(found.roofline_us / found.modelled_us)
+    assert found.sbuf_peak_bytes == 2 * 2048
+    assert found.inferred_share == 0.0
+    assert found.bound_by == "dma latency", "two first packets and a completion are more than two flows"
+
+
+def test_path_and_engines_cover_the_span():
+    found, timed = profile_timed(multiplied, (spec((128, 512), "bf16"), 60))
+    links = critical_path(timed.tasks, timed.prices, timed.line)
+    assert links[0].begin_ns == timed.line.begin_ns
+    assert links[-1].end_ns == timed.line.end_ns
+    for before, after in itertools.pairwise(links):
+        assert after.begin_ns == pytest.approx(before.end_ns)
+    assert sum(share.share for share in found.path_kinds) == pytest.approx(1)
+    assert sum(share.us for share in found.path_lines) == pytest.approx(timed.line.total_ns / 1e3)
+    for use in found.engines:
+        assert use.busy_us + use.stalled_us + use.idle_us == pytest.approx(timed.line.total_ns / 1e3)
+    tensor = next(use for use in found.engines if use.engine == "tensor")
+    assert tensor.stalls_us == {}, "nothing makes the matmuls wait for each other"
+    assert found.bound_by == "tensor"
+
+
+def test_flops_and_rate():
+    found = profile(multiplied)(spec((128, 512), "bf16"), 60)
+    flops = 60 * 2 * 128 * 128 * 512
+    assert found.matmul_flops == flops
+    assert found.mfu == pytest.approx(flops / (found.phases.phase0_us * 78.64e6), rel=1e-6)
+    assert 0 < found.full_rate_share < 1
+    assert found.phases.phase0_us <= found.phases.worst_us
+    assert len(found.phases.at_us) == 8
+    assert found.phases.mean_us == pytest.approx(np.mean(list(found.phases.at_us.values())))
+    given = profile(multiplied, problem=Problem(flops=1000, min_bytes=415_000, dtype="bfloat16"))(
+        spec((128, 512), "bf16"), 60
+    )
+    assert given.roofline_us == pytest.approx(1.0)
+    assert given.mfu < found.mfu
+
+
+@pytest.mark.parametrize(
+    ("min_bytes", "flops", "dtype", "cores", "us", "limit"),
+    [
+        (716_000, 0, "bfloat16", 2, 1.0, "bytes"),
+        (415_000, 0, "bfloat16", 1, 1.0, "bytes"),
+        (1, 78_640_000, "bfloat16", 1, 1.0, "flops"),
+        (1, 2 * 19_660_000, "float32", 2, 1.0, "flops"),
+        (1, 157_300_000, "float8_e4m3", 1, 1.0, "flops"),
+    ],
+)
+def test_roofline(min_bytes, flops, dtype, cores, us, limit):
+    found = roofline(min_bytes, flops, dtype, cores, Rates())
+    assert found.us == pytest.approx(us)
+    assert found.limit == limit
+
+
+def test_standalone_adds_preamble_and_postamble():
+    inside, alone = profile(copied)(X), profile(copied, standalone=True)(X)
+    assert alone.modelled_us - inside.modelled_us == pytest.approx(13.5 + 2.07)
+    assert alone.lookahead_us - inside.lookahead_us == pytest.approx(13.5 + 2.07)
+
+
+@nki.jit
+def on_gpsimd(x):
+    """A kernel whose path rests on GpSimd's inferred rate."""
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    a = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=a, src=x, dge_mode=NONE)
+    nisa.tensor_copy(dst=a, src=a, engine=nisa.engine.gpsimd)
+    nisa.dma_copy(dst=out, src=a, dge_mode=NONE)
+    return out
+
+
+def test_sensitivity_tries_what_the_kernel_rests_on():
+    found = profile(on_gpsimd, sensitivity=True)(X)
+    names = [one.constant for one in found.sensitivity]
+    assert names[0] == "gpsimd.elementwise_ns_per_elem"
+    assert "pe.min_interval_rows" not in names, "there is no matmul"
+    first = found.sensitivity[0]
+    assert first.high_us - first.low_us == pytest.approx(512 * (first.high - first.low) / 1e3)
+    assert found.sensitivity_range_us() == (first.low_us, first.high_us)
+    assert found.inferred_share > 0
+    assert set(found.inferred_constants) >= {"gpsimd.elementwise_ns_per_elem"}
+    assert profile(copied, sensitivity=True)(X).sensitivity_range_us()[0] == pytest.approx(COPIED_NS / 1e3, rel=1e-3)
+
+
+def test_constants_can_be_given_and_are_checked():
+    slow = profile(on_gpsimd, constants={"gpsimd.elementwise_ns_per_elem": 3.3333})(X)
+    assert slow.modelled_us > profile(on_gpsimd)(X).modelled_us
+    with pytest.raises(UnknownConstantError, match=r"gpsimd\.elementwise_ns: there is none|did you mean gpsimd"):
+        profile(on_gpsimd, constants={"gpsimd.elementwise_ns": 1.0})(X)
+    with pytest.raises(UnknownConstantError, match="must be a finite number"):
+        profile(on_gpsimd, constants={"gpsimd.elementwise_ns_per_elem": float("nan")})(X)
+
+
+def test_arrays_do_as_well_as_specs():
+    x = np.ones((128, 512), np.float32)
+    assert profile(copied)(x).modelled_us == profile(copied)(X).modelled_us
+    assert profile(copied, trace_only=False)(x).modelled_us == profile(copied)(X).modelled_us
+
+
+def test_json_is_plain():
+    found = profile(multiplied, sensitivity=True)(spec((128, 512), "bf16"), 5)
+    plain = json.loads(json.dumps(found.as_dict()))
+    assert plain["modelled_us"] == found.modelled_us
+    assert plain["phases"]["worst_us"] == found.phases.worst_us
+
+
+def test_trace_has_every_track_and_every_instruction():
+    _, timed = profile_timed(multiplied[2], (spec((128, 512), "bf16"), 3))
+    events = json.loads(json.dumps(trace(timed)))["traceEvents"]
+    tracks = {(e["pid"], e["args"]["name"]) for e in events if e["name"] == "thread_name"}
+    wanted = {"tensor", "vector", "scalar", "gpsimd", "sync", "tensor rate", "PSUM bank 7", "DMA sync static"}
+    assert tracks >= {(core, name) for core in (0, 1) for name in wanted}
+    slices = [e for e in events if e["ph"] == "X"]
+    assert sum(e["name"] == "nc_matmul" for e in slices) == 6
+    assert sum(e["name"] == "load" for e in slices) == 2
+    assert all(e["dur"] >= 0 for e in slices)
+    matmul = next(e for e in slices if e["name"] == "nc_matmul")
+    assert matmul["args"]["flops"] == 2 * 128 * 128 * 512
+    assert matmul["args"]["line"].endswith(tuple("0123456789"))
+    starts, ends = ({e["id"] for e in events if e["ph"] == kind} for kind in "sf")
+    assert starts == ends != set()
+    assert {e["name"] for e in events if e["ph"] == "C"} == {"SBUF bytes per partition", "PSUM bytes per partition"}
+
+
+def test_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    from nkiconv.simulator.profiling.picture import picture
+
+    for kernel, args in ((multiplied, (spec((128, 512), "bf16"), 3)), (copied, (X,))):
+        found, timed = profile_timed(kernel, args)
+        picture(found, timed, tmp_path / "p.png")
+        assert (tmp_path / "p.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

@@ -1,0 +1,83 @@
+"""`nkiconv profile` and `nkiconv profiles`: tables, JSON, traces, pictures, and bad input by name."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from nkiconv.cli import app
+from nkiconv.cli.profile_show import short_path
+
+pytestmark = pytest.mark.simulator_only
+CASE = "nkl_n1_c16_w512_s7"
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_table():
+    result = run("profile", CASE, "--sensitivity")
+    assert result.exit_code == 0, result.output
+    for text in ("modelled us", "phase 0", "worst", "look-ahead", "copy floor", "critical path", "sensitivity", "HBM"):
+        assert text in result.output
+    assert "inferred constants" in result.output
+
+
+def test_json():
+    result = run("profile", CASE, "kda_bf16", "--json", "--lnc", 1, "--dtype", "fp32")
+    first, second = json.loads(result.stdout)
+    assert (first["case"], second["case"]) == (CASE, "kda_bf16")
+    assert (first["dtype"], first["lnc"]) == ("fp32", 1)
+    assert first["x_copy_floor"] == pytest.approx(first["modelled_us"] / first["copy_floor_us"])
+
+
+def test_standalone_says_so():
+    inside, alone = (json.loads(run("profile", CASE, "--json", *more).stdout)[0] for more in ((), ("--standalone",)))
+    assert alone["modelled_us"] - inside["modelled_us"] == pytest.approx(15.57)
+    assert "preamble" in run("profile", CASE, "--standalone").output
+
+
+def test_files(tmp_path):
+    trace, plot = tmp_path / "t.json", tmp_path / "p.png"
+    result = run("profile", CASE, "--trace", trace, "--plot", plot)
+    assert result.exit_code == 0, result.output
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("profile", "kda_bf61"), "did you mean kda_bf16"),
+        (("profile", CASE, "--lnc", 3), "lnc=3: must be 1 or 2"),
+        (("profile", CASE, "--algorithm", "fft"), "algorithm='fft': accepted are taps_on_partition"),
+        (("profile", CASE, "--dtype", "fp64"), "fp64"),
+        (("profile", "vae_512"), "vae_512"),
+        (("profile", CASE, CASE, "--trace", "t.json"), "--trace=t.json: is of one case, and 2 are given"),
+        (("profile", CASE, "--plot", "nowhere/p.png"), "nowhere is not a directory"),
+        (("profiles", "--only", "kda", "--csv", "x.csv"), "drop one of the two"),
+        (("profiles", "--lnc", 3), "must be 1 or 2"),
+        (("profiles", "--csv", "nowhere/x.csv"), "nowhere is not a directory"),
+    ],
+)
+def test_bad_input(arguments, words):
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert words in result.output
+    assert "us modelled" not in result.output
+
+
+def test_profiles_of_some_cases():
+    result = run("profiles", "--only", "kda")
+    assert result.exit_code == 0, result.output
+    assert "kda_fp32" in result.output or "kda_bf16" in result.output
+    rows = json.loads(run("profiles", "--only", "kda", "--json").stdout)
+    assert {row["kind"] for row in rows} == {"modelled"}
+
+
+def test_source_lines_are_short():
+    assert short_path("dma flow (load)") == "dma flow (load)"
+    assert short_path("/a/b/c/d/kernel.py:12") == "c/d/kernel.py:12"

@@ -1,0 +1,88 @@
+"""The floor kernels move what they say, and their modelled time is what the hardware's rates allow."""
+
+import numpy as np
+import pytest
+
+from nkiconv import ConvProblem, cases, simulate, spec
+from nkiconv.floors import TILE_BYTES, floors
+from nkiconv.kernels.floors import copy_floor, launch_floor
+from nkiconv.simulator import execute
+
+pytestmark = pytest.mark.simulator_only
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_launch_floor_copies_its_row(lnc):
+    row = np.arange(256, dtype=np.float32)[None]
+    assert (simulate(launch_floor[lnc])(row) == row).all()
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize(
+    ("reads", "writes", "tile_elems"),
+    [
+        (128 * 64, 128 * 64, 16),
+        (128 * 64 + 5, 128 * 64 + 5, 16),
+        (5000, 1200, 7),
+        (1200, 5000, 7),
+        (2, 1, 1),
+        (3, 9, 4),
+    ],
+)
+def test_copy_floor_reads_everything_once_and_writes_as_much_as_asked(reads, writes, tile_elems, lnc):
+    x = np.arange(reads, dtype=np.float32)
+    execution = execute(copy_floor[lnc], (x, writes, tile_elems))
+    y = execution.outputs
+    assert y.shape == (writes,)
+    assert np.isin(y, x).all()
+    loads = [i for i in execution.instructions if i.writes[0].info.on_chip]
+    stores = [i for i in execution.instructions if not i.writes[0].info.on_chip]
+    assert sum(i.reads[0].num_elems for i in loads) == reads
+    assert sum(i.writes[0].num_elems for i in stores) == writes
+    assert {i.engine for i in execution.instructions} == {"dma"}
+    if reads == writes and reads % 128 == 0:
+        assert (y == x).all()
+
+
+def test_every_element_is_read():
+    x = np.ones(5003, np.float32)
+    execution = execute(copy_floor[2], (x, 5003, 3))
+    read = np.zeros(5003, int)
+    for instruction in execution.instructions:
+        if instruction.writes[0].info.on_chip:
+            region = instruction.reads[0]
+            index = region.offset + sum(
+                np.arange(n).reshape([-1 if i == j else 1 for j in range(len(region.shape))]) * stride
+                for i, (n, stride) in enumerate(zip(region.shape, region.strides, strict=True))
+            )
+            read[index] += 1
+    assert (read == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "lnc", "bytes_per_ns"),
+    [("mamba2_prefill", 2, 716), ("mamba2_prefill", 1, 415), ("kda_fp32", 2, 716), ("conformer", 2, 716)],
+)
+def test_copy_floor_is_the_bytes_at_full_rate_and_a_start(name, lnc, bytes_per_ns):
+    problem = cases.get(name).problem
+    found = floors(problem, lnc)
+    least = problem.min_bytes / bytes_per_ns / 1e3
+    assert least < found.copy_us < least + 1.6, "775 to 1,175 ns until data flows, and the end of the last store"
+    assert found.copy_tile_bytes in TILE_BYTES
+
+
+def test_launch_floor_is_one_load_and_one_store():
+    found = floors(ConvProblem(N=1, C=1, W=4, S=2, groups=1, dtype="fp32"), 2)
+    element = 4.7 + 512 / 27.2
+    assert found.launch_us * 1e3 == pytest.approx(775 + element + 7 + 380 + 775 + element + 7)
+
+
+def test_floors_shrink_with_the_problem():
+    small, large = (floors(cases.get("kda_bf16").problem.replace(N=n), 2).copy_us for n in (1, 4))
+    assert small < large
+
+
+def test_specs_are_enough():
+    assert execute(copy_floor[2], (spec((1 << 20,), "bf16"), 1 << 20, 1024), trace_only=True).outputs.shape == (
+        1 << 20,
+    )
