@@ -190,6 +190,34 @@ def test_trace_has_every_track_and_every_instruction():
     assert {e["name"] for e in events if e["ph"] == "C"} == {"SBUF bytes per partition", "PSUM bytes per partition"}
 
 
+@nki.jit
+def busy_queues(x):
+    """Many loads in flight on two hardware queues, small PSUM tiles, DMA issues beside copies."""
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    for i in range(12):
+        rows = slice(128 * i, 128 * i + 128)
+        a = nl.ndarray((128, x.shape[1]), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=a, src=x[rows])
+        acc = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=acc, stationary=a[0:128, 0:128], moving=a[0:128, 0:64])
+        nisa.activation(dst=a[0:128, 0:64], op=nl.silu if i % 3 else nl.exp, data=acc)
+        nisa.dma_copy(dst=out[rows], src=a)
+    return out
+
+
+def test_slices_of_one_track_do_not_overlap():
+    _, timed = profile_timed(busy_queues[2], (spec((1536, 512), "bf16"),))
+    events = trace(timed)["traceEvents"]
+    tracks = {}
+    for event in events:
+        if event["ph"] == "X":
+            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    assert len(tracks) > 12
+    for track, spans in tracks.items():
+        for (_, end), (begin, _) in itertools.pairwise(sorted(spans)):
+            assert end <= begin + 2e-6, track
+
+
 def test_picture(tmp_path):
     pytest.importorskip("matplotlib")
     from nkiconv.simulator.profiling.picture import picture

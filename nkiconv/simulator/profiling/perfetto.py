@@ -1,8 +1,9 @@
 """A timeline as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing load.
 
-One process a core. Tracks: the engines, the DMA queues (a transfer's wait for its first packet and its flow), the PSUM
-banks (which tile has one), and the throttle's state; counters for SBUF and PSUM use; arrows for what a start waited for
-last. Times are us from the first DMA issue, and modelled.
+One process a core. Tracks: the engines, their DMA issues (which run beside instructions), the DMA queues (each transfer
+while it is at the head of its queue), the PSUM banks (which tile has one), and the throttle's state; counters for SBUF
+and PSUM use; arrows for what a start waited for last. Slices of one track never overlap. Times are us from the first
+DMA issue, and modelled.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from ..timing import DmaPrice, TensorPrice
 from .profile import Timed
 from .usage import cause
 
+_ISSUE_TRACK = 50
 _QUEUE_TRACK = 100
 _BANK_TRACK = 200
-_THROTTLE_TRACK = 300
+_THROTTLE_TRACK = 90
 
 
 def trace(timed: Timed) -> dict[str, Any]:
@@ -44,20 +46,22 @@ def queue_tracks(timed: Timed) -> dict[tuple[int, str], int]:
     return found
 
 
-def _names(timed: Timed) -> Iterator[dict[str, Any]]:
-    def named(what: str, core: int, track: int, name: str) -> dict[str, Any]:
-        return {"ph": "M", "name": what, "pid": core, "tid": track, "args": {"name": name}}
+def _named(what: str, core: int, track: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": core, "tid": track, "args": {"name": name}}
 
+
+def _names(timed: Timed) -> Iterator[dict[str, Any]]:
     for core in range(timed.tasks.num_cores):
-        yield named("process_name", core, 0, f"core {core} (modelled)")
+        yield _named("process_name", core, 0, f"core {core} (modelled)")
         for code, engine in enumerate(ENGINES):
-            yield named("thread_name", core, code, engine)
-        yield named("thread_name", core, _THROTTLE_TRACK, "tensor rate")
+            yield _named("thread_name", core, code, engine)
+            yield _named("thread_name", core, _ISSUE_TRACK + code, f"{engine} DMA issue")
+        yield _named("thread_name", core, _THROTTLE_TRACK, "tensor rate")
         for bank in range(hw.PSUM_BANKS):
-            yield named("thread_name", core, _BANK_TRACK + bank, f"PSUM bank {bank}")
+            yield _named("thread_name", core, _BANK_TRACK + bank, f"PSUM bank {bank}")
     for (number, queue), track in queue_tracks(timed).items():
         core, code = divmod(number, len(ENGINES))
-        yield named("thread_name", core, track, f"DMA {ENGINES[code]} {queue}")
+        yield _named("thread_name", core, track, f"DMA {ENGINES[code]} {queue}")
 
 
 def _describe(region: Region) -> str:
@@ -82,19 +86,35 @@ def _arguments(timed: Timed, task: int) -> dict[str, Any]:
 
 
 def _slices(timed: Timed) -> Iterator[dict[str, Any]]:
-    line, tracks = timed.line, queue_tracks(timed)
+    line, flows = timed.line, flow_begins(timed)
+    tracks = queue_tracks(timed)
     for task, price in enumerate(timed.prices):
         core, track = divmod(timed.tasks.engine[task], len(ENGINES))
         source = timed.tasks.source[task]
-        start, arguments = line.start[task], _arguments(timed, task)
-        yield _slice(timed, core, track, source.op, start, line.free[task], arguments)
+        arguments = _arguments(timed, task)
         if type(price) is DmaPrice:
             queue = tracks[timed.tasks.engine[task], price.queue]
             way = "load" if source.writes[0].info.on_chip else "store"
-            yield _slice(timed, core, queue, way, line.arrival[task], line.visible[task], arguments)
+            yield _slice(timed, core, queue, way, flows[task], line.visible[task], arguments)
+            track += _ISSUE_TRACK
+        yield _slice(timed, core, track, source.op, line.start[task], line.free[task], arguments)
     for engine, begin, end, table in line.table_loads:
         core, track = divmod(engine, len(ENGINES))
         yield _slice(timed, core, track, f"load table {table}", begin, end, {})
+
+
+def flow_begins(timed: Timed) -> dict[int, float]:
+    """When each DMA came to the head of its queue, in ns: its first packet, or the end of the transfer before it."""
+    last: dict[tuple[int, str], float] = {}
+    found = {}
+    transfers = [task for task, price in enumerate(timed.prices) if type(price) is DmaPrice]
+    for task in sorted(transfers, key=lambda t: timed.line.visible[t]):
+        price = timed.prices[task]
+        assert type(price) is DmaPrice
+        queue = (timed.tasks.engine[task], price.queue)
+        found[task] = max(timed.line.arrival[task], last.get(queue, 0.0))
+        last[queue] = timed.line.visible[task]
+    return found
 
 
 def _slice(timed: Timed, core: int, track: int, name: str, begin: float, end: float, arguments: Any) -> dict[str, Any]:
@@ -107,7 +127,7 @@ def _slice(timed: Timed, core: int, track: int, name: str, begin: float, end: fl
 def _arrows(timed: Timed) -> Iterator[dict[str, Any]]:
     """From each task to those whose start it was the last to allow."""
     tasks, line = timed.tasks, timed.line
-    tracks = queue_tracks(timed)
+    tracks, flows = queue_tracks(timed), flow_begins(timed)
     for task in range(len(tasks)):
         producer = line.ready_by[task]
         if producer < 0:
@@ -116,9 +136,10 @@ def _arrows(timed: Timed) -> Iterator[dict[str, Any]]:
         core, track = divmod(tasks.engine[producer], len(ENGINES))
         at = line.start[producer]
         if type(source) is DmaPrice:
-            track, at = tracks[tasks.engine[producer], source.queue], line.arrival[producer]
+            track, at = tracks[tasks.engine[producer], source.queue], flows[producer]
         yield {"ph": "s", "id": task, "name": "wait", "cat": "wait", "pid": core, "tid": track, "ts": _us(timed, at)}
         core, track = divmod(tasks.engine[task], len(ENGINES))
+        track += _ISSUE_TRACK if tasks.is_dma[task] else 0
         at = line.start[task]
         yield {
             "ph": "f", "bp": "e", "id": task, "name": "wait", "cat": "wait", "pid": core, "tid": track,
@@ -137,18 +158,27 @@ def tile_spans(tasks: Tasks, line: Timeline, psum: bool) -> list[tuple[int, floa
 
 
 def _banks(timed: Timed) -> Iterator[dict[str, Any]]:
-    """PSUM tiles in banks, first fit: the allocator counts room and assigns no addresses."""
+    """PSUM tiles in banks, first fit: the allocator counts room and assigns no addresses.
+
+    Tiles that share a bank with others get tracks beyond the banks'.
+    """
     tasks = timed.tasks
-    free = [[0.0] * hw.PSUM_BANKS for _ in range(tasks.num_cores)]
+    free: list[list[float]] = [[] for _ in range(tasks.num_cores)]
     for tile, begin, end in tile_spans(tasks, timed.line, psum=True):
         info = tasks.tiles[tile]
         needed = -(-info.bytes_per_partition // hw.PSUM_BANK_BYTES_PER_PARTITION)
-        banks = free[info.core]
-        chosen = [bank for bank in range(hw.PSUM_BANKS) if banks[bank] <= begin][:needed]
-        for bank in chosen:
-            banks[bank] = end
+        lanes = free[info.core]
+        chosen = [lane for lane, at in enumerate(lanes) if at <= begin][:needed]
+        while len(chosen) < needed:
+            chosen.append(len(lanes))
+            lanes.append(0.0)
+        for lane in chosen:
+            lanes[lane] = end
             arguments = {"bytes per partition": info.bytes_per_partition}
-            yield _slice(timed, info.core, _BANK_TRACK + bank, f"tile {tile}", begin, end, arguments)
+            yield _slice(timed, info.core, _BANK_TRACK + lane, f"tile {tile}", begin, end, arguments)
+    for core, lanes in enumerate(free):
+        for lane in range(hw.PSUM_BANKS, len(lanes)):
+            yield _named("thread_name", core, _BANK_TRACK + lane, "PSUM, shares a bank")
 
 
 def _states(timed: Timed) -> Iterator[dict[str, Any]]:

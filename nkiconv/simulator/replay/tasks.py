@@ -1,8 +1,8 @@
 """Turns a trace's records into tasks with the model's own prices.
 
 A record becomes an instruction of the simulator, with operands of the same dtypes, memories, shapes and strides, and is
-priced like any other; no figure of the trace goes into a price. Its waits are those of its semaphores. On-chip memory
-is allocated already, so tasks have no tiles.
+priced like any other; no figure of the trace goes into a price, except where `dmas_as_seen` is asked for. Its waits are
+those of its semaphores. On-chip memory is allocated already, so tasks have no tiles.
 """
 
 from __future__ import annotations
