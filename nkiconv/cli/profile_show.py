@@ -104,14 +104,11 @@ def _share(shares: Sequence[Share], i: int) -> tuple[str, str, str]:
 
 
 def short_path(what: str) -> str:
-    """A source line relative to where the reader is, if it lies below, and by its last folders otherwise."""
+    """A source line by its file and that file's folder."""
     path, colon, line = what.rpartition(":")
     if not colon or not os.path.isabs(path):
         return what
-    relative = Path(os.path.relpath(path))
-    if relative.parts[0] == "..":
-        relative = Path(*Path(path).parts[-3:])
-    return f"{relative}:{line}"
+    return f"{Path(*Path(path).parts[-2:])}:{line}"
 
 
 def _notes(one: CaseProfile) -> Iterator[str]:
@@ -140,7 +137,7 @@ def _notes(one: CaseProfile) -> Iterator[str]:
         f"{found.instructions:,} instructions"
     )
     names = ", ".join(found.inferred_constants) or "none"
-    yield f"{found.inferred_share:.0%} of the critical path rests on inferred constants ({names})"
+    yield f"{found.inferred_share:.1%} of the critical path rests on inferred constants ({names})"
     if found.standalone:
         yield "standalone: times include a NEFF's preamble and postamble"
 

@@ -226,3 +226,25 @@ def test_picture(tmp_path):
         found, timed = profile_timed(kernel, args)
         picture(found, timed, tmp_path / "p.png")
         assert (tmp_path / "p.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@nki.jit
+def filled(x, columns):
+    """A memset on the critical path, and a store."""
+    a = nl.ndarray((128, columns), dtype=nl.float32, buffer=nl.sbuf)
+    out = nl.ndarray((128, columns), dtype=nl.float32, buffer=nl.shared_hbm)
+    row = nl.ndarray((1, 4), dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=row, src=x[0:1, 0:4], dge_mode=NONE)
+    nisa.memset(dst=a, value=0.0)
+    nisa.memset(dst=a, value=1.0)
+    nisa.dma_copy(dst=out, src=a, dge_mode=NONE)
+    return out
+
+
+def test_a_link_rests_on_a_constant_as_far_as_it_moves_with_it():
+    """The first memset's ISSUE (58 of 58 + 0.832 N) is on the path; the second's latency is measured."""
+    columns = 8192
+    found, timed = profile_timed(filled, (X, columns))
+    inferred_ns = 58.0
+    assert found.inferred_share == pytest.approx(inferred_ns / timed.line.total_ns, rel=0.02)
+    assert found.inferred_constants == ("vector.memset_issue_fixed_ns",)

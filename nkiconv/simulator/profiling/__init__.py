@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .profile import Problem, Timed, profile, profile_timed
+from .profile import Problem, profile, profile_timed
 from .report import Phases, Profile, Sensitivity, Share
+from .timed import Timed
 from .usage import EngineUse
 
 __all__ = ["EngineUse", "Phases", "Problem", "Profile", "Sensitivity", "Share", "Timed", "profile", "profile_timed"]

@@ -15,7 +15,7 @@ from .. import hardware as hw
 from ..memory import Region
 from ..timeline import ENGINES, Tasks, Timeline
 from ..timing import DmaPrice, TensorPrice
-from .profile import Timed
+from .timed import Timed
 from .usage import cause
 
 _ISSUE_TRACK = 50

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from ..timeline import ENGINES
 from ..timing import DmaPrice
-from .profile import Timed
 from .report import Profile
 from .roofline import bytes_per_ns, peak_flops_per_ns
+from .timed import Timed
 from .usage import own_ns
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ _COLOURS = {
 #: Slices drawn one by one; denser timelines are drawn as shares of equal bins.
 _SLICES_MAX = 4000
 _BINS = 600
+#: Slices that get an edge, and changes of the Tensor Engine's rate that get a line: more of them would hide the rest.
+_EDGED_MAX, _CHANGES_MAX = 200, 12
+#: Share of the width below which a stall's name does not fit.
+_NAMED_SHARE = 0.24
 
 
 def picture(found: Profile, timed: Timed, path: Path, title: str = "") -> None:
@@ -71,22 +75,26 @@ def _timeline(axes: Axes, found: Profile, timed: Timed) -> None:
     for height, (name, spans) in enumerate(reversed(rows.items())):
         if len(spans) <= _SLICES_MAX:
             bars = [(a, max(b - a, span_us / 4000)) for a, b in _joined(spans)]
-            axes.broken_barh(bars, (height - 0.38, 0.76), facecolors=_COLOURS[name], edgecolor="white", linewidth=0.15)
+            edge = 0.15 if len(bars) <= _EDGED_MAX else 0.0
+            axes.broken_barh(bars, (height - 0.38, 0.76), facecolors=_COLOURS[name], edgecolor="white", linewidth=edge)
         else:
             _bins(axes, spans, height, span_us, _COLOURS[name])
     labels = [_label(name, found) for name in reversed(rows)]
     axes.set_yticks(range(len(rows)), labels)
     axes.set_xlim(0, span_us)
     axes.set_xlabel("us from the first DMA issue (modelled, core 0, throttle phase 0)")
-    for time, fast in timed.line.throttle_changes[0]:
-        at = (time - timed.line.begin_ns) / 1e3
-        if fast and 0 <= at <= span_us:
-            axes.axvline(at, color="#4c72b0", linewidth=0.8, linestyle=":")
-    axes.set_title(
-        f"{found.modelled_us:,.1f} us modelled, bound by {found.bound_by}; "
-        f"{found.roofline_fraction:.0%} of the roofline; dotted: Tensor Engine goes to full rate",
-        fontsize=10,
+    changes = [(time - timed.line.begin_ns) / 1e3 for time, fast in timed.line.throttle_changes[0] if fast]
+    shown = [at for at in changes if 0 <= at <= span_us]
+    title = (
+        f"{found.modelled_us:,.1f} us modelled, bound by {found.bound_by}; {found.roofline_fraction:.0%} of roofline"
     )
+    if found.full_rate_share is not None:
+        title += f"; Tensor Engine at full rate {found.full_rate_share:.0%} of the time"
+    if 0 < len(shown) <= _CHANGES_MAX:
+        title += " (from the dotted lines on)"
+        for at in shown:
+            axes.axvline(at, color=_COLOURS["tensor"], linewidth=0.8, linestyle=":")
+    axes.set_title(title, fontsize=10)
 
 
 def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -142,7 +150,7 @@ def _use(axes: Axes, found: Profile) -> None:
         for what, us in stalls[:2]:
             share = us / span
             axes.barh(height, share, left=left, color=_COLOURS["stall"], edgecolor="white")
-            if share > 0.12:
+            if share > _NAMED_SHARE:
                 axes.text(left + share / 2, height, f"waits for {what}", ha="center", va="center", fontsize=7)
             left += share
     axes.set_yticks(range(len(uses)), [use.engine for use in uses])
@@ -153,7 +161,8 @@ def _use(axes: Axes, found: Profile) -> None:
 
 def _path(axes: Axes, found: Profile) -> None:
     shares = found.path_kinds[:7][::-1]
-    axes.barh(range(len(shares)), [share.share for share in shares], color="#64b5cd")
+    colours = [_COLOURS.get(share.what.split()[0], _COLOURS["loads"]) for share in shares]
+    axes.barh(range(len(shares)), [share.share for share in shares], color=colours)
     axes.set_yticks(range(len(shares)), [share.what for share in shares], fontsize=8)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.set_title("critical path", fontsize=10)

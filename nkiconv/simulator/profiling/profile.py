@@ -18,12 +18,14 @@ from typing import Any
 from .. import hardware as hw
 from ..arguments import ArraySpec, is_torch
 from ..dtypes import canonical
-from ..launch import Execution, execute
-from ..timeline import Options, Tasks, Timeline, build, run
+from ..launch import execute
+from ..timeline import Options, build, run
 from ..timing import AnyPrice, DmaPrice, PriceList, Rates, TensorPrice, inferred
 from .path import DMA_FLOW, DMA_ISSUE, DMA_QUEUE, DMA_START, HOP, ISSUE, LATENCY, Link, critical_path
 from .report import Phases, Profile, Sensitivity, Share
+from .rests import Rests
 from .roofline import bytes_per_ns, peak_flops_per_ns, roofline
+from .timed import Timed
 from .usage import EngineUse, engine_use
 
 #: Phases of the throttle's grid that are tried, and the spans (in grid windows) above each of which half as many do: a
@@ -32,18 +34,6 @@ PHASES = 8
 FEWER_PHASES_ABOVE = (100, 1000, 3000)
 #: Told what is being done and the share of it that is done, 0 to 1.
 Advance = Callable[[str, "float | None"], None]
-
-
-@dataclass(frozen=True)
-class Timed:
-    """A traced kernel and its timeline of program order, phase 0: what pictures and traces are made from."""
-
-    kernel: str
-    execution: Execution
-    tasks: Tasks
-    prices: list[AnyPrice]
-    rates: Rates
-    line: Timeline
 
 
 @dataclass(frozen=True)
@@ -191,7 +181,9 @@ def _report(
     tasks, prices, line, rates = timed.tasks, timed.prices, timed.line, timed.rates
     cores = len(timed.execution.programs)
     links = critical_path(tasks, prices, line)
-    resting = {name for link in links for name in link.constants}
+    rests = Rests(timed)
+    shares = [(link, rests.share(link)) for link in links]
+    resting = {name for link, share in shares if share > 0.0 for name in link.constants}
     transfers = [price for price in prices if type(price) is DmaPrice]
     hbm_bytes = sum(price.hbm_bytes for price in transfers)
     matmul_flops = sum(price.flops for price in prices if type(price) is TensorPrice)
@@ -211,7 +203,7 @@ def _report(
         bound_by=_bound_by(links, timed),
         path_kinds=_shares(links, lambda link: _what(link, timed), span_ns),
         path_lines=_shares(links, lambda link: _where(link, timed), span_ns),
-        inferred_share=sum(link.duration_ns for link in links if inferred(link.constants)) / span_ns,
+        inferred_share=sum(link.duration_ns * share for link, share in shares) / span_ns,
         inferred_constants=tuple(constant.name for constant in inferred(resting)),
         dma_transfers=len(transfers),
         dma_bytes=sum(price.payload_bytes for price in transfers),

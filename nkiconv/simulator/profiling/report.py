@@ -67,8 +67,8 @@ class Profile:
     bound_by: str
     path_kinds: tuple[Share, ...]
     path_lines: tuple[Share, ...]
-    inferred_share: float  # of the critical path
-    inferred_constants: tuple[str, ...]  # that the critical path rests on
+    inferred_share: float  # of the critical path, as far as it moves with inferred constants
+    inferred_constants: tuple[str, ...]  # that it moves with
     dma_transfers: int
     dma_bytes: int
     hbm_bytes: int

@@ -30,6 +30,7 @@ __all__ = [
     "UnknownConstantError",
     "inferred",
     "price",
+    "price_key",
 ]
 
 #: What of an instruction's settings a price depends on.

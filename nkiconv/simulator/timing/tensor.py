@@ -26,9 +26,9 @@ def tensor_price(dtype: str, params: dict[str, Any], rates: Rates) -> TensorPric
     tile_size, tile_position = params.get("tile_size", ()), params.get("tile_position", ())
     tiled = bool(tile_size) and tile_size[0] < hw.PARTITIONS
     rows = tile_size[0] if tiled else hw.PARTITIONS
-    interval = columns
+    interval = float(columns)
     if columns < hw.STATIONARY_FREE_MAX:
-        interval = max(columns, int(rates("pe.min_interval_rows")))
+        interval = max(columns, rates("pe.min_interval_rows"))
     issue = rates("pe.row_tile_interval_rows") * column_ns if tiled else 0.0
     gap = passes * rates("pe.issue_overhead_fp32_ns") if passes > 1 else rates("pe.issue_overhead_ns")
     full, half = _loads(passes, cycles)
