@@ -24,7 +24,6 @@ Order = Literal["program", "lookahead"]
 
 _NEVER = float("inf")
 _DMA = len(ENGINES)
-_VECTOR = ENGINES.index("vector")
 _QUADRANTS = hw.PARTITIONS // hw.QUADRANT_PARTITIONS
 #: What a task's start waited for last, where that was no other task.
 NOTHING, SPACE, QUEUE_FULL = -1, -2, -3
@@ -142,7 +141,6 @@ class _Run:
         self.kinds: list[str | None] = [None] * num_engines
         self.tables: list[str | None] = [None] * num_engines
         self.front_ns = rates("sync.front_end_ns")
-        self.cold_ns = rates("vector.cold_start_ns")
         self.table_ns = rates("scalar.act_table_load_ns")
         self.complete_ns = rates("pe.completion_full_ns"), rates("pe.completion_half_ns")
         self.hop = hops(rates)
@@ -290,6 +288,8 @@ class _Run:
         return max(ready, free)
 
     def _try(self, time: float, task: int) -> None:
+        if self.line.start[task] != _NEVER:  # offered twice
+            return
         engine = self.tasks.engine[task]
         price = self.prices[task]
         if type(price) is DmaPrice:
@@ -347,11 +347,10 @@ class _Run:
             self.tables[engine] = price.table
             self.line.table_loads.append((engine, time - self.table_ns, time, price.table))
         latency = price.latency_ns
-        if engine % _DMA == _VECTOR:
-            if time > self.free[engine]:
-                issue += self.cold_ns
-            else:
-                latency -= self.cold_ns
+        if time > self.free[engine]:
+            issue += price.cold_ns
+        else:
+            latency -= price.cold_ns
         self.kinds[engine] = price.kind
         self.free[engine] = self.line.free[task] = time + issue
         self._end(task, time + latency, engine)
@@ -363,13 +362,15 @@ class _Run:
         full = throttle.at_full_rate(end)
         rest = price.interval_ns - price.stream_ns
         next_start = end + (rest if full else rest / self.slow)
-        next_start += price.gap_ns
+        if full:
+            next_start += price.gap_ns
         if price.tiled:  # the next matmul waits for its own rows, and for the issue of this one
             chosen = _quadrants(price)
             self.rows_free[core][chosen] = [next_start] * (chosen.stop - chosen.start)
             next_start = time + price.issue_ns + price.gap_ns
         self.free[engine] = self.line.free[task] = next_start
-        self._end(task, end + self.complete_ns[0 if full else 1], engine)
+        visible = end + price.between_ns + self.complete_ns[0] if full else end + self.complete_ns[1]
+        self._end(task, visible, engine)
 
     def _start_meeting(self, time: float, task: int, engine: int, price: MeetPrice) -> None:
         partner = self.tasks.meets[task]

@@ -91,20 +91,26 @@ class _Issue:
     first_packet_ns: float
 
 
-def _issue(store: bool, num_elements: int, params: dict[str, Any], rates: Rates) -> _Issue:
-    """By mode and direction; the first packet is that of the first engine."""
+def _issue(store: bool, num_elements: int, rows: int, params: dict[str, Any], rates: Rates) -> _Issue:
+    """By mode and direction; the first packet is that of the first engine. rows: partitions of the on-chip side."""
     queue = _QUEUES[params["dge_mode"]]
     way = "store" if store else "load"
     if queue == "static":
         trigger = "gpsimd" if store else "sync"
         return _Issue(trigger, queue, 0.0, rates("dma.static_issue_ns"), rates("dma.static_first_packet_ns"))
     if queue == "swdge":
-        prepare = rates("dma.swdge_prepare_ns") + num_elements * rates("dma.swdge_prepare_ns_per_elem")
+        prepare = rates("dma.swdge_prepare_load_ns")
+        if store:
+            prepare = rates("dma.swdge_prepare_ns") + num_elements * rates("dma.swdge_prepare_ns_per_elem")
         first = rates(f"dma.swdge_first_packet_{way}_ns")
         return _Issue("gpsimd", queue, prepare, rates("dma.swdge_issue_gap_ns"), first)
     trigger = params.get("engine", "unknown")
     trigger = ALTERNATE if trigger == "unknown" else trigger
-    return _Issue(trigger, queue, 0.0, rates("dma.hwdge_issue_ns"), rates(f"dma.hwdge_first_packet_{way}_ns"))
+    issue, first = rates("dma.hwdge_issue_ns"), rates(f"dma.hwdge_first_packet_{way}_ns")
+    if num_elements > rows:
+        issue = rates("dma.hwdge_issue_2d_ns")
+        first += rates("dma.hwdge_first_packet_2d_extra_ns")
+    return _Issue(trigger, queue, 0.0, issue, first)
 
 
 def _skew(store: bool, work_ns: tuple[float, ...], rates: Rates) -> float:
@@ -121,10 +127,11 @@ def dma_price(
     dst = writes[0]
     store = not dst.info.on_chip
     sides = [elements(dst, src) for src in reads]
-    issue = _issue(store, sum(count for _, count in sides), params, rates)
+    on_chip = dst if dst.info.on_chip else next((r for r in reads if r.info.on_chip), None)
+    rows = on_chip.shape[0] if on_chip is not None else 1
+    issue = _issue(store, sum(count for _, count in sides), rows, params, rates)
     issue_constants = rates.take_read()
     work = sum(count * element_ns(size, rates) for size, count in sides)
-    on_chip = dst if dst.info.on_chip else next((r for r in reads if r.info.on_chip), None)
     if op == "dma_transpose":
         where = "sbuf" if reads[0].info.on_chip else "hbm"
         work = dst.num_bytes / rates("dma.engine_bytes_per_ns") / rates(f"dma.dma_transpose_frac_{where}")

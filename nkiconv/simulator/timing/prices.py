@@ -14,7 +14,8 @@ class Price:
 
     The engine is free again `issue_ns` after the start, the result is visible after `latency_ns`. `kind` is the opcode
     that a change of costs time, `table` the activation table that must be resident, `first_issue_ns` the ISSUE of the
-    first instruction of a kind where that differs. `constants` are the names that the price rests on.
+    first instruction of a kind where that differs. On Vector a start after a pause costs `cold_ns` more of both;
+    `issue_ns` is without it and `latency_ns` with it. `constants` are the names that the price rests on.
     """
 
     issue_ns: float
@@ -23,6 +24,7 @@ class Price:
     constants: frozenset[str]
     table: str | None = None
     first_issue_ns: float | None = None
+    cold_ns: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -30,15 +32,16 @@ class TensorPrice:
     """A matmul or transpose on the Tensor Engine, in ns at full rate.
 
     `stream_ns`: the moving columns flow through; `interval_ns`: until the next one may flow (longer for few columns);
-    `gap_ns`: issue overhead on top, at any rate; `load_ns`: from operands ready to flow when the array was idle.
-    `work` is the share of the array's rows that the stream keeps busy, for the throttle. `first_row`, `rows`: the row
-    tile it runs on; `tiled` matmuls on other rows of the array may flow at the same time, `issue_ns` after each
-    other.
+    `gap_ns`: issue overhead on top, at full rate only, of which `between_ns` lies between passes; `load_ns`,
+    `load_half_ns`: from operands ready to flow when the array was idle, at full and at half rate. `work` is the share
+    of the array's rows that the stream keeps busy, for the throttle. `first_row`, `rows`: the row tile it runs on;
+    `tiled` matmuls on other rows of the array may flow at the same time, `issue_ns` after each other.
     """
 
     stream_ns: float
     interval_ns: float
     gap_ns: float
+    between_ns: float
     load_ns: float
     load_half_ns: float
     work: float

@@ -42,5 +42,7 @@ def scalar_price(
             issue + rates("scalar.accumulator_issue_ns"),
             max(latency, issue + rates("scalar.accumulator_completion_ns")),
         )
-    table = table_of(params["op"]) if op == "activation" else None
-    return Price(issue, latency, op, rates.take_read(), table)
+    table, first = None, None
+    if op == "activation":
+        table, first = table_of(params["op"]), issue + rates("scalar.act_first_issue_extra_ns")
+    return Price(issue, latency, op, rates.take_read(), table, first)

@@ -37,6 +37,7 @@ def tensor_price(dtype: str, params: dict[str, Any], rates: Rates) -> TensorPric
         stream_ns=columns * column_ns,
         interval_ns=interval * column_ns,
         gap_ns=gap,
+        between_ns=gap * (passes - 1) / passes if passes > 1 else 0.0,
         load_ns=rates(full),
         load_half_ns=rates(half),
         work=rows / hw.PARTITIONS,

@@ -47,12 +47,23 @@ def _fixed(regions: tuple[Region, ...], rates: Rates) -> tuple[float, float]:
     return rates(f"vector.issue_fixed_{where}_ns"), rates(f"vector.lat_fixed_{where}_ns")
 
 
+def _made(op: str, issue: float, latency: float, busy: float, rates: Rates) -> Price:
+    """A price with `busy` ns for the elements on top of both fixed parts."""
+    cold = rates("vector.cold_start_ns")
+    return Price(issue + busy, latency + busy, op, rates.take_read(), cold_ns=cold)
+
+
 def _plain(op: str, rate: float, elems: int, regions: tuple[Region, ...], rates: Rates, operands: int = 0) -> Price:
     issue, latency = _fixed(regions, rates)
+    cold = rates("vector.cold_start_ns")
     if operands:
         issue += rates("vector.issue_fixed_ptrscalar_extra_ns")
-        latency += rates("vector.lat_fixed_ptrscalar_extra_ns")
-    return Price(issue + rate * elems, latency + rate * elems, op, rates.take_read())
+        if any(region.info.buffer is PSUM for region in regions):
+            latency += rates("vector.lat_fixed_ptrscalar_extra_ns")
+        else:
+            cold = rates("vector.cold_start_ptrscalar_ns")
+            latency = rates("vector.lat_fixed_ptrscalar_ns") + cold
+    return Price(issue + rate * elems, latency + rate * elems, op, rates.take_read(), cold_ns=cold)
 
 
 def _copy(op: str, writes: Any, reads: Any, _params: Any, rates: Rates) -> Price:
@@ -66,7 +77,7 @@ def _tensor_tensor(op: str, writes: Any, reads: Any, _params: Any, rates: Rates)
     rate, elems = rates("vector.ns_per_elem_2x" if fast else "vector.ns_per_elem_1x"), free_elems(writes[0])
     issue, _ = _fixed((*writes, *reads), rates)
     latency = rates("vector.lat_fixed_tensor_tensor_ns")
-    return Price(issue + rate * elems, latency + rate * elems, op, rates.take_read())
+    return _made(op, issue, latency, rate * elems, rates)
 
 
 def _scalar_tensor_tensor(op: str, writes: Any, reads: Any, _params: Any, rates: Rates) -> Price:
@@ -88,32 +99,32 @@ def _scan(op: str, writes: Any, reads: Any, _params: Any, rates: Rates) -> Price
     issue, _ = _fixed((*writes, *reads), rates)
     latency = rates("vector.scan_lat_fixed_ns") + (rates("vector.scan_seed_ns") if len(reads) > 2 else 0.0)
     elems = free_elems(writes[0])
-    return Price(issue + rate * elems, latency + rate * elems, op, rates.take_read())
+    return _made(op, issue, latency, rate * elems, rates)
 
 
 def _memset(op: str, writes: Any, _reads: Any, _params: Any, rates: Rates) -> Price:
     busy = rates("vector.memset_ns_per_elem") * free_elems(writes[0])
     issue, latency = rates("vector.memset_issue_fixed_ns"), rates("vector.memset_lat_fixed_ns")
-    return Price(issue + busy, latency + busy, op, rates.take_read())
+    return _made(op, issue, latency, busy, rates)
 
 
 def _reciprocal(op: str, writes: Any, _reads: Any, _params: Any, rates: Rates) -> Price:
     busy = rates("vector.reciprocal_ns_per_elem") * free_elems(writes[0])
     issue, latency = rates("vector.reciprocal_issue_fixed_ns"), rates("vector.reciprocal_lat_fixed_ns")
-    return Price(issue + busy, latency + busy, op, rates.take_read())
+    return _made(op, issue, latency, busy, rates)
 
 
 def _predicated(op: str, writes: Any, reads: Any, _params: Any, rates: Rates) -> Price:
     busy = rates("vector.predicated_copy_ns_per_elem") * free_elems(writes[0])
     issue, _ = _fixed((*writes, *reads), rates)
-    return Price(issue + busy, rates("vector.predicated_copy_lat_fixed_ns") + busy, op, rates.take_read())
+    return _made(op, issue, rates("vector.predicated_copy_lat_fixed_ns"), busy, rates)
 
 
 def _shuffle(op: str, writes: Any, reads: Any, _params: Any, rates: Rates) -> Price:
     busy = rates("vector.stream_shuffle_ns_per_elem") * free_elems(writes[0])
     issue, _ = _fixed((*writes, *reads), rates)
     latency = rates("vector.stream_shuffle_lat_ns") + rates("vector.stream_shuffle_mask_ns")
-    return Price(issue + busy, latency + busy, op, rates.take_read())
+    return _made(op, issue, latency, busy, rates)
 
 
 def _transpose(op: str, _writes: Any, reads: Any, _params: Any, rates: Rates) -> Price:
@@ -126,7 +137,7 @@ def _transpose(op: str, _writes: Any, reads: Any, _params: Any, rates: Rates) ->
 def _bn_aggr(op: str, writes: Any, reads: Any, _params: Any, rates: Rates) -> Price:
     busy = rates.cycle_ns("vector") * rates("vector.bn_aggr_cycles_per_triple") * free_elems(reads[0]) / 3
     issue, latency = _fixed((*writes, *reads), rates)
-    return Price(issue + busy, latency + busy, op, rates.take_read())
+    return _made(op, issue, latency, busy, rates)
 
 
 _PRICES: dict[str, Callable[[str, Any, Any, Any, Rates], Price]] = {
