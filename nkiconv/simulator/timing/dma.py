@@ -113,9 +113,10 @@ def _issue(store: bool, num_elements: int, rows: int, params: dict[str, Any], ra
     return _Issue(trigger, queue, 0.0, issue, first)
 
 
-def _skew(store: bool, work_ns: tuple[float, ...], rates: Rates) -> float:
+def _skew(store: bool, queue: str, work_ns: tuple[float, ...], rates: Rates) -> float:
     """From the first packet of the first engine to that of the last; engines start in a fixed order."""
-    spread = rates("dma.engine_skew_store_ns" if store else "dma.engine_skew_load_ns")
+    kind = "swdge" if queue == "swdge" else "engine"
+    spread = rates(f"dma.{kind}_skew_{'store' if store else 'load'}_ns")
     used = sum(work > 0.0 for work in work_ns)
     return spread * (used - 1) / (len(work_ns) - 1)
 
@@ -145,7 +146,7 @@ def dma_price(
         queue=issue.queue,
         prepare_ns=issue.prepare_ns,
         issue_ns=issue.issue_ns,
-        first_packet_ns=issue.first_packet_ns + _skew(store, shares, rates),
+        first_packet_ns=issue.first_packet_ns + _skew(store, issue.queue, shares, rates),
         work_ns=shares,
         packet_ns=element_ns(packet, rates),
         hbm_bytes=_hbm_bytes(dst, *reads),
