@@ -51,8 +51,9 @@ readme: $(STAMP) ## rewrite the generated parts of the README
 bench: $(STAMP) ## time the simulator itself
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/nkiconv bench-simulator
 
-profiles: $(STAMP) ## model every headline case again: profiles/modelled_trn2.csv (minutes)
-	@$(BIN)/nkiconv profiles --csv profiles/modelled_trn2.csv
+profiles: $(STAMP) ## model every headline case again: profiles/ and the README's table (minutes)
+	@$(BIN)/nkiconv profiles --csv profiles/modelled_trn2.csv --readme README.md
+	@$(BIN)/nkiconv profile nkl_fs_asr --plot profiles/nkl_fs_asr.png
 
 clean: ## delete .venv, caches and everything generated
 	rm -rf $(VENV) build dist demo-out .coverage .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info

@@ -14,8 +14,7 @@ from .ops import kernel_arguments
 from .problem import ConvProblem
 from .simulator import ArraySpec
 from .simulator.dtypes import canonical
-from .simulator.profiling import Problem, Profile, Timed, profile_timed
-from .simulator.profiling.profile import Advance, ignore
+from .simulator.profiling import Advance, Problem, Profile, Settings, Timed, ignore, profile_timed
 from .verify import case_refusals, describe_tiles
 
 #: Algorithms of the depthwise conv1d kernel that can be asked for.
@@ -75,15 +74,14 @@ def profile_case(
     assert name is not None
     x = ArraySpec((problem.N, problem.C, 1, problem.W), name)
     w = ArraySpec((problem.C, 1, 1, problem.S), name)
-    found, timed = profile_timed(
-        depthwise_conv1d_implicit_gemm[lnc],
-        (x, w),
-        kernel_arguments(problem),
+    settings = Settings(
         sensitivity=sensitivity,
         standalone=standalone,
         problem=Problem(problem.flops, problem.min_bytes, name),
         advance=advance,
     )
+    kernel = depthwise_conv1d_implicit_gemm[lnc]
+    found, timed = profile_timed(kernel, (x, w), kernel_arguments(problem), settings)
     tiles = describe_tiles(problem, strict_nonfinite=False)
     chosen = algorithm or ALGORITHMS[0]
     return CaseProfile(case.name, problem, lnc, chosen, tiles, found, floors(problem, lnc)), timed

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from nkiconv import profile_table
 from nkiconv.simulator.coverage import coverage, markdown
 
 README = Path(__file__).parents[1] / "README.md"
@@ -50,6 +51,13 @@ def test_make_targets_exist():
     assert targets >= {"demo", "test"}
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target} is not in the Makefile"
+
+
+@pytest.mark.simulator_only
+def test_profiles_table_is_the_csv():
+    rows = profile_table.read(README.parent / "profiles" / "modelled_trn2.csv")
+    between = TEXT.split(profile_table.MARKERS[0])[1].split(profile_table.MARKERS[1])[0]
+    assert between == profile_table.markdown(rows), "run `make profiles`"
 
 
 @pytest.mark.simulator_only

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from .profile import Problem, profile, profile_timed
+from .profile import profile, profile_timed
 from .report import Phases, Profile, Sensitivity, Share
+from .settings import Advance, Problem, Settings, ignore
 from .timed import Timed
 from .usage import EngineUse
 
-__all__ = ["EngineUse", "Phases", "Problem", "Profile", "Sensitivity", "Share", "Timed", "profile", "profile_timed"]
+__all__ = [
+    "Advance",
+    "EngineUse",
+    "Phases",
+    "Problem",
+    "Profile",
+    "Sensitivity",
+    "Settings",
+    "Share",
+    "Timed",
+    "ignore",
+    "profile",
+    "profile_timed",
+]

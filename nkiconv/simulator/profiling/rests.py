@@ -34,9 +34,13 @@ class Rests:
         self._timed = timed
         self._known: dict[object, float] = {}
 
+    def names(self, link: Link) -> list[str]:
+        """The inferred constants that a link's price was made from."""
+        return [constant.name for constant in inferred(link.constants)]
+
     def share(self, link: Link) -> float:
         """0 (measured, traced or documented) to 1 (proportional to inferred constants)."""
-        names = [constant.name for constant in inferred(link.constants)]
+        names = self.names(link)
         if not names:
             return 0.0
         source = self._timed.tasks.source[link.task]

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from .schedule import NOTHING, QUEUE_FULL, SPACE, Options, Order, Timeline, run
+from .line import NOTHING, QUEUE_FULL, SPACE, Options, Order, Timeline
+from .schedule import run
 from .tasks import ENGINES, Tasks, build, price_again
 
 __all__ = [

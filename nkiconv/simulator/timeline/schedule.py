@@ -9,73 +9,19 @@ starts nothing else. A DMA then waits for its first packet, flows, and is visibl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Literal, get_args
 
 from .. import hardware as hw
 from ..timing import AnyPrice, DmaPrice, MeetPrice, Price, Rates, TensorPrice
 from .dma_engines import DmaEngines, Transfer
+from .line import NOTHING, QUEUE_FULL, SPACE, Options, Timeline
 from .space import Space
 from .tasks import ENGINES, Tasks
 from .throttle import Throttle
 
-Order = Literal["program", "lookahead"]
-
 _NEVER = float("inf")
 _DMA = len(ENGINES)
 _QUADRANTS = hw.PARTITIONS // hw.QUADRANT_PARTITIONS
-#: What a task's start waited for last, where that was no other task.
-NOTHING, SPACE, QUEUE_FULL = -1, -2, -3
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run a timeline: order of an engine's queue, phase of the throttle's grid (0 to 1), throttle on or off."""
-
-    order: Order = "program"
-    phase: float = 0.0
-    throttle: bool = True
-
-    def __post_init__(self) -> None:
-        if self.order not in get_args(Order):
-            raise ValueError(f"order={self.order!r}: must be one of {', '.join(get_args(Order))}; use one of them")
-        if not 0.0 <= self.phase < 1.0:
-            raise ValueError(f"phase={self.phase!r}: must be at least 0 and below 1, a share of the grid; use 0")
-
-
-@dataclass
-class Timeline:
-    """When everything happened, in ns from the launch; parallel to the tasks' lists.
-
-    `ready`: when the last thing waited for had arrived; `ready_by`: the task that it came from, or NOTHING, SPACE,
-    QUEUE_FULL; `start`; `free`: the engine could go on; `visible`: others could see the result (DMA: the last packet
-    and its semaphore); `arrival` and `flowing`: a DMA's first packet was ready, and its flow had ended.
-    """
-
-    options: Options
-    ready: list[float]
-    ready_by: list[int]
-    start: list[float]
-    free: list[float]
-    visible: list[float]
-    arrival: list[float]
-    throttle_changes: list[list[tuple[float, bool]]] = field(default_factory=list)
-    sbuf: list[Space] = field(default_factory=list)
-    psum: list[Space] = field(default_factory=list)
-    hbm_bound_ns: float = 0.0
-    dma_busy_ns: list[float] = field(default_factory=list)
-    #: for tasks whose ready_by is SPACE or QUEUE_FULL: the task whose end made room
-    made_room: dict[int, int] = field(default_factory=dict)
-    table_loads: list[tuple[int, float, float, str]] = field(default_factory=list)
-    #: from the first DMA's issue to the last DMA's end (all tasks, where there is no DMA)
-    begin_ns: float = 0.0
-    end_ns: float = 0.0
-
-    @property
-    def total_ns(self) -> float:
-        """First DMA issue to last DMA done."""
-        return self.end_ns - self.begin_ns
 
 
 def run(tasks: Tasks, prices: Sequence[AnyPrice], rates: Rates, options: Options | None = None) -> Timeline:
@@ -151,7 +97,8 @@ class _Run:
         self.stalled: dict[tuple[int, str], int] = {}
         #: heaps of the triggers of each engine that are ready and wait for its front end
         self.triggers: list[list[int]] = [[] for _ in range(num_engines)]
-        self.called = [False] * num_engines
+        #: the trigger for whose sake an event will look at each engine's heap
+        self.called = [NOTHING] * num_engines
         self.events: list[tuple[float, int]] = []
         self.dma_event = _NEVER
         by_core: list[list[DmaPrice]] = [[] for _ in range(tasks.num_cores)]
@@ -193,10 +140,8 @@ class _Run:
             if code >= 0:
                 if code < count:
                     self._try(time, code)
-                elif code < 2 * count:
-                    self._arrive(time, code - count)
                 else:
-                    self._next_trigger(time, code - 2 * count)
+                    self._arrive(time, code - count)
             elif code == -1:
                 if time == self.dma_event:
                     self.dma_event = _NEVER
@@ -288,17 +233,12 @@ class _Run:
         return max(ready, free)
 
     def _try(self, time: float, task: int) -> None:
-        if self.line.start[task] != _NEVER:  # offered twice
-            return
         engine = self.tasks.engine[task]
         price = self.prices[task]
         if type(price) is DmaPrice:
-            if self.issuing[engine] > time or self.triggers[engine]:
-                if not self.triggers[engine]:
-                    self._call_trigger(engine)
-                heappush(self.triggers[engine], task)
-            else:
-                self._trigger(time, task, engine, price)
+            self._offer_trigger(time, task, engine)
+            return
+        if self.line.start[task] != _NEVER:  # offered twice
             return
         at = self._earliest(task, engine)
         if at > time:
@@ -388,8 +328,7 @@ class _Run:
 
     def _wake(self, engine: int) -> None:
         """Try the tasks within reach of an engine that was held up without knowing for how long."""
-        if self.triggers[engine]:
-            self._call_trigger(engine)
+        self._call_trigger(engine)
         head = self.heads[engine]
         for task in self.queues[engine][head : head + self.window]:
             if self.waits[task] == 0 and self.line.start[task] == _NEVER:
@@ -402,21 +341,25 @@ class _Run:
 
     # DMA.
 
-    def _call_trigger(self, engine: int) -> None:
-        """Let the first of an engine's waiting triggers have its front end when it is free, if that is known."""
-        if self.issuing[engine] < _NEVER and not self.called[engine]:
-            self.called[engine] = True
-            heappush(self.events, (self.issuing[engine], 2 * len(self.tasks) + engine))
-
-    def _next_trigger(self, time: float, engine: int) -> None:
-        self.called[engine] = False
-        if self.issuing[engine] <= time:
-            task = heappop(self.triggers[engine])
-            price = self.prices[task]
+    def _offer_trigger(self, time: float, task: int, engine: int) -> None:
+        """A trigger is ready, or its engine's front end was to be free now: start the first that waits, if it is."""
+        waiting = self.triggers[engine]
+        if self.called[engine] == task:
+            self.called[engine] = NOTHING
+        else:
+            heappush(waiting, task)
+        if self.called[engine] == NOTHING and self.issuing[engine] <= time:
+            first = heappop(waiting)
+            price = self.prices[first]
             assert type(price) is DmaPrice
-            self._trigger(time, task, engine, price)
-        if self.triggers[engine]:
-            self._call_trigger(engine)
+            self._trigger(time, first, engine, price)
+        self._call_trigger(engine)
+
+    def _call_trigger(self, engine: int) -> None:
+        """Come back when the front end is free, if that is known, for the first of the triggers that wait for it."""
+        if self.triggers[engine] and self.called[engine] == NOTHING and self.issuing[engine] < _NEVER:
+            self.called[engine] = self.triggers[engine][0]
+            heappush(self.events, (self.issuing[engine], self.called[engine]))
 
     def _trigger(self, time: float, task: int, engine: int, price: DmaPrice) -> None:
         """Issue a DMA; where its queue is full, the issue (and its engine with it) waits for room."""

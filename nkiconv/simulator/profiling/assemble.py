@@ -1,0 +1,183 @@
+"""Puts a profile together from a timed kernel: engines, critical path, traffic, memory, limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..arguments import ArraySpec, is_torch
+from ..dtypes import canonical
+from ..timing import DmaPrice, Rates, TensorPrice
+from .path import DMA_FLOW, DMA_ISSUE, DMA_QUEUE, DMA_START, HOP, ISSUE, LATENCY, Link, critical_path
+from .report import Phases, Profile, Share
+from .rests import Rests
+from .roofline import bytes_per_ns, peak_flops_per_ns, roofline
+from .settings import Settings
+from .timed import Timed
+from .usage import EngineUse, engine_use
+
+
+def assemble(timed: Timed, phases: Phases, lookahead_us: float, args: tuple[Any, ...], settings: Settings) -> Profile:
+    """The profile of a timed kernel.
+
+    Args: phases, lookahead_us: totals to report. args: the kernel's arguments, for their bytes and dtype.
+    """
+    known = settings.problem
+    tasks, prices, line, rates = timed.tasks, timed.prices, timed.line, timed.rates
+    cores = len(timed.execution.programs)
+    links = critical_path(tasks, prices, line)
+    rests = Rests(timed)
+    shares = [(link, rests.share(link)) for link in links]
+    resting = {name for link, share in shares if share > 0.0 for name in rests.names(link)}
+    transfers = [price for price in prices if type(price) is DmaPrice]
+    hbm_bytes = sum(price.hbm_bytes for price in transfers)
+    matmul_flops = sum(price.flops for price in prices if type(price) is TensorPrice)
+    dtype = known.dtype or _first_dtype(args)
+    min_bytes = known.min_bytes if known.min_bytes is not None else argument_bytes(args, timed.execution.outputs)
+    limit = roofline(min_bytes, known.flops or 0, dtype, cores, rates)
+    span_ns = line.total_ns
+    engines = engine_use(tasks, prices, line)
+    return Profile(
+        kernel=timed.kernel,
+        lnc=cores,
+        phases=phases,
+        lookahead_us=lookahead_us,
+        standalone=settings.standalone,
+        instructions=len(tasks),
+        engines=tuple(engines),
+        bound_by=_bound_by(links, timed),
+        path_kinds=_shares(links, lambda link: _what(link, timed), span_ns),
+        path_lines=_shares(links, lambda link: _where(link, timed), span_ns),
+        inferred_share=sum(link.duration_ns * share for link, share in shares) / span_ns,
+        inferred_constants=tuple(sorted(resting)),
+        dma_transfers=len(transfers),
+        dma_bytes=sum(price.payload_bytes for price in transfers),
+        hbm_bytes=hbm_bytes,
+        hbm_fraction=hbm_bytes / (span_ns * bytes_per_ns(cores, rates)),
+        hbm_bound_share=line.hbm_bound_ns / span_ns,
+        dma_efficiency=_efficiency(transfers, rates),
+        dma_elements=_elements(transfers),
+        matmul_flops=matmul_flops,
+        mfu=(matmul_flops if known.flops is None else known.flops) / (span_ns * peak_flops_per_ns(dtype, cores, rates)),
+        flops=known.flops,
+        min_bytes=min_bytes,
+        roofline_us=limit.us,
+        roofline_limit=limit.limit,
+        dtype=dtype,
+        sbuf_peak_bytes=max(space.peak_bytes for space in line.sbuf),
+        psum_peak_banks=timed.execution.psum_peak_banks,
+        space_stall_us=_space_stall(engines),
+        table_loads=len(line.table_loads),
+        full_rate_share=_full_rate_share(timed),
+    )
+
+
+def argument_bytes(args: Iterable[Any], outputs: Any) -> int:
+    """Bytes of all arrays in arguments and results, each once."""
+    return sum(_array_bytes(value) for value in (*args, outputs))
+
+
+def _array_bytes(value: Any) -> int:
+    if isinstance(value, (tuple, list)):
+        return sum(_array_bytes(item) for item in value)
+    if isinstance(value, dict):
+        return sum(_array_bytes(item) for item in value.values())
+    if isinstance(value, ArraySpec):
+        return value.num_bytes
+    if is_torch(value):
+        return int(value.numel() * value.element_size())
+    return int(value.nbytes) if hasattr(value, "nbytes") else 0
+
+
+def _first_dtype(args: tuple[Any, ...]) -> str:
+    for value in args:
+        if hasattr(value, "dtype"):
+            name = canonical(value.dtype)
+            if name is not None:
+                return name
+    return "bfloat16"
+
+
+def _what(link: Link, timed: Timed) -> str:
+    """A link in words: the instruction or the stage of a DMA."""
+    source = timed.tasks.source[link.task]
+    if link.kind in (DMA_FLOW, DMA_START, DMA_ISSUE, DMA_QUEUE):
+        way = "load" if source.writes and source.writes[0].info.on_chip else "store"
+        return f"{link.kind} ({way})"
+    if link.kind in (ISSUE, LATENCY):
+        return f"{source.engine} {source.op} {link.kind}"
+    if link.kind == HOP:
+        return f"hop to {source.engine}"
+    return link.kind
+
+
+def _where(link: Link, timed: Timed) -> str:
+    source = timed.tasks.source[link.task]
+    return f"{source.file}:{source.line}"
+
+
+def _shares(links: Sequence[Link], key: Callable[[Link], str], span_ns: float) -> tuple[Share, ...]:
+    totals: Counter[str] = Counter()
+    for link in links:
+        totals[key(link)] += link.duration_ns  # type: ignore[assignment]
+    return tuple(Share(what, ns / 1e3, ns / span_ns) for what, ns in totals.most_common() if ns > 0.0)
+
+
+def _bound_by(links: Sequence[Link], timed: Timed) -> str:
+    """The resource that most of the critical path is spent on."""
+    totals: dict[str, float] = {}
+    for link in links:
+        name = _resource(link, timed)
+        totals[name] = totals.get(name, 0.0) + link.duration_ns
+    return max(totals, key=lambda name: totals[name]) if totals else "nothing"
+
+
+def _resource(link: Link, timed: Timed) -> str:
+    if link.kind == DMA_FLOW:
+        line = timed.line
+        flowing = sum(line.dma_busy_ns) / len(line.dma_busy_ns)
+        return "hbm" if line.hbm_bound_ns > flowing / 2 else "dma"
+    if link.kind == DMA_ISSUE:
+        return "dma issue"
+    if link.kind in (DMA_START, DMA_QUEUE):
+        return "dma latency"
+    if link.kind in (ISSUE, LATENCY):
+        return str(timed.tasks.source[link.task].engine)
+    return "latency" if link.kind == HOP else link.kind
+
+
+def _efficiency(transfers: Sequence[DmaPrice], rates: Rates) -> float:
+    busy = sum(sum(price.work_ns) for price in transfers)
+    ideal = sum(price.payload_bytes for price in transfers) / rates("dma.engine_bytes_per_ns")
+    return ideal / busy if busy else 1.0
+
+
+def _elements(transfers: Sequence[DmaPrice]) -> tuple[tuple[int, int], ...]:
+    counts: Counter[int] = Counter()
+    for price in transfers:
+        for size, count in price.elements:
+            counts[round(size)] += count
+    return tuple(sorted(counts.items()))
+
+
+def _space_stall(engines: Sequence[EngineUse]) -> float:
+    stalls = [us for use in engines for what, us in use.stalls_us.items() if what.endswith("space")]
+    return max(stalls, default=0.0)
+
+
+def _full_rate_share(timed: Timed) -> float | None:
+    """Share of the span at full rate, of the core that has most of it."""
+    if not any(type(price) is TensorPrice for price in timed.prices):
+        return None
+    begin, end = timed.line.begin_ns, timed.line.end_ns
+    shares = []
+    for changes in timed.line.throttle_changes:
+        ends = [time for time, _ in changes[1:]] + [end]
+        full = sum(
+            max(0.0, min(stop, end) - max(time, begin))
+            for (time, fast), stop in zip(changes, ends, strict=True)
+            if fast
+        )
+        shares.append(full / (end - begin))
+    return max(shares)

@@ -1,0 +1,54 @@
+"""How a total moves when each inferred constant goes through its range."""
+
+from __future__ import annotations
+
+from .. import hardware as hw
+from ..timeline import price_again, run
+from ..timing import AnyPrice, DmaPrice, Rates, inferred
+from .report import Profile, Sensitivity
+from .settings import Settings
+from .timed import Timed
+
+
+def sensitivities(found: Profile, timed: Timed, extra_us: float, settings: Settings) -> tuple[Sensitivity, ...]:
+    """One entry for each inferred constant that the kernel's timeline may rest on, the one that matters most first.
+
+    Args: extra_us: what the profile's totals have beyond the timeline's.
+    """
+    chosen = [
+        constant
+        for constant in hw.CONSTANTS.values()
+        if constant.standing == "inferred"
+        and constant.name not in settings.constants
+        and _matters(constant.name, timed)
+    ]
+    entries = []
+    for i, constant in enumerate(chosen):
+        settings.advance(f"sensitivity: {constant.name}", i / len(chosen))
+        ends = [
+            found.phases.phase0_us
+            if end == constant.value
+            else _total_us(timed, {**settings.constants, constant.name: end}) + extra_us
+            for end in (constant.low, constant.high)
+        ]
+        entries.append(Sensitivity(constant.name, constant.low, constant.high, *ends))
+    return tuple(sorted(entries, key=lambda entry: -entry.spread_us(found.phases.phase0_us)))
+
+
+def _matters(name: str, timed: Timed) -> bool:
+    """Whether a constant takes part in this kernel's timeline: as a price, or in how tasks are put in time."""
+    priced = {read for price in timed.prices for read in _read_by(price)}
+    return name in priced or name in _TIMELINE_CONSTANTS
+
+
+def _read_by(price: AnyPrice) -> frozenset[str]:
+    return price.constants | price.issue_constants if type(price) is DmaPrice else price.constants
+
+
+#: Inferred constants that the timeline itself reads.
+_TIMELINE_CONSTANTS = frozenset({"dma.hwdge_queue_depth", "sync.hop_to_gpsimd_ns"})
+
+
+def _total_us(timed: Timed, constants: dict[str, float]) -> float:
+    rates = Rates(constants)
+    return run(timed.tasks, price_again(timed.tasks, rates), rates).total_ns / 1e3

@@ -1,0 +1,38 @@
+"""What a caller may ask of a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+#: Told what is being done and the share of it that is done, 0 to 1.
+Advance = Callable[[str, "float | None"], None]
+
+
+def ignore(_what: str, _share: float | None) -> None:
+    """An `Advance` that tells nobody."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the kernel is for, where the caller knows better than the kernel's arguments say.
+
+    flops: useful ones (a kernel may multiply zeros). min_bytes: least traffic with HBM; arguments and results, where
+    None. dtype: whose peak the flops are held against; the first argument's, where None.
+    """
+
+    flops: int | None = None
+    min_bytes: int | None = None
+    dtype: str | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to profile; see `profile`."""
+
+    trace_only: bool = True
+    sensitivity: bool = False
+    standalone: bool = False
+    problem: Problem = field(default_factory=Problem)
+    constants: Mapping[str, float] = field(default_factory=dict)
+    advance: Advance = ignore
