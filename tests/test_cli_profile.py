@@ -80,4 +80,4 @@ def test_profiles_of_some_cases():
 
 def test_source_lines_are_short():
     assert short_path("dma flow (load)") == "dma flow (load)"
-    assert short_path("/a/b/c/d/kernel.py:12") == "c/d/kernel.py:12"
+    assert short_path("/a/b/c/d/kernel.py:12") == "d/kernel.py:12"

@@ -140,7 +140,7 @@ def test_span_by_hand(tmp_path: Path) -> None:
 
     time = rates("dma.hwdge_first_packet_load_ns") + rates("dma.engine_skew_load_ns") + flow(512)
     time += rates("dma.done_to_consumer_ns") + rates("pe.cold_ldw_16bit_half_ns")
-    time += 2 * 512 / 2.4 / 0.5 + rates("pe.issue_overhead_ns") + rates("pe.completion_half_ns")
+    time += 2 * 512 / 2.4 / 0.5 + rates("pe.completion_half_ns")
     time += rates("sync.hop_to_scalar_ns")
     time += rates("scalar.copy_lat_psum_ns") + 512 * rates("scalar.ns_per_elem")
     time += rates("sync.hop_to_dma_issue_ns")

@@ -17,10 +17,8 @@ def sensitivities(found: Profile, timed: Timed, extra_us: float, settings: Setti
     """
     chosen = [
         constant
-        for constant in hw.CONSTANTS.values()
-        if constant.standing == "inferred"
-        and constant.name not in settings.constants
-        and _matters(constant.name, timed)
+        for constant in inferred(hw.CONSTANTS)
+        if constant.name not in settings.constants and _matters(constant.name, timed)
     ]
     entries = []
     for i, constant in enumerate(chosen):
