@@ -21,13 +21,21 @@ from .simulator.profiling import Advance, ignore
 DTYPES = ("bf16", "fp32")
 _PROBLEM = ("N", "C", "H", "W", "K", "R", "S", "groups")
 COLUMNS = (
-    "case", *_PROBLEM, "stride", "dilation", "padding", "dtype", "algorithm", "tiles", "lnc", "target", "kind",
-    "modelled_us", "phase0_us", "worst_us", "lookahead_us", "copy_floor_us", "x_copy_floor", "launch_floor_us",
-    "roofline_us", "roofline_fraction", "bound_by", "hbm_bytes", "flops", "mfu", "instructions",
-    "sbuf_bytes_per_partition", "psum_banks", "inferred_share", "version", "sources",
+    "case", *_PROBLEM, "stride", "dilation", "lhs_dilation", "padding", "dtype", "algorithm", "tiles", "lnc", "target",
+    "kind", "modelled_us", "modelled_phase0_us", "modelled_worst_us", "modelled_lookahead_us", "copy_floor_us",
+    "x_copy_floor", "launch_floor_us", "roofline_us", "roofline_fraction", "bound_by", "hbm_bytes", "flops", "mfu",
+    "instructions", "sbuf_bytes_per_partition", "psum_banks", "inferred_share", "version", "sources",
 )  # fmt: skip
 #: Columns of modelled times and shares: a committed file that is off by more than STALE in one of them is stale.
-CHECKED = ("modelled_us", "phase0_us", "worst_us", "lookahead_us", "copy_floor_us", "launch_floor_us", "roofline_us")
+CHECKED = (
+    "modelled_us",
+    "modelled_phase0_us",
+    "modelled_worst_us",
+    "modelled_lookahead_us",
+    "copy_floor_us",
+    "launch_floor_us",
+    "roofline_us",
+)
 STALE = 1e-3
 
 
@@ -54,6 +62,7 @@ def row(one: CaseProfile) -> dict[str, str]:
         "case": one.case,
         "stride": _pair(problem.stride),
         "dilation": _pair(problem.rhs_dilation),
+        "lhs_dilation": _pair(problem.lhs_dilation),
         "padding": " ".join(_pair(pads) for pads in problem.padding),
         "dtype": problem.dtype,
         "algorithm": one.algorithm,
@@ -62,9 +71,9 @@ def row(one: CaseProfile) -> dict[str, str]:
         "target": "trn2",
         "kind": "modelled",
         "modelled_us": found.modelled_us,
-        "phase0_us": found.phases.phase0_us,
-        "worst_us": found.phases.worst_us,
-        "lookahead_us": found.lookahead_us,
+        "modelled_phase0_us": found.phases.phase0_us,
+        "modelled_worst_us": found.phases.worst_us,
+        "modelled_lookahead_us": found.lookahead_us,
         "copy_floor_us": one.floors.copy_us,
         "x_copy_floor": one.x_copy_floor,
         "launch_floor_us": one.floors.launch_us,
@@ -124,8 +133,8 @@ _README = (
     ("case", "case", ""),
     ("dtype", "dtype", ""),
     ("modelled us: mean", "modelled_us", ",.1f"),
-    ("worst phase", "worst_us", ",.1f"),
-    ("look-ahead", "lookahead_us", ",.1f"),
+    ("worst phase", "modelled_worst_us", ",.1f"),
+    ("look-ahead", "modelled_lookahead_us", ",.1f"),
     ("x copy floor", "x_copy_floor", ",.1f"),
     ("of roofline", "roofline_fraction", ".1%"),
     ("bound by", "bound_by", ""),

@@ -88,16 +88,21 @@ def profile_case(
 
 
 def refusals(case: Case, algorithm: str | None, lnc: int) -> list[Any]:
-    """Why a case cannot be profiled; empty when it can."""
-    found: list[Any] = list(case_refusals(case))
+    """Why a case cannot be profiled here; empty when it can."""
+    found = case_violations(case, algorithm, lnc)
     if CHOICE.provider == "aws":
         found.append(
             UnsupportedError("NKICONV_NKI: AWS's NKI records no instructions to profile; set NKICONV_NKI=simulator")
         )
+    return found
+
+
+def case_violations(case: Case, algorithm: str | None, lnc: int) -> list[Any]:
+    """What is wrong with the choice of a case, an algorithm and a number of cores, wherever they are to run."""
+    found: list[Any] = list(case_refusals(case))
     if algorithm is not None and algorithm not in ALGORITHMS:
-        found.append(
-            UnsupportedError(f"algorithm={algorithm!r}: accepted are {', '.join(ALGORITHMS)}; use one of them")
-        )
+        accepted = ", ".join(ALGORITHMS)
+        found.append(UnsupportedError(f"algorithm={algorithm!r}: accepted are {accepted}; use one of them"))
     if lnc not in (1, 2):
         found.append(UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2"))
     return found

@@ -14,6 +14,7 @@ from nkiconv.cli import app, npy, show
 from nkiconv.cli.shell import print_json
 
 pytestmark = pytest.mark.simulator_only
+COMMANDS = [command.name for command in app.registered_commands]
 
 
 def run(*arguments):
@@ -351,7 +352,7 @@ def test_an_unknown_suite():
     assert "suite='conv3d': there is none of this name; use one of depthwise_conv1d, conv2d" in result.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["cases"], ["doctor"], ["demo"], ["bench-simulator"]], ids=str)
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=str)
 def test_help(command):
     result = run(*command, "--help")
     assert result.exit_code == 0

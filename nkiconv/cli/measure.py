@@ -20,11 +20,13 @@ from rich.text import Text
 from .. import cases
 from ..doctor import DEVICE
 from ..errors import NkiconvError, UnsupportedError, raise_all
+from ..measure import interleave
 from ..problem import dtype_name
 from .shell import CHECK_FAILED, JsonOption, console, print_json, progress, reports_errors
 
 if TYPE_CHECKING:
     from ..cases import Case
+    from ..measure.interleave import Advance
     from ..measure.modelled import Modelled
     from ..measure.rows import Row
     from ..measure.timing_speed import TimingSpeed
@@ -52,7 +54,8 @@ def command(
     lnc: Annotated[int, typer.Option(help="Cores: 1 or 2.")] = 2,
     algorithm: Annotated[str | None, typer.Option(help="Default: the kernel's choice.")] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=MIN_ROUNDS, help="Times that everything is measured, of trn2. Default 40.")
+        int | None,
+        typer.Option(min=MIN_ROUNDS, help=f"Rounds of timing on trn2. Default {interleave.ROUNDS}."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help=f"Append the rows of trn2 to this CSV file. Default {OUT}.")] = None,
     timing_speed: Annotated[
@@ -60,7 +63,7 @@ def command(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure cases on trn2, or model them: check, then time beside itself, a copy of its bytes, and one row's copy.
+    """Measure cases on trn2 beside floors and the model's prediction, or print the prediction alone.
 
     On trn2 the results are checked against float64 first; then every round times, in rotated order, the kernel, the
     kernel again, the copy floor and the launch floor, each as a slope over chains of calls. Exit status 1 if a case
@@ -72,36 +75,16 @@ def command(
     )
     chosen = [cases.get(name) for name in names or []]
     kind = None if dtype is None else str(dtype_name(dtype))
-    one_case = importlib.import_module("nkiconv.measure.one_case")
+    profiles = importlib.import_module("nkiconv.profiles")
     raise_all(
         "nkiconv bench cannot run these cases",
-        [error for case in chosen for error in one_case.case_violations(case, algorithm, lnc)],
+        [error for case in chosen for error in profiles.case_violations(case, algorithm, lnc)],
     )
     if where is Target.model:
         said = "" if target else f"there is no {DEVICE} here, so this is modelled; --target trn2 measures"
         _model(chosen, kind, lnc, algorithm, timing_speed, said, as_json)
         return
-    path = OUT if out is None else out
-    _check_out(path)
-    device = importlib.import_module("nkiconv.measure.torch_neuron").TorchNeuron(lnc)
-    rows: list[Row] = []
-    append = importlib.import_module("nkiconv.measure.rows").append
-    with progress(show=not as_json) as advance:
-        for case in chosen:
-
-            def told(what: str, share: float | None, name: str = case.name) -> None:
-                advance(f"{name}: {what}", share)
-
-            count = rounds or importlib.import_module("nkiconv.measure.interleave").ROUNDS
-            rows.append(
-                one_case.measure_case(
-                    device, case, dtype=kind, lnc=lnc, algorithm=algorithm, rounds=count, advance=told
-                )
-            )
-            append(path, rows[-1])
-    _show_measured(rows, device.description, path, as_json)
-    if any(row.timing is None for row in rows):
-        raise typer.Exit(CHECK_FAILED)
+    _measure(chosen, kind, lnc, algorithm, rounds or interleave.ROUNDS, out or OUT, as_json)
 
 
 def _contradictions(
@@ -128,6 +111,31 @@ def _check_out(path: Path) -> None:
     importlib.import_module("nkiconv.measure.rows").check(path)
 
 
+def _measure(
+    chosen: list[Case], dtype: str | None, lnc: int, algorithm: str | None, rounds: int, path: Path, as_json: bool
+) -> None:
+    """Measure every case, append each row as soon as there is one, and print them."""
+    _check_out(path)
+    device = importlib.import_module("nkiconv.measure.torch_neuron").TorchNeuron(lnc)
+    measure_case = importlib.import_module("nkiconv.measure.one_case").measure_case
+    append = importlib.import_module("nkiconv.measure.rows").append
+    found: list[Row] = []
+    with progress(show=not as_json) as advance:
+        for case in chosen:
+            told = _of_case(case, advance)
+            row = measure_case(device, case, dtype=dtype, lnc=lnc, algorithm=algorithm, rounds=rounds, advance=told)
+            append(path, row)
+            found.append(row)
+    _show_measured(found, device.description, path, as_json)
+    if any(row.timing is None for row in found):
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _of_case(case: Case, advance: Advance) -> Advance:
+    """The progress of one case, by its name."""
+    return lambda what, share: advance(f"{case.name}: {what}", share)
+
+
 def _model(
     chosen: list[Case], dtype: str | None, lnc: int, algorithm: str | None, speed: bool, said: str, as_json: bool
 ) -> None:
@@ -137,11 +145,7 @@ def _model(
     found: list[tuple[Case, Modelled]] = []
     with progress(show=not as_json) as advance:
         for case in chosen:
-
-            def told(what: str, share: float | None, name: str = case.name) -> None:
-                advance(f"{name}: {what}", share)
-
-            found.append((case, model(case.name, dtype, lnc, algorithm, told)))
+            found.append((case, model(case.name, dtype, lnc, algorithm, _of_case(case, advance))))
     if as_json:
         rows = [
             {"case": case.name, "dtype": dtype or case.problem.dtype, "lnc": lnc, **one.as_dict()}
@@ -235,7 +239,7 @@ def _table(title: str, times: tuple[str, ...], last: tuple[str, ...]) -> Table:
     """The table of both targets: what its times are, and its last columns, differ."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("case", no_wrap=True)
-    for heading in (*times, "A/A", "copy floor", "launch floor", "x copy", "of roofline"):
+    for heading in (*times, "A/A", "copy\nfloor", "launch\nfloor", "x copy\nfloor", "of the\nroofline"):
         table.add_column(heading, justify="right")
     for heading in last:
         table.add_column(heading, justify="right" if heading == "modelled" else "left")

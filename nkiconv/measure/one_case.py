@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from ..cases import Case
-from ..errors import NkiconvError
 from ..floors import ROW_BYTES
 from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ..kernels.floors import copy_floor, launch_floor
 from ..ops import kernel_arguments
 from ..problem import DTYPES, ConvProblem
-from ..profiles import ALGORITHMS, refusals
+from ..profiles import ALGORITHMS
 from ..reference import AnyArray
 from ..verify import SAMPLE_ABOVE_INSTRUCTIONS, SAMPLE_CHANNELS, Comparison, case_arrays, compare
 from .device import Call, Device
@@ -31,14 +30,6 @@ class WrongResult(Exception):
     """What the device computed is not within its bound of the float64 reference, or is not even of its shape."""
 
 
-def case_violations(case: Case, algorithm: str | None, lnc: int) -> list[NkiconvError]:
-    """Why a case can be neither modelled nor measured; empty if it can.
-
-    Which NKI runs here is no reason: `modelled` models without AWS's, and measuring needs it.
-    """
-    return [error for error in refusals(case, algorithm, lnc) if not str(error).startswith("NKICONV_NKI")]
-
-
 def measure_case(
     device: Device,
     case: Case,
@@ -50,7 +41,7 @@ def measure_case(
     advance: Advance,
     chain_calls: tuple[int, ...] = CHAIN_CALLS,
 ) -> Row:
-    """Measure a case that `case_violations` has nothing against.
+    """Measure a case that `profiles.case_violations` has nothing against.
 
     Args: dtype: instead of the case's own. rounds: at least 1.
     Returns: a row; with the reason and without a measured number where model, kernel, check or timing failed.

@@ -191,7 +191,7 @@ def from_numpy(torch: Any, array: Any) -> Any:
 
 def to_numpy(torch: Any, tensor: Any) -> Any:
     """The inverse of `from_numpy`, from whichever device."""
-    tensor = tensor.detach().cpu().contiguous()
+    tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(_BF16)
     return tensor.numpy()
@@ -203,9 +203,8 @@ def _lacking(lnc: int) -> Iterator[UnsupportedError]:
     status = {package.name: package.status for package in found.packages}
     for name in ("torch", "torch-neuronx", "nki"):
         if status[name] != INSTALLED:
-            yield UnsupportedError(
-                f"{name}: is {status[name]}; {'pip install torch' if name == 'torch' else _FROM_AWS}"
-            )
+            remedy = "install the one that torch-neuronx wants" if name == "torch" else _FROM_AWS
+            yield UnsupportedError(f"{name}: is {status[name]}; {remedy}")
     if status["nki"] == INSTALLED and found.provider != "aws":
         yield UnsupportedError(f"nki: AWS's must run the kernels, and {found.reason}; unset NKICONV_NKI or mend nki")
     if not found.device:

@@ -1,0 +1,257 @@
+"""`nkiconv bench`: modelled here, measured on a fake device, and refused by name where it makes no sense."""
+
+import csv
+import functools
+import json
+import re
+
+import pytest
+from fake_device import FakeDevice, off_by_one
+from typer.testing import CliRunner
+
+from nkiconv import doctor
+from nkiconv.cli import app
+from nkiconv.cli import measure as cli_measure
+from nkiconv.measure import interleave, rows, timing_speed, torch_neuron
+
+pytestmark = pytest.mark.simulator_only
+
+CASE, OTHER = "nkl_pad_n1_c16_w512_s7", "short"
+
+
+def bench(*arguments):
+    """Invoke the command; nothing but a clean exit may come out of it."""
+    result = CliRunner().invoke(app, ["bench", *(str(argument) for argument in arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty current directory with a folder for profiles."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "profiles").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """A function that puts a device where torch-neuronx's would be; the list fills with the LNC degrees asked for."""
+    degrees = []
+
+    def put(device):
+        def make(lnc):
+            degrees.append(lnc)
+            return device
+
+        monkeypatch.setattr(torch_neuron, "TorchNeuron", make)
+        return degrees
+
+    return put
+
+
+def read(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_measured_cases(here, on):
+    degrees = on(FakeDevice())
+    result = bench(CASE, OTHER, "--target", "trn2", "--lnc", "1", "--rounds", "5", "--dtype", "fp32")
+    assert result.exit_code == 0, result.output
+    assert degrees == [1]
+    lines = result.stdout.splitlines()
+    assert lines[0] == FakeDevice.description
+    assert lines[1].startswith("measured us (trn2, 1 core)")
+    assert max(map(len, lines)) <= 120
+    assert re.search(rf"{CASE} +12\.00 +12\.00 +12\.00 +12\.00 +3\.00 +2\.00 +4\.00 .* pass", result.stdout)
+    assert "fp32 taps_on_partition" in result.stdout
+    assert "appended to profiles/measured_trn2.csv" in result.stdout
+    found = read(here / "profiles" / "measured_trn2.csv")
+    assert [(row["case"], row["lnc"], row["dtype"], row["iterations"]) for row in found] == [
+        (CASE, "1", "fp32", "5"),
+        (OTHER, "1", "fp32", "5"),
+    ]
+
+
+def test_a_second_call_appends(here, on):
+    on(FakeDevice())
+    for _ in range(2):
+        assert bench(OTHER, "--target", "trn2", "--rounds", "4", "--out", "mine.csv").exit_code == 0
+    assert [row["case"] for row in read(here / "mine.csv")] == [OTHER, OTHER]
+    assert not (here / "profiles" / "measured_trn2.csv").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_measured_as_json(on):
+    on(FakeDevice())
+    result = bench(CASE, "--target", "trn2", "--rounds", "4", "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr, found["ok"]) == (0, "", True)
+    assert (found["target"], found["kind"], found["machine"]) == ("trn2", "measured", FakeDevice.description)
+    [row] = found["rows"]
+    assert row["p50_us"] == pytest.approx(12.0)
+    assert row["modelled_us"] > 0
+    assert row["timing"]["launch_floor"]["p90_us"] == pytest.approx(2.0)
+
+
+def test_a_wrong_result_is_status_1_and_a_row_without_a_number(here, on):
+    on(FakeDevice(spoil=off_by_one(2, 0)))
+    result = bench(CASE, "--target", "trn2", "--rounds", "4")
+    assert result.exit_code == 1
+    assert f"{CASE}: wrong: 1 of 8,192 outputs are beyond their bound, worst at n=0 c=2 q=0" in result.stdout
+    assert re.search(rf"{CASE}( +-){{8}} +[\d.]+ +failed", result.stdout)
+    [row] = read(here / "profiles" / "measured_trn2.csv")
+    assert (row["status"], row["p50_us"], row["copy_floor_p50_us"]) == ("failed", "", "")
+    assert row["reason"].startswith("wrong: 1 of")
+
+
+def test_a_case_that_fails_leaves_the_others(here, on):
+    on(FakeDevice(fail_at=3))
+    result = bench(CASE, OTHER, "--target", "trn2", "--rounds", "4", "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert found["ok"] is False
+    assert [row["status"] for row in found["rows"]] == ["failed", "failed"]  # `fail_at` is reached in both
+    assert [row["reason"] for row in read(here / "profiles" / "measured_trn2.csv")] == [
+        "RuntimeError: the compiler gave up"
+    ] * 2
+    on(FakeDevice(spoil=lambda y: y if y.shape[1] == 16 else off_by_one(0, 0)(y)))
+    result = bench(CASE, OTHER, "--target", "trn2", "--rounds", "4", "--json")
+    assert [row["status"] for row in json.loads(result.stdout)["rows"]] == ["pass", "failed"]
+
+
+@pytest.mark.usefixtures("here")
+def test_noise_is_said(on):
+    on(FakeDevice(noise=0.1))
+    result = bench(CASE, "--target", "trn2", "--rounds", "12")
+    assert result.exit_code == 0
+    assert re.search(rf"{CASE}: noisy, the medians of the kernel and of itself differ by \d+\.\d%", result.stdout)
+
+
+@pytest.mark.usefixtures("here")
+def test_how_often_when_nobody_says(on, monkeypatch):
+    monkeypatch.setattr(interleave, "ROUNDS", 7)
+    on(FakeDevice())
+    assert json.loads(bench(OTHER, "--target", "trn2", "--json").stdout)["rows"][0]["iterations"] == 7
+
+
+def test_other_files_are_refused_before_any_work(here, on):
+    degrees = on(FakeDevice())
+    path = here / "profiles" / "measured_trn2.csv"
+    path.write_text("case,us\n")
+    result = bench(CASE, "--target", "trn2")
+    assert (result.exit_code, result.stdout, degrees) == (2, "", [])
+    assert "FileFormatError: profiles/measured_trn2.csv: has other columns than this version appends" in result.stderr
+    assert path.read_text() == "case,us\n"
+
+
+@pytest.mark.usefixtures("here")
+def test_this_machine_is_refused_by_name():
+    if doctor.diagnose().trn2_ready:
+        pytest.skip("this machine can measure")
+    result = bench(CASE, "--target", "trn2")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "UnsupportedError: " in result.stderr
+    assert re.search(r"torch-neuronx: is .*; install it from AWS's own package repository|/dev/neuron0", result.stderr)
+
+
+# why, arguments, pattern in stderr
+BAD_CALLS = [
+    ("no case", [], r"UnsupportedError: CASE: none is given; name a case"),
+    ("no case of trn2", ["--target", "trn2"], r"UnsupportedError: CASE: none is given"),
+    ("unknown case", ["shorn"], r"case='shorn': .*did you mean short"),
+    ("no kernel", ["vae_512", "--target", "trn2"], r"case='vae_512': it needs the kernel conv2d_implicit_gemm"),
+    ("lnc", ["short", "--lnc", "3"], r"lnc=3: must be 1 or 2"),
+    ("algorithm", ["short", "--algorithm", "magic"], r"algorithm='magic': accepted are taps_on_partition"),
+    ("dtype", ["short", "--dtype", "fp12"], r"DtypeError: dtype='fp12': unknown"),
+    ("two", ["rn50_c2", "short", "--lnc", "3"], r"3 reasons\n  - case='rn50_c2'.*\n  - lnc=3.*\n  - lnc=3"),
+    ("rounds of the model", ["short", "--target", "model", "--rounds", "9"], r"--rounds=9: is of --target trn2"),
+    ("out of the model", ["short", "--target", "model", "--out", "x.csv"], r"--out=x\.csv: is of --target trn2"),
+    ("speed of trn2", ["short", "--target", "trn2", "--timing-speed"], r"--timing-speed: is of the model"),
+    ("out in no folder", ["short", "--target", "trn2", "--out", "no/x.csv"], r"--out=no.x\.csv: no is not a directory"),
+    ("out is a folder", ["short", "--target", "trn2", "--out", "profiles"], r"--out=profiles: is a directory"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "pattern"), [row[1:] for row in BAD_CALLS], ids=[row[0] for row in BAD_CALLS])
+def test_bad_calls_have_a_name(here, on, arguments, pattern):
+    degrees = on(FakeDevice())
+    result = bench(*arguments)
+    assert (result.exit_code, result.stdout, degrees) == (2, "", [])
+    assert re.search(pattern, result.stderr), result.stderr
+    assert list((here / "profiles").iterdir()) == []
+
+
+# why, arguments
+BAD_OPTIONS = [
+    ("unknown target", ["short", "--target", "trn1"]),
+    ("too few rounds", ["short", "--target", "trn2", "--rounds", "3"]),
+    ("rounds in words", ["short", "--target", "trn2", "--rounds", "many"]),
+]
+
+
+@pytest.mark.parametrize("arguments", [row[1] for row in BAD_OPTIONS], ids=[row[0] for row in BAD_OPTIONS])
+def test_bad_options(arguments):
+    result = bench(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Usage" in result.stderr
+
+
+def test_modelled_cases(here):
+    result = bench(CASE, OTHER, "--target", "model")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("modelled us (trn2, 2 cores)")
+    assert max(map(len, lines)) <= 120
+    for heading in ("mean", "phase 0", "worst", "A/A", "copy", "launch", "roofline", "bound by"):
+        assert heading in result.stdout
+    assert "p50" not in result.stdout
+    assert list((here / "profiles").iterdir()) == []
+    profile = json.loads(CliRunner().invoke(app, ["profile", CASE, "--json"]).stdout)[0]
+    cells = [profile[name] for name in ("modelled_us", "copy_floor_us", "launch_floor_us", "x_copy_floor")]
+    modelled, copy_floor, launch_floor, x_copy = (f"{value:.2f}".replace(".", r"\.") for value in cells)
+    assert re.search(rf"{CASE} +{modelled} .* - +{copy_floor} +{launch_floor} +{x_copy} ", result.stdout)
+
+
+def test_modelled_as_json():
+    found = json.loads(bench(CASE, "--target", "model", "--dtype", "fp32", "--json").stdout)
+    assert (found["target"], found["kind"], found["note"], found["timing_speed"]) == ("model", "modelled", "", None)
+    [row] = found["rows"]
+    assert (row["case"], row["dtype"], row["lnc"]) == (CASE, "fp32", 2)
+    assert row["worst_us"] >= row["modelled_us"] > row["copy_floor_us"] > row["launch_floor_us"] > 0
+    assert not [name for name in row if name.startswith("p50")]
+
+
+@pytest.mark.parametrize("device", [True, False])
+def test_the_target_when_nobody_says(here, on, monkeypatch, device):
+    path = here / "neuron0"
+    if device:
+        path.touch()
+    monkeypatch.setattr(cli_measure, "DEVICE", path)
+    degrees = on(FakeDevice())
+    result = bench(OTHER)
+    assert result.exit_code == 0
+    assert degrees == ([2] if device else [])
+    assert ("so this is modelled; --target trn2 measures" in " ".join(result.stdout.split())) is not device
+    assert ("modelled us (trn2" in result.stdout) is not device
+
+
+def test_the_speed_of_the_model(monkeypatch):
+    monkeypatch.setattr(timing_speed, "timing_speed", functools.partial(timing_speed.timing_speed, 100))
+    result = bench("--target", "model", "--timing-speed")
+    assert result.exit_code == 0
+    assert re.fullmatch(
+        r"timing 100 instructions takes \d+\.\d\d s here \(.*\): trace [\d.]+, dependencies [\d.]+, one timeline "
+        r"[\d.]+; peak memory [\d.]+ GB; aim: 5 s and 1 GB\n",
+        result.stdout,
+    )
+    found = json.loads(bench(OTHER, "--target", "model", "--timing-speed", "--json").stdout)
+    assert found["timing_speed"]["instructions"] == 100
+    assert (found["timing_speed"]["aim_seconds"], found["timing_speed"]["aim_gb"]) == (5.0, 1.0)
+    assert found["timing_speed"]["seconds"] > 0
+    assert [row["case"] for row in found["rows"]] == [OTHER]
+
+
+def test_columns_are_named_once():
+    assert len(set(rows.COLUMNS)) == len(rows.COLUMNS)

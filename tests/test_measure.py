@@ -1,0 +1,377 @@
+"""Measuring, with a fake device: slopes, order, noise, the check before them, rows that fail, and the file of rows."""
+
+import csv
+import dataclasses
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from fake_device import CALL_US, FakeDevice, off_by_one
+
+from nkiconv import cases, profiles
+from nkiconv.errors import FileFormatError, UnsupportedError
+from nkiconv.measure import interleave, modelled, one_case, rows, timing_speed
+from nkiconv.measure.interleave import AGAIN, COPY_FLOOR, LAUNCH_FLOOR, THIS, Variant
+from nkiconv.profile_table import sources_hash
+
+pytestmark = pytest.mark.simulator_only
+
+CASE = "nkl_pad_n1_c16_w512_s7"  # 16 channels, 24 instructions
+ORDER = (THIS, AGAIN, COPY_FLOOR, LAUNCH_FLOOR)
+
+
+def ignore(_what, _share):
+    """An `Advance` that tells nobody."""
+
+
+def measure(device, name=CASE, *, dtype=None, rounds=4, **options):
+    return one_case.measure_case(
+        device, cases.get(name), dtype=dtype, lnc=2, algorithm=None, rounds=rounds, advance=ignore, **options
+    )
+
+
+# chain lengths, their seconds, slope
+SLOPES = [
+    ((4, 20), (10.0, 42.0), 2.0),
+    ((20, 4), (42.0, 10.0), 2.0),
+    ((1, 2, 3), (1.0, 2.0, 4.0), 1.5),  # least squares: neither of the two steps, 1 and 2
+    ((4, 20), (5.0, 5.0), 0.0),
+]
+
+
+@pytest.mark.parametrize(("lengths", "seconds", "expected"), SLOPES)
+def test_slopes(lengths, seconds, expected):
+    assert interleave.slope(lengths, seconds) == pytest.approx(expected)
+
+
+def test_percentiles():
+    shuffled = np.random.default_rng(1).permutation(11).astype(float)  # 0 .. 10
+    assert interleave.spread(shuffled) == interleave.Spread(1.0, 5.0, 9.0)
+
+
+def test_every_round_times_every_variant_in_rotated_order():
+    order = []
+
+    class Recorder(FakeDevice):
+        def seconds(self, launched, calls, kwargs):
+            order.append((launched, len(calls), kwargs))
+            return len(calls) * 1e-6
+
+    variants = [Variant(name, name, [()] * 5, {"of": name}) for name in "abcd"]
+    slopes = interleave.interleave(Recorder(), variants, 5, (2, 5), ignore)
+    assert "".join(name for name, length, _ in order if length == 2) == "abcdbcdacdabdabcabcd"
+    assert [length for _, length, _ in order] == [2, 5] * 20
+    assert all(kwargs == {"of": name} for name, _, kwargs in order)
+    assert slopes == {name: pytest.approx([1.0] * 5) for name in "abcd"}
+
+
+def timing_of(this, again, copy=1.0, launch=1.0):
+    """A `Timing` whose medians are these."""
+    return interleave.timing(dict(zip(ORDER, ([us] for us in (this, again, copy, launch)), strict=True)), (4, 20))
+
+
+# median of this, of this again, whether that is noise
+NOISE = [(100.0, 100.0, False), (100.0, 102.9, False), (100.0, 103.1, True), (100.0, 96.9, True), (100.0, 97.1, False)]
+
+
+@pytest.mark.parametrize(("this", "again", "noisy"), NOISE)
+def test_a_difference_of_equal_things_is_noise(this, again, noisy):
+    found = timing_of(this, again)
+    assert found.noisy is noisy
+    assert found.aa_difference == pytest.approx(abs(again - this) / this)
+
+
+@pytest.mark.parametrize("medians", [(0.0, 1.0), (1.0, -1.0), (1.0, 1.0, 0.0), (1.0, 1.0, 1.0, -2.0)])
+def test_a_median_that_no_time_can_have(medians):
+    with pytest.raises(ArithmeticError, match=r"median slope .* not above zero; use more rounds"):
+        timing_of(*medians)
+
+
+def test_a_case_on_a_quiet_device():
+    """Without noise the slopes are the law's, whatever a launch costs once."""
+    row = measure(FakeDevice(), rounds=6)
+    assert (row.status, row.reason, row.channels_checked) == ("pass", "", 16)
+    found = row.timing
+    law = [CALL_US["depthwise_conv1d_implicit_gemm"]] * 2 + [CALL_US["copy_floor"], CALL_US["launch_floor"]]
+    for one, us in zip((found.this, found.again, found.copy_floor, found.launch_floor), law, strict=True):
+        assert (one.p10_us, one.p50_us, one.p90_us) == pytest.approx((us, us, us))
+    assert (found.rounds, found.chain_calls, found.noisy) == (6, (4, 20), False)
+    assert found.x_copy_floor == pytest.approx(4.0)
+    assert 0 < row.comparison.worst_ratio <= 1
+
+
+def test_noise_spreads_the_percentiles_and_leaves_the_median():
+    found = measure(FakeDevice(noise=0.005), rounds=100).timing
+    assert found.this.p10_us < found.this.p50_us < found.this.p90_us
+    assert found.this.p50_us == pytest.approx(12.0, rel=0.03)
+    assert not found.noisy
+
+
+def test_a_noisy_device_is_said_to_be_noisy():
+    row = measure(FakeDevice(noise=0.1), rounds=12)
+    assert row.timing.aa_difference > interleave.NOISY_ABOVE
+    assert row.status == "noisy"
+
+
+def test_chains_are_of_the_four_kernels_and_no_two_calls_are_alike():
+    device = FakeDevice()
+    measure(device, rounds=4, chain_calls=(2, 3))
+    first_round = [(name, len(calls)) for name, calls in device.timed[:8]]
+    kernel = "depthwise_conv1d_implicit_gemm"
+    assert first_round == [(name, n) for name in (kernel, kernel, "copy_floor", "launch_floor") for n in (2, 3)]
+    assert len(device.timed) == 4 * 8
+    for (_, short), (_, long) in zip(device.timed[::2], device.timed[1::2], strict=True):
+        assert all(a is b for one, other in zip(short, long, strict=False) for a, b in zip(one, other, strict=True))
+        images = [call[0] for call in long]
+        for i, image in enumerate(images):
+            assert not any(np.shares_memory(image, other) or np.array_equal(image, other) for other in images[:i])
+
+
+def test_the_copy_floor_moves_as_many_bytes_as_the_case():
+    device = FakeDevice()
+    valid = "nkl_n1_c16_w512_s7"  # Q is not W
+    row = measure(device, valid)
+    problem = row.problem
+    name, calls = device.timed[4]
+    assert name == "copy_floor"
+    assert calls[0][0].nbytes == problem.itemsize * (problem.N * problem.C * problem.W + problem.C * problem.S)
+    sizes = []
+
+    class Sizes(FakeDevice):
+        def seconds(self, launched, calls, kwargs):
+            if launched.__name__ == "copy_floor":
+                sizes.append((self.run(launched, calls[0], kwargs).size, kwargs["tile_elems"] * problem.itemsize))
+            return super().seconds(launched, calls, kwargs)
+
+    measure(Sizes(), valid)
+    assert set(sizes) == {(problem.N * problem.C * problem.Q, row.modelled.copy_tile_bytes)}
+
+
+def test_another_dtype():
+    row = measure(FakeDevice(), dtype="fp32")
+    assert (row.status, row.problem.dtype, row.values()["dtype"]) == ("pass", "fp32", "fp32")
+    assert row.modelled == modelled.model(CASE, "fp32", 2, None, ignore)
+
+
+# why, what the device does to the outputs, pattern in the reason
+SPOILT = [
+    ("one element", off_by_one(3, 5), r"^wrong: 1 of 8,192 outputs are beyond their bound, worst at n=0 c=3 q=5 by"),
+    ("shape", lambda y: y[:, :, :, :-1], r"^wrong: the result is bfloat16 \(1, 16, 1, 511\), not bfloat16 \(1, 16, 1,"),
+    ("dtype", lambda y: y.astype(np.float32), r"^wrong: the result is float32 .*, not bfloat16"),
+    ("nan", lambda y: y * y.dtype.type(np.nan), r"^wrong: 8,192 of 8,192 outputs"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "pattern"), [row[1:] for row in SPOILT], ids=[row[0] for row in SPOILT])
+def test_a_wrong_result_has_a_row_and_no_number(spoil, pattern):
+    device = FakeDevice(spoil=spoil)
+    row = measure(device)
+    assert re.search(pattern, row.reason), row.reason
+    assert (row.status, row.timing, row.roofline_fraction) == ("failed", None, None)
+    assert device.timed == []
+    assert device.num_forgotten == 1
+    assert row.modelled.modelled_us > 0
+
+
+def test_big_cases_are_checked_on_a_sample(monkeypatch):
+    monkeypatch.setattr(one_case, "SAMPLE_ABOVE_INSTRUCTIONS", 10)
+    monkeypatch.setattr(one_case, "SAMPLE_CHANNELS", 4)  # of 16: 0, 5, 10, 15
+    assert (measure(FakeDevice()).status, measure(FakeDevice()).channels_checked) == ("pass", 4)
+    seen = measure(FakeDevice(spoil=off_by_one(10, 2)))
+    assert (seen.status, seen.channels_checked) == ("failed", 4)
+    assert "worst at n=0 c=10 q=2" in seen.reason
+    assert measure(FakeDevice(spoil=off_by_one(9, 2))).status == "pass"
+
+
+@pytest.mark.parametrize("fail_at", [0, 13])
+def test_a_device_that_raises_while_it_is_timed(fail_at):
+    device = FakeDevice(fail_at=fail_at)
+    row = measure(device)
+    assert (row.status, row.timing) == ("failed", None)
+    assert row.reason == "RuntimeError: the compiler gave up"
+    assert row.comparison.num_wrong == 0
+    assert device.num_forgotten == 1
+
+
+def test_a_device_that_raises_while_it_runs():
+    def refuse(_output):
+        raise MemoryError
+
+    row = measure(FakeDevice(spoil=refuse))
+    assert (row.status, row.reason, row.comparison) == ("failed", "MemoryError: no message", None)
+
+
+def test_an_interrupt_is_no_row():
+    def interrupt(_output):
+        raise KeyboardInterrupt
+
+    device = FakeDevice(spoil=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        measure(device)
+    assert device.num_forgotten == 1
+
+
+def test_a_clock_that_runs_backwards():
+    class Backwards(FakeDevice):
+        def seconds(self, launched, calls, kwargs):
+            return 1.0 / len(calls)
+
+    row = measure(Backwards())
+    assert (row.status, row.timing) == ("failed", None)
+    assert row.reason.startswith("ArithmeticError: this: median slope -")
+
+
+def read(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_rows_are_appended(tmp_path):
+    path = tmp_path / "measured.csv"
+    rows.append(path, measure(FakeDevice()))
+    before = path.read_bytes()
+    failed = measure(FakeDevice(spoil=off_by_one(0, 0)), "short")
+    rows.append(path, failed)
+    assert path.read_bytes().startswith(before)
+    assert path.read_text().count("p50_us") == before.decode().count("p50_us")  # one header
+    good, bad = read(path)
+    assert tuple(good) == rows.COLUMNS
+    assert (good["case"], good["kind"], good["target"], good["status"]) == (CASE, "measured", "trn2", "pass")
+    assert (good["p50_us"], good["copy_floor_p50_us"], good["launch_floor_p50_us"]) == ("12", "3", "2")
+    assert (good["iterations"], good["chain_calls"], good["x_copy_floor"]) == ("4", "4 20", "4")
+    assert (good["sources"], good["machine"], good["lnc"]) == (sources_hash(), FakeDevice.description, "2")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", good["date"])
+    assert (bad["case"], bad["status"], bad["reason"]) == ("short", "failed", failed.reason)
+    noisy = measure(FakeDevice(noise=0.1), rounds=12)
+    found = noisy.timing
+    assert len({found.this.p10_us, found.this.p50_us, found.this.p90_us, found.again.p50_us}) == 4
+    names = ("p10_us", "p50_us", "p90_us", "aa_p50_us", "aa_difference")
+    assert [noisy.values()[name] for name in (*names, "status")] == [
+        found.this.p10_us, found.this.p50_us, found.this.p90_us, found.again.p50_us, found.aa_difference, "noisy",
+    ]  # fmt: skip
+    measured = [name for name in rows.COLUMNS if name in rows._measured(measure(FakeDevice()).timing)]
+    assert len(measured) == 10
+    assert {bad[name] for name in [*measured, "roofline_fraction"]} == {""}
+    assert float(bad["modelled_us"]) > 0
+
+
+def test_predictions_have_columns_of_their_own(tmp_path):
+    path = tmp_path / "measured.csv"
+    row = measure(FakeDevice())
+    predicted = row.modelled
+    assert predicted == modelled.model(CASE, None, 2, None, ignore)
+    assert predicted.modelled_us != row.timing.this.p50_us
+    rows.append(path, row)
+    rows.append(path, dataclasses.replace(row, modelled=None, timing=row.timing))
+    both, alone = read(path)
+    for name, value in (
+        ("modelled_us", predicted.modelled_us),
+        ("modelled_phase0_us", predicted.phase0_us),
+        ("modelled_worst_us", predicted.worst_us),
+        ("modelled_copy_floor_us", predicted.copy_floor_us),
+        ("modelled_launch_floor_us", predicted.launch_floor_us),
+        ("roofline_fraction", predicted.roofline_us / 12.0),
+    ):
+        assert float(both[name]) == pytest.approx(value, rel=1e-5)
+        assert alone[name] == ""
+    assert alone["p50_us"] == both["p50_us"] == "12"
+
+
+# why, what is in the file, pattern
+BAD_FILES = [
+    ("other columns", "case,us\nshort,1\n", r"has other columns than this version appends"),
+    ("fewer columns", ",".join(rows.COLUMNS[:-1]) + "\n", r"has other columns"),
+    ("no header", "short,3,130\n", r"has other columns"),
+    ("half a row", ",".join(rows.COLUMNS) + "\nshort,3", r"ends in half a row"),
+]
+
+
+@pytest.mark.parametrize(("content", "pattern"), [row[1:] for row in BAD_FILES], ids=[row[0] for row in BAD_FILES])
+def test_other_files_are_left_alone(tmp_path, content, pattern):
+    path = tmp_path / "measured.csv"
+    path.write_text(content)
+    with pytest.raises(FileFormatError, match=pattern):
+        rows.append(path, measure(FakeDevice()))
+    assert path.read_text() == content
+
+
+def test_an_empty_file_gets_a_header(tmp_path):
+    path = tmp_path / "measured.csv"
+    path.touch()
+    rows.append(path, measure(FakeDevice()))
+    assert [row["case"] for row in read(path)] == [CASE]
+
+
+def test_reasons_with_commas_and_quotes_are_one_field(tmp_path):
+    path = tmp_path / "measured.csv"
+    reason = 'Error: "a", b'
+    rows.append(path, dataclasses.replace(measure(FakeDevice()), reason=reason))
+    assert read(path)[0]["reason"] == reason
+
+
+@pytest.fixture
+def work_tree(tmp_path, monkeypatch):
+    """A git work tree with a package in it, which `rows` takes for nkiconv's."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    package = tmp_path / "repository" / "package"
+    package.mkdir(parents=True)
+    (package / "module.py").write_text("one")
+    (package.parent / "rows.csv").write_text("one")
+    git = ["git", "-C", str(package.parent), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "a"]):
+        subprocess.run([*git, *arguments], check=True)
+    monkeypatch.setattr(rows, "_PACKAGE", package.resolve())
+    return package
+
+
+def test_the_commit_is_the_package_s_own(work_tree, monkeypatch):
+    clean = rows.commit()
+    assert re.fullmatch(r"[0-9a-f]{12}", clean)
+    (work_tree.parent / "rows.csv").write_text("two")
+    assert rows.commit() == clean
+    (work_tree / "module.py").write_text("two")
+    assert rows.commit() == clean + "+"
+    deeper = work_tree / "site-packages" / "package"
+    deeper.mkdir(parents=True)
+    monkeypatch.setattr(rows, "_PACKAGE", deeper.resolve())
+    assert rows.commit() == ""
+
+
+@pytest.mark.usefixtures("work_tree")
+def test_no_commit_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert rows.commit() == ""
+
+
+def test_aws_s_nki_is_no_reason_to_refuse_a_case(monkeypatch):
+    monkeypatch.setattr(profiles, "CHOICE", dataclasses.replace(profiles.CHOICE, provider="aws"))
+    case = cases.get(CASE)
+    assert [str(error)[:11] for error in profiles.refusals(case, None, 2)] == ["NKICONV_NKI"]
+    assert profiles.case_violations(case, None, 2) == []
+    assert [str(error)[:5] for error in profiles.case_violations(case, None, 3)] == ["lnc=3"]
+
+
+def test_where_aws_s_nki_runs_the_model_has_a_process_of_its_own(monkeypatch):
+    here = modelled.model(CASE, "fp32", 1, "taps_on_partition", ignore)
+    monkeypatch.setattr(modelled, "CHOICE", dataclasses.replace(modelled.CHOICE, provider="aws"))
+    monkeypatch.setattr(modelled, "profile_case", None)
+    monkeypatch.setenv("NKICONV_NKI", "aws")
+    assert modelled.model(CASE, "fp32", 1, "taps_on_partition", ignore) == here
+
+
+def test_a_model_that_fails_in_its_process_says_why():
+    with pytest.raises(UnsupportedError, match=r"^case='shorn': its model failed .*\(.*UnsupportedError: case='shorn'"):
+        modelled.model_in_own_process("shorn", None, 2, None)
+
+
+def test_the_program_that_times_the_model():
+    assert (timing_speed.INSTRUCTIONS - 1) % timing_speed._PER_TILE == 0
+    found = timing_speed.timing_speed(1000)
+    assert found.instructions == 1000
+    parts = (found.trace_seconds, found.dependencies_seconds, found.timeline_seconds)
+    assert min(parts) > 0
+    assert found.seconds == pytest.approx(sum(parts))
+    assert 0.02 < found.peak_gb < 64  # Python and NumPy alone take more than 20 MB
