@@ -287,7 +287,7 @@ class _Run:
             self.tables[engine] = price.table
             self.line.table_loads.append((engine, time - self.table_ns, time, price.table))
         latency = price.latency_ns
-        if time > self.free[engine]:
+        if time > self.free[engine] or self.kinds[engine] is None:
             issue += price.cold_ns
         else:
             latency -= price.cold_ns

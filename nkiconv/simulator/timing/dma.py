@@ -20,9 +20,6 @@ from .rates import Rates
 #: DMA modes of nki.isa by the kind of queue they use; "unknown" leaves the choice to the compiler.
 _QUEUES = {"unknown": "hwdge", "hwdge": "hwdge", "swdge": "swdge", "none": "static"}
 
-#: Elements from this size on cost what the formula says (traced from 256 B); the floor of small ones is below that.
-_SURE_BYTES = 256
-
 
 def element_ns(num_bytes: float, rates: Rates) -> float:
     """Busy time of one DMA engine for one element; longer ones go in packets of up to 4 KiB."""
@@ -34,7 +31,7 @@ def element_ns(num_bytes: float, rates: Rates) -> float:
     busy = packets * fixed + num_bytes / speed
     if _up_to(num_bytes, "dma.small_element_bytes", rates):
         return rates("dma.small_element_ns")
-    return max(busy, rates("dma.small_element_ns")) if num_bytes < _SURE_BYTES else busy
+    return max(busy, rates("dma.small_element_ns")) if num_bytes < rates("dma.sure_element_bytes") else busy
 
 
 def _up_to(num_bytes: float, limit: str, rates: Rates) -> bool:

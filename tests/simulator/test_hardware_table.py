@@ -1,0 +1,175 @@
+"""trn2.toml is complete, agrees with itself and with the limits, and no other module of the timing holds a number."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from nkiconv.simulator import hardware as hw
+from nkiconv.simulator import timeline, timing
+from nkiconv.simulator.hardware import CONSTANTS, load_constants
+from nkiconv.simulator.timing import Rates, UnknownConstantError, inferred
+
+TABLE = Path(hw.__file__).with_name("trn2.toml")
+STANDINGS = {"documented", "measured", "traced", "inferred"}
+
+
+def raw_rows():
+    """(section.name, row) of the file as it is, before load_constants looks at it."""
+    with TABLE.open("rb") as file:
+        sections = hw.tomllib.load(file)
+    return [(f"{section}.{key}", row) for section, rows in sections.items() for key, row in rows.items()]
+
+
+@pytest.mark.parametrize(("name", "row"), raw_rows(), ids=lambda value: value if isinstance(value, str) else "")
+def test_a_row_says_what_it_is_and_where_it_comes_from(name, row):
+    assert set(row) - {"low", "high"} == {"value", "unit", "source", "standing"}
+    assert row["standing"] in STANDINGS
+    assert row["unit"].strip()
+    assert row["source"].strip()
+    assert type(row["value"]) in (int, float)
+    assert ("low" in row) == ("high" in row), "a range has two ends"
+    if row["standing"] == "inferred":
+        assert row["low"] < row["high"], "what nobody has measured has a range to try"
+
+
+def test_the_table_is_what_the_file_holds():
+    rows = dict(raw_rows())
+    assert set(CONSTANTS) == set(rows)
+    assert len(rows) > 100
+    for name, constant in CONSTANTS.items():
+        row = rows[name]
+        expected = (row["value"], row.get("low", row["value"]), row.get("high", row["value"]), row["standing"])
+        assert (constant.value, constant.low, constant.high, constant.standing) == expected
+        assert (constant.name, constant.unit, constant.source) == (name, row["unit"], row["source"])
+
+
+GOOD = {"value": "2.5", "unit": '"ns"', "source": '"a trace"', "standing": '"traced"'}
+
+# why                          changes to a good row (None: left out)             message
+MALFORMED = [
+    ("no value", {"value": None}, "lacks value"),
+    ("no unit", {"unit": None}, "lacks unit"),
+    ("no source", {"source": None}, "lacks source"),
+    ("no standing", {"standing": None}, "lacks standing"),
+    ("nothing at all", dict.fromkeys(GOOD), "lacks source, standing, unit, value"),
+    ("unknown standing", {"standing": '"guessed"'}, "standing='guessed'"),
+    ("range above the value", {"low": "3", "high": "4"}, r"2\.5 is outside its range 3\.\.4"),
+    ("range below the value", {"low": "1", "high": "2"}, r"2\.5 is outside its range 1\.\.2"),
+    ("range upside down", {"low": "4", "high": "1"}, "outside its range"),
+]
+
+
+def written(path, changes):
+    """A table with one row, pe.gap_ns."""
+    row = ", ".join(f"{key} = {text}" for key, text in {**GOOD, **changes}.items() if text is not None)
+    path.write_text(f"[pe]\ngap_ns = {{ {row} }}\n", encoding="utf-8")
+    return path
+
+
+def test_a_good_row_is_read(tmp_path):
+    (constant,) = load_constants(written(tmp_path / "table.toml", {"low": "2", "high": "3"})).values()
+    assert constant == hw.Constant("pe.gap_ns", 2.5, "ns", "a trace", "traced", 2.0, 3.0)
+
+
+@pytest.mark.parametrize(("why", "changes", "message"), MALFORMED, ids=[row[0] for row in MALFORMED])
+def test_a_malformed_row_is_refused_by_name(why, changes, message, tmp_path):
+    with pytest.raises(ValueError, match=rf"^pe\.gap_ns: .*{message}"):
+        load_constants(written(tmp_path / "table.toml", changes))
+
+
+# Limits: in hardware.py, by hand, and in the table.
+LIMITS = [
+    (hw.SBUF_BYTES_PER_PARTITION, 224 * 1024, "memory.sbuf_bytes_per_partition"),
+    (hw.SBUF_USABLE_BYTES_PER_PARTITION, 212_728, "memory.sbuf_usable_per_partition"),
+    (hw.PSUM_BANKS, 8, "memory.psum_banks"),
+    (hw.PSUM_BANK_BYTES_PER_PARTITION, 2048, "memory.psum_bank_bytes"),
+    (hw.STATIONARY_FREE_MAX, 128, "pe.max_stationary_free"),
+    (hw.MOVING_FREE_MAX, 512, "pe.max_moving_free"),
+    (hw.SENDRECV_GPSIMD_BYTES[4], 1024, "lnc2.sendrecv_gpsimd_max"),
+]
+
+
+@pytest.mark.parametrize(("limit", "by_hand", "name"), LIMITS, ids=[row[2] for row in LIMITS])
+def test_limits_are_the_table_s(limit, by_hand, name):
+    assert limit == by_hand == CONSTANTS[name].value
+
+
+def value(name):
+    """A constant of the table."""
+    return CONSTANTS[name].value
+
+
+def test_the_figures_agree_with_each_other():
+    assert value("dma.engines") * value("dma.rows_per_engine") == hw.PARTITIONS
+    assert hw.PSUM_BYTES_PER_PARTITION == 16 * 1024
+    peak = 2 * hw.PARTITIONS * hw.STATIONARY_FREE_MAX * value("clock.pe_ghz") / 1e3  # TFLOP/s: 2 * 128 * 128 * 2.4 GHz
+    assert value("peak.bf16_tflops") == pytest.approx(peak, rel=1e-3)
+    assert value("peak.fp8_tflops") == pytest.approx(2 * peak, rel=1e-3)
+    assert value("peak.fp32_tflops") == pytest.approx(peak / 4, rel=1e-3)
+    assert value("throttle.window_ns") == pytest.approx(4096 / value("clock.nc_base_ghz"), rel=1e-6)
+    cycle = 1 / value("clock.vector_ghz")
+    assert value("vector.ns_per_elem_1x") == pytest.approx(cycle, rel=1e-3)
+    assert value("vector.ns_per_elem_2x") == pytest.approx(cycle / 2, rel=1e-3)
+    assert value("scalar.ns_per_elem") == pytest.approx(1 / value("clock.scalar_ghz"), rel=1e-3)
+    theory = value("dma.engines") * value("dma.engine_bytes_per_ns")
+    assert value("dma.doc_core_gbps") == pytest.approx(theory, rel=1e-3)
+    assert value("dma.steady_core_gbps") < theory
+
+
+def test_rates_are_the_table_s_unless_overridden():
+    rates = Rates({"dma.hwdge_issue_ns": 605})
+    assert (rates("dma.hwdge_issue_ns"), rates("dma.static_issue_ns")) == (605, 58)
+    assert rates.take_read() == {"dma.hwdge_issue_ns", "dma.static_issue_ns"}
+    assert rates.take_read() == frozenset()
+    with pytest.raises(UnknownConstantError, match=r"dma\.hwdge_isue_ns.* did you mean dma\.hwdge_issue_ns"):
+        Rates({"dma.hwdge_isue_ns": 605})
+
+
+def test_inferred_picks_out_what_nobody_measured():
+    names = ["pe.min_interval_rows", "pe.issue_overhead_ns", "dma.hwdge_queue_depth"]
+    assert [constant.name for constant in inferred(names)] == ["dma.hwdge_queue_depth", "pe.min_interval_rows"]
+
+
+# No number lives anywhere else.
+
+#: Literals that state no fact of the hardware, in any file, as int or float: none, one, a pair, a sign.
+ANYWHERE = {0, 1, 2}
+#: (file, literal) of the others: what each is for. Everything else belongs in trn2.toml.
+ALLOWED = {
+    ("vector.py", 3): "bn_aggr reads triples (count, mean, variance): the layout of its operand",
+    ("line.py", 3): "QUEUE_FULL = -3, one of three marks",
+    ("rates.py", 3): "how many names to suggest for one that is not there",
+    ("rates.py", 0.4): "and how like it they are",
+    ("dependencies.py", 64): "HBM_SLICES: how finely accesses are indexed; times do not depend on it",
+    ("dma_engines.py", 1e-6): "_DONE_NS: rounding of sums",
+    ("overlap.py", 10): "1 << 10, size of a cache",
+    ("overlap.py", 14): "1 << 14, size of a cache",
+    ("overlap.py", 16): "1 << 16, size of a cache and RUNS_COMPARED",
+    ("overlap.py", 60): "1 << 60, beyond every address",
+}
+
+
+def literals():
+    """(path, line, value) of every number in the code of timing and timeline."""
+    found = []
+    for package in (timing, timeline):
+        for path in sorted(Path(package.__file__).parent.glob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+                    found.append((path, node.lineno, node.value))
+    assert len({path for path, _, _ in found}) > 8
+    return found
+
+
+def test_no_number_lives_outside_the_table():
+    others = [(path, line, n) for path, line, n in literals() if n not in ANYWHERE and (path.name, n) not in ALLOWED]
+    text = [f"{path.parent.name}/{path.name}:{line}: {n}" for path, line, n in others]
+    assert text == [], "give it a row in trn2.toml and read it through Rates, or a reason in ALLOWED"
+
+
+def test_every_allowed_number_is_still_there():
+    present = {(path.name, n) for path, _, n in literals()}
+    assert set(ALLOWED) <= present, "remove what is no longer needed from ALLOWED"

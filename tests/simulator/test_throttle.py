@@ -1,0 +1,181 @@
+"""The throttle of the Tensor Engine, alone and under a kernel, against times worked out by hand.
+
+A window lasts 3413.3 ns and the array starts at half rate: a window that is busy throughout does 1706.7 ns of full-rate
+work. 0.3725 of 3413.3 = 1271.5 ns of work releases the next window; at half rate that is 2542.9 ns, 74.5 % of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from pairs import run
+
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator import timeline as tl
+from nkiconv.simulator.timeline.throttle import Throttle
+from nkiconv.simulator.timing import PriceList, Rates
+
+WINDOW = 4096 / 1.2
+
+
+def near(expected):
+    """A time worked out by hand."""
+    return pytest.approx(expected, abs=0.05)
+
+
+def throttle(phase=0.0, **settings):
+    return Throttle(Rates(), phase, **settings)
+
+
+def busy(array, window, full_ns, share=1.0):
+    """Do `full_ns` of full-rate work from the start of a window on; returns when it is done."""
+    return array.stream(window * WINDOW, full_ns, share)
+
+
+def test_starts_at_half_rate():
+    array = throttle()
+    assert not array.at_full_rate(0.0)
+    assert array.stream(0.0, 1000.0) == near(2000)
+    assert array.changes == [(0.0, False)]
+
+
+def test_is_released_after_the_first_busy_window():
+    array = throttle()
+    # 1706.7 are done by the line at 3413.3, the other 1706.7 take as long as they say
+    assert array.stream(0.0, 2 * 1706.67) == near(3413.33 + 1706.67)
+    assert array.changes == [(0.0, False), (near(3413.33), True)]
+    assert array.at_full_rate(5120.0)
+
+
+# why                                  full-rate ns in each window     rate in each of the following windows
+WINDOWS = [
+    ("never busy", [0, 0, 0], [False, False, False]),
+    ("busy for 58 % of each", [1000] * 4, [False] * 4),
+    ("busy for 74 %", [0.37 * WINDOW], [False]),
+    ("busy for 75 %", [0.375 * WINDOW], [True]),
+    ("busy, then idle", [1700, 0, 0], [True, False, False]),
+    ("37 % of full rate, then 38 %", [1700, 0.38 * WINDOW, 0.37 * WINDOW], [True, True, False]),
+    ("released again", [1700, 100, 1700], [True, False, True]),
+]
+
+
+@pytest.mark.parametrize(("why", "work", "full"), WINDOWS, ids=[row[0] for row in WINDOWS])
+def test_each_window_decides_on_the_next(why, work, full):
+    array = throttle()
+    for i, (full_ns, expected) in enumerate(zip(work, full, strict=True)):
+        if full_ns:
+            assert busy(array, i, full_ns) <= (i + 1) * WINDOW
+        # just behind the line: an observer on the line itself still sees the window that ends there
+        assert array.at_full_rate((i + 1) * WINDOW + 0.001) == expected
+
+
+def test_the_grid_runs_on_through_idle_time():
+    array = throttle()
+    # ten idle windows; busy from the middle of the eleventh: it does 853 by its end, less than 1271.5, so half rate
+    # goes on through the twelfth, whose end is at 12 windows
+    start = 10.5 * WINDOW
+    assert array.stream(start, 4000.0) == near(12 * WINDOW + 4000 - 0.25 * WINDOW - 0.5 * WINDOW)
+    assert array.changes[1:] == [(near(12 * WINDOW), True)]
+
+
+# phase, when a busy array is released: the first line whose whole window it was busy in, or enough of it
+PHASES = [(0.0, 3413.3), (0.2, 2730.7), (0.25, 2560.0), (0.26, 2525.9 + 3413.3), (0.5, 5120.0), (0.9, 3754.7)]
+
+
+@pytest.mark.parametrize(("phase", "released"), PHASES)
+def test_phase_shifts_the_grid(phase, released):
+    """Time 0 lies `phase` of a window behind a line, and the work before it is none."""
+    array = throttle(phase)
+    end = array.stream(0.0, 10_000.0)
+    assert array.changes == [(0.0, False), (pytest.approx(released, abs=0.1), True)]
+    assert end == pytest.approx(released + 10_000 - released / 2, abs=0.1)
+
+
+def test_a_stream_across_a_line_takes_piecewise_time():
+    array = throttle()
+    assert array.stream(0.0, 1400.0) == near(2800)
+    # 413.3 ns at half rate do 206.7 of 1000; 1606.7 in this window release the next: 793.3 more at full rate
+    assert array.stream(3000.0, 1000.0) == near(3413.33 + 793.33)
+
+
+def test_a_stream_across_a_line_that_changes_nothing():
+    # 206.7 by the line, not enough: the other 793.3 take 1586.7
+    assert throttle().stream(3000.0, 1000.0) == near(3413.33 + 1586.67)
+
+
+def test_a_stream_may_lose_its_rate_on_the_way():
+    array = throttle()
+    busy(array, 0, 1700)
+    # at full rate from 3413.3; idle until 6726.7, so that only 100 are done by the line at 6826.7; then half rate
+    assert array.stream(6726.67, 500.0) == near(6826.67 + 800)
+    assert [full for _, full in array.changes] == [False, True, False]
+
+
+def test_a_share_of_the_rows_does_a_share_of_the_work():
+    # three quarters of 1706.7 are 1280, just enough; 74 % are not
+    for share, released in ((0.75, True), (0.74, False)):
+        array = throttle()
+        assert busy(array, 0, 1706.6, share) == near(3413.2)
+        assert array.at_full_rate(WINDOW + 1) == released
+
+
+def test_disabled_it_keeps_full_rate():
+    array = throttle(enabled=False)
+    assert array.stream(5.0, 10_000.0) == 10_005
+    assert array.at_full_rate(1e6)
+    assert array.changes == [(0.0, True)]
+
+
+# Under a kernel.
+
+
+def matmuls(count, pause=0, **options):
+    """The timeline of `count` bf16 matmuls of 500 columns; every `pause`-th waits for an activation of the last."""
+
+    def body():
+        a, b = nl.ndarray((128, 128), nl.bfloat16), nl.ndarray((128, 500), nl.bfloat16)
+        for i in range(count):
+            acc = nl.ndarray((128, 500), nl.float32, nl.psum)
+            nisa.nc_matmul(acc, a, b)
+            if pause and i % pause == 0:
+                nisa.activation(b, nl.copy, acc)
+
+    rates = Rates()
+    tasks, prices = tl.build(run(body, trace_only=True).programs, PriceList(rates))
+    line = tl.run(tasks, prices, rates, tl.Options(**options))
+    chosen = [i for i, task in enumerate(tasks.source) if task.engine == "tensor"]
+    return line, [line.start[i] for i in chosen], [line.visible[i] for i in chosen]
+
+
+def test_a_kernel_of_matmuls_is_released_once():
+    line, start, visible = matmuls(24)
+    # the ninth starts at 8 * 416.7 = 3333.3, does 40 of 208.3 by the line and the rest at full rate, at which 2.5 ns
+    # lie between two; at half rate there are none
+    half = [416.67 * i for i in range(9)]
+    full = [3413.33 + 168.33 + 2.5 + 210.83 * i for i in range(15)]
+    assert start == pytest.approx(half + full, abs=0.2)
+    assert visible[0] == pytest.approx(416.67 + 206, abs=0.2)
+    assert visible[-1] == pytest.approx(full[-1] + 208.33 + 164, abs=0.2)
+    assert line.throttle_changes == [[(0.0, False), (near(3413.33), True)]]
+
+
+def test_without_a_throttle_every_matmul_takes_half_the_time():
+    _, start, _ = matmuls(24, throttle=False)
+    assert start == pytest.approx([16 + 210.83 * i for i in range(24)], abs=0.2)
+
+
+def test_a_kernel_that_uses_the_array_lightly_is_never_released():
+    line, start, _ = matmuls(24, pause=1)
+    # 416.7 + 206, 37 to Scalar, its LAT 158 + 416.7, and 52 - 19 back: the array is busy for a third of the time
+    assert [late - early for early, late in itertools.pairwise(start[1:])] == pytest.approx([1267.3] * 22, abs=0.1)
+    assert line.throttle_changes == [[(0.0, False)]]
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
+def test_phases_move_the_release_of_a_kernel(phase):
+    line, _, _ = matmuls(24, phase=phase)
+    lines = [(1 - phase + i) * WINDOW for i in range(3)]
+    released = next(at for at in lines if min(at, WINDOW) / 2 >= 0.3725 * WINDOW)
+    assert line.throttle_changes[0][1] == (near(released), True)

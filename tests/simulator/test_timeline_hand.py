@@ -1,0 +1,398 @@
+"""Timelines of a few instructions against times worked out by hand, each derived where it is used.
+
+What they are made of (ns): a static DMA issues in 58 and its first packet follows at 775; hwdge 530 and 1330 (load) or
+1190 (store); the last of 16 engines starts 300 (load) or 150 (store) later. A [128, 512] fp32 tile gives each engine
+8 elements of 2 KiB: 8 * (4.7 + 2048 / 27.2) = 639.9. A semaphore takes 7, and 380 from there to whoever waits. Hops: 32
+to a DMA, 35 on one engine, 38 to Vector and GpSimd, 37 to Scalar, 52 to Tensor.
+"""
+
+from __future__ import annotations
+
+import pytest
+from pairs import run
+
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator import timeline as tl
+from nkiconv.simulator.timing import PriceList, Rates
+
+BF16, FP32, HBM, PSUM, SBUF = nl.bfloat16, nl.float32, nl.hbm, nl.psum, nl.sbuf
+ENGINE, DGE = nisa.engine, nisa.dge_mode
+#: the flow of a [128, 512] fp32 tile
+FLOW = 8 * (4.7 + 2048 / 27.2)
+
+
+def timed(body, lnc=1, *, throttle=False, **options):
+    """The timeline of a kernel body, at full rate unless asked otherwise."""
+    rates = Rates()
+    tasks, prices = tl.build(run(body, lnc, trace_only=True).programs, PriceList(rates))
+    return tl.run(tasks, prices, rates, tl.Options(throttle=throttle, **options))
+
+
+def ns(*expected):
+    """Hand-computed times; they are sums of figures with one or two decimals."""
+    return pytest.approx([*expected], abs=0.2)
+
+
+def tile(columns=512, dtype=FP32, buffer=SBUF, rows=128):
+    return nl.ndarray((rows, columns), dtype, buffer)
+
+
+def load(dst, mode=DGE.none, engine=ENGINE.unknown, src=None):
+    src = tile(dst.shape[1], dst.dtype, HBM, dst.shape[0]) if src is None else src
+    nisa.dma_copy(dst, src, dge_mode=mode, engine=engine)
+
+
+def store(src, mode=DGE.none, engine=ENGINE.unknown, dst=None):
+    dst = tile(src.shape[1], src.dtype, HBM, src.shape[0]) if dst is None else dst
+    nisa.dma_copy(dst, src, dge_mode=mode, engine=engine)
+
+
+def vector(dst, src=None):
+    nisa.tensor_copy(dst, tile(dst.shape[1], dst.dtype, SBUF, dst.shape[0]) if src is None else src)
+
+
+def scalar(dst, src=None):
+    src = tile(dst.shape[1], dst.dtype, SBUF, dst.shape[0]) if src is None else src
+    nisa.tensor_copy(dst, src, engine=ENGINE.scalar)
+
+
+# Chains.
+
+
+def chain(mode):
+    def body():
+        x, y = tile(), tile()
+        load(x, mode)
+        vector(y, x)
+        store(y, mode)
+
+    return timed(body)
+
+
+def test_static_load_copy_store():
+    line = chain(DGE.none)
+    loaded = 775 + 300 + FLOW + 7  # 1721.9
+    copied = loaded + 380 + 153 + 512 * 0.5208  # the copy starts at 2101.9, LAT 419.6: 2521.6
+    stored = copied + 32 + 775 + 150 + FLOW + 7  # the trigger is on GpSimd at 2553.6: 4125.5
+    assert line.start == ns(0, loaded + 380, copied + 32)
+    assert line.visible == ns(loaded, copied, stored)
+    assert line.free == ns(58, loaded + 380 + 60 + 512 * 0.5208 + 10.5, copied + 32 + 58)
+    assert line.total_ns == pytest.approx(4125.5, abs=0.2)
+
+
+def test_hwdge_load_copy_store():
+    line = chain(DGE.hwdge)
+    loaded = 1330 + 300 + FLOW + 7  # 2276.9
+    copied = loaded + 380 + 153 + 512 * 0.5208  # 3076.6
+    stored = copied + 32 + 1190 + 150 + FLOW + 7  # 5095.5
+    assert line.visible == ns(loaded, copied, stored)
+    assert line.free[0] == 530
+    assert line.total_ns == pytest.approx(5095.5, abs=0.2)
+
+
+@pytest.mark.parametrize("throttle", [False, True], ids=["full", "half"])
+def test_matmul_and_copy_out_of_psum(throttle):
+    def body():
+        a, b, acc, out = tile(128, BF16), tile(512, BF16), tile(512, FP32, PSUM), tile(512, BF16)
+        nisa.memset(b, 0.0)
+        nisa.nc_matmul(acc, a, b)
+        vector(out, acc)
+
+    line = timed(body, throttle=throttle)
+    there = line.visible[0] + 52
+    # full rate: 16 + 512 / 2.4 + 164; half: -19 + 2 * 512 / 2.4 + 206. Then 38, and 157 + 512 * 1.0417
+    start, done = (there - 19, there - 19 + 426.7 + 206) if throttle else (there + 16, there + 16 + 213.3 + 164)
+    assert line.start[1:] == ns(start, done + 38)
+    assert line.visible[1:] == ns(done, done + 38 + 690.3)
+
+
+def test_independent_engines_run_side_by_side():
+    def body():
+        vector(tile())
+        scalar(tile())
+        nisa.memset(tile(), 0.0, engine=ENGINE.gpsimd)
+        nisa.nc_matmul(tile(512, FP32, PSUM), tile(128, BF16), tile(512, BF16))
+
+    assert timed(body).start == [0, 0, 0, 16]
+
+
+# Waits.
+
+
+def test_a_read_on_the_same_engine_waits_for_lat_and_35():
+    def body():
+        x, y = tile(), tile()
+        scalar(x)
+        scalar(y, x)
+        scalar(tile())
+
+    # LAT 189 + 512 * 0.8333 = 615.7, then 35; the third needs nothing: ISSUE 60 + 426.7 after the second's start
+    assert timed(body).start == ns(0, 615.7 + 35, 615.7 + 35 + 486.7)
+
+
+# consumer, ns from the producer's end (on Vector) to its start
+HOPS = [("scalar", 37), ("gpsimd", 38), ("vector", 35), ("dma", 32), ("tensor", 52 + 16)]
+
+
+@pytest.mark.parametrize(("consumer", "hop"), HOPS)
+def test_hops_from_vector(consumer, hop):
+    def body():
+        x, y = tile(128, BF16), tile(128, BF16)
+        vector(x)
+        if consumer == "dma":
+            store(x)
+        elif consumer == "tensor":
+            nisa.nc_matmul(tile(128, FP32, PSUM), y, x)
+        else:
+            nisa.tensor_copy(y, x, engine=ENGINE[consumer])
+
+    line = timed(body)
+    assert line.start[1] - line.visible[0] == pytest.approx(hop)
+
+
+def test_a_load_into_a_tile_that_a_matmul_reads_waits_for_its_end():
+    def body():
+        x = tile(512, BF16)
+        nisa.nc_matmul(tile(512, FP32, PSUM), tile(128, BF16), x)
+        load(x)
+
+    # the matmul ends at 16 + 213.3 + 164 = 393.3; 32 to a DMA trigger
+    assert timed(body).start == ns(16, 393.3 + 32)
+
+
+def test_accumulating_matmuls_do_not_wait_for_each_other():
+    def body():
+        acc, a, b = tile(512, FP32, PSUM), tile(128, BF16), tile(512, BF16)
+        for i in range(3):
+            nisa.nc_matmul(acc, a, b, accumulate=i > 0)
+        vector(tile(512), acc)
+
+    # every 512 / 2.4 + 2.5; the copy follows the last: 16 + 2 * 215.8 + 213.3 + 164 + 38
+    assert timed(body).start == ns(16, 231.8, 447.7, 863.0)
+
+
+# Who touches what.
+
+
+def second_start(body):
+    """Start of the second instruction of a body whose engines are all free."""
+    return timed(body).start[1]
+
+
+# why                     first write         second write        it waits
+VIEWS = [
+    ("even and odd columns", (0, 2), (1, 2), False),
+    ("even and every fourth", (0, 2), (2, 4), True),
+    ("every third, two apart", (0, 3), (2, 3), False),
+    ("odd and all", (1, 2), (0, 1), True),
+]
+
+
+@pytest.mark.parametrize(("why", "first", "second", "waits"), VIEWS, ids=[row[0] for row in VIEWS])
+def test_strided_writes(why, first, second, waits):
+    def body():
+        x = tile(24)
+        nisa.memset(x[:, first[0] :: first[1]], 0.0)
+        scalar(x[:, second[0] :: second[1]])
+
+    # a memset of n columns is done by 58 + 0.832 n
+    assert (second_start(body) > 58) == waits
+
+
+# why                     rows of the second store    it starts behind the first store's end, or its issue
+BLOCKS = [("disjoint rows", slice(128, 256), False), ("one row in common", slice(127, 255), True)]
+
+
+@pytest.mark.parametrize(("why", "rows", "waits"), BLOCKS, ids=[row[0] for row in BLOCKS])
+def test_row_blocks_of_an_output(why, rows, waits):
+    def body():
+        out = tile(512, FP32, HBM, rows=256)
+        store(tile(), dst=out[0:128])
+        store(tile(), dst=out[rows])
+
+    # 58 to issue the first; its end is 775 + 150 + FLOW + 7, and 380 to a waiting DMA
+    assert second_start(body) == pytest.approx(925 + FLOW + 7 + 380 if waits else 58, abs=0.2)
+
+
+# DMA queues.
+
+
+def test_a_ready_trigger_overtakes_a_waiting_one():
+    def body():
+        x = tile()
+        scalar(x)
+        store(x, DGE.hwdge, ENGINE.sync)
+        load(tile(), DGE.hwdge, ENGINE.sync)
+
+    # the store waits for 189 + 426.7, then 32; by then Sync issues the load, until 530; it goes on with the store
+    line = timed(body)
+    assert line.start == ns(0, 647.7, 0)
+
+
+def test_ready_triggers_keep_their_place_before_a_later_instruction():
+    def body():
+        for _ in range(2):
+            load(tile(), DGE.hwdge, ENGINE.scalar)
+        scalar(tile())
+
+    # all are ready at 0 and Scalar takes them in program order, 530 for each trigger
+    assert timed(body).start == ns(0, 530, 1060)
+
+
+def test_a_full_hardware_queue_holds_up_its_engine():
+    def body():
+        x = tile(1200)
+        nisa.memset(x, 0.0, engine=ENGINE.gpsimd)
+        for _ in range(5):
+            load(tile(8192), DGE.hwdge, ENGINE.scalar)
+        scalar(tile(1200), x)
+
+    line = timed(body)
+    # 4 MiB each at 415 B/ns = 10106.7, the first from 1630 on; the fifth load's issue needs its room. The copy is ready
+    # at 176.9 + 1200 * 1.6667 + 37 = 2213.9, while Scalar is held up
+    room = 1630 + 10106.7
+    assert line.start == ns(0, 0, 530, 1060, 1590, 2120, room)
+    assert line.free[1:6] == ns(530, 1060, 1590, 2120, room)
+    # the fifth's first packet follows 1630 - 530 after the end of its issue; it flows when those before it are through
+    assert line.arrival[5] == pytest.approx(room + 1630 - 530, abs=0.2)
+    assert line.visible[5] == pytest.approx(1630 + 5 * 10106.7 + 7, abs=1)
+
+
+def test_two_queues_share_the_engines_packet_by_packet():
+    def body():
+        load(tile(), DGE.hwdge, ENGINE.sync)
+        x = nl.ndarray((128, 4, 128), FP32)
+        load(x, DGE.hwdge, ENGINE.scalar, nl.ndarray((128, 4, 256), FP32, HBM)[:, :, 0:128])
+
+    line = timed(body)
+    # the first flows from 1630, the second, of several elements a partition, 50 later. Packets of 2 KiB take 80.0, of
+    # 512 B 23.5: from then on the first has 80 / 103.5 of the time and is through after (FLOW - 50) / 0.7727 = 763.5;
+    # the second has 8 * 4 * 23.52 = 752.8 of work, and all is done after the sum
+    assert line.visible == ns(1680 + 763.5 + 7, 1630 + FLOW + 752.8 + 7)
+
+
+# cores, bytes/ns of each: one core's own limit, and half of an HBM stack's 716
+@pytest.mark.parametrize(("cores", "rate"), [(1, 415), (2, 358)])
+def test_cores_of_a_pair_share_hbm(cores, rate):
+    def body():
+        if nl.program_id(0) < cores:
+            load(tile(8192))
+
+    line = timed(body, lnc=2)
+    flow = 128 * 32768 / rate
+    assert line.visible == ns(*[1075 + flow + 7] * cores)
+    assert line.hbm_bound_ns == pytest.approx(flow if cores == 2 else 0, abs=0.2)
+
+
+def test_a_barrier_lets_both_cores_go_2000_after_the_later_one():
+    def body():
+        data = nl.ndarray((128, 512), FP32, nl.shared_hbm)
+        if nl.program_id(0) == 0:
+            nisa.memset(tile(), 0.0, engine=ENGINE.gpsimd)
+        nisa.core_barrier(data, (0, 1))
+        nisa.memset(tile(4), 0.0, engine=ENGINE.gpsimd)
+
+    line = timed(body, lnc=2)
+    # core 0's GpSimd is busy for 126.9 + 512 * 1.6667 = 980.2; core 1's waits from 0
+    assert line.start == ns(0, 980.2, 2980.2, 0, 2980.2)
+
+
+# Space.
+
+
+@pytest.mark.parametrize(("columns", "stalls"), [(30_000, True), (26_000, False)])
+def test_sbuf_tiles_wait_for_room(columns, stalls):
+    """Two tiles of 120,000 B a partition do not fit 212,728 B at once, two of 104,000 B do."""
+
+    def body():
+        for _ in range(2):
+            x = tile(columns)
+            load(x)
+            store(x)
+
+    line = timed(body)
+    assert line.start[2] == (pytest.approx(line.visible[1] + 380) if stalls else 58)
+    assert (line.ready_by[2] == tl.SPACE) == stalls
+
+
+@pytest.mark.parametrize(("columns", "stalls"), [(512, True), (256, False)])
+def test_psum_tiles_wait_for_a_bank(columns, stalls):
+    """The ninth bank waits for the first one's end; nine half banks fit."""
+
+    def body():
+        a, b = tile(128, BF16), tile(128, BF16)
+        for _ in range(9):
+            acc = tile(columns, FP32, PSUM)[:, 0:128]
+            nisa.nc_matmul(acc, a, b)
+            vector(tile(128), acc)
+
+    line = timed(body)
+    # a matmul every 53.3 + 2.5 from 16 on; the first copy ends at 16 + 53.3 + 164 + 38 + 157 + 128 * 1.0417 = 561.7
+    matmuls = line.start[0::2]
+    assert matmuls[:8] == ns(*[16 + i * 55.83 for i in range(8)])
+    assert matmuls[8] == pytest.approx(561.7 + 52 + 16 if stalls else 16 + 8 * 55.83, abs=0.2)
+
+
+# Activation tables and order.
+
+
+def test_an_activation_table_is_loaded_once():
+    def body():
+        for function in (None, nl.silu, None, nl.silu, nl.exp):
+            if function is None:
+                scalar(tile(8))
+            else:
+                nisa.activation(tile(8), function, tile(8))
+
+    # ISSUE 60 + 8 * 0.8333 = 66.7, of an activation after a copy 81.7; 1283 before the first and before exp
+    line = timed(body)
+    assert line.start == ns(0, 66.7 + 1283, 1431.3, 1498, 1579.7 + 1283)
+    assert [name for _, _, _, name in line.table_loads] == ["silu", "exp"]
+
+
+def test_a_table_is_loaded_while_its_operand_is_on_the_way():
+    def body():
+        x = tile()
+        load(x)
+        nisa.activation(tile(), nl.exp, x)
+
+    assert timed(body).start == ns(0, 1075 + FLOW + 7 + 380)
+
+
+@pytest.mark.parametrize("order", ["program", "lookahead"])
+def test_look_ahead_lets_the_independent_pass(order):
+    def body():
+        x, y = tile(), tile()
+        load(x)
+        vector(y, x)
+        nisa.memset(tile(), 0.0)
+
+    arrived = 1075 + FLOW + 7 + 380
+    # in program order the memset follows the copy's ISSUE, 60 + 512 * 0.5208 + 10.5 of a cold start
+    expected = (0, arrived, arrived + 337.2) if order == "program" else (0, arrived, 0)
+    assert timed(body, order=order).start == ns(*expected)
+
+
+def test_look_ahead_keeps_what_overwrites_behind_what_reads():
+    def body():
+        x, y = tile(), tile()
+        load(y)
+        nisa.tensor_tensor(tile(), x, y, nl.add)
+        nisa.memset(x, 0.0)
+
+    line = timed(body, order="lookahead")
+    # the sum reads x and waits for y; ISSUE 60 + 512 * 1.0417 + 10.5
+    assert line.start[2] == pytest.approx(line.start[1] + 603.8, abs=0.3)
+
+
+def test_look_ahead_reaches_32_instructions():
+    def body():
+        x = tile()
+        load(x)
+        vector(tile(), x)
+        for _ in range(40):
+            nisa.memset(tile(4), 0.0)
+
+    line = timed(body, order="lookahead")
+    assert sum(start < line.start[1] for start in line.start[2:]) == 31

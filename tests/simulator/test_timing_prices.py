@@ -1,0 +1,451 @@
+"""What instructions cost, one row for each row of the published tables: literal ns, at two sizes, through a kernel.
+
+A case is traced with a gate before it (a write of dst by another engine) and twice in a row: the first run starts cold,
+on an idle engine whose operands have just arrived, the second warm, right behind the first. Tables state LAT cold and
+ISSUE warm.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+from pairs import run
+
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator import timeline as tl
+from nkiconv.simulator.timing import PriceList, Rates
+
+BF16, FP16, FP32, FP8, TF32, BYTE = nl.bfloat16, nl.float16, nl.float32, nl.float8_e4m3, nl.tfloat32, nl.uint8
+PSUM, HBM = nl.psum, nl.hbm
+ENGINE, DGE = nisa.engine, nisa.dge_mode
+
+
+def near(expected, rel=0.05):
+    """A literal figure, within the tolerance of all figures here."""
+    return pytest.approx(expected, rel=rel)
+
+
+def timed(body, lnc=1, **options):
+    """(timeline, prices) of a kernel body."""
+    rates = Rates()
+    tasks, prices = tl.build(run(body, lnc, trace_only=True).programs, PriceList(rates))
+    return tl.run(tasks, prices, rates, tl.Options(**options)), prices
+
+
+class Side(NamedTuple):
+    """An operand of a case: [128, n] (or `columns`), every `step`-th element of its row."""
+
+    dtype: str
+    buffer: Any = nl.sbuf
+    step: int = 1
+    columns: int = 0
+
+    def tile(self, n):
+        return nl.ndarray((128, (self.columns or n) * self.step), self.dtype, self.buffer)[:, :: self.step]
+
+
+def on(call, *sides, **settings):
+    """A case: a function of n that makes tiles, dst first, and returns (dst, a function that emits the instruction)."""
+
+    def case(n):
+        tiles = [side.tile(n) for side in sides]
+        return tiles[0], partial(call, *tiles, **settings)
+
+    return case
+
+
+class Times(NamedTuple):
+    """ISSUE and LAT of one instruction, cold and warm."""
+
+    cold_issue: float
+    cold_lat: float
+    warm_issue: float
+    warm_lat: float
+
+
+def measure(case, n, gate=ENGINE.vector):
+    """Times of a case at full rate; `gate` is another engine than its own."""
+
+    def body():
+        dst, emit = case(n)
+        nisa.tensor_copy(dst[:, 0:1], nl.ndarray((dst.shape[0], 1), dst.dtype), engine=gate)
+        emit()
+        emit()
+
+    line, _ = timed(body, throttle=False)
+    assert line.start[1] > line.visible[0], "the gate makes the first run wait"
+    assert line.start[2] == line.free[1], "nothing but the engine holds up the second"
+    cold, warm = ((line.free[i] - line.start[i], line.visible[i] - line.start[i]) for i in (1, 2))
+    return Times(*cold, *warm)
+
+
+# Vector, Scalar, GpSimd.
+
+B, H, F, FP, BP = Side(BF16), Side(FP16), Side(FP32), Side(FP32, PSUM), Side(BF16, PSUM)
+GAPS, COLUMN = Side(BF16, step=2), Side(FP32, columns=1)
+
+copy = nisa.tensor_copy
+scalar_copy = partial(nisa.tensor_copy, engine=ENGINE.scalar)
+gpsimd_copy = partial(nisa.tensor_copy, engine=ENGINE.gpsimd)
+add = partial(nisa.tensor_tensor, op=nl.add)
+
+
+def times(dst, data, by=2.0):
+    nisa.tensor_scalar(dst, data, nl.multiply, by)
+
+
+def stt(dst, data, other):
+    nisa.scalar_tensor_tensor(dst, data, nl.multiply, 2.0, nl.add, other)
+
+
+def total(dst, data):
+    nisa.tensor_reduce(dst, nl.add, data, axis=1)
+
+
+def scan(dst, a, b, seed=0.0):
+    nisa.tensor_tensor_scan(dst, a, b, seed, nl.multiply, nl.add)
+
+
+def act(dst, data, *tiles, bias=True):
+    settings = dict(zip(("bias", "scale") if bias else ("scale",), tiles, strict=False))
+    nisa.activation(dst, nl.copy, data, **settings)
+
+
+def act_total(dst, data, res):
+    nisa.activation_reduce(dst, nl.copy, data, nl.add, res)
+
+
+# why                                    case                 ISSUE fixed (None: in no table), LAT fixed, per element
+VECTOR = [
+    ("bf16 copy, 4x", on(copy, B, B), 60, 156, 0.269),
+    ("fp16 copy, 4x", on(copy, H, H), 60, 156, 0.269),
+    ("bf16 tensor_scalar, 4x", on(times, B, B), 60, 156, 0.269),
+    ("bf16 copy, gaps in dst, 2x", on(copy, GAPS, B), 60, 155, 0.521),
+    ("bf16 copy, gaps in src, 2x", on(copy, B, GAPS), 60, 155, 0.521),
+    ("bf16 copy from PSUM, 2x", on(copy, B, BP), 65, 155, 0.521),
+    ("bf16 copy to PSUM, 2x", on(copy, BP, B), 65, 155, 0.521),
+    ("fp32 copy, 2x", on(copy, F, F), 60, 155, 0.521),
+    ("fp32 tensor_scalar, 2x", on(times, F, F), 60, 155, 0.521),
+    ("fp32 to bf16 copy, 2x", on(copy, B, F), 60, 155, 0.521),
+    ("bf16 to fp32 copy", on(copy, F, B), 60, 153, 0.803),
+    ("fp32 copy from PSUM, 1x", on(copy, F, FP), 65, 157, 1.042),
+    ("fp32 tensor_tensor, 1x", on(add, F, F, F), 60, 160, 1.042),
+    ("fp32 tensor_tensor from PSUM, 1x", on(add, F, FP, F), 65, 160, 1.042),
+    ("bf16 tensor_tensor, 2x", on(add, B, B, B), 60, 161, 0.517),
+    ("fp32 scalar_tensor_tensor", on(stt, F, F, F), 60, 157, 1.042),
+    ("bf16 scalar_tensor_tensor, no fast mode documented", on(stt, B, B, B), 60, 157, 1.042),
+    ("fp32 tensor_reduce", on(total, COLUMN, F), 60, 157, 1.042),
+    ("bf16 tensor_reduce", on(total, COLUMN, B), 60, 157, 1.042),
+    ("bf16 with a [P, 1] operand", on(times, B, B, COLUMN), 60 + 69, 156 + 58, 0.269),
+    ("fp32 with a [P, 1] operand", on(times, F, F, COLUMN), 60 + 69, 155 + 58, 0.521),
+    ("fp32 from PSUM with a [P, 1] operand", on(times, B, FP, COLUMN), 65 + 69, 157 + 58, 1.042),
+    ("scan from a number", on(scan, F, F, F), 60, 158, 2.083),
+    ("scan from a tensor seed", on(scan, F, F, F, COLUMN), 60, 158 + 60, 2.083),
+    ("memset", on(nisa.memset, F, value=0.0), 58, 58, 0.832),
+    ("reciprocal (85 at N = 4)", on(nisa.reciprocal, F, F), 60, 154, 6.25),
+    ("nc_stream_shuffle", on(lambda to, x: nisa.nc_stream_shuffle(to, x, [*range(32)]), F, F), None, 156, 1.046),
+    ("tensor_copy_predicated", on(nisa.tensor_copy_predicated, F, F, Side(BYTE)), None, 156, 1.109),
+]
+SCALAR = [
+    ("fp32 copy", on(scalar_copy, F, F), 60, 189, 0.8333),
+    ("bf16 copy", on(scalar_copy, B, B), 60, 189, 0.8333),
+    ("fp32 copy from PSUM", on(scalar_copy, B, FP), 60, 158, 0.8333),
+    ("activation without tiles", on(act, F, F), 60, 189, 0.8333),
+    ("activation, bias tile", on(act, F, F, COLUMN), 185, 280, 0.8333),
+    ("activation from PSUM, bias tile", on(act, F, FP, COLUMN), 143, 258, 0.8333),
+    ("activation from PSUM, scale tile", on(act, F, FP, COLUMN, bias=False), 143, 258, 0.8333),
+    ("activation, two tiles", on(act, F, F, COLUMN, COLUMN), 185, 280 + 91, 0.8333),
+    ("activation from PSUM, two tiles", on(act, F, FP, COLUMN, COLUMN), 143, 258 + 91, 0.8333),
+    ("accumulator read-out after a copy", on(act_total, F, F, COLUMN), 60 + 185, 60 + 279, 0.8333),
+]
+GPSIMD = [
+    ("iota, 150 + N cycles", on(lambda to: nisa.iota(to, [[1, to.shape[1]]]), Side(nl.int32)), 125, 125, 0.8333),
+    ("affine_select", on(lambda to, x: nisa.affine_select(to, [[1, to.shape[1]]], 1, x, 0.0), F, F), None, 177, 0.846),
+    ("elementwise, half of 1.2 GHz (inferred)", on(gpsimd_copy, F, F), None, 177, 1.667),
+]
+ROWS = [*((*row, ENGINE.scalar) for row in VECTOR), *((*row, ENGINE.vector) for row in (*SCALAR, *GPSIMD))]
+
+IN_SBUF_WITH_COLUMN = [row[1] for row in VECTOR if row[0].endswith("with a [P, 1] operand") and "PSUM" not in row[0]]
+ACTIVATIONS = [row[1] for row in SCALAR if "copy" not in row[0] or "read-out" in row[0]]
+
+
+@pytest.mark.parametrize(("why", "case", "issue", "lat", "each", "gate"), ROWS, ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize("n", [4, 512])
+def test_fixed_part_and_slope(why, case, issue, lat, each, gate, n):
+    found = measure(case, n, gate)
+    assert found.cold_lat == near(lat + each * n)
+    if issue is not None:
+        assert found.warm_issue == near(issue + each * n)
+
+
+@pytest.mark.parametrize(("case", "gate"), [(row[1], row[-1]) for row in ROWS], ids=[row[0] for row in ROWS])
+def test_only_vector_knows_a_cold_start(case, gate):
+    found = measure(case, 128, gate)
+    cold = 10.5 if gate is ENGINE.scalar else 0
+    if case in IN_SBUF_WITH_COLUMN:
+        cold = 5.5
+    assert found.cold_lat - found.warm_lat == pytest.approx(cold)
+    if case not in ACTIVATIONS:  # see the next test
+        assert found.cold_issue - found.warm_issue == pytest.approx(cold)
+
+
+def test_the_first_activation_after_a_copy_takes_15_more():
+    def body():
+        for case in (on(act, F, F), on(scalar_copy, F, F), on(act, F, F), on(act, F, F)):
+            case(64)[1]()
+
+    line, _ = timed(body)
+    after_copy, after_activation = (line.free[i] - line.start[i] for i in (2, 3))
+    assert after_copy - after_activation == pytest.approx(15)
+
+
+def test_the_first_instruction_of_a_kernel_is_cold():
+    line, _ = timed(lambda: on(copy, F, F)(128)[1]() and None)
+    assert line.visible[0] - line.start[0] == near(155 + 0.521 * 128, rel=0.02)
+    assert line.free[0] - line.start[0] == near(10.5 + 60 + 0.521 * 128, rel=0.02)
+
+
+def test_a_change_of_opcode_costs_nothing():
+    def body():
+        for case in (on(nisa.memset, F, value=0.0), on(copy, F, F), on(nisa.memset, F, value=0.0), on(add, F, F, F)):
+            case(64)[1]()
+
+    line, _ = timed(body)
+    assert line.start[2] - line.start[1] == near(60 + 0.521 * 64, rel=0.02)
+    assert line.start[3] - line.start[2] == near(58 + 0.832 * 64, rel=0.02)
+
+
+def test_transposes_of_32_by_32_pay_for_a_new_quadrant_and_a_register_move():
+    def body():
+        data, out = nl.ndarray((128, 32), FP32), nl.ndarray((32, 256), FP32)
+        for i, q in enumerate((0, 0, 0, 1, 1)):
+            nisa.nc_transpose(out[:, 32 * i : 32 * i + 32], data[32 * q : 32 * q + 32], engine=ENGINE.vector)
+
+        nisa.register_move(nisa.register_alloc(), 7)
+
+    line, _ = timed(body)
+    assert [line.free[i] - line.start[i] for i in range(6)] == near([234, 93, 93, 234, 93, 68])
+    assert line.visible[0] - line.start[0] == near(233)
+
+
+# why                     functions             ns from the end of the first's ISSUE to the second's start
+TABLES = [
+    ("exp after silu", nl.silu, nl.exp, 1283),
+    ("sigmoid after softplus", nl.sigmoid, nl.softplus, 1283),
+    ("square after exp", nl.exp, nl.square, 1283),
+    ("silu stays", nl.silu, nl.silu, 0),
+    ("square and rsqrt share a table", nl.square, nl.rsqrt, 0),
+    ("square and copy share a table", nl.square, nl.copy, 0),
+]
+
+
+@pytest.mark.parametrize(("why", "first", "second", "ns"), TABLES, ids=[row[0] for row in TABLES])
+def test_activation_tables(why, first, second, ns):
+    def body():
+        for function in (first, second):
+            nisa.activation(F.tile(8), function, F.tile(8))
+
+    line, _ = timed(body)
+    assert line.start[1] - line.free[0] == near(ns)
+
+
+# Tensor Engine.
+
+
+def matmul(dtype=BF16, k=128, m=128, rows=(), **settings):
+    """nc_matmul of [k, m] with [k, n]; `rows`: dims between partition and free (2 for double_row)."""
+
+    def case(n):
+        dst, a, b = nl.ndarray((m, n), FP32, PSUM), nl.ndarray((k, *rows, m), dtype), nl.ndarray((k, *rows, n), dtype)
+        return dst, partial(nisa.nc_matmul, dst, a, b, **settings)
+
+    return case
+
+
+def transpose(dtype):
+    def case(n):
+        dst, data = nl.ndarray((128, n), dtype, PSUM), nl.ndarray((n, 128), dtype)
+        return dst, partial(nisa.nc_transpose, dst, data, engine=ENGINE.tensor)
+
+    return case
+
+
+FP8_ROWS = matmul(FP8, rows=(2,), perf_mode=nisa.matmul_perf_mode.double_row)
+
+# why                            case             N    interval, stream: ns at full rate; result 164 after the stream
+TENSOR = [
+    ("bf16", matmul(), 512, 215.8, 213.3),
+    ("bf16", matmul(), 128, 55.8, 53.3),
+    ("fp16", matmul(FP16), 512, 215.8, 213.3),
+    ("fp8", matmul(FP8), 512, 215.8, 213.3),
+    ("tf32", matmul(TF32), 512, 215.8, 213.3),
+    ("few rows and columns cost the same", matmul(k=16, m=8), 512, 215.8, 213.3),
+    ("a stream shorter than a load", matmul(), 64, 55.8, 26.7),
+    ("double_row: K = 256 in the time of 128", FP8_ROWS, 512, 215.8, 213.3),
+    ("fp32, two passes", matmul(FP32), 512, 2 * 430, 853.3),
+    ("fp32, two passes", matmul(FP32), 128, 2 * 111.7, 213.3),
+    ("fp32 of zeros and ones", matmul(FP32, is_moving_onezero=True), 512, 430, 426.7),
+    ("bf16 transpose", transpose(BF16), 128, 55, 53.3),
+    ("fp32 transpose, one pass", transpose(FP32), 128, 109.2, 106.7),
+]
+
+
+@pytest.mark.parametrize(("why", "case", "n", "every", "stream"), TENSOR, ids=[f"{r[0]}, {r[2]}" for r in TENSOR])
+def test_matmuls_at_full_rate(why, case, n, every, stream):
+    found = measure(case, n)
+    assert (found.warm_issue, found.cold_issue) == near((every, every))
+    assert found.warm_lat == near(stream + 164)
+
+
+# why             case               N    stream  full rate, half rate: from operands there to the stream's start
+LOADS = [
+    ("bf16", matmul(), 512, 213.3, 16, -19),
+    ("bf16 transpose", transpose(BF16), 128, 53.3, 16, -19),
+    ("fp32 transpose", transpose(FP32), 128, 106.7, 58, 58),
+    ("fp32", matmul(FP32), 512, 853.3, 106, 163),
+]
+
+
+@pytest.mark.parametrize(("why", "case", "n", "stream", "full", "half"), LOADS, ids=[row[0] for row in LOADS])
+def test_matmuls_from_idle(why, case, n, stream, full, half):
+    """Operands that are visible at v reach the array at v + 52; at half rate the stream takes twice as long."""
+
+    def body():
+        dst, emit = case(n)
+        nisa.memset(dst, 0.0)
+        emit()
+
+    for throttle, load, busy, completion in ((False, full, stream, 164), (True, half, 2 * stream, 206)):
+        line, _ = timed(body, throttle=throttle)
+        assert line.start[1] - line.visible[0] - 52 == near(load)
+        assert line.visible[1] - line.start[1] == near(busy + completion)
+
+
+def test_row_tiles_run_side_by_side():
+    """Two 32-row matmuls on other rows of the array: the second flows 64 rows (inferred) after the first."""
+
+    def body():
+        for q in (0, 32):
+            dst, a, b = FP.tile(512), B.tile(128)[q : q + 32], B.tile(512)[q : q + 32]
+            nisa.nc_matmul(dst, a, b, tile_position=(q, 0), tile_size=(32, 128))
+
+    line, _ = timed(body, throttle=False)
+    assert line.start[1] - line.start[0] == near(64 / 2.4 + 2.5)
+
+
+# DMA.
+
+
+def load(dst, src):
+    """A dma_copy of [64, n] tiles, 8 partitions on each of 8 engines; returns ns an engine is busy with a partition."""
+    line, _ = timed(lambda: nisa.dma_copy(dst(), src()) and None)
+    return (line.visible[0] - line.arrival[0] - 7) / 8
+
+
+# bytes of one contiguous element, ns on its engine
+ELEMENTS = [(32, 11.5), (64, 11.5), (256, 14.2), (512, 23.5), (2048, 80), (4096, 155), (8192, 2 * 155)]
+
+
+@pytest.mark.parametrize(("size", "ns"), ELEMENTS)
+def test_elements(size, ns):
+    tiles = partial(nl.ndarray, (64, size), BYTE), partial(nl.ndarray, (64, size), BYTE, HBM)
+    assert load(*tiles) == near(ns)
+    assert load(*reversed(tiles)) == near(ns), "a store costs the same"
+
+
+# why                         dst: [64, ...] in SBUF             src: the same elements in HBM        ns a partition
+PATTERNS = [
+    ("strided 2 bytes", ((64, 10), BF16), (lambda: nl.ndarray((64, 30), BF16, HBM)[:, ::3]), 10 * 55),
+    ("columns of 4 bytes", ((64, 1), FP32), (lambda: nl.ndarray((64, 30), FP32, HBM)[:, 3:4]), 55),
+    ("runs of 512 bytes", ((64, 4, 128), FP32), (lambda: nl.ndarray((64, 4, 256), FP32, HBM)[:, :, 0:128]), 4 * 23.5),
+    ("a cast to bf16: its larger side", ((64, 512), BF16), (lambda: nl.ndarray((64, 512), FP32, HBM)), 80),
+    ("a cast to fp32: its larger side", ((64, 512), FP32), (lambda: nl.ndarray((64, 512), BF16, HBM)), 80),
+]
+
+
+@pytest.mark.parametrize(("why", "dst", "src", "ns"), PATTERNS, ids=[row[0] for row in PATTERNS])
+def test_patterns(why, dst, src, ns):
+    assert load(partial(nl.ndarray, *dst), src) == near(ns)
+
+
+# why                           mode      store  columns   ISSUE  first packet + skew  preparation (128 elements)
+ISSUES = [
+    ("a load of the compiler's choice", "unknown", False, (512,), 530, 1330 + 300, 0),
+    ("hardware load", "hwdge", False, (512,), 530, 1330 + 300, 0),
+    ("hardware load of several runs", "hwdge", False, (4, 128), 580, 1330 + 50 + 300, 0),
+    ("hardware store", "hwdge", True, (512,), 530, 1190 + 150, 0),
+    ("hardware store of several runs", "hwdge", True, (4, 128), 580, 1190 + 50 + 150, 0),
+    ("software load", "swdge", False, (512,), 581, 760 + 540, 1200),
+    ("software store", "swdge", True, (512,), 581, 632 + 175, 1030 - 32 + 0.32 * 128),
+    ("static load", "none", False, (512,), 58, 775 + 300, 0),
+    ("static store", "none", True, (512,), 58, 775 + 150, 0),
+]
+
+
+@pytest.mark.parametrize("row", ISSUES, ids=[row[0] for row in ISSUES])
+def test_issue_and_first_packet(row):
+    _, mode, store, columns, issue, first, prepare = row
+
+    def body():
+        hbm = nl.ndarray((128, *columns[:-1], 2 * columns[-1]), FP32, HBM)[..., 0 : columns[-1]]
+        for _ in range(2):
+            sides = (nl.ndarray((128, *columns), FP32), hbm)
+            engine = ENGINE.sync if mode == "hwdge" else ENGINE.unknown
+            nisa.dma_copy(*(sides[::-1] if store else sides), dge_mode=DGE[mode], engine=engine)
+
+    line, prices = timed(body)
+    assert line.free[0] - line.start[0] == near(issue)
+    assert line.arrival[0] - line.start[0] == near(first)
+    assert line.start[0] == near(prepare)
+    triggers = {"unknown": "alternate", "hwdge": "sync", "swdge": "gpsimd"}
+    assert prices[0].trigger == triggers.get(mode, "gpsimd" if store else "sync")
+    if not store:  # two stores to one place wait for each other
+        assert line.start[1] - line.start[0] == near(0 if mode == "unknown" else issue)
+
+
+def test_a_trigger_follows_7_ns_behind_an_instruction_but_holds_up_the_next():
+    def body():
+        nisa.tensor_copy(F.tile(512), F.tile(512), engine=ENGINE.scalar)
+        nisa.dma_copy(F.tile(512), nl.ndarray((128, 512), FP32, HBM), dge_mode=DGE.hwdge, engine=ENGINE.scalar)
+        nisa.tensor_copy(F.tile(512), F.tile(512), engine=ENGINE.scalar)
+
+    line, _ = timed(body)
+    assert line.start == near([0, 7, 7 + 530])
+
+
+def test_four_partitions_of_8_kib_are_one_engine_s_work():
+    for first in (0, 8):
+        rows = slice(first, first + 4)
+        body = partial(lambda rows: nisa.dma_copy(F.tile(2048)[rows], nl.ndarray((4, 2048), FP32, HBM)) and None, rows)
+        line, (price,) = timed(body)
+        assert price.work_ns == near([4 * 2 * 155 if engine == first // 8 else 0 for engine in range(16)])
+        assert line.arrival[0] == near(1330, rel=0.01), "a lone engine has no skew"
+        assert line.visible[0] - line.arrival[0] == near(7 + 4 * 2 * 155)
+
+
+# why                         call                  dst, src [partition, free] bf16          ns
+WHOLE = [
+    ("a core: 395 to 420 GB/s", nisa.dma_copy, (128, 16384), HBM, (128, 16384), 128 * 32768 / 407.5),
+    ("transpose from HBM, 90 %", nisa.dma_transpose, (128, 512), HBM, (512, 128), 131072 / (435.2 * 0.9)),
+    ("transpose in SBUF, 50 %", nisa.dma_transpose, (128, 128), nl.sbuf, (128, 128), 32768 / (435.2 * 0.5)),
+    ("compute, 50 %", lambda dst, src: nisa.dma_compute(dst, [src], nl.add), (128, 1024), HBM, (128, 1024), 2 * 8 * 80),
+]
+
+
+@pytest.mark.parametrize(("why", "call", "dst", "where", "src", "ns"), WHOLE, ids=[row[0] for row in WHOLE])
+def test_whole_transfers(why, call, dst, where, src, ns):
+    line, _ = timed(lambda: call(nl.ndarray(dst, BF16), nl.ndarray(src, BF16, where)) and None)
+    assert line.visible[0] - line.arrival[0] - 7 == near(ns)
+
+
+@pytest.mark.parametrize("kib", [4, 64])
+def test_sendrecv_takes_a_seam_and_354_ns_for_4_kib(kib):
+    def body():
+        other = 1 - nl.program_id(0)
+        nisa.sendrecv(nl.ndarray((4, kib * 64), FP32), nl.ndarray((4, kib * 64), FP32), other, other, 0)
+
+    line, _ = timed(body, lnc=2)
+    assert line.visible == near([2000 + 354 * kib / 4] * 2)
