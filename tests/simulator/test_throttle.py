@@ -119,6 +119,8 @@ def test_a_share_of_the_rows_does_a_share_of_the_work():
         array = throttle()
         assert busy(array, 0, 1706.6, share) == near(3413.2)
         assert array.at_full_rate(WINDOW + 1) == released
+        # the same when the stream goes on across the line
+        assert busy(throttle(), 0, 2000, share) == near(WINDOW + 293.33 if released else 4000)
 
 
 def test_disabled_it_keeps_full_rate():

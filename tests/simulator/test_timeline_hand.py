@@ -172,6 +172,16 @@ def test_accumulating_matmuls_do_not_wait_for_each_other():
     assert timed(body).start == ns(16, 231.8, 447.7, 863.0)
 
 
+def test_fp32_matmuls_are_told_apart_by_their_settings():
+    def body():
+        acc, a, b = tile(512, FP32, PSUM), tile(128), tile(512)
+        for onezero in (False, True, False):
+            nisa.nc_matmul(acc, a, b, is_moving_onezero=onezero)
+
+    # from idle 106; two passes of 1024 / 2.4 + 5, of zeros and ones a single one + 2.5
+    assert timed(body).start == ns(106, 106 + 863.3, 106 + 863.3 + 429.2)
+
+
 # Who touches what.
 
 

@@ -1,0 +1,126 @@
+"""What few kernels use, on the timeline: explicit addresses, depends_on, registers, sendrecv, slow reductions."""
+
+import pytest
+from pairs import run
+
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator import timeline as tl
+from nkiconv.simulator.timing import PriceList, Rates
+
+FP32, HBM, SBUF, SHARED = nl.float32, nl.hbm, nl.sbuf, nl.shared_hbm
+ENGINE, DGE = nisa.engine, nisa.dge_mode
+
+
+def timed(body, lnc=1, **options):
+    rates = Rates()
+    tasks, prices = tl.build(run(body, lnc, trace_only=True).programs, PriceList(rates))
+    return tl.run(tasks, prices, rates, tl.Options(**options))
+
+
+def filled(engine, address=None):
+    tile = nl.ndarray((128, 64), FP32, SBUF, address=address)
+    nisa.memset(tile, 0.0, engine=engine)
+    return tile
+
+
+@pytest.mark.parametrize(
+    ("second", "waits"),
+    [((0, 0), True), ((0, 128), True), ((0, 256), False), (None, False)],
+    ids=["same", "overlapping", "beside", "anywhere"],
+)
+def test_tensors_at_overlapping_addresses_share_their_memory(second, waits):
+    """The second tensor's first write waits for the last user of the first's memory."""
+
+    def body():
+        first = filled(ENGINE.gpsimd, (0, 0))
+        copy = nl.ndarray((128, 64), FP32, SBUF)
+        nisa.tensor_copy(copy, first, engine=ENGINE.gpsimd)
+        filled(ENGINE.vector, second)
+
+    line = timed(body)
+    if waits:
+        assert line.start[2] == pytest.approx(line.visible[1] + 38)
+    else:
+        assert line.start[2] == 0
+
+
+def test_depends_on_orders_what_no_data_orders():
+    def body():
+        slow = nl.ndarray((128, 2048), FP32, SBUF)
+        first = nisa.memset(slow, 0.0, engine=ENGINE.gpsimd)
+        quick = nl.ndarray((128, 4), FP32, SBUF)
+        nisa.memset(quick, 0.0, engine=ENGINE.vector).depends_on(first)
+
+    line = timed(body)
+    assert line.start[1] == pytest.approx(line.visible[0] + 38)
+
+
+def test_registers_take_what_a_load_from_hbm_takes():
+    def body():
+        register = nisa.register_alloc(0)
+        nisa.register_load(register, nl.ndarray((1,), nl.int32, HBM))
+        nisa.register_move(register, 3)
+
+    line = timed(body)
+    assert line.start == [0.0, 650.0]
+    assert line.visible == [650.0, 718.0]
+
+
+def test_sendrecv_ends_a_seam_and_a_transfer_after_the_later_core():
+    def body():
+        mine, theirs = (nl.ndarray((128, 8), FP32, SBUF) for _ in range(2))
+        for _ in range(1 + nl.program_id(0)):
+            nisa.memset(mine, 0.0, engine=ENGINE.vector)
+        other = 1 - nl.program_id(0)
+        nisa.sendrecv(mine, theirs, other, other, 0)
+        nisa.memset(mine, 0.0, engine=ENGINE.vector)
+
+    line = timed(body, lnc=2)
+    first, second = 1, 5  # the meetings, of core 0 (3 tasks) and core 1 (4 tasks)
+    assert line.start[second] > line.start[first]
+    end = line.start[second] + 2000 + 354 * 128 * 8 * 4 / 4096
+    assert line.visible[first] == line.visible[second] == pytest.approx(end)
+    assert line.start[2] == line.start[6] == pytest.approx(end + 38), "mine is overwritten after it has been sent"
+
+
+def test_reductions_over_partitions_are_slow():
+    def body():
+        row = nl.ndarray((1, 16), FP32, SBUF)
+        nisa.tensor_partition_reduce(row, nl.add, filled(ENGINE.gpsimd)[:, 0:16])
+
+    line = timed(body)
+    assert line.visible[1] - line.start[1] == pytest.approx(176.9 + 16 * 213.3)
+
+
+def test_bn_aggr_takes_13_cycles_a_triple():
+    def body():
+        stats = nl.ndarray((128, 12), FP32, SBUF)
+        nisa.memset(stats, 0.0)
+        nisa.bn_aggr(nl.ndarray((128, 2), FP32, SBUF), stats)
+
+    line = timed(body)
+    assert line.visible[1] - line.start[1] == pytest.approx(153 + 4 * 13 / 0.96)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"order": "random"}, "order='random': must be one of program, lookahead"),
+        ({"phase": 1.0}, r"phase=1\.0: must be at least 0 and below 1"),
+        ({"phase": -0.1}, r"phase=-0\.1: must be"),
+    ],
+)
+def test_bad_options(options, words):
+    with pytest.raises(ValueError, match=words):
+        tl.Options(**options)
+
+
+def test_an_op_without_a_price_is_named():
+    def body():
+        nisa.memset(nl.ndarray((128, 4), FP32, SBUF), 0.0)
+
+    (program,) = run(body, trace_only=True).programs
+    program.instructions[0].engine, program.instructions[0].op = "sync", "teleport"
+    with pytest.raises(NotImplementedError, match="no teleport on the sync engine"):
+        tl.build([program], PriceList(Rates()))
