@@ -124,3 +124,24 @@ def test_an_op_without_a_price_is_named():
     program.instructions[0].engine, program.instructions[0].op = "sync", "teleport"
     with pytest.raises(NotImplementedError, match="no teleport on the sync engine"):
         tl.build([program], PriceList(Rates()))
+
+
+def test_a_write_waits_for_reads_of_its_own_bytes_only_and_once():
+    """Column writes into a tile that was read whole: each waits for the read, a second write of a column does not."""
+
+    def body():
+        table = filled(ENGINE.vector)
+        for _ in range(2):
+            wide = nl.ndarray((128, 64), FP32, SBUF)
+            nisa.tensor_copy(wide, table, engine=ENGINE.gpsimd)
+        for _ in range(2):
+            for column in (3, 5):
+                nisa.memset(table[:, column : column + 1], 1.0)
+        nisa.memset(table[:, 2:5], 2.0)
+
+    rates = Rates()
+    tasks, _ = tl.build(run(body, trace_only=True).programs, PriceList(rates))
+    waits_for = [sorted(i for i in range(8) if task in tasks.followers[i]) for task in range(8)]
+    reads, columns = [1, 2], [3, 4, 5, 6]
+    assert [waits_for[task] for task in columns] == [reads, reads, [], []]
+    assert waits_for[7] == reads, "columns 2 and 4 of the tile are overwritten for the first time"

@@ -14,7 +14,7 @@ from typing import Any
 from .. import hardware as hw
 from ..memory import StorageInfo
 from ..program import Instruction
-from .overlap import Extent, covers, extent, overlaps
+from .overlap import Extent, covers, covers_partitions, extent, mask, meets_partitions, overlaps
 
 #: Readers of one view on one engine that are remembered: as many as may be overtaken in look-ahead order.
 READERS_KEPT = int(hw.CONSTANTS["scheduling.lookahead_window"].high)
@@ -22,17 +22,23 @@ READERS_KEPT = int(hw.CONSTANTS["scheduling.lookahead_window"].high)
 HBM_SLICES = 64
 
 _Access = tuple[Extent, int]
+_Reader = tuple[Extent, str]
 
 
 class _Memory:
-    """Live accesses to one storage: the writers that still show, and the readers since."""
+    """Live accesses to one storage: the writers that still show, and the readers since.
 
-    __slots__ = ("on_chip", "readers", "writers")
+    `readers` have had none of their bytes overwritten; `remainders` some, and hold the mask of the others: what has
+    been overwritten need not be waited for again.
+    """
+
+    __slots__ = ("on_chip", "readers", "remainders", "writers")
 
     def __init__(self, on_chip: bool) -> None:
         self.on_chip = on_chip
         self.writers: list[_Access] = []
-        self.readers: dict[tuple[Extent, str], deque[int]] = {}
+        self.readers: dict[_Reader, deque[int]] = {}
+        self.remainders: dict[_Reader, tuple[deque[int], int]] = {}
 
     def read(self, e: Extent, index: int, engine: str, found: set[int]) -> None:
         begin, end = e.b0, e.b1
@@ -57,14 +63,43 @@ class _Memory:
             writers.append(access)
         writers.append((e, index))
         self.writers = writers
+        if self.remainders:
+            self._overwrite_remainders(e, found)
         if self.readers:
-            near = [key for key in self.readers if key[0].b0 < end and begin < key[0].b1]
-            for key in near:
-                if not overlaps(e, key[0], on_chip):
-                    continue
-                found.update(self.readers[key])
-                if covers(e, key[0], on_chip):
-                    del self.readers[key]
+            self._overwrite_readers(e, found)
+
+    def _overwrite_readers(self, e: Extent, found: set[int]) -> None:
+        on_chip, begin, end = self.on_chip, e.b0, e.b1
+        for key in [key for key in self.readers if key[0].b0 < end and begin < key[0].b1]:
+            if not overlaps(e, key[0], on_chip):
+                continue
+            found.update(self.readers[key])
+            if covers(e, key[0], on_chip):
+                del self.readers[key]
+            elif on_chip and covers_partitions(e, key[0]):
+                self._keep_remainder(key, self.readers.pop(key), mask(key[0]) & ~mask(e))
+
+    def _keep_remainder(self, key: _Reader, readers: deque[int], left: int) -> None:
+        """Remember readers some of whose bytes have been overwritten, with earlier ones of the same view."""
+        earlier = self.remainders.get(key)
+        if earlier is not None:
+            readers = deque([*earlier[0], *readers], maxlen=readers.maxlen)
+            left |= earlier[1]
+        self.remainders[key] = readers, left
+
+    def _overwrite_remainders(self, e: Extent, found: set[int]) -> None:
+        begin, end, written = e.b0, e.b1, mask(e)
+        for key in [key for key in self.remainders if key[0].b0 < end and begin < key[0].b1]:
+            readers, left = self.remainders[key]
+            if not left & written or not meets_partitions(e, key[0]):
+                continue
+            found.update(readers)
+            if not covers_partitions(e, key[0]):
+                continue
+            if left & ~written:
+                self.remainders[key] = readers, left & ~written
+            else:
+                del self.remainders[key]
 
 
 class _SlicedMemory:

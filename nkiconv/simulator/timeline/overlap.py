@@ -62,7 +62,7 @@ def overlaps(a: Extent, b: Extent, on_chip: bool) -> bool:
     if a.dense and b.dense:
         return True
     if on_chip:
-        return bool(_mask(a) & _mask(b))
+        return bool(mask(a) & mask(b))
     return _runs_overlap(_pattern(a), _pattern(b), b.first - a.first)
 
 
@@ -72,14 +72,25 @@ def covers(a: Extent, b: Extent, on_chip: bool) -> bool:
         return False
     if a.dense or (a.first == b.first and _pattern(a) == _pattern(b)):
         return True
-    return on_chip and not _mask(b) & ~_mask(a)
+    return on_chip and not mask(b) & ~mask(a)
 
 
 def _pattern(e: Extent) -> tuple[Ints, Ints, int]:
     return e.shape, e.strides, e.itemsize
 
 
-def _mask(e: Extent) -> int:
+def meets_partitions(a: Extent, b: Extent) -> bool:
+    """Whether two extents share a partition."""
+    return a.p0 < b.p1 and b.p0 < a.p1
+
+
+def covers_partitions(a: Extent, b: Extent) -> bool:
+    """Whether a lies in all partitions of b."""
+    return a.p0 <= b.p0 and b.p1 <= a.p1
+
+
+def mask(e: Extent) -> int:
+    """The bytes of a partition that an on-chip extent meets, as bits."""
     return _pattern_mask(e.shape, e.strides, e.itemsize) << e.b0
 
 
