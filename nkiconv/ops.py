@@ -128,7 +128,9 @@ def run_depthwise_conv1d(
     return _counted(execution, problem, lnc, _since(began))
 
 
-def kernel_arguments(problem: ConvProblem, *, strict_nonfinite: bool = False) -> dict[str, Any]:
+def kernel_arguments(
+    problem: ConvProblem, *, strict_nonfinite: bool = False, algorithm: str | None = None
+) -> dict[str, Any]:
     """The kernel's arguments for a depthwise conv1d problem, beside the arrays."""
     return {
         "padding": problem.padding,
@@ -137,6 +139,7 @@ def kernel_arguments(problem: ConvProblem, *, strict_nonfinite: bool = False) ->
         "lhs_dilation": problem.lhs_dilation,
         "feature_group_count": problem.C,
         "strict_nonfinite": strict_nonfinite,
+        "algorithm": algorithm,
     }
 
 

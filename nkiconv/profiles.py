@@ -9,16 +9,13 @@ from ._nki import CHOICE
 from .cases import Case
 from .errors import UnsupportedError, raise_all
 from .floors import Floors, floors
-from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
+from .kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
 from .ops import kernel_arguments
 from .problem import ConvProblem
 from .simulator import ArraySpec
 from .simulator.dtypes import canonical
 from .simulator.profiling import Advance, Problem, Profile, Settings, Timed, ignore, profile_timed
 from .verify import case_refusals, describe_tiles
-
-#: Algorithms of the depthwise conv1d kernel that can be asked for.
-ALGORITHMS = ("taps_on_partition",)
 
 
 @dataclass(frozen=True)
@@ -81,9 +78,9 @@ def profile_case(
         advance=advance,
     )
     kernel = depthwise_conv1d_implicit_gemm[lnc]
-    found, timed = profile_timed(kernel, (x, w), kernel_arguments(problem), settings)
-    tiles = describe_tiles(problem, strict_nonfinite=False)
+    found, timed = profile_timed(kernel, (x, w), kernel_arguments(problem, algorithm=algorithm), settings)
     chosen = algorithm or ALGORITHMS[0]
+    tiles = describe_tiles(problem, strict_nonfinite=False) if chosen == "taps_on_partition" else {}
     return CaseProfile(case.name, problem, lnc, chosen, tiles, found, floors(problem, lnc)), timed
 
 

@@ -10,11 +10,10 @@ import numpy as np
 
 from ..cases import Case
 from ..floors import ROW_BYTES
-from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
+from ..kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
 from ..kernels.floors import copy_floor, launch_floor
 from ..ops import kernel_arguments
 from ..problem import DTYPES, ConvProblem
-from ..profiles import ALGORITHMS
 from ..reference import AnyArray
 from ..verify import SAMPLE_ABOVE_INSTRUCTIONS, SAMPLE_CHANNELS, Comparison, case_arrays, compare
 from .device import Call, Device
@@ -55,11 +54,12 @@ def measure_case(
         row = dataclasses.replace(row, modelled=predicted)
         x, w = case_arrays(case, SEED)
         advance("checking", None)
-        comparison, checked = _check(device, case.problem, lnc, x, w, predicted.instructions)
+        arguments = kernel_arguments(case.problem, algorithm=algorithm)
+        comparison, checked = _check(device, case.problem, lnc, arguments, x, w, predicted.instructions)
         row = dataclasses.replace(row, comparison=comparison, channels_checked=checked)
         if comparison.num_wrong:
             raise WrongResult(_wrong(comparison))
-        variants = _variants(case.problem, lnc, x, w, predicted, max(chain_calls))
+        variants = _variants(case.problem, lnc, arguments, x, w, predicted, max(chain_calls))
         slopes = interleave(device, variants, rounds, chain_calls, advance)
         return dataclasses.replace(row, timing=timing(slopes, chain_calls))
     except Exception as error:  # the row stays, with its reason
@@ -69,11 +69,17 @@ def measure_case(
 
 
 def _check(
-    device: Device, problem: ConvProblem, lnc: int, x: AnyArray, w: AnyArray, instructions: int
+    device: Device,
+    problem: ConvProblem,
+    lnc: int,
+    arguments: dict[str, Any],
+    x: AnyArray,
+    w: AnyArray,
+    instructions: int,
 ) -> tuple[Comparison, int]:
     """Run the whole problem once and compare all of its channels, or of a big one a sample; and how many."""
     args = x[:, :, np.newaxis], w[:, np.newaxis, np.newaxis]
-    y4 = device.run(depthwise_conv1d_implicit_gemm[lnc], args, kernel_arguments(problem))
+    y4 = device.run(depthwise_conv1d_implicit_gemm[lnc], args, arguments)
     expected = (problem.N, problem.C, 1, problem.Q), DTYPES[problem.dtype]
     if (y4.shape, y4.dtype) != expected:
         raise WrongResult(f"wrong: the result is {y4.dtype} {y4.shape}, not {expected[1]} {expected[0]}")
@@ -102,11 +108,16 @@ def _reason(error: Exception) -> str:
 
 
 def _variants(
-    problem: ConvProblem, lnc: int, x: AnyArray, w: AnyArray, predicted: Modelled, count: int
+    problem: ConvProblem,
+    lnc: int,
+    arguments: dict[str, Any],
+    x: AnyArray,
+    w: AnyArray,
+    predicted: Modelled,
+    count: int,
 ) -> list[Variant]:
     """This kernel, itself again, and the two floors; `count` calls of each, every one with arrays of its own."""
     kernel = depthwise_conv1d_implicit_gemm[lnc]
-    arguments = kernel_arguments(problem)
     xs = [np.roll(x, i, axis=-1) for i in range(1, count + 1)]
     w4 = w[:, np.newaxis, np.newaxis]
     calls: list[Call] = [(one[:, :, np.newaxis], w4) for one in xs]

@@ -1,8 +1,13 @@
 """Depthwise conv1d: the public kernel. One file beside this for each algorithm."""
 
 from ..._nki import nki, nl
+from .._tiles import require
 from .geometry import read_geometry
+from .one_channel import one_channel
 from .taps_on_partition import taps_on_partition
+
+#: The algorithms that can be asked for by name; each is a file beside this one.
+ALGORITHMS = ("taps_on_partition", "one_channel")
 
 
 @nki.jit
@@ -19,6 +24,7 @@ def depthwise_conv1d_implicit_gemm(
     kern_perm=None,
     out_perm=None,
     strict_nonfinite=False,
+    algorithm=None,
 ):
     """y[n, c, 0, q] = sum over s of w[c, 0, 0, s] * xp[n, c, 0, q * stride_w + s * rhs_dilation_w].
 
@@ -39,12 +45,17 @@ def depthwise_conv1d_implicit_gemm(
         out_perm: storage = transpose(canonical, out_perm).
         strict_nonfinite: keep channels apart, so that NaN and Inf reach exactly the outputs that the definition gives
             them. By default they spread to the channels that share a matmul, at the columns they meet. Slower.
+        algorithm: one of `ALGORITHMS`; None leaves the choice to the kernel.
 
     Returns: [N, C, 1, Q] in HBM (transposed by out_perm), dtype of img_ref. Accumulation is fp32 in PSUM, rounded once.
 
     Raises: an assertion that names argument, value, rule and remedy (KernelAssertionError, a ValueError, in the
     simulator) before any instruction.
     """
+    require(
+        algorithm == None or algorithm in ALGORITHMS,
+        f"algorithm={algorithm}: accepted are None and {ALGORITHMS}; use one of them",
+    )
     geometry, y_shape = read_geometry(
         img_ref,
         filter_ref,
@@ -59,5 +70,8 @@ def depthwise_conv1d_implicit_gemm(
         out_perm,
     )
     y_hbm = nl.ndarray(y_shape, dtype=img_ref.dtype, buffer=nl.shared_hbm)
-    taps_on_partition(img_ref, filter_ref, y_hbm, geometry, strict_nonfinite)
+    if algorithm == "one_channel":
+        one_channel(img_ref, filter_ref, y_hbm, geometry)
+    else:
+        taps_on_partition(img_ref, filter_ref, y_hbm, geometry, strict_nonfinite)
     return y_hbm

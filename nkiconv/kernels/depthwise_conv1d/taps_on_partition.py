@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from .._tiles import div_ceil, require
+from .positions import first_element, first_position, last_element, last_position, only_zeros
 
 #: Bytes a partition of one loaded tile: 4 KiB runs of bf16 for stride 1, room for strided runs, and several in flight.
 TILE_BYTES = 16384
@@ -308,34 +309,6 @@ def convolve(x_hbm, y_hbm, filters, geometry, tiling, strict_nonfinite, n, c0, c
         ),
         src=y_sbuf,
     )
-
-
-def first_position(geometry, s0, q0):
-    """Position in the dilated row (0 is x[0], before padding) that tap s0 meets at column q0."""
-    return q0 * geometry.stride + s0 * geometry.dilation - geometry.pad_left
-
-
-def last_position(geometry, s0, sn, q0, qn):
-    """Position that the last tap of a tile meets at its last column."""
-    return first_position(geometry, s0 + sn - 1, q0 + qn - 1)
-
-
-def first_element(geometry, first):
-    """Index of the first element of x at or after a position of the dilated row."""
-    return div_ceil(max(0, first), geometry.lhs_dilation)
-
-
-def last_element(geometry, last):
-    """Index of the last element of x at or before a position of the dilated row; -1 if there is none."""
-    if last < 0:
-        return -1
-    return min(geometry.W - 1, last // geometry.lhs_dilation)
-
-
-def only_zeros(geometry, s0, sn, q0, qn):
-    """Whether a tile lies wholly in the padding."""
-    before = last_position(geometry, s0, sn, q0, qn) < 0
-    return before or first_position(geometry, s0, q0) > (geometry.W - 1) * geometry.lhs_dilation
 
 
 def load_tile(x_hbm, geometry, tiling, n, c0, gn, s0, sn, q0, qn):
