@@ -248,3 +248,7 @@ def test_a_link_rests_on_a_constant_as_far_as_it_moves_with_it():
     inferred_ns = 58.0
     assert found.inferred_share == pytest.approx(inferred_ns / timed.line.total_ns, rel=0.02)
     assert found.inferred_constants == ("vector.memset_issue_fixed_ns",)
+
+
+def test_arguments_by_name_count_as_well():
+    assert profile(copied)(x=X).min_bytes == profile(copied)(X).min_bytes
