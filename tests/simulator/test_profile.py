@@ -252,3 +252,56 @@ def test_a_link_rests_on_a_constant_as_far_as_it_moves_with_it():
 
 def test_arguments_by_name_count_as_well():
     assert profile(copied)(x=X).min_bytes == profile(copied)(X).min_bytes
+
+
+@nki.jit
+def idle(x):
+    """No instruction at all."""
+    return x
+
+
+def test_a_kernel_without_instructions_is_refused():
+    with pytest.raises(ValueError, match="the kernel runs no instruction"):
+        profile(idle)(X)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("clock.pe_ghz", 0, "must be above 0"),
+        ("throttle.window_ns", -5, "must be above 0"),
+        ("dma.hwdge_queue_depth", 0, "must be above 0"),
+        ("dma.element_overhead_ns", -1, "must be at least 0"),
+        ("dma.engines", "16", "must be a finite number"),
+    ],
+)
+def test_impossible_constants_are_refused(name, value, words):
+    with pytest.raises(UnknownConstantError, match=words):
+        profile(copied, constants={name: value})(X)
+
+
+def test_a_constant_may_be_negative_where_the_table_s_is():
+    assert profile(copied, constants={"pe.cold_ldw_16bit_half_ns": -30})(X).modelled_us > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"flops": -1}, r"problem\.flops=-1: must be None or an int"),
+        ({"min_bytes": 1.5}, r"problem\.min_bytes=1\.5: must be"),
+        ({"dtype": "fp7"}, r"problem\.dtype='fp7': must be None or one of"),
+    ],
+)
+def test_bad_problems_are_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        Problem(**arguments)
+    assert Problem(dtype="bf16").dtype == "bfloat16"
+
+
+def test_an_array_given_twice_is_one():
+    @nki.jit
+    def two(a, b):
+        return copied(a) if a.shape == b.shape else copied(b)
+
+    x = np.ones((128, 512), np.float32)
+    assert profile(two)(x, x).min_bytes == profile(two)(X, X).min_bytes - x.nbytes

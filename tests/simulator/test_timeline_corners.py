@@ -145,3 +145,78 @@ def test_a_write_waits_for_reads_of_its_own_bytes_only_and_once():
     reads, columns = [1, 2], [3, 4, 5, 6]
     assert [waits_for[task] for task in columns] == [reads, reads, [], []]
     assert waits_for[7] == reads, "columns 2 and 4 of the tile are overwritten for the first time"
+
+
+def tile():
+    return nl.ndarray((128, 64), FP32, SBUF)
+
+
+def crossed_sendrecvs():
+    """Core 0's first tile is ready late, core 1's second: in look-ahead order each could begin with another meeting."""
+    core = nl.program_id(0)
+    tiles = tile(), tile()
+    slow, fast = tiles if core == 0 else tiles[::-1]
+    nisa.memset(fast, 0.0)
+    nisa.dma_copy(slow, nl.ndarray((128, 64), FP32, HBM))
+    for pipe, sent in enumerate(tiles):
+        nisa.sendrecv(sent, tile(), 1 - core, 1 - core, pipe)
+
+
+def crossed_barriers():
+    core, ready = nl.program_id(0), tile()
+    tensors = [nl.ndarray((256, 64), FP32, SHARED) for _ in range(2)]
+    nisa.memset(ready, 0.0)
+    for position, tensor in enumerate(tensors):
+        source = tile()
+        if position == core:
+            nisa.dma_copy(source, nl.ndarray((128, 64), FP32, HBM))
+        else:
+            nisa.memset(source, 0.0)
+        nisa.dma_copy(tensor[128 * core : 128 * core + 128], source)
+    for tensor in tensors:
+        nisa.core_barrier(tensor, (0, 1), engine=ENGINE.unknown)
+
+
+def store_behind_a_meeting():
+    """Core 0 still has to trigger a store on Scalar while Scalar waits at a barrier for what core 1 makes of it."""
+    core = nl.program_id(0)
+    given, taken = (nl.ndarray((128, 64), FP32, SHARED) for _ in range(2))
+    result = tile()
+    if core == 0:
+        late = tile()
+        nisa.memset(late, 0.0)
+        nisa.activation(result, nl.exp, late)
+        nisa.dma_copy(given, result, dge_mode=DGE.hwdge, engine=ENGINE.scalar)
+    nisa.core_barrier(given, (0, 1))
+    if core == 1:
+        nisa.dma_copy(result, given)
+        nisa.dma_copy(taken, result)
+    nisa.core_barrier(taken, (0, 1), engine=ENGINE.scalar)
+
+
+@pytest.mark.parametrize("order", ["program", "lookahead"])
+@pytest.mark.parametrize("body", [crossed_sendrecvs, crossed_barriers, store_behind_a_meeting])
+def test_meetings_do_not_deadlock(body, order):
+    line = timed(body, lnc=2, order=order)
+    assert max(line.visible) < 40_000
+
+
+@pytest.mark.parametrize("later", [True, False], ids=["a later one", "itself"])
+def test_depends_on_takes_earlier_instructions_only(later):
+    def body():
+        first, second = (nisa.memset(tile(), 0.0) for _ in range(2))
+        first.depends_on(second if later else first)
+
+    with pytest.raises(ValueError, match=rf"instruction 0 \(memset at .*waits for instruction {int(later)}"):
+        timed(body)
+
+
+def test_a_cast_is_not_given_to_hardware_made_descriptors():
+    """GpSimd gets it where the kernel leaves the choice: 1200 to prepare a load, 760 + 540 to the last first packet."""
+
+    def body():
+        nisa.dma_copy(tile(), nl.ndarray((128, 64), nl.bfloat16, HBM))
+
+    line = timed(body)
+    assert line.start == [1200.0]
+    assert line.arrival[0] == pytest.approx(1200 + 760 + 540)

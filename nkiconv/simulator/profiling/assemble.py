@@ -74,8 +74,10 @@ def assemble(timed: Timed, phases: Phases, lookahead_us: float, args: tuple[Any,
 
 
 def argument_bytes(args: Iterable[Any], outputs: Any) -> int:
-    """Bytes of all arrays in arguments and results, each once."""
-    return sum(_array_bytes(value) for value in (*args, outputs))
+    """Bytes of all arrays in arguments and results; an array given twice counts once."""
+    distinct = {id(value): value for value in (*args, outputs) if not isinstance(value, ArraySpec)}
+    specs = [value for value in (*args, outputs) if isinstance(value, ArraySpec)]
+    return sum(_array_bytes(value) for value in (*distinct.values(), *specs))
 
 
 def _array_bytes(value: Any) -> int:

@@ -47,7 +47,8 @@ def profile(
         problem: useful flops and bytes for roofline and MFU. constants: values by name, instead of trn2.toml's.
         advance: told what is being done, and the share of it that is done.
     Returns: a function of the kernel's arguments that returns a `Profile`.
-    Raises: NkiError for a broken rule; UnknownConstantError for a constant that is not in trn2.toml.
+    Raises: NkiError for a broken rule; UnknownConstantError for a constant that is not in trn2.toml or a value that
+        cannot be; ValueError for a kernel without instructions.
     """
     settings = Settings(trace_only, sensitivity, standalone, problem or Problem(), constants or {}, advance)
 
@@ -80,6 +81,8 @@ def _timed(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], settings:
     rates = Rates(settings.constants)
     settings.advance("tracing", None)
     execution = execute(kernel, args, kwargs, trace_only=settings.trace_only)
+    if not execution.instructions:
+        raise ValueError("the kernel runs no instruction: there is nothing to profile; give it work to do")
     settings.advance("finding dependencies", None)
     tasks, prices = build(execution.programs, PriceList(rates))
     settings.advance("timing", 0.0)

@@ -36,7 +36,10 @@ def peak_flops_per_ns(dtype: str, cores: int, rates: Rates) -> float:
 
 
 def bytes_per_ns(cores: int, rates: Rates) -> float:
-    """What one core's DMA engines carry, or, on two cores, what their HBM does."""
+    """What one core's DMA engines carry, or, on two cores, what their HBM does.
+
+    For data that passes through SBUF: a copy within HBM reads and writes at once, so that on one core it can be faster.
+    """
     return rates("dma.steady_core_gbps") if cores == 1 else rates("dma.hbm_stack_gbps")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ..dtypes import DTYPES, canonical
+
 #: Told what is being done and the share of it that is done, 0 to 1.
 Advance = Callable[[str, "float | None"], None]
 
@@ -24,6 +26,17 @@ class Problem:
     flops: int | None = None
     min_bytes: int | None = None
     dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("flops", "min_bytes"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 0):
+                raise ValueError(f"problem.{name}={value!r}: must be None or an int of at least 0; count them")
+        if self.dtype is not None:
+            known = canonical(self.dtype)
+            if known is None:
+                raise ValueError(f"problem.dtype={self.dtype!r}: must be None or one of {', '.join(DTYPES)}; use one")
+            object.__setattr__(self, "dtype", known)
 
 
 @dataclass(frozen=True)

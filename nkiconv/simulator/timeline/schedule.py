@@ -240,6 +240,8 @@ class _Run:
             return
         if self.line.start[task] != _NEVER:  # offered twice
             return
+        if type(price) is MeetPrice and self.place[task] > self.heads[engine]:
+            return  # it overtakes nobody, or two cores could wait for each other; its turn will come
         at = self._earliest(task, engine)
         if at > time:
             if at < _NEVER:  # else the engine is held up, and wakes it
@@ -269,6 +271,8 @@ class _Run:
         if head == before:
             return
         self.heads[engine] = head
+        if self.window > 1 and head < len(queue) and self.waits[queue[head]] == 0:
+            self._offer(queue[head], engine)  # a meeting that had to wait for its turn
         for task in queue[before + self.window : head + self.window]:
             if self.waits[task] == 0:
                 self._offer(task, engine)
@@ -316,12 +320,12 @@ class _Run:
         partner = self.tasks.meets[task]
         other = self.line.start[partner]
         if other == _NEVER:
-            self.free[engine] = self.issuing[engine] = _NEVER
+            self.free[engine] = _NEVER
             return
         end = time + price.seam_ns
         for one in (task, partner):
             its_engine = self.tasks.engine[one]
-            self.free[its_engine] = self.issuing[its_engine] = self.line.free[one] = end
+            self.free[its_engine] = self.line.free[one] = end
             self._end(one, end, its_engine)
             if one == partner:
                 self._wake(its_engine)

@@ -103,8 +103,8 @@ def _add_program(tasks: Tasks, priced: list[AnyPrice], program: Program, prices:
             if engine == ALTERNATE:
                 engine = ("sync", "scalar")[alternate % 2]
                 alternate += 1
-        elif engine == "dma":  # a sendrecv
-            engine = "sync"
+        elif engine not in _CODE:  # a sendrecv by DMA, or a barrier that leaves its engine open
+            engine = "sync" if engine == "dma" else "gpsimd"
         task = tasks.add(program.core, engine, is_dma=type(price) is DmaPrice, source=instruction)
         priced.append(price)
         _add_edges(tasks, task, first, instruction, dependencies)
@@ -123,6 +123,12 @@ def _add_edges(tasks: Tasks, task: int, first: int, instruction: Instruction, de
             tasks.wait(task, earlier)
     for producer_instruction in instruction.after:
         producer = first + producer_instruction.index
+        if producer >= task:
+            raise ValueError(
+                f"depends_on: instruction {instruction.index} ({instruction.op} at {instruction.file}:"
+                f"{instruction.line}) waits for instruction {producer_instruction.index}, which does not come before "
+                "it; name earlier ones"
+            )
         if producer not in results and producer not in order:
             tasks.wait(task, producer)
 

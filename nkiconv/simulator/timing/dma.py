@@ -36,7 +36,8 @@ def element_ns(num_bytes: float, rates: Rates) -> float:
 
 def _up_to(num_bytes: float, limit: str, rates: Rates) -> bool:
     """Whether an element is below a limit; one that no value in the limit's range could catch does not rest on it."""
-    return num_bytes <= CONSTANTS[limit].high and num_bytes <= rates(limit)
+    most = max(CONSTANTS[limit].high, rates.overrides.get(limit, 0.0))
+    return num_bytes <= most and num_bytes <= rates(limit)
 
 
 def _run_elems(region: Region) -> int:
@@ -88,9 +89,12 @@ class _Issue:
     first_packet_ns: float
 
 
-def _issue(store: bool, num_elements: int, rows: int, params: dict[str, Any], rates: Rates) -> _Issue:
-    """By mode and direction; the first packet is that of the first engine. rows: partitions of the on-chip side."""
-    queue = _QUEUES[params["dge_mode"]]
+def _issue(store: bool, casts: bool, num_elements: int, rows: int, params: dict[str, Any], rates: Rates) -> _Issue:
+    """By mode and direction; the first packet is that of the first engine. rows: partitions of the on-chip side.
+
+    Hardware-made descriptors do not cast, so that the compiler gives a cast to GpSimd where it has the choice.
+    """
+    queue = "swdge" if casts and params["dge_mode"] == "unknown" else _QUEUES[params["dge_mode"]]
     way = "store" if store else "load"
     if queue == "static":
         trigger = "gpsimd" if store else "sync"
@@ -127,7 +131,8 @@ def dma_price(
     sides = [elements(dst, src) for src in reads]
     on_chip = dst if dst.info.on_chip else next((r for r in reads if r.info.on_chip), None)
     rows = on_chip.shape[0] if on_chip is not None else 1
-    issue = _issue(store, sum(count for _, count in sides), rows, params, rates)
+    casts = any(src.dtype != dst.dtype for src in reads)
+    issue = _issue(store, casts, sum(count for _, count in sides), rows, params, rates)
     issue_constants = rates.take_read()
     work = sum(count * element_ns(size, rates) for size, count in sides)
     if op == "dma_transpose":

@@ -8,9 +8,17 @@ from collections.abc import Iterable, Mapping
 
 from ..hardware import CONSTANTS, Constant
 
+#: Constants that times are divided by, or that count something there must be one of.
+_DIVISORS = (
+    "clock.", "peak.", "dma.engines", "dma.rows_per_engine", "dma.engine_bytes_per_ns", "dma.hbm_stack_gbps",
+    "dma.steady_core_gbps", "dma.max_element_bytes_packet", "dma.hwdge_queue_depth", "dma.dma_compute_frac",
+    "dma.dma_transpose_frac", "throttle.window_ns", "throttle.half_rate", "scheduling.lookahead_window",
+    "pe.fp32_passes", "pe.cyc_per_row", "pe.onezero_speedup_fp32",
+)  # fmt: skip
+
 
 class UnknownConstantError(ValueError):
-    """A constant was given that trn2.toml does not have, or with a value that is not a finite number."""
+    """A constant was given that trn2.toml does not have, or with a value that no timing could use."""
 
 
 class Rates:
@@ -30,6 +38,9 @@ class Rates:
                 raise UnknownConstantError(f"constants[{name!r}]: there is none of this name; {remedy}")
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise UnknownConstantError(f"constants[{name!r}]={value!r}: must be a finite number; pass one")
+            if value < 0 <= self._values[name] or (value == 0 and name.startswith(_DIVISORS)):
+                least = "above 0" if name.startswith(_DIVISORS) else "at least 0"
+                raise UnknownConstantError(f"constants[{name!r}]={value!r}: must be {least}; pass a larger number")
             self._values[name] = float(value)
         self.overrides = dict(overrides or {})
         self.read: set[str] = set()
