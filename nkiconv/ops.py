@@ -21,7 +21,7 @@ from .reference import AnyArray
 _LNC_DEGREES = (1, 2)
 _PADDING_NAMES = ("same", "valid", "causal")
 #: dtypes that depthwise_conv1d takes
-_DEPTHWISE_DTYPES = ("bf16", "fp16", "fp32")
+DEPTHWISE_DTYPES = ("bf16", "fp16", "fp32")
 
 
 @dataclass(frozen=True)
@@ -195,11 +195,11 @@ def _one_array(name: str, array: Any, axes: str) -> Iterator[NkiconvError]:
     elif 0 in array.shape:
         yield GeometryError(f"{name}.shape={array.shape}: every extent of [{axes}] must be at least 1; pass data")
     try:
-        supported = dtype_name(array.dtype) in _DEPTHWISE_DTYPES
+        supported = dtype_name(array.dtype) in DEPTHWISE_DTYPES
     except DtypeError:
         supported = False
     if not supported or not np.dtype(DTYPES.get(str(array.dtype), array.dtype)).isnative:
-        accepted = ", ".join(str(DTYPES[d]) for d in _DEPTHWISE_DTYPES)
+        accepted = ", ".join(str(DTYPES[d]) for d in DEPTHWISE_DTYPES)
         yield DtypeError(f"{name}.dtype={array.dtype}: accepted are {accepted}, in native byte order; cast {name}")
 
 

@@ -152,8 +152,8 @@ def markdown(found: Iterable[dict[str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def update_readme(path: Path, found: Iterable[dict[str, str]]) -> None:
-    """Put the table between the README's markers.
+def check_readme(path: Path) -> tuple[str, int, int]:
+    """A README's text, and where between its markers the table begins and ends.
 
     Raises FileFormatError: it has none.
     """
@@ -161,7 +161,13 @@ def update_readme(path: Path, found: Iterable[dict[str, str]]) -> None:
     begin, end = (text.find(marker) for marker in MARKERS)
     if begin < 0 or end < begin:
         raise FileFormatError(f"{path}: lacks the markers {MARKERS[0].strip()} and {MARKERS[1]}; put them back")
-    path.write_text(text[: begin + len(MARKERS[0])] + markdown(found) + text[end:], encoding="utf-8")
+    return text, begin + len(MARKERS[0]), end
+
+
+def update_readme(path: Path, found: Iterable[dict[str, str]]) -> None:
+    """Put the table between the README's markers."""
+    text, begin, end = check_readme(path)
+    path.write_text(text[:begin] + markdown(found) + text[end:], encoding="utf-8")
 
 
 def read(path: Path) -> list[dict[str, str]]:

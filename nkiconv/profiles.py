@@ -7,10 +7,10 @@ from typing import Any
 
 from ._nki import CHOICE
 from .cases import Case
-from .errors import UnsupportedError, raise_all
+from .errors import DtypeError, UnsupportedError, raise_all
 from .floors import Floors, floors
 from .kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
-from .ops import kernel_arguments
+from .ops import DEPTHWISE_DTYPES, kernel_arguments
 from .problem import ConvProblem
 from .simulator import ArraySpec
 from .simulator.dtypes import canonical
@@ -33,7 +33,7 @@ class CaseProfile:
     @property
     def x_copy_floor(self) -> float:
         """Modelled time over that of moving the same bytes."""
-        return self.profile.modelled_us / self.floors.copy_us
+        return (self.profile.modelled_us - self.profile.launch_us) / self.floors.copy_us
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -65,7 +65,7 @@ def profile_case(
     Args: dtype: instead of the case's own. algorithm: one of `ALGORITHMS`; None takes the kernel's choice.
     Raises: UnsupportedError, for what cannot be profiled, before any work.
     """
-    raise_all("this cannot be profiled", refusals(case, algorithm, lnc))
+    raise_all("this cannot be profiled", refusals(case, algorithm, lnc, dtype))
     problem = case.problem if dtype is None else case.problem.replace(dtype=dtype)
     name = canonical(problem.dtype)
     assert name is not None
@@ -84,9 +84,9 @@ def profile_case(
     return CaseProfile(case.name, problem, lnc, chosen, tiles, found, floors(problem, lnc)), timed
 
 
-def refusals(case: Case, algorithm: str | None, lnc: int) -> list[Any]:
+def refusals(case: Case, algorithm: str | None, lnc: int, dtype: str | None = None) -> list[Any]:
     """Why a case cannot be profiled here; empty when it can."""
-    found = case_violations(case, algorithm, lnc)
+    found = case_violations(case, algorithm, lnc, dtype)
     if CHOICE.provider == "aws":
         found.append(
             UnsupportedError("NKICONV_NKI: AWS's NKI records no instructions to profile; set NKICONV_NKI=simulator")
@@ -94,9 +94,11 @@ def refusals(case: Case, algorithm: str | None, lnc: int) -> list[Any]:
     return found
 
 
-def case_violations(case: Case, algorithm: str | None, lnc: int) -> list[Any]:
-    """What is wrong with the choice of a case, an algorithm and a number of cores, wherever they are to run."""
+def case_violations(case: Case, algorithm: str | None, lnc: int, dtype: str | None = None) -> list[Any]:
+    """What is wrong with the choice of a case, an algorithm, cores and another dtype, wherever they are to run."""
     found: list[Any] = list(case_refusals(case))
+    if dtype is not None and dtype not in DEPTHWISE_DTYPES:
+        found.append(DtypeError(f"dtype={dtype!r}: accepted are {', '.join(DEPTHWISE_DTYPES)}; use one of them"))
     if algorithm is not None and algorithm not in ALGORITHMS:
         accepted = ", ".join(ALGORITHMS)
         found.append(UnsupportedError(f"algorithm={algorithm!r}: accepted are {accepted}; use one of them"))

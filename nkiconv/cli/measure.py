@@ -78,7 +78,7 @@ def command(
     profiles = importlib.import_module("nkiconv.profiles")
     raise_all(
         "nkiconv bench cannot run these cases",
-        [error for case in chosen for error in profiles.case_violations(case, algorithm, lnc)],
+        [error for case in chosen for error in profiles.case_violations(case, algorithm, lnc, kind)],
     )
     if where is Target.model:
         said = "" if target else f"there is no {DEVICE} here, so this is modelled; --target trn2 measures"

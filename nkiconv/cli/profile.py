@@ -42,7 +42,7 @@ def command(
     profiles = importlib.import_module("nkiconv.profiles")
     raise_all(
         "nkiconv profile cannot run these cases",
-        [error for case in chosen for error in profiles.refusals(case, algorithm, lnc)],
+        [error for case in chosen for error in profiles.refusals(case, algorithm, lnc, kind)],
     )
     found: list[CaseProfile] = []
     with progress(show=not as_json) as advance:
@@ -76,6 +76,12 @@ def _contradictions(names: list[str], trace: Path | None, plot: Path | None) -> 
             yield UnsupportedError(f"{option}={path}: is of one case, and {len(names)} are given; give one")
         if not path.parent.is_dir():
             yield UnsupportedError(f"{option}={path}: {path.parent} is not a directory; make it or choose another")
+        elif path.is_dir():
+            yield UnsupportedError(f"{option}={path}: is a directory; give the path of a file")
+    if plot is not None and plot.suffix != ".png":
+        yield UnsupportedError(f"--plot={plot}: must end in .png; name it so")
+    if trace is not None and trace == plot:
+        yield UnsupportedError(f"--trace={trace}: is --plot's path too; give two")
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         yield UnsupportedError(f"--plot={plot}: needs matplotlib; install nkiconv[plots]")
 

@@ -139,7 +139,12 @@ def _notes(one: CaseProfile) -> Iterator[str]:
     names = ", ".join(found.inferred_constants) or "none"
     yield f"{found.inferred_share:.1%} of the critical path rests on inferred constants ({names})"
     if found.standalone:
-        yield "standalone: times include a NEFF's preamble and postamble"
+        yield f"standalone: totals include {found.launch_us:.2f} us of preamble and postamble; floors and shares do not"
+    if found.before_us or found.after_us:
+        yield (
+            f"outside the totals: {found.before_us:,.2f} us of work before the first DMA, {found.after_us:,.2f} us "
+            "after the last"
+        )
 
 
 def _sensitivity(found: Profile) -> Table:

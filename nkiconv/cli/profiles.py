@@ -45,7 +45,13 @@ def command(
     if csv is not None and not csv.parent.is_dir():
         raise UnsupportedError(f"--csv={csv}: {csv.parent} is not a directory; make it or choose another")
     tables = importlib.import_module("nkiconv.profile_table")
-    chosen = [(case, dtype) for case, dtype in tables.headline() if only is None or only in case.name]
+    every = tables.headline()
+    chosen = [(case, dtype) for case, dtype in every if only is None or only in case.name]
+    if not chosen:
+        names = ", ".join(dict.fromkeys(case.name for case, _ in every))
+        raise UnsupportedError(f"--only={only}: no headline case has this in its name; they are {names}")
+    if readme is not None:
+        tables.check_readme(readme)
     with progress(show=not as_json) as advance:
         rows = list(tables.rows(chosen, lnc, advance))
     if csv is not None:

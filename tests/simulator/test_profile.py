@@ -305,3 +305,42 @@ def test_an_array_given_twice_is_one():
 
     x = np.ones((128, 512), np.float32)
     assert profile(two)(x, x).min_bytes == profile(two)(X, X).min_bytes - x.nbytes
+
+
+@nki.jit
+def prepared(x):
+    """A memset before the only DMA."""
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    a = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=a, value=0.0)
+    nisa.dma_copy(dst=out, src=a, dge_mode=NONE)
+    return out
+
+
+def test_work_outside_the_span_is_reported():
+    found = profile(prepared)(X)
+    assert found.before_us * 1e3 == pytest.approx(58 + 512 * 0.832 - 10.5 + 10.5 + 32, abs=11)
+    assert found.after_us == 0
+    assert profile(copied)(X).before_us == 0
+
+
+def test_standalone_leaves_the_roofline_alone():
+    alone, inside = profile(copied, standalone=True)(X), profile(copied)(X)
+    assert alone.roofline_fraction == pytest.approx(inside.roofline_fraction)
+
+
+def test_hops_to_gpsimd_are_inferred():
+    found = profile(on_gpsimd)(X)
+    assert "sync.hop_to_gpsimd_ns" not in found.inferred_constants, "the load's completion is traced"
+
+    @nki.jit
+    def handed_over(x):
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        a = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=a, src=x, dge_mode=NONE)
+        nisa.tensor_copy(dst=a, src=a)
+        nisa.tensor_copy(dst=a, src=a, engine=nisa.engine.gpsimd)
+        nisa.dma_copy(dst=out, src=a, dge_mode=NONE)
+        return out
+
+    assert "sync.hop_to_gpsimd_ns" in profile(handed_over)(X).inferred_constants

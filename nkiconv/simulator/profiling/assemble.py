@@ -18,10 +18,13 @@ from .timed import Timed
 from .usage import EngineUse, engine_use
 
 
-def assemble(timed: Timed, phases: Phases, lookahead_us: float, args: tuple[Any, ...], settings: Settings) -> Profile:
+def assemble(
+    timed: Timed, phases: Phases, lookahead_us: float, launch_us: float, args: tuple[Any, ...], settings: Settings
+) -> Profile:
     """The profile of a timed kernel.
 
-    Args: phases, lookahead_us: totals to report. args: the kernel's arguments, for their bytes and dtype.
+    Args: phases, lookahead_us: totals to report, launch_us of which are the launch. args: the kernel's arguments, for
+        their bytes and dtype.
     """
     known = settings.problem
     tasks, prices, line, rates = timed.tasks, timed.prices, timed.line, timed.rates
@@ -44,6 +47,9 @@ def assemble(timed: Timed, phases: Phases, lookahead_us: float, args: tuple[Any,
         phases=phases,
         lookahead_us=lookahead_us,
         standalone=settings.standalone,
+        launch_us=launch_us,
+        before_us=max(0.0, line.begin_ns - min(line.start)) / 1e3,
+        after_us=max(0.0, max(line.visible) - line.end_ns) / 1e3,
         instructions=len(tasks),
         engines=tuple(engines),
         bound_by=_bound_by(links, timed),

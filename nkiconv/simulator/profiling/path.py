@@ -40,7 +40,7 @@ class Link:
 
 
 def critical_path(tasks: Tasks, prices: Sequence[AnyPrice], line: Timeline) -> list[Link]:
-    """The links of the critical path in time order, cut to the profile's span."""
+    """The links of the critical path in time order, without those that end before the profile's span begins."""
     if not len(tasks):
         return []
     candidates = [task for task in range(len(tasks)) if tasks.is_dma[task]] or list(range(len(tasks)))
@@ -105,6 +105,15 @@ def load_ns(price: AnyPrice) -> float:
     return price.load_ns if isinstance(price, TensorPrice) else 0.0
 
 
+def _hop_constants(tasks: Tasks, producer: int, task: int) -> frozenset[str]:
+    """The constant of a hop between instructions that nobody has measured: to GpSimd from another engine."""
+    engine = ENGINES[tasks.engine[task] % len(ENGINES)]
+    triggers = tasks.is_dma[task] or tasks.is_dma[producer]
+    if engine == "gpsimd" and not triggers and tasks.engine[producer] != tasks.engine[task]:
+        return frozenset({"sync.hop_to_gpsimd_ns"})
+    return frozenset()
+
+
 def _step_back(
     tasks: Tasks, prices: Sequence[AnyPrice], line: Timeline, before: _Before, task: int, links: list[Link]
 ) -> tuple[int | None, bool]:
@@ -125,7 +134,7 @@ def _step_back(
     if cause == NOTHING:
         return None, False
     if cause >= 0:
-        links.append(Link(HOP, task, line.visible[cause], start, frozenset()))
+        links.append(Link(HOP, task, line.visible[cause], start, _hop_constants(tasks, cause, task)))
         return cause, True
     source = line.made_room[task]
     if source == NOTHING:

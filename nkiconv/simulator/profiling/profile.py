@@ -69,7 +69,7 @@ def profile_timed(
         phases = _phases(timed, chosen.advance)
         lookahead = run(timed.tasks, timed.prices, timed.rates, Options(order="lookahead"))
         extra = _standalone_us(timed.rates) if chosen.standalone else 0.0
-        totals = _shifted(phases, extra), lookahead.total_ns / 1e3 + extra
+        totals = _shifted(phases, extra), lookahead.total_ns / 1e3 + extra, extra
         found = assemble(timed, *totals, (*args, *(kwargs or {}).values()), chosen)
         if chosen.sensitivity:
             found = dataclasses.replace(found, sensitivity=sensitivities(found, timed, extra, chosen))

@@ -62,6 +62,9 @@ class Profile:
     phases: Phases  # program order
     lookahead_us: float  # phase 0, look-ahead order
     standalone: bool  # whether the totals include a NEFF's preamble and postamble
+    launch_us: float  # how much of the totals those are
+    before_us: float  # work before the first DMA's issue and after the last DMA's end: not in the totals
+    after_us: float
     instructions: int
     engines: tuple[EngineUse, ...]
     bound_by: str
@@ -97,8 +100,8 @@ class Profile:
 
     @property
     def roofline_fraction(self) -> float:
-        """The limit over the modelled time: 1 is as fast as the hardware can be."""
-        return self.roofline_us / self.modelled_us
+        """The limit over the modelled time without the launch: 1 is as fast as the hardware can be."""
+        return self.roofline_us / (self.modelled_us - self.launch_us)
 
     @property
     def order_gap(self) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..hardware import CONSTANTS
 from ..timing import AnyPrice, DmaPrice, MeetPrice, Rates, TensorPrice, inferred, price, price_key
-from .path import DMA_FLOW, DMA_ISSUE, DMA_START, ISSUE, Link
+from .path import DMA_FLOW, DMA_ISSUE, DMA_START, HOP, ISSUE, Link
 from .timed import Timed
 
 #: Relative change of a constant by which elasticities are found.
@@ -43,6 +43,8 @@ class Rests:
         names = self.names(link)
         if not names:
             return 0.0
+        if link.kind == HOP:
+            return 1.0
         source = self._timed.tasks.source[link.task]
         key = (link.kind, price_key(source))
         if key not in self._known:

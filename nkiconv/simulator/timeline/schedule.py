@@ -57,6 +57,10 @@ def hops(rates: Rates) -> list[list[float]]:
     return [*table, [dma] * (len(ENGINES) + 1)]
 
 
+class DeadlockError(RuntimeError):
+    """Instructions wait for each other on the timeline."""
+
+
 class _Run:
     """State of one run; see the module's text."""
 
@@ -425,7 +429,12 @@ class _Run:
     def _result(self) -> Timeline:
         line, tasks = self.line, self.tasks
         stuck = [task for task, visible in enumerate(line.visible) if visible == _NEVER]
-        assert not stuck, f"{len(stuck)} of {len(tasks)} tasks never ran, the first is {stuck[0]}"
+        if stuck:
+            source = tasks.source[stuck[0]]
+            where = f"{getattr(source, 'op', source)} at {getattr(source, 'file', '?')}:{getattr(source, 'line', '?')}"
+            raise DeadlockError(
+                f"{len(stuck)} of {len(tasks)} instructions wait for each other for ever, the first is {where}"
+            )
         line.throttle_changes = [throttle.changes for throttle in self.throttles]
         line.sbuf = [sbuf for sbuf, _ in self.spaces]
         line.psum = [psum for _, psum in self.spaces]

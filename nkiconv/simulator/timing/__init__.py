@@ -47,7 +47,7 @@ def price(instruction: Instruction, rates: Rates) -> AnyPrice:
     engine, op, params = instruction.engine, instruction.op, instruction.params
     writes, reads = instruction.writes, instruction.reads
     if op in ("core_barrier", "sendrecv"):
-        return _meet(op, writes, rates)
+        return _meet(op, engine, writes, rates)
     if engine == "tensor":
         return tensor_price(_moving_dtype(reads), params, rates)
     if engine == "dma":
@@ -72,10 +72,13 @@ def _moving_dtype(reads: tuple[Region, ...]) -> str:
     return "float32" if any(region.dtype == "float32" for region in reads) else reads[-1].dtype
 
 
-def _meet(op: str, writes: tuple[Region, ...], rates: Rates) -> MeetPrice:
+def _meet(op: str, engine: str, writes: tuple[Region, ...], rates: Rates) -> MeetPrice:
+    """A barrier's seam; a sendrecv's, 4 KiB as measured, and what is beyond them at the carrier's rate."""
     seam = rates("lnc2.barrier_seam_ns")
     if op == "sendrecv":
-        seam += rates("lnc2.sendrecv_4k_ns") * writes[0].num_bytes / rates("dma.max_element_bytes_packet")
+        more = max(0.0, writes[0].num_bytes - rates("dma.max_element_bytes_packet"))
+        speed = rates("dma.gpsimd_dma_gbps" if engine == "gpsimd" else "dma.steady_core_gbps")
+        seam += rates("lnc2.sendrecv_4k_ns") + more / speed
     return MeetPrice(seam, rates.take_read())
 
 
