@@ -1,6 +1,7 @@
 """`nkiconv bench`: modelled here, measured on a fake device, and refused by name where it makes no sense."""
 
 import csv
+import dataclasses
 import functools
 import json
 import re
@@ -147,13 +148,17 @@ def test_other_files_are_refused_before_any_work(here, on):
 
 
 @pytest.mark.usefixtures("here")
-def test_this_machine_is_refused_by_name():
-    if doctor.diagnose().trn2_ready:
-        pytest.skip("this machine can measure")
+def test_a_machine_without_neuron_is_refused_by_name(monkeypatch):
+    """Any machine, with its device and AWS's packages hidden."""
+    found = doctor.diagnose()
+    packages = tuple(dataclasses.replace(package, status="missing") for package in found.packages)
+    bare = dataclasses.replace(found, packages=packages, device=False)
+    monkeypatch.setattr(torch_neuron, "diagnose", lambda: bare)
     result = bench(CASE, "--target", "trn2")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "UnsupportedError: " in result.stderr
-    assert re.search(r"torch-neuronx: is .*; install it from AWS's own package repository|/dev/neuron0", result.stderr)
+    assert "torch-neuronx: is missing; install it from AWS's own package repository" in result.stderr
+    assert "/dev/neuron0: there is no Neuron device here" in result.stderr
 
 
 # why, arguments, pattern in stderr

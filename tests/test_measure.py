@@ -5,6 +5,7 @@ import dataclasses
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -314,8 +315,8 @@ def test_reasons_with_commas_and_quotes_are_one_field(tmp_path):
 @pytest.fixture
 def work_tree(tmp_path, monkeypatch):
     """A git work tree with a package in it, which `rows` takes for nkiconv's."""
-    if shutil.which("git") is None:
-        pytest.skip("git is not installed")
+    if shutil.which("git") is None and not (Path(__file__).parents[1] / ".git").exists():
+        pytest.skip("an unpacked archive on a machine without git; in a checkout this test always runs")
     package = tmp_path / "repository" / "package"
     package.mkdir(parents=True)
     (package / "module.py").write_text("one")
