@@ -66,6 +66,7 @@ def test_files(tmp_path):
         (("profiles", "--only", "kda", "--csv", "x.csv"), "drop one of the two"),
         (("profiles", "--lnc", 3), "must be 1 or 2"),
         (("profiles", "--csv", "nowhere/x.csv"), "nowhere is not a directory"),
+        (("profiles", "--csv", "."), "--csv=.: is a directory; give the path of a .csv file"),
     ],
 )
 def test_bad_input(arguments, words):

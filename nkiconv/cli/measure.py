@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import importlib
-import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from ..doctor import DEVICE
 from ..errors import NkiconvError, UnsupportedError, raise_all
 from ..measure import interleave
 from ..problem import dtype_name
+from .paths import unwritable
 from .shell import CHECK_FAILED, JsonOption, console, print_json, progress, reports_errors
 
 if TYPE_CHECKING:
@@ -102,12 +102,8 @@ def _contradictions(
 
 def _check_out(path: Path) -> None:
     """Refuse, before any work, a file that rows cannot be appended to."""
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UnsupportedError(
-            f"--out={path}: {path.parent} is not a directory that can be written; make it or choose another"
-        )
-    if path.is_dir():
-        raise UnsupportedError(f"--out={path}: is a directory; name a file")
+    for error in unwritable("--out", path, "a .csv file"):
+        raise error
     importlib.import_module("nkiconv.measure.rows").check(path)
 
 

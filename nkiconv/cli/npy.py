@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import DtypeError, FileFormatError, UnsupportedError
 from ..problem import DTYPES
 from ..reference import AnyArray
+from .paths import unwritable
 
 _MAGIC = b"\x93NUMPY"
 #: How NumPy spells the dtype of a saved bf16 array.
@@ -58,14 +59,11 @@ def check_free(option: str, path: Path, force: bool) -> None:
 
     Raises UnsupportedError.
     """
-    name = f"{option}={path}"
-    if path.is_dir():
-        raise UnsupportedError(f"{name}: is a directory; give the path of a .npy file")
+    for error in unwritable(option, path, "a .npy file"):
+        raise error
     if path.exists() and not force:
-        raise UnsupportedError(f"{name}: exists already, and is not overwritten; give another path or add --force")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise UnsupportedError(
-            f"{name}: {path.parent} is not a directory that can be written; make it or choose another"
+            f"{option}={path}: exists already, and is not overwritten; give another path or add --force"
         )
 
 

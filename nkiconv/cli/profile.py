@@ -12,6 +12,7 @@ import typer
 from .. import cases
 from ..errors import UnsupportedError, raise_all
 from ..problem import dtype_name
+from .paths import unwritable
 from .profile_show import show
 from .shell import JsonOption, console, print_json, progress, reports_errors
 
@@ -74,10 +75,7 @@ def _contradictions(names: list[str], trace: Path | None, plot: Path | None) -> 
             continue
         if len(names) > 1:
             yield UnsupportedError(f"{option}={path}: is of one case, and {len(names)} are given; give one")
-        if not path.parent.is_dir():
-            yield UnsupportedError(f"{option}={path}: {path.parent} is not a directory; make it or choose another")
-        elif path.is_dir():
-            yield UnsupportedError(f"{option}={path}: is a directory; give the path of a file")
+        yield from unwritable(option, path, "a file")
     if plot is not None and plot.suffix != ".png":
         yield UnsupportedError(f"--plot={plot}: must end in .png; name it so")
     if trace is not None and trace == plot:

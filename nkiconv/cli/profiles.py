@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, raise_all
+from .paths import unwritable
 from .shell import JsonOption, console, print_json, progress, reports_errors
 
 #: Columns of the table: heading, and the CSV's column.
@@ -42,8 +43,7 @@ def command(
             raise UnsupportedError(f"--only={only}: {option}={path} is of every case; drop one of the two")
     if lnc not in (1, 2):
         raise UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
-    if csv is not None and not csv.parent.is_dir():
-        raise UnsupportedError(f"--csv={csv}: {csv.parent} is not a directory; make it or choose another")
+    raise_all("nkiconv profiles cannot run this call", list(unwritable("--csv", csv, "a .csv file")) if csv else [])
     tables = importlib.import_module("nkiconv.profile_table")
     every = tables.headline()
     chosen = [(case, dtype) for case, dtype in every if only is None or only in case.name]
