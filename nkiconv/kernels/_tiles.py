@@ -1,4 +1,7 @@
-"""Compile-time helpers of kernels, in NKI's Python subset: ceil division, refusals, row-major strides."""
+"""Compile-time helpers of kernels, in NKI's Python subset: ceil division, refusals, row-major strides, shares."""
+
+#: Instructions of one core above which the compiler refuses an unrolled kernel (NCC_EBVF030, as users report it).
+INSTRUCTIONS_MAX = 5_000_000
 
 
 def div_ceil(a, b):
@@ -9,6 +12,12 @@ def div_ceil(a, b):
 def require(condition, message):
     """Refuse a kernel's arguments while it is built. The simulator turns this into KernelAssertionError."""
     assert condition, message
+
+
+def share(count, parts, index):
+    """(first, how many) of part `index` when `count` things are shared out evenly."""
+    first = (count * index) // parts
+    return first, (count * (index + 1)) // parts - first
 
 
 def dense_strides_4d(shape):

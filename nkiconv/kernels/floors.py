@@ -4,8 +4,9 @@
 static DMAs on both queues; `launch_floor` moves one row in and one row out, which is the latency of a load and a store.
 """
 
-from .._nki import nisa, nki, nl
-from ._tiles import div_ceil
+from .._nki import nki, nl
+from ._dma import copy
+from ._tiles import div_ceil, share
 
 
 @nki.jit
@@ -17,8 +18,8 @@ def launch_floor(row_ref):
     out_hbm = nl.ndarray(row_ref.shape, dtype=row_ref.dtype, buffer=nl.shared_hbm)
     if nl.program_id(0) == 0:
         row_sbuf = nl.ndarray(row_ref.shape, dtype=row_ref.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=row_sbuf, src=row_ref, dge_mode=nisa.dge_mode.none)
-        nisa.dma_copy(dst=out_hbm, src=row_sbuf, dge_mode=nisa.dge_mode.none)
+        copy(row_sbuf, row_ref)
+        copy(out_hbm, row_sbuf)
     return out_hbm
 
 
@@ -50,27 +51,21 @@ def copy_floor(in_ref, out_elems, tile_elems):
     return out_hbm
 
 
-def share(count, parts, index):
-    """(first, how many) of part `index` when `count` things are shared out evenly."""
-    first = (count * index) // parts
-    return first, (count * (index + 1)) // parts - first
-
-
 def move(flat_hbm, first, tile_sbuf, count, load):
     """Elements first .. first+count-1 of a flat HBM tensor into (or out of) a tile, spread over all its rows."""
     columns = div_ceil(count, tile_sbuf.shape[0])
     rows, rest = count // columns, count % columns
     if rows > 0:
         block_hbm = flat_hbm.ap(pattern=[[columns, rows], [1, columns]], offset=first)
-        copy(block_hbm, tile_sbuf[0:rows, 0:columns], load)
+        transfer(block_hbm, tile_sbuf[0:rows, 0:columns], load)
     if rest > 0:
         row_hbm = flat_hbm.ap(pattern=[[columns, 1], [1, rest]], offset=first + rows * columns)
-        copy(row_hbm, tile_sbuf[rows : rows + 1, 0:rest], load)
+        transfer(row_hbm, tile_sbuf[rows : rows + 1, 0:rest], load)
 
 
-def copy(hbm, sbuf, load):
-    """One static DMA."""
+def transfer(hbm, sbuf, load):
+    """One DMA, in or out."""
     if load:
-        nisa.dma_copy(dst=sbuf, src=hbm, dge_mode=nisa.dge_mode.none)
+        copy(sbuf, hbm)
     else:
-        nisa.dma_copy(dst=hbm, src=sbuf, dge_mode=nisa.dge_mode.none)
+        copy(hbm, sbuf)

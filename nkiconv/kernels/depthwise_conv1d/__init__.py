@@ -1,13 +1,15 @@
 """Depthwise conv1d: the public kernel. One file beside this for each algorithm."""
 
 from ..._nki import nki, nl
+from .._epilogue import read_epilogue
 from .._tiles import require
-from .geometry import read_geometry
-from .one_channel import one_channel
-from .taps_on_partition import taps_on_partition
+from .call import Extras, Operands
+from .choice import choose
+from .dispatch import ALGORITHMS, convolve
+from .geometry import check_bias, check_residual, read_geometry, read_out_dtype
+from .state import check_state, store_final_state
 
-#: The algorithms that can be asked for by name; each is a file beside this one.
-ALGORITHMS = ("taps_on_partition", "one_channel")
+__all__ = ["ALGORITHMS", "depthwise_conv1d_implicit_gemm"]
 
 
 @nki.jit
@@ -25,12 +27,20 @@ def depthwise_conv1d_implicit_gemm(
     out_perm=None,
     strict_nonfinite=False,
     algorithm=None,
+    config=None,
+    bias=None,
+    activation=None,
+    residual=None,
+    residual_position="pre_activation",
+    out_dtype=None,
+    initial_state=None,
+    return_final_state=False,
 ):
-    """y[n, c, 0, q] = sum over s of w[c, 0, 0, s] * xp[n, c, 0, q * stride_w + s * rhs_dilation_w].
+    """y[n, c, 0, q] = sum over s of w[c, 0, 0, s] * xp[n, c, 0, q * stride_w + s * rhs_dilation_w], and an epilogue.
 
     xp is x with lhs_dilation_w - 1 zeros between neighbours, then `padding` zeros on both sides (negative: cropped), as
     in XLA's convolution (cross-correlation). Call as ``kernel[2](...)`` on Neuron, ``nkiconv.simulate(kernel[2])(...)``
-    anywhere; on 2 cores the channels are shared out, any C included.
+    anywhere; 2 cores share the work, any C included, and give the bits that one core gives.
 
     Dimensions: N batch, C channels, W input width, S taps, Q output width
     (pad_left + pad_right + (W - 1) * lhs_dilation_w + 1 - ((S - 1) * rhs_dilation_w + 1)) // stride_w + 1.
@@ -44,17 +54,31 @@ def depthwise_conv1d_implicit_gemm(
         in_perm, kern_perm: canonical = transpose(storage, perm); None is the identity.
         out_perm: storage = transpose(canonical, out_perm).
         strict_nonfinite: keep channels apart, so that NaN and Inf reach exactly the outputs that the definition gives
-            them. By default they spread to the channels that share a matmul, at the columns they meet. Slower.
+            them. By default they spread to the channels that share a matmul, at the columns they meet. Can be slower.
         algorithm: one of `ALGORITHMS`; None leaves the choice to the kernel.
+        config: settings of that algorithm, a tuple of (name, value) pairs as in `Plan.config`; None: its defaults.
+        bias: [C] in HBM, fp32, bf16 or fp16, added to every sum of its channel.
+        activation: None or one of relu, silu, gelu, gelu_tanh, tanh, sigmoid, as torch defines them.
+        residual: in HBM, shape of y as stored; fp32, bf16 or fp16. residual_position: "pre_activation",
+            y = act(conv + bias + residual), or "post_activation", y = act(conv + bias) + residual.
+        out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's.
+        initial_state: [N, C, (S - 1) * dilation] in HBM, img_ref's dtype: what precedes the rows, instead of the zeros
+            of the left padding, which must have that width.
+        return_final_state: also return what the next call needs as its initial_state.
 
-    Returns: [N, C, 1, Q] in HBM (transposed by out_perm), dtype of img_ref. Accumulation is fp32 in PSUM, rounded once.
+    Returns: [N, C, 1, Q] in HBM (transposed by out_perm), of out_dtype; with return_final_state the pair of it and
+        [N, C, (S - 1) * dilation], img_ref's dtype. Sums, bias, activation and residual are fp32.
 
     Raises: an assertion that names argument, value, rule and remedy (KernelAssertionError, a ValueError, in the
-    simulator) before any instruction.
+        simulator) before any instruction.
     """
     require(
         algorithm == None or algorithm in ALGORITHMS,
         f"algorithm={algorithm}: accepted are None and {ALGORITHMS}; use one of them",
+    )
+    require(
+        algorithm != None or config == None,
+        f"config={config}: settings belong to an algorithm; name it with algorithm=, as Plan does",
     )
     geometry, y_shape = read_geometry(
         img_ref,
@@ -69,9 +93,24 @@ def depthwise_conv1d_implicit_gemm(
         kern_perm,
         out_perm,
     )
-    y_hbm = nl.ndarray(y_shape, dtype=img_ref.dtype, buffer=nl.shared_hbm)
-    if algorithm == "one_channel":
-        one_channel(img_ref, filter_ref, y_hbm, geometry)
-    else:
-        taps_on_partition(img_ref, filter_ref, y_hbm, geometry, strict_nonfinite)
+    y_dtype = read_out_dtype(out_dtype, img_ref)
+    check_bias(bias, geometry)
+    check_residual(residual, y_shape)
+    epilogue = read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2)
+    if initial_state != None or return_final_state:
+        check_state(initial_state, img_ref, geometry)
+    extras = Extras(epilogue=epilogue, state=initial_state != None, strict_nonfinite=strict_nonfinite)
+    if algorithm == None:
+        choice = choose(geometry, extras)
+        algorithm = choice[0]
+        config = choice[1]
+
+    y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
+    operands = Operands(x=img_ref, w=filter_ref, y=y_hbm, bias=bias, residual=residual, state=initial_state)
+    convolve(algorithm, operands, geometry, extras, config)
+    if return_final_state:
+        final_shape = (geometry.N, geometry.C, geometry.pad_left)
+        final_hbm = nl.ndarray(final_shape, dtype=img_ref.dtype, buffer=nl.shared_hbm)
+        store_final_state(img_ref, initial_state, final_hbm, geometry)
+        return y_hbm, final_hbm
     return y_hbm

@@ -108,6 +108,43 @@ def check_tensors(img_ref, filter_ref, in_perm, kern_perm, out_perm):
     )
 
 
+def read_out_dtype(out_dtype, img_ref):
+    """y's dtype: out_dtype, or the image's for None."""
+    require(
+        out_dtype == None or out_dtype in (nl.bfloat16, nl.float16, nl.float32),
+        f"out_dtype={out_dtype}: accepted are None, bfloat16, float16 and float32; use one of them",
+    )
+    return img_ref.dtype if out_dtype == None else out_dtype
+
+
+def check_bias(bias, geometry):
+    """Refuse a bias that is not [C] of a float dtype."""
+    if bias != None:
+        require(
+            tuple(bias.shape) == (geometry.C,),
+            f"bias.shape={bias.shape}: must be [C] = ({geometry.C},); pass one number a channel",
+        )
+        check_float("bias", bias)
+
+
+def check_residual(residual, y_shape):
+    """Refuse a residual that does not lie in memory as y does."""
+    if residual != None:
+        require(
+            tuple(residual.shape) == tuple(y_shape),
+            f"residual.shape={residual.shape}: must be y's as stored, {y_shape}; broadcast or permute it",
+        )
+        check_float("residual", residual)
+
+
+def check_float(name, tensor):
+    """Refuse dtypes that no engine adds to fp32 sums here."""
+    require(
+        tensor.dtype in (nl.bfloat16, nl.float16, nl.float32),
+        f"{name}.dtype={tensor.dtype}: accepted are bfloat16, float16 and float32; cast it",
+    )
+
+
 def read_geometry(
     img_ref,
     filter_ref,

@@ -11,42 +11,49 @@ between channels, so NaN and Inf stay in theirs.
 """
 
 from ..._nki import nisa, nl
-from .._tiles import div_ceil, require
+from .._epilogue import finish, finish_instructions
+from .._tiles import INSTRUCTIONS_MAX, div_ceil, share
+from .call import config_refusal, load_bias, load_residual, y_tile
 from .positions import columns_met
 
-#: Instructions of one core above which the compiler refuses an unrolled kernel (NCC_EBVF030, as users report it).
-INSTRUCTIONS_MAX = 5_000_000
+
+def one_channel_refusal(geometry, extras, config, cores):
+    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
+    reason = config_refusal(config, (), "one_channel")
+    if reason != "":
+        return reason
+    if extras.state:
+        return "initial_state: one_channel takes zeros in front of the rows only; use another algorithm"
+    count = count_instructions(geometry, extras, div_ceil(geometry.C, cores))
+    if count > INSTRUCTIONS_MAX:
+        return (
+            f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}: one_channel needs up to {count} "
+            f"instructions on a core, the compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls, or use "
+            f"another algorithm"
+        )
+    return ""
 
 
-def one_channel(x_hbm, w_hbm, y_hbm, geometry):
-    """Write y_hbm; shapes and layouts as `geometry` says.
-
-    Args:
-        x_hbm, w_hbm, y_hbm: 4-d tensors in HBM; x and w fp32, or bf16/fp16 in any mix; y of x's dtype.
-        geometry: checked Geometry.
-    """
-    cores, core = nl.num_programs(), nl.program_id(0)
-    count = count_instructions(geometry, div_ceil(geometry.C, cores))
-    require(
-        count <= INSTRUCTIONS_MAX,
-        f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}: one_channel needs up to {count} instructions "
-        f"on a core, the compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls, or use another algorithm",
-    )
-    for c in range((geometry.C * core) // cores, (geometry.C * (core + 1)) // cores):
+def one_channel(operands, geometry, extras, config):
+    """Write operands.y. config: None, this algorithm has no settings."""
+    channels = share(geometry.C, nl.num_programs(), nl.program_id(0))
+    for c in range(channels[0], channels[0] + channels[1]):
         columns = []
         for s0 in range(0, geometry.S, nl.tile_size.pmax):
-            columns.append(load_filter(w_hbm, geometry, c, s0))
+            columns.append(load_filter(operands.w, geometry, c, s0))
+        bias_sbuf = load_bias(operands, c, 1)
         for n in range(geometry.N):
             for q0 in range(0, geometry.Q, nl.tile_size.gemm_moving_fmax):
                 qn = min(nl.tile_size.gemm_moving_fmax, geometry.Q - q0)
-                convolve_row(x_hbm, y_hbm, columns, geometry, n, c, q0, qn)
+                convolve_row(operands, columns, bias_sbuf, geometry, extras, n, c, q0, qn)
 
 
-def count_instructions(geometry, channels):
+def count_instructions(geometry, extras, channels):
     """Most instructions that this many channels can take: rows of zeros only need no load."""
     tap_tiles = div_ceil(geometry.S, nl.tile_size.pmax)
     q_tiles = div_ceil(geometry.Q, nl.tile_size.gemm_moving_fmax)
-    return channels * (tap_tiles + geometry.N * q_tiles * (geometry.S + 2 * tap_tiles + 2))
+    end = 2 + finish_instructions(extras.epilogue)
+    return channels * (tap_tiles + 1 + geometry.N * q_tiles * (geometry.S + 2 * tap_tiles + end))
 
 
 def load_filter(w_hbm, geometry, c, s0):
@@ -58,17 +65,17 @@ def load_filter(w_hbm, geometry, c, s0):
     return w_sbuf
 
 
-def convolve_row(x_hbm, y_hbm, columns, geometry, n, c, q0, qn):
+def convolve_row(operands, columns, bias_sbuf, geometry, extras, n, c, q0, qn):
     """Columns q0 .. q0+qn-1 of one channel of one image."""
     acc_psum = nl.ndarray((1, qn), dtype=nl.float32, buffer=nl.psum)
     for index in range(len(columns)):
         w_sbuf = columns[index]
-        x_sbuf = load_rows(x_hbm, geometry, n, c, index * nl.tile_size.pmax, w_sbuf.shape[0], q0, qn)
+        x_sbuf = load_rows(operands.x, geometry, n, c, index * nl.tile_size.pmax, w_sbuf.shape[0], q0, qn)
         nisa.nc_matmul(dst=acc_psum, stationary=w_sbuf, moving=x_sbuf, accumulate=index > 0)
-    y_sbuf = nl.ndarray((1, qn), dtype=y_hbm.dtype, buffer=nl.sbuf)
-    nisa.tensor_copy(dst=y_sbuf, src=acc_psum, engine=nisa.engine.scalar)
-    offset = n * geometry.y_n + c * geometry.y_c + q0 * geometry.y_q
-    nisa.dma_copy(dst=y_hbm.ap(pattern=[[geometry.y_c, 1], [geometry.y_q, qn]], offset=offset), src=y_sbuf)
+    residual_sbuf = load_residual(operands, geometry, n, c, 1, q0, qn)
+    y_sbuf = nl.ndarray((1, qn), dtype=operands.y.dtype, buffer=nl.sbuf)
+    finish(y_sbuf, acc_psum, bias_sbuf, residual_sbuf, extras.epilogue, nisa.engine.scalar)
+    nisa.dma_copy(dst=y_tile(operands.y, geometry, n, c, 1, q0, qn), src=y_sbuf)
 
 
 def load_rows(x_hbm, geometry, n, c, s0, sn, q0, qn):

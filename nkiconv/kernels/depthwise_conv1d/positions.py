@@ -28,9 +28,9 @@ def last_element(geometry, last):
     return min(geometry.W - 1, last // geometry.lhs_dilation)
 
 
-def only_zeros(geometry, s0, sn, q0, qn):
-    """Whether a tile lies wholly in the padding."""
-    before = last_position(geometry, s0, sn, q0, qn) < 0
+def only_zeros(geometry, s0, sn, q0, qn, state):
+    """Whether a tile lies wholly in the padding; with a `state` there is none on the left."""
+    before = last_position(geometry, s0, sn, q0, qn) < 0 and not state
     return before or first_position(geometry, s0, q0) > (geometry.W - 1) * geometry.lhs_dilation
 
 

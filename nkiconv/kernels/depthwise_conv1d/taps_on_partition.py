@@ -26,7 +26,9 @@ puts them.
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from .._tiles import div_ceil, require
+from .._epilogue import finish, finish_instructions, is_plain
+from .._tiles import INSTRUCTIONS_MAX, div_ceil
+from .call import config_refusal, load_bias, load_residual, y_tile
 from .positions import first_element, first_position, last_element, last_position, only_zeros
 
 #: Bytes a partition of one loaded tile: 4 KiB runs of bf16 for stride 1, room for strided runs, and several in flight.
@@ -39,8 +41,6 @@ FILTER_BYTES_MAX = 65536
 RUN_STRIDE_MAX = 64
 #: PSUM tiles that accumulate at once; the other four banks are being read out meanwhile.
 BANKS_IN_FLIGHT = 4
-#: Instructions of one core above which the compiler refuses an unrolled kernel (NCC_EBVF030, as users report it).
-INSTRUCTIONS_MAX = 5_000_000
 #: Filter tiles loaded by one DMA, so that its runs are up to 2048 taps long.
 TAP_TILES_PER_LOAD = 16
 
@@ -75,12 +75,6 @@ def choose_tiling(geometry, strict_nonfinite):
         while channels_per_group == 1 and c_most > 1 and filter_bytes(geometry, c_most, num_s_tiles) > FILTER_BYTES:
             c_most = c_most // 2
     c_tile = even_channel_tile(geometry.C, channels_per_group, c_most)
-    require(
-        channels_per_group > 1 or filter_bytes(geometry, c_tile, num_s_tiles) <= FILTER_BYTES_MAX,
-        f"S={geometry.S}: one channel's filter must fit {FILTER_BYTES_MAX} bytes a partition of SBUF ({num_s_tiles} "
-        f"tiles of {s_tile} taps, {geometry.itemsize} bytes each); split the filter and add the results",
-    )
-
     q_tile = min(geometry.Q, nl.tile_size.gemm_moving_fmax)
     run_step = geometry.stride if geometry.stride <= RUN_STRIDE_MAX else 1
     q_load = min(min(geometry.Q, BANKS_IN_FLIGHT * q_tile), 1 + (tile_elems - 1) // run_step)
@@ -121,47 +115,67 @@ def needs_staging(geometry):
     return geometry.pad_left > 0 or geometry.pad_right > 0 or geometry.lhs_dilation > 1
 
 
-def taps_on_partition(x_hbm, w_hbm, y_hbm, geometry, strict_nonfinite):
-    """Write y_hbm; shapes and layouts as `geometry` says.
+def taps_on_partition_refusal(geometry, extras, config, cores):
+    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
+    reason = config_refusal(config, (), "taps_on_partition")
+    if reason != "":
+        return reason
+    tiling = choose_tiling(geometry, extras.strict_nonfinite)
+    if tiling.channels_per_group == 1:
+        num_bytes = filter_bytes(geometry, tiling.c_tile, tiling.num_s_tiles)
+        if num_bytes > FILTER_BYTES_MAX:
+            return (
+                f"S={geometry.S}: one channel's filter must fit {FILTER_BYTES_MAX} bytes a partition of SBUF "
+                f"({tiling.num_s_tiles} tiles of {tiling.s_tile} taps, {geometry.itemsize} bytes each); split the "
+                f"filter and add the results"
+            )
+    tiles_per_core = div_ceil(div_ceil(geometry.C, tiling.c_tile), cores)
+    count = count_instructions(geometry, extras, tiling, tiles_per_core)
+    if count > INSTRUCTIONS_MAX:
+        return (
+            f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}: taps_on_partition needs {count} "
+            f"instructions on a core, the compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls"
+        )
+    return ""
 
-    Args:
-        x_hbm, w_hbm, y_hbm: 4-d tensors in HBM; x and w fp32, or bf16/fp16 in any mix; y of x's dtype.
-        geometry: checked Geometry. strict_nonfinite: keep channels apart.
-    """
-    tiling = choose_tiling(geometry, strict_nonfinite)
+
+def taps_on_partition(operands, geometry, extras, config):
+    """Write operands.y. config: None, this algorithm has no settings."""
+    tiling = choose_tiling(geometry, extras.strict_nonfinite)
     num_c_tiles = div_ceil(geometry.C, tiling.c_tile)
     tiles_per_core = div_ceil(num_c_tiles, nl.num_programs())
-    count = count_instructions(geometry, tiling, strict_nonfinite, tiles_per_core)
-    require(
-        count <= INSTRUCTIONS_MAX,
-        f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}: needs {count} instructions on a core, the "
-        f"compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls",
-    )
     first_tile = min(num_c_tiles, nl.program_id(0) * tiles_per_core)
     end_tile = min(num_c_tiles, first_tile + tiles_per_core)
     filter_buffers = []
     for _ in range(min(2, end_tile - first_tile)):
-        filter_buffers.append(zeroed_filters(w_hbm, tiling))
+        filter_buffers.append(zeroed_filters(operands.w, tiling))
 
     for c_index in range(first_tile, end_tile):
         c0 = c_index * tiling.c_tile
         cn = min(tiling.c_tile, geometry.C - c0)
         filters = filter_buffers[(c_index - first_tile) % 2]
         if tiling.channels_per_group > 1:
-            spread_grouped_filters(filters, w_hbm, geometry, tiling, c0, cn)
+            spread_grouped_filters(filters, operands.w, geometry, tiling, c0, cn)
         else:
-            spread_single_filters(filters, w_hbm, geometry, tiling, c0, cn)
+            spread_single_filters(filters, operands.w, geometry, tiling, c0, cn)
+        bias_sbuf = load_bias(operands, c0, cn)
         for n in range(geometry.N):
             for q0 in range(0, geometry.Q, tiling.q_load):
                 qn = min(tiling.q_load, geometry.Q - q0)
-                convolve(x_hbm, y_hbm, filters, geometry, tiling, strict_nonfinite, n, c0, cn, q0, qn)
+                convolve_tile(operands, filters, bias_sbuf, geometry, extras, tiling, n, c0, cn, q0, qn)
 
 
-def count_instructions(geometry, tiling, strict_nonfinite, tiles_per_core):
+def skips(geometry, extras, s0, sn, q0, qn):
+    """Whether a tile of taps adds nothing to these columns: it meets zeros only, and they need not meet NaN or Inf."""
+    return only_zeros(geometry, s0, sn, q0, qn, extras.state) and not extras.strict_nonfinite
+
+
+def count_instructions(geometry, extras, tiling, tiles_per_core):
     """Instructions of the busier core, or up to two more."""
     channels = min(geometry.C, tiles_per_core * tiling.c_tile)
     groups = div_ceil(channels, tiling.channels_per_group)
     tiles = div_ceil(channels, tiling.c_tile)
+    per_read_out = finish_instructions(extras.epilogue)
     loads = 0
     stores = 0
     for q0 in range(0, geometry.Q, tiling.q_load):
@@ -170,22 +184,44 @@ def count_instructions(geometry, tiling, strict_nonfinite, tiles_per_core):
         used = 0
         for s0 in range(0, geometry.S, tiling.s_tile):
             sn = min(tiling.s_tile, geometry.S - s0)
-            if strict_nonfinite or not only_zeros(geometry, s0, sn, q0, qn):
+            if not skips(geometry, extras, s0, sn, q0, qn):
                 used += 1
-                loads += q_tiles + load_instructions(geometry, s0, sn, q0, qn)
-        stores += 1 + (q_tiles if used > 0 else 1)
+                loads += q_tiles + load_instructions(geometry, extras, s0, sn, q0, qn)
+        stores += 1 if extras.epilogue.residual == "" else 2
+        if used == 0:
+            stores += 1
+        if used > 0 or not is_plain(extras.epilogue):
+            stores += q_tiles * per_read_out
     filters = tiles * (2 * tiling.num_s_tiles + div_ceil(tiling.num_s_tiles, TAP_TILES_PER_LOAD))
     if tiling.channels_per_group > 1:
         filters = 5 * tiles + (2 if geometry.C % tiling.channels_per_group != 0 else 0)
+    if extras.epilogue.bias:
+        filters += tiles
     return min(2, tiles) + filters + geometry.N * (groups * loads + tiles * stores)
 
 
-def load_instructions(geometry, s0, sn, q0, qn):
-    """Instructions of one load_tile: one DMA, or two and a memset where there are zeros to make."""
+def load_instructions(geometry, extras, s0, sn, q0, qn):
+    """Instructions of one load_tile: one DMA, or more where a padded row is staged."""
     first, last = first_position(geometry, s0, q0), last_position(geometry, s0, sn, q0, qn)
     if geometry.lhs_dilation == 1 and first >= 0 and last < geometry.W:
         return 1
-    return 3 if last_element(geometry, last) >= first_element(geometry, first) else 2
+    of_x = max(0, last_element(geometry, last) - first_element(geometry, first) + 1)
+    of_state = state_elements(extras, first, last)
+    count = 1
+    if of_x > 0:
+        count += 1
+    if of_state > 0:
+        count += 1
+    if of_x + of_state < last - first + 1:
+        count += 1
+    return count
+
+
+def state_elements(extras, first, last):
+    """How many of the positions first .. last lie in the initial state."""
+    if not extras.state or first >= 0:
+        return 0
+    return min(-1, last) - first + 1
 
 
 def zeroed_filters(w_hbm, tiling):
@@ -279,7 +315,7 @@ def spread_grouped_filters(filters, w_hbm, geometry, tiling, c0, cn):
     )
 
 
-def convolve(x_hbm, y_hbm, filters, geometry, tiling, strict_nonfinite, n, c0, cn, q0, qn):
+def convolve_tile(operands, filters, bias_sbuf, geometry, extras, tiling, n, c0, cn, q0, qn):
     """Channels c0 .. c0+cn-1 and columns q0 .. q0+qn-1 of image n: loads, matmuls, read-out, store."""
     acc_psums = []
     for _ in range(div_ceil(qn, tiling.q_tile)):
@@ -291,27 +327,29 @@ def convolve(x_hbm, y_hbm, filters, geometry, tiling, strict_nonfinite, n, c0, c
         for s_index in range(tiling.num_s_tiles):
             s0 = s_index * tiling.s_tile
             sn = min(tiling.s_tile, geometry.S - s0)
-            if only_zeros(geometry, s0, sn, q0, qn) and not strict_nonfinite:
+            if skips(geometry, extras, s0, sn, q0, qn):
                 continue
-            x_sbuf = load_tile(x_hbm, geometry, tiling, n, c0 + g0, gn, s0, sn, q0, qn)
+            x_sbuf = load_tile(operands, geometry, extras, tiling, n, c0 + g0, gn, s0, sn, q0, qn)
             w_sbuf = stationary(filters, tiling, group, s_index, gn * sn)
             multiply(acc_psums, w_sbuf, x_sbuf, tiling, qn, num_matmuls > 0)
             num_matmuls += 1
-    y_sbuf = nl.ndarray((cn, qn), dtype=y_hbm.dtype, buffer=nl.sbuf)
-    if num_matmuls == 0:
+    residual_sbuf = load_residual(operands, geometry, n, c0, cn, q0, qn)
+    y_sbuf = nl.ndarray((cn, qn), dtype=operands.y.dtype, buffer=nl.sbuf)
+    if num_matmuls > 0:
+        read_out(y_sbuf, acc_psums, bias_sbuf, residual_sbuf, extras, tiling, cn, qn)
+    elif is_plain(extras.epilogue):
         nisa.memset(dst=y_sbuf, value=0.0)
     else:
-        read_out(y_sbuf, acc_psums, tiling, cn, qn)
-    nisa.dma_copy(
-        dst=y_hbm.ap(
-            pattern=[[geometry.y_c, cn], [geometry.y_q, qn]],
-            offset=n * geometry.y_n + c0 * geometry.y_c + q0 * geometry.y_q,
-        ),
-        src=y_sbuf,
-    )
+        zeros_sbuf = nl.ndarray((cn, tiling.q_tile), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=zeros_sbuf, value=0.0)
+        zeros = []
+        for _ in range(len(acc_psums)):
+            zeros.append(zeros_sbuf)
+        read_out(y_sbuf, zeros, bias_sbuf, residual_sbuf, extras, tiling, cn, qn)
+    nisa.dma_copy(dst=y_tile(operands.y, geometry, n, c0, cn, q0, qn), src=y_sbuf)
 
 
-def load_tile(x_hbm, geometry, tiling, n, c0, gn, s0, sn, q0, qn):
+def load_tile(operands, geometry, extras, tiling, n, c0, gn, s0, sn, q0, qn):
     """Tile [(gn channels, sn taps), run]: row (c, s) starts at the element that tap s meets at column q0.
 
     The run holds qn columns, `run_step` elements apart.
@@ -319,33 +357,43 @@ def load_tile(x_hbm, geometry, tiling, n, c0, gn, s0, sn, q0, qn):
     step = geometry.stride if tiling.run_step == 1 else 1
     run = (qn - 1) * tiling.run_step + 1
     first, last = first_position(geometry, s0, q0), last_position(geometry, s0, sn, q0, qn)
-    x_sbuf = nl.ndarray((gn * sn, run), dtype=x_hbm.dtype, buffer=nl.sbuf)
+    x_sbuf = nl.ndarray((gn * sn, run), dtype=operands.x.dtype, buffer=nl.sbuf)
     if geometry.lhs_dilation == 1 and first >= 0 and last < geometry.W:
-        src = x_hbm.ap(
+        src = operands.x.ap(
             pattern=[[geometry.x_c, gn], [geometry.dilation * geometry.x_w, sn], [step * geometry.x_w, run]],
             offset=n * geometry.x_n + c0 * geometry.x_c + first * geometry.x_w,
         )
     else:
-        row_sbuf = stage_row(x_hbm, geometry, n, c0, gn, first, last)
+        row_sbuf = stage_row(operands, geometry, extras, n, c0, gn, first, last)
         src = row_sbuf.ap(pattern=[[last - first + 1, gn], [geometry.dilation, sn], [step, run]], offset=0)
     nisa.dma_copy(dst=x_sbuf, src=src)
     return x_sbuf
 
 
-def stage_row(x_hbm, geometry, n, c0, gn, first, last):
-    """Positions first .. last of the padded, dilated rows of gn channels, in SBUF: zeros, and one DMA of what is x."""
+def stage_row(operands, geometry, extras, n, c0, gn, first, last):
+    """Positions first .. last of the padded, dilated rows of gn channels, in SBUF: one DMA of what is x, one of what
+    is the initial state, and zeros."""
     size = last - first + 1
-    row_sbuf = nl.ndarray((gn, size), dtype=x_hbm.dtype, buffer=nl.sbuf)
+    row_sbuf = nl.ndarray((gn, size), dtype=operands.x.dtype, buffer=nl.sbuf)
     w_first = first_element(geometry, first)
-    count = last_element(geometry, last) - w_first + 1
-    if count < size:
+    count = max(0, last_element(geometry, last) - w_first + 1)
+    from_state = state_elements(extras, first, last)
+    if count + from_state < size:
         nisa.memset(dst=row_sbuf, value=0.0)
+    if from_state > 0:
+        nisa.dma_copy(
+            dst=row_sbuf[0:gn, 0:from_state],
+            src=operands.state.ap(
+                pattern=[[geometry.pad_left, gn], [1, from_state]],
+                offset=(n * geometry.C + c0) * geometry.pad_left + geometry.pad_left + first,
+            ),
+        )
     if count > 0:
         nisa.dma_copy(
             dst=row_sbuf.ap(
                 pattern=[[size, gn], [geometry.lhs_dilation, count]], offset=w_first * geometry.lhs_dilation - first
             ),
-            src=x_hbm.ap(
+            src=operands.x.ap(
                 pattern=[[geometry.x_c, gn], [geometry.x_w, count]],
                 offset=n * geometry.x_n + c0 * geometry.x_c + w_first * geometry.x_w,
             ),
@@ -368,13 +416,16 @@ def multiply(acc_psums, w_sbuf, x_sbuf, tiling, qn, accumulate):
         )
 
 
-def read_out(y_sbuf, acc_psums, tiling, cn, qn):
-    """Cast the accumulators into y_sbuf, Vector and Scalar in turn."""
-    for index in range(len(acc_psums)):
+def read_out(y_sbuf, accs, bias_sbuf, residual_sbuf, extras, tiling, cn, qn):
+    """The accumulators through the epilogue into y_sbuf, Vector and Scalar in turn where either can."""
+    for index in range(len(accs)):
         q0 = index * tiling.q_tile
         columns = min(tiling.q_tile, qn - q0)
-        nisa.tensor_copy(
-            dst=y_sbuf[0:cn, q0 : q0 + columns],
-            src=acc_psums[index][0:cn, 0:columns],
-            engine=nisa.engine.vector if index % 2 == 0 else nisa.engine.scalar,
+        finish(
+            y_sbuf[0:cn, q0 : q0 + columns],
+            accs[index][0:cn, 0:columns],
+            bias_sbuf,
+            None if residual_sbuf == None else residual_sbuf[0:cn, q0 : q0 + columns],
+            extras.epilogue,
+            nisa.engine.vector if index % 2 == 0 else nisa.engine.scalar,
         )

@@ -1,0 +1,128 @@
+"""What a convolution does to its sums before they leave the core: bias, activation, residual, cast.
+
+    y = act(conv + bias + residual)    residual "pre_activation"
+    y = act(conv + bias) + residual    residual "post_activation"
+
+All in fp32; the cast to y's dtype is the only other rounding. Bias, residual and activation belong to the read-out of
+PSUM, so an epilogue without a residual costs no pass of its own: Scalar's activation takes scale, bias and function in
+one instruction, Vector adds a bias while it copies.
+"""
+
+from dataclasses import dataclass
+
+from .._nki import nisa, nl
+from ._tiles import require
+
+#: Names of the activations that a kernel takes, as torch.nn.functional defines them; gelu_tanh is approximate="tanh".
+ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh", "tanh", "sigmoid")
+#: Where a residual is added.
+RESIDUAL_POSITIONS = ("pre_activation", "post_activation")
+
+
+@dataclass
+class Epilogue(nl.NKIObject):
+    """What happens to the sums, apart from the data: all of it is known while the kernel is built."""
+
+    activation: str
+    #: whether there is a bias [C]
+    bias: bool
+    #: "" without a residual, else one of RESIDUAL_POSITIONS
+    residual: str
+    #: bytes of an element of y
+    y_itemsize: int
+
+
+def read_epilogue(activation, bias, residual, residual_position, y_itemsize):
+    """Check the arguments of an epilogue (bias and residual may be None) and return an Epilogue."""
+    require(
+        activation == None or activation in ACTIVATIONS,
+        f"activation={activation}: accepted are None and {ACTIVATIONS}; use one of them, or apply it to the result",
+    )
+    require(
+        residual_position in RESIDUAL_POSITIONS,
+        f"residual_position={residual_position}: accepted are {RESIDUAL_POSITIONS}; use one of them",
+    )
+    return Epilogue(
+        activation="" if activation == None else activation,
+        bias=bias != None,
+        residual="" if residual == None else residual_position,
+        y_itemsize=y_itemsize,
+    )
+
+
+def is_plain(epilogue):
+    """Whether the sums leave as they are, cast only."""
+    return epilogue.activation == "" and not epilogue.bias and epilogue.residual == ""
+
+
+def function_of(epilogue):
+    """The function of nki.isa.activation."""
+    if epilogue.activation == "relu":
+        return nl.relu
+    if epilogue.activation == "silu":
+        return nl.silu
+    if epilogue.activation == "gelu":
+        return nl.gelu
+    if epilogue.activation == "gelu_tanh":
+        return nl.gelu_apprx_tanh
+    if epilogue.activation == "tanh":
+        return nl.tanh
+    if epilogue.activation == "sigmoid":
+        return nl.sigmoid
+    return nl.copy
+
+
+def finish(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine):
+    """Sums into y_sbuf, with everything that the epilogue asks for.
+
+    Args:
+        y_sbuf: [P, F] SBUF, y's dtype. acc: [P, F] fp32 in PSUM or SBUF.
+        bias_sbuf: fp32 [P, 1] SBUF, or None. residual_sbuf: [P, F] SBUF, any dtype, or None.
+        engine: nisa.engine.vector or scalar, for what both can do.
+    """
+    function = function_of(epilogue)
+    sums = acc
+    if epilogue.residual == "pre_activation" or (epilogue.residual != "" and epilogue.activation == ""):
+        sums = y_sbuf
+        if epilogue.activation != "" or epilogue.bias:
+            sums = nl.ndarray(y_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
+        if epilogue.bias:
+            nisa.scalar_tensor_tensor(
+                dst=y_sbuf if epilogue.activation == "" else sums,
+                data=acc,
+                op0=nl.add,
+                operand0=bias_sbuf,
+                op1=nl.add,
+                operand1=residual_sbuf,
+            )
+        else:
+            nisa.tensor_tensor(dst=sums, data1=acc, data2=residual_sbuf, op=nl.add)
+        if epilogue.activation != "":
+            nisa.activation(dst=y_sbuf, op=function, data=sums)
+    elif epilogue.activation != "":
+        if epilogue.residual != "":
+            sums = nl.ndarray(y_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
+            activate(sums, function, acc, bias_sbuf, epilogue)
+            nisa.tensor_tensor(dst=y_sbuf, data1=sums, data2=residual_sbuf, op=nl.add)
+        else:
+            activate(y_sbuf, function, acc, bias_sbuf, epilogue)
+    elif epilogue.bias:
+        if engine == nisa.engine.scalar:
+            nisa.activation(dst=y_sbuf, op=nl.copy, data=acc, bias=bias_sbuf)
+        else:
+            nisa.tensor_scalar(dst=y_sbuf, data=acc, op0=nl.add, operand0=bias_sbuf)
+    else:
+        nisa.tensor_copy(dst=y_sbuf, src=acc, engine=engine)
+
+
+def finish_instructions(epilogue):
+    """Instructions of one `finish`."""
+    return 2 if epilogue.activation != "" and epilogue.residual != "" else 1
+
+
+def activate(dst, function, data, bias_sbuf, epilogue):
+    """dst = function(data + bias) on Scalar."""
+    if epilogue.bias:
+        nisa.activation(dst=dst, op=function, data=data, bias=bias_sbuf)
+    else:
+        nisa.activation(dst=dst, op=function, data=data)

@@ -1,0 +1,88 @@
+"""What a depthwise conv1d is asked for beside its geometry: `Extras` (known from names and shapes) and `Operands`.
+
+An algorithm gets (operands, geometry, extras, config) and writes operands.y; whatever it does not support, its
+`refusal` says by name before any instruction, to the kernel and to the planner alike.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .._dma import copy
+from .._epilogue import Epilogue
+
+
+@dataclass
+class Extras(nl.NKIObject):
+    """Everything asked for beside the geometry that changes what an algorithm does."""
+
+    epilogue: Epilogue
+    #: whether the left padding holds an initial state instead of zeros
+    state: bool
+    #: whether NaN and Inf must stay in their channel
+    strict_nonfinite: bool
+
+
+@dataclass
+class Operands(nl.NKIObject):
+    """Tensors in HBM; None where there is none. x, w, y as the geometry's strides say; bias [C]; residual as y.
+
+    state: [N, C, pad_left], what precedes each row.
+    """
+
+    x: object
+    w: object
+    y: object
+    bias: object
+    residual: object
+    state: object
+
+
+def setting(config, name, default):
+    """Value of a config's entry, or the default; a config is None or a tuple of (name, value) pairs."""
+    found = default
+    if config != None:
+        for index in range(len(config)):
+            if config[index][0] == name:
+                found = config[index][1]
+    return found
+
+
+def config_refusal(config, names, algorithm):
+    """What is wrong with a config that must be None or a tuple of pairs with these names; "" if nothing is."""
+    if config == None:
+        return ""
+    if not isinstance(config, tuple):
+        return f"config={config}: must be None or a tuple of (name, value) pairs, as Plan.config is"
+    for index in range(len(config)):
+        entry = config[index]
+        if not isinstance(entry, tuple) or len(entry) != 2:
+            return f"config={config}: entry {index} must be a pair (name, value)"
+        if entry[0] not in names:
+            return f"config={config}: {algorithm} has no setting {entry[0]}; it has {names}"
+    return ""
+
+
+def load_bias(operands, c0, cn):
+    """Bias of channels c0 .. c0+cn-1, one a partition: fp32 [cn, 1] in SBUF, or None."""
+    if operands.bias == None:
+        return None
+    bias_sbuf = nl.ndarray((cn, 1), dtype=nl.float32, buffer=nl.sbuf)
+    copy(bias_sbuf, operands.bias.ap(pattern=[[1, cn], [1, 1]], offset=c0))
+    return bias_sbuf
+
+
+def y_tile(tensor_hbm, geometry, n, c0, cn, q0, qn):
+    """View [cn, qn] of y, or of the residual that lies as y does: channels from c0, columns from q0 of image n."""
+    return tensor_hbm.ap(
+        pattern=[[geometry.y_c, cn], [geometry.y_q, qn]],
+        offset=n * geometry.y_n + c0 * geometry.y_c + q0 * geometry.y_q,
+    )
+
+
+def load_residual(operands, geometry, n, c0, cn, q0, qn):
+    """The residual of a tile of y, [cn, qn] in SBUF in its own dtype, or None."""
+    if operands.residual == None:
+        return None
+    residual_sbuf = nl.ndarray((cn, qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
+    copy(residual_sbuf, y_tile(operands.residual, geometry, n, c0, cn, q0, qn))
+    return residual_sbuf

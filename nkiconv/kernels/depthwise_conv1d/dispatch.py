@@ -1,0 +1,26 @@
+"""The algorithms by name: who refuses what, and who does it."""
+
+from ..._nki import nl
+from .._tiles import require
+from .one_channel import one_channel, one_channel_refusal
+from .taps_on_partition import taps_on_partition, taps_on_partition_refusal
+
+#: The algorithms that can be asked for by name; each is a file beside this one.
+ALGORITHMS = ("taps_on_partition", "one_channel")
+
+
+def refusal(algorithm, geometry, extras, config, cores):
+    """Why an algorithm does not run this on `cores` cores: argument, value, rule, remedy; "" if it does."""
+    if algorithm == "one_channel":
+        return one_channel_refusal(geometry, extras, config, cores)
+    return taps_on_partition_refusal(geometry, extras, config, cores)
+
+
+def convolve(algorithm, operands, geometry, extras, config):
+    """Write operands.y."""
+    reason = refusal(algorithm, geometry, extras, config, nl.num_programs())
+    require(reason == "", reason)
+    if algorithm == "one_channel":
+        one_channel(operands, geometry, extras, config)
+    else:
+        taps_on_partition(operands, geometry, extras, config)
