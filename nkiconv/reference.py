@@ -9,7 +9,8 @@ padding and of lhs_dilation lie in memory and take part in the sums, as in XLA: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,38 @@ def abs_sum_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequen
     Arguments, shape of the result and errors are those of `conv_ref`.
     """
     return conv_ref(np.abs(x), np.abs(w), problem, channels)
+
+
+def epilogue_ref(
+    sums: AnyArray,
+    bias: AnyArray | None = None,
+    activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
+) -> Float64Array:
+    """Put sums of a convolution through an epilogue in float64.
+
+        act(sums + bias + residual)    residual_position "pre_activation"
+        act(sums + bias) + residual    residual_position "post_activation"
+
+    Args:
+        sums: [N, K, ...], canonical. bias: [K]. residual: shape of sums. All of any dtype that converts to float64.
+        activation: None or a key of `ACTIVATIONS`.
+
+    Raises:
+        UnsupportedError: activation or residual_position has another name.
+        GeometryError: bias or residual has another shape.
+    """
+    _check_epilogue(sums, bias, activation, residual, residual_position)
+    argument = np.array(sums, np.float64)
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # Inf - Inf, 0 * Inf, exp of large numbers
+        if bias is not None:
+            argument += np.asarray(bias, np.float64).reshape(-1, *[1] * (argument.ndim - 2))
+        added = None if residual is None else np.asarray(residual, np.float64)
+        if added is not None and residual_position == "pre_activation":
+            return _activate(argument + added, activation)
+        y = _activate(argument, activation)
+        return y if added is None else y + added
 
 
 def num_terms(problem: ConvProblem) -> int:
@@ -122,6 +155,74 @@ def depthwise_conv1d_ref(
         lhs_dilation=lhs_dilation,
     )
     return apply_out_perm(conv_ref(x, w, problem), out_perm)
+
+
+#: erfc of float64, element by element: NumPy has none.
+_erfc: Callable[[Float64Array], Any] = np.frompyfunc(math.erfc, 1, 1)
+
+
+def _relu(z: Float64Array) -> Float64Array:
+    return np.maximum(z, 0.0)  # NaN stays NaN
+
+
+def _sigmoid(z: Float64Array) -> Float64Array:
+    return 1.0 / (1.0 + np.exp(-z))
+
+
+def _silu(z: Float64Array) -> Float64Array:
+    return z / (1.0 + np.exp(-z))
+
+
+def _gelu(z: Float64Array) -> Float64Array:
+    """z times the normal distribution's CDF, which erfc gives to full precision in both tails."""
+    return 0.5 * z * np.asarray(_erfc(z * -math.sqrt(0.5)), np.float64)
+
+
+def _gelu_tanh(z: Float64Array) -> Float64Array:
+    """0.5 z (1 + tanh(u)) is z sigmoid(2u), which does not cancel for z < 0."""
+    return z * _sigmoid(2.0 * math.sqrt(2.0 / math.pi) * (z + 0.044715 * z * z * z))
+
+
+def _tanh(z: Float64Array) -> Float64Array:
+    return np.asarray(np.tanh(z), np.float64)
+
+
+#: Activations by the kernels' names, as torch.nn.functional defines them: gelu with erf, gelu_tanh approximate="tanh".
+ACTIVATIONS: dict[str, Callable[[Float64Array], Float64Array]] = {
+    "relu": _relu,
+    "silu": _silu,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "tanh": _tanh,
+    "sigmoid": _sigmoid,
+}
+
+#: Where a residual is added.
+RESIDUAL_POSITIONS = ("pre_activation", "post_activation")
+
+
+def _activate(z: Float64Array, activation: str | None) -> Float64Array:
+    return z if activation is None else ACTIVATIONS[activation](z)
+
+
+def _check_epilogue(
+    sums: AnyArray, bias: AnyArray | None, activation: str | None, residual: AnyArray | None, position: str
+) -> None:
+    errors: list[NkiconvError] = []
+    if activation is not None and activation not in ACTIVATIONS:
+        errors.append(_unknown("activation", activation, (None, *ACTIVATIONS)))
+    if position not in RESIDUAL_POSITIONS:
+        errors.append(_unknown("residual_position", position, RESIDUAL_POSITIONS))
+    if bias is not None and np.shape(bias) != sums.shape[1:2]:
+        errors.append(_wrong_shape("bias", np.shape(bias), sums.shape[1:2], "[K]"))
+    if residual is not None and np.shape(residual) != sums.shape:
+        errors.append(_wrong_shape("residual", np.shape(residual), sums.shape, "[N, K, P, Q]"))
+    raise_all("the reference has no such epilogue", errors)
+
+
+def _unknown(name: str, value: object, accepted: Sequence[object]) -> UnsupportedError:
+    names = ", ".join(map(str, accepted))
+    return UnsupportedError(f"{name}={value}: accepted are {names}; use one of them")
 
 
 def _check(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[int] | None) -> None:

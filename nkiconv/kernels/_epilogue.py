@@ -84,11 +84,11 @@ def finish(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine):
     sums = acc
     if epilogue.residual == "pre_activation" or (epilogue.residual != "" and epilogue.activation == ""):
         sums = y_sbuf
-        if epilogue.activation != "" or epilogue.bias:
+        if epilogue.activation != "":
             sums = nl.ndarray(y_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
         if epilogue.bias:
             nisa.scalar_tensor_tensor(
-                dst=y_sbuf if epilogue.activation == "" else sums,
+                dst=sums,
                 data=acc,
                 op0=nl.add,
                 operand0=bias_sbuf,

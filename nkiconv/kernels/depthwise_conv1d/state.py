@@ -8,6 +8,9 @@ from ..._nki import nisa, nl
 from .._dma import copy
 from .._tiles import require, share
 
+#: Columns of the tile of zeros that fills a state: 16 KiB a partition in fp32, beside whatever the algorithm holds.
+ZERO_COLUMNS = 4096
+
 
 def check_state(state_ref, x_ref, geometry):
     """Refuse a state (or a request for the final one) that does not fit the convolution."""
@@ -16,10 +19,11 @@ def check_state(state_ref, x_ref, geometry):
         geometry.stride == 1 and geometry.lhs_dilation == 1,
         f"stride={geometry.stride}, lhs_dilation={geometry.lhs_dilation}: a state needs 1 and 1; pad by zeros instead",
     )
+    require(window > 0, "S=1: one tap needs no state; leave out initial_state and return_final_state")
     require(
-        geometry.pad_left == window and window > 0,
+        geometry.pad_left == window,
         f"padding left={geometry.pad_left}: a state stands in for the left padding, which must be (S - 1) * dilation = "
-        f"{window} and at least 1; pass padding=((0, 0), ({window}, right))",
+        f"{window}; pass padding=((0, 0), ({window}, right))",
     )
     if state_ref != None:
         wanted = (geometry.N, geometry.C, window)
@@ -61,9 +65,12 @@ def store_final_state(x_hbm, state_hbm, final_hbm, geometry):
 
 
 def store_zeros(dst_hbm, dtype, rows, columns):
-    """Fill [rows, columns] in HBM with zeros."""
-    for row0 in range(0, rows, nl.tile_size.pmax):
-        count = min(nl.tile_size.pmax, rows - row0)
-        zeros_sbuf = nl.ndarray((count, columns), dtype=dtype, buffer=nl.sbuf)
-        nisa.memset(dst=zeros_sbuf, value=0.0)
-        copy(dst_hbm[row0 : row0 + count, 0:columns], zeros_sbuf)
+    """Fill [rows, columns] in HBM with zeros, from one tile of them."""
+    zeros_shape = (min(nl.tile_size.pmax, rows), min(ZERO_COLUMNS, columns))
+    zeros_sbuf = nl.ndarray(zeros_shape, dtype=dtype, buffer=nl.sbuf)
+    nisa.memset(dst=zeros_sbuf, value=0.0)
+    for row0 in range(0, rows, zeros_shape[0]):
+        count = min(zeros_shape[0], rows - row0)
+        for column0 in range(0, columns, zeros_shape[1]):
+            width = min(zeros_shape[1], columns - column0)
+            copy(dst_hbm[row0 : row0 + count, column0 : column0 + width], zeros_sbuf[0:count, 0:width])
