@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -10,12 +11,15 @@ from .kernels.floors import copy_floor, launch_floor
 from .problem import ConvProblem
 from .simulator import ArraySpec
 from .simulator.dtypes import canonical
+from .simulator.hardware import PARTITIONS
 from .simulator.launch import execute
 from .simulator.timeline import build, run
 from .simulator.timing import PriceList, Rates
 
 #: Bytes a partition of a tile that `copy_floor` is tried with; the fastest counts.
 TILE_BYTES = (512, 1024, 2048, 4096, 8192, 16384)
+#: Tiles of one core above which a smaller tile is not tried: issuing its DMAs takes longer than moving the bytes.
+TILES_MAX = 600
 #: Bytes of the one row of `launch_floor`.
 ROW_BYTES = 512
 
@@ -29,28 +33,37 @@ class Floors:
     launch_us: float
 
 
-def floors(problem: ConvProblem, lnc: int) -> Floors:
-    """Floors of a problem on 1 or 2 cores, at default constants."""
+def floors(problem: ConvProblem, lnc: int, constants: Mapping[str, float] | None = None) -> Floors:
+    """Floors of a problem on 1 or 2 cores. constants: values by name, instead of trn2.toml's."""
     inputs = prod(problem.input_shape) + prod(problem.filter_shape)
-    return _floors(inputs, prod(problem.output_shape), problem.itemsize, problem.dtype, lnc)
+    changed = tuple(sorted((constants or {}).items()))
+    return _floors(inputs, prod(problem.output_shape), problem.itemsize, problem.dtype, lnc, changed)
 
 
 @functools.lru_cache(maxsize=256)
-def _floors(inputs: int, outputs: int, itemsize: int, dtype: str, lnc: int) -> Floors:
+def _floors(
+    inputs: int, outputs: int, itemsize: int, dtype: str, lnc: int, constants: tuple[tuple[str, float], ...]
+) -> Floors:
     name = canonical(dtype)
     assert name is not None
     timed = {
-        tile: _modelled_us(copy_floor, lnc, (ArraySpec((inputs,), name), outputs, tile // itemsize))
-        for tile in TILE_BYTES
+        tile: _modelled_us(copy_floor, lnc, (ArraySpec((inputs,), name), outputs, tile // itemsize), constants)
+        for tile in _worth_trying(max(inputs, outputs) * itemsize // lnc)
     }
     best = min(timed, key=lambda tile: timed[tile])
-    launch = _modelled_us(launch_floor, lnc, (ArraySpec((1, ROW_BYTES // itemsize), name),))
+    launch = _modelled_us(launch_floor, lnc, (ArraySpec((1, ROW_BYTES // itemsize), name),), constants)
     return Floors(timed[best], best, launch)
 
 
-def _modelled_us(kernel: object, lnc: int, args: tuple[object, ...]) -> float:
+def _worth_trying(bytes_per_core: int) -> list[int]:
+    """The tiles that do not cut a core's bytes into more than `TILES_MAX`; the largest if all do."""
+    few = [tile for tile in TILE_BYTES if bytes_per_core <= TILES_MAX * PARTITIONS * tile]
+    return few or [TILE_BYTES[-1]]
+
+
+def _modelled_us(kernel: object, lnc: int, args: tuple[object, ...], constants: tuple[tuple[str, float], ...]) -> float:
     """First DMA issue to last DMA done, program order; these kernels leave the Tensor Engine alone."""
-    rates = Rates()
+    rates = Rates(dict(constants))
     execution = execute(kernel[lnc], args, trace_only=True)  # type: ignore[index]
     tasks, prices = build(execution.programs, PriceList(rates))
     return run(tasks, prices, rates).total_ns / 1e3

@@ -6,16 +6,16 @@ A row depends on the kernel and the model alone, so the file holds no date and n
 from __future__ import annotations
 
 import csv
-import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import __version__, cases, kernels, simulator
+from . import __version__, cases
 from .cases import Case
 from .errors import FileFormatError
 from .profiles import CaseProfile, profile_case, refusals
 from .simulator.profiling import Advance, ignore
+from .sources import sources_hash as sources_hash
 
 #: dtypes that every case is profiled in.
 DTYPES = ("bf16", "fp32")
@@ -99,17 +99,6 @@ def _pair(values: Iterable[int]) -> str:
 
 def _text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def sources_hash() -> str:
-    """Twelve hex digits of everything that a modelled time depends on: kernels, simulator and constants."""
-    digest = hashlib.sha256()
-    for package in (kernels, simulator):
-        root = Path(package.__path__[0])
-        for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".toml")):
-            digest.update(path.relative_to(root).as_posix().encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def rows(chosen: Iterable[tuple[Case, str]], lnc: int = 2, advance: Advance = ignore) -> Iterator[dict[str, str]]:

@@ -1,0 +1,86 @@
+"""A plan as text: what was chosen, what it was chosen from, what cannot run and why, and the symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .plan import Alternative, Plan, settings_text
+
+#: Columns of a line of text.
+WIDTH = 116
+
+
+def explain(plan: Plan) -> str:
+    """The text of `Plan.explain`."""
+    return "\n".join([*_head(plan), "", *_alternatives(plan), *_rejected(plan), "", *_symbols(plan)])
+
+
+def _head(plan: Plan) -> list[str]:
+    cores = "2 cores" if plan.lnc == 2 else "1 core"
+    phases = "phase 0" if plan.phases == 1 else f"mean of {plan.phases} phases"
+    lines = [
+        f"{plan.algorithm}, {plan.settings}, on {cores}: modelled {plan.modelled_us:,.2f} us ({phases}; phase 0 "
+        f"{plan.phase0_us:,.2f}, worst {plan.worst_us:,.2f})",
+        f"copy floor {plan.copy_floor_us:,.2f} us ({plan.x_copy_floor:.2f} x); roofline {plan.roofline_us:,.2f} us "
+        f"({plan.roofline_fraction:.1%}); bound by {plan.bound_by}",
+        f"{plan.instructions:,} instructions; at most {plan.sbuf_bytes:,} B of SBUF a partition and {plan.psum_banks} "
+        "PSUM banks",
+    ]
+    if plan.extrapolated_from is not None:
+        lines.append(
+            f"times and instructions are extrapolated from {plan.extrapolated_from} of {plan.problem.C} channels; "
+            "nkiconv tune times the whole"
+        )
+    if plan.constants:
+        lines.append("with " + ", ".join(f"{name}={value:g}" for name, value in plan.constants.items()))
+    return lines
+
+
+def _alternatives(plan: Plan) -> list[str]:
+    best = plan.alternatives[0].us if plan.alternatives else plan.phase0_us
+    rows = [_row(one, best) for one in plan.alternatives]
+    return _table(("algorithm", "settings", "modelled us", "x best", "bound by", "instructions"), rows, right=(2, 3, 5))
+
+
+def _row(one: Alternative, best: float) -> tuple[str, ...]:
+    sign = ">" if one.at_least else "~" if one.extrapolated_from is not None else ""
+    us, share = f"{sign}{one.us:,.2f}", f"{sign if one.at_least else ''}{one.us / best:.2f}"
+    return one.algorithm, settings_text(one.config), us, share, one.bound_by, f"{one.instructions:,}"
+
+
+def _rejected(plan: Plan) -> list[str]:
+    if not plan.rejected:
+        return []
+    lines = ["", f"{len(plan.rejected)} rejected:"]
+    for one in plan.rejected:
+        lines.append(f"  {one.algorithm}, {settings_text(one.config)}: {one.reason}")
+    return lines
+
+
+def _symbols(plan: Plan) -> list[str]:
+    lines = [""]
+    for name, value in plan.symbols.items():
+        entry = f"{name}={value}"
+        if lines[-1] and len(lines[-1]) + 2 + len(entry) > WIDTH:
+            lines.append("")
+        lines[-1] = f"{lines[-1]}  {entry}" if lines[-1] else entry
+    return lines
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
+    """Aligned columns; the marks of approximate times are explained below."""
+    widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            cell.rjust(n) if i in right else cell.ljust(n)
+            for i, (cell, n) in enumerate(zip(cells, widths, strict=True))
+        ]
+        return "  ".join(padded).rstrip()
+
+    notes = []
+    if any(row[2].startswith("~") for row in rows):
+        notes.append("~ extrapolated from fewer channels, to rank only")
+    if any(row[2].startswith(">") for row in rows):
+        notes.append("> at least: one engine alone has more work than the best takes")
+    return [line(headings), line(["-" * n for n in widths]), *(line(row) for row in rows), *notes]

@@ -1,0 +1,164 @@
+"""What a planner answers: `Plan`, the alternatives it was chosen from, and the rejected ones with their reasons."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import FileFormatError
+from ..problem import ConvProblem
+from .request import Asked, Config
+
+#: How hard a plan was looked for.
+QUICK, TUNED = "quick", "tuned"
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """An algorithm with settings that was timed. All modelled, program order, throttle phase 0."""
+
+    algorithm: str
+    config: Config
+    us: float
+    bound_by: str  # of the part that was timed
+    instructions: int  # all cores
+    #: channels of the reduced problems that `us` is extrapolated from; None: the whole problem was timed
+    extrapolated_from: int | None = None
+    #: whether `us` is only a lower bound, already above the best: the engine with most work, without any waiting
+    at_least: bool = False
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """An algorithm with settings that cannot run the problem, and why."""
+
+    algorithm: str
+    config: Config
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How to run a problem, and what that would take: every time is modelled, in us, program order.
+
+    `algorithm` and `config` are arguments of the kernel and of `depthwise_conv1d`. `phase0_us` (the throttle's grid
+    starts with the kernel) is what alternatives are ranked by; `modelled_us` is the mean and `worst_us` the worst over
+    `phases` phases of that grid, as in `Profile`.
+    """
+
+    problem: ConvProblem
+    lnc: int
+    asked: Asked
+    constants: Mapping[str, float]  # overrides of trn2.toml's that the plan was made under
+    algorithm: str
+    config: Config
+    modelled_us: float
+    phase0_us: float
+    worst_us: float
+    phases: int
+    copy_floor_us: float
+    roofline_us: float
+    bound_by: str
+    instructions: int  # all cores
+    sbuf_bytes: int  # a partition, at most
+    psum_banks: int  # at most
+    #: N, C, W, S, Q and the other parameters; tiles and counts of the algorithm
+    symbols: Mapping[str, int]
+    alternatives: tuple[Alternative, ...]  # the fastest, which is the plan, first
+    rejected: tuple[Rejection, ...]
+    #: channels of the reduced problems that times and instructions are extrapolated from; None: all is of the whole
+    extrapolated_from: int | None = None
+    effort: str = QUICK
+    seconds: float = field(default=0.0, compare=False)  # the search took
+    cached: bool = field(default=False, compare=False)  # whether this came from memory or disk
+
+    @property
+    def roofline_fraction(self) -> float:
+        """The hardware's limit over the modelled time: 1 is as fast as can be."""
+        return self.roofline_us / self.modelled_us
+
+    @property
+    def x_copy_floor(self) -> float:
+        """Modelled time over that of moving the same bytes."""
+        return self.modelled_us / self.copy_floor_us
+
+    @property
+    def settings(self) -> str:
+        """The config in words, as in "block=32 shard=channels"; "defaults" for None."""
+        return settings_text(self.config)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, derived numbers included."""
+        plain = dataclasses.asdict(self)
+        derived = {"roofline_fraction": self.roofline_fraction, "x_copy_floor": self.x_copy_floor}
+        return {**plain, **derived}
+
+    def to_json(self) -> str:
+        """One JSON document that `from_json` reads back."""
+        return json.dumps(self.as_dict())
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """The plan of a `to_json` document.
+
+        Raises FileFormatError: it is none.
+        """
+        try:
+            return Plan.from_dict(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise FileFormatError(f"plan: is not JSON ({error})") from None
+
+    @staticmethod
+    def from_dict(document: Any) -> Plan:
+        """The plan of an `as_dict` document, or of its JSON.
+
+        Raises FileFormatError: it is none.
+        """
+        try:
+            values = {name: document[name] for name in _FIELDS}
+            values["problem"] = ConvProblem(**_tuples(document["problem"]))
+            values["asked"] = Asked(**document["asked"])
+            values["config"] = _tuples(document["config"])
+            for name, kind in (("alternatives", Alternative), ("rejected", Rejection)):
+                values[name] = tuple(kind(**_tuples(one)) for one in document[name])
+            found = Plan(**values)
+            for name in _NUMBERS:
+                float(getattr(found, name))
+            return found
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileFormatError(f"plan: is not what Plan.to_json writes ({type(error).__name__}: {error})") from None
+
+    def explain(self) -> str:
+        """The plan, its alternatives and the rejected ones as text."""
+        from .explain import explain  # it needs this module
+
+        return explain(self)
+
+
+_FIELDS = tuple(one.name for one in dataclasses.fields(Plan))
+_NUMBERS = ("modelled_us", "phase0_us", "worst_us", "copy_floor_us", "roofline_us", "instructions", "seconds")
+
+
+def settings_text(config: Config) -> str:
+    """A config in words."""
+    if config is None:
+        return "defaults"
+    return " ".join(f"{name}={_value_text(value)}" for name, value in config)
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "(" + ",".join(_value_text(one) for one in value) + ")"
+    return str(value)
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples that they were."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_tuples(one) for one in value)
+    if isinstance(value, dict):
+        return {name: _tuples(one) for name, one in value.items()}
+    return value

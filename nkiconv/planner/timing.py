@@ -1,0 +1,113 @@
+"""Times one candidate in the simulator without data, on the whole problem or on a few of its channels."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
+from ..simulator.launch import Execution, execute
+from ..simulator.profiling import Phases, Problem, Profile, Settings, Timed
+from ..simulator.profiling.assemble import assemble
+from ..simulator.profiling.profile import phase_list
+from ..simulator.timeline import ENGINES, Options, build, run
+from ..simulator.timing import AnyPrice, DmaPrice, MeetPrice, PriceList, Rates, TensorPrice
+from .candidates import Candidate
+from .request import Request, launch_arguments
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A candidate's timeline at phase 0 of the throttle's grid."""
+
+    request: Request
+    timed: Timed
+
+    @property
+    def us(self) -> float:
+        """First DMA issue to last DMA done, modelled."""
+        return self.timed.line.total_ns / 1e3
+
+    @property
+    def instructions(self) -> int:
+        """Of all cores."""
+        return len(self.timed.tasks)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A candidate's instructions with their prices, not yet in time."""
+
+    request: Request
+    execution: Execution
+    instructions: int
+    #: work of the busiest engine of a core: no timeline is shorter
+    least_us: float
+
+
+def trace(request: Request, candidate: Candidate, rates: Rates) -> Traced:
+    """Run the kernel's Python on shapes, and price its instructions.
+
+    Raises NkiError: the kernel breaks a rule of NKI, or needs more memory than there is.
+    """
+    args, kwargs = launch_arguments(request, candidate.algorithm, candidate.config)
+    kernel = depthwise_conv1d_implicit_gemm[request.lnc]
+    execution = execute(kernel, args, kwargs, trace_only=True)
+    prices = PriceList(rates)
+    busiest = max(_busiest_ns(program.instructions, prices) for program in execution.programs)
+    return Traced(request, execution, sum(len(p.instructions) for p in execution.programs), busiest / 1e3)
+
+
+def _busiest_ns(instructions: Sequence[object], prices: PriceList) -> float:
+    """Work of the busiest engine of one core, its DMA engines taken as one."""
+    totals = dict.fromkeys((*ENGINES, "flow"), 0.0)
+    for instruction in instructions:
+        price: AnyPrice = prices(instruction)  # type: ignore[arg-type]
+        if type(price) is DmaPrice:
+            totals["flow"] += sum(price.work_ns) / len(price.work_ns)
+        elif type(price) is TensorPrice:
+            if not price.tiled:
+                totals["tensor"] += price.stream_ns
+        elif type(price) is not MeetPrice:
+            totals[instruction.engine] += price.issue_ns  # type: ignore[attr-defined, union-attr]
+    return max(totals.values())
+
+
+def time(traced: Traced, rates: Rates) -> Timing:
+    """Put a trace on its timeline."""
+    tasks, prices = build(traced.execution.programs, PriceList(rates))
+    line = run(tasks, prices, rates)
+    return Timing(traced.request, Timed("depthwise_conv1d", traced.execution, tasks, prices, rates, line))
+
+
+def phases(timing: Timing, most: int) -> Phases:
+    """Totals at `most` of the phases that a profile tries, evenly spread; phase 0 is known already."""
+    chosen = phase_list(timing.timed)
+    while len(chosen) > max(1, most):
+        chosen = chosen[::2]
+    timed = timing.timed
+    totals = {0.0: timing.us}
+    for phase in chosen[1:]:
+        totals[phase] = run(timed.tasks, timed.prices, timed.rates, Options(phase=phase)).total_ns / 1e3
+    return Phases(totals)
+
+
+def profile_of(timing: Timing, found: Phases | None = None) -> Profile:
+    """The profile of a timing; of the times in it only those of `found`, phase 0 without, are meant."""
+    problem = timing.request.problem
+    known = Settings(problem=Problem(problem.flops, problem.min_bytes, problem.dtype))
+    return assemble(timing.timed, found or Phases({0.0: timing.us}), timing.us, 0.0, (), known)
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Keep Python from looking for garbage while records are made that are none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
