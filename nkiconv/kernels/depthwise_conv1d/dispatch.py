@@ -2,17 +2,23 @@
 
 from ..._nki import nl
 from .._tiles import require
+from .mixed import mixed, mixed_refusal
 from .one_channel import one_channel, one_channel_refusal
 from .taps_on_partition import taps_on_partition, taps_on_partition_refusal
+from .vector import vector, vector_refusal
 
 #: The algorithms that can be asked for by name; each is a file beside this one.
-ALGORITHMS = ("taps_on_partition", "one_channel")
+ALGORITHMS = ("taps_on_partition", "one_channel", "mixed", "vector")
 
 
 def refusal(algorithm, geometry, extras, config, cores):
     """Why an algorithm does not run this on `cores` cores: argument, value, rule, remedy; "" if it does."""
     if algorithm == "one_channel":
         return one_channel_refusal(geometry, extras, config, cores)
+    if algorithm == "mixed":
+        return mixed_refusal(geometry, extras, config, cores)
+    if algorithm == "vector":
+        return vector_refusal(geometry, extras, config, cores)
     return taps_on_partition_refusal(geometry, extras, config, cores)
 
 
@@ -22,5 +28,9 @@ def convolve(algorithm, operands, geometry, extras, config):
     require(reason == "", reason)
     if algorithm == "one_channel":
         one_channel(operands, geometry, extras, config)
+    elif algorithm == "mixed":
+        mixed(operands, geometry, extras, config)
+    elif algorithm == "vector":
+        vector(operands, geometry, extras, config)
     else:
         taps_on_partition(operands, geometry, extras, config)

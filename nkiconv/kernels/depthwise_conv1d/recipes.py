@@ -1,0 +1,113 @@
+"""Which engine takes which taps: recipes that keep Tensor, Vector, Scalar and GpSimd equally busy.
+
+The default is found by a balance of prices an element; a planner that times candidates may find a better one.
+"""
+
+from .chains import has_product, needs_finish, reads_out
+
+#: ns a column and tap of an nc_matmul with 16-bit and with fp32 data: 1 and 4 cycles at 2.4 GHz, plus the gap between
+#: matmuls of 512 columns (trn2.toml, pe.cyc_per_row_16bit, cyc_per_row_fp32_pass, fp32_passes, issue_overhead_ns).
+TENSOR_NS = 0.4215
+TENSOR_FP32_NS = 1.6862
+#: Work of the array below which it falls back to half its rate (trn2.toml, throttle.threshold), and a margin.
+TENSOR_BUSY_MIN = 0.42
+#: ns a column, and an instruction, of scalar_tensor_tensor with a filter tap (vector.ns_per_elem_scalar_tensor_tensor,
+#: issue_fixed_psum_ns, issue_fixed_ptrscalar_extra_ns); the first is inferred there.
+VECTOR_NS = 1.0417
+VECTOR_FIXED_NS = 134.0
+#: The same of a product on Scalar (scalar.ns_per_elem, act_bias_issue_sbuf_ns).
+SCALAR_NS = 0.8333
+SCALAR_FIXED_NS = 185.0
+#: The same of an add on GpSimd (gpsimd.elementwise_ns_per_elem, issue_fixed_ns); both are inferred there.
+GPSIMD_NS = 1.6667
+GPSIMD_FIXED_NS = 127.0
+#: ns a byte and partition of HBM traffic: 128 partitions at half of 716 GB/s (dma.hbm_stack_gbps).
+HBM_NS = 128 / 358.0
+#: Taps that Vector and Scalar take together at most, so that the search stays small.
+SHARED_TAPS_MAX = 8
+#: Pieces after which the recipes repeat, at most.
+CYCLE_MAX = 5
+#: Weight of an engine's own time beside the bound: of two equal bounds the one with less work wins.
+WORK_WEIGHT = 0.02
+
+
+def engine_times(recipe, geometry, epilogue, piece):
+    """ns a column of (Tensor, Vector, Scalar, GpSimd) for one recipe, in pieces of `piece` columns."""
+    tensor_ns = TENSOR_NS if geometry.itemsize == 2 else TENSOR_FP32_NS
+    vector_ns = VECTOR_NS + VECTOR_FIXED_NS / piece
+    scalar_ns = SCALAR_NS + SCALAR_FIXED_NS / piece
+    gpsimd_ns = GPSIMD_NS + GPSIMD_FIXED_NS / piece
+    tensor = recipe[0] * tensor_ns
+    vector = (recipe[1] + recipe[3]) * vector_ns
+    scalar = (recipe[2] + (1 if recipe[0] == 0 else 0)) * scalar_ns
+    gpsimd = 0.0
+    if recipe[2] == 1:
+        if recipe[0] > 0 and recipe[1] == 0:
+            vector += vector_ns
+        else:
+            gpsimd = gpsimd_ns
+    if epilogue.residual != "":
+        vector += vector_ns
+    if epilogue.activation != "" or (epilogue.bias and not has_product(recipe) and epilogue.residual == ""):
+        scalar += scalar_ns
+    if reads_out(recipe) and not needs_finish(recipe, epilogue):
+        vector += vector_ns / 2
+        scalar += scalar_ns / 2
+    return tensor, vector, scalar, gpsimd
+
+
+def bound(first, second, times, of, dma_ns):
+    """ns a column of the busiest engine when `times` of `of` pieces take the second recipe, and a little of the work."""
+    tensor = (first[0] * (of - times) + second[0] * times) / of
+    vector = (first[1] * (of - times) + second[1] * times) / of
+    scalar = (first[2] * (of - times) + second[2] * times) / of
+    gpsimd = (first[3] * (of - times) + second[3] * times) / of
+    others = max(max(vector, scalar), max(gpsimd, dma_ns))
+    if tensor < TENSOR_BUSY_MIN * others:
+        tensor = 2.0 * tensor
+    return max(tensor, others) + WORK_WEIGHT * (tensor + vector + scalar + gpsimd)
+
+
+def candidates(S, on_tensor):
+    """Recipes of S taps: on_tensor, at least one tap on Tensor, else none."""
+    found = []
+    if on_tensor:
+        for shared in range(min(S - 1, SHARED_TAPS_MAX) + 1):
+            found.append((S - shared, shared, 0, 0))
+            for vector_b in range(shared):
+                found.append((S - shared, shared - 1 - vector_b, 1, vector_b))
+    else:
+        found.append((0, S - 1, 0, 0))
+        if S >= 2:
+            vector_b = (S - 2) // 2
+            found.append((0, S - 2 - vector_b, 1, vector_b))
+    return found
+
+
+def default_recipes(geometry, extras, piece, on_tensor):
+    """Recipes in turn for the pieces of a tile: one, or two in the proportion that balances the engines best."""
+    dma_ns = HBM_NS * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize)
+    recipes = candidates(geometry.S, on_tensor)
+    times = []
+    for index in range(len(recipes)):
+        times.append(engine_times(recipes[index], geometry, extras.epilogue, piece))
+    best = bound(times[0], times[0], 0, 1, dma_ns)
+    chosen = (recipes[0],)
+    for i in range(len(recipes)):
+        for j in range(len(recipes)):
+            for of in range(1, CYCLE_MAX + 1):
+                for more in range(1 if i != j else of, of if i != j else of + 1):
+                    cost = bound(times[i], times[j], more, of, dma_ns)
+                    if cost < best and (i != j or of == 1):
+                        best = cost
+                        chosen = spread(recipes[i], recipes[j], more, of)
+    return chosen
+
+
+def spread(first, second, times, of):
+    """`of` recipes of which `times` are the second, evenly spaced."""
+    cycle = ()
+    for index in range(of):
+        taken = (index * times) // of
+        cycle = cycle + ((second if ((index + 1) * times) // of > taken else first),)
+    return cycle

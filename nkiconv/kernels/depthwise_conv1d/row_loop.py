@@ -1,0 +1,393 @@
+"""The loop of the algorithms with channels on partitions: tiles, pieces, and the order in which their stages are issued.
+
+Loads run `prefetch` tiles ahead of the sums; a tile's diagonals are made one tile ahead. The stages of a piece are
+issued one turn apart, newest piece first, so that neighbours in an engine's queue do not wait for each other. The first
+tile of a core is loaded, and the first and last are summed, in narrow pieces, so that sums start early and end soon.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nisa, nl
+from .._tiles import INSTRUCTIONS_MAX, div_ceil
+from .call import setting
+from .chains import BANK, Piece, TileData, has_product, num_stages, run_stage, tap_count
+from .recipes import default_recipes
+from .row_dma import allocate_x, channels_most, load_channels, load_residual_rows, load_x
+from .rows import SHARDS, RowPlan, load_bytes, plan_rows, tile_list
+
+#: Settings of `mixed` and `vector`.
+SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last", "warmup", "join")
+#: SBUF that a plan may fill: what nki-library uses of a partition (trn2.toml, memory.sbuf_usable_per_partition), less
+#: room for filters, biases and small tiles.
+SBUF_BYTES = 196608
+#: Columns of one piece: four banks of PSUM, so that two pieces are in flight.
+PIECE_MAX = 2048
+#: Bytes a partition of the filters that one DMA loads.
+FILTER_BYTES = 16384
+#: Tiles loaded ahead of the sums, if they fit.
+PREFETCH_MAX = 4
+
+
+@dataclass
+class LoopPlan(nl.NKIObject):
+    """Everything that is decided before the first instruction."""
+
+    rows: RowPlan
+    recipes: tuple
+    piece: int
+    prefetch: int
+    #: widths of the first pieces of a half, and of the last ones
+    first: tuple
+    last: tuple
+    #: matmuls of 512 columns on zeros while the first loads are on their way
+    warmup: int
+    #: engine that adds chains: "gpsimd" or "vector"
+    join: str
+
+
+def is_count(value, least):
+    """Whether value is an int of at least `least`."""
+    return isinstance(value, int) and value >= least
+
+
+def are_counts(values):
+    """Whether values is a tuple of positive ints."""
+    if not isinstance(values, tuple):
+        return False
+    for index in range(len(values)):
+        if not is_count(values[index], 1):
+            return False
+    return True
+
+
+def recipes_refusal(recipes, S, on_tensor):
+    """What is wrong with a config's recipes."""
+    if not isinstance(recipes, tuple) or len(recipes) == 0:
+        return f"config recipes={recipes}: must be a tuple of (tensor, vector_a, head, vector_b)"
+    for index in range(len(recipes)):
+        recipe = recipes[index]
+        right = isinstance(recipe, tuple) and len(recipe) == 4
+        if right:
+            for part in range(4):
+                right = right and is_count(recipe[part], 0)
+        if not right or recipe[2] > 1 or (recipe[2] == 0 and recipe[3] > 0) or tap_count(recipe) != S:
+            return (
+                f"config recipes={recipes}: recipe {index} must be (tensor, vector_a, head, vector_b) with head 0 or "
+                f"1, vector_b = 0 without a head, and S={S} taps in all (one more on Scalar if tensor is 0)"
+            )
+        if not on_tensor and recipe[0] > 0:
+            return f"config recipes={recipes}: recipe {index} has taps on Tensor; use algorithm mixed"
+    return ""
+
+
+def values_refusal(geometry, config, on_tensor):
+    """What is wrong with the values of a config's settings; "" if nothing is."""
+    recipes = setting(config, "recipes", None)
+    if recipes != None:
+        reason = recipes_refusal(recipes, geometry.S, on_tensor)
+        if reason != "":
+            return reason
+    piece = setting(config, "piece", PIECE_MAX)
+    if not is_count(piece, 1) or piece > PIECE_MAX:
+        return f"config piece={piece}: must be 1 to {PIECE_MAX} columns"
+    columns = setting(config, "columns", 1)
+    if not is_count(columns, 1):
+        return f"config columns={columns}: must be a positive int, columns of a tile"
+    shard = setting(config, "shard", "columns")
+    if shard not in SHARDS:
+        return f"config shard={shard}: must be one of {SHARDS}"
+    if not is_count(setting(config, "prefetch", 0), 0) or not is_count(setting(config, "warmup", 0), 0):
+        return f"config={config}: prefetch and warmup must be ints of at least 0"
+    if not are_counts(setting(config, "first", ())) or not are_counts(setting(config, "last", ())):
+        return f"config={config}: first and last must be tuples of positive ints, columns of pieces"
+    join = setting(config, "join", "gpsimd")
+    if join not in ("gpsimd", "vector"):
+        return f"config join={join}: must be gpsimd or vector"
+    return ""
+
+
+def read_plan(geometry, extras, config, on_tensor):
+    """The LoopPlan of a config whose values are right."""
+    rows = plan_rows(geometry, setting(config, "shard", None), setting(config, "columns", 0))
+    piece = min(setting(config, "piece", PIECE_MAX), max(1, rows.columns))
+    recipes = setting(config, "recipes", None)
+    if recipes == None:
+        recipes = default_recipes(geometry, extras, piece, on_tensor)
+    plan = LoopPlan(
+        rows=rows,
+        recipes=recipes,
+        piece=piece,
+        prefetch=0,
+        first=setting(config, "first", ()),
+        last=setting(config, "last", ()),
+        warmup=setting(config, "warmup", 4 if most_tensor_taps(recipes) > 0 else 0),
+        join=setting(config, "join", "gpsimd"),
+    )
+    wanted = setting(config, "prefetch", PREFETCH_MAX)
+    while wanted > 0 and sbuf_bytes(geometry, extras, plan, wanted) > SBUF_BYTES:
+        wanted -= 1
+    plan.prefetch = wanted
+    return plan
+
+
+def most_tensor_taps(recipes):
+    """Most taps on Tensor of any recipe."""
+    most = 0
+    for index in range(len(recipes)):
+        most = max(most, recipes[index][0])
+    return most
+
+
+def most_stages(recipes):
+    """Most stages of any recipe."""
+    most = 0
+    for index in range(len(recipes)):
+        most = max(most, num_stages(recipes[index]))
+    return most
+
+
+def diagonal_bytes(geometry, plan):
+    """Bytes a partition of one tile's stationaries."""
+    rows = plan.rows.G * channels_most(geometry.C, plan.rows.T, 0)
+    return most_tensor_taps(plan.recipes) * rows * geometry.itemsize
+
+
+def sbuf_bytes(geometry, extras, plan, prefetch):
+    """Bytes a partition that are live at once, about."""
+    tile = load_bytes(geometry, plan.rows)
+    if extras.epilogue.residual != "":
+        tile += 4 * plan.rows.columns
+    filters = 2 * min(plan.rows.T, filter_block(geometry)) * geometry.S * (geometry.itemsize + 4)
+    # chains of a few pieces, and pieces of y on their way out
+    pieces = 4 * plan.piece * (3 + 2) + 4 * plan.piece * extras.epilogue.y_itemsize
+    return (prefetch + 1) * tile + 2 * diagonal_bytes(geometry, plan) + filters + pieces
+
+
+def filter_block(geometry):
+    """Channel tiles whose filters are loaded together."""
+    return max(1, FILTER_BYTES // (geometry.S * geometry.itemsize))
+
+
+def loop_refusal(geometry, extras, config, cores, on_tensor, name):
+    """Why the loop does not run a convolution with these settings; "" if it does."""
+    reason = values_refusal(geometry, config, on_tensor)
+    if reason != "":
+        return reason
+    plan = read_plan(geometry, extras, config, on_tensor)
+    if plan.rows.columns == 0 or sbuf_bytes(geometry, extras, plan, 0) > SBUF_BYTES:
+        return (
+            f"S={geometry.S}, dilation={geometry.dilation}, stride={geometry.stride}: {name} needs "
+            f"{sbuf_bytes(geometry, extras, plan, 0)} bytes a partition of SBUF for the filters of one channel tile "
+            f"({diagonal_bytes(geometry, plan)} for each set of diagonals) and the elements they meet, {SBUF_BYTES} "
+            f"are there; use banded or taps_on_partition"
+        )
+    count = count_instructions(geometry, extras, plan, cores)
+    if count > INSTRUCTIONS_MAX:
+        return (
+            f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}: {name} needs up to {count} instructions "
+            f"on a core, the compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls"
+        )
+    return ""
+
+
+def count_instructions(geometry, extras, plan, cores):
+    """Most instructions that a core can need."""
+    rows = plan.rows
+    images = div_ceil(geometry.N, 2) if rows.shard == "batch" else geometry.N
+    columns = div_ceil(geometry.Q, 2) if rows.shard == "columns" else geometry.Q
+    channel_tiles = div_ceil(rows.T, 2) if rows.shard == "channels" else rows.T
+    tiles = channel_tiles * div_ceil(images * div_ceil(columns, rows.columns), rows.G)
+    pieces = tiles * div_ceil(rows.columns, plan.piece) + len(plan.first) + len(plan.last)
+    # a tap is one instruction on any engine, or one for each bank; sums, epilogue, stores of every group
+    each = geometry.S * div_ceil(plan.piece, BANK) + 4 + rows.G
+    loads = 6 + 3 * rows.G + len(plan.first)
+    if not rows.runs:
+        loads = geometry.S * (1 + 2 * rows.G)
+    filters = 8 * div_ceil(channel_tiles, filter_block(geometry)) + 8 + plan.warmup
+    halves = 2 if cores == 1 else 1
+    return halves * (pieces * each + tiles * (loads + 2) + filters)
+
+
+def convolve_rows(operands, geometry, extras, config, on_tensor):
+    """Write operands.y: both halves of the work on one core, or each on its own."""
+    plan = read_plan(geometry, extras, config, on_tensor)
+    if nl.num_programs() == 2:
+        convolve_half(operands, geometry, extras, plan, tile_list(geometry, plan.rows, nl.program_id(0)))
+    else:
+        convolve_half(operands, geometry, extras, plan, tile_list(geometry, plan.rows, 0))
+        convolve_half(operands, geometry, extras, plan, tile_list(geometry, plan.rows, 1))
+
+
+def widths_of(qn, plan, is_first, is_last):
+    """Widths of the pieces of a tile: narrow ones at the ends of a half, equal ones between."""
+    begin = ()
+    left = qn
+    if is_first:
+        for index in range(len(plan.first)):
+            width = min(plan.first[index], left)
+            if width > 0:
+                begin = begin + (width,)
+                left -= width
+    end = ()
+    if is_last:
+        for index in range(len(plan.last)):
+            width = min(plan.last[len(plan.last) - 1 - index], left)
+            if width > 0:
+                end = (width,) + end
+                left -= width
+    middle = ()
+    count = div_ceil(left, plan.piece)
+    for index in range(count):
+        middle = middle + ((left * (index + 1)) // count - (left * index) // count,)
+    return begin, middle, end
+
+
+def cuts_of(qn, begin):
+    """Columns after which a new load begins: after each of the first pieces."""
+    cuts = ()
+    end = 0
+    for index in range(len(begin)):
+        end += begin[index]
+        cuts = cuts + (end,)
+    if end < qn:
+        cuts = cuts + (qn,)
+    return cuts
+
+
+def convolve_half(operands, geometry, extras, plan, tiles):
+    """All tiles of one half, in order."""
+    if len(tiles) == 0:
+        return
+    pieces = []
+    cuts = []
+    for i in range(len(tiles)):
+        widths = widths_of(tiles[i].qn, plan, i == 0, i == len(tiles) - 1)
+        cuts.append(cuts_of(tiles[i].qn, widths[0]))
+        q0 = 0
+        order = widths[0] + widths[1] + widths[2]
+        for index in range(len(order)):
+            recipe = plan.recipes[len(pieces) % len(plan.recipes)]
+            pieces.append(Piece(tile=i, q0=q0, qn=order[index], recipe=recipe, index=len(pieces)))
+            q0 += order[index]
+
+    block = filter_block(geometry)
+    end_t = tiles[len(tiles) - 1].t + 1
+    filters = []
+    xs = []
+    datas = []
+    chains = []
+    stages = most_stages(plan.recipes)
+    for turn in range(len(pieces) + stages - 1):
+        if turn < len(pieces):
+            i = pieces[turn].tile
+            # x of this tile and the next ones; filters come before the first x that needs them
+            while len(xs) < len(tiles) and len(xs) <= i + plan.prefetch:
+                load_filters(operands, geometry, extras, plan, filters, tiles[0].t, tiles[len(xs)].t, end_t, block)
+                tile = tiles[len(xs)]
+                x_sbuf = allocate_x(operands, geometry, plan.rows, tile)
+                load_x(operands, geometry, extras, plan.rows, tile, x_sbuf, cuts[len(xs)])
+                xs.append((x_sbuf, load_residual_rows(operands, geometry, plan.rows, tile)))
+                if len(xs) == 1 and plan.warmup > 0:
+                    warm_up(plan.warmup)
+            while len(datas) < len(tiles) and len(datas) <= min(i + 1, len(xs) - 1):
+                datas.append(tile_data(geometry, plan, tiles, filters, xs, datas, block))
+        for stage in range(stages):
+            index = turn - stage
+            if index < 0 or index >= len(pieces):
+                continue
+            piece = pieces[index]
+            if stage == 0:
+                chains.append((None, None))
+            if stage < num_stages(piece.recipe):
+                chains[index] = run_stage(
+                    operands,
+                    geometry,
+                    extras,
+                    plan.rows,
+                    datas[piece.tile],
+                    piece,
+                    stage,
+                    chains[index],
+                    plan.join,
+                )
+
+
+def load_filters(operands, geometry, extras, plan, filters, t_first, t, end_t, block):
+    """Filters and biases of the blocks of channel tiles up to the one that t is in."""
+    while len(filters) * block + t_first <= t:
+        t0 = len(filters) * block + t_first
+        tn = min(block, end_t - t0)
+        G = plan.rows.G
+        w_sbuf = load_channels(
+            operands.w, operands.w.dtype, geometry, plan.rows, G, t0, tn, geometry.w_c, geometry.S, geometry.w_s
+        )
+        bias_sbuf = None
+        if operands.bias != None:
+            bias_sbuf = load_channels(operands.bias, nl.float32, geometry, plan.rows, G, t0, tn, 1, 1, 1)
+        filters.append((w_sbuf, bias_sbuf))
+
+
+def tile_data(geometry, plan, tiles, filters, xs, datas, block):
+    """TileData of the next tile; the stationaries are those of the tile before if the channels are the same."""
+    i = len(datas)
+    tile = tiles[i]
+    local = tile.t - tiles[0].t
+    held = filters[local // block]
+    place = local % block
+    S = geometry.S
+    w_sbuf = held[0][0 : tile.rows, place * S : (place + 1) * S]
+    bias_sbuf = None
+    if held[1] != None:
+        bias_sbuf = held[1][0 : tile.rows, place : place + 1]
+    same = i > 0 and tiles[i - 1].t == tile.t and tiles[i - 1].rows >= tile.rows
+    diagonals = None
+    w32_sbuf = None
+    if same:
+        diagonals = datas[i - 1].diagonals
+        w32_sbuf = datas[i - 1].w32
+    else:
+        taps = most_tensor_taps(plan.recipes)
+        if taps > 0:
+            diagonals = make_diagonals(w_sbuf, tile.rows, taps)
+        if any_product(plan.recipes):
+            w32_sbuf = w_sbuf
+            if w_sbuf.dtype != nl.float32:
+                w32_sbuf = nl.ndarray((tile.rows, S), dtype=nl.float32, buffer=nl.sbuf)
+                nisa.tensor_copy(dst=w32_sbuf, src=w_sbuf, engine=nisa.engine.gpsimd)
+    return TileData(
+        tile=tile, x=xs[i][0], diagonals=diagonals, w=w_sbuf, w32=w32_sbuf, bias=bias_sbuf, residual=xs[i][1]
+    )
+
+
+def any_product(recipes):
+    """Whether Scalar multiplies in any recipe."""
+    for index in range(len(recipes)):
+        if has_product(recipes[index]):
+            return True
+    return False
+
+
+def make_diagonals(w_sbuf, rows, taps):
+    """[rows, taps, rows]: row p of block s is w[p, s] in column p and zero elsewhere, by one select."""
+    diagonals_sbuf = nl.ndarray((rows, taps, rows), dtype=w_sbuf.dtype, buffer=nl.sbuf)
+    nisa.affine_select(
+        dst=diagonals_sbuf,
+        pattern=[[0, taps], [-1, rows]],
+        channel_multiplier=1,
+        on_true_tile=w_sbuf[0:rows, 0:taps].expand_dim(2).broadcast(2, rows),
+        on_false_value=0.0,
+        cmp_op=nl.equal,
+        offset=0,
+    )
+    return diagonals_sbuf
+
+
+def warm_up(count):
+    """Matmuls on zeros, so that the array is at its full rate sooner (trn2.toml, throttle.window_ns)."""
+    zeros_sbuf = nl.ndarray((nl.tile_size.pmax, BANK), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.vector)
+    acc_psum = nl.ndarray((nl.tile_size.pmax, BANK), dtype=nl.float32, buffer=nl.psum)
+    for _ in range(count):
+        nisa.nc_matmul(
+            dst=acc_psum, stationary=zeros_sbuf[0 : nl.tile_size.pmax, 0:128], moving=zeros_sbuf, accumulate=False
+        )

@@ -1,0 +1,207 @@
+"""Work decomposition with channels on partitions: which rows of x share a tile, and which half of the work they are in.
+
+Channel c = p * T + t lies on partition p of channel tile t, so that the filters of neighbouring tiles are one contiguous
+run a partition. Where the channels of a tile leave partitions free, several stretches of columns (or images) are
+stacked: partition g * P + p holds group g. The work is always cut into two halves, of channels, columns or images; one
+core does both in turn, so that every column meets the same instructions on 1 and on 2 cores.
+
+Compile-time code in NKI's Python subset.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .._tiles import div_ceil, share
+from .positions import greatest_common_divisor
+
+#: What is shared by the two halves of the work.
+SHARDS = ("channels", "columns", "batch")
+#: Columns below which a stretch is not cut further to fill partitions: a DMA element of 64 B in bf16, which costs what
+#: any smaller one does (trn2.toml, dma.small_element_bytes).
+STRETCH_MIN = 32
+#: Channel tiles from which an odd number of them is still shared out evenly enough: 8 to 7.
+TILES_TO_SHARE = 15
+#: Bytes a partition of the columns of one tile, without the halo: long runs, and several tiles fit SBUF.
+TILE_BYTES = 16384
+#: Most bytes a partition of one loaded tile.
+LOAD_BYTES_MAX = 49152
+#: Strides up to this load whole runs: run bytes / 27.2 B/ns stay below the 55 ns of a 2-byte DMA element (trn2.toml).
+RUN_STRIDE_MAX = 64
+#: A run may be this many times longer than what the taps read of it; beyond, each tap loads its own columns.
+RUN_WASTE_MAX = 4
+
+
+@dataclass
+class RowPlan(nl.NKIObject):
+    """How rows lie on partitions, the same for every core."""
+
+    #: channel tiles; channel p * T + t is on partition p of tile t
+    T: int
+    #: groups of columns or images that are stacked on the partitions of a tile
+    G: int
+    #: one of SHARDS
+    shard: str
+    #: most columns of a tile
+    columns: int
+    #: whether a tile holds one run a row, read by all taps, or each tap's columns apart
+    runs: bool
+
+
+@dataclass
+class RowTile(nl.NKIObject):
+    """One tile: channels p * T + t of some groups; group g has columns starts[g] .. of image images[g]."""
+
+    t: int
+    #: channels, the partitions of a group
+    P: int
+    images: tuple
+    starts: tuple
+    #: columns of each group that exist; the rest of qn is computed and not stored
+    valid: tuple
+    qn: int
+    rows: int
+
+
+def channels_of(C, T, t):
+    """Channels of tile t, those p * T + t below C."""
+    return div_ceil(max(0, C - t), T)
+
+
+def read_shard(geometry, T):
+    """What to halve by default: channel tiles where they halve evenly, else images, else columns."""
+    if T % 2 == 0 or T >= TILES_TO_SHARE:
+        return "channels"
+    if geometry.N % 2 == 0:
+        return "batch"
+    if geometry.Q >= 2 * STRETCH_MIN:
+        return "columns"
+    if T > 1:
+        return "channels"
+    return "batch" if geometry.N > 1 else "columns"
+
+
+def half_columns(geometry, shard):
+    """Most columns of one image in one half."""
+    return div_ceil(geometry.Q, 2) if shard == "columns" else geometry.Q
+
+
+def half_images(geometry, shard):
+    """Most images in one half."""
+    return div_ceil(geometry.N, 2) if shard == "batch" else geometry.N
+
+
+def stack_height(geometry, shard, P):
+    """Groups that fill the partitions of a tile with P channels, as far as there are columns and images for them."""
+    stretches = half_images(geometry, shard) * div_ceil(half_columns(geometry, shard), STRETCH_MIN)
+    return max(1, min(nl.tile_size.pmax // P, stretches))
+
+
+def plan_rows(geometry, shard, columns):
+    """A RowPlan; shard None and columns 0 leave them to the rule."""
+    C = geometry.C
+    T = div_ceil(C, nl.tile_size.pmax)
+    best = T
+    chosen = read_shard(geometry, T) if shard == None else shard
+    G = stack_height(geometry, chosen, div_ceil(C, T)) if C % T == 0 else 1
+    used = G * div_ceil(C, T)
+    for more in range(T + 1, min(C, 8 * T) + 1):
+        if C % more == 0:
+            other = read_shard(geometry, more) if shard == None else shard
+            height = stack_height(geometry, other, C // more)
+            # a tenth more lanes, or the longer runs of fewer groups are worth more
+            if 10 * height * (C // more) > 11 * used:
+                best = more
+                chosen = other
+                G = height
+                used = height * (C // more)
+    longest = TILE_BYTES // geometry.itemsize if columns == 0 else columns
+    return fit_columns(geometry, best, G, chosen, longest)
+
+
+def fit_columns(geometry, T, G, shard, longest):
+    """The RowPlan with at most `longest` columns a tile that fits LOAD_BYTES_MAX; its columns are 0 if none does."""
+    halo = (geometry.S - 1) * geometry.dilation
+    most = LOAD_BYTES_MAX // geometry.itemsize
+    runs = False
+    columns = 0
+    if geometry.stride <= RUN_STRIDE_MAX and halo < most:
+        columns = aligned(geometry, G, min(longest, 1 + (most - halo - 1) // geometry.stride))
+        columns = min(columns, stretch(geometry, G, shard, columns))
+        run = (columns - 1) * geometry.stride + halo + 1
+        runs = run <= RUN_WASTE_MAX * geometry.S * max(columns * geometry.stride, STRETCH_MIN)
+    if not runs:
+        columns = min(longest, most // geometry.S)
+        if columns > 0:
+            columns = min(columns, stretch(geometry, G, shard, columns))
+    return RowPlan(T=T, G=G, shard=shard, columns=columns, runs=runs)
+
+
+def stretch(geometry, G, shard, longest):
+    """Columns of each group, when the columns and images of a half are cut evenly into whole tiles of G groups."""
+    columns = half_columns(geometry, shard)
+    images = half_images(geometry, shard)
+    tiles = div_ceil(images * div_ceil(columns, longest), G)
+    pieces = max(div_ceil(columns, longest), (tiles * G) // images)
+    size = div_ceil(columns, pieces)
+    return aligned(geometry, G, size + phase_step(geometry) - 1)
+
+
+def phase_step(geometry):
+    """Columns from one that meets the gaps of a dilated row in some way to the next that meets them so."""
+    return geometry.lhs_dilation // greatest_common_divisor(geometry.stride, geometry.lhs_dilation)
+
+
+def aligned(geometry, G, columns):
+    """At most `columns`, such that stacked groups meet the gaps of a dilated row at the same places."""
+    step = phase_step(geometry)
+    return columns if G == 1 else max(step, (columns // step) * step)
+
+
+def tile_list(geometry, plan, half):
+    """RowTiles of one half, in order: channel tile by channel tile."""
+    first_t, end_t = 0, plan.T
+    first_n, end_n = 0, geometry.N
+    first_q, end_q = 0, geometry.Q
+    if plan.shard == "channels":
+        part = share(plan.T, 2, half)
+        first_t, end_t = part[0], part[0] + part[1]
+    elif plan.shard == "batch":
+        part = share(geometry.N, 2, half)
+        first_n, end_n = part[0], part[0] + part[1]
+    else:
+        part = share(geometry.Q, 2, half)
+        first_q, end_q = part[0], part[0] + part[1]
+    groups = []
+    for n in range(first_n, end_n):
+        for q0 in range(first_q, end_q, plan.columns):
+            groups.append((n, q0))
+    tiles = []
+    for t in range(first_t, end_t):
+        P = channels_of(geometry.C, plan.T, t)
+        for g0 in range(0, len(groups), plan.G):
+            images = ()
+            starts = ()
+            valid = ()
+            longest = 0
+            for index in range(g0, min(len(groups), g0 + plan.G)):
+                group = groups[index]
+                count = min(plan.columns, end_q - group[1])
+                images = images + (group[0],)
+                starts = starts + (group[1],)
+                valid = valid + (count,)
+                longest = max(longest, count)
+            tiles.append(RowTile(t=t, P=P, images=images, starts=starts, valid=valid, qn=longest, rows=P * len(images)))
+    return tiles
+
+
+def run_length(geometry, qn):
+    """Positions of a padded, dilated row that qn columns meet, first to last."""
+    return (qn - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1
+
+
+def load_bytes(geometry, plan):
+    """Bytes a partition of one loaded tile."""
+    if not plan.runs:
+        return geometry.S * plan.columns * geometry.itemsize
+    run = run_length(geometry, plan.columns) * geometry.itemsize
+    return run if geometry.lhs_dilation == 1 else run + div_ceil(run, geometry.lhs_dilation) + geometry.itemsize

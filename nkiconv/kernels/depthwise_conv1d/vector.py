@@ -1,0 +1,27 @@
+"""Depthwise conv1d with channels on partitions and no Tensor Engine: products and sums by Scalar, Vector and GpSimd.
+
+    y[c, q] = sum over s of w[c, s] * x[c, q * stride + s * dilation - pad_left]
+
+Two chains run side by side: a product by Scalar heads each, Vector adds a tap at a time (x_s * w_s + chain), GpSimd adds
+the chains. `chains` has the stages, `rows` the tiles; x is loaded once.
+
+Engine plan: Sync issues loads, prefetch tiles ahead; GpSimd issues stores. Bound by HBM in fp32 with up to 4 taps, else
+by Vector, about 1.04 ns a tap and column of 128 channels. The array's rate does not matter, so short problems run as
+fast as long ones. Channels never meet: NaN and Inf go where the definition puts them.
+"""
+
+from .call import config_refusal
+from .row_loop import SETTINGS, convolve_rows, loop_refusal
+
+
+def vector_refusal(geometry, extras, config, cores):
+    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
+    reason = config_refusal(config, SETTINGS, "vector")
+    if reason != "":
+        return reason
+    return loop_refusal(geometry, extras, config, cores, False, "vector")
+
+
+def vector(operands, geometry, extras, config):
+    """Write operands.y. config: entries of SETTINGS, recipes with no tap on Tensor."""
+    convolve_rows(operands, geometry, extras, config, False)
