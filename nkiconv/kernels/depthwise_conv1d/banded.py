@@ -1,0 +1,239 @@
+"""Depthwise conv1d by band matrices: blocks of B positions of 128 / B channels lie on the partitions.
+
+    y[a, B j + o] = sum over k < num_taps of  sum over i < B of  w[a, k B + i - o] * x[a, B (j + k) + i]
+
+For a group of A = 128 / B channels, X[(a, i), J] = x[a, B J + i] is 128 rows, tap block k one block-diagonal stationary
+of A band matrices [B, B], and Y = sum over k of band_k^T X[:, k : k + columns] accumulates in PSUM. A matmul so does
+B taps for B outputs of A channels at once; num_taps = ceil((S + B - 1) / B) of them serve A channels, which costs the
+array (S + B) * 0.417 * max(1, columns / 128) ns a channel and 128 columns. Small B make long rows of columns for few
+channels, large B short ones for many; below 128 columns a matmul gets no cheaper, so the best B is near W / 128. With a
+stride the block has B / stride outputs and the bands slope accordingly.
+
+Three stages, one tile apart, whose pieces alternate on the array so that it never waits for a read-out:
+
+- in: rows come from HBM as [(chunk, group, image), a, columns], runs of a KiB where rows are that long; each block
+  column is transposed on the array, several to a PSUM bank, and copied to X;
+- bands: see `bands`: one DMA a channel, a dozen buffers ahead; matmuls; sums to Y, where bias and activation happen;
+- out: Y's columns go through the array once more, times the matrix that undoes the blocks' mirroring, which also turns
+  them back into rows; then the store, the same shape as the load.
+
+Engine plan: Sync issues loads, Tensor transposes and multiplies, Vector and Scalar share the read-outs by a ledger,
+GpSimd zeroes and issues stores. Bound by the array for long filters. Zeros are multiplied: a NaN or Inf reaches the
+other channels of its group, in the blocks of columns that its own channel's sums meet it in.
+"""
+
+from ..._nki import nisa, nl
+from .._engines import Ledger
+from .._epilogue import Epilogue, finish_instructions
+from .._tiles import INSTRUCTIONS_MAX, div_ceil, share
+from .banded_stages import (
+    Run,
+    in_pieces,
+    load_filters_of,
+    load_rows,
+    multiply_group,
+    out_pieces,
+    plan_tile,
+    prefetch_bands,
+    start_results,
+    turn_in,
+    turn_out,
+)
+from .bands import band_buffers, mirror_matrix, spread_bias
+from .blocks import PARTS, best_block, choose_blocks, work_tiles
+from .call import config_refusal, setting
+
+#: Matmuls of 512 columns of zeros while the first DMA is on its way: the array runs at half rate until it has been busy
+#: for 3/8 of its full capacity in a window of 3.4 us (trn2.toml, throttle.*), and 6 of them are 1.3 us of it.
+WARM_UP = 6
+
+
+def banded_refusal(geometry, extras, config, cores):
+    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
+    reason = config_refusal(config, ("block", "shard", "groups", "images", "buffers", "warmup"), "banded")
+    if reason != "":
+        return reason
+    block = setting(config, "block", best_block(geometry))
+    if block < 1 or block > nl.tile_size.pmax or block % geometry.stride != 0:
+        return (
+            f"block={block}, stride={geometry.stride}: a block is 1 to {nl.tile_size.pmax} positions and a multiple of "
+            f"the stride; use another block or algorithm"
+        )
+    if geometry.dilation > 1 or geometry.lhs_dilation > 1:
+        return (
+            f"rhs_dilation={geometry.dilation}, lhs_dilation={geometry.lhs_dilation}: banded takes 1 and 1, its blocks "
+            f"are neighbouring elements; use taps_on_partition or mixed"
+        )
+    if extras.strict_nonfinite:
+        return "strict_nonfinite=True: banded multiplies zeros between channels; use vector or taps_on_partition"
+    blocks = choose_blocks(geometry, config)
+    needed = sbuf_bytes(geometry, extras, blocks)
+    if needed > nl.tile_size.total_available_sbuf_size:
+        return (
+            f"S={geometry.S}, block={blocks.block}: banded needs {needed} bytes a partition of SBUF, there are "
+            f"{nl.tile_size.total_available_sbuf_size}; use fewer buffers or groups, another block or algorithm"
+        )
+    count = count_instructions(geometry, extras, blocks, cores)
+    if count > INSTRUCTIONS_MAX:
+        return (
+            f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}: banded needs up to {count} instructions "
+            f"on a core, the compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls"
+        )
+    return ""
+
+
+def middle_epilogue(epilogue):
+    """What happens to the sums before they are turned into rows: all of it, or what comes before a residual."""
+    after_residual = epilogue.residual == "pre_activation"
+    return Epilogue(
+        activation="" if after_residual else epilogue.activation,
+        bias=epilogue.bias,
+        residual="",
+        y_itemsize=epilogue.y_itemsize,
+    )
+
+
+def end_epilogue(epilogue):
+    """What happens to the rows: a residual, and an activation that comes after it."""
+    after_residual = epilogue.residual == "pre_activation"
+    return Epilogue(
+        activation=epilogue.activation if after_residual else "",
+        bias=False,
+        residual=epilogue.residual,
+        y_itemsize=epilogue.y_itemsize,
+    )
+
+
+def sbuf_bytes(geometry, extras, blocks):
+    """Bytes a partition, at most: two tiles of rows, blocks, sums and results, the band buffers, filters of two tiles."""
+    item = geometry.itemsize
+    rows = blocks.groups * blocks.images
+    chunks = max(1, nl.tile_size.pmax // rows)
+    x_width = blocks.columns + blocks.num_taps + chunks
+    rows_in = blocks.per_group * blocks.block * div_ceil(x_width, chunks) * item
+    y_item = extras.epilogue.y_itemsize
+    sum_item = y_item if extras.epilogue.residual == "" else 4
+    rows_out = blocks.per_group * blocks.out_block * div_ceil(blocks.columns + chunks, chunks) * y_item
+    if extras.epilogue.residual != "":
+        rows_out = rows_out * 3
+    filters = (
+        div_ceil(blocks.groups * blocks.per_group, nl.tile_size.pmax) * (blocks.num_taps + 1) * blocks.block * item
+    )
+    bands = blocks.buffers * blocks.per_group * blocks.num_taps * blocks.block * item
+    constants = 2 * nl.tile_size.pmax * 4 + nl.tile_size.gemm_moving_fmax * item
+    return (
+        constants
+        + bands
+        + 2 * (rows_in + rows_out + filters + rows * (x_width * item + (blocks.columns + chunks) * sum_item))
+    )
+
+
+def count_instructions(geometry, extras, blocks, cores):
+    """Most instructions that a core takes."""
+    most = 0
+    for core in range(cores):
+        parts = share(PARTS, cores, core)
+        total = 64 + blocks.buffers
+        for part in range(parts[0], parts[0] + parts[1]):
+            works = work_tiles(blocks, geometry, part)
+            for index in range(len(works)):
+                total += count_tile(extras, blocks, works[index])
+        most = max(most, total)
+    return most
+
+
+def count_tile(extras, blocks, work):
+    """Most instructions of one tile."""
+    tile = plan_tile(blocks, work)
+    pieces = div_ceil(work.jn, nl.tile_size.psum_fmax)
+    if pieces > 1:
+        pieces = pieces * work.nn
+    end = 1 + finish_instructions(extras.epilogue)
+    count = 32 + 2 * (tile.blocks_in + tile.blocks_out * end) + 8 * (tile.chunks_in + tile.chunks_out)
+    return count + work.gn * (pieces * (blocks.num_taps + end) + blocks.per_group)
+
+
+def banded(operands, geometry, extras, config):
+    """Write operands.y.
+
+    config: block (2 .. 128, a power of 2), shard ("channels", "batch", "columns"), groups and images of a tile, buffers
+    for bands, warmup (matmuls on zeros at the start).
+    """
+    blocks = choose_blocks(geometry, config)
+    sum_dtype = operands.y.dtype
+    if extras.epilogue.residual != "":
+        sum_dtype = nl.float32
+    tiles = []
+    parts = share(PARTS, nl.num_programs(), nl.program_id(0))
+    for part in range(parts[0], parts[0] + parts[1]):
+        works = work_tiles(blocks, geometry, part)
+        for index in range(len(works)):
+            tiles.append(plan_tile(blocks, works[index]))
+    if len(tiles) > 0:
+        load_filters_of(operands, geometry, blocks, tiles[0])
+        load_rows(operands, geometry, extras, blocks, tiles[0])
+        mirror_sbuf = mirror_matrix(blocks, sum_dtype)
+        run = Run(
+            operands=operands,
+            geometry=geometry,
+            extras=extras,
+            blocks=blocks,
+            mirror=mirror_sbuf,
+            ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
+            middle=middle_epilogue(extras.epilogue),
+            end=end_epilogue(extras.epilogue),
+            sum_dtype=sum_dtype,
+        )
+        warm_up(operands.x.dtype, setting(config, "warmup", WARM_UP))
+        work_through(run, tiles)
+
+
+def warm_up(dtype, count):
+    """Matmuls on zeros, so that the array comes to full rate before the first data."""
+    if count > 0:
+        zeros_sbuf = nl.ndarray((nl.tile_size.pmax, nl.tile_size.gemm_moving_fmax), dtype=dtype, buffer=nl.sbuf)
+        zeros_psum = nl.ndarray((nl.tile_size.pmax, nl.tile_size.gemm_moving_fmax), dtype=nl.float32, buffer=nl.psum)
+        nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.vector)
+        for _ in range(count):
+            nisa.nc_matmul(
+                dst=zeros_psum,
+                stationary=zeros_sbuf[0 : nl.tile_size.pmax, 0 : nl.tile_size.pmax],
+                moving=zeros_sbuf,
+                accumulate=False,
+            )
+
+
+def work_through(run, tiles):
+    """All tiles of a core: bands of one, between the rows of the next coming in and those of the one before going out."""
+    queue = []
+    for index in range(len(tiles)):
+        for group in range(tiles[index].work.gn):
+            queue.append((index, group))
+    buffers = band_buffers(run.blocks, run.operands.w.dtype)
+    for ahead in range(min(len(buffers), len(queue))):
+        prefetch_bands(run, tiles, queue, buffers, ahead)
+    turn_in(run, tiles[0], 0, in_pieces(run, tiles[0]))
+
+    position = 0
+    for index in range(len(tiles)):
+        tile = tiles[index]
+        num_out, num_in = 0, 0
+        if index > 0:
+            num_out = out_pieces(run, tiles[index - 1])
+        if index + 1 < len(tiles):
+            load_rows(run.operands, run.geometry, run.extras, run.blocks, tiles[index + 1])
+            num_in = in_pieces(run, tiles[index + 1])
+        gn = tile.work.gn
+        tile.bias = spread_bias(run.operands, run.geometry, run.blocks, tile.work.g0, tile.work.gn)
+        start_results(run, tile)
+        for group in range(gn):
+            if num_out > 0:
+                piece = share(num_out, gn, group)
+                turn_out(run, tiles[index - 1], piece[0], piece[1])
+            multiply_group(run, tile, group, buffers[position % len(buffers)])
+            prefetch_bands(run, tiles, queue, buffers, position + len(buffers))
+            position += 1
+            if num_in > 0:
+                piece = share(num_in, gn, group)
+                turn_in(run, tiles[index + 1], piece[0], piece[1])
+    turn_out(run, tiles[len(tiles) - 1], 0, out_pieces(run, tiles[len(tiles) - 1]))

@@ -1,0 +1,448 @@
+"""The stages of `banded`, piece by piece: rows to blocks, blocks to sums, sums to rows."""
+
+from dataclasses import dataclass
+
+from ..._nki import nisa, nl
+from .._dma import copy
+from .._engines import SCALAR_NS, Ledger, is_16bit, pick
+from .._epilogue import Epilogue, finish
+from .._tiles import div_ceil, share
+from .bands import load_bands, load_filters
+from .blocks import Blocks
+from .call import Extras, Operands
+from .geometry import Geometry
+
+
+@dataclass
+class Run(nl.NKIObject):
+    """What the stages share."""
+
+    operands: Operands
+    geometry: Geometry
+    extras: Extras
+    blocks: Blocks
+    mirror: object
+    ledger: Ledger
+    #: what happens where sums leave PSUM for Y, and where they leave it for rows
+    middle: Epilogue
+    end: Epilogue
+    #: dtype of Y: y's, or fp32 where a residual is yet to be added
+    sum_dtype: object
+
+
+@dataclass
+class Tile(nl.NKIObject):
+    """One tile on its way through the stages; tensors come as it goes."""
+
+    work: object
+    #: rows, one for each group and image; chunks of a row on the partitions, and blocks of a chunk, in and out
+    rows: int
+    chunks_in: int
+    blocks_in: int
+    chunks_out: int
+    blocks_out: int
+    #: first block that holds data and how many do, counted from the tile's first; blocks of a row in X and Y
+    data0: int
+    datan: int
+    x_width: int
+    y_width: int
+    filters: object
+    bias: object
+    rows_in: object
+    residual: object
+    x_blocks: object
+    y_blocks: object
+    rows_out: object
+    acc: object
+
+
+def plan_tile(blocks, work):
+    """How a tile lies on the partitions: as many chunks of each row as fit beside each other."""
+    rows = work.gn * work.nn
+    needed = work.jn + blocks.num_taps - 1
+    data0 = max(0, blocks.first_data - work.j0)
+    datan = max(0, min(needed, blocks.end_data - work.j0) - data0)
+    most = max(1, nl.tile_size.pmax // rows)
+    blocks_in, chunks_in = 0, 0
+    if datan > 0:
+        blocks_in = div_ceil(datan, most)
+        chunks_in = div_ceil(datan, blocks_in)
+    blocks_out = div_ceil(work.jn, most)
+    chunks_out = div_ceil(work.jn, blocks_out)
+    return Tile(
+        work=work,
+        rows=rows,
+        chunks_in=chunks_in,
+        blocks_in=blocks_in,
+        chunks_out=chunks_out,
+        blocks_out=blocks_out,
+        data0=data0,
+        datan=datan,
+        x_width=max(needed, data0 + chunks_in * blocks_in),
+        y_width=chunks_out * blocks_out,
+        filters=None,
+        bias=None,
+        rows_in=None,
+        residual=None,
+        x_blocks=None,
+        y_blocks=None,
+        rows_out=None,
+        acc=None,
+    )
+
+
+def load_filters_of(operands, geometry, blocks, tile):
+    """The padded filters of a tile's channels."""
+    c0 = tile.work.g0 * blocks.per_group
+    cn = min(tile.work.gn * blocks.per_group, geometry.C - c0)
+    tile.filters = load_filters(operands, geometry, blocks, c0, cn)
+
+
+def prefetch_bands(run, tiles, queue, buffers, position):
+    """Bands of the group at a position of the queue, into the buffer whose turn it is."""
+    if position < len(queue):
+        tile = tiles[queue[position][0]]
+        if tile.filters == None:
+            load_filters_of(run.operands, run.geometry, run.blocks, tile)
+        c0 = (tile.work.g0 + queue[position][1]) * run.blocks.per_group
+        an = min(run.blocks.per_group, run.geometry.C - c0)
+        load_bands(buffers[position % len(buffers)], tile.filters, run.blocks, c0, an)
+
+
+def channels_of_last(geometry, blocks, work):
+    """Channels of a tile's last group."""
+    return min(blocks.per_group, geometry.C - (work.g0 + work.gn - 1) * blocks.per_group)
+
+
+def load_rows(operands, geometry, extras, blocks, tile):
+    """rows_in [(chunk, group, image), a, columns]: data where there is any, zeros elsewhere."""
+    work = tile.work
+    if tile.datan == 0:
+        return
+    A, size = blocks.per_group, tile.blocks_in * blocks.block
+    rows_sbuf = nl.ndarray((tile.chunks_in * tile.rows, A, size), dtype=operands.x.dtype, buffer=nl.sbuf)
+    tile.rows_in = rows_sbuf
+    last = channels_of_last(geometry, blocks, work)
+    if last < A:
+        zero(rows_sbuf, last, A, 0, size)
+    begin = (work.j0 + tile.data0) * blocks.block - geometry.pad_left
+    missing_left = 0
+    if not extras.state:
+        missing_left = max(0, 0 - begin)
+    missing_right = max(0, begin + tile.chunks_in * size - geometry.W)
+    if missing_left > 0:
+        zero(rows_sbuf, 0, A, 0, min(size, missing_left))
+    if missing_right > 0:
+        zero(rows_sbuf, 0, A, max(0, size - missing_right), size)
+    for chunk in range(tile.chunks_in):
+        first = begin + chunk * size
+        from_state = 0
+        if extras.state and first < 0:
+            from_state = min(size, 0 - first)
+            state_strides = (geometry.C * geometry.pad_left, geometry.pad_left, 1)
+            load_run(
+                operands.state,
+                rows_sbuf,
+                geometry,
+                blocks,
+                tile,
+                state_strides,
+                chunk,
+                geometry.pad_left + first,
+                0,
+                from_state,
+            )
+        r0 = max(from_state, max(0, 0 - first))
+        r1 = min(size, geometry.W - first)
+        if r0 < r1:
+            x_strides = (geometry.x_n, geometry.x_c, geometry.x_w)
+            load_run(operands.x, rows_sbuf, geometry, blocks, tile, x_strides, chunk, first + r0, r0, r1)
+
+
+def zero(rows_sbuf, a0, a1, r0, r1):
+    """Zeros in columns r0 .. r1-1 of channels a0 .. a1-1."""
+    nisa.memset(dst=rows_sbuf[0 : rows_sbuf.shape[0], a0:a1, r0:r1], value=0.0, engine=nisa.engine.vector)
+
+
+def load_run(src_hbm, rows_sbuf, geometry, blocks, tile, strides, chunk, element, r0, r1):
+    """Columns r0 .. r1-1 of one chunk of all rows, from `element` of each row of src_hbm."""
+    transfers = row_transfers(geometry, blocks, tile, strides, chunk, element, r1 - r0)
+    for index in range(len(transfers)):
+        one = transfers[index]
+        copy(
+            rows_sbuf[one[0] : one[0] + one[1], 0 : one[2], r0:r1],
+            src_hbm.ap(pattern=one[3], offset=one[4]),
+        )
+
+
+def row_transfers(geometry, blocks, tile, strides, chunk, element, count):
+    """DMAs of one chunk of all rows: (first partition, partitions, channels, HBM pattern, HBM offset).
+
+    Two where the last group has fewer channels than the others.
+    """
+    work, A = tile.work, blocks.per_group
+    last = channels_of_last(geometry, blocks, work)
+    c0 = work.g0 * A
+    offset = work.n0 * strides[0] + c0 * strides[1] + element * strides[2]
+    p0 = chunk * tile.rows
+    full = work.gn if last == A else work.gn - 1
+    found = []
+    if full > 0:
+        pattern = [[A * strides[1], full], [strides[0], work.nn], [strides[1], A], [strides[2], count]]
+        found.append((p0, full * work.nn, A, pattern, offset))
+    if full < work.gn:
+        pattern = [[strides[0], work.nn], [strides[1], last], [strides[2], count]]
+        found.append((p0 + full * work.nn, work.nn, last, pattern, offset + full * A * strides[1]))
+    return found
+
+
+def turns_a_bank(run, tile):
+    """Transposes whose results fit one PSUM bank."""
+    bank = nl.tile_size.psum_bank_fmax_bytes
+    return max(1, bank // (tile.chunks_in * tile.rows * run.geometry.itemsize))
+
+
+def in_pieces(run, tile):
+    """Pieces of the stage that makes blocks of rows: one PSUM bank each."""
+    if tile.datan == 0:
+        return 1
+    return div_ceil(tile.blocks_in, turns_a_bank(run, tile))
+
+
+def turn_in(run, tile, first, count):
+    """Pieces first .. first+count-1 of X[(a, i), row, J] = rows_in, block columns transposed."""
+    if count == 0:
+        return
+    blocks, x_dtype = run.blocks, run.operands.x.dtype
+    size = blocks.per_group * blocks.block
+    if first == 0:
+        start_blocks(run, tile, size, x_dtype)
+    if tile.datan == 0:
+        return
+    partitions = tile.chunks_in * tile.rows
+    at_once = turns_a_bank(run, tile)
+    for piece in range(first, first + count):
+        j0 = piece * at_once
+        jn = min(at_once, tile.blocks_in - j0)
+        turned_psum = nl.ndarray((size, at_once, partitions), dtype=x_dtype, buffer=nl.psum)
+        for j in range(jn):
+            nisa.nc_transpose(
+                dst=turned_psum[0:size, j, 0:partitions],
+                data=tile.rows_in[
+                    0:partitions, 0 : blocks.per_group, (j0 + j) * blocks.block : (j0 + j + 1) * blocks.block
+                ],
+                engine=nisa.engine.tensor,
+            )
+        nisa.tensor_copy(
+            dst=tile.x_blocks.ap(
+                pattern=[
+                    [tile.rows * tile.x_width, size],
+                    [1, jn],
+                    [tile.blocks_in, tile.chunks_in],
+                    [tile.x_width, tile.rows],
+                ],
+                offset=tile.data0 + j0,
+            ),
+            src=turned_psum[0:size, 0:jn, 0:partitions],
+            engine=pick(run.ledger, jn * partitions, is_16bit(x_dtype)),
+        )
+    if first + count == in_pieces(run, tile):
+        tile.rows_in = None
+
+
+def start_blocks(run, tile, size, dtype):
+    """X [(a, i), row, J] with zeros in the blocks that hold no data."""
+    x_sbuf = nl.ndarray((size, tile.rows, tile.x_width), dtype=dtype, buffer=nl.sbuf)
+    tile.x_blocks = x_sbuf
+    end = tile.data0 + tile.chunks_in * tile.blocks_in
+    if tile.data0 > 0:
+        nisa.memset(dst=x_sbuf[0:size, 0 : tile.rows, 0 : tile.data0], value=0.0, engine=nisa.engine.gpsimd)
+    if end < tile.x_width:
+        nisa.memset(dst=x_sbuf[0:size, 0 : tile.rows, end : tile.x_width], value=0.0, engine=nisa.engine.gpsimd)
+
+
+def start_results(run, tile):
+    """Y [(a, o'), row, j], zeros behind each row's blocks, and the bias of its groups."""
+    size = run.blocks.per_group * run.blocks.out_block
+    y_sbuf = nl.ndarray((size, tile.rows, tile.y_width), dtype=run.sum_dtype, buffer=nl.sbuf)
+    tile.y_blocks = y_sbuf
+    if tile.work.jn < tile.y_width:
+        nisa.memset(
+            dst=y_sbuf[0:size, 0 : tile.rows, tile.work.jn : tile.y_width], value=0.0, engine=nisa.engine.gpsimd
+        )
+
+
+def multiply_group(run, tile, group, bands_sbuf):
+    """Sums of one group, into Y once a PSUM bank is full of groups."""
+    work = tile.work
+    most = nl.tile_size.psum_fmax
+    if work.nn * work.jn <= most:
+        slots = most // (work.nn * work.jn)
+        slot = group % slots
+        size = run.blocks.per_group * run.blocks.out_block
+        if slot == 0:
+            tile.acc = nl.ndarray((size, slots, work.nn, work.jn), dtype=nl.float32, buffer=nl.psum)
+        multiply_columns(
+            run, tile, group, bands_sbuf, tile.acc[0:size, slot, 0 : work.nn, 0 : work.jn], 0, work.nn, 0, work.jn
+        )
+        if slot == slots - 1 or group == work.gn - 1:
+            sums_psum = tile.acc[0:size, 0 : slot + 1, 0 : work.nn, 0 : work.jn]
+            sums_out(run, tile, sums_psum, group - slot, slot + 1, 0, work.nn, 0, work.jn)
+    else:
+        pieces = div_ceil(work.jn, most)
+        for n in range(work.nn):
+            for piece in range(pieces):
+                j = share(work.jn, pieces, piece)
+                size = run.blocks.per_group * run.blocks.out_block
+                acc_psum = nl.ndarray((size, 1, 1, j[1]), dtype=nl.float32, buffer=nl.psum)
+                multiply_columns(run, tile, group, bands_sbuf, acc_psum, n, 1, j[0], j[1])
+                sums_out(run, tile, acc_psum, group, 1, n, 1, j[0], j[1])
+
+
+def multiply_columns(run, tile, group, bands_sbuf, acc_psum, n0, nn, j0, jn):
+    """Sum over the tap blocks for output blocks j0 .. j0+jn-1 of images n0 .. n0+nn-1 of one group."""
+    blocks = run.blocks
+    c0 = (tile.work.g0 + group) * blocks.per_group
+    contraction = min(blocks.per_group, run.geometry.C - c0) * blocks.block
+    started = False
+    for k in range(blocks.num_taps):
+        meets = j0 + k < tile.data0 + tile.datan and j0 + k + jn > tile.data0
+        if meets or (k == blocks.num_taps - 1 and not started):
+            nisa.nc_matmul(
+                dst=acc_psum,
+                stationary=bands_sbuf[
+                    0:contraction, 0 : blocks.per_group, k * blocks.block : (k + 1) * blocks.block : run.geometry.stride
+                ],
+                moving=tile.x_blocks.ap(
+                    pattern=[[tile.rows * tile.x_width, contraction], [tile.x_width, nn], [1, jn]],
+                    offset=(group * tile.work.nn + n0) * tile.x_width + j0 + k,
+                ),
+                accumulate=started,
+            )
+            started = True
+
+
+def sums_out(run, tile, sums_psum, group, groups, n0, nn, j0, jn):
+    """Sums of some groups, images and output blocks from PSUM to Y, through bias and activation."""
+    size = run.blocks.per_group * run.blocks.out_block
+    free = tile.rows * tile.y_width
+    if run.middle.bias:
+        for g in range(groups):
+            offset = ((group + g) * tile.work.nn + n0) * tile.y_width + j0
+            finish(
+                tile.y_blocks.ap(pattern=[[free, size], [tile.y_width, nn], [1, jn]], offset=offset),
+                sums_psum[0:size, g, 0:nn, 0:jn],
+                tile.bias[0:size, group + g : group + g + 1],
+                None,
+                run.middle,
+                reader(run, run.middle, nn * jn, False),
+            )
+    else:
+        offset = (group * tile.work.nn + n0) * tile.y_width + j0
+        finish(
+            tile.y_blocks.ap(pattern=[[free, size], [tile.y_width, groups * nn], [1, jn]], offset=offset),
+            sums_psum,
+            None,
+            None,
+            run.middle,
+            reader(run, run.middle, groups * nn * jn, False),
+        )
+
+
+def reader(run, epilogue, elements, fast):
+    """The engine of a read-out; an activation is Scalar's."""
+    if epilogue.activation != "":
+        run.ledger.scalar_ns = run.ledger.scalar_ns + elements * SCALAR_NS
+        return nisa.engine.scalar
+    return pick(run.ledger, elements, fast)
+
+
+def outs_a_bank(run):
+    """Block columns of rows that fit one PSUM bank."""
+    return max(1, nl.tile_size.psum_fmax // (run.blocks.per_group * run.blocks.out_block))
+
+
+def out_pieces(run, tile):
+    """Pieces of the stage that makes rows of sums: one PSUM bank each."""
+    return div_ceil(tile.blocks_out, outs_a_bank(run))
+
+
+def turn_out(run, tile, first, count):
+    """Pieces first .. first+count-1 of rows_out = Y, block columns turned back and unmirrored; the last one stores."""
+    blocks = run.blocks
+    A, Bo = blocks.per_group, blocks.out_block
+    partitions = tile.chunks_out * tile.rows
+    width = tile.blocks_out * Bo
+    at_once = outs_a_bank(run)
+    if count > 0 and first == 0:
+        tile.rows_out = nl.ndarray((partitions, A, width), dtype=run.operands.y.dtype, buffer=nl.sbuf)
+        load_residual_rows(run, tile, partitions, A, width)
+    for piece in range(first, first + count):
+        j0 = piece * at_once
+        jn = min(at_once, tile.blocks_out - j0)
+        turned_psum = nl.ndarray((partitions, at_once, A * Bo), dtype=nl.float32, buffer=nl.psum)
+        for j in range(jn):
+            nisa.nc_matmul(
+                dst=turned_psum[0:partitions, j, 0 : A * Bo],
+                stationary=tile.y_blocks.ap(
+                    pattern=[
+                        [tile.rows * tile.y_width, A * Bo],
+                        [tile.blocks_out, tile.chunks_out],
+                        [tile.y_width, tile.rows],
+                    ],
+                    offset=j0 + j,
+                ),
+                moving=run.mirror,
+                accumulate=False,
+            )
+        pattern = [[A * width, partitions], [Bo, jn], [width, A], [1, Bo]]
+        residual_sbuf = None
+        if tile.residual != None:
+            residual_sbuf = tile.residual.ap(pattern=pattern, offset=j0 * Bo)
+        finish(
+            tile.rows_out.ap(pattern=pattern, offset=j0 * Bo),
+            turned_psum[0:partitions, 0:jn, 0 : A * Bo],
+            None,
+            residual_sbuf,
+            run.end,
+            reader(run, run.end, jn * A * Bo, False),
+        )
+    if count > 0 and first + count == out_pieces(run, tile):
+        store_rows(run, tile)
+
+
+def y_chunk(run, tile, chunk):
+    """(first column, columns) of y that a chunk of a tile's results holds."""
+    Bo = run.blocks.out_block
+    q0 = (tile.work.j0 + chunk * tile.blocks_out) * Bo
+    end = min(run.geometry.Q, (tile.work.j0 + tile.work.jn) * Bo)
+    return q0, min(tile.blocks_out * Bo, end - q0)
+
+
+def load_residual_rows(run, tile, partitions, A, width):
+    """The residual of a tile, as rows_out lies; zeros where there is no output."""
+    if run.operands.residual == None:
+        return
+    geometry = run.geometry
+    residual_sbuf = nl.ndarray((partitions, A, width), dtype=run.operands.residual.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    tile.residual = residual_sbuf
+    strides = (geometry.y_n, geometry.y_c, geometry.y_q)
+    for chunk in range(tile.chunks_out):
+        q = y_chunk(run, tile, chunk)
+        load_run(run.operands.residual, residual_sbuf, geometry, run.blocks, tile, strides, chunk, q[0], 0, q[1])
+
+
+def store_rows(run, tile):
+    """rows_out to y."""
+    geometry = run.geometry
+    strides = (geometry.y_n, geometry.y_c, geometry.y_q)
+    for chunk in range(tile.chunks_out):
+        q = y_chunk(run, tile, chunk)
+        transfers = row_transfers(geometry, run.blocks, tile, strides, chunk, q[0], q[1])
+        for index in range(len(transfers)):
+            one = transfers[index]
+            copy(
+                run.operands.y.ap(pattern=one[3], offset=one[4]),
+                tile.rows_out[one[0] : one[0] + one[1], 0 : one[2], 0 : q[1]],
+            )

@@ -1,0 +1,146 @@
+"""Filters as band matrices for `banded`: overlapping windows of a zero-padded filter, one DMA a channel.
+
+With the outputs of a block in reverse order (o' = Bo - 1 - o), row i of channel a's band of tap block k is
+
+    band_k[(a, i), (a, o')] = w[a, k B + i - stride o] = z[i + k B + stride o'],   z = B - stride zeros, w[a], zeros,
+
+so the bands of all k lie in one row of (num_taps B) elements that starts at element i of z: an access pattern of
+overlapping windows, read from the partition where z lies. A buffer holds them block-diagonally over the channels of a
+group, [(a, i), a', v]; what is off the diagonal is zeroed once and never written again.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nisa, nl
+from .._dma import copy
+
+
+@dataclass
+class Filters(nl.NKIObject):
+    """Zero-padded filters of consecutive channels: tiles [up to 128 channels, width] in SBUF."""
+
+    tiles: list
+    c0: int
+    width: int
+
+
+def load_filters(operands, geometry, blocks, c0, cn):
+    """z of channels c0 .. c0+cn-1."""
+    width = (blocks.num_taps + 1) * blocks.block
+    front = blocks.block - geometry.stride
+    tiles = []
+    for first in range(0, cn, nl.tile_size.pmax):
+        rows = min(nl.tile_size.pmax, cn - first)
+        z_sbuf = nl.ndarray((rows, width), dtype=operands.w.dtype, buffer=nl.sbuf)
+        if front > 0:
+            nisa.memset(dst=z_sbuf[0:rows, 0:front], value=0.0, engine=nisa.engine.gpsimd)
+        nisa.memset(dst=z_sbuf[0:rows, front + geometry.S : width], value=0.0, engine=nisa.engine.gpsimd)
+        copy(
+            z_sbuf[0:rows, front : front + geometry.S],
+            operands.w.ap(
+                pattern=[[geometry.w_c, rows], [geometry.w_s, geometry.S]], offset=(c0 + first) * geometry.w_c
+            ),
+        )
+        tiles.append(z_sbuf)
+    return Filters(tiles=tiles, c0=c0, width=width)
+
+
+def band_buffers(blocks, dtype):
+    """Zeroed buffers [(a, i), a', v], by Vector and GpSimd in turn, two 16-bit zeros at a time."""
+    size = blocks.num_taps * blocks.block
+    rows = blocks.per_group * blocks.block
+    buffers = []
+    for index in range(blocks.buffers):
+        buffer_sbuf = nl.ndarray((rows, blocks.per_group, size), dtype=dtype, buffer=nl.sbuf)
+        words = buffer_sbuf
+        if dtype != nl.float32:
+            words = buffer_sbuf.view(nl.float32)
+        if blocks.per_group > 1:
+            nisa.memset(dst=words, value=0.0, engine=nisa.engine.gpsimd if index % 3 == 2 else nisa.engine.vector)
+        buffers.append(buffer_sbuf)
+    return buffers
+
+
+def load_bands(buffer_sbuf, filters, blocks, c0, an):
+    """Bands of channels c0 .. c0+an-1 into a buffer, in the blocks of its diagonal."""
+    block = blocks.block
+    for a in range(an):
+        row = c0 + a - filters.c0
+        z_sbuf = filters.tiles[row // nl.tile_size.pmax]
+        copy(
+            buffer_sbuf[a * block : (a + 1) * block, a, 0 : blocks.num_taps * block],
+            z_sbuf.ap(
+                pattern=[[filters.width, 1], [1, block], [1, blocks.num_taps * block]],
+                offset=(row % nl.tile_size.pmax) * filters.width,
+            ),
+        )
+
+
+def mirror_matrix(blocks, dtype):
+    """[(a, o'), (a, o)] in SBUF: 1 where o' = out_block - 1 - o, in the same channel."""
+    size = blocks.per_group * blocks.out_block
+    ones_sbuf = nl.ndarray((size, size), dtype=dtype, buffer=nl.sbuf)
+    mirror_sbuf = nl.ndarray((size, size), dtype=dtype, buffer=nl.sbuf)
+    nisa.memset(dst=ones_sbuf, value=1.0, engine=nisa.engine.gpsimd)
+    nisa.affine_select(
+        dst=mirror_sbuf,
+        pattern=[[-blocks.out_block, blocks.per_group], [1, blocks.out_block]],
+        channel_multiplier=1,
+        on_true_tile=ones_sbuf,
+        on_false_value=0.0,
+        cmp_op=nl.equal,
+        offset=1 - blocks.out_block,
+    )
+    return mirror_sbuf
+
+
+def spread_bias(operands, geometry, blocks, g0, gn):
+    """Bias of groups g0 .. g0+gn-1 for the rows of their results: fp32 [(a, o'), gn] in SBUF, or None.
+
+    A row of A numbers a group is transposed and each number copied to the out_block rows of its channel, both by the
+    array; products with ones are exact.
+    """
+    if operands.bias == None:
+        return None
+    per_group, rows = blocks.per_group, blocks.per_group * blocks.out_block
+    ones_sbuf = nl.ndarray((per_group, rows), dtype=nl.float32, buffer=nl.sbuf)
+    spread_sbuf = nl.ndarray((per_group, rows), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=ones_sbuf, value=1.0, engine=nisa.engine.gpsimd)
+    nisa.affine_select(
+        dst=spread_sbuf,
+        pattern=[[-1, per_group], [0, blocks.out_block]],
+        channel_multiplier=1,
+        on_true_tile=ones_sbuf,
+        on_false_value=0.0,
+        cmp_op=nl.equal,
+        offset=0,
+    )
+    bias_sbuf = nl.ndarray((rows, gn), dtype=nl.float32, buffer=nl.sbuf)
+    for first in range(0, gn, nl.tile_size.pmax):
+        count = min(nl.tile_size.pmax, gn - first)
+        spread_groups(bias_sbuf, spread_sbuf, operands, geometry, blocks, g0 + first, first, count)
+    return bias_sbuf
+
+
+def spread_groups(bias_sbuf, spread_sbuf, operands, geometry, blocks, g0, first, count):
+    """Bias of up to 128 groups from g0 on into columns first .. of bias_sbuf."""
+    per_group, rows = blocks.per_group, blocks.per_group * blocks.out_block
+    c0 = g0 * per_group
+    full = min(count, (geometry.C - c0) // per_group)
+    rest = min(count * per_group, geometry.C - c0) - full * per_group
+    rows_sbuf = nl.ndarray((count, per_group), dtype=nl.float32, buffer=nl.sbuf)
+    if rest > 0:
+        nisa.memset(dst=rows_sbuf, value=0.0)
+        copy(
+            rows_sbuf[full : full + 1, 0:rest],
+            operands.bias.ap(pattern=[[1, 1], [1, rest]], offset=c0 + full * per_group),
+        )
+    if full > 0:
+        copy(rows_sbuf[0:full, 0:per_group], operands.bias.ap(pattern=[[per_group, full], [1, per_group]], offset=c0))
+    turned_psum = nl.ndarray((per_group, count), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_transpose(dst=turned_psum, data=rows_sbuf, engine=nisa.engine.tensor)
+    turned_sbuf = nl.ndarray((per_group, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=turned_sbuf, src=turned_psum)
+    spread_psum = nl.ndarray((rows, count), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(dst=spread_psum, stationary=spread_sbuf, moving=turned_sbuf)
+    nisa.tensor_copy(dst=bias_sbuf[0:rows, first : first + count], src=spread_psum)

@@ -1,0 +1,153 @@
+"""Work of `banded` cut into tiles: groups of channels, images and output blocks, from shapes and settings alone.
+
+Positions count from the first padded element. Block J holds positions J * B .. J * B + B - 1 of a row; output block j,
+B / stride columns, needs blocks j .. j + num_taps - 1. The list of tiles is the same on any number of cores; a core
+takes its part of it.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .._tiles import div_ceil, share
+from .call import setting
+
+#: Parts that the work is cut into first: as many as cores of an LNC2 launch, on one core too.
+PARTS = 2
+#: Bytes of a run that a DMA should move at least, of one row of one chunk.
+RUN_BYTES = 1024
+#: Bytes a partition of one tile's rows, of its blocks and of its results, each.
+TILE_BYTES = 24576
+#: Bytes a partition of all band buffers together, and their number at most: a load's way takes as long as a dozen groups.
+BAND_BYTES = 65536
+BAND_BUFFERS = 16
+
+
+@dataclass
+class Blocks(nl.NKIObject):
+    """Sizes of one problem."""
+
+    #: positions of a channel that lie on partitions side by side, and output columns of such a block
+    block: int
+    out_block: int
+    #: channels that share the partitions
+    per_group: int
+    #: blocks that one output block needs
+    num_taps: int
+    num_groups: int
+    #: output blocks of a row
+    num_columns: int
+    #: first block that holds data, and the first behind
+    first_data: int
+    end_data: int
+    #: band buffers in turn
+    buffers: int
+    #: tiles: groups, images, output blocks of each at most
+    groups: int
+    images: int
+    columns: int
+    shard: str
+
+
+@dataclass
+class Work(nl.NKIObject):
+    """One tile: groups g0 .. g0+gn-1, images n0 .. n0+nn-1, output blocks j0 .. j0+jn-1."""
+
+    g0: int
+    gn: int
+    n0: int
+    nn: int
+    j0: int
+    jn: int
+
+
+def best_block(geometry):
+    """Block size near the row's width over 128 columns (times images): a power of 2, or a multiple of the stride near it."""
+    columns = geometry.N * (geometry.Q * geometry.stride + geometry.S)
+    block = 2
+    while block < nl.tile_size.pmax and block * nl.tile_size.pmax < columns:
+        block = block * 2
+    if block % geometry.stride != 0:
+        block = max(1, block // geometry.stride) * geometry.stride
+    return block
+
+
+def choose_blocks(geometry, config):
+    """Sizes from shapes and settings."""
+    block = setting(config, "block", best_block(geometry))
+    per_group = nl.tile_size.pmax // block
+    out_block = max(1, block // geometry.stride)
+    num_taps = div_ceil(geometry.S + block - geometry.stride, block)
+    num_groups = div_ceil(geometry.C, per_group)
+    num_columns = div_ceil(geometry.Q, out_block)
+    before = max(0, geometry.pad_left)
+    shard = setting(config, "shard", best_shard(geometry, num_groups, num_columns))
+
+    band_bytes = per_group * num_taps * block * geometry.itemsize
+    most = max(2, min(BAND_BUFFERS, BAND_BYTES // band_bytes))
+    images = setting(config, "images", max(1, min(geometry.N, nl.tile_size.gemm_moving_fmax // num_columns)))
+    if shard == "batch":
+        images = min(images, div_ceil(geometry.N, PARTS))
+    columns = num_columns if shard != "columns" else div_ceil(num_columns, PARTS)
+    most_columns = max(num_taps, TILE_BYTES // (images * geometry.itemsize) - num_taps)
+    columns = min(columns, most_columns)
+    chunks = max(1, (columns * block * geometry.itemsize) // RUN_BYTES)
+    groups = max(1, nl.tile_size.pmax // (images * chunks))
+    groups = min(groups, max(1, TILE_BYTES // (images * (columns + num_taps) * geometry.itemsize)))
+    groups = setting(config, "groups", groups)
+    if shard == "channels":
+        groups = min(groups, div_ceil(num_groups, PARTS))
+    return Blocks(
+        block=block,
+        out_block=out_block,
+        per_group=per_group,
+        num_taps=num_taps,
+        num_groups=num_groups,
+        num_columns=num_columns,
+        first_data=before // block,
+        end_data=div_ceil(geometry.W + geometry.pad_left, block),
+        buffers=setting(config, "buffers", most),
+        groups=min(groups, num_groups),
+        images=images,
+        columns=columns,
+        shard=shard,
+    )
+
+
+def best_shard(geometry, num_groups, num_columns):
+    """Axis that two cores share most evenly; channels where several do, so that filters are loaded once."""
+    waste_groups = div_ceil(num_groups, PARTS) * PARTS * geometry.N
+    waste_images = div_ceil(geometry.N, PARTS) * PARTS * num_groups
+    if waste_groups <= waste_images and num_groups >= PARTS:
+        return "channels"
+    if geometry.N >= PARTS:
+        return "batch"
+    return "columns"
+
+
+def work_tiles(blocks, geometry, part):
+    """Tiles of one of the PARTS, in order."""
+    g_part, n_part, j_part = (0, blocks.num_groups), (0, geometry.N), (0, blocks.num_columns)
+    if blocks.shard == "channels":
+        g_part = share(blocks.num_groups, PARTS, part)
+    elif blocks.shard == "batch":
+        n_part = share(geometry.N, PARTS, part)
+    else:
+        j_part = share(blocks.num_columns, PARTS, part)
+    tiles = []
+    for g_index in range(div_ceil(g_part[1], blocks.groups)):
+        g = share(g_part[1], div_ceil(g_part[1], blocks.groups), g_index)
+        for n_index in range(div_ceil(n_part[1], blocks.images)):
+            n = share(n_part[1], div_ceil(n_part[1], blocks.images), n_index)
+            for j_index in range(div_ceil(j_part[1], blocks.columns)):
+                j = share(j_part[1], div_ceil(j_part[1], blocks.columns), j_index)
+                tiles.append(
+                    Work(
+                        g0=g_part[0] + g[0],
+                        gn=g[1],
+                        n0=n_part[0] + n[0],
+                        nn=n[1],
+                        j0=j_part[0] + j[0],
+                        jn=j[1],
+                    )
+                )
+    return tiles
