@@ -6,7 +6,7 @@ A recipe (tensor, vector_a, head, vector_b) shares out the S taps of a piece of 
         then vector_a taps by Vector: A = x_s * w_s + A; the first of them is PSUM's read-out
     B = with head = 1: a product on Scalar, then vector_b taps by Vector, added to A by GpSimd
 
-All in fp32 until y. Every step of a piece is a stage; stages of neighbouring pieces are issued in turn, so that an
+All in fp32 until y. The steps of a piece fall into phases; those of neighbouring pieces are issued in turn, so that an
 engine need not wait for its own last result.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from .._epilogue import activate, finish, function_of
+from .._tiles import div_ceil
 from .row_dma import store_y, tap_view
 
 #: Columns of a PSUM bank, the most that one matmul writes.
@@ -56,9 +57,26 @@ def tap_count(recipe):
     return recipe[0] + recipe[1] + recipe[3] + products
 
 
-def num_stages(recipe):
-    """Stages of a piece: heads, Vector's taps, the sum of the chains, the epilogue."""
-    return 3 + max(recipe[1], recipe[3])
+def vector_steps(recipe):
+    """Steps on Vector of the longer chain."""
+    return max(recipe[1], recipe[3])
+
+
+def phases_of(recipe, epilogue):
+    """(first step, end) of each phase of a piece; step 0 is the heads, then Vector's taps, the sum, the epilogue.
+
+    A single chain has two phases on Vector, so that steps of two pieces alternate; two chains alternate by themselves.
+    """
+    steps = vector_steps(recipe)
+    phases = ((0, 1),)
+    if steps > 1 and recipe[2] == 0:
+        half = div_ceil(steps, 2)
+        phases = phases + ((1, 1 + half), (1 + half, 1 + steps))
+    elif steps > 0:
+        phases = phases + ((1, 1 + steps),)
+    for step in range(1 + steps, last_step(recipe, epilogue) + 1):
+        phases = phases + ((step, step + 1),)
+    return phases
 
 
 def folds_bias(recipe, epilogue):
@@ -78,13 +96,10 @@ def needs_finish(recipe, epilogue):
     return epilogue.bias and not has_product(recipe)
 
 
-def last_stage(recipe, epilogue):
-    """The stage that writes y; every stage after it does nothing."""
-    if needs_finish(recipe, epilogue) or reads_out(recipe):
-        return 2 + max(recipe[1], recipe[3])
-    if recipe[2] == 1:
-        return 1 + max(recipe[1], recipe[3])
-    return recipe[1]
+def last_step(recipe, epilogue):
+    """The step that writes y."""
+    finishes = needs_finish(recipe, epilogue) or reads_out(recipe)
+    return vector_steps(recipe) + recipe[2] + (1 if finishes else 0)
 
 
 def reads_out(recipe):
@@ -97,39 +112,38 @@ def fresh(data, piece, dtype):
     return nl.ndarray((data.tile.rows, piece.qn), dtype=dtype, buffer=nl.sbuf)
 
 
-def destination(operands, data, piece, stage, epilogue):
-    """Where a stage writes: y in its dtype if it is the last, else fp32."""
-    last = stage == last_stage(piece.recipe, epilogue)
+def destination(operands, data, piece, step, epilogue):
+    """Where a step writes: y in its dtype if it is the last, else fp32."""
+    last = step == last_step(piece.recipe, epilogue)
     return fresh(data, piece, operands.y.dtype if last else nl.float32)
 
 
-def run_stage(operands, geometry, extras, plan, data, piece, stage, chains, join):
-    """Issue one stage of a piece. chains: [A, B] as they are, each a tile or None; returns what they are then."""
+def run_step(operands, geometry, extras, plan, data, piece, step, chains, join):
+    """Issue one step of a piece. chains: (A, B) as they are, each a tile or None; returns what they are then."""
     recipe, epilogue = piece.recipe, extras.epilogue
-    steps = max(recipe[1], recipe[3])
+    steps = vector_steps(recipe)
     a = chains[0]
     b = chains[1]
-    if stage == 0:
+    if step == 0:
         a = head_a(operands, geometry, extras, plan, data, piece)
         if recipe[2] == 1:
             b = product(operands, geometry, extras, plan, data, piece, first_b(recipe), fresh(data, piece, nl.float32))
-    elif stage <= steps:
-        if stage <= recipe[1]:
-            a = extend(operands, geometry, extras, plan, data, piece, tensor_end(recipe) + stage - 1, a, stage)
-        if stage <= recipe[3]:
-            b = extend(operands, geometry, extras, plan, data, piece, first_b(recipe) + stage, b, 0)
-    elif stage == steps + 1:
-        if recipe[2] == 1:
-            total = destination(operands, data, piece, stage, epilogue)
-            on_vector = join == "vector" or (recipe[0] > 0 and recipe[1] == 0)
-            engine = nisa.engine.vector if on_vector else nisa.engine.gpsimd
-            nisa.tensor_tensor(dst=total, data1=a, data2=b, op=nl.add, engine=engine)
-            a = total
-    elif needs_finish(recipe, epilogue) or reads_out(recipe):
+    elif step <= steps:
+        if step <= recipe[1]:
+            a = extend(operands, geometry, extras, plan, data, piece, tensor_end(recipe) + step - 1, a, step)
+        if step <= recipe[3]:
+            b = extend(operands, geometry, extras, plan, data, piece, first_b(recipe) + step, b, 0)
+    elif recipe[2] == 1 and step == steps + 1:
+        total = destination(operands, data, piece, step, epilogue)
+        on_vector = join == "vector" or (recipe[0] > 0 and recipe[1] == 0)
+        engine = nisa.engine.vector if on_vector else nisa.engine.gpsimd
+        nisa.tensor_tensor(dst=total, data1=a, data2=b, op=nl.add, engine=engine)
+        a = total
+    else:
         y_sbuf = fresh(data, piece, operands.y.dtype)
         complete(y_sbuf, a, data, piece, epilogue)
         a = y_sbuf
-    if stage == last_stage(recipe, epilogue):
+    if step == last_step(recipe, epilogue):
         store_y(operands, geometry, plan, data.tile, a, piece.q0, piece.qn)
     return a, b
 
@@ -178,11 +192,11 @@ def product(operands, geometry, extras, plan, data, piece, s, dst):
     return dst
 
 
-def extend(operands, geometry, extras, plan, data, piece, s, chain, stage):
-    """chain + x_s * w_s on Vector. stage: of chain A, which may end in y; 0 for chain B, which never does."""
+def extend(operands, geometry, extras, plan, data, piece, s, chain, step):
+    """chain + x_s * w_s on Vector. step: of chain A, which may end in y; 0 for chain B, which never does."""
     dst = fresh(data, piece, nl.float32)
-    if stage > 0 and piece.recipe[2] == 0:
-        dst = destination(operands, data, piece, stage, extras.epilogue)
+    if step > 0 and piece.recipe[2] == 0:
+        dst = destination(operands, data, piece, step, extras.epilogue)
     nisa.scalar_tensor_tensor(
         dst=dst,
         data=tap_view(data.x, geometry, plan, data.tile, s, piece.q0, piece.qn),

@@ -27,6 +27,8 @@ HBM_NS = 128 / 358.0
 SHARED_TAPS_MAX = 8
 #: Pieces after which the recipes repeat, at most.
 CYCLE_MAX = 5
+#: How much faster than HBM an engine must be for its pauses not to show.
+ENGINE_MARGIN = 1.1
 #: Weight of an engine's own time beside the bound: of two equal bounds the one with less work wins.
 WORK_WEIGHT = 0.02
 
@@ -62,10 +64,11 @@ def bound(first, second, times, of, dma_ns):
     vector = (first[1] * (of - times) + second[1] * times) / of
     scalar = (first[2] * (of - times) + second[2] * times) / of
     gpsimd = (first[3] * (of - times) + second[3] * times) / of
-    others = max(max(vector, scalar), max(gpsimd, dma_ns))
-    if tensor < TENSOR_BUSY_MIN * others:
+    busiest = max(max(vector, scalar), gpsimd)
+    if tensor < TENSOR_BUSY_MIN * max(busiest, dma_ns):
         tensor = 2.0 * tensor
-    return max(tensor, others) + WORK_WEIGHT * (tensor + vector + scalar + gpsimd)
+    busiest = max(busiest, tensor)
+    return max(ENGINE_MARGIN * busiest, dma_ns) + WORK_WEIGHT * (tensor + vector + scalar + gpsimd)
 
 
 def candidates(S, on_tensor):
@@ -74,7 +77,7 @@ def candidates(S, on_tensor):
     if on_tensor:
         for shared in range(min(S - 1, SHARED_TAPS_MAX) + 1):
             found.append((S - shared, shared, 0, 0))
-            for vector_b in range(shared):
+            for vector_b in range((shared + 1) // 2):
                 found.append((S - shared, shared - 1 - vector_b, 1, vector_b))
     else:
         found.append((0, S - 1, 0, 0))

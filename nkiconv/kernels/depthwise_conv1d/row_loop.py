@@ -1,6 +1,6 @@
 """The loop of the algorithms with channels on partitions: tiles, pieces, and the order in which their stages are issued.
 
-Loads run `prefetch` tiles ahead of the sums; a tile's diagonals are made one tile ahead. The stages of a piece are
+Loads run `prefetch` tiles ahead of the sums; a tile's diagonals are made one tile ahead. The phases of a piece are
 issued one turn apart, newest piece first, so that neighbours in an engine's queue do not wait for each other. The first
 tile of a core is loaded, and the first and last are summed, in narrow pieces, so that sums start early and end soon.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..._nki import nisa, nl
 from .._tiles import INSTRUCTIONS_MAX, div_ceil
 from .call import setting
-from .chains import BANK, Piece, TileData, has_product, num_stages, run_stage, tap_count
+from .chains import BANK, Piece, TileData, has_product, phases_of, run_step, tap_count
 from .recipes import default_recipes
 from .row_dma import allocate_x, channels_most, load_channels, load_residual_rows, load_x
 from .rows import SHARDS, RowPlan, load_bytes, plan_rows, tile_list
@@ -138,11 +138,11 @@ def most_tensor_taps(recipes):
     return most
 
 
-def most_stages(recipes):
-    """Most stages of any recipe."""
+def most_phases(recipes, epilogue):
+    """Most phases of any recipe: pieces in flight."""
     most = 0
     for index in range(len(recipes)):
-        most = max(most, num_stages(recipes[index]))
+        most = max(most, len(phases_of(recipes[index], epilogue)))
     return most
 
 
@@ -158,8 +158,9 @@ def sbuf_bytes(geometry, extras, plan, prefetch):
     if extras.epilogue.residual != "":
         tile += 4 * plan.rows.columns
     filters = 2 * min(plan.rows.T, filter_block(geometry)) * geometry.S * (geometry.itemsize + 4)
-    # chains of a few pieces, and pieces of y on their way out
-    pieces = 4 * plan.piece * (3 + 2) + 4 * plan.piece * extras.epilogue.y_itemsize
+    # two fp32 tiles for each piece in flight, and pieces of y on their way out
+    in_flight = most_phases(plan.recipes, extras.epilogue)
+    pieces = 8 * plan.piece * in_flight + 4 * plan.piece * extras.epilogue.y_itemsize
     return (prefetch + 1) * tile + 2 * diagonal_bytes(geometry, plan) + filters + pieces
 
 
@@ -259,6 +260,7 @@ def convolve_half(operands, geometry, extras, plan, tiles):
     if len(tiles) == 0:
         return
     pieces = []
+    chains = []
     cuts = []
     for i in range(len(tiles)):
         widths = widths_of(tiles[i].qn, plan, i == 0, i == len(tiles) - 1)
@@ -268,6 +270,7 @@ def convolve_half(operands, geometry, extras, plan, tiles):
         for index in range(len(order)):
             recipe = plan.recipes[len(pieces) % len(plan.recipes)]
             pieces.append(Piece(tile=i, q0=q0, qn=order[index], recipe=recipe, index=len(pieces)))
+            chains.append((None, None))
             q0 += order[index]
 
     block = filter_block(geometry)
@@ -275,9 +278,8 @@ def convolve_half(operands, geometry, extras, plan, tiles):
     filters = []
     xs = []
     datas = []
-    chains = []
-    stages = most_stages(plan.recipes)
-    for turn in range(len(pieces) + stages - 1):
+    phases = most_phases(plan.recipes, extras.epilogue)
+    for turn in range(len(pieces) + phases - 1):
         if turn < len(pieces):
             i = pieces[turn].tile
             # x of this tile and the next ones; filters come before the first x that needs them
@@ -291,25 +293,36 @@ def convolve_half(operands, geometry, extras, plan, tiles):
                     warm_up(plan.warmup)
             while len(datas) < len(tiles) and len(datas) <= min(i + 1, len(xs) - 1):
                 datas.append(tile_data(geometry, plan, tiles, filters, xs, datas, block))
-        for stage in range(stages):
-            index = turn - stage
+        run_turn(operands, geometry, extras, plan, datas, pieces, chains, turn, phases)
+
+
+def run_turn(operands, geometry, extras, plan, datas, pieces, chains, turn, phases):
+    """Issue phase 0 of piece `turn`, phase 1 of the piece before it, and so on, their steps in alternation."""
+    step = 0
+    more = True
+    while more:
+        more = False
+        for phase in range(phases):
+            index = turn - phase
             if index < 0 or index >= len(pieces):
                 continue
             piece = pieces[index]
-            if stage == 0:
-                chains.append((None, None))
-            if stage < num_stages(piece.recipe):
-                chains[index] = run_stage(
-                    operands,
-                    geometry,
-                    extras,
-                    plan.rows,
-                    datas[piece.tile],
-                    piece,
-                    stage,
-                    chains[index],
-                    plan.join,
-                )
+            own = phases_of(piece.recipe, extras.epilogue)
+            if phase >= len(own) or own[phase][0] + step >= own[phase][1]:
+                continue
+            more = True
+            chains[index] = run_step(
+                operands,
+                geometry,
+                extras,
+                plan.rows,
+                datas[piece.tile],
+                piece,
+                own[phase][0] + step,
+                chains[index],
+                plan.join,
+            )
+        step += 1
 
 
 def load_filters(operands, geometry, extras, plan, filters, t_first, t, end_t, block):
