@@ -39,11 +39,20 @@ def assert_within(actual, ref, abs_sum, terms, out_dtype):
 
     NaN equals NaN and an infinity equals itself; against anything else they are wrong.
     """
+    with np.errstate(invalid="ignore"):  # 0 * Inf
+        limit = bound(terms, abs_sum, ref, out_dtype)
+    assert_within_limit(actual, ref, limit)
+
+
+def assert_within_limit(actual, ref, limit):
+    """Fail, naming the worst element, unless every element of actual is within its own limit of ref.
+
+    The limit is one of `nkiconv.bounds`; NaN equals NaN and an infinity equals itself, and anything else is wrong.
+    """
     assert actual.shape == ref.shape, f"shape {actual.shape}, expected {ref.shape}"
     got = np.asarray(actual, np.float64)
     with np.errstate(invalid="ignore"):  # Inf - Inf, replaced below
         error = np.where(_same(got, ref), 0.0, np.abs(got - ref))
-        limit = bound(terms, abs_sum, ref, out_dtype)
         excess = np.where(error == 0, 0.0, error / limit)
     if not np.all(excess <= 1):
         worst = np.unravel_index(np.argmax(np.nan_to_num(excess, nan=np.inf, posinf=np.inf)), excess.shape)

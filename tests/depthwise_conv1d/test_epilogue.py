@@ -1,0 +1,181 @@
+"""Bias, activation, residual and output dtype of every algorithm: exact on integers, within the bound on normals.
+
+Which algorithm takes which row is asked of `dispatch.refusal` when the tests are collected; what it says to the others
+is tested in test_algorithms.py.
+"""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from depthwise import Row, run
+from epilogue import FLOATS, NL, PLAIN, Request, check, check_stored, draw, keywords, reason_to_refuse
+
+from nkiconv.kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
+from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
+from nkiconv.simulator import KernelAssertionError
+
+ROWS = [
+    #   why                             N  C    W    S  stride  pad        dil  lhs
+    Row("short filter", 1, 131, 40, 4, 1, (3, 0)),
+    Row("few columns", 2, 5, 200, 197),
+    Row("long filter", 1, 5, 700, 40, 1, (20, 19)),
+    Row("one step", 5, 130, 1, 4, 1, (3, 0)),
+    Row("all parameters", 2, 7, 50, 5, 3, (2, 4), 2, 3),
+    Row("wide strides", 1, 3, 3000, 5, 65),
+    Row("columns of padding only", 1, 2, 10, 3, 1, (1500, 600)),
+    Row("several column tiles", 1, 3, 2100, 6, 1, (5, 0)),
+]
+
+#: Each activation alone and with everything; each way of leaving something out.
+EVERY = [
+    Request(bias, activation, residual, position)
+    for bias in (None, "fp32")
+    for activation in (None, *ACTIVATIONS)
+    for residual, position in ((None, RESIDUAL_POSITIONS[0]), *(("fp32", position) for position in RESIDUAL_POSITIONS))
+]
+SOME = [
+    Request("bf16"),
+    Request("fp32", "silu"),
+    Request(None, "gelu", "bf16", "post_activation", "fp32"),
+    Request("fp16", "relu", "fp32", "pre_activation", "bf16"),
+    Request("fp32", None, "fp16", "post_activation", "fp16"),
+]
+
+
+def rows_of(algorithm, rows):
+    """The rows, of few channels for the baseline: it takes a DMA a tap, and every channel by itself."""
+    return [replace(row, C=min(row.C, 5)) for row in rows] if algorithm == "one_channel" else rows
+
+
+def accepted(rows, requests=(PLAIN,), dtypes=("bf16",)):
+    """(algorithm, row, dtype, request) of what is not refused, None (the kernel's own choice) included."""
+    return [
+        pytest.param(algorithm, row, dtype, request, id=f"{algorithm}-{row.id}-{dtype}-{request.id}")
+        for algorithm in (None, *ALGORITHMS)
+        for row, dtype, request in itertools.product(rows_of(algorithm, rows), dtypes, requests)
+        if algorithm is None or reason_to_refuse(algorithm, row.problem(dtype), request, lnc=1) == ""
+    ]
+
+
+def test_every_algorithm_is_tried():
+    for rows, requests in ((ROWS[:2], EVERY), (ROWS, SOME)):
+        tried = [param.values[0] for param in accepted(rows, requests)]
+        assert set(tried) == {None, *ALGORITHMS}
+        assert min(tried.count(algorithm) for algorithm in ALGORITHMS) >= len(requests)
+
+
+@pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), accepted(ROWS[:2], EVERY))
+def test_every_combination(algorithm, row, dtype, request_):
+    check(row.problem(dtype), request_, seed=1, whole=False, algorithm=algorithm)
+
+
+@pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), accepted(ROWS, SOME))
+def test_every_geometry(algorithm, row, dtype, request_):
+    check(row.problem(dtype), request_, seed=2, whole=True, algorithm=algorithm)
+
+
+DTYPE_REQUESTS = [
+    Request("bf16", "silu", "fp16", "pre_activation", "fp32"),
+    Request("fp16", "silu", "fp32", "post_activation", "bf16"),
+    Request("fp32", "silu", "bf16", "pre_activation", "fp16"),
+    *(Request(out_dtype=out) for out in FLOATS),
+    *(Request("bf16", None, "fp16", out_dtype=out) for out in FLOATS),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), accepted(ROWS[:2], DTYPE_REQUESTS, FLOATS))
+def test_every_dtype(algorithm, row, dtype, request_):
+    """Sums stay fp32 until the one cast at the end: an fp32 y of 16-bit inputs is as good as fp32."""
+    check(row.problem(dtype), request_, seed=3, whole=False, algorithm=algorithm)
+
+
+@pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), accepted(ROWS[:2], SOME[-2:]))
+def test_filters_of_the_other_16_bit_dtype(algorithm, row, dtype, request_):
+    check(row.problem(dtype), request_, seed=4, whole=True, algorithm=algorithm, w_dtype="fp16")
+
+
+@pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), accepted([ROWS[0], ROWS[1], ROWS[4]], SOME[2:4]))
+@pytest.mark.parametrize("out_perm", [(0, 2, 3, 1), (3, 1, 2, 0)], ids=str)
+def test_residuals_lie_as_y_does(algorithm, row, dtype, request_, out_perm):
+    exact = Request(request_.bias, "relu", "bf16", request_.residual_position)
+    check_stored(row.problem(dtype), exact, 5, (0, 3, 1, 2), (3, 0, 1, 2), out_perm, algorithm=algorithm)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "row", "dtype", "request_"), accepted(ROWS[:2], [Request("fp32", "relu", "fp32")])
+)
+def test_bad_values_in_bias_and_residual_stay_where_they_are(algorithm, row, dtype, request_):
+    problem = row.problem(dtype)
+    inputs = draw(np.random.default_rng(6), problem, request_, whole=True)
+    inputs.bias[3] = np.nan
+    inputs.residual[0, 1, 0, 2] = np.nan
+    y = run(inputs.x, inputs.w, problem, 2, algorithm=algorithm, **keywords(inputs, request_)).astype(np.float32)
+    expected = np.zeros(problem.output_shape, bool)
+    expected[:, 3] = True
+    expected[0, 1, 0, 2] = True
+    np.testing.assert_array_equal(np.isnan(y), expected)
+
+
+@pytest.mark.parametrize("algorithm", [None, *ALGORITHMS])
+def test_by_hand(algorithm):
+    """x = 1 2 3, w = 1 10: sums 1 12 23 of the padded row, whichever algorithm does it."""
+    problem = ROWS[0].problem("fp32").replace(N=1, C=1, K=1, groups=1, W=3, S=2, padding=((0, 0), (1, 0)))
+    if algorithm and reason_to_refuse(algorithm, problem, Request("fp32", "relu", "fp32"), lnc=1):
+        pytest.skip("refuses this geometry")
+    x, w = np.array([[[[1, 2, 3]]]], np.float32), np.array([[[[1, 10]]]], np.float32)
+    bias, residual = np.array([-20], np.float32), np.array([[[[100, -5, -8]]]], np.float32)
+
+    def y(**more):
+        return run(x, w, problem, 1, algorithm=algorithm, **more)[0, 0, 0].tolist()
+
+    assert y() == [10, 21, 32]
+    assert y(bias=bias) == [-10, 1, 12]
+    assert y(bias=bias, activation="relu") == [0, 1, 12]
+    assert y(residual=residual) == [110, 16, 24]
+    assert y(bias=bias, residual=residual) == [90, -4, 4]
+    assert y(bias=bias, residual=residual, activation="relu") == [90, 0, 4]
+    assert y(bias=bias, residual=residual, activation="relu", residual_position="post_activation") == [100, -4, 4]
+
+
+def test_out_dtype_is_the_images_unless_named():
+    problem = ROWS[4].problem("bf16")
+    inputs = draw(np.random.default_rng(7), problem, PLAIN, whole=True)
+    for out, expected in ((None, "bfloat16"), ("fp16", "float16"), ("fp32", "float32")):
+        assert run(inputs.x, inputs.w, problem, 2, out_dtype=out and NL[out]).dtype == expected
+
+
+REFUSED = {
+    "bias of another length": ({"bias": np.zeros(8, np.float32)}, r"bias\.shape=.*: must be \[C\] = \(7,\); pass one"),
+    "bias of another rank": ({"bias": np.zeros((7, 1), np.float32)}, r"bias\.shape=.*: must be \[C\] = \(7,\)"),
+    "bias of ints": ({"bias": np.zeros(7, np.int32)}, r"bias\.dtype=int32: accepted are bfloat16, .* cast it"),
+    "residual of another shape": (
+        {"residual": np.zeros((2, 7, 1, 5), np.float32)},
+        r"residual\.shape=.*: must be y's as stored, \(2, 7, 1, 49\); broadcast or permute it",
+    ),
+    "residual without batch": ({"residual": np.zeros((1, 7, 1, 49), np.float32)}, r"residual\.shape=.*: must be y's"),
+    "residual of ints": ({"residual": np.zeros((2, 7, 1, 49), np.int8)}, r"residual\.dtype=int8: accepted are"),
+    "residual not as stored": (
+        {"residual": np.zeros((2, 7, 1, 49), np.float32), "out_perm": (0, 2, 3, 1)},
+        r"residual\.shape=.*: must be y's as stored, \(2, 1, 49, 7\)",
+    ),
+    "unknown activation": ({"activation": "swish"}, r"activation=swish: accepted are None and \('relu', 'silu'"),
+    "activation by number": ({"activation": 1}, r"activation=1: accepted are None and"),
+    "empty activation": ({"activation": ""}, r"activation=: accepted are None and"),
+    "unknown position": ({"residual_position": "before"}, r"residual_position=before: accepted are \('pre_activation'"),
+    "no position": ({"residual_position": None}, r"residual_position=None: accepted are"),
+    "out_dtype that no engine writes here": ({"out_dtype": "int32"}, r"out_dtype=int32: accepted are None, bfloat16"),
+    "fp8 out_dtype": ({"out_dtype": "float8_e4m3"}, r"out_dtype=float8_e4m3: accepted are None, bfloat16"),
+    "config without its algorithm": ({"config": (("block", 32),)}, r"config=.*: settings belong to an algorithm; name"),
+}
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("why", REFUSED)
+def test_wrong_arguments_are_refused_by_name(why):
+    wrong, message = REFUSED[why]
+    problem = Row("refused", 2, 7, 50, 5, 1, (2, 1)).problem("fp32")
+    inputs = draw(np.random.default_rng(8), problem, PLAIN, whole=True)
+    with pytest.raises(KernelAssertionError, match=message):
+        run(inputs.x, inputs.w, problem, 2, **wrong)

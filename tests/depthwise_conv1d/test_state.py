@@ -1,0 +1,193 @@
+"""Streaming: a state in front of each row instead of zeros, and the state that the next call starts from."""
+
+import numpy as np
+import pytest
+from depthwise import Row, integers, run, same_bits, truth
+from epilogue import (
+    PLAIN,
+    Request,
+    call,
+    check,
+    check_or_skip,
+    check_stored,
+    draw,
+    reason_to_refuse,
+    takes_state,
+    window,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import causal_problems, requests
+from tolerances import assert_exact
+
+from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
+from nkiconv.simulator import KernelAssertionError
+
+ROWS = [
+    #   why                              N  C    W     S  stride  pad        dil
+    Row("row wider than the state", 2, 131, 70, 4, 1, (3, 0)),
+    Row("row as wide as the state", 1, 5, 6, 7, 1, (6, 0)),
+    Row("row narrower than the state", 3, 9, 4, 8, 1, (7, 0)),
+    Row("one step", 5, 130, 1, 4, 1, (3, 0)),
+    Row("one step of one channel", 3, 1, 1, 2, 1, (1, 0)),
+    Row("dilation", 2, 7, 9, 5, 1, (12, 0), 3),
+    Row("padding on the right too", 2, 7, 9, 5, 1, (4, 6)),
+    Row("crop on the right", 1, 7, 19, 5, 1, (4, -3)),
+    Row("few columns of a long filter", 2, 5, 5, 300, 1, (299, 0)),
+    Row("state across tap tiles", 1, 3, 700, 200, 1, (199, 0)),
+    Row("several column tiles", 1, 3, 2100, 6, 1, (5, 0)),
+    Row("state wider than a tile", 1, 2, 40, 3, 1, (3000, 0), 1500),
+]
+STATES = [Request(state=True), Request(final=True), Request(state=True, final=True)]
+TRIED = [None, *ALGORITHMS]
+
+
+def identity(value):
+    return value.id
+
+
+def test_rows_take_a_state():
+    assert all(takes_state(row.problem("bf16")) for row in ROWS)
+
+
+@pytest.mark.parametrize("request_", STATES, ids=identity)
+@pytest.mark.parametrize("row", ROWS, ids=identity)
+@pytest.mark.parametrize("algorithm", TRIED)
+def test_exact_on_integers(algorithm, row, request_):
+    problem = row.problem("bf16")
+    if algorithm is None:
+        check(problem, request_, seed=1, whole=True)
+    else:
+        check_or_skip(algorithm, problem, request_, seed=1, whole=True)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("algorithm", TRIED)
+def test_within_the_bound_with_an_epilogue(algorithm, dtype):
+    request = Request("fp32", "silu", "bf16", "post_activation", "fp32", state=True, final=True)
+    problem = ROWS[0].problem(dtype)
+    if algorithm is None:
+        check(problem, request, seed=2, whole=False)
+    else:
+        check_or_skip(algorithm, problem, request, seed=2, whole=False)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("algorithm", TRIED)
+def test_a_stream_in_pieces_is_the_whole(algorithm, strict):
+    """Pieces of one element, of less than the state and of more; what refuses a piece leaves it to another."""
+    widths = (1, 40, 2, 5, 1, 1, 64)
+    whole = Row("whole", 2, 7, sum(widths), 5, 1, (12, 0), 3).problem("bf16")
+    x, w = integers(np.random.default_rng(3), whole)
+    y, _ = truth(x, w, whole)
+    for lnc in (1, 2):
+        state, first, pieces, used = None, 0, [], 0
+        for width in widths:
+            piece = whole.replace(W=width)
+            request = Request(state=state is not None, final=True)
+            options = {"return_final_state": True, "strict_nonfinite": strict}
+            options |= {} if state is None else {"initial_state": state}
+            refused = algorithm and reason_to_refuse(algorithm, piece, request, lnc=lnc, strict_nonfinite=strict)
+            used += algorithm is None or refused == ""
+            chosen = None if refused else algorithm
+            part, state = run(x[..., first : first + width], w, piece, lnc, algorithm=chosen, **options)
+            pieces.append(part)
+            first += width
+        assert_exact(np.concatenate(pieces, axis=3), y, "bf16")
+        assert same_bits(state, np.ascontiguousarray(x[:, :, 0, -window(whole) :]))
+        if used == 0:
+            pytest.skip(f"{algorithm} refuses every piece")
+
+
+@pytest.mark.parametrize("algorithm", TRIED)
+def test_states_are_canonical_whatever_the_layout_of_the_rest(algorithm):
+    request = Request("fp32", "relu", "fp32", state=True, final=True)
+    problem = ROWS[2].problem("fp32")
+    if algorithm and (reason := reason_to_refuse(algorithm, problem, request, lnc=1)):
+        pytest.skip(reason)
+    check_stored(problem, request, 4, (0, 3, 1, 2), (3, 0, 1, 2), (0, 2, 3, 1), algorithm=algorithm)
+
+
+def test_a_long_filter_starts_with_a_long_state_of_zeros():
+    """More zeros than a partition of SBUF holds."""
+    check(Row("long", 1, 2, 3, 60_000, 1, (59_999, 0)).problem("fp32"), Request(final=True), seed=5, whole=True)
+
+
+def test_more_zero_rows_than_partitions():
+    check(Row("rows", 1, 300, 2, 9, 1, (8, 0)).problem("bf16"), Request(final=True), seed=6, whole=True)
+
+
+@pytest.mark.parametrize("algorithm", TRIED)
+def test_bad_values_in_a_state_reach_what_the_definition_says_and_the_next_state(algorithm):
+    request = Request(state=True, final=True)
+    problem = Row("bad", 2, 5, 4, 6, 1, (5, 0)).problem("fp32")
+    inputs = draw(np.random.default_rng(7), problem, request, whole=True)
+    inputs.w[inputs.w == 0] = 1
+    inputs.state[1, 3, 4] = np.nan
+    if algorithm and (reason := reason_to_refuse(algorithm, problem, request, lnc=2, strict_nonfinite=True)):
+        pytest.skip(reason)
+    y, final = call(inputs, problem, request, 2, algorithm=algorithm, strict_nonfinite=True)
+    bad = np.zeros(y.shape, bool)
+    bad[1, 3, 0, :] = True
+    np.testing.assert_array_equal(np.isnan(y), bad)
+    assert np.argwhere(np.isnan(final)).tolist() == [[1, 3, 0]]
+
+
+@settings(max_examples=150)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1), whole=st.booleans(), strict=st.booleans())
+def test_any_state_with_any_epilogue(data, seed, whole, strict):
+    problem = data.draw(causal_problems(widest=50, most_taps=20, most_channels=9))
+    request = data.draw(requests(problem))
+    algorithm = data.draw(st.sampled_from(TRIED))
+    if algorithm and reason_to_refuse(algorithm, problem, request, lnc=1, strict_nonfinite=strict):
+        algorithm = None
+    check(problem, request, seed, whole=whole, algorithm=algorithm, strict_nonfinite=strict)
+
+
+CAUSAL = Row("refused", 2, 7, 50, 5, 1, (8, 0), 2)
+STATE = np.zeros((2, 7, 8), np.float32)
+REFUSED = {
+    "stride": ({"stride": (1, 2)}, r"stride=2, lhs_dilation=1: a state needs 1 and 1"),
+    "gaps": ({"lhs_dilation": (1, 3)}, r"stride=1, lhs_dilation=3: a state needs 1 and 1"),
+    "too little padding": ({"padding": ((0, 0), (7, 0))}, r"padding left=7: a state stands in .* = 8; pass padding="),
+    "too much padding": ({"padding": ((0, 0), (9, 0))}, r"padding left=9: .* = 8; pass padding=\(\(0, 0\), \(8, right"),
+    "no padding": ({"padding": ((0, 0), (0, 0))}, r"padding left=0: a state stands in"),
+}
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("asked", [{"initial_state": STATE}, {"return_final_state": True}], ids=["initial", "final"])
+@pytest.mark.parametrize("why", REFUSED)
+def test_geometry_without_a_state_is_refused_by_name(why, asked):
+    changes, message = REFUSED[why]
+    problem = CAUSAL.problem("fp32").replace(**changes)
+    inputs = draw(np.random.default_rng(8), problem, PLAIN, whole=True)
+    with pytest.raises(KernelAssertionError, match=message):
+        run(inputs.x, inputs.w, problem, 2, **asked)
+
+
+@pytest.mark.simulator_only
+def test_one_tap_needs_no_state():
+    problem = Row("one tap", 2, 7, 50, 1).problem("fp32")
+    inputs = draw(np.random.default_rng(8), problem, PLAIN, whole=True)
+    with pytest.raises(KernelAssertionError, match=r"S=1: one tap needs no state; leave out initial_state"):
+        run(inputs.x, inputs.w, problem, 2, return_final_state=True)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (np.zeros((2, 7, 7), np.float32), r"initial_state\.shape=.*: must be \[N, C, .*\] = \(2, 7, 8\)"),
+        (np.zeros((7, 8), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
+        (np.zeros((2, 7, 1, 8), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
+        (np.zeros((2, 8, 7), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
+        (np.zeros((2, 7, 8), np.float16), r"initial_state\.dtype=float16: must be the image's, float32; cast it"),
+    ],
+    ids=["narrow", "rank 2", "rank 4", "transposed", "dtype"],
+)
+def test_wrong_states_are_refused_by_name(state, message):
+    problem = CAUSAL.problem("fp32")
+    inputs = draw(np.random.default_rng(8), problem, PLAIN, whole=True)
+    with pytest.raises(KernelAssertionError, match=message):
+        run(inputs.x, inputs.w, problem, 2, initial_state=state)

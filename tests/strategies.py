@@ -1,0 +1,68 @@
+"""Hypothesis strategies that several test files share: random problems, and random requests that fit a problem."""
+
+from __future__ import annotations
+
+from epilogue import FLOATS, Request, takes_state
+from hypothesis import strategies as st
+
+from nkiconv.errors import GeometryError
+from nkiconv.kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
+from nkiconv.problem import ConvProblem
+
+
+@st.composite
+def problems(draw, widest, most_taps, most_channels):
+    """A ConvProblem with an output; crops and gaps that leave none are drawn again."""
+    geometry = st.builds(
+        dict,
+        N=st.integers(1, 3),
+        C=st.integers(1, most_channels),
+        W=st.integers(1, widest),
+        S=st.integers(1, most_taps),
+        stride=st.tuples(st.just(1), st.one_of(st.integers(1, 4), st.integers(1, 90))),
+        padding=st.tuples(st.just((0, 0)), st.tuples(st.integers(-6, 40), st.integers(-6, 40))),
+        rhs_dilation=st.tuples(st.just(1), st.integers(1, 5)),
+        lhs_dilation=st.tuples(st.just(1), st.integers(1, 4)),
+        dtype=st.sampled_from(["bf16", "fp16", "fp32"]),
+    )
+    return draw(geometry.map(_built).filter(lambda problem: problem is not None))
+
+
+@st.composite
+def causal_problems(draw, widest, most_taps, most_channels):
+    """A ConvProblem that takes a state: stride 1, no gaps, padded on the left by what a window sees before the row."""
+    S, dilation = draw(st.integers(2, most_taps)), draw(st.integers(1, 3))
+    C = draw(st.integers(1, most_channels))
+    return ConvProblem(
+        N=draw(st.integers(1, 3)),
+        C=C,
+        W=draw(st.integers(1, widest)),
+        S=S,
+        groups=C,
+        rhs_dilation=(1, dilation),
+        padding=((0, 0), ((S - 1) * dilation, draw(st.sampled_from([0, 0, 0, 3])))),
+        dtype=draw(st.sampled_from(FLOATS)),
+    )
+
+
+@st.composite
+def requests(draw, problem):
+    """A Request that fits the problem, most of it left out half of the time."""
+    tensor = st.one_of(st.none(), st.sampled_from(FLOATS))
+    state = takes_state(problem)
+    return Request(
+        bias=draw(tensor),
+        activation=draw(st.one_of(st.none(), st.sampled_from(ACTIVATIONS))),
+        residual=draw(tensor),
+        residual_position=draw(st.sampled_from(RESIDUAL_POSITIONS)),
+        out_dtype=draw(tensor),
+        state=state and draw(st.booleans()),
+        final=state and draw(st.booleans()),
+    )
+
+
+def _built(fields):
+    try:
+        return ConvProblem(**fields, groups=fields["C"])
+    except GeometryError:
+        return None

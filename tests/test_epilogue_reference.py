@@ -1,0 +1,135 @@
+"""The float64 epilogue against torch and by hand, and the bound's constants against what they are derived from."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tolerances import FLOAT64_ROUNDINGS, assert_within_limit
+
+from nkiconv import bounds
+from nkiconv.errors import GeometryError, UnsupportedError
+from nkiconv.kernels import _epilogue
+from nkiconv.problem import DTYPES
+from nkiconv.reference import ACTIVATIONS, RESIDUAL_POSITIONS, epilogue_ref
+from nkiconv.simulator.ops import OPS
+
+TORCH = {
+    "relu": torch.nn.functional.relu,
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda z: torch.nn.functional.gelu(z, approximate="tanh"),
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+}
+#: Every 1/4096 of the interval in which the functions bend, and coarsely to where they underflow.
+ARGUMENTS = np.concatenate([np.arange(-12, 12, 2.0**-12), np.linspace(-150, 150, 3001), [0.0, -0.0]])
+
+
+def test_names_are_those_of_the_kernel():
+    assert tuple(ACTIVATIONS) == _epilogue.ACTIVATIONS
+    assert RESIDUAL_POSITIONS == _epilogue.RESIDUAL_POSITIONS
+    assert set(bounds.SLOPE) == set(ACTIVATIONS)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_torchs(name):
+    expected = TORCH[name](torch.from_numpy(ARGUMENTS)).numpy()
+    error = np.abs(epilogue_ref(ARGUMENTS, activation=name) - expected)
+    assert np.all(error <= FLOAT64_ROUNDINGS * np.maximum(1, np.abs(ARGUMENTS)))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_of_what_is_not_finite_are_torchs(name):
+    values = np.array([np.nan, np.inf, -np.inf])
+    np.testing.assert_array_equal(epilogue_ref(values, activation=name), TORCH[name](torch.from_numpy(values)).numpy())
+
+
+@pytest.mark.parametrize("position", RESIDUAL_POSITIONS)
+@pytest.mark.parametrize("name", [None, *ACTIVATIONS])
+def test_epilogue_is_torchs(name, position):
+    rng = np.random.default_rng(1)
+    sums, bias, residual = rng.standard_normal((2, 5, 1, 7)), rng.standard_normal(5), rng.standard_normal((2, 5, 1, 7))
+    y, b, r = (torch.from_numpy(array) for array in (sums, bias, residual))
+    act = TORCH[name] if name else lambda z: z
+    y = y + b[:, None, None]
+    expected = act(y + r) if position == "pre_activation" else act(y) + r
+    actual = epilogue_ref(sums, bias, name, residual, position)
+    np.testing.assert_allclose(actual, expected.numpy(), rtol=0, atol=8 * FLOAT64_ROUNDINGS)
+
+
+def test_bias_belongs_to_channels_and_residuals_to_elements():
+    sums = np.zeros((2, 3, 1, 2))
+    np.testing.assert_array_equal(epilogue_ref(sums, np.array([1, 2, 3.0]))[1, :, 0, 0], [1, 2, 3])
+    residual = np.arange(12.0).reshape(sums.shape)
+    np.testing.assert_array_equal(epilogue_ref(sums, residual=residual), residual)
+    below = epilogue_ref(sums - 100, None, "relu", residual, "pre_activation")
+    after = epilogue_ref(sums - 100, None, "relu", residual, "post_activation")
+    np.testing.assert_array_equal(below, sums)
+    np.testing.assert_array_equal(after, residual)
+
+
+def test_wrong_requests_are_refused_together():
+    sums = np.zeros((2, 3, 1, 4))
+    with pytest.raises(UnsupportedError) as caught:
+        epilogue_ref(sums, np.zeros(4), "swish", np.zeros((2, 3, 4)), "after")
+    activation, position, bias, residual = caught.value.violations
+    assert activation.startswith("activation=swish: accepted are None, relu, silu, gelu, gelu_tanh, tanh, sigmoid")
+    assert position.startswith("residual_position=after: accepted are pre_activation, post_activation")
+    assert bias.startswith("bias.shape=(4,): must be (3,)")
+    assert residual.startswith("residual.shape=(2, 3, 4): must be (2, 3, 1, 4)")
+    with pytest.raises(GeometryError, match=r"bias.shape=\(4,\)"):
+        epilogue_ref(sums, np.zeros(4))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_slopes_are_the_largest_and_rounded_up(name):
+    z = torch.from_numpy(np.arange(-8, 8, 2.0**-14)).requires_grad_()
+    TORCH[name](z).sum().backward()
+    largest = float(z.grad.abs().max())
+    assert largest <= bounds.SLOPE[name] <= largest + 1e-4
+
+
+def test_gelu_tanh_constant():
+    """7 roundings of v, each letting through at most sup|z v sigmoid'(v)|."""
+    z = np.arange(-8, 8, 2.0**-14)
+    v = 2 * math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)
+    sigmoid = 1 / (1 + np.exp(-v))
+    largest = float(np.abs(z * v * sigmoid * (1 - sigmoid)).max())
+    assert largest == pytest.approx(0.2543, abs=1e-4)
+    assert 7 * largest <= bounds.GELU_TANH_ROUNDINGS <= 7 * largest + 1
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_fp32_evaluation_stays_within_the_bound(name):
+    """The simulator's functions on exact arguments: everything beyond one rounding is the activation's own error."""
+    z = ARGUMENTS.astype(np.float32).reshape(1, 1, 1, -1)
+    with np.errstate(over="ignore", under="ignore"):
+        actual = OPS[{"gelu_tanh": "gelu_apprx_tanh"}.get(name, name)].activation(z).astype(np.float32)
+    sums = z.astype(np.float64)
+    limit = bounds.epilogue_bound(1, np.zeros_like(sums), sums, "fp32", activation=name)
+    assert_within_limit(actual, epilogue_ref(sums, activation=name), limit)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bound_without_an_epilogue_is_the_convolutions(dtype):
+    rng = np.random.default_rng(2)
+    y, abs_sum = rng.standard_normal((2, 3, 1, 4)), np.abs(rng.standard_normal((2, 3, 1, 4))) + 2
+    np.testing.assert_array_equal(
+        bounds.epilogue_bound(30, abs_sum, y, dtype), bounds.error_bound(30, abs_sum, y, dtype)
+    )
+
+
+@pytest.mark.parametrize("name", [None, *ACTIVATIONS])
+def test_bound_refuses_a_wrong_activation_a_dropped_bias_and_a_residual_in_the_wrong_place(name):
+    rng = np.random.default_rng(3)
+    sums, bias, residual = (rng.standard_normal(shape) for shape in ((2, 3, 1, 40), (3,), (2, 3, 1, 40)))
+    right = (bias, name, residual, "post_activation")
+    y = epilogue_ref(sums, *right)
+    limit = bounds.epilogue_bound(4, np.abs(sums) + 1, sums, "bf16", *right)
+    assert_within_limit(y.astype(np.float32).astype(DTYPES["bf16"]), y, limit)
+    wrong = [(None, *right[1:]), (bias, "relu" if name != "relu" else "tanh", *right[2:]), (bias, name)]
+    wrong += [(*right[:3], "pre_activation")] if name else []
+    for epilogue in wrong:
+        with pytest.raises(AssertionError, match="elements are off"):
+            assert_within_limit(epilogue_ref(sums, *epilogue), y, limit)
