@@ -4,18 +4,21 @@ from ..._nki import nl
 from .._tiles import require
 from .mixed import mixed, mixed_refusal
 from .banded import banded, banded_refusal
+from .dot import dot, dot_refusal
 from .one_channel import one_channel, one_channel_refusal
 from .taps_on_partition import taps_on_partition, taps_on_partition_refusal
 from .vector import vector, vector_refusal
 
 #: The algorithms that can be asked for by name; each is a file beside this one.
-ALGORITHMS = ("taps_on_partition", "one_channel", "banded", "mixed", "vector")
+ALGORITHMS = ("taps_on_partition", "one_channel", "banded", "mixed", "vector", "dot")
 
 
 def refusal(algorithm, geometry, extras, config, cores):
     """Why an algorithm does not run this on `cores` cores: argument, value, rule, remedy; "" if it does."""
     if algorithm == "banded":
         return banded_refusal(geometry, extras, config, cores)
+    if algorithm == "dot":
+        return dot_refusal(geometry, extras, config, cores)
     if algorithm == "one_channel":
         return one_channel_refusal(geometry, extras, config, cores)
     if algorithm == "mixed":
@@ -31,6 +34,8 @@ def convolve(algorithm, operands, geometry, extras, config):
     require(reason == "", reason)
     if algorithm == "banded":
         banded(operands, geometry, extras, config)
+    elif algorithm == "dot":
+        dot(operands, geometry, extras, config)
     elif algorithm == "one_channel":
         one_channel(operands, geometry, extras, config)
     elif algorithm == "mixed":

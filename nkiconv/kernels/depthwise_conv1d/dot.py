@@ -1,0 +1,216 @@
+"""Depthwise conv1d with long filters and few columns: dot products of whole rows on the Tensor Engine.
+
+    y[c, q] = sum over s of w[c, s] * x[c, s + q]              (stride and dilation: dot_plan.py)
+
+The taps of a row are spread over partitions and slots, s = n p + t: slot t is x[:, t::n], transposed on the array from
+[channels, 128] to [128, channels], and the same for w. A lag q then is the shift of t by q along the free dim. One matmul
+takes 8 slots of 16 channels of w as the stationary and the 8 + Q - 1 slots of these channels of x that meet them as the
+moving operand: the contraction over p makes [(8 t, 16 c), (8 + Q - 1 t', 16 c')], of which c = c' and t' - t = q are
+wanted. It accumulates over all blocks of 8 slots; then
+
+    keep c = c' (mask) and sum over c'      [(t, c), t']       Vector, read-out of PSUM
+    keep t' - t = q (mask) and sum over t'  [(t, c), q]        GpSimd, Vector
+    sum over t                              [c, q]             one small fp32 matmul for several tiles
+
+Engine plan: DMA loads rows of x and w, each once from HBM, 128 channels a tile; Tensor transposes tile i + 1 between
+the matmuls of tile i; Scalar (and Vector, every `vector_share`-th) moves transposed slots to SBUF, pairs of 16-bit
+elements as one fp32 element, which copies bits; the masks of tile i - 1 follow when its sums are there. Channel
+c0 + p * L + r is row p of the results, so that those of several tiles leave in one DMA of long runs. Bound by DMA or
+Tensor: per 128 channels and tap of bf16, HBM takes 1.43 ns, the transposes 0.87 and the matmuls about 0.6.
+
+Zeros are multiplied: a NaN or Inf reaches every column of the channels that share a matmul with it.
+"""
+
+from ..._nki import nl
+from .._tiles import INSTRUCTIONS_MAX, div_ceil, share
+from .call import config_refusal, setting
+from .dot_plan import (
+    BANK_COLUMNS,
+    LAGS_MAX,
+    SBUF_BYTES,
+    SLOTS_MAX,
+    batches,
+    groups_of,
+    padded_columns,
+    plan_dot,
+    x_slots,
+)
+from .dot_rows import load_unit, move_slots, new_buffer, slot_moves, w_starts, x_starts
+from .dot_sums import finish_batch, keep_lags, make_masks, multiply_step, new_partials, steps_of, warm_up
+
+#: Names and defaults of the settings: slots a stationary, most slots of a chunk, rows in flight, tiles (or images) that
+#: leave together, which share of the transposed slots Vector moves (0: none).
+SETTINGS = ("block", "slots", "buffers", "batch", "vector_share")
+BLOCK, BUFFERS, BATCH, VECTOR_SHARE = 8, 4, 4, 0
+#: Banks of transposed slots that are on their way before the first matmul of the tile before.
+LEAD = 2
+
+
+def plan_of(geometry, config):
+    """DotPlan with a config's settings."""
+    return plan_dot(
+        geometry,
+        setting(config, "block", BLOCK),
+        setting(config, "slots", SLOTS_MAX),
+        setting(config, "buffers", BUFFERS),
+        setting(config, "batch", BATCH),
+    )
+
+
+def dot_refusal(geometry, extras, config, cores):
+    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
+    reason = config_refusal(config, SETTINGS, "dot")
+    if reason != "":
+        return reason
+    if setting(config, "block", BLOCK) not in (1, 2, 4, 8, 16):
+        return f"config block={setting(config, 'block', BLOCK)}: must be 1, 2, 4, 8 or 16 slots of a stationary"
+    if setting(config, "slots", SLOTS_MAX) < 1 or setting(config, "batch", BATCH) < 1:
+        return f"config={config}: slots and batch must be at least 1"
+    if setting(config, "buffers", BUFFERS) < 2 or setting(config, "vector_share", VECTOR_SHARE) < 0:
+        return f"config={config}: buffers must be at least 2, vector_share at least 0"
+    if extras.strict_nonfinite:
+        return "strict_nonfinite=True: dot sums channels together under a mask; use vector or taps_on_partition"
+    if geometry.lhs_dilation > 1:
+        return f"lhs_dilation={geometry.lhs_dilation}: dot takes 1; use banded or taps_on_partition"
+    if geometry.Q > LAGS_MAX:
+        return f"Q={geometry.Q}: dot computes at most {LAGS_MAX} columns a row; use banded or taps_on_partition"
+    plan = plan_of(geometry, config)
+    if plan.slots == 0:
+        return (
+            f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
+            f"{SBUF_BYTES} bytes a partition of SBUF; use taps_on_partition"
+        )
+    count = count_instructions(geometry, extras, plan, cores)
+    if count > INSTRUCTIONS_MAX:
+        return (
+            f"N={geometry.N}, C={geometry.C}, S={geometry.S}: dot needs {count} instructions on a core, the compiler "
+            f"takes {INSTRUCTIONS_MAX}; split N or C over several calls"
+        )
+    return ""
+
+
+def count_instructions(geometry, extras, plan, cores):
+    """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, tails."""
+    slots = plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
+    blocks = plan.lag_blocks * plan.column_phases
+    matmuls = plan.taps * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
+    tails = blocks * (4 * plan.taps + 3)
+    unit = 2 * slots + matmuls + tails + 14
+    columns = plan.taps * padded_columns(plan)
+    leave = 3 * div_ceil(plan.tiles * columns, BANK_COLUMNS) + 10
+    per_batch = plan.tiles * plan.images * plan.chunks * unit + plan.images * leave
+    return div_ceil(len(batches(geometry, plan)), cores) * per_batch + 6 * plan.buffers + 50
+
+
+def dot(operands, geometry, extras, config):
+    """Write operands.y. config: SETTINGS."""
+    plan = plan_of(geometry, config)
+    every = batches(geometry, plan)
+    mine = share(len(every), nl.num_programs(), nl.program_id(0))
+    units = []
+    for index in range(mine[0], mine[0] + mine[1]):
+        batch = every[index]
+        for n in range(batch.n0, batch.n0 + batch.nn):
+            for k in range(batch.k0, batch.k0 + batch.kn):
+                for chunk in range(plan.chunks):
+                    units.append((batch, n, k, chunk))
+    if len(units) > 0:
+        run_units(operands, geometry, extras, plan, units, setting(config, "vector_share", VECTOR_SHARE))
+
+
+def run_units(operands, geometry, extras, plan, units, vector_share):
+    """Three units in flight: transposes of one between the matmuls of the one before and the tail of the third."""
+    P_MAX = nl.tile_size.pmax
+    warm_up()
+    masks = make_masks(plan)
+    num_buffers = min(plan.buffers, len(units))
+    x_buffers, w_buffers = [], []
+    for _ in range(num_buffers):
+        x_buffers.append(new_buffer(plan.x_length, operands.x.dtype))
+        w_buffers.append(new_buffer(plan.w_length, operands.w.dtype))
+    for index in range(num_buffers - 1):
+        load_unit(
+            operands,
+            geometry,
+            extras,
+            plan,
+            units[index],
+            needs_filter(plan, units, index),
+            x_buffers[index],
+            w_buffers[index],
+        )
+
+    filters = []
+    for _ in range(plan.chunks):
+        filters.append(None)
+    x_before, w_before, partials, ready, sums = None, None, [], [], None
+    for index in range(len(units) + 2):
+        moves, x_next, w_next = [], None, None
+        if index < len(units):
+            ahead = index + num_buffers - 1
+            if ahead < len(units):
+                b = ahead % num_buffers
+                fresh = needs_filter(plan, units, ahead)
+                load_unit(operands, geometry, extras, plan, units[ahead], fresh, x_buffers[b], w_buffers[b])
+            unit = units[index]
+            rows = groups_of(plan, unit[0].block, unit[2]) * plan.channels
+            b = index % num_buffers
+            if needs_filter(plan, units, index):
+                starts = w_starts(plan)
+                filters[unit[3]] = nl.ndarray((P_MAX, len(starts), rows), dtype=operands.w.dtype, buffer=nl.sbuf)
+                slot_moves(moves, filters[unit[3]], w_buffers[b].tile, starts, plan.tap_phases * plan.slots)
+            w_next = filters[unit[3]]
+            starts = x_starts(geometry, plan)
+            x_next = nl.ndarray((P_MAX, len(starts), rows), dtype=operands.x.dtype, buffer=nl.sbuf)
+            slot_moves(moves, x_next, x_buffers[b].tile, starts, geometry.stride * plan.spread * plan.slots)
+        steps, groups = [], 0
+        if 0 < index and index <= len(units):
+            groups = groups_of(plan, units[index - 1][0].block, units[index - 1][2])
+            steps = steps_of(plan, groups)
+            partials = new_partials(plan, groups)
+        done = 0
+        for move in range(max(len(moves), LEAD)):
+            if move < len(moves):
+                move_slots(moves[move], 0 < vector_share and move % vector_share == vector_share - 1)
+            if move == LEAD - 1 and index >= 2:
+                sums = end_unit(operands, geometry, extras, plan, masks, units, index - 2, ready, sums)
+            wanted = len(steps)
+            if move + 1 < len(moves):
+                wanted = (len(steps) * max(0, move + 1 - LEAD)) // max(1, len(moves) - LEAD)
+            while done < wanted:
+                multiply_step(partials, x_before, w_before, plan, masks, groups, steps[done])
+                done += 1
+        ready = partials
+        x_before, w_before = x_next, w_next
+
+
+def needs_filter(plan, units, index):
+    """Whether a unit loads and transposes its filter: not if the image before it did, and filters are kept."""
+    unit = units[index]
+    before = index - plan.chunks
+    if not plan.keep or before < 0:
+        return True
+    same = units[before][0].block.c0 == unit[0].block.c0 and units[before][2] == unit[2]
+    return not same
+
+
+def end_unit(operands, geometry, extras, plan, masks, units, index, partials, sums):
+    """What follows a unit's matmuls: its lags into the batch's sums, and the batch's results to HBM after its last."""
+    unit = units[index]
+    batch = unit[0]
+    first = unit[1] == batch.n0 and unit[2] == batch.k0 and unit[3] == 0
+    last = unit[1] == batch.n0 + batch.nn - 1 and unit[2] == batch.k0 + batch.kn - 1 and unit[3] == plan.chunks - 1
+    width = batch_width(plan, batch)
+    if first:
+        sums = nl.ndarray((nl.tile_size.pmax, width * batch.nn, padded_columns(plan)), dtype=nl.float32, buffer=nl.sbuf)
+    column = (unit[1] - batch.n0) * width + (unit[2] - batch.k0) * plan.taps
+    groups = groups_of(plan, batch.block, unit[2])
+    keep_lags(sums, column, groups, partials, plan, masks, unit[3] > 0)
+    if last:
+        finish_batch(operands, geometry, extras, plan, masks, batch, width, sums)
+    return sums
+
+
+def batch_width(plan, batch):
+    """Channels that a row of results has in one image of a batch."""
+    return min(batch.kn * plan.taps, batch.block.length - batch.k0 * plan.taps)

@@ -1,0 +1,162 @@
+"""Rows of x and w for `dot`: loads into rotating buffers with zeros where there is no element, and transposed slots."""
+
+from dataclasses import dataclass
+
+from ..._nki import nisa, nl
+from .._dma import copy
+from .dot_plan import full_rows, groups_of, x_first, x_slots
+
+#: Bytes a partition of one PSUM bank.
+BANK_BYTES = 2048
+
+
+@dataclass
+class Buffer(nl.NKIObject):
+    """SBUF [128, length] that is loaded again and again; elements first .. end-1 may be other than zeros."""
+
+    tile: object
+    first: int
+    end: int
+
+
+def new_buffer(length, dtype):
+    """A Buffer of which nothing is known yet."""
+    return Buffer(tile=nl.ndarray((nl.tile_size.pmax, length), dtype=dtype, buffer=nl.sbuf), first=0, end=length)
+
+
+def clear_outside(buffer, first, end):
+    """Zeros everywhere but in first .. end-1, where a load follows."""
+    rows = nl.tile_size.pmax
+    low = min(buffer.end, first)
+    if buffer.first < low:
+        nisa.memset(dst=buffer.tile[0:rows, buffer.first : low], value=0.0, engine=nisa.engine.gpsimd)
+    high = max(buffer.first, end)
+    if high < buffer.end:
+        nisa.memset(dst=buffer.tile[0:rows, high : buffer.end], value=0.0, engine=nisa.engine.gpsimd)
+    buffer.first = first
+    buffer.end = end
+
+
+def load_rows(tile, src_hbm, block, r0, groups, c_step, step, offset, first, end):
+    """Elements first .. end-1 of a tile's partitions: channel p * length + r0 + g of a block is partition p * groups + g.
+
+    offset: HBM element that goes to `first` of the block's first channel; c_step, step: HBM elements between channels
+    and between elements.
+    """
+    complete = full_rows(block)
+    start = offset + r0 * c_step
+    rows = complete[0] * groups
+    if rows > 0:
+        copy(
+            tile[0:rows, first:end],
+            src_hbm.ap(
+                pattern=[[block.length * c_step, complete[0]], [c_step, groups], [step, end - first]], offset=start
+            ),
+        )
+    more = min(groups, complete[1] - r0)
+    if more > 0:
+        copy(
+            tile[rows : rows + more, first:end],
+            src_hbm.ap(
+                pattern=[[c_step, more], [step, end - first]], offset=start + complete[0] * block.length * c_step
+            ),
+        )
+
+
+def load_unit(operands, geometry, extras, plan, unit, with_filter, x_buffer, w_buffer):
+    """Rows of one unit (batch, image, tile, chunk): its filter's taps, then what they meet of x."""
+    block, n = unit[0].block, unit[1]
+    r0, groups = unit[2] * plan.taps, groups_of(plan, unit[0].block, unit[2])
+    base = unit[3] * plan.slots * nl.tile_size.pmax
+    partial = full_rows(block)[0] < plan.channels
+
+    if with_filter:
+        taps = min(plan.w_length, geometry.S - base * plan.tap_phases)
+        if partial:
+            clear_outside(w_buffer, 0, 0)
+        clear_outside(w_buffer, 0, taps)
+        offset = block.c0 * geometry.w_c + base * plan.tap_phases * geometry.w_s
+        load_rows(w_buffer.tile, operands.w, block, r0, groups, geometry.w_c, geometry.w_s, offset, 0, taps)
+
+    start = x_first(geometry, plan, base)
+    used = (geometry.Q - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1
+    length = min(plan.x_length, used - start)
+    from_x = min(length, max(0, geometry.pad_left - start))
+    end = max(from_x, min(length, geometry.W + geometry.pad_left - start))
+    first = 0 if extras.state else from_x
+    if partial:
+        clear_outside(x_buffer, 0, 0)
+    clear_outside(x_buffer, first, end)
+    if extras.state and from_x > 0:
+        offset = (n * geometry.C + block.c0) * geometry.pad_left + start
+        load_rows(x_buffer.tile, operands.state, block, r0, groups, geometry.pad_left, 1, offset, 0, from_x)
+    if end > from_x:
+        position = start + from_x - geometry.pad_left
+        offset = n * geometry.x_n + block.c0 * geometry.x_c + position * geometry.x_w
+        load_rows(x_buffer.tile, operands.x, block, r0, groups, geometry.x_c, geometry.x_w, offset, from_x, end)
+
+
+def w_starts(plan):
+    """First elements of a filter's slots, in order: slot t of tap phase r is number r * slots + t."""
+    starts = ()
+    for r in range(plan.tap_phases):
+        for t in range(plan.slots):
+            starts = starts + (r + plan.tap_phases * t,)
+    return starts
+
+
+def x_starts(geometry, plan):
+    """First elements of a row's slots: slot t of column phase m and tap phase r is number (m * R + r) * x_slots + t."""
+    starts = ()
+    for m in range(plan.column_phases):
+        for r in range(plan.tap_phases):
+            for t in range(x_slots(plan)):
+                starts = starts + (geometry.stride * (plan.spread * t + m) + geometry.dilation * r,)
+    return starts
+
+
+@dataclass
+class Move(nl.NKIObject):
+    """Slots that go through one PSUM bank: slots first .. of turned_sbuf [128, slots, rows] from row_sbuf [rows, ...].
+
+    Entry p of a slot is element start + p * step.
+    """
+
+    turned_sbuf: object
+    row_sbuf: object
+    first: int
+    starts: tuple
+    step: int
+
+
+def slot_moves(moves, turned_sbuf, row_sbuf, starts, step):
+    """Append the Moves of all slots of a row."""
+    rows = turned_sbuf.shape[2]
+    itemsize = 4 if turned_sbuf.dtype == nl.float32 else 2
+    most = BANK_BYTES // (rows * itemsize)
+    banks = (len(starts) + most - 1) // most
+    for bank in range(banks):
+        first = (bank * len(starts)) // banks
+        end = ((bank + 1) * len(starts)) // banks
+        moves.append(
+            Move(turned_sbuf=turned_sbuf, row_sbuf=row_sbuf, first=first, starts=starts[first:end], step=step)
+        )
+
+
+def move_slots(move, on_vector):
+    """Transpose the slots of a Move on the array and copy them to SBUF; 16-bit elements in pairs, as fp32 bits."""
+    P_MAX = nl.tile_size.pmax
+    rows, count = move.turned_sbuf.shape[2], len(move.starts)
+    turned_psum = nl.ndarray((P_MAX, count, rows), dtype=move.turned_sbuf.dtype, buffer=nl.psum)
+    for index in range(count):
+        start = move.starts[index]
+        nisa.nc_transpose(
+            dst=turned_psum[0:P_MAX, index, 0:rows],
+            data=move.row_sbuf[0:rows, start : start + (P_MAX - 1) * move.step + 1 : move.step],
+            engine=nisa.engine.tensor,
+        )
+    nisa.tensor_copy(
+        dst=move.turned_sbuf[0:P_MAX, move.first : move.first + count, 0:rows].view(nl.float32),
+        src=turned_psum.view(nl.float32),
+        engine=nisa.engine.vector if on_vector else nisa.engine.scalar,
+    )
