@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ._nki import simulate
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
     from .ops import depthwise_conv1d
+    from .planner import Plan
+    from .planner.entry import plan
     from .simulator.profiling import profile
 
 __version__ = "0.1.0.dev0"
@@ -38,9 +40,11 @@ __all__ = [
     "GeometryError",
     "LayoutError",
     "NkiconvError",
+    "Plan",
     "UnsupportedError",
     "depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm",
+    "plan",
     "profile",
     "simulate",
     "spec",
@@ -48,8 +52,10 @@ __all__ = [
 
 #: Where each name is that needs NKI, or is seldom needed.
 _NEEDS_NKI = {
+    "Plan": "planner",
     "depthwise_conv1d": "ops",
     "depthwise_conv1d_implicit_gemm": "kernels.depthwise_conv1d",
+    "plan": "planner.entry",
     "profile": "simulator.profiling",
     "simulate": "_nki",
 }

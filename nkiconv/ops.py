@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,17 +12,46 @@ from typing import Any
 import numpy as np
 
 from . import simulator
-from ._nki import CHOICE, simulate
+from ._nki import CHOICE, nl, simulate
 from .errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
-from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
+from .kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
+from .planner.candidates import refusal_of
+from .planner.request import DTYPES as DEPTHWISE_DTYPES
+from .planner.request import LNC_DEGREES, Asked, Config, asked_violations, extras_of, geometry_of, state_violations
+from .planner.request import kernel_arguments as kernel_arguments
 from .problem import DTYPES, ConvProblem, dtype_name
 from .reference import AnyArray
+from .simulator.dtypes import canonical
 
-#: LNC degrees of a trn2 launch
-_LNC_DEGREES = (1, 2)
 _PADDING_NAMES = ("same", "valid", "causal")
-#: dtypes that depthwise_conv1d takes
-DEPTHWISE_DTYPES = ("bf16", "fp16", "fp32")
+_CANNOT = "depthwise_conv1d cannot run this call"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extra:
+    """What a call may ask for beside the convolution; see `depthwise_conv1d`. Tensors may be `ArraySpec`s."""
+
+    bias: Any = None
+    activation: str | None = None
+    residual: Any = None
+    residual_position: str = "pre_activation"
+    out_dtype: Any = None
+    initial_state: Any = None
+    return_final_state: bool = False
+    strict_nonfinite: bool = False
+
+    @property
+    def asked(self) -> Asked:
+        """The same as flags and names, for the planner."""
+        return Asked(
+            bias=self.bias is not None,
+            activation=self.activation,
+            residual=None if self.residual is None else self.residual_position,
+            out_dtype=None if self.out_dtype is None else dtype_name(self.out_dtype),
+            initial_state=self.initial_state is not None,
+            return_final_state=self.return_final_state,
+            strict_nonfinite=self.strict_nonfinite,
+        )
 
 
 @dataclass(frozen=True)
@@ -36,6 +66,7 @@ class KernelRun:
     dma_bytes: int  # moved by all DMAs of all cores
     sbuf_peak_bytes: int  # a partition, the fuller core
     psum_peak_bytes: int  # a partition, the fuller core
+    final_state: Any = None  # array [N, C, window - 1], or its ArraySpec; None unless asked for
 
     @property
     def num_instructions(self) -> int:
@@ -51,14 +82,23 @@ def depthwise_conv1d(
     padding: Any = 0,
     dilation: int = 1,
     lhs_dilation: int = 1,
+    bias: AnyArray | None = None,
+    activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
+    out_dtype: Any = None,
+    initial_state: AnyArray | None = None,
+    return_final_state: bool = False,
     lnc: int = 2,
     strict_nonfinite: bool = False,
-) -> AnyArray:
+    algorithm: str | None = None,
+    config: Config = None,
+) -> Any:
     """Convolve each channel of x with its own filter.
 
-        y[n, c, q] = sum over s of w[c, s] * x_pad[n, c, q*stride + s*dilation]
+        y[n, c, q] = act(sum over s of w[c, s] * x_pad[n, c, q*stride + s*dilation] + bias[c] + residual[n, c, q])
 
-    Equals ``torch.nn.functional.conv1d(x, w[:, None], groups=C, ...)``.
+    Equals ``torch.nn.functional.conv1d(x, w[:, None], bias, groups=C, ...)`` followed by the activation.
 
     Args:
         x: [N, C, W]; bf16 (ml_dtypes), fp16 or fp32; any strides.
@@ -66,17 +106,43 @@ def depthwise_conv1d(
         stride, dilation, lhs_dilation: at least 1; lhs_dilation puts zeros between inputs, before padding.
         padding: zeros on both sides; (left, right), negative crops; "valid": none; "causal": window - 1 on the left;
             "same": Q = ceil(W / stride), the odd zero on the right.
-        lnc: cores that share the channels, 1 or 2.
+        bias: [C]; bf16, fp16 or fp32.
+        activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", as torch defines them.
+        residual: [N, C, Q]; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or "post_activation",
+            act(sum + bias) + residual.
+        out_dtype: of y; None: x's.
+        initial_state: [N, C, window - 1], x's dtype: what precedes the rows, instead of the zeros of the left padding,
+            which must have that width (padding="causal"); stride and lhs_dilation 1.
+        return_final_state: also return the state that the next piece of the rows needs.
+        lnc: cores that share the work, 1 or 2.
         strict_nonfinite: keep channels apart (see the kernel), so that NaN and Inf stay in their channel.
+        algorithm, config: as in a `Plan`; None: the kernel's choice.
 
-    Returns: [N, C, Q], dtype of x, accumulated in fp32 and rounded once.
+    Returns: [N, C, Q], accumulated in fp32 and rounded once; with return_final_state the pair of it and the state,
+        [N, C, window - 1], x's dtype.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
+    extra = Extra(
+        bias=bias,
+        activation=activation,
+        residual=residual,
+        residual_position=residual_position,
+        out_dtype=out_dtype,
+        initial_state=initial_state,
+        return_final_state=return_final_state,
+        strict_nonfinite=strict_nonfinite,
+    )
+    raise_all(
+        _CANNOT, [*_array_violations(x, w, lnc), *_extra_violations(extra), *_choice_violations(algorithm, config)]
+    )
     problem = depthwise_problem(
         x, w, stride=stride, padding=padding, dilation=dilation, lhs_dilation=lhs_dilation, lnc=lnc
     )
-    return run_depthwise_conv1d(x, w, problem, lnc=lnc, strict_nonfinite=strict_nonfinite).y  # type: ignore[no-any-return]
+    raise_all(_CANNOT, list(_extra_shape_violations(extra, problem)))
+    raise_all(_CANNOT, list(choice_refusals(problem, extra.asked, algorithm, config, lnc)))
+    run = run_depthwise_conv1d(x, w, problem, lnc=lnc, extra=extra, algorithm=algorithm, config=config)
+    return (run.y, run.final_state) if return_final_state else run.y
 
 
 def depthwise_problem(
@@ -90,9 +156,9 @@ def depthwise_problem(
     lnc: int = 2,
 ) -> ConvProblem:
     """The checked ConvProblem of a `depthwise_conv1d` call; arguments and errors are its."""
-    raise_all("depthwise_conv1d cannot run this call", list(_array_violations(x, w, lnc)))
+    raise_all(_CANNOT, list(_array_violations(x, w, lnc)))
     scalars = {"stride": stride, "dilation": dilation, "lhs_dilation": lhs_dilation}
-    raise_all("depthwise_conv1d cannot run this call", list(_scalar_violations(scalars)))
+    raise_all(_CANNOT, list(_scalar_violations(scalars)))
     N, C, W = x.shape
     S = w.shape[1]
     left, right = _padding_pair(padding, W, S, stride, dilation, lhs_dilation)
@@ -111,42 +177,74 @@ def depthwise_problem(
 
 
 def run_depthwise_conv1d(
-    x: Any, w: Any, problem: ConvProblem, *, lnc: int = 2, strict_nonfinite: bool = False, trace_only: bool = False
+    x: Any,
+    w: Any,
+    problem: ConvProblem,
+    *,
+    lnc: int = 2,
+    extra: Extra | None = None,
+    strict_nonfinite: bool = False,
+    algorithm: str | None = None,
+    config: Config = None,
+    trace_only: bool = False,
 ) -> KernelRun:
-    """Launch the kernel on [N, C, W] and [C, S] arrays (or specs, with trace_only) that fit `problem`."""
+    """Launch the kernel on [N, C, W] and [C, S] arrays (or specs, with trace_only) that fit `problem`.
+
+    extra, algorithm, config: checked, as `depthwise_conv1d` does. strict_nonfinite: here, or in extra.
+    """
+    asked = extra or Extra()
     x4 = _reshaped(x, (problem.N, problem.C, 1, problem.W))
     w4 = _reshaped(w, (problem.C, 1, 1, problem.S))
-    kwargs = kernel_arguments(problem, strict_nonfinite=strict_nonfinite)
+    kwargs = kernel_arguments(
+        problem,
+        strict_nonfinite=strict_nonfinite or asked.strict_nonfinite,
+        algorithm=algorithm,
+        config=config,
+    )
+    kwargs |= _extra_arguments(asked, problem)
     launched = depthwise_conv1d_implicit_gemm[lnc]
     began = time.perf_counter()
     if CHOICE.provider == "aws":
         if trace_only:
             raise UnsupportedError("trace_only=True: only nkiconv's simulator traces; set NKICONV_NKI=simulator")
-        y4 = simulate(launched)(x4, w4, **kwargs)
-        return KernelRun(_reshaped(y4, (problem.N, problem.C, problem.Q)), "aws", lnc, _since(began), {}, 0, 0, 0)
+        y4, state = _split(simulate(launched)(x4, w4, **kwargs), asked)
+        y = _reshaped(y4, (problem.N, problem.C, problem.Q))
+        return KernelRun(y, "aws", lnc, _since(began), {}, 0, 0, 0, state)
     execution = simulator.execute(launched, (x4, w4), kwargs, trace_only=trace_only)
-    return _counted(execution, problem, lnc, _since(began))
+    return _counted(execution, problem, lnc, asked, _since(began))
 
 
-def kernel_arguments(
-    problem: ConvProblem, *, strict_nonfinite: bool = False, algorithm: str | None = None
-) -> dict[str, Any]:
-    """The kernel's arguments for a depthwise conv1d problem, beside the arrays."""
-    return {
-        "padding": problem.padding,
-        "stride": problem.stride,
-        "rhs_dilation": problem.rhs_dilation,
-        "lhs_dilation": problem.lhs_dilation,
-        "feature_group_count": problem.C,
-        "strict_nonfinite": strict_nonfinite,
-        "algorithm": algorithm,
-    }
+def _extra_arguments(extra: Extra, problem: ConvProblem) -> dict[str, Any]:
+    """The kernel's arguments of an epilogue and of states; nothing for what is not asked for."""
+    found: dict[str, Any] = {}
+    if extra.bias is not None:
+        found["bias"] = extra.bias
+    if extra.activation is not None:
+        found["activation"] = extra.activation
+    if extra.residual is not None:
+        found["residual"] = _reshaped(extra.residual, (problem.N, problem.C, 1, problem.Q))
+        found["residual_position"] = extra.residual_position
+    if extra.out_dtype is not None:
+        name = canonical(dtype_name(extra.out_dtype))
+        assert name is not None
+        found["out_dtype"] = getattr(nl, name)
+    if extra.initial_state is not None:
+        found["initial_state"] = extra.initial_state
+    if extra.return_final_state:
+        found["return_final_state"] = True
+    return found
 
 
-def _counted(execution: simulator.Execution, problem: ConvProblem, lnc: int, seconds: float) -> KernelRun:
+def _split(outputs: Any, extra: Extra) -> tuple[Any, Any]:
+    """(y, final state or None) of what the kernel returned."""
+    return tuple(outputs) if extra.return_final_state else (outputs, None)
+
+
+def _counted(execution: simulator.Execution, problem: ConvProblem, lnc: int, extra: Extra, seconds: float) -> KernelRun:
     instructions = execution.instructions
+    y4, state = _split(execution.outputs, extra)
     return KernelRun(
-        y=_reshaped(execution.outputs, (problem.N, problem.C, problem.Q)),
+        y=_reshaped(y4, (problem.N, problem.C, problem.Q)),
         provider="simulator",
         lnc=lnc,
         seconds=seconds,
@@ -154,6 +252,7 @@ def _counted(execution: simulator.Execution, problem: ConvProblem, lnc: int, sec
         dma_bytes=sum(i.bytes for i in instructions if i.engine == "dma"),
         sbuf_peak_bytes=execution.sbuf_peak_bytes,
         psum_peak_bytes=execution.psum_peak_bytes,
+        final_state=state,
     )
 
 
@@ -180,8 +279,60 @@ def _array_violations(x: Any, w: Any, lnc: Any) -> Iterator[NkiconvError]:
                 f"w.shape={w.shape}: w must have one filter for each of x's C={x.shape[1]} channels; pass [C, S]"
             )
         yield from _dtype_pair(x, w)
-    if lnc not in _LNC_DEGREES or isinstance(lnc, bool):
+    if lnc not in LNC_DEGREES or isinstance(lnc, bool):
         yield UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2")
+
+
+def _extra_violations(extra: Extra) -> Iterator[NkiconvError]:
+    """Errors of the epilogue's names, and of kind, rank and dtype of its arrays."""
+    named = dataclasses.replace(extra, out_dtype=None).asked
+    residual = extra.residual_position  # checked also where there is no residual
+    yield from asked_violations(dataclasses.replace(named, residual=residual))
+    if extra.out_dtype is not None and not _is_supported(extra.out_dtype):
+        accepted = ", ".join(DEPTHWISE_DTYPES)
+        yield DtypeError(f"out_dtype={extra.out_dtype!r}: accepted are None, {accepted}; use one of them")
+    for name, array, axes in (
+        ("bias", extra.bias, "C"),
+        ("residual", extra.residual, "N, C, Q"),
+        ("initial_state", extra.initial_state, "N, C, window - 1"),
+    ):
+        if array is not None:
+            yield from _one_array(name, array, axes)
+
+
+def _extra_shape_violations(extra: Extra, problem: ConvProblem) -> Iterator[NkiconvError]:
+    """Errors of the epilogue's arrays against the problem."""
+    window = problem.width.window
+    for name, array, axes, wanted in (
+        ("bias", extra.bias, "[C]", (problem.C,)),
+        ("residual", extra.residual, "y's, [N, C, Q]", (problem.N, problem.C, problem.Q)),
+        ("initial_state", extra.initial_state, "[N, C, window - 1]", (problem.N, problem.C, window - 1)),
+    ):
+        if array is not None and tuple(array.shape) != wanted:
+            yield GeometryError(f"{name}.shape={tuple(array.shape)}: must be {axes} = {wanted}; pass one of that shape")
+    state = extra.initial_state
+    if state is not None and dtype_name(state.dtype) != problem.dtype:
+        yield DtypeError(f"initial_state.dtype={state.dtype}: must be x's, {DTYPES[problem.dtype]}; cast it")
+    if state is not None or extra.return_final_state:
+        yield from state_violations(problem)
+
+
+def _choice_violations(algorithm: Any, config: Any) -> Iterator[NkiconvError]:
+    """Errors of the algorithm's name and of settings without one."""
+    if algorithm is not None and algorithm not in ALGORITHMS:
+        yield UnsupportedError(f"algorithm={algorithm!r}: accepted are None, {', '.join(ALGORITHMS)}; use one of them")
+    if algorithm is None and config is not None:
+        yield UnsupportedError(f"config={config!r}: settings belong to an algorithm; name it with algorithm=")
+
+
+def choice_refusals(
+    problem: ConvProblem, asked: Asked, algorithm: str | None, config: Config, lnc: int
+) -> Iterator[NkiconvError]:
+    """Why an algorithm does not run a problem; nothing if it does, or where the choice is the kernel's."""
+    if algorithm is not None:
+        reason = refusal_of(algorithm, geometry_of(problem), extras_of(problem, asked), config, lnc)
+        if reason:
+            yield UnsupportedError(reason)
 
 
 def _one_array(name: str, array: Any, axes: str) -> Iterator[NkiconvError]:
@@ -194,13 +345,16 @@ def _one_array(name: str, array: Any, axes: str) -> Iterator[NkiconvError]:
         yield LayoutError(f"{name}.shape={array.shape}: must have {rank} axes, [{axes}]; reshape it")
     elif 0 in array.shape:
         yield GeometryError(f"{name}.shape={array.shape}: every extent of [{axes}] must be at least 1; pass data")
-    try:
-        supported = dtype_name(array.dtype) in DEPTHWISE_DTYPES
-    except DtypeError:
-        supported = False
-    if not supported or not np.dtype(DTYPES.get(str(array.dtype), array.dtype)).isnative:
+    if not _is_supported(array.dtype) or not np.dtype(DTYPES.get(str(array.dtype), array.dtype)).isnative:
         accepted = ", ".join(str(DTYPES[d]) for d in DEPTHWISE_DTYPES)
         yield DtypeError(f"{name}.dtype={array.dtype}: accepted are {accepted}, in native byte order; cast {name}")
+
+
+def _is_supported(dtype: Any) -> bool:
+    try:
+        return dtype_name(dtype) in DEPTHWISE_DTYPES
+    except DtypeError:
+        return False
 
 
 def _dtype_pair(x: Any, w: Any) -> Iterator[NkiconvError]:

@@ -10,7 +10,9 @@ from .cases import Case
 from .errors import DtypeError, UnsupportedError, raise_all
 from .floors import Floors, floors
 from .kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
-from .ops import DEPTHWISE_DTYPES, kernel_arguments
+from .ops import choice_refusals, kernel_arguments
+from .planner.candidates import kernel_choice
+from .planner.request import DTYPES, Asked, Config, extras_of, geometry_of
 from .problem import ConvProblem
 from .simulator import ArraySpec
 from .simulator.dtypes import canonical
@@ -26,6 +28,7 @@ class CaseProfile:
     problem: ConvProblem
     lnc: int
     algorithm: str
+    config: Config
     tiles: dict[str, int]
     profile: Profile
     floors: Floors
@@ -43,6 +46,7 @@ class CaseProfile:
             "lnc": self.lnc,
             "dtype": self.problem.dtype,
             "algorithm": self.algorithm,
+            "config": self.config,
             "tiles": self.tiles,
             "copy_floor_us": self.floors.copy_us,
             "launch_floor_us": self.floors.launch_us,
@@ -56,17 +60,22 @@ def profile_case(
     dtype: str | None = None,
     lnc: int = 2,
     algorithm: str | None = None,
+    config: Config = None,
     sensitivity: bool = False,
     standalone: bool = False,
     advance: Advance = ignore,
 ) -> tuple[CaseProfile, Timed]:
     """Profile a case without making its data.
 
-    Args: dtype: instead of the case's own. algorithm: one of `ALGORITHMS`; None takes the kernel's choice.
+    Args: dtype: instead of the case's own. algorithm: one of `ALGORITHMS`, and config its settings, as in a `Plan`;
+        None takes the kernel's choice.
     Raises: UnsupportedError, for what cannot be profiled, before any work.
     """
     raise_all("this cannot be profiled", refusals(case, algorithm, lnc, dtype))
     problem = case.problem if dtype is None else case.problem.replace(dtype=dtype)
+    if algorithm is None:
+        algorithm, config = kernel_choice(geometry_of(problem), extras_of(problem, Asked()))
+    raise_all("this cannot be profiled", list(choice_refusals(problem, Asked(), algorithm, config, lnc)))
     name = canonical(problem.dtype)
     assert name is not None
     x = ArraySpec((problem.N, problem.C, 1, problem.W), name)
@@ -78,10 +87,10 @@ def profile_case(
         advance=advance,
     )
     kernel = depthwise_conv1d_implicit_gemm[lnc]
-    found, timed = profile_timed(kernel, (x, w), kernel_arguments(problem, algorithm=algorithm), settings)
-    chosen = algorithm or ALGORITHMS[0]
-    tiles = describe_tiles(problem, strict_nonfinite=False) if chosen == "taps_on_partition" else {}
-    return CaseProfile(case.name, problem, lnc, chosen, tiles, found, floors(problem, lnc)), timed
+    arguments = kernel_arguments(problem, algorithm=algorithm, config=config)
+    found, timed = profile_timed(kernel, (x, w), arguments, settings)
+    tiles = describe_tiles(problem, False, algorithm, config)
+    return CaseProfile(case.name, problem, lnc, algorithm, config, tiles, found, floors(problem, lnc)), timed
 
 
 def refusals(case: Case, algorithm: str | None, lnc: int, dtype: str | None = None) -> list[Any]:
@@ -97,8 +106,8 @@ def refusals(case: Case, algorithm: str | None, lnc: int, dtype: str | None = No
 def case_violations(case: Case, algorithm: str | None, lnc: int, dtype: str | None = None) -> list[Any]:
     """What is wrong with the choice of a case, an algorithm, cores and another dtype, wherever they are to run."""
     found: list[Any] = list(case_refusals(case))
-    if dtype is not None and dtype not in DEPTHWISE_DTYPES:
-        found.append(DtypeError(f"dtype={dtype!r}: accepted are {', '.join(DEPTHWISE_DTYPES)}; use one of them"))
+    if dtype is not None and dtype not in DTYPES:
+        found.append(DtypeError(f"dtype={dtype!r}: accepted are {', '.join(DTYPES)}; use one of them"))
     if algorithm is not None and algorithm not in ALGORITHMS:
         accepted = ", ".join(ALGORITHMS)
         found.append(UnsupportedError(f"algorithm={algorithm!r}: accepted are {accepted}; use one of them"))

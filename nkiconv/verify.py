@@ -18,9 +18,9 @@ from ._nki import CHOICE
 from .bounds import error_bound
 from .cases import Case
 from .errors import UnsupportedError, raise_all
-from .kernels.depthwise_conv1d.geometry import Geometry
-from .kernels.depthwise_conv1d.taps_on_partition import choose_tiling
 from .ops import KernelRun, run_depthwise_conv1d
+from .planner.candidates import kernel_choice, tiles_of, unit_of
+from .planner.request import Asked, Config, extras_of, geometry_of
 from .problem import DTYPES, ConvProblem, dtype_name
 from .reference import AnyArray, Float64Array, abs_sum_ref, conv_ref, num_terms
 from .simulator import ArraySpec
@@ -74,6 +74,8 @@ class Report:
     problem: ConvProblem
     lnc: int
     strict_nonfinite: bool
+    algorithm: str
+    config: Config
     provider: str
     tiles: dict[str, int] | None  # None where AWS's NKI ran
     trace: KernelRun | None  # counts of the whole problem; None where AWS's NKI ran
@@ -105,6 +107,8 @@ class Report:
             "Q": self.problem.Q,
             "lnc": self.lnc,
             "strict_nonfinite": self.strict_nonfinite,
+            "algorithm": self.algorithm,
+            "config": self.config,
             "provider": self.provider,
             "tiles": self.tiles,
             "instructions": trace.instructions if trace else None,
@@ -199,26 +203,14 @@ def case_arrays(case: Case, seed: int) -> tuple[AnyArray, AnyArray]:
     return x, w
 
 
-def describe_tiles(problem: ConvProblem, strict_nonfinite: bool) -> dict[str, int]:
-    """Tile sizes that the kernel chooses for a depthwise conv1d problem, by name, in elements."""
-    axis = problem.width
-    geometry = Geometry(
-        N=problem.N,
-        C=problem.C,
-        W=problem.W,
-        S=problem.S,
-        Q=problem.Q,
-        stride=axis.stride,
-        dilation=axis.rhs_dilation,
-        lhs_dilation=axis.lhs_dilation,
-        pad_left=axis.lo,
-        pad_right=axis.hi,
-        itemsize=problem.itemsize,
-        **dict.fromkeys(("x_n", "x_c", "x_w", "w_c", "w_s", "y_n", "y_c", "y_q"), 0),
-    )
-    tiling = choose_tiling(geometry, strict_nonfinite)  # type: ignore[no-untyped-call]  # kernels are untyped
-    fields = ("s_tile", "num_s_tiles", "channels_per_group", "c_tile", "q_tile", "q_load")
-    return {field: getattr(tiling, field) for field in fields}
+def describe_tiles(
+    problem: ConvProblem, strict_nonfinite: bool, algorithm: str | None = None, config: Config = None
+) -> dict[str, int]:
+    """Tile sizes and counts of an algorithm, or of the kernel's choice, for a depthwise conv1d problem, by name."""
+    geometry, extras = geometry_of(problem), extras_of(problem, Asked(strict_nonfinite=strict_nonfinite))
+    if algorithm is None:
+        algorithm, config = kernel_choice(geometry, extras)
+    return tiles_of(geometry, extras, algorithm, config)
 
 
 def verify_depthwise_conv1d(
@@ -229,6 +221,8 @@ def verify_depthwise_conv1d(
     *,
     degrees: Sequence[int] = (2,),
     strict_nonfinite: bool = False,
+    algorithm: str | None = None,
+    config: Config = None,
     channels: Channels = "auto",
     keep: bool = False,
     advance: Advance = ignore,
@@ -238,6 +232,7 @@ def verify_depthwise_conv1d(
     Args:
         x: [N, C, W], w: [C, S]; as `problem`, checked by `ops.depthwise_problem` or by `case_arrays`.
         degrees: LNC degrees, 1 or 2; outputs of the second are compared with the first's, bit for bit.
+        algorithm, config: as in a `Plan`; None: what the kernel chooses for the whole problem.
         channels: how many channels to run and check, spread evenly; "auto": all, or `SAMPLE_CHANNELS` of them where
             the trace has more than `SAMPLE_ABOVE_INSTRUCTIONS`.
         keep: return y of the first degree, [N, C, Q]; all channels are run then, in one launch, so that y has the bits
@@ -245,16 +240,21 @@ def verify_depthwise_conv1d(
 
     Returns: a report for each degree, and y or None.
     """
-    tallies = [_Tally(lnc, _trace(name, problem, x, w, lnc, strict_nonfinite, advance)) for lnc in degrees]
+    geometry, extras = geometry_of(problem), extras_of(problem, Asked(strict_nonfinite=strict_nonfinite))
+    if algorithm is None:
+        algorithm, config = kernel_choice(geometry, extras)
+    how = _How(strict_nonfinite, algorithm, config)
+    tallies = [_Tally(lnc, _trace(name, problem, x, w, lnc, how, advance)) for lnc in degrees]
     trace = tallies[0].trace
-    tiles = describe_tiles(problem, strict_nonfinite) if trace else None
+    tiles = tiles_of(geometry, extras, algorithm, config) if trace else None
     chosen = _chosen_channels(problem.C, "all" if keep else channels, trace)
     blocks = [chosen]
-    if trace and tiles and not keep:
-        blocks = list(_blocks(chosen, problem, trace.num_instructions, tiles["c_tile"]))
+    if trace and not keep:
+        unit = unit_of(geometry, extras, algorithm, config)
+        blocks = list(_blocks(chosen, problem, trace.num_instructions, unit))
     for i, block in enumerate(blocks):
         advance(f"checking {name}", i / len(blocks))
-        _run_block(x, w, problem, block, tallies, strict_nonfinite)
+        _run_block(x, w, problem, block, tallies, how)
     advance(f"checking {name}", 1.0)
     reports = [
         Report(
@@ -262,6 +262,8 @@ def verify_depthwise_conv1d(
             problem=problem,
             lnc=tally.lnc,
             strict_nonfinite=strict_nonfinite,
+            algorithm=algorithm,
+            config=config,
             provider=CHOICE.provider,
             tiles=tiles,
             trace=tally.trace,
@@ -277,6 +279,15 @@ def verify_depthwise_conv1d(
     return reports, tallies[0].y if keep else None
 
 
+@dataclass(frozen=True)
+class _How:
+    """How the kernel is to run: blocks of channels as the whole would."""
+
+    strict_nonfinite: bool
+    algorithm: str
+    config: Config
+
+
 @dataclass
 class _Tally:
     """What one LNC degree has done so far."""
@@ -290,13 +301,13 @@ class _Tally:
 
 
 def _trace(
-    name: str, problem: ConvProblem, x: AnyArray, w: AnyArray, lnc: int, strict_nonfinite: bool, advance: Advance
+    name: str, problem: ConvProblem, x: AnyArray, w: AnyArray, lnc: int, how: _How, advance: Advance
 ) -> KernelRun | None:
     if CHOICE.provider == "aws":
         return None
     advance(f"tracing {name}", None)
     x_spec, w_spec = (ArraySpec(array.shape, str(array.dtype)) for array in (x, w))
-    return run_depthwise_conv1d(x_spec, w_spec, problem, lnc=lnc, strict_nonfinite=strict_nonfinite, trace_only=True)
+    return run_depthwise_conv1d(x_spec, w_spec, problem, lnc=lnc, trace_only=True, **vars(how))
 
 
 def _chosen_channels(C: int, channels: Channels, trace: KernelRun | None) -> list[int]:
@@ -309,25 +320,25 @@ def _chosen_channels(C: int, channels: Channels, trace: KernelRun | None) -> lis
     return sorted({round(c) for c in np.linspace(0, C - 1, channels)})
 
 
-def _blocks(chosen: list[int], problem: ConvProblem, num_instructions: int, c_tile: int) -> Iterator[list[int]]:
+def _blocks(chosen: list[int], problem: ConvProblem, num_instructions: int, unit: int) -> Iterator[list[int]]:
     """The chosen channels in blocks: whole channel tiles on each of two cores, the rest joined to the last block."""
     by_time = BLOCK_INSTRUCTIONS * problem.C // num_instructions
     by_memory = BLOCK_ELEMS // (problem.N * (problem.W + problem.Q))
-    unit = 2 * c_tile
-    size = max(1, min(by_time, by_memory) // unit) * unit
+    step = 2 * unit
+    size = max(1, min(by_time, by_memory) // step) * step
     ends = [*range(size, len(chosen) - size + 1, size), len(chosen)]
     yield from (chosen[first:end] for first, end in zip([0, *ends], ends, strict=False))
 
 
 def _run_block(
-    x: AnyArray, w: AnyArray, problem: ConvProblem, block: list[int], tallies: list[_Tally], strict_nonfinite: bool
+    x: AnyArray, w: AnyArray, problem: ConvProblem, block: list[int], tallies: list[_Tally], how: _How
 ) -> None:
     """Run these channels on every degree, compare, and add to the tallies."""
     part: Any = block if block[-1] - block[0] + 1 > len(block) else slice(block[0], block[-1] + 1)
     x_block, w_block = np.array(x[:, part], order="C"), np.array(w[part], order="C")
     of_block = _of_channels(problem, len(block))
     for tally in tallies:
-        run = run_depthwise_conv1d(x_block, w_block, of_block, lnc=tally.lnc, strict_nonfinite=strict_nonfinite)
+        run = run_depthwise_conv1d(x_block, w_block, of_block, lnc=tally.lnc, **vars(how))
         tally.y = run.y
         tally.seconds += run.seconds
         same = tally is not tallies[0] and _bits(run.y) == _bits(tallies[0].y)

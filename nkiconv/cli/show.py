@@ -72,14 +72,19 @@ def _in_lines(text: str, width: int = 24) -> str:
 
 
 def _tiles(report: Report) -> Text:
-    tiles = report.tiles
-    if tiles is None:
-        return Text("-")
-    channels = f"channels {tiles['c_tile']}"
-    if tiles["channels_per_group"] > 1:
-        channels += f" by {tiles['channels_per_group']}"
-    taps = f"taps {tiles['s_tile']} x {tiles['num_s_tiles']}"
-    return Text(f"{channels}\n{taps}\ncolumns {tiles['q_tile']} of {tiles['q_load']}")
+    lines = [report.algorithm]
+    if report.config is not None:
+        lines += [f"{name} {value}" for name, value in report.config]
+    tiles = report.tiles or {}
+    if report.algorithm == "taps_on_partition" and tiles:
+        channels = f"channels {tiles['c_tile']}"
+        if tiles["channels_per_group"] > 1:
+            channels += f" by {tiles['channels_per_group']}"
+        lines += [channels, f"taps {tiles['s_tile']} x {tiles['num_s_tiles']}"]
+        lines += [f"columns {tiles['q_tile']} of {tiles['q_load']}"]
+    else:
+        lines += [f"{name} {size}" for name, size in tiles.items()]
+    return Text("\n".join(lines))
 
 
 def _instructions(report: Report) -> Text:
@@ -122,7 +127,8 @@ def _check(report: Report) -> Text:
 
 #: What the columns of `report_table` mean, to print below it.
 REPORT_NOTES = (
-    "tiles: channels in a PSUM tile (by channels a matmul), taps a tile x tap tiles, columns a matmul of columns loaded"
+    "tiles: algorithm, settings, and its tiles; of taps_on_partition: channels in a PSUM tile (by channels a matmul),"
+    "\n  taps a tile x tap tiles, columns a matmul of columns loaded"
     "\nmemory: bytes moved by DMA; peaks in bytes a partition, fuller core, and share of the limit"
     "\ncheck: against the float64 reference; bound at the element of max error; worst ratio is the largest error/bound"
     "\ncounts and peaks are of the whole case, from a trace without data; the numerics ran in blocks of channels"

@@ -1,106 +1,12 @@
 """The planner: which algorithm, with which settings, by timing the kernels in the simulator without data.
 
-`plan` answers from memory, from disk, or by a search; a wide search puts its answer where `plan` finds it.
+`entry.plan` answers; `candidates` lists what may run, `search` times and ranks it, `plan` is what comes out, `cache`
+keeps it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from .plan import Alternative, Plan, Rejection
+from .request import Asked, Config, Request
 
-from .._nki import CHOICE
-from ..errors import DtypeError, UnsupportedError, raise_all
-from ..problem import ConvProblem, dtype_name
-from ..simulator.timing import Rates, UnknownConstantError
-from . import cache
-from .plan import TUNED, Alternative, Plan, Rejection
-from .request import Asked, Config, Request, sorted_constants, violations
-from .search import Advance, NothingRuns, search
-
-__all__ = ["Alternative", "Asked", "Config", "Plan", "Rejection", "Request", "answer", "plan"]
-
-
-def _ignore(_what: str, _share: float | None) -> None:
-    """An `Advance` that tells nobody."""
-
-
-def plan(
-    problem: ConvProblem,
-    lnc: int = 2,
-    *,
-    bias: bool = False,
-    activation: str | None = None,
-    residual: str | None = None,
-    out_dtype: Any = None,
-    initial_state: bool = False,
-    return_final_state: bool = False,
-    strict_nonfinite: bool = False,
-    algorithms: Sequence[str] | None = None,
-    constants: Mapping[str, float] | None = None,
-    wide: bool = False,
-    use_cache: bool = True,
-    advance: Advance = _ignore,
-) -> Plan:
-    """The fastest way known to run a problem, by modelled time in program order; phase 0 of the throttle's grid ranks.
-
-    Args:
-        problem: a depthwise conv1d (groups = C = K, H = R = 1).
-        lnc: cores, 1 or 2.
-        bias, activation, out_dtype, initial_state, return_final_state, strict_nonfinite: what the kernel will be called
-            with; flags stand for tensors. residual: None, or where one is added, as the kernel's residual_position.
-        algorithms: names to choose from; None: all.
-        constants: modelling constants by name, instead of trn2.toml's.
-        wide: try more settings and time every close candidate as a whole (seconds to minutes). The result replaces the
-            cached plan, so that later calls find it.
-        use_cache: whether to take the plan from memory or disk, and to put it there; see `planner.cache`.
-        advance: told what is being done, and the share of it that is done.
-
-    Returns: a `Plan`; its `algorithm` and `config` are arguments of `depthwise_conv1d` and of the kernel.
-
-    Raises: UnsupportedError, GeometryError, DtypeError or LayoutError, before any work, naming every violated rule;
-        UnsupportedError with every reason where no algorithm runs the problem.
-    """
-    asked = Asked(
-        bias=bias,
-        activation=activation,
-        residual=residual,
-        out_dtype=None if out_dtype is None else _short_name(out_dtype),
-        initial_state=initial_state,
-        return_final_state=return_final_state,
-        strict_nonfinite=strict_nonfinite,
-    )
-    names = None if algorithms is None else tuple(algorithms)
-    wanted = Request(problem=problem, lnc=lnc, asked=asked, constants=sorted_constants(constants), algorithms=names)
-    return answer(wanted, wide=wide, use_cache=use_cache, advance=advance)
-
-
-def answer(request: Request, *, wide: bool = False, use_cache: bool = True, advance: Advance = _ignore) -> Plan:
-    """As `plan`, for a request."""
-    errors = list(violations(request))
-    if CHOICE.provider == "aws":
-        errors.append(UnsupportedError("NKICONV_NKI: AWS's NKI times nothing; set NKICONV_NKI=simulator to plan"))
-    raise_all("there is no plan for this", errors)
-    try:
-        Rates(dict(request.constants))
-    except UnknownConstantError as error:
-        raise UnsupportedError(str(error)) from None
-    kept = cache.load(request) if use_cache else None
-    if kept is not None and (kept.effort == TUNED or not wide):
-        return kept
-    try:
-        found = search(request, wide=wide, advance=advance)
-    except NothingRuns as error:
-        reasons = [f"{one.algorithm}: {one.reason}" for one in error.rejected]
-        raise_all("no algorithm runs this problem", [UnsupportedError(reason) for reason in dict.fromkeys(reasons)])
-        raise
-    if use_cache:
-        cache.store(request, found)
-    return found
-
-
-def _short_name(dtype: Any) -> str:
-    """nkiconv's name of a dtype; what is none stays as it is, to be refused with the rest."""
-    try:
-        return dtype_name(dtype)
-    except DtypeError:
-        return str(dtype)
+__all__ = ["Alternative", "Asked", "Config", "Plan", "Rejection", "Request"]

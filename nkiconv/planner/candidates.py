@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..kernels.depthwise_conv1d import ALGORITHMS
 from ..kernels.depthwise_conv1d.call import Extras
+from ..kernels.depthwise_conv1d.choice import choose
 from ..kernels.depthwise_conv1d.dispatch import refusal
 from ..kernels.depthwise_conv1d.geometry import Geometry
 from ..simulator.hardware import PARTITIONS
@@ -70,14 +71,24 @@ def candidates(request: Request, *, wide: bool) -> tuple[list[Candidate], list[R
             if reason:
                 rejected.append(Rejection(algorithm, config, reason))
             else:
-                unit = max(1, min(geometry.C, known.unit(geometry, extras, config)))
-                accepted.append(Candidate(algorithm, config, unit))
+                accepted.append(Candidate(algorithm, config, unit_of(geometry, extras, algorithm, config)))
     return accepted, rejected
 
 
 def refusal_of(algorithm: str, geometry: Geometry, extras: Extras, config: Config, cores: int) -> str:
     """Why the kernel refuses this, or ""."""
     return str(refusal(algorithm, geometry, extras, config, cores))  # type: ignore[no-untyped-call]
+
+
+def kernel_choice(geometry: Geometry, extras: Extras) -> tuple[str, Config]:
+    """The algorithm and settings that the kernel takes where it is told none."""
+    algorithm, config = choose(geometry, extras)  # type: ignore[no-untyped-call]
+    return algorithm, config
+
+
+def unit_of(geometry: Geometry, extras: Extras, algorithm: str, config: Config) -> int:
+    """Channels that one core works on at once."""
+    return max(1, min(geometry.C, family(algorithm).unit(geometry, extras, config)))
 
 
 def symbols_of(request: Request, algorithm: str, config: Config) -> dict[str, int]:
