@@ -1,0 +1,280 @@
+"""Every algorithm by its name against the same truth: edges, layouts, non-finite values, settings, refusals.
+
+An algorithm that refuses a row says so by `dispatch.refusal`; the kernel must then say the very same, and the test is
+skipped with that reason. `test_refusals_do_not_grow` bounds how often.
+"""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from depthwise import EDGE, Row, integers, normals, run, truth
+from epilogue import FLOATS, PLAIN, Request, check, check_or_skip, check_stored, draw, reason_to_refuse, refused
+from epilogue import truth as truth_and_bound
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import causal_problems, problems, requests
+from tolerances import assert_exact, assert_within_limit
+
+from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
+from nkiconv.simulator import KernelAssertionError
+
+#: The baseline takes a DMA a tap and row; the largest edges would take minutes.
+BASELINE_ROWS = 2000
+
+#: What each algorithm is for, small; between them every algorithm has something to do.
+PURPOSES = [
+    #   why                          N  C    W    S  stride  pad
+    Row("short filter", 1, 131, 300, 4, 1, (3, 0)),
+    Row("filter of tens", 2, 5, 600, 31, 1, (15, 15)),
+    Row("few columns", 1, 5, 300, 297),
+    Row("one step", 5, 130, 1, 4, 1, (3, 0)),
+]
+
+#: Least number of EDGE rows that an algorithm takes, by default and with strict_nonfinite.
+ACCEPTED = {
+    "taps_on_partition": (len(EDGE), len(EDGE)),
+    "one_channel": (len(EDGE), len(EDGE)),
+    "banded": (0, 0),
+    "mixed": (0, 0),
+    "vector": (0, 0),
+    "dot": (0, 0),
+    "update": (0, 0),
+}
+
+
+def identity(value):
+    return value.id
+
+
+def edges(algorithm):
+    """The edges, without the largest for the baseline."""
+    return [row for row in EDGE if algorithm != "one_channel" or row.N * row.C * row.S <= BASELINE_ROWS]
+
+
+def each(rows_of, *more):
+    """pytest parameters (algorithm, row, ...) of every algorithm."""
+    return [
+        pytest.param(*values, id="-".join(str(getattr(value, "id", value)) for value in values))
+        for algorithm in ALGORITHMS
+        for values in itertools.product([algorithm], rows_of(algorithm), *more)
+    ]
+
+
+def test_every_algorithm_has_a_guard_and_a_purpose():
+    assert set(ALGORITHMS) <= set(ACCEPTED)
+    for algorithm in ALGORITHMS:
+        taken = [row for row in PURPOSES if reason_to_refuse(algorithm, row.problem("bf16"), lnc=1) == ""]
+        assert taken, f"{algorithm} takes none of {[row.why for row in PURPOSES]}"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_refusals_do_not_grow(algorithm, strict):
+    options = {"lnc": 2, "strict_nonfinite": strict}
+    refusals = {row.why: reason_to_refuse(algorithm, row.problem("bf16"), **options) for row in EDGE}
+    taken = [why for why, reason in refusals.items() if reason == ""]
+    assert len(taken) >= ACCEPTED[algorithm][strict], {why: reason for why, reason in refusals.items() if reason}
+
+
+@pytest.mark.parametrize(("algorithm", "row", "dtype"), each(edges, ["bf16", "fp32"]))
+def test_exact_on_integers(algorithm, row, dtype):
+    check_or_skip(algorithm, row.problem(dtype), whole=True)
+
+
+@pytest.mark.parametrize(("algorithm", "row"), each(lambda algorithm: edges(algorithm)[::2]))
+def test_exact_on_integers_with_strict_nonfinite(algorithm, row):
+    check_or_skip(algorithm, row.problem("bf16"), whole=True, strict_nonfinite=True)
+
+
+NORMAL_ROWS = [
+    row
+    for row in EDGE
+    if row.why in ("causal", "S crosses 128", "channels of several tiles", "columns cross 512", "all three together")
+]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "row", "dtype"), each(lambda algorithm: [*NORMAL_ROWS, *PURPOSES], ["bf16", "fp16", "fp32"])
+)
+def test_within_the_bound_on_normals(algorithm, row, dtype):
+    few = replace(row, C=min(row.C, 9)) if algorithm == "one_channel" else row
+    check_or_skip(algorithm, few.problem(dtype), whole=False)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("row", PURPOSES, ids=identity)
+def test_algorithms_agree_within_the_sum_of_their_bounds(row, dtype):
+    problem = replace(row, C=min(row.C, 40)).problem(dtype)
+    request = Request("fp32", "silu", "fp32", "post_activation")
+    inputs = draw(np.random.default_rng(3), problem, request, whole=False)
+    _, limit = truth_and_bound(inputs, problem, request)
+    taken = [name for name in ALGORITHMS if reason_to_refuse(name, problem, request, lnc=2) == ""]
+    results = {name: check(problem, request, seed=3, whole=False, algorithm=name) for name in taken}
+    assert len(results) >= 3
+    for one, other in itertools.combinations(taken, 2):
+        assert_within_limit(results[one], results[other].astype(np.float64), 2 * limit)
+
+
+PERMS = [
+    ((0, 3, 1, 2), (0, 1, 2, 3), (0, 2, 3, 1)),
+    ((3, 0, 1, 2), (1, 3, 2, 0), (1, 2, 3, 0)),
+    ((2, 1, 0, 3), (3, 2, 1, 0), (3, 1, 0, 2)),
+]
+
+
+@pytest.mark.parametrize("perms", PERMS, ids=str)
+@pytest.mark.parametrize(("algorithm", "row"), each(lambda algorithm: [*PURPOSES, NORMAL_ROWS[-1], NORMAL_ROWS[0]]))
+def test_layouts(algorithm, row, perms):
+    problem = (replace(row, C=min(row.C, 9)) if algorithm == "one_channel" else row).problem("bf16")
+    reason = reason_to_refuse(algorithm, problem, lnc=2)
+    if reason:
+        pytest.skip(reason)
+    check_stored(problem, PLAIN, 4, *perms, algorithm=algorithm)
+
+
+BAD = EDGE[0].problem("fp32").replace(N=2, C=6, K=6, groups=6, W=40, S=5, padding=((0, 0), (2, 1)))
+BAD_PROBLEMS = {
+    "padded": BAD,
+    "causal": BAD.replace(S=4, padding=((0, 0), (3, 0))),
+    "strided": BAD.replace(stride=(1, 3), rhs_dilation=(1, 2)),
+    "gaps": BAD.replace(lhs_dilation=(1, 2), padding=((0, 0), (9, 0))),
+    "tap_tiles": BAD.replace(S=140, padding=((0, 0), (120, 30))),
+    "tiles_of_padding": BAD.replace(W=700, padding=((0, 0), (600, 0))),
+    "few_columns": BAD.replace(W=200, S=197, padding=((0, 0), (2, 1))),
+    "one_step": BAD.replace(W=1, S=4, padding=((0, 0), (3, 0))),
+}
+
+
+def with_bad(problem, value, where):
+    """Integer inputs, no tap of them 0, with one bad value in channel 3: of image 0 or of the filter."""
+    x, w = integers(np.random.default_rng(1), problem)
+    w[w == 0] = 1
+    (x if where == "x" else w)[(0, 3, 0, problem.W // 2) if where == "x" else (3, 0, 0, 1)] = value
+    return x, w
+
+
+@pytest.mark.parametrize("where", ["x", "w"])
+@pytest.mark.parametrize("value", [np.nan, np.inf], ids=str)
+@pytest.mark.parametrize("name", BAD_PROBLEMS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_strict_follows_the_definition(algorithm, name, value, where):
+    problem = BAD_PROBLEMS[name]
+    reason = refused(algorithm, problem, strict_nonfinite=True)
+    if reason:
+        pytest.skip(reason)
+    x, w = with_bad(problem, value, where)
+    y, _ = truth(x, w, problem)
+    assert not np.isfinite(y).all()
+    for lnc in (1, 2):
+        assert_exact(run(x, w, problem, lnc, algorithm=algorithm, strict_nonfinite=True), y, "fp32")
+
+
+#: Columns beside the ones that a bad value meets to which it may spread: a block of band matrices, or of lags.
+SPREAD_COLUMNS = {"banded": 128, "dot": 16}
+#: Channels that share a matmul.
+SPREAD_CHANNELS = 128
+
+
+@pytest.mark.parametrize("where", ["x", "w"])
+@pytest.mark.parametrize("value", [np.nan, np.inf], ids=str)
+@pytest.mark.parametrize("row", PURPOSES, ids=identity)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_by_default_bad_values_spread_to_neighbours_and_never_get_lost(algorithm, row, value, where):
+    few = replace(row, C=min(row.C, 9)) if algorithm == "one_channel" else replace(row, N=2, C=max(row.C, 140))
+    problem = few.problem("fp32")
+    reason = refused(algorithm, problem)
+    if reason:
+        pytest.skip(reason)
+    x, w = with_bad(problem, value, where)
+    y, _ = truth(x, w, problem)
+    actual = run(x, w, problem, 2, algorithm=algorithm)
+    lost = ~np.isfinite(y) & np.isfinite(actual)
+    assert not lost.any(), f"bad values lost at {np.argwhere(lost)[:3].tolist()}"
+    met = ~np.isfinite(y).all(axis=(0, 1, 2))
+    reach = SPREAD_COLUMNS.get(algorithm, 0)
+    near = np.convolve(met, np.ones(2 * reach + 1), mode="full")[reach : reach + len(met)] > 0
+    assert not np.isnan(actual[..., ~near]).any(), "columns out of reach"
+    spread = ~np.isfinite(actual)
+    assert spread.any(axis=(2, 3)).sum(axis=1).max() <= SPREAD_CHANNELS
+    if where == "x":
+        assert not spread[1].any(), "another image"
+    np.testing.assert_array_equal(actual[~spread], y[~spread])
+
+
+def test_filters_of_the_other_16_bit_dtype():
+    rng = np.random.default_rng(5)
+    for row, algorithm in itertools.product(PURPOSES, ALGORITHMS):
+        problem = replace(row, C=9).problem("fp16")
+        if reason_to_refuse(algorithm, problem, lnc=2) == "":
+            x, w = integers(rng, problem, "bf16")
+            assert_exact(run(x, w, problem, 2, algorithm=algorithm), truth(x, w, problem)[0], "fp16")
+
+
+@settings(max_examples=400)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1), whole=st.booleans(), strict=st.booleans())
+def test_any_problem_with_any_epilogue(data, seed, whole, strict):
+    """Whatever is refused, is refused by the kernel in the same words; whatever is not, is right."""
+    algorithm = data.draw(st.sampled_from(ALGORITHMS))
+    shape = {"widest": 60, "most_taps": 24, "most_channels": 9}
+    problem = data.draw(st.one_of(problems(**shape), causal_problems(**shape)))
+    request = data.draw(requests(problem))
+    if refused(algorithm, problem, request, strict_nonfinite=strict) == "":
+        check(problem, request, seed, whole=whole, algorithm=algorithm, strict_nonfinite=strict)
+
+
+@settings(max_examples=60)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_larger_problems(data, seed):
+    algorithm = data.draw(st.sampled_from([name for name in ALGORITHMS if name != "one_channel"]))
+    problem = data.draw(
+        st.one_of(
+            problems(widest=1500, most_taps=300, most_channels=150),
+            causal_problems(widest=1500, most_taps=300, most_channels=150),
+        )
+    )
+    if refused(algorithm, problem) == "":
+        check(problem, PLAIN, seed, whole=True, algorithm=algorithm)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ((("nonsense", 1),), r"config=.*: {algorithm} has no setting nonsense; it has \("),
+        (("block", 32), r"config=.*: entry 0 must be a pair \(name, value\)"),
+        ((("block", 32, 1),), r"config=.*: entry 0 must be a pair \(name, value\)"),
+        (32, r"config=32: must be None or a tuple of \(name, value\) pairs"),
+    ],
+    ids=["unknown", "flat", "triple", "number"],
+)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_wrong_settings_are_refused_by_name(algorithm, config, message):
+    problem = PURPOSES[0].problem("fp32").replace(C=3, K=3, groups=3)
+    x, w = normals(np.random.default_rng(6), problem)
+    with pytest.raises(KernelAssertionError, match=message.format(algorithm=algorithm)):
+        run(x, w, problem, 2, algorithm=algorithm, config=config)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("algorithm", ["fft", "", "Banded", 3])
+def test_unknown_algorithms_are_refused_by_name(algorithm):
+    problem = PURPOSES[0].problem("fp32").replace(C=3, K=3, groups=3)
+    x, w = normals(np.random.default_rng(6), problem)
+    with pytest.raises(KernelAssertionError, match=rf"algorithm={algorithm}: accepted are None and \('"):
+        run(x, w, problem, 2, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_inputs_are_not_changed(algorithm):
+    request = Request("fp32", "relu", "bf16")
+    for row in PURPOSES:
+        problem = replace(row, C=5).problem("bf16")
+        if reason_to_refuse(algorithm, problem, request, lnc=2) == "":
+            inputs = draw(np.random.default_rng(7), problem, request, whole=True)
+            arrays = (inputs.x, inputs.w, inputs.bias, inputs.residual)
+            before = [array.copy() for array in arrays]
+            given = {"bias": inputs.bias, "residual": inputs.residual, "activation": "relu"}
+            run(inputs.x, inputs.w, problem, 2, algorithm=algorithm, **given)
+            assert all(np.array_equal(a, b) for a, b in zip(arrays, before, strict=True))
