@@ -29,8 +29,8 @@ class Piece(nl.NKIObject):
     q0: int
     qn: int
     recipe: tuple
-    #: place in the order of the core's pieces
-    index: int
+    #: whether Vector copies PSUM out where no tap of its own does, instead of Scalar
+    vector_reads: bool
 
 
 @dataclass
@@ -209,7 +209,7 @@ def extend(operands, geometry, extras, plan, data, piece, s, chain, step):
 
 
 def complete(y_sbuf, sums, data, piece, epilogue):
-    """y = epilogue of the sums, on Scalar where nothing else is asked for; plain copies take turns with Vector."""
+    """y = epilogue of the sums, on Scalar, except for sums with a residual and for Vector's share of plain copies."""
     rows = data.tile.rows
     residual = None
     if data.residual != None:
@@ -221,5 +221,5 @@ def complete(y_sbuf, sums, data, piece, epilogue):
     elif epilogue.bias:
         nisa.tensor_scalar(dst=y_sbuf, data=sums, op0=nl.add, operand0=data.bias, engine=nisa.engine.scalar)
     else:
-        engine = nisa.engine.vector if piece.index % 2 == 0 else nisa.engine.scalar
+        engine = nisa.engine.vector if piece.vector_reads else nisa.engine.scalar
         nisa.tensor_copy(dst=y_sbuf, src=sums, engine=engine)

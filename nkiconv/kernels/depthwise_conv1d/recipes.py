@@ -34,11 +34,11 @@ WORK_WEIGHT = 0.02
 
 
 def engine_times(recipe, geometry, epilogue, piece):
-    """ns a column of (Tensor, Vector, Scalar, GpSimd) for one recipe, in pieces of `piece` columns."""
+    """ns a column of (Tensor, Vector, Scalar, GpSimd) for one recipe in pieces of `piece` columns; last whether a
+    plain copy out of PSUM comes on top."""
     tensor_ns = TENSOR_NS if geometry.itemsize == 2 else TENSOR_FP32_NS
     vector_ns = VECTOR_NS + VECTOR_FIXED_NS / piece
     scalar_ns = SCALAR_NS + SCALAR_FIXED_NS / piece
-    gpsimd_ns = GPSIMD_NS + GPSIMD_FIXED_NS / piece
     tensor = recipe[0] * tensor_ns
     vector = (recipe[1] + recipe[3]) * vector_ns
     scalar = (recipe[2] + (1 if recipe[0] == 0 else 0)) * scalar_ns
@@ -47,23 +47,24 @@ def engine_times(recipe, geometry, epilogue, piece):
         if recipe[0] > 0 and recipe[1] == 0:
             vector += vector_ns
         else:
-            gpsimd = gpsimd_ns
+            gpsimd = GPSIMD_NS + GPSIMD_FIXED_NS / piece
     if epilogue.residual != "":
         vector += vector_ns
     if epilogue.activation != "" or (epilogue.bias and not has_product(recipe) and epilogue.residual == ""):
         scalar += scalar_ns
-    if reads_out(recipe) and not needs_finish(recipe, epilogue):
-        vector += vector_ns / 2
-        scalar += scalar_ns / 2
-    return tensor, vector, scalar, gpsimd
+    copied = 1.0 if reads_out(recipe) and not needs_finish(recipe, epilogue) else 0.0
+    return tensor, vector, scalar, gpsimd, copied
 
 
-def bound(first, second, times, of, dma_ns):
-    """ns a column of the busiest engine when `times` of `of` pieces take the second recipe, and a little of the work."""
-    tensor = (first[0] * (of - times) + second[0] * times) / of
-    vector = (first[1] * (of - times) + second[1] * times) / of
-    scalar = (first[2] * (of - times) + second[2] * times) / of
-    gpsimd = (first[3] * (of - times) + second[3] * times) / of
+def bound(first, second, times, of, dma_ns, piece):
+    """ns a column of the slowest engine when `times` of `of` pieces take the second recipe, and a little of the rest."""
+    shares = []
+    for index in range(5):
+        shares.append((first[index] * (of - times) + second[index] * times) / of)
+    tensor, vector, scalar, gpsimd, copied = shares[0], shares[1], shares[2], shares[3], shares[4]
+    scalar_share = 0.5 if copied == 1.0 else copied
+    scalar += scalar_share * (SCALAR_NS + SCALAR_FIXED_NS / piece)
+    vector += (copied - scalar_share) * (VECTOR_NS + VECTOR_FIXED_NS / piece)
     busiest = max(max(vector, scalar), gpsimd)
     if tensor < TENSOR_BUSY_MIN * max(busiest, dma_ns):
         tensor = 2.0 * tensor
@@ -94,13 +95,13 @@ def default_recipes(geometry, extras, piece, on_tensor):
     times = []
     for index in range(len(recipes)):
         times.append(engine_times(recipes[index], geometry, extras.epilogue, piece))
-    best = bound(times[0], times[0], 0, 1, dma_ns)
+    best = bound(times[0], times[0], 0, 1, dma_ns, piece)
     chosen = (recipes[0],)
     for i in range(len(recipes)):
         for j in range(len(recipes)):
             for of in range(1, CYCLE_MAX + 1):
                 for more in range(1 if i != j else of, of if i != j else of + 1):
-                    cost = bound(times[i], times[j], more, of, dma_ns)
+                    cost = bound(times[i], times[j], more, of, dma_ns, piece)
                     if cost < best and (i != j or of == 1):
                         best = cost
                         chosen = spread(recipes[i], recipes[j], more, of)

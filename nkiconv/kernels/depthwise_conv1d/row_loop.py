@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from ..._nki import nisa, nl
 from .._tiles import INSTRUCTIONS_MAX, div_ceil
 from .call import setting
-from .chains import BANK, Piece, TileData, has_product, phases_of, run_step, tap_count
+from .chains import BANK, Piece, TileData, has_product, phases_of, reads_out, run_step, tap_count
 from .recipes import default_recipes
 from .row_dma import allocate_x, channels_most, load_channels, load_residual_rows, load_x
 from .rows import SHARDS, RowPlan, load_bytes, plan_rows, tile_list
 
 #: Settings of `mixed` and `vector`.
-SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last", "warmup", "join")
+SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last", "start", "warmup", "join")
 #: SBUF that a plan may fill: what nki-library uses of a partition (trn2.toml, memory.sbuf_usable_per_partition), less
 #: room for filters, biases and small tiles.
 SBUF_BYTES = 196608
@@ -39,6 +39,8 @@ class LoopPlan(nl.NKIObject):
     #: widths of the first pieces of a half, and of the last ones
     first: tuple
     last: tuple
+    #: recipes of the first pieces of a half, before the cycle begins
+    start: tuple
     #: matmuls of 512 columns on zeros while the first loads are on their way
     warmup: int
     #: engine that adds chains: "gpsimd" or "vector"
@@ -60,10 +62,10 @@ def are_counts(values):
     return True
 
 
-def recipes_refusal(recipes, S, on_tensor):
+def recipes_refusal(name, recipes, S, on_tensor):
     """What is wrong with a config's recipes."""
-    if not isinstance(recipes, tuple) or len(recipes) == 0:
-        return f"config recipes={recipes}: must be a tuple of (tensor, vector_a, head, vector_b)"
+    if not isinstance(recipes, tuple) or (len(recipes) == 0 and name == "recipes"):
+        return f"config {name}={recipes}: must be a tuple of (tensor, vector_a, head, vector_b)"
     for index in range(len(recipes)):
         recipe = recipes[index]
         right = isinstance(recipe, tuple) and len(recipe) == 4
@@ -72,11 +74,11 @@ def recipes_refusal(recipes, S, on_tensor):
                 right = right and is_count(recipe[part], 0)
         if not right or recipe[2] > 1 or (recipe[2] == 0 and recipe[3] > 0) or tap_count(recipe) != S:
             return (
-                f"config recipes={recipes}: recipe {index} must be (tensor, vector_a, head, vector_b) with head 0 or "
+                f"config {name}={recipes}: recipe {index} must be (tensor, vector_a, head, vector_b) with head 0 or "
                 f"1, vector_b = 0 without a head, and S={S} taps in all (one more on Scalar if tensor is 0)"
             )
         if not on_tensor and recipe[0] > 0:
-            return f"config recipes={recipes}: recipe {index} has taps on Tensor; use algorithm mixed"
+            return f"config {name}={recipes}: recipe {index} has taps on Tensor; use algorithm mixed"
     return ""
 
 
@@ -84,9 +86,12 @@ def values_refusal(geometry, config, on_tensor):
     """What is wrong with the values of a config's settings; "" if nothing is."""
     recipes = setting(config, "recipes", None)
     if recipes != None:
-        reason = recipes_refusal(recipes, geometry.S, on_tensor)
+        reason = recipes_refusal("recipes", recipes, geometry.S, on_tensor)
         if reason != "":
             return reason
+    reason = recipes_refusal("start", setting(config, "start", ()), geometry.S, on_tensor)
+    if reason != "":
+        return reason
     piece = setting(config, "piece", PIECE_MAX)
     if not is_count(piece, 1) or piece > PIECE_MAX:
         return f"config piece={piece}: must be 1 to {PIECE_MAX} columns"
@@ -120,6 +125,7 @@ def read_plan(geometry, extras, config, on_tensor):
         prefetch=0,
         first=setting(config, "first", ()),
         last=setting(config, "last", ()),
+        start=setting(config, "start", ()),
         warmup=setting(config, "warmup", 4 if most_tensor_taps(recipes) > 0 else 0),
         join=setting(config, "join", "gpsimd"),
     )
@@ -149,7 +155,7 @@ def most_phases(recipes, epilogue):
 def diagonal_bytes(geometry, plan):
     """Bytes a partition of one tile's stationaries."""
     rows = plan.rows.G * channels_most(geometry.C, plan.rows.T, 0)
-    return most_tensor_taps(plan.recipes) * rows * geometry.itemsize
+    return most_tensor_taps(plan.start + plan.recipes) * rows * geometry.itemsize
 
 
 def sbuf_bytes(geometry, extras, plan, prefetch):
@@ -159,7 +165,7 @@ def sbuf_bytes(geometry, extras, plan, prefetch):
         tile += 4 * plan.rows.columns
     filters = 2 * min(plan.rows.T, filter_block(geometry)) * geometry.S * (geometry.itemsize + 4)
     # two fp32 tiles for each piece in flight, and pieces of y on their way out
-    in_flight = most_phases(plan.recipes, extras.epilogue)
+    in_flight = most_phases(plan.start + plan.recipes, extras.epilogue)
     pieces = 8 * plan.piece * in_flight + 4 * plan.piece * extras.epilogue.y_itemsize
     return (prefetch + 1) * tile + 2 * diagonal_bytes(geometry, plan) + filters + pieces
 
@@ -262,14 +268,21 @@ def convolve_half(operands, geometry, extras, plan, tiles):
     pieces = []
     chains = []
     cuts = []
+    reader_turns = all_read_out(plan.recipes)
     for i in range(len(tiles)):
         widths = widths_of(tiles[i].qn, plan, i == 0, i == len(tiles) - 1)
         cuts.append(cuts_of(tiles[i].qn, widths[0]))
         q0 = 0
         order = widths[0] + widths[1] + widths[2]
         for index in range(len(order)):
-            recipe = plan.recipes[len(pieces) % len(plan.recipes)]
-            pieces.append(Piece(tile=i, q0=q0, qn=order[index], recipe=recipe, index=len(pieces)))
+            place = len(pieces)
+            recipe = (
+                plan.recipes[(place - len(plan.start)) % len(plan.recipes)]
+                if place >= len(plan.start)
+                else plan.start[place]
+            )
+            on_vector = reader_turns and place % 2 == 0
+            pieces.append(Piece(tile=i, q0=q0, qn=order[index], recipe=recipe, vector_reads=on_vector))
             chains.append((None, None))
             q0 += order[index]
 
@@ -278,7 +291,7 @@ def convolve_half(operands, geometry, extras, plan, tiles):
     filters = []
     xs = []
     datas = []
-    phases = most_phases(plan.recipes, extras.epilogue)
+    phases = most_phases(plan.start + plan.recipes, extras.epilogue)
     for turn in range(len(pieces) + phases - 1):
         if turn < len(pieces):
             i = pieces[turn].tile
@@ -359,10 +372,10 @@ def tile_data(geometry, plan, tiles, filters, xs, datas, block):
         diagonals = datas[i - 1].diagonals
         w32_sbuf = datas[i - 1].w32
     else:
-        taps = most_tensor_taps(plan.recipes)
+        taps = most_tensor_taps(plan.start + plan.recipes)
         if taps > 0:
             diagonals = make_diagonals(w_sbuf, tile.rows, taps)
-        if any_product(plan.recipes):
+        if any_product(plan.start + plan.recipes):
             w32_sbuf = w_sbuf
             if w_sbuf.dtype != nl.float32:
                 w32_sbuf = nl.ndarray((tile.rows, S), dtype=nl.float32, buffer=nl.sbuf)
@@ -370,6 +383,14 @@ def tile_data(geometry, plan, tiles, filters, xs, datas, block):
     return TileData(
         tile=tile, x=xs[i][0], diagonals=diagonals, w=w_sbuf, w32=w32_sbuf, bias=bias_sbuf, residual=xs[i][1]
     )
+
+
+def all_read_out(recipes):
+    """Whether every recipe leaves PSUM to be copied out, so that Vector and Scalar take turns; else Scalar does it."""
+    for index in range(len(recipes)):
+        if not reads_out(recipes[index]):
+            return False
+    return True
 
 
 def any_product(recipes):
@@ -397,10 +418,11 @@ def make_diagonals(w_sbuf, rows, taps):
 
 def warm_up(count):
     """Matmuls on zeros, so that the array is at its full rate sooner (trn2.toml, throttle.window_ns)."""
-    zeros_sbuf = nl.ndarray((nl.tile_size.pmax, BANK), dtype=nl.bfloat16, buffer=nl.sbuf)
+    P_MAX = nl.tile_size.pmax
+    zeros_sbuf = nl.ndarray((P_MAX, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.vector)
-    acc_psum = nl.ndarray((nl.tile_size.pmax, BANK), dtype=nl.float32, buffer=nl.psum)
+    acc_psum = nl.ndarray((P_MAX, 4, 128), dtype=nl.float32, buffer=nl.psum)
     for _ in range(count):
         nisa.nc_matmul(
-            dst=acc_psum, stationary=zeros_sbuf[0 : nl.tile_size.pmax, 0:128], moving=zeros_sbuf, accumulate=False
+            dst=acc_psum, stationary=zeros_sbuf, moving=zeros_sbuf.expand_dim(1).broadcast(1, 4), accumulate=False
         )
