@@ -3,10 +3,10 @@
     y[c, q] = sum over s of w[c, s] * x[c, s + q]              (stride and dilation: dot_plan.py)
 
 The taps of a row are spread over partitions and slots, s = n p + t: slot t is x[:, t::n], transposed on the array from
-[channels, 128] to [128, channels], and the same for w. A lag q then is the shift of t by q along the free dim. One matmul
-takes 8 slots of 16 channels of w as the stationary and the 8 + Q - 1 slots of these channels of x that meet them as the
-moving operand: the contraction over p makes [(8 t, 16 c), (8 + Q - 1 t', 16 c')], of which c = c' and t' - t = q are
-wanted. It accumulates over all blocks of 8 slots; then
+[channels, 128] to [128, channels], and the same for w. A lag q then is the shift of t by q along the free dim. One
+matmul takes 8 slots of 16 channels of w as the stationary and the 8 + Q - 1 slots of these channels of x that meet them
+as the moving operand: the contraction over p makes [(8 t, 16 c), (8 + Q - 1 t', 16 c')], of which c = c' and t' - t = q
+are wanted. It accumulates over all blocks of 8 slots; then
 
     keep c = c' (mask) and sum over c'      [(t, c), t']       Vector, read-out of PSUM
     keep t' - t = q (mask) and sum over t'  [(t, c), q]        GpSimd, Vector
@@ -29,6 +29,7 @@ from .dot_plan import (
     LAGS_MAX,
     SBUF_BYTES,
     SLOTS_MAX,
+    batch_width,
     batches,
     groups_of,
     padded_columns,
@@ -168,18 +169,21 @@ def run_units(operands, geometry, extras, plan, units, vector_share):
             groups = groups_of(plan, units[index - 1][0].block, units[index - 1][2])
             steps = steps_of(plan, groups)
             partials = new_partials(plan, groups)
+        lead = LEAD if index > 1 else 0
         done = 0
         for move in range(max(len(moves), LEAD)):
             if move < len(moves):
                 move_slots(moves[move], 0 < vector_share and move % vector_share == vector_share - 1)
             if move == LEAD - 1 and index >= 2:
-                sums = end_unit(operands, geometry, extras, plan, masks, units, index - 2, ready, sums)
+                sums = add_unit(plan, masks, units, index - 2, ready, sums)
             wanted = len(steps)
             if move + 1 < len(moves):
-                wanted = (len(steps) * max(0, move + 1 - LEAD)) // max(1, len(moves) - LEAD)
+                wanted = (len(steps) * max(0, move + 1 - lead)) // (len(moves) - lead)
             while done < wanted:
                 multiply_step(partials, x_before, w_before, plan, masks, groups, steps[done])
                 done += 1
+        if index >= 2 and ends_batch(plan, units[index - 2]):
+            finish_batch(operands, geometry, extras, plan, masks, units[index - 2][0], sums)
         ready = partials
         x_before, w_before = x_next, w_next
 
@@ -194,23 +198,19 @@ def needs_filter(plan, units, index):
     return not same
 
 
-def end_unit(operands, geometry, extras, plan, masks, units, index, partials, sums):
-    """What follows a unit's matmuls: its lags into the batch's sums, and the batch's results to HBM after its last."""
+def ends_batch(plan, unit):
+    """Whether a unit is the last of its batch."""
+    batch = unit[0]
+    return unit[1] == batch.n0 + batch.nn - 1 and unit[2] == batch.k0 + batch.kn - 1 and unit[3] == plan.chunks - 1
+
+
+def add_unit(plan, masks, units, index, partials, sums):
+    """Put a unit's results into its batch's [(t, c), (image, r), q]; returns them, new for the first of a batch."""
     unit = units[index]
     batch = unit[0]
-    first = unit[1] == batch.n0 and unit[2] == batch.k0 and unit[3] == 0
-    last = unit[1] == batch.n0 + batch.nn - 1 and unit[2] == batch.k0 + batch.kn - 1 and unit[3] == plan.chunks - 1
     width = batch_width(plan, batch)
-    if first:
+    if unit[1] == batch.n0 and unit[2] == batch.k0 and unit[3] == 0:
         sums = nl.ndarray((nl.tile_size.pmax, width * batch.nn, padded_columns(plan)), dtype=nl.float32, buffer=nl.sbuf)
     column = (unit[1] - batch.n0) * width + (unit[2] - batch.k0) * plan.taps
-    groups = groups_of(plan, batch.block, unit[2])
-    keep_lags(sums, column, groups, partials, plan, masks, unit[3] > 0)
-    if last:
-        finish_batch(operands, geometry, extras, plan, masks, batch, width, sums)
+    keep_lags(sums, column, groups_of(plan, batch.block, unit[2]), partials, plan, masks, unit[3] > 0)
     return sums
-
-
-def batch_width(plan, batch):
-    """Channels that a row of results has in one image of a batch."""
-    return min(batch.kn * plan.taps, batch.block.length - batch.k0 * plan.taps)

@@ -198,3 +198,8 @@ def groups_of(plan, block, k):
 def full_rows(block):
     """(rows of a block that have all their channels, channels of the row after them)."""
     return block.count // block.length, block.count % block.length
+
+
+def batch_width(plan, batch):
+    """Channels that a row of results has in one image of a batch."""
+    return min(batch.kn * plan.taps, batch.block.length - batch.k0 * plan.taps)

@@ -38,7 +38,7 @@ def clear_outside(buffer, first, end):
 
 
 def load_rows(tile, src_hbm, block, r0, groups, c_step, step, offset, first, end):
-    """Elements first .. end-1 of a tile's partitions: channel p * length + r0 + g of a block is partition p * groups + g.
+    """Elements first .. end-1 of a tile: channel p * length + r0 + g of a block is on partition p * groups + g.
 
     offset: HBM element that goes to `first` of the block's first channel; c_step, step: HBM elements between channels
     and between elements.
@@ -138,9 +138,7 @@ def slot_moves(moves, turned_sbuf, row_sbuf, starts, step):
     for bank in range(banks):
         first = (bank * len(starts)) // banks
         end = ((bank + 1) * len(starts)) // banks
-        moves.append(
-            Move(turned_sbuf=turned_sbuf, row_sbuf=row_sbuf, first=first, starts=starts[first:end], step=step)
-        )
+        moves.append(Move(turned_sbuf=turned_sbuf, row_sbuf=row_sbuf, first=first, starts=starts[first:end], step=step))
 
 
 def move_slots(move, on_vector):

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from .._tiles import div_ceil
-from .dot_plan import BANK_COLUMNS, full_rows, padded_columns, x_slots
+from .dot_plan import BANK_COLUMNS, batch_width, padded_columns, x_slots
 from .free_channels import finish_free, load_free, store_free
 
 #: Matmuls on zeros that bring the array to full rate while the first rows are on their way: 24 of 107 ns at half rate
@@ -153,10 +152,11 @@ def keep_lags(sums, column, groups, partials, plan, masks, accumulate):
                 nisa.tensor_reduce(dst=into, op=nl.add, data=kept_sbuf, axis=3)
 
 
-def finish_batch(operands, geometry, extras, plan, masks, batch, width, sums):
+def finish_batch(operands, geometry, extras, plan, masks, batch, sums):
     """Sum over t and leave: rows are p, columns (image, r, q) of channels c0 + p * length + r0 + r."""
     channels, columns = plan.channels, padded_columns(plan)
     block, r0 = batch.block, batch.k0 * plan.taps
+    width = batch_width(plan, batch)
     total = width * batch.nn
     shape = (channels, total, geometry.Q)
     bias_sbuf = None

@@ -55,9 +55,7 @@ def load_free(dst_sbuf, src_hbm, block, r0, c_step, q_step, offset):
     if found[0] > 0:
         copy(
             dst_sbuf[0 : found[0], 0:rn, 0:columns],
-            src_hbm.ap(
-                pattern=[[block.length * c_step, found[0]], [c_step, rn], [q_step, columns]], offset=start
-            ),
+            src_hbm.ap(pattern=[[block.length * c_step, found[0]], [c_step, rn], [q_step, columns]], offset=start),
         )
     if found[1] > 0:
         copy(
@@ -71,7 +69,7 @@ def load_free(dst_sbuf, src_hbm, block, r0, c_step, q_step, offset):
 
 def store_free(dst_hbm, src_sbuf, block, r0, c_step, q_step, offset):
     """[rows, channels, columns] to HBM, the channels that exist."""
-    rows, rn, columns = src_sbuf.shape
+    rn, columns = src_sbuf.shape[1], src_sbuf.shape[2]
     found = parts(block, r0, rn)
     start = offset + (block.c0 + r0) * c_step
     if found[0] > 0:
