@@ -12,6 +12,8 @@ from .._nki import nisa, nl
 VECTOR_NS = 1.042
 VECTOR_NS_16BIT = 0.521
 SCALAR_NS = 0.833
+#: ns an element of a memset on Vector.
+VECTOR_MEMSET_NS = 0.832
 #: ns of an instruction beside its elements, on either.
 FIXED_NS = 60.0
 

@@ -46,11 +46,17 @@ from .call import config_refusal, setting
 #: Matmuls of 512 columns of zeros while the first DMA is on its way: the array runs at half rate until it has been busy
 #: for 3/8 of its full capacity in a window of 3.4 us (trn2.toml, throttle.*), and 6 of them are 1.3 us of it.
 WARM_UP = 6
+#: Buffers of rows that tiles take in turn.
+RING = 2
+#: Band buffers that are filled before the first rows are turned; zeroing the others must not keep Vector from those.
+AT_START = 2
 
 
 def banded_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = config_refusal(config, ("block", "shard", "groups", "images", "buffers", "warmup"), "banded")
+    reason = config_refusal(
+        config, ("block", "shard", "groups", "images", "buffers", "buffer_groups", "warmup"), "banded"
+    )
     if reason != "":
         return reason
     block = setting(config, "block", best_block(geometry))
@@ -119,7 +125,7 @@ def sbuf_bytes(geometry, extras, blocks):
     filters = (
         div_ceil(blocks.groups * blocks.per_group, nl.tile_size.pmax) * (blocks.num_taps + 1) * blocks.block * item
     )
-    bands = blocks.buffers * blocks.per_group * blocks.num_taps * blocks.block * item
+    bands = blocks.buffers * blocks.buffer_groups * blocks.per_group * blocks.num_taps * blocks.block * item
     constants = 2 * nl.tile_size.pmax * 4 + nl.tile_size.gemm_moving_fmax * item
     return (
         constants
@@ -170,22 +176,18 @@ def banded(operands, geometry, extras, config):
         for index in range(len(works)):
             tiles.append(plan_tile(blocks, works[index]))
     if len(tiles) > 0:
-        load_filters_of(operands, geometry, blocks, tiles[0])
-        load_rows(operands, geometry, extras, blocks, tiles[0])
-        mirror_sbuf = mirror_matrix(blocks, sum_dtype)
         run = Run(
             operands=operands,
             geometry=geometry,
             extras=extras,
             blocks=blocks,
-            mirror=mirror_sbuf,
+            mirror=None,
             ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
             middle=middle_epilogue(extras.epilogue),
             end=end_epilogue(extras.epilogue),
             sum_dtype=sum_dtype,
         )
-        warm_up(operands.x.dtype, setting(config, "warmup", WARM_UP))
-        work_through(run, tiles)
+        work_through(run, tiles, setting(config, "warmup", WARM_UP))
 
 
 def warm_up(dtype, count):
@@ -203,16 +205,38 @@ def warm_up(dtype, count):
             )
 
 
-def work_through(run, tiles):
+def rows_ring(run, tiles):
+    """Buffers of rows for tiles in turn, as large as the largest needs."""
+    partitions, columns = 1, 1
+    for index in range(len(tiles)):
+        partitions = max(partitions, tiles[index].chunks_in * tiles[index].rows)
+        columns = max(columns, tiles[index].blocks_in * run.blocks.block)
+    ring = []
+    for _ in range(min(RING, len(tiles))):
+        ring.append(
+            nl.ndarray((partitions, run.blocks.per_group, columns), dtype=run.operands.x.dtype, buffer=nl.sbuf),
+        )
+    return ring
+
+
+def work_through(run, tiles, warmup):
     """All tiles of a core: bands of one, between the rows of the next coming in and those of the one before going out."""
     queue = []
     for index in range(len(tiles)):
-        for group in range(tiles[index].work.gn):
-            queue.append((index, group))
+        gn = tiles[index].work.gn
+        for first in range(0, gn, run.blocks.buffer_groups):
+            queue.append((index, first, min(run.blocks.buffer_groups, gn - first)))
+    ring = rows_ring(run, tiles)
+    load_filters_of(run.operands, run.geometry, run.blocks, tiles[0])
+    load_rows(run, tiles[0], ring[0])
+    warm_up(run.operands.x.dtype, warmup)
     buffers = band_buffers(run.blocks, run.operands.w.dtype)
-    for ahead in range(min(len(buffers), len(queue))):
+    for ahead in range(min(AT_START, len(buffers))):
         prefetch_bands(run, tiles, queue, buffers, ahead)
     turn_in(run, tiles[0], 0, in_pieces(run, tiles[0]))
+    for ahead in range(AT_START, len(buffers)):
+        prefetch_bands(run, tiles, queue, buffers, ahead)
+    run.mirror = mirror_matrix(run.blocks, run.sum_dtype)
 
     position = 0
     for index in range(len(tiles)):
@@ -221,7 +245,7 @@ def work_through(run, tiles):
         if index > 0:
             num_out = out_pieces(run, tiles[index - 1])
         if index + 1 < len(tiles):
-            load_rows(run.operands, run.geometry, run.extras, run.blocks, tiles[index + 1])
+            load_rows(run, tiles[index + 1], ring[(index + 1) % len(ring)])
             num_in = in_pieces(run, tiles[index + 1])
         gn = tile.work.gn
         tile.bias = spread_bias(run.operands, run.geometry, run.blocks, tile.work.g0, tile.work.gn)
@@ -230,9 +254,11 @@ def work_through(run, tiles):
             if num_out > 0:
                 piece = share(num_out, gn, group)
                 turn_out(run, tiles[index - 1], piece[0], piece[1])
-            multiply_group(run, tile, group, buffers[position % len(buffers)])
-            prefetch_bands(run, tiles, queue, buffers, position + len(buffers))
-            position += 1
+            slot = group % run.blocks.buffer_groups
+            multiply_group(run, tile, group, buffers[position % len(buffers)], slot)
+            if slot == run.blocks.buffer_groups - 1 or group == gn - 1:
+                prefetch_bands(run, tiles, queue, buffers, position + len(buffers))
+                position += 1
             if num_in > 0:
                 piece = share(num_in, gn, group)
                 turn_in(run, tiles[index + 1], piece[0], piece[1])

@@ -7,10 +7,14 @@ from .._dma import copy
 from .._engines import SCALAR_NS, Ledger, is_16bit, pick
 from .._epilogue import Epilogue, finish
 from .._tiles import div_ceil, share
-from .bands import load_bands, load_filters
+from .bands import load_bands, load_filters, zero_bands
 from .blocks import Blocks
 from .call import Extras, Operands
 from .geometry import Geometry
+
+
+#: Buffers at the start whose bands do not wait for the filters' copy in HBM.
+SOON = 1
 
 
 @dataclass
@@ -99,14 +103,17 @@ def load_filters_of(operands, geometry, blocks, tile):
 
 
 def prefetch_bands(run, tiles, queue, buffers, position):
-    """Bands of the group at a position of the queue, into the buffer whose turn it is."""
+    """Bands of the groups at a position of the queue, (tile, first group, groups), into the buffer whose turn it is."""
     if position < len(queue):
-        tile = tiles[queue[position][0]]
+        one = queue[position]
+        tile = tiles[one[0]]
         if tile.filters == None:
             load_filters_of(run.operands, run.geometry, run.blocks, tile)
-        c0 = (tile.work.g0 + queue[position][1]) * run.blocks.per_group
-        an = min(run.blocks.per_group, run.geometry.C - c0)
-        load_bands(buffers[position % len(buffers)], tile.filters, run.blocks, c0, an)
+        c0 = (tile.work.g0 + one[1]) * run.blocks.per_group
+        cn = min(one[2] * run.blocks.per_group, run.geometry.C - c0)
+        if position < len(buffers):
+            zero_bands(buffers[position], run.blocks, run.ledger)
+        load_bands(buffers[position % len(buffers)], tile.filters, run.blocks, c0, cn, position < SOON)
 
 
 def channels_of_last(geometry, blocks, work):
@@ -114,13 +121,16 @@ def channels_of_last(geometry, blocks, work):
     return min(blocks.per_group, geometry.C - (work.g0 + work.gn - 1) * blocks.per_group)
 
 
-def load_rows(operands, geometry, extras, blocks, tile):
-    """rows_in [(chunk, group, image), a, columns]: data where there is any, zeros elsewhere."""
-    work = tile.work
+def load_rows(run, tile, ring_sbuf):
+    """rows_in [(chunk, group, image), a, columns], in a buffer of the ring: data where there is any, zeros elsewhere.
+
+    The ring caps how far loads run ahead; they would keep bands from coming.
+    """
+    work, geometry, blocks, extras = tile.work, run.geometry, run.blocks, run.extras
     if tile.datan == 0:
         return
     A, size = blocks.per_group, tile.blocks_in * blocks.block
-    rows_sbuf = nl.ndarray((tile.chunks_in * tile.rows, A, size), dtype=operands.x.dtype, buffer=nl.sbuf)
+    rows_sbuf = ring_sbuf[0 : tile.chunks_in * tile.rows, 0:A, 0:size]
     tile.rows_in = rows_sbuf
     last = channels_of_last(geometry, blocks, work)
     if last < A:
@@ -134,29 +144,36 @@ def load_rows(operands, geometry, extras, blocks, tile):
         zero(rows_sbuf, 0, A, 0, min(size, missing_left))
     if missing_right > 0:
         zero(rows_sbuf, 0, A, max(0, size - missing_right), size)
+    x_strides = (geometry.x_n, geometry.x_c, geometry.x_w)
+    full = (0, 0)
+    if last == A:
+        first_full = div_ceil(max(0, 0 - begin), size)
+        full = (first_full, min(tile.chunks_in, (geometry.W - begin) // size) - first_full)
     for chunk in range(tile.chunks_in):
         first = begin + chunk * size
-        from_state = 0
-        if extras.state and first < 0:
-            from_state = min(size, 0 - first)
-            state_strides = (geometry.C * geometry.pad_left, geometry.pad_left, 1)
-            load_run(
-                operands.state,
-                rows_sbuf,
-                geometry,
-                blocks,
-                tile,
-                state_strides,
-                chunk,
-                geometry.pad_left + first,
-                0,
-                from_state,
-            )
-        r0 = max(from_state, max(0, 0 - first))
-        r1 = min(size, geometry.W - first)
-        if r0 < r1:
-            x_strides = (geometry.x_n, geometry.x_c, geometry.x_w)
-            load_run(operands.x, rows_sbuf, geometry, blocks, tile, x_strides, chunk, first + r0, r0, r1)
+        if chunk == full[0] and full[1] > 0:
+            load_chunks(run.operands.x, rows_sbuf, run, tile, x_strides, chunk, full[1], first, 0, size)
+        elif chunk < full[0] or chunk >= full[0] + full[1]:
+            from_state = 0
+            if extras.state and first < 0:
+                from_state = min(size, 0 - first)
+                strides = (geometry.C * geometry.pad_left, geometry.pad_left, 1)
+                load_chunks(
+                    run.operands.state,
+                    rows_sbuf,
+                    run,
+                    tile,
+                    strides,
+                    chunk,
+                    1,
+                    geometry.pad_left + first,
+                    0,
+                    from_state,
+                )
+            r0 = max(from_state, max(0, 0 - first))
+            r1 = min(size, geometry.W - first)
+            if r0 < r1:
+                load_chunks(run.operands.x, rows_sbuf, run, tile, x_strides, chunk, 1, first + r0, r0, r1)
 
 
 def zero(rows_sbuf, a0, a1, r0, r1):
@@ -164,9 +181,9 @@ def zero(rows_sbuf, a0, a1, r0, r1):
     nisa.memset(dst=rows_sbuf[0 : rows_sbuf.shape[0], a0:a1, r0:r1], value=0.0, engine=nisa.engine.vector)
 
 
-def load_run(src_hbm, rows_sbuf, geometry, blocks, tile, strides, chunk, element, r0, r1):
-    """Columns r0 .. r1-1 of one chunk of all rows, from `element` of each row of src_hbm."""
-    transfers = row_transfers(geometry, blocks, tile, strides, chunk, element, r1 - r0)
+def load_chunks(src_hbm, rows_sbuf, run, tile, strides, chunk, chunks, element, r0, r1):
+    """Columns r0 .. r1-1 of some chunks of all rows, from `element` of each row of src_hbm on."""
+    transfers = row_transfers(run, tile, strides, chunk, chunks, element, r1 - r0)
     for index in range(len(transfers)):
         one = transfers[index]
         copy(
@@ -175,31 +192,41 @@ def load_run(src_hbm, rows_sbuf, geometry, blocks, tile, strides, chunk, element
         )
 
 
-def row_transfers(geometry, blocks, tile, strides, chunk, element, count):
-    """DMAs of one chunk of all rows: (first partition, partitions, channels, HBM pattern, HBM offset).
+def row_transfers(run, tile, strides, chunk, chunks, element, count):
+    """DMAs of `chunks` chunks of `count` columns: (first partition, partitions, channels, HBM pattern, HBM offset).
 
-    Two where the last group has fewer channels than the others.
+    A chunk takes two where the last group has fewer channels than the others.
     """
-    work, A = tile.work, blocks.per_group
-    last = channels_of_last(geometry, blocks, work)
+    work, A = tile.work, run.blocks.per_group
+    last = channels_of_last(run.geometry, run.blocks, work)
     c0 = work.g0 * A
     offset = work.n0 * strides[0] + c0 * strides[1] + element * strides[2]
-    p0 = chunk * tile.rows
-    full = work.gn if last == A else work.gn - 1
+    if last == A:
+        pattern = [[A * strides[1], work.gn], [strides[0], work.nn], [strides[1], A], [strides[2], count]]
+        if chunks > 1:
+            pattern = [[count * strides[2], chunks], pattern[0], pattern[1], pattern[2], pattern[3]]
+        return [(chunk * tile.rows, chunks * tile.rows, A, pattern, offset)]
     found = []
-    if full > 0:
-        pattern = [[A * strides[1], full], [strides[0], work.nn], [strides[1], A], [strides[2], count]]
-        found.append((p0, full * work.nn, A, pattern, offset))
-    if full < work.gn:
+    for one in range(chunks):
+        p0 = (chunk + one) * tile.rows
+        start = offset + one * count * strides[2]
+        full = work.gn - 1
+        if full > 0:
+            pattern = [[A * strides[1], full], [strides[0], work.nn], [strides[1], A], [strides[2], count]]
+            found.append((p0, full * work.nn, A, pattern, start))
         pattern = [[strides[0], work.nn], [strides[1], last], [strides[2], count]]
-        found.append((p0 + full * work.nn, work.nn, last, pattern, offset + full * A * strides[1]))
+        found.append((p0 + full * work.nn, work.nn, last, pattern, start + full * A * strides[1]))
     return found
+
+
+def even(count):
+    """The next even number: 16-bit results of the array start at even elements of PSUM."""
+    return count + count % 2
 
 
 def turns_a_bank(run, tile):
     """Transposes whose results fit one PSUM bank."""
-    bank = nl.tile_size.psum_bank_fmax_bytes
-    return max(1, bank // (tile.chunks_in * tile.rows * run.geometry.itemsize))
+    return max(1, nl.tile_size.psum_bank_fmax_bytes // (even(tile.chunks_in * tile.rows) * run.geometry.itemsize))
 
 
 def in_pieces(run, tile):
@@ -210,7 +237,7 @@ def in_pieces(run, tile):
 
 
 def turn_in(run, tile, first, count):
-    """Pieces first .. first+count-1 of X[(a, i), row, J] = rows_in, block columns transposed."""
+    """Pieces first .. first+count-1 of X[(a, i), J, row] = rows_in, block columns transposed."""
     if count == 0:
         return
     blocks, x_dtype = run.blocks, run.operands.x.dtype
@@ -224,7 +251,7 @@ def turn_in(run, tile, first, count):
     for piece in range(first, first + count):
         j0 = piece * at_once
         jn = min(at_once, tile.blocks_in - j0)
-        turned_psum = nl.ndarray((size, at_once, partitions), dtype=x_dtype, buffer=nl.psum)
+        turned_psum = nl.ndarray((size, at_once, even(partitions)), dtype=x_dtype, buffer=nl.psum)
         for j in range(jn):
             nisa.nc_transpose(
                 dst=turned_psum[0:size, j, 0:partitions],
@@ -237,11 +264,11 @@ def turn_in(run, tile, first, count):
             dst=tile.x_blocks.ap(
                 pattern=[
                     [tile.rows * tile.x_width, size],
-                    [1, jn],
-                    [tile.blocks_in, tile.chunks_in],
-                    [tile.x_width, tile.rows],
+                    [tile.rows, jn],
+                    [tile.blocks_in * tile.rows, tile.chunks_in],
+                    [1, tile.rows],
                 ],
-                offset=tile.data0 + j0,
+                offset=(tile.data0 + j0) * tile.rows,
             ),
             src=turned_psum[0:size, 0:jn, 0:partitions],
             engine=pick(run.ledger, jn * partitions, is_16bit(x_dtype)),
@@ -251,14 +278,14 @@ def turn_in(run, tile, first, count):
 
 
 def start_blocks(run, tile, size, dtype):
-    """X [(a, i), row, J] with zeros in the blocks that hold no data."""
-    x_sbuf = nl.ndarray((size, tile.rows, tile.x_width), dtype=dtype, buffer=nl.sbuf)
+    """X [(a, i), J, row] with zeros in the blocks that hold no data."""
+    x_sbuf = nl.ndarray((size, tile.x_width, tile.rows), dtype=dtype, buffer=nl.sbuf)
     tile.x_blocks = x_sbuf
     end = tile.data0 + tile.chunks_in * tile.blocks_in
     if tile.data0 > 0:
-        nisa.memset(dst=x_sbuf[0:size, 0 : tile.rows, 0 : tile.data0], value=0.0, engine=nisa.engine.gpsimd)
+        nisa.memset(dst=x_sbuf[0:size, 0 : tile.data0, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
     if end < tile.x_width:
-        nisa.memset(dst=x_sbuf[0:size, 0 : tile.rows, end : tile.x_width], value=0.0, engine=nisa.engine.gpsimd)
+        nisa.memset(dst=x_sbuf[0:size, end : tile.x_width, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
 
 
 def start_results(run, tile):
@@ -272,7 +299,7 @@ def start_results(run, tile):
         )
 
 
-def multiply_group(run, tile, group, bands_sbuf):
+def multiply_group(run, tile, group, bands_sbuf, buffer_slot):
     """Sums of one group, into Y once a PSUM bank is full of groups."""
     work = tile.work
     most = nl.tile_size.psum_fmax
@@ -283,7 +310,16 @@ def multiply_group(run, tile, group, bands_sbuf):
         if slot == 0:
             tile.acc = nl.ndarray((size, slots, work.nn, work.jn), dtype=nl.float32, buffer=nl.psum)
         multiply_columns(
-            run, tile, group, bands_sbuf, tile.acc[0:size, slot, 0 : work.nn, 0 : work.jn], 0, work.nn, 0, work.jn
+            run,
+            tile,
+            group,
+            bands_sbuf,
+            buffer_slot,
+            tile.acc[0:size, slot, 0 : work.nn, 0 : work.jn],
+            0,
+            work.nn,
+            0,
+            work.jn,
         )
         if slot == slots - 1 or group == work.gn - 1:
             sums_psum = tile.acc[0:size, 0 : slot + 1, 0 : work.nn, 0 : work.jn]
@@ -295,11 +331,11 @@ def multiply_group(run, tile, group, bands_sbuf):
                 j = share(work.jn, pieces, piece)
                 size = run.blocks.per_group * run.blocks.out_block
                 acc_psum = nl.ndarray((size, 1, 1, j[1]), dtype=nl.float32, buffer=nl.psum)
-                multiply_columns(run, tile, group, bands_sbuf, acc_psum, n, 1, j[0], j[1])
+                multiply_columns(run, tile, group, bands_sbuf, buffer_slot, acc_psum, n, 1, j[0], j[1])
                 sums_out(run, tile, acc_psum, group, 1, n, 1, j[0], j[1])
 
 
-def multiply_columns(run, tile, group, bands_sbuf, acc_psum, n0, nn, j0, jn):
+def multiply_columns(run, tile, group, bands_sbuf, buffer_slot, acc_psum, n0, nn, j0, jn):
     """Sum over the tap blocks for output blocks j0 .. j0+jn-1 of images n0 .. n0+nn-1 of one group."""
     blocks = run.blocks
     c0 = (tile.work.g0 + group) * blocks.per_group
@@ -311,11 +347,14 @@ def multiply_columns(run, tile, group, bands_sbuf, acc_psum, n0, nn, j0, jn):
             nisa.nc_matmul(
                 dst=acc_psum,
                 stationary=bands_sbuf[
-                    0:contraction, 0 : blocks.per_group, k * blocks.block : (k + 1) * blocks.block : run.geometry.stride
+                    0:contraction,
+                    buffer_slot,
+                    0 : blocks.per_group,
+                    k * blocks.block : (k + 1) * blocks.block : run.geometry.stride,
                 ],
                 moving=tile.x_blocks.ap(
-                    pattern=[[tile.rows * tile.x_width, contraction], [tile.x_width, nn], [1, jn]],
-                    offset=(group * tile.work.nn + n0) * tile.x_width + j0 + k,
+                    pattern=[[tile.rows * tile.x_width, contraction], [1, nn], [tile.rows, jn]],
+                    offset=(j0 + k) * tile.rows + group * tile.work.nn + n0,
                 ),
                 accumulate=started,
             )
@@ -430,19 +469,29 @@ def load_residual_rows(run, tile, partitions, A, width):
     strides = (geometry.y_n, geometry.y_c, geometry.y_q)
     for chunk in range(tile.chunks_out):
         q = y_chunk(run, tile, chunk)
-        load_run(run.operands.residual, residual_sbuf, geometry, run.blocks, tile, strides, chunk, q[0], 0, q[1])
+        load_chunks(run.operands.residual, residual_sbuf, run, tile, strides, chunk, 1, q[0], 0, q[1])
 
 
 def store_rows(run, tile):
-    """rows_out to y."""
+    """rows_out to y: all chunks that are full at once."""
     geometry = run.geometry
     strides = (geometry.y_n, geometry.y_c, geometry.y_q)
-    for chunk in range(tile.chunks_out):
-        q = y_chunk(run, tile, chunk)
-        transfers = row_transfers(geometry, run.blocks, tile, strides, chunk, q[0], q[1])
-        for index in range(len(transfers)):
-            one = transfers[index]
-            copy(
-                run.operands.y.ap(pattern=one[3], offset=one[4]),
-                tile.rows_out[one[0] : one[0] + one[1], 0 : one[2], 0 : q[1]],
-            )
+    width = tile.blocks_out * run.blocks.out_block
+    full = 0
+    while full < tile.chunks_out and y_chunk(run, tile, full)[1] == width:
+        full += 1
+    if full > 0:
+        store_chunks(run, tile, strides, 0, full, y_chunk(run, tile, 0))
+    for chunk in range(full, tile.chunks_out):
+        store_chunks(run, tile, strides, chunk, 1, y_chunk(run, tile, chunk))
+
+
+def store_chunks(run, tile, strides, chunk, chunks, q):
+    """`chunks` chunks of rows_out, q = (first column, columns of each)."""
+    transfers = row_transfers(run, tile, strides, chunk, chunks, q[0], q[1])
+    for index in range(len(transfers)):
+        one = transfers[index]
+        copy(
+            run.operands.y.ap(pattern=one[3], offset=one[4]),
+            tile.rows_out[one[0] : one[0] + one[1], 0 : one[2], 0 : q[1]],
+        )

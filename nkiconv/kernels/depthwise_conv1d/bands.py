@@ -1,79 +1,112 @@
-"""Filters as band matrices for `banded`: overlapping windows of a zero-padded filter, one DMA a channel.
+"""Filters as band matrices for `banded`: overlapping windows of a zero-padded filter.
 
 With the outputs of a block in reverse order (o' = Bo - 1 - o), row i of channel a's band of tap block k is
 
     band_k[(a, i), (a, o')] = w[a, k B + i - stride o] = z[i + k B + stride o'],   z = B - stride zeros, w[a], zeros,
 
 so the bands of all k lie in one row of (num_taps B) elements that starts at element i of z: an access pattern of
-overlapping windows, read from the partition where z lies. A buffer holds them block-diagonally over the channels of a
-group, [(a, i), a', v]; what is off the diagonal is zeroed once and never written again.
+overlapping windows. A buffer holds those of several groups, each block-diagonal over the channels of the group,
+[(a, i), group, a', v]; what is off the diagonal is zeroed once and never written again.
+
+z is made in SBUF and, for all but the first groups, read from a copy in HBM, because a DMA from SBUF has to take its
+partitions, which are channels, first: it can serve only one channel, where one from HBM serves channel a of every group
+of a buffer. The first groups do not wait for the copy.
 """
 
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from .._dma import copy
+from .._engines import VECTOR_MEMSET_NS
 
 
 @dataclass
 class Filters(nl.NKIObject):
-    """Zero-padded filters of consecutive channels: tiles [up to 128 channels, width] in SBUF."""
+    """Zero-padded filters of consecutive channels from c0 on."""
 
+    #: tiles [up to 128 channels, width] in SBUF
     tiles: list
+    #: [channels, width] in HBM
+    scratch: object
     c0: int
     width: int
 
 
 def load_filters(operands, geometry, blocks, c0, cn):
-    """z of channels c0 .. c0+cn-1."""
+    """z of channels c0 .. c0+cn-1, in SBUF and in HBM."""
     width = (blocks.num_taps + 1) * blocks.block
     front = blocks.block - geometry.stride
+    scratch_hbm = nl.ndarray((cn, width), dtype=operands.w.dtype, buffer=nl.private_hbm)
     tiles = []
     for first in range(0, cn, nl.tile_size.pmax):
         rows = min(nl.tile_size.pmax, cn - first)
         z_sbuf = nl.ndarray((rows, width), dtype=operands.w.dtype, buffer=nl.sbuf)
-        if front > 0:
-            nisa.memset(dst=z_sbuf[0:rows, 0:front], value=0.0, engine=nisa.engine.gpsimd)
-        nisa.memset(dst=z_sbuf[0:rows, front + geometry.S : width], value=0.0, engine=nisa.engine.gpsimd)
         copy(
             z_sbuf[0:rows, front : front + geometry.S],
             operands.w.ap(
                 pattern=[[geometry.w_c, rows], [geometry.w_s, geometry.S]], offset=(c0 + first) * geometry.w_c
             ),
         )
+        if front > 0:
+            nisa.memset(dst=z_sbuf[0:rows, 0:front], value=0.0, engine=nisa.engine.gpsimd)
+        nisa.memset(dst=z_sbuf[0:rows, front + geometry.S : width], value=0.0, engine=nisa.engine.gpsimd)
+        copy(scratch_hbm[first : first + rows, 0:width], z_sbuf)
         tiles.append(z_sbuf)
-    return Filters(tiles=tiles, c0=c0, width=width)
+    return Filters(tiles=tiles, scratch=scratch_hbm, c0=c0, width=width)
 
 
 def band_buffers(blocks, dtype):
-    """Zeroed buffers [(a, i), a', v], by Vector and GpSimd in turn, two 16-bit zeros at a time."""
+    """Buffers [(a, i), group, a', v] in turn; each is to be zeroed before its first bands."""
     size = blocks.num_taps * blocks.block
-    rows = blocks.per_group * blocks.block
+    rows, groups = blocks.per_group * blocks.block, blocks.buffer_groups
     buffers = []
-    for index in range(blocks.buffers):
-        buffer_sbuf = nl.ndarray((rows, blocks.per_group, size), dtype=dtype, buffer=nl.sbuf)
-        words = buffer_sbuf
-        if dtype != nl.float32:
-            words = buffer_sbuf.view(nl.float32)
-        if blocks.per_group > 1:
-            nisa.memset(dst=words, value=0.0, engine=nisa.engine.gpsimd if index % 3 == 2 else nisa.engine.vector)
-        buffers.append(buffer_sbuf)
+    for _ in range(blocks.buffers):
+        buffers.append(
+            nl.ndarray((rows, groups, blocks.per_group, size + size % 2), dtype=dtype, buffer=nl.sbuf),
+        )
     return buffers
 
 
-def load_bands(buffer_sbuf, filters, blocks, c0, an):
-    """Bands of channels c0 .. c0+an-1 into a buffer, in the blocks of its diagonal."""
-    block = blocks.block
-    for a in range(an):
-        row = c0 + a - filters.c0
-        z_sbuf = filters.tiles[row // nl.tile_size.pmax]
-        copy(
-            buffer_sbuf[a * block : (a + 1) * block, a, 0 : blocks.num_taps * block],
-            z_sbuf.ap(
-                pattern=[[filters.width, 1], [1, block], [1, blocks.num_taps * block]],
-                offset=(row % nl.tile_size.pmax) * filters.width,
-            ),
-        )
+def zero_bands(buffer_sbuf, blocks, ledger):
+    """Zeros off the diagonal, two of 16 bits at a time, group by group, Vector and GpSimd in turn."""
+    if blocks.per_group == 1:
+        return
+    words = buffer_sbuf
+    if buffer_sbuf.dtype != nl.float32:
+        words = buffer_sbuf.view(nl.float32)
+    for group in range(words.shape[1]):
+        part = words[0 : words.shape[0], group, 0 : words.shape[2], 0 : words.shape[3]]
+        if group % 3 == 2:
+            nisa.memset(dst=part, value=0.0, engine=nisa.engine.gpsimd)
+        else:
+            nisa.memset(dst=part, value=0.0, engine=nisa.engine.vector)
+            ledger.vector_ns = ledger.vector_ns + words.shape[2] * words.shape[3] * VECTOR_MEMSET_NS
+
+
+def load_bands(buffer_sbuf, filters, blocks, c0, cn, soon):
+    """Bands of channels c0 .. c0+cn-1, group by group, into the diagonals of a buffer; `soon` without the copy in HBM."""
+    block, size, A = blocks.block, blocks.num_taps * blocks.block, blocks.per_group
+    if soon:
+        for channel in range(cn):
+            row = c0 + channel - filters.c0
+            a = channel % A
+            copy(
+                buffer_sbuf[a * block : (a + 1) * block, channel // A, a, 0:size],
+                filters.tiles[row // nl.tile_size.pmax].ap(
+                    pattern=[[filters.width, 1], [1, block], [1, size]],
+                    offset=(row % nl.tile_size.pmax) * filters.width,
+                ),
+            )
+    else:
+        for a in range(min(A, cn)):
+            groups = (cn - a + A - 1) // A
+            copy(
+                buffer_sbuf[a * block : (a + 1) * block, 0:groups, a, 0:size],
+                filters.scratch.ap(
+                    pattern=[[1, block], [A * filters.width, groups], [1, size]],
+                    offset=(c0 + a - filters.c0) * filters.width,
+                ),
+            )
 
 
 def mirror_matrix(blocks, dtype):

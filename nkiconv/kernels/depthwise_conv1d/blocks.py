@@ -17,9 +17,11 @@ PARTS = 2
 RUN_BYTES = 1024
 #: Bytes a partition of one tile's rows, of its blocks and of its results, each.
 TILE_BYTES = 24576
-#: Bytes a partition of all band buffers together, and their number at most: a load's way takes as long as a dozen groups.
+#: Bytes a partition of all band buffers together.
 BAND_BYTES = 65536
-BAND_BUFFERS = 16
+#: Band buffers in turn, and groups of a buffer at most.
+BAND_BUFFERS = 4
+BUFFER_GROUPS = 4
 
 
 @dataclass
@@ -39,8 +41,9 @@ class Blocks(nl.NKIObject):
     #: first block that holds data, and the first behind
     first_data: int
     end_data: int
-    #: band buffers in turn
+    #: band buffers in turn, and groups of each
     buffers: int
+    buffer_groups: int
     #: tiles: groups, images, output blocks of each at most
     groups: int
     images: int
@@ -83,7 +86,7 @@ def choose_blocks(geometry, config):
     shard = setting(config, "shard", best_shard(geometry, num_groups, num_columns))
 
     band_bytes = per_group * num_taps * block * geometry.itemsize
-    most = max(2, min(BAND_BUFFERS, BAND_BYTES // band_bytes))
+    most = max(1, min(BUFFER_GROUPS, BAND_BYTES // (band_bytes * BAND_BUFFERS)))
     images = setting(config, "images", max(1, min(geometry.N, nl.tile_size.gemm_moving_fmax // num_columns)))
     if shard == "batch":
         images = min(images, div_ceil(geometry.N, PARTS))
@@ -105,7 +108,8 @@ def choose_blocks(geometry, config):
         num_columns=num_columns,
         first_data=before // block,
         end_data=div_ceil(geometry.W + geometry.pad_left, block),
-        buffers=setting(config, "buffers", most),
+        buffers=setting(config, "buffers", BAND_BUFFERS),
+        buffer_groups=min(groups, setting(config, "buffer_groups", most)),
         groups=min(groups, num_groups),
         images=images,
         columns=columns,
