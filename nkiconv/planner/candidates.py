@@ -1,12 +1,11 @@
-"""Which algorithms with which settings may run a problem: a generator an algorithm, and what the search needs to know.
+"""Which algorithms with which settings may run a problem, and what the kernels say to them.
 
-A generator looks at shapes alone and may be generous: the kernels refuse by name what they cannot do, and the search
+Generators look at shapes alone and may be generous: the kernels refuse by name what they cannot do, and the search
 times the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..kernels.depthwise_conv1d import ALGORITHMS
@@ -15,7 +14,8 @@ from ..kernels.depthwise_conv1d.choice import choose
 from ..kernels.depthwise_conv1d.dispatch import refusal
 from ..kernels.depthwise_conv1d.geometry import Geometry
 from ..simulator.hardware import PARTITIONS
-from . import depthwise_conv1d as rules
+from ..simulator.timing import Rates
+from .depthwise_conv1d import FAMILIES, Family, Shape
 from .plan import Rejection
 from .request import Config, Request, extras_of, geometry_of
 
@@ -28,30 +28,8 @@ class Candidate:
     config: Config
     #: channels that one core works on at once: times are linear in the number of such tiles
     channels: int
-
-
-Generator = Callable[[Geometry, Extras, bool], list[Config]]
-Unit = Callable[[Geometry, Extras, Config], int]
-Symbols = Callable[[Geometry, Extras, Config], Mapping[str, int]]
-
-
-@dataclass(frozen=True)
-class Family:
-    """What the planner knows of an algorithm.
-
-    configs: settings worth trying, and more of them where the search is wide. unit: channels that a core works on at
-    once. symbols: tile sizes and counts by name.
-    """
-
-    configs: Generator = rules.defaults
-    unit: Unit = rules.whole_tiles
-    symbols: Symbols = rules.no_symbols
-
-
-FAMILIES: dict[str, Family] = {
-    "taps_on_partition": Family(unit=rules.taps_on_partition_unit, symbols=rules.taps_on_partition_symbols),
-    "one_channel": Family(unit=rules.one_channel_unit),
-}
+    #: a time in us that it cannot beat, found without a trace
+    least_us: float
 
 
 def family(algorithm: str) -> Family:
@@ -59,20 +37,41 @@ def family(algorithm: str) -> Family:
     return FAMILIES.get(algorithm, Family())
 
 
-def candidates(request: Request, *, wide: bool) -> tuple[list[Candidate], list[Rejection]]:
-    """What the kernels accept, and what they refuse with the reason."""
+def shape_of(request: Request, rates: Rates) -> Shape:
+    """A request as the kernels see it."""
     geometry, extras = geometry_of(request.problem), extras_of(request.problem, request.asked)
+    return Shape(geometry, extras, request.lnc, rates)
+
+
+def start(request: Request, shape: Shape, *, wide: bool) -> tuple[list[Candidate], list[Rejection]]:
+    """What a search starts from, least time first, and what the kernels refuse with the reason."""
     accepted: list[Candidate] = []
     rejected: list[Rejection] = []
     for algorithm in request.algorithms or ALGORITHMS:
-        known = family(algorithm)
-        for config in known.configs(geometry, extras, wide):
-            reason = refusal_of(algorithm, geometry, extras, config, request.lnc)
-            if reason:
-                rejected.append(Rejection(algorithm, config, reason))
+        for config in family(algorithm).configs(shape, wide):
+            found = check(shape, algorithm, config)
+            if isinstance(found, Candidate):
+                accepted.append(found)
             else:
-                accepted.append(Candidate(algorithm, config, unit_of(geometry, extras, algorithm, config)))
-    return accepted, rejected
+                rejected.append(found)
+    return sorted(accepted, key=lambda one: one.least_us), rejected
+
+
+def near(shape: Shape, candidate: Candidate) -> list[Candidate]:
+    """Candidates that differ from this one in one setting."""
+    configs = family(candidate.algorithm).near(shape, candidate.config)
+    checked = [check(shape, candidate.algorithm, config) for config in configs]
+    return [one for one in checked if isinstance(one, Candidate)]
+
+
+def check(shape: Shape, algorithm: str, config: Config) -> Candidate | Rejection:
+    """A candidate, or why the kernel refuses it."""
+    reason = refusal_of(algorithm, shape.geometry, shape.extras, config, shape.cores)
+    if reason:
+        return Rejection(algorithm, config, reason)
+    known = family(algorithm)
+    unit = max(1, min(shape.geometry.C, known.unit(shape, config)))
+    return Candidate(algorithm, config, unit, known.least_us(shape, config))
 
 
 def refusal_of(algorithm: str, geometry: Geometry, extras: Extras, config: Config, cores: int) -> str:
@@ -88,7 +87,14 @@ def kernel_choice(geometry: Geometry, extras: Extras) -> tuple[str, Config]:
 
 def unit_of(geometry: Geometry, extras: Extras, algorithm: str, config: Config) -> int:
     """Channels that one core works on at once."""
-    return max(1, min(geometry.C, family(algorithm).unit(geometry, extras, config)))
+    shape = Shape(geometry, extras, 2, Rates())
+    return max(1, min(geometry.C, family(algorithm).unit(shape, config)))
+
+
+def tiles_of(geometry: Geometry, extras: Extras, algorithm: str, config: Config) -> dict[str, int]:
+    """An algorithm's tile sizes and counts by name."""
+    found = family(algorithm).symbols(Shape(geometry, extras, 2, Rates()), config)
+    return {name: int(value) for name, value in found.items()}
 
 
 def symbols_of(request: Request, algorithm: str, config: Config) -> dict[str, int]:
@@ -99,8 +105,3 @@ def symbols_of(request: Request, algorithm: str, config: Config) -> dict[str, in
     found["cores"], found["partitions"] = request.lnc, PARTITIONS
     found.update(tiles_of(geometry, extras, algorithm, config))
     return found
-
-
-def tiles_of(geometry: Geometry, extras: Extras, algorithm: str, config: Config) -> dict[str, int]:
-    """An algorithm's tile sizes and counts by name."""
-    return {name: int(value) for name, value in family(algorithm).symbols(geometry, extras, config).items()}

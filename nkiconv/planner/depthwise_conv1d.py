@@ -1,43 +1,294 @@
-"""The depthwise conv1d algorithms as the planner sees them: settings worth trying, work tiles, symbols."""
+"""The depthwise conv1d algorithms as the planner sees them: settings worth trying, work tiles, lower bounds, symbols.
+
+One class an algorithm. Settings are complete enough to mean the same for fewer channels: where a kernel's default
+depends on the number of channels, a generator names the value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from ..kernels.depthwise_conv1d.blocks import best_block, choose_blocks
 from ..kernels.depthwise_conv1d.call import Extras
+from ..kernels.depthwise_conv1d.dot import plan_of
 from ..kernels.depthwise_conv1d.geometry import Geometry
+from ..kernels.depthwise_conv1d.row_loop import read_plan
+from ..kernels.depthwise_conv1d.rows import plan_rows
 from ..kernels.depthwise_conv1d.taps_on_partition import choose_tiling
 from ..simulator.hardware import PARTITIONS
+from ..simulator.timing import Rates
+from .recipes import column_prices, recipe_lists
 from .request import Config
 
-
-def defaults(_geometry: Geometry, _extras: Extras, _wide: bool) -> list[Config]:
-    """No settings: the kernel's own."""
-    return [None]
-
-
-def whole_tiles(_geometry: Geometry, _extras: Extras, _config: Config) -> int:
-    """A channel a partition."""
-    return PARTITIONS
+SHARDS = ("channels", "columns", "batch")
+#: Columns of an image below which two cores do not share them.
+COLUMNS_TO_SHARE = 64
 
 
-def no_symbols(_geometry: Geometry, _extras: Extras, _config: Config) -> Mapping[str, int]:
-    """No tiles to tell of."""
-    return {}
+@dataclass(frozen=True)
+class Shape:
+    """A problem as the kernels see it, and what it is timed with."""
+
+    geometry: Geometry
+    extras: Extras
+    cores: int
+    rates: Rates
 
 
-def one_channel_unit(_geometry: Geometry, _extras: Extras, _config: Config) -> int:
-    """A channel after the other."""
-    return 1
+class Family:
+    """What the planner knows of an algorithm; here, of one that has no settings."""
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        """Settings to start from."""
+        return [None]
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        """Settings that differ from these in one thing."""
+        return []
+
+    def unit(self, shape: Shape, config: Config) -> int:
+        """Channels that one core works on at once: times are linear in the number of such tiles."""
+        return PARTITIONS
+
+    def least_us(self, shape: Shape, config: Config) -> float:
+        """A time, in us, that no timeline can beat; 0 where there is nothing to say beyond the roofline."""
+        return 0.0
+
+    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+        """Tile sizes and counts by name."""
+        return {}
 
 
-def taps_on_partition_unit(geometry: Geometry, extras: Extras, config: Config) -> int:
-    """The channel tile."""
-    return taps_on_partition_symbols(geometry, extras, config)["c_tile"]
+class OneChannel(Family):
+    """A channel after the other; every tap's row is loaded by itself."""
+
+    def unit(self, shape: Shape, config: Config) -> int:
+        return 1
+
+    def least_us(self, shape: Shape, config: Config) -> float:
+        return _rows_loaded_us(shape)
 
 
-def taps_on_partition_symbols(geometry: Geometry, extras: Extras, _config: Config) -> Mapping[str, int]:
-    """Tile sizes in elements."""
-    tiling = choose_tiling(geometry, extras.strict_nonfinite)  # type: ignore[no-untyped-call]  # kernels are untyped
-    fields = ("s_tile", "num_s_tiles", "channels_per_group", "c_tile", "q_tile", "q_load")
-    return {field: getattr(tiling, field) for field in fields}
+class TapsOnPartition(Family):
+    """x is read once for each tap."""
+
+    def unit(self, shape: Shape, config: Config) -> int:
+        return self.symbols(shape, config)["c_tile"]
+
+    def least_us(self, shape: Shape, config: Config) -> float:
+        return _rows_loaded_us(shape)
+
+    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+        tiling = choose_tiling(shape.geometry, shape.extras.strict_nonfinite)  # type: ignore[no-untyped-call]
+        fields = ("s_tile", "num_s_tiles", "channels_per_group", "c_tile", "q_tile", "q_load")
+        return {field: getattr(tiling, field) for field in fields}
+
+
+class Rows(Family):
+    """`mixed` and `vector`: channels on partitions, taps shared out by recipes."""
+
+    #: lists of recipes that a search starts from, and that it tries beside others
+    START, NEAR = 3, 8
+
+    def __init__(self, on_tensor: bool) -> None:
+        self.on_tensor = on_tensor
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        geometry = shape.geometry
+        if geometry.S > 64:  # the recipes of more taps than the engines could ever balance are all alike
+            return [_config(shard=self._own_shard(shape))]
+        lists = self._recipes(shape, 2 * self.START if wide else self.START)
+        shards = _shards(geometry, first=self._own_shard(shape))
+        found = [_config(recipes=one, shard=shards[0]) for one in lists]
+        return found + [_config(recipes=lists[0], shard=shard) for shard in shards[1:]]
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        columns = self._plan(shape, config).rows.columns
+        return _changed(
+            config,
+            shard=_shards(shape.geometry),
+            recipes=self._recipes(shape, self.NEAR) if shape.geometry.S <= 64 else (),
+            piece=(2048, 1024, 512),
+            columns=(columns // 2, 2 * columns),
+            first=((), (256,), (512,), (256, 512)),
+            last=((), (256,), (512, 256)),
+            join=("gpsimd", "vector"),
+            prefetch=(2, 4, 6),
+            warmup=(0, 4, 8) if self.on_tensor else (),
+        )
+
+    def unit(self, shape: Shape, config: Config) -> int:
+        return -(-shape.geometry.C // int(self._plan(shape, config).rows.T))
+
+    def least_us(self, shape: Shape, config: Config) -> float:
+        geometry = shape.geometry
+        prices = column_prices(geometry, shape.extras, shape.cores, shape.rates)
+        speed = 1 / prices.vector + 1 / prices.scalar + (1 / prices.tensor if self.on_tensor else 0.0)
+        columns = geometry.N * geometry.Q * geometry.C / PARTITIONS / shape.cores
+        return columns * geometry.S * _share_met(geometry) / speed / 1e3
+
+    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+        plan = self._plan(shape, config)
+        return {**_ints(plan.rows), "piece": plan.piece, "prefetch": plan.prefetch, "num_recipes": len(plan.recipes)}
+
+    def _plan(self, shape: Shape, config: Config) -> Any:
+        return read_plan(shape.geometry, shape.extras, config, self.on_tensor)  # type: ignore[no-untyped-call]
+
+    def _own_shard(self, shape: Shape) -> str:
+        return str(plan_rows(shape.geometry, None, 0).shard)  # type: ignore[no-untyped-call]
+
+    def _recipes(self, shape: Shape, most: int) -> Sequence[Any]:
+        return recipe_lists(shape.geometry, shape.extras, shape.cores, shape.rates, on_tensor=self.on_tensor, most=most)
+
+
+class Banded(Family):
+    """Band matrices over blocks of positions."""
+
+    #: how many times the kernel's own block, up and down, a quick search starts from
+    FACTORS = 4
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        geometry = shape.geometry
+        own = int(best_block(geometry))  # type: ignore[no-untyped-call]
+        sizes = _block_sizes(geometry.stride, own)
+        if not wide:
+            sizes = [size for size in sizes if own <= size * self.FACTORS and size <= own * self.FACTORS]
+        return [_config(block=size, shard=self._blocks(shape, _config(block=size)).shard) for size in sizes]
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        blocks = self._blocks(shape, config)
+        sizes = _block_sizes(shape.geometry.stride, int(blocks.block))
+        place = sizes.index(int(blocks.block))
+        return _changed(
+            config,
+            block=sizes[max(0, place - 1) : place + 2],
+            shard=_shards(shape.geometry),
+            groups=(blocks.groups // 2, blocks.groups * 2),
+            buffers=(8, 16, 24),
+            images=(blocks.images // 2, blocks.images * 2) if shape.geometry.N > 1 else (),
+            warmup=(0, 6, 12),
+        )
+
+    def unit(self, shape: Shape, config: Config) -> int:
+        blocks = self._blocks(shape, config)
+        return int(blocks.per_group * blocks.groups)
+
+    def least_us(self, shape: Shape, config: Config) -> float:
+        geometry, blocks = shape.geometry, self._blocks(shape, config)
+        prices = column_prices(geometry, shape.extras, shape.cores, shape.rates)
+        columns = geometry.N * blocks.num_groups * blocks.num_columns * blocks.num_taps
+        return float(columns * prices.tensor * _share_met(geometry) / shape.cores / 1e3)
+
+    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+        return _ints(self._blocks(shape, config))
+
+    def _blocks(self, shape: Shape, config: Config) -> Any:
+        return choose_blocks(shape.geometry, config)  # type: ignore[no-untyped-call]
+
+
+class Dot(Family):
+    """Dot products of whole rows."""
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        return [_config(block=size) for size in ((8, 16, 4, 2) if wide else (8, 16))]
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        slots = int(self._plan(shape, config).slots)
+        return _changed(
+            config,
+            block=(4, 8, 16),
+            vector_share=(0, 2, 3, 4, 6),
+            batch=(1, 2, 4, 8),
+            buffers=(3, 4, 6),
+            slots=(slots // 2, slots * 2),
+        )
+
+    def unit(self, shape: Shape, config: Config) -> int:
+        return PARTITIONS * int(self._plan(shape, config).tiles)
+
+    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+        return _ints(self._plan(shape, config))
+
+    def _plan(self, shape: Shape, config: Config) -> Any:
+        return plan_of(shape.geometry, config)  # type: ignore[no-untyped-call]
+
+
+#: What is known of each algorithm, by its name.
+FAMILIES: dict[str, Family] = {
+    "taps_on_partition": TapsOnPartition(),
+    "one_channel": OneChannel(),
+    "banded": Banded(),
+    "mixed": Rows(on_tensor=True),
+    "vector": Rows(on_tensor=False),
+    "dot": Dot(),
+}
+
+
+def _config(**settings: Any) -> Config:
+    return tuple(settings.items())
+
+
+def _changed(config: Config, **values: Sequence[Any]) -> list[Config]:
+    """The config with one setting at a time changed to each of these values, in the order of `values`."""
+    now = dict(config or ())
+    found: list[Config] = []
+    for name, choices in values.items():
+        for value in choices:
+            if value != now.get(name) and (not isinstance(value, int) or value >= (name in _FROM_ONE)):
+                changed = {**now, name: value}
+                found.append(tuple((one, changed[one]) for one in [*now, *(() if name in now else (name,))]))
+    return found
+
+
+#: Settings that count something there must be one of.
+_FROM_ONE = ("block", "groups", "images", "columns", "piece", "slots", "batch", "buffers")
+
+
+def _shards(geometry: Geometry, first: str | None = None) -> list[str]:
+    """Ways to share the work that leave neither core idle, `first` before the others."""
+    works = {
+        "channels": geometry.C >= 2,
+        "columns": geometry.Q >= COLUMNS_TO_SHARE,
+        "batch": geometry.N >= 2,
+    }
+    return sorted((name for name in SHARDS if works[name] or name == first), key=lambda name: name != first)
+
+
+def _block_sizes(stride: int, own: int) -> list[int]:
+    """Blocks that are multiples of the stride, in powers of 2, and the kernel's own."""
+    sizes = {own}
+    size = stride
+    while size <= PARTITIONS:
+        sizes.add(size)
+        size *= 2
+    return sorted(size for size in sizes if 1 <= size <= PARTITIONS)
+
+
+def _ints(plan: Any) -> dict[str, int]:
+    """The numbers among a kernel's plan."""
+    fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
+    return {name: int(value) for name, value in fields.items() if isinstance(value, int)}
+
+
+def _share_met(geometry: Geometry) -> float:
+    """Share of all pairs of a tap and a column that meet an element of x rather than padding; at least."""
+    span = (geometry.W - 1) * geometry.lhs_dilation + 1
+    met = 0
+    step = max(1, geometry.S // 256)
+    taps = range(0, geometry.S, step)
+    for s in taps:
+        first = s * geometry.dilation - geometry.pad_left
+        begin = max(0, -(first // geometry.stride))
+        end = min(geometry.Q, -(-(span - first) // geometry.stride))
+        met += max(0, end - begin)
+    return 0.95 * met / (len(taps) * geometry.Q) / geometry.lhs_dilation
+
+
+def _rows_loaded_us(shape: Shape) -> float:
+    """Moving a row of x for each tap, by all DMA engines."""
+    geometry, rates = shape.geometry, shape.rates
+    num_bytes = geometry.N * geometry.C * geometry.Q * geometry.S * geometry.itemsize * _share_met(geometry)
+    return num_bytes / (rates("dma.engines") * rates("dma.engine_bytes_per_ns") * shape.cores) / 1e3

@@ -11,7 +11,7 @@ from ..problem import ConvProblem, dtype_name
 from ..simulator.timing import Rates, UnknownConstantError
 from . import cache
 from .plan import TUNED, Plan
-from .request import Asked, Config, Request, sorted_constants, violations
+from .request import Asked, Request, sorted_constants, violations
 from .search import Advance, NothingRuns, search
 
 

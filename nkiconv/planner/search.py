@@ -2,12 +2,15 @@
 
 How much is timed is counted in instructions, not in seconds, so that a machine's load never changes a plan.
 
-1. Screening. Channels never meet, so a big problem is timed at two reduced numbers of channels, both whole tiles on all
-   cores, and its time extrapolated along the line through them. A trace whose busiest engine alone has more work than
-   the best candidate takes is not put on a timeline.
-2. The final. Candidates within `CLOSE` of the best are timed as a whole, as many as fit, and the fastest is the plan.
+1. Screening. Candidates come by their lower bounds, and those whose bound is above the best time so far are left out.
+   Channels never meet, so a big problem is timed at two reduced numbers of channels, both whole tiles on all cores, and
+   its time extrapolated along the line through them. A trace whose busiest engine alone has more work than the best
+   candidate takes is not put on a timeline.
+2. Refinement. Settings of the fastest candidate change one at a time, until nothing gets better or what a quick search
+   may trace is used up.
+3. The final. Candidates within `CLOSE` of the best are timed as a whole, as many as fit, and the fastest is the plan.
    A kernel of more than `WHOLE_INSTRUCTIONS` is not timed as a whole unless the search is wide: its plan stays
-   extrapolated, from larger reductions, and says so.
+   extrapolated, and says so.
 """
 
 from __future__ import annotations
@@ -18,24 +21,31 @@ from dataclasses import dataclass
 
 from ..floors import floors
 from ..simulator import NkiError
-from ..simulator.profiling import Phases
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
-from .candidates import Candidate, candidates, symbols_of
+from .candidates import Candidate, near, shape_of, start, symbols_of
 from .plan import QUICK, TUNED, Alternative, Plan, Rejection
-from .request import Request
+from .request import Config, Request
 from .timing import Timing, Traced, phases, profile_of, time, trace, without_collector
 
 #: Instructions, all cores, of the larger of the two reduced problems that a candidate is screened with.
 SCREEN_INSTRUCTIONS = 1_600
+#: Of all traces of a quick search before the final.
+QUICK_INSTRUCTIONS = 26_000
 #: Of a kernel that is timed as a whole without being asked to.
-WHOLE_INSTRUCTIONS = 20_000
-#: Of all kernels that the final of a quick search times, and of each phase of the throttle's grid that it tries.
-FINAL_INSTRUCTIONS, PHASE_INSTRUCTIONS = 24_000, 40_000
+WHOLE_INSTRUCTIONS = 14_000
+#: Of all kernels that the final of a quick search times, and of all phases of the throttle's grid that it tries.
+FINAL_INSTRUCTIONS, PHASE_INSTRUCTIONS = 16_000, 24_000
 #: Candidates whose screened time is at most this much of the best one's reach the final: what screening is off by.
-CLOSE = 1.06
+CLOSE = 1.04
+#: A refinement counts from this on.
+BETTER = 0.998
+#: Rounds of refinement of a wide search, and the algorithms that get them.
+ROUNDS, REFINED = 6, 2
 #: Tiles that each core works on in the smaller of the two reduced problems, at least.
 FEW_TILES = 2
+#: Phases of the throttle's grid, at most: as many as a profile tries.
+PHASES = 8
 #: Told what is being done, and the share of it that is done.
 Advance = Callable[[str, "float | None"], None]
 
@@ -59,7 +69,13 @@ class _Estimate:
     extrapolated_from: int | None = None
     at_least: bool = False
 
+    @property
+    def instructions_traced(self) -> int:
+        """What timing it again, or a neighbour, takes."""
+        return self.timing.instructions if self.timing else 0
+
     def alternative(self) -> Alternative:
+        """What a plan tells of it."""
         bound_by = profile_of(self.timing).bound_by if self.timing else "not timed"
         one = self.candidate
         return Alternative(
@@ -70,7 +86,7 @@ class _Estimate:
 def search(request: Request, *, wide: bool, advance: Advance) -> Plan:
     """The fastest plan for a request that has been checked.
 
-    Args: wide: try more settings, and time every close candidate as a whole.
+    Args: wide: start from more settings, refine to the end, and time every close candidate as a whole.
     Raises: NothingRuns; UnknownConstantError for a constant that the model does not have.
     """
     with without_collector():
@@ -81,27 +97,43 @@ class _Search:
     def __init__(self, request: Request, wide: bool, advance: Advance) -> None:
         self.request, self.wide, self.advance = request, wide, advance
         self.rates = Rates(dict(request.constants))
+        self.shape = shape_of(request, self.rates)
         self.rejected: list[Rejection] = []
+        self.found: dict[tuple[str, Config], _Estimate] = {}
         self.best_us = float("inf")
+        self.spent = 0
 
     def plan(self) -> Plan:
-        """Screen, hold the final, and tell."""
+        """Screen, refine, hold the final, and tell."""
         began = clock.perf_counter()
-        accepted, self.rejected = candidates(self.request, wide=self.wide)
-        screened = []
+        accepted, self.rejected = start(self.request, self.shape, wide=self.wide)
         for i, candidate in enumerate(accepted):
-            self.advance(f"{candidate.algorithm}", 0.8 * i / len(accepted))
-            found = self._screened(candidate)
-            if found is not None:
-                screened.append(found)
-        if not screened:
+            self.advance(f"timing {candidate.algorithm}", 0.4 * i / len(accepted))
+            self._screen(candidate)
+        if not self.found:
             raise NothingRuns(self.rejected)
-        estimates = self._final(sorted(screened, key=lambda one: one.us))
-        self.advance("phases of the throttle", 0.9)
+        self._refine()
+        estimates = self._final()
+        self.advance("phases of the throttle", 0.95)
         return self._told(estimates, clock.perf_counter() - began)
 
-    def _screened(self, candidate: Candidate) -> _Estimate | None:
-        """An estimate, or None for a candidate that turns out not to run."""
+    def _ranked(self) -> list[_Estimate]:
+        return sorted(self.found.values(), key=lambda one: (one.at_least, one.us))
+
+    def _screen(self, candidate: Candidate) -> _Estimate | None:
+        """Time a candidate, if it may be the fastest, and keep what is found; None if it turns out not to run."""
+        key = candidate.algorithm, candidate.config
+        if key in self.found:
+            return self.found[key]
+        if candidate.least_us > self.best_us * CLOSE:
+            found: _Estimate | None = _Estimate(candidate, candidate.least_us, 0, None, at_least=True)
+        else:
+            found = self._timed(candidate)
+        if found is not None:
+            self.found[key] = found
+        return found
+
+    def _timed(self, candidate: Candidate) -> _Estimate | None:
         C, step = self.request.problem.C, candidate.channels * self.request.lnc
         few = FEW_TILES * step
         if 2 * few >= C:
@@ -109,7 +141,7 @@ class _Search:
         small = self._traced(candidate, few)
         if small is None:
             return None
-        tiles = max(2 * FEW_TILES, int(SCREEN_INSTRUCTIONS * FEW_TILES / small.instructions)) // 2 * 2
+        tiles = max(2 * FEW_TILES, SCREEN_INSTRUCTIONS * FEW_TILES // small.instructions) // 2 * 2
         if tiles * step >= C:
             return self._whole(candidate)
         return self._extrapolated(candidate, small if tiles == 2 * FEW_TILES else None, tiles // 2 * step)
@@ -146,36 +178,62 @@ class _Search:
     def _traced(self, candidate: Candidate, channels: int) -> Traced | None:
         """The trace at some channels; None, and a rejection, where the kernel breaks a rule there."""
         try:
-            return trace(self.request.of_channels(channels), candidate, self.rates)
+            found = trace(self.request.of_channels(channels), candidate, self.rates)
         except NkiError as error:
             where = "" if channels == self.request.problem.C else f"with C={channels}: "
             self.rejected.append(Rejection(candidate.algorithm, candidate.config, where + str(error).splitlines()[0]))
             return None
+        self.spent += found.instructions
+        return found
 
-    def _final(self, screened: list[_Estimate]) -> list[_Estimate]:
+    def _refine(self) -> None:
+        """Change settings of the best, one at a time; a wide search goes on as long as that helps."""
+        ranked = self._ranked()
+        leaders = {one.candidate.algorithm: one for one in reversed(ranked) if not one.at_least}
+        order = sorted(leaders.values(), key=lambda one: one.us)[: REFINED if self.wide else 1]
+        for i, leader in enumerate(order):
+            best = leader
+            for turn in range(ROUNDS if self.wide else 1):
+                self.advance(f"refining {best.candidate.algorithm}", 0.4 + 0.4 * (i + turn / ROUNDS) / len(order))
+                better = self._best_near(best)
+                if better is best:
+                    break
+                best = better
+
+    def _best_near(self, best: _Estimate) -> _Estimate:
+        """The best of a candidate and its neighbours; in a quick search, a better one is gone on from at once."""
+        tried = near(self.shape, best.candidate)
+        i = 0
+        while i < len(tried) and (self.wide or self.spent + best.instructions_traced <= QUICK_INSTRUCTIONS):
+            one = self._screen(tried[i])
+            i += 1
+            if one is not None and not one.at_least and one.us < best.us * BETTER:
+                best = one
+                if not self.wide:
+                    tried, i = near(self.shape, best.candidate), 0
+                    tried = [again for again in tried if (again.algorithm, again.config) not in self.found]
+        return best
+
+    def _final(self) -> list[_Estimate]:
         """The estimates, fastest first; those that may be the fastest are of the whole problem where they fit."""
+        ranked = self._ranked()
         left = FINAL_INSTRUCTIONS
-        close = [one for one in screened if not one.at_least and one.us <= screened[0].us * CLOSE]
-        settled = {id(one): one for one in screened}
+        close = [one for one in ranked if not one.at_least and one.us <= ranked[0].us * CLOSE]
         for i, one in enumerate(close):
-            self.advance(f"final: {one.candidate.algorithm}", 0.8 + 0.1 * i / len(close))
-            if one.extrapolated_from is None:
-                continue
-            fits = one.instructions <= min(left, WHOLE_INSTRUCTIONS) or (
-                i == 0 and one.instructions <= WHOLE_INSTRUCTIONS
-            )
-            if not (self.wide or fits):
+            self.advance(f"final: {one.candidate.algorithm}", 0.8 + 0.15 * i / len(close))
+            fits = one.instructions <= (WHOLE_INSTRUCTIONS if i == 0 else min(left, WHOLE_INSTRUCTIONS))
+            if one.extrapolated_from is None or not (self.wide or fits):
                 continue
             left -= one.instructions
+            key = one.candidate.algorithm, one.candidate.config
             whole = self._whole(one.candidate)
             if whole is None:
-                del settled[id(one)]
+                del self.found[key]
             else:
-                settled[id(one)] = whole
-        found = sorted(settled.values(), key=lambda one: (one.us, one.at_least))
-        if not found:
+                self.found[key] = whole
+        if not self.found:
             raise NothingRuns(self.rejected)
-        return found
+        return self._ranked()
 
     def _told(self, estimates: list[_Estimate], seconds: float) -> Plan:
         """The plan, from the fastest estimate."""
@@ -184,10 +242,9 @@ class _Search:
         problem = request.problem
         timing = best.timing
         assert timing is not None
-        most = 8 if self.wide else max(1, PHASE_INSTRUCTIONS // timing.instructions)
-        found = phases(timing, most)
+        found = phases(timing, PHASES if self.wide else max(1, PHASE_INSTRUCTIONS // timing.instructions))
         profile = profile_of(timing, found)
-        modelled, worst = _phase_times(best, found)
+        share = best.us / found.phase0_us  # other than 1 for an extrapolated time, which moves as the reduced one
         limit = roofline(problem.min_bytes, problem.flops, profile.dtype, request.lnc, self.rates)
         constants = dict(request.constants)
         return Plan(
@@ -197,9 +254,9 @@ class _Search:
             constants=constants,
             algorithm=best.candidate.algorithm,
             config=best.candidate.config,
-            modelled_us=modelled,
+            modelled_us=found.mean_us * share,
             phase0_us=best.us,
-            worst_us=worst,
+            worst_us=found.worst_us * share,
             phases=len(found.at_us),
             copy_floor_us=floors(problem, request.lnc, constants).copy_us,
             roofline_us=limit.us,
@@ -214,9 +271,3 @@ class _Search:
             effort=TUNED if self.wide else QUICK,
             seconds=seconds + clock.perf_counter() - began,
         )
-
-
-def _phase_times(best: _Estimate, found: Phases) -> tuple[float, float]:
-    """Mean and worst over the phases: of an extrapolated time, moved as the reduced problem's are."""
-    share = best.us / found.phase0_us
-    return found.mean_us * share, found.worst_us * share

@@ -1,0 +1,101 @@
+"""Recipes for `mixed` and `vector` under given constants: which engine takes which taps, by a balance of prices.
+
+The kernel's own rule balances with constants of its own; here they come from the model, so that a plan follows them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from ..kernels.depthwise_conv1d import recipes as kernel_rule
+from ..kernels.depthwise_conv1d.call import Extras
+from ..kernels.depthwise_conv1d.geometry import Geometry
+from ..simulator.timing import Rates
+
+#: Taps on Tensor, by Vector, whether Scalar heads a second chain, taps by Vector in that.
+Recipe = tuple[int, int, int, int]
+Recipes = tuple[Recipe, ...]
+#: Pieces after which recipes repeat, at most.
+CYCLE_MAX = 5
+#: Columns of a piece that fixed costs are spread over.
+PIECE = 2048
+#: Work of an engine beside the busiest one's, so that of equal bounds the one with less work wins.
+WORK_WEIGHT = 0.02
+
+
+@dataclass(frozen=True)
+class ColumnPrices:
+    """ns a column of 128 channels: a tap on each engine, the data's way through HBM; all with fixed costs spread."""
+
+    tensor: float
+    vector: float
+    scalar: float
+    gpsimd: float
+    hbm: float
+    half_rate: float
+    busy_min: float
+
+
+def column_prices(geometry: Geometry, extras: Extras, cores: int, rates: Rates) -> ColumnPrices:
+    """Prices under the constants of `rates`."""
+    fp32 = geometry.itemsize == 4
+    bank = rates("pe.max_moving_free")
+    cycles = rates("pe.cyc_per_row_16bit") + rates("pe.issue_overhead_ns") / bank / rates.cycle_ns("pe")
+    if fp32:
+        overhead = rates("pe.issue_overhead_fp32_ns") / bank / rates.cycle_ns("pe")
+        cycles = rates("pe.fp32_passes") * (rates("pe.cyc_per_row_fp32_pass") + overhead)
+    vector_fixed = rates("vector.issue_fixed_psum_ns") + rates("vector.issue_fixed_ptrscalar_extra_ns")
+    share = min(rates("dma.steady_core_gbps"), rates("dma.hbm_stack_gbps") / cores)
+    return ColumnPrices(
+        tensor=cycles * rates.cycle_ns("pe"),
+        vector=rates("vector.ns_per_elem_scalar_tensor_tensor") + vector_fixed / PIECE,
+        scalar=rates("scalar.ns_per_elem") + rates("scalar.act_bias_issue_sbuf_ns") / PIECE,
+        gpsimd=rates("gpsimd.elementwise_ns_per_elem") + rates("gpsimd.issue_fixed_ns") / PIECE,
+        hbm=128 * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize) / share,
+        half_rate=rates("throttle.half_rate"),
+        busy_min=rates("throttle.threshold"),
+    )
+
+
+def recipe_lists(
+    geometry: Geometry, extras: Extras, cores: int, rates: Rates, *, on_tensor: bool, most: int
+) -> list[Recipes]:
+    """Up to `most` lists of recipes that balance the engines best, the best first; the kernel's own is the first."""
+    prices = column_prices(geometry, extras, cores, rates)
+    known = kernel_rule.candidates(geometry.S, on_tensor)  # type: ignore[no-untyped-call]  # kernels are untyped
+    work = {recipe: _work(recipe, extras, prices) for recipe in known}
+    ranked: dict[Recipes, float] = {}
+    for first, second in itertools.combinations_with_replacement(known, 2):
+        for of in range(2, CYCLE_MAX + 1) if first != second else (1,):
+            for times in range(1, of) if first != second else (0,):
+                found = kernel_rule.spread(first, second, times, of)  # type: ignore[no-untyped-call]
+                mixed = [(a * (of - times) + b * times) / of for a, b in zip(work[first], work[second], strict=True)]
+                ranked[found] = _bound(mixed, prices)
+    own = kernel_rule.default_recipes(geometry, extras, PIECE, on_tensor)  # type: ignore[no-untyped-call]
+    best = sorted(ranked, key=lambda one: ranked[one])
+    return [own, *[one for one in best if one != own]][:most]
+
+
+def _work(recipe: Recipe, extras: Extras, prices: ColumnPrices) -> tuple[float, float, float, float]:
+    """ns a column of Tensor, Vector, Scalar and GpSimd."""
+    on_tensor, chain, head, second = recipe
+    tensor, gpsimd = on_tensor * prices.tensor, head * prices.gpsimd
+    vector = (chain + second) * prices.vector
+    scalar = (head + (on_tensor == 0)) * prices.scalar
+    if on_tensor > 0 and chain == 0:
+        vector, gpsimd = vector + head * prices.vector, 0.0
+        if not head:  # sums only have to be read out, by Vector and Scalar in turns
+            vector, scalar = vector + prices.vector / 2, scalar + prices.scalar / 2
+    vector += prices.vector * (extras.epilogue.residual != "")
+    scalar += prices.scalar * (extras.epilogue.activation != "")
+    return tensor, vector, scalar, gpsimd
+
+
+def _bound(work: list[float], prices: ColumnPrices) -> float:
+    """ns a column of the busiest of the engines and HBM; the array is slow where it has too little to do."""
+    tensor, *others = work
+    busiest = max(*others, prices.hbm)
+    if tensor < prices.busy_min * busiest:
+        tensor /= prices.half_rate
+    return max(busiest, tensor) + WORK_WEIGHT * sum(work)
