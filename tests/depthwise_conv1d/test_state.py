@@ -46,8 +46,27 @@ def identity(value):
     return value.id
 
 
+#: Least number of the rows that an algorithm takes with a state.
+ACCEPTED = {
+    "taps_on_partition": len(ROWS),
+    "one_channel": 0,
+    "banded": 10,
+    "mixed": len(ROWS),
+    "vector": len(ROWS),
+    "dot": 8,
+    "update": 0,
+}
+
+
 def test_rows_take_a_state():
     assert all(takes_state(row.problem("bf16")) for row in ROWS)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_refusals_do_not_grow(algorithm):
+    refusals = {row.why: reason_to_refuse(algorithm, row.problem("bf16"), STATES[0], lnc=2) for row in ROWS}
+    taken = [why for why, reason in refusals.items() if reason == ""]
+    assert len(taken) >= ACCEPTED[algorithm], {why: reason for why, reason in refusals.items() if reason}
 
 
 @pytest.mark.parametrize("request_", STATES, ids=identity)
