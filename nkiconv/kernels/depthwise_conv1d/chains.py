@@ -129,10 +129,11 @@ def run_step(operands, geometry, extras, plan, data, piece, step, chains, join):
         if recipe[2] == 1:
             b = product(operands, geometry, extras, plan, data, piece, first_b(recipe), fresh(data, piece, nl.float32))
     elif step <= steps:
-        if step <= recipe[1]:
-            a = extend(operands, geometry, extras, plan, data, piece, tensor_end(recipe) + step - 1, a, step)
+        # B first: a product is there before the sums of Tensor
         if step <= recipe[3]:
             b = extend(operands, geometry, extras, plan, data, piece, first_b(recipe) + step, b, 0)
+        if step <= recipe[1]:
+            a = extend(operands, geometry, extras, plan, data, piece, tensor_end(recipe) + step - 1, a, step)
     elif recipe[2] == 1 and step == steps + 1:
         total = destination(operands, data, piece, step, epilogue)
         on_vector = join == "vector" or (recipe[0] > 0 and recipe[1] == 0)

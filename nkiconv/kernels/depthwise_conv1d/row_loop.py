@@ -16,7 +16,7 @@ from .row_dma import allocate_x, channels_most, load_channels, load_residual_row
 from .rows import SHARDS, RowPlan, load_bytes, plan_rows, tile_list
 
 #: Settings of `mixed` and `vector`.
-SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last", "start", "warmup", "join")
+SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last", "start", "end", "warmup", "join")
 #: SBUF that a plan may fill: what nki-library uses of a partition (trn2.toml, memory.sbuf_usable_per_partition), less
 #: room for filters, biases and small tiles.
 SBUF_BYTES = 196608
@@ -41,6 +41,8 @@ class LoopPlan(nl.NKIObject):
     last: tuple
     #: recipes of the first pieces of a half, before the cycle begins
     start: tuple
+    #: recipes of the last pieces of a half
+    end: tuple
     #: matmuls of 512 columns on zeros while the first loads are on their way
     warmup: int
     #: engine that adds chains: "gpsimd" or "vector"
@@ -89,9 +91,10 @@ def values_refusal(geometry, config, on_tensor):
         reason = recipes_refusal("recipes", recipes, geometry.S, on_tensor)
         if reason != "":
             return reason
-    reason = recipes_refusal("start", setting(config, "start", ()), geometry.S, on_tensor)
-    if reason != "":
-        return reason
+    for name in ("start", "end"):
+        reason = recipes_refusal(name, setting(config, name, ()), geometry.S, on_tensor)
+        if reason != "":
+            return reason
     piece = setting(config, "piece", PIECE_MAX)
     if not is_count(piece, 1) or piece > PIECE_MAX:
         return f"config piece={piece}: must be 1 to {PIECE_MAX} columns"
@@ -126,6 +129,7 @@ def read_plan(geometry, extras, config, on_tensor):
         first=setting(config, "first", ()),
         last=setting(config, "last", ()),
         start=setting(config, "start", ()),
+        end=setting(config, "end", ()),
         warmup=setting(config, "warmup", 4 if most_tensor_taps(recipes) > 0 else 0),
         join=setting(config, "join", "gpsimd"),
     )
@@ -134,6 +138,11 @@ def read_plan(geometry, extras, config, on_tensor):
         wanted -= 1
     plan.prefetch = wanted
     return plan
+
+
+def all_recipes(plan):
+    """Every recipe that a piece may have."""
+    return plan.start + plan.recipes + plan.end
 
 
 def most_tensor_taps(recipes):
@@ -155,7 +164,7 @@ def most_phases(recipes, epilogue):
 def diagonal_bytes(geometry, plan):
     """Bytes a partition of one tile's stationaries."""
     rows = plan.rows.G * channels_most(geometry.C, plan.rows.T, 0)
-    return most_tensor_taps(plan.start + plan.recipes) * rows * geometry.itemsize
+    return most_tensor_taps(all_recipes(plan)) * rows * geometry.itemsize
 
 
 def sbuf_bytes(geometry, extras, plan, prefetch):
@@ -165,7 +174,7 @@ def sbuf_bytes(geometry, extras, plan, prefetch):
         tile += 4 * plan.rows.columns
     filters = 2 * min(plan.rows.T, filter_block(geometry)) * geometry.S * (geometry.itemsize + 4)
     # two fp32 tiles for each piece in flight, and pieces of y on their way out
-    in_flight = most_phases(plan.start + plan.recipes, extras.epilogue)
+    in_flight = most_phases(all_recipes(plan), extras.epilogue)
     pieces = 8 * plan.piece * in_flight + 4 * plan.piece * extras.epilogue.y_itemsize
     return (prefetch + 1) * tile + 2 * diagonal_bytes(geometry, plan) + filters + pieces
 
@@ -261,37 +270,49 @@ def cuts_of(qn, begin):
     return cuts
 
 
+def cut_pieces(plan, tiles):
+    """The pieces of all tiles of a half, in order."""
+    spans = []
+    for i in range(len(tiles)):
+        widths = widths_of(tiles[i].qn, plan, i == 0, i == len(tiles) - 1)
+        order = widths[0] + widths[1] + widths[2]
+        q0 = 0
+        for index in range(len(order)):
+            spans.append((i, q0, order[index]))
+            q0 += order[index]
+    in_turn = all_read_out(plan.recipes)
+    pieces = []
+    for place in range(len(spans)):
+        span = spans[place]
+        recipe = plan.recipes[max(0, place - len(plan.start)) % len(plan.recipes)]
+        if place < len(plan.start):
+            recipe = plan.start[place]
+        elif place >= len(spans) - len(plan.end):
+            recipe = plan.end[place - len(spans) + len(plan.end)]
+        on_vector = in_turn and place % 2 == 0
+        pieces.append(Piece(tile=span[0], q0=span[1], qn=span[2], recipe=recipe, vector_reads=on_vector))
+    return pieces
+
+
 def convolve_half(operands, geometry, extras, plan, tiles):
     """All tiles of one half, in order."""
     if len(tiles) == 0:
         return
-    pieces = []
-    chains = []
     cuts = []
-    reader_turns = all_read_out(plan.recipes)
     for i in range(len(tiles)):
         widths = widths_of(tiles[i].qn, plan, i == 0, i == len(tiles) - 1)
         cuts.append(cuts_of(tiles[i].qn, widths[0]))
-        q0 = 0
-        order = widths[0] + widths[1] + widths[2]
-        for index in range(len(order)):
-            place = len(pieces)
-            recipe = (
-                plan.recipes[(place - len(plan.start)) % len(plan.recipes)]
-                if place >= len(plan.start)
-                else plan.start[place]
-            )
-            on_vector = reader_turns and place % 2 == 0
-            pieces.append(Piece(tile=i, q0=q0, qn=order[index], recipe=recipe, vector_reads=on_vector))
-            chains.append((None, None))
-            q0 += order[index]
+    pieces = cut_pieces(plan, tiles)
+    chains = []
+    for _ in range(len(pieces)):
+        chains.append((None, None))
 
     block = filter_block(geometry)
     end_t = tiles[len(tiles) - 1].t + 1
     filters = []
     xs = []
     datas = []
-    phases = most_phases(plan.start + plan.recipes, extras.epilogue)
+    phases = most_phases(all_recipes(plan), extras.epilogue)
     for turn in range(len(pieces) + phases - 1):
         if turn < len(pieces):
             i = pieces[turn].tile
@@ -372,10 +393,10 @@ def tile_data(geometry, plan, tiles, filters, xs, datas, block):
         diagonals = datas[i - 1].diagonals
         w32_sbuf = datas[i - 1].w32
     else:
-        taps = most_tensor_taps(plan.start + plan.recipes)
+        taps = most_tensor_taps(all_recipes(plan))
         if taps > 0:
             diagonals = make_diagonals(w_sbuf, tile.rows, taps)
-        if any_product(plan.start + plan.recipes):
+        if any_product(all_recipes(plan)):
             w32_sbuf = w_sbuf
             if w_sbuf.dtype != nl.float32:
                 w32_sbuf = nl.ndarray((tile.rows, S), dtype=nl.float32, buffer=nl.sbuf)
