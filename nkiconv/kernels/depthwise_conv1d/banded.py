@@ -46,8 +46,11 @@ from .call import config_refusal, setting
 #: Matmuls of 512 columns of zeros while the first DMA is on its way: the array runs at half rate until it has been busy
 #: for 3/8 of its full capacity in a window of 3.4 us (trn2.toml, throttle.*), and 6 of them are 1.3 us of it.
 WARM_UP = 6
-#: Buffers of rows that tiles take in turn.
+#: Buffers of rows that tiles take in turn: one is being turned while the next but one comes in.
 RING = 2
+#: Groups at a tile's end in which nothing of the next is turned in, and at its start nothing of the one before turned
+#: out, so that read-outs are done when their results are needed.
+LAG = 2
 #: Band buffers that are filled before the first rows are turned; zeroing the others must not keep Vector from those.
 AT_START = 2
 
@@ -55,7 +58,9 @@ AT_START = 2
 def banded_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
     reason = config_refusal(
-        config, ("block", "shard", "groups", "images", "buffers", "buffer_groups", "warmup"), "banded"
+        config,
+        ("block", "shard", "groups", "edge", "images", "buffers", "buffer_groups", "scratch", "warmup", "rewarm"),
+        "banded",
     )
     if reason != "":
         return reason
@@ -187,15 +192,20 @@ def banded(operands, geometry, extras, config):
             end=end_epilogue(extras.epilogue),
             sum_dtype=sum_dtype,
         )
-        work_through(run, tiles, setting(config, "warmup", WARM_UP))
+        work_through(run, tiles, setting(config, "warmup", WARM_UP), setting(config, "rewarm", WARM_UP))
 
 
-def warm_up(dtype, count):
-    """Matmuls on zeros, so that the array comes to full rate before the first data."""
+def warm_zeros(dtype):
+    """Zeros for `warm_up`."""
+    zeros_sbuf = nl.ndarray((nl.tile_size.pmax, nl.tile_size.gemm_moving_fmax), dtype=dtype, buffer=nl.sbuf)
+    nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.vector)
+    return zeros_sbuf
+
+
+def warm_up(zeros_sbuf, count):
+    """Matmuls on zeros while the array would wait for data, so that it is at full rate when they come."""
     if count > 0:
-        zeros_sbuf = nl.ndarray((nl.tile_size.pmax, nl.tile_size.gemm_moving_fmax), dtype=dtype, buffer=nl.sbuf)
         zeros_psum = nl.ndarray((nl.tile_size.pmax, nl.tile_size.gemm_moving_fmax), dtype=nl.float32, buffer=nl.psum)
-        nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.vector)
         for _ in range(count):
             nisa.nc_matmul(
                 dst=zeros_psum,
@@ -219,7 +229,7 @@ def rows_ring(run, tiles):
     return ring
 
 
-def work_through(run, tiles, warmup):
+def work_through(run, tiles, warmup, rewarm):
     """All tiles of a core: bands of one, between the rows of the next coming in and those of the one before going out."""
     queue = []
     for index in range(len(tiles)):
@@ -229,14 +239,18 @@ def work_through(run, tiles, warmup):
     ring = rows_ring(run, tiles)
     load_filters_of(run.operands, run.geometry, run.blocks, tiles[0])
     load_rows(run, tiles[0], ring[0])
-    warm_up(run.operands.x.dtype, warmup)
+    zeros_sbuf = warm_zeros(run.operands.x.dtype)
+    warm_up(zeros_sbuf, warmup)
     buffers = band_buffers(run.blocks, run.operands.w.dtype)
     for ahead in range(min(AT_START, len(buffers))):
         prefetch_bands(run, tiles, queue, buffers, ahead)
+    if len(tiles) > 1:
+        load_rows(run, tiles[1], ring[1])
     turn_in(run, tiles[0], 0, in_pieces(run, tiles[0]))
     for ahead in range(AT_START, len(buffers)):
         prefetch_bands(run, tiles, queue, buffers, ahead)
     run.mirror = mirror_matrix(run.blocks, run.sum_dtype)
+    warm_up(zeros_sbuf, rewarm)
 
     position = 0
     for index in range(len(tiles)):
@@ -245,21 +259,23 @@ def work_through(run, tiles, warmup):
         if index > 0:
             num_out = out_pieces(run, tiles[index - 1])
         if index + 1 < len(tiles):
-            load_rows(run, tiles[index + 1], ring[(index + 1) % len(ring)])
             num_in = in_pieces(run, tiles[index + 1])
+        if index + 2 < len(tiles):
+            load_rows(run, tiles[index + 2], ring[index % RING])
         gn = tile.work.gn
+        spread = max(1, gn - LAG)
         tile.bias = spread_bias(run.operands, run.geometry, run.blocks, tile.work.g0, tile.work.gn)
         start_results(run, tile)
         for group in range(gn):
-            if num_out > 0:
-                piece = share(num_out, gn, group)
+            if num_in > 0 and group < spread:
+                piece = share(num_in, spread, group)
+                turn_in(run, tiles[index + 1], piece[0], piece[1])
+            if num_out > 0 and group >= gn - spread:
+                piece = share(num_out, spread, group - (gn - spread))
                 turn_out(run, tiles[index - 1], piece[0], piece[1])
             slot = group % run.blocks.buffer_groups
             multiply_group(run, tile, group, buffers[position % len(buffers)], slot)
             if slot == run.blocks.buffer_groups - 1 or group == gn - 1:
                 prefetch_bands(run, tiles, queue, buffers, position + len(buffers))
                 position += 1
-            if num_in > 0:
-                piece = share(num_in, gn, group)
-                turn_in(run, tiles[index + 1], piece[0], piece[1])
     turn_out(run, tiles[len(tiles) - 1], 0, out_pieces(run, tiles[len(tiles) - 1]))

@@ -113,7 +113,14 @@ def prefetch_bands(run, tiles, queue, buffers, position):
         cn = min(one[2] * run.blocks.per_group, run.geometry.C - c0)
         if position < len(buffers):
             zero_bands(buffers[position], run.blocks, run.ledger)
-        load_bands(buffers[position % len(buffers)], tile.filters, run.blocks, c0, cn, position < SOON)
+        load_bands(
+            buffers[position % len(buffers)],
+            tile.filters,
+            run.blocks,
+            c0,
+            cn,
+            position < SOON or not run.blocks.scratch,
+        )
 
 
 def channels_of_last(geometry, blocks, work):

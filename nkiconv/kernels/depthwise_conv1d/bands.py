@@ -33,10 +33,12 @@ class Filters(nl.NKIObject):
 
 
 def load_filters(operands, geometry, blocks, c0, cn):
-    """z of channels c0 .. c0+cn-1, in SBUF and in HBM."""
+    """z of channels c0 .. c0+cn-1 in SBUF and, if bands come from there, in HBM."""
     width = (blocks.num_taps + 1) * blocks.block
     front = blocks.block - geometry.stride
-    scratch_hbm = nl.ndarray((cn, width), dtype=operands.w.dtype, buffer=nl.private_hbm)
+    scratch_hbm = None
+    if blocks.scratch:
+        scratch_hbm = nl.ndarray((cn, width), dtype=operands.w.dtype, buffer=nl.private_hbm)
     tiles = []
     for first in range(0, cn, nl.tile_size.pmax):
         rows = min(nl.tile_size.pmax, cn - first)
@@ -50,7 +52,8 @@ def load_filters(operands, geometry, blocks, c0, cn):
         if front > 0:
             nisa.memset(dst=z_sbuf[0:rows, 0:front], value=0.0, engine=nisa.engine.gpsimd)
         nisa.memset(dst=z_sbuf[0:rows, front + geometry.S : width], value=0.0, engine=nisa.engine.gpsimd)
-        copy(scratch_hbm[first : first + rows, 0:width], z_sbuf)
+        if blocks.scratch:
+            copy(scratch_hbm[first : first + rows, 0:width], z_sbuf)
         tiles.append(z_sbuf)
     return Filters(tiles=tiles, scratch=scratch_hbm, c0=c0, width=width)
 

@@ -22,6 +22,14 @@ BAND_BYTES = 65536
 #: Band buffers in turn, and groups of a buffer at most.
 BAND_BUFFERS = 4
 BUFFER_GROUPS = 4
+#: Groups of the first and the last tile.
+EDGE = 4
+#: ns of a column of a 16-bit matmul at full rate, and of a static DMA's issue (trn2.toml: clock.pe_ghz,
+#: dma.static_issue_ns). One DMA a channel is cheaper for the DMA engines than a copy in HBM, until issuing them takes a
+#: good part of what the array needs for the group.
+COLUMN_NS = 0.417
+STATIC_ISSUE_NS = 58
+SCRATCH_BELOW = 1.5
 
 
 @dataclass
@@ -41,6 +49,8 @@ class Blocks(nl.NKIObject):
     #: first block that holds data, and the first behind
     first_data: int
     end_data: int
+    #: whether bands are read from a copy of the padded filters in HBM
+    scratch: bool
     #: band buffers in turn, and groups of each
     buffers: int
     buffer_groups: int
@@ -48,6 +58,8 @@ class Blocks(nl.NKIObject):
     groups: int
     images: int
     columns: int
+    #: groups of the first and the last tile, 0: as the others
+    edge: int
     shard: str
 
 
@@ -85,9 +97,10 @@ def choose_blocks(geometry, config):
     before = max(0, geometry.pad_left)
     shard = setting(config, "shard", best_shard(geometry, num_groups, num_columns))
 
+    images = setting(config, "images", max(1, min(geometry.N, nl.tile_size.gemm_moving_fmax // num_columns)))
+    column_ns = COLUMN_NS * max(nl.tile_size.pmax, num_columns * images)
     band_bytes = per_group * num_taps * block * geometry.itemsize
     most = max(1, min(BUFFER_GROUPS, BAND_BYTES // (band_bytes * BAND_BUFFERS)))
-    images = setting(config, "images", max(1, min(geometry.N, nl.tile_size.gemm_moving_fmax // num_columns)))
     if shard == "batch":
         images = min(images, div_ceil(geometry.N, PARTS))
     columns = num_columns if shard != "columns" else div_ceil(num_columns, PARTS)
@@ -108,11 +121,13 @@ def choose_blocks(geometry, config):
         num_columns=num_columns,
         first_data=before // block,
         end_data=div_ceil(geometry.W + geometry.pad_left, block),
+        scratch=setting(config, "scratch", num_taps * column_ns < SCRATCH_BELOW * per_group * STATIC_ISSUE_NS),
         buffers=setting(config, "buffers", BAND_BUFFERS),
         buffer_groups=min(groups, setting(config, "buffer_groups", most)),
         groups=min(groups, num_groups),
         images=images,
         columns=columns,
+        edge=setting(config, "edge", EDGE),
         shard=shard,
     )
 
@@ -138,8 +153,9 @@ def work_tiles(blocks, geometry, part):
     else:
         j_part = share(blocks.num_columns, PARTS, part)
     tiles = []
-    for g_index in range(div_ceil(g_part[1], blocks.groups)):
-        g = share(g_part[1], div_ceil(g_part[1], blocks.groups), g_index)
+    group_tiles = cut_groups(g_part[1], blocks.groups, blocks.edge)
+    for g_index in range(len(group_tiles)):
+        g = group_tiles[g_index]
         for n_index in range(div_ceil(n_part[1], blocks.images)):
             n = share(n_part[1], div_ceil(n_part[1], blocks.images), n_index)
             for j_index in range(div_ceil(j_part[1], blocks.columns)):
@@ -155,3 +171,22 @@ def work_tiles(blocks, geometry, part):
                     )
                 )
     return tiles
+
+
+def cut_groups(count, most, edge):
+    """(first, how many) of tiles of at most `most` groups; the first and the last at most `edge`, if there are enough:
+    nothing overlaps the start of the first or the end of the last."""
+    ends = 0
+    if 0 < edge and edge < most and count > 2 * edge:
+        ends = edge
+    found = []
+    if ends > 0:
+        found.append((0, ends))
+    middle = count - 2 * ends
+    parts = div_ceil(middle, most)
+    for index in range(parts):
+        one = share(middle, parts, index)
+        found.append((ends + one[0], one[1]))
+    if ends > 0:
+        found.append((count - ends, ends))
+    return found
