@@ -4,9 +4,9 @@
 
 A tile holds 128 rows of x with their halo, each element of x loaded once. Tensor multiplies a tap by a diagonal matrix
 of 128 channels' filters, a shifted view of the tile as the moving operand, and accumulates its taps in PSUM; Vector
-adds a tap while it reads PSUM out (y = x_s * w_s + psum), so that the read-out costs no pass of its own; Scalar can head
-a second chain with a product, and GpSimd add the chains. `chains` has the recipes, `recipes` the balance that chooses
-them, `rows` the tiles.
+adds a tap while it reads PSUM out (y = x_s * w_s + psum), so that the read-out costs no pass of its own; Scalar can
+head a second chain with a product, and GpSimd add the chains. `chains` has the recipes, `recipes` the balance that
+chooses them, `rows` the tiles.
 
 Engine plan: Sync issues loads, prefetch tiles ahead; GpSimd makes diagonals one tile ahead, adds chains, issues stores.
 Bound by HBM while the recipe's engines are faster, up to about 4 taps in bf16 and in fp32; beyond by Tensor, Vector,
@@ -16,7 +16,8 @@ Zeros of the diagonals are multiplied: a NaN or Inf in x reaches every channel o
 """
 
 from .call import config_refusal
-from .row_loop import SETTINGS, convolve_rows, loop_refusal
+from .row_loop import convolve_rows
+from .row_plan import SETTINGS, loop_refusal
 
 
 def mixed_refusal(geometry, extras, config, cores):

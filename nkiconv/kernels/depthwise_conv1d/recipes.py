@@ -57,7 +57,7 @@ def engine_times(recipe, geometry, epilogue, piece):
 
 
 def bound(first, second, times, of, dma_ns, piece):
-    """ns a column of the slowest engine when `times` of `of` pieces take the second recipe, and a little of the rest."""
+    """ns a column of the slowest engine if `times` of `of` pieces take the second recipe, and a little of the rest."""
     shares = []
     for index in range(5):
         shares.append((first[index] * (of - times) + second[index] * times) / of)

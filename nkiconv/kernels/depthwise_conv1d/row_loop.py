@@ -1,227 +1,28 @@
-"""The loop of the algorithms with channels on partitions: tiles, pieces, and the order in which their stages are issued.
+"""The loop of the algorithms with channels on partitions: tiles, pieces, and the order in which their steps are issued.
 
 Loads run `prefetch` tiles ahead of the sums; a tile's diagonals are made one tile ahead. The phases of a piece are
 issued one turn apart, newest piece first, so that neighbours in an engine's queue do not wait for each other. The first
 tile of a core is loaded, and the first and last are summed, in narrow pieces, so that sums start early and end soon.
 """
 
-from dataclasses import dataclass
-
 from ..._nki import nisa, nl
-from .._tiles import INSTRUCTIONS_MAX, div_ceil
-from .call import setting
-from .chains import BANK, Piece, TileData, has_product, phases_of, reads_out, run_step, tap_count
-from .recipes import default_recipes
-from .row_dma import allocate_x, channels_most, load_channels, load_residual_rows, load_x
-from .rows import SHARDS, RowPlan, load_bytes, plan_rows, tile_list
+from .chains import TileData, phases_of, run_step
+from .row_dma import allocate_x, load_channels, load_residual_rows, load_x
+from .row_plan import (
+    all_recipes,
+    any_product,
+    count_instructions,
+    cut_pieces,
+    cuts_of,
+    filter_block,
+    most_phases,
+    most_tensor_taps,
+    read_plan,
+    widths_of,
+)
+from .rows import tile_list
 
-#: Settings of `mixed` and `vector`.
-SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last", "start", "end", "warmup", "join")
-#: SBUF that a plan may fill: what nki-library uses of a partition (trn2.toml, memory.sbuf_usable_per_partition), less
-#: room for filters, biases and small tiles.
-SBUF_BYTES = 196608
-#: Columns of one piece: four banks of PSUM, so that two pieces are in flight.
-PIECE_MAX = 2048
-#: Bytes a partition of the filters that one DMA loads.
-FILTER_BYTES = 16384
-#: Tiles loaded ahead of the sums, if they fit.
-PREFETCH_MAX = 4
-
-
-@dataclass
-class LoopPlan(nl.NKIObject):
-    """Everything that is decided before the first instruction."""
-
-    rows: RowPlan
-    recipes: tuple
-    piece: int
-    prefetch: int
-    #: widths of the first pieces of a half, and of the last ones
-    first: tuple
-    last: tuple
-    #: recipes of the first pieces of a half, before the cycle begins
-    start: tuple
-    #: recipes of the last pieces of a half
-    end: tuple
-    #: matmuls of 512 columns on zeros while the first loads are on their way
-    warmup: int
-    #: engine that adds chains: "gpsimd" or "vector"
-    join: str
-
-
-def is_count(value, least):
-    """Whether value is an int of at least `least`."""
-    return isinstance(value, int) and value >= least
-
-
-def are_counts(values):
-    """Whether values is a tuple of positive ints."""
-    if not isinstance(values, tuple):
-        return False
-    for index in range(len(values)):
-        if not is_count(values[index], 1):
-            return False
-    return True
-
-
-def recipes_refusal(name, recipes, S, on_tensor):
-    """What is wrong with a config's recipes."""
-    if not isinstance(recipes, tuple) or (len(recipes) == 0 and name == "recipes"):
-        return f"config {name}={recipes}: must be a tuple of (tensor, vector_a, head, vector_b)"
-    for index in range(len(recipes)):
-        recipe = recipes[index]
-        right = isinstance(recipe, tuple) and len(recipe) == 4
-        if right:
-            for part in range(4):
-                right = right and is_count(recipe[part], 0)
-        if not right or recipe[2] > 1 or (recipe[2] == 0 and recipe[3] > 0) or tap_count(recipe) != S:
-            return (
-                f"config {name}={recipes}: recipe {index} must be (tensor, vector_a, head, vector_b) with head 0 or "
-                f"1, vector_b = 0 without a head, and S={S} taps in all (one more on Scalar if tensor is 0)"
-            )
-        if not on_tensor and recipe[0] > 0:
-            return f"config {name}={recipes}: recipe {index} has taps on Tensor; use algorithm mixed"
-    return ""
-
-
-def values_refusal(geometry, config, on_tensor):
-    """What is wrong with the values of a config's settings; "" if nothing is."""
-    recipes = setting(config, "recipes", None)
-    if recipes != None:
-        reason = recipes_refusal("recipes", recipes, geometry.S, on_tensor)
-        if reason != "":
-            return reason
-    for name in ("start", "end"):
-        reason = recipes_refusal(name, setting(config, name, ()), geometry.S, on_tensor)
-        if reason != "":
-            return reason
-    piece = setting(config, "piece", PIECE_MAX)
-    if not is_count(piece, 1) or piece > PIECE_MAX:
-        return f"config piece={piece}: must be 1 to {PIECE_MAX} columns"
-    columns = setting(config, "columns", 1)
-    if not is_count(columns, 1):
-        return f"config columns={columns}: must be a positive int, columns of a tile"
-    shard = setting(config, "shard", "columns")
-    if shard not in SHARDS:
-        return f"config shard={shard}: must be one of {SHARDS}"
-    if not is_count(setting(config, "prefetch", 0), 0) or not is_count(setting(config, "warmup", 0), 0):
-        return f"config={config}: prefetch and warmup must be ints of at least 0"
-    if not are_counts(setting(config, "first", ())) or not are_counts(setting(config, "last", ())):
-        return f"config={config}: first and last must be tuples of positive ints, columns of pieces"
-    join = setting(config, "join", "gpsimd")
-    if join not in ("gpsimd", "vector"):
-        return f"config join={join}: must be gpsimd or vector"
-    return ""
-
-
-def read_plan(geometry, extras, config, on_tensor):
-    """The LoopPlan of a config whose values are right."""
-    rows = plan_rows(geometry, setting(config, "shard", None), setting(config, "columns", 0))
-    piece = min(setting(config, "piece", PIECE_MAX), max(1, rows.columns))
-    recipes = setting(config, "recipes", None)
-    if recipes == None:
-        recipes = default_recipes(geometry, extras, piece, on_tensor)
-    plan = LoopPlan(
-        rows=rows,
-        recipes=recipes,
-        piece=piece,
-        prefetch=0,
-        first=setting(config, "first", ()),
-        last=setting(config, "last", ()),
-        start=setting(config, "start", ()),
-        end=setting(config, "end", ()),
-        warmup=setting(config, "warmup", 4 if most_tensor_taps(recipes) > 0 else 0),
-        join=setting(config, "join", "gpsimd"),
-    )
-    wanted = setting(config, "prefetch", PREFETCH_MAX)
-    while wanted > 0 and sbuf_bytes(geometry, extras, plan, wanted) > SBUF_BYTES:
-        wanted -= 1
-    plan.prefetch = wanted
-    return plan
-
-
-def all_recipes(plan):
-    """Every recipe that a piece may have."""
-    return plan.start + plan.recipes + plan.end
-
-
-def most_tensor_taps(recipes):
-    """Most taps on Tensor of any recipe."""
-    most = 0
-    for index in range(len(recipes)):
-        most = max(most, recipes[index][0])
-    return most
-
-
-def most_phases(recipes, epilogue):
-    """Most phases of any recipe: pieces in flight."""
-    most = 0
-    for index in range(len(recipes)):
-        most = max(most, len(phases_of(recipes[index], epilogue)))
-    return most
-
-
-def diagonal_bytes(geometry, plan):
-    """Bytes a partition of one tile's stationaries."""
-    rows = plan.rows.G * channels_most(geometry.C, plan.rows.T, 0)
-    return most_tensor_taps(all_recipes(plan)) * rows * geometry.itemsize
-
-
-def sbuf_bytes(geometry, extras, plan, prefetch):
-    """Bytes a partition that are live at once, about."""
-    tile = load_bytes(geometry, plan.rows)
-    if extras.epilogue.residual != "":
-        tile += 4 * plan.rows.columns
-    filters = 2 * min(plan.rows.T, filter_block(geometry)) * geometry.S * (geometry.itemsize + 4)
-    # two fp32 tiles for each piece in flight, and pieces of y on their way out
-    in_flight = most_phases(all_recipes(plan), extras.epilogue)
-    pieces = 8 * plan.piece * in_flight + 4 * plan.piece * extras.epilogue.y_itemsize
-    return (prefetch + 1) * tile + 2 * diagonal_bytes(geometry, plan) + filters + pieces
-
-
-def filter_block(geometry):
-    """Channel tiles whose filters are loaded together."""
-    return max(1, FILTER_BYTES // (geometry.S * geometry.itemsize))
-
-
-def loop_refusal(geometry, extras, config, cores, on_tensor, name):
-    """Why the loop does not run a convolution with these settings; "" if it does."""
-    reason = values_refusal(geometry, config, on_tensor)
-    if reason != "":
-        return reason
-    plan = read_plan(geometry, extras, config, on_tensor)
-    if plan.rows.columns == 0 or sbuf_bytes(geometry, extras, plan, 0) > SBUF_BYTES:
-        return (
-            f"S={geometry.S}, dilation={geometry.dilation}, stride={geometry.stride}: {name} needs "
-            f"{sbuf_bytes(geometry, extras, plan, 0)} bytes a partition of SBUF for the filters of one channel tile "
-            f"({diagonal_bytes(geometry, plan)} for each set of diagonals) and the elements they meet, {SBUF_BYTES} "
-            f"are there; use banded or taps_on_partition"
-        )
-    count = count_instructions(geometry, extras, plan, cores)
-    if count > INSTRUCTIONS_MAX:
-        return (
-            f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}: {name} needs up to {count} instructions "
-            f"on a core, the compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls"
-        )
-    return ""
-
-
-def count_instructions(geometry, extras, plan, cores):
-    """Most instructions that a core can need."""
-    rows = plan.rows
-    images = div_ceil(geometry.N, 2) if rows.shard == "batch" else geometry.N
-    columns = div_ceil(geometry.Q, 2) if rows.shard == "columns" else geometry.Q
-    channel_tiles = div_ceil(rows.T, 2) if rows.shard == "channels" else rows.T
-    tiles = channel_tiles * div_ceil(images * div_ceil(columns, rows.columns), rows.G)
-    pieces = tiles * div_ceil(rows.columns, plan.piece) + len(plan.first) + len(plan.last)
-    # a tap is one instruction on any engine, or one for each bank; sums, epilogue, stores of every group
-    each = geometry.S * div_ceil(plan.piece, BANK) + 4 + rows.G
-    loads = 6 + 3 * rows.G + len(plan.first)
-    if not rows.runs:
-        loads = geometry.S * (1 + 2 * rows.G)
-    filters = 8 * div_ceil(channel_tiles, filter_block(geometry)) + 8 + plan.warmup
-    halves = 2 if cores == 1 else 1
-    return halves * (pieces * each + tiles * (loads + 2) + filters)
+__all__ = ["convolve_rows", "count_instructions", "read_plan"]
 
 
 def convolve_rows(operands, geometry, extras, config, on_tensor):
@@ -232,66 +33,6 @@ def convolve_rows(operands, geometry, extras, config, on_tensor):
     else:
         convolve_half(operands, geometry, extras, plan, tile_list(geometry, plan.rows, 0))
         convolve_half(operands, geometry, extras, plan, tile_list(geometry, plan.rows, 1))
-
-
-def widths_of(qn, plan, is_first, is_last):
-    """Widths of the pieces of a tile: narrow ones at the ends of a half, equal ones between."""
-    begin = ()
-    left = qn
-    if is_first:
-        for index in range(len(plan.first)):
-            width = min(plan.first[index], left)
-            if width > 0:
-                begin = begin + (width,)
-                left -= width
-    end = ()
-    if is_last:
-        for index in range(len(plan.last)):
-            width = min(plan.last[len(plan.last) - 1 - index], left)
-            if width > 0:
-                end = (width,) + end
-                left -= width
-    middle = ()
-    count = div_ceil(left, plan.piece)
-    for index in range(count):
-        middle = middle + ((left * (index + 1)) // count - (left * index) // count,)
-    return begin, middle, end
-
-
-def cuts_of(qn, begin):
-    """Columns after which a new load begins: after each of the first pieces."""
-    cuts = ()
-    end = 0
-    for index in range(len(begin)):
-        end += begin[index]
-        cuts = cuts + (end,)
-    if end < qn:
-        cuts = cuts + (qn,)
-    return cuts
-
-
-def cut_pieces(plan, tiles):
-    """The pieces of all tiles of a half, in order."""
-    spans = []
-    for i in range(len(tiles)):
-        widths = widths_of(tiles[i].qn, plan, i == 0, i == len(tiles) - 1)
-        order = widths[0] + widths[1] + widths[2]
-        q0 = 0
-        for index in range(len(order)):
-            spans.append((i, q0, order[index]))
-            q0 += order[index]
-    in_turn = all_read_out(plan.recipes)
-    pieces = []
-    for place in range(len(spans)):
-        span = spans[place]
-        recipe = plan.recipes[max(0, place - len(plan.start)) % len(plan.recipes)]
-        if place < len(plan.start):
-            recipe = plan.start[place]
-        elif place >= len(spans) - len(plan.end):
-            recipe = plan.end[place - len(spans) + len(plan.end)]
-        on_vector = in_turn and place % 2 == 0
-        pieces.append(Piece(tile=span[0], q0=span[1], qn=span[2], recipe=recipe, vector_reads=on_vector))
-    return pieces
 
 
 def convolve_half(operands, geometry, extras, plan, tiles):
@@ -404,22 +145,6 @@ def tile_data(geometry, plan, tiles, filters, xs, datas, block):
     return TileData(
         tile=tile, x=xs[i][0], diagonals=diagonals, w=w_sbuf, w32=w32_sbuf, bias=bias_sbuf, residual=xs[i][1]
     )
-
-
-def all_read_out(recipes):
-    """Whether every recipe leaves PSUM to be copied out, so that Vector and Scalar take turns; else Scalar does it."""
-    for index in range(len(recipes)):
-        if not reads_out(recipes[index]):
-            return False
-    return True
-
-
-def any_product(recipes):
-    """Whether Scalar multiplies in any recipe."""
-    for index in range(len(recipes)):
-        if has_product(recipes[index]):
-            return True
-    return False
 
 
 def make_diagonals(w_sbuf, rows, taps):

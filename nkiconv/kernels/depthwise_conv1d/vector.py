@@ -2,8 +2,8 @@
 
     y[c, q] = sum over s of w[c, s] * x[c, q * stride + s * dilation - pad_left]
 
-Two chains run side by side: a product by Scalar heads each, Vector adds a tap at a time (x_s * w_s + chain), GpSimd adds
-the chains. `chains` has the stages, `rows` the tiles; x is loaded once.
+Two chains run side by side: a product by Scalar heads each, Vector adds a tap at a time (x_s * w_s + chain), GpSimd
+adds the chains. `chains` has the steps, `rows` the tiles; x is loaded once.
 
 Engine plan: Sync issues loads, prefetch tiles ahead; GpSimd issues stores. Bound by HBM in fp32 with up to 4 taps, else
 by Vector, about 1.04 ns a tap and column of 128 channels. The array's rate does not matter, so short problems run as
@@ -11,7 +11,8 @@ fast as long ones. Channels never meet: NaN and Inf go where the definition puts
 """
 
 from .call import config_refusal
-from .row_loop import SETTINGS, convolve_rows, loop_refusal
+from .row_loop import convolve_rows
+from .row_plan import SETTINGS, loop_refusal
 
 
 def vector_refusal(geometry, extras, config, cores):
