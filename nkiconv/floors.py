@@ -19,7 +19,7 @@ from .simulator.timing import PriceList, Rates
 #: Bytes a partition of a tile that `copy_floor` is tried with; the fastest counts.
 TILE_BYTES = (512, 1024, 2048, 4096, 8192, 16384)
 #: Tiles of one core above which a smaller tile is not tried: issuing its DMAs takes longer than moving the bytes.
-TILES_MAX = 600
+TILES_MAX = 150
 #: Bytes of the one row of `launch_floor`.
 ROW_BYTES = 512
 

@@ -15,10 +15,13 @@ from ..kernels.depthwise_conv1d.blocks import best_block, choose_blocks
 from ..kernels.depthwise_conv1d.call import Extras
 from ..kernels.depthwise_conv1d.dot import plan_of
 from ..kernels.depthwise_conv1d.geometry import Geometry
-from ..kernels.depthwise_conv1d.row_loop import read_plan
+from ..kernels.depthwise_conv1d.row_plan import read_plan
 from ..kernels.depthwise_conv1d.rows import plan_rows
 from ..kernels.depthwise_conv1d.taps_on_partition import choose_tiling
+from ..kernels.depthwise_conv1d.update import settings_of
+from ..kernels.depthwise_conv1d.update_plan import plan_update
 from ..simulator.hardware import PARTITIONS
+from ..simulator.timeline import ENGINES
 from ..simulator.timing import Rates
 from .recipes import column_prices, recipe_lists
 from .request import Config
@@ -26,6 +29,8 @@ from .request import Config
 SHARDS = ("channels", "columns", "batch")
 #: Columns of an image below which two cores do not share them.
 COLUMNS_TO_SHARE = 64
+#: Taps above which recipes are all alike: the engines beside Tensor take a small part of them.
+MANY_TAPS = 64
 
 
 @dataclass(frozen=True)
@@ -91,14 +96,14 @@ class Rows(Family):
     """`mixed` and `vector`: channels on partitions, taps shared out by recipes."""
 
     #: lists of recipes that a search starts from, and that it tries beside others
-    START, NEAR = 3, 8
+    START, NEAR = 2, 8
 
     def __init__(self, on_tensor: bool) -> None:
         self.on_tensor = on_tensor
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = shape.geometry
-        if geometry.S > 64:  # the recipes of more taps than the engines could ever balance are all alike
+        if geometry.S > MANY_TAPS:
             return [_config(shard=self._own_shard(shape))]
         lists = self._recipes(shape, 2 * self.START if wide else self.START)
         shards = _shards(geometry, first=self._own_shard(shape))
@@ -109,16 +114,25 @@ class Rows(Family):
         columns = self._plan(shape, config).rows.columns
         return _changed(
             config,
-            shard=_shards(shape.geometry),
-            recipes=self._recipes(shape, self.NEAR) if shape.geometry.S <= 64 else (),
-            piece=(2048, 1024, 512),
             columns=(columns // 2, 2 * columns),
+            piece=(2048, 1024, 512),
             first=((), (256,), (512,), (256, 512)),
             last=((), (256,), (512, 256)),
+            recipes=self._recipes(shape, self.NEAR) if shape.geometry.S <= MANY_TAPS else (),
+            shard=_shards(shape.geometry),
             join=("gpsimd", "vector"),
             prefetch=(2, 4, 6),
             warmup=(0, 4, 8) if self.on_tensor else (),
+            start=self._edges(shape),
+            end=self._edges(shape),
         )
+
+    def _edges(self, shape: Shape) -> list[Any]:
+        """Recipes for the first or last pieces: none of their own, or ones that do without the array."""
+        if not self.on_tensor or shape.geometry.S > MANY_TAPS:
+            return []
+        prices = shape.geometry, shape.extras, shape.cores, shape.rates
+        return [(), *{one[:1] for one in recipe_lists(*prices, on_tensor=False, most=3)}]
 
     def unit(self, shape: Shape, config: Config) -> int:
         return -(-shape.geometry.C // int(self._plan(shape, config).rows.T))
@@ -128,7 +142,9 @@ class Rows(Family):
         prices = column_prices(geometry, shape.extras, shape.cores, shape.rates)
         speed = 1 / prices.vector + 1 / prices.scalar + (1 / prices.tensor if self.on_tensor else 0.0)
         columns = geometry.N * geometry.Q * geometry.C / PARTITIONS / shape.cores
-        return columns * geometry.S * _share_met(geometry) / speed / 1e3
+        rows = self._plan(shape, config).rows
+        tiles = geometry.N * rows.T * -(-geometry.Q // rows.columns) / rows.G / shape.cores
+        return max(columns * geometry.S * _share_met(geometry) / speed / 1e3, _issue_us(shape, tiles * geometry.S))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self._plan(shape, config)
@@ -148,7 +164,7 @@ class Banded(Family):
     """Band matrices over blocks of positions."""
 
     #: how many times the kernel's own block, up and down, a quick search starts from
-    FACTORS = 4
+    FACTORS = 2
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = shape.geometry
@@ -167,9 +183,13 @@ class Banded(Family):
             block=sizes[max(0, place - 1) : place + 2],
             shard=_shards(shape.geometry),
             groups=(blocks.groups // 2, blocks.groups * 2),
-            buffers=(8, 16, 24),
-            images=(blocks.images // 2, blocks.images * 2) if shape.geometry.N > 1 else (),
             warmup=(0, 6, 12),
+            edge=(0, max(1, blocks.groups // 4), max(1, blocks.groups // 2)),
+            images=(blocks.images // 2, blocks.images * 2) if shape.geometry.N > 1 else (),
+            buffer_groups=(1, blocks.buffer_groups * 2),
+            buffers=(blocks.buffers - 1, blocks.buffers + 1, blocks.buffers * 2),
+            rewarm=(0, 6, 12),
+            scratch=(False, True),
         )
 
     def unit(self, shape: Shape, config: Config) -> int:
@@ -179,7 +199,9 @@ class Banded(Family):
     def least_us(self, shape: Shape, config: Config) -> float:
         geometry, blocks = shape.geometry, self._blocks(shape, config)
         prices = column_prices(geometry, shape.extras, shape.cores, shape.rates)
-        columns = geometry.N * blocks.num_groups * blocks.num_columns * blocks.num_taps
+        images = max(1, min(geometry.N, blocks.images))
+        columns = max(blocks.num_columns, shape.rates("pe.min_interval_rows") / images)
+        columns *= geometry.N * blocks.num_groups * blocks.num_taps
         return float(columns * prices.tensor * _share_met(geometry) / shape.cores / 1e3)
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
@@ -216,6 +238,26 @@ class Dot(Family):
         return plan_of(shape.geometry, config)  # type: ignore[no-untyped-call]
 
 
+class Update(Family):
+    """Images on partitions, for many short rows."""
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        return _changed(
+            config, leave=(1, 2, 4, 8), ahead=(4, 8, 16), vector_reads=(0, 1, 2, 3), vector_moves=(0, 2, 3, 4)
+        )
+
+    def unit(self, shape: Shape, config: Config) -> int:
+        plan = self._plan(shape, config)
+        return max(1, int(plan.pieces * plan.channels * plan.groups * plan.leave))
+
+    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+        return _ints(self._plan(shape, config))
+
+    def _plan(self, shape: Shape, config: Config) -> Any:
+        leave = settings_of(config)[0]  # type: ignore[no-untyped-call]
+        return plan_update(shape.geometry, shape.extras.state, leave)  # type: ignore[no-untyped-call]
+
+
 #: What is known of each algorithm, by its name.
 FAMILIES: dict[str, Family] = {
     "taps_on_partition": TapsOnPartition(),
@@ -224,6 +266,7 @@ FAMILIES: dict[str, Family] = {
     "mixed": Rows(on_tensor=True),
     "vector": Rows(on_tensor=False),
     "dot": Dot(),
+    "update": Update(),
 }
 
 
@@ -244,7 +287,19 @@ def _changed(config: Config, **values: Sequence[Any]) -> list[Config]:
 
 
 #: Settings that count something there must be one of.
-_FROM_ONE = ("block", "groups", "images", "columns", "piece", "slots", "batch", "buffers")
+_FROM_ONE = (
+    "block",
+    "groups",
+    "images",
+    "columns",
+    "piece",
+    "slots",
+    "batch",
+    "buffers",
+    "buffer_groups",
+    "leave",
+    "ahead",
+)
 
 
 def _shards(geometry: Geometry, first: str | None = None) -> list[str]:
@@ -285,6 +340,14 @@ def _share_met(geometry: Geometry) -> float:
         end = min(geometry.Q, -(-(span - first) // geometry.stride))
         met += max(0, end - begin)
     return 0.95 * met / (len(taps) * geometry.Q) / geometry.lhs_dilation
+
+
+def _issue_us(shape: Shape, count: float) -> float:
+    """Issuing so many instructions of one core, were all engines equally busy with them."""
+    rates = shape.rates
+    on_array = rates("pe.min_interval_rows") * rates.cycle_ns("pe")
+    fixed = rates("vector.issue_fixed_sbuf_ns"), rates("scalar.copy_issue_ns"), rates("dma.static_issue_ns")
+    return count * min(on_array, *fixed) / len(ENGINES) / 1e3
 
 
 def _rows_loaded_us(shape: Shape) -> float:

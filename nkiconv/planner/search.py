@@ -1,6 +1,7 @@
 """The search: time what the kernels accept, cheapest answers first, and keep the fastest.
 
-How much is timed is counted in instructions, not in seconds, so that a machine's load never changes a plan.
+How much is timed is counted in instructions (and what else takes the simulator's time, in as many), not in seconds: a
+machine's load never changes a plan.
 
 1. Screening. Candidates come by their lower bounds, and those whose bound is above the best time so far are left out.
    Channels never meet, so a big problem is timed at two reduced numbers of channels, both whole tiles on all cores, and
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 
 from ..floors import floors
 from ..simulator import NkiError
+from ..simulator.dtypes import canonical
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
 from .candidates import Candidate, near, shape_of, start, symbols_of
@@ -29,19 +31,23 @@ from .request import Config, Request
 from .timing import Timing, Traced, phases, profile_of, time, trace, without_collector
 
 #: Instructions, all cores, of the larger of the two reduced problems that a candidate is screened with.
-SCREEN_INSTRUCTIONS = 1_600
+SCREEN_INSTRUCTIONS = 1_200
 #: Of all traces of a quick search before the final.
-QUICK_INSTRUCTIONS = 26_000
+QUICK_INSTRUCTIONS = 16_000
 #: Of a kernel that is timed as a whole without being asked to.
 WHOLE_INSTRUCTIONS = 14_000
 #: Of all kernels that the final of a quick search times, and of all phases of the throttle's grid that it tries.
 FINAL_INSTRUCTIONS, PHASE_INSTRUCTIONS = 16_000, 24_000
 #: Candidates whose screened time is at most this much of the best one's reach the final: what screening is off by.
 CLOSE = 1.04
+#: What an extrapolated time is multiplied by when it is held against one of the whole problem.
+DOUBT = 1.01
+#: A time within this of the copy floor cannot be improved upon by much: the search ends.
+AT_FLOOR = 1.005
 #: A refinement counts from this on.
 BETTER = 0.998
-#: Rounds of refinement of a wide search, and the algorithms that get them.
-ROUNDS, REFINED = 6, 2
+#: Rounds of refinement of a wide search; the algorithms that are refined, and how far from the best they may be.
+ROUNDS, REFINED, FAR = 6, 2, 1.25
 #: Tiles that each core works on in the smaller of the two reduced problems, at least.
 FEW_TILES = 2
 #: Phases of the throttle's grid, at most: as many as a profile tries.
@@ -66,12 +72,18 @@ class _Estimate:
     us: float
     instructions: int
     timing: Timing | None  # the whole problem, or the larger reduction
+    effort: float  # instructions, or what takes as long, of the whole problem
     extrapolated_from: int | None = None
     at_least: bool = False
 
     @property
-    def instructions_traced(self) -> int:
-        """What timing it again, or a neighbour, takes."""
+    def doubt(self) -> float:
+        """What an extrapolated time must be better by to count as better."""
+        return 1.0 if self.extrapolated_from is None else DOUBT
+
+    @property
+    def traced(self) -> int:
+        """Instructions that timing it again, or a neighbour, takes."""
         return self.timing.instructions if self.timing else 0
 
     def alternative(self) -> Alternative:
@@ -93,6 +105,11 @@ def search(request: Request, *, wide: bool, advance: Advance) -> Plan:
         return _Search(request, wide, advance).plan()
 
 
+def _effort(traced: Traced, times: float) -> float:
+    """Instructions, or what takes as long, of `times` as many tiles as were traced."""
+    return traced.instructions * times + traced.comparisons * times**2
+
+
 class _Search:
     def __init__(self, request: Request, wide: bool, advance: Advance) -> None:
         self.request, self.wide, self.advance = request, wide, advance
@@ -102,6 +119,10 @@ class _Search:
         self.found: dict[tuple[str, Config], _Estimate] = {}
         self.best_us = float("inf")
         self.spent = 0
+        problem = request.problem
+        dtype = canonical(problem.dtype) or ""
+        self.roofline_us = roofline(problem.min_bytes, problem.flops, dtype, request.lnc, self.rates).us
+        self.copy_floor_us = floors(request.problem, request.lnc, dict(request.constants)).copy_us
 
     def plan(self) -> Plan:
         """Screen, refine, hold the final, and tell."""
@@ -118,7 +139,7 @@ class _Search:
         return self._told(estimates, clock.perf_counter() - began)
 
     def _ranked(self) -> list[_Estimate]:
-        return sorted(self.found.values(), key=lambda one: (one.at_least, one.us))
+        return sorted(self.found.values(), key=lambda one: (one.at_least, one.us * one.doubt))
 
     def _screen(self, candidate: Candidate) -> _Estimate | None:
         """Time a candidate, if it may be the fastest, and keep what is found; None if it turns out not to run."""
@@ -126,7 +147,7 @@ class _Search:
         if key in self.found:
             return self.found[key]
         if candidate.least_us > self.best_us * CLOSE:
-            found: _Estimate | None = _Estimate(candidate, candidate.least_us, 0, None, at_least=True)
+            found: _Estimate | None = _Estimate(candidate, candidate.least_us, 0, None, 0.0, at_least=True)
         else:
             found = self._timed(candidate)
         if found is not None:
@@ -141,7 +162,9 @@ class _Search:
         small = self._traced(candidate, few)
         if small is None:
             return None
-        tiles = max(2 * FEW_TILES, SCREEN_INSTRUCTIONS * FEW_TILES // small.instructions) // 2 * 2
+        tiles = 2 * FEW_TILES
+        while _effort(small, 2 * tiles / FEW_TILES) <= SCREEN_INSTRUCTIONS:
+            tiles *= 2
         if tiles * step >= C:
             return self._whole(candidate)
         return self._extrapolated(candidate, small if tiles == 2 * FEW_TILES else None, tiles // 2 * step)
@@ -152,28 +175,31 @@ class _Search:
         full = self._traced(candidate, 2 * channels) if half else None
         if half is None or full is None:
             return None
+        C = self.request.problem.C
 
         def line(at_half: float, at_full: float) -> float:
-            return at_full + (at_full - at_half) * (self.request.problem.C - 2 * channels) / channels
+            return at_full + (at_full - at_half) * (C - 2 * channels) / channels
 
         instructions = round(line(half.instructions, full.instructions))
+        effort = _effort(full, C / (2 * channels))
         least_us = line(half.least_us, full.least_us)
         if least_us > self.best_us * CLOSE:
-            return _Estimate(candidate, least_us, instructions, None, 2 * channels, at_least=True)
+            return _Estimate(candidate, least_us, instructions, None, effort, 2 * channels, at_least=True)
         small, large = time(half, self.rates), time(full, self.rates)
-        us = max(large.us, line(small.us, large.us))
+        us = max(large.us, line(small.us, large.us), self.roofline_us)
         self.best_us = min(self.best_us, us)
-        return _Estimate(candidate, us, instructions, large, 2 * channels)
+        return _Estimate(candidate, us, instructions, large, effort, 2 * channels)
 
     def _whole(self, candidate: Candidate) -> _Estimate | None:
         traced = self._traced(candidate, self.request.problem.C)
         if traced is None:
             return None
+        effort = _effort(traced, 1)
         if traced.least_us > self.best_us * CLOSE:
-            return _Estimate(candidate, traced.least_us, traced.instructions, None, at_least=True)
+            return _Estimate(candidate, traced.least_us, traced.instructions, None, effort, at_least=True)
         timing = time(traced, self.rates)
         self.best_us = min(self.best_us, timing.us)
-        return _Estimate(candidate, timing.us, timing.instructions, timing)
+        return _Estimate(candidate, timing.us, timing.instructions, timing, effort)
 
     def _traced(self, candidate: Candidate, channels: int) -> Traced | None:
         """The trace at some channels; None, and a rejection, where the kernel breaks a rule there."""
@@ -183,54 +209,60 @@ class _Search:
             where = "" if channels == self.request.problem.C else f"with C={channels}: "
             self.rejected.append(Rejection(candidate.algorithm, candidate.config, where + str(error).splitlines()[0]))
             return None
-        self.spent += found.instructions
+        self.spent += round(_effort(found, 1))
         return found
 
     def _refine(self) -> None:
         """Change settings of the best, one at a time; a wide search goes on as long as that helps."""
+        if self.best_us <= self.copy_floor_us * AT_FLOOR:
+            return
         ranked = self._ranked()
         leaders = {one.candidate.algorithm: one for one in reversed(ranked) if not one.at_least}
-        order = sorted(leaders.values(), key=lambda one: one.us)[: REFINED if self.wide else 1]
+        order = sorted(leaders.values(), key=lambda one: one.us)[:REFINED]
+        order = [one for one in order if one.us <= order[0].us * FAR]
         for i, leader in enumerate(order):
-            best = leader
+            best, limit = leader, self.spent + (QUICK_INSTRUCTIONS - self.spent) // (len(order) - i)
             for turn in range(ROUNDS if self.wide else 1):
                 self.advance(f"refining {best.candidate.algorithm}", 0.4 + 0.4 * (i + turn / ROUNDS) / len(order))
-                better = self._best_near(best)
+                better = self._best_near(best, limit)
                 if better is best:
                     break
                 best = better
 
-    def _best_near(self, best: _Estimate) -> _Estimate:
-        """The best of a candidate and its neighbours; in a quick search, a better one is gone on from at once."""
+    def _best_near(self, best: _Estimate, limit: int) -> _Estimate:
+        """The best of a candidate and its neighbours; a quick search goes on from a better one at once, up to a limit."""
         tried = near(self.shape, best.candidate)
         i = 0
-        while i < len(tried) and (self.wide or self.spent + best.instructions_traced <= QUICK_INSTRUCTIONS):
+        while i < len(tried) and (self.wide or self.spent + best.traced <= limit):
             one = self._screen(tried[i])
             i += 1
             if one is not None and not one.at_least and one.us < best.us * BETTER:
                 best = one
                 if not self.wide:
-                    tried, i = near(self.shape, best.candidate), 0
-                    tried = [again for again in tried if (again.algorithm, again.config) not in self.found]
+                    again = near(self.shape, best.candidate)
+                    tried, i = [new for new in again if (new.algorithm, new.config) not in self.found], 0
         return best
 
     def _final(self) -> list[_Estimate]:
         """The estimates, fastest first; those that may be the fastest are of the whole problem where they fit."""
         ranked = self._ranked()
-        left = FINAL_INSTRUCTIONS
+        left, done_us = float(FINAL_INSTRUCTIONS), float("inf")
         close = [one for one in ranked if not one.at_least and one.us <= ranked[0].us * CLOSE]
         for i, one in enumerate(close):
             self.advance(f"final: {one.candidate.algorithm}", 0.8 + 0.15 * i / len(close))
-            fits = one.instructions <= (WHOLE_INSTRUCTIONS if i == 0 else min(left, WHOLE_INSTRUCTIONS))
+            fits = one.effort <= (WHOLE_INSTRUCTIONS if i == 0 else min(left, WHOLE_INSTRUCTIONS))
             if one.extrapolated_from is None or not (self.wide or fits):
                 continue
-            left -= one.instructions
+            left -= one.effort
+            if one.us * DOUBT >= done_us and done_us <= self.copy_floor_us * AT_FLOOR:
+                break
             key = one.candidate.algorithm, one.candidate.config
             whole = self._whole(one.candidate)
             if whole is None:
                 del self.found[key]
             else:
                 self.found[key] = whole
+                done_us = min(done_us, whole.us)
         if not self.found:
             raise NothingRuns(self.rejected)
         return self._ranked()
@@ -245,7 +277,6 @@ class _Search:
         found = phases(timing, PHASES if self.wide else max(1, PHASE_INSTRUCTIONS // timing.instructions))
         profile = profile_of(timing, found)
         share = best.us / found.phase0_us  # other than 1 for an extrapolated time, which moves as the reduced one
-        limit = roofline(problem.min_bytes, problem.flops, profile.dtype, request.lnc, self.rates)
         constants = dict(request.constants)
         return Plan(
             problem=problem,
@@ -258,8 +289,8 @@ class _Search:
             phase0_us=best.us,
             worst_us=found.worst_us * share,
             phases=len(found.at_us),
-            copy_floor_us=floors(problem, request.lnc, constants).copy_us,
-            roofline_us=limit.us,
+            copy_floor_us=self.copy_floor_us,
+            roofline_us=self.roofline_us,
             bound_by=profile.bound_by,
             instructions=best.instructions,
             sbuf_bytes=profile.sbuf_peak_bytes,

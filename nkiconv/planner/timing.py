@@ -12,8 +12,11 @@ from ..simulator.launch import Execution, execute
 from ..simulator.profiling import Phases, Problem, Profile, Settings, Timed
 from ..simulator.profiling.assemble import assemble
 from ..simulator.profiling.profile import phase_list
+from ..simulator.program import Instruction
 from ..simulator.timeline import ENGINES, Options, build, run
-from ..simulator.timing import AnyPrice, DmaPrice, MeetPrice, PriceList, Rates, TensorPrice
+from ..simulator.timeline.dependencies import HBM_SLICES
+from ..simulator.timeline.overlap import extent
+from ..simulator.timing import AnyPrice, DmaPrice, Price, PriceList, Rates, TensorPrice
 from .candidates import Candidate
 from .request import Request, launch_arguments
 
@@ -43,6 +46,8 @@ class Traced:
     request: Request
     execution: Execution
     instructions: int
+    #: comparisons of stores that finding their order in HBM takes, in the time of as many instructions
+    comparisons: float
     #: work of the busiest engine of a core: no timeline is shorter
     least_us: float
 
@@ -57,21 +62,37 @@ def trace(request: Request, candidate: Candidate, rates: Rates) -> Traced:
     execution = execute(kernel, args, kwargs, trace_only=True)
     prices = PriceList(rates)
     busiest = max(_busiest_ns(program.instructions, prices) for program in execution.programs)
-    return Traced(request, execution, sum(len(p.instructions) for p in execution.programs), busiest / 1e3)
+    comparisons = sum(_comparisons(program.instructions) for program in execution.programs)
+    return Traced(request, execution, len(execution.instructions), comparisons, busiest / 1e3)
 
 
-def _busiest_ns(instructions: Sequence[object], prices: PriceList) -> float:
+def _comparisons(instructions: Sequence[Instruction]) -> float:
+    """What one core's stores to HBM take beside their number: each is compared with those before it in its slices."""
+    slices = 0.0
+    for instruction in instructions:
+        for region in instruction.writes:
+            if not region.info.on_chip:
+                span = extent(region)
+                slices += 1 + HBM_SLICES * (span.b1 - span.b0) / region.info.num_bytes
+    return slices**2 / (2 * HBM_SLICES) * COMPARISON
+
+
+#: Time of one comparison of two stores over that of an instruction's way through the simulator.
+COMPARISON = 0.018
+
+
+def _busiest_ns(instructions: Sequence[Instruction], prices: PriceList) -> float:
     """Work of the busiest engine of one core, its DMA engines taken as one."""
     totals = dict.fromkeys((*ENGINES, "flow"), 0.0)
     for instruction in instructions:
-        price: AnyPrice = prices(instruction)  # type: ignore[arg-type]
+        price: AnyPrice = prices(instruction)
         if type(price) is DmaPrice:
             totals["flow"] += sum(price.work_ns) / len(price.work_ns)
         elif type(price) is TensorPrice:
             if not price.tiled:
                 totals["tensor"] += price.stream_ns
-        elif type(price) is not MeetPrice:
-            totals[instruction.engine] += price.issue_ns  # type: ignore[attr-defined, union-attr]
+        elif isinstance(price, Price):
+            totals[instruction.engine] += price.issue_ns
     return max(totals.values())
 
 
