@@ -7,10 +7,11 @@ from .banded import banded, banded_refusal
 from .dot import dot, dot_refusal
 from .one_channel import one_channel, one_channel_refusal
 from .taps_on_partition import taps_on_partition, taps_on_partition_refusal
+from .update import update, update_refusal
 from .vector import vector, vector_refusal
 
 #: The algorithms that can be asked for by name; each is a file beside this one.
-ALGORITHMS = ("taps_on_partition", "one_channel", "banded", "mixed", "vector", "dot")
+ALGORITHMS = ("taps_on_partition", "one_channel", "banded", "mixed", "vector", "dot", "update")
 
 
 def refusal(algorithm, geometry, extras, config, cores):
@@ -23,6 +24,8 @@ def refusal(algorithm, geometry, extras, config, cores):
         return one_channel_refusal(geometry, extras, config, cores)
     if algorithm == "mixed":
         return mixed_refusal(geometry, extras, config, cores)
+    if algorithm == "update":
+        return update_refusal(geometry, extras, config, cores)
     if algorithm == "vector":
         return vector_refusal(geometry, extras, config, cores)
     return taps_on_partition_refusal(geometry, extras, config, cores)
@@ -40,6 +43,8 @@ def convolve(algorithm, operands, geometry, extras, config):
         one_channel(operands, geometry, extras, config)
     elif algorithm == "mixed":
         mixed(operands, geometry, extras, config)
+    elif algorithm == "update":
+        update(operands, geometry, extras, config)
     elif algorithm == "vector":
         vector(operands, geometry, extras, config)
     else:

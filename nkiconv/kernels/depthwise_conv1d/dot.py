@@ -178,7 +178,7 @@ def run_units(operands, geometry, extras, plan, units, vector_share):
                 sums = add_unit(plan, masks, units, index - 2, ready, sums)
             wanted = len(steps)
             if move + 1 < len(moves):
-                wanted = (len(steps) * max(0, move + 1 - lead)) // (len(moves) - lead)
+                wanted = (len(steps) * max(0, move + 1 - lead)) // max(1, len(moves) - lead)
             while done < wanted:
                 multiply_step(partials, x_before, w_before, plan, masks, groups, steps[done])
                 done += 1

@@ -195,6 +195,8 @@ def finish_batch(operands, geometry, extras, plan, masks, batch, sums):
                 None if bias_sbuf == None else bias_sbuf[0:channels, a : a + an, 0:1].broadcast(2, geometry.Q),
                 None if residual_sbuf == None else residual_sbuf[0:channels, at : at + an, 0 : geometry.Q],
                 extras.epilogue,
+                nisa.engine.vector,
+                0,
             )
         store_free(
             operands.y,

@@ -9,13 +9,13 @@ from .._epilogue import function_of
 from .dot_plan import full_rows
 
 
-def finish_free(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine=nisa.engine.vector):
+def finish_free(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine, row):
     """Sums into y_sbuf with bias, residual and activation, as `_epilogue.finish` defines them.
 
     Args:
         y_sbuf: [P, A, B] SBUF, y's dtype. acc: [P, A, B] fp32 in PSUM or SBUF.
         bias_sbuf: view [P, A, B] fp32, or None. residual_sbuf: [P, A, B] SBUF, any dtype, or None.
-        engine: nisa.engine.vector, or gpsimd where acc is in SBUF, for what adds tensors.
+        engine: nisa.engine.vector or scalar, for sums that leave as they are. row: first partition of all operands.
     """
     sums = acc
     after = epilogue.residual != "" and epilogue.residual == "post_activation" and epilogue.activation != ""
@@ -23,20 +23,26 @@ def finish_free(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine=nisa.eng
     active = epilogue.activation != ""
     if epilogue.bias:
         last = not active and not add_residual
-        biased = y_sbuf if last else nl.ndarray(y_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_tensor(dst=biased, data1=sums, data2=bias_sbuf, op=nl.add, engine=engine)
+        biased = y_sbuf if last else scratch(y_sbuf.shape, row)
+        nisa.tensor_tensor(dst=biased, data1=sums, data2=bias_sbuf, op=nl.add)
         sums = biased
     if add_residual:
-        added = nl.ndarray(y_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf) if active else y_sbuf
-        nisa.tensor_tensor(dst=added, data1=sums, data2=residual_sbuf, op=nl.add, engine=engine)
+        added = scratch(y_sbuf.shape, row) if active else y_sbuf
+        nisa.tensor_tensor(dst=added, data1=sums, data2=residual_sbuf, op=nl.add)
         sums = added
     if active:
-        acted = nl.ndarray(y_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf) if after else y_sbuf
+        acted = scratch(y_sbuf.shape, row) if after else y_sbuf
         nisa.activation(dst=acted, op=function_of(epilogue), data=sums)
         if after:
-            nisa.tensor_tensor(dst=y_sbuf, data1=acted, data2=residual_sbuf, op=nl.add, engine=engine)
+            nisa.tensor_tensor(dst=y_sbuf, data1=acted, data2=residual_sbuf, op=nl.add)
     elif not epilogue.bias and not add_residual:
         nisa.tensor_copy(dst=y_sbuf, src=acc, engine=engine)
+
+
+def scratch(shape, row):
+    """SBUF fp32 [P, A, B] on partitions from `row` on, as engines want the operands of one instruction."""
+    whole = nl.ndarray((row + shape[0], shape[1], shape[2]), dtype=nl.float32, buffer=nl.sbuf)
+    return whole[row : row + shape[0], 0 : shape[1], 0 : shape[2]]
 
 
 def parts(block, r0, rn):

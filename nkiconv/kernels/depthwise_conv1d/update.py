@@ -1,0 +1,355 @@
+"""Depthwise conv1d of many short rows, as a decoder's step: one token (or a few) for each of many sequences.
+
+    y[n, c, q] = sum over positions i of row[n, c, i] * band[c, i, q],      band[c, i, q] = w[c, s] where tap s of
+                                                                              column q meets position i, else 0
+
+Images lie on the partitions (two or four ranges of channels side by side where there are few), (c, position) on the
+free dim as in HBM, so that every DMA moves long runs. The array transposes groups of channels, [images, (c, i)] to
+[(c, i), images], and contracts them with the block-diagonal band of the group's filters: [images, (c, q)], which is y
+as stored. An initial state is a second matmul into the same sums, so nothing is put together in memory; padding,
+stride and dilation only change the bands.
+
+Engine plan: DMA loads chunks of 2 KiB a partition, each once; Tensor transposes chunk i + 1 before the matmuls of
+chunk i; Vector makes the bands (a mask times the transposed filters, 16-bit) while the first chunks are on their way;
+Scalar moves transposed chunks to SBUF, 16-bit elements in pairs as one fp32 element; both read sums out, with the
+epilogue. Bound by Tensor: 2 x 55 ns for 128 (c, position) of 128 (images, pieces), against 0.73 us of HBM time a
+chunk of 8 such groups.
+
+Zeros are multiplied: a NaN or Inf reaches all columns of the channels of its group, in its image.
+"""
+
+from ..._nki import nisa, nl
+from .._dma import copy
+from .._tiles import INSTRUCTIONS_MAX, div_ceil, share
+from .call import config_refusal, setting
+from .free_channels import finish_free
+from .update_bands import GROUPS_PER_LOAD, load_filters, make_bands, make_mask, turn_filters
+from .update_plan import (
+    ROW_MAX,
+    batches_of,
+    chunk_channels,
+    piece_skip,
+    piece_start,
+    plan_update,
+)
+
+#: Names of the settings: chunks that leave in one store, chunks loaded ahead, every how many-th chunk Vector moves the
+#: transposed slots of (0: none), every how many-th read-out of a chunk Vector does.
+SETTINGS = ("leave", "ahead", "vector_moves", "vector_reads")
+LEAVE, AHEAD, VECTOR_MOVES, VECTOR_READS = 2, 8, 0, 2
+#: Matmuls on zeros that bring the array to full rate while the first rows are on their way: 24 of 107 ns at half rate
+#: are 3/4 of a window of the throttle (trn2.toml, throttle.*).
+WARM_UP = 24
+
+
+def settings_of(config):
+    """(leave, ahead, vector_moves, vector_reads)."""
+    return (
+        setting(config, "leave", LEAVE),
+        setting(config, "ahead", AHEAD),
+        setting(config, "vector_moves", VECTOR_MOVES),
+        setting(config, "vector_reads", VECTOR_READS),
+    )
+
+
+def update_refusal(geometry, extras, config, cores):
+    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
+    reason = config_refusal(config, SETTINGS, "update")
+    if reason != "":
+        return reason
+    chosen = settings_of(config)
+    if chosen[0] not in (1, 2, 4, 8):
+        return f"config leave={chosen[0]}: must be 1, 2, 4 or 8 chunks"
+    if chosen[1] < 1 or chosen[2] < 0 or chosen[3] < 0:
+        return f"config={config}: ahead must be at least 1, vector_moves and vector_reads at least 0"
+    if extras.strict_nonfinite:
+        return "strict_nonfinite=True: update sums channels together with zeros; use vector or taps_on_partition"
+    if geometry.lhs_dilation > 1:
+        return f"lhs_dilation={geometry.lhs_dilation}: update takes 1; use banded or taps_on_partition"
+    longest = max(geometry.W, geometry.pad_left if extras.state else 0)
+    if longest > ROW_MAX:
+        return (
+            f"W={geometry.W}: update takes rows (and states) of at most {ROW_MAX} elements; use banded, mixed or vector"
+        )
+    plan = plan_update(geometry, extras.state, chosen[0])
+    if plan.channels == 0:
+        return f"Q={geometry.Q}: the columns of one channel must fit a PSUM bank; use banded, mixed or vector"
+    count = count_instructions(geometry, extras, plan, cores)
+    if count > INSTRUCTIONS_MAX:
+        return (
+            f"N={geometry.N}, C={geometry.C}, Q={geometry.Q}: update needs {count} instructions on a core, the "
+            f"compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls"
+        )
+    return ""
+
+
+def count_instructions(geometry, extras, plan, cores):
+    """Instructions of the busiest core, at most: loads, transposes, bands, matmuls, read-outs, stores."""
+    kinds = 2 if plan.state > 0 else 1
+    per_chunk = plan.pieces * (4 + 2 + 5 + geometry.Q * kinds) + kinds * (3 * plan.groups + 4)
+    batch = plan.leave * per_chunk + 4 * plan.pieces
+    filters = 2 + plan.pieces * 4 + geometry.Q * kinds * (3 * plan.pieces + 2)
+    per_load = max(1, GROUPS_PER_LOAD // (plan.groups * plan.leave)) * plan.image_tiles
+    batches = div_ceil(len(batches_of(geometry, plan)), cores)
+    return batches * batch + (div_ceil(batches, per_load) + 2) * filters + WARM_UP + 12
+
+
+def update(operands, geometry, extras, config):
+    """Write operands.y. config: SETTINGS."""
+    chosen = settings_of(config)
+    plan = plan_update(geometry, extras.state, chosen[0])
+    every = batches_of(geometry, plan)
+    mine = share(len(every), nl.num_programs(), nl.program_id(0))
+    work = []
+    for index in range(mine[0], mine[0] + mine[1]):
+        for chunk in range(every[index].first, every[index].first + every[index].number):
+            work.append((every[index], chunk))
+    if len(work) > 0:
+        run_chunks(operands, geometry, extras, plan, chosen, work)
+
+
+def kinds_of(geometry, plan):
+    """(width, place in the padded row of position 0) of what rows are made of: x, and the state if there is one."""
+    kinds = ((geometry.W, geometry.pad_left),)
+    if plan.state > 0:
+        kinds = kinds + ((plan.state, 0),)
+    return kinds
+
+
+def warm_up():
+    """Keep the array busy with zeros until data comes."""
+    P_MAX = nl.tile_size.pmax
+    zeros_sbuf = nl.ndarray((P_MAX, P_MAX), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.memset(dst=zeros_sbuf, value=0.0)
+    zeros_psum = nl.ndarray((P_MAX, P_MAX), dtype=nl.float32, buffer=nl.psum)
+    for _ in range(WARM_UP):
+        nisa.nc_matmul(dst=zeros_psum, stationary=zeros_sbuf, moving=zeros_sbuf, accumulate=False)
+
+
+def run_chunks(operands, geometry, extras, plan, chosen, work):
+    """Loads run ahead; transposes of a chunk go before the matmuls of the one before it."""
+    kinds = kinds_of(geometry, plan)
+    loads_of_filters = GROUPS_PER_LOAD // (plan.groups * plan.leave) * plan.leave
+    warm_up()
+    filters = load_filters(operands, geometry, plan, work[0][0].block, first_group(plan, work[0], loads_of_filters))
+    masks = []
+    for kind in range(len(kinds)):
+        masks.append(make_mask(plan.channels, kinds[kind][0], operands.w.dtype))
+    loaded = []
+    for index in range(min(chosen[1], len(work))):
+        loaded.append(load_chunk(operands, geometry, plan, work[index]))
+
+    turned_filters, bands, known, made = [], [], (0, -1), ()
+    before, y_sbuf = [], None
+    for index in range(len(work) + 1):
+        turned, chunk_bands = [], []
+        if index < len(work):
+            if index > 0 and index + chosen[1] - 1 < len(work):
+                loaded.append(load_chunk(operands, geometry, plan, work[index + chosen[1] - 1]))
+            block, chunk = work[index][0].block, work[index][1]
+            group0 = first_group(plan, work[index], loads_of_filters)
+            if known != (block.c0, group0):
+                if index > 0:
+                    filters = load_filters(operands, geometry, plan, block, group0)
+                turned_filters = []
+                for kind in range(len(kinds)):
+                    turned_filters.append(turn_filters(filters, geometry, plan, kinds[kind][0], kinds[kind][1]))
+                known = (block.c0, group0)
+                made, bands = (), []
+            channels = chunk_channels(block, plan, chunk)
+            groups = div_ceil(channels[1], plan.channels)
+            for kind in range(len(kinds)):
+                on_vector = 0 < chosen[2] and index % chosen[2] == chosen[2] - 1
+                turned.append(turn_chunk(loaded[index][kind], plan, kinds[kind][0], channels[1], on_vector))
+            if chunk not in made:
+                of_chunk = []
+                for kind in range(len(kinds)):
+                    of_chunk.append(
+                        make_bands(turned_filters[kind], masks[kind], plan, chunk * plan.groups - group0, groups)
+                    )
+                bands.append(of_chunk)
+                made = made + (chunk,)
+            for at in range(len(made)):
+                if made[at] == chunk:
+                    chunk_bands = bands[at]
+        if index > 0:
+            batch, chunk = work[index - 1]
+            first = chunk_channels(batch.block, plan, batch.first)[0]
+            if chunk == batch.first:
+                last = chunk_channels(batch.block, plan, batch.first + batch.number - 1)
+                width = (last[0] + last[1] - first) * geometry.Q
+                y_sbuf = new_results(operands, plan, batch, width)
+            channels = chunk_channels(batch.block, plan, chunk)
+            multiply_chunk(
+                operands, geometry, extras, plan, batch, before[0], before[1], y_sbuf, first, channels, chosen[3]
+            )
+            if chunk == batch.first + batch.number - 1:
+                store_batch(operands, geometry, plan, batch, y_sbuf, first)
+        before = (turned, chunk_bands)
+
+
+def first_group(plan, item, per_load):
+    """First group of the filters that are loaded together with those of a chunk."""
+    return (item[1] // per_load) * per_load * plan.groups
+
+
+def rows_of(plan, batch):
+    """Partitions of a tile of a batch's images."""
+    return plan.pieces * plan.pitch if plan.pieces > 1 else batch.nn
+
+
+def new_results(operands, plan, batch, width):
+    """SBUF for the results of a batch: [rows, width]."""
+    return nl.ndarray((rows_of(plan, batch), width), dtype=operands.y.dtype, buffer=nl.sbuf)
+
+
+def load_chunk(operands, geometry, plan, item):
+    """What a chunk's rows are made of, x and the state: [rows, (c, position)] in SBUF each.
+
+    Partitions between a piece's images and the next piece get image 0 again, so that nothing is read that was never
+    written.
+    """
+    batch = item[0]
+    channels = chunk_channels(batch.block, plan, item[1])
+    tiles = []
+    for kind in range(2 if plan.state > 0 else 1):
+        source, width = operands.x, geometry.W
+        n_step, c_step, w_step = geometry.x_n, geometry.x_c, geometry.x_w
+        if kind == 1:
+            source, width = operands.state, plan.state
+            n_step, c_step, w_step = geometry.C * plan.state, plan.state, 1
+        tile_sbuf = nl.ndarray((rows_of(plan, batch), channels[1] * width), dtype=source.dtype, buffer=nl.sbuf)
+        for h in range(plan.pieces):
+            offset = batch.n0 * n_step + (piece_start(batch.block, h) + channels[0]) * c_step
+            columns = [[c_step, channels[1]], [w_step, width]]
+            row = h * plan.pitch
+            copy(
+                tile_sbuf[row : row + batch.nn, 0 : channels[1] * width],
+                source.ap(pattern=[[n_step, batch.nn], columns[0], columns[1]], offset=offset),
+            )
+            more = plan.pitch - batch.nn if plan.pieces > 1 else 0
+            if more > 0:
+                copy(
+                    tile_sbuf[row + batch.nn : row + plan.pitch, 0 : channels[1] * width],
+                    source.ap(pattern=[[0, more], columns[0], columns[1]], offset=offset),
+                )
+        tiles.append(tile_sbuf)
+    return tiles
+
+
+def turn_chunk(tile_sbuf, plan, width, channels, on_vector):
+    """Groups of a chunk transposed: [(c, position), group, rows] in SBUF; 16-bit elements in pairs, as fp32 bits."""
+    rows = tile_sbuf.shape[0]
+    size = plan.channels * width
+    full, rest = channels // plan.channels, (channels % plan.channels) * width
+    groups = full + (1 if rest > 0 else 0)
+    even = rows + rows % 2  # a matmul starts at an even 16-bit element of PSUM
+    turned_psum = nl.ndarray((size, groups, even), dtype=tile_sbuf.dtype, buffer=nl.psum)
+    turned_sbuf = nl.ndarray((size, groups, rows), dtype=tile_sbuf.dtype, buffer=nl.sbuf)
+    for g in range(groups):
+        count = size if g < full else rest
+        nisa.nc_transpose(
+            dst=turned_psum[0:count, g, 0:rows],
+            data=tile_sbuf[0:rows, g * size : g * size + count],
+            engine=nisa.engine.tensor,
+        )
+    if full > 0:
+        move(turned_sbuf[0:size, 0:full, 0:rows], turned_psum[0:size, 0:full, 0:rows], on_vector)
+    if rest > 0:
+        move(turned_sbuf[0:rest, full, 0:rows], turned_psum[0:rest, full, 0:rows], on_vector)
+    return turned_sbuf
+
+
+def move(dst_sbuf, src_psum, on_vector):
+    """Copy bits from PSUM."""
+    engine = nisa.engine.vector if on_vector else nisa.engine.scalar
+    if dst_sbuf.shape[len(dst_sbuf.shape) - 1] % 2 == 0:
+        nisa.tensor_copy(dst=dst_sbuf.view(nl.float32), src=src_psum.view(nl.float32), engine=engine)
+    else:
+        nisa.tensor_copy(dst=dst_sbuf, src=src_psum, engine=engine)
+
+
+def multiply_chunk(operands, geometry, extras, plan, batch, turned, bands, y_sbuf, first, channels, vector_reads):
+    """Matmuls of a chunk, then each piece's own columns through the epilogue into the batch's results."""
+    rows, Q = rows_of(plan, batch), geometry.Q
+    full, rest = channels[1] // plan.channels, channels[1] % plan.channels
+    groups = full + (1 if rest > 0 else 0)
+    size = plan.channels * Q
+    sums_psum = nl.ndarray((rows, groups, plan.pieces, size), dtype=nl.float32, buffer=nl.psum)
+    for g in range(groups):
+        count = plan.channels if g < full else rest
+        for kind in range(len(turned)):
+            contraction = count * (turned[kind].shape[0] // plan.channels)
+            nisa.nc_matmul(
+                dst=sums_psum[0:rows, g, 0 : plan.pieces, 0 : count * Q],
+                stationary=turned[kind][0:contraction, g, 0:rows],
+                moving=bands[kind][0:contraction, g, 0 : plan.pieces, 0 : count * Q],
+                accumulate=kind > 0,
+            )
+    column = (channels[0] - first) * Q
+    width = channels[1] * Q
+    for h in range(plan.pieces):
+        row = h * plan.pitch
+        c0 = piece_start(batch.block, h) + channels[0]
+        bias_sbuf, residual_sbuf = load_extras(operands, geometry, extras, batch, row, rows, c0, channels[1])
+        engine = nisa.engine.scalar
+        if vector_reads > 0 and h % vector_reads == 0:
+            engine = nisa.engine.vector
+        for part in range(2):
+            begin = 0 if part == 0 else full * size
+            end = full * size if part == 0 else width
+            if begin < end:
+                g = 0 if part == 0 else full
+                gn = full if part == 0 else 1
+                count = plan.channels if part == 0 else rest
+                at = (begin // Q, end // Q)
+                finish_free(
+                    y_sbuf[row : row + batch.nn, column + begin : column + end].reshape_dim(1, (gn, count * Q)),
+                    sums_psum[row : row + batch.nn, g : g + gn, h, 0 : count * Q],
+                    None if bias_sbuf == None else bias_sbuf[row : row + batch.nn, at[0] : at[1], 0:1].broadcast(2, Q),
+                    None
+                    if residual_sbuf == None
+                    else residual_sbuf[row : row + batch.nn, begin:end].reshape_dim(1, (gn, count * Q)),
+                    extras.epilogue,
+                    engine,
+                    row,
+                )
+
+
+def load_extras(operands, geometry, extras, batch, row, rows, c0, count):
+    """(bias [rows, count, 1], residual [rows, count * Q]) of a piece's channels of a chunk, in SBUF, or None."""
+    bias_sbuf, residual_sbuf = None, None
+    if extras.epilogue.bias:
+        bias_sbuf = nl.ndarray((rows, count, 1), dtype=operands.bias.dtype, buffer=nl.sbuf)
+        copy(
+            bias_sbuf[row : row + batch.nn, 0:count, 0:1],
+            operands.bias.ap(pattern=[[0, batch.nn], [1, count], [1, 1]], offset=c0),
+        )
+    if extras.epilogue.residual != "":
+        residual_sbuf = nl.ndarray((rows, count * geometry.Q), dtype=operands.residual.dtype, buffer=nl.sbuf)
+        copy(
+            residual_sbuf[row : row + batch.nn, 0 : count * geometry.Q],
+            operands.residual.ap(
+                pattern=[[geometry.y_n, batch.nn], [geometry.y_c, count], [geometry.y_q, geometry.Q]],
+                offset=batch.n0 * geometry.y_n + c0 * geometry.y_c,
+            ),
+        )
+    return bias_sbuf, residual_sbuf
+
+
+def store_batch(operands, geometry, plan, batch, y_sbuf, first):
+    """Results of a batch to HBM: of each piece the channels that are its own."""
+    Q = geometry.Q
+    count = y_sbuf.shape[1] // Q
+    for h in range(plan.pieces):
+        skip = max(0, piece_skip(batch.block, h) - first)
+        if skip < count:
+            c0 = piece_start(batch.block, h) + first + skip
+            row = h * plan.pitch
+            copy(
+                operands.y.ap(
+                    pattern=[[geometry.y_n, batch.nn], [geometry.y_c, count - skip], [geometry.y_q, Q]],
+                    offset=batch.n0 * geometry.y_n + c0 * geometry.y_c,
+                ),
+                y_sbuf[row : row + batch.nn, skip * Q : count * Q],
+            )

@@ -1,0 +1,112 @@
+"""Filters of `update` as the moving operand of its matmuls: for each group of channels, [(c, position), (h, c, q)].
+
+Column (c', q) of piece h holds w[c, s] in row (c, position) if c = c' and tap s of column q meets that position, else
+zero.
+"""
+
+from ..._nki import nisa, nl
+from .._dma import copy
+from .update_plan import piece_start, taps_met
+
+#: Groups whose filters are transposed at once: rows of a tile.
+GROUPS_PER_LOAD = 128
+
+
+def make_mask(channels, width, dtype):
+    """[(c, position), c'] in SBUF: 1 where c = c'."""
+    rows = channels * width
+    mask_sbuf = nl.ndarray((rows, channels), dtype=dtype, buffer=nl.sbuf)
+    nisa.memset(dst=mask_sbuf, value=1.0)
+    for side in range(2):
+        nisa.affine_select(
+            dst=mask_sbuf,
+            pattern=[[-width, channels]],
+            channel_multiplier=1,
+            on_true_tile=mask_sbuf,
+            on_false_value=0.0,
+            cmp_op=nl.greater_equal if side == 0 else nl.less,
+            offset=0 if side == 0 else -width,
+        )
+    return mask_sbuf
+
+
+def load_filters(operands, geometry, plan, block, group0):
+    """Filters of up to GROUPS_PER_LOAD groups from group0 on: for each piece [groups, channels, S] in SBUF."""
+    first = group0 * plan.channels
+    count = min(GROUPS_PER_LOAD * plan.channels, block.length - first)
+    full, rest = count // plan.channels, count % plan.channels
+    tiles = []
+    for h in range(plan.pieces):
+        w_sbuf = nl.ndarray(
+            (full + (1 if rest > 0 else 0), plan.channels, geometry.S), dtype=operands.w.dtype, buffer=nl.sbuf
+        )
+        offset = (piece_start(block, h) + first) * geometry.w_c
+        if rest > 0:
+            nisa.memset(dst=w_sbuf, value=0.0)
+            copy(
+                w_sbuf[full : full + 1, 0:rest, 0 : geometry.S],
+                operands.w.ap(
+                    pattern=[[geometry.w_c, 1], [geometry.w_c, rest], [geometry.w_s, geometry.S]],
+                    offset=offset + full * plan.channels * geometry.w_c,
+                ),
+            )
+        if full > 0:
+            copy(
+                w_sbuf[0:full, 0 : plan.channels, 0 : geometry.S],
+                operands.w.ap(
+                    pattern=[
+                        [plan.channels * geometry.w_c, full],
+                        [geometry.w_c, plan.channels],
+                        [geometry.w_s, geometry.S],
+                    ],
+                    offset=offset,
+                ),
+            )
+        tiles.append(w_sbuf)
+    return tiles
+
+
+def turn_filters(tiles, geometry, plan, width, shift):
+    """For each column q: [(c, position), h, group] in SBUF, what each position of each channel is multiplied by."""
+    groups = tiles[0].shape[0]
+    rows = plan.channels * width
+    dtype = tiles[0].dtype
+    turned = []
+    for q in range(geometry.Q):
+        met = taps_met(geometry, width, shift, q)
+        turned_sbuf = nl.ndarray((rows, plan.pieces, groups), dtype=dtype, buffer=nl.sbuf)
+        if met[1] == 0:
+            nisa.memset(dst=turned_sbuf, value=0.0)
+        else:
+            even = groups + groups % 2  # a matmul starts at an even 16-bit element of PSUM
+            turned_psum = nl.ndarray((rows, plan.pieces, even), dtype=dtype, buffer=nl.psum)
+            for h in range(plan.pieces):
+                placed_sbuf = tiles[h]
+                if met[1] < geometry.S or geometry.S != width:
+                    placed_sbuf = nl.ndarray((groups, plan.channels, width), dtype=dtype, buffer=nl.sbuf)
+                    nisa.memset(dst=placed_sbuf, value=0.0)
+                    end = met[2] + (met[1] - 1) * geometry.dilation + 1
+                    nisa.tensor_copy(
+                        dst=placed_sbuf[0:groups, 0 : plan.channels, met[2] : end : geometry.dilation],
+                        src=tiles[h][0:groups, 0 : plan.channels, met[0] : met[0] + met[1]],
+                    )
+                nisa.nc_transpose(dst=turned_psum[0:rows, h, 0:groups], data=placed_sbuf, engine=nisa.engine.tensor)
+            nisa.tensor_copy(dst=turned_sbuf, src=turned_psum[0:rows, 0 : plan.pieces, 0:groups])
+        turned.append(turned_sbuf)
+    return turned
+
+
+def make_bands(turned, mask_sbuf, plan, first, groups):
+    """Bands of groups first .. of turned filters: [(c, position), group, h, c, q] in SBUF, the last three flattened."""
+    rows, channels, columns = mask_sbuf.shape[0], plan.channels, len(turned)
+    size = channels * columns
+    bands_sbuf = nl.ndarray((rows, groups, plan.pieces, size), dtype=mask_sbuf.dtype, buffer=nl.sbuf)
+    for q in range(columns):
+        for h in range(plan.pieces):
+            nisa.tensor_tensor(
+                dst=bands_sbuf[0:rows, 0:groups, h, q:size:columns],
+                data1=turned[q][0:rows, h, first : first + groups].expand_dim(2).broadcast(2, channels),
+                data2=mask_sbuf.expand_dim(1).broadcast(1, groups),
+                op=nl.multiply,
+            )
+    return bands_sbuf

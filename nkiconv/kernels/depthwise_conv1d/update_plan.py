@@ -1,0 +1,164 @@
+"""How `update` cuts a convolution of short rows: images on partitions, groups of channels on the contraction.
+
+Channels come in two halves (blocks); each is cut into `pieces` ranges of `length` channels, so that piece h of image n
+is row h * pitch + n of a tile. A group is `channels` channels of every piece; a chunk is some groups, a batch some
+chunks whose results leave together.
+
+Compile-time code in NKI's Python subset.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .._tiles import div_ceil
+
+#: fp32 columns of one PSUM bank.
+BANK_COLUMNS = 512
+#: Bytes a partition of one PSUM bank.
+BANK_BYTES = 2048
+#: Partitions at which a read-out of few rows may start are multiples of this.
+QUADRANT = 32
+#: Most groups of a chunk; the largest batches are 8 chunks, and 128 groups' filters are transposed at once.
+GROUPS_MAX = 16
+#: Most positions of a row (or of a state): the contraction of one channel.
+ROW_MAX = 128
+
+
+@dataclass
+class UpdatePlan(nl.NKIObject):
+    """Numbers of one problem; the same on every core."""
+
+    #: positions of an initial state in front of each row, 0 without one
+    state: int
+    #: ranges of channels that share the partitions, and partitions of each
+    pieces: int
+    pitch: int
+    #: images of a tile and image tiles
+    images: int
+    image_tiles: int
+    #: channels of a group, groups of a chunk, chunks of a batch
+    channels: int
+    groups: int
+    leave: int
+
+
+@dataclass
+class PieceBlock(nl.NKIObject):
+    """Channels c0 .. c0+count-1; piece h has `length` of them from piece_start(block, h) on, overlapping at the end."""
+
+    c0: int
+    count: int
+    length: int
+
+
+@dataclass
+class Batch(nl.NKIObject):
+    """Chunks first .. first+number-1 of a block, images n0 .. n0+nn-1."""
+
+    block: object
+    first: int
+    number: int
+    n0: int
+    nn: int
+
+
+def plan_update(geometry, with_state, leave):
+    """UpdatePlan of a geometry; channels is 0 if not even one channel fits."""
+    P_MAX = nl.tile_size.pmax
+    state = geometry.pad_left if with_state else 0
+    longest = max(geometry.W, state)
+    split = geometry.C == 1 and geometry.N > 1
+    image_tiles = div_ceil(geometry.N, P_MAX)
+    if split and image_tiles % 2 == 1:
+        image_tiles += 1
+    images = div_ceil(geometry.N, image_tiles)
+    pitch = images
+    pieces = 1
+    if images <= P_MAX // 2 and geometry.C > 1:
+        pitch = QUADRANT
+        while pitch < images:
+            pitch = 2 * pitch
+        pieces = P_MAX // pitch
+    channels = min(P_MAX // longest, BANK_COLUMNS // (pieces * geometry.Q)) if longest <= ROW_MAX else 0
+    channels = min(channels, div_ceil(div_ceil(geometry.C, 2), pieces))
+    groups = 0
+    if channels > 0:
+        rows = pieces * pitch
+        of_slots = BANK_BYTES // ((rows + rows % 2) * geometry.itemsize)
+        groups = min(min(GROUPS_MAX, of_slots), BANK_COLUMNS // (pieces * channels * geometry.Q))
+    return UpdatePlan(
+        state=state,
+        pieces=pieces,
+        pitch=pitch,
+        images=images,
+        image_tiles=image_tiles,
+        channels=channels,
+        groups=groups,
+        leave=leave if image_tiles == 1 else 1,
+    )
+
+
+def piece_block(c0, count, plan):
+    """A PieceBlock."""
+    return PieceBlock(c0=c0, count=count, length=div_ceil(count, plan.pieces))
+
+
+def piece_start(block, h):
+    """First channel of a piece: h * length, or earlier so that it ends with the block."""
+    return block.c0 + min(h * block.length, block.count - block.length)
+
+
+def piece_skip(block, h):
+    """Channels at the start of a piece that belong to the one before it; `length` or more if all do."""
+    return block.c0 + h * block.length - piece_start(block, h)
+
+
+def chunks_of(block, plan):
+    """Chunks of a block."""
+    return div_ceil(block.length, plan.channels * plan.groups)
+
+
+def chunk_channels(block, plan, chunk):
+    """(first channel within a piece, how many) of a chunk."""
+    size = plan.channels * plan.groups
+    first = chunk * size
+    return first, min(size, block.length - first)
+
+
+def batches_of(geometry, plan):
+    """All batches, in order; cores take contiguous shares."""
+    blocks = []
+    if geometry.C == 1:
+        blocks.append(piece_block(0, 1, plan))
+    else:
+        half = div_ceil(geometry.C, 2)
+        blocks.append(piece_block(0, half, plan))
+        blocks.append(piece_block(half, geometry.C - half, plan))
+    found = []
+    for index in range(len(blocks)):
+        chunks = chunks_of(blocks[index], plan)
+        for first in range(0, chunks, plan.leave):
+            for n0 in range(0, geometry.N, plan.images):
+                found.append(
+                    Batch(
+                        block=blocks[index],
+                        first=first,
+                        number=min(plan.leave, chunks - first),
+                        n0=n0,
+                        nn=min(plan.images, geometry.N - n0),
+                    )
+                )
+    return found
+
+
+def taps_met(geometry, width, shift, q):
+    """(first tap, how many, position of the first) of column q within positions 0 .. width-1; shift: position 0's
+    place in the padded row."""
+    first = 0
+    at = q * geometry.stride - shift
+    if at < 0:
+        first = div_ceil(-at, geometry.dilation)
+        at += first * geometry.dilation
+    if first >= geometry.S or at >= width:
+        return 0, 0, 0
+    return first, min(geometry.S - first, (width - 1 - at) // geometry.dilation + 1), at
