@@ -47,7 +47,9 @@ AT_FLOOR = 1.005
 #: A refinement counts from this on.
 BETTER = 0.998
 #: Rounds of refinement of a wide search; the algorithms that are refined, and how far from the best they may be.
-ROUNDS, REFINED, FAR = 6, 2, 1.25
+ROUNDS, REFINED, FAR = 4, 2, 1.25
+#: Candidates of an algorithm whose neighbours a wide search times in each round.
+BEAM = 3
 #: Tiles that each core works on in the smaller of the two reduced problems, at least.
 FEW_TILES = 2
 #: Phases of the throttle's grid, at most: as many as a profile tries.
@@ -110,6 +112,10 @@ def _effort(traced: Traced, times: float) -> float:
     return traced.instructions * times + traced.comparisons * times**2
 
 
+def _key(candidate: Candidate) -> tuple[str, Config]:
+    return candidate.algorithm, candidate.config
+
+
 class _Search:
     def __init__(self, request: Request, wide: bool, advance: Advance) -> None:
         self.request, self.wide, self.advance = request, wide, advance
@@ -143,7 +149,7 @@ class _Search:
 
     def _screen(self, candidate: Candidate) -> _Estimate | None:
         """Time a candidate, if it may be the fastest, and keep what is found; None if it turns out not to run."""
-        key = candidate.algorithm, candidate.config
+        key = _key(candidate)
         if key in self.found:
             return self.found[key]
         if candidate.least_us > self.best_us * CLOSE:
@@ -213,35 +219,37 @@ class _Search:
         return found
 
     def _refine(self) -> None:
-        """Change settings of the best, one at a time; a wide search goes on as long as that helps."""
+        """Change settings of the best algorithms, one at a time."""
         if self.best_us <= self.copy_floor_us * AT_FLOOR:
             return
-        ranked = self._ranked()
-        leaders = {one.candidate.algorithm: one for one in reversed(ranked) if not one.at_least}
+        leaders = {one.candidate.algorithm: one for one in reversed(self._ranked()) if not one.at_least}
         order = sorted(leaders.values(), key=lambda one: one.us)[:REFINED]
         order = [one for one in order if one.us <= order[0].us * FAR]
         for i, leader in enumerate(order):
-            best, limit = leader, self.spent + (QUICK_INSTRUCTIONS - self.spent) // (len(order) - i)
-            for turn in range(ROUNDS if self.wide else 1):
-                self.advance(f"refining {best.candidate.algorithm}", 0.4 + 0.4 * (i + turn / ROUNDS) / len(order))
-                better = self._best_near(best, limit)
-                if better is best:
+            what, begin, share = f"refining {leader.candidate.algorithm}", 0.4 + 0.4 * i / len(order), 0.4 / len(order)
+            self.advance(what, begin)
+            self._descend(leader, self.spent + (QUICK_INSTRUCTIONS - self.spent) // (len(order) - i))
+            for turn in range(ROUNDS if self.wide else 0):
+                self.advance(what, begin + share * turn / ROUNDS)
+                if not self._widen(leader.candidate.algorithm):
                     break
-                best = better
 
-    def _best_near(self, best: _Estimate, limit: int) -> _Estimate:
-        """The best of a candidate and its neighbours; a quick search goes on from a better one at once, up to a limit."""
+    def _descend(self, best: _Estimate, limit: int) -> None:
+        """Go on from each better neighbour at once; a quick search stops at a limit of instructions traced."""
         tried = near(self.shape, best.candidate)
-        i = 0
-        while i < len(tried) and (self.wide or self.spent + best.traced <= limit):
-            one = self._screen(tried[i])
-            i += 1
+        while tried and (self.wide or self.spent + best.traced <= limit):
+            one = self._screen(tried.pop(0))
             if one is not None and not one.at_least and one.us < best.us * BETTER:
                 best = one
-                if not self.wide:
-                    again = near(self.shape, best.candidate)
-                    tried, i = [new for new in again if (new.algorithm, new.config) not in self.found], 0
-        return best
+                tried = [new for new in near(self.shape, best.candidate) if _key(new) not in self.found]
+
+    def _widen(self, algorithm: str) -> bool:
+        """Time all neighbours of the few best of an algorithm; whether any was new."""
+        few = [one for one in self._ranked() if one.candidate.algorithm == algorithm and not one.at_least][:BEAM]
+        new = [other for one in few for other in near(self.shape, one.candidate) if _key(other) not in self.found]
+        for candidate in new:
+            self._screen(candidate)
+        return bool(new)
 
     def _final(self) -> list[_Estimate]:
         """The estimates, fastest first; those that may be the fastest are of the whole problem where they fit."""
@@ -256,7 +264,7 @@ class _Search:
             left -= one.effort
             if one.us * DOUBT >= done_us and done_us <= self.copy_floor_us * AT_FLOOR:
                 break
-            key = one.candidate.algorithm, one.candidate.config
+            key = _key(one.candidate)
             whole = self._whole(one.candidate)
             if whole is None:
                 del self.found[key]
