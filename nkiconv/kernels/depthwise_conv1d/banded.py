@@ -29,7 +29,6 @@ from .._tiles import INSTRUCTIONS_MAX, div_ceil, share
 from .banded_stages import (
     Run,
     in_pieces,
-    load_filters_of,
     load_rows,
     multiply_group,
     out_pieces,
@@ -39,7 +38,7 @@ from .banded_stages import (
     turn_in,
     turn_out,
 )
-from .bands import band_buffers, mirror_matrix, spread_bias
+from .bands import band_buffers, ensure_filters, mirror_matrix, spread_bias, start_filters
 from .blocks import PARTS, best_block, choose_blocks, work_tiles
 from .call import config_refusal, setting
 
@@ -186,6 +185,7 @@ def banded(operands, geometry, extras, config):
             geometry=geometry,
             extras=extras,
             blocks=blocks,
+            filters=None,
             mirror=None,
             ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
             middle=middle_epilogue(extras.epilogue),
@@ -237,7 +237,11 @@ def work_through(run, tiles, warmup, rewarm):
         for first in range(0, gn, run.blocks.buffer_groups):
             queue.append((index, first, min(run.blocks.buffer_groups, gn - first)))
     ring = rows_ring(run, tiles)
-    load_filters_of(run.operands, run.geometry, run.blocks, tiles[0])
+    first, last = tiles[0].work, tiles[len(tiles) - 1].work
+    c0 = first.g0 * run.blocks.per_group
+    cn = min(run.geometry.C, (last.g0 + last.gn) * run.blocks.per_group) - c0
+    run.filters = start_filters(run.operands, run.blocks, c0, cn)
+    ensure_filters(run.filters, run.operands, run.geometry, run.blocks, c0, 1)
     load_rows(run, tiles[0], ring[0])
     zeros_sbuf = warm_zeros(run.operands.x.dtype)
     warm_up(zeros_sbuf, warmup)

@@ -7,7 +7,7 @@ from .._dma import copy
 from .._engines import SCALAR_NS, Ledger, is_16bit, pick
 from .._epilogue import Epilogue, finish
 from .._tiles import div_ceil, share
-from .bands import load_bands, load_filters, zero_bands
+from .bands import Filters, ensure_filters, load_bands, zero_bands
 from .blocks import Blocks
 from .call import Extras, Operands
 from .geometry import Geometry
@@ -25,6 +25,7 @@ class Run(nl.NKIObject):
     geometry: Geometry
     extras: Extras
     blocks: Blocks
+    filters: Filters
     mirror: object
     ledger: Ledger
     #: what happens where sums leave PSUM for Y, and where they leave it for rows
@@ -50,7 +51,6 @@ class Tile(nl.NKIObject):
     datan: int
     x_width: int
     y_width: int
-    filters: object
     bias: object
     rows_in: object
     residual: object
@@ -84,7 +84,6 @@ def plan_tile(blocks, work):
         datan=datan,
         x_width=max(needed, data0 + chunks_in * blocks_in),
         y_width=chunks_out * blocks_out,
-        filters=None,
         bias=None,
         rows_in=None,
         residual=None,
@@ -95,32 +94,18 @@ def plan_tile(blocks, work):
     )
 
 
-def load_filters_of(operands, geometry, blocks, tile):
-    """The padded filters of a tile's channels."""
-    c0 = tile.work.g0 * blocks.per_group
-    cn = min(tile.work.gn * blocks.per_group, geometry.C - c0)
-    tile.filters = load_filters(operands, geometry, blocks, c0, cn)
-
-
 def prefetch_bands(run, tiles, queue, buffers, position):
     """Bands of the groups at a position of the queue, (tile, first group, groups), into the buffer whose turn it is."""
     if position < len(queue):
         one = queue[position]
-        tile = tiles[one[0]]
-        if tile.filters == None:
-            load_filters_of(run.operands, run.geometry, run.blocks, tile)
-        c0 = (tile.work.g0 + one[1]) * run.blocks.per_group
-        cn = min(one[2] * run.blocks.per_group, run.geometry.C - c0)
+        blocks = run.blocks
+        c0 = (tiles[one[0]].work.g0 + one[1]) * blocks.per_group
+        cn = min(one[2] * blocks.per_group, run.geometry.C - c0)
+        ensure_filters(run.filters, run.operands, run.geometry, blocks, c0, cn)
         if position < len(buffers):
-            zero_bands(buffers[position], run.blocks, run.ledger)
-        load_bands(
-            buffers[position % len(buffers)],
-            tile.filters,
-            run.blocks,
-            c0,
-            cn,
-            position < SOON or not run.blocks.scratch,
-        )
+            zero_bands(buffers[position], blocks, run.ledger)
+        soon = position < SOON or not blocks.scratch
+        load_bands(buffers[position % len(buffers)], run.filters, blocks, c0, cn, soon)
 
 
 def channels_of_last(geometry, blocks, work):

@@ -22,40 +22,59 @@ from .._engines import VECTOR_MEMSET_NS
 
 @dataclass
 class Filters(nl.NKIObject):
-    """Zero-padded filters of consecutive channels from c0 on."""
+    """Zero-padded filters of a core's channels, from c0 on."""
 
-    #: tiles [up to 128 channels, width] in SBUF
+    #: [up to 128 channels, width] in SBUF; None where they are not, or no longer, there
     tiles: list
-    #: [channels, width] in HBM
+    #: [channels, width] in HBM, or None
     scratch: object
     c0: int
+    cn: int
     width: int
 
 
-def load_filters(operands, geometry, blocks, c0, cn):
-    """z of channels c0 .. c0+cn-1 in SBUF and, if bands come from there, in HBM."""
+def start_filters(operands, blocks, c0, cn):
+    """Room for z of channels c0 .. c0+cn-1, in HBM if bands come from there."""
     width = (blocks.num_taps + 1) * blocks.block
-    front = blocks.block - geometry.stride
     scratch_hbm = None
     if blocks.scratch:
         scratch_hbm = nl.ndarray((cn, width), dtype=operands.w.dtype, buffer=nl.private_hbm)
     tiles = []
-    for first in range(0, cn, nl.tile_size.pmax):
-        rows = min(nl.tile_size.pmax, cn - first)
-        z_sbuf = nl.ndarray((rows, width), dtype=operands.w.dtype, buffer=nl.sbuf)
-        copy(
-            z_sbuf[0:rows, front : front + geometry.S],
-            operands.w.ap(
-                pattern=[[geometry.w_c, rows], [geometry.w_s, geometry.S]], offset=(c0 + first) * geometry.w_c
-            ),
-        )
-        if front > 0:
-            nisa.memset(dst=z_sbuf[0:rows, 0:front], value=0.0, engine=nisa.engine.gpsimd)
-        nisa.memset(dst=z_sbuf[0:rows, front + geometry.S : width], value=0.0, engine=nisa.engine.gpsimd)
-        if blocks.scratch:
-            copy(scratch_hbm[first : first + rows, 0:width], z_sbuf)
-        tiles.append(z_sbuf)
-    return Filters(tiles=tiles, scratch=scratch_hbm, c0=c0, width=width)
+    for _ in range(0, cn, nl.tile_size.pmax):
+        tiles.append(None)
+    return Filters(tiles=tiles, scratch=scratch_hbm, c0=c0, cn=cn, width=width)
+
+
+def ensure_filters(filters, operands, geometry, blocks, c0, cn):
+    """Load z of channels c0 .. c0+cn-1 where it is not there; 128 channels at a time, so that all DMA engines work."""
+    first = (c0 - filters.c0) // nl.tile_size.pmax
+    last = (c0 + cn - 1 - filters.c0) // nl.tile_size.pmax
+    for index in range(first, last + 1):
+        if filters.tiles[index] == None:
+            load_filters(filters, operands, geometry, blocks, index)
+            for other in range(len(filters.tiles)):
+                if other + 1 < index or other > index:
+                    filters.tiles[other] = None
+
+
+def load_filters(filters, operands, geometry, blocks, index):
+    """z of up to 128 channels: the filters, zeros in front and behind, and the copy in HBM."""
+    front = blocks.block - geometry.stride
+    row0 = index * nl.tile_size.pmax
+    rows = min(nl.tile_size.pmax, filters.cn - row0)
+    z_sbuf = nl.ndarray((rows, filters.width), dtype=operands.w.dtype, buffer=nl.sbuf)
+    copy(
+        z_sbuf[0:rows, front : front + geometry.S],
+        operands.w.ap(
+            pattern=[[geometry.w_c, rows], [geometry.w_s, geometry.S]], offset=(filters.c0 + row0) * geometry.w_c
+        ),
+    )
+    if front > 0:
+        nisa.memset(dst=z_sbuf[0:rows, 0:front], value=0.0, engine=nisa.engine.gpsimd)
+    nisa.memset(dst=z_sbuf[0:rows, front + geometry.S : filters.width], value=0.0, engine=nisa.engine.gpsimd)
+    if blocks.scratch:
+        copy(filters.scratch[row0 : row0 + rows, 0 : filters.width], z_sbuf)
+    filters.tiles[index] = z_sbuf
 
 
 def band_buffers(blocks, dtype):

@@ -8,6 +8,7 @@ takes its part of it.
 from dataclasses import dataclass
 
 from ..._nki import nl
+from .._engines import SCALAR_NS, VECTOR_NS, VECTOR_NS_16BIT
 from .._tiles import div_ceil, share
 from .call import setting
 
@@ -21,7 +22,7 @@ TILE_BYTES = 24576
 BAND_BYTES = 65536
 #: Band buffers in turn, and groups of a buffer at most.
 BAND_BUFFERS = 4
-BUFFER_GROUPS = 4
+BUFFER_GROUPS = 2
 #: Groups of the first and the last tile.
 EDGE = 4
 #: ns of a column of a 16-bit matmul at full rate, and of a static DMA's issue (trn2.toml: clock.pe_ghz,
@@ -30,6 +31,15 @@ EDGE = 4
 COLUMN_NS = 0.417
 STATIC_ISSUE_NS = 58
 SCRATCH_BELOW = 1.5
+#: ns of a matmul beside its columns (pe.issue_overhead_ns); of a DMA run and each byte of it on one of the engines
+#: (dma.element_overhead_ns, dma.engine_bytes_per_ns, dma.engines); of a byte of HBM traffic with both cores at work
+#: (dma.hbm_stack_gbps); of zeroing a 16-bit element, two at a time on two engines (vector.memset_ns_per_elem).
+MATMUL_NS = 2.5
+RUN_NS = 4.7
+BYTE_NS = 0.0368
+DMA_ENGINES = 16
+HBM_BYTE_NS = 0.0028
+ZERO_NS = 0.28
 
 
 @dataclass
@@ -76,14 +86,41 @@ class Work(nl.NKIObject):
 
 
 def best_block(geometry):
-    """Block size near the row's width over 128 columns (times images): a power of 2, or a multiple of the stride near it."""
-    columns = geometry.N * (geometry.Q * geometry.stride + geometry.S)
-    block = 2
-    while block < nl.tile_size.pmax and block * nl.tile_size.pmax < columns:
-        block = block * 2
-    if block % geometry.stride != 0:
-        block = max(1, block // geometry.stride) * geometry.stride
-    return block
+    """The block size of least estimated time; a multiple of the stride."""
+    best, best_ns = 0, 0.0
+    for power in range(1, 8):
+        block = 1
+        for _ in range(power):
+            block = block * 2
+        if block % geometry.stride != 0:
+            block = max(1, block // geometry.stride) * geometry.stride
+        block_ns = estimate_ns(geometry, block)
+        if best == 0 or block_ns < best_ns:
+            best, best_ns = block, block_ns
+    return best
+
+
+def estimate_ns(geometry, block):
+    """Rough ns of a core for all its channels: the slowest of array, read-outs and DMA, and the zeros at the start."""
+    pmax, columns_max = nl.tile_size.pmax, nl.tile_size.gemm_moving_fmax
+    per_group, out_block = pmax // block, max(1, block // geometry.stride)
+    num_taps = div_ceil(geometry.S + block - geometry.stride, block)
+    groups = div_ceil(div_ceil(geometry.C, PARTS), per_group)
+    columns = div_ceil(geometry.Q, out_block)
+    images = max(1, min(geometry.N, columns_max // columns))
+    tiles = div_ceil(geometry.N, images)
+    streamed = max(pmax, images * columns) if columns <= columns_max else columns
+    bands_ns = groups * tiles * num_taps * (streamed * COLUMN_NS + MATMUL_NS)
+    rows_in = groups * per_group * geometry.N * geometry.W
+    rows_out = groups * per_group * geometry.N * geometry.Q
+    turns_ns = (rows_in + rows_out) * (pmax * COLUMN_NS + MATMUL_NS) / (pmax * pmax)
+    slow = 4 if geometry.itemsize == 4 else 1
+    read_ns = (rows_in * VECTOR_NS_16BIT + rows_out * (SCALAR_NS + VECTOR_NS)) / (2 * pmax)
+    run_bytes = num_taps * block * geometry.itemsize
+    dma_ns = groups * tiles * pmax * (RUN_NS + run_bytes * BYTE_NS) / DMA_ENGINES
+    dma_ns += (rows_in + rows_out) * geometry.itemsize * HBM_BYTE_NS
+    zero_ns = min(groups, BAND_BUFFERS * BUFFER_GROUPS) * per_group * num_taps * block * ZERO_NS
+    return max(slow * (bands_ns + turns_ns), max(read_ns, dma_ns)) + zero_ns
 
 
 def choose_blocks(geometry, config):
@@ -110,6 +147,8 @@ def choose_blocks(geometry, config):
     groups = max(1, nl.tile_size.pmax // (images * chunks))
     groups = min(groups, max(1, TILE_BYTES // (images * (columns + num_taps) * geometry.itemsize)))
     groups = setting(config, "groups", groups)
+    tiles = div_ceil(div_ceil(num_groups, PARTS), groups)
+    edge = EDGE if tiles > 2 else 0
     if shard == "channels":
         groups = min(groups, div_ceil(num_groups, PARTS))
     return Blocks(
@@ -127,7 +166,7 @@ def choose_blocks(geometry, config):
         groups=min(groups, num_groups),
         images=images,
         columns=columns,
-        edge=setting(config, "edge", EDGE),
+        edge=setting(config, "edge", edge),
         shard=shard,
     )
 
