@@ -62,6 +62,16 @@ def config_refusal(config, names, algorithm):
     return ""
 
 
+def numbers_refusal(config, limits):
+    """What is wrong with settings that are ints; "" if nothing is. limits: a tuple of (name, least, most)."""
+    for index in range(len(limits)):
+        name, least, most = limits[index]
+        value = setting(config, name, least)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least or value > most:
+            return f"config {name}={value}: must be an int from {least} to {most}"
+    return ""
+
+
 def load_bias(operands, c0, cn):
     """Bias of channels c0 .. c0+cn-1, one a partition: fp32 [cn, 1] in SBUF, or None."""
     if operands.bias == None:
