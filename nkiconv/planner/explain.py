@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import textwrap
 from collections.abc import Sequence
 
 from .plan import Alternative, Plan, settings_text
 
 #: Columns of a line of text.
 WIDTH = 116
+#: Characters of a line of settings.
+SETTINGS_WIDTH = 48
 
 
 def explain(plan: Plan) -> str:
@@ -19,8 +23,9 @@ def _head(plan: Plan) -> list[str]:
     cores = "2 cores" if plan.lnc == 2 else "1 core"
     phases = "phase 0" if plan.phases == 1 else f"mean of {plan.phases} phases"
     lines = [
-        f"{plan.algorithm}, {plan.settings}, on {cores}: modelled {plan.modelled_us:,.2f} us ({phases}; phase 0 "
-        f"{plan.phase0_us:,.2f}, worst {plan.worst_us:,.2f})",
+        f"{plan.algorithm}, {plan.settings}",
+        f"on {cores}: modelled {plan.modelled_us:,.2f} us ({phases}; phase 0 {plan.phase0_us:,.2f}, worst "
+        f"{plan.worst_us:,.2f})",
         f"copy floor {plan.copy_floor_us:,.2f} us ({plan.x_copy_floor:.2f} x); roofline {plan.roofline_us:,.2f} us "
         f"({plan.roofline_fraction:.1%}); bound by {plan.bound_by}",
         f"{plan.instructions:,} instructions; at most {plan.sbuf_bytes:,} B of SBUF a partition and {plan.psum_banks} "
@@ -45,7 +50,14 @@ def _alternatives(plan: Plan) -> list[str]:
 def _row(one: Alternative, best: float) -> tuple[str, ...]:
     sign = ">" if one.at_least else "~" if one.extrapolated_from is not None else ""
     us, share = f"{sign}{one.us:,.2f}", f"{sign if one.at_least else ''}{one.us / best:.2f}"
-    return one.algorithm, settings_text(one.config), us, share, one.bound_by, f"{one.instructions:,}"
+    return (
+        one.algorithm,
+        settings_text(one.config),
+        us,
+        share,
+        one.bound_by,
+        f"{one.instructions:,}" if one.instructions else "-",
+    )
 
 
 def _rejected(plan: Plan) -> list[str]:
@@ -53,7 +65,8 @@ def _rejected(plan: Plan) -> list[str]:
         return []
     lines = ["", f"{len(plan.rejected)} rejected:"]
     for one in plan.rejected:
-        lines.append(f"  {one.algorithm}, {settings_text(one.config)}: {one.reason}")
+        text = f"{one.algorithm}, {settings_text(one.config)}: {one.reason}"
+        lines += textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
     return lines
 
 
@@ -68,19 +81,26 @@ def _symbols(plan: Plan) -> list[str]:
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
-    """Aligned columns; the marks of approximate times are explained below."""
-    widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
+    """Aligned columns, settings in lines of their own width; the marks of approximate times are explained below."""
+    split = [[textwrap.wrap(cell, SETTINGS_WIDTH) or [""] for cell in row] for row in rows]
+    widths = [
+        max(len(text) for row in [[[h] for h in headings], *split] for text in row[i]) for i in range(len(headings))
+    ]
 
-    def line(cells: Sequence[str]) -> str:
-        padded = [
-            cell.rjust(n) if i in right else cell.ljust(n)
-            for i, (cell, n) in enumerate(zip(cells, widths, strict=True))
-        ]
-        return "  ".join(padded).rstrip()
+    def lines(cells: Sequence[Sequence[str]]) -> list[str]:
+        found = []
+        for texts in itertools.zip_longest(*cells, fillvalue=""):
+            padded = [
+                text.rjust(n) if i in right else text.ljust(n)
+                for i, (text, n) in enumerate(zip(texts, widths, strict=True))
+            ]
+            found.append("  ".join(padded).rstrip())
+        return found
 
     notes = []
     if any(row[2].startswith("~") for row in rows):
         notes.append("~ extrapolated from fewer channels, to rank only")
     if any(row[2].startswith(">") for row in rows):
-        notes.append("> at least: one engine alone has more work than the best takes")
-    return [line(headings), line(["-" * n for n in widths]), *(line(row) for row in rows), *notes]
+        notes.append("> at least: one engine alone, or the instructions' issue, takes longer than the best")
+    body = [line for row in split for line in lines(row)]
+    return [*lines([[h] for h in headings]), *lines([["-" * n] for n in widths]), *body, *notes]

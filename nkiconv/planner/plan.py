@@ -67,7 +67,8 @@ class Plan:
     psum_banks: int  # at most
     #: N, C, W, S, Q and the other parameters; tiles and counts of the algorithm
     symbols: Mapping[str, int]
-    alternatives: tuple[Alternative, ...]  # the fastest, which is the plan, first
+    #: the fastest first, which is the plan; those alike are told once, and slow ones only as the best of an algorithm
+    alternatives: tuple[Alternative, ...]
     rejected: tuple[Rejection, ...]
     #: channels of the reduced problems that times and instructions are extrapolated from; None: all is of the whole
     extrapolated_from: int | None = None

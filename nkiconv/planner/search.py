@@ -52,6 +52,8 @@ ROUNDS, REFINED, FAR = 4, 2, 1.25
 BEAM = 3
 #: Tiles that each core works on in the smaller of the two reduced problems, at least.
 FEW_TILES = 2
+#: Fastest candidates that a plan tells of.
+ALTERNATIVES = 24
 #: Phases of the throttle's grid, at most: as many as a profile tries.
 PHASES = 8
 #: Told what is being done, and the share of it that is done.
@@ -84,6 +86,11 @@ class _Estimate:
         return 1.0 if self.extrapolated_from is None else DOUBT
 
     @property
+    def num_settings(self) -> int:
+        """Of equal times the one that says least is the best."""
+        return len(self.candidate.config or ())
+
+    @property
     def traced(self) -> int:
         """Instructions that timing it again, or a neighbour, takes."""
         return self.timing.instructions if self.timing else 0
@@ -110,6 +117,16 @@ def search(request: Request, *, wide: bool, advance: Advance) -> Plan:
 def _effort(traced: Traced, times: float) -> float:
     """Instructions, or what takes as long, of `times` as many tiles as were traced."""
     return traced.instructions * times + traced.comparisons * times**2
+
+
+def _worth_telling(ranked: list[_Estimate]) -> list[_Estimate]:
+    """The fastest `ALTERNATIVES`, and the best of each algorithm, without those that only differ in idle settings."""
+    distinct: dict[object, _Estimate] = {}
+    for one in ranked:
+        distinct.setdefault((one.candidate.algorithm, one.us, one.instructions, one.at_least), one)
+    told = list(distinct.values())
+    leaders = {id(one) for one in {one.candidate.algorithm: one for one in reversed(told)}.values()}
+    return [one for i, one in enumerate(told) if i < ALTERNATIVES or id(one) in leaders]
 
 
 def _key(candidate: Candidate) -> tuple[str, Config]:
@@ -145,7 +162,7 @@ class _Search:
         return self._told(estimates, clock.perf_counter() - began)
 
     def _ranked(self) -> list[_Estimate]:
-        return sorted(self.found.values(), key=lambda one: (one.at_least, one.us * one.doubt))
+        return sorted(self.found.values(), key=lambda one: (one.at_least, one.us * one.doubt, one.num_settings))
 
     def _screen(self, candidate: Candidate) -> _Estimate | None:
         """Time a candidate, if it may be the fastest, and keep what is found; None if it turns out not to run."""
@@ -304,7 +321,7 @@ class _Search:
             sbuf_bytes=profile.sbuf_peak_bytes,
             psum_banks=profile.psum_peak_banks,
             symbols=symbols_of(request, best.candidate.algorithm, best.candidate.config),
-            alternatives=tuple(one.alternative() for one in estimates),
+            alternatives=tuple(one.alternative() for one in _worth_telling(estimates)),
             rejected=tuple(self.rejected),
             extrapolated_from=best.extrapolated_from,
             effort=TUNED if self.wide else QUICK,

@@ -1,0 +1,181 @@
+"""`nkiconv plan` and `nkiconv tune`: which algorithm with which settings, why, and what was not chosen."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from .. import cases
+from ..cases import Case
+from ..errors import NkiconvError, UnsupportedError, raise_all
+from ..problem import dtype_name
+from .shell import JsonOption, console, print_json, progress, reports_errors
+
+if TYPE_CHECKING:
+    from ..planner import Plan
+
+Names = Annotated[list[str], typer.Argument(metavar="CASE...", help="See nkiconv cases.")]
+Dtype = Annotated[str | None, typer.Option(help="bf16, fp16 or fp32 instead of the case's own.")]
+Lnc = Annotated[int, typer.Option(help="Cores: 1 or 2.")]
+Strict = Annotated[
+    bool, typer.Option("--strict-nonfinite", help="Only algorithms that keep NaN and Inf in their channel.")
+]
+Constants = Annotated[
+    list[str] | None,
+    typer.Option("--constant", metavar="NAME=VALUE", help="A modelling constant instead of trn2.toml's; repeatable."),
+]
+Explain = Annotated[bool, typer.Option("--explain", help="Print alternatives, rejections with reasons, and symbols.")]
+Fresh = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write cached plans.")]
+
+
+@reports_errors
+def command(
+    names: Names,
+    explain: Explain = False,
+    dtype: Dtype = None,
+    lnc: Lnc = 2,
+    strict_nonfinite: Strict = False,
+    constant: Constants = None,
+    no_cache: Fresh = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose algorithm and settings for cases by timing candidates in the model, and say what the choice is worth."""
+    _run(names, explain, dtype, lnc, strict_nonfinite, constant or [], no_cache, as_json, wide=False)
+
+
+@reports_errors
+def tune(
+    names: Names,
+    explain: Explain = False,
+    dtype: Dtype = None,
+    lnc: Lnc = 2,
+    strict_nonfinite: Strict = False,
+    constant: Constants = None,
+    no_cache: Fresh = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Search wider than nkiconv plan does (seconds to minutes), and keep the plans for it to find."""
+    _run(names, explain, dtype, lnc, strict_nonfinite, constant or [], no_cache, as_json, wide=True)
+
+
+def _run(
+    names: list[str],
+    explain: bool,
+    dtype: str | None,
+    lnc: int,
+    strict_nonfinite: bool,
+    constant: list[str],
+    no_cache: bool,
+    as_json: bool,
+    *,
+    wide: bool,
+) -> None:
+    chosen = [cases.get(name) for name in names]
+    kind = None if dtype is None else dtype_name(dtype)
+    constants = _constants(constant)
+    case_refusals = importlib.import_module("nkiconv.verify").case_refusals
+    raise_all("these cases cannot be planned", [error for case in chosen for error in case_refusals(case)])
+    plan = importlib.import_module("nkiconv.planner.entry").plan
+    found: list[tuple[Case, Plan]] = []
+    with progress(show=not as_json) as advance, _said_plainly():
+        for case in chosen:
+
+            def told(what: str, share: float | None, name: str = case.name) -> None:
+                advance(f"{name}: {what}", share)
+
+            problem = case.problem if kind is None else case.problem.replace(dtype=kind)
+            one = plan(
+                problem,
+                lnc,
+                strict_nonfinite=strict_nonfinite,
+                constants=constants,
+                wide=wide,
+                use_cache=not no_cache,
+                advance=told,
+            )
+            found.append((case, one))
+    if as_json:
+        print_json([{"case": case.name, **one.as_dict()} for case, one in found])
+        return
+    _show(found, lnc, explain)
+
+
+def _constants(given: list[str]) -> dict[str, float]:
+    """{name: value} of NAME=VALUE options."""
+    found: dict[str, float] = {}
+    errors: list[NkiconvError] = []
+    for text in given:
+        name, equals, value = text.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            errors.append(UnsupportedError(f"--constant={text}: must be NAME=VALUE with a number; see trn2.toml"))
+    raise_all("nkiconv cannot read these constants", errors)
+    return found
+
+
+def _said_plainly() -> Any:
+    """Warnings of the cache as a line on stderr, without the source line that Python adds."""
+
+    class Plainly(warnings.catch_warnings):
+        def __enter__(self) -> Any:
+            super().__enter__()
+            warnings.simplefilter("always")
+
+            def show(message: Any, *_rest: Any, **_more: Any) -> None:
+                console(stderr=True).print(Text(f"warning: {message}", style="yellow"), soft_wrap=True)
+
+            warnings.showwarning = show
+
+    return Plainly()
+
+
+def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool) -> None:
+    screen = console()
+    if explain:
+        for i, (case, one) in enumerate(found):
+            screen.print(Text(f"{'' if i == 0 else chr(10)}{case.name}, {one.problem.dtype}", style="bold"))
+            screen.print(Text(one.explain()), soft_wrap=True)
+        return
+    cores = "2 cores" if lnc == 2 else "1 core"
+    table = Table(title=f"plans (trn2, {cores})", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("case", no_wrap=True)
+    table.add_column("algorithm and settings", overflow="fold", min_width=24)
+    for heading in ("modelled\nus", "x copy\nfloor", "of the\nroofline"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("bound by", no_wrap=True)
+    for heading in ("instruc-\ntions", "seconds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for case, one in found:
+        table.add_row(*_cells(case, one))
+    screen.print(table)
+    for note in _notes(found):
+        screen.print(Text(note), soft_wrap=True)
+
+
+def _cells(case: Case, one: Plan) -> Iterator[str]:
+    yield f"{case.name}\n  {one.problem.dtype}"
+    yield f"{one.algorithm}\n{one.settings}"
+    yield f"{'~' if one.extrapolated_from is not None else ''}{one.modelled_us:,.2f}"
+    yield f"{one.x_copy_floor:.2f}"
+    yield f"{one.roofline_fraction:.1%}"
+    yield one.bound_by
+    yield f"{one.instructions:,}"
+    yield "cached" if one.cached else f"{one.seconds:.2f}"
+
+
+def _notes(found: list[tuple[Case, Plan]]) -> Iterator[str]:
+    yield "modelled: mean over phases of the throttle's grid, program order; seconds: this plan's search took"
+    for case, one in found:
+        if one.extrapolated_from is not None:
+            part = f"{one.extrapolated_from} of {one.problem.C} channels"
+            yield f"~ {case.name}: extrapolated from {part}; nkiconv tune {case.name} times the whole"
