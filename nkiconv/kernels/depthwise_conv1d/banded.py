@@ -28,6 +28,7 @@ from .._epilogue import Epilogue, finish_instructions
 from .._tiles import INSTRUCTIONS_MAX, div_ceil, share
 from .banded_stages import (
     Run,
+    even,
     in_pieces,
     load_rows,
     multiply_group,
@@ -217,10 +218,10 @@ def warm_up(zeros_sbuf, count):
 
 def rows_ring(run, tiles):
     """Buffers of rows for tiles in turn, as large as the largest needs."""
-    partitions, columns = 1, 1
+    partitions, columns = 1, 2
     for index in range(len(tiles)):
         partitions = max(partitions, tiles[index].chunks_in * tiles[index].rows)
-        columns = max(columns, tiles[index].blocks_in * run.blocks.block)
+        columns = max(columns, even(tiles[index].blocks_in * run.blocks.block))
     ring = []
     for _ in range(min(RING, len(tiles))):
         ring.append(
@@ -230,7 +231,7 @@ def rows_ring(run, tiles):
 
 
 def work_through(run, tiles, warmup, rewarm):
-    """All tiles of a core: bands of one, between the rows of the next coming in and those of the one before going out."""
+    """All tiles of a core: bands of one, between rows of the next coming in and rows of the one before going out."""
     queue = []
     for index in range(len(tiles)):
         gn = tiles[index].work.gn

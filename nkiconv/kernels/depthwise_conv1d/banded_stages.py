@@ -12,7 +12,6 @@ from .blocks import Blocks
 from .call import Extras, Operands
 from .geometry import Geometry
 
-
 #: Buffers at the start whose bands do not wait for the filters' copy in HBM.
 SOON = 1
 
@@ -126,16 +125,16 @@ def load_rows(run, tile, ring_sbuf):
     tile.rows_in = rows_sbuf
     last = channels_of_last(geometry, blocks, work)
     if last < A:
-        zero(rows_sbuf, last, A, 0, size)
+        zero(ring_sbuf, tile.chunks_in * tile.rows, last, A, 0, size)
     begin = (work.j0 + tile.data0) * blocks.block - geometry.pad_left
     missing_left = 0
     if not extras.state:
         missing_left = max(0, 0 - begin)
     missing_right = max(0, begin + tile.chunks_in * size - geometry.W)
     if missing_left > 0:
-        zero(rows_sbuf, 0, A, 0, min(size, missing_left))
+        zero(ring_sbuf, tile.chunks_in * tile.rows, 0, A, 0, min(size, missing_left))
     if missing_right > 0:
-        zero(rows_sbuf, 0, A, max(0, size - missing_right), size)
+        zero(ring_sbuf, tile.chunks_in * tile.rows, 0, A, max(0, size - missing_right), size)
     x_strides = (geometry.x_n, geometry.x_c, geometry.x_w)
     full = (0, 0)
     if last == A:
@@ -168,9 +167,16 @@ def load_rows(run, tile, ring_sbuf):
                 load_chunks(run.operands.x, rows_sbuf, run, tile, x_strides, chunk, 1, first + r0, r0, r1)
 
 
-def zero(rows_sbuf, a0, a1, r0, r1):
-    """Zeros in columns r0 .. r1-1 of channels a0 .. a1-1."""
-    nisa.memset(dst=rows_sbuf[0 : rows_sbuf.shape[0], a0:a1, r0:r1], value=0.0, engine=nisa.engine.vector)
+def zero(ring_sbuf, partitions, a0, a1, r0, r1):
+    """Zeros in columns r0 .. r1-1 of channels a0 .. a1-1, and in a neighbouring column; two of 16 bits at a time."""
+    words, per_word = ring_sbuf, 1
+    if ring_sbuf.dtype != nl.float32:
+        words, per_word = ring_sbuf.view(nl.float32), 2
+    nisa.memset(
+        dst=words[0:partitions, a0:a1, r0 // per_word : div_ceil(r1, per_word)],
+        value=0.0,
+        engine=nisa.engine.vector,
+    )
 
 
 def load_chunks(src_hbm, rows_sbuf, run, tile, strides, chunk, chunks, element, r0, r1):

@@ -106,7 +106,7 @@ def zero_bands(buffer_sbuf, blocks, ledger):
 
 
 def load_bands(buffer_sbuf, filters, blocks, c0, cn, soon):
-    """Bands of channels c0 .. c0+cn-1, group by group, into the diagonals of a buffer; `soon` without the copy in HBM."""
+    """Bands of channels c0 .. c0+cn-1, group by group, into a buffer's diagonals; `soon`: not from the copy in HBM."""
     block, size, A = blocks.block, blocks.num_taps * blocks.block, blocks.per_group
     if soon:
         for channel in range(cn):

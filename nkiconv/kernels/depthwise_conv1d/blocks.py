@@ -86,7 +86,7 @@ class Work(nl.NKIObject):
 
 
 def best_block(geometry):
-    """The block size of least estimated time; a multiple of the stride."""
+    """The block size of least estimated time, a multiple of the stride; the stride itself where that is too large."""
     best, best_ns = 0, 0.0
     for power in range(1, 8):
         block = 1
@@ -94,10 +94,11 @@ def best_block(geometry):
             block = block * 2
         if block % geometry.stride != 0:
             block = max(1, block // geometry.stride) * geometry.stride
-        block_ns = estimate_ns(geometry, block)
-        if best == 0 or block_ns < best_ns:
-            best, best_ns = block, block_ns
-    return best
+        if block <= nl.tile_size.pmax:
+            block_ns = estimate_ns(geometry, block)
+            if best == 0 or block_ns < best_ns:
+                best, best_ns = block, block_ns
+    return geometry.stride if best == 0 else best
 
 
 def estimate_ns(geometry, block):
