@@ -36,10 +36,10 @@ from .update_plan import (
 #: Names of the settings: chunks that leave in one store, chunks loaded ahead, every how many-th chunk Vector moves the
 #: transposed slots of (0: none), every how many-th read-out of a chunk Vector does.
 SETTINGS = ("leave", "ahead", "vector_moves", "vector_reads")
-LEAVE, AHEAD, VECTOR_MOVES, VECTOR_READS = 2, 8, 0, 2
-#: Matmuls on zeros that bring the array to full rate while the first rows are on their way: 24 of 107 ns at half rate
-#: are 3/4 of a window of the throttle (trn2.toml, throttle.*).
-WARM_UP = 24
+LEAVE, AHEAD, VECTOR_MOVES, VECTOR_READS = 1, 8, 0, 2
+#: Matmuls on zeros, 107 ns each at half rate, while the filters and then the first rows are on their way: busy for 3/4
+#: of its first window, the array goes on at full rate (trn2.toml, throttle.*).
+WARM_UP_FILTERS, WARM_UP_ROWS = 11, 5
 
 
 def settings_of(config):
@@ -91,7 +91,7 @@ def count_instructions(geometry, extras, plan, cores):
     filters = 2 + plan.pieces * 4 + geometry.Q * kinds * (3 * plan.pieces + 2)
     per_load = max(1, GROUPS_PER_LOAD // (plan.groups * plan.leave)) * plan.image_tiles
     batches = div_ceil(len(batches_of(geometry, plan)), cores)
-    return batches * batch + (div_ceil(batches, per_load) + 2) * filters + WARM_UP + 12
+    return batches * batch + (div_ceil(batches, per_load) + 2) * filters + WARM_UP_FILTERS + WARM_UP_ROWS + 12
 
 
 def update(operands, geometry, extras, config):
@@ -116,13 +116,10 @@ def kinds_of(geometry, plan):
     return kinds
 
 
-def warm_up():
+def warm_up(zeros_sbuf, count):
     """Keep the array busy with zeros until data comes."""
-    P_MAX = nl.tile_size.pmax
-    zeros_sbuf = nl.ndarray((P_MAX, P_MAX), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.memset(dst=zeros_sbuf, value=0.0)
-    zeros_psum = nl.ndarray((P_MAX, P_MAX), dtype=nl.float32, buffer=nl.psum)
-    for _ in range(WARM_UP):
+    zeros_psum = nl.ndarray(zeros_sbuf.shape, dtype=nl.float32, buffer=nl.psum)
+    for _ in range(count):
         nisa.nc_matmul(dst=zeros_psum, stationary=zeros_sbuf, moving=zeros_sbuf, accumulate=False)
 
 
@@ -130,7 +127,9 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
     """Loads run ahead; transposes of a chunk go before the matmuls of the one before it."""
     kinds = kinds_of(geometry, plan)
     loads_of_filters = GROUPS_PER_LOAD // (plan.groups * plan.leave) * plan.leave
-    warm_up()
+    zeros_sbuf = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.memset(dst=zeros_sbuf, value=0.0)
+    warm_up(zeros_sbuf, WARM_UP_FILTERS)
     filters = load_filters(operands, geometry, plan, work[0][0].block, first_group(plan, work[0], loads_of_filters))
     masks = []
     for kind in range(len(kinds)):
@@ -155,6 +154,8 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
                 for kind in range(len(kinds)):
                     turned_filters.append(turn_filters(filters, geometry, plan, kinds[kind][0], kinds[kind][1]))
                 known = (block.c0, group0)
+                if index == 0:
+                    warm_up(zeros_sbuf, WARM_UP_ROWS)
                 made, bands = (), []
             channels = chunk_channels(block, plan, chunk)
             groups = div_ceil(channels[1], plan.channels)

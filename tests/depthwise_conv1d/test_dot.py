@@ -1,0 +1,181 @@
+"""`dot`: long filters and few columns, exact on integers; what it reads and how often; what it refuses."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from depthwise import EDGE, Row, arguments, normals, run, truth
+from epilogue import PLAIN, Request, check, check_stored, reason_to_refuse, refused, takes_state
+from tolerances import assert_within
+
+from nkiconv import depthwise_conv1d_implicit_gemm, simulator, spec
+from nkiconv.kernels.depthwise_conv1d import dot
+from nkiconv.reference import num_terms
+from nkiconv.simulator.memory import SBUF
+
+ROWS = [
+    #   why                               N    C     W     S  stride  pad        dil
+    Row("four lags", 1, 40, 520, 517),
+    Row("odd channels, padded", 1, 37, 300, 290, 1, (3, 2)),
+    Row("images share filters", 3, 5, 600, 590),
+    Row("one channel", 1, 1, 700, 690, 1, (1, 2)),
+    Row("one channel, images", 7, 1, 140, 138),
+    Row("two chunks of taps", 1, 20, 8300, 8290),
+    Row("two chunks, images", 3, 3, 5000, 4998),
+    Row("stride", 2, 19, 700, 600, 3, (5, 7)),
+    Row("dilation", 1, 9, 830, 200, 1, (2, 2), 4),
+    Row("dilation a multiple of the stride", 1, 9, 700, 150, 2, (2, 2), 4),
+    Row("stride and dilation share a factor", 1, 9, 1000, 200, 6, (2, 2), 4),
+    Row("columns in several blocks of lags", 1, 18, 600, 545),
+    Row("crop", 2, 9, 700, 600, 2, (-3, -10)),
+    Row("causal", 2, 33, 40, 300, 1, (299, 0)),
+    Row("channels of several tiles", 1, 600, 300, 298),
+    Row("padding wider than the row", 1, 4, 3, 300, 1, (310, 5)),
+]
+CONFIGS = [
+    None,
+    (("block", 16), ("vector_share", 3)),
+    (("block", 4), ("slots", 1), ("buffers", 2), ("batch", 1)),
+    (("block", 1),),
+]
+REQUESTS = [
+    Request(bias="bf16", activation="relu"),
+    Request(bias="fp32", residual="fp16", out_dtype="fp32"),
+    Request(residual="fp32", residual_position="post_activation", activation="silu"),
+    Request(bias="fp32", activation="gelu", residual="bf16"),
+]
+
+
+def row(why):
+    return next(row for row in ROWS if row.why == why)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_exact_on_integers(row, dtype):
+    problem = row.problem(dtype)
+    if refused("dot", problem):
+        assert dtype == "fp32", "16-bit rows of the table fit"
+        return
+    check(problem, PLAIN, 1, whole=True, algorithm="dot")
+
+
+@pytest.mark.parametrize("config", CONFIGS[1:], ids=str)
+@pytest.mark.parametrize("why", ["four lags", "images share filters", "stride", "two chunks of taps"])
+def test_every_setting_gives_the_same_sums(why, config):
+    check(row(why).problem("bf16"), PLAIN, 2, whole=True, algorithm="dot", config=config)
+
+
+@pytest.mark.parametrize("why", ["four lags", "odd channels, padded", "one channel, images", "two chunks of taps"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_within_the_bound_on_normals(why, dtype):
+    problem = row(why).problem(dtype)
+    x, w = normals(np.random.default_rng(3), problem)
+    y, abs_sum = truth(x, w, problem)
+    assert_within(run(x, w, problem, 2, algorithm="dot"), y, abs_sum, num_terms(problem), dtype)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.id)
+@pytest.mark.parametrize(
+    "why", ["odd channels, padded", "images share filters", "dilation", "channels of several tiles"]
+)
+def test_epilogues(why, request_):
+    check(row(why).problem("bf16"), request_, 4, whole=True, algorithm="dot")
+
+
+def test_initial_and_final_state():
+    problem = row("causal").problem("bf16")
+    assert takes_state(problem)
+    check(problem, Request(state=True, final=True, bias="fp32"), 5, whole=True, algorithm="dot")
+
+
+def test_filter_of_the_other_16_bit_dtype():
+    check(row("four lags").problem("bf16"), PLAIN, 6, whole=True, algorithm="dot", w_dtype="fp16")
+
+
+def test_any_layout():
+    problem = row("odd channels, padded").problem("bf16")
+    check_stored(problem, Request(residual="bf16"), 7, (0, 3, 2, 1), (3, 1, 2, 0), (1, 0, 2, 3), algorithm="dot")
+
+
+@pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
+def test_edges_run_or_are_refused_by_name(row):
+    problem = row.problem("bf16")
+    reason = refused("dot", problem)
+    if reason == "":
+        check(problem, PLAIN, 8, whole=True, algorithm="dot")
+    elif row.lhs > 1:
+        assert reason.startswith("lhs_dilation=")
+    elif problem.Q > 64:
+        assert reason.startswith(f"Q={problem.Q}:")
+    else:
+        assert reason.startswith(f"stride={row.stride}, dilation={row.dilation}: rows of 128 taps")
+
+
+def test_refusals_name_what_they_refuse():
+    problem = row("four lags").problem("bf16")
+    assert reason_to_refuse("dot", problem, lnc=1) == ""
+    assert reason_to_refuse("dot", problem, lnc=1, strict_nonfinite=True).startswith("strict_nonfinite=True")
+    for config in ((("block", 3),), (("slots", 0),), (("batch", 0),), (("buffers", 1),), (("vector_share", -1),)):
+        assert config[0][0] in reason_to_refuse("dot", problem, lnc=1, config=config)
+    huge = dataclasses.replace(problem, N=20_000, C=20_000, K=20_000, groups=20_000)
+    assert "instructions" in reason_to_refuse("dot", huge, lnc=2)
+
+
+def trace(problem, lnc=2, **more):
+    args = spec(problem.input_shape, problem.dtype), spec(problem.filter_shape, problem.dtype)
+    options = arguments(problem) | {"algorithm": "dot"} | more
+    return simulator.execute(depthwise_conv1d_implicit_gemm[lnc], args, options, trace_only=True)
+
+
+def loads(execution, name):
+    return [
+        i
+        for i in execution.instructions
+        if i.op == "dma_copy" and i.reads[0].info.name == name and i.writes[0].info.buffer is SBUF
+    ]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    "why", ["four lags", "images share filters", "two chunks, images", "channels of several tiles"]
+)
+def test_x_and_w_are_read_once_in_whole_rows(why):
+    """w once for all images (here on one core), x once but for the columns that neighbouring chunks share."""
+    problem = row(why).problem("bf16")
+    execution = trace(problem, lnc=1)
+    of_w = loads(execution, "filter_ref")
+    assert sum(i.reads[0].num_elems for i in of_w) == problem.C * problem.S
+    of_x = loads(execution, "img_ref")
+    chunks = len({i.reads[0].offset % problem.W for i in of_x})
+    shared = (chunks - 1) * (problem.Q - 1)
+    assert sum(i.reads[0].num_elems for i in of_x) == problem.N * problem.C * (problem.W + shared)
+    assert all(i.reads[0].strides[-1] == 1 for i in of_w + of_x)
+
+
+@pytest.mark.simulator_only
+def test_results_of_several_tiles_leave_in_one_dma_of_long_runs():
+    problem = row("four lags").problem("bf16").replace(C=2048, K=2048, groups=2048, W=1024, S=1021)
+    stores = [
+        i for i in trace(problem).programs[0].instructions if i.op == "dma_copy" and i.reads[0].info.buffer is SBUF
+    ]
+    assert len(stores) == 2, "8 tiles of 128 channels in batches of 4"
+    for store in stores:
+        assert store.reads[0].shape == (16, 32, 4), "16 rows of 32 channels, which lie side by side in HBM"
+        assert store.writes[0].strides[1:] == (4, 1)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch):
+    problem = row.problem("bf16")
+    executions = [trace(problem, lnc) for lnc in (1, 2)]
+    monkeypatch.setattr(dot, "INSTRUCTIONS_MAX", 0)
+    for execution in executions:
+        lnc = len(execution.programs)
+        most = int(re.search(r"needs (\d+) instructions", reason_to_refuse("dot", problem, lnc=lnc))[1])
+        assert max(len(p.instructions) for p in execution.programs) <= most
+        if problem.N * problem.C > 1:
+            assert all(any(i.op == "nc_matmul" for i in p.instructions) for p in execution.programs)
+        assert execution.sbuf_peak_bytes <= 212_728

@@ -1,0 +1,182 @@
+"""`update`: one step for many sequences, exact on integers; what it reads and how often; what it refuses."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from depthwise import EDGE, Row, arguments, normals, run, truth
+from epilogue import PLAIN, Request, check, check_stored, reason_to_refuse, refused
+from tolerances import assert_within
+
+from nkiconv import depthwise_conv1d_implicit_gemm, simulator, spec
+from nkiconv.kernels.depthwise_conv1d import update
+from nkiconv.reference import num_terms
+from nkiconv.simulator.memory import SBUF
+
+ROWS = [
+    #   why                             N    C     W    S  stride  pad     dil
+    Row("window of four", 64, 128, 4, 4),
+    Row("odd channels", 64, 131, 4, 4),
+    Row("token after a state", 64, 300, 1, 4, 1, (3, 0)),
+    Row("tokens after a state", 5, 37, 3, 4, 1, (3, 0)),
+    Row("state wider than its dilation", 6, 20, 5, 3, 1, (8, 0), 4),
+    Row("one image", 1, 200, 4, 4),
+    Row("70 images", 70, 33, 5, 3, 1, (1, 1)),
+    Row("image tiles", 201, 9, 4, 4),
+    Row("one channel", 64, 1, 4, 4),
+    Row("one channel of one image", 1, 1, 4, 4),
+    Row("two channels, stride", 33, 2, 7, 3, 2, (1, 2)),
+    Row("dilation", 40, 50, 9, 3, 1, (4, 4), 2),
+    Row("longest row", 12, 10, 128, 5, 3, (2, 2)),
+    Row("several chunks", 20, 1200, 4, 4),
+    Row("crop", 20, 30, 12, 4, 1, (-2, -3)),
+    Row("mostly padding", 3, 5, 2, 2, 1, (6, 7)),
+    Row("partitions between pieces", 48, 700, 4, 4),
+    Row("two columns", 32, 100, 5, 4),
+    Row("several loads of filters", 16, 18_000, 4, 4),
+]
+CONFIGS = [
+    (("leave", 2), ("ahead", 1), ("vector_moves", 2), ("vector_reads", 1)),
+    (("leave", 4), ("ahead", 3), ("vector_reads", 0)),
+]
+REQUESTS = [
+    Request(bias="bf16", activation="silu"),
+    Request(bias="fp32", residual="fp16", out_dtype="fp32"),
+    Request(bias="fp16", residual="fp32", residual_position="post_activation", activation="relu"),
+    Request(bias="fp32", activation="gelu", residual="bf16"),
+]
+
+
+def row(why):
+    return next(row for row in ROWS if row.why == why)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_exact_on_integers(row, dtype):
+    check(row.problem(dtype), PLAIN, 1, whole=True, algorithm="update")
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("why", ["odd channels", "several chunks", "image tiles", "partitions between pieces"])
+def test_every_setting_gives_the_same_sums(why, config):
+    check(row(why).problem("bf16"), PLAIN, 2, whole=True, algorithm="update", config=config)
+
+
+@pytest.mark.parametrize("why", ["odd channels", "70 images", "dilation", "longest row"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_within_the_bound_on_normals(why, dtype):
+    problem = row(why).problem(dtype)
+    x, w = normals(np.random.default_rng(3), problem)
+    y, abs_sum = truth(x, w, problem)
+    assert_within(run(x, w, problem, 2, algorithm="update"), y, abs_sum, num_terms(problem), dtype)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.id)
+@pytest.mark.parametrize("why", ["odd channels", "70 images", "two columns", "image tiles"])
+def test_epilogues(why, request_):
+    check(row(why).problem("bf16"), request_, 4, whole=True, algorithm="update")
+
+
+@pytest.mark.parametrize("why", ["token after a state", "tokens after a state", "state wider than its dilation"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_initial_and_final_state(why, dtype):
+    request = Request(state=True, final=True, bias="fp32", activation="relu")
+    check(row(why).problem(dtype), request, 5, whole=True, algorithm="update")
+
+
+def test_filter_of_the_other_16_bit_dtype():
+    check(row("odd channels").problem("bf16"), PLAIN, 6, whole=True, algorithm="update", w_dtype="fp16")
+
+
+def test_any_layout():
+    check_stored(
+        row("two columns").problem("bf16"),
+        Request(residual="bf16"),
+        7,
+        (0, 3, 2, 1),
+        (3, 1, 2, 0),
+        (1, 0, 2, 3),
+        algorithm="update",
+    )
+
+
+@pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
+def test_edges_run_or_are_refused_by_name(row):
+    problem = row.problem("bf16")
+    reason = refused("update", problem)
+    if reason == "":
+        check(problem, PLAIN, 8, whole=True, algorithm="update")
+    elif row.lhs > 1:
+        assert reason.startswith("lhs_dilation=")
+    elif row.W > 128:
+        assert reason.startswith(f"W={row.W}:")
+    else:
+        assert reason.startswith(f"Q={problem.Q}:")
+
+
+def test_refusals_name_what_they_refuse():
+    problem = row("odd channels").problem("bf16")
+    assert reason_to_refuse("update", problem, lnc=1) == ""
+    assert reason_to_refuse("update", problem, lnc=1, strict_nonfinite=True).startswith("strict_nonfinite=True")
+    for config in ((("leave", 3),), (("ahead", 0),), (("vector_moves", -1),), (("vector_reads", -1),)):
+        assert config[0][0] in reason_to_refuse("update", problem, lnc=1, config=config)
+    long_state = problem.replace(W=1, S=200, padding=((0, 0), (199, 0)))
+    assert reason_to_refuse("update", long_state, lnc=1) == ""
+    assert "states" in reason_to_refuse("update", long_state, Request(state=True), lnc=1)
+    huge = dataclasses.replace(problem, N=200_000, C=200_000, K=200_000, groups=200_000)
+    assert "instructions" in reason_to_refuse("update", huge, lnc=2)
+
+
+def trace(problem, lnc=2, **more):
+    args = spec(problem.input_shape, problem.dtype), spec(problem.filter_shape, problem.dtype)
+    options = arguments(problem) | {"algorithm": "update"} | more
+    return simulator.execute(depthwise_conv1d_implicit_gemm[lnc], args, options, trace_only=True)
+
+
+def loads(execution, name):
+    return [
+        i
+        for i in execution.instructions
+        if i.op == "dma_copy" and i.reads[0].info.name == name and i.writes[0].info.buffer is SBUF
+    ]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("why", ["window of four", "70 images", "image tiles", "one channel"])
+def test_x_is_read_once(why):
+    problem = row(why).problem("bf16")
+    read = sum(i.reads[0].num_elems for i in loads(trace(problem), "img_ref"))
+    assert read == problem.N * problem.C * problem.W
+
+
+@pytest.mark.simulator_only
+def test_runs_are_long_and_filters_are_read_once():
+    """64 images of 2 x 2048 channels: 2 KiB runs of x, 512 B runs of y, one load of the filters."""
+    problem = row("window of four").problem("bf16").replace(C=8192, K=8192, groups=8192)
+    execution = trace(problem)
+    for load in loads(execution, "img_ref"):
+        assert load.reads[0].shape == (64, 256, 4)
+        assert load.reads[0].strides == (8192 * 4, 4, 1)
+    of_w = loads(execution, "filter_ref")
+    assert sum(i.reads[0].num_elems for i in of_w) == 8192 * 4
+    assert len(of_w) == 4
+    stores = [i for i in execution.instructions if i.op == "dma_copy" and i.reads[0].info.buffer is SBUF]
+    assert {i.writes[0].shape for i in stores} == {(64, 256, 1)}
+    assert sum(i.writes[0].num_elems for i in stores) == 64 * 8192
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch):
+    problem = row.problem("bf16")
+    executions = [trace(problem, lnc) for lnc in (1, 2)]
+    monkeypatch.setattr(update, "INSTRUCTIONS_MAX", 0)
+    for execution in executions:
+        lnc = len(execution.programs)
+        most = int(re.search(r"needs (\d+) instructions", reason_to_refuse("update", problem, lnc=lnc))[1])
+        assert max(len(p.instructions) for p in execution.programs) <= most
+        if problem.N * problem.C > 1:
+            assert all(any(i.op == "nc_matmul" for i in p.instructions) for p in execution.programs)
+        assert execution.sbuf_peak_bytes <= 212_728
