@@ -23,6 +23,7 @@ from ..measure import interleave
 from ..problem import dtype_name
 from .paths import unwritable
 from .shell import CHECK_FAILED, JsonOption, console, print_json, progress, reports_errors
+from .suite import bench_suite
 
 if TYPE_CHECKING:
     from ..cases import Case
@@ -58,6 +59,12 @@ def command(
         typer.Option(min=MIN_ROUNDS, help=f"Rounds of timing on trn2. Default {interleave.ROUNDS}."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help=f"Append the rows of trn2 to this CSV file. Default {OUT}.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="Plan, check and model the headline cases of this suite: depthwise.")
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="Of --suite only cases whose name contains this.")] = None,
+    tuned: Annotated[bool, typer.Option("--tuned", help="With --suite: plans of nkiconv tune (minutes).")] = False,
+    csv: Annotated[Path | None, typer.Option(help="Write the rows of --suite to this file, replacing it.")] = None,
     timing_speed: Annotated[
         bool, typer.Option("--timing-speed", help="Say how fast the model times 100,000 instructions here.")
     ] = False,
@@ -68,7 +75,19 @@ def command(
     On trn2 the results are checked against float64 first; then every round times, in rotated order, the kernel, the
     kernel again, the copy floor and the launch floor, each as a slope over chains of calls. Exit status 1 if a case
     failed. A case that failed keeps its row, with the reason and without a number.
+
+    With --suite: plan every headline case, check the plan's results, model them, and hold them against the algorithms
+    one_channel and taps_on_partition, the copy floor, the roofline, and cuDNN on an H200.
     """
+    if suite is not None:
+        given = {"CASE": names, "--target": target, "--dtype": dtype, "--algorithm": algorithm, "--rounds": rounds,
+                 "--out": out, "--timing-speed": timing_speed}  # fmt: skip
+        raise_all("nkiconv bench cannot run this call", list(_beside_suite(suite, given)))
+        bench_suite(suite, only, lnc, tuned, csv, as_json)
+        return
+    raise_all(
+        "nkiconv bench cannot run this call", list(_without_suite({"--only": only, "--csv": csv, "--tuned": tuned}))
+    )
     where = target or (Target.trn2 if DEVICE.exists() else Target.model)
     raise_all(
         "nkiconv bench cannot run this call", list(_contradictions(names or [], where, rounds, out, timing_speed))
@@ -85,6 +104,18 @@ def command(
         _model(chosen, kind, lnc, algorithm, timing_speed, said, as_json)
         return
     _measure(chosen, kind, lnc, algorithm, rounds or interleave.ROUNDS, out or OUT, as_json)
+
+
+def _beside_suite(suite: str, given: dict[str, Any]) -> Iterator[NkiconvError]:
+    for option, value in given.items():
+        if value:
+            yield UnsupportedError(f"{option}: cannot be combined with --suite={suite}, which chooses its own; drop it")
+
+
+def _without_suite(given: dict[str, Any]) -> Iterator[NkiconvError]:
+    for option, value in given.items():
+        if value:
+            yield UnsupportedError(f"{option}: belongs to --suite, and there is none; add --suite depthwise")
 
 
 def _contradictions(

@@ -270,27 +270,26 @@ class _Search:
 
     def _final(self) -> list[_Estimate]:
         """The estimates, fastest first; those that may be the fastest are of the whole problem where they fit."""
-        ranked = self._ranked()
-        left, done_us = float(FINAL_INSTRUCTIONS), float("inf")
-        close = [one for one in ranked if not one.at_least and one.us <= ranked[0].us * CLOSE]
-        for i, one in enumerate(close):
-            self.advance(f"final: {one.candidate.algorithm}", 0.8 + 0.15 * i / len(close))
-            fits = one.effort <= (WHOLE_INSTRUCTIONS if i == 0 else min(left, WHOLE_INSTRUCTIONS))
-            if one.extrapolated_from is None or not (self.wide or fits):
-                continue
+        left = float(FINAL_INSTRUCTIONS)
+        exact = [one.us for one in self.found.values() if one.extrapolated_from is None and not one.at_least]
+        self.best_us = min(exact, default=float("inf"))
+        while self.found:
+            ranked = self._ranked()
+            at_floor = ranked[0].us <= self.copy_floor_us * AT_FLOOR
+            rivals = ranked if self.wide and not at_floor else ranked[:1]
+            open_ = [one for one in rivals if one.extrapolated_from is not None and not one.at_least]
+            open_ = [one for one in open_ if one.us <= ranked[0].us * CLOSE]
+            if not open_ or not (self.wide or open_[0].effort <= min(left, WHOLE_INSTRUCTIONS)):
+                return ranked
+            one = open_[0]
+            self.advance(f"final: {one.candidate.algorithm}", 0.85)
             left -= one.effort
-            if one.us * DOUBT >= done_us and done_us <= self.copy_floor_us * AT_FLOOR:
-                break
-            key = _key(one.candidate)
             whole = self._whole(one.candidate)
             if whole is None:
-                del self.found[key]
+                del self.found[_key(one.candidate)]
             else:
-                self.found[key] = whole
-                done_us = min(done_us, whole.us)
-        if not self.found:
-            raise NothingRuns(self.rejected)
-        return self._ranked()
+                self.found[_key(one.candidate)] = whole
+        raise NothingRuns(self.rejected)
 
     def _told(self, estimates: list[_Estimate], seconds: float) -> Plan:
         """The plan, from the fastest estimate."""

@@ -1,0 +1,102 @@
+"""`nkiconv bench --suite`: the headline cases of a suite in one table, checked first."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import UnsupportedError, raise_all
+from .paths import unwritable
+from .shell import CHECK_FAILED, console, print_json, progress
+
+if TYPE_CHECKING:
+    from ..suite import SuiteRow
+
+NOTES = (
+    "modelled us on trn2, program order: mean over phases of the throttle's grid, phase 0, worst phase; look-ahead is "
+    "phase 0 in look-ahead order",
+    "x: how many times faster than the algorithm; ~ its time is extrapolated linearly from fewer channels; - it takes "
+    "more instructions than the compiler does",
+    "of the roofline: share of the time that bytes or flops need at least; cuDNN: the same of cuDNN on one H200 "
+    "(measured elsewhere), where that shape was measured",
+)
+
+
+def bench_suite(suite: str, only: str | None, lnc: int, wide: bool, csv: Path | None, as_json: bool) -> None:
+    """Print the table of a suite; exit status 1 if a result is wrong."""
+    if lnc not in (1, 2):
+        raise UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
+    if csv is not None:
+        raise_all("nkiconv bench cannot run this call", list(unwritable("--csv", csv, "a .csv file")))
+        if only is not None:
+            raise UnsupportedError(f"--only={only}: --csv={csv} is of every case; drop one of the two")
+    tables = importlib.import_module("nkiconv.suite")
+    pairs = tables.chosen(suite, only)
+    with progress(show=not as_json) as advance:
+        found: list[SuiteRow] = list(tables.rows(pairs, lnc=lnc, wide=wide, advance=advance))
+    right = all(one.report.ok for one in found)
+    if csv is not None:
+        tables.write(csv, found)
+    means = tables.means(found)
+    if as_json:
+        plain = {name: {"mean": mean, "rows": count} for name, (mean, count) in means.items()}
+        document = {"suite": suite, "ok": right, "geometric_means": plain}
+        print_json({**document, "rows": [one.as_dict() for one in found]})
+    else:
+        _show(suite, lnc, found, means)
+        if csv is not None:
+            console().print(f"wrote {csv}", soft_wrap=True)
+    if not right:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _show(suite: str, lnc: int, found: list[SuiteRow], means: dict[str, tuple[float, int]]) -> None:
+    screen = console()
+    cores = "2 cores" if lnc == 2 else "1 core"
+    title = f"{suite}: headline cases on trn2, {cores}, modelled us"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("case", no_wrap=True)
+    table.add_column("algorithm and settings", overflow="fold", min_width=16)
+    for heading in ("mean", "phase 0", "worst", "look-\nahead", "x one_\nchannel", "x taps_on\npartition",
+                    "x copy\nfloor", "of the\nroofline", "cuDNN"):  # fmt: skip
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("bound by")
+    for one in found:
+        table.add_row(*_cells(one))
+    table.add_section()
+    mean = [f"{means[name][0]:,.1f}" for name in ("x_one_channel", "x_taps_on_partition")]
+    rest = f"{means['x_copy_floor'][0]:.2f}", f"{means['roofline_fraction'][0]:.1%}"
+    table.add_row("geometric mean", f"of {means['x_copy_floor'][1]} rows", "", "", "", "", *mean, *rest, "", "")
+    screen.print(table)
+    for note in NOTES:
+        screen.print(Text(note, style="dim"), soft_wrap=True)
+
+
+def _cells(one: SuiteRow) -> list[str | Text]:
+    found, share = one.profile.profile, one.h200_fraction
+    times = one.us, found.phases.phase0_us, found.phases.worst_us, found.lookahead_us
+    verdict = "" if one.report.ok else " WRONG"
+    return [
+        Text(f"{one.case}\n  {one.dtype}{verdict}", style="" if one.report.ok else "bold red"),
+        f"{one.plan.algorithm}\n{one.plan.settings}",
+        *(f"{us:,.1f}" for us in times),
+        _times(one, "one_channel"),
+        _times(one, "taps_on_partition"),
+        f"{one.profile.x_copy_floor:.2f}",
+        f"{found.roofline_fraction:.1%}",
+        "-" if share is None else f"{share:.1%}",
+        found.bound_by,
+    ]
+
+
+def _times(one: SuiteRow, name: str) -> str:
+    times = one.times_faster_than(name)
+    if times is None:
+        return "-"
+    return f"{'~' if one.baselines[name].extrapolated_from is not None else ''}{times:,.1f}"

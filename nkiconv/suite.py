@@ -1,0 +1,184 @@
+"""The headline cases of a suite, planned, checked, modelled, and held against the baselines: `nkiconv bench --suite`.
+
+A row is made in three steps. The planner chooses; the choice runs on data and is compared with the float64 reference,
+on all channels or, of big problems, on a sample that keeps its tiles whole; then the whole problem is profiled, and
+each baseline algorithm is modelled on the same problem.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .cases import Case
+from .errors import UnsupportedError
+from .h200 import fractions
+from .planner import Plan, Request
+from .planner.entry import answer
+from .profile_table import headline
+from .profiles import CaseProfile, profile_case
+from .sources import sources_hash
+from .verify import Channels, Report, case_arrays, verify_depthwise_conv1d
+
+#: Suites that have a bench, by the name that --suite takes, and the suite of cases.
+SUITES = {"depthwise": "depthwise_conv1d"}
+#: The algorithms that the plans are held against.
+BASELINES = ("one_channel", "taps_on_partition")
+#: Decides the data of the check.
+SEED = 0
+#: Elements of x and y up to which every channel is checked, and the channels that are checked of larger problems.
+CHECKED_ELEMS, CHECKED_CHANNELS = 1 << 23, 256
+#: Told what is being done, and the share of it that is done.
+Advance = Callable[[str, "float | None"], None]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A baseline's modelled us, mean over phases; None with the reason where it does not run."""
+
+    us: float | None
+    extrapolated_from: int | None = None  # channels; None: modelled on the whole problem
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SuiteRow:
+    """One case in one dtype; every time is modelled."""
+
+    case: str
+    dtype: str
+    plan: Plan
+    report: Report
+    profile: CaseProfile
+    baselines: dict[str, Baseline]
+
+    @property
+    def us(self) -> float:
+        """Modelled time of the plan, mean over the phases that a profile tries."""
+        return self.profile.profile.modelled_us
+
+    def times_faster_than(self, baseline: str) -> float | None:
+        """The baseline's time over the plan's."""
+        other = self.baselines[baseline].us
+        return None if other is None else other / self.us
+
+    @property
+    def h200_fraction(self) -> float | None:
+        """Share of its own limit that cuDNN reaches on an H200; None where nobody measured the shape."""
+        return fractions().get((self.case, self.dtype))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, a value a column of the CSV."""
+        found, check = self.profile.profile, self.report.comparison
+        return {
+            "case": self.case,
+            "dtype": self.dtype,
+            "lnc": self.profile.lnc,
+            "algorithm": self.plan.algorithm,
+            "settings": self.plan.settings,
+            "verdict": self.report.verdict,
+            "channels_checked": self.report.channels_checked,
+            "worst_ratio": check.worst_ratio,
+            "modelled_us": self.us,
+            "modelled_phase0_us": found.phases.phase0_us,
+            "modelled_worst_us": found.phases.worst_us,
+            "modelled_lookahead_us": found.lookahead_us,
+            **{f"{name}_us": self.baselines[name].us for name in BASELINES},
+            **{f"x_{name}": self.times_faster_than(name) for name in BASELINES},
+            "copy_floor_us": self.profile.floors.copy_us,
+            "x_copy_floor": self.profile.x_copy_floor,
+            "roofline_us": found.roofline_us,
+            "roofline_fraction": found.roofline_fraction,
+            "h200_cudnn_fraction": self.h200_fraction,
+            "bound_by": found.bound_by,
+            "instructions": found.instructions,
+            "version": __version__,
+            "sources": sources_hash(),
+        }
+
+
+def chosen(suite: str, only: str | None = None) -> list[tuple[Case, str]]:
+    """(case, dtype) of a suite's headline cases; `only` those with this in their name.
+
+    Raises UnsupportedError: there is no such suite, or no such case.
+    """
+    if suite not in SUITES:
+        raise UnsupportedError(f"--suite={suite}: there is none of this name; use one of {', '.join(SUITES)}")
+    every = [(case, dtype) for case, dtype in headline() if case.suite == SUITES[suite]]
+    found = [(case, dtype) for case, dtype in every if only is None or only in case.name]
+    if not found:
+        names = ", ".join(dict.fromkeys(case.name for case, _ in every))
+        raise UnsupportedError(f"--only={only}: no headline case has this in its name; they are {names}")
+    return found
+
+
+def rows(
+    pairs: Sequence[tuple[Case, str]], *, lnc: int = 2, wide: bool = False, advance: Advance
+) -> Iterator[SuiteRow]:
+    """A row for each (case, dtype). wide: plans are those of `nkiconv tune`."""
+    for i, (case, dtype) in enumerate(pairs):
+
+        def told(what: str, _share: float | None, name: str = f"{case.name} {dtype}", done: int = i) -> None:
+            advance(f"{name}: {what}", done / len(pairs))
+
+        yield row(case, dtype, lnc, wide=wide, advance=told)
+
+
+def row(case: Case, dtype: str, lnc: int, *, wide: bool, advance: Advance) -> SuiteRow:
+    """Plan, check, profile and compare one case."""
+    problem = case.problem.replace(dtype=dtype)
+    plan = answer(Request(problem=problem, lnc=lnc), wide=wide, advance=advance)
+    x, w = case_arrays(dataclasses.replace(case, problem=problem), SEED)
+    size = problem.N * problem.C * (problem.W + problem.Q)
+    channels: Channels = "all" if size <= CHECKED_ELEMS else CHECKED_CHANNELS
+    [report], _ = verify_depthwise_conv1d(
+        case.name, x, w, problem, degrees=(lnc,), algorithm=plan.algorithm, config=plan.config,
+        channels=channels, advance=advance,
+    )  # fmt: skip
+    profile, _ = profile_case(case, dtype=dtype, lnc=lnc, algorithm=plan.algorithm, config=plan.config, advance=advance)
+    baselines = {name: _baseline(Request(problem=problem, lnc=lnc, algorithms=(name,)), advance) for name in BASELINES}
+    return SuiteRow(case.name, dtype, plan, report, profile, baselines)
+
+
+def _baseline(request: Request, advance: Advance) -> Baseline:
+    try:
+        found = answer(request, advance=advance)
+    except UnsupportedError as error:
+        return Baseline(None, reason=error.violations[0])
+    return Baseline(found.modelled_us, found.extrapolated_from)
+
+
+def geometric_mean(values: Iterable[float | None]) -> tuple[float, int]:
+    """The geometric mean of the values that there are, and how many those are; (nan, 0) of none."""
+    known = [math.log(value) for value in values if value is not None]
+    return (math.exp(sum(known) / len(known)) if known else math.nan), len(known)
+
+
+def means(found: Sequence[SuiteRow]) -> dict[str, tuple[float, int]]:
+    """Geometric means over the rows, by column, and of how many rows."""
+    return {
+        **{f"x_{name}": geometric_mean(one.times_faster_than(name) for one in found) for name in BASELINES},
+        "x_copy_floor": geometric_mean(one.profile.x_copy_floor for one in found),
+        "roofline_fraction": geometric_mean(one.profile.profile.roofline_fraction for one in found),
+    }
+
+
+def write(path: Path, found: Sequence[SuiteRow]) -> None:
+    """Write rows to a CSV file; empty where there is no value."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(found[0].as_dict()), lineterminator="\n")
+        writer.writeheader()
+        for one in found:
+            writer.writerow({name: _text(value) for name, value in one.as_dict().items()})
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
