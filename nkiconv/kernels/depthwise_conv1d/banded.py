@@ -19,7 +19,9 @@ Three stages, one tile apart, whose pieces alternate on the array so that it nev
 
 Engine plan: Sync issues loads, Tensor transposes and multiplies, Vector and Scalar share the read-outs by a ledger,
 GpSimd zeroes and issues stores. Bound by the array for long filters. Zeros are multiplied: a NaN or Inf reaches the
-other channels of its group, in the blocks of columns that its own channel's sums meet it in.
+other channels of its group, in the blocks of columns that its own channel's sums meet it in. Y has y's dtype, so that
+y is rounded once; it is fp32 where a residual is yet to be added, and for fp16, where a sum may overflow to an Inf that
+must not meet the mirror matrix's zeros.
 """
 
 from ..._nki import nisa, nl
@@ -40,7 +42,7 @@ from .banded_stages import (
     turn_out,
 )
 from .bands import band_buffers, ensure_filters, mirror_matrix, spread_bias, start_filters
-from .blocks import PARTS, best_block, choose_blocks, work_tiles
+from .blocks import PARTS, blocks_refusal, choose_blocks, work_tiles
 from .call import config_refusal, setting
 
 #: Matmuls of 512 columns of zeros while the first DMA is on its way: the array runs at half rate until it has been busy
@@ -64,20 +66,17 @@ def banded_refusal(geometry, extras, config, cores):
     )
     if reason != "":
         return reason
-    block = setting(config, "block", best_block(geometry))
-    if block < 1 or block > nl.tile_size.pmax or block % geometry.stride != 0:
-        return (
-            f"block={block}, stride={geometry.stride}: a block is 1 to {nl.tile_size.pmax} positions and a multiple of "
-            f"the stride; use another block or algorithm"
-        )
+    reason = blocks_refusal(geometry, config)
+    if reason != "":
+        return reason
     if geometry.dilation > 1 or geometry.lhs_dilation > 1:
         return (
             f"rhs_dilation={geometry.dilation}, lhs_dilation={geometry.lhs_dilation}: banded takes 1 and 1, its blocks "
-            f"are neighbouring elements; use taps_on_partition or mixed"
+            f"are neighbouring elements; use mixed or taps_on_partition"
         )
     if extras.strict_nonfinite:
         return "strict_nonfinite=True: banded multiplies zeros between channels; use vector or taps_on_partition"
-    blocks = choose_blocks(geometry, config)
+    blocks = choose_blocks(geometry, config, extras.state)
     needed = sbuf_bytes(geometry, extras, blocks)
     if needed > nl.tile_size.total_available_sbuf_size:
         return (
@@ -116,14 +115,14 @@ def end_epilogue(epilogue):
 
 
 def sbuf_bytes(geometry, extras, blocks):
-    """Bytes a partition, at most: two tiles of rows, blocks, sums and results, the band buffers, filters of two tiles."""
+    """Bytes a partition, at most: two tiles of rows, blocks, sums and results; bands; filters of two tiles."""
     item = geometry.itemsize
     rows = blocks.groups * blocks.images
     chunks = max(1, nl.tile_size.pmax // rows)
     x_width = blocks.columns + blocks.num_taps + chunks
     rows_in = blocks.per_group * blocks.block * div_ceil(x_width, chunks) * item
     y_item = extras.epilogue.y_itemsize
-    sum_item = y_item if extras.epilogue.residual == "" else 4
+    sum_item = 4
     rows_out = blocks.per_group * blocks.out_block * div_ceil(blocks.columns + chunks, chunks) * y_item
     if extras.epilogue.residual != "":
         rows_out = rows_out * 3
@@ -170,9 +169,9 @@ def banded(operands, geometry, extras, config):
     config: block (2 .. 128, a power of 2), shard ("channels", "batch", "columns"), groups and images of a tile, buffers
     for bands, warmup (matmuls on zeros at the start).
     """
-    blocks = choose_blocks(geometry, config)
+    blocks = choose_blocks(geometry, config, extras.state)
     sum_dtype = operands.y.dtype
-    if extras.epilogue.residual != "":
+    if extras.epilogue.residual != "" or sum_dtype == nl.float16:
         sum_dtype = nl.float32
     tiles = []
     parts = share(PARTS, nl.num_programs(), nl.program_id(0))

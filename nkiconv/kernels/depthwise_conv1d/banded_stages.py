@@ -30,7 +30,7 @@ class Run(nl.NKIObject):
     #: what happens where sums leave PSUM for Y, and where they leave it for rows
     middle: Epilogue
     end: Epilogue
-    #: dtype of Y: y's, or fp32 where a residual is yet to be added
+    #: dtype of Y
     sum_dtype: object
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..._nki import nl
 from .._engines import SCALAR_NS, VECTOR_NS, VECTOR_NS_16BIT
 from .._tiles import div_ceil, share
-from .call import setting
+from .call import numbers_refusal, setting
 
 #: Parts that the work is cut into first: as many as cores of an LNC2 launch, on one core too.
 PARTS = 2
@@ -73,6 +73,39 @@ class Blocks(nl.NKIObject):
     shard: str
 
 
+def blocks_refusal(geometry, config):
+    """What is wrong with banded's settings; "" if nothing is."""
+    most = nl.tile_size.pmax
+    limits = (
+        ("block", 1, most),
+        ("groups", 1, most),
+        ("edge", 0, most),
+        ("images", 1, most),
+        ("buffers", 1, most),
+        ("buffer_groups", 1, most),
+        ("warmup", 0, most),
+        ("rewarm", 0, most),
+    )
+    reason = numbers_refusal(config, limits)
+    if reason != "":
+        return reason
+    if setting(config, "shard", "channels") not in ("channels", "batch", "columns"):
+        return f"config shard={setting(config, 'shard', '')}: must be channels, batch or columns"
+    if not isinstance(setting(config, "scratch", False), bool):
+        return f"config scratch={setting(config, 'scratch', False)}: must be True or False"
+    block = setting(config, "block", best_block(geometry))
+    if block > most or block % geometry.stride != 0:
+        return (
+            f"block={block}, stride={geometry.stride}: a block is 1 to {most} positions and a multiple of the stride; "
+            f"use another block, mixed or taps_on_partition"
+        )
+    images = setting(config, "images", 1)
+    groups = setting(config, "groups", 1)
+    if images * groups > most:
+        return f"config images={images}, groups={groups}: their product must not exceed {most}; use smaller tiles"
+    return ""
+
+
 @dataclass
 class Work(nl.NKIObject):
     """One tile: groups g0 .. g0+gn-1, images n0 .. n0+nn-1, output blocks j0 .. j0+jn-1."""
@@ -124,8 +157,8 @@ def estimate_ns(geometry, block):
     return max(slow * (bands_ns + turns_ns), max(read_ns, dma_ns)) + zero_ns
 
 
-def choose_blocks(geometry, config):
-    """Sizes from shapes and settings."""
+def choose_blocks(geometry, config, state=False):
+    """Sizes from shapes and settings; with a `state` the data begin in front of x."""
     block = setting(config, "block", best_block(geometry))
     per_group = nl.tile_size.pmax // block
     out_block = max(1, block // geometry.stride)
@@ -135,7 +168,9 @@ def choose_blocks(geometry, config):
     before = max(0, geometry.pad_left)
     shard = setting(config, "shard", best_shard(geometry, num_groups, num_columns))
 
-    images = setting(config, "images", max(1, min(geometry.N, nl.tile_size.gemm_moving_fmax // num_columns)))
+    images = max(1, min(geometry.N, nl.tile_size.gemm_moving_fmax // num_columns))
+    images = setting(config, "images", min(images, max(1, nl.tile_size.pmax // setting(config, "groups", 1))))
+    images = min(images, geometry.N)
     column_ns = COLUMN_NS * max(nl.tile_size.pmax, num_columns * images)
     band_bytes = per_group * num_taps * block * geometry.itemsize
     most = max(1, min(BUFFER_GROUPS, BAND_BYTES // (band_bytes * BAND_BUFFERS)))
@@ -147,7 +182,7 @@ def choose_blocks(geometry, config):
     chunks = max(1, (columns * block * geometry.itemsize) // RUN_BYTES)
     groups = max(1, nl.tile_size.pmax // (images * chunks))
     groups = min(groups, max(1, TILE_BYTES // (images * (columns + num_taps) * geometry.itemsize)))
-    groups = setting(config, "groups", groups)
+    groups = setting(config, "groups", min(groups, max(1, nl.tile_size.pmax // images)))
     tiles = div_ceil(div_ceil(num_groups, PARTS), groups)
     edge = EDGE if tiles > 2 else 0
     if shard == "channels":
@@ -159,7 +194,7 @@ def choose_blocks(geometry, config):
         num_taps=num_taps,
         num_groups=num_groups,
         num_columns=num_columns,
-        first_data=before // block,
+        first_data=0 if state else before // block,
         end_data=div_ceil(geometry.W + geometry.pad_left, block),
         scratch=setting(config, "scratch", num_taps * column_ns < SCRATCH_BELOW * per_group * STATIC_ISSUE_NS),
         buffers=setting(config, "buffers", BAND_BUFFERS),
