@@ -10,9 +10,11 @@ import numpy as np
 
 from ..cases import Case
 from ..floors import ROW_BYTES
-from ..kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
+from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ..kernels.floors import copy_floor, launch_floor
 from ..ops import kernel_arguments
+from ..planner.candidates import kernel_choice
+from ..planner.request import Asked, extras_of, geometry_of
 from ..problem import DTYPES, ConvProblem
 from ..reference import AnyArray
 from ..verify import SAMPLE_ABOVE_INSTRUCTIONS, SAMPLE_CHANNELS, Comparison, case_arrays, compare
@@ -47,7 +49,7 @@ def measure_case(
     """
     if dtype is not None:
         case = dataclasses.replace(case, problem=case.problem.replace(dtype=dtype))
-    row = Row(case.name, case.problem, lnc, algorithm or ALGORITHMS[0], device.description)
+    row = Row(case.name, case.problem, lnc, algorithm or _kernel_choice(case.problem), device.description)
     try:
         advance("modelling", None)
         predicted = model(case.name, case.problem.dtype, lnc, algorithm, advance)
@@ -66,6 +68,10 @@ def measure_case(
         return dataclasses.replace(row, reason=_reason(error))
     finally:
         device.forget()
+
+
+def _kernel_choice(problem: ConvProblem) -> str:
+    return kernel_choice(geometry_of(problem), extras_of(problem, Asked()))[0]
 
 
 def _check(

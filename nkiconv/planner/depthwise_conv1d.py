@@ -106,6 +106,8 @@ class Rows(Family):
         if geometry.S > MANY_TAPS:
             return [_config(shard=self._own_shard(shape))]
         lists = self._recipes(shape, 2 * self.START if wide else self.START)
+        if not lists:  # too few taps for the array to have any
+            return []
         shards = _shards(geometry, first=self._own_shard(shape))
         found = [_config(recipes=one, shard=shards[0]) for one in lists]
         return found + [_config(recipes=lists[0], shard=shard) for shard in shards[1:]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -151,9 +152,14 @@ def settings_text(config: Config) -> str:
 
 
 def _value_text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "(" + ",".join(_value_text(one) for one in value) + ")"
-    return str(value)
+    """Of a tuple of tuples, those that follow each other and are equal are said once, as in "(3,1,0,0)x4"."""
+    if not isinstance(value, tuple):
+        return str(value)
+    texts = []
+    for one, alike in itertools.groupby(value):
+        text, count = _value_text(one), len(list(alike))
+        texts += [f"{text}x{count}"] if count > 1 and isinstance(one, tuple) else [text] * count
+    return "(" + ",".join(texts) + ")"
 
 
 def _tuples(value: Any) -> Any:

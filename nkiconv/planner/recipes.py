@@ -61,7 +61,10 @@ def column_prices(geometry: Geometry, extras: Extras, cores: int, rates: Rates) 
 def recipe_lists(
     geometry: Geometry, extras: Extras, cores: int, rates: Rates, *, on_tensor: bool, most: int
 ) -> list[Recipes]:
-    """Up to `most` lists of recipes that balance the engines best, the best first; the kernel's own is the first."""
+    """Up to `most` lists of recipes that balance the engines best: the kernel's own, then the best of all.
+
+    on_tensor: lists with a tap on Tensor somewhere, else such without any.
+    """
     prices = column_prices(geometry, extras, cores, rates)
     known = kernel_rule.candidates(geometry.S, on_tensor)  # type: ignore[no-untyped-call]  # kernels are untyped
     work = {recipe: _work(recipe, extras, prices) for recipe in known}
@@ -74,7 +77,8 @@ def recipe_lists(
                 ranked[found] = _bound(mixed, prices)
     own = kernel_rule.default_recipes(geometry, extras, PIECE, on_tensor)  # type: ignore[no-untyped-call]
     best = sorted(ranked, key=lambda one: ranked[one])
-    return [own, *[one for one in best if one != own]][:most]
+    found = [own, *[one for one in best if one != own]]
+    return [one for one in found if on_tensor == any(recipe[0] > 0 for recipe in one)][:most]
 
 
 def _work(recipe: Recipe, extras: Extras, prices: ColumnPrices) -> tuple[float, float, float, float]:

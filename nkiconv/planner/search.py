@@ -43,7 +43,7 @@ CLOSE = 1.04
 #: What an extrapolated time is multiplied by when it is held against one of the whole problem.
 DOUBT = 1.01
 #: A time within this of the copy floor cannot be improved upon by much: the search ends.
-AT_FLOOR = 1.005
+AT_FLOOR = 1.002
 #: A refinement counts from this on.
 BETTER = 0.998
 #: Rounds of refinement of a wide search; the algorithms that are refined, and how far from the best they may be.
