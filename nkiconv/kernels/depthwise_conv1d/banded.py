@@ -61,7 +61,19 @@ def banded_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
     reason = config_refusal(
         config,
-        ("block", "shard", "groups", "edge", "images", "buffers", "buffer_groups", "scratch", "warmup", "rewarm"),
+        (
+            "block",
+            "shard",
+            "groups",
+            "edge",
+            "images",
+            "streamed",
+            "buffers",
+            "buffer_groups",
+            "scratch",
+            "warmup",
+            "rewarm",
+        ),
         "banded",
     )
     if reason != "":
@@ -119,7 +131,7 @@ def sbuf_bytes(geometry, extras, blocks):
     item = geometry.itemsize
     rows = blocks.groups * blocks.images
     chunks = max(1, nl.tile_size.pmax // rows)
-    x_width = blocks.columns + blocks.num_taps + chunks
+    x_width = max(blocks.columns, div_ceil(blocks.streamed, blocks.images)) + blocks.num_taps + chunks
     rows_in = blocks.per_group * blocks.block * div_ceil(x_width, chunks) * item
     y_item = extras.epilogue.y_itemsize
     sum_item = 4

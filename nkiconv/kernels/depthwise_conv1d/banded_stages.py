@@ -50,6 +50,8 @@ class Tile(nl.NKIObject):
     datan: int
     x_width: int
     y_width: int
+    #: output blocks of a matmul: the tile's, or more so that the array has enough to do to stay at full rate
+    j_streamed: int
     bias: object
     rows_in: object
     residual: object
@@ -62,7 +64,8 @@ class Tile(nl.NKIObject):
 def plan_tile(blocks, work):
     """How a tile lies on the partitions: as many chunks of each row as fit beside each other."""
     rows = work.gn * work.nn
-    needed = work.jn + blocks.num_taps - 1
+    j_streamed = max(work.jn, div_ceil(blocks.streamed, work.nn))
+    needed = j_streamed + blocks.num_taps - 1
     data0 = max(0, blocks.first_data - work.j0)
     datan = max(0, min(needed, blocks.end_data - work.j0) - data0)
     most = max(1, nl.tile_size.pmax // rows)
@@ -83,6 +86,7 @@ def plan_tile(blocks, work):
         datan=datan,
         x_width=max(needed, data0 + chunks_in * blocks_in),
         y_width=chunks_out * blocks_out,
+        j_streamed=j_streamed,
         bias=None,
         rows_in=None,
         residual=None,
@@ -299,26 +303,15 @@ def start_results(run, tile):
 
 def multiply_group(run, tile, group, bands_sbuf, buffer_slot):
     """Sums of one group, into Y once a PSUM bank is full of groups."""
-    work = tile.work
-    most = nl.tile_size.psum_fmax
-    if work.nn * work.jn <= most:
-        slots = most // (work.nn * work.jn)
+    work, most = tile.work, nl.tile_size.psum_fmax
+    size = run.blocks.per_group * run.blocks.out_block
+    if work.nn * tile.j_streamed <= most:
+        slots = most // (work.nn * tile.j_streamed)
         slot = group % slots
-        size = run.blocks.per_group * run.blocks.out_block
         if slot == 0:
-            tile.acc = nl.ndarray((size, slots, work.nn, work.jn), dtype=nl.float32, buffer=nl.psum)
-        multiply_columns(
-            run,
-            tile,
-            group,
-            bands_sbuf,
-            buffer_slot,
-            tile.acc[0:size, slot, 0 : work.nn, 0 : work.jn],
-            0,
-            work.nn,
-            0,
-            work.jn,
-        )
+            tile.acc = nl.ndarray((size, slots, work.nn, tile.j_streamed), dtype=nl.float32, buffer=nl.psum)
+        acc_psum = tile.acc[0:size, slot, 0 : work.nn, 0 : tile.j_streamed]
+        multiply_columns(run, tile, group, bands_sbuf, buffer_slot, acc_psum, 0, work.nn, 0, tile.j_streamed)
         if slot == slots - 1 or group == work.gn - 1:
             sums_psum = tile.acc[0:size, 0 : slot + 1, 0 : work.nn, 0 : work.jn]
             sums_out(run, tile, sums_psum, group - slot, slot + 1, 0, work.nn, 0, work.jn)
@@ -327,7 +320,6 @@ def multiply_group(run, tile, group, bands_sbuf, buffer_slot):
         for n in range(work.nn):
             for piece in range(pieces):
                 j = share(work.jn, pieces, piece)
-                size = run.blocks.per_group * run.blocks.out_block
                 acc_psum = nl.ndarray((size, 1, 1, j[1]), dtype=nl.float32, buffer=nl.psum)
                 multiply_columns(run, tile, group, bands_sbuf, buffer_slot, acc_psum, n, 1, j[0], j[1])
                 sums_out(run, tile, acc_psum, group, 1, n, 1, j[0], j[1])

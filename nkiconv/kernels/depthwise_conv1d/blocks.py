@@ -23,6 +23,9 @@ BAND_BYTES = 65536
 #: Band buffers in turn, and groups of a buffer at most.
 BAND_BUFFERS = 4
 BUFFER_GROUPS = 2
+#: Columns of a matmul at least. Fewer take as long (pe.min_interval_rows), but leave the array idle, and it falls to
+#: half rate below 3/8 of what it could do (throttle.threshold): 64 of 128 keep it at full rate.
+STREAMED = 64
 #: Groups of the first and the last tile.
 EDGE = 4
 #: ns of a column of a 16-bit matmul at full rate, and of a static DMA's issue (trn2.toml: clock.pe_ghz,
@@ -68,6 +71,8 @@ class Blocks(nl.NKIObject):
     groups: int
     images: int
     columns: int
+    #: columns of a matmul at least
+    streamed: int
     #: groups of the first and the last tile, 0: as the others
     edge: int
     shard: str
@@ -80,6 +85,7 @@ def blocks_refusal(geometry, config):
         ("block", 1, most),
         ("groups", 1, most),
         ("edge", 0, most),
+        ("streamed", 1, most),
         ("images", 1, most),
         ("buffers", 1, most),
         ("buffer_groups", 1, most),
@@ -202,6 +208,7 @@ def choose_blocks(geometry, config, state=False):
         groups=min(groups, num_groups),
         images=images,
         columns=columns,
+        streamed=setting(config, "streamed", STREAMED),
         edge=setting(config, "edge", edge),
         shard=shard,
     )
