@@ -20,9 +20,11 @@ RUN_BYTES = 1024
 TILE_BYTES = 24576
 #: Bytes a partition of all band buffers together.
 BAND_BYTES = 65536
-#: Band buffers in turn, and groups of a buffer at most.
+#: Band buffers in turn, groups of a buffer at most, and ns that all of them together should last: a DMA's way from the
+#: last use of a buffer to its next (dma.static_first_packet_ns, dma.receipt_ns and the transfer).
 BAND_BUFFERS = 4
-BUFFER_GROUPS = 2
+BUFFER_GROUPS = 8
+BUFFERED_NS = 2500
 #: Columns of a matmul at least. Fewer take as long (pe.min_interval_rows), but leave the array idle, and it falls to
 #: half rate below 3/8 of what it could do (throttle.threshold): 64 of 128 keep it at full rate.
 STREAMED = 64
@@ -159,7 +161,7 @@ def estimate_ns(geometry, block):
     run_bytes = num_taps * block * geometry.itemsize
     dma_ns = groups * tiles * pmax * (RUN_NS + run_bytes * BYTE_NS) / DMA_ENGINES
     dma_ns += (rows_in + rows_out) * geometry.itemsize * HBM_BYTE_NS
-    zero_ns = min(groups, BAND_BUFFERS * BUFFER_GROUPS) * per_group * num_taps * block * ZERO_NS
+    zero_ns = min(groups, 8) * per_group * num_taps * block * ZERO_NS
     return max(slow * (bands_ns + turns_ns), max(read_ns, dma_ns)) + zero_ns
 
 
@@ -179,7 +181,8 @@ def choose_blocks(geometry, config, state=False):
     images = min(images, geometry.N)
     column_ns = COLUMN_NS * max(nl.tile_size.pmax, num_columns * images)
     band_bytes = per_group * num_taps * block * geometry.itemsize
-    most = max(1, min(BUFFER_GROUPS, BAND_BYTES // (band_bytes * BAND_BUFFERS)))
+    lasting = max(1, min(BUFFER_GROUPS, int(BUFFERED_NS / (BAND_BUFFERS * num_taps * column_ns)) + 1))
+    most = max(1, min(lasting, BAND_BYTES // (band_bytes * BAND_BUFFERS)))
     if shard == "batch":
         images = min(images, div_ceil(geometry.N, PARTS))
     columns = num_columns if shard != "columns" else div_ceil(num_columns, PARTS)
