@@ -28,6 +28,8 @@ from .update_plan import (
     ROW_MAX,
     batches_of,
     chunk_channels,
+    chunk_groups,
+    group_start,
     piece_skip,
     piece_start,
     plan_update,
@@ -157,17 +159,14 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
                 if index == 0:
                     warm_up(zeros_sbuf, WARM_UP_ROWS)
                 made, bands = (), []
-            channels = chunk_channels(block, plan, chunk)
-            groups = div_ceil(channels[1], plan.channels)
+            groups = chunk_groups(block, plan, chunk)
             for kind in range(len(kinds)):
                 on_vector = 0 < chosen[2] and index % chosen[2] == chosen[2] - 1
-                turned.append(turn_chunk(loaded[index][kind], plan, kinds[kind][0], channels[1], on_vector))
+                turned.append(turn_chunk(loaded[index][kind], plan, block, chunk, kinds[kind][0], on_vector))
             if chunk not in made:
                 of_chunk = []
                 for kind in range(len(kinds)):
-                    of_chunk.append(
-                        make_bands(turned_filters[kind], masks[kind], plan, chunk * plan.groups - group0, groups)
-                    )
+                    of_chunk.append(make_bands(turned_filters[kind], masks[kind], plan, groups[0] - group0, groups[1]))
                 bands.append(of_chunk)
                 made = made + (chunk,)
             for at in range(len(made)):
@@ -180,9 +179,8 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
                 last = chunk_channels(batch.block, plan, batch.first + batch.number - 1)
                 width = (last[0] + last[1] - first) * geometry.Q
                 y_sbuf = new_results(operands, plan, batch, width)
-            channels = chunk_channels(batch.block, plan, chunk)
             multiply_chunk(
-                operands, geometry, extras, plan, batch, before[0], before[1], y_sbuf, first, channels, chosen[3]
+                operands, geometry, extras, plan, batch, chunk, before[0], before[1], y_sbuf, first, chosen[3]
             )
             if chunk == batch.first + batch.number - 1:
                 store_batch(operands, geometry, plan, batch, y_sbuf, first)
@@ -238,83 +236,81 @@ def load_chunk(operands, geometry, plan, item):
     return tiles
 
 
-def turn_chunk(tile_sbuf, plan, width, channels, on_vector):
+def turn_chunk(tile_sbuf, plan, block, chunk, width, on_vector):
     """Groups of a chunk transposed: [(c, position), group, rows] in SBUF; 16-bit elements in pairs, as fp32 bits."""
     rows = tile_sbuf.shape[0]
     size = plan.channels * width
-    full, rest = channels // plan.channels, (channels % plan.channels) * width
-    groups = full + (1 if rest > 0 else 0)
+    groups = chunk_groups(block, plan, chunk)
+    first = group_start(block, plan, groups[0])
     even = rows + rows % 2  # a matmul starts at an even 16-bit element of PSUM
-    turned_psum = nl.ndarray((size, groups, even), dtype=tile_sbuf.dtype, buffer=nl.psum)
-    turned_sbuf = nl.ndarray((size, groups, rows), dtype=tile_sbuf.dtype, buffer=nl.sbuf)
-    for g in range(groups):
-        count = size if g < full else rest
+    turned_psum = nl.ndarray((size, groups[1], even), dtype=tile_sbuf.dtype, buffer=nl.psum)
+    turned_sbuf = nl.ndarray((size, groups[1], rows), dtype=tile_sbuf.dtype, buffer=nl.sbuf)
+    for g in range(groups[1]):
+        start = (group_start(block, plan, groups[0] + g) - first) * width
         nisa.nc_transpose(
-            dst=turned_psum[0:count, g, 0:rows],
-            data=tile_sbuf[0:rows, g * size : g * size + count],
+            dst=turned_psum[0:size, g, 0:rows],
+            data=tile_sbuf[0:rows, start : start + size],
             engine=nisa.engine.tensor,
         )
-    if full > 0:
-        move(turned_sbuf[0:size, 0:full, 0:rows], turned_psum[0:size, 0:full, 0:rows], on_vector)
-    if rest > 0:
-        move(turned_sbuf[0:rest, full, 0:rows], turned_psum[0:rest, full, 0:rows], on_vector)
+    engine = nisa.engine.vector if on_vector else nisa.engine.scalar
+    if rows == even:
+        nisa.tensor_copy(dst=turned_sbuf.view(nl.float32), src=turned_psum.view(nl.float32), engine=engine)
+    else:
+        nisa.tensor_copy(dst=turned_sbuf, src=turned_psum[0:size, 0 : groups[1], 0:rows], engine=engine)
     return turned_sbuf
 
 
-def move(dst_sbuf, src_psum, on_vector):
-    """Copy bits from PSUM."""
-    engine = nisa.engine.vector if on_vector else nisa.engine.scalar
-    if dst_sbuf.shape[len(dst_sbuf.shape) - 1] % 2 == 0:
-        nisa.tensor_copy(dst=dst_sbuf.view(nl.float32), src=src_psum.view(nl.float32), engine=engine)
-    else:
-        nisa.tensor_copy(dst=dst_sbuf, src=src_psum, engine=engine)
-
-
-def multiply_chunk(operands, geometry, extras, plan, batch, turned, bands, y_sbuf, first, channels, vector_reads):
+def multiply_chunk(operands, geometry, extras, plan, batch, chunk, turned, bands, y_sbuf, first, vector_reads):
     """Matmuls of a chunk, then each piece's own columns through the epilogue into the batch's results."""
-    rows, Q = rows_of(plan, batch), geometry.Q
-    full, rest = channels[1] // plan.channels, channels[1] % plan.channels
-    groups = full + (1 if rest > 0 else 0)
-    size = plan.channels * Q
-    sums_psum = nl.ndarray((rows, groups, plan.pieces, size), dtype=nl.float32, buffer=nl.psum)
-    for g in range(groups):
-        count = plan.channels if g < full else rest
+    rows, size = rows_of(plan, batch), plan.channels * geometry.Q
+    groups = chunk_groups(batch.block, plan, chunk)
+    sums_psum = nl.ndarray((rows, groups[1], plan.pieces, size), dtype=nl.float32, buffer=nl.psum)
+    for g in range(groups[1]):
         for kind in range(len(turned)):
-            contraction = count * (turned[kind].shape[0] // plan.channels)
             nisa.nc_matmul(
-                dst=sums_psum[0:rows, g, 0 : plan.pieces, 0 : count * Q],
-                stationary=turned[kind][0:contraction, g, 0:rows],
-                moving=bands[kind][0:contraction, g, 0 : plan.pieces, 0 : count * Q],
+                dst=sums_psum[0:rows, g, 0 : plan.pieces, 0:size],
+                stationary=turned[kind][0 : turned[kind].shape[0], g, 0:rows],
+                moving=bands[kind][0 : turned[kind].shape[0], g, 0 : plan.pieces, 0:size],
                 accumulate=kind > 0,
             )
-    column = (channels[0] - first) * Q
-    width = channels[1] * Q
+    channels = chunk_channels(batch.block, plan, chunk)
+    regular = channels[1] // plan.channels
     for h in range(plan.pieces):
         row = h * plan.pitch
         c0 = piece_start(batch.block, h) + channels[0]
-        bias_sbuf, residual_sbuf = load_extras(operands, geometry, extras, batch, row, rows, c0, channels[1])
+        extra = load_extras(operands, geometry, extras, batch, row, rows, c0, channels[1])
         engine = nisa.engine.scalar
         if vector_reads > 0 and h % vector_reads == 0:
             engine = nisa.engine.vector
-        for part in range(2):
-            begin = 0 if part == 0 else full * size
-            end = full * size if part == 0 else width
-            if begin < end:
-                g = 0 if part == 0 else full
-                gn = full if part == 0 else 1
-                count = plan.channels if part == 0 else rest
-                at = (begin // Q, end // Q)
-                finish_free(
-                    y_sbuf[row : row + batch.nn, column + begin : column + end].reshape_dim(1, (gn, count * Q)),
-                    sums_psum[row : row + batch.nn, g : g + gn, h, 0 : count * Q],
-                    None if bias_sbuf == None else bias_sbuf[row : row + batch.nn, at[0] : at[1], 0:1].broadcast(2, Q),
-                    None
-                    if residual_sbuf == None
-                    else residual_sbuf[row : row + batch.nn, begin:end].reshape_dim(1, (gn, count * Q)),
-                    extras.epilogue,
-                    engine,
-                    row,
-                )
+        for part in range(1 if regular == groups[1] else 2):
+            g = 0 if part == 0 else regular
+            gn = regular if part == 0 else 1
+            at = 0 if part == 0 else channels[1] - plan.channels
+            begin = (channels[0] + at - first) * geometry.Q
+            read_out(
+                y_sbuf[row : row + batch.nn, begin : begin + gn * size],
+                sums_psum[row : row + batch.nn, g : g + gn, h, 0:size],
+                extra,
+                extras,
+                geometry,
+                row,
+                at,
+                engine,
+            )
+
+
+def read_out(y_sbuf, sums_psum, extra, extras, geometry, row, at, engine):
+    """Sums [images, groups, (c, q)] of a piece through the epilogue; `at`: their first channel in the chunk."""
+    images, groups, size = sums_psum.shape
+    bias_sbuf, residual_sbuf = extra
+    channels = groups * (size // geometry.Q)
+    bias, residual = None, None
+    if bias_sbuf != None:
+        bias = bias_sbuf[row : row + images, at : at + channels, 0:1].broadcast(2, geometry.Q)
+    if residual_sbuf != None:
+        begin = at * geometry.Q
+        residual = residual_sbuf[row : row + images, begin : begin + groups * size].reshape_dim(1, (groups, size))
+    finish_free(y_sbuf.reshape_dim(1, (groups, size)), sums_psum, bias, residual, extras.epilogue, engine, row)
 
 
 def load_extras(operands, geometry, extras, batch, row, rows, c0, count):
@@ -339,11 +335,12 @@ def load_extras(operands, geometry, extras, batch, row, rows, c0, count):
 
 
 def store_batch(operands, geometry, plan, batch, y_sbuf, first):
-    """Results of a batch to HBM: of each piece the channels that are its own."""
+    """Results of a batch to HBM: of each piece the channels that no batch or piece before it has."""
     Q = geometry.Q
+    own = batch.first * plan.groups * plan.channels
     count = y_sbuf.shape[1] // Q
     for h in range(plan.pieces):
-        skip = max(0, piece_skip(batch.block, h) - first)
+        skip = max(own, piece_skip(batch.block, h)) - first
         if skip < count:
             c0 = piece_start(batch.block, h) + first + skip
             row = h * plan.pitch

@@ -6,6 +6,7 @@ zero.
 
 from ..._nki import nisa, nl
 from .._dma import copy
+from .._tiles import div_ceil
 from .update_plan import piece_start, taps_met
 
 #: Groups whose filters are transposed at once: rows of a tile.
@@ -32,38 +33,32 @@ def make_mask(channels, width, dtype):
 
 def load_filters(operands, geometry, plan, block, group0):
     """Filters of up to GROUPS_PER_LOAD groups from group0 on: for each piece [groups, channels, S] in SBUF."""
-    first = group0 * plan.channels
-    count = min(GROUPS_PER_LOAD * plan.channels, block.length - first)
-    full, rest = count // plan.channels, count % plan.channels
+    every = div_ceil(block.length, plan.channels)
+    groups = min(GROUPS_PER_LOAD, every - group0)
+    ends = group0 + groups == every and block.length % plan.channels != 0
+    regular = groups - 1 if ends else groups
     tiles = []
     for h in range(plan.pieces):
-        w_sbuf = nl.ndarray(
-            (full + (1 if rest > 0 else 0), plan.channels, geometry.S), dtype=operands.w.dtype, buffer=nl.sbuf
-        )
-        offset = (piece_start(block, h) + first) * geometry.w_c
-        if rest > 0:
-            nisa.memset(dst=w_sbuf, value=0.0)
-            copy(
-                w_sbuf[full : full + 1, 0:rest, 0 : geometry.S],
-                operands.w.ap(
-                    pattern=[[geometry.w_c, 1], [geometry.w_c, rest], [geometry.w_s, geometry.S]],
-                    offset=offset + full * plan.channels * geometry.w_c,
-                ),
-            )
-        if full > 0:
-            copy(
-                w_sbuf[0:full, 0 : plan.channels, 0 : geometry.S],
-                operands.w.ap(
-                    pattern=[
-                        [plan.channels * geometry.w_c, full],
-                        [geometry.w_c, plan.channels],
-                        [geometry.w_s, geometry.S],
-                    ],
-                    offset=offset,
-                ),
+        w_sbuf = nl.ndarray((groups, plan.channels, geometry.S), dtype=operands.w.dtype, buffer=nl.sbuf)
+        if regular > 0:
+            load_groups(w_sbuf, operands.w, geometry, plan, 0, regular, piece_start(block, h) + group0 * plan.channels)
+        if ends:
+            load_groups(
+                w_sbuf, operands.w, geometry, plan, regular, 1, piece_start(block, h) + block.length - plan.channels
             )
         tiles.append(w_sbuf)
     return tiles
+
+
+def load_groups(w_sbuf, w_hbm, geometry, plan, row, groups, c0):
+    """Filters of groups that follow each other from channel c0 on, into rows from `row` on."""
+    copy(
+        w_sbuf[row : row + groups, 0 : plan.channels, 0 : geometry.S],
+        w_hbm.ap(
+            pattern=[[plan.channels * geometry.w_c, groups], [geometry.w_c, plan.channels], [geometry.w_s, geometry.S]],
+            offset=c0 * geometry.w_c,
+        ),
+    )
 
 
 def turn_filters(tiles, geometry, plan, width, shift):
@@ -81,14 +76,14 @@ def turn_filters(tiles, geometry, plan, width, shift):
             even = groups + groups % 2  # a matmul starts at an even 16-bit element of PSUM
             turned_psum = nl.ndarray((rows, plan.pieces, even), dtype=dtype, buffer=nl.psum)
             for h in range(plan.pieces):
-                placed_sbuf = tiles[h]
-                if met[1] < geometry.S or geometry.S != width:
+                placed_sbuf = tiles[h][0:groups, 0 : plan.channels, met[0] : met[0] + met[1]]
+                if met[1] < width:
+                    taps_sbuf = placed_sbuf
                     placed_sbuf = nl.ndarray((groups, plan.channels, width), dtype=dtype, buffer=nl.sbuf)
                     nisa.memset(dst=placed_sbuf, value=0.0)
                     end = met[2] + (met[1] - 1) * geometry.dilation + 1
                     nisa.tensor_copy(
-                        dst=placed_sbuf[0:groups, 0 : plan.channels, met[2] : end : geometry.dilation],
-                        src=tiles[h][0:groups, 0 : plan.channels, met[0] : met[0] + met[1]],
+                        dst=placed_sbuf[0:groups, 0 : plan.channels, met[2] : end : geometry.dilation], src=taps_sbuf
                     )
                 nisa.nc_transpose(dst=turned_psum[0:rows, h, 0:groups], data=placed_sbuf, engine=nisa.engine.tensor)
             nisa.tensor_copy(dst=turned_sbuf, src=turned_psum[0:rows, 0 : plan.pieces, 0:groups])

@@ -2,7 +2,8 @@
 
 Channels come in two halves (blocks); each is cut into `pieces` ranges of `length` channels, so that piece h of image n
 is row h * pitch + n of a tile. A group is `channels` channels of every piece; a chunk is some groups, a batch some
-chunks whose results leave together.
+chunks whose results leave together. Where pieces or groups do not divide what they are cut from, the last one overlaps
+the one before it: all are of one size.
 
 Compile-time code in NKI's Python subset.
 """
@@ -80,7 +81,7 @@ def plan_update(geometry, with_state, leave):
             pitch = 2 * pitch
         pieces = P_MAX // pitch
     channels = min(P_MAX // longest, BANK_COLUMNS // (pieces * geometry.Q)) if longest <= ROW_MAX else 0
-    channels = min(channels, div_ceil(div_ceil(geometry.C, 2), pieces))
+    channels = min(channels, div_ceil(max(1, geometry.C // 2), pieces))
     groups = 0
     if channels > 0:
         rows = pieces * pitch
@@ -118,11 +119,22 @@ def chunks_of(block, plan):
     return div_ceil(block.length, plan.channels * plan.groups)
 
 
+def group_start(block, plan, group):
+    """First channel, within a piece, of a group; the last group overlaps the one before it rather than be smaller."""
+    return min(group * plan.channels, block.length - plan.channels)
+
+
+def chunk_groups(block, plan, chunk):
+    """(first group, how many) of a chunk."""
+    first = chunk * plan.groups
+    return first, min(plan.groups, div_ceil(block.length, plan.channels) - first)
+
+
 def chunk_channels(block, plan, chunk):
     """(first channel within a piece, how many) of a chunk."""
-    size = plan.channels * plan.groups
-    first = chunk * size
-    return first, min(size, block.length - first)
+    groups = chunk_groups(block, plan, chunk)
+    first = group_start(block, plan, groups[0])
+    return first, group_start(block, plan, groups[0] + groups[1] - 1) + plan.channels - first
 
 
 def batches_of(geometry, plan):
