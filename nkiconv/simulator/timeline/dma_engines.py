@@ -33,7 +33,7 @@ class _Flow:
 
     __slots__ = ("demand", "left", "packet_ns", "payload", "rate", "transfer")
 
-    def __init__(self, transfer: Transfer, work_ns: float, engines: int, share: float) -> None:
+    def __init__(self, transfer: Transfer, work_ns: float, share: float) -> None:
         self.transfer = transfer
         self.left = work_ns
         self.packet_ns = transfer.price.packet_ns
@@ -46,10 +46,10 @@ class _Flow:
 class _Group:
     """Engines of one core with equal work: their queues, each with the flow that is at its head."""
 
-    __slots__ = ("core", "engines", "queues", "waiting")
+    __slots__ = ("engines", "queues", "waiting")
 
-    def __init__(self, core: int, engines: list[int]) -> None:
-        self.core, self.engines = core, engines
+    def __init__(self, engines: list[int]) -> None:
+        self.engines = engines
         self.queues: dict[tuple[int, str], _Flow] = {}
         self.waiting: dict[tuple[int, str], deque[_Flow]] = {}
 
@@ -65,7 +65,7 @@ class DmaEngines:
         self._core = rates("dma.steady_core_gbps")
         self._sem_write_ns = rates("dma.sem_write_ns")
         self._now = 0.0
-        self._groups = [_grouped(core, each) for core, each in enumerate(prices)]
+        self._groups = [_grouped(each) for each in prices]
         self._all = [group for groups in self._groups for group in groups]
         #: time until which HBM was the bound, and the same for a core's own rate: for reports
         self.hbm_bound_ns = 0.0
@@ -82,7 +82,7 @@ class DmaEngines:
             if each <= 0.0:
                 continue
             transfer.groups_left += 1
-            flow = _Flow(transfer, each, len(group.engines), each * len(group.engines) / total)
+            flow = _Flow(transfer, each, each * len(group.engines) / total)
             if transfer.queue in group.queues:
                 group.waiting.setdefault(transfer.queue, deque()).append(flow)
             else:
@@ -169,10 +169,10 @@ class DmaEngines:
                         flow.rate *= cut
 
 
-def _grouped(core: int, prices: Sequence[DmaPrice]) -> list[_Group]:
+def _grouped(prices: Sequence[DmaPrice]) -> list[_Group]:
     """Engines that no transfer tells apart."""
     distinct = {price.work_ns for price in prices}
     groups: dict[tuple[float, ...], list[int]] = {}
     for engine in range(len(next(iter(distinct), ()))):
         groups.setdefault(tuple(work[engine] for work in distinct), []).append(engine)
-    return [_Group(core, engines) for engines in groups.values()]
+    return [_Group(engines) for engines in groups.values()]

@@ -34,7 +34,7 @@ class Timeline:
 
     `ready`: when the last thing waited for had arrived; `ready_by`: the task that it came from, or NOTHING, SPACE,
     QUEUE_FULL; `start`; `free`: the engine could go on; `visible`: others could see the result (DMA: the last packet
-    and its semaphore); `arrival` and `flowing`: a DMA's first packet was ready, and its flow had ended.
+    and its semaphore); `arrival`: a DMA's first packets were ready.
     """
 
     options: Options
