@@ -3,6 +3,8 @@
 The default is found by a balance of prices an element; a planner that times candidates may find a better one.
 """
 
+from ..._nki import nl
+from .._tiles import div_ceil
 from .chains import has_product, needs_finish, reads_out
 
 #: ns a column and tap of an nc_matmul with 16-bit and with fp32 data: 1 and 4 cycles at 2.4 GHz, plus the gap between
@@ -15,22 +17,35 @@ TENSOR_BUSY_MIN = 0.42
 #: issue_fixed_psum_ns, issue_fixed_ptrscalar_extra_ns); the first is inferred there.
 VECTOR_NS = 1.0417
 VECTOR_FIXED_NS = 134.0
+#: Fixed ns of an add of two chains on Vector, which has no filter to read (issue_fixed_psum_ns).
+JOIN_FIXED_NS = 65.0
 #: The same of a product on Scalar (scalar.ns_per_elem, act_bias_issue_sbuf_ns).
 SCALAR_NS = 0.8333
 SCALAR_FIXED_NS = 185.0
 #: The same of an add on GpSimd (gpsimd.elementwise_ns_per_elem, issue_fixed_ns); both are inferred there.
 GPSIMD_NS = 1.6667
 GPSIMD_FIXED_NS = 127.0
+#: ns that an engine loses to Scalar at the ends of a core's work: Tensor waits for diagonals and is at half rate for a
+#: window, Vector waits for the first product, GpSimd for the first chains, and y waits for its last sum.
+TENSOR_LATE_NS = 1500.0
+VECTOR_LATE_NS = 500.0
+GPSIMD_LATE_NS = 1500.0
 #: ns a byte and partition of HBM traffic: 128 partitions at half of 716 GB/s (dma.hbm_stack_gbps).
 HBM_NS = 128 / 358.0
 #: Taps that Vector and Scalar take together at most, so that the search stays small.
 SHARED_TAPS_MAX = 8
+#: Taps up to which pieces without Tensor can balance ones with it.
+FREE_TAPS_MAX = 5
 #: Pieces after which the recipes repeat, at most.
 CYCLE_MAX = 5
 #: How much faster than HBM an engine must be for its pauses not to show.
-ENGINE_MARGIN = 1.1
+ENGINE_MARGIN = 1.15
+#: Weight of the busiest engine's time where HBM is slower still.
+BUSY_WEIGHT = 0.3
 #: Weight of an engine's own time beside the bound: of two equal bounds the one with less work wins.
 WORK_WEIGHT = 0.02
+#: Weight of the difference of two recipes in Tensor's time: the less alike, the more one engine waits for another.
+UNLIKE_WEIGHT = 0.03
 
 
 def engine_times(recipe, geometry, epilogue, piece):
@@ -45,7 +60,7 @@ def engine_times(recipe, geometry, epilogue, piece):
     gpsimd = 0.0
     if recipe[2] == 1:
         if recipe[0] > 0 and recipe[1] == 0:
-            vector += vector_ns
+            vector += VECTOR_NS + JOIN_FIXED_NS / piece
         else:
             gpsimd = GPSIMD_NS + GPSIMD_FIXED_NS / piece
     if epilogue.residual != "":
@@ -56,8 +71,11 @@ def engine_times(recipe, geometry, epilogue, piece):
     return tensor, vector, scalar, gpsimd, copied
 
 
-def bound(first, second, times, of, dma_ns, piece):
-    """ns a column of the slowest engine if `times` of `of` pieces take the second recipe, and a little of the rest."""
+def bound(first, second, times, of, dma_ns, piece, columns):
+    """ns a column of the slowest engine if `times` of `of` pieces take the second recipe, and a little of the rest.
+
+    columns: of 128 channels, on one core, that the losses at the ends are spread over.
+    """
     shares = []
     for index in range(5):
         shares.append((first[index] * (of - times) + second[index] * times) / of)
@@ -66,42 +84,53 @@ def bound(first, second, times, of, dma_ns, piece):
     scalar += scalar_share * (SCALAR_NS + SCALAR_FIXED_NS / piece)
     vector += (copied - scalar_share) * (VECTOR_NS + VECTOR_FIXED_NS / piece)
     busiest = max(max(vector, scalar), gpsimd)
-    if tensor < TENSOR_BUSY_MIN * max(busiest, dma_ns):
+    if tensor > 0.0 and tensor < TENSOR_BUSY_MIN * max(busiest, dma_ns):
         tensor = 2.0 * tensor
-    busiest = max(busiest, tensor)
-    return max(ENGINE_MARGIN * busiest, dma_ns) + WORK_WEIGHT * (tensor + vector + scalar + gpsimd)
+    busiest = max(max(busiest, scalar), max(vector + VECTOR_LATE_NS / columns, tensor + TENSOR_LATE_NS / columns))
+    if gpsimd > 0.0:
+        busiest = max(busiest, gpsimd + GPSIMD_LATE_NS / columns)
+    unlike = max(first[0] - second[0], second[0] - first[0])
+    work = WORK_WEIGHT * (tensor + vector + scalar + gpsimd) + UNLIKE_WEIGHT * unlike
+    return max(ENGINE_MARGIN * busiest, dma_ns) + BUSY_WEIGHT * busiest + work
 
 
 def candidates(S, on_tensor):
-    """Recipes of S taps: on_tensor, at least one tap on Tensor, else none."""
+    """Recipes of S taps: some with taps on Tensor if on_tensor, and the sensible ones without."""
     found = []
     if on_tensor:
         for shared in range(min(S - 1, SHARED_TAPS_MAX) + 1):
             found.append((S - shared, shared, 0, 0))
-            for vector_b in range((shared + 1) // 2):
-                found.append((S - shared, shared - 1 - vector_b, 1, vector_b))
-    else:
+            if shared > 0:
+                # chains of equal length, so that Vector goes from one to the other
+                found.append((S - shared, div_ceil(shared - 1, 2), 1, (shared - 1) // 2))
+    if not on_tensor or S <= FREE_TAPS_MAX:
         found.append((0, S - 1, 0, 0))
         if S >= 2:
-            vector_b = (S - 2) // 2
-            found.append((0, S - 2 - vector_b, 1, vector_b))
+            found.append(free_recipe(S))
     return found
+
+
+def free_recipe(S):
+    """Two chains of S >= 2 taps without Tensor."""
+    vector_b = (S - 2) // 2
+    return (0, S - 2 - vector_b, 1, vector_b)
 
 
 def default_recipes(geometry, extras, piece, on_tensor):
     """Recipes in turn for the pieces of a tile: one, or two in the proportion that balances the engines best."""
     dma_ns = HBM_NS * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize)
+    columns = max(1.0, geometry.N * geometry.Q * geometry.C / (2.0 * nl.tile_size.pmax))
     recipes = candidates(geometry.S, on_tensor)
     times = []
     for index in range(len(recipes)):
         times.append(engine_times(recipes[index], geometry, extras.epilogue, piece))
-    best = bound(times[0], times[0], 0, 1, dma_ns, piece)
+    best = bound(times[0], times[0], 0, 1, dma_ns, piece, columns)
     chosen = (recipes[0],)
     for i in range(len(recipes)):
         for j in range(len(recipes)):
             for of in range(1, CYCLE_MAX + 1):
                 for more in range(1 if i != j else of, of if i != j else of + 1):
-                    cost = bound(times[i], times[j], more, of, dma_ns, piece)
+                    cost = bound(times[i], times[j], more, of, dma_ns, piece, columns)
                     if cost < best and (i != j or of == 1):
                         best = cost
                         chosen = spread(recipes[i], recipes[j], more, of)

@@ -18,8 +18,16 @@ SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last",
 #: SBUF that a plan may fill: what nki-library uses of a partition (trn2.toml, memory.sbuf_usable_per_partition), less
 #: room for filters, biases and small tiles.
 SBUF_BYTES = 196608
-#: Columns of one piece: four banks of PSUM, so that two pieces are in flight.
+#: Most columns of one piece: four banks of PSUM, so that two pieces are in flight.
 PIECE_MAX = 2048
+#: Pieces of a core's work from which they may be larger than a bank.
+PIECES = 32
+#: Widths of the first and last pieces of a half: sums begin with the first 256 columns, and y ends with few. Where
+#: pieces are larger than a bank the work is too long for the first ones to matter.
+FIRST = (256, 512)
+LAST = (256,)
+#: Matmuls of 512 columns that keep the array busy until the first diagonals are there: 5 x 427 ns at half rate.
+WARMUP = 5
 #: Bytes a partition of the filters that one DMA loads.
 FILTER_BYTES = 16384
 #: Tiles loaded ahead of the sums, if they fit.
@@ -115,20 +123,21 @@ def values_refusal(geometry, config, on_tensor):
 def read_plan(geometry, extras, config, on_tensor):
     """The LoopPlan of a config whose values are right."""
     rows = plan_rows(geometry, setting(config, "shard", None), setting(config, "columns", 0))
-    piece = min(setting(config, "piece", PIECE_MAX), max(1, rows.columns))
+    piece = min(setting(config, "piece", default_piece(geometry)), max(1, rows.columns))
     recipes = setting(config, "recipes", None)
     if recipes == None:
         recipes = default_recipes(geometry, extras, piece, on_tensor)
+    on_array = most_tensor_taps(recipes) > 0
     plan = LoopPlan(
         rows=rows,
         recipes=recipes,
         piece=piece,
         prefetch=0,
-        first=setting(config, "first", ()),
-        last=setting(config, "last", ()),
+        first=setting(config, "first", FIRST if piece <= BANK else ()),
+        last=setting(config, "last", LAST),
         start=setting(config, "start", ()),
-        end=setting(config, "end", ()),
-        warmup=setting(config, "warmup", 4 if most_tensor_taps(recipes) > 0 else 0),
+        end=setting(config, "end", ((geometry.S - 1, 0, 1, 0),) if on_array and geometry.S >= 2 else ()),
+        warmup=setting(config, "warmup", WARMUP if on_array else 0),
         join=setting(config, "join", "gpsimd"),
     )
     wanted = setting(config, "prefetch", PREFETCH_MAX)
@@ -136,6 +145,12 @@ def read_plan(geometry, extras, config, on_tensor):
         wanted -= 1
     plan.prefetch = wanted
     return plan
+
+
+def default_piece(geometry):
+    """Columns of a piece: one bank of PSUM, more where there are so many pieces that the ends do not matter."""
+    columns = (geometry.N * geometry.Q * geometry.C) // (2 * nl.tile_size.pmax)
+    return max(BANK, min(PIECE_MAX, columns // PIECES))
 
 
 def all_recipes(plan):
