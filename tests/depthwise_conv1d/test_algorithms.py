@@ -40,7 +40,7 @@ ACCEPTED = {
     "mixed": (len(EDGE), 0),
     "vector": (len(EDGE), len(EDGE)),
     "dot": (16, 0),
-    "update": (0, 0),
+    "update": (16, 0),
 }
 
 
@@ -82,9 +82,14 @@ def test_refusals_do_not_grow(algorithm, strict, request_):
     assert len(taken) >= ACCEPTED[algorithm][strict], {why: reason for why, reason in refusals.items() if reason}
 
 
-@pytest.mark.parametrize(("algorithm", "row", "dtype"), each(edges, ["bf16", "fp32"]))
-def test_exact_on_integers(algorithm, row, dtype):
-    check_or_skip(algorithm, row.problem(dtype), whole=True)
+@pytest.mark.parametrize(("algorithm", "row"), each(edges))
+def test_exact_on_integers(algorithm, row):
+    check_or_skip(algorithm, row.problem("bf16"), whole=True)
+
+
+@pytest.mark.parametrize(("algorithm", "row"), each(lambda algorithm: edges(algorithm)[::2]))
+def test_exact_on_integers_in_fp32(algorithm, row):
+    check_or_skip(algorithm, row.problem("fp32"), whole=True)
 
 
 @pytest.mark.parametrize(("algorithm", "row"), each(lambda algorithm: edges(algorithm)[::2]))
@@ -151,11 +156,11 @@ BAD_PROBLEMS = {
 }
 
 
-def with_bad(problem, value, where):
+def with_bad(problem, value, where, tap=1):
     """Integer inputs, no tap of them 0, with one bad value in channel 3: of image 0 or of the filter."""
     x, w = integers(np.random.default_rng(1), problem)
     w[w == 0] = 1
-    (x if where == "x" else w)[(0, 3, 0, problem.W // 2) if where == "x" else (3, 0, 0, 1)] = value
+    (x if where == "x" else w)[(0, 3, 0, problem.W // 2) if where == "x" else (3, 0, 0, tap)] = value
     return x, w
 
 
@@ -178,7 +183,7 @@ def test_strict_follows_the_definition(algorithm, name, value, where):
 #: Outputs that one matmul gives for each column: what shares it with a bad value becomes NaN.
 SPREAD_MAX = 128
 #: Algorithms that never multiply one channel by another's zeros.
-APART = ("one_channel", "vector", "update")
+APART = ("one_channel", "vector")
 
 
 @pytest.mark.parametrize("where", ["x", "w"])
@@ -190,13 +195,20 @@ def test_by_default_bad_values_spread_within_a_matmul_and_never_get_lost(algorit
     reason = refused(algorithm, problem)
     if reason:
         pytest.skip(reason)
-    x, w = with_bad(problem, value, where)
+    x, w = with_bad(problem, value, where, tap=-1)
     y, _ = truth(x, w, problem)
     actual = run(x, w, problem, 2, algorithm=algorithm)
     bad, spread = ~np.isfinite(y), ~np.isfinite(actual)
-    assert not (bad & ~spread).any(), f"lost at {np.argwhere(bad & ~spread)[:3].tolist()}"
+    # where the bad value meets an element: what it does to the zeros of padding is for strict_nonfinite
+    met = (
+        truth(np.ones_like(x) if where == "w" else ~np.isfinite(x), ~np.isfinite(w) if where == "w" else w, problem)[1]
+        > 0
+    )
+    assert (bad & met).any()
+    assert not (bad & met & ~spread).any(), f"lost at {np.argwhere(bad & met & ~spread)[:3].tolist()}"
     assert spread.sum() <= (1 if algorithm in APART else SPREAD_MAX) * bad.sum()
-    np.testing.assert_array_equal(actual[~spread], y[~spread])
+    keeps = ~spread & ~bad
+    np.testing.assert_array_equal(actual[keeps], y[keeps])
 
 
 @pytest.mark.parametrize("row", PURPOSES, ids=identity)
@@ -227,7 +239,7 @@ def test_filters_of_the_other_16_bit_dtype():
             assert_exact(run(x, w, problem, 2, algorithm=algorithm), truth(x, w, problem)[0], "fp16")
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), whole=st.booleans(), strict=st.booleans())
 def test_any_problem_with_any_epilogue(data, seed, whole, strict):
     """Whatever is refused, is refused by the kernel in the same words; whatever is not, is right."""
@@ -239,7 +251,7 @@ def test_any_problem_with_any_epilogue(data, seed, whole, strict):
         check(problem, request, seed, whole=whole, algorithm=algorithm, strict_nonfinite=strict)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_larger_problems(data, seed):
     algorithm = data.draw(st.sampled_from([name for name in ALGORITHMS if name != "one_channel"]))

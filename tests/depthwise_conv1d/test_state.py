@@ -25,7 +25,7 @@ from nkiconv.simulator import KernelAssertionError
 
 ROWS = [
     #   why                              N  C    W     S  stride  pad        dil
-    Row("row wider than the state", 2, 131, 70, 4, 1, (3, 0)),
+    Row("row wider than the state", 2, 131, 11, 4, 1, (3, 0)),
     Row("row as wide as the state", 1, 5, 6, 7, 1, (6, 0)),
     Row("row narrower than the state", 3, 9, 4, 8, 1, (7, 0)),
     Row("one step", 5, 130, 1, 4, 1, (3, 0)),
@@ -54,7 +54,7 @@ ACCEPTED = {
     "mixed": len(ROWS),
     "vector": len(ROWS),
     "dot": 8,
-    "update": 0,
+    "update": 8,
 }
 
 
@@ -152,7 +152,7 @@ def test_bad_values_in_a_state_reach_what_the_definition_says_and_the_next_state
     assert np.argwhere(np.isnan(final)).tolist() == [[1, 3, 0]]
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), whole=st.booleans(), strict=st.booleans())
 def test_any_state_with_any_epilogue(data, seed, whole, strict):
     problem = data.draw(causal_problems(widest=50, most_taps=20, most_channels=9))
