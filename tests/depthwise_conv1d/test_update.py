@@ -36,9 +36,12 @@ ROWS = [
     Row("two columns", 32, 100, 5, 4),
     Row("several loads of filters", 16, 18_000, 4, 4),
 ]
+TENSOR = (("engine", "tensor"),)
+VECTOR = (("engine", "vector"),)
 CONFIGS = [
-    (("leave", 2), ("ahead", 1), ("vector_moves", 2), ("vector_reads", 1)),
-    (("leave", 4), ("ahead", 3), ("vector_reads", 0)),
+    VECTOR,
+    (*TENSOR, ("leave", 2), ("ahead", 1), ("vector_moves", 2), ("vector_reads", 1)),
+    (*TENSOR, ("leave", 4), ("ahead", 3), ("vector_reads", 0)),
 ]
 REQUESTS = [
     Request(bias="bf16", activation="silu"),
@@ -52,10 +55,11 @@ def row(why):
     return next(row for row in ROWS if row.why == why)
 
 
+@pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_exact_on_integers(row, dtype):
-    check(row.problem(dtype), PLAIN, 1, whole=True, algorithm="update")
+def test_exact_on_integers(row, dtype, config):
+    check(row.problem(dtype), PLAIN, 1, whole=True, algorithm="update", config=config)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
@@ -66,31 +70,35 @@ def test_every_setting_gives_the_same_sums(why, config):
 
 @pytest.mark.parametrize("why", ["odd channels", "70 images", "dilation", "longest row"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_within_the_bound_on_normals(why, dtype):
+@pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
+def test_within_the_bound_on_normals(why, dtype, config):
     problem = row(why).problem(dtype)
     x, w = normals(np.random.default_rng(3), problem)
     y, abs_sum = truth(x, w, problem)
-    assert_within(run(x, w, problem, 2, algorithm="update"), y, abs_sum, num_terms(problem), dtype)
+    assert_within(run(x, w, problem, 2, algorithm="update", config=config), y, abs_sum, num_terms(problem), dtype)
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.id)
 @pytest.mark.parametrize("why", ["odd channels", "70 images", "two columns", "image tiles"])
-def test_epilogues(why, request_):
-    check(row(why).problem("bf16"), request_, 4, whole=True, algorithm="update")
+@pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
+def test_epilogues(why, request_, config):
+    check(row(why).problem("bf16"), request_, 4, whole=True, algorithm="update", config=config)
 
 
 @pytest.mark.parametrize("why", ["token after a state", "tokens after a state", "state wider than its dilation"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_initial_and_final_state(why, dtype):
+@pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
+def test_initial_and_final_state(why, dtype, config):
     request = Request(state=True, final=True, bias="fp32", activation="relu")
-    check(row(why).problem(dtype), request, 5, whole=True, algorithm="update")
+    check(row(why).problem(dtype), request, 5, whole=True, algorithm="update", config=config)
 
 
 def test_filter_of_the_other_16_bit_dtype():
     check(row("odd channels").problem("bf16"), PLAIN, 6, whole=True, algorithm="update", w_dtype="fp16")
 
 
-def test_any_layout():
+@pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
+def test_any_layout(config):
     check_stored(
         row("two columns").problem("bf16"),
         Request(residual="bf16"),
@@ -99,7 +107,28 @@ def test_any_layout():
         (3, 1, 2, 0),
         (1, 0, 2, 3),
         algorithm="update",
+        config=config,
     )
+
+
+def test_vector_keeps_channels_apart():
+    """With strict_nonfinite Vector works, and a NaN and an Inf stay where the definition puts them."""
+    problem = row("two columns").problem("bf16").replace(padding=((0, 0), (6, 9)), rhs_dilation=(1, 2))
+    x, w = normals(np.random.default_rng(9), problem)
+    x[3, 7, 0, 0], x[5, 9, 0, 2], w[20, 0, 0, 1] = np.nan, np.inf, np.nan
+    y, abs_sum = truth(x, w, problem)
+    assert not np.isfinite(y).all()
+    assert_within(
+        run(x, w, problem, 2, algorithm="update", strict_nonfinite=True), y, abs_sum, num_terms(problem), "bf16"
+    )
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("N", "engine"), [(1, "vector"), (64, "tensor")])
+def test_few_sequences_are_for_vector_and_many_for_the_array(N, engine):
+    problem = row("window of four").problem("bf16").replace(N=N, C=8192, K=8192, groups=8192)
+    matmuls = [i for i in trace(problem).instructions if i.op == "nc_matmul"]
+    assert bool(matmuls) == (engine == "tensor")
 
 
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
@@ -119,8 +148,16 @@ def test_edges_run_or_are_refused_by_name(row):
 def test_refusals_name_what_they_refuse():
     problem = row("odd channels").problem("bf16")
     assert reason_to_refuse("update", problem, lnc=1) == ""
-    assert reason_to_refuse("update", problem, lnc=1, strict_nonfinite=True).startswith("strict_nonfinite=True")
-    for config in ((("leave", 3),), (("ahead", 0),), (("vector_moves", -1),), (("vector_reads", -1),)):
+    assert reason_to_refuse("update", problem, lnc=1, strict_nonfinite=True) == ""
+    strict = reason_to_refuse("update", problem, lnc=1, strict_nonfinite=True, config=TENSOR)
+    assert strict.startswith("strict_nonfinite=True")
+    for config in (
+        (("engine", "scalar"),),
+        (("leave", 3),),
+        (("ahead", 0),),
+        (("vector_moves", -1),),
+        (("vector_reads", -1),),
+    ):
         assert config[0][0] in reason_to_refuse("update", problem, lnc=1, config=config)
     long_state = problem.replace(W=1, S=200, padding=((0, 0), (199, 0)))
     assert reason_to_refuse("update", long_state, lnc=1) == ""
@@ -147,8 +184,9 @@ def loads(execution, name):
 @pytest.mark.parametrize("why", ["window of four", "70 images", "image tiles", "one channel"])
 def test_x_is_read_once(why):
     problem = row(why).problem("bf16")
-    read = sum(i.reads[0].num_elems for i in loads(trace(problem), "img_ref"))
-    assert read == problem.N * problem.C * problem.W
+    for config in (TENSOR, VECTOR):
+        read = sum(i.reads[0].num_elems for i in loads(trace(problem, config=config), "img_ref"))
+        assert read == problem.N * problem.C * problem.W
 
 
 @pytest.mark.simulator_only
@@ -168,15 +206,18 @@ def test_runs_are_long_and_filters_are_read_once():
 
 
 @pytest.mark.simulator_only
+@pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch):
+def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch, config):
     problem = row.problem("bf16")
-    executions = [trace(problem, lnc) for lnc in (1, 2)]
+    executions = [trace(problem, lnc, config=config) for lnc in (1, 2)]
     monkeypatch.setattr(update, "INSTRUCTIONS_MAX", 0)
     for execution in executions:
         lnc = len(execution.programs)
-        most = int(re.search(r"needs (\d+) instructions", reason_to_refuse("update", problem, lnc=lnc))[1])
+        most = int(
+            re.search(r"needs (\d+) instructions", reason_to_refuse("update", problem, lnc=lnc, config=config))[1]
+        )
         assert max(len(p.instructions) for p in execution.programs) <= most
         if problem.N * problem.C > 1:
-            assert all(any(i.op == "nc_matmul" for i in p.instructions) for p in execution.programs)
+            assert all(any(i.op in ("nc_matmul", "tensor_reduce") for i in p.instructions) for p in execution.programs)
         assert execution.sbuf_peak_bytes <= 212_728

@@ -15,7 +15,9 @@ Scalar moves transposed chunks to SBUF, 16-bit elements in pairs as one fp32 ele
 epilogue. Bound by Tensor: 2 x 55 ns for 128 (c, position) of 128 (images, pieces), against 0.73 us of HBM time a
 chunk of 8 such groups.
 
-Zeros are multiplied: a NaN or Inf reaches all columns of the channels of its group, in its image.
+With few images Vector does it alone, channels on partitions (update_vector.py).
+
+On the array zeros are multiplied: a NaN or Inf reaches all columns of the channels of its group, in its image.
 """
 
 from ..._nki import nisa, nl
@@ -34,14 +36,21 @@ from .update_plan import (
     piece_start,
     plan_update,
 )
+from .update_vector import count_vector, parts_of, update_vector
 
-#: Names of the settings: chunks that leave in one store, chunks loaded ahead, every how many-th chunk Vector moves the
-#: transposed slots of (0: none), every how many-th read-out of a chunk Vector does.
-SETTINGS = ("leave", "ahead", "vector_moves", "vector_reads")
+#: Names of the settings: who multiplies, "tensor" or "vector" (update_vector.py); of the former, how many chunks leave
+#: in one store, how many are loaded ahead, every how many-th chunk Vector moves from PSUM once transposed (0: none),
+#: and every how many-th piece of the results it reads out.
+SETTINGS = ("engine", "leave", "ahead", "vector_moves", "vector_reads")
 LEAVE, AHEAD, VECTOR_MOVES, VECTOR_READS = 1, 8, 0, 2
 #: Matmuls on zeros, 107 ns each at half rate, while the filters and then the first rows are on their way: busy for 3/4
 #: of its first window, the array goes on at full rate (trn2.toml, throttle.*).
 WARM_UP_FILTERS, WARM_UP_ROWS = 11, 5
+#: What the default goes by, in ns. Vector: a product and its part of the sum at 1.042 each, and an engine's part of one
+#: image's DMA elements. Tensor: what its pipeline takes longer to fill; a group's transposes and matmuls, for x and the
+#: state each; the read-outs of a group, for each piece.
+VECTOR_TAP_NS, ELEMENTS_PER_ENGINE = 2.08, 8
+PIPELINE_NS, GROUP_NS, PIECE_NS = 1300.0, 100.0, 25.0
 
 
 def settings_of(config):
@@ -54,6 +63,32 @@ def settings_of(config):
     )
 
 
+def on_vector(geometry, extras, plan, config):
+    """Whether Vector multiplies: if asked to, or where channels must stay apart, or where it is done first."""
+    asked = setting(config, "engine", None)
+    if asked != None:
+        return asked == "vector"
+    if extras.strict_nonfinite:
+        return True
+    half = div_ceil(geometry.C, 2)
+    length = div_ceil(half, nl.tile_size.pmax)
+    taps = length * geometry.Q * min(geometry.S, geometry.W + plan.state)
+    runs = run_ns(length * geometry.W * geometry.itemsize) + run_ns(length * geometry.Q * geometry.itemsize)
+    if plan.state > 0:
+        runs += run_ns(length * plan.state * geometry.itemsize)
+    vector_ns = geometry.N * (VECTOR_TAP_NS * taps + ELEMENTS_PER_ENGINE * runs)
+    groups = div_ceil(half, plan.pieces * plan.channels) * plan.image_tiles
+    group_ns = GROUP_NS * (2 if plan.state > 0 else 1) + PIECE_NS * plan.pieces
+    return vector_ns < PIPELINE_NS + group_ns * groups
+
+
+def run_ns(num_bytes):
+    """A DMA engine's time for one contiguous run (trn2.toml, dma.tiny_element_ns to dma.engine_bytes_per_ns)."""
+    if num_bytes <= 4:
+        return 55.0
+    return max(11.5, 4.7 + num_bytes / 27.2)
+
+
 def update_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
     reason = config_refusal(config, SETTINGS, "update")
@@ -64,8 +99,11 @@ def update_refusal(geometry, extras, config, cores):
         return f"config leave={chosen[0]}: must be 1, 2, 4 or 8 chunks"
     if chosen[1] < 1 or chosen[2] < 0 or chosen[3] < 0:
         return f"config={config}: ahead must be at least 1, vector_moves and vector_reads at least 0"
-    if extras.strict_nonfinite:
-        return "strict_nonfinite=True: update sums channels together with zeros; use vector or taps_on_partition"
+    engine = setting(config, "engine", None)
+    if engine != None and engine != "tensor" and engine != "vector":
+        return f'config engine={engine}: must be "tensor" or "vector"'
+    if extras.strict_nonfinite and engine == "tensor":
+        return 'strict_nonfinite=True: the array adds zeros times other channels; leave out engine="tensor"'
     if geometry.lhs_dilation > 1:
         return f"lhs_dilation={geometry.lhs_dilation}: update takes 1; use banded or taps_on_partition"
     longest = max(geometry.W, geometry.pad_left if extras.state else 0)
@@ -76,7 +114,13 @@ def update_refusal(geometry, extras, config, cores):
     plan = plan_update(geometry, extras.state, chosen[0])
     if plan.channels == 0:
         return f"Q={geometry.Q}: the columns of one channel must fit a PSUM bank; use banded, mixed or vector"
-    count = count_instructions(geometry, extras, plan, cores)
+    if on_vector(geometry, extras, plan, config):
+        parts = len(parts_of(geometry, plan.state))
+        if parts == 0:
+            return f"C={geometry.C}: the rows of one image must fit SBUF on 256 partitions; split C over several calls"
+        count = count_vector(geometry, parts, cores)
+    else:
+        count = count_instructions(geometry, plan, cores)
     if count > INSTRUCTIONS_MAX:
         return (
             f"N={geometry.N}, C={geometry.C}, Q={geometry.Q}: update needs {count} instructions on a core, the "
@@ -85,7 +129,7 @@ def update_refusal(geometry, extras, config, cores):
     return ""
 
 
-def count_instructions(geometry, extras, plan, cores):
+def count_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most: loads, transposes, bands, matmuls, read-outs, stores."""
     kinds = 2 if plan.state > 0 else 1
     per_chunk = plan.pieces * (4 + 2 + 5 + geometry.Q * kinds) + kinds * (3 * plan.groups + 4)
@@ -100,6 +144,9 @@ def update(operands, geometry, extras, config):
     """Write operands.y. config: SETTINGS."""
     chosen = settings_of(config)
     plan = plan_update(geometry, extras.state, chosen[0])
+    if on_vector(geometry, extras, plan, config):
+        update_vector(operands, geometry, extras, plan.state)
+        return
     every = batches_of(geometry, plan)
     mine = share(len(every), nl.num_programs(), nl.program_id(0))
     work = []
@@ -161,8 +208,8 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
                 made, bands = (), []
             groups = chunk_groups(block, plan, chunk)
             for kind in range(len(kinds)):
-                on_vector = 0 < chosen[2] and index % chosen[2] == chosen[2] - 1
-                turned.append(turn_chunk(loaded[index][kind], plan, block, chunk, kinds[kind][0], on_vector))
+                by_vector = 0 < chosen[2] and index % chosen[2] == chosen[2] - 1
+                turned.append(turn_chunk(loaded[index][kind], plan, block, chunk, kinds[kind][0], by_vector))
             if chunk not in made:
                 of_chunk = []
                 for kind in range(len(kinds)):
@@ -236,7 +283,7 @@ def load_chunk(operands, geometry, plan, item):
     return tiles
 
 
-def turn_chunk(tile_sbuf, plan, block, chunk, width, on_vector):
+def turn_chunk(tile_sbuf, plan, block, chunk, width, by_vector):
     """Groups of a chunk transposed: [(c, position), group, rows] in SBUF; 16-bit elements in pairs, as fp32 bits."""
     rows = tile_sbuf.shape[0]
     size = plan.channels * width
@@ -252,7 +299,7 @@ def turn_chunk(tile_sbuf, plan, block, chunk, width, on_vector):
             data=tile_sbuf[0:rows, start : start + size],
             engine=nisa.engine.tensor,
         )
-    engine = nisa.engine.vector if on_vector else nisa.engine.scalar
+    engine = nisa.engine.vector if by_vector else nisa.engine.scalar
     if rows == even:
         nisa.tensor_copy(dst=turned_sbuf.view(nl.float32), src=turned_psum.view(nl.float32), engine=engine)
     else:

@@ -1,0 +1,175 @@
+"""`update` for few sequences: channels on partitions, products and sums on Vector.
+
+Row p of a tile holds channels c0 + p * T + t of some images, as runs of T * W elements; tap s of column q is a slice of
+it times the filters, broadcast over the images, and one reduction sums the taps. An initial state gives the first
+products and x the others. No channel meets another, so NaN and Inf stay where the definition puts them.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nisa, nl
+from .._dma import copy
+from .._tiles import div_ceil, share
+from .dot_plan import ChannelBlock, full_rows
+from .free_channels import finish_free
+from .update_plan import taps_met
+
+#: Bytes a partition of the products of one step; two of them, rows and results fit SBUF.
+PRODUCT_BYTES = 32_768
+
+
+@dataclass
+class Part(nl.NKIObject):
+    """Images n0 .. n0+nn-1 of a block of channels."""
+
+    block: object
+    n0: int
+    nn: int
+
+
+def longest_rows(geometry, state):
+    """Elements of one channel that are in SBUF at once: row, state, filter, products and results."""
+    return geometry.W + state + 2 * geometry.S + 2 * geometry.Q
+
+
+def parts_of(geometry, state):
+    """All parts of the work, in order; none if one image does not fit."""
+    half = div_ceil(geometry.C, 2)
+    halves = [(0, geometry.C)] if geometry.C == 1 else [(0, half), (half, geometry.C - half)]
+    found = []
+    for index in range(len(halves)):
+        count = halves[index][1]
+        length = div_ceil(count, nl.tile_size.pmax)
+        images = min(geometry.N, PRODUCT_BYTES // (4 * length * longest_rows(geometry, state)))
+        if images > 0:
+            if geometry.C == 1:
+                images = min(images, div_ceil(geometry.N, 2))
+            block = ChannelBlock(c0=halves[index][0], count=count, length=length)
+            for n0 in range(0, geometry.N, images):
+                found.append(Part(block=block, n0=n0, nn=min(images, geometry.N - n0)))
+    return found
+
+
+def count_vector(geometry, parts, cores):
+    """Instructions of the busiest core, at most."""
+    return div_ceil(parts, cores) * (17 + 6 * geometry.Q) + 5
+
+
+def update_vector(operands, geometry, extras, state):
+    """Write operands.y; state: positions of an initial state, 0 without one."""
+    every = parts_of(geometry, state)
+    mine = share(len(every), nl.num_programs(), nl.program_id(0))
+    known, filters, bias_sbuf = -1, None, None
+    for index in range(mine[0], mine[0] + mine[1]):
+        part = every[index]
+        rows = div_ceil(part.block.count, part.block.length)
+        length = part.block.length
+        if known != part.block.c0:
+            known = part.block.c0
+            filters = nl.ndarray((rows, 1, length, geometry.S), dtype=operands.w.dtype, buffer=nl.sbuf)
+            transfer(filters, operands.w, part.block, 0, (0, geometry.w_c, geometry.w_s), True)
+            if extras.epilogue.bias:
+                bias_sbuf = nl.ndarray((rows, 1, length, 1), dtype=operands.bias.dtype, buffer=nl.sbuf)
+                transfer(bias_sbuf, operands.bias, part.block, 0, (0, 1, 1), True)
+        x_sbuf = nl.ndarray((rows, part.nn, length, geometry.W), dtype=operands.x.dtype, buffer=nl.sbuf)
+        transfer(x_sbuf, operands.x, part.block, part.n0, (geometry.x_n, geometry.x_c, geometry.x_w), True)
+        state_sbuf = None
+        if state > 0:
+            state_sbuf = nl.ndarray((rows, part.nn, length, state), dtype=operands.state.dtype, buffer=nl.sbuf)
+            transfer(state_sbuf, operands.state, part.block, part.n0, (geometry.C * state, state, 1), True)
+        residual_sbuf = None
+        steps = (geometry.y_n, geometry.y_c, geometry.y_q)
+        shape = (rows, part.nn, length, geometry.Q)
+        if extras.epilogue.residual != "":
+            residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
+            transfer(residual_sbuf, operands.residual, part.block, part.n0, steps, True)
+        sums_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+        for q in range(geometry.Q):
+            into = sums_sbuf[0:rows, 0 : part.nn, 0:length, q]
+            sum_taps(into, x_sbuf, state_sbuf, filters, geometry, q, extras.strict_nonfinite)
+        y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
+        flat = (part.nn, length * geometry.Q)
+        bias, residual = None, None
+        if bias_sbuf != None:
+            bias = bias_sbuf.broadcast(1, part.nn).broadcast(3, geometry.Q)
+        if residual_sbuf != None:
+            residual = residual_sbuf.reshape((rows, flat[0], flat[1]))
+        finish_free(
+            y_sbuf.reshape((rows, flat[0], flat[1])),
+            sums_sbuf.reshape((rows, flat[0], flat[1])),
+            bias,
+            residual,
+            extras.epilogue,
+            nisa.engine.vector,
+            0,
+        )
+        transfer(y_sbuf, operands.y, part.block, part.n0, steps, False)
+
+
+def transfer(tile_sbuf, tensor_hbm, block, n0, steps, load):
+    """[rows, images, channels, elements] from HBM to SBUF, or back; channels that do not exist load as zeros.
+
+    steps: HBM elements between images, channels and elements.
+    """
+    images, length, width = tile_sbuf.shape[1], tile_sbuf.shape[2], tile_sbuf.shape[3]
+    complete = full_rows(block)
+    if load and complete[1] > 0:
+        nisa.memset(dst=tile_sbuf, value=0.0)
+    for last in range(2):
+        rows = 1 if last == 1 else complete[0]
+        channels = complete[1] if last == 1 else length
+        if rows > 0 and channels > 0:
+            row = complete[0] if last == 1 else 0
+            part_sbuf = tile_sbuf[row : row + rows, 0:images, 0:channels, 0:width]
+            part_hbm = tensor_hbm.ap(
+                pattern=[[length * steps[1], rows], [steps[0], images], [steps[1], channels], [steps[2], width]],
+                offset=n0 * steps[0] + (block.c0 + row * length) * steps[1],
+            )
+            if load:
+                copy(part_sbuf, part_hbm)
+            else:
+                copy(part_hbm, part_sbuf)
+
+
+def sum_taps(sums_sbuf, x_sbuf, state_sbuf, filters, geometry, q, strict):
+    """Sums of column q, [rows, images, channels] in SBUF: products of all taps that meet something, then their sum.
+
+    strict: taps in the padding count too, for they may be NaN or Inf.
+    """
+    rows, images, channels = sums_sbuf.shape
+    met = taps_met(geometry, geometry.W, geometry.pad_left, q)
+    before = (0, 0, 0)
+    if state_sbuf != None:
+        before = taps_met(geometry, state_sbuf.shape[3], 0, q)
+    low, high = met[0], met[0] + met[1]
+    if before[1] > 0:
+        low = before[0]
+        high = max(high, before[0] + before[1])
+    first, end = (0, geometry.S) if strict else (low, high)
+    if first == end:
+        nisa.memset(dst=sums_sbuf, value=0.0)
+        return
+    products_sbuf = nl.ndarray((rows, images, channels, end - first), dtype=nl.float32, buffer=nl.sbuf)
+    for kind in range(2):
+        taps = before if kind == 0 else met
+        source = state_sbuf if kind == 0 else x_sbuf
+        if taps[1] > 0:
+            last = taps[2] + (taps[1] - 1) * geometry.dilation + 1
+            at = taps[0] - first
+            nisa.tensor_tensor(
+                dst=products_sbuf[0:rows, 0:images, 0:channels, at : at + taps[1]],
+                data1=source[0:rows, 0:images, 0:channels, taps[2] : last : geometry.dilation],
+                data2=filters[0:rows, 0:1, 0:channels, taps[0] : taps[0] + taps[1]].broadcast(1, images),
+                op=nl.multiply,
+            )
+    for side in range(2):
+        begin = first if side == 0 else high
+        stop = low if side == 0 else end
+        if begin < stop:
+            nisa.tensor_scalar(
+                dst=products_sbuf[0:rows, 0:images, 0:channels, begin - first : stop - first],
+                data=filters[0:rows, 0:1, 0:channels, begin:stop].broadcast(1, images),
+                op0=nl.multiply,
+                operand0=0.0,
+            )
+    nisa.tensor_reduce(dst=sums_sbuf, op=nl.add, data=products_sbuf, axis=3)
