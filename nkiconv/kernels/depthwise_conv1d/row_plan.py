@@ -18,6 +18,8 @@ SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last",
 #: SBUF that a plan may fill: what nki-library uses of a partition (trn2.toml, memory.sbuf_usable_per_partition), less
 #: room for filters, biases and small tiles.
 SBUF_BYTES = 196608
+#: Banks of PSUM (trn2.toml, memory.psum_banks).
+PSUM_BANKS = 8
 #: Most columns of one piece: four banks of PSUM, so that two pieces are in flight.
 PIECE_MAX = 2048
 #: Pieces of a core's work from which they may be larger than a bank.
@@ -30,6 +32,8 @@ LAST = (256,)
 WARMUP = 5
 #: Bytes a partition of the filters that one DMA loads.
 FILTER_BYTES = 16384
+#: Most tiles that may be loaded ahead, and most matmuls to warm up with: more than memory or time is there for.
+AHEAD_MAX = 64
 #: Tiles loaded ahead of the sums, if they fit.
 PREFETCH_MAX = 4
 
@@ -60,12 +64,12 @@ def is_count(value, least):
     return isinstance(value, int) and value >= least
 
 
-def are_counts(values):
-    """Whether values is a tuple of positive ints."""
+def are_widths(values):
+    """Whether values is a tuple of widths that a piece can have."""
     if not isinstance(values, tuple):
         return False
     for index in range(len(values)):
-        if not is_count(values[index], 1):
+        if not is_count(values[index], 1) or values[index] > PIECE_MAX:
             return False
     return True
 
@@ -110,10 +114,12 @@ def values_refusal(geometry, config, on_tensor):
     shard = setting(config, "shard", "columns")
     if shard not in SHARDS:
         return f"config shard={shard}: must be one of {SHARDS}"
-    if not is_count(setting(config, "prefetch", 0), 0) or not is_count(setting(config, "warmup", 0), 0):
-        return f"config={config}: prefetch and warmup must be ints of at least 0"
-    if not are_counts(setting(config, "first", ())) or not are_counts(setting(config, "last", ())):
-        return f"config={config}: first and last must be tuples of positive ints, columns of pieces"
+    for name in ("prefetch", "warmup"):
+        value = setting(config, name, 0)
+        if not is_count(value, 0) or value > AHEAD_MAX:
+            return f"config {name}={value}: must be 0 to {AHEAD_MAX}"
+    if not are_widths(setting(config, "first", ())) or not are_widths(setting(config, "last", ())):
+        return f"config={config}: first and last must be tuples of ints, 1 to {PIECE_MAX} columns each"
     join = setting(config, "join", "gpsimd")
     if join not in ("gpsimd", "vector"):
         return f"config join={join}: must be gpsimd or vector"
@@ -128,12 +134,13 @@ def read_plan(geometry, extras, config, on_tensor):
     if recipes == None:
         recipes = default_recipes(geometry, extras, piece, on_tensor)
     on_array = most_tensor_taps(recipes) > 0
+    first = FIRST if piece <= BANK else ()
     plan = LoopPlan(
         rows=rows,
         recipes=recipes,
         piece=piece,
         prefetch=0,
-        first=setting(config, "first", FIRST if piece <= BANK else ()),
+        first=setting(config, "first", first),
         last=setting(config, "last", LAST),
         start=setting(config, "start", ()),
         end=setting(config, "end", ((geometry.S - 1, 0, 1, 0),) if on_array and geometry.S >= 2 else ()),
@@ -174,6 +181,26 @@ def most_phases(recipes, epilogue):
     return most
 
 
+def widest_piece(plan):
+    """Columns of the widest piece."""
+    widest = plan.piece
+    widths = plan.first + plan.last
+    for index in range(len(widths)):
+        widest = max(widest, min(widths[index], plan.rows.columns))
+    return widest
+
+
+def psum_banks(plan):
+    """Banks of PSUM that are live at once: a piece's from Tensor's taps to the step that reads them."""
+    pieces = 1
+    recipes = all_recipes(plan)
+    for index in range(len(recipes)):
+        recipe = recipes[index]
+        if recipe[0] > 0:
+            pieces = max(pieces, 3 if recipe[1] == 0 and recipe[3] > 0 else 2)
+    return pieces * div_ceil(widest_piece(plan), BANK)
+
+
 def diagonal_bytes(geometry, plan):
     """Bytes a partition of one tile's stationaries."""
     rows = plan.rows.G * channels_most(geometry.C, plan.rows.T, 0)
@@ -188,7 +215,7 @@ def sbuf_bytes(geometry, extras, plan, prefetch):
     filters = 2 * min(plan.rows.T, filter_block(geometry)) * geometry.S * (geometry.itemsize + 4)
     # two fp32 tiles for each piece in flight, and pieces of y on their way out
     in_flight = most_phases(all_recipes(plan), extras.epilogue)
-    pieces = 8 * plan.piece * in_flight + 4 * plan.piece * extras.epilogue.y_itemsize
+    pieces = widest_piece(plan) * (8 * in_flight + 4 * extras.epilogue.y_itemsize)
     return (prefetch + 1) * tile + 2 * diagonal_bytes(geometry, plan) + filters + pieces
 
 
@@ -209,6 +236,12 @@ def loop_refusal(geometry, extras, config, cores, on_tensor, name):
             f"{sbuf_bytes(geometry, extras, plan, 0)} bytes a partition of SBUF for the filters of one channel tile "
             f"({diagonal_bytes(geometry, plan)} for each set of diagonals) and the elements they meet, {SBUF_BYTES} "
             f"are there; use banded or taps_on_partition"
+        )
+    if psum_banks(plan) > PSUM_BANKS:
+        return (
+            f"config piece={plan.piece}, first={plan.first}, last={plan.last}: the pieces in flight need "
+            f"{psum_banks(plan)} banks of PSUM, {PSUM_BANKS} are there; use pieces of up to {BANK} columns, or give "
+            f"chain A a tap on Vector in every recipe"
         )
     count = count_instructions(geometry, extras, plan, cores)
     if count > INSTRUCTIONS_MAX:
