@@ -17,7 +17,7 @@ PARTS = 2
 #: Bytes of a run that a DMA should move at least, of one row of one chunk.
 RUN_BYTES = 1024
 #: Bytes a partition of one tile's rows, of its blocks and of its results, each.
-TILE_BYTES = 24576
+TILE_BYTES = 16384
 #: Bytes a partition of all band buffers together.
 BAND_BYTES = 65536
 #: Band buffers in turn, groups of a buffer at most, and ns that all of them together should last: a DMA's way from the
