@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epilogue import FLOATS, Request, takes_state
+from epilogue import FLOATS, Request, reason_to_refuse, takes_state
 from hypothesis import strategies as st
 
 from nkiconv.errors import GeometryError
@@ -26,6 +26,18 @@ def problems(draw, widest, most_taps, most_channels):
         dtype=st.sampled_from(["bf16", "fp16", "fp32"]),
     )
     return draw(geometry.map(_built).filter(lambda problem: problem is not None))
+
+
+@st.composite
+def problems_for(draw, algorithm, widest, most_taps, most_channels):
+    """A ConvProblem, causal or not; most of those that the algorithm refuses are drawn again without dilations."""
+    shape = {"widest": widest, "most_taps": most_taps, "most_channels": most_channels}
+    problem = draw(st.one_of(problems(**shape), causal_problems(**shape)))
+    if reason_to_refuse(algorithm, problem, lnc=2) == "" or draw(st.integers(0, 3)) == 0:
+        return problem
+    stride = (1, draw(st.integers(1, 3)))
+    plain = {"rhs_dilation": (1, 1), "lhs_dilation": (1, 1), "stride": stride, "W": problem.W + problem.S + 6}
+    return problem.replace(**plain)
 
 
 @st.composite

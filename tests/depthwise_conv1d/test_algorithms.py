@@ -14,7 +14,7 @@ from epilogue import FLOATS, PLAIN, Request, check, check_or_skip, check_stored,
 from epilogue import truth as truth_and_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import causal_problems, problems, requests
+from strategies import problems_for, requests
 from tolerances import assert_exact, assert_within_limit
 
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
@@ -244,8 +244,7 @@ def test_filters_of_the_other_16_bit_dtype():
 def test_any_problem_with_any_epilogue(data, seed, whole, strict):
     """Whatever is refused, is refused by the kernel in the same words; whatever is not, is right."""
     algorithm = data.draw(st.sampled_from(ALGORITHMS))
-    shape = {"widest": 60, "most_taps": 24, "most_channels": 9}
-    problem = data.draw(st.one_of(problems(**shape), causal_problems(**shape)))
+    problem = data.draw(problems_for(algorithm, widest=60, most_taps=24, most_channels=9))
     request = data.draw(requests(problem))
     if refused(algorithm, problem, request, strict_nonfinite=strict) == "":
         check(problem, request, seed, whole=whole, algorithm=algorithm, strict_nonfinite=strict)
@@ -255,12 +254,7 @@ def test_any_problem_with_any_epilogue(data, seed, whole, strict):
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_larger_problems(data, seed):
     algorithm = data.draw(st.sampled_from([name for name in ALGORITHMS if name != "one_channel"]))
-    problem = data.draw(
-        st.one_of(
-            problems(widest=1500, most_taps=300, most_channels=150),
-            causal_problems(widest=1500, most_taps=300, most_channels=150),
-        )
-    )
+    problem = data.draw(problems_for(algorithm, widest=1500, most_taps=300, most_channels=150))
     if refused(algorithm, problem) == "":
         check(problem, PLAIN, seed, whole=True, algorithm=algorithm)
 
