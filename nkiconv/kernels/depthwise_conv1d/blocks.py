@@ -14,8 +14,11 @@ from .call import numbers_refusal, setting
 
 #: Parts that the work is cut into first: as many as cores of an LNC2 launch, on one core too.
 PARTS = 2
-#: Bytes of a run that a DMA should move at least, of one row of one chunk.
+#: Bytes of a run, one chunk of one row, from which a DMA is as fast as it gets, and from which it is fast enough to let
+#: a tile have fewer groups than that needs, so that a core has TILES of them whose stages overlap.
 RUN_BYTES = 1024
+RUN_BYTES_MIN = 256
+TILES = 4
 #: Bytes a partition of one tile's rows, of its blocks and of its results, each.
 TILE_BYTES = 16384
 #: Bytes a partition of all band buffers together.
@@ -38,13 +41,13 @@ STATIC_ISSUE_NS = 58
 SCRATCH_BELOW = 1.5
 #: ns of a matmul beside its columns (pe.issue_overhead_ns); of a DMA run and each byte of it on one of the engines
 #: (dma.element_overhead_ns, dma.engine_bytes_per_ns, dma.engines); of a byte of HBM traffic with both cores at work
-#: (dma.hbm_stack_gbps); of zeroing a 16-bit element, two at a time on two engines (vector.memset_ns_per_elem).
+#: (dma.hbm_stack_gbps); of zeroing a 16-bit element, two at a time (vector.memset_ns_per_elem), and of what waits for it.
 MATMUL_NS = 2.5
 RUN_NS = 4.7
 BYTE_NS = 0.0368
 DMA_ENGINES = 16
 HBM_BYTE_NS = 0.0028
-ZERO_NS = 0.28
+ZERO_NS = 0.6
 
 
 @dataclass
@@ -188,8 +191,10 @@ def choose_blocks(geometry, config, state=False):
     columns = num_columns if shard != "columns" else div_ceil(num_columns, PARTS)
     most_columns = max(num_taps, TILE_BYTES // (images * geometry.itemsize) - num_taps)
     columns = min(columns, most_columns)
-    chunks = max(1, (columns * block * geometry.itemsize) // RUN_BYTES)
-    groups = max(1, nl.tile_size.pmax // (images * chunks))
+    row_bytes = columns * block * geometry.itemsize
+    rows = nl.tile_size.pmax // images
+    groups = max(div_ceil(num_groups, PARTS * TILES), rows // max(1, row_bytes // RUN_BYTES_MIN))
+    groups = max(1, min(groups, rows // max(1, row_bytes // RUN_BYTES)))
     groups = min(groups, max(1, TILE_BYTES // (images * (columns + num_taps) * geometry.itemsize)))
     groups = setting(config, "groups", min(groups, max(1, nl.tile_size.pmax // images)))
     tiles = div_ceil(div_ceil(num_groups, PARTS), groups)
