@@ -174,16 +174,8 @@ def check(problem: ConvProblem, request: Request, seed: int, *, whole: bool, **m
     return one
 
 
-def reason_to_refuse(
-    algorithm: str,
-    problem: ConvProblem,
-    request: Request = PLAIN,
-    *,
-    lnc: int,
-    strict_nonfinite: bool = False,
-    config: Any = None,
-) -> str:
-    """What `dispatch.refusal` says to this call; "" if the algorithm does it."""
+def kernel_view(problem: ConvProblem, request: Request = PLAIN, strict_nonfinite: bool = False) -> tuple[Any, Any]:
+    """(Geometry, Extras) as the public kernel reads them from its arguments."""
     geometry, _ = read_geometry(
         SimpleNamespace(shape=problem.input_shape, dtype=NL[problem.dtype]),
         SimpleNamespace(shape=problem.filter_shape, dtype=NL[problem.dtype]),
@@ -195,7 +187,20 @@ def reason_to_refuse(
     )
     itemsize = DTYPES[request.out(problem)].itemsize
     epilogue = read_epilogue(request.activation, request.bias, request.residual, request.residual_position, itemsize)
-    extras = Extras(epilogue=epilogue, state=request.state, strict_nonfinite=strict_nonfinite)
+    return geometry, Extras(epilogue=epilogue, state=request.state, strict_nonfinite=strict_nonfinite)
+
+
+def reason_to_refuse(
+    algorithm: str,
+    problem: ConvProblem,
+    request: Request = PLAIN,
+    *,
+    lnc: int,
+    strict_nonfinite: bool = False,
+    config: Any = None,
+) -> str:
+    """What `dispatch.refusal` says to this call; "" if the algorithm does it."""
+    geometry, extras = kernel_view(problem, request, strict_nonfinite)
     return refusal(algorithm, geometry, extras, config, lnc)
 
 

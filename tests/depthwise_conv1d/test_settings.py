@@ -4,12 +4,14 @@ import re
 
 import pytest
 from depthwise import Row
-from epilogue import PLAIN, check, reason_to_refuse, refused
+from epilogue import PLAIN, check, kernel_view, reason_to_refuse, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import problems_for, requests
 
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
+from nkiconv.planner.depthwise_conv1d import FAMILIES, Shape
+from nkiconv.simulator.timing import Rates
 
 PROBLEM = Row("short filter", 2, 9, 60, 4, 1, (3, 0)).problem("fp32")
 
@@ -108,6 +110,28 @@ def test_any_settings(algorithm, data, seed):
     config = data.draw(configs(algorithm, problem.S))
     if refused(algorithm, problem, request, config=config) == "":
         check(problem, request, seed, whole=True, algorithm=algorithm, config=config)
+
+
+PLANNED = [
+    Row("short filter", 1, 131, 300, 4, 1, (3, 0)),
+    Row("filter of tens", 1, 5, 300, 31, 1, (15, 15)),
+    Row("few columns", 1, 5, 140, 137),
+    Row("one step", 5, 20, 1, 4, 1, (3, 0)),
+]
+
+
+@pytest.mark.parametrize("row", PLANNED, ids=lambda row: row.id)
+@pytest.mark.parametrize("algorithm", CONFIGURABLE)
+def test_what_the_planner_tries_is_right(algorithm, row):
+    problem = row.problem("bf16")
+    shape = Shape(*kernel_view(problem), 2, Rates())
+    first = FAMILIES[algorithm].configs(shape, True)
+    first = [config for config in first if reason_to_refuse(algorithm, problem, lnc=2, config=config) == ""]
+    second = FAMILIES[algorithm].near(shape, first[0]) if first else []
+    tried = set(first + second)
+    for config in sorted(tried, key=str):
+        if refused(algorithm, problem, config=config) == "":
+            check(problem, PLAIN, 1, whole=True, algorithm=algorithm, config=config)
 
 
 BAD_VALUES = [0, -1, 10**9, 1.5, "x", None, (), (0,), ((1, 2),), True]
