@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 from depthwise import EDGE, arguments, integers, normals, run, same_bits, truth
+from epilogue import reason_to_refuse
 from tolerances import assert_exact, assert_within
 
 import nkiconv
+from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.reference import num_terms
 
 
@@ -90,12 +92,16 @@ def test_negative_numbers_are_refused_by_the_probe():
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
-def test_no_division_of_negative_numbers(row, strict):
+@pytest.mark.parametrize("algorithm", [None, *ALGORITHMS])
+def test_no_division_of_negative_numbers(algorithm, row, strict):
     """How NKI's own compilers round // below 0 is not documented, so the kernel must not depend on it."""
     problem = row.problem("bf16")
+    if algorithm and (reason := reason_to_refuse(algorithm, problem, lnc=2, strict_nonfinite=strict)):
+        pytest.skip(reason)
     kwargs = arguments(problem) | {
         "padding": ((0, 0), tuple(Counted(pad) for pad in row.pad)),
         "strict_nonfinite": strict,
+        "algorithm": algorithm,
     }
     args = nkiconv.spec(problem.input_shape, "bf16"), nkiconv.spec(problem.filter_shape, "bf16")
     nkiconv.simulator.execute(nkiconv.depthwise_conv1d_implicit_gemm[2], args, kwargs, trace_only=True)
