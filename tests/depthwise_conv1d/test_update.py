@@ -34,6 +34,7 @@ ROWS = [
     Row("mostly padding", 3, 5, 2, 2, 1, (6, 7)),
     Row("partitions between pieces", 48, 700, 4, 4),
     Row("two columns", 32, 100, 5, 4),
+    Row("many columns of long rows", 9, 300, 128, 5, 1, (2, 2)),
     Row("several loads of filters", 16, 18_000, 4, 4),
 ]
 TENSOR = (("engine", "tensor"),)

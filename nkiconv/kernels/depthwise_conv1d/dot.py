@@ -23,7 +23,7 @@ Zeros are multiplied: a NaN or Inf reaches every column of the channels that sha
 
 from ..._nki import nl
 from .._tiles import INSTRUCTIONS_MAX, div_ceil, share
-from .call import config_refusal, setting
+from .call import config_refusal, numbers_refusal, setting
 from .dot_plan import (
     BANK_COLUMNS,
     LAGS_MAX,
@@ -43,6 +43,8 @@ from .dot_sums import finish_batch, keep_lags, make_masks, multiply_step, new_pa
 #: leave together, which share of the transposed slots Vector moves (0: none).
 SETTINGS = ("block", "slots", "buffers", "batch", "vector_share")
 BLOCK, BUFFERS, BATCH, VECTOR_SHARE = 8, 4, 4, 0
+#: Most slots that can be asked for; what does not fit SBUF is made smaller.
+SLOTS_MOST = 128
 #: Banks of transposed slots that are on their way before the first matmul of the tile before.
 LEAD = 2
 
@@ -63,12 +65,14 @@ def dot_refusal(geometry, extras, config, cores):
     reason = config_refusal(config, SETTINGS, "dot")
     if reason != "":
         return reason
+    reason = numbers_refusal(
+        config,
+        (("block", 1, 16), ("slots", 1, SLOTS_MOST), ("buffers", 2, 16), ("batch", 1, 64), ("vector_share", 0, 64)),
+    )
+    if reason != "":
+        return reason
     if setting(config, "block", BLOCK) not in (1, 2, 4, 8, 16):
         return f"config block={setting(config, 'block', BLOCK)}: must be 1, 2, 4, 8 or 16 slots of a stationary"
-    if setting(config, "slots", SLOTS_MAX) < 1 or setting(config, "batch", BATCH) < 1:
-        return f"config={config}: slots and batch must be at least 1"
-    if setting(config, "buffers", BUFFERS) < 2 or setting(config, "vector_share", VECTOR_SHARE) < 0:
-        return f"config={config}: buffers must be at least 2, vector_share at least 0"
     if extras.strict_nonfinite:
         return "strict_nonfinite=True: dot sums channels together under a mask; use vector or taps_on_partition"
     if geometry.lhs_dilation > 1:

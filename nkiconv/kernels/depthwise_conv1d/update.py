@@ -20,12 +20,14 @@ With few images Vector does it alone, channels on partitions (update_vector.py).
 On the array zeros are multiplied: a NaN or Inf reaches all columns of the channels of its group, in its image.
 """
 
+from dataclasses import dataclass
+
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._tiles import INSTRUCTIONS_MAX, div_ceil, share
-from .call import config_refusal, setting
+from .call import config_refusal, numbers_refusal, setting
 from .free_channels import finish_free
-from .update_bands import GROUPS_PER_LOAD, load_filters, make_bands, make_mask, turn_filters
+from .update_bands import load_filters, make_bands, make_mask, turn_filters
 from .update_plan import (
     ROW_MAX,
     batches_of,
@@ -94,11 +96,13 @@ def update_refusal(geometry, extras, config, cores):
     reason = config_refusal(config, SETTINGS, "update")
     if reason != "":
         return reason
+    limits = (("leave", 1, 8), ("ahead", 1, 64), ("vector_moves", 0, 64), ("vector_reads", 0, 64))
+    reason = numbers_refusal(config, limits)
+    if reason != "":
+        return reason
     chosen = settings_of(config)
     if chosen[0] not in (1, 2, 4, 8):
         return f"config leave={chosen[0]}: must be 1, 2, 4 or 8 chunks"
-    if chosen[1] < 1 or chosen[2] < 0 or chosen[3] < 0:
-        return f"config={config}: ahead must be at least 1, vector_moves and vector_reads at least 0"
     engine = setting(config, "engine", None)
     if engine != None and engine != "tensor" and engine != "vector":
         return f'config engine={engine}: must be "tensor" or "vector"'
@@ -111,7 +115,7 @@ def update_refusal(geometry, extras, config, cores):
         return (
             f"W={geometry.W}: update takes rows (and states) of at most {ROW_MAX} elements; use banded, mixed or vector"
         )
-    plan = plan_update(geometry, extras.state, chosen[0])
+    plan = plan_update(geometry, extras.state, chosen[0], chosen[1])
     if plan.channels == 0:
         return f"Q={geometry.Q}: the columns of one channel must fit a PSUM bank; use banded, mixed or vector"
     if on_vector(geometry, extras, plan, config):
@@ -135,7 +139,7 @@ def count_instructions(geometry, plan, cores):
     per_chunk = plan.pieces * (4 + 2 + 5 + geometry.Q * kinds) + kinds * (3 * plan.groups + 4)
     batch = plan.leave * per_chunk + 4 * plan.pieces
     filters = 2 + plan.pieces * 4 + geometry.Q * kinds * (3 * plan.pieces + 2)
-    per_load = max(1, GROUPS_PER_LOAD // (plan.groups * plan.leave)) * plan.image_tiles
+    per_load = plan.filters // (plan.groups * plan.leave) * plan.image_tiles
     batches = div_ceil(len(batches_of(geometry, plan)), cores)
     return batches * batch + (div_ceil(batches, per_load) + 2) * filters + WARM_UP_FILTERS + WARM_UP_ROWS + 12
 
@@ -143,7 +147,7 @@ def count_instructions(geometry, plan, cores):
 def update(operands, geometry, extras, config):
     """Write operands.y. config: SETTINGS."""
     chosen = settings_of(config)
-    plan = plan_update(geometry, extras.state, chosen[0])
+    plan = plan_update(geometry, extras.state, chosen[0], chosen[1])
     if on_vector(geometry, extras, plan, config):
         update_vector(operands, geometry, extras, plan.state)
         return
@@ -175,78 +179,95 @@ def warm_up(zeros_sbuf, count):
 def run_chunks(operands, geometry, extras, plan, chosen, work):
     """Loads run ahead; transposes of a chunk go before the matmuls of the one before it."""
     kinds = kinds_of(geometry, plan)
-    loads_of_filters = GROUPS_PER_LOAD // (plan.groups * plan.leave) * plan.leave
     zeros_sbuf = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.memset(dst=zeros_sbuf, value=0.0)
     warm_up(zeros_sbuf, WARM_UP_FILTERS)
-    filters = load_filters(operands, geometry, plan, work[0][0].block, first_group(plan, work[0], loads_of_filters))
+    loaded = []
+    fetch(loaded, operands, geometry, plan, work)
     masks = []
     for kind in range(len(kinds)):
         masks.append(make_mask(plan.channels, kinds[kind][0], operands.w.dtype))
-    loaded = []
-    for index in range(min(chosen[1], len(work))):
-        loaded.append(load_chunk(operands, geometry, plan, work[index]))
+    for _ in range(plan.ahead - 1):
+        fetch(loaded, operands, geometry, plan, work)
 
-    turned_filters, bands, known, made = [], [], (0, -1), ()
-    before, y_sbuf = [], None
+    turned_filters, before, y_sbuf = [], None, None
     for index in range(len(work) + 1):
-        turned, chunk_bands = [], []
+        now = None
         if index < len(work):
-            if index > 0 and index + chosen[1] - 1 < len(work):
-                loaded.append(load_chunk(operands, geometry, plan, work[index + chosen[1] - 1]))
+            if index > 0:
+                fetch(loaded, operands, geometry, plan, work)
             block, chunk = work[index][0].block, work[index][1]
-            group0 = first_group(plan, work[index], loads_of_filters)
-            if known != (block.c0, group0):
-                if index > 0:
-                    filters = load_filters(operands, geometry, plan, block, group0)
+            if loaded[index].filters != None:
                 turned_filters = []
                 for kind in range(len(kinds)):
-                    turned_filters.append(turn_filters(filters, geometry, plan, kinds[kind][0], kinds[kind][1]))
-                known = (block.c0, group0)
+                    turned_filters.append(
+                        turn_filters(loaded[index].filters, geometry, plan, kinds[kind][0], kinds[kind][1])
+                    )
                 if index == 0:
                     warm_up(zeros_sbuf, WARM_UP_ROWS)
-                made, bands = (), []
-            groups = chunk_groups(block, plan, chunk)
+            by_vector = 0 < chosen[2] and index % chosen[2] == chosen[2] - 1
+            turned = []
             for kind in range(len(kinds)):
-                by_vector = 0 < chosen[2] and index % chosen[2] == chosen[2] - 1
-                turned.append(turn_chunk(loaded[index][kind], plan, block, chunk, kinds[kind][0], by_vector))
-            if chunk not in made:
-                of_chunk = []
+                tile_sbuf = loaded[index].tiles[kind]
+                turned.append(turn_chunk(tile_sbuf, plan, block, chunk, kinds[kind][0], by_vector))
+            loaded[index] = None
+            bands = []
+            if before != None and work[index - 1][1] == chunk and work[index - 1][0].block.c0 == block.c0:
+                bands = before.bands
+            else:
+                groups = chunk_groups(block, plan, chunk)
+                first = groups[0] - first_group(plan, work[index])
                 for kind in range(len(kinds)):
-                    of_chunk.append(make_bands(turned_filters[kind], masks[kind], plan, groups[0] - group0, groups[1]))
-                bands.append(of_chunk)
-                made = made + (chunk,)
-            for at in range(len(made)):
-                if made[at] == chunk:
-                    chunk_bands = bands[at]
-        if index > 0:
+                    bands.append(make_bands(turned_filters[kind], masks[kind], plan, first, groups[1]))
+            now = Turned(tiles=turned, bands=bands)
+        if before != None:
             batch, chunk = work[index - 1]
             first = chunk_channels(batch.block, plan, batch.first)[0]
             if chunk == batch.first:
                 last = chunk_channels(batch.block, plan, batch.first + batch.number - 1)
                 width = (last[0] + last[1] - first) * geometry.Q
-                y_sbuf = new_results(operands, plan, batch, width)
-            multiply_chunk(
-                operands, geometry, extras, plan, batch, chunk, before[0], before[1], y_sbuf, first, chosen[3]
-            )
+                y_sbuf = nl.ndarray((rows_of(plan, batch), width), dtype=operands.y.dtype, buffer=nl.sbuf)
+            multiply_chunk(operands, geometry, extras, plan, batch, chunk, before, y_sbuf, first, chosen[3])
             if chunk == batch.first + batch.number - 1:
                 store_batch(operands, geometry, plan, batch, y_sbuf, first)
-        before = (turned, chunk_bands)
+        before = now
 
 
-def first_group(plan, item, per_load):
+@dataclass
+class Loaded(nl.NKIObject):
+    """What is on its way for a chunk: rows of x (and of the state), and the filters that start with it, or None."""
+
+    tiles: object
+    filters: object
+
+
+@dataclass
+class Turned(nl.NKIObject):
+    """Operands of a chunk's matmuls, one of each for x and the state: rows transposed and bands."""
+
+    tiles: object
+    bands: object
+
+
+def fetch(loaded, operands, geometry, plan, work):
+    """Load the next chunk of the work, if there is one, and filters where it is the first to need them."""
+    index = len(loaded)
+    if index < len(work):
+        block, group0 = work[index][0].block, first_group(plan, work[index])
+        filters = None
+        if index == 0 or work[index - 1][0].block.c0 != block.c0 or first_group(plan, work[index - 1]) != group0:
+            filters = load_filters(operands, geometry, plan, block, group0)
+        loaded.append(Loaded(tiles=load_chunk(operands, geometry, plan, work[index]), filters=filters))
+
+
+def first_group(plan, item):
     """First group of the filters that are loaded together with those of a chunk."""
-    return (item[1] // per_load) * per_load * plan.groups
+    return (item[1] * plan.groups) // plan.filters * plan.filters
 
 
 def rows_of(plan, batch):
     """Partitions of a tile of a batch's images."""
     return plan.pieces * plan.pitch if plan.pieces > 1 else batch.nn
-
-
-def new_results(operands, plan, batch, width):
-    """SBUF for the results of a batch: [rows, width]."""
-    return nl.ndarray((rows_of(plan, batch), width), dtype=operands.y.dtype, buffer=nl.sbuf)
 
 
 def load_chunk(operands, geometry, plan, item):
@@ -307,17 +328,18 @@ def turn_chunk(tile_sbuf, plan, block, chunk, width, by_vector):
     return turned_sbuf
 
 
-def multiply_chunk(operands, geometry, extras, plan, batch, chunk, turned, bands, y_sbuf, first, vector_reads):
+def multiply_chunk(operands, geometry, extras, plan, batch, chunk, operand, y_sbuf, first, vector_reads):
     """Matmuls of a chunk, then each piece's own columns through the epilogue into the batch's results."""
     rows, size = rows_of(plan, batch), plan.channels * geometry.Q
     groups = chunk_groups(batch.block, plan, chunk)
     sums_psum = nl.ndarray((rows, groups[1], plan.pieces, size), dtype=nl.float32, buffer=nl.psum)
     for g in range(groups[1]):
-        for kind in range(len(turned)):
+        for kind in range(len(operand.tiles)):
+            contraction = operand.tiles[kind].shape[0]
             nisa.nc_matmul(
                 dst=sums_psum[0:rows, g, 0 : plan.pieces, 0:size],
-                stationary=turned[kind][0 : turned[kind].shape[0], g, 0:rows],
-                moving=bands[kind][0 : turned[kind].shape[0], g, 0 : plan.pieces, 0:size],
+                stationary=operand.tiles[kind][0:contraction, g, 0:rows],
+                moving=operand.bands[kind][0:contraction, g, 0 : plan.pieces, 0:size],
                 accumulate=kind > 0,
             )
     channels = chunk_channels(batch.block, plan, chunk)

@@ -9,9 +9,6 @@ from .._dma import copy
 from .._tiles import div_ceil
 from .update_plan import piece_start, taps_met
 
-#: Groups whose filters are transposed at once: rows of a tile.
-GROUPS_PER_LOAD = 128
-
 
 def make_mask(channels, width, dtype):
     """[(c, position), c'] in SBUF: 1 where c = c'."""
@@ -32,9 +29,9 @@ def make_mask(channels, width, dtype):
 
 
 def load_filters(operands, geometry, plan, block, group0):
-    """Filters of up to GROUPS_PER_LOAD groups from group0 on: for each piece [groups, channels, S] in SBUF."""
+    """Filters of up to plan.filters groups from group0 on: for each piece [groups, channels, S] in SBUF."""
     every = div_ceil(block.length, plan.channels)
-    groups = min(GROUPS_PER_LOAD, every - group0)
+    groups = min(plan.filters, every - group0)
     ends = group0 + groups == every and block.length % plan.channels != 0
     regular = groups - 1 if ends else groups
     tiles = []

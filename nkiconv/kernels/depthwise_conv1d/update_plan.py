@@ -19,8 +19,10 @@ BANK_COLUMNS = 512
 BANK_BYTES = 2048
 #: Partitions at which a read-out of few rows may start are multiples of this.
 QUADRANT = 32
-#: Most groups of a chunk; the largest batches are 8 chunks, and 128 groups' filters are transposed at once.
+#: Most groups of a chunk; the largest batches are 8 chunks, and at most 128 groups' filters are transposed at once.
 GROUPS_MAX = 16
+#: Bytes a partition of SBUF for transposed filters, and for chunks on their way.
+FILTER_BYTES, AHEAD_BYTES = 32_768, 65_536
 #: Most positions of a row (or of a state): the contraction of one channel.
 ROW_MAX = 128
 
@@ -41,6 +43,9 @@ class UpdatePlan(nl.NKIObject):
     channels: int
     groups: int
     leave: int
+    #: groups whose filters are loaded and transposed at once, a multiple of those of a batch; chunks loaded ahead
+    filters: int
+    ahead: int
 
 
 @dataclass
@@ -63,7 +68,7 @@ class Batch(nl.NKIObject):
     nn: int
 
 
-def plan_update(geometry, with_state, leave):
+def plan_update(geometry, with_state, leave, ahead):
     """UpdatePlan of a geometry; channels is 0 if not even one channel fits."""
     P_MAX = nl.tile_size.pmax
     state = geometry.pad_left if with_state else 0
@@ -87,6 +92,13 @@ def plan_update(geometry, with_state, leave):
         rows = pieces * pitch
         of_slots = BANK_BYTES // ((rows + rows % 2) * geometry.itemsize)
         groups = min(min(GROUPS_MAX, of_slots), BANK_COLUMNS // (pieces * channels * geometry.Q))
+    leaving = leave if image_tiles == 1 else 1
+    filters = 0
+    if groups > 0:
+        per_group = pieces * geometry.Q * (2 if state > 0 else 1) * geometry.itemsize
+        batch = groups * leaving
+        filters = max(1, min(P_MAX, FILTER_BYTES // per_group) // batch) * batch
+        ahead = max(1, min(ahead, AHEAD_BYTES // (groups * channels * (geometry.W + state) * geometry.itemsize)))
     return UpdatePlan(
         state=state,
         pieces=pieces,
@@ -95,7 +107,9 @@ def plan_update(geometry, with_state, leave):
         image_tiles=image_tiles,
         channels=channels,
         groups=groups,
-        leave=leave if image_tiles == 1 else 1,
+        leave=leaving,
+        filters=filters,
+        ahead=ahead,
     )
 
 
