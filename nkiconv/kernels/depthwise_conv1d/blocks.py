@@ -41,7 +41,7 @@ STATIC_ISSUE_NS = 58
 SCRATCH_BELOW = 1.5
 #: ns of a matmul beside its columns (pe.issue_overhead_ns); of a DMA run and each byte of it on one of the engines
 #: (dma.element_overhead_ns, dma.engine_bytes_per_ns, dma.engines); of a byte of HBM traffic with both cores at work
-#: (dma.hbm_stack_gbps); of zeroing a 16-bit element, two at a time (vector.memset_ns_per_elem), and of what waits for it.
+#: (dma.hbm_stack_gbps); of zeroing a 16-bit element, two at a time (vector.memset_ns_per_elem), and of waiting for it.
 MATMUL_NS = 2.5
 RUN_NS = 4.7
 BYTE_NS = 0.0368

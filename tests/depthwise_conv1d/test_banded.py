@@ -1,0 +1,195 @@
+"""`banded`: any block size and setting gives the same sums; what it reads, how it fills the array, what it refuses."""
+
+import re
+
+import numpy as np
+import pytest
+from depthwise import EDGE, Row, arguments, normals, run, truth
+from epilogue import PLAIN, Request, check, check_stored, reason_to_refuse, refused
+from tolerances import assert_within
+
+from nkiconv import depthwise_conv1d_implicit_gemm, simulator, spec
+from nkiconv.kernels.depthwise_conv1d import banded
+from nkiconv.reference import num_terms
+from nkiconv.simulator.memory import SBUF
+
+ROWS = [
+    #   why                                 N    C     W     S  stride  pad
+    Row("filter of tens", 1, 40, 600, 64),
+    Row("images share matmuls", 5, 9, 150, 31, 1, (15, 15)),
+    Row("odd channels, causal", 1, 37, 300, 40, 1, (39, 0)),
+    Row("one channel, long row", 1, 1, 9000, 300),
+    Row("one channel, images", 7, 1, 140, 38),
+    Row("block columns beyond a bank", 1, 3, 30_000, 50, 1, (3, 4)),
+    Row("stride 2", 2, 19, 700, 60, 2, (5, 7)),
+    Row("stride 3", 1, 7, 500, 20, 3, (1, 1)),
+    Row("stride 128", 1, 3, 5000, 200, 128),
+    Row("crop", 2, 9, 700, 60, 2, (-3, -10)),
+    Row("channels of several tiles", 1, 300, 300, 33),
+    Row("padding wider than the row", 1, 4, 30, 50, 1, (150, 90)),
+    Row("window is the row", 2, 5, 200, 200),
+]
+BLOCKS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
+SETTINGS = [
+    (("block", 16), ("groups", 1)),
+    (("block", 8), ("groups", 3), ("edge", 1)),
+    (("block", 16), ("shard", "columns")),
+    (("block", 32), ("shard", "batch"), ("images", 1)),
+    (("block", 16), ("buffers", 1), ("buffer_groups", 1)),
+    (("block", 16), ("buffers", 3), ("buffer_groups", 5), ("scratch", True)),
+    (("block", 16), ("scratch", False), ("warmup", 0), ("rewarm", 0)),
+    (("block", 64), ("streamed", 128)),
+]
+REQUESTS = [
+    Request(bias="bf16", activation="relu"),
+    Request(bias="fp32", residual="fp16", out_dtype="fp32"),
+    Request(residual="fp32", residual_position="post_activation", activation="silu"),
+    Request(bias="fp32", activation="gelu", residual="bf16"),
+]
+
+
+def row(why):
+    return next(row for row in ROWS if row.why == why)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_exact_on_integers(row, dtype):
+    check(row.problem(dtype), PLAIN, 1, whole=True, algorithm="banded")
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("why", ["images share matmuls", "odd channels, causal", "padding wider than the row"])
+def test_every_block_gives_the_same_sums(why, block):
+    check(row(why).problem("bf16"), PLAIN, 2, whole=True, algorithm="banded", config=(("block", block),))
+
+
+@pytest.mark.parametrize("config", SETTINGS, ids=str)
+@pytest.mark.parametrize("why", ["filter of tens", "images share matmuls", "stride 2", "channels of several tiles"])
+def test_every_setting_gives_the_same_sums(why, config):
+    check(row(why).problem("bf16"), PLAIN, 3, whole=True, algorithm="banded", config=config)
+
+
+@pytest.mark.parametrize("why", ["filter of tens", "images share matmuls", "one channel, long row", "stride 2"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_within_the_bound_on_normals(why, dtype):
+    problem = row(why).problem(dtype)
+    x, w = normals(np.random.default_rng(4), problem)
+    y, abs_sum = truth(x, w, problem)
+    assert_within(run(x, w, problem, 2, algorithm="banded"), y, abs_sum, num_terms(problem), dtype)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.id)
+@pytest.mark.parametrize("why", ["images share matmuls", "odd channels, causal", "stride 3"])
+def test_epilogues(why, request_):
+    check(row(why).problem("bf16"), request_, 5, whole=True, algorithm="banded")
+
+
+def test_initial_and_final_state():
+    request = Request(state=True, final=True, bias="fp32", activation="silu")
+    check(row("odd channels, causal").problem("bf16"), request, 6, whole=True, algorithm="banded")
+
+
+def test_any_layout():
+    problem = row("images share matmuls").problem("bf16")
+    check_stored(problem, Request(residual="bf16"), 7, (0, 3, 2, 1), (3, 1, 2, 0), (1, 0, 2, 3), algorithm="banded")
+
+
+@pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
+def test_only_dilations_and_long_strides_are_refused(row):
+    problem = row.problem("bf16")
+    reason = refused("banded", problem)
+    if row.dilation > 1 or row.lhs > 1:
+        assert reason.startswith(f"rhs_dilation={row.dilation}, lhs_dilation={row.lhs}:") or row.stride > 1
+    elif row.stride > 128:
+        assert reason.startswith(f"block={row.stride}, stride={row.stride}:")
+    else:
+        assert reason == ""
+
+
+def test_refusals_name_what_they_refuse():
+    problem = row("stride 2").problem("bf16")
+    assert reason_to_refuse("banded", problem, lnc=1, strict_nonfinite=True).startswith("strict_nonfinite=True")
+    for config in ((("block", 3),), (("shard", "rows"),), (("scratch", 1),), (("images", 16), ("groups", 16))):
+        assert config[0][0] in reason_to_refuse("banded", problem, lnc=1, config=config)
+    huge = problem.replace(N=20_000, C=20_000, K=20_000, groups=20_000)
+    assert "instructions" in reason_to_refuse("banded", huge, lnc=2)
+
+
+def trace(problem, lnc=2, **more):
+    args = spec(problem.input_shape, problem.dtype), spec(problem.filter_shape, problem.dtype)
+    options = arguments(problem) | {"algorithm": "banded"} | more
+    return simulator.execute(depthwise_conv1d_implicit_gemm[lnc], args, options, trace_only=True)
+
+
+def loads(execution, name):
+    return [
+        i
+        for i in execution.instructions
+        if i.op == "dma_copy" and i.reads[0].info.name == name and i.writes[0].info.buffer is SBUF
+    ]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("row", ROWS[:5], ids=lambda row: row.id)
+def test_x_and_w_are_read_once(row):
+    """But for the columns that two cores' halves of one row share."""
+    problem = row.problem("bf16")
+    execution = trace(problem, lnc=1, config=(("shard", "channels"), ("block", 32)))
+    assert sum(i.reads[0].num_elems for i in loads(execution, "img_ref")) == problem.N * problem.C * problem.W
+    assert sum(i.reads[0].num_elems for i in loads(execution, "filter_ref")) == problem.C * problem.S
+
+
+def band_matmuls(execution):
+    """Matmuls whose stationary is a slice of a band buffer: four dims."""
+    return [i for i in execution.instructions if i.op == "nc_matmul" and len(i.reads[0].info.shape) == 4]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("block", "taps"), [(8, 9), (16, 5), (32, 3), (64, 2)])
+def test_a_group_takes_one_matmul_for_each_block_of_taps(block, taps):
+    """ceil((S + B - 1) / B) for 128 / B channels, whatever the width up to 512 block columns."""
+    execution = trace(row("filter of tens").problem("bf16"), lnc=1, config=(("block", block),))
+    assert len(band_matmuls(execution)) == taps * -(-40 * block // 128)
+    assert {i.params["contraction"] for i in band_matmuls(execution)[:taps]} == {128}
+
+
+@pytest.mark.simulator_only
+def test_matmuls_stream_enough_columns_to_keep_the_clock_up():
+    problem = row("filter of tens").problem("bf16")
+    execution = trace(problem, config=(("block", 32),))
+    assert min(i.params["moving_columns"] for i in band_matmuls(execution)) >= 64
+
+
+@pytest.mark.simulator_only
+def test_blocks_of_padding_take_no_matmul():
+    """Of 150 zeros, 30 elements and 90 zeros, each core's half of the columns meets few blocks of taps that see data."""
+    problem = row("padding wider than the row").problem("bf16")
+    config = (("block", 16), ("streamed", 1), ("shard", "columns"))
+    inside = problem.replace(W=problem.W + 240, padding=((0, 0), (0, 0)))
+    dense = 2 * -(-(problem.S + 15) // 16)
+    assert len(band_matmuls(trace(inside, lnc=1, config=config))) == dense
+    assert len(band_matmuls(trace(problem, lnc=1, config=config))) < dense
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch):
+    problem = row.problem("bf16")
+    executions = [trace(problem, lnc) for lnc in (1, 2)]
+    monkeypatch.setattr(banded, "INSTRUCTIONS_MAX", 0)
+    for execution in executions:
+        lnc = len(execution.programs)
+        most = int(re.search(r"up to (\d+) instructions", reason_to_refuse("banded", problem, lnc=lnc))[1])
+        assert max(len(p.instructions) for p in execution.programs) <= most
+        assert all(any(i.op == "nc_matmul" for i in p.instructions) for p in execution.programs)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_memory_is_bounded_by_what_the_kernel_reckons(row, monkeypatch):
+    problem = row.problem("bf16")
+    execution = trace(problem)
+    monkeypatch.setattr(banded.nl.tile_size, "total_available_sbuf_size", 0, raising=False)
+    needed = int(re.search(r"banded needs (\d+) bytes", reason_to_refuse("banded", problem, lnc=2))[1])
+    assert execution.sbuf_peak_bytes <= needed
