@@ -37,7 +37,7 @@ SHARED_TAPS_MAX = 8
 #: Taps up to which pieces without Tensor can balance ones with it.
 FREE_TAPS_MAX = 5
 #: Pieces after which the recipes repeat, at most.
-CYCLE_MAX = 5
+CYCLE_MAX = 3
 #: How much faster than HBM an engine must be for its pauses not to show.
 ENGINE_MARGIN = 1.15
 #: Weight of the busiest engine's time where HBM is slower still.

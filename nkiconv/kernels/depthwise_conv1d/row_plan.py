@@ -26,8 +26,8 @@ PIECE_MAX = 2048
 PIECES = 32
 #: Widths of the first and last pieces of a half: sums begin with the first 256 columns, and y ends with few. Where
 #: pieces are larger than a bank the work is too long for the first ones to matter.
-FIRST = (256, 512)
-LAST = (256,)
+FIRST = (256, 384, 512)
+LAST = (320,)
 #: Matmuls of 512 columns that keep the array busy until the first diagonals are there: 5 x 427 ns at half rate.
 WARMUP = 5
 #: Bytes a partition of the filters that one DMA loads.
