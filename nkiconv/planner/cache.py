@@ -87,7 +87,7 @@ def load(request: Request) -> Plan | None:
     file = where / f"{name}.json"
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         _warn(f"{file}: cannot be read ({_reason(error)}); the plan is searched for again")

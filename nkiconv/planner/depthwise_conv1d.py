@@ -146,7 +146,8 @@ class Rows(Family):
         columns = geometry.N * geometry.Q * geometry.C / PARTITIONS / shape.cores
         rows = self._plan(shape, config).rows
         tiles = geometry.N * rows.T * -(-geometry.Q // rows.columns) / rows.G / shape.cores
-        return max(columns * geometry.S * _share_met(geometry) / speed / 1e3, _issue_us(shape, tiles * geometry.S))
+        taps_us = columns * geometry.S * _share_met(geometry) / speed / 1e3
+        return max(taps_us, _issue_us(shape, tiles * geometry.S), _row_elements_us(shape))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self._plan(shape, config)
@@ -204,7 +205,8 @@ class Banded(Family):
         images = max(1, min(geometry.N, blocks.images))
         columns = max(blocks.num_columns, shape.rates("pe.min_interval_rows") / images)
         columns *= geometry.N * blocks.num_groups * blocks.num_taps
-        return float(columns * prices.tensor * _share_met(geometry) / shape.cores / 1e3)
+        bands_us = columns * prices.tensor * _share_met(geometry) / shape.cores / 1e3
+        return max(float(bands_us), _row_elements_us(shape))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         return _ints(self._blocks(shape, config))
@@ -233,6 +235,12 @@ class Dot(Family):
     def unit(self, shape: Shape, config: Config) -> int:
         return PARTITIONS * int(self._plan(shape, config).tiles)
 
+    def least_us(self, shape: Shape, config: Config) -> float:
+        geometry = shape.geometry
+        moved = 2 * int(self._plan(shape, config).slots)  # transposed, and copied to SBUF: slots of x and of w
+        tiles = geometry.N * geometry.C / PARTITIONS / shape.cores
+        return max(_issue_us(shape, tiles * moved), _row_elements_us(shape))
+
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         return _ints(self._plan(shape, config))
 
@@ -241,9 +249,14 @@ class Dot(Family):
 
 
 class Update(Family):
-    """Images on partitions, for many short rows."""
+    """Images on partitions, for many short rows; or Vector alone, for few."""
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        return [_config(engine="tensor"), _config(engine="vector")]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
+        if dict(config or ()).get("engine") == "vector":
+            return []
         return _changed(
             config, leave=(1, 2, 4, 8), ahead=(4, 8, 16), vector_reads=(0, 1, 2, 3), vector_moves=(0, 2, 3, 4)
         )
@@ -256,8 +269,8 @@ class Update(Family):
         return _ints(self._plan(shape, config))
 
     def _plan(self, shape: Shape, config: Config) -> Any:
-        leave = settings_of(config)[0]  # type: ignore[no-untyped-call]
-        return plan_update(shape.geometry, shape.extras.state, leave)  # type: ignore[no-untyped-call]
+        leave, ahead = settings_of(config)[:2]  # type: ignore[no-untyped-call]
+        return plan_update(shape.geometry, shape.extras.state, leave, ahead)  # type: ignore[no-untyped-call]
 
 
 #: What is known of each algorithm, by its name.
@@ -350,6 +363,13 @@ def _issue_us(shape: Shape, count: float) -> float:
     on_array = rates("pe.min_interval_rows") * rates.cycle_ns("pe")
     fixed = rates("vector.issue_fixed_sbuf_ns"), rates("scalar.copy_issue_ns"), rates("dma.static_issue_ns")
     return count * min(on_array, *fixed) / len(ENGINES) / 1e3
+
+
+def _row_elements_us(shape: Shape) -> float:
+    """The descriptor elements of one load of every row, where each lies on a partition of its own."""
+    geometry, rates = shape.geometry, shape.rates
+    elements = geometry.N * geometry.C / rates("dma.engines") / shape.cores
+    return elements * rates("dma.element_overhead_ns") / 1e3
 
 
 def _rows_loaded_us(shape: Shape) -> float:

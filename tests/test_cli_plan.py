@@ -1,0 +1,107 @@
+"""`nkiconv plan` and `nkiconv tune`: the row, the explanation, JSON, the cache, and bad input by name."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from nkiconv import Plan
+from nkiconv.cli import app
+from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
+from nkiconv.planner import cache
+
+pytestmark = pytest.mark.simulator_only
+CASE = "nkl_n1_c16_w512_s7"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    cache.forget()
+    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "plans"))
+    return tmp_path / "plans"
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def one_plan(*arguments):
+    [found] = json.loads(run("plan", CASE, "--json", *arguments).stdout)
+    return found
+
+
+def test_a_row_a_case():
+    result = run("plan", CASE, "short")
+    assert result.exit_code == 0, result.output
+    for text in (CASE, "short", "modelled", "x copy", "roofline", "bound by", "seconds"):
+        assert text in result.output
+    assert "cached" not in result.output
+    assert run("plan", CASE).output.count("cached") == 1
+
+
+def test_explain():
+    result = run("plan", CASE, "--explain")
+    assert result.exit_code == 0, result.output
+    for text in ("x best", "rejected", "C=16", "S=7", *ALGORITHMS):
+        assert text in result.output
+    assert "at most 64 columns a row" in " ".join(result.output.split())
+
+
+def test_json_is_a_plan():
+    found = one_plan()
+    name = found.pop("case")
+    plan = Plan.from_dict(found)
+    assert (name, plan.problem.C, plan.lnc, plan.cached) == (CASE, 16, 2, False)
+    assert found["roofline_fraction"] == pytest.approx(plan.roofline_fraction)
+    assert one_plan()["cached"]
+
+
+def test_options_reach_the_planner(folder):
+    found = one_plan(
+        "--lnc", 1, "--dtype", "fp32", "--strict-nonfinite", "--no-cache", "--constant", "scalar.ns_per_elem=1.5"
+    )
+    assert (found["lnc"], found["problem"]["dtype"], found["asked"]["strict_nonfinite"]) == (1, "fp32", True)
+    assert found["constants"] == {"scalar.ns_per_elem": 1.5}
+    assert found["algorithm"] in ("vector", "taps_on_partition", "one_channel")
+    assert not folder.exists()
+
+
+def test_tune_leaves_its_plan_for_plan():
+    result = run("tune", "short")
+    assert result.exit_code == 0, result.output
+    [found] = json.loads(run("plan", "short", "--json").stdout)
+    assert (found["effort"], found["cached"]) == ("tuned", True)
+
+
+def test_a_corrupt_file_is_a_warning(folder):
+    run("plan", CASE)
+    [file] = folder.iterdir()
+    file.write_text("{")
+    cache.forget()
+    result = run("plan", CASE)
+    assert result.exit_code == 0
+    assert f"{file.name}: cannot be read" in " ".join(result.stderr.split()).replace("\n", "")
+    assert "warnings.warn" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("plan", "kda_bf61"), "did you mean kda_bf16"),
+        (("plan", "vae_512"), "it needs the kernel conv2d_implicit_gemm"),
+        (("plan", CASE, "--lnc", 3), "lnc=3: must be 1 or 2"),
+        (("plan", CASE, "--dtype", "fp64"), "fp64"),
+        (("plan", CASE, "--dtype", "fp8_e4m3"), "accepted are bf16, fp16, fp32"),
+        (("plan", CASE, "--constant", "scalar.ns_per_elem"), "must be NAME=VALUE with a number"),
+        (("plan", CASE, "--constant", "scalar.ns_per_elem=fast"), "must be NAME=VALUE with a number"),
+        (("plan", CASE, "--constant", "scalar.speed=1"), "there is none of this name"),
+        (("tune", "kda_bf61"), "did you mean kda_bf16"),
+    ],
+)
+def test_bad_input(folder, arguments, words):
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert words in " ".join(result.stderr.split())
+    assert not folder.exists()

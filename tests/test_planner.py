@@ -1,0 +1,296 @@
+"""The planner: what it lists, times, ranks and tells; that it follows constants, epilogues and strictness."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from depthwise import EDGE
+
+import nkiconv
+from nkiconv import ConvProblem, Plan, UnsupportedError, cases, plan
+from nkiconv.floors import floors
+from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
+from nkiconv.planner import Asked, Request, candidates, request, search
+from nkiconv.planner.depthwise_conv1d import FAMILIES
+from nkiconv.planner.entry import answer
+from nkiconv.planner.timing import time, trace
+from nkiconv.profiles import profile_case
+from nkiconv.simulator.timing import Rates
+
+pytestmark = pytest.mark.simulator_only
+SMALL = ConvProblem(N=1, C=130, W=300, S=5, groups=130, padding=((0, 0), (4, 0)))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "cache"))
+
+
+def fresh(problem, lnc=2, **more):
+    return plan(problem, lnc, use_cache=False, **more)
+
+
+def test_every_algorithm_is_known_to_the_planner():
+    assert set(FAMILIES) == set(ALGORITHMS)
+
+
+def test_geometry_is_the_kernels_own():
+    problem = SMALL.replace(stride=(1, 2), rhs_dilation=(1, 3), padding=((0, 0), (-2, 7)))
+    found = request.geometry_of(problem)
+    assert (found.N, found.C, found.W, found.S, found.Q) == (1, 130, 300, 5, problem.Q)
+    assert (found.stride, found.dilation, found.lhs_dilation, found.pad_left, found.pad_right) == (2, 3, 1, -2, 7)
+    assert (found.x_c, found.x_w, found.y_c, found.y_q, found.itemsize) == (300, 1, problem.Q, 1, 2)
+
+
+def test_geometry_follows_the_layout():
+    found = request.geometry_of(SMALL.replace(layout="NHWC"))
+    assert (found.x_c, found.x_w, found.y_c, found.y_q) == (1, 130, 1, 130)
+
+
+def test_extras_are_the_kernels_own():
+    asked = Asked(bias=True, activation="silu", residual="post_activation", out_dtype="fp32", strict_nonfinite=True)
+    found = request.extras_of(SMALL, asked)
+    assert (found.epilogue.bias, found.epilogue.activation) == (True, "silu")
+    assert (found.epilogue.residual, found.epilogue.y_itemsize) == ("post_activation", 4)
+    assert (found.state, found.strict_nonfinite) == (False, True)
+
+
+@pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
+def test_edges_have_plans(row):
+    problem = row.problem("fp32")
+    rates = Rates()
+    wanted = Request(problem=problem)
+    shape = candidates.shape_of(wanted, rates)
+    accepted, rejected = candidates.start(wanted, shape, wide=True)
+    assert accepted
+    assert all(one.reason for one in rejected)
+    least = [one.least_us for one in accepted]
+    assert least == sorted(least)
+    for one in accepted:
+        assert 1 <= one.channels <= problem.C
+        candidates.symbols_of(wanted, one.algorithm, one.config)
+        for other in candidates.near(shape, one):
+            assert other.algorithm == one.algorithm
+            assert other.config != one.config
+
+
+BOUNDED = ["nkl_fs_asr", "kda_fp32", "short", "odd_c", "nkl_st2_p5_c256_w512_s64_bf16", "nkl_pad_n1_c16_w512_s200"]
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_no_timeline_beats_its_lower_bounds(name):
+    wanted = Request(problem=cases.get(name).problem)
+    rates = Rates()
+    accepted, _ = candidates.start(wanted, candidates.shape_of(wanted, rates), wide=False)
+    for one in accepted:
+        if one.least_us < 400:  # longer ones take seconds to trace
+            traced = trace(wanted, one, rates)
+            us = time(traced, rates).us
+            assert one.least_us <= us, one
+            assert traced.least_us <= us, one
+
+
+def test_a_plan_says_what_a_profile_says():
+    found = fresh(cases.get("kda_bf16").problem)
+    one, _ = profile_case(cases.get("kda_bf16"), algorithm=found.algorithm, config=found.config)
+    assert found.extrapolated_from is None
+    assert found.phases == 8
+    assert found.modelled_us == pytest.approx(one.profile.modelled_us)
+    assert found.phase0_us == pytest.approx(one.profile.phases.phase0_us)
+    assert found.worst_us == pytest.approx(one.profile.phases.worst_us)
+    assert found.roofline_us == pytest.approx(one.profile.roofline_us)
+    assert found.copy_floor_us == pytest.approx(one.floors.copy_us)
+    assert (found.bound_by, found.instructions) == (one.profile.bound_by, one.profile.instructions)
+    assert (found.sbuf_bytes, found.psum_banks) == (one.profile.sbuf_peak_bytes, one.profile.psum_peak_banks)
+    assert found.roofline_fraction == pytest.approx(found.roofline_us / found.modelled_us)
+
+
+@pytest.mark.parametrize("name", ["kda_fp32", "short", "c1", "nkl_st2_p10_c256_w512_s64_bf16"])
+def test_the_plan_is_the_fastest_of_its_alternatives(name):
+    found = fresh(cases.get(name).problem)
+    first = found.alternatives[0]
+    assert (first.algorithm, first.config, first.us) == (found.algorithm, found.config, found.phase0_us)
+    assert found.phase0_us == min(one.us for one in found.alternatives if not one.at_least)
+    assert {one.algorithm for one in (*found.alternatives, *found.rejected)} == set(ALGORITHMS)
+
+
+def test_plans_run():
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-2, 3, (1, 130, 300)), rng.integers(-2, 3, (130, 5))
+    x, w = x.astype(np.float32), w.astype(np.float32)
+    found = fresh(SMALL.replace(dtype="fp32"))
+    expected = nkiconv.depthwise_conv1d(x, w, padding=(4, 0))
+    for lnc in (1, 2):
+        y = nkiconv.depthwise_conv1d(x, w, padding=(4, 0), lnc=lnc, algorithm=found.algorithm, config=found.config)
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_big_problems_are_extrapolated_and_say_so(monkeypatch):
+    monkeypatch.setattr(search, "WHOLE_INSTRUCTIONS", 10)
+    found = fresh(cases.get("hyena").problem, algorithms=("banded",))
+    assert 0 < found.extrapolated_from < 768
+    assert "extrapolated from" in found.explain()
+
+
+@pytest.mark.parametrize("algorithm", ["banded", "taps_on_partition", "dot"])
+def test_extrapolated_times_are_close(algorithm):
+    problem = cases.get("nkl_n1_c2048_w2048_s256").problem
+    if algorithm == "dot":
+        problem = ConvProblem(N=1, C=4096, W=515, S=512, groups=4096)
+    wanted = Request(problem=problem, algorithms=(algorithm,))
+    one = search._Search(wanted, False, lambda *_: None)
+    accepted, _ = candidates.start(wanted, one.shape, wide=False)
+    estimate = one._extrapolated(accepted[0], None, problem.C // 4)
+    one.best_us = float("inf")
+    whole = one._whole(accepted[0])
+    assert estimate.us == pytest.approx(whole.us, rel=0.05)
+    assert estimate.instructions == pytest.approx(whole.instructions, rel=0.02)
+
+
+def test_a_wide_search_is_no_worse():
+    problem = cases.get("short").problem
+    quick, wide = fresh(problem), fresh(problem, wide=True)
+    assert (quick.effort, wide.effort) == ("quick", "tuned")
+    assert wide.phase0_us <= quick.phase0_us * (1 + 1e-9)
+    assert wide.extrapolated_from is None
+
+
+def test_plans_do_not_depend_on_the_run():
+    assert fresh(SMALL) == fresh(SMALL)
+
+
+def test_one_core_and_two():
+    one, two = fresh(cases.get("kda_bf16").problem, 1), fresh(cases.get("kda_bf16").problem, 2)
+    assert (one.lnc, two.lnc) == (1, 2)
+    assert one.phase0_us > two.phase0_us
+
+
+def test_strict_plans_keep_channels_apart():
+    loose, strict = fresh(SMALL), fresh(SMALL, strict_nonfinite=True)
+    assert loose.algorithm not in ("one_channel",)
+    assert strict.algorithm in ("vector", "taps_on_partition", "one_channel")
+    reasons = {one.algorithm: one.reason for one in strict.rejected}
+    assert {"mixed", "banded"} <= set(reasons)
+    assert all("strict_nonfinite" in reasons[name] for name in ("mixed", "banded"))
+
+
+def test_epilogues_are_timed():
+    plain = fresh(SMALL)
+    more = fresh(
+        SMALL, bias=True, activation="silu", residual="pre_activation", out_dtype="fp32",
+        initial_state=True, return_final_state=True,
+    )  # fmt: skip
+    assert more.phase0_us > plain.phase0_us
+    assert more.asked == Asked(
+        bias=True, activation="silu", residual="pre_activation", out_dtype="fp32", initial_state=True,
+        return_final_state=True,
+    )  # fmt: skip
+
+
+HALF_VECTOR = {"vector.ns_per_elem_scalar_tensor_tensor": 2.0833}
+HALF_GPSIMD = {"gpsimd.elementwise_ns_per_elem": 3.3333, "gpsimd.issue_fixed_ns": 253.8}
+SMALL_ELEMENTS = {"dma.small_element_ns": 55.0}
+
+
+@pytest.mark.parametrize("constants", [HALF_VECTOR, HALF_GPSIMD, SMALL_ELEMENTS], ids=["vector", "gpsimd", "elements"])
+@pytest.mark.parametrize("name", ["kda_fp32", "nkl_n1_c16_w512_s7"])
+def test_plans_follow_the_constants(name, constants):
+    problem = cases.get(name).problem
+    found = fresh(problem, constants=constants)
+    assert found.constants == constants
+    assert found.copy_floor_us == pytest.approx(floors(problem, 2, constants).copy_us)
+    searched = fresh(problem, constants=constants, wide=True)
+    assert found.phase0_us <= 1.15 * searched.phase0_us
+
+
+def test_slow_vector_means_other_taps():
+    problem = cases.get("mamba2_prefill").problem
+    usual, slow = fresh(problem), fresh(problem, constants=HALF_VECTOR)
+    assert usual.config != slow.config
+
+
+# why, changes of the problem, arguments, pattern
+REFUSED = [
+    ("images", {"H": 3}, {}, "only rows have kernels"),
+    ("dense", {"groups": 1}, {}, "only depthwise problems"),
+    ("fp8", {"dtype": "fp8_e4m3"}, {}, "accepted are bf16, fp16, fp32"),
+    ("cores", {}, {"lnc": 3}, "lnc=3: must be 1 or 2"),
+    ("activation", {}, {"activation": "mish"}, "activation='mish'"),
+    ("residual", {}, {"residual": "before"}, "residual_position='before'"),
+    ("output", {}, {"out_dtype": "int8"}, "out_dtype='int8'"),
+    ("state", {"stride": (1, 2)}, {"initial_state": True}, "a state needs 1 and 1"),
+    ("state's padding", {"padding": ((0, 0), (1, 0))}, {"return_final_state": True}, "must be .* = 4"),
+    ("algorithm", {}, {"algorithms": ("fft",)}, "algorithms='fft'"),
+    ("no algorithm", {}, {"algorithms": ()}, "must name at least one"),
+    ("constant", {}, {"constants": {"vector.speed": 1.0}}, "there is none of this name"),
+    ("both", {"H": 3}, {"activation": "mish"}, "2 reasons"),
+]
+
+
+@pytest.mark.parametrize(("changes", "arguments", "pattern"), [row[1:] for row in REFUSED], ids=[r[0] for r in REFUSED])
+def test_refused_before_any_work(monkeypatch, changes, arguments, pattern):
+    monkeypatch.setattr("nkiconv.planner.entry.search", None)
+    with pytest.raises(nkiconv.NkiconvError, match=pattern):
+        plan(SMALL.replace(**changes), **arguments)
+
+
+def test_when_nothing_runs_every_reason_is_told():
+    with pytest.raises(UnsupportedError, match=r"dot: Q=300: .*at most 64 columns"):
+        fresh(SMALL, algorithms=("dot",))
+
+
+def test_errors_of_a_trace_are_rejections(monkeypatch):
+    def broken(request, candidate, rates):
+        if candidate.algorithm == "mixed":
+            raise nkiconv.simulator.NkiError("NKI999", "nc_matmul", "too much of it")
+        return trace(request, candidate, rates)
+
+    monkeypatch.setattr(search, "trace", broken)
+    found = fresh(SMALL)
+    reasons = [one.reason for one in found.rejected if one.algorithm == "mixed"]
+    assert reasons
+    assert all(reason.endswith("NKI999: nc_matmul: too much of it") for reason in reasons)
+
+
+def test_json_and_back():
+    found = fresh(SMALL, bias=True, constants=HALF_VECTOR)
+    again = Plan.from_json(found.to_json())
+    assert again == found
+    assert (again.algorithm, again.config, again.alternatives) == (found.algorithm, found.config, found.alternatives)
+    assert isinstance(again.config, tuple | None)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"problem": 1}', "null", "plan"])
+def test_other_json_is_refused(text):
+    with pytest.raises(nkiconv.FileFormatError, match="plan: is not"):
+        Plan.from_json(text)
+
+
+def test_explain_tells_everything():
+    found = fresh(SMALL)
+    text = found.explain()
+    for word in (
+        "modelled",
+        "copy floor",
+        "roofline",
+        "bound by",
+        "x best",
+        "rejected",
+        "C=130",
+        "cores=2",
+        *ALGORITHMS,
+    ):
+        assert word in text, word
+    assert all(one.reason.split(":")[0] in text for one in found.rejected)
+
+
+def test_symbols_are_ints():
+    found = fresh(SMALL)
+    assert found.symbols["Q"] == SMALL.Q
+    assert all(type(value) is int for value in found.symbols.values())
+
+
+def test_requests_are_hashable_and_answered():
+    wanted = Request(problem=SMALL, algorithms=("taps_on_partition",))
+    assert hash(wanted) == hash(dataclasses.replace(wanted))
+    assert answer(wanted, use_cache=False).algorithm == "taps_on_partition"

@@ -1,0 +1,176 @@
+"""Plans on disk: where, under which key, whole or not at all, and what happens when something is wrong with them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nkiconv import ConvProblem, plan
+from nkiconv.planner import Request, cache, entry
+
+pytestmark = pytest.mark.simulator_only
+PROBLEM = ConvProblem(N=1, C=8, W=40, S=3, groups=8)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty cache of this test's own."""
+    cache.forget()
+    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "plans"))
+    return tmp_path / "plans"
+
+
+def no_search(*_args, **_kwargs):
+    raise AssertionError("searched although the plan is in the cache")
+
+
+def the_file(folder):
+    (found,) = folder.iterdir()
+    return found
+
+
+def test_a_plan_comes_back_from_disk_and_from_memory(folder, monkeypatch):
+    first = plan(PROBLEM)
+    assert not first.cached
+    assert the_file(folder) == cache.path(Request(problem=PROBLEM))
+    monkeypatch.setattr(entry, "search", no_search)
+    for forget in (False, True):
+        if forget:
+            cache.forget()
+        again = plan(PROBLEM)
+        assert again.cached
+        assert again == first
+
+
+def test_without_the_cache_nothing_is_read_or_written(folder):
+    assert not plan(PROBLEM, use_cache=False).cached
+    assert not folder.exists()
+
+
+def test_a_wide_plan_replaces_the_quick_one_and_stays():
+    quick = plan(PROBLEM)
+    wide = plan(PROBLEM, wide=True)
+    assert (quick.effort, wide.effort) == ("quick", "tuned")
+    cache.forget()
+    found = plan(PROBLEM)
+    assert (found.effort, found.cached) == ("tuned", True)
+    assert plan(PROBLEM, wide=True).cached
+
+
+OTHERS = [
+    {"lnc": 1},
+    {"bias": True},
+    {"strict_nonfinite": True},
+    {"constants": {"scalar.ns_per_elem": 1.0}},
+    {"algorithms": ("taps_on_partition",)},
+]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda other: next(iter(other)))
+def test_everything_asked_for_is_in_the_key(folder, other):
+    plan(PROBLEM)
+    assert not plan(PROBLEM, **other).cached
+    assert len([*folder.iterdir()]) == 2
+
+
+def test_other_sources_mean_other_plans(monkeypatch):
+    plan(PROBLEM)
+    monkeypatch.setattr(cache, "hash_of", lambda *_packages: "0123456789ab")
+    assert not plan(PROBLEM).cached
+
+
+def wrong_key(document):
+    document["key"]["lnc"] = 1
+
+
+def wrong_problem(document):
+    document["plan"]["problem"]["W"] = 41
+
+
+def no_plan(document):
+    del document["plan"]
+
+
+def half_a_plan(document):
+    del document["plan"]["config"]
+
+
+@pytest.mark.parametrize("spoil", [wrong_key, wrong_problem, no_plan, half_a_plan])
+def test_foreign_files_are_ignored_with_a_warning(folder, spoil):
+    plan(PROBLEM)
+    file = the_file(folder)
+    document = json.loads(file.read_text())
+    spoil(document)
+    file.write_text(json.dumps(document))
+    cache.forget()
+    with pytest.warns(cache.CacheWarning, match=file.name):
+        assert not plan(PROBLEM).cached
+    cache.forget()
+    assert plan(PROBLEM).cached
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"plan"])
+def test_corrupt_files_are_ignored_with_a_warning(folder, content):
+    plan(PROBLEM)
+    file = the_file(folder)
+    file.write_bytes(content)
+    cache.forget()
+    with pytest.warns(cache.CacheWarning, match=file.name):
+        assert not plan(PROBLEM).cached
+
+
+def test_a_directory_that_cannot_be_written_costs_a_warning(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "file" / "plans"))
+    with pytest.warns(cache.CacheWarning, match="set NKICONV_CACHE"):
+        assert plan(PROBLEM).algorithm
+
+
+def test_nothing_is_left_of_a_write_that_failed(folder, monkeypatch):
+    def full(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.warns(cache.CacheWarning, match="No space left"):
+        plan(PROBLEM)
+    assert [*folder.iterdir()] == []
+
+
+OTHER_PROCESS = """
+import warnings
+from nkiconv import ConvProblem, plan
+warnings.simplefilter("error")
+print([plan(ConvProblem(N=1, C=8, W=width, S=3, groups=8)).phase0_us for width in (30, 31, 32)])
+"""
+
+
+def test_two_processes_share_the_directory(folder):
+    commands = [sys.executable, "-c", OTHER_PROCESS]
+    running = [subprocess.Popen(commands, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    first, second = (process.communicate(timeout=120)[0] for process in running)
+    assert [process.returncode for process in running] == [0, 0]
+    assert first == second
+    assert sorted(file.suffix for file in folder.iterdir()) == [".json"] * 3
+    assert all(plan(PROBLEM.replace(W=width)).cached for width in (30, 31, 32))
+
+
+PLACES = [
+    ("linux", {"XDG_CACHE_HOME": "/x"}, "/x/nkiconv"),
+    ("linux", {"XDG_CACHE_HOME": ""}, "/h/.cache/nkiconv"),
+    ("linux", {"XDG_CACHE_HOME": "relative"}, "/h/.cache/nkiconv"),
+    ("darwin", {"XDG_CACHE_HOME": ""}, "/h/Library/Caches/nkiconv"),
+    ("win32", {"LOCALAPPDATA": "/l"}, "/l/nkiconv/cache"),
+    ("linux", {"NKICONV_CACHE": "/own"}, "/own"),
+]
+
+
+@pytest.mark.parametrize(("system", "variables", "expected"), PLACES)
+def test_where_plans_are_kept(monkeypatch, system, variables, expected):
+    monkeypatch.delenv("NKICONV_CACHE")
+    monkeypatch.setenv("HOME", "/h")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "platform", system)
+    assert cache.directory().as_posix() == expected

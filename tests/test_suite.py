@@ -1,0 +1,117 @@
+"""`nkiconv bench --suite`: rows that are planned, checked and modelled; baselines, means, CSV, and bad input."""
+
+import csv
+import dataclasses
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+from nkiconv import cases, h200, suite
+from nkiconv.cli import app
+from nkiconv.planner import cache
+
+pytestmark = pytest.mark.simulator_only
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    cache.forget()
+    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "plans"))
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_rows_of_some_cases():
+    result = run("bench", "--suite", "depthwise", "--only", "kda", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["ok"]
+    first, second = document["rows"]
+    assert {(row["case"], row["dtype"]) for row in (first, second)} == {("kda_bf16", "bf16"), ("kda_fp32", "fp32")}
+    for row in (first, second):
+        assert row["verdict"] == "pass"
+        assert row["channels_checked"] == 384
+        assert row["x_one_channel"] == pytest.approx(row["one_channel_us"] / row["modelled_us"])
+        assert row["x_copy_floor"] == pytest.approx(row["modelled_us"] / row["copy_floor_us"])
+        assert row["h200_cudnn_fraction"] == h200.fractions()[row["case"], row["dtype"]]
+    mean = document["geometric_means"]["x_one_channel"]
+    assert mean["rows"] == 2
+    assert mean["mean"] == pytest.approx(math.sqrt(first["x_one_channel"] * second["x_one_channel"]))
+
+
+def test_the_table_and_a_wrong_result(monkeypatch):
+    result = run("bench", "--suite", "depthwise", "--only", "kda_bf16")
+    assert result.exit_code == 0, result.output
+    for text in ("look-", "x one_", "x taps_on", "x copy", "cuDNN", "geometric mean", "kda_bf16"):
+        assert text in result.output
+    verify = suite.verify_depthwise_conv1d
+
+    def wrong(*args, **kwargs):
+        [report], y = verify(*args, **kwargs)
+        return [dataclasses.replace(report, comparison=dataclasses.replace(report.comparison, num_wrong=1))], y
+
+    monkeypatch.setattr(suite, "verify_depthwise_conv1d", wrong)
+    result = run("bench", "--suite", "depthwise", "--only", "kda_bf16")
+    assert result.exit_code == 1
+    assert "WRONG" in result.output
+
+
+def test_csv(monkeypatch, tmp_path):
+    monkeypatch.setattr(suite, "headline", lambda: [(cases.get("kda_bf16"), "bf16")])
+    result = run("bench", "--suite", "depthwise", "--csv", "rows.csv")
+    assert result.exit_code == 0, result.output
+    with (tmp_path / "rows.csv").open(encoding="utf-8", newline="") as file:
+        [row] = csv.DictReader(file)
+    assert (row["case"], row["verdict"]) == ("kda_bf16", "pass")
+    assert float(row["modelled_us"]) > 0
+
+
+def test_every_headline_case_of_the_suite_is_in_it():
+    pairs = suite.chosen("depthwise")
+    assert {case.name for case, _ in pairs} >= {"mamba2_prefill", "hyena", "decode_step", "nkl_qwen3"}
+    assert {case.suite for case, _ in pairs} == {"depthwise_conv1d"}
+
+
+def test_a_baseline_that_does_not_run_has_no_number(monkeypatch):
+    def refuse(request, advance):
+        raise suite.UnsupportedError("too many instructions")
+
+    monkeypatch.setattr(suite, "answer", refuse)
+    found = suite._baseline(suite.Request(problem=cases.get("hyena").problem), lambda *_: None)
+    assert found == suite.Baseline(None, reason="too many instructions")
+    mean, count = suite.geometric_mean([2.0, None, 8.0])
+    assert (mean, count) == (pytest.approx(4.0), 2)
+    assert math.isnan(suite.geometric_mean([None])[0])
+
+
+def test_h200_names_are_cases():
+    names = {name for name, _ in h200.fractions()}
+    assert names <= set(cases.names("depthwise_conv1d"))
+    assert all(0 < share < 1 for share in h200.fractions().values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--suite", "dense"), "--suite=dense: there is none of this name; use one of depthwise"),
+        (("--suite", "depthwise", "kda_bf16"), "CASE: cannot be combined with --suite=depthwise"),
+        (("--suite", "depthwise", "--target", "model"), "--target: cannot be combined"),
+        (("--suite", "depthwise", "--lnc", 3), "--lnc=3: must be 1 or 2"),
+        (("--suite", "depthwise", "--only", "zzz"), "no headline case has this in its name"),
+        (("--suite", "depthwise", "--only", "kda", "--csv", "x.csv"), "is of every case; drop one of the two"),
+        (("--suite", "depthwise", "--csv", "no/x.csv"), "no is not a directory"),
+        (("kda_bf16", "--csv", "x.csv"), "--csv: belongs to --suite"),
+        (("kda_bf16", "--only", "kda"), "--only: belongs to --suite"),
+    ],
+)
+def test_bad_input(arguments, words):
+    result = run("bench", *arguments)
+    assert result.exit_code == 2, result.output
+    assert words in " ".join(result.stderr.split())
