@@ -173,8 +173,11 @@ def run_units(operands, geometry, extras, plan, units, vector_share):
             groups = groups_of(plan, units[index - 1][0].block, units[index - 1][2])
             steps = steps_of(plan, groups)
             partials = new_partials(plan, groups)
-        lead = LEAD if index > 1 else 0
         done = 0
+        if index == 1:  # the second unit's rows are still on their way
+            while done < len(steps):
+                multiply_step(partials, x_before, w_before, plan, masks, groups, steps[done])
+                done += 1
         for move in range(max(len(moves), LEAD)):
             if move < len(moves):
                 move_slots(moves[move], 0 < vector_share and move % vector_share == vector_share - 1)
@@ -182,7 +185,7 @@ def run_units(operands, geometry, extras, plan, units, vector_share):
                 sums = add_unit(plan, masks, units, index - 2, ready, sums)
             wanted = len(steps)
             if move + 1 < len(moves):
-                wanted = (len(steps) * max(0, move + 1 - lead)) // max(1, len(moves) - lead)
+                wanted = (len(steps) * max(0, move + 1 - LEAD)) // max(1, len(moves) - LEAD)
             while done < wanted:
                 multiply_step(partials, x_before, w_before, plan, masks, groups, steps[done])
                 done += 1
