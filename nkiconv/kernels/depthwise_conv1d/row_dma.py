@@ -12,7 +12,7 @@ from .positions import columns_met
 from .rows import run_length
 
 
-def spans(tile, offsets, firsts, counts):
+def spans(offsets, firsts, counts):
     """Neighbouring groups that one access pattern can address: (first group, groups, HBM elements between groups).
 
     offsets: HBM element of each group's first column; firsts and counts: where its columns go in the tile, how many.
@@ -40,7 +40,7 @@ def spans(tile, offsets, firsts, counts):
 
 def copy_in(dst_sbuf, tile, src_hbm, offsets, firsts, counts, dst_step, c_step, src_step):
     """DMAs of groups into columns first, first + dst_step, ... of their partitions; one for each span."""
-    found = spans(tile, offsets, firsts, counts)
+    found = spans(offsets, firsts, counts)
     for index in range(len(found)):
         span = found[index]
         g = span[0]
@@ -192,7 +192,7 @@ def y_spans(tile, geometry, plan, q0, qn):
 def store_y(operands, geometry, plan, tile, y_sbuf, q0, qn):
     """Columns q0 .. q0+qn-1 of a tile to HBM, one DMA for each span of groups."""
     where = y_spans(tile, geometry, plan, q0, qn)
-    found = spans(tile, where[0], where[1], where[2])
+    found = spans(where[0], where[1], where[2])
     for index in range(len(found)):
         span = found[index]
         g = span[0]

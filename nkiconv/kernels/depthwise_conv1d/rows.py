@@ -1,9 +1,9 @@
-"""Work decomposition with channels on partitions: which rows of x share a tile, and which half of the work they are in.
+"""Work decomposition with channels on partitions: which rows of x share a tile, and which half of the work has them.
 
 Channel c = p * T + t lies on partition p of channel tile t, so that the filters of neighbouring tiles are one
-contiguous run a partition. Where the channels of a tile leave partitions free, several stretches of columns (or images) are
-stacked: partition g * P + p holds group g. The work is always cut into two halves, of channels, columns or images; one
-core does both in turn, so that every column meets the same instructions on 1 and on 2 cores.
+contiguous run a partition. Where the channels of a tile leave partitions free, several stretches of columns (or images)
+are stacked: partition g * P + p holds group g. The work is always cut into two halves, of channels, columns or images;
+one core does both in turn, so that every column meets the same instructions on 1 and on 2 cores.
 
 Compile-time code in NKI's Python subset.
 """
