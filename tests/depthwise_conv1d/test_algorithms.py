@@ -40,7 +40,7 @@ ACCEPTED = {
     "mixed": (len(EDGE), 0),
     "vector": (len(EDGE), len(EDGE)),
     "dot": (16, 0),
-    "update": (16, 0),
+    "update": (16, 16),
 }
 
 

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from depthwise import EDGE, arguments, integers, same_bits
+from epilogue import stored
 from tolerances import assert_exact
 
 import nkiconv
@@ -14,11 +15,6 @@ ALL = list(itertools.permutations(range(4)))
 #: neither is its own inverse
 NHWC_IN, NHWC_OUT = (0, 3, 1, 2), (0, 2, 3, 1)
 PROBLEM = EDGE[10].problem("fp32").replace(N=2, C=7, K=7, groups=7, W=13)
-
-
-def stored(canonical, perm):
-    """The array whose transpose(perm) is `canonical`."""
-    return np.ascontiguousarray(np.transpose(canonical, np.argsort(perm)))
 
 
 def call(x, w, lnc=2, **perms):

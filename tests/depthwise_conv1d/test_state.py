@@ -53,7 +53,7 @@ ACCEPTED = {
     "banded": 10,
     "mixed": len(ROWS),
     "vector": len(ROWS),
-    "dot": 8,
+    "dot": 9,
     "update": 8,
 }
 
