@@ -124,7 +124,7 @@ def test_runs_are_long_after_the_first_tile(name):
 @pytest.mark.simulator_only
 def test_filters_of_all_tiles_are_one_run_a_partition():
     """Channel p * T + t is on partition p of tile t, so 32 tiles of 4 taps are 128 elements side by side."""
-    execution = trace(cases.get("mamba2_prefill").problem, "mixed")
+    execution = trace(cases.get("mamba2_prefill_fp32").problem, "mixed")
     loads = dmas(execution, "filter_ref")
     assert len(loads) == 2, "one for each core"
     assert [i.reads[0].strides for i in loads] == [(64 * 4, 4, 1)] * 2

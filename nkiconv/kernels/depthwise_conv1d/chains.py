@@ -42,7 +42,7 @@ class TileData(nl.NKIObject):
     x: object
     #: [rows, tensor taps, rows] stationaries, or None
     diagonals: object
-    #: filters [rows, S] as stored, and in fp32 for products on Scalar (None where there are none)
+    #: filters [rows, S] as stored, and in fp32 where Scalar multiplies
     w: object
     w32: object
     #: fp32 [rows, 1] or None

@@ -101,18 +101,23 @@ def run_turn(operands, geometry, extras, plan, datas, pieces, chains, turn, phas
 
 
 def load_filters(operands, geometry, extras, plan, filters, t_first, t, end_t, block):
-    """Filters and biases of the blocks of channel tiles up to the one that t is in."""
+    """Filters, filters in fp32 and biases of the blocks of channel tiles up to the one that t is in."""
     while len(filters) * block + t_first <= t:
         t0 = len(filters) * block + t_first
         tn = min(block, end_t - t0)
-        G = plan.rows.G
-        w_sbuf = load_channels(
-            operands.w, operands.w.dtype, geometry, plan.rows, G, t0, tn, geometry.w_c, geometry.S, geometry.w_s
-        )
+        w_sbuf = load_taps(operands.w, operands.w.dtype, geometry, plan, t0, tn)
+        w32_sbuf = w_sbuf
+        if operands.w.dtype != nl.float32 and any_product(all_recipes(plan)):
+            w32_sbuf = load_taps(operands.w, nl.float32, geometry, plan, t0, tn)
         bias_sbuf = None
         if operands.bias != None:
-            bias_sbuf = load_channels(operands.bias, nl.float32, geometry, plan.rows, G, t0, tn, 1, 1, 1)
-        filters.append((w_sbuf, bias_sbuf))
+            bias_sbuf = load_channels(operands.bias, nl.float32, geometry, plan.rows, plan.rows.G, t0, tn, 1, 1, 1)
+        filters.append((w_sbuf, w32_sbuf, bias_sbuf))
+
+
+def load_taps(w_hbm, dtype, geometry, plan, t0, tn):
+    """Filters of channel tiles t0 .. t0+tn-1 in a dtype: [partitions, tn * S]."""
+    return load_channels(w_hbm, dtype, geometry, plan.rows, plan.rows.G, t0, tn, geometry.w_c, geometry.S, geometry.w_s)
 
 
 def tile_data(geometry, plan, tiles, filters, xs, datas, block):
@@ -125,25 +130,21 @@ def tile_data(geometry, plan, tiles, filters, xs, datas, block):
     S = geometry.S
     w_sbuf = held[0][0 : tile.rows, place * S : (place + 1) * S]
     bias_sbuf = None
-    if held[1] != None:
-        bias_sbuf = held[1][0 : tile.rows, place : place + 1]
-    same = i > 0 and tiles[i - 1].t == tile.t and tiles[i - 1].rows >= tile.rows
+    if held[2] != None:
+        bias_sbuf = held[2][0 : tile.rows, place : place + 1]
     diagonals = None
-    w32_sbuf = None
-    if same:
+    if i > 0 and tiles[i - 1].t == tile.t and tiles[i - 1].rows >= tile.rows:
         diagonals = datas[i - 1].diagonals
-        w32_sbuf = datas[i - 1].w32
-    else:
-        taps = most_tensor_taps(all_recipes(plan))
-        if taps > 0:
-            diagonals = make_diagonals(w_sbuf, tile.rows, taps)
-        if any_product(all_recipes(plan)):
-            w32_sbuf = w_sbuf
-            if w_sbuf.dtype != nl.float32:
-                w32_sbuf = nl.ndarray((tile.rows, S), dtype=nl.float32, buffer=nl.sbuf)
-                nisa.tensor_copy(dst=w32_sbuf, src=w_sbuf, engine=nisa.engine.gpsimd)
+    elif most_tensor_taps(all_recipes(plan)) > 0:
+        diagonals = make_diagonals(w_sbuf, tile.rows, most_tensor_taps(all_recipes(plan)))
     return TileData(
-        tile=tile, x=xs[i][0], diagonals=diagonals, w=w_sbuf, w32=w32_sbuf, bias=bias_sbuf, residual=xs[i][1]
+        tile=tile,
+        x=xs[i][0],
+        diagonals=diagonals,
+        w=w_sbuf,
+        w32=held[1][0 : tile.rows, place * S : (place + 1) * S],
+        bias=bias_sbuf,
+        residual=xs[i][1],
     )
 
 
