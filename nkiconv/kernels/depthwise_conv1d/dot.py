@@ -14,9 +14,10 @@ are wanted. It accumulates over all blocks of 8 slots; then
 
 Engine plan: DMA loads rows of x and w, each once from HBM, 128 channels a tile; Tensor transposes tile i + 1 between
 the matmuls of tile i; Scalar (and Vector, every `vector_share`-th) moves transposed slots to SBUF, pairs of 16-bit
-elements as one fp32 element, which copies bits; the masks of tile i - 1 follow when its sums are there. Channel
-c0 + p * L + r is row p of the results, so that those of several tiles leave in one DMA of long runs. Bound by DMA or
-Tensor: per 128 channels and tap of bf16, HBM takes 1.43 ns, the transposes 0.87 and the matmuls about 0.6.
+elements as one fp32 element, which copies bits; the tails of tiles i - 1 and i - 2 come later, where no engine waits
+for another. Channel c0 + p * L + r is row p of the results, so that those of several tiles leave in one DMA of long
+runs. Bound by Tensor, then DMA: per 128 channels and tap of bf16 with Q = 4, the transposes take 0.91 ns and the
+matmuls 0.59, HBM 1.43. From about Q = 12 on Vector's masks take longer.
 
 Zeros are multiplied: a NaN or Inf reaches every column of the channels that share a matmul with it.
 """
@@ -37,7 +38,17 @@ from .dot_plan import (
     x_slots,
 )
 from .dot_rows import load_unit, move_slots, new_buffer, slot_moves, w_starts, x_starts
-from .dot_sums import finish_batch, keep_lags, make_masks, multiply_step, new_partials, steps_of, warm_up
+from .dot_sums import (
+    finish_batch,
+    make_masks,
+    mask_lags,
+    multiply_step,
+    new_partials,
+    steps_of,
+    sum_channels,
+    sum_lags,
+    warm_up,
+)
 
 #: Names and defaults of the settings: slots a stationary, most slots of a chunk, rows in flight, tiles (or images) that
 #: leave together, which share of the transposed slots Vector moves (0: none).
@@ -124,7 +135,7 @@ def dot(operands, geometry, extras, config):
 
 
 def run_units(operands, geometry, extras, plan, units, vector_share):
-    """Three units in flight: transposes of one between the matmuls of the one before and the tail of the third."""
+    """Four units in flight: transposes of one between the matmuls of the one before and the tails of two others."""
     P_MAX = nl.tile_size.pmax
     warm_up()
     masks = make_masks(plan)
@@ -148,8 +159,8 @@ def run_units(operands, geometry, extras, plan, units, vector_share):
     filters = []
     for _ in range(plan.chunks):
         filters.append(None)
-    x_before, w_before, partials, ready, sums = None, None, [], [], None
-    for index in range(len(units) + 2):
+    x_before, w_before, partials, ready, kept, sums = None, None, [], [], [], None
+    for index in range(len(units) + 3):
         moves, x_next, w_next = [], None, None
         if index < len(units):
             ahead = index + num_buffers - 1
@@ -173,24 +184,28 @@ def run_units(operands, geometry, extras, plan, units, vector_share):
             groups = groups_of(plan, units[index - 1][0].block, units[index - 1][2])
             steps = steps_of(plan, groups)
             partials = new_partials(plan, groups)
-        done = 0
-        if index == 1:  # the second unit's rows are still on their way
-            while done < len(steps):
-                multiply_step(partials, x_before, w_before, plan, masks, groups, steps[done])
-                done += 1
-        for move in range(max(len(moves), LEAD)):
-            if move < len(moves):
+        done, last = 0, None
+        # while the second unit's rows are still on their way, the first one's matmuls go before its transposes
+        for move in range(-1 if index == 1 else 0, max(len(moves), LEAD)):
+            if 0 <= move and move < len(moves):
                 move_slots(moves[move], 0 < vector_share and move % vector_share == vector_share - 1)
-            if move == LEAD - 1 and index >= 2:
-                sums = add_unit(plan, masks, units, index - 2, ready, sums)
+            if move == LEAD - 1 and 2 <= index and index <= len(units) + 1:
+                kept = mask_lags(groups_of(plan, units[index - 2][0].block, units[index - 2][2]), ready, plan, masks)
             wanted = len(steps)
-            if move + 1 < len(moves):
+            if move + 1 < len(moves) and index != 1:
                 wanted = (len(steps) * max(0, move + 1 - LEAD)) // max(1, len(moves) - LEAD)
             while done < wanted:
-                multiply_step(partials, x_before, w_before, plan, masks, groups, steps[done])
+                products = multiply_step(x_before, w_before, plan, masks, groups, steps[done])
+                if done > 0:
+                    sum_channels(partials, plan, steps[done - 1], last)
+                last = products
                 done += 1
-        if index >= 2 and ends_batch(plan, units[index - 2]):
-            finish_batch(operands, geometry, extras, plan, masks, units[index - 2][0], sums)
+        if done > 0:
+            sum_channels(partials, plan, steps[done - 1], last)
+        if index >= 3 and ends_batch(plan, units[index - 3]):
+            finish_batch(operands, geometry, extras, plan, masks, units[index - 3][0], sums)
+        if 2 <= index and index <= len(units) + 1:
+            sums = add_unit(plan, units, index - 2, kept, sums)
         ready = partials
         x_before, w_before = x_next, w_next
 
@@ -211,7 +226,7 @@ def ends_batch(plan, unit):
     return unit[1] == batch.n0 + batch.nn - 1 and unit[2] == batch.k0 + batch.kn - 1 and unit[3] == plan.chunks - 1
 
 
-def add_unit(plan, masks, units, index, partials, sums):
+def add_unit(plan, units, index, kept, sums):
     """Put a unit's results into its batch's [(t, c), (image, r), q]; returns them, new for the first of a batch."""
     unit = units[index]
     batch = unit[0]
@@ -219,5 +234,5 @@ def add_unit(plan, masks, units, index, partials, sums):
     if unit[1] == batch.n0 and unit[2] == batch.k0 and unit[3] == 0:
         sums = nl.ndarray((nl.tile_size.pmax, width * batch.nn, padded_columns(plan)), dtype=nl.float32, buffer=nl.sbuf)
     column = (unit[1] - batch.n0) * width + (unit[2] - batch.k0) * plan.taps
-    keep_lags(sums, column, groups_of(plan, batch.block, unit[2]), partials, plan, masks, unit[3] > 0)
+    sum_lags(sums, column, groups_of(plan, batch.block, unit[2]), kept, plan, unit[3] > 0)
     return sums

@@ -124,7 +124,7 @@ def plan_dot(geometry, taps_asked, slots_asked, buffers, batch):
         loaded = (size[0] + size[1]) * geometry.itemsize
         filters = slots * P_MAX * per_tap_phase
         turned = (slots + lag_blocks * lags) * column_phases * P_MAX * per_tap_phase
-        fits = buffers * loaded + 3 * turned + max(3 * filters, KEPT_BYTES) <= SBUF_BYTES
+        fits = buffers * loaded + 3 * turned + max(3 * filters, KEPT_BYTES if geometry.N > 1 else 0) <= SBUF_BYTES
         if not fits:
             slots = slots - 1
     if slots == 0:

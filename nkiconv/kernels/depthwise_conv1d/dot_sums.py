@@ -91,8 +91,8 @@ def new_partials(plan, groups):
     return found
 
 
-def multiply_step(partials, x_turned, w_turned, plan, masks, groups, step):
-    """Matmuls of a Step over all slots; then only products of a channel with itself, summed over c', are kept."""
+def multiply_step(x_turned, w_turned, plan, masks, groups, step):
+    """Matmuls of a Step over all slots; of [(t, c), (g, t'), c'] only a channel's products with itself are kept."""
     P_MAX, taps, channels = nl.tile_size.pmax, plan.taps, plan.channels
     window = taps + plan.lags - 1
     products_psum = nl.ndarray((P_MAX, step.gn * window, channels), dtype=nl.float32, buffer=nl.psum)
@@ -119,28 +119,41 @@ def multiply_step(partials, x_turned, w_turned, plan, masks, groups, step):
         data2=masks.same_channel.expand_dim(1).broadcast(1, step.gn * window),
         op=nl.multiply,
     )
+    return kept_sbuf
+
+
+def sum_channels(partials, plan, step, kept_sbuf):
+    """Sum a Step's products over c'."""
+    window = plan.taps + plan.lags - 1
+    into = partials[step.phase * plan.lag_blocks + step.lag_block]
     nisa.tensor_reduce(
-        dst=partials[step.phase * plan.lag_blocks + step.lag_block][0:P_MAX, step.g0 : step.g0 + step.gn, 0:window],
-        op=nl.add,
-        data=kept_sbuf,
-        axis=2,
+        dst=into[0 : nl.tile_size.pmax, step.g0 : step.g0 + step.gn, 0:window], op=nl.add, data=kept_sbuf, axis=2
     )
 
 
-def keep_lags(sums, column, groups, partials, plan, masks, accumulate):
-    """sums[(t, c), column + g, q] = (or += for a later chunk) partial [(t, c), g, t + lag], for every q."""
+def mask_lags(groups, partials, plan, masks):
+    """For each block of lags [(t, c), g, lag, t']: partials where t' = t + lag, else zeros."""
     P_MAX, lags = nl.tile_size.pmax, plan.lags
-    window = plan.taps + lags - 1
+    found = []
+    for index in range(len(partials)):
+        kept_sbuf = nl.ndarray((P_MAX, groups, lags, plan.taps + lags - 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(
+            dst=kept_sbuf,
+            data1=partials[index].expand_dim(2).broadcast(2, lags),
+            data2=masks.same_lag.expand_dim(1).broadcast(1, groups),
+            op=nl.multiply,
+            engine=nisa.engine.gpsimd,
+        )
+        found.append(kept_sbuf)
+    return found
+
+
+def sum_lags(sums, column, groups, kept, plan, accumulate):
+    """sums[(t, c), column + g, q] = (or += for a later chunk) masked lags summed over t', for every q."""
+    P_MAX, lags = nl.tile_size.pmax, plan.lags
     for phase in range(plan.column_phases):
         for lag_block in range(plan.lag_blocks):
-            kept_sbuf = nl.ndarray((P_MAX, groups, lags, window), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.tensor_tensor(
-                dst=kept_sbuf,
-                data1=partials[phase * plan.lag_blocks + lag_block].expand_dim(2).broadcast(2, lags),
-                data2=masks.same_lag.expand_dim(1).broadcast(1, groups),
-                op=nl.multiply,
-                engine=nisa.engine.gpsimd,
-            )
+            kept_sbuf = kept[phase * plan.lag_blocks + lag_block]
             q0 = lag_block * lags * plan.column_phases + phase
             end = q0 + (lags - 1) * plan.column_phases + 1
             into = sums[0:P_MAX, column : column + groups, q0 : end : plan.column_phases]
