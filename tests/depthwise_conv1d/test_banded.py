@@ -26,6 +26,7 @@ ROWS = [
     Row("stride 128", 1, 3, 5000, 200, 128),
     Row("crop", 2, 9, 700, 60, 2, (-3, -10)),
     Row("channels of several tiles", 1, 300, 300, 33),
+    Row("bands of many channels at once", 2, 700, 18, 3, 1, (2, 0)),
     Row("padding wider than the row", 1, 4, 30, 50, 1, (150, 90)),
     Row("window is the row", 2, 5, 200, 200),
 ]

@@ -52,9 +52,9 @@ def ensure_filters(filters, operands, geometry, blocks, c0, cn):
     for index in range(first, last + 1):
         if filters.tiles[index] == None:
             load_filters(filters, operands, geometry, blocks, index)
-            for other in range(len(filters.tiles)):
-                if other + 1 < index or other > index:
-                    filters.tiles[other] = None
+    for index in range(len(filters.tiles)):
+        if index + 1 < first or index > last:
+            filters.tiles[index] = None
 
 
 def load_filters(filters, operands, geometry, blocks, index):
