@@ -110,7 +110,8 @@ class Rows(Family):
             return []
         shards = _shards(geometry, first=self._own_shard(shape))
         found = [_config(recipes=one, shard=shards[0]) for one in lists]
-        return found + [_config(recipes=lists[0], shard=shard) for shard in shards[1:]]
+        found += [_config(recipes=lists[0], shard=shard) for shard in shards[1:]]
+        return [(*(config or ()), ("piece", self._plan(shape, config).piece)) for config in found]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         columns = self._plan(shape, config).rows.columns

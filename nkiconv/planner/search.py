@@ -31,7 +31,7 @@ from .request import Config, Request
 from .timing import Timing, Traced, phases, profile_of, time, trace, without_collector
 
 #: Instructions, all cores, of the larger of the two reduced problems that a candidate is screened with.
-SCREEN_INSTRUCTIONS = 1_200
+SCREEN_INSTRUCTIONS = 2_000
 #: Of all traces of a quick search before the final.
 QUICK_INSTRUCTIONS = 16_000
 #: Of a kernel that is timed as a whole without being asked to.
@@ -209,7 +209,7 @@ class _Search:
         if least_us > self.best_us * CLOSE:
             return _Estimate(candidate, least_us, instructions, None, effort, 2 * channels, at_least=True)
         small, large = time(half, self.rates), time(full, self.rates)
-        us = max(large.us, line(small.us, large.us), self.roofline_us)
+        us = max(large.us, line(small.us, large.us), self.copy_floor_us)
         self.best_us = min(self.best_us, us)
         return _Estimate(candidate, us, instructions, large, effort, 2 * channels)
 
@@ -236,8 +236,9 @@ class _Search:
         return found
 
     def _refine(self) -> None:
-        """Change settings of the best algorithms, one at a time."""
-        if self.best_us <= self.copy_floor_us * AT_FLOOR:
+        """Change settings of the best algorithms, one at a time, unless the best is as fast as moving the data."""
+        self._settle(WHOLE_INSTRUCTIONS)
+        if self._at_floor():
             return
         leaders = {one.candidate.algorithm: one for one in reversed(self._ranked()) if not one.at_least}
         order = sorted(leaders.values(), key=lambda one: one.us)[:REFINED]
@@ -273,23 +274,40 @@ class _Search:
         left = float(FINAL_INSTRUCTIONS)
         exact = [one.us for one in self.found.values() if one.extrapolated_from is None and not one.at_least]
         self.best_us = min(exact, default=float("inf"))
-        while self.found:
-            ranked = self._ranked()
-            at_floor = ranked[0].us <= self.copy_floor_us * AT_FLOOR
-            rivals = ranked if self.wide and not at_floor else ranked[:1]
-            open_ = [one for one in rivals if one.extrapolated_from is not None and not one.at_least]
-            open_ = [one for one in open_ if one.us <= ranked[0].us * CLOSE]
-            if not open_ or not (self.wide or open_[0].effort <= min(left, WHOLE_INSTRUCTIONS)):
-                return ranked
-            one = open_[0]
-            self.advance(f"final: {one.candidate.algorithm}", 0.85)
-            left -= one.effort
-            whole = self._whole(one.candidate)
-            if whole is None:
-                del self.found[_key(one.candidate)]
-            else:
-                self.found[_key(one.candidate)] = whole
-        raise NothingRuns(self.rejected)
+        while not self._at_floor():
+            spent = self._settle(min(left, WHOLE_INSTRUCTIONS))
+            if spent is None:
+                break
+            left -= spent
+        if not self.found:
+            raise NothingRuns(self.rejected)
+        return self._ranked()
+
+    def _at_floor(self) -> bool:
+        """Whether a time of the whole problem is as good as the copy floor."""
+        exact = [one.us for one in self.found.values() if one.extrapolated_from is None and not one.at_least]
+        return min(exact, default=float("inf")) <= self.copy_floor_us * AT_FLOOR
+
+    def _settle(self, most: float) -> float | None:
+        """Time the first of the close candidates that is extrapolated as a whole; its effort, or None without one.
+
+        Args: most: effort that it may take, unless the search is wide.
+        """
+        ranked = self._ranked()
+        close = [one for one in ranked if not one.at_least and one.us <= ranked[0].us * CLOSE]
+        if not self.wide:  # an exact time settles the question unless something seems faster
+            firsts = [i for i, one in enumerate(close) if one.extrapolated_from is None]
+            close = close[: firsts[0]] if firsts else close
+        for one in close:
+            if one.extrapolated_from is not None and (self.wide or one.effort <= most):
+                self.advance(f"the whole of {one.candidate.algorithm}", 0.85)
+                whole = self._whole(one.candidate)
+                if whole is None:
+                    del self.found[_key(one.candidate)]
+                else:
+                    self.found[_key(one.candidate)] = whole
+                return one.effort
+        return None
 
     def _told(self, estimates: list[_Estimate], seconds: float) -> Plan:
         """The plan, from the fastest estimate."""
