@@ -105,7 +105,8 @@ class Rows(Family):
         geometry = shape.geometry
         if geometry.S > MANY_TAPS:
             return [_config(shard=self._own_shard(shape))]
-        lists = self._recipes(shape, 2 * self.START if wide else self.START)
+        more = wide or bool(shape.rates.overrides)  # the kernel's own recipes are for trn2.toml's constants
+        lists = self._recipes(shape, 3 * self.START if more else self.START)
         if not lists:  # too few taps for the array to have any
             return []
         shards = _shards(geometry, first=self._own_shard(shape))
