@@ -71,9 +71,9 @@ def plan_tile(blocks, work):
     most = max(1, nl.tile_size.pmax // rows)
     blocks_in, chunks_in = 0, 0
     if datan > 0:
-        blocks_in = div_ceil(datan, most)
+        blocks_in = min(datan, max(blocks.chunk_in, div_ceil(datan, most)))
         chunks_in = div_ceil(datan, blocks_in)
-    blocks_out = div_ceil(work.jn, most)
+    blocks_out = min(work.jn, max(blocks.chunk_out, div_ceil(work.jn, most)))
     chunks_out = div_ceil(work.jn, blocks_out)
     return Tile(
         work=work,

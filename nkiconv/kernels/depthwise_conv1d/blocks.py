@@ -18,6 +18,8 @@ PARTS = 2
 #: a tile have fewer groups than that needs, so that a core has TILES of them whose stages overlap.
 RUN_BYTES = 1024
 RUN_BYTES_MIN = 256
+#: Bytes of a run below which a row is not cut further: shorter ones take as long.
+RUN_BYTES_LEAST = 64
 TILES = 4
 #: Bytes a partition of one tile's rows, of its blocks and of its results, each.
 TILE_BYTES = 16384
@@ -40,11 +42,14 @@ COLUMN_NS = 0.417
 STATIC_ISSUE_NS = 58
 SCRATCH_BELOW = 1.5
 #: ns of a matmul beside its columns (pe.issue_overhead_ns); of a DMA run and each byte of it on one of the engines
-#: (dma.element_overhead_ns, dma.engine_bytes_per_ns, dma.engines); of a byte of HBM traffic with both cores at work
+#: (dma.element_overhead_ns, dma.engine_bytes_per_ns, dma.engines), of short and of tiny runs at least
+#: (dma.small_element_ns, dma.tiny_element_ns); of a byte of HBM traffic with both cores at work
 #: (dma.hbm_stack_gbps); of zeroing a 16-bit element, two at a time (vector.memset_ns_per_elem), and of waiting for it.
 MATMUL_NS = 2.5
 RUN_NS = 4.7
 BYTE_NS = 0.0368
+SMALL_NS = 11.5
+TINY_NS = 55.0
 DMA_ENGINES = 16
 HBM_BYTE_NS = 0.0028
 ZERO_NS = 0.6
@@ -78,6 +83,9 @@ class Blocks(nl.NKIObject):
     columns: int
     #: columns of a matmul at least
     streamed: int
+    #: blocks of a chunk of a row at least, in and out
+    chunk_in: int
+    chunk_out: int
     #: groups of the first and the last tile, 0: as the others
     edge: int
     shard: str
@@ -161,11 +169,35 @@ def estimate_ns(geometry, block):
     turns_ns = (rows_in + rows_out) * (pmax * COLUMN_NS + MATMUL_NS) / (pmax * pmax)
     slow = 4 if geometry.itemsize == 4 else 1
     read_ns = (rows_in * VECTOR_NS_16BIT + rows_out * (SCALAR_NS + VECTOR_NS)) / (2 * pmax)
-    run_bytes = num_taps * block * geometry.itemsize
-    dma_ns = groups * tiles * pmax * (RUN_NS + run_bytes * BYTE_NS) / DMA_ENGINES
-    dma_ns += (rows_in + rows_out) * geometry.itemsize * HBM_BYTE_NS
+    moved_ns = (rows_in + rows_out) * geometry.itemsize * HBM_BYTE_NS
+    band_run_ns = run_ns(num_taps * block * geometry.itemsize)
+    dma_ns = moved_ns + groups * tiles * pmax * band_run_ns / DMA_ENGINES
+    dma_ns = max(dma_ns, rows_dma_ns(geometry, groups, per_group))
+    issue_ns = groups * tiles * per_group * STATIC_ISSUE_NS
+    if num_taps * streamed * COLUMN_NS < SCRATCH_BELOW * per_group * STATIC_ISSUE_NS:
+        issue_ns = issue_ns / BUFFER_GROUPS
     zero_ns = min(groups, 8) * per_group * num_taps * block * ZERO_NS
-    return max(slow * (bands_ns + turns_ns), max(read_ns, dma_ns)) + zero_ns
+    return max(max(slow * (bands_ns + turns_ns), issue_ns), max(read_ns, dma_ns)) + zero_ns
+
+
+def run_ns(num_bytes):
+    """ns of one DMA engine for a contiguous run; short ones have floors."""
+    if num_bytes <= 4:
+        return TINY_NS
+    return max(RUN_NS + num_bytes * BYTE_NS, SMALL_NS if num_bytes <= 256 else 0.0)
+
+
+def rows_dma_ns(geometry, groups, per_group):
+    """ns of the DMA engines for rows in and out: a partition holds a run of each of its channels, an engine serves 8."""
+    total = 0.0
+    for index in range(2):
+        count = geometry.W if index == 0 else geometry.Q
+        step = geometry.x_w if index == 0 else geometry.y_q
+        row_bytes = count * geometry.itemsize
+        chunks = max(1, row_bytes // RUN_BYTES)
+        each = run_ns(div_ceil(row_bytes, chunks)) if step == 1 else div_ceil(count, chunks) * TINY_NS
+        total += div_ceil(groups * geometry.N * chunks, nl.tile_size.pmax) * 8 * per_group * each
+    return total
 
 
 def choose_blocks(geometry, config, state=False):
@@ -217,6 +249,8 @@ def choose_blocks(geometry, config, state=False):
         images=images,
         columns=columns,
         streamed=setting(config, "streamed", STREAMED),
+        chunk_in=div_ceil(RUN_BYTES_LEAST, block * geometry.itemsize),
+        chunk_out=div_ceil(RUN_BYTES_LEAST, out_block * geometry.itemsize),
         edge=setting(config, "edge", edge),
         shard=shard,
     )
