@@ -31,8 +31,11 @@ BAND_BUFFERS = 4
 BUFFER_GROUPS = 8
 BUFFERED_NS = 2500
 #: Columns of a matmul at least. Fewer take as long (pe.min_interval_rows), but leave the array idle, and it falls to
-#: half rate below 3/8 of what it could do (throttle.threshold): 64 of 128 keep it at full rate.
+#: half rate below 3/8 of what it could do (throttle.threshold): 64 of 128 keep it at full rate, 96 also bring it back
+#: there, which counts where a core's bands take longer than STREAMED_NS.
 STREAMED = 64
+STREAMED_LONG = 96
+STREAMED_NS = 15000
 #: Groups of the first and the last tile.
 EDGE = 4
 #: ns of a column of a 16-bit matmul at full rate, and of a static DMA's issue (trn2.toml: clock.pe_ghz,
@@ -229,6 +232,7 @@ def choose_blocks(geometry, config, state=False):
     groups = max(1, min(groups, rows // max(1, row_bytes // RUN_BYTES)))
     groups = min(groups, max(1, TILE_BYTES // (images * (columns + num_taps) * geometry.itemsize)))
     groups = setting(config, "groups", min(groups, max(1, nl.tile_size.pmax // images)))
+    bands_ns = div_ceil(num_groups, PARTS) * div_ceil(geometry.N, images) * num_taps * column_ns
     tiles = div_ceil(div_ceil(num_groups, PARTS), groups)
     edge = EDGE if tiles > 2 else 0
     if shard == "channels":
@@ -248,7 +252,7 @@ def choose_blocks(geometry, config, state=False):
         groups=min(groups, num_groups),
         images=images,
         columns=columns,
-        streamed=setting(config, "streamed", STREAMED),
+        streamed=setting(config, "streamed", STREAMED_LONG if bands_ns > STREAMED_NS else STREAMED),
         chunk_in=div_ceil(RUN_BYTES_LEAST, block * geometry.itemsize),
         chunk_out=div_ceil(RUN_BYTES_LEAST, out_block * geometry.itemsize),
         edge=setting(config, "edge", edge),

@@ -9,10 +9,20 @@ from ..._nki import nl
 from .._engines import VECTOR_NS
 from .._tiles import div_ceil
 from .banded import banded_refusal
-from .blocks import COLUMN_NS, HBM_BYTE_NS, MATMUL_NS, PARTS, best_block, estimate_ns, rows_dma_ns
+from .blocks import (
+    COLUMN_NS,
+    DMA_ENGINES,
+    HBM_BYTE_NS,
+    MATMUL_NS,
+    PARTS,
+    STATIC_ISSUE_NS,
+    best_block,
+    estimate_ns,
+    run_ns,
+)
 from .dot import dot_refusal
 from .recipes import engine_times
-from .row_plan import loop_refusal, read_plan
+from .row_plan import loop_refusal, most_tensor_taps, read_plan
 from .update import update_refusal
 
 #: ns from the first load to the first sums and from the last sums to the end of the last store, by algorithm.
@@ -21,14 +31,20 @@ BANDED_ENDS_NS = 6500.0
 DOT_ENDS_NS = 7000.0
 UPDATE_ENDS_NS = 4000.0
 #: ns of a tile of rows beside its columns: loads, diagonals and stores of their own.
-ROWS_TILE_NS = 350.0
-#: What banded's stages lose to each other.
+ROWS_TILE_NS = 120.0
+#: ns an element of GpSimd's select, which makes the diagonals (gpsimd.affine_select_ns_per_elem).
+DIAGONAL_NS = 0.846
+#: What vector's chains lose waiting for each other, and banded's stages.
+VECTOR_LOSS = 1.1
 BANDED_LOSS = 1.15
 #: Share of dot's masks and sums that Vector is left with, a column of lags and channels.
 DOT_VECTOR = 0.75
-#: Elements of a row up to which `update` packs several channels into a transpose, and ns of a band of longer rows.
-UPDATE_ROW = 12
-UPDATE_BAND_NS = 700.0
+#: ns a column of a band of `update`, a column of all of them at the start, and a column's two instructions on Vector.
+UPDATE_BAND_NS = 100.0
+UPDATE_COLUMN_NS = 700.0
+VECTOR_COLUMN_NS = 300.0
+#: Partitions that one DMA engine serves (dma.rows_per_engine).
+RUNS_AN_ENGINE = 8
 #: Taps up to which rows are tried at all: beyond, `banded` needs far fewer matmuls.
 ROWS_TAPS_MAX = 64
 
@@ -36,13 +52,13 @@ ROWS_TAPS_MAX = 64
 def choose(geometry, extras):
     """(algorithm, config) for a convolution that names none; config None is the algorithm's defaults."""
     cores = nl.num_programs()
-    best, best_ns = "", 0.0
+    best, best_ns, config = "", 0.0, None
     if not extras.strict_nonfinite and geometry.S <= ROWS_TAPS_MAX:
         if loop_refusal(geometry, extras, None, cores, True, "mixed") == "":
             best, best_ns = "mixed", rows_ns(geometry, extras, True)
     if geometry.S <= ROWS_TAPS_MAX or extras.strict_nonfinite:
         if loop_refusal(geometry, extras, None, cores, False, "vector") == "":
-            vector_ns = rows_ns(geometry, extras, False)
+            vector_ns = VECTOR_LOSS * rows_ns(geometry, extras, False)
             if best == "" or vector_ns < best_ns:
                 best, best_ns = "vector", vector_ns
     if banded_refusal(geometry, extras, None, cores) == "":
@@ -53,11 +69,13 @@ def choose(geometry, extras):
         dot_time_ns = dot_ns(geometry)
         if best == "" or dot_time_ns < best_ns:
             best, best_ns = "dot", dot_time_ns
-    if update_refusal(geometry, extras, None, cores) == "":
-        update_time_ns = update_ns(geometry)
-        if best == "" or update_time_ns < best_ns:
-            best, best_ns = "update", update_time_ns
-    return "taps_on_partition" if best == "" else best, None
+    for engine in ("tensor", "vector"):
+        update_config = (("engine", engine),)
+        if update_refusal(geometry, extras, update_config, cores) == "":
+            update_ns = update_tensor_ns(geometry) if engine == "tensor" else update_vector_ns(geometry)
+            if best == "" or update_ns < best_ns:
+                best, best_ns, config = "update", update_ns, update_config
+    return "taps_on_partition" if best == "" else best, config
 
 
 def rows_ns(geometry, extras, on_tensor):
@@ -83,8 +101,26 @@ def rows_ns(geometry, extras, on_tensor):
     busiest = max(max(tensor, vector), max(scalar, gpsimd))
     bytes_moved = nl.tile_size.pmax * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize)
     tile_ns = max(width * busiest + ROWS_TILE_NS, width * bytes_moved * HBM_BYTE_NS)
-    groups = div_ceil(geometry.C, PARTS * nl.tile_size.pmax) * nl.tile_size.pmax
-    return ROWS_ENDS_NS + max(tiles * tile_ns, rows_dma_ns(geometry, groups, 1))
+    issue_ns = tiles * 2 * min(rows.G, 3 * geometry.N) * STATIC_ISSUE_NS
+    diagonals_ns = most_tensor_taps(plan.recipes) * nl.tile_size.pmax * DIAGONAL_NS
+    return ROWS_ENDS_NS + diagonals_ns + max(max(tiles * tile_ns, issue_ns), short_runs_ns(geometry))
+
+
+def short_runs_ns(geometry):
+    """ns of the DMA engines for a run of each row of x and of y, where the floors of short runs bound it."""
+    rows = div_ceil(geometry.N * geometry.C, PARTS)
+    return (
+        rows
+        * (row_run_ns(geometry.W, geometry.x_w, geometry) + row_run_ns(geometry.Q, geometry.y_q, geometry))
+        / DMA_ENGINES
+    )
+
+
+def row_run_ns(count, step, geometry):
+    """ns of one DMA engine for a row of `count` elements `step` apart."""
+    if step > 1:
+        return count * run_ns(geometry.itemsize)
+    return run_ns(count * geometry.itemsize)
 
 
 def dot_ns(geometry):
@@ -104,14 +140,21 @@ def dot_ns(geometry):
     return DOT_ENDS_NS + tiles * max(max(tensor_ns, vector_ns), moved_ns) + filters_ns
 
 
-def update_ns(geometry):
-    """Rows of many images in transposes of 128 x 128, a transpose and a matmul each; bands of long rows."""
+def update_tensor_ns(geometry):
+    """Blocks of 128 (channel, position): Vector makes a band of Q columns for each, Tensor turns and multiplies it."""
     pmax = nl.tile_size.pmax
-    turns = geometry.N * geometry.C * geometry.W / (PARTS * pmax * pmax)
-    filled = min(1.0, 4.0 * geometry.N / pmax)
-    slow = 4 if geometry.itemsize == 4 else 1
-    total = UPDATE_ENDS_NS + slow * 2 * turns / filled * (pmax * COLUMN_NS + MATMUL_NS)
-    if geometry.W > UPDATE_ROW:
-        channels = max(1, pmax // geometry.W)
-        total += div_ceil(div_ceil(geometry.C, PARTS), channels) * UPDATE_BAND_NS
-    return total
+    blocks = div_ceil(div_ceil(geometry.C, max(1, pmax // geometry.W)), PARTS)
+    slow = 1.5 if geometry.itemsize == 4 else 1.0
+    turns_ns = 2 * div_ceil(geometry.N, pmax) * (pmax * COLUMN_NS + MATMUL_NS) * slow
+    band_ns = UPDATE_BAND_NS * geometry.Q * slow
+    return UPDATE_ENDS_NS + geometry.Q * UPDATE_COLUMN_NS + blocks * max(band_ns, turns_ns)
+
+
+def update_vector_ns(geometry):
+    """For each column a product and a sum over the taps that meet the row, of all images and channel tiles at once."""
+    stacked = div_ceil(geometry.C, PARTS * nl.tile_size.pmax)
+    met = min(geometry.S, geometry.W)
+    runs = run_ns(stacked * geometry.W * geometry.itemsize) + run_ns(stacked * geometry.Q * geometry.itemsize)
+    loads_ns = geometry.N * RUNS_AN_ENGINE * runs
+    vector_ns = geometry.Q * (VECTOR_COLUMN_NS + 2 * VECTOR_NS * geometry.N * stacked * met)
+    return UPDATE_ENDS_NS + vector_ns + loads_ns
