@@ -79,9 +79,9 @@ def refusal_of(algorithm: str, geometry: Geometry, extras: Extras, config: Confi
     return str(refusal(algorithm, geometry, extras, config, cores))  # type: ignore[no-untyped-call]
 
 
-def kernel_choice(geometry: Geometry, extras: Extras) -> tuple[str, Config]:
+def kernel_choice(geometry: Geometry, extras: Extras, cores: int = 2) -> tuple[str, Config]:
     """The algorithm and settings that the kernel takes where it is told none."""
-    algorithm, config = choose(geometry, extras)  # type: ignore[no-untyped-call]
+    algorithm, config = choose(geometry, extras, cores)  # type: ignore[no-untyped-call]
     return algorithm, config
 
 

@@ -1,7 +1,7 @@
 """All rows of cases/depthwise_conv1d.csv on 1 and 2 cores against the reference.
 
-Rows of more than `WHOLE_LIMIT` instructions run whole under `-m slow`; otherwise they are traced whole (every rule is
-checked) and computed for a sample of channels, which is the same kernel on fewer channels.
+Rows whose reference takes minutes run whole under `-m slow`; otherwise they are traced whole (every rule is checked)
+and computed for a sample of channels, which is the same kernel on fewer channels.
 """
 
 import numpy as np
@@ -48,7 +48,7 @@ def test_large_case_traced_whole(name):
     problem = cases.get(name).problem
     execution = traced(problem, 2)
     assert execution.outputs.shape == problem.output_shape
-    assert WHOLE_LIMIT < len(execution.instructions) < 5_000_000
+    assert len(execution.instructions) < WHOLE_LIMIT
 
 
 @pytest.mark.parametrize("name", LARGE)

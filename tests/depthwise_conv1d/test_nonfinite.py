@@ -40,7 +40,7 @@ def test_strict_follows_the_definition(problem, value, where):
 def test_default_spreads_within_the_tile_and_only_at_the_columns_met():
     x, w = with_bad(PROBLEM, np.nan, "x")
     y, _ = truth(x, w, PROBLEM)
-    shared = run(x, w, PROBLEM, 1)
+    shared = run(x, w, PROBLEM, 1, algorithm="taps_on_partition")
     columns = ~np.isfinite(y[0, 3, 0])
     assert columns.any()
     assert not columns.all()

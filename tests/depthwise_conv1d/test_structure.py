@@ -1,4 +1,4 @@
-"""How the kernel does it: what the design promises about loads, tiles, matmuls and memory, read off the records."""
+"""How taps_on_partition does it: what the design promises about loads, tiles, matmuls and memory, read off the records."""
 
 import itertools
 import sys
@@ -17,7 +17,8 @@ BASE = EDGE[0].problem("bf16").replace(N=1)
 
 def trace(problem, lnc=1):
     args = spec(problem.input_shape, problem.dtype), spec(problem.filter_shape, problem.dtype)
-    return simulator.execute(depthwise_conv1d_implicit_gemm[lnc], args, arguments(problem), trace_only=True)
+    options = arguments(problem) | {"algorithm": "taps_on_partition"}
+    return simulator.execute(depthwise_conv1d_implicit_gemm[lnc], args, options, trace_only=True)
 
 
 def problem(C, W, S, **changes):
@@ -134,7 +135,7 @@ def test_kernel_knows_its_instruction_count(row, strict, lnc, monkeypatch):
     monkeypatch.setattr(module, "count_instructions", lambda *args: counts.append(count(*args)) or counts[-1])
     problem = row.problem("bf16")
     args = spec(problem.input_shape, "bf16"), spec(problem.filter_shape, "bf16")
-    kwargs = arguments(problem) | {"strict_nonfinite": strict}
+    kwargs = arguments(problem) | {"strict_nonfinite": strict, "algorithm": "taps_on_partition"}
     execution = simulator.execute(depthwise_conv1d_implicit_gemm[lnc], args, kwargs, trace_only=True)
     actual = max(len(program.instructions) for program in execution.programs)
     assert actual <= counts[0] <= actual + 2

@@ -101,7 +101,7 @@ def depthwise_conv1d_implicit_gemm(
         check_state(initial_state, img_ref, geometry)
     extras = Extras(epilogue=epilogue, state=initial_state != None, strict_nonfinite=strict_nonfinite)
     if algorithm == None:
-        choice = choose(geometry, extras)
+        choice = choose(geometry, extras, nl.num_programs())
         algorithm = choice[0]
         config = choice[1]
 

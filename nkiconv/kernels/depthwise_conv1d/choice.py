@@ -49,9 +49,11 @@ RUNS_AN_ENGINE = 8
 ROWS_TAPS_MAX = 64
 
 
-def choose(geometry, extras):
-    """(algorithm, config) for a convolution that names none; config None is the algorithm's defaults."""
-    cores = nl.num_programs()
+def choose(geometry, extras, cores):
+    """(algorithm, config) for a convolution that names none; config None is the algorithm's defaults.
+
+    cores: that share the work; they decide only whether an algorithm takes too many instructions.
+    """
     best, best_ns, config = "", 0.0, None
     if not extras.strict_nonfinite and geometry.S <= ROWS_TAPS_MAX:
         if loop_refusal(geometry, extras, None, cores, True, "mixed") == "":
