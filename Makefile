@@ -52,8 +52,11 @@ bench: $(STAMP) ## time the simulator itself
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/nkiconv bench-simulator
 
 profiles: $(STAMP) ## model every headline case again: profiles/ and the README's table (minutes)
-	@$(BIN)/nkiconv profiles --csv profiles/modelled_trn2.csv --readme README.md
+	@$(BIN)/nkiconv profiles --csv profiles/modelled_trn2.csv
+	@$(BIN)/nkiconv bench --suite depthwise --csv profiles/depthwise_modelled_trn2.csv --readme README.md
 	@$(BIN)/nkiconv profile nkl_fs_asr --plot profiles/nkl_fs_asr.png
+	@for case in kda_bf16 nkl_n1_c256_w512_s64 decode_step; do \
+	  $(BIN)/nkiconv profile $$case --trace profiles/$$case.trace.json || exit 1; done
 
 clean: ## delete .venv, caches and everything generated
 	rm -rf $(VENV) build dist demo-out .coverage .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info

@@ -174,11 +174,35 @@ def write(path: Path, found: Sequence[SuiteRow]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(found[0].as_dict()), lineterminator="\n")
         writer.writeheader()
-        for one in found:
-            writer.writerow({name: _text(value) for name, value in one.as_dict().items()})
+        writer.writerows(as_text(one) for one in found)
+
+
+def as_text(one: SuiteRow) -> dict[str, str]:
+    """A row as the CSV file holds it."""
+    return {name: _text(value) for name, value in one.as_dict().items()}
+
+
+def from_text(row: dict[str, str]) -> dict[str, str | float | None]:
+    """A row of the CSV file with its numbers read again."""
+    return {name: _value(text) for name, text in row.items()}
+
+
+def read(path: Path) -> list[dict[str, str | float | None]]:
+    """The rows of such a file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [from_text(row) for row in csv.DictReader(file)]
 
 
 def _text(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _value(text: str) -> str | float | None:
+    if text == "":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nkiconv import profile_table
+from nkiconv import profile_table, readme_table, suite
+from nkiconv.readme_table import MARKERS
 from nkiconv.simulator.coverage import coverage, markdown
 
 README = Path(__file__).parents[1] / "README.md"
@@ -55,9 +56,11 @@ def test_make_targets_exist():
 
 @pytest.mark.simulator_only
 def test_profiles_table_is_the_csv():
-    rows = profile_table.read(README.parent / "profiles" / "modelled_trn2.csv")
-    between = TEXT.split(profile_table.MARKERS[0])[1].split(profile_table.MARKERS[1])[0]
-    assert between == profile_table.markdown(rows), "run `make profiles`"
+    rows = suite.read(README.parent / "profiles" / "depthwise_modelled_trn2.csv")
+    between = TEXT.split(MARKERS[0])[1].split(MARKERS[1])[0]
+    assert between == readme_table.markdown(rows), "run `make profiles`"
+    assert [(row["case"], row["dtype"]) for row in rows] == [(case.name, d) for case, d in profile_table.headline()]
+    assert {row["verdict"] for row in rows} == {"pass"}
 
 
 @pytest.mark.simulator_only

@@ -8,7 +8,7 @@ import math
 import pytest
 from typer.testing import CliRunner
 
-from nkiconv import cases, h200, suite
+from nkiconv import cases, h200, readme_table, suite
 from nkiconv.cli import app
 from nkiconv.planner import cache
 
@@ -71,6 +71,33 @@ def test_csv(monkeypatch, tmp_path):
         [row] = csv.DictReader(file)
     assert (row["case"], row["verdict"]) == ("kda_bf16", "pass")
     assert float(row["modelled_us"]) > 0
+
+
+def test_readme(monkeypatch, tmp_path):
+    """The table between the markers is that of the CSV file, number by number."""
+    monkeypatch.setattr(suite, "headline", lambda: [(cases.get("kda_bf16"), "bf16")])
+    (tmp_path / "page.md").write_text(f"before\n{readme_table.MARKERS[0]}old\n{readme_table.MARKERS[1]}\nafter\n")
+    result = run("bench", "--suite", "depthwise", "--csv", "rows.csv", "--readme", "page.md")
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "page.md").read_text()
+    table = readme_table.markdown(suite.read(tmp_path / "rows.csv"))
+    assert text == f"before\n{readme_table.MARKERS[0]}{table}{readme_table.MARKERS[1]}\nafter\n"
+    assert "| kda_bf16 | bf16 | mixed |" in table
+
+
+def test_a_readme_without_markers_is_refused_before_any_work(tmp_path):
+    (tmp_path / "page.md").write_text("nothing here\n")
+    result = run("bench", "--suite", "depthwise", "--readme", "page.md")
+    assert result.exit_code == 2
+    assert "lacks the markers" in result.output
+
+
+def test_a_missing_number_is_a_dash_in_the_table():
+    row = dict.fromkeys(("modelled_us", "modelled_phase0_us", "modelled_worst_us"), 1.0) | {
+        "case": "a", "dtype": "bf16", "algorithm": "dot", "x_one_channel": None, "x_taps_on_partition": 2.0,
+        "x_copy_floor": 1.5, "roofline_fraction": 0.5, "bound_by": "hbm",
+    }  # fmt: skip
+    assert "| - | 2.0 | 1.50 | 50.0% | hbm |" in readme_table.markdown([row])
 
 
 def test_every_headline_case_of_the_suite_is_in_it():

@@ -65,6 +65,7 @@ def command(
     only: Annotated[str | None, typer.Option(help="Of --suite only cases whose name contains this.")] = None,
     tuned: Annotated[bool, typer.Option("--tuned", help="With --suite: plans of nkiconv tune (minutes).")] = False,
     csv: Annotated[Path | None, typer.Option(help="Write the rows of --suite to this file, replacing it.")] = None,
+    readme: Annotated[Path | None, typer.Option(help="Put the table of --suite between this file's markers.")] = None,
     timing_speed: Annotated[
         bool, typer.Option("--timing-speed", help="Say how fast the model times 100,000 instructions here.")
     ] = False,
@@ -83,10 +84,11 @@ def command(
         given = {"CASE": names, "--target": target, "--dtype": dtype, "--algorithm": algorithm, "--rounds": rounds,
                  "--out": out, "--timing-speed": timing_speed}  # fmt: skip
         raise_all("nkiconv bench cannot run this call", list(_beside_suite(suite, given)))
-        bench_suite(suite, only, lnc, tuned, csv, as_json)
+        bench_suite(suite, only, lnc, tuned, csv, readme, as_json)
         return
     raise_all(
-        "nkiconv bench cannot run this call", list(_without_suite({"--only": only, "--csv": csv, "--tuned": tuned}))
+        "nkiconv bench cannot run this call",
+        list(_without_suite({"--only": only, "--csv": csv, "--readme": readme, "--tuned": tuned})),
     )
     where = target or (Target.trn2 if DEVICE.exists() else Target.model)
     raise_all(

@@ -32,15 +32,13 @@ _TEXT = ("case", "dtype", "algorithm", "bound by")
 @reports_errors
 def command(
     csv: Annotated[Path | None, typer.Option(help="Write the rows to this file, replacing it.")] = None,
-    readme: Annotated[Path | None, typer.Option(help="Put the table between this file's markers.")] = None,
     only: Annotated[str | None, typer.Option(help="Only cases whose name contains this; not with --csv.")] = None,
     lnc: Annotated[int, typer.Option(help="Cores: 1 or 2.")] = 2,
     as_json: JsonOption = False,
 ) -> None:
     """Profile every headline case in bf16 and fp32 (minutes): modelled times, floors, rooflines."""
-    for option, path in (("--csv", csv), ("--readme", readme)):
-        if path is not None and only is not None:
-            raise UnsupportedError(f"--only={only}: {option}={path} is of every case; drop one of the two")
+    if csv is not None and only is not None:
+        raise UnsupportedError(f"--only={only}: --csv={csv} is of every case; drop one of the two")
     if lnc not in (1, 2):
         raise UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
     raise_all("nkiconv profiles cannot run this call", list(unwritable("--csv", csv, "a .csv file")) if csv else [])
@@ -50,14 +48,10 @@ def command(
     if not chosen:
         names = ", ".join(dict.fromkeys(case.name for case, _ in every))
         raise UnsupportedError(f"--only={only}: no headline case has this in its name; they are {names}")
-    if readme is not None:
-        tables.check_readme(readme)
     with progress(show=not as_json) as advance:
         rows = list(tables.rows(chosen, lnc, advance))
     if csv is not None:
         tables.write(csv, rows)
-    if readme is not None:
-        tables.update_readme(readme, rows)
     if as_json:
         print_json(rows)
         return

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import UnsupportedError, raise_all
+from ..readme_table import check_readme, update_readme
 from .paths import unwritable
 from .shell import CHECK_FAILED, console, print_json, progress
 
@@ -28,14 +29,19 @@ NOTES = (
 )
 
 
-def bench_suite(suite: str, only: str | None, lnc: int, wide: bool, csv: Path | None, as_json: bool) -> None:
+def bench_suite(
+    suite: str, only: str | None, lnc: int, wide: bool, csv: Path | None, readme: Path | None, as_json: bool
+) -> None:
     """Print the table of a suite; exit status 1 if a result is wrong."""
     if lnc not in (1, 2):
         raise UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
     if csv is not None:
         raise_all("nkiconv bench cannot run this call", list(unwritable("--csv", csv, "a .csv file")))
-        if only is not None:
-            raise UnsupportedError(f"--only={only}: --csv={csv} is of every case; drop one of the two")
+    for option, path in (("--csv", csv), ("--readme", readme)):
+        if path is not None and only is not None:
+            raise UnsupportedError(f"--only={only}: {option}={path} is of every case; drop one of the two")
+    if readme is not None:
+        check_readme(readme)
     tables = importlib.import_module("nkiconv.suite")
     pairs = tables.chosen(suite, only)
     with progress(show=not as_json) as advance:
@@ -43,6 +49,8 @@ def bench_suite(suite: str, only: str | None, lnc: int, wide: bool, csv: Path | 
     right = all(one.report.ok for one in found)
     if csv is not None:
         tables.write(csv, found)
+    if readme is not None:
+        update_readme(readme, [tables.from_text(tables.as_text(one)) for one in found])
     means = tables.means(found)
     if as_json:
         plain = {name: {"mean": mean, "rows": count} for name, (mean, count) in means.items()}
