@@ -1,8 +1,10 @@
 """Streaming: a state in front of each row instead of zeros, and the state that the next call starts from."""
 
+import dataclasses
+
 import numpy as np
 import pytest
-from depthwise import Row, integers, run, same_bits, truth
+from depthwise import Row, arguments, integers, run, same_bits, truth
 from epilogue import (
     PLAIN,
     Request,
@@ -11,7 +13,9 @@ from epilogue import (
     check_or_skip,
     check_stored,
     draw,
+    final_state,
     reason_to_refuse,
+    stored,
     takes_state,
     window,
 )
@@ -20,8 +24,14 @@ from hypothesis import strategies as st
 from strategies import causal_problems, requests
 from tolerances import assert_exact
 
+from nkiconv import depthwise_conv1d_implicit_gemm
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.simulator import KernelAssertionError
+from nkiconv.simulator import ArraySpec, KernelAssertionError
+from nkiconv.simulator.dtypes import canonical
+from nkiconv.simulator.launch import execute
+from nkiconv.simulator.timeline import build
+from nkiconv.simulator.timeline import run as play
+from nkiconv.simulator.timing import PriceList, Rates
 
 ROWS = [
     #   why                              N  C    W     S  stride  pad        dil
@@ -134,6 +144,63 @@ def test_a_long_filter_starts_with_a_long_state_of_zeros():
 
 def test_more_zero_rows_than_partitions():
     check(Row("rows", 1, 300, 2, 9, 1, (8, 0)).problem("bf16"), Request(final=True), seed=6, whole=True)
+
+
+#: Every way of x and the old state into the next one: columns wide or narrow, rows that fill tiles or not.
+NEXT = [
+    Row("one token of many rows", 3, 1111, 1, 4, 1, (3, 0)),
+    Row("a token and a state of one", 4, 650, 1, 2, 1, (1, 0)),
+    Row("tokens fewer than the state", 5, 333, 5, 9, 1, (8, 0)),
+    Row("more rows than a tile", 9, 10_000, 1, 4, 1, (3, 0)),
+    Row("as many tokens as the state", 2, 777, 3, 4, 1, (3, 0)),
+    Row("more tokens than the state", 3, 777, 9, 4, 1, (3, 0)),
+    Row("last column of long rows", 2, 300, 700, 2, 1, (1, 0)),
+    Row("last two columns of long rows", 1, 77, 700, 3, 1, (2, 0)),
+    Row("last columns of long rows", 2, 131, 700, 5, 1, (4, 0)),
+    Row("one row", 1, 1, 1, 4, 1, (3, 0)),
+    Row("many images of one channel", 400, 1, 2, 6, 1, (5, 0)),
+    Row("state just short", 2, 70, 3, 256, 1, (255, 0)),
+    Row("state just long", 2, 70, 3, 257, 1, (256, 0)),
+    Row("long state of a long row", 2, 9, 800, 300, 1, (299, 0)),
+]
+LAYOUTS = [(0, 1, 2, 3), (0, 3, 1, 2), (1, 0, 2, 3), (3, 2, 0, 1), (2, 1, 3, 0), (3, 0, 1, 2)]
+
+
+@pytest.mark.parametrize("in_perm", LAYOUTS, ids=str)
+@pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "state"])
+@pytest.mark.parametrize("row", NEXT, ids=identity)
+def test_the_next_state_is_the_end_of_state_and_row(row, with_state, in_perm):
+    """On 1 and 2 cores, any bits: NaN too. Inputs as read by the kernel are those that this perm stores."""
+    dtype = "fp32" if row.S == 3 else "bf16"
+    request = Request(state=with_state, final=True)
+    inputs = draw(np.random.default_rng(9), row.problem(dtype), request, whole=False)
+    inputs.x[0, 0, 0, -1] = np.nan
+    expected = np.ascontiguousarray(final_state(inputs, row.problem(dtype)))
+    laid = dataclasses.replace(inputs, x=stored(inputs.x, in_perm))
+    for lnc in (1, 2):
+        _, final = call(laid, row.problem(dtype), request, lnc, in_perm=in_perm)
+        assert same_bits(final, expected)
+
+
+def modelled_us(problem, request):
+    """Of the kernel on two cores."""
+    dtype = canonical(problem.dtype)
+    more = {"return_final_state": request.final}
+    if request.state:
+        more["initial_state"] = ArraySpec((problem.N, problem.C, window(problem)), dtype)
+    operands = (ArraySpec(problem.input_shape, dtype), ArraySpec(problem.filter_shape, dtype))
+    traced = execute(depthwise_conv1d_implicit_gemm[2], operands, arguments(problem) | more, trace_only=True)
+    rates = Rates()
+    return play(*build(traced.programs, PriceList(rates)), rates).total_ns / 1e3
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("asked", [Request(final=True), Request(state=True, final=True)], ids=identity)
+def test_the_next_state_of_a_decoder_costs_little_more_than_its_bytes(asked):
+    """One token of 64 sequences, 8192 channels: 64 x 8192 x 3 x 2 B there and back are 8.8 us of HBM at 716 GB/s."""
+    problem = Row("decoder", 64, 8192, 1, 4, 1, (3, 0)).problem("bf16")
+    without = dataclasses.replace(asked, final=False)
+    assert modelled_us(problem, asked) - modelled_us(problem, without) < 12
 
 
 @pytest.mark.parametrize("algorithm", TRIED)

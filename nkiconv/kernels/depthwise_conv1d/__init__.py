@@ -107,10 +107,10 @@ def depthwise_conv1d_implicit_gemm(
 
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
     operands = Operands(x=img_ref, w=filter_ref, y=y_hbm, bias=bias, residual=residual, state=initial_state)
+    if not return_final_state:
+        convolve(algorithm, operands, geometry, extras, config)
+        return y_hbm
+    final_hbm = nl.ndarray((geometry.N, geometry.C, geometry.pad_left), dtype=img_ref.dtype, buffer=nl.shared_hbm)
+    store_final_state(img_ref, initial_state, final_hbm, geometry)
     convolve(algorithm, operands, geometry, extras, config)
-    if return_final_state:
-        final_shape = (geometry.N, geometry.C, geometry.pad_left)
-        final_hbm = nl.ndarray(final_shape, dtype=img_ref.dtype, buffer=nl.shared_hbm)
-        store_final_state(img_ref, initial_state, final_hbm, geometry)
-        return y_hbm, final_hbm
-    return y_hbm
+    return y_hbm, final_hbm

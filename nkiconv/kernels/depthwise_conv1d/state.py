@@ -1,15 +1,31 @@
 """Streaming: the state in front of each row instead of zeros, and the state that the next call starts from.
 
 The state of a causal convolution is what its window sees before the row: window - 1 elements, S - 1 without dilation.
-It is read and written where it lies; nothing is concatenated in HBM.
+An algorithm reads it where it lies. The next state depends on inputs alone, so it is stored before the algorithm starts
+and moves while that works. Its rows are
+
+    final[n, c] = the last `pad_left` elements of state[n, c] (zeros without one) followed by x[n, c]
+
+Long rows, and ends of long rows, go from HBM to HBM. Short ones, a few bytes each, would cost a DMA element each: they
+go through SBUF, many to a partition, so that HBM sees long runs. There the old state, as one run, lands `W` elements
+further left than it lay, and an engine copies x over what belongs to the next row.
+Bound by HBM, or by that copy at 0.52 ns an element of 128 partitions on Vector, 0.83 on Scalar.
 """
 
 from ..._nki import nisa, nl
 from .._dma import copy
+from .._engines import Ledger, is_16bit, pick
 from .._tiles import require, share
 
 #: Columns of the tile of zeros that fills a state: 16 KiB a partition in fp32, beside whatever the algorithm holds.
 ZERO_COLUMNS = 4096
+#: Bytes from which a run is long: a DMA engine is at four fifths of its rate (trn2.toml, dma.element_overhead_ns).
+LONG_RUN_BYTES = 512
+#: Bytes up to which a DMA engine takes many times longer for an element (trn2.toml, dma.tiny_element_bytes), and bytes
+#: that it moves in its least time (dma.small_element_bytes).
+TINY_BYTES, SMALL_BYTES = 4, 64
+#: Bytes of a partition of the tiles that short rows go through: x, and the state.
+TILE_BYTES = 8192
 
 
 def check_state(state_ref, x_ref, geometry):
@@ -38,30 +54,94 @@ def check_state(state_ref, x_ref, geometry):
 
 
 def store_final_state(x_hbm, state_hbm, final_hbm, geometry):
-    """final[n, c] = the last `pad_left` elements of state[n, c] (zeros without one) followed by x[n, c].
+    """Write final_hbm [N, C, pad_left]; each core its share of the rows, or of the channels of each image."""
+    itemsize = geometry.itemsize
+    long = geometry.pad_left * itemsize >= LONG_RUN_BYTES
+    ends = min(geometry.pad_left, geometry.W) * itemsize > TINY_BYTES and geometry.W * itemsize >= LONG_RUN_BYTES
+    direct = long or (ends and geometry.x_w == 1)
+    step = geometry.x_n if geometry.C == 1 else geometry.x_c
+    images, rows = geometry.N, geometry.C
+    if geometry.C == 1 or geometry.x_n == geometry.C * geometry.x_c:
+        images, rows = 1, geometry.N * geometry.C
+    mine = share(rows, nl.num_programs(), nl.program_id(0))
+    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
+    for n in range(images):
+        row0 = n * rows + mine[0]
+        offset = n * geometry.x_n + mine[0] * step
+        if direct:
+            store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, mine[1], offset, step)
+        else:
+            store_short_rows(x_hbm, state_hbm, final_hbm, geometry, row0, mine[1], offset, step, ledger)
 
-    Each core writes its share of the channels; rows that x fills go from HBM to HBM in one DMA an image.
-    """
+
+def store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, rows, offset, step):
+    """Rows of the final state from row0 on, from HBM to HBM; in x they start at `offset`, `step` elements apart."""
     size = geometry.pad_left
-    first_c, num_c = share(geometry.C, nl.num_programs(), nl.program_id(0))
     from_x = min(size, geometry.W)
     kept = size - from_x
-    if num_c > 0:
-        for n in range(geometry.N):
-            final = (n * geometry.C + first_c) * size
+    if rows > 0:
+        copy(
+            final_hbm.ap(pattern=[[size, rows], [1, from_x]], offset=row0 * size + kept),
+            x_hbm.ap(
+                pattern=[[step, rows], [geometry.x_w, from_x]],
+                offset=offset + (geometry.W - from_x) * geometry.x_w,
+            ),
+        )
+        if kept > 0:
+            kept_hbm = final_hbm.ap(pattern=[[size, rows], [1, kept]], offset=row0 * size)
+            if state_hbm != None:
+                copy(kept_hbm, state_hbm.ap(pattern=[[size, rows], [1, kept]], offset=row0 * size + from_x))
+            else:
+                store_zeros(kept_hbm, final_hbm.dtype, rows, kept)
+
+
+def store_short_rows(x_hbm, state_hbm, final_hbm, geometry, row0, rows, offset, step, ledger):
+    """The same through SBUF, in tiles [partitions, rows of a partition, elements]."""
+    size = geometry.pad_left
+    from_x = min(size, geometry.W)
+    width = min(geometry.W, max(from_x, SMALL_BYTES // geometry.itemsize))
+    if geometry.x_w != 1:
+        width = from_x
+    elif step == geometry.W and geometry.W * geometry.itemsize < LONG_RUN_BYTES:
+        width = geometry.W
+    most = max(1, TILE_BYTES // ((size + width) * geometry.itemsize))
+    row = 0
+    while row < rows:
+        length = min(most, max(1, (rows - row) // nl.tile_size.pmax))
+        partitions = min(nl.tile_size.pmax, (rows - row) // length)
+        final_sbuf = nl.ndarray((partitions, length, size), dtype=final_hbm.dtype, buffer=nl.sbuf)
+        final_elements = (row0 + row) * size
+        if from_x < size and state_hbm == None:
+            nisa.memset(dst=final_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+        elif from_x < size:
+            run = length * size - from_x
             copy(
-                final_hbm.ap(pattern=[[size, num_c], [1, from_x]], offset=final + kept),
-                x_hbm.ap(
-                    pattern=[[geometry.x_c, num_c], [geometry.x_w, from_x]],
-                    offset=n * geometry.x_n + first_c * geometry.x_c + (geometry.W - from_x) * geometry.x_w,
-                ),
+                final_sbuf.reshape((partitions, length * size))[0:partitions, 0:run],
+                state_hbm.ap(pattern=[[length * size, partitions], [1, run]], offset=final_elements + from_x),
             )
-            if kept > 0:
-                kept_hbm = final_hbm.ap(pattern=[[size, num_c], [1, kept]], offset=final)
-                if state_hbm != None:
-                    copy(kept_hbm, state_hbm.ap(pattern=[[size, num_c], [1, kept]], offset=final + from_x))
-                else:
-                    store_zeros(kept_hbm, final_hbm.dtype, num_c, kept)
+        start = offset + row * step + (geometry.W - width) * geometry.x_w
+        tail = load_tails(x_hbm, geometry, start, step, partitions, length, width)
+        nisa.tensor_copy(
+            dst=final_sbuf[0:partitions, 0:length, size - from_x : size],
+            src=tail[0:partitions, 0:length, width - from_x : width],
+            engine=pick(ledger, length * from_x, is_16bit(x_hbm.dtype)),
+        )
+        copy(
+            final_hbm.ap(pattern=[[length * size, partitions], [1, length * size]], offset=final_elements),
+            final_sbuf.reshape((partitions, length * size)),
+        )
+        row += partitions * length
+
+
+def load_tails(x_hbm, geometry, start, step, partitions, length, width):
+    """The last `width` elements of rows of x: view [partitions, length, width] of SBUF, laid out as HBM's runs are."""
+    by_channel = step < geometry.x_w and width > 1
+    shape = (partitions, width, length) if by_channel else (partitions, length, width)
+    x_sbuf = nl.ndarray(shape, dtype=x_hbm.dtype, buffer=nl.sbuf)
+    rows, elements = [step, length], [geometry.x_w, width]
+    inner = [elements, rows] if by_channel else [rows, elements]
+    copy(x_sbuf, x_hbm.ap(pattern=[[length * step, partitions], inner[0], inner[1]], offset=start))
+    return x_sbuf.permute((0, 2, 1)) if by_channel else x_sbuf
 
 
 def store_zeros(dst_hbm, dtype, rows, columns):
