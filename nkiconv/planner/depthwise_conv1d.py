@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..kernels.depthwise_conv1d import recipes as kernel_rule
 from ..kernels.depthwise_conv1d.blocks import best_block, choose_blocks
 from ..kernels.depthwise_conv1d.call import Extras
 from ..kernels.depthwise_conv1d.dot import plan_of
@@ -97,6 +98,12 @@ class Rows(Family):
 
     #: lists of recipes that a search starts from, and that it tries beside others
     START, NEAR = 2, 8
+    #: pieces of a core's work up to which each of the first and last ones matters, and widths for those
+    SHORT = 12
+    FIRST = ((256, 384, 512), (256, 256), (128, 256), (256, 512), (256, 96, 512), (256,))
+    LAST = ((192, 192), (192, 192, 192), (256, 128, 128), (256,), (128,))
+    #: taps at an end that are not on the array, at most, unless all are
+    EDGE_TAPS = 3
 
     def __init__(self, on_tensor: bool) -> None:
         self.on_tensor = on_tensor
@@ -109,34 +116,51 @@ class Rows(Family):
         lists = self._recipes(shape, 3 * self.START if more else self.START)
         if not lists:  # too few taps for the array to have any
             return []
+        own = self._plan(shape, None).recipes
+        lists = [own, *[one for one in lists if one != own]]
         shards = _shards(geometry, first=self._own_shard(shape))
         found = [_config(recipes=one, shard=shards[0]) for one in lists]
         found += [_config(recipes=lists[0], shard=shard) for shard in shards[1:]]
         return [(*(config or ()), ("piece", self._plan(shape, config).piece)) for config in found]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        columns = self._plan(shape, config).rows.columns
-        return _changed(
-            config,
-            columns=(columns // 2, 2 * columns),
-            piece=(2048, 1024, 512),
-            first=((), (256,), (512,), (256, 512)),
-            last=((), (256,), (512, 256)),
-            recipes=self._recipes(shape, self.NEAR) if shape.geometry.S <= MANY_TAPS else (),
-            shard=_shards(shape.geometry),
-            join=("gpsimd", "vector"),
-            prefetch=(2, 4, 6),
-            warmup=(0, 4, 8) if self.on_tensor else (),
-            start=self._edges(shape),
-            end=self._edges(shape),
-        )
+        geometry, plan = shape.geometry, self._plan(shape, config)
+        few_taps = geometry.S <= MANY_TAPS
+        is_short = _columns(shape) <= self.SHORT * plan.piece
+        edges = self._edges(shape) if few_taps else []
+        choices: dict[str, Sequence[Any]] = {
+            "recipes": self._recipes(shape, self.NEAR) if few_taps else (),
+            "piece": (512, 448, 384) if is_short else (2048, 1024, 512),
+            "start": _first_changed(plan.start, edges, at_end=True) if is_short else [(), *[(one,) for one in edges]],
+            "end": _first_changed(plan.end, edges, at_end=False) if is_short else [(), *[(one,) for one in edges]],
+            "last": self.LAST if is_short else ((), (256,), (512, 256)),
+            "first": self.FIRST if is_short else ((), (256,), (512,), (256, 512)),
+            "warmup": (4, 6, 0) if self.on_tensor else (),
+            "join": ("gpsimd", "vector"),
+            "shard": _shards(geometry),
+            "columns": (plan.rows.columns // 2, 2 * plan.rows.columns),
+            "prefetch": (2, 4, 6),
+        }
+        now = {**{name: getattr(plan, name, None) for name in choices}, "shard": plan.rows.shard}
+        others = {name: [one for one in values if one != now[name]] for name, values in choices.items()}
+        found = self._ends(config, geometry.S, edges) if is_short and self.on_tensor else []
+        return found + _changed(config, **others)
+
+    def _ends(self, config: Config, S: int, edges: Sequence[Any]) -> list[Config]:
+        """Other first pieces with another recipe, and other last ones: what fits one width may not fit another."""
+        begins, ends = [one for one in edges if one[0] <= S - 2][:3], [one for one in edges if one[0] >= S - 1][:2]
+        return [
+            *[_with(config, first=widths, start=(one,)) for widths in self.FIRST[:4] for one in begins],
+            *[_with(config, last=widths, end=(one,)) for widths in self.LAST[:3] for one in ends],
+        ]
 
     def _edges(self, shape: Shape) -> list[Any]:
-        """Recipes for the first or last pieces: none of their own, or ones that do without the array."""
-        if not self.on_tensor or shape.geometry.S > MANY_TAPS:
-            return []
-        prices = shape.geometry, shape.extras, shape.cores, shape.rates
-        return [(), *{one[:1] for one in recipe_lists(*prices, on_tensor=False, most=3)}]
+        """Recipes for pieces at an end of the work, where the engines are not equally late or early."""
+        S = shape.geometry.S
+        known = kernel_rule.candidates(S, self.on_tensor)  # type: ignore[no-untyped-call]
+        near_array = [one for one in known if one[0] >= S - self.EDGE_TAPS and max(one[1:]) <= 1]
+        free = [kernel_rule.free_recipe(S)] if S >= 2 else []  # type: ignore[no-untyped-call]
+        return list(dict.fromkeys([*free, *near_array])) if self.on_tensor else known
 
     def unit(self, shape: Shape, config: Config) -> int:
         return -(-shape.geometry.C // int(self._plan(shape, config).rows.T))
@@ -145,7 +169,7 @@ class Rows(Family):
         geometry = shape.geometry
         prices = column_prices(geometry, shape.extras, shape.cores, shape.rates)
         speed = 1 / prices.vector + 1 / prices.scalar + (1 / prices.tensor if self.on_tensor else 0.0)
-        columns = geometry.N * geometry.Q * geometry.C / PARTITIONS / shape.cores
+        columns = _columns(shape)
         rows = self._plan(shape, config).rows
         tiles = geometry.N * rows.T * -(-geometry.Q // rows.columns) / rows.G / shape.cores
         taps_us = columns * geometry.S * _share_met(geometry) / speed / 1e3
@@ -162,7 +186,9 @@ class Rows(Family):
         return str(plan_rows(shape.geometry, None, 0).shard)  # type: ignore[no-untyped-call]
 
     def _recipes(self, shape: Shape, most: int) -> Sequence[Any]:
-        return recipe_lists(shape.geometry, shape.extras, shape.cores, shape.rates, on_tensor=self.on_tensor, most=most)
+        prices = shape.geometry, shape.extras, shape.cores, shape.rates
+        piece = int(self._plan(shape, None).piece)
+        return recipe_lists(*prices, on_tensor=self.on_tensor, most=most, piece=piece)
 
 
 class Banded(Family):
@@ -291,6 +317,11 @@ def _config(**settings: Any) -> Config:
     return tuple(settings.items())
 
 
+def _with(config: Config, **values: Any) -> Config:
+    """The config with these settings."""
+    return tuple({**dict(config or ()), **values}.items())
+
+
 def _changed(config: Config, **values: Sequence[Any]) -> list[Config]:
     """The config with one setting at a time changed to each of these values, in the order of `values`."""
     now = dict(config or ())
@@ -301,6 +332,20 @@ def _changed(config: Config, **values: Sequence[Any]) -> list[Config]:
                 changed = {**now, name: value}
                 found.append(tuple((one, changed[one]) for one in [*now, *(() if name in now else (name,))]))
     return found
+
+
+def _first_changed(recipes: tuple[Any, ...], known: Sequence[Any], *, at_end: bool) -> list[tuple[Any, ...]]:
+    """Recipes with one of `known` more, with one fewer, and with another; at their end, or at their begin."""
+    rest = recipes[:-1] if at_end else recipes[1:]
+    found = [((*recipes, one) if at_end else (one, *recipes)) for one in known] + [rest]
+    found += [((*rest, one) if at_end else (one, *rest)) for one in known] if recipes else []
+    return list(dict.fromkeys(found))
+
+
+def _columns(shape: Shape) -> float:
+    """Columns of 128 channels that a core works on."""
+    geometry = shape.geometry
+    return geometry.N * geometry.Q * geometry.C / PARTITIONS / shape.cores
 
 
 #: Settings that count something there must be one of.

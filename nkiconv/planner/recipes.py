@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..kernels.depthwise_conv1d import recipes as kernel_rule
 from ..kernels.depthwise_conv1d.call import Extras
 from ..kernels.depthwise_conv1d.geometry import Geometry
+from ..simulator.hardware import PARTITIONS
 from ..simulator.timing import Rates
 
 #: Taps on Tensor, by Vector, whether Scalar heads a second chain, taps by Vector in that.
@@ -18,10 +19,8 @@ Recipe = tuple[int, int, int, int]
 Recipes = tuple[Recipe, ...]
 #: Pieces after which recipes repeat, at most.
 CYCLE_MAX = 5
-#: Columns of a piece that fixed costs are spread over.
+#: Columns of a piece that fixed costs are spread over where none is named.
 PIECE = 2048
-#: Work of an engine beside the busiest one's, so that of equal bounds the one with less work wins.
-WORK_WEIGHT = 0.02
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class ColumnPrices:
     busy_min: float
 
 
-def column_prices(geometry: Geometry, extras: Extras, cores: int, rates: Rates) -> ColumnPrices:
+def column_prices(geometry: Geometry, extras: Extras, cores: int, rates: Rates, piece: int = PIECE) -> ColumnPrices:
     """Prices under the constants of `rates`."""
     fp32 = geometry.itemsize == 4
     bank = rates("pe.max_moving_free")
@@ -49,9 +48,9 @@ def column_prices(geometry: Geometry, extras: Extras, cores: int, rates: Rates) 
     share = min(rates("dma.steady_core_gbps"), rates("dma.hbm_stack_gbps") / cores)
     return ColumnPrices(
         tensor=cycles * rates.cycle_ns("pe"),
-        vector=rates("vector.ns_per_elem_scalar_tensor_tensor") + vector_fixed / PIECE,
-        scalar=rates("scalar.ns_per_elem") + rates("scalar.act_bias_issue_sbuf_ns") / PIECE,
-        gpsimd=rates("gpsimd.elementwise_ns_per_elem") + rates("gpsimd.issue_fixed_ns") / PIECE,
+        vector=rates("vector.ns_per_elem_scalar_tensor_tensor") + vector_fixed / piece,
+        scalar=rates("scalar.ns_per_elem") + rates("scalar.act_bias_issue_sbuf_ns") / piece,
+        gpsimd=rates("gpsimd.elementwise_ns_per_elem") + rates("gpsimd.issue_fixed_ns") / piece,
         hbm=128 * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize) / share,
         half_rate=rates("throttle.half_rate"),
         busy_min=rates("throttle.threshold"),
@@ -59,13 +58,14 @@ def column_prices(geometry: Geometry, extras: Extras, cores: int, rates: Rates) 
 
 
 def recipe_lists(
-    geometry: Geometry, extras: Extras, cores: int, rates: Rates, *, on_tensor: bool, most: int
+    geometry: Geometry, extras: Extras, cores: int, rates: Rates, *, on_tensor: bool, most: int, piece: int = PIECE
 ) -> list[Recipes]:
     """Up to `most` lists of recipes that balance the engines best: the kernel's own, then the best of all.
 
-    on_tensor: lists with a tap on Tensor somewhere, else such without any.
+    on_tensor: lists with a tap on Tensor somewhere, else such without any. piece: columns of a piece.
     """
-    prices = column_prices(geometry, extras, cores, rates)
+    prices = column_prices(geometry, extras, cores, rates, piece)
+    columns = max(1.0, geometry.N * geometry.Q * geometry.C / (PARTITIONS * cores))
     known = kernel_rule.candidates(geometry.S, on_tensor)  # type: ignore[no-untyped-call]  # kernels are untyped
     work = {recipe: _work(recipe, extras, prices) for recipe in known}
     ranked: dict[Recipes, float] = {}
@@ -74,11 +74,18 @@ def recipe_lists(
             for times in range(1, of) if first != second else (0,):
                 found = kernel_rule.spread(first, second, times, of)  # type: ignore[no-untyped-call]
                 mixed = [(a * (of - times) + b * times) / of for a, b in zip(work[first], work[second], strict=True)]
-                ranked[found] = _bound(mixed, prices)
-    own = kernel_rule.default_recipes(geometry, extras, PIECE, on_tensor)  # type: ignore[no-untyped-call]
+                unlike = kernel_rule.UNLIKE_WEIGHT * abs(first[0] - second[0])
+                ranked[_shortest(found)] = _bound(mixed, prices, columns) + unlike
+    own = kernel_rule.default_recipes(geometry, extras, piece, on_tensor)  # type: ignore[no-untyped-call]
     best = sorted(ranked, key=lambda one: ranked[one])
     found = [own, *[one for one in best if one != own]]
     return [one for one in found if on_tensor == any(recipe[0] > 0 for recipe in one)][:most]
+
+
+def _shortest(recipes: Recipes) -> Recipes:
+    """The shortest list that, repeated, gives this one."""
+    sizes = [size for size in range(1, len(recipes)) if len(recipes) % size == 0]
+    return next((recipes[:size] for size in sizes if recipes[:size] * (len(recipes) // size) == recipes), recipes)
 
 
 def _work(recipe: Recipe, extras: Extras, prices: ColumnPrices) -> tuple[float, float, float, float]:
@@ -96,10 +103,17 @@ def _work(recipe: Recipe, extras: Extras, prices: ColumnPrices) -> tuple[float, 
     return tensor, vector, scalar, gpsimd
 
 
-def _bound(work: list[float], prices: ColumnPrices) -> float:
-    """ns a column of the busiest of the engines and HBM; the array is slow where it has too little to do."""
-    tensor, *others = work
-    busiest = max(*others, prices.hbm)
-    if tensor < prices.busy_min * busiest:
+def _bound(work: list[float], prices: ColumnPrices, columns: float) -> float:
+    """ns a column of the busiest of the engines and HBM; the array is slow where it has too little to do, and engines
+    that begin late have fewer of all the columns' time. As the kernel's rule weighs them."""
+    tensor, vector, scalar, gpsimd = work
+    if tensor < prices.busy_min * max(vector, scalar, gpsimd, prices.hbm):
         tensor /= prices.half_rate
-    return max(busiest, tensor) + WORK_WEIGHT * sum(work)
+    late = [
+        tensor + (tensor > 0) * kernel_rule.TENSOR_LATE_NS / columns,
+        vector + (vector > 0) * kernel_rule.VECTOR_LATE_NS / columns,
+        gpsimd + (gpsimd > 0) * kernel_rule.GPSIMD_LATE_NS / columns,
+    ]
+    busiest = max(scalar, *late)
+    engines = max(kernel_rule.ENGINE_MARGIN * busiest, prices.hbm) + kernel_rule.BUSY_WEIGHT * busiest
+    return float(engines + kernel_rule.WORK_WEIGHT * sum(work))

@@ -32,8 +32,8 @@ from .timing import Timing, Traced, phases, profile_of, time, trace, without_col
 
 #: Instructions, all cores, of the larger of the two reduced problems that a candidate is screened with.
 SCREEN_INSTRUCTIONS = 2_000
-#: Of all traces of a quick search before the final.
-QUICK_INSTRUCTIONS = 16_000
+#: Of all traces of a quick search before the final, less what the leader's phases take after it, up to a third.
+QUICK_INSTRUCTIONS = 24_000
 #: Of a kernel that is timed as a whole without being asked to.
 WHOLE_INSTRUCTIONS = 14_000
 #: Of all kernels that the final of a quick search times, and of all phases of the throttle's grid that it tries.
@@ -46,8 +46,11 @@ DOUBT = 1.01
 AT_FLOOR = 1.002
 #: A refinement counts from this on.
 BETTER = 0.998
-#: Rounds of refinement of a wide search; the algorithms that are refined, and how far from the best they may be.
-ROUNDS, REFINED, FAR = 4, 2, 1.25
+#: Rounds of refinement of a wide search; the algorithms that are refined, and how far from the best they may be, in a
+#: wide and in a quick search.
+ROUNDS, REFINED, FAR, NOT_FAR = 4, 2, 1.25, 1.1
+#: Of what a quick search may still trace, the part that the best algorithm's refinement has before another's.
+FIRST_SHARE = 0.75
 #: Candidates of an algorithm whose neighbours a wide search times in each round.
 BEAM = 3
 #: Tiles that each core works on in the smaller of the two reduced problems, at least.
@@ -130,7 +133,13 @@ def _worth_telling(ranked: list[_Estimate]) -> list[_Estimate]:
 
 
 def _key(candidate: Candidate) -> tuple[str, Config]:
-    return candidate.algorithm, candidate.config
+    return candidate.algorithm, candidate.config and tuple(sorted(candidate.config))
+
+
+def _difference(one: Candidate, other: Candidate) -> str:
+    """The first setting in which two candidates of an algorithm differ."""
+    mine, theirs = dict(one.config or ()), dict(other.config or ())
+    return next((name for name in (*mine, *theirs) if mine.get(name) != theirs.get(name)), "")
 
 
 class _Search:
@@ -242,24 +251,33 @@ class _Search:
             return
         leaders = {one.candidate.algorithm: one for one in reversed(self._ranked()) if not one.at_least}
         order = sorted(leaders.values(), key=lambda one: one.us)[:REFINED]
-        order = [one for one in order if one.us <= order[0].us * FAR]
+        far = FAR if self.wide else NOT_FAR
+        most = QUICK_INSTRUCTIONS - min(QUICK_INSTRUCTIONS // 3, PHASES * order[0].traced if order else 0)
+        order = [one for one in order if one.us <= order[0].us * far]
         for i, leader in enumerate(order):
             what, begin, share = f"refining {leader.candidate.algorithm}", 0.4 + 0.4 * i / len(order), 0.4 / len(order)
             self.advance(what, begin)
-            self._descend(leader, self.spent + (QUICK_INSTRUCTIONS - self.spent) // (len(order) - i))
+            share_spent = 1.0 if i == len(order) - 1 else FIRST_SHARE
+            self._descend(leader, self.spent + round((most - self.spent) * share_spent))
             for turn in range(ROUNDS if self.wide else 0):
                 self.advance(what, begin + share * turn / ROUNDS)
                 if not self._widen(leader.candidate.algorithm):
                     break
 
     def _descend(self, best: _Estimate, limit: int) -> None:
-        """Go on from each better neighbour at once; a quick search stops at a limit of instructions traced."""
+        """Go on from each better neighbour at once, with the settings that were changed longest ago; a quick search
+        stops at a limit of instructions traced."""
+        turns: dict[str, int] = {}
         tried = near(self.shape, best.candidate)
         while tried and (self.wide or self.spent + best.traced <= limit):
-            one = self._screen(tried.pop(0))
+            candidate = tried.pop(0)
+            turns[_difference(candidate, best.candidate)] = len(self.found)
+            one = self._screen(candidate)
             if one is not None and not one.at_least and one.us < best.us * BETTER:
                 best = one
-                tried = [new for new in near(self.shape, best.candidate) if _key(new) not in self.found]
+                new = [other for other in near(self.shape, best.candidate) if _key(other) not in self.found]
+                turn_of = {_key(other): turns.get(_difference(other, candidate), 0) for other in new}
+                tried = sorted(new, key=lambda other: turn_of[_key(other)])
 
     def _widen(self, algorithm: str) -> bool:
         """Time all neighbours of the few best of an algorithm; whether any was new."""
