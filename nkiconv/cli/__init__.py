@@ -1,6 +1,6 @@
 """The command line, one file a command.
 
-    nkiconv doctor | cases | run | plan | tune | profile | profiles | bench | demo | bench-simulator
+    nkiconv doctor | cases | run | plan | tune | crossover | profile | profiles | bench | demo | bench-simulator
 
 Commands import what they run when they run it: `--help` is quick, and `doctor` works where NKICONV_NKI is impossible.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bench, cases, demo, doctor, measure, plan, profile, profiles, run
+from . import bench, cases, crossover, demo, doctor, measure, plan, profile, profiles, run
 
 app = typer.Typer(
     help="Convolutions for AWS Trainium: run NKI kernels in a simulator on any machine, and check them.",
@@ -22,6 +22,7 @@ app.command("cases")(cases.command)
 app.command("run")(run.command)
 app.command("plan")(plan.command)
 app.command("tune")(plan.tune)
+app.command("crossover")(crossover.command)
 app.command("profile")(profile.command)
 app.command("profiles")(profiles.command)
 app.command("bench")(measure.command)

@@ -1,0 +1,111 @@
+"""`nkiconv crossover`: the table, the changes, JSON, CSV, Markdown, and bad input by name."""
+
+import csv
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from nkiconv.cli import app
+from nkiconv.planner import cache
+
+pytestmark = pytest.mark.simulator_only
+SMALL = ("--vary", "S", "--values", "4,1", "--C", 16, "--W", 64)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    cache.forget()
+    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "plans"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "plans"
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, ["crossover", *(str(argument) for argument in arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def document(*arguments):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_table():
+    result = run(*SMALL)
+    assert result.exit_code == 0, result.output
+    for text in ("plans by S: N=1 C=16 W=64, bf16, causal", "modelled", "x copy", "runner-up", "x best", "bound by"):
+        assert text in result.output
+    assert " up to S=" in result.output or "throughout" in result.output
+
+
+def test_one_value_has_no_change():
+    assert "throughout" in run("--vary", "S", "--values", 2, "--C", 16, "--W", 64).output
+
+
+def test_json_csv_and_the_cache(folder, tmp_path):
+    found = document(*SMALL, "--csv", "sweep.csv")
+    assert found["sweep"]["values"] == [1, 4]
+    asked = [point for point in found["points"] if not point["between"]]
+    assert [(point["S"], point["C"], point["pad_left"]) for point in asked] == [(1, 16, 0), (4, 16, 3)]
+    for point in asked:
+        assert point["x_copy_floor"] == pytest.approx(point["modelled_us"] / point["copy_floor_us"])
+    with (tmp_path / "sweep.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["algorithm"] for row in rows] == [point["algorithm"] for point in found["points"]]
+    assert len(list(folder.iterdir())) == len(found["points"])
+
+
+def test_markdown():
+    result = run(*SMALL, "--markdown")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("| S | algorithm | settings |")
+
+
+def test_options_reach_the_planner(folder):
+    options = ("--lnc", 1, "--dtype", "fp32", "--N", 2, "--S", 3, "--no-cache", "--constant", "scalar.ns_per_elem=1.5")
+    found = document("--vary", "Q", "--values", "2", "--C", 16, *options)
+    [point] = found["points"]
+    assert (point["lnc"], point["dtype"], point["N"], point["S"], point["W"], point["Q"]) == (1, "fp32", 2, 3, 4, 2)
+    assert found["sweep"]["constants"] == {"scalar.ns_per_elem": 1.5}
+    assert not folder.exists()
+
+
+def test_without_padding():
+    [point] = document("--vary", "S", "--values", 4, "--C", 16, "--W", 64, "--valid")["points"]
+    assert (point["pad_left"], point["Q"]) == (0, 61)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--vary", "K"), "--vary=K: accepted are N, C, W, S, Q"),
+        (("--vary", "S", "--S", 4), "--S=4: --vary=S takes its values from --values"),
+        (("--vary", "Q", "--W", 64), "--W=64: --vary=Q sets W = Q + S - 1"),
+        (("--vary", "Q", "--causal"), "--causal: --vary=Q has no padding"),
+        (("--vary", "S", "--values", "1,,2"), "--values=1,,2: must be ints between commas"),
+        (("--vary", "S", "--values", "0,2"), "values=0: must be at least 1"),
+        (("--vary", "S", "--values", "2", "--C", 0), "C=0: must be at least 1"),
+        (("--vary", "S", "--values", "9", "--W", 4, "--valid"), "output width must be at least 1"),
+        (("--vary", "S", "--lnc", 3), "lnc=3: must be 1 or 2"),
+        (("--vary", "S", "--dtype", "fp64"), "fp64"),
+        (("--vary", "S", "--csv", "missing/sweep.csv"), "--csv=missing/sweep.csv"),
+        (("--vary", "S", "--json", "--markdown"), "--markdown: --json prints one document"),
+        (("--vary", "S", "--constant", "scalar.speed=1"), "there is none of this name"),
+        (("--vary", "S", "--constant", "scalar.speed"), "must be NAME=VALUE"),
+    ],
+)
+def test_bad_input(folder, arguments, words):
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert words in " ".join(result.stderr.split())
+    assert not folder.exists()
+
+
+def test_every_violation_is_named():
+    result = run("--vary", "Q", "--W", 64, "--causal", "--values", "x")
+    assert result.exit_code == 2
+    for option in ("--W=64", "--causal", "--values=x"):
+        assert option in result.stderr

@@ -1,0 +1,188 @@
+"""`nkiconv.crossover`: sweeps, the values between which plans change, and what is refused."""
+
+import csv
+import dataclasses
+
+import pytest
+
+from nkiconv import DtypeError, GeometryError, UnsupportedError, crossover
+from nkiconv.crossover import VARIED, Change, Sweep
+from nkiconv.planner import Alternative, Rejection, cache
+from nkiconv.planner.entry import answer
+
+pytestmark = pytest.mark.simulator_only
+SMALL = Sweep(vary="S", values=(2, 3), C=16, W=64)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    cache.forget()
+    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "plans"))
+    return tmp_path / "plans"
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A function that makes the planner answer by a rule (value -> algorithm, config); the values that it was asked."""
+    plan = answer(SMALL.request(3))
+
+    def use(rule, other_us=None, refused=None):
+        asked = []
+
+        def found(request, **_more):
+            asked.append(request.problem.S)
+            algorithm, config = rule(request.problem.S)
+            best = Alternative(algorithm, config, plan.phase0_us, "tensor", 1)
+            others = [
+                Alternative(name, None, (other_us or 2.0) * plan.phase0_us, "tensor", 1, at_least=other_us is None)
+                for name in ("mixed", "banded", "dot")
+                if name != algorithm and (refused is None or name != refused.algorithm)
+            ]
+            return dataclasses.replace(
+                plan,
+                problem=request.problem,
+                algorithm=algorithm,
+                config=config,
+                alternatives=(best, *others),
+                rejected=() if refused is None else (refused,),
+            )
+
+        monkeypatch.setattr(crossover, "answer", found)
+        return asked
+
+    return use
+
+
+def steps(*ends):
+    """A rule: the first algorithm up to the first end, and so on."""
+
+    def rule(value):
+        return next(name for end, name in ends if value <= end), None
+
+    return rule
+
+
+def test_points_are_the_planners():
+    found = crossover.crossover(SMALL)
+    assert [point.value for point in found.points] == [2, 3]
+    for point in found.points:
+        assert point.plan == answer(SMALL.request(point.value))
+        assert point.plan.problem.S == point.value
+        assert point.runner_up.algorithm != point.plan.algorithm
+        assert point.times(point.runner_up) >= 1 or point.runner_up.us >= point.plan.phase0_us
+
+
+@pytest.mark.parametrize("last", range(1, 16))
+def test_a_change_is_bisected(fake, last):
+    asked = fake(steps((last, "mixed"), (16, "banded")), other_us=1.5)
+    found = crossover.crossover(Sweep(vary="S", values=(1, 16)))
+    assert found.changes == (Change(last, last + 1, "mixed", "banded", pytest.approx(1.5)),)
+    assert len(asked) == len(set(asked)) <= 2 + 4
+    assert [point.value for point in found.table] == [1, 16]
+    assert [point.value for point in found.points] == sorted(asked)
+
+
+def test_several_changes_between_neighbours(fake):
+    fake(steps((5, "mixed"), (9, "banded"), (16, "dot")))
+    changes = crossover.crossover(Sweep(vary="S", values=(1, 16))).changes
+    assert [(one.last, one.first, one.before, one.after) for one in changes] == [
+        (5, 6, "mixed", "banded"),
+        (9, 10, "banded", "dot"),
+    ]
+    assert all(one.at_least for one in changes)
+
+
+def test_a_refusal_is_a_change(fake):
+    fake(steps((64, "dot"), (128, "banded")), refused=Rejection("dot", None, "too many taps; use banded"))
+    [change] = crossover.crossover(Sweep(vary="S", values=(1, 128))).changes
+    assert (change.last, change.first, change.x_before) == (64, 65, None)
+    assert change.text("S").endswith("(dot is refused there: too many taps; use banded)")
+
+
+def test_kinds(fake):
+    fake(lambda value: ("banded", (("block", 16 if value < 7 else 32), ("shard", "channels"))))
+    sweep = Sweep(vary="S", values=(1, 8))
+    assert crossover.crossover(sweep).changes == ()
+    assert crossover.crossover(sweep, kinds=True).changes == (Change(6, 7, "banded B=16", "banded B=32", None),)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (Change(7, 8, "mixed", "banded", 1.25), "mixed up to S=7, banded from S=8 (mixed takes 1.25 x there)"),
+        (Change(7, 8, "mixed", "banded", 1.25, True), "(mixed takes >1.25 x there)"),
+        (Change(7, 8, "mixed", "banded", 1.001), "(a tie: mixed takes 1.001 x there)"),
+        (Change(7, 8, "mixed", "banded", None), "(mixed was not timed)"),
+        (Change(7, 8, "dot", "banded", None, refusal="Q=8: too many"), "(dot is refused there: Q=8: too many)"),
+    ],
+)
+def test_a_change_in_words(change, words):
+    assert words in change.text("S")
+
+
+def test_values_are_sorted_and_told_once():
+    assert Sweep(vary="S", values=(8, 2, 8)).asked == (2, 8)
+    assert Sweep(vary="S").asked == VARIED["S"]
+
+
+@pytest.mark.parametrize("vary", VARIED)
+def test_what_is_varied(vary):
+    problem = Sweep(vary=vary, N=3, C=5, W=70, S=9, dtype="fp32").request(12).problem
+    expected = {"N": 3, "C": 5, "W": 70, "S": 9} | ({"W": 20, "Q": 12} if vary == "Q" else {vary: 12})
+    assert {name: getattr(problem, name) for name in expected} == expected
+    assert (problem.groups, problem.dtype) == (problem.C, "fp32")
+    assert problem.width.lo == (0 if vary == "Q" else problem.S - 1)
+
+
+def test_without_padding():
+    problem = Sweep(vary="S", W=70, causal=False).request(9).problem
+    assert (problem.width.lo, problem.Q) == (0, 62)
+
+
+def test_constants_and_cores_reach_the_planner():
+    request = Sweep(vary="S", lnc=1, constants={"scalar.ns_per_elem": 1.5}).request(2)
+    assert (request.lnc, request.constants) == (1, (("scalar.ns_per_elem", 1.5),))
+
+
+@pytest.mark.parametrize(
+    ("sweep", "kind", "words"),
+    [
+        (Sweep(vary="K"), UnsupportedError, "vary=K: accepted are N, C, W, S, Q"),
+        (Sweep(vary="S", values=(0, 4)), GeometryError, "values=0: must be at least 1 (it is S)"),
+        (Sweep(vary="S", C=0), GeometryError, "C=0: must be at least 1"),
+        (Sweep(vary="S", values=(4, 100), W=64, causal=False), GeometryError, "output width must be at least 1"),
+        (Sweep(vary="S", dtype="fp64"), DtypeError, "dtype='fp64'"),
+        (Sweep(vary="S", dtype="fp8_e4m3"), DtypeError, "accepted are bf16, fp16, fp32"),
+        (Sweep(vary="S", lnc=3), UnsupportedError, "lnc=3: must be 1 or 2"),
+    ],
+)
+def test_refused_before_any_work(folder, sweep, kind, words):
+    with pytest.raises(kind) as raised:
+        crossover.crossover(sweep)
+    assert words in str(raised.value)
+    assert len(raised.value.violations) == 1
+    assert not folder.exists()
+
+
+def test_short_settings():
+    assert crossover.short_settings(None) == "defaults"
+    assert crossover.short_settings((("block", 32), ("warmup", 0))) == "block=32 ..."
+    assert crossover.short_settings((("warmup", 0),)) == "..."
+    assert crossover.short_settings((("engine", "vector"),)) == "engine=vector"
+
+
+def test_markdown_and_csv(fake, tmp_path):
+    fake(steps((5, "mixed"), (16, "banded")), other_us=1.5)
+    found = crossover.crossover(Sweep(vary="S", values=(1, 16)))
+    lines = crossover.markdown(found).splitlines()
+    assert lines[0].startswith("| S | algorithm |")
+    assert {line.count("|") for line in lines[:4]} == {len(crossover.HEADINGS) + 2}
+    assert lines[-1] == "- mixed up to S=5, banded from S=6 (mixed takes 1.50 x there)"
+    crossover.write(tmp_path / "sweep.csv", found)
+    with (tmp_path / "sweep.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["value"]) for row in rows] == [point.value for point in found.points]
+    assert [row["between"] for row in rows].count("False") == 2
+    assert {row["vary"] for row in rows} == {"S"}
+    assert rows[0]["runner_up"] == "banded"
+    assert float(rows[0]["x_runner_up"]) == pytest.approx(1.5)
