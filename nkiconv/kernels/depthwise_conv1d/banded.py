@@ -43,11 +43,8 @@ from .banded_stages import (
 )
 from .bands import band_buffers, ensure_filters, mirror_matrix, spread_bias, start_filters
 from .blocks import PARTS, blocks_refusal, choose_blocks, work_tiles
-from .call import config_refusal, setting
+from .call import config_refusal
 
-#: Matmuls of 512 columns of zeros while the first DMA is on its way: the array runs at half rate until it has been busy
-#: for 3/8 of its full capacity in a window of 3.4 us (trn2.toml, throttle.*), and 6 of them are 1.3 us of it.
-WARM_UP = 6
 #: Buffers of rows that tiles take in turn: one is being turned while the next but one comes in.
 RING = 2
 #: Groups at a tile's end in which nothing of the next is turned in, and at its start nothing of the one before turned
@@ -204,7 +201,7 @@ def banded(operands, geometry, extras, config):
             end=end_epilogue(extras.epilogue),
             sum_dtype=sum_dtype,
         )
-        work_through(run, tiles, setting(config, "warmup", WARM_UP), setting(config, "rewarm", WARM_UP))
+        work_through(run, tiles)
 
 
 def warm_zeros(dtype):
@@ -241,7 +238,7 @@ def rows_ring(run, tiles):
     return ring
 
 
-def work_through(run, tiles, warmup, rewarm):
+def work_through(run, tiles):
     """All tiles of a core: bands of one, between rows of the next coming in and rows of the one before going out."""
     queue = []
     for index in range(len(tiles)):
@@ -256,7 +253,7 @@ def work_through(run, tiles, warmup, rewarm):
     ensure_filters(run.filters, run.operands, run.geometry, run.blocks, c0, 1)
     load_rows(run, tiles[0], ring[0])
     zeros_sbuf = warm_zeros(run.operands.x.dtype)
-    warm_up(zeros_sbuf, warmup)
+    warm_up(zeros_sbuf, run.blocks.warmup)
     buffers = band_buffers(run.blocks, run.operands.w.dtype)
     for ahead in range(min(AT_START, len(buffers))):
         prefetch_bands(run, tiles, queue, buffers, ahead)
@@ -266,7 +263,7 @@ def work_through(run, tiles, warmup, rewarm):
     for ahead in range(AT_START, len(buffers)):
         prefetch_bands(run, tiles, queue, buffers, ahead)
     run.mirror = mirror_matrix(run.blocks, run.sum_dtype)
-    warm_up(zeros_sbuf, rewarm)
+    warm_up(zeros_sbuf, run.blocks.rewarm)
 
     position = 0
     for index in range(len(tiles)):

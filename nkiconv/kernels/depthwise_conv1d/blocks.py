@@ -36,6 +36,11 @@ BUFFERED_NS = 2500
 STREAMED = 64
 STREAMED_LONG = 96
 STREAMED_NS = 15000
+#: Matmuls of 512 columns of zeros while the array waits for the first rows and the first bands: it runs at half rate
+#: until it has been busy for 3/8 of its full capacity in a window of 3.4 us (trn2.toml, throttle.*), and 6 of them are
+#: 1.3 us of it. A core whose bands take less than WARM_UP_NS is done before that pays.
+WARM_UP = 6
+WARM_UP_NS = 2500
 #: Groups of the first and the last tile.
 EDGE = 4
 #: ns of a column of a 16-bit matmul at full rate, and of a static DMA's issue (trn2.toml: clock.pe_ghz,
@@ -56,6 +61,10 @@ TINY_NS = 55.0
 DMA_ENGINES = 16
 HBM_BYTE_NS = 0.0028
 ZERO_NS = 0.6
+#: How much slower fp32 is on the array: 4 passes and what waits for them at its ends.
+FP32_SLOW = 5
+#: Band buffers whose zeros nothing hides.
+ZEROED_BUFFERS = 2
 
 
 @dataclass
@@ -86,6 +95,9 @@ class Blocks(nl.NKIObject):
     columns: int
     #: columns of a matmul at least
     streamed: int
+    #: matmuls on zeros before the first rows are turned, and before the first bands
+    warmup: int
+    rewarm: int
     #: blocks of a chunk of a row at least, in and out
     chunk_in: int
     chunk_out: int
@@ -157,7 +169,7 @@ def best_block(geometry):
 
 
 def estimate_ns(geometry, block):
-    """Rough ns of a core for all its channels: the slowest of array, read-outs and DMA, and the zeros at the start."""
+    """Rough ns of a core for all its channels: the slowest of array, read-outs and DMA, and what comes before."""
     pmax, columns_max = nl.tile_size.pmax, nl.tile_size.gemm_moving_fmax
     per_group, out_block = pmax // block, max(1, block // geometry.stride)
     num_taps = div_ceil(geometry.S + block - geometry.stride, block)
@@ -170,7 +182,7 @@ def estimate_ns(geometry, block):
     rows_in = groups * per_group * geometry.N * geometry.W
     rows_out = groups * per_group * geometry.N * geometry.Q
     turns_ns = (rows_in + rows_out) * (pmax * COLUMN_NS + MATMUL_NS) / (pmax * pmax)
-    slow = 4 if geometry.itemsize == 4 else 1
+    slow = FP32_SLOW if geometry.itemsize == 4 else 1
     read_ns = (rows_in * VECTOR_NS_16BIT + rows_out * (SCALAR_NS + VECTOR_NS)) / (2 * pmax)
     moved_ns = (rows_in + rows_out) * geometry.itemsize * HBM_BYTE_NS
     band_run_ns = run_ns(num_taps * block * geometry.itemsize)
@@ -179,8 +191,15 @@ def estimate_ns(geometry, block):
     issue_ns = groups * tiles * per_group * STATIC_ISSUE_NS
     if num_taps * streamed * COLUMN_NS < SCRATCH_BELOW * per_group * STATIC_ISSUE_NS:
         issue_ns = issue_ns / BUFFER_GROUPS
-    zero_ns = min(groups, 8) * per_group * num_taps * block * ZERO_NS
-    return max(max(slow * (bands_ns + turns_ns), issue_ns), max(read_ns, dma_ns)) + zero_ns
+    zeroed = min(groups, ZEROED_BUFFERS * lasting_groups(num_taps, streamed * COLUMN_NS))
+    zero_ns = zeroed * per_group * num_taps * block * ZERO_NS
+    soon_ns = lasting_groups(num_taps, streamed * COLUMN_NS) * per_group * STATIC_ISSUE_NS
+    return max(max(slow * (bands_ns + turns_ns), issue_ns), max(read_ns, dma_ns)) + zero_ns + soon_ns
+
+
+def lasting_groups(num_taps, column_ns):
+    """Groups of a band buffer, so that all buffers last as long as a DMA takes."""
+    return max(1, min(BUFFER_GROUPS, int(BUFFERED_NS / (BAND_BUFFERS * num_taps * column_ns)) + 1))
 
 
 def run_ns(num_bytes):
@@ -191,7 +210,7 @@ def run_ns(num_bytes):
 
 
 def rows_dma_ns(geometry, groups, per_group):
-    """ns of the DMA engines for rows in and out: a partition holds a run of each of its channels, an engine serves 8."""
+    """ns of the DMA engines for rows in and out: a partition holds a run of each of its channels, 8 share an engine."""
     total = 0.0
     for index in range(2):
         count = geometry.W if index == 0 else geometry.Q
@@ -219,8 +238,7 @@ def choose_blocks(geometry, config, state=False):
     images = min(images, geometry.N)
     column_ns = COLUMN_NS * max(nl.tile_size.pmax, num_columns * images)
     band_bytes = per_group * num_taps * block * geometry.itemsize
-    lasting = max(1, min(BUFFER_GROUPS, int(BUFFERED_NS / (BAND_BUFFERS * num_taps * column_ns)) + 1))
-    most = max(1, min(lasting, BAND_BYTES // (band_bytes * BAND_BUFFERS)))
+    most = max(1, min(lasting_groups(num_taps, column_ns), BAND_BYTES // (band_bytes * BAND_BUFFERS)))
     if shard == "batch":
         images = min(images, div_ceil(geometry.N, PARTS))
     columns = num_columns if shard != "columns" else div_ceil(num_columns, PARTS)
@@ -235,6 +253,7 @@ def choose_blocks(geometry, config, state=False):
     bands_ns = div_ceil(num_groups, PARTS) * div_ceil(geometry.N, images) * num_taps * column_ns
     tiles = div_ceil(div_ceil(num_groups, PARTS), groups)
     edge = EDGE if tiles > 2 else 0
+    warm_up = WARM_UP if bands_ns > WARM_UP_NS else 0
     if shard == "channels":
         groups = min(groups, div_ceil(num_groups, PARTS))
     return Blocks(
@@ -253,6 +272,8 @@ def choose_blocks(geometry, config, state=False):
         images=images,
         columns=columns,
         streamed=setting(config, "streamed", STREAMED_LONG if bands_ns > STREAMED_NS else STREAMED),
+        warmup=setting(config, "warmup", warm_up),
+        rewarm=setting(config, "rewarm", warm_up),
         chunk_in=div_ceil(RUN_BYTES_LEAST, block * geometry.itemsize),
         chunk_out=div_ceil(RUN_BYTES_LEAST, out_block * geometry.itemsize),
         edge=setting(config, "edge", edge),

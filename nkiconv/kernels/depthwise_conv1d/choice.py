@@ -27,15 +27,16 @@ from .update import update_refusal
 
 #: ns from the first load to the first sums and from the last sums to the end of the last store, by algorithm.
 ROWS_ENDS_NS = 3500.0
-BANDED_ENDS_NS = 6500.0
+BANDED_ENDS_NS = 5500.0
 DOT_ENDS_NS = 7000.0
 UPDATE_ENDS_NS = 4000.0
 #: ns of a tile of rows beside its columns: loads, diagonals and stores of their own.
 ROWS_TILE_NS = 120.0
 #: ns an element of GpSimd's select, which makes the diagonals (gpsimd.affine_select_ns_per_elem).
 DIAGONAL_NS = 0.846
-#: What vector's chains lose waiting for each other, and banded's stages.
-VECTOR_LOSS = 1.1
+#: What mixed's and vector's chains lose waiting for each other, and banded's stages.
+MIXED_LOSS = 1.2
+VECTOR_LOSS = 1.3
 BANDED_LOSS = 1.15
 #: Share of dot's masks and sums that Vector is left with, a column of lags and channels.
 DOT_VECTOR = 0.75
@@ -57,7 +58,7 @@ def choose(geometry, extras, cores):
     best, best_ns, config = "", 0.0, None
     if not extras.strict_nonfinite and geometry.S <= ROWS_TAPS_MAX:
         if loop_refusal(geometry, extras, None, cores, True, "mixed") == "":
-            best, best_ns = "mixed", rows_ns(geometry, extras, True)
+            best, best_ns = "mixed", MIXED_LOSS * rows_ns(geometry, extras, True)
     if geometry.S <= ROWS_TAPS_MAX or extras.strict_nonfinite:
         if loop_refusal(geometry, extras, None, cores, False, "vector") == "":
             vector_ns = VECTOR_LOSS * rows_ns(geometry, extras, False)
