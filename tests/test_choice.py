@@ -1,0 +1,103 @@
+"""The kernel's own choice, a rule of shapes, against the planner's, which times candidates: how far apart they are.
+
+The rule knows neither settings nor the clock's phase, so it is held to shares: nearly every problem within 10 % of the
+plan, and none far off. `make test-slow` looks at all named cases and at 200 random problems.
+"""
+
+import math
+import random
+
+import pytest
+from depthwise import arguments
+
+import nkiconv
+from nkiconv import ConvProblem, GeometryError, cases, simulator, spec
+from nkiconv.planner import cache
+from nkiconv.planner.candidates import kernel_choice
+from nkiconv.planner.request import Asked, extras_of, geometry_of
+from nkiconv.simulator.timeline import build, run
+from nkiconv.simulator.timing import PriceList, Rates
+
+pytestmark = pytest.mark.simulator_only
+CLOSE = 1.10
+#: One of each kind, small enough to plan in about a second.
+SOME = ("nkl_n1_c256_w512_s64", "nkl_fs_asr", "kda_bf16", "kda_fp32", "conformer", "decode_step", "odd_c", "short",
+        "c1", "nkl_n1_c256_w129_s128", "nkl_n1_c256_w4096_s256", "wavenet_dil512")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    cache.forget()
+    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path))
+
+
+def modelled_us(problem, algorithm, config):
+    """Throttle phase 0, program order, two cores."""
+    args = spec(problem.input_shape, problem.dtype), spec(problem.filter_shape, problem.dtype)
+    options = arguments(problem) | {"algorithm": algorithm, "config": config}
+    execution = simulator.execute(nkiconv.depthwise_conv1d_implicit_gemm[2], args, options, trace_only=True)
+    rates = Rates()
+    tasks, prices = build(execution.programs, PriceList(rates))
+    return run(tasks, prices, rates).total_ns / 1e3
+
+
+def times_slower(problem):
+    """The rule's time over the plan's."""
+    algorithm, config = kernel_choice(geometry_of(problem), extras_of(problem, Asked()))
+    return modelled_us(problem, algorithm, config) / nkiconv.plan(problem).phase0_us
+
+
+def random_problems(count, seed):
+    """Extents spread over their orders of magnitude; rows of 1 to 16,384 elements, filters of 1 to 4,096 taps."""
+    rng, found = random.Random(seed), []
+    while len(found) < count:
+        S, W, C, N = (round(math.exp(rng.uniform(0, math.log(most)))) for most in (4096, 16384, 8192, 64))
+        pad = rng.choice([(0, 0), (S - 1, 0), ((S - 1) // 2, S // 2), ((S - 1) // 2, S // 2)])
+        stride, dtype = rng.choice([1] * 8 + [2, 4]), rng.choice(["bf16", "bf16", "bf16", "fp16", "fp32"])
+        if not 2**8 <= N * C * W <= 2**23 or C * S > 2**22:
+            continue
+        try:
+            found.append(
+                ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), pad), stride=(1, stride), dtype=dtype)
+            )
+        except GeometryError:
+            continue
+    return found
+
+
+def test_what_the_rule_chooses_is_what_the_kernel_runs():
+    problem = cases.get("kda_bf16").problem
+    algorithm, config = kernel_choice(geometry_of(problem), extras_of(problem, Asked()))
+    assert modelled_us(problem, None, None) == modelled_us(problem, algorithm, config)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_the_rule_is_close_to_the_plan(name):
+    assert times_slower(cases.get(name).problem) <= CLOSE
+
+
+def test_strict_nonfinite_leaves_algorithms_that_keep_channels_apart():
+    for name in SOME:
+        problem = cases.get(name).problem
+        algorithm, _ = kernel_choice(geometry_of(problem), extras_of(problem, Asked(strict_nonfinite=True)))
+        assert algorithm in ("vector", "update", "taps_on_partition")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_named_case():
+    """9 in 10 within 10 %, none beyond 1.4."""
+    found = {case.name: times_slower(case.problem) for case in cases.load("depthwise_conv1d")}
+    far = {name: round(times, 2) for name, times in found.items() if times > CLOSE}
+    assert len(far) <= len(found) / 10, far
+    assert max(found.values()) <= 1.4, far
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_random_problems():
+    """3 in 4 within 10 %, 19 in 20 within 1.5, none beyond 3."""
+    found = sorted(times_slower(problem) for problem in random_problems(200, seed=0))
+    assert found[150] <= CLOSE
+    assert found[190] <= 1.5
+    assert found[-1] <= 3.0
