@@ -105,7 +105,11 @@ def test_edges_run_or_are_refused_by_name(row):
     reason = refused("dot", problem)
     if reason == "":
         check(problem, PLAIN, 8, whole=True, algorithm="dot")
-    elif row.lhs > 1:
+        return
+    advised = [name for name in ("mixed", "vector", "taps_on_partition") if name in reason]
+    assert advised
+    assert all(reason_to_refuse(name, problem, lnc=2) == "" for name in advised)
+    if row.lhs > 1:
         assert reason.startswith("lhs_dilation=")
     elif problem.Q > 64:
         assert reason.startswith(f"Q={problem.Q}:")

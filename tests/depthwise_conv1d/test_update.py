@@ -36,6 +36,7 @@ ROWS = [
     Row("two columns", 32, 100, 5, 4),
     Row("many columns of long rows", 9, 300, 128, 5, 1, (2, 2)),
     Row("several loads of filters", 16, 18_000, 4, 4),
+    Row("long filters", 16, 70, 3, 3000, 1, (2999, 0)),
 ]
 TENSOR = (("engine", "tensor"),)
 VECTOR = (("engine", "vector"),)
@@ -138,12 +139,16 @@ def test_edges_run_or_are_refused_by_name(row):
     reason = refused("update", problem)
     if reason == "":
         check(problem, PLAIN, 8, whole=True, algorithm="update")
-    elif row.lhs > 1:
+        return
+    advised = [name for name in ("mixed", "vector", "taps_on_partition") if name in reason]
+    assert advised
+    assert all(reason_to_refuse(name, problem, lnc=2) == "" for name in advised)
+    if row.lhs > 1:
         assert reason.startswith("lhs_dilation=")
     elif row.W > 128:
         assert reason.startswith(f"W={row.W}:")
     else:
-        assert reason.startswith(f"Q={problem.Q}:")
+        assert reason.startswith(f"Q={problem.Q}, S={row.S}:")
 
 
 def test_refusals_name_what_they_refuse():
@@ -163,6 +168,8 @@ def test_refusals_name_what_they_refuse():
     long_state = problem.replace(W=1, S=200, padding=((0, 0), (199, 0)))
     assert reason_to_refuse("update", long_state, lnc=1) == ""
     assert "states" in reason_to_refuse("update", long_state, Request(state=True), lnc=1)
+    long_filter = problem.replace(W=3, S=60_000, padding=((0, 0), (59_999, 0)))
+    assert reason_to_refuse("update", long_filter, lnc=1, config=TENSOR).startswith("Q=3, S=60000:")
     huge = dataclasses.replace(problem, N=200_000, C=200_000, K=200_000, groups=200_000)
     assert "instructions" in reason_to_refuse("update", huge, lnc=2)
 

@@ -87,9 +87,12 @@ def dot_refusal(geometry, extras, config, cores):
     if extras.strict_nonfinite:
         return "strict_nonfinite=True: dot sums channels together under a mask; use vector or taps_on_partition"
     if geometry.lhs_dilation > 1:
-        return f"lhs_dilation={geometry.lhs_dilation}: dot takes 1; use banded or taps_on_partition"
+        return f"lhs_dilation={geometry.lhs_dilation}: dot takes 1; use mixed, vector or taps_on_partition"
     if geometry.Q > LAGS_MAX:
-        return f"Q={geometry.Q}: dot computes at most {LAGS_MAX} columns a row; use banded or taps_on_partition"
+        return (
+            f"Q={geometry.Q}: dot computes at most {LAGS_MAX} columns a row; use mixed, vector, or banded without "
+            f"dilation"
+        )
     plan = plan_of(geometry, config)
     if plan.slots == 0:
         return (

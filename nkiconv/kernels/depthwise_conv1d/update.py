@@ -109,19 +109,23 @@ def update_refusal(geometry, extras, config, cores):
     if extras.strict_nonfinite and engine == "tensor":
         return 'strict_nonfinite=True: the array adds zeros times other channels; leave out engine="tensor"'
     if geometry.lhs_dilation > 1:
-        return f"lhs_dilation={geometry.lhs_dilation}: update takes 1; use banded or taps_on_partition"
+        return f"lhs_dilation={geometry.lhs_dilation}: update takes 1; use mixed, vector or taps_on_partition"
     longest = max(geometry.W, geometry.pad_left if extras.state else 0)
     if longest > ROW_MAX:
-        return (
-            f"W={geometry.W}: update takes rows (and states) of at most {ROW_MAX} elements; use banded, mixed or vector"
-        )
+        return f"W={geometry.W}: update takes rows (and states) of at most {ROW_MAX} elements; use mixed or vector"
     plan = plan_update(geometry, extras.state, chosen[0], chosen[1])
-    if plan.channels == 0:
-        return f"Q={geometry.Q}: the columns of one channel must fit a PSUM bank; use banded, mixed or vector"
+    if plan.channels == 0 and engine != "vector" and not extras.strict_nonfinite:
+        return (
+            f"Q={geometry.Q}, S={geometry.S}: the columns of one channel must fit a PSUM bank, its taps SBUF; use "
+            f"mixed or vector"
+        )
     if on_vector(geometry, extras, plan, config):
         parts = len(parts_of(geometry, plan.state))
         if parts == 0:
-            return f"C={geometry.C}: the rows of one image must fit SBUF on 256 partitions; split C over several calls"
+            return (
+                f"C={geometry.C}, W={geometry.W}, S={geometry.S}, Q={geometry.Q}: rows, filters and products of one "
+                f"image must fit SBUF on 256 partitions; split C over several calls, or use vector"
+            )
         count = count_vector(geometry, parts, cores)
     else:
         count = count_instructions(geometry, plan, cores)
@@ -136,7 +140,7 @@ def update_refusal(geometry, extras, config, cores):
 def count_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most: loads, transposes, bands, matmuls, read-outs, stores."""
     kinds = 2 if plan.state > 0 else 1
-    per_chunk = plan.pieces * (4 + 2 + 5 + geometry.Q * kinds) + kinds * (3 * plan.groups + 4)
+    per_chunk = plan.pieces * (4 + 2 + 5) + kinds * (3 * plan.groups + 4 + geometry.Q)
     batch = plan.leave * per_chunk + 4 * plan.pieces
     filters = 2 + plan.pieces * 4 + geometry.Q * kinds * (3 * plan.pieces + 2)
     per_load = plan.filters // (plan.groups * plan.leave) * plan.image_tiles

@@ -93,12 +93,13 @@ def make_bands(turned, mask_sbuf, plan, first, groups):
     rows, channels, columns = mask_sbuf.shape[0], plan.channels, len(turned)
     size = channels * columns
     bands_sbuf = nl.ndarray((rows, groups, plan.pieces, size), dtype=mask_sbuf.dtype, buffer=nl.sbuf)
+    same = mask_sbuf.expand_dim(1).broadcast(1, groups).expand_dim(2).broadcast(2, plan.pieces)
     for q in range(columns):
-        for h in range(plan.pieces):
-            nisa.tensor_tensor(
-                dst=bands_sbuf[0:rows, 0:groups, h, q:size:columns],
-                data1=turned[q][0:rows, h, first : first + groups].expand_dim(2).broadcast(2, channels),
-                data2=mask_sbuf.expand_dim(1).broadcast(1, groups),
-                op=nl.multiply,
-            )
+        taps = turned[q][0:rows, 0 : plan.pieces, first : first + groups].permute((0, 2, 1))
+        nisa.tensor_tensor(
+            dst=bands_sbuf[0:rows, 0:groups, 0 : plan.pieces, q:size:columns],
+            data1=taps.expand_dim(3).broadcast(3, channels),
+            data2=same,
+            op=nl.multiply,
+        )
     return bands_sbuf

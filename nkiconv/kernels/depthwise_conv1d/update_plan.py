@@ -23,6 +23,11 @@ QUADRANT = 32
 GROUPS_MAX = 16
 #: Bytes a partition of SBUF for transposed filters, and for chunks on their way.
 FILTER_BYTES, AHEAD_BYTES = 32_768, 65_536
+#: Bytes a partition of SBUF for filters as loaded: those in use and those on their way.
+TAPS_BYTES = 98_304
+#: What groups of a chunk go by, in ns: an instruction of Vector beside its elements (vector.*_issue_fixed_ns), of which
+#: a chunk has one a column for its bands and a few more; a group's transpose and matmul.
+INSTRUCTION_NS, CHUNK_INSTRUCTIONS, GROUP_NS = 60.0, 3, 110.0
 #: Most positions of a row (or of a state): the contraction of one channel.
 ROW_MAX = 128
 
@@ -87,11 +92,14 @@ def plan_update(geometry, with_state, leave, ahead):
         pieces = P_MAX // pitch
     channels = min(P_MAX // longest, BANK_COLUMNS // (pieces * geometry.Q)) if longest <= ROW_MAX else 0
     channels = min(channels, div_ceil(max(1, geometry.C // 2), pieces))
+    taps_bytes = pieces * geometry.S * geometry.itemsize
+    channels = min(channels, TAPS_BYTES // (2 * taps_bytes))
     groups = 0
     if channels > 0:
         rows = pieces * pitch
         of_slots = BANK_BYTES // ((rows + rows % 2) * geometry.itemsize)
-        groups = min(min(GROUPS_MAX, of_slots), BANK_COLUMNS // (pieces * channels * geometry.Q))
+        chosen = fill_bank(channels, min(GROUPS_MAX, of_slots), BANK_COLUMNS // (pieces * geometry.Q), geometry.Q)
+        channels, groups = chosen[0], chosen[1]
     leaving = leave if image_tiles == 1 else 1
     filters = 0
     if groups > 0:
@@ -99,6 +107,8 @@ def plan_update(geometry, with_state, leave, ahead):
         batch = groups * leaving
         filters = max(1, min(P_MAX, FILTER_BYTES // per_group) // batch) * batch
         ahead = max(1, min(ahead, AHEAD_BYTES // (groups * channels * (geometry.W + state) * geometry.itemsize)))
+        loads = TAPS_BYTES // (channels * taps_bytes) - 1
+        ahead = max(1, min(ahead, loads * filters // groups))
     return UpdatePlan(
         state=state,
         pieces=pieces,
@@ -111,6 +121,17 @@ def plan_update(geometry, with_state, leave, ahead):
         filters=filters,
         ahead=ahead,
     )
+
+
+def fill_bank(channels, most_groups, room, columns):
+    """(channels of a group, groups) of the chunk whose channels cost least; room: channels of a piece in a bank."""
+    found, found_ns = (channels, 1), 0.0
+    for groups in range(1, min(most_groups, room) + 1):
+        each = min(channels, room // groups)
+        ns = ((columns + CHUNK_INSTRUCTIONS) * INSTRUCTION_NS + groups * GROUP_NS) / (each * groups)
+        if groups == 1 or ns < found_ns:
+            found, found_ns = (each, groups), ns
+    return found
 
 
 def piece_block(c0, count, plan):
