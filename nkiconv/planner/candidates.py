@@ -44,7 +44,7 @@ def shape_of(request: Request, rates: Rates) -> Shape:
 
 
 def start(request: Request, shape: Shape, *, wide: bool) -> tuple[list[Candidate], list[Rejection]]:
-    """What a search starts from, least time first, and what the kernels refuse with the reason."""
+    """What a search starts from, the kernel's own choice first, then least time, and what the kernels refuse and why."""
     accepted: list[Candidate] = []
     rejected: list[Rejection] = []
     for algorithm in request.algorithms or ALGORITHMS:
@@ -54,7 +54,8 @@ def start(request: Request, shape: Shape, *, wide: bool) -> tuple[list[Candidate
                 accepted.append(found)
             else:
                 rejected.append(found)
-    return sorted(accepted, key=lambda one: one.least_us), rejected
+    own = kernel_choice(shape.geometry, shape.extras)[0]
+    return sorted(accepted, key=lambda one: (one.algorithm != own, one.least_us)), rejected
 
 
 def near(shape: Shape, candidate: Candidate) -> list[Candidate]:

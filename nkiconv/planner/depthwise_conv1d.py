@@ -211,16 +211,17 @@ class Banded(Family):
         place = sizes.index(int(blocks.block))
         return _changed(
             config,
-            block=sizes[max(0, place - 1) : place + 2],
-            shard=_shards(shape.geometry),
+            scratch=(not blocks.scratch,),
+            rewarm=(0, 12),
+            edge=[one for one in (0, 2, blocks.groups // 4, blocks.groups // 2) if one != blocks.edge],
+            buffers=(blocks.buffers + 1, blocks.buffers + 2, blocks.buffers - 1),
+            warmup=(0, 12),
+            block=[one for one in sizes[max(0, place - 1) : place + 2] if one != blocks.block],
             groups=(blocks.groups // 2, blocks.groups * 2),
-            warmup=(0, 6, 12),
-            edge=(0, max(1, blocks.groups // 4), max(1, blocks.groups // 2)),
+            buffer_groups=(blocks.buffer_groups * 2, blocks.buffer_groups // 2),
+            shard=[one for one in _shards(shape.geometry) if one != blocks.shard],
             images=(blocks.images // 2, blocks.images * 2) if shape.geometry.N > 1 else (),
-            buffer_groups=(1, blocks.buffer_groups * 2),
-            buffers=(blocks.buffers - 1, blocks.buffers + 1, blocks.buffers * 2),
-            rewarm=(0, 6, 12),
-            scratch=(False, True),
+            streamed=(blocks.streamed // 2, blocks.streamed * 2),
         )
 
     def unit(self, shape: Shape, config: Config) -> int:
@@ -233,8 +234,9 @@ class Banded(Family):
         images = max(1, min(geometry.N, blocks.images))
         columns = max(blocks.num_columns, shape.rates("pe.min_interval_rows") / images)
         columns *= geometry.N * blocks.num_groups * blocks.num_taps
-        bands_us = columns * prices.tensor * _share_met(geometry) / shape.cores / 1e3
-        return max(float(bands_us), _row_elements_us(shape))
+        turned = 0.95 * geometry.N * geometry.C * (geometry.W + geometry.Q) / PARTITIONS  # columns of transposes
+        on_array_us = (columns * _share_met(geometry) + turned) * prices.tensor / shape.cores / 1e3
+        return max(float(on_array_us), _row_elements_us(shape))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         return _ints(self._blocks(shape, config))
@@ -359,6 +361,7 @@ _FROM_ONE = (
     "batch",
     "buffers",
     "buffer_groups",
+    "streamed",
     "leave",
     "ahead",
 )

@@ -66,6 +66,7 @@ def recipe_lists(
     """
     prices = column_prices(geometry, extras, cores, rates, piece)
     columns = max(1.0, geometry.N * geometry.Q * geometry.C / (PARTITIONS * cores))
+    late_ns = float(kernel_rule.tensor_late_ns(geometry))  # type: ignore[no-untyped-call]
     known = kernel_rule.candidates(geometry.S, on_tensor)  # type: ignore[no-untyped-call]  # kernels are untyped
     work = {recipe: _work(recipe, extras, prices) for recipe in known}
     ranked: dict[Recipes, float] = {}
@@ -75,7 +76,7 @@ def recipe_lists(
                 found = kernel_rule.spread(first, second, times, of)  # type: ignore[no-untyped-call]
                 mixed = [(a * (of - times) + b * times) / of for a, b in zip(work[first], work[second], strict=True)]
                 unlike = kernel_rule.UNLIKE_WEIGHT * abs(first[0] - second[0])
-                ranked[_shortest(found)] = _bound(mixed, prices, columns) + unlike
+                ranked[_shortest(found)] = _bound(mixed, prices, columns, late_ns) + unlike
     own = kernel_rule.default_recipes(geometry, extras, piece, on_tensor)  # type: ignore[no-untyped-call]
     best = sorted(ranked, key=lambda one: ranked[one])
     found = [own, *[one for one in best if one != own]]
@@ -103,14 +104,14 @@ def _work(recipe: Recipe, extras: Extras, prices: ColumnPrices) -> tuple[float, 
     return tensor, vector, scalar, gpsimd
 
 
-def _bound(work: list[float], prices: ColumnPrices, columns: float) -> float:
+def _bound(work: list[float], prices: ColumnPrices, columns: float, late_ns: float) -> float:
     """ns a column of the busiest of the engines and HBM; the array is slow where it has too little to do, and engines
     that begin late have fewer of all the columns' time. As the kernel's rule weighs them."""
     tensor, vector, scalar, gpsimd = work
     if tensor < prices.busy_min * max(vector, scalar, gpsimd, prices.hbm):
         tensor /= prices.half_rate
     late = [
-        tensor + (tensor > 0) * kernel_rule.TENSOR_LATE_NS / columns,
+        tensor + (tensor > 0) * late_ns / columns,
         vector + (vector > 0) * kernel_rule.VECTOR_LATE_NS / columns,
         gpsimd + (gpsimd > 0) * kernel_rule.GPSIMD_LATE_NS / columns,
     ]

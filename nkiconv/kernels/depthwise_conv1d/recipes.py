@@ -25,11 +25,12 @@ SCALAR_FIXED_NS = 185.0
 #: The same of an add on GpSimd (gpsimd.elementwise_ns_per_elem, issue_fixed_ns); both are inferred there.
 GPSIMD_NS = 1.6667
 GPSIMD_FIXED_NS = 127.0
-#: ns that an engine loses to Scalar at the ends of a core's work: Tensor waits for diagonals and is at half rate for a
-#: window, Vector waits for the first product, GpSimd for the first chains, and y waits for its last sum.
-TENSOR_LATE_NS = 1500.0
+#: ns that an engine loses to Scalar at the ends of a core's work: Vector waits for the first product, GpSimd for the
+#: first chains, y for its last sum. Tensor waits for diagonals and is at half rate for a window; with 16-bit data the
+#: recipe of the first piece makes up for that.
+TENSOR_LATE_FP32_NS = 1500.0
 VECTOR_LATE_NS = 500.0
-GPSIMD_LATE_NS = 1500.0
+GPSIMD_LATE_NS = 700.0
 #: ns a byte and partition of HBM traffic: 128 partitions at half of 716 GB/s (dma.hbm_stack_gbps).
 HBM_NS = 128 / 358.0
 #: Taps that Vector and Scalar take together at most, so that the search stays small.
@@ -39,13 +40,13 @@ FREE_TAPS_MAX = 5
 #: Pieces after which the recipes repeat, at most.
 CYCLE_MAX = 3
 #: How much faster than HBM an engine must be for its pauses not to show.
-ENGINE_MARGIN = 1.15
+ENGINE_MARGIN = 1.015
 #: Weight of the busiest engine's time where HBM is slower still.
-BUSY_WEIGHT = 0.3
+BUSY_WEIGHT = 1.0
 #: Weight of an engine's own time beside the bound: of two equal bounds the one with less work wins.
-WORK_WEIGHT = 0.02
+WORK_WEIGHT = 0.05
 #: Weight of the difference of two recipes in Tensor's time: the less alike, the more one engine waits for another.
-UNLIKE_WEIGHT = 0.03
+UNLIKE_WEIGHT = 0.1
 
 
 def engine_times(recipe, geometry, epilogue, piece):
@@ -71,10 +72,15 @@ def engine_times(recipe, geometry, epilogue, piece):
     return tensor, vector, scalar, gpsimd, copied
 
 
-def bound(first, second, times, of, dma_ns, piece, columns):
+def tensor_late_ns(geometry):
+    """ns that Tensor loses at the ends of a core's work."""
+    return 0.0 if geometry.itemsize == 2 else TENSOR_LATE_FP32_NS
+
+
+def bound(first, second, times, of, dma_ns, piece, columns, late_ns):
     """ns a column of the slowest engine if `times` of `of` pieces take the second recipe, and a little of the rest.
 
-    columns: of 128 channels, on one core, that the losses at the ends are spread over.
+    columns: of 128 channels, on one core, that the losses at the ends are spread over. late_ns: Tensor's of those.
     """
     shares = []
     for index in range(5):
@@ -86,7 +92,7 @@ def bound(first, second, times, of, dma_ns, piece, columns):
     busiest = max(max(vector, scalar), gpsimd)
     if tensor > 0.0 and tensor < TENSOR_BUSY_MIN * max(busiest, dma_ns):
         tensor = 2.0 * tensor
-    busiest = max(max(busiest, scalar), max(vector + VECTOR_LATE_NS / columns, tensor + TENSOR_LATE_NS / columns))
+    busiest = max(max(busiest, scalar), max(vector + VECTOR_LATE_NS / columns, tensor + late_ns / columns))
     if gpsimd > 0.0:
         busiest = max(busiest, gpsimd + GPSIMD_LATE_NS / columns)
     unlike = max(first[0] - second[0], second[0] - first[0])
@@ -116,21 +122,40 @@ def free_recipe(S):
     return (0, S - 2 - vector_b, 1, vector_b)
 
 
+def first_recipes(geometry, is_long):
+    """Recipes of the first pieces where Tensor has taps: it is late and slow there, so others take some of them.
+
+    is_long: whether there is more work than the first piece.
+    """
+    if not is_long or geometry.itemsize != 2 or geometry.S < 2 or geometry.S > SHARED_TAPS_MAX:
+        return ()
+    return ((geometry.S - 3, 1, 1, 1),) if geometry.S > 3 else (free_recipe(geometry.S),)
+
+
+def last_recipes(geometry, is_long):
+    """Recipes of the last pieces where Tensor has taps: few steps, one after the other, are behind its sums."""
+    S = geometry.S
+    if S < 2:
+        return ()
+    return ((S - 1, 1, 0, 0),) if is_long and geometry.itemsize == 2 and S <= SHARED_TAPS_MAX else ((S - 1, 0, 1, 0),)
+
+
 def default_recipes(geometry, extras, piece, on_tensor):
     """Recipes in turn for the pieces of a tile: one, or two in the proportion that balances the engines best."""
     dma_ns = HBM_NS * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize)
     columns = max(1.0, geometry.N * geometry.Q * geometry.C / (2.0 * nl.tile_size.pmax))
+    late_ns = tensor_late_ns(geometry)
     recipes = candidates(geometry.S, on_tensor)
     times = []
     for index in range(len(recipes)):
         times.append(engine_times(recipes[index], geometry, extras.epilogue, piece))
-    best = bound(times[0], times[0], 0, 1, dma_ns, piece, columns)
+    best = bound(times[0], times[0], 0, 1, dma_ns, piece, columns, late_ns)
     chosen = (recipes[0],)
     for i in range(len(recipes)):
         for j in range(len(recipes)):
             for of in range(1, CYCLE_MAX + 1):
                 for more in range(1 if i != j else of, of if i != j else of + 1):
-                    cost = bound(times[i], times[j], more, of, dma_ns, piece, columns)
+                    cost = bound(times[i], times[j], more, of, dma_ns, piece, columns, late_ns)
                     if cost < best and (i != j or of == 1):
                         best = cost
                         chosen = spread(recipes[i], recipes[j], more, of)

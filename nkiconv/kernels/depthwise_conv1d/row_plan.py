@@ -9,7 +9,7 @@ from ..._nki import nl
 from .._tiles import INSTRUCTIONS_MAX, div_ceil
 from .call import setting
 from .chains import BANK, Piece, has_product, phases_of, reads_out, tap_count
-from .recipes import default_recipes
+from .recipes import default_recipes, first_recipes, last_recipes
 from .row_dma import channels_most
 from .rows import SHARDS, RowPlan, load_bytes, plan_rows
 
@@ -135,6 +135,7 @@ def read_plan(geometry, extras, config, on_tensor):
         recipes = default_recipes(geometry, extras, piece, on_tensor)
     on_array = most_tensor_taps(recipes) > 0
     first = FIRST if piece <= BANK else ()
+    is_long = half_total(geometry) > FIRST[0]
     plan = LoopPlan(
         rows=rows,
         recipes=recipes,
@@ -142,8 +143,8 @@ def read_plan(geometry, extras, config, on_tensor):
         prefetch=0,
         first=setting(config, "first", first),
         last=setting(config, "last", LAST),
-        start=setting(config, "start", ()),
-        end=setting(config, "end", ((geometry.S - 1, 0, 1, 0),) if on_array and geometry.S >= 2 else ()),
+        start=setting(config, "start", first_recipes(geometry, is_long) if on_array else ()),
+        end=setting(config, "end", last_recipes(geometry, is_long) if on_array else ()),
         warmup=setting(config, "warmup", WARMUP if on_array else 0),
         join=setting(config, "join", "gpsimd"),
     )
@@ -156,8 +157,12 @@ def read_plan(geometry, extras, config, on_tensor):
 
 def default_piece(geometry):
     """Columns of a piece: one bank of PSUM, more where there are so many pieces that the ends do not matter."""
-    columns = (geometry.N * geometry.Q * geometry.C) // (2 * nl.tile_size.pmax)
-    return max(BANK, min(PIECE_MAX, columns // PIECES))
+    return max(BANK, min(PIECE_MAX, half_total(geometry) // PIECES))
+
+
+def half_total(geometry):
+    """Columns of 128 rows in a half of the work."""
+    return (geometry.N * geometry.Q * geometry.C) // (2 * nl.tile_size.pmax)
 
 
 def all_recipes(plan):
