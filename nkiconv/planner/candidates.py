@@ -44,7 +44,7 @@ def shape_of(request: Request, rates: Rates) -> Shape:
 
 
 def start(request: Request, shape: Shape, *, wide: bool) -> tuple[list[Candidate], list[Rejection]]:
-    """What a search starts from, the kernel's own choice first, then least time, and what the kernels refuse and why."""
+    """What a search starts from, the kernel's own choice first, then by least time; what is refused, and why."""
     accepted: list[Candidate] = []
     rejected: list[Rejection] = []
     for algorithm in request.algorithms or ALGORITHMS:
