@@ -32,6 +32,8 @@ DOT_ENDS_NS = 7000.0
 UPDATE_ENDS_NS = 4000.0
 #: ns of a tile of rows beside its columns: loads, diagonals and stores of their own.
 ROWS_TILE_NS = 120.0
+#: DMAs of a tile of stacked rows; more of them are neighbours in HBM and go as one.
+ROWS_DMAS = 8
 #: ns an element of GpSimd's select, which makes the diagonals (gpsimd.affine_select_ns_per_elem).
 DIAGONAL_NS = 0.846
 #: What mixed's and vector's chains lose waiting for each other, and banded's stages.
@@ -41,9 +43,12 @@ BANDED_LOSS = 1.15
 #: Share of dot's masks and sums that Vector is left with, a column of lags and channels.
 DOT_VECTOR = 0.75
 #: ns a column of a band of `update`, a column of all of them at the start, and a column's two instructions on Vector.
-UPDATE_BAND_NS = 100.0
-UPDATE_COLUMN_NS = 700.0
+UPDATE_BAND_NS = 40.0
+UPDATE_COLUMN_NS = 300.0
 VECTOR_COLUMN_NS = 300.0
+#: Where Vector has more to do than this, its reductions wait for its products.
+COLUMNS_FEW_NS = 4000.0
+MANY_IMAGES_LOSS = 2.0
 #: Partitions that one DMA engine serves (dma.rows_per_engine).
 RUNS_AN_ENGINE = 8
 #: Taps up to which rows are tried at all: beyond, `banded` needs far fewer matmuls.
@@ -104,7 +109,7 @@ def rows_ns(geometry, extras, on_tensor):
     busiest = max(max(tensor, vector), max(scalar, gpsimd))
     bytes_moved = nl.tile_size.pmax * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize)
     tile_ns = max(width * busiest + ROWS_TILE_NS, width * bytes_moved * HBM_BYTE_NS)
-    issue_ns = tiles * 2 * min(rows.G, 3 * geometry.N) * STATIC_ISSUE_NS
+    issue_ns = tiles * min(rows.G, ROWS_DMAS) * STATIC_ISSUE_NS
     diagonals_ns = most_tensor_taps(plan.recipes) * nl.tile_size.pmax * DIAGONAL_NS
     return ROWS_ENDS_NS + diagonals_ns + max(max(tiles * tile_ns, issue_ns), short_runs_ns(geometry))
 
@@ -160,4 +165,4 @@ def update_vector_ns(geometry):
     runs = run_ns(stacked * geometry.W * geometry.itemsize) + run_ns(stacked * geometry.Q * geometry.itemsize)
     loads_ns = geometry.N * RUNS_AN_ENGINE * runs
     vector_ns = geometry.Q * (VECTOR_COLUMN_NS + 2 * VECTOR_NS * geometry.N * stacked * met)
-    return UPDATE_ENDS_NS + vector_ns + loads_ns
+    return UPDATE_ENDS_NS + max(vector_ns, MANY_IMAGES_LOSS * (vector_ns - COLUMNS_FEW_NS)) + loads_ns
