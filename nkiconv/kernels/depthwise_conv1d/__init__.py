@@ -54,9 +54,10 @@ def depthwise_conv1d_implicit_gemm(
         in_perm, kern_perm: canonical = transpose(storage, perm); None is the identity.
         out_perm: storage = transpose(canonical, out_perm).
         strict_nonfinite: True: NaN and Inf reach exactly the outputs that the definition gives them; can be slower. By
-            default one in x, w (or, with banded, bias) may also reach other channels and columns that share its tile,
-            at most 128 outputs at a time: rows stacked on partitions in mixed, blocks of columns in banded. None is
-            lost, except that a bad filter tap that meets only padding may not show.
+            default one in x, w (or bias, with banded) may also reach other channels and columns that share its tile,
+            at most 128 rows or channels: rows stacked on partitions in mixed, blocks of columns in banded, channels
+            of a matmul in update and dot. None is lost, except that a bad filter tap that meets only padding may not
+            show.
         algorithm: one of `ALGORITHMS`; None leaves the choice to the kernel.
         config: settings of that algorithm, a tuple of (name, value) pairs as in `Plan.config`; None: its defaults.
         bias: [C] in HBM, fp32, bf16 or fp16, added to every sum of its channel.

@@ -17,13 +17,15 @@ chunk of 8 such groups.
 
 With few images Vector does it alone, channels on partitions (update_vector.py).
 
-On the array zeros are multiplied: a NaN or Inf reaches all columns of the channels of its group, in its image.
+On the array zeros are multiplied: a NaN or Inf in x reaches all columns of the channels of its group, in its image;
+one in w those of every image.
 """
 
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from .._dma import copy
+from .._engines import FIXED_NS, SCALAR_NS, VECTOR_NS, VECTOR_NS_16BIT, Ledger, pick
 from .._tiles import INSTRUCTIONS_MAX, div_ceil, share
 from .call import config_refusal, numbers_refusal, setting
 from .free_channels import finish_free
@@ -42,9 +44,12 @@ from .update_vector import count_vector, parts_of, update_vector
 
 #: Names of the settings: who multiplies, "tensor" or "vector" (update_vector.py); of the former, how many chunks leave
 #: in one store, how many are loaded ahead, every how many-th chunk Vector moves from PSUM once transposed (0: none),
-#: and every how many-th piece of the results it reads out.
+#: and every how many-th piece of the results it reads out (left out: as BALANCED says).
 SETTINGS = ("engine", "leave", "ahead", "vector_moves", "vector_reads")
-LEAVE, AHEAD, VECTOR_MOVES, VECTOR_READS = 1, 8, 0, 2
+LEAVE, AHEAD, VECTOR_MOVES = 1, 8, 0
+#: Chunks of a core from which a read-out goes to whichever of Vector and Scalar has had less to do. In shorter runs
+#: they take turns: both wait for chunks rather than for each other.
+BALANCED = 24
 #: Matmuls on zeros, 107 ns each at half rate, while the filters and then the first rows are on their way: busy for 3/4
 #: of its first window, the array goes on at full rate (trn2.toml, throttle.*).
 WARM_UP_FILTERS, WARM_UP_ROWS = 11, 5
@@ -61,7 +66,7 @@ def settings_of(config):
         setting(config, "leave", LEAVE),
         setting(config, "ahead", AHEAD),
         setting(config, "vector_moves", VECTOR_MOVES),
-        setting(config, "vector_reads", VECTOR_READS),
+        setting(config, "vector_reads", None),
     )
 
 
@@ -181,7 +186,7 @@ def warm_up(zeros_sbuf, count):
 
 
 def run_chunks(operands, geometry, extras, plan, chosen, work):
-    """Loads run ahead; transposes of a chunk go before the matmuls of the one before it."""
+    """Loads run ahead, bands one chunk; transposes of a chunk go before the matmuls of the one before it."""
     kinds = kinds_of(geometry, plan)
     zeros_sbuf = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.memset(dst=zeros_sbuf, value=0.0)
@@ -191,39 +196,41 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
     masks = []
     for kind in range(len(kinds)):
         masks.append(make_mask(plan.channels, kinds[kind][0], operands.w.dtype))
-    for _ in range(plan.ahead - 1):
+    for _ in range(plan.ahead):
         fetch(loaded, operands, geometry, plan, work)
 
-    turned_filters, before, y_sbuf = [], None, None
+    reads = 2 if chosen[3] == None and len(work) < BALANCED else chosen[3]
+    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
+    turned_filters, bands, before, y_sbuf = [], [], None, None
     for index in range(len(work) + 1):
         now = None
-        if index < len(work):
-            if index > 0:
-                fetch(loaded, operands, geometry, plan, work)
-            block, chunk = work[index][0].block, work[index][1]
-            if loaded[index].filters != None:
+        if 0 < index and index < len(work):
+            fetch(loaded, operands, geometry, plan, work)
+        for target in range(min(index, 1) * (index + 1), min(index + 2, len(work))):
+            if loaded[target].filters != None:
                 turned_filters = []
                 for kind in range(len(kinds)):
                     turned_filters.append(
-                        turn_filters(loaded[index].filters, geometry, plan, kinds[kind][0], kinds[kind][1])
+                        turn_filters(loaded[target].filters, geometry, plan, kinds[kind][0], kinds[kind][1])
                     )
-                if index == 0:
+                if target == 0:
                     warm_up(zeros_sbuf, WARM_UP_ROWS)
+            bands.append(bands_of(turned_filters, masks, bands, plan, work, target, ledger))
+        if index < len(work):
             by_vector = 0 < chosen[2] and index % chosen[2] == chosen[2] - 1
             turned = []
             for kind in range(len(kinds)):
                 tile_sbuf = loaded[index].tiles[kind]
-                turned.append(turn_chunk(tile_sbuf, plan, block, chunk, kinds[kind][0], by_vector))
+                turned.append(
+                    turn_chunk(tile_sbuf, plan, work[index][0].block, work[index][1], kinds[kind][0], by_vector)
+                )
+                if not by_vector:
+                    words = turned[kind].shape[1] * turned[kind].shape[2] * geometry.itemsize // 4
+                    ledger.scalar_ns = ledger.scalar_ns + FIXED_NS + words * SCALAR_NS
             loaded[index] = None
-            bands = []
-            if before != None and work[index - 1][1] == chunk and work[index - 1][0].block.c0 == block.c0:
-                bands = before.bands
-            else:
-                groups = chunk_groups(block, plan, chunk)
-                first = groups[0] - first_group(plan, work[index])
-                for kind in range(len(kinds)):
-                    bands.append(make_bands(turned_filters[kind], masks[kind], plan, first, groups[1]))
-            now = Turned(tiles=turned, bands=bands)
+            now = Turned(tiles=turned, bands=bands[index])
+            if index > 0:
+                bands[index - 1] = None
         if before != None:
             batch, chunk = work[index - 1]
             first = chunk_channels(batch.block, plan, batch.first)[0]
@@ -231,7 +238,7 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
                 last = chunk_channels(batch.block, plan, batch.first + batch.number - 1)
                 width = (last[0] + last[1] - first) * geometry.Q
                 y_sbuf = nl.ndarray((rows_of(plan, batch), width), dtype=operands.y.dtype, buffer=nl.sbuf)
-            multiply_chunk(operands, geometry, extras, plan, batch, chunk, before, y_sbuf, first, chosen[3])
+            multiply_chunk(operands, geometry, extras, plan, batch, chunk, before, y_sbuf, first, reads, ledger)
             if chunk == batch.first + batch.number - 1:
                 store_batch(operands, geometry, plan, batch, y_sbuf, first)
         before = now
@@ -251,6 +258,23 @@ class Turned(nl.NKIObject):
 
     tiles: object
     bands: object
+
+
+def bands_of(turned_filters, masks, bands, plan, work, index, ledger):
+    """Bands of a chunk, for x and the state: those of the work before it where that is the same chunk."""
+    block, chunk = work[index][0].block, work[index][1]
+    if index > 0 and work[index - 1][1] == chunk and work[index - 1][0].block.c0 == block.c0:
+        return bands[index - 1]
+    groups = chunk_groups(block, plan, chunk)
+    first = groups[0] - first_group(plan, work[index])
+    made = []
+    for kind in range(len(masks)):
+        made.append(make_bands(turned_filters[kind], masks[kind], plan, first, groups[1]))
+        columns = len(turned_filters[kind])
+        rate = VECTOR_NS if masks[kind].dtype == nl.float32 else VECTOR_NS_16BIT
+        elements = groups[1] * plan.pieces * plan.channels
+        ledger.vector_ns = ledger.vector_ns + columns * (FIXED_NS + elements * rate)
+    return made
 
 
 def fetch(loaded, operands, geometry, plan, work):
@@ -332,7 +356,7 @@ def turn_chunk(tile_sbuf, plan, block, chunk, width, by_vector):
     return turned_sbuf
 
 
-def multiply_chunk(operands, geometry, extras, plan, batch, chunk, operand, y_sbuf, first, vector_reads):
+def multiply_chunk(operands, geometry, extras, plan, batch, chunk, operand, y_sbuf, first, reads, ledger):
     """Matmuls of a chunk, then each piece's own columns through the epilogue into the batch's results."""
     rows, size = rows_of(plan, batch), plan.channels * geometry.Q
     groups = chunk_groups(batch.block, plan, chunk)
@@ -353,7 +377,9 @@ def multiply_chunk(operands, geometry, extras, plan, batch, chunk, operand, y_sb
         c0 = piece_start(batch.block, h) + channels[0]
         extra = load_extras(operands, geometry, extras, batch, row, rows, c0, channels[1])
         engine = nisa.engine.scalar
-        if vector_reads > 0 and h % vector_reads == 0:
+        if reads == None:
+            engine = pick(ledger, groups[1] * size, False)
+        elif reads > 0 and h % reads == 0:
             engine = nisa.engine.vector
         for part in range(1 if regular == groups[1] else 2):
             g = 0 if part == 0 else regular

@@ -59,33 +59,58 @@ def load_groups(w_sbuf, w_hbm, geometry, plan, row, groups, c0):
 
 
 def turn_filters(tiles, geometry, plan, width, shift):
-    """For each column q: [(c, position), h, group] in SBUF, what each position of each channel is multiplied by."""
+    """For each column q: [(c, position), h, group] in SBUF, what each position of each channel is multiplied by.
+
+    Placing taps of a column, transposing those of the one before and reading out the one before that: none waits.
+    """
     groups = tiles[0].shape[0]
     rows = plan.channels * width
     dtype = tiles[0].dtype
-    turned = []
-    for q in range(geometry.Q):
-        met = taps_met(geometry, width, shift, q)
-        turned_sbuf = nl.ndarray((rows, plan.pieces, groups), dtype=dtype, buffer=nl.sbuf)
-        if met[1] == 0:
-            nisa.memset(dst=turned_sbuf, value=0.0)
-        else:
-            even = groups + groups % 2  # a matmul starts at an even 16-bit element of PSUM
-            turned_psum = nl.ndarray((rows, plan.pieces, even), dtype=dtype, buffer=nl.psum)
-            for h in range(plan.pieces):
-                placed_sbuf = tiles[h][0:groups, 0 : plan.channels, met[0] : met[0] + met[1]]
-                if met[1] < width:
-                    taps_sbuf = placed_sbuf
-                    placed_sbuf = nl.ndarray((groups, plan.channels, width), dtype=dtype, buffer=nl.sbuf)
-                    nisa.memset(dst=placed_sbuf, value=0.0)
-                    end = met[2] + (met[1] - 1) * geometry.dilation + 1
-                    nisa.tensor_copy(
-                        dst=placed_sbuf[0:groups, 0 : plan.channels, met[2] : end : geometry.dilation], src=taps_sbuf
-                    )
-                nisa.nc_transpose(dst=turned_psum[0:rows, h, 0:groups], data=placed_sbuf, engine=nisa.engine.tensor)
-            nisa.tensor_copy(dst=turned_sbuf, src=turned_psum[0:rows, 0 : plan.pieces, 0:groups])
-        turned.append(turned_sbuf)
+    placed, raw, turned = [], [], []
+    for step in range(geometry.Q + 2):
+        if step < geometry.Q:
+            placed.append(place_taps(tiles, geometry, plan, width, taps_met(geometry, width, shift, step)))
+        if 1 <= step and step <= geometry.Q:
+            raw.append(turn_column(placed[step - 1], plan, rows, groups, dtype))
+            placed[step - 1] = None
+        if step >= 2:
+            turned_sbuf = nl.ndarray((rows, plan.pieces, groups), dtype=dtype, buffer=nl.sbuf)
+            if raw[step - 2] == None:
+                nisa.memset(dst=turned_sbuf, value=0.0)
+            else:
+                nisa.tensor_copy(dst=turned_sbuf, src=raw[step - 2][0:rows, 0 : plan.pieces, 0:groups])
+            raw[step - 2] = None
+            turned.append(turned_sbuf)
     return turned
+
+
+def place_taps(tiles, geometry, plan, width, met):
+    """Of each piece [groups, channels, width] in SBUF: taps where they meet positions, else zeros; [] if none do."""
+    groups = tiles[0].shape[0]
+    placed = []
+    for h in range(plan.pieces if met[1] > 0 else 0):
+        placed_sbuf = tiles[h][0:groups, 0 : plan.channels, met[0] : met[0] + met[1]]
+        if met[1] < width:
+            taps_sbuf = placed_sbuf
+            placed_sbuf = nl.ndarray((groups, plan.channels, width), dtype=taps_sbuf.dtype, buffer=nl.sbuf)
+            nisa.memset(dst=placed_sbuf, value=0.0)
+            end = met[2] + (met[1] - 1) * geometry.dilation + 1
+            nisa.tensor_copy(
+                dst=placed_sbuf[0:groups, 0 : plan.channels, met[2] : end : geometry.dilation], src=taps_sbuf
+            )
+        placed.append(placed_sbuf)
+    return placed
+
+
+def turn_column(placed, plan, rows, groups, dtype):
+    """Placed taps transposed: [(c, position), h, group] in PSUM, or None where there are none."""
+    if len(placed) == 0:
+        return None
+    even = groups + groups % 2  # a matmul starts at an even 16-bit element of PSUM
+    turned_psum = nl.ndarray((rows, plan.pieces, even), dtype=dtype, buffer=nl.psum)
+    for h in range(plan.pieces):
+        nisa.nc_transpose(dst=turned_psum[0:rows, h, 0:groups], data=placed[h], engine=nisa.engine.tensor)
+    return turned_psum
 
 
 def make_bands(turned, mask_sbuf, plan, first, groups):
