@@ -43,8 +43,8 @@ BANDED_LOSS = 1.15
 #: Share of dot's masks and sums that Vector is left with, a column of lags and channels.
 DOT_VECTOR = 0.75
 #: ns a column of a band of `update`, a column of all of them at the start, and a column's two instructions on Vector.
-UPDATE_BAND_NS = 40.0
-UPDATE_COLUMN_NS = 300.0
+UPDATE_BAND_NS = 80.0
+UPDATE_COLUMN_NS = 700.0
 VECTOR_COLUMN_NS = 300.0
 #: Where Vector has more to do than this, its reductions wait for its products.
 COLUMNS_FEW_NS = 4000.0
