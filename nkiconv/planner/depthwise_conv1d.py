@@ -203,7 +203,10 @@ class Banded(Family):
         sizes = _block_sizes(geometry.stride, own)
         if not wide:
             sizes = [size for size in sizes if own <= size * self.FACTORS and size <= own * self.FACTORS]
-        return [_config(block=size, shard=self._blocks(shape, _config(block=size)).shard) for size in sizes]
+        found = [_config(block=size, shard=self._blocks(shape, _config(block=size)).shard) for size in sizes]
+        if wide or shape.rates.overrides:  # small tiles at the ends have short runs, which other constants may punish
+            found += [_with(one, edge=0) for one in found if self._blocks(shape, one).edge > 0]
+        return found
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         blocks = self._blocks(shape, config)

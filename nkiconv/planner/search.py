@@ -34,6 +34,8 @@ from .timing import Timing, Traced, phases, profile_of, time, trace, without_col
 SCREEN_INSTRUCTIONS = 2_000
 #: Of all traces of a quick search before the final, less what the leader's phases take after it, up to a third.
 QUICK_INSTRUCTIONS = 24_000
+#: The same of a wide search.
+WIDE_INSTRUCTIONS = 120_000
 #: Of a kernel that is timed as a whole without being asked to.
 WHOLE_INSTRUCTIONS = 14_000
 #: Of all kernels that the final of a quick search times, and of all phases of the throttle's grid that it tries.
@@ -110,7 +112,7 @@ class _Estimate:
 def search(request: Request, *, wide: bool, advance: Advance) -> Plan:
     """The fastest plan for a request that has been checked.
 
-    Args: wide: start from more settings, refine to the end, and time every close candidate as a whole.
+    Args: wide: start from more settings, refine for longer, and time every close candidate as a whole.
     Raises: NothingRuns; UnknownConstantError for a constant that the model does not have.
     """
     with without_collector():
@@ -253,6 +255,8 @@ class _Search:
         order = sorted(leaders.values(), key=lambda one: one.us)[:REFINED]
         far = FAR if self.wide else NOT_FAR
         most = QUICK_INSTRUCTIONS - min(QUICK_INSTRUCTIONS // 3, PHASES * order[0].traced if order else 0)
+        if self.wide:
+            most = WIDE_INSTRUCTIONS
         order = [one for one in order if one.us <= order[0].us * far]
         for i, leader in enumerate(order):
             what, begin, share = f"refining {leader.candidate.algorithm}", 0.4 + 0.4 * i / len(order), 0.4 / len(order)
@@ -261,15 +265,15 @@ class _Search:
             self._descend(leader, self.spent + round((most - self.spent) * share_spent))
             for turn in range(ROUNDS if self.wide else 0):
                 self.advance(what, begin + share * turn / ROUNDS)
-                if not self._widen(leader.candidate.algorithm):
+                if not self._widen(leader.candidate.algorithm, self.spent + round((most - self.spent) * share_spent)):
                     break
 
     def _descend(self, best: _Estimate, limit: int) -> None:
-        """Go on from each better neighbour at once, with the settings that were changed longest ago; a quick search
-        stops at a limit of instructions traced."""
+        """Go on from each better neighbour at once, with the settings that were changed longest ago, up to a limit of
+        instructions traced."""
         turns: dict[str, int] = {}
         tried = near(self.shape, best.candidate)
-        while tried and (self.wide or self.spent + best.traced <= limit):
+        while tried and self.spent + best.traced <= limit:
             candidate = tried.pop(0)
             turns[_difference(candidate, best.candidate)] = len(self.found)
             one = self._screen(candidate)
@@ -279,13 +283,15 @@ class _Search:
                 turn_of = {_key(other): turns.get(_difference(other, candidate), 0) for other in new}
                 tried = sorted(new, key=lambda other: turn_of[_key(other)])
 
-    def _widen(self, algorithm: str) -> bool:
-        """Time all neighbours of the few best of an algorithm; whether any was new."""
+    def _widen(self, algorithm: str, limit: int) -> bool:
+        """Time neighbours of the few best of an algorithm, up to a limit of instructions traced; whether any was."""
         few = [one for one in self._ranked() if one.candidate.algorithm == algorithm and not one.at_least][:BEAM]
         new = [other for one in few for other in near(self.shape, one.candidate) if _key(other) not in self.found]
-        for candidate in new:
-            self._screen(candidate)
-        return bool(new)
+        count = 0
+        while count < len(new) and self.spent < limit:
+            self._screen(new[count])
+            count += 1
+        return count > 0
 
     def _final(self) -> list[_Estimate]:
         """The estimates, fastest first; those that may be the fastest are of the whole problem where they fit."""
