@@ -7,7 +7,7 @@ machine's load never changes a plan.
    Channels never meet, so a big problem is timed at two reduced numbers of channels, both whole tiles on all cores, and
    its time extrapolated along the line through them. A trace whose busiest engine alone has more work than the best
    candidate takes is not put on a timeline.
-2. Refinement. Settings of the fastest candidate change one at a time, until nothing gets better or what a quick search
+2. Refinement. Settings of the fastest candidate change one at a time, until nothing gets better or what the search
    may trace is used up.
 3. The final. Candidates within `CLOSE` of the best are timed as a whole, as many as fit, and the fastest is the plan.
    A kernel of more than `WHOLE_INSTRUCTIONS` is not timed as a whole unless the search is wide: its plan stays
