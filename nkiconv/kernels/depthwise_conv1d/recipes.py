@@ -127,9 +127,11 @@ def first_recipes(geometry, is_long):
 
     is_long: whether there is more work than the first piece.
     """
-    if not is_long or geometry.itemsize != 2 or geometry.S < 2 or geometry.S > SHARED_TAPS_MAX:
+    if geometry.itemsize != 2 or geometry.S < 2 or geometry.S > SHARED_TAPS_MAX:
         return ()
-    return ((geometry.S - 3, 1, 1, 1),) if geometry.S > 3 else (free_recipe(geometry.S),)
+    if geometry.S <= 3:
+        return (free_recipe(geometry.S),)
+    return ((geometry.S - 3, 1, 1, 1),) if is_long else ()
 
 
 def last_recipes(geometry, is_long):
