@@ -295,6 +295,8 @@ class Update(Family):
         )
 
     def unit(self, shape: Shape, config: Config) -> int:
+        if dict(config or ()).get("engine") == "vector":
+            return PARTITIONS
         plan = self._plan(shape, config)
         return max(1, int(plan.pieces * plan.channels * plan.groups * plan.leave))
 
