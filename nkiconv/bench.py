@@ -20,12 +20,15 @@ from . import cases, simulator
 from ._nki import CHOICE
 from .errors import UnsupportedError
 from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
+from .planner.request import kernel_arguments
 from .reference import AnyArray
 from .simulator import Instruction, isa, language
 from .simulator.dtypes import DTYPES
 from .simulator.memory import Region
 from .verify import Advance, case_arrays, ignore
 
+#: What is timed: cases, and an algorithm whose instructions are mostly large and of few kinds.
+ALGORITHM = "taps_on_partition"
 CASES = ("nkl_fs_asr", "nkl_n1_c256_w512_s64")
 #: Overhead an instruction that the simulator aims at, in microseconds.
 AIM_US = 30.0
@@ -94,7 +97,7 @@ def time_case(name: str, runs: int) -> Timing:
     problem = case.problem
     x, w = case_arrays(case, seed=0)
     args = x[:, :, np.newaxis], w[:, np.newaxis, np.newaxis]
-    kwargs = {"padding": problem.padding, "stride": problem.stride, "rhs_dilation": problem.rhs_dilation}
+    kwargs = kernel_arguments(problem, algorithm=ALGORITHM)
     kernel = depthwise_conv1d_implicit_gemm[2]
     return _timed(name, lambda: simulator.execute(kernel, args, kwargs), runs)
 

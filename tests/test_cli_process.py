@@ -65,10 +65,10 @@ def test_bad_input_is_2(tmp_path):
 
 
 def test_a_failed_check_is_1(tmp_path):
-    x = np.ones((1, 4, 9), np.float32)
+    x = np.ones((1, 40, 3000), np.float32)
     x[0, 0, 0] = np.inf
     np.save(tmp_path / "x.npy", x)
-    np.save(tmp_path / "w.npy", np.ones((4, 2), np.float32))
+    np.save(tmp_path / "w.npy", np.ones((40, 40), np.float32))
     done = run("run", "--input", "x.npy", "--filter", "w.npy", "--out", "y.npy", "--json", cwd=tmp_path)
     assert done.returncode == 1
     assert json.loads(done.stdout)["ok"] is False

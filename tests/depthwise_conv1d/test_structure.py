@@ -1,4 +1,4 @@
-"""How taps_on_partition does it: what the design promises about loads, tiles, matmuls and memory, read off the records."""
+"""How taps_on_partition does it: what its design promises about loads, tiles, matmuls and memory, off the records."""
 
 import itertools
 import sys

@@ -2,9 +2,9 @@
 
 from ..._nki import nl
 from .._tiles import require
-from .mixed import mixed, mixed_refusal
 from .banded import banded, banded_refusal
 from .dot import dot, dot_refusal
+from .mixed import mixed, mixed_refusal
 from .one_channel import one_channel, one_channel_refusal
 from .taps_on_partition import taps_on_partition, taps_on_partition_refusal
 from .update import update, update_refusal
