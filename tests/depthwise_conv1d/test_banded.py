@@ -164,7 +164,7 @@ def test_matmuls_stream_enough_columns_to_keep_the_clock_up():
 
 @pytest.mark.simulator_only
 def test_blocks_of_padding_take_no_matmul():
-    """Of 150 zeros, 30 elements and 90 zeros, each core's half of the columns meets few blocks of taps with data in them."""
+    """150 zeros, 30 elements, 90 zeros: each half of the columns meets few blocks of taps with data in them."""
     problem = row("padding wider than the row").problem("bf16")
     config = (("block", 16), ("streamed", 1), ("shard", "columns"))
     inside = problem.replace(W=problem.W + 240, padding=((0, 0), (0, 0)))
