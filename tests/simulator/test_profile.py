@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -185,6 +186,7 @@ def test_trace_has_every_track_and_every_instruction():
     matmul = next(e for e in slices if e["name"] == "nc_matmul")
     assert matmul["args"]["flops"] == 2 * 128 * 128 * 512
     assert matmul["args"]["line"].endswith(tuple("0123456789"))
+    assert not matmul["args"]["line"].startswith(str(Path.cwd())), "paths begin where the command runs"
     starts, ends = ({e["id"] for e in events if e["ph"] == kind} for kind in "sf")
     assert starts == ends != set()
     assert {e["name"] for e in events if e["ph"] == "C"} == {"SBUF bytes per partition", "PSUM bytes per partition"}

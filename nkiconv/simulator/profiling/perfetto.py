@@ -8,7 +8,9 @@ DMA issue, and modelled.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from .. import hardware as hw
@@ -64,6 +66,13 @@ def _names(timed: Timed) -> Iterator[dict[str, Any]]:
         yield _named("thread_name", core, track, f"DMA {ENGINES[code]} {queue}")
 
 
+@functools.lru_cache(maxsize=1024)
+def _from_here(file: str) -> str:
+    """A source file's path, from the working directory where it lies below that."""
+    path = Path(file)
+    return path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else file
+
+
 def _describe(region: Region) -> str:
     return f"{list(region.shape)} {region.dtype} in {region.info.buffer.name}"
 
@@ -71,7 +80,7 @@ def _describe(region: Region) -> str:
 def _arguments(timed: Timed, task: int) -> dict[str, Any]:
     source, price, line = timed.tasks.source[task], timed.prices[task], timed.line
     found: dict[str, Any] = {
-        "line": f"{source.file}:{source.line}",
+        "line": f"{_from_here(source.file)}:{source.line}",
         "writes": [_describe(region) for region in source.writes],
         "reads": [_describe(region) for region in source.reads],
         "bytes": source.bytes,
