@@ -86,6 +86,13 @@ def test_epilogues(why, request_):
     check(row(why).problem("bf16"), request_, 5, whole=True, algorithm="banded")
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_filters_of_thousands_of_taps(dtype):
+    """8,192 taps, causal, on long rows."""
+    problem = Row("long", 1, 2, 9000, 8192, 1, (8191, 0)).problem(dtype)
+    check(problem, PLAIN, 8, whole=True, algorithm="banded")
+
+
 def test_initial_and_final_state():
     request = Request(state=True, final=True, bias="fp32", activation="silu")
     check(row("odd channels, causal").problem("bf16"), request, 6, whole=True, algorithm="banded")

@@ -23,7 +23,7 @@ RUN_BYTES_LEAST = 64
 TILES = 4
 #: Bytes a partition of one tile's rows, of its blocks and of its results, each.
 TILE_BYTES = 16384
-#: Bytes a partition of all band buffers together.
+#: Bytes a partition of all band buffers together, twice as many where the bands of one group are large.
 BAND_BYTES = 65536
 #: Band buffers in turn, groups of a buffer at most, and ns that all of them together should last: a DMA's way from the
 #: last use of a buffer to its next (dma.static_first_packet_ns, dma.receipt_ns and the transfer).
@@ -266,7 +266,7 @@ def choose_blocks(geometry, config, state=False):
         first_data=0 if state else before // block,
         end_data=div_ceil(geometry.W + geometry.pad_left, block),
         scratch=setting(config, "scratch", num_taps * column_ns < SCRATCH_BELOW * per_group * STATIC_ISSUE_NS),
-        buffers=setting(config, "buffers", BAND_BUFFERS),
+        buffers=setting(config, "buffers", max(1, min(BAND_BUFFERS, 2 * BAND_BYTES // band_bytes))),
         buffer_groups=min(groups, setting(config, "buffer_groups", most)),
         groups=min(groups, num_groups),
         images=images,
