@@ -194,7 +194,7 @@ SMALL_ELEMENTS = {"dma.small_element_ns": 55.0}
 
 
 @pytest.mark.parametrize("constants", [HALF_VECTOR, HALF_GPSIMD, SMALL_ELEMENTS], ids=["vector", "gpsimd", "elements"])
-@pytest.mark.parametrize("name", ["kda_fp32", "nkl_n1_c16_w512_s7"])
+@pytest.mark.parametrize("name", [pytest.param("kda_fp32", marks=pytest.mark.slow), "nkl_n1_c16_w512_s7"])
 def test_plans_follow_the_constants(name, constants):
     problem = cases.get(name).problem
     found = fresh(problem, constants=constants)

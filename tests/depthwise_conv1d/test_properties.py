@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from strategies import problems
 from tolerances import assert_exact
 
-SMALL, LARGE = 500, 60
+SMALL, LARGE = 300, 60
 
 
 def check(problem, seed):
