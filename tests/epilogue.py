@@ -220,24 +220,6 @@ def refused(algorithm: str, problem: ConvProblem, request: Request = PLAIN, **mo
     return said
 
 
-def check_or_skip(
-    algorithm: str,
-    problem: ConvProblem,
-    request: Request = PLAIN,
-    seed: int = 1,
-    *,
-    whole: bool,
-    strict_nonfinite: bool = False,
-    config: Any = None,
-) -> Any:
-    """`check` one algorithm, or skip with the reason for which it refuses; returns y."""
-    options = {"strict_nonfinite": strict_nonfinite, "config": config}
-    reason = refused(algorithm, problem, request, **options)
-    if reason != "":
-        pytest.skip(reason)
-    return check(problem, request, seed, whole=whole, algorithm=algorithm, **options)
-
-
 def stored(canonical: Any, perm: Any) -> Any:
     """The array whose transpose(perm) is `canonical`."""
     return np.ascontiguousarray(np.transpose(canonical, np.argsort(perm)))

@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from depthwise import EDGE, Row, integers, normals, run, truth
-from epilogue import FLOATS, PLAIN, Request, check, check_or_skip, check_stored, draw, reason_to_refuse, refused
+from epilogue import FLOATS, PLAIN, Request, check, check_stored, draw, reason_to_refuse
 from epilogue import truth as truth_and_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scope import check_in_scope, runs
 from strategies import problems_for, requests
 from tolerances import assert_exact, assert_within_limit
 
@@ -84,17 +85,17 @@ def test_refusals_do_not_grow(algorithm, strict, request_):
 
 @pytest.mark.parametrize(("algorithm", "row"), each(edges))
 def test_exact_on_integers(algorithm, row):
-    check_or_skip(algorithm, row.problem("bf16"), whole=True)
+    check_in_scope(algorithm, row.problem("bf16"), whole=True)
 
 
 @pytest.mark.parametrize(("algorithm", "row"), each(lambda algorithm: edges(algorithm)[::2]))
 def test_exact_on_integers_in_fp32(algorithm, row):
-    check_or_skip(algorithm, row.problem("fp32"), whole=True)
+    check_in_scope(algorithm, row.problem("fp32"), whole=True)
 
 
 @pytest.mark.parametrize(("algorithm", "row"), each(lambda algorithm: edges(algorithm)[::2]))
 def test_exact_on_integers_with_strict_nonfinite(algorithm, row):
-    check_or_skip(algorithm, row.problem("bf16"), whole=True, strict_nonfinite=True)
+    check_in_scope(algorithm, row.problem("bf16"), whole=True, strict_nonfinite=True)
 
 
 NORMAL_ROWS = [
@@ -109,7 +110,7 @@ NORMAL_ROWS = [
 )
 def test_within_the_bound_on_normals(algorithm, row, dtype):
     few = replace(row, C=min(row.C, 9)) if algorithm == "one_channel" else row
-    check_or_skip(algorithm, few.problem(dtype), whole=False)
+    check_in_scope(algorithm, few.problem(dtype), whole=False)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -137,9 +138,8 @@ PERMS = [
 @pytest.mark.parametrize(("algorithm", "row"), each(lambda algorithm: [*PURPOSES, NORMAL_ROWS[-1], NORMAL_ROWS[0]]))
 def test_layouts(algorithm, row, perms):
     problem = (replace(row, C=min(row.C, 9)) if algorithm == "one_channel" else row).problem("bf16")
-    reason = reason_to_refuse(algorithm, problem, lnc=2)
-    if reason:
-        pytest.skip(reason)
+    if not runs(algorithm, problem):
+        return
     check_stored(problem, PLAIN, 4, *perms, algorithm=algorithm)
 
 
@@ -170,9 +170,8 @@ def with_bad(problem, value, where, tap=1):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_strict_follows_the_definition(algorithm, name, value, where):
     problem = BAD_PROBLEMS[name]
-    reason = refused(algorithm, problem, strict_nonfinite=True)
-    if reason:
-        pytest.skip(reason)
+    if not runs(algorithm, problem, strict_nonfinite=True):
+        return
     x, w = with_bad(problem, value, where)
     y, _ = truth(x, w, problem)
     assert not np.isfinite(y).all()
@@ -192,9 +191,8 @@ APART = ("one_channel", "vector")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_by_default_bad_values_spread_within_a_matmul_and_never_get_lost(algorithm, row, value, where):
     problem = replace(row, N=2, C=9 if algorithm == "one_channel" else 140).problem("fp32")
-    reason = refused(algorithm, problem)
-    if reason:
-        pytest.skip(reason)
+    if not runs(algorithm, problem):
+        return
     x, w = with_bad(problem, value, where, tap=-1)
     y, _ = truth(x, w, problem)
     actual = run(x, w, problem, 2, algorithm=algorithm)
@@ -216,9 +214,8 @@ def test_by_default_bad_values_spread_within_a_matmul_and_never_get_lost(algorit
 def test_sums_beyond_the_output_dtype_become_infinite_where_they_are(algorithm, row):
     """Finite inputs: an overflow in fp16 is an Inf in that channel and column and nothing anywhere else."""
     problem = replace(row, N=2, C=9 if algorithm == "one_channel" else 140).problem("fp16")
-    reason = refused(algorithm, problem)
-    if reason:
-        pytest.skip(reason)
+    if not runs(algorithm, problem):
+        return
     x, w = with_bad(problem, 60_000, "x")
     w[3] = 2
     y, _ = truth(x, w, problem)
@@ -234,7 +231,7 @@ def test_filters_of_the_other_16_bit_dtype():
     rng = np.random.default_rng(5)
     for row, algorithm in itertools.product(PURPOSES, ALGORITHMS):
         problem = replace(row, C=9).problem("fp16")
-        if reason_to_refuse(algorithm, problem, lnc=2) == "":
+        if runs(algorithm, problem):
             x, w = integers(rng, problem, "bf16")
             assert_exact(run(x, w, problem, 2, algorithm=algorithm), truth(x, w, problem)[0], "fp16")
 
@@ -246,8 +243,7 @@ def test_any_problem_with_any_epilogue(data, seed, whole, strict):
     algorithm = data.draw(st.sampled_from(ALGORITHMS))
     problem = data.draw(problems_for(algorithm, widest=60, most_taps=24, most_channels=9))
     request = data.draw(requests(problem))
-    if refused(algorithm, problem, request, strict_nonfinite=strict) == "":
-        check(problem, request, seed, whole=whole, algorithm=algorithm, strict_nonfinite=strict)
+    check_in_scope(algorithm, problem, request, seed=seed, whole=whole, strict_nonfinite=strict)
 
 
 @settings(max_examples=40)
@@ -255,8 +251,7 @@ def test_any_problem_with_any_epilogue(data, seed, whole, strict):
 def test_larger_problems(data, seed):
     algorithm = data.draw(st.sampled_from([name for name in ALGORITHMS if name != "one_channel"]))
     problem = data.draw(problems_for(algorithm, widest=1500, most_taps=300, most_channels=150))
-    if refused(algorithm, problem) == "":
-        check(problem, PLAIN, seed, whole=True, algorithm=algorithm)
+    check_in_scope(algorithm, problem, seed=seed, whole=True)
 
 
 @pytest.mark.simulator_only

@@ -10,7 +10,6 @@ from epilogue import (
     Request,
     call,
     check,
-    check_or_skip,
     check_stored,
     draw,
     final_state,
@@ -21,6 +20,7 @@ from epilogue import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scope import REFUSES, check_in_scope, runs, scope
 from strategies import causal_problems, requests
 from tolerances import assert_exact
 
@@ -84,10 +84,7 @@ def test_refusals_do_not_grow(algorithm):
 @pytest.mark.parametrize("algorithm", TRIED)
 def test_exact_on_integers(algorithm, row, request_):
     problem = row.problem("bf16")
-    if algorithm is None:
-        check(problem, request_, seed=1, whole=True)
-    else:
-        check_or_skip(algorithm, problem, request_, seed=1, whole=True)
+    check_in_scope(algorithm, problem, request_, seed=1, whole=True)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
@@ -95,10 +92,7 @@ def test_exact_on_integers(algorithm, row, request_):
 def test_within_the_bound_with_an_epilogue(algorithm, dtype):
     request = Request("fp32", "silu", "bf16", "post_activation", "fp32", state=True, final=True)
     problem = ROWS[0].problem(dtype)
-    if algorithm is None:
-        check(problem, request, seed=2, whole=False)
-    else:
-        check_or_skip(algorithm, problem, request, seed=2, whole=False)
+    check_in_scope(algorithm, problem, request, seed=2, whole=False)
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -106,7 +100,8 @@ def test_within_the_bound_with_an_epilogue(algorithm, dtype):
 def test_a_stream_in_pieces_is_the_whole(algorithm, strict):
     """Pieces of one element, of less than the state and of more; what refuses a piece leaves it to another."""
     widths = (1, 40, 2, 5, 1, 1, 64)
-    whole = Row("whole", 2, 7, sum(widths), 5, 1, (12, 0), 3).problem("bf16")
+    dilation = 1 if algorithm == "banded" else 3
+    whole = Row("whole", 2, 7, sum(widths), 5, 1, (4 * dilation, 0), dilation).problem("bf16")
     x, w = integers(np.random.default_rng(3), whole)
     y, _ = truth(x, w, whole)
     for lnc in (1, 2):
@@ -116,24 +111,23 @@ def test_a_stream_in_pieces_is_the_whole(algorithm, strict):
             request = Request(state=state is not None, final=True)
             options = {"return_final_state": True, "strict_nonfinite": strict}
             options |= {} if state is None else {"initial_state": state}
-            refused = algorithm and reason_to_refuse(algorithm, piece, request, lnc=lnc, strict_nonfinite=strict)
-            used += algorithm is None or refused == ""
-            chosen = None if refused else algorithm
+            mine = runs(algorithm, piece, request, strict_nonfinite=strict)
+            used += mine
+            chosen = algorithm if mine else None
             part, state = run(x[..., first : first + width], w, piece, lnc, algorithm=chosen, **options)
             pieces.append(part)
             first += width
         assert_exact(np.concatenate(pieces, axis=3), y, "bf16")
         assert same_bits(state, np.ascontiguousarray(x[:, :, 0, -window(whole) :]))
-        if used == 0:
-            pytest.skip(f"{algorithm} refuses every piece")
+        assert used > 0 or scope(algorithm, whole, strict=strict) == REFUSES
 
 
 @pytest.mark.parametrize("algorithm", TRIED)
 def test_states_are_canonical_whatever_the_layout_of_the_rest(algorithm):
     request = Request("fp32", "relu", "fp32", state=True, final=True)
     problem = ROWS[2].problem("fp32")
-    if algorithm and (reason := reason_to_refuse(algorithm, problem, request, lnc=1)):
-        pytest.skip(reason)
+    if not runs(algorithm, problem, request):
+        return
     check_stored(problem, request, 4, (0, 3, 1, 2), (3, 0, 1, 2), (0, 2, 3, 1), algorithm=algorithm)
 
 
@@ -210,8 +204,8 @@ def test_bad_values_in_a_state_reach_what_the_definition_says_and_the_next_state
     inputs = draw(np.random.default_rng(7), problem, request, whole=True)
     inputs.w[inputs.w == 0] = 1
     inputs.state[1, 3, 4] = np.nan
-    if algorithm and (reason := reason_to_refuse(algorithm, problem, request, lnc=2, strict_nonfinite=True)):
-        pytest.skip(reason)
+    if not runs(algorithm, problem, request, strict_nonfinite=True):
+        return
     y, final = call(inputs, problem, request, 2, algorithm=algorithm, strict_nonfinite=True)
     bad = np.zeros(y.shape, bool)
     bad[1, 3, 0, :] = True
@@ -225,9 +219,7 @@ def test_any_state_with_any_epilogue(data, seed, whole, strict):
     problem = data.draw(causal_problems(widest=50, most_taps=20, most_channels=9))
     request = data.draw(requests(problem))
     algorithm = data.draw(st.sampled_from(TRIED))
-    if algorithm and reason_to_refuse(algorithm, problem, request, lnc=1, strict_nonfinite=strict):
-        algorithm = None
-    check(problem, request, seed, whole=whole, algorithm=algorithm, strict_nonfinite=strict)
+    check_in_scope(algorithm, problem, request, seed=seed, whole=whole, strict_nonfinite=strict)
 
 
 CAUSAL = Row("refused", 2, 7, 50, 5, 1, (8, 0), 2)

@@ -1,0 +1,64 @@
+"""What each depthwise algorithm is for, written from its docstring, not asked of it: tests hold refusals against this.
+
+An algorithm must run whatever lies in its scope, so that a refusal which spreads fails a test instead of skipping one.
+"""
+
+from __future__ import annotations
+
+from epilogue import PLAIN, Request, check, refused, window
+
+from nkiconv.problem import ConvProblem
+
+#: What a call is to an algorithm. MEMORY: it lies in its scope if what it needs fits SBUF or PSUM.
+RUNS, REFUSES, MEMORY = "runs", "refuses", "memory decides"
+#: Most columns of `dot`, and most elements of a row (or a state) of `update`.
+DOT_COLUMNS, UPDATE_ROW = 64, 128
+#: Largest block of `banded`, which its stride must fit.
+BLOCK = 128
+
+
+def scope(algorithm: str | None, problem: ConvProblem, request: Request = PLAIN, strict: bool = False) -> str:
+    """RUNS, REFUSES or MEMORY; None is the kernel's own choice, which runs everything."""
+    stride, dilation, gaps = problem.stride[1], problem.rhs_dilation[1], problem.lhs_dilation[1]
+    if algorithm == "one_channel":
+        return REFUSES if request.state else RUNS
+    if algorithm == "mixed":
+        return REFUSES if strict else RUNS
+    if algorithm == "banded":
+        return REFUSES if strict or dilation > 1 or gaps > 1 or stride > BLOCK else RUNS
+    if algorithm == "dot":
+        if strict or gaps > 1 or problem.Q > DOT_COLUMNS:
+            return REFUSES
+        return MEMORY if stride > 1 or dilation > 1 else RUNS
+    if algorithm == "update":
+        longest = max(problem.W, window(problem) if request.state else 0)
+        if gaps > 1 or longest > UPDATE_ROW:
+            return REFUSES
+        return MEMORY if problem.Q > UPDATE_ROW else RUNS
+    return RUNS
+
+
+def runs(
+    algorithm: str | None, problem: ConvProblem, request: Request = PLAIN, *, strict_nonfinite: bool = False
+) -> bool:
+    """Whether the algorithm runs this; fails if its scope says otherwise or the kernel refuses in other words."""
+    if algorithm is None:
+        return True
+    reason = refused(algorithm, problem, request, strict_nonfinite=strict_nonfinite)
+    expected = scope(algorithm, problem, request, strict_nonfinite)
+    assert expected in (MEMORY, REFUSES if reason else RUNS), f"{algorithm} {expected} by its scope, but: {reason!r}"
+    return reason == ""
+
+
+def check_in_scope(
+    algorithm: str | None,
+    problem: ConvProblem,
+    request: Request = PLAIN,
+    seed: int = 1,
+    *,
+    whole: bool,
+    strict_nonfinite: bool = False,
+) -> None:
+    """`epilogue.check` where the algorithm runs this, and its refusal held against its scope where it does not."""
+    if runs(algorithm, problem, request, strict_nonfinite=strict_nonfinite):
+        check(problem, request, seed, whole=whole, algorithm=algorithm, strict_nonfinite=strict_nonfinite)
