@@ -7,15 +7,7 @@ scalar.*), so that neither waits for the other's backlog. It decides only who wo
 from dataclasses import dataclass
 
 from .._nki import nisa, nl
-
-#: ns an element of a read-out: Vector from fp32, and where source and destination have 16 bits; Scalar, any dtype.
-VECTOR_NS = 1.042
-VECTOR_NS_16BIT = 0.521
-SCALAR_NS = 0.833
-#: ns an element of a memset on Vector.
-VECTOR_MEMSET_NS = 0.832
-#: ns of an instruction beside its elements, on either.
-FIXED_NS = 60.0
+from ._prices import SCALAR_NS, VECTOR_FIXED_NS, VECTOR_NS, VECTOR_NS_16BIT
 
 
 @dataclass
@@ -33,8 +25,8 @@ def is_16bit(dtype):
 
 def pick(ledger, elements, fast):
     """The engine that would be done first with a read-out of that many elements a partition, and book it there."""
-    vector_ns = FIXED_NS + elements * (VECTOR_NS_16BIT if fast else VECTOR_NS)
-    scalar_ns = FIXED_NS + elements * SCALAR_NS
+    vector_ns = VECTOR_FIXED_NS + elements * (VECTOR_NS_16BIT if fast else VECTOR_NS)
+    scalar_ns = VECTOR_FIXED_NS + elements * SCALAR_NS
     if ledger.vector_ns + vector_ns <= ledger.scalar_ns + scalar_ns:
         ledger.vector_ns = ledger.vector_ns + vector_ns
         return nisa.engine.vector

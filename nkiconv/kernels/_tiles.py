@@ -2,6 +2,11 @@
 
 #: Instructions of one core above which the compiler refuses an unrolled kernel (NCC_EBVF030, as users report it).
 INSTRUCTIONS_MAX = 5_000_000
+#: Parts that work is cut into first: as many as cores of an LNC2 launch, on one core too, so that bits agree.
+PARTS = 2
+#: Columns of fp32 sums that one bank of PSUM holds (nki.language.tile_size.psum_fmax), and its bytes a partition.
+BANK_COLUMNS = 512
+BANK_BYTES = 2048
 
 
 def div_ceil(a, b):

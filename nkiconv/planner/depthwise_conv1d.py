@@ -11,16 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..kernels.depthwise_conv1d import recipes as kernel_rule
-from ..kernels.depthwise_conv1d.blocks import best_block, choose_blocks
+from ..kernels.depthwise_conv1d.banded.blocks import choose_blocks
+from ..kernels.depthwise_conv1d.banded.estimate import best_block
 from ..kernels.depthwise_conv1d.call import Extras
-from ..kernels.depthwise_conv1d.dot import plan_of
+from ..kernels.depthwise_conv1d.dot.kernel import plan_of
 from ..kernels.depthwise_conv1d.geometry import Geometry
-from ..kernels.depthwise_conv1d.row_plan import read_plan
-from ..kernels.depthwise_conv1d.rows import plan_rows
+from ..kernels.depthwise_conv1d.rows import recipes as kernel_rule
+from ..kernels.depthwise_conv1d.rows.plan import read_plan
+from ..kernels.depthwise_conv1d.rows.tiles import plan_rows
 from ..kernels.depthwise_conv1d.taps_on_partition import choose_tiling
-from ..kernels.depthwise_conv1d.update import settings_of
-from ..kernels.depthwise_conv1d.update_plan import plan_update
+from ..kernels.depthwise_conv1d.update.kernel import settings_of
+from ..kernels.depthwise_conv1d.update.plan import plan_update
 from ..simulator.hardware import PARTITIONS
 from ..simulator.timeline import ENGINES
 from ..simulator.timing import Rates

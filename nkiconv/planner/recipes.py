@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from ..kernels.depthwise_conv1d import recipes as kernel_rule
 from ..kernels.depthwise_conv1d.call import Extras
 from ..kernels.depthwise_conv1d.geometry import Geometry
+from ..kernels.depthwise_conv1d.rows import recipes as kernel_rule
 from ..simulator.hardware import PARTITIONS
 from ..simulator.timing import Rates
 

@@ -9,7 +9,7 @@ from epilogue import PLAIN, Request, check, check_stored, reason_to_refuse, refu
 from tolerances import assert_within
 
 from nkiconv import depthwise_conv1d_implicit_gemm, simulator, spec
-from nkiconv.kernels.depthwise_conv1d import banded
+from nkiconv.kernels.depthwise_conv1d.banded import kernel as banded
 from nkiconv.reference import num_terms
 from nkiconv.simulator.memory import SBUF
 

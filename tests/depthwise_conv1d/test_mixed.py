@@ -166,7 +166,7 @@ def test_both_cores_and_most_partitions_work(C, N, W):
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
 def test_it_never_needs_more_instructions_than_it_counts(row, lnc, monkeypatch):
-    module = sys.modules["nkiconv.kernels.depthwise_conv1d.row_plan"]
+    module = sys.modules["nkiconv.kernels.depthwise_conv1d.rows.plan"]
     counts, count = [], module.count_instructions
     monkeypatch.setattr(module, "count_instructions", lambda *args: counts.append(count(*args)) or counts[-1])
     execution = trace(row.problem("bf16"), "mixed", lnc)

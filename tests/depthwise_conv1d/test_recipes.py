@@ -5,9 +5,9 @@ from depthwise import Row
 
 from nkiconv.kernels._epilogue import Epilogue
 from nkiconv.kernels.depthwise_conv1d.call import Extras
-from nkiconv.kernels.depthwise_conv1d.chains import last_step, phases_of, tap_count
 from nkiconv.kernels.depthwise_conv1d.geometry import Geometry
-from nkiconv.kernels.depthwise_conv1d.recipes import candidates, default_recipes, engine_times, spread
+from nkiconv.kernels.depthwise_conv1d.rows.chains import last_step, phases_of, tap_count
+from nkiconv.kernels.depthwise_conv1d.rows.recipes import candidates, default_recipes, engine_times, spread
 
 PLAIN = Epilogue(activation="", bias=False, residual="", y_itemsize=2)
 FULL = Epilogue(activation="silu", bias=True, residual="post_activation", y_itemsize=4)

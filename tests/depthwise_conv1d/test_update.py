@@ -10,7 +10,7 @@ from epilogue import PLAIN, Request, check, check_stored, reason_to_refuse, refu
 from tolerances import assert_within
 
 from nkiconv import depthwise_conv1d_implicit_gemm, simulator, spec
-from nkiconv.kernels.depthwise_conv1d import update
+from nkiconv.kernels.depthwise_conv1d.update import kernel as update
 from nkiconv.reference import num_terms
 from nkiconv.simulator.memory import SBUF
 

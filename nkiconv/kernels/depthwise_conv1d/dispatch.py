@@ -2,12 +2,12 @@
 
 from ..._nki import nl
 from .._tiles import require
-from .banded import banded, banded_refusal
-from .dot import dot, dot_refusal
+from .banded.kernel import banded, banded_refusal
+from .dot.kernel import dot, dot_refusal
 from .mixed import mixed, mixed_refusal
 from .one_channel import one_channel, one_channel_refusal
 from .taps_on_partition import taps_on_partition, taps_on_partition_refusal
-from .update import update, update_refusal
+from .update.kernel import update, update_refusal
 from .vector import vector, vector_refusal
 
 #: The algorithms that can be asked for by name; each is a file beside this one.

@@ -3,10 +3,25 @@
 Row p, channel r of a ChannelBlock is channel c0 + p * length + r of the convolution.
 """
 
+from dataclasses import dataclass
+
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._epilogue import function_of
-from .dot_plan import full_rows
+
+
+@dataclass
+class ChannelBlock(nl.NKIObject):
+    """A range of channels: row p of `channels` has channels c0 + p * length + r, r < length, those below c0 + count."""
+
+    c0: int
+    count: int
+    length: int
+
+
+def full_rows(block):
+    """(rows of a block that have all their channels, channels of the row after them)."""
+    return block.count // block.length, block.count % block.length
 
 
 def finish_free(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine, row):

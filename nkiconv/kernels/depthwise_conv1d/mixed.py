@@ -16,8 +16,8 @@ Zeros of the diagonals are multiplied: a NaN or Inf in x reaches every channel o
 """
 
 from .call import config_refusal
-from .row_loop import convolve_rows
-from .row_plan import SETTINGS, loop_refusal
+from .rows.loop import convolve_rows
+from .rows.plan import SETTINGS, loop_refusal
 
 
 def mixed_refusal(geometry, extras, config, cores):

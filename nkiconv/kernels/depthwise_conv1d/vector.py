@@ -11,8 +11,8 @@ fast as long ones. Channels never meet: NaN and Inf go where the definition puts
 """
 
 from .call import config_refusal
-from .row_loop import convolve_rows
-from .row_plan import SETTINGS, loop_refusal
+from .rows.loop import convolve_rows
+from .rows.plan import SETTINGS, loop_refusal
 
 
 def vector_refusal(geometry, extras, config, cores):

@@ -7,12 +7,11 @@ products and x the others. No channel meets another, so NaN and Inf stay where t
 
 from dataclasses import dataclass
 
-from ..._nki import nisa, nl
-from .._dma import copy
-from .._tiles import div_ceil, share
-from .dot_plan import ChannelBlock, full_rows
-from .free_channels import finish_free
-from .update_plan import taps_met
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._tiles import div_ceil, share
+from ..free_channels import ChannelBlock, finish_free, full_rows
+from .plan import taps_met
 
 #: Bytes a partition of the products of one step; two of them, rows and results fit SBUF.
 PRODUCT_BYTES = 32_768

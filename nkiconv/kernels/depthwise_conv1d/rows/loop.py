@@ -5,10 +5,10 @@ issued one turn apart, newest piece first, so that neighbours in an engine's que
 tile of a core is loaded, and the first and last are summed, in narrow pieces, so that sums start early and end soon.
 """
 
-from ..._nki import nisa, nl
+from ...._nki import nisa, nl
 from .chains import TileData, phases_of, run_step
-from .row_dma import allocate_x, load_channels, load_residual_rows, load_x
-from .row_plan import (
+from .dma import allocate_x, load_channels, load_residual_rows, load_x
+from .plan import (
     all_recipes,
     any_product,
     count_instructions,
@@ -20,7 +20,7 @@ from .row_plan import (
     read_plan,
     widths_of,
 )
-from .rows import tile_list
+from .tiles import tile_list
 
 __all__ = ["convolve_rows", "count_instructions", "read_plan"]
 

@@ -24,11 +24,14 @@ y is rounded once; it is fp32 where a residual is yet to be added, and for fp16,
 must not meet the mirror matrix's zeros.
 """
 
-from ..._nki import nisa, nl
-from .._engines import Ledger
-from .._epilogue import Epilogue, finish_instructions
-from .._tiles import INSTRUCTIONS_MAX, div_ceil, share
-from .banded_stages import (
+from ...._nki import nisa, nl
+from ..._engines import Ledger
+from ..._epilogue import Epilogue, finish_instructions
+from ..._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
+from ..call import config_refusal
+from .bands import band_buffers, ensure_filters, mirror_matrix, spread_bias, start_filters
+from .blocks import blocks_refusal, choose_blocks, work_tiles
+from .stages import (
     Run,
     even,
     in_pieces,
@@ -41,9 +44,6 @@ from .banded_stages import (
     turn_in,
     turn_out,
 )
-from .bands import band_buffers, ensure_filters, mirror_matrix, spread_bias, start_filters
-from .blocks import PARTS, blocks_refusal, choose_blocks, work_tiles
-from .call import config_refusal
 
 #: Buffers of rows that tiles take in turn: one is being turned while the next but one comes in.
 RING = 2

@@ -4,10 +4,10 @@ Column (c', q) of piece h holds w[c, s] in row (c, position) if c = c' and tap s
 zero.
 """
 
-from ..._nki import nisa, nl
-from .._dma import copy
-from .._tiles import div_ceil
-from .update_plan import piece_start, taps_met
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._tiles import div_ceil
+from .plan import piece_start, taps_met
 
 
 def make_mask(channels, width, dtype):

@@ -10,12 +10,11 @@ Compile-time code in NKI's Python subset.
 
 from dataclasses import dataclass
 
-from ..._nki import nl
-from .._tiles import div_ceil
-from .positions import greatest_common_divisor
+from ...._nki import nl
+from ..._tiles import BANK_COLUMNS, div_ceil
+from ..free_channels import ChannelBlock
+from ..positions import greatest_common_divisor
 
-#: fp32 columns of one PSUM bank, which holds a block's products.
-BANK_COLUMNS = 512
 #: Bytes a partition of SBUF for rows as loaded, transposed slots and kept filters; sums and products take the rest.
 SBUF_BYTES = 180_000
 #: Bytes a partition of transposed filters that are kept for all images of a batch.
@@ -52,15 +51,6 @@ class DotPlan(nl.NKIObject):
     images: int
     #: whether transposed filters stay in SBUF from image to image
     keep: bool
-
-
-@dataclass
-class ChannelBlock(nl.NKIObject):
-    """A range of channels: row p of `channels` has channels c0 + p * length + r, r < length, those below c0 + count."""
-
-    c0: int
-    count: int
-    length: int
 
 
 @dataclass
@@ -193,11 +183,6 @@ def batches(geometry, plan):
 def groups_of(plan, block, k):
     """Groups of `channels` channels in tile k of a block: group g has r = k * taps + g."""
     return min(plan.taps, block.length - k * plan.taps)
-
-
-def full_rows(block):
-    """(rows of a block that have all their channels, channels of the row after them)."""
-    return block.count // block.length, block.count % block.length
 
 
 def batch_width(plan, batch):

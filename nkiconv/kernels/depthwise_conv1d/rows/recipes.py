@@ -3,36 +3,38 @@
 The default is found by a balance of prices an element; a planner that times candidates may find a better one.
 """
 
-from ..._nki import nl
-from .._tiles import div_ceil
+from ...._nki import nl
+from ..._prices import (
+    GPSIMD_FIXED_NS,
+    GPSIMD_NS,
+    HBM_BYTE_NS,
+    MATMUL_FP32_NS,
+    MATMUL_NS,
+    SCALAR_FIXED_OPERAND_NS,
+    SCALAR_NS,
+    TENSOR_COLUMN_FP32_NS,
+    TENSOR_COLUMN_NS,
+    VECTOR_FIXED_OPERAND_NS,
+    VECTOR_FIXED_PSUM_NS,
+    VECTOR_NS,
+    VECTOR_SUM_NS,
+)
+from ..._tiles import BANK_COLUMNS, div_ceil
 from .chains import has_product, needs_finish, reads_out
 
-#: ns a column and tap of an nc_matmul with 16-bit and with fp32 data: 1 and 4 cycles at 2.4 GHz, plus the gap between
-#: matmuls of 512 columns (trn2.toml, pe.cyc_per_row_16bit, cyc_per_row_fp32_pass, fp32_passes, issue_overhead_ns).
-TENSOR_NS = 0.4215
-TENSOR_FP32_NS = 1.6862
+#: ns a column and tap of an nc_matmul of a bank, with 16-bit and with fp32 data, which pass twice.
+TENSOR_NS = TENSOR_COLUMN_NS + MATMUL_NS / BANK_COLUMNS
+TENSOR_FP32_NS = TENSOR_COLUMN_FP32_NS + 2 * MATMUL_FP32_NS / BANK_COLUMNS
 #: Work of the array below which it falls back to half its rate (trn2.toml, throttle.threshold), and a margin.
 TENSOR_BUSY_MIN = 0.42
-#: ns a column, and an instruction, of scalar_tensor_tensor with a filter tap (vector.ns_per_elem_scalar_tensor_tensor,
-#: issue_fixed_psum_ns, issue_fixed_ptrscalar_extra_ns); the first is inferred there.
-VECTOR_NS = 1.0417
-VECTOR_FIXED_NS = 134.0
-#: Fixed ns of an add of two chains on Vector, which has no filter to read (issue_fixed_psum_ns).
-JOIN_FIXED_NS = 65.0
-#: The same of a product on Scalar (scalar.ns_per_elem, act_bias_issue_sbuf_ns).
-SCALAR_NS = 0.8333
-SCALAR_FIXED_NS = 185.0
-#: The same of an add on GpSimd (gpsimd.elementwise_ns_per_elem, issue_fixed_ns); both are inferred there.
-GPSIMD_NS = 1.6667
-GPSIMD_FIXED_NS = 127.0
+#: ns of a scalar_tensor_tensor with a filter tap beside its columns.
+SUM_FIXED_NS = VECTOR_FIXED_PSUM_NS + VECTOR_FIXED_OPERAND_NS
 #: ns that an engine loses to Scalar at the ends of a core's work: Vector waits for the first product, GpSimd for the
 #: first chains, y for its last sum. Tensor waits for diagonals and is at half rate for a window; with 16-bit data the
 #: recipe of the first piece makes up for that.
 TENSOR_LATE_FP32_NS = 1500.0
 VECTOR_LATE_NS = 500.0
 GPSIMD_LATE_NS = 700.0
-#: ns a byte and partition of HBM traffic: 128 partitions at half of 716 GB/s (dma.hbm_stack_gbps).
-HBM_NS = 128 / 358.0
 #: Taps that Vector and Scalar take together at most, so that the search stays small.
 SHARED_TAPS_MAX = 8
 #: Taps up to which pieces without Tensor can balance ones with it.
@@ -53,15 +55,15 @@ def engine_times(recipe, geometry, epilogue, piece):
     """ns a column of (Tensor, Vector, Scalar, GpSimd) for one recipe in pieces of `piece` columns; last whether a
     plain copy out of PSUM comes on top."""
     tensor_ns = TENSOR_NS if geometry.itemsize == 2 else TENSOR_FP32_NS
-    vector_ns = VECTOR_NS + VECTOR_FIXED_NS / piece
-    scalar_ns = SCALAR_NS + SCALAR_FIXED_NS / piece
+    vector_ns = VECTOR_SUM_NS + SUM_FIXED_NS / piece
+    scalar_ns = SCALAR_NS + SCALAR_FIXED_OPERAND_NS / piece
     tensor = recipe[0] * tensor_ns
     vector = (recipe[1] + recipe[3]) * vector_ns
     scalar = (recipe[2] + (1 if recipe[0] == 0 else 0)) * scalar_ns
     gpsimd = 0.0
     if recipe[2] == 1:
         if recipe[0] > 0 and recipe[1] == 0:
-            vector += VECTOR_NS + JOIN_FIXED_NS / piece
+            vector += VECTOR_NS + VECTOR_FIXED_PSUM_NS / piece
         else:
             gpsimd = GPSIMD_NS + GPSIMD_FIXED_NS / piece
     if epilogue.residual != "":
@@ -87,8 +89,8 @@ def bound(first, second, times, of, dma_ns, piece, columns, late_ns):
         shares.append((first[index] * (of - times) + second[index] * times) / of)
     tensor, vector, scalar, gpsimd, copied = shares[0], shares[1], shares[2], shares[3], shares[4]
     scalar_share = 0.5 if copied == 1.0 else copied
-    scalar += scalar_share * (SCALAR_NS + SCALAR_FIXED_NS / piece)
-    vector += (copied - scalar_share) * (VECTOR_NS + VECTOR_FIXED_NS / piece)
+    scalar += scalar_share * (SCALAR_NS + SCALAR_FIXED_OPERAND_NS / piece)
+    vector += (copied - scalar_share) * (VECTOR_SUM_NS + SUM_FIXED_NS / piece)
     busiest = max(max(vector, scalar), gpsimd)
     if tensor > 0.0 and tensor < TENSOR_BUSY_MIN * max(busiest, dma_ns):
         tensor = 2.0 * tensor
@@ -144,7 +146,7 @@ def last_recipes(geometry, is_long):
 
 def default_recipes(geometry, extras, piece, on_tensor):
     """Recipes in turn for the pieces of a tile: one, or two in the proportion that balances the engines best."""
-    dma_ns = HBM_NS * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize)
+    dma_ns = nl.tile_size.pmax * HBM_BYTE_NS * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize)
     columns = max(1.0, geometry.N * geometry.Q * geometry.C / (2.0 * nl.tile_size.pmax))
     late_ns = tensor_late_ns(geometry)
     recipes = candidates(geometry.S, on_tensor)

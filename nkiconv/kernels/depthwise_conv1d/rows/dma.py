@@ -5,11 +5,11 @@ columns where they are far apart. Zeros of the padding are memsets of the column
 DMA into these columns. Only lhs_dilation takes a second step, a strided copy on chip that opens the gaps.
 """
 
-from ..._nki import nisa, nl
-from .._dma import copy
-from .._tiles import div_ceil
-from .positions import columns_met
-from .rows import run_length
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._tiles import div_ceil
+from ..positions import columns_met
+from .tiles import run_length
 
 
 def spans(offsets, firsts, counts):

@@ -5,13 +5,13 @@ Compile-time code in NKI's Python subset.
 
 from dataclasses import dataclass
 
-from ..._nki import nl
-from .._tiles import INSTRUCTIONS_MAX, div_ceil
-from .call import setting
-from .chains import BANK, Piece, has_product, phases_of, reads_out, tap_count
+from ...._nki import nl
+from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil
+from ..call import setting
+from .chains import Piece, has_product, phases_of, reads_out, tap_count
+from .dma import channels_most
 from .recipes import default_recipes, first_recipes, last_recipes
-from .row_dma import channels_most
-from .rows import SHARDS, RowPlan, load_bytes, plan_rows
+from .tiles import SHARDS, RowPlan, load_bytes, plan_rows
 
 #: Settings of `mixed` and `vector`.
 SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last", "start", "end", "warmup", "join")
@@ -134,7 +134,7 @@ def read_plan(geometry, extras, config, on_tensor):
     if recipes == None:
         recipes = default_recipes(geometry, extras, piece, on_tensor)
     on_array = most_tensor_taps(recipes) > 0
-    first = FIRST if piece <= BANK else ()
+    first = FIRST if piece <= BANK_COLUMNS else ()
     is_long = half_total(geometry) > FIRST[0]
     plan = LoopPlan(
         rows=rows,
@@ -157,7 +157,7 @@ def read_plan(geometry, extras, config, on_tensor):
 
 def default_piece(geometry):
     """Columns of a piece: one bank of PSUM, more where there are so many pieces that the ends do not matter."""
-    return max(BANK, min(PIECE_MAX, half_total(geometry) // PIECES))
+    return max(BANK_COLUMNS, min(PIECE_MAX, half_total(geometry) // PIECES))
 
 
 def half_total(geometry):
@@ -203,7 +203,7 @@ def psum_banks(plan):
         recipe = recipes[index]
         if recipe[0] > 0:
             pieces = max(pieces, 3 if recipe[1] == 0 and recipe[3] > 0 else 2)
-    return pieces * div_ceil(widest_piece(plan), BANK)
+    return pieces * div_ceil(widest_piece(plan), BANK_COLUMNS)
 
 
 def diagonal_bytes(geometry, plan):
@@ -245,8 +245,8 @@ def loop_refusal(geometry, extras, config, cores, on_tensor, name):
     if psum_banks(plan) > PSUM_BANKS:
         return (
             f"config piece={plan.piece}, first={plan.first}, last={plan.last}: the pieces in flight need "
-            f"{psum_banks(plan)} banks of PSUM, {PSUM_BANKS} are there; use pieces of up to {BANK} columns, or give "
-            f"chain A a tap on Vector in every recipe"
+            f"{psum_banks(plan)} banks of PSUM, {PSUM_BANKS} are there; use pieces of up to {BANK_COLUMNS} columns, or "
+            f"give chain A a tap on Vector in every recipe"
         )
     count = count_instructions(geometry, extras, plan, cores)
     if count > INSTRUCTIONS_MAX:
@@ -266,7 +266,7 @@ def count_instructions(geometry, extras, plan, cores):
     tiles = channel_tiles * div_ceil(images * div_ceil(columns, rows.columns), rows.G)
     pieces = tiles * div_ceil(rows.columns, plan.piece) + len(plan.first) + len(plan.last)
     # a tap is one instruction on any engine, or one for each bank; sums, epilogue, stores of every group
-    each = geometry.S * div_ceil(plan.piece, BANK) + 4 + rows.G
+    each = geometry.S * div_ceil(plan.piece, BANK_COLUMNS) + 4 + rows.G
     loads = 6 + 3 * rows.G + len(plan.first)
     if not rows.runs:
         loads = geometry.S * (1 + 2 * rows.G)

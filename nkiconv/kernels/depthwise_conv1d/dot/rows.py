@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-from ..._nki import nisa, nl
-from .._dma import copy
-from .dot_plan import full_rows, groups_of, x_first, x_slots
-
-#: Bytes a partition of one PSUM bank.
-BANK_BYTES = 2048
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._tiles import BANK_BYTES
+from ..free_channels import full_rows
+from .plan import groups_of, x_first, x_slots
 
 
 @dataclass

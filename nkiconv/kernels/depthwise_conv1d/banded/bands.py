@@ -15,9 +15,9 @@ of a buffer. The first groups do not wait for the copy.
 
 from dataclasses import dataclass
 
-from ..._nki import nisa, nl
-from .._dma import copy
-from .._engines import VECTOR_MEMSET_NS
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._prices import VECTOR_MEMSET_NS
 
 
 @dataclass

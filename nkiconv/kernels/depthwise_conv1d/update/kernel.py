@@ -23,14 +23,15 @@ one in w those of every image.
 
 from dataclasses import dataclass
 
-from ..._nki import nisa, nl
-from .._dma import copy
-from .._engines import FIXED_NS, SCALAR_NS, VECTOR_NS, VECTOR_NS_16BIT, Ledger, pick
-from .._tiles import INSTRUCTIONS_MAX, div_ceil, share
-from .call import config_refusal, numbers_refusal, setting
-from .free_channels import finish_free
-from .update_bands import load_filters, make_bands, make_mask, turn_filters
-from .update_plan import (
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import Ledger, pick
+from ..._prices import SCALAR_NS, VECTOR_FIXED_NS, VECTOR_NS, VECTOR_NS_16BIT
+from ..._tiles import INSTRUCTIONS_MAX, div_ceil, share
+from ..call import config_refusal, numbers_refusal, setting
+from ..free_channels import finish_free
+from .bands import load_filters, make_bands, make_mask, turn_filters
+from .plan import (
     ROW_MAX,
     batches_of,
     chunk_channels,
@@ -40,7 +41,7 @@ from .update_plan import (
     piece_start,
     plan_update,
 )
-from .update_vector import count_vector, parts_of, update_vector
+from .vector import count_vector, parts_of, update_vector
 
 #: Names of the settings: who multiplies, "tensor" or "vector" (update_vector.py); of the former, how many chunks leave
 #: in one store, how many are loaded ahead, every how many-th chunk Vector moves from PSUM once transposed (0: none),
@@ -226,7 +227,7 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
                 )
                 if not by_vector:
                     words = turned[kind].shape[1] * turned[kind].shape[2] * geometry.itemsize // 4
-                    ledger.scalar_ns = ledger.scalar_ns + FIXED_NS + words * SCALAR_NS
+                    ledger.scalar_ns = ledger.scalar_ns + VECTOR_FIXED_NS + words * SCALAR_NS
             loaded[index] = None
             now = Turned(tiles=turned, bands=bands[index])
             if index > 0:
@@ -273,7 +274,7 @@ def bands_of(turned_filters, masks, bands, plan, work, index, ledger):
         columns = len(turned_filters[kind])
         rate = VECTOR_NS if masks[kind].dtype == nl.float32 else VECTOR_NS_16BIT
         elements = groups[1] * plan.pieces * plan.channels
-        ledger.vector_ns = ledger.vector_ns + columns * (FIXED_NS + elements * rate)
+        ledger.vector_ns = ledger.vector_ns + columns * (VECTOR_FIXED_NS + elements * rate)
     return made
 
 

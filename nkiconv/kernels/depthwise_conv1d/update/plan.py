@@ -10,13 +10,9 @@ Compile-time code in NKI's Python subset.
 
 from dataclasses import dataclass
 
-from ..._nki import nl
-from .._tiles import div_ceil
+from ...._nki import nl
+from ..._tiles import BANK_BYTES, BANK_COLUMNS, div_ceil
 
-#: fp32 columns of one PSUM bank.
-BANK_COLUMNS = 512
-#: Bytes a partition of one PSUM bank.
-BANK_BYTES = 2048
 #: Partitions at which a read-out of few rows may start are multiples of this.
 QUADRANT = 32
 #: Most groups of a chunk; the largest batches are 8 chunks, and at most 128 groups' filters are transposed at once.

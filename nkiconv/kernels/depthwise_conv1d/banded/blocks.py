@@ -7,16 +7,14 @@ takes its part of it.
 
 from dataclasses import dataclass
 
-from ..._nki import nl
-from .._engines import SCALAR_NS, VECTOR_NS, VECTOR_NS_16BIT
-from .._tiles import div_ceil, share
-from .call import numbers_refusal, setting
+from ...._nki import nl
+from ..._prices import STATIC_ISSUE_NS, TENSOR_COLUMN_NS
+from ..._tiles import PARTS, div_ceil, share
+from ..call import numbers_refusal, setting
+from .estimate import BAND_BUFFERS, RUN_BYTES, SCRATCH_BELOW, best_block, lasting_groups
 
-#: Parts that the work is cut into first: as many as cores of an LNC2 launch, on one core too.
-PARTS = 2
-#: Bytes of a run, one chunk of one row, from which a DMA is as fast as it gets, and from which it is fast enough to let
-#: a tile have fewer groups than that needs, so that a core has TILES of them whose stages overlap.
-RUN_BYTES = 1024
+#: Bytes of a run below RUN_BYTES, from which a DMA is fast enough to let a tile have fewer groups than that needs, so
+#: that a core has TILES of them whose stages overlap.
 RUN_BYTES_MIN = 256
 #: Bytes of a run below which a row is not cut further: shorter ones take as long.
 RUN_BYTES_LEAST = 64
@@ -25,11 +23,6 @@ TILES = 4
 TILE_BYTES = 16384
 #: Bytes a partition of all band buffers together, twice as many where the bands of one group are large.
 BAND_BYTES = 65536
-#: Band buffers in turn, groups of a buffer at most, and ns that all of them together should last: a DMA's way from the
-#: last use of a buffer to its next (dma.static_first_packet_ns, dma.receipt_ns and the transfer).
-BAND_BUFFERS = 4
-BUFFER_GROUPS = 8
-BUFFERED_NS = 2500
 #: Columns of a matmul at least. Fewer take as long (pe.min_interval_rows), but leave the array idle, and it falls to
 #: half rate below 3/8 of what it could do (throttle.threshold): 64 of 128 keep it at full rate, 96 also bring it back
 #: there, which counts where a core's bands take longer than STREAMED_NS.
@@ -43,28 +36,6 @@ WARM_UP = 6
 WARM_UP_NS = 2500
 #: Groups of the first and the last tile.
 EDGE = 4
-#: ns of a column of a 16-bit matmul at full rate, and of a static DMA's issue (trn2.toml: clock.pe_ghz,
-#: dma.static_issue_ns). One DMA a channel is cheaper for the DMA engines than a copy in HBM, until issuing them takes a
-#: good part of what the array needs for the group.
-COLUMN_NS = 0.417
-STATIC_ISSUE_NS = 58
-SCRATCH_BELOW = 1.5
-#: ns of a matmul beside its columns (pe.issue_overhead_ns); of a DMA run and each byte of it on one of the engines
-#: (dma.element_overhead_ns, dma.engine_bytes_per_ns, dma.engines), of short and of tiny runs at least
-#: (dma.small_element_ns, dma.tiny_element_ns); of a byte of HBM traffic with both cores at work
-#: (dma.hbm_stack_gbps); of zeroing a 16-bit element, two at a time (vector.memset_ns_per_elem), and of waiting for it.
-MATMUL_NS = 2.5
-RUN_NS = 4.7
-BYTE_NS = 0.0368
-SMALL_NS = 11.5
-TINY_NS = 55.0
-DMA_ENGINES = 16
-HBM_BYTE_NS = 0.0028
-ZERO_NS = 0.6
-#: How much slower fp32 is on the array: 4 passes and what waits for them at its ends.
-FP32_SLOW = 5
-#: Band buffers whose zeros nothing hides.
-ZEROED_BUFFERS = 2
 
 
 @dataclass
@@ -152,76 +123,6 @@ class Work(nl.NKIObject):
     jn: int
 
 
-def best_block(geometry):
-    """The block size of least estimated time, a multiple of the stride; the stride itself where that is too large."""
-    best, best_ns = 0, 0.0
-    for power in range(1, 8):
-        block = 1
-        for _ in range(power):
-            block = block * 2
-        if block % geometry.stride != 0:
-            block = max(1, block // geometry.stride) * geometry.stride
-        if block <= nl.tile_size.pmax:
-            block_ns = estimate_ns(geometry, block)
-            if best == 0 or block_ns < best_ns:
-                best, best_ns = block, block_ns
-    return geometry.stride if best == 0 else best
-
-
-def estimate_ns(geometry, block):
-    """Rough ns of a core for all its channels: the slowest of array, read-outs and DMA, and what comes before."""
-    pmax, columns_max = nl.tile_size.pmax, nl.tile_size.gemm_moving_fmax
-    per_group, out_block = pmax // block, max(1, block // geometry.stride)
-    num_taps = div_ceil(geometry.S + block - geometry.stride, block)
-    groups = div_ceil(div_ceil(geometry.C, PARTS), per_group)
-    columns = div_ceil(geometry.Q, out_block)
-    images = max(1, min(geometry.N, columns_max // columns))
-    tiles = div_ceil(geometry.N, images)
-    streamed = max(pmax, images * columns) if columns <= columns_max else columns
-    bands_ns = groups * tiles * num_taps * (streamed * COLUMN_NS + MATMUL_NS)
-    rows_in = groups * per_group * geometry.N * geometry.W
-    rows_out = groups * per_group * geometry.N * geometry.Q
-    turns_ns = (rows_in + rows_out) * (pmax * COLUMN_NS + MATMUL_NS) / (pmax * pmax)
-    slow = FP32_SLOW if geometry.itemsize == 4 else 1
-    read_ns = (rows_in * VECTOR_NS_16BIT + rows_out * (SCALAR_NS + VECTOR_NS)) / (2 * pmax)
-    moved_ns = (rows_in + rows_out) * geometry.itemsize * HBM_BYTE_NS
-    band_run_ns = run_ns(num_taps * block * geometry.itemsize)
-    dma_ns = moved_ns + groups * tiles * pmax * band_run_ns / DMA_ENGINES
-    dma_ns = max(dma_ns, rows_dma_ns(geometry, groups, per_group))
-    issue_ns = groups * tiles * per_group * STATIC_ISSUE_NS
-    if num_taps * streamed * COLUMN_NS < SCRATCH_BELOW * per_group * STATIC_ISSUE_NS:
-        issue_ns = issue_ns / BUFFER_GROUPS
-    zeroed = min(groups, ZEROED_BUFFERS * lasting_groups(num_taps, streamed * COLUMN_NS))
-    zero_ns = zeroed * per_group * num_taps * block * ZERO_NS
-    soon_ns = lasting_groups(num_taps, streamed * COLUMN_NS) * per_group * STATIC_ISSUE_NS
-    return max(max(slow * (bands_ns + turns_ns), issue_ns), max(read_ns, dma_ns)) + zero_ns + soon_ns
-
-
-def lasting_groups(num_taps, column_ns):
-    """Groups of a band buffer, so that all buffers last as long as a DMA takes."""
-    return max(1, min(BUFFER_GROUPS, int(BUFFERED_NS / (BAND_BUFFERS * num_taps * column_ns)) + 1))
-
-
-def run_ns(num_bytes):
-    """ns of one DMA engine for a contiguous run; short ones have floors."""
-    if num_bytes <= 4:
-        return TINY_NS
-    return max(RUN_NS + num_bytes * BYTE_NS, SMALL_NS if num_bytes <= 256 else 0.0)
-
-
-def rows_dma_ns(geometry, groups, per_group):
-    """ns of the DMA engines for rows in and out: a partition holds a run of each of its channels, 8 share an engine."""
-    total = 0.0
-    for index in range(2):
-        count = geometry.W if index == 0 else geometry.Q
-        step = geometry.x_w if index == 0 else geometry.y_q
-        row_bytes = count * geometry.itemsize
-        chunks = max(1, row_bytes // RUN_BYTES)
-        each = run_ns(div_ceil(row_bytes, chunks)) if step == 1 else div_ceil(count, chunks) * TINY_NS
-        total += div_ceil(groups * geometry.N * chunks, nl.tile_size.pmax) * 8 * per_group * each
-    return total
-
-
 def choose_blocks(geometry, config, state=False):
     """Sizes from shapes and settings; with a `state` the data begin in front of x."""
     block = setting(config, "block", best_block(geometry))
@@ -236,7 +137,7 @@ def choose_blocks(geometry, config, state=False):
     images = max(1, min(geometry.N, nl.tile_size.gemm_moving_fmax // num_columns))
     images = setting(config, "images", min(images, max(1, nl.tile_size.pmax // setting(config, "groups", 1))))
     images = min(images, geometry.N)
-    column_ns = COLUMN_NS * max(nl.tile_size.pmax, num_columns * images)
+    column_ns = TENSOR_COLUMN_NS * max(nl.tile_size.pmax, num_columns * images)
     band_bytes = per_group * num_taps * block * geometry.itemsize
     most = max(1, min(lasting_groups(num_taps, column_ns), BAND_BYTES // (band_bytes * BAND_BUFFERS)))
     if shard == "batch":

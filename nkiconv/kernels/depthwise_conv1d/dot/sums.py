@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from ..._nki import nisa, nl
-from .dot_plan import BANK_COLUMNS, batch_width, padded_columns, x_slots
-from .free_channels import finish_free, load_free, store_free
+from ...._nki import nisa, nl
+from ..._tiles import BANK_COLUMNS
+from ..free_channels import finish_free, load_free, store_free
+from .plan import batch_width, padded_columns, x_slots
 
 #: Matmuls on zeros that bring the array to full rate while the first rows are on their way: 24 of 107 ns at half rate
 #: are 3/4 of a window of the throttle (trn2.toml, throttle.*).

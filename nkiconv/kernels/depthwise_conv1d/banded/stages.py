@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 
-from ..._nki import nisa, nl
-from .._dma import copy
-from .._engines import SCALAR_NS, Ledger, is_16bit, pick
-from .._epilogue import Epilogue, finish
-from .._tiles import div_ceil, share
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import Ledger, is_16bit, pick
+from ..._epilogue import Epilogue, finish
+from ..._prices import SCALAR_NS
+from ..._tiles import div_ceil, share
+from ..call import Extras, Operands
+from ..geometry import Geometry
 from .bands import Filters, ensure_filters, load_bands, zero_bands
 from .blocks import Blocks
-from .call import Extras, Operands
-from .geometry import Geometry
 
 #: Buffers at the start whose bands do not wait for the filters' copy in HBM.
 SOON = 1

@@ -12,13 +12,10 @@ engine need not wait for its own last result.
 
 from dataclasses import dataclass
 
-from ..._nki import nisa, nl
-from .._epilogue import activate, finish, function_of
-from .._tiles import div_ceil
-from .row_dma import store_y, tap_view
-
-#: Columns of a PSUM bank, the most that one matmul writes.
-BANK = 512
+from ...._nki import nisa, nl
+from ..._epilogue import activate, finish, function_of
+from ..._tiles import BANK_COLUMNS, div_ceil
+from .dma import store_y, tap_view
 
 
 @dataclass
@@ -167,8 +164,8 @@ def head_a(operands, geometry, extras, plan, data, piece):
         dst = destination(operands, data, piece, 0, extras.epilogue)
         return product(operands, geometry, extras, plan, data, piece, 0, dst)
     acc_psum = nl.ndarray((rows, piece.qn), dtype=nl.float32, buffer=nl.psum)
-    for begin in range(0, piece.qn, BANK):
-        count = min(BANK, piece.qn - begin)
+    for begin in range(0, piece.qn, BANK_COLUMNS):
+        count = min(BANK_COLUMNS, piece.qn - begin)
         for s in range(recipe[0]):
             nisa.nc_matmul(
                 dst=acc_psum[0:rows, begin : begin + count],

@@ -1,6 +1,6 @@
 """Depthwise conv1d with long filters and few columns: dot products of whole rows on the Tensor Engine.
 
-    y[c, q] = sum over s of w[c, s] * x[c, s + q]              (stride and dilation: dot_plan.py)
+    y[c, q] = sum over s of w[c, s] * x[c, s + q]              (stride and dilation: plan.py)
 
 The taps of a row are spread over partitions and slots, s = n p + t: slot t is x[:, t::n], transposed on the array from
 [channels, 128] to [128, channels], and the same for w. A lag q then is the shift of t by q along the free dim. One
@@ -22,11 +22,10 @@ matmuls 0.59, HBM 1.43. From about Q = 12 on Vector's masks take longer.
 Zeros are multiplied: a NaN or Inf reaches every column of the channels that share a matmul with it.
 """
 
-from ..._nki import nl
-from .._tiles import INSTRUCTIONS_MAX, div_ceil, share
-from .call import config_refusal, numbers_refusal, setting
-from .dot_plan import (
-    BANK_COLUMNS,
+from ...._nki import nl
+from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil, share
+from ..call import config_refusal, numbers_refusal, setting
+from .plan import (
     LAGS_MAX,
     SBUF_BYTES,
     SLOTS_MAX,
@@ -37,8 +36,8 @@ from .dot_plan import (
     plan_dot,
     x_slots,
 )
-from .dot_rows import load_unit, move_slots, new_buffer, slot_moves, w_starts, x_starts
-from .dot_sums import (
+from .rows import load_unit, move_slots, new_buffer, slot_moves, w_starts, x_starts
+from .sums import (
     finish_batch,
     make_masks,
     mask_lags,

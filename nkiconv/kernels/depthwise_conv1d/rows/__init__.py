@@ -1,0 +1,1 @@
+"""What `mixed` and `vector` share: rows of 128 channels, tap by tap; loop.py is the way through them."""

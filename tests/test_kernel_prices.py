@@ -1,0 +1,47 @@
+"""What kernels decide by is what trn2.toml says: every price of `kernels/_prices.py` against its row."""
+
+import pytest
+
+from nkiconv.kernels import _prices
+from nkiconv.simulator.timing import Rates
+
+pytestmark = pytest.mark.simulator_only
+RATES = Rates()
+CYCLE_NS = 1 / RATES("clock.pe_ghz")
+
+EXPECTED = {
+    "TENSOR_COLUMN_NS": CYCLE_NS * RATES("pe.cyc_per_row_16bit"),
+    "TENSOR_COLUMN_FP32_NS": CYCLE_NS * RATES("pe.cyc_per_row_fp32_pass") * RATES("pe.fp32_passes"),
+    "MATMUL_NS": RATES("pe.issue_overhead_ns"),
+    "MATMUL_FP32_NS": RATES("pe.issue_overhead_fp32_ns"),
+    "VECTOR_NS": RATES("vector.ns_per_elem_1x"),
+    "VECTOR_NS_16BIT": RATES("vector.ns_per_elem_2x"),
+    "VECTOR_SUM_NS": RATES("vector.ns_per_elem_scalar_tensor_tensor"),
+    "VECTOR_MEMSET_NS": RATES("vector.memset_ns_per_elem"),
+    "VECTOR_FIXED_NS": RATES("vector.issue_fixed_sbuf_ns"),
+    "VECTOR_FIXED_PSUM_NS": RATES("vector.issue_fixed_psum_ns"),
+    "VECTOR_FIXED_OPERAND_NS": RATES("vector.issue_fixed_ptrscalar_extra_ns"),
+    "SCALAR_NS": RATES("scalar.ns_per_elem"),
+    "SCALAR_FIXED_OPERAND_NS": RATES("scalar.act_bias_issue_sbuf_ns"),
+    "GPSIMD_NS": RATES("gpsimd.elementwise_ns_per_elem"),
+    "GPSIMD_FIXED_NS": RATES("gpsimd.issue_fixed_ns"),
+    "GPSIMD_SELECT_NS": RATES("gpsimd.affine_select_ns_per_elem"),
+    "STATIC_ISSUE_NS": RATES("dma.static_issue_ns"),
+    "RUN_NS": RATES("dma.element_overhead_ns"),
+    "BYTE_NS": 1 / RATES("dma.engine_bytes_per_ns"),
+    "SMALL_RUN_NS": RATES("dma.small_element_ns"),
+    "TINY_RUN_NS": RATES("dma.tiny_element_ns"),
+    "TINY_RUN_BYTES": RATES("dma.tiny_element_bytes"),
+    "SURE_RUN_BYTES": RATES("dma.sure_element_bytes"),
+    "DMA_ENGINES": RATES("dma.engines"),
+    "HBM_BYTE_NS": 1 / (RATES("dma.hbm_stack_gbps") / 2),
+}
+
+
+def test_every_price_is_looked_up():
+    assert {name for name in vars(_prices) if name.isupper()} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_price_is_that_of_the_table(name):
+    assert getattr(_prices, name) == pytest.approx(EXPECTED[name], rel=2e-4)
