@@ -49,7 +49,9 @@ def choose(geometry, extras, cores):
     for engine in ("tensor", "vector"):
         update_config = (("engine", engine),)
         if update_refusal(geometry, extras, update_config, cores) == "":
-            update_ns = update_tensor_ns(geometry) if engine == "tensor" else update_vector_ns(geometry)
+            update_ns = (
+                update_tensor_ns(geometry, extras, (1, 8)) if engine == "tensor" else update_vector_ns(geometry, extras)
+            )
             if best == "" or update_ns < best_ns:
                 best, best_ns, config = "update", update_ns, update_config
     return "taps_on_partition" if best == "" else best, config

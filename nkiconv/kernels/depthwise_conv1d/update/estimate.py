@@ -1,37 +1,95 @@
-"""What `update` takes on a core, roughly, from shapes alone, by who multiplies."""
+"""What `update` takes on a core, roughly, from shapes alone, by who multiplies: stage by stage as kernel.py has them."""
 
 from ...._nki import nl
-from ..._prices import MATMUL_NS, TENSOR_COLUMN_NS, VECTOR_NS, run_ns
+from ..._prices import (
+    HBM_BYTE_NS,
+    MATMUL_NS,
+    SCALAR_NS,
+    STATIC_ISSUE_NS,
+    TENSOR_COLUMN_NS,
+    VECTOR_FIXED_NS,
+    VECTOR_NS,
+    VECTOR_NS_16BIT,
+    run_ns,
+)
 from ..._tiles import PARTS, div_ceil
+from .plan import plan_update, taps_met
+from .vector import parts_of
 
-#: ns from the first load to the first sums and from the last sums to the end of the last store.
-UPDATE_ENDS_NS = 4000.0
-#: ns a column of a band of `update`, a column of all of them at the start, and a column's two instructions on Vector.
-UPDATE_BAND_NS = 80.0
-UPDATE_COLUMN_NS = 700.0
-VECTOR_COLUMN_NS = 300.0
-#: Where Vector has more to do than this, its reductions wait for its products.
-COLUMNS_FEW_NS = 4000.0
-MANY_IMAGES_LOSS = 2.0
+#: ns from the first load to the first sums and from the last sums to the end of the last store, without what the
+#: stages themselves take for the first and the last chunk.
+TENSOR_ENDS_NS = 4200.0
+VECTOR_ENDS_NS = 4000.0
 #: Partitions that one DMA engine serves (dma.rows_per_engine).
-RUNS_AN_ENGINE = 8
+ROWS_AN_ENGINE = 8
 
 
-def update_tensor_ns(geometry):
-    """Blocks of 128 (channel, position): Vector makes a band of Q columns for each, Tensor turns and multiplies it."""
-    pmax = nl.tile_size.pmax
-    blocks = div_ceil(div_ceil(geometry.C, max(1, pmax // geometry.W)), PARTS)
-    slow = 1.5 if geometry.itemsize == 4 else 1.0
-    turns_ns = 2 * div_ceil(geometry.N, pmax) * (pmax * TENSOR_COLUMN_NS + MATMUL_NS) * slow
-    band_ns = UPDATE_BAND_NS * geometry.Q * slow
-    return UPDATE_ENDS_NS + geometry.Q * UPDATE_COLUMN_NS + blocks * max(band_ns, turns_ns)
+def update_tensor_ns(geometry, extras, settings):
+    """On the array: the slowest engine's work of all chunks, filters before them, the ends. settings: (leave, ahead).
+
+    0.0 where not even one channel fits.
+    """
+    plan = plan_update(geometry, extras.state, settings[0], settings[1])
+    if plan.channels == 0:
+        return 0.0
+    kinds = 2 if plan.state > 0 else 1
+    columns, item = geometry.Q, geometry.itemsize
+    rows = plan.pieces * plan.pitch
+    channels = plan.pieces * plan.channels * plan.groups
+    chunks = div_ceil(div_ceil(geometry.C, PARTS), channels)
+    slow = 4 if item == 4 else 1
+    turn_ns = nl.tile_size.pmax * TENSOR_COLUMN_NS * (2 if item == 4 else 1) + MATMUL_NS
+    streamed = max(nl.tile_size.pmax, plan.pieces * plan.channels * columns)
+    tensor_ns = plan.groups * kinds * (turn_ns + slow * (streamed * TENSOR_COLUMN_NS + MATMUL_NS))
+    rate = VECTOR_NS if item == 4 else VECTOR_NS_16BIT
+    bands_ns = kinds * columns * (VECTOR_FIXED_NS + channels * rate)
+    read_ns = plan.pieces * VECTOR_FIXED_NS + channels * columns * (VECTOR_NS + SCALAR_NS) / 2
+    moved_ns = kinds * (VECTOR_FIXED_NS + plan.groups * rows * item * SCALAR_NS / 4)
+    both_ns = (bands_ns / plan.image_tiles + read_ns + moved_ns) / 2
+    busy_ns = max(both_ns, max(bands_ns / plan.image_tiles, moved_ns))
+    width = plan.channels * plan.groups
+    runs_ns = row_ns(width, geometry.W, geometry.x_w, item) + row_ns(width, columns, geometry.y_q, item)
+    bytes_moved = rows * width * (geometry.W + columns) * item
+    dma_ns = max(ROWS_AN_ENGINE * runs_ns, bytes_moved * HBM_BYTE_NS)
+    issue_ns = 2 * kinds * plan.pieces * STATIC_ISSUE_NS
+    chunk_ns = max(max(tensor_ns, busy_ns), max(dma_ns, issue_ns))
+    taps_ns = plan.pieces * (2 * VECTOR_FIXED_NS + 2 * plan.channels * geometry.W * rate + turn_ns)
+    filters_ns = kinds * columns * (taps_ns + VECTOR_FIXED_NS + channels * rate)
+    loads = div_ceil(chunks * plan.groups, plan.filters)
+    first_ns = filters_ns + bands_ns + tensor_ns + moved_ns + dma_ns
+    return TENSOR_ENDS_NS + first_ns + (loads - 1) * filters_ns + plan.image_tiles * chunks * chunk_ns
 
 
-def update_vector_ns(geometry):
-    """For each column a product and a sum over the taps that meet the row, of all images and channel tiles at once."""
-    stacked = div_ceil(geometry.C, PARTS * nl.tile_size.pmax)
-    met = min(geometry.S, geometry.W)
-    runs = run_ns(stacked * geometry.W * geometry.itemsize) + run_ns(stacked * geometry.Q * geometry.itemsize)
-    loads_ns = geometry.N * RUNS_AN_ENGINE * runs
-    vector_ns = geometry.Q * (VECTOR_COLUMN_NS + 2 * VECTOR_NS * geometry.N * stacked * met)
-    return UPDATE_ENDS_NS + max(vector_ns, MANY_IMAGES_LOSS * (vector_ns - COLUMNS_FEW_NS)) + loads_ns
+def row_ns(channels, count, step, item):
+    """ns of one DMA engine for a partition's row: neighbouring channels are one run where elements are neighbours."""
+    if step > 1:
+        return channels * count * run_ns(item)
+    return run_ns(channels * count * item)
+
+
+def update_vector_ns(geometry, extras):
+    """On Vector: for each column a product and a sum over the taps that meet the row, of all images of a part at once.
+
+    0.0 where not even one image fits.
+    """
+    state = geometry.pad_left if extras.state else 0
+    parts = parts_of(geometry, state)
+    if len(parts) == 0:
+        return 0.0
+    products = 0
+    instructions = 0
+    for q in range(geometry.Q):
+        met = taps_met(geometry, geometry.W, geometry.pad_left, q)[1]
+        before = taps_met(geometry, state, 0, q)[1] if state > 0 else 0
+        products += 2 * (geometry.S if extras.strict_nonfinite else met + before)
+        instructions += 2 + min(1, before)
+    length = parts[0].block.length
+    images = div_ceil(geometry.N, PARTS) if geometry.C == 1 else geometry.N
+    rounds = div_ceil(len(parts), PARTS)
+    vector_ns = instructions * rounds * VECTOR_FIXED_NS + products * images * length * VECTOR_NS
+    item = geometry.itemsize
+    runs_ns = row_ns(length, geometry.W, geometry.x_w, item) + row_ns(length, geometry.Q, geometry.y_q, item)
+    loads_ns = images * ROWS_AN_ENGINE * runs_ns
+    filter_ns = ROWS_AN_ENGINE * row_ns(length, geometry.S, geometry.w_s, item)
+    one_ns = loads_ns / rounds
+    return VECTOR_ENDS_NS + one_ns + max(vector_ns, loads_ns + filter_ns)

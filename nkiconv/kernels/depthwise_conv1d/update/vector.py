@@ -1,7 +1,8 @@
 """`update` for few sequences: channels on partitions, products and sums on Vector.
 
 Row p of a tile holds channels c0 + p * T + t of some images, as runs of T * W elements; tap s of column q is a slice of
-it times the filters, broadcast over the images, and one reduction sums the taps. An initial state gives the first
+it times the filters, broadcast over the images, and one reduction sums the taps; products of the next column go before
+the sum of one, so that neither waits for the other's result. An initial state gives the first
 products and x the others. No channel meets another, so NaN and Inf stay where the definition puts them.
 """
 
@@ -83,9 +84,13 @@ def update_vector(operands, geometry, extras, state):
             residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
             transfer(residual_sbuf, operands.residual, part.block, part.n0, steps, True)
         sums_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-        for q in range(geometry.Q):
-            into = sums_sbuf[0:rows, 0 : part.nn, 0:length, q]
-            sum_taps(into, x_sbuf, state_sbuf, filters, geometry, q, extras.strict_nonfinite)
+        products = None
+        for q in range(geometry.Q + 1):
+            before = products
+            if q < geometry.Q:
+                products = multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, extras.strict_nonfinite)
+            if q > 0:
+                sum_products(sums_sbuf[0:rows, 0 : part.nn, 0:length, q - 1], before)
         y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
         flat = (part.nn, length * geometry.Q)
         bias, residual = None, None
@@ -130,12 +135,20 @@ def transfer(tile_sbuf, tensor_hbm, block, n0, steps, load):
                 copy(part_hbm, part_sbuf)
 
 
-def sum_taps(sums_sbuf, x_sbuf, state_sbuf, filters, geometry, q, strict):
-    """Sums of column q, [rows, images, channels] in SBUF: products of all taps that meet something, then their sum.
+def sum_products(sums_sbuf, products_sbuf):
+    """Sums [rows, images, channels] in SBUF of products, zeros if there are none."""
+    if products_sbuf == None:
+        nisa.memset(dst=sums_sbuf, value=0.0)
+    else:
+        nisa.tensor_reduce(dst=sums_sbuf, op=nl.add, data=products_sbuf, axis=3)
+
+
+def multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, strict):
+    """Products of column q, [rows, images, channels, taps] fp32 in SBUF: of all taps that meet something, or None.
 
     strict: taps in the padding count too, for they may be NaN or Inf.
     """
-    rows, images, channels = sums_sbuf.shape
+    rows, images, channels = x_sbuf.shape[0], x_sbuf.shape[1], x_sbuf.shape[2]
     met = taps_met(geometry, geometry.W, geometry.pad_left, q)
     before = (0, 0, 0)
     if state_sbuf != None:
@@ -146,8 +159,7 @@ def sum_taps(sums_sbuf, x_sbuf, state_sbuf, filters, geometry, q, strict):
         high = max(high, before[0] + before[1])
     first, end = (0, geometry.S) if strict else (low, high)
     if first == end:
-        nisa.memset(dst=sums_sbuf, value=0.0)
-        return
+        return None
     products_sbuf = nl.ndarray((rows, images, channels, end - first), dtype=nl.float32, buffer=nl.sbuf)
     for kind in range(2):
         taps = before if kind == 0 else met
@@ -171,4 +183,4 @@ def sum_taps(sums_sbuf, x_sbuf, state_sbuf, filters, geometry, q, strict):
                 op0=nl.multiply,
                 operand0=0.0,
             )
-    nisa.tensor_reduce(dst=sums_sbuf, op=nl.add, data=products_sbuf, axis=3)
+    return products_sbuf
