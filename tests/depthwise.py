@@ -1,7 +1,8 @@
-"""What the tests of depthwise_conv1d share: rows of geometry, inputs, and calls of the public kernel."""
+"""What the tests of depthwise_conv1d share: rows of geometry, inputs, calls of the public kernel and its traces."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import nkiconv
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref
+from nkiconv.simulator.memory import SBUF
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ EDGE = [
 ]
 
 
+def row_of(rows: Sequence[Row], why: str) -> Row:
+    """The row of a table by what it is there for."""
+    return next(row for row in rows if row.why == why)
+
+
 def integers(rng: np.random.Generator, problem: ConvProblem, w_dtype: str | None = None) -> tuple[Any, Any]:
     """x [N, C, 1, W] and w [C, 1, 1, S] in -2..2: every sum is exact in fp32."""
     x = rng.integers(-2, 3, problem.input_shape).astype(DTYPES[problem.dtype])
@@ -112,6 +119,19 @@ def run(x: Any, w: Any, problem: ConvProblem, lnc: int, **more: Any) -> Any:
     """y of the public kernel on `lnc` cores."""
     kernel = nkiconv.depthwise_conv1d_implicit_gemm
     return nkiconv.simulate(kernel[lnc])(x, w, **arguments(problem), **more)
+
+
+def trace(problem: ConvProblem, algorithm: str | None = None, lnc: int = 2, **more: Any) -> Any:
+    """The records of a launch of the public kernel on `lnc` cores, without data."""
+    args = nkiconv.spec(problem.input_shape, problem.dtype), nkiconv.spec(problem.filter_shape, problem.dtype)
+    kwargs = arguments(problem) | {"algorithm": algorithm} | more
+    return nkiconv.simulator.execute(nkiconv.depthwise_conv1d_implicit_gemm[lnc], args, kwargs, trace_only=True)
+
+
+def loads(execution: Any, name: str) -> list[Any]:
+    """The DMAs that bring a tensor of this name into SBUF."""
+    found = [i for i in execution.instructions if i.op == "dma_copy" and i.reads[0].info.name == name]
+    return [i for i in found if i.writes[0].info.buffer is SBUF]
 
 
 def truth(x: Any, w: Any, problem: ConvProblem) -> tuple[Any, Any]:

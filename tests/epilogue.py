@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from depthwise import arguments, run, same_bits
+from depthwise import arguments, run, same_bits, trace
 from tolerances import assert_exact, assert_within_limit
 
 from nkiconv._nki import nl
@@ -63,6 +63,14 @@ class Request:
 
 
 PLAIN = Request()
+
+#: Epilogues of several kinds and dtypes, for algorithms that work in whole output tiles.
+REQUESTS = [
+    Request(bias="bf16", activation="relu"),
+    Request(bias="fp32", residual="fp16", out_dtype="fp32"),
+    Request(residual="fp32", residual_position="post_activation", activation="silu"),
+    Request(bias="fp32", activation="gelu", residual="bf16"),
+]
 
 
 @dataclass(frozen=True)
@@ -218,6 +226,37 @@ def refused(algorithm: str, problem: ConvProblem, request: Request = PLAIN, **mo
                 call(inputs, problem, request, lnc, algorithm=algorithm, **more)
             said = reason
     return said
+
+
+def run_or_refused(algorithm: str, problem: ConvProblem, seed: int) -> str:
+    """`check` on integers, or why the algorithm refuses: with the names of others, all of which take the problem."""
+    reason = refused(algorithm, problem)
+    if reason == "":
+        check(problem, PLAIN, seed, whole=True, algorithm=algorithm)
+        return ""
+    advised = [name for name in ("mixed", "vector", "taps_on_partition") if name in reason]
+    assert advised
+    assert all(reason_to_refuse(name, problem, lnc=2) == "" for name in advised)
+    return reason
+
+
+def bounded_traces(
+    algorithm: str, kernel: ModuleType, problem: ConvProblem, monkeypatch: pytest.MonkeyPatch, config: Any = None
+) -> list[Any]:
+    """Records on 1 and on 2 cores: on no core more instructions than the refusal of `kernel`'s module counts."""
+    traces = [trace(problem, algorithm, lnc, config=config) for lnc in (1, 2)]
+    monkeypatch.setattr(kernel, "INSTRUCTIONS_MAX", 0)
+    for lnc, execution in zip((1, 2), traces, strict=True):
+        reason = reason_to_refuse(algorithm, problem, lnc=lnc, config=config)
+        counted = re.search(r"(?:needs|up to) (\d+) instructions", reason)
+        assert counted
+        assert max(len(program.instructions) for program in execution.programs) <= int(counted[1])
+    return traces
+
+
+def all_cores_run(execution: Any, *ops: str) -> bool:
+    """Whether every core has an instruction of one of these names."""
+    return all(any(i.op in ops for i in program.instructions) for program in execution.programs)
 
 
 def stored(canonical: Any, perm: Any) -> Any:

@@ -1,12 +1,9 @@
-"""What the tests of `mixed` and `vector` share: a trace of the public kernel, and what its records say of DMAs."""
+"""What the tests of `mixed` and `vector` share: what the records of a launch say of time and of DMAs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from depthwise import arguments
-
-from nkiconv import depthwise_conv1d_implicit_gemm, simulator, spec
 from nkiconv.floors import floors
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.memory import SBUF
@@ -14,23 +11,11 @@ from nkiconv.simulator.timeline import build, run
 from nkiconv.simulator.timing import PriceList, Rates
 
 
-def trace(problem: ConvProblem, algorithm: str, lnc: int = 2, **more: Any) -> Any:
-    """The records of a launch without data."""
-    args = spec(problem.input_shape, problem.dtype), spec(problem.filter_shape, problem.dtype)
-    kwargs = arguments(problem) | {"algorithm": algorithm} | more
-    return simulator.execute(depthwise_conv1d_implicit_gemm[lnc], args, kwargs, trace_only=True)
-
-
 def times_floor(execution: Any, problem: ConvProblem, lnc: int = 2) -> float:
     """Modelled time, static DMA, program order, as a multiple of the time that moving x, w and y takes."""
     rates = Rates()
     tasks, prices = build(execution.programs, PriceList(rates))
     return float(run(tasks, prices, rates).total_ns / 1e3 / floors(problem, lnc).copy_us)
-
-
-def dmas(execution: Any, name: str) -> list[Any]:
-    """The DMAs that read a tensor of this name."""
-    return [i for i in execution.instructions if i.op == "dma_copy" and i.reads[0].info.name == name]
 
 
 def staged(execution: Any) -> list[Any]:

@@ -1,17 +1,23 @@
 """`banded`: any block size and setting gives the same sums; what it reads, how it fills the array, what it refuses."""
 
+import functools
 import re
 
-import numpy as np
 import pytest
-from depthwise import EDGE, Row, arguments, normals, run, truth
-from epilogue import PLAIN, Request, check, check_stored, reason_to_refuse, refused
-from tolerances import assert_within
+from depthwise import EDGE, Row, loads, row_of, trace
+from epilogue import (
+    PLAIN,
+    REQUESTS,
+    Request,
+    all_cores_run,
+    bounded_traces,
+    check,
+    check_stored,
+    reason_to_refuse,
+    refused,
+)
 
-from nkiconv import depthwise_conv1d_implicit_gemm, simulator, spec
 from nkiconv.kernels.depthwise_conv1d.banded import kernel as banded
-from nkiconv.reference import num_terms
-from nkiconv.simulator.memory import SBUF
 
 ROWS = [
     #   why                                 N    C     W     S  stride  pad
@@ -41,16 +47,8 @@ SETTINGS = [
     (("block", 16), ("scratch", False), ("warmup", 0), ("rewarm", 0)),
     (("block", 64), ("streamed", 128)),
 ]
-REQUESTS = [
-    Request(bias="bf16", activation="relu"),
-    Request(bias="fp32", residual="fp16", out_dtype="fp32"),
-    Request(residual="fp32", residual_position="post_activation", activation="silu"),
-    Request(bias="fp32", activation="gelu", residual="bf16"),
-]
 
-
-def row(why):
-    return next(row for row in ROWS if row.why == why)
+row = functools.partial(row_of, ROWS)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
@@ -74,10 +72,7 @@ def test_every_setting_gives_the_same_sums(why, config):
 @pytest.mark.parametrize("why", ["filter of tens", "images share matmuls", "one channel, long row", "stride 2"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_within_the_bound_on_normals(why, dtype):
-    problem = row(why).problem(dtype)
-    x, w = normals(np.random.default_rng(4), problem)
-    y, abs_sum = truth(x, w, problem)
-    assert_within(run(x, w, problem, 2, algorithm="banded"), y, abs_sum, num_terms(problem), dtype)
+    check(row(why).problem(dtype), PLAIN, 4, whole=False, algorithm="banded")
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.id)
@@ -124,26 +119,12 @@ def test_refusals_name_what_they_refuse():
     assert "instructions" in reason_to_refuse("banded", huge, lnc=2)
 
 
-def trace(problem, lnc=2, **more):
-    args = spec(problem.input_shape, problem.dtype), spec(problem.filter_shape, problem.dtype)
-    options = arguments(problem) | {"algorithm": "banded"} | more
-    return simulator.execute(depthwise_conv1d_implicit_gemm[lnc], args, options, trace_only=True)
-
-
-def loads(execution, name):
-    return [
-        i
-        for i in execution.instructions
-        if i.op == "dma_copy" and i.reads[0].info.name == name and i.writes[0].info.buffer is SBUF
-    ]
-
-
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("row", ROWS[:5], ids=lambda row: row.id)
 def test_x_and_w_are_read_once(row):
     """But for the columns that two cores' halves of one row share."""
     problem = row.problem("bf16")
-    execution = trace(problem, lnc=1, config=(("shard", "channels"), ("block", 32)))
+    execution = trace(problem, "banded", lnc=1, config=(("shard", "channels"), ("block", 32)))
     assert sum(i.reads[0].num_elems for i in loads(execution, "img_ref")) == problem.N * problem.C * problem.W
     assert sum(i.reads[0].num_elems for i in loads(execution, "filter_ref")) == problem.C * problem.S
 
@@ -157,7 +138,7 @@ def band_matmuls(execution):
 @pytest.mark.parametrize(("block", "taps"), [(8, 9), (16, 5), (32, 3), (64, 2)])
 def test_a_group_takes_one_matmul_for_each_block_of_taps(block, taps):
     """ceil((S + B - 1) / B) for 128 / B channels, whatever the width up to 512 block columns."""
-    execution = trace(row("filter of tens").problem("bf16"), lnc=1, config=(("block", block),))
+    execution = trace(row("filter of tens").problem("bf16"), "banded", lnc=1, config=(("block", block),))
     assert len(band_matmuls(execution)) == taps * -(-40 * block // 128)
     assert {i.params["contraction"] for i in band_matmuls(execution)[:taps]} == {128}
 
@@ -165,7 +146,7 @@ def test_a_group_takes_one_matmul_for_each_block_of_taps(block, taps):
 @pytest.mark.simulator_only
 def test_matmuls_stream_enough_columns_to_keep_the_clock_up():
     problem = row("filter of tens").problem("bf16")
-    execution = trace(problem, config=(("block", 32),))
+    execution = trace(problem, "banded", config=(("block", 32),))
     assert min(i.params["moving_columns"] for i in band_matmuls(execution)) >= 64
 
 
@@ -176,28 +157,22 @@ def test_blocks_of_padding_take_no_matmul():
     config = (("block", 16), ("streamed", 1), ("shard", "columns"))
     inside = problem.replace(W=problem.W + 240, padding=((0, 0), (0, 0)))
     dense = 2 * -(-(problem.S + 15) // 16)
-    assert len(band_matmuls(trace(inside, lnc=1, config=config))) == dense
-    assert len(band_matmuls(trace(problem, lnc=1, config=config))) < dense
+    assert len(band_matmuls(trace(inside, "banded", lnc=1, config=config))) == dense
+    assert len(band_matmuls(trace(problem, "banded", lnc=1, config=config))) < dense
 
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch):
-    problem = row.problem("bf16")
-    executions = [trace(problem, lnc) for lnc in (1, 2)]
-    monkeypatch.setattr(banded, "INSTRUCTIONS_MAX", 0)
-    for execution in executions:
-        lnc = len(execution.programs)
-        most = int(re.search(r"up to (\d+) instructions", reason_to_refuse("banded", problem, lnc=lnc))[1])
-        assert max(len(p.instructions) for p in execution.programs) <= most
-        assert all(any(i.op == "nc_matmul" for i in p.instructions) for p in execution.programs)
+    for execution in bounded_traces("banded", banded, row.problem("bf16"), monkeypatch):
+        assert all_cores_run(execution, "nc_matmul")
 
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_memory_is_bounded_by_what_the_kernel_reckons(row, monkeypatch):
     problem = row.problem("bf16")
-    execution = trace(problem)
+    execution = trace(problem, "banded")
     monkeypatch.setattr(banded.nl.tile_size, "total_available_sbuf_size", 0, raising=False)
     needed = int(re.search(r"banded needs (\d+) bytes", reason_to_refuse("banded", problem, lnc=2))[1])
     assert execution.sbuf_peak_bytes <= needed

@@ -6,22 +6,16 @@ and computed for a sample of channels, which is the same kernel on fewer channel
 
 import numpy as np
 import pytest
-from depthwise import arguments, normals, run, same_bits, truth
+from depthwise import normals, run, same_bits, trace, truth
 from tolerances import assert_within
 
-from nkiconv import cases, depthwise_conv1d_implicit_gemm, simulator, spec
+from nkiconv import cases
 from nkiconv.reference import num_terms
 
 WHOLE_LIMIT = 100_000
 SAMPLED_CHANNELS = 37
 CASES = cases.load("depthwise_conv1d")
 LARGE = ("nkl_qwen3", "hyena")
-
-
-def traced(problem, lnc):
-    args = spec(problem.input_shape, problem.dtype), spec(problem.filter_shape, problem.dtype)
-    kernel = depthwise_conv1d_implicit_gemm[lnc]
-    return simulator.execute(kernel, args, arguments(problem), trace_only=True)
 
 
 def check(problem, seed):
@@ -46,7 +40,7 @@ def test_case(case):
 @pytest.mark.parametrize("name", LARGE)
 def test_large_case_traced_whole(name):
     problem = cases.get(name).problem
-    execution = traced(problem, 2)
+    execution = trace(problem)
     assert execution.outputs.shape == problem.output_shape
     assert len(execution.instructions) < WHOLE_LIMIT
 

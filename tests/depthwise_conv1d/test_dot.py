@@ -1,17 +1,25 @@
 """`dot`: long filters and few columns, exact on integers; what it reads and how often; what it refuses."""
 
 import dataclasses
-import re
+import functools
 
-import numpy as np
 import pytest
-from depthwise import EDGE, Row, arguments, normals, run, truth
-from epilogue import PLAIN, Request, check, check_stored, reason_to_refuse, refused, takes_state
-from tolerances import assert_within
+from depthwise import EDGE, Row, loads, row_of, trace
+from epilogue import (
+    PLAIN,
+    REQUESTS,
+    Request,
+    all_cores_run,
+    bounded_traces,
+    check,
+    check_stored,
+    reason_to_refuse,
+    refused,
+    run_or_refused,
+    takes_state,
+)
 
-from nkiconv import depthwise_conv1d_implicit_gemm, simulator, spec
 from nkiconv.kernels.depthwise_conv1d.dot import kernel as dot
-from nkiconv.reference import num_terms
 from nkiconv.simulator.memory import SBUF
 
 ROWS = [
@@ -39,16 +47,8 @@ CONFIGS = [
     (("block", 4), ("slots", 1), ("buffers", 2), ("batch", 1)),
     (("block", 1),),
 ]
-REQUESTS = [
-    Request(bias="bf16", activation="relu"),
-    Request(bias="fp32", residual="fp16", out_dtype="fp32"),
-    Request(residual="fp32", residual_position="post_activation", activation="silu"),
-    Request(bias="fp32", activation="gelu", residual="bf16"),
-]
 
-
-def row(why):
-    return next(row for row in ROWS if row.why == why)
+row = functools.partial(row_of, ROWS)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
@@ -70,10 +70,7 @@ def test_every_setting_gives_the_same_sums(why, config):
 @pytest.mark.parametrize("why", ["four lags", "odd channels, padded", "one channel, images", "two chunks of taps"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_within_the_bound_on_normals(why, dtype):
-    problem = row(why).problem(dtype)
-    x, w = normals(np.random.default_rng(3), problem)
-    y, abs_sum = truth(x, w, problem)
-    assert_within(run(x, w, problem, 2, algorithm="dot"), y, abs_sum, num_terms(problem), dtype)
+    check(row(why).problem(dtype), PLAIN, 3, whole=False, algorithm="dot")
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.id)
@@ -102,18 +99,12 @@ def test_any_layout():
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
 def test_edges_run_or_are_refused_by_name(row):
     problem = row.problem("bf16")
-    reason = refused("dot", problem)
-    if reason == "":
-        check(problem, PLAIN, 8, whole=True, algorithm="dot")
-        return
-    advised = [name for name in ("mixed", "vector", "taps_on_partition") if name in reason]
-    assert advised
-    assert all(reason_to_refuse(name, problem, lnc=2) == "" for name in advised)
+    reason = run_or_refused("dot", problem, 8)
     if row.lhs > 1:
         assert reason.startswith("lhs_dilation=")
     elif problem.Q > 64:
         assert reason.startswith(f"Q={problem.Q}:")
-    else:
+    elif reason != "":
         assert reason.startswith(f"stride={row.stride}, dilation={row.dilation}: rows of 128 taps")
 
 
@@ -127,20 +118,6 @@ def test_refusals_name_what_they_refuse():
     assert "instructions" in reason_to_refuse("dot", huge, lnc=2)
 
 
-def trace(problem, lnc=2, **more):
-    args = spec(problem.input_shape, problem.dtype), spec(problem.filter_shape, problem.dtype)
-    options = arguments(problem) | {"algorithm": "dot"} | more
-    return simulator.execute(depthwise_conv1d_implicit_gemm[lnc], args, options, trace_only=True)
-
-
-def loads(execution, name):
-    return [
-        i
-        for i in execution.instructions
-        if i.op == "dma_copy" and i.reads[0].info.name == name and i.writes[0].info.buffer is SBUF
-    ]
-
-
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(
     "why", ["four lags", "images share filters", "two chunks, images", "channels of several tiles"]
@@ -148,7 +125,7 @@ def loads(execution, name):
 def test_x_and_w_are_read_once_in_whole_rows(why):
     """w once for all images (here on one core), x once but for the columns that neighbouring chunks share."""
     problem = row(why).problem("bf16")
-    execution = trace(problem, lnc=1)
+    execution = trace(problem, "dot", lnc=1)
     of_w = loads(execution, "filter_ref")
     assert sum(i.reads[0].num_elems for i in of_w) == problem.C * problem.S
     of_x = loads(execution, "img_ref")
@@ -162,7 +139,9 @@ def test_x_and_w_are_read_once_in_whole_rows(why):
 def test_results_of_several_tiles_leave_in_one_dma_of_long_runs():
     problem = row("four lags").problem("bf16").replace(C=2048, K=2048, groups=2048, W=1024, S=1021)
     stores = [
-        i for i in trace(problem).programs[0].instructions if i.op == "dma_copy" and i.reads[0].info.buffer is SBUF
+        i
+        for i in trace(problem, "dot").programs[0].instructions
+        if i.op == "dma_copy" and i.reads[0].info.buffer is SBUF
     ]
     assert len(stores) == 2, "8 tiles of 128 channels in batches of 4"
     for store in stores:
@@ -174,12 +153,6 @@ def test_results_of_several_tiles_leave_in_one_dma_of_long_runs():
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch):
     problem = row.problem("bf16")
-    executions = [trace(problem, lnc) for lnc in (1, 2)]
-    monkeypatch.setattr(dot, "INSTRUCTIONS_MAX", 0)
-    for execution in executions:
-        lnc = len(execution.programs)
-        most = int(re.search(r"needs (\d+) instructions", reason_to_refuse("dot", problem, lnc=lnc))[1])
-        assert max(len(p.instructions) for p in execution.programs) <= most
-        if problem.N * problem.C > 1:
-            assert all(any(i.op == "nc_matmul" for i in p.instructions) for p in execution.programs)
+    for execution in bounded_traces("dot", dot, problem, monkeypatch):
+        assert all_cores_run(execution, "nc_matmul") or problem.N * problem.C == 1
         assert execution.sbuf_peak_bytes <= 212_728

@@ -5,9 +5,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from depthwise import EDGE, Row, integers, run, same_bits, truth
+from depthwise import EDGE, Row, integers, loads, run, same_bits, trace, truth
 from epilogue import Request, check, refused
-from rows import dmas, shortest_run, staged, times_floor, trace
+from rows import shortest_run, staged, times_floor
 from tolerances import assert_exact
 
 from nkiconv import cases
@@ -98,10 +98,10 @@ HEADLINES = ["mamba2_prefill", "mamba2_prefill_fp32", "qwen3_next_gdn", "kda_fp3
 def test_x_is_loaded_once_and_nothing_is_staged(name):
     problem = cases.get(name).problem
     execution = trace(problem, "mixed")
-    loads = dmas(execution, "img_ref")
-    num_bytes = sum(i.writes[0].num_bytes for i in loads)
-    x_bytes = problem.C * problem.W * loads[0].reads[0].itemsize
-    halves = 2 * problem.C * (problem.S - 1) * loads[0].reads[0].itemsize
+    of_x = loads(execution, "img_ref")
+    num_bytes = sum(i.writes[0].num_bytes for i in of_x)
+    x_bytes = problem.C * problem.W * of_x[0].reads[0].itemsize
+    halves = 2 * problem.C * (problem.S - 1) * of_x[0].reads[0].itemsize
     assert x_bytes <= num_bytes <= x_bytes + halves
     assert staged(execution) == []
     regions = [r for i in execution.instructions for r in (*i.writes, *i.reads)]
@@ -114,9 +114,9 @@ def test_runs_are_long_after_the_first_tile(name):
     """The first tile comes in narrow pieces, so that sums start early; every other load has runs of 2 KiB and more."""
     problem = cases.get(name).problem
     for program in trace(problem, "mixed").programs:
-        loads = [i for i in program.instructions if i.op == "dma_copy" and i.reads[0].info.name == "img_ref"]
-        first = loads[0].writes[0].info.id
-        others = [i for i in loads if i.writes[0].info.id != first]
+        of_x = [i for i in program.instructions if i.op == "dma_copy" and i.reads[0].info.name == "img_ref"]
+        first = of_x[0].writes[0].info.id
+        others = [i for i in of_x if i.writes[0].info.id != first]
         assert others
         assert shortest_run(others) >= 2048
 
@@ -125,10 +125,10 @@ def test_runs_are_long_after_the_first_tile(name):
 def test_filters_of_all_tiles_are_one_run_a_partition():
     """Channel p * T + t is on partition p of tile t, so 32 tiles of 4 taps are 128 elements side by side."""
     execution = trace(cases.get("mamba2_prefill_fp32").problem, "mixed")
-    loads = dmas(execution, "filter_ref")
-    assert len(loads) == 2, "one for each core"
-    assert [i.reads[0].strides for i in loads] == [(64 * 4, 4, 1)] * 2
-    assert [i.reads[0].shape for i in loads] == [(128, 32, 4)] * 2
+    of_w = loads(execution, "filter_ref")
+    assert len(of_w) == 2, "one for each core"
+    assert [i.reads[0].strides for i in of_w] == [(64 * 4, 4, 1)] * 2
+    assert [i.reads[0].shape for i in of_w] == [(128, 32, 4)] * 2
 
 
 @pytest.mark.simulator_only
@@ -159,7 +159,7 @@ def test_both_cores_and_most_partitions_work(C, N, W):
         sum(i.params["moving_columns"] for i in p.instructions if i.op == "nc_matmul") for p in execution.programs
     ]
     assert max(columns) <= 1.6 * min(columns)
-    assert max(i.writes[0].info.shape[0] for i in dmas(execution, "img_ref")) >= 64
+    assert max(i.writes[0].info.shape[0] for i in loads(execution, "img_ref")) >= 64
 
 
 @pytest.mark.simulator_only

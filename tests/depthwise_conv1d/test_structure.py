@@ -1,45 +1,34 @@
 """How taps_on_partition does it: what its design promises about loads, tiles, matmuls and memory, off the records."""
 
+import functools
 import itertools
 import sys
 from collections import Counter
 
 import pytest
-from depthwise import EDGE, arguments
+from depthwise import EDGE, loads
+from depthwise import trace as trace_any
 
-from nkiconv import depthwise_conv1d_implicit_gemm, simulator, spec
 from nkiconv.simulator.memory import PRIVATE_HBM, PSUM, SBUF, SHARED_HBM
 
 pytestmark = pytest.mark.simulator_only
 
 BASE = EDGE[0].problem("bf16").replace(N=1)
 
-
-def trace(problem, lnc=1):
-    args = spec(problem.input_shape, problem.dtype), spec(problem.filter_shape, problem.dtype)
-    options = arguments(problem) | {"algorithm": "taps_on_partition"}
-    return simulator.execute(depthwise_conv1d_implicit_gemm[lnc], args, options, trace_only=True)
+trace = functools.partial(trace_any, algorithm="taps_on_partition", lnc=1)
 
 
 def problem(C, W, S, **changes):
     return BASE.replace(C=C, K=C, groups=C, W=W, S=S, **changes)
 
 
-def loads_of_x(execution):
-    return [
-        i
-        for i in execution.instructions
-        if i.op == "dma_copy" and i.reads[0].info.name == "img_ref" and i.writes[0].info.buffer is SBUF
-    ]
-
-
 def test_rows_of_a_tile_overlap_in_hbm():
     """Row (c, s) of an interior tile starts at element c * W + s, straight from HBM, one DMA a tile."""
     execution = trace(problem(C=4, W=300, S=64))
-    loads = loads_of_x(execution)
-    assert [i.reads[0].strides for i in loads] == [(300, 1, 1)] * 2
-    assert [i.reads[0].shape for i in loads] == [(2, 64, 237)] * 2
-    assert [i.reads[0].offset for i in loads] == [0, 600]
+    of_x = loads(execution, "img_ref")
+    assert [i.reads[0].strides for i in of_x] == [(300, 1, 1)] * 2
+    assert [i.reads[0].shape for i in of_x] == [(2, 64, 237)] * 2
+    assert [i.reads[0].offset for i in of_x] == [0, 600]
 
 
 @pytest.mark.parametrize("S", [1, 7, 64, 65, 128, 129, 700])
@@ -61,7 +50,7 @@ def test_channels_share_tiles_and_matmuls_when_filters_are_short():
     execution = trace(problem(C=128, W=519, S=8), lnc=2)
     ops = Counter((i.engine, i.op) for i in execution.instructions)
     assert ops["tensor", "nc_matmul"] == 128 // 16
-    assert len(loads_of_x(execution)) == 128 // 16
+    assert len(loads(execution, "img_ref")) == 128 // 16
     contraction = {i.params["contraction"] for i in execution.instructions if i.op == "nc_matmul"}
     assert contraction == {128}
 
@@ -72,10 +61,7 @@ def test_filters_are_loaded_and_transposed_once_a_channel_tile():
     many = trace(problem(C=256, W=9000, S=100).replace(N=3))
     for execution in (one, many):
         transposes = [i for i in execution.instructions if i.op == "nc_transpose"]
-        filter_loads = [
-            i for i in execution.instructions if i.op == "dma_copy" and i.reads[0].info.name == "filter_ref"
-        ]
-        assert len(transposes) == len(filter_loads) == 2
+        assert len(transposes) == len(loads(execution, "filter_ref")) == 2
 
 
 def test_filters_of_neighbouring_channel_tiles_are_in_two_buffers():
@@ -99,10 +85,10 @@ def test_padding_costs_a_memset_and_one_dma_of_the_valid_part(pad):
     """Not one DMA a column: two DMAs a tile that touches padding."""
     plain = trace(problem(C=4, W=400, S=64))
     padded = trace(problem(C=4, W=400, S=64, padding=((0, 0), pad)))
-    tiles = len(loads_of_x(plain))
+    tiles = len(loads(plain, "img_ref"))
     dmas = [sum(i.op == "dma_copy" for i in e.instructions) for e in (plain, padded)]
     assert dmas[1] - dmas[0] == tiles
-    assert len(loads_of_x(padded)) == tiles
+    assert len(loads(padded, "img_ref")) == tiles
 
 
 def test_million_element_rows_use_small_tiles():
@@ -133,10 +119,7 @@ def test_kernel_knows_its_instruction_count(row, strict, lnc, monkeypatch):
     module = sys.modules["nkiconv.kernels.depthwise_conv1d.taps_on_partition"]
     counts, count = [], module.count_instructions
     monkeypatch.setattr(module, "count_instructions", lambda *args: counts.append(count(*args)) or counts[-1])
-    problem = row.problem("bf16")
-    args = spec(problem.input_shape, "bf16"), spec(problem.filter_shape, "bf16")
-    kwargs = arguments(problem) | {"strict_nonfinite": strict, "algorithm": "taps_on_partition"}
-    execution = simulator.execute(depthwise_conv1d_implicit_gemm[lnc], args, kwargs, trace_only=True)
+    execution = trace(row.problem("bf16"), lnc=lnc, strict_nonfinite=strict)
     actual = max(len(program.instructions) for program in execution.programs)
     assert actual <= counts[0] <= actual + 2
 

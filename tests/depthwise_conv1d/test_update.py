@@ -1,15 +1,23 @@
 """`update`: one step for many sequences, exact on integers; what it reads and how often; what it refuses."""
 
 import dataclasses
-import re
+import functools
 
 import numpy as np
 import pytest
-from depthwise import EDGE, Row, arguments, normals, run, truth
-from epilogue import PLAIN, Request, check, check_stored, reason_to_refuse, refused
+from depthwise import EDGE, Row, loads, normals, row_of, run, trace, truth
+from epilogue import (
+    PLAIN,
+    Request,
+    all_cores_run,
+    bounded_traces,
+    check,
+    check_stored,
+    reason_to_refuse,
+    run_or_refused,
+)
 from tolerances import assert_within
 
-from nkiconv import depthwise_conv1d_implicit_gemm, simulator, spec
 from nkiconv.kernels.depthwise_conv1d.update import kernel as update
 from nkiconv.reference import num_terms
 from nkiconv.simulator.memory import SBUF
@@ -53,8 +61,7 @@ REQUESTS = [
 ]
 
 
-def row(why):
-    return next(row for row in ROWS if row.why == why)
+row = functools.partial(row_of, ROWS)
 
 
 @pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
@@ -74,10 +81,7 @@ def test_every_setting_gives_the_same_sums(why, config):
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
 def test_within_the_bound_on_normals(why, dtype, config):
-    problem = row(why).problem(dtype)
-    x, w = normals(np.random.default_rng(3), problem)
-    y, abs_sum = truth(x, w, problem)
-    assert_within(run(x, w, problem, 2, algorithm="update", config=config), y, abs_sum, num_terms(problem), dtype)
+    check(row(why).problem(dtype), PLAIN, 3, whole=False, algorithm="update", config=config)
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.id)
@@ -129,25 +133,19 @@ def test_vector_keeps_channels_apart():
 @pytest.mark.parametrize(("N", "engine"), [(1, "vector"), (64, "tensor")])
 def test_few_sequences_are_for_vector_and_many_for_the_array(N, engine):
     problem = row("window of four").problem("bf16").replace(N=N, C=8192, K=8192, groups=8192)
-    matmuls = [i for i in trace(problem).instructions if i.op == "nc_matmul"]
+    matmuls = [i for i in trace(problem, "update").instructions if i.op == "nc_matmul"]
     assert bool(matmuls) == (engine == "tensor")
 
 
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
 def test_edges_run_or_are_refused_by_name(row):
     problem = row.problem("bf16")
-    reason = refused("update", problem)
-    if reason == "":
-        check(problem, PLAIN, 8, whole=True, algorithm="update")
-        return
-    advised = [name for name in ("mixed", "vector", "taps_on_partition") if name in reason]
-    assert advised
-    assert all(reason_to_refuse(name, problem, lnc=2) == "" for name in advised)
+    reason = run_or_refused("update", problem, 8)
     if row.lhs > 1:
         assert reason.startswith("lhs_dilation=")
     elif row.W > 128:
         assert reason.startswith(f"W={row.W}:")
-    else:
+    elif reason != "":
         assert reason.startswith(f"Q={problem.Q}, S={row.S}:")
 
 
@@ -174,26 +172,12 @@ def test_refusals_name_what_they_refuse():
     assert "instructions" in reason_to_refuse("update", huge, lnc=2)
 
 
-def trace(problem, lnc=2, **more):
-    args = spec(problem.input_shape, problem.dtype), spec(problem.filter_shape, problem.dtype)
-    options = arguments(problem) | {"algorithm": "update"} | more
-    return simulator.execute(depthwise_conv1d_implicit_gemm[lnc], args, options, trace_only=True)
-
-
-def loads(execution, name):
-    return [
-        i
-        for i in execution.instructions
-        if i.op == "dma_copy" and i.reads[0].info.name == name and i.writes[0].info.buffer is SBUF
-    ]
-
-
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("why", ["window of four", "70 images", "image tiles", "one channel"])
 def test_x_is_read_once(why):
     problem = row(why).problem("bf16")
     for config in (TENSOR, VECTOR):
-        read = sum(i.reads[0].num_elems for i in loads(trace(problem, config=config), "img_ref"))
+        read = sum(i.reads[0].num_elems for i in loads(trace(problem, "update", config=config), "img_ref"))
         assert read == problem.N * problem.C * problem.W
 
 
@@ -201,7 +185,7 @@ def test_x_is_read_once(why):
 def test_runs_are_long_and_filters_are_read_once():
     """64 images of 2 x 2048 channels: 2 KiB runs of x, 512 B runs of y, one load of the filters."""
     problem = row("window of four").problem("bf16").replace(C=8192, K=8192, groups=8192)
-    execution = trace(problem)
+    execution = trace(problem, "update")
     for load in loads(execution, "img_ref"):
         assert load.reads[0].shape == (64, 256, 4)
         assert load.reads[0].strides == (8192 * 4, 4, 1)
@@ -218,14 +202,6 @@ def test_runs_are_long_and_filters_are_read_once():
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch, config):
     problem = row.problem("bf16")
-    executions = [trace(problem, lnc, config=config) for lnc in (1, 2)]
-    monkeypatch.setattr(update, "INSTRUCTIONS_MAX", 0)
-    for execution in executions:
-        lnc = len(execution.programs)
-        most = int(
-            re.search(r"needs (\d+) instructions", reason_to_refuse("update", problem, lnc=lnc, config=config))[1]
-        )
-        assert max(len(p.instructions) for p in execution.programs) <= most
-        if problem.N * problem.C > 1:
-            assert all(any(i.op in ("nc_matmul", "tensor_reduce") for i in p.instructions) for p in execution.programs)
+    for execution in bounded_traces("update", update, problem, monkeypatch, config):
+        assert all_cores_run(execution, "nc_matmul", "tensor_reduce") or problem.N * problem.C == 1
         assert execution.sbuf_peak_bytes <= 212_728

@@ -4,9 +4,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from depthwise import Row, integers, run, truth
+from depthwise import Row, integers, run, trace, truth
 from epilogue import Request, check, refused
-from rows import staged, times_floor, trace
+from rows import staged, times_floor
 from tolerances import assert_exact
 
 from nkiconv import cases
