@@ -29,22 +29,21 @@ def make_mask(channels, width, dtype):
 
 
 def load_filters(operands, geometry, plan, block, group0):
-    """Filters of up to plan.filters groups from group0 on: for each piece [groups, channels, S] in SBUF."""
+    """Filters of up to plan.filters groups from group0 on: [(piece, group), channels, S] in SBUF."""
     every = div_ceil(block.length, plan.channels)
     groups = min(plan.filters, every - group0)
     ends = group0 + groups == every and block.length % plan.channels != 0
     regular = groups - 1 if ends else groups
-    tiles = []
+    w_sbuf = nl.ndarray((plan.pieces * groups, plan.channels, geometry.S), dtype=operands.w.dtype, buffer=nl.sbuf)
     for h in range(plan.pieces):
-        w_sbuf = nl.ndarray((groups, plan.channels, geometry.S), dtype=operands.w.dtype, buffer=nl.sbuf)
+        row = h * groups
         if regular > 0:
-            load_groups(w_sbuf, operands.w, geometry, plan, 0, regular, piece_start(block, h) + group0 * plan.channels)
+            c0 = piece_start(block, h) + group0 * plan.channels
+            load_groups(w_sbuf, operands.w, geometry, plan, row, regular, c0)
         if ends:
-            load_groups(
-                w_sbuf, operands.w, geometry, plan, regular, 1, piece_start(block, h) + block.length - plan.channels
-            )
-        tiles.append(w_sbuf)
-    return tiles
+            c0 = piece_start(block, h) + block.length - plan.channels
+            load_groups(w_sbuf, operands.w, geometry, plan, row + regular, 1, c0)
+    return w_sbuf
 
 
 def load_groups(w_sbuf, w_hbm, geometry, plan, row, groups, c0):
@@ -58,58 +57,56 @@ def load_groups(w_sbuf, w_hbm, geometry, plan, row, groups, c0):
     )
 
 
-def turn_filters(tiles, geometry, plan, width, shift):
-    """For each column q: [(c, position), h, group] in SBUF, what each position of each channel is multiplied by.
+def turn_filters(w_sbuf, geometry, plan, width, shift):
+    """For each column q: [(c, position), piece, group] in SBUF, what each position of each channel is multiplied by.
 
     Placing taps of a column, transposing those of the one before and reading out the one before that: none waits.
     """
-    groups = tiles[0].shape[0]
-    rows = plan.channels * width
-    dtype = tiles[0].dtype
+    shape = (plan.channels * width, plan.pieces, w_sbuf.shape[0] // plan.pieces)
     placed, raw, turned = [], [], []
     for step in range(geometry.Q + 2):
         if step < geometry.Q:
-            placed.append(place_taps(tiles, geometry, plan, width, taps_met(geometry, width, shift, step)))
+            placed.append(place_taps(w_sbuf, geometry, width, taps_met(geometry, width, shift, step)))
         if 1 <= step and step <= geometry.Q:
-            raw.append(turn_column(placed[step - 1], plan, rows, groups, dtype))
+            raw.append(turn_column(placed[step - 1], shape[0]))
             placed[step - 1] = None
         if step >= 2:
-            turned_sbuf = nl.ndarray((rows, plan.pieces, groups), dtype=dtype, buffer=nl.sbuf)
+            turned_sbuf = nl.ndarray(shape, dtype=w_sbuf.dtype, buffer=nl.sbuf)
             if raw[step - 2] == None:
                 nisa.memset(dst=turned_sbuf, value=0.0)
             else:
-                nisa.tensor_copy(dst=turned_sbuf, src=raw[step - 2][0:rows, 0 : plan.pieces, 0:groups])
+                nisa.tensor_copy(
+                    dst=turned_sbuf.reshape((shape[0], w_sbuf.shape[0])),
+                    src=raw[step - 2][0 : shape[0], 0 : w_sbuf.shape[0]],
+                )
             raw[step - 2] = None
             turned.append(turned_sbuf)
     return turned
 
 
-def place_taps(tiles, geometry, plan, width, met):
-    """Of each piece [groups, channels, width] in SBUF: taps where they meet positions, else zeros; [] if none do."""
-    groups = tiles[0].shape[0]
-    placed = []
-    for h in range(plan.pieces if met[1] > 0 else 0):
-        placed_sbuf = tiles[h][0:groups, 0 : plan.channels, met[0] : met[0] + met[1]]
-        if met[1] < width:
-            taps_sbuf = placed_sbuf
-            placed_sbuf = nl.ndarray((groups, plan.channels, width), dtype=taps_sbuf.dtype, buffer=nl.sbuf)
-            nisa.memset(dst=placed_sbuf, value=0.0)
-            end = met[2] + (met[1] - 1) * geometry.dilation + 1
-            nisa.tensor_copy(
-                dst=placed_sbuf[0:groups, 0 : plan.channels, met[2] : end : geometry.dilation], src=taps_sbuf
-            )
-        placed.append(placed_sbuf)
-    return placed
-
-
-def turn_column(placed, plan, rows, groups, dtype):
-    """Placed taps transposed: [(c, position), h, group] in PSUM, or None where there are none."""
-    if len(placed) == 0:
+def place_taps(w_sbuf, geometry, width, met):
+    """[(piece, group), channels, width] in SBUF: taps where they meet positions, else zeros; None if none do."""
+    rows, channels = w_sbuf.shape[0], w_sbuf.shape[1]
+    if met[1] == 0:
         return None
-    even = groups + groups % 2  # a matmul starts at an even 16-bit element of PSUM
-    turned_psum = nl.ndarray((rows, plan.pieces, even), dtype=dtype, buffer=nl.psum)
-    for h in range(plan.pieces):
-        nisa.nc_transpose(dst=turned_psum[0:rows, h, 0:groups], data=placed[h], engine=nisa.engine.tensor)
+    taps_sbuf = w_sbuf[0:rows, 0:channels, met[0] : met[0] + met[1]]
+    if met[1] == width:
+        return taps_sbuf
+    placed_sbuf = nl.ndarray((rows, channels, width), dtype=w_sbuf.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=placed_sbuf, value=0.0)
+    end = met[2] + (met[1] - 1) * geometry.dilation + 1
+    nisa.tensor_copy(dst=placed_sbuf[0:rows, 0:channels, met[2] : end : geometry.dilation], src=taps_sbuf)
+    return placed_sbuf
+
+
+def turn_column(placed_sbuf, size):
+    """Placed taps transposed: [(c, position), (piece, group)] in PSUM, or None where there are none."""
+    if placed_sbuf == None:
+        return None
+    rows = placed_sbuf.shape[0]
+    even = rows + rows % 2  # a matmul starts at an even 16-bit element of PSUM
+    turned_psum = nl.ndarray((size, even), dtype=placed_sbuf.dtype, buffer=nl.psum)
+    nisa.nc_transpose(dst=turned_psum[0:size, 0:rows], data=placed_sbuf, engine=nisa.engine.tensor)
     return turned_psum
 
 

@@ -1,4 +1,4 @@
-"""What `update` takes on a core, roughly, from shapes alone, by who multiplies: stage by stage as kernel.py has them."""
+"""What `update` takes on a core, roughly, from shapes alone, by who multiplies: the stages as the kernel has them."""
 
 from ...._nki import nl
 from ..._prices import (
@@ -18,8 +18,8 @@ from .vector import parts_of
 
 #: ns from the first load to the first sums and from the last sums to the end of the last store, without what the
 #: stages themselves take for the first and the last chunk.
-TENSOR_ENDS_NS = 4200.0
-VECTOR_ENDS_NS = 4000.0
+TENSOR_ENDS_NS = 2600.0
+VECTOR_ENDS_NS = 3000.0
 #: Partitions that one DMA engine serves (dma.rows_per_engine).
 ROWS_AN_ENGINE = 8
 
@@ -53,10 +53,13 @@ def update_tensor_ns(geometry, extras, settings):
     dma_ns = max(ROWS_AN_ENGINE * runs_ns, bytes_moved * HBM_BYTE_NS)
     issue_ns = 2 * kinds * plan.pieces * STATIC_ISSUE_NS
     chunk_ns = max(max(tensor_ns, busy_ns), max(dma_ns, issue_ns))
-    taps_ns = plan.pieces * (2 * VECTOR_FIXED_NS + 2 * plan.channels * geometry.W * rate + turn_ns)
-    filters_ns = kinds * columns * (taps_ns + VECTOR_FIXED_NS + channels * rate)
+    groups = min(plan.filters, chunks * plan.groups)
+    placed_ns = 2 * VECTOR_FIXED_NS + 2 * plan.channels * geometry.W * VECTOR_NS_16BIT
+    made_ns = kinds * columns * (placed_ns + VECTOR_FIXED_NS + groups * plan.pieces * rate)
+    taps_dma_ns = min(ROWS_AN_ENGINE, plan.pieces * groups) * row_ns(plan.channels, geometry.S, geometry.w_s, item)
+    filters_ns = max(made_ns, taps_dma_ns)
     loads = div_ceil(chunks * plan.groups, plan.filters)
-    first_ns = filters_ns + bands_ns + tensor_ns + moved_ns + dma_ns
+    first_ns = made_ns + taps_dma_ns + bands_ns + dma_ns
     return TENSOR_ENDS_NS + first_ns + (loads - 1) * filters_ns + plan.image_tiles * chunks * chunk_ns
 
 
@@ -89,7 +92,8 @@ def update_vector_ns(geometry, extras):
     vector_ns = instructions * rounds * VECTOR_FIXED_NS + products * images * length * VECTOR_NS
     item = geometry.itemsize
     runs_ns = row_ns(length, geometry.W, geometry.x_w, item) + row_ns(length, geometry.Q, geometry.y_q, item)
-    loads_ns = images * ROWS_AN_ENGINE * runs_ns
-    filter_ns = ROWS_AN_ENGINE * row_ns(length, geometry.S, geometry.w_s, item)
+    rows = min(ROWS_AN_ENGINE, div_ceil(parts[0].block.count, length))
+    loads_ns = images * rows * runs_ns
+    filter_ns = rows * row_ns(length, geometry.S, geometry.w_s, item)
     one_ns = loads_ns / rounds
     return VECTOR_ENDS_NS + one_ns + max(vector_ns, loads_ns + filter_ns)

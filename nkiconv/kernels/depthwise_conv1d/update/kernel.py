@@ -148,7 +148,7 @@ def count_instructions(geometry, plan, cores):
     kinds = 2 if plan.state > 0 else 1
     per_chunk = plan.pieces * (4 + 2 + 5) + kinds * (3 * plan.groups + 4 + geometry.Q)
     batch = plan.leave * per_chunk + 4 * plan.pieces
-    filters = 2 + plan.pieces * 4 + geometry.Q * kinds * (3 * plan.pieces + 2)
+    filters = 2 + plan.pieces * 2 + geometry.Q * kinds * 4
     per_load = plan.filters // (plan.groups * plan.leave) * plan.image_tiles
     batches = div_ceil(len(batches_of(geometry, plan)), cores)
     return batches * batch + (div_ceil(batches, per_load) + 2) * filters + WARM_UP_FILTERS + WARM_UP_ROWS + 12

@@ -88,7 +88,7 @@ def plan_update(geometry, with_state, leave, ahead):
         pieces = P_MAX // pitch
     channels = min(P_MAX // longest, BANK_COLUMNS // (pieces * geometry.Q)) if longest <= ROW_MAX else 0
     channels = min(channels, div_ceil(max(1, geometry.C // 2), pieces))
-    taps_bytes = pieces * geometry.S * geometry.itemsize
+    taps_bytes = geometry.S * geometry.itemsize
     channels = min(channels, TAPS_BYTES // (2 * taps_bytes))
     groups = 0
     if channels > 0:
@@ -97,11 +97,13 @@ def plan_update(geometry, with_state, leave, ahead):
         chosen = fill_bank(channels, min(GROUPS_MAX, of_slots), BANK_COLUMNS // (pieces * geometry.Q), geometry.Q)
         channels, groups = chosen[0], chosen[1]
     leaving = leave if image_tiles == 1 else 1
+    while groups * leaving * pieces > P_MAX:
+        leaving = leaving // 2
     filters = 0
     if groups > 0:
         per_group = pieces * geometry.Q * (2 if state > 0 else 1) * geometry.itemsize
         batch = groups * leaving
-        filters = max(1, min(P_MAX, FILTER_BYTES // per_group) // batch) * batch
+        filters = max(1, min(P_MAX // pieces, FILTER_BYTES // per_group) // batch) * batch
         ahead = max(1, min(ahead, AHEAD_BYTES // (groups * channels * (geometry.W + state) * geometry.itemsize)))
         loads = TAPS_BYTES // (channels * taps_bytes) - 1
         ahead = max(1, min(ahead, loads * filters // groups))
