@@ -31,6 +31,7 @@ from ..._tiles import INSTRUCTIONS_MAX, div_ceil, share
 from ..call import config_refusal, numbers_refusal, setting
 from ..free_channels import finish_free
 from .bands import load_filters, make_bands, make_mask, turn_filters
+from .estimate import update_tensor_ns, update_vector_ns
 from .plan import (
     ROW_MAX,
     batches_of,
@@ -54,11 +55,6 @@ BALANCED = 24
 #: Matmuls on zeros, 107 ns each at half rate, while the filters and then the first rows are on their way: busy for 3/4
 #: of its first window, the array goes on at full rate (trn2.toml, throttle.*).
 WARM_UP_FILTERS, WARM_UP_ROWS = 11, 5
-#: What the default goes by, in ns. Vector: a product and its part of the sum at 1.042 each, and an engine's part of one
-#: image's DMA elements. Tensor: what its pipeline takes longer to fill; a group's transposes and matmuls, for x and the
-#: state each; the read-outs of a group, for each piece.
-VECTOR_TAP_NS, ELEMENTS_PER_ENGINE = 2.08, 8
-PIPELINE_NS, GROUP_NS, PIECE_NS = 1300.0, 100.0, 25.0
 
 
 def settings_of(config):
@@ -71,30 +67,16 @@ def settings_of(config):
     )
 
 
-def on_vector(geometry, extras, plan, config):
+def on_vector(geometry, extras, config):
     """Whether Vector multiplies: if asked to, or where channels must stay apart, or where it is done first."""
     asked = setting(config, "engine", None)
     if asked != None:
         return asked == "vector"
     if extras.strict_nonfinite:
         return True
-    half = div_ceil(geometry.C, 2)
-    length = div_ceil(half, nl.tile_size.pmax)
-    taps = length * geometry.Q * min(geometry.S, geometry.W + plan.state)
-    runs = run_ns(length * geometry.W * geometry.itemsize) + run_ns(length * geometry.Q * geometry.itemsize)
-    if plan.state > 0:
-        runs += run_ns(length * plan.state * geometry.itemsize)
-    vector_ns = geometry.N * (VECTOR_TAP_NS * taps + ELEMENTS_PER_ENGINE * runs)
-    groups = div_ceil(half, plan.pieces * plan.channels) * plan.image_tiles
-    group_ns = GROUP_NS * (2 if plan.state > 0 else 1) + PIECE_NS * plan.pieces
-    return vector_ns < PIPELINE_NS + group_ns * groups
-
-
-def run_ns(num_bytes):
-    """A DMA engine's time for one contiguous run (trn2.toml, dma.tiny_element_ns to dma.engine_bytes_per_ns)."""
-    if num_bytes <= 4:
-        return 55.0
-    return max(11.5, 4.7 + num_bytes / 27.2)
+    tensor_ns = update_tensor_ns(geometry, extras, (LEAVE, AHEAD))
+    vector_ns = update_vector_ns(geometry, extras)
+    return tensor_ns == 0.0 or (vector_ns > 0.0 and vector_ns < tensor_ns)
 
 
 def update_refusal(geometry, extras, config, cores):
@@ -125,7 +107,7 @@ def update_refusal(geometry, extras, config, cores):
             f"Q={geometry.Q}, S={geometry.S}: the columns of one channel must fit a PSUM bank, its taps SBUF; use "
             f"mixed or vector"
         )
-    if on_vector(geometry, extras, plan, config):
+    if on_vector(geometry, extras, config):
         parts = len(parts_of(geometry, plan.state))
         if parts == 0:
             return (
@@ -158,7 +140,7 @@ def update(operands, geometry, extras, config):
     """Write operands.y. config: SETTINGS."""
     chosen = settings_of(config)
     plan = plan_update(geometry, extras.state, chosen[0], chosen[1])
-    if on_vector(geometry, extras, plan, config):
+    if on_vector(geometry, extras, config):
         update_vector(operands, geometry, extras, plan.state)
         return
     every = batches_of(geometry, plan)

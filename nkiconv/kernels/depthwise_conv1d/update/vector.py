@@ -1,9 +1,10 @@
 """`update` for few sequences: channels on partitions, products and sums on Vector.
 
-Row p of a tile holds channels c0 + p * T + t of some images, as runs of T * W elements; tap s of column q is a slice of
-it times the filters, broadcast over the images, and one reduction sums the taps; products of the next column go before
-the sum of one, so that neither waits for the other's result. An initial state gives the first
-products and x the others. No channel meets another, so NaN and Inf stay where the definition puts them.
+Row p of a tile holds channels c0 + p * T + t of some images, as runs of T * W elements (the last row ends with the last
+channel, so that it may start with some of the row before). Tap s of column q is a slice of it times the filters,
+broadcast over the images, and one reduction sums the taps; products of the next column go before the sum of one, so
+that neither waits for the other's result. An initial state gives the first products and x the others. No channel meets
+another, so NaN and Inf stay where the definition puts them.
 """
 
 from dataclasses import dataclass
@@ -55,79 +56,101 @@ def count_vector(geometry, parts, cores):
     return div_ceil(parts, cores) * (17 + 6 * geometry.Q) + 5
 
 
+@dataclass
+class Loaded(nl.NKIObject):
+    """What a part is made of, in SBUF: [rows, images, channels, ...] each, None where there is none."""
+
+    x: object
+    state: object
+    residual: object
+    filters: object
+    bias: object
+
+
 def update_vector(operands, geometry, extras, state):
-    """Write operands.y; state: positions of an initial state, 0 without one."""
+    """Write operands.y; state: positions of an initial state, 0 without one. Loads are one part ahead."""
     every = parts_of(geometry, state)
     mine = share(len(every), nl.num_programs(), nl.program_id(0))
-    known, filters, bias_sbuf = -1, None, None
-    for index in range(mine[0], mine[0] + mine[1]):
-        part = every[index]
-        rows = div_ceil(part.block.count, part.block.length)
-        length = part.block.length
-        if known != part.block.c0:
-            known = part.block.c0
-            filters = nl.ndarray((rows, 1, length, geometry.S), dtype=operands.w.dtype, buffer=nl.sbuf)
-            transfer(filters, operands.w, part.block, 0, (0, geometry.w_c, geometry.w_s), True)
-            if extras.epilogue.bias:
-                bias_sbuf = nl.ndarray((rows, 1, length, 1), dtype=operands.bias.dtype, buffer=nl.sbuf)
-                transfer(bias_sbuf, operands.bias, part.block, 0, (0, 1, 1), True)
-        x_sbuf = nl.ndarray((rows, part.nn, length, geometry.W), dtype=operands.x.dtype, buffer=nl.sbuf)
-        transfer(x_sbuf, operands.x, part.block, part.n0, (geometry.x_n, geometry.x_c, geometry.x_w), True)
-        state_sbuf = None
-        if state > 0:
-            state_sbuf = nl.ndarray((rows, part.nn, length, state), dtype=operands.state.dtype, buffer=nl.sbuf)
-            transfer(state_sbuf, operands.state, part.block, part.n0, (geometry.C * state, state, 1), True)
-        residual_sbuf = None
-        steps = (geometry.y_n, geometry.y_c, geometry.y_q)
-        shape = (rows, part.nn, length, geometry.Q)
-        if extras.epilogue.residual != "":
-            residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-            transfer(residual_sbuf, operands.residual, part.block, part.n0, steps, True)
-        sums_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-        products = None
-        for q in range(geometry.Q + 1):
-            before = products
-            if q < geometry.Q:
-                products = multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, extras.strict_nonfinite)
-            if q > 0:
-                sum_products(sums_sbuf[0:rows, 0 : part.nn, 0:length, q - 1], before)
-        y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-        flat = (part.nn, length * geometry.Q)
-        bias, residual = None, None
-        if bias_sbuf != None:
-            bias = bias_sbuf.broadcast(1, part.nn).broadcast(3, geometry.Q)
-        if residual_sbuf != None:
-            residual = residual_sbuf.reshape((rows, flat[0], flat[1]))
-        finish_free(
-            y_sbuf.reshape((rows, flat[0], flat[1])),
-            sums_sbuf.reshape((rows, flat[0], flat[1])),
-            bias,
-            residual,
-            extras.epilogue,
-            nisa.engine.vector,
-            0,
-        )
-        transfer(y_sbuf, operands.y, part.block, part.n0, steps, False)
+    now = None
+    for index in range(mine[0], mine[0] + mine[1] + 1):
+        after = None
+        if index < mine[0] + mine[1]:
+            after = load_part(operands, geometry, extras, state, every, index, now)
+        if index > mine[0]:
+            work_part(operands, geometry, extras, every[index - 1], now)
+        now = after
+
+
+def load_part(operands, geometry, extras, state, every, index, before):
+    """Rows of a part, and filters and bias, those of the part before it where that has the same channels."""
+    part = every[index]
+    block, n0, length = part.block, part.n0, part.block.length
+    rows = div_ceil(block.count, length)
+    filters, bias_sbuf = None, None
+    if before != None and every[index - 1].block.c0 == block.c0:
+        filters, bias_sbuf = before.filters, before.bias
+    else:
+        filters = nl.ndarray((rows, 1, length, geometry.S), dtype=operands.w.dtype, buffer=nl.sbuf)
+        transfer(filters, operands.w, block, 0, (0, geometry.w_c, geometry.w_s), True)
+        if extras.epilogue.bias:
+            bias_sbuf = nl.ndarray((rows, 1, length, 1), dtype=operands.bias.dtype, buffer=nl.sbuf)
+            transfer(bias_sbuf, operands.bias, block, 0, (0, 1, 1), True)
+    x_sbuf = nl.ndarray((rows, part.nn, length, geometry.W), dtype=operands.x.dtype, buffer=nl.sbuf)
+    transfer(x_sbuf, operands.x, block, n0, (geometry.x_n, geometry.x_c, geometry.x_w), True)
+    state_sbuf, residual_sbuf = None, None
+    if state > 0:
+        state_sbuf = nl.ndarray((rows, part.nn, length, state), dtype=operands.state.dtype, buffer=nl.sbuf)
+        transfer(state_sbuf, operands.state, block, n0, (geometry.C * state, state, 1), True)
+    if extras.epilogue.residual != "":
+        residual_sbuf = nl.ndarray((rows, part.nn, length, geometry.Q), dtype=operands.residual.dtype, buffer=nl.sbuf)
+        transfer(residual_sbuf, operands.residual, block, n0, (geometry.y_n, geometry.y_c, geometry.y_q), True)
+    return Loaded(x=x_sbuf, state=state_sbuf, residual=residual_sbuf, filters=filters, bias=bias_sbuf)
+
+
+def work_part(operands, geometry, extras, part, loaded):
+    """Sums of a part, their epilogue and the store."""
+    rows, length = loaded.x.shape[0], part.block.length
+    shape = (rows, part.nn, length, geometry.Q)
+    flat = (rows, part.nn, length * geometry.Q)
+    sums_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+    products = None
+    for q in range(geometry.Q + 1):
+        before = products
+        if q < geometry.Q:
+            products = multiply_taps(loaded.x, loaded.state, loaded.filters, geometry, q, extras.strict_nonfinite)
+        if q > 0:
+            sum_products(sums_sbuf[0:rows, 0 : part.nn, 0:length, q - 1], before)
+    y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
+    bias, residual = None, None
+    if loaded.bias != None:
+        bias = loaded.bias.broadcast(1, part.nn).broadcast(3, geometry.Q)
+    if loaded.residual != None:
+        residual = loaded.residual.reshape(flat)
+    finish_free(y_sbuf.reshape(flat), sums_sbuf.reshape(flat), bias, residual, extras.epilogue, nisa.engine.vector, 0)
+    transfer(y_sbuf, operands.y, part.block, part.n0, (geometry.y_n, geometry.y_c, geometry.y_q), False)
 
 
 def transfer(tile_sbuf, tensor_hbm, block, n0, steps, load):
-    """[rows, images, channels, elements] from HBM to SBUF, or back; channels that do not exist load as zeros.
+    """[rows, images, channels, elements] from HBM to SBUF, or back.
 
-    steps: HBM elements between images, channels and elements.
+    A last row with too few channels has those before it once more at its start, which are not stored again. steps: HBM
+    elements between images, channels and elements.
     """
     images, length, width = tile_sbuf.shape[1], tile_sbuf.shape[2], tile_sbuf.shape[3]
     complete = full_rows(block)
-    if load and complete[1] > 0:
-        nisa.memset(dst=tile_sbuf, value=0.0)
     for last in range(2):
-        rows = 1 if last == 1 else complete[0]
-        channels = complete[1] if last == 1 else length
-        if rows > 0 and channels > 0:
-            row = complete[0] if last == 1 else 0
-            part_sbuf = tile_sbuf[row : row + rows, 0:images, 0:channels, 0:width]
+        rows = complete[0]
+        row, first, c0 = 0, 0, block.c0
+        if last == 1:
+            rows = min(1, complete[1])
+            row = complete[0]
+            first = 0 if load else length - complete[1]
+            c0 = block.c0 + block.count - length + first
+        if rows > 0:
+            part_sbuf = tile_sbuf[row : row + rows, 0:images, first:length, 0:width]
             part_hbm = tensor_hbm.ap(
-                pattern=[[length * steps[1], rows], [steps[0], images], [steps[1], channels], [steps[2], width]],
-                offset=n0 * steps[0] + (block.c0 + row * length) * steps[1],
+                pattern=[[length * steps[1], rows], [steps[0], images], [steps[1], length - first], [steps[2], width]],
+                offset=n0 * steps[0] + c0 * steps[1],
             )
             if load:
                 copy(part_sbuf, part_hbm)
