@@ -20,7 +20,7 @@ sys.modules["nki.isa"], sys.modules["nki.language"] = isa, language
 BROKEN = 'raise ImportError("libnrt.so.1: cannot open shared object file")\n'
 
 
-def run(*arguments, packages=None, cwd=None, **environment):
+def run(*arguments, packages=None, cwd=None, stdout=subprocess.PIPE, **environment):
     """Run `python -m nkiconv` with these arguments, environment variables and a folder of packages in front."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NKI", "NEURON_"))}
     paths = [str(path) for path in (packages, ROOT) if path is not None]
@@ -28,7 +28,8 @@ def run(*arguments, packages=None, cwd=None, **environment):
         [sys.executable, "-m", "nkiconv", *map(str, arguments)],
         env={**kept, "PYTHONPATH": os.pathsep.join(paths), **environment},
         cwd=cwd,
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=120,
         check=False,
@@ -83,6 +84,39 @@ def test_a_read_only_folder_is_2(tmp_path):
     done = run("run", "--input", "x.npy", "--filter", "w.npy", "--out", "locked/y.npy", cwd=tmp_path)
     assert done.returncode == 2
     assert "locked is not a directory that can be written" in done.stderr
+
+
+FULL = Path("/dev/full")
+NO_SPACE = "UnsupportedError: stdout: cannot be written (No space left on device); send it elsewhere\n"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full to write to")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("cases", "--json"), NO_SPACE),
+        (("cases",), "OSError: [Errno 28] No space left on device\n"),
+        (("cases", "--suite", "none", "--json"), "UnsupportedError: suite='none'"),
+        (("crossover", "--vary", "S", "--values", "1", "--C", "2", "--no-cache", "--markdown"), NO_SPACE),
+    ],
+    ids=["json", "table", "error as json", "markdown"],
+)
+def test_a_full_disk_is_2(arguments, said, unbuffered):
+    with FULL.open("w") as full:
+        done = run(*arguments, stdout=full, PYTHONUNBUFFERED=unbuffered)
+    assert done.returncode == 2
+    assert done.stderr.startswith(said)
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("cases", "--json"), ("cases",)], ids=["json", "table"])
+def test_a_reader_that_has_gone_is_not_an_error_to_tell(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as pipe:
+        done = run(*arguments, stdout=pipe)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_the_placeholder_is_passed_over(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import NkiconvError, UnsupportedError, raise_all
+from .options import Constants, Fresh, Lnc, read_constants
 from .paths import unwritable
-from .plan import Constants, Fresh, Lnc, _constants, _said_plainly
-from .shell import JsonOption, console, print_json, progress, reports_errors
+from .shell import JsonOption, console, plain_warnings, print_json, progress, reports_errors, write_out
 
 if TYPE_CHECKING:
     from ..crossover import Crossover
@@ -64,17 +63,17 @@ def command(
         dtype=dtype,
         causal=causal is not False and vary != "Q",
         lnc=lnc,
-        constants=_constants(constant or []),
+        constants=read_constants(constant),
         **fixed,
     )
-    with progress(show=not as_json) as advance, _said_plainly():
+    with progress(show=not as_json) as advance, plain_warnings():
         found: Crossover = tables.crossover(sweep, kinds=kinds, use_cache=not no_cache, advance=advance)
     if csv is not None:
         tables.write(csv, found)
     if as_json:
         print_json(_document(found))
     elif as_markdown:
-        sys.stdout.write(tables.markdown(found))
+        write_out(tables.markdown(found))
     else:
         _show(found, tables)
         if csv is not None:

@@ -21,13 +21,13 @@ from ..doctor import DEVICE
 from ..errors import NkiconvError, UnsupportedError, raise_all
 from ..measure import interleave
 from ..problem import dtype_name
+from .options import Algorithm, Dtype, Lnc, NoNames
 from .paths import unwritable
-from .shell import CHECK_FAILED, JsonOption, console, print_json, progress, reports_errors
+from .shell import CHECK_FAILED, JsonOption, console, of_case, print_json, progress, reports_errors
 from .suite import bench_suite
 
 if TYPE_CHECKING:
     from ..cases import Case
-    from ..measure.interleave import Advance
     from ..measure.modelled import Modelled
     from ..measure.rows import Row
     from ..measure.timing_speed import TimingSpeed
@@ -47,13 +47,13 @@ class Target(str, enum.Enum):
 
 @reports_errors
 def command(
-    names: Annotated[list[str] | None, typer.Argument(metavar="CASE...", help="See nkiconv cases.")] = None,
+    names: NoNames = None,
     target: Annotated[
         Target | None, typer.Option(help="trn2: measure on this instance. model: predict. Default: what is here.")
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="bf16, fp16 or fp32 instead of the case's own.")] = None,
-    lnc: Annotated[int, typer.Option(help="Cores: 1 or 2.")] = 2,
-    algorithm: Annotated[str | None, typer.Option(help="Default: the kernel's choice.")] = None,
+    dtype: Dtype = None,
+    lnc: Lnc = 2,
+    algorithm: Algorithm = None,
     rounds: Annotated[
         int | None,
         typer.Option(min=MIN_ROUNDS, help=f"Rounds of timing on trn2. Default {interleave.ROUNDS}."),
@@ -151,18 +151,13 @@ def _measure(
     found: list[Row] = []
     with progress(show=not as_json) as advance:
         for case in chosen:
-            told = _of_case(case, advance)
+            told = of_case(case.name, advance)
             row = measure_case(device, case, dtype=dtype, lnc=lnc, algorithm=algorithm, rounds=rounds, advance=told)
             append(path, row)
             found.append(row)
     _show_measured(found, device.description, path, as_json)
     if any(row.timing is None for row in found):
         raise typer.Exit(CHECK_FAILED)
-
-
-def _of_case(case: Case, advance: Advance) -> Advance:
-    """The progress of one case, by its name."""
-    return lambda what, share: advance(f"{case.name}: {what}", share)
 
 
 def _model(
@@ -174,7 +169,7 @@ def _model(
     found: list[tuple[Case, Modelled]] = []
     with progress(show=not as_json) as advance:
         for case in chosen:
-            found.append((case, model(case.name, dtype, lnc, algorithm, _of_case(case, advance))))
+            found.append((case, model(case.name, dtype, lnc, algorithm, of_case(case.name, advance))))
     if as_json:
         rows = [
             {"case": case.name, "dtype": dtype or case.problem.dtype, "lnc": lnc, **one.as_dict()}

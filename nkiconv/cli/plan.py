@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -14,129 +13,62 @@ from rich.text import Text
 
 from .. import cases
 from ..cases import Case
-from ..errors import NkiconvError, UnsupportedError, raise_all
+from ..errors import raise_all
 from ..problem import dtype_name
-from .shell import JsonOption, console, print_json, progress, reports_errors
+from .options import Constants, Dtype, Fresh, Lnc, Names, read_constants
+from .shell import JsonOption, console, of_case, plain_warnings, print_json, progress, reports_errors
 
 if TYPE_CHECKING:
     from ..planner import Plan
 
-Names = Annotated[list[str], typer.Argument(metavar="CASE...", help="See nkiconv cases.")]
-Dtype = Annotated[str | None, typer.Option(help="bf16, fp16 or fp32 instead of the case's own.")]
-Lnc = Annotated[int, typer.Option(help="Cores: 1 or 2.")]
 Strict = Annotated[
     bool, typer.Option("--strict-nonfinite", help="Only algorithms that keep NaN and Inf in their channel.")
 ]
-Constants = Annotated[
-    list[str] | None,
-    typer.Option("--constant", metavar="NAME=VALUE", help="A modelling constant instead of trn2.toml's; repeatable."),
-]
 Explain = Annotated[bool, typer.Option("--explain", help="Print alternatives, rejections with reasons, and symbols.")]
-Fresh = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write cached plans.")]
 
 
-@reports_errors
-def command(
-    names: Names,
-    explain: Explain = False,
-    dtype: Dtype = None,
-    lnc: Lnc = 2,
-    strict_nonfinite: Strict = False,
-    constant: Constants = None,
-    no_cache: Fresh = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Choose algorithm and settings for cases by timing candidates in the model, and say what the choice is worth."""
-    _run(names, explain, dtype, lnc, strict_nonfinite, constant or [], no_cache, as_json, wide=False)
+def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
+    """The command `plan`, or with `wide` the command `tune`: the same options, another search."""
+
+    def command(
+        names: Names,
+        explain: Explain = False,
+        dtype: Dtype = None,
+        lnc: Lnc = 2,
+        strict_nonfinite: Strict = False,
+        constant: Constants = None,
+        no_cache: Fresh = False,
+        as_json: JsonOption = False,
+    ) -> None:
+        chosen = [cases.get(name) for name in names]
+        kind = None if dtype is None else dtype_name(dtype)
+        asked = {"strict_nonfinite": strict_nonfinite, "constants": read_constants(constant)}
+        case_refusals = importlib.import_module("nkiconv.verify").case_refusals
+        raise_all("these cases cannot be planned", [error for case in chosen for error in case_refusals(case)])
+        plan = importlib.import_module("nkiconv.planner.entry").plan
+        found: list[tuple[Case, Plan]] = []
+        with progress(show=not as_json) as advance, plain_warnings():
+            for case in chosen:
+                problem = case.problem if kind is None else case.problem.replace(dtype=kind)
+                told = of_case(case.name, advance)
+                one = plan(problem, lnc, **asked, wide=wide, use_cache=not no_cache, advance=told)
+                found.append((case, one))
+        if as_json:
+            print_json([{"case": case.name, **one.as_dict()} for case, one in found])
+        else:
+            _show(found, lnc, explain)
+
+    command.__doc__ = doc
+    return reports_errors(command)
 
 
-@reports_errors
-def tune(
-    names: Names,
-    explain: Explain = False,
-    dtype: Dtype = None,
-    lnc: Lnc = 2,
-    strict_nonfinite: Strict = False,
-    constant: Constants = None,
-    no_cache: Fresh = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Search wider than nkiconv plan does (seconds to minutes), and keep the plans for it to find."""
-    _run(names, explain, dtype, lnc, strict_nonfinite, constant or [], no_cache, as_json, wide=True)
-
-
-def _run(
-    names: list[str],
-    explain: bool,
-    dtype: str | None,
-    lnc: int,
-    strict_nonfinite: bool,
-    constant: list[str],
-    no_cache: bool,
-    as_json: bool,
-    *,
-    wide: bool,
-) -> None:
-    chosen = [cases.get(name) for name in names]
-    kind = None if dtype is None else dtype_name(dtype)
-    constants = _constants(constant)
-    case_refusals = importlib.import_module("nkiconv.verify").case_refusals
-    raise_all("these cases cannot be planned", [error for case in chosen for error in case_refusals(case)])
-    plan = importlib.import_module("nkiconv.planner.entry").plan
-    found: list[tuple[Case, Plan]] = []
-    with progress(show=not as_json) as advance, _said_plainly():
-        for case in chosen:
-
-            def told(what: str, share: float | None, name: str = case.name) -> None:
-                advance(f"{name}: {what}", share)
-
-            problem = case.problem if kind is None else case.problem.replace(dtype=kind)
-            one = plan(
-                problem,
-                lnc,
-                strict_nonfinite=strict_nonfinite,
-                constants=constants,
-                wide=wide,
-                use_cache=not no_cache,
-                advance=told,
-            )
-            found.append((case, one))
-    if as_json:
-        print_json([{"case": case.name, **one.as_dict()} for case, one in found])
-        return
-    _show(found, lnc, explain)
-
-
-def _constants(given: list[str]) -> dict[str, float]:
-    """{name: value} of NAME=VALUE options."""
-    found: dict[str, float] = {}
-    errors: list[NkiconvError] = []
-    for text in given:
-        name, equals, value = text.partition("=")
-        try:
-            found[name.strip()] = float(value)
-        except ValueError:
-            equals = ""
-        if not equals:
-            errors.append(UnsupportedError(f"--constant={text}: must be NAME=VALUE with a number; see trn2.toml"))
-    raise_all("nkiconv cannot read these constants", errors)
-    return found
-
-
-def _said_plainly() -> Any:
-    """Warnings of the cache as a line on stderr, without the source line that Python adds."""
-
-    class Plainly(warnings.catch_warnings):
-        def __enter__(self) -> Any:
-            super().__enter__()
-            warnings.simplefilter("always")
-
-            def show(message: Any, *_rest: Any, **_more: Any) -> None:
-                console(stderr=True).print(Text(f"warning: {message}", style="yellow"), soft_wrap=True)
-
-            warnings.showwarning = show
-
-    return Plainly()
+command = _planning(
+    wide=False,
+    doc="Choose algorithm and settings for cases by timing candidates in the model, and say what the choice is worth.",
+)
+tune = _planning(
+    wide=True, doc="Search wider than nkiconv plan does (seconds to minutes), and keep the plans for it to find."
+)
 
 
 def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool) -> None:

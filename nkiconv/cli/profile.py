@@ -12,9 +12,10 @@ import typer
 from .. import cases
 from ..errors import UnsupportedError, raise_all
 from ..problem import dtype_name
+from .options import Algorithm, Dtype, Lnc, Names
 from .paths import unwritable
 from .profile_show import show
-from .shell import JsonOption, console, print_json, progress, reports_errors
+from .shell import JsonOption, console, of_case, print_json, progress, reports_errors
 
 if TYPE_CHECKING:
     from ..profiles import CaseProfile
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 
 @reports_errors
 def command(
-    names: Annotated[list[str], typer.Argument(metavar="CASE...", help="See nkiconv cases.")],
-    dtype: Annotated[str | None, typer.Option(help="bf16, fp16 or fp32 instead of the case's own.")] = None,
-    lnc: Annotated[int, typer.Option(help="Cores: 1 or 2.")] = 2,
-    algorithm: Annotated[str | None, typer.Option(help="Default: the kernel's choice.")] = None,
+    names: Names,
+    dtype: Dtype = None,
+    lnc: Lnc = 2,
+    algorithm: Algorithm = None,
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="Time again with each inferred constant at the ends of its range.")
     ] = False,
@@ -48,13 +49,9 @@ def command(
     found: list[CaseProfile] = []
     with progress(show=not as_json) as advance:
         for case in chosen:
-
-            def told(what: str, share: float | None, name: str = case.name) -> None:
-                advance(f"{name}: {what}", share)
-
             one, timed = profiles.profile_case(
                 case, dtype=kind, lnc=lnc, algorithm=algorithm, sensitivity=sensitivity, standalone=standalone,
-                advance=told,
+                advance=of_case(case.name, advance),
             )  # fmt: skip
             found.append(one)
             _write(one, timed, trace, plot)

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from ..errors import UnsupportedError, raise_all
+from .options import Lnc
 from .paths import unwritable
 from .shell import JsonOption, console, print_json, progress, reports_errors
 
@@ -33,7 +34,7 @@ _TEXT = ("case", "dtype", "algorithm", "bound by")
 def command(
     csv: Annotated[Path | None, typer.Option(help="Write the rows to this file, replacing it.")] = None,
     only: Annotated[str | None, typer.Option(help="Only cases whose name contains this; not with --csv.")] = None,
-    lnc: Annotated[int, typer.Option(help="Cores: 1 or 2.")] = 2,
+    lnc: Lnc = 2,
     as_json: JsonOption = False,
 ) -> None:
     """Profile every headline case in bf16 and fp32 (minutes): modelled times, floors, rooflines."""

@@ -18,6 +18,7 @@ from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, 
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from . import npy
+from .options import NoNames
 from .shell import CHECK_FAILED, JsonOption, console, print_json, progress, reports_errors
 from .show import REPORT_NOTES, report_table
 
@@ -67,7 +68,7 @@ class Work:
 
 @reports_errors
 def command(
-    names: Annotated[list[str] | None, typer.Argument(metavar="CASE...", help="See nkiconv cases.")] = None,
+    names: NoNames = None,
     input: Annotated[Path | None, typer.Option(help=".npy file of x, [N, C, W].")] = None,
     filter: Annotated[Path | None, typer.Option(help=".npy file of w, [C, S].")] = None,
     out: Annotated[Path | None, typer.Option(help="Write y, [N, C, Q], to this .npy file if it is right.")] = None,

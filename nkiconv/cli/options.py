@@ -1,0 +1,41 @@
+"""Options that several commands share, and how `--constant NAME=VALUE` is read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..errors import NkiconvError, UnsupportedError, raise_all
+
+CASES = typer.Argument(metavar="CASE...", help="See nkiconv cases.")
+
+Names = Annotated[list[str], CASES]
+NoNames = Annotated[list[str] | None, CASES]
+Dtype = Annotated[str | None, typer.Option(help="bf16, fp16 or fp32 instead of the case's own.")]
+Lnc = Annotated[int, typer.Option(help="Cores: 1 or 2.")]
+Algorithm = Annotated[str | None, typer.Option(help="Default: the kernel's choice.")]
+Constants = Annotated[
+    list[str] | None,
+    typer.Option("--constant", metavar="NAME=VALUE", help="A modelling constant instead of trn2.toml's; repeatable."),
+]
+Fresh = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write cached plans.")]
+
+
+def read_constants(given: list[str] | None) -> dict[str, float]:
+    """{name: value} of NAME=VALUE options.
+
+    Raises UnsupportedError: one of them is not of that form.
+    """
+    found: dict[str, float] = {}
+    errors: list[NkiconvError] = []
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            errors.append(UnsupportedError(f"--constant={text}: must be NAME=VALUE with a number; see trn2.toml"))
+    raise_all("nkiconv cannot read these constants", errors)
+    return found
