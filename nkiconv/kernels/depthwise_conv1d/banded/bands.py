@@ -19,6 +19,9 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._prices import VECTOR_MEMSET_NS
 
+#: Buffers of 128 channels' filters in turn: more would all come at once at the start, before the first bands.
+RING = 2
+
 
 @dataclass
 class Filters(nl.NKIObject):
@@ -26,6 +29,8 @@ class Filters(nl.NKIObject):
 
     #: [up to 128 channels, width] in SBUF; None where they are not, or no longer, there
     tiles: list
+    #: buffers that they take in turn; none where the copy in HBM soon frees them
+    ring: list
     #: [channels, width] in HBM, or None
     scratch: object
     c0: int
@@ -39,10 +44,13 @@ def start_filters(operands, blocks, c0, cn):
     scratch_hbm = None
     if blocks.scratch:
         scratch_hbm = nl.ndarray((cn, width), dtype=operands.w.dtype, buffer=nl.private_hbm)
-    tiles = []
+    tiles, ring = [], []
     for _ in range(0, cn, nl.tile_size.pmax):
         tiles.append(None)
-    return Filters(tiles=tiles, scratch=scratch_hbm, c0=c0, cn=cn, width=width)
+    if not blocks.scratch:
+        for _ in range(min(RING, len(tiles))):
+            ring.append(nl.ndarray((min(cn, nl.tile_size.pmax), width), dtype=operands.w.dtype, buffer=nl.sbuf))
+    return Filters(tiles=tiles, ring=ring, scratch=scratch_hbm, c0=c0, cn=cn, width=width)
 
 
 def ensure_filters(filters, operands, geometry, blocks, c0, cn):
@@ -62,7 +70,10 @@ def load_filters(filters, operands, geometry, blocks, index):
     front = blocks.block - geometry.stride
     row0 = index * nl.tile_size.pmax
     rows = min(nl.tile_size.pmax, filters.cn - row0)
-    z_sbuf = nl.ndarray((rows, filters.width), dtype=operands.w.dtype, buffer=nl.sbuf)
+    if len(filters.ring) > 0:
+        z_sbuf = filters.ring[index % len(filters.ring)][0:rows, 0 : filters.width]
+    else:
+        z_sbuf = nl.ndarray((rows, filters.width), dtype=operands.w.dtype, buffer=nl.sbuf)
     copy(
         z_sbuf[0:rows, front : front + geometry.S],
         operands.w.ap(

@@ -8,7 +8,7 @@ takes its part of it.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._prices import STATIC_ISSUE_NS, TENSOR_COLUMN_NS
+from ..._prices import STATIC_ISSUE_NS, TENSOR_COLUMN_FP32_NS, TENSOR_COLUMN_NS
 from ..._tiles import PARTS, div_ceil, share
 from ..call import numbers_refusal, setting
 from .estimate import BAND_BUFFERS, RUN_BYTES, SCRATCH_BELOW, best_block, lasting_groups
@@ -72,6 +72,8 @@ class Blocks(nl.NKIObject):
     #: blocks of a chunk of a row at least, in and out
     chunk_in: int
     chunk_out: int
+    #: ns of one group's matmuls
+    group_ns: float
     #: groups of the first and the last tile, 0: as the others
     edge: int
     shard: str
@@ -137,7 +139,8 @@ def choose_blocks(geometry, config, state=False):
     images = max(1, min(geometry.N, nl.tile_size.gemm_moving_fmax // num_columns))
     images = setting(config, "images", min(images, max(1, nl.tile_size.pmax // setting(config, "groups", 1))))
     images = min(images, geometry.N)
-    column_ns = TENSOR_COLUMN_NS * max(nl.tile_size.pmax, num_columns * images)
+    column_ns = TENSOR_COLUMN_FP32_NS if geometry.itemsize == 4 else TENSOR_COLUMN_NS
+    column_ns = column_ns * max(nl.tile_size.pmax, num_columns * images)
     band_bytes = per_group * num_taps * block * geometry.itemsize
     most = max(1, min(lasting_groups(num_taps, column_ns), BAND_BYTES // (band_bytes * BAND_BUFFERS)))
     if shard == "batch":
@@ -157,6 +160,8 @@ def choose_blocks(geometry, config, state=False):
     warm_up = WARM_UP if bands_ns > WARM_UP_NS else 0
     if shard == "channels":
         groups = min(groups, div_ceil(num_groups, PARTS))
+    scratch = setting(config, "scratch", num_taps * column_ns < SCRATCH_BELOW * per_group * STATIC_ISSUE_NS)
+    band_buffers = BAND_BUFFERS if scratch else BAND_BUFFERS + 1
     return Blocks(
         block=block,
         out_block=out_block,
@@ -166,8 +171,8 @@ def choose_blocks(geometry, config, state=False):
         num_columns=num_columns,
         first_data=0 if state else before // block,
         end_data=div_ceil(geometry.W + geometry.pad_left, block),
-        scratch=setting(config, "scratch", num_taps * column_ns < SCRATCH_BELOW * per_group * STATIC_ISSUE_NS),
-        buffers=setting(config, "buffers", max(1, min(BAND_BUFFERS, 2 * BAND_BYTES // band_bytes))),
+        scratch=scratch,
+        buffers=setting(config, "buffers", max(1, min(band_buffers, 2 * BAND_BYTES // band_bytes))),
         buffer_groups=min(groups, setting(config, "buffer_groups", most)),
         groups=min(groups, num_groups),
         images=images,
@@ -177,6 +182,7 @@ def choose_blocks(geometry, config, state=False):
         rewarm=setting(config, "rewarm", warm_up),
         chunk_in=div_ceil(RUN_BYTES_LEAST, block * geometry.itemsize),
         chunk_out=div_ceil(RUN_BYTES_LEAST, out_block * geometry.itemsize),
+        group_ns=num_taps * column_ns,
         edge=setting(config, "edge", edge),
         shard=shard,
     )

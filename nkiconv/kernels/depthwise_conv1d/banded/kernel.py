@@ -15,7 +15,8 @@ Three stages, one tile apart, whose pieces alternate on the array so that it nev
   column is transposed on the array, several to a PSUM bank, and copied to X;
 - bands: see `bands`: one DMA a channel, a dozen buffers ahead; matmuls; sums to Y, where bias and activation happen;
 - out: Y's columns go through the array once more, times the matrix that undoes the blocks' mirroring, which also turns
-  them back into rows; then the store, the same shape as the load.
+  them back into rows, in fp32 at twice the rate, as the matrix has only ones and zeros; then the store, the same shape
+  as the load.
 
 Engine plan: Sync issues loads, Tensor transposes and multiplies, Vector and Scalar share the read-outs by a ledger,
 GpSimd zeroes and issues stores. Bound by the array for long filters. Zeros are multiplied: a NaN or Inf reaches the
@@ -52,6 +53,8 @@ RING = 2
 LAG = 2
 #: Band buffers that are filled before the first rows are turned; zeroing the others must not keep Vector from those.
 AT_START = 2
+#: ns of a group's matmuls from which the first does not wait for the second tile's rows, which come after its bands.
+LONG_NS = 2500
 
 
 def banded_refusal(geometry, extras, config, cores):
@@ -204,9 +207,9 @@ def banded(operands, geometry, extras, config):
         work_through(run, tiles)
 
 
-def warm_zeros(dtype):
-    """Zeros for `warm_up`."""
-    zeros_sbuf = nl.ndarray((nl.tile_size.pmax, nl.tile_size.gemm_moving_fmax), dtype=dtype, buffer=nl.sbuf)
+def warm_zeros():
+    """Zeros for `warm_up`, of 16 bits whatever x has: an fp32 matmul takes four times as long."""
+    zeros_sbuf = nl.ndarray((nl.tile_size.pmax, nl.tile_size.gemm_moving_fmax), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.vector)
     return zeros_sbuf
 
@@ -238,6 +241,20 @@ def rows_ring(run, tiles):
     return ring
 
 
+def turn_share_in(run, tiles, index, parts, part):
+    """One of equal parts of the pieces that make blocks of a tile's rows, if there is such a tile."""
+    if index < len(tiles):
+        piece = share(in_pieces(run, tiles[index]), parts, part)
+        turn_in(run, tiles[index], piece[0], piece[1])
+
+
+def turn_share_out(run, tiles, index, parts, part):
+    """One of equal parts of the pieces that make rows of a tile's sums, if there is such a tile."""
+    if index >= 0:
+        piece = share(out_pieces(run, tiles[index]), parts, part)
+        turn_out(run, tiles[index], piece[0], piece[1])
+
+
 def work_through(run, tiles):
     """All tiles of a core: bands of one, between rows of the next coming in and rows of the one before going out."""
     queue = []
@@ -252,7 +269,7 @@ def work_through(run, tiles):
     run.filters = start_filters(run.operands, run.blocks, c0, cn)
     ensure_filters(run.filters, run.operands, run.geometry, run.blocks, c0, 1)
     load_rows(run, tiles[0], ring[0])
-    zeros_sbuf = warm_zeros(run.operands.x.dtype)
+    zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, run.blocks.warmup)
     buffers = band_buffers(run.blocks, run.operands.w.dtype)
     for ahead in range(min(AT_START, len(buffers))):
@@ -268,11 +285,6 @@ def work_through(run, tiles):
     position = 0
     for index in range(len(tiles)):
         tile = tiles[index]
-        num_out, num_in = 0, 0
-        if index > 0:
-            num_out = out_pieces(run, tiles[index - 1])
-        if index + 1 < len(tiles):
-            num_in = in_pieces(run, tiles[index + 1])
         if index + 2 < len(tiles):
             load_rows(run, tiles[index + 2], ring[index % RING])
         gn = tile.work.gn
@@ -280,15 +292,16 @@ def work_through(run, tiles):
         tile.bias = spread_bias(run.operands, run.geometry, run.blocks, tile.work.g0, tile.work.gn)
         start_results(run, tile)
         for group in range(gn):
-            if num_in > 0 and group < spread:
-                piece = share(num_in, spread, group)
-                turn_in(run, tiles[index + 1], piece[0], piece[1])
-            if num_out > 0 and group >= gn - spread:
-                piece = share(num_out, spread, group - (gn - spread))
-                turn_out(run, tiles[index - 1], piece[0], piece[1])
+            late = index == 0 and run.blocks.group_ns > LONG_NS
+            if not late and group < spread:
+                turn_share_in(run, tiles, index + 1, spread, group)
+            if group >= gn - spread:
+                turn_share_out(run, tiles, index - 1, spread, group - (gn - spread))
             slot = group % run.blocks.buffer_groups
             multiply_group(run, tile, group, buffers[position % len(buffers)], slot)
             if slot == run.blocks.buffer_groups - 1 or group == gn - 1:
                 prefetch_bands(run, tiles, queue, buffers, position + len(buffers))
                 position += 1
+            if late and group < spread:
+                turn_share_in(run, tiles, index + 1, spread, group)
     turn_out(run, tiles[len(tiles) - 1], 0, out_pieces(run, tiles[len(tiles) - 1]))

@@ -423,6 +423,7 @@ def turn_out(run, tile, first, count):
                     offset=j0 + j,
                 ),
                 moving=run.mirror,
+                is_moving_onezero=True,
                 accumulate=False,
             )
         pattern = [[A * width, partitions], [Bo, jn], [width, A], [1, Bo]]
