@@ -13,8 +13,8 @@ from .simulator import ArraySpec
 from .simulator.dtypes import canonical
 from .simulator.hardware import PARTITIONS
 from .simulator.launch import execute
-from .simulator.timeline import build, run
-from .simulator.timing import PriceList, Rates
+from .simulator.profiling import in_time
+from .simulator.timing import Rates
 
 #: Bytes a partition of a tile that `copy_floor` is tried with; the fastest counts.
 TILE_BYTES = (512, 1024, 2048, 4096, 8192, 16384)
@@ -63,7 +63,5 @@ def _worth_trying(bytes_per_core: int) -> list[int]:
 
 def _modelled_us(kernel: object, lnc: int, args: tuple[object, ...], constants: tuple[tuple[str, float], ...]) -> float:
     """First DMA issue to last DMA done, program order; these kernels leave the Tensor Engine alone."""
-    rates = Rates(dict(constants))
     execution = execute(kernel[lnc], args, trace_only=True)  # type: ignore[index]
-    tasks, prices = build(execution.programs, PriceList(rates))
-    return run(tasks, prices, rates).total_ns / 1e3
+    return in_time(execution, Rates(dict(constants))).us

@@ -7,15 +7,13 @@ from typing import Any
 from nkiconv.floors import floors
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.memory import SBUF
-from nkiconv.simulator.timeline import build, run
-from nkiconv.simulator.timing import PriceList, Rates
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
 
 
 def times_floor(execution: Any, problem: ConvProblem, lnc: int = 2) -> float:
     """Modelled time, static DMA, program order, as a multiple of the time that moving x, w and y takes."""
-    rates = Rates()
-    tasks, prices = build(execution.programs, PriceList(rates))
-    return float(run(tasks, prices, rates).total_ns / 1e3 / floors(problem, lnc).copy_us)
+    return in_time(execution, Rates()).us / floors(problem, lnc).copy_us
 
 
 def staged(execution: Any) -> list[Any]:

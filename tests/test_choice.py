@@ -8,15 +8,15 @@ import math
 import random
 
 import pytest
-from depthwise import arguments
+from depthwise import trace
 
 import nkiconv
-from nkiconv import ConvProblem, GeometryError, cases, simulator, spec
+from nkiconv import ConvProblem, GeometryError, cases
 from nkiconv.planner import cache
 from nkiconv.planner.candidates import kernel_choice
 from nkiconv.planner.request import Asked, extras_of, geometry_of
-from nkiconv.simulator.timeline import build, run
-from nkiconv.simulator.timing import PriceList, Rates
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
 CLOSE = 1.10
@@ -33,12 +33,7 @@ def folder(tmp_path, monkeypatch):
 
 def modelled_us(problem, algorithm, config):
     """Throttle phase 0, program order, two cores."""
-    args = spec(problem.input_shape, problem.dtype), spec(problem.filter_shape, problem.dtype)
-    options = arguments(problem) | {"algorithm": algorithm, "config": config}
-    execution = simulator.execute(nkiconv.depthwise_conv1d_implicit_gemm[2], args, options, trace_only=True)
-    rates = Rates()
-    tasks, prices = build(execution.programs, PriceList(rates))
-    return run(tasks, prices, rates).total_ns / 1e3
+    return in_time(trace(problem, algorithm, config=config), Rates()).us
 
 
 def times_slower(problem):

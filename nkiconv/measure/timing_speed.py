@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import resource
 import sys
 import time
@@ -11,6 +10,7 @@ from typing import Any
 
 from .. import simulator
 from ..simulator import ArraySpec, isa, language
+from ..simulator.collector import without_collector
 from ..simulator.launch import execute
 from ..simulator.timeline import build, run
 from ..simulator.timing import PriceList, Rates
@@ -47,9 +47,7 @@ def timing_speed(instructions: int = INSTRUCTIONS) -> TimingSpeed:
     """Time a program of `instructions` (one load of a filter, then whole tiles of 9) as `profile` does."""
     num_tiles = (instructions - 1) // _PER_TILE
     args = ArraySpec((num_tiles * _ROWS, _COLUMNS), "bfloat16"), ArraySpec((_ROWS, _ROWS), "bfloat16"), num_tiles
-    was_on = gc.isenabled()
-    gc.disable()  # as `profile` does: millions of records, none of them garbage
-    try:
+    with without_collector():
         began = time.perf_counter()
         execution = execute(_tiles_kernel, args, trace_only=True)
         traced = time.perf_counter()
@@ -58,9 +56,6 @@ def timing_speed(instructions: int = INSTRUCTIONS) -> TimingSpeed:
         built = time.perf_counter()
         run(tasks, prices, rates)
         done = time.perf_counter()
-    finally:
-        if was_on:
-            gc.enable()
     return TimingSpeed(len(tasks), traced - began, built - traced, done - built, _peak_gb())
 
 

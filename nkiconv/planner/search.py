@@ -22,13 +22,14 @@ from dataclasses import dataclass
 
 from ..floors import floors
 from ..simulator import NkiError
+from ..simulator.collector import without_collector
 from ..simulator.dtypes import canonical
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
 from .candidates import Candidate, near, shape_of, start, symbols_of
 from .plan import QUICK, TUNED, Alternative, Plan, Rejection
 from .request import Config, Request
-from .timing import Timing, Traced, phases, profile_of, time, trace, without_collector
+from .timing import Timing, Traced, phases, profile_of, time, trace
 
 #: Instructions, all cores, of the larger of the two reduced problems that a candidate is screened with.
 SCREEN_INSTRUCTIONS = 2_000

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ..simulator.launch import Execution, execute
-from ..simulator.profiling import Phases, Problem, Profile, Settings, Timed
+from ..simulator.profiling import Phases, Problem, Profile, Settings, Timed, in_time
 from ..simulator.profiling.assemble import assemble
 from ..simulator.profiling.profile import phase_list
 from ..simulator.program import Instruction
-from ..simulator.timeline import ENGINES, Options, build, run
+from ..simulator.timeline import ENGINES, Options, run
 from ..simulator.timeline.dependencies import HBM_SLICES
 from ..simulator.timeline.overlap import extent
 from ..simulator.timing import AnyPrice, DmaPrice, Price, PriceList, Rates, TensorPrice
@@ -31,7 +29,7 @@ class Timing:
     @property
     def us(self) -> float:
         """First DMA issue to last DMA done, modelled."""
-        return self.timed.line.total_ns / 1e3
+        return self.timed.us
 
     @property
     def instructions(self) -> int:
@@ -98,9 +96,7 @@ def _busiest_ns(instructions: Sequence[Instruction], prices: PriceList) -> float
 
 def time(traced: Traced, rates: Rates) -> Timing:
     """Put a trace on its timeline."""
-    tasks, prices = build(traced.execution.programs, PriceList(rates))
-    line = run(tasks, prices, rates)
-    return Timing(traced.request, Timed("depthwise_conv1d", traced.execution, tasks, prices, rates, line))
+    return Timing(traced.request, in_time(traced.execution, rates, "depthwise_conv1d"))
 
 
 def phases(timing: Timing, most: int) -> Phases:
@@ -120,15 +116,3 @@ def profile_of(timing: Timing, found: Phases | None = None) -> Profile:
     problem = timing.request.problem
     known = Settings(problem=Problem(problem.flops, problem.min_bytes, problem.dtype))
     return assemble(timing.timed, found or Phases({0.0: timing.us}), timing.us, 0.0, (), known)
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Keep Python from looking for garbage while records are made that are none."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

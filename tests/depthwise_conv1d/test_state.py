@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from depthwise import Row, arguments, integers, run, same_bits, truth
+from depthwise import Row, integers, run, same_bits, trace, truth
 from epilogue import (
     PLAIN,
     Request,
@@ -24,14 +24,11 @@ from scope import REFUSES, check_in_scope, runs, scope
 from strategies import causal_problems, requests
 from tolerances import assert_exact
 
-from nkiconv import depthwise_conv1d_implicit_gemm
+from nkiconv import spec
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.simulator import ArraySpec, KernelAssertionError
-from nkiconv.simulator.dtypes import canonical
-from nkiconv.simulator.launch import execute
-from nkiconv.simulator.timeline import build
-from nkiconv.simulator.timeline import run as play
-from nkiconv.simulator.timing import PriceList, Rates
+from nkiconv.simulator import KernelAssertionError
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
 
 ROWS = [
     #   why                              N  C    W     S  stride  pad        dil
@@ -178,14 +175,10 @@ def test_the_next_state_is_the_end_of_state_and_row(row, with_state, in_perm):
 
 def modelled_us(problem, request):
     """Of the kernel on two cores."""
-    dtype = canonical(problem.dtype)
     more = {"return_final_state": request.final}
     if request.state:
-        more["initial_state"] = ArraySpec((problem.N, problem.C, window(problem)), dtype)
-    operands = (ArraySpec(problem.input_shape, dtype), ArraySpec(problem.filter_shape, dtype))
-    traced = execute(depthwise_conv1d_implicit_gemm[2], operands, arguments(problem) | more, trace_only=True)
-    rates = Rates()
-    return play(*build(traced.programs, PriceList(rates)), rates).total_ns / 1e3
+        more["initial_state"] = spec((problem.N, problem.C, window(problem)), problem.dtype)
+    return in_time(trace(problem, **more), Rates()).us
 
 
 @pytest.mark.simulator_only

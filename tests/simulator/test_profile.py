@@ -1,5 +1,6 @@
 """Profiles: what they add up to, on kernels small enough to check by hand."""
 
+import gc
 import itertools
 import json
 from pathlib import Path
@@ -11,6 +12,7 @@ from nkiconv import simulator as nki
 from nkiconv import spec
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
+from nkiconv.simulator.collector import without_collector
 from nkiconv.simulator.profiling import Problem, profile, profile_timed
 from nkiconv.simulator.profiling.path import critical_path
 from nkiconv.simulator.profiling.perfetto import trace
@@ -186,10 +188,40 @@ def test_trace_has_every_track_and_every_instruction():
     matmul = next(e for e in slices if e["name"] == "nc_matmul")
     assert matmul["args"]["flops"] == 2 * 128 * 128 * 512
     assert matmul["args"]["line"].endswith(tuple("0123456789"))
-    assert not matmul["args"]["line"].startswith(str(Path.cwd())), "paths begin where the command runs"
     starts, ends = ({e["id"] for e in events if e["ph"] == kind} for kind in "sf")
     assert starts == ends != set()
     assert {e["name"] for e in events if e["ph"] == "C"} == {"SBUF bytes per partition", "PSUM bytes per partition"}
+
+
+def test_paths_of_a_trace_begin_where_the_command_runs(tmp_path, monkeypatch):
+    """Also where that changes between two traces of one process."""
+    _, timed = profile_timed(copied, (X,))
+    here = Path(__file__).resolve()
+    for folder, shown in ((here.parent, here.name), (here.parents[1], f"simulator/{here.name}"), (tmp_path, str(here))):
+        monkeypatch.chdir(folder)
+        lines = {
+            e["args"]["line"].rpartition(":")[0] for e in trace(timed)["traceEvents"] if "line" in e.get("args", {})
+        }
+        assert lines == {shown}
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_the_collector_is_left_as_it_was(was_on):
+    """Also by what fails."""
+
+    @without_collector()
+    def fail():
+        assert not gc.isenabled()
+        raise ZeroDivisionError
+
+    before = gc.isenabled()
+    (gc.enable if was_on else gc.disable)()
+    try:
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert gc.isenabled() == was_on
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 @nki.jit

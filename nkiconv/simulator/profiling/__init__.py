@@ -5,7 +5,7 @@ from __future__ import annotations
 from .profile import profile, profile_timed
 from .report import Phases, Profile, Sensitivity, Share
 from .settings import Advance, Problem, Settings, ignore
-from .timed import Timed
+from .timed import Timed, in_time
 from .usage import EngineUse
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Share",
     "Timed",
     "ignore",
+    "in_time",
     "profile",
     "profile_timed",
 ]

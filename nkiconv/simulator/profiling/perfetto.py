@@ -67,20 +67,20 @@ def _names(timed: Timed) -> Iterator[dict[str, Any]]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _from_here(file: str) -> str:
-    """A source file's path, from the working directory where it lies below that."""
+def _from(here: Path, file: str) -> str:
+    """A source file's path, from the folder `here` where it lies below that."""
     path = Path(file)
-    return path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else file
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else file
 
 
 def _describe(region: Region) -> str:
     return f"{list(region.shape)} {region.dtype} in {region.info.buffer.name}"
 
 
-def _arguments(timed: Timed, task: int) -> dict[str, Any]:
+def _arguments(timed: Timed, task: int, here: Path) -> dict[str, Any]:
     source, price, line = timed.tasks.source[task], timed.prices[task], timed.line
     found: dict[str, Any] = {
-        "line": f"{_from_here(source.file)}:{source.line}",
+        "line": f"{_from(here, source.file)}:{source.line}",
         "writes": [_describe(region) for region in source.writes],
         "reads": [_describe(region) for region in source.reads],
         "bytes": source.bytes,
@@ -96,11 +96,11 @@ def _arguments(timed: Timed, task: int) -> dict[str, Any]:
 
 def _slices(timed: Timed) -> Iterator[dict[str, Any]]:
     line, flows = timed.line, flow_begins(timed)
-    tracks = queue_tracks(timed)
+    tracks, here = queue_tracks(timed), Path.cwd()
     for task, price in enumerate(timed.prices):
         core, track = divmod(timed.tasks.engine[task], len(ENGINES))
         source = timed.tasks.source[task]
-        arguments = _arguments(timed, task)
+        arguments = _arguments(timed, task, here)
         if type(price) is DmaPrice:
             queue = tracks[timed.tasks.engine[task], price.queue]
             way = "load" if source.writes[0].info.on_chip else "store"

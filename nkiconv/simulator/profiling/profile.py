@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gc
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..collector import without_collector
 from ..launch import execute
-from ..timeline import Options, build, run
-from ..timing import PriceList, Rates, TensorPrice
+from ..timeline import Options, run
+from ..timing import Rates, TensorPrice
 from .assemble import assemble
 from .report import Phases, Profile
 from .sensitivity import sensitivities
 from .settings import Advance, Problem, Settings, ignore
-from .timed import Timed
+from .timed import Timed, in_time
 
 #: Phases of the throttle's grid that are tried, and the spans (in grid windows) above each of which half as many do: a
 #: phase moves the throttle's decisions by less than a window.
@@ -64,7 +63,7 @@ def profile_timed(
 ) -> tuple[Profile, Timed]:
     """As `profile`, with what pictures are made from."""
     chosen = settings or Settings()
-    with _without_collector():
+    with without_collector():
         timed = _timed(kernel, args, kwargs or {}, chosen)
         phases = _phases(timed, chosen.advance)
         lookahead = run(timed.tasks, timed.prices, timed.rates, Options(order="lookahead"))
@@ -83,23 +82,7 @@ def _timed(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], settings:
     execution = execute(kernel, args, kwargs, trace_only=settings.trace_only)
     if not execution.instructions:
         raise ValueError("the kernel runs no instruction: there is nothing to profile; give it work to do")
-    settings.advance("finding dependencies", None)
-    tasks, prices = build(execution.programs, PriceList(rates))
-    settings.advance("timing", 0.0)
-    name = getattr(_plain(kernel), "__name__", "kernel")
-    return Timed(name, execution, tasks, prices, rates, run(tasks, prices, rates))
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Millions of records are made here, none of them garbage: looking for some would take a third of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+    return in_time(execution, rates, getattr(_plain(kernel), "__name__", "kernel"), settings.advance)
 
 
 def _plain(kernel: Any) -> Any:
@@ -120,7 +103,7 @@ def phase_list(timed: Timed) -> list[float]:
 
 
 def _phases(timed: Timed, advance: Advance) -> Phases:
-    totals = {0.0: timed.line.total_ns / 1e3}
+    totals = {0.0: timed.us}
     chosen = phase_list(timed)
     for i, phase in enumerate(chosen[1:], 1):
         advance("timing", i / len(chosen))

@@ -1,12 +1,13 @@
-"""A traced kernel with its timeline: what reports, pictures and traces are made from."""
+"""A traced kernel with its timeline: what reports, pictures and traces are made from, and how it is made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ..launch import Execution
-from ..timeline import Tasks, Timeline
-from ..timing import AnyPrice, Rates
+from ..timeline import Tasks, Timeline, build, run
+from ..timing import AnyPrice, PriceList, Rates
+from .settings import Advance, ignore
 
 
 @dataclass(frozen=True)
@@ -19,3 +20,19 @@ class Timed:
     prices: list[AnyPrice]
     rates: Rates
     line: Timeline
+
+    @property
+    def us(self) -> float:
+        """First DMA issue to last DMA done, modelled."""
+        return self.line.total_ns / 1e3
+
+
+def in_time(execution: Execution, rates: Rates, kernel: str = "kernel", advance: Advance = ignore) -> Timed:
+    """Put a traced kernel on its timeline: program order, phase 0 of the throttle's grid.
+
+    Args: kernel: its name. advance: told what is being done.
+    """
+    advance("finding dependencies", None)
+    tasks, prices = build(execution.programs, PriceList(rates))
+    advance("timing", 0.0)
+    return Timed(kernel, execution, tasks, prices, rates, run(tasks, prices, rates))
