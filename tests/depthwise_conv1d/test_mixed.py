@@ -10,6 +10,7 @@ from epilogue import Request, check, refused
 from rows import shortest_run, staged, times_floor
 from tolerances import assert_exact
 
+import nkiconv
 from nkiconv import cases
 from nkiconv.simulator.memory import PRIVATE_HBM, PSUM
 
@@ -59,6 +60,29 @@ def test_settings_are_exact_on_integers(row, kind):
     one, two = run(x, w, problem, 1, **options), run(x, w, problem, 2, **options)
     assert_exact(one, y, "bf16")
     assert same_bits(one, two)
+
+
+#: Channel tiles that are whole or end early, of one image and of several, of rows in one tile, in several, and of one
+#: column.
+STATEFUL = [
+    Row("odd tiles", 1, 1111, 40, 4, 1, (3, 0)),
+    Row("images", 4, 650, 31, 4, 1, (3, 2)),
+    Row("images of odd tiles", 3, 777, 20, 3, 1, (4, 0), 2),
+    Row("tokens", 5, 600, 1, 4, 1, (3, 0)),
+    Row("a state of one", 2, 1500, 9, 2, 1, (1, -1)),
+]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("columns", [2, 8192])
+@pytest.mark.parametrize("block_bytes", [30, 4096])
+@pytest.mark.parametrize("row", STATEFUL, ids=lambda row: row.id)
+def test_staged_states_are_exact_in_any_block(row, block_bytes, columns, monkeypatch):
+    states = sys.modules["nkiconv.kernels.depthwise_conv1d.rows.states"]
+    monkeypatch.setattr(states, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(states, "DIRECT_COLUMNS", 4)
+    config = (("columns", columns),)
+    check(row.problem("bf16"), Request(state=True, final=True), 6, whole=True, algorithm="mixed", config=config)
 
 
 SHORT = Row("short filter", 2, 131, 90, 5, 1, (4, 0)).problem("bf16")
@@ -121,6 +145,22 @@ def test_runs_are_long_after_the_first_tile(name):
         assert shortest_run(others) >= 2048
 
 
+def with_state(problem):
+    """The option of a call that gives it a state."""
+    (left, _), dtype = problem.padding[1], problem.dtype
+    return {"initial_state": nkiconv.spec((problem.N, problem.C, left), dtype)}
+
+
+@pytest.mark.simulator_only
+def test_states_of_all_tiles_but_the_first_are_one_run_a_partition():
+    problem = cases.get("mamba2_prefill").problem
+    execution = trace(problem, "mixed", **with_state(problem))
+    for program in execution.programs:
+        of_states = [i for i in program.instructions if i.op == "dma_copy" and i.reads[0].info.name == "initial_state"]
+        assert [i.reads[0].num_bytes for i in of_states] == [128 * 3 * 2, 128 * 32 * 3 * 2]
+        assert shortest_run(of_states[1:]) == 32 * 3 * 2
+
+
 @pytest.mark.simulator_only
 def test_filters_of_all_tiles_are_one_run_a_partition():
     """Channel p * T + t is on partition p of tile t, so 32 tiles of 4 taps are 128 elements side by side."""
@@ -178,3 +218,13 @@ def test_it_never_needs_more_instructions_than_it_counts(row, lnc, monkeypatch):
 def test_four_taps_take_as_long_as_moving_the_data(name):
     problem = cases.get(name).problem
     assert times_floor(trace(problem, "mixed"), problem) <= 1.03
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("N", [1, 8])
+@pytest.mark.parametrize("S", [2, 3, 4])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_a_state_costs_little_more_than_its_bytes(dtype, S, N):
+    problem = Row("causal", N, 8192 // N, 2048, S, 1, (S - 1, 0)).problem(dtype)
+    without, given = trace(problem, "mixed"), trace(problem, "mixed", **with_state(problem))
+    assert times_floor(given, problem) <= 1.015 * times_floor(without, problem)

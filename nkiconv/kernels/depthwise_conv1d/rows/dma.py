@@ -2,7 +2,8 @@
 
 x comes from HBM once, straight to its place: runs of whole rows where taps are near each other, one copy of each tap's
 columns where they are far apart. Zeros of the padding are memsets of the columns that hold them; an initial state is a
-DMA into these columns. Only lhs_dilation takes a second step, a strided copy on chip that opens the gaps.
+DMA into these columns, or comes by way of `states`. Only lhs_dilation takes a second step, a strided copy on chip that
+opens the gaps.
 """
 
 from ...._nki import nisa, nl
@@ -56,9 +57,14 @@ def ceil_signed(a, b):
     return div_ceil(a, b) if a >= 0 else -((-a) // b)
 
 
-def zero(dst_sbuf):
-    """Zeros, from GpSimd, which has the least to do."""
-    nisa.memset(dst=dst_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+def zero(plan, dst_sbuf):
+    """Zeros, from the engine that fills."""
+    nisa.memset(dst=dst_sbuf, value=0.0, engine=filler_of(plan))
+
+
+def filler_of(plan):
+    """The engine that fills columns outside of rows."""
+    return nisa.engine.vector if plan.filler == "vector" else nisa.engine.gpsimd
 
 
 def allocate_x(operands, geometry, plan, tile):
@@ -67,8 +73,11 @@ def allocate_x(operands, geometry, plan, tile):
     return nl.ndarray((tile.rows, size), dtype=operands.x.dtype, buffer=nl.sbuf)
 
 
-def load_x(operands, geometry, extras, plan, tile, x_sbuf, cuts):
-    """Fill x_sbuf. cuts: columns of the tile after which a new DMA begins, the last is the tile's width."""
+def load_x(operands, geometry, extras, plan, tile, x_sbuf, cuts, with_state):
+    """Fill x_sbuf. cuts: columns of the tile after which a new DMA begins, the last is the tile's width.
+
+    with_state: whether the state goes straight to the columns in front of the rows.
+    """
     if not plan.runs:
         for s in range(geometry.S):
             load_tap(operands, geometry, extras, plan, tile, x_sbuf[0 : tile.rows, s * tile.qn : (s + 1) * tile.qn], s)
@@ -77,14 +86,14 @@ def load_x(operands, geometry, extras, plan, tile, x_sbuf, cuts):
         firsts = ()
         for g in range(len(tile.starts)):
             firsts = firsts + (tile.starts[g] * geometry.stride - geometry.pad_left,)
-        clear_outside(geometry, extras, x_sbuf, firsts)
+        clear_outside(geometry, extras, plan, x_sbuf, firsts)
         begin = 0
         for index in range(len(cuts)):
             end = run_length(geometry, cuts[index])
-            load_elements(operands, geometry, extras, plan, tile, x_sbuf, firsts, begin, end)
+            load_elements(operands, geometry, plan, tile, x_sbuf, firsts, begin, end, with_state)
             begin = end
         return
-    zero(x_sbuf)
+    zero(plan, x_sbuf)
     shift = 0
     firsts = ()
     for g in range(len(tile.starts)):
@@ -95,15 +104,15 @@ def load_x(operands, geometry, extras, plan, tile, x_sbuf, cuts):
     if shift < x_sbuf.shape[1]:
         count = (x_sbuf.shape[1] - 1 - shift) // geometry.lhs_dilation + 1
         dense_sbuf = nl.ndarray((tile.rows, count), dtype=operands.x.dtype, buffer=nl.sbuf)
-        clear_outside(geometry, extras, dense_sbuf, firsts)
-        load_elements(operands, geometry, extras, plan, tile, dense_sbuf, firsts, 0, count)
+        clear_outside(geometry, extras, plan, dense_sbuf, firsts)
+        load_elements(operands, geometry, plan, tile, dense_sbuf, firsts, 0, count, False)
         end = shift + (count - 1) * geometry.lhs_dilation + 1
         nisa.tensor_copy(
             dst=x_sbuf[0 : tile.rows, shift : end : geometry.lhs_dilation], src=dense_sbuf, engine=nisa.engine.gpsimd
         )
 
 
-def clear_outside(geometry, extras, dst_sbuf, firsts):
+def clear_outside(geometry, extras, plan, dst_sbuf, firsts):
     """Zeros in the columns that hold no element of x in some group; group g starts at element firsts[g]."""
     size = dst_sbuf.shape[1]
     left = 0
@@ -113,15 +122,15 @@ def clear_outside(geometry, extras, dst_sbuf, firsts):
             left = max(left, min(size, -firsts[g]))
         right = min(right, max(0, geometry.W - firsts[g]))
     if left >= right:
-        zero(dst_sbuf)
+        zero(plan, dst_sbuf)
         return
     if left > 0:
-        zero(dst_sbuf[0 : dst_sbuf.shape[0], 0:left])
+        zero(plan, dst_sbuf[0 : dst_sbuf.shape[0], 0:left])
     if right < size:
-        zero(dst_sbuf[0 : dst_sbuf.shape[0], right:size])
+        zero(plan, dst_sbuf[0 : dst_sbuf.shape[0], right:size])
 
 
-def load_elements(operands, geometry, extras, plan, tile, dst_sbuf, firsts, begin, end):
+def load_elements(operands, geometry, plan, tile, dst_sbuf, firsts, begin, end, with_state):
     """Columns begin .. end-1 of a tile whose group g starts at element firsts[g]: what is x, and what is the state."""
     offsets, columns, counts = [], [], []
     state_offsets, state_columns, state_counts = [], [], []
@@ -136,7 +145,7 @@ def load_elements(operands, geometry, extras, plan, tile, dst_sbuf, firsts, begi
         )
         state_columns.append(begin)
         state_counts.append(low - begin)
-    if extras.state:
+    if with_state:
         c_step = plan.T * geometry.pad_left
         copy_in(dst_sbuf, tile, operands.state, state_offsets, state_columns, state_counts, 1, c_step, 1)
     copy_in(dst_sbuf, tile, operands.x, offsets, columns, counts, 1, plan.T * geometry.x_c, geometry.x_w)
@@ -163,7 +172,7 @@ def load_tap(operands, geometry, extras, plan, tile, dst_sbuf, s):
         state_counts.append(before)
         least = min(least, met[2] + before)
     if least < tile.qn:
-        zero(dst_sbuf)
+        zero(plan, dst_sbuf)
     if extras.state:
         c_step = plan.T * geometry.pad_left
         copy_in(dst_sbuf, tile, operands.state, state_offsets, state_columns, state_counts, 1, c_step, 1)
@@ -215,7 +224,7 @@ def load_residual_rows(operands, geometry, plan, tile):
     for g in range(len(tile.valid)):
         least = min(least, tile.valid[g])
     if least < tile.qn:
-        zero(residual_sbuf[0 : tile.rows, least : tile.qn])
+        zero(plan, residual_sbuf[0 : tile.rows, least : tile.qn])
     c_step = plan.T * geometry.y_c
     copy_in(residual_sbuf, tile, operands.residual, where[0], where[1], where[2], 1, c_step, geometry.y_q)
     return residual_sbuf

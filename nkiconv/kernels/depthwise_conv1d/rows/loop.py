@@ -20,6 +20,7 @@ from .plan import (
     read_plan,
     widths_of,
 )
+from .states import FILLED_AHEAD, fill_state, is_staged, load_blocks
 from .tiles import tile_list
 
 __all__ = ["convolve_rows", "count_instructions", "read_plan"]
@@ -51,6 +52,8 @@ def convolve_half(operands, geometry, extras, plan, tiles):
     block = filter_block(geometry)
     end_t = tiles[len(tiles) - 1].t + 1
     filters = []
+    states = []
+    filled = 0
     xs = []
     datas = []
     phases = most_phases(all_recipes(plan), extras.epilogue)
@@ -61,13 +64,20 @@ def convolve_half(operands, geometry, extras, plan, tiles):
             while len(xs) < len(tiles) and len(xs) <= i + plan.prefetch:
                 load_filters(operands, geometry, extras, plan, filters, tiles[0].t, tiles[len(xs)].t, end_t, block)
                 tile = tiles[len(xs)]
+                staged = is_staged(plan.rows, len(xs))
+                if staged:
+                    load_blocks(operands, geometry, plan.rows, states, tiles, tile.t)
                 x_sbuf = allocate_x(operands, geometry, plan.rows, tile)
-                load_x(operands, geometry, extras, plan.rows, tile, x_sbuf, cuts[len(xs)])
+                load_x(operands, geometry, extras, plan.rows, tile, x_sbuf, cuts[len(xs)], extras.state and not staged)
                 xs.append((x_sbuf, load_residual_rows(operands, geometry, plan.rows, tile)))
                 if len(xs) == 1 and plan.warmup > 0:
                     warm_up(plan.warmup)
             while len(datas) < len(tiles) and len(datas) <= min(i + 1, len(xs) - 1):
                 datas.append(tile_data(geometry, plan, tiles, filters, xs, datas, block))
+            while filled < len(tiles) and filled <= min(i + FILLED_AHEAD, len(xs) - 1):
+                if is_staged(plan.rows, filled):
+                    fill_state(geometry, plan.rows, states, tiles, filled, xs[filled][0])
+                filled += 1
         run_turn(operands, geometry, extras, plan, datas, pieces, chains, turn, phases)
 
 

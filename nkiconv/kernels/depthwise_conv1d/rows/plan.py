@@ -6,12 +6,14 @@ Compile-time code in NKI's Python subset.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ..._prices import GPSIMD_FIXED_NS, GPSIMD_SELECT_NS, VECTOR_NS
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil
 from ..call import setting
 from .chains import Piece, has_product, phases_of, reads_out, tap_count
 from .dma import channels_most
-from .recipes import default_recipes, first_recipes, last_recipes
-from .tiles import SHARDS, RowPlan, load_bytes, plan_rows
+from .recipes import default_recipes, engine_times, first_recipes, last_recipes
+from .states import state_block, state_bytes
+from .tiles import SHARDS, RowPlan, half_columns, half_images, load_bytes, plan_rows
 
 #: Settings of `mixed` and `vector`.
 SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last", "start", "end", "warmup", "join")
@@ -36,6 +38,9 @@ FILTER_BYTES = 16384
 AHEAD_MAX = 64
 #: Tiles loaded ahead of the sums, if they fit.
 PREFETCH_MAX = 4
+#: How many times Vector's work GpSimd's must be for Vector to fill columns, and tiles of a half from which it may.
+FAR_MORE = 1.25
+MANY_TILES = 4
 
 
 @dataclass
@@ -129,6 +134,7 @@ def values_refusal(geometry, config, on_tensor):
 def read_plan(geometry, extras, config, on_tensor):
     """The LoopPlan of a config whose values are right."""
     rows = plan_rows(geometry, setting(config, "shard", None), setting(config, "columns", 0))
+    rows.states = state_block(geometry, extras, rows)
     piece = min(setting(config, "piece", default_piece(geometry)), max(1, rows.columns))
     recipes = setting(config, "recipes", None)
     if recipes == None:
@@ -148,11 +154,42 @@ def read_plan(geometry, extras, config, on_tensor):
         warmup=setting(config, "warmup", WARMUP if on_array else 0),
         join=setting(config, "join", "gpsimd"),
     )
+    if rows.columns > 0:
+        rows.filler = filler(geometry, extras, plan)
     wanted = setting(config, "prefetch", PREFETCH_MAX)
     while wanted > 0 and sbuf_bytes(geometry, extras, plan, wanted) > SBUF_BYTES:
         wanted -= 1
     plan.prefetch = wanted
     return plan
+
+
+def filler(geometry, extras, plan):
+    """Vector for columns outside of rows where GpSimd has more to do for each of many tiles: diagonals, sums of chains.
+
+    Where tiles are few, what counts is that Vector starts early.
+    """
+    gpsimd, vector = 0.0, 0.0
+    for index in range(len(plan.recipes)):
+        times = engine_times(plan.recipes[index], geometry, extras.epilogue, plan.piece)
+        # Vector has half of the plain copies out of PSUM
+        vector += times[1] + 0.5 * times[4] * VECTOR_NS
+        gpsimd += times[3]
+    columns = plan.rows.columns / len(plan.recipes)
+    diagonals_ns = GPSIMD_SELECT_NS * diagonal_bytes(geometry, plan) / geometry.itemsize
+    gpsimd_ns = GPSIMD_FIXED_NS + gpsimd * columns + diagonals_ns / stacks(geometry, plan.rows)
+    is_long = channel_tiles(plan.rows) * stacks(geometry, plan.rows) >= MANY_TILES
+    return "vector" if is_long and gpsimd_ns > FAR_MORE * vector * columns else "gpsimd"
+
+
+def channel_tiles(rows):
+    """Most channel tiles of a half."""
+    return div_ceil(rows.T, 2) if rows.shard == "channels" else rows.T
+
+
+def stacks(geometry, rows):
+    """Most tiles of a half for each channel tile."""
+    stretches = half_images(geometry, rows.shard) * div_ceil(half_columns(geometry, rows.shard), rows.columns)
+    return div_ceil(stretches, rows.G)
 
 
 def default_piece(geometry):
@@ -221,7 +258,8 @@ def sbuf_bytes(geometry, extras, plan, prefetch):
     # two fp32 tiles for each piece in flight, and pieces of y on their way out
     in_flight = most_phases(all_recipes(plan), extras.epilogue)
     pieces = widest_piece(plan) * (8 * in_flight + 4 * extras.epilogue.y_itemsize)
-    return (prefetch + 1) * tile + 2 * diagonal_bytes(geometry, plan) + filters + pieces
+    states = state_bytes(geometry, plan.rows)
+    return (prefetch + 1) * tile + 2 * diagonal_bytes(geometry, plan) + filters + states + pieces
 
 
 def filter_block(geometry):
@@ -260,17 +298,14 @@ def loop_refusal(geometry, extras, config, cores, on_tensor, name):
 def count_instructions(geometry, extras, plan, cores):
     """Most instructions that a core can need."""
     rows = plan.rows
-    images = div_ceil(geometry.N, 2) if rows.shard == "batch" else geometry.N
-    columns = div_ceil(geometry.Q, 2) if rows.shard == "columns" else geometry.Q
-    channel_tiles = div_ceil(rows.T, 2) if rows.shard == "channels" else rows.T
-    tiles = channel_tiles * div_ceil(images * div_ceil(columns, rows.columns), rows.G)
+    tiles = channel_tiles(rows) * stacks(geometry, rows)
     pieces = tiles * div_ceil(rows.columns, plan.piece) + len(plan.first) + len(plan.last)
     # a tap is one instruction on any engine, or one for each bank; sums, epilogue, stores of every group
     each = geometry.S * div_ceil(plan.piece, BANK_COLUMNS) + 4 + rows.G
     loads = 6 + 3 * rows.G + len(plan.first)
     if not rows.runs:
         loads = geometry.S * (1 + 2 * rows.G)
-    filters = 8 * div_ceil(channel_tiles, filter_block(geometry)) + 8 + plan.warmup
+    filters = 8 * div_ceil(channel_tiles(rows), filter_block(geometry)) + 8 + plan.warmup
     halves = 2 if cores == 1 else 1
     return halves * (pieces * each + tiles * (loads + 2) + filters)
 

@@ -45,6 +45,10 @@ class RowPlan(nl.NKIObject):
     columns: int
     #: whether a tile holds one run a row, read by all taps, or each tap's columns apart
     runs: bool
+    #: channel tiles whose states are loaded together and then copied to their columns; 0: each goes straight there
+    states: int
+    #: engine that fills columns in front of and behind rows: "gpsimd" or "vector"
+    filler: str
 
 
 @dataclass
@@ -133,7 +137,7 @@ def fit_columns(geometry, T, G, shard, longest):
         columns = min(longest, most // geometry.S)
         if columns > 0:
             columns = min(columns, stretch(geometry, G, shard, columns))
-    return RowPlan(T=T, G=G, shard=shard, columns=columns, runs=runs)
+    return RowPlan(T=T, G=G, shard=shard, columns=columns, runs=runs, states=0, filler="gpsimd")
 
 
 def stretch(geometry, G, shard, longest):
