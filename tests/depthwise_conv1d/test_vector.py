@@ -11,6 +11,10 @@ from tolerances import assert_exact
 
 from nkiconv import cases
 from nkiconv.simulator.memory import PSUM
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timeline import Options
+from nkiconv.simulator.timeline import run as play
+from nkiconv.simulator.timing import Rates
 
 SHORT = Row("short filter", 2, 131, 90, 5, 1, (4, 0)).problem("fp32")
 
@@ -53,3 +57,13 @@ def test_what_it_refuses():
 def test_four_taps_in_fp32_take_as_long_as_moving_the_data():
     problem = cases.get("mamba2_prefill_fp32").problem
     assert times_floor(trace(problem, "vector"), problem) <= 1.03
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", ["kda_fp32", "odd_c", "short", "nkl_n1_c16_w512_s3", "nkl_pad_n1_c16_w512_s7"])
+def test_nothing_is_gained_by_another_order(name, dtype):
+    """Each chain is extended as soon as its product is there: looking ahead finds no better order."""
+    timed = in_time(trace(cases.get(name).problem.replace(dtype=dtype), "vector"), Rates())
+    ahead = play(timed.tasks, timed.prices, timed.rates, Options(order="lookahead"))
+    assert timed.line.total_ns <= 1.01 * ahead.total_ns

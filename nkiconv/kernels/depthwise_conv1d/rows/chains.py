@@ -4,7 +4,7 @@ A recipe (tensor, vector_a, head, vector_b) shares out the S taps of a piece of 
 
     A = taps on Tensor, one diagonal matmul each, accumulated in PSUM (a product on Scalar if there is none on Tensor),
         then vector_a taps by Vector: A = x_s * w_s + A; the first of them is PSUM's read-out
-    B = with head = 1: a product on Scalar, then vector_b taps by Vector, added to A by GpSimd
+    B = with head = 1: a product on Scalar, then vector_b taps by Vector, added to A by GpSimd (Vector, for the last piece)
 
 All in fp32 until y. The steps of a piece fall into phases; those of neighbouring pieces are issued in turn, so that an
 engine need not wait for its own last result.
@@ -28,6 +28,8 @@ class Piece(nl.NKIObject):
     recipe: tuple
     #: whether Vector copies PSUM out where no tap of its own does, instead of Scalar
     vector_reads: bool
+    #: whether Vector adds the chains instead of GpSimd, which takes longer for it
+    vector_joins: bool
 
 
 @dataclass
@@ -115,7 +117,7 @@ def destination(operands, data, piece, step, epilogue):
     return fresh(data, piece, operands.y.dtype if last else nl.float32)
 
 
-def run_step(operands, geometry, extras, plan, data, piece, step, chains, join):
+def run_step(operands, geometry, extras, plan, data, piece, step, chains):
     """Issue one step of a piece. chains: (A, B) as they are, each a tile or None; returns what they are then."""
     recipe, epilogue = piece.recipe, extras.epilogue
     steps = vector_steps(recipe)
@@ -126,14 +128,16 @@ def run_step(operands, geometry, extras, plan, data, piece, step, chains, join):
         if recipe[2] == 1:
             b = product(operands, geometry, extras, plan, data, piece, first_b(recipe), fresh(data, piece, nl.float32))
     elif step <= steps:
-        # B first: a product is there before the sums of Tensor
+        # the chain that is there first: Scalar's first product, or its only one before the sums of Tensor
+        if recipe[0] == 0 and step <= recipe[1]:
+            a = extend(operands, geometry, extras, plan, data, piece, tensor_end(recipe) + step - 1, a, step)
         if step <= recipe[3]:
             b = extend(operands, geometry, extras, plan, data, piece, first_b(recipe) + step, b, 0)
-        if step <= recipe[1]:
+        if recipe[0] > 0 and step <= recipe[1]:
             a = extend(operands, geometry, extras, plan, data, piece, tensor_end(recipe) + step - 1, a, step)
     elif recipe[2] == 1 and step == steps + 1:
         total = destination(operands, data, piece, step, epilogue)
-        on_vector = join == "vector" or (recipe[0] > 0 and recipe[1] == 0)
+        on_vector = piece.vector_joins or (recipe[0] > 0 and recipe[1] == 0)
         engine = nisa.engine.vector if on_vector else nisa.engine.gpsimd
         nisa.tensor_tensor(dst=total, data1=a, data2=b, op=nl.add, engine=engine)
         a = total

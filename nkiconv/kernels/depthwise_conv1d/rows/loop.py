@@ -105,7 +105,6 @@ def run_turn(operands, geometry, extras, plan, datas, pieces, chains, turn, phas
                 piece,
                 own[phase][0] + step,
                 chains[index],
-                plan.join,
             )
         step += 1
 

@@ -60,7 +60,7 @@ class LoopPlan(nl.NKIObject):
     end: tuple
     #: matmuls of 512 columns on zeros while the first loads are on their way
     warmup: int
-    #: engine that adds chains: "gpsimd" or "vector"
+    #: engine that adds chains, but for the last piece: "gpsimd" or "vector"
     join: str
 
 
@@ -366,7 +366,18 @@ def cut_pieces(plan, tiles):
         elif place >= len(spans) - len(plan.end):
             recipe = plan.end[place - len(spans) + len(plan.end)]
         on_vector = in_turn and place % 2 == 0
-        pieces.append(Piece(tile=span[0], q0=span[1], qn=span[2], recipe=recipe, vector_reads=on_vector))
+        # nothing follows the last sums that Vector could be late for
+        joins = plan.join == "vector" or place == len(spans) - 1
+        pieces.append(
+            Piece(
+                tile=span[0],
+                q0=span[1],
+                qn=span[2],
+                recipe=recipe,
+                vector_reads=on_vector,
+                vector_joins=joins,
+            )
+        )
     return pieces
 
 
