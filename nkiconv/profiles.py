@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 from ._nki import CHOICE
 from .cases import Case
-from .errors import DtypeError, UnsupportedError, raise_all
+from .errors import DtypeError, NkiconvError, UnsupportedError, raise_all
 from .floors import Floors, floors
-from .kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
+from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from .ops import choice_refusals, kernel_arguments
 from .planner.candidates import kernel_choice
 from .planner.request import DTYPES, Asked, Config, extras_of, geometry_of
@@ -17,7 +18,7 @@ from .problem import ConvProblem
 from .simulator import ArraySpec
 from .simulator.dtypes import canonical
 from .simulator.profiling import Advance, Problem, Profile, Settings, Timed, ignore, profile_timed
-from .verify import case_refusals, describe_tiles
+from .verify import case_refusals, describe_tiles, name_violations
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,11 @@ def profile_case(
         None takes the kernel's choice.
     Raises: UnsupportedError, for what cannot be profiled, before any work.
     """
-    raise_all("this cannot be profiled", refusals(case, algorithm, lnc, dtype))
+    raise_all("this cannot be profiled", refusals(case, algorithm, lnc, dtype, config))
     problem = case.problem if dtype is None else case.problem.replace(dtype=dtype)
     if algorithm is None:
         algorithm, config = kernel_choice(geometry_of(problem), extras_of(problem, Asked()))
-    raise_all("this cannot be profiled", list(choice_refusals(problem, Asked(), algorithm, config, lnc)))
+        raise_all("this cannot be profiled", list(choice_refusals(problem, Asked(), algorithm, config, lnc)))
     name = canonical(problem.dtype)
     assert name is not None
     x = ArraySpec((problem.N, problem.C, 1, problem.W), name)
@@ -93,9 +94,11 @@ def profile_case(
     return CaseProfile(case.name, problem, lnc, algorithm, config, tiles, found, floors(problem, lnc)), timed
 
 
-def refusals(case: Case, algorithm: str | None, lnc: int, dtype: str | None = None) -> list[Any]:
+def refusals(
+    case: Case, algorithm: str | None, lnc: int, dtype: str | None = None, config: Config = None
+) -> list[NkiconvError]:
     """Why a case cannot be profiled here; empty when it can."""
-    found = case_violations(case, algorithm, lnc, dtype)
+    found = case_violations(case, algorithm, lnc, dtype, config)
     if CHOICE.provider == "aws":
         found.append(
             UnsupportedError("NKICONV_NKI: AWS's NKI records no instructions to profile; set NKICONV_NKI=simulator")
@@ -103,14 +106,16 @@ def refusals(case: Case, algorithm: str | None, lnc: int, dtype: str | None = No
     return found
 
 
-def case_violations(case: Case, algorithm: str | None, lnc: int, dtype: str | None = None) -> list[Any]:
+def case_violations(
+    case: Case, algorithm: str | None, lnc: int, dtype: str | None = None, config: Config = None
+) -> list[NkiconvError]:
     """What is wrong with the choice of a case, an algorithm, cores and another dtype, wherever they are to run."""
-    found: list[Any] = list(case_refusals(case))
+    found = [*case_refusals(case), *name_violations(algorithm)]
     if dtype is not None and dtype not in DTYPES:
         found.append(DtypeError(f"dtype={dtype!r}: accepted are {', '.join(DTYPES)}; use one of them"))
-    if algorithm is not None and algorithm not in ALGORITHMS:
-        accepted = ", ".join(ALGORITHMS)
-        found.append(UnsupportedError(f"algorithm={algorithm!r}: accepted are {accepted}; use one of them"))
     if lnc not in (1, 2):
         found.append(UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2"))
+    if not found:
+        other = case if dtype is None else dataclasses.replace(case, problem=case.problem.replace(dtype=dtype))
+        found += case_refusals(other, algorithm, degrees=(lnc,), config=config)
     return found

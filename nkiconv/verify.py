@@ -17,8 +17,9 @@ import numpy as np
 from ._nki import CHOICE
 from .bounds import error_bound
 from .cases import Case
-from .errors import UnsupportedError, raise_all
-from .ops import KernelRun, run_depthwise_conv1d
+from .errors import NkiconvError, UnsupportedError, raise_all
+from .kernels.depthwise_conv1d import ALGORITHMS
+from .ops import KernelRun, choice_refusals, run_depthwise_conv1d
 from .planner.candidates import kernel_choice, tiles_of, unit_of
 from .planner.request import Asked, Config, extras_of, geometry_of
 from .problem import DTYPES, ConvProblem, dtype_name
@@ -177,16 +178,44 @@ def _merged(parts: Sequence[Comparison]) -> Comparison:
     return whole
 
 
-def case_refusals(case: Case) -> list[UnsupportedError]:
-    """Why no kernel runs this case; empty if one does."""
+def case_refusals(case: Case, algorithm: str | None = None, **how: Any) -> list[NkiconvError]:
+    """Why no kernel runs this case, or not by this algorithm, one of `ALGORITHMS`; empty if it does.
+
+    how: degrees, strict_nonfinite and config of `algorithm_refusals`.
+    """
     if case.suite == "depthwise_conv1d":
-        return []
+        found = algorithm_refusals(case.problem, algorithm, **how)
+        return [UnsupportedError(f"case={case.name!r}: {error}") for error in found]
     return [
         UnsupportedError(
             f"case={case.name!r}: it needs the kernel {case.suite}_implicit_gemm, which nkiconv does not have yet; "
             "choose a case of suite depthwise_conv1d"
         )
     ]
+
+
+def name_violations(algorithm: str | None) -> list[NkiconvError]:
+    """What is wrong with an algorithm's name; empty for None, the kernel's choice."""
+    if algorithm is None or algorithm in ALGORITHMS:
+        return []
+    accepted = ", ".join(ALGORITHMS)
+    return [UnsupportedError(f"algorithm={algorithm!r}: accepted are {accepted}; use one of them")]
+
+
+def algorithm_refusals(
+    problem: ConvProblem,
+    algorithm: str | None,
+    *,
+    degrees: Sequence[int] = (2,),
+    strict_nonfinite: bool = False,
+    config: Config = None,
+) -> list[NkiconvError]:
+    """Why an algorithm does not run a problem on one of these LNC degrees; empty if it does, or for None."""
+    for lnc in degrees:
+        found = list(choice_refusals(problem, Asked(strict_nonfinite=strict_nonfinite), algorithm, config, lnc))
+        if found:
+            return found
+    return []
 
 
 def case_arrays(case: Case, seed: int) -> tuple[AnyArray, AnyArray]:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from nkiconv import cases, depthwise_conv1d, verify
 from nkiconv.cli import app, npy, show
 from nkiconv.cli.shell import print_json
+from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 
 pytestmark = pytest.mark.simulator_only
 COMMANDS = [command.name for command in app.registered_commands]
@@ -86,6 +87,27 @@ BAD_RUNS = [
         [*FILES, "--padding", "1,2,3"],
         r"GeometryError: --padding=1,2,3: must be one number or left,right",
     ),
+    (
+        "algorithm",
+        ["short", "kda_bf16", "--algorithm", "fft"],
+        r"UnsupportedError: algorithm='fft': accepted are taps_on",
+    ),
+    ("algorithm of files", [*FILES, "--algorithm", "fft"], r"UnsupportedError: algorithm='fft': accepted are taps_on"),
+    (
+        "a later case is not the algorithm's",
+        ["short", "mamba2_prefill", "--algorithm", "dot"],
+        r"UnsupportedError: case='mamba2_prefill': Q=4096: dot computes at most",
+    ),
+    (
+        "strict is not the algorithm's",
+        ["short", "--algorithm", "banded", "--strict-nonfinite", "--lnc", "both"],
+        r"UnsupportedError: case='short': strict_nonfinite=True: banded",
+    ),
+    (
+        "files are not the algorithm's",
+        [*FILES, "--algorithm", "dot", "--lhs-dilation", "2", "--out", "y.npy"],
+        r"UnsupportedError: lhs_dilation=2: dot",
+    ),
     ("no output", [*FILES, "--padding=-20,-20"], r"GeometryError: Q=-3: output width must be at least 1"),
     ("out is there", [*FILES, "--out", "there.npy"], r"UnsupportedError: --out=there\.npy: exists already"),
     ("out is a folder", [*FILES, "--out", "folder", "--force"], r"UnsupportedError: --out=folder: is a directory"),
@@ -137,9 +159,11 @@ def test_bad_files_have_a_name(here, input, filter, dtype, pattern):
 
 
 def assert_refused(here, arguments, pattern):
-    """`nkiconv run` says why in red, prints nothing else, touches no file, and exits with 2."""
+    """`nkiconv run` says why in red, prints nothing else, runs nothing, touches no file, and exits with 2."""
     before = sorted(here.iterdir())
-    result = run("run", *arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(verify, "verify_depthwise_conv1d")
+        result = run("run", *arguments)
     assert result.exit_code == 2
     assert result.stdout == ""
     assert re.search(pattern, result.stderr), result.stderr
@@ -194,6 +218,17 @@ def test_cases_as_json():
     assert one["dma_bytes"] > 0 < one["sbuf_peak_bytes_per_partition"]
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_algorithm_by_name(algorithm):
+    result = run("run", "short", "--algorithm", algorithm, "--lnc", "both", "--json")
+    assert result.exit_code == 0, result.stderr
+    reports = json.loads(result.stdout)["reports"]
+    assert [(report["algorithm"], report["lnc"], report["identical"]) for report in reports] == [
+        (algorithm, 1, None),
+        (algorithm, 2, True),
+    ]
+
+
 def test_the_seed_decides_the_data():
     errors = [json.loads(run("run", "short", "--json", "--seed", seed).stdout)["reports"][0] for seed in (1, 1, 2)]
     first, again, other = [(report["max_error"], report["worst"]) for report in errors]
@@ -235,6 +270,7 @@ CALLS = [
     (["--padding", "4,-2", "--lhs-dilation", "2"], {"padding": (4, -2), "lhs_dilation": 2}),
     (["--padding", "3", "--strict-nonfinite"], {"padding": 3, "strict_nonfinite": True}),
     (["--padding=-1,5", "--lnc", "both"], {"padding": (-1, 5), "lnc": 1}),
+    (["--algorithm", "one_channel"], {"algorithm": "one_channel"}),
 ]
 
 

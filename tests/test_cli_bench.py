@@ -169,6 +169,11 @@ BAD_CALLS = [
     ("no kernel", ["vae_512", "--target", "trn2"], r"case='vae_512': it needs the kernel conv2d_implicit_gemm"),
     ("lnc", ["short", "--lnc", "3"], r"lnc=3: must be 1 or 2"),
     ("algorithm", ["short", "--algorithm", "magic"], r"algorithm='magic': accepted are taps_on_partition"),
+    (
+        "not the algorithm's",
+        ["short", "mamba2_prefill", "--target", "trn2", "--algorithm", "dot"],
+        r"UnsupportedError: case='mamba2_prefill': Q=4096: dot",
+    ),
     ("dtype", ["short", "--dtype", "fp12"], r"DtypeError: dtype='fp12': unknown"),
     ("two", ["rn50_c2", "short", "--lnc", "3"], r"3 reasons\n  - case='rn50_c2'.*\n  - lnc=3.*\n  - lnc=3"),
     ("rounds of the model", ["short", "--target", "model", "--rounds", "9"], r"--rounds=9: is of --target trn2"),

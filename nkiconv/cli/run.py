@@ -18,7 +18,7 @@ from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, 
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from . import npy
-from .options import NoNames
+from .options import Algorithm, NoNames
 from .shell import CHECK_FAILED, JsonOption, console, print_json, progress, reports_errors
 from .show import REPORT_NOTES, report_table
 
@@ -79,6 +79,7 @@ def command(
     dilation: Annotated[int | None, typer.Option(help="Distance of neighbouring taps. Default 1.")] = None,
     lhs_dilation: Annotated[int | None, typer.Option(help="Distance of neighbouring inputs. Default 1.")] = None,
     lnc: Annotated[Lnc, typer.Option(help="Cores that share the work; both: compare them bit for bit.")] = Lnc.two,
+    algorithm: Algorithm = None,
     strict_nonfinite: Annotated[bool, typer.Option("--strict-nonfinite", help="Keep NaN and Inf in place.")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the random data of named cases. Default 0.")] = None,
     channels: Annotated[str, typer.Option(help="How many to check: auto, all, or a number.")] = "auto",
@@ -92,17 +93,18 @@ def command(
     files = Files(input, filter, out, force, dtype, stride, padding, dilation, lhs_dilation)
     raise_all("nkiconv run cannot run this", list(_contradictions(names or [], files, seed, channels)))
     verify = importlib.import_module("nkiconv.verify")
+    raise_all("nkiconv run cannot run this", verify.name_violations(algorithm))
+    how = {"algorithm": algorithm, "degrees": _DEGREES[lnc], "strict_nonfinite": strict_nonfinite}
     how_many = int(channels) if channels.isdecimal() else channels
     reports: list[Report] = []
     with progress(show=not as_json) as advance:
-        for work in _works(names or [], files, seed or 0, verify):
+        for work in _works(names or [], files, seed or 0, verify, how):
             found, y = verify.verify_depthwise_conv1d(
                 work.name,
                 work.x,
                 work.w,
                 work.problem,
-                degrees=_DEGREES[lnc],
-                strict_nonfinite=strict_nonfinite,
+                **how,
                 channels=how_many,
                 keep=out is not None,
                 advance=advance,
@@ -137,15 +139,21 @@ def _contradictions(names: list[str], files: Files, seed: int | None, channels: 
         yield UnsupportedError(f"--channels={channels}: --out needs every channel; drop one of the two")
 
 
-def _works(names: list[str], files: Files, seed: int, verify: Any) -> Iterator[Work]:
-    """The convolutions to run, one at a time; every name is looked up and refused before the first one runs."""
+def _works(names: list[str], files: Files, seed: int, verify: Any, how: dict[str, Any]) -> Iterator[Work]:
+    """The convolutions to run, one at a time; every one is looked up and refused before the first runs.
+
+    how: algorithm, degrees and strict_nonfinite, as `verify` takes them.
+    """
     chosen = [cases.get(name) for name in names]
-    raise_all("nkiconv run cannot run these cases", [error for case in chosen for error in verify.case_refusals(case)])
+    refusals = [error for case in chosen for error in verify.case_refusals(case, **how)]
+    raise_all("nkiconv run cannot run these cases", refusals)
     for case in chosen:
         x, w = verify.case_arrays(case, seed)
         yield Work(case.name, x, w, case.problem)
     if files.input is not None:
-        yield _file_work(files)
+        work = _file_work(files)
+        raise_all("nkiconv run cannot run these files", verify.algorithm_refusals(work.problem, **how))
+        yield work
 
 
 def _file_work(files: Files) -> Work:
