@@ -4,7 +4,8 @@ A recipe (tensor, vector_a, head, vector_b) shares out the S taps of a piece of 
 
     A = taps on Tensor, one diagonal matmul each, accumulated in PSUM (a product on Scalar if there is none on Tensor),
         then vector_a taps by Vector: A = x_s * w_s + A; the first of them is PSUM's read-out
-    B = with head = 1: a product on Scalar, then vector_b taps by Vector, added to A by GpSimd (Vector, for the last piece)
+    B = with head = 1: a product on Scalar, then vector_b taps by Vector, added to A by GpSimd, for the last
+        piece by Vector
 
 All in fp32 until y. The steps of a piece fall into phases; those of neighbouring pieces are issued in turn, so that an
 engine need not wait for its own last result.
