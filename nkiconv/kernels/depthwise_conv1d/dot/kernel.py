@@ -22,21 +22,25 @@ matmuls 0.59, HBM 1.43. From about Q = 12 on Vector's masks take longer.
 Zeros are multiplied: a NaN or Inf reaches every column of the channels that share a matmul with it.
 """
 
-from ...._nki import nl
+from ...._nki import nisa, nl
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil, share
 from ..call import config_refusal, numbers_refusal, setting
 from .plan import (
-    LAGS_MAX,
+    COLUMNS_MIN,
+    COLUMNS_PER_TAP,
     SBUF_BYTES,
     SLOTS_MAX,
+    WIDE_BUFFERS,
     batch_width,
     batches,
     groups_of,
+    is_wide,
     padded_columns,
     plan_dot,
+    plan_wide,
     x_slots,
 )
-from .rows import load_unit, move_slots, new_buffer, slot_moves, w_starts, x_starts
+from .rows import load_ahead, move_slots, next_rows, start_rows
 from .sums import (
     finish_batch,
     make_masks,
@@ -48,10 +52,11 @@ from .sums import (
     sum_lags,
     warm_up,
 )
+from .wide import run_wide
 
 #: Names and defaults of the settings: slots a stationary, most slots of a chunk, rows in flight, tiles (or images) that
 #: leave together, which share of the transposed slots Vector moves (0: none).
-SETTINGS = ("block", "slots", "buffers", "batch", "vector_share")
+SETTINGS = ("block", "slots", "buffers", "batch", "vector_share", "wide")
 BLOCK, BUFFERS, BATCH, VECTOR_SHARE = 8, 4, 4, 0
 #: Most slots that can be asked for; what does not fit SBUF is made smaller.
 SLOTS_MOST = 128
@@ -61,6 +66,10 @@ LEAD = 2
 
 def plan_of(geometry, config):
     """DotPlan with a config's settings."""
+    if setting(config, "wide", 1 if is_wide(geometry) else 0) == 1:
+        plan = plan_wide(geometry, setting(config, "buffers", WIDE_BUFFERS))
+        if plan.slots > 0:
+            return plan
     return plan_dot(
         geometry,
         setting(config, "block", BLOCK),
@@ -77,7 +86,14 @@ def dot_refusal(geometry, extras, config, cores):
         return reason
     reason = numbers_refusal(
         config,
-        (("block", 1, 16), ("slots", 1, SLOTS_MOST), ("buffers", 2, 16), ("batch", 1, 64), ("vector_share", 0, 64)),
+        (
+            ("block", 1, 16),
+            ("slots", 1, SLOTS_MOST),
+            ("buffers", 2, 16),
+            ("batch", 1, 64),
+            ("vector_share", 0, 64),
+            ("wide", 0, 1),
+        ),
     )
     if reason != "":
         return reason
@@ -87,10 +103,10 @@ def dot_refusal(geometry, extras, config, cores):
         return "strict_nonfinite=True: dot sums channels together under a mask; use vector or taps_on_partition"
     if geometry.lhs_dilation > 1:
         return f"lhs_dilation={geometry.lhs_dilation}: dot takes 1; use mixed, vector or taps_on_partition"
-    if geometry.Q > LAGS_MAX:
+    columns_max = max(COLUMNS_MIN, int(geometry.S * COLUMNS_PER_TAP))
+    if geometry.dilation == 1 and geometry.Q > columns_max:
         return (
-            f"Q={geometry.Q}: dot computes at most {LAGS_MAX} columns a row; use mixed, vector, or banded without "
-            f"dilation"
+            f"Q={geometry.Q}: dot computes at most {columns_max} columns of S={geometry.S}; use mixed, vector or banded"
         )
     plan = plan_of(geometry, config)
     if plan.slots == 0:
@@ -110,6 +126,11 @@ def dot_refusal(geometry, extras, config, cores):
 def count_instructions(geometry, extras, plan, cores):
     """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, tails."""
     slots = plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
+    if plan.wide:
+        groups = plan.column_phases * plan.taps
+        matmuls = groups * (plan.tap_phases * (plan.slots // plan.taps) + 2 * plan.channels)
+        unit = 2 * slots + matmuls + groups * (3 + 12) + 14
+        return div_ceil(len(batches(geometry, plan)), cores) * plan.chunks * unit + 6 * plan.buffers + 50
     blocks = plan.lag_blocks * plan.column_phases
     matmuls = plan.taps * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
     tails = blocks * (4 * plan.taps + 3)
@@ -132,55 +153,24 @@ def dot(operands, geometry, extras, config):
             for k in range(batch.k0, batch.k0 + batch.kn):
                 for chunk in range(plan.chunks):
                     units.append((batch, n, k, chunk))
-    if len(units) > 0:
+    if len(units) > 0 and plan.wide:
+        warm_up()
+        run_wide(operands, geometry, extras, plan, units)
+    elif len(units) > 0:
         run_units(operands, geometry, extras, plan, units, setting(config, "vector_share", VECTOR_SHARE))
 
 
 def run_units(operands, geometry, extras, plan, units, vector_share):
     """Four units in flight: transposes of one between the matmuls of the one before and the tails of two others."""
-    P_MAX = nl.tile_size.pmax
     warm_up()
     masks = make_masks(plan)
-    num_buffers = min(plan.buffers, len(units))
-    x_buffers, w_buffers = [], []
-    for _ in range(num_buffers):
-        x_buffers.append(new_buffer(plan.x_length, operands.x.dtype))
-        w_buffers.append(new_buffer(plan.w_length, operands.w.dtype))
-    for index in range(num_buffers - 1):
-        load_unit(
-            operands,
-            geometry,
-            extras,
-            plan,
-            units[index],
-            needs_filter(plan, units, index),
-            x_buffers[index],
-            w_buffers[index],
-        )
-
-    filters = []
-    for _ in range(plan.chunks):
-        filters.append(None)
+    rows = start_rows(operands, geometry, extras, plan, units)
     x_before, w_before, partials, ready, kept, sums = None, None, [], [], [], None
     for index in range(len(units) + 3):
         moves, x_next, w_next = [], None, None
         if index < len(units):
-            ahead = index + num_buffers - 1
-            if ahead < len(units):
-                b = ahead % num_buffers
-                fresh = needs_filter(plan, units, ahead)
-                load_unit(operands, geometry, extras, plan, units[ahead], fresh, x_buffers[b], w_buffers[b])
-            unit = units[index]
-            rows = groups_of(plan, unit[0].block, unit[2]) * plan.channels
-            b = index % num_buffers
-            if needs_filter(plan, units, index):
-                starts = w_starts(plan)
-                filters[unit[3]] = nl.ndarray((P_MAX, len(starts), rows), dtype=operands.w.dtype, buffer=nl.sbuf)
-                slot_moves(moves, filters[unit[3]], w_buffers[b].tile, starts, plan.tap_phases * plan.slots)
-            w_next = filters[unit[3]]
-            starts = x_starts(geometry, plan)
-            x_next = nl.ndarray((P_MAX, len(starts), rows), dtype=operands.x.dtype, buffer=nl.sbuf)
-            slot_moves(moves, x_next, x_buffers[b].tile, starts, geometry.stride * plan.spread * plan.slots)
+            load_ahead(rows, operands, geometry, extras, plan, units, index)
+            x_next, w_next = next_rows(rows, operands, geometry, plan, units, index, moves)
         steps, groups = [], 0
         if 0 < index and index <= len(units):
             groups = groups_of(plan, units[index - 1][0].block, units[index - 1][2])
@@ -190,7 +180,8 @@ def run_units(operands, geometry, extras, plan, units, vector_share):
         # while the second unit's rows are still on their way, the first one's matmuls go before its transposes
         for move in range(-1 if index == 1 else 0, max(len(moves), LEAD)):
             if 0 <= move and move < len(moves):
-                move_slots(moves[move], 0 < vector_share and move % vector_share == vector_share - 1)
+                on_vector = 0 < vector_share and move % vector_share == vector_share - 1
+                move_slots(moves[move], nisa.engine.vector if on_vector else nisa.engine.scalar)
             if move == LEAD - 1 and 2 <= index and index <= len(units) + 1:
                 kept = mask_lags(groups_of(plan, units[index - 2][0].block, units[index - 2][2]), ready, plan, masks)
             wanted = len(steps)
@@ -210,16 +201,6 @@ def run_units(operands, geometry, extras, plan, units, vector_share):
             sums = add_unit(plan, units, index - 2, kept, sums)
         ready = partials
         x_before, w_before = x_next, w_next
-
-
-def needs_filter(plan, units, index):
-    """Whether a unit loads and transposes its filter: not if the image before it did, and filters are kept."""
-    unit = units[index]
-    before = index - plan.chunks
-    if not plan.keep or before < 0:
-        return True
-    same = units[before][0].block.c0 == unit[0].block.c0 and units[before][2] == unit[2]
-    return not same
 
 
 def ends_batch(plan, unit):

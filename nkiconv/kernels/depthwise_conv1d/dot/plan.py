@@ -19,8 +19,22 @@ from ..positions import greatest_common_divisor
 SBUF_BYTES = 180_000
 #: Bytes a partition of transposed filters that are kept for all images of a batch.
 KEPT_BYTES = 65_536
-#: Most lags: beyond, bands of taps (`banded`) do less work.
-LAGS_MAX = 64
+#: Lags from which they come in blocks of their own and are summed over slots by way of HBM (wide.py): as many, more
+#: where there are few slots, as wide.py takes no fewer than a block of them, and where a core has less than a tile.
+WIDE_FROM = 10
+WIDE_FROM_SLOTS = 32
+WIDE_FROM_CHANNELS = 10
+#: Slots and channels of a stationary there: channels start at partitions 0, 32, 64 and 96, as engines address them.
+WIDE_TAPS = 32
+#: Most blocks of that many slots in a chunk there.
+WIDE_BLOCKS = 2
+#: Rows in flight there: a unit takes longer than its rows, and loads ahead of need hold up products.
+WIDE_BUFFERS = 2
+#: Bytes a partition that products on their way through HBM take there, and results.
+WIDE_BYTES = 40_000
+#: Columns from which `banded` is at least as fast, for each tap; and columns that are always taken.
+COLUMNS_PER_TAP = 0.5
+COLUMNS_MIN = 64
 #: Most slots of a chunk: 4096 taps, whose rows in bf16 are 8 KiB a partition.
 SLOTS_MAX = 32
 
@@ -33,8 +47,9 @@ class DotPlan(nl.NKIObject):
     tap_phases: int
     spread: int
     column_phases: int
-    #: slots and chunks: a chunk has 128 * slots taps of each phase
+    #: slots and chunks, and partitions that taps are spread over: a chunk has depth * slots taps of each phase
     slots: int
+    depth: int
     chunks: int
     #: lags of a block and blocks: lags >= ceil(Q / D)
     lags: int
@@ -51,17 +66,23 @@ class DotPlan(nl.NKIObject):
     images: int
     #: whether transposed filters stay in SBUF from image to image
     keep: bool
+    #: whether a batch has one block of lags, and wide.py takes it from products to results
+    wide: bool
 
 
 @dataclass
 class Batch(nl.NKIObject):
-    """Tiles k0 .. k0+kn-1 of a channel block and images n0 .. n0+nn-1; kn or nn is 1. They leave in one store each."""
+    """Tiles k0 .. k0+kn-1 of a channel block and images n0 .. n0+nn-1; kn or nn is 1. They leave in one store each.
+
+    l0: first lag; a wide plan's batch has plan.lags from there on, any other all lags.
+    """
 
     block: object
     k0: int
     kn: int
     n0: int
     nn: int
+    l0: int
 
 
 def padded_columns(plan):
@@ -74,16 +95,16 @@ def x_slots(plan):
     return plan.slots + plan.lag_blocks * plan.lags - 1
 
 
-def x_first(geometry, plan, base):
-    """Position in the padded row (0 is its first element) where a chunk's row of x starts."""
-    return geometry.stride * plan.spread * base
+def x_first(geometry, plan, base, l0):
+    """Position in the padded row (0 is its first element) where a chunk's row of x starts for lags from l0 on."""
+    return geometry.stride * plan.spread * (base + l0)
 
 
-def widths(geometry, spread, tap_phases, column_phases, lags, slots):
+def widths(geometry, spread, tap_phases, column_phases, lags, slots, depth):
     """(positions of x, taps of w) that the slots of a chunk reach."""
-    reach = geometry.stride * spread * (nl.tile_size.pmax * slots + lags - 2)
+    reach = geometry.stride * spread * (depth * slots + lags - 2)
     reach += geometry.stride * (column_phases - 1) + geometry.dilation * (tap_phases - 1)
-    return reach + 1, tap_phases * nl.tile_size.pmax * slots
+    return reach + 1, tap_phases * depth * slots
 
 
 def plan_dot(geometry, taps_asked, slots_asked, buffers, batch):
@@ -110,7 +131,7 @@ def plan_dot(geometry, taps_asked, slots_asked, buffers, batch):
     while slots > 0 and not fits:
         chunks = div_ceil(most, slots)
         slots = div_ceil(most, chunks)
-        size = widths(geometry, spread, tap_phases, column_phases, lag_blocks * lags, slots)
+        size = widths(geometry, spread, tap_phases, column_phases, lag_blocks * lags, slots, P_MAX)
         loaded = (size[0] + size[1]) * geometry.itemsize
         filters = slots * P_MAX * per_tap_phase
         turned = (slots + lag_blocks * lags) * column_phases * P_MAX * per_tap_phase
@@ -118,13 +139,15 @@ def plan_dot(geometry, taps_asked, slots_asked, buffers, batch):
         if not fits:
             slots = slots - 1
     if slots == 0:
-        return DotPlan(tap_phases, spread, column_phases, 0, 0, lags, lag_blocks, taps, channels, 0, 0, 0, 0, 0, False)
+        return DotPlan(
+            tap_phases, spread, column_phases, 0, 0, 0, lags, lag_blocks, taps, channels, 0, 0, 0, 0, 0, False, False
+        )
     while taps > slots:
         taps = taps // 2
     channels = P_MAX // taps
     lag_blocks = div_ceil(phase_lags, BANK_COLUMNS // channels + 1 - taps)
     lags = div_ceil(phase_lags, lag_blocks)
-    size = widths(geometry, spread, tap_phases, column_phases, lag_blocks * lags, slots)
+    size = widths(geometry, spread, tap_phases, column_phases, lag_blocks * lags, slots, P_MAX)
     chunks = div_ceil(most, slots)
     columns = lag_blocks * lags * column_phases
     return DotPlan(
@@ -132,6 +155,7 @@ def plan_dot(geometry, taps_asked, slots_asked, buffers, batch):
         spread=spread,
         column_phases=column_phases,
         slots=slots,
+        depth=P_MAX,
         chunks=chunks,
         lags=lags,
         lag_blocks=lag_blocks,
@@ -143,13 +167,87 @@ def plan_dot(geometry, taps_asked, slots_asked, buffers, batch):
         tiles=max(1, min(batch, BANK_COLUMNS // (taps * columns))) if geometry.N == 1 else 1,
         images=max(1, min(batch, div_ceil(geometry.N, 2))),
         keep=chunks * slots * P_MAX * per_tap_phase <= KEPT_BYTES,
+        wide=False,
     )
+
+
+def plan_wide(geometry, buffers):
+    """DotPlan with blocks of lags for wide.py, the fastest that fits SBUF; slots is 0 if none does."""
+    P_MAX, taps = nl.tile_size.pmax, WIDE_TAPS
+    channels = P_MAX // taps
+    common = greatest_common_divisor(geometry.stride, geometry.dilation)
+    tap_phases = geometry.stride // common
+    spread = geometry.dilation // common
+    column_phases = min(spread, geometry.Q)
+    phase_lags = div_ceil(geometry.Q, spread)
+    phase_taps = div_ceil(geometry.S, tap_phases)
+    blocks = div_ceil(div_ceil(phase_taps, P_MAX), taps)
+    half = geometry.C if one_block(geometry) else div_ceil(geometry.C, 2)
+    rows = channels * min(taps, div_ceil(half, channels))
+    # one channel of one image: at least two blocks of lags, for two cores
+    least = 2 if geometry.N * geometry.C == 1 else 1
+
+    best, best_cost, found_chunks, found_lags = 0, 0.0, 0, 0
+    for asked in range(1, min(blocks, WIDE_BLOCKS) + 1):
+        chunks = div_ceil(blocks, asked)
+        slots = taps * div_ceil(blocks, chunks)
+        filters = slots * rows * tap_phases * geometry.itemsize
+        kept = chunks if chunks * filters <= KEPT_BYTES // 2 else 1
+        for piece in range(1, 5):
+            most = BANK_COLUMNS // channels * piece // 4 + 1 - taps
+            if most > 0:
+                lags = div_ceil(phase_lags, max(least, div_ceil(phase_lags, most)))
+                depth = min(P_MAX, div_ceil(phase_taps, slots))
+                size = widths(geometry, spread, tap_phases, column_phases, lags, slots, depth)
+                loaded = buffers * (size[0] + size[1]) * geometry.itemsize
+                turned = (slots + lags) * column_phases * rows * tap_phases * geometry.itemsize
+                needed = loaded + 2 * turned + 2 * kept * filters + WIDE_BYTES
+                # columns of the array a lag: transposes, products, sums
+                cost = chunks * (slots + lags + (slots // taps) * (lags + taps) + 2 * lags) / lags
+                if needed <= nl.tile_size.total_available_sbuf_size and (best == 0 or cost < best_cost):
+                    best, best_cost, found_chunks, found_lags = slots, cost, chunks, lags
+    depth = min(P_MAX, div_ceil(phase_taps, max(1, best)))
+    size = widths(geometry, spread, tap_phases, column_phases, found_lags, best, depth)
+    return DotPlan(
+        tap_phases=tap_phases,
+        spread=spread,
+        column_phases=column_phases,
+        slots=best,
+        depth=depth,
+        chunks=found_chunks,
+        lags=found_lags,
+        lag_blocks=1,
+        taps=taps,
+        channels=channels,
+        x_length=size[0],
+        w_length=size[1],
+        buffers=buffers,
+        tiles=1,
+        images=1,
+        keep=found_chunks * best * rows * tap_phases * geometry.itemsize <= KEPT_BYTES // 2,
+        wide=True,
+    )
+
+
+def is_wide(geometry):
+    """Whether there are so many lags that wide.py is faster."""
+    common = greatest_common_divisor(geometry.stride, geometry.dilation)
+    slots = div_ceil(div_ceil(geometry.S, geometry.stride // common), nl.tile_size.pmax)
+    fewest = WIDE_FROM + WIDE_FROM_SLOTS // slots
+    if geometry.N * geometry.C < 2 * nl.tile_size.pmax:
+        fewest += WIDE_FROM_CHANNELS
+    return div_ceil(geometry.Q, geometry.dilation // common) > fewest
+
+
+def one_block(geometry):
+    """Whether the channels are one block."""
+    return geometry.C == 1 or (geometry.N > 1 and geometry.C <= nl.tile_size.pmax)
 
 
 def channel_blocks(geometry, plan):
     """The channels in two halves, or in one where images are shared out instead."""
     blocks = []
-    if geometry.C == 1 or (geometry.N > 1 and geometry.C <= nl.tile_size.pmax):
+    if one_block(geometry):
         blocks.append(ChannelBlock(c0=0, count=geometry.C, length=div_ceil(geometry.C, plan.channels)))
     else:
         half = div_ceil(geometry.C, 2)
@@ -163,20 +261,23 @@ def batches(geometry, plan):
     """All batches, in order; cores take contiguous shares."""
     found = []
     blocks = channel_blocks(geometry, plan)
+    lags = div_ceil(geometry.Q, plan.spread)
     for index in range(len(blocks)):
         block = blocks[index]
         num_tiles = div_ceil(block.length, plan.taps)
         for k0 in range(0, num_tiles, plan.tiles):
             for n0 in range(0, geometry.N, plan.images):
-                found.append(
-                    Batch(
-                        block=block,
-                        k0=k0,
-                        kn=min(plan.tiles, num_tiles - k0),
-                        n0=n0,
-                        nn=min(plan.images, geometry.N - n0),
+                for l0 in range(0, lags, plan.lags if plan.wide else lags):
+                    found.append(
+                        Batch(
+                            block=block,
+                            k0=k0,
+                            kn=min(plan.tiles, num_tiles - k0),
+                            n0=n0,
+                            nn=min(plan.images, geometry.N - n0),
+                            l0=l0,
+                        )
                     )
-                )
     return found
 
 

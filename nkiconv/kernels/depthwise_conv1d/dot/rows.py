@@ -66,7 +66,7 @@ def load_unit(operands, geometry, extras, plan, unit, with_filter, x_buffer, w_b
     """Rows of one unit (batch, image, tile, chunk): its filter's taps, then what they meet of x."""
     block, n = unit[0].block, unit[1]
     r0, groups = unit[2] * plan.taps, groups_of(plan, unit[0].block, unit[2])
-    base = unit[3] * plan.slots * nl.tile_size.pmax
+    base = unit[3] * plan.slots * plan.depth
     partial = full_rows(block)[0] < plan.channels
 
     if with_filter:
@@ -77,7 +77,7 @@ def load_unit(operands, geometry, extras, plan, unit, with_filter, x_buffer, w_b
         offset = block.c0 * geometry.w_c + base * plan.tap_phases * geometry.w_s
         load_rows(w_buffer.tile, operands.w, block, r0, groups, geometry.w_c, geometry.w_s, offset, 0, taps)
 
-    start = x_first(geometry, plan, base)
+    start = x_first(geometry, plan, base, unit[0].l0)
     used = (geometry.Q - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1
     length = min(plan.x_length, used - start)
     from_x = min(length, max(0, geometry.pad_left - start))
@@ -93,6 +93,68 @@ def load_unit(operands, geometry, extras, plan, unit, with_filter, x_buffer, w_b
         position = start + from_x - geometry.pad_left
         offset = n * geometry.x_n + block.c0 * geometry.x_c + position * geometry.x_w
         load_rows(x_buffer.tile, operands.x, block, r0, groups, geometry.x_c, geometry.x_w, offset, from_x, end)
+
+
+@dataclass
+class Rows(nl.NKIObject):
+    """Rows of the units on their way: buffers that take turns, and transposed filters by chunk."""
+
+    x_buffers: list
+    w_buffers: list
+    filters: list
+
+
+def start_rows(operands, geometry, extras, plan, units):
+    """Buffers, and loads of the first units, all but the last buffer's."""
+    count = min(plan.buffers, len(units))
+    rows = Rows(x_buffers=[], w_buffers=[], filters=[])
+    for _ in range(count):
+        rows.x_buffers.append(new_buffer(plan.x_length, operands.x.dtype))
+        rows.w_buffers.append(new_buffer(plan.w_length, operands.w.dtype))
+    for _ in range(plan.chunks):
+        rows.filters.append(None)
+    for index in range(count - 1):
+        load_rows_of(rows, operands, geometry, extras, plan, units, index)
+    return rows
+
+
+def load_ahead(rows, operands, geometry, extras, plan, units, index):
+    """Load the rows of the last unit that has a buffer while unit `index` is at work."""
+    load_rows_of(rows, operands, geometry, extras, plan, units, index + len(rows.x_buffers) - 1)
+
+
+def load_rows_of(rows, operands, geometry, extras, plan, units, index):
+    """Load the rows of unit `index`, if there is one."""
+    if index < len(units):
+        b = index % len(rows.x_buffers)
+        fresh = needs_filter(plan, units, index)
+        load_unit(operands, geometry, extras, plan, units[index], fresh, rows.x_buffers[b], rows.w_buffers[b])
+
+
+def next_rows(rows, operands, geometry, plan, units, index, moves):
+    """Tiles for unit `index`'s transposed slots, (x, w), and the Moves that fill them."""
+    unit = units[index]
+    count = groups_of(plan, unit[0].block, unit[2]) * plan.channels
+    b = index % len(rows.x_buffers)
+    if needs_filter(plan, units, index):
+        starts = w_starts(plan)
+        turned_sbuf = nl.ndarray((plan.depth, len(starts), count), dtype=operands.w.dtype, buffer=nl.sbuf)
+        slot_moves(moves, turned_sbuf, rows.w_buffers[b].tile, starts, plan.tap_phases * plan.slots)
+        rows.filters[unit[3]] = turned_sbuf
+    starts = x_starts(geometry, plan)
+    x_sbuf = nl.ndarray((plan.depth, len(starts), count), dtype=operands.x.dtype, buffer=nl.sbuf)
+    slot_moves(moves, x_sbuf, rows.x_buffers[b].tile, starts, geometry.stride * plan.spread * plan.slots)
+    return x_sbuf, rows.filters[unit[3]]
+
+
+def needs_filter(plan, units, index):
+    """Whether a unit loads and transposes its filter: not if the image before it did, and filters are kept."""
+    unit = units[index]
+    before = index - plan.chunks
+    if not plan.keep or before < 0:
+        return True
+    same = units[before][0].block.c0 == unit[0].block.c0 and units[before][2] == unit[2]
+    return not same
 
 
 def w_starts(plan):
@@ -116,7 +178,7 @@ def x_starts(geometry, plan):
 
 @dataclass
 class Move(nl.NKIObject):
-    """Slots that go through one PSUM bank: slots first .. of turned_sbuf [128, slots, rows] from row_sbuf [rows, ...].
+    """Slots that go through a PSUM bank: slots first .. of turned_sbuf [depth, slots, rows] from row_sbuf [rows, ...].
 
     Entry p of a slot is element start + p * step.
     """
@@ -140,20 +202,19 @@ def slot_moves(moves, turned_sbuf, row_sbuf, starts, step):
         moves.append(Move(turned_sbuf=turned_sbuf, row_sbuf=row_sbuf, first=first, starts=starts[first:end], step=step))
 
 
-def move_slots(move, on_vector):
-    """Transpose the slots of a Move on the array and copy them to SBUF; 16-bit elements in pairs, as fp32 bits."""
-    P_MAX = nl.tile_size.pmax
-    rows, count = move.turned_sbuf.shape[2], len(move.starts)
-    turned_psum = nl.ndarray((P_MAX, count, rows), dtype=move.turned_sbuf.dtype, buffer=nl.psum)
+def move_slots(move, engine):
+    """Transpose the slots of a Move on the array, and `engine` copies them to SBUF; 16-bit ones in pairs, as fp32."""
+    depth, rows, count = move.turned_sbuf.shape[0], move.turned_sbuf.shape[2], len(move.starts)
+    turned_psum = nl.ndarray((depth, count, rows), dtype=move.turned_sbuf.dtype, buffer=nl.psum)
     for index in range(count):
         start = move.starts[index]
         nisa.nc_transpose(
-            dst=turned_psum[0:P_MAX, index, 0:rows],
-            data=move.row_sbuf[0:rows, start : start + (P_MAX - 1) * move.step + 1 : move.step],
+            dst=turned_psum[0:depth, index, 0:rows],
+            data=move.row_sbuf[0:rows, start : start + (depth - 1) * move.step + 1 : move.step],
             engine=nisa.engine.tensor,
         )
     nisa.tensor_copy(
-        dst=move.turned_sbuf[0:P_MAX, move.first : move.first + count, 0:rows].view(nl.float32),
+        dst=move.turned_sbuf[0:depth, move.first : move.first + count, 0:rows].view(nl.float32),
         src=turned_psum.view(nl.float32),
-        engine=nisa.engine.vector if on_vector else nisa.engine.scalar,
+        engine=engine,
     )
