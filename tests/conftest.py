@@ -28,3 +28,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="only our simulator can check this"))
         if not has_device and item.get_closest_marker("device"):
             item.add_marker(pytest.mark.skip(reason="no Trainium device"))
+
+
+@pytest.fixture
+def plans(tmp_path, monkeypatch):
+    """An empty cache of plans, of this test's own: the folder that it will be in."""
+    from nkiconv.planner import cache  # only now is the environment clean
+
+    cache.forget()
+    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "plans"))
+    return tmp_path / "plans"

@@ -7,7 +7,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from shell import run
 
 from nkiconv import cases, depthwise_conv1d, verify
 from nkiconv.cli import app, npy, show
@@ -16,13 +16,6 @@ from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 
 pytestmark = pytest.mark.simulator_only
 COMMANDS = [command.name for command in app.registered_commands]
-
-
-def run(*arguments):
-    """Invoke the command line; nothing but a clean exit may come out of it."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 @pytest.fixture

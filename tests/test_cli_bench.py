@@ -8,10 +8,9 @@ import re
 
 import pytest
 from fake_device import FakeDevice, off_by_one
-from typer.testing import CliRunner
+from shell import run
 
 from nkiconv import doctor
-from nkiconv.cli import app
 from nkiconv.cli import measure as cli_measure
 from nkiconv.measure import interleave, rows, timing_speed, torch_neuron
 
@@ -20,11 +19,7 @@ pytestmark = pytest.mark.simulator_only
 CASE, OTHER = "nkl_pad_n1_c16_w512_s7", "short"
 
 
-def bench(*arguments):
-    """Invoke the command; nothing but a clean exit may come out of it."""
-    result = CliRunner().invoke(app, ["bench", *(str(argument) for argument in arguments)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+bench = functools.partial(run, "bench")
 
 
 @pytest.fixture
@@ -218,7 +213,7 @@ def test_modelled_cases(here):
         assert heading in result.stdout
     assert "p50" not in result.stdout
     assert list((here / "profiles").iterdir()) == []
-    profile = json.loads(CliRunner().invoke(app, ["profile", CASE, "--json"]).stdout)[0]
+    profile = json.loads(run("profile", CASE, "--json").stdout)[0]
     cells = [profile[name] for name in ("modelled_us", "copy_floor_us", "launch_floor_us", "x_copy_floor")]
     modelled, copy_floor, launch_floor, x_copy = (f"{value:.2f}".replace(".", r"\.") for value in cells)
     assert re.search(rf"{CASE} +{modelled} .* - +{copy_floor} +{launch_floor} +{x_copy} ", result.stdout)

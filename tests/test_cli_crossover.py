@@ -1,30 +1,23 @@
 """`nkiconv crossover`: the table, the changes, JSON, CSV, Markdown, and bad input by name."""
 
 import csv
+import functools
 import json
 
 import pytest
-from typer.testing import CliRunner
-
-from nkiconv.cli import app
-from nkiconv.planner import cache
+import shell
 
 pytestmark = pytest.mark.simulator_only
 SMALL = ("--vary", "S", "--values", "4,1", "--C", 16, "--W", 64)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    cache.forget()
-    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "plans"))
+def here(plans, tmp_path, monkeypatch):
+    """A current directory of this test's own, and an empty cache of plans."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path / "plans"
 
 
-def run(*arguments):
-    result = CliRunner().invoke(app, ["crossover", *(str(argument) for argument in arguments)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+run = functools.partial(shell.run, "crossover")
 
 
 def document(*arguments):
@@ -45,7 +38,7 @@ def test_one_value_has_no_change():
     assert "throughout" in run("--vary", "S", "--values", 2, "--C", 16, "--W", 64).output
 
 
-def test_json_csv_and_the_cache(folder, tmp_path):
+def test_json_csv_and_the_cache(plans, tmp_path):
     found = document(*SMALL, "--csv", "sweep.csv")
     assert found["sweep"]["values"] == [1, 4]
     asked = [point for point in found["points"] if not point["between"]]
@@ -55,7 +48,7 @@ def test_json_csv_and_the_cache(folder, tmp_path):
     with (tmp_path / "sweep.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["algorithm"] for row in rows] == [point["algorithm"] for point in found["points"]]
-    assert len(list(folder.iterdir())) == len(found["points"])
+    assert len(list(plans.iterdir())) == len(found["points"])
 
 
 def test_markdown():
@@ -64,13 +57,13 @@ def test_markdown():
     assert result.stdout.startswith("| S | algorithm | settings |")
 
 
-def test_options_reach_the_planner(folder):
+def test_options_reach_the_planner(plans):
     options = ("--lnc", 1, "--dtype", "fp32", "--N", 2, "--S", 3, "--no-cache", "--constant", "scalar.ns_per_elem=1.5")
     found = document("--vary", "Q", "--values", "2", "--C", 16, *options)
     [point] = found["points"]
     assert (point["lnc"], point["dtype"], point["N"], point["S"], point["W"], point["Q"]) == (1, "fp32", 2, 3, 4, 2)
     assert found["sweep"]["constants"] == {"scalar.ns_per_elem": 1.5}
-    assert not folder.exists()
+    assert not plans.exists()
 
 
 def test_without_padding():
@@ -97,11 +90,11 @@ def test_without_padding():
         (("--vary", "S", "--constant", "scalar.speed"), "must be NAME=VALUE"),
     ],
 )
-def test_bad_input(folder, arguments, words):
+def test_bad_input(plans, arguments, words):
     result = run(*arguments)
     assert result.exit_code == 2, result.output
     assert words in " ".join(result.stderr.split())
-    assert not folder.exists()
+    assert not plans.exists()
 
 
 def test_every_violation_is_named():

@@ -3,28 +3,14 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
+from shell import run
 
 from nkiconv import Plan
-from nkiconv.cli import app
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import cache
 
-pytestmark = pytest.mark.simulator_only
+pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 CASE = "nkl_n1_c16_w512_s7"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    cache.forget()
-    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "plans"))
-    return tmp_path / "plans"
-
-
-def run(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def one_plan(*arguments):
@@ -58,14 +44,14 @@ def test_json_is_a_plan():
     assert one_plan()["cached"]
 
 
-def test_options_reach_the_planner(folder):
+def test_options_reach_the_planner(plans):
     found = one_plan(
         "--lnc", 1, "--dtype", "fp32", "--strict-nonfinite", "--no-cache", "--constant", "scalar.ns_per_elem=1.5"
     )
     assert (found["lnc"], found["problem"]["dtype"], found["asked"]["strict_nonfinite"]) == (1, "fp32", True)
     assert found["constants"] == {"scalar.ns_per_elem": 1.5}
     assert found["algorithm"] in ("vector", "taps_on_partition", "one_channel")
-    assert not folder.exists()
+    assert not plans.exists()
 
 
 def test_tune_leaves_its_plan_for_plan():
@@ -75,9 +61,9 @@ def test_tune_leaves_its_plan_for_plan():
     assert (found["effort"], found["cached"]) == ("tuned", True)
 
 
-def test_a_corrupt_file_is_a_warning(folder):
+def test_a_corrupt_file_is_a_warning(plans):
     run("plan", CASE)
-    [file] = folder.iterdir()
+    [file] = plans.iterdir()
     file.write_text("{")
     cache.forget()
     result = run("plan", CASE)
@@ -100,8 +86,8 @@ def test_a_corrupt_file_is_a_warning(folder):
         (("tune", "kda_bf61"), "did you mean kda_bf16"),
     ],
 )
-def test_bad_input(folder, arguments, words):
+def test_bad_input(plans, arguments, words):
     result = run(*arguments)
     assert result.exit_code == 2, result.output
     assert words in " ".join(result.stderr.split())
-    assert not folder.exists()
+    assert not plans.exists()

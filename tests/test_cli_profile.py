@@ -3,19 +3,12 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
+from shell import run
 
-from nkiconv.cli import app
 from nkiconv.cli.profile_show import short_path
 
 pytestmark = pytest.mark.simulator_only
 CASE = "nkl_n1_c16_w512_s7"
-
-
-def run(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def test_table():

@@ -7,18 +7,11 @@ import pytest
 
 from nkiconv import DtypeError, GeometryError, UnsupportedError, crossover
 from nkiconv.crossover import VARIED, Change, Sweep
-from nkiconv.planner import Alternative, Rejection, cache
+from nkiconv.planner import Alternative, Rejection
 from nkiconv.planner.entry import answer
 
-pytestmark = pytest.mark.simulator_only
+pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 SMALL = Sweep(vary="S", values=(2, 3), C=16, W=64)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    cache.forget()
-    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "plans"))
-    return tmp_path / "plans"
 
 
 @pytest.fixture
@@ -156,12 +149,12 @@ def test_constants_and_cores_reach_the_planner():
         (Sweep(vary="S", lnc=3), UnsupportedError, "lnc=3: must be 1 or 2"),
     ],
 )
-def test_refused_before_any_work(folder, sweep, kind, words):
+def test_refused_before_any_work(plans, sweep, kind, words):
     with pytest.raises(kind) as raised:
         crossover.crossover(sweep)
     assert words in str(raised.value)
     assert len(raised.value.violations) == 1
-    assert not folder.exists()
+    assert not plans.exists()
 
 
 def test_short_settings():

@@ -10,31 +10,23 @@ import pytest
 from nkiconv import ConvProblem, plan
 from nkiconv.planner import Request, cache, entry
 
-pytestmark = pytest.mark.simulator_only
+pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 PROBLEM = ConvProblem(N=1, C=8, W=40, S=3, groups=8)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """An empty cache of this test's own."""
-    cache.forget()
-    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "plans"))
-    return tmp_path / "plans"
 
 
 def no_search(*_args, **_kwargs):
     raise AssertionError("searched although the plan is in the cache")
 
 
-def the_file(folder):
-    (found,) = folder.iterdir()
+def the_file(plans):
+    (found,) = plans.iterdir()
     return found
 
 
-def test_a_plan_comes_back_from_disk_and_from_memory(folder, monkeypatch):
+def test_a_plan_comes_back_from_disk_and_from_memory(plans, monkeypatch):
     first = plan(PROBLEM)
     assert not first.cached
-    assert the_file(folder) == cache.path(Request(problem=PROBLEM))
+    assert the_file(plans) == cache.path(Request(problem=PROBLEM))
     monkeypatch.setattr(entry, "search", no_search)
     for forget in (False, True):
         if forget:
@@ -44,9 +36,9 @@ def test_a_plan_comes_back_from_disk_and_from_memory(folder, monkeypatch):
         assert again == first
 
 
-def test_without_the_cache_nothing_is_read_or_written(folder):
+def test_without_the_cache_nothing_is_read_or_written(plans):
     assert not plan(PROBLEM, use_cache=False).cached
-    assert not folder.exists()
+    assert not plans.exists()
 
 
 def test_a_wide_plan_replaces_the_quick_one_and_stays():
@@ -69,10 +61,10 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: next(iter(other)))
-def test_everything_asked_for_is_in_the_key(folder, other):
+def test_everything_asked_for_is_in_the_key(plans, other):
     plan(PROBLEM)
     assert not plan(PROBLEM, **other).cached
-    assert len([*folder.iterdir()]) == 2
+    assert len([*plans.iterdir()]) == 2
 
 
 def test_other_sources_mean_other_plans(monkeypatch):
@@ -98,9 +90,9 @@ def half_a_plan(document):
 
 
 @pytest.mark.parametrize("spoil", [wrong_key, wrong_problem, no_plan, half_a_plan])
-def test_foreign_files_are_ignored_with_a_warning(folder, spoil):
+def test_foreign_files_are_ignored_with_a_warning(plans, spoil):
     plan(PROBLEM)
-    file = the_file(folder)
+    file = the_file(plans)
     document = json.loads(file.read_text())
     spoil(document)
     file.write_text(json.dumps(document))
@@ -112,9 +104,9 @@ def test_foreign_files_are_ignored_with_a_warning(folder, spoil):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"plan"])
-def test_corrupt_files_are_ignored_with_a_warning(folder, content):
+def test_corrupt_files_are_ignored_with_a_warning(plans, content):
     plan(PROBLEM)
-    file = the_file(folder)
+    file = the_file(plans)
     file.write_bytes(content)
     cache.forget()
     with pytest.warns(cache.CacheWarning, match=file.name):
@@ -128,14 +120,14 @@ def test_a_directory_that_cannot_be_written_costs_a_warning(tmp_path, monkeypatc
         assert plan(PROBLEM).algorithm
 
 
-def test_nothing_is_left_of_a_write_that_failed(folder, monkeypatch):
+def test_nothing_is_left_of_a_write_that_failed(plans, monkeypatch):
     def full(*_args):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.warns(cache.CacheWarning, match="No space left"):
         plan(PROBLEM)
-    assert [*folder.iterdir()] == []
+    assert [*plans.iterdir()] == []
 
 
 OTHER_PROCESS = """
@@ -146,13 +138,13 @@ print([plan(ConvProblem(N=1, C=8, W=width, S=3, groups=8)).phase0_us for width i
 """
 
 
-def test_two_processes_share_the_directory(folder):
+def test_two_processes_share_the_directory(plans):
     commands = [sys.executable, "-c", OTHER_PROCESS]
     running = [subprocess.Popen(commands, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     first, second = (process.communicate(timeout=120)[0] for process in running)
     assert [process.returncode for process in running] == [0, 0]
     assert first == second
-    assert sorted(file.suffix for file in folder.iterdir()) == [".json"] * 3
+    assert sorted(file.suffix for file in plans.iterdir()) == [".json"] * 3
     assert all(plan(PROBLEM.replace(W=width)).cached for width in (30, 31, 32))
 
 

@@ -6,26 +6,17 @@ import json
 import math
 
 import pytest
-from typer.testing import CliRunner
+from shell import run
 
 from nkiconv import cases, h200, readme_table, suite
-from nkiconv.cli import app
-from nkiconv.planner import cache
 
 pytestmark = pytest.mark.simulator_only
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    cache.forget()
-    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "plans"))
+def here(plans, tmp_path, monkeypatch):
+    """A current directory of this test's own, and an empty cache of plans."""
     monkeypatch.chdir(tmp_path)
-
-
-def run(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def test_rows_of_some_cases():

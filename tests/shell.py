@@ -1,0 +1,16 @@
+"""The command line in this process, for the tests of its commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.testing import CliRunner
+
+from nkiconv.cli import app
+
+
+def run(*arguments: object) -> Any:
+    """Invoke `nkiconv` with these arguments; nothing but a clean exit may come out of it."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
