@@ -21,6 +21,9 @@ from .._tiles import require, share
 ZERO_COLUMNS = 4096
 #: Bytes from which a run is long: a DMA engine is at four fifths of its rate (trn2.toml, dma.element_overhead_ns).
 LONG_RUN_BYTES = 512
+#: Bytes of a row of x below which all of it is loaded for its last elements: what HBM moves for a core (358 B/ns) while
+#: one of 16 engines is at its least time for an element (trn2.toml, dma.small_element_ns).
+SHORT_ROW_BYTES = 256
 #: Bytes up to which a DMA engine takes many times longer for an element (trn2.toml, dma.tiny_element_bytes), and bytes
 #: that it moves in its least time (dma.small_element_bytes).
 TINY_BYTES, SMALL_BYTES = 4, 64
@@ -57,7 +60,7 @@ def store_final_state(x_hbm, state_hbm, final_hbm, geometry):
     """Write final_hbm [N, C, pad_left]; each core its share of the rows, or of the channels of each image."""
     itemsize = geometry.itemsize
     long = geometry.pad_left * itemsize >= LONG_RUN_BYTES
-    ends = min(geometry.pad_left, geometry.W) * itemsize > TINY_BYTES and geometry.W * itemsize >= LONG_RUN_BYTES
+    ends = min(geometry.pad_left, geometry.W) * itemsize > TINY_BYTES and geometry.W * itemsize >= SHORT_ROW_BYTES
     direct = long or (ends and geometry.x_w == 1)
     step = geometry.x_n if geometry.C == 1 else geometry.x_c
     images, rows = geometry.N, geometry.C
@@ -102,7 +105,7 @@ def store_short_rows(x_hbm, state_hbm, final_hbm, geometry, row0, rows, offset, 
     width = min(geometry.W, max(from_x, SMALL_BYTES // geometry.itemsize))
     if geometry.x_w != 1:
         width = from_x
-    elif step == geometry.W and geometry.W * geometry.itemsize < LONG_RUN_BYTES:
+    elif step == geometry.W and geometry.W * geometry.itemsize < SHORT_ROW_BYTES:
         width = geometry.W
     most = max(1, TILE_BYTES // ((size + width) * geometry.itemsize))
     row = 0
