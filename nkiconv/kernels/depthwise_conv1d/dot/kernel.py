@@ -33,9 +33,11 @@ from .plan import (
     WIDE_BUFFERS,
     batch_width,
     batches,
+    cut_row,
     groups_of,
     is_wide,
     padded_columns,
+    parts_as_channels,
     plan_dot,
     plan_wide,
     x_slots,
@@ -66,17 +68,25 @@ LEAD = 2
 
 def plan_of(geometry, config):
     """DotPlan with a config's settings."""
-    if setting(config, "wide", 1 if is_wide(geometry) else 0) == 1:
-        plan = plan_wide(geometry, setting(config, "buffers", WIDE_BUFFERS))
-        if plan.slots > 0:
-            return plan
-    return plan_dot(
-        geometry,
-        setting(config, "block", BLOCK),
-        setting(config, "slots", SLOTS_MAX),
-        setting(config, "buffers", BUFFERS),
-        setting(config, "batch", BATCH),
-    )
+    wide = setting(config, "wide", 1 if is_wide(geometry) else 0) == 1
+    part_taps = cut_row(geometry, wide)
+    cut = part_taps < geometry.S
+    rows = parts_as_channels(geometry, part_taps) if cut else geometry
+    plan = None
+    if wide:
+        plan = plan_wide(rows, setting(config, "buffers", WIDE_BUFFERS), cut)
+    if plan == None or plan.slots == 0:
+        plan = plan_dot(
+            rows,
+            setting(config, "block", BLOCK),
+            setting(config, "slots", SLOTS_MAX),
+            setting(config, "buffers", BUFFERS),
+            setting(config, "batch", BATCH),
+        )
+    if cut:
+        plan.parts = rows.C
+        plan.part_taps = part_taps
+    return plan
 
 
 def dot_refusal(geometry, extras, config, cores):

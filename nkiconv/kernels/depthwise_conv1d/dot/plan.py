@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, div_ceil
 from ..free_channels import ChannelBlock
+from ..geometry import Geometry
 from ..positions import greatest_common_divisor
 
 #: Bytes a partition of SBUF for rows as loaded, transposed slots and kept filters; sums and products take the rest.
@@ -31,7 +32,7 @@ WIDE_BLOCKS = 2
 #: Rows in flight there: a unit takes longer than its rows, and loads ahead of need hold up products.
 WIDE_BUFFERS = 2
 #: Bytes a partition that products on their way through HBM take there, and results.
-WIDE_BYTES = 40_000
+WIDE_BYTES = 44_000
 #: Columns from which `banded` is at least as fast, for each tap; and columns that are always taken.
 COLUMNS_PER_TAP = 0.5
 COLUMNS_MIN = 64
@@ -66,6 +67,9 @@ class DotPlan(nl.NKIObject):
     images: int
     #: whether transposed filters stay in SBUF from image to image
     keep: bool
+    #: parts that the only row is cut into, which take the place of channels, and taps of each; parts is 1 for all else
+    parts: int
+    part_taps: int
     #: whether a batch has one block of lags, and wide.py takes it from products to results
     wide: bool
 
@@ -167,12 +171,17 @@ def plan_dot(geometry, taps_asked, slots_asked, buffers, batch):
         tiles=max(1, min(batch, BANK_COLUMNS // (taps * columns))) if geometry.N == 1 else 1,
         images=max(1, min(batch, div_ceil(geometry.N, 2))),
         keep=chunks * slots * P_MAX * per_tap_phase <= KEPT_BYTES,
+        parts=1,
+        part_taps=geometry.S,
         wide=False,
     )
 
 
-def plan_wide(geometry, buffers):
-    """DotPlan with blocks of lags for wide.py, the fastest that fits SBUF; slots is 0 if none does."""
+def plan_wide(geometry, buffers, parts):
+    """DotPlan with blocks of lags for wide.py, the fastest that fits SBUF; slots is 0 if none does.
+
+    parts: whether channels are parts of one row.
+    """
     P_MAX, taps = nl.tile_size.pmax, WIDE_TAPS
     channels = P_MAX // taps
     common = greatest_common_divisor(geometry.stride, geometry.dilation)
@@ -182,10 +191,10 @@ def plan_wide(geometry, buffers):
     phase_lags = div_ceil(geometry.Q, spread)
     phase_taps = div_ceil(geometry.S, tap_phases)
     blocks = div_ceil(div_ceil(phase_taps, P_MAX), taps)
-    half = geometry.C if one_block(geometry) else div_ceil(geometry.C, 2)
+    half = geometry.C if parts or one_block(geometry) else div_ceil(geometry.C, 2)
     rows = channels * min(taps, div_ceil(half, channels))
-    # one channel of one image: at least two blocks of lags, for two cores
-    least = 2 if geometry.N * geometry.C == 1 else 1
+    # one row: at least two blocks of lags, for two cores
+    least = 2 if parts or geometry.N * geometry.C == 1 else 1
 
     best, best_cost, found_chunks, found_lags = 0, 0.0, 0, 0
     for asked in range(1, min(blocks, WIDE_BLOCKS) + 1):
@@ -201,7 +210,8 @@ def plan_wide(geometry, buffers):
                 size = widths(geometry, spread, tap_phases, column_phases, lags, slots, depth)
                 loaded = buffers * (size[0] + size[1]) * geometry.itemsize
                 turned = (slots + lags) * column_phases * rows * tap_phases * geometry.itemsize
-                needed = loaded + 2 * turned + 2 * kept * filters + WIDE_BYTES
+                summed = column_phases * div_ceil(rows, channels) * lags * 4 if chunks > 1 else 0
+                needed = loaded + 2 * turned + 2 * kept * filters + summed + WIDE_BYTES
                 # columns of the array a lag: transposes, products, sums
                 cost = chunks * (slots + lags + (slots // taps) * (lags + taps) + 2 * lags) / lags
                 if needed <= nl.tile_size.total_available_sbuf_size and (best == 0 or cost < best_cost):
@@ -225,6 +235,8 @@ def plan_wide(geometry, buffers):
         tiles=1,
         images=1,
         keep=found_chunks * best * rows * tap_phases * geometry.itemsize <= KEPT_BYTES // 2,
+        parts=1,
+        part_taps=geometry.S,
         wide=True,
     )
 
@@ -239,6 +251,42 @@ def is_wide(geometry):
     return div_ceil(geometry.Q, geometry.dilation // common) > fewest
 
 
+def cut_row(geometry, wide):
+    """Taps of a part of the only row, S where rows are not cut: a part for every 128 taps, or every chunk (wide)."""
+    if geometry.N * geometry.C > 1 or geometry.S <= 2 * nl.tile_size.pmax:
+        return geometry.S
+    parts = div_ceil(geometry.S, nl.tile_size.pmax)
+    if wide:
+        channels = nl.tile_size.pmax // WIDE_TAPS
+        parts = channels * div_ceil(geometry.S, channels * WIDE_TAPS * nl.tile_size.pmax)
+    return div_ceil(geometry.S, min(parts, nl.tile_size.pmax))
+
+
+def parts_as_channels(geometry, part_taps):
+    """Geometry of a convolution that has a channel for each part of the only row."""
+    return Geometry(
+        N=1,
+        C=div_ceil(geometry.S, part_taps),
+        W=geometry.W,
+        S=part_taps,
+        Q=geometry.Q,
+        stride=geometry.stride,
+        dilation=geometry.dilation,
+        lhs_dilation=geometry.lhs_dilation,
+        pad_left=geometry.pad_left,
+        pad_right=geometry.pad_right,
+        x_n=geometry.x_n,
+        x_c=geometry.x_c,
+        x_w=geometry.x_w,
+        w_c=geometry.w_c,
+        w_s=geometry.w_s,
+        y_n=geometry.y_n,
+        y_c=geometry.y_c,
+        y_q=geometry.y_q,
+        itemsize=geometry.itemsize,
+    )
+
+
 def one_block(geometry):
     """Whether the channels are one block."""
     return geometry.C == 1 or (geometry.N > 1 and geometry.C <= nl.tile_size.pmax)
@@ -247,7 +295,9 @@ def one_block(geometry):
 def channel_blocks(geometry, plan):
     """The channels in two halves, or in one where images are shared out instead."""
     blocks = []
-    if one_block(geometry):
+    if plan.parts > 1:
+        blocks.append(ChannelBlock(c0=0, count=plan.parts, length=div_ceil(plan.parts, plan.channels)))
+    elif one_block(geometry):
         blocks.append(ChannelBlock(c0=0, count=geometry.C, length=div_ceil(geometry.C, plan.channels)))
     else:
         half = div_ceil(geometry.C, 2)

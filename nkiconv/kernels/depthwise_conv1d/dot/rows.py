@@ -64,6 +64,9 @@ def load_rows(tile, src_hbm, block, r0, groups, c_step, step, offset, first, end
 
 def load_unit(operands, geometry, extras, plan, unit, with_filter, x_buffer, w_buffer):
     """Rows of one unit (batch, image, tile, chunk): its filter's taps, then what they meet of x."""
+    if plan.parts > 1:
+        load_parts(operands, geometry, extras, plan, unit, with_filter, x_buffer, w_buffer)
+        return
     block, n = unit[0].block, unit[1]
     r0, groups = unit[2] * plan.taps, groups_of(plan, unit[0].block, unit[2])
     base = unit[3] * plan.slots * plan.depth
@@ -93,6 +96,49 @@ def load_unit(operands, geometry, extras, plan, unit, with_filter, x_buffer, w_b
         position = start + from_x - geometry.pad_left
         offset = n * geometry.x_n + block.c0 * geometry.x_c + position * geometry.x_w
         load_rows(x_buffer.tile, operands.x, block, r0, groups, geometry.x_c, geometry.x_w, offset, from_x, end)
+
+
+def load_parts(operands, geometry, extras, plan, unit, with_filter, x_buffer, w_buffer):
+    """The same where the parts of the only row stand for channels: part v has taps v * part_taps onwards."""
+    base = unit[3] * plan.slots * plan.depth
+    rows = groups_of(plan, unit[0].block, unit[2]) * plan.channels
+    if with_filter:
+        taps = min(plan.w_length, plan.part_taps - base * plan.tap_phases)
+        clear_outside(w_buffer, 0, 0)
+        first = base * plan.tap_phases
+        load_ranges(w_buffer, operands.w, plan, plan.part_taps, first, geometry.S, geometry.w_s, taps)
+    start = x_first(geometry, plan, base, unit[0].l0)
+    used = (geometry.Q - 1) * geometry.stride + (plan.part_taps - 1) * geometry.dilation + 1
+    length = min(plan.x_length, used - start)
+    spacing = plan.part_taps * geometry.dilation
+    start = start - geometry.pad_left
+    inside = start >= 0 and start + (plan.parts - 1) * spacing + length <= geometry.W
+    if inside and rows == plan.parts:
+        clear_outside(x_buffer, 0, length)
+    else:
+        clear_outside(x_buffer, 0, 0)
+    load_ranges(x_buffer, operands.x, plan, spacing, start, geometry.W, geometry.x_w, length)
+    if extras.state and geometry.pad_left > 0:
+        first = start + geometry.pad_left
+        load_ranges(x_buffer, operands.state, plan, spacing, first, geometry.pad_left, 1, length)
+
+
+def load_ranges(buffer, src_hbm, plan, spacing, start, limit, step, length):
+    """Element e < length of row v from element start + v * spacing + e of the source, if that is in 0 .. limit-1."""
+    v = 0
+    while v < plan.parts:
+        first = start + v * spacing
+        low, high = max(0, -first), min(length, limit - first)
+        count = 1
+        if low == 0 and high == length:
+            while v + count < plan.parts and first + count * spacing + length <= limit:
+                count += 1
+        if low < high:
+            pattern = [[spacing * step, count], [step, high - low]]
+            copy(buffer.tile[v : v + count, low:high], src_hbm.ap(pattern=pattern, offset=(first + low) * step))
+        v += count
+    buffer.first = 0
+    buffer.end = max(buffer.end, length)
 
 
 @dataclass

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._tiles import BANK_COLUMNS
-from ..free_channels import finish_free, load_free, store_free
+from ..free_channels import ChannelBlock, finish_free, load_free, store_free
 from .plan import batch_width, padded_columns, x_slots
 
 #: Matmuls on zeros that bring the array to full rate while the first rows are on their way: 24 of 107 ns at half rate
@@ -16,11 +16,12 @@ WARM_UP = 24
 class Masks(nl.NKIObject):
     """fp32 ones and zeros; partition t * channels + c stands for slot t and channel c of a stationary.
 
-    same_channel: [128, channels], c' == c. same_lag: [128, lags, taps + lags - 1], t' == t + lag.
+    same_channel: [128, channels], c' == c. same_lag: [128, lags, taps + lags - 1], t' == t + lag. ones: [128, 1].
     """
 
     same_channel: object
     same_lag: object
+    ones: object
 
 
 @dataclass
@@ -68,7 +69,7 @@ def make_masks(plan):
         dst=same_lag_sbuf.ap(pattern=[[plan.lags * window, P_MAX], [window + 1, plan.lags], [1, taps]], offset=0),
         src=slot_sbuf.broadcast(1, plan.lags),
     )
-    return Masks(same_channel=same_channel_sbuf, same_lag=same_lag_sbuf)
+    return Masks(same_channel=same_channel_sbuf, same_lag=same_lag_sbuf, ones=ones_sbuf)
 
 
 def steps_of(plan, groups):
@@ -166,11 +167,21 @@ def sum_lags(sums, column, groups, kept, plan, accumulate):
                 nisa.tensor_reduce(dst=into, op=nl.add, data=kept_sbuf, axis=3)
 
 
+def row_block():
+    """The block of channels that results of the only row have."""
+    return ChannelBlock(c0=0, count=1, length=1)
+
+
 def finish_batch(operands, geometry, extras, plan, masks, batch, sums):
-    """Sum over t and leave: rows are p, columns (image, r, q) of channels c0 + p * length + r0 + r."""
-    channels, columns = plan.channels, padded_columns(plan)
-    block, r0 = batch.block, batch.k0 * plan.taps
-    width = batch_width(plan, batch)
+    """Sum over t and leave: rows are p, columns (image, r, q) of channels c0 + p * length + r0 + r.
+
+    The parts of one row are summed over p and r, too.
+    """
+    columns = padded_columns(plan)
+    channels, block, r0 = plan.channels, batch.block, batch.k0 * plan.taps
+    width, parts = batch_width(plan, batch), 1
+    if plan.parts > 1:
+        channels, block, width, parts = 1, row_block(), 1, width
     total = width * batch.nn
     shape = (channels, total, geometry.Q)
     bias_sbuf = None
@@ -197,12 +208,13 @@ def finish_batch(operands, geometry, extras, plan, masks, batch, sums):
             an = min(most, width - a)
             at = index * width + a
             acc_psum = nl.ndarray((channels, an, columns), dtype=nl.float32, buffer=nl.psum)
-            nisa.nc_matmul(
-                dst=acc_psum,
-                stationary=masks.same_channel,
-                moving=sums[0 : nl.tile_size.pmax, at : at + an, 0:columns],
-                accumulate=False,
-            )
+            for part in range(parts):
+                nisa.nc_matmul(
+                    dst=acc_psum,
+                    stationary=masks.same_channel if plan.parts == 1 else masks.ones,
+                    moving=sums[0 : nl.tile_size.pmax, at + part : at + part + an, 0:columns],
+                    accumulate=part > 0,
+                )
             finish_free(
                 y_sbuf[0:channels, at : at + an, 0 : geometry.Q],
                 acc_psum[0:channels, 0:an, 0 : geometry.Q],

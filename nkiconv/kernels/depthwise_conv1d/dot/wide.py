@@ -26,6 +26,7 @@ from ..._tiles import BANK_COLUMNS, div_ceil
 from ..free_channels import finish_free, load_free, store_free
 from .plan import groups_of, x_slots
 from .rows import load_ahead, move_slots, next_rows, start_rows
+from .sums import row_block
 
 #: Banks of a step's products, which are read out together.
 STEP_BANKS = 2
@@ -55,6 +56,7 @@ class Run(nl.NKIObject):
     extras: object
     plan: object
     ones_sbuf: object
+    all_sbuf: object
     scratch: list
     ledger: Ledger
 
@@ -83,6 +85,13 @@ def channel_ones(plan):
     return ones_sbuf
 
 
+def all_ones():
+    """fp32 [128, 1] of ones."""
+    ones_sbuf = nl.ndarray((nl.tile_size.pmax, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=ones_sbuf, value=1.0)
+    return ones_sbuf
+
+
 def run_wide(operands, geometry, extras, plan, units):
     """Units one after the other: transposes of one between the products of the one before."""
     size = nl.tile_size.pmax * piece_groups(plan) * window_of(plan)
@@ -95,6 +104,7 @@ def run_wide(operands, geometry, extras, plan, units):
         extras=extras,
         plan=plan,
         ones_sbuf=channel_ones(plan),
+        all_sbuf=all_ones(),
         scratch=scratch,
         ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
     )
@@ -206,12 +216,13 @@ def multiply(run, products_sbuf, a, an, phase, g0, groups, x_turned, w_turned):
 
 
 def finish_piece(run, piece, sums):
-    """Sum a piece over slots and store it if it is the last chunk's; `sums` are the pieces of the chunks before.
+    """Sum a piece over slots and store it if it is the last chunk's; returns the sums of what is not complete yet.
 
-    Returns the pieces of this chunk so far, which later chunks are added to.
+    sums: pieces of the chunks before, in order, which later chunks are added to; or the sums of one row's parts.
     """
-    P_MAX, plan = nl.tile_size.pmax, run.plan
-    batch, chunk = piece.unit[0], piece.unit[3]
+    plan, batch, chunk = run.plan, piece.unit[0], piece.unit[3]
+    if plan.parts > 1:
+        return add_parts(run, piece, sums)
     if chunk > 0:
         before = sums[0]
         nisa.tensor_tensor(
@@ -220,20 +231,51 @@ def finish_piece(run, piece, sums):
         sums = sums[1 : len(sums)]
     if chunk < plan.chunks - 1:
         return sums + [piece]
-    geometry, extras, operands = run.geometry, run.extras, run.operands
-    channels, gn, phases = plan.channels, piece.gn, plan.column_phases
+    leave(run, batch, batch.block, batch.k0 * plan.taps + piece.g0, plan.channels, piece.gn, piece.sums_sbuf)
+    return sums
+
+
+def add_parts(run, piece, sums):
+    """Sum a piece of parts of one row over slots, c and g, and add it to those before, [row_sbuf [1, phase, lags]]."""
+    plan, batch = run.plan, piece.unit[0]
+    lags, phases = plan.lags, plan.column_phases
+    first = piece.unit[3] == 0 and piece.g0 == 0
+    row_sbuf = nl.ndarray((1, phases, lags), dtype=nl.float32, buffer=nl.sbuf) if first else sums[0]
+    for phase in range(phases):
+        acc_psum = nl.ndarray((1, lags), dtype=nl.float32, buffer=nl.psum)
+        for g in range(piece.gn):
+            nisa.nc_matmul(
+                dst=acc_psum,
+                stationary=run.all_sbuf,
+                moving=piece.sums_sbuf[0 : nl.tile_size.pmax, phase, g, 0:lags],
+                is_stationary_onezero=True,
+                accumulate=g > 0,
+            )
+        into = row_sbuf[0:1, phase, 0:lags]
+        if first:
+            nisa.tensor_copy(dst=into, src=acc_psum)
+        else:
+            nisa.tensor_tensor(dst=into, data1=acc_psum, data2=into, op=nl.add)
+    if piece.unit[3] == plan.chunks - 1 and piece.g0 + piece.gn == groups_of(plan, batch.block, batch.k0):
+        leave(run, batch, row_block(), 0, 1, 1, row_sbuf)
+    return [row_sbuf]
+
+
+def leave(run, batch, block, r0, channels, gn, sums_sbuf):
+    """Results of channels r0 .. r0+gn-1 of each row of a block, from [(c, t), phase, gn, lags] or sums of one row."""
+    plan, geometry, extras, operands = run.plan, run.geometry, run.extras, run.operands
+    phases = plan.column_phases
     q0 = batch.l0 * plan.spread
     qn = min(plan.lags * phases, geometry.Q - q0)
-    r0 = batch.k0 * plan.taps + piece.g0
     offset = batch.n0 * geometry.y_n + q0 * geometry.y_q
     bias_sbuf = None
     if extras.epilogue.bias:
         bias_sbuf = nl.ndarray((channels, gn, 1), dtype=nl.float32, buffer=nl.sbuf)
-        load_free(bias_sbuf, operands.bias, batch.block, r0, 1, 0, 0)
+        load_free(bias_sbuf, operands.bias, block, r0, 1, 0, 0)
     residual_sbuf = None
     if extras.epilogue.residual != "":
         residual_sbuf = nl.ndarray((channels, gn, qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
-        load_free(residual_sbuf, operands.residual, batch.block, r0, geometry.y_c, geometry.y_q, offset)
+        load_free(residual_sbuf, operands.residual, block, r0, geometry.y_c, geometry.y_q, offset)
     y_sbuf = nl.ndarray((channels, gn, qn), dtype=operands.y.dtype, buffer=nl.sbuf)
     most = BANK_COLUMNS // plan.lags
     for phase in range(phases):
@@ -241,22 +283,24 @@ def finish_piece(run, piece, sums):
         lags = (qn - phase + phases - 1) // phases
         for a in range(0, gn if lags > 0 else 0, most):
             an = min(most, gn - a)
-            acc_psum = nl.ndarray((channels, an, plan.lags), dtype=nl.float32, buffer=nl.psum)
-            nisa.nc_matmul(
-                dst=acc_psum,
-                stationary=run.ones_sbuf,
-                moving=piece.sums_sbuf[0:P_MAX, phase, a : a + an, 0 : plan.lags],
-                is_stationary_onezero=True,
-                accumulate=False,
-            )
+            if plan.parts > 1:
+                acc = sums_sbuf[0:1, phase : phase + 1, 0 : plan.lags]
+            else:
+                acc = nl.ndarray((channels, an, plan.lags), dtype=nl.float32, buffer=nl.psum)
+                nisa.nc_matmul(
+                    dst=acc,
+                    stationary=run.ones_sbuf,
+                    moving=sums_sbuf[0 : nl.tile_size.pmax, phase, a : a + an, 0 : plan.lags],
+                    is_stationary_onezero=True,
+                    accumulate=False,
+                )
             finish_free(
                 y_sbuf[0:channels, a : a + an, phase:qn:phases],
-                acc_psum[0:channels, 0:an, 0:lags],
+                acc[0:channels, 0:an, 0:lags],
                 None if bias_sbuf == None else bias_sbuf[0:channels, a : a + an, 0:1].broadcast(2, lags),
                 None if residual_sbuf == None else residual_sbuf[0:channels, a : a + an, phase:qn:phases],
                 extras.epilogue,
                 pick(run.ledger, an * lags, False),
                 0,
             )
-    store_free(operands.y, y_sbuf, batch.block, r0, geometry.y_c, geometry.y_q, offset)
-    return sums
+    store_free(operands.y, y_sbuf, block, r0, geometry.y_c, geometry.y_q, offset)
