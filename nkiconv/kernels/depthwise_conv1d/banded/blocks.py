@@ -29,10 +29,12 @@ BAND_BYTES = 65536
 STREAMED = 64
 STREAMED_LONG = 96
 STREAMED_NS = 15000
-#: Matmuls of 512 columns of zeros while the array waits for the first rows and the first bands: it runs at half rate
-#: until it has been busy for 3/8 of its full capacity in a window of 3.4 us (trn2.toml, throttle.*), and 6 of them are
-#: 1.3 us of it. A core whose bands take less than WARM_UP_NS is done before that pays.
+#: Matmuls of 512 columns of zeros while the array waits for the first rows: it runs at half rate until it has been busy
+#: for 3/8 of its full capacity in a window of 3.4 us (trn2.toml, throttle.*), and 6 of them are 1.3 us of it. Then, at
+#: full rate, some while the first blocks are read out. A core whose bands take less than WARM_UP_NS is done before that
+#: pays.
 WARM_UP = 6
+REWARM = 4
 WARM_UP_NS = 2500
 #: Groups of the first and the last tile.
 EDGE = 4
@@ -69,9 +71,11 @@ class Blocks(nl.NKIObject):
     #: matmuls on zeros before the first rows are turned, and before the first bands
     warmup: int
     rewarm: int
-    #: blocks of a chunk of a row at least, in and out
-    chunk_in: int
-    chunk_out: int
+    #: columns of a chunk of a row at least
+    chunk_columns: int
+    #: columns of a row's last block, in and out
+    rest_in: int
+    rest_out: int
     #: ns of one group's matmuls
     group_ns: float
     #: groups of the first and the last tile, 0: as the others
@@ -179,9 +183,10 @@ def choose_blocks(geometry, config, state=False):
         columns=columns,
         streamed=setting(config, "streamed", STREAMED_LONG if bands_ns > STREAMED_NS else STREAMED),
         warmup=setting(config, "warmup", warm_up),
-        rewarm=setting(config, "rewarm", warm_up),
-        chunk_in=div_ceil(RUN_BYTES_LEAST, block * geometry.itemsize),
-        chunk_out=div_ceil(RUN_BYTES_LEAST, out_block * geometry.itemsize),
+        rewarm=setting(config, "rewarm", min(warm_up, REWARM)),
+        chunk_columns=RUN_BYTES_LEAST // geometry.itemsize,
+        rest_in=max(0, geometry.W + geometry.pad_left - 1) % block + 1,
+        rest_out=(geometry.Q - 1) % out_block + 1,
         group_ns=num_taps * column_ns,
         edge=setting(config, "edge", edge),
         shard=shard,

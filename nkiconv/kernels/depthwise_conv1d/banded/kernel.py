@@ -131,11 +131,12 @@ def sbuf_bytes(geometry, extras, blocks):
     item = geometry.itemsize
     rows = blocks.groups * blocks.images
     chunks = max(1, nl.tile_size.pmax // rows)
-    x_width = max(blocks.columns, div_ceil(blocks.streamed, blocks.images)) + blocks.num_taps + chunks
-    rows_in = blocks.per_group * blocks.block * div_ceil(x_width, chunks) * item
+    x_width = blocks.columns + blocks.num_taps + chunks
+    rows_in = blocks.per_group * blocks.block * (div_ceil(x_width, chunks) + 2) * item
     y_item = extras.epilogue.y_itemsize
     sum_item = 4
-    rows_out = blocks.per_group * blocks.out_block * div_ceil(blocks.columns + chunks, chunks) * y_item
+    rows_out = blocks.out_block * div_ceil(blocks.columns + chunks, chunks) + blocks.chunk_columns
+    rows_out = blocks.per_group * rows_out * y_item
     if extras.epilogue.residual != "":
         rows_out = rows_out * 3
     filters = (

@@ -46,13 +46,15 @@ class Tile(nl.NKIObject):
     blocks_in: int
     chunks_out: int
     blocks_out: int
+    #: blocks from one chunk of results to the next: fewer than of a chunk where the last one takes what remains
+    step_out: int
     #: first block that holds data and how many do, counted from the tile's first; blocks of a row in X and Y
     data0: int
     datan: int
     x_width: int
     y_width: int
-    #: output blocks of a matmul: the tile's, or more so that the array has enough to do to stay at full rate
-    j_streamed: int
+    #: how often a matmul takes its columns, so that few of them give the array enough to do to stay at full rate
+    repeats: int
     bias: object
     rows_in: object
     residual: object
@@ -65,29 +67,36 @@ class Tile(nl.NKIObject):
 def plan_tile(blocks, work):
     """How a tile lies on the partitions: as many chunks of each row as fit beside each other."""
     rows = work.gn * work.nn
-    j_streamed = max(work.jn, div_ceil(blocks.streamed, work.nn))
-    needed = j_streamed + blocks.num_taps - 1
+    columns = work.nn * work.jn
+    repeats = max(1, min(div_ceil(blocks.streamed, columns), nl.tile_size.pmax // columns))
+    needed = work.jn + blocks.num_taps - 1
     data0 = max(0, blocks.first_data - work.j0)
     datan = max(0, min(needed, blocks.end_data - work.j0) - data0)
     most = max(1, nl.tile_size.pmax // rows)
     blocks_in, chunks_in = 0, 0
     if datan > 0:
-        blocks_in = min(datan, max(blocks.chunk_in, div_ceil(datan, most)))
+        rest = blocks.rest_in if work.j0 + data0 + datan == blocks.end_data else blocks.block
+        blocks_in = longer_chunk(datan, most, blocks.chunk_columns, blocks.block, rest)
         chunks_in = div_ceil(datan, blocks_in)
-    blocks_out = min(work.jn, max(blocks.chunk_out, div_ceil(work.jn, most)))
-    chunks_out = div_ceil(work.jn, blocks_out)
+    step_out = min(work.jn, max(div_ceil(blocks.chunk_columns, blocks.out_block), div_ceil(work.jn, most)))
+    chunks_out, blocks_out = div_ceil(work.jn, step_out), step_out
+    rest = blocks.rest_out if work.j0 + work.jn == blocks.num_columns else blocks.out_block
+    last = (work.jn - 1) % step_out
+    if chunks_out > 1 and last * blocks.out_block + rest < blocks.chunk_columns:
+        chunks_out, blocks_out = chunks_out - 1, step_out + last + 1
     return Tile(
         work=work,
         rows=rows,
         chunks_in=chunks_in,
         blocks_in=blocks_in,
         chunks_out=chunks_out,
+        step_out=step_out,
         blocks_out=blocks_out,
         data0=data0,
         datan=datan,
         x_width=max(needed, data0 + chunks_in * blocks_in),
-        y_width=chunks_out * blocks_out,
-        j_streamed=j_streamed,
+        y_width=(chunks_out - 1) * step_out + blocks_out,
+        repeats=repeats,
         bias=None,
         rows_in=None,
         residual=None,
@@ -96,6 +105,16 @@ def plan_tile(blocks, work):
         rows_out=None,
         acc=None,
     )
+
+
+def longer_chunk(count, most, columns, block, rest):
+    """Blocks of a chunk of a row of `count` blocks, the last of which has `rest` columns: in at most `most` chunks of at
+    least `columns` columns; a block or two more than that needs if only so the last chunk has as many."""
+    least = min(count, max(div_ceil(columns, block), div_ceil(count, most)))
+    for more in range(3):
+        if (count - 1) % (least + more) * block + rest >= columns:
+            return min(count, least + more)
+    return least
 
 
 def prefetch_bands(run, tiles, queue, buffers, position):
@@ -306,15 +325,24 @@ def multiply_group(run, tile, group, bands_sbuf, buffer_slot):
     """Sums of one group, into Y once a PSUM bank is full of groups."""
     work, most = tile.work, nl.tile_size.psum_fmax
     size = run.blocks.per_group * run.blocks.out_block
-    if work.nn * tile.j_streamed <= most:
-        slots = most // (work.nn * tile.j_streamed)
+    columns = work.nn * work.jn
+    if columns <= most:
+        slots = most // (tile.repeats * columns)
         slot = group % slots
         if slot == 0:
-            tile.acc = nl.ndarray((size, slots, work.nn, tile.j_streamed), dtype=nl.float32, buffer=nl.psum)
-        acc_psum = tile.acc[0:size, slot, 0 : work.nn, 0 : tile.j_streamed]
-        multiply_columns(run, tile, group, bands_sbuf, buffer_slot, acc_psum, 0, work.nn, 0, tile.j_streamed)
+            tile.acc = nl.ndarray((size, slots, tile.repeats, columns), dtype=nl.float32, buffer=nl.psum)
+        acc_psum = tile.acc[0:size, slot, 0 : tile.repeats, 0:columns]
+        multiply_columns(run, tile, group, bands_sbuf, buffer_slot, acc_psum, 0, work.nn, 0, work.jn)
         if slot == slots - 1 or group == work.gn - 1:
-            sums_psum = tile.acc[0:size, 0 : slot + 1, 0 : work.nn, 0 : work.jn]
+            sums_psum = tile.acc.ap(
+                pattern=[
+                    [slots * tile.repeats * columns, size],
+                    [tile.repeats * columns, slot + 1],
+                    [work.jn, work.nn],
+                    [1, work.jn],
+                ],
+                offset=0,
+            )
             sums_out(run, tile, sums_psum, group - slot, slot + 1, 0, work.nn, 0, work.jn)
     else:
         pieces = div_ceil(work.jn, most)
@@ -331,6 +359,9 @@ def multiply_columns(run, tile, group, bands_sbuf, buffer_slot, acc_psum, n0, nn
     blocks = run.blocks
     c0 = (tile.work.g0 + group) * blocks.per_group
     contraction = min(blocks.per_group, run.geometry.C - c0) * blocks.block
+    pattern = [[tile.rows * tile.x_width, contraction], [1, nn], [tile.rows, jn]]
+    if tile.repeats > 1:
+        pattern = [pattern[0], [0, tile.repeats], pattern[1], pattern[2]]
     started = False
     for k in range(blocks.num_taps):
         meets = j0 + k < tile.data0 + tile.datan and j0 + k + jn > tile.data0
@@ -344,7 +375,7 @@ def multiply_columns(run, tile, group, bands_sbuf, buffer_slot, acc_psum, n0, nn
                     k * blocks.block : (k + 1) * blocks.block : run.geometry.stride,
                 ],
                 moving=tile.x_blocks.ap(
-                    pattern=[[tile.rows * tile.x_width, contraction], [1, nn], [tile.rows, jn]],
+                    pattern=pattern,
                     offset=(j0 + k) * tile.rows + group * tile.work.nn + n0,
                 ),
                 accumulate=started,
@@ -417,7 +448,7 @@ def turn_out(run, tile, first, count):
                 stationary=tile.y_blocks.ap(
                     pattern=[
                         [tile.rows * tile.y_width, A * Bo],
-                        [tile.blocks_out, tile.chunks_out],
+                        [tile.step_out, tile.chunks_out],
                         [tile.y_width, tile.rows],
                     ],
                     offset=j0 + j,
@@ -445,9 +476,11 @@ def turn_out(run, tile, first, count):
 def y_chunk(run, tile, chunk):
     """(first column, columns) of y that a chunk of a tile's results holds."""
     Bo = run.blocks.out_block
-    q0 = (tile.work.j0 + chunk * tile.blocks_out) * Bo
+    q0 = (tile.work.j0 + chunk * tile.step_out) * Bo
     end = min(run.geometry.Q, (tile.work.j0 + tile.work.jn) * Bo)
-    return q0, min(tile.blocks_out * Bo, end - q0)
+    if chunk < tile.chunks_out - 1:
+        end = min(end, q0 + tile.step_out * Bo)
+    return q0, end - q0
 
 
 def load_residual_rows(run, tile, partitions, A, width):
@@ -468,7 +501,7 @@ def store_rows(run, tile):
     """rows_out to y: all chunks that are full at once."""
     geometry = run.geometry
     strides = (geometry.y_n, geometry.y_c, geometry.y_q)
-    width = tile.blocks_out * run.blocks.out_block
+    width = tile.step_out * run.blocks.out_block
     full = 0
     while full < tile.chunks_out and y_chunk(run, tile, full)[1] == width:
         full += 1
