@@ -100,11 +100,13 @@ def test_any_layout():
 def test_edges_run_or_are_refused_by_name(row):
     problem = row.problem("bf16")
     reason = run_or_refused("dot", problem, 8)
+    if reason == "":
+        return
     if row.lhs > 1:
         assert reason.startswith("lhs_dilation=")
     elif problem.Q > 64:
         assert reason.startswith(f"Q={problem.Q}:")
-    elif reason != "":
+    else:
         assert reason.startswith(f"stride={row.stride}, dilation={row.dilation}: rows of 128 taps")
 
 

@@ -141,11 +141,13 @@ def test_few_sequences_are_for_vector_and_many_for_the_array(N, engine):
 def test_edges_run_or_are_refused_by_name(row):
     problem = row.problem("bf16")
     reason = run_or_refused("update", problem, 8)
+    if reason == "":
+        return
     if row.lhs > 1:
         assert reason.startswith("lhs_dilation=")
     elif row.W > 128:
         assert reason.startswith(f"W={row.W}:")
-    elif reason != "":
+    else:
         assert reason.startswith(f"Q={problem.Q}, S={row.S}:")
 
 
