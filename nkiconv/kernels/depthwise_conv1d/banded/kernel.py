@@ -39,12 +39,12 @@ from .stages import (
     load_rows,
     multiply_group,
     out_pieces,
-    plan_tile,
     prefetch_bands,
     start_results,
     turn_in,
     turn_out,
 )
+from .tiles import plan_tile
 
 #: Buffers of rows that tiles take in turn: one is being turned while the next but one comes in.
 RING = 2
@@ -193,6 +193,7 @@ def banded(operands, geometry, extras, config):
         for index in range(len(works)):
             tiles.append(plan_tile(blocks, works[index]))
     if len(tiles) > 0:
+        tiles[len(tiles) - 1].ends = True
         run = Run(
             operands=operands,
             geometry=geometry,
