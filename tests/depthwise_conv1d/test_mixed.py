@@ -81,6 +81,7 @@ def test_staged_states_are_exact_in_any_block(row, block_bytes, columns, monkeyp
     states = sys.modules["nkiconv.kernels.depthwise_conv1d.rows.states"]
     monkeypatch.setattr(states, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(states, "DIRECT_COLUMNS", 4)
+    monkeypatch.setattr(states, "IMAGES", 2)
     config = (("columns", columns),)
     check(row.problem("bf16"), Request(state=True, final=True), 6, whole=True, algorithm="mixed", config=config)
 
@@ -229,3 +230,11 @@ def test_a_state_costs_little_more_than_its_bytes(dtype, S, N):
     problem = Row("causal", N, 8192 // N, 2048, S, 1, (S - 1, 0)).problem(dtype)
     without, given = trace(problem, "mixed"), trace(problem, "mixed", **with_state(problem))
     assert times_floor(given, problem) <= 1.015 * times_floor(without, problem)
+
+
+@pytest.mark.simulator_only
+def test_states_of_short_rows_do_not_hold_the_array_up():
+    """A pause of the array in its first windows would leave it at half rate for good."""
+    problem = Row("short rows", 16, 2048, 64, 4, 1, (3, 0)).problem("bf16")
+    without, given = trace(problem, "mixed"), trace(problem, "mixed", **with_state(problem))
+    assert times_floor(given, problem) <= 1.05 * times_floor(without, problem)

@@ -66,7 +66,7 @@ def convolve_half(operands, geometry, extras, plan, tiles):
                 tile = tiles[len(xs)]
                 staged = is_staged(plan.rows, len(xs))
                 if staged:
-                    load_blocks(operands, geometry, plan.rows, states, tiles, tile.t)
+                    load_blocks(operands, geometry, plan.rows, states, tiles, len(xs))
                 x_sbuf = allocate_x(operands, geometry, plan.rows, tile)
                 load_x(operands, geometry, extras, plan.rows, tile, x_sbuf, cuts[len(xs)], extras.state and not staged)
                 xs.append((x_sbuf, load_residual_rows(operands, geometry, plan.rows, tile)))

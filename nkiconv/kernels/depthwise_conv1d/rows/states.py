@@ -14,8 +14,10 @@ from .tiles import half_images
 #: Bytes of a row's state up to which it is staged: a DMA element of fewer takes no less time (trn2.toml,
 #: dma.small_element_bytes), and the copy on chip is short.
 ROW_BYTES_MAX = 64
-#: Bytes a partition of the states that are loaded together.
+#: Bytes a partition of the states of all images of a block's channel tiles, and images that one DMA loads: the next
+#: ones come while these are summed.
 BLOCK_BYTES = 4096
+IMAGES = 4
 #: Tiles that begin a row, channel tiles of images, from which a half's states are staged.
 TILES_MIN = 4
 #: Tiles ahead of the sums that states are copied to their columns, so that sums do not wait for the copy.
@@ -48,16 +50,28 @@ def meets_state(geometry, tile):
     return tile.starts[0] < geometry.pad_left
 
 
-def load_blocks(operands, geometry, plan, states, tiles, t):
-    """Append the blocks of states up to channel tile t's; tiles: all of a half, whose images these are of."""
-    if not meets_state(geometry, tiles[0]):
+def place_of(plan, tiles, i):
+    """Where the state of tile i of a half is: (block of states, image in it, channel tile in it)."""
+    n = tiles[i].images[0] - tiles[0].images[0]
+    t = tiles[i].t - tiles[0].t
+    return t // plan.states * image_blocks(tiles) + n // IMAGES, n % IMAGES, t % plan.states
+
+
+def image_blocks(tiles):
+    """Blocks that the images of a half make."""
+    return div_ceil(tiles[len(tiles) - 1].images[0] + 1 - tiles[0].images[0], IMAGES)
+
+
+def load_blocks(operands, geometry, plan, states, tiles, i):
+    """Append the blocks of states up to that of tile i of a half."""
+    if not meets_state(geometry, tiles[i]):
         return
     last = tiles[len(tiles) - 1]
-    while len(states) * plan.states + tiles[0].t <= t:
-        t0 = len(states) * plan.states + tiles[0].t
-        n0 = tiles[0].images[0]
-        tn = min(plan.states, last.t + 1 - t0)
-        states.append(load_states(operands, geometry, plan, n0, last.images[0] + 1 - n0, t0, tn))
+    while len(states) <= place_of(plan, tiles, i)[0]:
+        t0 = tiles[0].t + len(states) // image_blocks(tiles) * plan.states
+        n0 = tiles[0].images[0] + len(states) % image_blocks(tiles) * IMAGES
+        images = min(IMAGES, last.images[0] + 1 - n0)
+        states.append(load_states(operands, geometry, plan, n0, images, t0, min(plan.states, last.t + 1 - t0)))
 
 
 def load_states(operands, geometry, plan, n0, images, t0, tn):
@@ -93,11 +107,10 @@ def fill_state(geometry, plan, states, tiles, i, x_sbuf):
         return
     first = tile.starts[0] - geometry.pad_left
     count = min(-first, x_sbuf.shape[1])
-    local = tile.t - tiles[0].t
-    begin = (local % plan.states + 1) * geometry.pad_left + first
-    n = tile.images[0] - tiles[0].images[0]
+    place = place_of(plan, tiles, i)
+    begin = (place[2] + 1) * geometry.pad_left + first
     nisa.tensor_copy(
         dst=x_sbuf[0 : tile.rows, 0:count],
-        src=states[local // plan.states][0 : tile.rows, n, begin : begin + count],
+        src=states[place[0]][0 : tile.rows, place[1], begin : begin + count],
         engine=filler_of(plan),
     )
