@@ -17,7 +17,9 @@ the matmuls of tile i; Scalar (and Vector, every `vector_share`-th) moves transp
 elements as one fp32 element, which copies bits; the tails of tiles i - 1 and i - 2 come later, where no engine waits
 for another. Channel c0 + p * L + r is row p of the results, so that those of several tiles leave in one DMA of long
 runs. Bound by Tensor, then DMA: per 128 channels and tap of bf16 with Q = 4, the transposes take 0.91 ns and the
-matmuls 0.59, HBM 1.43. From about Q = 12 on Vector's masks take longer.
+matmuls 0.59, HBM 1.43. Vector's masks grow with Q; from a dozen lags or two on, wide.py puts lags in step by a way
+through HBM instead. One row, N * C = 1, is cut into parts that stand for channels, summed at the end; cores share its
+blocks of lags, where there are several.
 
 Zeros are multiplied: a NaN or Inf reaches every column of the channels that share a matmul with it.
 """
@@ -26,9 +28,9 @@ from ...._nki import nisa, nl
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil, share
 from ..call import config_refusal, numbers_refusal, setting
 from .plan import (
+    BANDED_TAPS,
     COLUMNS_MIN,
     COLUMNS_PER_TAP,
-    SBUF_BYTES,
     SLOTS_MAX,
     WIDE_BUFFERS,
     batch_width,
@@ -57,7 +59,8 @@ from .sums import (
 from .wide import run_wide
 
 #: Names and defaults of the settings: slots a stationary, most slots of a chunk, rows in flight, tiles (or images) that
-#: leave together, which share of the transposed slots Vector moves (0: none).
+#: leave together, which share of the transposed slots Vector moves (0: none), whether lags go through HBM (1) or masks
+#: (0); with 1 only `buffers` of the others counts.
 SETTINGS = ("block", "slots", "buffers", "batch", "vector_share", "wide")
 BLOCK, BUFFERS, BATCH, VECTOR_SHARE = 8, 4, 4, 0
 #: Most slots that can be asked for; what does not fit SBUF is made smaller.
@@ -114,15 +117,18 @@ def dot_refusal(geometry, extras, config, cores):
     if geometry.lhs_dilation > 1:
         return f"lhs_dilation={geometry.lhs_dilation}: dot takes 1; use mixed, vector or taps_on_partition"
     columns_max = max(COLUMNS_MIN, int(geometry.S * COLUMNS_PER_TAP))
-    if geometry.dilation == 1 and geometry.Q > columns_max:
+    if geometry.dilation == 1 and geometry.S <= BANDED_TAPS and geometry.Q > columns_max:
         return (
-            f"Q={geometry.Q}: dot computes at most {columns_max} columns of S={geometry.S}; use mixed, vector or banded"
+            f"Q={geometry.Q}: dot computes at most {columns_max} columns a row for S={geometry.S}; use banded or "
+            f"taps_on_partition"
         )
     plan = plan_of(geometry, config)
-    if plan.slots == 0:
+    if setting(config, "wide", 1) == 0 and geometry.Q > COLUMNS_MIN:
+        return f"config wide=0, Q={geometry.Q}: at most {COLUMNS_MIN} columns; leave it out or use taps_on_partition"
+    if plan.slots == 0 or (geometry.Q > COLUMNS_MIN and not plan.wide):
         return (
             f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
-            f"{SBUF_BYTES} bytes a partition of SBUF; use taps_on_partition"
+            f"SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use taps_on_partition"
         )
     count = count_instructions(geometry, extras, plan, cores)
     if count > INSTRUCTIONS_MAX:
@@ -136,15 +142,16 @@ def dot_refusal(geometry, extras, config, cores):
 def count_instructions(geometry, extras, plan, cores):
     """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, tails."""
     slots = plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
+    loads = 14 + (3 * plan.parts if plan.parts > 1 else 0)
     if plan.wide:
         groups = plan.column_phases * plan.taps
         matmuls = groups * (plan.tap_phases * (plan.slots // plan.taps) + 2 * plan.channels)
-        unit = 2 * slots + matmuls + groups * (3 + 12) + 14
+        unit = 2 * slots + matmuls + 15 * groups + loads
         return div_ceil(len(batches(geometry, plan)), cores) * plan.chunks * unit + 6 * plan.buffers + 50
     blocks = plan.lag_blocks * plan.column_phases
     matmuls = plan.taps * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
     tails = blocks * (4 * plan.taps + 3)
-    unit = 2 * slots + matmuls + tails + 14
+    unit = 2 * slots + matmuls + tails + loads
     columns = plan.taps * padded_columns(plan)
     leave = 3 * div_ceil(plan.tiles * columns, BANK_COLUMNS) + 10
     per_batch = plan.tiles * plan.images * plan.chunks * unit + plan.images * leave

@@ -1,5 +1,9 @@
 """How `dot` cuts a convolution: phases of taps and columns, chunks of taps, blocks of lags, tiles and batches.
 
+Many lags (`is_wide`) come in blocks that are batches of their own. The only row of a convolution is cut into parts,
+which stand for channels: part v has taps v * part_taps onwards and what they meet of x. Neither depends on the number
+of cores.
+
 With g = gcd(stride, dilation), R = stride / g and D = dilation / g, tap s = R s' + r and column q = D q' + m meet at
 position stride * (D (s' + q') + m) + dilation * r of the padded row. For each of the R tap phases and D column phases
 that is a convolution without stride or dilation, so a lag q' is a shift of s'. Position s' = base + n p + t lies at
@@ -33,10 +37,12 @@ WIDE_BLOCKS = 2
 WIDE_BUFFERS = 2
 #: Bytes a partition that products on their way through HBM take there, and results.
 WIDE_BYTES = 44_000
-#: Columns from which `banded` is at least as fast, for each tap; and columns that are always taken.
+#: Columns for each tap from which `banded` is at least as fast, for the taps that it always takes; and columns that are
+#: taken in any case, and at most without wide.py.
 COLUMNS_PER_TAP = 0.5
+BANDED_TAPS = 8192
 COLUMNS_MIN = 64
-#: Most slots of a chunk: 4096 taps, whose rows in bf16 are 8 KiB a partition.
+#: Most slots of a chunk without wide.py: 4096 taps, whose rows in bf16 are 8 KiB a partition.
 SLOTS_MAX = 32
 
 
@@ -144,7 +150,25 @@ def plan_dot(geometry, taps_asked, slots_asked, buffers, batch):
             slots = slots - 1
     if slots == 0:
         return DotPlan(
-            tap_phases, spread, column_phases, 0, 0, 0, lags, lag_blocks, taps, channels, 0, 0, 0, 0, 0, False, False
+            tap_phases=tap_phases,
+            spread=spread,
+            column_phases=column_phases,
+            slots=0,
+            depth=0,
+            chunks=0,
+            lags=lags,
+            lag_blocks=lag_blocks,
+            taps=taps,
+            channels=channels,
+            x_length=0,
+            w_length=0,
+            buffers=0,
+            tiles=0,
+            images=0,
+            keep=False,
+            parts=1,
+            part_taps=geometry.S,
+            wide=False,
         )
     while taps > slots:
         taps = taps // 2
@@ -242,13 +266,13 @@ def plan_wide(geometry, buffers, parts):
 
 
 def is_wide(geometry):
-    """Whether there are so many lags that wide.py is faster."""
+    """Whether there are so many lags that wide.py is faster, or more columns than there may be without it."""
     common = greatest_common_divisor(geometry.stride, geometry.dilation)
     slots = div_ceil(div_ceil(geometry.S, geometry.stride // common), nl.tile_size.pmax)
     fewest = WIDE_FROM + WIDE_FROM_SLOTS // slots
     if geometry.N * geometry.C < 2 * nl.tile_size.pmax:
         fewest += WIDE_FROM_CHANNELS
-    return div_ceil(geometry.Q, geometry.dilation // common) > fewest
+    return geometry.Q > COLUMNS_MIN or div_ceil(geometry.Q, geometry.dilation // common) > fewest
 
 
 def cut_row(geometry, wide):
