@@ -18,6 +18,7 @@ from epilogue import (
 )
 
 from nkiconv.kernels.depthwise_conv1d.banded import kernel as banded
+from nkiconv.simulator.memory import SBUF
 
 ROWS = [
     #   why                                 N    C     W     S  stride  pad
@@ -35,6 +36,8 @@ ROWS = [
     Row("bands of many channels at once", 2, 700, 18, 3, 1, (2, 0)),
     Row("padding wider than the row", 1, 4, 30, 50, 1, (150, 90)),
     Row("window is the row", 2, 5, 200, 200),
+    Row("one column beyond whole blocks", 1, 40, 161, 33),
+    Row("one column beyond whole chunks", 2, 260, 513, 65),
 ]
 BLOCKS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
 SETTINGS = [
@@ -148,6 +151,31 @@ def test_matmuls_stream_enough_columns_to_keep_the_clock_up():
     problem = row("filter of tens").problem("bf16")
     execution = trace(problem, "banded", config=(("block", 32),))
     assert min(i.params["moving_columns"] for i in band_matmuls(execution)) >= 64
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("block", [8, 16, 32, 64])
+@pytest.mark.parametrize("why", ["one column beyond whole blocks", "one column beyond whole chunks"])
+def test_no_store_is_of_short_runs(why, block):
+    """A 2-byte run costs a DMA engine as much as one of 1.4 KB."""
+    execution = trace(row(why).problem("bf16"), "banded", config=(("block", block),))
+    copies = [i for i in execution.instructions if i.op == "dma_copy" and i.writes[0].info.buffer is not SBUF]
+    stores = [i for i in copies if i.reads[0].info.buffer is SBUF and len(i.reads[0].shape) == 3]
+    assert stores
+    assert min(i.writes[0].shape[-1] for i in stores) * 2 >= 64
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_the_array_unmirrors_fp32_at_twice_the_rate_and_warms_up_in_16_bits(dtype):
+    execution = trace(row("filter of tens").problem(dtype), "banded", config=(("warmup", 2), ("rewarm", 1)))
+    matmuls = [i for i in execution.instructions if i.op == "nc_matmul"]
+    onezero = [i for i in matmuls if i.params["onezero"]]
+    assert {str(i.reads[0].info.dtype) for i in onezero} == {"float32"}
+    assert not set(map(id, onezero)) & set(map(id, band_matmuls(execution)))
+    rest = [i for i in matmuls if not i.params["onezero"] and len(i.reads[0].info.shape) != 4]
+    assert len(rest) == 2 * 3
+    assert {str(i.reads[0].info.dtype) for i in rest} == {"bfloat16"}
 
 
 @pytest.mark.simulator_only
