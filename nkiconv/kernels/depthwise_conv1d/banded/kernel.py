@@ -13,7 +13,7 @@ Three stages, one tile apart, whose pieces alternate on the array so that it nev
 
 - in: rows come from HBM as [(chunk, group, image), a, columns], runs of a KiB where rows are that long; each block
   column is transposed on the array, several to a PSUM bank, and copied to X;
-- bands: see `bands`: one DMA a channel, a dozen buffers ahead; matmuls; sums to Y, where bias and activation happen;
+- bands: see `bands`: one DMA a channel, some buffers ahead; matmuls; sums to Y, where bias and activation happen;
 - out: Y's columns go through the array once more, times the matrix that undoes the blocks' mirroring, which also turns
   them back into rows, in fp32 at twice the rate, as the matrix has only ones and zeros; then the store, the same shape
   as the load.
