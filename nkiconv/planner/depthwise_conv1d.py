@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..kernels.depthwise_conv1d.banded.blocks import choose_blocks
-from ..kernels.depthwise_conv1d.banded.estimate import best_block
+from ..kernels.depthwise_conv1d.banded.choose import choose_blocks
 from ..kernels.depthwise_conv1d.call import Extras
 from ..kernels.depthwise_conv1d.dot.kernel import plan_of
 from ..kernels.depthwise_conv1d.geometry import Geometry
@@ -200,7 +199,7 @@ class Banded(Family):
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = shape.geometry
-        own = int(best_block(geometry))  # type: ignore[no-untyped-call]
+        own = int(self._blocks(shape, None).block)
         sizes = _block_sizes(geometry.stride, own)
         if not wide:
             sizes = [size for size in sizes if own <= size * self.FACTORS and size <= own * self.FACTORS]
@@ -246,7 +245,7 @@ class Banded(Family):
         return _ints(self._blocks(shape, config))
 
     def _blocks(self, shape: Shape, config: Config) -> Any:
-        return choose_blocks(shape.geometry, config)  # type: ignore[no-untyped-call]
+        return choose_blocks(shape.geometry, shape.extras, config)  # type: ignore[no-untyped-call]
 
 
 class Dot(Family):

@@ -5,7 +5,7 @@ winner runs with its default settings. The estimates need not be right, only in 
 against the planner's.
 """
 
-from .banded.estimate import best_block, estimate_ns
+from .banded.choose import best_blocks
 from .banded.kernel import banded_refusal
 from .dot.estimate import dot_ns
 from .dot.kernel import dot_refusal
@@ -14,12 +14,9 @@ from .rows.plan import loop_refusal
 from .update.estimate import update_tensor_ns, update_vector_ns
 from .update.kernel import update_refusal
 
-#: ns of `banded` from the first load to the first sums and from the last sums to the end of the last store.
-BANDED_ENDS_NS = 5500.0
-#: What mixed's and vector's chains lose waiting for each other, and banded's stages.
+#: What mixed's and vector's chains lose waiting for each other.
 MIXED_LOSS = 1.2
 VECTOR_LOSS = 1.3
-BANDED_LOSS = 1.15
 #: Taps up to which rows are tried at all: beyond, `banded` needs far fewer matmuls.
 ROWS_TAPS_MAX = 64
 
@@ -39,7 +36,7 @@ def choose(geometry, extras, cores):
             if best == "" or vector_ns < best_ns:
                 best, best_ns = "vector", vector_ns
     if banded_refusal(geometry, extras, None, cores) == "":
-        banded_ns = BANDED_ENDS_NS + BANDED_LOSS * estimate_ns(geometry, best_block(geometry))
+        banded_ns = best_blocks(geometry, extras, None)[1]
         if best == "" or banded_ns < best_ns:
             best, best_ns = "banded", banded_ns
     if dot_refusal(geometry, extras, None, cores) == "":

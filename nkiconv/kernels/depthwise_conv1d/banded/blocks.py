@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._prices import STATIC_ISSUE_NS, TENSOR_COLUMN_FP32_NS, TENSOR_COLUMN_NS
-from ..._tiles import PARTS, div_ceil, share
+from ..._tiles import PARTS, div_ceil
 from ..call import numbers_refusal, setting
-from .estimate import BAND_BUFFERS, RUN_BYTES, SCRATCH_BELOW, best_block, lasting_groups
 
+#: Bytes of a run, one chunk of one row, from which a DMA is as fast as it gets.
+RUN_BYTES = 1024
 #: Bytes of a run below RUN_BYTES, from which a DMA is fast enough to let a tile have fewer groups than that needs, so
 #: that a core has TILES of them whose stages overlap.
 RUN_BYTES_MIN = 256
@@ -38,6 +39,14 @@ REWARM = 4
 WARM_UP_NS = 2500
 #: Groups of the first and the last tile.
 EDGE = 4
+#: Band buffers in turn, groups of a buffer at most, and ns that all of them together should last: a DMA's way from the
+#: last use of a buffer to its next (dma.static_first_packet_ns, dma.receipt_ns and the transfer).
+BAND_BUFFERS = 4
+BUFFER_GROUPS = 8
+BUFFERED_NS = 2500
+#: A group's bands are loaded by one DMA a channel, cheaper for the DMA engines than a copy in HBM, until issuing them
+#: takes a good part of what the array needs for the group.
+SCRATCH_BELOW = 1.5
 
 
 @dataclass
@@ -104,7 +113,7 @@ def blocks_refusal(geometry, config):
         return f"config shard={setting(config, 'shard', '')}: must be channels, batch or columns"
     if not isinstance(setting(config, "scratch", False), bool):
         return f"config scratch={setting(config, 'scratch', False)}: must be True or False"
-    block = setting(config, "block", best_block(geometry))
+    block = setting(config, "block", geometry.stride)
     if block > most or block % geometry.stride != 0:
         return (
             f"block={block}, stride={geometry.stride}: a block is 1 to {most} positions and a multiple of the stride; "
@@ -117,28 +126,14 @@ def blocks_refusal(geometry, config):
     return ""
 
 
-@dataclass
-class Work(nl.NKIObject):
-    """One tile: groups g0 .. g0+gn-1, images n0 .. n0+nn-1, output blocks j0 .. j0+jn-1."""
-
-    g0: int
-    gn: int
-    n0: int
-    nn: int
-    j0: int
-    jn: int
-
-
-def choose_blocks(geometry, config, state=False):
-    """Sizes from shapes and settings; with a `state` the data begin in front of x."""
-    block = setting(config, "block", best_block(geometry))
+def make_blocks(geometry, config, state, block, shard):
+    """Sizes of a block and a shard from shapes and settings; with a `state` the data begin in front of x."""
     per_group = nl.tile_size.pmax // block
     out_block = max(1, block // geometry.stride)
     num_taps = div_ceil(geometry.S + block - geometry.stride, block)
     num_groups = div_ceil(geometry.C, per_group)
     num_columns = div_ceil(geometry.Q, out_block)
     before = max(0, geometry.pad_left)
-    shard = setting(config, "shard", best_shard(geometry, num_groups, num_columns))
 
     images = max(1, min(geometry.N, nl.tile_size.gemm_moving_fmax // num_columns))
     images = setting(config, "images", min(images, max(1, nl.tile_size.pmax // setting(config, "groups", 1))))
@@ -193,61 +188,31 @@ def choose_blocks(geometry, config, state=False):
     )
 
 
-def best_shard(geometry, num_groups, num_columns):
-    """Axis that two cores share most evenly; channels where several do, so that filters are loaded once."""
-    waste_groups = div_ceil(num_groups, PARTS) * PARTS * geometry.N
-    waste_images = div_ceil(geometry.N, PARTS) * PARTS * num_groups
-    if waste_groups <= waste_images and num_groups >= PARTS:
-        return "channels"
-    if geometry.N >= PARTS:
-        return "batch"
-    return "columns"
+def lasting_groups(num_taps, column_ns):
+    """Groups of a band buffer, so that all buffers last as long as a DMA takes."""
+    return max(1, min(BUFFER_GROUPS, int(BUFFERED_NS / (BAND_BUFFERS * num_taps * column_ns)) + 1))
 
 
-def work_tiles(blocks, geometry, part):
-    """Tiles of one of the PARTS, in order."""
-    g_part, n_part, j_part = (0, blocks.num_groups), (0, geometry.N), (0, blocks.num_columns)
-    if blocks.shard == "channels":
-        g_part = share(blocks.num_groups, PARTS, part)
-    elif blocks.shard == "batch":
-        n_part = share(geometry.N, PARTS, part)
-    else:
-        j_part = share(blocks.num_columns, PARTS, part)
-    tiles = []
-    group_tiles = cut_groups(g_part[1], blocks.groups, blocks.edge)
-    for g_index in range(len(group_tiles)):
-        g = group_tiles[g_index]
-        for n_index in range(div_ceil(n_part[1], blocks.images)):
-            n = share(n_part[1], div_ceil(n_part[1], blocks.images), n_index)
-            for j_index in range(div_ceil(j_part[1], blocks.columns)):
-                j = share(j_part[1], div_ceil(j_part[1], blocks.columns), j_index)
-                tiles.append(
-                    Work(
-                        g0=g_part[0] + g[0],
-                        gn=g[1],
-                        n0=n_part[0] + n[0],
-                        nn=n[1],
-                        j0=j_part[0] + j[0],
-                        jn=j[1],
-                    )
-                )
-    return tiles
-
-
-def cut_groups(count, most, edge):
-    """(first, how many) of tiles of at most `most` groups; the first and the last at most `edge`, if there are enough:
-    nothing overlaps the start of the first or the end of the last."""
-    ends = 0
-    if 0 < edge and edge < most and count > 2 * edge:
-        ends = edge
-    found = []
-    if ends > 0:
-        found.append((0, ends))
-    middle = count - 2 * ends
-    parts = div_ceil(middle, most)
-    for index in range(parts):
-        one = share(middle, parts, index)
-        found.append((ends + one[0], one[1]))
-    if ends > 0:
-        found.append((count - ends, ends))
-    return found
+def sbuf_bytes(geometry, extras, blocks):
+    """Bytes a partition, at most: two tiles of rows, blocks, sums and results; bands; filters of two tiles."""
+    item = geometry.itemsize
+    rows = blocks.groups * blocks.images
+    chunks = max(1, nl.tile_size.pmax // rows)
+    x_width = blocks.columns + blocks.num_taps + chunks
+    rows_in = blocks.per_group * blocks.block * (div_ceil(x_width, chunks) + 2) * item
+    y_item = extras.epilogue.y_itemsize
+    sum_item = 4
+    rows_out = blocks.out_block * div_ceil(blocks.columns + chunks, chunks) + blocks.chunk_columns
+    rows_out = blocks.per_group * rows_out * y_item
+    if extras.epilogue.residual != "":
+        rows_out = rows_out * 3
+    filters = (
+        div_ceil(blocks.groups * blocks.per_group, nl.tile_size.pmax) * (blocks.num_taps + 1) * blocks.block * item
+    )
+    bands = blocks.buffers * blocks.buffer_groups * blocks.per_group * blocks.num_taps * blocks.block * item
+    constants = 2 * nl.tile_size.pmax * 4 + nl.tile_size.gemm_moving_fmax * item
+    return (
+        constants
+        + bands
+        + 2 * (rows_in + rows_out + filters + rows * (x_width * item + (blocks.columns + chunks) * sum_item))
+    )

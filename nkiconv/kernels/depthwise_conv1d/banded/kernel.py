@@ -31,7 +31,8 @@ from ..._epilogue import Epilogue, finish_instructions
 from ..._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
 from ..call import config_refusal
 from .bands import band_buffers, ensure_filters, mirror_matrix, spread_bias, start_filters
-from .blocks import blocks_refusal, choose_blocks, work_tiles
+from .blocks import blocks_refusal, sbuf_bytes
+from .choose import choose_blocks
 from .stages import (
     Run,
     even,
@@ -45,6 +46,7 @@ from .stages import (
     turn_out,
 )
 from .tiles import plan_tile
+from .work import work_tiles
 
 #: Buffers of rows that tiles take in turn: one is being turned while the next but one comes in.
 RING = 2
@@ -88,7 +90,7 @@ def banded_refusal(geometry, extras, config, cores):
         )
     if extras.strict_nonfinite:
         return "strict_nonfinite=True: banded multiplies zeros between channels; use vector or taps_on_partition"
-    blocks = choose_blocks(geometry, config, extras.state)
+    blocks = choose_blocks(geometry, extras, config)
     needed = sbuf_bytes(geometry, extras, blocks)
     if needed > nl.tile_size.total_available_sbuf_size:
         return (
@@ -126,31 +128,6 @@ def end_epilogue(epilogue):
     )
 
 
-def sbuf_bytes(geometry, extras, blocks):
-    """Bytes a partition, at most: two tiles of rows, blocks, sums and results; bands; filters of two tiles."""
-    item = geometry.itemsize
-    rows = blocks.groups * blocks.images
-    chunks = max(1, nl.tile_size.pmax // rows)
-    x_width = blocks.columns + blocks.num_taps + chunks
-    rows_in = blocks.per_group * blocks.block * (div_ceil(x_width, chunks) + 2) * item
-    y_item = extras.epilogue.y_itemsize
-    sum_item = 4
-    rows_out = blocks.out_block * div_ceil(blocks.columns + chunks, chunks) + blocks.chunk_columns
-    rows_out = blocks.per_group * rows_out * y_item
-    if extras.epilogue.residual != "":
-        rows_out = rows_out * 3
-    filters = (
-        div_ceil(blocks.groups * blocks.per_group, nl.tile_size.pmax) * (blocks.num_taps + 1) * blocks.block * item
-    )
-    bands = blocks.buffers * blocks.buffer_groups * blocks.per_group * blocks.num_taps * blocks.block * item
-    constants = 2 * nl.tile_size.pmax * 4 + nl.tile_size.gemm_moving_fmax * item
-    return (
-        constants
-        + bands
-        + 2 * (rows_in + rows_out + filters + rows * (x_width * item + (blocks.columns + chunks) * sum_item))
-    )
-
-
 def count_instructions(geometry, extras, blocks, cores):
     """Most instructions that a core takes."""
     most = 0
@@ -182,7 +159,7 @@ def banded(operands, geometry, extras, config):
     config: block (2 .. 128, a power of 2), shard ("channels", "batch", "columns"), groups and images of a tile, buffers
     for bands, warmup (matmuls on zeros at the start).
     """
-    blocks = choose_blocks(geometry, config, extras.state)
+    blocks = choose_blocks(geometry, extras, config)
     sum_dtype = operands.y.dtype
     if extras.epilogue.residual != "" or sum_dtype == nl.float16:
         sum_dtype = nl.float32

@@ -79,7 +79,7 @@ def load_rows(run, tile, ring_sbuf):
         zero(ring_sbuf, tile.chunks_in * tile.rows, 0, A, max(0, size - missing_right), size)
     x_strides = (geometry.x_n, geometry.x_c, geometry.x_w)
     full = (0, 0)
-    if last == A:
+    if last == A or work.gn == 1:
         first_full = div_ceil(max(0, 0 - begin), size)
         full = (first_full, min(tile.chunks_in, (geometry.W - begin) // size) - first_full)
     for chunk in range(tile.chunks_in):
@@ -135,17 +135,17 @@ def load_chunks(src_hbm, rows_sbuf, run, tile, strides, chunk, chunks, element, 
 def row_transfers(run, tile, strides, chunk, chunks, element, count):
     """DMAs of `chunks` chunks of `count` columns: (first partition, partitions, channels, HBM pattern, HBM offset).
 
-    A chunk takes two where the last group has fewer channels than the others.
+    A chunk takes two where the last group of several has fewer channels than the others.
     """
     work, A = tile.work, run.blocks.per_group
     last = channels_of_last(run.geometry, run.blocks, work)
     c0 = work.g0 * A
     offset = work.n0 * strides[0] + c0 * strides[1] + element * strides[2]
-    if last == A:
-        pattern = [[A * strides[1], work.gn], [strides[0], work.nn], [strides[1], A], [strides[2], count]]
+    if last == A or work.gn == 1:
+        pattern = [[A * strides[1], work.gn], [strides[0], work.nn], [strides[1], last], [strides[2], count]]
         if chunks > 1:
             pattern = [[count * strides[2], chunks], pattern[0], pattern[1], pattern[2], pattern[3]]
-        return [(chunk * tile.rows, chunks * tile.rows, A, pattern, offset)]
+        return [(chunk * tile.rows, chunks * tile.rows, last, pattern, offset)]
     found = []
     for one in range(chunks):
         p0 = (chunk + one) * tile.rows
@@ -218,14 +218,17 @@ def turn_in(run, tile, first, count):
 
 
 def start_blocks(run, tile, size, dtype):
-    """X [(a, i), J, row] with zeros in the blocks that hold no data."""
+    """X [(a, i), J, row] with zeros in the blocks that hold no data and share a matmul with some that do."""
     x_sbuf = nl.ndarray((size, tile.x_width, tile.rows), dtype=dtype, buffer=nl.sbuf)
     tile.x_blocks = x_sbuf
     end = tile.data0 + tile.chunks_in * tile.blocks_in
-    if tile.data0 > 0:
-        nisa.memset(dst=x_sbuf[0:size, 0 : tile.data0, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
-    if end < tile.x_width:
-        nisa.memset(dst=x_sbuf[0:size, end : tile.x_width, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
+    zero0, zero_end = max(0, tile.data0 - tile.work.jn + 1), min(tile.x_width, end + tile.work.jn - 1)
+    if tile.datan == 0:
+        zero0, zero_end = 0, tile.x_width
+    if zero0 < tile.data0:
+        nisa.memset(dst=x_sbuf[0:size, zero0 : tile.data0, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
+    if end < zero_end:
+        nisa.memset(dst=x_sbuf[0:size, end:zero_end, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
 
 
 def start_results(run, tile):

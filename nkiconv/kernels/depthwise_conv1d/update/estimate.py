@@ -18,7 +18,7 @@ from .vector import parts_of
 
 #: ns from the first load to the first sums and from the last sums to the end of the last store, without what the
 #: stages themselves take for the first and the last chunk.
-TENSOR_ENDS_NS = 2600.0
+TENSOR_ENDS_NS = 2900.0
 VECTOR_ENDS_NS = 3000.0
 #: Partitions that one DMA engine serves (dma.rows_per_engine).
 ROWS_AN_ENGINE = 8
@@ -35,30 +35,36 @@ def update_tensor_ns(geometry, extras, settings):
     kinds = 2 if plan.state > 0 else 1
     columns, item = geometry.Q, geometry.itemsize
     rows = plan.pieces * plan.pitch
-    channels = plan.pieces * plan.channels * plan.groups
-    chunks = div_ceil(div_ceil(geometry.C, PARTS), channels)
+    every = div_ceil(div_ceil(div_ceil(geometry.C, PARTS), plan.pieces), plan.channels)
+    groups = min(plan.groups, every)
+    chunks = div_ceil(every, groups)
+    channels = plan.pieces * plan.channels * groups
     slow = 4 if item == 4 else 1
     turn_ns = nl.tile_size.pmax * TENSOR_COLUMN_NS * (2 if item == 4 else 1) + MATMUL_NS
     streamed = max(nl.tile_size.pmax, plan.pieces * plan.channels * columns)
-    tensor_ns = plan.groups * kinds * (turn_ns + slow * (streamed * TENSOR_COLUMN_NS + MATMUL_NS))
+    tensor_ns = groups * kinds * (turn_ns + slow * (streamed * TENSOR_COLUMN_NS + MATMUL_NS))
     rate = VECTOR_NS if item == 4 else VECTOR_NS_16BIT
     bands_ns = kinds * columns * (VECTOR_FIXED_NS + channels * rate)
     read_ns = plan.pieces * VECTOR_FIXED_NS + channels * columns * (VECTOR_NS + SCALAR_NS) / 2
-    moved_ns = kinds * (VECTOR_FIXED_NS + plan.groups * rows * item * SCALAR_NS / 4)
+    moved_ns = kinds * (VECTOR_FIXED_NS + groups * rows * item * SCALAR_NS / 4)
     both_ns = (bands_ns / plan.image_tiles + read_ns + moved_ns) / 2
     busy_ns = max(both_ns, max(bands_ns / plan.image_tiles, moved_ns))
-    width = plan.channels * plan.groups
+    width = plan.channels * groups
     runs_ns = row_ns(width, geometry.W, geometry.x_w, item) + row_ns(width, columns, geometry.y_q, item)
     bytes_moved = rows * width * (geometry.W + columns) * item
     dma_ns = max(ROWS_AN_ENGINE * runs_ns, bytes_moved * HBM_BYTE_NS)
     issue_ns = 2 * kinds * plan.pieces * STATIC_ISSUE_NS
     chunk_ns = max(max(tensor_ns, busy_ns), max(dma_ns, issue_ns))
-    groups = min(plan.filters, chunks * plan.groups)
-    placed_ns = 2 * VECTOR_FIXED_NS + 2 * plan.channels * geometry.W * VECTOR_NS_16BIT
-    made_ns = kinds * columns * (placed_ns + VECTOR_FIXED_NS + groups * plan.pieces * rate)
-    taps_dma_ns = min(ROWS_AN_ENGINE, plan.pieces * groups) * row_ns(plan.channels, geometry.S, geometry.w_s, item)
+    loaded = min(plan.filters, every)
+    placed = 0
+    for q in range(columns):
+        met = taps_met(geometry, geometry.W, geometry.pad_left, q)[1]
+        placed += 1 if 0 < met and met < geometry.W else 0
+    placed_ns = placed * 2 * (VECTOR_FIXED_NS + plan.channels * geometry.W * VECTOR_NS_16BIT)
+    made_ns = kinds * (placed_ns + columns * (VECTOR_FIXED_NS + loaded * plan.pieces * rate))
+    taps_dma_ns = min(ROWS_AN_ENGINE, plan.pieces * loaded) * row_ns(plan.channels, geometry.S, geometry.w_s, item)
     filters_ns = max(made_ns, taps_dma_ns)
-    loads = div_ceil(chunks * plan.groups, plan.filters)
+    loads = div_ceil(every, plan.filters)
     first_ns = made_ns + taps_dma_ns + bands_ns + dma_ns
     return TENSOR_ENDS_NS + first_ns + (loads - 1) * filters_ns + plan.image_tiles * chunks * chunk_ns
 
@@ -93,7 +99,7 @@ def update_vector_ns(geometry, extras):
     item = geometry.itemsize
     runs_ns = row_ns(length, geometry.W, geometry.x_w, item) + row_ns(length, geometry.Q, geometry.y_q, item)
     rows = min(ROWS_AN_ENGINE, div_ceil(parts[0].block.count, length))
-    loads_ns = images * rows * runs_ns
+    moved_ns = images * rows * runs_ns
     filter_ns = rows * row_ns(length, geometry.S, geometry.w_s, item)
-    one_ns = loads_ns / rounds
-    return VECTOR_ENDS_NS + one_ns + max(vector_ns, loads_ns + filter_ns)
+    steady_ns = vector_ns if rounds == 1 else max(vector_ns, moved_ns)
+    return VECTOR_ENDS_NS + filter_ns + moved_ns / rounds + steady_ns
