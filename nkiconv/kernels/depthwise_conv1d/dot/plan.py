@@ -24,11 +24,13 @@ from ..positions import greatest_common_divisor
 SBUF_BYTES = 180_000
 #: Bytes a partition of transposed filters that are kept for all images of a batch.
 KEPT_BYTES = 65_536
-#: Lags from which they come in blocks of their own and are summed over slots by way of HBM (wide.py): as many, more
-#: where there are few slots, as wide.py takes no fewer than a block of them, and where a core has less than a tile.
+#: Lags beyond which they come in blocks of their own and are summed over slots by way of HBM (wide.py): as many, and
+#: more for few slots, as wide.py takes no fewer than a block of them; the same where a core has less than a tile, and
+#: waits for HBM.
 WIDE_FROM = 10
 WIDE_FROM_SLOTS = 32
-WIDE_FROM_CHANNELS = 10
+WIDE_FROM_FEW = 12
+WIDE_FROM_FEW_SLOTS = 320
 #: Slots and channels of a stationary there: channels start at partitions 0, 32, 64 and 96, as engines address them.
 WIDE_TAPS = 32
 #: Most blocks of that many slots in a chunk there.
@@ -271,7 +273,7 @@ def is_wide(geometry):
     slots = div_ceil(div_ceil(geometry.S, geometry.stride // common), nl.tile_size.pmax)
     fewest = WIDE_FROM + WIDE_FROM_SLOTS // slots
     if geometry.N * geometry.C < 2 * nl.tile_size.pmax:
-        fewest += WIDE_FROM_CHANNELS
+        fewest = WIDE_FROM_FEW + WIDE_FROM_FEW_SLOTS // slots
     return geometry.Q > COLUMNS_MIN or div_ceil(geometry.Q, geometry.dilation // common) > fewest
 
 
