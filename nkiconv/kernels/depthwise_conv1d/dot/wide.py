@@ -13,8 +13,9 @@ column l of slot t is t' = t + l, in runs of L elements.
 
 Engine plan: DMA loads rows, 128 channels a unit, stores products and loads them back; Tensor transposes unit i + 1
 between the products of unit i and the sums of pieces that are back; Vector and Scalar share the read-outs by a ledger;
-GpSimd adds later chunks. Bound by Tensor: for bf16 1 column of transposes and 1 of products a lag and channel,
-2 of fp32 sums, which is 1.7 ns.
+GpSimd adds later chunks. Bound by Tensor, which for bf16 and full tiles takes a column of transposes, 1.3 of products
+and half a one of sums for each lag and channel, 1.2 ns; the read-outs of Vector and Scalar take nearly as long. With
+few channels the transposes are as many but narrow, and leave the array at half rate.
 """
 
 from dataclasses import dataclass
