@@ -128,6 +128,13 @@ def test_blocks_of_lags_meet(lags):
 
 
 @pytest.mark.simulator_only
+def test_long_fp32_filters_leave_room_for_blocks_of_lags():
+    execution = trace(Row("long", 1, 256, 8255, 8192).problem("fp32"), "dot", 2)
+    assert len(loads(execution, "img_ref")) <= 8, "64 lags in at most two blocks of two chunks, on each core"
+    assert execution.sbuf_peak_bytes <= 212_728
+
+
+@pytest.mark.simulator_only
 def test_both_cores_share_the_lags_of_one_row():
     execution = trace(row("row in parts, many lags").problem("bf16"), "dot", 2)
     assert all_cores_run(execution, "nc_matmul")

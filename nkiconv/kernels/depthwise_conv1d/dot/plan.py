@@ -35,6 +35,8 @@ WIDE_FROM_FEW_SLOTS = 320
 WIDE_TAPS = 32
 #: Most blocks of that many slots in a chunk there.
 WIDE_BLOCKS = 2
+#: Sizes of blocks of lags that are tried, as shares of a bank.
+WIDE_STEPS = 16
 #: Rows in flight there: a unit takes longer than its rows, and loads ahead of need hold up products.
 WIDE_BUFFERS = 2
 #: Bytes a partition that products on their way through HBM take there, and results.
@@ -222,26 +224,27 @@ def plan_wide(geometry, buffers, parts):
     # one row: at least two blocks of lags, for two cores
     least = 2 if parts or geometry.N * geometry.C == 1 else 1
 
-    best, best_cost, found_chunks, found_lags = 0, 0.0, 0, 0
+    best, best_cost, found_chunks, found_lags, keep = 0, 0.0, 0, 0, False
     for asked in range(1, min(blocks, WIDE_BLOCKS) + 1):
         chunks = div_ceil(blocks, asked)
         slots = taps * div_ceil(blocks, chunks)
+        depth = min(P_MAX, div_ceil(phase_taps, slots))
         filters = slots * rows * tap_phases * geometry.itemsize
-        kept = chunks if chunks * filters <= KEPT_BYTES // 2 else 1
-        for piece in range(1, 5):
-            most = BANK_COLUMNS // channels * piece // 4 + 1 - taps
-            if most > 0:
-                lags = div_ceil(phase_lags, max(least, div_ceil(phase_lags, most)))
-                depth = min(P_MAX, div_ceil(phase_taps, slots))
-                size = widths(geometry, spread, tap_phases, column_phases, lags, slots, depth)
-                loaded = buffers * (size[0] + size[1]) * geometry.itemsize
-                turned = (slots + lags) * column_phases * rows * tap_phases * geometry.itemsize
-                summed = column_phases * div_ceil(rows, channels) * lags * 4 if chunks > 1 else 0
-                needed = loaded + 2 * turned + 2 * kept * filters + summed + WIDE_BYTES
-                # columns of the array a lag: transposes, products, sums
-                cost = chunks * (slots + lags + (slots // taps) * (lags + taps) + 2 * lags) / lags
-                if needed <= nl.tile_size.total_available_sbuf_size and (best == 0 or cost < best_cost):
-                    best, best_cost, found_chunks, found_lags = slots, cost, chunks, lags
+        for step in range(1, WIDE_STEPS + 1):
+            most = (BANK_COLUMNS // channels * step) // WIDE_STEPS + 1 - taps
+            for kept in range(2):
+                if most > 0 and (kept == 0 or chunks * filters <= KEPT_BYTES):
+                    lags = div_ceil(phase_lags, max(least, div_ceil(phase_lags, most)))
+                    size = widths(geometry, spread, tap_phases, column_phases, lags, slots, depth)
+                    loaded = buffers * (size[0] + size[1]) * geometry.itemsize
+                    turned = (slots + lags) * column_phases * rows * tap_phases * geometry.itemsize
+                    summed = column_phases * div_ceil(rows, channels) * lags * 4 if chunks > 1 else 0
+                    needed = loaded + 2 * turned + 2 * filters * (chunks if kept == 1 else 1) + summed + WIDE_BYTES
+                    # columns of the array a lag: transposes, products, sums
+                    cost = slots + lags + (slots // taps) * (lags + taps) + lags / 2
+                    cost = chunks * (cost + (slots if kept == 0 else 0)) / lags
+                    if needed <= nl.tile_size.total_available_sbuf_size and (best == 0 or cost < best_cost):
+                        best, best_cost, found_chunks, found_lags, keep = slots, cost, chunks, lags, kept == 1
     depth = min(P_MAX, div_ceil(phase_taps, max(1, best)))
     size = widths(geometry, spread, tap_phases, column_phases, found_lags, best, depth)
     return DotPlan(
@@ -260,7 +263,7 @@ def plan_wide(geometry, buffers, parts):
         buffers=buffers,
         tiles=1,
         images=1,
-        keep=found_chunks * best * rows * tap_phases * geometry.itemsize <= KEPT_BYTES // 2,
+        keep=keep,
         parts=1,
         part_taps=geometry.S,
         wide=True,
