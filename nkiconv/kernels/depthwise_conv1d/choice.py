@@ -14,9 +14,6 @@ from .rows.plan import loop_refusal
 from .update.estimate import update_tensor_ns, update_vector_ns
 from .update.kernel import update_refusal
 
-#: What mixed's and vector's chains lose waiting for each other.
-MIXED_LOSS = 1.2
-VECTOR_LOSS = 1.3
 #: Taps up to which rows are tried at all: beyond, `banded` needs far fewer matmuls.
 ROWS_TAPS_MAX = 64
 
@@ -29,10 +26,10 @@ def choose(geometry, extras, cores):
     best, best_ns, config = "", 0.0, None
     if not extras.strict_nonfinite and geometry.S <= ROWS_TAPS_MAX:
         if loop_refusal(geometry, extras, None, cores, True, "mixed") == "":
-            best, best_ns = "mixed", MIXED_LOSS * rows_ns(geometry, extras, True)
+            best, best_ns = "mixed", rows_ns(geometry, extras, True)
     if geometry.S <= ROWS_TAPS_MAX or extras.strict_nonfinite:
         if loop_refusal(geometry, extras, None, cores, False, "vector") == "":
-            vector_ns = VECTOR_LOSS * rows_ns(geometry, extras, False)
+            vector_ns = rows_ns(geometry, extras, False)
             if best == "" or vector_ns < best_ns:
                 best, best_ns = "vector", vector_ns
     if banded_refusal(geometry, extras, None, cores) == "":

@@ -20,6 +20,8 @@ from .vector import parts_of
 #: stages themselves take for the first and the last chunk.
 TENSOR_ENDS_NS = 2900.0
 VECTOR_ENDS_NS = 3000.0
+#: Instructions of Vector that a part takes beside products and sums, with what it waits for.
+PART_INSTRUCTIONS = 4
 #: Partitions that one DMA engine serves (dma.rows_per_engine).
 ROWS_AN_ENGINE = 8
 
@@ -82,7 +84,7 @@ def update_vector_ns(geometry, extras):
     0.0 where not even one image fits.
     """
     state = geometry.pad_left if extras.state else 0
-    parts = parts_of(geometry, state)
+    parts = parts_of(geometry, extras, state)
     if len(parts) == 0:
         return 0.0
     products = 0
@@ -95,7 +97,7 @@ def update_vector_ns(geometry, extras):
     length = parts[0].block.length
     images = div_ceil(geometry.N, PARTS) if geometry.C == 1 else geometry.N
     rounds = div_ceil(len(parts), PARTS)
-    vector_ns = instructions * rounds * VECTOR_FIXED_NS + products * images * length * VECTOR_NS
+    vector_ns = (instructions + PART_INSTRUCTIONS) * rounds * VECTOR_FIXED_NS + products * images * length * VECTOR_NS
     item = geometry.itemsize
     runs_ns = row_ns(length, geometry.W, geometry.x_w, item) + row_ns(length, geometry.Q, geometry.y_q, item)
     rows = min(ROWS_AN_ENGINE, div_ceil(parts[0].block.count, length))

@@ -108,7 +108,7 @@ def update_refusal(geometry, extras, config, cores):
             f"mixed or vector"
         )
     if on_vector(geometry, extras, config):
-        parts = len(parts_of(geometry, plan.state))
+        parts = len(parts_of(geometry, extras, plan.state))
         if parts == 0:
             return (
                 f"C={geometry.C}, W={geometry.W}, S={geometry.S}, Q={geometry.Q}: rows, filters and products of one "

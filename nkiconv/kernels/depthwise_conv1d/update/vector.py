@@ -15,8 +15,9 @@ from ..._tiles import div_ceil, share
 from ..free_channels import ChannelBlock, finish_free, full_rows
 from .plan import taps_met
 
-#: Bytes a partition of the products of one step; two of them, rows and results fit SBUF.
-PRODUCT_BYTES = 32_768
+#: Bytes a partition of a part's rows, products and results, of which two are there at once, and of filters, as well.
+PART_BYTES = 32_768
+FILTER_BYTES = 49_152
 
 
 @dataclass
@@ -28,12 +29,13 @@ class Part(nl.NKIObject):
     nn: int
 
 
-def longest_rows(geometry, state):
-    """Elements of one channel that are in SBUF at once: row, state, filter, products and results."""
-    return geometry.W + state + 2 * geometry.S + 2 * geometry.Q
+def elements(geometry, extras, state):
+    """Elements of one channel and image that are in SBUF at once: row, state, products of two columns, results."""
+    products = geometry.S if extras.strict_nonfinite else min(geometry.S, geometry.W + state)
+    return geometry.W + state + 2 * products + 2 * geometry.Q
 
 
-def parts_of(geometry, state):
+def parts_of(geometry, extras, state):
     """All parts of the work, in order; none if one image does not fit."""
     half = div_ceil(geometry.C, 2)
     halves = [(0, geometry.C)] if geometry.C == 1 else [(0, half), (half, geometry.C - half)]
@@ -41,7 +43,9 @@ def parts_of(geometry, state):
     for index in range(len(halves)):
         count = halves[index][1]
         length = div_ceil(count, nl.tile_size.pmax)
-        images = min(geometry.N, PRODUCT_BYTES // (4 * length * longest_rows(geometry, state)))
+        images = min(geometry.N, PART_BYTES // (4 * length * elements(geometry, extras, state)))
+        if length * geometry.S * geometry.itemsize > FILTER_BYTES:
+            images = 0
         if images > 0:
             if geometry.C == 1:
                 images = min(images, div_ceil(geometry.N, 2))
@@ -69,7 +73,7 @@ class Loaded(nl.NKIObject):
 
 def update_vector(operands, geometry, extras, state):
     """Write operands.y; state: positions of an initial state, 0 without one. Loads are one part ahead."""
-    every = parts_of(geometry, state)
+    every = parts_of(geometry, extras, state)
     mine = share(len(every), nl.num_programs(), nl.program_id(0))
     now = None
     for index in range(mine[0], mine[0] + mine[1] + 1):
