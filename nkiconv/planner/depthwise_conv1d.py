@@ -199,11 +199,14 @@ class Banded(Family):
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = shape.geometry
+        if geometry.stride > PARTITIONS:
+            return [None]  # there is no block: the kernel says so
         own = int(self._blocks(shape, None).block)
         sizes = _block_sizes(geometry.stride, own)
         if not wide:
             sizes = [size for size in sizes if own <= size * self.FACTORS and size <= own * self.FACTORS]
-        found = [_config(block=size, shard=self._blocks(shape, _config(block=size)).shard) for size in sizes]
+        own_of_size = [self._blocks(shape, _config(block=size)) for size in sizes]
+        found = [_config(block=one.block, shard=one.shard, groups=int(one.groups)) for one in own_of_size]
         if wide or shape.rates.overrides:  # small tiles at the ends have short runs, which other constants may punish
             found += [_with(one, edge=0) for one in found if self._blocks(shape, one).edge > 0]
         return found

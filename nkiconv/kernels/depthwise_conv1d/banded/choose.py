@@ -1,4 +1,4 @@
-"""Which block and which shard `banded` takes where it is not told: those of least estimated time."""
+"""Which block, shard and groups `banded` takes where it is not told: those of least estimated time."""
 
 from ...._nki import nl
 from ..._tiles import PARTS, div_ceil
@@ -15,19 +15,37 @@ def choose_blocks(geometry, extras, config):
 def best_blocks(geometry, extras, config):
     """(Blocks, their estimated ns; 0.0 where there was nothing to choose). What does not fit SBUF comes last."""
     sizes = block_sizes(geometry, setting(config, "block", 0))
+    asked = setting(config, "groups", 0)
     best, best_ns, best_fits = None, 0.0, False
     for index in range(len(sizes)):
         shards = shards_of(geometry, sizes[index], setting(config, "shard", ""))
-        if len(sizes) == 1 and len(shards) == 1:
-            return make_blocks(geometry, config, extras.state, sizes[0], shards[0]), 0.0
         for which in range(len(shards)):
             blocks = make_blocks(geometry, config, extras.state, sizes[index], shards[which])
-            fits = sbuf_bytes(geometry, extras, blocks) <= nl.tile_size.total_available_sbuf_size
-            if best == None or fits or not best_fits:
-                blocks_ns = pipeline_ns(geometry, blocks)
-                if best == None or (fits and not best_fits) or blocks_ns < best_ns:
-                    best, best_ns, best_fits = blocks, blocks_ns, fits
+            if asked > 0 and len(sizes) == 1 and len(shards) == 1:
+                return blocks, 0.0
+            groups = other_groups(blocks) if asked == 0 else ()
+            for more in range(len(groups) + 1):
+                if more > 0:
+                    changed = (("groups", groups[more - 1]),) + (() if config == None else config)
+                    blocks = make_blocks(geometry, changed, extras.state, sizes[index], shards[which])
+                fits = sbuf_bytes(geometry, extras, blocks) <= nl.tile_size.total_available_sbuf_size
+                if best == None or fits or not best_fits:
+                    blocks_ns = pipeline_ns(geometry, blocks)
+                    if best == None or (fits and not best_fits) or blocks_ns < best_ns:
+                        best, best_ns, best_fits = blocks, blocks_ns, fits
     return best, best_ns
+
+
+def other_groups(blocks):
+    """Groups of a tile to try beside those that make it as large as runs need: fewer, or more for fewer tiles."""
+    found = ()
+    if blocks.groups > 1:
+        found = found + (blocks.groups // 2,)
+    for times in (2, 4):
+        more = times * blocks.groups
+        if more < 2 * blocks.num_groups and more * blocks.images <= nl.tile_size.pmax:
+            found = found + (more,)
+    return found
 
 
 def block_sizes(geometry, asked):
