@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._prices import VECTOR_MEMSET_NS
+from ..._tiles import div_ceil
 
-#: Buffers of 128 channels' filters in turn: more would all come at once at the start, before the first bands.
+#: Buffers of 128 channels' filters in turn, if a band buffer needs no more of them at once: more would all come at the
+#: start, before the first bands.
 RING = 2
 
 
@@ -48,7 +50,8 @@ def start_filters(operands, blocks, c0, cn):
     for _ in range(0, cn, nl.tile_size.pmax):
         tiles.append(None)
     if not blocks.scratch:
-        for _ in range(min(RING, len(tiles))):
+        at_once = div_ceil(blocks.buffer_groups * blocks.per_group - 1, nl.tile_size.pmax) + 1
+        for _ in range(min(max(RING, at_once), len(tiles))):
             ring.append(nl.ndarray((min(cn, nl.tile_size.pmax), width), dtype=operands.w.dtype, buffer=nl.sbuf))
     return Filters(tiles=tiles, ring=ring, scratch=scratch_hbm, c0=c0, cn=cn, width=width)
 
@@ -71,7 +74,10 @@ def load_filters(filters, operands, geometry, blocks, index):
     row0 = index * nl.tile_size.pmax
     rows = min(nl.tile_size.pmax, filters.cn - row0)
     if len(filters.ring) > 0:
-        z_sbuf = filters.ring[index % len(filters.ring)][0:rows, 0 : filters.width]
+        slot = index % len(filters.ring)
+        for other in range(slot, len(filters.tiles), len(filters.ring)):
+            filters.tiles[other] = None
+        z_sbuf = filters.ring[slot][0:rows, 0 : filters.width]
     else:
         z_sbuf = nl.ndarray((rows, filters.width), dtype=operands.w.dtype, buffer=nl.sbuf)
     copy(
