@@ -216,6 +216,15 @@ def test_it_never_needs_more_instructions_than_it_counts(row, lnc, monkeypatch):
 
 
 @pytest.mark.simulator_only
+@pytest.mark.parametrize("W", [19_514, 24_000])
+@pytest.mark.parametrize("algorithm", ["mixed", "vector"])
+def test_tiles_whose_last_sums_are_on_their_way_are_counted_with_those_ahead(algorithm, W):
+    """39 or 48 KiB a tile: one more than fit would be loaded ahead if the tile before were thought to be gone."""
+    problem = Row("long runs of a large stride", 10, 128, W, 66, 53, (65, 0)).problem("bf16")
+    assert trace(problem, algorithm).sbuf_peak_bytes <= 212_728
+
+
+@pytest.mark.simulator_only
 @pytest.mark.parametrize("name", ["mamba2_prefill", "mamba2_prefill_fp32", "qwen3_next_gdn"])
 def test_four_taps_take_as_long_as_moving_the_data(name):
     problem = cases.get(name).problem

@@ -259,7 +259,18 @@ def sbuf_bytes(geometry, extras, plan, prefetch):
     in_flight = most_phases(all_recipes(plan), extras.epilogue)
     pieces = widest_piece(plan) * (8 * in_flight + 4 * extras.epilogue.y_itemsize)
     states = state_bytes(geometry, plan.rows)
-    return (prefetch + 1) * tile + 2 * diagonal_bytes(geometry, plan) + filters + states + pieces
+    tiles = tiles_at_once(geometry, extras, plan, prefetch)
+    return tiles * tile + 2 * diagonal_bytes(geometry, plan) + filters + states + pieces
+
+
+def tiles_at_once(geometry, extras, plan, prefetch):
+    """Tiles that are live at once, those of the pieces in flight and those loaded ahead; no more than a half has."""
+    rows = plan.rows
+    if rows.columns == 0:
+        return 1
+    pieces_behind = most_phases(all_recipes(plan), extras.epilogue) - 1
+    in_flight = 1 + div_ceil(pieces_behind, div_ceil(rows.columns, plan.piece))
+    return min(in_flight + prefetch, channel_tiles(rows) * stacks(geometry, rows))
 
 
 def filter_block(geometry):
