@@ -74,6 +74,7 @@ def settings_of(algorithm, S):
             "buffers": st.integers(2, 6),
             "batch": few,
             "vector_share": st.integers(0, 4),
+            "wide": st.integers(0, 1),
         },
         "update": {
             "engine": st.sampled_from(["tensor", "vector"]),
