@@ -27,8 +27,8 @@ def mixed_refusal(geometry, extras, config, cores):
         return reason
     if extras.strict_nonfinite:
         return (
-            "strict_nonfinite=True: mixed multiplies channels by the zeros of a diagonal matrix; use vector, or "
-            "another algorithm that keeps channels apart"
+            "strict_nonfinite=True: mixed multiplies channels by the zeros of a diagonal matrix; use vector or "
+            "taps_on_partition"
         )
     return loop_refusal(geometry, extras, config, cores, True, "mixed")
 

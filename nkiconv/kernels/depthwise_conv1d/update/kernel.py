@@ -100,7 +100,10 @@ def update_refusal(geometry, extras, config, cores):
         return f"lhs_dilation={geometry.lhs_dilation}: update takes 1; use mixed, vector or taps_on_partition"
     longest = max(geometry.W, geometry.pad_left if extras.state else 0)
     if longest > ROW_MAX:
-        return f"W={geometry.W}: update takes rows (and states) of at most {ROW_MAX} elements; use mixed or vector"
+        return (
+            f"W={geometry.W}: update takes rows (and states) of at most {ROW_MAX} elements; use mixed, vector or "
+            f"taps_on_partition"
+        )
     plan = plan_update(geometry, extras.state, chosen[0], chosen[1])
     if plan.channels == 0 and engine != "vector" and not extras.strict_nonfinite:
         return (
