@@ -183,7 +183,7 @@ def turn_in(run, tile, first, count):
     blocks, x_dtype = run.blocks, run.operands.x.dtype
     size = blocks.per_group * blocks.block
     if first == 0:
-        start_blocks(run, tile, size, x_dtype)
+        start_blocks(tile, size, x_dtype)
     if tile.datan == 0:
         return
     partitions = tile.chunks_in * tile.rows
@@ -217,7 +217,7 @@ def turn_in(run, tile, first, count):
         tile.rows_in = None
 
 
-def start_blocks(run, tile, size, dtype):
+def start_blocks(tile, size, dtype):
     """X [(a, i), J, row] with zeros in the blocks that hold no data and share a matmul with some that do."""
     x_sbuf = nl.ndarray((size, tile.x_width, tile.rows), dtype=dtype, buffer=nl.sbuf)
     tile.x_blocks = x_sbuf

@@ -130,7 +130,7 @@ def dot_refusal(geometry, extras, config, cores):
             f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
             f"SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use taps_on_partition"
         )
-    count = count_instructions(geometry, extras, plan, cores)
+    count = count_instructions(geometry, plan, cores)
     if count > INSTRUCTIONS_MAX:
         return (
             f"N={geometry.N}, C={geometry.C}, S={geometry.S}: dot needs {count} instructions on a core, the compiler "
@@ -139,7 +139,7 @@ def dot_refusal(geometry, extras, config, cores):
     return ""
 
 
-def count_instructions(geometry, extras, plan, cores):
+def count_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, tails."""
     slots = plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
     loads = 14 + (3 * plan.parts if plan.parts > 1 else 0)

@@ -127,7 +127,7 @@ def run_step(operands, geometry, extras, plan, data, piece, step, chains):
     if step == 0:
         a = head_a(operands, geometry, extras, plan, data, piece)
         if recipe[2] == 1:
-            b = product(operands, geometry, extras, plan, data, piece, first_b(recipe), fresh(data, piece, nl.float32))
+            b = product(geometry, extras, plan, data, piece, first_b(recipe), fresh(data, piece, nl.float32))
     elif step <= steps:
         # the chain that is there first: Scalar's first product, or its only one before the sums of Tensor
         if recipe[0] == 0 and step <= recipe[1]:
@@ -167,7 +167,7 @@ def head_a(operands, geometry, extras, plan, data, piece):
     rows = data.tile.rows
     if recipe[0] == 0:
         dst = destination(operands, data, piece, 0, extras.epilogue)
-        return product(operands, geometry, extras, plan, data, piece, 0, dst)
+        return product(geometry, extras, plan, data, piece, 0, dst)
     acc_psum = nl.ndarray((rows, piece.qn), dtype=nl.float32, buffer=nl.psum)
     for begin in range(0, piece.qn, BANK_COLUMNS):
         count = min(BANK_COLUMNS, piece.qn - begin)
@@ -181,7 +181,7 @@ def head_a(operands, geometry, extras, plan, data, piece):
     return acc_psum
 
 
-def product(operands, geometry, extras, plan, data, piece, s, dst):
+def product(geometry, extras, plan, data, piece, s, dst):
     """dst = x_s * w_s on Scalar, plus the bias where it is free: once, with chain B if there is one."""
     recipe = piece.recipe
     x = tap_view(data.x, geometry, plan, data.tile, s, piece.q0, piece.qn)

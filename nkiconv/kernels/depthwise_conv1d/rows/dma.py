@@ -187,7 +187,7 @@ def tap_view(x_sbuf, geometry, plan, tile, s, q0, qn):
     return x_sbuf[0 : tile.rows, begin : begin + (qn - 1) * geometry.stride + 1 : geometry.stride]
 
 
-def y_spans(tile, geometry, plan, q0, qn):
+def y_spans(tile, geometry, q0, qn):
     """(offsets, columns, counts) of the columns q0 .. q0+qn-1 of a tile that are y's."""
     offsets, columns, counts = [], [], []
     for g in range(len(tile.starts)):
@@ -200,7 +200,7 @@ def y_spans(tile, geometry, plan, q0, qn):
 
 def store_y(operands, geometry, plan, tile, y_sbuf, q0, qn):
     """Columns q0 .. q0+qn-1 of a tile to HBM, one DMA for each span of groups."""
-    where = y_spans(tile, geometry, plan, q0, qn)
+    where = y_spans(tile, geometry, q0, qn)
     found = spans(where[0], where[1], where[2])
     for index in range(len(found)):
         span = found[index]
@@ -219,7 +219,7 @@ def load_residual_rows(operands, geometry, plan, tile):
     if operands.residual == None:
         return None
     residual_sbuf = nl.ndarray((tile.rows, tile.qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
-    where = y_spans(tile, geometry, plan, 0, tile.qn)
+    where = y_spans(tile, geometry, 0, tile.qn)
     least = tile.qn
     for g in range(len(tile.valid)):
         least = min(least, tile.valid[g])
