@@ -1,4 +1,4 @@
-"""Depthwise conv1d: the public kernel. One file beside this for each algorithm."""
+"""Depthwise conv1d: the public kernel. One file or package beside this for each algorithm."""
 
 from ..._nki import nki, nl
 from .._epilogue import read_epilogue

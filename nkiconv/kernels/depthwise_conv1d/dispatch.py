@@ -10,7 +10,7 @@ from .taps_on_partition import taps_on_partition, taps_on_partition_refusal
 from .update.kernel import update, update_refusal
 from .vector import vector, vector_refusal
 
-#: The algorithms that can be asked for by name; each is a file beside this one.
+#: The algorithms that can be asked for by name; each is a file or a package beside this one.
 ALGORITHMS = ("taps_on_partition", "one_channel", "banded", "mixed", "vector", "dot", "update")
 
 

@@ -6,7 +6,7 @@ A tile holds 128 rows of x with their halo, each element of x loaded once. Tenso
 of 128 channels' filters, a shifted view of the tile as the moving operand, and accumulates its taps in PSUM; Vector
 adds a tap while it reads PSUM out (y = x_s * w_s + psum), so that the read-out costs no pass of its own; Scalar can
 head a second chain with a product, and GpSimd add the chains. `chains` has the recipes, `recipes` the balance that
-chooses them, `rows` the tiles.
+chooses them, `tiles` how rows lie, all in rows/.
 
 Engine plan: Sync issues loads, prefetch tiles ahead; GpSimd makes diagonals one tile ahead, adds chains, issues stores.
 Bound by HBM while the recipe's engines are faster, up to about 4 taps in bf16 and in fp32; beyond by Tensor, Vector,

@@ -3,7 +3,7 @@
     y[c, q] = sum over s of w[c, s] * x[c, q * stride + s * dilation - pad_left]
 
 Two chains run side by side: a product by Scalar heads each, Vector adds a tap at a time (x_s * w_s + chain), GpSimd
-adds the chains. `chains` has the steps, `rows` the tiles; x is loaded once.
+adds the chains. `chains` in rows/ has the steps, `tiles` how rows lie; x is loaded once.
 
 Engine plan: Sync issues loads, prefetch tiles ahead; GpSimd issues stores. Bound by HBM in fp32 with up to 4 taps, else
 by Vector, about 1.04 ns a tap and column of 128 channels. The array's rate does not matter, so short problems run as

@@ -15,10 +15,11 @@ from ..call import numbers_refusal, setting
 #: Bytes of a run, one chunk of one row, from which a DMA is as fast as it gets.
 RUN_BYTES = 1024
 #: Bytes of a run below RUN_BYTES, from which a DMA is fast enough to let a tile have fewer groups than that needs, so
-#: that a core has TILES of them whose stages overlap.
+#: that a core has TILES of them.
 RUN_BYTES_MIN = 256
 #: Bytes of a run below which a row is not cut further: shorter ones take as long.
 RUN_BYTES_LEAST = 64
+#: Tiles of a core, whose stages overlap.
 TILES = 4
 #: Bytes a partition of one tile's rows, of its blocks and of its results, each.
 TILE_BYTES = 16384

@@ -156,8 +156,9 @@ def count_tile(extras, blocks, work):
 def banded(operands, geometry, extras, config):
     """Write operands.y.
 
-    config: block (2 .. 128, a power of 2), shard ("channels", "batch", "columns"), groups and images of a tile, buffers
-    for bands, warmup (matmuls on zeros at the start).
+    config: block (1 .. 128, a multiple of the stride), shard ("channels", "batch", "columns"), groups and images of a
+    tile, edge (groups of the first and last tile), streamed (columns of a matmul at least), buffers of bands and
+    buffer_groups of each, scratch (whether bands come from HBM), warmup and rewarm (matmuls on zeros).
     """
     blocks = choose_blocks(geometry, extras, config)
     sum_dtype = operands.y.dtype

@@ -15,7 +15,7 @@ Scalar moves transposed chunks to SBUF, 16-bit elements in pairs as one fp32 ele
 epilogue. Bound by Tensor: 2 x 55 ns for 128 (c, position) of 128 (images, pieces), against 0.73 us of HBM time a
 chunk of 8 such groups.
 
-With few images Vector does it alone, channels on partitions (update_vector.py).
+With few images Vector does it alone, channels on partitions (vector.py).
 
 On the array zeros are multiplied: a NaN or Inf in x reaches all columns of the channels of its group, in its image;
 one in w those of every image.
@@ -44,7 +44,7 @@ from .plan import (
 )
 from .vector import count_vector, parts_of, update_vector
 
-#: Names of the settings: who multiplies, "tensor" or "vector" (update_vector.py); of the former, how many chunks leave
+#: Names of the settings: who multiplies, "tensor" or "vector" (vector.py); of the former, how many chunks leave
 #: in one store, how many are loaded ahead, every how many-th chunk Vector moves from PSUM once transposed (0: none),
 #: and every how many-th piece of the results it reads out (left out: as BALANCED says).
 SETTINGS = ("engine", "leave", "ahead", "vector_moves", "vector_reads")
