@@ -6,6 +6,7 @@ times the rest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..kernels.depthwise_conv1d import ALGORITHMS
@@ -54,8 +55,26 @@ def start(request: Request, shape: Shape, *, wide: bool) -> tuple[list[Candidate
                 accepted.append(found)
             else:
                 rejected.append(found)
-    own = kernel_choice(shape.geometry, shape.extras)[0]
+    own = kernel_choice(shape.geometry, shape.extras, shape.cores)[0]
     return sorted(accepted, key=lambda one: (one.algorithm != own, one.least_us)), rejected
+
+
+def default(request: Request, shape: Shape, accepted: Sequence[Candidate]) -> Candidate | None:
+    """The kernel's own choice: the one of `accepted` that is the same, which names its settings, or with its own.
+
+    None where it is none of the algorithms asked for.
+    """
+    algorithm, config = kernel_choice(shape.geometry, shape.extras, shape.cores)
+    if algorithm not in (request.algorithms or ALGORITHMS):
+        return None
+    found = check(shape, algorithm, config)
+    settled = family(algorithm).settled(shape, config)
+    same = [
+        one
+        for one in accepted
+        if one.algorithm == algorithm and family(algorithm).settled(shape, one.config) == settled
+    ]
+    return next(iter(same), found if isinstance(found, Candidate) else None)
 
 
 def near(shape: Shape, candidate: Candidate) -> list[Candidate]:
@@ -81,7 +100,7 @@ def refusal_of(algorithm: str, geometry: Geometry, extras: Extras, config: Confi
 
 
 def kernel_choice(geometry: Geometry, extras: Extras, cores: int = 2) -> tuple[str, Config]:
-    """The algorithm and settings that the kernel takes where it is told none."""
+    """The algorithm and settings that the kernel takes on so many cores where it is told none."""
     algorithm, config = choose(geometry, extras, cores)  # type: ignore[no-untyped-call]
     return algorithm, config
 

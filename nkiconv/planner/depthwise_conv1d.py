@@ -67,6 +67,10 @@ class Family:
         """Tile sizes and counts by name."""
         return {}
 
+    def settled(self, shape: Shape, config: Config) -> Any:
+        """What the kernel makes of settings: those of `configs` and its defaults are the same if this is equal."""
+        return config
+
 
 class OneChannel(Family):
     """A channel after the other; every tap's row is loaded by itself."""
@@ -179,6 +183,9 @@ class Rows(Family):
         plan = self._plan(shape, config)
         return {**_ints(plan.rows), "piece": plan.piece, "prefetch": plan.prefetch, "num_recipes": len(plan.recipes)}
 
+    def settled(self, shape: Shape, config: Config) -> Any:
+        return self._plan(shape, config)
+
     def _plan(self, shape: Shape, config: Config) -> Any:
         return read_plan(shape.geometry, shape.extras, config, self.on_tensor)  # type: ignore[no-untyped-call]
 
@@ -247,6 +254,9 @@ class Banded(Family):
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         return _ints(self._blocks(shape, config))
 
+    def settled(self, shape: Shape, config: Config) -> Any:
+        return self._blocks(shape, config)
+
     def _blocks(self, shape: Shape, config: Config) -> Any:
         return choose_blocks(shape.geometry, shape.extras, config)  # type: ignore[no-untyped-call]
 
@@ -279,6 +289,9 @@ class Dot(Family):
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         return _ints(self._plan(shape, config))
+
+    def settled(self, shape: Shape, config: Config) -> Any:
+        return self._plan(shape, config)
 
     def _plan(self, shape: Shape, config: Config) -> Any:
         return plan_of(shape.geometry, config)  # type: ignore[no-untyped-call]

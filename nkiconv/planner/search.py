@@ -3,19 +3,22 @@
 How much is timed is counted in instructions (and what else takes the simulator's time, in as many), not in seconds: a
 machine's load never changes a plan.
 
-1. Screening. Candidates come by their lower bounds, and those whose bound is above the best time so far are left out.
+1. The kernel's own choice is timed as a whole, up to `WHOLE_INSTRUCTIONS`: no plan is slower than that.
+2. Screening. Candidates come by their lower bounds, and those whose bound is above the best time so far are left out.
    Channels never meet, so a big problem is timed at two reduced numbers of channels, both whole tiles on all cores, and
-   its time extrapolated along the line through them. A trace whose busiest engine alone has more work than the best
+   its time extrapolated along the line through them; once one is timed as a whole, those of the same tiles are
+   corrected by what its line was off by. A trace whose busiest engine alone has more work than the best
    candidate takes is not put on a timeline.
-2. Refinement. Settings of the fastest candidate change one at a time, until nothing gets better or what the search
+3. Refinement. Settings of the fastest candidate change one at a time, until nothing gets better or what the search
    may trace is used up.
-3. The final. Candidates within `CLOSE` of the best are timed as a whole, as many as fit, and the fastest is the plan.
+4. The final. Candidates within `CLOSE` of the best are timed as a whole, as many as fit, and the fastest is the plan.
    A kernel of more than `WHOLE_INSTRUCTIONS` is not timed as a whole unless the search is wide: its plan stays
    extrapolated, and says so.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time as clock
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +29,7 @@ from ..simulator.collector import without_collector
 from ..simulator.dtypes import canonical
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
-from .candidates import Candidate, near, shape_of, start, symbols_of
+from .candidates import Candidate, default, near, shape_of, start, symbols_of
 from .plan import QUICK, TUNED, Alternative, Plan, Rejection
 from .request import Config, Request
 from .timing import Timing, Traced, phases, profile_of, time, trace
@@ -37,7 +40,7 @@ SCREEN_INSTRUCTIONS = 2_000
 QUICK_INSTRUCTIONS = 24_000
 #: The same of a wide search.
 WIDE_INSTRUCTIONS = 120_000
-#: Of a kernel that is timed as a whole without being asked to.
+#: Of a kernel that is timed as a whole without being asked to; the kernel's own choice is, before all others.
 WHOLE_INSTRUCTIONS = 14_000
 #: Of all kernels that the final of a quick search times, and of all phases of the throttle's grid that it tries.
 FINAL_INSTRUCTIONS, PHASE_INSTRUCTIONS = 16_000, 24_000
@@ -45,6 +48,8 @@ FINAL_INSTRUCTIONS, PHASE_INSTRUCTIONS = 16_000, 24_000
 CLOSE = 1.04
 #: What an extrapolated time is multiplied by when it is held against one of the whole problem.
 DOUBT = 1.01
+#: How many of those within it of the best the final times as a whole all the same, and a share that is no difference.
+FEW_ALIKE, IDLE = 2, 1e-6
 #: A time within this of the copy floor cannot be improved upon by much: the search ends.
 AT_FLOOR = 1.002
 #: A refinement counts from this on.
@@ -101,9 +106,10 @@ class _Estimate:
         """Instructions that timing it again, or a neighbour, takes."""
         return self.timing.instructions if self.timing else 0
 
-    def alternative(self) -> Alternative:
-        """What a plan tells of it."""
-        bound_by = profile_of(self.timing).bound_by if self.timing else "not timed"
+    def alternative(self, bound_by: str = "") -> Alternative:
+        """What a plan tells of it. bound_by: where that is known already."""
+        if not bound_by:
+            bound_by = profile_of(self.timing).bound_by if self.timing else "not timed"
         one = self.candidate
         return Alternative(
             one.algorithm, one.config, self.us, bound_by, self.instructions, self.extrapolated_from, self.at_least
@@ -139,6 +145,11 @@ def _key(candidate: Candidate) -> tuple[str, Config]:
     return candidate.algorithm, candidate.config and tuple(sorted(candidate.config))
 
 
+def _tiles(candidate: Candidate) -> tuple[str, int]:
+    """What extrapolated times of candidates have in common: what they are off by is much the same for all of these."""
+    return candidate.algorithm, candidate.channels
+
+
 def _difference(one: Candidate, other: Candidate) -> str:
     """The first setting in which two candidates of an algorithm differ."""
     mine, theirs = dict(one.config or ()), dict(other.config or ())
@@ -154,6 +165,8 @@ class _Search:
         self.found: dict[tuple[str, Config], _Estimate] = {}
         self.best_us = float("inf")
         self.spent = 0
+        self.default: _Estimate | None = None
+        self.off_by: dict[tuple[str, int], float] = {}  # times of whole problems over extrapolated ones, by `_tiles`
         problem = request.problem
         dtype = canonical(problem.dtype) or ""
         self.roofline_us = roofline(problem.min_bytes, problem.flops, dtype, request.lnc, self.rates).us
@@ -163,6 +176,8 @@ class _Search:
         """Screen, refine, hold the final, and tell."""
         began = clock.perf_counter()
         accepted, self.rejected = start(self.request, self.shape, wide=self.wide)
+        self._time_default(accepted)
+        self.spent = 0  # the rest of the search is the same however big the kernel's choice is
         for i, candidate in enumerate(accepted):
             self.advance(f"timing {candidate.algorithm}", 0.4 * i / len(accepted))
             self._screen(candidate)
@@ -175,6 +190,23 @@ class _Search:
 
     def _ranked(self) -> list[_Estimate]:
         return sorted(self.found.values(), key=lambda one: (one.at_least, one.us * one.doubt, one.num_settings))
+
+    def _time_default(self, accepted: Sequence[Candidate]) -> None:
+        """Time the kernel's own choice as a whole, unless it is too big; that also tells what extrapolation is off by."""
+        candidate = default(self.request, self.shape, accepted)
+        if candidate is None:
+            return
+        self.advance(f"timing the kernel's choice, {candidate.algorithm}", 0.0)
+        found = self._screen(candidate)
+        if found is not None and found.extrapolated_from is not None and found.effort <= WHOLE_INSTRUCTIONS:
+            found = self._settle_one(found)
+        if found is not None and found.extrapolated_from is None:
+            self.default, self.best_us = found, found.us
+
+    def _few(self, candidate: Candidate) -> int:
+        """Channels of the smaller of the least two reduced problems; all where both take as long as the whole."""
+        few = FEW_TILES * candidate.channels * self.request.lnc
+        return few if 3 * few < self.request.problem.C else self.request.problem.C
 
     def _screen(self, candidate: Candidate) -> _Estimate | None:
         """Time a candidate, if it may be the fastest, and keep what is found; None if it turns out not to run."""
@@ -190,9 +222,8 @@ class _Search:
         return found
 
     def _timed(self, candidate: Candidate) -> _Estimate | None:
-        C, step = self.request.problem.C, candidate.channels * self.request.lnc
-        few = FEW_TILES * step
-        if 2 * few >= C:
+        C, step, few = self.request.problem.C, candidate.channels * self.request.lnc, self._few(candidate)
+        if few == C:
             return self._whole(candidate)
         small = self._traced(candidate, few)
         if small is None:
@@ -200,7 +231,7 @@ class _Search:
         tiles = 2 * FEW_TILES
         while _effort(small, 2 * tiles / FEW_TILES) <= SCREEN_INSTRUCTIONS:
             tiles *= 2
-        if tiles * step >= C:
+        if 3 * tiles * step >= 2 * C:
             return self._whole(candidate)
         return self._extrapolated(candidate, small if tiles == 2 * FEW_TILES else None, tiles // 2 * step)
 
@@ -221,12 +252,13 @@ class _Search:
         if least_us > self.best_us * CLOSE:
             return _Estimate(candidate, least_us, instructions, None, effort, 2 * channels, at_least=True)
         small, large = time(half, self.rates), time(full, self.rates)
-        us = max(large.us, line(small.us, large.us), self.copy_floor_us)
+        off_by = self.off_by.get(_tiles(candidate), 1.0)
+        us = max(large.us, line(small.us, large.us) * off_by, self.copy_floor_us)
         self.best_us = min(self.best_us, us)
         return _Estimate(candidate, us, instructions, large, effort, 2 * channels)
 
-    def _whole(self, candidate: Candidate) -> _Estimate | None:
-        traced = self._traced(candidate, self.request.problem.C)
+    def _whole(self, candidate: Candidate, traced: Traced | None = None) -> _Estimate | None:
+        traced = traced or self._traced(candidate, self.request.problem.C)
         if traced is None:
             return None
         effort = _effort(traced, 1)
@@ -304,9 +336,20 @@ class _Search:
             if spent is None:
                 break
             left -= spent
+        for one in () if self.wide or self._at_floor() else self._alike():
+            if one.effort <= left:
+                self._settle_one(one)
+                left -= one.effort
         if not self.found:
             raise NothingRuns(self.rejected)
-        return self._ranked()
+        return self._no_slower_than_default()
+
+    def _no_slower_than_default(self) -> list[_Estimate]:
+        """The estimates, fastest first; the kernel's choice before an extrapolated one that only seems as close."""
+        ranked, known = self._ranked(), self.default
+        if known is None or ranked[0].extrapolated_from is None or known.us > ranked[0].us * CLOSE:
+            return ranked
+        return [known, *[one for one in ranked if one is not known]]
 
     def _at_floor(self) -> bool:
         """Whether a time of the whole problem is as good as the copy floor."""
@@ -325,14 +368,35 @@ class _Search:
             close = close[: firsts[0]] if firsts else close
         for one in close:
             if one.extrapolated_from is not None and (self.wide or one.effort <= most):
-                self.advance(f"the whole of {one.candidate.algorithm}", 0.85)
-                whole = self._whole(one.candidate)
-                if whole is None:
-                    del self.found[_key(one.candidate)]
-                else:
-                    self.found[_key(one.candidate)] = whole
+                self._settle_one(one)
                 return one.effort
         return None
+
+    def _alike(self) -> list[_Estimate]:
+        """A few extrapolated candidates that are as good as the best, which is not, other than by idle settings."""
+        ranked = self._ranked()
+        if not ranked or ranked[0].extrapolated_from is not None:
+            return []
+        best = ranked[0].us
+        alike = [one for one in ranked if one.extrapolated_from is not None and not one.at_least]
+        return [one for one in alike if IDLE < abs(one.us / best - 1) <= DOUBT - 1][:FEW_ALIKE]
+
+    def _settle_one(self, one: _Estimate) -> _Estimate | None:
+        """Time an extrapolated candidate as a whole, and correct those that were extrapolated from the same channels;
+        one that turns out not to run is dropped."""
+        self.advance(f"the whole of {one.candidate.algorithm}", 0.85)
+        whole = self._whole(one.candidate)
+        if whole is None:
+            del self.found[_key(one.candidate)]
+            return None
+        self.found[_key(one.candidate)] = whole
+        tiles, share = _tiles(one.candidate), whole.us / one.us
+        if not whole.at_least and tiles not in self.off_by:
+            self.off_by[tiles] = share
+            for key, other in self.found.items():
+                if other.extrapolated_from is not None and not other.at_least and _tiles(other.candidate) == tiles:
+                    self.found[key] = dataclasses.replace(other, us=max(other.us * share, self.copy_floor_us))
+        return whole
 
     def _told(self, estimates: list[_Estimate], seconds: float) -> Plan:
         """The plan, from the fastest estimate."""
@@ -363,8 +427,10 @@ class _Search:
             sbuf_bytes=profile.sbuf_peak_bytes,
             psum_banks=profile.psum_peak_banks,
             symbols=symbols_of(request, best.candidate.algorithm, best.candidate.config),
-            alternatives=tuple(one.alternative() for one in _worth_telling(estimates)),
-            rejected=tuple(self.rejected),
+            alternatives=tuple(
+                one.alternative(profile.bound_by if one is best else "") for one in _worth_telling(estimates)
+            ),
+            rejected=tuple(dict.fromkeys(self.rejected)),
             extrapolated_from=best.extrapolated_from,
             effort=TUNED if self.wide else QUICK,
             seconds=seconds + clock.perf_counter() - began,
