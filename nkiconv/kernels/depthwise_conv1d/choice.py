@@ -10,7 +10,7 @@ from .banded.kernel import banded_refusal
 from .dot.estimate import dot_ns
 from .dot.kernel import dot_refusal
 from .rows.estimate import rows_ns
-from .rows.plan import loop_refusal
+from .rows.plan import loop_refusal, read_plan
 from .update.estimate import update_tensor_ns, update_vector_ns
 from .update.kernel import update_refusal
 
@@ -26,10 +26,10 @@ def choose(geometry, extras, cores):
     best, best_ns, config = "", 0.0, None
     if not extras.strict_nonfinite and geometry.S <= ROWS_TAPS_MAX:
         if loop_refusal(geometry, extras, None, cores, True, "mixed") == "":
-            best, best_ns = "mixed", rows_ns(geometry, extras, True)
+            best, best_ns = "mixed", rows_ns(geometry, extras, read_plan(geometry, extras, None, True))
     if geometry.S <= ROWS_TAPS_MAX or extras.strict_nonfinite:
         if loop_refusal(geometry, extras, None, cores, False, "vector") == "":
-            vector_ns = rows_ns(geometry, extras, False)
+            vector_ns = rows_ns(geometry, extras, read_plan(geometry, extras, None, False))
             if best == "" or vector_ns < best_ns:
                 best, best_ns = "vector", vector_ns
     if banded_refusal(geometry, extras, None, cores) == "":

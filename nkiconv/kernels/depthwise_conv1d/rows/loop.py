@@ -16,10 +16,10 @@ from .plan import (
     cuts_of,
     filter_block,
     most_phases,
-    most_tensor_taps,
     read_plan,
     widths_of,
 )
+from .recipes import most_tensor_taps
 from .states import FILLED_AHEAD, fill_state, is_staged, load_blocks
 from .tiles import tile_list
 

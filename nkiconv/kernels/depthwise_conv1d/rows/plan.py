@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._prices import GPSIMD_FIXED_NS, GPSIMD_SELECT_NS, VECTOR_NS
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil
+from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, div_ceil
 from ..call import setting
 from .chains import Piece, has_product, phases_of, reads_out, tap_count
 from .dma import channels_most
-from .recipes import default_recipes, engine_times, first_recipes, last_recipes
+from .estimate import rows_ns
+from .recipes import default_recipes, engine_times, first_recipes, last_recipes, most_tensor_taps
 from .states import state_block, state_bytes
 from .tiles import SHARDS, RowPlan, half_columns, half_images, load_bytes, plan_rows
 
+#: How much less another shard must take than the rule's, by estimate.
+SURE = 0.96
 #: Settings of `mixed` and `vector`.
 SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last", "start", "end", "warmup", "join")
 #: SBUF that a plan may fill: what nki-library uses of a partition (trn2.toml, memory.sbuf_usable_per_partition), less
@@ -22,8 +25,9 @@ SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last",
 SBUF_BYTES = 196608
 #: Banks of PSUM (trn2.toml, memory.psum_banks).
 PSUM_BANKS = 8
-#: Most columns of one piece: four banks of PSUM, so that two pieces are in flight.
-PIECE_MAX = 2048
+#: Most columns of one piece: four banks of PSUM, so that two pieces are in flight. The least: not all of a bank, which
+#: leaves tiles a little longer than one with a last piece that hides nothing.
+PIECE_MIN, PIECE_MAX = 448, 2048
 #: Pieces of a core's work from which they may be larger than a bank.
 PIECES = 32
 #: Widths of the first and last pieces of a half: sums begin with the first 256 columns, and y ends with few. Where
@@ -132,8 +136,28 @@ def values_refusal(geometry, config, on_tensor):
 
 
 def read_plan(geometry, extras, config, on_tensor):
-    """The LoopPlan of a config whose values are right."""
-    rows = plan_rows(geometry, setting(config, "shard", None), setting(config, "columns", 0))
+    """The LoopPlan of a config whose values are right; what to halve is as asked, or what takes least by estimate."""
+    asked = setting(config, "shard", None)
+    best = plan_shard(geometry, extras, config, on_tensor, asked)
+    if asked != None or best.rows.columns == 0:
+        return best
+    best_ns = SURE * rows_ns(geometry, extras, best)
+    own = best.rows.shard
+    for index in range(len(SHARDS)):
+        shard = SHARDS[index]
+        parts = geometry.N if shard == "batch" else (geometry.Q if shard == "columns" else geometry.C)
+        if shard != own and parts >= PARTS:
+            other = plan_shard(geometry, extras, config, on_tensor, shard)
+            if other.rows.columns > 0 and sbuf_bytes(geometry, extras, other, other.prefetch) <= SBUF_BYTES:
+                other_ns = rows_ns(geometry, extras, other)
+                if other_ns < best_ns:
+                    best, best_ns = other, other_ns
+    return best
+
+
+def plan_shard(geometry, extras, config, on_tensor, shard):
+    """The LoopPlan with a shard, None: that of a rule."""
+    rows = plan_rows(geometry, shard, setting(config, "columns", 0))
     rows.states = state_block(geometry, extras, rows)
     piece = min(setting(config, "piece", default_piece(geometry)), max(1, rows.columns))
     recipes = setting(config, "recipes", None)
@@ -149,7 +173,7 @@ def read_plan(geometry, extras, config, on_tensor):
         prefetch=0,
         first=setting(config, "first", first),
         last=setting(config, "last", LAST),
-        start=setting(config, "start", first_recipes(geometry, is_long) if on_array else ()),
+        start=setting(config, "start", first_recipes(geometry, is_long, rows.columns) if on_array else ()),
         end=setting(config, "end", last_recipes(geometry, is_long) if on_array else ()),
         warmup=setting(config, "warmup", WARMUP if on_array else 0),
         join=setting(config, "join", "gpsimd"),
@@ -193,8 +217,8 @@ def stacks(geometry, rows):
 
 
 def default_piece(geometry):
-    """Columns of a piece: one bank of PSUM, more where there are so many pieces that the ends do not matter."""
-    return max(BANK_COLUMNS, min(PIECE_MAX, half_total(geometry) // PIECES))
+    """Columns of a piece: most of a bank of PSUM, more where there are so many pieces that the ends do not matter."""
+    return max(PIECE_MIN, min(PIECE_MAX, half_total(geometry) // PIECES))
 
 
 def half_total(geometry):
@@ -205,14 +229,6 @@ def half_total(geometry):
 def all_recipes(plan):
     """Every recipe that a piece may have."""
     return plan.start + plan.recipes + plan.end
-
-
-def most_tensor_taps(recipes):
-    """Most taps on Tensor of any recipe."""
-    most = 0
-    for index in range(len(recipes)):
-        most = max(most, recipes[index][0])
-    return most
 
 
 def most_phases(recipes, epilogue):

@@ -39,6 +39,9 @@ GPSIMD_LATE_NS = 700.0
 SHARED_TAPS_MAX = 8
 #: Taps up to which pieces without Tensor can balance ones with it.
 FREE_TAPS_MAX = 5
+#: Columns of a tile, and taps, up to which the first piece is done without Tensor before that has its diagonals.
+NARROW = 128
+NARROW_TAPS = 12
 #: Pieces after which the recipes repeat, at most.
 CYCLE_MAX = 3
 #: How much faster than HBM an engine must be for its pauses not to show.
@@ -124,16 +127,20 @@ def free_recipe(S):
     return (0, S - 2 - vector_b, 1, vector_b)
 
 
-def first_recipes(geometry, is_long):
+def first_recipes(geometry, is_long, columns):
     """Recipes of the first pieces where Tensor has taps: it is late and slow there, so others take some of them.
 
-    is_long: whether there is more work than the first piece.
+    is_long: whether there is more work than the first piece. columns: of a tile.
     """
-    if geometry.itemsize != 2 or geometry.S < 2 or geometry.S > SHARED_TAPS_MAX:
+    S = geometry.S
+    narrow = columns <= NARROW and S > 2 and S <= NARROW_TAPS
+    if narrow or (geometry.itemsize == 4 and S > SHARED_TAPS_MAX and S <= NARROW_TAPS):
+        return (free_recipe(S),)
+    if geometry.itemsize != 2 or S < 2 or S > SHARED_TAPS_MAX:
         return ()
-    if geometry.S <= 3:
-        return (free_recipe(geometry.S),)
-    return ((geometry.S - 3, 1, 1, 1),) if is_long else ()
+    if S <= 3:
+        return (free_recipe(S),)
+    return ((S - 3, 1, 1, 1),) if is_long else ()
 
 
 def last_recipes(geometry, is_long):
@@ -173,3 +180,11 @@ def spread(first, second, times, of):
         taken = (index * times) // of
         cycle = cycle + ((second if ((index + 1) * times) // of > taken else first),)
     return cycle
+
+
+def most_tensor_taps(recipes):
+    """Most taps on Tensor of any recipe."""
+    most = 0
+    for index in range(len(recipes)):
+        most = max(most, recipes[index][0])
+    return most
