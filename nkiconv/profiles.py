@@ -75,7 +75,7 @@ def profile_case(
     raise_all("this cannot be profiled", refusals(case, algorithm, lnc, dtype, config))
     problem = case.problem if dtype is None else case.problem.replace(dtype=dtype)
     if algorithm is None:
-        algorithm, config = kernel_choice(geometry_of(problem), extras_of(problem, Asked()))
+        algorithm, config = kernel_choice(geometry_of(problem), extras_of(problem, Asked()), lnc)
         raise_all("this cannot be profiled", list(choice_refusals(problem, Asked(), algorithm, config, lnc)))
     name = canonical(problem.dtype)
     assert name is not None

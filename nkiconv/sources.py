@@ -16,12 +16,15 @@ def sources_hash() -> str:
 
 
 @functools.cache
-def hash_of(*packages: ModuleType) -> str:
-    """Twelve hex digits of the source files and constants of packages, as they were when this was first asked."""
+def hash_of(*modules: ModuleType) -> str:
+    """Twelve hex digits of the sources of modules, and of all in packages with their constants; as they were when this
+    was first asked."""
     digest = hashlib.sha256()
-    for package in packages:
-        root = Path(package.__path__[0])
-        for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".toml")):
+    for module in modules:
+        file = Path(module.__file__ or "")
+        root = file.parent
+        files = root.rglob("*") if hasattr(module, "__path__") else [file]
+        for path in sorted(p for p in files if p.suffix in (".py", ".toml")):
             digest.update(path.relative_to(root).as_posix().encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

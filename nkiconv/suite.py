@@ -21,6 +21,7 @@ from .errors import UnsupportedError
 from .h200 import fractions
 from .planner import Plan, Request
 from .planner.entry import answer
+from .planner.plan import QUICK, TUNED
 from .profile_table import headline
 from .profiles import CaseProfile, profile_case
 from .sources import sources_hash
@@ -133,7 +134,7 @@ def rows(
 def row(case: Case, dtype: str, lnc: int, *, wide: bool, advance: Advance) -> SuiteRow:
     """Plan, check, profile and compare one case."""
     problem = case.problem.replace(dtype=dtype)
-    plan = answer(Request(problem=problem, lnc=lnc), wide=wide, advance=advance)
+    plan = _plan(Request(problem=problem, lnc=lnc), wide, advance)
     x, w = case_arrays(dataclasses.replace(case, problem=problem), SEED)
     size = problem.N * problem.C * (problem.W + problem.Q)
     channels: Channels = "all" if size <= CHECKED_ELEMS else CHECKED_CHANNELS
@@ -146,9 +147,17 @@ def row(case: Case, dtype: str, lnc: int, *, wide: bool, advance: Advance) -> Su
     return SuiteRow(case.name, dtype, plan, report, profile, baselines)
 
 
+def _plan(request: Request, wide: bool, advance: Advance) -> Plan:
+    """The plan of a quick or of a wide search, whatever this user has tuned: rows depend on kernels and model alone."""
+    found = answer(request, wide=wide, advance=advance)
+    if found.effort != (TUNED if wide else QUICK):
+        found = answer(request, use_cache=False, advance=advance)
+    return found
+
+
 def _baseline(request: Request, advance: Advance) -> Baseline:
     try:
-        found = answer(request, advance=advance)
+        found = _plan(request, False, advance)
     except UnsupportedError as error:
         return Baseline(None, reason=error.violations[0])
     return Baseline(found.modelled_us, found.extrapolated_from)

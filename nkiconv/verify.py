@@ -271,7 +271,7 @@ def verify_depthwise_conv1d(
     """
     geometry, extras = geometry_of(problem), extras_of(problem, Asked(strict_nonfinite=strict_nonfinite))
     if algorithm is None:
-        algorithm, config = kernel_choice(geometry, extras)
+        algorithm, config = kernel_choice(geometry, extras, min(degrees))
     how = _How(strict_nonfinite, algorithm, config)
     tallies = [_Tally(lnc, _trace(name, problem, x, w, lnc, how, advance)) for lnc in degrees]
     trace = tallies[0].trace

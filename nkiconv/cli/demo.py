@@ -28,7 +28,7 @@ def command(
         print_json({"ok": right, "files": files, "reports": [report.as_dict() for report in found.reports]})
     else:
         screen = console()
-        screen.print(report_table("the tour: depthwise conv1d, implicit GEMM", list(found.reports)))
+        screen.print(report_table("the tour: depthwise conv1d", list(found.reports)))
         screen.print(Text(REPORT_NOTES, style="dim"))
         for path in found.files:
             screen.print(Text(f"wrote {path}"), soft_wrap=True)

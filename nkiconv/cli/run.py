@@ -197,7 +197,7 @@ def _show(reports: list[Report], out: Path | None, as_json: bool) -> None:
         return
     screen = console()
     provider = "AWS's nki" if reports[0].provider == "aws" else "nkiconv's simulator"
-    screen.print(report_table(f"depthwise conv1d on {provider}, implicit GEMM", reports))
+    screen.print(report_table(f"depthwise conv1d on {provider}", reports))
     screen.print(Text(REPORT_NOTES, style="dim"))
     sampled = [report.name for report in reports if report.channels_checked < report.problem.C]
     if sampled:

@@ -14,7 +14,7 @@ from rich.text import Text
 from ..errors import UnsupportedError, raise_all
 from ..readme_table import check_readme, update_readme
 from .paths import unwritable
-from .shell import CHECK_FAILED, console, print_json, progress
+from .shell import CHECK_FAILED, console, plain_warnings, print_json, progress
 
 if TYPE_CHECKING:
     from ..suite import SuiteRow
@@ -44,7 +44,7 @@ def bench_suite(
         check_readme(readme)
     tables = importlib.import_module("nkiconv.suite")
     pairs = tables.chosen(suite, only)
-    with progress(show=not as_json) as advance:
+    with progress(show=not as_json) as advance, plain_warnings():
         found: list[SuiteRow] = list(tables.rows(pairs, lnc=lnc, wide=wide, advance=advance))
     right = all(one.report.ok for one in found)
     if csv is not None:

@@ -1,8 +1,8 @@
 """Plans on disk, one JSON file each, in the user's cache directory, and those of this process in memory.
 
 A plan's file is named by a hash of all that it depends on: problem, epilogue, cores, constants, target, and the sources
-of kernels, model and planner. Several processes may share the directory: files appear whole or not at all. Whatever is
-wrong with it costs a warning and a search, never a plan.
+of kernels, model, floors and planner. Several processes may share the directory: files appear whole or not at all.
+Whatever is wrong with it costs a warning and a search, never a plan.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from .. import kernels, simulator
+from .. import floors, kernels, problem, simulator
 from ..errors import FileFormatError
 from ..sources import hash_of
 from .plan import Plan
@@ -41,7 +41,10 @@ class CacheWarning(UserWarning):
 
 
 def directory() -> Path:
-    """Where plans are kept: $NKICONV_CACHE, or nkiconv in what the operating system has for caches."""
+    """Where plans are kept: $NKICONV_CACHE, or nkiconv in what the operating system has for caches.
+
+    Raises RuntimeError: neither is known, as of a user without a home directory.
+    """
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named)
@@ -61,7 +64,7 @@ def key(request: Request) -> dict[str, Any]:
     plain = {
         "format": FORMAT,
         "target": TARGET,
-        "sources": hash_of(kernels, simulator, sys.modules[__package__ or ""]),
+        "sources": hash_of(kernels, simulator, floors, problem, sys.modules[__package__ or ""]),
         **dataclasses.asdict(request),
     }
     return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
@@ -79,7 +82,10 @@ def _digest(of: dict[str, Any]) -> str:
 def load(request: Request) -> Plan | None:
     """The plan kept for a request, or None."""
     wanted = key(request)
-    where = directory()
+    try:
+        where = directory()
+    except RuntimeError:
+        return None  # `store` says so
     name = _digest(wanted)
     known = _memory.get((str(where), name))
     if known is not None:
@@ -89,7 +95,7 @@ def load(request: Request) -> Plan | None:
         document = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         _warn(f"{file}: cannot be read ({_reason(error)}); the plan is searched for again")
         return None
     if not isinstance(document, dict) or document.get("key") != wanted:
@@ -111,7 +117,11 @@ def load(request: Request) -> Plan | None:
 def store(request: Request, plan: Plan) -> None:
     """Keep a plan."""
     wanted = key(request)
-    where = directory()
+    try:
+        where = directory()
+    except RuntimeError as error:
+        _warn(f"the plan is not kept ({error}); set {VARIABLE} to a directory that can be written")
+        return
     name = _digest(wanted)
     _remember((str(where), name), dataclasses.replace(plan, cached=True))
     file = where / f"{name}.json"

@@ -190,7 +190,7 @@ class Rows(Family):
         return read_plan(shape.geometry, shape.extras, config, self.on_tensor)  # type: ignore[no-untyped-call]
 
     def _own_shard(self, shape: Shape) -> str:
-        return str(plan_rows(shape.geometry, None, 0).shard)  # type: ignore[no-untyped-call]
+        return str(self._plan(shape, None).rows.shard)
 
     def _recipes(self, shape: Shape, most: int) -> Sequence[Any]:
         prices = shape.geometry, shape.extras, shape.cores, shape.rates

@@ -64,6 +64,8 @@ def plan(
         return_final_state=return_final_state,
         strict_nonfinite=strict_nonfinite,
     )
+    if isinstance(algorithms, str):
+        raise UnsupportedError(f"algorithms={algorithms!r}: must be several names; write ({algorithms!r},)")
     names = None if algorithms is None else tuple(algorithms)
     wanted = Request(problem=problem, lnc=lnc, asked=asked, constants=sorted_constants(constants), algorithms=names)
     return answer(wanted, wide=wide, use_cache=use_cache, advance=advance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,8 +128,9 @@ class Plan:
             for name, kind in (("alternatives", Alternative), ("rejected", Rejection)):
                 values[name] = tuple(kind(**_tuples(one)) for one in document[name])
             found = Plan(**values)
-            for name in _NUMBERS:
-                float(getattr(found, name))
+            for one, names in ((found, _NUMBERS), *((alternative, ("us",)) for alternative in found.alternatives)):
+                for name in names:
+                    _check_number(name, getattr(one, name))
             return found
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileFormatError(f"plan: is not what Plan.to_json writes ({type(error).__name__}: {error})") from None
@@ -141,7 +143,13 @@ class Plan:
 
 
 _FIELDS = tuple(one.name for one in dataclasses.fields(Plan))
-_NUMBERS = ("modelled_us", "phase0_us", "worst_us", "copy_floor_us", "roofline_us", "instructions", "seconds")
+_NUMBERS = ("modelled_us", "phase0_us", "worst_us", "phases", "copy_floor_us", "roofline_us", "instructions",
+            "sbuf_bytes", "psum_banks", "seconds")  # fmt: skip
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{name}={value!r} is no number")
 
 
 def settings_text(config: Config) -> str:

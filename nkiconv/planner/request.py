@@ -153,6 +153,11 @@ def _nl_name(dtype: str) -> str:
 def violations(request: Request) -> Iterator[NkiconvError]:
     """Why there is nothing to plan, whatever the algorithm."""
     problem, asked = request.problem, request.asked
+    if not isinstance(problem, ConvProblem):
+        yield UnsupportedError(
+            f"problem: must be a ConvProblem, not {type(problem).__name__}; make one, or take nkiconv.cases.get(name)'s"
+        )
+        return
     yield from problem_violations(problem)
     if request.lnc not in LNC_DEGREES or isinstance(request.lnc, bool):
         yield UnsupportedError(f"lnc={request.lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2")
@@ -189,11 +194,17 @@ def problem_violations(problem: ConvProblem) -> Iterator[NkiconvError]:
 
 def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
     """What is wrong with an epilogue, whatever the problem."""
+    for name in ("bias", "initial_state", "return_final_state", "strict_nonfinite"):
+        value = getattr(asked, name)
+        if not isinstance(value, bool):
+            yield UnsupportedError(
+                f"{name}: must be True or False, not {type(value).__name__}; say whether it is there"
+            )
     if asked.activation is not None and asked.activation not in ACTIVATIONS:
         yield UnsupportedError(
             f"activation={asked.activation!r}: accepted are None and {', '.join(ACTIVATIONS)}; use one of them"
         )
-    if asked.residual is not None and asked.residual not in RESIDUAL_POSITIONS:
+    if asked.residual is not None and not (isinstance(asked.residual, str) and asked.residual in RESIDUAL_POSITIONS):
         yield LayoutError(
             f"residual_position={asked.residual!r}: accepted are {', '.join(RESIDUAL_POSITIONS)}; use one of them"
         )
@@ -216,5 +227,11 @@ def state_violations(problem: ConvProblem) -> Iterator[NkiconvError]:
 
 
 def sorted_constants(constants: Mapping[str, float] | None) -> tuple[tuple[str, float], ...]:
-    """Overrides of modelling constants in the order that makes equal ones equal."""
-    return tuple(sorted((name, float(value)) for name, value in (constants or {}).items()))
+    """Overrides of modelling constants in the order that makes equal ones equal.
+
+    Raises UnsupportedError: they are no numbers by name.
+    """
+    try:
+        return tuple(sorted((name, float(value)) for name, value in dict(constants or {}).items()))
+    except (TypeError, ValueError) as error:
+        raise UnsupportedError(f"constants={constants!r}: must be numbers by name ({error}); see trn2.toml") from None

@@ -176,7 +176,8 @@ def test_filters_of_all_tiles_are_one_run_a_partition():
 def test_taps_are_shared_out_as_the_recipe_says():
     """In two pieces; Vector, which is faster and has nothing more to do, adds the chains of the last."""
     problem = Row("one tile", 1, 256, 1027, 4).problem("bf16")
-    config = (("recipes", ((1, 1, 1, 1),)), ("first", ()), ("last", ()), ("end", ()), ("start", ()), ("warmup", 0))
+    plain = (("first", ()), ("last", ()), ("end", ()), ("start", ()), ("warmup", 0))
+    config = (("recipes", ((1, 1, 1, 1),)), ("piece", 512), ("shard", "channels"), *plain)
     ops = Counter((i.engine, i.op) for i in trace(problem, "mixed", config=config).programs[0].instructions)
     assert ops["tensor", "nc_matmul"] == 2
     assert ops["vector", "scalar_tensor_tensor"] == 4

@@ -51,8 +51,9 @@ def rows_ns(geometry, extras, plan):
     diagonals_ns = most_tensor_taps(plan.recipes) * pmax * GPSIMD_SELECT_NS
     first_ns = max(loads * STATIC_ISSUE_NS + load_ns, diagonals_ns)
     last_ns = stores * STATIC_ISSUE_NS + store_ns
-    cold_ns = min(COLD_NS, tiles * width * busy[0])
-    return ROWS_ENDS_NS + first_ns + work_ns + (tiles - 1) * max(work_ns, dma_ns) + last_ns + cold_ns
+    array_ns = tiles * width * busy[0]
+    tiles_ns = max(work_ns + (tiles - 1) * max(work_ns, dma_ns), array_ns + min(COLD_NS, array_ns))
+    return ROWS_ENDS_NS + first_ns + tiles_ns + last_ns
 
 
 def busy_ns(geometry, extras, plan, piece):
