@@ -13,11 +13,13 @@ from epilogue import (
     bounded_traces,
     check,
     check_stored,
+    kernel_view,
     reason_to_refuse,
     refused,
 )
 
 from nkiconv.kernels.depthwise_conv1d.banded import kernel as banded
+from nkiconv.kernels.depthwise_conv1d.banded.blocks import make_blocks
 from nkiconv.simulator.memory import SBUF
 
 ROWS = [
@@ -201,6 +203,14 @@ def test_blocks_of_padding_take_no_matmul():
     dense = 2 * -(-(problem.S + 15) // 16)
     assert len(band_matmuls(trace(inside, "banded", lnc=1, config=config))) == dense
     assert len(band_matmuls(trace(problem, "banded", lnc=1, config=config))) < dense
+
+
+def test_a_row_that_is_cropped_away_has_no_blocks():
+    """Ceil divisions are of ints that are not negative: NKI's documents do not say how // rounds those."""
+    problem = Row("all cropped", 1, 2, 10, 3, 1, (-17, 20)).problem("bf16")
+    geometry, _ = kernel_view(problem)
+    assert make_blocks(geometry, None, False, 2, "channels").end_data == 0
+    check(problem, PLAIN, 7, whole=True, algorithm="banded")
 
 
 @pytest.mark.simulator_only

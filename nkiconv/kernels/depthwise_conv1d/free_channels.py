@@ -29,7 +29,7 @@ def finish_free(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine, row):
 
     Args:
         y_sbuf: [P, A, B] SBUF, y's dtype. acc: [P, A, B] fp32 in PSUM or SBUF.
-        bias_sbuf: view [P, A, B] fp32, or None. residual_sbuf: [P, A, B] SBUF, any dtype, or None.
+        bias_sbuf: view [P, A, B], any dtype, or None. residual_sbuf: [P, A, B] SBUF, any dtype, or None.
         engine: nisa.engine.vector or scalar, for sums that leave as they are. row: first partition of all operands.
     """
     sums = acc

@@ -170,7 +170,7 @@ def make_blocks(geometry, config, state, block, shard):
         num_groups=num_groups,
         num_columns=num_columns,
         first_data=0 if state else before // block,
-        end_data=div_ceil(geometry.W + geometry.pad_left, block),
+        end_data=div_ceil(max(0, geometry.W + geometry.pad_left), block),
         scratch=scratch,
         buffers=setting(config, "buffers", max(1, min(band_buffers, 2 * BAND_BYTES // band_bytes))),
         buffer_groups=min(groups, setting(config, "buffer_groups", most)),
