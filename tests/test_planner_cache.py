@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -73,6 +74,21 @@ def test_other_sources_mean_other_plans(monkeypatch):
     assert not plan(PROBLEM).cached
 
 
+def test_modules_count_as_well_as_packages(tmp_path):
+    from nkiconv import floors, kernels
+    from nkiconv.sources import hash_of
+
+    assert len({hash_of(kernels), hash_of(floors), hash_of(kernels, floors)}) == 3
+    (tmp_path / "one.py").write_text("A = 1")
+    module = types.ModuleType("one")
+    module.__file__ = str(tmp_path / "one.py")
+    first = hash_of.__wrapped__(module)
+    (tmp_path / "two.py").write_text("B = 1")
+    assert hash_of.__wrapped__(module) == first
+    (tmp_path / "one.py").write_text("A = 2")
+    assert hash_of.__wrapped__(module) != first
+
+
 def wrong_key(document):
     document["key"]["lnc"] = 1
 
@@ -89,7 +105,17 @@ def half_a_plan(document):
     del document["plan"]["config"]
 
 
-@pytest.mark.parametrize("spoil", [wrong_key, wrong_problem, no_plan, half_a_plan])
+def text_for_a_number(document):
+    document["plan"]["modelled_us"] = "4.5"
+
+
+def no_time_of_an_alternative(document):
+    document["plan"]["alternatives"][0]["us"] = None
+
+
+@pytest.mark.parametrize(
+    "spoil", [wrong_key, wrong_problem, no_plan, half_a_plan, text_for_a_number, no_time_of_an_alternative]
+)
 def test_foreign_files_are_ignored_with_a_warning(plans, spoil):
     plan(PROBLEM)
     file = the_file(plans)
@@ -103,7 +129,7 @@ def test_foreign_files_are_ignored_with_a_warning(plans, spoil):
     assert plan(PROBLEM).cached
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"plan"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"plan", b"[" * 100_000])
 def test_corrupt_files_are_ignored_with_a_warning(plans, content):
     plan(PROBLEM)
     file = the_file(plans)
@@ -118,6 +144,27 @@ def test_a_directory_that_cannot_be_written_costs_a_warning(tmp_path, monkeypatc
     monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "file" / "plans"))
     with pytest.warns(cache.CacheWarning, match="set NKICONV_CACHE"):
         assert plan(PROBLEM).algorithm
+
+
+def test_a_user_without_a_home_has_plans_and_a_warning(monkeypatch):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("NKICONV_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("nkiconv.planner.cache.Path.home", nowhere)
+    with pytest.warns(cache.CacheWarning, match="home directory.*set NKICONV_CACHE"):
+        assert plan(PROBLEM).algorithm
+
+
+def test_a_file_that_cannot_be_read_costs_a_warning(plans):
+    plan(PROBLEM)
+    file = the_file(plans)
+    file.unlink()
+    file.mkdir()
+    cache.forget()
+    with pytest.warns(cache.CacheWarning, match="cannot be read"):
+        assert not plan(PROBLEM).cached
 
 
 def test_nothing_is_left_of_a_write_that_failed(plans, monkeypatch):
