@@ -290,6 +290,12 @@ REFUSED = [
     ("dense", {"groups": 1}, {}, "only depthwise problems"),
     ("fp8", {"dtype": "fp8_e4m3"}, {}, "accepted are bf16, fp16, fp32"),
     ("cores", {}, {"lnc": 3}, "lnc=3: must be 1 or 2"),
+    ("half cores", {}, {"lnc": 2.0}, "lnc=2.0: must be 1 or 2"),
+    ("a tensor", {}, {"bias": np.ones(130)}, "bias: must be True or False, not ndarray"),
+    ("a number", {}, {"strict_nonfinite": 1}, "strict_nonfinite: must be True or False, not int"),
+    ("a residual", {}, {"residual": np.ones(130)}, "residual_position=ndarray: accepted are pre_activation"),
+    ("one name", {}, {"algorithms": "mixed"}, r"algorithms='mixed': must be several names; write \('mixed',\)"),
+    ("words", {}, {"constants": {"scalar.ns_per_elem": "fast"}}, "must be numbers by name"),
     ("activation", {}, {"activation": "mish"}, "activation='mish'"),
     ("residual", {}, {"residual": "before"}, "residual_position='before'"),
     ("output", {}, {"out_dtype": "int8"}, "out_dtype='int8'"),
@@ -307,6 +313,12 @@ def test_refused_before_any_work(monkeypatch, changes, arguments, pattern):
     monkeypatch.setattr("nkiconv.planner.entry.search", None)
     with pytest.raises(nkiconv.NkiconvError, match=pattern):
         plan(SMALL.replace(**changes), **arguments)
+
+
+@pytest.mark.parametrize("problem", ["kda_bf16", np.ones((1, 8, 40))], ids=["name", "array"])
+def test_only_problems_are_planned(problem):
+    with pytest.raises(UnsupportedError, match="problem: must be a ConvProblem, not (str|ndarray)"):
+        plan(problem)
 
 
 def test_when_nothing_runs_every_reason_is_told():

@@ -159,7 +159,7 @@ def violations(request: Request) -> Iterator[NkiconvError]:
         )
         return
     yield from problem_violations(problem)
-    if request.lnc not in LNC_DEGREES or isinstance(request.lnc, bool):
+    if type(request.lnc) is not int or request.lnc not in LNC_DEGREES:
         yield UnsupportedError(f"lnc={request.lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2")
     yield from asked_violations(asked)
     if asked.initial_state or asked.return_final_state:
@@ -197,17 +197,15 @@ def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
     for name in ("bias", "initial_state", "return_final_state", "strict_nonfinite"):
         value = getattr(asked, name)
         if not isinstance(value, bool):
-            yield UnsupportedError(
-                f"{name}: must be True or False, not {type(value).__name__}; say whether it is there"
-            )
+            yield UnsupportedError(f"{name}: must be True or False, not {type(value).__name__}; pass one of these")
     if asked.activation is not None and asked.activation not in ACTIVATIONS:
         yield UnsupportedError(
             f"activation={asked.activation!r}: accepted are None and {', '.join(ACTIVATIONS)}; use one of them"
         )
-    if asked.residual is not None and not (isinstance(asked.residual, str) and asked.residual in RESIDUAL_POSITIONS):
-        yield LayoutError(
-            f"residual_position={asked.residual!r}: accepted are {', '.join(RESIDUAL_POSITIONS)}; use one of them"
-        )
+    known = isinstance(asked.residual, str) and asked.residual in RESIDUAL_POSITIONS
+    if asked.residual is not None and not known:
+        given = repr(asked.residual) if isinstance(asked.residual, str) else type(asked.residual).__name__
+        yield LayoutError(f"residual_position={given}: accepted are {', '.join(RESIDUAL_POSITIONS)}; use one of them")
     if asked.out_dtype is not None and asked.out_dtype not in DTYPES:
         yield DtypeError(f"out_dtype={asked.out_dtype!r}: accepted are None, {', '.join(DTYPES)}; use one of them")
 
