@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import math
+import types
 
 import pytest
 from shell import run
@@ -54,6 +55,30 @@ def test_the_table_and_a_wrong_result(monkeypatch):
     assert "WRONG" in result.output
 
 
+def test_rows_do_not_depend_on_what_was_tuned(monkeypatch):
+    """A quick plan is searched for anew where the cache has a tuned one, and the cache keeps that."""
+    asked = []
+
+    def answer(request, *, wide=False, use_cache=True, advance):
+        asked.append((wide, use_cache))
+        return types.SimpleNamespace(effort="tuned" if wide or use_cache else "quick")
+
+    monkeypatch.setattr(suite, "answer", answer)
+    request = suite.Request(problem=cases.get("kda_bf16").problem)
+    assert suite._plan(request, False, lambda *_: None).effort == "quick"
+    assert suite._plan(request, True, lambda *_: None).effort == "tuned"
+    assert asked == [(False, True), (False, False), (True, True)]
+
+
+def test_warnings_of_the_cache_are_plain(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "file" / "plans"))
+    result = run("bench", "--suite", "depthwise", "--only", "kda_bf16")
+    assert result.exit_code == 0, result.output
+    assert "set NKICONV_CACHE" in result.stderr
+    assert "warnings.warn" not in result.stderr
+
+
 def test_csv(monkeypatch, tmp_path):
     monkeypatch.setattr(suite, "headline", lambda: [(cases.get("kda_bf16"), "bf16")])
     result = run("bench", "--suite", "depthwise", "--csv", "rows.csv")
@@ -98,7 +123,7 @@ def test_every_headline_case_of_the_suite_is_in_it():
 
 
 def test_a_baseline_that_does_not_run_has_no_number(monkeypatch):
-    def refuse(request, advance):
+    def refuse(request, wide, advance):
         raise suite.UnsupportedError("too many instructions")
 
     monkeypatch.setattr(suite, "answer", refuse)
