@@ -209,3 +209,14 @@ def test_case_arrays_are_reproducible():
 def test_cases_without_a_kernel_are_refused():
     with pytest.raises(UnsupportedError, match=r"case='vae_512': it needs the kernel conv2d_implicit_gemm"):
         verify.case_arrays(cases.get("vae_512"), seed=0)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("degrees", "cores"), [((1,), 1), ((2,), 2), ((1, 2), 1)])
+def test_the_kernels_choice_is_that_for_the_fewest_cores(monkeypatch, degrees, cores):
+    """One core may take too many instructions for what two do."""
+    asked, choice = [], verify.kernel_choice
+    monkeypatch.setattr(verify, "kernel_choice", lambda *how: asked.append(how[2]) or choice(*how))
+    case = cases.get("short")
+    verify.verify_depthwise_conv1d("short", *verify.case_arrays(case, 0), case.problem, degrees=degrees, channels=1)
+    assert asked == [cores]
