@@ -211,7 +211,6 @@ def test_cases_without_a_kernel_are_refused():
         verify.case_arrays(cases.get("vae_512"), seed=0)
 
 
-@pytest.mark.simulator_only
 @pytest.mark.parametrize(("degrees", "cores"), [((1,), 1), ((2,), 2), ((1, 2), 1)])
 def test_the_kernels_choice_is_that_for_the_fewest_cores(monkeypatch, degrees, cores):
     """One core may take too many instructions for what two do."""
