@@ -6,7 +6,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger, is_16bit, pick
 from ..._epilogue import Epilogue, finish
-from ..._prices import SCALAR_NS
+from ..._prices import SCALAR_NS, VECTOR_NS
 from ..._tiles import div_ceil, share
 from ..call import Extras, Operands
 from ..geometry import Geometry
@@ -332,10 +332,13 @@ def sums_out(run, tile, sums_psum, group, groups, n0, nn, j0, jn):
 
 
 def reader(run, epilogue, elements, fast):
-    """The engine of a read-out; an activation is Scalar's."""
+    """The engine of a read-out; an activation is Scalar's, a residual without one Vector's."""
     if epilogue.activation != "":
         run.ledger.scalar_ns = run.ledger.scalar_ns + elements * SCALAR_NS
         return nisa.engine.scalar
+    if epilogue.residual != "":
+        run.ledger.vector_ns = run.ledger.vector_ns + elements * VECTOR_NS
+        return nisa.engine.vector
     return pick(run.ledger, elements, fast)
 
 
