@@ -390,6 +390,10 @@ def test_help(command):
     assert "Usage" in result.stdout
 
 
+def test_help_keeps_brackets():
+    assert "y[n, c, q] = sum over s of w[c, s]" in " ".join(run("run", "--help").stdout.split())
+
+
 # value, text
 QUANTITIES = [(0, "0"), (999, "999"), (999.6, "1 k"), (1234, "1.23 k"), (58.1e9, "58.1 G"), (2.5e15, "2.5e+03 T")]
 

@@ -85,9 +85,9 @@ def command(
     channels: Annotated[str, typer.Option(help="How many to check: auto, all, or a number.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Run convolutions, check them against the float64 reference, and say what they took.
+    r"""Run convolutions, check them against the float64 reference, and say what they took.
 
-    y[n, c, q] = sum over s of w[c, s] * x_pad[n, c, q*stride + s*dilation]. Exit status 1 if a result is wrong.
+    y\[n, c, q] = sum over s of w\[c, s] * x_pad\[n, c, q*stride + s*dilation]. Exit status 1 if a result is wrong.
     Cases of more than 200,000 instructions are checked on 16 channels unless --channels says otherwise.
     """
     files = Files(input, filter, out, force, dtype, stride, padding, dilation, lhs_dilation)
