@@ -42,9 +42,14 @@ def _cell(value: object, kind: str) -> str:
 def check_readme(path: Path) -> tuple[str, int, int]:
     """A README's text, and where between its markers the table begins and ends.
 
-    Raises FileFormatError: it has none.
+    Raises FileFormatError: it has none, or cannot be read and written.
     """
-    text = path.read_text(encoding="utf-8")
+    try:
+        with path.open("r+", encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise FileFormatError(f"{path}: cannot be read and written ({why}); give a README with the markers") from error
     begin, end = (text.find(marker) for marker in MARKERS)
     if begin < 0 or end < begin:
         raise FileFormatError(f"{path}: lacks the markers {MARKERS[0].strip()} and {MARKERS[1]}; put them back")

@@ -83,6 +83,7 @@ def test_a_corrupt_file_is_a_warning(plans):
         (("plan", CASE, "--constant", "scalar.ns_per_elem"), "must be NAME=VALUE with a number"),
         (("plan", CASE, "--constant", "scalar.ns_per_elem=fast"), "must be NAME=VALUE with a number"),
         (("plan", CASE, "--constant", "scalar.speed=1"), "there is none of this name"),
+        (("plan", CASE, "--constant", "a=1", "--constant", "b=1", "--constant", "a =2"), "a is given twice"),
         (("tune", "kda_bf61"), "did you mean kda_bf16"),
     ],
 )

@@ -25,12 +25,14 @@ Fresh = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write 
 def read_constants(given: list[str] | None) -> dict[str, float]:
     """{name: value} of NAME=VALUE options.
 
-    Raises UnsupportedError: one of them is not of that form.
+    Raises UnsupportedError: one of them is not of that form, or two have one name.
     """
     found: dict[str, float] = {}
     errors: list[NkiconvError] = []
     for text in given or []:
         name, equals, value = text.partition("=")
+        if name.strip() in found:
+            errors.append(UnsupportedError(f"--constant={text}: {name.strip()} is given twice; drop one"))
         try:
             found[name.strip()] = float(value)
         except ValueError:

@@ -41,6 +41,8 @@ def bench_suite(
         if path is not None and only is not None:
             raise UnsupportedError(f"--only={only}: {option}={path} is of every case; drop one of the two")
     if readme is not None:
+        if lnc != 2:
+            raise UnsupportedError(f"--lnc={lnc}: --readme={readme} has the table of two cores; drop one of the two")
         check_readme(readme)
     tables = importlib.import_module("nkiconv.suite")
     pairs = tables.chosen(suite, only)
