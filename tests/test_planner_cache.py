@@ -167,6 +167,34 @@ def test_a_file_that_cannot_be_read_costs_a_warning(plans):
         assert not plan(PROBLEM).cached
 
 
+def test_a_plan_that_is_tuned_during_a_search_stays(plans, monkeypatch):
+    search = entry.search
+
+    def slow(request, *, wide, advance):
+        found = search(request, wide=wide, advance=advance)
+        if not wide:
+            monkeypatch.setattr(entry, "search", search)
+            plan(PROBLEM, wide=True)
+            cache.forget()  # another process did that
+        return found
+
+    monkeypatch.setattr(entry, "search", slow)
+    assert plan(PROBLEM).effort == "tuned"
+    cache.forget()
+    assert plan(PROBLEM).effort == "tuned"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there is no umask")
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660), (0o077, 0o600)])
+def test_who_may_read_a_plan_is_as_the_umask_says(plans, umask, mode):
+    before = os.umask(umask)
+    try:
+        plan(PROBLEM)
+    finally:
+        os.umask(before)
+    assert the_file(plans).stat().st_mode & 0o777 == mode
+
+
 def test_nothing_is_left_of_a_write_that_failed(plans, monkeypatch):
     def full(*_args):
         raise OSError(28, "No space left on device")

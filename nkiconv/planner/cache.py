@@ -12,8 +12,8 @@ import dataclasses
 import hashlib
 import json
 import os
+import secrets
 import sys
-import tempfile
 import warnings
 from collections import OrderedDict
 from pathlib import Path
@@ -134,15 +134,15 @@ def store(request: Request, plan: Plan) -> None:
 
 
 def _write_whole(file: Path, text: str) -> None:
-    """Write a file so that no other process ever sees a part of it."""
-    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}.", suffix=".tmp")
+    """Write a file so that no other process ever sees a part of it; who may read it is as the user's umask says."""
+    temporary = file.with_name(f".{file.stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
+        with temporary.open("x", encoding="utf-8") as out:
             out.write(text)
         os.replace(temporary, file)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
+            temporary.unlink()
         raise
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -91,8 +92,19 @@ def answer(request: Request, *, wide: bool = False, use_cache: bool = True, adva
         raise_all("no algorithm runs this problem", [UnsupportedError(reason) for reason in dict.fromkeys(reasons)])
         raise
     if use_cache:
+        tuned = None if wide else _tuned_meanwhile(request)
+        if tuned is not None:
+            return tuned
         cache.store(request, found)
     return found
+
+
+def _tuned_meanwhile(request: Request) -> Plan | None:
+    """The plan that another process tuned while this one searched, which is better and stays; None without one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cache.CacheWarning)  # what is wrong with the file has been said
+        kept = cache.load(request)
+    return kept if kept is not None and kept.effort == TUNED else None
 
 
 def _short_name(dtype: Any) -> str:

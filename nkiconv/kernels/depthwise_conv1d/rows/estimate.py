@@ -13,6 +13,8 @@ ROWS_TILE_NS = 60.0
 DMA_NS = 10.0
 #: Partitions that one DMA engine serves (dma.rows_per_engine).
 ROWS_AN_ENGINE = 8
+#: Columns that are loaded first and stored last, before and after the others' work.
+END_COLUMNS = 256
 #: ns that the array, at half rate in its first window or two, loses at most (throttle.window_ns).
 COLD_NS = 2500.0
 
@@ -49,10 +51,12 @@ def rows_ns(geometry, extras, plan):
     work_ns = width * busy[1] + ROWS_TILE_NS
     dma_ns = max(max(moved_ns, load_ns + store_ns), max(loads, stores) * STATIC_ISSUE_NS)
     diagonals_ns = most_tensor_taps(plan.recipes) * pmax * GPSIMD_SELECT_NS
-    first_ns = max(loads * STATIC_ISSUE_NS + load_ns, diagonals_ns)
-    last_ns = stores * STATIC_ISSUE_NS + store_ns
+    end = min(1.0, END_COLUMNS / width)
+    first_ns = max(loads * STATIC_ISSUE_NS + end * load_ns, diagonals_ns)
+    last_ns = stores * STATIC_ISSUE_NS + end * store_ns
     array_ns = tiles * width * busy[0]
-    tiles_ns = max(work_ns + (tiles - 1) * max(work_ns, dma_ns), array_ns + min(COLD_NS, array_ns))
+    overlapped = tiles - end
+    tiles_ns = max(end * work_ns + overlapped * max(work_ns, dma_ns), array_ns + min(COLD_NS, array_ns))
     return ROWS_ENDS_NS + first_ns + tiles_ns + last_ns
 
 

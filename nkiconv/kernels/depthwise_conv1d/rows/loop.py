@@ -11,7 +11,6 @@ from .dma import allocate_x, load_channels, load_residual_rows, load_x
 from .plan import (
     all_recipes,
     any_product,
-    count_instructions,
     cut_pieces,
     cuts_of,
     filter_block,
@@ -22,8 +21,6 @@ from .plan import (
 from .recipes import most_tensor_taps
 from .states import FILLED_AHEAD, fill_state, is_staged, load_blocks
 from .tiles import tile_list
-
-__all__ = ["convolve_rows", "count_instructions", "read_plan"]
 
 
 def convolve_rows(operands, geometry, extras, config, on_tensor):
@@ -62,7 +59,7 @@ def convolve_half(operands, geometry, extras, plan, tiles):
             i = pieces[turn].tile
             # x of this tile and the next ones; filters come before the first x that needs them
             while len(xs) < len(tiles) and len(xs) <= i + plan.prefetch:
-                load_filters(operands, geometry, extras, plan, filters, tiles[0].t, tiles[len(xs)].t, end_t, block)
+                load_filters(operands, geometry, plan, filters, tiles[0].t, tiles[len(xs)].t, end_t, block)
                 tile = tiles[len(xs)]
                 staged = is_staged(plan.rows, len(xs))
                 if staged:
@@ -109,7 +106,7 @@ def run_turn(operands, geometry, extras, plan, datas, pieces, chains, turn, phas
         step += 1
 
 
-def load_filters(operands, geometry, extras, plan, filters, t_first, t, end_t, block):
+def load_filters(operands, geometry, plan, filters, t_first, t, end_t, block):
     """Filters, filters in fp32 and biases of the blocks of channel tiles up to the one that t is in."""
     while len(filters) * block + t_first <= t:
         t0 = len(filters) * block + t_first

@@ -313,7 +313,7 @@ def loop_refusal(geometry, extras, config, cores, on_tensor, name):
             f"{psum_banks(plan)} banks of PSUM, {PSUM_BANKS} are there; use pieces of up to {BANK_COLUMNS} columns, or "
             f"give chain A a tap on Vector in every recipe"
         )
-    count = count_instructions(geometry, extras, plan, cores)
+    count = count_instructions(geometry, plan, cores)
     if count > INSTRUCTIONS_MAX:
         return (
             f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}: {name} needs up to {count} instructions "
@@ -322,7 +322,7 @@ def loop_refusal(geometry, extras, config, cores, on_tensor, name):
     return ""
 
 
-def count_instructions(geometry, extras, plan, cores):
+def count_instructions(geometry, plan, cores):
     """Most instructions that a core can need."""
     rows = plan.rows
     tiles = channel_tiles(rows) * stacks(geometry, rows)

@@ -17,8 +17,9 @@ from .plan import plan_update, taps_met
 from .vector import parts_of
 
 #: ns from the first load to the first sums and from the last sums to the end of the last store, without what the
-#: stages themselves take for the first and the last chunk.
+#: stages themselves take for the first and the last chunk; more where the array is at half rate with fp32.
 TENSOR_ENDS_NS = 2900.0
+FP32_NS = 1500.0
 VECTOR_ENDS_NS = 3000.0
 #: Instructions of Vector that a part takes beside products and sums, with what it waits for.
 PART_INSTRUCTIONS = 4
@@ -68,7 +69,8 @@ def update_tensor_ns(geometry, extras, settings):
     filters_ns = max(made_ns, taps_dma_ns)
     loads = div_ceil(every, plan.filters)
     first_ns = made_ns + taps_dma_ns + bands_ns + dma_ns
-    return TENSOR_ENDS_NS + first_ns + (loads - 1) * filters_ns + plan.image_tiles * chunks * chunk_ns
+    ends_ns = TENSOR_ENDS_NS + FP32_NS if item == 4 else TENSOR_ENDS_NS
+    return ends_ns + first_ns + (loads - 1) * filters_ns + plan.image_tiles * chunks * chunk_ns
 
 
 def row_ns(channels, count, step, item):
