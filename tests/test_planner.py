@@ -317,7 +317,7 @@ def test_refused_before_any_work(monkeypatch, changes, arguments, pattern):
 
 @pytest.mark.parametrize("problem", ["kda_bf16", np.ones((1, 8, 40))], ids=["name", "array"])
 def test_only_problems_are_planned(problem):
-    with pytest.raises(UnsupportedError, match="problem: must be a ConvProblem, not (str|ndarray)"):
+    with pytest.raises(UnsupportedError, match=r"problem: must be a ConvProblem, not (str|ndarray)"):
         plan(problem)
 
 

@@ -17,7 +17,6 @@ from ..kernels.depthwise_conv1d.dot.kernel import plan_of
 from ..kernels.depthwise_conv1d.geometry import Geometry
 from ..kernels.depthwise_conv1d.rows import recipes as kernel_rule
 from ..kernels.depthwise_conv1d.rows.plan import read_plan
-from ..kernels.depthwise_conv1d.rows.tiles import plan_rows
 from ..kernels.depthwise_conv1d.taps_on_partition import choose_tiling
 from ..kernels.depthwise_conv1d.update.kernel import settings_of
 from ..kernels.depthwise_conv1d.update.plan import plan_update

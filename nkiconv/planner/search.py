@@ -192,7 +192,7 @@ class _Search:
         return sorted(self.found.values(), key=lambda one: (one.at_least, one.us * one.doubt, one.num_settings))
 
     def _time_default(self, accepted: Sequence[Candidate]) -> None:
-        """Time the kernel's own choice as a whole, unless it is too big; that also tells what extrapolation is off by."""
+        """Time the kernel's own choice as a whole, unless it is too big: also to tell what extrapolation is off by."""
         candidate = default(self.request, self.shape, accepted)
         if candidate is None:
             return
