@@ -212,6 +212,9 @@ class Banded(Family):
         if not wide:
             sizes = [size for size in sizes if own <= size * self.FACTORS and size <= own * self.FACTORS]
         own_of_size = [self._blocks(shape, _config(block=size)) for size in sizes]
+        other = [size for size, one in zip(sizes, own_of_size, strict=True) if one.shard != "channels"]
+        if geometry.C > 1:  # the kernel's rule may take another share of the work than channels where these are close
+            own_of_size += [self._blocks(shape, _config(block=size, shard="channels")) for size in other]
         found = [_config(block=one.block, shard=one.shard, groups=int(one.groups)) for one in own_of_size]
         if wide or shape.rates.overrides:  # small tiles at the ends have short runs, which other constants may punish
             found += [_with(one, edge=0) for one in found if self._blocks(shape, one).edge > 0]

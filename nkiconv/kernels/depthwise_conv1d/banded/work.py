@@ -88,7 +88,7 @@ def sample_tiles(blocks, geometry):
     g_last, n_last, j_last = len(cuts.groups) - 1, cuts.n_parts - 1, cuts.j_parts - 1
     sampled = (
         plan_tile(blocks, work_of(cuts, 0, 0, 0)),
-        plan_tile(blocks, work_of(cuts, div_ceil(g_last, 2), div_ceil(n_last, 2), div_ceil(j_last, 2))),
+        plan_tile(blocks, work_of(cuts, g_last // 2, n_last // 2, j_last // 2)),
         plan_tile(blocks, work_of(cuts, g_last, n_last, j_last)),
     )
     return sampled, len(cuts.groups) * cuts.n_parts * cuts.j_parts
