@@ -78,9 +78,10 @@ def test_edges_have_plans(row):
 BOUNDED = ["nkl_fs_asr", "kda_fp32", "short", "odd_c", "nkl_st2_p5_c256_w512_s64_bf16", "nkl_pad_n1_c16_w512_s200"]
 
 
-@pytest.mark.parametrize("name", BOUNDED)
-def test_no_timeline_beats_its_lower_bounds(name):
-    wanted = Request(problem=cases.get(name).problem)
+@pytest.mark.parametrize(("name", "dtype"), [*((name, None) for name in BOUNDED), ("conformer", "fp32")])
+def test_no_timeline_beats_its_lower_bounds(name, dtype):
+    problem = cases.get(name).problem
+    wanted = Request(problem=problem if dtype is None else problem.replace(dtype=dtype))
     rates = Rates()
     accepted, _ = candidates.start(wanted, candidates.shape_of(wanted, rates), wide=False)
     for one in accepted:

@@ -212,9 +212,6 @@ class Banded(Family):
         if not wide:
             sizes = [size for size in sizes if own <= size * self.FACTORS and size <= own * self.FACTORS]
         own_of_size = [self._blocks(shape, _config(block=size)) for size in sizes]
-        other = [size for size, one in zip(sizes, own_of_size, strict=True) if one.shard != "channels"]
-        if geometry.C > 1:  # the kernel's rule may take another share of the work than channels where these are close
-            own_of_size += [self._blocks(shape, _config(block=size, shard="channels")) for size in other]
         found = [_config(block=one.block, shard=one.shard, groups=int(one.groups)) for one in own_of_size]
         if wide or shape.rates.overrides:  # small tiles at the ends have short runs, which other constants may punish
             found += [_with(one, edge=0) for one in found if self._blocks(shape, one).edge > 0]
@@ -246,11 +243,14 @@ class Banded(Family):
     def least_us(self, shape: Shape, config: Config) -> float:
         geometry, blocks = shape.geometry, self._blocks(shape, config)
         prices = column_prices(geometry, shape.extras, shape.cores, shape.rates)
-        images = max(1, min(geometry.N, blocks.images))
-        columns = max(blocks.num_columns, shape.rates("pe.min_interval_rows") / images)
+        images, cycle_ns = max(1, min(geometry.N, blocks.images)), shape.rates.cycle_ns("pe")
+        least_columns = shape.rates("pe.min_interval_rows") * cycle_ns / prices.tensor
+        columns = max(blocks.num_columns, least_columns / images)
         columns *= geometry.N * blocks.num_groups * blocks.num_taps
         turned = 0.95 * geometry.N * geometry.C * (geometry.W + geometry.Q) / PARTITIONS  # columns of transposes
-        on_array_us = (columns * _share_met(geometry) + turned) * prices.tensor / shape.cores / 1e3
+        turn_cycles = shape.rates("pe.cyc_per_row_fp32_pass" if geometry.itemsize == 4 else "pe.cyc_per_row_16bit")
+        busy_ns = columns * _share_met(geometry) * prices.tensor + turned * turn_cycles * cycle_ns
+        on_array_us = busy_ns / shape.cores / 1e3
         return max(float(on_array_us), _row_elements_us(shape))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:

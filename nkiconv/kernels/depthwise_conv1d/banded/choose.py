@@ -45,6 +45,11 @@ def other_groups(blocks):
         more = times * blocks.groups
         if more < 2 * blocks.num_groups and more * blocks.images <= nl.tile_size.pmax:
             found = found + (more,)
+    share_groups = div_ceil(blocks.num_groups, PARTS) if blocks.shard == "channels" else blocks.num_groups
+    for tiles in range(3, 5):
+        even = div_ceil(share_groups, tiles)
+        if even * blocks.images <= nl.tile_size.pmax and even != blocks.groups:
+            found = found + (even,)
     return found
 
 
