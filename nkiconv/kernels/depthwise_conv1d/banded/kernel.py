@@ -25,10 +25,11 @@ y is rounded once; it is fp32 where a residual is yet to be added, and for fp16,
 must not meet the mirror matrix's zeros.
 """
 
-from ...._nki import nisa, nl
+from ...._nki import nl
 from ..._engines import Ledger
 from ..._epilogue import Epilogue, finish_instructions
 from ..._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
+from ..._warm import warm_up, warm_zeros
 from ..call import config_refusal
 from .bands import band_buffers, ensure_filters, mirror_matrix, spread_bias, start_filters
 from .blocks import blocks_refusal, sbuf_bytes
@@ -48,6 +49,8 @@ from .stages import (
 from .tiles import plan_tile
 from .work import work_tiles
 
+#: Blocks of 128 columns of a matmul on zeros.
+WARM_BLOCKS = 4
 #: Buffers of rows that tiles take in turn: one is being turned while the next but one comes in.
 RING = 2
 #: Groups at a tile's end in which nothing of the next is turned in, and at its start nothing of the one before turned
@@ -187,26 +190,6 @@ def banded(operands, geometry, extras, config):
         work_through(run, tiles)
 
 
-def warm_zeros():
-    """Zeros for `warm_up`, of 16 bits whatever x has: an fp32 matmul takes four times as long."""
-    zeros_sbuf = nl.ndarray((nl.tile_size.pmax, nl.tile_size.gemm_moving_fmax), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.vector)
-    return zeros_sbuf
-
-
-def warm_up(zeros_sbuf, count):
-    """Matmuls on zeros while the array would wait for data, so that it is at full rate when they come."""
-    if count > 0:
-        zeros_psum = nl.ndarray((nl.tile_size.pmax, nl.tile_size.gemm_moving_fmax), dtype=nl.float32, buffer=nl.psum)
-        for _ in range(count):
-            nisa.nc_matmul(
-                dst=zeros_psum,
-                stationary=zeros_sbuf[0 : nl.tile_size.pmax, 0 : nl.tile_size.pmax],
-                moving=zeros_sbuf,
-                accumulate=False,
-            )
-
-
 def rows_ring(run, tiles):
     """Buffers of rows for tiles in turn, as large as the largest needs."""
     partitions, columns = 1, 2
@@ -250,7 +233,7 @@ def work_through(run, tiles):
     ensure_filters(run.filters, run.operands, run.geometry, run.blocks, c0, 1)
     load_rows(run, tiles[0], ring[0])
     zeros_sbuf = warm_zeros()
-    warm_up(zeros_sbuf, run.blocks.warmup)
+    warm_up(zeros_sbuf, run.blocks.warmup, WARM_BLOCKS)
     buffers = band_buffers(run.blocks, run.operands.w.dtype)
     for ahead in range(min(AT_START, len(buffers))):
         prefetch_bands(run, tiles, queue, buffers, ahead)
@@ -260,7 +243,7 @@ def work_through(run, tiles):
     for ahead in range(AT_START, len(buffers)):
         prefetch_bands(run, tiles, queue, buffers, ahead)
     run.mirror = mirror_matrix(run.blocks, run.sum_dtype)
-    warm_up(zeros_sbuf, run.blocks.rewarm)
+    warm_up(zeros_sbuf, run.blocks.rewarm, WARM_BLOCKS)
 
     position = 0
     for index in range(len(tiles)):

@@ -26,6 +26,7 @@ Zeros are multiplied: a NaN or Inf reaches every column of the channels that sha
 
 from ...._nki import nisa, nl
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil, share
+from ..._warm import warm_up, warm_zeros
 from ..call import config_refusal, numbers_refusal, setting
 from .plan import (
     BANDED_TAPS,
@@ -54,7 +55,6 @@ from .sums import (
     steps_of,
     sum_channels,
     sum_lags,
-    warm_up,
 )
 from .wide import run_wide
 
@@ -65,6 +65,9 @@ SETTINGS = ("block", "slots", "buffers", "batch", "vector_share", "wide")
 BLOCK, BUFFERS, BATCH, VECTOR_SHARE = 8, 4, 4, 0
 #: Most slots that can be asked for; what does not fit SBUF is made smaller.
 SLOTS_MOST = 128
+#: Matmuls on zeros that bring the array to full rate while the first rows are on their way: 24 of 107 ns at half rate
+#: are 3/4 of a window of the throttle (trn2.toml, throttle.*).
+WARM_UP = 24
 #: Banks of transposed slots that are on their way before the first matmul of the tile before.
 LEAD = 2
 
@@ -171,7 +174,7 @@ def dot(operands, geometry, extras, config):
                 for chunk in range(plan.chunks):
                     units.append((batch, n, k, chunk))
     if len(units) > 0 and plan.wide:
-        warm_up()
+        warm_up(warm_zeros(), WARM_UP, 1)
         run_wide(operands, geometry, extras, plan, units)
     elif len(units) > 0:
         run_units(operands, geometry, extras, plan, units, setting(config, "vector_share", VECTOR_SHARE))
@@ -179,7 +182,7 @@ def dot(operands, geometry, extras, config):
 
 def run_units(operands, geometry, extras, plan, units, vector_share):
     """Four units in flight: transposes of one between the matmuls of the one before and the tails of two others."""
-    warm_up()
+    warm_up(warm_zeros(), WARM_UP, 1)
     masks = make_masks(plan)
     rows = start_rows(operands, geometry, extras, plan, units)
     x_before, w_before, partials, ready, kept, sums = None, None, [], [], [], None

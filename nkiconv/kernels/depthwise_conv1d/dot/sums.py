@@ -7,10 +7,6 @@ from ..._tiles import BANK_COLUMNS
 from ..free_channels import ChannelBlock, finish_free, load_free, store_free
 from .plan import batch_width, padded_columns, x_slots
 
-#: Matmuls on zeros that bring the array to full rate while the first rows are on their way: 24 of 107 ns at half rate
-#: are 3/4 of a window of the throttle (trn2.toml, throttle.*).
-WARM_UP = 24
-
 
 @dataclass
 class Masks(nl.NKIObject):
@@ -32,16 +28,6 @@ class Step(nl.NKIObject):
     gn: int
     phase: int
     lag_block: int
-
-
-def warm_up():
-    """Keep the array busy with zeros until data comes."""
-    P_MAX = nl.tile_size.pmax
-    zeros_sbuf = nl.ndarray((P_MAX, P_MAX), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.memset(dst=zeros_sbuf, value=0.0)
-    zeros_psum = nl.ndarray((P_MAX, P_MAX), dtype=nl.float32, buffer=nl.psum)
-    for _ in range(WARM_UP):
-        nisa.nc_matmul(dst=zeros_psum, stationary=zeros_sbuf, moving=zeros_sbuf, accumulate=False)
 
 
 def make_masks(plan):

@@ -6,6 +6,7 @@ tile of a core is loaded, and the first and last are summed, in narrow pieces, s
 """
 
 from ...._nki import nisa, nl
+from ..._warm import warm_up, warm_zeros
 from .chains import TileData, phases_of, run_step
 from .dma import allocate_x, load_channels, load_residual_rows, load_x
 from .plan import (
@@ -21,6 +22,9 @@ from .plan import (
 from .recipes import most_tensor_taps
 from .states import FILLED_AHEAD, fill_state, is_staged, load_blocks
 from .tiles import tile_list
+
+#: Blocks of 128 columns of a matmul on zeros.
+WARM_BLOCKS = 4
 
 
 def convolve_rows(operands, geometry, extras, config, on_tensor):
@@ -68,7 +72,7 @@ def convolve_half(operands, geometry, extras, plan, tiles):
                 load_x(operands, geometry, extras, plan.rows, tile, x_sbuf, cuts[len(xs)], extras.state and not staged)
                 xs.append((x_sbuf, load_residual_rows(operands, geometry, plan.rows, tile)))
                 if len(xs) == 1 and plan.warmup > 0:
-                    warm_up(plan.warmup)
+                    warm_up(warm_zeros(), plan.warmup, WARM_BLOCKS)
             while len(datas) < len(tiles) and len(datas) <= min(i + 1, len(xs) - 1):
                 datas.append(tile_data(geometry, plan, tiles, filters, xs, datas, block))
             while filled < len(tiles) and filled <= min(i + FILLED_AHEAD, len(xs) - 1):
@@ -167,15 +171,3 @@ def make_diagonals(w_sbuf, rows, taps):
         offset=0,
     )
     return diagonals_sbuf
-
-
-def warm_up(count):
-    """Matmuls on zeros, so that the array is at its full rate sooner (trn2.toml, throttle.window_ns)."""
-    P_MAX = nl.tile_size.pmax
-    zeros_sbuf = nl.ndarray((P_MAX, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.vector)
-    acc_psum = nl.ndarray((P_MAX, 4, 128), dtype=nl.float32, buffer=nl.psum)
-    for _ in range(count):
-        nisa.nc_matmul(
-            dst=acc_psum, stationary=zeros_sbuf, moving=zeros_sbuf.expand_dim(1).broadcast(1, 4), accumulate=False
-        )

@@ -28,6 +28,7 @@ from ..._dma import copy
 from ..._engines import Ledger, pick
 from ..._prices import SCALAR_NS, VECTOR_FIXED_NS, VECTOR_NS, VECTOR_NS_16BIT
 from ..._tiles import INSTRUCTIONS_MAX, div_ceil, share
+from ..._warm import warm_up, warm_zeros
 from ..call import config_refusal, numbers_refusal, setting
 from ..free_channels import finish_free
 from .bands import load_filters, make_bands, make_mask, turn_filters
@@ -164,19 +165,11 @@ def kinds_of(geometry, plan):
     return kinds
 
 
-def warm_up(zeros_sbuf, count):
-    """Keep the array busy with zeros until data comes."""
-    zeros_psum = nl.ndarray(zeros_sbuf.shape, dtype=nl.float32, buffer=nl.psum)
-    for _ in range(count):
-        nisa.nc_matmul(dst=zeros_psum, stationary=zeros_sbuf, moving=zeros_sbuf, accumulate=False)
-
-
 def run_chunks(operands, geometry, extras, plan, chosen, work):
     """Loads run ahead, bands one chunk; transposes of a chunk go before the matmuls of the one before it."""
     kinds = kinds_of(geometry, plan)
-    zeros_sbuf = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.memset(dst=zeros_sbuf, value=0.0)
-    warm_up(zeros_sbuf, WARM_UP_FILTERS)
+    zeros_sbuf = warm_zeros()
+    warm_up(zeros_sbuf, WARM_UP_FILTERS, 1)
     loaded = []
     fetch(loaded, operands, geometry, plan, work)
     masks = []
@@ -200,7 +193,7 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
                         turn_filters(loaded[target].filters, geometry, plan, kinds[kind][0], kinds[kind][1])
                     )
                 if target == 0:
-                    warm_up(zeros_sbuf, WARM_UP_ROWS)
+                    warm_up(zeros_sbuf, WARM_UP_ROWS, 1)
             bands.append(bands_of(turned_filters, masks, bands, plan, work, target, ledger))
         if index < len(work):
             by_vector = 0 < chosen[2] and index % chosen[2] == chosen[2] - 1
