@@ -161,7 +161,7 @@ def make_blocks(geometry, config, state, block, shard):
     if shard == "channels":
         groups = min(groups, div_ceil(num_groups, PARTS))
     scratch = setting(config, "scratch", num_taps * column_ns < SCRATCH_BELOW * per_group * STATIC_ISSUE_NS)
-    band_buffers = BAND_BUFFERS if scratch else BAND_BUFFERS + 1
+    band_buffers = BAND_BUFFERS + 1 if bands_ns > STREAMED_NS or not scratch else BAND_BUFFERS
     return Blocks(
         block=block,
         out_block=out_block,
