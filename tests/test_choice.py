@@ -81,18 +81,18 @@ def test_strict_nonfinite_leaves_algorithms_that_keep_channels_apart():
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_named_case():
-    """9 in 10 within 10 %, none beyond 1.4."""
+    """All but two in 53 within 10 %, none beyond 20 %."""
     found = {case.name: times_slower(case.problem) for case in cases.load("depthwise_conv1d")}
     far = {name: round(times, 2) for name, times in found.items() if times > CLOSE}
-    assert len(far) <= len(found) / 10, far
-    assert max(found.values()) <= 1.4, far
+    assert len(far) <= 2, far
+    assert max(found.values()) <= 1.2, far
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_random_problems():
-    """3 in 4 within 10 %, 19 in 20 within 1.5, none beyond 3."""
+    """3 in 4 within 10 %, 19 in 20 within 30 %, none beyond 2."""
     found = sorted(times_slower(problem) for problem in random_problems(200, seed=0))
     assert found[150] <= CLOSE
-    assert found[190] <= 1.5
-    assert found[-1] <= 3.0
+    assert found[190] <= 1.3
+    assert found[-1] <= 2.0
