@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from depthwise import Row
+from depthwise import Row, trace
 from epilogue import PLAIN, check, kernel_view, reason_to_refuse, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +11,7 @@ from strategies import problems_for, requests
 
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner.depthwise_conv1d import FAMILIES, Shape
+from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.timing import Rates
 
 PROBLEM = Row("short filter", 2, 9, 60, 4, 1, (3, 0)).problem("fp32")
@@ -151,3 +152,17 @@ def test_bad_values_are_refused_by_name_or_harmless(algorithm, name, value):
     assert reason == "" or name in reason or re.search("instructions|bytes", reason)
     if reason == "":
         check(PROBLEM, PLAIN, 1, whole=True, algorithm=algorithm, config=config)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [("banded", "groups"), ("mixed", "piece"), ("vector", "piece"), ("dot", "batch"), ("update", "leave")],
+)
+def test_a_setting_that_stands_twice_is_refused(algorithm, name):
+    assert f"{name} stands there twice" in refused(algorithm, PROBLEM, config=((name, 1), (name, 1)))
+
+
+@pytest.mark.parametrize("flag", ["strict_nonfinite", "return_final_state"])
+def test_flags_are_true_or_false(flag):
+    with pytest.raises(KernelAssertionError, match=f"{flag}=1.*must be True or False"):
+        trace(PROBLEM, **{flag: 1})

@@ -83,6 +83,10 @@ def depthwise_conv1d_implicit_gemm(
         algorithm != None or config == None,
         f"config={config}: settings belong to an algorithm; name it with algorithm=, as Plan does",
     )
+    require(
+        isinstance(strict_nonfinite, bool) and isinstance(return_final_state, bool),
+        f"strict_nonfinite={strict_nonfinite}, return_final_state={return_final_state}: must be True or False",
+    )
     geometry, y_shape = read_geometry(
         img_ref,
         filter_ref,

@@ -59,6 +59,9 @@ def config_refusal(config, names, algorithm):
             return f"config={config}: entry {index} must be a pair (name, value)"
         if entry[0] not in names:
             return f"config={config}: {algorithm} has no setting {entry[0]}; it has {names}"
+        for before in range(index):
+            if config[before][0] == entry[0]:
+                return f"config={config}: {entry[0]} stands there twice; give one value"
     return ""
 
 

@@ -70,7 +70,7 @@ class LoopPlan(nl.NKIObject):
 
 def is_count(value, least):
     """Whether value is an int of at least `least`."""
-    return isinstance(value, int) and value >= least
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def are_widths(values):
