@@ -1,12 +1,13 @@
 """Depthwise conv1d: the public kernel. One file or package beside this for each algorithm."""
 
 from ..._nki import nki, nl
+from .._arguments import read_out_dtype
 from .._epilogue import read_epilogue
 from .._tiles import require
 from .call import Extras, Operands
 from .choice import choose
 from .dispatch import ALGORITHMS, convolve
-from .geometry import check_bias, check_residual, read_geometry, read_out_dtype
+from .geometry import check_bias, check_residual, read_geometry
 from .state import check_state, store_final_state
 
 __all__ = ["ALGORITHMS", "depthwise_conv1d_implicit_gemm"]

@@ -6,9 +6,8 @@ Compile-time code in NKI's Python subset. Nothing below the public kernel sees n
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import dense_strides_4d, is_pair, is_permutation_4d, position_in, require
-
-IDENTITY = (0, 1, 2, 3)
+from .._arguments import IDENTITY, check_float, check_perm, output_extent
+from .._tiles import dense_strides_4d, is_pair, position_in, require
 
 
 @dataclass
@@ -41,15 +40,6 @@ class Geometry(nl.NKIObject):
     itemsize: int
 
 
-def output_width(W, S, stride, dilation, lhs_dilation, pad_left, pad_right):
-    """Q of XLA's convolution: windows of the padded, dilated row, one every `stride` elements; below 1 if none fits."""
-    padded = (W - 1) * lhs_dilation + 1 + pad_left + pad_right
-    window = (S - 1) * dilation + 1
-    if padded < window:
-        return padded - window + 1
-    return (padded - window) // stride + 1
-
-
 def check_pairs(padding, stride, rhs_dilation, lhs_dilation):
     """Refuse malformed padding, strides and dilations, and anything but the trivial ones on H."""
     require(
@@ -70,14 +60,6 @@ def check_pair(name, value):
     require(is_pair(value), f"{name}={value}: must be a tuple of two ints, (H, W); write (1, w)")
     require(value[0] == 1, f"{name}[0]={value[0]}: H is 1, so only 1 is accepted on H; use (1, {value[1]})")
     require(value[1] >= 1, f"{name}[1]={value[1]}: must be at least 1; use a positive int")
-
-
-def check_perm(name, perm):
-    """Refuse a layout that is neither None nor a permutation of the four axes."""
-    require(
-        perm == None or is_permutation_4d(perm),
-        f"{name}={perm}: must be None or a tuple with each of 0, 1, 2, 3 once",
-    )
 
 
 def check_groups(C, feature_group_count, batch_group_count):
@@ -108,15 +90,6 @@ def check_tensors(img_ref, filter_ref, in_perm, kern_perm, out_perm):
     )
 
 
-def read_out_dtype(out_dtype, img_ref):
-    """y's dtype: out_dtype, or the image's for None."""
-    require(
-        out_dtype == None or out_dtype in (nl.bfloat16, nl.float16, nl.float32),
-        f"out_dtype={out_dtype}: accepted are None, bfloat16, float16 and float32; use one of them",
-    )
-    return img_ref.dtype if out_dtype == None else out_dtype
-
-
 def check_bias(bias, geometry):
     """Refuse a bias that is not [C] of a float dtype."""
     if bias != None:
@@ -135,14 +108,6 @@ def check_residual(residual, y_shape):
             f"residual.shape={residual.shape}: must be y's as stored, {y_shape}; broadcast or permute it",
         )
         check_float("residual", residual)
-
-
-def check_float(name, tensor):
-    """Refuse dtypes that no engine adds to fp32 sums here."""
-    require(
-        tensor.dtype in (nl.bfloat16, nl.float16, nl.float32),
-        f"{name}.dtype={tensor.dtype}: accepted are bfloat16, float16 and float32; cast it",
-    )
 
 
 def read_geometry(
@@ -177,7 +142,7 @@ def read_geometry(
     check_groups(C, feature_group_count, batch_group_count)
 
     pad_left, pad_right = padding[1]
-    Q = output_width(W, S, stride[1], rhs_dilation[1], lhs_dilation[1], pad_left, pad_right)
+    Q = output_extent(W, S, stride[1], rhs_dilation[1], lhs_dilation[1], pad_left, pad_right)
     require(
         Q >= 1,
         f"Q={Q}: output width must be at least 1 (W={W} dilated by {lhs_dilation[1]}, padded {pad_left}+{pad_right}, "

@@ -3,6 +3,7 @@
 Compile-time code in NKI's Python subset, for all algorithms.
 """
 
+from .._axis import outputs_met
 from .._tiles import div_ceil
 
 
@@ -34,34 +35,7 @@ def only_zeros(geometry, s0, sn, q0, qn, state):
     return before or first_position(geometry, s0, q0) > (geometry.W - 1) * geometry.lhs_dilation
 
 
-def greatest_common_divisor(a, b):
-    """Of two positive ints."""
-    while b > 0:
-        rest = a % b
-        a = b
-        b = rest
-    return a
-
-
 def columns_met(geometry, s, q0, qn):
-    """The columns of q0 .. q0+qn-1 at which tap s meets an element of x, not a zero.
-
-    Returns (first column, step between columns, how many, first element of x, step between elements); no column: how
-    many is 0.
-    """
-    common = greatest_common_divisor(geometry.stride, geometry.lhs_dilation)
-    q_step = geometry.lhs_dilation // common
+    """The columns of q0 .. q0+qn-1 at which tap s meets an element of x, not a zero, as `_axis.outputs_met` says."""
     shift = s * geometry.dilation - geometry.pad_left
-    first = q0
-    if shift < 0:
-        first = max(q0, div_ceil(-shift, geometry.stride))
-    end = min(q0 + qn, first + q_step)
-    while first < end and (first * geometry.stride + shift) % geometry.lhs_dilation != 0:
-        first += 1
-    top = (geometry.W - 1) * geometry.lhs_dilation
-    position = first * geometry.stride + shift
-    if first >= end or position > top:
-        return q0, q_step, 0, 0, 1
-    last = min(q0 + qn - 1, first + (top - position) // geometry.stride)
-    count = (last - first) // q_step + 1
-    return first, q_step, count, position // geometry.lhs_dilation, geometry.stride // common
+    return outputs_met(geometry.W, geometry.stride, geometry.lhs_dilation, shift, q0, qn)

@@ -15,10 +15,10 @@ Compile-time code in NKI's Python subset.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ..._axis import greatest_common_divisor
 from ..._tiles import BANK_COLUMNS, div_ceil
 from ..free_channels import ChannelBlock
 from ..geometry import Geometry
-from ..positions import greatest_common_divisor
 
 #: Bytes a partition of SBUF for rows as loaded, transposed slots and kept filters; sums and products take the rest.
 SBUF_BYTES = 180_000

@@ -11,8 +11,8 @@ Compile-time code in NKI's Python subset.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ..._axis import greatest_common_divisor
 from ..._tiles import div_ceil, share
-from ..positions import greatest_common_divisor
 
 #: What is shared by the two halves of the work.
 SHARDS = ("channels", "columns", "batch")

@@ -1,0 +1,40 @@
+"""Checks of arguments that the public kernels share, and the formula of an output's extent."""
+
+from .._nki import nl
+from ._tiles import is_permutation_4d, require
+
+IDENTITY = (0, 1, 2, 3)
+
+
+def output_extent(size, taps, stride, dilation, lhs_dilation, before, after):
+    """P or Q of XLA's convolution: windows of the padded, dilated axis, one every `stride`; below 1 if none fits."""
+    padded = (size - 1) * lhs_dilation + 1 + before + after
+    window = (taps - 1) * dilation + 1
+    if padded < window:
+        return padded - window + 1
+    return (padded - window) // stride + 1
+
+
+def check_perm(name, perm):
+    """Refuse a layout that is neither None nor a permutation of the four axes."""
+    require(
+        perm == None or is_permutation_4d(perm),
+        f"{name}={perm}: must be None or a tuple with each of 0, 1, 2, 3 once",
+    )
+
+
+def read_out_dtype(out_dtype, img_ref):
+    """y's dtype: out_dtype, or the image's for None."""
+    require(
+        out_dtype == None or out_dtype in (nl.bfloat16, nl.float16, nl.float32),
+        f"out_dtype={out_dtype}: accepted are None, bfloat16, float16 and float32; use one of them",
+    )
+    return img_ref.dtype if out_dtype == None else out_dtype
+
+
+def check_float(name, tensor):
+    """Refuse dtypes that no engine adds to fp32 sums here."""
+    require(
+        tensor.dtype in (nl.bfloat16, nl.float16, nl.float32),
+        f"{name}.dtype={tensor.dtype}: accepted are bfloat16, float16 and float32; cast it",
+    )
