@@ -209,11 +209,12 @@ class Banded(Family):
             return [None]  # there is no block: the kernel says so
         own = int(self._blocks(shape, None).block)
         sizes = _block_sizes(geometry.stride, own)
-        if not wide:
+        more = wide or bool(shape.rates.overrides)  # the kernel's own sizes are for trn2.toml's constants
+        if not more:
             sizes = [size for size in sizes if own <= size * self.FACTORS and size <= own * self.FACTORS]
         own_of_size = [self._blocks(shape, _config(block=size)) for size in sizes]
         found = [_config(block=one.block, shard=one.shard, groups=int(one.groups)) for one in own_of_size]
-        if wide or shape.rates.overrides:  # small tiles at the ends have short runs, which other constants may punish
+        if more:  # small tiles at the ends have short runs, which other constants may punish
             found += [_with(one, edge=0) for one in found if self._blocks(shape, one).edge > 0]
         return found
 

@@ -288,6 +288,8 @@ class _Search:
         order = sorted(leaders.values(), key=lambda one: one.us)[:REFINED]
         far = FAR if self.wide else NOT_FAR
         most = QUICK_INSTRUCTIONS - min(QUICK_INSTRUCTIONS // 3, PHASES * order[0].traced if order else 0)
+        if self.rates.overrides:  # the kernel's own settings, from which a search starts, are for other constants
+            most *= 2
         if self.wide:
             most = WIDE_INSTRUCTIONS
         order = [one for one in order if one.us <= order[0].us * far]
