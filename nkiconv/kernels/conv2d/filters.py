@@ -1,0 +1,113 @@
+"""Filters as stationaries: [c, tap, k] in SBUF for each chunk of input channels of a job, transposed on the array.
+
+A row of w, one output channel, is contiguous in HBM; the array turns [k, c] of one tap into [c, k], several taps to a
+PSUM bank. Where a job has several groups, each row is first spread over the groups' channels under a mask, so that what
+is turned is block-diagonal and one matmul serves all of them.
+"""
+
+from ..._nki import nisa, nl
+from .._dma import copy
+from .._engines import is_16bit, pick
+from .._tiles import BANK_BYTES
+
+#: Bytes a partition of a filter as loaded.
+RAW_BYTES = 24_576
+
+
+def make_filters(w_hbm, geometry, job, ledger):
+    """Stationaries of a job, one tile [cn, taps, kn] for each of its chunks."""
+    taps = geometry.rows.taps * geometry.columns.taps
+    per_c = geometry.C // geometry.groups
+    tiles = []
+    mask_sbuf = group_mask(job, geometry, w_hbm.dtype) if job.pack > 1 else None
+    for index in range(len(job.chunks)):
+        first, count = job.chunks[index]
+        own = per_c if job.pack > 1 else count
+        c0 = 0 if job.pack > 1 else first % per_c
+        filters_sbuf = nl.ndarray((count, taps, job.kn), dtype=w_hbm.dtype, buffer=nl.sbuf)
+        blocks = tap_blocks(geometry, own)
+        for block in range(len(blocks)):
+            raw_sbuf = load_taps(w_hbm, geometry, job, c0, own, blocks[block])
+            turn_taps(filters_sbuf, raw_sbuf, mask_sbuf, geometry, job, blocks[block], ledger)
+        tiles.append(filters_sbuf)
+    return tiles
+
+
+def tap_blocks(geometry, channels):
+    """(first row, rows, first column, columns) of taps that are loaded together: all, some rows, or part of a row."""
+    R, S = geometry.rows.taps, geometry.columns.taps
+    most = max(1, RAW_BYTES // (channels * geometry.itemsize))
+    height, width = min(R, max(1, most // S)), min(S, most)
+    found = []
+    for r0 in range(0, R, height):
+        for s0 in range(0, S, width):
+            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
+    return found
+
+
+def load_taps(w_hbm, geometry, job, c0, channels, block):
+    """Taps of a block: [kn, channels, rows, columns] in SBUF."""
+    raw_sbuf = nl.ndarray((job.kn, channels, block[1], block[3]), dtype=w_hbm.dtype, buffer=nl.sbuf)
+    offset = job.k0 * geometry.w_k + c0 * geometry.w_c + block[0] * geometry.w_r + block[2] * geometry.w_s
+    pattern = [
+        [geometry.w_k, job.kn],
+        [geometry.w_c, channels],
+        [geometry.w_r, block[1]],
+        [geometry.w_s, block[3]],
+    ]
+    copy(raw_sbuf, w_hbm.ap(pattern=pattern, offset=offset))
+    return raw_sbuf
+
+
+def group_mask(job, geometry, dtype):
+    """[kn, pack] in SBUF: 1 where output channel k belongs to the group."""
+    per_k = geometry.K // geometry.groups
+    mask_sbuf = nl.ndarray((job.kn, job.pack), dtype=dtype, buffer=nl.sbuf)
+    nisa.memset(dst=mask_sbuf, value=1.0, engine=nisa.engine.gpsimd)
+    for side in range(2):
+        nisa.affine_select(
+            dst=mask_sbuf,
+            pattern=[[-per_k, job.pack]],
+            channel_multiplier=1,
+            on_true_tile=mask_sbuf,
+            on_false_value=0.0,
+            cmp_op=nl.greater_equal if side == 0 else nl.less,
+            offset=0 if side == 0 else -per_k,
+        )
+    return mask_sbuf
+
+
+def turn_taps(filters_sbuf, raw_sbuf, mask_sbuf, geometry, job, block, ledger):
+    """Transposes of a block's taps, as many to a PSUM bank as fit, then one read-out."""
+    count, kn = filters_sbuf.shape[0], job.kn
+    even = kn + kn % 2
+    S = geometry.columns.taps
+    most = max(1, BANK_BYTES // (even * geometry.itemsize))
+    for r in range(block[1]):
+        for s0 in range(0, block[3], most):
+            sn = min(most, block[3] - s0)
+            turned_psum = nl.ndarray((count, sn, even), dtype=raw_sbuf.dtype, buffer=nl.psum)
+            for s in range(sn):
+                taps = raw_sbuf[0:kn, 0 : raw_sbuf.shape[1], r, s0 + s]
+                if mask_sbuf != None:
+                    taps = spread_groups(taps, mask_sbuf, job)
+                nisa.nc_transpose(dst=turned_psum[0:count, s, 0:kn], data=taps, engine=nisa.engine.tensor)
+            tap = (block[0] + r) * S + block[2] + s0
+            nisa.tensor_copy(
+                dst=filters_sbuf[0:count, tap : tap + sn, 0:kn],
+                src=turned_psum[0:count, 0:sn, 0:kn],
+                engine=pick(ledger, sn * kn, is_16bit(raw_sbuf.dtype)),
+            )
+
+
+def spread_groups(taps, mask_sbuf, job):
+    """[kn, pack * channels of a group] in SBUF: each row at its group's channels, zeros at the others'."""
+    kn, channels = taps.shape[0], taps.shape[1]
+    wide_sbuf = nl.ndarray((kn, job.pack, channels), dtype=mask_sbuf.dtype, buffer=nl.sbuf)
+    nisa.tensor_tensor(
+        dst=wide_sbuf,
+        data1=taps.expand_dim(1).broadcast(1, job.pack),
+        data2=mask_sbuf.expand_dim(2).broadcast(2, channels),
+        op=nl.multiply,
+    )
+    return wide_sbuf

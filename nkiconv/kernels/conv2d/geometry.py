@@ -1,0 +1,205 @@
+"""Arguments of conv2d, checked and turned into the letters that the kernel uses.
+
+Compile-time code in NKI's Python subset. Nothing below the public kernel sees the arguments' own names.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .._arguments import IDENTITY, check_float, check_perm, output_extent
+from .._axis import outputs_met
+from .._tiles import dense_strides_4d, is_pair, position_in, require
+
+
+@dataclass
+class Axis(nl.NKIObject):
+    """Rows or columns: size of x, taps of w, outputs, and how they meet."""
+
+    size: int
+    taps: int
+    out: int
+    stride: int
+    dilation: int
+    lhs_dilation: int
+    before: int
+
+
+@dataclass
+class Geometry(nl.NKIObject):
+    """One conv2d: y[n, k, p, q] = sum over c, r, s of w[k, c, r, s] * xp[n, g * C / groups + c, p', q'].
+
+    p' = p * stride + r * dilation - before on the rows' axis, q' the same on the columns'; g = k // (K / groups). xp is
+    x with lhs_dilation - 1 zeros between neighbours, and zeros outside. Strides are in elements of the HBM tensors as
+    stored, so permuted layouts need no copy.
+    """
+
+    N: int
+    C: int
+    K: int
+    groups: int
+    rows: Axis
+    columns: Axis
+    #: elements between neighbours in x along n, c, h, w; in w along k, c, r, s; in y along n, k, p, q
+    x_n: int
+    x_c: int
+    x_h: int
+    x_w: int
+    w_k: int
+    w_c: int
+    w_r: int
+    w_s: int
+    y_n: int
+    y_k: int
+    y_p: int
+    y_q: int
+    itemsize: int
+
+
+def met(axis, tap, first, count):
+    """Outputs first .. first+count-1 that see an element of x at a tap: what `_axis.outputs_met` returns."""
+    shift = tap * axis.dilation - axis.before
+    return outputs_met(axis.size, axis.stride, axis.lhs_dilation, shift, first, count)
+
+
+def span(axis, first, count):
+    """(first element, how many) of x that any tap meets at outputs first .. first+count-1; (0, 0) if none does."""
+    low, high = axis.size, -1
+    for tap in range(axis.taps):
+        found = met(axis, tap, first, count)
+        if found[2] > 0:
+            low = min(low, found[3])
+            high = max(high, found[3] + (found[2] - 1) * found[4])
+    return (0, 0) if high < low else (low, high - low + 1)
+
+
+def check_pair(name, value, least):
+    """Refuse what is not a pair of ints of at least `least`."""
+    require(
+        is_pair(value) and value[0] >= least and value[1] >= least,
+        f"{name}={value}: must be a tuple (height, width) of ints of at least {least}; use such a pair",
+    )
+
+
+def check_arguments(img_ref, filter_ref, padding, stride, rhs_dilation, lhs_dilation, groups, batch_groups, perms):
+    """Refuse malformed arguments by name."""
+    require(len(img_ref.shape) == 4, f"img_ref.shape={img_ref.shape}: must have 4 dims, N, C, H, W before in_perm")
+    require(len(filter_ref.shape) == 4, f"filter_ref.shape={filter_ref.shape}: must have 4 dims, K, C, R, S")
+    check_perm("in_perm", perms[0])
+    check_perm("kern_perm", perms[1])
+    check_perm("out_perm", perms[2])
+    narrow = (nl.bfloat16, nl.float16)
+    x_dtype, w_dtype = img_ref.dtype, filter_ref.dtype
+    require(
+        (x_dtype in narrow and w_dtype in narrow) or (x_dtype == nl.float32 and w_dtype == nl.float32),
+        f"img_ref.dtype={x_dtype}, filter_ref.dtype={w_dtype}: accepted are float32 for both, or bfloat16 and float16 "
+        f"in any combination; cast one of them",
+    )
+    require(
+        isinstance(padding, tuple) and len(padding) == 2 and is_pair(padding[0]) and is_pair(padding[1]),
+        f"padding={padding}: must be ((top, bottom), (left, right)) of ints, as tuples; write a tuple of two pairs",
+    )
+    check_pair("stride", stride, 1)
+    check_pair("rhs_dilation", rhs_dilation, 1)
+    check_pair("lhs_dilation", lhs_dilation, 1)
+    require(
+        batch_groups == 1,
+        f"batch_group_count={batch_groups}: only 1 is supported; split the batch before the call",
+    )
+    require(
+        isinstance(groups, int) and groups >= 1,
+        f"feature_group_count={groups}: must be an int of at least 1",
+    )
+
+
+def read_axis(name, size, taps, padding, stride, dilation, lhs_dilation):
+    """An Axis; refused where it has no output."""
+    out = output_extent(size, taps, stride, dilation, lhs_dilation, padding[0], padding[1])
+    require(
+        out >= 1,
+        f"{name}={out}: output extent must be at least 1 (size {size} dilated by {lhs_dilation}, padded "
+        f"{padding[0]}+{padding[1]}, window {(taps - 1) * dilation + 1}); pad the input or shorten the filter",
+    )
+    return Axis(
+        size=size, taps=taps, out=out, stride=stride, dilation=dilation, lhs_dilation=lhs_dilation, before=padding[0]
+    )
+
+
+def read_geometry(
+    img_ref, filter_ref, padding, stride, rhs_dilation, lhs_dilation, feature_group_count, batch_group_count, perms
+):
+    """Check the arguments and return (Geometry, shape of y as stored). perms: (in_perm, kern_perm, out_perm)."""
+    check_arguments(
+        img_ref,
+        filter_ref,
+        padding,
+        stride,
+        rhs_dilation,
+        lhs_dilation,
+        feature_group_count,
+        batch_group_count,
+        perms,
+    )
+    in_axes = IDENTITY if perms[0] == None else perms[0]
+    kern_axes = IDENTITY if perms[1] == None else perms[1]
+    out_axes = IDENTITY if perms[2] == None else perms[2]
+    x_shape, w_shape = img_ref.shape, filter_ref.shape
+    N, C, H, W = x_shape[in_axes[0]], x_shape[in_axes[1]], x_shape[in_axes[2]], x_shape[in_axes[3]]
+    K, w_in, R, S = w_shape[kern_axes[0]], w_shape[kern_axes[1]], w_shape[kern_axes[2]], w_shape[kern_axes[3]]
+    groups = feature_group_count
+    require(
+        C % groups == 0 and K % groups == 0,
+        f"feature_group_count={groups}: must divide C={C} and K={K}; use a divisor of both",
+    )
+    require(
+        w_in * groups == C,
+        f"filter_ref.shape={w_shape}: has {w_in} input channels, C / groups = {C // groups} are needed; pass [K, C / "
+        f"groups, R, S] after kern_perm",
+    )
+    rows = read_axis("P", H, R, padding[0], stride[0], rhs_dilation[0], lhs_dilation[0])
+    columns = read_axis("Q", W, S, padding[1], stride[1], rhs_dilation[1], lhs_dilation[1])
+    x_strides, w_strides = dense_strides_4d(x_shape), dense_strides_4d(w_shape)
+    canonical = (N, K, rows.out, columns.out)
+    y_shape = (canonical[out_axes[0]], canonical[out_axes[1]], canonical[out_axes[2]], canonical[out_axes[3]])
+    y_strides = dense_strides_4d(y_shape)
+    geometry = Geometry(
+        N=N,
+        C=C,
+        K=K,
+        groups=groups,
+        rows=rows,
+        columns=columns,
+        x_n=x_strides[in_axes[0]],
+        x_c=x_strides[in_axes[1]],
+        x_h=x_strides[in_axes[2]],
+        x_w=x_strides[in_axes[3]],
+        w_k=w_strides[kern_axes[0]],
+        w_c=w_strides[kern_axes[1]],
+        w_r=w_strides[kern_axes[2]],
+        w_s=w_strides[kern_axes[3]],
+        y_n=y_strides[position_in(out_axes, 0)],
+        y_k=y_strides[position_in(out_axes, 1)],
+        y_p=y_strides[position_in(out_axes, 2)],
+        y_q=y_strides[position_in(out_axes, 3)],
+        itemsize=4 if img_ref.dtype == nl.float32 else 2,
+    )
+    return geometry, y_shape
+
+
+def check_bias(bias, geometry):
+    """Refuse a bias that is not [K] of a float dtype."""
+    if bias != None:
+        require(
+            tuple(bias.shape) == (geometry.K,),
+            f"bias.shape={bias.shape}: must be [K] = ({geometry.K},); pass one number an output channel",
+        )
+        check_float("bias", bias)
+
+
+def check_residual(residual, y_shape):
+    """Refuse a residual that does not lie in memory as y does."""
+    if residual != None:
+        require(
+            tuple(residual.shape) == tuple(y_shape),
+            f"residual.shape={residual.shape}: must be y's as stored, {y_shape}; broadcast or permute it",
+        )
+        check_float("residual", residual)

@@ -1,0 +1,194 @@
+"""Work of conv2d cut into tiles, from shapes alone; the same on any number of cores, which take parts of the list."""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .._tiles import BANK_COLUMNS, PARTS, div_ceil, share
+from .geometry import span
+
+#: Bytes a partition of SBUF for the filters of a batch of jobs, and for x of one band; two bands are there at once.
+FILTER_BYTES = 90_112
+X_BYTES = 32_768
+#: Bytes a partition of results of one band and job.
+Y_BYTES = 16_384
+
+
+@dataclass
+class Job(nl.NKIObject):
+    """Output channels k0 .. k0+kn-1, all of one group or of `pack` whole groups, and the input channels that they need.
+
+    chunks: (first, how many) of at most 128 channels each.
+    """
+
+    k0: int
+    kn: int
+    pack: int
+    chunks: list
+
+
+@dataclass
+class Band(nl.NKIObject):
+    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of images n0 .. n0+nn-1, and the elements of x that they need."""
+
+    n0: int
+    nn: int
+    p0: int
+    pn: int
+    q0: int
+    qn: int
+    h0: int
+    hn: int
+    w0: int
+    wn: int
+
+
+@dataclass
+class Item(nl.NKIObject):
+    """One band for one batch of jobs."""
+
+    batch: int
+    band: Band
+
+
+@dataclass
+class Plan(nl.NKIObject):
+    """All work: batches are lists of Jobs whose filters are in SBUF together; items in the order of the work."""
+
+    batches: list
+    items: list
+
+
+def cut(count, most):
+    """(first, how many) of parts of at most `most`, as even as can be."""
+    parts = div_ceil(count, most)
+    found = []
+    for index in range(parts):
+        found.append(share(count, parts, index))
+    return found
+
+
+def jobs_of(geometry):
+    """Jobs of at most 128 output channels whose filters fit."""
+    P_MAX = nl.tile_size.pmax
+    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
+    taps = geometry.rows.taps * geometry.columns.taps
+    pack = 1
+    if geometry.groups > 1 and per_c <= P_MAX and per_k <= P_MAX:
+        pack = max(1, min(geometry.groups, min(P_MAX // per_c, P_MAX // per_k)))
+    most_k = max(1, min(P_MAX, FILTER_BYTES // (div_ceil(per_c, P_MAX) * taps * geometry.itemsize)))
+    while pack > 1 and pack * per_k > most_k:
+        pack = pack // 2
+    found = []
+    for g0 in range(0, geometry.groups, pack):
+        gn = min(pack, geometry.groups - g0)
+        chunks = []
+        if gn > 1:
+            chunks.append((g0 * per_c, gn * per_c))
+        else:
+            parts = cut(per_c, P_MAX)
+            for index in range(len(parts)):
+                chunks.append((g0 * per_c + parts[index][0], parts[index][1]))
+        outputs = cut(gn * per_k, most_k) if gn == 1 else [(0, gn * per_k)]
+        for index in range(len(outputs)):
+            found.append(Job(k0=g0 * per_k + outputs[index][0], kn=outputs[index][1], pack=gn, chunks=chunks))
+    return found
+
+
+def filter_bytes(geometry, job):
+    """Bytes a partition of a job's stationaries."""
+    return len(job.chunks) * geometry.rows.taps * geometry.columns.taps * job.kn * geometry.itemsize
+
+
+def batches_of(geometry, jobs, at_least):
+    """Jobs in batches whose filters fit together; at least `at_least` batches if there are as many jobs."""
+    most = div_ceil(len(jobs), min(at_least, len(jobs)))
+    found, batch, used = [], [], 0
+    for index in range(len(jobs)):
+        needed = filter_bytes(geometry, jobs[index])
+        if len(batch) > 0 and (used + needed > FILTER_BYTES or len(batch) >= most):
+            found.append(batch)
+            batch, used = [], 0
+        batch.append(jobs[index])
+        used += needed
+    found.append(batch)
+    return found
+
+
+def chunks_of(batch):
+    """Chunks that a batch's jobs need, each once, in order."""
+    found = []
+    for index in range(len(batch)):
+        for part in range(len(batch[index].chunks)):
+            if len(found) == 0 or batch[index].chunks[part] not in found:
+                found.append(batch[index].chunks[part])
+    return found
+
+
+def band_elements(geometry, pn, qn):
+    """Most elements of one image that outputs pn x qn need."""
+    rows, columns = geometry.rows, geometry.columns
+    height = min(rows.size, ((pn - 1) * rows.stride + (rows.taps - 1) * rows.dilation) // rows.lhs_dilation + 1)
+    width = min(
+        columns.size, ((qn - 1) * columns.stride + (columns.taps - 1) * columns.dilation) // columns.lhs_dilation + 1
+    )
+    return height * width
+
+
+def bands_of(geometry, num_chunks, pool, halves):
+    """Bands of all images; at least `halves` bands. pool: (height, width) of pooling windows, which are not cut."""
+    P, Q = geometry.rows.out, geometry.columns.out
+    most = X_BYTES // (num_chunks * geometry.itemsize)
+    most_y = Y_BYTES // 4
+    pn, qn = pool[0], Q
+    while qn > pool[1] and (band_elements(geometry, pn, qn) > most or pn * qn > most_y):
+        qn = div_ceil(div_ceil(qn, 2), pool[1]) * pool[1]
+    while pn < P and band_elements(geometry, pn + pool[0], qn) <= most and (pn + pool[0]) * qn <= most_y:
+        pn += pool[0]
+    images = 1
+    if pn >= P and qn >= Q:
+        images = max(1, min(geometry.N, BANK_COLUMNS // (P * Q)))
+        images = max(1, min(images, most // max(1, band_elements(geometry, P, Q))))
+    if div_ceil(geometry.N, images) * div_ceil(P, pn) < halves:
+        if geometry.N > 1:
+            images = div_ceil(geometry.N, 2)
+        else:
+            pn = max(1, div_ceil(div_ceil(P, halves), pool[0])) * pool[0]
+    found = []
+    parts = cut(geometry.N, images)
+    for index in range(len(parts)):
+        for p0 in range(0, P, pn):
+            for q0 in range(0, Q, qn):
+                rows = span(geometry.rows, p0, min(pn, P - p0))
+                columns = span(geometry.columns, q0, min(qn, Q - q0))
+                found.append(
+                    Band(
+                        n0=parts[index][0],
+                        nn=parts[index][1],
+                        p0=p0,
+                        pn=min(pn, P - p0),
+                        q0=q0,
+                        qn=min(qn, Q - q0),
+                        h0=rows[0],
+                        hn=rows[1],
+                        w0=columns[0],
+                        wn=columns[1],
+                    )
+                )
+    return found
+
+
+def make_plan(geometry, pool):
+    """The Plan: output channels are shared between cores where x is the smaller tensor, else images or rows."""
+    jobs = jobs_of(geometry)
+    taps = geometry.rows.taps * geometry.columns.taps
+    x_elements = geometry.N * geometry.C * geometry.rows.size * geometry.columns.size
+    w_elements = geometry.K * (geometry.C // geometry.groups) * taps
+    by_channels = len(jobs) > 1 and x_elements <= w_elements
+    batches = batches_of(geometry, jobs, PARTS if by_channels else 1)
+    items = []
+    for index in range(len(batches)):
+        halves = 1 if len(batches) > 1 else PARTS
+        bands = bands_of(geometry, len(chunks_of(batches[index])), pool, halves)
+        for which in range(len(bands)):
+            items.append(Item(batch=index, band=bands[which]))
+    return Plan(batches=batches, items=items)
