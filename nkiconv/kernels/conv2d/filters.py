@@ -14,21 +14,36 @@ from .._tiles import BANK_BYTES
 RAW_BYTES = 24_576
 
 
-def make_filters(w_hbm, geometry, job, ledger):
-    """Stationaries of a job, one tile [cn, taps, kn] for each of its chunks."""
-    taps = geometry.rows.taps * geometry.columns.taps
+def load_filters(w_hbm, geometry, job):
+    """Taps of a job as loaded: for each of its chunks and blocks of taps [kn, channels, rows, columns] in SBUF."""
     per_c = geometry.C // geometry.groups
-    tiles = []
-    mask_sbuf = group_mask(job, geometry, w_hbm.dtype) if job.pack > 1 else None
+    loaded = []
     for index in range(len(job.chunks)):
         first, count = job.chunks[index]
         own = per_c if job.pack > 1 else count
         c0 = 0 if job.pack > 1 else first % per_c
-        filters_sbuf = nl.ndarray((count, taps, job.kn), dtype=w_hbm.dtype, buffer=nl.sbuf)
         blocks = tap_blocks(geometry, own)
         for block in range(len(blocks)):
-            raw_sbuf = load_taps(w_hbm, geometry, job, c0, own, blocks[block])
-            turn_taps(filters_sbuf, raw_sbuf, mask_sbuf, geometry, job, blocks[block], ledger)
+            loaded.append(load_taps(w_hbm, geometry, job, c0, own, blocks[block]))
+    return loaded
+
+
+def turn_filters(loaded, geometry, job, ledger):
+    """Stationaries of a job, one tile [cn, taps, kn] for each of its chunks, from what `load_filters` returned."""
+    taps = geometry.rows.taps * geometry.columns.taps
+    per_c = geometry.C // geometry.groups
+    dtype = loaded[0].dtype
+    tiles = []
+    mask_sbuf = group_mask(job, geometry, dtype) if job.pack > 1 else None
+    at = 0
+    for index in range(len(job.chunks)):
+        count = job.chunks[index][1]
+        filters_sbuf = nl.ndarray((count, taps, job.kn), dtype=dtype, buffer=nl.sbuf)
+        blocks = tap_blocks(geometry, per_c if job.pack > 1 else count)
+        for block in range(len(blocks)):
+            turn_taps(filters_sbuf, loaded[at], mask_sbuf, geometry, job, blocks[block], ledger)
+            loaded[at] = None
+            at += 1
         tiles.append(filters_sbuf)
     return tiles
 

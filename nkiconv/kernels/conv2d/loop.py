@@ -1,5 +1,7 @@
 """The loop of conv2d: bands of x come in, every tap is a matmul on the window of it that it meets, sums go out."""
 
+from dataclasses import dataclass
+
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import Ledger, pick
@@ -7,12 +9,40 @@ from .._epilogue import finish
 from .._prices import SCALAR_NS
 from .._tiles import BANK_COLUMNS, share
 from .._warm import warm_up, warm_zeros
-from .filters import make_filters
+from .filters import load_filters, turn_filters
 from .geometry import met
 from .plan import chunks_of
 
 #: Matmuls on zeros while the first filters and rows are on their way.
 WARM_UP = 12
+
+
+@dataclass
+class Batch(nl.NKIObject):
+    """Jobs of the items that are being worked on, and what each needs: filters as loaded, as stationaries, bias."""
+
+    index: int
+    jobs: list
+    chunks: list
+    loaded: list
+    filters: list
+    biases: list
+
+
+def start_batch(operands, geometry, plan, index):
+    """A Batch whose first filters are on their way."""
+    jobs = plan.batches[index]
+    batch = Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), loaded=[], filters=[], biases=[])
+    load_next(operands, geometry, batch)
+    return batch
+
+
+def load_next(operands, geometry, batch):
+    """Load filters and bias of the next job that has none yet."""
+    job = len(batch.loaded)
+    if job < len(batch.jobs):
+        batch.loaded.append(load_filters(operands.w, geometry, batch.jobs[job]))
+        batch.biases.append(load_bias(operands.bias, batch.jobs[job]))
 
 
 def run_items(operands, geometry, epilogue, pool, plan):
@@ -23,38 +53,42 @@ def run_items(operands, geometry, epilogue, pool, plan):
     ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, WARM_UP, 1)
-    known, filters, biases, now = -1, [], [], None
-    for index in range(mine[0], mine[0] + mine[1]):
+    end = mine[0] + mine[1]
+    batch, now, following = None, None, None
+    for index in range(mine[0], end):
         item = plan.items[index]
-        batch = plan.batches[item.batch]
+        if batch == None or batch.index != item.batch:
+            batch = following if following != None else start_batch(operands, geometry, plan, item.batch)
+            following = None
         if now == None:
-            now = load_band(operands.x, geometry, chunks_of(batch), item.band)
-        if item.batch != known:
-            known, filters, biases = item.batch, [], []
-            for job in range(len(batch)):
-                filters.append(make_filters(operands.w, geometry, batch[job], ledger))
-                biases.append(load_bias(operands.bias, batch[job]))
+            now = load_band(operands.x, geometry, batch.chunks, item.band, first_rows(geometry, item.band))
         after = None
-        if index + 1 < mine[0] + mine[1]:
-            following = plan.items[index + 1]
-            after = load_band(operands.x, geometry, chunks_of(plan.batches[following.batch]), following.band)
-        chunks = chunks_of(batch)
-        for job in range(len(batch)):
+        for job in range(len(batch.jobs)):
+            if job == len(batch.filters):
+                load_next(operands, geometry, batch)
+                batch.filters.append(turn_filters(batch.loaded[job], geometry, batch.jobs[job], ledger))
+            if job == 0 and index + 1 < end:
+                coming = plan.items[index + 1]
+                if coming.batch != item.batch:
+                    following = start_batch(operands, geometry, plan, coming.batch)
+                chunks = batch.chunks if following == None else following.chunks
+                after = load_band(operands.x, geometry, chunks, coming.band, coming.band.hn)
             work_band(
-                operands,
-                geometry,
-                epilogue,
-                pool,
-                batch[job],
-                item.band,
-                filters[job],
-                biases[job],
-                chunks,
-                now,
-                ledger,
-                zeros_sbuf,
+                operands, geometry, epilogue, pool, batch, job, item.band, now, ledger, zeros_sbuf, index + 1 == end
             )
         now = after
+
+
+def first_rows(geometry, band):
+    """Rows of a band that its first bank of sums needs: they are loaded first."""
+    rows = bank_rows(band)
+    needed = (rows - 1) * geometry.rows.stride + (geometry.rows.taps - 1) * geometry.rows.dilation
+    return min(band.hn, needed // geometry.rows.lhs_dilation + 1)
+
+
+def bank_rows(band):
+    """Rows of outputs that one bank of sums holds."""
+    return max(1, min(band.pn, BANK_COLUMNS // (band.nn * min(band.qn, BANK_COLUMNS))))
 
 
 def load_bias(bias_hbm, job):
@@ -66,54 +100,74 @@ def load_bias(bias_hbm, job):
     return bias_sbuf
 
 
-def load_band(x_hbm, geometry, chunks, band):
-    """For each chunk [cn, images, rows, columns] of x in SBUF; None where the band meets none of it."""
+def load_band(x_hbm, geometry, chunks, band, first):
+    """For each chunk [cn, images, rows, columns] of x in SBUF, the `first` rows before the others; None where the band
+    meets none of it."""
     tiles = []
-    for index in range(len(chunks)):
-        first, count = chunks[index]
+    for _ in range(len(chunks)):
         tile_sbuf = None
-        if band.hn > 0 and band.wn > 0:
-            tile_sbuf = nl.ndarray((count, band.nn, band.hn, band.wn), dtype=x_hbm.dtype, buffer=nl.sbuf)
-            offset = band.n0 * geometry.x_n + first * geometry.x_c + band.h0 * geometry.x_h + band.w0 * geometry.x_w
+        tiles.append(tile_sbuf)
+    if band.hn == 0 or band.wn == 0:
+        return tiles
+    for part in range(2 if first < band.hn else 1):
+        h0 = 0 if part == 0 else first
+        hn = first if part == 0 else band.hn - first
+        for index in range(len(chunks)):
+            c0, count = chunks[index]
+            if part == 0:
+                shape = (count, band.nn, band.hn, band.wn)
+                tiles[index] = nl.ndarray(shape, dtype=x_hbm.dtype, buffer=nl.sbuf)
+            offset = band.n0 * geometry.x_n + c0 * geometry.x_c
+            offset += (band.h0 + h0) * geometry.x_h + band.w0 * geometry.x_w
             pattern = [
                 [geometry.x_c, count],
                 [geometry.x_n, band.nn],
-                [geometry.x_h, band.hn],
+                [geometry.x_h, hn],
                 [geometry.x_w, band.wn],
             ]
-            copy(tile_sbuf, x_hbm.ap(pattern=pattern, offset=offset))
-        tiles.append(tile_sbuf)
+            copy(
+                tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0 : band.wn],
+                x_hbm.ap(pattern=pattern, offset=offset),
+            )
     return tiles
 
 
-def work_band(operands, geometry, epilogue, pool, job, band, filters, bias_sbuf, chunks, tiles, ledger, zeros_sbuf):
-    """Results of one job for one band: PSUM banks one after the other, then pooling and the store."""
-    y_dtype = operands.y.dtype
+def work_band(operands, geometry, epilogue, pool, batch, index, band, tiles, ledger, zeros_sbuf, last):
+    """Results of one job for one band: PSUM banks one after the other, then pooling and the store.
+
+    last: whether nothing hides the stores, so that each bank's results leave at once.
+    """
+    y_dtype, job = operands.y.dtype, batch.jobs[index]
     pooled = pool[0] * pool[1] > 1
     shape = (job.kn, band.nn, band.pn, band.qn)
     y_sbuf = nl.ndarray(shape, dtype=nl.float32 if pooled else y_dtype, buffer=nl.sbuf)
     residual_sbuf = load_residual(operands, geometry, job, band)
-    qt = min(band.qn, BANK_COLUMNS)
-    pt = max(1, min(band.pn, BANK_COLUMNS // (band.nn * qt)))
+    qt, pt = min(band.qn, BANK_COLUMNS), bank_rows(band)
     for p in range(0, band.pn, pt):
+        pn = min(pt, band.pn - p)
         for q in range(0, band.qn, qt):
-            pn, qn = min(pt, band.pn - p), min(qt, band.qn - q)
+            qn = min(qt, band.qn - q)
             acc_psum = nl.ndarray((job.kn, band.nn, pn, qn), dtype=nl.float32, buffer=nl.psum)
-            accumulate(acc_psum, geometry, job, band, filters, chunks, tiles, (p, pn, q, qn), zeros_sbuf)
+            accumulate(acc_psum, geometry, batch, index, band, tiles, (p, pn, q, qn), zeros_sbuf)
             residual = None
             if residual_sbuf != None:
                 residual = residual_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn]
             finish(
                 y_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn],
                 acc_psum,
-                bias_sbuf,
+                batch.biases[index],
                 residual,
                 epilogue,
                 reader(ledger, epilogue, band.nn * pn * qn),
             )
+        if last and not pooled:
+            store_rows(operands.y, y_sbuf, geometry, job, band, p, pn)
     if pooled:
         y_sbuf = pool_band(y_sbuf, pool, y_dtype)
-    store_band(operands.y, y_sbuf, geometry, job, band, pool)
+        where = y_pattern(geometry, job, band, pool)
+        copy(operands.y.ap(pattern=where[0], offset=where[1]), y_sbuf)
+    elif not last:
+        store_rows(operands.y, y_sbuf, geometry, job, band, 0, band.pn)
 
 
 def reader(ledger, epilogue, elements):
@@ -124,13 +178,14 @@ def reader(ledger, epilogue, elements):
     return pick(ledger, elements, False)
 
 
-def accumulate(acc_psum, geometry, job, band, filters, chunks, tiles, part, zeros_sbuf):
+def accumulate(acc_psum, geometry, batch, index, band, tiles, part, zeros_sbuf):
     """Sums of all chunks and taps; part: (p, pn, q, qn) within the band.
 
     Taps that meet all of the part come first, so that the others add to what is there; where none does, a product of
     zeros does.
     """
-    rows, columns = geometry.rows, geometry.columns
+    rows, columns, job = geometry.rows, geometry.columns, batch.jobs[index]
+    filters = batch.filters[index]
     p0, pn, q0, qn = band.p0 + part[0], part[1], band.q0 + part[2], part[3]
     whole, partial = [], []
     for r in range(rows.taps):
@@ -154,10 +209,10 @@ def accumulate(acc_psum, geometry, job, band, filters, chunks, tiles, part, zero
         )
         started = True
     every = whole + partial
-    for index in range(len(every)):
-        tap, on_rows, on_columns = every[index]
+    for which in range(len(every)):
+        tap, on_rows, on_columns = every[which]
         for chunk in range(len(job.chunks)):
-            place = place_of(chunks, job.chunks[chunk])
+            place = place_of(batch.chunks, job.chunks[chunk])
             nisa.nc_matmul(
                 dst=acc_psum[
                     0 : job.kn,
@@ -250,7 +305,8 @@ def neighbours(data_sbuf, axis, first, step):
     return data_sbuf[0:kn, 0:nn, first:pn:step, 0:qn]
 
 
-def store_band(y_hbm, y_sbuf, geometry, job, band, pool):
-    """One DMA for a job's band."""
-    where = y_pattern(geometry, job, band, pool)
-    copy(y_hbm.ap(pattern=where[0], offset=where[1]), y_sbuf)
+def store_rows(y_hbm, y_sbuf, geometry, job, band, p, pn):
+    """One DMA for rows p .. p+pn-1 of a job's band."""
+    pattern = [[geometry.y_k, job.kn], [geometry.y_n, band.nn], [geometry.y_p, pn], [geometry.y_q, band.qn]]
+    offset = band.n0 * geometry.y_n + job.k0 * geometry.y_k + (band.p0 + p) * geometry.y_p + band.q0 * geometry.y_q
+    copy(y_hbm.ap(pattern=pattern, offset=offset), y_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, 0 : band.qn])
