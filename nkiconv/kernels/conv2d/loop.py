@@ -7,11 +7,12 @@ from .._dma import copy
 from .._engines import Ledger, pick
 from .._epilogue import finish
 from .._prices import SCALAR_NS
-from .._tiles import BANK_COLUMNS, share
+from .._tiles import BANK_COLUMNS, div_ceil, share
 from .._warm import warm_up, warm_zeros
 from .filters import load_filters, turn_filters
 from .geometry import met
 from .plan import chunks_of
+from .stacked import load_stacked
 
 #: Matmuls on zeros while the first filters and rows are on their way.
 WARM_UP = 12
@@ -27,12 +28,14 @@ class Batch(nl.NKIObject):
     loaded: list
     filters: list
     biases: list
+    #: rows of taps that are stacked on the partitions
+    stack: int
 
 
 def start_batch(operands, geometry, plan, index):
     """A Batch whose first filters are on their way."""
     jobs = plan.batches[index]
-    batch = Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), loaded=[], filters=[], biases=[])
+    batch = Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), loaded=[], filters=[], biases=[], stack=plan.stack)
     load_next(operands, geometry, batch)
     return batch
 
@@ -61,18 +64,18 @@ def run_items(operands, geometry, epilogue, pool, plan):
             batch = following if following != None else start_batch(operands, geometry, plan, item.batch)
             following = None
         if now == None:
-            now = load_band(operands.x, geometry, batch.chunks, item.band, first_rows(geometry, item.band))
+            now = load_band(operands.x, geometry, batch, item.band, first_rows(geometry, item.band))
         after = None
         for job in range(len(batch.jobs)):
             if job == len(batch.filters):
                 load_next(operands, geometry, batch)
-                batch.filters.append(turn_filters(batch.loaded[job], geometry, batch.jobs[job], ledger))
+                batch.filters.append(turn_filters(batch.loaded[job], geometry, batch.jobs[job], plan.stack, ledger))
             if job == 0 and index + 1 < end:
                 coming = plan.items[index + 1]
                 if coming.batch != item.batch:
                     following = start_batch(operands, geometry, plan, coming.batch)
-                chunks = batch.chunks if following == None else following.chunks
-                after = load_band(operands.x, geometry, chunks, coming.band, coming.band.hn)
+                of = batch if following == None else following
+                after = load_band(operands.x, geometry, of, coming.band, coming.band.hn)
             work_band(
                 operands, geometry, epilogue, pool, batch, job, item.band, now, ledger, zeros_sbuf, index + 1 == end
             )
@@ -100,10 +103,12 @@ def load_bias(bias_hbm, job):
     return bias_sbuf
 
 
-def load_band(x_hbm, geometry, chunks, band, first):
+def load_band(x_hbm, geometry, batch, band, first):
     """For each chunk [cn, images, rows, columns] of x in SBUF, the `first` rows before the others; None where the band
-    meets none of it."""
-    tiles = []
+    meets none of it. Where taps are stacked: what stacked.py says."""
+    if batch.stack > 1:
+        return load_stacked(x_hbm, geometry, batch.stack, band)
+    tiles, chunks = [], batch.chunks
     for _ in range(len(chunks)):
         tile_sbuf = None
         tiles.append(tile_sbuf)
@@ -184,22 +189,12 @@ def accumulate(acc_psum, geometry, batch, index, band, tiles, part, zeros_sbuf):
     Taps that meet all of the part come first, so that the others add to what is there; where none does, a product of
     zeros does.
     """
-    rows, columns, job = geometry.rows, geometry.columns, batch.jobs[index]
+    job = batch.jobs[index]
     filters = batch.filters[index]
     p0, pn, q0, qn = band.p0 + part[0], part[1], band.q0 + part[2], part[3]
-    whole, partial = [], []
-    for r in range(rows.taps):
-        on_rows = met(rows, r, p0, pn)
-        for s in range(columns.taps):
-            on_columns = met(columns, s, q0, qn)
-            if on_rows[2] > 0 and on_columns[2] > 0:
-                tap = r * columns.taps + s
-                if on_rows[2] == pn and on_columns[2] == qn:
-                    whole.append((tap, on_rows, on_columns))
-                else:
-                    partial.append((tap, on_rows, on_columns))
+    every = products(geometry, batch, job, p0, pn, q0, qn)
     started = False
-    if len(whole) == 0:
+    if len(every) == 0 or every[0].rows[2] < pn or every[0].columns[2] < qn:
         nothing = [[zeros_sbuf.shape[1], 1], [0, band.nn], [0, pn], [0, qn]]
         nisa.nc_matmul(
             dst=acc_psum,
@@ -208,23 +203,62 @@ def accumulate(acc_psum, geometry, batch, index, band, tiles, part, zeros_sbuf):
             accumulate=False,
         )
         started = True
-    every = whole + partial
     for which in range(len(every)):
-        tap, on_rows, on_columns = every[which]
-        for chunk in range(len(job.chunks)):
-            place = place_of(batch.chunks, job.chunks[chunk])
-            nisa.nc_matmul(
-                dst=acc_psum[
-                    0 : job.kn,
-                    0 : band.nn,
-                    on_rows[0] - p0 : on_rows[0] - p0 + (on_rows[2] - 1) * on_rows[1] + 1 : on_rows[1],
-                    on_columns[0] - q0 : on_columns[0] - q0 + (on_columns[2] - 1) * on_columns[1] + 1 : on_columns[1],
-                ],
-                stationary=filters[chunk][0 : job.chunks[chunk][1], tap, 0 : job.kn],
-                moving=window(tiles[place], band, on_rows, on_columns),
-                accumulate=started,
-            )
-            started = True
+        one = every[which]
+        rows, columns = one.rows, one.columns
+        stationaries = filters[one.filter]
+        x_sbuf = tiles[one.tile]
+        h = rows[3] - (band.p0 if batch.stack > 1 else band.h0)
+        w = columns[3] - band.w0
+        nisa.nc_matmul(
+            dst=acc_psum[
+                0 : job.kn,
+                0 : band.nn,
+                rows[0] - p0 : rows[0] - p0 + (rows[2] - 1) * rows[1] + 1 : rows[1],
+                columns[0] - q0 : columns[0] - q0 + (columns[2] - 1) * columns[1] + 1 : columns[1],
+            ],
+            stationary=stationaries[0 : stationaries.shape[0], one.tap, 0 : job.kn],
+            moving=x_sbuf[
+                0 : x_sbuf.shape[0],
+                0 : band.nn,
+                h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
+                w : w + (columns[2] - 1) * columns[4] + 1 : columns[4],
+            ],
+            accumulate=started,
+        )
+        started = True
+
+
+@dataclass
+class Product(nl.NKIObject):
+    """One matmul: which stationary (tile, tap) meets which tile of x where, as `geometry.met` says."""
+
+    filter: int
+    tap: int
+    tile: int
+    rows: tuple
+    columns: tuple
+
+
+def products(geometry, batch, job, p0, pn, q0, qn):
+    """Matmuls of a bank of outputs; those that meet all of them first."""
+    S = geometry.columns.taps
+    whole, partial = [], []
+    for s in range(S):
+        on_columns = met(geometry.columns, s, q0, qn)
+        num_rows = div_ceil(geometry.rows.taps, batch.stack) if batch.stack > 1 else geometry.rows.taps
+        for r in range(num_rows if on_columns[2] > 0 else 0):
+            on_rows = (p0, 1, pn, p0, 1)
+            if batch.stack == 1:
+                on_rows = met(geometry.rows, r, p0, pn)
+            found = whole if on_rows[2] == pn and on_columns[2] == qn else partial
+            if batch.stack > 1:
+                found.append(Product(filter=r, tap=s, tile=r, rows=on_rows, columns=on_columns))
+            elif on_rows[2] > 0:
+                for chunk in range(len(job.chunks)):
+                    place = place_of(batch.chunks, job.chunks[chunk])
+                    found.append(Product(filter=chunk, tap=r * S + s, tile=place, rows=on_rows, columns=on_columns))
+    return whole + partial
 
 
 def place_of(chunks, wanted):
@@ -234,18 +268,6 @@ def place_of(chunks, wanted):
         if chunks[index] == wanted:
             found = index
     return found
-
-
-def window(tile_sbuf, band, on_rows, on_columns):
-    """What a tap meets of x: [cn, images, rows, columns], strided."""
-    h = on_rows[3] - band.h0
-    w = on_columns[3] - band.w0
-    return tile_sbuf[
-        0 : tile_sbuf.shape[0],
-        0 : band.nn,
-        h : h + (on_rows[2] - 1) * on_rows[4] + 1 : on_rows[4],
-        w : w + (on_columns[2] - 1) * on_columns[4] + 1 : on_columns[4],
-    ]
 
 
 def y_pattern(geometry, job, band, pool):

@@ -9,6 +9,8 @@ from .geometry import span
 #: Bytes a partition of SBUF for the filters of a batch of jobs, and for x of one band; two bands are there at once.
 FILTER_BYTES = 90_112
 X_BYTES = 32_768
+#: Bytes a partition of a filter as loaded.
+RAW_BYTES = 24_576
 #: Bytes a partition of results of one band and job.
 Y_BYTES = 16_384
 
@@ -52,10 +54,14 @@ class Item(nl.NKIObject):
 
 @dataclass
 class Plan(nl.NKIObject):
-    """All work: batches are lists of Jobs whose filters are in SBUF together; items in the order of the work."""
+    """All work: batches are lists of Jobs whose filters are in SBUF together; items in the order of the work.
+
+    stack: rows of taps whose channels lie on the partitions side by side, 1: none, see stacked.py.
+    """
 
     batches: list
     items: list
+    stack: int
 
 
 def cut(count, most):
@@ -124,30 +130,43 @@ def chunks_of(batch):
     return found
 
 
-def band_elements(geometry, pn, qn):
-    """Most elements of one image that outputs pn x qn need."""
+def band_elements(geometry, pn, qn, stack):
+    """Most elements of one image that outputs pn x qn need: rows of x, or of outputs where taps are stacked."""
     rows, columns = geometry.rows, geometry.columns
-    height = min(rows.size, ((pn - 1) * rows.stride + (rows.taps - 1) * rows.dilation) // rows.lhs_dilation + 1)
+    height = pn
+    if stack == 1:
+        height = min(rows.size, ((pn - 1) * rows.stride + (rows.taps - 1) * rows.dilation) // rows.lhs_dilation + 1)
     width = min(
         columns.size, ((qn - 1) * columns.stride + (columns.taps - 1) * columns.dilation) // columns.lhs_dilation + 1
     )
     return height * width
 
 
-def bands_of(geometry, num_chunks, pool, halves):
-    """Bands of all images; at least `halves` bands. pool: (height, width) of pooling windows, which are not cut."""
+def stack_of(geometry):
+    """Rows of taps that fit the partitions together."""
+    row_bytes = geometry.C * geometry.rows.taps * geometry.columns.taps * geometry.itemsize
+    if geometry.groups > 1 or row_bytes > RAW_BYTES:
+        return 1
+    return max(1, min(geometry.rows.taps, nl.tile_size.pmax // geometry.C))
+
+
+def bands_of(geometry, num_tiles, stack, pool, halves):
+    """Bands of all images; at least `halves` bands.
+
+    num_tiles: of x for one band. pool: (height, width) of pooling windows, which are not cut.
+    """
     P, Q = geometry.rows.out, geometry.columns.out
-    most = X_BYTES // (num_chunks * geometry.itemsize)
+    most = X_BYTES // (num_tiles * geometry.itemsize)
     most_y = Y_BYTES // 4
     pn, qn = pool[0], Q
-    while qn > pool[1] and (band_elements(geometry, pn, qn) > most or pn * qn > most_y):
+    while qn > pool[1] and (band_elements(geometry, pn, qn, stack) > most or pn * qn > most_y):
         qn = div_ceil(div_ceil(qn, 2), pool[1]) * pool[1]
-    while pn < P and band_elements(geometry, pn + pool[0], qn) <= most and (pn + pool[0]) * qn <= most_y:
+    while pn < P and band_elements(geometry, pn + pool[0], qn, stack) <= most and (pn + pool[0]) * qn <= most_y:
         pn += pool[0]
     images = 1
     if pn >= P and qn >= Q:
         images = max(1, min(geometry.N, BANK_COLUMNS // (P * Q)))
-        images = max(1, min(images, most // max(1, band_elements(geometry, P, Q))))
+        images = max(1, min(images, most // max(1, band_elements(geometry, P, Q, stack))))
     if div_ceil(geometry.N, images) * div_ceil(P, pn) < halves:
         if geometry.N > 1:
             images = div_ceil(geometry.N, 2)
@@ -186,9 +205,11 @@ def make_plan(geometry, pool):
     by_channels = len(jobs) > 1 and x_elements <= w_elements
     batches = batches_of(geometry, jobs, PARTS if by_channels else 1)
     items = []
+    stack = stack_of(geometry)
     for index in range(len(batches)):
         halves = 1 if len(batches) > 1 else PARTS
-        bands = bands_of(geometry, len(chunks_of(batches[index])), pool, halves)
+        tiles = div_ceil(geometry.rows.taps, stack) if stack > 1 else len(chunks_of(batches[index]))
+        bands = bands_of(geometry, tiles, stack, pool, halves)
         for which in range(len(bands)):
             items.append(Item(batch=index, band=bands[which]))
-    return Plan(batches=batches, items=items)
+    return Plan(batches=batches, items=items, stack=stack)
