@@ -167,24 +167,25 @@ def bands_of(geometry, num_tiles, stack, pool, halves):
     if pn >= P and qn >= Q:
         images = max(1, min(geometry.N, BANK_COLUMNS // (P * Q)))
         images = max(1, min(images, most // max(1, band_elements(geometry, P, Q, stack))))
-    if div_ceil(geometry.N, images) * div_ceil(P, pn) < halves:
-        if geometry.N > 1:
-            images = div_ceil(geometry.N, 2)
-        else:
-            pn = max(1, div_ceil(div_ceil(P, halves), pool[0])) * pool[0]
+    num_parts = div_ceil(geometry.N, images)
+    if halves > 1 and num_parts % 2 == 1 and num_parts < geometry.N:
+        num_parts += 1
+    in_halves = halves > 1 and (num_parts * div_ceil(Q, qn)) % 2 == 1
+    rows_of_bands = cut_rows(P, pn, bank_unit(div_ceil(geometry.N, num_parts), pn, qn, pool), in_halves)
     found = []
-    parts = cut(geometry.N, images)
-    for index in range(len(parts)):
-        for p0 in range(0, P, pn):
+    for index in range(num_parts):
+        part = share(geometry.N, num_parts, index)
+        for which in range(len(rows_of_bands)):
+            p0, count = rows_of_bands[which]
             for q0 in range(0, Q, qn):
-                rows = span(geometry.rows, p0, min(pn, P - p0))
+                rows = span(geometry.rows, p0, count)
                 columns = span(geometry.columns, q0, min(qn, Q - q0))
                 found.append(
                     Band(
-                        n0=parts[index][0],
-                        nn=parts[index][1],
+                        n0=part[0],
+                        nn=part[1],
                         p0=p0,
-                        pn=min(pn, P - p0),
+                        pn=count,
                         q0=q0,
                         qn=min(qn, Q - q0),
                         h0=rows[0],
@@ -194,6 +195,27 @@ def bands_of(geometry, num_tiles, stack, pool, halves):
                     )
                 )
     return found
+
+
+def bank_unit(images, pn, qn, pool):
+    """Rows of outputs that fill a bank of PSUM, and whole windows of pooling."""
+    rows = min(pn, max(1, BANK_COLUMNS // (images * min(qn, BANK_COLUMNS))))
+    return max(pool[0], rows // pool[0] * pool[0])
+
+
+def cut_rows(P, most, unit, in_halves):
+    """(first, how many) of bands of at most `most` rows, in whole units, as even as can be; in_halves: the two cores'
+    halves first."""
+    units = div_ceil(P, unit)
+    most_units = max(1, most // unit)
+    parts = []
+    for half in range(2 if in_halves and units > 1 else 1):
+        mine = share(units, 2, half) if in_halves and units > 1 else (0, units)
+        inner = cut(mine[1], most_units)
+        for index in range(len(inner)):
+            first = (mine[0] + inner[index][0]) * unit
+            parts.append((first, min(P, first + inner[index][1] * unit) - first))
+    return parts
 
 
 def make_plan(geometry, pool):
