@@ -105,18 +105,23 @@ def filter_bytes(geometry, job):
     return len(job.chunks) * geometry.rows.taps * geometry.columns.taps * job.kn * geometry.itemsize
 
 
-def batches_of(geometry, jobs, at_least):
-    """Jobs in batches whose filters fit together; at least `at_least` batches if there are as many jobs."""
-    most = div_ceil(len(jobs), min(at_least, len(jobs)))
-    found, batch, used = [], [], 0
+def batches_of(geometry, jobs, by_channels):
+    """Jobs in batches whose filters fit together; where there are several, as many for one half of the jobs as for the
+    other, so that two cores can share them. by_channels: several even if one would do."""
+    most = len(jobs)
     for index in range(len(jobs)):
-        needed = filter_bytes(geometry, jobs[index])
-        if len(batch) > 0 and (used + needed > FILTER_BYTES or len(batch) >= most):
+        most = min(most, max(1, FILTER_BYTES // filter_bytes(geometry, jobs[index])))
+    halves = PARTS if len(jobs) > 1 and (by_channels or most < len(jobs)) else 1
+    found = []
+    count = div_ceil(div_ceil(len(jobs), halves), most)
+    for half in range(halves):
+        mine = share(len(jobs), halves, half)
+        for index in range(min(count, mine[1])):
+            part = share(mine[1], min(count, mine[1]), index)
+            batch = []
+            for which in range(part[1]):
+                batch.append(jobs[mine[0] + part[0] + which])
             found.append(batch)
-            batch, used = [], 0
-        batch.append(jobs[index])
-        used += needed
-    found.append(batch)
     return found
 
 
@@ -225,7 +230,7 @@ def make_plan(geometry, pool):
     x_elements = geometry.N * geometry.C * geometry.rows.size * geometry.columns.size
     w_elements = geometry.K * (geometry.C // geometry.groups) * taps
     by_channels = len(jobs) > 1 and x_elements <= w_elements
-    batches = batches_of(geometry, jobs, PARTS if by_channels else 1)
+    batches = batches_of(geometry, jobs, by_channels)
     items = []
     stack = stack_of(geometry)
     for index in range(len(batches)):
