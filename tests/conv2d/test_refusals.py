@@ -1,0 +1,214 @@
+"""Every argument that conv2d_implicit_gemm refuses, by name: no work is done, and the message says what is accepted."""
+
+import inspect
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conv2d_calls import EDGE, NL, integers, run, trace
+
+import nkiconv
+from nkiconv._nki import nl
+from nkiconv.kernels.conv2d import conv2d_implicit_gemm
+from nkiconv.problem import ConvProblem
+from nkiconv.simulator import KernelAssertionError, NkiError
+
+PROBLEM = ConvProblem(N=2, C=6, H=8, W=9, K=4, R=3, S=2, groups=2, dtype="fp32")
+X, W = integers(np.random.default_rng(0), PROBLEM)
+Y = np.zeros(PROBLEM.output_shape, np.float32)
+FP8 = ml_dtypes.float8_e4m3
+PAIR = r"must be a tuple \(height, width\) of ints of at least 1"
+
+# argument, value, message
+REFUSED = [
+    ("img_ref", X[0], r"img_ref.shape=\(6, 8, 9\): must have 4 dims"),
+    ("img_ref", X[None], r"img_ref.shape=\(1, 2, 6, 8, 9\): must have 4 dims"),
+    ("img_ref", X[:, :4], r"filter_ref.shape=\(4, 3, 3, 2\): has 3 input channels, C / groups = 2 are needed"),
+    ("img_ref", X.astype(np.float16), "img_ref.dtype=float16, filter_ref.dtype=float32: accepted are float32 for both"),
+    ("img_ref", X.astype(ml_dtypes.bfloat16), "img_ref.dtype=bfloat16, filter_ref.dtype=float32"),
+    ("img_ref", X.astype(np.int32), "img_ref.dtype=int32"),
+    ("filter_ref", W[0], r"filter_ref.shape=\(3, 3, 2\): must have 4 dims"),
+    ("filter_ref", W[:, :2], r"filter_ref.shape=\(4, 2, 3, 2\): has 2 input channels, C / groups = 3 are needed"),
+    ("filter_ref", W[:3], "feature_group_count=2: must divide C=6 and K=3"),
+    ("filter_ref", W.astype(np.float16), "img_ref.dtype=float32, filter_ref.dtype=float16"),
+    ("filter_ref", W.astype(FP8), "filter_ref.dtype=float8_e4m3"),
+    ("bias", np.zeros(3, np.float32), r"bias.shape=\(3,\): must be \[K\] = \(4,\)"),
+    ("bias", np.zeros((4, 1), np.float32), r"bias.shape=\(4, 1\): must be \[K\] = \(4,\)"),
+    ("bias", np.zeros(4, np.int32), "bias.dtype=int32: accepted are"),
+    ("residual", X, r"residual.shape=\(2, 6, 8, 9\): must be y's as stored, \(2, 4, 6, 8\)"),
+    ("residual", Y[:1], r"residual.shape=\(1, 4, 6, 8\): must be y's"),
+    ("residual", Y.astype(np.int32), "residual.dtype=int32: accepted are"),
+    ("padding", 1, r"padding=1: must be \(\(top, bottom\), \(left, right\)\) of ints, as tuples"),
+    ("padding", (1, 1), r"padding=\(1, 1\): must be \(\(top, bottom\)"),
+    ("padding", "same", "padding=same: must be"),
+    ("padding", ((0, 0),), r"padding=\(\(0, 0\),\): must be"),
+    ("padding", ((0, 0), (1.5, 0)), r"padding=\(\(0, 0\), \(1.5, 0\)\): must be"),
+    ("padding", ((-9, 0), (0, 0)), r"P=-3: output extent must be at least 1 \(size 8 .*padded -9\+0, window 3"),
+    ("padding", ((0, 0), (0, -8)), r"Q=0: output extent must be at least 1 \(size 9 .*padded 0\+-8, window 2"),
+    ("stride", 1, f"stride=1: {PAIR}"),
+    ("stride", (0, 1), rf"stride=\(0, 1\): {PAIR}"),
+    ("stride", (1, -1), rf"stride=\(1, -1\): {PAIR}"),
+    ("stride", (1.0, 1), rf"stride=\(1.0, 1\): {PAIR}"),
+    ("stride", (1, 1, 1), rf"stride=\(1, 1, 1\): {PAIR}"),
+    ("rhs_dilation", 2, f"rhs_dilation=2: {PAIR}"),
+    ("rhs_dilation", (0, 1), rf"rhs_dilation=\(0, 1\): {PAIR}"),
+    ("rhs_dilation", (5, 1), "P=-2: output extent .*window 11"),
+    ("rhs_dilation", (1, 20), "Q=-11: output extent .*window 21"),
+    ("lhs_dilation", 2, f"lhs_dilation=2: {PAIR}"),
+    ("lhs_dilation", (1, 0), rf"lhs_dilation=\(1, 0\): {PAIR}"),
+    ("feature_group_count", 0, "feature_group_count=0: must be an int of at least 1"),
+    ("feature_group_count", -2, "feature_group_count=-2: must be an int of at least 1"),
+    ("feature_group_count", 2.0, "feature_group_count=2.0: must be an int"),
+    ("feature_group_count", 3, "feature_group_count=3: must divide C=6 and K=4"),
+    ("feature_group_count", 1, "has 3 input channels, C / groups = 6 are needed"),
+    ("batch_group_count", 2, "batch_group_count=2: only 1 is supported"),
+    ("in_perm", (0, 1, 1, 3), r"in_perm=\(0, 1, 1, 3\): must be None or a tuple with each of 0, 1, 2, 3 once"),
+    ("in_perm", "NHWC", "in_perm=NHWC: must be None"),
+    ("kern_perm", (0, 1, 2), r"kern_perm=\(0, 1, 2\): must be None"),
+    ("out_perm", (0, 1, 2, 5), r"out_perm=\(0, 1, 2, 5\): must be None"),
+    ("activation", "mish", "activation=mish: accepted are None and .*relu"),
+    ("activation", 3, "activation=3: accepted are None and"),
+    ("beta", "1", "beta=1: must be a number"),
+    ("beta", None, "beta=None: must be a number"),
+    ("residual_position", "before", "residual_position=before: accepted are .*pre_activation"),
+    ("residual_position", None, "residual_position=None: accepted are"),
+    ("pool", 2, r"pool=2: must be \(height, width\) that divide P=6 and Q=8"),
+    ("pool", (4, 1), r"pool=\(4, 1\): must be"),
+    ("pool", (1, 3), r"pool=\(1, 3\): must be"),
+    ("pool", (0, 1), r"pool=\(0, 1\): must be"),
+    ("precision", "int4", "precision=int4: "),
+    ("out_dtype", nl.int8, "out_dtype=int8: accepted are None, bfloat16, float16 and float32"),
+    ("out_dtype", "bf16", "out_dtype=bf16: accepted are"),
+    ("config", (("no such setting", 1),), "config="),
+]
+
+# why, arguments, message
+REFUSED_TOGETHER = [
+    ("pool of a residual", {"pool": (2, 2), "residual": Y}, r"pool=\(2, 2\): with out_perm or residual only \(1, 1\)"),
+    ("pool of a layout", {"pool": (2, 2), "out_perm": (0, 2, 3, 1)}, r"pool=\(2, 2\): with out_perm or residual only"),
+    (
+        "residual not as stored",
+        {"residual": Y, "out_perm": (0, 2, 3, 1)},
+        r"residual.shape=\(2, 4, 6, 8\): must be y's as stored, \(2, 6, 8, 4\)",
+    ),
+    ("layout of other channels", {"in_perm": (0, 2, 1, 3)}, "C / groups = 4 are needed"),
+    ("fp8", {"img_ref": X.astype(FP8), "filter_ref": W.astype(FP8)}, "img_ref.dtype=float8_e4m3"),
+]
+
+# argument, value, the simulator's rule: what cannot be an argument of any kernel
+NOT_ARGUMENTS = [
+    ("img_ref", X.tolist(), "NKI024"),
+    ("img_ref", X.astype(np.float64), "NKI025"),
+    ("img_ref", X.astype(">f4"), "NKI025"),
+    ("img_ref", X[:0], "NKI002"),
+    ("filter_ref", W[:0], "NKI002"),
+    ("padding", [[0, 0], [0, 0]], "NKI024"),
+    ("padding", ((0, 0), [0, 0]), "NKI024"),
+    ("stride", [1, 1], "NKI024"),
+]
+
+
+def call(**changes):
+    """The kernel on X and W, with some arguments changed."""
+    x, w = changes.pop("img_ref", X), changes.pop("filter_ref", W)
+    return run(x, w, PROBLEM, 2, **changes)
+
+
+def test_every_argument_is_in_the_table():
+    assert {row[0] for row in REFUSED} == set(inspect.signature(conv2d_implicit_gemm).parameters)
+
+
+def test_the_call_that_is_changed_runs():
+    assert call(bias=np.zeros(4, np.float32), residual=Y, beta=2, pool=(1, 1)).shape == Y.shape
+
+
+@pytest.mark.parametrize(("name", "value", "message"), REFUSED, ids=[f"{row[0]}-{i}" for i, row in enumerate(REFUSED)])
+def test_refused(name, value, message):
+    with pytest.raises(AssertionError, match=message) as caught:
+        call(**{name: value})
+    assert isinstance(caught.value, ValueError) or nkiconv._nki.CHOICE.provider == "aws"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [row[1:] for row in REFUSED_TOGETHER], ids=[row[0] for row in REFUSED_TOGETHER]
+)
+def test_refused_together(arguments, message):
+    with pytest.raises(AssertionError, match=message):
+        call(**arguments)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("name", "value", "rule"), NOT_ARGUMENTS)
+def test_refused_before_the_kernel(name, value, rule):
+    with pytest.raises(NkiError) as caught:
+        call(**{name: value})
+    assert caught.value.rule == rule
+
+
+@pytest.mark.simulator_only
+def test_too_many_instructions_are_refused():
+    huge = ConvProblem(N=1, C=2048, K=2048, H=1500, W=1600, R=5, S=5)
+    with pytest.raises(
+        KernelAssertionError, match=r"N=1, C=2048, K=2048: conv2d needs .* instructions .*takes 5000000; split"
+    ):
+        trace(huge)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("why", EDGE)
+def test_refusal_counts_at_least_every_instruction(why, monkeypatch):
+    problem = EDGE[why]
+    residual = nkiconv.spec(problem.output_shape, "fp32")
+    longest = {"residual": residual, "residual_position": "post_activation", "activation": "tanh", "beta": 0.5}
+    issued = [len(program.instructions) for lnc in (1, 2) for program in trace(problem, lnc, **longest).programs]
+    monkeypatch.setattr("nkiconv.kernels.conv2d.INSTRUCTIONS_MAX", 0)
+    with pytest.raises(KernelAssertionError, match="instructions on a core") as caught:
+        trace(problem, **longest)
+    counted = re.search(r"needs up to (\d+) instructions", str(caught.value))
+    assert counted
+    assert max(issued) <= int(counted[1])
+
+
+@pytest.mark.simulator_only
+@pytest.mark.xfail(reason="a band whose halo alone exceeds SBUF is not refused by name", raises=NkiError, strict=True)
+def test_more_than_sbuf_is_refused_by_name():
+    wide = ConvProblem(N=1, C=1, K=1, W=40_010, S=3, rhs_dilation=(1, 20_000), dtype="fp32")
+    with pytest.raises(KernelAssertionError):
+        trace(wide)
+
+
+# each argument that changes a result, and a value that is not its default
+FLIPS = {
+    "bias": np.ones(4, np.float32),
+    "residual": Y + 1,
+    "padding": ((0, 1), (2, 0)),
+    "stride": (1, 2),
+    "rhs_dilation": (2, 1),
+    "lhs_dilation": (1, 2),
+    "in_perm": (0, 1, 3, 2),
+    "kern_perm": (0, 1, 3, 2),
+    "out_perm": (1, 0, 2, 3),
+    "activation": "relu",
+    "pool": (1, 2),
+    "out_dtype": NL["bf16"],
+}
+
+
+@pytest.mark.parametrize("name", FLIPS)
+def test_every_argument_is_used(name):
+    plain, flipped = call(), call(**{name: FLIPS[name]})
+    assert plain.shape != flipped.shape or plain.dtype != flipped.dtype or not np.array_equal(plain, flipped)
+
+
+def test_beta_and_position_are_used():
+    plain = call(residual=Y - 3, activation="relu")
+    assert not np.array_equal(plain, call(residual=Y - 3, activation="relu", beta=-1.0))
+    assert not np.array_equal(plain, call(residual=Y - 3, activation="relu", residual_position="post_activation"))
+
+
+def test_arguments_in_the_order_of_the_signature():
+    padding = ((1, 0), (0, 2))
+    y = nkiconv.simulate(conv2d_implicit_gemm[2])(X, W, None, None, padding, (2, 1), (1, 2), (2, 1), 2, 1)
+    named = call(padding=padding, stride=(2, 1), rhs_dilation=(1, 2), lhs_dilation=(2, 1))
+    np.testing.assert_array_equal(y, named)
