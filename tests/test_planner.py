@@ -75,10 +75,17 @@ def test_edges_have_plans(row):
             assert other.config != one.config
 
 
-BOUNDED = ["nkl_fs_asr", "kda_fp32", "short", "odd_c", "nkl_st2_p5_c256_w512_s64_bf16", "nkl_pad_n1_c16_w512_s200"]
+BOUNDED = ["kda_fp32", "short", "odd_c", "nkl_st2_p5_c256_w512_s64_bf16", "nkl_pad_n1_c16_w512_s200"]
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*((name, None) for name in BOUNDED), ("conformer", "fp32")])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, None) for name in BOUNDED),
+        pytest.param("nkl_fs_asr", None, marks=pytest.mark.slow),
+        pytest.param("conformer", "fp32", marks=pytest.mark.slow),
+    ],
+)
 def test_no_timeline_beats_its_lower_bounds(name, dtype):
     problem = cases.get(name).problem
     wanted = Request(problem=problem if dtype is None else problem.replace(dtype=dtype))
@@ -171,7 +178,7 @@ def test_no_plan_is_slower_than_the_kernels_choice(problem):
     assert found.phase0_us == time(trace(wanted, best, Rates()), Rates()).us
 
 
-@pytest.mark.parametrize(("share", "wins"), [(0.98, True), (0.90, False)])
+@pytest.mark.parametrize(("share", "wins"), [pytest.param(0.98, True, marks=pytest.mark.slow), (0.90, False)])
 def test_what_only_seems_as_fast_as_the_kernels_choice_is_not_the_plan(monkeypatch, share, wins):
     """Extrapolated times are made too small, and none of them is made sure."""
     problem = cases.get("qwen3_next_gdn").problem
@@ -279,6 +286,7 @@ def test_plans_follow_the_constants(name, constants):
     assert found.phase0_us <= 1.15 * searched.phase0_us
 
 
+@pytest.mark.slow  # tests/test_planner_sensitivity.py holds plans under other constants against wide searches
 def test_slow_vector_means_other_taps():
     problem = cases.get("mamba2_prefill").problem
     usual, slow = fresh(problem), fresh(problem, constants=HALF_VECTOR)

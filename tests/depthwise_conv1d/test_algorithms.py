@@ -236,7 +236,7 @@ def test_filters_of_the_other_16_bit_dtype():
             assert_exact(run(x, w, problem, 2, algorithm=algorithm), truth(x, w, problem)[0], "fp16")
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), whole=st.booleans(), strict=st.booleans())
 def test_any_problem_with_any_epilogue(data, seed, whole, strict):
     """Whatever is refused, is refused by the kernel in the same words; whatever is not, is right."""

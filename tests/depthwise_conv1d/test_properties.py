@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from strategies import problems
 from tolerances import assert_exact
 
-SMALL, LARGE = 300, 60
+SMALL, LARGE = 200, 40
 
 
 def check(problem, seed):

@@ -102,7 +102,7 @@ def test_every_setting_is_tried(algorithm):
 CONFIGURABLE = [name for name in ALGORITHMS if settings_of(name, 1)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("algorithm", CONFIGURABLE)
 def test_any_settings(algorithm, data, seed):

@@ -217,7 +217,7 @@ def test_bad_values_in_a_state_reach_what_the_definition_says_and_the_next_state
     assert np.argwhere(np.isnan(final)).tolist() == [[1, 3, 0]]
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), whole=st.booleans(), strict=st.booleans())
 def test_any_state_with_any_epilogue(data, seed, whole, strict):
     problem = data.draw(causal_problems(widest=50, most_taps=20, most_channels=9))
