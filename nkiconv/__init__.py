@@ -23,8 +23,10 @@ from .simulator import ArraySpec
 
 if TYPE_CHECKING:
     from ._nki import simulate
+    from .kernels.conv2d import conv2d_implicit_gemm
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
     from .ops import depthwise_conv1d
+    from .ops2d import conv2d
     from .planner import Plan
     from .planner.entry import plan
     from .simulator.profiling import profile
@@ -42,6 +44,8 @@ __all__ = [
     "NkiconvError",
     "Plan",
     "UnsupportedError",
+    "conv2d",
+    "conv2d_implicit_gemm",
     "depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm",
     "plan",
@@ -53,6 +57,8 @@ __all__ = [
 #: Where each name is that needs NKI, or is seldom needed.
 _NEEDS_NKI = {
     "Plan": "planner",
+    "conv2d": "ops2d",
+    "conv2d_implicit_gemm": "kernels.conv2d",
     "depthwise_conv1d": "ops",
     "depthwise_conv1d_implicit_gemm": "kernels.depthwise_conv1d",
     "plan": "planner.entry",

@@ -1,27 +1,22 @@
-"""Arrays in, arrays out: check the call, describe it as a ConvProblem, launch the kernel. Nothing else launches."""
+"""depthwise_conv1d on arrays: check the call, describe it as a ConvProblem, launch the kernel."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from . import simulator
-from ._nki import CHOICE, nl, simulate
-from .errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from .calls import KernelRun as KernelRun
+from .calls import dtype_pair, launch, lnc_violations, nl_dtype, one_array, out_dtype_violations, same_padding
+from .errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
 from .kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
 from .planner.candidates import refusal_of
-from .planner.request import DTYPES as DEPTHWISE_DTYPES
-from .planner.request import LNC_DEGREES, Asked, Config, asked_violations, extras_of, geometry_of, state_violations
+from .planner.request import Asked, Config, asked_violations, extras_of, geometry_of, state_violations
 from .planner.request import kernel_arguments as kernel_arguments
 from .problem import DTYPES, ConvProblem, dtype_name
 from .reference import AnyArray
-from .simulator.dtypes import canonical
 
 _PADDING_NAMES = ("same", "valid", "causal")
 _CANNOT = "depthwise_conv1d cannot run this call"
@@ -52,26 +47,6 @@ class Extra:
             return_final_state=self.return_final_state,
             strict_nonfinite=self.strict_nonfinite,
         )
-
-
-@dataclass(frozen=True)
-class KernelRun:
-    """One launch: result and what the simulator counted (zeros and empty where AWS's NKI ran)."""
-
-    y: Any  # array [N, C, Q], or an ArraySpec when only traced
-    provider: str
-    lnc: int
-    seconds: float
-    instructions: dict[str, int]  # by engine, all cores
-    dma_bytes: int  # moved by all DMAs of all cores
-    sbuf_peak_bytes: int  # a partition, the fuller core
-    psum_peak_bytes: int  # a partition, the fuller core
-    final_state: Any = None  # array [N, C, window - 1], or its ArraySpec; None unless asked for
-
-    @property
-    def num_instructions(self) -> int:
-        """Instructions of all engines and cores."""
-        return sum(self.instructions.values())
 
 
 def depthwise_conv1d(
@@ -202,16 +177,10 @@ def run_depthwise_conv1d(
         config=config,
     )
     kwargs |= _extra_arguments(asked, problem)
-    launched = depthwise_conv1d_implicit_gemm[lnc]
-    began = time.perf_counter()
-    if CHOICE.provider == "aws":
-        if trace_only:
-            raise UnsupportedError("trace_only=True: only nkiconv's simulator traces; set NKICONV_NKI=simulator")
-        y4, state = _split(simulate(launched)(x4, w4, **kwargs), asked)
-        y = _reshaped(y4, (problem.N, problem.C, problem.Q))
-        return KernelRun(y, "aws", lnc, _since(began), {}, 0, 0, 0, state)
-    execution = simulator.execute(launched, (x4, w4), kwargs, trace_only=trace_only)
-    return _counted(execution, problem, lnc, asked, _since(began))
+    run = launch(depthwise_conv1d_implicit_gemm, (x4, w4), kwargs, lnc, trace_only)
+    y4, state = tuple(run.y) if asked.return_final_state else (run.y, None)
+    y = _reshaped(y4, (problem.N, problem.C, problem.Q))
+    return dataclasses.replace(run, y=y, final_state=state)
 
 
 def _extra_arguments(extra: Extra, problem: ConvProblem) -> dict[str, Any]:
@@ -225,39 +194,12 @@ def _extra_arguments(extra: Extra, problem: ConvProblem) -> dict[str, Any]:
         found["residual"] = _reshaped(extra.residual, (problem.N, problem.C, 1, problem.Q))
         found["residual_position"] = extra.residual_position
     if extra.out_dtype is not None:
-        name = canonical(dtype_name(extra.out_dtype))
-        assert name is not None
-        found["out_dtype"] = getattr(nl, name)
+        found["out_dtype"] = nl_dtype(extra.out_dtype)
     if extra.initial_state is not None:
         found["initial_state"] = extra.initial_state
     if extra.return_final_state:
         found["return_final_state"] = True
     return found
-
-
-def _split(outputs: Any, extra: Extra) -> tuple[Any, Any]:
-    """(y, final state or None) of what the kernel returned."""
-    return tuple(outputs) if extra.return_final_state else (outputs, None)
-
-
-def _counted(execution: simulator.Execution, problem: ConvProblem, lnc: int, extra: Extra, seconds: float) -> KernelRun:
-    instructions = execution.instructions
-    y4, state = _split(execution.outputs, extra)
-    return KernelRun(
-        y=_reshaped(y4, (problem.N, problem.C, problem.Q)),
-        provider="simulator",
-        lnc=lnc,
-        seconds=seconds,
-        instructions=dict(sorted(Counter(i.engine for i in instructions).items())),
-        dma_bytes=sum(i.bytes for i in instructions if i.engine == "dma"),
-        sbuf_peak_bytes=execution.sbuf_peak_bytes,
-        psum_peak_bytes=execution.psum_peak_bytes,
-        final_state=state,
-    )
-
-
-def _since(began: float) -> float:
-    return time.perf_counter() - began
 
 
 def _reshaped(array: Any, shape: tuple[int, ...]) -> Any:
@@ -270,7 +212,7 @@ def _array_violations(x: Any, w: Any, lnc: Any) -> Iterator[NkiconvError]:
     """Errors of the arrays themselves: kind, rank, extents, dtypes."""
     sound = True
     for name, array, axes in (("x", x, "N, C, W"), ("w", w, "C, S")):
-        for error in _one_array(name, array, axes):
+        for error in one_array(name, array, axes):
             sound = False
             yield error
     if sound:
@@ -278,9 +220,8 @@ def _array_violations(x: Any, w: Any, lnc: Any) -> Iterator[NkiconvError]:
             yield GeometryError(
                 f"w.shape={w.shape}: w must have one filter for each of x's C={x.shape[1]} channels; pass [C, S]"
             )
-        yield from _dtype_pair(x, w)
-    if lnc not in LNC_DEGREES or isinstance(lnc, bool):
-        yield UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2")
+        yield from dtype_pair(x, w)
+    yield from lnc_violations(lnc)
 
 
 def _extra_violations(extra: Extra) -> Iterator[NkiconvError]:
@@ -288,16 +229,14 @@ def _extra_violations(extra: Extra) -> Iterator[NkiconvError]:
     named = dataclasses.replace(extra, out_dtype=None).asked
     residual = extra.residual_position  # checked also where there is no residual
     yield from asked_violations(dataclasses.replace(named, residual=residual))
-    if extra.out_dtype is not None and not _is_supported(extra.out_dtype):
-        accepted = ", ".join(DEPTHWISE_DTYPES)
-        yield DtypeError(f"out_dtype={extra.out_dtype!r}: accepted are None, {accepted}; use one of them")
+    yield from out_dtype_violations(extra.out_dtype)
     for name, array, axes in (
         ("bias", extra.bias, "C"),
         ("residual", extra.residual, "N, C, Q"),
         ("initial_state", extra.initial_state, "N, C, window - 1"),
     ):
         if array is not None:
-            yield from _one_array(name, array, axes)
+            yield from one_array(name, array, axes)
 
 
 def _extra_shape_violations(extra: Extra, problem: ConvProblem) -> Iterator[NkiconvError]:
@@ -335,37 +274,6 @@ def choice_refusals(
             yield UnsupportedError(reason)
 
 
-def _one_array(name: str, array: Any, axes: str) -> Iterator[NkiconvError]:
-    if not isinstance(array, (np.ndarray, simulator.ArraySpec)):
-        kind = type(array).__name__
-        yield DtypeError(f"{name}: must be a NumPy array, not {kind}; convert it with numpy.asarray or .numpy()")
-        return
-    rank = len(axes.split(","))
-    if len(array.shape) != rank:
-        yield LayoutError(f"{name}.shape={array.shape}: must have {rank} axes, [{axes}]; reshape it")
-    elif 0 in array.shape:
-        yield GeometryError(f"{name}.shape={array.shape}: every extent of [{axes}] must be at least 1; pass data")
-    if not _is_supported(array.dtype) or not np.dtype(DTYPES.get(str(array.dtype), array.dtype)).isnative:
-        accepted = ", ".join(str(DTYPES[d]) for d in DEPTHWISE_DTYPES)
-        yield DtypeError(f"{name}.dtype={array.dtype}: accepted are {accepted}, in native byte order; cast {name}")
-
-
-def _is_supported(dtype: Any) -> bool:
-    try:
-        return dtype_name(dtype) in DEPTHWISE_DTYPES
-    except DtypeError:
-        return False
-
-
-def _dtype_pair(x: Any, w: Any) -> Iterator[NkiconvError]:
-    wide = {dtype_name(x.dtype) == "fp32", dtype_name(w.dtype) == "fp32"}
-    if len(wide) > 1:
-        yield DtypeError(
-            f"w.dtype={w.dtype}: must be float32 exactly when x is (x is {x.dtype}; the Tensor Engine does not mix "
-            f"float32 with 16-bit operands); cast w"
-        )
-
-
 def _scalar_violations(scalars: dict[str, Any]) -> Iterator[NkiconvError]:
     for name, value in scalars.items():
         if type(value) is not int or value < 1:
@@ -388,8 +296,6 @@ def _padding_pair(padding: Any, W: int, S: int, stride: int, dilation: int, lhs_
         return 0, 0
     if lhs_dilation != 1:
         raise GeometryError(f"padding={padding!r}: is not defined with lhs_dilation={lhs_dilation}; give (left, right)")
-    window = (S - 1) * dilation + 1
     if padding == "causal":
-        return window - 1, 0
-    total = max(0, (-(-W // stride) - 1) * stride + window - W)
-    return total // 2, total - total // 2
+        return (S - 1) * dilation, 0
+    return same_padding(W, S, stride, dilation)

@@ -1,0 +1,315 @@
+"""conv2d on arrays: check the call, describe it as a ConvProblem, launch the kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .calls import (
+    KernelRun,
+    dtype_pair,
+    launch,
+    lnc_violations,
+    nl_dtype,
+    one_array,
+    out_dtype_violations,
+    same_padding,
+)
+from .errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from .kernels.conv2d import conv2d_implicit_gemm
+from .planner.request import Asked, asked_violations
+from .problem import LAYOUTS, ConvProblem, dtype_name
+from .reference import AnyArray
+
+#: Orders of the axes of w in memory: their letters, and the permutation that makes them [K, C / groups, R, S].
+FILTER_LAYOUTS = {"KCRS": (0, 1, 2, 3), "RSCK": (3, 2, 0, 1), "KRSC": (0, 3, 1, 2)}
+#: The permutations of each of `LAYOUTS`, storage -> canonical for x and canonical -> storage for y.
+_X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
+_Y_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
+_PADDING_NAMES = ("same", "valid")
+_CANNOT = "conv2d cannot run this call"
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epilogue2d:
+    """What a call may ask for beside the convolution; see `conv2d`. Tensors may be `ArraySpec`s."""
+
+    bias: Any = None
+    activation: str | None = None
+    residual: Any = None
+    residual_position: str = "pre_activation"
+    beta: float = 1.0
+    pool: int | Pair = 1
+    out_dtype: Any = None
+
+
+def conv2d(
+    x: AnyArray,
+    w: AnyArray,
+    bias: AnyArray | None = None,
+    *,
+    stride: int | Pair = 1,
+    padding: Any = 0,
+    dilation: int | Pair = 1,
+    lhs_dilation: int | Pair = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    filter_layout: str = "KCRS",
+    activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
+    beta: float = 1.0,
+    pool: int | Pair = 1,
+    out_dtype: Any = None,
+    lnc: int = 2,
+) -> Any:
+    """Convolve images with filters.
+
+        y[n, k, p, q] = act(sum over c, r, s of w[k, c, r, s] * x_pad[n, g*C/groups + c, p*stride + r*dilation, ...]
+                            + bias[k] + beta * residual[n, k, p, q]),    g = k // (K / groups)
+
+    Equals ``torch.nn.functional.conv2d(x, w, bias, ...)``, the residual, the activation and ``max_pool2d(y, pool)``.
+
+    Args:
+        x: [N, C, H, W], or [N, H, W, C] with layout="NHWC"; bf16 (ml_dtypes), fp16 or fp32; any strides.
+        w: [K, C / groups, R, S], or [R, S, C / groups, K] with filter_layout="RSCK", [K, R, S, C / groups] with "KRSC";
+            fp32 with fp32 x, bf16 or fp16 with either of them.
+        bias: [K]; bf16, fp16 or fp32.
+        stride, dilation, lhs_dilation: at least 1, for both axes or (height, width); lhs_dilation puts zeros between
+            inputs, before padding.
+        padding: zeros on all sides; ((top, bottom), (left, right)), negative crops; "valid": none; "same":
+            P = ceil(H / stride) and Q = ceil(W / stride), odd zeros at the bottom and on the right.
+        groups: divides C and K.
+        layout: of x, residual and y.
+        activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", as torch defines them.
+        residual: shape of y before pooling; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or
+            "post_activation", act(sum + bias) + beta * residual.
+        pool: windows, next to each other, whose maximum is the result: one extent or (height, width), which divide P
+            and Q; only with layout="NCHW" and without a residual.
+        out_dtype: of y; None: x's.
+        lnc: cores that share the work, 1 or 2.
+
+    Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", P and Q divided by pool; sums in fp32, rounded once.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
+    """
+    epilogue = Epilogue2d(
+        bias=bias,
+        activation=activation,
+        residual=residual,
+        residual_position=residual_position,
+        beta=beta,
+        pool=pool,
+        out_dtype=out_dtype,
+    )
+    arrays = list(_array_violations(x, w, layout, filter_layout, lnc))
+    raise_all(_CANNOT, [*arrays, *_epilogue_violations(epilogue, layout)])
+    problem = conv2d_problem(
+        x,
+        w,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        lhs_dilation=lhs_dilation,
+        groups=groups,
+        layout=layout,
+        filter_layout=filter_layout,
+        lnc=lnc,
+    )
+    raise_all(_CANNOT, list(_epilogue_shape_violations(epilogue, problem)))
+    return run_conv2d(x, w, problem, filter_layout=filter_layout, lnc=lnc, epilogue=epilogue).y
+
+
+def conv2d_problem(
+    x: Any,
+    w: Any,
+    *,
+    stride: int | Pair = 1,
+    padding: Any = 0,
+    dilation: int | Pair = 1,
+    lhs_dilation: int | Pair = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    filter_layout: str = "KCRS",
+    lnc: int = 2,
+) -> ConvProblem:
+    """The checked ConvProblem of a `conv2d` call; arguments and errors are its."""
+    raise_all(_CANNOT, list(_array_violations(x, w, layout, filter_layout, lnc)))
+    pairs = {"stride": stride, "dilation": dilation, "lhs_dilation": lhs_dilation}
+    raise_all(_CANNOT, [*_pair_violations(pairs), *_group_violations(groups)])
+    N, C, H, W = (x.shape[axis] for axis in _X_PERMS[layout])
+    K, inputs, R, S = (w.shape[axis] for axis in FILTER_LAYOUTS[filter_layout])
+    if inputs * groups != C:
+        raise GeometryError(
+            f"w.shape={w.shape}: has {inputs} input channels a group, x has C={C} in groups={groups}; pass [K, C / "
+            f"groups, R, S] in the order of filter_layout={filter_layout!r}, or other groups"
+        )
+    (stride_h, stride_w), (dilation_h, dilation_w) = _pair(stride), _pair(dilation)
+    return ConvProblem(
+        N=N,
+        C=C,
+        H=H,
+        W=W,
+        K=K,
+        R=R,
+        S=S,
+        groups=groups,
+        stride=(stride_h, stride_w),
+        padding=_padding_pairs(
+            padding, ((H, R, stride_h, dilation_h), (W, S, stride_w, dilation_w)), _pair(lhs_dilation)
+        ),
+        rhs_dilation=(dilation_h, dilation_w),
+        lhs_dilation=_pair(lhs_dilation),
+        dtype=dtype_name(x.dtype),
+        layout=layout,
+    )
+
+
+def run_conv2d(
+    x: Any,
+    w: Any,
+    problem: ConvProblem,
+    *,
+    filter_layout: str = "KCRS",
+    lnc: int = 2,
+    epilogue: Epilogue2d | None = None,
+    trace_only: bool = False,
+) -> KernelRun:
+    """Launch the kernel on arrays (or specs, with trace_only) that fit `problem`, x and y in its layout.
+
+    epilogue: checked, as `conv2d` does.
+    """
+    kwargs = {
+        "padding": problem.padding,
+        "stride": problem.stride,
+        "rhs_dilation": problem.rhs_dilation,
+        "lhs_dilation": problem.lhs_dilation,
+        "feature_group_count": problem.groups,
+    }
+    if problem.layout != "NCHW":
+        kwargs |= {"in_perm": _X_PERMS[problem.layout], "out_perm": _Y_PERMS[problem.layout]}
+    if filter_layout != "KCRS":
+        kwargs |= {"kern_perm": FILTER_LAYOUTS[filter_layout]}
+    return launch(conv2d_implicit_gemm, (x, w), kwargs | _epilogue_arguments(epilogue or Epilogue2d()), lnc, trace_only)
+
+
+def _epilogue_arguments(epilogue: Epilogue2d) -> dict[str, Any]:
+    """The kernel's arguments of an epilogue; nothing for what is not asked for."""
+    found: dict[str, Any] = {}
+    if epilogue.bias is not None:
+        found["bias"] = epilogue.bias
+    if epilogue.activation is not None:
+        found["activation"] = epilogue.activation
+    if epilogue.residual is not None:
+        found["residual"] = epilogue.residual
+        found["residual_position"] = epilogue.residual_position
+        found["beta"] = float(epilogue.beta)
+    if _pair(epilogue.pool) != (1, 1):
+        found["pool"] = _pair(epilogue.pool)
+    if epilogue.out_dtype is not None:
+        found["out_dtype"] = nl_dtype(epilogue.out_dtype)
+    return found
+
+
+def _array_violations(x: Any, w: Any, layout: Any, filter_layout: Any, lnc: Any) -> Iterator[NkiconvError]:
+    """Errors of the arrays and their layouts: kind, rank, extents, dtypes."""
+    for name, value, accepted in (("layout", layout, LAYOUTS), ("filter_layout", filter_layout, tuple(FILTER_LAYOUTS))):
+        if value not in accepted:
+            yield LayoutError(f"{name}={value!r}: accepted are {', '.join(accepted)}; transpose to one of these")
+    found = [
+        *one_array("x", x, "N, H, W, C" if layout == "NHWC" else "N, C, H, W"),
+        *one_array("w", w, _filter_axes(filter_layout)),
+    ]
+    yield from found
+    if not found:
+        yield from dtype_pair(x, w)
+    yield from lnc_violations(lnc)
+
+
+def _filter_axes(filter_layout: Any) -> str:
+    """Letters of w's axes; canonical ones where the layout is none."""
+    letters = filter_layout if filter_layout in tuple(FILTER_LAYOUTS) else "KCRS"
+    return ", ".join("C / groups" if letter == "C" else letter for letter in letters)
+
+
+def _epilogue_violations(epilogue: Epilogue2d, layout: Any) -> Iterator[NkiconvError]:
+    """Errors of the epilogue's names and numbers, and of kind, rank and dtype of its arrays."""
+    yield from asked_violations(Asked(activation=epilogue.activation, residual=epilogue.residual_position))
+    yield from out_dtype_violations(epilogue.out_dtype)
+    beta = epilogue.beta
+    if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not math.isfinite(beta):
+        yield UnsupportedError(f"beta={beta!r}: must be a finite int or float; scale the residual otherwise")
+    yield from _pair_violations({"pool": epilogue.pool})
+    if epilogue.bias is not None:
+        yield from one_array("bias", epilogue.bias, "K")
+    if epilogue.residual is not None:
+        yield from one_array("residual", epilogue.residual, "N, P, Q, K" if layout == "NHWC" else "N, K, P, Q")
+    if epilogue.pool not in (1, (1, 1)) and (layout != "NCHW" or epilogue.residual is not None):
+        yield UnsupportedError(
+            f"pool={epilogue.pool!r}: only with layout='NCHW' and without a residual; pool the result instead"
+        )
+
+
+def _epilogue_shape_violations(epilogue: Epilogue2d, problem: ConvProblem) -> Iterator[NkiconvError]:
+    """Errors of the epilogue's arrays and pool against the problem."""
+    for name, array, axes, wanted in (
+        ("bias", epilogue.bias, "[K]", (problem.K,)),
+        ("residual", epilogue.residual, f"y's, in layout {problem.layout},", problem.output_shape),
+    ):
+        if array is not None and tuple(array.shape) != wanted:
+            yield GeometryError(f"{name}.shape={tuple(array.shape)}: must be {axes} = {wanted}; pass one of that shape")
+    height, width = _pair(epilogue.pool)
+    if problem.P % height or problem.Q % width:
+        yield GeometryError(
+            f"pool={epilogue.pool!r}: must divide P={problem.P} and Q={problem.Q}; crop by padding, or pool the result"
+        )
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(type(item) is int for item in value)
+
+
+def _pair(value: int | Pair) -> Pair:
+    """(height, width) of a number for both or a pair."""
+    return (value, value) if isinstance(value, int) else value
+
+
+def _pair_violations(pairs: dict[str, Any]) -> Iterator[NkiconvError]:
+    for name, value in pairs.items():
+        if not (_is_pair(value) or type(value) is int) or min(_pair(value)) < 1:
+            remedy = "write a tuple, NKI kernels cannot take lists" if isinstance(value, list) else "pass one of these"
+            yield GeometryError(
+                f"{name}={value!r}: must be an int of at least 1, or (height, width) of such ints; {remedy}"
+            )
+
+
+def _group_violations(groups: Any) -> Iterator[NkiconvError]:
+    if type(groups) is not int or groups < 1:
+        yield GeometryError(f"groups={groups!r}: must be an int of at least 1 that divides C and K; pass one")
+
+
+def _padding_pairs(padding: Any, axes: tuple[tuple[int, int, int, int], ...], lhs_dilation: Pair) -> tuple[Pair, Pair]:
+    """((top, bottom), (left, right)) of a padding argument; axes: (size, taps, stride, dilation) of rows, columns."""
+    if type(padding) is int:
+        return (padding, padding), (padding, padding)
+    if isinstance(padding, tuple) and len(padding) == 2 and all(map(_is_pair, padding)):
+        return padding
+    if padding not in _PADDING_NAMES:
+        listed = isinstance(padding, list) or (isinstance(padding, tuple) and any(isinstance(p, list) for p in padding))
+        remedy = "write tuples, NKI kernels cannot take lists" if listed else "use one of these"
+        raise GeometryError(
+            f"padding={padding!r}: must be an int, ((top, bottom), (left, right)) of ints, or one of "
+            f"{', '.join(_PADDING_NAMES)}; {remedy}"
+        )
+    if padding == "valid":
+        return (0, 0), (0, 0)
+    if lhs_dilation != (1, 1):
+        raise GeometryError(
+            f"padding={padding!r}: is not defined with lhs_dilation={lhs_dilation}; give ((top, bottom), (left, right))"
+        )
+    rows, columns = axes
+    return same_padding(*rows), same_padding(*columns)

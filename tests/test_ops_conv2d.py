@@ -1,0 +1,251 @@
+"""conv2d on arrays: what it equals in torch, layouts, epilogues, and every refusal by name."""
+
+import inspect
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from tolerances import assert_exact, assert_within, assert_within_limit, integer_inputs
+
+import nkiconv
+from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, conv2d
+from nkiconv.bounds import epilogue_bound
+from nkiconv.ops2d import FILTER_LAYOUTS, conv2d_problem, run_conv2d
+from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((2, 6, 9, 11)).astype(np.float32)
+W = RNG.standard_normal((4, 6, 3, 2)).astype(np.float32)
+W2 = RNG.standard_normal((4, 3, 3, 2)).astype(np.float32)
+BIAS = RNG.standard_normal(4).astype(np.float32)
+RESIDUAL = RNG.standard_normal((2, 4, 7, 10)).astype(np.float32)
+
+# why, filter, arguments, torch's padding (left, right, top, bottom), torch's other arguments
+CALLS = [
+    ("plain", W, {}, (0, 0, 0, 0), {}),
+    ("int padding", W, {"padding": 2}, (2, 2, 2, 2), {}),
+    ("pairs", W, {"padding": ((3, 0), (1, 2))}, (1, 2, 3, 0), {}),
+    ("negative padding", W, {"padding": ((-2, 1), (3, -4))}, (3, -4, -2, 1), {}),
+    ("valid", W, {"padding": "valid"}, (0, 0, 0, 0), {}),
+    ("same", W, {"padding": "same"}, (0, 1, 1, 1), {}),
+    ("same with stride", W, {"padding": "same", "stride": (2, 3)}, (0, 0, 1, 1), {"stride": (2, 3)}),
+    ("same with dilation", W, {"padding": "same", "dilation": (2, 3)}, (1, 2, 2, 2), {"dilation": (2, 3)}),
+    ("stride", W, {"stride": 2}, (0, 0, 0, 0), {"stride": 2}),
+    ("stride pair", W, {"stride": (3, 1)}, (0, 0, 0, 0), {"stride": (3, 1)}),
+    ("dilation pair", W, {"dilation": (1, 4)}, (0, 0, 0, 0), {"dilation": (1, 4)}),
+    ("groups", W2, {"groups": 2}, (0, 0, 0, 0), {"groups": 2}),
+    ("one core", W, {"lnc": 1}, (0, 0, 0, 0), {}),
+]
+
+
+@pytest.mark.parametrize(("w", "kwargs", "pad", "torch_kwargs"), [c[1:] for c in CALLS], ids=[c[0] for c in CALLS])
+def test_equals_torch(w, kwargs, pad, torch_kwargs):
+    y = conv2d(X, w, BIAS, **kwargs)
+    padded = torch.nn.functional.pad(torch.tensor(X, dtype=torch.float64), pad)
+    expected = torch.nn.functional.conv2d(
+        padded, *(torch.tensor(a, dtype=torch.float64) for a in (w, BIAS)), **torch_kwargs
+    )
+    problem = conv2d_problem(X, w, **kwargs)
+    abs_sum = abs_sum_ref(X, w, problem) + np.abs(BIAS)[:, None, None]
+    assert_within(y, expected.numpy(), abs_sum, num_terms(problem) + 1, "fp32")
+
+
+def test_lhs_dilation_is_torchs_transposed_convolution():
+    """conv_transpose2d is the convolution with flipped filters, C and K exchanged, zeros between inputs as stride."""
+    x, w = integer_inputs(RNG, (2, 5, 4, 6), "fp32"), integer_inputs(RNG, (5, 3, 3, 4), "fp32")
+    expected = torch.nn.functional.conv_transpose2d(torch.tensor(x), torch.tensor(w), stride=(2, 3))
+    flipped = np.ascontiguousarray(w[:, :, ::-1, ::-1].transpose(1, 0, 2, 3))
+    y = conv2d(x, flipped, lhs_dilation=(2, 3), padding=((2, 2), (3, 3)))
+    assert_exact(y, expected.numpy(), "fp32")
+
+
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_names_of_padding_give_the_extents_that_they_promise(padding):
+    for stride in ((1, 1), (2, 3), (7, 5)):
+        for H, width in ((5, 8), (9, 11)):
+            y = conv2d(X[:, :, :H, :width], W, padding=padding, stride=stride)
+            taken = (0, 0) if padding == "same" else (W.shape[2] - 1, W.shape[3] - 1)
+            assert y.shape[2:] == (-(-(H - taken[0]) // stride[0]), -(-(width - taken[1]) // stride[1]))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("filter_layout", FILTER_LAYOUTS)
+def test_layouts(layout, filter_layout):
+    """The same numbers, whatever the order of the axes; the residual lies as y does."""
+    arguments = {"padding": ((1, 0), (0, 2)), "stride": (2, 1), "groups": 2, "activation": "relu"}
+    x, w = integer_inputs(RNG, X.shape, "bf16"), integer_inputs(RNG, W2.shape, "bf16")
+    bias, residual = integer_inputs(RNG, 4, "fp32"), integer_inputs(RNG, (2, 4, 4, 12), "fp32")
+    expected = conv2d(x, w, bias, residual=residual, **arguments)
+    axes = ["KCRS".index(letter) for letter in filter_layout]
+    last = layout == "NHWC"
+    y = conv2d(
+        x.transpose(0, 2, 3, 1) if last else x,
+        w.transpose(axes),
+        bias,
+        residual=residual.transpose(0, 2, 3, 1) if last else residual,
+        layout=layout,
+        filter_layout=filter_layout,
+        **arguments,
+    )
+    np.testing.assert_array_equal(y, expected.transpose(0, 2, 3, 1) if last else expected)
+
+
+@pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
+@pytest.mark.parametrize("activation", [None, "relu", "silu", "gelu", "gelu_tanh", "tanh", "sigmoid"])
+def test_epilogues(activation, position):
+    y = conv2d(X, W, BIAS, activation=activation, residual=RESIDUAL, residual_position=position, beta=-2)
+    problem = conv2d_problem(X, W)
+    sums, abs_sum = conv_ref(X, W, problem), abs_sum_ref(X, W, problem)
+    after = (BIAS, activation, -2.0 * RESIDUAL, position)
+    assert_within_limit(y, epilogue_ref(sums, *after), epilogue_bound(36, abs_sum, sums, "fp32", *after))
+
+
+@pytest.mark.parametrize(("pool", "pair"), [((7, 2), (7, 2)), ((1, 5), (1, 5)), (1, (1, 1))])
+def test_pool_is_torchs_max_pool(pool, pair):
+    expected = torch.nn.functional.max_pool2d(torch.tensor(conv2d(X, W, BIAS, activation="silu")), pair)
+    np.testing.assert_array_equal(conv2d(X, W, BIAS, activation="silu", pool=pool), expected.numpy())
+
+
+def test_one_pool_for_both_axes():
+    y = conv2d(X, W, padding=((1, 0), (0, 0)))
+    np.testing.assert_array_equal(
+        conv2d(X, W, padding=((1, 0), (0, 0)), pool=2), torch.nn.functional.max_pool2d(torch.tensor(y), 2).numpy()
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", np.float16, ml_dtypes.bfloat16])
+def test_out_dtype(dtype):
+    wanted = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}.get(dtype, dtype)
+    y = conv2d(X, W, out_dtype=dtype)
+    assert y.dtype == np.dtype(wanted)
+    np.testing.assert_array_equal(y, conv2d(X, W).astype(wanted))
+
+
+def test_result_keeps_the_dtype_of_x():
+    for x_type, w_type in ((ml_dtypes.bfloat16, np.float16), (np.float16, np.float16), (np.float32, np.float32)):
+        assert conv2d(X.astype(x_type), W.astype(w_type)).dtype == np.dtype(x_type)
+
+
+def test_non_contiguous_and_read_only_arrays_are_read():
+    strided, frozen = X[:, :, ::-1, ::2], X[:, :, ::-1, ::2].copy()
+    frozen.flags.writeable = False
+    np.testing.assert_array_equal(conv2d(strided, np.asfortranarray(W)), conv2d(frozen, W))
+
+
+@pytest.mark.simulator_only
+def test_a_trace_needs_no_data():
+    problem = conv2d_problem(nkiconv.spec((2, 9, 11, 6), "bf16"), nkiconv.spec((4, 6, 3, 2), "bf16"), layout="NHWC")
+    specs = nkiconv.spec(problem.input_shape, "bf16"), nkiconv.spec(problem.filter_shape, "bf16")
+    run = run_conv2d(*specs, problem, trace_only=True)
+    assert run.y.shape == problem.output_shape == (2, 7, 10, 4)
+    assert run.num_instructions == sum(run.instructions.values()) > 0
+    assert (run.provider, run.lnc) == ("simulator", 2)
+
+
+# argument, value, class, message
+REFUSED = [
+    ("x", X.tolist(), DtypeError, "x: must be a NumPy array, not list; convert it"),
+    ("x", torch.tensor(X), DtypeError, "x: must be a NumPy array, not Tensor"),
+    ("x", X[0], LayoutError, r"x.shape=\(6, 9, 11\): must have 4 axes, \[N, C, H, W\]"),
+    ("x", X[:, :0], GeometryError, "must be at least 1"),
+    ("x", X.astype(np.float64), DtypeError, "x.dtype=float64: accepted are bfloat16, float16, float32"),
+    ("x", X.astype(">f4"), DtypeError, "native byte order"),
+    ("x", X[:, :5], GeometryError, r"w.shape=\(4, 6, 3, 2\): has 6 input channels a group, x has C=5 in groups=1"),
+    ("w", W[0], LayoutError, r"w.shape=\(6, 3, 2\): must have 4 axes, \[K, C / groups, R, S\]"),
+    ("w", W[:, :3], GeometryError, "has 3 input channels a group, x has C=6 in groups=1"),
+    ("w", W[:0], GeometryError, "must be at least 1"),
+    ("w", W.astype(np.float16), DtypeError, "w.dtype=float16: must be float32 exactly when x is"),
+    ("w", np.zeros((4, 6, 10, 2), np.float32), GeometryError, "P=0: output height must be at least 1"),
+    ("bias", [1.0] * 4, DtypeError, "bias: must be a NumPy array, not list"),
+    ("bias", BIAS[:3], GeometryError, r"bias.shape=\(3,\): must be \[K\] = \(4,\)"),
+    ("bias", BIAS[None], LayoutError, r"bias.shape=\(1, 4\): must have 1 axes, \[K\]"),
+    ("bias", BIAS.astype(np.int32), DtypeError, "bias.dtype=int32"),
+    ("stride", 0, GeometryError, r"stride=0: must be an int of at least 1, or \(height, width\)"),
+    ("stride", True, GeometryError, "stride=True"),
+    ("stride", (1, 0), GeometryError, r"stride=\(1, 0\)"),
+    ("stride", (1, 2.0), GeometryError, r"stride=\(1, 2.0\)"),
+    ("stride", [1, 2], GeometryError, r"stride=\[1, 2\].*write a tuple, NKI kernels cannot take lists"),
+    ("padding", (1, 2), GeometryError, r"padding=\(1, 2\): must be an int, \(\(top, bottom\), \(left, right\)\)"),
+    ("padding", [[0, 0], [0, 0]], GeometryError, "write tuples, NKI kernels cannot take lists"),
+    ("padding", ([0, 0], [0, 0]), GeometryError, "write tuples, NKI kernels cannot take lists"),
+    ("padding", "causal", GeometryError, "or one of same, valid"),
+    ("padding", 1.5, GeometryError, "padding=1.5"),
+    ("padding", -5, GeometryError, "P=-3: output height.*crop less"),
+    ("dilation", -1, GeometryError, "dilation=-1"),
+    ("dilation", (5, 1), GeometryError, r"window 11 = dilation 5\*\(R-1\)\+1"),
+    ("lhs_dilation", (1, 2, 3), GeometryError, r"lhs_dilation=\(1, 2, 3\)"),
+    ("groups", 0, GeometryError, "groups=0: must be an int of at least 1"),
+    ("groups", 2.0, GeometryError, "groups=2.0"),
+    ("groups", 2, GeometryError, "has 6 input channels a group, x has C=6 in groups=2"),
+    ("layout", "CHWN", LayoutError, "layout='CHWN': accepted are NCHW, NHWC"),
+    ("layout", ["NCHW"], LayoutError, "layout="),
+    ("filter_layout", "CKRS", LayoutError, "filter_layout='CKRS': accepted are KCRS, RSCK, KRSC"),
+    ("filter_layout", ["KCRS"], LayoutError, "filter_layout="),
+    ("filter_layout", "RSCK", GeometryError, "in the order of filter_layout='RSCK'"),
+    ("activation", "mish", UnsupportedError, "activation='mish': accepted are None and relu"),
+    ("residual", RESIDUAL[:, :, 1:], GeometryError, r"residual.shape=.*must be y's, in layout NCHW, = \(2, 4, 7, 10\)"),
+    ("residual", RESIDUAL[0], LayoutError, r"must have 4 axes, \[N, K, P, Q\]"),
+    ("residual", 1.0, DtypeError, "residual: must be a NumPy array, not float"),
+    ("residual_position", "before", LayoutError, "residual_position='before': accepted are pre_activation"),
+    ("beta", "1", UnsupportedError, "beta='1': must be a finite int or float"),
+    ("beta", True, UnsupportedError, "beta=True"),
+    ("beta", float("nan"), UnsupportedError, "beta=nan"),
+    ("pool", 0, GeometryError, "pool=0: must be an int of at least 1"),
+    ("pool", [1, 1], GeometryError, r"pool=\[1, 1\]"),
+    ("pool", (2, 2), GeometryError, r"pool=\(2, 2\): must divide P=7 and Q=10"),
+    ("out_dtype", np.int8, DtypeError, "out_dtype=.*int8.*: accepted are None, bf16, fp16, fp32"),
+    ("lnc", 3, UnsupportedError, "lnc=3: must be 1 or 2"),
+    ("lnc", True, UnsupportedError, "lnc=True"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "message"), REFUSED, ids=[f"{row[0]}-{i}" for i, row in enumerate(REFUSED)]
+)
+def test_refused_before_any_work(monkeypatch, name, value, kind, message):
+    monkeypatch.setattr("nkiconv.ops2d.launch", None)
+    with pytest.raises(NkiconvError, match=message) as caught:
+        conv2d(**({"x": X, "w": W} | {name: value}))
+    assert type(caught.value) is kind
+
+
+# why, arguments, class, message
+REFUSED_TOGETHER = [
+    (
+        "same of gaps",
+        {"padding": "same", "lhs_dilation": (1, 2)},
+        GeometryError,
+        r"not defined with lhs_dilation=\(1, 2",
+    ),
+    ("groups and K", {"w": W2[:3], "groups": 2}, GeometryError, "groups=2: must divide C=6 and K=3"),
+    ("pool of NHWC", {"pool": (1, 2), "layout": "NHWC"}, UnsupportedError, r"pool=\(1, 2\): only with layout='NCHW'"),
+    ("pool and residual", {"pool": (1, 2), "residual": RESIDUAL}, UnsupportedError, "without a residual; pool the res"),
+    ("several", {"x": X.astype(int), "w": W[0], "beta": "x", "lnc": 0}, DtypeError, "4 reasons"),
+    (
+        "residual not in layout",
+        {"x": X.transpose(0, 2, 3, 1), "layout": "NHWC", "residual": RESIDUAL},
+        GeometryError,
+        "y's",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"), [row[1:] for row in REFUSED_TOGETHER], ids=[row[0] for row in REFUSED_TOGETHER]
+)
+def test_refused_together(monkeypatch, arguments, kind, message):
+    monkeypatch.setattr("nkiconv.ops2d.launch", None)
+    with pytest.raises(NkiconvError, match=message) as caught:
+        conv2d(**({"x": X, "w": W} | arguments))
+    assert type(caught.value) is kind
+
+
+def test_every_argument_is_in_the_table():
+    assert {row[0] for row in REFUSED} == set(inspect.signature(conv2d).parameters)
+
+
+def test_names_of_the_package():
+    assert nkiconv.conv2d is conv2d
+    assert {"conv2d", "conv2d_implicit_gemm"} <= set(nkiconv.__all__) & set(dir(nkiconv))
+    assert nkiconv.conv2d_implicit_gemm[2] is not None
