@@ -106,7 +106,7 @@ EDGE = dict(
         _row("columns too high for SBUF", C=2, K=2, H=120_000, W=1, R=3, S=1, stride=(2, 1), padding=((1, 0), (0, 0))),
         _row("dilation beyond a load", C=1, K=2, W=10_100, S=3, rhs_dilation=(1, 5000), padding=((0, 0), (5, 0))),
         _row("stride beyond a load", C=2, K=1, H=1, W=90_000, S=2, stride=(1, 40_000)),
-        _row("filter of several loads", C=2, K=2, H=34, W=202, R=32, S=200),
+        _row("filter of several loads", C=8, K=2, H=12, W=162, R=10, S=160),
     ]
 )
 

@@ -164,6 +164,7 @@ def test_larger_calls(call, seed):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @settings(max_examples=SLOW)
 @given(call=calls(), seed=SEEDS, whole=st.booleans())
 def test_many_calls(call, seed, whole):
@@ -171,8 +172,9 @@ def test_many_calls(call, seed, whole):
 
 
 @pytest.mark.slow
-@settings(max_examples=SLOW)
-@given(call=calls(largest=60, most_taps=11, most_channels=100), seed=SEEDS)
+@pytest.mark.timeout(1800)
+@settings(max_examples=SLOW // 4)
+@given(call=calls(largest=60, most_taps=9, most_channels=45), seed=SEEDS)
 def test_many_larger_calls(call, seed):
     check(call, seed, whole=True)
 
