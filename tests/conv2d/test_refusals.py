@@ -180,7 +180,6 @@ MORE_THAN_SBUF = [
 
 
 @pytest.mark.simulator_only
-@pytest.mark.xfail(reason="what is loaded together is not bounded by SBUF", raises=NkiError, strict=True)
 @pytest.mark.parametrize("problem", [row[1] for row in MORE_THAN_SBUF], ids=[row[0] for row in MORE_THAN_SBUF])
 def test_what_does_not_fit_sbuf_is_refused_by_name(problem):
     with contextlib.suppress(KernelAssertionError):

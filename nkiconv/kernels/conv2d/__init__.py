@@ -20,7 +20,7 @@ from .._epilogue import read_epilogue
 from .._tiles import INSTRUCTIONS_MAX, is_pair, require
 from .geometry import check_bias, check_residual, read_geometry
 from .loop import run_items
-from .plan import make_plan
+from .plan import make_plan, sbuf_bytes
 
 
 @dataclass
@@ -112,6 +112,13 @@ def conv2d_implicit_gemm(
     )
     epilogue = read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2)
     plan = make_plan(geometry, pool)
+    needed = sbuf_bytes(geometry, plan, residual != None, pool != (1, 1))
+    require(
+        needed <= nl.tile_size.total_available_sbuf_size,
+        f"C={geometry.C}, W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: conv2d needs "
+        f"{needed} bytes a partition of SBUF for the window of one output and its filters, there are "
+        f"{nl.tile_size.total_available_sbuf_size}; split C over several calls and add, or use a smaller filter",
+    )
     count = count_instructions(geometry, plan)
     require(
         count <= INSTRUCTIONS_MAX,

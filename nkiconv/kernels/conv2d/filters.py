@@ -5,32 +5,73 @@ PSUM bank. Where a job has several groups, each row is first spread over the gro
 is turned is block-diagonal and one matmul serves all of them.
 """
 
+from dataclasses import dataclass
+
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import is_16bit, pick
 from .._tiles import BANK_BYTES
-from .plan import RAW_BYTES
+from .plan import AHEAD_BYTES, RAW_BYTES
 
 
-def load_filters(w_hbm, geometry, job):
-    """Taps of a job as loaded: for each of its chunks and blocks of taps [kn, channels, rows, columns] in SBUF."""
+@dataclass
+class Block(nl.NKIObject):
+    """Taps that are loaded together: of one of a job's chunks (index, first channel, channels), rows and columns."""
+
+    chunk: int
+    c0: int
+    channels: int
+    r0: int
+    rn: int
+    s0: int
+    sn: int
+
+
+def blocks_of(geometry, job):
+    """Blocks of all chunks of a job, in order."""
     per_c = geometry.C // geometry.groups
-    loaded = []
+    found = []
     for index in range(len(job.chunks)):
         first, count = job.chunks[index]
         own = per_c if job.pack > 1 else count
-        c0 = 0 if job.pack > 1 else first % per_c
-        blocks = tap_blocks(geometry, own)
-        for block in range(len(blocks)):
-            loaded.append(load_taps(w_hbm, geometry, job, c0, own, blocks[block]))
+        taps = tap_blocks(geometry, own)
+        for which in range(len(taps)):
+            r0, rn, s0, sn = taps[which]
+            found.append(
+                Block(
+                    chunk=index,
+                    c0=0 if job.pack > 1 else first % per_c,
+                    channels=own,
+                    r0=r0,
+                    rn=rn,
+                    s0=s0,
+                    sn=sn,
+                )
+            )
+    return found
+
+
+def ahead_of(geometry, block):
+    """Blocks that are on their way together."""
+    return max(1, AHEAD_BYTES // (block.channels * block.rn * block.sn * geometry.itemsize))
+
+
+def load_filters(w_hbm, geometry, job):
+    """The first blocks of a job's taps as loaded: [kn, channels, rows, columns] in SBUF each."""
+    blocks = blocks_of(geometry, job)
+    loaded = []
+    for index in range(min(ahead_of(geometry, blocks[0]), len(blocks))):
+        loaded.append(load_taps(w_hbm, geometry, job, blocks[index]))
     return loaded
 
 
-def turn_filters(loaded, geometry, job, stack, ledger):
-    """Stationaries of a job, from what `load_filters` returned: [cn, taps, kn] for each of its chunks, or, where rows
-    of taps are stacked, [(r, c), columns of taps, kn] for each `stack` of them."""
+def turn_filters(w_hbm, loaded, geometry, job, stack, ledger):
+    """Stationaries of a job, from what `load_filters` returned and the blocks behind.
+
+    [cn, taps, kn] for each of its chunks, or, where rows of taps are stacked, [(r, c), columns of taps, kn] for each
+    `stack` of them.
+    """
     taps, S = geometry.rows.taps * geometry.columns.taps, geometry.columns.taps
-    per_c = geometry.C // geometry.groups
     dtype = loaded[0].dtype
     tiles = []
     if stack > 1:
@@ -41,16 +82,14 @@ def turn_filters(loaded, geometry, job, stack, ledger):
             tiles.append(filters_sbuf)
         return tiles
     mask_sbuf = group_mask(job, geometry, dtype) if job.pack > 1 else None
-    at = 0
     for index in range(len(job.chunks)):
-        count = job.chunks[index][1]
-        filters_sbuf = nl.ndarray((count, taps, job.kn), dtype=dtype, buffer=nl.sbuf)
-        blocks = tap_blocks(geometry, per_c if job.pack > 1 else count)
-        for block in range(len(blocks)):
-            turn_taps(filters_sbuf, loaded[at], mask_sbuf, geometry, job, blocks[block], ledger)
-            loaded[at] = None
-            at += 1
-        tiles.append(filters_sbuf)
+        tiles.append(nl.ndarray((job.chunks[index][1], taps, job.kn), dtype=dtype, buffer=nl.sbuf))
+    blocks = blocks_of(geometry, job)
+    for index in range(len(blocks)):
+        turn_taps(tiles[blocks[index].chunk], loaded[index], mask_sbuf, geometry, job, blocks[index], ledger)
+        loaded[index] = None
+        if len(loaded) < len(blocks):
+            loaded.append(load_taps(w_hbm, geometry, job, blocks[len(loaded)]))
     return tiles
 
 
@@ -87,15 +126,15 @@ def tap_blocks(geometry, channels):
     return found
 
 
-def load_taps(w_hbm, geometry, job, c0, channels, block):
+def load_taps(w_hbm, geometry, job, block):
     """Taps of a block: [kn, channels, rows, columns] in SBUF."""
-    raw_sbuf = nl.ndarray((job.kn, channels, block[1], block[3]), dtype=w_hbm.dtype, buffer=nl.sbuf)
-    offset = job.k0 * geometry.w_k + c0 * geometry.w_c + block[0] * geometry.w_r + block[2] * geometry.w_s
+    raw_sbuf = nl.ndarray((job.kn, block.channels, block.rn, block.sn), dtype=w_hbm.dtype, buffer=nl.sbuf)
+    offset = job.k0 * geometry.w_k + block.c0 * geometry.w_c + block.r0 * geometry.w_r + block.s0 * geometry.w_s
     pattern = [
         [geometry.w_k, job.kn],
-        [geometry.w_c, channels],
-        [geometry.w_r, block[1]],
-        [geometry.w_s, block[3]],
+        [geometry.w_c, block.channels],
+        [geometry.w_r, block.rn],
+        [geometry.w_s, block.sn],
     ]
     copy(raw_sbuf, w_hbm.ap(pattern=pattern, offset=offset))
     return raw_sbuf
@@ -125,16 +164,16 @@ def turn_taps(filters_sbuf, raw_sbuf, mask_sbuf, geometry, job, block, ledger):
     even = kn + kn % 2
     S = geometry.columns.taps
     most = max(1, BANK_BYTES // (even * geometry.itemsize))
-    for r in range(block[1]):
-        for s0 in range(0, block[3], most):
-            sn = min(most, block[3] - s0)
+    for r in range(block.rn):
+        for s0 in range(0, block.sn, most):
+            sn = min(most, block.sn - s0)
             turned_psum = nl.ndarray((count, sn, even), dtype=raw_sbuf.dtype, buffer=nl.psum)
             for s in range(sn):
                 taps = raw_sbuf[0:kn, 0 : raw_sbuf.shape[1], r, s0 + s]
                 if mask_sbuf != None:
                     taps = spread_groups(taps, mask_sbuf, job)
                 nisa.nc_transpose(dst=turned_psum[0:count, s, 0:kn], data=taps, engine=nisa.engine.tensor)
-            tap = (block[0] + r) * S + block[2] + s0
+            tap = (block.r0 + r) * S + block.s0 + s0
             nisa.tensor_copy(
                 dst=filters_sbuf[0:count, tap : tap + sn, 0:kn],
                 src=turned_psum[0:count, 0:sn, 0:kn],

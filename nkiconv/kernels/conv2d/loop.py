@@ -69,7 +69,9 @@ def run_items(operands, geometry, epilogue, pool, plan):
         for job in range(len(batch.jobs)):
             if job == len(batch.filters):
                 load_next(operands, geometry, batch)
-                batch.filters.append(turn_filters(batch.loaded[job], geometry, batch.jobs[job], plan.stack, ledger))
+                batch.filters.append(
+                    turn_filters(operands.w, batch.loaded[job], geometry, batch.jobs[job], plan.stack, ledger)
+                )
             if job == 0 and index + 1 < end:
                 coming = plan.items[index + 1]
                 if coming.batch != item.batch:

@@ -9,8 +9,9 @@ from .geometry import span
 #: Bytes a partition of SBUF for the filters of a batch of jobs, and for x of one band; two bands are there at once.
 FILTER_BYTES = 90_112
 X_BYTES = 32_768
-#: Bytes a partition of a filter as loaded.
+#: Bytes a partition of a block of taps as loaded, and of blocks that are on their way together, if more than one.
 RAW_BYTES = 24_576
+AHEAD_BYTES = 24_576
 #: Bytes a partition of results of one band and job.
 Y_BYTES = 16_384
 
@@ -240,3 +241,27 @@ def make_plan(geometry, pool):
         for which in range(len(bands)):
             items.append(Item(batch=index, band=bands[which]))
     return Plan(batches=batches, items=items, stack=stack)
+
+
+def sbuf_bytes(geometry, plan, has_residual, pooled):
+    """Bytes a partition, at most: x of two bands, filters, blocks of taps, results."""
+    x_bytes, y_bytes, most_filters, raw_bytes = 0, 0, 0, 0
+    for index in range(len(plan.items)):
+        band = plan.items[index].band
+        tiles = len(chunks_of(plan.batches[plan.items[index].batch]))
+        height = band.hn
+        if plan.stack > 1:
+            tiles, height = div_ceil(geometry.rows.taps, plan.stack), band.pn
+        x_bytes = max(x_bytes, tiles * band.nn * height * band.wn * geometry.itemsize)
+        y_bytes = max(y_bytes, 4 * band.nn * band.pn * band.qn)
+    taps = geometry.rows.taps * geometry.columns.taps
+    for index in range(len(plan.batches)):
+        batch, filters = plan.batches[index], 0
+        for job in range(len(batch)):
+            filters += filter_bytes(geometry, batch[job])
+            per_c = batch[job].chunks[0][1] // batch[job].pack
+            block = max(per_c * geometry.itemsize, min(RAW_BYTES, per_c * taps * geometry.itemsize))
+            raw_bytes = max(raw_bytes, max(AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)
+        most_filters = max(most_filters, filters)
+    results = 2 + (2 if has_residual else 0) + (2 if pooled else 0)
+    return 2 * x_bytes + most_filters + 2 * raw_bytes + results * y_bytes
