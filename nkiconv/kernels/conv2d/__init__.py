@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ..._nki import nki, nl
 from .._arguments import read_out_dtype
 from .._epilogue import read_epilogue
-from .._tiles import INSTRUCTIONS_MAX, is_pair, require
+from .._tiles import INSTRUCTIONS_MAX, is_pair, require, share
 from .geometry import check_bias, check_residual, read_geometry
 from .loop import run_items
 from .plan import make_plan, sbuf_bytes
@@ -100,7 +100,10 @@ def conv2d_implicit_gemm(
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, geometry)
     check_residual(residual, y_shape)
-    require(isinstance(beta, (int, float)), f"beta={beta}: must be a number")
+    require(
+        isinstance(beta, (int, float)) and not isinstance(beta, bool) and beta == beta,
+        f"beta={beta}: must be a number",
+    )
     P, Q = geometry.rows.out, geometry.columns.out
     require(
         is_pair(pool) and pool[0] >= 1 and pool[1] >= 1 and P % pool[0] == 0 and Q % pool[1] == 0,
@@ -138,13 +141,17 @@ def conv2d_implicit_gemm(
 def count_instructions(geometry, plan):
     """Instructions of the busiest core, at most."""
     taps = geometry.rows.taps * geometry.columns.taps
-    total = 64
-    for index in range(len(plan.items)):
-        item = plan.items[index]
-        batch = plan.batches[item.batch]
-        banks = item.band.nn * item.band.pn * item.band.qn // 256 + 2 + item.band.pn
-        for job in range(len(batch)):
-            total += banks * (taps * len(batch[job].chunks) + 3) + 12
-            if index == 0 or plan.items[index - 1].batch != item.batch:
-                total += len(batch[job].chunks) * taps * 4 + 8
-    return total
+    most = 0
+    for core in range(nl.num_programs()):
+        mine = share(len(plan.items), nl.num_programs(), core)
+        total = 64
+        for index in range(mine[0], mine[0] + mine[1]):
+            item = plan.items[index]
+            batch = plan.batches[item.batch]
+            banks = item.band.nn * item.band.pn * item.band.qn // 256 + 2 + item.band.pn
+            for job in range(len(batch)):
+                total += banks * (taps * len(batch[job].chunks) + 3) + 12
+                if index == mine[0] or plan.items[index - 1].batch != item.batch:
+                    total += len(batch[job].chunks) * taps * 4 + 8
+        most = max(most, total)
+    return most
