@@ -14,6 +14,8 @@ RUNS, REFUSES, MEMORY = "runs", "refuses", "memory decides"
 #: Columns that `dot` takes of any filter, and taps up to which it takes no more than half as many columns where there
 #: are more of them; most elements of a row (or a state) of `update`.
 DOT_COLUMNS, DOT_TAPS, UPDATE_ROW = 64, 8192, 128
+#: Taps whose diagonals, 128 columns each, `mixed` holds whatever else a row needs.
+MIXED_TAPS = 64
 #: Largest block of `banded`, which its stride must fit.
 BLOCK = 128
 
@@ -24,7 +26,9 @@ def scope(algorithm: str | None, problem: ConvProblem, request: Request = PLAIN,
     if algorithm == "one_channel":
         return REFUSES if request.state else RUNS
     if algorithm == "mixed":
-        return REFUSES if strict else RUNS
+        if strict:
+            return REFUSES
+        return MEMORY if problem.S > MIXED_TAPS else RUNS
     if algorithm == "banded":
         return REFUSES if strict or dilation > 1 or gaps > 1 or stride > BLOCK else RUNS
     if algorithm == "dot":
