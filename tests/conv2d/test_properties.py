@@ -19,7 +19,7 @@ from nkiconv.kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_ref, num_terms
 
-NORMAL, SLOW = 200, 1000
+NORMAL, SLOW = 100, 1000
 SEEDS = st.integers(0, 2**32 - 1)
 PERMS = st.one_of(st.none(), st.permutations(range(4)).map(tuple))
 #: Activations that keep integers integers.
