@@ -5,7 +5,6 @@ from .._arguments import read_out_dtype
 from .._epilogue import read_epilogue
 from .._tiles import require
 from .call import Extras, Operands
-from .choice import choose
 from .dispatch import ALGORITHMS, convolve
 from .geometry import check_bias, check_residual, read_geometry
 from .state import check_state, store_final_state
@@ -108,10 +107,6 @@ def depthwise_conv1d_implicit_gemm(
     if initial_state != None or return_final_state:
         check_state(initial_state, img_ref, geometry)
     extras = Extras(epilogue=epilogue, state=initial_state != None, strict_nonfinite=strict_nonfinite)
-    if algorithm == None:
-        choice = choose(geometry, extras, nl.num_programs())
-        algorithm = choice[0]
-        config = choice[1]
 
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
     operands = Operands(x=img_ref, w=filter_ref, y=y_hbm, bias=bias, residual=residual, state=initial_state)

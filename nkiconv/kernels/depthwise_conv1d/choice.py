@@ -6,16 +6,18 @@ against the planner's.
 """
 
 from .banded.choose import best_blocks
-from .banded.kernel import banded_refusal
+from .banded.kernel import shape_refusal, size_refusal
 from .dot.estimate import dot_ns
 from .dot.kernel import dot_refusal
 from .rows.estimate import rows_ns
-from .rows.plan import loop_refusal, read_plan
+from .rows.plan import plan_refusal, read_plan
 from .update.estimate import update_tensor_ns, update_vector_ns
-from .update.kernel import update_refusal
+from .update.kernel import settings_of, update_refusal
 
 #: Taps up to which rows are tried at all: beyond, `banded` needs far fewer matmuls.
 ROWS_TAPS_MAX = 64
+#: What runs where no estimated algorithm does; only this one has not been asked whether it refuses.
+FALLBACK = "taps_on_partition"
 
 
 def choose(geometry, extras, cores):
@@ -23,29 +25,30 @@ def choose(geometry, extras, cores):
 
     cores: that share the work; they decide only whether an algorithm takes too many instructions.
     """
-    best, best_ns, config = "", 0.0, None
-    if not extras.strict_nonfinite and geometry.S <= ROWS_TAPS_MAX:
-        if loop_refusal(geometry, extras, None, cores, True, "mixed") == "":
-            best, best_ns = "mixed", rows_ns(geometry, extras, read_plan(geometry, extras, None, True))
-    if geometry.S <= ROWS_TAPS_MAX or extras.strict_nonfinite:
-        if loop_refusal(geometry, extras, None, cores, False, "vector") == "":
-            vector_ns = rows_ns(geometry, extras, read_plan(geometry, extras, None, False))
-            if best == "" or vector_ns < best_ns:
-                best, best_ns = "vector", vector_ns
-    if banded_refusal(geometry, extras, None, cores) == "":
-        banded_ns = best_blocks(geometry, extras, None)[1]
-        if best == "" or banded_ns < best_ns:
+    best, best_ns, config = FALLBACK, 0.0, None
+    for name in ("mixed", "vector"):
+        on_tensor = name == "mixed"
+        few = geometry.S <= ROWS_TAPS_MAX
+        if (few and not extras.strict_nonfinite) if on_tensor else (few or extras.strict_nonfinite):
+            plan = read_plan(geometry, extras, None, on_tensor)
+            if plan_refusal(geometry, extras, plan, cores, name) == "":
+                row_ns = rows_ns(geometry, extras, plan)
+                if best == FALLBACK or row_ns < best_ns:
+                    best, best_ns = name, row_ns
+    if shape_refusal(geometry, extras, None) == "":
+        blocks, banded_ns = best_blocks(geometry, extras, None)
+        if size_refusal(geometry, extras, blocks, cores) == "" and (best == FALLBACK or banded_ns < best_ns):
             best, best_ns = "banded", banded_ns
     if dot_refusal(geometry, extras, None, cores) == "":
-        dot_time_ns = dot_ns(geometry)
-        if best == "" or dot_time_ns < best_ns:
-            best, best_ns = "dot", dot_time_ns
+        lags_ns = dot_ns(geometry)
+        if best == FALLBACK or lags_ns < best_ns:
+            best, best_ns = "dot", lags_ns
     for engine in ("tensor", "vector"):
         update_config = (("engine", engine),)
         if update_refusal(geometry, extras, update_config, cores) == "":
-            update_ns = (
-                update_tensor_ns(geometry, extras, (1, 8)) if engine == "tensor" else update_vector_ns(geometry, extras)
-            )
-            if best == "" or update_ns < best_ns:
+            update_ns = update_vector_ns(geometry, extras)
+            if engine == "tensor":
+                update_ns = update_tensor_ns(geometry, extras, settings_of(None))
+            if best == FALLBACK or update_ns < best_ns:
                 best, best_ns, config = "update", update_ns, update_config
-    return "taps_on_partition" if best == "" else best, config
+    return best, config

@@ -3,6 +3,7 @@
 from ..._nki import nl
 from .._tiles import require
 from .banded.kernel import banded, banded_refusal
+from .choice import FALLBACK, choose
 from .dot.kernel import dot, dot_refusal
 from .mixed import mixed, mixed_refusal
 from .one_channel import one_channel, one_channel_refusal
@@ -32,9 +33,14 @@ def refusal(algorithm, geometry, extras, config, cores):
 
 
 def convolve(algorithm, operands, geometry, extras, config):
-    """Write operands.y."""
-    reason = refusal(algorithm, geometry, extras, config, nl.num_programs())
-    require(reason == "", reason)
+    """Write operands.y; None: the algorithm that `choice` takes, which knows already that it runs."""
+    checked = False
+    if algorithm == None:
+        algorithm, config = choose(geometry, extras, nl.num_programs())
+        checked = algorithm != FALLBACK
+    if not checked:
+        reason = refusal(algorithm, geometry, extras, config, nl.num_programs())
+        require(reason == "", reason)
     if algorithm == "banded":
         banded(operands, geometry, extras, config)
     elif algorithm == "dot":

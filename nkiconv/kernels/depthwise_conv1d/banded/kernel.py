@@ -64,6 +64,14 @@ LONG_NS = 2500
 
 def banded_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
+    reason = shape_refusal(geometry, extras, config)
+    if reason != "":
+        return reason
+    return size_refusal(geometry, extras, choose_blocks(geometry, extras, config), cores)
+
+
+def shape_refusal(geometry, extras, config):
+    """What is wrong with settings, or what banded does not do at any size; "" if nothing is."""
     reason = config_refusal(
         config,
         (
@@ -93,7 +101,11 @@ def banded_refusal(geometry, extras, config, cores):
         )
     if extras.strict_nonfinite:
         return "strict_nonfinite=True: banded multiplies zeros between channels; use vector or taps_on_partition"
-    blocks = choose_blocks(geometry, extras, config)
+    return ""
+
+
+def size_refusal(geometry, extras, blocks, cores):
+    """What is too large: memory or instructions; "" if nothing is."""
     needed = sbuf_bytes(geometry, extras, blocks)
     if needed > nl.tile_size.total_available_sbuf_size:
         return (

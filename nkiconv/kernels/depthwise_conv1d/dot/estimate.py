@@ -18,7 +18,7 @@ FEW_CHANNELS = 64
 def dot_ns(geometry):
     """ns of a core for all its units."""
     plan = plan_of(geometry, None)
-    return wide_ns(geometry, plan) if plan.wide else masked_ns(geometry, plan)
+    return wide_ns(geometry, plan) if plan.wide else masked_ns(geometry)
 
 
 def wide_ns(geometry, plan):
@@ -45,7 +45,7 @@ def wide_ns(geometry, plan):
     return WIDE_ENDS_NS + kept_ns + tiles * lag_blocks * plan.chunks * unit_ns
 
 
-def masked_ns(geometry, plan):
+def masked_ns(geometry):
     """A unit is up to 128 channels of one image: transposes and products of slots, or masks and sums on Vector."""
     pmax = nl.tile_size.pmax
     slots = div_ceil((geometry.S - 1) * geometry.dilation + 1, pmax)

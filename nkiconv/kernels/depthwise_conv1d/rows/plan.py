@@ -138,7 +138,7 @@ def values_refusal(geometry, config, on_tensor):
 def read_plan(geometry, extras, config, on_tensor):
     """The LoopPlan of a config whose values are right; what to halve is as asked, or what takes least by estimate."""
     asked = setting(config, "shard", None)
-    best = plan_shard(geometry, extras, config, on_tensor, asked)
+    best = plan_shard(geometry, extras, config, on_tensor, asked, None)
     if asked != None or best.rows.columns == 0:
         return best
     best_ns = SURE * rows_ns(geometry, extras, best)
@@ -147,7 +147,7 @@ def read_plan(geometry, extras, config, on_tensor):
         shard = SHARDS[index]
         parts = geometry.N if shard == "batch" else (geometry.Q if shard == "columns" else geometry.C)
         if shard != own and parts >= PARTS:
-            other = plan_shard(geometry, extras, config, on_tensor, shard)
+            other = plan_shard(geometry, extras, config, on_tensor, shard, best)
             if other.rows.columns > 0 and sbuf_bytes(geometry, extras, other, other.prefetch) <= SBUF_BYTES:
                 other_ns = rows_ns(geometry, extras, other)
                 if other_ns < best_ns:
@@ -155,12 +155,14 @@ def read_plan(geometry, extras, config, on_tensor):
     return best
 
 
-def plan_shard(geometry, extras, config, on_tensor, shard):
-    """The LoopPlan with a shard, None: that of a rule."""
+def plan_shard(geometry, extras, config, on_tensor, shard, known):
+    """The LoopPlan with a shard, None: that of a rule. known: a plan whose recipes hold for pieces of its width."""
     rows = plan_rows(geometry, shard, setting(config, "columns", 0))
     rows.states = state_block(geometry, extras, rows)
     piece = min(setting(config, "piece", default_piece(geometry)), max(1, rows.columns))
     recipes = setting(config, "recipes", None)
+    if recipes == None and known != None and known.piece == piece:
+        recipes = known.recipes
     if recipes == None:
         recipes = default_recipes(geometry, extras, piece, on_tensor)
     on_array = most_tensor_taps(recipes) > 0
@@ -299,7 +301,11 @@ def loop_refusal(geometry, extras, config, cores, on_tensor, name):
     reason = values_refusal(geometry, config, on_tensor)
     if reason != "":
         return reason
-    plan = read_plan(geometry, extras, config, on_tensor)
+    return plan_refusal(geometry, extras, read_plan(geometry, extras, config, on_tensor), cores, name)
+
+
+def plan_refusal(geometry, extras, plan, cores, name):
+    """Why the loop does not run a plan: memory or instructions; "" if it does."""
     if plan.rows.columns == 0 or sbuf_bytes(geometry, extras, plan, 0) > SBUF_BYTES:
         return (
             f"S={geometry.S}, dilation={geometry.dilation}, stride={geometry.stride}: {name} needs "

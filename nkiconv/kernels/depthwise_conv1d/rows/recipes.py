@@ -164,10 +164,10 @@ def default_recipes(geometry, extras, piece, on_tensor):
     chosen = (recipes[0],)
     for i in range(len(recipes)):
         for j in range(len(recipes)):
-            for of in range(1, CYCLE_MAX + 1):
-                for more in range(1 if i != j else of, of if i != j else of + 1):
+            for of in range(2 if i != j else 1, CYCLE_MAX + 1 if i != j else 2):
+                for more in range(1, of if i != j else 2):
                     cost = bound(times[i], times[j], more, of, dma_ns, piece, columns, late_ns)
-                    if cost < best and (i != j or of == 1):
+                    if cost < best:
                         best = cost
                         chosen = spread(recipes[i], recipes[j], more, of)
     return chosen
