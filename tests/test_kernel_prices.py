@@ -34,6 +34,7 @@ EXPECTED = {
     "TINY_RUN_BYTES": RATES("dma.tiny_element_bytes"),
     "SURE_RUN_BYTES": RATES("dma.sure_element_bytes"),
     "DMA_ENGINES": RATES("dma.engines"),
+    "ROWS_AN_ENGINE": RATES("dma.rows_per_engine"),
     "HBM_BYTE_NS": 1 / (RATES("dma.hbm_stack_gbps") / 2),
 }
 

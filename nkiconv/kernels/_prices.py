@@ -39,6 +39,8 @@ TINY_RUN_NS = 55.0
 TINY_RUN_BYTES = 4
 SURE_RUN_BYTES = 256
 DMA_ENGINES = 16
+#: Partitions of SBUF that one DMA engine serves (dma.rows_per_engine).
+ROWS_AN_ENGINE = 8
 #: A byte of HBM traffic of one core while both are at work (dma.hbm_stack_gbps / 2).
 HBM_BYTE_NS = 0.002793
 
@@ -48,3 +50,10 @@ def run_ns(num_bytes):
     if num_bytes <= TINY_RUN_BYTES:
         return TINY_RUN_NS
     return max(RUN_NS + num_bytes * BYTE_NS, SMALL_RUN_NS if num_bytes <= SURE_RUN_BYTES else 0.0)
+
+
+def row_ns(count, step, itemsize):
+    """ns of one DMA engine for `count` elements `step` apart: one run, or one for each where they are no neighbours."""
+    if step > 1 and count > 1:
+        return count * run_ns(itemsize)
+    return run_ns(count * itemsize)

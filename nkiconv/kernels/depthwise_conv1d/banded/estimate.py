@@ -10,15 +10,16 @@ from ..._prices import (
     HBM_BYTE_NS,
     MATMUL_FP32_NS,
     MATMUL_NS,
+    ROWS_AN_ENGINE,
     SCALAR_NS,
     STATIC_ISSUE_NS,
     TENSOR_COLUMN_FP32_NS,
     TENSOR_COLUMN_NS,
-    TINY_RUN_NS,
     VECTOR_FIXED_NS,
     VECTOR_MEMSET_NS,
     VECTOR_NS,
     VECTOR_NS_16BIT,
+    row_ns,
     run_ns,
 )
 from ..._tiles import div_ceil
@@ -32,8 +33,6 @@ STORE_NS = 1600.0
 ROUND_NS = 300.0
 #: ns that a window of the throttle lasts, in which the array starts at half rate (throttle.window_ns).
 WINDOW_NS = 3400.0
-#: Partitions that one DMA engine serves (dma.rows_per_engine).
-ROWS_AN_ENGINE = 8
 #: Groups of a buffer from which GpSimd zeroes a third of it.
 SHARED_ZEROS = 3
 
@@ -151,13 +150,6 @@ def stage_times(geometry, blocks, tile):
         issue=triggers * STATIC_ISSUE_NS,
         last_sums=sums_ns / (2 * work.gn),
     )
-
-
-def row_ns(count, step, item):
-    """ns of one DMA engine for `count` elements `step` apart."""
-    if step > 1 and count > 1:
-        return count * TINY_RUN_NS
-    return run_ns(count * item)
 
 
 def buffer_zero_ns(geometry, blocks):

@@ -1,7 +1,7 @@
 """What `mixed` and `vector` take on a core, roughly, from shapes and a LoopPlan."""
 
 from ...._nki import nl
-from ..._prices import GPSIMD_SELECT_NS, HBM_BYTE_NS, STATIC_ISSUE_NS, run_ns
+from ..._prices import GPSIMD_SELECT_NS, HBM_BYTE_NS, ROWS_AN_ENGINE, STATIC_ISSUE_NS, row_ns
 from ..._tiles import PARTS, div_ceil
 from .recipes import engine_times, most_tensor_taps
 
@@ -11,8 +11,6 @@ ROWS_ENDS_NS = 2600.0
 #: ns of a tile beside its columns, and of a DMA beside its runs.
 ROWS_TILE_NS = 60.0
 DMA_NS = 10.0
-#: Partitions that one DMA engine serves (dma.rows_per_engine).
-ROWS_AN_ENGINE = 8
 #: Columns that are loaded first and stored last, before and after the others' work.
 END_COLUMNS = 256
 #: ns that the array, at half rate in its first window or two, loses at most (throttle.window_ns).
@@ -72,10 +70,3 @@ def busy_ns(geometry, extras, plan, piece):
         scalar += (times[2] + 0.5 * times[4]) / count
         gpsimd += times[3] / count
     return tensor, max(max(tensor, vector), max(scalar, gpsimd))
-
-
-def row_ns(count, step, item):
-    """ns of one DMA engine for `count` elements `step` apart."""
-    if step > 1 and count > 1:
-        return count * run_ns(item)
-    return run_ns(count * item)

@@ -4,13 +4,14 @@ from ...._nki import nl
 from ..._prices import (
     HBM_BYTE_NS,
     MATMUL_NS,
+    ROWS_AN_ENGINE,
     SCALAR_NS,
     STATIC_ISSUE_NS,
     TENSOR_COLUMN_NS,
     VECTOR_FIXED_NS,
     VECTOR_NS,
     VECTOR_NS_16BIT,
-    run_ns,
+    row_ns,
 )
 from ..._tiles import PARTS, div_ceil
 from .plan import plan_update, taps_met
@@ -23,8 +24,6 @@ FP32_NS = 1500.0
 VECTOR_ENDS_NS = 3000.0
 #: Instructions of Vector that a part takes beside products and sums, with what it waits for.
 PART_INSTRUCTIONS = 4
-#: Partitions that one DMA engine serves (dma.rows_per_engine).
-ROWS_AN_ENGINE = 8
 
 
 def update_tensor_ns(geometry, extras, settings):
@@ -53,7 +52,7 @@ def update_tensor_ns(geometry, extras, settings):
     both_ns = (bands_ns / plan.image_tiles + read_ns + moved_ns) / 2
     busy_ns = max(both_ns, max(bands_ns / plan.image_tiles, moved_ns))
     width = plan.channels * groups
-    runs_ns = row_ns(width, geometry.W, geometry.x_w, item) + row_ns(width, columns, geometry.y_q, item)
+    runs_ns = row_ns(width * geometry.W, geometry.x_w, item) + row_ns(width * columns, geometry.y_q, item)
     bytes_moved = rows * width * (geometry.W + columns) * item
     dma_ns = max(ROWS_AN_ENGINE * runs_ns, bytes_moved * HBM_BYTE_NS)
     issue_ns = 2 * kinds * plan.pieces * STATIC_ISSUE_NS
@@ -65,19 +64,12 @@ def update_tensor_ns(geometry, extras, settings):
         placed += 1 if 0 < met and met < geometry.W else 0
     placed_ns = placed * 2 * (VECTOR_FIXED_NS + plan.channels * geometry.W * VECTOR_NS_16BIT)
     made_ns = kinds * (placed_ns + columns * (VECTOR_FIXED_NS + loaded * plan.pieces * rate))
-    taps_dma_ns = min(ROWS_AN_ENGINE, plan.pieces * loaded) * row_ns(plan.channels, geometry.S, geometry.w_s, item)
+    taps_dma_ns = min(ROWS_AN_ENGINE, plan.pieces * loaded) * row_ns(plan.channels * geometry.S, geometry.w_s, item)
     filters_ns = max(made_ns, taps_dma_ns)
     loads = div_ceil(every, plan.filters)
     first_ns = made_ns + taps_dma_ns + bands_ns + dma_ns
     ends_ns = TENSOR_ENDS_NS + FP32_NS if item == 4 else TENSOR_ENDS_NS
     return ends_ns + first_ns + (loads - 1) * filters_ns + plan.image_tiles * chunks * chunk_ns
-
-
-def row_ns(channels, count, step, item):
-    """ns of one DMA engine for a partition's row: neighbouring channels are one run where elements are neighbours."""
-    if step > 1:
-        return channels * count * run_ns(item)
-    return run_ns(channels * count * item)
 
 
 def update_vector_ns(geometry, extras):
@@ -101,9 +93,9 @@ def update_vector_ns(geometry, extras):
     rounds = div_ceil(len(parts), PARTS)
     vector_ns = (instructions + PART_INSTRUCTIONS) * rounds * VECTOR_FIXED_NS + products * images * length * VECTOR_NS
     item = geometry.itemsize
-    runs_ns = row_ns(length, geometry.W, geometry.x_w, item) + row_ns(length, geometry.Q, geometry.y_q, item)
+    runs_ns = row_ns(length * geometry.W, geometry.x_w, item) + row_ns(length * geometry.Q, geometry.y_q, item)
     rows = min(ROWS_AN_ENGINE, div_ceil(parts[0].block.count, length))
     moved_ns = images * rows * runs_ns
-    filter_ns = rows * row_ns(length, geometry.S, geometry.w_s, item)
+    filter_ns = rows * row_ns(length * geometry.S, geometry.w_s, item)
     steady_ns = vector_ns if rounds == 1 else max(vector_ns, moved_ns)
     return VECTOR_ENDS_NS + filter_ns + moved_ns / rounds + steady_ns
