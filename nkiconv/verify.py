@@ -76,7 +76,7 @@ class Report:
     lnc: int
     strict_nonfinite: bool
     algorithm: str
-    config: Config
+    config: Config  # settings that were asked for
     provider: str
     tiles: dict[str, int] | None  # None where AWS's NKI ran
     trace: KernelRun | None  # counts of the whole problem; None where AWS's NKI ran
@@ -270,6 +270,7 @@ def verify_depthwise_conv1d(
     Returns: a report for each degree, and y or None.
     """
     geometry, extras = geometry_of(problem), extras_of(problem, Asked(strict_nonfinite=strict_nonfinite))
+    asked = config
     if algorithm is None:
         algorithm, config = kernel_choice(geometry, extras, min(degrees))
     how = _How(strict_nonfinite, algorithm, config)
@@ -292,7 +293,7 @@ def verify_depthwise_conv1d(
             lnc=tally.lnc,
             strict_nonfinite=strict_nonfinite,
             algorithm=algorithm,
-            config=config,
+            config=asked,
             provider=CHOICE.provider,
             tiles=tiles,
             trace=tally.trace,

@@ -43,6 +43,45 @@ DMA_ENGINES = 16
 ROWS_AN_ENGINE = 8
 #: A byte of HBM traffic of one core while both are at work (dma.hbm_stack_gbps / 2).
 HBM_BYTE_NS = 0.002793
+#: From the first operands to the stream where the array has paused (pe.cold_ldw_16bit_full_ns), from the end of a
+#: stream to its sums, at full and at half rate (completion_full_ns, completion_half_ns), columns between matmuls at
+#: least (min_interval_rows).
+MATMUL_START_NS = 16.0
+MATMUL_DONE_NS = 164.0
+MATMUL_DONE_HALF_NS = 206.0
+MATMUL_COLUMNS_MIN = 128
+#: The array's rate: windows, work in one of them from which the next is at full rate (throttle.window_ns, threshold),
+#: and the rate else (half_rate).
+WINDOW_NS = 3413.333
+WINDOW_WORK = 0.3725
+HALF_RATE = 0.5
+#: From the start of an instruction to its result, beside its elements: Vector's with and without a [P, 1] operand
+#: (vector.lat_fixed_psum_ns, lat_fixed_ptrscalar_extra_ns), Scalar's copies out of PSUM and its activations, and an
+#: operand's share (scalar.copy_lat_psum_ns, act_lat_sbuf_ns, per_broadcast_operand_ns), GpSimd's (gpsimd.lat_fixed_ns).
+VECTOR_DONE_NS = 157.0
+VECTOR_OPERAND_DONE_NS = 58.0
+SCALAR_DONE_NS = 158.0
+SCALAR_ACT_DONE_NS = 280.0
+SCALAR_OPERAND_DONE_NS = 91.0
+GPSIMD_DONE_NS = 176.9
+#: A Scalar copy beside its elements, an activation that reads PSUM (scalar.copy_issue_ns, act_bias_issue_psum_ns), a
+#: memset on Vector (vector.memset_issue_fixed_ns).
+SCALAR_FIXED_NS = 60.0
+SCALAR_FIXED_PSUM_NS = 143.3
+VECTOR_FIXED_MEMSET_NS = 58.0
+#: From a result to what waits for it on another engine, on the array, at a DMA's trigger (sync.hop_to_vector_ns,
+#: hop_to_pe_ns, hop_to_dma_issue_ns).
+HOP_NS = 38.0
+HOP_TENSOR_NS = 52.0
+HOP_DMA_NS = 32.0
+#: From a DMA's trigger to its first packet (dma.static_first_packet_ns), between the first packets of the first and the
+#: last engine (engine_skew_load_ns, engine_skew_store_ns), from the last packet to whoever waits for it
+#: (sem_write_ns and done_to_consumer_ns).
+FIRST_PACKET_NS = 775.0
+LOAD_SKEW_NS = 300.0
+STORE_SKEW_NS = 150.0
+DMA_END_NS = 7.0
+DMA_DONE_NS = 380.0
 
 
 def run_ns(num_bytes):

@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..kernels.depthwise_conv1d.banded.choose import best_settings as best_blocks
 from ..kernels.depthwise_conv1d.banded.choose import choose_blocks
+from ..kernels.depthwise_conv1d.banded.choose import settings_of as settings_of_blocks
 from ..kernels.depthwise_conv1d.call import Extras
 from ..kernels.depthwise_conv1d.dot.kernel import plan_of
 from ..kernels.depthwise_conv1d.geometry import Geometry
 from ..kernels.depthwise_conv1d.rows import recipes as kernel_rule
 from ..kernels.depthwise_conv1d.rows.plan import read_plan
+from ..kernels.depthwise_conv1d.rows.search import best_settings
 from ..kernels.depthwise_conv1d.taps_on_partition import choose_tiling
 from ..kernels.depthwise_conv1d.update.kernel import settings_of
 from ..kernels.depthwise_conv1d.update.plan import plan_update
@@ -112,19 +115,16 @@ class Rows(Family):
         self.on_tensor = on_tensor
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        geometry = shape.geometry
+        geometry, own = shape.geometry, self._own(shape)
         if geometry.S > MANY_TAPS:
-            return [_config(shard=self._own_shard(shape))]
-        more = wide or bool(shape.rates.overrides)  # the kernel's own recipes are for trn2.toml's constants
-        lists = self._recipes(shape, 3 * self.START if more else self.START)
+            return [own]
+        more = wide or bool(shape.rates.overrides)  # the kernel's own settings are for trn2.toml's constants
+        lists = self._recipes(shape, 3 * self.START if more else self.START, self._plan(shape, own).piece)
         if not lists:  # too few taps for the array to have any
             return []
-        own = self._plan(shape, None).recipes
-        lists = [own, *[one for one in lists if one != own]]
-        shards = _shards(geometry, first=self._own_shard(shape))
-        found = [_config(recipes=one, shard=shards[0]) for one in lists]
-        found += [_config(recipes=lists[0], shard=shard) for shard in shards[1:]]
-        return [(*(config or ()), ("piece", self._plan(shape, config).piece)) for config in found]
+        shards = _shards(geometry, first=dict(own or ())["shard"])
+        found = [own, *[_with(own, recipes=one) for one in lists], *[_with(own, shard=shard) for shard in shards[1:]]]
+        return list(dict.fromkeys(found))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         geometry, plan = shape.geometry, self._plan(shape, config)
@@ -132,7 +132,7 @@ class Rows(Family):
         is_short = _columns(shape) <= self.SHORT * plan.piece
         edges = self._edges(shape) if few_taps else []
         choices: dict[str, Sequence[Any]] = {
-            "recipes": self._recipes(shape, self.NEAR) if few_taps else (),
+            "recipes": self._recipes(shape, self.NEAR, plan.piece) if few_taps else (),
             "piece": (512, 448, 384) if is_short else (2048, 1024, 512),
             "start": _first_changed(plan.start, edges, at_end=True) if is_short else [(), *[(one,) for one in edges]],
             "end": _first_changed(plan.end, edges, at_end=False) if is_short else [(), *[(one,) for one in edges]],
@@ -147,7 +147,7 @@ class Rows(Family):
         now = {**{name: getattr(plan, name, None) for name in choices}, "shard": plan.rows.shard}
         others = {name: [one for one in values if one != now[name]] for name, values in choices.items()}
         found = self._ends(config, geometry.S, edges) if is_short and self.on_tensor else []
-        return found + _changed(config, **others)
+        return [one for one in found if one != config] + _changed(config, **others)
 
     def _ends(self, config: Config, S: int, edges: Sequence[Any]) -> list[Config]:
         """Other first pieces with another recipe, and other last ones: what fits one width may not fit another."""
@@ -186,14 +186,14 @@ class Rows(Family):
         return self._plan(shape, config)
 
     def _plan(self, shape: Shape, config: Config) -> Any:
-        return read_plan(shape.geometry, shape.extras, config, self.on_tensor)  # type: ignore[no-untyped-call]
+        return read_plan(shape.geometry, shape.extras, config or self._own(shape), self.on_tensor)  # type: ignore[no-untyped-call]
 
-    def _own_shard(self, shape: Shape) -> str:
-        return str(self._plan(shape, None).rows.shard)
+    def _own(self, shape: Shape) -> Config:
+        """The kernel's own settings, all of them."""
+        return best_settings(shape.geometry, shape.extras, self.on_tensor, shape.cores)[0]  # type: ignore[no-any-return,no-untyped-call]
 
-    def _recipes(self, shape: Shape, most: int) -> Sequence[Any]:
+    def _recipes(self, shape: Shape, most: int, piece: int) -> Sequence[Any]:
         prices = shape.geometry, shape.extras, shape.cores, shape.rates
-        piece = int(self._plan(shape, None).piece)
         return recipe_lists(*prices, on_tensor=self.on_tensor, most=most, piece=piece)
 
 
@@ -207,16 +207,17 @@ class Banded(Family):
         geometry = shape.geometry
         if geometry.stride > PARTITIONS:
             return [None]  # there is no block: the kernel says so
-        own = int(self._blocks(shape, None).block)
-        sizes = _block_sizes(geometry.stride, own)
+        own = self._own(shape)
+        block = dict(own or ())["block"]
+        sizes = _block_sizes(geometry.stride, block)
         more = wide or bool(shape.rates.overrides)  # the kernel's own sizes are for trn2.toml's constants
         if not more:
-            sizes = [size for size in sizes if own <= size * self.FACTORS and size <= own * self.FACTORS]
-        own_of_size = [self._blocks(shape, _config(block=size)) for size in sizes]
-        found = [_config(block=one.block, shard=one.shard, groups=int(one.groups)) for one in own_of_size]
+            sizes = [size for size in sizes if block <= size * self.FACTORS and size <= block * self.FACTORS]
+        of_sizes = [self._blocks(shape, _config(block=size)) for size in sizes]
+        found = [own, *[settings_of_blocks(one) for one in of_sizes]]  # type: ignore[no-untyped-call]
         if more:  # small tiles at the ends have short runs, which other constants may punish
-            found += [_with(one, edge=0) for one in found if self._blocks(shape, one).edge > 0]
-        return found
+            found += [_with(one, edge=0) for one in found if dict(one or ())["edge"] > 0]
+        return list(dict.fromkeys(found))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         blocks = self._blocks(shape, config)
@@ -259,6 +260,10 @@ class Banded(Family):
 
     def settled(self, shape: Shape, config: Config) -> Any:
         return self._blocks(shape, config)
+
+    def _own(self, shape: Shape) -> Config:
+        """The kernel's own settings, all of them."""
+        return best_blocks(shape.geometry, shape.extras)[0]  # type: ignore[no-any-return,no-untyped-call]
 
     def _blocks(self, shape: Shape, config: Config) -> Any:
         return choose_blocks(shape.geometry, shape.extras, config)  # type: ignore[no-untyped-call]

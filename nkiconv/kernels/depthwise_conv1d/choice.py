@@ -1,16 +1,21 @@
-"""The kernel's own choice of an algorithm, from shapes alone: what the planner finds by timing, as a rule.
+"""The kernel's own choice of an algorithm and its settings, from shapes alone: what the planner finds, as a rule.
 
-Each algorithm's time on one of two cores is estimated from what bounds it, and the least of those that run wins; the
-winner runs with its default settings. The estimates need not be right, only in the right order: tests hold the choice
-against the planner's.
+Each algorithm's time on one of two cores is estimated, by walking through its order of work or from what bounds it. Of
+those that are near the least, settings are refined by more walks. The estimates need not be right, only in the right
+order: tests hold the choice against the planner's.
 """
 
-from .banded.choose import best_blocks
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .banded.choose import REFINED, choose_blocks, first_blocks, refine_all
+from .banded.choose import best_settings as best_banded
 from .banded.kernel import shape_refusal, size_refusal
 from .dot.estimate import dot_ns
 from .dot.kernel import dot_refusal
-from .rows.estimate import rows_ns
-from .rows.plan import plan_refusal, read_plan
+from .rows.search import best_settings as best_rows
+from .rows.search import first_plan
+from .rows.search import refine as refine_rows
 from .update.estimate import update_tensor_ns, update_vector_ns
 from .update.kernel import settings_of, update_refusal
 
@@ -18,6 +23,18 @@ from .update.kernel import settings_of, update_refusal
 ROWS_TAPS_MAX = 64
 #: What runs where no estimated algorithm does; only this one has not been asked whether it refuses.
 FALLBACK = "taps_on_partition"
+#: How far above the least an algorithm's first estimate may be for its settings to be refined: what that gains at most.
+NEAR = 1.35
+
+
+@dataclass
+class Estimate(nl.NKIObject):
+    """An algorithm with settings, what it takes, and what its settings are to be refined from, if they are."""
+
+    algorithm: str
+    config: tuple
+    ns: float
+    start: object
 
 
 def choose(geometry, extras, cores):
@@ -25,30 +42,63 @@ def choose(geometry, extras, cores):
 
     cores: that share the work; they decide only whether an algorithm takes too many instructions.
     """
+    found = first_estimates(geometry, extras, cores)
+    least_ns = 0.0
+    for index in range(len(found)):
+        least_ns = found[index].ns if index == 0 else min(least_ns, found[index].ns)
     best, best_ns, config = FALLBACK, 0.0, None
+    for index in range(len(found)):
+        one = found[index]
+        if one.ns <= NEAR * least_ns:
+            settings, settings_ns = refined(geometry, extras, cores, one)
+            if best == FALLBACK or settings_ns < best_ns:
+                best, best_ns, config = one.algorithm, settings_ns, settings
+    return best, config
+
+
+def first_estimates(geometry, extras, cores):
+    """An Estimate of each algorithm that runs, without refinement."""
+    found = []
     for name in ("mixed", "vector"):
         on_tensor = name == "mixed"
         few = geometry.S <= ROWS_TAPS_MAX
         if (few and not extras.strict_nonfinite) if on_tensor else (few or extras.strict_nonfinite):
-            plan = read_plan(geometry, extras, None, on_tensor)
-            if plan_refusal(geometry, extras, plan, cores, name) == "":
-                row_ns = rows_ns(geometry, extras, plan)
-                if best == FALLBACK or row_ns < best_ns:
-                    best, best_ns = name, row_ns
+            plan, plan_ns = first_plan(geometry, extras, on_tensor, cores)
+            if plan_ns > 0.0:
+                found.append(Estimate(algorithm=name, config=None, ns=plan_ns, start=plan))
     if shape_refusal(geometry, extras, None) == "":
-        blocks, banded_ns = best_blocks(geometry, extras, None)
-        if size_refusal(geometry, extras, blocks, cores) == "" and (best == FALLBACK or banded_ns < best_ns):
-            best, best_ns = "banded", banded_ns
+        sizes = first_blocks(geometry, extras, None, REFINED)
+        if size_refusal(geometry, extras, sizes[0][1], cores) == "":
+            found.append(Estimate(algorithm="banded", config=None, ns=sizes[0][0], start=sizes))
     if dot_refusal(geometry, extras, None, cores) == "":
-        lags_ns = dot_ns(geometry)
-        if best == FALLBACK or lags_ns < best_ns:
-            best, best_ns = "dot", lags_ns
+        found.append(Estimate(algorithm="dot", config=None, ns=dot_ns(geometry), start=None))
     for engine in ("tensor", "vector"):
-        update_config = (("engine", engine),)
-        if update_refusal(geometry, extras, update_config, cores) == "":
+        config = (("engine", engine),)
+        if update_refusal(geometry, extras, config, cores) == "":
             update_ns = update_vector_ns(geometry, extras)
             if engine == "tensor":
                 update_ns = update_tensor_ns(geometry, extras, settings_of(None))
-            if best == FALLBACK or update_ns < best_ns:
-                best, best_ns, config = "update", update_ns, update_config
-    return best, config
+            found.append(Estimate(algorithm="update", config=config, ns=update_ns, start=None))
+    return found
+
+
+def refined(geometry, extras, cores, one):
+    """(config, ns) of an Estimate's algorithm with better settings, if it has some that can be refined."""
+    if one.algorithm == "banded":
+        config, config_ns = refine_all(geometry, extras, one.start)
+        if size_refusal(geometry, extras, choose_blocks(geometry, extras, config), cores) == "":
+            return config, config_ns
+    elif one.start != None:
+        return refine_rows(geometry, extras, one.start, one.ns, one.algorithm == "mixed", cores)
+    return one.config, one.ns
+
+
+def settle(algorithm, geometry, extras, config, cores):
+    """The config, or where there is none the settings that an algorithm of the name takes by itself."""
+    if config != None:
+        return config
+    if algorithm == "banded" and shape_refusal(geometry, extras, None) == "":
+        return best_banded(geometry, extras)[0]
+    if algorithm in ("mixed", "vector"):
+        return best_rows(geometry, extras, algorithm == "mixed", cores)[0]
+    return None

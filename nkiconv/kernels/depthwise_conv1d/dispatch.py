@@ -3,7 +3,7 @@
 from ..._nki import nl
 from .._tiles import require
 from .banded.kernel import banded, banded_refusal
-from .choice import FALLBACK, choose
+from .choice import FALLBACK, choose, settle
 from .dot.kernel import dot, dot_refusal
 from .mixed import mixed, mixed_refusal
 from .one_channel import one_channel, one_channel_refusal
@@ -39,6 +39,7 @@ def convolve(algorithm, operands, geometry, extras, config):
         algorithm, config = choose(geometry, extras, nl.num_programs())
         checked = algorithm != FALLBACK
     if not checked:
+        config = settle(algorithm, geometry, extras, config, nl.num_programs())
         reason = refusal(algorithm, geometry, extras, config, nl.num_programs())
         require(reason == "", reason)
     if algorithm == "banded":

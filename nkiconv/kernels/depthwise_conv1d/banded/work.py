@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import PARTS, div_ceil, share
-from .tiles import plan_tile
 
 #: Chunks of a row from which a last group with fewer channels than the others gets a tile of its own: beside others
 #: it takes a DMA for each chunk.
@@ -80,18 +79,6 @@ def work_tiles(blocks, geometry, part):
             for j_index in range(cuts.j_parts):
                 tiles.append(work_of(cuts, g_index, n_index, j_index))
     return tiles
-
-
-def sample_tiles(blocks, geometry):
-    """(the first, a middle and the last Tile, how many there are) of the part with most work."""
-    cuts = cuts_of(blocks, geometry, PARTS - 1)
-    g_last, n_last, j_last = len(cuts.groups) - 1, cuts.n_parts - 1, cuts.j_parts - 1
-    sampled = (
-        plan_tile(blocks, work_of(cuts, 0, 0, 0)),
-        plan_tile(blocks, work_of(cuts, g_last // 2, n_last // 2, j_last // 2)),
-        plan_tile(blocks, work_of(cuts, g_last, n_last, j_last)),
-    )
-    return sampled, len(cuts.groups) * cuts.n_parts * cuts.j_parts
 
 
 def cut_groups(count, most, edge):

@@ -31,10 +31,10 @@ def convolve_rows(operands, geometry, extras, config, on_tensor):
     """Write operands.y: both halves of the work on one core, or each on its own."""
     plan = read_plan(geometry, extras, config, on_tensor)
     if nl.num_programs() == 2:
-        convolve_half(operands, geometry, extras, plan, tile_list(geometry, plan.rows, nl.program_id(0)))
+        convolve_half(operands, geometry, extras, plan, tile_list(geometry, plan.rows, nl.program_id(0), 0))
     else:
-        convolve_half(operands, geometry, extras, plan, tile_list(geometry, plan.rows, 0))
-        convolve_half(operands, geometry, extras, plan, tile_list(geometry, plan.rows, 1))
+        convolve_half(operands, geometry, extras, plan, tile_list(geometry, plan.rows, 0, 0))
+        convolve_half(operands, geometry, extras, plan, tile_list(geometry, plan.rows, 1, 0))
 
 
 def convolve_half(operands, geometry, extras, plan, tiles):

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._prices import GPSIMD_FIXED_NS, GPSIMD_SELECT_NS, VECTOR_NS
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, div_ceil
+from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil
 from ..call import setting
 from .chains import Piece, has_product, phases_of, reads_out, tap_count
 from .dma import channels_most
-from .estimate import rows_ns
 from .recipes import default_recipes, engine_times, first_recipes, last_recipes, most_tensor_taps
 from .states import state_block, state_bytes
 from .tiles import SHARDS, RowPlan, half_columns, half_images, load_bytes, plan_rows
 
-#: How much less another shard must take than the rule's, by estimate.
-SURE = 0.96
 #: Settings of `mixed` and `vector`.
 SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last", "start", "end", "warmup", "join")
 #: SBUF that a plan may fill: what nki-library uses of a partition (trn2.toml, memory.sbuf_usable_per_partition), less
@@ -136,33 +133,11 @@ def values_refusal(geometry, config, on_tensor):
 
 
 def read_plan(geometry, extras, config, on_tensor):
-    """The LoopPlan of a config whose values are right; what to halve is as asked, or what takes least by estimate."""
-    asked = setting(config, "shard", None)
-    best = plan_shard(geometry, extras, config, on_tensor, asked, None)
-    if asked != None or best.rows.columns == 0:
-        return best
-    best_ns = SURE * rows_ns(geometry, extras, best)
-    own = best.rows.shard
-    for index in range(len(SHARDS)):
-        shard = SHARDS[index]
-        parts = geometry.N if shard == "batch" else (geometry.Q if shard == "columns" else geometry.C)
-        if shard != own and parts >= PARTS:
-            other = plan_shard(geometry, extras, config, on_tensor, shard, best)
-            if other.rows.columns > 0 and sbuf_bytes(geometry, extras, other, other.prefetch) <= SBUF_BYTES:
-                other_ns = rows_ns(geometry, extras, other)
-                if other_ns < best_ns:
-                    best, best_ns = other, other_ns
-    return best
-
-
-def plan_shard(geometry, extras, config, on_tensor, shard, known):
-    """The LoopPlan with a shard, None: that of a rule. known: a plan whose recipes hold for pieces of its width."""
-    rows = plan_rows(geometry, shard, setting(config, "columns", 0))
+    """The LoopPlan of a config whose values are right; what it does not say is as a rule says."""
+    rows = plan_rows(geometry, setting(config, "shard", None), setting(config, "columns", 0))
     rows.states = state_block(geometry, extras, rows)
     piece = min(setting(config, "piece", default_piece(geometry)), max(1, rows.columns))
     recipes = setting(config, "recipes", None)
-    if recipes == None and known != None and known.piece == piece:
-        recipes = known.recipes
     if recipes == None:
         recipes = default_recipes(geometry, extras, piece, on_tensor)
     on_array = most_tensor_taps(recipes) > 0

@@ -153,6 +153,11 @@ def last_recipes(geometry, is_long):
 
 def default_recipes(geometry, extras, piece, on_tensor):
     """Recipes in turn for the pieces of a tile: one, or two in the proportion that balances the engines best."""
+    return ranked_recipes(geometry, extras, piece, on_tensor, 1)[0]
+
+
+def ranked_recipes(geometry, extras, piece, on_tensor, most):
+    """Up to `most` lists of recipes in turn, the one that balances the engines best first."""
     dma_ns = nl.tile_size.pmax * HBM_BYTE_NS * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize)
     columns = max(1.0, geometry.N * geometry.Q * geometry.C / (2.0 * nl.tile_size.pmax))
     late_ns = tensor_late_ns(geometry)
@@ -160,17 +165,32 @@ def default_recipes(geometry, extras, piece, on_tensor):
     times = []
     for index in range(len(recipes)):
         times.append(engine_times(recipes[index], geometry, extras.epilogue, piece))
-    best = bound(times[0], times[0], 0, 1, dma_ns, piece, columns, late_ns)
-    chosen = (recipes[0],)
+    ranked = []
     for i in range(len(recipes)):
         for j in range(len(recipes)):
             for of in range(2 if i != j else 1, CYCLE_MAX + 1 if i != j else 2):
-                for more in range(1, of if i != j else 2):
+                for more in range(0 if i == j else 1, 1 if i == j else of):
                     cost = bound(times[i], times[j], more, of, dma_ns, piece, columns, late_ns)
-                    if cost < best:
-                        best = cost
-                        chosen = spread(recipes[i], recipes[j], more, of)
-    return chosen
+                    if len(ranked) < most or cost < ranked[len(ranked) - 1][0]:
+                        ranked = ranked_with(ranked, most, cost, spread(recipes[i], recipes[j], more, of))
+    found = []
+    for index in range(len(ranked)):
+        found.append(ranked[index][1])
+    return found
+
+
+def ranked_with(ranked, most, cost, recipes):
+    """The `most` least of (cost, recipes) pairs, in order, with one more; of equal ones the earlier comes first."""
+    found = []
+    taken = False
+    for index in range(len(ranked)):
+        if not taken and cost < ranked[index][0]:
+            found.append((cost, recipes))
+            taken = True
+        found.append(ranked[index])
+    if not taken:
+        found.append((cost, recipes))
+    return found[0:most]
 
 
 def spread(first, second, times, of):

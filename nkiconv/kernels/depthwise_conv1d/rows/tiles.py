@@ -102,6 +102,15 @@ def stack_height(geometry, shard, P):
 
 def plan_rows(geometry, shard, columns):
     """A RowPlan; shard None and columns 0 leave them to the rule."""
+    longest = TILE_BYTES // geometry.itemsize if columns == 0 else columns
+    found = fill_partitions(geometry, None)
+    if shard != None and found[2] != shard:
+        found = fill_partitions(geometry, shard)
+    return fit_columns(geometry, found[0], found[1], found[2], longest)
+
+
+def fill_partitions(geometry, shard):
+    """(channel tiles, groups, what is halved) that use most partitions; shard None: any, as `read_shard` has it."""
     C = geometry.C
     T = div_ceil(C, nl.tile_size.pmax)
     best = T
@@ -118,8 +127,7 @@ def plan_rows(geometry, shard, columns):
                 chosen = other
                 G = height
                 used = height * (C // more)
-    longest = TILE_BYTES // geometry.itemsize if columns == 0 else columns
-    return fit_columns(geometry, best, G, chosen, longest)
+    return best, G, chosen
 
 
 def fit_columns(geometry, T, G, shard, longest):
@@ -161,8 +169,8 @@ def aligned(geometry, G, columns):
     return columns if G == 1 else max(step, (columns // step) * step)
 
 
-def tile_list(geometry, plan, half):
-    """RowTiles of one half, in order: channel tile by channel tile."""
+def tile_list(geometry, plan, half, most):
+    """RowTiles of one half, in order: channel tile by channel tile. most: how many at most, 0 for all."""
     first_t, end_t = 0, plan.T
     first_n, end_n = 0, geometry.N
     first_q, end_q = 0, geometry.Q
@@ -177,10 +185,13 @@ def tile_list(geometry, plan, half):
         first_q, end_q = part[0], part[0] + part[1]
     groups = []
     for n in range(first_n, end_n):
-        for q0 in range(first_q, end_q, plan.columns):
-            groups.append((n, q0))
+        if most == 0 or len(groups) < most * plan.G:
+            for q0 in range(first_q, end_q, plan.columns):
+                groups.append((n, q0))
     tiles = []
     for t in range(first_t, end_t):
+        if most > 0 and len(tiles) >= most:
+            return tiles[0:most]
         P = channels_of(geometry.C, plan.T, t)
         for g0 in range(0, len(groups), plan.G):
             images = ()
@@ -195,7 +206,7 @@ def tile_list(geometry, plan, half):
                 valid = valid + (count,)
                 longest = max(longest, count)
             tiles.append(RowTile(t=t, P=P, images=images, starts=starts, valid=valid, qn=longest, rows=P * len(images)))
-    return tiles
+    return tiles if most == 0 else tiles[0:most]
 
 
 def run_length(geometry, qn):

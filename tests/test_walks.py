@@ -1,0 +1,120 @@
+"""Walks with a clock for each engine, by which kernels choose their settings, against the model's timelines.
+
+A walk leaves out room in memory and takes what is on the edge of the array's full rate for slow, so it is held to
+shares: nearly all within 15 %. What matters is the order of two settings; `test_choice` looks at what is chosen by it.
+"""
+
+import random
+
+import pytest
+from test_choice import modelled_us, random_problems
+
+from nkiconv import cases
+from nkiconv.kernels import _clock
+from nkiconv.kernels._prices import FIRST_PACKET_NS, HBM_BYTE_NS, TENSOR_COLUMN_NS, WINDOW_NS
+from nkiconv.kernels.depthwise_conv1d.banded import walk as banded
+from nkiconv.kernels.depthwise_conv1d.banded.choose import choose_blocks
+from nkiconv.kernels.depthwise_conv1d.rows import walk as rows
+from nkiconv.kernels.depthwise_conv1d.rows.plan import read_plan
+from nkiconv.planner.candidates import Candidate, check
+from nkiconv.planner.depthwise_conv1d import FAMILIES, Shape
+from nkiconv.planner.request import Asked, extras_of, geometry_of
+from nkiconv.simulator.timing import Rates
+
+pytestmark = pytest.mark.simulator_only
+NAMED = ("nkl_n1_c256_w512_s64", "nkl_fs_asr", "kda_bf16", "kda_fp32", "odd_c", "short", "nkl_n1_c256_w129_s128")
+CLOSE = 0.15
+
+
+def shape_of(problem):
+    return Shape(geometry_of(problem), extras_of(problem, Asked()), 2, Rates())
+
+
+def walked_us(shape, algorithm, config):
+    """What a walk says."""
+    if algorithm == "banded":
+        return banded.walk_ns(shape.geometry, shape.extras, choose_blocks(shape.geometry, shape.extras, config)) / 1e3
+    plan = read_plan(shape.geometry, shape.extras, config, algorithm == "mixed")
+    return rows.walk_ns(shape.geometry, shape.extras, plan) / 1e3
+
+
+def tries(problems, algorithm, seed):
+    """(problem, config) of the kernel's own settings and of two that a planner would try beside them."""
+    rng = random.Random(seed)
+    for problem in problems:
+        shape, family = shape_of(problem), FAMILIES[algorithm]
+        if problem.S > 64 and algorithm != "banded":
+            continue
+        configs = [config for config in family.configs(shape, False)[:1] if config]
+        for config in configs:
+            near = family.near(shape, config)
+            for one in (config, *rng.sample(near, min(2, len(near)))):
+                if isinstance(check(shape, algorithm, one), Candidate):
+                    yield problem, one
+
+
+def errors(problems, algorithm, seed=0):
+    """Walked over modelled times, less 1, in order of size."""
+    found = []
+    for problem, config in tries(problems, algorithm, seed):
+        found.append(walked_us(shape_of(problem), algorithm, config) / modelled_us(problem, algorithm, config) - 1)
+    return sorted(abs(one) for one in found)
+
+
+@pytest.mark.parametrize("algorithm", ["mixed", "vector", "banded"])
+def test_named_cases(algorithm):
+    found = errors([cases.get(name).problem for name in NAMED], algorithm)
+    assert len(found) >= 12
+    assert found[int(0.8 * len(found))] <= CLOSE, found
+    assert found[-1] <= 0.4, found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("algorithm", ["mixed", "vector", "banded"])
+def test_random_problems(algorithm):
+    problems = [one for one in random_problems(120, seed=5) if one.N * one.C * one.W < 2**21]
+    found = errors(problems, algorithm)
+    assert len(found) >= 100
+    assert found[len(found) // 2] <= 0.05, found
+    assert found[int(0.85 * len(found))] <= CLOSE, found
+
+
+def test_the_array_gets_to_full_rate_by_a_busy_window_and_loses_it_by_an_idle_one():
+    clock = _clock.new_clock()
+    work_ns = 400 * 128 * TENSOR_COLUMN_NS
+    end = _clock.stream(clock, 0.0, work_ns)
+    # half of the first window's time is work, all of the others'
+    assert end == pytest.approx(WINDOW_NS + work_ns - WINDOW_NS / 2)
+    assert clock.full
+    _clock.stream(clock, end + 2 * WINDOW_NS, 1.0)
+    assert not clock.full
+
+
+def test_loads_follow_each_other_and_share_with_stores():
+    clock = _clock.new_clock()
+    num_bytes = 128 * 8192
+    moved = num_bytes * HBM_BYTE_NS
+    first = _clock.load(clock, 0.0, 1, 128, 100.0, num_bytes)
+    assert _clock.load(clock, 0.0, 1, 128, 100.0, num_bytes) == pytest.approx(first + moved)
+    before = clock.loads
+    _clock.store(clock, FIRST_PACKET_NS / 2, 128, 100.0, num_bytes)
+    assert clock.loads == pytest.approx(before + moved)
+    assert clock.stores == pytest.approx(before + moved, rel=0.3)
+
+
+def test_a_load_that_waits_holds_up_nobody():
+    clock = _clock.new_clock()
+    late = _clock.load(clock, 5000.0, 1, 128, 100.0, 1000)
+    assert _clock.load(clock, 0.0, 1, 128, 100.0, 1000) < late
+    assert late > 5000.0 + FIRST_PACKET_NS
+
+
+@pytest.mark.parametrize("algorithm", ["mixed", "banded"])
+def test_a_long_walk_is_a_short_one_and_a_rate(algorithm, monkeypatch):
+    problem = cases.get("nkl_n1_c2048_w2048_s256" if algorithm == "banded" else "qwen3_next_gdn").problem
+    shape = shape_of(problem)
+    config = FAMILIES[algorithm].configs(shape, False)[0]
+    found = walked_us(shape, algorithm, config)
+    monkeypatch.setattr(banded if algorithm == "banded" else rows, "WALKED", 10**6)
+    assert found == pytest.approx(walked_us(shape, algorithm, config), rel=0.05)
