@@ -21,6 +21,10 @@ from .._tiles import INSTRUCTIONS_MAX, is_pair, require, share
 from .geometry import check_bias, check_residual, read_geometry
 from .loop import run_items
 from .plan import make_plan, sbuf_bytes
+from .stacked.loop import run_stack
+from .stacked.plan import best_stack
+from .stacked.plan import count_instructions as stack_instructions
+from .stacked.plan import sbuf_bytes as stack_bytes
 
 
 @dataclass
@@ -114,6 +118,16 @@ def conv2d_implicit_gemm(
         f"pool={pool}: with out_perm or residual only (1, 1) is supported; pool the result",
     )
     epilogue = read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2)
+    stack = best_stack(geometry, pool)
+    if stack != None:
+        fits = stack_bytes(geometry, stack, residual != None) <= nl.tile_size.total_available_sbuf_size
+        if not fits or stack_instructions(geometry, stack, nl.num_programs()) > INSTRUCTIONS_MAX:
+            stack = None
+    if stack != None:
+        y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
+        operands = Operands(x=img_ref, w=filter_ref, y=y_hbm, bias=bias, residual=residual, beta=beta)
+        run_stack(operands, geometry, epilogue, stack)
+        return y_hbm
     plan = make_plan(geometry, pool)
     needed = sbuf_bytes(geometry, plan, residual != None, pool != (1, 1))
     require(

@@ -65,22 +65,11 @@ def load_filters(w_hbm, geometry, job):
     return loaded
 
 
-def turn_filters(w_hbm, loaded, geometry, job, stack, ledger):
-    """Stationaries of a job, from what `load_filters` returned and the blocks behind.
-
-    [cn, taps, kn] for each of its chunks, or, where rows of taps are stacked, [(r, c), columns of taps, kn] for each
-    `stack` of them.
-    """
-    taps, S = geometry.rows.taps * geometry.columns.taps, geometry.columns.taps
+def turn_filters(w_hbm, loaded, geometry, job, ledger):
+    """Stationaries of a job, [cn, taps, kn] for each of its chunks, from what `load_filters` returned and the rest."""
+    taps = geometry.rows.taps * geometry.columns.taps
     dtype = loaded[0].dtype
     tiles = []
-    if stack > 1:
-        for r0 in range(0, geometry.rows.taps, stack):
-            rn = min(stack, geometry.rows.taps - r0)
-            filters_sbuf = nl.ndarray((rn * geometry.C, S, job.kn), dtype=dtype, buffer=nl.sbuf)
-            turn_stacked(filters_sbuf, loaded[0], geometry, job, r0, rn, ledger)
-            tiles.append(filters_sbuf)
-        return tiles
     mask_sbuf = group_mask(job, geometry, dtype) if job.pack > 1 else None
     for index in range(len(job.chunks)):
         tiles.append(nl.ndarray((job.chunks[index][1], taps, job.kn), dtype=dtype, buffer=nl.sbuf))
@@ -91,27 +80,6 @@ def turn_filters(w_hbm, loaded, geometry, job, stack, ledger):
         if len(loaded) < len(blocks):
             loaded.append(load_taps(w_hbm, geometry, job, blocks[len(loaded)]))
     return tiles
-
-
-def turn_stacked(filters_sbuf, raw_sbuf, geometry, job, r0, rn, ledger):
-    """Taps r0 .. r0+rn-1 of every column of taps, [(r, c), k] each, as many to a PSUM bank as fit."""
-    S, kn = geometry.columns.taps, job.kn
-    even = kn + kn % 2
-    most = max(1, BANK_BYTES // (even * geometry.itemsize))
-    for s0 in range(0, S, most):
-        sn = min(most, S - s0)
-        turned_psum = nl.ndarray((rn * geometry.C, sn, even), dtype=raw_sbuf.dtype, buffer=nl.psum)
-        for s in range(sn):
-            nisa.nc_transpose(
-                dst=turned_psum[0 : rn * geometry.C, s, 0:kn],
-                data=raw_sbuf[0:kn, 0 : geometry.C, r0 : r0 + rn, s0 + s].permute((0, 2, 1)),
-                engine=nisa.engine.tensor,
-            )
-        nisa.tensor_copy(
-            dst=filters_sbuf[0 : rn * geometry.C, s0 : s0 + sn, 0:kn],
-            src=turned_psum[0 : rn * geometry.C, 0:sn, 0:kn],
-            engine=pick(ledger, sn * kn, is_16bit(raw_sbuf.dtype)),
-        )
 
 
 def tap_blocks(geometry, channels):

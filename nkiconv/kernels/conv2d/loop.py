@@ -7,12 +7,11 @@ from .._dma import copy
 from .._engines import Ledger, pick
 from .._epilogue import finish
 from .._prices import SCALAR_NS
-from .._tiles import BANK_COLUMNS, div_ceil, share
+from .._tiles import BANK_COLUMNS, share
 from .._warm import warm_up, warm_zeros
 from .filters import load_filters, turn_filters
 from .geometry import met
 from .plan import chunks_of
-from .stacked import load_stacked
 
 #: Matmuls on zeros while the first filters and rows are on their way.
 WARM_UP = 12
@@ -28,14 +27,12 @@ class Batch(nl.NKIObject):
     loaded: list
     filters: list
     biases: list
-    #: rows of taps that are stacked on the partitions
-    stack: int
 
 
 def start_batch(operands, geometry, plan, index):
     """A Batch whose first filters are on their way."""
     jobs = plan.batches[index]
-    batch = Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), loaded=[], filters=[], biases=[], stack=plan.stack)
+    batch = Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), loaded=[], filters=[], biases=[])
     load_next(operands, geometry, batch)
     return batch
 
@@ -69,9 +66,7 @@ def run_items(operands, geometry, epilogue, pool, plan):
         for job in range(len(batch.jobs)):
             if job == len(batch.filters):
                 load_next(operands, geometry, batch)
-                batch.filters.append(
-                    turn_filters(operands.w, batch.loaded[job], geometry, batch.jobs[job], plan.stack, ledger)
-                )
+                batch.filters.append(turn_filters(operands.w, batch.loaded[job], geometry, batch.jobs[job], ledger))
             if job == 0 and index + 1 < end:
                 coming = plan.items[index + 1]
                 if coming.batch != item.batch:
@@ -107,9 +102,7 @@ def load_bias(bias_hbm, job):
 
 def load_band(x_hbm, geometry, batch, band, first):
     """For each chunk [cn, images, rows, columns] of x in SBUF, the `first` rows before the others; None where the band
-    meets none of it. Where taps are stacked: what stacked.py says."""
-    if batch.stack > 1:
-        return load_stacked(x_hbm, geometry, batch.stack, band)
+    meets none of it."""
     tiles, chunks = [], batch.chunks
     for _ in range(len(chunks)):
         tile_sbuf = None
@@ -210,7 +203,7 @@ def accumulate(acc_psum, geometry, batch, index, band, tiles, part, zeros_sbuf):
         rows, columns = one.rows, one.columns
         stationaries = filters[one.filter]
         x_sbuf = tiles[one.tile]
-        h = rows[3] - (band.p0 if batch.stack > 1 else band.h0)
+        h = rows[3] - band.h0
         w = columns[3] - band.w0
         nisa.nc_matmul(
             dst=acc_psum[
@@ -248,15 +241,10 @@ def products(geometry, batch, job, p0, pn, q0, qn):
     whole, partial = [], []
     for s in range(S):
         on_columns = met(geometry.columns, s, q0, qn)
-        num_rows = div_ceil(geometry.rows.taps, batch.stack) if batch.stack > 1 else geometry.rows.taps
-        for r in range(num_rows if on_columns[2] > 0 else 0):
-            on_rows = (p0, 1, pn, p0, 1)
-            if batch.stack == 1:
-                on_rows = met(geometry.rows, r, p0, pn)
+        for r in range(geometry.rows.taps if on_columns[2] > 0 else 0):
+            on_rows = met(geometry.rows, r, p0, pn)
             found = whole if on_rows[2] == pn and on_columns[2] == qn else partial
-            if batch.stack > 1:
-                found.append(Product(filter=r, tap=s, tile=r, rows=on_rows, columns=on_columns))
-            elif on_rows[2] > 0:
+            if on_rows[2] > 0:
                 for chunk in range(len(job.chunks)):
                     place = place_of(batch.chunks, job.chunks[chunk])
                     found.append(Product(filter=chunk, tap=r * S + s, tile=place, rows=on_rows, columns=on_columns))

@@ -55,14 +55,10 @@ class Item(nl.NKIObject):
 
 @dataclass
 class Plan(nl.NKIObject):
-    """All work: batches are lists of Jobs whose filters are in SBUF together; items in the order of the work.
-
-    stack: rows of taps whose channels lie on the partitions side by side, 1: none, see stacked.py.
-    """
+    """All work: batches are lists of Jobs whose filters are in SBUF together; items in the order of the work."""
 
     batches: list
     items: list
-    stack: int
 
 
 def cut(count, most):
@@ -136,27 +132,17 @@ def chunks_of(batch):
     return found
 
 
-def band_elements(geometry, pn, qn, stack):
-    """Most elements of one image that outputs pn x qn need: rows of x, or of outputs where taps are stacked."""
+def band_elements(geometry, pn, qn):
+    """Most elements of one image that outputs pn x qn need."""
     rows, columns = geometry.rows, geometry.columns
-    height = pn
-    if stack == 1:
-        height = min(rows.size, ((pn - 1) * rows.stride + (rows.taps - 1) * rows.dilation) // rows.lhs_dilation + 1)
+    height = min(rows.size, ((pn - 1) * rows.stride + (rows.taps - 1) * rows.dilation) // rows.lhs_dilation + 1)
     width = min(
         columns.size, ((qn - 1) * columns.stride + (columns.taps - 1) * columns.dilation) // columns.lhs_dilation + 1
     )
     return height * width
 
 
-def stack_of(geometry):
-    """Rows of taps that fit the partitions together."""
-    row_bytes = geometry.C * geometry.rows.taps * geometry.columns.taps * geometry.itemsize
-    if geometry.groups > 1 or row_bytes > RAW_BYTES:
-        return 1
-    return max(1, min(geometry.rows.taps, nl.tile_size.pmax // geometry.C))
-
-
-def bands_of(geometry, num_tiles, stack, pool, halves):
+def bands_of(geometry, num_tiles, pool, halves):
     """Bands of all images; at least `halves` bands.
 
     num_tiles: of x for one band. pool: (height, width) of pooling windows, which are not cut.
@@ -165,14 +151,14 @@ def bands_of(geometry, num_tiles, stack, pool, halves):
     most = X_BYTES // (num_tiles * geometry.itemsize)
     most_y = Y_BYTES // 4
     pn, qn = pool[0], Q
-    while qn > pool[1] and (band_elements(geometry, pn, qn, stack) > most or pn * qn > most_y):
+    while qn > pool[1] and (band_elements(geometry, pn, qn) > most or pn * qn > most_y):
         qn = div_ceil(div_ceil(qn, 2), pool[1]) * pool[1]
-    while pn < P and band_elements(geometry, pn + pool[0], qn, stack) <= most and (pn + pool[0]) * qn <= most_y:
+    while pn < P and band_elements(geometry, pn + pool[0], qn) <= most and (pn + pool[0]) * qn <= most_y:
         pn += pool[0]
     images = 1
     if pn >= P and qn >= Q:
         images = max(1, min(geometry.N, BANK_COLUMNS // (P * Q)))
-        images = max(1, min(images, most // max(1, band_elements(geometry, P, Q, stack))))
+        images = max(1, min(images, most // max(1, band_elements(geometry, P, Q))))
     num_parts = div_ceil(geometry.N, images)
     if halves > 1 and num_parts % 2 == 1 and num_parts < geometry.N:
         num_parts += 1
@@ -233,14 +219,12 @@ def make_plan(geometry, pool):
     by_channels = len(jobs) > 1 and x_elements <= w_elements
     batches = batches_of(geometry, jobs, by_channels)
     items = []
-    stack = stack_of(geometry)
     for index in range(len(batches)):
         halves = 1 if len(batches) > 1 else PARTS
-        tiles = div_ceil(geometry.rows.taps, stack) if stack > 1 else len(chunks_of(batches[index]))
-        bands = bands_of(geometry, tiles, stack, pool, halves)
+        bands = bands_of(geometry, len(chunks_of(batches[index])), pool, halves)
         for which in range(len(bands)):
             items.append(Item(batch=index, band=bands[which]))
-    return Plan(batches=batches, items=items, stack=stack)
+    return Plan(batches=batches, items=items)
 
 
 def sbuf_bytes(geometry, plan, has_residual, pooled):
@@ -249,10 +233,7 @@ def sbuf_bytes(geometry, plan, has_residual, pooled):
     for index in range(len(plan.items)):
         band = plan.items[index].band
         tiles = len(chunks_of(plan.batches[plan.items[index].batch]))
-        height = band.hn
-        if plan.stack > 1:
-            tiles, height = div_ceil(geometry.rows.taps, plan.stack), band.pn
-        x_bytes = max(x_bytes, tiles * band.nn * height * band.wn * geometry.itemsize)
+        x_bytes = max(x_bytes, tiles * band.nn * band.hn * band.wn * geometry.itemsize)
         y_bytes = max(y_bytes, 4 * band.nn * band.pn * band.qn)
     taps = geometry.rows.taps * geometry.columns.taps
     for index in range(len(plan.batches)):

@@ -1,0 +1,1 @@
+"""conv2d with few channels: rows and shifted columns of x beside each other on the partitions."""

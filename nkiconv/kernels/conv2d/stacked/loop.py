@@ -1,0 +1,233 @@
+"""The loop of a stack: bands of x come in, one matmul serves several rows, shifts and outputs, rows of y go out."""
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import Ledger, pick
+from ..._epilogue import finish
+from ..._prices import SCALAR_NS
+from ..._tiles import BANK_COLUMNS, div_ceil, share
+from ..._warm import warm_up, warm_zeros
+from .filters import load_padded, turn_padded
+from .plan import stack_bands
+
+#: Matmuls of 128 columns on zeros while the first filters and rows are on their way.
+WARM_UP = 12
+
+
+def run_stack(operands, geometry, epilogue, stack):
+    """This core's part of the bands; x of the next one is loaded before one is worked on."""
+    bands = stack_bands(geometry, stack)
+    mine = share(len(bands), nl.num_programs(), nl.program_id(0))
+    if mine[1] == 0:
+        return
+    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
+    warm_up(warm_zeros(), WARM_UP, 1)
+    padded, filters, biases = [], [], []
+    padded.append(load_padded(operands.w, geometry, stack, stack.jobs[0]))
+    now = load_stack(operands.x, geometry, stack, bands[mine[0]])
+    end = mine[0] + mine[1]
+    for index in range(mine[0], end):
+        after = None
+        for job in range(len(stack.jobs)):
+            if job == len(filters):
+                if job + 1 < len(stack.jobs):
+                    padded.append(load_padded(operands.w, geometry, stack, stack.jobs[job + 1]))
+                biases.append(load_bias(operands.bias, stack, stack.jobs[job]))
+                filters.append(turn_padded(padded[job], geometry, stack, stack.jobs[job], ledger))
+                padded[job] = None
+            if job == 0 and index + 1 < end:
+                after = load_stack(operands.x, geometry, stack, bands[index + 1])
+            work_stack(
+                operands,
+                geometry,
+                epilogue,
+                stack,
+                stack.jobs[job],
+                filters[job],
+                biases[job],
+                bands[index],
+                now,
+                ledger,
+                index + 1 == end,
+            )
+        now = after
+
+
+def load_bias(bias_hbm, stack, job):
+    """[(u, k), 1] fp32 in SBUF, or None."""
+    if bias_hbm == None:
+        return None
+    k0, kn = job
+    bias_sbuf = nl.ndarray((stack.U * kn, 1), dtype=nl.float32, buffer=nl.sbuf)
+    for u in range(stack.U):
+        copy(bias_sbuf[u * kn : (u + 1) * kn, 0:1], bias_hbm.ap(pattern=[[1, kn], [1, 1]], offset=k0))
+    return bias_sbuf
+
+
+def load_stack(x_hbm, geometry, stack, band):
+    """X [(d, b, c), images, blocks of B rows, columns] of a band in SBUF; zeros where there is no x."""
+    rows, columns = geometry.rows, geometry.columns
+    C, B = geometry.C, stack.B
+    m0, mn = band.j0 * stack.step, (band.jn - 1) * stack.step + stack.num_taps
+    parts = stack.D * B * C
+    x_sbuf = nl.ndarray((parts, band.nn, mn, stack.width), dtype=x_hbm.dtype, buffer=nl.sbuf)
+    spans = []
+    left, right = 0, stack.width
+    for d in range(stack.D):
+        shift = d * columns.dilation - columns.before
+        low = min(stack.width, max(0, -shift))
+        high = max(low, min(stack.width, columns.size - shift))
+        spans.append((low, high, shift))
+        left, right = max(left, low), min(right, high)
+    first, last = whole_blocks(rows, B, m0, mn)
+    clear(x_sbuf, 0, first - m0, 0, stack.width)
+    clear(x_sbuf, last - m0, mn, 0, stack.width)
+    clear(x_sbuf, first - m0, last - m0, 0, left)
+    clear(x_sbuf, first - m0, last - m0, max(left, right), stack.width)
+    for d in range(stack.D):
+        low, high, shift = spans[d]
+        if low < high:
+            place = (low, high, low + shift)
+            if first < last:
+                load_rows(x_hbm, x_sbuf, geometry, stack, band, d, 0, B, first, last - first, m0, place)
+            for m in range(m0, m0 + mn):
+                if m < first or m >= last:
+                    b0 = min(B, max(0, rows.before - m * B))
+                    b1 = max(b0, min(B, rows.size + rows.before - m * B))
+                    if b0 < b1:
+                        load_rows(x_hbm, x_sbuf, geometry, stack, band, d, b0, b1, m, 1, m0, place)
+    return x_sbuf
+
+
+def whole_blocks(rows, B, m0, mn):
+    """(first, end) of the blocks of B padded rows, among mn from m0 on, all of whose rows are x's."""
+    first = max(m0, div_ceil(max(0, rows.before), B))
+    end = min(m0 + mn, max(0, rows.size + rows.before) // B)
+    return (m0, m0) if end <= first else (first, end)
+
+
+def clear(x_sbuf, m0, m1, w0, w1):
+    """Zeros in blocks m0 .. m1-1, columns w0 .. w1-1."""
+    if m0 < m1 and w0 < w1:
+        parts, images = x_sbuf.shape[0], x_sbuf.shape[1]
+        nisa.memset(dst=x_sbuf[0:parts, 0:images, m0:m1, w0:w1], value=0.0, engine=nisa.engine.vector)
+
+
+def load_rows(x_hbm, x_sbuf, geometry, stack, band, d, b0, b1, m, count, m0, place):
+    """Rows b0 .. b1-1 of `count` blocks from m on, shift d. place: (first column, end, the element of x there)."""
+    rows, C, B = geometry.rows, geometry.C, stack.B
+    low, high, element = place
+    h = m * B + b0 - rows.before
+    for n in range(band.nn):
+        copy(
+            x_sbuf[(d * B + b0) * C : (d * B + b1) * C, n, m - m0 : m - m0 + count, low:high],
+            x_hbm.ap(
+                pattern=[
+                    [geometry.x_h, b1 - b0],
+                    [geometry.x_c, C],
+                    [B * geometry.x_h, count],
+                    [geometry.x_w, high - low],
+                ],
+                offset=(band.n0 + n) * geometry.x_n + h * geometry.x_h + element * geometry.x_w,
+            ),
+        )
+
+
+def work_stack(operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf, band, x_sbuf, ledger, last):
+    """Results of one job for one band: banks of sums one after the other, then the store, row by row of a block."""
+    columns = geometry.columns
+    outputs, Q = stack.U * job[1], columns.out
+    y_sbuf = nl.ndarray((outputs, band.nn, band.jn, Q), dtype=operands.y.dtype, buffer=nl.sbuf)
+    residual_sbuf = load_residual(operands, geometry, stack, job, band)
+    qt = min(Q, BANK_COLUMNS)
+    jt = max(1, min(band.jn, BANK_COLUMNS // (band.nn * qt)))
+    for j in range(0, band.jn, jt):
+        jn = min(jt, band.jn - j)
+        for q in range(0, Q, qt):
+            qn = min(qt, Q - q)
+            acc_psum = nl.ndarray((outputs, band.nn, jn, qn), dtype=nl.float32, buffer=nl.psum)
+            for t in range(stack.num_taps):
+                for g in range(stack.groups):
+                    m = j * stack.step + t
+                    w = q * columns.stride + g * stack.D * columns.dilation
+                    nisa.nc_matmul(
+                        dst=acc_psum,
+                        stationary=filters_sbuf[0 : filters_sbuf.shape[0], t * stack.groups + g, 0:outputs],
+                        moving=x_sbuf[
+                            0 : x_sbuf.shape[0],
+                            0 : band.nn,
+                            m : m + (jn - 1) * stack.step + 1 : stack.step,
+                            w : w + (qn - 1) * columns.stride + 1 : columns.stride,
+                        ],
+                        accumulate=t + g > 0,
+                    )
+            residual = None
+            if residual_sbuf != None:
+                residual = residual_sbuf[0:outputs, 0 : band.nn, j : j + jn, q : q + qn]
+            elements = band.nn * jn * qn
+            engine = nisa.engine.scalar
+            if epilogue.activation != "":
+                ledger.scalar_ns = ledger.scalar_ns + elements * SCALAR_NS
+            else:
+                engine = pick(ledger, elements, False)
+            finish(
+                y_sbuf[0:outputs, 0 : band.nn, j : j + jn, q : q + qn],
+                acc_psum,
+                bias_sbuf,
+                residual,
+                epilogue,
+                engine,
+            )
+        if last:
+            store_stack(operands.y, y_sbuf, geometry, stack, job, band, j, jn)
+    if not last:
+        store_stack(operands.y, y_sbuf, geometry, stack, job, band, 0, band.jn)
+
+
+def y_rows(geometry, stack, job, band, u, j, jn):
+    """(pattern, offset, blocks) of row u of blocks j .. j+jn-1 of a band, as far as y has it."""
+    k0, kn = job
+    p = (band.j0 + j) * stack.U + u
+    count = min(jn, div_ceil(max(0, geometry.rows.out - p), stack.U))
+    pattern = [
+        [geometry.y_k, kn],
+        [geometry.y_n, band.nn],
+        [stack.U * geometry.y_p, count],
+        [geometry.y_q, geometry.columns.out],
+    ]
+    return pattern, band.n0 * geometry.y_n + k0 * geometry.y_k + p * geometry.y_p, count
+
+
+def load_residual(operands, geometry, stack, job, band):
+    """The residual of a band times beta, fp32 if it was multiplied, or None."""
+    if operands.residual == None:
+        return None
+    kn = job[1]
+    shape = (stack.U * kn, band.nn, band.jn, geometry.columns.out)
+    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
+    if (band.j0 + band.jn) * stack.U > geometry.rows.out:
+        nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    for u in range(stack.U):
+        where = y_rows(geometry, stack, job, band, u, 0, band.jn)
+        if where[2] > 0:
+            copy(
+                residual_sbuf[u * kn : (u + 1) * kn, 0 : band.nn, 0 : where[2], 0 : shape[3]],
+                operands.residual.ap(pattern=where[0], offset=where[1]),
+            )
+    if operands.beta == 1.0:
+        return residual_sbuf
+    scaled_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=scaled_sbuf, data=residual_sbuf, op0=nl.multiply, operand0=operands.beta)
+    return scaled_sbuf
+
+
+def store_stack(y_hbm, y_sbuf, geometry, stack, job, band, j, jn):
+    """Blocks j .. j+jn-1 of a band's results, one DMA for each row of a block."""
+    kn = job[1]
+    for u in range(stack.U):
+        where = y_rows(geometry, stack, job, band, u, j, jn)
+        if where[2] > 0:
+            copy(
+                y_hbm.ap(pattern=where[0], offset=where[1]),
+                y_sbuf[u * kn : (u + 1) * kn, 0 : band.nn, j : j + where[2], 0 : geometry.columns.out],
+            )
