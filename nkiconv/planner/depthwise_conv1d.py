@@ -26,7 +26,7 @@ from ..kernels.depthwise_conv1d.update.plan import plan_update
 from ..simulator.hardware import PARTITIONS
 from ..simulator.timeline import ENGINES
 from ..simulator.timing import Rates
-from .recipes import column_prices, recipe_lists
+from .recipes import PIECE, column_prices, recipe_lists
 from .request import Config
 
 SHARDS = ("channels", "columns", "batch")
@@ -115,9 +115,10 @@ class Rows(Family):
         self.on_tensor = on_tensor
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        geometry, own = shape.geometry, self._own(shape)
+        geometry = shape.geometry
         if geometry.S > MANY_TAPS:
-            return [own]
+            return [_config(shard=self._plan(shape, _config(piece=PIECE)).rows.shard)]
+        own = self._own(shape)
         more = wide or bool(shape.rates.overrides)  # the kernel's own settings are for trn2.toml's constants
         lists = self._recipes(shape, 3 * self.START if more else self.START, self._plan(shape, own).piece)
         if not lists:  # too few taps for the array to have any

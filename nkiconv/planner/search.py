@@ -37,13 +37,13 @@ from .timing import Timing, Traced, phases, profile_of, time, trace
 #: Instructions, all cores, of the larger of the two reduced problems that a candidate is screened with.
 SCREEN_INSTRUCTIONS = 2_000
 #: Of all traces of a quick search before the final, less what the leader's phases take after it, up to a third.
-QUICK_INSTRUCTIONS = 16_000
+QUICK_INSTRUCTIONS = 10_000
 #: The same of a wide search.
 WIDE_INSTRUCTIONS = 120_000
 #: Of a kernel that is timed as a whole without being asked to; the kernel's own choice is, before all others.
 WHOLE_INSTRUCTIONS = 14_000
 #: Of all kernels that the final of a quick search times, and of all phases of the throttle's grid that it tries.
-FINAL_INSTRUCTIONS, PHASE_INSTRUCTIONS = 16_000, 24_000
+FINAL_INSTRUCTIONS, PHASE_INSTRUCTIONS = 10_000, 14_000
 #: Candidates whose screened time is at most this much of the best one's reach the final: what screening is off by.
 CLOSE = 1.04
 #: What an extrapolated time is multiplied by when it is held against one of the whole problem.

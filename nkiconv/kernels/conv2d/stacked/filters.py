@@ -1,8 +1,9 @@
-"""Filters of a stack as stationaries [(d, b, c), (t, g), (u, k)], zero-padded by DMA and turned on the array.
+"""Filters of a stack as stationaries [(d, b, c), (t, g), (u, k)], zero-padded and turned on the array.
 
 Output row u of a block meets tap r at row u * stride + r * dilation of the block's window, so the filters of u are a
-copy of w shifted down by u * stride rows: one DMA each, into zeros, with (u, k) on the partitions. A view of B rows and
-D columns of taps of that is then turned by one transpose.
+copy of w shifted down by u * stride rows, with (u, k) on the partitions. They come from HBM in long runs and are
+shifted on chip where engines may address the partitions of one u, else straight to their places, in short runs. A view
+of B rows and D columns of taps of that is then turned by one transpose.
 """
 
 from ...._nki import nisa, nl
@@ -10,42 +11,84 @@ from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES
 
+#: Engines address partitions from a multiple of this on.
+QUADRANT = 32
+
 
 def load_padded(w_hbm, geometry, stack, job):
-    """Z [(u, k), c, rows of the window, columns of taps] of a job (first channel, channels): shifted copies of w."""
+    """(w as loaded [(u, k), c, r, s] or None, Z [(u, k), c, rows of the window, columns of taps]) of a job.
+
+    job: (first channel, channels). Z lacks what is to be shifted on chip.
+    """
     k0, kn = job
     rows, columns = geometry.rows, geometry.columns
     height, width = stack.num_taps * stack.B, stack.groups * stack.D
-    z_sbuf = nl.ndarray((stack.U * kn, geometry.C, height, width), dtype=w_hbm.dtype, buffer=nl.sbuf)
-    if stack.U > 1 or height > rows.taps or width > columns.taps or rows.dilation > 1:
-        nisa.memset(dst=z_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    fits = stack.U == 1 and height == rows.taps and width == columns.taps
+    on_chip = not fits and (stack.U == 1 or kn % QUADRANT == 0)
+    pattern = [
+        [geometry.w_k, kn],
+        [geometry.w_c, geometry.C],
+        [geometry.w_r, rows.taps],
+        [geometry.w_s, columns.taps],
+    ]
+    raw_sbuf = None
+    size = geometry.C * height * width
+    flat_sbuf = nl.ndarray((stack.U * kn, size + size % 2), dtype=w_hbm.dtype, buffer=nl.sbuf)
+    z_sbuf = flat_sbuf[0 : stack.U * kn, 0:size].reshape((stack.U * kn, geometry.C, height, width))
+    if on_chip:
+        raw_sbuf = nl.ndarray((stack.U * kn, geometry.C, rows.taps, columns.taps), dtype=w_hbm.dtype, buffer=nl.sbuf)
+    if not fits:
+        # two elements of 16 bits at a time
+        words = flat_sbuf if w_hbm.dtype == nl.float32 else flat_sbuf.view(nl.float32)
+        nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector)
     for u in range(stack.U):
-        first = u * rows.stride
-        for c in range(geometry.C if rows.dilation > 1 else 1):
-            # rows of taps that are no neighbours take a DMA for each channel: an access pattern has five dims
-            cn = 1 if rows.dilation > 1 else geometry.C
+        if on_chip:
             copy(
-                z_sbuf[
-                    u * kn : (u + 1) * kn,
-                    c : c + cn,
-                    first : first + (rows.taps - 1) * rows.dilation + 1 : rows.dilation,
-                    0 : columns.taps,
-                ],
-                w_hbm.ap(
-                    pattern=[
-                        [geometry.w_k, kn],
-                        [geometry.w_c, cn],
-                        [geometry.w_r, rows.taps],
-                        [geometry.w_s, columns.taps],
-                    ],
-                    offset=k0 * geometry.w_k + c * geometry.w_c,
-                ),
+                raw_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, 0 : rows.taps, 0 : columns.taps],
+                w_hbm.ap(pattern=pattern, offset=k0 * geometry.w_k),
+            )
+        elif rows.dilation == 1:
+            copy(place_of(z_sbuf, geometry, kn, u), w_hbm.ap(pattern=pattern, offset=k0 * geometry.w_k))
+        else:
+            # rows of taps that are no neighbours take a DMA for each: an access pattern has few dims
+            for r in range(rows.taps):
+                first = u * rows.stride + r * rows.dilation
+                copy(
+                    z_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, first, 0 : columns.taps],
+                    w_hbm.ap(pattern=[pattern[0], pattern[1], pattern[3]], offset=k0 * geometry.w_k + r * geometry.w_r),
+                )
+    return raw_sbuf, z_sbuf
+
+
+def place_of(z_sbuf, geometry, kn, u):
+    """Where the filters of output row u are in Z."""
+    rows, columns = geometry.rows, geometry.columns
+    first = u * rows.stride
+    return z_sbuf[
+        u * kn : (u + 1) * kn,
+        0 : geometry.C,
+        first : first + (rows.taps - 1) * rows.dilation + 1 : rows.dilation,
+        0 : columns.taps,
+    ]
+
+
+def shift_rows(padded, geometry, stack, job):
+    """Z, complete."""
+    raw_sbuf, z_sbuf = padded
+    kn = job[1]
+    if raw_sbuf != None:
+        for u in range(stack.U):
+            nisa.tensor_copy(
+                dst=place_of(z_sbuf, geometry, kn, u),
+                src=raw_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, 0 : raw_sbuf.shape[2], 0 : raw_sbuf.shape[3]],
+                engine=nisa.engine.vector,
             )
     return z_sbuf
 
 
-def turn_padded(z_sbuf, geometry, stack, job, ledger):
-    """Stationaries [(d, b, c), (t, g), (u, k)] of a job."""
+def turn_padded(padded, geometry, stack, job, ledger):
+    """Stationaries [(d, b, c), (t, g), (u, k)] of a job, from what `load_padded` returned."""
+    z_sbuf = shift_rows(padded, geometry, stack, job)
     B, D, C = stack.B, stack.D, geometry.C
     parts, outputs = D * B * C, stack.U * job[1]
     count = stack.num_taps * stack.groups

@@ -10,6 +10,8 @@ from ..._warm import warm_up, warm_zeros
 from .filters import load_padded, turn_padded
 from .plan import stack_bands
 
+#: Buffers of x.
+RING = 2
 #: Matmuls of 128 columns on zeros while the first filters and rows are on their way.
 WARM_UP = 12
 
@@ -24,8 +26,9 @@ def run_stack(operands, geometry, epilogue, stack):
     warm_up(warm_zeros(), WARM_UP, 1)
     padded, filters, biases = [], [], []
     padded.append(load_padded(operands.w, geometry, stack, stack.jobs[0]))
-    now = load_stack(operands.x, geometry, stack, bands[mine[0]])
     end = mine[0] + mine[1]
+    ring = x_ring(operands.x, stack, bands, mine[0], end)
+    now = load_stack(operands.x, geometry, stack, bands[mine[0]], ring[0])
     for index in range(mine[0], end):
         after = None
         for job in range(len(stack.jobs)):
@@ -36,7 +39,9 @@ def run_stack(operands, geometry, epilogue, stack):
                 filters.append(turn_padded(padded[job], geometry, stack, stack.jobs[job], ledger))
                 padded[job] = None
             if job == 0 and index + 1 < end:
-                after = load_stack(operands.x, geometry, stack, bands[index + 1])
+                after = load_stack(
+                    operands.x, geometry, stack, bands[index + 1], ring[(index + 1 - mine[0]) % len(ring)]
+                )
             work_stack(
                 operands,
                 geometry,
@@ -53,6 +58,19 @@ def run_stack(operands, geometry, epilogue, stack):
         now = after
 
 
+def x_ring(x_hbm, stack, bands, first, end):
+    """Buffers that bands take in turn: they cap how far loads run ahead of the sums."""
+    images, blocks = 1, 1
+    for index in range(first, end):
+        images = max(images, bands[index].nn)
+        blocks = max(blocks, bands[index].jn)
+    shape = (stack.parts, images, (blocks - 1) * stack.step + stack.num_taps, stack.width)
+    ring = []
+    for _ in range(min(RING, end - first)):
+        ring.append(nl.ndarray(shape, dtype=x_hbm.dtype, buffer=nl.sbuf))
+    return ring
+
+
 def load_bias(bias_hbm, stack, job):
     """[(u, k), 1] fp32 in SBUF, or None."""
     if bias_hbm == None:
@@ -64,13 +82,12 @@ def load_bias(bias_hbm, stack, job):
     return bias_sbuf
 
 
-def load_stack(x_hbm, geometry, stack, band):
-    """X [(d, b, c), images, blocks of B rows, columns] of a band in SBUF; zeros where there is no x."""
+def load_stack(x_hbm, geometry, stack, band, ring_sbuf):
+    """X [(d, b, c), images, blocks of B rows, columns] of a band in a buffer; zeros where there is no x."""
     rows, columns = geometry.rows, geometry.columns
-    C, B = geometry.C, stack.B
+    B = stack.B
     m0, mn = band.j0 * stack.step, (band.jn - 1) * stack.step + stack.num_taps
-    parts = stack.D * B * C
-    x_sbuf = nl.ndarray((parts, band.nn, mn, stack.width), dtype=x_hbm.dtype, buffer=nl.sbuf)
+    x_sbuf = ring_sbuf[0 : stack.parts, 0 : band.nn, 0:mn, 0 : stack.width]
     spans = []
     left, right = 0, stack.width
     for d in range(stack.D):

@@ -32,7 +32,7 @@ from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
 from ..plan import Y_BYTES, cut
 
 #: Bytes a partition of x of one band, of the filters of all jobs, and of the zero-padded filters of one.
-X_BYTES = 32_768
+X_BYTES = 16_384
 FILTER_BYTES = 65_536
 PADDED_BYTES = 49_152
 #: How much less than the plain way's the time must be, by prices.
@@ -48,7 +48,10 @@ class Stack(nl.NKIObject):
     B: int
     D: int
     U: int
+    #: e
     step: int
+    #: partitions of X
+    parts: int
     num_taps: int
     groups: int
     kn: int
@@ -104,6 +107,7 @@ def make_stack(geometry, B, D, U, e):
         D=D,
         U=U,
         step=e,
+        parts=D * B * geometry.C,
         num_taps=num_taps,
         groups=groups,
         kn=kn,
@@ -131,7 +135,9 @@ def stack_ns(geometry, stack):
     share = stack.U * geometry.rows.stride / ((stack.blocks - 1) * stack.step * stack.B + stack.num_taps * stack.B)
     again = max(1.0, 1.0 / (share * stack.blocks)) if stack.blocks * stack.U < P else 1.0
     loads = stack.D * again
-    ns = work_ns(geometry, columns, stack.num_taps * stack.groups, loads, geometry.columns.size, Q)
+    # rows of one block lie on different partitions, blocks of one row beside each other
+    y_run = stack.blocks * Q if stack.U == 1 else Q
+    ns = work_ns(geometry, columns, stack.num_taps * stack.groups, loads, geometry.columns.size, y_run)
     bands = div_ceil(geometry.N, stack.images) * div_ceil(div_ceil(P, stack.U), stack.blocks)
     return ns + bands * (stack.D + stack.U) * DMA_NS / PARTS
 

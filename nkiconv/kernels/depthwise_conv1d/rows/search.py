@@ -11,9 +11,9 @@ from .recipes import free_recipe, ranked_recipes
 from .tiles import SHARDS
 from .walk import WALKED, count_tiles, walk_ns
 
-#: Pieces that all tries may walk together, and groups of a tile that take as long as one.
-PIECES_MAX = 2500
-GROUPS_A_PIECE = 6
+#: Steps of pieces that all tries may walk together, and groups of a tile that take as long as one.
+STEPS_MAX = 12_000
+GROUPS_A_STEP = 2
 #: Recipes that are tried.
 RECIPES = 6
 #: Pieces of a core's work up to which each of the first and last ones matters, and what is tried there.
@@ -45,7 +45,7 @@ def first_plan(geometry, extras, on_tensor, cores):
 def refine(geometry, extras, plan, plan_ns, on_tensor, cores):
     """(config, ns) after changing one setting of a plan after the other for what takes less."""
     best, best_ns = settings_of(plan), plan_ns
-    left = PIECES_MAX
+    left = STEPS_MAX
     lists = ranked_recipes(geometry, extras, plan.piece, on_tensor, RECIPES)
     again = True
     for _ in range(ROUNDS):
@@ -89,10 +89,13 @@ def changed(config, index, value):
 
 
 def cost_of(geometry, plan):
-    """What a walk of a plan takes: its pieces, and the groups that each load of its tiles goes through."""
+    """What a walk of a plan takes: its pieces' steps, and the groups that each load of its tiles goes through."""
+    steps = 0
+    for index in range(len(plan.recipes)):
+        steps = max(steps, 3 + plan.recipes[index][1] + plan.recipes[index][3])
     tiles = count_tiles(geometry, plan.rows)
     pieces = min(WALKED, tiles * div_ceil(plan.rows.columns, plan.piece))
-    return pieces + min(WALKED, tiles) * plan.rows.G // GROUPS_A_PIECE
+    return pieces * steps + min(WALKED, tiles) * plan.rows.G // GROUPS_A_STEP
 
 
 def tries(name, geometry, plan, lists, on_tensor):
