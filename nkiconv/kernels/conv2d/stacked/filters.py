@@ -31,23 +31,24 @@ def load_padded(w_hbm, geometry, stack, job):
         [geometry.w_r, rows.taps],
         [geometry.w_s, columns.taps],
     ]
-    raw_sbuf = None
     size = geometry.C * height * width
     flat_sbuf = nl.ndarray((stack.U * kn, size + size % 2), dtype=w_hbm.dtype, buffer=nl.sbuf)
     z_sbuf = flat_sbuf[0 : stack.U * kn, 0:size].reshape((stack.U * kn, geometry.C, height, width))
-    if on_chip:
-        raw_sbuf = nl.ndarray((stack.U * kn, geometry.C, rows.taps, columns.taps), dtype=w_hbm.dtype, buffer=nl.sbuf)
     if not fits:
         # two elements of 16 bits at a time
         words = flat_sbuf if w_hbm.dtype == nl.float32 else flat_sbuf.view(nl.float32)
         nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector)
-    for u in range(stack.U):
-        if on_chip:
+    if on_chip:
+        shape = (stack.U * kn, geometry.C, rows.taps, columns.taps)
+        raw_sbuf = nl.ndarray(shape, dtype=w_hbm.dtype, buffer=nl.sbuf)
+        for u in range(stack.U):
             copy(
                 raw_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, 0 : rows.taps, 0 : columns.taps],
                 w_hbm.ap(pattern=pattern, offset=k0 * geometry.w_k),
             )
-        elif rows.dilation == 1:
+        return raw_sbuf, z_sbuf
+    for u in range(stack.U):
+        if rows.dilation == 1:
             copy(place_of(z_sbuf, geometry, kn, u), w_hbm.ap(pattern=pattern, offset=k0 * geometry.w_k))
         else:
             # rows of taps that are no neighbours take a DMA for each: an access pattern has few dims
@@ -57,7 +58,7 @@ def load_padded(w_hbm, geometry, stack, job):
                     z_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, first, 0 : columns.taps],
                     w_hbm.ap(pattern=[pattern[0], pattern[1], pattern[3]], offset=k0 * geometry.w_k + r * geometry.w_r),
                 )
-    return raw_sbuf, z_sbuf
+    return None, z_sbuf
 
 
 def place_of(z_sbuf, geometry, kn, u):
