@@ -390,3 +390,11 @@ def test_requests_are_hashable_and_answered():
     wanted = Request(problem=SMALL, algorithms=("taps_on_partition",))
     assert hash(wanted) == hash(dataclasses.replace(wanted))
     assert answer(wanted, use_cache=False).algorithm == "taps_on_partition"
+
+
+def test_explain_says_what_differs_from_an_algorithms_first_row():
+    found = fresh(cases.get("kda_bf16").problem)
+    text = found.explain()
+    others = [one for one in found.alternatives[1:] if one.algorithm == found.algorithm]
+    assert text.count("but ") >= len(others) > 0
+    assert "but: the settings of the algorithm's first row, except for these" in text

@@ -7,11 +7,14 @@ import textwrap
 from collections.abc import Sequence
 
 from .plan import Alternative, Plan, settings_text
+from .request import Config
 
 #: Columns of a line of text.
 WIDTH = 116
 #: Characters of a line of settings.
 SETTINGS_WIDTH = 48
+#: In front of the settings in which a row differs.
+BUT = "but "
 
 
 def explain(plan: Plan) -> str:
@@ -43,16 +46,34 @@ def _head(plan: Plan) -> list[str]:
 
 def _alternatives(plan: Plan) -> list[str]:
     best = plan.alternatives[0].us if plan.alternatives else plan.phase0_us
-    rows = [_row(one, best) for one in plan.alternatives]
-    return _table(("algorithm", "settings", "modelled us", "x best", "bound by", "instructions"), rows, right=(2, 3, 5))
+    first = {one.algorithm: one.config for one in reversed(plan.alternatives)}
+    rows = [_row(one, best, first[one.algorithm]) for one in plan.alternatives]
+    found = _table(
+        ("algorithm", "settings", "modelled us", "x best", "bound by", "instructions"), rows, right=(2, 3, 5)
+    )
+    if any(row[1].startswith(BUT) for row in rows):
+        found.append(f"{BUT.strip()}: the settings of the algorithm's first row, except for these")
+    return found
 
 
-def _row(one: Alternative, best: float) -> tuple[str, ...]:
+def _settings(config: Config, first: Config) -> str:
+    """A config in words; where it says all that the first one of its algorithm says, only what differs."""
+    if (
+        config is None
+        or first is None
+        or config == first
+        or {name for name, _ in config} != {name for name, _ in first}
+    ):
+        return settings_text(config)
+    return BUT + settings_text(tuple(entry for entry in config if entry not in first))
+
+
+def _row(one: Alternative, best: float, first: Config) -> tuple[str, ...]:
     sign = ">" if one.at_least else "~" if one.extrapolated_from is not None else ""
     us, share = f"{sign}{one.us:,.2f}", f"{sign if one.at_least else ''}{one.us / best:.2f}"
     return (
         one.algorithm,
-        settings_text(one.config),
+        _settings(one.config, first),
         us,
         share,
         one.bound_by,
