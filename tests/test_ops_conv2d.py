@@ -200,6 +200,7 @@ REFUSED = [
     ("pool", [1, 1], GeometryError, r"pool=\[1, 1\]"),
     ("pool", (2, 2), GeometryError, r"pool=\(2, 2\): must divide P=7 and Q=10"),
     ("out_dtype", np.int8, DtypeError, "out_dtype=.*int8.*: accepted are None, bf16, fp16, fp32"),
+    ("precision", "fp16", UnsupportedError, "precision='fp16': accepted are None, bf16, tf32; use one of these"),
     ("lnc", 3, UnsupportedError, "lnc=3: must be 1 or 2"),
     ("lnc", True, UnsupportedError, "lnc=True"),
 ]
@@ -254,3 +255,36 @@ def test_names_of_the_package():
     assert nkiconv.conv2d is conv2d
     assert {"conv2d", "conv2d_implicit_gemm"} <= set(nkiconv.__all__) & set(dir(nkiconv))
     assert nkiconv.conv2d_implicit_gemm[2] is not None
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 12, 11), (1, 140, 6, 7)], ids=["few channels", "two chunks"])
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_precision_rounds_the_factors_and_nothing_else(precision, shape):
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal(shape).astype(np.float32)
+    w = rng.standard_normal((9, shape[1], 3, 3)).astype(np.float32)
+    rounded = [nl_round(array, precision) for array in (x, w)]
+    problem = conv2d_problem(x, w, padding=1)
+    y = conv2d(x, w, padding=1, precision=precision)
+    sums, abs_sum = conv_ref(*rounded, problem), abs_sum_ref(*rounded, problem)
+    assert_within_limit(
+        y, sums, epilogue_bound(9 * shape[1], abs_sum, sums, "fp32", None, None, None, "pre_activation")
+    )
+    # and the documented error of a product holds against the exact result
+    exact, limit = conv_ref(x, w, problem), {"bf16": 2.0**-7, "tf32": 2.0**-9}[precision]
+    assert np.all(np.abs(y - exact) <= limit * abs_sum_ref(x, w, problem))
+    assert not np.array_equal(y, conv2d(x, w, padding=1))
+
+
+def nl_round(array, precision):
+    """fp32 rounded to nearest, ties to even, with 7 or 10 bits of mantissa."""
+    if precision == "bf16":
+        return array.astype(ml_dtypes.bfloat16).astype(np.float32)
+    bits = array.view(np.uint32).astype(np.uint64)
+    bits = (bits + 0xFFF + ((bits >> 13) & 1)) & 0xFFFFE000
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def test_a_precision_that_says_nothing_is_refused():
+    with pytest.raises(UnsupportedError, match=r"precision='tf32': x and w are bf16, whose products are exact"):
+        conv2d(X.astype(ml_dtypes.bfloat16), W.astype(ml_dtypes.bfloat16), precision="tf32")

@@ -56,16 +56,16 @@ def ahead_of(geometry, block):
     return max(1, AHEAD_BYTES // (block.channels * block.rn * block.sn * geometry.itemsize))
 
 
-def load_filters(w_hbm, geometry, job):
+def load_filters(operands, geometry, job):
     """The first blocks of a job's taps as loaded: [kn, channels, rows, columns] in SBUF each."""
     blocks = blocks_of(geometry, job)
     loaded = []
     for index in range(min(ahead_of(geometry, blocks[0]), len(blocks))):
-        loaded.append(load_taps(w_hbm, geometry, job, blocks[index]))
+        loaded.append(load_taps(operands, geometry, job, blocks[index]))
     return loaded
 
 
-def turn_filters(w_hbm, loaded, geometry, job, ledger):
+def turn_filters(operands, loaded, geometry, job, ledger):
     """Stationaries of a job, [cn, taps, kn] for each of its chunks, from what `load_filters` returned and the rest."""
     taps = geometry.rows.taps * geometry.columns.taps
     dtype = loaded[0].dtype
@@ -78,7 +78,7 @@ def turn_filters(w_hbm, loaded, geometry, job, ledger):
         turn_taps(tiles[blocks[index].chunk], loaded[index], mask_sbuf, geometry, job, blocks[index], ledger)
         loaded[index] = None
         if len(loaded) < len(blocks):
-            loaded.append(load_taps(w_hbm, geometry, job, blocks[len(loaded)]))
+            loaded.append(load_taps(operands, geometry, job, blocks[len(loaded)]))
     return tiles
 
 
@@ -94,9 +94,9 @@ def tap_blocks(geometry, channels):
     return found
 
 
-def load_taps(w_hbm, geometry, job, block):
+def load_taps(operands, geometry, job, block):
     """Taps of a block: [kn, channels, rows, columns] in SBUF."""
-    raw_sbuf = nl.ndarray((job.kn, block.channels, block.rn, block.sn), dtype=w_hbm.dtype, buffer=nl.sbuf)
+    raw_sbuf = nl.ndarray((job.kn, block.channels, block.rn, block.sn), dtype=operands.w_dtype, buffer=nl.sbuf)
     offset = job.k0 * geometry.w_k + block.c0 * geometry.w_c + block.r0 * geometry.w_r + block.s0 * geometry.w_s
     pattern = [
         [geometry.w_k, job.kn],
@@ -104,7 +104,7 @@ def load_taps(w_hbm, geometry, job, block):
         [geometry.w_r, block.rn],
         [geometry.w_s, block.sn],
     ]
-    copy(raw_sbuf, w_hbm.ap(pattern=pattern, offset=offset))
+    copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=offset))
     return raw_sbuf
 
 

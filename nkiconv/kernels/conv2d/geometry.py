@@ -10,6 +10,9 @@ from .._arguments import IDENTITY, check_float, check_perm, output_extent
 from .._axis import outputs_met
 from .._tiles import dense_strides_4d, is_pair, position_in, require
 
+#: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array.
+PRECISIONS = ("bf16", "tf32")
+
 
 @dataclass
 class Axis(nl.NKIObject):
@@ -52,7 +55,9 @@ class Geometry(nl.NKIObject):
     y_k: int
     y_p: int
     y_q: int
+    #: bytes of an element of x and w on chip, and whether the array takes products of them at the rate of 16 bits
     itemsize: int
+    fast: bool
 
 
 def met(axis, tap, first, count):
@@ -111,6 +116,18 @@ def check_arguments(img_ref, filter_ref, padding, stride, rhs_dilation, lhs_dila
     )
 
 
+def check_precision(precision, dtype):
+    """Refuse a precision that there is none of, or that says nothing of a dtype."""
+    require(
+        precision == None or precision in PRECISIONS,
+        f"precision={precision}: accepted are None and {PRECISIONS}; use one of them",
+    )
+    require(
+        precision == None or dtype == nl.float32,
+        f"precision={precision}: img_ref and filter_ref are {dtype}, whose products are exact; drop it",
+    )
+
+
 def read_axis(name, size, taps, padding, stride, dilation, lhs_dilation):
     """An Axis; refused where it has no output."""
     out = output_extent(size, taps, stride, dilation, lhs_dilation, padding[0], padding[1])
@@ -125,7 +142,16 @@ def read_axis(name, size, taps, padding, stride, dilation, lhs_dilation):
 
 
 def read_geometry(
-    img_ref, filter_ref, padding, stride, rhs_dilation, lhs_dilation, feature_group_count, batch_group_count, perms
+    img_ref,
+    filter_ref,
+    padding,
+    stride,
+    rhs_dilation,
+    lhs_dilation,
+    feature_group_count,
+    batch_group_count,
+    perms,
+    precision,
 ):
     """Check the arguments and return (Geometry, shape of y as stored). perms: (in_perm, kern_perm, out_perm)."""
     check_arguments(
@@ -139,6 +165,7 @@ def read_geometry(
         batch_group_count,
         perms,
     )
+    check_precision(precision, img_ref.dtype)
     in_axes = IDENTITY if perms[0] == None else perms[0]
     kern_axes = IDENTITY if perms[1] == None else perms[1]
     out_axes = IDENTITY if perms[2] == None else perms[2]
@@ -180,7 +207,8 @@ def read_geometry(
         y_k=y_strides[position_in(out_axes, 1)],
         y_p=y_strides[position_in(out_axes, 2)],
         y_q=y_strides[position_in(out_axes, 3)],
-        itemsize=4 if img_ref.dtype == nl.float32 else 2,
+        itemsize=4 if img_ref.dtype == nl.float32 and precision != "bf16" else 2,
+        fast=img_ref.dtype != nl.float32 or precision != None,
     )
     return geometry, y_shape
 

@@ -41,7 +41,7 @@ def load_next(operands, geometry, batch):
     """Load filters and bias of the next job that has none yet."""
     job = len(batch.loaded)
     if job < len(batch.jobs):
-        batch.loaded.append(load_filters(operands.w, geometry, batch.jobs[job]))
+        batch.loaded.append(load_filters(operands, geometry, batch.jobs[job]))
         batch.biases.append(load_bias(operands.bias, batch.jobs[job]))
 
 
@@ -61,18 +61,19 @@ def run_items(operands, geometry, epilogue, pool, plan):
             batch = following if following != None else start_batch(operands, geometry, plan, item.batch)
             following = None
         if now == None:
-            now = load_band(operands.x, geometry, batch, item.band, first_rows(geometry, item.band))
+            now = load_band(operands, geometry, batch, item.band, first_rows(geometry, item.band))
         after = None
         for job in range(len(batch.jobs)):
             if job == len(batch.filters):
                 load_next(operands, geometry, batch)
-                batch.filters.append(turn_filters(operands.w, batch.loaded[job], geometry, batch.jobs[job], ledger))
+                turned = turn_filters(operands, batch.loaded[job], geometry, batch.jobs[job], ledger)
+                batch.filters.append(of_array(turned, operands))
             if job == 0 and index + 1 < end:
                 coming = plan.items[index + 1]
                 if coming.batch != item.batch:
                     following = start_batch(operands, geometry, plan, coming.batch)
                 of = batch if following == None else following
-                after = load_band(operands.x, geometry, of, coming.band, coming.band.hn)
+                after = load_band(operands, geometry, of, coming.band, coming.band.hn)
             work_band(
                 operands, geometry, epilogue, pool, batch, job, item.band, now, ledger, zeros_sbuf, index + 1 == end
             )
@@ -100,7 +101,7 @@ def load_bias(bias_hbm, job):
     return bias_sbuf
 
 
-def load_band(x_hbm, geometry, batch, band, first):
+def load_band(operands, geometry, batch, band, first):
     """For each chunk [cn, images, rows, columns] of x in SBUF, the `first` rows before the others; None where the band
     meets none of it."""
     tiles, chunks = [], batch.chunks
@@ -116,7 +117,7 @@ def load_band(x_hbm, geometry, batch, band, first):
             c0, count = chunks[index]
             if part == 0:
                 shape = (count, band.nn, band.hn, band.wn)
-                tiles[index] = nl.ndarray(shape, dtype=x_hbm.dtype, buffer=nl.sbuf)
+                tiles[index] = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
             offset = band.n0 * geometry.x_n + c0 * geometry.x_c
             offset += (band.h0 + h0) * geometry.x_h + band.w0 * geometry.x_w
             pattern = [
@@ -127,9 +128,19 @@ def load_band(x_hbm, geometry, batch, band, first):
             ]
             copy(
                 tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0 : band.wn],
-                x_hbm.ap(pattern=pattern, offset=offset),
+                operands.x.ap(pattern=pattern, offset=offset),
             )
-    return tiles
+    return of_array(tiles, operands)
+
+
+def of_array(tiles, operands):
+    """The tiles as the array is to take them."""
+    if not operands.tf32:
+        return tiles
+    found = []
+    for index in range(len(tiles)):
+        found.append(None if tiles[index] == None else tiles[index].view(nl.tfloat32))
+    return found
 
 
 def work_band(operands, geometry, epilogue, pool, batch, index, band, tiles, ledger, zeros_sbuf, last):

@@ -15,7 +15,7 @@ from ..._tiles import BANK_BYTES
 QUADRANT = 32
 
 
-def load_padded(w_hbm, geometry, stack, job):
+def load_padded(operands, geometry, stack, job):
     """(w as loaded [(u, k), c, r, s] or None, Z [(u, k), c, rows of the window, columns of taps]) of a job.
 
     job: (first channel, channels). Z lacks what is to be shifted on chip.
@@ -32,31 +32,33 @@ def load_padded(w_hbm, geometry, stack, job):
         [geometry.w_s, columns.taps],
     ]
     size = geometry.C * height * width
-    flat_sbuf = nl.ndarray((stack.U * kn, size + size % 2), dtype=w_hbm.dtype, buffer=nl.sbuf)
+    flat_sbuf = nl.ndarray((stack.U * kn, size + size % 2), dtype=operands.w_dtype, buffer=nl.sbuf)
     z_sbuf = flat_sbuf[0 : stack.U * kn, 0:size].reshape((stack.U * kn, geometry.C, height, width))
     if not fits:
         # two elements of 16 bits at a time
-        words = flat_sbuf if w_hbm.dtype == nl.float32 else flat_sbuf.view(nl.float32)
+        words = flat_sbuf if operands.w_dtype == nl.float32 else flat_sbuf.view(nl.float32)
         nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector)
     if on_chip:
         shape = (stack.U * kn, geometry.C, rows.taps, columns.taps)
-        raw_sbuf = nl.ndarray(shape, dtype=w_hbm.dtype, buffer=nl.sbuf)
+        raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
         for u in range(stack.U):
             copy(
                 raw_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, 0 : rows.taps, 0 : columns.taps],
-                w_hbm.ap(pattern=pattern, offset=k0 * geometry.w_k),
+                operands.w.ap(pattern=pattern, offset=k0 * geometry.w_k),
             )
         return raw_sbuf, z_sbuf
     for u in range(stack.U):
         if rows.dilation == 1:
-            copy(place_of(z_sbuf, geometry, kn, u), w_hbm.ap(pattern=pattern, offset=k0 * geometry.w_k))
+            copy(place_of(z_sbuf, geometry, kn, u), operands.w.ap(pattern=pattern, offset=k0 * geometry.w_k))
         else:
             # rows of taps that are no neighbours take a DMA for each: an access pattern has few dims
             for r in range(rows.taps):
                 first = u * rows.stride + r * rows.dilation
                 copy(
                     z_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, first, 0 : columns.taps],
-                    w_hbm.ap(pattern=[pattern[0], pattern[1], pattern[3]], offset=k0 * geometry.w_k + r * geometry.w_r),
+                    operands.w.ap(
+                        pattern=[pattern[0], pattern[1], pattern[3]], offset=k0 * geometry.w_k + r * geometry.w_r
+                    ),
                 )
     return None, z_sbuf
 
@@ -87,7 +89,7 @@ def shift_rows(padded, geometry, stack, job):
     return z_sbuf
 
 
-def turn_padded(padded, geometry, stack, job, ledger):
+def turn_padded(operands, padded, geometry, stack, job, ledger):
     """Stationaries [(d, b, c), (t, g), (u, k)] of a job, from what `load_padded` returned."""
     z_sbuf = shift_rows(padded, geometry, stack, job)
     B, D, C = stack.B, stack.D, geometry.C
@@ -112,4 +114,4 @@ def turn_padded(padded, geometry, stack, job, ledger):
             src=turned_psum[0:parts, 0:num, 0:outputs],
             engine=pick(ledger, num * outputs, is_16bit(z_sbuf.dtype)),
         )
-    return filters_sbuf
+    return filters_sbuf.view(nl.tfloat32) if operands.tf32 else filters_sbuf

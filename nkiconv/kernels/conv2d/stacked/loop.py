@@ -4,7 +4,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger, pick
 from ..._epilogue import finish
-from ..._prices import SCALAR_NS
+from ..._prices import HALF_RATE, ROWS_AN_ENGINE, SCALAR_NS, TENSOR_COLUMN_NS, run_ns
 from ..._tiles import BANK_COLUMNS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from .filters import load_padded, turn_padded
@@ -12,8 +12,9 @@ from .plan import stack_bands
 
 #: Buffers of x.
 RING = 2
-#: Matmuls of 128 columns on zeros while the first filters and rows are on their way.
-WARM_UP = 12
+#: ns from the first trigger to the first rows beside their own transfer, and most matmuls on zeros until then.
+WARM_UP_NS = 1200.0
+WARM_UP_MAX = 64
 
 
 def run_stack(operands, geometry, epilogue, stack):
@@ -23,25 +24,23 @@ def run_stack(operands, geometry, epilogue, stack):
     if mine[1] == 0:
         return
     ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
-    warm_up(warm_zeros(), WARM_UP, 1)
-    padded, filters, biases = [], [], []
-    padded.append(load_padded(operands.w, geometry, stack, stack.jobs[0]))
     end = mine[0] + mine[1]
-    ring = x_ring(operands.x, stack, bands, mine[0], end)
-    now = load_stack(operands.x, geometry, stack, bands[mine[0]], ring[0])
+    padded, filters, biases = [], [], []
+    padded.append(load_padded(operands, geometry, stack, stack.jobs[0]))
+    ring = x_ring(operands, stack, bands, mine[0], end)
+    now = load_stack(operands, geometry, stack, bands[mine[0]], ring[0])
+    warm_up(warm_zeros(), warm_count(geometry, stack, bands[mine[0]]), 1)
+    load_next(operands, geometry, stack, padded)
+    turn_next(operands, geometry, stack, padded, filters, biases, ledger)
     for index in range(mine[0], end):
         after = None
         for job in range(len(stack.jobs)):
-            if job == len(filters):
-                if job + 1 < len(stack.jobs):
-                    padded.append(load_padded(operands.w, geometry, stack, stack.jobs[job + 1]))
-                biases.append(load_bias(operands.bias, stack, stack.jobs[job]))
-                filters.append(turn_padded(padded[job], geometry, stack, stack.jobs[job], ledger))
-                padded[job] = None
+            # the next job's filters are turned before this one's sums, and read out during them
+            load_next(operands, geometry, stack, padded)
+            turn_next(operands, geometry, stack, padded, filters, biases, ledger)
             if job == 0 and index + 1 < end:
-                after = load_stack(
-                    operands.x, geometry, stack, bands[index + 1], ring[(index + 1 - mine[0]) % len(ring)]
-                )
+                buffer_sbuf = ring[(index + 1 - mine[0]) % len(ring)]
+                after = load_stack(operands, geometry, stack, bands[index + 1], buffer_sbuf)
             work_stack(
                 operands,
                 geometry,
@@ -58,7 +57,29 @@ def run_stack(operands, geometry, epilogue, stack):
         now = after
 
 
-def x_ring(x_hbm, stack, bands, first, end):
+def load_next(operands, geometry, stack, padded):
+    """Load the filters of the next job, if there is one."""
+    if len(padded) < len(stack.jobs):
+        padded.append(load_padded(operands, geometry, stack, stack.jobs[len(padded)]))
+
+
+def turn_next(operands, geometry, stack, padded, filters, biases, ledger):
+    """Stationaries and bias of the next job, if there is one."""
+    job = len(filters)
+    if job < len(stack.jobs):
+        biases.append(load_bias(operands.bias, stack, stack.jobs[job]))
+        filters.append(turn_padded(operands, padded[job], geometry, stack, stack.jobs[job], ledger))
+        padded[job] = None
+
+
+def warm_count(geometry, stack, band):
+    """Matmuls of 128 columns on zeros that keep the array busy until the first rows are there, about."""
+    rows = band.nn * ((band.jn - 1) * stack.step + stack.num_taps)
+    loads_ns = ROWS_AN_ENGINE * rows * run_ns(min(stack.width, geometry.columns.size) * geometry.itemsize)
+    return min(WARM_UP_MAX, int((WARM_UP_NS + loads_ns) / (nl.tile_size.pmax * TENSOR_COLUMN_NS / HALF_RATE)))
+
+
+def x_ring(operands, stack, bands, first, end):
     """Buffers that bands take in turn: they cap how far loads run ahead of the sums."""
     images, blocks = 1, 1
     for index in range(first, end):
@@ -67,7 +88,7 @@ def x_ring(x_hbm, stack, bands, first, end):
     shape = (stack.parts, images, (blocks - 1) * stack.step + stack.num_taps, stack.width)
     ring = []
     for _ in range(min(RING, end - first)):
-        ring.append(nl.ndarray(shape, dtype=x_hbm.dtype, buffer=nl.sbuf))
+        ring.append(nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf))
     return ring
 
 
@@ -82,7 +103,7 @@ def load_bias(bias_hbm, stack, job):
     return bias_sbuf
 
 
-def load_stack(x_hbm, geometry, stack, band, ring_sbuf):
+def load_stack(operands, geometry, stack, band, ring_sbuf):
     """X [(d, b, c), images, blocks of B rows, columns] of a band in a buffer; zeros where there is no x."""
     rows, columns = geometry.rows, geometry.columns
     B = stack.B
@@ -106,14 +127,14 @@ def load_stack(x_hbm, geometry, stack, band, ring_sbuf):
         if low < high:
             place = (low, high, low + shift)
             if first < last:
-                load_rows(x_hbm, x_sbuf, geometry, stack, band, d, 0, B, first, last - first, m0, place)
+                load_rows(operands.x, x_sbuf, geometry, stack, band, d, 0, B, first, last - first, m0, place)
             for m in range(m0, m0 + mn):
                 if m < first or m >= last:
                     b0 = min(B, max(0, rows.before - m * B))
                     b1 = max(b0, min(B, rows.size + rows.before - m * B))
                     if b0 < b1:
-                        load_rows(x_hbm, x_sbuf, geometry, stack, band, d, b0, b1, m, 1, m0, place)
-    return x_sbuf
+                        load_rows(operands.x, x_sbuf, geometry, stack, band, d, b0, b1, m, 1, m0, place)
+    return x_sbuf.view(nl.tfloat32) if operands.tf32 else x_sbuf
 
 
 def whole_blocks(rows, B, m0, mn):

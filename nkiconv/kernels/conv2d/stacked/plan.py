@@ -35,6 +35,8 @@ from ..plan import Y_BYTES, cut
 X_BYTES = 16_384
 FILTER_BYTES = 65_536
 PADDED_BYTES = 49_152
+#: Bands of a core, if there are images for so many: loads of one overlap the sums of another.
+BANDS = 4
 #: How much less than the plain way's the time must be, by prices.
 WORTHWHILE = 0.85
 #: ns of a DMA's trigger and way beside its runs that a band's loads and stores cost at least, each.
@@ -100,7 +102,7 @@ def make_stack(geometry, B, D, U, e):
         return None
     images = 1
     if blocks * U >= rows.out:
-        images = max(1, min(geometry.N, BANK_COLUMNS // (blocks * columns.out)))
+        images = max(1, min(div_ceil(geometry.N, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
         images = max(1, min(images, X_BYTES // (row_bytes * ((blocks - 1) * e + num_taps))))
     return Stack(
         B=B,
@@ -145,7 +147,7 @@ def stack_ns(geometry, stack):
 def work_ns(geometry, columns, matmuls, loads, x_run, y_run):
     """The slowest of the array, the read-outs and the DMAs. loads: how often x is; x_run, y_run: elements of a run."""
     item = geometry.itemsize
-    column_ns = (TENSOR_COLUMN_FP32_NS if item == 4 else TENSOR_COLUMN_NS) + MATMUL_NS / BANK_COLUMNS
+    column_ns = (TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS) + MATMUL_NS / BANK_COLUMNS
     array_ns = columns * matmuls * column_ns
     each_ns = VECTOR_NS + SCALAR_NS + 2 * VECTOR_FIXED_NS / BANK_COLUMNS
     read_ns = columns * each_ns / 4

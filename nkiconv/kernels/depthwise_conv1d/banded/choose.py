@@ -11,9 +11,10 @@ BETTER = 0.997
 WORTHWHILE = 0.99
 ROUNDS = 2
 #: Groups that the tries of one of them may walk together.
-GROUPS_MAX = 4000
-#: Sizes and shards whose other settings are tried.
+GROUPS_MAX = 2000
+#: Sizes and shards whose other settings are tried, and how far from the best of them the others may be.
 REFINED = 2
+NEAR = 1.25
 
 
 def choose_blocks(geometry, extras, config):
@@ -32,9 +33,10 @@ def refine_all(geometry, extras, found):
     """(config, ns) of the best of some (ns, Blocks) after refining each."""
     best, best_ns = None, 0.0
     for index in range(len(found)):
-        refined, refined_ns = refine(geometry, extras, found[index][1], found[index][0])
-        if best == None or refined_ns < best_ns:
-            best, best_ns = refined, refined_ns
+        if found[index][0] <= NEAR * found[0][0]:
+            refined, refined_ns = refine(geometry, extras, found[index][1], found[index][0])
+            if best == None or refined_ns < best_ns:
+                best, best_ns = refined, refined_ns
     return best, best_ns
 
 

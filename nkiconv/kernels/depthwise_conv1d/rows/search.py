@@ -12,7 +12,7 @@ from .tiles import SHARDS
 from .walk import WALKED, count_tiles, walk_ns
 
 #: Steps of pieces that all tries may walk together, and groups of a tile that take as long as one.
-STEPS_MAX = 12_000
+STEPS_MAX = 6_000
 GROUPS_A_STEP = 2
 #: Recipes that are tried.
 RECIPES = 6

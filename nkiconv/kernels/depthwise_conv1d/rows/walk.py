@@ -78,7 +78,7 @@ def walk_ns(geometry, extras, plan):
     each = div_ceil(plan.rows.columns, plan.piece)
     most = max(TILES_MIN, div_ceil(WALKED, each))
     # the second half of columns meets no state
-    half = 0 if extras.state and plan.rows.shard == "columns" else 1
+    half = 0 if extras.state and plan.rows.shard == "columns" and geometry.Q > 1 else 1
     tiles = tile_list(geometry, plan.rows, half, most + 1)
     count = len(tiles)
     if count > most:
