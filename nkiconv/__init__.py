@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .kernels.conv2d import conv2d_implicit_gemm
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
     from .ops import depthwise_conv1d
-    from .ops2d import conv2d
+    from .ops2d import conv2d, pack_filter
     from .planner import Plan
     from .planner.entry import plan
     from .simulator.profiling import profile
@@ -48,6 +48,7 @@ __all__ = [
     "conv2d_implicit_gemm",
     "depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm",
+    "pack_filter",
     "plan",
     "profile",
     "simulate",
@@ -61,6 +62,7 @@ _NEEDS_NKI = {
     "conv2d_implicit_gemm": "kernels.conv2d",
     "depthwise_conv1d": "ops",
     "depthwise_conv1d_implicit_gemm": "kernels.depthwise_conv1d",
+    "pack_filter": "ops2d",
     "plan": "planner.entry",
     "profile": "simulator.profiling",
     "simulate": "_nki",

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from .calls import (
     KernelRun,
     dtype_pair,
@@ -20,6 +22,7 @@ from .calls import (
 from .errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .kernels.conv2d import conv2d_implicit_gemm
 from .kernels.conv2d.geometry import PRECISIONS
+from .kernels.conv2d.plan import packed_channels
 from .planner.request import Asked, asked_violations
 from .problem import LAYOUTS, ConvProblem, dtype_name
 from .reference import AnyArray
@@ -29,6 +32,10 @@ FILTER_LAYOUTS = {"KCRS": (0, 1, 2, 3), "RSCK": (3, 2, 0, 1), "KRSC": (0, 3, 1, 
 #: The permutations of each of `LAYOUTS`, storage -> canonical for x and canonical -> storage for y.
 _X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
 _Y_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
+#: Output channels of a block of a packed filter, below which its runs are too short.
+LEAST_BLOCK = 16
+#: Axes of a packed filter.
+PACKED_AXES = "K / kn, C, R, S, kn"
 _PADDING_NAMES = ("same", "valid")
 _CANNOT = "conv2d cannot run this call"
 
@@ -80,7 +87,8 @@ def conv2d(
     Args:
         x: [N, C, H, W], or [N, H, W, C] with layout="NHWC"; bf16 (ml_dtypes), fp16 or fp32; any strides.
         w: [K, C / groups, R, S], or [R, S, C / groups, K] with filter_layout="RSCK", [K, R, S, C / groups] with "KRSC";
-            fp32 with fp32 x, bf16 or fp16 with either of them.
+            fp32 with fp32 x, bf16 or fp16 with either of them. Or what `pack_filter` returned, with filter_layout
+            "KCRS" and without groups.
         bias: [K]; bf16, fp16 or fp32.
         stride, dilation, lhs_dilation: at least 1, for both axes or (height, width); lhs_dilation puts zeros between
             inputs, before padding.
@@ -134,6 +142,36 @@ def conv2d(
     return run_conv2d(x, w, problem, filter_layout=filter_layout, lnc=lnc, epilogue=epilogue).y
 
 
+def pack_filter(w: AnyArray, *, filter_layout: str = "KCRS") -> AnyArray:
+    """The filter in the kernel's own order, [K / kn, C, R, S, kn], for `conv2d(x, packed)`.
+
+    The kernel then loads it straight to its place, where a plain one passes the Tensor Engine first, at R S C K / 2^14
+    transposes of 56 ns (modelled) a call: worth it where a filter serves many calls. Convolutions with groups, and ones
+    with so few channels that they are stacked, take plain filters only.
+
+    Args:
+        w: [K, C, R, S], or in the order of filter_layout; bf16, fp16 or fp32.
+
+    Returns: a new array of w's dtype; kn divides K and is at most 128.
+
+    Raises: DtypeError, GeometryError, LayoutError; UnsupportedError where K has no divisor that is worth a block.
+    """
+    if filter_layout not in tuple(FILTER_LAYOUTS):
+        accepted = ", ".join(FILTER_LAYOUTS)
+        raise LayoutError(f"filter_layout={filter_layout!r}: accepted are {accepted}; transpose to one of these")
+    raise_all("pack_filter cannot pack this", list(one_array("w", w, _filter_axes(filter_layout))))
+    canonical = w.transpose(FILTER_LAYOUTS[filter_layout])
+    K, C, R, S = canonical.shape
+    kn = int(packed_channels(K, C, R * S, w.dtype.itemsize))  # type: ignore[no-untyped-call]
+    if kn < min(K, LEAST_BLOCK):
+        raise UnsupportedError(
+            f"w.shape={w.shape}: the largest blocks that K={K} can be packed in have {kn} channels, at least "
+            f"{LEAST_BLOCK} are worth it; pass w as it is, or pad K"
+        )
+    blocks: AnyArray = canonical.reshape(K // kn, kn, C, R, S).transpose(0, 2, 3, 4, 1)
+    return np.ascontiguousarray(blocks)
+
+
 def conv2d_problem(
     x: Any,
     w: Any,
@@ -152,7 +190,11 @@ def conv2d_problem(
     pairs = {"stride": stride, "dilation": dilation, "lhs_dilation": lhs_dilation}
     raise_all(_CANNOT, [*_pair_violations(pairs), *_group_violations(groups)])
     N, C, H, W = (x.shape[axis] for axis in _X_PERMS[layout])
-    K, inputs, R, S = (w.shape[axis] for axis in FILTER_LAYOUTS[filter_layout])
+    if _is_packed(w):
+        blocks, inputs, R, S, each = w.shape
+        K = blocks * each
+    else:
+        K, inputs, R, S = (w.shape[axis] for axis in FILTER_LAYOUTS[filter_layout])
     if inputs * groups != C:
         raise GeometryError(
             f"w.shape={w.shape}: has {inputs} input channels a group, x has C={C} in groups={groups}; pass [K, C / "
@@ -234,12 +276,18 @@ def _array_violations(x: Any, w: Any, layout: Any, filter_layout: Any, lnc: Any)
             yield LayoutError(f"{name}={value!r}: accepted are {', '.join(accepted)}; transpose to one of these")
     found = [
         *one_array("x", x, "N, H, W, C" if layout == "NHWC" else "N, C, H, W"),
-        *one_array("w", w, _filter_axes(filter_layout)),
+        *one_array("w", w, PACKED_AXES if _is_packed(w) else _filter_axes(filter_layout)),
     ]
     yield from found
+    if _is_packed(w) and filter_layout != "KCRS":
+        yield LayoutError(f"filter_layout={filter_layout!r}: w is packed, which has one order; drop it")
     if not found:
         yield from dtype_pair(x, w)
     yield from lnc_violations(lnc)
+
+
+def _is_packed(w: Any) -> bool:
+    return len(getattr(w, "shape", ())) == 5
 
 
 def _filter_axes(filter_layout: Any) -> str:

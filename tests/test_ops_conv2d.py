@@ -11,6 +11,7 @@ from tolerances import assert_exact, assert_within, assert_within_limit, integer
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, conv2d
 from nkiconv.bounds import epilogue_bound
+from nkiconv.kernels.conv2d.loop import WARM_UP, WARM_UP_PACKED
 from nkiconv.ops2d import FILTER_LAYOUTS, conv2d_problem, run_conv2d
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
 
@@ -288,3 +289,65 @@ def nl_round(array, precision):
 def test_a_precision_that_says_nothing_is_refused():
     with pytest.raises(UnsupportedError, match=r"precision='tf32': x and w are bf16, whose products are exact"):
         conv2d(X.astype(ml_dtypes.bfloat16), W.astype(ml_dtypes.bfloat16), precision="tf32")
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize(("K", "block"), [(96, 96), (320, 64), (134, 67), (9, 9)])
+def test_a_packed_filter_gives_what_a_plain_one_gives(K, block, dtype, lnc):
+    rng = np.random.default_rng(6)
+    x = rng.integers(-3, 4, (2, 140, 6, 5)).astype(dtype)
+    w = rng.integers(-3, 4, (K, 140, 3, 2)).astype(dtype)
+    packed = nkiconv.pack_filter(w)
+    assert packed.shape == (K // block, 140, 3, 2, block)
+    assert packed.dtype == w.dtype
+    arguments = {"padding": ((1, 0), (1, 1)), "stride": (2, 1), "out_dtype": "fp32", "lnc": lnc}
+    np.testing.assert_array_equal(conv2d(x, packed, **arguments), conv2d(x, w, **arguments))
+    rsck = nkiconv.pack_filter(w.transpose(2, 3, 1, 0), filter_layout="RSCK")
+    np.testing.assert_array_equal(rsck, packed)
+
+
+def test_no_filter_of_a_packed_one_is_turned():
+    x, w = nkiconv.spec((1, 256, 9, 9), "bf16"), nkiconv.spec((256, 256, 3, 3), "bf16")
+    packed = nkiconv.spec((2, 256, 3, 3, 128), "bf16")
+    problem = conv2d_problem(x, w)
+    turned = [run_conv2d(x, one, problem, trace_only=True).instructions["tensor"] for one in (w, packed)]
+    # transposes of jobs, chunks of channels and taps; each core warms up a little longer
+    assert turned[1] == turned[0] - 2 * 2 * 9 + 2 * (WARM_UP_PACKED - WARM_UP)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"filter_layout": "RSCK"}, "filter_layout='RSCK': w is packed, which has one order"),
+        ({"w": np.zeros((2, 5, 3, 3, 4), np.float32)}, "has 5 input channels a group, x has C=6"),
+    ],
+)
+def test_packed_filters_that_are_refused(arguments, message):
+    packed = np.zeros((2, 6, 3, 3, 4), np.float32)
+    with pytest.raises(NkiconvError, match=message):
+        conv2d(**({"x": X, "w": packed} | arguments))
+
+
+def test_channels_that_make_no_blocks_are_refused():
+    with pytest.raises(UnsupportedError, match=r"K=131 can be packed in have 1 channels, at least 16 are worth it"):
+        nkiconv.pack_filter(np.zeros((131, 4, 3, 3), np.float32))
+
+
+def test_few_channels_take_plain_filters():
+    x, w = np.zeros((1, 3, 20, 20), np.float32), np.zeros((4, 3, 7, 7), np.float32)
+    with pytest.raises(ValueError, match="few channels are stacked, which takes plain filters"):
+        conv2d(x, nkiconv.pack_filter(w))
+
+
+@pytest.mark.parametrize(
+    ("w", "layout", "message"),
+    [
+        (np.zeros((2, 3, 3), np.float32), "KCRS", "w.shape=.*must have 4 axes"),
+        (np.zeros((2, 3, 3, 1), np.int32), "KCRS", "w.dtype=int32"),
+        (np.zeros((2, 3, 3, 1), np.float32), "CKRS", "filter_layout='CKRS': accepted are KCRS, RSCK, KRSC"),
+    ],
+)
+def test_pack_filter_refuses(w, layout, message):
+    with pytest.raises(NkiconvError, match=message):
+        nkiconv.pack_filter(w, filter_layout=layout)

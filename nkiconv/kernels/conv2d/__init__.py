@@ -71,7 +71,7 @@ def conv2d_implicit_gemm(
     Args:
         img_ref: 4-d in HBM, canonical [N, C, H, W] after in_perm; bf16, fp16 or fp32.
         filter_ref: 4-d in HBM, canonical [K, C / groups, R, S] after kern_perm; fp32 with an fp32 image, else bf16 or
-            fp16.
+            fp16. Or packed, [K / kn, C, R, S, kn], kn = plan.packed_channels: nothing is turned then; without groups.
         bias: [K] in HBM, fp32, bf16 or fp16, added to every sum of its channel.
         residual: in HBM, shape of y before pooling as stored; times beta, added before or after the activation:
             residual_position "pre_activation", y = act(conv + bias + beta * residual), or "post_activation", y =
@@ -124,6 +124,11 @@ def conv2d_implicit_gemm(
     )
     epilogue = read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2)
     stack = best_stack(geometry, pool)
+    require(
+        stack == None or geometry.packed == 0,
+        f"filter_ref.shape={filter_ref.shape}, C={geometry.C}: few channels are stacked, which takes plain filters; "
+        f"pass [K, C, R, S]",
+    )
     if stack != None:
         fits = stack_bytes(geometry, stack, residual != None) <= nl.tile_size.total_available_sbuf_size
         if not fits or stack_instructions(geometry, stack, nl.num_programs()) > INSTRUCTIONS_MAX:

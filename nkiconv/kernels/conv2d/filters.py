@@ -57,7 +57,10 @@ def ahead_of(geometry, block):
 
 
 def load_filters(operands, geometry, job):
-    """The first blocks of a job's taps as loaded: [kn, channels, rows, columns] in SBUF each."""
+    """The first blocks of a job's taps as loaded: [kn, channels, rows, columns] in SBUF each; of a packed filter all
+    stationaries."""
+    if geometry.packed > 0:
+        return load_stationaries(operands, geometry, job)
     blocks = blocks_of(geometry, job)
     loaded = []
     for index in range(min(ahead_of(geometry, blocks[0]), len(blocks))):
@@ -65,8 +68,30 @@ def load_filters(operands, geometry, job):
     return loaded
 
 
+def load_stationaries(operands, geometry, job):
+    """[cn, taps, kn] in SBUF for each chunk of a job, from the blocks of a packed filter: runs of a channel's taps."""
+    taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
+    size = taps * each
+    found = []
+    for index in range(len(job.chunks)):
+        c0, count = job.chunks[index]
+        filters_sbuf = nl.ndarray((count, taps, job.kn), dtype=operands.w_dtype, buffer=nl.sbuf)
+        for block in range(job.kn // each):
+            copy(
+                filters_sbuf[0:count, 0:taps, block * each : (block + 1) * each],
+                operands.w.ap(
+                    pattern=[[size, count], [each, taps], [1, each]],
+                    offset=((job.k0 // each + block) * geometry.C + c0) * size,
+                ),
+            )
+        found.append(filters_sbuf)
+    return found
+
+
 def turn_filters(operands, loaded, geometry, job, ledger):
     """Stationaries of a job, [cn, taps, kn] for each of its chunks, from what `load_filters` returned and the rest."""
+    if geometry.packed > 0:
+        return loaded
     taps = geometry.rows.taps * geometry.columns.taps
     dtype = loaded[0].dtype
     tiles = []

@@ -55,6 +55,8 @@ class Geometry(nl.NKIObject):
     y_k: int
     y_p: int
     y_q: int
+    #: output channels of a block of a packed filter, 0: the filter is plain
+    packed: int
     #: bytes of an element of x and w on chip, and whether the array takes products of them at the rate of 16 bits
     itemsize: int
     fast: bool
@@ -88,7 +90,15 @@ def check_pair(name, value, least):
 def check_arguments(img_ref, filter_ref, padding, stride, rhs_dilation, lhs_dilation, groups, batch_groups, perms):
     """Refuse malformed arguments by name."""
     require(len(img_ref.shape) == 4, f"img_ref.shape={img_ref.shape}: must have 4 dims, N, C, H, W before in_perm")
-    require(len(filter_ref.shape) == 4, f"filter_ref.shape={filter_ref.shape}: must have 4 dims, K, C, R, S")
+    require(
+        len(filter_ref.shape) in (4, 5),
+        f"filter_ref.shape={filter_ref.shape}: must have 4 dims, K, C, R, S, or 5 as pack_filter returns them",
+    )
+    require(
+        len(filter_ref.shape) == 4 or (perms[1] == None and groups == 1),
+        f"filter_ref.shape={filter_ref.shape}, kern_perm={perms[1]}, feature_group_count={groups}: a packed filter has "
+        f"its own order and no groups; pass it plain",
+    )
     check_perm("in_perm", perms[0])
     check_perm("kern_perm", perms[1])
     check_perm("out_perm", perms[2])
@@ -171,7 +181,11 @@ def read_geometry(
     out_axes = IDENTITY if perms[2] == None else perms[2]
     x_shape, w_shape = img_ref.shape, filter_ref.shape
     N, C, H, W = x_shape[in_axes[0]], x_shape[in_axes[1]], x_shape[in_axes[2]], x_shape[in_axes[3]]
-    K, w_in, R, S = w_shape[kern_axes[0]], w_shape[kern_axes[1]], w_shape[kern_axes[2]], w_shape[kern_axes[3]]
+    packed = w_shape[4] if len(w_shape) == 5 else 0
+    if packed > 0:
+        K, w_in, R, S = w_shape[0] * packed, w_shape[1], w_shape[2], w_shape[3]
+    else:
+        K, w_in, R, S = w_shape[kern_axes[0]], w_shape[kern_axes[1]], w_shape[kern_axes[2]], w_shape[kern_axes[3]]
     groups = feature_group_count
     require(
         C % groups == 0 and K % groups == 0,
@@ -184,7 +198,8 @@ def read_geometry(
     )
     rows = read_axis("P", H, R, padding[0], stride[0], rhs_dilation[0], lhs_dilation[0])
     columns = read_axis("Q", W, S, padding[1], stride[1], rhs_dilation[1], lhs_dilation[1])
-    x_strides, w_strides = dense_strides_4d(x_shape), dense_strides_4d(w_shape)
+    x_strides = dense_strides_4d(x_shape)
+    w_strides = dense_strides_4d((K, w_in, R, S) if packed > 0 else w_shape)
     canonical = (N, K, rows.out, columns.out)
     y_shape = (canonical[out_axes[0]], canonical[out_axes[1]], canonical[out_axes[2]], canonical[out_axes[3]])
     y_strides = dense_strides_4d(y_shape)
@@ -207,6 +222,7 @@ def read_geometry(
         y_k=y_strides[position_in(out_axes, 1)],
         y_p=y_strides[position_in(out_axes, 2)],
         y_q=y_strides[position_in(out_axes, 3)],
+        packed=packed,
         itemsize=4 if img_ref.dtype == nl.float32 and precision != "bf16" else 2,
         fast=img_ref.dtype != nl.float32 or precision != None,
     )

@@ -78,7 +78,7 @@ def jobs_of(geometry):
     pack = 1
     if geometry.groups > 1 and per_c <= P_MAX and per_k <= P_MAX:
         pack = max(1, min(geometry.groups, min(P_MAX // per_c, P_MAX // per_k)))
-    most_k = max(1, min(P_MAX, FILTER_BYTES // (div_ceil(per_c, P_MAX) * taps * geometry.itemsize)))
+    most_k = most_channels(per_c, taps, geometry.itemsize)
     while pack > 1 and pack * per_k > most_k:
         pack = pack // 2
     found = []
@@ -91,9 +91,38 @@ def jobs_of(geometry):
             parts = cut(per_c, P_MAX)
             for index in range(len(parts)):
                 chunks.append((g0 * per_c + parts[index][0], parts[index][1]))
-        outputs = cut(gn * per_k, most_k) if gn == 1 else [(0, gn * per_k)]
+        outputs = [(0, gn * per_k)]
+        if gn == 1:
+            outputs = cut(gn * per_k, most_k) if geometry.packed == 0 else jobs_of_packed(geometry, most_k)
         for index in range(len(outputs)):
             found.append(Job(k0=g0 * per_k + outputs[index][0], kn=outputs[index][1], pack=gn, chunks=chunks))
+    return found
+
+
+def packed_channels(K, C, taps, itemsize):
+    """Output channels of a block of a packed filter: the largest divisor of K whose blocks make fewest jobs."""
+    most = most_channels(C, taps, itemsize)
+    found, least = 1, K
+    for count in range(1, min(K, most) + 1):
+        jobs = div_ceil(K // count, most // count)
+        if K % count == 0 and jobs <= least:
+            found, least = count, jobs
+    return found
+
+
+def most_channels(C, taps, itemsize):
+    """Output channels whose filters fit and that the array takes at once."""
+    chunks = div_ceil(C, nl.tile_size.pmax)
+    return max(1, min(nl.tile_size.pmax, FILTER_BYTES // (chunks * taps * itemsize)))
+
+
+def jobs_of_packed(geometry, most):
+    """(first, how many) output channels of jobs of whole blocks of a packed filter."""
+    each = max(1, most // geometry.packed)
+    blocks = cut(geometry.K // geometry.packed, each)
+    found = []
+    for index in range(len(blocks)):
+        found.append((blocks[index][0] * geometry.packed, blocks[index][1] * geometry.packed))
     return found
 
 
