@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .kernels.conv2d import conv2d_implicit_gemm
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
     from .ops import depthwise_conv1d
+    from .ops1d import conv1d, depthwise_conv2d
     from .ops2d import conv2d, pack_filter
     from .planner import Plan
     from .planner.entry import plan
@@ -44,10 +45,12 @@ __all__ = [
     "NkiconvError",
     "Plan",
     "UnsupportedError",
+    "conv1d",
     "conv2d",
     "conv2d_implicit_gemm",
     "depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm",
+    "depthwise_conv2d",
     "pack_filter",
     "plan",
     "profile",
@@ -58,10 +61,12 @@ __all__ = [
 #: Where each name is that needs NKI, or is seldom needed.
 _NEEDS_NKI = {
     "Plan": "planner",
+    "conv1d": "ops1d",
     "conv2d": "ops2d",
     "conv2d_implicit_gemm": "kernels.conv2d",
     "depthwise_conv1d": "ops",
     "depthwise_conv1d_implicit_gemm": "kernels.depthwise_conv1d",
+    "depthwise_conv2d": "ops1d",
     "pack_filter": "ops2d",
     "plan": "planner.entry",
     "profile": "simulator.profiling",

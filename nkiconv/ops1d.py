@@ -1,0 +1,164 @@
+"""conv1d on arrays, and conv2d of single channels: other ranks and names of what `ops2d` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .calls import one_array
+from .errors import GeometryError, LayoutError, NkiconvError, raise_all
+from .ops2d import Pair, conv2d
+from .reference import AnyArray
+
+#: Orders of x and y in memory, and conv2d's name of each with a row of height 1 put in.
+LAYOUTS_1D = {"NCW": "NCHW", "NWC": "NHWC"}
+FILTER_LAYOUTS_1D = {"KCS": "KCRS", "SCK": "RSCK", "KSC": "KRSC"}
+#: Where the axis of height 1 goes, in images and in filters.
+_X_AXIS = {"NCW": 2, "NWC": 1}
+_W_AXIS = {"KCS": 2, "SCK": 0, "KSC": 1}
+
+
+def conv1d(
+    x: AnyArray,
+    w: AnyArray,
+    bias: AnyArray | None = None,
+    *,
+    stride: int = 1,
+    padding: Any = 0,
+    dilation: int = 1,
+    lhs_dilation: int = 1,
+    groups: int = 1,
+    layout: str = "NCW",
+    filter_layout: str = "KCS",
+    activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
+    beta: float = 1.0,
+    out_dtype: Any = None,
+    precision: str | None = None,
+    lnc: int = 2,
+) -> Any:
+    """Convolve sequences with filters: `conv2d` of rows of height 1. For one filter a channel, `depthwise_conv1d`.
+
+    Args:
+        x: [N, C, W], or [N, W, C] with layout="NWC". w: [K, C / groups, S], or in the order of filter_layout "SCK" or
+            "KSC". bias: [K].
+        stride, dilation, lhs_dilation: ints of at least 1.
+        padding: zeros on both sides, (left, right), negative crops; "same", "valid", or "causal":
+            (S - 1) * dilation on the left.
+        residual: shape of y. The rest: as in `conv2d`, and so are dtypes and errors.
+
+    Returns: [N, K, Q], or [N, Q, K] with layout="NWC".
+    """
+    raise_all("conv1d cannot run this call", list(_violations(x, w, residual, layout, filter_layout)))
+    for name, value in (("stride", stride), ("dilation", dilation), ("lhs_dilation", lhs_dilation)):
+        if type(value) is not int or value < 1:
+            raise GeometryError(f"{name}={value!r}: must be an int of at least 1; pass one")
+    x_axis, w_axis = _X_AXIS[layout], _W_AXIS[filter_layout]
+    taps = w.shape[{"KCS": 2, "SCK": 0, "KSC": 1}[filter_layout]]
+    y = conv2d(
+        x.reshape(*x.shape[:x_axis], 1, *x.shape[x_axis:]),
+        w.reshape(*w.shape[:w_axis], 1, *w.shape[w_axis:]),
+        bias,
+        stride=(1, stride),
+        padding=_padding(padding, taps, dilation),
+        dilation=(1, dilation),
+        lhs_dilation=(1, lhs_dilation),
+        groups=groups,
+        layout=LAYOUTS_1D[layout],
+        filter_layout=FILTER_LAYOUTS_1D[filter_layout],
+        activation=activation,
+        residual=None if residual is None else residual.reshape(*residual.shape[:x_axis], 1, *residual.shape[x_axis:]),
+        residual_position=residual_position,
+        beta=beta,
+        out_dtype=out_dtype,
+        precision=precision,
+        lnc=lnc,
+    )
+    return y.reshape(*y.shape[:x_axis], *y.shape[x_axis + 1 :])
+
+
+def _violations(x: Any, w: Any, residual: Any, layout: Any, filter_layout: Any) -> Iterator[NkiconvError]:
+    """Errors of the layouts and of the arrays' kinds and ranks."""
+    for name, value, accepted in (("layout", layout, LAYOUTS_1D), ("filter_layout", filter_layout, FILTER_LAYOUTS_1D)):
+        if value not in tuple(accepted):
+            yield LayoutError(f"{name}={value!r}: accepted are {', '.join(accepted)}; transpose to one of these")
+    letters = "N, W, C" if layout == "NWC" else "N, C, W"
+    order = filter_layout if filter_layout in tuple(FILTER_LAYOUTS_1D) else "KCS"
+    yield from one_array("x", x, letters)
+    yield from one_array("w", w, ", ".join("C / groups" if letter == "C" else letter for letter in order))
+    if residual is not None:
+        yield from one_array("residual", residual, letters.replace("W", "Q").replace("C", "K"))
+
+
+def _padding(padding: Any, taps: int, dilation: int) -> Any:
+    """conv2d's padding of a row."""
+    if padding in ("same", "valid"):
+        return padding
+    if padding == "causal":
+        return (0, 0), ((taps - 1) * dilation, 0)
+    if type(padding) is int:
+        return (0, 0), (padding, padding)
+    if isinstance(padding, tuple) and len(padding) == 2 and all(type(one) is int for one in padding):
+        return (0, 0), padding
+    raise GeometryError(
+        f"padding={padding!r}: must be an int, (left, right) of ints, or one of same, valid, causal; use one of these"
+    )
+
+
+def depthwise_conv2d(
+    x: AnyArray,
+    w: AnyArray,
+    bias: AnyArray | None = None,
+    *,
+    stride: int | Pair = 1,
+    padding: Any = 0,
+    dilation: int | Pair = 1,
+    layout: str = "NCHW",
+    activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
+    beta: float = 1.0,
+    out_dtype: Any = None,
+    precision: str | None = None,
+    lnc: int = 2,
+) -> Any:
+    """Convolve each channel of images with its own filters: `conv2d` with as many groups as channels.
+
+    Args:
+        x: [N, C, H, W], or [N, H, W, C] with layout="NHWC". w: [C * multiplier, 1, R, S], the filters of channel c from
+            c * multiplier on. bias: [C * multiplier]. The rest: as in `conv2d`, and so are dtypes and errors.
+
+    Returns: [N, C * multiplier, P, Q], or [N, P, Q, C * multiplier] with layout="NHWC".
+    """
+    raise_all("depthwise_conv2d cannot run this call", list(_depthwise_violations(x, w, layout)))
+    channels = x.shape[3 if layout == "NHWC" else 1]
+    if w.shape[1] != 1 or w.shape[0] % channels:
+        raise GeometryError(
+            f"w.shape={w.shape}: must be [C * multiplier, 1, R, S] for C={channels} channels of x; use conv2d for "
+            f"filters over several channels"
+        )
+    return conv2d(
+        x,
+        w,
+        bias,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=channels,
+        layout=layout,
+        activation=activation,
+        residual=residual,
+        residual_position=residual_position,
+        beta=beta,
+        out_dtype=out_dtype,
+        precision=precision,
+        lnc=lnc,
+    )
+
+
+def _depthwise_violations(x: Any, w: Any, layout: Any) -> Iterator[NkiconvError]:
+    if layout not in ("NCHW", "NHWC"):
+        yield LayoutError(f"layout={layout!r}: accepted are NCHW, NHWC; transpose to one of these")
+    yield from one_array("x", x, "N, H, W, C" if layout == "NHWC" else "N, C, H, W")
+    yield from one_array("w", w, "C * multiplier, 1, R, S")
