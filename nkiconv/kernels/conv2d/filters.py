@@ -61,6 +61,8 @@ def load_filters(operands, geometry, job):
     stationaries."""
     if geometry.packed > 0:
         return load_stationaries(operands, geometry, job)
+    if is_depthwise(geometry):
+        return [load_channels(operands, geometry, job)]
     blocks = blocks_of(geometry, job)
     loaded = []
     for index in range(min(ahead_of(geometry, blocks[0]), len(blocks))):
@@ -92,6 +94,8 @@ def turn_filters(operands, loaded, geometry, job, ledger):
     """Stationaries of a job, [cn, taps, kn] for each of its chunks, from what `load_filters` returned and the rest."""
     if geometry.packed > 0:
         return loaded
+    if is_depthwise(geometry):
+        return [make_diagonals(loaded[0], geometry)]
     taps = geometry.rows.taps * geometry.columns.taps
     dtype = loaded[0].dtype
     tiles = []
@@ -105,6 +109,42 @@ def turn_filters(operands, loaded, geometry, job, ledger):
         if len(loaded) < len(blocks):
             loaded.append(load_taps(operands, geometry, job, blocks[len(loaded)]))
     return tiles
+
+
+def is_depthwise(geometry):
+    """Whether each channel has its own filters."""
+    return geometry.groups == geometry.C
+
+
+def load_channels(operands, geometry, job):
+    """Filters of a depthwise job by channel of x: [cn, multiplier, taps] in SBUF."""
+    each, R, S = geometry.K // geometry.C, geometry.rows.taps, geometry.columns.taps
+    c0, count = job.chunks[0]
+    raw_sbuf = nl.ndarray((count, each, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
+    pattern = [
+        [each * geometry.w_k, count],
+        [geometry.w_k, each],
+        [geometry.w_r, R],
+        [geometry.w_s, S],
+    ]
+    copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=c0 * each * geometry.w_k))
+    return raw_sbuf.reshape((count, each, R * S))
+
+
+def make_diagonals(raw_sbuf, geometry):
+    """[cn, taps, kn] in SBUF: filters of channel c in the columns of its outputs, zero elsewhere, by one select."""
+    count, each, taps = raw_sbuf.shape
+    filters_sbuf = nl.ndarray((count, taps, count, each), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    nisa.affine_select(
+        dst=filters_sbuf,
+        pattern=[[0, taps], [-1, count], [0, each]],
+        channel_multiplier=1,
+        on_true_tile=raw_sbuf.permute((0, 2, 1)).expand_dim(2).broadcast(2, count),
+        on_false_value=0.0,
+        cmp_op=nl.equal,
+        offset=0,
+    )
+    return filters_sbuf.reshape((count, taps, count * each))
 
 
 def tap_blocks(geometry, channels):
