@@ -61,7 +61,7 @@ def load_filters(operands, geometry, job):
     stationaries."""
     if geometry.packed > 0:
         return load_stationaries(operands, geometry, job)
-    if is_depthwise(geometry):
+    if is_depthwise(geometry, job):
         return [load_channels(operands, geometry, job)]
     blocks = blocks_of(geometry, job)
     loaded = []
@@ -94,7 +94,7 @@ def turn_filters(operands, loaded, geometry, job, ledger):
     """Stationaries of a job, [cn, taps, kn] for each of its chunks, from what `load_filters` returned and the rest."""
     if geometry.packed > 0:
         return loaded
-    if is_depthwise(geometry):
+    if is_depthwise(geometry, job):
         return [make_diagonals(loaded[0], geometry)]
     taps = geometry.rows.taps * geometry.columns.taps
     dtype = loaded[0].dtype
@@ -111,9 +111,9 @@ def turn_filters(operands, loaded, geometry, job, ledger):
     return tiles
 
 
-def is_depthwise(geometry):
-    """Whether each channel has its own filters."""
-    return geometry.groups == geometry.C
+def is_depthwise(geometry, job):
+    """Whether each channel has its own filters, and the job all of them."""
+    return geometry.groups == geometry.C and job.kn == job.chunks[0][1] * (geometry.K // geometry.C)
 
 
 def load_channels(operands, geometry, job):
