@@ -37,7 +37,7 @@ from .timing import Timing, Traced, phases, profile_of, time, trace
 #: Instructions, all cores, of the larger of the two reduced problems that a candidate is screened with.
 SCREEN_INSTRUCTIONS = 2_000
 #: Of all traces of a quick search before the final, less what the leader's phases take after it, up to a third.
-QUICK_INSTRUCTIONS = 10_000
+QUICK_INSTRUCTIONS = 16_000
 #: The same of a wide search.
 WIDE_INSTRUCTIONS = 120_000
 #: Of a kernel that is timed as a whole without being asked to; the kernel's own choice is, before all others.
