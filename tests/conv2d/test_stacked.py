@@ -5,7 +5,6 @@ import pytest
 from conv2d_calls import check_exact, integers, run, trace
 
 from nkiconv import cases
-from nkiconv.kernels import conv2d as kernel
 from nkiconv.kernels.conv2d.geometry import read_geometry
 from nkiconv.kernels.conv2d.stacked import plan
 from nkiconv.problem import ConvProblem
@@ -51,7 +50,7 @@ def forced(monkeypatch):
     def force(problem, *shape):
         found = plan.make_stack(geometry_of(problem), *shape)
         assert found is not None
-        monkeypatch.setattr(kernel, "best_stack", lambda geometry, pool: plan.make_stack(geometry, *shape))
+        monkeypatch.setattr(plan, "best_stack", lambda geometry, pool: plan.make_stack(geometry, *shape))
         return found
 
     return force

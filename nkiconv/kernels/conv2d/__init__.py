@@ -18,13 +18,13 @@ from ..._nki import nki, nl
 from .._arguments import read_out_dtype
 from .._epilogue import read_epilogue
 from .._tiles import INSTRUCTIONS_MAX, is_pair, require, share
+from .depthwise.loop import run_bands
+from .depthwise.plan import fitting_bands
 from .geometry import check_bias, check_residual, read_geometry
 from .loop import run_items
 from .plan import make_plan, sbuf_bytes
 from .stacked.loop import run_stack
-from .stacked.plan import best_stack
-from .stacked.plan import count_instructions as stack_instructions
-from .stacked.plan import sbuf_bytes as stack_bytes
+from .stacked.plan import fitting_stack
 
 
 @dataclass
@@ -123,45 +123,16 @@ def conv2d_implicit_gemm(
         f"pool={pool}: with out_perm or residual only (1, 1) is supported; pool the result",
     )
     epilogue = read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2)
-    stack = best_stack(geometry, pool)
+    bands = fitting_bands(geometry, pool, residual != None, nl.num_programs())
+    stack = fitting_stack(geometry, pool, residual != None, nl.num_programs())
     require(
         stack == None or geometry.packed == 0,
         f"filter_ref.shape={filter_ref.shape}, C={geometry.C}: few channels are stacked, which takes plain filters; "
         f"pass [K, C, R, S]",
     )
-    if stack != None:
-        fits = stack_bytes(geometry, stack, residual != None) <= nl.tile_size.total_available_sbuf_size
-        if not fits or stack_instructions(geometry, stack, nl.num_programs()) > INSTRUCTIONS_MAX:
-            stack = None
-    if stack != None:
-        y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
-        operands = Operands(
-            x=img_ref,
-            w=filter_ref,
-            y=y_hbm,
-            bias=bias,
-            residual=residual,
-            beta=beta,
-            x_dtype=nl.bfloat16 if precision == "bf16" else img_ref.dtype,
-            w_dtype=nl.bfloat16 if precision == "bf16" else filter_ref.dtype,
-            tf32=precision == "tf32",
-        )
-        run_stack(operands, geometry, epilogue, stack)
-        return y_hbm
-    plan = make_plan(geometry, pool)
-    needed = sbuf_bytes(geometry, plan, residual != None, pool != (1, 1))
-    require(
-        needed <= nl.tile_size.total_available_sbuf_size,
-        f"C={geometry.C}, W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: conv2d needs "
-        f"{needed} bytes a partition of SBUF for the window of one output and its filters, there are "
-        f"{nl.tile_size.total_available_sbuf_size}; split C over several calls and add, or use a smaller filter",
-    )
-    count = count_instructions(geometry, plan)
-    require(
-        count <= INSTRUCTIONS_MAX,
-        f"N={geometry.N}, C={geometry.C}, K={geometry.K}: conv2d needs up to {count} instructions on a core, the "
-        f"compiler takes {INSTRUCTIONS_MAX}; split N or K over several calls",
-    )
+    plan = None
+    if bands == None and stack == None:
+        plan = fitting_plan(geometry, pool, residual != None)
     if pool != (1, 1):
         geometry.y_n, geometry.y_k = geometry.K * P * Q // (pool[0] * pool[1]), P * Q // (pool[0] * pool[1])
         geometry.y_p, geometry.y_q = Q // pool[1], 1
@@ -178,8 +149,32 @@ def conv2d_implicit_gemm(
         w_dtype=nl.bfloat16 if precision == "bf16" else filter_ref.dtype,
         tf32=precision == "tf32",
     )
-    run_items(operands, geometry, epilogue, pool, plan)
+    if bands != None:
+        run_bands(operands, geometry, epilogue, bands)
+    elif stack != None:
+        run_stack(operands, geometry, epilogue, stack)
+    else:
+        run_items(operands, geometry, epilogue, pool, plan)
     return y_hbm
+
+
+def fitting_plan(geometry, pool, has_residual):
+    """The Plan of one matmul a tap; refused where memory or instructions do not suffice."""
+    plan = make_plan(geometry, pool)
+    needed = sbuf_bytes(geometry, plan, has_residual, pool != (1, 1))
+    require(
+        needed <= nl.tile_size.total_available_sbuf_size,
+        f"C={geometry.C}, W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: conv2d needs "
+        f"{needed} bytes a partition of SBUF for the window of one output and its filters, there are "
+        f"{nl.tile_size.total_available_sbuf_size}; split C over several calls and add, or use a smaller filter",
+    )
+    count = count_instructions(geometry, plan)
+    require(
+        count <= INSTRUCTIONS_MAX,
+        f"N={geometry.N}, C={geometry.C}, K={geometry.K}: conv2d needs up to {count} instructions on a core, the "
+        f"compiler takes {INSTRUCTIONS_MAX}; split N or K over several calls",
+    )
+    return plan
 
 
 def count_instructions(geometry, plan):

@@ -28,7 +28,7 @@ from ..._prices import (
     VECTOR_NS,
     run_ns,
 )
-from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
+from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, div_ceil
 from ..plan import Y_BYTES, cut
 
 #: Bytes a partition of x of one band, of the filters of all jobs, and of the zero-padded filters of one.
@@ -62,6 +62,14 @@ class Stack(nl.NKIObject):
     images: int
     blocks: int
     width: int
+
+
+def fitting_stack(geometry, pool, has_residual, cores):
+    """The best Stack if memory and instructions suffice for it, else None."""
+    found = best_stack(geometry, pool)
+    if found == None or sbuf_bytes(geometry, found, has_residual) > nl.tile_size.total_available_sbuf_size:
+        return None
+    return found if count_instructions(geometry, found, cores) <= INSTRUCTIONS_MAX else None
 
 
 def best_stack(geometry, pool):

@@ -1,0 +1,179 @@
+"""The loop of depthwise conv2d by bands: one group of channels after another, rows of x come in, rows of y go out."""
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import Ledger, pick
+from ..._epilogue import finish
+from ..._prices import SCALAR_NS
+from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, share
+from ..._warm import warm_up, warm_zeros
+from .bands import copy_reversed, load_bands, start_buffer, stationary
+
+#: Matmuls of 128 columns on zeros while the first bands, which pass HBM, are on their way.
+WARM_UP = 48
+#: Buffers of bands and of x that groups take in turn.
+BAND_BUFFERS = 2
+X_BUFFERS = 3
+
+
+def run_bands(operands, geometry, epilogue, bands):
+    """This core's part of the groups."""
+    parts = share(PARTS, nl.num_programs(), nl.program_id(0))
+    first = share(bands.groups, PARTS, parts[0])
+    last = share(bands.groups, PARTS, parts[0] + parts[1] - 1)
+    g0, gn = first[0], last[0] + last[1] - first[0]
+    if gn == 0:
+        return
+    A = bands.A
+    c0 = g0 * A
+    cn = min(geometry.C, (g0 + gn) * A) - c0
+    ring = x_ring(operands, geometry, bands, min(X_BUFFERS, gn))
+    scratch_hbm = copy_reversed(operands, geometry, bands, c0, cn)
+    xs = []
+    for group in range(len(ring)):
+        xs.append(load_group(operands, geometry, bands, c0, cn, group, ring))
+    warm_up(warm_zeros(), WARM_UP, 1)
+    rounds = div_ceil(gn, bands.together)
+    buffers = []
+    for index in range(min(BAND_BUFFERS, rounds)):
+        buffers.append(start_buffer(operands, geometry, bands))
+        take_round(buffers, scratch_hbm, geometry, bands, cn, index)
+    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
+    for group in range(gn):
+        if group >= len(xs):
+            xs.append(load_group(operands, geometry, bands, c0, cn, group, ring))
+        index = group // bands.together
+        channels = min(A, cn - group * A)
+        work_group(
+            operands,
+            geometry,
+            epilogue,
+            bands,
+            c0 + group * A,
+            channels,
+            xs[group],
+            buffers[index % len(buffers)],
+            group % bands.together,
+            ledger,
+        )
+        if group + len(ring) < gn and group + len(ring) == len(xs):
+            xs.append(load_group(operands, geometry, bands, c0, cn, group + len(ring), ring))
+        if group % bands.together == bands.together - 1 and index + len(buffers) < rounds:
+            take_round(buffers, scratch_hbm, geometry, bands, cn, index + len(buffers))
+
+
+def take_round(buffers, scratch_hbm, geometry, bands, cn, index):
+    """Bands of the groups of a round, into the buffer whose turn it is."""
+    first = index * bands.together * bands.A
+    count = min(cn - first, bands.together * bands.A)
+    load_bands(buffers[index % len(buffers)], scratch_hbm, geometry, bands, first, count)
+
+
+def x_ring(operands, geometry, bands, count):
+    """Buffers [(a, h), images, columns] of x, with zeros where a row is padded: loads never write there."""
+    columns = geometry.columns
+    partitions = bands.A * geometry.rows.size
+    ring = []
+    for _ in range(count):
+        x_sbuf = nl.ndarray((partitions, geometry.N, bands.width), dtype=operands.x_dtype, buffer=nl.sbuf)
+        low, high = x_columns(columns, bands)
+        if low > 0:
+            nisa.memset(dst=x_sbuf[0:partitions, 0 : geometry.N, 0:low], value=0.0, engine=nisa.engine.gpsimd)
+        if high < bands.width:
+            nisa.memset(
+                dst=x_sbuf[0:partitions, 0 : geometry.N, high : bands.width], value=0.0, engine=nisa.engine.gpsimd
+            )
+        ring.append(x_sbuf)
+    return ring
+
+
+def x_columns(columns, bands):
+    """(first, end) of the columns of a buffer that hold x."""
+    low = min(bands.width, max(0, columns.before))
+    return low, max(low, min(bands.width, columns.before + columns.size))
+
+
+def load_group(operands, geometry, bands, c0, cn, group, ring):
+    """x of a group of channels: [(a, h), images, columns] in the buffer whose turn it is."""
+    rows, columns = geometry.rows, geometry.columns
+    channels = min(bands.A, cn - group * bands.A)
+    x_sbuf = ring[group % len(ring)]
+    low, high = x_columns(columns, bands)
+    if low < high:
+        copy(
+            x_sbuf[0 : channels * rows.size, 0 : geometry.N, low:high],
+            operands.x.ap(
+                pattern=[
+                    [geometry.x_c, channels],
+                    [geometry.x_h, rows.size],
+                    [geometry.x_n, geometry.N],
+                    [geometry.x_w, high - low],
+                ],
+                offset=(c0 + group * bands.A) * geometry.x_c + (low - columns.before) * geometry.x_w,
+            ),
+        )
+    return x_sbuf
+
+
+def work_group(operands, geometry, epilogue, bands, c0, channels, x_sbuf, buffer_sbuf, slot, ledger):
+    """Results of a group of channels, from c0 on."""
+    rows, columns = geometry.rows, geometry.columns
+    inputs, outputs, Q = channels * rows.size, channels * rows.out, columns.out
+    y_sbuf = nl.ndarray((outputs, geometry.N, Q), dtype=operands.y.dtype, buffer=nl.sbuf)
+    bias_sbuf = load_bias(operands.bias, geometry, c0, channels)
+    residual_sbuf = load_residual(operands, geometry, c0, channels)
+    at_once = max(1, BANK_COLUMNS // Q)
+    for n in range(0, geometry.N, at_once):
+        nn = min(at_once, geometry.N - n)
+        acc_psum = nl.ndarray((outputs, nn, Q), dtype=nl.float32, buffer=nl.psum)
+        for s in range(columns.taps):
+            w = s * columns.dilation
+            bands_sbuf = stationary(buffer_sbuf, geometry, bands, slot, channels, s)
+            moving_sbuf = x_sbuf[0:inputs, n : n + nn, w : w + (Q - 1) * columns.stride + 1 : columns.stride]
+            if operands.tf32:
+                bands_sbuf, moving_sbuf = bands_sbuf.view(nl.tfloat32), moving_sbuf.view(nl.tfloat32)
+            nisa.nc_matmul(dst=acc_psum, stationary=bands_sbuf, moving=moving_sbuf, accumulate=s > 0)
+        residual = None
+        if residual_sbuf != None:
+            residual = residual_sbuf[0:outputs, n : n + nn, 0:Q]
+        engine = nisa.engine.scalar
+        if epilogue.activation != "":
+            ledger.scalar_ns = ledger.scalar_ns + nn * Q * SCALAR_NS
+        else:
+            engine = pick(ledger, nn * Q, False)
+        finish(y_sbuf[0:outputs, n : n + nn, 0:Q], acc_psum, bias_sbuf, residual, epilogue, engine)
+    copy(operands.y.ap(pattern=y_pattern(geometry, channels), offset=c0 * geometry.y_k), y_sbuf)
+
+
+def y_pattern(geometry, channels):
+    """y of some channels: [(a, p), images, columns]."""
+    return [
+        [geometry.y_k, channels],
+        [geometry.y_p, geometry.rows.out],
+        [geometry.y_n, geometry.N],
+        [geometry.y_q, geometry.columns.out],
+    ]
+
+
+def load_bias(bias_hbm, geometry, c0, channels):
+    """[(a, p), 1] fp32 in SBUF, or None."""
+    if bias_hbm == None:
+        return None
+    P = geometry.rows.out
+    bias_sbuf = nl.ndarray((channels * P, 1), dtype=nl.float32, buffer=nl.sbuf)
+    copy(bias_sbuf, bias_hbm.ap(pattern=[[1, channels], [0, P], [1, 1]], offset=c0))
+    return bias_sbuf
+
+
+def load_residual(operands, geometry, c0, channels):
+    """The residual of a group times beta, fp32 if it was multiplied, or None."""
+    if operands.residual == None:
+        return None
+    shape = (channels * geometry.rows.out, geometry.N, geometry.columns.out)
+    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
+    copy(residual_sbuf, operands.residual.ap(pattern=y_pattern(geometry, channels), offset=c0 * geometry.y_k))
+    if operands.beta == 1.0:
+        return residual_sbuf
+    scaled_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=scaled_sbuf, data=residual_sbuf, op0=nl.multiply, operand0=operands.beta)
+    return scaled_sbuf
