@@ -21,8 +21,8 @@ from nkiconv.simulator.timing import Rates
 pytestmark = pytest.mark.simulator_only
 CLOSE = 1.10
 #: One of each kind, small enough to plan in about a second.
-SOME = ("nkl_n1_c256_w512_s64", "nkl_fs_asr", "kda_bf16", "kda_fp32", "conformer", "decode_step", "odd_c", "short",
-        "c1", "nkl_n1_c256_w129_s128", "nkl_n1_c256_w4096_s256", "wavenet_dil512")  # fmt: skip
+SOME = ("nkl_n1_c256_w512_s64", "nkl_fs_asr", "kda_bf16", "decode_step", "odd_c", "short", "nkl_n1_c256_w129_s128",
+        "nkl_n1_c256_w4096_s256")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

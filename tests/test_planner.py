@@ -166,7 +166,10 @@ DEFAULTS = [
 ]
 
 
-@pytest.mark.parametrize("problem", [row[1] for row in DEFAULTS], ids=[row[0] for row in DEFAULTS])
+@pytest.mark.parametrize(
+    "problem",
+    [pytest.param(row[1], id=row[0], marks=[pytest.mark.slow] if row[0] == "big tiles" else []) for row in DEFAULTS],
+)
 def test_no_plan_is_slower_than_the_kernels_choice(problem):
     wanted = Request(problem=problem)
     shape = candidates.shape_of(wanted, Rates())

@@ -31,7 +31,18 @@ def test_every_row_is_here():
     assert {case.name for case in CASES} >= set(LARGE)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name not in LARGE], ids=lambda case: case.name)
+#: Seconds each, and qwen3_next_gdn is of their kind.
+SECONDS = ("mamba2_prefill", "mamba2_prefill_fp32")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.name in SECONDS else [])
+        for case in CASES
+        if case.name not in LARGE
+    ],
+)
 def test_case(case):
     check(case.problem, seed=7)
 

@@ -91,8 +91,11 @@ def test_negative_numbers_are_refused_by_the_probe():
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
-@pytest.mark.parametrize("algorithm", [None, *ALGORITHMS])
+@pytest.mark.parametrize(
+    ("algorithm", "row"),
+    [(None, row) for row in EDGE] + [(algorithm, row) for algorithm in ALGORITHMS for row in EDGE[::3]],
+    ids=lambda value: getattr(value, "id", value),
+)
 def test_no_division_of_negative_numbers(algorithm, row, strict):
     """How NKI's own compilers round // below 0 is not documented, so the kernel must not depend on it."""
     problem = row.problem("bf16")

@@ -157,7 +157,7 @@ NEXT = [
     Row("state just long", 2, 70, 3, 257, 1, (256, 0)),
     Row("long state of a long row", 2, 9, 800, 300, 1, (299, 0)),
 ]
-LAYOUTS = [(0, 1, 2, 3), (0, 3, 1, 2), (1, 0, 2, 3), (3, 2, 0, 1), (2, 1, 3, 0), (3, 0, 1, 2)]
+LAYOUTS = [(0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 0, 1)]
 
 
 @pytest.mark.parametrize("in_perm", LAYOUTS, ids=str)
