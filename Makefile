@@ -26,9 +26,11 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## run the guided tour; its files go to demo-out/
 	@$(BIN)/nkiconv demo --out demo-out
 
-# One BLAS thread for each of the two test processes: more would fight over the same cores.
+# One BLAS thread for each of the two test processes: more would fight over the same cores. Coverage more than doubles
+# the time, so sweeps over many geometries, which run no line that other tests do not, are run without it.
 test: $(STAMP) ## run the tests and print what they cover
-	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --cov=nkiconv --cov-report=term-missing:skip-covered
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "sweep and not slow"
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not sweep and not slow" --cov=nkiconv --cov-report=term-missing:skip-covered
 
 test-slow: $(STAMP) ## run the tests that take minutes
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow

@@ -21,6 +21,8 @@ from tolerances import assert_exact, assert_within_limit
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.simulator import KernelAssertionError
 
+pytestmark = pytest.mark.sweep
+
 #: The baseline takes a DMA a tap and row; the largest edges would take minutes.
 BASELINE_ROWS = 2000
 

@@ -22,6 +22,8 @@ from epilogue import (
 from nkiconv.kernels.depthwise_conv1d.dot import kernel as dot
 from nkiconv.simulator.memory import SBUF
 
+pytestmark = pytest.mark.sweep
+
 ROWS = [
     #   why                               N    C     W     S  stride  pad        dil
     Row("four lags", 1, 40, 520, 517),

@@ -14,6 +14,8 @@ from nkiconv.planner.depthwise_conv1d import FAMILIES, Shape
 from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.timing import Rates
 
+pytestmark = pytest.mark.sweep
+
 PROBLEM = Row("short filter", 2, 9, 60, 4, 1, (3, 0)).problem("fp32")
 
 few = st.integers(1, 8)
