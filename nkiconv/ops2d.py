@@ -22,7 +22,7 @@ from .calls import (
 from .errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .kernels.conv2d import conv2d_implicit_gemm
 from .kernels.conv2d.geometry import PRECISIONS
-from .kernels.conv2d.plan import packed_channels
+from .kernels.conv2d.taps.plan import packed_channels
 from .planner.request import Asked, asked_violations
 from .problem import LAYOUTS, ConvProblem, dtype_name
 from .reference import AnyArray
@@ -100,7 +100,7 @@ def conv2d(
         residual: shape of y before pooling; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or
             "post_activation", act(sum + bias) + beta * residual.
         pool: windows, next to each other, whose maximum is the result: one extent or (height, width), which divide P
-            and Q; only with layout="NCHW" and without a residual.
+            and Q.
         out_dtype: of y; None: x's.
         precision: of fp32 arrays: None; "bf16" or "tf32", x and w rounded to that (relative error of a product up to
             2**-7 or 2**-9), at about four times the speed; sums stay in fp32.
@@ -146,8 +146,8 @@ def pack_filter(w: AnyArray, *, filter_layout: str = "KCRS") -> AnyArray:
     """The filter in the kernel's own order, [K / kn, C, R, S, kn], for `conv2d(x, packed)`.
 
     The kernel then loads it straight to its place, where a plain one passes the Tensor Engine first, at R S C K / 2^14
-    transposes of 56 ns (modelled) a call: worth it where a filter serves many calls. Convolutions with groups, and ones
-    with so few channels that they are stacked, take plain filters only.
+    transposes of 56 ns (modelled) a call: worth it where a filter serves many calls. Convolutions with groups take
+    plain filters only; few channels, which are stacked where the filter is plain, are not where it is packed.
 
     Args:
         w: [K, C, R, S], or in the order of filter_layout; bf16, fp16 or fp32.
@@ -312,10 +312,6 @@ def _epilogue_violations(epilogue: Epilogue2d, layout: Any) -> Iterator[NkiconvE
         yield from one_array("bias", epilogue.bias, "K")
     if epilogue.residual is not None:
         yield from one_array("residual", epilogue.residual, "N, P, Q, K" if layout == "NHWC" else "N, K, P, Q")
-    if epilogue.pool not in (1, (1, 1)) and (layout != "NCHW" or epilogue.residual is not None):
-        yield UnsupportedError(
-            f"pool={epilogue.pool!r}: only with layout='NCHW' and without a residual; pool the result instead"
-        )
 
 
 def _epilogue_shape_violations(epilogue: Epilogue2d, problem: ConvProblem) -> Iterator[NkiconvError]:

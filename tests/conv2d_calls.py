@@ -10,9 +10,14 @@ from tolerances import assert_exact, integer_inputs
 
 import nkiconv
 from nkiconv._nki import nl
+from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.conv2d import conv2d_implicit_gemm
+from nkiconv.kernels.conv2d.call import Extras
+from nkiconv.kernels.conv2d.dispatch import plan_of
+from nkiconv.kernels.conv2d.geometry import read_geometry
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import conv_ref
+from nkiconv.simulator.dtypes import canonical
 
 NL = {"bf16": nl.bfloat16, "fp16": nl.float16, "fp32": nl.float32}
 FLOATS = tuple(NL)
@@ -139,10 +144,38 @@ def trace(problem: ConvProblem, lnc: int = 2, **more: Any) -> Any:
     return nkiconv.simulator.execute(conv2d_implicit_gemm[lnc], args, arguments(problem) | more, trace_only=True)
 
 
-def check_exact(problem: ConvProblem, seed: int = 1, w_dtype: str | None = None) -> None:
+def config_of(algorithm: str, **settings: Any) -> tuple[tuple[str, Any], ...]:
+    """A config that names an algorithm and settings of it."""
+    return (("algorithm", algorithm), *settings.items())
+
+
+def geometry_of(problem: ConvProblem, pool: tuple[int, int] = (1, 1)) -> Any:
+    """The kernel's own description of a problem."""
+    dtype = canonical(problem.dtype)
+    x, w = (nkiconv.simulator.ArraySpec(shape, dtype) for shape in (problem.input_shape, problem.filter_shape))
+    places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
+    return read_geometry(x, w, *places, problem.groups, 1, (None, None, None), None, pool)[0]
+
+
+def extras_of(**changes: Any) -> Extras:
+    """Nothing but the sums is asked for, with changes."""
+    epilogue = read_epilogue(None, None, None, "pre_activation", 4)
+    plain = {"epilogue": epilogue, "pool": (1, 1), "residual": False, "scaled": False, "strict_nonfinite": False}
+    return Extras(**plain | changes)
+
+
+def planned(
+    problem: ConvProblem, algorithm: str, settings: Any = None, lnc: int = 2, **changes: Any
+) -> tuple[Any, str]:
+    """(an algorithm's plan of a problem, "") or (None, why not); changes: of what is asked for."""
+    extras = extras_of(**changes)
+    return plan_of(algorithm, geometry_of(problem, extras.pool), extras, settings, lnc)
+
+
+def check_exact(problem: ConvProblem, seed: int = 1, w_dtype: str | None = None, **more: Any) -> None:
     """Integers: equal to the reference rounded once, and the same bits on 1 and 2 cores."""
     x, w = integers(np.random.default_rng(seed), problem, w_dtype)
-    one, two = run(x, w, problem, 1), run(x, w, problem, 2)
+    one, two = run(x, w, problem, 1, **more), run(x, w, problem, 2, **more)
     assert one.dtype == DTYPES[problem.dtype]
     assert_exact(one, conv_ref(x, w, problem), problem.dtype)
     assert same_bits(one, two)

@@ -11,7 +11,7 @@ from tolerances import assert_exact, assert_within, assert_within_limit, integer
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, conv2d
 from nkiconv.bounds import epilogue_bound
-from nkiconv.kernels.conv2d.loop import WARM_UP, WARM_UP_PACKED
+from nkiconv.kernels.conv2d.taps.plan import WARM_UP, WARM_UP_PACKED
 from nkiconv.ops2d import FILTER_LAYOUTS, conv2d_problem, run_conv2d
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
 
@@ -110,6 +110,15 @@ def test_pool_is_torchs_max_pool(pool, pair):
     # without pooling few channels are summed in another order: twice what each may be off by
     limit = 2 * epilogue_bound(36, abs_sum, sums, "fp32", *after).max()
     np.testing.assert_allclose(conv2d(X, W, BIAS, activation="silu", pool=pool), expected, rtol=0, atol=limit)
+
+
+def test_pool_of_a_residual_and_of_channels_last():
+    x, residual = np.moveaxis(X, 1, 3), np.moveaxis(RESIDUAL, 1, 3)
+    y = conv2d(X, W, residual=RESIDUAL, beta=0.5, residual_position="post_activation", activation="relu")
+    expected = torch.nn.functional.max_pool2d(torch.tensor(y), (7, 2)).numpy()
+    epilogue = {"beta": 0.5, "residual_position": "post_activation", "activation": "relu", "pool": (7, 2)}
+    found = conv2d(x, W, residual=residual, layout="NHWC", **epilogue)
+    np.testing.assert_allclose(np.moveaxis(found, 3, 1), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_one_pool_for_both_axes():
@@ -226,8 +235,6 @@ REFUSED_TOGETHER = [
         r"not defined with lhs_dilation=\(1, 2",
     ),
     ("groups and K", {"w": W2[:3], "groups": 2}, GeometryError, "groups=2: must divide C=6 and K=3"),
-    ("pool of NHWC", {"pool": (1, 2), "layout": "NHWC"}, UnsupportedError, r"pool=\(1, 2\): only with layout='NCHW'"),
-    ("pool and residual", {"pool": (1, 2), "residual": RESIDUAL}, UnsupportedError, "without a residual; pool the res"),
     ("several", {"x": X.astype(int), "w": W[0], "beta": "x", "lnc": 0}, DtypeError, "4 reasons"),
     (
         "residual not in layout",
@@ -334,10 +341,9 @@ def test_channels_that_make_no_blocks_are_refused():
         nkiconv.pack_filter(np.zeros((131, 4, 3, 3), np.float32))
 
 
-def test_few_channels_take_plain_filters():
-    x, w = np.zeros((1, 3, 20, 20), np.float32), np.zeros((4, 3, 7, 7), np.float32)
-    with pytest.raises(ValueError, match="few channels are stacked, which takes plain filters"):
-        conv2d(x, nkiconv.pack_filter(w))
+def test_a_packed_filter_of_few_channels():
+    x, w = RNG.integers(-3, 4, (1, 3, 20, 20)).astype(np.float32), RNG.integers(-3, 4, (4, 3, 7, 7)).astype(np.float32)
+    np.testing.assert_array_equal(conv2d(x, nkiconv.pack_filter(w)), conv2d(x, w))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,19 @@ def share(count, parts, index):
     return first, (count * (index + 1)) // parts - first
 
 
+def cut(count, most):
+    """(first, how many) of parts of at most `most`, as even as can be."""
+    return cut_into(count, div_ceil(count, most))
+
+
+def cut_into(count, parts):
+    """(first, how many) of so many parts, as even as can be."""
+    found = []
+    for index in range(parts):
+        found.append(share(count, parts, index))
+    return found
+
+
 def dense_strides_4d(shape):
     """Row-major strides, in elements, of a 4-d HBM tensor."""
     return (shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1)

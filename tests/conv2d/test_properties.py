@@ -88,7 +88,7 @@ def epilogues(draw, problem):
     return Epilogue(
         bias=draw(tensor),
         activation=draw(st.one_of(st.none(), st.sampled_from(ACTIVATIONS))),
-        residual=draw(tensor) if pool == (1, 1) else None,
+        residual=draw(tensor),
         residual_position=draw(st.sampled_from(RESIDUAL_POSITIONS)),
         beta=draw(st.sampled_from([1.0, 2.0, -0.5, 0.0])),  # products with the residual are exact
         pool=pool,
@@ -102,8 +102,7 @@ def calls(draw, **sizes):
     problem = draw(problems(**sizes))
     epilogue = draw(st.one_of(st.just(PLAIN), epilogues(problem)))
     w_dtype = "fp32" if problem.dtype == "fp32" else draw(st.sampled_from(["bf16", "fp16"]))
-    perms = draw(PERMS), draw(PERMS), draw(PERMS) if epilogue.pool == (1, 1) else None
-    return problem, epilogue, w_dtype, perms
+    return problem, epilogue, w_dtype, (draw(PERMS), draw(PERMS), draw(PERMS))
 
 
 def pooled(values: Any, pool: tuple[int, int]) -> Any:

@@ -7,7 +7,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
-from conv2d_calls import EDGE, NL, integers, run, trace
+from conv2d_calls import EDGE, NL, config_of, integers, run, trace
 
 import nkiconv
 from nkiconv._nki import nl
@@ -37,7 +37,7 @@ REFUSED = [
     ("bias", np.zeros(3, np.float32), r"bias.shape=\(3,\): must be \[K\] = \(4,\)"),
     ("bias", np.zeros((4, 1), np.float32), r"bias.shape=\(4, 1\): must be \[K\] = \(4,\)"),
     ("bias", np.zeros(4, np.int32), "bias.dtype=int32: accepted are"),
-    ("residual", X, r"residual.shape=\(2, 6, 8, 9\): must be y's as stored, \(2, 4, 6, 8\)"),
+    ("residual", X, r"residual.shape=\(2, 6, 8, 9\): must be y's before pooling, as stored, \(2, 4, 6, 8\)"),
     ("residual", Y[:1], r"residual.shape=\(1, 4, 6, 8\): must be y's"),
     ("residual", Y.astype(np.int32), "residual.dtype=int32: accepted are"),
     ("padding", 1, r"padding=1: must be \(\(top, bottom\), \(left, right\)\) of ints, as tuples"),
@@ -81,17 +81,33 @@ REFUSED = [
     ("precision", "int4", "precision=int4: "),
     ("out_dtype", nl.int8, "out_dtype=int8: accepted are None, bfloat16, float16 and float32"),
     ("out_dtype", "bf16", "out_dtype=bf16: accepted are"),
-    ("config", (("no such setting", 1),), "config="),
+    ("config", (("no such setting", 1),), r"config=.*the first of them \('algorithm', one of"),
+    ("config", "taps", "config=taps: must be None or a tuple"),
+    ("config", (), r"config=\(\): must be"),
+    ("config", (("algorithm", "gemm"),), "config=.*one of .*taps"),
+    ("config", (("algorithm", "taps"), ("tiles", 3)), "taps has no setting tiles; it has"),
+    ("config", (("algorithm", "taps"), "x_bytes"), "entry 0 must be a pair"),
+    ("config", (("algorithm", "taps"), ("x_bytes", 0)), "config x_bytes=0: must be an int from 256"),
+    ("config", (("algorithm", "taps"), ("channels", 129)), "config channels=129: must be an int from 1 to 128"),
+    ("config", (("algorithm", "taps"), ("warmup", True)), "config warmup=True: must be an int from 0 to 256"),
+    ("config", (("algorithm", "taps"), ("shard", "rows")), "config shard=rows: accepted are"),
+    ("config", (("algorithm", "taps"), ("warmup", 1), ("warmup", 1)), "warmup stands there twice"),
+    ("config", (("algorithm", "stacked"),), "feature_group_count=2: stacked takes 1"),
+    ("config", (("algorithm", "bands"),), "feature_group_count=2, C=6, K=4: bands takes depthwise"),
+    ("strict_nonfinite", 1, "strict_nonfinite=1: must be True or False"),
 ]
 
 # why, arguments, message
 REFUSED_TOGETHER = [
-    ("pool of a residual", {"pool": (2, 2), "residual": Y}, r"pool=\(2, 2\): with out_perm or residual only \(1, 1\)"),
-    ("pool of a layout", {"pool": (2, 2), "out_perm": (0, 2, 3, 1)}, r"pool=\(2, 2\): with out_perm or residual only"),
+    (
+        "residual as pooled",
+        {"pool": (2, 2), "residual": Y[:, :, ::2, ::2]},
+        r"residual.shape=\(2, 4, 3, 4\): must be y's before pooling, as stored, \(2, 4, 6, 8\)",
+    ),
     (
         "residual not as stored",
         {"residual": Y, "out_perm": (0, 2, 3, 1)},
-        r"residual.shape=\(2, 4, 6, 8\): must be y's as stored, \(2, 6, 8, 4\)",
+        r"residual.shape=\(2, 4, 6, 8\): must be y's before pooling, as stored, \(2, 6, 8, 4\)",
     ),
     ("layout of other channels", {"in_perm": (0, 2, 1, 3)}, "C / groups = 4 are needed"),
     ("fp8", {"img_ref": X.astype(FP8), "filter_ref": W.astype(FP8)}, "img_ref.dtype=float8_e4m3"),
@@ -151,7 +167,7 @@ def test_refused_before_the_kernel(name, value, rule):
 def test_too_many_instructions_are_refused():
     huge = ConvProblem(N=1, C=128, K=2048, H=12_000, W=6000, R=3, S=3)
     with pytest.raises(
-        KernelAssertionError, match=r"N=1, C=128, K=2048: conv2d needs .* instructions .*takes 5000000; split"
+        KernelAssertionError, match=r"N=1, C=128, K=2048: taps needs .* instructions .*takes 5000000; split"
     ):
         trace(huge)
 
@@ -160,12 +176,11 @@ def test_too_many_instructions_are_refused():
 @pytest.mark.parametrize("why", EDGE)
 def test_refusal_counts_at_least_every_instruction(why, monkeypatch):
     problem = EDGE[why]
-    for other in ("fitting_stack", "fitting_bands"):  # ways that count for themselves
-        monkeypatch.setattr(f"nkiconv.kernels.conv2d.{other}", lambda *_: None)
     residual = nkiconv.spec(problem.output_shape, "fp32")
     longest = {"residual": residual, "residual_position": "post_activation", "activation": "tanh", "beta": 0.5}
+    longest["config"] = config_of("taps")  # the others count for themselves
     issued = [len(program.instructions) for lnc in (1, 2) for program in trace(problem, lnc, **longest).programs]
-    monkeypatch.setattr("nkiconv.kernels.conv2d.INSTRUCTIONS_MAX", 0)
+    monkeypatch.setattr("nkiconv.kernels.conv2d.taps.plan.INSTRUCTIONS_MAX", 0)
     with pytest.raises(KernelAssertionError, match="instructions on a core") as caught:
         trace(problem, **longest)
     counted = re.search(r"needs up to (\d+) instructions", str(caught.value))

@@ -1,15 +1,15 @@
 """Stacks of rows, shifts and outputs: every shape of one gives the same sums, and needs no more than it says."""
 
+import re
+
 import numpy as np
 import pytest
-from conv2d_calls import check_exact, integers, run, trace
+from conv2d_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 
 from nkiconv import cases
-from nkiconv.kernels.conv2d.geometry import read_geometry
+from nkiconv.kernels.conv2d.dispatch import choose
 from nkiconv.kernels.conv2d.stacked import plan
 from nkiconv.problem import ConvProblem
-from nkiconv.simulator import ArraySpec
-from nkiconv.simulator.dtypes import canonical
 
 STRIDED = ConvProblem(
     N=3, C=3, H=17, W=14, K=10, R=5, S=4, stride=(2, 3), padding=((2, 1), (3, 2)), rhs_dilation=(1, 2)
@@ -35,55 +35,37 @@ IDS = [f"{name}-{'-'.join(map(str, row[1:]))}" for row in SHAPES for name in [
 ]]  # fmt: skip
 
 
-def geometry_of(problem):
-    dtype = canonical(problem.dtype)
-    x = ArraySpec((problem.N, problem.C, problem.H, problem.W), dtype)
-    w = ArraySpec((problem.K, problem.C // problem.groups, problem.R, problem.S), dtype)
-    places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
-    return read_geometry(x, w, *places, problem.groups, 1, (None, None, None), None)[0]
-
-
-@pytest.fixture
-def forced(monkeypatch):
-    """Let the kernel take a stack of this shape; returns it."""
-
-    def force(problem, *shape):
-        found = plan.make_stack(geometry_of(problem), *shape)
-        assert found is not None
-        monkeypatch.setattr(plan, "best_stack", lambda geometry, pool: plan.make_stack(geometry, *shape))
-        return found
-
-    return force
+def stacked(B, D, U, _step):
+    return config_of("stacked", rows=B, shifts=D, outputs=U)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize(("problem", "B", "D", "U", "step"), SHAPES, ids=IDS)
-def test_every_shape_is_exact(forced, problem, B, D, U, step, dtype):
-    problem = problem.replace(dtype=dtype)
-    forced(problem, B, D, U, step)
-    check_exact(problem)
+def test_every_shape_is_exact(problem, B, D, U, step, dtype):
+    check_exact(problem.replace(dtype=dtype), config=stacked(B, D, U, step))
 
 
 @pytest.mark.parametrize(("problem", "B", "D", "U", "step"), SHAPES[::3], ids=IDS[::3])
-def test_epilogue_of_every_row_of_a_block(forced, problem, B, D, U, step):
-    problem = problem.replace(dtype="fp32")
-    forced(problem, B, D, U, step)
+def test_epilogue_of_every_row_of_a_block(problem, B, D, U, step):
+    problem, config = problem.replace(dtype="fp32"), stacked(B, D, U, step)
     rng = np.random.default_rng(2)
     x, w = integers(rng, problem)
     bias = rng.integers(-3, 4, problem.K).astype(np.float32)
     residual = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
-    plain = run(x, w, problem, 2)
+    plain = run(x, w, problem, 2, config=config)
     expected = np.maximum(plain + bias[:, None, None] + 2 * residual, 0)
-    y = run(x, w, problem, 2, bias=bias, residual=residual, beta=2.0, activation="relu")
+    y = run(x, w, problem, 2, bias=bias, residual=residual, beta=2.0, activation="relu", config=config)
     np.testing.assert_array_equal(y, expected)
 
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize(("problem", "B", "D", "U", "step"), SHAPES, ids=IDS)
-def test_it_needs_no_more_than_it_says(forced, problem, B, D, U, step, lnc):
-    stack = forced(problem, B, D, U, step)
-    execution = trace(problem, lnc)
+def test_it_needs_no_more_than_it_says(problem, B, D, U, step, lnc):
+    config = stacked(B, D, U, step)
+    stack, _ = planned(problem, "stacked", config[1:], lnc)
+    assert (stack.B, stack.D, stack.U, stack.step) == (B, D, U, step)
+    execution = trace(problem, lnc, config=config)
     geometry = geometry_of(problem)
     most = max(len(program.instructions) for program in execution.programs)
     assert most <= plan.count_instructions(geometry, stack, lnc)
@@ -91,23 +73,33 @@ def test_it_needs_no_more_than_it_says(forced, problem, B, D, U, step, lnc):
 
 
 @pytest.mark.parametrize(
-    ("name", "stacked"),
+    ("name", "taken"),
     [("rn50_stem", True), ("rn50_c2", True), ("vit_patch16", True), ("vae_out_rgb", True), ("big_filter", True),
      ("c256_224", False), ("rn50_1x1", False), ("mobilenet_dw", False), ("resnext_g32", False)],
 )  # fmt: skip
-def test_few_channels_are_stacked(name, stacked):
-    assert (plan.best_stack(geometry_of(cases.get(name).problem), (1, 1)) is not None) == stacked
+def test_few_channels_are_stacked(name, taken):
+    assert (choose(geometry_of(cases.get(name).problem), extras_of(), 2) == "stacked") == taken
+
+
+LAYER = ConvProblem(N=1, C=3, H=40, W=40, K=16, R=5, S=5, padding=((2, 2), (2, 2)))
 
 
 @pytest.mark.parametrize(
-    ("changes", "pool"),
-    [({}, (2, 2)), ({"lhs_dilation": (2, 1)}, (1, 1)), ({"groups": 2, "C": 6}, (1, 1))],
-    ids=["pooling", "gaps", "groups"],
+    ("problem", "changes", "message"),
+    [
+        (LAYER, {"pool": (2, 2)}, r"pool=\(2, 2\): stacked takes \(1, 1\)"),
+        (LAYER, {"strict_nonfinite": True}, "strict_nonfinite=True: stacked multiplies"),
+        (LAYER.replace(lhs_dilation=(2, 1)), {}, r"lhs_dilation=\(2, 1\): stacked takes"),
+        (LAYER.replace(groups=2, C=6), {}, "feature_group_count=2: stacked takes 1"),
+        (LAYER.replace(C=129), {}, "C=129: stacked takes at most 128"),
+        (LAYER.replace(W=20_000), {}, "W=20000, R=5, S=5: stacked rows and filters must fit"),
+    ],
 )
-def test_what_is_not_stacked(changes, pool):
-    problem = ConvProblem(N=1, C=3, H=40, W=40, K=16, R=5, S=5, padding=((2, 2), (2, 2)))
-    assert plan.best_stack(geometry_of(problem), (1, 1)) is not None
-    assert plan.best_stack(geometry_of(problem.replace(**changes)), pool) is None
+def test_what_is_not_stacked(problem, changes, message):
+    assert planned(LAYER, "stacked")[1] == ""
+    stack, reason = planned(problem, "stacked", **changes)
+    assert stack is None
+    assert re.search(message, reason)
 
 
 def test_bands_cover_every_row_once():

@@ -42,7 +42,8 @@ class Geometry(nl.NKIObject):
     groups: int
     rows: Axis
     columns: Axis
-    #: elements between neighbours in x along n, c, h, w; in w along k, c, r, s; in y along n, k, p, q
+    #: elements between neighbours in x along n, c, h, w; in w along k, c, r, s; in y and in the residual, which is not
+    #: pooled, along n, k, p, q
     x_n: int
     x_c: int
     x_h: int
@@ -55,6 +56,10 @@ class Geometry(nl.NKIObject):
     y_k: int
     y_p: int
     y_q: int
+    r_n: int
+    r_k: int
+    r_p: int
+    r_q: int
     #: output channels of a block of a packed filter, 0: the filter is plain
     packed: int
     #: bytes of an element of x and w on chip, and whether the array takes products of them at the rate of 16 bits
@@ -162,8 +167,12 @@ def read_geometry(
     batch_group_count,
     perms,
     precision,
+    pool,
 ):
-    """Check the arguments and return (Geometry, shape of y as stored). perms: (in_perm, kern_perm, out_perm)."""
+    """Check the arguments and return (Geometry, shapes of y and of a residual as stored).
+
+    perms: (in_perm, kern_perm, out_perm).
+    """
     check_arguments(
         img_ref,
         filter_ref,
@@ -200,9 +209,10 @@ def read_geometry(
     columns = read_axis("Q", W, S, padding[1], stride[1], rhs_dilation[1], lhs_dilation[1])
     x_strides = dense_strides_4d(x_shape)
     w_strides = dense_strides_4d((K, w_in, R, S) if packed > 0 else w_shape)
-    canonical = (N, K, rows.out, columns.out)
-    y_shape = (canonical[out_axes[0]], canonical[out_axes[1]], canonical[out_axes[2]], canonical[out_axes[3]])
-    y_strides = dense_strides_4d(y_shape)
+    check_pool(pool, rows.out, columns.out)
+    y_shape = stored((N, K, rows.out // pool[0], columns.out // pool[1]), out_axes)
+    r_shape = stored((N, K, rows.out, columns.out), out_axes)
+    y_strides, r_strides = dense_strides_4d(y_shape), dense_strides_4d(r_shape)
     geometry = Geometry(
         N=N,
         C=C,
@@ -222,11 +232,28 @@ def read_geometry(
         y_k=y_strides[position_in(out_axes, 1)],
         y_p=y_strides[position_in(out_axes, 2)],
         y_q=y_strides[position_in(out_axes, 3)],
+        r_n=r_strides[position_in(out_axes, 0)],
+        r_k=r_strides[position_in(out_axes, 1)],
+        r_p=r_strides[position_in(out_axes, 2)],
+        r_q=r_strides[position_in(out_axes, 3)],
         packed=packed,
         itemsize=4 if img_ref.dtype == nl.float32 and precision != "bf16" else 2,
         fast=img_ref.dtype != nl.float32 or precision != None,
     )
-    return geometry, y_shape
+    return geometry, y_shape, r_shape
+
+
+def stored(canonical, axes):
+    """A canonical shape as stored."""
+    return (canonical[axes[0]], canonical[axes[1]], canonical[axes[2]], canonical[axes[3]])
+
+
+def check_pool(pool, P, Q):
+    """Refuse windows that do not fill the outputs."""
+    require(
+        is_pair(pool) and pool[0] >= 1 and pool[1] >= 1 and P % pool[0] == 0 and Q % pool[1] == 0,
+        f"pool={pool}: must be (height, width) that divide P={P} and Q={Q}; crop by padding, or pool the result",
+    )
 
 
 def check_bias(bias, geometry):
@@ -239,11 +266,11 @@ def check_bias(bias, geometry):
         check_float("bias", bias)
 
 
-def check_residual(residual, y_shape):
-    """Refuse a residual that does not lie in memory as y does."""
+def check_residual(residual, shape):
+    """Refuse a residual that does not lie in memory as y does before pooling."""
     if residual != None:
         require(
-            tuple(residual.shape) == tuple(y_shape),
-            f"residual.shape={residual.shape}: must be y's as stored, {y_shape}; broadcast or permute it",
+            tuple(residual.shape) == tuple(shape),
+            f"residual.shape={residual.shape}: must be y's before pooling, as stored, {shape}; broadcast or permute it",
         )
         check_float("residual", residual)

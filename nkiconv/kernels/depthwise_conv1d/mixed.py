@@ -15,7 +15,7 @@ Scalar and GpSimd together.
 Zeros of the diagonals are multiplied: a NaN or Inf in x reaches every channel of its tile at the columns it meets.
 """
 
-from .call import config_refusal
+from .._settings import config_refusal
 from .rows.loop import convolve_rows
 from .rows.plan import SETTINGS, loop_refusal
 

@@ -12,8 +12,9 @@ between channels, so NaN and Inf stay in theirs.
 
 from ..._nki import nisa, nl
 from .._epilogue import finish, finish_instructions
+from .._settings import config_refusal
 from .._tiles import INSTRUCTIONS_MAX, div_ceil, share
-from .call import config_refusal, load_bias, load_residual, y_tile
+from .call import load_bias, load_residual, y_tile
 from .positions import columns_met
 
 

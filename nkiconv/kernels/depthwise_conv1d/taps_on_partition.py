@@ -27,8 +27,9 @@ from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from .._epilogue import finish, finish_instructions, is_plain
+from .._settings import config_refusal
 from .._tiles import INSTRUCTIONS_MAX, div_ceil
-from .call import config_refusal, load_bias, load_residual, y_tile
+from .call import load_bias, load_residual, y_tile
 from .positions import first_element, first_position, last_element, last_position, only_zeros
 
 #: Bytes a partition of one loaded tile: 4 KiB runs of bf16 for stride 1, room for strided runs, and several in flight.

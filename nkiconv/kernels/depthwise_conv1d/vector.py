@@ -10,7 +10,7 @@ by Vector, about 1.04 ns a tap and column of 128 channels. The array's rate does
 fast as long ones. Channels never meet: NaN and Inf go where the definition puts them.
 """
 
-from .call import config_refusal
+from .._settings import config_refusal
 from .rows.loop import convolve_rows
 from .rows.plan import SETTINGS, loop_refusal
 

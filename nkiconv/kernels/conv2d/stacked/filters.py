@@ -10,6 +10,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES
+from ..call import of_array
 
 #: Engines address partitions from a multiple of this on.
 QUADRANT = 32
@@ -114,4 +115,4 @@ def turn_padded(operands, padded, geometry, stack, job, ledger):
             src=turned_psum[0:parts, 0:num, 0:outputs],
             engine=pick(ledger, num * outputs, is_16bit(z_sbuf.dtype)),
         )
-    return filters_sbuf.view(nl.tfloat32) if operands.tf32 else filters_sbuf
+    return of_array(filters_sbuf, operands)

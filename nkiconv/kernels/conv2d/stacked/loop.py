@@ -2,11 +2,12 @@
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import Ledger, pick
+from ..._engines import Ledger
 from ..._epilogue import finish
-from ..._prices import HALF_RATE, ROWS_AN_ENGINE, SCALAR_NS, TENSOR_COLUMN_NS, run_ns
+from ..._prices import HALF_RATE, ROWS_AN_ENGINE, TENSOR_COLUMN_NS, run_ns
 from ..._tiles import BANK_COLUMNS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
+from ..call import load_bias, of_array, reader, scale_residual
 from .filters import load_padded, turn_padded
 from .plan import stack_bands
 
@@ -17,7 +18,7 @@ WARM_UP_NS = 1200.0
 WARM_UP_MAX = 64
 
 
-def run_stack(operands, geometry, epilogue, stack):
+def run_stack(operands, geometry, extras, stack):
     """This core's part of the bands; x of the next one is loaded before one is worked on."""
     bands = stack_bands(geometry, stack)
     mine = share(len(bands), nl.num_programs(), nl.program_id(0))
@@ -29,7 +30,8 @@ def run_stack(operands, geometry, epilogue, stack):
     padded.append(load_padded(operands, geometry, stack, stack.jobs[0]))
     ring = x_ring(operands, stack, bands, mine[0], end)
     now = load_stack(operands, geometry, stack, bands[mine[0]], ring[0])
-    warm_up(warm_zeros(), warm_count(geometry, stack, bands[mine[0]]), 1)
+    warmup = stack.warmup if stack.warmup >= 0 else warm_count(geometry, stack, bands[mine[0]])
+    warm_up(warm_zeros(), warmup, 1)
     load_next(operands, geometry, stack, padded)
     turn_next(operands, geometry, stack, padded, filters, biases, ledger)
     for index in range(mine[0], end):
@@ -44,7 +46,7 @@ def run_stack(operands, geometry, epilogue, stack):
             work_stack(
                 operands,
                 geometry,
-                epilogue,
+                extras.epilogue,
                 stack,
                 stack.jobs[job],
                 filters[job],
@@ -67,7 +69,7 @@ def turn_next(operands, geometry, stack, padded, filters, biases, ledger):
     """Stationaries and bias of the next job, if there is one."""
     job = len(filters)
     if job < len(stack.jobs):
-        biases.append(load_bias(operands.bias, stack, stack.jobs[job]))
+        biases.append(load_bias(operands.bias, stack.jobs[job][0], stack.jobs[job][1], stack.U))
         filters.append(turn_padded(operands, padded[job], geometry, stack, stack.jobs[job], ledger))
         padded[job] = None
 
@@ -90,17 +92,6 @@ def x_ring(operands, stack, bands, first, end):
     for _ in range(min(RING, end - first)):
         ring.append(nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf))
     return ring
-
-
-def load_bias(bias_hbm, stack, job):
-    """[(u, k), 1] fp32 in SBUF, or None."""
-    if bias_hbm == None:
-        return None
-    k0, kn = job
-    bias_sbuf = nl.ndarray((stack.U * kn, 1), dtype=nl.float32, buffer=nl.sbuf)
-    for u in range(stack.U):
-        copy(bias_sbuf[u * kn : (u + 1) * kn, 0:1], bias_hbm.ap(pattern=[[1, kn], [1, 1]], offset=k0))
-    return bias_sbuf
 
 
 def load_stack(operands, geometry, stack, band, ring_sbuf):
@@ -134,7 +125,7 @@ def load_stack(operands, geometry, stack, band, ring_sbuf):
                     b1 = max(b0, min(B, rows.size + rows.before - m * B))
                     if b0 < b1:
                         load_rows(operands.x, x_sbuf, geometry, stack, band, d, b0, b1, m, 1, m0, place)
-    return x_sbuf.view(nl.tfloat32) if operands.tf32 else x_sbuf
+    return of_array(x_sbuf, operands)
 
 
 def whole_blocks(rows, B, m0, mn):
@@ -202,19 +193,13 @@ def work_stack(operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf
             residual = None
             if residual_sbuf != None:
                 residual = residual_sbuf[0:outputs, 0 : band.nn, j : j + jn, q : q + qn]
-            elements = band.nn * jn * qn
-            engine = nisa.engine.scalar
-            if epilogue.activation != "":
-                ledger.scalar_ns = ledger.scalar_ns + elements * SCALAR_NS
-            else:
-                engine = pick(ledger, elements, False)
             finish(
                 y_sbuf[0:outputs, 0 : band.nn, j : j + jn, q : q + qn],
                 acc_psum,
                 bias_sbuf,
                 residual,
                 epilogue,
-                engine,
+                reader(ledger, epilogue, band.nn * jn * qn),
             )
         if last:
             store_stack(operands.y, y_sbuf, geometry, stack, job, band, j, jn)
@@ -252,11 +237,7 @@ def load_residual(operands, geometry, stack, job, band):
                 residual_sbuf[u * kn : (u + 1) * kn, 0 : band.nn, 0 : where[2], 0 : shape[3]],
                 operands.residual.ap(pattern=where[0], offset=where[1]),
             )
-    if operands.beta == 1.0:
-        return residual_sbuf
-    scaled_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=scaled_sbuf, data=residual_sbuf, op0=nl.multiply, operand0=operands.beta)
-    return scaled_sbuf
+    return scale_residual(residual_sbuf, operands.beta)
 
 
 def store_stack(y_hbm, y_sbuf, geometry, stack, job, band, j, jn):

@@ -12,6 +12,9 @@ and Y[:, j] is a sum over tap blocks t and groups g of columns of taps of
 
 so that B rows, U outputs and D columns of taps are done by one matmul. B > 1 costs nothing but zeros in F; D > 1 loads
 x D times. What is best is found by prices of the array, the read-outs and the DMAs.
+
+Settings: `rows` B, `shifts` D and `outputs` U, all three or none; `blocks` of U rows of y and `images` of a band, at
+most; `warmup`, matmuls on zeros before the first rows, -1: as many as prices say.
 """
 
 from dataclasses import dataclass
@@ -28,17 +31,21 @@ from ..._prices import (
     VECTOR_NS,
     run_ns,
 )
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, div_ceil
-from ..plan import Y_BYTES, cut
+from ..._settings import config_refusal, numbers_refusal, setting
+from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, cut_into, div_ceil
 
+SETTINGS = ("rows", "shifts", "outputs", "blocks", "images", "warmup")
+#: Most of a setting that memory limits anyway.
+MOST = 4096
+WARM_UP_MAX = 256
 #: Bytes a partition of x of one band, of the filters of all jobs, and of the zero-padded filters of one.
 X_BYTES = 16_384
 FILTER_BYTES = 65_536
 PADDED_BYTES = 49_152
+#: Bytes a partition of fp32 results of one band and job.
+Y_BYTES = 16_384
 #: Bands of a core, if there are images for so many: loads of one overlap the sums of another.
 BANDS = 4
-#: How much less than the plain way's the time must be, by prices.
-WORTHWHILE = 0.85
 #: ns of a DMA's trigger and way beside its runs that a band's loads and stores cost at least, each.
 DMA_NS = 60.0
 
@@ -62,22 +69,72 @@ class Stack(nl.NKIObject):
     images: int
     blocks: int
     width: int
+    warmup: int
 
 
-def fitting_stack(geometry, pool, has_residual, cores):
-    """The best Stack if memory and instructions suffice for it, else None."""
-    found = best_stack(geometry, pool)
-    if found == None or sbuf_bytes(geometry, found, has_residual) > nl.tile_size.total_available_sbuf_size:
-        return None
-    return found if count_instructions(geometry, found, cores) <= INSTRUCTIONS_MAX else None
-
-
-def best_stack(geometry, pool):
-    """The Stack that takes least, or None where the plain way is as fast or this one does not do it."""
+def plan_stack(geometry, extras, config, cores):
+    """(Stack, "") of this on `cores` cores, or (None, why not)."""
     rows, columns = geometry.rows, geometry.columns
-    if geometry.groups > 1 or rows.lhs_dilation > 1 or columns.lhs_dilation > 1 or pool != (1, 1):
-        return None
-    best, best_ns = None, WORTHWHILE * plain_ns(geometry)
+    reason = config_refusal(config, SETTINGS, "stacked")
+    if reason == "":
+        sizes = (("rows", 1, MOST), ("shifts", 1, MOST), ("outputs", 1, MOST), ("blocks", 1, MOST), ("images", 1, MOST))
+        reason = numbers_refusal(config, sizes)
+    if reason == "":
+        reason = numbers_refusal(config, (("warmup", -1, WARM_UP_MAX),))
+    if reason != "":
+        return None, reason
+    if geometry.groups > 1:
+        return None, f"feature_group_count={geometry.groups}: stacked takes 1; use taps"
+    if rows.lhs_dilation > 1 or columns.lhs_dilation > 1:
+        return None, f"lhs_dilation={(rows.lhs_dilation, columns.lhs_dilation)}: stacked takes (1, 1); use taps"
+    if extras.pool != (1, 1):
+        return None, f"pool={extras.pool}: stacked takes (1, 1); use taps"
+    if extras.strict_nonfinite:
+        return None, "strict_nonfinite=True: stacked multiplies rows outside a window by zero; use taps"
+    if geometry.packed > 0:
+        return None, "filter_ref is packed: stacked takes plain filters; use taps, or pass [K, C, R, S]"
+    if geometry.C > nl.tile_size.pmax:
+        return None, f"C={geometry.C}: stacked takes at most {nl.tile_size.pmax} channels; use taps"
+    given = setting(config, "rows", 0), setting(config, "shifts", 0), setting(config, "outputs", 0)
+    if given == (0, 0, 0):
+        stack = best_stack(geometry)
+    elif 0 in given:
+        return None, f"config={config}: rows, shifts and outputs are given together or not at all"
+    elif given[2] * rows.stride % given[0] != 0 or given[0] * given[1] * geometry.C > nl.tile_size.pmax:
+        return None, (
+            f"config rows={given[0]} shifts={given[1]} outputs={given[2]}, C={geometry.C}: rows * shifts * C must be "
+            f"at most {nl.tile_size.pmax}, and rows divide outputs * stride"
+        )
+    elif given[2] > nl.tile_size.pmax or given[1] > columns.taps:
+        return None, (
+            f"config shifts={given[1]} outputs={given[2]}: at most {columns.taps} shifts (columns of taps) and "
+            f"{nl.tile_size.pmax} outputs"
+        )
+    else:
+        stack = make_stack(geometry, given[0], given[1], given[2], given[2] * rows.stride // given[0])
+    whole = nl.tile_size.total_available_sbuf_size
+    if stack != None:
+        stack.blocks = min(stack.blocks, setting(config, "blocks", stack.blocks))
+        stack.images = min(stack.images, setting(config, "images", stack.images))
+        stack.warmup = setting(config, "warmup", -1)
+    if stack == None or sbuf_bytes(geometry, stack, extras.residual) > whole:
+        return None, (
+            f"W={columns.size}, R={rows.taps}, S={columns.taps}: stacked rows and filters must fit SBUF, {whole} bytes "
+            f"a partition; use taps"
+        )
+    count = count_instructions(geometry, stack, cores)
+    if count > INSTRUCTIONS_MAX:
+        return None, (
+            f"N={geometry.N}, K={geometry.K}: stacked needs up to {count} instructions on a core, the compiler takes "
+            f"{INSTRUCTIONS_MAX}; split N or K over several calls"
+        )
+    return stack, ""
+
+
+def best_stack(geometry):
+    """The Stack that takes least, or None where memory holds none."""
+    rows, columns = geometry.rows, geometry.columns
+    best, best_ns = None, 0.0
     most = nl.tile_size.pmax // geometry.C
     for B in range(1, min(most, rows.size + rows.taps) + 1):
         for D in range(1, min(most // B, columns.taps) + 1):
@@ -87,7 +144,7 @@ def best_stack(geometry, pool):
                     found = make_stack(geometry, B, D, U, e)
                     if found != None:
                         found_ns = stack_ns(geometry, found)
-                        if found_ns < best_ns:
+                        if best == None or found_ns < best_ns:
                             best, best_ns = found, found_ns
     return best
 
@@ -125,17 +182,8 @@ def make_stack(geometry, B, D, U, e):
         images=images,
         blocks=blocks,
         width=width,
+        warmup=-1,
     )
-
-
-def plain_ns(geometry):
-    """ns of both cores for the plain way, one matmul a tap and 128 channels."""
-    P_MAX = nl.tile_size.pmax
-    P, Q = geometry.rows.out, geometry.columns.out
-    chunks, jobs = div_ceil(geometry.C, P_MAX), div_ceil(geometry.K, P_MAX)
-    columns = geometry.N * P * Q * jobs
-    taps = geometry.rows.taps * geometry.columns.taps * chunks
-    return work_ns(geometry, columns, taps, 1, geometry.rows.size * geometry.columns.size, P * Q)
 
 
 def stack_ns(geometry, stack):
@@ -192,15 +240,6 @@ def stack_bands(geometry, stack):
     for index in range(len(images)):
         for which in range(len(parts)):
             found.append(StackBand(n0=images[index][0], nn=images[index][1], j0=parts[which][0], jn=parts[which][1]))
-    return found
-
-
-def cut_into(count, parts):
-    """(first, how many) of so many parts, as even as can be."""
-    found = []
-    for index in range(parts):
-        first = (count * index) // parts
-        found.append((first, (count * (index + 1)) // parts - first))
     return found
 
 

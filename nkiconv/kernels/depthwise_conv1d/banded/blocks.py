@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._prices import STATIC_ISSUE_NS, TENSOR_COLUMN_FP32_NS, TENSOR_COLUMN_NS
+from ..._settings import numbers_refusal, setting
 from ..._tiles import PARTS, div_ceil
-from ..call import numbers_refusal, setting
 
 #: Bytes of a run, one chunk of one row, from which a DMA is as fast as it gets.
 RUN_BYTES = 1024

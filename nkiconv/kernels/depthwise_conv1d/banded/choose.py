@@ -1,8 +1,8 @@
 """Which block, shard and other settings `banded` takes where it is not told: those that take least by walks."""
 
 from ...._nki import nl
+from ..._settings import setting
 from ..._tiles import PARTS, div_ceil
-from ..call import setting
 from .blocks import make_blocks, sbuf_bytes
 from .walk import walk_ns, walked_groups
 

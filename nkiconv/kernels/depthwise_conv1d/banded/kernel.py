@@ -28,9 +28,9 @@ must not meet the mirror matrix's zeros.
 from ...._nki import nl
 from ..._engines import Ledger
 from ..._epilogue import Epilogue, finish_instructions
+from ..._settings import config_refusal
 from ..._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import config_refusal
 from .bands import band_buffers, ensure_filters, mirror_matrix, spread_bias, start_filters
 from .blocks import blocks_refusal, sbuf_bytes
 from .choose import choose_blocks

@@ -25,9 +25,9 @@ Zeros are multiplied: a NaN or Inf reaches every column of the channels that sha
 """
 
 from ...._nki import nisa, nl
+from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import config_refusal, numbers_refusal, setting
 from .plan import (
     BANDED_TAPS,
     COLUMNS_MIN,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._prices import GPSIMD_FIXED_NS, GPSIMD_SELECT_NS, VECTOR_NS
+from ..._settings import setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil
-from ..call import setting
 from .chains import Piece, has_product, phases_of, reads_out, tap_count
 from .dma import channels_most
 from .recipes import default_recipes, engine_times, first_recipes, last_recipes, most_tensor_taps

@@ -27,9 +27,9 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger, pick
 from ..._prices import SCALAR_NS, VECTOR_FIXED_NS, VECTOR_NS, VECTOR_NS_16BIT
+from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import INSTRUCTIONS_MAX, div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import config_refusal, numbers_refusal, setting
 from ..free_channels import finish_free
 from .bands import load_filters, make_bands, make_mask, turn_filters
 from .estimate import update_tensor_ns, update_vector_ns

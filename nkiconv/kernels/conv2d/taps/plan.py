@@ -1,11 +1,20 @@
-"""Work of conv2d cut into tiles, from shapes alone; the same on any number of cores, which take parts of the list."""
+"""Work of one matmul a tap, cut into tiles from shapes alone; the same on any number of cores, which share the list.
+
+Settings: `shard`, what the two cores share, "channels" of the output or "images" (and rows of them); `x_bytes` and
+`filter_bytes`, a partition, of x of one band and of the filters that are there together; `channels`, output channels of
+a job; `warmup`, matmuls on zeros before the first filters.
+"""
 
 from dataclasses import dataclass
 
-from ..._nki import nl
-from .._tiles import BANK_COLUMNS, PARTS, div_ceil, share
-from .geometry import span
+from ...._nki import nl
+from ..._prices import MATMUL_NS, TENSOR_COLUMN_FP32_NS, TENSOR_COLUMN_NS
+from ..._settings import config_refusal, numbers_refusal, setting
+from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
+from ..geometry import span
 
+SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup")
+SHARDS = ("channels", "images")
 #: Bytes a partition of SBUF for the filters of a batch of jobs, and for x of one band; two bands are there at once.
 FILTER_BYTES = 90_112
 X_BYTES = 32_768
@@ -14,6 +23,13 @@ RAW_BYTES = 24_576
 AHEAD_BYTES = 24_576
 #: Bytes a partition of results of one band and job.
 Y_BYTES = 16_384
+#: Matmuls of 128 columns on zeros while the first filters are on their way: a load of 128 rows of w takes some 2.1 us
+#: from its trigger to the array (trn2.toml, dma.static_first_packet_ns, engine_skew_load_ns, done_to_consumer_ns), a
+#: matmul 107 ns at half rate.
+WARM_UP = 20
+#: The same where a filter is packed: what waits for the first stationaries and rows needs no transposes before.
+WARM_UP_PACKED = 28
+WARM_UP_MAX = 256
 
 
 @dataclass
@@ -59,26 +75,20 @@ class Plan(nl.NKIObject):
 
     batches: list
     items: list
+    warmup: int
 
 
-def cut(count, most):
-    """(first, how many) of parts of at most `most`, as even as can be."""
-    parts = div_ceil(count, most)
-    found = []
-    for index in range(parts):
-        found.append(share(count, parts, index))
-    return found
-
-
-def jobs_of(geometry):
-    """Jobs of at most 128 output channels whose filters fit."""
+def jobs_of(geometry, config, apart):
+    """Jobs of at most 128 output channels whose filters fit. apart: whether groups must not share a job."""
     P_MAX = nl.tile_size.pmax
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     taps = geometry.rows.taps * geometry.columns.taps
     pack = 1
-    if geometry.groups > 1 and per_c <= P_MAX and per_k <= P_MAX:
+    if geometry.groups > 1 and not apart and per_c <= P_MAX and per_k <= P_MAX:
         pack = max(1, min(geometry.groups, min(P_MAX // per_c, P_MAX // per_k)))
-    most_k = most_channels(per_c, taps, geometry.itemsize)
+    filter_bytes = setting(config, "filter_bytes", FILTER_BYTES)
+    most_k = most_channels(per_c, taps, geometry.itemsize, filter_bytes)
+    most_k = min(most_k, setting(config, "channels", P_MAX))
     while pack > 1 and pack * per_k > most_k:
         pack = pack // 2
     found = []
@@ -101,7 +111,7 @@ def jobs_of(geometry):
 
 def packed_channels(K, C, taps, itemsize):
     """Output channels of a block of a packed filter: the largest divisor of K whose blocks make fewest jobs."""
-    most = most_channels(C, taps, itemsize)
+    most = most_channels(C, taps, itemsize, FILTER_BYTES)
     found, least = 1, K
     for count in range(1, min(K, most) + 1):
         jobs = div_ceil(K // count, most // count)
@@ -110,10 +120,10 @@ def packed_channels(K, C, taps, itemsize):
     return found
 
 
-def most_channels(C, taps, itemsize):
+def most_channels(C, taps, itemsize, filter_bytes):
     """Output channels whose filters fit and that the array takes at once."""
     chunks = div_ceil(C, nl.tile_size.pmax)
-    return max(1, min(nl.tile_size.pmax, FILTER_BYTES // (chunks * taps * itemsize)))
+    return max(1, min(nl.tile_size.pmax, filter_bytes // (chunks * taps * itemsize)))
 
 
 def jobs_of_packed(geometry, most):
@@ -126,17 +136,17 @@ def jobs_of_packed(geometry, most):
     return found
 
 
-def filter_bytes(geometry, job):
+def job_bytes(geometry, job):
     """Bytes a partition of a job's stationaries."""
     return len(job.chunks) * geometry.rows.taps * geometry.columns.taps * job.kn * geometry.itemsize
 
 
-def batches_of(geometry, jobs, by_channels):
+def batches_of(geometry, jobs, by_channels, filter_bytes):
     """Jobs in batches whose filters fit together; where there are several, as many for one half of the jobs as for the
     other, so that two cores can share them. by_channels: several even if one would do."""
     most = len(jobs)
     for index in range(len(jobs)):
-        most = min(most, max(1, FILTER_BYTES // filter_bytes(geometry, jobs[index])))
+        most = min(most, max(1, filter_bytes // job_bytes(geometry, jobs[index])))
     halves = PARTS if len(jobs) > 1 and (by_channels or most < len(jobs)) else 1
     found = []
     count = div_ceil(div_ceil(len(jobs), halves), most)
@@ -171,13 +181,13 @@ def band_elements(geometry, pn, qn):
     return height * width
 
 
-def bands_of(geometry, num_tiles, pool, halves):
+def bands_of(geometry, num_tiles, pool, halves, x_bytes):
     """Bands of all images; at least `halves` bands.
 
     num_tiles: of x for one band. pool: (height, width) of pooling windows, which are not cut.
     """
     P, Q = geometry.rows.out, geometry.columns.out
-    most = X_BYTES // (num_tiles * geometry.itemsize)
+    most = x_bytes // (num_tiles * geometry.itemsize)
     most_y = Y_BYTES // 4
     pn, qn = pool[0], Q
     while qn > pool[1] and (band_elements(geometry, pn, qn) > most or pn * qn > most_y):
@@ -239,24 +249,74 @@ def cut_rows(P, most, unit, in_halves):
     return parts
 
 
-def make_plan(geometry, pool):
-    """The Plan: output channels are shared between cores where x is the smaller tensor, else images or rows."""
-    jobs = jobs_of(geometry)
+def shares_channels(geometry, config):
+    """Whether the cores share output channels: where x is the smaller tensor, unless a config says."""
     taps = geometry.rows.taps * geometry.columns.taps
     x_elements = geometry.N * geometry.C * geometry.rows.size * geometry.columns.size
     w_elements = geometry.K * (geometry.C // geometry.groups) * taps
-    by_channels = len(jobs) > 1 and x_elements <= w_elements
-    batches = batches_of(geometry, jobs, by_channels)
+    return setting(config, "shard", "channels" if x_elements <= w_elements else "images") == "channels"
+
+
+def make_plan(geometry, extras, config):
+    """The Plan of accepted settings."""
+    jobs = jobs_of(geometry, config, extras.strict_nonfinite)
+    by_channels = len(jobs) > 1 and shares_channels(geometry, config)
+    batches = batches_of(geometry, jobs, by_channels, setting(config, "filter_bytes", FILTER_BYTES))
+    x_bytes = setting(config, "x_bytes", X_BYTES)
     items = []
     for index in range(len(batches)):
         halves = 1 if len(batches) > 1 else PARTS
-        bands = bands_of(geometry, len(chunks_of(batches[index])), pool, halves)
+        bands = bands_of(geometry, len(chunks_of(batches[index])), extras.pool, halves, x_bytes)
         for which in range(len(bands)):
             items.append(Item(batch=index, band=bands[which]))
-    return Plan(batches=batches, items=items)
+    own_warmup = WARM_UP if geometry.packed == 0 else WARM_UP_PACKED
+    return Plan(batches=batches, items=items, warmup=setting(config, "warmup", own_warmup))
 
 
-def sbuf_bytes(geometry, plan, has_residual, pooled):
+def plan_taps(geometry, extras, config, cores):
+    """(Plan, "") of this on `cores` cores, or (None, why not)."""
+    reason = config_refusal(config, SETTINGS, "taps")
+    if reason != "":
+        return None, reason
+    whole = nl.tile_size.total_available_sbuf_size
+    limits = (("x_bytes", 256, whole), ("filter_bytes", 256, whole), ("channels", 1, nl.tile_size.pmax))
+    reason = numbers_refusal(config, limits)
+    if reason == "":
+        reason = numbers_refusal(config, (("warmup", 0, WARM_UP_MAX),))
+    if reason == "" and setting(config, "shard", SHARDS[0]) not in SHARDS:
+        reason = f"config shard={setting(config, 'shard', SHARDS[0])}: accepted are {SHARDS}"
+    if reason != "":
+        return None, reason
+    plan = make_plan(geometry, extras, config)
+    needed = sbuf_bytes(geometry, plan, extras)
+    if needed > whole:
+        return None, (
+            f"C={geometry.C}, W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: taps needs "
+            f"{needed} bytes a partition of SBUF for the window of one output and its filters, there are {whole}; "
+            f"split C over several calls and add, or use a smaller filter"
+        )
+    count = count_instructions(geometry, plan, cores)
+    if count > INSTRUCTIONS_MAX:
+        return None, (
+            f"N={geometry.N}, C={geometry.C}, K={geometry.K}: taps needs up to {count} instructions on a core, the "
+            f"compiler takes {INSTRUCTIONS_MAX}; split N or K over several calls"
+        )
+    return plan, ""
+
+
+def taps_ns(geometry):
+    """ns of both cores for the matmuls, at the array's full rate."""
+    jobs = jobs_of(geometry, None, False)
+    taps = geometry.rows.taps * geometry.columns.taps
+    column_ns = (TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS) + MATMUL_NS / BANK_COLUMNS
+    columns = geometry.N * geometry.rows.out * geometry.columns.out
+    matmuls = 0
+    for index in range(len(jobs)):
+        matmuls += taps * len(jobs[index].chunks)
+    return columns * matmuls * column_ns / PARTS
+
+
+def sbuf_bytes(geometry, plan, extras):
     """Bytes a partition, at most: x of two bands, filters, blocks of taps, results."""
     x_bytes, y_bytes, most_filters, raw_bytes = 0, 0, 0, 0
     for index in range(len(plan.items)):
@@ -268,10 +328,29 @@ def sbuf_bytes(geometry, plan, has_residual, pooled):
     for index in range(len(plan.batches)):
         batch, filters = plan.batches[index], 0
         for job in range(len(batch)):
-            filters += filter_bytes(geometry, batch[job])
+            filters += job_bytes(geometry, batch[job])
             per_c = batch[job].chunks[0][1] // batch[job].pack
             block = max(per_c * geometry.itemsize, min(RAW_BYTES, per_c * taps * geometry.itemsize))
             raw_bytes = max(raw_bytes, max(AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)
         most_filters = max(most_filters, filters)
-    results = 2 + (2 if has_residual else 0) + (2 if pooled else 0)
+    results = 2 + (2 if extras.residual else 0) + (2 if extras.pool != (1, 1) else 0)
     return 2 * x_bytes + most_filters + 2 * raw_bytes + results * y_bytes
+
+
+def count_instructions(geometry, plan, cores):
+    """Instructions of the busiest core, at most."""
+    taps = geometry.rows.taps * geometry.columns.taps
+    most = 0
+    for core in range(cores):
+        mine = share(len(plan.items), cores, core)
+        total = 64
+        for index in range(mine[0], mine[0] + mine[1]):
+            item = plan.items[index]
+            batch = plan.batches[item.batch]
+            banks = item.band.nn * item.band.pn * item.band.qn // 256 + 2 + item.band.pn
+            for job in range(len(batch)):
+                total += banks * (taps * len(batch[job].chunks) + 3) + 12
+                if index == mine[0] or plan.items[index - 1].batch != item.batch:
+                    total += len(batch[job].chunks) * taps * 4 + 8
+        most = max(most, total)
+    return most

@@ -2,23 +2,16 @@
 
 from dataclasses import dataclass
 
-from ..._nki import nisa, nl
-from .._dma import copy
-from .._engines import Ledger, pick
-from .._epilogue import finish
-from .._prices import SCALAR_NS
-from .._tiles import BANK_COLUMNS, share
-from .._warm import warm_up, warm_zeros
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import Ledger
+from ..._epilogue import finish
+from ..._tiles import BANK_COLUMNS, share
+from ..._warm import warm_up, warm_zeros
+from ..call import load_bias, of_array, reader, scale_residual
+from ..geometry import met
 from .filters import load_filters, turn_filters
-from .geometry import met
 from .plan import chunks_of
-
-#: Matmuls of 128 columns on zeros while the first filters are on their way: a load of 128 rows of w takes some 2.1 us
-#: from its trigger to the array (trn2.toml, dma.static_first_packet_ns, engine_skew_load_ns, done_to_consumer_ns), a
-#: matmul 107 ns at half rate.
-WARM_UP = 20
-#: The same where a filter is packed: what waits for the first stationaries and rows needs no transposes before.
-WARM_UP_PACKED = 28
 
 
 @dataclass
@@ -46,17 +39,17 @@ def load_next(operands, geometry, batch):
     job = len(batch.loaded)
     if job < len(batch.jobs):
         batch.loaded.append(load_filters(operands, geometry, batch.jobs[job]))
-        batch.biases.append(load_bias(operands.bias, batch.jobs[job]))
+        batch.biases.append(load_bias(operands.bias, batch.jobs[job].k0, batch.jobs[job].kn, 1))
 
 
-def run_items(operands, geometry, epilogue, pool, plan):
+def run_items(operands, geometry, extras, plan):
     """This core's part of the items; x of the next one is loaded before one is worked on."""
     mine = share(len(plan.items), nl.num_programs(), nl.program_id(0))
     if mine[1] == 0:
         return
     ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
     zeros_sbuf = warm_zeros()
-    warm_up(zeros_sbuf, WARM_UP if geometry.packed == 0 else WARM_UP_PACKED, 1)
+    warm_up(zeros_sbuf, plan.warmup, 1)
     end = mine[0] + mine[1]
     batch, now, following = None, None, None
     for index in range(mine[0], end):
@@ -71,16 +64,14 @@ def run_items(operands, geometry, epilogue, pool, plan):
             if job == len(batch.filters):
                 load_next(operands, geometry, batch)
                 turned = turn_filters(operands, batch.loaded[job], geometry, batch.jobs[job], ledger)
-                batch.filters.append(of_array(turned, operands))
+                batch.filters.append(all_of_array(turned, operands))
             if job == 0 and index + 1 < end:
                 coming = plan.items[index + 1]
                 if coming.batch != item.batch:
                     following = start_batch(operands, geometry, plan, coming.batch)
                 of = batch if following == None else following
                 after = load_band(operands, geometry, of, coming.band, coming.band.hn)
-            work_band(
-                operands, geometry, epilogue, pool, batch, job, item.band, now, ledger, zeros_sbuf, index + 1 == end
-            )
+            work_band(operands, geometry, extras, batch, job, item.band, now, ledger, zeros_sbuf, index + 1 == end)
         now = after
 
 
@@ -94,15 +85,6 @@ def first_rows(geometry, band):
 def bank_rows(band):
     """Rows of outputs that one bank of sums holds."""
     return max(1, min(band.pn, BANK_COLUMNS // (band.nn * min(band.qn, BANK_COLUMNS))))
-
-
-def load_bias(bias_hbm, job):
-    """[kn, 1] fp32 in SBUF, or None."""
-    if bias_hbm == None:
-        return None
-    bias_sbuf = nl.ndarray((job.kn, 1), dtype=nl.float32, buffer=nl.sbuf)
-    copy(bias_sbuf, bias_hbm.ap(pattern=[[1, job.kn], [1, 1]], offset=job.k0))
-    return bias_sbuf
 
 
 def load_band(operands, geometry, batch, band, first):
@@ -134,26 +116,24 @@ def load_band(operands, geometry, batch, band, first):
                 tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0 : band.wn],
                 operands.x.ap(pattern=pattern, offset=offset),
             )
-    return of_array(tiles, operands)
+    return all_of_array(tiles, operands)
 
 
-def of_array(tiles, operands):
+def all_of_array(tiles, operands):
     """The tiles as the array is to take them."""
-    if not operands.tf32:
-        return tiles
     found = []
     for index in range(len(tiles)):
-        found.append(None if tiles[index] == None else tiles[index].view(nl.tfloat32))
+        found.append(of_array(tiles[index], operands))
     return found
 
 
-def work_band(operands, geometry, epilogue, pool, batch, index, band, tiles, ledger, zeros_sbuf, last):
+def work_band(operands, geometry, extras, batch, index, band, tiles, ledger, zeros_sbuf, last):
     """Results of one job for one band: PSUM banks one after the other, then pooling and the store.
 
     last: whether nothing hides the stores, so that each bank's results leave at once.
     """
-    y_dtype, job = operands.y.dtype, batch.jobs[index]
-    pooled = pool[0] * pool[1] > 1
+    y_dtype, job, epilogue, pool = operands.y.dtype, batch.jobs[index], extras.epilogue, extras.pool
+    pooled = pool != (1, 1)
     shape = (job.kn, band.nn, band.pn, band.qn)
     y_sbuf = nl.ndarray(shape, dtype=nl.float32 if pooled else y_dtype, buffer=nl.sbuf)
     residual_sbuf = load_residual(operands, geometry, job, band)
@@ -183,14 +163,6 @@ def work_band(operands, geometry, epilogue, pool, batch, index, band, tiles, led
         copy(operands.y.ap(pattern=where[0], offset=where[1]), y_sbuf)
     elif not last:
         store_rows(operands.y, y_sbuf, geometry, job, band, 0, band.pn)
-
-
-def reader(ledger, epilogue, elements):
-    """The engine of a read-out; an activation is Scalar's."""
-    if epilogue.activation != "":
-        ledger.scalar_ns = ledger.scalar_ns + elements * SCALAR_NS
-        return nisa.engine.scalar
-    return pick(ledger, elements, False)
 
 
 def accumulate(acc_psum, geometry, batch, index, band, tiles, part, zeros_sbuf):
@@ -293,13 +265,10 @@ def load_residual(operands, geometry, job, band):
         return None
     shape = (job.kn, band.nn, band.pn, band.qn)
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    where = y_pattern(geometry, job, band, (1, 1))
-    copy(residual_sbuf, operands.residual.ap(pattern=where[0], offset=where[1]))
-    if operands.beta == 1.0:
-        return residual_sbuf
-    scaled_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=scaled_sbuf, data=residual_sbuf, op0=nl.multiply, operand0=operands.beta)
-    return scaled_sbuf
+    pattern = [[geometry.r_k, job.kn], [geometry.r_n, band.nn], [geometry.r_p, band.pn], [geometry.r_q, band.qn]]
+    offset = band.n0 * geometry.r_n + job.k0 * geometry.r_k + band.p0 * geometry.r_p + band.q0 * geometry.r_q
+    copy(residual_sbuf, operands.residual.ap(pattern=pattern, offset=offset))
+    return scale_residual(residual_sbuf, operands.beta)
 
 
 def pool_band(y_sbuf, pool, dtype):

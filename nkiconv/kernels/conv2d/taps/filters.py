@@ -7,10 +7,10 @@ is turned is block-diagonal and one matmul serves all of them.
 
 from dataclasses import dataclass
 
-from ..._nki import nisa, nl
-from .._dma import copy
-from .._engines import is_16bit, pick
-from .._tiles import BANK_BYTES
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import is_16bit, pick
+from ..._tiles import BANK_BYTES
 from .plan import AHEAD_BYTES, RAW_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Depthwise conv2d by bands: sizes from shapes, and whether it takes less than diagonals do.
+"""Depthwise conv2d by bands: sizes from shapes.
 
 A channels of H rows lie on the partitions, X[(a, h), n, w] = x[n, a, h, w]; for a column of taps s one matmul with
 
@@ -6,19 +6,29 @@ A channels of H rows lie on the partitions, X[(a, h), n, w] = x[n, a, h, w]; for
 
 does all R taps of it for A channels and all rows: S matmuls of N Q columns for A channels, where diagonals take R S of
 P Q columns for 128. Padding above and below is zeros of F. What it pays is short runs: a DMA element is one row of x.
+
+Settings: `channels` A of a group; groups whose bands are made `together`, at most; `buffers` of x; `warmup`, matmuls on
+zeros before the first bands.
 """
 
 from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._prices import DMA_ENGINES, MATMUL_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_FP32_NS, TENSOR_COLUMN_NS, run_ns
+from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, div_ceil
+
+SETTINGS = ("channels", "together", "buffers", "warmup")
 
 #: Bytes a partition of the bands of one round of groups, and of x of one group.
 BAND_BYTES = 40_960
 X_BYTES = 24_576
-#: How much less than the diagonals' the time must be, by prices.
-WORTHWHILE = 0.85
+#: Matmuls of 128 columns on zeros while the first bands, which pass HBM, are on their way.
+WARM_UP = 48
+WARM_UP_MAX = 256
+#: Buffers of bands and of x that groups take in turn.
+BAND_BUFFERS = 2
+X_BUFFERS = 3
 
 
 @dataclass
@@ -35,44 +45,81 @@ class Bands(nl.NKIObject):
     window: int
     #: columns of x with what is padded
     width: int
+    buffers: int
+    warmup: int
 
 
-def fitting_bands(geometry, pool, has_residual, cores):
-    """The best Bands if memory and instructions suffice for it, else None."""
-    found = best_bands(geometry, pool)
-    if found == None or sbuf_bytes(geometry, found, has_residual) > nl.tile_size.total_available_sbuf_size:
-        return None
-    return found if count_instructions(geometry, found, cores) <= INSTRUCTIONS_MAX else None
-
-
-def best_bands(geometry, pool):
-    """The Bands of a problem, or None where diagonals take less or this one does not do it."""
+def plan_bands(geometry, extras, config, cores):
+    """(Bands, "") of this on `cores` cores, or (None, why not)."""
     rows, columns = geometry.rows, geometry.columns
     most = nl.tile_size.pmax
-    alone = geometry.groups == geometry.C and geometry.K == geometry.C and geometry.packed == 0
-    if not alone or rows.lhs_dilation > 1 or columns.lhs_dilation > 1 or pool != (1, 1):
-        return None
-    if max(rows.size, rows.out) > most or geometry.C < PARTS:
-        return None
+    reason = config_refusal(config, SETTINGS, "bands")
+    if reason == "":
+        limits = (("channels", 1, most), ("together", 1, most), ("buffers", 2, most))
+        reason = numbers_refusal(config, limits)
+    if reason == "":
+        reason = numbers_refusal(config, (("warmup", 0, WARM_UP_MAX),))
+    if reason != "":
+        return None, reason
+    if geometry.groups != geometry.C or geometry.K != geometry.C or geometry.packed > 0:
+        return None, (
+            f"feature_group_count={geometry.groups}, C={geometry.C}, K={geometry.K}: bands takes depthwise problems, "
+            f"groups = C = K; use taps"
+        )
+    if geometry.C < PARTS:
+        return None, f"C={geometry.C}: bands takes at least {PARTS} channels; use taps"
+    if rows.lhs_dilation > 1 or columns.lhs_dilation > 1:
+        return None, f"lhs_dilation={(rows.lhs_dilation, columns.lhs_dilation)}: bands takes (1, 1); use taps"
+    if extras.pool != (1, 1):
+        return None, f"pool={extras.pool}: bands takes (1, 1); use taps"
+    if extras.strict_nonfinite:
+        return None, "strict_nonfinite=True: bands multiplies rows outside a window by zero; use taps"
+    if max(rows.size, rows.out) > most or columns.out > BANK_COLUMNS:
+        return None, (
+            f"H={rows.size}, P={rows.out}, Q={columns.out}: bands takes at most {most} rows and {BANK_COLUMNS} columns "
+            f"of y; use taps"
+        )
     # each core has a group
     A = min(div_ceil(geometry.C, PARTS), most // max(rows.size, rows.out))
+    if setting(config, "channels", A) > A:
+        return None, f"config channels={setting(config, 'channels', A)}: at most {A} of {rows.size} rows; use fewer"
+    bands = make_bands(geometry, config, setting(config, "channels", A))
+    whole = nl.tile_size.total_available_sbuf_size
+    if bands == None or sbuf_bytes(geometry, bands, extras.residual) > whole:
+        return None, (
+            f"N={geometry.N}, W={columns.size}, S={columns.taps}: rows of all images and the bands of a group must fit "
+            f"SBUF, {whole} bytes a partition; use taps"
+        )
+    count = count_instructions(geometry, bands, cores)
+    if count > INSTRUCTIONS_MAX:
+        return None, (
+            f"N={geometry.N}, C={geometry.C}: bands needs up to {count} instructions on a core, the compiler takes "
+            f"{INSTRUCTIONS_MAX}; split N or C over several calls"
+        )
+    return bands, ""
+
+
+def make_bands(geometry, config, A):
+    """The Bands of groups of A channels, or None where one group does not fit."""
+    rows, columns = geometry.rows, geometry.columns
     groups = div_ceil(geometry.C, A)
     window = (rows.out - 1) * rows.stride + 1
     width = (columns.out - 1) * columns.stride + (columns.taps - 1) * columns.dilation + 1
     each = A * window * columns.taps * geometry.itemsize
-    if each > BAND_BYTES or geometry.N * width * geometry.itemsize > X_BYTES or columns.out > BANK_COLUMNS:
+    if each > BAND_BYTES or geometry.N * width * geometry.itemsize > X_BYTES:
         return None
     share_groups = div_ceil(groups, PARTS)
-    rounds = div_ceil(share_groups, BAND_BYTES // each)
-    found = Bands(
+    rounds = div_ceil(share_groups, min(setting(config, "together", share_groups), BAND_BYTES // each))
+    return Bands(
         A=A,
         groups=groups,
         together=div_ceil(share_groups, rounds),
         height=rows.size - 1 + window,
         window=window,
         width=width,
+        buffers=setting(config, "buffers", X_BUFFERS),
+        warmup=setting(config, "warmup", WARM_UP),
     )
-    return found if bands_ns(geometry, found) < WORTHWHILE * diagonals_ns(geometry) else None
 
 
 def bands_ns(geometry, bands):
@@ -92,18 +139,11 @@ def bands_ns(geometry, bands):
     return max(max(array_ns, runs_ns / DMA_ENGINES), triggers_ns)
 
 
-def diagonals_ns(geometry):
-    """ns of both cores where 128 channels lie on the partitions and each tap is a diagonal matrix."""
-    taps = geometry.rows.taps * geometry.columns.taps
-    columns = geometry.N * geometry.rows.out * geometry.columns.out * div_ceil(geometry.C, nl.tile_size.pmax)
-    return columns * taps * (TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS) / PARTS
-
-
 def sbuf_bytes(geometry, bands, has_residual):
     """Bytes a partition, at most."""
     item = geometry.itemsize
-    made = 2 * bands.together * bands.A * bands.window * geometry.columns.taps * item
-    x_bytes = 3 * geometry.N * bands.width * item
+    made = BAND_BUFFERS * bands.together * bands.A * bands.window * geometry.columns.taps * item
+    x_bytes = bands.buffers * geometry.N * bands.width * item
     y_bytes = 4 * geometry.N * geometry.columns.out
     filters = (bands.height + geometry.rows.taps) * geometry.columns.taps * item
     return made + x_bytes + (4 if has_residual else 2) * y_bytes + 4 * filters + 4096

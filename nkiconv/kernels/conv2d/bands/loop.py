@@ -2,21 +2,16 @@
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import Ledger, pick
+from ..._engines import Ledger
 from ..._epilogue import finish
-from ..._prices import SCALAR_NS
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from .bands import copy_reversed, load_bands, start_buffer, stationary
-
-#: Matmuls of 128 columns on zeros while the first bands, which pass HBM, are on their way.
-WARM_UP = 48
-#: Buffers of bands and of x that groups take in turn.
-BAND_BUFFERS = 2
-X_BUFFERS = 3
+from ..call import of_array, reader, scale_residual
+from .filters import copy_reversed, load_bands, start_buffer, stationary
+from .plan import BAND_BUFFERS
 
 
-def run_bands(operands, geometry, epilogue, bands):
+def run_bands(operands, geometry, extras, bands):
     """This core's part of the groups."""
     parts = share(PARTS, nl.num_programs(), nl.program_id(0))
     first = share(bands.groups, PARTS, parts[0])
@@ -27,12 +22,12 @@ def run_bands(operands, geometry, epilogue, bands):
     A = bands.A
     c0 = g0 * A
     cn = min(geometry.C, (g0 + gn) * A) - c0
-    ring = x_ring(operands, geometry, bands, min(X_BUFFERS, gn))
+    ring = x_ring(operands, geometry, bands, min(bands.buffers, gn))
     scratch_hbm = copy_reversed(operands, geometry, bands, c0, cn)
     xs = []
     for group in range(len(ring)):
         xs.append(load_group(operands, geometry, bands, c0, cn, group, ring))
-    warm_up(warm_zeros(), WARM_UP, 1)
+    warm_up(warm_zeros(), bands.warmup, 1)
     rounds = div_ceil(gn, bands.together)
     buffers = []
     for index in range(min(BAND_BUFFERS, rounds)):
@@ -47,7 +42,7 @@ def run_bands(operands, geometry, epilogue, bands):
         work_group(
             operands,
             geometry,
-            epilogue,
+            extras.epilogue,
             bands,
             c0 + group * A,
             channels,
@@ -120,7 +115,7 @@ def work_group(operands, geometry, epilogue, bands, c0, channels, x_sbuf, buffer
     rows, columns = geometry.rows, geometry.columns
     inputs, outputs, Q = channels * rows.size, channels * rows.out, columns.out
     y_sbuf = nl.ndarray((outputs, geometry.N, Q), dtype=operands.y.dtype, buffer=nl.sbuf)
-    bias_sbuf = load_bias(operands.bias, geometry, c0, channels)
+    bias_sbuf = load_bias_of_rows(operands.bias, geometry, c0, channels)
     residual_sbuf = load_residual(operands, geometry, c0, channels)
     at_once = max(1, BANK_COLUMNS // Q)
     for n in range(0, geometry.N, at_once):
@@ -130,17 +125,16 @@ def work_group(operands, geometry, epilogue, bands, c0, channels, x_sbuf, buffer
             w = s * columns.dilation
             bands_sbuf = stationary(buffer_sbuf, geometry, bands, slot, channels, s)
             moving_sbuf = x_sbuf[0:inputs, n : n + nn, w : w + (Q - 1) * columns.stride + 1 : columns.stride]
-            if operands.tf32:
-                bands_sbuf, moving_sbuf = bands_sbuf.view(nl.tfloat32), moving_sbuf.view(nl.tfloat32)
-            nisa.nc_matmul(dst=acc_psum, stationary=bands_sbuf, moving=moving_sbuf, accumulate=s > 0)
+            nisa.nc_matmul(
+                dst=acc_psum,
+                stationary=of_array(bands_sbuf, operands),
+                moving=of_array(moving_sbuf, operands),
+                accumulate=s > 0,
+            )
         residual = None
         if residual_sbuf != None:
             residual = residual_sbuf[0:outputs, n : n + nn, 0:Q]
-        engine = nisa.engine.scalar
-        if epilogue.activation != "":
-            ledger.scalar_ns = ledger.scalar_ns + nn * Q * SCALAR_NS
-        else:
-            engine = pick(ledger, nn * Q, False)
+        engine = reader(ledger, epilogue, nn * Q)
         finish(y_sbuf[0:outputs, n : n + nn, 0:Q], acc_psum, bias_sbuf, residual, epilogue, engine)
     copy(operands.y.ap(pattern=y_pattern(geometry, channels), offset=c0 * geometry.y_k), y_sbuf)
 
@@ -155,7 +149,7 @@ def y_pattern(geometry, channels):
     ]
 
 
-def load_bias(bias_hbm, geometry, c0, channels):
+def load_bias_of_rows(bias_hbm, geometry, c0, channels):
     """[(a, p), 1] fp32 in SBUF, or None."""
     if bias_hbm == None:
         return None
@@ -172,8 +166,4 @@ def load_residual(operands, geometry, c0, channels):
     shape = (channels * geometry.rows.out, geometry.N, geometry.columns.out)
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
     copy(residual_sbuf, operands.residual.ap(pattern=y_pattern(geometry, channels), offset=c0 * geometry.y_k))
-    if operands.beta == 1.0:
-        return residual_sbuf
-    scaled_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=scaled_sbuf, data=residual_sbuf, op0=nl.multiply, operand0=operands.beta)
-    return scaled_sbuf
+    return scale_residual(residual_sbuf, operands.beta)

@@ -1,15 +1,15 @@
 """Depthwise convolutions by band matrices: exact for every geometry that they take, chosen where they pay."""
 
+import re
+
 import numpy as np
 import pytest
-from conv2d_calls import check_exact, integers, run, trace
+from conv2d_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 
 from nkiconv import cases
-from nkiconv.kernels.conv2d.depthwise import plan
-from nkiconv.kernels.conv2d.geometry import read_geometry
+from nkiconv.kernels.conv2d.bands import plan
+from nkiconv.kernels.conv2d.dispatch import choose
 from nkiconv.problem import ConvProblem
-from nkiconv.simulator import ArraySpec
-from nkiconv.simulator.dtypes import canonical
 
 
 def depthwise(C, **fields):
@@ -31,48 +31,36 @@ ROWS = {
 }
 
 
-def geometry_of(problem):
-    dtype = canonical(problem.dtype)
-    x = ArraySpec((problem.N, problem.C, problem.H, problem.W), dtype)
-    w = ArraySpec((problem.K, problem.C // problem.groups, problem.R, problem.S), dtype)
-    places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
-    return read_geometry(x, w, *places, problem.groups, 1, (None, None, None), None)[0]
-
-
-@pytest.fixture
-def always(monkeypatch):
-    """Bands wherever they can be."""
-    monkeypatch.setattr(plan, "WORTHWHILE", 1e9)
+BANDS = config_of("bands")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", ROWS)
-def test_exact(always, name, dtype):
+def test_exact(name, dtype):
     problem = ROWS[name].replace(dtype=dtype)
-    assert plan.best_bands(geometry_of(problem), (1, 1)) is not None
-    check_exact(problem)
+    check_exact(problem, config=BANDS)
 
 
 @pytest.mark.parametrize("name", ["both strides", "several banks"])
-def test_epilogue(always, name):
+def test_epilogue(name):
     problem = ROWS[name].replace(dtype="fp32")
     rng = np.random.default_rng(2)
     x, w = integers(rng, problem)
     bias = rng.integers(-3, 4, problem.K).astype(np.float32)
     residual = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
-    expected = np.maximum(run(x, w, problem, 2) + bias[:, None, None] - residual, 0)
-    y = run(x, w, problem, 2, bias=bias, residual=residual, beta=-1.0, activation="relu")
+    expected = np.maximum(run(x, w, problem, 2, config=BANDS) + bias[:, None, None] - residual, 0)
+    y = run(x, w, problem, 2, bias=bias, residual=residual, beta=-1.0, activation="relu", config=BANDS)
     np.testing.assert_array_equal(y, expected)
 
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", ROWS)
-def test_it_needs_no_more_than_it_says(always, name, lnc):
+def test_it_needs_no_more_than_it_says(name, lnc):
     problem = ROWS[name]
     geometry = geometry_of(problem)
-    bands = plan.best_bands(geometry, (1, 1))
-    execution = trace(problem, lnc)
+    bands, _ = planned(problem, "bands", lnc=lnc)
+    execution = trace(problem, lnc, config=BANDS)
     most = max(len(program.instructions) for program in execution.programs)
     assert most <= plan.count_instructions(geometry, bands, lnc)
     assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry, bands, False)
@@ -80,20 +68,25 @@ def test_it_needs_no_more_than_it_says(always, name, lnc):
 
 @pytest.mark.parametrize(("name", "taken"), [("convnext_dw7", True), ("mobilenet_dw", False), ("mult2_dw", False)])
 def test_taken_where_rows_are_long_enough(name, taken):
-    assert (plan.best_bands(geometry_of(cases.get(name).problem), (1, 1)) is not None) == taken
+    geometry = geometry_of(cases.get(name).problem)
+    assert (choose(geometry, extras_of(), 2) == "bands") == taken
 
 
 @pytest.mark.parametrize(
-    ("problem", "pool"),
+    ("problem", "changes", "message"),
     [
-        (ROWS["same"], (2, 1)),
-        (ROWS["same"].replace(H=129), (1, 1)),
-        (ROWS["same"].replace(K=12), (1, 1)),
-        (ROWS["same"].replace(groups=3), (1, 1)),
-        (ROWS["same"].replace(lhs_dilation=(1, 2)), (1, 1)),
-        (ROWS["same"].replace(W=520, padding=((0, 0), (3, 3))), (1, 1)),
+        (ROWS["same"], {"pool": (2, 1)}, r"pool=\(2, 1\): bands takes \(1, 1\)"),
+        (ROWS["same"], {"strict_nonfinite": True}, "strict_nonfinite=True: bands multiplies"),
+        (ROWS["same"].replace(H=129), {}, "H=129, P=129, Q=13: bands takes at most 128 rows"),
+        (ROWS["same"].replace(K=12), {}, "C=6, K=12: bands takes depthwise problems"),
+        (ROWS["same"].replace(groups=3), {}, "feature_group_count=3"),
+        (ROWS["same"].replace(C=1, K=1, groups=1), {}, "C=1: bands takes at least 2"),
+        (ROWS["same"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): bands takes"),
+        (ROWS["same"].replace(W=520, padding=((3, 3), (3, 3))), {}, "Q=520: bands takes .* 512 columns"),
+        (ROWS["same"].replace(N=4000), {}, "N=4000, W=13, S=7: rows of all images"),
     ],
-    ids=["pooling", "too many rows", "multiplier", "groups of two", "gaps", "more columns than a bank"],
 )
-def test_what_bands_do_not_do(always, problem, pool):
-    assert plan.best_bands(geometry_of(problem), pool) is None
+def test_what_bands_do_not_do(problem, changes, message):
+    plan_, reason = planned(problem, "bands", **changes)
+    assert plan_ is None
+    assert re.search(message, reason)

@@ -1,0 +1,75 @@
+"""What a conv2d is asked for beside its geometry: `Extras` (known from names and shapes) and `Operands`.
+
+An algorithm gets (operands, geometry, extras, config) and writes operands.y; whatever it does not support, its
+`refusal` says by name before any instruction, to the kernel and to the planner alike.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nisa, nl
+from .._dma import copy
+from .._engines import pick
+from .._epilogue import Epilogue
+from .._prices import SCALAR_NS
+
+
+@dataclass
+class Extras(nl.NKIObject):
+    """Everything asked for beside the geometry that changes what an algorithm does."""
+
+    epilogue: Epilogue
+    #: (height, width) of the windows whose maximum is stored
+    pool: tuple
+    residual: bool
+    #: whether the residual is multiplied by another number than 1
+    scaled: bool
+    #: whether NaN and Inf must stay in their group and window
+    strict_nonfinite: bool
+
+
+@dataclass
+class Operands(nl.NKIObject):
+    """Tensors in HBM, None where there is none, the residual's factor, and what x and w are on chip."""
+
+    x: object
+    w: object
+    y: object
+    bias: object
+    residual: object
+    beta: float
+    x_dtype: object
+    w_dtype: object
+    #: whether the array takes fp32 as tf32
+    tf32: bool
+
+
+def of_array(tile, operands):
+    """A tile as the array is to take it; None stays None."""
+    return tile.view(nl.tfloat32) if tile != None and operands.tf32 else tile
+
+
+def reader(ledger, epilogue, elements):
+    """The engine of a read-out; an activation is Scalar's."""
+    if epilogue.activation != "":
+        ledger.scalar_ns = ledger.scalar_ns + elements * SCALAR_NS
+        return nisa.engine.scalar
+    return pick(ledger, elements, False)
+
+
+def load_bias(bias_hbm, k0, kn, times):
+    """Bias of output channels k0 .. k0+kn-1, [times * kn, 1] fp32 in SBUF, all of them `times` times; or None."""
+    if bias_hbm == None:
+        return None
+    bias_sbuf = nl.ndarray((times * kn, 1), dtype=nl.float32, buffer=nl.sbuf)
+    for index in range(times):
+        copy(bias_sbuf[index * kn : (index + 1) * kn, 0:1], bias_hbm.ap(pattern=[[1, kn], [1, 1]], offset=k0))
+    return bias_sbuf
+
+
+def scale_residual(residual_sbuf, beta):
+    """A residual in SBUF times beta, fp32 if that is not 1."""
+    if beta == 1.0:
+        return residual_sbuf
+    scaled_sbuf = nl.ndarray(residual_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=scaled_sbuf, data=residual_sbuf, op0=nl.multiply, operand0=beta)
+    return scaled_sbuf

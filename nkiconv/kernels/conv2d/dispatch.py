@@ -1,0 +1,68 @@
+"""The algorithms of conv2d by name: who refuses what, who is chosen, and who does it."""
+
+from ..._nki import nl
+from .._tiles import require
+from .bands.loop import run_bands
+from .bands.plan import bands_ns, plan_bands
+from .stacked.loop import run_stack
+from .stacked.plan import plan_stack, stack_ns
+from .taps.loop import run_items
+from .taps.plan import plan_taps, taps_ns
+
+#: The algorithms that a config can name; each is a package beside this file.
+ALGORITHMS = ("taps", "stacked", "bands")
+#: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
+WORTHWHILE = 0.85
+
+
+def algorithm_of(config):
+    """(algorithm, its settings) of a config; refused where its first entry names none."""
+    named = isinstance(config, tuple) and len(config) > 0 and isinstance(config[0], tuple) and len(config[0]) == 2
+    require(
+        named and config[0][0] == "algorithm" and config[0][1] in ALGORITHMS,
+        f"config={config}: must be None or a tuple of (name, value) pairs, the first of them ('algorithm', one of "
+        f"{ALGORITHMS})",
+    )
+    return config[0][1], config[1:]
+
+
+def plan_of(algorithm, geometry, extras, config, cores):
+    """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy)."""
+    if algorithm == "stacked":
+        return plan_stack(geometry, extras, config, cores)
+    if algorithm == "bands":
+        return plan_bands(geometry, extras, config, cores)
+    return plan_taps(geometry, extras, config, cores)
+
+
+def choose(geometry, extras, cores):
+    """The name of the algorithm that takes least by prices, with its own settings."""
+    found, found_ns = "taps", WORTHWHILE * taps_ns(geometry)
+    bands = plan_bands(geometry, extras, None, cores)[0]
+    if bands != None:
+        ns = bands_ns(geometry, bands)
+        if ns < found_ns:
+            found, found_ns = "bands", ns
+    stack = plan_stack(geometry, extras, None, cores)[0]
+    if stack != None:
+        ns = stack_ns(geometry, stack)
+        if ns < found_ns:
+            found, found_ns = "stacked", ns
+    return found
+
+
+def convolve(operands, geometry, extras, config):
+    """Write operands.y by the algorithm that a config names, or by the one chosen."""
+    cores = nl.num_programs()
+    if config == None:
+        algorithm, settings = choose(geometry, extras, cores), None
+    else:
+        algorithm, settings = algorithm_of(config)
+    plan, reason = plan_of(algorithm, geometry, extras, settings, cores)
+    require(reason == "", reason)
+    if algorithm == "stacked":
+        run_stack(operands, geometry, extras, plan)
+    elif algorithm == "bands":
+        run_bands(operands, geometry, extras, plan)
+    else:
+        run_items(operands, geometry, extras, plan)
