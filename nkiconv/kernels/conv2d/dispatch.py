@@ -6,13 +6,16 @@ from .bands.loop import run_bands
 from .bands.plan import bands_ns, plan_bands
 from .grouped.loop import run_grouped
 from .grouped.plan import grouped_ns, plan_grouped
+from .narrow.loop import run_narrow
+from .narrow.plan import plan_narrow
+from .narrow.price import narrow_ns
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack, stack_ns
 from .taps.loop import run_items
 from .taps.plan import plan_taps, taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands", "grouped")
+ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow")
 #: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
 WORTHWHILE = 0.85
 
@@ -36,6 +39,8 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_bands(geometry, extras, config, cores)
     if algorithm == "grouped":
         return plan_grouped(geometry, extras, config, cores)
+    if algorithm == "narrow":
+        return plan_narrow(geometry, extras, config, cores)
     return plan_taps(geometry, extras, config, cores)
 
 
@@ -57,6 +62,11 @@ def choose(geometry, extras, cores):
         ns = stack_ns(geometry, stack)
         if ns < found_ns:
             found, found_ns = "stacked", ns
+    narrow = plan_narrow(geometry, extras, None, cores)[0]
+    if narrow != None:
+        ns = narrow_ns(geometry, narrow)
+        if ns < found_ns:
+            found, found_ns = "narrow", ns
     return found
 
 
@@ -75,5 +85,7 @@ def convolve(operands, geometry, extras, config):
         run_bands(operands, geometry, extras, plan)
     elif algorithm == "grouped":
         run_grouped(operands, geometry, extras, plan)
+    elif algorithm == "narrow":
+        run_narrow(operands, geometry, extras, plan)
     else:
         run_items(operands, geometry, extras, plan)
