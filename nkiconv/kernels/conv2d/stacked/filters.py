@@ -10,7 +10,7 @@ group has fewer than D columns of taps, the partitions of the others are left ou
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES, div_ceil
+from ..._tiles import BANK_BYTES, cut_into, div_ceil
 from ..call import of_array
 from .shape import QUADRANT, columns_of, order_of_groups, padded_elements
 
@@ -31,10 +31,11 @@ def fits(geometry, stack):
     return stack.U == 1 and stack.front == 0 and stack.num_taps * stack.B == geometry.rows.taps
 
 
-def load_padded(operands, geometry, stack, job):
+def load_padded(operands, geometry, stack, job, parts):
     """(w as loaded [k, c, r, s] or None, Z [(u, k), c, rows of the window, columns of taps]) of a job.
 
-    job: (first channel, channels). Z lacks what is to be shifted on chip.
+    job: (first channel, channels). Z lacks what is to be shifted on chip. parts: DMAs that share the channels of each
+    u: one of fewer partitions begins earlier.
     """
     k0, kn = job
     rows, taps = geometry.rows, geometry.columns.taps
@@ -51,11 +52,11 @@ def load_padded(operands, geometry, stack, job):
         nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector)
     if on_chip(geometry, stack, kn):
         raw_sbuf = nl.ndarray((kn, geometry.C, rows.taps, taps), dtype=operands.w_dtype, buffer=nl.sbuf)
-        copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=k0 * geometry.w_k))
+        copy_parts(raw_sbuf, operands.w, pattern, k0 * geometry.w_k, parts)
         return raw_sbuf, z_sbuf
     for u in range(stack.U):
         if rows.dilation == 1:
-            copy(place_of(z_sbuf, geometry, stack, kn, u), operands.w.ap(pattern=pattern, offset=k0 * geometry.w_k))
+            copy_parts(place_of(z_sbuf, geometry, stack, kn, u), operands.w, pattern, k0 * geometry.w_k, parts)
         else:
             # rows of taps that are no neighbours take a DMA for each: an access pattern has few dims
             for r in range(rows.taps):
@@ -67,6 +68,19 @@ def load_padded(operands, geometry, stack, job):
                     ),
                 )
     return None, z_sbuf
+
+
+def copy_parts(dst, src_hbm, pattern, offset, parts):
+    """Load a view of HBM by so many DMAs, each for a part of the partitions."""
+    for part in cut_into(dst.shape[0], min(parts, dst.shape[0])):
+        first, count = part
+        copy(
+            dst[first : first + count, 0 : dst.shape[1], 0 : dst.shape[2], 0 : dst.shape[3]],
+            src_hbm.ap(
+                pattern=[[pattern[0][0], count], pattern[1], pattern[2], pattern[3]],
+                offset=offset + first * pattern[0][0],
+            ),
+        )
 
 
 def place_of(z_sbuf, geometry, stack, kn, u):

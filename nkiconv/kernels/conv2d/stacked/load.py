@@ -32,14 +32,16 @@ def make_ring(operands, stack, bands, first, end):
     return Ring(buffers=buffers, held=held)
 
 
-def clear_next(geometry, stack, band, ring, turn, first):
+def clear_next(geometry, stack, band, ring, turn, first, hold):
     """Zeros that a band needs in buffer `turn` of a ring, unless the one before left them there.
 
-    first: whether it is the first band, which waits for as little as can be.
+    first: whether it is the first band, whose zeros come first. hold: columns that are cleared although x comes there:
+    loads wait for that, or, as they have no other reason to wait, they would overtake what is wanted before them.
     """
     held = ring.held[turn]
     if held == None or (held.nn, held.j0, held.jn) != (band.nn, band.j0, band.jn):
-        clear_rims(x_of(stack, band, ring, turn), geometry, stack, band.j0 * stack.step, first)
+        engine = nisa.engine.vector if first else nisa.engine.gpsimd
+        clear_rims(x_of(stack, band, ring, turn), geometry, stack, band.j0 * stack.step, hold, engine)
     ring.held[turn] = band
 
 
@@ -78,7 +80,7 @@ def spans_of(geometry, stack):
     return found
 
 
-def clear_rims(x_sbuf, geometry, stack, m0, first_band):
+def clear_rims(x_sbuf, geometry, stack, m0, hold, engine):
     """Zeros where not all partitions hold x, before it comes: they stay while bands at the same place follow."""
     left, right = 0, stack.width
     for span in spans_of(geometry, stack):
@@ -86,15 +88,10 @@ def clear_rims(x_sbuf, geometry, stack, m0, first_band):
     mn = x_sbuf.shape[2]
     first, last = whole_blocks(geometry.rows, stack, m0, mn)
     first, last = first - m0, last - m0
-    engine = nisa.engine.vector if first_band else nisa.engine.gpsimd
-    # one block more: what comes to all others waits for it too, or it would overtake the rims of the band before
-    more = 0 if first_band or first == last else 1
-    if first > 0:
-        clear(x_sbuf, 0, first + more, 0, stack.width, engine)
-        more = 0
-    clear(x_sbuf, last - more if last < mn else mn, mn, 0, stack.width, engine)
-    clear(x_sbuf, first, last, 0, left, engine)
+    clear(x_sbuf, 0, first, 0, stack.width, engine)
+    clear(x_sbuf, last, mn, 0, stack.width, engine)
     clear(x_sbuf, first, last, max(left, right), stack.width, engine)
+    clear(x_sbuf, first, last, 0, min(stack.width, left + hold), engine)
 
 
 def clear(x_sbuf, m0, m1, w0, w1, engine):

@@ -4,18 +4,20 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger
 from ..._epilogue import finish
-from ..._prices import HALF_RATE, TENSOR_COLUMN_NS
+from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS
 from ..._tiles import share
 from ..._warm import warm_up, warm_zeros
 from ..call import load_bias, reader, scale_residual
 from ..geometry import met
 from .filters import load_padded, turn_padded
 from .load import clear_next, load_stack, make_ring
-from .prices import FIRST_PARTS, filters_there_ns, first_ns, turn_ns
+from .prices import FILTER_PARTS, filters_there_ns, first_ns, turn_ns
 from .shape import band_rows, columns_of, jobs_ahead, order_of_groups, rows_apart, stack_bands, tiles_of
 
 #: Most matmuls on zeros until the first rows are there, unless a config says how many.
 WARM_UP_MAX = 96
+#: DMAs that bring the first filters, where they are of many channels.
+FIRST_DMAS = 2
 #: ns until the array has zeros to work on, about.
 ZEROS_NS = 400.0
 
@@ -31,7 +33,7 @@ def run_stack(operands, geometry, extras, stack):
     ahead = jobs_ahead(geometry, stack)
     padded, filters, biases, loaded = [], [], [], []
     ring = make_ring(operands, stack, bands, mine[0], end)
-    clear_next(geometry, stack, bands[mine[0]], ring, 0, True)
+    clear_next(geometry, stack, bands[mine[0]], ring, 0, True, 0)
     zeros_sbuf = warm_zeros()
     load_jobs(operands, geometry, stack, padded, 1)
     pieces = first_pieces(stack, bands[mine[0]], geometry.columns.out)
@@ -44,9 +46,13 @@ def run_stack(operands, geometry, extras, stack):
     warm_up(zeros_sbuf, after, 1)
     for index in range(mine[0], end):
         for job in range(len(stack.jobs)):
-            # the next job's filters are turned before this one's sums, and read out during them
+            # the next job's filters are turned before this one's sums and read out during them; the second job's come
+            # after the first rows, and are read out while the third's are turned
             load_jobs(operands, geometry, stack, padded, job + ahead)
-            turn_next(operands, geometry, stack, padded, filters, biases, ledger)
+            if job > 0:
+                turn_next(operands, geometry, stack, padded, filters, biases, ledger)
+            if job == 1:
+                turn_next(operands, geometry, stack, padded, filters, biases, ledger)
             if job == 0 and index > mine[0]:
                 load_bands(operands, geometry, stack, bands, mine[0], index + len(ring.buffers), end, ring, loaded)
             turn = (index - mine[0]) * len(stack.jobs) + job
@@ -62,13 +68,16 @@ def run_stack(operands, geometry, extras, stack):
                 loaded[index - mine[0]],
                 ledger,
                 turn,
+                index + 1 == end and job + 1 == len(stack.jobs),
             )
 
 
 def load_jobs(operands, geometry, stack, padded, count):
     """Load the filters of jobs until there are `count`, or all."""
     while len(padded) < min(count, len(stack.jobs)):
-        padded.append(load_padded(operands, geometry, stack, stack.jobs[len(padded)]))
+        job = stack.jobs[len(padded)]
+        parts = FIRST_DMAS if len(padded) == 0 and job[1] > nl.tile_size.pmax // FIRST_DMAS else 1
+        padded.append(load_padded(operands, geometry, stack, job, parts))
 
 
 def load_bands(operands, geometry, stack, bands, first, until, end, ring, loaded):
@@ -76,7 +85,12 @@ def load_bands(operands, geometry, stack, bands, first, until, end, ring, loaded
     while first + len(loaded) < min(until, end):
         band = bands[first + len(loaded)]
         turn = len(loaded) % len(ring.buffers)
-        clear_next(geometry, stack, band, ring, turn, False)
+        # the second band waits for the triggers of the filters, each other one for the band before
+        hold = 1
+        if len(loaded) == 1 and len(stack.jobs) > 1:
+            delay_ns = LOAD_SKEW_NS + STATIC_ISSUE_NS * len(stack.jobs)
+            hold = 1 + int(delay_ns / (GPSIMD_NS * band.nn * band_rows(stack, band.jn)))
+        clear_next(geometry, stack, band, ring, turn, False, hold)
         pieces = [band_rows(stack, band.jn)]
         loaded.append(load_stack(operands, geometry, stack, band, ring, turn, pieces))
 
@@ -85,9 +99,8 @@ def turn_next(operands, geometry, stack, padded, filters, biases, ledger):
     """Stationaries and bias of the next job, if there is one."""
     job = len(filters)
     if job < len(stack.jobs):
-        parts = FIRST_PARTS if job == 0 else 1
         biases.append(load_bias(operands.bias, stack.jobs[job][0], stack.jobs[job][1], stack.U))
-        filters.append(turn_padded(operands, padded[job], geometry, stack, stack.jobs[job], parts, ledger))
+        filters.append(turn_padded(operands, padded[job], geometry, stack, stack.jobs[job], FILTER_PARTS, ledger))
         padded[job] = None
 
 
@@ -105,7 +118,7 @@ def warm_counts(geometry, stack):
 
 def first_pieces(stack, band, Q):
     """Where the loads of the first band end: each piece is for twice as many tiles of sums as the one before."""
-    parts = tiles_of(stack, band, Q)[0]
+    parts = tiles_of(stack, band, Q, False)[0]
     found = []
     index, step = 0, 1
     while index < len(parts):
@@ -116,7 +129,7 @@ def first_pieces(stack, band, Q):
     return found
 
 
-def work_stack(operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf, band, x_sbuf, ledger, turn):
+def work_stack(operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf, band, x_sbuf, ledger, turn, last):
     """Results of one job for one band: banks of sums one after the other, and stores of several of them at a time."""
     kn, Q = job[1], geometry.columns.out
     apart = rows_apart(stack)
@@ -126,7 +139,7 @@ def work_stack(operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf
     whole_sbuf = nl.ndarray((height, band.nn, band.jn, apart[1], Q), dtype=operands.y.dtype, buffer=nl.sbuf)
     y_sbuf = whole_sbuf[base:height, 0 : band.nn, 0 : band.jn, 0 : apart[1], 0:Q]
     residual_sbuf = load_residual(operands, geometry, stack, job, band, base)
-    parts, columns = tiles_of(stack, band, Q)
+    parts, columns = tiles_of(stack, band, Q, last)
     for index in range(len(parts)):
         j, jn = parts[index]
         for v in range(stack.V):

@@ -34,8 +34,10 @@ from .shape import band_rows, padded_elements, rows_apart, stack_bands, tiles_of
 
 #: A transpose takes two passes of 16 bits of an fp32 operand.
 TRANSPOSE_PASSES_FP32 = 2
-#: Parts that the first filters are read out in.
-FIRST_PARTS = 3
+#: Parts that the filters of a job are read out in at least.
+FILTER_PARTS = 3
+#: Share of the DMAs' time that others wait for although they take longer.
+CONTENTION = 0.05
 #: ns of an element of 16 bits of a Vector copy within SBUF whose runs are dense, about.
 VECTOR_COPY_NS = 0.2604
 
@@ -66,13 +68,13 @@ def stack_ns(geometry, stack):
     if geometry.fast:
         array_ns += turn
     busy = max(max(array_ns, read_ns), moved_ns - begin)
-    return begin + busy + last_ns
+    return begin + busy + last_ns + CONTENTION * moved_ns
 
 
 def band_ns(geometry, stack, band):
     """(array, read-outs, loads, stores, bytes of HBM, from the last sum to the end) of a band."""
     columns, item = geometry.columns, geometry.itemsize
-    parts, across = tiles_of(stack, band, columns.out)
+    parts, across = tiles_of(stack, band, columns.out, False)
     jobs = len(stack.jobs)
     column_ns = TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS
     fixed_ns = MATMUL_NS if geometry.fast else 2 * MATMUL_FP32_NS
@@ -86,14 +88,8 @@ def band_ns(geometry, stack, band):
             tile_ns = VECTOR_FIXED_PSUM_NS + size * VECTOR_NS
             scalar_ns = VECTOR_FIXED_PSUM_NS + size * SCALAR_NS
             read_ns += jobs * stack.V * reads * tile_ns * scalar_ns / (tile_ns + scalar_ns)
-    blocks = band_rows(stack, band.jn)
-    x_run = min(stack.width, columns.size)
-    x_size = band.nn * blocks * x_run
-    # blocks next to each other that hold neighbouring rows are one run
-    x_runs = band.nn if stack.G == 1 and stack.whole >= 0 else band.nn * blocks
-    x_ns = x_runs * run_ns(x_size // x_runs * item) * ROWS_AN_ENGINE
-    if geometry.x_w > 1 and x_run > 1:
-        x_ns = x_size * run_ns(item) * ROWS_AN_ENGINE
+    x_size = band.nn * band_rows(stack, band.jn) * min(stack.width, columns.size)
+    x_ns = rows_ns(geometry, stack, band.nn, band_rows(stack, band.jn))
     apart = rows_apart(stack)
     y_size = band.nn * band.jn * apart[1] * columns.out
     y_runs = band.nn * (len(parts) if apart[0] == 1 else band.jn)
@@ -106,6 +102,17 @@ def band_ns(geometry, stack, band):
     num_bytes = (stack.parts * x_size + jobs * apart[0] * stack.kn * y_size) * item
     last_ns = MATMUL_DONE_NS + HOP_NS + reads * tile_ns / min(2, reads) + VECTOR_DONE_NS + store_ns
     return array_ns, read_ns, x_ns, jobs * y_ns * y_share, num_bytes, last_ns
+
+
+def rows_ns(geometry, stack, images, blocks):
+    """ns of a DMA engine for so many blocks of X."""
+    item, run = geometry.itemsize, min(stack.width, geometry.columns.size)
+    if geometry.x_w > 1 and run > 1:
+        return images * blocks * run * run_ns(item) * ROWS_AN_ENGINE
+    if stack.G == 1 and stack.whole >= 0:
+        # blocks that hold neighbouring rows are one run
+        return images * run_ns(blocks * run * item) * ROWS_AN_ENGINE
+    return images * blocks * run_ns(run * item) * ROWS_AN_ENGINE
 
 
 def filter_ns(geometry, stack):
@@ -131,34 +138,40 @@ def turn_ns(geometry, stack):
     return count * passes * (max(stack.U * stack.kn, MATMUL_COLUMNS_MIN) * TENSOR_COLUMN_NS + MATMUL_NS)
 
 
+def skew_ns(partitions):
+    """ns between the first packets of the first and the last engine that so many partitions use."""
+    return LOAD_SKEW_NS * (min(DMA_ENGINES, div_ceil(partitions, ROWS_AN_ENGINE)) - 1) / (DMA_ENGINES - 1)
+
+
+def filter_partitions(geometry, stack):
+    """Partitions that the filters of a job come to."""
+    return stack.kn if on_chip(geometry, stack, stack.kn) else stack.U * stack.kn
+
+
 def filters_there_ns(geometry, stack):
     """ns until the first filters have come and may be turned."""
-    chip = on_chip(geometry, stack, stack.kn)
-    engines = min(DMA_ENGINES, div_ceil((1 if chip else stack.U) * stack.kn, ROWS_AN_ENGINE))
-    skew_ns = LOAD_SKEW_NS * (engines - 1) / (DMA_ENGINES - 1)
-    arrival = FIRST_PACKET_NS + skew_ns + DMA_END_NS + DMA_DONE_NS + filter_ns(geometry, stack)[0]
+    there_ns = FIRST_PACKET_NS + skew_ns(filter_partitions(geometry, stack)) + DMA_END_NS + DMA_DONE_NS
+    there_ns += filter_ns(geometry, stack)[0]
     if fits(geometry, stack):
-        return arrival
-    if chip:
+        return there_ns
+    if on_chip(geometry, stack, stack.kn):
         size = geometry.C * geometry.rows.taps * geometry.columns.taps
-        return arrival + VECTOR_DONE_NS + HOP_TENSOR_NS + stack.U * size * VECTOR_COPY_NS
+        return there_ns + VECTOR_DONE_NS + HOP_TENSOR_NS + stack.U * size * VECTOR_COPY_NS
     words = padded_elements(geometry, stack) * geometry.itemsize // 4
-    return arrival + VECTOR_DONE_NS + words * VECTOR_MEMSET_NS
+    return there_ns + VECTOR_DONE_NS + words * VECTOR_MEMSET_NS
 
 
 def first_ns(geometry, stack):
     """ns until the first sums begin: filters are turned, and the first rows of x are there."""
     count = len(stack.phases) * stack.num_taps * stack.groups
     bank = min(count, max(1, BANK_BYTES // (stack.U * stack.kn * geometry.itemsize)))
-    bank = min(bank, div_ceil(count, FIRST_PARTS))
+    bank = min(bank, div_ceil(count, FILTER_PARTS))
     read_ns = VECTOR_DONE_NS + bank * stack.U * stack.kn * VECTOR_NS_16BIT
     turned_ns = bank * turn_ns(geometry, stack) / count / HALF_RATE + MATMUL_DONE_NS + HOP_NS + HOP_TENSOR_NS + read_ns
     arrival = FIRST_PACKET_NS + LOAD_SKEW_NS + DMA_END_NS + DMA_DONE_NS
     band = stack_bands(geometry, stack)[0]
-    part = tiles_of(stack, band, geometry.columns.out)[0][0]
-    rows = band.nn * band_rows(stack, part[1])
-    run = run_ns(min(stack.width, geometry.columns.size) * geometry.itemsize)
+    part = tiles_of(stack, band, geometry.columns.out, False)[0][0]
     triggers = stack.U + stack.D * (1 + div_ceil(stack.B, stack.G))
-    rows_ns = ROWS_AN_ENGINE * rows * run
-    there_ns = arrival + triggers * STATIC_ISSUE_NS + filter_ns(geometry, stack)[0] + rows_ns
+    there_ns = arrival + triggers * STATIC_ISSUE_NS + filter_ns(geometry, stack)[0]
+    there_ns += rows_ns(geometry, stack, band.nn, band_rows(stack, part[1]))
     return max(filters_there_ns(geometry, stack) + turned_ns, there_ns)

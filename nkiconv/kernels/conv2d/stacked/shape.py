@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ..._prices import MATMUL_COLUMNS_MIN
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
 from ..geometry import met
 
@@ -172,11 +173,19 @@ def rows_apart(stack):
     return (1, stack.U * stack.V) if stack.merged else (stack.U, stack.V)
 
 
-def tiles_of(stack, band, Q):
-    """((first block, how many), ..), ((first column, how many), ..) of the sums of a band that share a bank of PSUM."""
+def tiles_of(stack, band, Q, last):
+    """((first block, how many), ..), ((first column, how many), ..) of the sums of a band that share a bank of PSUM.
+
+    last: whether nothing follows, so that the read-out and the store of the last sums should be short.
+    """
     columns = cut(Q, BANK_COLUMNS)
     widest = columns[len(columns) - 1][1]
-    return cut(band.jn, max(1, BANK_COLUMNS // (band.nn * widest))), columns
+    parts = cut(band.jn, max(1, BANK_COLUMNS // (band.nn * widest)))
+    first, count = parts[len(parts) - 1]
+    if last and count // 2 * band.nn * widest >= MATMUL_COLUMNS_MIN:
+        parts[len(parts) - 1] = (first, count - count // 2)
+        parts.append((first + count - count // 2, count // 2))
+    return parts, columns
 
 
 @dataclass
@@ -237,8 +246,8 @@ def sbuf_bytes(geometry, stack, has_residual):
 def count_instructions(geometry, stack, cores):
     """Instructions of a core, at most."""
     bands = div_ceil(len(stack_bands(geometry, stack)), cores)
-    # two blocks or columns more than fill a bank are halved
-    banks = stack.V * stack.images * (2 * div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + 2)
+    # two blocks or columns more than fill a bank are halved, and so is the last bank
+    banks = stack.V * stack.images * (2 * div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + 4)
     reads = 2 * (stack.U if stack.merged else 1)
     apart = rows_apart(stack)
     stores = 2 * apart[0] * (1 + div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + stack.blocks)
