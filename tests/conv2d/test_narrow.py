@@ -32,6 +32,8 @@ SHAPES = {
     "three taps": (RGB, 10, 3, {}),
     "all partitions": (RGB, 23, 1, {}),
     "one block a bank": (RGB, 5, 3, {"blocks": 1}),
+    "many banks": (RGB, 1, 3, {"blocks": 1}),
+    "many banks, shared": (RGB, 2, 3, {"blocks": 1, "shared": 1}),
     "loads of one row": (RGB, 2, 3, {"x_bytes": 256}),
     "few buffers": (RGB, 3, 3, {"x_bytes": 256, "buffers": 2}),
     "strided": (STRIDED, 3, 4, {}),
@@ -80,7 +82,9 @@ EPILOGUES = {
 
 
 @pytest.mark.parametrize("asked", EPILOGUES)
-@pytest.mark.parametrize("name", ["one tap at once", "three taps", "strided", "transposed", "wide, groups of taps"])
+@pytest.mark.parametrize(
+    "name", ["one tap at once", "three taps", "many banks, shared", "strided", "transposed", "wide, groups of taps"]
+)
 def test_epilogue(name, asked):
     problem, U, T, settings = SHAPES[name]
     problem, more = problem.replace(dtype="fp32"), dict(EPILOGUES[asked])
@@ -199,6 +203,7 @@ def test_what_is_not_narrow(problem, changes, message):
         ({"outputs": 43, "taps": 1}, "config outputs=43 taps=1"),
         ({"outputs": 129, "taps": 1}, "config outputs=129: must be an int from 1 to 128"),
         ({"buffers": 1}, "config buffers=1: must be an int from 2"),
+        ({"shared": 2}, "config shared=2: must be an int from 0 to 1"),
         ({"rows": 1}, "narrow has no setting rows"),
     ],
 )

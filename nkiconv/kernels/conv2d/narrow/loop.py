@@ -5,19 +5,13 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import Ledger
-from ..._epilogue import Epilogue, finish
-from ..._prices import VECTOR_FIXED_NS, VECTOR_NS
 from ..._tiles import share
 from ..._warm import warm_up, warm_zeros
-from ..call import of_array, reader, scale_residual
-from ..geometry import met
+from ..call import of_array, scale_residual
 from .filters import clear_stationaries, lay_out, load_filters, turn_filters
 from .plan import rows_met, steps_of
 from .price import WARM_UP_FIRST
-
-#: Sums as they are.
-PLAIN = Epilogue(activation="", bias=False, residual="", y_itemsize=4)
+from .readouts import add_taps, start_books
 
 
 @dataclass
@@ -38,12 +32,12 @@ def run_narrow(operands, geometry, extras, narrow):
     if mine[1] == 0:
         return
     end = mine[0] + mine[1]
-    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
     loaded = load_filters(operands, geometry, narrow)
     bias_sbuf = load_bias_of_blocks(operands.bias, geometry, narrow)
     loads = loads_of(geometry, narrow, steps, mine[0], end)
     ring = x_ring(operands, narrow, loads)
     cleared = clear_stationaries(operands, narrow)
+    books = start_books(geometry, narrow)
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, min(narrow.warmup, WARM_UP_FIRST), 1)
     filters = None
@@ -58,13 +52,13 @@ def run_narrow(operands, geometry, extras, narrow):
         if filters == None:
             turned = []
             for part in range(len(loaded)):
-                turned.append(turn_filters(loaded[part], geometry, ledger))
+                turned.append(turn_filters(loaded[part], geometry, books.ledger))
             warm_up(zeros_sbuf, narrow.warmup - WARM_UP_FIRST, 1)
-            filters = lay_out(operands, loaded, turned, cleared, geometry, narrow, ledger)
+            filters = lay_out(operands, loaded, turned, cleared, geometry, narrow, books.ledger)
         passes = passes_of(geometry, narrow, step, loads, first)
         y_sbuf = results_of(operands, geometry, narrow, step, index)
         last = index + 1 == end
-        work_step(operands, geometry, extras.epilogue, narrow, step, passes, filters, bias_sbuf, y_sbuf, ledger, last)
+        work_step(operands, geometry, extras.epilogue, narrow, step, passes, filters, bias_sbuf, y_sbuf, books, last)
 
 
 def loads_of(geometry, narrow, steps, first, end):
@@ -140,7 +134,7 @@ def results_of(operands, geometry, narrow, step, index):
     return y_sbuf[first : first + outputs, 0 : shape[1], 0 : shape[2], 0 : shape[3]]
 
 
-def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_sbuf, y_sbuf, ledger, last):
+def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_sbuf, y_sbuf, books, last):
     """Results of one step into y_sbuf: banks of sums one after the other, then the store."""
     outputs, Q = narrow.U * geometry.K, geometry.columns.out
     residual_sbuf = load_residual(operands, geometry, narrow, step)
@@ -155,11 +149,11 @@ def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_
             y_sbuf[0:outputs, 0 : step.nn, 0 : step.jn, q0 : q0 + qn],
             acc_psum,
             narrow,
-            narrow.tiles[index],
+            index,
             bias_sbuf,
             residual,
             epilogue,
-            ledger,
+            books,
         )
         if last:
             store_blocks(operands.y, y_sbuf, geometry, narrow, step, q0, qn)
@@ -236,100 +230,6 @@ def multiply(acc_psum, narrow, step, passes, filters, w0, wn):
                     accumulate=not starts,
                 )
                 starts = False
-
-
-def add_taps(y_sbuf, acc_psum, narrow, tile, bias_sbuf, residual_sbuf, epilogue, ledger):
-    """The sums of all taps, each shifted to its outputs, and the epilogue, into y_sbuf [(u, k), images, blocks, qn].
-
-    tile: of a row, as in Narrow. Taps that meet only some outputs come first, one that meets all last.
-    """
-    outputs, nn, jn, qn = y_sbuf.shape
-    elements = nn * jn * qn
-    order = taps_of(narrow, tile)
-    if len(order) == 1 and covers(order[0], qn):
-        sums = at_tap(acc_psum, order[0], narrow, outputs, tile)
-        finish(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, reader(ledger, epilogue, elements))
-        return
-    part_sbuf = nl.ndarray((outputs, nn, jn, qn), dtype=nl.float32, buffer=nl.sbuf)
-    clear_missed(part_sbuf, order[0], tile)
-    for index in range(len(order)):
-        tap = order[index]
-        sums = at_tap(acc_psum, tap, narrow, outputs, tile)
-        first = tap.met[0] - tile[0]
-        place = part_sbuf[0:outputs, 0:nn, 0:jn, first : first + (tap.met[2] - 1) * tap.met[1] + 1 : tap.met[1]]
-        last = index + 1 == len(order) and covers(tap, qn)
-        fused = last and epilogue.residual == ""
-        if index == 0 and tap.met[1] == 1:
-            nisa.tensor_copy(dst=place, src=sums, engine=reader(ledger, PLAIN, elements))
-        elif not fused:
-            nisa.tensor_tensor(dst=place, data1=sums, data2=place, op=nl.add)
-            book_vector(ledger, elements)
-        if fused:
-            added = Epilogue(
-                activation=epilogue.activation,
-                bias=epilogue.bias,
-                residual="pre_activation",
-                y_itemsize=epilogue.y_itemsize,
-            )
-            finish(y_sbuf, sums, bias_sbuf, part_sbuf, added, nisa.engine.vector)
-            book_vector(ledger, elements)
-            return
-    finish(y_sbuf, part_sbuf, bias_sbuf, residual_sbuf, epilogue, reader(ledger, epilogue, elements))
-
-
-@dataclass
-class Tap(nl.NKIObject):
-    """A column of taps, and the outputs and columns of sums at which it meets x, as `geometry.met` says."""
-
-    t: int
-    met: tuple
-
-
-def covers(tap, qn):
-    """Whether a tap meets all outputs of a part of a row."""
-    return tap.met[2] == qn
-
-
-def taps_of(narrow, tile):
-    """Taps that meet outputs of a part of a row: one that meets all of them last, and another first if there is one."""
-    whole, partial = [], []
-    for t in range(narrow.T):
-        tap = Tap(t=t, met=met(narrow.sums, t, tile[0], tile[1]))
-        if covers(tap, tile[1]):
-            whole.append(tap)
-        elif tap.met[2] > 0:
-            partial.append(tap)
-    return whole[1:] + partial + whole[0:1]
-
-
-def at_tap(acc_psum, tap, narrow, outputs, tile):
-    """The sums of a tap for the outputs that it meets."""
-    first = tap.t * narrow.slot
-    w = tap.met[3] - tile[2]
-    return acc_psum[
-        first : first + outputs,
-        0 : acc_psum.shape[1],
-        0 : acc_psum.shape[2],
-        w : w + (tap.met[2] - 1) * tap.met[4] + 1 : tap.met[4],
-    ]
-
-
-def clear_missed(part_sbuf, tap, tile):
-    """Zeros where the first tap meets nothing; all of them where its outputs are no neighbours."""
-    outputs, nn, jn, qn = part_sbuf.shape
-    first = tap.met[0] - tile[0]
-    end = first + tap.met[2]
-    if tap.met[1] > 1:
-        first, end = qn, qn
-    for side in range(2):
-        low, high = (0, first) if side == 0 else (end, qn)
-        if low < high:
-            nisa.memset(dst=part_sbuf[0:outputs, 0:nn, 0:jn, low:high], value=0.0, engine=nisa.engine.gpsimd)
-
-
-def book_vector(ledger, elements):
-    """Book a read-out that only Vector can do."""
-    ledger.vector_ns = ledger.vector_ns + VECTOR_FIXED_NS + elements * VECTOR_NS
 
 
 def load_bias_of_blocks(bias_hbm, geometry, narrow):

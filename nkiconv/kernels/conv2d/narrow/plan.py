@@ -14,7 +14,8 @@ A row of x at i = h * lhs_dilation - p0 * stride + top of the window of a block 
 of row u where i = u * stride + r * dilation: a line is such a row with its own stationary, zero for the other u.
 
 Settings: `outputs` U and `taps` T, both or none; `blocks` of U rows and `images` of a bank of sums, at most; `x_bytes`,
-a partition, of a load of x, and the `buffers` that loads take in turn; `warmup`, matmuls on zeros before the first.
+a partition, of a load of x, and the `buffers` that loads take in turn; `shared`, 1: Scalar and GpSimd take additions
+from Vector, or 0; `warmup`, matmuls on zeros before the first.
 """
 
 from dataclasses import dataclass
@@ -22,10 +23,10 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, cut_into, div_ceil
-from ..geometry import Axis, span
-from .price import narrow_ns, warm_count
+from ..geometry import Axis, met, span
+from .price import narrow_ns, reads_bound, warm_count
 
-SETTINGS = ("outputs", "taps", "blocks", "images", "x_bytes", "buffers", "warmup")
+SETTINGS = ("outputs", "taps", "blocks", "images", "x_bytes", "buffers", "shared", "warmup")
 #: Partitions between the first of which engines may start (trn2.toml, rules NKI043).
 QUADRANT = 32
 #: Bytes a partition of one load of x, if that is a row at least; loads of a core, if there are rows for so many.
@@ -35,6 +36,8 @@ LOADS = 4
 RING_BYTES = 65_536
 RING_MOST = 131_072
 RING_MAX = 64
+#: Buffers that sums of some of the taps take in turn.
+PARTIAL = 6
 WARM_UP_MAX = 256
 
 
@@ -80,6 +83,8 @@ class Narrow(nl.NKIObject):
     #: rows of one load of x, and loads that are there together
     height: int
     buffers: int
+    #: whether Scalar and GpSimd take some of Vector's additions
+    shared: bool
     warmup: int
 
 
@@ -103,7 +108,7 @@ def plan_narrow(geometry, extras, config, cores):
     if reason == "":
         reason = numbers_refusal(config, (("images", 1, BANK_COLUMNS), ("x_bytes", 256, whole)))
     if reason == "":
-        reason = numbers_refusal(config, (("buffers", 2, RING_MAX), ("warmup", 0, WARM_UP_MAX)))
+        reason = numbers_refusal(config, (("buffers", 2, RING_MAX), ("shared", 0, 1), ("warmup", 0, WARM_UP_MAX)))
     if reason != "":
         return None, reason
     if geometry.groups > 1:
@@ -238,8 +243,10 @@ def make_narrow(geometry, config, U, T):
         blocks=blocks,
         height=height,
         buffers=buffers,
+        shared=False,
         warmup=setting(config, "warmup", -1),
     )
+    narrow.shared = setting(config, "shared", 1 if reads_bound(geometry, narrow) else 0) == 1
     if narrow.warmup < 0:
         narrow.warmup = warm_count(geometry, narrow)
     return narrow
@@ -276,7 +283,7 @@ def meets_tap(rows, U, place):
 def tiles_of(sums):
     """Parts of a row whose columns of sums fit a bank: (first output, how many, first column, how many); none where an
     output's window is wider than a bank, or meets nothing."""
-    for parts in range(1, sums.out + 1):
+    for parts in range(min(sums.out, div_ceil(sums.size, BANK_COLUMNS)), sums.out + 1):
         outputs = cut_into(sums.out, parts)
         found = []
         for index in range(parts):
@@ -296,6 +303,37 @@ def widest(tiles):
     for index in range(len(tiles)):
         most = max(most, tiles[index][3])
     return most
+
+
+@dataclass
+class Tap(nl.NKIObject):
+    """A column of taps, and the outputs and columns of sums at which it meets x, as `geometry.met` says."""
+
+    t: int
+    met: tuple
+
+
+def covers(tap, qn):
+    """Whether a tap meets all outputs of a part of a row."""
+    return tap.met[2] == qn
+
+
+def taps_of(narrow, tile):
+    """Taps that meet outputs of a part of a row: one that meets all of them last, and another first if there is one."""
+    whole, partial = [], []
+    for t in range(narrow.T):
+        tap = Tap(t=t, met=met(narrow.sums, t, tile[0], tile[1]))
+        if covers(tap, tile[1]):
+            whole.append(tap)
+        elif tap.met[2] > 0:
+            partial.append(tap)
+    return whole[1:] + partial + whole[0:1]
+
+
+def misses(narrow, tile):
+    """Whether the first tap of a part of a row misses outputs at its ends only."""
+    first = taps_of(narrow, tile)[0]
+    return first.met[1] == 1 and not covers(first, tile[1])
 
 
 def steps_of(geometry, narrow):
@@ -340,11 +378,13 @@ def sbuf_bytes(geometry, narrow, extras):
     raw_bytes = min(geometry.C, nl.tile_size.pmax) * taps * item
     turned_bytes = taps * geometry.K * item
     filters = len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * item
-    each = 0
+    each, partial = 0, 0
     for index in range(len(narrow.tiles)):
         each = max(each, narrow.tiles[index][1])
-    # y and a residual as it is and scaled; sums of the taps, and before an activation
-    rows_bytes = 4 * ((3 if extras.residual else 1) * geometry.columns.out + 2 * each)
+        if misses(narrow, narrow.tiles[index]):
+            partial += PARTIAL * narrow.tiles[index][1]
+    # y and a residual as it is and scaled; sums of the taps, and before an activation or of the last tap
+    rows_bytes = 4 * ((3 if extras.residual else 1) * geometry.columns.out + 2 * each + partial)
     chunks = len(narrow.chunks) * (narrow.buffers * x_bytes + raw_bytes + turned_bytes + filters)
     return chunks + narrow.images * narrow.blocks * rows_bytes + 1024
 
@@ -360,5 +400,5 @@ def count_instructions(geometry, narrow, extras, cores):
     results = 3 if extras.residual else 1
     laid_out = narrow.U * narrow.groups * geometry.rows.taps
     filters = chunks * (2 * geometry.rows.taps * geometry.columns.taps + laid_out + geometry.K + 2)
-    first = 8 + narrow.warmup + filters + 2 * narrow.buffers * chunks
-    return first + steps * (len(narrow.tiles) * (matmuls + narrow.T + 6) + loads + 2 * results + 2)
+    first = 8 + narrow.warmup + filters + 2 * narrow.buffers * chunks + 2 * PARTIAL * len(narrow.tiles)
+    return first + steps * (len(narrow.tiles) * (matmuls + narrow.T + 8) + loads + 2 * results + 2)

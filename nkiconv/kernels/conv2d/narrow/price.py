@@ -6,6 +6,8 @@ from ..._prices import (
     DMA_END_NS,
     DMA_ENGINES,
     FIRST_PACKET_NS,
+    GPSIMD_FIXED_NS,
+    GPSIMD_NS,
     HALF_RATE,
     HBM_BYTE_NS,
     HOP_DMA_NS,
@@ -44,6 +46,20 @@ SHOWN = 0.04
 
 def narrow_ns(geometry, narrow):
     """ns of both cores for a Narrow."""
+    array_ns, read_ns, chain_ns, mine = core_ns(geometry, narrow)
+    moved = moved_ns(geometry, narrow)
+    each_ns = max(array_ns, read_ns)
+    # what waits for the last load: its rows' lines, or all of several banks
+    last = max(narrow.height / (narrow.blocks * narrow.step), min(1.0, narrow.height / len(narrow.lines)))
+    end_ns = MATMUL_DONE_NS + HOP_NS + chain_ns + HOP_DMA_NS + FIRST_PACKET_NS + STORE_SKEW_NS + DMA_END_NS
+    computed_ns = start_ns(geometry, narrow) + mine * each_ns
+    loaded_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + moved + DMA_DONE_NS + last * each_ns
+    hidden_ns = mine * (array_ns + read_ns) + moved - max(mine * each_ns, moved)
+    return max(computed_ns, loaded_ns) + end_ns + SHOWN * hidden_ns
+
+
+def core_ns(geometry, narrow):
+    """(ns of the array, of the read-outs' busiest engine for a step, from its last sums to y; steps of a core)."""
     blocks = num_blocks(geometry, narrow)
     steps = div_ceil(geometry.N, narrow.images) * div_ceil(blocks, narrow.blocks)
     mine = div_ceil(steps, PARTS)
@@ -54,14 +70,13 @@ def narrow_ns(geometry, narrow):
         array_ns += bank_ns(geometry, narrow, banks * narrow.tiles[index][3])
         busy_ns, chain_ns = read_outs_ns(narrow, banks * narrow.tiles[index][1])
         read_ns += busy_ns
-    moved = moved_ns(geometry, narrow)
-    # what waits for the last load: its rows' lines, or all of several banks
-    last = max(narrow.height / (narrow.blocks * narrow.step), min(1.0, narrow.height / len(narrow.lines)))
-    end_ns = MATMUL_DONE_NS + HOP_NS + chain_ns + HOP_DMA_NS + FIRST_PACKET_NS + STORE_SKEW_NS + DMA_END_NS
-    computed_ns = start_ns(geometry, narrow) + mine * max(array_ns, read_ns)
-    loaded_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + moved + DMA_DONE_NS + last * max(array_ns, read_ns)
-    hidden_ns = mine * (array_ns + read_ns) + moved - max(mine * max(array_ns, read_ns), moved)
-    return max(computed_ns, loaded_ns) + end_ns + SHOWN * hidden_ns
+    return array_ns, read_ns, chain_ns, mine
+
+
+def reads_bound(geometry, narrow):
+    """Whether the read-outs take longer than the array and the DMAs."""
+    array_ns, read_ns, _, mine = core_ns(geometry, narrow)
+    return narrow.T > 1 and mine * read_ns > max(mine * array_ns, moved_ns(geometry, narrow))
 
 
 def bank_ns(geometry, narrow, moved):
@@ -77,12 +92,19 @@ def bank_ns(geometry, narrow, moved):
 
 
 def read_outs_ns(narrow, elements):
-    """(ns of the busier engine, ns from the sums to y) for the read-outs of a bank."""
-    vector_ns, scalar_ns = elements * VECTOR_NS, elements * SCALAR_NS
-    busy_ns = max((narrow.T - 1) * (vector_ns + VECTOR_FIXED_PSUM_NS), scalar_ns + SCALAR_FIXED_NS)
+    """(ns of the busiest engine, ns from the sums to y) for the read-outs of a bank."""
+    vector_ns = elements * VECTOR_NS + VECTOR_FIXED_PSUM_NS
+    scalar_ns = elements * SCALAR_NS + SCALAR_FIXED_NS
+    gpsimd_ns = elements * GPSIMD_NS + GPSIMD_FIXED_NS
+    adds_ns = (narrow.T - 1) * vector_ns
+    busy_ns = max(adds_ns, scalar_ns)
     if narrow.T == 1:
-        busy_ns = busy_ns / 2
-    chain_ns = scalar_ns + SCALAR_DONE_NS + (narrow.T - 1) * (vector_ns + VECTOR_DONE_NS + HOP_NS)
+        busy_ns = scalar_ns * vector_ns / (scalar_ns + vector_ns)
+    elif narrow.shared:
+        # the part of the banks of which Vector leaves one addition to the others
+        part = max(0.0, min((adds_ns - scalar_ns) / (vector_ns + scalar_ns), adds_ns / (vector_ns + gpsimd_ns)))
+        busy_ns = adds_ns - min(1.0, part) * vector_ns
+    chain_ns = scalar_ns + SCALAR_DONE_NS + narrow.T * VECTOR_DONE_NS + adds_ns
     return busy_ns, chain_ns
 
 
