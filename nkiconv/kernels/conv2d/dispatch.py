@@ -4,13 +4,18 @@ from ..._nki import nl
 from .._tiles import require
 from .bands.loop import run_bands
 from .bands.plan import bands_ns, plan_bands
+from .grouped.loop import run_grouped
+from .grouped.plan import grouped_ns, plan_grouped
+from .narrow.loop import run_narrow
+from .narrow.plan import plan_narrow
+from .narrow.price import narrow_ns
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack, stack_ns
 from .taps.loop import run_items
 from .taps.plan import plan_taps, taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands")
+ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow")
 #: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
 WORTHWHILE = 0.85
 
@@ -32,6 +37,10 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_stack(geometry, extras, config, cores)
     if algorithm == "bands":
         return plan_bands(geometry, extras, config, cores)
+    if algorithm == "grouped":
+        return plan_grouped(geometry, extras, config, cores)
+    if algorithm == "narrow":
+        return plan_narrow(geometry, extras, config, cores)
     return plan_taps(geometry, extras, config, cores)
 
 
@@ -43,11 +52,21 @@ def choose(geometry, extras, cores):
         ns = bands_ns(geometry, bands)
         if ns < found_ns:
             found, found_ns = "bands", ns
+    grouped = plan_grouped(geometry, extras, None, cores)[0]
+    if grouped != None:
+        ns = grouped_ns(geometry, grouped)
+        if ns < found_ns:
+            found, found_ns = "grouped", ns
     stack = plan_stack(geometry, extras, None, cores)[0]
     if stack != None:
         ns = stack_ns(geometry, stack)
         if ns < found_ns:
             found, found_ns = "stacked", ns
+    narrow = plan_narrow(geometry, extras, None, cores)[0]
+    if narrow != None:
+        ns = narrow_ns(geometry, narrow)
+        if ns < found_ns:
+            found, found_ns = "narrow", ns
     return found
 
 
@@ -64,5 +83,9 @@ def convolve(operands, geometry, extras, config):
         run_stack(operands, geometry, extras, plan)
     elif algorithm == "bands":
         run_bands(operands, geometry, extras, plan)
+    elif algorithm == "grouped":
+        run_grouped(operands, geometry, extras, plan)
+    elif algorithm == "narrow":
+        run_narrow(operands, geometry, extras, plan)
     else:
         run_items(operands, geometry, extras, plan)

@@ -8,7 +8,7 @@ a job; `warmup`, matmuls on zeros before the first filters.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._prices import MATMUL_NS, TENSOR_COLUMN_FP32_NS, TENSOR_COLUMN_NS
+from ..._prices import MATMUL_COLUMNS_MIN, MATMUL_NS, TENSOR_COLUMN_FP32_NS, TENSOR_COLUMN_NS
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
 from ..geometry import span
@@ -21,6 +21,8 @@ X_BYTES = 32_768
 #: Bytes a partition of a block of taps as loaded, and of blocks that are on their way together, if more than one.
 RAW_BYTES = 24_576
 AHEAD_BYTES = 24_576
+#: Bytes a partition of the first load of a band's rows.
+PART_BYTES = 4096
 #: Bytes a partition of results of one band and job.
 Y_BYTES = 16_384
 #: Matmuls of 128 columns on zeros while the first filters are on their way: a load of 128 rows of w takes some 2.1 us
@@ -67,6 +69,8 @@ class Item(nl.NKIObject):
 
     batch: int
     band: Band
+    #: whether it is the last of a core, of two
+    last: bool
 
 
 @dataclass
@@ -139,6 +143,33 @@ def jobs_of_packed(geometry, most):
 def job_bytes(geometry, job):
     """Bytes a partition of a job's stationaries."""
     return len(job.chunks) * geometry.rows.taps * geometry.columns.taps * job.kn * geometry.itemsize
+
+
+def is_depthwise(geometry, job):
+    """Whether each channel has its own filters, and the job all of them."""
+    return geometry.groups == geometry.C and job.kn == job.chunks[0][1] * (geometry.K // geometry.C)
+
+
+def tap_blocks(geometry, channels):
+    """(first row, rows, first column, columns) of taps that are loaded together: all, some rows, or part of a row."""
+    R, S = geometry.rows.taps, geometry.columns.taps
+    most = max(1, RAW_BYTES // (channels * geometry.itemsize))
+    height, width = min(R, max(1, most // S)), min(S, most)
+    found = []
+    for r0 in range(0, R, height):
+        for s0 in range(0, S, width):
+            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
+    return found
+
+
+def tap_order(taps):
+    """Rows of taps in the order of the work: the middle one, which meets most outputs, first."""
+    middle = taps // 2
+    found = [middle]
+    for tap in range(taps):
+        if tap != middle:
+            found.append(tap)
+    return found
 
 
 def batches_of(geometry, jobs, by_channels, filter_bytes):
@@ -234,6 +265,49 @@ def bank_unit(images, pn, qn, pool):
     return max(pool[0], rows // pool[0] * pool[0])
 
 
+def bank_rows(band):
+    """Rows of outputs that one bank of sums holds."""
+    return max(1, min(band.pn, BANK_COLUMNS // (band.nn * min(band.qn, BANK_COLUMNS))))
+
+
+def banks_of(band, last):
+    """(p, pn, q, qn) within a band of banks of sums; last: the last one is small, as nothing hides what follows it."""
+    qt, pt = min(band.qn, BANK_COLUMNS), bank_rows(band)
+    found = []
+    for p in range(0, band.pn, pt):
+        for q in range(0, band.qn, qt):
+            found.append((p, min(pt, band.pn - p), q, min(qt, band.qn - q)))
+    p, pn, q, qn = found[-1]
+    rows = div_ceil(MATMUL_COLUMNS_MIN, qn)
+    if last and band.nn == 1 and (pn - rows) * qn >= MATMUL_COLUMNS_MIN:
+        found[-1] = (p, pn - rows, q, qn)
+        found.append((p + pn - rows, rows, q, qn))
+    elif last and band.nn * pn == 1 and qn >= 2 * MATMUL_COLUMNS_MIN:
+        found[-1] = (p, pn, q, qn - MATMUL_COLUMNS_MIN)
+        found.append((p, pn, q + qn - MATMUL_COLUMNS_MIN, MATMUL_COLUMNS_MIN))
+    return found
+
+
+def row_parts(geometry, band, start):
+    """(first row, rows) of the loads of a band's rows, none where it meets none; start: rows of the first bank first,
+    then in growing parts, as nothing goes on meanwhile."""
+    if band.hn == 0 or band.wn == 0:
+        return []
+    rows = geometry.rows
+    row_bytes = band.nn * band.wn * geometry.itemsize
+    found, first, banks = [], 0, 1 if start else max(1, PART_BYTES // (bank_rows(band) * rows.stride * row_bytes))
+    outputs = 0
+    while first < band.hn:
+        outputs = min(band.pn, outputs + banks * bank_rows(band))
+        end = band.hn
+        if outputs < band.pn:
+            needed = span(rows, band.p0, outputs)
+            end = min(band.hn, max(first + 1, needed[0] + needed[1] - band.h0))
+        found.append((first, end - first))
+        first, banks = end, 2 * banks
+    return found
+
+
 def cut_rows(P, most, unit, in_halves):
     """(first, how many) of bands of at most `most` rows, in whole units, as even as can be; in_halves: the two cores'
     halves first."""
@@ -268,7 +342,10 @@ def make_plan(geometry, extras, config):
         halves = 1 if len(batches) > 1 else PARTS
         bands = bands_of(geometry, len(chunks_of(batches[index])), extras.pool, halves, x_bytes)
         for which in range(len(bands)):
-            items.append(Item(batch=index, band=bands[which]))
+            items.append(Item(batch=index, band=bands[which], last=False))
+    for half in range(PARTS):
+        mine = share(len(items), PARTS, half)
+        items[mine[0] + mine[1] - 1].last = True
     own_warmup = WARM_UP if geometry.packed == 0 else WARM_UP_PACKED
     return Plan(batches=batches, items=items, warmup=setting(config, "warmup", own_warmup))
 

@@ -1,0 +1,380 @@
+"""Grouped conv2d on tiles of the array's rows: sizes from shapes.
+
+A block-diagonal stationary of many small groups is mostly zeros. Here a tile of 32 (or 64) of the array's rows has the
+input channels of its own groups, the four (two) tiles work side by side, and each has in its columns not one output of
+a group but a block of Uh x Uw neighbours: element (a, b) of the block's window is multiplied once for all of them,
+
+    acc[(uw, uh, k), m, j] += sum over c of F[a, b][c, (uw, uh, k)] * x[c, Uh * m * stride + a - top, ...],
+
+    F[a, b][c, (uw, uh, k)] = w[k, c, r, s]   where   a = uh * stride + r * dilation,  b = uw * stride + s * dilation.
+
+A window of 4 x 4 elements serves 2 x 2 outputs of a 3 x 3 filter: 16 matmuls of a quarter of the columns on a quarter
+of the array, where one matmul a tap takes 9. x keeps its channels on the partitions and so its long runs. Read-outs
+put columns uw of a row between each other, rows uh come from other partitions by copies inside SBUF.
+
+Settings: `rows` of a tile, `height` Uh and `width` Uw of a block, all three or none; `x_bytes` a partition of x of one
+band; `buffers` of x; `warmup`, matmuls on zeros before the first filters.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._axis import outputs_met
+from ..._prices import (
+    DMA_ENGINES,
+    HBM_BYTE_NS,
+    MATMUL_NS,
+    ROW_TILE_COLUMNS,
+    SCALAR_NS,
+    TENSOR_COLUMN_FP32_NS,
+    TENSOR_COLUMN_NS,
+    VECTOR_FIXED_NS,
+    VECTOR_NS,
+    VECTOR_NS_16BIT,
+    run_ns,
+)
+from ..._settings import config_refusal, numbers_refusal, setting
+from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, cut_into, div_ceil, share
+
+SETTINGS = ("rows", "height", "width", "x_bytes", "buffers", "warmup")
+#: Rows of a tile of the array that are worth it, and the outputs of a block: with both, what lies in the columns begins
+#: where engines may address partitions.
+TILE_ROWS = (32, 64)
+BLOCKS = ((2, 2), (1, 4), (4, 1), (1, 2), (2, 1))
+#: Bytes a partition of the stationaries of a chunk of tiles, of x of one band, and of fp32 results of one band.
+FILTER_BYTES = 40_960
+X_BYTES = 12_288
+Y_BYTES = 12_288
+#: Buffers of x that are on their way or in use, and of stationaries.
+X_BUFFERS = 4
+FILTER_BUFFERS = 2
+#: Matmuls of 128 columns on zeros while the first filters are on their way.
+WARM_UP = 26
+WARM_UP_MAX = 256
+
+
+@dataclass
+class Grouped(nl.NKIObject):
+    """Sizes of one problem."""
+
+    #: rows of a tile, tiles of the array, groups of a tile, columns of one output of a block
+    T: int
+    tiles: int
+    G: int
+    Kt: int
+    Uh: int
+    Uw: int
+    #: elements (a, b) of a block's window that any tap meets
+    window: list
+    #: height and width of that window
+    height: int
+    width: int
+    #: all work in order
+    units: list
+    buffers: int
+    warmup: int
+
+
+@dataclass
+class Unit(nl.NKIObject):
+    """Blocks m0 .. m0+mn-1 (of Uh rows) of images n0 .. n0+nn-1 for a chunk of tiles, and the x that they need."""
+
+    chunk: int
+    n0: int
+    nn: int
+    m0: int
+    mn: int
+    h0: int
+    hn: int
+    w0: int
+    wn: int
+
+
+@dataclass
+class Tile(nl.NKIObject):
+    """A tile of a chunk: its first group and how many, input and output channels of these."""
+
+    index: int
+    c0: int
+    cn: int
+    k0: int
+    kn: int
+
+
+def tiles_of(geometry, grouped, chunk):
+    """Tiles of a chunk."""
+    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
+    found = []
+    for index in range(grouped.tiles):
+        g0 = (chunk * grouped.tiles + index) * grouped.G
+        gn = min(grouped.G, geometry.groups - g0)
+        if gn > 0:
+            found.append(Tile(index=index, c0=g0 * per_c, cn=gn * per_c, k0=g0 * per_k, kn=gn * per_k))
+    return found
+
+
+def offsets(axis, outputs):
+    """Elements of the window of neighbouring outputs that any tap meets, ascending."""
+    found = []
+    for offset in range((outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1):
+        if is_met(axis, outputs, offset):
+            found.append(offset)
+    return found
+
+
+def is_met(axis, outputs, offset):
+    """Whether a tap of one of the outputs meets an element of their window."""
+    met = False
+    for u in range(outputs):
+        tap = offset - u * axis.stride
+        if tap >= 0 and tap % axis.dilation == 0 and tap // axis.dilation < axis.taps:
+            met = True
+    return met
+
+
+def block_met(axis, outputs, offset, first, count):
+    """Blocks first .. first+count-1 that see an element of x at an element of their window: as `_axis.outputs_met`."""
+    return outputs_met(axis.size, outputs * axis.stride, 1, offset - axis.before, first, count)
+
+
+def block_span(axis, outputs, first, count):
+    """(first element, how many) of x that these blocks meet; (0, 0) if none does."""
+    low, high = axis.size, -1
+    every = offsets(axis, outputs)
+    for index in range(len(every)):
+        found = block_met(axis, outputs, every[index], first, count)
+        if found[2] > 0:
+            low = min(low, found[3])
+            high = max(high, found[3] + (found[2] - 1) * found[4])
+    return (0, 0) if high < low else (low, high - low + 1)
+
+
+def plan_grouped(geometry, extras, config, cores):
+    """(Grouped, "") of this on `cores` cores, or (None, why not)."""
+    reason = refusal(geometry, extras, config)
+    if reason != "":
+        return None, reason
+    given = setting(config, "rows", 0), setting(config, "height", 0), setting(config, "width", 0)
+    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
+    if given == (0, 0, 0):
+        grouped = best(geometry, config, extras.residual)
+    elif given[0] not in TILE_ROWS or (given[1], given[2]) not in BLOCKS:
+        return None, (
+            f"config rows={given[0]} height={given[1]} width={given[2]}: given together, rows one of {TILE_ROWS}, "
+            f"(height, width) one of {BLOCKS}"
+        )
+    elif per_c > given[0] or per_k > nl.tile_size.pmax // (given[1] * given[2]):
+        return None, (
+            f"config rows={given[0]} height={given[1]} width={given[2]}: a group takes {per_c} rows and height * "
+            f"width * {per_k} of {nl.tile_size.pmax} columns"
+        )
+    else:
+        grouped = make(geometry, config, given[0], given[1], given[2], extras.residual)
+    if grouped == None:
+        return None, (
+            f"C / groups={per_c}, K / groups={per_k}, R={geometry.rows.taps}, S={geometry.columns.taps}, "
+            f"W={geometry.columns.size}: grouped takes groups of at most {TILE_ROWS[1]} channels and outputs whose "
+            f"filters and rows fit SBUF; use taps"
+        )
+    count = count_instructions(geometry, grouped, cores)
+    if count > INSTRUCTIONS_MAX:
+        return None, (
+            f"N={geometry.N}, C={geometry.C}: grouped needs up to {count} instructions on a core, the compiler takes "
+            f"{INSTRUCTIONS_MAX}; split N or C over several calls"
+        )
+    return grouped, ""
+
+
+def refusal(geometry, extras, config):
+    """Why not, from names and letters alone; "" for nothing."""
+    whole = nl.tile_size.total_available_sbuf_size
+    reason = config_refusal(config, SETTINGS, "grouped")
+    if reason == "":
+        sizes = (("rows", 0, nl.tile_size.pmax), ("height", 0, nl.tile_size.pmax), ("width", 0, nl.tile_size.pmax))
+        reason = numbers_refusal(config, sizes)
+    if reason == "":
+        reason = numbers_refusal(config, (("warmup", 0, WARM_UP_MAX),))
+    if reason == "":
+        reason = numbers_refusal(config, (("buffers", 2, nl.tile_size.pmax), ("x_bytes", 256, whole)))
+    if reason != "":
+        return reason
+    lhs_dilation = (geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
+    if geometry.groups < 2:
+        return f"feature_group_count={geometry.groups}: grouped takes at least 2; use taps"
+    if lhs_dilation != (1, 1):
+        return f"lhs_dilation={lhs_dilation}: grouped takes (1, 1); use taps"
+    if extras.pool != (1, 1):
+        return f"pool={extras.pool}: grouped takes (1, 1); use taps"
+    if extras.strict_nonfinite:
+        return "strict_nonfinite=True: grouped multiplies other groups' channels by zero; use taps"
+    return ""
+
+
+def best(geometry, config, has_residual):
+    """The Grouped that takes least, or None where none fits."""
+    found, found_ns = None, 0.0
+    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
+    for which in range(len(TILE_ROWS)):
+        for block in range(len(BLOCKS)):
+            T, Uh, Uw = TILE_ROWS[which], BLOCKS[block][0], BLOCKS[block][1]
+            if per_c <= T and per_k <= nl.tile_size.pmax // (Uh * Uw):
+                one = make(geometry, config, T, Uh, Uw, has_residual)
+                if one != None:
+                    one_ns = grouped_ns(geometry, one)
+                    if found == None or one_ns < found_ns:
+                        found, found_ns = one, one_ns
+    return found
+
+
+def make(geometry, config, T, Uh, Uw, has_residual):
+    """The Grouped of tiles of T rows and blocks of Uh x Uw outputs, or None where memory does not hold it."""
+    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
+    rows, columns = geometry.rows, geometry.columns
+    Kt = nl.tile_size.pmax // (Uh * Uw)
+    height = (Uh - 1) * rows.stride + (rows.taps - 1) * rows.dilation + 1
+    width = (Uw - 1) * columns.stride + (columns.taps - 1) * columns.dilation + 1
+    if height * width * nl.tile_size.pmax * geometry.itemsize > FILTER_BYTES:
+        return None
+    if per_c * rows.taps * columns.taps * geometry.itemsize > FILTER_BYTES:
+        return None
+    window = []
+    every_a, every_b = offsets(rows, Uh), offsets(columns, Uw)
+    for a in range(len(every_a)):
+        for b in range(len(every_b)):
+            window.append((every_a[a], every_b[b]))
+    grouped = Grouped(
+        T=T,
+        tiles=nl.tile_size.pmax // T,
+        G=min(geometry.groups, min(T // per_c, Kt // per_k)),
+        Kt=Kt,
+        Uh=Uh,
+        Uw=Uw,
+        window=window,
+        height=height,
+        width=width,
+        units=[],
+        buffers=setting(config, "buffers", X_BUFFERS),
+        warmup=setting(config, "warmup", WARM_UP),
+    )
+    most = max(height, setting(config, "x_bytes", X_BYTES) // (columns.size * geometry.itemsize))
+    mn = div_ceil(rows.out, Uh)
+    if rows.size > most:
+        mn = min(mn, (most - height) // (Uh * rows.stride) + 1)
+    mn = min(mn, max(1, Y_BYTES // (4 * Uh * columns.out)))
+    add_units(geometry, grouped, mn, most)
+    fits = sbuf_bytes(geometry, grouped, has_residual) <= nl.tile_size.total_available_sbuf_size
+    return grouped if fits else None
+
+
+def add_units(geometry, grouped, most_blocks, most_rows):
+    """Units of all chunks, at most so many blocks of rows each; as many for one half of the work as for the other."""
+    M, J = div_ceil(geometry.rows.out, grouped.Uh), div_ceil(geometry.columns.out, grouped.Uw)
+    images = 1
+    if most_blocks == M:
+        images = max(1, min(BANK_COLUMNS // (M * J), most_rows // max(1, geometry.rows.size)))
+    chunks = div_ceil(geometry.groups, grouped.tiles * grouped.G)
+    parts_n, parts_m = div_ceil(geometry.N, images), div_ceil(M, most_blocks)
+    for chunk in range(chunks):
+        count_n, count_m = parts_n, parts_m
+        if chunks % PARTS == 1 and chunk == chunks // PARTS and (count_n * count_m) % PARTS == 1:
+            # the chunk in the middle is both halves'
+            if count_n < geometry.N:
+                count_n += 1
+            elif count_m < M:
+                count_m += 1
+        of_n, of_m = cut_into(geometry.N, count_n), cut_into(M, count_m)
+        for n in range(count_n):
+            for m in range(count_m):
+                rows = block_span(geometry.rows, grouped.Uh, of_m[m][0], of_m[m][1])
+                columns = block_span(geometry.columns, grouped.Uw, 0, J)
+                grouped.units.append(
+                    Unit(
+                        chunk=chunk,
+                        n0=of_n[n][0],
+                        nn=of_n[n][1],
+                        m0=of_m[m][0],
+                        mn=of_m[m][1],
+                        h0=rows[0],
+                        hn=rows[1],
+                        w0=columns[0],
+                        wn=columns[1],
+                    )
+                )
+
+
+def banks_of(geometry, grouped, unit):
+    """(first block of rows, how many, first column of blocks, how many) of the banks of a unit."""
+    J = div_ceil(geometry.columns.out, grouped.Uw)
+    of_j = cut(J, BANK_COLUMNS)
+    of_m = cut(unit.mn, max(1, BANK_COLUMNS // (unit.nn * of_j[0][1])))
+    found = []
+    for m in range(len(of_m)):
+        for j in range(len(of_j)):
+            found.append((of_m[m][0], of_m[m][1], of_j[j][0], of_j[j][1]))
+    return found
+
+
+def grouped_ns(geometry, grouped):
+    """ns of both cores: the slowest of the array, the read-outs and the DMAs."""
+    column_ns = TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS
+    y_ns = VECTOR_NS_16BIT / 2 if geometry.itemsize == 2 else VECTOR_NS_16BIT
+    array_ns, read_elements, read_count, moved_ns = 0.0, 0, 0, 0.0
+    for index in range(len(grouped.units)):
+        unit = grouped.units[index]
+        tiles = len(tiles_of(geometry, grouped, unit.chunk))
+        banks = banks_of(geometry, grouped, unit)
+        for bank in range(len(banks)):
+            columns = unit.nn * banks[bank][1] * banks[bank][3]
+            each_ns = max(columns * column_ns, tiles * (ROW_TILE_COLUMNS * column_ns + MATMUL_NS))
+            array_ns += len(grouped.window) * each_ns
+            read_elements += tiles * grouped.Uw * columns
+            read_count += tiles * grouped.Uw
+        moved = (grouped.Uh - 1) * unit.nn * unit.mn * geometry.columns.out
+        moved_ns += tiles * (moved * y_ns + (grouped.Uh - 1) * VECTOR_FIXED_NS * len(banks))
+    read_ns = read_elements * SCALAR_NS + read_count * VECTOR_FIXED_NS
+    both_ns = (read_ns + moved_ns * SCALAR_NS / VECTOR_NS) / (1.0 + SCALAR_NS / VECTOR_NS)
+    x_image = geometry.rows.size * geometry.columns.size * geometry.itemsize
+    y_image = geometry.rows.out * geometry.columns.out * geometry.itemsize
+    image_ns = geometry.C * run_ns(x_image) + geometry.K * run_ns(y_image)
+    hbm_ns = (geometry.C * x_image + geometry.K * y_image) * HBM_BYTE_NS
+    dma_ns = geometry.N * max(image_ns / DMA_ENGINES, hbm_ns)
+    return max(max(array_ns, both_ns), dma_ns) / PARTS
+
+
+def y_buffers(grouped):
+    """Buffers of results of a unit: see `loop.place_of`."""
+    return div_ceil(grouped.tiles * grouped.Kt, nl.tile_size.pmax) * grouped.Uh
+
+
+def sbuf_bytes(geometry, grouped, has_residual):
+    """Bytes a partition, at most."""
+    item, taps = geometry.itemsize, geometry.rows.taps * geometry.columns.taps
+    filters = FILTER_BUFFERS * grouped.height * grouped.width * nl.tile_size.pmax * item
+    raw = 2 * (geometry.C // geometry.groups) * taps * item * (grouped.tiles * grouped.Kt // nl.tile_size.pmax + 1)
+    spread = 3 * (BANK_COLUMNS // grouped.Kt) * nl.tile_size.pmax * item
+    x_bytes, y_bytes = 0, 0
+    for index in range(len(grouped.units)):
+        unit = grouped.units[index]
+        x_bytes = max(x_bytes, unit.nn * unit.hn * unit.wn * item)
+        y_bytes = max(y_bytes, 4 * unit.nn * unit.mn * grouped.Uh * geometry.columns.out)
+    results = (2 + (2 if has_residual else 0)) * y_buffers(grouped) * y_bytes
+    return filters + raw + spread + (grouped.buffers + 1) * x_bytes + results + 4096
+
+
+def count_instructions(geometry, grouped, cores):
+    """Instructions of the busiest core, at most."""
+    taps = geometry.rows.taps * geometry.columns.taps
+    build = (taps + geometry.columns.taps) * grouped.tiles * (grouped.Uh * grouped.Uw + 3) + 16 * grouped.tiles + 16
+    most = 0
+    for core in range(cores):
+        mine = share(len(grouped.units), cores, core)
+        total = 64 + grouped.warmup
+        for index in range(mine[0], mine[0] + mine[1]):
+            unit = grouped.units[index]
+            if index == mine[0] or grouped.units[index - 1].chunk != unit.chunk:
+                total += build
+            banks = len(banks_of(geometry, grouped, unit))
+            each = len(grouped.window) + 1 + 2 * grouped.Uw + 2 * grouped.Uh
+            total += banks * grouped.tiles * each + grouped.tiles * (4 + 2 * grouped.Uh) + 8
+        most = max(most, total)
+    return most
