@@ -55,7 +55,8 @@ bench: $(STAMP) ## time the simulator itself
 
 profiles: $(STAMP) ## model every headline case again: profiles/ and the README's table (minutes)
 	@$(BIN)/nkiconv profiles --csv profiles/modelled_trn2.csv
-	@$(BIN)/nkiconv bench --suite depthwise --csv profiles/depthwise_modelled_trn2.csv --readme README.md
+	@for suite in depthwise conv2d; do \
+	  $(BIN)/nkiconv bench --suite $$suite --csv profiles/$${suite}_modelled_trn2.csv --readme README.md || exit 1; done
 	@$(BIN)/nkiconv profile nkl_fs_asr --plot profiles/nkl_fs_asr.png
 	@for case in kda_bf16 nkl_n1_c256_w512_s64 decode_step; do \
 	  $(BIN)/nkiconv profile $$case --trace profiles/$$case.trace.json || exit 1; done

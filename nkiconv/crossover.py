@@ -17,8 +17,9 @@ from typing import Any
 from .errors import GeometryError, NkiconvError, UnsupportedError, raise_all
 from .planner import Alternative, Config, Plan, Request
 from .planner.entry import answer
+from .planner.operations import violations
 from .planner.plan import settings_text
-from .planner.request import sorted_constants, violations
+from .planner.request import sorted_constants
 from .problem import ConvProblem
 
 #: Extents that can be varied, and the values that a sweep takes without others.

@@ -18,7 +18,26 @@ _CASES = {
     "s256-w4096": ("nkl_n1_c256_w4096_s256",),
     "s256-c2048": ("nkl_n1_c2048_w2048_s256",),
     "qwen3-4093": ("nkl_qwen3",),
+    "hyena-long": ("hyena",),
+    "cs149-224": ("c256_224", "c256_224_fp32"),
+    "cs149-32x16": ("c256_32x16", "c256_32x16_fp32"),
+    "rn50-stem": ("rn50_stem",),
+    "rn50-c2": ("rn50_c2",),
+    "rn50-c3-s2": ("rn50_c3_s2",),
+    "rn50-c4": ("rn50_c4",),
+    "rn50-c5": ("rn50_c5",),
+    "rn50-1x1": ("rn50_1x1",),
+    "vae-512": ("vae_512",),
+    "vae-128": ("vae_128",),
+    "unet-320": ("unet_320",),
+    "vit-patch": ("vit_patch16",),
+    "deeplab-d12": ("deeplab_d12",),
+    "dw-mobilenet": ("mobilenet_dw",),
+    "dw-convnext": ("convnext_dw7",),
+    "group-resnext": ("resnext_g32",),
 }
+#: Of fp32 arrays cuDNN was timed with products in tf32 where it has such a kernel.
+_DTYPES = {"tf32": "fp32"}
 
 
 @functools.cache
@@ -26,4 +45,8 @@ def fractions() -> dict[tuple[str, str], float]:
     """(case, dtype) -> share of the H200's own limit that cuDNN reaches. Measured."""
     text = (resources.files("nkiconv") / "data" / "h200_cudnn.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
-    return {(name, row["dtype"]): float(row["fraction"]) for row in rows for name in _CASES.get(row["name"], ())}
+    return {
+        (name, _DTYPES.get(row["dtype"], row["dtype"])): float(row["fraction"])
+        for row in rows
+        for name in _CASES.get(row["name"], ())
+    }

@@ -10,15 +10,16 @@ from typing import Any
 from . import simulator
 from .calls import KernelRun as KernelRun
 from .calls import dtype_pair, launch, lnc_violations, nl_dtype, one_array, out_dtype_violations, same_padding
-from .errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
-from .kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
-from .planner.candidates import refusal_of
-from .planner.request import Asked, Config, asked_violations, extras_of, geometry_of, state_violations
-from .planner.request import kernel_arguments as kernel_arguments
+from .errors import DtypeError, GeometryError, NkiconvError, raise_all
+from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
+from .planner.depthwise_conv1d.kernel import kernel_arguments, state_violations
+from .planner.operations import OPERATIONS, choice_refusals, choice_violations
+from .planner.request import Asked, Config, asked_violations
 from .problem import DTYPES, ConvProblem, dtype_name
 from .reference import AnyArray
 
 _PADDING_NAMES = ("same", "valid", "causal")
+_OPERATION = OPERATIONS["depthwise_conv1d"]
 _CANNOT = "depthwise_conv1d cannot run this call"
 
 
@@ -108,14 +109,13 @@ def depthwise_conv1d(
         return_final_state=return_final_state,
         strict_nonfinite=strict_nonfinite,
     )
-    raise_all(
-        _CANNOT, [*_array_violations(x, w, lnc), *_extra_violations(extra), *_choice_violations(algorithm, config)]
-    )
+    choice = choice_violations(_OPERATION, algorithm, config)
+    raise_all(_CANNOT, [*_array_violations(x, w, lnc), *_extra_violations(extra), *choice])
     problem = depthwise_problem(
         x, w, stride=stride, padding=padding, dilation=dilation, lhs_dilation=lhs_dilation, lnc=lnc
     )
     raise_all(_CANNOT, list(_extra_shape_violations(extra, problem)))
-    raise_all(_CANNOT, list(choice_refusals(problem, extra.asked, algorithm, config, lnc)))
+    raise_all(_CANNOT, list(choice_refusals(_OPERATION, problem, extra.asked, algorithm, config, lnc)))
     run = run_depthwise_conv1d(x, w, problem, lnc=lnc, extra=extra, algorithm=algorithm, config=config)
     return (run.y, run.final_state) if return_final_state else run.y
 
@@ -254,24 +254,6 @@ def _extra_shape_violations(extra: Extra, problem: ConvProblem) -> Iterator[Nkic
         yield DtypeError(f"initial_state.dtype={state.dtype}: must be x's, {DTYPES[problem.dtype]}; cast it")
     if state is not None or extra.return_final_state:
         yield from state_violations(problem)
-
-
-def _choice_violations(algorithm: Any, config: Any) -> Iterator[NkiconvError]:
-    """Errors of the algorithm's name and of settings without one."""
-    if algorithm is not None and algorithm not in ALGORITHMS:
-        yield UnsupportedError(f"algorithm={algorithm!r}: accepted are None, {', '.join(ALGORITHMS)}; use one of them")
-    if algorithm is None and config is not None:
-        yield UnsupportedError(f"config={config!r}: settings belong to an algorithm; name it with algorithm=")
-
-
-def choice_refusals(
-    problem: ConvProblem, asked: Asked, algorithm: str | None, config: Config, lnc: int
-) -> Iterator[NkiconvError]:
-    """Why an algorithm does not run a problem; nothing if it does, or where the choice is the kernel's."""
-    if algorithm is not None:
-        reason = refusal_of(algorithm, geometry_of(problem), extras_of(problem, asked), config, lnc)
-        if reason:
-            yield UnsupportedError(reason)
 
 
 def _scalar_violations(scalars: dict[str, Any]) -> Iterator[NkiconvError]:

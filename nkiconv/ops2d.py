@@ -21,22 +21,18 @@ from .calls import (
 )
 from .errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .kernels.conv2d import conv2d_implicit_gemm
-from .kernels.conv2d.geometry import PRECISIONS
-from .kernels.conv2d.taps.plan import packed_channels
-from .planner.request import Asked, asked_violations
+from .planner.conv2d.kernel import LEAST_BLOCK, X_PERMS, block_of, kernel_arguments
+from .planner.operations import OPERATIONS, choice_refusals, choice_violations
+from .planner.request import Asked, Config, asked_violations
 from .problem import LAYOUTS, ConvProblem, dtype_name
 from .reference import AnyArray
 
 #: Orders of the axes of w in memory: their letters, and the permutation that makes them [K, C / groups, R, S].
 FILTER_LAYOUTS = {"KCRS": (0, 1, 2, 3), "RSCK": (3, 2, 0, 1), "KRSC": (0, 3, 1, 2)}
-#: The permutations of each of `LAYOUTS`, storage -> canonical for x and canonical -> storage for y.
-_X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
-_Y_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
-#: Output channels of a block of a packed filter, below which its runs are too short.
-LEAST_BLOCK = 16
 #: Axes of a packed filter.
 PACKED_AXES = "K / kn, C, R, S, kn"
 _PADDING_NAMES = ("same", "valid")
+_OPERATION = OPERATIONS["conv2d"]
 _CANNOT = "conv2d cannot run this call"
 
 Pair = tuple[int, int]
@@ -54,6 +50,21 @@ class Epilogue2d:
     pool: int | Pair = 1
     out_dtype: Any = None
     precision: str | None = None
+    strict_nonfinite: bool = False
+
+    def asked(self, packed: bool) -> Asked:
+        """The same as flags and names, for the planner; packed: whether the filter is."""
+        return Asked(
+            bias=self.bias is not None,
+            activation=self.activation,
+            residual=None if self.residual is None else self.residual_position,
+            out_dtype=None if self.out_dtype is None else dtype_name(self.out_dtype),
+            strict_nonfinite=self.strict_nonfinite,
+            scaled=self.residual is not None and self.beta != 1.0,
+            pool=_pair(self.pool),
+            precision=self.precision,
+            packed=packed,
+        )
 
 
 def conv2d(
@@ -76,6 +87,9 @@ def conv2d(
     out_dtype: Any = None,
     precision: str | None = None,
     lnc: int = 2,
+    strict_nonfinite: bool = False,
+    algorithm: str | None = None,
+    config: Config = None,
 ) -> Any:
     """Convolve images with filters.
 
@@ -105,6 +119,9 @@ def conv2d(
         precision: of fp32 arrays: None; "bf16" or "tf32", x and w rounded to that (relative error of a product up to
             2**-7 or 2**-9), at about four times the speed; sums stay in fp32.
         lnc: cores that share the work, 1 or 2.
+        strict_nonfinite: keep groups and windows apart (see the kernel), so that NaN and Inf reach no output that the
+            definition keeps them from.
+        algorithm, config: as in a `Plan`; None: the kernel's choice.
 
     Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", P and Q divided by pool; sums in fp32, rounded once.
 
@@ -119,9 +136,11 @@ def conv2d(
         pool=pool,
         out_dtype=out_dtype,
         precision=precision,
+        strict_nonfinite=strict_nonfinite,
     )
     arrays = list(_array_violations(x, w, layout, filter_layout, lnc))
-    raise_all(_CANNOT, [*arrays, *_epilogue_violations(epilogue, layout)])
+    choice = choice_violations(_OPERATION, algorithm, config)
+    raise_all(_CANNOT, [*arrays, *_epilogue_violations(epilogue, layout), *choice])
     problem = conv2d_problem(
         x,
         w,
@@ -139,7 +158,11 @@ def conv2d(
         raise UnsupportedError(
             f"precision={precision!r}: x and w are {problem.dtype}, whose products are exact; drop it"
         )
-    return run_conv2d(x, w, problem, filter_layout=filter_layout, lnc=lnc, epilogue=epilogue).y
+    asked = epilogue.asked(_is_packed(w))
+    raise_all(_CANNOT, list(choice_refusals(_OPERATION, problem, asked, algorithm, config, lnc)))
+    return run_conv2d(
+        x, w, problem, filter_layout=filter_layout, lnc=lnc, epilogue=epilogue, algorithm=algorithm, config=config
+    ).y
 
 
 def pack_filter(w: AnyArray, *, filter_layout: str = "KCRS") -> AnyArray:
@@ -162,7 +185,7 @@ def pack_filter(w: AnyArray, *, filter_layout: str = "KCRS") -> AnyArray:
     raise_all("pack_filter cannot pack this", list(one_array("w", w, _filter_axes(filter_layout))))
     canonical = w.transpose(FILTER_LAYOUTS[filter_layout])
     K, C, R, S = canonical.shape
-    kn = int(packed_channels(K, C, R * S, w.dtype.itemsize))  # type: ignore[no-untyped-call]
+    kn = block_of(K, C, R * S, w.dtype.itemsize)
     if kn < min(K, LEAST_BLOCK):
         raise UnsupportedError(
             f"w.shape={w.shape}: the largest blocks that K={K} can be packed in have {kn} channels, at least "
@@ -189,7 +212,7 @@ def conv2d_problem(
     raise_all(_CANNOT, list(_array_violations(x, w, layout, filter_layout, lnc)))
     pairs = {"stride": stride, "dilation": dilation, "lhs_dilation": lhs_dilation}
     raise_all(_CANNOT, [*_pair_violations(pairs), *_group_violations(groups)])
-    N, C, H, W = (x.shape[axis] for axis in _X_PERMS[layout])
+    N, C, H, W = (x.shape[axis] for axis in X_PERMS[layout])
     if _is_packed(w):
         blocks, inputs, R, S, each = w.shape
         K = blocks * each
@@ -229,24 +252,19 @@ def run_conv2d(
     filter_layout: str = "KCRS",
     lnc: int = 2,
     epilogue: Epilogue2d | None = None,
+    algorithm: str | None = None,
+    config: Config = None,
     trace_only: bool = False,
 ) -> KernelRun:
     """Launch the kernel on arrays (or specs, with trace_only) that fit `problem`, x and y in its layout.
 
-    epilogue: checked, as `conv2d` does.
+    epilogue, algorithm, config: checked, as `conv2d` does.
     """
-    kwargs = {
-        "padding": problem.padding,
-        "stride": problem.stride,
-        "rhs_dilation": problem.rhs_dilation,
-        "lhs_dilation": problem.lhs_dilation,
-        "feature_group_count": problem.groups,
-    }
-    if problem.layout != "NCHW":
-        kwargs |= {"in_perm": _X_PERMS[problem.layout], "out_perm": _Y_PERMS[problem.layout]}
+    extra = epilogue or Epilogue2d()
+    kwargs = kernel_arguments(problem, strict_nonfinite=extra.strict_nonfinite, algorithm=algorithm, config=config)
     if filter_layout != "KCRS":
         kwargs |= {"kern_perm": FILTER_LAYOUTS[filter_layout]}
-    return launch(conv2d_implicit_gemm, (x, w), kwargs | _epilogue_arguments(epilogue or Epilogue2d()), lnc, trace_only)
+    return launch(conv2d_implicit_gemm, (x, w), kwargs | _epilogue_arguments(extra), lnc, trace_only)
 
 
 def _epilogue_arguments(epilogue: Epilogue2d) -> dict[str, Any]:
@@ -298,16 +316,19 @@ def _filter_axes(filter_layout: Any) -> str:
 
 def _epilogue_violations(epilogue: Epilogue2d, layout: Any) -> Iterator[NkiconvError]:
     """Errors of the epilogue's names and numbers, and of kind, rank and dtype of its arrays."""
-    yield from asked_violations(Asked(activation=epilogue.activation, residual=epilogue.residual_position))
+    yield from asked_violations(
+        Asked(
+            activation=epilogue.activation,
+            residual=epilogue.residual_position,
+            precision=epilogue.precision,
+            strict_nonfinite=epilogue.strict_nonfinite,
+        )
+    )
     yield from out_dtype_violations(epilogue.out_dtype)
     beta = epilogue.beta
     if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not math.isfinite(beta):
         yield UnsupportedError(f"beta={beta!r}: must be a finite int or float; scale the residual otherwise")
     yield from _pair_violations({"pool": epilogue.pool})
-    if epilogue.precision not in (None, *PRECISIONS):
-        yield UnsupportedError(
-            f"precision={epilogue.precision!r}: accepted are None, {', '.join(PRECISIONS)}; use one of these"
-        )
     if epilogue.bias is not None:
         yield from one_array("bias", epilogue.bias, "K")
     if epilogue.residual is not None:

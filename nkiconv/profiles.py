@@ -10,15 +10,13 @@ from ._nki import CHOICE
 from .cases import Case
 from .errors import DtypeError, NkiconvError, UnsupportedError, raise_all
 from .floors import Floors, floors
-from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
-from .ops import choice_refusals, kernel_arguments
-from .planner.candidates import kernel_choice
-from .planner.request import DTYPES, Asked, Config, extras_of, geometry_of
+from .planner.operations import choice_refusals
+from .planner.request import DTYPES, Asked, Config, Request
 from .problem import ConvProblem
-from .simulator import ArraySpec
 from .simulator.dtypes import canonical
 from .simulator.profiling import Advance, Problem, Profile, Settings, Timed, ignore, profile_timed
-from .verify import case_refusals, describe_tiles, name_violations
+from .simulator.timing import Rates
+from .verify import case_operation, case_refusals, name_violations
 
 
 @dataclass(frozen=True)
@@ -68,29 +66,28 @@ def profile_case(
 ) -> tuple[CaseProfile, Timed]:
     """Profile a case without making its data.
 
-    Args: dtype: instead of the case's own. algorithm: one of `ALGORITHMS`, and config its settings, as in a `Plan`;
-        None takes the kernel's choice.
+    Args: dtype: instead of the case's own. algorithm, config: as in a `Plan`; None takes the kernel's choice.
     Raises: UnsupportedError, for what cannot be profiled, before any work.
     """
     raise_all("this cannot be profiled", refusals(case, algorithm, lnc, dtype, config))
     problem = case.problem if dtype is None else case.problem.replace(dtype=dtype)
+    operation, request = case_operation(case), Request(problem=problem, lnc=lnc)
+    shape = operation.shape(request, Rates())
     if algorithm is None:
-        algorithm, config = kernel_choice(geometry_of(problem), extras_of(problem, Asked()), lnc)
-        raise_all("this cannot be profiled", list(choice_refusals(problem, Asked(), algorithm, config, lnc)))
+        algorithm, config = operation.choice(shape)
+        refused = choice_refusals(operation, problem, Asked(), algorithm, config, lnc)
+        raise_all("this cannot be profiled", list(refused))
     name = canonical(problem.dtype)
     assert name is not None
-    x = ArraySpec((problem.N, problem.C, 1, problem.W), name)
-    w = ArraySpec((problem.C, 1, 1, problem.S), name)
     settings = Settings(
         sensitivity=sensitivity,
         standalone=standalone,
         problem=Problem(problem.flops, problem.min_bytes, name),
         advance=advance,
     )
-    kernel = depthwise_conv1d_implicit_gemm[lnc]
-    arguments = kernel_arguments(problem, algorithm=algorithm, config=config)
-    found, timed = profile_timed(kernel, (x, w), arguments, settings)
-    tiles = describe_tiles(problem, False, algorithm, config)
+    args, arguments = operation.launch(request, algorithm, config)
+    found, timed = profile_timed(operation.kernel[lnc], args, arguments, settings)
+    tiles = operation.symbols(shape, algorithm, config)
     return CaseProfile(case.name, problem, lnc, algorithm, config, tiles, found, floors(problem, lnc)), timed
 
 
@@ -110,7 +107,7 @@ def case_violations(
     case: Case, algorithm: str | None, lnc: int, dtype: str | None = None, config: Config = None
 ) -> list[NkiconvError]:
     """What is wrong with the choice of a case, an algorithm, cores and another dtype, wherever they are to run."""
-    found = [*case_refusals(case), *name_violations(algorithm)]
+    found = [*case_refusals(case), *name_violations(case_operation(case), algorithm)]
     if dtype is not None and dtype not in DTYPES:
         found.append(DtypeError(f"dtype={dtype!r}: accepted are {', '.join(DTYPES)}; use one of them"))
     if lnc not in (1, 2):

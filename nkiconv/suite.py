@@ -25,15 +25,18 @@ from .planner.plan import QUICK, TUNED
 from .profile_table import headline
 from .profiles import CaseProfile, profile_case
 from .sources import sources_hash
-from .verify import Channels, Report, case_arrays, verify_depthwise_conv1d
+from .verify import Channels, Report, case_arrays, case_operation, verify_case
 
-#: Suites that have a bench, by the name that --suite takes, and the suite of cases.
-SUITES = {"depthwise": "depthwise_conv1d"}
-#: The algorithms that the plans are held against.
-BASELINES = ("one_channel", "taps_on_partition")
+#: Suites that have a bench, by the name that --suite takes: the suite of cases, and the algorithms that its plans are
+#: held against.
+SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "depthwise": ("depthwise_conv1d", ("one_channel", "taps_on_partition")),
+    "conv2d": ("conv2d", ("taps",)),
+}
 #: Decides the data of the check.
 SEED = 0
-#: Elements of x and y up to which every channel is checked, and the channels that are checked of larger problems.
+#: Elements of x and y of a depthwise conv1d up to which every channel is checked, and the channels that are of larger
+#: ones.
 CHECKED_ELEMS, CHECKED_CHANNELS = 1 << 23, 256
 #: Told what is being done, and the share of it that is done.
 Advance = Callable[[str, "float | None"], None]
@@ -70,6 +73,11 @@ class SuiteRow:
         return None if other is None else other / self.us
 
     @property
+    def reload(self) -> float:
+        """Bytes that all DMAs move over the least: x and w read once, y written once."""
+        return self.profile.profile.hbm_bytes / self.profile.problem.min_bytes
+
+    @property
     def h200_fraction(self) -> float | None:
         """Share of its own limit that cuDNN reaches on an H200; None where nobody measured the shape."""
         return fractions().get((self.case, self.dtype))
@@ -90,8 +98,8 @@ class SuiteRow:
             "modelled_phase0_us": found.phases.phase0_us,
             "modelled_worst_us": found.phases.worst_us,
             "modelled_lookahead_us": found.lookahead_us,
-            **{f"{name}_us": self.baselines[name].us for name in BASELINES},
-            **{f"x_{name}": self.times_faster_than(name) for name in BASELINES},
+            **{f"{name}_us": one.us for name, one in self.baselines.items()},
+            **{f"x_{name}": self.times_faster_than(name) for name in self.baselines},
             "copy_floor_us": self.profile.floors.copy_us,
             "x_copy_floor": self.profile.x_copy_floor,
             "roofline_us": found.roofline_us,
@@ -99,6 +107,9 @@ class SuiteRow:
             "h200_cudnn_fraction": self.h200_fraction,
             "bound_by": found.bound_by,
             "instructions": found.instructions,
+            "reload": self.reload,
+            "sbuf_bytes_per_partition": found.sbuf_peak_bytes,
+            "psum_banks": found.psum_peak_banks,
             "version": __version__,
             "sources": sources_hash(),
         }
@@ -111,7 +122,7 @@ def chosen(suite: str, only: str | None = None) -> list[tuple[Case, str]]:
     """
     if suite not in SUITES:
         raise UnsupportedError(f"--suite={suite}: there is none of this name; use one of {', '.join(SUITES)}")
-    every = [(case, dtype) for case, dtype in headline() if case.suite == SUITES[suite]]
+    every = [(case, dtype) for case, dtype in headline() if case.suite == SUITES[suite][0]]
     found = [(case, dtype) for case, dtype in every if only is None or only in case.name]
     if not found:
         names = ", ".join(dict.fromkeys(case.name for case, _ in every))
@@ -134,17 +145,32 @@ def rows(
 def row(case: Case, dtype: str, lnc: int, *, wide: bool, advance: Advance) -> SuiteRow:
     """Plan, check, profile and compare one case."""
     problem = case.problem.replace(dtype=dtype)
-    plan = _plan(Request(problem=problem, lnc=lnc), wide, advance)
-    x, w = case_arrays(dataclasses.replace(case, problem=problem), SEED)
-    size = problem.N * problem.C * (problem.W + problem.Q)
-    channels: Channels = "all" if size <= CHECKED_ELEMS else CHECKED_CHANNELS
-    [report], _ = verify_depthwise_conv1d(
-        case.name, x, w, problem, degrees=(lnc,), algorithm=plan.algorithm, config=plan.config,
-        channels=channels, advance=advance,
+    operation = case_operation(case).name
+    plan = _plan(Request(problem=problem, lnc=lnc, operation=operation), wide, advance)
+    of_dtype = dataclasses.replace(case, problem=problem)
+    x, w = case_arrays(of_dtype, SEED)
+    [report] = verify_case(
+        of_dtype, x, w, degrees=(lnc,), algorithm=plan.algorithm, config=plan.config, channels=_checked(of_dtype),
+        advance=advance,
     )  # fmt: skip
     profile, _ = profile_case(case, dtype=dtype, lnc=lnc, algorithm=plan.algorithm, config=plan.config, advance=advance)
-    baselines = {name: _baseline(Request(problem=problem, lnc=lnc, algorithms=(name,)), advance) for name in BASELINES}
+    baselines = {}
+    for name in _baselines_of(case):
+        request = Request(problem=problem, lnc=lnc, operation=operation, algorithms=(name,))
+        baselines[name] = _baseline(request, advance)
     return SuiteRow(case.name, dtype, plan, report, profile, baselines)
+
+
+def _baselines_of(case: Case) -> tuple[str, ...]:
+    return next(names for of, names in SUITES.values() if of == case.suite)
+
+
+def _checked(case: Case) -> Channels:
+    """How many channels are checked; of a conv2d, which runs as a whole, as many as its check thinks fit."""
+    problem = case.problem
+    if case.suite == "conv2d":
+        return "auto"
+    return "all" if problem.N * problem.C * (problem.W + problem.Q) <= CHECKED_ELEMS else CHECKED_CHANNELS
 
 
 def _plan(request: Request, wide: bool, advance: Advance) -> Plan:
@@ -172,7 +198,7 @@ def geometric_mean(values: Iterable[float | None]) -> tuple[float, int]:
 def means(found: Sequence[SuiteRow]) -> dict[str, tuple[float, int]]:
     """Geometric means over the rows, by column, and of how many rows."""
     return {
-        **{f"x_{name}": geometric_mean(one.times_faster_than(name) for one in found) for name in BASELINES},
+        **{f"x_{name}": geometric_mean(one.times_faster_than(name) for one in found) for name in found[0].baselines},
         "x_copy_floor": geometric_mean(one.profile.x_copy_floor for one in found),
         "roofline_fraction": geometric_mean(one.profile.profile.roofline_fraction for one in found),
     }

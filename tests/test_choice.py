@@ -13,8 +13,8 @@ from depthwise import trace
 import nkiconv
 from nkiconv import ConvProblem, GeometryError, cases
 from nkiconv.planner import cache
-from nkiconv.planner.candidates import kernel_choice
-from nkiconv.planner.request import Asked, extras_of, geometry_of
+from nkiconv.planner.depthwise_conv1d.kernel import extras_of, geometry_of, kernel_choice
+from nkiconv.planner.request import Asked
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 

@@ -46,10 +46,10 @@ def test_files(tmp_path):
     [
         (("profile", "kda_bf61"), "did you mean kda_bf16"),
         (("profile", CASE, "--lnc", 3), "lnc=3: must be 1 or 2"),
-        (("profile", CASE, "--algorithm", "fft"), "algorithm='fft': accepted are taps_on_partition"),
+        (("profile", CASE, "--algorithm", "fft"), "algorithm='fft': accepted for depthwise_conv1d are taps_on"),
         (("profile", CASE, "mamba2_prefill", "--algorithm", "dot"), "case='mamba2_prefill': Q=4096: dot computes"),
         (("profile", CASE, "--dtype", "fp64"), "fp64"),
-        (("profile", "vae_512"), "vae_512"),
+        (("profile", "vae_512", "--algorithm", "bands"), "bands takes depthwise problems"),
         (("profile", CASE, CASE, "--trace", "t.json"), "--trace=t.json: is of one case, and 2 are given"),
         (("profile", CASE, "--plot", "nowhere/p.png"), "nowhere is not a directory"),
         (("profile", CASE, "--plot", "p.jpg"), "--plot=p.jpg: must end in .png"),

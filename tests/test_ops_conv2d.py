@@ -213,6 +213,10 @@ REFUSED = [
     ("precision", "fp16", UnsupportedError, "precision='fp16': accepted are None, bf16, tf32; use one of these"),
     ("lnc", 3, UnsupportedError, "lnc=3: must be 1 or 2"),
     ("lnc", True, UnsupportedError, "lnc=True"),
+    ("strict_nonfinite", 1, UnsupportedError, "strict_nonfinite: must be True or False, not int"),
+    ("algorithm", "fft", UnsupportedError, "algorithm='fft': accepted are None, taps"),
+    ("algorithm", "bands", UnsupportedError, "bands takes depthwise problems"),
+    ("config", (("warmup", 2),), UnsupportedError, "config=.*settings belong to an algorithm; name it"),
 ]
 
 
@@ -228,6 +232,10 @@ def test_refused_before_any_work(monkeypatch, name, value, kind, message):
 
 # why, arguments, class, message
 REFUSED_TOGETHER = [
+    ("setting", {"algorithm": "taps", "config": (("speed", 2),)}, UnsupportedError, "taps has no setting speed"),
+    ("value", {"algorithm": "taps", "config": (("warmup", -1),)}, UnsupportedError, "config warmup=-1"),
+    ("no config", {"algorithm": "taps", "config": 3}, UnsupportedError, "config=3: must be None or a tuple of"),
+    ("strict", {"algorithm": "stacked", "strict_nonfinite": True}, UnsupportedError, "strict_nonfinite=True: stacked"),
     (
         "same of gaps",
         {"padding": "same", "lhs_dilation": (1, 2)},

@@ -10,8 +10,9 @@ import nkiconv
 from nkiconv import ConvProblem, Plan, UnsupportedError, cases, plan
 from nkiconv.floors import floors
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.planner import Asked, Request, candidates, request, search
-from nkiconv.planner.depthwise_conv1d import FAMILIES
+from nkiconv.planner import Asked, Request, candidates, search
+from nkiconv.planner.depthwise_conv1d import kernel
+from nkiconv.planner.depthwise_conv1d.families import FAMILIES
 from nkiconv.planner.entry import answer
 from nkiconv.planner.timing import time, trace
 from nkiconv.profiles import profile_case
@@ -36,20 +37,20 @@ def test_every_algorithm_is_known_to_the_planner():
 
 def test_geometry_is_the_kernels_own():
     problem = SMALL.replace(stride=(1, 2), rhs_dilation=(1, 3), padding=((0, 0), (-2, 7)))
-    found = request.geometry_of(problem)
+    found = kernel.geometry_of(problem)
     assert (found.N, found.C, found.W, found.S, found.Q) == (1, 130, 300, 5, problem.Q)
     assert (found.stride, found.dilation, found.lhs_dilation, found.pad_left, found.pad_right) == (2, 3, 1, -2, 7)
     assert (found.x_c, found.x_w, found.y_c, found.y_q, found.itemsize) == (300, 1, problem.Q, 1, 2)
 
 
 def test_geometry_follows_the_layout():
-    found = request.geometry_of(SMALL.replace(layout="NHWC"))
+    found = kernel.geometry_of(SMALL.replace(layout="NHWC"))
     assert (found.x_c, found.x_w, found.y_c, found.y_q) == (1, 130, 1, 130)
 
 
 def test_extras_are_the_kernels_own():
     asked = Asked(bias=True, activation="silu", residual="post_activation", out_dtype="fp32", strict_nonfinite=True)
-    found = request.extras_of(SMALL, asked)
+    found = kernel.extras_of(SMALL, asked)
     assert (found.epilogue.bias, found.epilogue.activation) == (True, "silu")
     assert (found.epilogue.residual, found.epilogue.y_itemsize) == ("post_activation", 4)
     assert (found.state, found.strict_nonfinite) == (False, True)
@@ -60,17 +61,17 @@ def test_edges_have_plans(row):
     problem = row.problem("fp32")
     rates = Rates()
     wanted = Request(problem=problem)
-    shape = candidates.shape_of(wanted, rates)
-    accepted, rejected = candidates.start(wanted, shape, wide=True)
+    field = candidates.field_of(wanted, rates)
+    accepted, rejected = field.start(wide=True)
     assert accepted
     assert all(one.reason for one in rejected)
-    own = candidates.kernel_choice(shape.geometry, shape.extras)[0]
+    own = field.operation.choice(field.shape)[0]
     order = [(one.algorithm != own, one.least_us) for one in accepted]
     assert order == sorted(order)
     for one in accepted:
         assert 1 <= one.channels <= problem.C
         candidates.symbols_of(wanted, one.algorithm, one.config)
-        for other in candidates.near(shape, one):
+        for other in field.near(one):
             assert other.algorithm == one.algorithm
             assert other.config != one.config
 
@@ -90,7 +91,7 @@ def test_no_timeline_beats_its_lower_bounds(name, dtype):
     problem = cases.get(name).problem
     wanted = Request(problem=problem if dtype is None else problem.replace(dtype=dtype))
     rates = Rates()
-    accepted, _ = candidates.start(wanted, candidates.shape_of(wanted, rates), wide=False)
+    accepted, _ = candidates.field_of(wanted, rates).start(wide=False)
     for one in accepted:
         if one.least_us < 400:  # longer ones take seconds to trace
             traced = trace(wanted, one, rates)
@@ -148,7 +149,7 @@ def test_extrapolated_times_are_close(algorithm):
         problem = ConvProblem(N=1, C=4096, W=515, S=512, groups=4096)
     wanted = Request(problem=problem, algorithms=(algorithm,))
     one = search._Search(wanted, False, lambda *_: None)
-    accepted, _ = candidates.start(wanted, one.shape, wide=False)
+    accepted, _ = one.field.start(wide=False)
     estimate = one._extrapolated(accepted[0], None, problem.C // 4)
     one.best_us = float("inf")
     whole = one._whole(accepted[0])
@@ -172,8 +173,8 @@ DEFAULTS = [
 )
 def test_no_plan_is_slower_than_the_kernels_choice(problem):
     wanted = Request(problem=problem)
-    shape = candidates.shape_of(wanted, Rates())
-    own = candidates.Candidate(*candidates.kernel_choice(shape.geometry, shape.extras), 1, 0.0)
+    field = candidates.field_of(wanted, Rates())
+    own = candidates.Candidate(*field.operation.choice(field.shape), 1, 0.0)
     found = fresh(problem)
     assert found.extrapolated_from is None
     assert found.phase0_us <= time(trace(wanted, own, Rates()), Rates()).us
@@ -206,7 +207,7 @@ def test_extrapolated_times_are_corrected_by_what_the_first_was_off_by():
     wanted = Request(problem=problem, algorithms=("banded",))
     one = search._Search(wanted, False, lambda *_: None)
     config = (("block", 16), ("shard", "channels"), ("groups", 2))
-    first, second = (candidates.check(one.shape, "banded", (*config, *more)) for more in ((), (("scratch", True),)))
+    first, second = (one.field.check("banded", (*config, *more)) for more in ((), (("scratch", True),)))
     line, whole = one._screen(first).us, one._whole(first).us
     assert whole > 1.05 * line
     one.best_us = float("inf")
@@ -221,16 +222,16 @@ def test_extrapolated_times_are_corrected_by_what_the_first_was_off_by():
 
 def test_the_kernels_choice_is_among_the_candidates_under_its_full_name():
     wanted = Request(problem=SMALL)
-    shape = candidates.shape_of(wanted, Rates())
-    accepted, _ = candidates.start(wanted, shape, wide=False)
-    algorithm, config = candidates.kernel_choice(shape.geometry, shape.extras)
-    found = candidates.default(wanted, shape, accepted)
+    field = candidates.field_of(wanted, Rates())
+    accepted, _ = field.start(wide=False)
+    algorithm, config = field.operation.choice(field.shape)
+    found = field.default(accepted)
     assert found in accepted
     own = candidates.Candidate(algorithm, config, 1, 0.0)
     times = [time(trace(wanted, one, Rates()), Rates()).us for one in (own, found)]
     assert times[0] == times[1]
     others = tuple(name for name in ALGORITHMS if name != algorithm)
-    assert candidates.default(dataclasses.replace(wanted, algorithms=others), shape, accepted) is None
+    assert dataclasses.replace(field, algorithms=others).default(accepted) is None
 
 
 def test_a_wide_search_is_no_worse():
@@ -298,8 +299,18 @@ def test_slow_vector_means_other_taps():
 
 # why, changes of the problem, arguments, pattern
 REFUSED = [
-    ("images", {"H": 3}, {}, "only rows have kernels"),
-    ("dense", {"groups": 1}, {}, "only depthwise problems"),
+    ("images", {"H": 3}, {"operation": "depthwise_conv1d"}, "takes rows .*use conv2d"),
+    ("dense", {"groups": 1}, {"operation": "depthwise_conv1d"}, "takes depthwise problems .*use conv2d"),
+    ("operation", {}, {"operation": "conv3d"}, "operation='conv3d': accepted are None, depthwise_conv1d, conv2d"),
+    ("state of images", {"H": 3}, {"initial_state": True}, "conv2d has no state"),
+    ("pool of rows", {}, {"pool": 2, "operation": "depthwise_conv1d"}, "pool=.*depthwise_conv1d has none"),
+    ("pool", {}, {"pool": (1, 7)}, r"pool=\(1, 7\): must divide P=1 and Q=300"),
+    ("pool of nothing", {}, {"pool": (0, 1)}, r"pool=\(0, 1\): must be a tuple"),
+    ("precision", {}, {"precision": "tf32"}, "x and w are bf16, whose products are exact"),
+    ("no precision", {"dtype": "fp32"}, {"precision": "fp8"}, "precision='fp8': accepted are None, bf16"),
+    ("packed groups", {}, {"packed": True}, "packed=True: groups=130"),
+    ("scaled nothing", {}, {"scaled": True}, "scaled=True: beta is the factor of a residual"),
+    ("another's algorithm", {"H": 3}, {"algorithms": ("dot",)}, "algorithms='dot': accepted for conv2d are taps"),
     ("fp8", {"dtype": "fp8_e4m3"}, {}, "accepted are bf16, fp16, fp32"),
     ("cores", {}, {"lnc": 3}, "lnc=3: must be 1 or 2"),
     ("half cores", {}, {"lnc": 2.0}, "lnc=2.0: must be 1 or 2"),
@@ -316,7 +327,7 @@ REFUSED = [
     ("algorithm", {}, {"algorithms": ("fft",)}, "algorithms='fft'"),
     ("no algorithm", {}, {"algorithms": ()}, "must name at least one"),
     ("constant", {}, {"constants": {"vector.speed": 1.0}}, "there is none of this name"),
-    ("both", {"H": 3}, {"activation": "mish"}, "2 reasons"),
+    ("both", {"H": 3}, {"activation": "mish", "lnc": 3}, "2 reasons"),
 ]
 
 

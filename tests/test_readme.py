@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nkiconv import profile_table, readme_table, suite
-from nkiconv.readme_table import MARKERS
+from nkiconv import readme_table, suite
+from nkiconv.readme_table import markers
 from nkiconv.simulator.coverage import coverage, markdown
 
 README = Path(__file__).parents[1] / "README.md"
@@ -55,11 +55,13 @@ def test_make_targets_exist():
 
 
 @pytest.mark.simulator_only
-def test_profiles_table_is_the_csv():
-    rows = suite.read(README.parent / "profiles" / "depthwise_modelled_trn2.csv")
-    between = TEXT.split(MARKERS[0])[1].split(MARKERS[1])[0]
+@pytest.mark.parametrize("name", suite.SUITES)
+def test_profiles_table_is_the_csv(name):
+    rows = suite.read(README.parent / "profiles" / f"{name}_modelled_trn2.csv")
+    first, last = markers(name)
+    between = TEXT.split(first)[1].split(last)[0]
     assert between == readme_table.markdown(rows), "run `make profiles`"
-    assert [(row["case"], row["dtype"]) for row in rows] == [(case.name, d) for case, d in profile_table.headline()]
+    assert [(row["case"], row["dtype"]) for row in rows] == [(case.name, d) for case, d in suite.chosen(name)]
     assert {row["verdict"] for row in rows} == {"pass"}
 
 

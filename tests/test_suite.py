@@ -43,13 +43,13 @@ def test_the_table_and_a_wrong_result(monkeypatch):
     assert result.exit_code == 0, result.output
     for text in ("look-", "x one_", "x taps_on", "x copy", "cuDNN", "geometric mean", "kda_bf16"):
         assert text in result.output
-    verify = suite.verify_depthwise_conv1d
+    verify = suite.verify_case
 
     def wrong(*args, **kwargs):
-        [report], y = verify(*args, **kwargs)
-        return [dataclasses.replace(report, comparison=dataclasses.replace(report.comparison, num_wrong=1))], y
+        [report] = verify(*args, **kwargs)
+        return [dataclasses.replace(report, comparison=dataclasses.replace(report.comparison, num_wrong=1))]
 
-    monkeypatch.setattr(suite, "verify_depthwise_conv1d", wrong)
+    monkeypatch.setattr(suite, "verify_case", wrong)
     result = run("bench", "--suite", "depthwise", "--only", "kda_bf16")
     assert result.exit_code == 1
     assert "WRONG" in result.output
@@ -92,12 +92,13 @@ def test_csv(monkeypatch, tmp_path):
 def test_readme(monkeypatch, tmp_path):
     """The table between the markers is that of the CSV file, number by number."""
     monkeypatch.setattr(suite, "headline", lambda: [(cases.get("kda_bf16"), "bf16")])
-    (tmp_path / "page.md").write_text(f"before\n{readme_table.MARKERS[0]}old\n{readme_table.MARKERS[1]}\nafter\n")
+    first, last = readme_table.markers("depthwise")
+    (tmp_path / "page.md").write_text(f"before\n{first}old\n{last}\nafter\n")
     result = run("bench", "--suite", "depthwise", "--csv", "rows.csv", "--readme", "page.md")
     assert result.exit_code == 0, result.output
     text = (tmp_path / "page.md").read_text()
     table = readme_table.markdown(suite.read(tmp_path / "rows.csv"))
-    assert text == f"before\n{readme_table.MARKERS[0]}{table}{readme_table.MARKERS[1]}\nafter\n"
+    assert text == f"before\n{first}{table}{last}\nafter\n"
     assert "| kda_bf16 | bf16 | mixed |" in table
 
 
@@ -136,14 +137,14 @@ def test_a_baseline_that_does_not_run_has_no_number(monkeypatch):
 
 def test_h200_names_are_cases():
     names = {name for name, _ in h200.fractions()}
-    assert names <= set(cases.names("depthwise_conv1d"))
+    assert names <= set(cases.names())
     assert all(0 < share < 1 for share in h200.fractions().values())
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--suite", "dense"), "--suite=dense: there is none of this name; use one of depthwise"),
+        (("--suite", "dense"), "--suite=dense: there is none of this name; use one of depthwise, conv2d"),
         (("--suite", "depthwise", "kda_bf16"), "CASE: cannot be combined with --suite=depthwise"),
         (("--suite", "depthwise", "--target", "model"), "--target: cannot be combined"),
         (("--suite", "depthwise", "--lnc", 3), "--lnc=3: must be 1 or 2"),

@@ -1,15 +1,18 @@
 """Verification notices what is wrong, accepts what is right, and covers the channels it says it covers."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
-from nkiconv import cases, verify
+from nkiconv import ConvProblem, cases
 from nkiconv.errors import UnsupportedError
 from nkiconv.ops import depthwise_conv1d, depthwise_problem
 from nkiconv.problem import DTYPES
 from nkiconv.reference import conv_ref
+from nkiconv.verify import case_arrays, compare, comparison, conv2d, verify_case
+from nkiconv.verify import depthwise_conv1d as verify
 
 pytestmark = pytest.mark.simulator_only
 
@@ -43,7 +46,7 @@ def corrupting(change):
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_the_truth_passes(dtype):
     x, w, problem = arrays(dtype=dtype)
-    found = verify.compare(truth(x, w, problem), x, w, problem)
+    found = compare(truth(x, w, problem), x, w, problem)
     assert (found.num_wrong, found.num_elems) == (0, 2 * 5 * 37)
     assert 0 < found.worst_ratio <= 1
     assert found.max_error > 0
@@ -51,11 +54,11 @@ def test_the_truth_passes(dtype):
 
 @pytest.mark.parametrize("slab", [1, 1 << 18], ids=["channel by channel", "all at once"])
 def test_one_wrong_element_is_found(monkeypatch, slab):
-    monkeypatch.setattr(verify, "SLAB_ELEMS", slab)
+    monkeypatch.setattr(comparison, "SLAB_ELEMS", slab)
     x, w, problem = arrays()
     y = truth(x, w, problem)
     y[1, 3, 20] += 0.25
-    found = verify.compare(y, x, w, problem)
+    found = compare(y, x, w, problem)
     assert (found.num_wrong, found.worst) == (1, (1, 3, 20))
     assert abs(found.max_error - 0.25) <= 2 * found.bound  # y was rounded without the 0.25 and again with it
     assert found.worst_ratio == found.max_error / found.bound
@@ -80,7 +83,7 @@ def test_nonfinite_numbers(value, change, wrong):
     y = truth(x, w, problem)
     if change is not None:
         y[0, 2, 9] = change
-    found = verify.compare(y, x, w, problem)
+    found = compare(y, x, w, problem)
     assert found.num_wrong == wrong
     assert math.isinf(found.max_error) == bool(wrong)
 
@@ -91,9 +94,9 @@ def test_what_rounds_to_infinity_may_be_infinite():
     with np.errstate(over="ignore"):
         y = truth(x, w, problem)
     assert np.isinf(y[0, 0, 0])
-    assert verify.compare(y, x, w, problem).num_wrong == 0
+    assert compare(y, x, w, problem).num_wrong == 0
     y[0, 0, 0] = -np.inf
-    assert verify.compare(y, x, w, problem).num_wrong == 1
+    assert compare(y, x, w, problem).num_wrong == 1
 
 
 @pytest.mark.parametrize("S", [4, 70], ids=["many channels a matmul", "one channel a matmul"])
@@ -200,22 +203,89 @@ def test_reports_are_plain_data():
 
 def test_case_arrays_are_reproducible():
     case = cases.get("nkl_fp16")
-    x, w = verify.case_arrays(case, seed=3)
+    x, w = case_arrays(case, seed=3)
     assert (x.shape, w.shape, x.dtype, w.dtype) == ((1, 256, 512), (256, 128), np.float16, np.float16)
-    np.testing.assert_array_equal(x, verify.case_arrays(case, seed=3)[0])
-    assert not np.array_equal(x, verify.case_arrays(case, seed=4)[0])
+    np.testing.assert_array_equal(x, case_arrays(case, seed=3)[0])
+    assert not np.array_equal(x, case_arrays(case, seed=4)[0])
 
 
-def test_cases_without_a_kernel_are_refused():
-    with pytest.raises(UnsupportedError, match=r"case='vae_512': it needs the kernel conv2d_implicit_gemm"):
-        verify.case_arrays(cases.get("vae_512"), seed=0)
+def test_cases_that_no_kernel_runs_are_refused():
+    case = cases.get("vae_512")
+    case = dataclasses.replace(case, problem=case.problem.replace(dtype="fp8_e4m3"))
+    with pytest.raises(UnsupportedError, match=r"case='vae_512': dtype='fp8_e4m3'"):
+        case_arrays(case, seed=0)
 
 
 @pytest.mark.parametrize(("degrees", "cores"), [((1,), 1), ((2,), 2), ((1, 2), 1)])
 def test_the_kernels_choice_is_that_for_the_fewest_cores(monkeypatch, degrees, cores):
     """One core may take too many instructions for what two do."""
-    asked, choice = [], verify.kernel_choice
-    monkeypatch.setattr(verify, "kernel_choice", lambda *how: asked.append(how[2]) or choice(*how))
+    asked, choice = [], verify.OPERATION.choice
+    monkeypatch.setattr(verify.OPERATION, "choice", lambda shape: asked.append(shape.cores) or choice(shape))
     case = cases.get("short")
-    verify.verify_depthwise_conv1d("short", *verify.case_arrays(case, 0), case.problem, degrees=degrees, channels=1)
+    verify.verify_depthwise_conv1d("short", *case_arrays(case, 0), case.problem, degrees=degrees, channels=1)
     assert asked == [cores]
+
+
+# problem, channels that are checked, output channels that must be among them
+CONV2D = [
+    (ConvProblem(N=2, C=6, H=9, W=8, K=10, R=3, S=3, dtype="fp32"), "all", range(10)),
+    (ConvProblem(N=2, C=6, H=9, W=8, K=10, R=3, S=3, dtype="fp32", layout="NHWC"), 3, (0, 9)),
+    (ConvProblem(N=1, C=12, H=9, W=8, K=20, R=3, S=2, groups=4, dtype="fp32"), 2, (0, 4, 15, 19)),
+    (ConvProblem(N=1, C=5, H=9, W=8, K=5, R=3, S=2, groups=5, dtype="fp32"), 3, (0, 2, 4)),
+]
+
+
+@pytest.mark.parametrize(("problem", "channels", "among"), CONV2D)
+def test_conv2d_is_held_against_the_reference(monkeypatch, problem, channels, among):
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal(problem.input_shape).astype(np.float32)
+    w = rng.standard_normal(problem.filter_shape).astype(np.float32)
+    [one, two], y = conv2d.verify_conv2d("it", x, w, problem, degrees=(1, 2), channels=channels)
+    assert (one.verdict, two.verdict, two.identical) == ("pass", "pass", True)
+    assert y.shape == problem.output_shape
+    checked = range(problem.K) if channels == "all" else conv2d.sampled_channels(problem, channels)
+    assert set(among) <= set(checked)
+    assert one.channels_checked == len(checked)
+    assert one.comparison.num_elems == problem.N * problem.P * problem.Q * len(checked)
+    launch, place = conv2d.run_conv2d, (problem.N - 1, checked[-1], 2, 1)
+
+    def wrong(*args, **options):
+        done = launch(*args, **options)
+        axes = (0, 1, 2, 3) if problem.layout == "NCHW" else (0, 3, 1, 2)
+        done.y.transpose(axes)[place] += 1
+        return done
+
+    monkeypatch.setattr(conv2d, "run_conv2d", wrong)
+    [found], _ = conv2d.verify_conv2d("it", x, w, problem, channels=channels)
+    assert (found.verdict, found.comparison.num_wrong, found.comparison.worst) == ("fail", 1, place)
+    assert found.comparison.place == "n={} k={} p={} q={}".format(*place)
+
+
+def test_conv2d_that_differs_between_degrees(monkeypatch):
+    problem = CONV2D[0][0]
+    x, w = np.ones(problem.input_shape, np.float32), np.ones(problem.filter_shape, np.float32)
+    launch = conv2d.run_conv2d
+
+    def flipped(*args, lnc, **options):
+        done = launch(*args, lnc=lnc, **options)
+        if lnc == 2:
+            done.y[0, 1, 2, 3] = np.nextafter(done.y[0, 1, 2, 3], np.float32(np.inf))
+        return done
+
+    monkeypatch.setattr(conv2d, "run_conv2d", flipped)
+    reports, _ = conv2d.verify_conv2d("it", x, w, problem, degrees=(1, 2))
+    assert [one.verdict for one in reports] == ["pass", "lnc differs"]
+
+
+def test_big_conv2d_is_checked_on_a_sample(monkeypatch):
+    monkeypatch.setattr(conv2d, "SAMPLE_ABOVE_FLOPS", 10)
+    problem = ConvProblem(N=1, C=2, H=4, W=4, K=40, R=1, S=1)
+    case = dataclasses.replace(cases.get("c1k1"), problem=problem)
+    [found] = verify_case(case, *case_arrays(case, 0))
+    assert (found.verdict, found.channels_checked) == ("pass", 16)
+
+
+def test_the_case_of_another_suite_has_sums_of_unit_variance():
+    x, w = case_arrays(cases.get("rn50_c5"), 0)
+    assert (x.shape, w.shape) == ((8, 512, 7, 7), (512, 512, 3, 3))
+    assert w.astype(np.float32).std() == pytest.approx((9 * 512) ** -0.5, rel=0.01)

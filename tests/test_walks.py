@@ -16,9 +16,10 @@ from nkiconv.kernels.depthwise_conv1d.banded import walk as banded
 from nkiconv.kernels.depthwise_conv1d.banded.choose import choose_blocks
 from nkiconv.kernels.depthwise_conv1d.rows import walk as rows
 from nkiconv.kernels.depthwise_conv1d.rows.plan import read_plan
-from nkiconv.planner.candidates import Candidate, check
-from nkiconv.planner.depthwise_conv1d import FAMILIES, Shape
-from nkiconv.planner.request import Asked, extras_of, geometry_of
+from nkiconv.planner.depthwise_conv1d.families import FAMILIES
+from nkiconv.planner.depthwise_conv1d.kernel import extras_of, geometry_of, refusal_of
+from nkiconv.planner.family import Shape
+from nkiconv.planner.request import Asked
 from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
@@ -49,7 +50,7 @@ def tries(problems, algorithm, seed):
         for config in configs:
             near = family.near(shape, config)
             for one in (config, *rng.sample(near, min(2, len(near)))):
-                if isinstance(check(shape, algorithm, one), Candidate):
+                if not refusal_of(algorithm, shape.geometry, shape.extras, one, 2):
                     yield problem, one
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from .. import cases
 from ..cases import Case
 from .shell import JsonOption, console, print_json, reports_errors
-from .show import extents, quantity
+from .show import extents, outputs, quantity
 
 
 @reports_errors
@@ -33,9 +33,10 @@ def command(
     table.add_column("headline")
     for case in chosen:
         problem = case.problem
-        output = f"Q={problem.Q}" if problem.H == 1 else f"P={problem.P} Q={problem.Q}"
         work = quantity(problem.flops), quantity(problem.min_bytes, "B")
-        table.add_row(case.name, extents(problem), problem.dtype, output, *work, "yes" if case.headline else "")
+        table.add_row(
+            case.name, extents(problem), problem.dtype, outputs(problem), *work, "yes" if case.headline else ""
+        )
     console().print(table)
 
 

@@ -42,16 +42,23 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
     ) -> None:
         chosen = [cases.get(name) for name in names]
         kind = None if dtype is None else dtype_name(dtype)
-        asked = {"strict_nonfinite": strict_nonfinite, "constants": read_constants(constant)}
-        case_refusals = importlib.import_module("nkiconv.verify").case_refusals
-        raise_all("these cases cannot be planned", [error for case in chosen for error in case_refusals(case)])
-        plan = importlib.import_module("nkiconv.planner.entry").plan
+        entry = importlib.import_module("nkiconv.planner.entry")
+        request = importlib.import_module("nkiconv.planner.request")
+        constants = request.sorted_constants(read_constants(constant))
+        asked = request.Asked(strict_nonfinite=strict_nonfinite)
+        wanted = {}
+        for case in chosen:
+            problem = case.problem if kind is None else case.problem.replace(dtype=kind)
+            wanted[case.name] = request.Request(
+                problem=problem, lnc=lnc, asked=asked, constants=constants, operation=case.suite
+            )
+        errors = [error for one in wanted.values() for error in entry.violations(one)]
+        raise_all("these cases cannot be planned", errors)
         found: list[tuple[Case, Plan]] = []
         with progress(show=not as_json) as advance, plain_warnings():
             for case in chosen:
-                problem = case.problem if kind is None else case.problem.replace(dtype=kind)
                 told = of_case(case.name, advance)
-                one = plan(problem, lnc, **asked, wide=wide, use_cache=not no_cache, advance=told)
+                one = entry.answer(wanted[case.name], wide=wide, use_cache=not no_cache, advance=told)
                 found.append((case, one))
         if as_json:
             print_json([{"case": case.name, **one.as_dict()} for case, one in found])

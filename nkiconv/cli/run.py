@@ -61,6 +61,7 @@ class Work:
     """One convolution to run."""
 
     name: str
+    operation: str
     x: AnyArray
     w: AnyArray
     problem: ConvProblem
@@ -93,22 +94,17 @@ def command(
     files = Files(input, filter, out, force, dtype, stride, padding, dilation, lhs_dilation)
     raise_all("nkiconv run cannot run this", list(_contradictions(names or [], files, seed, channels)))
     verify = importlib.import_module("nkiconv.verify")
-    raise_all("nkiconv run cannot run this", verify.name_violations(algorithm))
     how = {"algorithm": algorithm, "degrees": _DEGREES[lnc], "strict_nonfinite": strict_nonfinite}
     how_many = int(channels) if channels.isdecimal() else channels
     reports: list[Report] = []
     with progress(show=not as_json) as advance:
         for work in _works(names or [], files, seed or 0, verify, how):
-            found, y = verify.verify_depthwise_conv1d(
-                work.name,
-                work.x,
-                work.w,
-                work.problem,
-                **how,
-                channels=how_many,
-                keep=out is not None,
-                advance=advance,
-            )
+            more = {**how, "channels": how_many, "advance": advance}
+            if work.operation == "conv2d":
+                found, y = verify.verify_conv2d(work.name, work.x, work.w, work.problem, **more)
+            else:
+                keep = out is not None
+                found, y = verify.verify_depthwise_conv1d(work.name, work.x, work.w, work.problem, keep=keep, **more)
             reports += found
             if out is not None and all(report.ok for report in found):
                 npy.save("--out", out, y, force)
@@ -149,10 +145,10 @@ def _works(names: list[str], files: Files, seed: int, verify: Any, how: dict[str
     raise_all("nkiconv run cannot run these cases", refusals)
     for case in chosen:
         x, w = verify.case_arrays(case, seed)
-        yield Work(case.name, x, w, case.problem)
+        yield Work(case.name, case.suite, x, w, case.problem)
     if files.input is not None:
         work = _file_work(files)
-        raise_all("nkiconv run cannot run these files", verify.algorithm_refusals(work.problem, **how))
+        raise_all("nkiconv run cannot run these files", verify.file_refusals(work.problem, **how))
         yield work
 
 
@@ -173,7 +169,7 @@ def _file_work(files: Files) -> Work:
         dilation=1 if files.dilation is None else files.dilation,
         lhs_dilation=1 if files.lhs_dilation is None else files.lhs_dilation,
     )
-    return Work(files.input.name, x, w, problem)
+    return Work(files.input.name, "depthwise_conv1d", x, w, problem)
 
 
 def _padding(text: str | None) -> Any:
@@ -197,12 +193,12 @@ def _show(reports: list[Report], out: Path | None, as_json: bool) -> None:
         return
     screen = console()
     provider = "AWS's nki" if reports[0].provider == "aws" else "nkiconv's simulator"
-    screen.print(report_table(f"depthwise conv1d on {provider}", reports))
+    screen.print(report_table(f"convolutions on {provider}", reports))
     screen.print(Text(REPORT_NOTES, style="dim"))
-    sampled = [report.name for report in reports if report.channels_checked < report.problem.C]
+    sampled = [report.name for report in reports if report.channels_checked < report.problem.K]
     if sampled:
         names = ", ".join(dict.fromkeys(sampled))
-        screen.print(Text(f"{names}: only a sample of the channels was run and checked; --channels all checks all"))
+        screen.print(Text(f"{names}: only a sample of the channels was checked; --channels all checks all"))
     if any(math.isinf(report.comparison.max_error) and not report.strict_nonfinite for report in reports):
         screen.print(
             Text("an infinite error comes from NaN or Inf in x; --strict-nonfinite keeps them in their channel")

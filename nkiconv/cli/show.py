@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from ..verify import Report
 
 
+#: Characters of a line of tiles.
+TILES_WIDTH = 22
+
+
 def quantity(value: float, unit: str = "") -> str:
     """Three digits and a decimal prefix, as in "4.35 MB"."""
     for prefix in ("", "k", "M", "G"):
@@ -43,6 +47,11 @@ def extents(problem: ConvProblem) -> str:
     return " ".join(parts)
 
 
+def outputs(problem: ConvProblem) -> str:
+    """Extents of the output's rows and columns."""
+    return f"Q={problem.Q}" if problem.H == 1 else f"P={problem.P} Q={problem.Q}"
+
+
 def report_table(title: str, reports: list[Report]) -> Table:
     """One row a report: problem, tiles, counts, peaks, error and verdict."""
     table = Table(title=title, show_lines=True, pad_edge=False)
@@ -50,7 +59,9 @@ def report_table(title: str, reports: list[Report]) -> Table:
         table.add_column(heading, overflow="fold")
     for report in reports:
         table.add_row(
-            Text(f"{report.name}\n{_in_lines(extents(report.problem))}\nQ={report.problem.Q} {report.problem.dtype}"),
+            Text(
+                f"{report.name}\n{_in_lines(extents(report.problem))}\n{outputs(report.problem)} {report.problem.dtype}"
+            ),
             str(report.lnc),
             _tiles(report),
             _instructions(report),
@@ -83,7 +94,7 @@ def _tiles(report: Report) -> Text:
         lines += [channels, f"taps {tiles['s_tile']} x {tiles['num_s_tiles']}"]
         lines += [f"columns {tiles['q_tile']} of {tiles['q_load']}"]
     else:
-        lines += [f"{name} {size}" for name, size in tiles.items()]
+        lines.append(_in_lines(" ".join(f"{name}={size}" for name, size in tiles.items()), TILES_WIDTH))
     return Text("\n".join(lines))
 
 
@@ -107,8 +118,8 @@ def _memory(report: Report) -> Text:
 
 
 def _check(report: Report) -> Text:
-    found, C = report.comparison, report.problem.C
-    channels = f"all {C} channels" if report.channels_checked == C else f"{report.channels_checked} of {C} channels"
+    found, K = report.comparison, report.problem.K
+    channels = f"all {K} channels" if report.channels_checked == K else f"{report.channels_checked} of {K} channels"
     if report.num_blocks > 1:
         channels += f"\n  in {report.num_blocks} blocks"
     lines = [
@@ -118,8 +129,7 @@ def _check(report: Report) -> Text:
         channels,
     ]
     if found.num_wrong:
-        n, c, q = found.worst
-        lines.append(f"{found.num_wrong:,} wrong, worst n={n} c={c} q={q}")
+        lines.append(f"{found.num_wrong:,} wrong, worst {found.place}")
     if report.identical is not None:
         lines.append(f"{'identical to' if report.identical else 'DIFFERS from'} lnc {report.same_as_lnc}")
     return Text("\n".join(lines))
@@ -131,5 +141,5 @@ REPORT_NOTES = (
     "\n  taps a tile x tap tiles, columns a matmul of columns loaded"
     "\nmemory: bytes moved by DMA; peaks in bytes a partition, fuller core, and share of the limit"
     "\ncheck: against the float64 reference; bound at the element of max error; worst ratio is the largest error/bound"
-    "\ncounts and peaks are of the whole case, from a trace without data; the numerics ran in blocks of channels"
+    "\ncounts and peaks are of the whole case; rows are traced for them without data, and run in blocks of channels"
 )

@@ -24,9 +24,12 @@ NOTES = (
     "phase 0 in look-ahead order",
     "x: how many times faster than the algorithm; ~ its time is extrapolated linearly from fewer channels; - it takes "
     "more instructions than the compiler does",
+    "reload: bytes moved over x, w and y once each",
     "of the roofline: share of the time that bytes or flops need at least; cuDNN: the same of cuDNN on one H200 "
-    "(measured elsewhere), where that shape was measured",
+    "(measured elsewhere; products of fp32 in tf32 for conv2d), where that shape was measured",
 )
+#: Headings of baselines with long names, in two lines.
+_HEADINGS = {"one_channel": "x one_\nchannel", "taps_on_partition": "x taps_on\npartition"}
 
 
 def bench_suite(
@@ -40,19 +43,19 @@ def bench_suite(
     for option, path in (("--csv", csv), ("--readme", readme)):
         if path is not None and only is not None:
             raise UnsupportedError(f"--only={only}: {option}={path} is of every case; drop one of the two")
+    tables = importlib.import_module("nkiconv.suite")
+    pairs = tables.chosen(suite, only)
     if readme is not None:
         if lnc != 2:
             raise UnsupportedError(f"--lnc={lnc}: --readme={readme} has the table of two cores; drop one of the two")
-        check_readme(readme)
-    tables = importlib.import_module("nkiconv.suite")
-    pairs = tables.chosen(suite, only)
+        check_readme(readme, suite)
     with progress(show=not as_json) as advance, plain_warnings():
         found: list[SuiteRow] = list(tables.rows(pairs, lnc=lnc, wide=wide, advance=advance))
     right = all(one.report.ok for one in found)
     if csv is not None:
         tables.write(csv, found)
     if readme is not None:
-        update_readme(readme, [tables.from_text(tables.as_text(one)) for one in found])
+        update_readme(readme, suite, [tables.from_text(tables.as_text(one)) for one in found])
     means = tables.means(found)
     if as_json:
         plain = {name: {"mean": mean, "rows": count} for name, (mean, count) in means.items()}
@@ -73,15 +76,17 @@ def _show(suite: str, lnc: int, found: list[SuiteRow], means: dict[str, tuple[fl
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("case", no_wrap=True)
     table.add_column("algorithm and settings", overflow="fold", min_width=16)
-    for heading in ("mean", "phase 0", "worst", "look-\nahead", "x one_\nchannel", "x taps_on\npartition",
-                    "x copy\nfloor", "of the\nroofline", "cuDNN"):  # fmt: skip
+    baselines = list(found[0].baselines)
+    against = [_HEADINGS.get(name, f"x {name}") for name in baselines]
+    for heading in ("mean", "phase 0", "worst", "look-\nahead", *against, "x copy\nfloor", "reload",
+                    "of the\nroofline", "cuDNN"):  # fmt: skip
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("bound by")
     for one in found:
         table.add_row(*_cells(one))
     table.add_section()
-    mean = [f"{means[name][0]:,.1f}" for name in ("x_one_channel", "x_taps_on_partition")]
-    rest = f"{means['x_copy_floor'][0]:.2f}", f"{means['roofline_fraction'][0]:.1%}"
+    mean = [f"{means[f'x_{name}'][0]:,.1f}" for name in baselines]
+    rest = f"{means['x_copy_floor'][0]:.2f}", "", f"{means['roofline_fraction'][0]:.1%}"
     table.add_row("geometric mean", f"of {means['x_copy_floor'][1]} rows", "", "", "", "", *mean, *rest, "", "")
     screen.print(table)
     for note in NOTES:
@@ -96,9 +101,9 @@ def _cells(one: SuiteRow) -> list[str | Text]:
         Text(f"{one.case}\n  {one.dtype}{verdict}", style="" if one.report.ok else "bold red"),
         f"{one.plan.algorithm}\n{one.plan.settings}",
         *(f"{us:,.1f}" for us in times),
-        _times(one, "one_channel"),
-        _times(one, "taps_on_partition"),
+        *(_times(one, name) for name in one.baselines),
         f"{one.profile.x_copy_floor:.2f}",
+        f"{one.reload:.2f}",
         f"{found.roofline_fraction:.1%}",
         "-" if share is None else f"{share:.1%}",
         found.bound_by,

@@ -10,14 +10,21 @@ import numpy as np
 
 from ..cases import Case
 from ..floors import ROW_BYTES
-from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ..kernels.floors import copy_floor, launch_floor
-from ..ops import kernel_arguments
-from ..planner.candidates import kernel_choice
-from ..planner.request import Asked, extras_of, geometry_of
+from ..planner.request import Request
 from ..problem import DTYPES, ConvProblem
 from ..reference import AnyArray
-from ..verify import SAMPLE_ABOVE_INSTRUCTIONS, SAMPLE_CHANNELS, Comparison, case_arrays, compare
+from ..simulator.timing import Rates
+from ..verify import (
+    SAMPLE_ABOVE_FLOPS,
+    SAMPLE_ABOVE_INSTRUCTIONS,
+    SAMPLE_CHANNELS,
+    Comparison,
+    case_arrays,
+    case_operation,
+    compare_channels,
+    sampled_channels,
+)
 from .device import Call, Device
 from .interleave import AGAIN, CHAIN_CALLS, COPY_FLOOR, LAUNCH_FLOOR, THIS, Advance, Variant, interleave, timing
 from .modelled import Modelled, model
@@ -49,19 +56,22 @@ def measure_case(
     """
     if dtype is not None:
         case = dataclasses.replace(case, problem=case.problem.replace(dtype=dtype))
-    row = Row(case.name, case.problem, lnc, algorithm or _kernel_choice(case.problem), device.description)
+    operation, request = case_operation(case), Request(problem=case.problem, lnc=lnc)
+    chosen = algorithm or operation.choice(operation.shape(request, Rates()))[0]
+    row = Row(case.name, case.problem, lnc, chosen, device.description)
     try:
         advance("modelling", None)
         predicted = model(case.name, case.problem.dtype, lnc, algorithm, advance)
         row = dataclasses.replace(row, modelled=predicted)
-        x, w = case_arrays(case, SEED)
+        specs, arguments = operation.launch(request, algorithm, None)
+        x, w = (one.reshape(spec.shape) for one, spec in zip(case_arrays(case, SEED), specs, strict=True))
         advance("checking", None)
-        arguments = kernel_arguments(case.problem, algorithm=algorithm)
-        comparison, checked = _check(device, case.problem, lnc, arguments, x, w, predicted.instructions)
+        kernel = operation.kernel[lnc]
+        comparison, checked = _check(device, case.problem, kernel, arguments, x, w, predicted.instructions)
         row = dataclasses.replace(row, comparison=comparison, channels_checked=checked)
         if comparison.num_wrong:
             raise WrongResult(_wrong(comparison))
-        variants = _variants(case.problem, lnc, arguments, x, w, predicted, max(chain_calls))
+        variants = _variants(case.problem, lnc, kernel, arguments, x, w, predicted, max(chain_calls))
         slopes = interleave(device, variants, rounds, chain_calls, advance)
         return dataclasses.replace(row, timing=timing(slopes, chain_calls))
     except Exception as error:  # the row stays, with its reason
@@ -70,40 +80,30 @@ def measure_case(
         device.forget()
 
 
-def _kernel_choice(problem: ConvProblem) -> str:
-    return kernel_choice(geometry_of(problem), extras_of(problem, Asked()))[0]
-
-
 def _check(
     device: Device,
     problem: ConvProblem,
-    lnc: int,
+    kernel: Any,
     arguments: dict[str, Any],
     x: AnyArray,
     w: AnyArray,
     instructions: int,
 ) -> tuple[Comparison, int]:
     """Run the whole problem once and compare all of its channels, or of a big one a sample; and how many."""
-    args = x[:, :, np.newaxis], w[:, np.newaxis, np.newaxis]
-    y4 = device.run(depthwise_conv1d_implicit_gemm[lnc], args, arguments)
-    expected = (problem.N, problem.C, 1, problem.Q), DTYPES[problem.dtype]
-    if (y4.shape, y4.dtype) != expected:
-        raise WrongResult(f"wrong: the result is {y4.dtype} {y4.shape}, not {expected[1]} {expected[0]}")
-    y = y4[:, :, 0]
-    if instructions <= SAMPLE_ABOVE_INSTRUCTIONS or problem.C <= SAMPLE_CHANNELS:
-        return compare(y, x, w, problem), problem.C
-    sample = sorted({round(c) for c in np.linspace(0, problem.C - 1, SAMPLE_CHANNELS)})
-    of_sample = problem.replace(C=len(sample), K=len(sample), groups=len(sample))
-    found = compare(y[:, sample], x[:, sample], w[sample], of_sample)
-    n, c, q = found.worst
-    return dataclasses.replace(found, worst=(n, sample[c], q)), len(sample)
+    y = device.run(kernel, (x, w), arguments)
+    expected = problem.output_shape, DTYPES[problem.dtype]
+    if (y.shape, y.dtype) != expected:
+        raise WrongResult(f"wrong: the result is {y.dtype} {y.shape}, not {expected[1]} {expected[0]}")
+    sample = list(range(problem.K))
+    if instructions > SAMPLE_ABOVE_INSTRUCTIONS or problem.flops > SAMPLE_ABOVE_FLOPS:
+        sample = sampled_channels(problem, SAMPLE_CHANNELS)
+    return compare_channels(y, x, w, problem, sample), len(sample)
 
 
 def _wrong(comparison: Comparison) -> str:
-    n, c, q = comparison.worst
     return (
         f"wrong: {comparison.num_wrong:,} of {comparison.num_elems:,} outputs are beyond their bound, worst at "
-        f"n={n} c={c} q={q} by a factor of {comparison.worst_ratio:.3g}"
+        f"{comparison.place} by a factor of {comparison.worst_ratio:.3g}"
     )
 
 
@@ -116,6 +116,7 @@ def _reason(error: Exception) -> str:
 def _variants(
     problem: ConvProblem,
     lnc: int,
+    kernel: Any,
     arguments: dict[str, Any],
     x: AnyArray,
     w: AnyArray,
@@ -123,10 +124,8 @@ def _variants(
     count: int,
 ) -> list[Variant]:
     """This kernel, itself again, and the two floors; `count` calls of each, every one with arrays of its own."""
-    kernel = depthwise_conv1d_implicit_gemm[lnc]
     xs = [np.roll(x, i, axis=-1) for i in range(1, count + 1)]
-    w4 = w[:, np.newaxis, np.newaxis]
-    calls: list[Call] = [(one[:, :, np.newaxis], w4) for one in xs]
+    calls: list[Call] = [(one, w) for one in xs]
     flat: list[Call] = [(np.concatenate([one.ravel(), w.ravel()]),) for one in xs]
     tile: dict[str, Any] = {
         "out_elems": prod(problem.output_shape),

@@ -1,7 +1,7 @@
 """The planner: which algorithm, with which settings, by timing the kernels in the simulator without data.
 
-`entry.plan` answers; `candidates` lists what may run, `search` times and ranks it, `plan` is what comes out, `cache`
-keeps it.
+`entry.plan` answers. An `operation` is a public kernel, with a `family` for each of its algorithms; `candidates` lists
+what may run, `search` times and ranks it, `plan` is what comes out, `cache` keeps it.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from typing import Any
 from .. import floors, kernels, problem, simulator
 from ..errors import FileFormatError
 from ..sources import hash_of
+from .operations import operation_for
 from .plan import Plan
 from .request import Request
 
@@ -29,7 +30,7 @@ from .request import Request
 VARIABLE = "NKICONV_CACHE"
 TARGET = "trn2"
 #: Of the files; raised when they change.
-FORMAT = 1
+FORMAT = 2
 #: Plans kept in memory.
 IN_MEMORY = 1024
 
@@ -66,6 +67,7 @@ def key(request: Request) -> dict[str, Any]:
         "target": TARGET,
         "sources": hash_of(kernels, simulator, floors, problem, sys.modules[__package__ or ""]),
         **dataclasses.asdict(request),
+        "operation": operation_for(request).name,
     }
     return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
 
@@ -106,7 +108,13 @@ def load(request: Request) -> Plan | None:
     except FileFormatError as error:
         _warn(f"{file}: {error}; the plan is searched for again")
         return None
-    if (found.problem, found.lnc, found.asked) != (request.problem, request.lnc, request.asked):
+    wanted_operation = operation_for(request).name
+    if (found.problem, found.operation, found.lnc, found.asked) != (
+        request.problem,
+        wanted_operation,
+        request.lnc,
+        request.asked,
+    ):
         _warn(f"{file}: holds the plan of another problem; it is ignored, and the plan is searched for again")
         return None
     found = dataclasses.replace(found, cached=True)

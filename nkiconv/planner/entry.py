@@ -11,8 +11,9 @@ from ..errors import DtypeError, UnsupportedError, raise_all
 from ..problem import ConvProblem, dtype_name
 from ..simulator.timing import Rates, UnknownConstantError
 from . import cache
+from .operations import violations
 from .plan import TUNED, Plan
-from .request import Asked, Request, sorted_constants, violations
+from .request import Asked, Request, sorted_constants
 from .search import Advance, NothingRuns, search
 
 
@@ -31,6 +32,11 @@ def plan(
     initial_state: bool = False,
     return_final_state: bool = False,
     strict_nonfinite: bool = False,
+    scaled: bool = False,
+    pool: int | tuple[int, int] = 1,
+    precision: str | None = None,
+    packed: bool = False,
+    operation: str | None = None,
     algorithms: Sequence[str] | None = None,
     constants: Mapping[str, float] | None = None,
     wide: bool = False,
@@ -40,10 +46,14 @@ def plan(
     """The fastest way known to run a problem, by modelled time in program order; phase 0 of the throttle's grid ranks.
 
     Args:
-        problem: a depthwise conv1d (groups = C = K, H = R = 1).
+        problem: any; a depthwise row (groups = C = K, H = R = 1) is planned for `depthwise_conv1d`, all others, and
+            what that lacks, for `conv2d`.
         lnc: cores, 1 or 2.
         bias, activation, out_dtype, initial_state, return_final_state, strict_nonfinite: what the kernel will be called
             with; flags stand for tensors. residual: None, or where one is added, as the kernel's residual_position.
+        scaled, pool, precision, packed: the same of conv2d: whether the residual's beta is not 1, pooling windows, how
+            fp32 products are taken, whether the filter comes from `pack_filter`.
+        operation: "depthwise_conv1d" or "conv2d", instead of the one that the problem is for.
         algorithms: names to choose from; None: all.
         constants: modelling constants by name, instead of trn2.toml's.
         wide: try more settings and time every close candidate as a whole (seconds to minutes). The result replaces the
@@ -51,7 +61,7 @@ def plan(
         use_cache: whether to take the plan from memory or disk, and to put it there; see `planner.cache`.
         advance: told what is being done, and the share of it that is done.
 
-    Returns: a `Plan`; its `algorithm` and `config` are arguments of `depthwise_conv1d` and of the kernel.
+    Returns: a `Plan`; its `algorithm` and `config` are arguments of the function that its `operation` names.
 
     Raises: UnsupportedError, GeometryError, DtypeError or LayoutError, before any work, naming every violated rule;
         UnsupportedError with every reason where no algorithm runs the problem.
@@ -64,11 +74,22 @@ def plan(
         initial_state=initial_state,
         return_final_state=return_final_state,
         strict_nonfinite=strict_nonfinite,
+        scaled=scaled,
+        pool=(pool, pool) if isinstance(pool, int) else pool,
+        precision=precision,
+        packed=packed,
     )
     if isinstance(algorithms, str):
         raise UnsupportedError(f"algorithms={algorithms!r}: must be several names; write ({algorithms!r},)")
     names = None if algorithms is None else tuple(algorithms)
-    wanted = Request(problem=problem, lnc=lnc, asked=asked, constants=sorted_constants(constants), algorithms=names)
+    wanted = Request(
+        problem=problem,
+        lnc=lnc,
+        asked=asked,
+        constants=sorted_constants(constants),
+        algorithms=names,
+        operation=operation,
+    )
     return answer(wanted, wide=wide, use_cache=use_cache, advance=advance)
 
 

@@ -46,12 +46,13 @@ class Rejection:
 class Plan:
     """How to run a problem, and what that would take: every time is modelled, in us, program order.
 
-    `algorithm` and `config` are arguments of the kernel and of `depthwise_conv1d`. `phase0_us` (the throttle's grid
-    starts with the kernel) is what alternatives are ranked by; `modelled_us` is the mean and `worst_us` the worst over
-    `phases` phases of that grid, as in `Profile`.
+    `algorithm` and `config` are arguments of the function that `operation` names, `depthwise_conv1d` or `conv2d`.
+    `phase0_us` (the throttle's grid starts with the kernel) is what alternatives are ranked by; `modelled_us` is the
+    mean and `worst_us` the worst over `phases` phases of that grid, as in `Profile`.
     """
 
     problem: ConvProblem
+    operation: str
     lnc: int
     asked: Asked
     constants: Mapping[str, float]  # overrides of trn2.toml's that the plan was made under
@@ -67,7 +68,8 @@ class Plan:
     instructions: int  # all cores
     sbuf_bytes: int  # a partition, at most
     psum_banks: int  # at most
-    #: N, C, W, S, Q and the other parameters; tiles and counts of the algorithm
+    #: N, C, W, S, Q and the other parameters; tiles and counts of the algorithm. Of conv2d also H, K, R, P, and of the
+    #: matrix product that it is, rows = N P Q and contraction = R S C / groups
     symbols: Mapping[str, int]
     #: the fastest first, which is the plan; those alike are told once, and slow ones only as the best of an algorithm
     alternatives: tuple[Alternative, ...]
@@ -123,7 +125,7 @@ class Plan:
         try:
             values = {name: document[name] for name in _FIELDS}
             values["problem"] = ConvProblem(**_tuples(document["problem"]))
-            values["asked"] = Asked(**document["asked"])
+            values["asked"] = Asked(**_tuples(document["asked"]))
             values["config"] = _tuples(document["config"])
             for name, kind in (("alternatives", Alternative), ("rejected", Rejection)):
                 values[name] = tuple(kind(**_tuples(one)) for one in document[name])

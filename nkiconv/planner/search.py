@@ -5,8 +5,8 @@ machine's load never changes a plan.
 
 1. The kernel's own choice is timed as a whole, up to `WHOLE_INSTRUCTIONS`: no plan is slower than that.
 2. Screening. Candidates come by their lower bounds, and those whose bound is above the best time so far are left out.
-   Channels never meet, so a big problem is timed at two reduced numbers of channels, both whole tiles on all cores, and
-   its time extrapolated along the line through them; once one is timed as a whole, those of the same tiles are
+   Where channels never meet, a big problem is timed at two reduced numbers of channels, both whole tiles on all cores,
+   and its time extrapolated along the line through them; once one is timed as a whole, those of the same tiles are
    corrected by what its line was off by. A trace whose busiest engine alone has more work than the best
    candidate takes is not put on a timeline.
 3. Refinement. Settings of the fastest candidate change one at a time, until nothing gets better or what the search
@@ -29,7 +29,7 @@ from ..simulator.collector import without_collector
 from ..simulator.dtypes import canonical
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
-from .candidates import Candidate, default, near, shape_of, start, symbols_of
+from .candidates import Candidate, field_of, symbols_of
 from .plan import QUICK, TUNED, Alternative, Plan, Rejection
 from .request import Config, Request
 from .timing import Timing, Traced, phases, profile_of, time, trace
@@ -160,7 +160,8 @@ class _Search:
     def __init__(self, request: Request, wide: bool, advance: Advance) -> None:
         self.request, self.wide, self.advance = request, wide, advance
         self.rates = Rates(dict(request.constants))
-        self.shape = shape_of(request, self.rates)
+        self.field = field_of(request, self.rates)
+        self.channels = self.field.operation.channels(request.problem)
         self.rejected: list[Rejection] = []
         self.found: dict[tuple[str, Config], _Estimate] = {}
         self.best_us = float("inf")
@@ -175,7 +176,7 @@ class _Search:
     def plan(self) -> Plan:
         """Screen, refine, hold the final, and tell."""
         began = clock.perf_counter()
-        accepted, self.rejected = start(self.request, self.shape, wide=self.wide)
+        accepted, self.rejected = self.field.start(wide=self.wide)
         self._time_default(accepted)
         self.spent = 0  # the rest of the search is the same however big the kernel's choice is
         for i, candidate in enumerate(accepted):
@@ -193,7 +194,7 @@ class _Search:
 
     def _time_default(self, accepted: Sequence[Candidate]) -> None:
         """Time the kernel's own choice as a whole, unless it is too big: also to tell what extrapolation is off by."""
-        candidate = default(self.request, self.shape, accepted)
+        candidate = self.field.default(accepted)
         if candidate is None:
             return
         self.advance(f"timing the kernel's choice, {candidate.algorithm}", 0.0)
@@ -206,7 +207,7 @@ class _Search:
     def _few(self, candidate: Candidate) -> int:
         """Channels of the smaller of the least two reduced problems; all where both take as long as the whole."""
         few = FEW_TILES * candidate.channels * self.request.lnc
-        return few if 3 * few < self.request.problem.C else self.request.problem.C
+        return few if 3 * few < self.channels else self.channels
 
     def _screen(self, candidate: Candidate) -> _Estimate | None:
         """Time a candidate, if it may be the fastest, and keep what is found; None if it turns out not to run."""
@@ -222,7 +223,7 @@ class _Search:
         return found
 
     def _timed(self, candidate: Candidate) -> _Estimate | None:
-        C, step, few = self.request.problem.C, candidate.channels * self.request.lnc, self._few(candidate)
+        C, step, few = self.channels, candidate.channels * self.request.lnc, self._few(candidate)
         if few == C:
             return self._whole(candidate)
         small = self._traced(candidate, few)
@@ -241,7 +242,7 @@ class _Search:
         full = self._traced(candidate, 2 * channels) if half else None
         if half is None or full is None:
             return None
-        C = self.request.problem.C
+        C = self.channels
 
         def line(at_half: float, at_full: float) -> float:
             return at_full + (at_full - at_half) * (C - 2 * channels) / channels
@@ -258,7 +259,7 @@ class _Search:
         return _Estimate(candidate, us, instructions, large, effort, 2 * channels)
 
     def _whole(self, candidate: Candidate, traced: Traced | None = None) -> _Estimate | None:
-        traced = traced or self._traced(candidate, self.request.problem.C)
+        traced = traced or self._traced(candidate, self.channels)
         if traced is None:
             return None
         effort = _effort(traced, 1)
@@ -271,13 +272,18 @@ class _Search:
     def _traced(self, candidate: Candidate, channels: int) -> Traced | None:
         """The trace at some channels; None, and a rejection, where the kernel breaks a rule there."""
         try:
-            found = trace(self.request.of_channels(channels), candidate, self.rates)
+            found = trace(self._of_channels(channels), candidate, self.rates)
         except NkiError as error:
-            where = "" if channels == self.request.problem.C else f"with C={channels}: "
+            where = "" if channels == self.channels else f"with C={channels}: "
             self.rejected.append(Rejection(candidate.algorithm, candidate.config, where + str(error).splitlines()[0]))
             return None
         self.spent += round(_effort(found, 1))
         return found
+
+    def _of_channels(self, count: int) -> Request:
+        """The same question about fewer channels."""
+        problem = self.field.operation.of_channels(self.request.problem, count)
+        return dataclasses.replace(self.request, problem=problem)
 
     def _refine(self) -> None:
         """Change settings of the best algorithms, one at a time, unless the best is as fast as moving the data."""
@@ -307,21 +313,21 @@ class _Search:
         """Go on from each better neighbour at once, with the settings that were changed longest ago, up to a limit of
         instructions traced."""
         turns: dict[str, int] = {}
-        tried = near(self.shape, best.candidate)
+        tried = self.field.near(best.candidate)
         while tried and self.spent + best.traced <= limit:
             candidate = tried.pop(0)
             turns[_difference(candidate, best.candidate)] = len(self.found)
             one = self._screen(candidate)
             if one is not None and not one.at_least and one.us < best.us * BETTER:
                 best = one
-                new = [other for other in near(self.shape, best.candidate) if _key(other) not in self.found]
+                new = [other for other in self.field.near(best.candidate) if _key(other) not in self.found]
                 turn_of = {_key(other): turns.get(_difference(other, candidate), 0) for other in new}
                 tried = sorted(new, key=lambda other: turn_of[_key(other)])
 
     def _widen(self, algorithm: str, limit: int) -> bool:
         """Time neighbours of the few best of an algorithm, up to a limit of instructions traced; whether any was."""
         few = [one for one in self._ranked() if one.candidate.algorithm == algorithm and not one.at_least][:BEAM]
-        new = [other for one in few for other in near(self.shape, one.candidate) if _key(other) not in self.found]
+        new = [other for one in few for other in self.field.near(one.candidate) if _key(other) not in self.found]
         count = 0
         while count < len(new) and self.spent < limit:
             self._screen(new[count])
@@ -413,6 +419,7 @@ class _Search:
         constants = dict(request.constants)
         return Plan(
             problem=problem,
+            operation=self.field.operation.name,
             lnc=request.lnc,
             asked=request.asked,
             constants=constants,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ..simulator.launch import Execution, execute
 from ..simulator.profiling import Phases, Problem, Profile, Settings, Timed, in_time
 from ..simulator.profiling.assemble import assemble
@@ -16,7 +15,8 @@ from ..simulator.timeline.dependencies import HBM_SLICES
 from ..simulator.timeline.overlap import extent
 from ..simulator.timing import AnyPrice, DmaPrice, Price, PriceList, Rates, TensorPrice
 from .candidates import Candidate
-from .request import Request, launch_arguments
+from .operations import operation_for
+from .request import Request
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ def trace(request: Request, candidate: Candidate, rates: Rates) -> Traced:
 
     Raises NkiError: the kernel breaks a rule of NKI, or needs more memory than there is.
     """
-    args, kwargs = launch_arguments(request, candidate.algorithm, candidate.config)
-    kernel = depthwise_conv1d_implicit_gemm[request.lnc]
-    execution = execute(kernel, args, kwargs, trace_only=True)
+    operation = operation_for(request)
+    args, kwargs = operation.launch(request, candidate.algorithm, candidate.config)
+    execution = execute(operation.kernel[request.lnc], args, kwargs, trace_only=True)
     prices = PriceList(rates)
     busiest = max(_busiest_ns(program.instructions, prices) for program in execution.programs)
     comparisons = sum(_comparisons(program.instructions) for program in execution.programs)
@@ -96,7 +96,7 @@ def _busiest_ns(instructions: Sequence[Instruction], prices: PriceList) -> float
 
 def time(traced: Traced, rates: Rates) -> Timing:
     """Put a trace on its timeline."""
-    return Timing(traced.request, in_time(traced.execution, rates, "depthwise_conv1d"))
+    return Timing(traced.request, in_time(traced.execution, rates, operation_for(traced.request).name))
 
 
 def phases(timing: Timing, most: int) -> Phases:

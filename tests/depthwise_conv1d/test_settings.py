@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from strategies import problems_for, requests
 
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.planner.depthwise_conv1d import FAMILIES, Shape
+from nkiconv.planner.depthwise_conv1d.families import FAMILIES
+from nkiconv.planner.family import Shape
 from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.timing import Rates
 

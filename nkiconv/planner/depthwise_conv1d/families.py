@@ -1,77 +1,32 @@
-"""The depthwise conv1d algorithms as the planner sees them: settings worth trying, work tiles, lower bounds, symbols.
-
-One class an algorithm. Settings are complete enough to mean the same for fewer channels: where a kernel's default
-depends on the number of channels, a generator names the value.
-"""
+"""The depthwise conv1d algorithms as the planner sees them, a class each."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from ..kernels.depthwise_conv1d.banded.choose import best_settings as best_blocks
-from ..kernels.depthwise_conv1d.banded.choose import choose_blocks
-from ..kernels.depthwise_conv1d.banded.choose import settings_of as settings_of_blocks
-from ..kernels.depthwise_conv1d.call import Extras
-from ..kernels.depthwise_conv1d.dot.kernel import plan_of
-from ..kernels.depthwise_conv1d.geometry import Geometry
-from ..kernels.depthwise_conv1d.rows import recipes as kernel_rule
-from ..kernels.depthwise_conv1d.rows.plan import read_plan
-from ..kernels.depthwise_conv1d.rows.search import best_settings
-from ..kernels.depthwise_conv1d.taps_on_partition import choose_tiling
-from ..kernels.depthwise_conv1d.update.kernel import settings_of
-from ..kernels.depthwise_conv1d.update.plan import plan_update
-from ..simulator.hardware import PARTITIONS
-from ..simulator.timeline import ENGINES
-from ..simulator.timing import Rates
+from ...kernels.depthwise_conv1d.banded.choose import best_settings as best_blocks
+from ...kernels.depthwise_conv1d.banded.choose import choose_blocks
+from ...kernels.depthwise_conv1d.banded.choose import settings_of as settings_of_blocks
+from ...kernels.depthwise_conv1d.dot.kernel import plan_of
+from ...kernels.depthwise_conv1d.geometry import Geometry
+from ...kernels.depthwise_conv1d.rows import recipes as kernel_rule
+from ...kernels.depthwise_conv1d.rows.plan import read_plan
+from ...kernels.depthwise_conv1d.rows.search import best_settings
+from ...kernels.depthwise_conv1d.taps_on_partition import choose_tiling
+from ...kernels.depthwise_conv1d.update.kernel import settings_of
+from ...kernels.depthwise_conv1d.update.plan import plan_update
+from ...simulator.hardware import PARTITIONS
+from ...simulator.timeline import ENGINES
+from ..family import Family, Shape, changed, config_of, ints, with_settings
+from ..request import Config
 from .recipes import PIECE, column_prices, recipe_lists
-from .request import Config
 
 SHARDS = ("channels", "columns", "batch")
 #: Columns of an image below which two cores do not share them.
 COLUMNS_TO_SHARE = 64
 #: Taps above which recipes are all alike: the engines beside Tensor take a small part of them.
 MANY_TAPS = 64
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A problem as the kernels see it, and what it is timed with."""
-
-    geometry: Geometry
-    extras: Extras
-    cores: int
-    rates: Rates
-
-
-class Family:
-    """What the planner knows of an algorithm; here, of one that has no settings."""
-
-    def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        """Settings to start from."""
-        return [None]
-
-    def near(self, shape: Shape, config: Config) -> list[Config]:
-        """Settings that differ from these in one thing."""
-        return []
-
-    def unit(self, shape: Shape, config: Config) -> int:
-        """Channels that one core works on at once: times are linear in the number of such tiles."""
-        return PARTITIONS
-
-    def least_us(self, shape: Shape, config: Config) -> float:
-        """A time, in us, that no timeline can beat; 0 where there is nothing to say beyond the roofline."""
-        return 0.0
-
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        """Tile sizes and counts by name."""
-        return {}
-
-    def settled(self, shape: Shape, config: Config) -> Any:
-        """What the kernel makes of settings: those of `configs` and its defaults are the same if this is equal."""
-        return config
 
 
 class OneChannel(Family):
@@ -117,15 +72,15 @@ class Rows(Family):
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = shape.geometry
         if geometry.S > MANY_TAPS:
-            return [_config(shard=self._plan(shape, _config(piece=PIECE)).rows.shard)]
+            return [config_of(shard=self._plan(shape, config_of(piece=PIECE)).rows.shard)]
         own = self._own(shape)
         more = wide or bool(shape.rates.overrides)  # the kernel's own settings are for trn2.toml's constants
         lists = self._recipes(shape, 3 * self.START if more else self.START, self._plan(shape, own).piece)
         if not lists:  # too few taps for the array to have any
             return []
         shards = _shards(geometry, first=dict(own or ())["shard"])
-        found = [own, *[_with(own, recipes=one) for one in lists], *[_with(own, shard=shard) for shard in shards[1:]]]
-        return list(dict.fromkeys(found))
+        found = [own, *[with_settings(own, recipes=one) for one in lists]]
+        return list(dict.fromkeys([*found, *[with_settings(own, shard=shard) for shard in shards[1:]]]))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         geometry, plan = shape.geometry, self._plan(shape, config)
@@ -154,8 +109,8 @@ class Rows(Family):
         """Other first pieces with another recipe, and other last ones: what fits one width may not fit another."""
         begins, ends = [one for one in edges if one[0] <= S - 2][:3], [one for one in edges if one[0] >= S - 1][:2]
         return [
-            *[_with(config, first=widths, start=(one,)) for widths in self.FIRST[:4] for one in begins],
-            *[_with(config, last=widths, end=(one,)) for widths in self.LAST[:3] for one in ends],
+            *[with_settings(config, first=widths, start=(one,)) for widths in self.FIRST[:4] for one in begins],
+            *[with_settings(config, last=widths, end=(one,)) for widths in self.LAST[:3] for one in ends],
         ]
 
     def _edges(self, shape: Shape) -> list[Any]:
@@ -167,7 +122,7 @@ class Rows(Family):
         return list(dict.fromkeys([*free, *near_array])) if self.on_tensor else known
 
     def unit(self, shape: Shape, config: Config) -> int:
-        return -(-shape.geometry.C // int(self._plan(shape, config).rows.T))
+        return int(-(-shape.geometry.C // self._plan(shape, config).rows.T))
 
     def least_us(self, shape: Shape, config: Config) -> float:
         geometry = shape.geometry
@@ -177,11 +132,11 @@ class Rows(Family):
         rows = self._plan(shape, config).rows
         tiles = geometry.N * rows.T * -(-geometry.Q // rows.columns) / rows.G / shape.cores
         taps_us = columns * geometry.S * _share_met(geometry) / speed / 1e3
-        return max(taps_us, _issue_us(shape, tiles * geometry.S), _row_elements_us(shape))
+        return float(max(taps_us, _issue_us(shape, tiles * geometry.S), _row_elements_us(shape)))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self._plan(shape, config)
-        return {**_ints(plan.rows), "piece": plan.piece, "prefetch": plan.prefetch, "num_recipes": len(plan.recipes)}
+        return {**ints(plan.rows), "piece": plan.piece, "prefetch": plan.prefetch, "num_recipes": len(plan.recipes)}
 
     def settled(self, shape: Shape, config: Config) -> Any:
         return self._plan(shape, config)
@@ -214,10 +169,10 @@ class Banded(Family):
         more = wide or bool(shape.rates.overrides)  # the kernel's own sizes are for trn2.toml's constants
         if not more:
             sizes = [size for size in sizes if block <= size * self.FACTORS and size <= block * self.FACTORS]
-        of_sizes = [self._blocks(shape, _config(block=size)) for size in sizes]
+        of_sizes = [self._blocks(shape, config_of(block=size)) for size in sizes]
         found = [own, *[settings_of_blocks(one) for one in of_sizes]]  # type: ignore[no-untyped-call]
         if more:  # small tiles at the ends have short runs, which other constants may punish
-            found += [_with(one, edge=0) for one in found if dict(one or ())["edge"] > 0]
+            found += [with_settings(one, edge=0) for one in found if dict(one or ())["edge"] > 0]
         return list(dict.fromkeys(found))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
@@ -257,7 +212,7 @@ class Banded(Family):
         return max(float(on_array_us), _row_elements_us(shape))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        return _ints(self._blocks(shape, config))
+        return ints(self._blocks(shape, config))
 
     def settled(self, shape: Shape, config: Config) -> Any:
         return self._blocks(shape, config)
@@ -274,7 +229,7 @@ class Dot(Family):
     """Dot products of whole rows."""
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        return [_config(block=size) for size in ((8, 16, 4, 2) if wide else (8, 16))]
+        return [config_of(block=size) for size in ((8, 16, 4, 2) if wide else (8, 16))]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         slots = int(self._plan(shape, config).slots)
@@ -297,7 +252,7 @@ class Dot(Family):
         return max(_issue_us(shape, tiles * moved), _row_elements_us(shape))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        return _ints(self._plan(shape, config))
+        return ints(self._plan(shape, config))
 
     def settled(self, shape: Shape, config: Config) -> Any:
         return self._plan(shape, config)
@@ -310,7 +265,7 @@ class Update(Family):
     """Images on partitions, for many short rows; or Vector alone, for few."""
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        return [_config(engine="tensor"), _config(engine="vector")]
+        return [config_of(engine="tensor"), config_of(engine="vector")]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         if dict(config or ()).get("engine") == "vector":
@@ -326,7 +281,7 @@ class Update(Family):
         return max(1, int(plan.pieces * plan.channels * plan.groups * plan.leave))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        return _ints(self._plan(shape, config))
+        return ints(self._plan(shape, config))
 
     def _plan(self, shape: Shape, config: Config) -> Any:
         leave, ahead = settings_of(config)[:2]  # type: ignore[no-untyped-call]
@@ -345,25 +300,9 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def _config(**settings: Any) -> Config:
-    return tuple(settings.items())
-
-
-def _with(config: Config, **values: Any) -> Config:
-    """The config with these settings."""
-    return tuple({**dict(config or ()), **values}.items())
-
-
 def _changed(config: Config, **values: Sequence[Any]) -> list[Config]:
-    """The config with one setting at a time changed to each of these values, in the order of `values`."""
-    now = dict(config or ())
-    found: list[Config] = []
-    for name, choices in values.items():
-        for value in choices:
-            if value != now.get(name) and (not isinstance(value, int) or value >= (name in _FROM_ONE)):
-                changed = {**now, name: value}
-                found.append(tuple((one, changed[one]) for one in [*now, *(() if name in now else (name,))]))
-    return found
+    """The config with one setting at a time changed."""
+    return changed(config, _FROM_ONE, **values)
 
 
 def _first_changed(recipes: tuple[Any, ...], known: Sequence[Any], *, at_end: bool) -> list[tuple[Any, ...]]:
@@ -377,7 +316,7 @@ def _first_changed(recipes: tuple[Any, ...], known: Sequence[Any], *, at_end: bo
 def _columns(shape: Shape) -> float:
     """Columns of 128 channels that a core works on."""
     geometry = shape.geometry
-    return geometry.N * geometry.Q * geometry.C / PARTITIONS / shape.cores
+    return float(geometry.N * geometry.Q * geometry.C / PARTITIONS / shape.cores)
 
 
 #: Settings that count something there must be one of.
@@ -417,12 +356,6 @@ def _block_sizes(stride: int, own: int) -> list[int]:
     return sorted(size for size in sizes if 1 <= size <= PARTITIONS)
 
 
-def _ints(plan: Any) -> dict[str, int]:
-    """The numbers among a kernel's plan."""
-    fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
-    return {name: int(value) for name, value in fields.items() if isinstance(value, int)}
-
-
 def _share_met(geometry: Geometry) -> float:
     """Share of all pairs of a tap and a column that meet an element of x rather than padding; at least."""
     span = (geometry.W - 1) * geometry.lhs_dilation + 1
@@ -449,11 +382,11 @@ def _row_elements_us(shape: Shape) -> float:
     """The descriptor elements of one load of every row, where each lies on a partition of its own."""
     geometry, rates = shape.geometry, shape.rates
     elements = geometry.N * geometry.C / rates("dma.engines") / shape.cores
-    return elements * rates("dma.element_overhead_ns") / 1e3
+    return float(elements * rates("dma.element_overhead_ns") / 1e3)
 
 
 def _rows_loaded_us(shape: Shape) -> float:
     """Moving a row of x for each tap, by all DMA engines."""
     geometry, rates = shape.geometry, shape.rates
     num_bytes = geometry.N * geometry.C * geometry.Q * geometry.S * geometry.itemsize * _share_met(geometry)
-    return num_bytes / (rates("dma.engines") * rates("dma.engine_bytes_per_ns") * shape.cores) / 1e3
+    return float(num_bytes / (rates("dma.engines") * rates("dma.engine_bytes_per_ns") * shape.cores) / 1e3)

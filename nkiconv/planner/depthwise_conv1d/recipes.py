@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from ..kernels.depthwise_conv1d.call import Extras
-from ..kernels.depthwise_conv1d.geometry import Geometry
-from ..kernels.depthwise_conv1d.rows import recipes as kernel_rule
-from ..simulator.hardware import PARTITIONS
-from ..simulator.timing import Rates
+from ...kernels.depthwise_conv1d.call import Extras
+from ...kernels.depthwise_conv1d.geometry import Geometry
+from ...kernels.depthwise_conv1d.rows import recipes as kernel_rule
+from ...simulator.hardware import PARTITIONS
+from ...simulator.timing import Rates
 
 #: Taps on Tensor, by Vector, whether Scalar heads a second chain, taps by Vector in that.
 Recipe = tuple[int, int, int, int]

@@ -1,0 +1,1 @@
+"""The conv2d kernel as the planner sees it."""

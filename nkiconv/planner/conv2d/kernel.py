@@ -1,0 +1,182 @@
+"""How the planner, and callers with arrays, speak to the conv2d kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..._nki import nl
+from ...errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
+from ...kernels._epilogue import RESIDUAL_POSITIONS, read_epilogue
+from ...kernels.conv2d import conv2d_implicit_gemm
+from ...kernels.conv2d.call import Extras
+from ...kernels.conv2d.dispatch import ALGORITHMS, choose, plan_of
+from ...kernels.conv2d.geometry import Geometry, read_geometry
+from ...kernels.conv2d.taps.plan import packed_channels
+from ...problem import ConvProblem
+from ...simulator import ArraySpec
+from ...simulator.timing import Rates
+from ..family import Family, Shape
+from ..operation import Operation
+from ..request import DTYPES, Asked, Config, Request, nl_name
+from .families import FAMILIES
+
+#: The permutations of each layout, storage -> canonical for x and canonical -> storage for y.
+X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
+Y_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
+#: Output channels of a block of a packed filter, below which its runs are too short.
+LEAST_BLOCK = 16
+
+
+class Conv2d(Operation):
+    """Images with filters, any groups."""
+
+    name = "conv2d"
+    kernel = conv2d_implicit_gemm
+    algorithms = tuple(ALGORITHMS)
+
+    def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
+        if problem.dtype not in DTYPES:
+            yield DtypeError(f"dtype={problem.dtype!r}: accepted are {', '.join(DTYPES)}; use one of them")
+        for name in ("initial_state", "return_final_state"):
+            if getattr(asked, name):
+                yield UnsupportedError(f"{name}=True: conv2d has no state; drop it")
+        yield from asked_against_problem(problem, asked)
+
+    def shape(self, request: Request, rates: Rates) -> Shape:
+        problem, asked = request.problem, request.asked
+        return Shape(geometry_of(problem, asked), extras_of(problem, asked), request.lnc, rates)
+
+    def refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
+        return refusal_of(algorithm, shape.geometry, shape.extras, config, shape.cores)
+
+    def choice(self, shape: Shape) -> tuple[str, Config]:
+        return kernel_choice(shape.geometry, shape.extras, shape.cores), None
+
+    def family(self, algorithm: str) -> Family:
+        return FAMILIES.get(algorithm, Family())
+
+    def launch(self, request: Request, algorithm: str | None, config: Config) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        problem, asked = request.problem, request.asked
+        dtype = nl_name(problem.dtype)
+        kwargs = kernel_arguments(problem, strict_nonfinite=asked.strict_nonfinite, algorithm=algorithm, config=config)
+        if asked.bias:
+            kwargs["bias"] = ArraySpec((problem.K,), "float32")
+        if asked.residual is not None:
+            kwargs["residual"] = ArraySpec(problem.output_shape, dtype)
+            kwargs["residual_position"] = asked.residual
+            kwargs["beta"] = 0.5 if asked.scaled else 1.0  # its value changes nothing
+        if asked.activation is not None:
+            kwargs["activation"] = asked.activation
+        if asked.out_dtype is not None:
+            kwargs["out_dtype"] = getattr(nl, nl_name(asked.out_dtype))
+        if asked.pool != (1, 1):
+            kwargs["pool"] = asked.pool
+        if asked.precision is not None:
+            kwargs["precision"] = asked.precision
+        return (ArraySpec(problem.input_shape, dtype), ArraySpec(filter_shape(problem, asked), dtype)), kwargs
+
+    def letters(self, shape: Shape) -> dict[str, int]:
+        geometry = shape.geometry
+        rows, columns = geometry.rows, geometry.columns
+        found = {name: geometry.N if name == "N" else getattr(geometry, name) for name in ("N", "C", "K", "groups")}
+        found |= {"H": rows.size, "W": columns.size, "R": rows.taps, "S": columns.taps, "P": rows.out, "Q": columns.out}
+        for name in ("stride", "dilation", "lhs_dilation", "before"):
+            found |= {f"{name}_h": getattr(rows, name), f"{name}_w": getattr(columns, name)}
+        found["rows"] = geometry.N * rows.out * columns.out
+        found["contraction"] = rows.taps * columns.taps * (geometry.C // geometry.groups)
+        found["itemsize"] = geometry.itemsize
+        return {name: int(value) for name, value in found.items()}
+
+    def of_channels(self, problem: ConvProblem, count: int) -> ConvProblem:
+        return problem
+
+    def channels(self, problem: ConvProblem) -> int:
+        return 1  # timed whole: K shares loads of x, so that no number of channels has tiles of its own
+
+
+def filter_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
+    """Shape of the filter as the kernel is given it."""
+    if not asked.packed:
+        return problem.filter_shape
+    kn = block_of(problem.K, problem.C, problem.R * problem.S, problem.itemsize)
+    return (problem.K // kn, problem.C, problem.R, problem.S, kn)
+
+
+def block_of(K: int, C: int, taps: int, itemsize: int) -> int:
+    """Output channels of a block of a packed filter."""
+    return int(packed_channels(K, C, taps, itemsize))  # type: ignore[no-untyped-call]  # kernels are untyped
+
+
+def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
+    """The kernel's own description of a conv2d problem."""
+    dtype = nl_name(problem.dtype)
+    perms = (X_PERMS[problem.layout], None, Y_PERMS[problem.layout])
+    places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
+    x, w = ArraySpec(problem.input_shape, dtype), ArraySpec(filter_shape(problem, asked), dtype)
+    options = problem.groups, 1, perms, asked.precision, asked.pool
+    return read_geometry(x, w, *places, *options)[0]  # type: ignore[no-any-return,no-untyped-call]
+
+
+def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
+    """The kernel's own description of what is asked for beside the geometry."""
+    present = True
+    epilogue = read_epilogue(  # type: ignore[no-untyped-call]
+        asked.activation,
+        present if asked.bias else None,
+        None if asked.residual is None else present,
+        asked.residual or RESIDUAL_POSITIONS[0],
+        4 if (asked.out_dtype or problem.dtype) == "fp32" else 2,
+    )
+    return Extras(
+        epilogue=epilogue,
+        pool=asked.pool,
+        residual=asked.residual is not None,
+        scaled=asked.scaled,
+        strict_nonfinite=asked.strict_nonfinite,
+    )
+
+
+def kernel_arguments(
+    problem: ConvProblem, *, strict_nonfinite: bool = False, algorithm: str | None = None, config: Config = None
+) -> dict[str, Any]:
+    """The kernel's arguments for a problem, beside arrays and epilogue; nothing for what is plain."""
+    found: dict[str, Any] = {
+        "padding": problem.padding,
+        "stride": problem.stride,
+        "rhs_dilation": problem.rhs_dilation,
+        "lhs_dilation": problem.lhs_dilation,
+        "feature_group_count": problem.groups,
+    }
+    if problem.layout != "NCHW":
+        found |= {"in_perm": X_PERMS[problem.layout], "out_perm": Y_PERMS[problem.layout]}
+    if strict_nonfinite:
+        found["strict_nonfinite"] = True
+    if algorithm is not None:
+        found["config"] = (("algorithm", algorithm), *(config or ()))
+    return found
+
+
+def refusal_of(algorithm: str, geometry: Geometry, extras: Extras, config: Config, cores: int) -> str:
+    """Why the kernel refuses this, or ""."""
+    return str(plan_of(algorithm, geometry, extras, config, cores)[1])  # type: ignore[no-untyped-call]
+
+
+def kernel_choice(geometry: Geometry, extras: Extras, cores: int) -> str:
+    """The algorithm that the kernel takes on so many cores where it is told none."""
+    return str(choose(geometry, extras, cores))  # type: ignore[no-untyped-call]
+
+
+def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
+    """What is wrong with an epilogue for this problem."""
+    height, width = asked.pool
+    if problem.P % height or problem.Q % width:
+        yield GeometryError(
+            f"pool={asked.pool!r}: must divide P={problem.P} and Q={problem.Q}; crop by padding, or pool the result"
+        )
+    if asked.precision is not None and problem.dtype != "fp32":
+        yield UnsupportedError(
+            f"precision={asked.precision!r}: x and w are {problem.dtype}, whose products are exact; drop it"
+        )
+    if asked.packed and problem.groups > 1:
+        yield UnsupportedError(f"packed=True: groups={problem.groups}; convolutions with groups take plain filters")

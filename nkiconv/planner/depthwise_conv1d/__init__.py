@@ -1,0 +1,1 @@
+"""The depthwise conv1d kernel as the planner sees it."""

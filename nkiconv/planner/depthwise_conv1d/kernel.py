@@ -1,0 +1,193 @@
+"""How the planner, and callers with arrays, speak to the depthwise conv1d kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..._nki import nl
+from ...errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
+from ...kernels._epilogue import RESIDUAL_POSITIONS, read_epilogue
+from ...kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
+from ...kernels.depthwise_conv1d.call import Extras
+from ...kernels.depthwise_conv1d.choice import choose
+from ...kernels.depthwise_conv1d.dispatch import refusal
+from ...kernels.depthwise_conv1d.geometry import Geometry, read_geometry
+from ...problem import ConvProblem
+from ...simulator import ArraySpec
+from ...simulator.timing import Rates
+from ..family import Family, Shape
+from ..operation import Operation
+from ..request import DTYPES, Asked, Config, Request, nl_name
+from .families import FAMILIES
+
+#: storage -> canonical and canonical -> storage of x and y, by the problem's layout.
+_PERMS = {"NCHW": (None, None), "NHWC": ((0, 3, 1, 2), (0, 2, 3, 1))}
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """What a kernel's compile-time code asks of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class DepthwiseConv1d(Operation):
+    """Each channel with its own filter of one row."""
+
+    name = "depthwise_conv1d"
+    kernel = depthwise_conv1d_implicit_gemm
+    algorithms = tuple(ALGORITHMS)
+
+    def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
+        yield from problem_violations(problem)
+        if asked.initial_state or asked.return_final_state:
+            yield from state_violations(problem)
+        for name, plain in (("pool", (1, 1)), ("precision", None), ("scaled", False), ("packed", False)):
+            value = getattr(asked, name)
+            if value != plain:
+                yield UnsupportedError(f"{name}={value!r}: depthwise_conv1d has none; drop it")
+
+    def shape(self, request: Request, rates: Rates) -> Shape:
+        problem = request.problem
+        return Shape(geometry_of(problem), extras_of(problem, request.asked), request.lnc, rates)
+
+    def refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
+        return refusal_of(algorithm, shape.geometry, shape.extras, config, shape.cores)
+
+    def choice(self, shape: Shape) -> tuple[str, Config]:
+        return kernel_choice(shape.geometry, shape.extras, shape.cores)
+
+    def family(self, algorithm: str) -> Family:
+        return FAMILIES.get(algorithm, Family())
+
+    def launch(self, request: Request, algorithm: str | None, config: Config) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        problem, asked = request.problem, request.asked
+        dtype = nl_name(problem.dtype)
+        kwargs = kernel_arguments(problem, strict_nonfinite=asked.strict_nonfinite, algorithm=algorithm, config=config)
+        if asked.bias:
+            kwargs["bias"] = ArraySpec((problem.C,), "float32")
+        if asked.residual is not None:
+            kwargs["residual"] = ArraySpec(problem.output_shape, dtype)
+            kwargs["residual_position"] = asked.residual
+        if asked.activation is not None:
+            kwargs["activation"] = asked.activation
+        if asked.out_dtype is not None:
+            kwargs["out_dtype"] = getattr(nl, nl_name(asked.out_dtype))
+        if asked.initial_state:
+            kwargs["initial_state"] = ArraySpec((problem.N, problem.C, problem.width.window - 1), dtype)
+        if asked.return_final_state:
+            kwargs["return_final_state"] = True
+        return (ArraySpec(problem.input_shape, dtype), ArraySpec(problem.filter_shape, dtype)), kwargs
+
+    def letters(self, shape: Shape) -> dict[str, int]:
+        names = ("N", "C", "W", "S", "Q", "stride", "dilation", "lhs_dilation", "pad_left", "pad_right", "itemsize")
+        return {name: int(getattr(shape.geometry, name)) for name in names}
+
+    def of_channels(self, problem: ConvProblem, count: int) -> ConvProblem:
+        return problem.replace(C=count, K=count, groups=count)
+
+    def channels(self, problem: ConvProblem) -> int:
+        return problem.C
+
+    def unit(self, shape: Shape, algorithm: str, config: Config) -> int:
+        return min(int(shape.geometry.C), super().unit(shape, algorithm, config))
+
+
+def geometry_of(problem: ConvProblem) -> Geometry:
+    """The kernel's own description of a depthwise conv1d problem."""
+    in_perm, out_perm = _PERMS[problem.layout]
+    dtype = getattr(nl, nl_name(problem.dtype))
+    found, _ = read_geometry(  # type: ignore[no-untyped-call]  # kernels are untyped
+        _Tensor(problem.input_shape, dtype),
+        _Tensor(problem.filter_shape, dtype),
+        problem.padding,
+        problem.stride,
+        problem.rhs_dilation,
+        problem.lhs_dilation,
+        problem.C,
+        1,
+        in_perm,
+        None,
+        out_perm,
+    )
+    return found  # type: ignore[no-any-return]
+
+
+def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
+    """The kernel's own description of what is asked for beside the geometry."""
+    present = True
+    epilogue = read_epilogue(  # type: ignore[no-untyped-call]
+        asked.activation,
+        present if asked.bias else None,
+        None if asked.residual is None else present,
+        asked.residual or RESIDUAL_POSITIONS[0],
+        4 if (asked.out_dtype or problem.dtype) == "fp32" else 2,
+    )
+    return Extras(epilogue=epilogue, state=asked.initial_state, strict_nonfinite=asked.strict_nonfinite)
+
+
+def kernel_arguments(
+    problem: ConvProblem, *, strict_nonfinite: bool = False, algorithm: str | None = None, config: Config = None
+) -> dict[str, Any]:
+    """The kernel's arguments for a depthwise conv1d problem, beside arrays and epilogue."""
+    in_perm, out_perm = _PERMS[problem.layout]
+    layout = {} if in_perm is None else {"in_perm": in_perm, "out_perm": out_perm}
+    return {
+        "padding": problem.padding,
+        "stride": problem.stride,
+        "rhs_dilation": problem.rhs_dilation,
+        "lhs_dilation": problem.lhs_dilation,
+        "feature_group_count": problem.C,
+        "strict_nonfinite": strict_nonfinite,
+        "algorithm": algorithm,
+        "config": config,
+        **layout,
+    }
+
+
+def refusal_of(algorithm: str, geometry: Geometry, extras: Extras, config: Config, cores: int) -> str:
+    """Why the kernel refuses this, or ""."""
+    return str(refusal(algorithm, geometry, extras, config, cores))  # type: ignore[no-untyped-call]
+
+
+def kernel_choice(geometry: Geometry, extras: Extras, cores: int = 2) -> tuple[str, Config]:
+    """The algorithm and settings that the kernel takes on so many cores where it is told none."""
+    algorithm, config = choose(geometry, extras, cores)  # type: ignore[no-untyped-call]
+    return algorithm, config
+
+
+def problem_violations(problem: ConvProblem) -> Iterator[NkiconvError]:
+    """Why the kernel does not run a problem, whatever the algorithm."""
+    if not problem.is_depthwise:
+        yield UnsupportedError(
+            f"groups={problem.groups}, C={problem.C}, K={problem.K}: depthwise_conv1d takes depthwise problems "
+            "(groups = C = K); use conv2d"
+        )
+    if (problem.H, problem.R, problem.height.lo, problem.height.hi) != (1, 1, 0, 0):
+        yield UnsupportedError(
+            f"H={problem.H}, R={problem.R}: depthwise_conv1d takes rows (H = R = 1, no padding on H); use conv2d"
+        )
+    elif (problem.stride[0], problem.rhs_dilation[0], problem.lhs_dilation[0]) != (1, 1, 1):
+        yield GeometryError(
+            f"stride={problem.stride}, rhs_dilation={problem.rhs_dilation}, lhs_dilation={problem.lhs_dilation}: "
+            "H is 1, so only 1 is accepted on H; use (1, w)"
+        )
+    if problem.dtype not in DTYPES:
+        yield DtypeError(f"dtype={problem.dtype!r}: accepted are {', '.join(DTYPES)}; use one of them")
+
+
+def state_violations(problem: ConvProblem) -> Iterator[NkiconvError]:
+    """Why a convolution takes or returns no state."""
+    axis = problem.width
+    if (axis.stride, axis.lhs_dilation) != (1, 1):
+        yield GeometryError(
+            f"stride={axis.stride}, lhs_dilation={axis.lhs_dilation}: a state needs 1 and 1; pad by zeros instead"
+        )
+    if axis.lo != axis.window - 1 or axis.window < 2:
+        yield GeometryError(
+            f"padding left={axis.lo}: a state stands in for the left padding, which must be (S - 1) * dilation = "
+            f'{axis.window - 1} and at least 1; pass padding="causal" or ({axis.window - 1}, right)'
+        )

@@ -1,0 +1,85 @@
+"""What the planner knows of an algorithm: settings worth trying, work tiles, lower bounds, symbols.
+
+Settings are complete enough to mean the same for fewer channels: where a kernel's default depends on the number of
+channels, a generator names the value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..simulator.hardware import PARTITIONS
+from ..simulator.timing import Rates
+from .request import Config
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A problem as the kernels see it, and what it is timed with."""
+
+    geometry: Any
+    extras: Any
+    cores: int
+    rates: Rates
+
+
+class Family:
+    """What the planner knows of an algorithm; here, of one that has no settings."""
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        """Settings to start from."""
+        return [None]
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        """Settings that differ from these in one thing."""
+        return []
+
+    def unit(self, shape: Shape, config: Config) -> int:
+        """Channels that one core works on at once: times are linear in the number of such tiles."""
+        return PARTITIONS
+
+    def least_us(self, shape: Shape, config: Config) -> float:
+        """A time, in us, that no timeline can beat; 0 where there is nothing to say beyond the roofline."""
+        return 0.0
+
+    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+        """Tile sizes and counts by name."""
+        return {}
+
+    def settled(self, shape: Shape, config: Config) -> Any:
+        """What the kernel makes of settings: those of `configs` and its defaults are the same if this is equal."""
+        return config
+
+
+def config_of(**settings: Any) -> Config:
+    """A config of these settings."""
+    return tuple(settings.items())
+
+
+def with_settings(config: Config, **values: Any) -> Config:
+    """The config with these settings."""
+    return tuple({**dict(config or ()), **values}.items())
+
+
+def changed(config: Config, from_one: Sequence[str], **values: Sequence[Any]) -> list[Config]:
+    """The config with one setting at a time changed to each of these values, in the order of `values`.
+
+    from_one: settings that count something there must be one of; others may be 0.
+    """
+    now = dict(config or ())
+    found: list[Config] = []
+    for name, choices in values.items():
+        for value in choices:
+            if value != now.get(name) and (not isinstance(value, int) or value >= (name in from_one)):
+                other = {**now, name: value}
+                found.append(tuple((one, other[one]) for one in [*now, *(() if name in now else (name,))]))
+    return found
+
+
+def ints(plan: Any) -> dict[str, int]:
+    """The numbers among a kernel's plan."""
+    fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
+    return {name: int(value) for name, value in fields.items() if isinstance(value, int)}

@@ -1,0 +1,84 @@
+"""Which operation a request is for, and what is wrong with a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import NkiconvError, UnsupportedError
+from ..problem import ConvProblem
+from ..simulator.timing import Rates
+from .conv2d.kernel import Conv2d
+from .depthwise_conv1d.kernel import DepthwiseConv1d
+from .operation import Operation
+from .request import LNC_DEGREES, Asked, Config, Request, asked_violations
+
+#: Every operation by its name, the special one first.
+OPERATIONS: dict[str, Operation] = {one.name: one for one in (DepthwiseConv1d(), Conv2d())}
+
+
+def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # noqa: B008  # frozen
+    """The operation that takes a problem's geometry and what is asked for; conv2d if none does."""
+    rows = problem.is_depthwise and (problem.H, problem.R, *problem.padding[0]) == (1, 1, 0, 0)
+    ones = (problem.stride[0], problem.rhs_dilation[0], problem.lhs_dilation[0]) == (1, 1, 1)
+    one_row = rows and ones and not asked.needs_conv2d
+    return OPERATIONS["depthwise_conv1d" if one_row else "conv2d"]
+
+
+def operation_for(request: Request) -> Operation:
+    """The operation of a request without violations."""
+    if request.operation is not None:
+        return OPERATIONS[request.operation]
+    return operation_of(request.problem, request.asked)
+
+
+def violations(request: Request) -> Iterator[NkiconvError]:
+    """Why there is nothing to plan, whatever the algorithm."""
+    problem, asked, name = request.problem, request.asked, request.operation
+    if not isinstance(problem, ConvProblem):
+        yield UnsupportedError(
+            f"problem: must be a ConvProblem, not {type(problem).__name__}; make one, or take nkiconv.cases.get(name)'s"
+        )
+        return
+    if name is not None and name not in OPERATIONS:
+        yield UnsupportedError(f"operation={name!r}: accepted are None, {', '.join(OPERATIONS)}; use one of them")
+        return
+    found = operation_for(request)
+    if type(request.lnc) is not int or request.lnc not in LNC_DEGREES:
+        yield UnsupportedError(f"lnc={request.lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2")
+    errors = list(asked_violations(asked))
+    yield from errors
+    yield from found.violations(problem, Asked() if errors else asked)
+    yield from algorithm_violations(found, request.algorithms)
+
+
+def algorithm_violations(operation: Operation, algorithms: tuple[str, ...] | None) -> Iterator[NkiconvError]:
+    """What is wrong with the algorithms to choose from."""
+    accepted = ", ".join(operation.algorithms)
+    for name in algorithms or ():
+        if name not in operation.algorithms:
+            yield UnsupportedError(
+                f"algorithms={name!r}: accepted for {operation.name} are {accepted}; use some of them"
+            )
+    if algorithms == ():
+        yield UnsupportedError(f"algorithms=(): must name at least one of {accepted}; or leave it out")
+
+
+def choice_refusals(
+    operation: Operation, problem: ConvProblem, asked: Asked, algorithm: str | None, config: Config, lnc: int
+) -> Iterator[NkiconvError]:
+    """Why an algorithm does not run a problem; nothing if it does, or where the choice is the kernel's."""
+    if algorithm is not None:
+        shape = operation.shape(Request(problem=problem, lnc=lnc, asked=asked), Rates())
+        reason = operation.refusal(algorithm, shape, config)
+        if reason:
+            yield UnsupportedError(reason)
+
+
+def choice_violations(operation: Operation, algorithm: Any, config: Any) -> Iterator[NkiconvError]:
+    """Errors of the name of a call's algorithm and of settings without one."""
+    accepted = operation.algorithms
+    if algorithm is not None and algorithm not in accepted:
+        yield UnsupportedError(f"algorithm={algorithm!r}: accepted are None, {', '.join(accepted)}; use one of them")
+    if algorithm is None and config is not None:
+        yield UnsupportedError(f"config={config!r}: settings belong to an algorithm; name it with algorithm=")

@@ -1,0 +1,172 @@
+"""Plans of conv2d: what is listed, timed, chosen and told; that they run, and are those of the kernel's function."""
+
+import numpy as np
+import pytest
+
+import nkiconv
+from nkiconv import ConvProblem, Plan, cases, plan
+from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
+from nkiconv.planner import Asked, Request, candidates
+from nkiconv.planner.conv2d import kernel
+from nkiconv.planner.conv2d.families import FAMILIES
+from nkiconv.planner.operations import OPERATIONS, operation_of
+from nkiconv.planner.timing import time, trace
+from nkiconv.profiles import profile_case
+from nkiconv.simulator.timing import Rates
+
+pytestmark = pytest.mark.simulator_only
+SMALL = ConvProblem(N=2, C=12, H=14, W=11, K=20, R=3, S=2, padding=((1, 1), (0, 2)), dtype="fp32")
+DEPTHWISE = ConvProblem(N=2, C=130, H=9, W=10, R=3, S=3, groups=130, padding=((1, 1), (1, 1)))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "cache"))
+
+
+def test_every_algorithm_is_known_to_the_planner():
+    assert set(FAMILIES) == set(ALGORITHMS)
+
+
+# problem, what is asked for, operation
+OPERATION = [
+    (cases.get("kda_bf16").problem, Asked(), "depthwise_conv1d"),
+    (cases.get("kda_bf16").problem.replace(padding=((0, 1), (0, 0))), Asked(), "conv2d"),
+    (cases.get("kda_bf16").problem, Asked(pool=(1, 2)), "conv2d"),
+    (cases.get("kda_fp32").problem, Asked(precision="tf32"), "conv2d"),
+    (cases.get("whisper_conv1").problem, Asked(), "conv2d"),
+    (SMALL, Asked(), "conv2d"),
+    (DEPTHWISE, Asked(), "conv2d"),
+]
+
+
+@pytest.mark.parametrize(("problem", "asked", "name"), OPERATION)
+def test_the_operation_of_a_problem(problem, asked, name):
+    assert operation_of(problem, asked) is OPERATIONS[name]
+
+
+def test_geometry_is_the_kernels_own():
+    found = kernel.geometry_of(SMALL.replace(layout="NHWC", stride=(2, 1), groups=4), Asked(pool=(1, 1)))
+    assert (found.N, found.C, found.K, found.groups, found.itemsize) == (2, 12, 20, 4, 4)
+    assert (found.rows.size, found.rows.taps, found.rows.out, found.rows.stride) == (14, 3, 7, 2)
+    assert (found.columns.size, found.columns.taps, found.columns.out, found.columns.before) == (11, 2, 12, 0)
+    assert (found.x_n, found.x_c, found.x_h, found.x_w) == (14 * 11 * 12, 1, 11 * 12, 12)
+    assert (found.y_n, found.y_k, found.y_p, found.y_q) == (7 * 12 * 20, 1, 12 * 20, 20)
+
+
+def test_extras_are_the_kernels_own():
+    asked = Asked(bias=True, activation="relu", residual="post_activation", scaled=True, pool=(2, 3), out_dtype="bf16")
+    found = kernel.extras_of(SMALL, asked)
+    assert (found.epilogue.bias, found.epilogue.activation, found.epilogue.y_itemsize) == (True, "relu", 2)
+    assert (found.pool, found.residual, found.scaled, found.strict_nonfinite) == ((2, 3), True, True, False)
+
+
+@pytest.mark.parametrize(
+    "problem", [SMALL, DEPTHWISE, cases.get("rn50_stem").problem], ids=["few", "depthwise", "stem"]
+)
+def test_candidates_and_their_neighbours_run(problem):
+    field = candidates.field_of(Request(problem=problem), Rates())
+    accepted, rejected = field.start(wide=True)
+    assert {one.algorithm for one in (*accepted, *rejected)} == set(ALGORITHMS)
+    assert all(one.reason for one in rejected)
+    for one in accepted:
+        symbols = candidates.symbols_of(Request(problem=problem), one.algorithm, one.config)
+        assert symbols["tiles"] >= 1
+        for other in field.near(one):
+            assert other.algorithm == one.algorithm
+            assert other.config != one.config
+
+
+@pytest.mark.parametrize("name", ["rn50_1x1", "mobilenet_dw", "whisper_conv1", "rect_filter"])
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_no_timeline_beats_its_lower_bound(name, lnc):
+    wanted = Request(problem=cases.get(name).problem, lnc=lnc)
+    rates = Rates()
+    for one in candidates.field_of(wanted, rates).start(wide=True)[0]:
+        assert one.least_us <= time(trace(wanted, one, rates), rates).us, one
+
+
+def test_symbols():
+    found = plan(cases.get("rn50_c5").problem).symbols
+    letters = {"N": 8, "C": 512, "H": 7, "W": 7, "R": 3, "S": 3, "K": 512, "P": 7, "Q": 7, "groups": 1}
+    assert {name: found[name] for name in letters} == letters
+    assert (found["rows"], found["contraction"]) == (8 * 49, 9 * 512)
+    assert found["tiles"] >= 2
+    assert found["k_tile"] <= 128
+
+
+def test_a_plan_says_what_a_profile_says():
+    case = cases.get("rn50_1x1")
+    found = plan(case.problem)
+    one, _ = profile_case(case, algorithm=found.algorithm, config=found.config)
+    assert (found.operation, found.extrapolated_from) == ("conv2d", None)
+    assert found.modelled_us == pytest.approx(one.profile.modelled_us)
+    assert found.roofline_us == pytest.approx(one.profile.roofline_us)
+    assert (found.bound_by, found.instructions) == (one.profile.bound_by, one.profile.instructions)
+
+
+@pytest.mark.parametrize("problem", [SMALL, DEPTHWISE], ids=["few", "depthwise"])
+def test_the_plan_is_the_fastest_and_none_is_slower_than_the_kernels_choice(problem):
+    found = plan(problem, use_cache=False)
+    assert found.phase0_us == min(one.us for one in found.alternatives if not one.at_least)
+    field = candidates.field_of(Request(problem=problem), Rates())
+    own = candidates.Candidate(*field.operation.choice(field.shape), 1, 0.0)
+    assert found.phase0_us <= time(trace(Request(problem=problem), own, Rates()), Rates()).us
+
+
+def test_a_plan_is_read_back_and_found_again():
+    found = plan(SMALL, pool=(1, 3), residual="pre_activation", scaled=True, precision="tf32")
+    assert Plan.from_json(found.to_json()) == found
+    assert found.asked.pool == (1, 3)
+    again = plan(SMALL, pool=(1, 3), residual="pre_activation", scaled=True, precision="tf32")
+    assert again.cached
+    assert again == found
+    assert not plan(SMALL).cached
+
+
+def test_a_forced_operation_is_another_plan():
+    problem = cases.get("short").problem
+    assert plan(problem).operation == "depthwise_conv1d"
+    forced = plan(problem, operation="conv2d")
+    assert (forced.operation, forced.cached) == ("conv2d", False)
+    assert set(ALGORITHMS) >= {one.algorithm for one in forced.alternatives}
+
+
+def test_plans_run():
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 4, SMALL.input_shape).astype(np.float32)
+    w = rng.integers(-3, 4, SMALL.filter_shape).astype(np.float32)
+    how = {"padding": SMALL.padding}
+    expected = nkiconv.conv2d(x, w, **how)
+    for found in plan(SMALL, wide=True).alternatives:
+        for lnc in (1, 2):
+            y = nkiconv.conv2d(x, w, **how, lnc=lnc, algorithm=found.algorithm, config=found.config)
+            np.testing.assert_array_equal(y, expected)
+
+
+def test_everything_asked_for_reaches_the_kernel():
+    asked = Asked(
+        bias=True, activation="silu", residual="post_activation", out_dtype="bf16", strict_nonfinite=True, scaled=True,
+        pool=(2, 3), precision="bf16",
+    )  # fmt: skip
+    wanted = Request(problem=SMALL.replace(layout="NHWC"), asked=asked)
+    args, kwargs = OPERATIONS["conv2d"].launch(wanted, "taps", (("warmup", 3),))
+    assert [one.shape for one in args] == [(2, 14, 11, 12), (20, 12, 3, 2)]
+    assert kwargs["bias"].shape == (20,)
+    assert kwargs["residual"].shape == wanted.problem.output_shape
+    assert kwargs["beta"] != 1.0
+    plain = {name: value for name, value in kwargs.items() if name not in ("bias", "residual", "beta", "out_dtype")}
+    assert plain == {
+        "padding": SMALL.padding, "stride": (1, 1), "rhs_dilation": (1, 1), "lhs_dilation": (1, 1),
+        "feature_group_count": 1, "in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1), "activation": "silu",
+        "residual_position": "post_activation", "pool": (2, 3), "precision": "bf16", "strict_nonfinite": True,
+        "config": (("algorithm", "taps"), ("warmup", 3)),
+    }  # fmt: skip
+
+
+def test_packed_filters_are_planned_as_pack_filter_makes_them():
+    problem = cases.get("rn50_c4").problem
+    w = np.zeros(problem.filter_shape, np.float32)
+    args, _ = OPERATIONS["conv2d"].launch(Request(problem=problem, asked=Asked(packed=True)), None, None)
+    assert args[1].shape == nkiconv.pack_filter(w.astype(nkiconv.problem.DTYPES["bf16"])).shape
+    assert plan(problem, packed=True).phase0_us < plan(problem).phase0_us
