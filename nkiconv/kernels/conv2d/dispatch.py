@@ -18,6 +18,8 @@ from .taps.plan import plan_taps, taps_ns
 ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow")
 #: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
 WORTHWHILE = 0.85
+#: ns that taps_ns is without and narrow_ns is not: until the first matmul, and from the last one on.
+BESIDE_NS = 5500.0
 
 
 def algorithm_of(config):
@@ -65,7 +67,7 @@ def choose(geometry, extras, cores):
     narrow = plan_narrow(geometry, extras, None, cores)[0]
     if narrow != None:
         ns = narrow_ns(geometry, narrow)
-        if ns < found_ns:
+        if ns < found_ns + (BESIDE_NS if found == "taps" else 0.0):
             found, found_ns = "narrow", ns
     return found
 

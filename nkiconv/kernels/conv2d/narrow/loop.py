@@ -62,7 +62,7 @@ def run_narrow(operands, geometry, extras, narrow):
 
 
 def loads_of(geometry, narrow, steps, first, end):
-    """Loads of all rows that steps first .. end-1 need, in order."""
+    """Loads of all rows that steps first .. end-1 need, in order; cut at the same rows whoever has which steps."""
     found = []
     low, high = rows_met(geometry)
     index = first
@@ -70,13 +70,19 @@ def loads_of(geometry, narrow, steps, first, end):
         last = index
         while last + 1 < end and steps[last + 1].n0 == steps[index].n0:
             last += 1
-        begin = max(low, narrow.first + steps[index].j0 * narrow.step)
+        h = max(low, narrow.first + steps[index].j0 * narrow.step)
         stop = min(high, narrow.first + (steps[last].j0 + steps[last].jn - 1) * narrow.step + narrow.window)
-        for h in range(begin, stop, narrow.height):
-            hn = min(narrow.height, stop - h)
+        while h < stop:
+            hn = min(stop, low + (grid_of(narrow, low, h) + 1) * narrow.height) - h
             found.append(Load(n0=steps[index].n0, nn=steps[index].nn, h0=h, hn=hn, tiles=[]))
+            h += hn
         index = last + 1
     return found
+
+
+def grid_of(narrow, low, h):
+    """Which of the loads of all rows from `low` on holds row h."""
+    return (h - low) // narrow.height
 
 
 def holds(load, narrow, step):
@@ -196,7 +202,7 @@ def passes_of(geometry, narrow, step, loads, first):
         for j in range(step.jn):
             h = narrow.first + (step.j0 + j) * narrow.step + narrow.lines[line].row
             if low <= h and h < high:
-                load = loads[first + (h - loads[first].h0) // narrow.height]
+                load = loads[first + grid_of(narrow, low, h) - grid_of(narrow, low, loads[first].h0)]
                 if run != None and run.load.h0 == load.h0 and run.starts != started[j]:
                     run.jn += 1
                 else:
