@@ -45,6 +45,8 @@ BLOCKS = ((2, 2), (1, 4), (4, 1), (1, 2), (2, 1))
 FILTER_BYTES = 40_960
 X_BYTES = 12_288
 Y_BYTES = 12_288
+#: Bytes a partition of filters as loaded that are there or on their way together, if more than two chunks' are.
+AHEAD_BYTES = 16_384
 #: Buffers of x that are on their way or in use, and of stationaries.
 X_BUFFERS = 4
 FILTER_BUFFERS = 2
@@ -61,6 +63,8 @@ class Grouped(nl.NKIObject):
     T: int
     tiles: int
     G: int
+    #: tiles of channels that work together: (the first, how many, for how many images or sets of them at once)
+    chunks: list
     Kt: int
     Uh: int
     Uw: int
@@ -77,9 +81,13 @@ class Grouped(nl.NKIObject):
 
 @dataclass
 class Unit(nl.NKIObject):
-    """Blocks m0 .. m0+mn-1 (of Uh rows) of images n0 .. n0+nn-1 for a chunk of tiles, and the x that they need."""
+    """Blocks m0 .. m0+mn-1 (of Uh rows) of images n0 .. for a chunk of tiles, and the x that they need.
+
+    nn: images of a tile; tiles of fold f have images n0 + f * nn, ...
+    """
 
     chunk: int
+    folds: int
     n0: int
     nn: int
     m0: int
@@ -92,24 +100,47 @@ class Unit(nl.NKIObject):
 
 @dataclass
 class Tile(nl.NKIObject):
-    """A tile of a chunk: its first group and how many, input and output channels of these."""
+    """A tile of a chunk: its place on the array, whose images it has, input and output channels of its groups."""
 
     index: int
+    fold: int
     c0: int
     cn: int
     k0: int
     kn: int
 
 
-def tiles_of(geometry, grouped, chunk):
-    """Tiles of a chunk."""
+def tiles_of(geometry, grouped, chunk, folds):
+    """Tiles of a chunk, those of `folds` sets of images."""
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
+    first, count = grouped.chunks[chunk][0], grouped.chunks[chunk][1]
     found = []
-    for index in range(grouped.tiles):
-        g0 = (chunk * grouped.tiles + index) * grouped.G
-        gn = min(grouped.G, geometry.groups - g0)
-        if gn > 0:
-            found.append(Tile(index=index, c0=g0 * per_c, cn=gn * per_c, k0=g0 * per_k, kn=gn * per_k))
+    for fold in range(folds):
+        for index in range(count):
+            g0 = (first + index) * grouped.G
+            gn = min(grouped.G, geometry.groups - g0)
+            found.append(
+                Tile(
+                    index=fold * count + index,
+                    fold=fold,
+                    c0=g0 * per_c,
+                    cn=gn * per_c,
+                    k0=g0 * per_k,
+                    kn=gn * per_k,
+                )
+            )
+    return found
+
+
+def chunks_of(geometry, total, tiles):
+    """(first tile, how many, folds) of chunks of `total` tiles of channels.
+
+    What is left over where the array has room for it several times takes several images at once.
+    """
+    found = []
+    for first in range(0, total, tiles):
+        count = min(tiles, total - first)
+        found.append((first, count, max(1, min(geometry.N, tiles // count))))
     return found
 
 
@@ -242,10 +273,12 @@ def make(geometry, config, T, Uh, Uw, has_residual):
     for a in range(len(every_a)):
         for b in range(len(every_b)):
             window.append((every_a[a], every_b[b]))
+    G = min(geometry.groups, min(T // per_c, Kt // per_k))
     grouped = Grouped(
         T=T,
         tiles=nl.tile_size.pmax // T,
-        G=min(geometry.groups, min(T // per_c, Kt // per_k)),
+        G=G,
+        chunks=chunks_of(geometry, div_ceil(geometry.groups, G), nl.tile_size.pmax // T),
         Kt=Kt,
         Uh=Uh,
         Uw=Uw,
@@ -272,24 +305,25 @@ def add_units(geometry, grouped, most_blocks, most_rows):
     images = 1
     if most_blocks == M:
         images = max(1, min(BANK_COLUMNS // (M * J), most_rows // max(1, geometry.rows.size)))
-    chunks = div_ceil(geometry.groups, grouped.tiles * grouped.G)
-    parts_n, parts_m = div_ceil(geometry.N, images), div_ceil(M, most_blocks)
+    chunks, parts_m = len(grouped.chunks), div_ceil(M, most_blocks)
+    columns = block_span(geometry.columns, grouped.Uw, 0, J)
     for chunk in range(chunks):
-        count_n, count_m = parts_n, parts_m
+        folds = grouped.chunks[chunk][2]
+        count_n, count_m = div_ceil(geometry.N, images * folds), parts_m
         if chunks % PARTS == 1 and chunk == chunks // PARTS and (count_n * count_m) % PARTS == 1:
             # the chunk in the middle is both halves'
-            if count_n < geometry.N:
+            if count_n * folds < geometry.N:
                 count_n += 1
             elif count_m < M:
                 count_m += 1
-        of_n, of_m = cut_into(geometry.N, count_n), cut_into(M, count_m)
-        for n in range(count_n):
+        of_n, of_m = images_of(geometry.N, count_n, folds), cut_into(M, count_m)
+        for n in range(len(of_n)):
             for m in range(count_m):
                 rows = block_span(geometry.rows, grouped.Uh, of_m[m][0], of_m[m][1])
-                columns = block_span(geometry.columns, grouped.Uw, 0, J)
                 grouped.units.append(
                     Unit(
                         chunk=chunk,
+                        folds=of_n[n][2],
                         n0=of_n[n][0],
                         nn=of_n[n][1],
                         m0=of_m[m][0],
@@ -300,6 +334,20 @@ def add_units(geometry, grouped, most_blocks, most_rows):
                         wn=columns[1],
                     )
                 )
+
+
+def images_of(N, parts, folds):
+    """(first image, images of a fold, folds) of parts of all images; what does not divide has a part of its own."""
+    found = []
+    of_n = cut_into(N, parts)
+    for index in range(parts):
+        first, count = of_n[index]
+        each = count // folds
+        if each > 0:
+            found.append((first, each, folds))
+        if count > each * folds:
+            found.append((first + each * folds, 1, count - each * folds))
+    return found
 
 
 def banks_of(geometry, grouped, unit):
@@ -321,7 +369,7 @@ def grouped_ns(geometry, grouped):
     array_ns, read_elements, read_count, moved_ns = 0.0, 0, 0, 0.0
     for index in range(len(grouped.units)):
         unit = grouped.units[index]
-        tiles = len(tiles_of(geometry, grouped, unit.chunk))
+        tiles = grouped.chunks[unit.chunk][1] * unit.folds
         banks = banks_of(geometry, grouped, unit)
         for bank in range(len(banks)):
             columns = unit.nn * banks[bank][1] * banks[bank][3]
@@ -341,17 +389,23 @@ def grouped_ns(geometry, grouped):
     return max(max(array_ns, both_ns), dma_ns) / PARTS
 
 
+def y_pages(grouped):
+    """Times 128 output channels of a chunk."""
+    return div_ceil(grouped.tiles * grouped.Kt, nl.tile_size.pmax)
+
+
 def y_buffers(grouped):
     """Buffers of results of a unit: see `loop.place_of`."""
-    return div_ceil(grouped.tiles * grouped.Kt, nl.tile_size.pmax) * grouped.Uh
+    return y_pages(grouped) * grouped.Uh
 
 
 def sbuf_bytes(geometry, grouped, has_residual):
     """Bytes a partition, at most."""
     item, taps = geometry.itemsize, geometry.rows.taps * geometry.columns.taps
     filters = FILTER_BUFFERS * grouped.height * grouped.width * nl.tile_size.pmax * item
-    raw = 2 * (geometry.C // geometry.groups) * taps * item * (grouped.tiles * grouped.Kt // nl.tile_size.pmax + 1)
-    spread = 3 * (BANK_COLUMNS // grouped.Kt) * nl.tile_size.pmax * item
+    each = max(geometry.C, geometry.K) // geometry.groups * taps * item
+    raw = max(3 * each, AHEAD_BYTES) * (grouped.tiles * grouped.Kt // nl.tile_size.pmax + 1)
+    spread = 2 * (taps + BANK_COLUMNS // grouped.Kt) * nl.tile_size.pmax * item * y_pages(grouped)
     x_bytes, y_bytes = 0, 0
     for index in range(len(grouped.units)):
         unit = grouped.units[index]
