@@ -5,19 +5,21 @@ from ..._dma import copy
 from ..._engines import Ledger
 from ..._epilogue import finish
 from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS
-from ..._tiles import share
+from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import load_bias, reader, scale_residual
 from ..geometry import met
 from .filters import load_padded, turn_padded
 from .load import clear_next, load_stack, make_ring
 from .prices import FILTER_PARTS, filters_there_ns, first_ns, turn_ns
-from .shape import band_rows, columns_of, jobs_ahead, order_of_groups, rows_apart, stack_bands, tiles_of
+from .shape import band_rows, columns_of, fits, jobs_ahead, order_of_groups, rows_apart, stack_bands, tiles_of
 
 #: Most matmuls on zeros until the first rows are there, unless a config says how many.
 WARM_UP_MAX = 96
 #: DMAs that bring the first filters, where they are of many channels.
 FIRST_DMAS = 2
+#: Pieces that the loads of the first band come in, if it is of so many tiles.
+LEAST_PIECES = 6
 #: ns until the array has zeros to work on, about.
 ZEROS_NS = 400.0
 
@@ -33,9 +35,14 @@ def run_stack(operands, geometry, extras, stack):
     ahead = jobs_ahead(geometry, stack)
     padded, filters, biases, loaded = [], [], [], []
     ring = make_ring(operands, stack, bands, mine[0], end)
-    clear_next(geometry, stack, bands[mine[0]], ring, 0, True, 0)
+    # filters that wait for zeros must not come after all rows
+    hold = 1 if stack.way == "straight" and not fits(geometry, stack) else 0
+    if hold == 0:
+        clear_next(geometry, stack, bands[mine[0]], ring, 0, True, hold)
     zeros_sbuf = warm_zeros()
     load_jobs(operands, geometry, stack, padded, 1)
+    if hold > 0:
+        clear_next(geometry, stack, bands[mine[0]], ring, 0, True, hold)
     pieces = first_pieces(stack, bands[mine[0]], geometry.columns.out)
     loaded.append(load_stack(operands, geometry, stack, bands[mine[0]], ring, 0, pieces))
     load_jobs(operands, geometry, stack, padded, ahead)
@@ -117,13 +124,14 @@ def warm_counts(geometry, stack):
 
 
 def first_pieces(stack, band, Q):
-    """Where the loads of the first band end: each piece is for twice as many tiles of sums as the one before."""
+    """Where the loads of the first band end: each piece is for twice as many tiles of sums as the one before, but none
+    for more than a share of all, as the sums of the last begin when all is there."""
     parts = tiles_of(stack, band, Q, False)[0]
     found = []
     index, step = 0, 1
     while index < len(parts):
         index += step
-        step = 2 * step
+        step = min(2 * step, div_ceil(len(parts), LEAST_PIECES))
         last = parts[min(index, len(parts)) - 1]
         found.append(band_rows(stack, last[0] + last[1]))
     return found

@@ -29,7 +29,7 @@ from ..._prices import TENSOR_COLUMN_FP32_NS, TENSOR_COLUMN_NS
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil
 from .prices import stack_ns
-from .shape import QUADRANT, count_instructions, jobs_of, make_stack, phases_of, sbuf_bytes, taps_of
+from .shape import QUADRANT, by_quadrants, count_instructions, make_stack, phases_of, sbuf_bytes, taps_of
 
 SETTINGS = ("rows", "shifts", "outputs", "beside", "apart", "merge", "blocks", "images", "warmup")
 #: Most of a setting that memory limits anyway.
@@ -130,10 +130,7 @@ def max_of(values):
 
 def can_merge(geometry, U):
     """Whether engines may address the channels of each of U rows of a block."""
-    for job in jobs_of(geometry.K, nl.tile_size.pmax // U):
-        if job[1] % QUADRANT != 0:
-            return False
-    return U > 1
+    return U > 1 and by_quadrants(geometry.K, nl.tile_size.pmax // U)
 
 
 @dataclass
@@ -165,10 +162,10 @@ def best_stack(geometry):
 
 
 def outputs_of(geometry):
-    """Outputs of a block that are tried: for each number of jobs the most, and all that are few, or halve the most."""
+    """Outputs of a block that are tried: for each number of jobs the most, all that are few, and multiples of 8."""
     found = []
     most = min(nl.tile_size.pmax, geometry.rows.out + geometry.rows.size)
-    for U in range(most, 0, -1):
+    for U in range(1, most + 1):
         jobs = div_ceil(geometry.K, nl.tile_size.pmax // U)
         if U == most or U <= 8 or jobs < div_ceil(geometry.K, nl.tile_size.pmax // (U + 1)) or U % 8 == 0:
             found.append(U)

@@ -29,11 +29,8 @@ from ..._prices import (
     run_ns,
 )
 from ..._tiles import BANK_BYTES, PARTS, div_ceil, share
-from .filters import fits, on_chip
-from .shape import band_rows, padded_elements, rows_apart, stack_bands, tiles_of
+from .shape import TRANSPOSE_PASSES_FP32, band_rows, fits, padded_elements, rows_apart, stack_bands, tiles_of
 
-#: A transpose takes two passes of 16 bits of an fp32 operand.
-TRANSPOSE_PASSES_FP32 = 2
 #: Parts that the filters of a job are read out in at least.
 FILTER_PARTS = 3
 #: Share of the DMAs' time that others wait for although they take longer.
@@ -120,22 +117,22 @@ def filter_ns(geometry, stack):
     item = geometry.itemsize
     taps = geometry.rows.taps * geometry.columns.taps
     size = geometry.C * taps
-    chip = on_chip(geometry, stack, stack.kn)
     runs = 1
-    if not chip and not fits(geometry, stack):
+    if stack.way == "straight" and not fits(geometry, stack):
         runs = geometry.C * (1 if geometry.rows.dilation == 1 else geometry.rows.taps)
     if geometry.w_s > 1 and geometry.columns.taps > 1:
         runs = size
-    copies = 1 if chip else stack.U
-    partitions = min(copies * stack.kn, ROWS_AN_ENGINE)
-    return runs * run_ns(size // runs * item) * partitions, copies * stack.kn * size * item
+    partitions = filter_partitions(stack)
+    return runs * run_ns(size // runs * item) * min(partitions, ROWS_AN_ENGINE), partitions * size * item
 
 
 def turn_ns(geometry, stack):
     """ns of the array for turning the filters of a job."""
     count = len(stack.phases) * stack.num_taps * stack.groups
     passes = 1 if geometry.itemsize == 2 else TRANSPOSE_PASSES_FP32
-    return count * passes * (max(stack.U * stack.kn, MATMUL_COLUMNS_MIN) * TENSOR_COLUMN_NS + MATMUL_NS)
+    copies = stack.U if stack.way == "apart" else 1
+    columns = stack.U * stack.kn // copies
+    return copies * count * passes * (max(columns, MATMUL_COLUMNS_MIN) * TENSOR_COLUMN_NS + MATMUL_NS)
 
 
 def skew_ns(partitions):
@@ -143,20 +140,20 @@ def skew_ns(partitions):
     return LOAD_SKEW_NS * (min(DMA_ENGINES, div_ceil(partitions, ROWS_AN_ENGINE)) - 1) / (DMA_ENGINES - 1)
 
 
-def filter_partitions(geometry, stack):
+def filter_partitions(stack):
     """Partitions that the filters of a job come to."""
-    return stack.kn if on_chip(geometry, stack, stack.kn) else stack.U * stack.kn
+    return stack.U * stack.kn if stack.way == "straight" else stack.kn
 
 
 def filters_there_ns(geometry, stack):
     """ns until the first filters have come and may be turned."""
-    there_ns = FIRST_PACKET_NS + skew_ns(filter_partitions(geometry, stack)) + DMA_END_NS + DMA_DONE_NS
+    there_ns = FIRST_PACKET_NS + skew_ns(filter_partitions(stack)) + DMA_END_NS + DMA_DONE_NS
     there_ns += filter_ns(geometry, stack)[0]
     if fits(geometry, stack):
         return there_ns
-    if on_chip(geometry, stack, stack.kn):
-        size = geometry.C * geometry.rows.taps * geometry.columns.taps
-        return there_ns + VECTOR_DONE_NS + HOP_TENSOR_NS + stack.U * size * VECTOR_COPY_NS
+    if stack.way != "straight":
+        size = geometry.C * geometry.rows.taps * geometry.columns.taps * (stack.U if stack.way == "shifted" else 1)
+        return there_ns + VECTOR_DONE_NS + HOP_TENSOR_NS + size * VECTOR_COPY_NS
     words = padded_elements(geometry, stack) * geometry.itemsize // 4
     return there_ns + VECTOR_DONE_NS + words * VECTOR_MEMSET_NS
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._prices import MATMUL_COLUMNS_MIN
+from ..._prices import HALF_RATE, MATMUL_COLUMNS_MIN, ROWS_AN_ENGINE, TENSOR_COLUMN_NS, run_ns
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
 from ..geometry import met
 
@@ -19,6 +19,13 @@ Y_BYTES = 32_768
 BANDS = 4
 #: Most buffers of bands.
 RING = 4
+#: Bytes of w that must lie side by side for it to be loaded straight to where it is wanted.
+LONG_RUN_BYTES = 512
+#: A transpose takes two passes of 16 bits of an fp32 operand.
+TRANSPOSE_PASSES_FP32 = 2
+#: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
+#: shifted on chip, or not at all: they stay at k, and each u's are turned by transposes of their own.
+WAYS = ("straight", "shifted", "apart")
 #: Engines address partitions from a multiple of this on.
 QUADRANT = 32
 
@@ -41,6 +48,8 @@ class Stack(nl.NKIObject):
     #: own stationaries: how many rows each of them looks back, by v modulo their number
     phases: list
     front: int
+    #: how filters come to their places, one of WAYS
+    way: str
     #: partitions of X
     parts: int
     num_taps: int
@@ -64,17 +73,21 @@ class Stack(nl.NKIObject):
 def make_stack(geometry, B, D, U, V, G, merged):
     """A Stack of these sizes, or None where memory does not hold it."""
     rows, columns = geometry.rows, geometry.columns
-    jobs = jobs_of(geometry.K, nl.tile_size.pmax // U)
-    kn = jobs[len(jobs) - 1][1]
+    item = geometry.itemsize
     phases = phases_of(rows.stride, V, G)
     front = 0
     for phase in phases:
         front = max(front, phase)
     num_taps = taps_of(rows, B, U, V, front)
     groups = div_ceil(columns.taps, D)
+    padded = geometry.C * (front + (U - 1) * V * rows.stride + num_taps * B) * columns.taps * item
+    if padded > PADDED_BYTES or geometry.K * len(phases) * num_taps * groups * U * item > FILTER_BYTES:
+        return None
+    jobs = jobs_of(geometry.K, nl.tile_size.pmax // U)
+    kn = jobs[len(jobs) - 1][1]
+    way = way_of_filters(geometry, U, kn, front + num_taps * B, len(phases) * num_taps * groups)
     whole = whole_group(columns) if D == 1 else -1
     width = columns.size if whole >= 0 else (columns.out - 1) * columns.stride + (groups - 1) * D * columns.dilation + 1
-    item = geometry.itemsize
     row_bytes = width * item
     step = U * V * rows.stride // G
     reach = (V - 1) * rows.stride // G + (num_taps - 1) * B // G + 1
@@ -83,8 +96,7 @@ def make_stack(geometry, B, D, U, V, G, merged):
     y_bytes = 4 * V * columns.out * (U if merged else 1)
     blocks = min(blocks, max(1, Y_BYTES // y_bytes))
     filters = len(jobs) * len(phases) * num_taps * groups * U * kn * item
-    padded = geometry.C * (front + num_taps * B) * columns.taps * item
-    if reach * row_bytes > X_BYTES or blocks < 1 or padded > PADDED_BYTES or filters > FILTER_BYTES:
+    if reach * row_bytes > X_BYTES or blocks < 1 or filters > FILTER_BYTES:
         return None
     images = 1
     if blocks * U * V >= rows.out:
@@ -101,6 +113,7 @@ def make_stack(geometry, B, D, U, V, G, merged):
         reach=reach,
         phases=phases,
         front=front,
+        way=way,
         parts=D * B * geometry.C,
         num_taps=num_taps,
         groups=groups,
@@ -116,16 +129,35 @@ def make_stack(geometry, B, D, U, V, G, merged):
     )
 
 
+def by_quadrants(K, most):
+    """Whether jobs of at most `most` output channels, as few as can be, may be of whole quadrants."""
+    units = most // QUADRANT
+    return units > 0 and K % QUADRANT == 0 and div_ceil(K // QUADRANT, units) <= div_ceil(K, most)
+
+
 def jobs_of(K, most):
     """(first, how many) of jobs of at most `most` output channels, by quadrants where that makes no more of them."""
-    jobs = cut(K, max(1, min(K, most)))
-    units = most // QUADRANT
-    if units == 0 or K % QUADRANT != 0 or div_ceil(K // QUADRANT, units) > len(jobs):
-        return jobs
+    if not by_quadrants(K, most):
+        return cut(K, most)
     found = []
-    for part in cut(K // QUADRANT, units):
+    for part in cut(K // QUADRANT, most // QUADRANT):
         found.append((part[0] * QUADRANT, part[1] * QUADRANT))
     return found
+
+
+def way_of_filters(geometry, U, kn, height, count):
+    """Which of WAYS takes least; height: rows of Z, count: stationaries of a job."""
+    rows, item = geometry.rows, geometry.itemsize
+    if U == 1 and height == rows.taps:
+        return "straight"
+    run = geometry.columns.taps * (rows.taps if rows.dilation == 1 else 1)
+    if U == 1 or kn % QUADRANT == 0:
+        return "shifted" if run * item < LONG_RUN_BYTES else "straight"
+    size = geometry.C * rows.taps * geometry.columns.taps
+    straight_ns = size // run * run_ns(run * item) * min(ROWS_AN_ENGINE, U * kn)
+    columns = max(kn, MATMUL_COLUMNS_MIN) * (1 if item == 2 else TRANSPOSE_PASSES_FP32)
+    turned_ns = (U - 1) * count * columns * TENSOR_COLUMN_NS / HALF_RATE
+    return "apart" if run_ns(size * item) * min(ROWS_AN_ENGINE, kn) + turned_ns < straight_ns else "straight"
 
 
 def phases_of(stride, V, G):
@@ -221,9 +253,19 @@ def band_rows(stack, blocks):
     return (blocks - 1) * stack.step + stack.reach
 
 
+def fits(geometry, stack):
+    """Whether w needs neither zeros nor a shift."""
+    return stack.U == 1 and stack.front == 0 and stack.num_taps * stack.B == geometry.rows.taps
+
+
+def lead_of(geometry, stack):
+    """Rows of Z before the filters of the first output row."""
+    return stack.front + ((stack.U - 1) * stack.V * geometry.rows.stride if stack.way == "apart" else 0)
+
+
 def padded_elements(geometry, stack):
     """Elements a partition of the zero-padded filters of one job, an even number."""
-    size = geometry.C * (stack.front + stack.num_taps * stack.B) * geometry.columns.taps
+    size = geometry.C * (lead_of(geometry, stack) + stack.num_taps * stack.B) * geometry.columns.taps
     return size + size % 2
 
 
@@ -253,6 +295,6 @@ def count_instructions(geometry, stack, cores):
     stores = 2 * apart[0] * (1 + div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + stack.blocks)
     job = banks * (stack.num_taps * stack.groups + reads) + stores + 3 * stack.U + 4
     loads = stack.D * stack.images * (2 * stack.num_taps * max(1, stack.B // stack.G) + stack.step + 16) + 8
-    filters = len(stack.jobs) * (len(stack.phases) * stack.num_taps * stack.groups * 2 + 3 * stack.U + 8)
+    filters = len(stack.jobs) * (len(stack.phases) * stack.num_taps * stack.groups * (1 + stack.U) + 3 * stack.U + 8)
     taps = len(stack.jobs) * stack.U * geometry.rows.taps if geometry.rows.dilation > 1 else 0
     return 128 + bands * (loads + len(stack.jobs) * job) + filters + taps

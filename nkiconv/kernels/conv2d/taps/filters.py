@@ -12,7 +12,8 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES
-from .plan import AHEAD_BYTES, is_depthwise, tap_blocks, tap_order
+from .cuts import tap_blocks, tap_order
+from .plan import AHEAD_BYTES, is_depthwise
 
 
 @dataclass
@@ -45,28 +46,39 @@ class Filters(nl.NKIObject):
 
     jobs: list
     blocks: list
+    #: what the array turns, and indices of the blocks that DMA turns
     pieces: list
-    #: of all chunks of all jobs in order: (blocks, pieces) from the first on until it is complete
+    moves: list
+    #: of all chunks of all jobs in order: (blocks, pieces, moves) from the first on until it is complete
     ends: list
     #: by job: index of its first chunk there; one more at the end
     firsts: list
     #: blocks as loaded so far, [kn, channels, rows, columns] in SBUF, None once they are turned
     raws: list
-    #: pieces turned so far
+    #: pieces and blocks turned so far
     turned: int
+    moved: int
     #: by job: stationaries [cn, taps, kn] of each chunk, and its mask of groups
     tiles: list
     masks: list
 
 
-def start_filters(geometry, jobs):
-    """Filters of jobs of which nothing is loaded yet."""
-    blocks, pieces, ends, firsts, tiles, masks = [], [], [], [0], [], []
+def start_filters(geometry, jobs, moved_from):
+    """Filters of jobs of which nothing is loaded yet; DMA turns those of jobs from `moved_from` on."""
+    blocks, pieces, moves, ends, firsts, tiles, masks = [], [], [], [], [0], [], []
     for index in range(len(jobs)):
         none = []
         for chunk in range(len(jobs[index].chunks)):
-            add_chunk(geometry, jobs[index], index, chunk, blocks, pieces)
-            ends.append((len(blocks), len(pieces)))
+            add_chunk(
+                geometry,
+                jobs[index],
+                index,
+                chunk,
+                blocks,
+                pieces if index < moved_from else moves,
+                index >= moved_from,
+            )
+            ends.append((len(blocks), len(pieces), len(moves)))
             nothing = None
             none.append(nothing)
         firsts.append(len(ends))
@@ -77,17 +89,22 @@ def start_filters(geometry, jobs):
         jobs=jobs,
         blocks=blocks,
         pieces=pieces,
+        moves=moves,
         ends=ends,
         firsts=firsts,
         raws=[],
         turned=0,
+        moved=0,
         tiles=tiles,
         masks=masks,
     )
 
 
-def add_chunk(geometry, job, index, chunk, blocks, pieces):
-    """Append the blocks and pieces of a chunk of a job; a packed filter and a depthwise one are one block each."""
+def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
+    """Append the blocks and pieces of a chunk of a job; a packed filter and a depthwise one are one block each.
+
+    by_dma: whether a piece is a block's index.
+    """
     R, S = geometry.rows.taps, geometry.columns.taps
     per_c = geometry.C // geometry.groups
     first, count = job.chunks[chunk]
@@ -101,7 +118,9 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces):
     for which in range(len(parts)):
         r0, rn, s0, sn = parts[which]
         blocks.append(Block(job=index, chunk=chunk, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn))
-        if depthwise:
+        if by_dma:
+            pieces.append(len(blocks) - 1)
+        elif depthwise:
             pieces.append(Piece(block=len(blocks) - 1, row=0, s0=0, sn=R * S))
         elif geometry.packed == 0:
             rows = tap_order(rn)
@@ -151,13 +170,20 @@ def load_block(operands, geometry, filters):
 def turn_to(operands, geometry, filters, last, ledger):
     """Turn pieces until chunk `last` of all is complete."""
     load_to(operands, geometry, filters, last)
-    while filters.turned < filters.ends[min(last, len(filters.ends) - 1)][1]:
+    while pieces_to(filters, last) > 0:
         turn_piece(operands, geometry, filters, ledger)
+    while moves_to(filters, last) > 0:
+        move_block(operands, geometry, filters, ledger)
 
 
 def pieces_to(filters, last):
     """Pieces that are not turned yet of chunks up to `last` of all."""
     return max(0, filters.ends[min(last, len(filters.ends) - 1)][1] - filters.turned)
+
+
+def moves_to(filters, last):
+    """Blocks that DMA turns and has not yet, of chunks up to `last` of all."""
+    return max(0, filters.ends[min(last, len(filters.ends) - 1)][2] - filters.moved)
 
 
 def turn_piece(operands, geometry, filters, ledger):
@@ -171,18 +197,50 @@ def turn_piece(operands, geometry, filters, ledger):
     if is_depthwise(geometry, job):
         filters.tiles[block.job][block.chunk] = make_diagonals(raw_sbuf, geometry)
     else:
-        if filters.tiles[block.job][block.chunk] == None:
-            taps = geometry.rows.taps * geometry.columns.taps
-            shape = (job.chunks[block.chunk][1], taps, job.kn)
-            filters.tiles[block.job][block.chunk] = nl.ndarray(shape, dtype=raw_sbuf.dtype, buffer=nl.sbuf)
         if job.pack > 1 and filters.masks[block.job] == None:
             filters.masks[block.job] = group_mask(job, geometry, raw_sbuf.dtype)
-        tile_sbuf = filters.tiles[block.job][block.chunk]
+        tile_sbuf = tile_of(geometry, filters, block, raw_sbuf.dtype)
         turn_taps(tile_sbuf, raw_sbuf, filters.masks[block.job], geometry, job, block, piece, ledger)
     filters.turned = filters.turned + 1
     if filters.turned == len(filters.pieces) or filters.pieces[filters.turned].block != piece.block:
         filters.raws[piece.block] = None
         load_ahead(operands, geometry, filters)
+
+
+def tile_of(geometry, filters, block, dtype):
+    """The stationaries that a block belongs to, [cn, taps, kn] in SBUF."""
+    if filters.tiles[block.job][block.chunk] == None:
+        job = filters.jobs[block.job]
+        shape = (job.chunks[block.chunk][1], geometry.rows.taps * geometry.columns.taps, job.kn)
+        filters.tiles[block.job][block.chunk] = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
+    return filters.tiles[block.job][block.chunk]
+
+
+def move_block(operands, geometry, filters, ledger):
+    """Let DMA turn the next of its blocks, and load ahead.
+
+    An engine first puts the channels of a tap side by side: DMA turns rows of 128 elements of 16 bits, not single ones.
+    """
+    index = filters.moves[filters.moved]
+    while len(filters.raws) <= index:
+        load_block(operands, geometry, filters)
+    block, raw_sbuf = filters.blocks[index], filters.raws[index]
+    kn, cn, rn, sn = raw_sbuf.shape
+    tile_sbuf = tile_of(geometry, filters, block, raw_sbuf.dtype)
+    rows_sbuf = nl.ndarray((kn, rn, sn, cn), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    engine = pick(ledger, rn * sn * cn, is_16bit(raw_sbuf.dtype))
+    nisa.tensor_copy(dst=rows_sbuf, src=raw_sbuf.permute((0, 2, 3, 1)), engine=engine)
+    tap = block.r0 * geometry.columns.taps + block.s0
+    for r in range(rn if sn < geometry.columns.taps else 1):
+        num = sn if sn < geometry.columns.taps else rn * sn
+        nisa.dma_transpose(
+            dst=tile_sbuf[0:cn, tap + r * geometry.columns.taps : tap + r * geometry.columns.taps + num, 0:kn],
+            src=rows_sbuf.reshape((kn, rn * sn, cn))[0:kn, r * sn : r * sn + num, 0:cn],
+            axes=(2, 1, 0),
+        )
+    filters.raws[index] = None
+    filters.moved = filters.moved + 1
+    load_ahead(operands, geometry, filters)
 
 
 def load_stationaries(operands, geometry, job, chunk):

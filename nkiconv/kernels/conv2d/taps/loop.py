@@ -10,12 +10,23 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger
 from ..._epilogue import finish
-from ..._tiles import BANK_COLUMNS, div_ceil, share
+from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, load_bias, of_array, reader, scale_residual
 from ..geometry import Geometry, met
-from .filters import Filters, load_ahead, load_to, pieces_to, start_filters, turn_piece, turn_to
-from .plan import banks_of, chunks_of, row_parts, tap_order
+from .cuts import Bank, banks_of, row_parts, tap_order
+from .filters import (
+    Filters,
+    load_ahead,
+    load_to,
+    move_block,
+    moves_to,
+    pieces_to,
+    start_filters,
+    turn_piece,
+    turn_to,
+)
+from .plan import chunks_of
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
 TURN_FROM, TURN_UNTIL = 0.35, 0.8
@@ -47,8 +58,8 @@ class Work(nl.NKIObject):
     extras: Extras
     ledger: Ledger
     zeros_sbuf: object
-    batch: object
-    following: object
+    batch: Batch
+    following: Batch
     rate: float
     credit: float
 
@@ -64,7 +75,7 @@ def run_items(operands, geometry, extras, plan):
         extras=extras,
         ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
         zeros_sbuf=warm_zeros(),
-        batch=start_batch(geometry, plan, plan.items[mine[0]].batch),
+        batch=start_batch(geometry, plan, plan.items[mine[0]].batch, 1),
         following=None,
         rate=0.0,
         credit=0.0,
@@ -83,16 +94,17 @@ def run_items(operands, geometry, extras, plan):
             load_ahead(operands, geometry, work.batch.filters)
             others = index + 1 < end and plan.items[index + 1].batch != item.batch
             if index + 1 < end and job == (len(work.batch.jobs) - 1 if others else 0):
-                after = load_next(work, plan, index)
+                after = load_next(work, plan, index, now)
             set_rate(work, job, item.band)
             work_band(work, job, item, now, index + 1 == end)
         now = after
 
 
-def start_batch(geometry, plan, index):
-    """A Batch of which nothing is loaded yet."""
+def start_batch(geometry, plan, index, at_once):
+    """A Batch of which nothing is loaded yet; the filters of the first `at_once` jobs are waited for."""
     jobs = plan.batches[index]
-    return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), filters=start_filters(geometry, jobs), biases=[])
+    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]))
+    return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), filters=filters, biases=[])
 
 
 def load_biases(work, batch, last):
@@ -122,21 +134,29 @@ def start_band(work, band):
     return tiles
 
 
-def load_next(work, plan, index):
-    """x of the item after one; where it has other jobs, their first filters before it."""
+def load_next(work, plan, index, now):
+    """x of the item after one, which may be what is there; where it has other jobs, their first filters before it."""
     coming = plan.items[index + 1]
     of = work.batch
     if coming.batch != plan.items[index].batch:
-        work.following = start_batch(work.geometry, plan, coming.batch)
+        work.following = start_batch(work.geometry, plan, coming.batch, 0)
         of = work.following
         load_ahead(work.operands, work.geometry, of.filters)
         load_biases(work, of, 0)
+    if of.chunks == work.batch.chunks and same_place(coming.band, plan.items[index].band):
+        return now
     tiles = no_tiles(of)
     parts = row_parts(work.geometry, coming.band, False)
     for part in range(len(parts)):
         for chunk in range(len(of.chunks)):
             load_rows(work, of.chunks, tiles, chunk, coming.band, parts[part])
     return tiles
+
+
+def same_place(one, other):
+    """Whether two bands are outputs of the same images, rows and columns."""
+    rows = one.p0 == other.p0 and one.pn == other.pn
+    return rows and one.q0 == other.q0 and one.qn == other.qn and one.n0 == other.n0 and one.nn == other.nn
 
 
 def no_tiles(batch):
@@ -178,28 +198,34 @@ def set_rate(work, job, band):
     """Turn the filters of the next job, or the first of the following batch, during this job's matmuls."""
     geometry, batch = work.geometry, work.batch
     filters = batch.filters
-    columns = band.nn * band.pn * band.qn
-    matmuls = len(batch.jobs[job].chunks) * geometry.rows.taps * geometry.columns.taps * (columns // BANK_COLUMNS + 1)
-    pieces = 0
+    matmuls = len(banks_of(band, False)) * len(batch.jobs[job].chunks) * geometry.rows.taps * geometry.columns.taps
+    coming = 0
     if job + 1 < len(batch.jobs):
-        pieces = pieces_to(filters, filters.firsts[job + 2] - 1) - pieces_to(filters, filters.firsts[job + 1] - 1)
+        coming = filters_to(filters, filters.firsts[job + 2] - 1) - pieces_to(filters, filters.firsts[job + 1] - 1)
     elif work.following != None:
-        pieces = pieces_to(work.following.filters, work.following.filters.firsts[1] - 1)
-    work.rate = pieces / ((TURN_UNTIL - TURN_FROM) * matmuls)
+        coming = filters_to(work.following.filters, work.following.filters.firsts[1] - 1)
+    work.rate = coming / ((TURN_UNTIL - TURN_FROM) * matmuls)
     work.credit = -TURN_FROM * matmuls * work.rate
 
 
-def turn_due(work):
-    """After a matmul: turn what is due of the filters of the next job or batch."""
+def filters_to(filters, last):
+    """Pieces and blocks to turn until chunk `last` of all is complete."""
+    return pieces_to(filters, last) + moves_to(filters, last)
+
+
+def turn_due(work, pieces):
+    """After a matmul: turn what is due of the filters of the next job or batch; pieces: whether by the array too."""
     work.credit = work.credit + work.rate
     while work.credit >= 1.0:
         work.credit = work.credit - 1.0
         filters = work.batch.filters
-        if filters.turned == len(filters.pieces) and work.following != None:
+        last = len(filters.ends) - 1
+        if filters_to(filters, last) == 0 and work.following != None:
             filters = work.following.filters
-            if pieces_to(filters, filters.firsts[1] - 1) == 0:
-                return
-        if filters.turned < len(filters.pieces):
+            last = filters.firsts[1] - 1
+        if moves_to(filters, last) > 0:
+            move_block(work.operands, work.geometry, filters, work.ledger)
+        elif pieces and pieces_to(filters, last) > 0:
             turn_piece(work.operands, work.geometry, filters, work.ledger)
 
 
@@ -215,28 +241,26 @@ def work_band(work, index, item, tiles, last):
     y_sbuf = nl.ndarray(shape, dtype=nl.float32 if pooled else y_dtype, buffer=nl.sbuf)
     residual_sbuf = load_residual(operands, geometry, job, band)
     banks = banks_of(band, item.last and index == len(work.batch.jobs) - 1)
-    stored = 0
+    waiting = []
     for which in range(len(banks)):
-        p, pn, q, qn = banks[which]
-        acc_psum = nl.ndarray((job.kn, band.nn, pn, qn), dtype=nl.float32, buffer=nl.psum)
-        accumulate(work, acc_psum, index, band, tiles, banks[which], which + 1 == len(banks))
+        bank = banks[which]
+        acc_psum = nl.ndarray((job.kn, bank.nn, bank.pn, bank.qn), dtype=nl.float32, buffer=nl.psum)
+        accumulate(work, acc_psum, index, band, tiles, bank, which + 1 == len(banks))
         residual = None
         if residual_sbuf != None:
-            residual = residual_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn]
+            residual = window(residual_sbuf, bank)
         finish(
-            y_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn],
+            window(y_sbuf, bank),
             acc_psum,
             work.batch.biases[index],
             residual,
             epilogue,
-            reader(work.ledger, epilogue, band.nn * pn * qn),
+            reader(work.ledger, epilogue, bank.nn * bank.pn * bank.qn),
         )
-        if not pooled and last and (qn < band.qn):
-            store_part(operands.y, y_sbuf, geometry, job, band, banks[which])
-            stored = p + pn
-        elif not pooled and q + qn == band.qn and (last or (which + 1) % STORE_BANKS == 0 or which + 1 == len(banks)):
-            store_part(operands.y, y_sbuf, geometry, job, band, (stored, p + pn - stored, 0, band.qn))
-            stored = p + pn
+        waiting.append(bank)
+        if not pooled and (last or which + 1 == len(banks) or len(waiting) >= STORE_BANKS):
+            store_banks(operands.y, y_sbuf, geometry, job, band, waiting)
+            waiting = []
     if pooled:
         y_sbuf = pool_band(y_sbuf, pool, y_dtype)
         where = y_pattern(geometry, job, band, pool)
@@ -244,18 +268,18 @@ def work_band(work, index, item, tiles, last):
 
 
 def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
-    """Sums of all chunks and taps, chunk by chunk. bank: (p, pn, q, qn) within the band; last_bank: of it.
+    """Sums of all chunks and taps, chunk by chunk. last_bank: whether it is the band's.
 
     A tap that meets all of the bank comes first, so that the others add to what is there; where none does, a product
     of zeros does.
     """
     operands, geometry, batch, zeros_sbuf = work.operands, work.geometry, work.batch, work.zeros_sbuf
     job, filters = batch.jobs[index], batch.filters
-    p0, pn, q0, qn = band.p0 + bank[0], bank[1], band.q0 + bank[2], bank[3]
+    p0, pn, q0, qn = band.p0 + bank.p, bank.pn, band.q0 + bank.q, bank.qn
     every = products(geometry, p0, pn, q0, qn)
     started = False
     if len(every) == 0 or every[0].rows[2] < pn or every[0].columns[2] < qn:
-        nothing = [[zeros_sbuf.shape[1], 1], [0, band.nn], [0, pn], [0, qn]]
+        nothing = [[zeros_sbuf.shape[1], 1], [0, bank.nn], [0, pn], [0, qn]]
         nisa.nc_matmul(
             dst=acc_psum,
             stationary=zeros_sbuf[0:1, 0 : job.kn],
@@ -271,7 +295,7 @@ def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
         coming = here + lead_chunks(geometry)
         soon = pieces_to(filters, coming if last_bank else min(coming, filters.firsts[index + 1] - 1))
         rate = soon / (LEAD_SHARE * len(every))
-        due = 1.0
+        due = 0.0
         for which in range(len(every)):
             one = every[which]
             rows, columns = one.rows, one.columns
@@ -280,14 +304,14 @@ def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
             nisa.nc_matmul(
                 dst=acc_psum[
                     0 : job.kn,
-                    0 : band.nn,
+                    0 : bank.nn,
                     rows[0] - p0 : rows[0] - p0 + (rows[2] - 1) * rows[1] + 1 : rows[1],
                     columns[0] - q0 : columns[0] - q0 + (columns[2] - 1) * columns[1] + 1 : columns[1],
                 ],
                 stationary=stationaries[0 : stationaries.shape[0], one.tap, 0 : job.kn],
                 moving=x_sbuf[
                     0 : x_sbuf.shape[0],
-                    0 : band.nn,
+                    bank.n : bank.n + bank.nn,
                     h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
                     w : w + (columns[2] - 1) * columns[4] + 1 : columns[4],
                 ],
@@ -299,8 +323,7 @@ def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
                 while due >= 1.0 and soon > 0:
                     due, soon = due - 1.0, soon - 1
                     turn_piece(operands, geometry, filters, work.ledger)
-            else:
-                turn_due(work)
+            turn_due(work, soon == 0)
 
 
 @dataclass
@@ -393,10 +416,33 @@ def neighbours(data_sbuf, axis, first, step):
     return data_sbuf[0:kn, 0:nn, first:pn:step, 0:qn]
 
 
-def store_part(y_hbm, y_sbuf, geometry, job, band, part):
-    """One DMA for a part (p, pn, q, qn) of a job's band."""
-    p, pn, q, qn = part
-    pattern = [[geometry.y_k, job.kn], [geometry.y_n, band.nn], [geometry.y_p, pn], [geometry.y_q, qn]]
-    offset = band.n0 * geometry.y_n + job.k0 * geometry.y_k
-    offset += (band.p0 + p) * geometry.y_p + (band.q0 + q) * geometry.y_q
-    copy(y_hbm.ap(pattern=pattern, offset=offset), y_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn])
+def window(tile_sbuf, bank):
+    """What a bank holds of a band's tile [kn, images, rows, columns]."""
+    return tile_sbuf[
+        0 : tile_sbuf.shape[0],
+        bank.n : bank.n + bank.nn,
+        bank.p : bank.p + bank.pn,
+        bank.q : bank.q + bank.qn,
+    ]
+
+
+def store_banks(y_hbm, y_sbuf, geometry, job, band, banks):
+    """Stores of some banks of a job's band: one DMA where they are whole rows, next to each other."""
+    whole = True
+    for index in range(len(banks)):
+        whole = whole and banks[index].nn == band.nn and banks[index].qn == band.qn
+    parts = banks
+    if whole:
+        first, end = banks[0], banks[-1]
+        parts = [Bank(n=0, nn=band.nn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=band.qn)]
+    for index in range(len(parts)):
+        part = parts[index]
+        pattern = [
+            [geometry.y_k, job.kn],
+            [geometry.y_n, part.nn],
+            [geometry.y_p, part.pn],
+            [geometry.y_q, part.qn],
+        ]
+        offset = (band.n0 + part.n) * geometry.y_n + job.k0 * geometry.y_k
+        offset += (band.p0 + part.p) * geometry.y_p + (band.q0 + part.q) * geometry.y_q
+        copy(y_hbm.ap(pattern=pattern, offset=offset), window(y_sbuf, part))
