@@ -15,6 +15,7 @@ from nkiconv.kernels.conv2d import conv2d_implicit_gemm
 from nkiconv.kernels.conv2d.call import Extras
 from nkiconv.kernels.conv2d.dispatch import plan_of
 from nkiconv.kernels.conv2d.geometry import read_geometry
+from nkiconv.planner.conv2d.kernel import X_PERMS, Y_PERMS
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.simulator.dtypes import canonical
@@ -117,20 +118,31 @@ EDGE = dict(
 
 
 def integers(rng: np.random.Generator, problem: ConvProblem, w_dtype: str | None = None) -> tuple[Any, Any]:
-    """x [N, C, H, W] and w [K, C / groups, R, S] whose sums are exact in fp32."""
+    """x in the problem's layout and w [K, C / groups, R, S] whose sums are exact in fp32."""
     x = integer_inputs(rng, problem.input_shape, problem.dtype)
     return x, integer_inputs(rng, problem.filter_shape, w_dtype or problem.dtype)
 
 
 def arguments(problem: ConvProblem) -> dict[str, Any]:
     """The public kernel's keyword arguments of a problem."""
-    return {
+    perms = {"in_perm": X_PERMS[problem.layout], "out_perm": Y_PERMS[problem.layout]}
+    return (perms if problem.layout != "NCHW" else {}) | {
         "padding": problem.padding,
         "stride": problem.stride,
         "rhs_dilation": problem.rhs_dilation,
         "lhs_dilation": problem.lhs_dilation,
         "feature_group_count": problem.groups,
     }
+
+
+def canonical_of(x: Any, problem: ConvProblem) -> Any:
+    """x in the problem's layout as [N, C, H, W]."""
+    return x.transpose(X_PERMS[problem.layout])
+
+
+def in_layout(y: Any, problem: ConvProblem) -> Any:
+    """y [N, K, P, Q] in the problem's layout."""
+    return y.transpose(Y_PERMS[problem.layout])
 
 
 def run(x: Any, w: Any, problem: ConvProblem, lnc: int, **more: Any) -> Any:
@@ -154,7 +166,8 @@ def geometry_of(problem: ConvProblem, pool: tuple[int, int] = (1, 1)) -> Any:
     dtype = canonical(problem.dtype)
     x, w = (nkiconv.simulator.ArraySpec(shape, dtype) for shape in (problem.input_shape, problem.filter_shape))
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
-    return read_geometry(x, w, *places, problem.groups, 1, (None, None, None), None, pool)[0]
+    perms = X_PERMS[problem.layout], None, Y_PERMS[problem.layout]
+    return read_geometry(x, w, *places, problem.groups, 1, perms, None, pool)[0]
 
 
 def extras_of(**changes: Any) -> Extras:
@@ -177,5 +190,5 @@ def check_exact(problem: ConvProblem, seed: int = 1, w_dtype: str | None = None,
     x, w = integers(np.random.default_rng(seed), problem, w_dtype)
     one, two = run(x, w, problem, 1, **more), run(x, w, problem, 2, **more)
     assert one.dtype == DTYPES[problem.dtype]
-    assert_exact(one, conv_ref(x, w, problem), problem.dtype)
+    assert_exact(one, in_layout(conv_ref(canonical_of(x, problem), w, problem), problem), problem.dtype)
     assert same_bits(one, two)

@@ -7,11 +7,11 @@ import itertools
 
 import numpy as np
 import pytest
-from conv2d_calls import config_of, geometry_of, planned, run
+from conv2d_calls import config_of, geometry_of, in_layout, planned, run
 
 from nkiconv import ConvProblem
 from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
-from nkiconv.problem import DTYPES
+from nkiconv.problem import DTYPES, LAYOUTS
 
 DENSE = ConvProblem(N=3, C=4, H=7, W=10, K=5, R=3, S=2, padding=((2, 1), (0, 1)), rhs_dilation=(1, 3), dtype="fp32")
 STRIDED = DENSE.replace(H=11, stride=(3, 2), rhs_dilation=(2, 1), dtype="bf16")
@@ -22,9 +22,9 @@ PROBLEMS = {
     "dense": DENSE, "strided": STRIDED, "depthwise": DEPTHWISE, "multiplied": MULTIPLIED, "grouped": GROUPED
 }  # fmt: skip
 RUNS = [
-    (name, algorithm)
-    for name, algorithm in itertools.product(PROBLEMS, ALGORITHMS)
-    if planned(PROBLEMS[name], algorithm)[0] is not None
+    (name, layout, algorithm)
+    for name, layout, algorithm in itertools.product(PROBLEMS, LAYOUTS, ALGORITHMS)
+    if planned(PROBLEMS[name].replace(layout=layout), algorithm)[0] is not None
 ]
 
 
@@ -49,9 +49,10 @@ def probes(problem, count=12):
         yield (n, g * per_c + c, h, w_), (g * per_k + k, c, r, s)
 
 
-@pytest.mark.parametrize(("name", "algorithm"), RUNS)
-def test_one_element_meets_one_tap(name, algorithm):
+@pytest.mark.parametrize(("name", "layout", "algorithm"), RUNS)
+def test_one_element_meets_one_tap(name, layout, algorithm):
     problem = PROBLEMS[name]
+    stored = problem.replace(layout=layout)
     met = 0
     for at_x, at_w in probes(problem):
         x, w = np.zeros(problem.input_shape), np.zeros(problem.filter_shape)
@@ -63,13 +64,14 @@ def test_one_element_meets_one_tap(name, algorithm):
             met += 1
         dtype = DTYPES[problem.dtype]
         for lnc in (1, 2):
-            y = run(x.astype(dtype), w.astype(dtype), problem, lnc, config=config_of(algorithm))
-            np.testing.assert_array_equal(y.astype(np.float64), expected)
+            x_stored = x.transpose((0, 2, 3, 1)) if layout == "NHWC" else x
+            y = run(x_stored.astype(dtype, order="C"), w.astype(dtype), stored, lnc, config=config_of(algorithm))
+            np.testing.assert_array_equal(y.astype(np.float64), in_layout(expected, stored))
     assert met > 0
 
 
 def test_every_algorithm_is_probed():
-    assert {algorithm for _, algorithm in RUNS} == set(ALGORITHMS)
+    assert {algorithm for _, _, algorithm in RUNS} == set(ALGORITHMS)
 
 
 def test_every_element_of_x_counts_once():

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tolerances import assert_exact, assert_within_limit
 
+import nkiconv
 from nkiconv.bounds import epilogue_bound
 from nkiconv.errors import GeometryError
 from nkiconv.kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
 from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
-from nkiconv.kernels.conv2d.geometry import PRECISIONS
-from nkiconv.planner.conv2d.kernel import extras_of, geometry_of, refusal_of
+from nkiconv.kernels.conv2d.geometry import PRECISIONS, read_geometry
+from nkiconv.planner.conv2d.kernel import extras_of, refusal_of
 from nkiconv.planner.request import Asked
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_ref, num_terms
@@ -26,6 +27,11 @@ from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_re
 NORMAL, SLOW = 100, 1000
 SEEDS = st.integers(0, 2**32 - 1)
 PERMS = st.one_of(st.none(), st.permutations(range(4)).map(tuple))
+#: of x, of a filter and of y; those of NHWC often, which algorithms of their own take
+ALL_PERMS = st.one_of(
+    st.tuples(PERMS, PERMS, PERMS),
+    st.tuples(st.just((0, 3, 1, 2)), st.sampled_from([None, (3, 2, 0, 1), (0, 3, 1, 2)]), st.just((0, 2, 3, 1))),
+)
 #: Activations that keep integers integers.
 EXACT_ACTIVATIONS = (None, "relu")
 
@@ -112,7 +118,7 @@ def calls(draw, **sizes):
     problem = draw(problems(**sizes))
     epilogue = draw(st.one_of(st.just(PLAIN), epilogues(problem)))
     w_dtype = "fp32" if problem.dtype == "fp32" else draw(st.sampled_from(["bf16", "fp16"]))
-    return problem, epilogue, w_dtype, (draw(PERMS), draw(PERMS), draw(PERMS))
+    return problem, epilogue, w_dtype, draw(ALL_PERMS)
 
 
 def pooled(values: Any, pool: tuple[int, int]) -> Any:
@@ -152,7 +158,7 @@ def check(call: Any, seed: int, *, whole: bool) -> None:
     given["residual"] = None if residual is None else np.ascontiguousarray(apply_out_perm(residual, out_perm))
     given["strict_nonfinite"] = epilogue.strict_nonfinite
     given["precision"] = epilogue.precision if whole else None
-    given["config"] = _config(problem, epilogue, given["precision"])
+    given["config"] = _config(problem, epilogue, given["precision"], w_dtype, (in_perm, kern_perm, out_perm))
     one, two = (run(stored(x, in_perm), stored(w, kern_perm), problem, lnc, **given) for lnc in (1, 2))
     assert one.dtype == DTYPES[out_dtype]
     if whole and epilogue.activation in EXACT_ACTIVATIONS:
@@ -163,7 +169,7 @@ def check(call: Any, seed: int, *, whole: bool) -> None:
     assert same_bits(one, two)
 
 
-def _config(problem: ConvProblem, epilogue: Epilogue, precision: str | None) -> Any:
+def _config(problem: ConvProblem, epilogue: Epilogue, precision: str | None, w_dtype: str, perms: Any) -> Any:
     """The algorithm drawn, if it takes the rest; None leaves the choice to the kernel."""
     if epilogue.algorithm is None:
         return None
@@ -175,11 +181,24 @@ def _config(problem: ConvProblem, epilogue: Epilogue, precision: str | None) -> 
         strict_nonfinite=epilogue.strict_nonfinite,
         scaled=epilogue.residual is not None and epilogue.beta != 1.0,
         pool=epilogue.pool,
-        precision=precision,
     )
-    geometry, extras = geometry_of(problem, asked), extras_of(problem, asked)
+    x, w = (
+        nkiconv.spec(stored_shape(shape, perm), dtype)
+        for shape, perm, dtype in (
+            (problem.input_shape, perms[0], problem.dtype),
+            (problem.filter_shape, perms[1], w_dtype),
+        )
+    )
+    places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
+    geometry = read_geometry(x, w, *places, problem.groups, 1, perms, precision, epilogue.pool)[0]
+    extras = extras_of(problem, asked)
     reasons = [refusal_of(epilogue.algorithm, geometry, extras, None, lnc) for lnc in (1, 2)]
     return None if any(reasons) else (("algorithm", epilogue.algorithm),)
+
+
+def stored_shape(shape: tuple[int, ...], perm: tuple[int, ...] | None) -> tuple[int, ...]:
+    """A canonical shape as `stored` lays it out."""
+    return shape if perm is None else tuple(shape[axis] for axis in np.argsort(perm))
 
 
 @settings(max_examples=NORMAL)

@@ -11,11 +11,14 @@ from .narrow.plan import plan_narrow
 from .narrow.price import narrow_ns
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack, stack_ns
+from .swapped.loop import run_swapped
+from .swapped.plan import plan_swapped
+from .swapped.price import swapped_ns
 from .taps.loop import run_items
 from .taps.plan import plan_taps, taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow")
+ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "swapped")
 #: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
 WORTHWHILE = 0.85
 #: ns that taps_ns is without and narrow_ns is not: until the first matmul, and from the last one on.
@@ -43,6 +46,8 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_grouped(geometry, extras, config, cores)
     if algorithm == "narrow":
         return plan_narrow(geometry, extras, config, cores)
+    if algorithm == "swapped":
+        return plan_swapped(geometry, extras, config, cores)
     return plan_taps(geometry, extras, config, cores)
 
 
@@ -69,6 +74,11 @@ def choose(geometry, extras, cores):
         ns = narrow_ns(geometry, narrow)
         if ns < found_ns + (BESIDE_NS if found == "taps" else 0.0):
             found, found_ns = "narrow", ns
+    swapped = plan_swapped(geometry, extras, None, cores)[0]
+    if swapped != None:
+        ns = swapped_ns(geometry, swapped)
+        if ns < found_ns:
+            found, found_ns = "swapped", ns
     return found
 
 
@@ -89,5 +99,7 @@ def convolve(operands, geometry, extras, config):
         run_grouped(operands, geometry, extras, plan)
     elif algorithm == "narrow":
         run_narrow(operands, geometry, extras, plan)
+    elif algorithm == "swapped":
+        run_swapped(operands, geometry, extras, plan)
     else:
         run_items(operands, geometry, extras, plan)

@@ -62,8 +62,10 @@ class Geometry(nl.NKIObject):
     r_q: int
     #: output channels of a block of a packed filter, 0: the filter is plain
     packed: int
-    #: bytes of an element of x and w on chip, and whether the array takes products of them at the rate of 16 bits
+    #: bytes of an element of x and w on chip and in HBM, and whether the array takes products of them at the rate of
+    #: 16 bits
     itemsize: int
+    hbm_itemsize: int
     fast: bool
 
 
@@ -238,6 +240,7 @@ def read_geometry(
         r_q=r_strides[position_in(out_axes, 3)],
         packed=packed,
         itemsize=4 if img_ref.dtype == nl.float32 and precision != "bf16" else 2,
+        hbm_itemsize=4 if img_ref.dtype == nl.float32 else 2,
         fast=img_ref.dtype != nl.float32 or precision != None,
     )
     return geometry, y_shape, r_shape

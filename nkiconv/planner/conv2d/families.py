@@ -10,6 +10,8 @@ from ...kernels.conv2d.grouped.plan import BLOCKS, TILE_ROWS
 from ...kernels.conv2d.grouped.plan import X_BYTES as GROUPED_X_BYTES
 from ...kernels.conv2d.narrow.plan import X_BYTES as NARROW_X_BYTES
 from ...kernels.conv2d.stacked.plan import BESIDE
+from ...kernels.conv2d.swapped.plan import FILTER_BYTES as SWAPPED_FILTER_BYTES
+from ...kernels.conv2d.swapped.plan import X_BYTES as SWAPPED_X_BYTES
 from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, taps_ns
 from ...simulator.hardware import PARTITIONS
 from ..family import Family, Shape, changed, config_of, ints, with_settings
@@ -205,5 +207,36 @@ class Narrow(Conv2dFamily):
         return int(-(-shape.geometry.N // plan.images) * -(-blocks // plan.blocks))
 
 
+class Swapped(Conv2dFamily):
+    """Pixels as stationaries, filters as moving operands."""
+
+    algorithm = "swapped"
+    from_one = ("side", "x_bytes", "filter_bytes")
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        found: list[Config] = [None, config_of(shard="channels"), config_of(shard="images")]
+        return found + ([config_of(x_bytes=SWAPPED_X_BYTES // 2)] if wide else [])
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        plan = self.plan(shape, config)
+        now = dict(config or ())
+        x_bytes = now.get("x_bytes", SWAPPED_X_BYTES)
+        filter_bytes = now.get("filter_bytes", SWAPPED_FILTER_BYTES)
+        side = plan.sizes.side
+        return self.changed(
+            config,
+            shard=("images", "channels"),
+            side=(side // 2, side - 1, side + 1, side * 2),
+            x_bytes=(x_bytes // 2, x_bytes * 2),
+            filter_bytes=(filter_bytes // 2, filter_bytes * 2),
+            warmup=(one for one in WARM_UPS if one != plan.warmup),
+        )
+
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        return len(plan.items)
+
+
 #: What is known of each algorithm, by its name.
-FAMILIES: dict[str, Family] = {one.algorithm: one for one in (Taps(), Stacked(), Bands(), Grouped(), Narrow())}
+FAMILIES: dict[str, Family] = {
+    one.algorithm: one for one in (Taps(), Stacked(), Bands(), Grouped(), Narrow(), Swapped())
+}

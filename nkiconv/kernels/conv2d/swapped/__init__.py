@@ -1,0 +1,1 @@
+"""Pixels as the stationary operand, filters as the moving one: results have their output channels side by side."""

@@ -1,0 +1,229 @@
+"""The loop: windows of x come in, every tap of 128 pixels is a matmul with all output channels, rows of pixels go out.
+
+The first banks of a batch go through the filters together, chunk by chunk, as these come in and are turned; later ones
+bank by bank. Every sum adds chunks and taps in the same order.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._engines import Ledger
+from ..._tiles import cut, div_ceil, share
+from ..._warm import warm_up, warm_zeros
+from ..call import Extras, Operands, of_array
+from ..geometry import Geometry
+from .filters import load_ahead, start_filters, turn_piece, turn_to, waiting_to
+from .load import load_step, new_window, parts_of, steps_of
+from .plan import Swapped
+from .results import finish_rows, load_bias_row, load_residual, store
+from .shape import Block, blocks_of, tile_groups, units_at
+
+#: Banks of sums that go through a batch's filters together as these come; the others are for transposes.
+FIRST_BANKS = 5
+#: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
+LEAD_MATMULS = 6
+#: Share of a chunk's matmuls between which the filters of one that comes soon are turned.
+LEAD_SHARE = 0.6
+
+
+@dataclass
+class Unit(nl.NKIObject):
+    """One bank of sums: tiles t0 .. t0+tn-1 of a block, output channels k0 .. k0+kn-1 from the batch's first.
+
+    place: index of the block; last: whether it is the block's last one; alone: whether it leaves by a store of its own.
+    """
+
+    block: Block
+    place: int
+    t0: int
+    tn: int
+    k0: int
+    kn: int
+    last: bool
+    alone: bool
+
+
+@dataclass
+class Work(nl.NKIObject):
+    """What one core has at hand; y_sbuf and residual_sbuf: of the block that is being read out."""
+
+    operands: Operands
+    geometry: Geometry
+    extras: Extras
+    plan: Swapped
+    ledger: Ledger
+    filters: object
+    bias_sbuf: object
+    y_sbuf: object
+    residual_sbuf: object
+
+
+def run_swapped(operands, geometry, extras, plan):
+    """This core's part of the items; x of the next one is loaded before one is worked on."""
+    mine = share(len(plan.items), nl.num_programs(), nl.program_id(0))
+    if mine[1] == 0:
+        return
+    work = Work(
+        operands=operands,
+        geometry=geometry,
+        extras=extras,
+        plan=plan,
+        ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
+        filters=None,
+        bias_sbuf=None,
+        y_sbuf=None,
+        residual_sbuf=None,
+    )
+    warm_up(warm_zeros(), plan.warmup, 1)
+    end = mine[0] + mine[1]
+    now_sbuf = None
+    batch = -1
+    for index in range(mine[0], end):
+        item = plan.items[index]
+        fresh = item.batch != batch
+        if fresh:
+            batch = item.batch
+            k0, kn = plan.batches[batch]
+            work.filters = start_filters(geometry, k0, kn, plan.chunks, plan.way)
+        if now_sbuf == None:
+            now_sbuf = load_band(work, item.band, True)
+        if fresh:
+            work.bias_sbuf = load_bias_row(operands.bias, k0, kn)
+        after_sbuf = None
+        if index + 1 < end:
+            after_sbuf = now_sbuf
+            if not same_place(plan.items[index + 1].band, item.band):
+                after_sbuf = load_band(work, plan.items[index + 1].band, False)
+        work_band(work, item, now_sbuf, fresh, index + 1 == end)
+        now_sbuf = after_sbuf
+
+
+def same_place(one, other):
+    """Whether two bands are outputs of the same images, rows and columns."""
+    rows = one.p0 == other.p0 and one.pn == other.pn
+    return rows and one.q0 == other.q0 and one.qn == other.qn and one.n0 == other.n0 and one.nn == other.nn
+
+
+def load_band(work, band, start):
+    """x of a band; start: of the first one: of each chunk what the first block needs and filters, then the rest."""
+    operands, geometry, plan = work.operands, work.geometry, work.plan
+    zeros_by = nisa.engine.vector if start else nisa.engine.gpsimd
+    x_sbuf = new_window(operands, plan.source, band, plan.chunks, zeros_by)
+    parts = parts_of(geometry, plan.source, band, blocks_of(plan.sizes, band)[0], start)
+    for part in range(len(parts)):
+        steps = steps_of(geometry, plan.source, band, plan.chunks, parts[part])
+        for index in range(len(steps)):
+            load_step(operands, geometry, plan.source, band, x_sbuf, plan.chunks, steps[index], work.ledger)
+            if start and part == 0:
+                load_ahead(operands, geometry, work.filters, steps[index][0] + steps[index][1] - 1)
+    return x_sbuf
+
+
+def units_of(plan, band, kn, last):
+    """Banks of a band in the order of the work; last: whether nothing hides the end of the last block."""
+    blocks = blocks_of(plan.sizes, band)
+    parts = cut(kn, plan.k_tile)
+    found = []
+    for place in range(len(blocks)):
+        groups = tile_groups(blocks[place], plan.sizes.side, parts[-1][1])
+        for group in range(len(groups)):
+            for part in range(len(parts)):
+                found.append(
+                    Unit(
+                        block=blocks[place],
+                        place=place,
+                        t0=groups[group][0],
+                        tn=groups[group][1],
+                        k0=parts[part][0],
+                        kn=parts[part][1],
+                        last=group + 1 == len(groups) and part + 1 == len(parts),
+                        alone=last and place + 1 == len(blocks),
+                    )
+                )
+    return found
+
+
+def work_band(work, item, x_sbuf, fresh, last):
+    """Results of one band for one batch; fresh: the filters are not there yet."""
+    units = units_of(work.plan, item.band, work.plan.batches[item.batch][1], last)
+    first = 0
+    while first < len(units):
+        count = min(len(units) - first, FIRST_BANKS if fresh and first == 0 else 1)
+        work_units(work, item, x_sbuf, units[first : first + count])
+        first += count
+
+
+def work_units(work, item, x_sbuf, units):
+    """Sums of some banks, together, and their way out."""
+    geometry, plan, filters = work.geometry, work.plan, work.filters
+    sums, matmuls = [], 0
+    for index in range(len(units)):
+        unit = units[index]
+        matmuls += unit.tn
+        shape = (pixels_of(unit.block, plan.sizes.side, unit.t0), unit.tn, unit.kn)
+        sums.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
+    taps = geometry.rows.taps * geometry.columns.taps
+    lead = div_ceil(LEAD_MATMULS, taps * matmuls)
+    for chunk in range(len(plan.chunks)):
+        turn_to(work.operands, geometry, filters, chunk, work.ledger)
+        load_ahead(work.operands, geometry, filters, len(plan.chunks) - 1)
+        rate = waiting_to(filters, chunk + lead) / (LEAD_SHARE * taps * matmuls)
+        due = 0.0
+        for tap in range(taps):
+            for index in range(len(units)):
+                for tile in range(units[index].tn):
+                    add_tap(work, item.band, x_sbuf, units[index], sums[index], tile, chunk, tap)
+                    due += rate
+                    while due >= 1.0 and waiting_to(filters, chunk + lead) > 0:
+                        due -= 1.0
+                        turn_piece(work.operands, geometry, filters, work.ledger)
+    for index in range(len(units)):
+        leave(work, item, units[index], sums[index])
+
+
+def pixels_of(block, side, tile):
+    """Pixels of a tile of a block: partitions of its sums."""
+    return block.nn * block.pn * units_at(block, side, tile)
+
+
+def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
+    """One matmul: the pixels of a tile at a tap, all output channels of a bank."""
+    source, block, side = work.plan.source, unit.block, work.plan.sizes.side
+    rows, columns = source.rows, source.columns
+    r, s = tap // columns.taps, tap % columns.taps
+    image = chunk * band.nn + block.n
+    h = block.p * rows.stride + r * rows.dilation
+    w = (block.q + unit.t0 + tile) * columns.stride + s * columns.dilation
+    step = side * columns.stride
+    count = work.plan.chunks[chunk][1]
+    units = units_at(block, side, unit.t0)
+    nisa.nc_matmul(
+        dst=acc_psum[0 : acc_psum.shape[0], tile, 0 : unit.kn],
+        stationary=of_array(x_sbuf, work.operands)[
+            0:count,
+            image : image + block.nn,
+            h : h + (block.pn - 1) * rows.stride + 1 : rows.stride,
+            w : w + (units - 1) * step + 1 : step,
+        ],
+        moving=of_array(work.filters.tile, work.operands)[0:count, chunk, tap, unit.k0 : unit.k0 + unit.kn],
+        accumulate=chunk > 0 or tap > 0,
+    )
+
+
+def leave(work, item, unit, acc_psum):
+    """Read a bank out into its block's results; the last one of a block sends them off."""
+    operands, geometry, plan = work.operands, work.geometry, work.plan
+    k0, kn = plan.batches[item.batch]
+    block, side = unit.block, plan.sizes.side
+    if work.y_sbuf == None:
+        shape = (pixels_of(block, side, 0), min(side, block.qn), kn)
+        work.y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
+        work.residual_sbuf = load_residual(operands, geometry, item.band, block, side, shape, k0)
+    finish_rows(work.y_sbuf, acc_psum, work.bias_sbuf, work.residual_sbuf, unit, work.extras.epilogue, work.ledger)
+    if unit.alone:
+        store(operands, geometry, item.band, block, side, work.y_sbuf, k0, unit.t0, unit.tn, unit.k0, unit.kn)
+    elif unit.last:
+        store(operands, geometry, item.band, block, side, work.y_sbuf, k0, 0, work.y_sbuf.shape[1], 0, kn)
+    if unit.last:
+        work.y_sbuf = None
+        work.residual_sbuf = None

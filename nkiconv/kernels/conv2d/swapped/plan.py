@@ -1,0 +1,241 @@
+"""Operand swap: windows of x are the stationary operands, filters the moving ones; the same on any number of cores.
+
+    y[pixels, k] = sum over taps, chunks of c of  x[c, pixels at a tap]^T w[c, tap, k]
+
+128 pixels of y come out on the partitions with their output channels side by side, which is how NHWC is stored: results
+leave in runs of K elements, or of several pixels' K. Padding is stored as zeros, so that each tap sees all pixels.
+
+Settings: `shard`, what two cores share, "channels" of the output or "images" (and rows of them); `side`, neighbouring
+pixels of a partition; `x_bytes` and `filter_bytes`, a partition, of x of one band and of the filters that are there
+together; `warmup`, matmuls on zeros before the first filters.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._settings import config_refusal, numbers_refusal, setting
+from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, cut_into, div_ceil, share
+from .filters import raw_bytes, turns_of, way_of
+from .load import is_staged
+from .price import core_ns
+from .shape import Band, Cut, Source, bands_of, blocks_of, cut_of, is_padded, source_of, tile_groups, widest
+
+SETTINGS = ("shard", "side", "x_bytes", "filter_bytes", "warmup")
+SHARDS = ("channels", "images")
+#: Bytes a partition of SBUF for the filters of a batch, and for x of one band; two bands are there at once.
+FILTER_BYTES = 118_784
+X_BYTES = 32_768
+#: Matmuls of 128 columns on zeros while the first x and filters are on their way.
+WARM_UP = 28
+WARM_UP_MAX = 256
+#: Neighbouring pixels of a partition, at most, unless a setting says more, and bytes of their results.
+SIDE_MAX = 32
+SIDE_LIMIT = 4096
+RESULT_BYTES = 32_768
+#: Elements between neighbours of a free axis on chip, at most (rules NKI053).
+STEP_MAX = 32_767
+
+
+@dataclass
+class Item(nl.NKIObject):
+    """One band for the output channels of one batch."""
+
+    batch: int
+    band: Band
+
+
+@dataclass
+class Swapped(nl.NKIObject):
+    """All work: batches (first, how many) of output channels whose filters are in SBUF together; items in order."""
+
+    source: Source
+    sizes: Cut
+    #: (first, how many) of at most 128 input channels
+    chunks: list
+    batches: list
+    #: most output channels of a matmul
+    k_tile: int
+    items: list
+    way: str
+    #: whether x is cast after it has come
+    staged: bool
+    warmup: int
+
+
+def plan_swapped(geometry, extras, config, cores):
+    """(Swapped, "") of this on `cores` cores, or (None, why not)."""
+    whole = nl.tile_size.total_available_sbuf_size
+    reason = config_refusal(config, SETTINGS, "swapped")
+    if reason == "":
+        limits = (("x_bytes", 64, whole), ("filter_bytes", 64, whole), ("warmup", 0, WARM_UP_MAX))
+        reason = numbers_refusal(config, limits)
+    if reason == "":
+        reason = numbers_refusal(config, (("side", 1, SIDE_LIMIT),))
+    if reason == "" and setting(config, "shard", SHARDS[0]) not in SHARDS:
+        reason = f"config shard={setting(config, 'shard', SHARDS[0])}: accepted are {SHARDS}"
+    if reason == "":
+        reason = refusal(geometry, extras)
+    if reason != "":
+        return None, reason
+    plan = best_plan(geometry, extras, config)
+    if plan == None:
+        return None, (
+            f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
+            f"S={geometry.columns.taps}, x_bytes={setting(config, 'x_bytes', X_BYTES)}: swapped keeps padded windows "
+            f"of rows of y and filters of all input channels in SBUF, {whole} bytes a partition, with steps of at most "
+            f"{STEP_MAX} elements; use taps"
+        )
+    count = count_instructions(geometry, plan, extras, cores)
+    if count > INSTRUCTIONS_MAX:
+        return None, (
+            f"N={geometry.N}, C={geometry.C}, K={geometry.K}: swapped needs up to {count} instructions on a core, the "
+            f"compiler takes {INSTRUCTIONS_MAX}; split N or K over several calls"
+        )
+    return plan, ""
+
+
+def refusal(geometry, extras):
+    """Why this is not for pixels as stationaries, or ""."""
+    if geometry.groups > 1:
+        return f"feature_group_count={geometry.groups}: swapped takes 1; use taps or grouped"
+    if extras.pool != (1, 1):
+        return f"pool={extras.pool}: swapped takes (1, 1); use taps"
+    if geometry.y_k != 1 and geometry.K > 1:
+        return (
+            f"out_perm: neighbouring output channels are {geometry.y_k} elements apart in y, swapped stores runs of "
+            f"them and takes 1; use out_perm=(0, 2, 3, 1) or taps"
+        )
+    padded = is_padded(geometry.rows) or is_padded(geometry.columns)
+    gaps = geometry.rows.lhs_dilation > 1 or geometry.columns.lhs_dilation > 1
+    if extras.strict_nonfinite and (padded or gaps):
+        return "strict_nonfinite=True: swapped multiplies filters by the zeros of padding and lhs_dilation; use taps"
+    return ""
+
+
+def best_plan(geometry, extras, config):
+    """The Swapped that takes least by prices, of all that the settings leave open and that fit; None if none does."""
+    found, least = None, 0.0
+    whole = nl.tile_size.total_available_sbuf_size
+    wanted = setting(config, "shard", "")
+    sides = sides_of(geometry.columns.out, geometry.K * geometry.hbm_itemsize)
+    if setting(config, "side", 0) > 0:
+        sides = [setting(config, "side", 1)]
+    for index in range(len(sides)):
+        for which in range(len(SHARDS)):
+            if wanted in ("", SHARDS[which]):
+                plan = make_plan(geometry, config, sides[index], which == 0)
+                if plan != None and sbuf_bytes(geometry, plan, extras) <= whole:
+                    ns = core_ns(geometry, plan)
+                    if found == None or ns < least:
+                        found, least = plan, ns
+    return found
+
+
+def sides_of(Q, pixel_bytes):
+    """Neighbours on a partition that are worth a try: divisors of Q, and powers of two."""
+    found = [1]
+    for side in range(2, min(Q, min(SIDE_MAX, RESULT_BYTES // pixel_bytes)) + 1):
+        if Q % side == 0 or side in (2, 4, 8):
+            found.append(side)
+    return found
+
+
+def make_plan(geometry, config, side, by_channels):
+    """The Swapped of a number of neighbours and a way to share, or None where a window does not fit or is too wide."""
+    source = source_of(geometry)
+    item = geometry.itemsize
+    chunks = cut(geometry.C, nl.tile_size.pmax)
+    taps = geometry.rows.taps * geometry.columns.taps
+    k_bytes = len(chunks) * taps * item
+    most_k = min(geometry.K, max(1, setting(config, "filter_bytes", FILTER_BYTES) // k_bytes))
+    count = div_ceil(geometry.K, most_k)
+    if by_channels or count > 1:
+        count = min(geometry.K, div_ceil(count, PARTS) * PARTS)
+    batches = cut_into(geometry.K, count)
+    most_elements = setting(config, "x_bytes", X_BYTES) // (len(chunks) * item)
+    sizes = cut_of(source, geometry, side, most_elements)
+    bands = bands_of(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
+    for index in range(len(bands)):
+        if widest_step(source, sizes, bands[index], len(chunks)) > STEP_MAX:
+            return None
+    items = []
+    for batch in range(count):
+        for index in range(len(bands)):
+            items.append(Item(batch=batch, band=bands[index]))
+    casts = geometry.itemsize != geometry.hbm_itemsize
+    return Swapped(
+        source=source,
+        sizes=sizes,
+        chunks=chunks,
+        batches=batches,
+        k_tile=widest(cut(widest(batches), BANK_COLUMNS)),
+        items=items,
+        way=way_of(geometry, casts),
+        staged=is_staged(geometry, casts),
+        warmup=setting(config, "warmup", WARM_UP),
+    )
+
+
+def widest_step(source, sizes, band, num_chunks):
+    """Elements between neighbours of an axis of more than one, at most, in what the engines see of a window."""
+    found = 1
+    if band.nn * num_chunks > 1:
+        found = max(found, band.hn * band.wn)
+    if band.hn > 1:
+        found = max(found, band.wn)
+    if min(band.pn, sizes.rows) > 1:
+        found = max(found, source.rows.stride * band.wn)
+    if band.qn > sizes.side:
+        found = max(found, sizes.side * source.columns.stride)
+    return found
+
+
+def window_elements(band, num_chunks):
+    """Elements a partition of a band's window."""
+    return num_chunks * band.nn * band.hn * band.wn
+
+
+def sbuf_bytes(geometry, plan, extras):
+    """Bytes a partition, at most: x of two bands, filters, blocks of taps, results, bias."""
+    item, y_item = geometry.itemsize, extras.epilogue.y_itemsize
+    taps = geometry.rows.taps * geometry.columns.taps
+    x_bytes = 0
+    for index in range(len(plan.items)):
+        band = plan.items[index].band
+        staged = 2 * band.nn * band.hn * band.wn * geometry.hbm_itemsize if plan.staged else 0
+        x_bytes = max(x_bytes, 2 * window_elements(band, len(plan.chunks)) * item + staged)
+    kn = widest(plan.batches)
+    filters = len(plan.chunks) * taps * kn * item
+    if plan.way == "array":
+        filters += raw_bytes(geometry, kn, plan.chunks)
+    side = min(plan.sizes.side, geometry.columns.out)
+    results = side * kn * (2 * y_item + (2 * 8 if extras.residual else 0))
+    sums = 3 * 4 * BANK_COLUMNS
+    bias = 2 * 4 * kn if extras.epilogue.bias else 0
+    zeros = nl.tile_size.pmax * 2
+    return x_bytes + filters + results + sums + bias + zeros
+
+
+def count_instructions(geometry, plan, extras, cores):
+    """Instructions of the busiest core, at most."""
+    taps = geometry.rows.taps * geometry.columns.taps
+    chunks = len(plan.chunks)
+    most = 0
+    for core in range(cores):
+        mine = share(len(plan.items), cores, core)
+        total = 8 + plan.warmup
+        for index in range(mine[0], mine[0] + mine[1]):
+            item = plan.items[index]
+            kn = plan.batches[item.batch][1]
+            if index == mine[0] or plan.items[index - 1].batch != item.batch:
+                turns = turns_of(kn, taps, plan.chunks, geometry.itemsize)
+                total += turns[0] + 2 * turns[1] + chunks * taps * 2 + 4
+            blocks = blocks_of(plan.sizes, item.band)
+            total += 4 + chunks * 2 * (len(blocks) + 1)
+            for which in range(len(blocks)):
+                groups = tile_groups(blocks[which], plan.sizes.side, plan.k_tile)
+                tiles = min(plan.sizes.side, blocks[which].qn)
+                parts = div_ceil(kn, plan.k_tile)
+                total += parts * (tiles * chunks * taps + 5 * len(groups)) + 6
+        most = max(most, total)
+    return most

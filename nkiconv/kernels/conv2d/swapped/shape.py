@@ -1,0 +1,233 @@
+"""How the pixels of y are cut: bands that share a load of x, blocks whose results leave together, tiles of the array.
+
+A block is some rows of some images, its pixels in the order of memory: partition m of the results holds the `side`
+neighbours m * side .. m * side + side - 1 of a row, so that they leave as one run of side * K elements. Its tile t is
+pixel t of each partition, at most 128 of them: a window of x with steps of side * stride columns.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
+from ..geometry import Axis
+
+
+@dataclass
+class Source(nl.NKIObject):
+    """Axes of x as this algorithm loads them: of an axis with one tap only what outputs meet; strides and offset."""
+
+    rows: Axis
+    columns: Axis
+    x_h: int
+    x_w: int
+    offset: int
+
+
+@dataclass
+class Band(nl.NKIObject):
+    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of images n0 .. n0+nn-1; their window of padded x is hn x wn."""
+
+    n0: int
+    nn: int
+    p0: int
+    pn: int
+    q0: int
+    qn: int
+    hn: int
+    wn: int
+
+
+@dataclass
+class Block(nl.NKIObject):
+    """Images, rows and columns from the first of its band; units: partitions of a row."""
+
+    n: int
+    nn: int
+    p: int
+    pn: int
+    q: int
+    qn: int
+    units: int
+
+
+@dataclass
+class Cut(nl.NKIObject):
+    """Sizes of blocks: neighbours on a partition, (first column, columns) of parts of a row, rows, images."""
+
+    side: int
+    parts: list
+    rows: int
+    images: int
+
+
+def source_of(geometry):
+    """The Source of a problem: rows are always thinned out, columns where each pixel is a run of its own anyway."""
+    rows, skipped_h, step_h = thinned(geometry.rows)
+    columns, skipped_w, step_w = geometry.columns, 0, 1
+    if geometry.x_c == 1:
+        columns, skipped_w, step_w = thinned(geometry.columns)
+    return Source(
+        rows=rows,
+        columns=columns,
+        x_h=geometry.x_h * step_h,
+        x_w=geometry.x_w * step_w,
+        offset=skipped_h * geometry.x_h + skipped_w * geometry.x_w,
+    )
+
+
+def thinned(axis):
+    """(Axis, first element, step) without the elements between those that the only tap meets."""
+    if axis.taps > 1 or axis.stride == 1 or axis.lhs_dilation > 1:
+        return axis, 0, 1
+    before = div_ceil(axis.before, axis.stride) if axis.before > 0 else -(-axis.before // axis.stride)
+    first = before * axis.stride - axis.before
+    if first >= axis.size:
+        return axis, 0, 1
+    size = div_ceil(axis.size - first, axis.stride)
+    found = Axis(size=size, taps=1, out=axis.out, stride=1, dilation=1, lhs_dilation=1, before=before)
+    return found, first, axis.stride
+
+
+def extent(axis, count):
+    """Elements of the dilated and padded axis that `count` neighbouring outputs see."""
+    return (count - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
+
+
+def inside(axis, first, count):
+    """(first element, how many, place of the first, step) of x within the window of outputs first .. first+count-1."""
+    start = first * axis.stride - axis.before
+    end = start + extent(axis, count) - 1
+    low = div_ceil(start, axis.lhs_dilation) if start > 0 else 0
+    high = min(axis.size - 1, end // axis.lhs_dilation) if end >= 0 else -1
+    if high < low:
+        return 0, 0, 0, 1
+    return low, high - low + 1, low * axis.lhs_dilation - start, axis.lhs_dilation
+
+
+def is_padded(axis):
+    """Whether a window holds zeros that are no elements of x."""
+    found = inside(axis, 0, axis.out)
+    return found[1] < extent(axis, axis.out)
+
+
+def cut_of(source, geometry, side, most_elements):
+    """The Cut for `side` neighbours on a partition; most_elements: of one image's window of x, if more than a row."""
+    P_MAX = nl.tile_size.pmax
+    P, Q = source.rows.out, source.columns.out
+    units = div_ceil(Q, side)
+    width = min(units, P_MAX)
+    height = extent(source.rows, 1)
+    while width > 1 and height * extent(source.columns, min(Q, width * side)) > most_elements:
+        width = div_ceil(width, 2)
+    pieces = cut(units, width)
+    parts = []
+    for index in range(len(pieces)):
+        q0 = pieces[index][0] * side
+        parts.append((q0, min(Q - q0, pieces[index][1] * side)))
+    rows, images = 1, 1
+    if len(parts) == 1 and Q % side == 0:
+        rows = min(P, P_MAX // units)
+        if rows == P:
+            images = min(geometry.N, P_MAX // (P * units))
+    return Cut(side=side, parts=parts, rows=rows, images=images)
+
+
+def bands_of(source, geometry, sizes, most_elements, halves):
+    """Bands of all images, at least `halves` where that shares the work; most_elements: of x on one partition."""
+    P = source.rows.out
+    row_blocks = cut(P, sizes.rows)
+    image_blocks = cut(geometry.N, sizes.images)
+    widest = 0
+    for index in range(len(sizes.parts)):
+        widest = max(widest, extent(source.columns, sizes.parts[index][1]))
+    image_elements = extent(source.rows, P) * widest
+    together = most_elements // (image_elements * sizes.images)
+    odd = halves > 1 and (len(image_blocks) * len(sizes.parts)) % PARTS == 1
+    whole = together >= 1 and not (odd and len(row_blocks) > 1)
+    found = []
+    if whole:
+        for half in range(halves):
+            mine = share(len(image_blocks), halves, half)
+            groups = cut(mine[1], max(1, together))
+            for index in range(len(groups)):
+                first = image_blocks[mine[0] + groups[index][0]][0]
+                last = image_blocks[mine[0] + groups[index][0] + groups[index][1] - 1]
+                add_bands(found, source, sizes, (first, last[0] + last[1] - first), (0, P))
+        return found
+    most = 1
+    while most < len(row_blocks) and extent(source.rows, (most + 1) * sizes.rows) * widest <= most_elements:
+        most += 1
+    count = div_ceil(len(row_blocks), most)
+    if odd and count % PARTS == 1 and count < len(row_blocks):
+        count += 1
+    for image in range(geometry.N):
+        for index in range(count):
+            mine = share(len(row_blocks), count, index)
+            first, last = row_blocks[mine[0]][0], row_blocks[mine[0] + mine[1] - 1]
+            add_bands(found, source, sizes, (image, 1), (first, last[0] + last[1] - first))
+    return found
+
+
+def add_bands(found, source, sizes, images, rows):
+    """Append the Bands of (first, how many) images and rows."""
+    for index in range(len(sizes.parts)):
+        q0, qn = sizes.parts[index]
+        found.append(
+            Band(
+                n0=images[0],
+                nn=images[1],
+                p0=rows[0],
+                pn=rows[1],
+                q0=q0,
+                qn=qn,
+                hn=extent(source.rows, rows[1]),
+                wn=extent(source.columns, qn),
+            )
+        )
+
+
+def blocks_of(sizes, band):
+    """Blocks of a band, in the order of the work."""
+    units = div_ceil(band.qn, sizes.side)
+    images, rows = cut(band.nn, sizes.images), cut(band.pn, sizes.rows)
+    found = []
+    for image in range(len(images)):
+        for row in range(len(rows)):
+            found.append(
+                Block(
+                    n=images[image][0],
+                    nn=images[image][1],
+                    p=rows[row][0],
+                    pn=rows[row][1],
+                    q=0,
+                    qn=band.qn,
+                    units=units,
+                )
+            )
+    return found
+
+
+def units_at(block, side, tile):
+    """Partitions of a row that have a pixel `tile`: the last one may have fewer pixels."""
+    return div_ceil(block.qn - tile, side)
+
+
+def tile_groups(block, side, kn):
+    """(first tile, how many) whose sums of kn output channels share a bank: of equally many pixels."""
+    most = max(1, BANK_COLUMNS // kn)
+    tiles = min(side, block.qn)
+    full = tiles if block.qn % side == 0 else block.qn % side
+    found = []
+    for first in range(0, full, most):
+        found.append((first, min(most, full - first)))
+    for first in range(full, tiles, most):
+        found.append((first, min(most, tiles - first)))
+    return found
+
+
+def widest(chunks):
+    """Most channels of any of (first channel, channels)."""
+    most = 0
+    for index in range(len(chunks)):
+        most = max(most, chunks[index][1])
+    return most

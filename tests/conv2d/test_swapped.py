@@ -1,0 +1,244 @@
+"""Pixels as the stationary operand: every setting, layout and edge gives the same sums, within what the plan says."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, in_layout, integers, planned, run, trace
+from depthwise import same_bits
+from tolerances import assert_exact
+
+from nkiconv import cases, pack_filter, spec
+from nkiconv.kernels._epilogue import read_epilogue
+from nkiconv.kernels.conv2d.swapped import plan, shape
+from nkiconv.kernels.conv2d.swapped.price import swapped_ns
+from nkiconv.problem import ConvProblem
+from nkiconv.reference import conv_ref
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+
+SAME = ((1, 1), (1, 1))
+FILTER_PERMS = {"KCRS": None, "RSCK": (3, 2, 0, 1), "KRSC": (0, 3, 1, 2)}
+MANY = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)), layout="NHWC")
+LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, S=3, stride=(1, 2), padding=((0, 0), (1, 1)), layout="NHWC")
+STRIDED = ConvProblem(N=3, C=140, H=28, W=28, K=40, R=1, S=1, stride=(2, 2), layout="NHWC")
+TALL = ConvProblem(N=1, C=20, H=70, W=13, K=33, R=3, S=3, padding=SAME, layout="NHWC")
+GAPS = ConvProblem(N=2, C=6, H=7, W=9, K=7, R=4, S=4, lhs_dilation=(2, 2), padding=((2, 2), (2, 2)), layout="NHWC")
+PROBLEMS = {"many": MANY, "line": LINE, "strided": STRIDED, "tall": TALL, "gaps": GAPS}
+SETTINGS = [
+    {},
+    {"shard": "channels"},
+    {"shard": "images"},
+    {"shard": "channels", "filter_bytes": 1500},
+    {"shard": "images", "filter_bytes": 1500, "warmup": 0},
+    {"side": 1},
+    {"side": 2, "x_bytes": 9000},
+    {"side": 3},
+    {"side": 7, "shard": "images"},
+    {"side": 13, "x_bytes": 2000},
+]
+
+
+def fits(problem, settings):
+    return planned(problem, "swapped", config_of("swapped", **settings)[1:])[0] is not None
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_setting_is_exact(name, settings, dtype):
+    problem = PROBLEMS[name].replace(dtype=dtype)
+    check_exact(problem, config=config_of("swapped", **settings))
+
+
+def accepted():
+    """Edges that swapped takes in NHWC."""
+    found = {why: problem.replace(layout="NHWC") for why, problem in EDGE.items()}
+    return {why: problem for why, problem in found.items() if fits(problem, {})}
+
+
+ACCEPTED = accepted()
+
+
+def test_few_edges_are_refused():
+    refused = {why: EDGE[why] for why in EDGE if why not in ACCEPTED}
+    for why, problem in refused.items():
+        assert problem.groups > 1 or max(problem.H, problem.W) > 40_000, why
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("dtype", "filters"), [("bf16", "KCRS"), ("fp32", "KCRS"), ("bf16", "KRSC"), ("fp32", "RSCK")])
+@pytest.mark.parametrize("why", ACCEPTED)
+def test_every_edge_is_exact(why, dtype, filters):
+    problem = ACCEPTED[why].replace(dtype=dtype)
+    x, w = integers(np.random.default_rng(3), problem)
+    perm = FILTER_PERMS[filters]
+    stored = w if perm is None else np.ascontiguousarray(w.transpose(np.argsort(perm)))
+    one, two = (run(x, stored, problem, lnc, kern_perm=perm, config=config_of("swapped")) for lnc in (1, 2))
+    assert_exact(one, in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem), dtype)
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_rows_of_x_may_lie_in_columns(name):
+    """NCHW comes in by plain loads, NHWC goes out."""
+    problem = PROBLEMS[name].replace(layout="NCHW")
+    x, w = integers(np.random.default_rng(4), problem)
+    one, two = (run(x, w, problem, lnc, out_perm=(0, 2, 3, 1), config=config_of("swapped")) for lnc in (1, 2))
+    assert_exact(one, conv_ref(x, w, problem).transpose(0, 2, 3, 1), problem.dtype)
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("settings", [{}, {"filter_bytes": 1500}, {"shard": "channels"}], ids=str)
+def test_a_packed_filter(settings):
+    x, w = integers(np.random.default_rng(5), MANY)
+    packed = pack_filter(w)
+    truth = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, MANY), MANY)
+    for lnc in (1, 2):
+        assert_exact(run(x, packed, MANY, lnc, config=config_of("swapped", **settings)), truth, MANY.dtype)
+
+
+@pytest.mark.parametrize("precision", [None, "bf16", "tf32"])
+@pytest.mark.parametrize("filters", FILTER_PERMS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_precisions_keep_integers(layout, filters, precision):
+    problem = TALL.replace(dtype="fp32", layout=layout)
+    x, w = integers(np.random.default_rng(6), problem)
+    truth = conv_ref(x if layout == "NCHW" else x.transpose(0, 3, 1, 2), w, problem).transpose(0, 2, 3, 1)
+    perm = FILTER_PERMS[filters]
+    stored = w if perm is None else np.ascontiguousarray(w.transpose(np.argsort(perm)))
+    given = {"kern_perm": perm, "precision": precision, "out_perm": (0, 2, 3, 1), "config": config_of("swapped")}
+    for lnc in (1, 2):
+        assert_exact(run(x, stored, problem, lnc, **given), truth, "fp32")
+
+
+@pytest.mark.parametrize("problem", [MANY, LINE], ids=["many", "line"])
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
+@pytest.mark.parametrize("beta", [1.0, -2.0])
+def test_epilogues_are_exact(problem, activation, position, beta):
+    rng = np.random.default_rng(7)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-9, 10, problem.K).astype(np.float32)
+    residual = rng.integers(-9, 10, problem.output_shape).astype(np.float32)
+    sums = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem) + bias
+    act = (lambda values: np.maximum(values, 0)) if activation else (lambda values: values)
+    before = position == "pre_activation"
+    truth = act(sums + beta * residual) if before else act(sums) + beta * residual
+    given = {"bias": bias, "residual": residual, "beta": beta, "activation": activation, "residual_position": position}
+    for settings in ({}, {"side": 3}, {"filter_bytes": 1500}):
+        for lnc in (1, 2):
+            y = run(x, w, problem, lnc, config=config_of("swapped", **settings), **given)
+            assert_exact(y, truth, problem.dtype)
+
+
+def test_pixels_of_a_partition_are_neighbours():
+    """Blocks of a band cover every output once, each partition's results one run."""
+    for problem, side in itertools.product(PROBLEMS.values(), (1, 2, 3, 7)):
+        found, _ = planned(problem, "swapped", (("side", side),))
+        for batch in range(len(found.batches)):
+            seen = []
+            for item in (item for item in found.items if item.batch == batch):
+                band = item.band
+                for block in shape.blocks_of(found.sizes, band):
+                    assert block.nn * block.pn * block.units <= 128
+                    for tile in range(min(side, block.qn)):
+                        units = shape.units_at(block, side, tile)
+                        seen += itertools.product(
+                            range(band.n0 + block.n, band.n0 + block.n + block.nn),
+                            range(band.p0 + block.p, band.p0 + block.p + block.pn),
+                            range(band.q0 + tile, band.q0 + tile + side * units, side),
+                        )
+            assert len(seen) == len(set(seen)) == problem.N * problem.P * problem.Q
+            assert max(q for _, _, q in seen) == problem.Q - 1
+
+
+def needs(problem, lnc, settings):
+    """(instructions of the busiest core, bytes a partition of SBUF), as traced and as the plan says."""
+    config = config_of("swapped", **settings)
+    found, _ = planned(problem, "swapped", config[1:], lnc)
+    geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
+    count = max(len(program.instructions) for program in execution.programs)
+    said = plan.count_instructions(geometry, found, extras_of(), lnc), plan.sbuf_bytes(geometry, found, extras_of())
+    return (count, execution.sbuf_peak_bytes), said
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("why", [*ACCEPTED, *PROBLEMS])
+def test_it_needs_no_more_than_it_says(why, lnc):
+    problem = ACCEPTED[why] if why in ACCEPTED else PROBLEMS[why]
+    for settings in SETTINGS if why in PROBLEMS else SETTINGS[:1]:
+        (count, size), (most, room) = needs(problem, lnc, settings)
+        assert count <= most
+        assert size <= room
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", ["unet_1280", "wan_1024", "vit_patch16", "vae_512", "rn50_1x1", "flux_vae_down"])
+def test_cases_need_no_more_than_it_says(name, lnc):
+    """Blocks of taps that were on their way together were not counted."""
+    (count, size), (most, room) = needs(cases.get(name).problem.replace(layout="NHWC"), lnc, {})
+    assert count <= most
+    assert size <= room
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_epilogues_need_no_more_than_it_says(lnc):
+    problem = cases.get("rn50_c4").problem.replace(layout="NHWC")
+    shapes = {"bias": ((problem.K,), "fp32"), "residual": (problem.output_shape, "bf16")}
+    given = {name: spec(*what) for name, what in shapes.items()}
+    execution = trace(problem, lnc, config=config_of("swapped"), activation="relu", beta=0.5, **given)
+    asked = extras_of(residual=True, scaled=True, epilogue=read_epilogue("relu", True, True, "pre_activation", 2))
+    found, _ = planned(problem, "swapped", None, lnc)
+    geometry = geometry_of(problem)
+    assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry, found, asked)
+    count = max(len(program.instructions) for program in execution.programs)
+    assert count <= plan.count_instructions(geometry, found, asked, lnc)
+
+
+REFUSED = [
+    (MANY.replace(layout="NCHW"), {}, {}, "out_perm: neighbouring output channels are 99 elements apart in y"),
+    (MANY.replace(C=300, K=300, groups=2), {}, {}, "feature_group_count=2: swapped takes 1; use taps"),
+    (MANY, {}, {"pool": (1, 2)}, r"pool=\(1, 2\): swapped takes \(1, 1\); use taps"),
+    (MANY, {}, {"strict_nonfinite": True}, "strict_nonfinite=True: swapped multiplies filters by the zeros of padding"),
+    (MANY, {"side": 0}, {}, "config side=0: must be an int from 1 to 4096"),
+    (MANY, {"warmup": 300}, {}, "config warmup=300: must be an int from 0 to 256"),
+    (MANY, {"shard": "rows"}, {}, r"config shard=rows: accepted are \('channels', 'images'\)"),
+    (MANY, {"rows": 3}, {}, "swapped has no setting rows"),
+    (MANY.replace(W=120_100, rhs_dilation=(1, 60_000)), {}, {}, "swapped keeps padded windows"),
+]
+
+
+@pytest.mark.parametrize(("problem", "settings", "changes", "why"), REFUSED)
+def test_refusals(problem, settings, changes, why):
+    if "pool" in changes:
+        problem = problem.replace(W=12)
+    found, reason = planned(problem, "swapped", tuple(settings.items()), **changes)
+    assert found is None
+    assert re.search(why, reason)
+
+
+def test_strict_without_padding_is_taken():
+    found, reason = planned(STRIDED, "swapped", None, strict_nonfinite=True)
+    assert (reason, found is None) == ("", False)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    "name", ["rn50_c4", "rn50_c5", "rn50_1x1", "rn50_proj_s2", "unet_320", "unet_1280", "vae_128",
+             "flux_vae_down", "rn50_c3_s2"],
+)  # fmt: skip
+def test_price_is_near_the_time(name):
+    problem = cases.get(name).problem.replace(layout="NHWC")
+    timed = in_time(trace(problem, 2, config=config_of("swapped")), Rates())
+    found, _ = planned(problem, "swapped")
+    assert swapped_ns(geometry_of(problem), found) == pytest.approx(timed.line.total_ns, rel=0.16)
+
+
+def test_one_tap_takes_only_the_elements_that_outputs_meet():
+    found, _ = planned(STRIDED, "swapped")
+    assert (found.source.rows.size, found.source.columns.size) == (14, 14)
