@@ -26,6 +26,7 @@ from .filters import (
     turn_piece,
     turn_to,
 )
+from .last import is_last, is_turned, load_turned, pass_late, put_off, turn_first
 from .plan import chunks_of
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
@@ -51,7 +52,8 @@ class Batch(nl.NKIObject):
 
 @dataclass
 class Work(nl.NKIObject):
-    """What one core has at hand. rate: pieces of coming filters to turn a matmul; credit: of them, due."""
+    """What one core has at hand. rate: pieces of coming filters to turn a matmul; credit: of them, due; late: results
+    that wait to be turned."""
 
     operands: Operands
     geometry: Geometry
@@ -62,6 +64,7 @@ class Work(nl.NKIObject):
     following: Batch
     rate: float
     credit: float
+    late: list
 
 
 def run_items(operands, geometry, extras, plan):
@@ -79,6 +82,7 @@ def run_items(operands, geometry, extras, plan):
         following=None,
         rate=0.0,
         credit=0.0,
+        late=[],
     )
     warm_up(work.zeros_sbuf, plan.warmup, 1)
     end = mine[0] + mine[1]
@@ -98,6 +102,8 @@ def run_items(operands, geometry, extras, plan):
             set_rate(work, job, item.band)
             work_band(work, job, item, now, index + 1 == end)
         now = after
+    while len(work.late) > 0:
+        turn_first(work)
 
 
 def start_batch(geometry, plan, index, at_once):
@@ -177,16 +183,18 @@ def load_rows(work, chunks, tiles, index, band, part):
     h0, hn = part
     offset = band.n0 * geometry.x_n + c0 * geometry.x_c
     offset += (band.h0 + h0) * geometry.x_h + band.w0 * geometry.x_w
+    dst = tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0 : band.wn]
+    if is_turned(geometry):
+        halves = 2 if len(chunks) == 1 else 1
+        load_turned(dst, operands.x, (geometry.x_n, geometry.x_h, geometry.x_w), offset, halves)
+        return
     pattern = [
         [geometry.x_c, count],
         [geometry.x_n, band.nn],
         [geometry.x_h, hn],
         [geometry.x_w, band.wn],
     ]
-    copy(
-        tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0 : band.wn],
-        operands.x.ap(pattern=pattern, offset=offset),
-    )
+    copy(dst, operands.x.ap(pattern=pattern, offset=offset))
 
 
 def lead_chunks(geometry):
@@ -257,12 +265,19 @@ def work_band(work, index, item, tiles, last):
             epilogue,
             reader(work.ledger, epilogue, bank.nn * bank.pn * bank.qn),
         )
+        if is_last(geometry):
+            if not pooled:
+                put_off(work, window(y_sbuf, bank), job, band, bank, pool)
+            continue
         waiting.append(bank)
         if not pooled and (last or which + 1 == len(banks) or len(waiting) >= STORE_BANKS):
             store_banks(operands.y, y_sbuf, geometry, job, band, waiting)
             waiting = []
     if pooled:
         y_sbuf = pool_band(y_sbuf, pool, y_dtype)
+        if is_last(geometry):
+            put_off(work, y_sbuf, job, band, banks[0], pool)
+            return
         where = y_pattern(geometry, job, band, pool)
         copy(operands.y.ap(pattern=where[0], offset=where[1]), y_sbuf)
 
@@ -324,6 +339,7 @@ def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
                     due, soon = due - 1.0, soon - 1
                     turn_piece(operands, geometry, filters, work.ledger)
             turn_due(work, soon == 0)
+            pass_late(work)
 
 
 @dataclass
@@ -380,6 +396,10 @@ def load_residual(operands, geometry, job, band):
         return None
     shape = (job.kn, band.nn, band.pn, band.qn)
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
+    if geometry.r_k == 1 and is_last(geometry):
+        offset = band.n0 * geometry.r_n + band.p0 * geometry.r_p + band.q0 * geometry.r_q + job.k0
+        load_turned(residual_sbuf, operands.residual, (geometry.r_n, geometry.r_p, geometry.r_q), offset, 1)
+        return scale_residual(residual_sbuf, operands.beta)
     pattern = [[geometry.r_k, job.kn], [geometry.r_n, band.nn], [geometry.r_p, band.pn], [geometry.r_q, band.qn]]
     offset = band.n0 * geometry.r_n + job.k0 * geometry.r_k + band.p0 * geometry.r_p + band.q0 * geometry.r_q
     copy(residual_sbuf, operands.residual.ap(pattern=pattern, offset=offset))

@@ -11,6 +11,7 @@ from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
 from .cuts import RAW_BYTES, Band, bands_of
+from .last import last_bytes, last_instructions
 from .prices import END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns
 
 SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved")
@@ -259,11 +260,12 @@ def taps_ns(geometry):
 
 def sbuf_bytes(geometry, plan, extras):
     """Bytes a partition, at most: x of two bands, filters, blocks of taps, results."""
-    x_bytes, y_bytes, most_filters, raw_bytes = 0, 0, 0, 0
+    x_bytes, y_bytes, most_filters, raw_bytes, x_elements = 0, 0, 0, 0, 0
     for index in range(len(plan.items)):
         band = plan.items[index].band
         tiles = len(chunks_of(plan.batches[plan.items[index].batch]))
         x_bytes = max(x_bytes, tiles * band.nn * band.hn * band.wn * geometry.itemsize)
+        x_elements = max(x_elements, band.nn * band.hn * band.wn)
         y_bytes = max(y_bytes, 4 * band.nn * band.pn * band.qn)
     taps = geometry.rows.taps * geometry.columns.taps
     for index in range(len(plan.batches)):
@@ -275,7 +277,8 @@ def sbuf_bytes(geometry, plan, extras):
             raw_bytes = max(raw_bytes, max(AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)
         most_filters = max(most_filters, filters)
     results = 2 + (2 if extras.residual else 0) + (2 if extras.pool != (1, 1) else 0)
-    return 2 * x_bytes + most_filters + 2 * raw_bytes + results * y_bytes
+    beside = last_bytes(geometry, extras, y_bytes // 4, x_elements)
+    return 2 * x_bytes + most_filters + 2 * raw_bytes + results * y_bytes + beside
 
 
 def count_instructions(geometry, plan, cores):
@@ -291,6 +294,7 @@ def count_instructions(geometry, plan, cores):
             banks = item.band.nn * item.band.pn * item.band.qn // 256 + 2 + item.band.pn
             for job in range(len(batch)):
                 total += banks * (taps * len(batch[job].chunks) + 3) + 12
+                total += last_instructions(geometry, item.band, banks)
                 if index == mine[0] or plan.items[index - 1].batch != item.batch:
                     total += len(batch[job].chunks) * taps * 4 + 8
         most = max(most, total)

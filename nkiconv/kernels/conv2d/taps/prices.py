@@ -15,6 +15,7 @@ from ..._prices import (
 )
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
 from ..geometry import met
+from .last import is_last, is_turned, out_ns, runs_out_ns, turned_ns
 
 #: ns until DMA has turned the first block of a job's filters: an engine's copy, the trigger, the first packet, the end;
 #: and its rate within SBUF, of what it moves (trn2.toml, dma.hwdge_*, dma_transpose_frac_sbuf).
@@ -38,7 +39,8 @@ def array_ns(geometry, jobs):
     columns = geometry.N * met_outputs(geometry.rows) * met_outputs(geometry.columns)
     banks = div_ceil(geometry.N * geometry.rows.out * geometry.columns.out, BANK_COLUMNS)
     matmuls = banks * geometry.rows.taps * geometry.columns.taps
-    return chunks * (max(columns, matmuls * MATMUL_COLUMNS_MIN) * column_ns + matmuls * fixed_ns)
+    matmuls_ns = chunks * (max(columns, matmuls * MATMUL_COLUMNS_MIN) * column_ns + matmuls * fixed_ns)
+    return matmuls_ns + out_ns(geometry, jobs)
 
 
 def met_outputs(axis):
@@ -56,7 +58,11 @@ def dma_ns(geometry, jobs, by_channels):
     x_image = image_ns(rows.size, columns.size, geometry.x_h, geometry.x_w, item)
     y_image = image_ns(rows.out, columns.out, geometry.y_p, geometry.y_q, item)
     x_ns = geometry.N * x_image * div_ceil(geometry.C, nl.tile_size.pmax)
+    if is_turned(geometry):
+        x_ns = turned_ns(geometry.N * rows.size * columns.size * geometry.C / nl.tile_size.pmax, geometry.hbm_itemsize)
     y_ns = geometry.N * y_image * len(jobs)
+    if is_last(geometry):
+        y_ns = runs_out_ns(geometry.N * rows.out * columns.out, jobs[0].kn, item) * len(jobs)
     w_ns = 0.0
     for index in range(len(jobs)):
         channels = jobs[index].chunks[0][1] // jobs[index].pack

@@ -1,0 +1,117 @@
+"""Channels side by side in HBM (NHWC): taps turns x by DMA and results on the array; exact, and within what it says."""
+
+import numpy as np
+import pytest
+from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, in_layout, integers, planned, run, trace
+from depthwise import same_bits
+from tolerances import assert_exact
+
+from nkiconv import cases
+from nkiconv.kernels.conv2d.taps import plan
+from nkiconv.problem import ConvProblem
+from nkiconv.reference import conv_ref
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+
+JOBS = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)), layout="NHWC")
+LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, S=3, stride=(1, 2), padding=((0, 0), (1, 1)), layout="NHWC")
+WIDE = ConvProblem(N=2, C=20, H=5, W=1100, K=33, R=1, S=1, layout="NHWC")
+GROUPS = ConvProblem(N=2, C=64, H=12, W=14, K=96, R=3, S=3, groups=4, padding=((1, 1), (1, 1)), layout="NHWC")
+DEPTHWISE = ConvProblem(N=2, C=140, H=12, W=14, K=140, R=3, S=3, groups=140, padding=((1, 1), (1, 1)), layout="NHWC")
+POINTS = ConvProblem(N=3, C=20, H=28, W=28, K=300, R=1, S=1, layout="NHWC")
+PROBLEMS = {
+    "jobs": JOBS, "line": LINE, "wide": WIDE, "groups": GROUPS, "depthwise": DEPTHWISE, "points": POINTS
+}  # fmt: skip
+SETTINGS = [{}, {"shard": "channels", "x_bytes": 1024}, {"shard": "images", "x_bytes": 600, "channels": 50}]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_setting_is_exact(name, settings, dtype):
+    check_exact(PROBLEMS[name].replace(dtype=dtype), config=config_of("taps", **settings))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("why", EDGE)
+def test_every_edge_is_exact(why, dtype):
+    check_exact(EDGE[why].replace(dtype=dtype, layout="NHWC"), config=config_of("taps"))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("side", ["x", "y"])
+def test_one_side_alone(name, side):
+    problem = PROBLEMS[name].replace(layout="NCHW")
+    x, w = integers(np.random.default_rng(4), problem)
+    truth = conv_ref(x, w, problem)
+    perms = {"in_perm": (0, 3, 1, 2)} if side == "x" else {"out_perm": (0, 2, 3, 1)}
+    given = np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if side == "x" else x
+    one, two = (run(given, w, problem, lnc, config=config_of("taps"), **perms) for lnc in (1, 2))
+    assert_exact(one, truth if side == "x" else truth.transpose(0, 2, 3, 1), problem.dtype)
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_rows_and_columns_of_y_may_be_swapped(name):
+    """Pixels were taken to be evenly spaced wherever channels are side by side."""
+    problem = PROBLEMS[name].replace(layout="NCHW")
+    x, w = integers(np.random.default_rng(5), problem)
+    y = run(x, w, problem, 2, config=config_of("taps"), out_perm=(0, 3, 2, 1))
+    assert_exact(y, conv_ref(x, w, problem).transpose(0, 3, 2, 1), problem.dtype)
+
+
+@pytest.mark.parametrize("pool", [(1, 1), (2, 2), (4, 1), (12, 7)])
+@pytest.mark.parametrize("name", ["groups", "depthwise"])
+def test_epilogues_are_exact(name, pool):
+    problem = PROBLEMS[name]
+    rng = np.random.default_rng(7)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-9, 10, problem.K).astype(np.float32)
+    residual = rng.integers(-9, 10, problem.output_shape).astype(np.float32)
+    sums = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem) + bias
+    truth = np.maximum(sums - 2.0 * residual, 0)
+    N, P, Q, K = truth.shape
+    truth = truth.reshape(N, P // pool[0], pool[0], Q // pool[1], pool[1], K).max(axis=(2, 4))
+    given = {"bias": bias, "residual": residual, "beta": -2.0, "activation": "relu", "pool": pool}
+    for lnc in (1, 2):
+        assert_exact(run(x, w, problem, lnc, config=config_of("taps"), **given), truth, problem.dtype)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_bf16_products_of_fp32(layout):
+    """DMA casts no rows that it turns."""
+    problem = JOBS.replace(dtype="fp32", layout=layout)
+    x, w = integers(np.random.default_rng(9), problem)
+    truth = in_layout(conv_ref(x if layout == "NCHW" else x.transpose(0, 3, 1, 2), w, problem), problem)
+    for lnc in (1, 2):
+        assert_exact(run(x, w, problem, lnc, precision="bf16", config=config_of("taps")), truth, "fp32")
+
+
+def needs(problem, lnc, settings):
+    """(instructions of the busiest core, bytes a partition of SBUF), as traced and as the plan says."""
+    config = config_of("taps", **settings)
+    found, _ = planned(problem, "taps", config[1:], lnc)
+    geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
+    count = max(len(program.instructions) for program in execution.programs)
+    said = plan.count_instructions(geometry, found, lnc), plan.sbuf_bytes(geometry, found, extras_of())
+    return (count, execution.sbuf_peak_bytes), said
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("why", [*EDGE, *PROBLEMS])
+def test_it_needs_no_more_than_it_says(why, lnc):
+    problem = EDGE[why].replace(layout="NHWC") if why in EDGE else PROBLEMS[why]
+    for settings in SETTINGS if why in PROBLEMS else SETTINGS[:1]:
+        (count, size), (most, room) = needs(problem, lnc, settings)
+        assert count <= most
+        assert size <= room
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", ["rn50_c4", "rn50_c5", "rn50_1x1", "unet_320", "unet_1280", "deeplab_d12"])
+def test_price_is_near_the_time(name):
+    problem = cases.get(name).problem.replace(layout="NHWC")
+    timed = in_time(trace(problem, 2, config=config_of("taps")), Rates())
+    assert plan.taps_ns(geometry_of(problem)) == pytest.approx(timed.line.total_ns, rel=0.16)
