@@ -6,9 +6,12 @@
     stacked   few channels: rows and shifted columns of x beside each other on the partitions, rows of y in the columns
     bands     depthwise: rows of x on the partitions, a band matrix for each column of taps
     grouped   small groups: tiles of the array's rows side by side, a block of neighbouring outputs in their columns
+    swapped   y as NHWC: windows of x are the stationaries, filters pass the array, results come out by pixels
 
-No im2col tensor exists anywhere; filters come to the array as stationaries, x as strided views. `dispatch.choose` takes
-the algorithm whose prices are least; a config names one, with its settings, as `nkiconv.plan` finds them.
+No im2col tensor exists anywhere; filters come to the array as stationaries (but for swapped), x as strided views. Where
+channels lie side by side in HBM (NHWC), taps and swapped have DMA turn x; taps turns its results on the array, and the
+others work on copies of x and y (`relayout`). `dispatch.choose` takes the algorithm whose prices are least; a config
+names one, with its settings, as `nkiconv.plan` finds them.
 """
 
 from ..._nki import nki, nl

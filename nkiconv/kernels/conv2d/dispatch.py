@@ -9,6 +9,7 @@ from .grouped.plan import grouped_ns, plan_grouped
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
 from .narrow.price import narrow_ns
+from .relayout import copied_in, copy_out, plain_of, relayout_ns, relayout_refusal
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack, stack_ns
 from .swapped.loop import run_swapped
@@ -38,47 +39,56 @@ def algorithm_of(config):
 
 def plan_of(algorithm, geometry, extras, config, cores):
     """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy)."""
+    reason = relayout_refusal(algorithm, geometry, extras)
+    if reason != "":
+        return None, reason
+    plain = plain_of(algorithm, geometry, extras)
     if algorithm == "stacked":
-        return plan_stack(geometry, extras, config, cores)
+        return plan_stack(plain, extras, config, cores)
     if algorithm == "bands":
-        return plan_bands(geometry, extras, config, cores)
+        return plan_bands(plain, extras, config, cores)
     if algorithm == "grouped":
-        return plan_grouped(geometry, extras, config, cores)
+        return plan_grouped(plain, extras, config, cores)
     if algorithm == "narrow":
-        return plan_narrow(geometry, extras, config, cores)
+        return plan_narrow(plain, extras, config, cores)
     if algorithm == "swapped":
-        return plan_swapped(geometry, extras, config, cores)
-    return plan_taps(geometry, extras, config, cores)
+        return plan_swapped(plain, extras, config, cores)
+    return plan_taps(plain, extras, config, cores)
+
+
+def price_of(algorithm, geometry, extras, plan):
+    """ns of both cores, by prices, copies of NHWC tensors and all."""
+    plain = plain_of(algorithm, geometry, extras)
+    beside = relayout_ns(algorithm, geometry, extras)
+    if algorithm == "stacked":
+        return beside + stack_ns(plain, plan)
+    if algorithm == "bands":
+        return beside + bands_ns(plain, plan)
+    if algorithm == "grouped":
+        return beside + grouped_ns(plain, plan)
+    if algorithm == "narrow":
+        return beside + narrow_ns(plain, plan)
+    if algorithm == "swapped":
+        return beside + swapped_ns(plain, plan)
+    return beside + taps_ns(plain)
 
 
 def choose(geometry, extras, cores):
     """The name of the algorithm that takes least by prices, with its own settings."""
-    found, found_ns = "taps", WORTHWHILE * taps_ns(geometry)
-    bands = plan_bands(geometry, extras, None, cores)[0]
-    if bands != None:
-        ns = bands_ns(geometry, bands)
-        if ns < found_ns:
-            found, found_ns = "bands", ns
-    grouped = plan_grouped(geometry, extras, None, cores)[0]
-    if grouped != None:
-        ns = grouped_ns(geometry, grouped)
-        if ns < found_ns:
-            found, found_ns = "grouped", ns
-    stack = plan_stack(geometry, extras, None, cores)[0]
-    if stack != None:
-        ns = stack_ns(geometry, stack)
-        if ns < found_ns:
-            found, found_ns = "stacked", ns
-    narrow = plan_narrow(geometry, extras, None, cores)[0]
-    if narrow != None:
-        ns = narrow_ns(geometry, narrow)
-        if ns < found_ns + (BESIDE_NS if found == "taps" else 0.0):
-            found, found_ns = "narrow", ns
-    swapped = plan_swapped(geometry, extras, None, cores)[0]
-    if swapped != None:
-        ns = swapped_ns(geometry, swapped)
-        if ns < found_ns:
-            found, found_ns = "swapped", ns
+    taps = taps_ns(geometry)
+    found, found_ns = "taps", WORTHWHILE * taps
+    for index in range(len(ALGORITHMS)):
+        algorithm = ALGORITHMS[index]
+        plan = None if algorithm == "taps" else plan_of(algorithm, geometry, extras, None, cores)[0]
+        if plan != None:
+            ns = price_of(algorithm, geometry, extras, plan)
+            least = found_ns
+            if found == "taps" and algorithm == "narrow":
+                least = found_ns + BESIDE_NS
+            elif found == "taps" and algorithm == "swapped":
+                least = taps
+            if ns < least:
+                found, found_ns = algorithm, ns
     return found
 
 
@@ -91,15 +101,17 @@ def convolve(operands, geometry, extras, config):
         algorithm, settings = algorithm_of(config)
     plan, reason = plan_of(algorithm, geometry, extras, settings, cores)
     require(reason == "", reason)
+    inner, plain = copied_in(algorithm, operands, geometry), plain_of(algorithm, geometry, extras)
     if algorithm == "stacked":
-        run_stack(operands, geometry, extras, plan)
+        run_stack(inner, plain, extras, plan)
     elif algorithm == "bands":
-        run_bands(operands, geometry, extras, plan)
+        run_bands(inner, plain, extras, plan)
     elif algorithm == "grouped":
-        run_grouped(operands, geometry, extras, plan)
+        run_grouped(inner, plain, extras, plan)
     elif algorithm == "narrow":
-        run_narrow(operands, geometry, extras, plan)
+        run_narrow(inner, plain, extras, plan)
     elif algorithm == "swapped":
-        run_swapped(operands, geometry, extras, plan)
+        run_swapped(inner, plain, extras, plan)
     else:
-        run_items(operands, geometry, extras, plan)
+        run_items(inner, plain, extras, plan)
+    copy_out(algorithm, operands, inner, geometry, extras)
