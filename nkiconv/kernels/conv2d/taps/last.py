@@ -17,6 +17,10 @@ from ..._tiles import BANK_COLUMNS, cut_into, div_ceil
 WAIT_MATMULS = 6
 #: Banks, or pooled bands, that wait, at most.
 WAITING_MAX = 4
+#: ns until x that DMA turns is there, beside rows (trn2.toml, dma.hwdge_first_packet_load_ns), and that the last
+#: results take for their transposes and second read-out.
+TURNED_NS = 700.0
+TURN_OUT_NS = 1000.0
 #: Rate of a DMA that turns (trn2.toml, dma.dma_transpose_frac_hbm).
 TURN_RATE = 0.9
 #: Turned results that are on their way together.
@@ -210,3 +214,8 @@ def out_ns(geometry, jobs):
     pixels = geometry.N * geometry.rows.out * geometry.columns.out
     tiles = div_ceil(pixels, nl.tile_size.pmax)
     return len(jobs) * tiles * (nl.tile_size.pmax * column_ns + MATMUL_NS)
+
+
+def beside_ns(geometry):
+    """ns before the first and after the last matmul, beside those of rows."""
+    return (TURNED_NS if is_turned(geometry) else 0.0) + (TURN_OUT_NS if is_last(geometry) else 0.0)

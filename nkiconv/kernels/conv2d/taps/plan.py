@@ -11,7 +11,7 @@ from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
 from .cuts import RAW_BYTES, Band, bands_of
-from .last import last_bytes, last_instructions
+from .last import beside_ns, last_bytes, last_instructions
 from .prices import END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns
 
 SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved")
@@ -255,7 +255,8 @@ def taps_ns(geometry):
     """ns of the busier of two cores, as this algorithm's own settings have it."""
     jobs = jobs_of(geometry, None, False)
     by_channels = shares_channels(geometry, jobs, None)
-    return START_NS + core_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels) + END_NS
+    around_ns = START_NS + beside_ns(geometry) + END_NS
+    return around_ns + core_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels)
 
 
 def sbuf_bytes(geometry, plan, extras):
