@@ -22,8 +22,8 @@ from .taps.plan import plan_taps, taps_ns
 ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "swapped")
 #: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
 WORTHWHILE = 0.85
-#: ns that taps_ns is without and narrow_ns is not: until the first matmul, and from the last one on.
-BESIDE_NS = 5500.0
+#: Algorithms whose prices are from end to end and near the time, as those of one matmul a tap: they need take no less.
+SURE = ("narrow", "swapped")
 
 
 def algorithm_of(config):
@@ -82,12 +82,7 @@ def choose(geometry, extras, cores):
         plan = None if algorithm == "taps" else plan_of(algorithm, geometry, extras, None, cores)[0]
         if plan != None:
             ns = price_of(algorithm, geometry, extras, plan)
-            least = found_ns
-            if found == "taps" and algorithm == "narrow":
-                least = found_ns + BESIDE_NS
-            elif found == "taps" and algorithm == "swapped":
-                least = taps
-            if ns < least:
+            if ns < (taps if found == "taps" and algorithm in SURE else found_ns):
                 found, found_ns = algorithm, ns
     return found
 

@@ -292,8 +292,12 @@ def relayout_instructions(algorithm, geometry, extras):
 
 
 def relayout_ns(algorithm, geometry, extras):
-    """ns of both cores for the copies."""
+    """ns of both cores for the copies; of images of one pixel, which are in both layouts, for single elements."""
     found = 0.0
+    if algorithm not in OWN and geometry.rows.size * geometry.columns.size == 1:
+        found += geometry.N * geometry.C * run_ns(geometry.hbm_itemsize) / (PARTS * DMA_ENGINES)
+    if algorithm not in OWN and geometry.rows.out * geometry.columns.out == 1:
+        found += geometry.N * geometry.K * run_ns(extras.epilogue.y_itemsize) / (PARTS * DMA_ENGINES)
     if turns_x(algorithm, geometry):
         elements = geometry.N * geometry.C * geometry.rows.size * geometry.columns.size
         runs = (geometry.C * geometry.columns.size if geometry.C <= FEW else 0, geometry.columns.size)
