@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from conv2d_calls import integers, run
+from conv2d_calls import canonical_of, in_layout, integers, run
 from depthwise import same_bits
 from tolerances import assert_exact
 
@@ -24,6 +24,7 @@ PROBLEMS = {
     "depthwise": ConvProblem(N=2, C=21, H=14, W=11, K=21, groups=21, R=5, S=3, padding=((2, 2), (1, 1))),
     "multiplied": ConvProblem(N=2, C=9, H=12, W=11, K=18, groups=9, R=3, S=3, padding=SAME, dtype="fp32"),
     "small groups": ConvProblem(N=2, C=64, H=9, W=8, K=64, groups=16, R=3, S=3, padding=SAME),
+    "channels last": ConvProblem(N=3, C=20, H=12, W=14, K=33, R=3, S=2, padding=((1, 1), (1, 1)), layout="NHWC"),
     "gaps": ConvProblem(
         N=2, C=5, H=6, W=7, K=6, R=3, S=4, lhs_dilation=(2, 3), rhs_dilation=(2, 1), padding=((1, 2), (3, 0))
     ),
@@ -48,7 +49,7 @@ def random_configs(problem, count, seed):
 def check(name, count, seed):
     problem = PROBLEMS[name]
     x, w = integers(np.random.default_rng(seed), problem)
-    truth = conv_ref(x, w, problem)
+    truth = in_layout(conv_ref(canonical_of(x, problem), w, problem), problem)
     tried = set()
     for algorithm, config in random_configs(problem, count, seed):
         if (algorithm, config) in tried:

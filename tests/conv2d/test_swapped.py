@@ -25,6 +25,13 @@ LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, S=3, stride=(1, 2), padding=((
 STRIDED = ConvProblem(N=3, C=140, H=28, W=28, K=40, R=1, S=1, stride=(2, 2), layout="NHWC")
 TALL = ConvProblem(N=1, C=20, H=70, W=13, K=33, R=3, S=3, padding=SAME, layout="NHWC")
 GAPS = ConvProblem(N=2, C=6, H=7, W=9, K=7, R=4, S=4, lhs_dilation=(2, 2), padding=((2, 2), (2, 2)), layout="NHWC")
+ROWS = ConvProblem(N=3, C=10, H=31, W=13, K=33, R=4, S=3, stride=(2, 1), padding=((3, 4), (1, 1)), rhs_dilation=(3, 1))
+FOLDED = {
+    "rows": ROWS.replace(layout="NHWC"),
+    "plain rows": ROWS.replace(stride=(1, 1), rhs_dilation=(1, 2), padding=((1, 2), (0, 2)), H=24, layout="NHWC"),
+    "one tap": ConvProblem(N=2, C=30, H=12, W=70, K=20, R=1, S=1, layout="NHWC"),
+    "no x in some rows": ConvProblem(N=1, C=5, H=3, W=9, K=6, R=3, S=2, padding=((12, 11), (1, 0)), layout="NHWC"),
+}
 PROBLEMS = {"many": MANY, "line": LINE, "strided": STRIDED, "tall": TALL, "gaps": GAPS}
 SETTINGS = [
     {},
@@ -50,6 +57,38 @@ def fits(problem, settings):
 def test_every_setting_is_exact(name, settings, dtype):
     problem = PROBLEMS[name].replace(dtype=dtype)
     check_exact(problem, config=config_of("swapped", **settings))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("settings", [{}, {"side": 3}, {"x_bytes": 1000}, {"side": 1, "x_bytes": 500}], ids=str)
+@pytest.mark.parametrize("fold", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("name", FOLDED)
+def test_rows_of_y_beside_each_other(name, fold, settings, dtype):
+    problem = FOLDED[name].replace(dtype=dtype)
+    found, reason = planned(problem, "swapped", (("fold", fold), *settings.items()))
+    if found is None:
+        assert problem.P % fold or problem.C * problem.stride[0] * fold > 128, reason
+        assert f"config fold={fold}" in reason
+        return
+    check_exact(problem, config=config_of("swapped", fold=fold, **settings))
+    x, w = integers(np.random.default_rng(4), problem.replace(layout="NCHW"))
+    given = {"out_perm": (0, 2, 3, 1), "config": config_of("swapped", fold=fold, **settings)}
+    y = run(x, w, problem.replace(layout="NCHW"), 2, **given)
+    assert_exact(y, conv_ref(x, w, problem).transpose(0, 2, 3, 1), dtype)
+
+
+@pytest.mark.parametrize("fold", [1, 2, 4])
+def test_epilogues_of_rows_beside_each_other(fold):
+    problem = FOLDED["plain rows"]
+    rng = np.random.default_rng(8)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-9, 10, problem.K).astype(np.float32)
+    residual = rng.integers(-9, 10, problem.output_shape).astype(np.float32)
+    sums = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem) + bias
+    given = {"bias": bias, "residual": residual, "beta": 2.0, "activation": "relu"}
+    for settings in ({}, {"side": 3}, {"side": 5}):
+        y = run(x, w, problem, 2, config=config_of("swapped", fold=fold, **settings), **given)
+        assert_exact(y, np.maximum(sums + 2.0 * residual, 0), problem.dtype)
 
 
 def accepted():
@@ -166,10 +205,11 @@ def needs(problem, lnc, settings):
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("why", [*ACCEPTED, *PROBLEMS])
+@pytest.mark.parametrize("why", [*ACCEPTED, *PROBLEMS, *FOLDED])
 def test_it_needs_no_more_than_it_says(why, lnc):
-    problem = ACCEPTED[why] if why in ACCEPTED else PROBLEMS[why]
-    for settings in SETTINGS if why in PROBLEMS else SETTINGS[:1]:
+    problem = {**ACCEPTED, **PROBLEMS, **FOLDED}[why]
+    tried = [{"fold": 2}, {"fold": 4, "side": 3}] if why in FOLDED else SETTINGS if why in PROBLEMS else [{}]
+    for settings in (one for one in tried if fits(problem, one)):
         (count, size), (most, room) = needs(problem, lnc, settings)
         assert count <= most
         assert size <= room
@@ -206,6 +246,8 @@ REFUSED = [
     (MANY, {}, {"pool": (1, 2)}, r"pool=\(1, 2\): swapped takes \(1, 1\); use taps"),
     (MANY, {}, {"strict_nonfinite": True}, "strict_nonfinite=True: swapped multiplies filters by the zeros of padding"),
     (MANY, {"side": 0}, {}, "config side=0: must be an int from 1 to 4096"),
+    (MANY, {"fold": 2}, {}, "config fold=2, C=300, K=290, P=9: must divide P, with fold"),
+    (FOLDED["one tap"], {"fold": 2}, {"strict_nonfinite": True}, "strict_nonfinite=True, config fold=2: rows outside"),
     (MANY, {"warmup": 300}, {}, "config warmup=300: must be an int from 0 to 256"),
     (MANY, {"shard": "rows"}, {}, r"config shard=rows: accepted are \('channels', 'images'\)"),
     (MANY, {"rows": 3}, {}, "swapped has no setting rows"),
@@ -230,7 +272,7 @@ def test_strict_without_padding_is_taken():
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(
     "name", ["rn50_c4", "rn50_c5", "rn50_1x1", "rn50_proj_s2", "unet_320", "unet_1280", "vae_128",
-             "flux_vae_down", "rn50_c3_s2"],
+             "flux_vae_down", "rn50_c3_s2", "rn50_c2"],
 )  # fmt: skip
 def test_price_is_near_the_time(name):
     problem = cases.get(name).problem.replace(layout="NHWC")

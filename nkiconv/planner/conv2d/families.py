@@ -211,7 +211,7 @@ class Swapped(Conv2dFamily):
     """Pixels as stationaries, filters as moving operands."""
 
     algorithm = "swapped"
-    from_one = ("side", "x_bytes", "filter_bytes")
+    from_one = ("side", "fold", "x_bytes", "filter_bytes")
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         found: list[Config] = [None, config_of(shard="channels"), config_of(shard="images")]
@@ -227,6 +227,7 @@ class Swapped(Conv2dFamily):
             config,
             shard=("images", "channels"),
             side=(side // 2, side - 1, side + 1, side * 2),
+            fold=(1, 2, 3, 4, 6, 8),
             x_bytes=(x_bytes // 2, x_bytes * 2),
             filter_bytes=(filter_bytes // 2, filter_bytes * 2),
             warmup=(one for one in WARM_UPS if one != plan.warmup),

@@ -69,6 +69,8 @@ class Filters(nl.NKIObject):
     tile: object
     #: chunks that are on their way, where they come straight
     started: int
+    #: whether `tile` is folded
+    folded: bool
 
 
 def way_of(geometry, casts):
@@ -99,6 +101,7 @@ def start_filters(geometry, k0, kn, chunks, way):
         turned=0,
         tile=None,
         started=0,
+        folded=False,
     )
 
 
@@ -279,6 +282,27 @@ def turn_piece(operands, geometry, filters, ledger):
         for index in range(len(blocks)):
             filters.raws[piece.raw + index] = None
         load_ahead(operands, geometry, filters, len(filters.chunks) - 1)
+
+
+def fold_filters(geometry, source, filters):
+    """Replace the filters by those of `fold` rows of y at once: [(slot, c), 1, taps, (row, k)], zero where a slot's row
+    of x is none of a row's window."""
+    rows, S, K = geometry.rows, geometry.columns.taps, filters.kn
+    fold, slots = source.fold, source.slots
+    cn = filters.chunks[0][1]
+    shape = (slots * cn, 1, source.rows.taps, S, fold * K)
+    folded_sbuf = nl.ndarray(shape, dtype=filters.tile.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=folded_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    for row in range(fold):
+        for r in range(rows.taps):
+            place = row * rows.stride + r * rows.dilation
+            slot, tap = place % slots, place // slots
+            copy(
+                folded_sbuf[slot * cn : (slot + 1) * cn, 0, tap, 0:S, row * K : (row + 1) * K],
+                filters.tile[0:cn, 0, r * S : (r + 1) * S, 0:K],
+            )
+    filters.tile = folded_sbuf.reshape((slots * cn, 1, source.rows.taps * S, fold * K))
+    filters.folded = True
 
 
 def cut_by(count, each):

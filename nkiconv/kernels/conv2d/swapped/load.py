@@ -8,7 +8,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import div_ceil, share
-from .shape import inside, widest
+from .shape import inside, rows_inside, widest
 
 #: ns of Scalar that a DMA of x may take: every other one of those that turn is triggered there (trn2.toml,
 #: dma.hwdge_issue_2d_ns).
@@ -33,9 +33,9 @@ def is_staged(geometry, casts):
 def new_window(operands, source, band, chunks, engine):
     """A window of which only what is no element of x is written."""
     images = len(chunks) * band.nn
-    shape = (widest(chunks), images, band.hn, band.wn)
+    shape = (widest(chunks) * source.slots, images, band.hn, band.wn)
     x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
-    _, hn, top, h_step = inside(source.rows, band.p0, band.pn)
+    _, hn, top, h_step = rows_inside(source, band.p0, band.pn, -2)
     _, wn, left, w_step = inside(source.columns, band.q0, band.qn)
     if hn == 0 or wn == 0 or h_step > 1 or w_step > 1:
         nisa.memset(dst=x_sbuf, value=0.0, engine=engine)
@@ -55,7 +55,7 @@ def new_window(operands, source, band, chunks, engine):
 def parts_of(geometry, source, band, block, start):
     """(first image, images, first row of x, rows) of the loads of a band, in whole blocks; start: what the first block
     needs first, then growing parts, as nothing goes on meanwhile."""
-    h0, hn, _, _ = inside(source.rows, band.p0, band.pn)
+    h0, hn, _, _ = rows_inside(source, band.p0, band.pn, -1)
     wn = inside(source.columns, band.q0, band.qn)[1]
     if hn == 0 or wn == 0:
         return []
@@ -72,7 +72,7 @@ def parts_of(geometry, source, band, block, start):
     first, outputs = 0, 0
     while first < hn:
         outputs = min(band.pn, outputs + block.pn * (growth(len(found)) if start else at_once))
-        needed = inside(source.rows, band.p0, outputs)
+        needed = rows_inside(source, band.p0, outputs, -1)
         end = hn if outputs == band.pn else min(hn, max(first, needed[0] + needed[1] - h0))
         if end > first:
             found.append((0, 1, h0 + first, end - first))
@@ -101,7 +101,7 @@ def steps_of(geometry, source, band, chunks, part):
             wn = inside(source.columns, band.q0, band.qn)[1]
             one_bytes = nn * hn * wn * chunks[0][1] * geometry.hbm_itemsize
             together = min(len(chunks), div_ceil(TURNED_BYTES, one_bytes))
-        halves = 2 if len(chunks) == together and nn == 1 and hn > 1 else 1
+        halves = 2 if len(chunks) == together and nn == 1 and hn > 1 and source.slots == 1 else 1
     found = []
     for half in range(halves):
         rows = share(hn, halves, half)
@@ -111,12 +111,19 @@ def steps_of(geometry, source, band, chunks, part):
 
 
 def load_step(operands, geometry, source, band, x_sbuf, chunks, step, ledger):
-    """One of the loads of a part."""
+    """One of the loads of a part, for all slots."""
     chunk, count, part = step
-    if is_turned(geometry):
-        load_turned(operands, geometry, source, band, x_sbuf, (chunk, count), chunks[chunk], part, ledger)
-    else:
-        load_plain(operands, geometry, source, band, x_sbuf, chunk, chunks[chunk], part)
+    n, nn, h0, hn = part
+    for slot in range(source.slots):
+        own = rows_inside(source, band.p0, band.pn, slot)
+        first = max(h0, own[0])
+        rows = min(h0 + hn, own[0] + own[1]) - first
+        if rows > 0 and is_turned(geometry):
+            mine = (n, nn, first, rows)
+            load_turned(operands, geometry, source, band, x_sbuf, slot, (chunk, count), chunks[chunk], mine, ledger)
+        elif rows > 0:
+            mine = (n, nn, first, rows)
+            load_plain(operands, geometry, source, band, x_sbuf, slot, chunk, chunks[chunk], mine)
 
 
 def is_in_line(geometry, source, band, part):
@@ -124,36 +131,38 @@ def is_in_line(geometry, source, band, part):
     return geometry.x_n == part[3] * source.x_h and part[3] == band.hn
 
 
-def load_plain(operands, geometry, source, band, x_sbuf, chunk, channels, part):
+def load_plain(operands, geometry, source, band, x_sbuf, slot, chunk, channels, part):
     """A part of a chunk's window from rows of x."""
     pattern = [[geometry.x_c, channels[1]], [geometry.x_n, part[1]], [source.x_h, part[3]]]
-    dst, offset, width = place_of(geometry, source, band, x_sbuf, chunk, channels, part)
+    dst, offset, width = place_of(geometry, source, band, x_sbuf, slot, chunk, channels, part)
     copy(dst, operands.x.ap(pattern=pattern + [[source.x_w, width]], offset=offset))
 
 
-def place_of(geometry, source, band, x_sbuf, chunk, channels, part):
+def place_of(geometry, source, band, x_sbuf, slot, chunk, channels, part):
     """(where a part of a chunk goes in its window, its offset in x, its columns)."""
     n, nn, h0, hn = part
-    start = inside(source.rows, band.p0, band.pn)
+    start = rows_inside(source, band.p0, band.pn, slot)
     w0, wn, left, w_step = inside(source.columns, band.q0, band.qn)
     top, h_step = start[2] + (h0 - start[0]) * start[3], start[3]
     image = chunk * band.nn + n
     dst = x_sbuf[
-        0 : channels[1],
+        slot * channels[1] : (slot + 1) * channels[1],
         image : image + nn,
         top : top + (hn - 1) * h_step + 1 : h_step,
         left : left + (wn - 1) * w_step + 1 : w_step,
     ]
     offset = source.offset + (band.n0 + n) * geometry.x_n + channels[0] * geometry.x_c
+    if source.slots > 1:
+        offset += (slot - source.rows.before) * geometry.x_h
     return dst, offset + h0 * source.x_h + w0 * source.x_w, wn
 
 
-def load_turned(operands, geometry, source, band, x_sbuf, which, channels, part, ledger):
+def load_turned(operands, geometry, source, band, x_sbuf, slot, which, channels, part, ledger):
     """A part of the windows of neighbouring chunks, `which` (first, how many) of `channels` each, turned by DMA: of one
     image, of several whose rows are in line, or of one chunk."""
     n, nn, _, hn = part
     chunk, count = which
-    dst, offset, width = place_of(geometry, source, band, x_sbuf, chunk, channels, part)
+    dst, offset, width = place_of(geometry, source, band, x_sbuf, slot, chunk, channels, part)
     middle = [[geometry.x_n, nn], [source.x_h, hn]]
     if count > 1:
         middle = [[channels[1] * geometry.x_c, count], [source.x_h, nn * hn]]

@@ -12,7 +12,7 @@ from ..._tiles import cut, div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, of_array
 from ..geometry import Geometry
-from .filters import load_ahead, start_filters, turn_piece, turn_to, waiting_to
+from .filters import fold_filters, load_ahead, start_filters, turn_piece, turn_to, waiting_to
 from .load import load_step, new_window, parts_of, steps_of
 from .plan import Swapped
 from .results import finish_rows, load_bias_row, load_residual, store
@@ -88,7 +88,7 @@ def run_swapped(operands, geometry, extras, plan):
         if now_sbuf == None:
             now_sbuf = load_band(work, item.band, True)
         if fresh:
-            work.bias_sbuf = load_bias_row(operands.bias, k0, kn)
+            work.bias_sbuf = load_bias_row(operands.bias, k0, kn, plan.source.fold)
         after_sbuf = None
         if index + 1 < end:
             after_sbuf = now_sbuf
@@ -145,7 +145,7 @@ def units_of(plan, band, kn, last):
 
 def work_band(work, item, x_sbuf, fresh, last):
     """Results of one band for one batch; fresh: the filters are not there yet."""
-    units = units_of(work.plan, item.band, work.plan.batches[item.batch][1], last)
+    units = units_of(work.plan, item.band, work.plan.batches[item.batch][1] * work.plan.source.fold, last)
     first = 0
     while first < len(units):
         count = min(len(units) - first, FIRST_BANKS if fresh and first == 0 else 1)
@@ -162,10 +162,12 @@ def work_units(work, item, x_sbuf, units):
         matmuls += unit.tn
         shape = (pixels_of(unit.block, plan.sizes.side, unit.t0), unit.tn, unit.kn)
         sums.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
-    taps = geometry.rows.taps * geometry.columns.taps
+    taps = plan.source.rows.taps * plan.source.columns.taps
     lead = div_ceil(LEAD_MATMULS, taps * matmuls)
     for chunk in range(len(plan.chunks)):
         turn_to(work.operands, geometry, filters, chunk, work.ledger)
+        if plan.source.fold > 1 and not filters.folded:
+            fold_filters(geometry, plan.source, filters)
         load_ahead(work.operands, geometry, filters, len(plan.chunks) - 1)
         rate = waiting_to(filters, chunk + lead) / (LEAD_SHARE * taps * matmuls)
         due = 0.0
@@ -195,7 +197,7 @@ def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
     h = block.p * rows.stride + r * rows.dilation
     w = (block.q + unit.t0 + tile) * columns.stride + s * columns.dilation
     step = side * columns.stride
-    count = work.plan.chunks[chunk][1]
+    count = work.plan.chunks[chunk][1] * source.slots
     units = units_at(block, side, unit.t0)
     nisa.nc_matmul(
         dst=acc_psum[0 : acc_psum.shape[0], tile, 0 : unit.kn],
@@ -214,16 +216,17 @@ def leave(work, item, unit, acc_psum):
     """Read a bank out into its block's results; the last one of a block sends them off."""
     operands, geometry, plan = work.operands, work.geometry, work.plan
     k0, kn = plan.batches[item.batch]
-    block, side = unit.block, plan.sizes.side
+    block, side, fold = unit.block, plan.sizes.side, plan.source.fold
     if work.y_sbuf == None:
-        shape = (pixels_of(block, side, 0), min(side, block.qn), kn)
+        shape = (pixels_of(block, side, 0), min(side, block.qn), fold * kn)
         work.y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-        work.residual_sbuf = load_residual(operands, geometry, item.band, block, side, shape, k0)
+        work.residual_sbuf = load_residual(operands, geometry, item.band, block, side, fold, shape, k0)
     finish_rows(work.y_sbuf, acc_psum, work.bias_sbuf, work.residual_sbuf, unit, work.extras.epilogue, work.ledger)
+    first, count = unit.k0, unit.kn // fold
     if unit.alone:
-        store(operands, geometry, item.band, block, side, work.y_sbuf, k0, unit.t0, unit.tn, unit.k0, unit.kn)
+        store(operands, geometry, item.band, block, side, fold, work.y_sbuf, k0, unit.t0, unit.tn, first, count)
     elif unit.last:
-        store(operands, geometry, item.band, block, side, work.y_sbuf, k0, 0, work.y_sbuf.shape[1], 0, kn)
+        store(operands, geometry, item.band, block, side, fold, work.y_sbuf, k0, 0, work.y_sbuf.shape[1], 0, kn)
     if unit.last:
         work.y_sbuf = None
         work.residual_sbuf = None

@@ -6,8 +6,9 @@
 leave in runs of K elements, or of several pixels' K. Padding is stored as zeros, so that each tap sees all pixels.
 
 Settings: `shard`, what two cores share, "channels" of the output or "images" (and rows of them); `side`, neighbouring
-pixels of a partition; `x_bytes` and `filter_bytes`, a partition, of x of one band and of the filters that are there
-together; `warmup`, matmuls on zeros before the first filters.
+pixels of a partition; `fold`, rows of y beside each other in the array's columns, with as many times stride rows of x
+on its rows, for few channels; `x_bytes` and `filter_bytes`, a partition, of x of one band and of the filters that are
+there together; `warmup`, matmuls on zeros before the first filters.
 """
 
 from dataclasses import dataclass
@@ -18,9 +19,21 @@ from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, cut_into, div_
 from .filters import raw_bytes, turns_of, way_of
 from .load import is_staged
 from .price import core_ns
-from .shape import Band, Cut, Source, bands_of, blocks_of, cut_of, is_padded, source_of, tile_groups, widest
+from .shape import (
+    Band,
+    Cut,
+    Source,
+    bands_of,
+    blocks_of,
+    can_fold,
+    cut_of,
+    is_padded,
+    source_of,
+    tile_groups,
+    widest,
+)
 
-SETTINGS = ("shard", "side", "x_bytes", "filter_bytes", "warmup")
+SETTINGS = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup")
 SHARDS = ("channels", "images")
 #: Bytes a partition of SBUF for the filters of a batch, and for x of one band; two bands are there at once.
 FILTER_BYTES = 118_784
@@ -32,6 +45,8 @@ WARM_UP_MAX = 256
 SIDE_MAX = 32
 SIDE_LIMIT = 4096
 RESULT_BYTES = 32_768
+#: Rows of y beside each other that are tried.
+FOLDS = (2, 4, 8)
 #: Elements between neighbours of a free axis on chip, at most (rules NKI053).
 STEP_MAX = 32_767
 
@@ -70,11 +85,13 @@ def plan_swapped(geometry, extras, config, cores):
         limits = (("x_bytes", 64, whole), ("filter_bytes", 64, whole), ("warmup", 0, WARM_UP_MAX))
         reason = numbers_refusal(config, limits)
     if reason == "":
-        reason = numbers_refusal(config, (("side", 1, SIDE_LIMIT),))
+        reason = numbers_refusal(config, (("side", 1, SIDE_LIMIT), ("fold", 1, nl.tile_size.pmax)))
     if reason == "" and setting(config, "shard", SHARDS[0]) not in SHARDS:
         reason = f"config shard={setting(config, 'shard', SHARDS[0])}: accepted are {SHARDS}"
     if reason == "":
         reason = refusal(geometry, extras)
+    if reason == "":
+        reason = fold_refusal(geometry, extras, setting(config, "fold", 1))
     if reason != "":
         return None, reason
     plan = best_plan(geometry, extras, config)
@@ -112,6 +129,20 @@ def refusal(geometry, extras):
     return ""
 
 
+def fold_refusal(geometry, extras, fold):
+    """Why so many rows of y do not go beside each other, or ""."""
+    if fold > 1 and extras.strict_nonfinite:
+        return f"strict_nonfinite=True, config fold={fold}: rows outside a window are multiplied by zero; use fold 1"
+    staged = is_staged(geometry, geometry.itemsize != geometry.hbm_itemsize)
+    if not can_fold(geometry, fold, staged):
+        return (
+            f"config fold={fold}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}: must divide P, with fold * "
+            f"stride * C <= {nl.tile_size.pmax}, fold * K <= {BANK_COLUMNS}, no crop at the top, no lhs_dilation of "
+            f"rows and no cast of NHWC; use 1"
+        )
+    return ""
+
+
 def best_plan(geometry, extras, config):
     """The Swapped that takes least by prices, of all that the settings leave open and that fit; None if none does."""
     found, least = None, 0.0
@@ -120,14 +151,29 @@ def best_plan(geometry, extras, config):
     sides = sides_of(geometry.columns.out, geometry.K * geometry.hbm_itemsize)
     if setting(config, "side", 0) > 0:
         sides = [setting(config, "side", 1)]
+    ways = ways_of(geometry, extras, config, wanted)
     for index in range(len(sides)):
-        for which in range(len(SHARDS)):
-            if wanted in ("", SHARDS[which]):
-                plan = make_plan(geometry, config, sides[index], which == 0)
-                if plan != None and sbuf_bytes(geometry, plan, extras) <= whole:
-                    ns = core_ns(geometry, plan)
-                    if found == None or ns < least:
-                        found, least = plan, ns
+        for which in range(len(ways)):
+            plan = make_plan(geometry, config, sides[index], ways[which][0], ways[which][1])
+            if plan != None and sbuf_bytes(geometry, plan, extras) <= whole:
+                ns = core_ns(geometry, plan)
+                if found == None or ns < least:
+                    found, least = plan, ns
+    return found
+
+
+def ways_of(geometry, extras, config, wanted):
+    """(whether cores share output channels, rows of y beside each other) that are worth a try."""
+    fixed = setting(config, "fold", 0)
+    found = []
+    for index in range(len(SHARDS)):
+        if wanted in ("", SHARDS[index]) and fixed <= 1:
+            found.append((index == 0, 1))
+    folds = FOLDS if fixed == 0 else (fixed,)
+    for index in range(len(folds)):
+        taken = folds[index] > 1 and wanted != "channels" and fold_refusal(geometry, extras, folds[index]) == ""
+        if taken:
+            found.append((False, folds[index]))
     return found
 
 
@@ -140,9 +186,10 @@ def sides_of(Q, pixel_bytes):
     return found
 
 
-def make_plan(geometry, config, side, by_channels):
-    """The Swapped of a number of neighbours and a way to share, or None where a window does not fit or is too wide."""
-    source = source_of(geometry)
+def make_plan(geometry, config, side, by_channels, fold):
+    """The Swapped of a number of neighbours, a way to share and rows of y beside each other, or None where a window is
+    too wide, or filters of several rows are not there at once."""
+    source = source_of(geometry, fold)
     item = geometry.itemsize
     chunks = cut(geometry.C, nl.tile_size.pmax)
     taps = geometry.rows.taps * geometry.columns.taps
@@ -152,6 +199,8 @@ def make_plan(geometry, config, side, by_channels):
     if by_channels or count > 1:
         count = min(geometry.K, div_ceil(count, PARTS) * PARTS)
     batches = cut_into(geometry.K, count)
+    if fold > 1 and count > 1:
+        return None
     most_elements = setting(config, "x_bytes", X_BYTES) // (len(chunks) * item)
     sizes = cut_of(source, geometry, side, most_elements)
     bands = bands_of(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
@@ -168,7 +217,7 @@ def make_plan(geometry, config, side, by_channels):
         sizes=sizes,
         chunks=chunks,
         batches=batches,
-        k_tile=widest(cut(widest(batches), BANK_COLUMNS)),
+        k_tile=widest(cut(fold * widest(batches), BANK_COLUMNS)),
         items=items,
         way=way_of(geometry, casts),
         staged=is_staged(geometry, casts),
@@ -208,10 +257,13 @@ def sbuf_bytes(geometry, plan, extras):
     filters = len(plan.chunks) * taps * kn * item
     if plan.way == "array":
         filters += raw_bytes(geometry, kn, plan.chunks)
+    fold = plan.source.fold
+    if fold > 1:
+        filters += plan.source.rows.taps * plan.source.columns.taps * fold * kn * item
     side = min(plan.sizes.side, geometry.columns.out)
-    results = side * kn * (2 * y_item + (2 * 8 if extras.residual else 0))
+    results = side * fold * kn * (2 * y_item + (2 * 8 if extras.residual else 0))
     sums = 3 * 4 * BANK_COLUMNS
-    bias = 2 * 4 * kn if extras.epilogue.bias else 0
+    bias = 2 * 4 * fold * kn if extras.epilogue.bias else 0
     zeros = nl.tile_size.pmax * 2
     return x_bytes + filters + results + sums + bias + zeros
 
@@ -219,7 +271,8 @@ def sbuf_bytes(geometry, plan, extras):
 def count_instructions(geometry, plan, extras, cores):
     """Instructions of the busiest core, at most."""
     taps = geometry.rows.taps * geometry.columns.taps
-    chunks = len(plan.chunks)
+    chunks, source = len(plan.chunks), plan.source
+    windows = source.rows.taps * source.columns.taps
     most = 0
     for core in range(cores):
         mine = share(len(plan.items), cores, core)
@@ -229,13 +282,14 @@ def count_instructions(geometry, plan, extras, cores):
             kn = plan.batches[item.batch][1]
             if index == mine[0] or plan.items[index - 1].batch != item.batch:
                 turns = turns_of(kn, taps, plan.chunks, geometry.itemsize)
-                total += turns[0] + 2 * turns[1] + chunks * taps * 2 + 4
+                total += turns[0] + 2 * turns[1] + chunks * taps * 2 + 4 + source.fold * geometry.rows.taps
             blocks = blocks_of(plan.sizes, item.band)
-            total += 4 + chunks * 2 * (len(blocks) + 1)
+            total += 4 + chunks * 2 * source.slots * (len(blocks) + 1)
             for which in range(len(blocks)):
                 groups = tile_groups(blocks[which], plan.sizes.side, plan.k_tile)
                 tiles = min(plan.sizes.side, blocks[which].qn)
-                parts = div_ceil(kn, plan.k_tile)
-                total += parts * (tiles * chunks * taps + 5 * len(groups)) + 6
+                parts = div_ceil(source.fold * kn, plan.k_tile)
+                total += parts * (tiles * chunks * windows + 5 * len(groups)) + 6
+                total += (source.fold - 1) * 2 * (len(groups) * parts + 1)
         most = max(most, total)
     return most

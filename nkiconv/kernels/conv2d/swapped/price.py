@@ -18,12 +18,14 @@ from ..._prices import (
 from ..._tiles import PARTS, cut, share
 from .filters import turns_of
 from .load import is_turned
-from .shape import blocks_of, inside
+from .shape import blocks_of, rows_inside
 
 #: ns from a core's start to its first matmul and from its last one to the end of the last store; the loads of x by
 #: DMA's transposes are triggered by hardware and come later (trn2.toml, dma.hwdge_*).
 START_NS = 3400.0
 END_NS = 2600.0
+#: ns until filters that are there are folded: DMAs within SBUF (trn2.toml, dma.static_first_packet_ns and others).
+FOLD_NS = 1800.0
 #: Rate of a DMA that turns, of what it moves (trn2.toml, dma.dma_transpose_frac_hbm).
 TURN_RATE = 0.9
 
@@ -55,19 +57,21 @@ def core_ns(geometry, plan):
 
 def first_ns(geometry, plan):
     """ns of DMA for the rows and channels of x that the first matmuls need, before which there is nothing to do."""
-    band = plan.items[0].band
+    band, waits_ns = plan.items[0].band, 0.0
     block = blocks_of(plan.sizes, band)[0]
-    share_of = block.nn * inside(plan.source.rows, band.p0, block.pn)[1]
-    whole = band.nn * inside(plan.source.rows, band.p0, band.pn)[1]
-    return x_ns(geometry, plan, band) * share_of / (len(plan.chunks) * max(1, whole))
+    share_of = block.nn * rows_inside(plan.source, band.p0, block.pn, -1)[1]
+    whole = band.nn * rows_inside(plan.source, band.p0, band.pn, -1)[1]
+    if plan.source.fold > 1:
+        waits_ns += FOLD_NS
+    return waits_ns + x_ns(geometry, plan, band) * share_of / (len(plan.chunks) * max(1, whole))
 
 
 def band_ns(geometry, plan, item):
     """(ns of the array, of DMA, of read-outs by Vector and Scalar) of a band."""
     column_ns = TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS
     fixed_ns = MATMUL_NS if geometry.fast else 2 * MATMUL_FP32_NS
-    taps = geometry.rows.taps * geometry.columns.taps
-    kn = plan.batches[item.batch][1]
+    taps = plan.source.rows.taps * plan.source.columns.taps
+    kn = plan.batches[item.batch][1] * plan.source.fold
     parts = cut(kn, plan.k_tile)
     tile_ns = 0.0
     for index in range(len(parts)):
@@ -76,13 +80,17 @@ def band_ns(geometry, plan, item):
     tiles = len(blocks) * min(plan.sizes.side, item.band.qn)
     array_ns = tiles * tile_ns * taps * len(plan.chunks)
     read_ns = tiles * (kn * VECTOR_NS + len(parts) * VECTOR_FIXED_PSUM_NS) / 2
-    return array_ns, x_ns(geometry, plan, item.band) + y_ns(geometry, plan, item.band, kn), read_ns
+    return (
+        array_ns,
+        x_ns(geometry, plan, item.band) + y_ns(geometry, plan, item.band, plan.batches[item.batch][1]),
+        read_ns,
+    )
 
 
 def x_ns(geometry, plan, band):
     """ns of DMA, or of HBM, for the window of a band: its rows of x, all columns."""
     source = plan.source
-    elements = band.nn * min(band.hn, source.rows.size) * min(band.wn, source.columns.size)
+    elements = band.nn * min(band.hn * source.slots, source.rows.size) * min(band.wn, source.columns.size)
     hbm_ns = elements * geometry.C * geometry.hbm_itemsize * HBM_BYTE_NS
     if is_turned(geometry):
         return max(hbm_ns, elements * geometry.C * geometry.hbm_itemsize * BYTE_NS / (DMA_ENGINES * TURN_RATE))
@@ -94,7 +102,7 @@ def x_ns(geometry, plan, band):
 
 def y_ns(geometry, plan, band, kn):
     """ns of DMA, or of HBM, for the results of a band."""
-    pixels = band.nn * band.pn * band.qn
+    pixels = band.nn * band.pn * band.qn * plan.source.fold
     item = geometry.hbm_itemsize
     run = kn * (min(plan.sizes.side, band.qn) if kn == geometry.K else 1)
     engines_ns = pixels * kn / run * run_ns(run * item) / DMA_ENGINES

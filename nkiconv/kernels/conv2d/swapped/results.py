@@ -13,13 +13,13 @@ from ..call import reader, scale_residual
 from .shape import units_at
 
 
-def load_bias_row(bias_hbm, k0, kn):
-    """Bias of output channels k0 .. k0+kn-1 on every partition, [128, kn] fp32 in SBUF; or None."""
+def load_bias_row(bias_hbm, k0, kn, fold):
+    """Bias of channels k0 .. k0+kn-1, `fold` times, on every partition, [128, fold * kn] fp32 in SBUF; or None."""
     if bias_hbm == None:
         return None
     P_MAX = nl.tile_size.pmax
-    bias_sbuf = nl.ndarray((P_MAX, kn), dtype=nl.float32, buffer=nl.sbuf)
-    copy(bias_sbuf, bias_hbm.ap(pattern=[[0, P_MAX], [1, kn]], offset=k0))
+    bias_sbuf = nl.ndarray((P_MAX, fold * kn), dtype=nl.float32, buffer=nl.sbuf)
+    copy(bias_sbuf, bias_hbm.ap(pattern=[[0, P_MAX], [0, fold], [1, kn]], offset=k0))
     return bias_sbuf
 
 
@@ -86,31 +86,35 @@ def runs_of(strides, band, block, side, t0, tn, k0, kn):
     return found
 
 
-def store(operands, geometry, band, block, side, y_sbuf, k0, t0, tn, first, kn):
-    """Tiles t0 .. t0+tn-1 of a block's results, output channels first .. first+kn-1 of those from k0 on."""
-    strides = (geometry.y_n, geometry.y_k, geometry.y_p, geometry.y_q)
+def store(operands, geometry, band, block, side, fold, y_sbuf, k0, t0, tn, first, kn):
+    """Tiles t0 .. t0+tn-1 of a block's results, output channels first .. first+kn-1 of those from k0 on, of all rows of
+    y that are beside each other; those are all of K if there are several."""
+    strides = (geometry.y_n, geometry.y_k, fold * geometry.y_p, geometry.y_q)
     parts = runs_of(strides, band, block, side, t0, tn, k0 + first, kn)
-    for index in range(len(parts)):
-        start, count, pixels, pattern, offset = parts[index]
-        copy(
-            operands.y.ap(pattern=pattern, offset=offset),
-            y_sbuf[start : start + count, t0 : t0 + pixels, first : first + kn],
-        )
+    for row in range(fold):
+        for index in range(len(parts)):
+            start, count, pixels, pattern, offset = parts[index]
+            copy(
+                operands.y.ap(pattern=pattern, offset=offset + row * geometry.y_p),
+                y_sbuf[start : start + count, t0 : t0 + pixels, first + row * kn : first + (row + 1) * kn],
+            )
 
 
-def load_residual(operands, geometry, band, block, side, shape, k0):
-    """The residual of a block times beta, [pixels, side, K] in SBUF, fp32 if it was multiplied; or None."""
+def load_residual(operands, geometry, band, block, side, fold, shape, k0):
+    """The residual of a block times beta, [pixels, side, (row, K)] in SBUF, fp32 if it was multiplied; or None."""
     if operands.residual == None:
         return None
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    strides = (geometry.r_n, geometry.r_k, geometry.r_p, geometry.r_q)
-    parts = runs_of(strides, band, block, side, 0, shape[1], k0, shape[2])
+    strides = (geometry.r_n, geometry.r_k, fold * geometry.r_p, geometry.r_q)
+    kn = shape[2] // fold
+    parts = runs_of(strides, band, block, side, 0, shape[1], k0, kn)
     if len(parts) > 1:
         nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    for index in range(len(parts)):
-        start, count, pixels, pattern, offset = parts[index]
-        copy(
-            residual_sbuf[start : start + count, 0:pixels, 0 : shape[2]],
-            operands.residual.ap(pattern=pattern, offset=offset),
-        )
+    for row in range(fold):
+        for index in range(len(parts)):
+            start, count, pixels, pattern, offset = parts[index]
+            copy(
+                residual_sbuf[start : start + count, 0:pixels, row * kn : (row + 1) * kn],
+                operands.residual.ap(pattern=pattern, offset=offset + row * geometry.r_p),
+            )
     return scale_residual(residual_sbuf, operands.beta)

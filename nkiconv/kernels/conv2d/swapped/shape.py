@@ -14,13 +14,19 @@ from ..geometry import Axis
 
 @dataclass
 class Source(nl.NKIObject):
-    """Axes of x as this algorithm loads them: of an axis with one tap only what outputs meet; strides and offset."""
+    """Axes of x as this algorithm loads them: of an axis with one tap only what outputs meet; strides and offset.
+
+    fold: rows of y beside each other in the columns of the array, with slots = fold * stride rows of x on the
+    partitions: padded row g of x is row g // slots of slot g % slots. Where fold is 1, slots is 1.
+    """
 
     rows: Axis
     columns: Axis
     x_h: int
     x_w: int
     offset: int
+    fold: int
+    slots: int
 
 
 @dataclass
@@ -60,9 +66,13 @@ class Cut(nl.NKIObject):
     images: int
 
 
-def source_of(geometry):
+def source_of(geometry, fold):
     """The Source of a problem: rows are always thinned out, columns where each pixel is a run of its own anyway."""
     rows, skipped_h, step_h = thinned(geometry.rows)
+    slots = 1
+    if fold > 1:
+        rows, skipped_h, step_h = folded(geometry.rows, fold), 0, fold * geometry.rows.stride
+        slots = step_h
     columns, skipped_w, step_w = geometry.columns, 0, 1
     if geometry.x_c == 1:
         columns, skipped_w, step_w = thinned(geometry.columns)
@@ -72,7 +82,48 @@ def source_of(geometry):
         x_h=geometry.x_h * step_h,
         x_w=geometry.x_w * step_w,
         offset=skipped_h * geometry.x_h + skipped_w * geometry.x_w,
+        fold=fold,
+        slots=slots,
     )
+
+
+def folded(axis, fold):
+    """Rows of slots as an axis: `before` and `size` are those of all slots together, in rows of x."""
+    slots = fold * axis.stride
+    reach = (fold - 1) * axis.stride + (axis.taps - 1) * axis.dilation
+    return Axis(
+        size=axis.size,
+        taps=reach // slots + 1,
+        out=axis.out // fold,
+        stride=1,
+        dilation=1,
+        lhs_dilation=1,
+        before=axis.before,
+    )
+
+
+def can_fold(geometry, fold, staged):
+    """Whether so many rows of y go beside each other."""
+    rows = geometry.rows
+    fits = fold * rows.stride * geometry.C <= nl.tile_size.pmax and fold * geometry.K <= BANK_COLUMNS
+    whole = rows.out % fold == 0 and rows.before >= 0 and rows.lhs_dilation == 1
+    return fold == 1 or (fits and whole and not staged)
+
+
+def rows_inside(source, first, count, slot):
+    """`inside` for outputs first .. first+count-1 of the rows, of one slot; slot -1: where any slot has x, -2: all."""
+    rows, slots = source.rows, source.slots
+    if slots == 1:
+        return inside(rows, first, count)
+    end = first + extent(rows, count) - 1
+    low_slot = slots - 1 if slot == -1 else (0 if slot == -2 else slot)
+    high_slot = 0 if slot == -1 else (slots - 1 if slot == -2 else slot)
+    low = max(first, div_ceil(max(0, rows.before - low_slot), slots))
+    last = rows.size - 1 + rows.before - high_slot
+    high = min(end, last // slots) if last >= 0 else -1
+    if high < low:
+        return 0, 0, 0, 1
+    return low, high - low + 1, low - first, 1
 
 
 def thinned(axis):
