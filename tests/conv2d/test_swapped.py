@@ -189,7 +189,7 @@ def test_pixels_of_a_partition_are_neighbours():
                             range(band.p0 + block.p, band.p0 + block.p + block.pn),
                             range(band.q0 + tile, band.q0 + tile + side * units, side),
                         )
-            assert len(seen) == len(set(seen)) == problem.N * problem.P * problem.Q
+            assert len(seen) == len(set(seen)) == problem.N * problem.P // found.source.fold * problem.Q
             assert max(q for _, _, q in seen) == problem.Q - 1
 
 
