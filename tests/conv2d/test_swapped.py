@@ -5,16 +5,28 @@ import re
 
 import numpy as np
 import pytest
-from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, in_layout, integers, planned, run, trace
+from conv2d_calls import (
+    EDGE,
+    canonical_of,
+    check_exact,
+    config_of,
+    extras_of,
+    geometry_of,
+    in_layout,
+    integers,
+    planned,
+    run,
+    trace,
+)
 from depthwise import same_bits
-from tolerances import assert_exact
+from tolerances import assert_exact, assert_within
 
-from nkiconv import cases, pack_filter, spec
+from nkiconv import cases, conv1d, conv2d, pack_filter, spec
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.conv2d.swapped import plan, shape
 from nkiconv.kernels.conv2d.swapped.price import swapped_ns
-from nkiconv.problem import ConvProblem
-from nkiconv.reference import conv_ref
+from nkiconv.problem import DTYPES, ConvProblem
+from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
@@ -117,6 +129,33 @@ def test_every_edge_is_exact(why, dtype, filters):
     one, two = (run(x, stored, problem, lnc, kern_perm=perm, config=config_of("swapped")) for lnc in (1, 2))
     assert_exact(one, in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem), dtype)
     assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("algorithm", ["swapped", "taps"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", [*PROBLEMS, *FOLDED])
+def test_normals_are_within_the_bound_and_have_the_same_bits_on_two_cores(name, dtype, algorithm):
+    problem = {**PROBLEMS, **FOLDED}[name].replace(dtype=dtype)
+    rng = np.random.default_rng(2)
+    x, w = (rng.standard_normal(size).astype(DTYPES[dtype]) for size in (problem.input_shape, problem.filter_shape))
+    one, two = (run(x, w, problem, lnc, config=config_of(algorithm)) for lnc in (1, 2))
+    plain = canonical_of(x, problem)
+    sums, sizes = (in_layout(ref(plain, w, problem), problem) for ref in (conv_ref, abs_sum_ref))
+    assert_within(one, sums, sizes, num_terms(problem), dtype)
+    assert same_bits(one, two)
+
+
+def test_it_is_reached_from_arrays():
+    problem = FOLDED["plain rows"]
+    x, w = integers(np.random.default_rng(3), problem)
+    how = {"layout": "NHWC", "padding": problem.padding, "dilation": problem.rhs_dilation}
+    expected = conv2d(x, w, **how)
+    for config in (None, (("fold", 2), ("side", 3))):
+        np.testing.assert_array_equal(conv2d(x, w, algorithm="swapped", config=config, **how), expected)
+    sequences = np.ones((2, 40, 12), np.float32)
+    filters = np.ones((9, 12, 3), np.float32)
+    lines = conv1d(sequences, filters, layout="NWC", algorithm="swapped")
+    np.testing.assert_array_equal(lines, np.full((2, 38, 9), 36, np.float32))
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
