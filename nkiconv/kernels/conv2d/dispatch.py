@@ -4,13 +4,15 @@ from ..._nki import nl
 from .._tiles import require
 from .bands.loop import run_bands
 from .bands.plan import bands_ns, plan_bands
+from .split.loop import run_split
+from .split.plan import plan_split
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack, stack_ns
 from .taps.loop import run_items
 from .taps.plan import plan_taps, taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands")
+ALGORITHMS = ("taps", "stacked", "bands", "split")
 #: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
 WORTHWHILE = 0.85
 
@@ -28,6 +30,10 @@ def algorithm_of(config):
 
 def plan_of(algorithm, geometry, extras, config, cores):
     """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy)."""
+    if algorithm == "split":
+        return plan_split(geometry, extras, config, cores)
+    if geometry.precision == "fp16x3":
+        return None, f"precision=fp16x3: {algorithm} takes every other precision; use split, or ask for another"
     if algorithm == "stacked":
         return plan_stack(geometry, extras, config, cores)
     if algorithm == "bands":
@@ -37,6 +43,8 @@ def plan_of(algorithm, geometry, extras, config, cores):
 
 def choose(geometry, extras, cores):
     """The name of the algorithm that takes least by prices, with its own settings."""
+    if geometry.precision == "fp16x3":
+        return "split"
     found, found_ns = "taps", WORTHWHILE * taps_ns(geometry)
     bands = plan_bands(geometry, extras, None, cores)[0]
     if bands != None:
@@ -64,5 +72,7 @@ def convolve(operands, geometry, extras, config):
         run_stack(operands, geometry, extras, plan)
     elif algorithm == "bands":
         run_bands(operands, geometry, extras, plan)
+    elif algorithm == "split":
+        run_split(operands, geometry, extras, plan)
     else:
         run_items(operands, geometry, extras, plan)

@@ -10,8 +10,8 @@ from .._arguments import IDENTITY, check_float, check_perm, output_extent
 from .._axis import outputs_met
 from .._tiles import dense_strides_4d, is_pair, position_in, require
 
-#: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array.
-PRECISIONS = ("bf16", "tf32")
+#: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array, or as pairs of fp16.
+PRECISIONS = ("bf16", "tf32", "fp16x3")
 
 
 @dataclass
@@ -65,6 +65,8 @@ class Geometry(nl.NKIObject):
     #: bytes of an element of x and w on chip, and whether the array takes products of them at the rate of 16 bits
     itemsize: int
     fast: bool
+    #: how fp32 products are taken: None, or one of PRECISIONS
+    precision: object
 
 
 def met(axis, tap, first, count):
@@ -239,6 +241,7 @@ def read_geometry(
         packed=packed,
         itemsize=4 if img_ref.dtype == nl.float32 and precision != "bf16" else 2,
         fast=img_ref.dtype != nl.float32 or precision != None,
+        precision=precision,
     )
     return geometry, y_shape, r_shape
 

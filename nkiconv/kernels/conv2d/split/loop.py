@@ -1,0 +1,300 @@
+"""The loop of products by fp16 pairs: rows of x become pairs ahead of the array, every tap is three matmuls.
+
+High times high parts are summed in one PSUM bank; high times low and low times high parts, 2^11 too large, in another,
+which the read-out scales and adds. The array works through a job's filters piece by piece, all products of a piece one
+after the other, so that the next pieces can be turned between them.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import Ledger
+from ..._epilogue import Epilogue, finish
+from ..._prices import VECTOR_NS
+from ..._tiles import div_ceil, share
+from ..._warm import warm_up, warm_zeros
+from ..geometry import met
+from ..taps.loop import load_residual, pool_band, y_pattern
+from .filters import load_ahead, load_block, start_filters, turn_piece
+from .pairs import DOWN, pick
+from .plan import LEAD, banks_of
+from .x import load_rows, parts_needed, rows_needed, split_part, start_rows
+
+
+@dataclass
+class Work(nl.NKIObject):
+    """What the loop carries from item to item: filters of this batch and of the next, x of this band and the next."""
+
+    operands: object
+    geometry: object
+    extras: object
+    plan: object
+    zeros_sbuf: object
+    ledger: object
+    batch: int
+    filters: object
+    following: object
+    rows: object
+    coming: object
+
+
+def run_split(operands, geometry, extras, plan):
+    """This core's part of the items."""
+    mine = share(len(plan.items), nl.num_programs(), nl.program_id(0))
+    if mine[1] == 0:
+        return
+    zeros_sbuf = warm_zeros()
+    warm_up(zeros_sbuf, plan.warmup, 1)
+    first = plan.items[mine[0]]
+    work = Work(
+        operands=operands,
+        geometry=geometry,
+        extras=extras,
+        plan=plan,
+        zeros_sbuf=zeros_sbuf,
+        ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
+        batch=first.batch,
+        filters=start_filters(geometry, plan.batches[first.batch]),
+        following=None,
+        rows=None,
+        coming=None,
+    )
+    load_block(operands, geometry, work.filters)
+    needed = rows_needed(geometry, first.band, 0, banks_of(first.band)[0][1])
+    work.rows = start_rows(geometry, first.band, work.filters.chunks, needed)
+    load_rows(operands, geometry, work.rows)
+    load_ahead(operands, geometry, work.filters, None)
+    end = mine[0] + mine[1]
+    for index in range(mine[0], end):
+        item = plan.items[index]
+        if item.batch != work.batch:
+            work.batch, work.filters, work.following = item.batch, work.following, None
+        if work.coming != None:
+            work.rows, work.coming = work.coming, None
+        if index + 1 < end:
+            start_next(work, item, plan.items[index + 1])
+        work_item(work, item)
+
+
+def start_next(work, item, after):
+    """Whatever of the next item's filters and x is not there."""
+    chunks = work.filters.chunks
+    if after.batch != item.batch:
+        work.following = start_filters(work.geometry, work.plan.batches[after.batch])
+        chunks = work.following.chunks
+    if not after.same:
+        work.coming = start_rows(work.geometry, after.band, chunks, 0)
+
+
+def work_item(work, item):
+    """Results of all jobs of a batch for one band: PSUM banks one after the other, then pooling."""
+    operands, geometry, pool, band = work.operands, work.geometry, work.extras.pool, item.band
+    banks = banks_of(band)
+    for index in range(len(work.filters.jobs)):
+        job = work.filters.jobs[index]
+        residual_sbuf = load_residual(operands, geometry, job, band)
+        band_sbuf = None
+        if pool != (1, 1):
+            band_sbuf = nl.ndarray((job.kn, band.nn, band.pn, band.qn), dtype=nl.float32, buffer=nl.sbuf)
+        for which in range(len(banks)):
+            p, pn, q, qn = banks[which]
+            split_to(work, parts_needed(work.rows, rows_needed(geometry, band, p, pn)))
+            shape = (job.kn, band.nn, pn, qn)
+            main_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
+            rest_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
+            accumulate(work, main_psum, rest_psum, index, band, banks[which])
+            if which + 1 < len(banks):
+                coming = banks[which + 1]
+                split_to(work, parts_needed(work.rows, rows_needed(geometry, band, coming[0], coming[1])))
+            split_share(work, (len(work.filters.jobs) - index) * len(banks) - which)
+            y_sbuf, residual = None, None
+            if band_sbuf != None:
+                y_sbuf = band_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn]
+            else:
+                y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
+            if residual_sbuf != None:
+                residual = residual_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn]
+            read_out(work, y_sbuf, main_psum, rest_psum, work.filters.biases[index], residual)
+            if band_sbuf == None:
+                store_bank(operands.y, y_sbuf, geometry, job, band, banks[which])
+        if band_sbuf != None:
+            where = y_pattern(geometry, job, band, pool)
+            copy(operands.y.ap(pattern=where[0], offset=where[1]), pool_band(band_sbuf, pool, operands.y.dtype))
+
+
+def split_to(work, count):
+    """Make pairs of x until that many parts of this band are."""
+    while work.rows.split < count:
+        split_next(work)
+
+
+def split_share(work, steps):
+    """Make pairs of x so that the next band has all of its own after so many more banks."""
+    left = len(work.rows.parts) - work.rows.split
+    if work.coming != None:
+        left += len(work.coming.parts) - work.coming.split
+    for _ in range(div_ceil(left, steps)):
+        split_next(work)
+
+
+def split_next(work):
+    """Make pairs of the next part of x, of this band or the next one's; load ahead."""
+    if work.rows.split < len(work.rows.parts):
+        split_part(work.operands, work.geometry, work.rows, work.ledger)
+    else:
+        split_part(work.operands, work.geometry, work.coming, work.ledger)
+    if work.rows.split == len(work.rows.parts) and work.coming != None:
+        load_rows(work.operands, work.geometry, work.coming)
+
+
+def turn_to(work, count):
+    """Turn pieces of this batch's filters until so many are."""
+    while work.filters.turned < min(count, len(work.filters.pieces)):
+        turn_piece(work.operands, work.geometry, work.filters, work.ledger)
+        load_ahead(work.operands, work.geometry, work.filters, work.following)
+
+
+def turn_next(work, last_job):
+    """Turn a piece ahead: of this batch's filters, and with its last job the first of the next one's."""
+    if work.filters.turned < len(work.filters.pieces):
+        turn_to(work, work.filters.turned + 1)
+    elif last_job and work.following != None and work.following.turned < min(work.plan.ahead, len(work.following.pieces)):
+        turn_piece(work.operands, work.geometry, work.following, work.ledger)
+        load_ahead(work.operands, work.geometry, work.filters, work.following)
+
+
+@dataclass
+class Product(nl.NKIObject):
+    """A tap that meets x in a bank: what `geometry.met` says of its rows and columns."""
+
+    tap: int
+    rows: tuple
+    columns: tuple
+
+
+def accumulate(work, main_psum, rest_psum, index, band, bank):
+    """Sums of all pieces of a job's filters; bank: (p, pn, q, qn) within the band.
+
+    The first product writes all of the bank, and the others add to it: a tap that meets all of it, or else zeros.
+    """
+    geometry, filters = work.geometry, work.filters
+    job = filters.jobs[index]
+    p0, pn, q0, qn = band.p0 + bank[0], bank[1], band.q0 + bank[2], bank[3]
+    started = False
+    for which in range(filters.firsts[index], filters.firsts[index + 1]):
+        turn_to(work, which + LEAD)
+        piece = filters.pieces[which]
+        products = products_of(geometry, piece, p0, pn, q0, qn)
+        if len(products) > 0:
+            if not started and (products[0].rows[2] < pn or products[0].columns[2] < qn):
+                write_zeros(work, main_psum, rest_psum, job, band, pn, qn)
+                started = True
+            multiply(work, main_psum, rest_psum, index, band, p0, q0, piece, products, started)
+            started = True
+        turn_next(work, index + 1 == len(filters.jobs))
+    if not started:
+        write_zeros(work, main_psum, rest_psum, job, band, pn, qn)
+
+
+def products_of(geometry, piece, p0, pn, q0, qn):
+    """Products of a piece's taps in a bank of outputs; one that meets all of them first."""
+    found, whole = [], 0
+    on_rows = met(geometry.rows, piece.r, p0, pn)
+    for s in range(piece.s0, piece.s0 + piece.sn if on_rows[2] > 0 else 0):
+        on_columns = met(geometry.columns, s, q0, qn)
+        if on_columns[2] > 0:
+            if on_rows[2] == pn and on_columns[2] == qn:
+                whole = len(found)
+            found.append(Product(tap=piece.r * geometry.columns.taps + s, rows=on_rows, columns=on_columns))
+    if whole > 0:
+        found = [found[whole]] + found[:whole] + found[whole + 1 :]
+    return found
+
+
+def multiply(work, main_psum, rest_psum, index, band, p0, q0, piece, products, started):
+    """The three products of each of a piece's taps, kind by kind; low parts are there last."""
+    filters, rows = work.filters, work.rows
+    place = place_of(filters.chunks, filters.jobs[index].chunks[piece.chunk])
+    for kind in range(3):
+        stationaries = (filters.lows if kind == 2 else filters.highs)[index][piece.chunk]
+        x_sbuf = (rows.lows if kind == 1 else rows.highs)[place]
+        acc_psum = main_psum if kind == 0 else rest_psum
+        for which in range(len(products)):
+            on_rows, on_columns = products[which].rows, products[which].columns
+            h = on_rows[3] - band.h0
+            w = on_columns[3] - band.w0
+            nisa.nc_matmul(
+                dst=acc_psum[
+                    0 : acc_psum.shape[0],
+                    0 : band.nn,
+                    on_rows[0] - p0 : on_rows[0] - p0 + (on_rows[2] - 1) * on_rows[1] + 1 : on_rows[1],
+                    on_columns[0] - q0 : on_columns[0] - q0 + (on_columns[2] - 1) * on_columns[1] + 1 : on_columns[1],
+                ],
+                stationary=stationaries[0 : stationaries.shape[0], products[which].tap, 0 : acc_psum.shape[0]],
+                moving=x_sbuf[
+                    0 : x_sbuf.shape[0],
+                    0 : band.nn,
+                    h : h + (on_rows[2] - 1) * on_rows[4] + 1 : on_rows[4],
+                    w : w + (on_columns[2] - 1) * on_columns[4] + 1 : on_columns[4],
+                ],
+                accumulate=started or kind == 2 or which > 0,
+            )
+
+
+def place_of(chunks, wanted):
+    """Index of a chunk in a list."""
+    found = 0
+    for index in range(len(chunks)):
+        if chunks[index] == wanted:
+            found = index
+    return found
+
+
+def write_zeros(work, main_psum, rest_psum, job, band, pn, qn):
+    """Zeros into both banks by a product of zeros."""
+    zeros_sbuf = work.zeros_sbuf
+    for kind in range(2):
+        nisa.nc_matmul(
+            dst=main_psum if kind == 0 else rest_psum,
+            stationary=zeros_sbuf[0:1, 0 : job.kn],
+            moving=zeros_sbuf.ap(pattern=[[zeros_sbuf.shape[1], 1], [0, band.nn], [0, pn], [0, qn]], offset=0),
+            accumulate=False,
+        )
+
+
+def read_out(work, y_sbuf, main_psum, rest_psum, bias_sbuf, residual_sbuf):
+    """Both sums into y_sbuf, with everything that the epilogue asks for: the scaled rest is a residual of the main sums.
+
+    A residual before the activation joins the rest.
+    """
+    epilogue, shape = work.extras.epilogue, main_psum.shape
+    rest_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+    last = epilogue.residual == "post_activation" and epilogue.activation != ""
+    if residual_sbuf != None and not last:
+        nisa.scalar_tensor_tensor(
+            dst=rest_sbuf, data=rest_psum, op0=nl.multiply, operand0=DOWN, op1=nl.add, operand1=residual_sbuf
+        )
+    else:
+        elements = shape[1] * shape[2] * shape[3]
+        engine = pick(work.ledger, elements, VECTOR_NS)
+        nisa.tensor_scalar(dst=rest_sbuf, data=rest_psum, op0=nl.multiply, operand0=DOWN, engine=engine)
+    joined = Epilogue(
+        activation=epilogue.activation,
+        bias=epilogue.bias,
+        residual="pre_activation",
+        y_itemsize=epilogue.y_itemsize,
+    )
+    sums_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf) if last else y_sbuf
+    finish(sums_sbuf, main_psum, bias_sbuf, rest_sbuf, joined, nisa.engine.vector)
+    if last:
+        nisa.tensor_tensor(dst=y_sbuf, data1=sums_sbuf, data2=residual_sbuf, op=nl.add)
+
+
+def store_bank(y_hbm, y_sbuf, geometry, job, band, bank):
+    """One DMA for a bank's results."""
+    p, pn, q, qn = bank
+    pattern = [[geometry.y_k, job.kn], [geometry.y_n, band.nn], [geometry.y_p, pn], [geometry.y_q, qn]]
+    offset = band.n0 * geometry.y_n + job.k0 * geometry.y_k
+    offset += (band.p0 + p) * geometry.y_p + (band.q0 + q) * geometry.y_q
+    copy(y_hbm.ap(pattern=pattern, offset=offset), y_sbuf)

@@ -1,0 +1,127 @@
+"""Bands of x on their way: rows of a band come in as fp32 and become pairs of fp16, in the order of their use."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._dma import copy
+from ..._prices import VECTOR_NS_16BIT
+from ..geometry import span
+from .pairs import split
+
+#: Bytes a partition of fp32 elements that are loaded together, if more than one row, and of all that are not pairs yet.
+PART_BYTES = 4096
+STAGE_BYTES = 16_384
+
+
+@dataclass
+class Part(nl.NKIObject):
+    """Rows of a band, from its first, of one of the chunks (index) of channels."""
+
+    chunk: int
+    h0: int
+    hn: int
+
+
+@dataclass
+class Rows(nl.NKIObject):
+    """A band of x on its way from HBM to pairs."""
+
+    band: object
+    #: (first, how many) of channels
+    chunks: list
+    parts: list
+    #: parts as loaded so far, [channels, images, rows, columns] fp32 in SBUF, and how many are pairs
+    staged: list
+    split: int
+    #: by chunk: high and low parts of the band, [channels, images, rows, columns] fp16 in SBUF
+    highs: list
+    lows: list
+
+
+def parts_of(geometry, band, chunks, first):
+    """Parts of a band in the order of their use; first: rows that nothing is to be loaded with, or 0."""
+    found = []
+    if band.wn == 0:
+        return found
+    most = max(1, PART_BYTES // (4 * band.nn * band.wn))
+    h0 = 0
+    while h0 < band.hn:
+        hn = min(most, (first if h0 < first else band.hn) - h0)
+        for index in range(len(chunks)):
+            found.append(Part(chunk=index, h0=h0, hn=hn))
+        h0 += hn
+    return found
+
+
+def start_rows(geometry, band, chunks, first):
+    """A band of which nothing is loaded yet; first: as for `parts_of`."""
+    highs, lows = [], []
+    for _ in range(len(chunks)):
+        nothing = None
+        highs.append(nothing)
+        lows.append(nothing)
+    parts = parts_of(geometry, band, chunks, first)
+    return Rows(band=band, chunks=chunks, parts=parts, staged=[], split=0, highs=highs, lows=lows)
+
+
+def rows_needed(geometry, band, p, pn):
+    """Rows of a band's x, from its first, that its outputs in rows p .. p+pn-1 need."""
+    found = span(geometry.rows, band.p0 + p, pn)
+    return max(0, found[0] + found[1] - band.h0) if found[1] > 0 else 0
+
+
+def parts_needed(rows, hn):
+    """How many parts hold the first hn rows."""
+    count = 0
+    while count < len(rows.parts) and rows.parts[count].h0 < hn:
+        count += 1
+    return count
+
+
+def load_rows(operands, geometry, rows):
+    """Load parts while those that are no pairs yet are few enough."""
+    band = rows.band
+    row_bytes = 4 * band.nn * band.wn
+    staged_bytes = 0
+    for index in range(rows.split, len(rows.staged)):
+        staged_bytes += rows.parts[index].hn * row_bytes
+    while len(rows.staged) < len(rows.parts):
+        part = rows.parts[len(rows.staged)]
+        staged_bytes += part.hn * row_bytes
+        if staged_bytes > STAGE_BYTES and len(rows.staged) > rows.split:
+            return
+        c0, count = rows.chunks[part.chunk]
+        part_sbuf = nl.ndarray((count, band.nn, part.hn, band.wn), dtype=nl.float32, buffer=nl.sbuf)
+        pattern = [
+            [geometry.x_c, count],
+            [geometry.x_n, band.nn],
+            [geometry.x_h, part.hn],
+            [geometry.x_w, band.wn],
+        ]
+        offset = band.n0 * geometry.x_n + c0 * geometry.x_c
+        offset += (band.h0 + part.h0) * geometry.x_h + band.w0 * geometry.x_w
+        copy(part_sbuf, operands.x.ap(pattern=pattern, offset=offset))
+        rows.staged.append(part_sbuf)
+
+
+def split_part(operands, geometry, rows, ledger):
+    """Make pairs of the next part, and load ahead."""
+    load_rows(operands, geometry, rows)
+    band, part = rows.band, rows.parts[rows.split]
+    count = rows.chunks[part.chunk][1]
+    if rows.highs[part.chunk] == None:
+        shape = (count, band.nn, band.hn, band.wn)
+        rows.highs[part.chunk] = nl.ndarray(shape, dtype=nl.float16, buffer=nl.sbuf)
+        rows.lows[part.chunk] = nl.ndarray(shape, dtype=nl.float16, buffer=nl.sbuf)
+    part_sbuf, end = rows.staged[rows.split], part.h0 + part.hn
+    split(
+        rows.highs[part.chunk][0:count, 0 : band.nn, part.h0 : end, 0 : band.wn],
+        rows.lows[part.chunk][0:count, 0 : band.nn, part.h0 : end, 0 : band.wn],
+        part_sbuf,
+        part_sbuf,
+        band.nn * part.hn * band.wn,
+        VECTOR_NS_16BIT,
+        ledger,
+    )
+    rows.split = rows.split + 1
+    load_rows(operands, geometry, rows)
