@@ -13,7 +13,7 @@ from ..._prices import VECTOR_NS, VECTOR_NS_16BIT
 from ..call import load_bias
 from ..taps.filters import group_mask, load_taps, spread_groups
 from ..taps.plan import chunks_of
-from .pairs import split
+from .pairs import start_pair
 from .plan import AHEAD_BYTES, piece_taps, tap_blocks, tap_elements
 
 
@@ -55,8 +55,9 @@ class Filters(nl.NKIObject):
     firsts: list
     #: blocks as loaded so far, fp32 in SBUF, None once they are turned
     raws: list
-    #: pieces turned so far
+    #: pieces turned so far, and those that have low parts
     turned: int
+    ended: int
     #: by job and chunk: high and low parts, [channels, taps, kn] fp16 in SBUF
     highs: list
     lows: list
@@ -88,6 +89,7 @@ def start_filters(geometry, jobs):
         firsts=firsts,
         raws=[],
         turned=0,
+        ended=0,
         highs=highs,
         lows=lows,
         masks=masks,
@@ -192,7 +194,7 @@ def load_packed(operands, geometry, job, block):
 
 
 def turn_piece(operands, geometry, filters, ledger):
-    """Make pairs of stationaries of the next piece."""
+    """The Pair of the stationaries of the next piece."""
     piece = filters.pieces[filters.turned]
     block, job = filters.blocks[piece.block], filters.jobs[piece.job]
     while len(filters.raws) <= piece.block:
@@ -216,16 +218,17 @@ def turn_piece(operands, geometry, filters, ledger):
             if job.pack > 1:
                 taps = spread_groups(taps, filters.masks[piece.job], job)
             nisa.nc_transpose(dst=data[0:count, s, 0 : job.kn], data=taps, engine=nisa.engine.tensor)
+    filters.turned = filters.turned + 1
+    if filters.turned == len(filters.pieces) or filters.pieces[filters.turned].block != piece.block:
+        filters.raws[piece.block] = None
     tap = piece.r * geometry.columns.taps + piece.s0
-    split(
-        filters.highs[piece.job][piece.chunk][0:count, tap : tap + piece.sn, 0 : job.kn],
-        filters.lows[piece.job][piece.chunk][0:count, tap : tap + piece.sn, 0 : job.kn],
+    return start_pair(
+        filters,
         data,
         rest_sbuf,
+        filters.highs[piece.job][piece.chunk][0:count, tap : tap + piece.sn, 0 : job.kn],
+        filters.lows[piece.job][piece.chunk][0:count, tap : tap + piece.sn, 0 : job.kn],
         piece.sn * job.kn,
         VECTOR_NS_16BIT if geometry.packed > 0 else VECTOR_NS,
         ledger,
     )
-    filters.turned = filters.turned + 1
-    if filters.turned == len(filters.pieces) or filters.pieces[filters.turned].block != piece.block:
-        filters.raws[piece.block] = None

@@ -17,7 +17,7 @@ from ..._warm import warm_up, warm_zeros
 from ..geometry import met
 from ..taps.loop import load_residual, pool_band, y_pattern
 from .filters import load_ahead, load_block, start_filters, turn_piece
-from .pairs import DOWN, pick
+from .pairs import DOWN, advance, pick
 from .plan import LEAD, banks_of
 from .x import load_rows, parts_needed, rows_needed, split_part, start_rows
 
@@ -37,6 +37,10 @@ class Work(nl.NKIObject):
     following: object
     rows: object
     coming: object
+    #: whose low parts are not there yet
+    pairs: list
+    #: pieces of filters whose products are still to come for this band
+    groups: int
 
 
 def run_split(operands, geometry, extras, plan):
@@ -59,6 +63,8 @@ def run_split(operands, geometry, extras, plan):
         following=None,
         rows=None,
         coming=None,
+        pairs=[],
+        groups=0,
     )
     load_block(operands, geometry, work.filters)
     needed = rows_needed(geometry, first.band, 0, banks_of(first.band)[0][1])
@@ -91,6 +97,7 @@ def work_item(work, item):
     """Results of all jobs of a batch for one band: PSUM banks one after the other, then pooling."""
     operands, geometry, pool, band = work.operands, work.geometry, work.extras.pool, item.band
     banks = banks_of(band)
+    work.groups = len(banks) * len(work.filters.pieces)
     for index in range(len(work.filters.jobs)):
         job = work.filters.jobs[index]
         residual_sbuf = load_residual(operands, geometry, job, band)
@@ -99,15 +106,11 @@ def work_item(work, item):
             band_sbuf = nl.ndarray((job.kn, band.nn, band.pn, band.qn), dtype=nl.float32, buffer=nl.sbuf)
         for which in range(len(banks)):
             p, pn, q, qn = banks[which]
-            split_to(work, parts_needed(work.rows, rows_needed(geometry, band, p, pn)))
             shape = (job.kn, band.nn, pn, qn)
             main_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
             rest_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
-            accumulate(work, main_psum, rest_psum, index, band, banks[which])
-            if which + 1 < len(banks):
-                coming = banks[which + 1]
-                split_to(work, parts_needed(work.rows, rows_needed(geometry, band, coming[0], coming[1])))
-            split_share(work, (len(work.filters.jobs) - index) * len(banks) - which)
+            next_bank = banks[min(which + 1, len(banks) - 1)]
+            accumulate(work, main_psum, rest_psum, index, band, banks[which], next_bank)
             y_sbuf, residual = None, None
             if band_sbuf != None:
                 y_sbuf = band_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn]
@@ -124,44 +127,51 @@ def work_item(work, item):
 
 
 def split_to(work, count):
-    """Make pairs of x until that many parts of this band are."""
+    """Start pairs of x until that many parts of this band are."""
     while work.rows.split < count:
         split_next(work)
 
 
-def split_share(work, steps):
-    """Make pairs of x so that the next band has all of its own after so many more banks."""
+def split_share(work):
+    """Start pairs of x so that the next band has all of its own with the last piece of this one's products."""
     left = len(work.rows.parts) - work.rows.split
     if work.coming != None:
         left += len(work.coming.parts) - work.coming.split
-    for _ in range(div_ceil(left, steps)):
+    for _ in range(div_ceil(left, work.groups)):
         split_next(work)
+    work.groups = work.groups - 1
 
 
 def split_next(work):
-    """Make pairs of the next part of x, of this band or the next one's; load ahead."""
-    if work.rows.split < len(work.rows.parts):
-        split_part(work.operands, work.geometry, work.rows, work.ledger)
-    else:
-        split_part(work.operands, work.geometry, work.coming, work.ledger)
-    if work.rows.split == len(work.rows.parts) and work.coming != None:
-        load_rows(work.operands, work.geometry, work.coming)
+    """Start the pairs of the next part of x, of this band or the next one's."""
+    of = work.rows if work.rows.split < len(work.rows.parts) else work.coming
+    while len(of.staged) <= of.split:
+        advance_all(work)
+    work.pairs.append(split_part(work.geometry, of, work.ledger))
 
 
 def turn_to(work, count):
-    """Turn pieces of this batch's filters until so many are."""
+    """Start pairs of pieces of this batch's filters until so many are turned."""
     while work.filters.turned < min(count, len(work.filters.pieces)):
-        turn_piece(work.operands, work.geometry, work.filters, work.ledger)
-        load_ahead(work.operands, work.geometry, work.filters, work.following)
+        work.pairs.append(turn_piece(work.operands, work.geometry, work.filters, work.ledger))
 
 
 def turn_next(work, last_job):
     """Turn a piece ahead: of this batch's filters, and with its last job the first of the next one's."""
+    following = work.following
     if work.filters.turned < len(work.filters.pieces):
         turn_to(work, work.filters.turned + 1)
-    elif last_job and work.following != None and work.following.turned < min(work.plan.ahead, len(work.following.pieces)):
-        turn_piece(work.operands, work.geometry, work.following, work.ledger)
-        load_ahead(work.operands, work.geometry, work.filters, work.following)
+    elif last_job and following != None and following.turned < min(work.plan.ahead, len(following.pieces)):
+        work.pairs.append(turn_piece(work.operands, work.geometry, following, work.ledger))
+
+
+def advance_all(work):
+    """One instruction of every pair that is not done; load what there is room for then."""
+    work.pairs = advance(work.pairs, work.ledger)
+    load_ahead(work.operands, work.geometry, work.filters, work.following)
+    load_rows(work.operands, work.geometry, work.rows)
+    if work.coming != None and work.rows.ended == len(work.rows.parts):
+        load_rows(work.operands, work.geometry, work.coming)
 
 
 @dataclass
@@ -173,26 +183,41 @@ class Product(nl.NKIObject):
     columns: tuple
 
 
-def accumulate(work, main_psum, rest_psum, index, band, bank):
-    """Sums of all pieces of a job's filters; bank: (p, pn, q, qn) within the band.
+def accumulate(work, main_psum, rest_psum, index, band, bank, next_bank):
+    """Sums of all pieces of a job's filters; bank, next_bank: (p, pn, q, qn) within the band.
 
     The first product writes all of the bank, and the others add to it: a tap that meets all of it, or else zeros.
     """
     geometry, filters = work.geometry, work.filters
     job = filters.jobs[index]
     p0, pn, q0, qn = band.p0 + bank[0], bank[1], band.q0 + bank[2], bank[3]
+    hn, next_hn = rows_needed(geometry, band, bank[0], pn), rows_needed(geometry, band, next_bank[0], next_bank[1])
     started = False
-    for which in range(filters.firsts[index], filters.firsts[index + 1]):
+    first, end = filters.firsts[index], filters.firsts[index + 1]
+    for which in range(first, end):
+        piece, soon = filters.pieces[which], filters.pieces[min(which + LEAD, end - 1)]
+        place = place_of(filters.chunks, job.chunks[piece.chunk])
+        needed = parts_needed(work.rows, hn, place)
+        turn_to(work, which + 1)
+        split_to(work, needed)
+        while filters.ended <= which or work.rows.ended < needed:
+            advance_all(work)
         turn_to(work, which + LEAD)
-        piece = filters.pieces[which]
         products = products_of(geometry, piece, p0, pn, q0, qn)
         if len(products) > 0:
             if not started and (products[0].rows[2] < pn or products[0].columns[2] < qn):
                 write_zeros(work, main_psum, rest_psum, job, band, pn, qn)
                 started = True
-            multiply(work, main_psum, rest_psum, index, band, p0, q0, piece, products, started)
+            last = which + 1 == end
+            multiply(work, main_psum, rest_psum, index, band, p0, q0, piece, place, products, started, last)
             started = True
+        advance_all(work)
+        while filters.ended < min(which + 2, filters.turned):
+            advance_all(work)
         turn_next(work, index + 1 == len(filters.jobs))
+        split_to(work, parts_needed(work.rows, hn, place_of(filters.chunks, job.chunks[soon.chunk])))
+        split_to(work, parts_needed(work.rows, next_hn, place))
+        split_share(work)
     if not started:
         write_zeros(work, main_psum, rest_psum, job, band, pn, qn)
 
@@ -212,13 +237,16 @@ def products_of(geometry, piece, p0, pn, q0, qn):
     return found
 
 
-def multiply(work, main_psum, rest_psum, index, band, p0, q0, piece, products, started):
-    """The three products of each of a piece's taps, kind by kind; low parts are there last."""
+def multiply(work, main_psum, rest_psum, index, band, p0, q0, piece, place, products, started, last):
+    """The three products of each of a piece's taps, kind by kind: high parts, which are there first, before low ones.
+
+    last: of the bank; high parts come last then, as the rest has one read-out more to go through.
+    """
     filters, rows = work.filters, work.rows
-    place = place_of(filters.chunks, filters.jobs[index].chunks[piece.chunk])
-    for kind in range(3):
-        stationaries = (filters.lows if kind == 2 else filters.highs)[index][piece.chunk]
-        x_sbuf = (rows.lows if kind == 1 else rows.highs)[place]
+    for turn in range(3):
+        kind = (turn + 1) % 3 if last else turn
+        stationaries = (filters.lows if kind == 1 else filters.highs)[index][piece.chunk]
+        x_sbuf = (rows.lows if kind == 2 else rows.highs)[place]
         acc_psum = main_psum if kind == 0 else rest_psum
         for which in range(len(products)):
             on_rows, on_columns = products[which].rows, products[which].columns

@@ -4,6 +4,8 @@ What is left of v below its 11 bits, v - high, is exact in fp32 and at most 2^-1
 itself and is as far from fp16's subnormal numbers. `nkiconv.bounds` derives what products of pairs lose.
 """
 
+from dataclasses import dataclass
+
 from ...._nki import nisa, nl
 from ..._prices import SCALAR_FIXED_NS, SCALAR_NS, VECTOR_FIXED_NS, VECTOR_NS, VECTOR_NS_16BIT
 
@@ -12,24 +14,57 @@ UP = 2048.0
 DOWN = 1.0 / 2048.0
 
 
-def split(high_sbuf, low_sbuf, data, rest_sbuf, elements, copy_ns, ledger):
-    """High and low parts of fp32 data.
+@dataclass
+class Pair(nl.NKIObject):
+    """Numbers on their way to pairs: how many of the three instructions are given, and what they work on.
 
-    Args:
-        high_sbuf, low_sbuf: fp16, of data's shape. data: in SBUF or PSUM. rest_sbuf: fp32, for what the high part
-            leaves; data itself, or another tile where data is in PSUM.
-        elements: of data, a partition. copy_ns: what Vector takes to round one of them.
+    data: fp32, in SBUF or PSUM. rest_sbuf: fp32, for what the high part leaves of it: data itself, or a tile of its own
+    where data is in PSUM. of: what they are part of, which counts in `ended` those that are done.
     """
+
+    of: object
+    data: object
+    rest_sbuf: object
+    high_sbuf: object
+    low_sbuf: object
+    elements: int
+    stage: int
+
+
+def start_pair(of, data, rest_sbuf, high_sbuf, low_sbuf, elements, copy_ns, ledger):
+    """A Pair with its high part. elements: a partition; copy_ns: what Vector takes to round one of them."""
     nisa.tensor_copy(dst=high_sbuf, src=data, engine=pick(ledger, elements, copy_ns))
-    ledger.vector_ns = ledger.vector_ns + VECTOR_FIXED_NS + elements * VECTOR_NS
-    nisa.tensor_tensor(dst=rest_sbuf, data1=data, data2=high_sbuf, op=nl.subtract, engine=nisa.engine.vector)
-    nisa.tensor_scalar(
-        dst=low_sbuf,
-        data=rest_sbuf,
-        op0=nl.multiply,
-        operand0=UP,
-        engine=pick(ledger, elements, VECTOR_NS_16BIT),
+    return Pair(
+        of=of,
+        data=data,
+        rest_sbuf=rest_sbuf,
+        high_sbuf=high_sbuf,
+        low_sbuf=low_sbuf,
+        elements=elements,
+        stage=1,
     )
+
+
+def advance(pairs, ledger):
+    """Give each Pair its next instruction; those that are not done then.
+
+    Engines work in order: between two instructions of one Pair, which wait for each other, lie those of others.
+    """
+    left = []
+    for index in range(len(pairs)):
+        pair = pairs[index]
+        if pair.stage == 1:
+            ledger.vector_ns = ledger.vector_ns + VECTOR_FIXED_NS + pair.elements * VECTOR_NS
+            nisa.tensor_tensor(
+                dst=pair.rest_sbuf, data1=pair.data, data2=pair.high_sbuf, op=nl.subtract, engine=nisa.engine.vector
+            )
+            pair.stage = 2
+            left.append(pair)
+        else:
+            engine = pick(ledger, pair.elements, VECTOR_NS_16BIT)
+            nisa.tensor_scalar(dst=pair.low_sbuf, data=pair.rest_sbuf, op0=nl.multiply, operand0=UP, engine=engine)
+            pair.of.ended = pair.of.ended + 1
+    return left
 
 
 def pick(ledger, elements, vector_ns):

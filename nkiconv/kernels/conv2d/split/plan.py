@@ -22,7 +22,7 @@ SHARDS = ("channels", "images")
 #: Products that stand for one of two fp32 factors.
 PRODUCTS = 3
 #: Pieces of filters that are turned before the one that the array works on.
-LEAD = 2
+LEAD = 3
 #: Bytes a partition of a block of taps as loaded, and of blocks that are on their way together, if more than one.
 RAW_BYTES = 24_576
 AHEAD_BYTES = 24_576

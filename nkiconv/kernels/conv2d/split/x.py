@@ -6,7 +6,7 @@ from ...._nki import nl
 from ..._dma import copy
 from ..._prices import VECTOR_NS_16BIT
 from ..geometry import span
-from .pairs import split
+from .pairs import start_pair
 
 #: Bytes a partition of fp32 elements that are loaded together, if more than one row, and of all that are not pairs yet.
 PART_BYTES = 4096
@@ -30,26 +30,27 @@ class Rows(nl.NKIObject):
     #: (first, how many) of channels
     chunks: list
     parts: list
-    #: parts as loaded so far, [channels, images, rows, columns] fp32 in SBUF, and how many are pairs
+    #: parts as loaded so far, [channels, images, rows, columns] fp32 in SBUF; how many have high parts, and low ones
     staged: list
     split: int
+    ended: int
     #: by chunk: high and low parts of the band, [channels, images, rows, columns] fp16 in SBUF
     highs: list
     lows: list
 
 
 def parts_of(geometry, band, chunks, first):
-    """Parts of a band in the order of their use; first: rows that nothing is to be loaded with, or 0."""
+    """Parts of a band in the order of their use: the first rows chunk by chunk, all others row by row."""
     found = []
     if band.wn == 0:
         return found
     most = max(1, PART_BYTES // (4 * band.nn * band.wn))
-    h0 = 0
-    while h0 < band.hn:
-        hn = min(most, (first if h0 < first else band.hn) - h0)
+    for index in range(len(chunks)):
+        for h0 in range(0, first, most):
+            found.append(Part(chunk=index, h0=h0, hn=min(most, first - h0)))
+    for h0 in range(first, band.hn, most):
         for index in range(len(chunks)):
-            found.append(Part(chunk=index, h0=h0, hn=hn))
-        h0 += hn
+            found.append(Part(chunk=index, h0=h0, hn=min(most, band.hn - h0)))
     return found
 
 
@@ -61,7 +62,7 @@ def start_rows(geometry, band, chunks, first):
         highs.append(nothing)
         lows.append(nothing)
     parts = parts_of(geometry, band, chunks, first)
-    return Rows(band=band, chunks=chunks, parts=parts, staged=[], split=0, highs=highs, lows=lows)
+    return Rows(band=band, chunks=chunks, parts=parts, staged=[], split=0, ended=0, highs=highs, lows=lows)
 
 
 def rows_needed(geometry, band, p, pn):
@@ -70,11 +71,12 @@ def rows_needed(geometry, band, p, pn):
     return max(0, found[0] + found[1] - band.h0) if found[1] > 0 else 0
 
 
-def parts_needed(rows, hn):
-    """How many parts hold the first hn rows."""
+def parts_needed(rows, hn, chunk):
+    """How many parts hold the first hn rows of the chunks up to this one (index)."""
     count = 0
-    while count < len(rows.parts) and rows.parts[count].h0 < hn:
-        count += 1
+    for index in range(len(rows.parts)):
+        if rows.parts[index].h0 < hn and rows.parts[index].chunk <= chunk:
+            count = index + 1
     return count
 
 
@@ -83,12 +85,12 @@ def load_rows(operands, geometry, rows):
     band = rows.band
     row_bytes = 4 * band.nn * band.wn
     staged_bytes = 0
-    for index in range(rows.split, len(rows.staged)):
+    for index in range(rows.ended, len(rows.staged)):
         staged_bytes += rows.parts[index].hn * row_bytes
     while len(rows.staged) < len(rows.parts):
         part = rows.parts[len(rows.staged)]
         staged_bytes += part.hn * row_bytes
-        if staged_bytes > STAGE_BYTES and len(rows.staged) > rows.split:
+        if staged_bytes > STAGE_BYTES and len(rows.staged) > rows.ended:
             return
         c0, count = rows.chunks[part.chunk]
         part_sbuf = nl.ndarray((count, band.nn, part.hn, band.wn), dtype=nl.float32, buffer=nl.sbuf)
@@ -104,9 +106,8 @@ def load_rows(operands, geometry, rows):
         rows.staged.append(part_sbuf)
 
 
-def split_part(operands, geometry, rows, ledger):
-    """Make pairs of the next part, and load ahead."""
-    load_rows(operands, geometry, rows)
+def split_part(geometry, rows, ledger):
+    """The Pair of the next part."""
     band, part = rows.band, rows.parts[rows.split]
     count = rows.chunks[part.chunk][1]
     if rows.highs[part.chunk] == None:
@@ -114,14 +115,14 @@ def split_part(operands, geometry, rows, ledger):
         rows.highs[part.chunk] = nl.ndarray(shape, dtype=nl.float16, buffer=nl.sbuf)
         rows.lows[part.chunk] = nl.ndarray(shape, dtype=nl.float16, buffer=nl.sbuf)
     part_sbuf, end = rows.staged[rows.split], part.h0 + part.hn
-    split(
+    rows.split = rows.split + 1
+    return start_pair(
+        rows,
+        part_sbuf,
+        part_sbuf,
         rows.highs[part.chunk][0:count, 0 : band.nn, part.h0 : end, 0 : band.wn],
         rows.lows[part.chunk][0:count, 0 : band.nn, part.h0 : end, 0 : band.wn],
-        part_sbuf,
-        part_sbuf,
         band.nn * part.hn * band.wn,
         VECTOR_NS_16BIT,
         ledger,
     )
-    rows.split = rows.split + 1
-    load_rows(operands, geometry, rows)
