@@ -132,18 +132,22 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces):
                 )
 
 
-def load_ahead(operands, geometry, filters, following):
-    """Load blocks, then those of the following batch, while those that are not turned yet are few enough."""
+def load_ahead(operands, geometry, filters, following, most):
+    """Load at most so many blocks, then those of the following batch, while those that are not turned are few enough.
+
+    There is always one.
+    """
     waiting_bytes = bytes_waiting(geometry, filters)
     if following != None:
         waiting_bytes += bytes_waiting(geometry, following)
-    while len(filters.raws) < len(filters.blocks) or following != None:
+    for _ in range(most):
         of = filters if len(filters.raws) < len(filters.blocks) else following
-        if len(of.raws) == len(of.blocks):
+        if of == None or len(of.raws) == len(of.blocks):
             return
-        waiting_bytes += bytes_of(geometry, of, len(of.raws))
-        if waiting_bytes > AHEAD_BYTES:
+        block_bytes = bytes_of(geometry, of, len(of.raws))
+        if waiting_bytes > 0 and waiting_bytes + block_bytes > AHEAD_BYTES:
             return
+        waiting_bytes += block_bytes
         load_block(operands, geometry, of)
 
 

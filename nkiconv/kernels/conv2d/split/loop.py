@@ -16,7 +16,7 @@ from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..geometry import met
 from ..taps.loop import load_residual, pool_band, y_pattern
-from .filters import load_ahead, load_block, start_filters, turn_piece
+from .filters import load_ahead, start_filters, turn_piece
 from .pairs import DOWN, advance, pick
 from .plan import LEAD, banks_of
 from .x import load_rows, parts_needed, rows_needed, split_part, start_rows
@@ -66,11 +66,11 @@ def run_split(operands, geometry, extras, plan):
         pairs=[],
         groups=0,
     )
-    load_block(operands, geometry, work.filters)
     needed = rows_needed(geometry, first.band, 0, banks_of(first.band)[0][1])
     work.rows = start_rows(geometry, first.band, work.filters.chunks, needed)
-    load_rows(operands, geometry, work.rows)
-    load_ahead(operands, geometry, work.filters, None)
+    for _ in range(len(work.filters.blocks)):
+        load_ahead(operands, geometry, work.filters, None, 1)
+        load_rows(operands, geometry, work.rows, 1)
     end = mine[0] + mine[1]
     for index in range(mine[0], end):
         item = plan.items[index]
@@ -168,10 +168,10 @@ def turn_next(work, last_job):
 def advance_all(work):
     """One instruction of every pair that is not done; load what there is room for then."""
     work.pairs = advance(work.pairs, work.ledger)
-    load_ahead(work.operands, work.geometry, work.filters, work.following)
-    load_rows(work.operands, work.geometry, work.rows)
+    load_ahead(work.operands, work.geometry, work.filters, work.following, len(work.filters.blocks))
+    load_rows(work.operands, work.geometry, work.rows, len(work.rows.parts))
     if work.coming != None and work.rows.ended == len(work.rows.parts):
-        load_rows(work.operands, work.geometry, work.coming)
+        load_rows(work.operands, work.geometry, work.coming, len(work.coming.parts))
 
 
 @dataclass

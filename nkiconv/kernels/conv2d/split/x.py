@@ -80,14 +80,15 @@ def parts_needed(rows, hn, chunk):
     return count
 
 
-def load_rows(operands, geometry, rows):
-    """Load parts while those that are no pairs yet are few enough."""
+def load_rows(operands, geometry, rows, most):
+    """Load at most so many parts, while those that are no pairs yet are few enough."""
     band = rows.band
     row_bytes = 4 * band.nn * band.wn
     staged_bytes = 0
     for index in range(rows.ended, len(rows.staged)):
         staged_bytes += rows.parts[index].hn * row_bytes
-    while len(rows.staged) < len(rows.parts):
+    end = min(len(rows.parts), len(rows.staged) + most)
+    while len(rows.staged) < end:
         part = rows.parts[len(rows.staged)]
         staged_bytes += part.hn * row_bytes
         if staged_bytes > STAGE_BYTES and len(rows.staged) > rows.ended:
