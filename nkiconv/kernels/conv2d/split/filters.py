@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._prices import VECTOR_NS, VECTOR_NS_16BIT
 from ..call import load_bias
 from ..taps.filters import group_mask, load_taps, spread_groups
 from ..taps.plan import chunks_of
@@ -229,10 +228,10 @@ def turn_piece(operands, geometry, filters, ledger):
     return start_pair(
         filters,
         data,
+        geometry.packed == 0,
         rest_sbuf,
         filters.highs[piece.job][piece.chunk][0:count, tap : tap + piece.sn, 0 : job.kn],
         filters.lows[piece.job][piece.chunk][0:count, tap : tap + piece.sn, 0 : job.kn],
         piece.sn * job.kn,
-        VECTOR_NS_16BIT if geometry.packed > 0 else VECTOR_NS,
         ledger,
     )

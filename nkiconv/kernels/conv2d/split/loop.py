@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import Ledger
 from ..._epilogue import Epilogue, finish
 from ..._prices import VECTOR_NS
 from ..._tiles import div_ceil, share
@@ -17,7 +16,7 @@ from ..._warm import warm_up, warm_zeros
 from ..geometry import met
 from ..taps.loop import load_residual, pool_band, y_pattern
 from .filters import load_ahead, start_filters, turn_piece
-from .pairs import DOWN, advance, pick
+from .pairs import DOWN, Ledger, advance, pick
 from .plan import LEAD, banks_of
 from .x import load_rows, parts_needed, rows_needed, split_part, start_rows
 
@@ -57,7 +56,7 @@ def run_split(operands, geometry, extras, plan):
         extras=extras,
         plan=plan,
         zeros_sbuf=zeros_sbuf,
-        ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
+        ledger=Ledger(vector_ns=0.0, scalar_ns=0.0, gpsimd_ns=0.0),
         batch=first.batch,
         filters=start_filters(geometry, plan.batches[first.batch]),
         following=None,

@@ -7,7 +7,7 @@ itself and is as far from fp16's subnormal numbers. `nkiconv.bounds` derives wha
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._prices import SCALAR_FIXED_NS, SCALAR_NS, VECTOR_FIXED_NS, VECTOR_NS, VECTOR_NS_16BIT
+from ..._prices import GPSIMD_FIXED_NS, GPSIMD_NS, SCALAR_FIXED_NS, SCALAR_NS, VECTOR_FIXED_NS, VECTOR_NS, VECTOR_NS_16BIT
 
 #: Between the scales of low and high parts, and back.
 UP = 2048.0
@@ -15,15 +15,25 @@ DOWN = 1.0 / 2048.0
 
 
 @dataclass
+class Ledger(nl.NKIObject):
+    """ns of work given to each engine so far: it decides who works, never what is computed."""
+
+    vector_ns: float
+    scalar_ns: float
+    gpsimd_ns: float
+
+
+@dataclass
 class Pair(nl.NKIObject):
     """Numbers on their way to pairs: how many of the three instructions are given, and what they work on.
 
     data: fp32, in SBUF or PSUM. rest_sbuf: fp32, for what the high part leaves of it: data itself, or a tile of its own
-    where data is in PSUM. of: what they are part of, which counts in `ended` those that are done.
+    where data is in PSUM. elements: a partition. of: what they are part of, which counts in `ended` those that are done.
     """
 
     of: object
     data: object
+    in_psum: bool
     rest_sbuf: object
     high_sbuf: object
     low_sbuf: object
@@ -31,12 +41,14 @@ class Pair(nl.NKIObject):
     stage: int
 
 
-def start_pair(of, data, rest_sbuf, high_sbuf, low_sbuf, elements, copy_ns, ledger):
-    """A Pair with its high part. elements: a partition; copy_ns: what Vector takes to round one of them."""
-    nisa.tensor_copy(dst=high_sbuf, src=data, engine=pick(ledger, elements, copy_ns))
+def start_pair(of, data, in_psum, rest_sbuf, high_sbuf, low_sbuf, elements, ledger):
+    """A Pair with its high part."""
+    engine = pick(ledger, elements, VECTOR_NS if in_psum else VECTOR_NS_16BIT)
+    nisa.tensor_copy(dst=high_sbuf, src=data, engine=engine)
     return Pair(
         of=of,
         data=data,
+        in_psum=in_psum,
         rest_sbuf=rest_sbuf,
         high_sbuf=high_sbuf,
         low_sbuf=low_sbuf,
@@ -54,10 +66,8 @@ def advance(pairs, ledger):
     for index in range(len(pairs)):
         pair = pairs[index]
         if pair.stage == 1:
-            ledger.vector_ns = ledger.vector_ns + VECTOR_FIXED_NS + pair.elements * VECTOR_NS
-            nisa.tensor_tensor(
-                dst=pair.rest_sbuf, data1=pair.data, data2=pair.high_sbuf, op=nl.subtract, engine=nisa.engine.vector
-            )
+            engine = pick_difference(ledger, pair.elements, pair.in_psum)
+            nisa.tensor_tensor(dst=pair.rest_sbuf, data1=pair.data, data2=pair.high_sbuf, op=nl.subtract, engine=engine)
             pair.stage = 2
             left.append(pair)
         else:
@@ -76,3 +86,14 @@ def pick(ledger, elements, vector_ns):
         return nisa.engine.vector
     ledger.scalar_ns = ledger.scalar_ns + scalar_ns
     return nisa.engine.scalar
+
+
+def pick_difference(ledger, elements, in_psum):
+    """The engine of a difference of tensors: Vector or, of what is in SBUF, GpSimd; booked there."""
+    vector_ns = VECTOR_FIXED_NS + elements * VECTOR_NS
+    gpsimd_ns = GPSIMD_FIXED_NS + elements * GPSIMD_NS
+    if in_psum or ledger.vector_ns + vector_ns < ledger.gpsimd_ns + gpsimd_ns:
+        ledger.vector_ns = ledger.vector_ns + vector_ns
+        return nisa.engine.vector
+    ledger.gpsimd_ns = ledger.gpsimd_ns + gpsimd_ns
+    return nisa.engine.gpsimd

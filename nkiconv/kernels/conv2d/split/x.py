@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._dma import copy
-from ..._prices import VECTOR_NS_16BIT
 from ..geometry import span
 from .pairs import start_pair
 
@@ -120,10 +119,10 @@ def split_part(geometry, rows, ledger):
     return start_pair(
         rows,
         part_sbuf,
+        False,
         part_sbuf,
         rows.highs[part.chunk][0:count, 0 : band.nn, part.h0 : end, 0 : band.wn],
         rows.lows[part.chunk][0:count, 0 : band.nn, part.h0 : end, 0 : band.wn],
         band.nn * part.hn * band.wn,
-        VECTOR_NS_16BIT,
         ledger,
     )
