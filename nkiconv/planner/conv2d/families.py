@@ -10,7 +10,7 @@ from ...kernels.conv2d.grouped.plan import BLOCKS, TILE_ROWS
 from ...kernels.conv2d.grouped.plan import X_BYTES as GROUPED_X_BYTES
 from ...kernels.conv2d.narrow.plan import X_BYTES as NARROW_X_BYTES
 from ...kernels.conv2d.stacked.plan import BESIDE
-from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, taps_ns
+from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, count_instructions, taps_ns
 from ...simulator.hardware import PARTITIONS
 from ..family import Family, Shape, changed, config_of, ints, with_settings
 from ..request import Config
@@ -20,6 +20,8 @@ SURE = 0.95
 #: Output channels of a stationary, and matmuls that warm the array up, that a search tries.
 CHANNELS = (128, 96, 64, 32)
 WARM_UPS = (0, 12, 20, 28, 40)
+#: Instructions of a kernel from which on a quick search starts from one list of settings: each takes seconds.
+LONG = 4_000
 
 
 class Conv2dFamily(Family):
@@ -59,9 +61,16 @@ class Taps(Conv2dFamily):
     from_one = ("x_bytes", "filter_bytes", "channels")
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        plan = self.plan(shape, None)
+        if plan is None or (not wide and self._instructions(shape, plan) > LONG):
+            return [None]
         found: list[Config] = [None, config_of(x_bytes=X_BYTES // 2), config_of(x_bytes=X_BYTES // 4)]
         found += [config_of(shard="channels"), config_of(shard="images")]
         return found + ([config_of(x_bytes=X_BYTES // 8), config_of(channels=64)] if wide else [])
+
+    def _instructions(self, shape: Shape, plan: Any) -> int:
+        """Of all cores, at most."""
+        return shape.cores * int(count_instructions(shape.geometry, plan, shape.cores))  # type: ignore[no-untyped-call]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
