@@ -5,7 +5,8 @@ from .._tiles import require
 from .bands.loop import run_bands
 from .bands.plan import bands_ns, plan_bands
 from .grouped.loop import run_grouped
-from .grouped.plan import grouped_ns, plan_grouped
+from .grouped.plan import plan_grouped
+from .grouped.price import grouped_ns
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
 from .narrow.price import narrow_ns
@@ -57,7 +58,7 @@ def choose(geometry, extras, cores):
     grouped = plan_grouped(geometry, extras, None, cores)[0]
     if grouped != None:
         ns = grouped_ns(geometry, grouped)
-        if ns < found_ns:
+        if ns < (taps_ns(geometry) if found == "taps" else found_ns):
             found, found_ns = "grouped", ns
     stack = plan_stack(geometry, extras, None, cores)[0]
     if stack != None:

@@ -11,7 +11,8 @@ from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import of_array, reader, scale_residual
 from .filters import build_filters, copy_ns, load_filters, make_rulers, spread_filters
-from .plan import AHEAD_BYTES, FILTER_BUFFERS, banks_of, block_met, tiles_of, y_buffers
+from .plan import AHEAD_BYTES, FILTER_BUFFERS
+from .units import banks_of, block_met, tiles_of, y_buffers
 
 
 @dataclass
@@ -259,13 +260,17 @@ def accumulate(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
     """Sums [(uw, uh, k), images, blocks of rows, blocks of columns] of a bank in PSUM, for each tile.
 
     Elements of the window that all blocks see come first, so that the others add to what is there; where none is, a
-    product of zeros does. The tiles take turns: each has its own rows of the array.
+    product of zeros does. The tiles take turns: each has its own rows of the array. Tiles without channels multiply
+    zeros meanwhile: an array of which less is busy falls back to half of its rate.
     """
     m, mn, j, jn = bank
     columns = grouped.Uw * grouped.Uh * grouped.Kt
     sums = []
     for _ in range(len(tiles)):
         sums.append(nl.ndarray((columns, unit.nn, mn, jn), dtype=nl.float32, buffer=nl.psum))
+    idle_psum = None
+    if len(sums) < grouped.tiles:
+        idle_psum = nl.ndarray((zeros_sbuf.shape[1], unit.nn * mn * jn), dtype=nl.float32, buffer=nl.psum)
     every = products(geometry, grouped, unit, bank)
     started = len(every) == 0 or every[0].rows[2] < mn or every[0].columns[2] < jn
     if started:
@@ -298,7 +303,22 @@ def accumulate(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
                 tile_position=(first, 0),
                 tile_size=(grouped.T, nl.tile_size.pmax),
             )
+        for index in range(len(sums), grouped.tiles):
+            busy(idle_psum, grouped, index, zeros_sbuf, unit.nn * rows[2] * cols[2])
     return sums
+
+
+def busy(idle_psum, grouped, index, zeros_sbuf, columns):
+    """A product of zeros of so many columns on a tile of the array."""
+    width, first = zeros_sbuf.shape[1], index * grouped.T
+    nisa.nc_matmul(
+        dst=idle_psum[0:width, 0:columns],
+        stationary=zeros_sbuf[first : first + grouped.T, 0:width],
+        moving=zeros_sbuf.ap(pattern=[[width, grouped.T], [0, columns]], offset=first * width),
+        accumulate=False,
+        tile_position=(first, 0),
+        tile_size=(grouped.T, nl.tile_size.pmax),
+    )
 
 
 @dataclass
