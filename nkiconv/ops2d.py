@@ -252,18 +252,16 @@ def run_conv2d(
     filter_layout: str = "KCRS",
     lnc: int = 2,
     epilogue: Epilogue2d | None = None,
-    strict_nonfinite: bool = False,
     algorithm: str | None = None,
     config: Config = None,
     trace_only: bool = False,
 ) -> KernelRun:
     """Launch the kernel on arrays (or specs, with trace_only) that fit `problem`, x and y in its layout.
 
-    epilogue, algorithm, config: checked, as `conv2d` does. strict_nonfinite: here, or in epilogue.
+    epilogue, algorithm, config: checked, as `conv2d` does.
     """
     extra = epilogue or Epilogue2d()
-    strict = strict_nonfinite or extra.strict_nonfinite
-    kwargs = kernel_arguments(problem, strict_nonfinite=strict, algorithm=algorithm, config=config)
+    kwargs = kernel_arguments(problem, strict_nonfinite=extra.strict_nonfinite, algorithm=algorithm, config=config)
     if filter_layout != "KCRS":
         kwargs |= {"kern_perm": FILTER_LAYOUTS[filter_layout]}
     return launch(conv2d_implicit_gemm, (x, w), kwargs | _epilogue_arguments(extra), lnc, trace_only)

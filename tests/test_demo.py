@@ -8,17 +8,27 @@ import pytest
 import tolerances
 from typer.testing import CliRunner
 
+import nkiconv
 from nkiconv import demo
 from nkiconv.cli import app
-from nkiconv.demo import eeg, filters, photograph, plots
+from nkiconv.demo import eeg, filters, image, photograph, plots
 from nkiconv.errors import FileFormatError, UnsupportedError
+from nkiconv.reference import conv_ref
 
-PICTURES = {"eeg.png", "photograph.png", "photograph-blur.png", "photograph-derivative.png", "photographs.png"}
+PICTURES = {
+    "eeg.png",
+    "photograph.png",
+    "photograph-blur.png",
+    "photograph-derivative.png",
+    "photographs.png",
+    "image.png",
+}
 ROWS = [
     ("EEG, 4 FIR filters", 1),
     ("EEG, 4 FIR filters", 2),
     ("photograph, blur", 2),
     ("photograph, derivative", 2),
+    *((name, lnc) for name in image.NAMES for lnc in (1, 2)),
     ("nkl_fs_asr", 1),
     ("nkl_fs_asr", 2),
 ]
@@ -54,7 +64,15 @@ def test_the_tour_as_json(tmp_path):
     assert found["ok"] is True
     assert [(report["name"], report["lnc"]) for report in found["reports"]] == ROWS
     assert {report["verdict"] for report in found["reports"]} == {"pass"}
-    assert [report["identical"] for report in found["reports"]] == [None, True, None, None, None, True]
+    assert [report["identical"] for report in found["reports"]] == [
+        None,
+        True,
+        None,
+        None,
+        *[None, True] * 4,
+        None,
+        True,
+    ]
     assert len(found["files"]) == len(PICTURES)
 
 
@@ -144,3 +162,30 @@ def test_pictures_become_channels_and_back():
     assert (x.shape, w.shape) == ((1, 1800, 512), (1800, 7))
     np.testing.assert_array_equal(x[0, 3 * 17 + 2], image[17, :, 2])
     np.testing.assert_array_equal(photograph.as_picture(x, image.shape), image)
+
+
+def test_sobel_measures_the_slope_of_brightness():
+    y, x = np.mgrid[0:7, 0:9]
+    ramp = np.stack([0.25 * x + 2 * y] * 3)[None]
+    w = image.sobel()
+    problem = nkiconv.ConvProblem(N=1, C=3, H=7, W=9, K=2, R=3, S=3, dtype="fp32")
+    slopes = conv_ref(ramp.astype(np.float32), w.astype(np.float32), problem)
+    np.testing.assert_allclose(slopes[0, 0], 0.25, rtol=1e-6)
+    np.testing.assert_allclose(slopes[0, 1], 2, rtol=1e-6)
+
+
+def test_the_blur_keeps_brightness_and_colours_apart():
+    blur = image.layers()[0]
+    np.testing.assert_allclose(blur.w.sum(axis=(1, 2, 3)), 1)
+    x = np.zeros((1, 3, 30, 31))
+    x[0, 1] = 1
+    _, _, problem = image.arrays(x, blur)
+    y = conv_ref(x, blur.w, problem)
+    assert y[0, 0].max() == y[0, 2].max() == 0
+    assert y[0, 1, 15, 15] == pytest.approx(1)
+
+
+def test_random_layers_follow_each_other():
+    _, _, first, second = image.layers()
+    assert (first.w.shape[0], second.w.shape[1], second.w.shape[0]) == (image.HIDDEN, image.HIDDEN, 3)
+    assert [one.activation for one in (first, second)] == ["relu", "relu"]

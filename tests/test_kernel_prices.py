@@ -40,6 +40,7 @@ EXPECTED = {
     "MATMUL_DONE_NS": RATES("pe.completion_full_ns"),
     "MATMUL_DONE_HALF_NS": RATES("pe.completion_half_ns"),
     "MATMUL_COLUMNS_MIN": RATES("pe.min_interval_rows"),
+    "ROW_TILE_COLUMNS": RATES("pe.row_tile_interval_rows"),
     "WINDOW_NS": RATES("throttle.window_ns"),
     "WINDOW_WORK": RATES("throttle.threshold"),
     "HALF_RATE": RATES("throttle.half_rate"),

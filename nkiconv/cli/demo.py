@@ -18,7 +18,7 @@ def command(
     out: Annotated[Path, typer.Option(help="Directory for the pictures; files of the tour in it are replaced.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Filter an EEG recording and a photograph, run a speech model's layer, check everything and draw it."""
+    """Filter an EEG recording and a photograph, in 1-d and 2-d, run a speech model's layer, check and draw it all."""
     demo = importlib.import_module("nkiconv.demo")
     with progress(show=not as_json) as advance:
         found = demo.run(out, advance)
@@ -28,7 +28,7 @@ def command(
         print_json({"ok": right, "files": files, "reports": [report.as_dict() for report in found.reports]})
     else:
         screen = console()
-        screen.print(report_table("the tour: depthwise conv1d", list(found.reports)))
+        screen.print(report_table("the tour", list(found.reports)))
         screen.print(Text(REPORT_NOTES, style="dim"))
         for path in found.files:
             screen.print(Text(f"wrote {path}"), soft_wrap=True)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from ..verify import Report
 
 
+#: Characters of a line of tiles.
+TILES_WIDTH = 22
+
+
 def quantity(value: float, unit: str = "") -> str:
     """Three digits and a decimal prefix, as in "4.35 MB"."""
     for prefix in ("", "k", "M", "G"):
@@ -90,7 +94,7 @@ def _tiles(report: Report) -> Text:
         lines += [channels, f"taps {tiles['s_tile']} x {tiles['num_s_tiles']}"]
         lines += [f"columns {tiles['q_tile']} of {tiles['q_load']}"]
     else:
-        lines += [f"{name} {size}" for name, size in tiles.items()]
+        lines.append(_in_lines(" ".join(f"{name}={size}" for name, size in tiles.items()), TILES_WIDTH))
     return Text("\n".join(lines))
 
 

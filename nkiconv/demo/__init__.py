@@ -1,4 +1,4 @@
-"""The guided tour: a recording, a photograph and a speech model's layer, convolved, checked and drawn.
+"""The guided tour: a recording, a photograph and a speech model's layer, convolved in 1-d and 2-d, checked and drawn.
 
 Both data sets come with matplotlib, so nothing is downloaded.
 """
@@ -11,8 +11,9 @@ from pathlib import Path
 
 from .. import cases
 from ..errors import UnsupportedError
-from ..verify import Advance, Report, case_arrays, ignore, verify_depthwise_conv1d
-from . import eeg, photograph
+from ..reference import AnyArray
+from ..verify import Advance, Report, case_arrays, ignore, verify_conv2d, verify_depthwise_conv1d
+from . import eeg, image, photograph
 
 #: The named case of the tour.
 CASE = "nkl_fs_asr"
@@ -70,6 +71,25 @@ def _photograph(out: Path, advance: Advance) -> Part:
     return Part(tuple(reports), photograph.draw(picture, results["blur"], results["derivative"], out))
 
 
+def _image(out: Path, advance: Advance) -> Part:
+    picture = photograph.picture()
+    blur, edges, first, second = image.layers()
+    reports: list[Report] = []
+
+    def run(x: AnyArray, layer: image.Layer) -> AnyArray:
+        x, w, problem = image.arrays(x, layer)
+        found, y = verify_conv2d(
+            layer.name, x, w, problem, bias=layer.bias, activation=layer.activation, degrees=(1, 2), advance=advance
+        )
+        reports.extend(found)
+        return y
+
+    x = image.as_channels(picture)
+    blurred, slopes, random = run(x, blur), run(x, edges), run(run(x, first), second)
+    advance("drawing the image", None)
+    return Part(tuple(reports), (image.draw(picture, blurred, slopes, random, out),))
+
+
 def _named_case(_out: Path, advance: Advance) -> Part:
     case = cases.get(CASE)
     x, w = case_arrays(case, seed=0)
@@ -77,4 +97,4 @@ def _named_case(_out: Path, advance: Advance) -> Part:
     return Part(tuple(reports), ())
 
 
-_STOPS: tuple[Callable[[Path, Advance], Part], ...] = (_eeg, _photograph, _named_case)
+_STOPS: tuple[Callable[[Path, Advance], Part], ...] = (_eeg, _photograph, _image, _named_case)

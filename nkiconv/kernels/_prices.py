@@ -50,6 +50,9 @@ MATMUL_START_NS = 16.0
 MATMUL_DONE_NS = 164.0
 MATMUL_DONE_HALF_NS = 206.0
 MATMUL_COLUMNS_MIN = 128
+#: Columns from a matmul on one tile of the array's rows to the next on another (pe.row_tile_interval_rows, inferred
+#: there).
+ROW_TILE_COLUMNS = 64
 #: The array's rate: windows, work in one of them from which the next is at full rate (throttle.window_ns, threshold),
 #: and the rate else (half_rate).
 WINDOW_NS = 3413.333

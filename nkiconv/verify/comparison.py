@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..bounds import error_bound
+from ..bounds import epilogue_bound
 from ..problem import ConvProblem, dtype_name
-from ..reference import AnyArray, Float64Array, abs_sum_ref, conv_ref, num_terms
+from ..reference import AnyArray, Float64Array, abs_sum_ref, conv_ref, epilogue_ref, num_terms
 
 #: Elements of y that the reference makes at once: small enough for the processor's cache.
 SLAB_ELEMS = 1 << 18
@@ -67,11 +67,19 @@ def compare(y: AnyArray, x: AnyArray, w: AnyArray, problem: ConvProblem) -> Comp
     return merged(parts)
 
 
-def compare_4d(y: AnyArray, x: AnyArray, w: AnyArray, problem: ConvProblem) -> Comparison:
-    """Hold y [N, K, P, Q] against the reference of x [N, C, H, W] and w [K, C / groups, R, S]."""
-    truth, abs_sum = conv_ref(x, w, problem), abs_sum_ref(x, w, problem)
+def compare_4d(
+    y: AnyArray,
+    x: AnyArray,
+    w: AnyArray,
+    problem: ConvProblem,
+    bias: AnyArray | None = None,
+    activation: str | None = None,
+) -> Comparison:
+    """Hold y [N, K, P, Q] against the reference of x [N, C, H, W], w [K, C / groups, R, S] and bias [K]."""
+    sums, abs_sum = conv_ref(x, w, problem), abs_sum_ref(x, w, problem)
     with np.errstate(invalid="ignore", over="ignore"):
-        limit = error_bound(num_terms(problem), abs_sum, truth, dtype_name(y.dtype))
+        truth = epilogue_ref(sums, bias, activation)
+        limit = epilogue_bound(num_terms(problem), abs_sum, sums, dtype_name(y.dtype), bias, activation)
         got = y.astype(np.float64)
         rounded = truth.astype(y.dtype).astype(np.float64)
         error = np.where(_same(got, truth) | (np.isinf(rounded) & _same(got, rounded)), 0.0, np.abs(got - truth))
@@ -106,6 +114,9 @@ def compare_channels(
     w: AnyArray,
     problem: ConvProblem,
     chosen: Sequence[int],
+    *,
+    bias: AnyArray | None = None,
+    activation: str | None = None,
     told: Callable[[float], None] = lambda _share: None,
 ) -> Comparison:
     """Hold these output channels of y, whole groups where there are several, against the reference, a few at a time.
@@ -126,7 +137,7 @@ def compare_channels(
         of_part, x_part = plain.replace(C=len(groups) * per_c, K=len(ks), groups=len(groups)), x
         if problem.groups > 1:
             x_part = x[:, [g * per_c + c for g in groups for c in range(per_c)]]
-        found = compare_4d(y[:, ks], x_part, w[ks], of_part)
+        found = compare_4d(y[:, ks], x_part, w[ks], of_part, None if bias is None else bias[ks], activation)
         n, k, p, q = found.worst
         parts.append(dataclasses.replace(found, worst=(n, ks[k], p, q)))
     return merged(parts)

@@ -12,13 +12,13 @@ import numpy as np
 
 from .._nki import CHOICE
 from ..calls import KernelRun
-from ..ops2d import run_conv2d
+from ..ops2d import Epilogue2d, run_conv2d
 from ..planner.operations import OPERATIONS
-from ..planner.request import Asked, Config, Request
+from ..planner.request import Config, Request
 from ..problem import ConvProblem
 from ..reference import AnyArray
 from ..simulator.timing import Rates
-from .comparison import compare_channels
+from .comparison import Comparison, compare_channels
 from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
 
 #: Work of the whole reference above which only a sample is checked unless the caller says otherwise.
@@ -33,6 +33,8 @@ def verify_conv2d(
     w: AnyArray,
     problem: ConvProblem,
     *,
+    bias: AnyArray | None = None,
+    activation: str | None = None,
     degrees: Sequence[int] = (2,),
     strict_nonfinite: bool = False,
     algorithm: str | None = None,
@@ -43,7 +45,7 @@ def verify_conv2d(
     """Run the problem on each LNC degree and compare.
 
     Args:
-        x: in the problem's layout; w: [K, C / groups, R, S].
+        x: in the problem's layout; w: [K, C / groups, R, S]; bias: [K]. activation: as in `nkiconv.conv2d`.
         degrees: LNC degrees, 1 or 2; outputs of the second are compared with the first's, bit for bit.
         algorithm, config: as in a `Plan`; None: what the kernel chooses.
         channels: how many output channels to check, spread evenly and rounded up to whole groups; "auto": all, or
@@ -51,7 +53,8 @@ def verify_conv2d(
 
     Returns: a report for each degree, and y of the first, in the problem's layout.
     """
-    request = Request(problem=problem, lnc=min(degrees), asked=Asked(strict_nonfinite=strict_nonfinite))
+    epilogue = Epilogue2d(bias=bias, activation=activation, strict_nonfinite=strict_nonfinite)
+    request = Request(problem=problem, lnc=min(degrees), asked=epilogue.asked(packed=False))
     shape = OPERATION.shape(request, Rates())
     settings = config
     if algorithm is None:
@@ -60,20 +63,21 @@ def verify_conv2d(
     runs: list[KernelRun] = []
     for lnc in degrees:
         advance(f"running {name} on {lnc} core{'s' if lnc > 1 else ''}", None)
-        run = run_conv2d(
-            x, w, problem, lnc=lnc, strict_nonfinite=strict_nonfinite, algorithm=algorithm, config=settings
-        )
+        run = run_conv2d(x, w, problem, lnc=lnc, epilogue=epilogue, algorithm=algorithm, config=settings)
         runs.append(run)
     first = runs[0].y
 
     def told(share: float) -> None:
         advance(f"checking {name}", share)
 
-    comparison = compare_channels(first, x, w, problem, chosen, told)
+    def compared(y: AnyArray) -> Comparison:
+        return compare_channels(y, x, w, problem, chosen, bias=bias, activation=activation, told=told)
+
+    comparison = compared(first)
     reports = []
     for lnc, run in zip(degrees, runs, strict=True):
         identical = None if run is runs[0] else run.y.tobytes() == first.tobytes()
-        other = comparison if identical is not False else compare_channels(run.y, x, w, problem, chosen, told)
+        other = comparison if identical is not False else compared(run.y)
         counted = CHOICE.provider != "aws"
         reports.append(
             Report(

@@ -16,6 +16,10 @@ from tolerances import assert_exact, assert_within_limit
 from nkiconv.bounds import epilogue_bound
 from nkiconv.errors import GeometryError
 from nkiconv.kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
+from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
+from nkiconv.kernels.conv2d.geometry import PRECISIONS
+from nkiconv.planner.conv2d.kernel import extras_of, geometry_of, refusal_of
+from nkiconv.planner.request import Asked
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_ref, num_terms
 
@@ -37,6 +41,9 @@ class Epilogue:
     beta: float = 1.0
     pool: tuple[int, int] = (1, 1)
     out_dtype: str | None = None
+    strict_nonfinite: bool = False
+    precision: str | None = None  # only of integers, which keep their values
+    algorithm: str | None = None  # taken where it accepts the rest
 
 
 PLAIN = Epilogue()
@@ -93,6 +100,9 @@ def epilogues(draw, problem):
         beta=draw(st.sampled_from([1.0, 2.0, -0.5, 0.0])),  # products with the residual are exact
         pool=pool,
         out_dtype=draw(tensor),
+        strict_nonfinite=draw(st.booleans()),
+        precision=draw(st.sampled_from([None, *PRECISIONS])) if problem.dtype == "fp32" else None,
+        algorithm=draw(st.sampled_from([None, *ALGORITHMS])),
     )
 
 
@@ -140,6 +150,9 @@ def check(call: Any, seed: int, *, whole: bool) -> None:
     given |= {"out_perm": out_perm, "pool": epilogue.pool, "beta": epilogue.beta}
     given |= {"residual_position": epilogue.residual_position, "out_dtype": NL.get(epilogue.out_dtype)}
     given["residual"] = None if residual is None else np.ascontiguousarray(apply_out_perm(residual, out_perm))
+    given["strict_nonfinite"] = epilogue.strict_nonfinite
+    given["precision"] = epilogue.precision if whole else None
+    given["config"] = _config(problem, epilogue, given["precision"])
     one, two = (run(stored(x, in_perm), stored(w, kern_perm), problem, lnc, **given) for lnc in (1, 2))
     assert one.dtype == DTYPES[out_dtype]
     if whole and epilogue.activation in EXACT_ACTIVATIONS:
@@ -148,6 +161,25 @@ def check(call: Any, seed: int, *, whole: bool) -> None:
         limit = epilogue_bound(num_terms(problem), abs_sum, conv, out_dtype, *after)
         assert_within_limit(one, y, apply_out_perm(pooled(limit, epilogue.pool), out_perm))
     assert same_bits(one, two)
+
+
+def _config(problem: ConvProblem, epilogue: Epilogue, precision: str | None) -> Any:
+    """The algorithm drawn, if it takes the rest; None leaves the choice to the kernel."""
+    if epilogue.algorithm is None:
+        return None
+    asked = Asked(
+        bias=epilogue.bias is not None,
+        activation=epilogue.activation,
+        residual=None if epilogue.residual is None else epilogue.residual_position,
+        out_dtype=epilogue.out_dtype,
+        strict_nonfinite=epilogue.strict_nonfinite,
+        scaled=epilogue.residual is not None and epilogue.beta != 1.0,
+        pool=epilogue.pool,
+        precision=precision,
+    )
+    geometry, extras = geometry_of(problem, asked), extras_of(problem, asked)
+    reasons = [refusal_of(epilogue.algorithm, geometry, extras, None, lnc) for lnc in (1, 2)]
+    return None if any(reasons) else (("algorithm", epilogue.algorithm),)
 
 
 @settings(max_examples=NORMAL)

@@ -8,7 +8,7 @@ from conv2d_calls import check_exact, config_of, extras_of, geometry_of, integer
 
 from nkiconv import cases
 from nkiconv.kernels.conv2d.dispatch import choose
-from nkiconv.kernels.conv2d.stacked import plan
+from nkiconv.kernels.conv2d.stacked import shape
 from nkiconv.problem import ConvProblem
 
 STRIDED = ConvProblem(
@@ -16,38 +16,53 @@ STRIDED = ConvProblem(
 )
 DILATED = ConvProblem(N=1, C=5, H=13, W=9, K=7, R=3, S=3, rhs_dilation=(3, 1), padding=((4, 3), (-1, 2)))
 WIDE = ConvProblem(N=1, C=2, H=9, W=1100, K=3, R=3, S=2, padding=((1, 1), (0, 1)))
-#: problem, rows b, shifts d, outputs u of a block, row blocks from one output block to the next
+PLAIN = ConvProblem(N=5, C=16, H=15, W=6, K=64, R=3, S=3, padding=((1, 2), (1, 1)))
+#: problem, rows B, shifts D, outputs U of a block, V rows beside each other, rows G from one block to the next, merged
 SHAPES = [
-    (STRIDED, 1, 1, 1, 2),
-    (STRIDED, 2, 1, 1, 1),
-    (STRIDED, 2, 4, 3, 3),
-    (STRIDED, 4, 3, 2, 1),
-    (STRIDED, 6, 2, 3, 1),
-    (STRIDED, 8, 4, 8, 2),
-    (DILATED, 1, 1, 1, 1),
-    (DILATED, 3, 2, 3, 1),
-    (DILATED, 7, 3, 14, 2),
-    (WIDE, 2, 2, 2, 1),
-    (WIDE, 4, 1, 8, 2),
+    (STRIDED, 1, 1, 1, 1, 1, 0),
+    (STRIDED, 2, 1, 1, 1, 2, 0),
+    (STRIDED, 2, 4, 3, 1, 2, 0),
+    (STRIDED, 4, 3, 2, 1, 4, 0),
+    (STRIDED, 6, 2, 3, 1, 6, 0),
+    (STRIDED, 8, 4, 8, 1, 8, 0),
+    (STRIDED, 11, 3, 2, 2, 8, 0),
+    (STRIDED, 11, 2, 4, 1, 8, 0),
+    (STRIDED, 5, 4, 1, 1, 2, 0),
+    (STRIDED, 4, 2, 2, 3, 4, 0),
+    (STRIDED, 6, 1, 2, 3, 2, 0),
+    (STRIDED, 3, 4, 1, 3, 3, 0),
+    (DILATED, 1, 1, 1, 1, 1, 0),
+    (DILATED, 3, 2, 3, 1, 3, 0),
+    (DILATED, 7, 3, 14, 1, 7, 0),
+    (DILATED, 8, 2, 2, 1, 2, 0),
+    (DILATED, 6, 1, 3, 4, 2, 0),
+    (WIDE, 2, 2, 2, 1, 2, 0),
+    (WIDE, 4, 1, 8, 1, 4, 0),
+    (WIDE, 6, 2, 2, 2, 4, 0),
+    (PLAIN, 2, 1, 2, 1, 2, 1),
+    (PLAIN, 2, 1, 2, 1, 1, 1),
+    (PLAIN, 4, 2, 2, 1, 2, 0),
+    (PLAIN, 6, 1, 4, 1, 4, 1),
+    (PLAIN, 4, 2, 2, 4, 4, 1),
+    (PLAIN, 8, 1, 2, 3, 6, 1),
 ]
-IDS = [f"{name}-{'-'.join(map(str, row[1:]))}" for row in SHAPES for name in [
-    {id(STRIDED): "strided", id(DILATED): "dilated", id(WIDE): "wide"}[id(row[0])]
-]]  # fmt: skip
+NAMES = {id(STRIDED): "strided", id(DILATED): "dilated", id(WIDE): "wide", id(PLAIN): "plain"}
+IDS = [f"{NAMES[id(row[0])]}-{'-'.join(map(str, row[1:]))}" for row in SHAPES]
 
 
-def stacked(B, D, U, _step):
-    return config_of("stacked", rows=B, shifts=D, outputs=U)
+def stacked(B, D, U, V, G, merge):
+    return config_of("stacked", rows=B, shifts=D, outputs=U, beside=V, apart=G, merge=merge)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-@pytest.mark.parametrize(("problem", "B", "D", "U", "step"), SHAPES, ids=IDS)
-def test_every_shape_is_exact(problem, B, D, U, step, dtype):
-    check_exact(problem.replace(dtype=dtype), config=stacked(B, D, U, step))
+@pytest.mark.parametrize("row", SHAPES, ids=IDS)
+def test_every_shape_is_exact(row, dtype):
+    check_exact(row[0].replace(dtype=dtype), config=stacked(*row[1:]))
 
 
-@pytest.mark.parametrize(("problem", "B", "D", "U", "step"), SHAPES[::3], ids=IDS[::3])
-def test_epilogue_of_every_row_of_a_block(problem, B, D, U, step):
-    problem, config = problem.replace(dtype="fp32"), stacked(B, D, U, step)
+@pytest.mark.parametrize("row", SHAPES[::3], ids=IDS[::3])
+def test_epilogue_of_every_row_of_a_block(row):
+    problem, config = row[0].replace(dtype="fp32"), stacked(*row[1:])
     rng = np.random.default_rng(2)
     x, w = integers(rng, problem)
     bias = rng.integers(-3, 4, problem.K).astype(np.float32)
@@ -60,25 +75,45 @@ def test_epilogue_of_every_row_of_a_block(problem, B, D, U, step):
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize(("problem", "B", "D", "U", "step"), SHAPES, ids=IDS)
-def test_it_needs_no_more_than_it_says(problem, B, D, U, step, lnc):
-    config = stacked(B, D, U, step)
+@pytest.mark.parametrize("row", SHAPES, ids=IDS)
+def test_it_needs_no_more_than_it_says(row, lnc):
+    problem, config = row[0], stacked(*row[1:])
     stack, _ = planned(problem, "stacked", config[1:], lnc)
-    assert (stack.B, stack.D, stack.U, stack.step) == (B, D, U, step)
+    assert (stack.B, stack.D, stack.U, stack.V, stack.G, stack.merged) == row[1:]
     execution = trace(problem, lnc, config=config)
     geometry = geometry_of(problem)
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= plan.count_instructions(geometry, stack, lnc)
-    assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry, stack, False)
+    assert most <= shape.count_instructions(geometry, stack, lnc)
+    assert execution.sbuf_peak_bytes <= shape.sbuf_bytes(geometry, stack, False)
 
 
 @pytest.mark.parametrize(
     ("name", "taken"),
-    [("rn50_stem", True), ("rn50_c2", True), ("vit_patch16", True), ("vae_out_rgb", True), ("big_filter", True),
+    [("rn50_stem", True), ("rn50_c2", True), ("vit_patch16", True), ("big_filter", True),
      ("c256_224", False), ("rn50_1x1", False), ("mobilenet_dw", False), ("resnext_g32", False)],
 )  # fmt: skip
 def test_few_channels_are_stacked(name, taken):
     assert (choose(geometry_of(cases.get(name).problem), extras_of(), 2) == "stacked") == taken
+
+
+@pytest.mark.parametrize(
+    ("problem", "settings", "message"),
+    [
+        (PLAIN, {"beside": 2}, "beside goes with rows, shifts and outputs"),
+        (PLAIN, {"rows": 2, "shifts": 1}, "given together or not at all"),
+        (PLAIN, {"rows": 3, "shifts": 1, "outputs": 2}, "divide outputs"),
+        (PLAIN, {"rows": 4, "shifts": 1, "outputs": 2, "apart": 4}, r"or apart=4, where it is given"),
+        (PLAIN, {"rows": 16, "shifts": 1, "outputs": 16}, "must be at most 128"),
+        (PLAIN, {"rows": 1, "shifts": 4, "outputs": 1}, "at most 3 shifts"),
+        (PLAIN, {"rows": 3, "shifts": 1, "outputs": 2, "apart": 2}, "rows must be a multiple of it, or hold"),
+        (PLAIN, {"rows": 1, "shifts": 1, "outputs": 5, "merge": 1}, "engines move whole quadrants of 32"),
+        (PLAIN, {"rows": 1, "shifts": 1, "outputs": 1, "merge": 2}, "merge=2: must be an int from 0 to 1"),
+    ],
+)
+def test_sizes_that_do_not_fit_each_other(problem, settings, message):
+    stack, reason = planned(problem, "stacked", tuple(settings.items()))
+    assert stack is None
+    assert re.search(message, reason)
 
 
 LAYER = ConvProblem(N=1, C=3, H=40, W=40, K=16, R=5, S=5, padding=((2, 2), (2, 2)))
@@ -103,16 +138,15 @@ def test_what_is_not_stacked(problem, changes, message):
 
 
 def test_bands_cover_every_row_once():
-    for problem in (STRIDED, DILATED, WIDE):
-        geometry = geometry_of(problem)
-        for B, D, U, step in {row[1:] for row in SHAPES if row[0] is problem}:
-            stack = plan.make_stack(geometry, B, D, U, step)
-            seen = [
-                (n, j * U + u)
-                for band in plan.stack_bands(geometry, stack)
-                for n in range(band.n0, band.n0 + band.nn)
-                for j in range(band.j0, band.j0 + band.jn)
-                for u in range(U)
-            ]
-            assert len(seen) == len(set(seen))
-            assert {(n, p) for n in range(problem.N) for p in range(problem.P)} <= set(seen)
+    for problem, B, D, U, V, G, merge in SHAPES:
+        stack = shape.make_stack(geometry_of(problem), B, D, U, V, G, merge == 1)
+        seen = [
+            (n, (j * U + u) * V + v)
+            for band in shape.stack_bands(geometry_of(problem), stack)
+            for n in range(band.n0, band.n0 + band.nn)
+            for j in range(band.j0, band.j0 + band.jn)
+            for u in range(U)
+            for v in range(V)
+        ]
+        assert len(seen) == len(set(seen))
+        assert {(n, p) for n in range(problem.N) for p in range(problem.P)} <= set(seen)

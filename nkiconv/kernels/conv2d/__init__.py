@@ -5,6 +5,7 @@
     taps      input channels on the partitions, one matmul a tap and 128 channels on the window of x that the tap meets
     stacked   few channels: rows and shifted columns of x beside each other on the partitions, rows of y in the columns
     bands     depthwise: rows of x on the partitions, a band matrix for each column of taps
+    grouped   small groups: tiles of the array's rows side by side, a block of neighbouring outputs in their columns
 
 No im2col tensor exists anywhere; filters come to the array as stationaries, x as strided views. `dispatch.choose` takes
 the algorithm whose prices are least; a config names one, with its settings, as `nkiconv.plan` finds them.

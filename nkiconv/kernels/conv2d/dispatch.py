@@ -4,6 +4,12 @@ from ..._nki import nl
 from .._tiles import require
 from .bands.loop import run_bands
 from .bands.plan import bands_ns, plan_bands
+from .grouped.loop import run_grouped
+from .grouped.plan import plan_grouped
+from .grouped.price import grouped_ns
+from .narrow.loop import run_narrow
+from .narrow.plan import plan_narrow
+from .narrow.price import narrow_ns
 from .split.loop import run_split
 from .split.plan import plan_split
 from .stacked.loop import run_stack
@@ -12,9 +18,11 @@ from .taps.loop import run_items
 from .taps.plan import plan_taps, taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands", "split")
+ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "split")
 #: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
 WORTHWHILE = 0.85
+#: ns that taps_ns is without and narrow_ns is not: until the first matmul, and from the last one on.
+BESIDE_NS = 5500.0
 
 
 def algorithm_of(config):
@@ -38,6 +46,10 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_stack(geometry, extras, config, cores)
     if algorithm == "bands":
         return plan_bands(geometry, extras, config, cores)
+    if algorithm == "grouped":
+        return plan_grouped(geometry, extras, config, cores)
+    if algorithm == "narrow":
+        return plan_narrow(geometry, extras, config, cores)
     return plan_taps(geometry, extras, config, cores)
 
 
@@ -51,11 +63,21 @@ def choose(geometry, extras, cores):
         ns = bands_ns(geometry, bands)
         if ns < found_ns:
             found, found_ns = "bands", ns
+    grouped = plan_grouped(geometry, extras, None, cores)[0]
+    if grouped != None:
+        ns = grouped_ns(geometry, grouped)
+        if ns < (taps_ns(geometry) if found == "taps" else found_ns):
+            found, found_ns = "grouped", ns
     stack = plan_stack(geometry, extras, None, cores)[0]
     if stack != None:
         ns = stack_ns(geometry, stack)
         if ns < found_ns:
             found, found_ns = "stacked", ns
+    narrow = plan_narrow(geometry, extras, None, cores)[0]
+    if narrow != None:
+        ns = narrow_ns(geometry, narrow)
+        if ns < found_ns + (BESIDE_NS if found == "taps" else 0.0):
+            found, found_ns = "narrow", ns
     return found
 
 
@@ -72,6 +94,10 @@ def convolve(operands, geometry, extras, config):
         run_stack(operands, geometry, extras, plan)
     elif algorithm == "bands":
         run_bands(operands, geometry, extras, plan)
+    elif algorithm == "grouped":
+        run_grouped(operands, geometry, extras, plan)
+    elif algorithm == "narrow":
+        run_narrow(operands, geometry, extras, plan)
     elif algorithm == "split":
         run_split(operands, geometry, extras, plan)
     else:

@@ -1,24 +1,31 @@
-"""The conv2d algorithms as the planner sees them, a class each."""
+"""The conv2d algorithms as the planner sees them, a class each. Times are of whole problems."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...kernels.conv2d.dispatch import plan_of
-from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, taps_ns
+from ...kernels.conv2d.grouped.plan import BLOCKS, TILE_ROWS
+from ...kernels.conv2d.grouped.plan import X_BYTES as GROUPED_X_BYTES
+from ...kernels.conv2d.narrow.plan import X_BYTES as NARROW_X_BYTES
+from ...kernels.conv2d.stacked.plan import BESIDE
+from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, count_instructions, taps_ns
 from ...simulator.hardware import PARTITIONS
-from ..family import Family, Shape, changed, config_of, ints
+from ..family import Family, Shape, changed, config_of, ints, with_settings
 from ..request import Config
 
 #: What the kernel's price of an array at its full rate is multiplied by to be a bound for any settings.
 SURE = 0.95
-#: Output channels of a stationary that a wide search tries.
+#: Output channels of a stationary, and matmuls that warm the array up, that a search tries.
 CHANNELS = (128, 96, 64, 32)
+WARM_UPS = (0, 12, 20, 28, 40)
+#: Instructions of a kernel from which on a quick search starts from one list of settings: each takes seconds.
+LONG = 4_000
 
 
 class Conv2dFamily(Family):
-    """An algorithm whose own plan says what settings come to. Times are of the whole problem."""
+    """An algorithm whose own plan says what settings come to."""
 
     algorithm: str
     #: settings that count something there must be one of
@@ -28,7 +35,8 @@ class Conv2dFamily(Family):
         return 1
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        return ints(self.plan(shape, config))
+        plan = self.plan(shape, config)
+        return {"tiles": self.tiles(shape, plan), **{name: one for name, one in ints(plan).items() if name != "tiles"}}
 
     def settled(self, shape: Shape, config: Config) -> Any:
         return self.plan(shape, config)
@@ -37,9 +45,13 @@ class Conv2dFamily(Family):
         """The kernel's own plan of settings that it does not refuse."""
         return plan_of(self.algorithm, shape.geometry, shape.extras, config, shape.cores)[0]  # type: ignore[no-untyped-call]
 
-    def changed(self, config: Config, **values: Any) -> list[Config]:
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        """Pieces of work of all cores."""
+        raise NotImplementedError
+
+    def changed(self, config: Config, **values: Iterable[Any]) -> list[Config]:
         """The config with one setting at a time changed."""
-        return changed(config, self.from_one, **values)
+        return changed(config, self.from_one, **{name: list(choices) for name, choices in values.items()})
 
 
 class Taps(Conv2dFamily):
@@ -49,10 +61,16 @@ class Taps(Conv2dFamily):
     from_one = ("x_bytes", "filter_bytes", "channels")
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        found: list[Config] = [None]
-        if wide:
-            found += [config_of(shard="channels"), config_of(shard="images"), config_of(x_bytes=X_BYTES // 2)]
-        return found
+        plan = self.plan(shape, None)
+        if plan is None or (not wide and self._instructions(shape, plan) > LONG):
+            return [None]
+        found: list[Config] = [None, config_of(x_bytes=X_BYTES // 2), config_of(x_bytes=X_BYTES // 4)]
+        found += [config_of(shard="channels"), config_of(shard="images")]
+        return found + ([config_of(x_bytes=X_BYTES // 8), config_of(channels=64)] if wide else [])
+
+    def _instructions(self, shape: Shape, plan: Any) -> int:
+        """Of all cores, at most."""
+        return shape.cores * int(count_instructions(shape.geometry, plan, shape.cores))  # type: ignore[no-untyped-call]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
@@ -64,7 +82,7 @@ class Taps(Conv2dFamily):
             shard=("images", "channels"),
             channels=CHANNELS,
             filter_bytes=(filter_bytes // 2, filter_bytes * 2),
-            warmup=[one for one in (0, 12, 20, 28, 40) if one != warmup],
+            warmup=(one for one in WARM_UPS if one != warmup),
         )
 
     def least_us(self, shape: Shape, config: Config) -> float:
@@ -95,7 +113,7 @@ class Stacked(Conv2dFamily):
     """Rows, shifts and outputs stacked."""
 
     algorithm = "stacked"
-    from_one = ("rows", "shifts", "outputs", "blocks", "images")
+    from_one = ("rows", "shifts", "outputs", "beside", "apart", "blocks", "images")
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
@@ -103,33 +121,35 @@ class Stacked(Conv2dFamily):
             config,
             blocks=(plan.blocks // 2, plan.blocks - 1),
             images=(plan.images // 2, plan.images * 2),
-            warmup=(0, 12, 24, 48),
+            warmup=WARM_UPS,
         )
-        return found + [self._sized(config, *sizes) for sizes in self._sizes(shape, plan)]
+        return found + [with_settings(config, **sizes) for sizes in self._sizes(shape, plan)]
 
-    def _sizes(self, shape: Shape, plan: Any) -> list[tuple[int, int, int]]:
-        """(rows, shifts, outputs) near those of a plan that fit the array."""
-        stride, C, S = shape.geometry.rows.stride, shape.geometry.C, shape.geometry.columns.taps
-        found = []
-        for rows in {plan.B - 1, plan.B, plan.B + 1, plan.B // 2, 2 * plan.B}:
-            for shifts in {plan.D - 1, plan.D, plan.D + 1, S}:
-                for outputs in {plan.U - 1, plan.U, plan.U + 1, plan.U // 2, 2 * plan.U}:
-                    fits = min(rows, shifts, outputs) >= 1 and rows * shifts * C <= PARTITIONS
-                    fits = fits and shifts <= S and outputs <= PARTITIONS and outputs * stride % max(1, rows) == 0
-                    if fits and (rows, shifts, outputs) != (plan.B, plan.D, plan.U):
-                        found.append((rows, shifts, outputs))
-        return sorted(found, key=lambda one: (-one[0] * one[1], -one[2]))
-
-    def _sized(self, config: Config, rows: int, shifts: int, outputs: int) -> Config:
-        now = {**dict(config or ()), "rows": rows, "shifts": shifts, "outputs": outputs}
-        return tuple(now.items())
-
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        plan = self.plan(shape, config)
+    def _sizes(self, shape: Shape, plan: Any) -> list[dict[str, int]]:
+        """Sizes that differ from a plan's in one or two of rows, shifts and outputs, or in how rows lie; which fit."""
         geometry = shape.geometry
-        blocks = -(-geometry.rows.out // plan.U)
-        tiles = -(-geometry.N // plan.images) * -(-blocks // plan.blocks)
-        return {"tiles": tiles, **ints(plan), "jobs": len(plan.jobs)}
+        now = {"rows": plan.B, "shifts": plan.D, "outputs": plan.U, "beside": plan.V, "apart": plan.G}
+        now["merge"] = int(plan.merged)
+        ways = [{"beside": one} for one in BESIDE] + [{"merge": 1 - now["merge"]}, {"apart": plan.B}]
+        for rows in {plan.B - 1, plan.B, plan.B + 1, plan.B // 2, 2 * plan.B}:
+            for outputs in {plan.U - 1, plan.U, plan.U + 1, plan.U // 2, 2 * plan.U}:
+                for shifts in {plan.D, plan.D - 1, plan.D + 1, geometry.columns.taps}:
+                    apart = rows if plan.G == plan.B else min(rows, plan.G)
+                    ways.append({"rows": rows, "outputs": outputs, "shifts": shifts, "apart": apart})
+        found = []
+        for way in ways:
+            one = {**now, **way}
+            fits = min(one[name] for name in self.from_one if name in one) >= 1
+            fits = fits and one["rows"] * one["shifts"] * geometry.C <= PARTITIONS and one["outputs"] <= PARTITIONS
+            fits = fits and one["outputs"] * one["beside"] * geometry.rows.stride % max(1, one["apart"]) == 0
+            if fits and one["shifts"] <= geometry.columns.taps and one != now and one not in found:
+                found.append(one)
+        return sorted(found, key=lambda one: sum(one[name] != value for name, value in now.items()))
+
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        geometry = shape.geometry
+        blocks = -(-geometry.rows.out // (plan.U * plan.V))
+        return int(-(-geometry.N // plan.images) * -(-blocks // plan.blocks))
 
 
 class Bands(Conv2dFamily):
@@ -148,10 +168,51 @@ class Bands(Conv2dFamily):
             channels=(plan.A - 1, plan.A // 2),
         )
 
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        return int(plan.groups)
+
+
+class Grouped(Conv2dFamily):
+    """Small groups on tiles of the array's rows."""
+
+    algorithm = "grouped"
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
-        return {"tiles": plan.groups, **{name: value for name, value in ints(plan).items() if name != "groups"}}
+        x_bytes = dict(config or ()).get("x_bytes", GROUPED_X_BYTES)
+        found = self.changed(config, x_bytes=(x_bytes // 2, x_bytes * 2), buffers=(2, 3, 4, 6, 8), warmup=WARM_UPS)
+        now = plan.T, plan.Uh, plan.Uw
+        sizes = [(rows, *block) for rows in TILE_ROWS for block in BLOCKS if (rows, *block) != now]
+        return found + [with_settings(config, rows=T, height=Uh, width=Uw) for T, Uh, Uw in sizes]
+
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        return len(plan.units)
+
+
+class Narrow(Conv2dFamily):
+    """Rows of y and columns of taps beside each other in the columns of the array."""
+
+    algorithm = "narrow"
+    from_one = ("outputs", "taps", "blocks", "images")
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        plan = self.plan(shape, config)
+        x_bytes = dict(config or ()).get("x_bytes", NARROW_X_BYTES)
+        found = self.changed(
+            config,
+            x_bytes=(x_bytes // 2, x_bytes * 2),
+            buffers=(plan.buffers // 2, plan.buffers * 2),
+            blocks=(plan.blocks // 2, plan.blocks - 1),
+            images=(plan.images // 2, plan.images * 2),
+            warmup=WARM_UPS,
+        )
+        sizes = [(plan.U + step, plan.T) for step in (-1, 1, 2)] + [(plan.U, plan.T - 1), (plan.U, plan.T + 1)]
+        return found + [with_settings(config, outputs=U, taps=T) for U, T in sizes if min(U, T) >= 1]
+
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        blocks = -(-shape.geometry.rows.out // plan.U)
+        return int(-(-shape.geometry.N // plan.images) * -(-blocks // plan.blocks))
 
 
 #: What is known of each algorithm, by its name.
-FAMILIES: dict[str, Family] = {one.algorithm: one for one in (Taps(), Stacked(), Bands())}
+FAMILIES: dict[str, Family] = {one.algorithm: one for one in (Taps(), Stacked(), Bands(), Grouped(), Narrow())}

@@ -1,12 +1,13 @@
 """Band matrices of depthwise filters, made by DMAs of windows.
 
-With z[a] the rows of channel a's filter in reverse order, at distances of the dilation, between zeros, row h of F has
+With z[a] the rows of channel a's filter in reverse order, at distances of the dilation, row h of F has
 
-    F[(a, h), p, s] = w[a, (h + top - p * stride) / dilation, s] = z[a][p * stride + H - 1 - h, s],
+    F[(a, h), p, s] = w[a, (h + top - p * stride) / dilation, s] = z[a][p * stride + shift - h, s],
 
-a window of z that begins H - 1 - h rows down: one run for each partition and group. z is made in SBUF for 128 channels
-at a time and read from a copy in HBM, so that one DMA serves row h of channel a of many groups. A buffer has the bands
-of several groups, block-diagonal over the channels; what is off the diagonal is zeroed once and never written again.
+rows of z in their order from a place on that moves with h: one run for each partition and group. z is made in SBUF for
+128 channels at a time and read from a copy in HBM, so that one DMA serves row h of channel a of many groups. A buffer
+has the bands of several groups, block-diagonal over the channels; everything else is zeroed once and never written
+again, as all groups' runs have the same places.
 """
 
 from ...._nki import nisa, nl
@@ -15,23 +16,21 @@ from ..._tiles import div_ceil
 
 
 def copy_reversed(operands, geometry, bands, c0, cn):
-    """z of channels c0 .. c0+cn-1 in HBM: [cn, height * columns of taps]."""
+    """z of channels c0 .. c0+cn-1 in HBM: [cn, depth * columns of taps]."""
     rows, S = geometry.rows, geometry.columns.taps
-    size = bands.height * S
+    size = bands.depth * S
     scratch_hbm = nl.ndarray((cn, size), dtype=operands.w_dtype, buffer=nl.private_hbm)
-    # tap r meets row h of x at output p where p * stride + r * dilation = h + top: row first - r * dilation of z
-    first = rows.size - 1 + rows.before
     for begin in range(0, cn, nl.tile_size.pmax):
         count = min(nl.tile_size.pmax, cn - begin)
         w_sbuf = nl.ndarray((count, rows.taps, S), dtype=operands.w_dtype, buffer=nl.sbuf)
         pattern = [[geometry.w_k, count], [geometry.w_r, rows.taps], [geometry.w_s, S]]
         copy(w_sbuf, operands.w.ap(pattern=pattern, offset=(c0 + begin) * geometry.w_k))
-        z_sbuf = nl.ndarray((count, bands.height, S), dtype=operands.w_dtype, buffer=nl.sbuf)
-        nisa.memset(dst=z_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+        z_sbuf = nl.ndarray((count, bands.depth, S), dtype=operands.w_dtype, buffer=nl.sbuf)
+        if rows.dilation > 1:
+            nisa.memset(dst=z_sbuf, value=0.0, engine=nisa.engine.gpsimd)
         for r in range(rows.taps):
-            row = first - r * rows.dilation
-            if row >= 0 and row < bands.height:
-                nisa.tensor_copy(dst=z_sbuf[0:count, row, 0:S], src=w_sbuf[0:count, r, 0:S], engine=nisa.engine.vector)
+            row = (rows.taps - 1 - r) * rows.dilation
+            nisa.tensor_copy(dst=z_sbuf[0:count, row, 0:S], src=w_sbuf[0:count, r, 0:S], engine=nisa.engine.vector)
         copy(scratch_hbm[begin : begin + count, 0:size], z_sbuf.reshape((count, size)))
     return scratch_hbm
 
@@ -54,17 +53,28 @@ def start_buffer(operands, geometry, bands):
 def load_bands(buffer_sbuf, scratch_hbm, geometry, bands, c0, cn):
     """Bands of channels c0 .. c0+cn-1 of the scratch, whole groups but for the last, into a buffer."""
     A, H, S = bands.A, geometry.rows.size, geometry.columns.taps
-    size, channel = bands.window * S, bands.height * S
+    channel = bands.depth * S
     for a in range(min(A, cn)):
         groups = div_ceil(cn - a, A)
         for h in range(H):
-            copy(
-                buffer_sbuf[a * H + h : a * H + h + 1, 0:groups, a, 0:size],
-                scratch_hbm.ap(
-                    pattern=[[channel, 1], [A * channel, groups], [1, size]],
-                    offset=(c0 + a) * channel + (H - 1 - h) * S,
-                ),
-            )
+            first, row, count = run_of(geometry, bands, h)
+            if count > 0:
+                copy(
+                    buffer_sbuf[a * H + h : a * H + h + 1, 0:groups, a, first * S : (first + count) * S],
+                    scratch_hbm.ap(
+                        pattern=[[channel, 1], [A * channel, groups], [1, count * S]],
+                        offset=(c0 + a) * channel + row * S,
+                    ),
+                )
+
+
+def run_of(geometry, bands, h):
+    """(row of the window, row of z, how many) that row h of x meets; none is 0."""
+    rows = geometry.rows
+    # output p meets row p * stride + r * dilation - top of x at tap r
+    place = h + rows.before - bands.depth + 1
+    first = max(0, place)
+    return first, first - place, max(0, min(bands.window, place + bands.depth) - first)
 
 
 def stationary(buffer_sbuf, geometry, bands, group, channels, s):

@@ -7,8 +7,9 @@ from ..._epilogue import finish
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import of_array, reader, scale_residual
+from ..geometry import met
 from .filters import copy_reversed, load_bands, start_buffer, stationary
-from .plan import BAND_BUFFERS
+from .plan import BAND_BUFFERS, WARM_UP_BLOCKS
 
 
 def run_bands(operands, geometry, extras, bands):
@@ -23,14 +24,16 @@ def run_bands(operands, geometry, extras, bands):
     c0 = g0 * A
     cn = min(geometry.C, (g0 + gn) * A) - c0
     ring = x_ring(operands, geometry, bands, min(bands.buffers, gn))
+    rounds = div_ceil(gn, bands.together)
+    buffers = [start_buffer(operands, geometry, bands)]
     scratch_hbm = copy_reversed(operands, geometry, bands, c0, cn)
     xs = []
     for group in range(len(ring)):
         xs.append(load_group(operands, geometry, bands, c0, cn, group, ring))
-    warm_up(warm_zeros(), bands.warmup, 1)
-    rounds = div_ceil(gn, bands.together)
-    buffers = []
-    for index in range(min(BAND_BUFFERS, rounds)):
+    zeros_sbuf = warm_zeros()
+    warm_up(zeros_sbuf, bands.warmup, WARM_UP_BLOCKS)
+    take_round(buffers, scratch_hbm, geometry, bands, cn, 0)
+    for index in range(1, min(BAND_BUFFERS, rounds)):
         buffers.append(start_buffer(operands, geometry, bands))
         take_round(buffers, scratch_hbm, geometry, bands, cn, index)
     ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
@@ -49,6 +52,7 @@ def run_bands(operands, geometry, extras, bands):
             xs[group],
             buffers[index % len(buffers)],
             group % bands.together,
+            zeros_sbuf,
             ledger,
         )
         if group + len(ring) < gn and group + len(ring) == len(xs):
@@ -65,55 +69,39 @@ def take_round(buffers, scratch_hbm, geometry, bands, cn, index):
 
 
 def x_ring(operands, geometry, bands, count):
-    """Buffers [(a, h), images, columns] of x, with zeros where a row is padded: loads never write there."""
-    columns = geometry.columns
-    partitions = bands.A * geometry.rows.size
+    """Buffers [(a, h), images, columns] of x; none where no tap meets any column."""
     ring = []
-    for _ in range(count):
-        x_sbuf = nl.ndarray((partitions, geometry.N, bands.width), dtype=operands.x_dtype, buffer=nl.sbuf)
-        low, high = x_columns(columns, bands)
-        if low > 0:
-            nisa.memset(dst=x_sbuf[0:partitions, 0 : geometry.N, 0:low], value=0.0, engine=nisa.engine.gpsimd)
-        if high < bands.width:
-            nisa.memset(
-                dst=x_sbuf[0:partitions, 0 : geometry.N, high : bands.width], value=0.0, engine=nisa.engine.gpsimd
-            )
-        ring.append(x_sbuf)
+    for _ in range(count if bands.width > 0 else 0):
+        shape = (bands.A * geometry.rows.size, geometry.N, bands.width)
+        ring.append(nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf))
     return ring
 
 
-def x_columns(columns, bands):
-    """(first, end) of the columns of a buffer that hold x."""
-    low = min(bands.width, max(0, columns.before))
-    return low, max(low, min(bands.width, columns.before + columns.size))
-
-
 def load_group(operands, geometry, bands, c0, cn, group, ring):
-    """x of a group of channels: [(a, h), images, columns] in the buffer whose turn it is."""
-    rows, columns = geometry.rows, geometry.columns
+    """x of a group of channels: [(a, h), images, columns] in the buffer whose turn it is, or None."""
+    if len(ring) == 0:
+        return None
+    rows = geometry.rows
     channels = min(bands.A, cn - group * bands.A)
     x_sbuf = ring[group % len(ring)]
-    low, high = x_columns(columns, bands)
-    if low < high:
-        copy(
-            x_sbuf[0 : channels * rows.size, 0 : geometry.N, low:high],
-            operands.x.ap(
-                pattern=[
-                    [geometry.x_c, channels],
-                    [geometry.x_h, rows.size],
-                    [geometry.x_n, geometry.N],
-                    [geometry.x_w, high - low],
-                ],
-                offset=(c0 + group * bands.A) * geometry.x_c + (low - columns.before) * geometry.x_w,
-            ),
-        )
+    copy(
+        x_sbuf[0 : channels * rows.size, 0 : geometry.N, 0 : bands.width],
+        operands.x.ap(
+            pattern=[
+                [geometry.x_c, channels],
+                [geometry.x_h, rows.size],
+                [geometry.x_n, geometry.N],
+                [geometry.x_w, bands.width],
+            ],
+            offset=(c0 + group * bands.A) * geometry.x_c + bands.w0 * geometry.x_w,
+        ),
+    )
     return x_sbuf
 
 
-def work_group(operands, geometry, epilogue, bands, c0, channels, x_sbuf, buffer_sbuf, slot, ledger):
+def work_group(operands, geometry, epilogue, bands, c0, channels, x_sbuf, buffer_sbuf, slot, zeros_sbuf, ledger):
     """Results of a group of channels, from c0 on."""
-    rows, columns = geometry.rows, geometry.columns
-    inputs, outputs, Q = channels * rows.size, channels * rows.out, columns.out
+    outputs, Q = channels * geometry.rows.out, geometry.columns.out
     y_sbuf = nl.ndarray((outputs, geometry.N, Q), dtype=operands.y.dtype, buffer=nl.sbuf)
     bias_sbuf = load_bias_of_rows(operands.bias, geometry, c0, channels)
     residual_sbuf = load_residual(operands, geometry, c0, channels)
@@ -121,22 +109,49 @@ def work_group(operands, geometry, epilogue, bands, c0, channels, x_sbuf, buffer
     for n in range(0, geometry.N, at_once):
         nn = min(at_once, geometry.N - n)
         acc_psum = nl.ndarray((outputs, nn, Q), dtype=nl.float32, buffer=nl.psum)
-        for s in range(columns.taps):
-            w = s * columns.dilation
-            bands_sbuf = stationary(buffer_sbuf, geometry, bands, slot, channels, s)
-            moving_sbuf = x_sbuf[0:inputs, n : n + nn, w : w + (Q - 1) * columns.stride + 1 : columns.stride]
-            nisa.nc_matmul(
-                dst=acc_psum,
-                stationary=of_array(bands_sbuf, operands),
-                moving=of_array(moving_sbuf, operands),
-                accumulate=s > 0,
-            )
+        accumulate(acc_psum, operands, geometry, bands, channels, x_sbuf, buffer_sbuf, slot, n, zeros_sbuf)
         residual = None
         if residual_sbuf != None:
             residual = residual_sbuf[0:outputs, n : n + nn, 0:Q]
         engine = reader(ledger, epilogue, nn * Q)
         finish(y_sbuf[0:outputs, n : n + nn, 0:Q], acc_psum, bias_sbuf, residual, epilogue, engine)
     copy(operands.y.ap(pattern=y_pattern(geometry, channels), offset=c0 * geometry.y_k), y_sbuf)
+
+
+def accumulate(acc_psum, operands, geometry, bands, channels, x_sbuf, buffer_sbuf, slot, n, zeros_sbuf):
+    """Sums [(a, p), images, columns] of images n, n+1, ... in PSUM.
+
+    Columns of taps that meet x at all columns of y come first, so that the others add to what is there, where they meet
+    x; where none does, a product of zeros does.
+    """
+    columns, inputs = geometry.columns, channels * geometry.rows.size
+    outputs, nn, Q = acc_psum.shape
+    whole, partial = [], []
+    for s in range(columns.taps):
+        found = met(columns, s, 0, Q)
+        if found[2] == Q:
+            whole.append((s, found))
+        elif found[2] > 0:
+            partial.append((s, found))
+    if len(whole) == 0:
+        nisa.nc_matmul(
+            dst=acc_psum,
+            stationary=zeros_sbuf[0:1, 0:outputs],
+            moving=zeros_sbuf.ap(pattern=[[zeros_sbuf.shape[1], 1], [0, nn], [0, Q]], offset=0),
+            accumulate=False,
+        )
+    every = whole + partial
+    for index in range(len(every)):
+        s, found = every[index]
+        q, count, w, step = found[0], found[2], found[3] - bands.w0, found[4]
+        bands_sbuf = stationary(buffer_sbuf, geometry, bands, slot, channels, s)
+        moving_sbuf = x_sbuf[0:inputs, n : n + nn, w : w + (count - 1) * step + 1 : step]
+        nisa.nc_matmul(
+            dst=acc_psum[0:outputs, 0:nn, q : q + count],
+            stationary=of_array(bands_sbuf, operands),
+            moving=of_array(moving_sbuf, operands),
+            accumulate=index > 0 or len(whole) == 0,
+        )
 
 
 def y_pattern(geometry, channels):

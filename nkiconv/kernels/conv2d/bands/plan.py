@@ -14,21 +14,36 @@ zeros before the first bands.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._prices import DMA_ENGINES, MATMUL_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_FP32_NS, TENSOR_COLUMN_NS, run_ns
+from ..._prices import (
+    MATMUL_COLUMNS_MIN,
+    MATMUL_NS,
+    ROWS_AN_ENGINE,
+    STATIC_ISSUE_NS,
+    TENSOR_COLUMN_FP32_NS,
+    TENSOR_COLUMN_NS,
+    run_ns,
+)
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, div_ceil
+from ..geometry import span
 
 SETTINGS = ("channels", "together", "buffers", "warmup")
 
-#: Bytes a partition of the bands of one round of groups, and of x of one group.
+#: Bytes a partition of the bands of one round of groups, and of all buffers of x.
 BAND_BYTES = 40_960
-X_BYTES = 24_576
-#: Matmuls of 128 columns on zeros while the first bands, which pass HBM, are on their way.
-WARM_UP = 48
+X_BYTES = 49_152
+#: Matmuls of so many times 128 columns on zeros while the first bands, which pass HBM, are on their way.
+WARM_UP = 40
+WARM_UP_BLOCKS = 4
 WARM_UP_MAX = 256
-#: Buffers of bands and of x that groups take in turn.
+#: Buffers of bands and of x that groups take in turn. With few of x the DMA engines idle while the first bands come,
+#: with more of them those wait for x of groups whose turn is far.
 BAND_BUFFERS = 2
-X_BUFFERS = 3
+X_BUFFERS = 16
+#: ns before the first bands are triggered: w comes, z goes out and comes back; and after the last sums.
+START_NS = 6_000.0
+#: How many times as long the groups of a round work as the bands of the next one are triggered.
+ROUND_TIMES = 2.5
 
 
 @dataclass
@@ -40,10 +55,11 @@ class Bands(nl.NKIObject):
     groups: int
     #: groups whose bands are made together
     together: int
-    #: rows of the reversed and padded filter, of which each partition has a window, and rows of that window
-    height: int
+    #: rows of the reversed filter with its dilation, and of the window that all outputs of a row of x span
+    depth: int
     window: int
-    #: columns of x with what is padded
+    #: columns of x that any tap meets: the first, and how many
+    w0: int
     width: int
     buffers: int
     warmup: int
@@ -104,39 +120,57 @@ def make_bands(geometry, config, A):
     rows, columns = geometry.rows, geometry.columns
     groups = div_ceil(geometry.C, A)
     window = (rows.out - 1) * rows.stride + 1
-    width = (columns.out - 1) * columns.stride + (columns.taps - 1) * columns.dilation + 1
+    met = span(columns, 0, columns.out)
     each = A * window * columns.taps * geometry.itemsize
-    if each > BAND_BYTES or geometry.N * width * geometry.itemsize > X_BYTES:
+    x_bytes = geometry.N * met[1] * geometry.itemsize
+    if each > BAND_BYTES or 2 * x_bytes > X_BYTES:
         return None
     share_groups = div_ceil(groups, PARTS)
-    rounds = div_ceil(share_groups, min(setting(config, "together", share_groups), BAND_BYTES // each))
+    most = min(share_groups, BAND_BYTES // each)
+    together = setting(config, "together", round_groups(geometry, A, share_groups))
+    rounds = div_ceil(share_groups, min(together, most))
     return Bands(
         A=A,
         groups=groups,
         together=div_ceil(share_groups, rounds),
-        height=rows.size - 1 + window,
+        depth=(rows.taps - 1) * rows.dilation + 1,
         window=window,
-        width=width,
-        buffers=setting(config, "buffers", X_BUFFERS),
+        w0=met[0],
+        width=met[1],
+        buffers=setting(config, "buffers", max(2, min(X_BUFFERS, X_BYTES // max(1, x_bytes)))),
         warmup=setting(config, "warmup", WARM_UP),
     )
 
 
-def bands_ns(geometry, bands):
-    """ns of both cores: the slowest of the array, DMA engines and triggers."""
+def round_groups(geometry, A, share_groups):
+    """Groups of a round: enough that their work hides the triggers of the next one's bands."""
+    triggers_ns = A * geometry.rows.size * STATIC_ISSUE_NS
+    needed = int(ROUND_TIMES * triggers_ns / group_ns(geometry, A)) + 1
+    return div_ceil(share_groups, max(1, share_groups // needed))
+
+
+def group_ns(geometry, A):
+    """ns of a group of A channels: the slower of the array and the DMA engines that its partitions use."""
     rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
-    share_groups = div_ceil(bands.groups, PARTS)
     column_ns = TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS
     images = max(1, BANK_COLUMNS // columns.out)
-    moved = columns.out * min(images, geometry.N)
-    each = max(nl.tile_size.pmax, moved) * column_ns + MATMUL_NS
-    array_ns = share_groups * div_ceil(geometry.N, images) * columns.taps * each
-    channels = bands.A * share_groups
-    runs_ns = channels * geometry.N * (rows.size * run_ns(columns.size * item) + rows.out * run_ns(columns.out * 4))
-    runs_ns += channels * rows.size * run_ns(bands.window * columns.taps * item)
+    array_ns = 0.0
+    for n in range(0, geometry.N, images):
+        moved = min(images, geometry.N - n) * columns.out
+        array_ns += columns.taps * (max(MATMUL_COLUMNS_MIN, moved) * column_ns + MATMUL_NS)
+    x_ns = ROWS_AN_ENGINE * geometry.N * run_ns(columns.size * item)
+    y_ns = ROWS_AN_ENGINE * geometry.N * run_ns(columns.out * item)
+    bands_ns = ROWS_AN_ENGINE * run_ns(rows.taps * columns.taps * item)
+    return max(array_ns, x_ns + y_ns + bands_ns)
+
+
+def bands_ns(geometry, bands):
+    """ns of both cores: the first bands, then the groups, or the triggers of all bands."""
+    share_groups = div_ceil(bands.groups, PARTS)
     rounds = div_ceil(share_groups, bands.together)
-    triggers_ns = (rounds * bands.A * rows.size + share_groups) * STATIC_ISSUE_NS
-    return max(max(array_ns, runs_ns / DMA_ENGINES), triggers_ns)
+    round_ns = bands.A * geometry.rows.size * STATIC_ISSUE_NS
+    work_ns = share_groups * group_ns(geometry, bands.A)
+    return START_NS + round_ns + max(work_ns, (rounds - 1) * round_ns)
 
 
 def sbuf_bytes(geometry, bands, has_residual):
@@ -145,7 +179,7 @@ def sbuf_bytes(geometry, bands, has_residual):
     made = BAND_BUFFERS * bands.together * bands.A * bands.window * geometry.columns.taps * item
     x_bytes = bands.buffers * geometry.N * bands.width * item
     y_bytes = 4 * geometry.N * geometry.columns.out
-    filters = (bands.height + geometry.rows.taps) * geometry.columns.taps * item
+    filters = (bands.depth + geometry.rows.taps) * geometry.columns.taps * item
     return made + x_bytes + (4 if has_residual else 2) * y_bytes + 4 * filters + 4096
 
 

@@ -1,62 +1,53 @@
-"""Filters of a stack as stationaries [(d, b, c), (t, g), (u, k)], zero-padded and turned on the array.
+"""Filters of a stack as stationaries [(d, b, c), (g, z, t), (u, k)], zero-padded and turned on the array.
 
-Output row u of a block meets tap r at row u * stride + r * dilation of the block's window, so the filters of u are a
-copy of w shifted down by u * stride rows, with (u, k) on the partitions. They come from HBM in long runs and are
-shifted on chip where engines may address the partitions of one u, else straight to their places, in short runs. A view
-of B rows and D columns of taps of that is then turned by one transpose.
+Output row u of a block meets tap r at row u * V * stride + r * dilation of the block's window, so the filters of u are
+a copy of w shifted down by u * V * stride rows, with (u, k) on the partitions. They come from HBM straight to their
+places where that makes long runs; else w comes once, as it is, and is shifted on chip, if engines may address the
+partitions of each u, or the rows of each u are turned apart (`shape.WAYS`). A view of B rows and D columns of taps of
+that is turned by one transpose; where the last group has fewer than D columns of taps, the partitions of the others are
+left out.
 """
 
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES
+from ..._tiles import BANK_BYTES, cut_into, div_ceil
 from ..call import of_array
-
-#: Engines address partitions from a multiple of this on.
-QUADRANT = 32
+from .shape import columns_of, fits, lead_of, order_of_groups, padded_elements
 
 
-def load_padded(operands, geometry, stack, job):
-    """(w as loaded [(u, k), c, r, s] or None, Z [(u, k), c, rows of the window, columns of taps]) of a job.
+def load_padded(operands, geometry, stack, job, parts):
+    """(w as loaded [k, c, r, s] or None, Z [(u, k), c, rows of the window, columns of taps]) of a job; Z is of one u if
+    each is turned apart.
 
-    job: (first channel, channels). Z lacks what is to be shifted on chip.
+    job: (first channel, channels). Z lacks what is to be shifted on chip. parts: DMAs that share the channels of each
+    u: one of fewer partitions begins earlier.
     """
     k0, kn = job
-    rows, columns = geometry.rows, geometry.columns
-    height, width = stack.num_taps * stack.B, stack.groups * stack.D
-    fits = stack.U == 1 and height == rows.taps and width == columns.taps
-    on_chip = not fits and (stack.U == 1 or kn % QUADRANT == 0)
-    pattern = [
-        [geometry.w_k, kn],
-        [geometry.w_c, geometry.C],
-        [geometry.w_r, rows.taps],
-        [geometry.w_s, columns.taps],
-    ]
-    size = geometry.C * height * width
-    flat_sbuf = nl.ndarray((stack.U * kn, size + size % 2), dtype=operands.w_dtype, buffer=nl.sbuf)
-    z_sbuf = flat_sbuf[0 : stack.U * kn, 0:size].reshape((stack.U * kn, geometry.C, height, width))
-    if not fits:
+    rows, taps = geometry.rows, geometry.columns.taps
+    height = lead_of(geometry, stack) + stack.num_taps * stack.B
+    copies = 1 if stack.way == "apart" else stack.U
+    pattern = [[geometry.w_k, kn], [geometry.w_c, geometry.C], [geometry.w_r, rows.taps], [geometry.w_s, taps]]
+    size = padded_elements(geometry, stack)
+    flat_sbuf = nl.ndarray((copies * kn, size), dtype=operands.w_dtype, buffer=nl.sbuf)
+    z_sbuf = flat_sbuf[0 : copies * kn, 0 : geometry.C * height * taps].reshape((copies * kn, geometry.C, height, taps))
+    if not fits(geometry, stack):
         # two elements of 16 bits at a time
         words = flat_sbuf if operands.w_dtype == nl.float32 else flat_sbuf.view(nl.float32)
         nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector)
-    if on_chip:
-        shape = (stack.U * kn, geometry.C, rows.taps, columns.taps)
-        raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-        for u in range(stack.U):
-            copy(
-                raw_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, 0 : rows.taps, 0 : columns.taps],
-                operands.w.ap(pattern=pattern, offset=k0 * geometry.w_k),
-            )
+    if stack.way != "straight":
+        raw_sbuf = nl.ndarray((kn, geometry.C, rows.taps, taps), dtype=operands.w_dtype, buffer=nl.sbuf)
+        copy_parts(raw_sbuf, operands.w, pattern, k0 * geometry.w_k, parts)
         return raw_sbuf, z_sbuf
     for u in range(stack.U):
         if rows.dilation == 1:
-            copy(place_of(z_sbuf, geometry, kn, u), operands.w.ap(pattern=pattern, offset=k0 * geometry.w_k))
+            copy_parts(place_of(z_sbuf, geometry, stack, kn, u), operands.w, pattern, k0 * geometry.w_k, parts)
         else:
             # rows of taps that are no neighbours take a DMA for each: an access pattern has few dims
             for r in range(rows.taps):
-                first = u * rows.stride + r * rows.dilation
+                first = lead_of(geometry, stack) + u * stack.V * rows.stride + r * rows.dilation
                 copy(
-                    z_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, first, 0 : columns.taps],
+                    z_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, first, 0:taps],
                     operands.w.ap(
                         pattern=[pattern[0], pattern[1], pattern[3]], offset=k0 * geometry.w_k + r * geometry.w_r
                     ),
@@ -64,55 +55,85 @@ def load_padded(operands, geometry, stack, job):
     return None, z_sbuf
 
 
-def place_of(z_sbuf, geometry, kn, u):
+def copy_parts(dst, src_hbm, pattern, offset, parts):
+    """Load a view of HBM by so many DMAs, each for a part of the partitions."""
+    for part in cut_into(dst.shape[0], min(parts, dst.shape[0])):
+        first, count = part
+        copy(
+            dst[first : first + count, 0 : dst.shape[1], 0 : dst.shape[2], 0 : dst.shape[3]],
+            src_hbm.ap(
+                pattern=[[pattern[0][0], count], pattern[1], pattern[2], pattern[3]],
+                offset=offset + first * pattern[0][0],
+            ),
+        )
+
+
+def place_of(z_sbuf, geometry, stack, kn, u):
     """Where the filters of output row u are in Z."""
-    rows, columns = geometry.rows, geometry.columns
-    first = u * rows.stride
+    rows = geometry.rows
+    first = lead_of(geometry, stack) + u * stack.V * rows.stride
     return z_sbuf[
         u * kn : (u + 1) * kn,
         0 : geometry.C,
         first : first + (rows.taps - 1) * rows.dilation + 1 : rows.dilation,
-        0 : columns.taps,
+        0 : geometry.columns.taps,
     ]
 
 
-def shift_rows(padded, geometry, stack, job):
+def shift_rows(padded, geometry, stack, kn):
     """Z, complete."""
     raw_sbuf, z_sbuf = padded
-    kn = job[1]
     if raw_sbuf != None:
-        for u in range(stack.U):
+        for u in range(1 if stack.way == "apart" else stack.U):
             nisa.tensor_copy(
-                dst=place_of(z_sbuf, geometry, kn, u),
-                src=raw_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, 0 : raw_sbuf.shape[2], 0 : raw_sbuf.shape[3]],
+                dst=place_of(z_sbuf, geometry, stack, kn, u),
+                src=raw_sbuf,
                 engine=nisa.engine.vector,
             )
     return z_sbuf
 
 
-def turn_padded(operands, padded, geometry, stack, job, ledger):
-    """Stationaries [(d, b, c), (t, g), (u, k)] of a job, from what `load_padded` returned."""
-    z_sbuf = shift_rows(padded, geometry, stack, job)
-    B, D, C = stack.B, stack.D, geometry.C
-    parts, outputs = D * B * C, stack.U * job[1]
-    count = stack.num_taps * stack.groups
-    even = outputs + outputs % 2
-    filters_sbuf = nl.ndarray((parts, count, outputs), dtype=z_sbuf.dtype, buffer=nl.sbuf)
-    most = max(1, BANK_BYTES // (even * geometry.itemsize))
-    for first in range(0, count, most):
-        num = min(most, count - first)
-        turned_psum = nl.ndarray((parts, num, even), dtype=z_sbuf.dtype, buffer=nl.psum)
+def turn_padded(operands, padded, geometry, stack, job, parts, ledger):
+    """Stationaries [(d, b, c), (g, z, t), (u, k)] of a job, from what `load_padded` returned; g in order of work.
+
+    parts: in how many parts they are read out at least, so that the first sums need not wait for the last.
+    """
+    kn = job[1]
+    z_sbuf = shift_rows(padded, geometry, stack, kn)
+    B, C = stack.B, geometry.C
+    phases = len(stack.phases)
+    # what one transpose turns: all (u, k), or those of one u
+    slots = stack.U if stack.way == "apart" else 1
+    width = stack.U * kn // slots
+    each = phases * stack.num_taps
+    even = width + width % 2
+    shape = (stack.parts, stack.groups * each, slots, width)
+    filters_sbuf = nl.ndarray(shape, dtype=z_sbuf.dtype, buffer=nl.sbuf)
+    first, count = 0, stack.groups * each
+    most = min(max(1, BANK_BYTES // (slots * even * geometry.itemsize)), div_ceil(count, parts))
+    order = order_of_groups(stack)
+    while first < count:
+        dn = columns_of(geometry, stack, order[first // each])
+        # stationaries of as many partitions, as many as fit a bank
+        num = 1
+        while num < most and first + num < count and columns_of(geometry, stack, order[(first + num) // each]) == dn:
+            num += 1
+        turned_psum = nl.ndarray((dn * B * C, num, slots, even), dtype=z_sbuf.dtype, buffer=nl.psum)
         for index in range(num):
-            t = (first + index) // stack.groups
-            g = (first + index) % stack.groups
-            nisa.nc_transpose(
-                dst=turned_psum[0:parts, index, 0:outputs],
-                data=z_sbuf[0:outputs, 0:C, t * B : (t + 1) * B, g * D : (g + 1) * D].permute((0, 3, 2, 1)),
-                engine=nisa.engine.tensor,
-            )
+            g = order[(first + index) // each]
+            phase = stack.phases[(first + index) % each // stack.num_taps]
+            row = (first + index) % stack.num_taps * B + lead_of(geometry, stack) - phase
+            for slot in range(slots):
+                up = row - slot * stack.V * geometry.rows.stride
+                nisa.nc_transpose(
+                    dst=turned_psum[0 : dn * B * C, index, slot, 0:width],
+                    data=z_sbuf[0:width, 0:C, up : up + B, g * stack.D : g * stack.D + dn].permute((0, 3, 2, 1)),
+                    engine=nisa.engine.tensor,
+                )
         nisa.tensor_copy(
-            dst=filters_sbuf[0:parts, first : first + num, 0:outputs],
-            src=turned_psum[0:parts, 0:num, 0:outputs],
-            engine=pick(ledger, num * outputs, is_16bit(z_sbuf.dtype)),
+            dst=filters_sbuf[0 : dn * B * C, first : first + num, 0:slots, 0:width],
+            src=turned_psum[0 : dn * B * C, 0:num, 0:slots, 0:width],
+            engine=pick(ledger, num * slots * width, is_16bit(z_sbuf.dtype)),
         )
-    return of_array(filters_sbuf, operands)
+        first += num
+    return of_array(filters_sbuf.reshape((stack.parts, stack.groups * each, slots * width)), operands)

@@ -4,45 +4,65 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger
 from ..._epilogue import finish
-from ..._prices import HALF_RATE, ROWS_AN_ENGINE, TENSOR_COLUMN_NS, run_ns
-from ..._tiles import BANK_COLUMNS, div_ceil, share
+from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS
+from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import load_bias, of_array, reader, scale_residual
+from ..call import load_bias, reader, scale_residual
+from ..geometry import met
 from .filters import load_padded, turn_padded
-from .plan import stack_bands
+from .load import clear_next, load_stack, make_ring
+from .prices import FILTER_PARTS, filters_there_ns, first_ns, turn_ns
+from .shape import band_rows, columns_of, fits, jobs_ahead, order_of_groups, rows_apart, stack_bands, tiles_of
 
-#: Buffers of x.
-RING = 2
-#: ns from the first trigger to the first rows beside their own transfer, and most matmuls on zeros until then.
-WARM_UP_NS = 1200.0
-WARM_UP_MAX = 64
+#: Most matmuls on zeros until the first rows are there, unless a config says how many.
+WARM_UP_MAX = 96
+#: DMAs that bring the first filters, where they are of many channels.
+FIRST_DMAS = 2
+#: Pieces that the loads of the first band come in, if it is of so many tiles.
+LEAST_PIECES = 6
+#: ns until the array has zeros to work on, about.
+ZEROS_NS = 400.0
 
 
 def run_stack(operands, geometry, extras, stack):
-    """This core's part of the bands; x of the next one is loaded before one is worked on."""
+    """This core's part of the bands; x of the next ones is on its way while one is worked on."""
     bands = stack_bands(geometry, stack)
     mine = share(len(bands), nl.num_programs(), nl.program_id(0))
     if mine[1] == 0:
         return
     ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
     end = mine[0] + mine[1]
-    padded, filters, biases = [], [], []
-    padded.append(load_padded(operands, geometry, stack, stack.jobs[0]))
-    ring = x_ring(operands, stack, bands, mine[0], end)
-    now = load_stack(operands, geometry, stack, bands[mine[0]], ring[0])
-    warmup = stack.warmup if stack.warmup >= 0 else warm_count(geometry, stack, bands[mine[0]])
-    warm_up(warm_zeros(), warmup, 1)
-    load_next(operands, geometry, stack, padded)
+    ahead = jobs_ahead(geometry, stack)
+    padded, filters, biases, loaded = [], [], [], []
+    ring = make_ring(operands, stack, bands, mine[0], end)
+    # filters that wait for zeros must not come after all rows
+    hold = 1 if stack.way == "straight" and not fits(geometry, stack) else 0
+    if hold == 0:
+        clear_next(geometry, stack, bands[mine[0]], ring, 0, True, hold)
+    zeros_sbuf = warm_zeros()
+    load_jobs(operands, geometry, stack, padded, 1)
+    if hold > 0:
+        clear_next(geometry, stack, bands[mine[0]], ring, 0, True, hold)
+    pieces = first_pieces(stack, bands[mine[0]], geometry.columns.out)
+    loaded.append(load_stack(operands, geometry, stack, bands[mine[0]], ring, 0, pieces))
+    load_jobs(operands, geometry, stack, padded, ahead)
+    load_bands(operands, geometry, stack, bands, mine[0], mine[0] + len(ring.buffers), end, ring, loaded)
+    before, after = warm_counts(geometry, stack)
+    warm_up(zeros_sbuf, before, 1)
     turn_next(operands, geometry, stack, padded, filters, biases, ledger)
+    warm_up(zeros_sbuf, after, 1)
     for index in range(mine[0], end):
-        after = None
         for job in range(len(stack.jobs)):
-            # the next job's filters are turned before this one's sums, and read out during them
-            load_next(operands, geometry, stack, padded)
-            turn_next(operands, geometry, stack, padded, filters, biases, ledger)
-            if job == 0 and index + 1 < end:
-                buffer_sbuf = ring[(index + 1 - mine[0]) % len(ring)]
-                after = load_stack(operands, geometry, stack, bands[index + 1], buffer_sbuf)
+            # the next job's filters are turned before this one's sums and read out during them; the second job's come
+            # after the first rows, and are read out while the third's are turned
+            load_jobs(operands, geometry, stack, padded, job + ahead)
+            if job > 0:
+                turn_next(operands, geometry, stack, padded, filters, biases, ledger)
+            if job == 1:
+                turn_next(operands, geometry, stack, padded, filters, biases, ledger)
+            if job == 0 and index > mine[0]:
+                load_bands(operands, geometry, stack, bands, mine[0], index + len(ring.buffers), end, ring, loaded)
+            turn = (index - mine[0]) * len(stack.jobs) + job
             work_stack(
                 operands,
                 geometry,
@@ -52,17 +72,34 @@ def run_stack(operands, geometry, extras, stack):
                 filters[job],
                 biases[job],
                 bands[index],
-                now,
+                loaded[index - mine[0]],
                 ledger,
-                index + 1 == end,
+                turn,
+                index + 1 == end and job + 1 == len(stack.jobs),
             )
-        now = after
 
 
-def load_next(operands, geometry, stack, padded):
-    """Load the filters of the next job, if there is one."""
-    if len(padded) < len(stack.jobs):
-        padded.append(load_padded(operands, geometry, stack, stack.jobs[len(padded)]))
+def load_jobs(operands, geometry, stack, padded, count):
+    """Load the filters of jobs until there are `count`, or all."""
+    while len(padded) < min(count, len(stack.jobs)):
+        job = stack.jobs[len(padded)]
+        parts = FIRST_DMAS if len(padded) == 0 and job[1] > nl.tile_size.pmax // FIRST_DMAS else 1
+        padded.append(load_padded(operands, geometry, stack, job, parts))
+
+
+def load_bands(operands, geometry, stack, bands, first, until, end, ring, loaded):
+    """Load bands, counted from `first` on, until those before `until` are loaded, or all."""
+    while first + len(loaded) < min(until, end):
+        band = bands[first + len(loaded)]
+        turn = len(loaded) % len(ring.buffers)
+        # the second band waits for the triggers of the filters, each other one for the band before
+        hold = 1
+        if len(loaded) == 1 and len(stack.jobs) > 1:
+            delay_ns = LOAD_SKEW_NS + STATIC_ISSUE_NS * len(stack.jobs)
+            hold = 1 + int(delay_ns / (GPSIMD_NS * band.nn * band_rows(stack, band.jn)))
+        clear_next(geometry, stack, band, ring, turn, False, hold)
+        pieces = [band_rows(stack, band.jn)]
+        loaded.append(load_stack(operands, geometry, stack, band, ring, turn, pieces))
 
 
 def turn_next(operands, geometry, stack, padded, filters, biases, ledger):
@@ -70,183 +107,165 @@ def turn_next(operands, geometry, stack, padded, filters, biases, ledger):
     job = len(filters)
     if job < len(stack.jobs):
         biases.append(load_bias(operands.bias, stack.jobs[job][0], stack.jobs[job][1], stack.U))
-        filters.append(turn_padded(operands, padded[job], geometry, stack, stack.jobs[job], ledger))
+        filters.append(turn_padded(operands, padded[job], geometry, stack, stack.jobs[job], FILTER_PARTS, ledger))
         padded[job] = None
 
 
-def warm_count(geometry, stack, band):
-    """Matmuls of 128 columns on zeros that keep the array busy until the first rows are there, about."""
-    rows = band.nn * ((band.jn - 1) * stack.step + stack.num_taps)
-    loads_ns = ROWS_AN_ENGINE * rows * run_ns(min(stack.width, geometry.columns.size) * geometry.itemsize)
-    return min(WARM_UP_MAX, int((WARM_UP_NS + loads_ns) / (nl.tile_size.pmax * TENSOR_COLUMN_NS / HALF_RATE)))
+def warm_counts(geometry, stack):
+    """Matmuls of 128 columns on zeros that keep the array busy until the first filters are there, about, and from when
+    they are turned until the first rows are."""
+    each_ns = nl.tile_size.pmax * TENSOR_COLUMN_NS / HALF_RATE
+    there_ns = filters_there_ns(geometry, stack)
+    before = int(max(0.0, there_ns - ZEROS_NS) / each_ns)
+    if stack.warmup >= 0:
+        return min(before, stack.warmup), max(0, stack.warmup - before)
+    after = int(max(0.0, first_ns(geometry, stack) - there_ns - turn_ns(geometry, stack) / HALF_RATE) / each_ns)
+    return min(WARM_UP_MAX, before), min(WARM_UP_MAX, after)
 
 
-def x_ring(operands, stack, bands, first, end):
-    """Buffers that bands take in turn: they cap how far loads run ahead of the sums."""
-    images, blocks = 1, 1
-    for index in range(first, end):
-        images = max(images, bands[index].nn)
-        blocks = max(blocks, bands[index].jn)
-    shape = (stack.parts, images, (blocks - 1) * stack.step + stack.num_taps, stack.width)
-    ring = []
-    for _ in range(min(RING, end - first)):
-        ring.append(nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf))
-    return ring
+def first_pieces(stack, band, Q):
+    """Where the loads of the first band end: each piece is for twice as many tiles of sums as the one before, but none
+    for more than a share of all, as the sums of the last begin when all is there."""
+    parts = tiles_of(stack, band, Q, False)[0]
+    found = []
+    index, step = 0, 1
+    while index < len(parts):
+        index += step
+        step = min(2 * step, div_ceil(len(parts), LEAST_PIECES))
+        last = parts[min(index, len(parts)) - 1]
+        found.append(band_rows(stack, last[0] + last[1]))
+    return found
 
 
-def load_stack(operands, geometry, stack, band, ring_sbuf):
-    """X [(d, b, c), images, blocks of B rows, columns] of a band in a buffer; zeros where there is no x."""
-    rows, columns = geometry.rows, geometry.columns
-    B = stack.B
-    m0, mn = band.j0 * stack.step, (band.jn - 1) * stack.step + stack.num_taps
-    x_sbuf = ring_sbuf[0 : stack.parts, 0 : band.nn, 0:mn, 0 : stack.width]
-    spans = []
-    left, right = 0, stack.width
-    for d in range(stack.D):
-        shift = d * columns.dilation - columns.before
-        low = min(stack.width, max(0, -shift))
-        high = max(low, min(stack.width, columns.size - shift))
-        spans.append((low, high, shift))
-        left, right = max(left, low), min(right, high)
-    first, last = whole_blocks(rows, B, m0, mn)
-    clear(x_sbuf, 0, first - m0, 0, stack.width)
-    clear(x_sbuf, last - m0, mn, 0, stack.width)
-    clear(x_sbuf, first - m0, last - m0, 0, left)
-    clear(x_sbuf, first - m0, last - m0, max(left, right), stack.width)
-    for d in range(stack.D):
-        low, high, shift = spans[d]
-        if low < high:
-            place = (low, high, low + shift)
-            if first < last:
-                load_rows(operands.x, x_sbuf, geometry, stack, band, d, 0, B, first, last - first, m0, place)
-            for m in range(m0, m0 + mn):
-                if m < first or m >= last:
-                    b0 = min(B, max(0, rows.before - m * B))
-                    b1 = max(b0, min(B, rows.size + rows.before - m * B))
-                    if b0 < b1:
-                        load_rows(operands.x, x_sbuf, geometry, stack, band, d, b0, b1, m, 1, m0, place)
-    return of_array(x_sbuf, operands)
-
-
-def whole_blocks(rows, B, m0, mn):
-    """(first, end) of the blocks of B padded rows, among mn from m0 on, all of whose rows are x's."""
-    first = max(m0, div_ceil(max(0, rows.before), B))
-    end = min(m0 + mn, max(0, rows.size + rows.before) // B)
-    return (m0, m0) if end <= first else (first, end)
-
-
-def clear(x_sbuf, m0, m1, w0, w1):
-    """Zeros in blocks m0 .. m1-1, columns w0 .. w1-1."""
-    if m0 < m1 and w0 < w1:
-        parts, images = x_sbuf.shape[0], x_sbuf.shape[1]
-        nisa.memset(dst=x_sbuf[0:parts, 0:images, m0:m1, w0:w1], value=0.0, engine=nisa.engine.vector)
-
-
-def load_rows(x_hbm, x_sbuf, geometry, stack, band, d, b0, b1, m, count, m0, place):
-    """Rows b0 .. b1-1 of `count` blocks from m on, shift d. place: (first column, end, the element of x there)."""
-    rows, C, B = geometry.rows, geometry.C, stack.B
-    low, high, element = place
-    h = m * B + b0 - rows.before
-    for n in range(band.nn):
-        copy(
-            x_sbuf[(d * B + b0) * C : (d * B + b1) * C, n, m - m0 : m - m0 + count, low:high],
-            x_hbm.ap(
-                pattern=[
-                    [geometry.x_h, b1 - b0],
-                    [geometry.x_c, C],
-                    [B * geometry.x_h, count],
-                    [geometry.x_w, high - low],
-                ],
-                offset=(band.n0 + n) * geometry.x_n + h * geometry.x_h + element * geometry.x_w,
-            ),
-        )
-
-
-def work_stack(operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf, band, x_sbuf, ledger, last):
-    """Results of one job for one band: banks of sums one after the other, then the store, row by row of a block."""
-    columns = geometry.columns
-    outputs, Q = stack.U * job[1], columns.out
-    y_sbuf = nl.ndarray((outputs, band.nn, band.jn, Q), dtype=operands.y.dtype, buffer=nl.sbuf)
-    residual_sbuf = load_residual(operands, geometry, stack, job, band)
-    qt = min(Q, BANK_COLUMNS)
-    jt = max(1, min(band.jn, BANK_COLUMNS // (band.nn * qt)))
-    for j in range(0, band.jn, jt):
-        jn = min(jt, band.jn - j)
-        for q in range(0, Q, qt):
-            qn = min(qt, Q - q)
-            acc_psum = nl.ndarray((outputs, band.nn, jn, qn), dtype=nl.float32, buffer=nl.psum)
-            for t in range(stack.num_taps):
-                for g in range(stack.groups):
-                    m = j * stack.step + t
-                    w = q * columns.stride + g * stack.D * columns.dilation
-                    nisa.nc_matmul(
-                        dst=acc_psum,
-                        stationary=filters_sbuf[0 : filters_sbuf.shape[0], t * stack.groups + g, 0:outputs],
-                        moving=x_sbuf[
-                            0 : x_sbuf.shape[0],
-                            0 : band.nn,
-                            m : m + (jn - 1) * stack.step + 1 : stack.step,
-                            w : w + (qn - 1) * columns.stride + 1 : columns.stride,
-                        ],
-                        accumulate=t + g > 0,
+def work_stack(operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf, band, x_sbuf, ledger, turn, last):
+    """Results of one job for one band: banks of sums one after the other, and stores of several of them at a time."""
+    kn, Q = job[1], geometry.columns.out
+    apart = rows_apart(stack)
+    # results of the U rows of a block that leave their partitions go to each part of them in turn
+    base = turn % (nl.tile_size.pmax // kn) * kn if stack.merged else 0
+    height = base + apart[0] * kn
+    whole_sbuf = nl.ndarray((height, band.nn, band.jn, apart[1], Q), dtype=operands.y.dtype, buffer=nl.sbuf)
+    y_sbuf = whole_sbuf[base:height, 0 : band.nn, 0 : band.jn, 0 : apart[1], 0:Q]
+    residual_sbuf = load_residual(operands, geometry, stack, job, band, base)
+    parts, columns = tiles_of(stack, band, Q, last)
+    for index in range(len(parts)):
+        j, jn = parts[index]
+        for v in range(stack.V):
+            for column in columns:
+                q, qn = column
+                acc_psum = sum_tile(geometry, stack, filters_sbuf, x_sbuf, band, kn, v, j, jn, q, qn)
+                for u in range(stack.U if stack.merged else 1):
+                    # all rows of the block, or row u of it
+                    k0, k1 = (u * kn, (u + 1) * kn) if stack.merged else (0, stack.U * kn)
+                    w = u * stack.V + v
+                    residual = None
+                    if residual_sbuf != None:
+                        residual = residual_sbuf[base:height, 0 : band.nn, j : j + jn, w, q : q + qn]
+                    finish(
+                        whole_sbuf[base:height, 0 : band.nn, j : j + jn, w, q : q + qn],
+                        acc_psum[k0:k1, 0 : band.nn, 0:jn, 0:qn],
+                        None if bias_sbuf == None else bias_sbuf[k0:k1, 0:1],
+                        residual,
+                        epilogue,
+                        reader(ledger, epilogue, band.nn * jn * qn),
                     )
-            residual = None
-            if residual_sbuf != None:
-                residual = residual_sbuf[0:outputs, 0 : band.nn, j : j + jn, q : q + qn]
-            finish(
-                y_sbuf[0:outputs, 0 : band.nn, j : j + jn, q : q + qn],
-                acc_psum,
-                bias_sbuf,
-                residual,
-                epilogue,
-                reader(ledger, epilogue, band.nn * jn * qn),
+        store_stack(operands.y, y_sbuf, geometry, stack, job, band, j, jn)
+
+
+def sum_tile(geometry, stack, filters_sbuf, x_sbuf, band, kn, v, j, jn, q, qn):
+    """Sums [(u, k), images, jn blocks, qn columns] in PSUM of row v of each block for all u."""
+    columns, C = geometry.columns, geometry.C
+    outputs = stack.U * kn
+    acc_psum = nl.ndarray((outputs, band.nn, jn, qn), dtype=nl.float32, buffer=nl.psum)
+    phases = len(stack.phases)
+    started = False
+    order = order_of_groups(stack)
+    for place in range(len(order)):
+        g = order[place]
+        # columns of sums that the group meets, and the first column of X for them
+        low, count, w = 0, qn, q * columns.stride + g * stack.D * columns.dilation
+        if stack.whole >= 0:
+            found = met(columns, g, q, qn)
+            low, count, w = found[0] - q, found[2], found[3]
+        parts = columns_of(geometry, stack, g) * stack.B * C
+        for t in range(stack.num_taps if count > 0 else 0):
+            m = j * stack.step + v * geometry.rows.stride // stack.G + t * stack.B // stack.G
+            nisa.nc_matmul(
+                dst=acc_psum[0:outputs, 0 : band.nn, 0:jn, low : low + count],
+                stationary=filters_sbuf[0:parts, (place * phases + v % phases) * stack.num_taps + t, 0:outputs],
+                moving=x_sbuf[
+                    0:parts,
+                    0 : band.nn,
+                    m : m + (jn - 1) * stack.step + 1 : stack.step,
+                    w : w + (count - 1) * columns.stride + 1 : columns.stride,
+                ],
+                accumulate=started,
             )
-        if last:
-            store_stack(operands.y, y_sbuf, geometry, stack, job, band, j, jn)
-    if not last:
-        store_stack(operands.y, y_sbuf, geometry, stack, job, band, 0, band.jn)
+            started = True
+    return acc_psum
 
 
-def y_rows(geometry, stack, job, band, u, j, jn):
-    """(pattern, offset, blocks) of row u of blocks j .. j+jn-1 of a band, as far as y has it."""
+def y_rows(geometry, strides, stack, job, band, part, j, jn):
+    """[(pattern, offset, first block, how many, rows of each)] of rows of blocks j .. j+jn-1 of a band, as far as
+    there are any. strides: of y or a residual along n, k, p, q; part: of the partitions of an output channel."""
     k0, kn = job
-    p = (band.j0 + j) * stack.U + u
-    count = min(jn, div_ceil(max(0, geometry.rows.out - p), stack.U))
-    pattern = [
-        [geometry.y_k, kn],
-        [geometry.y_n, band.nn],
-        [stack.U * geometry.y_p, count],
-        [geometry.y_q, geometry.columns.out],
-    ]
-    return pattern, band.n0 * geometry.y_n + k0 * geometry.y_k + p * geometry.y_p, count
+    apart = rows_apart(stack)
+    span = apart[0] * apart[1]
+    p = (band.j0 + j) * span + part * apart[1]
+    left = max(0, geometry.rows.out - p)
+    # blocks with all of their rows here, and the rest of one
+    full = min(jn, (left + span - apart[1]) // span)
+    rest = min(apart[1], left - full * span) if full < jn else 0
+    found = []
+    for piece in ((0, full, apart[1]), (full, 1, rest)):
+        first, count, height = piece
+        if count > 0 and height > 0:
+            pattern = [
+                [strides[1], kn],
+                [strides[0], band.nn],
+                [span * strides[2], count],
+                [strides[2], height],
+                [strides[3], geometry.columns.out],
+            ]
+            offset = band.n0 * strides[0] + k0 * strides[1] + (p + first * span) * strides[2]
+            found.append((pattern, offset, j + first, count, height))
+    return found
 
 
-def load_residual(operands, geometry, stack, job, band):
+def load_residual(operands, geometry, stack, job, band, base):
     """The residual of a band times beta, fp32 if it was multiplied, or None."""
     if operands.residual == None:
         return None
-    kn = job[1]
-    shape = (stack.U * kn, band.nn, band.jn, geometry.columns.out)
+    kn, Q = job[1], geometry.columns.out
+    apart = rows_apart(stack)
+    shape = (base + apart[0] * kn, band.nn, band.jn, apart[1], Q)
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    if (band.j0 + band.jn) * stack.U > geometry.rows.out:
+    if base > 0 or (band.j0 + band.jn) * stack.U * stack.V > geometry.rows.out:
         nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    for u in range(stack.U):
-        where = y_rows(geometry, stack, job, band, u, 0, band.jn)
-        if where[2] > 0:
+    strides = (geometry.r_n, geometry.r_k, geometry.r_p, geometry.r_q)
+    for part in range(apart[0]):
+        for where in y_rows(geometry, strides, stack, job, band, part, 0, band.jn):
+            first, end = base + part * kn, base + (part + 1) * kn
             copy(
-                residual_sbuf[u * kn : (u + 1) * kn, 0 : band.nn, 0 : where[2], 0 : shape[3]],
+                residual_sbuf[first:end, 0 : band.nn, where[2] : where[2] + where[3], 0 : where[4], 0:Q],
                 operands.residual.ap(pattern=where[0], offset=where[1]),
             )
     return scale_residual(residual_sbuf, operands.beta)
 
 
 def store_stack(y_hbm, y_sbuf, geometry, stack, job, band, j, jn):
-    """Blocks j .. j+jn-1 of a band's results, one DMA for each row of a block."""
+    """Blocks j .. j+jn-1 of a band's results, a DMA for each part of the partitions."""
     kn = job[1]
-    for u in range(stack.U):
-        where = y_rows(geometry, stack, job, band, u, j, jn)
-        if where[2] > 0:
+    strides = (geometry.y_n, geometry.y_k, geometry.y_p, geometry.y_q)
+    for part in range(rows_apart(stack)[0]):
+        for where in y_rows(geometry, strides, stack, job, band, part, j, jn):
             copy(
                 y_hbm.ap(pattern=where[0], offset=where[1]),
-                y_sbuf[u * kn : (u + 1) * kn, 0 : band.nn, j : j + where[2], 0 : geometry.columns.out],
+                y_sbuf[
+                    part * kn : (part + 1) * kn,
+                    0 : band.nn,
+                    where[2] : where[2] + where[3],
+                    0 : where[4],
+                    0 : geometry.columns.out,
+                ],
             )

@@ -1,8 +1,9 @@
 """Filters as stationaries: [c, tap, k] in SBUF for each chunk of input channels of a job, transposed on the array.
 
 A row of w, one output channel, is contiguous in HBM; the array turns [k, c] of one tap into [c, k], several taps to a
-PSUM bank. Where a job has several groups, each row is first spread over the groups' channels under a mask, so that what
-is turned is block-diagonal and one matmul serves all of them.
+PSUM bank. Filters of all jobs of a batch come in blocks and are turned in pieces, in the order in which the sums need
+them, so that the loop can turn a piece between any two matmuls. Where a job has several groups, each row is first
+spread over the groups' channels under a mask, so that what is turned is block-diagonal and one matmul serves all.
 """
 
 from dataclasses import dataclass
@@ -11,13 +12,15 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES
-from .plan import AHEAD_BYTES, RAW_BYTES
+from .cuts import tap_blocks, tap_order
+from .plan import AHEAD_BYTES, is_depthwise
 
 
 @dataclass
 class Block(nl.NKIObject):
     """Taps that are loaded together: of one of a job's chunks (index, first channel, channels), rows and columns."""
 
+    job: int
     chunk: int
     c0: int
     channels: int
@@ -27,93 +30,234 @@ class Block(nl.NKIObject):
     sn: int
 
 
-def blocks_of(geometry, job):
-    """Blocks of all chunks of a job, in order."""
-    per_c = geometry.C // geometry.groups
-    found = []
-    for index in range(len(job.chunks)):
-        first, count = job.chunks[index]
-        own = per_c if job.pack > 1 else count
-        taps = tap_blocks(geometry, own)
-        for which in range(len(taps)):
-            r0, rn, s0, sn = taps[which]
-            found.append(
-                Block(
-                    chunk=index,
-                    c0=0 if job.pack > 1 else first % per_c,
-                    channels=own,
-                    r0=r0,
-                    rn=rn,
-                    s0=s0,
-                    sn=sn,
-                )
+@dataclass
+class Piece(nl.NKIObject):
+    """Taps that are turned together: of a block (index), in one row, columns; both from the block's first."""
+
+    block: int
+    row: int
+    s0: int
+    sn: int
+
+
+@dataclass
+class Filters(nl.NKIObject):
+    """Filters of a batch on their way from HBM to stationaries."""
+
+    jobs: list
+    blocks: list
+    #: what the array turns, and indices of the blocks that DMA turns
+    pieces: list
+    moves: list
+    #: of all chunks of all jobs in order: (blocks, pieces, moves) from the first on until it is complete
+    ends: list
+    #: by job: index of its first chunk there; one more at the end
+    firsts: list
+    #: blocks as loaded so far, [kn, channels, rows, columns] in SBUF, None once they are turned
+    raws: list
+    #: pieces and blocks turned so far
+    turned: int
+    moved: int
+    #: by job: stationaries [cn, taps, kn] of each chunk, and its mask of groups
+    tiles: list
+    masks: list
+
+
+def start_filters(geometry, jobs, moved_from):
+    """Filters of jobs of which nothing is loaded yet; DMA turns those of jobs from `moved_from` on."""
+    blocks, pieces, moves, ends, firsts, tiles, masks = [], [], [], [], [0], [], []
+    for index in range(len(jobs)):
+        none = []
+        for chunk in range(len(jobs[index].chunks)):
+            add_chunk(
+                geometry,
+                jobs[index],
+                index,
+                chunk,
+                blocks,
+                pieces if index < moved_from else moves,
+                index >= moved_from,
             )
-    return found
+            ends.append((len(blocks), len(pieces), len(moves)))
+            nothing = None
+            none.append(nothing)
+        firsts.append(len(ends))
+        tiles.append(none)
+        no_mask = None
+        masks.append(no_mask)
+    return Filters(
+        jobs=jobs,
+        blocks=blocks,
+        pieces=pieces,
+        moves=moves,
+        ends=ends,
+        firsts=firsts,
+        raws=[],
+        turned=0,
+        moved=0,
+        tiles=tiles,
+        masks=masks,
+    )
 
 
-def ahead_of(geometry, block):
-    """Blocks that are on their way together."""
-    return max(1, AHEAD_BYTES // (block.channels * block.rn * block.sn * geometry.itemsize))
+def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
+    """Append the blocks and pieces of a chunk of a job; a packed filter and a depthwise one are one block each.
+
+    by_dma: whether a piece is a block's index.
+    """
+    R, S = geometry.rows.taps, geometry.columns.taps
+    per_c = geometry.C // geometry.groups
+    first, count = job.chunks[chunk]
+    own = per_c if job.pack > 1 else count
+    c0 = 0 if job.pack > 1 else first % per_c
+    depthwise = is_depthwise(geometry, job)
+    whole = geometry.packed > 0 or depthwise
+    parts = [(0, R, 0, S)] if whole else tap_blocks(geometry, own)
+    even = job.kn + job.kn % 2
+    most = max(1, BANK_BYTES // (even * geometry.itemsize))
+    for which in range(len(parts)):
+        r0, rn, s0, sn = parts[which]
+        blocks.append(Block(job=index, chunk=chunk, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn))
+        if by_dma:
+            pieces.append(len(blocks) - 1)
+        elif depthwise:
+            pieces.append(Piece(block=len(blocks) - 1, row=0, s0=0, sn=R * S))
+        elif geometry.packed == 0:
+            rows = tap_order(rn)
+            for at in range(rn):
+                for column in range(0, sn, most):
+                    pieces.append(Piece(block=len(blocks) - 1, row=rows[at], s0=column, sn=min(most, sn - column)))
 
 
-def load_filters(operands, geometry, job):
-    """The first blocks of a job's taps as loaded: [kn, channels, rows, columns] in SBUF each; of a packed filter all
-    stationaries."""
+def load_to(operands, geometry, filters, last):
+    """Load blocks until chunk `last` of all is complete."""
+    while len(filters.raws) < filters.ends[min(last, len(filters.ends) - 1)][0]:
+        load_block(operands, geometry, filters)
+
+
+def load_ahead(operands, geometry, filters):
+    """Load blocks while those that are not turned yet are few enough."""
+    waiting_bytes = 0
+    for index in range(len(filters.raws)):
+        if filters.raws[index] != None:
+            waiting_bytes += block_bytes(geometry, filters.blocks[index])
+    while len(filters.raws) < len(filters.blocks):
+        waiting_bytes += block_bytes(geometry, filters.blocks[len(filters.raws)])
+        if waiting_bytes > AHEAD_BYTES:
+            return
+        load_block(operands, geometry, filters)
+
+
+def block_bytes(geometry, block):
+    """Bytes a partition of a block as loaded; none where the load makes stationaries."""
+    return 0 if geometry.packed > 0 else block.channels * block.rn * block.sn * geometry.itemsize
+
+
+def load_block(operands, geometry, filters):
+    """Load the next block."""
+    block = filters.blocks[len(filters.raws)]
+    job = filters.jobs[block.job]
+    raw_sbuf = None
     if geometry.packed > 0:
-        return load_stationaries(operands, geometry, job)
+        filters.tiles[block.job][block.chunk] = load_stationaries(operands, geometry, job, job.chunks[block.chunk])
+    elif is_depthwise(geometry, job):
+        raw_sbuf = load_channels(operands, geometry, job)
+    else:
+        raw_sbuf = load_taps(operands, geometry, job, block)
+    filters.raws.append(raw_sbuf)
+
+
+def turn_to(operands, geometry, filters, last, ledger):
+    """Turn pieces until chunk `last` of all is complete."""
+    load_to(operands, geometry, filters, last)
+    while pieces_to(filters, last) > 0:
+        turn_piece(operands, geometry, filters, ledger)
+    while moves_to(filters, last) > 0:
+        move_block(operands, geometry, filters, ledger)
+
+
+def pieces_to(filters, last):
+    """Pieces that are not turned yet of chunks up to `last` of all."""
+    return max(0, filters.ends[min(last, len(filters.ends) - 1)][1] - filters.turned)
+
+
+def moves_to(filters, last):
+    """Blocks that DMA turns and has not yet, of chunks up to `last` of all."""
+    return max(0, filters.ends[min(last, len(filters.ends) - 1)][2] - filters.moved)
+
+
+def turn_piece(operands, geometry, filters, ledger):
+    """Turn the next piece, and load ahead where that was a block's last."""
+    piece = filters.pieces[filters.turned]
+    block = filters.blocks[piece.block]
+    job = filters.jobs[block.job]
+    while len(filters.raws) <= piece.block:
+        load_block(operands, geometry, filters)
+    raw_sbuf = filters.raws[piece.block]
     if is_depthwise(geometry, job):
-        return [load_channels(operands, geometry, job)]
-    blocks = blocks_of(geometry, job)
-    loaded = []
-    for index in range(min(ahead_of(geometry, blocks[0]), len(blocks))):
-        loaded.append(load_taps(operands, geometry, job, blocks[index]))
-    return loaded
+        filters.tiles[block.job][block.chunk] = make_diagonals(raw_sbuf, geometry)
+    else:
+        if job.pack > 1 and filters.masks[block.job] == None:
+            filters.masks[block.job] = group_mask(job, geometry, raw_sbuf.dtype)
+        tile_sbuf = tile_of(geometry, filters, block, raw_sbuf.dtype)
+        turn_taps(tile_sbuf, raw_sbuf, filters.masks[block.job], geometry, job, block, piece, ledger)
+    filters.turned = filters.turned + 1
+    if filters.turned == len(filters.pieces) or filters.pieces[filters.turned].block != piece.block:
+        filters.raws[piece.block] = None
+        load_ahead(operands, geometry, filters)
 
 
-def load_stationaries(operands, geometry, job):
-    """[cn, taps, kn] in SBUF for each chunk of a job, from the blocks of a packed filter: runs of a channel's taps."""
+def tile_of(geometry, filters, block, dtype):
+    """The stationaries that a block belongs to, [cn, taps, kn] in SBUF."""
+    if filters.tiles[block.job][block.chunk] == None:
+        job = filters.jobs[block.job]
+        shape = (job.chunks[block.chunk][1], geometry.rows.taps * geometry.columns.taps, job.kn)
+        filters.tiles[block.job][block.chunk] = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
+    return filters.tiles[block.job][block.chunk]
+
+
+def move_block(operands, geometry, filters, ledger):
+    """Let DMA turn the next of its blocks, and load ahead.
+
+    An engine first puts the channels of a tap side by side: DMA turns rows of 128 elements of 16 bits, not single ones.
+    """
+    index = filters.moves[filters.moved]
+    while len(filters.raws) <= index:
+        load_block(operands, geometry, filters)
+    block, raw_sbuf = filters.blocks[index], filters.raws[index]
+    kn, cn, rn, sn = raw_sbuf.shape
+    tile_sbuf = tile_of(geometry, filters, block, raw_sbuf.dtype)
+    rows_sbuf = nl.ndarray((kn, rn, sn, cn), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    engine = pick(ledger, rn * sn * cn, is_16bit(raw_sbuf.dtype))
+    nisa.tensor_copy(dst=rows_sbuf, src=raw_sbuf.permute((0, 2, 3, 1)), engine=engine)
+    tap = block.r0 * geometry.columns.taps + block.s0
+    for r in range(rn if sn < geometry.columns.taps else 1):
+        num = sn if sn < geometry.columns.taps else rn * sn
+        nisa.dma_transpose(
+            dst=tile_sbuf[0:cn, tap + r * geometry.columns.taps : tap + r * geometry.columns.taps + num, 0:kn],
+            src=rows_sbuf.reshape((kn, rn * sn, cn))[0:kn, r * sn : r * sn + num, 0:cn],
+            axes=(2, 1, 0),
+        )
+    filters.raws[index] = None
+    filters.moved = filters.moved + 1
+    load_ahead(operands, geometry, filters)
+
+
+def load_stationaries(operands, geometry, job, chunk):
+    """[cn, taps, kn] in SBUF of a chunk of a job, from the blocks of a packed filter: runs of a channel's taps."""
     taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
     size = taps * each
-    found = []
-    for index in range(len(job.chunks)):
-        c0, count = job.chunks[index]
-        filters_sbuf = nl.ndarray((count, taps, job.kn), dtype=operands.w_dtype, buffer=nl.sbuf)
-        for block in range(job.kn // each):
-            copy(
-                filters_sbuf[0:count, 0:taps, block * each : (block + 1) * each],
-                operands.w.ap(
-                    pattern=[[size, count], [each, taps], [1, each]],
-                    offset=((job.k0 // each + block) * geometry.C + c0) * size,
-                ),
-            )
-        found.append(filters_sbuf)
-    return found
-
-
-def turn_filters(operands, loaded, geometry, job, ledger):
-    """Stationaries of a job, [cn, taps, kn] for each of its chunks, from what `load_filters` returned and the rest."""
-    if geometry.packed > 0:
-        return loaded
-    if is_depthwise(geometry, job):
-        return [make_diagonals(loaded[0], geometry)]
-    taps = geometry.rows.taps * geometry.columns.taps
-    dtype = loaded[0].dtype
-    tiles = []
-    mask_sbuf = group_mask(job, geometry, dtype) if job.pack > 1 else None
-    for index in range(len(job.chunks)):
-        tiles.append(nl.ndarray((job.chunks[index][1], taps, job.kn), dtype=dtype, buffer=nl.sbuf))
-    blocks = blocks_of(geometry, job)
-    for index in range(len(blocks)):
-        turn_taps(tiles[blocks[index].chunk], loaded[index], mask_sbuf, geometry, job, blocks[index], ledger)
-        loaded[index] = None
-        if len(loaded) < len(blocks):
-            loaded.append(load_taps(operands, geometry, job, blocks[len(loaded)]))
-    return tiles
-
-
-def is_depthwise(geometry, job):
-    """Whether each channel has its own filters, and the job all of them."""
-    return geometry.groups == geometry.C and job.kn == job.chunks[0][1] * (geometry.K // geometry.C)
+    c0, count = chunk
+    filters_sbuf = nl.ndarray((count, taps, job.kn), dtype=operands.w_dtype, buffer=nl.sbuf)
+    for block in range(job.kn // each):
+        copy(
+            filters_sbuf[0:count, 0:taps, block * each : (block + 1) * each],
+            operands.w.ap(
+                pattern=[[size, count], [each, taps], [1, each]],
+                offset=((job.k0 // each + block) * geometry.C + c0) * size,
+            ),
+        )
+    return filters_sbuf
 
 
 def load_channels(operands, geometry, job):
@@ -145,18 +289,6 @@ def make_diagonals(raw_sbuf, geometry):
         offset=0,
     )
     return filters_sbuf.reshape((count, taps, count * each))
-
-
-def tap_blocks(geometry, channels):
-    """(first row, rows, first column, columns) of taps that are loaded together: all, some rows, or part of a row."""
-    R, S = geometry.rows.taps, geometry.columns.taps
-    most = max(1, RAW_BYTES // (channels * geometry.itemsize))
-    height, width = min(R, max(1, most // S)), min(S, most)
-    found = []
-    for r0 in range(0, R, height):
-        for s0 in range(0, S, width):
-            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
-    return found
 
 
 def load_taps(operands, geometry, job, block):
@@ -191,27 +323,22 @@ def group_mask(job, geometry, dtype):
     return mask_sbuf
 
 
-def turn_taps(filters_sbuf, raw_sbuf, mask_sbuf, geometry, job, block, ledger):
-    """Transposes of a block's taps, as many to a PSUM bank as fit, then one read-out."""
-    count, kn = filters_sbuf.shape[0], job.kn
+def turn_taps(filters_sbuf, raw_sbuf, mask_sbuf, geometry, job, block, piece, ledger):
+    """Transposes of a piece's taps, all in one PSUM bank, then one read-out."""
+    count, kn, sn = filters_sbuf.shape[0], job.kn, piece.sn
     even = kn + kn % 2
-    S = geometry.columns.taps
-    most = max(1, BANK_BYTES // (even * geometry.itemsize))
-    for r in range(block.rn):
-        for s0 in range(0, block.sn, most):
-            sn = min(most, block.sn - s0)
-            turned_psum = nl.ndarray((count, sn, even), dtype=raw_sbuf.dtype, buffer=nl.psum)
-            for s in range(sn):
-                taps = raw_sbuf[0:kn, 0 : raw_sbuf.shape[1], r, s0 + s]
-                if mask_sbuf != None:
-                    taps = spread_groups(taps, mask_sbuf, job)
-                nisa.nc_transpose(dst=turned_psum[0:count, s, 0:kn], data=taps, engine=nisa.engine.tensor)
-            tap = (block.r0 + r) * S + block.s0 + s0
-            nisa.tensor_copy(
-                dst=filters_sbuf[0:count, tap : tap + sn, 0:kn],
-                src=turned_psum[0:count, 0:sn, 0:kn],
-                engine=pick(ledger, sn * kn, is_16bit(raw_sbuf.dtype)),
-            )
+    turned_psum = nl.ndarray((count, sn, even), dtype=raw_sbuf.dtype, buffer=nl.psum)
+    for s in range(sn):
+        taps = raw_sbuf[0:kn, 0 : raw_sbuf.shape[1], piece.row, piece.s0 + s]
+        if mask_sbuf != None:
+            taps = spread_groups(taps, mask_sbuf, job)
+        nisa.nc_transpose(dst=turned_psum[0:count, s, 0:kn], data=taps, engine=nisa.engine.tensor)
+    tap = (block.r0 + piece.row) * geometry.columns.taps + block.s0 + piece.s0
+    nisa.tensor_copy(
+        dst=filters_sbuf[0:count, tap : tap + sn, 0:kn],
+        src=turned_psum[0:count, 0:sn, 0:kn],
+        engine=pick(ledger, sn * kn, is_16bit(raw_sbuf.dtype)),
+    )
 
 
 def spread_groups(taps, mask_sbuf, job):

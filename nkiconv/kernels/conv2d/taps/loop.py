@@ -1,4 +1,8 @@
-"""The loop of conv2d: bands of x come in, every tap is a matmul on the window of it that it meets, sums go out."""
+"""The loop of conv2d: bands of x come in, every tap is a matmul on the window of it that it meets, sums go out.
+
+Filters are turned just before their first sums, chunk by chunk of input channels, and those that are needed next
+between the matmuls of what goes before, so that the array neither waits for them nor for their read-outs.
+"""
 
 from dataclasses import dataclass
 
@@ -6,40 +10,58 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger
 from ..._epilogue import finish
-from ..._tiles import BANK_COLUMNS, share
+from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import load_bias, of_array, reader, scale_residual
-from ..geometry import met
-from .filters import load_filters, turn_filters
+from ..call import Extras, Operands, load_bias, of_array, reader, scale_residual
+from ..geometry import Geometry, met
+from .cuts import Bank, banks_of, row_parts, tap_order
+from .filters import (
+    Filters,
+    load_ahead,
+    load_to,
+    move_block,
+    moves_to,
+    pieces_to,
+    start_filters,
+    turn_piece,
+    turn_to,
+)
 from .plan import chunks_of
+
+#: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
+TURN_FROM, TURN_UNTIL = 0.35, 0.8
+#: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
+LEAD_MATMULS = 6
+#: Share of a chunk's matmuls between which the filters of one that comes soon are turned.
+LEAD_SHARE = 0.6
+#: Banks whose results leave by one DMA.
+STORE_BANKS = 4
 
 
 @dataclass
 class Batch(nl.NKIObject):
-    """Jobs of the items that are being worked on, and what each needs: filters as loaded, as stationaries, bias."""
+    """Jobs of the items that are being worked on, and what each needs."""
 
     index: int
     jobs: list
     chunks: list
-    loaded: list
-    filters: list
+    filters: Filters
     biases: list
 
 
-def start_batch(operands, geometry, plan, index):
-    """A Batch whose first filters are on their way."""
-    jobs = plan.batches[index]
-    batch = Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), loaded=[], filters=[], biases=[])
-    load_next(operands, geometry, batch)
-    return batch
+@dataclass
+class Work(nl.NKIObject):
+    """What one core has at hand. rate: pieces of coming filters to turn a matmul; credit: of them, due."""
 
-
-def load_next(operands, geometry, batch):
-    """Load filters and bias of the next job that has none yet."""
-    job = len(batch.loaded)
-    if job < len(batch.jobs):
-        batch.loaded.append(load_filters(operands, geometry, batch.jobs[job]))
-        batch.biases.append(load_bias(operands.bias, batch.jobs[job].k0, batch.jobs[job].kn, 1))
+    operands: Operands
+    geometry: Geometry
+    extras: Extras
+    ledger: Ledger
+    zeros_sbuf: object
+    batch: Batch
+    following: Batch
+    rate: float
+    credit: float
 
 
 def run_items(operands, geometry, extras, plan):
@@ -47,137 +69,217 @@ def run_items(operands, geometry, extras, plan):
     mine = share(len(plan.items), nl.num_programs(), nl.program_id(0))
     if mine[1] == 0:
         return
-    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
-    zeros_sbuf = warm_zeros()
-    warm_up(zeros_sbuf, plan.warmup, 1)
+    work = Work(
+        operands=operands,
+        geometry=geometry,
+        extras=extras,
+        ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
+        zeros_sbuf=warm_zeros(),
+        batch=start_batch(geometry, plan, plan.items[mine[0]].batch, 1),
+        following=None,
+        rate=0.0,
+        credit=0.0,
+    )
+    warm_up(work.zeros_sbuf, plan.warmup, 1)
     end = mine[0] + mine[1]
-    batch, now, following = None, None, None
+    now = start_band(work, plan.items[mine[0]].band)
     for index in range(mine[0], end):
         item = plan.items[index]
-        if batch == None or batch.index != item.batch:
-            batch = following if following != None else start_batch(operands, geometry, plan, item.batch)
-            following = None
-        if now == None:
-            now = load_band(operands, geometry, batch, item.band, first_rows(geometry, item.band))
+        if work.batch.index != item.batch:
+            work.batch = work.following
+            work.following = None
         after = None
-        for job in range(len(batch.jobs)):
-            if job == len(batch.filters):
-                load_next(operands, geometry, batch)
-                turned = turn_filters(operands, batch.loaded[job], geometry, batch.jobs[job], ledger)
-                batch.filters.append(all_of_array(turned, operands))
-            if job == 0 and index + 1 < end:
-                coming = plan.items[index + 1]
-                if coming.batch != item.batch:
-                    following = start_batch(operands, geometry, plan, coming.batch)
-                of = batch if following == None else following
-                after = load_band(operands, geometry, of, coming.band, coming.band.hn)
-            work_band(operands, geometry, extras, batch, job, item.band, now, ledger, zeros_sbuf, index + 1 == end)
+        for job in range(len(work.batch.jobs)):
+            load_biases(work, work.batch, job + 1)
+            load_ahead(operands, geometry, work.batch.filters)
+            others = index + 1 < end and plan.items[index + 1].batch != item.batch
+            if index + 1 < end and job == (len(work.batch.jobs) - 1 if others else 0):
+                after = load_next(work, plan, index, now)
+            set_rate(work, job, item.band)
+            work_band(work, job, item, now, index + 1 == end)
         now = after
 
 
-def first_rows(geometry, band):
-    """Rows of a band that its first bank of sums needs: they are loaded first."""
-    rows = bank_rows(band)
-    needed = (rows - 1) * geometry.rows.stride + (geometry.rows.taps - 1) * geometry.rows.dilation
-    return min(band.hn, needed // geometry.rows.lhs_dilation + 1)
+def start_batch(geometry, plan, index, at_once):
+    """A Batch of which nothing is loaded yet; the filters of the first `at_once` jobs are waited for."""
+    jobs = plan.batches[index]
+    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]))
+    return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), filters=filters, biases=[])
 
 
-def bank_rows(band):
-    """Rows of outputs that one bank of sums holds."""
-    return max(1, min(band.pn, BANK_COLUMNS // (band.nn * min(band.qn, BANK_COLUMNS))))
+def load_biases(work, batch, last):
+    """Load the biases of jobs up to `last`."""
+    while len(batch.biases) <= min(last, len(batch.jobs) - 1):
+        job = batch.jobs[len(batch.biases)]
+        batch.biases.append(load_bias(work.operands.bias, job.k0, job.kn, 1))
 
 
-def load_band(operands, geometry, batch, band, first):
-    """For each chunk [cn, images, rows, columns] of x in SBUF, the `first` rows before the others; None where the band
-    meets none of it."""
-    tiles, chunks = [], batch.chunks
-    for _ in range(len(chunks)):
-        tile_sbuf = None
-        tiles.append(tile_sbuf)
-    if band.hn == 0 or band.wn == 0:
-        return tiles
-    for part in range(2 if first < band.hn else 1):
-        h0 = 0 if part == 0 else first
-        hn = first if part == 0 else band.hn - first
-        for index in range(len(chunks)):
-            c0, count = chunks[index]
-            if part == 0:
-                shape = (count, band.nn, band.hn, band.wn)
-                tiles[index] = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
-            offset = band.n0 * geometry.x_n + c0 * geometry.x_c
-            offset += (band.h0 + h0) * geometry.x_h + band.w0 * geometry.x_w
-            pattern = [
-                [geometry.x_c, count],
-                [geometry.x_n, band.nn],
-                [geometry.x_h, hn],
-                [geometry.x_w, band.wn],
-            ]
-            copy(
-                tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0 : band.wn],
-                operands.x.ap(pattern=pattern, offset=offset),
-            )
-    return all_of_array(tiles, operands)
+def start_band(work, band):
+    """x of the first band: of each chunk the first filters and the rows of the first sums, then all others."""
+    batch = work.batch
+    tiles = no_tiles(batch)
+    parts = row_parts(work.geometry, band, True)
+    lead = lead_chunks(work.geometry)
+    for chunk in range(len(batch.jobs[0].chunks)):
+        load_to(work.operands, work.geometry, batch.filters, chunk + lead - 1)
+        if len(parts) > 0:
+            load_rows(work, batch.chunks, tiles, place_of(batch.chunks, batch.jobs[0].chunks[chunk]), band, parts[0])
+    for index in range(len(batch.chunks) if len(parts) > 0 else 0):
+        if tiles[index] == None:
+            load_rows(work, batch.chunks, tiles, index, band, parts[0])
+    load_biases(work, batch, 0)
+    for part in range(1, len(parts)):
+        for index in range(len(batch.chunks)):
+            load_rows(work, batch.chunks, tiles, index, band, parts[part])
+    return tiles
 
 
-def all_of_array(tiles, operands):
-    """The tiles as the array is to take them."""
-    found = []
-    for index in range(len(tiles)):
-        found.append(of_array(tiles[index], operands))
-    return found
+def load_next(work, plan, index, now):
+    """x of the item after one, which may be what is there; where it has other jobs, their first filters before it."""
+    coming = plan.items[index + 1]
+    of = work.batch
+    if coming.batch != plan.items[index].batch:
+        work.following = start_batch(work.geometry, plan, coming.batch, 0)
+        of = work.following
+        load_ahead(work.operands, work.geometry, of.filters)
+        load_biases(work, of, 0)
+    if of.chunks == work.batch.chunks and same_place(coming.band, plan.items[index].band):
+        return now
+    tiles = no_tiles(of)
+    parts = row_parts(work.geometry, coming.band, False)
+    for part in range(len(parts)):
+        for chunk in range(len(of.chunks)):
+            load_rows(work, of.chunks, tiles, chunk, coming.band, parts[part])
+    return tiles
 
 
-def work_band(operands, geometry, extras, batch, index, band, tiles, ledger, zeros_sbuf, last):
+def same_place(one, other):
+    """Whether two bands are outputs of the same images, rows and columns."""
+    rows = one.p0 == other.p0 and one.pn == other.pn
+    return rows and one.q0 == other.q0 and one.qn == other.qn and one.n0 == other.n0 and one.nn == other.nn
+
+
+def no_tiles(batch):
+    """None for each chunk of a batch."""
+    tiles = []
+    for _ in range(len(batch.chunks)):
+        nothing = None
+        tiles.append(nothing)
+    return tiles
+
+
+def load_rows(work, chunks, tiles, index, band, part):
+    """x of a chunk in a part (first row, rows) of a band, into its tile [cn, images, rows, columns]."""
+    operands, geometry = work.operands, work.geometry
+    c0, count = chunks[index]
+    if tiles[index] == None:
+        tiles[index] = nl.ndarray((count, band.nn, band.hn, band.wn), dtype=operands.x_dtype, buffer=nl.sbuf)
+    h0, hn = part
+    offset = band.n0 * geometry.x_n + c0 * geometry.x_c
+    offset += (band.h0 + h0) * geometry.x_h + band.w0 * geometry.x_w
+    pattern = [
+        [geometry.x_c, count],
+        [geometry.x_n, band.nn],
+        [geometry.x_h, hn],
+        [geometry.x_w, band.wn],
+    ]
+    copy(
+        tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0 : band.wn],
+        operands.x.ap(pattern=pattern, offset=offset),
+    )
+
+
+def lead_chunks(geometry):
+    """Chunks whose filters are turned before one is worked on."""
+    return div_ceil(LEAD_MATMULS, geometry.rows.taps * geometry.columns.taps)
+
+
+def set_rate(work, job, band):
+    """Turn the filters of the next job, or the first of the following batch, during this job's matmuls."""
+    geometry, batch = work.geometry, work.batch
+    filters = batch.filters
+    matmuls = len(banks_of(band, False)) * len(batch.jobs[job].chunks) * geometry.rows.taps * geometry.columns.taps
+    coming = 0
+    if job + 1 < len(batch.jobs):
+        coming = filters_to(filters, filters.firsts[job + 2] - 1) - pieces_to(filters, filters.firsts[job + 1] - 1)
+    elif work.following != None:
+        coming = filters_to(work.following.filters, work.following.filters.firsts[1] - 1)
+    work.rate = coming / ((TURN_UNTIL - TURN_FROM) * matmuls)
+    work.credit = -TURN_FROM * matmuls * work.rate
+
+
+def filters_to(filters, last):
+    """Pieces and blocks to turn until chunk `last` of all is complete."""
+    return pieces_to(filters, last) + moves_to(filters, last)
+
+
+def turn_due(work, pieces):
+    """After a matmul: turn what is due of the filters of the next job or batch; pieces: whether by the array too."""
+    work.credit = work.credit + work.rate
+    while work.credit >= 1.0:
+        work.credit = work.credit - 1.0
+        filters = work.batch.filters
+        last = len(filters.ends) - 1
+        if filters_to(filters, last) == 0 and work.following != None:
+            filters = work.following.filters
+            last = filters.firsts[1] - 1
+        if moves_to(filters, last) > 0:
+            move_block(work.operands, work.geometry, filters, work.ledger)
+        elif pieces and pieces_to(filters, last) > 0:
+            turn_piece(work.operands, work.geometry, filters, work.ledger)
+
+
+def work_band(work, index, item, tiles, last):
     """Results of one job for one band: PSUM banks one after the other, then pooling and the store.
 
     last: whether nothing hides the stores, so that each bank's results leave at once.
     """
-    y_dtype, job, epilogue, pool = operands.y.dtype, batch.jobs[index], extras.epilogue, extras.pool
+    operands, geometry, extras, band = work.operands, work.geometry, work.extras, item.band
+    y_dtype, job, epilogue, pool = operands.y.dtype, work.batch.jobs[index], extras.epilogue, extras.pool
     pooled = pool != (1, 1)
     shape = (job.kn, band.nn, band.pn, band.qn)
     y_sbuf = nl.ndarray(shape, dtype=nl.float32 if pooled else y_dtype, buffer=nl.sbuf)
     residual_sbuf = load_residual(operands, geometry, job, band)
-    qt, pt = min(band.qn, BANK_COLUMNS), bank_rows(band)
-    for p in range(0, band.pn, pt):
-        pn = min(pt, band.pn - p)
-        for q in range(0, band.qn, qt):
-            qn = min(qt, band.qn - q)
-            acc_psum = nl.ndarray((job.kn, band.nn, pn, qn), dtype=nl.float32, buffer=nl.psum)
-            accumulate(acc_psum, geometry, batch, index, band, tiles, (p, pn, q, qn), zeros_sbuf)
-            residual = None
-            if residual_sbuf != None:
-                residual = residual_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn]
-            finish(
-                y_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn],
-                acc_psum,
-                batch.biases[index],
-                residual,
-                epilogue,
-                reader(ledger, epilogue, band.nn * pn * qn),
-            )
-        if last and not pooled:
-            store_rows(operands.y, y_sbuf, geometry, job, band, p, pn)
+    banks = banks_of(band, item.last and index == len(work.batch.jobs) - 1)
+    waiting = []
+    for which in range(len(banks)):
+        bank = banks[which]
+        acc_psum = nl.ndarray((job.kn, bank.nn, bank.pn, bank.qn), dtype=nl.float32, buffer=nl.psum)
+        accumulate(work, acc_psum, index, band, tiles, bank, which + 1 == len(banks))
+        residual = None
+        if residual_sbuf != None:
+            residual = window(residual_sbuf, bank)
+        finish(
+            window(y_sbuf, bank),
+            acc_psum,
+            work.batch.biases[index],
+            residual,
+            epilogue,
+            reader(work.ledger, epilogue, bank.nn * bank.pn * bank.qn),
+        )
+        waiting.append(bank)
+        if not pooled and (last or which + 1 == len(banks) or len(waiting) >= STORE_BANKS):
+            store_banks(operands.y, y_sbuf, geometry, job, band, waiting)
+            waiting = []
     if pooled:
         y_sbuf = pool_band(y_sbuf, pool, y_dtype)
         where = y_pattern(geometry, job, band, pool)
         copy(operands.y.ap(pattern=where[0], offset=where[1]), y_sbuf)
-    elif not last:
-        store_rows(operands.y, y_sbuf, geometry, job, band, 0, band.pn)
 
 
-def accumulate(acc_psum, geometry, batch, index, band, tiles, part, zeros_sbuf):
-    """Sums of all chunks and taps; part: (p, pn, q, qn) within the band.
+def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
+    """Sums of all chunks and taps, chunk by chunk. last_bank: whether it is the band's.
 
-    Taps that meet all of the part come first, so that the others add to what is there; where none does, a product of
-    zeros does.
+    A tap that meets all of the bank comes first, so that the others add to what is there; where none does, a product
+    of zeros does.
     """
-    job = batch.jobs[index]
-    filters = batch.filters[index]
-    p0, pn, q0, qn = band.p0 + part[0], part[1], band.q0 + part[2], part[3]
-    every = products(geometry, batch, job, p0, pn, q0, qn)
+    operands, geometry, batch, zeros_sbuf = work.operands, work.geometry, work.batch, work.zeros_sbuf
+    job, filters = batch.jobs[index], batch.filters
+    p0, pn, q0, qn = band.p0 + bank.p, bank.pn, band.q0 + bank.q, bank.qn
+    every = products(geometry, p0, pn, q0, qn)
     started = False
     if len(every) == 0 or every[0].rows[2] < pn or every[0].columns[2] < qn:
-        nothing = [[zeros_sbuf.shape[1], 1], [0, band.nn], [0, pn], [0, qn]]
+        nothing = [[zeros_sbuf.shape[1], 1], [0, bank.nn], [0, pn], [0, qn]]
         nisa.nc_matmul(
             dst=acc_psum,
             stationary=zeros_sbuf[0:1, 0 : job.kn],
@@ -185,57 +287,70 @@ def accumulate(acc_psum, geometry, batch, index, band, tiles, part, zeros_sbuf):
             accumulate=False,
         )
         started = True
-    for which in range(len(every)):
-        one = every[which]
-        rows, columns = one.rows, one.columns
-        stationaries = filters[one.filter]
-        x_sbuf = tiles[one.tile]
-        h = rows[3] - band.h0
-        w = columns[3] - band.w0
-        nisa.nc_matmul(
-            dst=acc_psum[
-                0 : job.kn,
-                0 : band.nn,
-                rows[0] - p0 : rows[0] - p0 + (rows[2] - 1) * rows[1] + 1 : rows[1],
-                columns[0] - q0 : columns[0] - q0 + (columns[2] - 1) * columns[1] + 1 : columns[1],
-            ],
-            stationary=stationaries[0 : stationaries.shape[0], one.tap, 0 : job.kn],
-            moving=x_sbuf[
-                0 : x_sbuf.shape[0],
-                0 : band.nn,
-                h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
-                w : w + (columns[2] - 1) * columns[4] + 1 : columns[4],
-            ],
-            accumulate=started,
-        )
-        started = True
+    for chunk in range(len(job.chunks) if len(every) > 0 else 0):
+        here = filters.firsts[index] + chunk
+        turn_to(operands, geometry, filters, here, work.ledger)
+        stationaries = of_array(filters.tiles[index][chunk], operands)
+        x_sbuf = of_array(tiles[place_of(batch.chunks, job.chunks[chunk])], operands)
+        coming = here + lead_chunks(geometry)
+        soon = pieces_to(filters, coming if last_bank else min(coming, filters.firsts[index + 1] - 1))
+        rate = soon / (LEAD_SHARE * len(every))
+        due = 0.0
+        for which in range(len(every)):
+            one = every[which]
+            rows, columns = one.rows, one.columns
+            h = rows[3] - band.h0
+            w = columns[3] - band.w0
+            nisa.nc_matmul(
+                dst=acc_psum[
+                    0 : job.kn,
+                    0 : bank.nn,
+                    rows[0] - p0 : rows[0] - p0 + (rows[2] - 1) * rows[1] + 1 : rows[1],
+                    columns[0] - q0 : columns[0] - q0 + (columns[2] - 1) * columns[1] + 1 : columns[1],
+                ],
+                stationary=stationaries[0 : stationaries.shape[0], one.tap, 0 : job.kn],
+                moving=x_sbuf[
+                    0 : x_sbuf.shape[0],
+                    bank.n : bank.n + bank.nn,
+                    h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
+                    w : w + (columns[2] - 1) * columns[4] + 1 : columns[4],
+                ],
+                accumulate=started,
+            )
+            started = True
+            if soon > 0:
+                due = due + rate
+                while due >= 1.0 and soon > 0:
+                    due, soon = due - 1.0, soon - 1
+                    turn_piece(operands, geometry, filters, work.ledger)
+            turn_due(work, soon == 0)
 
 
 @dataclass
 class Product(nl.NKIObject):
-    """One matmul: which stationary (tile, tap) meets which tile of x where, as `geometry.met` says."""
+    """One matmul of each chunk: which tap meets x where, as `geometry.met` says."""
 
-    filter: int
     tap: int
-    tile: int
     rows: tuple
     columns: tuple
 
 
-def products(geometry, batch, job, p0, pn, q0, qn):
-    """Matmuls of a bank of outputs; those that meet all of them first."""
-    S = geometry.columns.taps
-    whole, partial = [], []
-    for s in range(S):
-        on_columns = met(geometry.columns, s, q0, qn)
-        for r in range(geometry.rows.taps if on_columns[2] > 0 else 0):
-            on_rows = met(geometry.rows, r, p0, pn)
-            found = whole if on_rows[2] == pn and on_columns[2] == qn else partial
-            if on_rows[2] > 0:
-                for chunk in range(len(job.chunks)):
-                    place = place_of(batch.chunks, job.chunks[chunk])
-                    found.append(Product(filter=chunk, tap=r * S + s, tile=place, rows=on_rows, columns=on_columns))
-    return whole + partial
+def products(geometry, p0, pn, q0, qn):
+    """Matmuls of a bank of outputs, in the order in which taps are turned; one that meets all of them first."""
+    R, S = geometry.rows.taps, geometry.columns.taps
+    found, whole = [], -1
+    order = tap_order(R)
+    for at in range(R):
+        on_rows = met(geometry.rows, order[at], p0, pn)
+        for s in range(S if on_rows[2] > 0 else 0):
+            on_columns = met(geometry.columns, s, q0, qn)
+            if on_columns[2] > 0:
+                if whole < 0 and on_rows[2] == pn and on_columns[2] == qn:
+                    whole = len(found)
+                found.append(Product(tap=order[at] * S + s, rows=on_rows, columns=on_columns))
+    if whole > 0:
+        found = [found[whole]] + found[:whole] + found[whole + 1 :]
+    return found
 
 
 def place_of(chunks, wanted):
@@ -301,8 +416,33 @@ def neighbours(data_sbuf, axis, first, step):
     return data_sbuf[0:kn, 0:nn, first:pn:step, 0:qn]
 
 
-def store_rows(y_hbm, y_sbuf, geometry, job, band, p, pn):
-    """One DMA for rows p .. p+pn-1 of a job's band."""
-    pattern = [[geometry.y_k, job.kn], [geometry.y_n, band.nn], [geometry.y_p, pn], [geometry.y_q, band.qn]]
-    offset = band.n0 * geometry.y_n + job.k0 * geometry.y_k + (band.p0 + p) * geometry.y_p + band.q0 * geometry.y_q
-    copy(y_hbm.ap(pattern=pattern, offset=offset), y_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, 0 : band.qn])
+def window(tile_sbuf, bank):
+    """What a bank holds of a band's tile [kn, images, rows, columns]."""
+    return tile_sbuf[
+        0 : tile_sbuf.shape[0],
+        bank.n : bank.n + bank.nn,
+        bank.p : bank.p + bank.pn,
+        bank.q : bank.q + bank.qn,
+    ]
+
+
+def store_banks(y_hbm, y_sbuf, geometry, job, band, banks):
+    """Stores of some banks of a job's band: one DMA where they are whole rows, next to each other."""
+    whole = True
+    for index in range(len(banks)):
+        whole = whole and banks[index].nn == band.nn and banks[index].qn == band.qn
+    parts = banks
+    if whole:
+        first, end = banks[0], banks[-1]
+        parts = [Bank(n=0, nn=band.nn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=band.qn)]
+    for index in range(len(parts)):
+        part = parts[index]
+        pattern = [
+            [geometry.y_k, job.kn],
+            [geometry.y_n, part.nn],
+            [geometry.y_p, part.pn],
+            [geometry.y_q, part.qn],
+        ]
+        offset = (band.n0 + part.n) * geometry.y_n + job.k0 * geometry.y_k
+        offset += (band.p0 + part.p) * geometry.y_p + (band.q0 + part.q) * geometry.y_q
+        copy(y_hbm.ap(pattern=pattern, offset=offset), window(y_sbuf, part))

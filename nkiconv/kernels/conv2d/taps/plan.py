@@ -8,21 +8,18 @@ a job; `warmup`, matmuls on zeros before the first filters.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._prices import MATMUL_NS, TENSOR_COLUMN_FP32_NS, TENSOR_COLUMN_NS
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
-from ..geometry import span
+from .cuts import RAW_BYTES, Band, bands_of
+from .prices import END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns
 
-SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup")
+SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved")
 SHARDS = ("channels", "images")
 #: Bytes a partition of SBUF for the filters of a batch of jobs, and for x of one band; two bands are there at once.
 FILTER_BYTES = 90_112
 X_BYTES = 32_768
-#: Bytes a partition of a block of taps as loaded, and of blocks that are on their way together, if more than one.
-RAW_BYTES = 24_576
+#: Bytes a partition of blocks of taps that are on their way together, if more than one.
 AHEAD_BYTES = 24_576
-#: Bytes a partition of results of one band and job.
-Y_BYTES = 16_384
 #: Matmuls of 128 columns on zeros while the first filters are on their way: a load of 128 rows of w takes some 2.1 us
 #: from its trigger to the array (trn2.toml, dma.static_first_packet_ns, engine_skew_load_ns, done_to_consumer_ns), a
 #: matmul 107 ns at half rate.
@@ -30,6 +27,7 @@ WARM_UP = 20
 #: The same where a filter is packed: what waits for the first stationaries and rows needs no transposes before.
 WARM_UP_PACKED = 28
 WARM_UP_MAX = 256
+MOVED_MAX = 4096
 
 
 @dataclass
@@ -46,27 +44,13 @@ class Job(nl.NKIObject):
 
 
 @dataclass
-class Band(nl.NKIObject):
-    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of images n0 .. n0+nn-1, and the elements of x that they need."""
-
-    n0: int
-    nn: int
-    p0: int
-    pn: int
-    q0: int
-    qn: int
-    h0: int
-    hn: int
-    w0: int
-    wn: int
-
-
-@dataclass
 class Item(nl.NKIObject):
     """One band for one batch of jobs."""
 
     batch: int
     band: Band
+    #: whether it is the last of a core, of two
+    last: bool
 
 
 @dataclass
@@ -76,6 +60,8 @@ class Plan(nl.NKIObject):
     batches: list
     items: list
     warmup: int
+    #: by batch: the first of the jobs whose filters DMA turns
+    moved: list
 
 
 def jobs_of(geometry, config, apart):
@@ -141,6 +127,11 @@ def job_bytes(geometry, job):
     return len(job.chunks) * geometry.rows.taps * geometry.columns.taps * job.kn * geometry.itemsize
 
 
+def is_depthwise(geometry, job):
+    """Whether each channel has its own filters, and the job all of them."""
+    return geometry.groups == geometry.C and job.kn == job.chunks[0][1] * (geometry.K // geometry.C)
+
+
 def batches_of(geometry, jobs, by_channels, filter_bytes):
     """Jobs in batches whose filters fit together; where there are several, as many for one half of the jobs as for the
     other, so that two cores can share them. by_channels: several even if one would do."""
@@ -171,96 +162,25 @@ def chunks_of(batch):
     return found
 
 
-def band_elements(geometry, pn, qn):
-    """Most elements of one image that outputs pn x qn need."""
-    rows, columns = geometry.rows, geometry.columns
-    height = min(rows.size, ((pn - 1) * rows.stride + (rows.taps - 1) * rows.dilation) // rows.lhs_dilation + 1)
-    width = min(
-        columns.size, ((qn - 1) * columns.stride + (columns.taps - 1) * columns.dilation) // columns.lhs_dilation + 1
-    )
-    return height * width
+def shares_channels(geometry, jobs, config):
+    """Whether the cores share output channels, and each takes all of x, or images and rows of them."""
+    wanted = setting(config, "shard", "")
+    if wanted != "" or len(jobs) == 1:
+        return wanted == "channels" and len(jobs) > 1
+    return core_ns(geometry, jobs, True) <= core_ns(geometry, jobs, False)
 
 
-def bands_of(geometry, num_tiles, pool, halves, x_bytes):
-    """Bands of all images; at least `halves` bands.
-
-    num_tiles: of x for one band. pool: (height, width) of pooling windows, which are not cut.
-    """
-    P, Q = geometry.rows.out, geometry.columns.out
-    most = x_bytes // (num_tiles * geometry.itemsize)
-    most_y = Y_BYTES // 4
-    pn, qn = pool[0], Q
-    while qn > pool[1] and (band_elements(geometry, pn, qn) > most or pn * qn > most_y):
-        qn = div_ceil(div_ceil(qn, 2), pool[1]) * pool[1]
-    while pn < P and band_elements(geometry, pn + pool[0], qn) <= most and (pn + pool[0]) * qn <= most_y:
-        pn += pool[0]
-    images = 1
-    if pn >= P and qn >= Q:
-        images = max(1, min(geometry.N, BANK_COLUMNS // (P * Q)))
-        images = max(1, min(images, most // max(1, band_elements(geometry, P, Q))))
-    num_parts = div_ceil(geometry.N, images)
-    if halves > 1 and num_parts % 2 == 1 and num_parts < geometry.N:
-        num_parts += 1
-    in_halves = halves > 1 and (num_parts * div_ceil(Q, qn)) % 2 == 1
-    rows_of_bands = cut_rows(P, pn, bank_unit(div_ceil(geometry.N, num_parts), pn, qn, pool), in_halves)
-    found = []
-    for index in range(num_parts):
-        part = share(geometry.N, num_parts, index)
-        for which in range(len(rows_of_bands)):
-            p0, count = rows_of_bands[which]
-            for q0 in range(0, Q, qn):
-                rows = span(geometry.rows, p0, count)
-                columns = span(geometry.columns, q0, min(qn, Q - q0))
-                found.append(
-                    Band(
-                        n0=part[0],
-                        nn=part[1],
-                        p0=p0,
-                        pn=count,
-                        q0=q0,
-                        qn=min(qn, Q - q0),
-                        h0=rows[0],
-                        hn=rows[1],
-                        w0=columns[0],
-                        wn=columns[1],
-                    )
-                )
-    return found
-
-
-def bank_unit(images, pn, qn, pool):
-    """Rows of outputs that fill a bank of PSUM, and whole windows of pooling."""
-    rows = min(pn, max(1, BANK_COLUMNS // (images * min(qn, BANK_COLUMNS))))
-    return max(pool[0], rows // pool[0] * pool[0])
-
-
-def cut_rows(P, most, unit, in_halves):
-    """(first, how many) of bands of at most `most` rows, in whole units, as even as can be; in_halves: the two cores'
-    halves first."""
-    units = div_ceil(P, unit)
-    most_units = max(1, most // unit)
-    parts = []
-    for half in range(2 if in_halves and units > 1 else 1):
-        mine = share(units, 2, half) if in_halves and units > 1 else (0, units)
-        inner = cut(mine[1], most_units)
-        for index in range(len(inner)):
-            first = (mine[0] + inner[index][0]) * unit
-            parts.append((first, min(P, first + inner[index][1] * unit) - first))
-    return parts
-
-
-def shares_channels(geometry, config):
-    """Whether the cores share output channels: where x is the smaller tensor, unless a config says."""
-    taps = geometry.rows.taps * geometry.columns.taps
-    x_elements = geometry.N * geometry.C * geometry.rows.size * geometry.columns.size
-    w_elements = geometry.K * (geometry.C // geometry.groups) * taps
-    return setting(config, "shard", "channels" if x_elements <= w_elements else "images") == "channels"
+def core_ns(geometry, jobs, by_channels):
+    """ns of the busier of two cores that share output channels, or images and rows, between first filters and store."""
+    banks = div_ceil(geometry.N * geometry.rows.out * geometry.columns.out, BANK_COLUMNS)
+    parts = len(jobs) / div_ceil(len(jobs), PARTS) if by_channels else min(banks, PARTS)
+    return max(array_ns(geometry, jobs) / parts, dma_ns(geometry, jobs, by_channels))
 
 
 def make_plan(geometry, extras, config):
     """The Plan of accepted settings."""
     jobs = jobs_of(geometry, config, extras.strict_nonfinite)
-    by_channels = len(jobs) > 1 and shares_channels(geometry, config)
+    by_channels = shares_channels(geometry, jobs, config)
     batches = batches_of(geometry, jobs, by_channels, setting(config, "filter_bytes", FILTER_BYTES))
     x_bytes = setting(config, "x_bytes", X_BYTES)
     items = []
@@ -268,9 +188,31 @@ def make_plan(geometry, extras, config):
         halves = 1 if len(batches) > 1 else PARTS
         bands = bands_of(geometry, len(chunks_of(batches[index])), extras.pool, halves, x_bytes)
         for which in range(len(bands)):
-            items.append(Item(batch=index, band=bands[which]))
+            items.append(Item(batch=index, band=bands[which], last=False))
+    for half in range(PARTS):
+        mine = share(len(items), PARTS, half)
+        items[mine[0] + mine[1] - 1].last = True
     own_warmup = WARM_UP if geometry.packed == 0 else WARM_UP_PACKED
-    return Plan(batches=batches, items=items, warmup=setting(config, "warmup", own_warmup))
+    moved = setting(config, "moved", moved_jobs(geometry, jobs, items[0].band, by_channels))
+    return Plan(
+        batches=batches, items=items, warmup=setting(config, "warmup", own_warmup), moved=moved_from(batches, moved)
+    )
+
+
+def moved_from(batches, count):
+    """By batch, the first of its jobs whose filters DMA turns: of the last `count` jobs of all, or of each half."""
+    halves = PARTS if len(batches) > 1 else 1
+    found = []
+    for half in range(halves):
+        mine = share(len(batches), halves, half)
+        left, own = count, []
+        for index in range(mine[1]):
+            jobs = len(batches[mine[0] + mine[1] - 1 - index])
+            own.append(max(0, jobs - left))
+            left = max(0, left - jobs)
+        for index in range(mine[1]):
+            found.append(own[mine[1] - 1 - index])
+    return found
 
 
 def plan_taps(geometry, extras, config, cores):
@@ -282,9 +224,13 @@ def plan_taps(geometry, extras, config, cores):
     limits = (("x_bytes", 256, whole), ("filter_bytes", 256, whole), ("channels", 1, nl.tile_size.pmax))
     reason = numbers_refusal(config, limits)
     if reason == "":
-        reason = numbers_refusal(config, (("warmup", 0, WARM_UP_MAX),))
+        reason = numbers_refusal(config, (("warmup", 0, WARM_UP_MAX), ("moved", 0, MOVED_MAX)))
     if reason == "" and setting(config, "shard", SHARDS[0]) not in SHARDS:
         reason = f"config shard={setting(config, 'shard', SHARDS[0])}: accepted are {SHARDS}"
+    if reason == "" and setting(config, "moved", 0) > 0 and not can_move(geometry):
+        reason = (
+            f"config moved={setting(config, 'moved', 0)}: DMA turns plain filters of 16 bits and one group only; use 0"
+        )
     if reason != "":
         return None, reason
     plan = make_plan(geometry, extras, config)
@@ -305,15 +251,10 @@ def plan_taps(geometry, extras, config, cores):
 
 
 def taps_ns(geometry):
-    """ns of both cores for the matmuls, at the array's full rate."""
+    """ns of the busier of two cores, as this algorithm's own settings have it."""
     jobs = jobs_of(geometry, None, False)
-    taps = geometry.rows.taps * geometry.columns.taps
-    column_ns = (TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS) + MATMUL_NS / BANK_COLUMNS
-    columns = geometry.N * geometry.rows.out * geometry.columns.out
-    matmuls = 0
-    for index in range(len(jobs)):
-        matmuls += taps * len(jobs[index].chunks)
-    return columns * matmuls * column_ns / PARTS
+    by_channels = shares_channels(geometry, jobs, None)
+    return START_NS + core_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels) + END_NS
 
 
 def sbuf_bytes(geometry, plan, extras):

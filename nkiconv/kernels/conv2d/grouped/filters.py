@@ -1,0 +1,274 @@
+"""Stationaries of grouped conv2d: [(tile, c), a, b, (uw, uh, k)] in SBUF for a chunk of tiles.
+
+Filters come in as [(tile, k), c, r, s]. Each row is spread over the input channels of all tiles under a mask; a matmul
+with rows of identities then turns a tap and puts the k of every tile into the same columns:
+
+    turned[(tile, c), k] = sum over (tile', k') of spread[(tile', k'), (tile, c)] * I[k', k],
+
+products of a single weight and 1, so exact. From PSUM a tap goes to its place for each output of a block; the other
+places are zeroed once, and stay so. Depthwise filters need no turning: they come in as [(tile, c), k, r, s] and are
+multiplied with rows of identities.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import is_16bit, pick
+from ..._prices import VECTOR_FIXED_NS, VECTOR_NS_16BIT
+from ..._tiles import BANK_COLUMNS
+from ..call import of_array
+from .units import tiles_of
+
+
+@dataclass
+class Rulers(nl.NKIObject):
+    """What spreads and turns the filters of any chunk."""
+
+    #: tiles whose output channels share the partitions
+    together: int
+    #: [(tile, k), tile, group] 1 where k is of the tile's group; None for depthwise
+    mask_sbuf: object
+    #: [(tile, k), k] 1 where they are the same output channel of a tile; for depthwise [(tile, c), c']
+    ones_sbuf: object
+    #: buffers of stationaries that chunks take in turn
+    ring: list
+
+
+def is_depthwise(geometry):
+    """Whether a group is one input channel."""
+    return geometry.groups == geometry.C
+
+
+def tiles_together(geometry, grouped):
+    """Tiles whose filters lie on the partitions together as they are loaded."""
+    if is_depthwise(geometry):
+        return grouped.tiles
+    return min(grouped.tiles, nl.tile_size.pmax // grouped.Kt)
+
+
+def make_rulers(operands, geometry, grouped, count):
+    """Rulers with `count` buffers."""
+    together = tiles_together(geometry, grouped)
+    if is_depthwise(geometry):
+        mask_sbuf, ones_sbuf = None, identities(operands, together, grouped.T, grouped.G)
+    else:
+        mask_sbuf = group_mask(operands, geometry, grouped, together)
+        ones_sbuf = identities(operands, together, grouped.Kt, grouped.Kt)
+    ring = []
+    for index in range(count):
+        shape = (nl.tile_size.pmax, grouped.height, grouped.width, grouped.Uw * grouped.Uh * grouped.Kt)
+        filters_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+        # two elements of 16 bits at a time
+        words = filters_sbuf if operands.w_dtype == nl.float32 else filters_sbuf.view(nl.float32)
+        # only the first is waited for
+        nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector if index == 0 else nisa.engine.gpsimd)
+        ring.append(filters_sbuf)
+    return Rulers(together=together, mask_sbuf=mask_sbuf, ones_sbuf=ones_sbuf, ring=ring)
+
+
+def identities(operands, times, size, width):
+    """[(time, i), j] in SBUF, i < size, j < width: 1 where i == j."""
+    ones_sbuf = nl.ndarray((times * size, width), dtype=operands.w_dtype, buffer=nl.sbuf)
+    nisa.memset(dst=ones_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    for index in range(times):
+        nisa.affine_select(
+            dst=ones_sbuf,
+            pattern=[[-1, width]],
+            channel_multiplier=1,
+            on_true_tile=ones_sbuf,
+            on_false_value=1.0,
+            cmp_op=nl.not_equal,
+            offset=-index * size,
+        )
+    return ones_sbuf
+
+
+def group_mask(operands, geometry, grouped, together):
+    """[(tile, k), tile, group] in SBUF: 1 where k is of the tile's group."""
+    Kt, per_k = grouped.Kt, geometry.K // geometry.groups
+    mask_sbuf = nl.ndarray((together * Kt, together, grouped.G), dtype=operands.w_dtype, buffer=nl.sbuf)
+    nisa.memset(dst=mask_sbuf, value=1.0, engine=nisa.engine.gpsimd)
+    for side in range(2):
+        nisa.affine_select(
+            dst=mask_sbuf,
+            pattern=[[-Kt, together], [-per_k, grouped.G]],
+            channel_multiplier=1,
+            on_true_tile=mask_sbuf,
+            on_false_value=0.0,
+            cmp_op=nl.greater_equal if side == 0 else nl.less,
+            offset=0 if side == 0 else -per_k,
+        )
+    return mask_sbuf
+
+
+def load_filters(operands, geometry, grouped, chunk):
+    """Filters of a chunk [(tile, k), c, r, s] in SBUF for each `tiles_together` tiles, zeros where there is none; of a
+    depthwise one [(tile, c), k, r, s]."""
+    per_c, R, S = geometry.C // geometry.groups, geometry.rows.taps, geometry.columns.taps
+    each, step, second, second_step, size = 1, geometry.w_k, per_c, geometry.w_c, grouped.Kt
+    if is_depthwise(geometry):
+        each = geometry.K // geometry.C
+        step, second, second_step, size = each * geometry.w_k, each, geometry.w_k, grouped.T
+    together = tiles_together(geometry, grouped)
+    folds = grouped.chunks[chunk][2]
+    tiles = tiles_of(geometry, grouped, chunk, folds)
+    found = []
+    for first in range(0, len(tiles), together):
+        some = tiles[first : first + together]
+        raw_sbuf = nl.ndarray((len(some) * size, second, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
+        total = 0
+        for index in range(len(some)):
+            total += some[index].kn // each
+        if total < len(some) * size:
+            nisa.memset(dst=raw_sbuf, value=0.0, engine=nisa.engine.vector)
+        dense = folds == 1 and some[0].kn == size * each
+        for index in range(1 if dense else len(some)):
+            count = total if dense else some[index].kn // each
+            pattern = [[step, count], [second_step, second], [geometry.w_r, R], [geometry.w_s, S]]
+            copy(
+                raw_sbuf[index * size : index * size + count, 0:second, 0:R, 0:S],
+                operands.w.ap(pattern=pattern, offset=some[index].k0 * geometry.w_k),
+            )
+        found.append(raw_sbuf)
+    return found
+
+
+def tap_blocks(geometry, most):
+    """(first row, rows, first column, columns) of at most `most` taps that are turned together."""
+    R, S = geometry.rows.taps, geometry.columns.taps
+    height, width = min(R, max(1, most // S)), min(S, most)
+    found = []
+    for r0 in range(0, R, height):
+        for s0 in range(0, S, width):
+            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
+    return found
+
+
+def spread_filters(loaded, geometry, grouped, rulers):
+    """What `load_filters` returned, block by block of taps, with zeros between the groups."""
+    blocks = tap_blocks(geometry, BANK_COLUMNS // grouped.Kt)
+    found = []
+    for half in range(len(loaded)):
+        for index in range(len(blocks)):
+            if is_depthwise(geometry):
+                found.append(widen(loaded[half], geometry, rulers, blocks[index]))
+            else:
+                found.append(spread(loaded[half], geometry, grouped, rulers, blocks[index]))
+    return found
+
+
+def build_filters(operands, spreads, geometry, grouped, rulers, turn_of, ledger):
+    """Stationaries of a chunk [(tile, c), a, b, (uw, uh, k)] from what `spread_filters` returned, in the buffer whose
+    turn it is."""
+    filters_sbuf = rulers.ring[turn_of % len(rulers.ring)]
+    blocks = tap_blocks(geometry, BANK_COLUMNS // grouped.Kt)
+    for index in range(len(spreads)):
+        first = index // len(blocks) * rulers.together * grouped.T
+        block = blocks[index % len(blocks)]
+        taps = spreads[index] if is_depthwise(geometry) else turn(spreads[index], grouped, rulers)
+        place(filters_sbuf, taps, geometry, grouped, first, block, is_depthwise(geometry), ledger)
+    return of_array(filters_sbuf, operands)
+
+
+def part_of(raw_sbuf, geometry, block):
+    """A block's taps as loaded: [partition, second, taps]."""
+    r0, rn, s0, sn = block
+    parts, second = raw_sbuf.shape[0], raw_sbuf.shape[1]
+    if sn == geometry.columns.taps:
+        return raw_sbuf[0:parts, 0:second, r0 : r0 + rn, 0:sn].reshape((parts, second, rn * sn))
+    return raw_sbuf[0:parts, 0:second, r0, s0 : s0 + sn]
+
+
+def widen(raw_sbuf, geometry, rulers, block):
+    """[(tile, c), taps, (c', k)] in SBUF: weights of a depthwise block where c' is c, zero elsewhere."""
+    raw = part_of(raw_sbuf, geometry, block)
+    parts, each, taps = raw.shape
+    ones_sbuf = rulers.ones_sbuf[0:parts, 0 : rulers.ones_sbuf.shape[1]]
+    width = ones_sbuf.shape[1]
+    wide_sbuf = nl.ndarray((parts, taps, width, each), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    nisa.tensor_tensor(
+        dst=wide_sbuf,
+        data1=raw.permute((0, 2, 1)).expand_dim(2).broadcast(2, width),
+        data2=ones_sbuf.expand_dim(1).broadcast(1, taps).expand_dim(3).broadcast(3, each),
+        op=nl.multiply,
+    )
+    return wide_sbuf.reshape((parts, taps, width * each))
+
+
+def turn(spread_sbuf, grouped, rulers):
+    """[(tile, c), taps, k] in PSUM: weights of a block."""
+    parts, taps, inputs = spread_sbuf.shape
+    Kt = grouped.Kt
+    turned_psum = nl.ndarray((inputs, taps, Kt), dtype=nl.float32, buffer=nl.psum)
+    for tap in range(taps):
+        nisa.nc_matmul(
+            dst=turned_psum[0:inputs, tap, 0:Kt],
+            stationary=spread_sbuf[0:parts, tap, 0:inputs],
+            moving=rulers.ones_sbuf[0:parts, 0:Kt],
+            accumulate=False,
+        )
+    return turned_psum
+
+
+def place(filters_sbuf, taps, geometry, grouped, first, block, in_sbuf, ledger):
+    """Taps [(tile, c), taps, k] of a block to all places that they have, from partition `first` on.
+
+    What is in PSUM is read once: copies inside SBUF are faster.
+    """
+    r0, rn, s0, sn = block
+    rows, columns, Kt = geometry.rows, geometry.columns, grouped.Kt
+    inputs, kn = taps.shape[0], taps.shape[2]
+    src = taps.reshape((inputs, rn, sn, kn))
+    for uh in range(grouped.Uh):
+        for uw in range(grouped.Uw):
+            a, b = uh * rows.stride + r0 * rows.dilation, uw * columns.stride + s0 * columns.dilation
+            k = (uw * grouped.Uh + uh) * Kt
+            dst = filters_sbuf[
+                first : first + inputs,
+                a : a + (rn - 1) * rows.dilation + 1 : rows.dilation,
+                b : b + (sn - 1) * columns.dilation + 1 : columns.dilation,
+                k : k + kn,
+            ]
+            in_psum = not in_sbuf and uh + uw == 0
+            engine = nisa.engine.vector
+            if in_psum:
+                engine = pick(ledger, rn * sn * kn, False)
+            else:
+                ledger.vector_ns = ledger.vector_ns + VECTOR_FIXED_NS + rn * sn * kn * copy_ns(filters_sbuf.dtype)
+            nisa.tensor_copy(dst=dst, src=src, engine=engine)
+            if in_psum:
+                src = dst
+
+
+def copy_ns(dtype):
+    """ns of an element that Vector copies inside SBUF."""
+    return VECTOR_NS_16BIT / 2 if is_16bit(dtype) else VECTOR_NS_16BIT
+
+
+def spread(raw_sbuf, geometry, grouped, rulers, block):
+    """[(tile, k), tap, (tile, c)] in SBUF: weights of k at the channels of its group, zero elsewhere."""
+    raw = part_of(raw_sbuf, geometry, block)
+    parts, per_c, taps = raw.shape
+    raw = raw.permute((0, 2, 1)).expand_dim(2)
+    together, G, T = rulers.together, grouped.G, grouped.T
+    spread_sbuf = nl.ndarray((parts, taps, together * T), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    used = G * per_c
+    if used < T:
+        nisa.memset(dst=spread_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    # an instruction has few dims: where tiles leave gaps, one for each of them
+    times, groups = (1, together * G) if used == T else (together, G)
+    mask = rulers.mask_sbuf.reshape((rulers.mask_sbuf.shape[0], together * G))
+    for index in range(times):
+        part = spread_sbuf[0:parts, 0:taps, index * T : index * T + groups * per_c]
+        nisa.tensor_tensor(
+            dst=part.reshape((parts, taps, groups, per_c)),
+            data1=raw.broadcast(2, groups),
+            data2=mask[0:parts, index * groups : (index + 1) * groups]
+            .expand_dim(1)
+            .broadcast(1, taps)
+            .expand_dim(3)
+            .broadcast(3, per_c),
+            op=nl.multiply,
+        )
+    return spread_sbuf

@@ -1,0 +1,448 @@
+"""The loop of grouped conv2d: x of a chunk comes in, tiles of the array work side by side, rows are put together."""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import Ledger
+from ..._epilogue import finish
+from ..._prices import VECTOR_FIXED_NS
+from ..._tiles import div_ceil, share
+from ..._warm import warm_up, warm_zeros
+from ..call import of_array, reader, scale_residual
+from .filters import build_filters, copy_ns, load_filters, make_rulers, spread_filters
+from .plan import AHEAD_BYTES, FILTER_BUFFERS
+from .units import banks_of, block_met, tiles_of, y_buffers
+
+
+@dataclass
+class Chunk(nl.NKIObject):
+    """A chunk of tiles: filters as loaded, spread and as stationaries, bias [(uh, k), tile] or None."""
+
+    tiles: list
+    loaded: list
+    spreads: list
+    filters_sbuf: object
+    bias_sbuf: object
+
+
+def run_grouped(operands, geometry, extras, grouped):
+    """This core's part of the units; x of the next ones is loaded before one is worked on.
+
+    Filters of a chunk are loaded, spread two units and turned one unit before its first, while engines and array work
+    on others.
+    """
+    mine = share(len(grouped.units), nl.num_programs(), nl.program_id(0))
+    if mine[1] == 0:
+        return
+    units = units_of(grouped, mine)
+    order = order_of(units)
+    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
+    ring = x_ring(operands, grouped, units)
+    chunks = [start_chunk(operands, geometry, grouped, order[0])]
+    xs = [load_x(operands, geometry, grouped, units[0], ring[0], first_rows(geometry, grouped, units[0]))]
+    ahead = chunks_ahead(geometry)
+    while len(chunks) < min(ahead, len(order)):
+        chunks.append(start_chunk(operands, geometry, grouped, order[len(chunks)]))
+    zeros_sbuf = warm_zeros()
+    rulers = make_rulers(operands, geometry, grouped, min(FILTER_BUFFERS, len(order)))
+    warm_up(zeros_sbuf, grouped.warmup, 1)
+    spread_chunk(geometry, grouped, rulers, chunks, 0)
+    finish_chunk(operands, geometry, grouped, rulers, chunks, 0, ledger)
+    spread_chunk(geometry, grouped, rulers, chunks, 1)
+    at = 0
+    for index in range(len(units)):
+        while len(xs) < min(len(units), index + grouped.buffers):
+            xs.append(load_x(operands, geometry, grouped, units[len(xs)], ring[len(xs) % len(ring)], 0))
+        last = index + 1 == len(units)
+        coming = -1
+        if not last and units[index + 1].chunk != units[index].chunk:
+            finish_chunk(operands, geometry, grouped, rulers, chunks, at + 1, ledger)
+            if len(chunks) < len(order):
+                chunks.append(start_chunk(operands, geometry, grouped, order[len(chunks)]))
+            coming = at + 2
+        work_unit(
+            operands,
+            geometry,
+            extras,
+            grouped,
+            rulers,
+            chunks,
+            at,
+            coming,
+            units[index],
+            xs[index],
+            zeros_sbuf,
+            ledger,
+            last,
+        )
+        xs[index] = None
+        if coming >= 0:
+            chunks[at] = None
+            at += 1
+
+
+def chunks_ahead(geometry):
+    """Chunks whose filters are loaded or on their way together, if more than two."""
+    taps = geometry.rows.taps * geometry.columns.taps
+    each = max(geometry.C, geometry.K) // geometry.groups * taps * geometry.itemsize
+    return max(2, AHEAD_BYTES // each)
+
+
+def units_of(grouped, mine):
+    """A core's units; a chunk that both cores share, of which each has fewer units, is the last for both, so that
+    little is left to store when the array is done."""
+    units = []
+    for index in range(mine[1]):
+        units.append(grouped.units[mine[0] + (index if mine[0] == 0 else mine[1] - 1 - index)])
+    return units
+
+
+def order_of(units):
+    """Chunks of units, each once, in order."""
+    found = []
+    for index in range(len(units)):
+        if index == 0 or units[index - 1].chunk != units[index].chunk:
+            found.append(units[index].chunk)
+    return found
+
+
+def start_chunk(operands, geometry, grouped, index):
+    """A Chunk whose filters are on their way."""
+    loaded = load_filters(operands, geometry, grouped, index)
+    tiles = tiles_of(geometry, grouped, index, grouped.chunks[index][2])
+    bias_sbuf = load_bias_of_blocks(operands.bias, grouped, tiles)
+    return Chunk(tiles=tiles, loaded=loaded, spreads=[], filters_sbuf=None, bias_sbuf=bias_sbuf)
+
+
+def spread_chunk(geometry, grouped, rulers, chunks, at):
+    """Put zeros between the groups of a chunk's filters, if there is such a chunk."""
+    if at >= 0 and at < len(chunks):
+        chunks[at].spreads = spread_filters(chunks[at].loaded, geometry, grouped, rulers)
+        chunks[at].loaded = []
+
+
+def finish_chunk(operands, geometry, grouped, rulers, chunks, at, ledger):
+    """Make the stationaries of a chunk."""
+    chunks[at].filters_sbuf = build_filters(operands, chunks[at].spreads, geometry, grouped, rulers, at, ledger)
+    chunks[at].spreads = []
+
+
+def load_bias_of_blocks(bias_hbm, grouped, tiles):
+    """[(uh, k), tile] fp32 in SBUF, or None."""
+    if bias_hbm == None:
+        return None
+    Kt, Uh = grouped.Kt, grouped.Uh
+    bias_sbuf = nl.ndarray((Uh * Kt, len(tiles)), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=bias_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    for index in range(len(tiles)):
+        for uh in range(Uh):
+            copy(
+                bias_sbuf[uh * Kt : uh * Kt + tiles[index].kn, index : index + 1],
+                bias_hbm.ap(pattern=[[1, tiles[index].kn], [1, 1]], offset=tiles[index].k0),
+            )
+    return bias_sbuf
+
+
+def first_rows(geometry, grouped, unit):
+    """Rows of x that the first bank of a unit needs: they are loaded first."""
+    blocks = banks_of(geometry, grouped, unit)[0][1]
+    return min(unit.hn, (blocks - 1) * grouped.Uh * geometry.rows.stride + grouped.height)
+
+
+def x_ring(operands, grouped, units):
+    """Buffers [(tile, c), images, rows, columns] that x of units takes in turn; None where no unit needs any."""
+    images, height, width = 0, 0, 0
+    for index in range(len(units)):
+        images, height = max(images, units[index].nn), max(height, units[index].hn)
+        width = max(width, units[index].wn)
+    ring = []
+    for _ in range(min(grouped.buffers, len(units))):
+        x_sbuf = None
+        if height > 0 and width > 0:
+            shape = (nl.tile_size.pmax, images, height, width)
+            x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
+        ring.append(x_sbuf)
+    return ring
+
+
+def load_x(operands, geometry, grouped, unit, ring_sbuf, first):
+    """[(tile, c), images, rows, columns] of x in a buffer, the `first` rows before the others; None where there is
+    none."""
+    if unit.hn == 0 or unit.wn == 0:
+        return None
+    tiles = tiles_of(geometry, grouped, unit.chunk, unit.folds)
+    each = len(tiles) // unit.folds
+    dense = tiles[0].cn == grouped.T
+    x_sbuf = ring_sbuf[0 : nl.tile_size.pmax, 0 : unit.nn, 0 : unit.hn, 0 : unit.wn]
+    parts = [(0, first), (first, unit.hn)] if 0 < first and first < unit.hn else [(0, unit.hn)]
+    for part in range(len(parts)):
+        low, high = parts[part]
+        for index in range(0, len(tiles), each if dense else 1):
+            tile = tiles[index]
+            count = tile.cn
+            if dense:
+                count = tiles[index + each - 1].c0 + tiles[index + each - 1].cn - tile.c0
+            offset = (unit.n0 + tile.fold * unit.nn) * geometry.x_n + tile.c0 * geometry.x_c
+            offset += (unit.h0 + low) * geometry.x_h + unit.w0 * geometry.x_w
+            pattern = [
+                [geometry.x_c, count],
+                [geometry.x_n, unit.nn],
+                [geometry.x_h, high - low],
+                [geometry.x_w, unit.wn],
+            ]
+            copy(
+                x_sbuf[tile.index * grouped.T : tile.index * grouped.T + count, 0 : unit.nn, low:high, 0 : unit.wn],
+                operands.x.ap(pattern=pattern, offset=offset),
+            )
+    return of_array(x_sbuf, operands)
+
+
+@dataclass
+class Place(nl.NKIObject):
+    """Where a tile's results are: buffer, first partition of its read-outs, and which output row's is also its own."""
+
+    buffer: int
+    base: int
+    own: int
+
+
+def place_of(grouped, tile):
+    """The Place of a tile.
+
+    A read-out writes (uh, k) of one uw to as many neighbouring partitions. One uh lies where the tile's results belong,
+    the others are copied there; tiles whose read-outs overlap take different buffers.
+    """
+    each = grouped.Uh * grouped.Kt
+    column = tile.index * grouped.Kt
+    page, first = column // nl.tile_size.pmax, column % nl.tile_size.pmax
+    own = first % each // grouped.Kt
+    return Place(buffer=page * grouped.Uh + own, base=first // each * each, own=own)
+
+
+def work_unit(operands, geometry, extras, grouped, rulers, chunks, at, coming, unit, x_sbuf, zeros_sbuf, ledger, last):
+    """Results of a unit: banks of all tiles one after the other, then the stores.
+
+    chunks, at, coming: the unit's is chunks[at]; filters of chunks[coming], if there is such a one, are spread before
+    the last read-outs. last: whether nothing hides the stores, so that each bank's results leave at once.
+    """
+    chunk = chunks[at]
+    tiles = chunk.tiles[0 : len(chunk.tiles) // grouped.chunks[unit.chunk][2] * unit.folds]
+    Q, Uh = geometry.columns.out, grouped.Uh
+    ys = []
+    for _ in range(y_buffers(grouped)):
+        shape = (nl.tile_size.pmax, unit.nn, unit.mn * Uh, Q)
+        ys.append(nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf))
+    residuals = []
+    for index in range(len(tiles)):
+        residuals.append(load_residual(operands, geometry, grouped, tiles[index], unit))
+    banks = banks_of(geometry, grouped, unit)
+    for which in range(len(banks)):
+        bank = banks[which]
+        sums = accumulate(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf)
+        if which + 1 == len(banks):
+            spread_chunk(geometry, grouped, rulers, chunks, coming)
+        for index in range(len(tiles)):
+            read_out(extras.epilogue, geometry, grouped, chunk, index, bank, sums[index], ys, residuals[index], ledger)
+        if which + 1 == len(banks) or banks[which + 1][0] != bank[0]:
+            # all columns of these rows are there
+            for index in range(len(tiles)):
+                tile = tiles[index]
+                move_rows(geometry, grouped, tile, unit, bank, ys, ledger)
+                if last:
+                    store(operands.y, geometry, grouped, tile, unit, bank[0], bank[1], ys)
+    if not last:
+        for index in range(len(tiles)):
+            store(operands.y, geometry, grouped, tiles[index], unit, 0, unit.mn, ys)
+
+
+def accumulate(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
+    """Sums [(uw, uh, k), images, blocks of rows, blocks of columns] of a bank in PSUM, for each tile.
+
+    Elements of the window that all blocks see come first, so that the others add to what is there; where none is, a
+    product of zeros does. The tiles take turns: each has its own rows of the array. Tiles without channels multiply
+    zeros meanwhile: an array of which less is busy falls back to half of its rate.
+    """
+    m, mn, j, jn = bank
+    columns = grouped.Uw * grouped.Uh * grouped.Kt
+    sums = []
+    for _ in range(len(tiles)):
+        sums.append(nl.ndarray((columns, unit.nn, mn, jn), dtype=nl.float32, buffer=nl.psum))
+    idle_psum = None
+    if len(sums) < grouped.tiles:
+        idle_psum = nl.ndarray((zeros_sbuf.shape[1], unit.nn * mn * jn), dtype=nl.float32, buffer=nl.psum)
+    every = products(geometry, grouped, unit, bank)
+    started = len(every) == 0 or every[0].rows[2] < mn or every[0].columns[2] < jn
+    if started:
+        nothing = [[zeros_sbuf.shape[1], 1], [0, unit.nn], [0, mn], [0, jn]]
+        for index in range(len(sums)):
+            nisa.nc_matmul(
+                dst=sums[index],
+                stationary=zeros_sbuf[0:1, 0:columns],
+                moving=zeros_sbuf.ap(pattern=nothing, offset=0),
+                accumulate=False,
+            )
+    for which in range(len(every)):
+        one = every[which]
+        rows, cols = one.rows, one.columns
+        h, w = rows[3] - unit.h0, cols[3] - unit.w0
+        p, q = rows[0] - unit.m0 - m, cols[0] - j
+        for index in range(len(sums)):
+            tile = tiles[index]
+            first = tile.index * grouped.T
+            nisa.nc_matmul(
+                dst=sums[index][0:columns, 0 : unit.nn, p : p + rows[2], q : q + cols[2]],
+                stationary=chunk.filters_sbuf[first : first + tile.cn, one.a, one.b, 0:columns],
+                moving=x_sbuf[
+                    first : first + tile.cn,
+                    0 : unit.nn,
+                    h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
+                    w : w + (cols[2] - 1) * cols[4] + 1 : cols[4],
+                ],
+                accumulate=started or which > 0,
+                tile_position=(first, 0),
+                tile_size=(grouped.T, nl.tile_size.pmax),
+            )
+        for index in range(len(sums), grouped.tiles):
+            busy(idle_psum, grouped, index, zeros_sbuf, unit.nn * rows[2] * cols[2])
+    return sums
+
+
+def busy(idle_psum, grouped, index, zeros_sbuf, columns):
+    """A product of zeros of so many columns on a tile of the array."""
+    width, first = zeros_sbuf.shape[1], index * grouped.T
+    nisa.nc_matmul(
+        dst=idle_psum[0:width, 0:columns],
+        stationary=zeros_sbuf[first : first + grouped.T, 0:width],
+        moving=zeros_sbuf.ap(pattern=[[width, grouped.T], [0, columns]], offset=first * width),
+        accumulate=False,
+        tile_position=(first, 0),
+        tile_size=(grouped.T, nl.tile_size.pmax),
+    )
+
+
+@dataclass
+class Product(nl.NKIObject):
+    """One matmul of each tile: element (a, b) of the window, and where it meets x, as `block_met` says."""
+
+    a: int
+    b: int
+    rows: tuple
+    columns: tuple
+
+
+def products(geometry, grouped, unit, bank):
+    """Matmuls of a bank; those that meet all of its blocks first."""
+    m, mn, j, jn = bank
+    whole, partial = [], []
+    for index in range(len(grouped.window)):
+        a, b = grouped.window[index]
+        rows = block_met(geometry.rows, grouped.Uh, a, unit.m0 + m, mn)
+        columns = block_met(geometry.columns, grouped.Uw, b, j, jn)
+        if rows[2] > 0 and columns[2] > 0:
+            found = whole if rows[2] == mn and columns[2] == jn else partial
+            found.append(Product(a=a, b=b, rows=rows, columns=columns))
+    return whole + partial
+
+
+def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, residual_sbuf, ledger):
+    """Sums of a tile to every Uh-th row of its buffer, columns in their order."""
+    m, mn, j, jn = bank
+    Uh, Uw, images = grouped.Uh, grouped.Uw, sums_psum.shape[1]
+    place = place_of(grouped, chunk.tiles[index])
+    each = Uh * grouped.Kt
+    bias_sbuf = None
+    if chunk.bias_sbuf != None:
+        bias_sbuf = chunk.bias_sbuf[0:each, index : index + 1]
+    for uw in range(Uw):
+        count = min(jn, div_ceil(geometry.columns.out - uw, Uw) - j)
+        if count > 0:
+            row, q = m * Uh + place.own, j * Uw + uw
+            residual = None
+            if residual_sbuf != None:
+                residual = residual_sbuf[0:each, 0:images, m : m + mn, q : q + (count - 1) * Uw + 1 : Uw]
+            finish(
+                ys[place.buffer][
+                    place.base : place.base + each,
+                    0:images,
+                    row : row + (mn - 1) * Uh + 1 : Uh,
+                    q : q + (count - 1) * Uw + 1 : Uw,
+                ],
+                sums_psum[uw * each : (uw + 1) * each, 0:images, 0:mn, 0:count],
+                bias_sbuf,
+                residual,
+                epilogue,
+                reader(ledger, epilogue, images * mn * count),
+            )
+
+
+def move_rows(geometry, grouped, tile, unit, bank, ys, ledger):
+    """Rows uh of a tile's blocks to the partitions and places where they belong."""
+    place = place_of(grouped, tile)
+    y_sbuf, Uh, Q = ys[place.buffer], grouped.Uh, geometry.columns.out
+    first, to = bank[0] * Uh, place.base + place.own * grouped.Kt
+    for uh in range(Uh):
+        count = min(bank[1], div_ceil(geometry.rows.out - uh, Uh) - unit.m0 - bank[0])
+        if uh != place.own and count > 0:
+            source = place.base + uh * grouped.Kt
+            src = y_sbuf[
+                source : source + tile.kn,
+                0 : unit.nn,
+                first + place.own : first + place.own + (count - 1) * Uh + 1 : Uh,
+                0:Q,
+            ]
+            dst = y_sbuf[
+                to : to + tile.kn,
+                0 : unit.nn,
+                first + uh : first + uh + (count - 1) * Uh + 1 : Uh,
+                0:Q,
+            ]
+            elements = unit.nn * count * Q
+            ledger.vector_ns = ledger.vector_ns + VECTOR_FIXED_NS + elements * copy_ns(y_sbuf.dtype)
+            nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector)
+
+
+def y_rows(geometry, grouped, tile, unit, m, mn):
+    """(first row of y, how many) of blocks m .. m+mn-1 of a unit."""
+    p0 = (unit.m0 + m) * grouped.Uh
+    return p0, min(geometry.rows.out - p0, mn * grouped.Uh)
+
+
+def store(y_hbm, geometry, grouped, tile, unit, m, mn, ys):
+    """Blocks m .. m+mn-1 of rows of a tile."""
+    place = place_of(grouped, tile)
+    first, Q = place.base + place.own * grouped.Kt, geometry.columns.out
+    p0, pn = y_rows(geometry, grouped, tile, unit, m, mn)
+    pattern = [[geometry.y_k, tile.kn], [geometry.y_n, unit.nn], [geometry.y_p, pn], [geometry.y_q, Q]]
+    offset = (unit.n0 + tile.fold * unit.nn) * geometry.y_n + tile.k0 * geometry.y_k + p0 * geometry.y_p
+    row = m * grouped.Uh
+    copy(
+        y_hbm.ap(pattern=pattern, offset=offset),
+        ys[place.buffer][first : first + tile.kn, 0 : unit.nn, row : row + pn, 0:Q],
+    )
+
+
+def load_residual(operands, geometry, grouped, tile, unit):
+    """The residual of a tile times beta, [(uh, k), images, blocks of rows, columns], or None."""
+    if operands.residual == None:
+        return None
+    Kt, Uh, Q = grouped.Kt, grouped.Uh, geometry.columns.out
+    shape = (Uh * Kt, unit.nn, unit.mn, Q)
+    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    for uh in range(Uh):
+        p = unit.m0 * Uh + uh
+        count = min(unit.mn, div_ceil(geometry.rows.out - uh, Uh) - unit.m0)
+        if count > 0:
+            pattern = [
+                [geometry.r_k, tile.kn],
+                [geometry.r_n, unit.nn],
+                [Uh * geometry.r_p, count],
+                [geometry.r_q, Q],
+            ]
+            offset = (unit.n0 + tile.fold * unit.nn) * geometry.r_n + tile.k0 * geometry.r_k + p * geometry.r_p
+            copy(
+                residual_sbuf[uh * Kt : uh * Kt + tile.kn, 0 : unit.nn, 0:count, 0:Q],
+                operands.residual.ap(pattern=pattern, offset=offset),
+            )
+    return scale_residual(residual_sbuf, operands.beta)

@@ -1,0 +1,191 @@
+"""Filters of narrow as stationaries: [c, (line, g), (t, u, k)] in SBUF for each chunk of input channels.
+
+A row of w, one output channel, is contiguous in HBM; the array turns [k, c] of one tap into [c, k], several taps to a
+PSUM bank. Row u of a block meets tap r at line u * stride + r * dilation, so the filters of u are one copy of all taps,
+shifted down by u * stride lines, beside those of the other rows; all else is zero.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import is_16bit, pick
+from ..._tiles import BANK_BYTES
+from ..call import of_array
+
+
+@dataclass
+class Loaded(nl.NKIObject):
+    """Filters of some chunks as loaded: tile [(chunk, k), c, r, s], or of one chunk [c, taps, k] of a packed filter."""
+
+    first: int
+    count: int
+    tile: object
+
+
+def load_filters(operands, geometry, narrow):
+    """All filters as Loaded: as many chunks beside each other on the partitions as fit, so that one transpose of a tap
+    turns them all."""
+    found = []
+    together = 1 if geometry.packed > 0 else nl.tile_size.pmax // geometry.K
+    for first in range(0, len(narrow.chunks), together):
+        count = min(together, len(narrow.chunks) - first)
+        if geometry.packed > 0:
+            tile_sbuf = load_packed(operands, geometry, narrow.chunks[first][0], narrow.chunks[first][1])
+        else:
+            tile_sbuf = load_plain(operands, geometry, narrow, first, count)
+        found.append(Loaded(first=first, count=count, tile=tile_sbuf))
+    return found
+
+
+def load_plain(operands, geometry, narrow, first, count):
+    """[(chunk, k), c, r, s] in SBUF of chunks first .. first+count-1; the last chunk of all has most channels, so that
+    every chunk can be loaded as if it had as many."""
+    K, R, S = geometry.K, geometry.rows.taps, geometry.columns.taps
+    channels = narrow.chunks[len(narrow.chunks) - 1][1]
+    raw_sbuf = nl.ndarray((count * K, channels, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
+    pattern = [[geometry.w_k, K], [geometry.w_c, channels], [geometry.w_r, R], [geometry.w_s, S]]
+    for index in range(count):
+        copy(
+            raw_sbuf[index * K : (index + 1) * K, 0:channels, 0:R, 0:S],
+            operands.w.ap(pattern=pattern, offset=narrow.chunks[first + index][0] * geometry.w_c),
+        )
+    return raw_sbuf
+
+
+def load_packed(operands, geometry, c0, count):
+    """[c, taps, k] in SBUF of channels c0 .. c0+count-1 from a packed filter, block by block of output channels."""
+    taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
+    turned_sbuf = nl.ndarray((count, taps, geometry.K), dtype=operands.w_dtype, buffer=nl.sbuf)
+    for block in range(geometry.K // each):
+        copy(
+            turned_sbuf[0:count, 0:taps, block * each : (block + 1) * each],
+            operands.w.ap(
+                pattern=[[taps * each, count], [each, taps], [1, each]],
+                offset=(block * geometry.C + c0) * taps * each,
+            ),
+        )
+    return turned_sbuf
+
+
+def clear_stationaries(operands, narrow):
+    """Zeroed tiles [c, line, g, t, slot] for each chunk; two elements of 16 bits at a time."""
+    found = []
+    for index in range(len(narrow.chunks)):
+        shape = (narrow.chunks[index][1], len(narrow.lines), narrow.groups, narrow.T, narrow.slot)
+        tile_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+        words = tile_sbuf.reshape((shape[0], shape[1] * shape[2] * shape[3] * shape[4]))
+        if operands.w_dtype != nl.float32:
+            words = words.view(nl.float32)
+        nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd)
+        found.append(tile_sbuf)
+    return found
+
+
+def turn_filters(loaded, geometry, ledger):
+    """Loaded filters as [c, taps, (chunk, k)] in SBUF: as many transposes to a PSUM bank as fit, then one read-out."""
+    if geometry.packed > 0:
+        return loaded.tile
+    raw_sbuf = loaded.tile
+    rows, channels, R, S = raw_sbuf.shape
+    even = rows + rows % 2
+    most = max(1, BANK_BYTES // (even * geometry.itemsize))
+    turned_sbuf = nl.ndarray((channels, R * S, rows), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    for first in range(0, R * S, most):
+        num = min(most, R * S - first)
+        turned_psum = nl.ndarray((channels, num, even), dtype=raw_sbuf.dtype, buffer=nl.psum)
+        for index in range(num):
+            tap = first + index
+            nisa.nc_transpose(
+                dst=turned_psum[0:channels, index, 0:rows],
+                data=raw_sbuf[0:rows, 0:channels, tap // S, tap % S],
+                engine=nisa.engine.tensor,
+            )
+        nisa.tensor_copy(
+            dst=turned_sbuf[0:channels, first : first + num, 0:rows],
+            src=turned_psum[0:channels, 0:num, 0:rows],
+            engine=pick(ledger, num * rows, is_16bit(raw_sbuf.dtype)),
+        )
+    return turned_sbuf
+
+
+def lay_out(operands, loaded, turned, cleared, geometry, narrow, ledger):
+    """Stationaries [c, line, g, (t, slot)] of all chunks as the array takes them: what was turned, in cleared tiles."""
+    found = []
+    for index in range(len(loaded)):
+        for part in range(loaded[index].count):
+            chunk = loaded[index].first + part
+            count = narrow.chunks[chunk][1]
+            own_sbuf = turned[index][0:count, 0 : turned[index].shape[1], part * geometry.K : (part + 1) * geometry.K]
+            for u in range(narrow.U):
+                place_row(cleared[chunk], own_sbuf, geometry, narrow, u, ledger)
+            shape = cleared[chunk].shape
+            tile_sbuf = cleared[chunk].reshape((shape[0], shape[1], shape[2], shape[3] * shape[4]))
+            found.append(of_array(tile_sbuf, operands))
+    return found
+
+
+def place_row(tile_sbuf, turned_sbuf, geometry, narrow, u, ledger):
+    """The taps of row u of a block in its columns of the lines that meet them, for each group of columns of taps."""
+    S, K, T = geometry.columns.taps, geometry.K, narrow.T
+    count = turned_sbuf.shape[0]
+    runs = runs_of_taps(geometry.rows, narrow, u)
+    for index in range(len(runs)):
+        run = runs[index]
+        for g in range(narrow.groups):
+            tn = min(T, S - g * T)
+            nisa.tensor_copy(
+                dst=tile_sbuf[
+                    0:count,
+                    run.line : run.line + (run.count - 1) * run.line_step + 1 : run.line_step,
+                    g,
+                    0:tn,
+                    u * K : (u + 1) * K,
+                ],
+                src=taps_of_run(turned_sbuf, run, S, g * T, tn),
+                engine=pick(ledger, run.count * tn * K, is_16bit(turned_sbuf.dtype)),
+            )
+
+
+def taps_of_run(turned_sbuf, run, S, s0, sn):
+    """[c, rows of taps of a run, columns s0 .. s0+sn-1, k] of [c, taps, k]."""
+    count, taps, K = turned_sbuf.shape
+    return turned_sbuf[0:count, 0:taps, 0:K].reshape((count, taps // S, S, K))[
+        0:count, run.tap : run.tap + (run.count - 1) * run.tap_step + 1 : run.tap_step, s0 : s0 + sn, 0:K
+    ]
+
+
+@dataclass
+class Run(nl.NKIObject):
+    """Rows of taps, evenly spaced, and the indices of the lines on which they lie, evenly spaced too."""
+
+    tap: int
+    tap_step: int
+    line: int
+    line_step: int
+    count: int
+
+
+def runs_of_taps(rows, narrow, u):
+    """The rows of taps that row u of a block meets on rows of x, in as few Runs as can be."""
+    places = []
+    for index in range(len(narrow.lines)):
+        behind = narrow.lines[index].place - u * rows.stride
+        if behind >= 0 and behind % rows.dilation == 0 and behind // rows.dilation < rows.taps:
+            places.append((behind // rows.dilation, index))
+    found = []
+    for index in range(len(places)):
+        tap, line = places[index]
+        last = found[len(found) - 1] if index > 0 else None
+        if last != None and last.count == 1:
+            last.tap_step, last.line_step, last.count = tap - last.tap, line - last.line, 2
+        elif last != None and (tap, line) == after(last):
+            last.count += 1
+        else:
+            found.append(Run(tap=tap, tap_step=1, line=line, line_step=1, count=1))
+    return found
+
+
+def after(run):
+    """(tap, line) that would come next in a run."""
+    return run.tap + run.count * run.tap_step, run.line + run.count * run.line_step

@@ -1,0 +1,146 @@
+"""Bands of x on their way in: X [(d, b, c), images, blocks, columns], zeros where a window meets no x."""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._tiles import div_ceil
+from ..call import of_array
+from .shape import band_rows
+
+
+@dataclass
+class Ring(nl.NKIObject):
+    """Buffers that bands take in turn: they cap how far loads run ahead of the sums."""
+
+    buffers: list
+    #: of each buffer, the band that it held last, or None
+    held: list
+
+
+def make_ring(operands, stack, bands, first, end):
+    """A Ring for bands first .. end-1."""
+    images, blocks = 1, 1
+    for index in range(first, end):
+        images = max(images, bands[index].nn)
+        blocks = max(blocks, bands[index].jn)
+    shape = (stack.parts, images, band_rows(stack, blocks), stack.width)
+    buffers, held = [], []
+    for _ in range(min(stack.ring, end - first)):
+        buffers.append(nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf))
+        held.append(None)
+    return Ring(buffers=buffers, held=held)
+
+
+def clear_next(geometry, stack, band, ring, turn, first, hold):
+    """Zeros that a band needs in buffer `turn` of a ring, unless the one before left them there.
+
+    first: whether it is the first band, whose zeros come first. hold: columns that are cleared although x comes there:
+    loads wait for that, or, as they have no other reason to wait, they would overtake what is wanted before them.
+    """
+    held = ring.held[turn]
+    if held == None or (held.nn, held.j0, held.jn) != (band.nn, band.j0, band.jn):
+        engine = nisa.engine.vector if first else nisa.engine.gpsimd
+        clear_rims(x_of(stack, band, ring, turn), geometry, stack, band.j0 * stack.step, hold, engine)
+    ring.held[turn] = band
+
+
+def x_of(stack, band, ring, turn):
+    """X of a band in buffer `turn` of a ring."""
+    return ring.buffers[turn][0 : stack.parts, 0 : band.nn, 0 : band_rows(stack, band.jn), 0 : stack.width]
+
+
+def load_stack(operands, geometry, stack, band, ring, turn, pieces):
+    """X of a band in buffer `turn` of a ring, where `clear_next` has been.
+
+    pieces: blocks of X, counted from the band's first, at which loads end, so that sums of the first need not wait for
+    the last.
+    """
+    mn = band_rows(stack, band.jn)
+    x_sbuf = x_of(stack, band, ring, turn)
+    m0 = band.j0 * stack.step
+    spans = spans_of(geometry, stack)
+    begin = 0
+    for end in pieces:
+        load_blocks(operands.x, x_sbuf, geometry, stack, band, spans, m0 + begin, m0 + min(end, mn))
+        begin = min(end, mn)
+    return of_array(x_sbuf, operands)
+
+
+def spans_of(geometry, stack):
+    """(first column of X that holds x, end, the element of x at column 0) of each shift."""
+    columns = geometry.columns
+    if stack.whole >= 0:
+        return [(0, columns.size, 0)]
+    found = []
+    for d in range(stack.D):
+        shift = d * columns.dilation - columns.before
+        low = min(stack.width, max(0, -shift))
+        found.append((low, max(low, min(stack.width, columns.size - shift)), shift))
+    return found
+
+
+def clear_rims(x_sbuf, geometry, stack, m0, hold, engine):
+    """Zeros where not all partitions hold x, before it comes: they stay while bands at the same place follow."""
+    left, right = 0, stack.width
+    for span in spans_of(geometry, stack):
+        left, right = max(left, span[0]), min(right, span[1])
+    mn = x_sbuf.shape[2]
+    first, last = whole_blocks(geometry.rows, stack, m0, mn)
+    first, last = first - m0, last - m0
+    clear(x_sbuf, 0, first, 0, stack.width, engine)
+    clear(x_sbuf, last, mn, 0, stack.width, engine)
+    clear(x_sbuf, first, last, max(left, right), stack.width, engine)
+    clear(x_sbuf, first, last, 0, min(stack.width, left + hold), engine)
+
+
+def clear(x_sbuf, m0, m1, w0, w1, engine):
+    """Zeros in blocks m0 .. m1-1, columns w0 .. w1-1."""
+    if m0 < m1 and w0 < w1:
+        parts, images = x_sbuf.shape[0], x_sbuf.shape[1]
+        nisa.memset(dst=x_sbuf[0:parts, 0:images, m0:m1, w0:w1], value=0.0, engine=engine)
+
+
+def whole_blocks(rows, stack, m0, mn):
+    """(first, end) of the blocks of X, among mn from m0 on, all of whose B padded rows are x's."""
+    first = max(m0, div_ceil(max(0, rows.before), stack.G))
+    room = rows.size + rows.before - stack.B
+    end = min(m0 + mn, room // stack.G + 1) if room >= 0 else m0
+    return (m0, m0) if end <= first else (first, end)
+
+
+def load_blocks(x_hbm, x_sbuf, geometry, stack, band, spans, m_begin, m_end):
+    """Blocks m_begin .. m_end-1 of X, which holds those from the band's first on: whole ones in one DMA a shift."""
+    rows = geometry.rows
+    first, last = whole_blocks(rows, stack, m_begin, m_end - m_begin)
+    for d in range(stack.D):
+        if spans[d][0] < spans[d][1]:
+            if first < last:
+                load_rows(x_hbm, x_sbuf, geometry, stack, band, d, spans[d], 0, stack.B, first, last - first)
+            for m in range(m_begin, m_end):
+                if m < first or m >= last:
+                    b0 = min(stack.B, max(0, rows.before - m * stack.G))
+                    b1 = max(b0, min(stack.B, rows.size + rows.before - m * stack.G))
+                    if b0 < b1:
+                        load_rows(x_hbm, x_sbuf, geometry, stack, band, d, spans[d], b0, b1, m, 1)
+
+
+def load_rows(x_hbm, x_sbuf, geometry, stack, band, d, span, b0, b1, m, count):
+    """Rows b0 .. b1-1 of `count` blocks from m on, shift d; span: of the shift, see `spans_of`."""
+    rows, C = geometry.rows, geometry.C
+    low, high, shift = span
+    h = m * stack.G + b0 - rows.before
+    m0 = band.j0 * stack.step
+    for n in range(band.nn):
+        copy(
+            x_sbuf[(d * stack.B + b0) * C : (d * stack.B + b1) * C, n, m - m0 : m - m0 + count, low:high],
+            x_hbm.ap(
+                pattern=[
+                    [geometry.x_h, b1 - b0],
+                    [geometry.x_c, C],
+                    [stack.G * geometry.x_h, count],
+                    [geometry.x_w, high - low],
+                ],
+                offset=(band.n0 + n) * geometry.x_n + h * geometry.x_h + (low + shift) * geometry.x_w,
+            ),
+        )

@@ -1,0 +1,300 @@
+"""The sizes of a stack, and how the work is cut into bands of whole output blocks: see `plan.py` for what they mean."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._prices import HALF_RATE, MATMUL_COLUMNS_MIN, ROWS_AN_ENGINE, TENSOR_COLUMN_NS, run_ns
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
+from ..geometry import met
+
+#: Bytes a partition of x of one band and of all buffers of bands, of the filters of all jobs, and of the zero-padded
+#: filters of all jobs that are on their way.
+X_BYTES = 32_768
+RING_BYTES = 65_536
+FILTER_BYTES = 65_536
+PADDED_BYTES = 49_152
+#: Bytes a partition of fp32 results of one band and job.
+Y_BYTES = 32_768
+#: Bands of a core, if there are images for so many: loads of one overlap the sums of another.
+BANDS = 4
+#: Most buffers of bands.
+RING = 4
+#: Bytes of w that must lie side by side for it to be loaded straight to where it is wanted.
+LONG_RUN_BYTES = 512
+#: A transpose takes two passes of 16 bits of an fp32 operand.
+TRANSPOSE_PASSES_FP32 = 2
+#: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
+#: shifted on chip, or not at all: they stay at k, and each u's are turned by transposes of their own.
+WAYS = ("straight", "shifted", "apart")
+#: Engines address partitions from a multiple of this on.
+QUADRANT = 32
+
+
+@dataclass
+class Stack(nl.NKIObject):
+    """Sizes: see `plan.py`. kn: output channels of a job; jobs: (first, how many) of each."""
+
+    B: int
+    D: int
+    U: int
+    #: rows of y side by side in one block of a partition
+    V: int
+    #: padded rows of x from one block of X to the next
+    G: int
+    #: blocks of X from one output block to the next, and that the first output block meets
+    step: int
+    reach: int
+    #: rows of zeros in front of the filters, so that output rows that are no multiple of G rows of x apart have their
+    #: own stationaries: how many rows each of them looks back, by v modulo their number
+    phases: list
+    front: int
+    #: how filters come to their places, one of WAYS
+    way: str
+    #: partitions of X
+    parts: int
+    num_taps: int
+    groups: int
+    kn: int
+    jobs: list
+    #: images and output blocks (of U * V rows) of a band, at most
+    images: int
+    blocks: int
+    #: columns of X: all that a window meets, zeros included, or x's own, and the group of taps that meets all outputs
+    #: then, which comes first; -1: the columns hold the zeros
+    width: int
+    whole: int
+    #: whether the U rows of a block leave their partitions when they are read out, so that y goes out in long runs
+    merged: bool
+    #: buffers of bands, at most
+    ring: int
+    warmup: int
+
+
+def make_stack(geometry, B, D, U, V, G, merged):
+    """A Stack of these sizes, or None where memory does not hold it."""
+    rows, columns = geometry.rows, geometry.columns
+    item = geometry.itemsize
+    phases = phases_of(rows.stride, V, G)
+    front = 0
+    for phase in phases:
+        front = max(front, phase)
+    num_taps = taps_of(rows, B, U, V, front)
+    groups = div_ceil(columns.taps, D)
+    padded = geometry.C * (front + (U - 1) * V * rows.stride + num_taps * B) * columns.taps * item
+    if padded > PADDED_BYTES or geometry.K * len(phases) * num_taps * groups * U * item > FILTER_BYTES:
+        return None
+    jobs = jobs_of(geometry.K, nl.tile_size.pmax // U)
+    kn = jobs[len(jobs) - 1][1]
+    way = way_of_filters(geometry, U, kn, front + num_taps * B, len(phases) * num_taps * groups)
+    whole = whole_group(columns) if D == 1 else -1
+    width = columns.size if whole >= 0 else (columns.out - 1) * columns.stride + (groups - 1) * D * columns.dilation + 1
+    row_bytes = width * item
+    step = U * V * rows.stride // G
+    reach = (V - 1) * rows.stride // G + (num_taps - 1) * B // G + 1
+    blocks = min(div_ceil(rows.out, U * V), max(0, (X_BYTES // row_bytes - reach) // step + 1))
+    # of fp32 results of a band, which are U times as many on a partition where they leave the others
+    y_bytes = 4 * V * columns.out * (U if merged else 1)
+    blocks = min(blocks, max(1, Y_BYTES // y_bytes))
+    filters = len(jobs) * len(phases) * num_taps * groups * U * kn * item
+    if reach * row_bytes > X_BYTES or blocks < 1 or filters > FILTER_BYTES:
+        return None
+    images = 1
+    if blocks * U * V >= rows.out:
+        images = max(1, min(div_ceil(geometry.N, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
+        images = max(1, min(images, X_BYTES // (row_bytes * ((blocks - 1) * step + reach))))
+    band_bytes = images * ((blocks - 1) * step + reach) * row_bytes
+    return Stack(
+        B=B,
+        D=D,
+        U=U,
+        V=V,
+        G=G,
+        step=step,
+        reach=reach,
+        phases=phases,
+        front=front,
+        way=way,
+        parts=D * B * geometry.C,
+        num_taps=num_taps,
+        groups=groups,
+        kn=kn,
+        jobs=jobs,
+        images=images,
+        blocks=blocks,
+        width=width,
+        whole=whole,
+        merged=merged,
+        ring=max(2, min(RING, RING_BYTES // band_bytes)),
+        warmup=-1,
+    )
+
+
+def by_quadrants(K, most):
+    """Whether jobs of at most `most` output channels, as few as can be, may be of whole quadrants."""
+    units = most // QUADRANT
+    return units > 0 and K % QUADRANT == 0 and div_ceil(K // QUADRANT, units) <= div_ceil(K, most)
+
+
+def jobs_of(K, most):
+    """(first, how many) of jobs of at most `most` output channels, by quadrants where that makes no more of them."""
+    if not by_quadrants(K, most):
+        return cut(K, most)
+    found = []
+    for part in cut(K // QUADRANT, most // QUADRANT):
+        found.append((part[0] * QUADRANT, part[1] * QUADRANT))
+    return found
+
+
+def way_of_filters(geometry, U, kn, height, count):
+    """Which of WAYS takes least; height: rows of Z, count: stationaries of a job."""
+    rows, item = geometry.rows, geometry.itemsize
+    if U == 1 and height == rows.taps:
+        return "straight"
+    run = geometry.columns.taps * (rows.taps if rows.dilation == 1 else 1)
+    if U == 1 or kn % QUADRANT == 0:
+        return "shifted" if run * item < LONG_RUN_BYTES else "straight"
+    size = geometry.C * rows.taps * geometry.columns.taps
+    straight_ns = size // run * run_ns(run * item) * min(ROWS_AN_ENGINE, U * kn)
+    columns = max(kn, MATMUL_COLUMNS_MIN) * (1 if item == 2 else TRANSPOSE_PASSES_FP32)
+    turned_ns = (U - 1) * count * columns * TENSOR_COLUMN_NS / HALF_RATE
+    return "apart" if run_ns(size * item) * min(ROWS_AN_ENGINE, kn) + turned_ns < straight_ns else "straight"
+
+
+def phases_of(stride, V, G):
+    """Rows of x from a block of X to where output row v begins, for v from 0 on until they repeat."""
+    found = []
+    for v in range(V):
+        phase = (v * stride) % G
+        if v == 0 or (phase != 0 and len(found) == v):
+            found.append(phase)
+    return found
+
+
+def taps_of(rows, B, U, V, front):
+    """Blocks of B rows that hold the window of U output rows V apart, from any phase on."""
+    return div_ceil((U - 1) * V * rows.stride + (rows.taps - 1) * rows.dilation + 1 + front, B)
+
+
+def whole_group(columns):
+    """The middlemost column of taps that meets x at all outputs, -1 where none does."""
+    found = -1
+    for tap in range(columns.taps):
+        if met(columns, tap, 0, columns.out)[2] == columns.out and (found < 0 or 2 * tap <= columns.taps):
+            found = tap
+    return found
+
+
+def order_of_groups(stack):
+    """Groups of columns of taps, the one that meets all outputs first."""
+    found = []
+    if stack.whole >= 0:
+        found.append(stack.whole)
+    for g in range(stack.groups):
+        if g != stack.whole:
+            found.append(g)
+    return found
+
+
+def columns_of(geometry, stack, g):
+    """Columns of taps of a group."""
+    return min(stack.D, geometry.columns.taps - g * stack.D)
+
+
+def rows_apart(stack):
+    """(U, V) of the results as they are stored: partitions of an output channel, rows of a block on each of them."""
+    return (1, stack.U * stack.V) if stack.merged else (stack.U, stack.V)
+
+
+def tiles_of(stack, band, Q, last):
+    """((first block, how many), ..), ((first column, how many), ..) of the sums of a band that share a bank of PSUM.
+
+    last: whether nothing follows, so that the read-out and the store of the last sums should be short.
+    """
+    columns = cut(Q, BANK_COLUMNS)
+    widest = columns[len(columns) - 1][1]
+    parts = cut(band.jn, max(1, BANK_COLUMNS // (band.nn * widest)))
+    first, count = parts[len(parts) - 1]
+    if last and count // 2 * band.nn * widest >= MATMUL_COLUMNS_MIN:
+        parts[len(parts) - 1] = (first, count - count // 2)
+        parts.append((first + count - count // 2, count // 2))
+    return parts, columns
+
+
+@dataclass
+class StackBand(nl.NKIObject):
+    """Output blocks j0 .. j0+jn-1, of U * V rows each, of images n0 .. n0+nn-1."""
+
+    n0: int
+    nn: int
+    j0: int
+    jn: int
+
+
+def stack_bands(geometry, stack):
+    """All bands, as even as can be; at least as many as there are cores."""
+    blocks = div_ceil(geometry.rows.out, stack.U * stack.V)
+    image_parts = div_ceil(geometry.N, stack.images)
+    if image_parts % PARTS == 1 and image_parts < geometry.N:
+        image_parts += 1
+    block_parts = div_ceil(blocks, stack.blocks)
+    if (image_parts * block_parts) % PARTS == 1 and blocks > block_parts:
+        block_parts += 1
+    found = []
+    images = cut_into(geometry.N, image_parts)
+    parts = cut_into(blocks, block_parts)
+    for index in range(len(images)):
+        for which in range(len(parts)):
+            found.append(StackBand(n0=images[index][0], nn=images[index][1], j0=parts[which][0], jn=parts[which][1]))
+    return found
+
+
+def band_rows(stack, blocks):
+    """Blocks of X that so many output blocks meet."""
+    return (blocks - 1) * stack.step + stack.reach
+
+
+def fits(geometry, stack):
+    """Whether w needs neither zeros nor a shift."""
+    return stack.U == 1 and stack.front == 0 and stack.num_taps * stack.B == geometry.rows.taps
+
+
+def lead_of(geometry, stack):
+    """Rows of Z before the filters of the first output row."""
+    return stack.front + ((stack.U - 1) * stack.V * geometry.rows.stride if stack.way == "apart" else 0)
+
+
+def padded_elements(geometry, stack):
+    """Elements a partition of the zero-padded filters of one job, an even number."""
+    size = geometry.C * (lead_of(geometry, stack) + stack.num_taps * stack.B) * geometry.columns.taps
+    return size + size % 2
+
+
+def jobs_ahead(geometry, stack):
+    """Jobs whose filters may be on their way at a time."""
+    return max(2, PADDED_BYTES // (padded_elements(geometry, stack) * geometry.itemsize))
+
+
+def sbuf_bytes(geometry, stack, has_residual):
+    """Bytes a partition, at most."""
+    item = geometry.itemsize
+    x_bytes = stack.images * band_rows(stack, stack.blocks) * stack.width * item
+    y_bytes = 4 * stack.images * stack.blocks * rows_apart(stack)[1] * geometry.columns.out
+    # as they come and as they are turned
+    padded = 2 * min(len(stack.jobs), jobs_ahead(geometry, stack)) * padded_elements(geometry, stack) * item
+    filters = len(stack.jobs) * len(stack.phases) * stack.num_taps * stack.groups * stack.U * stack.kn * item
+    return stack.ring * x_bytes + filters + padded + (4 if has_residual else 2) * y_bytes + 4096
+
+
+def count_instructions(geometry, stack, cores):
+    """Instructions of a core, at most."""
+    bands = div_ceil(len(stack_bands(geometry, stack)), cores)
+    # two blocks or columns more than fill a bank are halved, and so is the last bank
+    banks = stack.V * stack.images * (2 * div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + 4)
+    reads = 2 * (stack.U if stack.merged else 1)
+    apart = rows_apart(stack)
+    stores = 2 * apart[0] * (1 + div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + stack.blocks)
+    job = banks * (stack.num_taps * stack.groups + reads) + stores + 3 * stack.U + 4
+    loads = stack.D * stack.images * (2 * stack.num_taps * max(1, stack.B // stack.G) + stack.step + 16) + 8
+    filters = len(stack.jobs) * (len(stack.phases) * stack.num_taps * stack.groups * (1 + stack.U) + 3 * stack.U + 8)
+    taps = len(stack.jobs) * stack.U * geometry.rows.taps if geometry.rows.dilation > 1 else 0
+    return 128 + bands * (loads + len(stack.jobs) * job) + filters + taps

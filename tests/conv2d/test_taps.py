@@ -1,0 +1,155 @@
+"""One matmul a tap: every setting gives the same sums, needs no more than it says, and keeps the array at work."""
+
+import itertools
+import re
+
+import pytest
+from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, planned, trace
+
+from nkiconv import cases
+from nkiconv.kernels.conv2d.taps import cuts, plan
+from nkiconv.problem import ConvProblem
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timeline.tasks import ENGINES
+from nkiconv.simulator.timing import Rates
+
+JOBS = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)))
+LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, R=1, S=3, stride=(1, 2), padding=((0, 0), (1, 1)))
+STRIDED = ConvProblem(N=3, C=140, H=28, W=28, K=40, R=1, S=1, stride=(2, 2))
+PROBLEMS = {"jobs": JOBS, "line": LINE, "strided": STRIDED}
+SETTINGS = [
+    {},
+    {"moved": 0},
+    {"moved": 1},
+    {"moved": 9},
+    {"moved": 9, "filter_bytes": 6000},
+    {"moved": 2, "channels": 50, "filter_bytes": 3000, "shard": "images"},
+    {"shard": "channels", "x_bytes": 1024},
+    {"shard": "images", "x_bytes": 600, "warmup": 0},
+]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_setting_is_exact(name, settings, dtype):
+    if dtype == "fp32":
+        settings = {key: value for key, value in settings.items() if key != "moved"}
+    check_exact(PROBLEMS[name].replace(dtype=dtype), config=config_of("taps", **settings))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("why", EDGE)
+def test_every_edge_is_exact(why, dtype):
+    check_exact(EDGE[why].replace(dtype=dtype), config=config_of("taps"))
+
+
+def needs(problem, lnc, **settings):
+    """(instructions of the busiest core, bytes a partition of SBUF), as traced and as the plan says."""
+    config = config_of("taps", **settings)
+    found, _ = planned(problem, "taps", config[1:], lnc)
+    geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
+    count = max(len(program.instructions) for program in execution.programs)
+    said = plan.count_instructions(geometry, found, lnc), plan.sbuf_bytes(geometry, found, extras_of())
+    return (count, execution.sbuf_peak_bytes), said
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("why", [*EDGE, *PROBLEMS])
+def test_it_needs_no_more_than_it_says(why, lnc):
+    problem = EDGE[why] if why in EDGE else PROBLEMS[why]
+    for settings in SETTINGS if why in PROBLEMS else SETTINGS[:1]:
+        (count, size), (most, room) = needs(problem, lnc, **settings)
+        assert count <= most
+        assert size <= room
+
+
+def outputs_of(band):
+    images, rows, columns = ((band.n0, band.nn), (band.p0, band.pn), (band.q0, band.qn))
+    return set(itertools.product(*(range(first, first + count) for first, count in (images, rows, columns))))
+
+
+@pytest.mark.parametrize("why", [why for why, problem in EDGE.items() if problem.P * problem.Q < 5000])
+def test_banks_of_all_bands_cover_every_output_once(why):
+    problem = EDGE[why]
+    found, _ = planned(problem, "taps")
+    for batch in range(len(found.batches)):
+        seen = []
+        for item in (item for item in found.items if item.batch == batch):
+            inner = []
+            for bank in cuts.banks_of(item.band, item.last):
+                first = (item.band.n0 + bank.n, item.band.p0 + bank.p, item.band.q0 + bank.q)
+                counts = (bank.nn, bank.pn, bank.qn)
+                assert bank.nn * bank.pn * bank.qn <= 512
+                inner += itertools.product(*(range(f, f + c) for f, c in zip(first, counts, strict=True)))
+            assert len(inner) == len(set(inner))
+            assert set(inner) == outputs_of(item.band)
+            seen += inner
+        assert len(seen) == len(set(seen)) == problem.N * problem.P * problem.Q
+
+
+def test_a_single_row_is_shared_by_both_cores():
+    """A row of outputs was one band, and a core had nothing to do."""
+    found, _ = planned(cases.get("whisper_conv2_s2").problem, "taps")
+    assert len(found.items) % 2 == 0
+
+
+def test_rows_that_are_all_but_whole_come_whole():
+    """A load of 55 of 56 columns was a run of 110 bytes a row."""
+    found, _ = planned(cases.get("rn50_proj_s2").problem, "taps")
+    assert {item.band.wn for item in found.items} == {56}
+
+
+def test_x_of_another_batch_is_not_loaded_again():
+    execution = trace(cases.get("unet_1280").problem, 2, config=config_of("taps"))
+    ten = [i for i in execution.programs[0].instructions if i.op == "dma_copy" and i.reads[0].shape[1:] == (2, 16, 16)]
+    assert len([i for i in ten if i.writes[0].info.on_chip]) == 10
+
+
+def timeline(problem, lnc, **settings):
+    """(timed execution, tasks of the array of core 0 in order)."""
+    timed = in_time(trace(problem, lnc, config=config_of("taps", **settings)), Rates())
+    array = [t for t in range(len(timed.tasks)) if timed.tasks.engine[t] == ENGINES.index("tensor")]
+    return timed, sorted(array, key=lambda t: timed.line.start[t])
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", ["c256_32x16", "rn50_c3_s2", "rn50_c4", "deeplab_d12"])
+def test_the_array_is_warm_from_the_second_window_on_and_never_waits(name):
+    timed, array = timeline(cases.get(name).problem, 2)
+    line = timed.line
+    assert [full for _, full in line.throttle_changes[0]] == [False, True]
+    assert line.throttle_changes[0][1][0] < 3500
+    gaps = [
+        line.start[after] - line.free[before]
+        for before, after in itertools.pairwise(array)
+        if line.start[before] > line.throttle_changes[0][1][0] + 2000
+    ]
+    assert max(gaps) < 200
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    "name", ["c256_32x16", "rn50_c3_s2", "rn50_c4", "rn50_c5", "rn50_1x1", "rn50_proj_s2", "unet_320", "unet_1280",
+             "deeplab_d12", "whisper_conv2_s2"],
+)  # fmt: skip
+def test_price_is_near_the_time(name):
+    problem = cases.get(name).problem
+    timed, _ = timeline(problem, 2)
+    assert plan.taps_ns(geometry_of(problem)) == pytest.approx(timed.line.total_ns, rel=0.16)
+
+
+@pytest.mark.parametrize("value", [-1, 4097, 1.0, True])
+def test_moved_is_checked(value):
+    found, reason = planned(JOBS, "taps", (("moved", value),))
+    assert found is None
+    assert re.search(r"config moved=.*must be an int from 0 to 4096", reason)
+
+
+@pytest.mark.parametrize("problem", [JOBS.replace(dtype="fp32"), EDGE["groups"]])
+def test_dma_turns_only_what_it_can(problem):
+    found, reason = planned(problem, "taps", (("moved", 1),))
+    assert found is None
+    assert re.search("config moved=1: DMA turns plain filters of 16 bits and one group only", reason)
