@@ -10,6 +10,8 @@ from nkiconv import cases
 from nkiconv.kernels.conv2d.bands import plan
 from nkiconv.kernels.conv2d.dispatch import choose
 from nkiconv.problem import ConvProblem
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
 
 
 def depthwise(C, **fields):
@@ -90,3 +92,24 @@ def test_what_bands_do_not_do(problem, changes, message):
     plan_, reason = planned(problem, "bands", **changes)
     assert plan_ is None
     assert re.search(message, reason)
+
+
+#: N, channels, rows and columns, taps, stride, dtype: of prices that are to be near the modelled time.
+PRICED = [
+    (8, 192, 56, 7, 1, "bf16"),
+    (1, 192, 56, 7, 1, "bf16"),
+    (8, 384, 14, 3, 1, "bf16"),
+    (8, 128, 112, 3, 1, "bf16"),
+    (4, 64, 64, 5, 1, "bf16"),
+    (8, 192, 56, 7, 2, "bf16"),
+    (8, 96, 56, 7, 1, "fp32"),
+]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("N", "C", "size", "taps", "stride", "dtype"), PRICED, ids=str)
+def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
+    padding = ((taps // 2, taps // 2),) * 2
+    problem = depthwise(C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, dtype=dtype)
+    ns = plan.bands_ns(geometry_of(problem), planned(problem, "bands")[0])
+    assert ns == pytest.approx(in_time(trace(problem, 2, config=BANDS), Rates()).line.total_ns, rel=0.17)

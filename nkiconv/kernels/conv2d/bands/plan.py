@@ -15,12 +15,15 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._prices import (
+    HALF_RATE,
     MATMUL_COLUMNS_MIN,
     MATMUL_NS,
     ROWS_AN_ENGINE,
     STATIC_ISSUE_NS,
     TENSOR_COLUMN_FP32_NS,
     TENSOR_COLUMN_NS,
+    VECTOR_MEMSET_NS,
+    WINDOW_WORK,
     run_ns,
 )
 from ..._settings import config_refusal, numbers_refusal, setting
@@ -40,8 +43,13 @@ WARM_UP_MAX = 256
 #: with more of them those wait for x of groups whose turn is far.
 BAND_BUFFERS = 2
 X_BUFFERS = 16
-#: ns before the first bands are triggered: w comes, z goes out and comes back; and after the last sums.
-START_NS = 6_000.0
+#: ns before the first bands are triggered, beside the zeros between them, and after the last sums.
+START_NS = 3_000.0
+END_NS = 2_500.0
+#: Share of the zeros that Vector writes; GpSimd has the others.
+ZEROED_BY_VECTOR = 2 / 3
+#: Share of the array's time that must be work for its full rate, with some room.
+BUSY = 1.2 * WINDOW_WORK
 #: How many times as long the groups of a round work as the bands of the next one are triggered.
 ROUND_TIMES = 2.5
 
@@ -145,32 +153,43 @@ def make_bands(geometry, config, A):
 def round_groups(geometry, A, share_groups):
     """Groups of a round: enough that their work hides the triggers of the next one's bands."""
     triggers_ns = A * geometry.rows.size * STATIC_ISSUE_NS
-    needed = int(ROUND_TIMES * triggers_ns / group_ns(geometry, A)) + 1
+    needed = int(ROUND_TIMES * triggers_ns / max(array_ns(geometry), moved_ns(geometry))) + 1
     return div_ceil(share_groups, max(1, share_groups // needed))
 
 
-def group_ns(geometry, A):
-    """ns of a group of A channels: the slower of the array and the DMA engines that its partitions use."""
-    rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
+def array_ns(geometry):
+    """ns of the array for a group."""
+    columns = geometry.columns
     column_ns = TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS
     images = max(1, BANK_COLUMNS // columns.out)
-    array_ns = 0.0
+    found = 0.0
     for n in range(0, geometry.N, images):
         moved = min(images, geometry.N - n) * columns.out
-        array_ns += columns.taps * (max(MATMUL_COLUMNS_MIN, moved) * column_ns + MATMUL_NS)
-    x_ns = ROWS_AN_ENGINE * geometry.N * run_ns(columns.size * item)
-    y_ns = ROWS_AN_ENGINE * geometry.N * run_ns(columns.out * item)
-    bands_ns = ROWS_AN_ENGINE * run_ns(rows.taps * columns.taps * item)
-    return max(array_ns, x_ns + y_ns + bands_ns)
+        streams = max(MATMUL_COLUMNS_MIN, moved)
+        # few columns leave the array idle, and what is idle falls back to half of its rate
+        rate = 1.0 if moved >= BUSY * streams else HALF_RATE
+        found += columns.taps * (streams * column_ns / rate + MATMUL_NS)
+    return found
+
+
+def moved_ns(geometry):
+    """ns of a DMA engine for the x and results of a group, and its bands: 8 partitions' runs."""
+    rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
+    x_ns = geometry.N * run_ns(columns.size * item)
+    y_ns = geometry.N * run_ns(columns.out * item)
+    return ROWS_AN_ENGINE * (x_ns + y_ns + run_ns(rows.taps * columns.taps * item))
 
 
 def bands_ns(geometry, bands):
-    """ns of both cores: the first bands, then the groups, or the triggers of all bands."""
+    """ns of both cores: the slowest of the array, after the first bands are there, of triggers, and of DMA engines."""
     share_groups = div_ceil(bands.groups, PARTS)
     rounds = div_ceil(share_groups, bands.together)
+    zeroed = bands.together * bands.A * bands.window * geometry.columns.taps * geometry.itemsize / 4
+    start_ns = START_NS + zeroed * VECTOR_MEMSET_NS * ZEROED_BY_VECTOR
     round_ns = bands.A * geometry.rows.size * STATIC_ISSUE_NS
-    work_ns = share_groups * group_ns(geometry, bands.A)
-    return START_NS + round_ns + max(work_ns, (rounds - 1) * round_ns)
+    worked_ns = start_ns + round_ns + share_groups * array_ns(geometry)
+    triggered_ns = start_ns + rounds * round_ns + (share_groups - (rounds - 1) * bands.together) * array_ns(geometry)
+    return max(max(worked_ns, triggered_ns), share_groups * moved_ns(geometry)) + END_NS
 
 
 def sbuf_bytes(geometry, bands, has_residual):

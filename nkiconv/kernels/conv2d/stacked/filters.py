@@ -81,7 +81,7 @@ def place_of(z_sbuf, geometry, stack, kn, u):
 
 
 def shift_rows(padded, geometry, stack, kn):
-    """Z, complete."""
+    """(None, Z complete) from what `load_padded` returned."""
     raw_sbuf, z_sbuf = padded
     if raw_sbuf != None:
         for u in range(1 if stack.way == "apart" else stack.U):
@@ -90,16 +90,16 @@ def shift_rows(padded, geometry, stack, kn):
                 src=raw_sbuf,
                 engine=nisa.engine.vector,
             )
-    return z_sbuf
+    return None, z_sbuf
 
 
 def turn_padded(operands, padded, geometry, stack, job, parts, ledger):
-    """Stationaries [(d, b, c), (g, z, t), (u, k)] of a job, from what `load_padded` returned; g in order of work.
+    """Stationaries [(d, b, c), (g, z, t), (u, k)] of a job, from what `shift_rows` returned; g in order of work.
 
     parts: in how many parts they are read out at least, so that the first sums need not wait for the last.
     """
     kn = job[1]
-    z_sbuf = shift_rows(padded, geometry, stack, kn)
+    z_sbuf = padded[1]
     B, C = stack.B, geometry.C
     phases = len(stack.phases)
     # what one transpose turns: all (u, k), or those of one u

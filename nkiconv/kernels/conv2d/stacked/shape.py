@@ -86,7 +86,7 @@ def make_stack(geometry, B, D, U, V, G, merged):
     jobs = jobs_of(geometry.K, nl.tile_size.pmax // U)
     kn = jobs[len(jobs) - 1][1]
     way = way_of_filters(geometry, U, kn, front + num_taps * B, len(phases) * num_taps * groups)
-    whole = whole_group(columns) if D == 1 else -1
+    whole = whole_group(columns, div_ceil(rows.out, U * V)) if D == 1 else -1
     width = columns.size if whole >= 0 else (columns.out - 1) * columns.stride + (groups - 1) * D * columns.dilation + 1
     row_bytes = width * item
     step = U * V * rows.stride // G
@@ -175,13 +175,17 @@ def taps_of(rows, B, U, V, front):
     return div_ceil((U - 1) * V * rows.stride + (rows.taps - 1) * rows.dilation + 1 + front, B)
 
 
-def whole_group(columns):
-    """The middlemost column of taps that meets x at all outputs, -1 where none does."""
-    found = -1
+def whole_group(columns, blocks):
+    """The middlemost column of taps that meets x at all outputs; -1 where none does, or where sums of so many blocks
+    without the zeros are too short to keep the array busy."""
+    found, fewest = -1, columns.out
     for tap in range(columns.taps):
-        if met(columns, tap, 0, columns.out)[2] == columns.out and (found < 0 or 2 * tap <= columns.taps):
+        count = met(columns, tap, 0, columns.out)[2]
+        fewest = min(fewest, count)
+        if count == columns.out and (found < 0 or 2 * tap <= columns.taps):
             found = tap
-    return found
+    long = min(blocks, max(1, BANK_COLUMNS // columns.out)) * fewest >= MATMUL_COLUMNS_MIN
+    return found if long or 4 * fewest >= 3 * columns.out else -1
 
 
 def order_of_groups(stack):
@@ -203,6 +207,14 @@ def columns_of(geometry, stack, g):
 def rows_apart(stack):
     """(U, V) of the results as they are stored: partitions of an output channel, rows of a block on each of them."""
     return (1, stack.U * stack.V) if stack.merged else (stack.U, stack.V)
+
+
+def slot_of(size):
+    """Partitions of the smallest part of all, from which engines may address `size` of them."""
+    slot = QUADRANT
+    while slot < size:
+        slot = 2 * slot
+    return slot
 
 
 def tiles_of(stack, band, Q, last):
@@ -230,8 +242,8 @@ class StackBand(nl.NKIObject):
     jn: int
 
 
-def stack_bands(geometry, stack):
-    """All bands, as even as can be; at least as many as there are cores."""
+def band_counts(geometry, stack):
+    """Parts that the images, and the blocks of each, are cut into: together at least as many as there are cores."""
     blocks = div_ceil(geometry.rows.out, stack.U * stack.V)
     image_parts = div_ceil(geometry.N, stack.images)
     if image_parts % PARTS == 1 and image_parts < geometry.N:
@@ -239,9 +251,15 @@ def stack_bands(geometry, stack):
     block_parts = div_ceil(blocks, stack.blocks)
     if (image_parts * block_parts) % PARTS == 1 and blocks > block_parts:
         block_parts += 1
+    return image_parts, block_parts
+
+
+def stack_bands(geometry, stack):
+    """All bands, as even as can be."""
+    image_parts, block_parts = band_counts(geometry, stack)
     found = []
     images = cut_into(geometry.N, image_parts)
-    parts = cut_into(blocks, block_parts)
+    parts = cut_into(div_ceil(geometry.rows.out, stack.U * stack.V), block_parts)
     for index in range(len(images)):
         for which in range(len(parts)):
             found.append(StackBand(n0=images[index][0], nn=images[index][1], j0=parts[which][0], jn=parts[which][1]))
@@ -251,6 +269,14 @@ def stack_bands(geometry, stack):
 def band_rows(stack, blocks):
     """Blocks of X that so many output blocks meet."""
     return (blocks - 1) * stack.step + stack.reach
+
+
+def whole_blocks(rows, stack, m0, mn):
+    """(first, end) of the blocks of X, among mn from m0 on, all of whose B padded rows are x's."""
+    first = max(m0, div_ceil(max(0, rows.before), stack.G))
+    room = rows.size + rows.before - stack.B
+    end = min(m0 + mn, room // stack.G + 1) if room >= 0 else m0
+    return (m0, m0) if end <= first else (first, end)
 
 
 def fits(geometry, stack):
@@ -297,4 +323,4 @@ def count_instructions(geometry, stack, cores):
     loads = stack.D * stack.images * (2 * stack.num_taps * max(1, stack.B // stack.G) + stack.step + 16) + 8
     filters = len(stack.jobs) * (len(stack.phases) * stack.num_taps * stack.groups * (1 + stack.U) + 3 * stack.U + 8)
     taps = len(stack.jobs) * stack.U * geometry.rows.taps if geometry.rows.dilation > 1 else 0
-    return 128 + bands * (loads + len(stack.jobs) * job) + filters + taps
+    return 384 + bands * (loads + len(stack.jobs) * job) + filters + taps

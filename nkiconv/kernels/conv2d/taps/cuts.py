@@ -108,7 +108,7 @@ def bands_of(geometry, num_tiles, pool, halves, x_bytes):
         for which in range(len(rows_of_bands)):
             p0, count = rows_of_bands[which]
             for q0 in range(0, Q, qn):
-                rows = span(geometry.rows, p0, count)
+                rows = span(geometry.rows, p0, div_ceil(count, pool[0]) * pool[0])
                 columns = widened(geometry, span(geometry.columns, q0, min(qn, Q - q0)))
                 found.append(
                     Band(

@@ -11,10 +11,12 @@ from ..._prices import (
     ROWS_AN_ENGINE,
     TENSOR_COLUMN_FP32_NS,
     TENSOR_COLUMN_NS,
+    row_ns,
     run_ns,
 )
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
 from ..geometry import met
+from .fold import job_axis, tap_groups
 
 #: ns until DMA has turned the first block of a job's filters: an engine's copy, the trigger, the first packet, the end;
 #: and its rate within SBUF, of what it moves (trn2.toml, dma.hwdge_*, dma_transpose_frac_sbuf).
@@ -32,13 +34,20 @@ def array_ns(geometry, jobs):
     """ns of the array for all matmuls, at its full rate; taps are clipped to what they meet of x."""
     column_ns = TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS
     fixed_ns = MATMUL_NS if geometry.fast else 2 * MATMUL_FP32_NS
-    chunks = 0
-    for index in range(len(jobs)):
-        chunks += len(jobs[index].chunks)
-    columns = geometry.N * met_outputs(geometry.rows) * met_outputs(geometry.columns)
     banks = div_ceil(geometry.N * geometry.rows.out * geometry.columns.out, BANK_COLUMNS)
-    matmuls = banks * geometry.rows.taps * geometry.columns.taps
-    return chunks * (max(columns, matmuls * MATMUL_COLUMNS_MIN) * column_ns + matmuls * fixed_ns)
+    total = 0.0
+    for index in range(len(jobs)):
+        job = jobs[index]
+        rows = job_axis(geometry, job)
+        rows_met = met_outputs(rows)
+        for chunk in range(len(job.chunks)):
+            groups = tap_groups(geometry, job.chunks[chunk])
+            folded = job.chunks[chunk][2] > 1
+            columns_met = groups * geometry.columns.out if folded else met_outputs(geometry.columns)
+            columns = geometry.N * rows_met * columns_met
+            matmuls = div_ceil(banks, job.rows) * rows.taps * groups
+            total += max(columns, matmuls * MATMUL_COLUMNS_MIN) * column_ns + matmuls * fixed_ns
+    return total
 
 
 def met_outputs(axis):
@@ -56,9 +65,15 @@ def dma_ns(geometry, jobs, by_channels):
     x_image = image_ns(rows.size, columns.size, geometry.x_h, geometry.x_w, item)
     y_image = image_ns(rows.out, columns.out, geometry.y_p, geometry.y_q, item)
     x_ns = geometry.N * x_image * div_ceil(geometry.C, nl.tile_size.pmax)
-    y_ns = geometry.N * y_image * len(jobs)
-    w_ns = 0.0
+    chunk = jobs[0].chunks[-1]
+    if chunk[2] > 1:
+        lines = rows.size * row_ns(columns.size, geometry.x_w, item)
+        x_ns += geometry.N * (lines - x_image)
+    y_ns, w_ns = 0.0, 0.0
     for index in range(len(jobs)):
+        pairs = div_ceil(rows.out, jobs[index].rows)
+        lines = pairs * row_ns(columns.out, geometry.y_q, item)
+        y_ns += geometry.N * (lines if jobs[index].rows > 1 else y_image)
         channels = jobs[index].chunks[0][1] // jobs[index].pack
         run = channels * taps if geometry.w_s == 1 and geometry.w_c == taps else 1
         w_ns += len(jobs[index].chunks) * channels * taps / run * run_ns(run * item)

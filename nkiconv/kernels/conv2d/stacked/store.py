@@ -1,0 +1,93 @@
+"""Results of a stack on their way out, and residuals on their way in: rows of y on the partitions that made them."""
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..call import scale_residual
+from .shape import rows_apart
+
+
+def y_rows(geometry, strides, stack, job, band, part, j, jn):
+    """[(pattern, offset, first block, how many, rows of each)] of rows of blocks j .. j+jn-1 of a band, as far as
+    there are any. strides: of y or a residual along n, k, p, q; part: of the partitions of an output channel."""
+    k0, kn = job
+    apart = rows_apart(stack)
+    span = apart[0] * apart[1]
+    p = (band.j0 + j) * span + part * apart[1]
+    left = max(0, geometry.rows.out - p)
+    # blocks with all of their rows here, and the rest of one
+    full = min(jn, (left + span - apart[1]) // span)
+    rest = min(apart[1], left - full * span) if full < jn else 0
+    found = []
+    for piece in ((0, full, apart[1]), (full, 1, rest)):
+        first, count, height = piece
+        if count > 0 and height > 0:
+            pattern = [
+                [strides[1], kn],
+                [strides[0], band.nn],
+                [span * strides[2], count],
+                [strides[2], height],
+                [strides[3], geometry.columns.out],
+            ]
+            offset = band.n0 * strides[0] + k0 * strides[1] + (p + first * span) * strides[2]
+            found.append((pattern, offset, j + first, count, height))
+    return found
+
+
+def load_residual(operands, geometry, stack, job, band):
+    """The residual of a band times beta, fp32 if it was multiplied, or None."""
+    if operands.residual == None:
+        return None
+    kn, Q = job[1], geometry.columns.out
+    apart = rows_apart(stack)
+    shape = (apart[0] * kn, band.nn, band.jn, apart[1], Q)
+    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
+    if (band.j0 + band.jn) * stack.U * stack.V > geometry.rows.out:
+        nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    strides = (geometry.r_n, geometry.r_k, geometry.r_p, geometry.r_q)
+    for part in range(apart[0]):
+        for where in y_rows(geometry, strides, stack, job, band, part, 0, band.jn):
+            copy(
+                residual_sbuf[
+                    part * kn : (part + 1) * kn, 0 : band.nn, where[2] : where[2] + where[3], 0 : where[4], 0:Q
+                ],
+                operands.residual.ap(pattern=where[0], offset=where[1]),
+            )
+    return scale_residual(residual_sbuf, operands.beta)
+
+
+def store_stack(y_hbm, y_sbuf, base, geometry, stack, job, band, j, jn):
+    """Blocks j .. j+jn-1 of a band's results, on the partitions from `base` on: a DMA for each image, or for each part
+    of the partitions where those are fewer or the last block is not whole."""
+    k0, kn = job
+    Q = geometry.columns.out
+    apart = rows_apart(stack)
+    strides = (geometry.y_n, geometry.y_k, geometry.y_p, geometry.y_q)
+    together = 0
+    if band.nn < apart[0]:
+        span = apart[0] * apart[1]
+        together = min(jn, max(0, geometry.rows.out // span - band.j0 - j))
+        for n in range(band.nn if together > 0 else 0):
+            pattern = [
+                [apart[1] * geometry.y_p, apart[0]],
+                [geometry.y_k, kn],
+                [span * geometry.y_p, together],
+                [geometry.y_p, apart[1]],
+                [geometry.y_q, Q],
+            ]
+            first = (band.n0 + n) * geometry.y_n + k0 * geometry.y_k + (band.j0 + j) * span * geometry.y_p
+            copy(
+                y_hbm.ap(pattern=pattern, offset=first),
+                y_sbuf[base : base + apart[0] * kn, n, j : j + together, 0 : apart[1], 0:Q],
+            )
+    for part in range(apart[0] if together < jn else 0):
+        for where in y_rows(geometry, strides, stack, job, band, part, j + together, jn - together):
+            copy(
+                y_hbm.ap(pattern=where[0], offset=where[1]),
+                y_sbuf[
+                    base + part * kn : base + (part + 1) * kn,
+                    0 : band.nn,
+                    where[2] : where[2] + where[3],
+                    0 : where[4],
+                    0:Q,
+                ],
+            )
