@@ -11,9 +11,9 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..call import load_bias
 from ..taps.filters import group_mask, load_taps, spread_groups
-from ..taps.plan import chunks_of
+from .cuts import chunks_of, piece_taps, tap_blocks, tap_elements
 from .pairs import start_pair
-from .plan import AHEAD_BYTES, piece_taps, tap_blocks, tap_elements
+from .plan import AHEAD_BYTES
 
 
 @dataclass

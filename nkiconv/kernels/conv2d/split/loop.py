@@ -13,28 +13,30 @@ from ..._epilogue import Epilogue, finish
 from ..._prices import VECTOR_NS
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..geometry import met
-from ..taps.loop import load_residual, pool_band, y_pattern
-from .filters import load_ahead, start_filters, turn_piece
+from ..call import Extras, Operands, scale_residual
+from ..geometry import Geometry, met
+from ..taps.rows import pool_band
+from .cuts import banks_of
+from .filters import Filters, load_ahead, start_filters, turn_piece
 from .pairs import DOWN, Ledger, advance, pick
-from .plan import LEAD, banks_of
-from .x import load_rows, parts_needed, rows_needed, split_part, start_rows
+from .plan import LEAD, Plan
+from .x import Rows, load_rows, parts_needed, rows_needed, split_part, start_rows
 
 
 @dataclass
 class Work(nl.NKIObject):
     """What the loop carries from item to item: filters of this batch and of the next, x of this band and the next."""
 
-    operands: object
-    geometry: object
-    extras: object
-    plan: object
+    operands: Operands
+    geometry: Geometry
+    extras: Extras
+    plan: Plan
     zeros_sbuf: object
-    ledger: object
+    ledger: Ledger
     batch: int
-    filters: object
+    filters: Filters
     following: object
-    rows: object
+    rows: Rows
     coming: object
     #: whose low parts are not there yet
     pairs: list
@@ -50,6 +52,8 @@ def run_split(operands, geometry, extras, plan):
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, plan.warmup, 1)
     first = plan.items[mine[0]]
+    filters = start_filters(geometry, plan.batches[first.batch])
+    needed = rows_needed(geometry, first.band, 0, banks_of(first.band)[0][1])
     work = Work(
         operands=operands,
         geometry=geometry,
@@ -58,15 +62,13 @@ def run_split(operands, geometry, extras, plan):
         zeros_sbuf=zeros_sbuf,
         ledger=Ledger(vector_ns=0.0, scalar_ns=0.0, gpsimd_ns=0.0),
         batch=first.batch,
-        filters=start_filters(geometry, plan.batches[first.batch]),
+        filters=filters,
         following=None,
-        rows=None,
+        rows=start_rows(geometry, first.band, filters.chunks, needed),
         coming=None,
         pairs=[],
         groups=0,
     )
-    needed = rows_needed(geometry, first.band, 0, banks_of(first.band)[0][1])
-    work.rows = start_rows(geometry, first.band, work.filters.chunks, needed)
     for _ in range(len(work.filters.blocks)):
         load_ahead(operands, geometry, work.filters, None, 1)
         load_rows(operands, geometry, work.rows, 1)
@@ -119,10 +121,10 @@ def work_item(work, item):
                 residual = residual_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn]
             read_out(work, y_sbuf, main_psum, rest_psum, work.filters.biases[index], residual)
             if band_sbuf == None:
-                store_bank(operands.y, y_sbuf, geometry, job, band, banks[which])
+                store(operands.y, y_sbuf, geometry, job, band.n0, band.p0 + p, band.q0 + q)
         if band_sbuf != None:
-            where = y_pattern(geometry, job, band, pool)
-            copy(operands.y.ap(pattern=where[0], offset=where[1]), pool_band(band_sbuf, pool, operands.y.dtype))
+            y_sbuf = pool_band(band_sbuf, pool, operands.y.dtype)
+            store(operands.y, y_sbuf, geometry, job, band.n0, band.p0 // pool[0], band.q0 // pool[1])
 
 
 def split_to(work, count):
@@ -291,9 +293,9 @@ def write_zeros(work, main_psum, rest_psum, job, band, pn, qn):
 
 
 def read_out(work, y_sbuf, main_psum, rest_psum, bias_sbuf, residual_sbuf):
-    """Both sums into y_sbuf, with everything that the epilogue asks for: the scaled rest is a residual of the main sums.
+    """Both sums into y_sbuf, with everything that the epilogue asks for.
 
-    A residual before the activation joins the rest.
+    The rest, scaled, is a residual of the main sums; what is to be added before the activation joins it.
     """
     epilogue, shape = work.extras.epilogue, main_psum.shape
     rest_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -318,10 +320,20 @@ def read_out(work, y_sbuf, main_psum, rest_psum, bias_sbuf, residual_sbuf):
         nisa.tensor_tensor(dst=y_sbuf, data1=sums_sbuf, data2=residual_sbuf, op=nl.add)
 
 
-def store_bank(y_hbm, y_sbuf, geometry, job, band, bank):
-    """One DMA for a bank's results."""
-    p, pn, q, qn = bank
-    pattern = [[geometry.y_k, job.kn], [geometry.y_n, band.nn], [geometry.y_p, pn], [geometry.y_q, qn]]
-    offset = band.n0 * geometry.y_n + job.k0 * geometry.y_k
-    offset += (band.p0 + p) * geometry.y_p + (band.q0 + q) * geometry.y_q
+def load_residual(operands, geometry, job, band):
+    """The residual of a band times beta, fp32 if it was multiplied, or None."""
+    if operands.residual == None:
+        return None
+    residual_sbuf = nl.ndarray((job.kn, band.nn, band.pn, band.qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
+    pattern = [[geometry.r_k, job.kn], [geometry.r_n, band.nn], [geometry.r_p, band.pn], [geometry.r_q, band.qn]]
+    offset = band.n0 * geometry.r_n + job.k0 * geometry.r_k + band.p0 * geometry.r_p + band.q0 * geometry.r_q
+    copy(residual_sbuf, operands.residual.ap(pattern=pattern, offset=offset))
+    return scale_residual(residual_sbuf, operands.beta)
+
+
+def store(y_hbm, y_sbuf, geometry, job, n0, p0, q0):
+    """One DMA for results [kn, images, rows, columns] of a job from image n0, row p0 and column q0 on."""
+    _, nn, pn, qn = y_sbuf.shape
+    pattern = [[geometry.y_k, job.kn], [geometry.y_n, nn], [geometry.y_p, pn], [geometry.y_q, qn]]
+    offset = n0 * geometry.y_n + job.k0 * geometry.y_k + p0 * geometry.y_p + q0 * geometry.y_q
     copy(y_hbm.ap(pattern=pattern, offset=offset), y_sbuf)

@@ -7,7 +7,15 @@ itself and is as far from fp16's subnormal numbers. `nkiconv.bounds` derives wha
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._prices import GPSIMD_FIXED_NS, GPSIMD_NS, SCALAR_FIXED_NS, SCALAR_NS, VECTOR_FIXED_NS, VECTOR_NS, VECTOR_NS_16BIT
+from ..._prices import (
+    GPSIMD_FIXED_NS,
+    GPSIMD_NS,
+    SCALAR_FIXED_NS,
+    SCALAR_NS,
+    VECTOR_FIXED_NS,
+    VECTOR_NS,
+    VECTOR_NS_16BIT,
+)
 
 #: Between the scales of low and high parts, and back.
 UP = 2048.0
@@ -27,8 +35,9 @@ class Ledger(nl.NKIObject):
 class Pair(nl.NKIObject):
     """Numbers on their way to pairs: how many of the three instructions are given, and what they work on.
 
-    data: fp32, in SBUF or PSUM. rest_sbuf: fp32, for what the high part leaves of it: data itself, or a tile of its own
-    where data is in PSUM. elements: a partition. of: what they are part of, which counts in `ended` those that are done.
+    of: what they are part of, which counts in `ended` those that are done. data: fp32, in SBUF or PSUM. rest_sbuf:
+    fp32, for what the high part leaves of it: data itself, or a tile of its own where data is in PSUM. elements: a
+    partition.
     """
 
     of: object

@@ -1,7 +1,5 @@
 """Work of products by fp16 pairs, cut into tiles from shapes alone; the same on any number of cores, which share it.
 
-Jobs, batches of them and bands of x are those of `taps`: a pair of fp16 takes the bytes of an fp32 element.
-
 Settings: `shard`, what the two cores share, "channels" of the output or "images" (and rows of them); `x_bytes` and
 `filter_bytes`, a partition, of the pairs of one band of x and of the filters that are there together; `channels`,
 output channels of a job; `warmup`, matmuls on zeros before the first filters.
@@ -12,9 +10,22 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._prices import TENSOR_COLUMN_NS
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_BYTES, BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, share
+from ..._tiles import BANK_BYTES, INSTRUCTIONS_MAX, PARTS, share
 from ..geometry import met
-from ..taps.plan import FILTER_BYTES, X_BYTES, bands_of, batches_of, chunks_of, job_bytes, jobs_of, shares_channels
+from .cuts import (
+    X_BYTES,
+    Band,
+    bands_of,
+    banks_of,
+    batches_of,
+    chunk_bytes,
+    chunks_of,
+    job_bytes,
+    jobs_of,
+    piece_taps,
+    tap_blocks,
+    tap_elements,
+)
 from .x import STAGE_BYTES, parts_of
 
 SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup")
@@ -23,8 +34,9 @@ SHARDS = ("channels", "images")
 PRODUCTS = 3
 #: Pieces of filters that are turned before the one that the array works on.
 LEAD = 3
-#: Bytes a partition of a block of taps as loaded, and of blocks that are on their way together, if more than one.
-RAW_BYTES = 24_576
+#: Bytes a partition of x of a band down to which its own setting goes where it does not fit.
+LEAST_X_BYTES = 2048
+#: Bytes a partition of blocks of taps that are on their way together, if more than one.
 AHEAD_BYTES = 24_576
 #: Matmuls of 128 columns on zeros while the first filters and rows are on their way, and become pairs.
 WARM_UP = 24
@@ -38,7 +50,7 @@ class Item(nl.NKIObject):
     """One band for one batch of jobs. same: whether the item before works on the same elements of x."""
 
     batch: int
-    band: object
+    band: Band
     same: bool
 
 
@@ -68,53 +80,19 @@ def items_of(geometry, extras, batches, x_bytes):
     return items
 
 
-def banks_of(band):
-    """(p, pn, q, qn) within a band of its banks of sums."""
-    qt = min(band.qn, BANK_COLUMNS)
-    pt = max(1, min(band.pn, BANK_COLUMNS // (band.nn * qt)))
-    found = []
-    for p in range(0, band.pn, pt):
-        for q in range(0, band.qn, qt):
-            found.append((p, min(pt, band.pn - p), q, min(qt, band.qn - q)))
-    return found
-
-
-def tap_blocks(geometry, elements):
-    """(first row, rows, first column, columns) of taps that are loaded together: all, some rows, or part of a row.
-
-    elements: of a tap, a partition.
-    """
-    R, S = geometry.rows.taps, geometry.columns.taps
-    most = max(1, RAW_BYTES // (elements * geometry.itemsize))
-    height, width = min(R, max(1, most // S)), min(S, most)
-    found = []
-    for r0 in range(0, R, height):
-        for s0 in range(0, S, width):
-            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
-    return found
-
-
-def tap_elements(geometry, job, chunk):
-    """Elements of a tap of a chunk (first, how many) as loaded, a partition."""
-    if geometry.packed > 0:
-        return job.kn
-    return geometry.C // geometry.groups if job.pack > 1 else chunk[1]
-
-
-def piece_taps(job):
-    """Taps of a row of a filter that are turned together: what a bank of PSUM holds of them."""
-    return max(1, BANK_BYTES // (4 * job.kn))
-
-
 def make_plan(geometry, extras, config):
-    """The Plan of accepted settings; the next batch's filters are turned ahead where there is room."""
-    jobs = jobs_of(geometry, config, extras.strict_nonfinite)
-    by_channels = len(jobs) > 1 and shares_channels(geometry, config)
-    batches = batches_of(geometry, jobs, by_channels, setting(config, "filter_bytes", FILTER_BYTES))
-    items = items_of(geometry, extras, batches, setting(config, "x_bytes", X_BYTES))
-    plan = Plan(batches=batches, items=items, ahead=LEAD, warmup=setting(config, "warmup", WARM_UP))
-    if sbuf_bytes(geometry, plan, extras) > nl.tile_size.total_available_sbuf_size:
+    """The Plan of accepted settings; of its own accord bands get smaller until all fits."""
+    whole = nl.tile_size.total_available_sbuf_size
+    given = setting(config, "x_bytes", 0)
+    x_bytes = X_BYTES if given == 0 else given
+    batches = batches_of(geometry, jobs_of(geometry, config, extras.strict_nonfinite), config)
+    plan = Plan(batches=batches, items=[], ahead=LEAD, warmup=setting(config, "warmup", WARM_UP))
+    plan.items = items_of(geometry, extras, batches, x_bytes)
+    if sbuf_bytes(geometry, plan, extras) > whole:
         plan.ahead = 0
+    while given == 0 and x_bytes > LEAST_X_BYTES and sbuf_bytes(geometry, plan, extras) > whole:
+        x_bytes = x_bytes // 2
+        plan.items = items_of(geometry, extras, batches, x_bytes)
     return plan
 
 
@@ -189,9 +167,10 @@ def sbuf_bytes(geometry, plan, extras):
         filters = max(filters, own)
         for job in range(len(plan.batches[index])):
             raw = max(raw, block_bytes(geometry, plan.batches[index][job]))
-    turning = BANK_BYTES + nl.tile_size.pmax * geometry.itemsize
+    turning = (LEAD + 2) * BANK_BYTES + nl.tile_size.pmax * geometry.itemsize
     bands = (2 if extras.residual else 0) + (3 if extras.pool != (1, 1) else 0)
-    return 2 * pairs + staged + filters + max(AHEAD_BYTES, raw) + turning + bands * y_bytes + 4 * bank_bytes + SMALL_BYTES
+    results = bands * y_bytes + 4 * bank_bytes
+    return 2 * pairs + staged + filters + max(AHEAD_BYTES, raw) + turning + results + SMALL_BYTES
 
 
 def batch_bytes(geometry, batch):
@@ -204,8 +183,7 @@ def batch_bytes(geometry, batch):
 
 def ahead_bytes(geometry, batch, pieces):
     """Bytes a partition of the pairs that the first pieces of a batch belong to, at most."""
-    job = batch[0]
-    return min(pieces, len(job.chunks)) * (job_bytes(geometry, job) // len(job.chunks))
+    return min(pieces, len(batch[0].chunks)) * chunk_bytes(geometry, batch[0])
 
 
 def block_bytes(geometry, job):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._dma import copy
 from ..geometry import span
+from .cuts import Band
 from .pairs import start_pair
 
 #: Bytes a partition of fp32 elements that are loaded together, if more than one row, and of all that are not pairs yet.
@@ -25,7 +26,7 @@ class Part(nl.NKIObject):
 class Rows(nl.NKIObject):
     """A band of x on its way from HBM to pairs."""
 
-    band: object
+    band: Band
     #: (first, how many) of channels
     chunks: list
     parts: list
