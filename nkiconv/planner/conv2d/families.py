@@ -9,6 +9,9 @@ from ...kernels.conv2d.dispatch import plan_of
 from ...kernels.conv2d.grouped.plan import BLOCKS, TILE_ROWS
 from ...kernels.conv2d.grouped.plan import X_BYTES as GROUPED_X_BYTES
 from ...kernels.conv2d.narrow.plan import X_BYTES as NARROW_X_BYTES
+from ...kernels.conv2d.split.cuts import FILTER_BYTES as SPLIT_FILTER_BYTES
+from ...kernels.conv2d.split.cuts import X_BYTES as SPLIT_X_BYTES
+from ...kernels.conv2d.split.plan import split_ns
 from ...kernels.conv2d.stacked.plan import BESIDE
 from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, count_instructions, taps_ns
 from ...simulator.hardware import PARTITIONS
@@ -59,6 +62,8 @@ class Taps(Conv2dFamily):
 
     algorithm = "taps"
     from_one = ("x_bytes", "filter_bytes", "channels")
+    #: what the kernel takes of its own accord
+    x_bytes, filter_bytes = X_BYTES, FILTER_BYTES
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         plan = self.plan(shape, None)
@@ -74,7 +79,7 @@ class Taps(Conv2dFamily):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
-        x_bytes, filter_bytes = now.get("x_bytes", X_BYTES), now.get("filter_bytes", FILTER_BYTES)
+        x_bytes, filter_bytes = now.get("x_bytes", self.x_bytes), now.get("filter_bytes", self.filter_bytes)
         warmup = self.plan(shape, config).warmup
         return self.changed(
             config,
@@ -99,7 +104,7 @@ class Taps(Conv2dFamily):
             "batches": len(plan.batches),
             "jobs": len(jobs),
             "k_tile": max(job.kn for job in jobs),
-            "c_tile": max(count for job in jobs for _, count in job.chunks),
+            "c_tile": max(chunk[1] for job in jobs for chunk in job.chunks),
             "c_tiles": max(len(job.chunks) for job in jobs),
             "groups_per_job": max(job.pack for job in jobs),
             "n_band": max(band.nn for band in bands),
@@ -214,5 +219,22 @@ class Narrow(Conv2dFamily):
         return int(-(-shape.geometry.N // plan.images) * -(-blocks // plan.blocks))
 
 
+class Split(Taps):
+    """Products by fp16 pairs, one tap after the other."""
+
+    algorithm = "split"
+    x_bytes, filter_bytes = SPLIT_X_BYTES, SPLIT_FILTER_BYTES
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        more = [config_of(x_bytes=self.x_bytes // 2), config_of(shard="channels"), config_of(shard="images")]
+        return [None, *(more if wide else [])]
+
+    def least_us(self, shape: Shape, config: Config) -> float:
+        if shape.rates.overrides:  # the kernel's prices are trn2.toml's
+            return 0.0
+        return float(SURE * 2 * split_ns(shape.geometry, config) / shape.cores / 1e3)  # type: ignore[no-untyped-call]
+
+
+_EVERY = (Taps(), Stacked(), Bands(), Grouped(), Narrow(), Split())
 #: What is known of each algorithm, by its name.
-FAMILIES: dict[str, Family] = {one.algorithm: one for one in (Taps(), Stacked(), Bands(), Grouped(), Narrow())}
+FAMILIES: dict[str, Family] = {one.algorithm: one for one in _EVERY}
