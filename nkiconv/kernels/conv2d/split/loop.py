@@ -16,7 +16,7 @@ from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, scale_residual
 from ..geometry import Geometry, met
 from ..taps.rows import pool_band
-from .cuts import banks_of
+from .cuts import Band, banks_of
 from .filters import Filters, load_ahead, start_filters, turn_piece
 from .pairs import DOWN, Ledger, advance, pick
 from .plan import LEAD, Plan
@@ -107,19 +107,17 @@ def work_item(work, item):
             band_sbuf = nl.ndarray((job.kn, band.nn, band.pn, band.qn), dtype=nl.float32, buffer=nl.sbuf)
         for which in range(len(banks)):
             p, pn, q, qn = banks[which]
-            shape = (job.kn, band.nn, pn, qn)
-            main_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
-            rest_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
-            next_bank = banks[min(which + 1, len(banks) - 1)]
-            accumulate(work, main_psum, rest_psum, index, band, banks[which], next_bank)
+            after = banks[min(which + 1, len(banks) - 1)]
+            sums = start_sums(band, index, job.kn, banks[which])
+            accumulate(work, sums, rows_needed(geometry, band, p, pn), rows_needed(geometry, band, after[0], after[1]))
             y_sbuf, residual = None, None
             if band_sbuf != None:
                 y_sbuf = band_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn]
             else:
-                y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
+                y_sbuf = nl.ndarray((job.kn, band.nn, pn, qn), dtype=operands.y.dtype, buffer=nl.sbuf)
             if residual_sbuf != None:
                 residual = residual_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn]
-            read_out(work, y_sbuf, main_psum, rest_psum, work.filters.biases[index], residual)
+            read_out(work, y_sbuf, sums, work.filters.biases[index], residual)
             if band_sbuf == None:
                 store(operands.y, y_sbuf, geometry, job, band.n0, band.p0 + p, band.q0 + q)
         if band_sbuf != None:
@@ -176,25 +174,49 @@ def advance_all(work):
 
 
 @dataclass
-class Product(nl.NKIObject):
-    """A tap that meets x in a bank: what `geometry.met` says of its rows and columns."""
+class Sums(nl.NKIObject):
+    """Sums of one bank of outputs on their way: rows p0 .. p0+pn-1, columns q0 .. q0+qn-1 of a band's images, of a job.
 
-    tap: int
-    rows: tuple
-    columns: tuple
-
-
-def accumulate(work, main_psum, rest_psum, index, band, bank, next_bank):
-    """Sums of all pieces of a job's filters; bank, next_bank: (p, pn, q, qn) within the band.
-
-    The first product writes all of the bank, and the others add to it: a tap that meets all of it, or else zeros.
+    main_psum, rest_psum: [kn, images, pn, qn] fp32, sums of high times high parts and of the others, 2^11 too large.
+    started: whether something has been written to all of them.
     """
-    geometry, filters = work.geometry, work.filters
-    job = filters.jobs[index]
-    p0, pn, q0, qn = band.p0 + bank[0], bank[1], band.q0 + bank[2], bank[3]
-    hn, next_hn = rows_needed(geometry, band, bank[0], pn), rows_needed(geometry, band, next_bank[0], next_bank[1])
-    started = False
-    first, end = filters.firsts[index], filters.firsts[index + 1]
+
+    band: Band
+    job: int
+    p0: int
+    pn: int
+    q0: int
+    qn: int
+    main_psum: object
+    rest_psum: object
+    started: bool
+
+
+def start_sums(band, index, kn, bank):
+    """Sums of a job (index) of kn output channels before any product; bank: (p, pn, q, qn) within the band."""
+    p, pn, q, qn = bank
+    shape = (kn, band.nn, pn, qn)
+    return Sums(
+        band=band,
+        job=index,
+        p0=band.p0 + p,
+        pn=pn,
+        q0=band.q0 + q,
+        qn=qn,
+        main_psum=nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum),
+        rest_psum=nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum),
+        started=False,
+    )
+
+
+def accumulate(work, sums, hn, next_hn):
+    """All products of a bank, piece by piece; meanwhile filters are turned, and x becomes pairs, ahead of them.
+
+    hn, next_hn: rows of the band's x that this bank and the next one need.
+    """
+    filters = work.filters
+    job = filters.jobs[sums.job]
+    first, end = filters.firsts[sums.job], filters.firsts[sums.job + 1]
     for which in range(first, end):
         piece, soon = filters.pieces[which], filters.pieces[min(which + LEAD, end - 1)]
         place = place_of(filters.chunks, job.chunks[piece.chunk])
@@ -204,33 +226,35 @@ def accumulate(work, main_psum, rest_psum, index, band, bank, next_bank):
         while filters.ended <= which or work.rows.ended < needed:
             advance_all(work)
         turn_to(work, which + LEAD)
-        products = products_of(geometry, piece, p0, pn, q0, qn)
-        if len(products) > 0:
-            if not started and (products[0].rows[2] < pn or products[0].columns[2] < qn):
-                write_zeros(work, main_psum, rest_psum, job, band, pn, qn)
-                started = True
-            last = which + 1 == end
-            multiply(work, main_psum, rest_psum, index, band, p0, q0, piece, place, products, started, last)
-            started = True
+        multiply(work, sums, piece, place, which + 1 == end)
         advance_all(work)
         while filters.ended < min(which + 2, filters.turned):
             advance_all(work)
-        turn_next(work, index + 1 == len(filters.jobs))
+        turn_next(work, sums.job + 1 == len(filters.jobs))
         split_to(work, parts_needed(work.rows, hn, place_of(filters.chunks, job.chunks[soon.chunk])))
         split_to(work, parts_needed(work.rows, next_hn, place))
         split_share(work)
-    if not started:
-        write_zeros(work, main_psum, rest_psum, job, band, pn, qn)
+    if not sums.started:
+        write_zeros(work, sums)
 
 
-def products_of(geometry, piece, p0, pn, q0, qn):
+@dataclass
+class Product(nl.NKIObject):
+    """A tap that meets x in a bank: what `geometry.met` says of its rows and columns."""
+
+    tap: int
+    rows: tuple
+    columns: tuple
+
+
+def products_of(geometry, sums, piece):
     """Products of a piece's taps in a bank of outputs; one that meets all of them first."""
     found, whole = [], 0
-    on_rows = met(geometry.rows, piece.r, p0, pn)
+    on_rows = met(geometry.rows, piece.r, sums.p0, sums.pn)
     for s in range(piece.s0, piece.s0 + piece.sn if on_rows[2] > 0 else 0):
-        on_columns = met(geometry.columns, s, q0, qn)
+        on_columns = met(geometry.columns, s, sums.q0, sums.qn)
         if on_columns[2] > 0:
-            if on_rows[2] == pn and on_columns[2] == qn:
+            if on_rows[2] == sums.pn and on_columns[2] == sums.qn:
                 whole = len(found)
             found.append(Product(tap=piece.r * geometry.columns.taps + s, rows=on_rows, columns=on_columns))
     if whole > 0:
@@ -238,27 +262,34 @@ def products_of(geometry, piece, p0, pn, q0, qn):
     return found
 
 
-def multiply(work, main_psum, rest_psum, index, band, p0, q0, piece, place, products, started, last):
+def multiply(work, sums, piece, place, last):
     """The three products of each of a piece's taps, kind by kind: high parts, which are there first, before low ones.
 
-    last: of the bank; high parts come last then, as the rest has one read-out more to go through.
+    The first product of each kind of sums writes all of them: a tap that meets all of the bank, or else zeros. place:
+    index of the piece's chunk of x. last: of the bank; high parts come last then, as the rest has one read-out more to
+    go through.
     """
-    filters, rows = work.filters, work.rows
+    band, filters, rows = sums.band, work.filters, work.rows
+    products = products_of(work.geometry, sums, piece)
+    if len(products) == 0:
+        return
+    if not sums.started and (products[0].rows[2] < sums.pn or products[0].columns[2] < sums.qn):
+        write_zeros(work, sums)
     for turn in range(3):
         kind = (turn + 1) % 3 if last else turn
-        stationaries = (filters.lows if kind == 1 else filters.highs)[index][piece.chunk]
+        stationaries = (filters.lows if kind == 1 else filters.highs)[sums.job][piece.chunk]
         x_sbuf = (rows.lows if kind == 2 else rows.highs)[place]
-        acc_psum = main_psum if kind == 0 else rest_psum
+        acc_psum = sums.main_psum if kind == 0 else sums.rest_psum
         for which in range(len(products)):
             on_rows, on_columns = products[which].rows, products[which].columns
-            h = on_rows[3] - band.h0
-            w = on_columns[3] - band.w0
+            p, q = on_rows[0] - sums.p0, on_columns[0] - sums.q0
+            h, w = on_rows[3] - band.h0, on_columns[3] - band.w0
             nisa.nc_matmul(
                 dst=acc_psum[
                     0 : acc_psum.shape[0],
                     0 : band.nn,
-                    on_rows[0] - p0 : on_rows[0] - p0 + (on_rows[2] - 1) * on_rows[1] + 1 : on_rows[1],
-                    on_columns[0] - q0 : on_columns[0] - q0 + (on_columns[2] - 1) * on_columns[1] + 1 : on_columns[1],
+                    p : p + (on_rows[2] - 1) * on_rows[1] + 1 : on_rows[1],
+                    q : q + (on_columns[2] - 1) * on_columns[1] + 1 : on_columns[1],
                 ],
                 stationary=stationaries[0 : stationaries.shape[0], products[which].tap, 0 : acc_psum.shape[0]],
                 moving=x_sbuf[
@@ -267,8 +298,9 @@ def multiply(work, main_psum, rest_psum, index, band, p0, q0, piece, place, prod
                     h : h + (on_rows[2] - 1) * on_rows[4] + 1 : on_rows[4],
                     w : w + (on_columns[2] - 1) * on_columns[4] + 1 : on_columns[4],
                 ],
-                accumulate=started or kind == 2 or which > 0,
+                accumulate=sums.started or kind == 2 or which > 0,
             )
+    sums.started = True
 
 
 def place_of(chunks, wanted):
@@ -280,44 +312,47 @@ def place_of(chunks, wanted):
     return found
 
 
-def write_zeros(work, main_psum, rest_psum, job, band, pn, qn):
-    """Zeros into both banks by a product of zeros."""
+def write_zeros(work, sums):
+    """Zeros into both kinds of sums by a product of zeros."""
     zeros_sbuf = work.zeros_sbuf
+    pattern = [[zeros_sbuf.shape[1], 1], [0, sums.band.nn], [0, sums.pn], [0, sums.qn]]
     for kind in range(2):
+        acc_psum = sums.main_psum if kind == 0 else sums.rest_psum
         nisa.nc_matmul(
-            dst=main_psum if kind == 0 else rest_psum,
-            stationary=zeros_sbuf[0:1, 0 : job.kn],
-            moving=zeros_sbuf.ap(pattern=[[zeros_sbuf.shape[1], 1], [0, band.nn], [0, pn], [0, qn]], offset=0),
+            dst=acc_psum,
+            stationary=zeros_sbuf[0:1, 0 : acc_psum.shape[0]],
+            moving=zeros_sbuf.ap(pattern=pattern, offset=0),
             accumulate=False,
         )
+    sums.started = True
 
 
-def read_out(work, y_sbuf, main_psum, rest_psum, bias_sbuf, residual_sbuf):
+def read_out(work, y_sbuf, sums, bias_sbuf, residual_sbuf):
     """Both sums into y_sbuf, with everything that the epilogue asks for.
 
     The rest, scaled, is a residual of the main sums; what is to be added before the activation joins it.
     """
-    epilogue, shape = work.extras.epilogue, main_psum.shape
+    epilogue, shape = work.extras.epilogue, sums.main_psum.shape
     rest_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
     last = epilogue.residual == "post_activation" and epilogue.activation != ""
     if residual_sbuf != None and not last:
         nisa.scalar_tensor_tensor(
-            dst=rest_sbuf, data=rest_psum, op0=nl.multiply, operand0=DOWN, op1=nl.add, operand1=residual_sbuf
+            dst=rest_sbuf, data=sums.rest_psum, op0=nl.multiply, operand0=DOWN, op1=nl.add, operand1=residual_sbuf
         )
     else:
         elements = shape[1] * shape[2] * shape[3]
         engine = pick(work.ledger, elements, VECTOR_NS)
-        nisa.tensor_scalar(dst=rest_sbuf, data=rest_psum, op0=nl.multiply, operand0=DOWN, engine=engine)
+        nisa.tensor_scalar(dst=rest_sbuf, data=sums.rest_psum, op0=nl.multiply, operand0=DOWN, engine=engine)
     joined = Epilogue(
         activation=epilogue.activation,
         bias=epilogue.bias,
         residual="pre_activation",
         y_itemsize=epilogue.y_itemsize,
     )
-    sums_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf) if last else y_sbuf
-    finish(sums_sbuf, main_psum, bias_sbuf, rest_sbuf, joined, nisa.engine.vector)
+    done_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf) if last else y_sbuf
+    finish(done_sbuf, sums.main_psum, bias_sbuf, rest_sbuf, joined, nisa.engine.vector)
     if last:
-        nisa.tensor_tensor(dst=y_sbuf, data1=sums_sbuf, data2=residual_sbuf, op=nl.add)
+        nisa.tensor_tensor(dst=y_sbuf, data1=done_sbuf, data2=residual_sbuf, op=nl.add)
 
 
 def load_residual(operands, geometry, job, band):
