@@ -3,7 +3,7 @@
 from ...._nki import nisa, nl
 from ..._engines import Ledger
 from ..._epilogue import finish
-from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS
+from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, MATMUL_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS, WINDOW_NS
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import load_bias, reader
@@ -125,13 +125,20 @@ def turn_next(operands, geometry, stack, padded, filters, biases, ledger):
 def warm_counts(geometry, stack):
     """Matmuls of 128 columns on zeros that keep the array busy until the first filters are there, about, and from when
     they are turned until the first rows are."""
-    each_ns = nl.tile_size.pmax * TENSOR_COLUMN_NS / HALF_RATE
     there_ns = filters_there_ns(geometry, stack)
-    before = int(max(0.0, there_ns - ZEROS_NS) / each_ns)
+    before = warm_count(ZEROS_NS, there_ns)
     if stack.warmup >= 0:
         return min(before, stack.warmup), max(0, stack.warmup - before)
-    after = int(max(0.0, first_ns(geometry, stack) - there_ns - turn_ns(geometry, stack) / HALF_RATE) / each_ns)
-    return min(WARM_UP_MAX, before), min(WARM_UP_MAX, after)
+    turned_ns = there_ns + turn_ns(geometry, stack) / (HALF_RATE if there_ns < WINDOW_NS else 1.0)
+    return min(WARM_UP_MAX, before), min(WARM_UP_MAX, warm_count(turned_ns, first_ns(geometry, stack)))
+
+
+def warm_count(begin_ns, end_ns):
+    """Matmuls of 128 columns that fill this time: at half rate until the end of the first window, then at full."""
+    each_ns = nl.tile_size.pmax * TENSOR_COLUMN_NS
+    slow_ns = max(0.0, min(end_ns, WINDOW_NS) - begin_ns)
+    fast_ns = max(0.0, end_ns - max(begin_ns, WINDOW_NS))
+    return int(slow_ns * HALF_RATE / each_ns + fast_ns / (each_ns + MATMUL_NS))
 
 
 def first_pieces(stack, band, Q):

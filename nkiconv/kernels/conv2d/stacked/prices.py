@@ -32,6 +32,7 @@ from ..._prices import (
 )
 from ..._tiles import BANK_BYTES, PARTS, div_ceil
 from ..geometry import met
+from .filters import common_rows
 from .shape import (
     TRANSPOSE_PASSES_FP32,
     StackBand,
@@ -177,12 +178,15 @@ def filter_partitions(stack):
 def filters_there_ns(geometry, stack):
     """ns until the first filters have come and may be turned."""
     there_ns = FIRST_PACKET_NS + skew_ns(filter_partitions(stack)) + DMA_END_NS + DMA_DONE_NS
-    there_ns += filter_ns(geometry, stack)[0]
+    w_ns, w_bytes = filter_ns(geometry, stack)
+    there_ns += max(w_ns, w_bytes * HBM_BYTE_NS)
     if fits(geometry, stack):
         return there_ns
     if stack.way != "straight":
         size = geometry.C * geometry.rows.taps * geometry.columns.taps * (stack.U if stack.way == "shifted" else 1)
         return there_ns + VECTOR_DONE_NS + HOP_TENSOR_NS + size * VECTOR_COPY_NS
+    if common_rows(geometry, stack)[1] > 0:
+        return there_ns
     words = padded_elements(geometry, stack) * geometry.itemsize // 4
     return there_ns + VECTOR_DONE_NS + words * VECTOR_MEMSET_NS
 
