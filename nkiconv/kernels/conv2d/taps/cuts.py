@@ -181,7 +181,7 @@ def split_bank(banks):
 
 def row_parts(geometry, band, start):
     """(first row, rows) of the loads of a band's rows, none where it meets none; start: rows of the first bank first,
-    then in growing parts, as nothing goes on meanwhile."""
+    then of another one, then growing parts, each as much as what came before."""
     if band.hn == 0 or band.wn == 0:
         return []
     rows = geometry.rows
@@ -195,7 +195,7 @@ def row_parts(geometry, band, start):
             needed = span(rows, band.p0, outputs)
             end = min(band.hn, max(first + 1, needed[0] + needed[1] - band.h0))
         found.append((first, end - first))
-        first, banks = end, 2 * banks
+        first, banks = end, banks if len(found) == 1 else 2 * banks
     return found
 
 

@@ -33,7 +33,7 @@ from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pa
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
 TURN_FROM, TURN_UNTIL = 0.35, 0.8
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
-LEAD_MATMULS = 6
+LEAD_MATMULS = 4
 #: Share of a chunk's matmuls between which the filters of one that comes soon are turned.
 LEAD_SHARE = 0.6
 #: Banks whose results leave by one DMA.
