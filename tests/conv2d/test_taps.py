@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 
+import nkiconv
 from nkiconv import cases
 from nkiconv.kernels.conv2d.taps import cuts, plan
 from nkiconv.problem import ConvProblem
@@ -83,6 +84,18 @@ def test_epilogue_of_folded_channels(why):
         plain = run(x, w, problem, lnc, config=config_of("taps", fold="none"))
         expected = np.maximum(plain + more["bias"][:, None, None] + 2 * more["residual"], 0)
         y = run(x, w, problem, lnc, config=config_of("taps", fold="both"), **more)
+        np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("why", FOLDED)
+def test_packed_filters_are_folded_too(why, lnc):
+    problem = FOLDED[why].replace(dtype="fp32")
+    x, w = integers(np.random.default_rng(6), problem)
+    expected = run(x, w, problem, lnc, config=config_of("taps", fold="none"))
+    folds = ["none", "inputs", "both" if 128 % nkiconv.pack_filter(w).shape[-1] == 0 else "inputs"]
+    for fold in folds:
+        y = run(x, nkiconv.pack_filter(w), problem, lnc, config=config_of("taps", fold=fold))
         np.testing.assert_array_equal(y, expected)
 
 

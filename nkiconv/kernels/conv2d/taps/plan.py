@@ -301,13 +301,13 @@ def fold_refusal(geometry, extras, config):
     if fold in ("inputs", "both") and depth_of(geometry) == 1:
         return (
             f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beside whole 128s, several columns of "
-            f"taps, a plain filter of one group, and no lhs_dilation of columns; use 'none' or 'outputs'"
+            f"taps, one group, and no lhs_dilation of columns; use 'none' or 'outputs'"
         )
     if fold in ("outputs", "both") and (rows_of(geometry) == 1 or extras.pool != (1, 1) or extras.strict_nonfinite):
         return (
             f"config fold={fold}: needs K={geometry.K} with 1 to 64 channels beside whole 128s, two rows of outputs "
-            f"that share rows of x, a plain filter of one group, no lhs_dilation of rows, no pooling, and no "
-            f"strict_nonfinite; use 'none' or 'inputs'"
+            f"that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of rows, no "
+            f"pooling, and no strict_nonfinite; use 'none' or 'inputs'"
         )
     return ""
 
