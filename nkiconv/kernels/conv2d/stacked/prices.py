@@ -175,11 +175,18 @@ def filter_partitions(stack):
     return stack.U * stack.kn if stack.way == "straight" else stack.kn
 
 
+def filter_triggers(geometry, stack):
+    """DMAs that the filters of a job take."""
+    if stack.way != "straight":
+        return 1
+    return stack.U * (geometry.rows.taps if geometry.rows.dilation > 1 else 1)
+
+
 def filters_there_ns(geometry, stack):
     """ns until the first filters have come and may be turned."""
     there_ns = FIRST_PACKET_NS + skew_ns(filter_partitions(stack)) + DMA_END_NS + DMA_DONE_NS
     w_ns, w_bytes = filter_ns(geometry, stack)
-    there_ns += max(w_ns, w_bytes * HBM_BYTE_NS)
+    there_ns += max(w_ns, w_bytes * HBM_BYTE_NS) + (filter_triggers(geometry, stack) - 1) * STATIC_ISSUE_NS
     if fits(geometry, stack):
         return there_ns
     if stack.way != "straight":
@@ -198,12 +205,12 @@ def first_ns(geometry, stack):
     bank = min(bank, div_ceil(count, FILTER_PARTS))
     read_ns = VECTOR_DONE_NS + bank * stack.U * stack.kn * VECTOR_NS_16BIT
     turned_ns = bank * turn_ns(geometry, stack) / count / HALF_RATE + MATMUL_DONE_NS + HOP_NS + HOP_TENSOR_NS + read_ns
-    arrival = FIRST_PACKET_NS + LOAD_SKEW_NS + DMA_END_NS + DMA_DONE_NS
+    arrival = FIRST_PACKET_NS + skew_ns(stack.B * geometry.C) + DMA_END_NS + DMA_DONE_NS
     band = largest_band(geometry, stack)
     part = tiles_of(stack, band, geometry.columns.out, False)[0][0]
     blocks = band_rows(stack, part[1])
     first, last = whole_blocks(geometry.rows, stack, band.j0 * stack.step, blocks)
-    triggers = filter_partitions(stack) // stack.kn + stack.D * band.nn * (1 + blocks - (last - first))
+    triggers = filter_triggers(geometry, stack) + stack.D * band.nn * (1 + blocks - (last - first))
     there_ns = arrival + triggers * STATIC_ISSUE_NS + filter_ns(geometry, stack)[0]
     there_ns += rows_ns(geometry, stack, band.nn, blocks)
     return max(filters_there_ns(geometry, stack) + turned_ns, there_ns)

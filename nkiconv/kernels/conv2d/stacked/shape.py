@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._prices import HALF_RATE, MATMUL_COLUMNS_MIN, ROWS_AN_ENGINE, TENSOR_COLUMN_NS, run_ns
+from ..._prices import HALF_RATE, MATMUL_COLUMNS_MIN, ROWS_AN_ENGINE, STATIC_ISSUE_NS, TENSOR_COLUMN_NS, run_ns
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
 from ..geometry import met
 
@@ -155,6 +155,7 @@ def way_of_filters(geometry, U, kn, height, count):
         return "shifted" if run * item < LONG_RUN_BYTES else "straight"
     size = geometry.C * rows.taps * geometry.columns.taps
     straight_ns = size // run * run_ns(run * item) * min(ROWS_AN_ENGINE, U * kn)
+    straight_ns += (U * (rows.taps if rows.dilation > 1 else 1) - 1) * STATIC_ISSUE_NS
     columns = max(kn, MATMUL_COLUMNS_MIN) * (1 if item == 2 else TRANSPOSE_PASSES_FP32)
     turned_ns = (U - 1) * count * columns * TENSOR_COLUMN_NS / HALF_RATE
     return "apart" if run_ns(size * item) * min(ROWS_AN_ENGINE, kn) + turned_ns < straight_ns else "straight"

@@ -57,30 +57,25 @@ def load_residual(operands, geometry, stack, job, band):
 
 def store_stack(y_hbm, y_sbuf, base, geometry, stack, job, band, j, jn):
     """Blocks j .. j+jn-1 of a band's results, on the partitions from `base` on: a DMA for each image, or for each part
-    of the partitions where those are fewer or the last block is not whole."""
-    k0, kn = job
-    Q = geometry.columns.out
+    of the partitions where those are fewer."""
+    kn, Q = job[1], geometry.columns.out
     apart = rows_apart(stack)
-    strides = (geometry.y_n, geometry.y_k, geometry.y_p, geometry.y_q)
-    together = 0
     if band.nn < apart[0]:
         span = apart[0] * apart[1]
-        together = min(jn, max(0, geometry.rows.out // span - band.j0 - j))
-        for n in range(band.nn if together > 0 else 0):
-            pattern = [
-                [apart[1] * geometry.y_p, apart[0]],
-                [geometry.y_k, kn],
-                [span * geometry.y_p, together],
-                [geometry.y_p, apart[1]],
-                [geometry.y_q, Q],
-            ]
-            first = (band.n0 + n) * geometry.y_n + k0 * geometry.y_k + (band.j0 + j) * span * geometry.y_p
-            copy(
-                y_hbm.ap(pattern=pattern, offset=first),
-                y_sbuf[base : base + apart[0] * kn, n, j : j + together, 0 : apart[1], 0:Q],
-            )
-    for part in range(apart[0] if together < jn else 0):
-        for where in y_rows(geometry, strides, stack, job, band, part, j + together, jn - together):
+        left = max(0, geometry.rows.out - (band.j0 + j) * span)
+        whole = min(jn, left // span)
+        # of the last block all parts with all of their rows, and the one with some
+        rest = min(span, left - whole * span) if whole < jn else 0
+        parts = rest // apart[1]
+        for n in range(band.nn):
+            store_parts(y_hbm, y_sbuf, base, geometry, stack, job, band, n, (j, whole), (0, apart[0]), apart[1])
+            store_parts(y_hbm, y_sbuf, base, geometry, stack, job, band, n, (j + whole, 1), (0, parts), apart[1])
+            last = rest - parts * apart[1]
+            store_parts(y_hbm, y_sbuf, base, geometry, stack, job, band, n, (j + whole, 1), (parts, 1), last)
+        return
+    strides = (geometry.y_n, geometry.y_k, geometry.y_p, geometry.y_q)
+    for part in range(apart[0]):
+        for where in y_rows(geometry, strides, stack, job, band, part, j, jn):
             copy(
                 y_hbm.ap(pattern=where[0], offset=where[1]),
                 y_sbuf[
@@ -91,3 +86,35 @@ def store_stack(y_hbm, y_sbuf, base, geometry, stack, job, band, j, jn):
                     0:Q,
                 ],
             )
+
+
+def store_parts(y_hbm, y_sbuf, base, geometry, stack, job, band, n, blocks, parts, height):
+    """The first `height` rows of so many parts of so many blocks of image n, by one DMA, if there are any.
+
+    blocks, parts: (first, how many).
+    """
+    if blocks[1] == 0 or parts[1] == 0 or height == 0:
+        return
+    k0, kn = job
+    apart = rows_apart(stack)
+    span = apart[0] * apart[1]
+    row = (band.j0 + blocks[0]) * span + parts[0] * apart[1]
+    copy(
+        y_hbm.ap(
+            pattern=[
+                [apart[1] * geometry.y_p, parts[1]],
+                [geometry.y_k, kn],
+                [span * geometry.y_p, blocks[1]],
+                [geometry.y_p, height],
+                [geometry.y_q, geometry.columns.out],
+            ],
+            offset=(band.n0 + n) * geometry.y_n + k0 * geometry.y_k + row * geometry.y_p,
+        ),
+        y_sbuf[
+            base + parts[0] * kn : base + (parts[0] + parts[1]) * kn,
+            n,
+            blocks[0] : blocks[0] + blocks[1],
+            0:height,
+            0 : geometry.columns.out,
+        ],
+    )
