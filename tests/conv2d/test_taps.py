@@ -193,6 +193,35 @@ def test_a_single_row_is_shared_by_both_cores():
     assert len(found.items) % 2 == 0
 
 
+ROWS = ConvProblem(N=1, C=96, H=20, W=64, K=128, R=5, S=5, padding=((2, 2), (2, 2)), dtype="bf16")
+
+
+@pytest.mark.parametrize("problem", [ROWS, ROWS.replace(H=6, W=9), ROWS.replace(H=2, W=3, N=3)])
+def test_rows_are_shared_evenly(problem):
+    """Three banks were one for a core and two for the other, and a single one left a core without work."""
+    found, _ = planned(problem, "taps")
+    half = len(found.items) // 2
+    mine, other = (
+        sum(item.band.nn * item.band.pn * item.band.qn for item in items)
+        for items in (found.items[:half], found.items[half:])
+    )
+    assert half > 0
+    assert 0 <= other - mine <= problem.P * problem.Q if problem.N > 1 else abs(other - mine) <= problem.Q
+
+
+def test_jobs_of_unequal_work_are_not_shared():
+    """A folded job takes less than another: a core each would leave one of them idle."""
+    found, _ = planned(FOLDED["both"].replace(N=4, H=100, W=56, dtype="bf16"), "taps")
+    assert len(found.batches) == 1
+
+
+@pytest.mark.simulator_only
+def test_filters_that_are_long_on_their_way_leave_no_second_window_at_half_rate():
+    timed, _ = timeline(ROWS, 2)
+    assert [full for _, full in timed.line.throttle_changes[0]] == [False, True]
+    assert timed.line.throttle_changes[0][1][0] < 3500
+
+
 def test_rows_that_are_all_but_whole_come_whole():
     """A load of 55 of 56 columns was a run of 110 bytes a row."""
     found, _ = planned(cases.get("rn50_proj_s2").problem, "taps")

@@ -13,7 +13,7 @@ from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
 from .cuts import RAW_BYTES, Band, bands_of
 from .fold import FOLDS, chunk_window, depth_of, job_axis, rows_of, tap_groups
-from .prices import END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns
+from .prices import END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
 
 SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved", "fold")
 SHARDS = ("channels", "images")
@@ -22,9 +22,9 @@ FILTER_BYTES = 90_112
 X_BYTES = 32_768
 #: Bytes a partition of blocks of taps that are on their way together, if more than one.
 AHEAD_BYTES = 24_576
-#: Matmuls of 128 columns on zeros while the first filters are on their way: a load of 128 rows of w takes some 2.1 us
-#: from its trigger to the array (trn2.toml, dma.static_first_packet_ns, engine_skew_load_ns, done_to_consumer_ns), a
-#: matmul 107 ns at half rate.
+#: Matmuls of 128 columns on zeros while the first filters are on their way, where they are few: a load of 128 rows of w
+#: takes some 2.1 us from its trigger to the array, a matmul 107 ns at half rate. Fewer would leave the first window of
+#: the throttle without enough work.
 WARM_UP = 20
 #: The same where a filter is packed: the first sums come sooner, as nothing is turned before them.
 WARM_UP_PACKED = 18
@@ -211,9 +211,15 @@ def own_fold(geometry, config, strict, unpooled):
 
 def core_ns(geometry, jobs, by_channels):
     """ns of the busier of two cores that share output channels, or images and rows, between first filters and store."""
-    banks = div_ceil(geometry.N * geometry.rows.out * geometry.columns.out, BANK_COLUMNS)
-    parts = len(jobs) / div_ceil(len(jobs), PARTS) if by_channels else min(banks, PARTS)
-    return max(array_ns(geometry, jobs) / parts, dma_ns(geometry, jobs, by_channels))
+    work_ns = array_ns(geometry, jobs)
+    if by_channels:
+        first = share(len(jobs), PARTS, 0)[1]
+        part_ns = array_ns(geometry, jobs[:first])
+        work_ns = max(part_ns, work_ns - part_ns)
+    else:
+        banks = div_ceil(geometry.N * geometry.rows.out * geometry.columns.out, BANK_COLUMNS)
+        work_ns = work_ns / min(banks, PARTS)
+    return max(work_ns, dma_ns(geometry, jobs, by_channels))
 
 
 def make_plan(geometry, extras, config):
@@ -233,7 +239,7 @@ def make_plan(geometry, extras, config):
     for half in range(PARTS):
         mine = share(len(items), PARTS, half)
         items[mine[0] + mine[1] - 1].last = True
-    own_warmup = WARM_UP if geometry.packed == 0 else WARM_UP_PACKED
+    own_warmup = max(WARM_UP, warm_count(geometry, jobs[0])) if geometry.packed == 0 else WARM_UP_PACKED
     moved = setting(config, "moved", moved_jobs(geometry, jobs, items[0].band, by_channels))
     return Plan(
         batches=batches, items=items, warmup=setting(config, "warmup", own_warmup), moved=moved_from(batches, moved)
