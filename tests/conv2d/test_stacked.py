@@ -7,6 +7,7 @@ import pytest
 from conv2d_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 
 from nkiconv import cases
+from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.conv2d.dispatch import choose
 from nkiconv.kernels.conv2d.stacked import plan, shape
 from nkiconv.problem import ConvProblem
@@ -142,7 +143,7 @@ def test_what_is_not_stacked(problem, changes, message):
 
 def test_bands_cover_every_row_once():
     for problem, B, D, U, V, G, merge in SHAPES:
-        stack = shape.make_stack(geometry_of(problem), B, D, U, V, G, merge == 1)
+        stack = shape.make_stack(geometry_of(problem), B, D, U, V, G, merge == 1, "both")
         seen = [
             (n, (j * U + u) * V + v)
             for band in shape.stack_bands(geometry_of(problem), stack)
@@ -190,7 +191,7 @@ def test_price_is_near_the_model(problem):
 def test_few_stacks_are_priced(problem, monkeypatch):
     priced = []
     monkeypatch.setattr(plan, "stack_ns", lambda geometry, stack: priced.append(stack) or 1e9 - len(priced))
-    plan.best_stack(geometry_of(problem))
+    plan.best_stack(geometry_of(problem), "both")
     assert 0 < len(priced) < 4000
 
 
@@ -222,3 +223,22 @@ def test_each_way_of_filters_is_taken():
     ]
     assert taken == ["shifted", "straight", "apart"]
     assert set(taken) == set(shape.WAYS)
+
+
+@pytest.mark.parametrize("K", [5, 150, 256])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_biases_of_jobs(K, outputs):
+    problem = MANY.replace(K=K, dtype="fp32")
+    rng = np.random.default_rng(3)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-3, 4, K).astype(np.float32)
+    config = config_of("stacked", rows=2, shifts=3, outputs=outputs)
+    plain = run(x, w, problem, 2, config=config)
+    np.testing.assert_array_equal(run(x, w, problem, 2, bias=bias, config=config), plain + bias[:, None, None])
+
+
+def test_read_outs_of_one_engine_are_priced():
+    problem = PRICED["rn50_stem"]
+    relu = read_epilogue("relu", None, None, "pre_activation", 2)
+    assert planned(problem, "stacked")[0].merged
+    assert not planned(problem, "stacked", epilogue=relu)[0].merged, "Scalar reads twice as much where rows are merged"

@@ -6,8 +6,9 @@ from ..._epilogue import finish
 from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, MATMUL_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS, WINDOW_NS
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import load_bias, reader
+from ..call import reader
 from ..geometry import met
+from .bias import load_biases, turn_biases
 from .filters import load_padded, shift_rows, turn_padded
 from .load import clear_next, load_stack, make_ring
 from .prices import FILTER_PARTS, filters_there_ns, first_ns, turn_ns
@@ -36,7 +37,7 @@ def run_stack(operands, geometry, extras, stack):
     ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
     end = mine[0] + mine[1]
     ahead = jobs_ahead(geometry, stack)
-    padded, filters, biases, loaded = [], [], [], []
+    padded, filters, loaded = [], [], []
     ring = make_ring(operands, stack, bands, mine[0], end)
     # filters that wait for zeros must not come after all rows
     hold = 1 if stack.way == "straight" and not fits(geometry, stack) else 0
@@ -48,6 +49,7 @@ def run_stack(operands, geometry, extras, stack):
         clear_next(geometry, stack, bands[mine[0]], ring, 0, True, hold)
     pieces = first_pieces(stack, bands[mine[0]], geometry.columns.out)
     loaded.append(load_stack(operands, geometry, stack, bands[mine[0]], ring, 0, pieces))
+    bias_rows = load_biases(operands.bias, stack)
     load_jobs(operands, geometry, stack, padded, ahead)
     load_bands(operands, geometry, stack, bands, mine[0], mine[0] + len(ring.buffers), end, ring, loaded)
     before, after = warm_counts(geometry, stack)
@@ -55,17 +57,18 @@ def run_stack(operands, geometry, extras, stack):
     longer = max(0, before - SHORT_WARM_UPS) // WARM_UP_BLOCKS
     warm_up(zeros_sbuf, longer, WARM_UP_BLOCKS)
     warm_up(zeros_sbuf, before - longer * WARM_UP_BLOCKS, 1)
-    turn_next(operands, geometry, stack, padded, filters, biases, ledger)
+    turn_next(operands, geometry, stack, padded, filters, ledger)
     warm_up(zeros_sbuf, after, 1)
+    biases = turn_biases(bias_rows, stack)
     for index in range(mine[0], end):
         for job in range(len(stack.jobs)):
             # the next job's filters are turned before this one's sums and read out during them; the second job's come
             # after the first rows, and are read out while the third's are turned
             load_jobs(operands, geometry, stack, padded, job + 1 + ahead)
             if job > 0:
-                turn_next(operands, geometry, stack, padded, filters, biases, ledger)
+                turn_next(operands, geometry, stack, padded, filters, ledger)
             if job == 1:
-                turn_next(operands, geometry, stack, padded, filters, biases, ledger)
+                turn_next(operands, geometry, stack, padded, filters, ledger)
             if job == 0 and index > mine[0]:
                 load_bands(operands, geometry, stack, bands, mine[0], index + len(ring.buffers), end, ring, loaded)
             turn = (index - mine[0]) * len(stack.jobs) + job
@@ -101,21 +104,21 @@ def load_bands(operands, geometry, stack, bands, first, until, end, ring, loaded
         # the second band waits for the triggers of the filters, each other one for the band before
         hold = 1
         if len(loaded) == 1 and len(stack.jobs) > 1:
-            delay_ns = LOAD_SKEW_NS + STATIC_ISSUE_NS * len(stack.jobs)
+            triggers = len(stack.jobs) + (stack.U if operands.bias != None else 0)
+            delay_ns = LOAD_SKEW_NS + STATIC_ISSUE_NS * triggers
             hold = 1 + int(delay_ns / (GPSIMD_NS * band.nn * band_rows(stack, band.jn)))
         clear_next(geometry, stack, band, ring, turn, False, hold)
         pieces = [band_rows(stack, band.jn)]
         loaded.append(load_stack(operands, geometry, stack, band, ring, turn, pieces))
 
 
-def turn_next(operands, geometry, stack, padded, filters, biases, ledger):
-    """Stationaries and bias of the next job, if there is one; the rows of the one after it are shifted, so that they do
+def turn_next(operands, geometry, stack, padded, filters, ledger):
+    """Stationaries of the next job, if there is one; the rows of the one after it are shifted, so that they do
     not wait for read-outs of sums."""
     job = len(filters)
     if job == 0:
         padded[job] = shift_rows(padded[job], geometry, stack, stack.jobs[job][1])
     if job < len(stack.jobs):
-        biases.append(load_bias(operands.bias, stack.jobs[job][0], stack.jobs[job][1], stack.U))
         filters.append(turn_padded(operands, padded[job], geometry, stack, stack.jobs[job], FILTER_PARTS, ledger))
         padded[job] = None
     if job + 1 < len(stack.jobs):

@@ -17,6 +17,7 @@ from ..._prices import (
     MATMUL_FP32_NS,
     MATMUL_NS,
     ROWS_AN_ENGINE,
+    SCALAR_FIXED_PSUM_NS,
     SCALAR_NS,
     STATIC_ISSUE_NS,
     TENSOR_COLUMN_FP32_NS,
@@ -113,8 +114,11 @@ def band_ns(geometry, stack, band):
             array_ns += matmuls * (max(size, MATMUL_COLUMNS_MIN) * column_ns + fixed_ns)
             work_ns += matmuls * size * column_ns * clipped
             tile_ns = VECTOR_FIXED_PSUM_NS + size * VECTOR_NS
-            scalar_ns = VECTOR_FIXED_PSUM_NS + size * SCALAR_NS
-            read_ns += jobs * stack.V * reads * tile_ns * scalar_ns / (tile_ns + scalar_ns)
+            scalar_ns = SCALAR_FIXED_PSUM_NS + size * SCALAR_NS
+            each_ns = scalar_ns if stack.reader == "scalar" else tile_ns
+            if stack.reader == "both":
+                each_ns = tile_ns * scalar_ns / (tile_ns + scalar_ns)
+            read_ns += jobs * stack.V * reads * each_ns
     x_size = band.nn * band_rows(stack, band.jn) * min(stack.width, columns.size)
     x_ns = rows_ns(geometry, stack, band.nn, band_rows(stack, band.jn))
     apart = rows_apart(stack)
@@ -126,9 +130,14 @@ def band_ns(geometry, stack, band):
     store_ns = FIRST_PACKET_NS + HOP_DMA_NS + STATIC_ISSUE_NS + y_ns / len(parts) + DMA_END_NS
     # banks leave from parts of the partitions in turn, which lie on different engines
     slots = min(len(parts), nl.tile_size.pmax // slot_of(apart[0] * stack.kn))
+    y_ns = jobs * y_ns / slots
     num_bytes = (stack.parts * x_size + jobs * apart[0] * stack.kn * y_size) * item
+    if stack.reader == "vector":
+        # a residual comes as y goes, on as many partitions as it has
+        x_ns += y_ns * slots
+        num_bytes += jobs * apart[0] * stack.kn * y_size * item
     last_ns = MATMUL_DONE_NS + HOP_NS + reads * tile_ns / min(2, reads) + VECTOR_DONE_NS + store_ns
-    return array_ns, work_ns, read_ns, x_ns, jobs * y_ns / slots, num_bytes, last_ns
+    return array_ns, work_ns, read_ns, x_ns, y_ns, num_bytes, last_ns
 
 
 def rows_ns(geometry, stack, images, blocks):

@@ -26,6 +26,9 @@ TRANSPOSE_PASSES_FP32 = 2
 #: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
 #: shifted on chip, or not at all: they stay at k, and each u's are turned by transposes of their own.
 WAYS = ("straight", "shifted", "apart")
+#: Who reads sums out: Vector and Scalar, each what it has time for, Scalar alone where there is an activation, or
+#: Vector first where a residual is added.
+READERS = ("both", "scalar", "vector")
 #: Engines address partitions from a multiple of this on.
 QUADRANT = 32
 
@@ -65,12 +68,14 @@ class Stack(nl.NKIObject):
     whole: int
     #: whether the U rows of a block leave their partitions when they are read out, so that y goes out in long runs
     merged: bool
+    #: who reads sums out, one of READERS
+    reader: str
     #: buffers of bands, at most
     ring: int
     warmup: int
 
 
-def make_stack(geometry, B, D, U, V, G, merged):
+def make_stack(geometry, B, D, U, V, G, merged, reader):
     """A Stack of these sizes, or None where memory does not hold it."""
     rows, columns = geometry.rows, geometry.columns
     item = geometry.itemsize
@@ -124,6 +129,7 @@ def make_stack(geometry, B, D, U, V, G, merged):
         width=width,
         whole=whole,
         merged=merged,
+        reader=reader,
         ring=max(2, min(RING, RING_BYTES // band_bytes)),
         warmup=-1,
     )
@@ -322,6 +328,8 @@ def count_instructions(geometry, stack, cores):
     stores = 2 * apart[0] * (1 + div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + stack.blocks)
     job = banks * (stack.num_taps * stack.groups + reads) + stores + 3 * stack.U + 4
     loads = stack.D * stack.images * (2 * stack.num_taps * max(1, stack.B // stack.G) + stack.step + 16) + 8
-    filters = len(stack.jobs) * (len(stack.phases) * stack.num_taps * stack.groups * (1 + stack.U) + 4 * stack.U + 9)
+    filters = 4 + len(stack.jobs) * (
+        len(stack.phases) * stack.num_taps * stack.groups * (1 + stack.U) + 4 * stack.U + 9
+    )
     taps = len(stack.jobs) * stack.U * geometry.rows.taps if geometry.rows.dilation > 1 else 0
-    return 384 + bands * (loads + len(stack.jobs) * job) + filters + taps
+    return 400 + bands * (loads + len(stack.jobs) * job) + filters + taps
