@@ -6,14 +6,14 @@ from ..._epilogue import finish
 from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, MATMUL_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS, WINDOW_NS
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import reader
+from ..call import reader, scale_residual
 from ..geometry import met
 from .bias import load_biases, turn_biases
 from .filters import load_padded, shift_rows, turn_padded
 from .load import clear_next, load_stack, make_ring
 from .prices import FILTER_PARTS, filters_there_ns, first_ns, turn_ns
 from .shape import band_rows, columns_of, fits, jobs_ahead, order_of_groups, rows_apart, slot_of, stack_bands, tiles_of
-from .store import load_residual, store_stack
+from .store import load_residual, residual_buffers, store_stack
 
 #: Most matmuls on zeros until the first rows are there, unless a config says how many.
 WARM_UP_MAX = 256
@@ -49,6 +49,11 @@ def run_stack(operands, geometry, extras, stack):
         clear_next(geometry, stack, bands[mine[0]], ring, 0, True, hold)
     pieces = first_pieces(stack, bands[mine[0]], geometry.columns.out)
     loaded.append(load_stack(operands, geometry, stack, bands[mine[0]], ring, 0, pieces))
+    jobs = len(stack.jobs)
+    residual_ring = residual_buffers(operands, geometry, stack, bands[mine[0] : end])
+    residuals = []
+    if len(residual_ring) > 0:
+        load_step(operands, geometry, stack, bands, mine[0], residual_ring, residuals)
     bias_rows = load_biases(operands.bias, stack)
     load_jobs(operands, geometry, stack, padded, ahead)
     load_bands(operands, geometry, stack, bands, mine[0], mine[0] + len(ring.buffers), end, ring, loaded)
@@ -61,7 +66,7 @@ def run_stack(operands, geometry, extras, stack):
     warm_up(zeros_sbuf, after, 1)
     biases = turn_biases(bias_rows, stack)
     for index in range(mine[0], end):
-        for job in range(len(stack.jobs)):
+        for job in range(jobs):
             # the next job's filters are turned before this one's sums and read out during them; the second job's come
             # after the first rows, and are read out while the third's are turned
             load_jobs(operands, geometry, stack, padded, job + 1 + ahead)
@@ -71,7 +76,9 @@ def run_stack(operands, geometry, extras, stack):
                 turn_next(operands, geometry, stack, padded, filters, ledger)
             if job == 0 and index > mine[0]:
                 load_bands(operands, geometry, stack, bands, mine[0], index + len(ring.buffers), end, ring, loaded)
-            turn = (index - mine[0]) * len(stack.jobs) + job
+            turn = (index - mine[0]) * jobs + job
+            while len(residual_ring) > 0 and len(residuals) < min(turn + len(residual_ring), mine[1] * jobs):
+                load_step(operands, geometry, stack, bands, mine[0], residual_ring, residuals)
             work_stack(
                 operands,
                 geometry,
@@ -82,10 +89,18 @@ def run_stack(operands, geometry, extras, stack):
                 biases[job],
                 bands[index],
                 loaded[index - mine[0]],
+                scale_residual(residuals[turn], operands.beta) if len(residual_ring) > 0 else None,
                 ledger,
                 turn,
-                index + 1 == end and job + 1 == len(stack.jobs),
+                index + 1 == end and job + 1 == jobs,
             )
+
+
+def load_step(operands, geometry, stack, bands, first, ring, residuals):
+    """Load the next residual, of bands from `first` on and their jobs in turn; all but the first band's are held."""
+    step, jobs = len(residuals), len(stack.jobs)
+    band, job = bands[first + step // jobs], stack.jobs[step % jobs]
+    residuals.append(load_residual(operands, geometry, stack, job, band, ring[step % len(ring)], step >= jobs))
 
 
 def load_jobs(operands, geometry, stack, padded, count):
@@ -158,7 +173,9 @@ def first_pieces(stack, band, Q):
     return found
 
 
-def work_stack(operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf, band, x_sbuf, ledger, turn, last):
+def work_stack(
+    operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf, band, x_sbuf, residual_sbuf, ledger, turn, last
+):
     """Results of one job for one band: banks of sums one after the other, and stores of several of them at a time."""
     kn, Q = job[1], geometry.columns.out
     apart = rows_apart(stack)
@@ -168,7 +185,6 @@ def work_stack(operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf
     slots = nl.tile_size.pmax // slot
     shape = (nl.tile_size.pmax if slots > 1 else size, band.nn, band.jn, apart[1], Q)
     y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-    residual_sbuf = load_residual(operands, geometry, stack, job, band)
     parts, columns = tiles_of(stack, band, Q, last)
     for index in range(len(parts)):
         j, jn = parts[index]

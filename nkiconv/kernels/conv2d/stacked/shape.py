@@ -15,6 +15,8 @@ FILTER_BYTES = 65_536
 PADDED_BYTES = 49_152
 #: Bytes a partition of fp32 results of one band and job.
 Y_BYTES = 32_768
+#: Bytes a partition of residuals, unless those of two bands and jobs take more.
+RESIDUAL_BYTES = 32_768
 #: Bands of a core, if there are images for so many: loads of one overlap the sums of another.
 BANDS = 4
 #: Most buffers of bands.
@@ -307,15 +309,31 @@ def jobs_ahead(geometry, stack):
     return max(2, PADDED_BYTES // (padded_elements(geometry, stack) * geometry.itemsize))
 
 
+def result_bytes(geometry, stack):
+    """Bytes a partition of the results of a band and job, or of a residual, at most."""
+    return 4 * stack.images * stack.blocks * rows_apart(stack)[1] * geometry.columns.out
+
+
+def residual_depth(geometry, stack):
+    """Residuals of bands and jobs that may be on their way or in use: of two bands, if there is room."""
+    return max(2, min(2 * len(stack.jobs), RESIDUAL_BYTES // result_bytes(geometry, stack)))
+
+
 def sbuf_bytes(geometry, stack, has_residual):
     """Bytes a partition, at most."""
     item = geometry.itemsize
     x_bytes = stack.images * band_rows(stack, stack.blocks) * stack.width * item
-    y_bytes = 4 * stack.images * stack.blocks * rows_apart(stack)[1] * geometry.columns.out
+    y_bytes = result_bytes(geometry, stack)
     # as they come and as they are turned
     padded = 2 * min(len(stack.jobs), jobs_ahead(geometry, stack)) * padded_elements(geometry, stack) * item
     filters = len(stack.jobs) * len(stack.phases) * stack.num_taps * stack.groups * stack.U * stack.kn * item
-    return stack.ring * x_bytes + filters + padded + (4 if has_residual else 2) * y_bytes + 4096
+    return (
+        stack.ring * x_bytes
+        + filters
+        + padded
+        + (4 + residual_depth(geometry, stack) if has_residual else 2) * y_bytes
+        + 4096
+    )
 
 
 def count_instructions(geometry, stack, cores):
@@ -326,7 +344,7 @@ def count_instructions(geometry, stack, cores):
     reads = 2 * (stack.U if stack.merged else 1)
     apart = rows_apart(stack)
     stores = 2 * apart[0] * (1 + div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + stack.blocks)
-    job = banks * (stack.num_taps * stack.groups + reads) + stores + 3 * stack.U + 4
+    job = banks * (stack.num_taps * stack.groups + reads) + stores + 3 * stack.U + stack.U * stack.V + 4
     loads = stack.D * stack.images * (2 * stack.num_taps * max(1, stack.B // stack.G) + stack.step + 16) + 8
     filters = 4 + len(stack.jobs) * (
         len(stack.phases) * stack.num_taps * stack.groups * (1 + stack.U) + 4 * stack.U + 9

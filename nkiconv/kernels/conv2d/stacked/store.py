@@ -2,8 +2,7 @@
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..call import scale_residual
-from .shape import rows_apart
+from .shape import residual_depth, rows_apart
 
 
 def y_rows(geometry, strides, stack, job, band, part, j, jn):
@@ -33,16 +32,40 @@ def y_rows(geometry, strides, stack, job, band, part, j, jn):
     return found
 
 
-def load_residual(operands, geometry, stack, job, band):
-    """The residual of a band times beta, fp32 if it was multiplied, or None."""
+def residual_buffers(operands, geometry, stack, bands):
+    """Tiles that residuals of a band and job take in turn: they cap how far loads run ahead; [] without a residual."""
     if operands.residual == None:
-        return None
+        return []
+    images, blocks = 1, 1
+    for band in bands:
+        images = max(images, band.nn)
+        blocks = max(blocks, band.jn)
+    apart = rows_apart(stack)
+    shape = (apart[0] * stack.kn, images, blocks, apart[1], geometry.columns.out)
+    found = []
+    for _ in range(residual_depth(geometry, stack)):
+        found.append(nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf))
+    return found
+
+
+def load_residual(operands, geometry, stack, job, band, buffer_sbuf, hold):
+    """The residual of a band and job in a buffer.
+
+    hold: whether it is to wait for GpSimd, where it has no other reason to wait and would overtake rows of x.
+    """
     kn, Q = job[1], geometry.columns.out
     apart = rows_apart(stack)
-    shape = (apart[0] * kn, band.nn, band.jn, apart[1], Q)
-    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    if (band.j0 + band.jn) * stack.U * stack.V > geometry.rows.out:
-        nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    residual_sbuf = buffer_sbuf[0 : apart[0] * kn, 0 : band.nn, 0 : band.jn, 0 : apart[1], 0:Q]
+    ragged = (band.j0 + band.jn) * stack.U * stack.V > geometry.rows.out
+    if hold or ragged:
+        first = band.jn - 1 if ragged else 0
+        last = Q if ragged else 1
+        for w in range(apart[1]):
+            nisa.memset(
+                dst=residual_sbuf[0 : apart[0] * kn, 0 : band.nn, first : band.jn, w, 0:last],
+                value=0.0,
+                engine=nisa.engine.gpsimd,
+            )
     strides = (geometry.r_n, geometry.r_k, geometry.r_p, geometry.r_q)
     for part in range(apart[0]):
         for where in y_rows(geometry, strides, stack, job, band, part, 0, band.jn):
@@ -52,7 +75,7 @@ def load_residual(operands, geometry, stack, job, band):
                 ],
                 operands.residual.ap(pattern=where[0], offset=where[1]),
             )
-    return scale_residual(residual_sbuf, operands.beta)
+    return residual_sbuf
 
 
 def store_stack(y_hbm, y_sbuf, base, geometry, stack, job, band, j, jn):
