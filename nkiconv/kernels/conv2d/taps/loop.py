@@ -31,7 +31,7 @@ from .plan import chunks_of
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
-TURN_FROM, TURN_UNTIL = 0.35, 0.8
+TURN_FROM, TURN_UNTIL = 0.45, 0.85
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
 LEAD_MATMULS = 4
 #: Share of a chunk's matmuls between which the filters of one that comes soon are turned.
