@@ -5,11 +5,14 @@ import re
 import numpy as np
 import pytest
 from conv2d_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from depthwise import same_bits
 
 from nkiconv import cases
 from nkiconv.kernels.conv2d.dispatch import choose
-from nkiconv.kernels.conv2d.grouped import plan
+from nkiconv.kernels.conv2d.grouped import plan, price
 from nkiconv.problem import ConvProblem
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
 
 SAME = ((1, 1), (1, 1))
 ROWS = {
@@ -160,3 +163,46 @@ def test_what_grouped_does_not_do(problem, changes, message):
     found, reason = planned(problem, "grouped", **changes)
     assert found is None
     assert re.search(message, reason)
+
+
+#: N, C, K, rows and columns, taps, groups, stride, dtype: of prices that are to be near the modelled time.
+PRICED = [
+    (8, 256, 256, 56, 3, 32, 1, "bf16"),
+    (8, 512, 512, 28, 3, 32, 1, "bf16"),
+    (1, 256, 256, 56, 3, 32, 1, "fp32"),
+    (8, 384, 384, 14, 3, 384, 1, "bf16"),
+    (2, 96, 192, 28, 3, 96, 1, "bf16"),
+    (1, 192, 192, 56, 7, 192, 1, "bf16"),
+    (8, 192, 192, 56, 7, 192, 2, "bf16"),
+    (2, 64, 64, 200, 3, 8, 1, "bf16"),
+]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("N", "C", "K", "size", "taps", "groups", "stride", "dtype"), PRICED, ids=str)
+def test_the_price_is_near_the_modelled_time(N, C, K, size, taps, groups, stride, dtype):
+    problem = ConvProblem(
+        N=N,
+        C=C,
+        H=size,
+        W=size,
+        K=K,
+        R=taps,
+        S=taps,
+        groups=groups,
+        stride=(stride, stride),
+        padding=((taps // 2, taps // 2),) * 2,
+        dtype=dtype,
+    )
+    ns = price.grouped_ns(geometry_of(problem), planned(problem, "grouped")[0])
+    assert ns == pytest.approx(in_time(trace(problem, 2, config=grouped(None)), Rates()).line.total_ns, rel=0.17)
+
+
+@pytest.mark.parametrize("name", ["tiles with gaps", "two images at once, one left", "bands of rows"])
+def test_the_same_bits_on_one_core_and_two(name):
+    problem = ROWS[name].replace(dtype="fp32")
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal(problem.input_shape).astype(np.float32)
+    w = rng.standard_normal(problem.filter_shape).astype(np.float32)
+    one, two = run(x, w, problem, 1, config=grouped(None)), run(x, w, problem, 2, config=grouped(None))
+    assert same_bits(one, two)

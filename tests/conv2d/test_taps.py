@@ -3,9 +3,11 @@
 import itertools
 import re
 
+import numpy as np
 import pytest
-from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, planned, trace
+from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 
+import nkiconv
 from nkiconv import cases
 from nkiconv.kernels.conv2d.taps import cuts, plan
 from nkiconv.problem import ConvProblem
@@ -17,6 +19,19 @@ JOBS = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 
 LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, R=1, S=3, stride=(1, 2), padding=((0, 0), (1, 1)))
 STRIDED = ConvProblem(N=3, C=140, H=28, W=28, K=40, R=1, S=1, stride=(2, 2))
 PROBLEMS = {"jobs": JOBS, "line": LINE, "strided": STRIDED}
+#: What is folded, by why it is here: channels left over beside whole 128s.
+FOLDED = {
+    "both": ConvProblem(N=2, C=192, H=9, W=11, K=160, R=3, S=3, padding=((1, 1), (1, 1))),
+    "few channels": ConvProblem(N=3, C=20, H=8, W=7, K=24, R=3, S=5, padding=((2, 0), (1, 3))),
+    "stride": ConvProblem(N=1, C=40, H=13, W=15, K=33, R=3, S=2, stride=(2, 2), padding=((1, 2), (0, 1))),
+    "stride and dilation": ConvProblem(
+        N=1, C=140, H=14, W=15, K=130, R=4, S=3, stride=(2, 1), rhs_dilation=(2, 3), padding=((3, 2), (4, 1))
+    ),
+    "cropped": ConvProblem(N=2, C=64, H=11, W=10, K=64, R=3, S=3, padding=((-2, -1), (-3, 1))),
+    "padding far outside": ConvProblem(N=1, C=6, H=3, W=4, K=5, R=3, S=3, padding=((6, 5), (7, 4))),
+    "wide": ConvProblem(N=1, C=30, H=5, W=1100, K=20, R=2, S=4, padding=((1, 0), (2, 1))),
+    "two rows": ConvProblem(N=1, C=64, H=4, W=9, K=40, R=3, S=2),
+}
 SETTINGS = [
     {},
     {"moved": 0},
@@ -45,6 +60,87 @@ def test_every_edge_is_exact(why, dtype):
     check_exact(EDGE[why].replace(dtype=dtype), config=config_of("taps"))
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("fold", ["inputs", "outputs", "both"])
+@pytest.mark.parametrize("why", FOLDED)
+def test_folded_channels_are_exact(why, fold, dtype):
+    problem = FOLDED[why].replace(dtype=dtype)
+    for settings in ({}, {"x_bytes": 900}):
+        check_exact(problem, config=config_of("taps", fold=fold, **settings))
+
+
+@pytest.mark.parametrize("why", FOLDED)
+def test_epilogue_of_folded_channels(why):
+    problem = FOLDED[why].replace(dtype="fp32")
+    rng = np.random.default_rng(4)
+    x, w = integers(rng, problem)
+    more = {
+        "bias": rng.integers(-3, 4, problem.K).astype(np.float32),
+        "residual": rng.integers(-3, 4, problem.output_shape).astype(np.float32),
+        "beta": 2.0,
+        "activation": "relu",
+    }
+    for lnc in (1, 2):
+        plain = run(x, w, problem, lnc, config=config_of("taps", fold="none"))
+        expected = np.maximum(plain + more["bias"][:, None, None] + 2 * more["residual"], 0)
+        y = run(x, w, problem, lnc, config=config_of("taps", fold="both"), **more)
+        np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("why", FOLDED)
+def test_packed_filters_are_folded_too(why, lnc):
+    problem = FOLDED[why].replace(dtype="fp32")
+    x, w = integers(np.random.default_rng(6), problem)
+    expected = run(x, w, problem, lnc, config=config_of("taps", fold="none"))
+    folds = ["none", "inputs", "both" if 128 % nkiconv.pack_filter(w).shape[-1] == 0 else "inputs"]
+    for fold in folds:
+        y = run(x, nkiconv.pack_filter(w), problem, lnc, config=config_of("taps", fold=fold))
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_folded_channels_last():
+    problem = FOLDED["both"].replace(dtype="fp32")
+    x, w = integers(np.random.default_rng(5), problem)
+    stored = np.ascontiguousarray(x.transpose(0, 2, 3, 1)), np.ascontiguousarray(w.transpose(2, 3, 1, 0))
+    layouts = {"in_perm": (0, 3, 1, 2), "kern_perm": (3, 2, 0, 1), "out_perm": (0, 2, 3, 1)}
+    y = run(*stored, problem, 2, config=config_of("taps", fold="both"), **layouts)
+    expected = run(x, w, problem, 2, config=config_of("taps", fold="none"))
+    np.testing.assert_array_equal(y, expected.transpose(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "fold", "message"),
+    [
+        (JOBS.replace(C=256), {}, "inputs", "config fold=inputs: needs C=256 with 1 to 64 channels"),
+        (JOBS, {}, "inputs", None),
+        (JOBS.replace(S=1), {}, "inputs", "several columns of taps"),
+        (JOBS.replace(lhs_dilation=(1, 2)), {}, "both", "no lhs_dilation of columns"),
+        (JOBS.replace(K=256), {}, "outputs", "config fold=outputs: needs K=256 with 1 to 64 channels"),
+        (JOBS.replace(R=1), {}, "outputs", "that share rows of x"),
+        (JOBS, {"pool": (3, 1)}, "outputs", "no pooling"),
+        (JOBS, {"strict_nonfinite": True}, "both", "no strict_nonfinite"),
+        (JOBS, {}, "all", r"config fold=all: accepted are \('none', 'inputs', 'outputs', 'both'\)"),
+    ],
+)
+def test_what_cannot_be_folded(problem, changes, fold, message):
+    found, reason = planned(problem, "taps", (("fold", fold),), **changes)
+    if message is None:
+        assert reason == ""
+    else:
+        assert found is None
+        assert re.search(message, reason)
+
+
+def test_folding_pays_where_channels_are_left_over():
+    times = {}
+    for fold in ("none", "inputs", "outputs", "both"):
+        times[fold] = timeline(cases.get("unet_320").problem, 2, fold=fold)[0].us
+    assert times["both"] < 0.85 * times["none"]
+    assert times["both"] < min(times["inputs"], times["outputs"])
+    assert timeline(cases.get("unet_320").problem, 2)[0].us == times["both"]
+
+
 def needs(problem, lnc, **settings):
     """(instructions of the busiest core, bytes a partition of SBUF), as traced and as the plan says."""
     config = config_of("taps", **settings)
@@ -57,10 +153,11 @@ def needs(problem, lnc, **settings):
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("why", [*EDGE, *PROBLEMS])
+@pytest.mark.parametrize("why", [*EDGE, *PROBLEMS, *FOLDED])
 def test_it_needs_no_more_than_it_says(why, lnc):
-    problem = EDGE[why] if why in EDGE else PROBLEMS[why]
-    for settings in SETTINGS if why in PROBLEMS else SETTINGS[:1]:
+    problem = (EDGE | PROBLEMS | FOLDED)[why]
+    folds = [{"fold": "both"}, {"fold": "both", "x_bytes": 900}]
+    for settings in SETTINGS if why in PROBLEMS else folds if why in FOLDED else SETTINGS[:1]:
         (count, size), (most, room) = needs(problem, lnc, **settings)
         assert count <= most
         assert size <= room
@@ -94,6 +191,35 @@ def test_a_single_row_is_shared_by_both_cores():
     """A row of outputs was one band, and a core had nothing to do."""
     found, _ = planned(cases.get("whisper_conv2_s2").problem, "taps")
     assert len(found.items) % 2 == 0
+
+
+ROWS = ConvProblem(N=1, C=96, H=20, W=64, K=128, R=5, S=5, padding=((2, 2), (2, 2)), dtype="bf16")
+
+
+@pytest.mark.parametrize("problem", [ROWS, ROWS.replace(H=6, W=9), ROWS.replace(H=2, W=3, N=3)])
+def test_rows_are_shared_evenly(problem):
+    """Three banks were one for a core and two for the other, and a single one left a core without work."""
+    found, _ = planned(problem, "taps")
+    half = len(found.items) // 2
+    mine, other = (
+        sum(item.band.nn * item.band.pn * item.band.qn for item in items)
+        for items in (found.items[:half], found.items[half:])
+    )
+    assert half > 0
+    assert 0 <= other - mine <= problem.P * problem.Q if problem.N > 1 else abs(other - mine) <= problem.Q
+
+
+def test_jobs_of_unequal_work_are_not_shared():
+    """A folded job takes less than another: a core each would leave one of them idle."""
+    found, _ = planned(FOLDED["both"].replace(N=4, H=100, W=56, dtype="bf16"), "taps")
+    assert len(found.batches) == 1
+
+
+@pytest.mark.simulator_only
+def test_filters_that_are_long_on_their_way_leave_no_second_window_at_half_rate():
+    timed, _ = timeline(ROWS, 2)
+    assert [full for _, full in timed.line.throttle_changes[0]] == [False, True]
+    assert timed.line.throttle_changes[0][1][0] < 3500
 
 
 def test_rows_that_are_all_but_whole_come_whole():

@@ -38,7 +38,7 @@ def run_grouped(operands, geometry, extras, grouped):
     units = units_of(grouped, mine)
     order = order_of(units)
     ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
-    ring = x_ring(operands, grouped, units)
+    ring = x_ring(operands, grouped, len(units))
     chunks = [start_chunk(operands, geometry, grouped, order[0])]
     xs = [load_x(operands, geometry, grouped, units[0], ring[0], first_rows(geometry, grouped, units[0]))]
     ahead = chunks_ahead(geometry)
@@ -150,14 +150,15 @@ def first_rows(geometry, grouped, unit):
     return min(unit.hn, (blocks - 1) * grouped.Uh * geometry.rows.stride + grouped.height)
 
 
-def x_ring(operands, grouped, units):
-    """Buffers [(tile, c), images, rows, columns] that x of units takes in turn; None where no unit needs any."""
+def x_ring(operands, grouped, num_units):
+    """Buffers [(tile, c), images, rows, columns] that x of units takes in turn, of one shape on any number of cores;
+    None where no unit needs any."""
     images, height, width = 0, 0, 0
-    for index in range(len(units)):
-        images, height = max(images, units[index].nn), max(height, units[index].hn)
-        width = max(width, units[index].wn)
+    for index in range(len(grouped.units)):
+        unit = grouped.units[index]
+        images, height, width = max(images, unit.nn), max(height, unit.hn), max(width, unit.wn)
     ring = []
-    for _ in range(min(grouped.buffers, len(units))):
+    for _ in range(min(grouped.buffers, num_units)):
         x_sbuf = None
         if height > 0 and width > 0:
             shape = (nl.tile_size.pmax, images, height, width)

@@ -37,7 +37,7 @@ AHEAD_BYTES = 16_384
 X_BUFFERS = 4
 FILTER_BUFFERS = 2
 #: Matmuls of 128 columns on zeros while the first filters are on their way.
-WARM_UP = 26
+WARM_UP = 24
 WARM_UP_MAX = 256
 
 

@@ -12,9 +12,9 @@ from ..._engines import Ledger
 from ..._epilogue import finish
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import Extras, Operands, load_bias, of_array, reader, scale_residual
+from ..call import Extras, Operands, load_bias, of_array, reader
 from ..geometry import Geometry, met
-from .cuts import Bank, banks_of, row_parts, tap_order
+from .cuts import Band, banks_of, row_parts, tap_order
 from .filters import (
     Filters,
     load_ahead,
@@ -26,12 +26,14 @@ from .filters import (
     turn_piece,
     turn_to,
 )
+from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
 from .plan import chunks_of
+from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
 TURN_FROM, TURN_UNTIL = 0.35, 0.8
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
-LEAD_MATMULS = 6
+LEAD_MATMULS = 4
 #: Share of a chunk's matmuls between which the filters of one that comes soon are turned.
 LEAD_SHARE = 0.6
 #: Banks whose results leave by one DMA.
@@ -111,7 +113,7 @@ def load_biases(work, batch, last):
     """Load the biases of jobs up to `last`."""
     while len(batch.biases) <= min(last, len(batch.jobs) - 1):
         job = batch.jobs[len(batch.biases)]
-        batch.biases.append(load_bias(work.operands.bias, job.k0, job.kn, 1))
+        batch.biases.append(load_bias(work.operands.bias, job.k0, job.kn, job.rows))
 
 
 def start_band(work, band):
@@ -168,27 +170,6 @@ def no_tiles(batch):
     return tiles
 
 
-def load_rows(work, chunks, tiles, index, band, part):
-    """x of a chunk in a part (first row, rows) of a band, into its tile [cn, images, rows, columns]."""
-    operands, geometry = work.operands, work.geometry
-    c0, count = chunks[index]
-    if tiles[index] == None:
-        tiles[index] = nl.ndarray((count, band.nn, band.hn, band.wn), dtype=operands.x_dtype, buffer=nl.sbuf)
-    h0, hn = part
-    offset = band.n0 * geometry.x_n + c0 * geometry.x_c
-    offset += (band.h0 + h0) * geometry.x_h + band.w0 * geometry.x_w
-    pattern = [
-        [geometry.x_c, count],
-        [geometry.x_n, band.nn],
-        [geometry.x_h, hn],
-        [geometry.x_w, band.wn],
-    ]
-    copy(
-        tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0 : band.wn],
-        operands.x.ap(pattern=pattern, offset=offset),
-    )
-
-
 def lead_chunks(geometry):
     """Chunks whose filters are turned before one is worked on."""
     return div_ceil(LEAD_MATMULS, geometry.rows.taps * geometry.columns.taps)
@@ -198,7 +179,12 @@ def set_rate(work, job, band):
     """Turn the filters of the next job, or the first of the following batch, during this job's matmuls."""
     geometry, batch = work.geometry, work.batch
     filters = batch.filters
-    matmuls = len(banks_of(band, False)) * len(batch.jobs[job].chunks) * geometry.rows.taps * geometry.columns.taps
+    matmuls = (
+        len(banks_of(job_band(band, batch.jobs[job]), False))
+        * len(batch.jobs[job].chunks)
+        * geometry.rows.taps
+        * geometry.columns.taps
+    )
     coming = 0
     if job + 1 < len(batch.jobs):
         coming = filters_to(filters, filters.firsts[job + 2] - 1) - pieces_to(filters, filters.firsts[job + 1] - 1)
@@ -234,17 +220,19 @@ def work_band(work, index, item, tiles, last):
 
     last: whether nothing hides the stores, so that each bank's results leave at once.
     """
-    operands, geometry, extras, band = work.operands, work.geometry, work.extras, item.band
+    operands, geometry, extras = work.operands, work.geometry, work.extras
     y_dtype, job, epilogue, pool = operands.y.dtype, work.batch.jobs[index], extras.epilogue, extras.pool
     pooled = pool != (1, 1)
-    shape = (job.kn, band.nn, band.pn, band.qn)
+    band = job_band(item.band, job)
+    outputs = job.rows * job.kn
+    shape = (outputs, band.nn, band.pn, band.qn)
     y_sbuf = nl.ndarray(shape, dtype=nl.float32 if pooled else y_dtype, buffer=nl.sbuf)
-    residual_sbuf = load_residual(operands, geometry, job, band)
+    residual_sbuf = load_residual(operands, geometry, job, item.band)
     banks = banks_of(band, item.last and index == len(work.batch.jobs) - 1)
     waiting = []
     for which in range(len(banks)):
         bank = banks[which]
-        acc_psum = nl.ndarray((job.kn, bank.nn, bank.pn, bank.qn), dtype=nl.float32, buffer=nl.psum)
+        acc_psum = nl.ndarray((outputs, bank.nn, bank.pn, bank.qn), dtype=nl.float32, buffer=nl.psum)
         accumulate(work, acc_psum, index, band, tiles, bank, which + 1 == len(banks))
         residual = None
         if residual_sbuf != None:
@@ -259,12 +247,30 @@ def work_band(work, index, item, tiles, last):
         )
         waiting.append(bank)
         if not pooled and (last or which + 1 == len(banks) or len(waiting) >= STORE_BANKS):
-            store_banks(operands.y, y_sbuf, geometry, job, band, waiting)
+            store_banks(operands.y, y_sbuf, geometry, job, item.band, waiting)
             waiting = []
     if pooled:
         y_sbuf = pool_band(y_sbuf, pool, y_dtype)
-        where = y_pattern(geometry, job, band, pool)
+        where = y_pattern(geometry, job, item.band, pool)
         copy(operands.y.ap(pattern=where[0], offset=where[1]), y_sbuf)
+
+
+def job_band(band, job):
+    """A band in a job's own rows, pairs of rows where it makes two at once."""
+    if job.rows == 1:
+        return band
+    return Band(
+        n0=band.n0,
+        nn=band.nn,
+        p0=band.p0 // job.rows,
+        pn=div_ceil(band.pn, job.rows),
+        q0=band.q0,
+        qn=band.qn,
+        h0=band.h0,
+        hn=band.hn,
+        w0=band.w0,
+        wn=band.wn,
+    )
 
 
 def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
@@ -276,22 +282,27 @@ def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
     operands, geometry, batch, zeros_sbuf = work.operands, work.geometry, work.batch, work.zeros_sbuf
     job, filters = batch.jobs[index], batch.filters
     p0, pn, q0, qn = band.p0 + bank.p, bank.pn, band.q0 + bank.q, bank.qn
-    every = products(geometry, p0, pn, q0, qn)
+    outputs = acc_psum.shape[0]
     started = False
-    if len(every) == 0 or every[0].rows[2] < pn or every[0].columns[2] < qn:
-        nothing = [[zeros_sbuf.shape[1], 1], [0, bank.nn], [0, pn], [0, qn]]
-        nisa.nc_matmul(
-            dst=acc_psum,
-            stationary=zeros_sbuf[0:1, 0 : job.kn],
-            moving=zeros_sbuf.ap(pattern=nothing, offset=0),
-            accumulate=False,
-        )
-        started = True
-    for chunk in range(len(job.chunks) if len(every) > 0 else 0):
+    for chunk in range(len(job.chunks)):
+        place = place_of(batch.chunks, job.chunks[chunk])
+        every = products(geometry, job, job.chunks[chunk], p0, pn, q0, qn)
+        if not started and (len(every) == 0 or every[0].rows[2] < pn or every[0].columns[2] < qn):
+            nothing = [[zeros_sbuf.shape[1], 1], [0, bank.nn], [0, pn], [0, qn]]
+            nisa.nc_matmul(
+                dst=acc_psum,
+                stationary=zeros_sbuf[0:1, 0:outputs],
+                moving=zeros_sbuf.ap(pattern=nothing, offset=0),
+                accumulate=False,
+            )
+            started = True
+        if len(every) == 0 or tiles[place] == None:
+            continue
         here = filters.firsts[index] + chunk
         turn_to(operands, geometry, filters, here, work.ledger)
         stationaries = of_array(filters.tiles[index][chunk], operands)
-        x_sbuf = of_array(tiles[place_of(batch.chunks, job.chunks[chunk])], operands)
+        x_sbuf = of_array(tiles[place], operands)
+        w0 = chunk_window(geometry, job.chunks[chunk], band)[0]
         coming = here + lead_chunks(geometry)
         soon = pieces_to(filters, coming if last_bank else min(coming, filters.firsts[index + 1] - 1))
         rate = soon / (LEAD_SHARE * len(every))
@@ -300,17 +311,17 @@ def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
             one = every[which]
             rows, columns = one.rows, one.columns
             h = rows[3] - band.h0
-            w = columns[3] - band.w0
+            w = columns[3] - w0
             nisa.nc_matmul(
                 dst=acc_psum[
-                    0 : job.kn,
+                    0:outputs,
                     0 : bank.nn,
                     rows[0] - p0 : rows[0] - p0 + (rows[2] - 1) * rows[1] + 1 : rows[1],
                     columns[0] - q0 : columns[0] - q0 + (columns[2] - 1) * columns[1] + 1 : columns[1],
                 ],
-                stationary=stationaries[0 : stationaries.shape[0], one.tap, 0 : job.kn],
+                stationary=stationaries[0 : one.parts, one.row, one.group, 0 : job.rows, 0 : job.kn],
                 moving=x_sbuf[
-                    0 : x_sbuf.shape[0],
+                    0 : one.parts,
                     bank.n : bank.n + bank.nn,
                     h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
                     w : w + (columns[2] - 1) * columns[4] + 1 : columns[4],
@@ -328,26 +339,30 @@ def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
 
 @dataclass
 class Product(nl.NKIObject):
-    """One matmul of each chunk: which tap meets x where, as `geometry.met` says."""
+    """One matmul of a chunk: which taps meet x where, as `geometry.met` says, and how many partitions of it."""
 
-    tap: int
+    row: int
+    group: int
+    parts: int
     rows: tuple
     columns: tuple
 
 
-def products(geometry, p0, pn, q0, qn):
-    """Matmuls of a bank of outputs, in the order in which taps are turned; one that meets all of them first."""
-    R, S = geometry.rows.taps, geometry.columns.taps
+def products(geometry, job, chunk, p0, pn, q0, qn):
+    """Matmuls of a chunk for a bank of outputs, in the order in which taps are turned; one that meets all of them
+    first."""
+    axis = job_axis(geometry, job)
     found, whole = [], -1
-    order = tap_order(R)
-    for at in range(R):
-        on_rows = met(geometry.rows, order[at], p0, pn)
-        for s in range(S if on_rows[2] > 0 else 0):
-            on_columns = met(geometry.columns, s, q0, qn)
+    order = tap_order(axis.taps)
+    for at in range(axis.taps):
+        on_rows = met(axis, order[at], p0, pn)
+        for group in range(tap_groups(geometry, chunk) if on_rows[2] > 0 else 0):
+            on_columns = group_met(geometry, chunk, group, q0, qn)
             if on_columns[2] > 0:
                 if whole < 0 and on_rows[2] == pn and on_columns[2] == qn:
                     whole = len(found)
-                found.append(Product(tap=order[at] * S + s, rows=on_rows, columns=on_columns))
+                parts = group_depth(geometry, chunk, group) * chunk[1]
+                found.append(Product(row=order[at], group=group, parts=parts, rows=on_rows, columns=on_columns))
     if whole > 0:
         found = [found[whole]] + found[:whole] + found[whole + 1 :]
     return found
@@ -360,89 +375,3 @@ def place_of(chunks, wanted):
         if chunks[index] == wanted:
             found = index
     return found
-
-
-def y_pattern(geometry, job, band, pool):
-    """(pattern, offset) of a band's results in HBM: [kn, images, rows, columns]."""
-    pattern = [
-        [geometry.y_k, job.kn],
-        [geometry.y_n, band.nn],
-        [geometry.y_p, band.pn // pool[0]],
-        [geometry.y_q, band.qn // pool[1]],
-    ]
-    offset = band.n0 * geometry.y_n + job.k0 * geometry.y_k
-    return pattern, offset + band.p0 // pool[0] * geometry.y_p + band.q0 // pool[1] * geometry.y_q
-
-
-def load_residual(operands, geometry, job, band):
-    """The residual of a band times beta, fp32 if it was multiplied, or None."""
-    if operands.residual == None:
-        return None
-    shape = (job.kn, band.nn, band.pn, band.qn)
-    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    pattern = [[geometry.r_k, job.kn], [geometry.r_n, band.nn], [geometry.r_p, band.pn], [geometry.r_q, band.qn]]
-    offset = band.n0 * geometry.r_n + job.k0 * geometry.r_k + band.p0 * geometry.r_p + band.q0 * geometry.r_q
-    copy(residual_sbuf, operands.residual.ap(pattern=pattern, offset=offset))
-    return scale_residual(residual_sbuf, operands.beta)
-
-
-def pool_band(y_sbuf, pool, dtype):
-    """Maxima of windows: [kn, images, rows / height, columns / width], first along columns, then along rows."""
-    kn, nn, pn, qn = y_sbuf.shape
-    wide_sbuf = largest(y_sbuf, pool[1], (kn, nn, pn, qn // pool[1]), 3, nl.float32)
-    return largest(wide_sbuf, pool[0], (kn, nn, pn // pool[0], qn // pool[1]), 2, dtype)
-
-
-def largest(data_sbuf, count, shape, axis, dtype):
-    """Maxima of `count` neighbours along an axis."""
-    found_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
-    if count == 1:
-        nisa.tensor_copy(dst=found_sbuf, src=data_sbuf)
-        return found_sbuf
-    before = neighbours(data_sbuf, axis, 0, count)
-    for index in range(1, count):
-        last = index == count - 1
-        into = found_sbuf if last else nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_tensor(dst=into, data1=before, data2=neighbours(data_sbuf, axis, index, count), op=nl.maximum)
-        before = into
-    return found_sbuf
-
-
-def neighbours(data_sbuf, axis, first, step):
-    """Every step-th element along an axis."""
-    kn, nn, pn, qn = data_sbuf.shape
-    if axis == 3:
-        return data_sbuf[0:kn, 0:nn, 0:pn, first:qn:step]
-    return data_sbuf[0:kn, 0:nn, first:pn:step, 0:qn]
-
-
-def window(tile_sbuf, bank):
-    """What a bank holds of a band's tile [kn, images, rows, columns]."""
-    return tile_sbuf[
-        0 : tile_sbuf.shape[0],
-        bank.n : bank.n + bank.nn,
-        bank.p : bank.p + bank.pn,
-        bank.q : bank.q + bank.qn,
-    ]
-
-
-def store_banks(y_hbm, y_sbuf, geometry, job, band, banks):
-    """Stores of some banks of a job's band: one DMA where they are whole rows, next to each other."""
-    whole = True
-    for index in range(len(banks)):
-        whole = whole and banks[index].nn == band.nn and banks[index].qn == band.qn
-    parts = banks
-    if whole:
-        first, end = banks[0], banks[-1]
-        parts = [Bank(n=0, nn=band.nn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=band.qn)]
-    for index in range(len(parts)):
-        part = parts[index]
-        pattern = [
-            [geometry.y_k, job.kn],
-            [geometry.y_n, part.nn],
-            [geometry.y_p, part.pn],
-            [geometry.y_q, part.qn],
-        ]
-        offset = (band.n0 + part.n) * geometry.y_n + job.k0 * geometry.y_k
-        offset += (band.p0 + part.p) * geometry.y_p + (band.q0 + part.q) * geometry.y_q
-        copy(y_hbm.ap(pattern=pattern, offset=offset), window(y_sbuf, part))
