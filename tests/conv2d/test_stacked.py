@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from conv2d_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 
+import nkiconv
 from nkiconv import cases
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.conv2d.dispatch import choose
@@ -242,3 +243,19 @@ def test_read_outs_of_one_engine_are_priced():
     relu = read_epilogue("relu", None, None, "pre_activation", 2)
     assert planned(problem, "stacked")[0].merged
     assert not planned(problem, "stacked", epilogue=relu)[0].merged, "Scalar reads twice as much where rows are merged"
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    [*((row[0], stacked(*row[1:])) for row in SHAPES[::2]), *((one, config_of("stacked")) for one in PRICED.values())],
+)
+def test_it_needs_no_more_than_it_says_with_a_residual(problem, config):
+    bias, residual = nkiconv.spec((problem.K,), "fp32"), nkiconv.spec(problem.output_shape, problem.dtype)
+    epilogue = read_epilogue("relu", bias, residual, "pre_activation", 4)
+    stack, reason = planned(problem, "stacked", config[1:], epilogue=epilogue, residual=True, scaled=True)
+    assert reason == ""
+    execution = trace(problem, 2, config=config, bias=bias, residual=residual, beta=2.0, activation="relu")
+    most = max(len(program.instructions) for program in execution.programs)
+    assert most <= shape.count_instructions(geometry_of(problem), stack, 2)
+    assert execution.sbuf_peak_bytes <= shape.sbuf_bytes(geometry_of(problem), stack, True)

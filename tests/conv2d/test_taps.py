@@ -99,6 +99,13 @@ def test_packed_filters_are_folded_too(why, lnc):
         np.testing.assert_array_equal(y, expected)
 
 
+def test_nothing_is_folded_where_zeros_may_not_be_multiplied():
+    geometry = geometry_of(cases.get("unet_320").problem)
+    assert plan.own_fold(geometry, None, False, True) == "both"
+    assert plan.own_fold(geometry, None, True, True) == "none"
+    assert plan.own_fold(geometry, None, False, False) == "inputs"
+
+
 def test_folded_channels_last():
     problem = FOLDED["both"].replace(dtype="fp32")
     x, w = integers(np.random.default_rng(5), problem)
@@ -119,7 +126,7 @@ def test_folded_channels_last():
         (JOBS.replace(K=256), {}, "outputs", "config fold=outputs: needs K=256 with 1 to 64 channels"),
         (JOBS.replace(R=1), {}, "outputs", "that share rows of x"),
         (JOBS, {"pool": (3, 1)}, "outputs", "no pooling"),
-        (JOBS, {"strict_nonfinite": True}, "both", "no strict_nonfinite"),
+        (JOBS, {"strict_nonfinite": True}, "inputs", "config fold=inputs: multiplies by zeros, which strict_nonfinite"),
         (JOBS, {}, "all", r"config fold=all: accepted are \('none', 'inputs', 'outputs', 'both'\)"),
     ],
 )

@@ -215,7 +215,8 @@ def try_stack(geometry, best, B, D, U, V, reader):
         if best.stack == None or least_ns < best.ns:
             for merged in (False, True) if can_merge(geometry, U) else (False,):
                 found = make_stack(geometry, B, D, U, V, G, merged, reader)
-                if found != None:
+                whole = nl.tile_size.total_available_sbuf_size
+                if found != None and sbuf_bytes(geometry, found, reader == "vector") <= whole:
                     found_ns = stack_ns(geometry, found)
                     if best.stack == None or found_ns < best.ns:
                         best.stack, best.ns = found, found_ns

@@ -13,7 +13,7 @@ X_BYTES = 32_768
 RING_BYTES = 65_536
 FILTER_BYTES = 65_536
 PADDED_BYTES = 49_152
-#: Bytes a partition of fp32 results of one band and job.
+#: Bytes a partition of fp32 results of one band and job, half of that with a residual.
 Y_BYTES = 32_768
 #: Bytes a partition of residuals, unless those of two bands and jobs take more.
 RESIDUAL_BYTES = 32_768
@@ -101,7 +101,7 @@ def make_stack(geometry, B, D, U, V, G, merged, reader):
     blocks = min(div_ceil(rows.out, U * V), max(0, (X_BYTES // row_bytes - reach) // step + 1))
     # of fp32 results of a band, which are U times as many on a partition where they leave the others
     y_bytes = 4 * V * columns.out * (U if merged else 1)
-    blocks = min(blocks, max(1, Y_BYTES // y_bytes))
+    blocks = min(blocks, max(1, (Y_BYTES // 2 if reader == "vector" else Y_BYTES) // y_bytes))
     filters = len(jobs) * len(phases) * num_taps * groups * U * kn * item
     if reach * row_bytes > X_BYTES or blocks < 1 or filters > FILTER_BYTES:
         return None

@@ -299,12 +299,13 @@ def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
         if len(every) == 0 or tiles[place] == None:
             continue
         here = filters.firsts[index] + chunk
-        turn_to(operands, geometry, filters, here, work.ledger)
+        lead = lead_chunks(geometry)
+        end = len(filters.ends) if last_bank else filters.firsts[index + 1]
+        turn_to(operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
         stationaries = of_array(filters.tiles[index][chunk], operands)
         x_sbuf = of_array(tiles[place], operands)
         w0 = chunk_window(geometry, job.chunks[chunk], band)[0]
-        coming = here + lead_chunks(geometry)
-        soon = pieces_to(filters, coming if last_bank else min(coming, filters.firsts[index + 1] - 1))
+        soon = pieces_to(filters, min(here + lead, end - 1))
         rate = soon / (LEAD_SHARE * len(every))
         due = 0.0
         for which in range(len(every)):

@@ -200,7 +200,9 @@ def own_fold(geometry, config, strict, unpooled):
     for index in range(len(FOLDS)):
         fold = FOLDS[index]
         inputs, outputs = fold in ("inputs", "both"), fold in ("outputs", "both")
-        if (inputs and depth_of(geometry) == 1) or (outputs and (rows_of(geometry) == 1 or strict or not unpooled)):
+        if index > 0 and strict:
+            continue
+        if (inputs and depth_of(geometry) == 1) or (outputs and (rows_of(geometry) == 1 or not unpooled)):
             continue
         jobs = jobs_of(geometry, config, strict, fold)
         ns = core_ns(geometry, jobs, shares_channels(geometry, jobs, config))
@@ -304,16 +306,18 @@ def plan_taps(geometry, extras, config, cores):
 def fold_refusal(geometry, extras, config):
     """Why what a config folds cannot be; "" if it can."""
     fold = setting(config, "fold", FOLDS[0])
+    if fold != "none" and extras.strict_nonfinite:
+        return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
     if fold in ("inputs", "both") and depth_of(geometry) == 1:
         return (
             f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beside whole 128s, several columns of "
             f"taps, one group, and no lhs_dilation of columns; use 'none' or 'outputs'"
         )
-    if fold in ("outputs", "both") and (rows_of(geometry) == 1 or extras.pool != (1, 1) or extras.strict_nonfinite):
+    if fold in ("outputs", "both") and (rows_of(geometry) == 1 or extras.pool != (1, 1)):
         return (
             f"config fold={fold}: needs K={geometry.K} with 1 to 64 channels beside whole 128s, two rows of outputs "
-            f"that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of rows, no "
-            f"pooling, and no strict_nonfinite; use 'none' or 'inputs'"
+            f"that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of rows, and "
+            f"no pooling; use 'none' or 'inputs'"
         )
     return ""
 
