@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...kernels.conv2d.bands.plan import FOLDS as BAND_FOLDS
 from ...kernels.conv2d.dispatch import plan_of
 from ...kernels.conv2d.grouped.plan import BLOCKS, TILE_ROWS
 from ...kernels.conv2d.grouped.plan import X_BYTES as GROUPED_X_BYTES
 from ...kernels.conv2d.narrow.plan import X_BYTES as NARROW_X_BYTES
 from ...kernels.conv2d.stacked.plan import BESIDE
+from ...kernels.conv2d.taps.fold import FOLDS
 from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, count_instructions, taps_ns
 from ...simulator.hardware import PARTITIONS
 from ..family import Family, Shape, changed, config_of, ints, with_settings
@@ -81,6 +83,8 @@ class Taps(Conv2dFamily):
             x_bytes=(x_bytes // 2, x_bytes * 2),
             shard=("images", "channels"),
             channels=CHANNELS,
+            fold=FOLDS,
+            moved=(0, 1, 2, 4),
             filter_bytes=(filter_bytes // 2, filter_bytes * 2),
             warmup=(one for one in WARM_UPS if one != warmup),
         )
@@ -99,7 +103,7 @@ class Taps(Conv2dFamily):
             "batches": len(plan.batches),
             "jobs": len(jobs),
             "k_tile": max(job.kn for job in jobs),
-            "c_tile": max(count for job in jobs for _, count in job.chunks),
+            "c_tile": max(chunk[1] for job in jobs for chunk in job.chunks),
             "c_tiles": max(len(job.chunks) for job in jobs),
             "groups_per_job": max(job.pack for job in jobs),
             "n_band": max(band.nn for band in bands),
@@ -166,6 +170,7 @@ class Bands(Conv2dFamily):
             buffers=(2, 3, 4, 6),
             warmup=(0, 24, 48, 96),
             channels=(plan.A - 1, plan.A // 2),
+            fold=(one for one in BAND_FOLDS if one != plan.fold),
         )
 
     def tiles(self, shape: Shape, plan: Any) -> int:
@@ -204,6 +209,7 @@ class Narrow(Conv2dFamily):
             buffers=(plan.buffers // 2, plan.buffers * 2),
             blocks=(plan.blocks // 2, plan.blocks - 1),
             images=(plan.images // 2, plan.images * 2),
+            shared=(1 - int(plan.shared),),
             warmup=WARM_UPS,
         )
         sizes = [(plan.U + step, plan.T) for step in (-1, 1, 2)] + [(plan.U, plan.T - 1), (plan.U, plan.T + 1)]
