@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from conv2d_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from depthwise import same_bits
 
 import nkiconv
 from nkiconv import cases
@@ -21,6 +22,7 @@ STRIDED = ConvProblem(
 )
 DILATED = ConvProblem(N=1, C=5, H=13, W=9, K=7, R=3, S=3, rhs_dilation=(3, 1), padding=((4, 3), (-1, 2)))
 WIDE = ConvProblem(N=1, C=2, H=9, W=1100, K=3, R=3, S=2, padding=((1, 1), (0, 1)))
+LONG = ConvProblem(N=1, C=3, H=1030, W=2, K=4, R=3, S=2, padding=((1, 0), (0, 0)))
 PLAIN = ConvProblem(N=5, C=16, H=15, W=6, K=64, R=3, S=3, padding=((1, 2), (1, 1)))
 #: problem, rows B, shifts D, outputs U of a block, V rows beside each other, rows G from one block to the next, merged
 SHAPES = [
@@ -41,6 +43,7 @@ SHAPES = [
     (DILATED, 7, 3, 14, 1, 7, 0),
     (DILATED, 8, 2, 2, 1, 2, 0),
     (DILATED, 6, 1, 3, 4, 2, 0),
+    (LONG, 3, 1, 1, 1, 1, 0),
     (WIDE, 2, 2, 2, 1, 2, 0),
     (WIDE, 4, 1, 8, 1, 4, 0),
     (WIDE, 6, 2, 2, 2, 4, 0),
@@ -51,7 +54,7 @@ SHAPES = [
     (PLAIN, 4, 2, 2, 4, 4, 1),
     (PLAIN, 8, 1, 2, 3, 6, 1),
 ]
-NAMES = {id(STRIDED): "strided", id(DILATED): "dilated", id(WIDE): "wide", id(PLAIN): "plain"}
+NAMES = {id(STRIDED): "strided", id(DILATED): "dilated", id(WIDE): "wide", id(LONG): "long", id(PLAIN): "plain"}
 IDS = [f"{NAMES[id(row[0])]}-{'-'.join(map(str, row[1:]))}" for row in SHAPES]
 
 
@@ -63,6 +66,14 @@ def stacked(B, D, U, V, G, merge):
 @pytest.mark.parametrize("row", SHAPES, ids=IDS)
 def test_every_shape_is_exact(row, dtype):
     check_exact(row[0].replace(dtype=dtype), config=stacked(*row[1:]))
+
+
+@pytest.mark.parametrize("row", SHAPES, ids=IDS)
+def test_banks_are_cut_alike_on_one_core_and_two(row):
+    problem, config = row[0].replace(dtype="fp32"), stacked(*row[1:])
+    rng = np.random.default_rng(4)
+    x, w = (rng.standard_normal(size).astype(np.float32) for size in (problem.input_shape, problem.filter_shape))
+    assert same_bits(run(x, w, problem, 1, config=config), run(x, w, problem, 2, config=config))
 
 
 @pytest.mark.parametrize("row", SHAPES[::3], ids=IDS[::3])
@@ -197,6 +208,8 @@ def test_few_stacks_are_priced(problem, monkeypatch):
 
 
 MANY = ConvProblem(N=5, C=3, H=9, W=7, K=6, R=3, S=3, stride=(2, 1), padding=((1, 1), (1, 1)))
+
+
 TALL = ConvProblem(N=1, C=2, H=24, W=20, K=4, R=20, S=18, padding=((10, 9), (9, 9)))
 
 

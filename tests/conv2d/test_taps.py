@@ -271,7 +271,7 @@ def test_the_array_is_warm_from_the_second_window_on_and_never_waits(name):
 def test_price_is_near_the_time(name):
     problem = cases.get(name).problem
     timed, _ = timeline(problem, 2)
-    assert plan.taps_ns(geometry_of(problem)) == pytest.approx(timed.line.total_ns, rel=0.16)
+    assert plan.taps_ns(geometry_of(problem)) == pytest.approx(timed.line.total_ns, rel=0.12)
 
 
 @pytest.mark.parametrize("value", [-1, 4097, 1.0, True])

@@ -4,7 +4,7 @@ from ...._nki import nisa, nl
 from ..._engines import Ledger
 from ..._epilogue import finish
 from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, MATMUL_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS, WINDOW_NS
-from ..._tiles import div_ceil, share
+from ..._tiles import PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import reader, scale_residual
 from ..geometry import met
@@ -36,6 +36,8 @@ def run_stack(operands, geometry, extras, stack):
         return
     ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
     end = mine[0] + mine[1]
+    # of each core's bands, whether there are two or not: sums of other banks round in another order
+    ends = (share(len(bands), PARTS, 0)[1], len(bands))
     ahead = jobs_ahead(geometry, stack)
     padded, filters, loaded = [], [], []
     ring = make_ring(operands, stack, bands, mine[0], end)
@@ -92,7 +94,7 @@ def run_stack(operands, geometry, extras, stack):
                 scale_residual(residuals[turn], operands.beta) if len(residual_ring) > 0 else None,
                 ledger,
                 turn,
-                index + 1 == end and job + 1 == jobs,
+                index + 1 in ends and job + 1 == jobs,
             )
 
 

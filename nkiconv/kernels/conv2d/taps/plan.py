@@ -13,7 +13,7 @@ from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
 from .cuts import RAW_BYTES, Band, bands_of
 from .fold import FOLDS, chunk_window, depth_of, job_axis, rows_of, tap_groups
-from .prices import END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
+from .prices import DMA_START_NS, END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
 
 SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved", "fold")
 SHARDS = ("channels", "images")
@@ -212,16 +212,18 @@ def own_fold(geometry, config, strict, unpooled):
 
 
 def core_ns(geometry, jobs, by_channels):
-    """ns of the busier of two cores that share output channels, or images and rows, between first filters and store."""
-    work_ns = array_ns(geometry, jobs)
+    """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
+    return max(work_ns(geometry, jobs, by_channels), dma_ns(geometry, jobs, by_channels))
+
+
+def work_ns(geometry, jobs, by_channels):
+    """ns of the array of the busier of two cores for all matmuls."""
+    all_ns = array_ns(geometry, jobs)
     if by_channels:
-        first = share(len(jobs), PARTS, 0)[1]
-        part_ns = array_ns(geometry, jobs[:first])
-        work_ns = max(part_ns, work_ns - part_ns)
-    else:
-        banks = div_ceil(geometry.N * geometry.rows.out * geometry.columns.out, BANK_COLUMNS)
-        work_ns = work_ns / min(banks, PARTS)
-    return max(work_ns, dma_ns(geometry, jobs, by_channels))
+        part_ns = array_ns(geometry, jobs[: share(len(jobs), PARTS, 0)[1]])
+        return max(part_ns, all_ns - part_ns)
+    banks = div_ceil(geometry.N * geometry.rows.out * geometry.columns.out, BANK_COLUMNS)
+    return all_ns / min(banks, PARTS)
 
 
 def make_plan(geometry, extras, config):
@@ -326,7 +328,8 @@ def taps_ns(geometry):
     """ns of the busier of two cores, as this algorithm's own settings have it."""
     jobs = jobs_of(geometry, None, False, own_fold(geometry, None, False, True))
     by_channels = shares_channels(geometry, jobs, None)
-    return START_NS + core_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels) + END_NS
+    array = START_NS + work_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels)
+    return max(array, DMA_START_NS + dma_ns(geometry, jobs, by_channels)) + END_NS
 
 
 def sbuf_bytes(geometry, plan, extras):

@@ -28,9 +28,10 @@ from .fold import job_axis, tap_groups
 #: and its rate within SBUF, of what it moves (trn2.toml, dma.hwdge_*, dma_transpose_frac_sbuf).
 MOVE_NS = 4000.0
 MOVE_RATE = 0.5
-#: ns from a core's start to its first matmul, and what half its rate takes until the first window ends; from the last
-#: matmul to the end of the last store.
-START_NS = 2900.0
+#: ns from a core's start to its first matmul, and what half its rate takes until the first window ends; until DMA is at
+#: work; from the last matmul to the end of the last store.
+START_NS = 3100.0
+DMA_START_NS = 1200.0
 END_NS = 1500.0
 #: ns until zeros are there to warm the array up with, and most matmuls on them.
 ZEROS_NS = 220.0
