@@ -12,12 +12,13 @@ from ...kernels.conv2d.grouped.plan import X_BYTES as GROUPED_X_BYTES
 from ...kernels.conv2d.narrow.plan import X_BYTES as NARROW_X_BYTES
 from ...kernels.conv2d.stacked.plan import BESIDE
 from ...kernels.conv2d.taps.fold import FOLDS
-from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, count_instructions, taps_ns
+from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, count_instructions
+from ...kernels.conv2d.taps.prices import array_ns
 from ...simulator.hardware import PARTITIONS
 from ..family import Family, Shape, changed, config_of, ints, with_settings
 from ..request import Config
 
-#: What the kernel's price of an array at its full rate is multiplied by to be a bound for any settings.
+#: What the kernel's price of the array at its full rate is multiplied by to be a bound.
 SURE = 0.95
 #: Output channels of a stationary, and matmuls that warm the array up, that a search tries.
 CHANNELS = (128, 96, 64, 32)
@@ -92,7 +93,8 @@ class Taps(Conv2dFamily):
     def least_us(self, shape: Shape, config: Config) -> float:
         if shape.rates.overrides:  # the kernel's prices are trn2.toml's
             return 0.0
-        return float(SURE * 2 * taps_ns(shape.geometry) / shape.cores / 1e3)  # type: ignore[no-untyped-call]
+        jobs = [job for batch in self.plan(shape, config).batches for job in batch]
+        return float(SURE * array_ns(shape.geometry, jobs) / shape.cores / 1e3)  # type: ignore[no-untyped-call]
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.plan(shape, config)
