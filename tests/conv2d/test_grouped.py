@@ -41,6 +41,11 @@ ROWS = {
     "several chunks, the last of two images": ConvProblem(
         N=4, C=224, H=6, W=5, K=224, R=3, S=3, groups=224, padding=SAME
     ),
+    "parts of an image at once": ConvProblem(N=1, C=32, H=23, W=9, K=32, R=3, S=3, groups=32, padding=((2, 0), (1, 1))),
+    "parts of two images at once": ConvProblem(
+        N=2, C=20, H=50, W=130, K=40, R=5, S=3, groups=20, stride=(2, 1), padding=((2, 2), (1, 1))
+    ),
+    "more tiles than rows": ConvProblem(N=1, C=16, H=3, W=9, K=16, R=3, S=3, groups=4, padding=((0, 0), (1, 1))),
     "many chunks": ConvProblem(N=1, C=640, H=5, W=4, K=640, R=3, S=3, groups=20, padding=SAME),
     "groups of half an array": ConvProblem(N=1, C=192, H=7, W=6, K=192, R=3, S=3, groups=3, padding=SAME),
 }
@@ -75,7 +80,7 @@ def test_exact_for_all_shapes_of_tiles(name, shape):
 
 
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
-@pytest.mark.parametrize("name", ["tiles with gaps", "multiplier 2", "bands of rows"])
+@pytest.mark.parametrize("name", ["tiles with gaps", "multiplier 2", "bands of rows", "parts of two images at once"])
 def test_epilogue(name, position):
     problem = ROWS[name].replace(dtype="fp32")
     rng = np.random.default_rng(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...kernels.conv2d.bands.plan import FOLDS as BAND_FOLDS
 from ...kernels.conv2d.dispatch import plan_of
 from ...kernels.conv2d.grouped.plan import BLOCKS, TILE_ROWS
 from ...kernels.conv2d.grouped.plan import X_BYTES as GROUPED_X_BYTES
@@ -13,12 +14,14 @@ from ...kernels.conv2d.split.cuts import FILTER_BYTES as SPLIT_FILTER_BYTES
 from ...kernels.conv2d.split.cuts import X_BYTES as SPLIT_X_BYTES
 from ...kernels.conv2d.split.plan import split_ns
 from ...kernels.conv2d.stacked.plan import BESIDE
-from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, count_instructions, taps_ns
+from ...kernels.conv2d.taps.fold import FOLDS
+from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, count_instructions
+from ...kernels.conv2d.taps.prices import array_ns
 from ...simulator.hardware import PARTITIONS
 from ..family import Family, Shape, changed, config_of, ints, with_settings
 from ..request import Config
 
-#: What the kernel's price of an array at its full rate is multiplied by to be a bound for any settings.
+#: What the kernel's price of the array at its full rate is multiplied by to be a bound.
 SURE = 0.95
 #: Output channels of a stationary, and matmuls that warm the array up, that a search tries.
 CHANNELS = (128, 96, 64, 32)
@@ -86,6 +89,8 @@ class Taps(Conv2dFamily):
             x_bytes=(x_bytes // 2, x_bytes * 2),
             shard=("images", "channels"),
             channels=CHANNELS,
+            fold=FOLDS,
+            moved=(0, 1, 2, 4),
             filter_bytes=(filter_bytes // 2, filter_bytes * 2),
             warmup=(one for one in WARM_UPS if one != warmup),
         )
@@ -93,7 +98,8 @@ class Taps(Conv2dFamily):
     def least_us(self, shape: Shape, config: Config) -> float:
         if shape.rates.overrides:  # the kernel's prices are trn2.toml's
             return 0.0
-        return float(SURE * 2 * taps_ns(shape.geometry) / shape.cores / 1e3)  # type: ignore[no-untyped-call]
+        jobs = [job for batch in self.plan(shape, config).batches for job in batch]
+        return float(SURE * array_ns(shape.geometry, jobs) / shape.cores / 1e3)  # type: ignore[no-untyped-call]
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.plan(shape, config)
@@ -171,6 +177,7 @@ class Bands(Conv2dFamily):
             buffers=(2, 3, 4, 6),
             warmup=(0, 24, 48, 96),
             channels=(plan.A - 1, plan.A // 2),
+            fold=(one for one in BAND_FOLDS if one != plan.fold),
         )
 
     def tiles(self, shape: Shape, plan: Any) -> int:
@@ -209,6 +216,7 @@ class Narrow(Conv2dFamily):
             buffers=(plan.buffers // 2, plan.buffers * 2),
             blocks=(plan.blocks // 2, plan.blocks - 1),
             images=(plan.images // 2, plan.images * 2),
+            shared=(1 - int(plan.shared),),
             warmup=WARM_UPS,
         )
         sizes = [(plan.U + step, plan.T) for step in (-1, 1, 2)] + [(plan.U, plan.T - 1), (plan.U, plan.T + 1)]

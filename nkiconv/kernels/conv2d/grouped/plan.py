@@ -139,7 +139,7 @@ def make(geometry, config, T, Uh, Uw, has_residual):
         T=T,
         tiles=nl.tile_size.pmax // T,
         G=G,
-        chunks=chunks_of(geometry, div_ceil(geometry.groups, G), nl.tile_size.pmax // T),
+        chunks=chunks_of(div_ceil(geometry.groups, G), nl.tile_size.pmax // T),
         Kt=Kt,
         Uh=Uh,
         Uw=Uw,

@@ -98,7 +98,7 @@ def copy_ns(geometry):
 
 def read_out_ns(geometry, grouped, unit, columns, blocks):
     """ns of Vector and Scalar, both at work, for the read-outs of a bank of all tiles and the rows that are moved."""
-    tiles = grouped.chunks[unit.chunk][1] * unit.folds
+    tiles = grouped.chunks[unit.chunk][1] * len(unit.parts)
     # what Scalar would take alone, beside which Vector does its share and the moves
     read_ns = tiles * grouped.Uw * (SCALAR_FIXED_NS + columns * SCALAR_NS)
     moved = unit.nn * blocks * geometry.columns.out
@@ -110,7 +110,7 @@ def read_out_ns(geometry, grouped, unit, columns, blocks):
 def dma_ns(geometry, grouped, unit):
     """ns of a core's DMA engines for a unit's x and results."""
     chunk = grouped.chunks[unit.chunk]
-    share_of = chunk[1] * grouped.G / geometry.groups * unit.folds * unit.nn
+    share_of = chunk[1] * grouped.G / geometry.groups * len(unit.parts) * unit.nn
     x_bytes = unit.hn * unit.wn * geometry.itemsize
     p = min(unit.mn * grouped.Uh, geometry.rows.out)
     y_bytes = p * geometry.columns.out * geometry.itemsize

@@ -32,19 +32,27 @@ class Grouped(nl.NKIObject):
 
 
 @dataclass
-class Unit(nl.NKIObject):
-    """Blocks m0 .. m0+mn-1 (of Uh rows) of images n0 .. for a chunk of tiles, and the x that they need.
+class Part(nl.NKIObject):
+    """What tiles of one fold do: blocks m0 .. m0+mn-1 (of Uh rows) of images n0, ..., from rows h0 .. h0+hn-1 of x."""
 
-    nn: images of a tile; tiles of fold f have images n0 + f * nn, ...
-    """
-
-    chunk: int
-    folds: int
     n0: int
-    nn: int
     m0: int
     mn: int
     h0: int
+    hn: int
+
+
+@dataclass
+class Unit(nl.NKIObject):
+    """Work of a chunk of tiles that is loaded and stored together: a Part for each fold.
+
+    nn: images of a part; mn, hn: blocks and rows of x of the largest; w0, wn: columns of x.
+    """
+
+    chunk: int
+    parts: list
+    nn: int
+    mn: int
     hn: int
     w0: int
     wn: int
@@ -84,15 +92,15 @@ def tiles_of(geometry, grouped, chunk, folds):
     return found
 
 
-def chunks_of(geometry, total, tiles):
+def chunks_of(total, tiles):
     """(first tile, how many, folds) of chunks of `total` tiles of channels.
 
-    What is left over where the array has room for it several times takes several images at once.
+    What is left over where the array has room for it several times takes several images, or parts of one, at once.
     """
     found = []
     for first in range(0, total, tiles):
         count = min(tiles, total - first)
-        found.append((first, count, max(1, min(geometry.N, tiles // count))))
+        found.append((first, count, tiles // count))
     return found
 
 
@@ -138,35 +146,62 @@ def add_units(geometry, grouped, most_blocks, most_rows):
     images = 1
     if most_blocks == M:
         images = max(1, min(BANK_COLUMNS // (M * J), most_rows // max(1, geometry.rows.size)))
-    chunks, parts_m = len(grouped.chunks), div_ceil(M, most_blocks)
-    columns = block_span(geometry.columns, grouped.Uw, 0, J)
+    chunks = len(grouped.chunks)
     for chunk in range(chunks):
         folds = grouped.chunks[chunk][2]
-        count_n, count_m = div_ceil(geometry.N, images * folds), parts_m
+        # folds have images of their own, or rows where there are too few images
+        of_rows = geometry.N < folds
+        count_n = geometry.N if of_rows else div_ceil(geometry.N, images * folds)
+        count_m = div_ceil(M, most_blocks * folds) if of_rows else div_ceil(M, most_blocks)
         if chunks % PARTS == 1 and chunk == chunks // PARTS and (count_n * count_m) % PARTS == 1:
             # the chunk in the middle is both halves'
-            if count_n * folds < geometry.N:
+            if not of_rows and count_n * folds < geometry.N:
                 count_n += 1
             elif count_m < M:
                 count_m += 1
-        of_n, of_m = images_of(geometry.N, count_n, folds), cut_into(M, count_m)
-        for n in range(len(of_n)):
-            for m in range(count_m):
-                rows = block_span(geometry.rows, grouped.Uh, of_m[m][0], of_m[m][1])
-                grouped.units.append(
-                    Unit(
-                        chunk=chunk,
-                        folds=of_n[n][2],
-                        n0=of_n[n][0],
-                        nn=of_n[n][1],
-                        m0=of_m[m][0],
-                        mn=of_m[m][1],
-                        h0=rows[0],
-                        hn=rows[1],
-                        w0=columns[0],
-                        wn=columns[1],
-                    )
-                )
+        of_m = cut_into(M, count_m)
+        if of_rows:
+            for n in range(geometry.N):
+                for m in range(count_m):
+                    grouped.units.append(unit_of_rows(geometry, grouped, chunk, n, of_m[m], J))
+        else:
+            of_n = images_of(geometry.N, count_n, folds)
+            for n in range(len(of_n)):
+                for m in range(count_m):
+                    grouped.units.append(unit_of_images(geometry, grouped, chunk, of_n[n], of_m[m], J))
+
+
+def unit_of_images(geometry, grouped, chunk, of_n, of_m, J):
+    """A Unit whose folds have as many images each: of_n as `images_of` returns it, of_m (first block, how many)."""
+    parts = []
+    for fold in range(of_n[2]):
+        parts.append(part_of(geometry, grouped, of_n[0] + fold * of_n[1], of_m))
+    return make_unit(geometry, grouped, chunk, parts, of_n[1], J)
+
+
+def unit_of_rows(geometry, grouped, chunk, n, of_m, J):
+    """A Unit whose folds have blocks of rows of one image: of_m (first, how many) of all of them."""
+    folds = min(of_m[1], grouped.chunks[chunk][2])
+    inner = cut_into(of_m[1], folds)
+    parts = []
+    for fold in range(folds):
+        parts.append(part_of(geometry, grouped, n, (of_m[0] + inner[fold][0], inner[fold][1])))
+    return make_unit(geometry, grouped, chunk, parts, 1, J)
+
+
+def part_of(geometry, grouped, n0, of_m):
+    """A Part of images from n0 on, and blocks of_m: (first, how many)."""
+    rows = block_span(geometry.rows, grouped.Uh, of_m[0], of_m[1])
+    return Part(n0=n0, m0=of_m[0], mn=of_m[1], h0=rows[0], hn=rows[1])
+
+
+def make_unit(geometry, grouped, chunk, parts, nn, J):
+    """A Unit of parts."""
+    columns = block_span(geometry.columns, grouped.Uw, 0, J)
+    mn, hn = 0, 0
+    for fold in range(len(parts)):
+        mn, hn = max(mn, parts[fold].mn), max(hn, parts[fold].hn)
+    return Unit(chunk=chunk, parts=parts, nn=nn, mn=mn, hn=hn, w0=columns[0], wn=columns[1])
 
 
 def images_of(N, parts, folds):

@@ -3,16 +3,17 @@
 from ...._nki import nisa, nl
 from ..._engines import Ledger
 from ..._epilogue import finish
-from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS
-from ..._tiles import div_ceil, share
+from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, MATMUL_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS, WINDOW_NS
+from ..._tiles import PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import load_bias, reader
+from ..call import reader, scale_residual
 from ..geometry import met
+from .bias import load_biases, turn_biases
 from .filters import load_padded, shift_rows, turn_padded
 from .load import clear_next, load_stack, make_ring
 from .prices import FILTER_PARTS, filters_there_ns, first_ns, turn_ns
 from .shape import band_rows, columns_of, fits, jobs_ahead, order_of_groups, rows_apart, slot_of, stack_bands, tiles_of
-from .store import load_residual, store_stack
+from .store import load_residual, residual_buffers, store_stack
 
 #: Most matmuls on zeros until the first rows are there, unless a config says how many.
 WARM_UP_MAX = 256
@@ -35,8 +36,10 @@ def run_stack(operands, geometry, extras, stack):
         return
     ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
     end = mine[0] + mine[1]
+    # of each core's bands, whether there are two or not: sums of other banks round in another order
+    ends = (share(len(bands), PARTS, 0)[1], len(bands))
     ahead = jobs_ahead(geometry, stack)
-    padded, filters, biases, loaded = [], [], [], []
+    padded, filters, loaded = [], [], []
     ring = make_ring(operands, stack, bands, mine[0], end)
     # filters that wait for zeros must not come after all rows
     hold = 1 if stack.way == "straight" and not fits(geometry, stack) else 0
@@ -48,6 +51,12 @@ def run_stack(operands, geometry, extras, stack):
         clear_next(geometry, stack, bands[mine[0]], ring, 0, True, hold)
     pieces = first_pieces(stack, bands[mine[0]], geometry.columns.out)
     loaded.append(load_stack(operands, geometry, stack, bands[mine[0]], ring, 0, pieces))
+    jobs = len(stack.jobs)
+    residual_ring = residual_buffers(operands, geometry, stack, bands[mine[0] : end])
+    residuals = []
+    if len(residual_ring) > 0:
+        load_step(operands, geometry, stack, bands, mine[0], residual_ring, residuals)
+    bias_rows = load_biases(operands.bias, stack)
     load_jobs(operands, geometry, stack, padded, ahead)
     load_bands(operands, geometry, stack, bands, mine[0], mine[0] + len(ring.buffers), end, ring, loaded)
     before, after = warm_counts(geometry, stack)
@@ -55,20 +64,23 @@ def run_stack(operands, geometry, extras, stack):
     longer = max(0, before - SHORT_WARM_UPS) // WARM_UP_BLOCKS
     warm_up(zeros_sbuf, longer, WARM_UP_BLOCKS)
     warm_up(zeros_sbuf, before - longer * WARM_UP_BLOCKS, 1)
-    turn_next(operands, geometry, stack, padded, filters, biases, ledger)
+    turn_next(operands, geometry, stack, padded, filters, ledger)
     warm_up(zeros_sbuf, after, 1)
+    biases = turn_biases(bias_rows, stack)
     for index in range(mine[0], end):
-        for job in range(len(stack.jobs)):
+        for job in range(jobs):
             # the next job's filters are turned before this one's sums and read out during them; the second job's come
             # after the first rows, and are read out while the third's are turned
             load_jobs(operands, geometry, stack, padded, job + 1 + ahead)
             if job > 0:
-                turn_next(operands, geometry, stack, padded, filters, biases, ledger)
+                turn_next(operands, geometry, stack, padded, filters, ledger)
             if job == 1:
-                turn_next(operands, geometry, stack, padded, filters, biases, ledger)
+                turn_next(operands, geometry, stack, padded, filters, ledger)
             if job == 0 and index > mine[0]:
                 load_bands(operands, geometry, stack, bands, mine[0], index + len(ring.buffers), end, ring, loaded)
-            turn = (index - mine[0]) * len(stack.jobs) + job
+            turn = (index - mine[0]) * jobs + job
+            while len(residual_ring) > 0 and len(residuals) < min(turn + len(residual_ring), mine[1] * jobs):
+                load_step(operands, geometry, stack, bands, mine[0], residual_ring, residuals)
             work_stack(
                 operands,
                 geometry,
@@ -79,10 +91,18 @@ def run_stack(operands, geometry, extras, stack):
                 biases[job],
                 bands[index],
                 loaded[index - mine[0]],
+                scale_residual(residuals[turn], operands.beta) if len(residual_ring) > 0 else None,
                 ledger,
                 turn,
-                index + 1 == end and job + 1 == len(stack.jobs),
+                index + 1 in ends and job + 1 == jobs,
             )
+
+
+def load_step(operands, geometry, stack, bands, first, ring, residuals):
+    """Load the next residual, of bands from `first` on and their jobs in turn; all but the first band's are held."""
+    step, jobs = len(residuals), len(stack.jobs)
+    band, job = bands[first + step // jobs], stack.jobs[step % jobs]
+    residuals.append(load_residual(operands, geometry, stack, job, band, ring[step % len(ring)], step >= jobs))
 
 
 def load_jobs(operands, geometry, stack, padded, count):
@@ -101,21 +121,21 @@ def load_bands(operands, geometry, stack, bands, first, until, end, ring, loaded
         # the second band waits for the triggers of the filters, each other one for the band before
         hold = 1
         if len(loaded) == 1 and len(stack.jobs) > 1:
-            delay_ns = LOAD_SKEW_NS + STATIC_ISSUE_NS * len(stack.jobs)
+            triggers = len(stack.jobs) + (stack.U if operands.bias != None else 0)
+            delay_ns = LOAD_SKEW_NS + STATIC_ISSUE_NS * triggers
             hold = 1 + int(delay_ns / (GPSIMD_NS * band.nn * band_rows(stack, band.jn)))
         clear_next(geometry, stack, band, ring, turn, False, hold)
         pieces = [band_rows(stack, band.jn)]
         loaded.append(load_stack(operands, geometry, stack, band, ring, turn, pieces))
 
 
-def turn_next(operands, geometry, stack, padded, filters, biases, ledger):
-    """Stationaries and bias of the next job, if there is one; the rows of the one after it are shifted, so that they do
+def turn_next(operands, geometry, stack, padded, filters, ledger):
+    """Stationaries of the next job, if there is one; the rows of the one after it are shifted, so that they do
     not wait for read-outs of sums."""
     job = len(filters)
     if job == 0:
         padded[job] = shift_rows(padded[job], geometry, stack, stack.jobs[job][1])
     if job < len(stack.jobs):
-        biases.append(load_bias(operands.bias, stack.jobs[job][0], stack.jobs[job][1], stack.U))
         filters.append(turn_padded(operands, padded[job], geometry, stack, stack.jobs[job], FILTER_PARTS, ledger))
         padded[job] = None
     if job + 1 < len(stack.jobs):
@@ -125,13 +145,20 @@ def turn_next(operands, geometry, stack, padded, filters, biases, ledger):
 def warm_counts(geometry, stack):
     """Matmuls of 128 columns on zeros that keep the array busy until the first filters are there, about, and from when
     they are turned until the first rows are."""
-    each_ns = nl.tile_size.pmax * TENSOR_COLUMN_NS / HALF_RATE
     there_ns = filters_there_ns(geometry, stack)
-    before = int(max(0.0, there_ns - ZEROS_NS) / each_ns)
+    before = warm_count(ZEROS_NS, there_ns)
     if stack.warmup >= 0:
         return min(before, stack.warmup), max(0, stack.warmup - before)
-    after = int(max(0.0, first_ns(geometry, stack) - there_ns - turn_ns(geometry, stack) / HALF_RATE) / each_ns)
-    return min(WARM_UP_MAX, before), min(WARM_UP_MAX, after)
+    turned_ns = there_ns + turn_ns(geometry, stack) / (HALF_RATE if there_ns < WINDOW_NS else 1.0)
+    return min(WARM_UP_MAX, before), min(WARM_UP_MAX, warm_count(turned_ns, first_ns(geometry, stack)))
+
+
+def warm_count(begin_ns, end_ns):
+    """Matmuls of 128 columns that fill this time: at half rate until the end of the first window, then at full."""
+    each_ns = nl.tile_size.pmax * TENSOR_COLUMN_NS
+    slow_ns = max(0.0, min(end_ns, WINDOW_NS) - begin_ns)
+    fast_ns = max(0.0, end_ns - max(begin_ns, WINDOW_NS))
+    return int(slow_ns * HALF_RATE / each_ns + fast_ns / (each_ns + MATMUL_NS))
 
 
 def first_pieces(stack, band, Q):
@@ -148,7 +175,9 @@ def first_pieces(stack, band, Q):
     return found
 
 
-def work_stack(operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf, band, x_sbuf, ledger, turn, last):
+def work_stack(
+    operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf, band, x_sbuf, residual_sbuf, ledger, turn, last
+):
     """Results of one job for one band: banks of sums one after the other, and stores of several of them at a time."""
     kn, Q = job[1], geometry.columns.out
     apart = rows_apart(stack)
@@ -158,7 +187,6 @@ def work_stack(operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf
     slots = nl.tile_size.pmax // slot
     shape = (nl.tile_size.pmax if slots > 1 else size, band.nn, band.jn, apart[1], Q)
     y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-    residual_sbuf = load_residual(operands, geometry, stack, job, band)
     parts, columns = tiles_of(stack, band, Q, last)
     for index in range(len(parts)):
         j, jn = parts[index]

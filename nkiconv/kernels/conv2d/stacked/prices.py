@@ -17,6 +17,7 @@ from ..._prices import (
     MATMUL_FP32_NS,
     MATMUL_NS,
     ROWS_AN_ENGINE,
+    SCALAR_FIXED_PSUM_NS,
     SCALAR_NS,
     STATIC_ISSUE_NS,
     TENSOR_COLUMN_FP32_NS,
@@ -32,6 +33,7 @@ from ..._prices import (
 )
 from ..._tiles import BANK_BYTES, PARTS, div_ceil
 from ..geometry import met
+from .filters import common_rows
 from .shape import (
     TRANSPOSE_PASSES_FP32,
     StackBand,
@@ -112,8 +114,11 @@ def band_ns(geometry, stack, band):
             array_ns += matmuls * (max(size, MATMUL_COLUMNS_MIN) * column_ns + fixed_ns)
             work_ns += matmuls * size * column_ns * clipped
             tile_ns = VECTOR_FIXED_PSUM_NS + size * VECTOR_NS
-            scalar_ns = VECTOR_FIXED_PSUM_NS + size * SCALAR_NS
-            read_ns += jobs * stack.V * reads * tile_ns * scalar_ns / (tile_ns + scalar_ns)
+            scalar_ns = SCALAR_FIXED_PSUM_NS + size * SCALAR_NS
+            each_ns = scalar_ns if stack.reader == "scalar" else tile_ns
+            if stack.reader == "both":
+                each_ns = tile_ns * scalar_ns / (tile_ns + scalar_ns)
+            read_ns += jobs * stack.V * reads * each_ns
     x_size = band.nn * band_rows(stack, band.jn) * min(stack.width, columns.size)
     x_ns = rows_ns(geometry, stack, band.nn, band_rows(stack, band.jn))
     apart = rows_apart(stack)
@@ -125,9 +130,14 @@ def band_ns(geometry, stack, band):
     store_ns = FIRST_PACKET_NS + HOP_DMA_NS + STATIC_ISSUE_NS + y_ns / len(parts) + DMA_END_NS
     # banks leave from parts of the partitions in turn, which lie on different engines
     slots = min(len(parts), nl.tile_size.pmax // slot_of(apart[0] * stack.kn))
+    y_ns = jobs * y_ns / slots
     num_bytes = (stack.parts * x_size + jobs * apart[0] * stack.kn * y_size) * item
+    if stack.reader == "vector":
+        # a residual comes as y goes, on as many partitions as it has
+        x_ns += y_ns * slots
+        num_bytes += jobs * apart[0] * stack.kn * y_size * item
     last_ns = MATMUL_DONE_NS + HOP_NS + reads * tile_ns / min(2, reads) + VECTOR_DONE_NS + store_ns
-    return array_ns, work_ns, read_ns, x_ns, jobs * y_ns / slots, num_bytes, last_ns
+    return array_ns, work_ns, read_ns, x_ns, y_ns, num_bytes, last_ns
 
 
 def rows_ns(geometry, stack, images, blocks):
@@ -174,15 +184,25 @@ def filter_partitions(stack):
     return stack.U * stack.kn if stack.way == "straight" else stack.kn
 
 
+def filter_triggers(geometry, stack):
+    """DMAs that the filters of a job take."""
+    if stack.way != "straight":
+        return 1
+    return stack.U * (geometry.rows.taps if geometry.rows.dilation > 1 else 1)
+
+
 def filters_there_ns(geometry, stack):
     """ns until the first filters have come and may be turned."""
     there_ns = FIRST_PACKET_NS + skew_ns(filter_partitions(stack)) + DMA_END_NS + DMA_DONE_NS
-    there_ns += filter_ns(geometry, stack)[0]
+    w_ns, w_bytes = filter_ns(geometry, stack)
+    there_ns += max(w_ns, w_bytes * HBM_BYTE_NS) + (filter_triggers(geometry, stack) - 1) * STATIC_ISSUE_NS
     if fits(geometry, stack):
         return there_ns
     if stack.way != "straight":
         size = geometry.C * geometry.rows.taps * geometry.columns.taps * (stack.U if stack.way == "shifted" else 1)
         return there_ns + VECTOR_DONE_NS + HOP_TENSOR_NS + size * VECTOR_COPY_NS
+    if common_rows(geometry, stack)[1] > 0:
+        return there_ns
     words = padded_elements(geometry, stack) * geometry.itemsize // 4
     return there_ns + VECTOR_DONE_NS + words * VECTOR_MEMSET_NS
 
@@ -194,12 +214,12 @@ def first_ns(geometry, stack):
     bank = min(bank, div_ceil(count, FILTER_PARTS))
     read_ns = VECTOR_DONE_NS + bank * stack.U * stack.kn * VECTOR_NS_16BIT
     turned_ns = bank * turn_ns(geometry, stack) / count / HALF_RATE + MATMUL_DONE_NS + HOP_NS + HOP_TENSOR_NS + read_ns
-    arrival = FIRST_PACKET_NS + LOAD_SKEW_NS + DMA_END_NS + DMA_DONE_NS
+    arrival = FIRST_PACKET_NS + skew_ns(stack.B * geometry.C) + DMA_END_NS + DMA_DONE_NS
     band = largest_band(geometry, stack)
     part = tiles_of(stack, band, geometry.columns.out, False)[0][0]
     blocks = band_rows(stack, part[1])
     first, last = whole_blocks(geometry.rows, stack, band.j0 * stack.step, blocks)
-    triggers = filter_partitions(stack) // stack.kn + stack.D * band.nn * (1 + blocks - (last - first))
+    triggers = filter_triggers(geometry, stack) + stack.D * band.nn * (1 + blocks - (last - first))
     there_ns = arrival + triggers * STATIC_ISSUE_NS + filter_ns(geometry, stack)[0]
     there_ns += rows_ns(geometry, stack, band.nn, blocks)
     return max(filters_there_ns(geometry, stack) + turned_ns, there_ns)

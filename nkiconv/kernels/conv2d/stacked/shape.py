@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._prices import HALF_RATE, MATMUL_COLUMNS_MIN, ROWS_AN_ENGINE, TENSOR_COLUMN_NS, run_ns
+from ..._prices import HALF_RATE, MATMUL_COLUMNS_MIN, ROWS_AN_ENGINE, STATIC_ISSUE_NS, TENSOR_COLUMN_NS, run_ns
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
 from ..geometry import met
 
@@ -13,8 +13,10 @@ X_BYTES = 32_768
 RING_BYTES = 65_536
 FILTER_BYTES = 65_536
 PADDED_BYTES = 49_152
-#: Bytes a partition of fp32 results of one band and job.
+#: Bytes a partition of fp32 results of one band and job, half of that with a residual.
 Y_BYTES = 32_768
+#: Bytes a partition of residuals, unless those of two bands and jobs take more.
+RESIDUAL_BYTES = 32_768
 #: Bands of a core, if there are images for so many: loads of one overlap the sums of another.
 BANDS = 4
 #: Most buffers of bands.
@@ -26,6 +28,9 @@ TRANSPOSE_PASSES_FP32 = 2
 #: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
 #: shifted on chip, or not at all: they stay at k, and each u's are turned by transposes of their own.
 WAYS = ("straight", "shifted", "apart")
+#: Who reads sums out: Vector and Scalar, each what it has time for, Scalar alone where there is an activation, or
+#: Vector first where a residual is added.
+READERS = ("both", "scalar", "vector")
 #: Engines address partitions from a multiple of this on.
 QUADRANT = 32
 
@@ -65,12 +70,14 @@ class Stack(nl.NKIObject):
     whole: int
     #: whether the U rows of a block leave their partitions when they are read out, so that y goes out in long runs
     merged: bool
+    #: who reads sums out, one of READERS
+    reader: str
     #: buffers of bands, at most
     ring: int
     warmup: int
 
 
-def make_stack(geometry, B, D, U, V, G, merged):
+def make_stack(geometry, B, D, U, V, G, merged, reader):
     """A Stack of these sizes, or None where memory does not hold it."""
     rows, columns = geometry.rows, geometry.columns
     item = geometry.itemsize
@@ -94,7 +101,7 @@ def make_stack(geometry, B, D, U, V, G, merged):
     blocks = min(div_ceil(rows.out, U * V), max(0, (X_BYTES // row_bytes - reach) // step + 1))
     # of fp32 results of a band, which are U times as many on a partition where they leave the others
     y_bytes = 4 * V * columns.out * (U if merged else 1)
-    blocks = min(blocks, max(1, Y_BYTES // y_bytes))
+    blocks = min(blocks, max(1, (Y_BYTES // 2 if reader == "vector" else Y_BYTES) // y_bytes))
     filters = len(jobs) * len(phases) * num_taps * groups * U * kn * item
     if reach * row_bytes > X_BYTES or blocks < 1 or filters > FILTER_BYTES:
         return None
@@ -124,6 +131,7 @@ def make_stack(geometry, B, D, U, V, G, merged):
         width=width,
         whole=whole,
         merged=merged,
+        reader=reader,
         ring=max(2, min(RING, RING_BYTES // band_bytes)),
         warmup=-1,
     )
@@ -155,6 +163,7 @@ def way_of_filters(geometry, U, kn, height, count):
         return "shifted" if run * item < LONG_RUN_BYTES else "straight"
     size = geometry.C * rows.taps * geometry.columns.taps
     straight_ns = size // run * run_ns(run * item) * min(ROWS_AN_ENGINE, U * kn)
+    straight_ns += (U * (rows.taps if rows.dilation > 1 else 1) - 1) * STATIC_ISSUE_NS
     columns = max(kn, MATMUL_COLUMNS_MIN) * (1 if item == 2 else TRANSPOSE_PASSES_FP32)
     turned_ns = (U - 1) * count * columns * TENSOR_COLUMN_NS / HALF_RATE
     return "apart" if run_ns(size * item) * min(ROWS_AN_ENGINE, kn) + turned_ns < straight_ns else "straight"
@@ -300,15 +309,31 @@ def jobs_ahead(geometry, stack):
     return max(2, PADDED_BYTES // (padded_elements(geometry, stack) * geometry.itemsize))
 
 
+def result_bytes(geometry, stack):
+    """Bytes a partition of the results of a band and job, or of a residual, at most."""
+    return 4 * stack.images * stack.blocks * rows_apart(stack)[1] * geometry.columns.out
+
+
+def residual_depth(geometry, stack):
+    """Residuals of bands and jobs that may be on their way or in use: of two bands, if there is room."""
+    return max(2, min(2 * len(stack.jobs), RESIDUAL_BYTES // result_bytes(geometry, stack)))
+
+
 def sbuf_bytes(geometry, stack, has_residual):
     """Bytes a partition, at most."""
     item = geometry.itemsize
     x_bytes = stack.images * band_rows(stack, stack.blocks) * stack.width * item
-    y_bytes = 4 * stack.images * stack.blocks * rows_apart(stack)[1] * geometry.columns.out
+    y_bytes = result_bytes(geometry, stack)
     # as they come and as they are turned
     padded = 2 * min(len(stack.jobs), jobs_ahead(geometry, stack)) * padded_elements(geometry, stack) * item
     filters = len(stack.jobs) * len(stack.phases) * stack.num_taps * stack.groups * stack.U * stack.kn * item
-    return stack.ring * x_bytes + filters + padded + (4 if has_residual else 2) * y_bytes + 4096
+    return (
+        stack.ring * x_bytes
+        + filters
+        + padded
+        + (4 + residual_depth(geometry, stack) if has_residual else 2) * y_bytes
+        + 4096
+    )
 
 
 def count_instructions(geometry, stack, cores):
@@ -319,8 +344,10 @@ def count_instructions(geometry, stack, cores):
     reads = 2 * (stack.U if stack.merged else 1)
     apart = rows_apart(stack)
     stores = 2 * apart[0] * (1 + div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + stack.blocks)
-    job = banks * (stack.num_taps * stack.groups + reads) + stores + 3 * stack.U + 4
+    job = banks * (stack.num_taps * stack.groups + reads) + stores + 3 * stack.U + stack.U * stack.V + 4
     loads = stack.D * stack.images * (2 * stack.num_taps * max(1, stack.B // stack.G) + stack.step + 16) + 8
-    filters = len(stack.jobs) * (len(stack.phases) * stack.num_taps * stack.groups * (1 + stack.U) + 3 * stack.U + 8)
+    filters = 4 + len(stack.jobs) * (
+        len(stack.phases) * stack.num_taps * stack.groups * (1 + stack.U) + 4 * stack.U + 9
+    )
     taps = len(stack.jobs) * stack.U * geometry.rows.taps if geometry.rows.dilation > 1 else 0
-    return 384 + bands * (loads + len(stack.jobs) * job) + filters + taps
+    return 400 + bands * (loads + len(stack.jobs) * job) + filters + taps

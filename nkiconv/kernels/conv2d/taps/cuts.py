@@ -101,7 +101,8 @@ def bands_of(geometry, num_tiles, pool, halves, x_bytes):
         parts = div_ceil(windows * pool[1], BANK_COLUMNS)
         parts = div_ceil(parts, PARTS) * PARTS if in_halves else parts
         qn = div_ceil(windows, min(parts, windows)) * pool[1]
-    rows_of_bands = cut_rows(P, pn, bank_unit(div_ceil(geometry.N, num_parts), pn, qn, pool), in_halves)
+    unit = bank_unit(div_ceil(geometry.N, num_parts), pn, qn, pool)
+    rows_of_bands = cut_rows(P, pn, unit, pool[0], in_halves)
     found = []
     for index in range(num_parts):
         part = share(geometry.N, num_parts, index)
@@ -181,7 +182,7 @@ def split_bank(banks):
 
 def row_parts(geometry, band, start):
     """(first row, rows) of the loads of a band's rows, none where it meets none; start: rows of the first bank first,
-    then in growing parts, as nothing goes on meanwhile."""
+    then of another one, then growing parts, each as much as what came before."""
     if band.hn == 0 or band.wn == 0:
         return []
     rows = geometry.rows
@@ -195,14 +196,17 @@ def row_parts(geometry, band, start):
             needed = span(rows, band.p0, outputs)
             end = min(band.hn, max(first + 1, needed[0] + needed[1] - band.h0))
         found.append((first, end - first))
-        first, banks = end, 2 * banks
+        first, banks = end, banks if len(found) == 1 else 2 * banks
     return found
 
 
-def cut_rows(P, most, unit, in_halves):
+def cut_rows(P, most, unit, step, in_halves):
     """(first, how many) of bands of at most `most` rows, in whole units, as even as can be; in_halves: the two cores'
-    halves first."""
+    halves first, of as many units each. step: rows that are not cut."""
     units = div_ceil(P, unit)
+    if in_halves and units % 2 == 1 and P > step:
+        unit = div_ceil(div_ceil(P, units + 1), step) * step
+        units = div_ceil(P, unit)
     most_units = max(1, most // unit)
     parts = []
     for half in range(2 if in_halves and units > 1 else 1):

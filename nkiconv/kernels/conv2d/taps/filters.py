@@ -167,7 +167,7 @@ def load_block(operands, geometry, filters):
     job = filters.jobs[block.job]
     raw_sbuf = None
     if geometry.packed > 0:
-        filters.tiles[block.job][block.chunk] = load_stationaries(operands, geometry, job, job.chunks[block.chunk])
+        load_stationaries(operands, geometry, filters, block)
     elif is_depthwise(geometry, job):
         raw_sbuf = load_channels(operands, geometry, job)
     else:
@@ -261,22 +261,37 @@ def move_block(operands, geometry, filters, ledger):
     load_ahead(operands, geometry, filters)
 
 
-def load_stationaries(operands, geometry, job, chunk):
-    """Stationaries of a chunk of a job, [cn, rows, columns, 1, kn] in SBUF, from the blocks of a packed filter: runs of
-    a channel's taps."""
+def load_stationaries(operands, geometry, filters, block):
+    """Load the stationaries of a chunk of a job from the blocks of a packed filter: runs of a channel's taps, or of one
+    tap where they are folded."""
     taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
-    size = taps * each
-    c0, count = chunk[0], chunk[1]
-    filters_sbuf = nl.ndarray((count, taps, job.kn), dtype=operands.w_dtype, buffer=nl.sbuf)
-    for block in range(job.kn // each):
-        copy(
-            filters_sbuf[0:count, 0:taps, block * each : (block + 1) * each],
-            operands.w.ap(
-                pattern=[[size, count], [each, taps], [1, each]],
-                offset=((job.k0 // each + block) * geometry.C + c0) * size,
-            ),
-        )
-    return filters_sbuf.reshape((count, geometry.rows.taps, geometry.columns.taps, 1, job.kn))
+    job = filters.jobs[block.job]
+    c0, count, depth = job.chunks[block.chunk]
+    tile_sbuf = tile_of(geometry, filters, block, operands.w_dtype)
+    shift = job_axis(geometry, job).taps - geometry.rows.taps
+    for copy_index in range(depth * job.rows):
+        d, u = copy_index % depth, copy_index // depth
+        groups = div_ceil(geometry.columns.taps - d, depth)
+        pattern = [
+            [taps * each, count],
+            [geometry.columns.taps * each, geometry.rows.taps],
+            [depth * each, groups],
+            [1, each],
+        ]
+        for part in range(job.kn // each):
+            copy(
+                tile_sbuf[
+                    d * count : (d + 1) * count,
+                    u * shift : u * shift + geometry.rows.taps,
+                    0:groups,
+                    u,
+                    part * each : (part + 1) * each,
+                ],
+                operands.w.ap(
+                    pattern=pattern,
+                    offset=(((job.k0 // each + part) * geometry.C + c0) * taps + d) * each,
+                ),
+            )
 
 
 def load_channels(operands, geometry, job):

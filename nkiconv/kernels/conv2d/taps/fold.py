@@ -23,8 +23,8 @@ def left_over(count):
 
 
 def is_plain(geometry):
-    """Whether filters are as given, and each meets several channels of x."""
-    return geometry.groups == 1 and geometry.C > 1 and geometry.packed == 0
+    """Whether each filter meets all channels of x, and they are several."""
+    return geometry.groups == 1 and geometry.C > 1
 
 
 def depth_of(geometry):
@@ -39,6 +39,8 @@ def rows_of(geometry):
     """Rows of outputs at once where output channels are left over; 1 where they cannot be folded."""
     rows = geometry.rows
     if left_over(geometry.K) == 0 or not is_plain(geometry) or rows.lhs_dilation > 1:
+        return 1
+    if geometry.packed > 0 and nl.tile_size.pmax % geometry.packed != 0:
         return 1
     if rows.out < ROWS or rows.stride % rows.dilation != 0 or rows.taps + rows.stride // rows.dilation >= 2 * rows.taps:
         return 1

@@ -31,9 +31,9 @@ from .plan import chunks_of
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
-TURN_FROM, TURN_UNTIL = 0.35, 0.8
+TURN_FROM, TURN_UNTIL = 0.45, 0.85
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
-LEAD_MATMULS = 6
+LEAD_MATMULS = 4
 #: Share of a chunk's matmuls between which the filters of one that comes soon are turned.
 LEAD_SHARE = 0.6
 #: Banks whose results leave by one DMA.
@@ -299,12 +299,13 @@ def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
         if len(every) == 0 or tiles[place] == None:
             continue
         here = filters.firsts[index] + chunk
-        turn_to(operands, geometry, filters, here, work.ledger)
+        lead = lead_chunks(geometry)
+        end = len(filters.ends) if last_bank else filters.firsts[index + 1]
+        turn_to(operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
         stationaries = of_array(filters.tiles[index][chunk], operands)
         x_sbuf = of_array(tiles[place], operands)
         w0 = chunk_window(geometry, job.chunks[chunk], band)[0]
-        coming = here + lead_chunks(geometry)
-        soon = pieces_to(filters, coming if last_bank else min(coming, filters.firsts[index + 1] - 1))
+        soon = pieces_to(filters, min(here + lead, end - 1))
         rate = soon / (LEAD_SHARE * len(every))
         due = 0.0
         for which in range(len(every)):

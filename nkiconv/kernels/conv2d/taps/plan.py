@@ -13,7 +13,7 @@ from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
 from .cuts import RAW_BYTES, Band, bands_of
 from .fold import FOLDS, chunk_window, depth_of, job_axis, rows_of, tap_groups
-from .prices import END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns
+from .prices import DMA_START_NS, END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
 
 SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved", "fold")
 SHARDS = ("channels", "images")
@@ -22,12 +22,12 @@ FILTER_BYTES = 90_112
 X_BYTES = 32_768
 #: Bytes a partition of blocks of taps that are on their way together, if more than one.
 AHEAD_BYTES = 24_576
-#: Matmuls of 128 columns on zeros while the first filters are on their way: a load of 128 rows of w takes some 2.1 us
-#: from its trigger to the array (trn2.toml, dma.static_first_packet_ns, engine_skew_load_ns, done_to_consumer_ns), a
-#: matmul 107 ns at half rate.
+#: Matmuls of 128 columns on zeros while the first filters are on their way, where they are few: a load of 128 rows of w
+#: takes some 2.1 us from its trigger to the array, a matmul 107 ns at half rate. Fewer would leave the first window of
+#: the throttle without enough work.
 WARM_UP = 20
-#: The same where a filter is packed: what waits for the first stationaries and rows needs no transposes before.
-WARM_UP_PACKED = 28
+#: The same where a filter is packed: the first sums come sooner, as nothing is turned before them.
+WARM_UP_PACKED = 18
 WARM_UP_MAX = 256
 MOVED_MAX = 4096
 #: How much less folded channels must take, by prices.
@@ -200,7 +200,9 @@ def own_fold(geometry, config, strict, unpooled):
     for index in range(len(FOLDS)):
         fold = FOLDS[index]
         inputs, outputs = fold in ("inputs", "both"), fold in ("outputs", "both")
-        if (inputs and depth_of(geometry) == 1) or (outputs and (rows_of(geometry) == 1 or strict or not unpooled)):
+        if index > 0 and strict:
+            continue
+        if (inputs and depth_of(geometry) == 1) or (outputs and (rows_of(geometry) == 1 or not unpooled)):
             continue
         jobs = jobs_of(geometry, config, strict, fold)
         ns = core_ns(geometry, jobs, shares_channels(geometry, jobs, config))
@@ -210,10 +212,18 @@ def own_fold(geometry, config, strict, unpooled):
 
 
 def core_ns(geometry, jobs, by_channels):
-    """ns of the busier of two cores that share output channels, or images and rows, between first filters and store."""
+    """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
+    return max(work_ns(geometry, jobs, by_channels), dma_ns(geometry, jobs, by_channels))
+
+
+def work_ns(geometry, jobs, by_channels):
+    """ns of the array of the busier of two cores for all matmuls."""
+    all_ns = array_ns(geometry, jobs)
+    if by_channels:
+        part_ns = array_ns(geometry, jobs[: share(len(jobs), PARTS, 0)[1]])
+        return max(part_ns, all_ns - part_ns)
     banks = div_ceil(geometry.N * geometry.rows.out * geometry.columns.out, BANK_COLUMNS)
-    parts = len(jobs) / div_ceil(len(jobs), PARTS) if by_channels else min(banks, PARTS)
-    return max(array_ns(geometry, jobs) / parts, dma_ns(geometry, jobs, by_channels))
+    return all_ns / min(banks, PARTS)
 
 
 def make_plan(geometry, extras, config):
@@ -233,7 +243,7 @@ def make_plan(geometry, extras, config):
     for half in range(PARTS):
         mine = share(len(items), PARTS, half)
         items[mine[0] + mine[1] - 1].last = True
-    own_warmup = WARM_UP if geometry.packed == 0 else WARM_UP_PACKED
+    own_warmup = max(WARM_UP, warm_count(geometry, jobs[0])) if geometry.packed == 0 else WARM_UP_PACKED
     moved = setting(config, "moved", moved_jobs(geometry, jobs, items[0].band, by_channels))
     return Plan(
         batches=batches, items=items, warmup=setting(config, "warmup", own_warmup), moved=moved_from(batches, moved)
@@ -298,16 +308,18 @@ def plan_taps(geometry, extras, config, cores):
 def fold_refusal(geometry, extras, config):
     """Why what a config folds cannot be; "" if it can."""
     fold = setting(config, "fold", FOLDS[0])
+    if fold != "none" and extras.strict_nonfinite:
+        return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
     if fold in ("inputs", "both") and depth_of(geometry) == 1:
         return (
             f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beside whole 128s, several columns of "
-            f"taps, a plain filter of one group, and no lhs_dilation of columns; use 'none' or 'outputs'"
+            f"taps, one group, and no lhs_dilation of columns; use 'none' or 'outputs'"
         )
-    if fold in ("outputs", "both") and (rows_of(geometry) == 1 or extras.pool != (1, 1) or extras.strict_nonfinite):
+    if fold in ("outputs", "both") and (rows_of(geometry) == 1 or extras.pool != (1, 1)):
         return (
             f"config fold={fold}: needs K={geometry.K} with 1 to 64 channels beside whole 128s, two rows of outputs "
-            f"that share rows of x, a plain filter of one group, no lhs_dilation of rows, no pooling, and no "
-            f"strict_nonfinite; use 'none' or 'inputs'"
+            f"that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of rows, and "
+            f"no pooling; use 'none' or 'inputs'"
         )
     return ""
 
@@ -316,7 +328,8 @@ def taps_ns(geometry):
     """ns of the busier of two cores, as this algorithm's own settings have it."""
     jobs = jobs_of(geometry, None, False, own_fold(geometry, None, False, True))
     by_channels = shares_channels(geometry, jobs, None)
-    return START_NS + core_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels) + END_NS
+    array = START_NS + work_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels)
+    return max(array, DMA_START_NS + dma_ns(geometry, jobs, by_channels)) + END_NS
 
 
 def sbuf_bytes(geometry, plan, extras):

@@ -3,12 +3,17 @@
 from ...._nki import nl
 from ..._prices import (
     BYTE_NS,
+    DMA_DONE_NS,
     DMA_ENGINES,
+    FIRST_PACKET_NS,
+    HALF_RATE,
     HBM_BYTE_NS,
+    LOAD_SKEW_NS,
     MATMUL_COLUMNS_MIN,
     MATMUL_FP32_NS,
     MATMUL_NS,
     ROWS_AN_ENGINE,
+    STATIC_ISSUE_NS,
     TENSOR_COLUMN_FP32_NS,
     TENSOR_COLUMN_NS,
     row_ns,
@@ -16,16 +21,21 @@ from ..._prices import (
 )
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
 from ..geometry import met
+from .cuts import tap_blocks
 from .fold import job_axis, tap_groups
 
 #: ns until DMA has turned the first block of a job's filters: an engine's copy, the trigger, the first packet, the end;
 #: and its rate within SBUF, of what it moves (trn2.toml, dma.hwdge_*, dma_transpose_frac_sbuf).
 MOVE_NS = 4000.0
 MOVE_RATE = 0.5
-#: ns from a core's start to its first matmul, and what half its rate takes until the first window ends; from the last
-#: matmul to the end of the last store.
-START_NS = 2900.0
+#: ns from a core's start to its first matmul, and what half its rate takes until the first window ends; until DMA is at
+#: work; from the last matmul to the end of the last store.
+START_NS = 3100.0
+DMA_START_NS = 1200.0
 END_NS = 1500.0
+#: ns until zeros are there to warm the array up with, and most matmuls on them.
+ZEROS_NS = 220.0
+WARM_UP_MAX = 64
 #: Share of the array's time that DMA may take, so that what is needed next is not late.
 DMA_SHARE = 0.9
 
@@ -133,3 +143,13 @@ def turn_ns(geometry, jobs, by_channels):
         idle_ns = DMA_SHARE * array_ns(geometry, jobs) / PARTS - dma_ns(geometry, jobs, by_channels)
         count = max(1, count - int(max(0.0, idle_ns) / move_ns(geometry, jobs[0])))
     return count * job_ns
+
+
+def warm_count(geometry, job):
+    """Matmuls of 128 columns at half rate from a core's start until the first block of a job's filters is there."""
+    channels = job.chunks[0][1] // job.pack
+    rn, sn = tap_blocks(geometry, channels)[0][1], tap_blocks(geometry, channels)[0][3]
+    whole = geometry.w_s == 1 and geometry.w_c == geometry.rows.taps * geometry.columns.taps
+    load_ns = row_ns(channels * rn * sn, 1 if whole else 2, geometry.itemsize)
+    there_ns = STATIC_ISSUE_NS + FIRST_PACKET_NS + LOAD_SKEW_NS + ROWS_AN_ENGINE * load_ns + DMA_DONE_NS
+    return min(WARM_UP_MAX, int((there_ns - ZEROS_NS) * HALF_RATE / (nl.tile_size.pmax * TENSOR_COLUMN_NS)))
