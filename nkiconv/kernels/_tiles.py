@@ -7,6 +7,8 @@ PARTS = 2
 #: Columns of fp32 sums that one bank of PSUM holds (nki.language.tile_size.psum_fmax), and its bytes a partition.
 BANK_COLUMNS = 512
 BANK_BYTES = 2048
+#: Bytes that what the array writes begins at a multiple of in its partition of PSUM.
+PSUM_ALIGN_BYTES = 4
 
 
 def div_ceil(a, b):
@@ -41,6 +43,12 @@ def cut_into(count, parts):
 def dense_strides_4d(shape):
     """Row-major strides, in elements, of a 4-d HBM tensor."""
     return (shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1)
+
+
+def psum_pitch(count, itemsize):
+    """Elements from one row of `count` to the next in PSUM, where the array writes each."""
+    each = max(1, PSUM_ALIGN_BYTES // itemsize)
+    return div_ceil(count, each) * each
 
 
 def is_pair(value):

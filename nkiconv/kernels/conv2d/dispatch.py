@@ -9,13 +9,17 @@ from .grouped.plan import grouped_ns, plan_grouped
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
 from .narrow.price import narrow_ns
+from .pairs.loop import run_pairs
+from .pairs.plan import pairs_ns, plan_pairs
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack, stack_ns
 from .taps.loop import run_items
 from .taps.plan import plan_taps, taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow")
+ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "pairs")
+#: Of those, the ones that take fp8.
+TAKE_FP8 = ("taps", "grouped", "pairs")
 #: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
 WORTHWHILE = 0.85
 
@@ -33,6 +37,11 @@ def algorithm_of(config):
 
 def plan_of(algorithm, geometry, extras, config, cores):
     """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy)."""
+    if geometry.itemsize == 1 and algorithm not in TAKE_FP8:
+        return None, (
+            f"img_ref.dtype, filter_ref.dtype: {algorithm} takes bfloat16, float16 and float32; use one of {TAKE_FP8} "
+            f"for fp8, or cast both to bfloat16, which is exact"
+        )
     if algorithm == "stacked":
         return plan_stack(geometry, extras, config, cores)
     if algorithm == "bands":
@@ -41,33 +50,38 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_grouped(geometry, extras, config, cores)
     if algorithm == "narrow":
         return plan_narrow(geometry, extras, config, cores)
+    if algorithm == "pairs":
+        return plan_pairs(geometry, extras, config, cores)
     return plan_taps(geometry, extras, config, cores)
 
 
 def choose(geometry, extras, cores):
     """The name of the algorithm that takes least by prices, with its own settings."""
     found, found_ns = "taps", WORTHWHILE * taps_ns(geometry)
-    bands = plan_bands(geometry, extras, None, cores)[0]
-    if bands != None:
-        ns = bands_ns(geometry, bands)
-        if ns < found_ns:
-            found, found_ns = "bands", ns
-    grouped = plan_grouped(geometry, extras, None, cores)[0]
-    if grouped != None:
-        ns = grouped_ns(geometry, grouped)
-        if ns < found_ns:
-            found, found_ns = "grouped", ns
-    stack = plan_stack(geometry, extras, None, cores)[0]
-    if stack != None:
-        ns = stack_ns(geometry, stack)
-        if ns < found_ns:
-            found, found_ns = "stacked", ns
-    narrow = plan_narrow(geometry, extras, None, cores)[0]
-    if narrow != None:
-        ns = narrow_ns(geometry, narrow)
-        if ns < found_ns:
-            found, found_ns = "narrow", ns
+    for index in range(len(ALGORITHMS)):
+        plan = None
+        if ALGORITHMS[index] != "taps":
+            plan = plan_of(ALGORITHMS[index], geometry, extras, None, cores)[0]
+        if plan != None:
+            ns = price_of(ALGORITHMS[index], geometry, plan)
+            if ns < found_ns:
+                found, found_ns = ALGORITHMS[index], ns
     return found
+
+
+def price_of(algorithm, geometry, plan):
+    """ns of an algorithm's own plan, by prices."""
+    if algorithm == "stacked":
+        return stack_ns(geometry, plan)
+    if algorithm == "bands":
+        return bands_ns(geometry, plan)
+    if algorithm == "grouped":
+        return grouped_ns(geometry, plan)
+    if algorithm == "narrow":
+        return narrow_ns(geometry, plan)
+    if algorithm == "pairs":
+        return pairs_ns(geometry, plan)
+    return taps_ns(geometry)
 
 
 def convolve(operands, geometry, extras, config):
@@ -87,5 +101,7 @@ def convolve(operands, geometry, extras, config):
         run_grouped(operands, geometry, extras, plan)
     elif algorithm == "narrow":
         run_narrow(operands, geometry, extras, plan)
+    elif algorithm == "pairs":
+        run_pairs(operands, geometry, extras, plan)
     else:
         run_items(operands, geometry, extras, plan)

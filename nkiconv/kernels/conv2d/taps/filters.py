@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES
+from ..._tiles import BANK_BYTES, psum_pitch
 from .plan import AHEAD_BYTES, is_depthwise, tap_blocks, tap_order
 
 
@@ -96,8 +96,7 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces):
     depthwise = is_depthwise(geometry, job)
     whole = geometry.packed > 0 or depthwise
     parts = [(0, R, 0, S)] if whole else tap_blocks(geometry, own)
-    even = job.kn + job.kn % 2
-    most = max(1, BANK_BYTES // (even * geometry.itemsize))
+    most = max(1, BANK_BYTES // (psum_pitch(job.kn, geometry.itemsize) * geometry.itemsize))
     for which in range(len(parts)):
         r0, rn, s0, sn = parts[which]
         blocks.append(Block(job=index, chunk=chunk, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn))
@@ -268,8 +267,8 @@ def group_mask(job, geometry, dtype):
 def turn_taps(filters_sbuf, raw_sbuf, mask_sbuf, geometry, job, block, piece, ledger):
     """Transposes of a piece's taps, all in one PSUM bank, then one read-out."""
     count, kn, sn = filters_sbuf.shape[0], job.kn, piece.sn
-    even = kn + kn % 2
-    turned_psum = nl.ndarray((count, sn, even), dtype=raw_sbuf.dtype, buffer=nl.psum)
+    pitch = psum_pitch(kn, geometry.itemsize)
+    turned_psum = nl.ndarray((count, sn, pitch), dtype=raw_sbuf.dtype, buffer=nl.psum)
     for s in range(sn):
         taps = raw_sbuf[0:kn, 0 : raw_sbuf.shape[1], piece.row, piece.s0 + s]
         if mask_sbuf != None:

@@ -1,0 +1,198 @@
+"""x of a band in SBUF, [channels, slots, images, rows, columns], with its zero padding around it.
+
+Buffers take bands in turn. What is padded is written once, and again only where the next band in a buffer has its
+padding elsewhere: DMAs write what lies inside.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import pick
+from ..geometry import Geometry
+from .plan import Pairs, Stored, stored
+
+#: Elements a partition that one copy of rows from where they were loaded moves, at most: read-outs wait for it.
+MOVE_ELEMENTS = 1024
+#: Banks of sums whose rows of x are loaded before the others, in the first band: after the first bank's own.
+EARLY_BANKS = 4
+
+
+@dataclass
+class Move(nl.NKIObject):
+    """Rows as loaded, and their place in a buffer: both [cn, images, rows, columns]."""
+
+    raw_sbuf: object
+    place_sbuf: object
+
+
+@dataclass
+class Ring(nl.NKIObject):
+    """Buffers, what lies in each (None: nothing yet), and the rows and images that still have to go there."""
+
+    geometry: Geometry
+    plan: Pairs
+    x_hbm: object
+    buffers: list
+    #: by buffer: (columns of zeros in front, columns of x, rows whose sides are zeros, key of rows of zeros)
+    states: list
+    moves: list
+
+
+def make_ring(operands, geometry, plan, count):
+    """Buffers for so many bands, at most."""
+    buffer = plan.buffer
+    shape = (plan.chunks[0].cn, buffer.slots, buffer.images, buffer.rows, buffer.columns)
+    buffers, states = [], []
+    for _ in range(min(count, plan.buffers)):
+        buffers.append(nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf))
+        nothing = None
+        states.append(nothing)
+    return Ring(geometry=geometry, plan=plan, x_hbm=operands.x, buffers=buffers, states=states, moves=[])
+
+
+def zero_around(ring, which, band):
+    """Zeros wherever a buffer has no x of a band, unless they are there."""
+    geometry, buffer, x_sbuf = ring.geometry, ring.plan.buffer, ring.buffers[which]
+    rows = stored(geometry.rows, band.p0, band.pn)
+    columns = stored(geometry.columns, band.q0, band.qn)
+    used = (band.nn - 1) * buffer.rows + rows.extent
+    left = buffer.lead + columns.zeros
+    before = ring.states[which]
+    key = (band.nn, rows.zeros, rows.count, rows.extent)
+    sides = used
+    if rows.count == 0 or columns.count == 0:
+        zero(x_sbuf, buffer, 0, 1, used, 0, buffer.columns)
+        sides = 0
+    else:
+        same_sides = before != None and before[0] == left and before[1] == columns.count
+        if same_sides and before[2] >= used:
+            sides = before[2]
+        else:
+            zero(x_sbuf, buffer, 0, 1, used, 0, left)
+            zero(x_sbuf, buffer, 0, 1, used, left + columns.count, buffer.columns)
+        if not same_sides or before[3] != key:
+            low, high = rows.zeros, rows.zeros + rows.count
+            zero(x_sbuf, buffer, 0, 1, low, 0, buffer.columns)
+            if band.nn > 1:
+                zero(x_sbuf, buffer, high, band.nn - 1, buffer.rows + low - high, 0, buffer.columns)
+            last = (band.nn - 1) * buffer.rows
+            zero(x_sbuf, buffer, last + high, 1, rows.extent - high, 0, buffer.columns)
+    ring.states[which] = (left, columns.count, sides, key)
+
+
+def zero(x_sbuf, buffer, first, images, count, left, right):
+    """Zeros in columns left .. right-1 of `count` rows from row `first` on, in so many images; in every slot."""
+    if count <= 0 or right <= left:
+        return
+    size = buffer.images * buffer.rows * buffer.columns
+    inner = [[buffer.columns, count], [1, right - left]]
+    if right - left == buffer.columns:
+        inner = [[buffer.rows * buffer.columns, images], [1, count * buffer.columns]]
+    nisa.memset(
+        dst=x_sbuf.ap(
+            pattern=[[buffer.slots * size, x_sbuf.shape[0]], [size, buffer.slots]] + inner,
+            offset=first * buffer.columns + left,
+        ),
+        value=0.0,
+        engine=nisa.engine.gpsimd,
+    )
+
+
+def load_parts(ring, band, first_band):
+    """(image, images, row, rows) of x of a band in the order of its loads; the first band's first bank comes first."""
+    geometry, plan = ring.geometry, ring.plan
+    rows = stored(geometry.rows, band.p0, band.pn)
+    if rows.count == 0 or stored(geometry.columns, band.q0, band.qn).count == 0:
+        return []
+    if not first_band:
+        return [(0, band.nn, 0, rows.count)]
+    ends = []
+    for step in range(2):
+        banks = 1 + step * EARLY_BANKS
+        if band.nn > 1:
+            ends.append(min(band.nn, banks * plan.together))
+        else:
+            needed = stored(geometry.rows, band.p0, min(band.pn, banks * plan.parts[0][1]))
+            ends.append(min(rows.count, needed.count))
+    ends.append(band.nn if band.nn > 1 else rows.count)
+    found, begun = [], 0
+    for step in range(len(ends)):
+        if ends[step] > begun:
+            if band.nn > 1:
+                found.append((begun, ends[step] - begun, 0, rows.count))
+            else:
+                found.append((0, 1, begun, ends[step] - begun))
+            begun = ends[step]
+    return found
+
+
+def load_slots(ring, which, band, part, first, last):
+    """Load a part of a band into slots first .. last-1 of a buffer, or beside it where it is to be moved there."""
+    plan = ring.plan
+    for slot in range(first, last):
+        if slot < len(plan.chunks):
+            load_rows(ring, which, band, part, slot, 0, plan.chunks[slot].cn, plan.chunks[slot].c0)
+        else:
+            chunk = plan.chunks[len(plan.chunks) - 1]
+            middle = chunk.cn // 2
+            load_rows(ring, which, band, part, slot, 0, middle, chunk.c0 + middle)
+            load_rows(ring, which, band, part, slot, middle, middle, chunk.c0)
+
+
+def load_rows(ring, which, band, part, slot, partition, count, c0):
+    """Load a part of a band, channels c0 .. c0+count-1, to a slot's partitions from `partition` on."""
+    geometry, buffer, x_sbuf = ring.geometry, ring.plan.buffer, ring.buffers[which]
+    image, images, row, num = part
+    rows = stored(geometry.rows, band.p0, band.pn)
+    columns = stored(geometry.columns, band.q0, band.qn)
+    staged = ring.plan.staged
+    width = geometry.columns.size if staged else columns.count
+    left = buffer.lead + columns.zeros
+    place_sbuf = x_sbuf[
+        partition : partition + count,
+        slot,
+        image : image + images,
+        rows.zeros + row : rows.zeros + row + num,
+        left : left + width,
+    ]
+    into_sbuf = place_sbuf
+    if staged:
+        raw_sbuf = nl.ndarray((partition + count, images, num, width), dtype=x_sbuf.dtype, buffer=nl.sbuf)
+        into_sbuf = raw_sbuf[partition : partition + count, 0:images, 0:num, 0:width]
+        add_moves(ring, into_sbuf, place_sbuf)
+    pattern = [[geometry.x_c, count], [geometry.x_n, images], [geometry.x_h, num], [geometry.x_w, width]]
+    offset = (band.n0 + image) * geometry.x_n + c0 * geometry.x_c
+    offset += (rows.first + row) * geometry.x_h + columns.first * geometry.x_w
+    copy(into_sbuf, ring.x_hbm.ap(pattern=pattern, offset=offset))
+
+
+def add_moves(ring, raw_sbuf, place_sbuf):
+    """Book the copies of rows as loaded to their place, not too much of them at once."""
+    count, images, num, width = raw_sbuf.shape
+    at_once = max(1, MOVE_ELEMENTS * ring.plan.buffer.unit // width)
+    some = max(1, at_once // num)
+    part = num if at_once >= num else at_once
+    for n in range(0, images, some):
+        for h in range(0, num, part):
+            end, bottom = min(images, n + some), min(num, h + part)
+            ring.moves.append(
+                Move(
+                    raw_sbuf=raw_sbuf[0:count, n:end, h:bottom, 0:width],
+                    place_sbuf=place_sbuf[0:count, n:end, h:bottom, 0:width],
+                )
+            )
+
+
+def move_next(ring, ledger):
+    """Emit the first copy that is booked: by Vector in whole words, where rows have such."""
+    move = ring.moves[0]
+    ring.moves = ring.moves[1:]
+    unit = ring.plan.buffer.unit
+    if unit == 1:
+        _, images, num, width = move.raw_sbuf.shape
+        engine = pick(ledger, images * num * width, False)
+        nisa.tensor_copy(dst=move.place_sbuf, src=move.raw_sbuf, engine=engine)
+    else:
+        word = nl.float32 if unit == 4 else nl.bfloat16
+        nisa.tensor_copy(dst=move.place_sbuf.view(word), src=move.raw_sbuf.view(word), engine=nisa.engine.vector)

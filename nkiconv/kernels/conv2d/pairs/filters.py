@@ -1,0 +1,157 @@
+"""Filters as stationaries: [c, step, k] in SBUF, a step being a tap of a chunk of input channels.
+
+A row of w, one output channel, is contiguous in HBM; the array turns [k, c] of one tap into [c, k], bit by bit, several
+taps to a PSUM bank. Vector takes what is turned out of it four bytes at a time.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import pick
+from ..._tiles import BANK_BYTES, div_ceil, psum_pitch
+from ..call import load_bias
+from .plan import steps_of
+
+#: Taps that are turned before they are taken out of PSUM, at most: more would keep the first sums waiting.
+TURN_TAPS = 6
+
+
+@dataclass
+class Batch(nl.NKIObject):
+    """Jobs of the items that are being worked on; by job: chunks as loaded, None once they are turned, how many of them
+    have been turned, stationaries and bias."""
+
+    index: int
+    jobs: list
+    raws: list
+    turned: list
+    tiles: list
+    biases: list
+
+
+def start_batch(plan, index):
+    """A Batch of which nothing is loaded yet."""
+    return Batch(index=index, jobs=plan.batches[index], raws=[], turned=[], tiles=[], biases=[])
+
+
+def start_job(operands, geometry, plan, batch):
+    """Begin the next job of a batch: its stationaries' tile and bias. Chunks are loaded one by one."""
+    job = batch.jobs[len(batch.tiles)]
+    steps = steps_of(geometry) + (1 if plan.halves else 0)
+    shape = (plan.chunks[0].cn, steps, psum_pitch(job.kn, geometry.itemsize))
+    batch.tiles.append(nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf))
+    batch.raws.append([])
+    batch.turned.append(0)
+    batch.biases.append(load_bias(operands.bias, job.k0, job.kn, 1))
+
+
+def load_job(operands, geometry, plan, batch, index):
+    """Load what is not loaded yet of a job that the batch has."""
+    if index < len(batch.jobs):
+        if index == len(batch.tiles):
+            start_job(operands, geometry, plan, batch)
+        while len(batch.raws[index]) < len(plan.chunks):
+            load_chunk(operands, geometry, plan, batch, index)
+
+
+def load_chunk(operands, geometry, plan, batch, index):
+    """Load the next chunk of a job: [kn, cn, rows, columns] in SBUF, or, of a packed filter, its stationaries."""
+    job, which = batch.jobs[index], len(batch.raws[index])
+    chunk = plan.chunks[which]
+    R, S = geometry.rows.taps, geometry.columns.taps
+    raw_sbuf = None
+    if geometry.packed > 0:
+        load_packed(operands, geometry, plan, batch, index, which)
+    else:
+        raw_sbuf = nl.ndarray((job.kn, chunk.cn, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
+        pattern = [[geometry.w_k, job.kn], [geometry.w_c, chunk.cn], [geometry.w_r, R], [geometry.w_s, S]]
+        copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=job.k0 * geometry.w_k + chunk.c0 * geometry.w_c))
+        if chunk.again > 0:
+            nisa.memset(dst=raw_sbuf[0 : job.kn, 0 : chunk.again, 0:R, 0:S], value=0.0, engine=nisa.engine.gpsimd)
+    batch.raws[index].append(raw_sbuf)
+
+
+def load_packed(operands, geometry, plan, batch, index, which):
+    """Steps of a chunk from the blocks of a packed filter; zeros for channels that the chunk before has too."""
+    job, chunk, tile_sbuf = batch.jobs[index], plan.chunks[which], batch.tiles[index]
+    taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
+    first, size = which * taps, taps * each
+    for block in range(job.kn // each):
+        columns = tile_sbuf[0 : chunk.cn, first : first + taps, block * each : (block + 1) * each]
+        start = ((job.k0 // each + block) * geometry.C + chunk.c0) * size
+        copy(columns, operands.w.ap(pattern=[[size, chunk.cn], [each, taps], [1, each]], offset=start))
+        if plan.halves and which == len(plan.chunks) - 1:
+            middle = chunk.cn // 2
+            for side in range(2):
+                copy(
+                    tile_sbuf[
+                        side * middle : (side + 1) * middle,
+                        first + taps : first + taps + 1,
+                        block * each : (block + 1) * each,
+                    ],
+                    operands.w.ap(
+                        pattern=[[size, middle], [each, 1], [1, each]],
+                        offset=start + (1 - side) * middle * size + (taps - 1) * each,
+                    ),
+                )
+    if chunk.again > 0:
+        again_sbuf = tile_sbuf[0 : chunk.again, first : first + taps, 0 : job.kn]
+        nisa.memset(dst=again_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+
+
+def turn_to(operands, geometry, plan, batch, index, count, ledger):
+    """Turn the first `count` chunks of a job, those of them that are not turned yet."""
+    while batch.turned[index] < min(count, len(plan.chunks)):
+        turn_next(operands, geometry, plan, batch, index, ledger)
+
+
+def turn_next(operands, geometry, plan, batch, index, ledger):
+    """Turn the next chunk of a job."""
+    which = batch.turned[index]
+    if len(batch.raws[index]) == which:
+        load_chunk(operands, geometry, plan, batch, index)
+    if geometry.packed == 0:
+        raw_sbuf, tile_sbuf = batch.raws[index][which], batch.tiles[index]
+        taps, cn = geometry.rows.taps * geometry.columns.taps, plan.chunks[which].cn
+        flat = raw_sbuf.reshape((raw_sbuf.shape[0], cn, taps))
+        most = min(div_ceil(taps, div_ceil(taps, TURN_TAPS)), BANK_BYTES // tile_sbuf.shape[2])
+        for first in range(0, taps, most):
+            turn_taps(tile_sbuf, flat, which * taps, first, min(most, taps - first), ledger)
+        if plan.halves and which == len(plan.chunks) - 1:
+            turn_taps(tile_sbuf, exchanged(flat, taps - 1), (which + 1) * taps, 0, 1, ledger)
+        batch.raws[index][which] = None
+    batch.turned[index] = which + 1
+
+
+def exchanged(flat_sbuf, tap):
+    """[kn, cn, 1] in SBUF: a tap with both halves of its channels exchanged."""
+    kn, cn = flat_sbuf.shape[0], flat_sbuf.shape[1]
+    both_sbuf = nl.ndarray((kn, cn, 1), dtype=flat_sbuf.dtype, buffer=nl.sbuf)
+    middle = cn // 2
+    for side in range(2):
+        nisa.tensor_copy(
+            dst=both_sbuf[0:kn, side * middle : (side + 1) * middle, 0:1],
+            src=flat_sbuf[0:kn, (1 - side) * middle : (2 - side) * middle, tap : tap + 1],
+            engine=nisa.engine.gpsimd,
+        )
+    return both_sbuf
+
+
+def turn_taps(tile_sbuf, flat_sbuf, step, first, count, ledger):
+    """Taps first .. first+count-1 of [kn, cn, taps] into the steps from step + first on."""
+    kn, cn, pitch = flat_sbuf.shape[0], flat_sbuf.shape[1], tile_sbuf.shape[2]
+    turned_psum = nl.ndarray((cn, count, pitch), dtype=flat_sbuf.dtype, buffer=nl.psum)
+    for tap in range(count):
+        taps = flat_sbuf[0:kn, 0:cn, first + tap]
+        nisa.nc_transpose(dst=turned_psum[0:cn, tap, 0:kn], data=taps, engine=nisa.engine.tensor)
+    columns = tile_sbuf[0:cn, step + first : step + first + count, 0:kn]
+    if kn == pitch:
+        nisa.tensor_copy(
+            dst=columns.view(nl.float32),
+            src=turned_psum.view(nl.float32),
+            engine=nisa.engine.vector,
+        )
+    else:
+        engine = pick(ledger, count * kn, False)
+        nisa.tensor_copy(dst=columns, src=turned_psum[0:cn, 0:count, 0:kn], engine=engine)

@@ -1,0 +1,324 @@
+"""The loop of pairs: bands of x come in, each pair of steps is a matmul on the window that both meet, sums go out."""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import Ledger
+from ..._epilogue import finish
+from ..._tiles import share
+from ..._warm import warm_up, warm_zeros
+from ..call import Extras, Operands, reader, scale_residual
+from ..geometry import Geometry
+from .bands import Ring, load_parts, load_slots, make_ring, move_next, zero_around
+from .filters import Batch, load_chunk, load_job, start_batch, start_job, turn_next, turn_to
+from .plan import STORE_BANKS, Pairs
+from .steps import Bank, banks_of, halved, products_of
+
+#: What is booked between the banks of a band begins after this share of them, and ends after this one.
+DUE_FROM, DUE_UNTIL = 0.3, 0.8
+
+
+@dataclass
+class Work(nl.NKIObject):
+    """What one core has at hand. due: things to be done between the banks of a job's band; done: of them, so far."""
+
+    operands: Operands
+    geometry: Geometry
+    extras: Extras
+    plan: Pairs
+    ledger: Ledger
+    ring: Ring
+    batch: Batch
+    following: object
+    due: int
+    done: int
+
+
+def run_pairs(operands, geometry, extras, plan):
+    """This core's part of the items; x of the next ones is loaded before one is worked on."""
+    mine = share(len(plan.items), nl.num_programs(), nl.program_id(0))
+    if mine[1] == 0:
+        return
+    first = plan.items[mine[0]]
+    work = Work(
+        operands=operands,
+        geometry=geometry,
+        extras=extras,
+        plan=plan,
+        ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
+        ring=make_ring(operands, geometry, plan, mine[1]),
+        batch=start_batch(plan, first.batch),
+        following=None,
+        due=0,
+        done=0,
+    )
+    start_items(work, first.band)
+    ahead = len(work.ring.buffers) - 1
+    for index in range(mine[1]):
+        item = plan.items[mine[0] + index]
+        if work.batch.index != item.batch:
+            work.batch = work.following
+            work.following = None
+        coming = range(index + ahead, index + ahead + 1)
+        if index == 0:
+            coming = range(1, ahead + 1)
+        for which in coming:
+            if which < mine[1]:
+                load_band(work, which, plan.items[mine[0] + which].band)
+        for job in range(len(work.batch.jobs)):
+            load_job(operands, geometry, plan, work.batch, job + 1)
+            last_job = job + 1 == len(work.batch.jobs)
+            if last_job and index + 1 < mine[1] and plan.items[mine[0] + index + 1].batch != item.batch:
+                work.following = start_batch(plan, plan.items[mine[0] + index + 1].batch)
+                load_job(operands, geometry, plan, work.following, 0)
+            x_sbuf = work.ring.buffers[index % len(work.ring.buffers)]
+            work_band(work, job, item.band, x_sbuf, item.last and last_job)
+
+
+def start_items(work, band):
+    """Everything that the first sums need, in the order in which they need it."""
+    operands, geometry, plan, ring = work.operands, work.geometry, work.plan, work.ring
+    start_job(operands, geometry, plan, work.batch)
+    zero_around(ring, 0, band)
+    parts = load_parts(ring, band, True)
+    slots, chunks = plan.buffer.slots, len(plan.chunks)
+    for index in range(0, chunks, 2):
+        for _ in range(index, min(chunks, index + 2)):
+            load_chunk(operands, geometry, plan, work.batch, 0)
+        if len(parts) > 0:
+            load_slots(ring, 0, band, parts[0], index, index + 2 if index + 2 < chunks else slots)
+    for index in range(1, len(parts)):
+        load_slots(ring, 0, band, parts[index], 0, slots)
+    warm_up(warm_zeros(), plan.warmup, 1)
+    while len(ring.moves) > 0:
+        move_next(ring, work.ledger)
+
+
+def load_band(work, index, band):
+    """Load x of a core's band `index` into the buffer whose turn it is."""
+    ring = work.ring
+    which = index % len(ring.buffers)
+    zero_around(ring, which, band)
+    parts = load_parts(ring, band, False)
+    for part in range(len(parts)):
+        load_slots(ring, which, band, parts[part], 0, work.plan.buffer.slots)
+
+
+def book(work, job):
+    """Count what is to be done between the banks of a job's band: chunks to turn and rows to move."""
+    work.due, work.done = len(work.ring.moves), 0
+    batch, index = coming_job(work, job)
+    if batch != None:
+        work.due += len(work.plan.chunks) - batch.turned[index]
+
+
+def coming_job(work, job):
+    """(batch, job) whose filters are needed next, or (None, 0)."""
+    if job + 1 < len(work.batch.jobs):
+        return work.batch, job + 1
+    if work.following != None:
+        return work.following, 0
+    return None, 0
+
+
+def do_due(work, job, share_done):
+    """Do what is due when this share of a band's banks is done: filters first."""
+    part = min(1.0, (share_done - DUE_FROM) / (DUE_UNTIL - DUE_FROM))
+    while work.done < part * work.due:
+        batch, index = coming_job(work, job)
+        if batch != None and batch.turned[index] < len(work.plan.chunks):
+            turn_next(work.operands, work.geometry, work.plan, batch, index, work.ledger)
+        else:
+            move_next(work.ring, work.ledger)
+        work.done = work.done + 1
+
+
+def work_band(work, job, band, x_sbuf, last):
+    """Results of one job for one band, some banks after the other; last: whether nothing hides what follows."""
+    book(work, job)
+    groups = banks_of(work.geometry, work.plan, band, STORE_BANKS)
+    for index in range(len(groups)):
+        banks = groups[index]
+        ends = last and index + 1 == len(groups)
+        work_group(work, job, band, x_sbuf, banks, ends)
+        do_due(work, job, (index + 1) / len(groups))
+
+
+def work_group(work, job, band, x_sbuf, banks, ends):
+    """Results of neighbouring banks, and their stores: of each alone where nothing follows."""
+    operands, plan, kn = work.operands, work.plan, work.batch.jobs[job].kn
+    first, final = banks[0], banks[len(banks) - 1]
+    whole = Bank(
+        n=first.n, nn=final.n + final.nn - first.n, p=first.p, pn=final.p + final.pn - first.p, q=first.q, qn=first.qn
+    )
+    y_sbuf = nl.ndarray((kn, whole.nn, whole.pn, whole.qn), dtype=operands.y.dtype, buffer=nl.sbuf)
+    residual_sbuf = load_residual(work, job, band, whole)
+    at = 0
+    while at < len(banks):
+        count = 2 if plan.halves and at + 1 < len(banks) else 1
+        accs = accumulate(work, job, band, x_sbuf, banks[at : at + count])
+        for which in range(count):
+            bank = banks[at + which]
+            parts = [bank]
+            if ends and at + which + 1 == len(banks) and bank.qn > 1:
+                middle = bank.qn // 2
+                left = Bank(n=bank.n, nn=bank.nn, p=bank.p, pn=bank.pn, q=bank.q, qn=middle)
+                right = Bank(n=bank.n, nn=bank.nn, p=bank.p, pn=bank.pn, q=bank.q + middle, qn=bank.qn - middle)
+                parts = [left, right]
+            for index in range(len(parts)):
+                read_out(work, job, y_sbuf, residual_sbuf, accs[which], whole, bank, parts[index], index)
+                if ends:
+                    store(work, job, band, y_sbuf, whole, parts[index])
+        at += count
+    if not ends:
+        store(work, job, band, y_sbuf, whole, whole)
+
+
+def inside(tile_sbuf, whole, part):
+    """The part of a tile of results [kn, images, rows, columns] of a bank."""
+    n, p, q = part.n - whole.n, part.p - whole.p, part.q - whole.q
+    return tile_sbuf[0 : tile_sbuf.shape[0], n : n + part.nn, p : p + part.pn, q : q + part.qn]
+
+
+def read_out(work, job, y_sbuf, residual_sbuf, acc_psum, whole, bank, part, index):
+    """Sums of a part of a bank into y_sbuf; index: of the part, which are the two engines' by turns."""
+    engine = reader(work.ledger, work.extras.epilogue, part.nn * part.pn * part.qn)
+    if index > 0 and work.extras.epilogue.activation == "":
+        engine = nisa.engine.vector
+    residual = None if residual_sbuf == None else inside(residual_sbuf, whole, part)
+    finish(
+        inside(y_sbuf, whole, part),
+        inside(acc_psum, bank, part),
+        work.batch.biases[job],
+        residual,
+        work.extras.epilogue,
+        engine,
+    )
+
+
+def place_of(geometry, job, band, part, strides):
+    """(pattern, offset) of a part of a band in y or a residual, whose strides along n, k, p, q are these."""
+    of_n, of_k, of_p, of_q = strides
+    pattern = [[of_k, job.kn], [of_n, part.nn], [of_p, part.pn], [of_q, part.qn]]
+    offset = (band.n0 + part.n) * of_n + job.k0 * of_k + (band.p0 + part.p) * of_p + (band.q0 + part.q) * of_q
+    return pattern, offset
+
+
+def store(work, job, band, y_sbuf, whole, part):
+    """One DMA for a part of the results in y_sbuf."""
+    geometry = work.geometry
+    strides = (geometry.y_n, geometry.y_k, geometry.y_p, geometry.y_q)
+    where = place_of(geometry, work.batch.jobs[job], band, part, strides)
+    copy(work.operands.y.ap(pattern=where[0], offset=where[1]), inside(y_sbuf, whole, part))
+
+
+def load_residual(work, job, band, whole):
+    """The residual of some banks times beta, fp32 if it was multiplied, or None."""
+    operands, geometry = work.operands, work.geometry
+    if operands.residual == None:
+        return None
+    strides = (geometry.r_n, geometry.r_k, geometry.r_p, geometry.r_q)
+    where = place_of(geometry, work.batch.jobs[job], band, whole, strides)
+    shape = (work.batch.jobs[job].kn, whole.nn, whole.pn, whole.qn)
+    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
+    copy(residual_sbuf, operands.residual.ap(pattern=where[0], offset=where[1]))
+    return scale_residual(residual_sbuf, operands.beta)
+
+
+def accumulate(work, job, band, x_sbuf, banks):
+    """Sums of one bank, or of two whose singles share the array: [kn, images, rows, columns] in PSUM each."""
+    plan, geometry, kn = work.plan, work.geometry, work.batch.jobs[job].kn
+    pitch = plan.buffer.rows // geometry.rows.stride
+    accs, every = [], []
+    for which in range(len(banks)):
+        bank = banks[which]
+        shape = (kn, bank.nn, pitch if bank.nn > 1 else bank.pn, bank.qn)
+        accs.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
+        every.append(products_of(geometry, plan, band, bank))
+    beside = len(banks) == 2 and halved(geometry, plan, every[0]) and halved(geometry, plan, every[1])
+    chunks = len(plan.chunks)
+    for which in range(len(banks)):
+        products = every[which]
+        for index in range(len(products) - (1 if beside else 0)):
+            product = products[index]
+            turn_to(work.operands, geometry, plan, work.batch, job, min(chunks, product.chunk + 4), work.ledger)
+            multiply(work, job, x_sbuf, accs[which], banks[which], product, index > 0)
+    for which in range(len(banks) if beside else 0):
+        product = every[which][len(every[which]) - 1]
+        multiply_half(work, job, x_sbuf, accs[which], banks[which], product, which)
+    return accs
+
+
+def window(acc_psum, product):
+    """Where a product is added, [kn, rows, columns]: rows of several images are one below the other."""
+    kn, images, rows, columns = acc_psum.shape
+    sums = acc_psum.reshape((kn, images * rows, columns))
+    return sums[
+        0:kn,
+        product.row : product.row + product.rows,
+        product.column : product.column + product.columns,
+    ]
+
+
+def corner(geometry, buffer, bank, product):
+    """Element of a slot that the first output of a product's window meets at the first tap."""
+    row = bank.n * buffer.rows + (bank.p + product.row) * geometry.rows.stride
+    column = buffer.lead + (bank.q + product.column) * geometry.columns.stride
+    return row * buffer.columns + column
+
+
+def multiply(work, job, x_sbuf, acc_psum, bank, product, adds):
+    """One matmul: a pair of steps, or a single."""
+    geometry, buffer = work.geometry, work.plan.buffer
+    tile_sbuf, kn = work.batch.tiles[job], work.batch.jobs[job].kn
+    cn, steps, pitch = tile_sbuf.shape
+    size = buffer.images * buffer.rows * buffer.columns
+    rows = [buffer.columns * geometry.rows.stride, product.rows]
+    columns = [geometry.columns.stride, product.columns]
+    at = corner(geometry, buffer, bank, product) + product.place
+    if product.second < 0:
+        nisa.nc_matmul(
+            dst=window(acc_psum, product),
+            stationary=tile_sbuf[0:cn, product.first, 0:kn],
+            moving=x_sbuf.ap(pattern=[[buffer.slots * size, cn], rows, columns], offset=at),
+            accumulate=adds,
+        )
+        return
+    nisa.nc_matmul(
+        dst=window(acc_psum, product),
+        stationary=tile_sbuf.ap(
+            pattern=[[steps * pitch, cn], [(product.second - product.first) * pitch, 2], [1, kn]],
+            offset=product.first * pitch,
+        ),
+        moving=x_sbuf.ap(pattern=[[buffer.slots * size, cn], [product.step, 2], rows, columns], offset=at),
+        accumulate=adds,
+        perf_mode=nisa.matmul_perf_mode.double_row,
+    )
+
+
+def multiply_half(work, job, x_sbuf, acc_psum, bank, product, side):
+    """A single on half of the array's rows: both halves of its channels are a pair."""
+    geometry, buffer = work.geometry, work.plan.buffer
+    tile_sbuf, kn = work.batch.tiles[job], work.batch.jobs[job].kn
+    cn, steps, pitch = tile_sbuf.shape
+    half = cn // 2
+    size = buffer.images * buffer.rows * buffer.columns
+    rows = [buffer.columns * geometry.rows.stride, product.rows]
+    columns = [geometry.columns.stride, product.columns]
+    at = corner(geometry, buffer, bank, product) + product.place
+    nisa.nc_matmul(
+        dst=window(acc_psum, product),
+        stationary=tile_sbuf.ap(
+            pattern=[[steps * pitch, half], [(steps - 1 - product.first) * pitch, 2], [1, kn]],
+            offset=side * half * steps * pitch + product.first * pitch,
+        ),
+        moving=x_sbuf.ap(
+            pattern=[[buffer.slots * size, half], [size, 2], rows, columns],
+            offset=side * half * buffer.slots * size + at,
+        ),
+        accumulate=True,
+        tile_position=(side * half, 0),
+        tile_size=(half, nl.tile_size.pmax),
+        perf_mode=nisa.matmul_perf_mode.double_row,
+    )

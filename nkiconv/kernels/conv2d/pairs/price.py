@@ -1,0 +1,60 @@
+"""What pairs takes by prices: the array's time, and that of DMAs."""
+
+from ...._nki import nl
+from ..._prices import (
+    DMA_ENGINES,
+    HBM_BYTE_NS,
+    MATMUL_COLUMNS_MIN,
+    MATMUL_NS,
+    ROW_TILE_COLUMNS,
+    TENSOR_COLUMN_NS,
+    run_ns,
+)
+from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
+
+
+def bank_ns(columns):
+    """ns of a matmul of so many columns."""
+    return max(columns, MATMUL_COLUMNS_MIN) * TENSOR_COLUMN_NS + MATMUL_NS
+
+
+def array_ns(geometry, jobs, together, parts, halves):
+    """ns of a core of two for the matmuls of all, at the array's full rate, and for turning filters."""
+    chunks, taps = div_ceil(geometry.C, nl.tile_size.pmax), geometry.rows.taps * geometry.columns.taps
+    steps = chunks * taps
+    P, Q = geometry.rows.out, geometry.columns.out
+    banks = div_ceil(geometry.N, together)
+    passes = div_ceil(steps, 2)
+    if together > 1:
+        each_ns = bank_ns(min(BANK_COLUMNS, together * P * Q))
+    else:
+        each_ns = len(parts) * div_ceil(Q, BANK_COLUMNS) * bank_ns(parts[0][1] * min(Q, BANK_COLUMNS))
+    total = passes * each_ns
+    if halves:
+        # half of the last pass, and the distance between the two that share the array
+        total += ROW_TILE_COLUMNS * TENSOR_COLUMN_NS * len(parts) / 2 - each_ns / 2
+    return (banks * total + steps * bank_ns(nl.tile_size.pmax)) * jobs / PARTS
+
+
+def loads_ns(geometry, times, staged):
+    """ns of a core's DMA engines for all of x, so many times."""
+    rows, columns = geometry.rows, geometry.columns
+    count = geometry.N * geometry.C * times
+    if staged:
+        busy = count * run_ns(rows.size * columns.size * geometry.itemsize)
+    elif geometry.x_w == 1:
+        busy = count * rows.size * run_ns(columns.size * geometry.itemsize)
+    else:
+        busy = count * rows.size * columns.size * run_ns(geometry.itemsize)
+    num_bytes = count * rows.size * columns.size * geometry.itemsize
+    return max(busy / DMA_ENGINES, num_bytes * HBM_BYTE_NS)
+
+
+def stores_ns(geometry):
+    """ns of a core's DMA engines for its half of y, of 16 bits."""
+    size = geometry.N * geometry.K * geometry.rows.out * geometry.columns.out
+    run = geometry.columns.out if geometry.y_q == 1 else 1
+    if geometry.y_q == 1 and geometry.y_p == geometry.columns.out:
+        run = run * max(1, min(geometry.rows.out, BANK_COLUMNS // geometry.columns.out))
+    busy = size / run * run_ns(2 * run)
+    return max(busy / DMA_ENGINES, 2 * size * HBM_BYTE_NS) / PARTS
