@@ -14,8 +14,8 @@ from .plan import Pairs, Stored, stored
 
 #: Elements a partition that one copy of rows from where they were loaded moves, at most: read-outs wait for it.
 MOVE_ELEMENTS = 1024
-#: Banks of sums whose rows of x are loaded before the others, in the first band: after the first bank's own.
-EARLY_BANKS = 4
+#: How many times the banks before it each load of the first band reaches, whose first load is of one bank's rows.
+EARLY_GROWTH = 3
 
 
 @dataclass
@@ -107,15 +107,14 @@ def load_parts(ring, band, first_band):
         return []
     if not first_band:
         return [(0, band.nn, 0, rows.count)]
-    ends = []
-    for step in range(2):
-        banks = 1 + step * EARLY_BANKS
+    ends, banks, whole = [], 1, band.nn if band.nn > 1 else rows.count
+    while len(ends) == 0 or ends[len(ends) - 1] < whole:
         if band.nn > 1:
             ends.append(min(band.nn, banks * plan.together))
         else:
             needed = stored(geometry.rows, band.p0, min(band.pn, banks * plan.parts[0][1]))
-            ends.append(min(rows.count, needed.count))
-    ends.append(band.nn if band.nn > 1 else rows.count)
+            ends.append(needed.count)
+        banks = banks * EARLY_GROWTH
     found, begun = [], 0
     for step in range(len(ends)):
         if ends[step] > begun:

@@ -1,7 +1,7 @@
 """Filters as stationaries: [c, step, k] in SBUF, a step being a tap of a chunk of input channels.
 
-A row of w, one output channel, is contiguous in HBM; the array turns [k, c] of one tap into [c, k], bit by bit, several
-taps to a PSUM bank. Vector takes what is turned out of it four bytes at a time.
+A row of w, one output channel, is contiguous in HBM; the array turns [k, c] of one tap into [c, k], bit by bit, a column
+of taps to a PSUM bank. Vector takes what is turned out of it four bytes at a time.
 """
 
 from dataclasses import dataclass
@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import pick
-from ..._tiles import BANK_BYTES, div_ceil, psum_pitch
+from ..._tiles import BANK_BYTES, psum_pitch
 from ..call import load_bias
-from .plan import steps_of
-
-#: Taps that are turned before they are taken out of PSUM, at most: more would keep the first sums waiting.
-TURN_TAPS = 6
+from .plan import steps_of, tap_columns
 
 
 @dataclass
@@ -114,44 +111,45 @@ def turn_next(operands, geometry, plan, batch, index, ledger):
     if geometry.packed == 0:
         raw_sbuf, tile_sbuf = batch.raws[index][which], batch.tiles[index]
         taps, cn = geometry.rows.taps * geometry.columns.taps, plan.chunks[which].cn
-        flat = raw_sbuf.reshape((raw_sbuf.shape[0], cn, taps))
-        most = min(div_ceil(taps, div_ceil(taps, TURN_TAPS)), BANK_BYTES // tile_sbuf.shape[2])
-        for first in range(0, taps, most):
-            turn_taps(tile_sbuf, flat, which * taps, first, min(most, taps - first), ledger)
+        columns = tap_columns(geometry.columns.taps)
+        for at in range(len(columns)):
+            turn_column(tile_sbuf, raw_sbuf, which * taps, columns[at], ledger)
         if plan.halves and which == len(plan.chunks) - 1:
-            turn_taps(tile_sbuf, exchanged(flat, taps - 1), (which + 1) * taps, 0, 1, ledger)
+            turn_column(tile_sbuf, exchanged(raw_sbuf), (which + 1) * taps, 0, ledger)
         batch.raws[index][which] = None
     batch.turned[index] = which + 1
 
 
-def exchanged(flat_sbuf, tap):
-    """[kn, cn, 1] in SBUF: a tap with both halves of its channels exchanged."""
-    kn, cn = flat_sbuf.shape[0], flat_sbuf.shape[1]
-    both_sbuf = nl.ndarray((kn, cn, 1), dtype=flat_sbuf.dtype, buffer=nl.sbuf)
+def exchanged(raw_sbuf):
+    """[kn, cn, 1, 1] in SBUF: the last tap with both halves of its channels exchanged."""
+    kn, cn, R, S = raw_sbuf.shape
+    both_sbuf = nl.ndarray((kn, cn, 1, 1), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
     middle = cn // 2
     for side in range(2):
         nisa.tensor_copy(
-            dst=both_sbuf[0:kn, side * middle : (side + 1) * middle, 0:1],
-            src=flat_sbuf[0:kn, (1 - side) * middle : (2 - side) * middle, tap : tap + 1],
+            dst=both_sbuf[0:kn, side * middle : (side + 1) * middle, 0:1, 0:1],
+            src=raw_sbuf[0:kn, (1 - side) * middle : (2 - side) * middle, R - 1 : R, S - 1 : S],
             engine=nisa.engine.gpsimd,
         )
     return both_sbuf
 
 
-def turn_taps(tile_sbuf, flat_sbuf, step, first, count, ledger):
-    """Taps first .. first+count-1 of [kn, cn, taps] into the steps from step + first on."""
-    kn, cn, pitch = flat_sbuf.shape[0], flat_sbuf.shape[1], tile_sbuf.shape[2]
-    turned_psum = nl.ndarray((cn, count, pitch), dtype=flat_sbuf.dtype, buffer=nl.psum)
-    for tap in range(count):
-        taps = flat_sbuf[0:kn, 0:cn, first + tap]
-        nisa.nc_transpose(dst=turned_psum[0:cn, tap, 0:kn], data=taps, engine=nisa.engine.tensor)
-    columns = tile_sbuf[0:cn, step + first : step + first + count, 0:kn]
-    if kn == pitch:
-        nisa.tensor_copy(
-            dst=columns.view(nl.float32),
-            src=turned_psum.view(nl.float32),
-            engine=nisa.engine.vector,
-        )
-    else:
-        engine = pick(ledger, count * kn, False)
-        nisa.tensor_copy(dst=columns, src=turned_psum[0:cn, 0:count, 0:kn], engine=engine)
+def turn_column(tile_sbuf, raw_sbuf, step, s, ledger):
+    """Column s of a chunk's taps [kn, cn, R, S] into its steps, the first of which is `step`."""
+    kn, cn, R, S = raw_sbuf.shape
+    pitch = tile_sbuf.shape[2]
+    most = BANK_BYTES // pitch
+    for first in range(0, R, most):
+        count = min(most, R - first)
+        turned_psum = nl.ndarray((cn, count, pitch), dtype=raw_sbuf.dtype, buffer=nl.psum)
+        for row in range(count):
+            taps = raw_sbuf[0:kn, 0:cn, first + row, s]
+            nisa.nc_transpose(dst=turned_psum[0:cn, row, 0:kn], data=taps, engine=nisa.engine.tensor)
+        begin = step + first * S + s
+        steps_sbuf = tile_sbuf[0:cn, begin : begin + (count - 1) * S + 1 : S, 0:kn]
+        if kn == pitch:
+            words_psum = turned_psum.view(nl.float32)
+            nisa.tensor_copy(dst=steps_sbuf.view(nl.float32), src=words_psum, engine=nisa.engine.vector)
+        else:
+            engine = pick(ledger, count * kn, False)
+            nisa.tensor_copy(dst=steps_sbuf, src=turned_psum[0:cn, 0:count, 0:kn], engine=engine)

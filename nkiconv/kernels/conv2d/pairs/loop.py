@@ -17,6 +17,8 @@ from .steps import Bank, banks_of, halved, products_of
 
 #: What is booked between the banks of a band begins after this share of them, and ends after this one.
 DUE_FROM, DUE_UNTIL = 0.3, 0.8
+#: Chunks that are turned before a product of one of them: its own two and the next two.
+TURN_AHEAD = 4
 
 
 @dataclass
@@ -137,7 +139,7 @@ def do_due(work, job, share_done):
 def work_band(work, job, band, x_sbuf, last):
     """Results of one job for one band, some banks after the other; last: whether nothing hides what follows."""
     book(work, job)
-    groups = banks_of(work.geometry, work.plan, band, STORE_BANKS)
+    groups = banks_of(work.plan, band, STORE_BANKS, last)
     for index in range(len(groups)):
         banks = groups[index]
         ends = last and index + 1 == len(groups)
@@ -150,7 +152,12 @@ def work_group(work, job, band, x_sbuf, banks, ends):
     operands, plan, kn = work.operands, work.plan, work.batch.jobs[job].kn
     first, final = banks[0], banks[len(banks) - 1]
     whole = Bank(
-        n=first.n, nn=final.n + final.nn - first.n, p=first.p, pn=final.p + final.pn - first.p, q=first.q, qn=first.qn
+        n=first.n,
+        nn=final.n + final.nn - first.n,
+        p=first.p,
+        pn=final.p + final.pn - first.p,
+        q=first.q,
+        qn=final.q + final.qn - first.q,
     )
     y_sbuf = nl.ndarray((kn, whole.nn, whole.pn, whole.qn), dtype=operands.y.dtype, buffer=nl.sbuf)
     residual_sbuf = load_residual(work, job, band, whole)
@@ -160,16 +167,17 @@ def work_group(work, job, band, x_sbuf, banks, ends):
         accs = accumulate(work, job, band, x_sbuf, banks[at : at + count])
         for which in range(count):
             bank = banks[at + which]
-            parts = [bank]
-            if ends and at + which + 1 == len(banks) and bank.qn > 1:
-                middle = bank.qn // 2
-                left = Bank(n=bank.n, nn=bank.nn, p=bank.p, pn=bank.pn, q=bank.q, qn=middle)
-                right = Bank(n=bank.n, nn=bank.nn, p=bank.p, pn=bank.pn, q=bank.q + middle, qn=bank.qn - middle)
-                parts = [left, right]
-            for index in range(len(parts)):
-                read_out(work, job, y_sbuf, residual_sbuf, accs[which], whole, bank, parts[index], index)
-                if ends:
-                    store(work, job, band, y_sbuf, whole, parts[index])
+            engine = reader(work.ledger, work.extras.epilogue, bank.nn * bank.pn * bank.qn)
+            finish(
+                inside(y_sbuf, whole, bank),
+                accs[which][0:kn, 0 : bank.nn, 0 : bank.pn, 0 : bank.qn],
+                work.batch.biases[job],
+                None if residual_sbuf == None else inside(residual_sbuf, whole, bank),
+                work.extras.epilogue,
+                engine,
+            )
+            if ends:
+                store(work, job, band, y_sbuf, whole, bank)
         at += count
     if not ends:
         store(work, job, band, y_sbuf, whole, whole)
@@ -179,22 +187,6 @@ def inside(tile_sbuf, whole, part):
     """The part of a tile of results [kn, images, rows, columns] of a bank."""
     n, p, q = part.n - whole.n, part.p - whole.p, part.q - whole.q
     return tile_sbuf[0 : tile_sbuf.shape[0], n : n + part.nn, p : p + part.pn, q : q + part.qn]
-
-
-def read_out(work, job, y_sbuf, residual_sbuf, acc_psum, whole, bank, part, index):
-    """Sums of a part of a bank into y_sbuf; index: of the part, which are the two engines' by turns."""
-    engine = reader(work.ledger, work.extras.epilogue, part.nn * part.pn * part.qn)
-    if index > 0 and work.extras.epilogue.activation == "":
-        engine = nisa.engine.vector
-    residual = None if residual_sbuf == None else inside(residual_sbuf, whole, part)
-    finish(
-        inside(y_sbuf, whole, part),
-        inside(acc_psum, bank, part),
-        work.batch.biases[job],
-        residual,
-        work.extras.epilogue,
-        engine,
-    )
 
 
 def place_of(geometry, job, band, part, strides):
@@ -237,16 +229,16 @@ def accumulate(work, job, band, x_sbuf, banks):
         accs.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
         every.append(products_of(geometry, plan, band, bank))
     beside = len(banks) == 2 and halved(geometry, plan, every[0]) and halved(geometry, plan, every[1])
-    chunks = len(plan.chunks)
     for which in range(len(banks)):
         products = every[which]
         for index in range(len(products) - (1 if beside else 0)):
             product = products[index]
-            turn_to(work.operands, geometry, plan, work.batch, job, min(chunks, product.chunk + 4), work.ledger)
+            turn_to(work.operands, geometry, plan, work.batch, job, product.chunk + TURN_AHEAD, work.ledger)
             multiply(work, job, x_sbuf, accs[which], banks[which], product, index > 0)
-    for which in range(len(banks) if beside else 0):
-        product = every[which][len(every[which]) - 1]
-        multiply_half(work, job, x_sbuf, accs[which], banks[which], product, which)
+            if beside and which == 1 and index == 0:
+                for side in range(2):
+                    single = every[side][len(every[side]) - 1]
+                    multiply_half(work, job, x_sbuf, accs[side], banks[side], single, side)
     return accs
 
 

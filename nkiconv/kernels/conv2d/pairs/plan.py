@@ -43,7 +43,7 @@ STORE_BANKS = 4
 WARM_UP = 16
 WARM_UP_MAX = 256
 #: Share of the array's time that DMAs may take by prices before they are what counts.
-DMA_SHARE = 0.7
+DMA_SHARE = 0.8
 
 
 @dataclass
@@ -179,6 +179,15 @@ def chunks_of(geometry):
 def steps_of(geometry):
     """Taps of all chunks."""
     return div_ceil(geometry.C, nl.tile_size.pmax) * geometry.rows.taps * geometry.columns.taps
+
+
+def tap_columns(S):
+    """Columns of taps in the order in which they are turned and multiplied: the middle one, which meets most, first."""
+    found = [S // 2]
+    for s in range(S):
+        if s != S // 2:
+            found.append(s)
+    return found
 
 
 def jobs_of(geometry, config):
@@ -438,7 +447,7 @@ def sbuf_bytes(geometry, plan, residual):
         most_filters = max(most_filters, filters)
     if len(plan.batches) > PARTS:
         most_filters = 2 * most_filters
-    raw_bytes = 2 * steps_of(geometry) * nl.tile_size.pmax + 4 * nl.tile_size.pmax
+    raw_bytes = 2 * steps_of(geometry) * plan.chunks[0].cn + 2 * nl.tile_size.pmax
     results = 6 if residual else 3
     return plan.buffers * x_bytes + staged_bytes + most_filters + raw_bytes + results * 4 * STORE_BANKS * BANK_COLUMNS
 

@@ -7,7 +7,10 @@ both of its steps'.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ..._prices import MATMUL_COLUMNS_MIN
+from ..._tiles import div_ceil
 from ..geometry import met
+from .plan import tap_columns
 
 
 @dataclass
@@ -38,8 +41,9 @@ class Product(nl.NKIObject):
     chunk: int
 
 
-def banks_of(geometry, plan, band, most):
-    """Lists of at most `most` banks of a band: neighbours, of one image or of whole ones."""
+def banks_of(plan, band, most, last):
+    """Lists of at most `most` banks of a band: neighbours, of one image or of whole ones. last: nothing follows, so that
+    the last one is short."""
     parts = []
     for index in range(len(plan.parts)):
         p0, pn = plan.parts[index]
@@ -54,13 +58,35 @@ def banks_of(geometry, plan, band, most):
             if len(group) == most or ends or (n + nn == band.nn and index + 1 == len(parts)):
                 found.append(group)
                 group = []
+    if last:
+        group = found[len(found) - 1]
+        found[len(found) - 1] = group[: len(group) - 1] + shortened(group[len(group) - 1])
     return found
 
 
+def shortened(bank):
+    """A bank, or two of its rows or columns, the last as short as the array's pace allows."""
+    rows = div_ceil(MATMUL_COLUMNS_MIN, bank.qn)
+    if bank.nn > 1 or bank.pn * bank.qn < 2 * MATMUL_COLUMNS_MIN:
+        return [bank]
+    if bank.pn > 1:
+        if rows >= bank.pn:
+            return [bank]
+        first, second = bank.pn - rows, rows
+        return [
+            Bank(n=bank.n, nn=1, p=bank.p, pn=first, q=bank.q, qn=bank.qn),
+            Bank(n=bank.n, nn=1, p=bank.p + first, pn=second, q=bank.q, qn=bank.qn),
+        ]
+    first, second = bank.qn - MATMUL_COLUMNS_MIN, MATMUL_COLUMNS_MIN
+    return [
+        Bank(n=bank.n, nn=1, p=bank.p, pn=1, q=bank.q, qn=first),
+        Bank(n=bank.n, nn=1, p=bank.p, pn=1, q=bank.q + first, qn=second),
+    ]
+
+
 def windows(geometry, band, bank):
-    """(row, rows, column, columns) of a bank's sums that each tap meets, rows of x at least once; (0, 0, 0, 0): none."""
+    """(row, rows, column, columns) of a bank's sums that each tap meets, of one image; (0, 0, 0, 0): none."""
     found = []
-    pitch_rows = 0
     for r in range(geometry.rows.taps):
         on_rows = met(geometry.rows, r, band.p0 + bank.p, bank.pn)
         for s in range(geometry.columns.taps):
@@ -80,10 +106,11 @@ def products_of(geometry, plan, band, bank):
     pitch = buffer.rows // geometry.rows.stride
     height = bank.pn if bank.nn == 1 else (bank.nn - 1) * pitch + bank.pn
     live = []
+    columns = tap_columns(S)
     for s in range(S):
         for r in range(R):
-            if each[r * S + s][1] > 0:
-                live.append(r * S + s)
+            if each[r * S + columns[s]][1] > 0:
+                live.append(r * S + columns[s])
     if len(live) == 0:
         live.append(0)
     chunks, taps = len(plan.chunks), R * S
