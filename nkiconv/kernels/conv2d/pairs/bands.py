@@ -37,6 +37,8 @@ class Ring(nl.NKIObject):
     #: by buffer: (columns of zeros in front, columns of x, rows whose sides are zeros, key of rows of zeros)
     states: list
     moves: list
+    #: bands of this core that are loaded so far
+    loaded: int
 
 
 def make_ring(operands, geometry, plan, count):
@@ -48,7 +50,7 @@ def make_ring(operands, geometry, plan, count):
         buffers.append(nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf))
         nothing = None
         states.append(nothing)
-    return Ring(geometry=geometry, plan=plan, x_hbm=operands.x, buffers=buffers, states=states, moves=[])
+    return Ring(geometry=geometry, plan=plan, x_hbm=operands.x, buffers=buffers, states=states, moves=[], loaded=0)
 
 
 def zero_around(ring, which, band):

@@ -56,24 +56,18 @@ def run_pairs(operands, geometry, extras, plan):
         done=0,
     )
     start_items(work, first.band)
-    ahead = len(work.ring.buffers) - 1
     for index in range(mine[1]):
         item = plan.items[mine[0] + index]
         if work.batch.index != item.batch:
             work.batch = work.following
             work.following = None
-        coming = range(index + ahead, index + ahead + 1)
-        if index == 0:
-            coming = range(1, ahead + 1)
-        for which in coming:
-            if which < mine[1]:
-                load_band(work, which, plan.items[mine[0] + which].band)
         for job in range(len(work.batch.jobs)):
             load_job(operands, geometry, plan, work.batch, job + 1)
             last_job = job + 1 == len(work.batch.jobs)
             if last_job and index + 1 < mine[1] and plan.items[mine[0] + index + 1].batch != item.batch:
                 work.following = start_batch(plan, plan.items[mine[0] + index + 1].batch)
                 load_job(operands, geometry, plan, work.following, 0)
+            load_bands(work, mine, index + (len(work.ring.buffers) - 1 if last_job else 1))
             x_sbuf = work.ring.buffers[index % len(work.ring.buffers)]
             work_band(work, job, item.band, x_sbuf, item.last and last_job)
 
@@ -95,16 +89,20 @@ def start_items(work, band):
     warm_up(warm_zeros(), plan.warmup, 1)
     while len(ring.moves) > 0:
         move_next(ring, work.ledger)
+    ring.loaded = 1
 
 
-def load_band(work, index, band):
-    """Load x of a core's band `index` into the buffer whose turn it is."""
+def load_bands(work, mine, last):
+    """Load x of this core's bands up to `last`, those that are not loaded yet, into the buffers whose turn it is."""
     ring = work.ring
-    which = index % len(ring.buffers)
-    zero_around(ring, which, band)
-    parts = load_parts(ring, band, False)
-    for part in range(len(parts)):
-        load_slots(ring, which, band, parts[part], 0, work.plan.buffer.slots)
+    while ring.loaded <= min(last, mine[1] - 1):
+        band = work.plan.items[mine[0] + ring.loaded].band
+        which = ring.loaded % len(ring.buffers)
+        zero_around(ring, which, band)
+        parts = load_parts(ring, band, False)
+        for part in range(len(parts)):
+            load_slots(ring, which, band, parts[part], 0, work.plan.buffer.slots)
+        ring.loaded = ring.loaded + 1
 
 
 def book(work, job):
