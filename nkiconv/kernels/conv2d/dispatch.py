@@ -11,6 +11,7 @@ from .narrow.plan import plan_narrow
 from .narrow.price import narrow_ns
 from .pairs.loop import run_pairs
 from .pairs.plan import pairs_ns, plan_pairs
+from .pairs.price import direct_ns
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack, stack_ns
 from .taps.loop import run_items
@@ -57,7 +58,7 @@ def plan_of(algorithm, geometry, extras, config, cores):
 
 def choose(geometry, extras, cores):
     """The name of the algorithm that takes least by prices, with its own settings."""
-    found, found_ns = "taps", WORTHWHILE * taps_ns(geometry)
+    found, found_ns = "taps", WORTHWHILE * price_of("taps", geometry, None)
     for index in range(len(ALGORITHMS)):
         plan = None
         if ALGORITHMS[index] != "taps":
@@ -70,7 +71,7 @@ def choose(geometry, extras, cores):
 
 
 def price_of(algorithm, geometry, plan):
-    """ns of an algorithm's own plan, by prices."""
+    """ns of an algorithm's own plan, by prices; taps needs none."""
     if algorithm == "stacked":
         return stack_ns(geometry, plan)
     if algorithm == "bands":
@@ -81,6 +82,9 @@ def price_of(algorithm, geometry, plan):
         return narrow_ns(geometry, plan)
     if algorithm == "pairs":
         return pairs_ns(geometry, plan)
+    if geometry.itemsize == 1:
+        # the array takes so little of fp8 that rows of x may be what takes longest
+        return max(taps_ns(geometry), direct_ns(geometry))
     return taps_ns(geometry)
 
 

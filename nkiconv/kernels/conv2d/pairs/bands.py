@@ -10,7 +10,8 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import pick
 from ..geometry import Geometry
-from .plan import Pairs, Stored, stored
+from .extents import stored
+from .plan import Pairs, parts_of
 
 #: Elements a partition that one copy of rows from where they were loaded moves, at most: read-outs wait for it.
 MOVE_ELEMENTS = 1024
@@ -20,10 +21,13 @@ EARLY_GROWTH = 3
 
 @dataclass
 class Move(nl.NKIObject):
-    """Rows as loaded, and their place in a buffer: both [cn, images, rows, columns]."""
+    """Rows as loaded, and their place in a buffer: both [cn, images, rows, columns]; band: which of this core's, bank:
+    its first that needs them."""
 
     raw_sbuf: object
     place_sbuf: object
+    band: int
+    bank: int
 
 
 @dataclass
@@ -101,30 +105,43 @@ def zero(x_sbuf, buffer, first, images, count, left, right):
     )
 
 
+@dataclass
+class Part(nl.NKIObject):
+    """Rows of x of a band that are loaded together: of images, from `image` on, and the band's first bank that needs
+    them."""
+
+    image: int
+    images: int
+    row: int
+    rows: int
+    bank: int
+
+
 def load_parts(ring, band, first_band):
-    """(image, images, row, rows) of x of a band in the order of its loads; the first band's first bank comes first."""
+    """Parts of x of a band in the order of their loads; of the first band what the first bank needs comes first."""
     geometry, plan = ring.geometry, ring.plan
     rows = stored(geometry.rows, band.p0, band.pn)
     if rows.count == 0 or stored(geometry.columns, band.q0, band.qn).count == 0:
         return []
     if not first_band:
-        return [(0, band.nn, 0, rows.count)]
-    ends, banks, whole = [], 1, band.nn if band.nn > 1 else rows.count
-    while len(ends) == 0 or ends[len(ends) - 1] < whole:
+        return [Part(image=0, images=band.nn, row=0, rows=rows.count, bank=0)]
+    found, banks, begun, bank = [], 1, 0, 0
+    own = parts_of(plan, band)
+    whole = band.nn if band.nn > 1 else rows.count
+    while begun < whole:
         if band.nn > 1:
-            ends.append(min(band.nn, banks * plan.together))
+            end = min(band.nn, banks * plan.together)
+            if end > begun:
+                found.append(Part(image=begun, images=end - begun, row=0, rows=rows.count, bank=bank))
+            bank = banks * len(plan.parts)
         else:
-            needed = stored(geometry.rows, band.p0, min(band.pn, banks * plan.parts[0][1]))
-            ends.append(needed.count)
+            last = own[min(banks, len(own)) - 1]
+            end = stored(geometry.rows, band.p0, last[0] + last[1]).count
+            if end > begun:
+                found.append(Part(image=0, images=1, row=begun, rows=end - begun, bank=bank))
+            bank = banks
+        begun = end
         banks = banks * EARLY_GROWTH
-    found, begun = [], 0
-    for step in range(len(ends)):
-        if ends[step] > begun:
-            if band.nn > 1:
-                found.append((begun, ends[step] - begun, 0, rows.count))
-            else:
-                found.append((0, 1, begun, ends[step] - begun))
-            begun = ends[step]
     return found
 
 
@@ -144,7 +161,7 @@ def load_slots(ring, which, band, part, first, last):
 def load_rows(ring, which, band, part, slot, partition, count, c0):
     """Load a part of a band, channels c0 .. c0+count-1, to a slot's partitions from `partition` on."""
     geometry, buffer, x_sbuf = ring.geometry, ring.plan.buffer, ring.buffers[which]
-    image, images, row, num = part
+    image, images, row, num = part.image, part.images, part.row, part.rows
     rows = stored(geometry.rows, band.p0, band.pn)
     columns = stored(geometry.columns, band.q0, band.qn)
     staged = ring.plan.staged
@@ -161,28 +178,36 @@ def load_rows(ring, which, band, part, slot, partition, count, c0):
     if staged:
         raw_sbuf = nl.ndarray((partition + count, images, num, width), dtype=x_sbuf.dtype, buffer=nl.sbuf)
         into_sbuf = raw_sbuf[partition : partition + count, 0:images, 0:num, 0:width]
-        add_moves(ring, into_sbuf, place_sbuf)
+        add_moves(ring, part, into_sbuf, place_sbuf)
     pattern = [[geometry.x_c, count], [geometry.x_n, images], [geometry.x_h, num], [geometry.x_w, width]]
     offset = (band.n0 + image) * geometry.x_n + c0 * geometry.x_c
     offset += (rows.first + row) * geometry.x_h + columns.first * geometry.x_w
     copy(into_sbuf, ring.x_hbm.ap(pattern=pattern, offset=offset))
 
 
-def add_moves(ring, raw_sbuf, place_sbuf):
+def add_moves(ring, part, raw_sbuf, place_sbuf):
     """Book the copies of rows as loaded to their place, not too much of them at once."""
     count, images, num, width = raw_sbuf.shape
     at_once = max(1, MOVE_ELEMENTS * ring.plan.buffer.unit // width)
     some = max(1, at_once // num)
-    part = num if at_once >= num else at_once
+    step = num if at_once >= num else at_once
     for n in range(0, images, some):
-        for h in range(0, num, part):
-            end, bottom = min(images, n + some), min(num, h + part)
+        for h in range(0, num, step):
+            end, bottom = min(images, n + some), min(num, h + step)
             ring.moves.append(
                 Move(
                     raw_sbuf=raw_sbuf[0:count, n:end, h:bottom, 0:width],
                     place_sbuf=place_sbuf[0:count, n:end, h:bottom, 0:width],
+                    band=ring.loaded,
+                    bank=part.bank,
                 )
             )
+
+
+def move_to(ring, band, bank, ledger):
+    """Emit the copies of what this core's band and one of its banks need."""
+    while len(ring.moves) > 0 and ring.moves[0].band == band and ring.moves[0].bank <= bank:
+        move_next(ring, ledger)
 
 
 def move_next(ring, ledger):

@@ -10,7 +10,7 @@ from ..._tiles import share
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, reader, scale_residual
 from ..geometry import Geometry
-from .bands import Ring, load_parts, load_slots, make_ring, move_next, zero_around
+from .bands import Ring, load_parts, load_slots, make_ring, move_next, move_to, zero_around
 from .filters import Batch, load_chunk, load_job, start_batch, start_job, turn_next, turn_to
 from .plan import STORE_BANKS, Pairs
 from .steps import Bank, banks_of, halved, products_of
@@ -23,7 +23,8 @@ TURN_AHEAD = 4
 
 @dataclass
 class Work(nl.NKIObject):
-    """What one core has at hand. due: things to be done between the banks of a job's band; done: of them, so far."""
+    """What one core has at hand. index: of its bands, the one that is worked on; bank: of it; due: things to be done
+    between the banks of a job's band; done: of them, so far."""
 
     operands: Operands
     geometry: Geometry
@@ -33,6 +34,8 @@ class Work(nl.NKIObject):
     ring: Ring
     batch: Batch
     following: object
+    index: int
+    bank: int
     due: int
     done: int
 
@@ -52,6 +55,8 @@ def run_pairs(operands, geometry, extras, plan):
         ring=make_ring(operands, geometry, plan, mine[1]),
         batch=start_batch(plan, first.batch),
         following=None,
+        index=0,
+        bank=0,
         due=0,
         done=0,
     )
@@ -61,6 +66,7 @@ def run_pairs(operands, geometry, extras, plan):
         if work.batch.index != item.batch:
             work.batch = work.following
             work.following = None
+        work.index = index
         for job in range(len(work.batch.jobs)):
             load_job(operands, geometry, plan, work.batch, job + 1)
             last_job = job + 1 == len(work.batch.jobs)
@@ -69,6 +75,7 @@ def run_pairs(operands, geometry, extras, plan):
                 load_job(operands, geometry, plan, work.following, 0)
             load_bands(work, mine, index + (len(work.ring.buffers) - 1 if last_job else 1))
             x_sbuf = work.ring.buffers[index % len(work.ring.buffers)]
+            work.bank = 0
             work_band(work, job, item.band, x_sbuf, item.last and last_job)
 
 
@@ -87,8 +94,6 @@ def start_items(work, band):
     for index in range(1, len(parts)):
         load_slots(ring, 0, band, parts[index], 0, slots)
     warm_up(warm_zeros(), plan.warmup, 1)
-    while len(ring.moves) > 0:
-        move_next(ring, work.ledger)
     ring.loaded = 1
 
 
@@ -107,7 +112,10 @@ def load_bands(work, mine, last):
 
 def book(work, job):
     """Count what is to be done between the banks of a job's band: chunks to turn and rows to move."""
-    work.due, work.done = len(work.ring.moves), 0
+    work.due, work.done = 0, 0
+    for index in range(len(work.ring.moves)):
+        if work.ring.moves[index].band > work.index:
+            work.due += 1
     batch, index = coming_job(work, job)
     if batch != None:
         work.due += len(work.plan.chunks) - batch.turned[index]
@@ -129,7 +137,7 @@ def do_due(work, job, share_done):
         batch, index = coming_job(work, job)
         if batch != None and batch.turned[index] < len(work.plan.chunks):
             turn_next(work.operands, work.geometry, work.plan, batch, index, work.ledger)
-        else:
+        elif len(work.ring.moves) > 0:
             move_next(work.ring, work.ledger)
         work.done = work.done + 1
 
@@ -226,6 +234,9 @@ def accumulate(work, job, band, x_sbuf, banks):
         shape = (kn, bank.nn, pitch if bank.nn > 1 else bank.pn, bank.qn)
         accs.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
         every.append(products_of(geometry, plan, band, bank))
+        turn_to(work.operands, geometry, plan, work.batch, job, every[which][0].chunk + TURN_AHEAD, work.ledger)
+        move_to(work.ring, work.index, work.bank, work.ledger)
+        work.bank = work.bank + 1
     beside = len(banks) == 2 and halved(geometry, plan, every[0]) and halved(geometry, plan, every[1])
     for which in range(len(banks)):
         products = every[which]

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, psum_pitch, share
+from .extents import extent_of, stored
 from .price import array_ns, bank_ns, loads_ns, stores_ns
 
 SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "buffers", "halves", "staged", "warmup")
@@ -115,31 +116,6 @@ class Pairs(nl.NKIObject):
     halves: bool
     staged: bool
     warmup: int
-
-
-@dataclass
-class Stored(nl.NKIObject):
-    """Elements of an axis that a stretch of outputs needs: zeros in front, elements of x from `first` on, and all."""
-
-    zeros: int
-    first: int
-    count: int
-    extent: int
-
-
-def stored(axis, first, count):
-    """What outputs first .. first+count-1 need of an axis."""
-    extent = extent_of(axis, count)
-    start = first * axis.stride - axis.before
-    low, high = max(0, start), min(axis.size, start + extent)
-    if high <= low:
-        return Stored(zeros=0, first=0, count=0, extent=extent)
-    return Stored(zeros=low - start, first=low, count=high - low, extent=extent)
-
-
-def extent_of(axis, count):
-    """Elements that `count` outputs need, zeros among them."""
-    return (count - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
 
 
 def image_pitch(geometry):
@@ -271,6 +247,16 @@ def groups_of_parts(geometry, parts, most_rows, in_halves):
             first = parts[mine[0] + inner[index][0]]
             last = parts[mine[0] + inner[index][0] + inner[index][1] - 1]
             found.append((first[0], last[0] + last[1] - first[0]))
+    return found
+
+
+def parts_of(plan, band):
+    """(first, how many) rows of each bank of an image of a band, from the band's first row on."""
+    found = []
+    for index in range(len(plan.parts)):
+        p0, pn = plan.parts[index]
+        if p0 >= band.p0 and p0 < band.p0 + band.pn:
+            found.append((p0 - band.p0, pn))
     return found
 
 

@@ -11,6 +11,7 @@ from ..._prices import (
     run_ns,
 )
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
+from .extents import is_dense
 
 
 def bank_ns(columns):
@@ -19,7 +20,7 @@ def bank_ns(columns):
 
 
 def array_ns(geometry, jobs, together, parts, halves):
-    """ns of a core of two for the matmuls of all, at the array's full rate, and for turning filters."""
+    """ns of a core of two for the matmuls of all, at the array's full rate."""
     chunks, taps = div_ceil(geometry.C, nl.tile_size.pmax), geometry.rows.taps * geometry.columns.taps
     steps = chunks * taps
     P, Q = geometry.rows.out, geometry.columns.out
@@ -33,14 +34,14 @@ def array_ns(geometry, jobs, together, parts, halves):
     if halves:
         # half of the last pass, and the distance between the two that share the array
         total += ROW_TILE_COLUMNS * TENSOR_COLUMN_NS * len(parts) / 2 - each_ns / 2
-    return (banks * total + steps * bank_ns(nl.tile_size.pmax)) * jobs / PARTS
+    return banks * total * jobs / PARTS
 
 
 def loads_ns(geometry, times, staged):
     """ns of a core's DMA engines for all of x, so many times."""
     rows, columns = geometry.rows, geometry.columns
     count = geometry.N * geometry.C * times
-    if staged:
+    if staged or (is_dense(columns) and geometry.x_w == 1 and geometry.x_h == columns.size):
         busy = count * run_ns(rows.size * columns.size * geometry.itemsize)
     elif geometry.x_w == 1:
         busy = count * rows.size * run_ns(columns.size * geometry.itemsize)
@@ -58,3 +59,8 @@ def stores_ns(geometry):
         run = run * max(1, min(geometry.rows.out, BANK_COLUMNS // geometry.columns.out))
     busy = size / run * run_ns(2 * run)
     return max(busy / DMA_ENGINES, 2 * size * HBM_BYTE_NS) / PARTS
+
+
+def direct_ns(geometry):
+    """ns of a core's DMA engines for its half of x, row by row, and of y."""
+    return loads_ns(geometry, 1, False) / PARTS + stores_ns(geometry)

@@ -10,7 +10,7 @@ from ...._nki import nl
 from ..._prices import MATMUL_COLUMNS_MIN
 from ..._tiles import div_ceil
 from ..geometry import met
-from .plan import tap_columns
+from .plan import parts_of, tap_columns
 
 
 @dataclass
@@ -44,11 +44,7 @@ class Product(nl.NKIObject):
 def banks_of(plan, band, most, last):
     """Lists of at most `most` banks of a band: neighbours, of one image or of whole ones. last: nothing follows, so that
     the last one is short."""
-    parts = []
-    for index in range(len(plan.parts)):
-        p0, pn = plan.parts[index]
-        if p0 >= band.p0 and p0 < band.p0 + band.pn:
-            parts.append((p0 - band.p0, pn))
+    parts = parts_of(plan, band)
     found, group = [], []
     for n in range(0, band.nn, plan.together):
         nn = min(plan.together, band.nn - n)
