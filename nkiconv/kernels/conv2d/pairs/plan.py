@@ -45,6 +45,8 @@ WARM_UP = 16
 WARM_UP_MAX = 256
 #: Share of the array's time that DMAs may take by prices before they are what counts.
 DMA_SHARE = 0.8
+#: The same for rows of x that are put in place on chip if their own DMAs would take more: the first sums wait for them.
+STAGED_SHARE = 0.28
 
 
 @dataclass
@@ -352,11 +354,11 @@ def halves_pay(geometry, jobs, together, parts, by_channels):
 
 
 def staging_pays(geometry, jobs, together, parts, by_channels):
-    """Whether rows of x are so short that DMAs of them would be what takes longest."""
+    """Whether rows of x are so short that DMAs of them would keep the array waiting."""
     cores = 1 if by_channels else PARTS
     slow, fast = loads_ns(geometry, 1, False) / cores, loads_ns(geometry, 1, can_stage(geometry)) / cores
     whole = array_ns(geometry, len(jobs), together, parts, False)
-    return 2 * fast < slow and slow + stores_ns(geometry) > DMA_SHARE * whole / 2
+    return 2 * fast < slow and slow + stores_ns(geometry) > STAGED_SHARE * whole
 
 
 def plan_pairs(geometry, extras, config, cores):
