@@ -79,9 +79,7 @@ def same_padding(size: int, taps: int, stride: int, dilation: int) -> tuple[int,
     return total // 2, total - total // 2
 
 
-def one_array(
-    name: str, array: Any, axes: str, dtypes: tuple[str, ...] = KERNEL_DTYPES
-) -> Iterator[NkiconvError]:
+def one_array(name: str, array: Any, axes: str, dtypes: tuple[str, ...] = KERNEL_DTYPES) -> Iterator[NkiconvError]:
     """Errors of an array's kind, rank, extents and dtype; axes: their letters, as in "N, C, W"."""
     if not isinstance(array, (np.ndarray, simulator.ArraySpec)):
         kind = type(array).__name__

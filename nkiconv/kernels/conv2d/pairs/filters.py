@@ -1,7 +1,7 @@
 """Filters as stationaries: [c, step, k] in SBUF, a step being a tap of a chunk of input channels.
 
-A row of w, one output channel, is contiguous in HBM; the array turns [k, c] of one tap into [c, k], bit by bit, a column
-of taps to a PSUM bank. Vector takes what is turned out of it four bytes at a time.
+A row of w, one output channel, is contiguous in HBM; the array turns [k, c] of one tap into [c, k], bit by bit, a
+column of taps to a PSUM bank. Vector takes what is turned out of it four bytes at a time.
 """
 
 from dataclasses import dataclass
@@ -110,7 +110,7 @@ def turn_next(operands, geometry, plan, batch, index, ledger):
         load_chunk(operands, geometry, plan, batch, index)
     if geometry.packed == 0:
         raw_sbuf, tile_sbuf = batch.raws[index][which], batch.tiles[index]
-        taps, cn = geometry.rows.taps * geometry.columns.taps, plan.chunks[which].cn
+        taps = geometry.rows.taps * geometry.columns.taps
         columns = tap_columns(geometry.columns.taps)
         for at in range(len(columns)):
             turn_column(tile_sbuf, raw_sbuf, which * taps, columns[at], ledger)

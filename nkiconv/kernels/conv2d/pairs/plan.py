@@ -121,11 +121,12 @@ class Pairs(nl.NKIObject):
 
 
 def image_pitch(geometry):
-    """Rows from one whole image to the next in a buffer: they share zeros, and outputs of both are on one grid."""
+    """Rows from one whole image to the next in a buffer: they share zeros, outputs of both are on one grid, and each
+    has rows of sums of its own."""
     rows = geometry.rows
     whole = stored(rows, 0, rows.out)
     shared = min(whole.zeros, whole.extent - whole.zeros - whole.count)
-    return div_ceil(max(1, whole.extent - shared), rows.stride) * rows.stride
+    return max(rows.out, div_ceil(whole.extent - shared, rows.stride)) * rows.stride
 
 
 def images_together(geometry):
@@ -339,7 +340,7 @@ def copy_unit(geometry):
 
 
 def best_shard(geometry, jobs, together, parts):
-    """What two cores share: output channels, which halves the filters that each turns, unless x then comes too slowly."""
+    """What two cores share: output channels, which halves the filters that each turns, unless x comes too slowly then."""
     if len(jobs) % 2 == 1:
         return "images"
     dma_ns = min(loads_ns(geometry, 1, False), loads_ns(geometry, 1, can_stage(geometry)))
@@ -381,9 +382,9 @@ def plan_pairs(geometry, extras, config, cores):
     needed = sbuf_bytes(geometry, plan, extras.residual)
     if needed > whole or plan.buffer.images * plan.buffer.rows * plan.buffer.columns > SLOT_BYTES:
         return None, (
-            f"C={geometry.C}, W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: pairs needs "
-            f"{needed} bytes a partition of SBUF for x of one row of outputs and the filters, there are {whole}, and at "
-            f"most {SLOT_BYTES} of one chunk of x; use taps"
+            f"C={geometry.C}, W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: pairs "
+            f"needs {needed} bytes a partition of SBUF for x of one row of outputs and the filters, there are {whole}, "
+            f"and at most {SLOT_BYTES} of one chunk of x; use taps"
         )
     count = count_instructions(geometry, plan, cores)
     if count > INSTRUCTIONS_MAX:
@@ -452,7 +453,7 @@ def count_instructions(geometry, plan, cores):
             item = plan.items[index]
             banks = div_ceil(item.band.nn, plan.together) * len(plan.parts)
             total += 8 * (slots + 1) * (1 + item.band.nn) + 16
-            for job in range(len(plan.batches[item.batch])):
+            for _ in range(len(plan.batches[item.batch])):
                 total += banks * (steps // 2 + 6) + 16
                 if index == mine[0] or plan.items[index - 1].batch != item.batch:
                     total += len(plan.chunks) * (2 * taps + 8) + 16

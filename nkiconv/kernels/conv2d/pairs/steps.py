@@ -42,8 +42,8 @@ class Product(nl.NKIObject):
 
 
 def banks_of(plan, band, most, last):
-    """Lists of at most `most` banks of a band: neighbours, of one image or of whole ones. last: nothing follows, so that
-    the last one is short."""
+    """Lists of at most `most` banks of a band: neighbours, of one image or of whole ones. last: nothing follows, so
+    that the last one is short."""
     parts = parts_of(plan, band)
     found, group = [], []
     for n in range(0, band.nn, plan.together):
