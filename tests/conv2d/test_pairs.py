@@ -207,8 +207,8 @@ def test_what_outputs_need_of_an_axis(count):
 
 @pytest.mark.parametrize(
     ("name", "taken"),
-    [("vae_128", True), ("vae_512", True), ("unet_320", True), ("rn50_c5", True), ("rn50_proj_s2", True)]
-    + [("mobilenet_dw", False), ("resnext_g32", False), ("c1k1", False)],
+    [(name, True) for name in ("vae_128", "vae_512", "unet_320", "rn50_c5", "rn50_proj_s2")]
+    + [(name, False) for name in ("mobilenet_dw", "resnext_g32", "c1k1")],
 )
 def test_taken_where_there_are_many_channels(name, taken):
     geometry = geometry_of(cases.get(name).problem.replace(dtype="fp8_e4m3"))

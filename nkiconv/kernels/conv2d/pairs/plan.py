@@ -340,7 +340,7 @@ def copy_unit(geometry):
 
 
 def best_shard(geometry, jobs, together, parts):
-    """What two cores share: output channels, which halves the filters that each turns, unless x comes too slowly then."""
+    """What two cores share: output channels, so that each turns half of the filters, unless x comes too slowly then."""
     if len(jobs) % 2 == 1:
         return "images"
     dma_ns = min(loads_ns(geometry, 1, False), loads_ns(geometry, 1, can_stage(geometry)))
