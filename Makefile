@@ -56,9 +56,10 @@ bench: $(STAMP) ## time the simulator itself
 profiles: $(STAMP) ## model every headline case again: profiles/ and the README's table (minutes)
 	@$(BIN)/nkiconv profiles --csv profiles/modelled_trn2.csv
 	@for suite in depthwise conv2d; do \
-	  $(BIN)/nkiconv bench --suite $$suite --csv profiles/$${suite}_modelled_trn2.csv --readme README.md || exit 1; done
+	  $(BIN)/nkiconv bench --suite $$suite --csv profiles/$${suite}_modelled_trn2.csv --readme README.md \
+	    --plot profiles/$${suite}_roofline.png || exit 1; done
 	@$(BIN)/nkiconv profile nkl_fs_asr --plot profiles/nkl_fs_asr.png
-	@for case in kda_bf16 nkl_n1_c256_w512_s64 decode_step; do \
+	@for case in kda_bf16 nkl_n1_c256_w512_s64 decode_step vae_512 rn50_stem convnext_dw7; do \
 	  $(BIN)/nkiconv profile $$case --trace profiles/$$case.trace.json || exit 1; done
 
 clean: ## delete .venv, caches and everything generated

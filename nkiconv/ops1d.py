@@ -8,7 +8,7 @@ from typing import Any
 from .calls import one_array
 from .errors import GeometryError, LayoutError, NkiconvError, raise_all
 from .ops2d import Pair, conv2d
-from .planner.request import CONV2D_DTYPES
+from .planner.request import CONV2D_DTYPES, Config
 from .reference import AnyArray
 
 #: Orders of x and y in memory, and conv2d's name of each with a row of height 1 put in.
@@ -38,6 +38,9 @@ def conv1d(
     out_dtype: Any = None,
     precision: str | None = None,
     lnc: int = 2,
+    strict_nonfinite: bool = False,
+    algorithm: str | None = None,
+    config: Config = None,
 ) -> Any:
     """Convolve sequences with filters: `conv2d` of rows of height 1. For one filter a channel, `depthwise_conv1d`.
 
@@ -75,6 +78,9 @@ def conv1d(
         out_dtype=out_dtype,
         precision=precision,
         lnc=lnc,
+        strict_nonfinite=strict_nonfinite,
+        algorithm=algorithm,
+        config=config,
     )
     return y.reshape(*y.shape[:x_axis], *y.shape[x_axis + 1 :])
 
@@ -124,6 +130,9 @@ def depthwise_conv2d(
     out_dtype: Any = None,
     precision: str | None = None,
     lnc: int = 2,
+    strict_nonfinite: bool = False,
+    algorithm: str | None = None,
+    config: Config = None,
 ) -> Any:
     """Convolve each channel of images with its own filters: `conv2d` with as many groups as channels.
 
@@ -156,6 +165,9 @@ def depthwise_conv2d(
         out_dtype=out_dtype,
         precision=precision,
         lnc=lnc,
+        strict_nonfinite=strict_nonfinite,
+        algorithm=algorithm,
+        config=config,
     )
 
 

@@ -9,7 +9,7 @@ import types
 import pytest
 from shell import run
 
-from nkiconv import cases, h200, readme_table, suite
+from nkiconv import cases, h200, readme_table, roofline_plot, suite
 
 pytestmark = pytest.mark.simulator_only
 
@@ -154,6 +154,9 @@ def test_h200_names_are_cases():
         (("--suite", "depthwise", "--readme", "none.md"), "none.md: cannot be read and written (No such file"),
         (("--suite", "depthwise", "--readme", "."), "cannot be read and written (Is a directory)"),
         (("--suite", "depthwise", "--readme", "x.md", "--lnc", 1), "has the table of two cores"),
+        (("--suite", "depthwise", "--plot", "x.jpg"), "--plot=x.jpg: must end in .png"),
+        (("--suite", "depthwise", "--plot", "no/x.png"), "no is not a directory"),
+        (("kda_bf16", "--plot", "x.png"), "--plot: belongs to --suite"),
         (("kda_bf16", "--csv", "x.csv"), "--csv: belongs to --suite"),
         (("kda_bf16", "--only", "kda"), "--only: belongs to --suite"),
     ],
@@ -162,3 +165,30 @@ def test_bad_input(arguments, words):
     result = run("bench", *arguments)
     assert result.exit_code == 2, result.output
     assert words in " ".join(result.stderr.split())
+
+
+def test_rows_and_picture_of_conv2d(tmp_path):
+    result = run("bench", "--suite", "conv2d", "--only", "rn50_1x1", "--plot", "roofline.png", "--json")
+    assert result.exit_code == 0, result.output
+    first, second = json.loads(result.stdout)["rows"]
+    assert [(row["case"], row["dtype"]) for row in (first, second)] == [("rn50_1x1", "bf16"), ("rn50_1x1", "fp32")]
+    for row in (first, second):
+        assert row["verdict"] == "pass"
+        assert row["x_taps"] == pytest.approx(row["taps_us"] / row["modelled_us"])
+        assert 1 <= row["reload"] < 2
+        assert 0 < row["psum_banks"] <= 8
+    assert (tmp_path / "roofline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_dot_of_the_roofline():
+    problem = cases.get("rn50_1x1").problem
+    dot = roofline_plot.Dot("it", problem, 10.0)
+    assert dot.tflops == pytest.approx(problem.flops / 10e-6 / 1e12)
+    assert dot.intensity == pytest.approx(problem.flops / problem.min_bytes)
+
+
+def test_without_matplotlib_there_is_no_picture(monkeypatch):
+    monkeypatch.setattr(roofline_plot.importlib.util, "find_spec", lambda _name: None)
+    result = run("bench", "--suite", "conv2d", "--only", "rn50_1x1", "--plot", "roofline.png")
+    assert result.exit_code == 2
+    assert "needs matplotlib; install nkiconv[plots]" in result.output

@@ -24,7 +24,7 @@ from ..problem import dtype_name
 from .options import Algorithm, Dtype, Lnc, NoNames
 from .paths import unwritable
 from .shell import CHECK_FAILED, JsonOption, console, of_case, print_json, progress, reports_errors
-from .suite import bench_suite
+from .suite import Files, bench_suite
 
 if TYPE_CHECKING:
     from ..cases import Case
@@ -60,12 +60,13 @@ def command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help=f"Append the rows of trn2 to this CSV file. Default {OUT}.")] = None,
     suite: Annotated[
-        str | None, typer.Option(help="Plan, check and model the headline cases of this suite: depthwise.")
+        str | None, typer.Option(help="Plan, check and model the headline cases of this suite: depthwise or conv2d.")
     ] = None,
     only: Annotated[str | None, typer.Option(help="Of --suite only cases whose name contains this.")] = None,
     tuned: Annotated[bool, typer.Option("--tuned", help="With --suite: plans of nkiconv tune (minutes).")] = False,
     csv: Annotated[Path | None, typer.Option(help="Write the rows of --suite to this file, replacing it.")] = None,
     readme: Annotated[Path | None, typer.Option(help="Put the table of --suite between this file's markers.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw --suite under the rooflines, as a .png file.")] = None,
     timing_speed: Annotated[
         bool, typer.Option("--timing-speed", help="Say how fast the model times 100,000 instructions here.")
     ] = False,
@@ -77,18 +78,18 @@ def command(
     kernel again, the copy floor and the launch floor, each as a slope over chains of calls. Exit status 1 if a case
     failed. A case that failed keeps its row, with the reason and without a number.
 
-    With --suite: plan every headline case, check the plan's results, model them, and hold them against the algorithms
-    one_channel and taps_on_partition, the copy floor, the roofline, and cuDNN on an H200.
+    With --suite: plan every headline case, check the plan's results, model them, and hold them against plain
+    algorithms (one_channel and taps_on_partition, taps), the copy floor, the roofline, and cuDNN on an H200.
     """
     if suite is not None:
         given = {"CASE": names, "--target": target, "--dtype": dtype, "--algorithm": algorithm, "--rounds": rounds,
                  "--out": out, "--timing-speed": timing_speed}  # fmt: skip
         raise_all("nkiconv bench cannot run this call", list(_beside_suite(suite, given)))
-        bench_suite(suite, only, lnc, tuned, csv, readme, as_json)
+        bench_suite(suite, only, lnc, tuned, Files(csv, readme, plot), as_json)
         return
     raise_all(
         "nkiconv bench cannot run this call",
-        list(_without_suite({"--only": only, "--csv": csv, "--readme": readme, "--tuned": tuned})),
+        list(_without_suite({"--only": only, "--csv": csv, "--readme": readme, "--plot": plot, "--tuned": tuned})),
     )
     where = target or (Target.trn2 if DEVICE.exists() else Target.model)
     raise_all(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,14 +33,27 @@ NOTES = (
 _HEADINGS = {"one_channel": "x one_\nchannel", "taps_on_partition": "x taps_on\npartition"}
 
 
-def bench_suite(
-    suite: str, only: str | None, lnc: int, wide: bool, csv: Path | None, readme: Path | None, as_json: bool
-) -> None:
+@dataclass(frozen=True)
+class Files:
+    """What a suite may be written to, beside the terminal."""
+
+    csv: Path | None = None
+    readme: Path | None = None
+    plot: Path | None = None
+
+
+def bench_suite(suite: str, only: str | None, lnc: int, wide: bool, files: Files, as_json: bool) -> None:
     """Print the table of a suite; exit status 1 if a result is wrong."""
+    csv, readme = files.csv, files.readme
     if lnc not in (1, 2):
         raise UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
     if csv is not None:
         raise_all("nkiconv bench cannot run this call", list(unwritable("--csv", csv, "a .csv file")))
+    if files.plot is not None:
+        raise_all("nkiconv bench cannot run this call", list(unwritable("--plot", files.plot, "a .png file")))
+        if files.plot.suffix != ".png":
+            raise UnsupportedError(f"--plot={files.plot}: must end in .png; name it so")
+        importlib.import_module("nkiconv.roofline_plot").check_matplotlib()
     for option, path in (("--csv", csv), ("--readme", readme)):
         if path is not None and only is not None:
             raise UnsupportedError(f"--only={only}: {option}={path} is of every case; drop one of the two")
@@ -56,6 +70,8 @@ def bench_suite(
         tables.write(csv, found)
     if readme is not None:
         update_readme(readme, suite, [tables.from_text(tables.as_text(one)) for one in found])
+    if files.plot is not None:
+        _draw(suite, lnc, found, files.plot)
     means = tables.means(found)
     if as_json:
         plain = {name: {"mean": mean, "rows": count} for name, (mean, count) in means.items()}
@@ -63,10 +79,17 @@ def bench_suite(
         print_json({**document, "rows": [one.as_dict() for one in found]})
     else:
         _show(suite, lnc, found, means)
-        if csv is not None:
-            console().print(f"wrote {csv}", soft_wrap=True)
+        for path in (csv, files.plot):
+            if path is not None:
+                console().print(f"wrote {path}", soft_wrap=True)
     if not right:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _draw(suite: str, lnc: int, found: list[SuiteRow], path: Path) -> None:
+    plots = importlib.import_module("nkiconv.roofline_plot")
+    dots = [plots.Dot(one.case, one.plan.problem, one.us) for one in found]
+    plots.draw(dots, lnc, f"{suite}: headline cases on trn2, {'2 cores' if lnc == 2 else '1 core'}, modelled", path)
 
 
 def _show(suite: str, lnc: int, found: list[SuiteRow], means: dict[str, tuple[float, int]]) -> None:

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from depthwise import same_bits
 
 import nkiconv
 from nkiconv import cases
@@ -17,6 +18,8 @@ from nkiconv.simulator.timing import Rates
 
 SAME = ((1, 1), (1, 1))
 RGB = ConvProblem(N=1, C=130, H=23, W=19, K=3, R=3, S=3, padding=SAME)
+PIXELS = ConvProblem(N=3, C=130, H=1, W=1, K=5, R=1, S=1)
+TALL = ConvProblem(N=1, C=30, H=41, W=30, K=2, R=3, S=3, padding=SAME)
 STRIDED = ConvProblem(N=3, C=5, H=21, W=17, K=4, R=4, S=5, stride=(2, 3), padding=((2, 1), (3, 2)), rhs_dilation=(1, 2))
 #: rows 0, 3, 6 and 4, 7, 10 of a window: lines of a row of y are not evenly spaced
 UNEVEN = ConvProblem(N=1, C=7, H=40, W=9, K=2, R=3, S=2, stride=(4, 1), rhs_dilation=(3, 1), padding=((3, 2), (0, 1)))
@@ -36,9 +39,11 @@ SHAPES = {
     "many banks, shared": (RGB, 2, 3, {"blocks": 1, "shared": 1}),
     "loads of one row": (RGB, 2, 3, {"x_bytes": 256}),
     "few buffers": (RGB, 3, 3, {"x_bytes": 256, "buffers": 2}),
+    "loads cut inside a bank": (TALL, 2, 3, {"x_bytes": 256, "blocks": 3}),
     "strided": (STRIDED, 3, 4, {}),
     "strided, groups of taps": (STRIDED, 8, 2, {"images": 2}),
     "strided, image by image": (STRIDED, 2, 3, {"images": 1, "warmup": 0}),
+    "unlike images on two cores": (PIXELS, 1, 1, {}),
     "uneven lines": (UNEVEN, 2, 2, {}),
     "transposed": (TRANSPOSED, 6, 4, {}),
     "transposed, groups of taps": (TRANSPOSED, 4, 2, {}),
@@ -68,6 +73,15 @@ def test_every_edge_is_exact_or_refused(why):
         assert re.search("narrow (takes|keeps)", reason)
     else:
         check_exact(EDGE[why], config=config_of("narrow"))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_cores_take_the_same_products(name):
+    problem, U, T, settings = SHAPES[name]
+    rng = np.random.default_rng(5)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (problem.input_shape, problem.filter_shape))
+    one, two = (run(x, w, problem, lnc, config=narrow(U, T, settings)) for lnc in (1, 2))
+    assert same_bits(one, two)
 
 
 EPILOGUES = {
@@ -244,3 +258,25 @@ def test_prices_are_near_the_model(name):
 )
 def test_few_outputs_are_narrow(name, taken):
     assert (choose(geometry_of(cases.get(name).problem), extras_of(), 2) == "narrow") == taken
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    "problem",
+    [
+        ConvProblem(N=2, C=128, H=128, W=128, K=4, R=3, S=3, stride=(2, 2), padding=SAME),
+        ConvProblem(N=1, C=256, H=64, W=64, K=6, R=3, S=3, rhs_dilation=(4, 4), padding=((4, 4), (4, 4))),
+        ConvProblem(N=1, C=256, H=64, W=64, K=21, S=1),
+        ConvProblem(N=8, C=256, H=14, W=14, K=2, R=3, S=3, padding=SAME),
+        PRICED["7 x 7"],
+        PRICED["16 outputs"],
+    ],
+)
+def test_what_is_chosen_is_faster(problem):
+    chosen = choose(geometry_of(problem), extras_of(), 2)
+    times_us = {
+        name: in_time(trace(problem, 2, config=config_of(name)), Rates()).us
+        for name in ("taps", "stacked", "narrow")
+        if planned(problem, name)[0] is not None
+    }
+    assert times_us[chosen] < 1.1 * min(times_us.values())

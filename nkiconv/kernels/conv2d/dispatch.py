@@ -5,13 +5,13 @@ from .._tiles import require
 from .bands.loop import run_bands
 from .bands.plan import bands_ns, plan_bands
 from .grouped.loop import run_grouped
-from .grouped.plan import grouped_ns, plan_grouped
+from .grouped.plan import plan_grouped
+from .grouped.price import grouped_ns
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
 from .narrow.price import narrow_ns
 from .pairs.loop import run_pairs
 from .pairs.plan import pairs_ns, plan_pairs
-from .pairs.price import direct_ns
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack, stack_ns
 from .taps.loop import run_items
@@ -23,6 +23,8 @@ ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "pairs")
 TAKE_FP8 = ("taps", "grouped", "pairs")
 #: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
 WORTHWHILE = 0.85
+#: ns that taps_ns is without and narrow_ns is not: until the first matmul, and from the last one on.
+BESIDE_NS = 5500.0
 
 
 def algorithm_of(config):
@@ -58,34 +60,33 @@ def plan_of(algorithm, geometry, extras, config, cores):
 
 def choose(geometry, extras, cores):
     """The name of the algorithm that takes least by prices, with its own settings."""
-    found, found_ns = "taps", WORTHWHILE * price_of("taps", geometry, None)
-    for index in range(len(ALGORITHMS)):
-        plan = None
-        if ALGORITHMS[index] != "taps":
-            plan = plan_of(ALGORITHMS[index], geometry, extras, None, cores)[0]
-        if plan != None:
-            ns = price_of(ALGORITHMS[index], geometry, plan)
-            if ns < found_ns:
-                found, found_ns = ALGORITHMS[index], ns
+    found, found_ns = "taps", WORTHWHILE * taps_ns(geometry)
+    bands = plan_of("bands", geometry, extras, None, cores)[0]
+    if bands != None:
+        ns = bands_ns(geometry, bands)
+        if ns < found_ns:
+            found, found_ns = "bands", ns
+    grouped = plan_of("grouped", geometry, extras, None, cores)[0]
+    if grouped != None:
+        ns = grouped_ns(geometry, grouped)
+        if ns < (taps_ns(geometry) if found == "taps" else found_ns):
+            found, found_ns = "grouped", ns
+    stack = plan_of("stacked", geometry, extras, None, cores)[0]
+    if stack != None:
+        ns = stack_ns(geometry, stack)
+        if ns < found_ns:
+            found, found_ns = "stacked", ns
+    pairs = plan_of("pairs", geometry, extras, None, cores)[0]
+    if pairs != None:
+        ns = pairs_ns(geometry, pairs)
+        if ns < found_ns:
+            found, found_ns = "pairs", ns
+    narrow = plan_of("narrow", geometry, extras, None, cores)[0]
+    if narrow != None:
+        ns = narrow_ns(geometry, narrow)
+        if ns < found_ns + (BESIDE_NS if found == "taps" else 0.0):
+            found, found_ns = "narrow", ns
     return found
-
-
-def price_of(algorithm, geometry, plan):
-    """ns of an algorithm's own plan, by prices; taps needs none."""
-    if algorithm == "stacked":
-        return stack_ns(geometry, plan)
-    if algorithm == "bands":
-        return bands_ns(geometry, plan)
-    if algorithm == "grouped":
-        return grouped_ns(geometry, plan)
-    if algorithm == "narrow":
-        return narrow_ns(geometry, plan)
-    if algorithm == "pairs":
-        return pairs_ns(geometry, plan)
-    if geometry.itemsize == 1:
-        # the array takes so little of fp8 that rows of x may be what takes longest
-        return max(taps_ns(geometry), direct_ns(geometry))
-    return taps_ns(geometry)
 
 
 def convolve(operands, geometry, extras, config):

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
+from ..._prices import VECTOR_FIXED_NS, VECTOR_NS_16BIT
 from ..._tiles import BANK_COLUMNS
 from ..call import of_array
-from .plan import tiles_of
+from .units import tiles_of
 
 
 @dataclass
@@ -110,16 +111,18 @@ def load_filters(operands, geometry, grouped, chunk):
         each = geometry.K // geometry.C
         step, second, second_step, size = each * geometry.w_k, each, geometry.w_k, grouped.T
     together = tiles_together(geometry, grouped)
-    tiles = tiles_of(geometry, grouped, chunk)
+    folds = grouped.chunks[chunk][2]
+    tiles = tiles_of(geometry, grouped, chunk, folds)
     found = []
     for first in range(0, len(tiles), together):
-        raw_sbuf = nl.ndarray((together * size, second, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
         some = tiles[first : first + together]
-        total = (some[len(some) - 1].k0 + some[len(some) - 1].kn - some[0].k0) // each
-        whole = total == together * size
-        if not whole:
+        raw_sbuf = nl.ndarray((len(some) * size, second, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
+        total = 0
+        for index in range(len(some)):
+            total += some[index].kn // each
+        if total < len(some) * size:
             nisa.memset(dst=raw_sbuf, value=0.0, engine=nisa.engine.vector)
-        dense = some[0].kn == size * each
+        dense = folds == 1 and some[0].kn == size * each
         for index in range(1 if dense else len(some)):
             count = total if dense else some[index].kn // each
             pattern = [[step, count], [second_step, second], [geometry.w_r, R], [geometry.w_s, S]]
@@ -142,20 +145,29 @@ def tap_blocks(geometry, most):
     return found
 
 
-def build_filters(operands, loaded, geometry, grouped, rulers, chunk, ledger):
-    """Stationaries of a chunk [(tile, c), a, b, (uw, uh, k)] from what `load_filters` returned."""
-    filters_sbuf = rulers.ring[chunk % len(rulers.ring)]
+def spread_filters(loaded, geometry, grouped, rulers):
+    """What `load_filters` returned, block by block of taps, with zeros between the groups."""
     blocks = tap_blocks(geometry, BANK_COLUMNS // grouped.Kt)
-    # what Vector copies in its fast mode: out of SBUF, 16 bits
-    fast = is_depthwise(geometry) and is_16bit(operands.w_dtype)
+    found = []
     for half in range(len(loaded)):
         for index in range(len(blocks)):
             if is_depthwise(geometry):
-                taps = widen(loaded[half], geometry, rulers, blocks[index])
+                found.append(widen(loaded[half], geometry, rulers, blocks[index]))
             else:
-                taps = turn(loaded[half], geometry, grouped, rulers, blocks[index])
-            first = half * rulers.together * grouped.T
-            place(filters_sbuf, taps, geometry, grouped, first, blocks[index], fast, ledger)
+                found.append(spread(loaded[half], geometry, grouped, rulers, blocks[index]))
+    return found
+
+
+def build_filters(operands, spreads, geometry, grouped, rulers, turn_of, ledger):
+    """Stationaries of a chunk [(tile, c), a, b, (uw, uh, k)] from what `spread_filters` returned, in the buffer whose
+    turn it is."""
+    filters_sbuf = rulers.ring[turn_of % len(rulers.ring)]
+    blocks = tap_blocks(geometry, BANK_COLUMNS // grouped.Kt)
+    for index in range(len(spreads)):
+        first = index // len(blocks) * rulers.together * grouped.T
+        block = blocks[index % len(blocks)]
+        taps = spreads[index] if is_depthwise(geometry) else turn(spreads[index], grouped, rulers)
+        place(filters_sbuf, taps, geometry, grouped, first, block, is_depthwise(geometry), ledger)
     return of_array(filters_sbuf, operands)
 
 
@@ -172,52 +184,66 @@ def widen(raw_sbuf, geometry, rulers, block):
     """[(tile, c), taps, (c', k)] in SBUF: weights of a depthwise block where c' is c, zero elsewhere."""
     raw = part_of(raw_sbuf, geometry, block)
     parts, each, taps = raw.shape
-    width = rulers.ones_sbuf.shape[1]
+    ones_sbuf = rulers.ones_sbuf[0:parts, 0 : rulers.ones_sbuf.shape[1]]
+    width = ones_sbuf.shape[1]
     wide_sbuf = nl.ndarray((parts, taps, width, each), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
     nisa.tensor_tensor(
         dst=wide_sbuf,
         data1=raw.permute((0, 2, 1)).expand_dim(2).broadcast(2, width),
-        data2=rulers.ones_sbuf.expand_dim(1).broadcast(1, taps).expand_dim(3).broadcast(3, each),
+        data2=ones_sbuf.expand_dim(1).broadcast(1, taps).expand_dim(3).broadcast(3, each),
         op=nl.multiply,
     )
     return wide_sbuf.reshape((parts, taps, width * each))
 
 
-def turn(raw_sbuf, geometry, grouped, rulers, block):
+def turn(spread_sbuf, grouped, rulers):
     """[(tile, c), taps, k] in PSUM: weights of a block."""
-    parts, inputs, Kt = raw_sbuf.shape[0], rulers.together * grouped.T, grouped.Kt
-    spread_sbuf = spread(raw_sbuf, geometry, grouped, rulers, block)
-    taps = spread_sbuf.shape[1]
+    parts, taps, inputs = spread_sbuf.shape
+    Kt = grouped.Kt
     turned_psum = nl.ndarray((inputs, taps, Kt), dtype=nl.float32, buffer=nl.psum)
     for tap in range(taps):
         nisa.nc_matmul(
             dst=turned_psum[0:inputs, tap, 0:Kt],
             stationary=spread_sbuf[0:parts, tap, 0:inputs],
-            moving=rulers.ones_sbuf,
+            moving=rulers.ones_sbuf[0:parts, 0:Kt],
             accumulate=False,
         )
     return turned_psum
 
 
-def place(filters_sbuf, taps, geometry, grouped, first, block, fast, ledger):
-    """Taps [(tile, c), taps, k] of a block to all places that they have, from partition `first` on."""
+def place(filters_sbuf, taps, geometry, grouped, first, block, in_sbuf, ledger):
+    """Taps [(tile, c), taps, k] of a block to all places that they have, from partition `first` on.
+
+    What is in PSUM is read once: copies inside SBUF are faster.
+    """
     r0, rn, s0, sn = block
     rows, columns, Kt = geometry.rows, geometry.columns, grouped.Kt
     inputs, kn = taps.shape[0], taps.shape[2]
+    src = taps.reshape((inputs, rn, sn, kn))
     for uh in range(grouped.Uh):
         for uw in range(grouped.Uw):
             a, b = uh * rows.stride + r0 * rows.dilation, uw * columns.stride + s0 * columns.dilation
             k = (uw * grouped.Uh + uh) * Kt
-            nisa.tensor_copy(
-                dst=filters_sbuf[
-                    first : first + inputs,
-                    a : a + (rn - 1) * rows.dilation + 1 : rows.dilation,
-                    b : b + (sn - 1) * columns.dilation + 1 : columns.dilation,
-                    k : k + kn,
-                ],
-                src=taps.reshape((inputs, rn, sn, kn)),
-                engine=nisa.engine.vector if fast else pick(ledger, rn * sn * kn, False),
-            )
+            dst = filters_sbuf[
+                first : first + inputs,
+                a : a + (rn - 1) * rows.dilation + 1 : rows.dilation,
+                b : b + (sn - 1) * columns.dilation + 1 : columns.dilation,
+                k : k + kn,
+            ]
+            in_psum = not in_sbuf and uh + uw == 0
+            engine = nisa.engine.vector
+            if in_psum:
+                engine = pick(ledger, rn * sn * kn, False)
+            else:
+                ledger.vector_ns = ledger.vector_ns + VECTOR_FIXED_NS + rn * sn * kn * copy_ns(filters_sbuf.dtype)
+            nisa.tensor_copy(dst=dst, src=src, engine=engine)
+            if in_psum:
+                src = dst
+
+
+def copy_ns(dtype):
+    """ns of an element that Vector copies inside SBUF."""
+    return VECTOR_NS_16BIT / 2 if is_16bit(dtype) else VECTOR_NS_16BIT
 
 
 def spread(raw_sbuf, geometry, grouped, rulers, block):
@@ -232,7 +258,7 @@ def spread(raw_sbuf, geometry, grouped, rulers, block):
         nisa.memset(dst=spread_sbuf, value=0.0, engine=nisa.engine.gpsimd)
     # an instruction has few dims: where tiles leave gaps, one for each of them
     times, groups = (1, together * G) if used == T else (together, G)
-    mask = rulers.mask_sbuf.reshape((parts, together * G))
+    mask = rulers.mask_sbuf.reshape((rulers.mask_sbuf.shape[0], together * G))
     for index in range(times):
         part = spread_sbuf[0:parts, 0:taps, index * T : index * T + groups * per_c]
         nisa.tensor_tensor(

@@ -35,7 +35,7 @@ def run_narrow(operands, geometry, extras, narrow):
     loaded = load_filters(operands, geometry, narrow)
     bias_sbuf = load_bias_of_blocks(operands.bias, geometry, narrow)
     loads = loads_of(geometry, narrow, steps, mine[0], end)
-    ring = x_ring(operands, narrow, loads)
+    ring = x_ring(operands, narrow, len(loads))
     cleared = clear_stationaries(operands, narrow)
     books = start_books(geometry, narrow)
     zeros_sbuf = warm_zeros()
@@ -62,7 +62,7 @@ def run_narrow(operands, geometry, extras, narrow):
 
 
 def loads_of(geometry, narrow, steps, first, end):
-    """Loads of all rows that steps first .. end-1 need, in order."""
+    """Loads of all rows that steps first .. end-1 need, in order; cut at the same rows whoever has which steps."""
     found = []
     low, high = rows_met(geometry)
     index = first
@@ -70,13 +70,19 @@ def loads_of(geometry, narrow, steps, first, end):
         last = index
         while last + 1 < end and steps[last + 1].n0 == steps[index].n0:
             last += 1
-        begin = max(low, narrow.first + steps[index].j0 * narrow.step)
+        h = max(low, narrow.first + steps[index].j0 * narrow.step)
         stop = min(high, narrow.first + (steps[last].j0 + steps[last].jn - 1) * narrow.step + narrow.window)
-        for h in range(begin, stop, narrow.height):
-            hn = min(narrow.height, stop - h)
+        while h < stop:
+            hn = min(stop, low + (grid_of(narrow, low, h) + 1) * narrow.height) - h
             found.append(Load(n0=steps[index].n0, nn=steps[index].nn, h0=h, hn=hn, tiles=[]))
+            h += hn
         index = last + 1
     return found
+
+
+def grid_of(narrow, low, h):
+    """Which of the loads of all rows from `low` on holds row h."""
+    return (h - low) // narrow.height
 
 
 def holds(load, narrow, step):
@@ -86,14 +92,12 @@ def holds(load, narrow, step):
     return load.h0 + load.hn > narrow.first + step.j0 * narrow.step
 
 
-def x_ring(operands, narrow, loads):
+def x_ring(operands, narrow, num_loads):
     """Buffers of x that loads take in turn, each a tile for every chunk; zeros beside the rows, where nothing loads."""
-    images, height = 1, 1
-    for index in range(len(loads)):
-        images, height = max(images, loads[index].nn), max(height, loads[index].hn)
+    images, height = narrow.images, narrow.height
     pad, width = narrow.pad, narrow.wn + 2 * narrow.pad
     ring = []
-    for _ in range(min(narrow.buffers, len(loads))):
+    for _ in range(min(narrow.buffers, num_loads)):
         tiles = []
         for chunk in range(len(narrow.chunks)):
             count = narrow.chunks[chunk][1]
@@ -196,7 +200,7 @@ def passes_of(geometry, narrow, step, loads, first):
         for j in range(step.jn):
             h = narrow.first + (step.j0 + j) * narrow.step + narrow.lines[line].row
             if low <= h and h < high:
-                load = loads[first + (h - loads[first].h0) // narrow.height]
+                load = loads[first + grid_of(narrow, low, h) - grid_of(narrow, low, loads[first].h0)]
                 if run != None and run.load.h0 == load.h0 and run.starts != started[j]:
                     run.jn += 1
                 else:

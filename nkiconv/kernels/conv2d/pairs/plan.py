@@ -25,7 +25,7 @@ from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, psum_pitch, share
 from .extents import extent_of, stored
-from .price import array_ns, bank_ns, loads_ns, stores_ns
+from .price import END_NS, START_NS, array_ns, bank_ns, loads_ns, stores_ns
 
 SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "buffers", "halves", "staged", "warmup")
 SHARDS = ("channels", "images")
@@ -412,14 +412,16 @@ def pairs_refusal(geometry, extras):
 
 
 def pairs_ns(geometry, plan):
-    """ns of a core for the matmuls, or for DMAs where those take longer."""
+    """ns of the busier of two cores: for the matmuls and the filters that it turns, or for DMAs if they take longer."""
     jobs = 0
     for index in range(len(plan.batches)):
         jobs += len(plan.batches[index])
-    loads = loads_ns(geometry, 2 if plan.halves else 1, plan.staged)
-    loads = loads / (PARTS if len(plan.batches) == 1 else 1)
+    sharers = PARTS if len(plan.batches) == 1 else 1
+    loads = loads_ns(geometry, 2 if plan.halves else 1, plan.staged) / sharers
     array = array_ns(geometry, jobs, plan.together, plan.parts, plan.halves)
-    return max(array, loads + stores_ns(geometry))
+    if geometry.packed == 0:
+        array += jobs * sharers / PARTS * steps_of(geometry) * bank_ns(nl.tile_size.pmax)
+    return START_NS + max(array, loads + stores_ns(geometry)) + END_NS
 
 
 def sbuf_bytes(geometry, plan, residual):

@@ -13,6 +13,10 @@ from ..._prices import (
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
 from .extents import is_dense
 
+#: ns until the first matmul, and from the last one to the last byte of y.
+START_NS = 3200.0
+END_NS = 2000.0
+
 
 def bank_ns(columns):
     """ns of a matmul of so many columns."""
@@ -59,8 +63,3 @@ def stores_ns(geometry):
         run = run * max(1, min(geometry.rows.out, BANK_COLUMNS // geometry.columns.out))
     busy = size / run * run_ns(2 * run)
     return max(busy / DMA_ENGINES, 2 * size * HBM_BYTE_NS) / PARTS
-
-
-def direct_ns(geometry):
-    """ns of a core's DMA engines for its half of x, row by row, and of y."""
-    return loads_ns(geometry, 1, False) / PARTS + stores_ns(geometry)

@@ -2,9 +2,10 @@
 
 Output row u of a block meets tap r at row u * V * stride + r * dilation of the block's window, so the filters of u are
 a copy of w shifted down by u * V * stride rows, with (u, k) on the partitions. They come from HBM straight to their
-places where that makes long runs, else w comes once as it is and is shifted on chip, if engines may address the
-partitions of each u. A view of B rows and D columns of taps of that is then turned by one transpose; where the last
-group has fewer than D columns of taps, the partitions of the others are left out.
+places where that makes long runs; else w comes once, as it is, and is shifted on chip, if engines may address the
+partitions of each u, or the rows of each u are turned apart (`shape.WAYS`). A view of B rows and D columns of taps of
+that is turned by one transpose; where the last group has fewer than D columns of taps, the partitions of the others are
+left out.
 """
 
 from ...._nki import nisa, nl
@@ -12,62 +13,94 @@ from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, cut_into, div_ceil
 from ..call import of_array
-from .shape import QUADRANT, columns_of, order_of_groups, padded_elements
-
-#: Bytes of w that must lie side by side for it to be loaded straight to where it is wanted.
-LONG_RUN_BYTES = 512
-
-
-def on_chip(geometry, stack, kn):
-    """Whether w of kn channels comes as it is and is shifted on chip."""
-    if fits(geometry, stack) or (stack.U > 1 and kn % QUADRANT != 0):
-        return False
-    run = geometry.columns.taps * (geometry.rows.taps if geometry.rows.dilation == 1 else 1)
-    return run * geometry.itemsize < LONG_RUN_BYTES
-
-
-def fits(geometry, stack):
-    """Whether w needs neither zeros nor a shift."""
-    return stack.U == 1 and stack.front == 0 and stack.num_taps * stack.B == geometry.rows.taps
+from .shape import LONG_RUN_BYTES, columns_of, fits, lead_of, order_of_groups, padded_elements
 
 
 def load_padded(operands, geometry, stack, job, parts):
-    """(w as loaded [k, c, r, s] or None, Z [(u, k), c, rows of the window, columns of taps]) of a job.
+    """(w as loaded [k, c, r, s] or None, Z [(u, k), c, rows of the window, columns of taps]) of a job; Z is of one u if
+    each is turned apart.
 
     job: (first channel, channels). Z lacks what is to be shifted on chip. parts: DMAs that share the channels of each
     u: one of fewer partitions begins earlier.
     """
     k0, kn = job
     rows, taps = geometry.rows, geometry.columns.taps
-    height = stack.front + stack.num_taps * stack.B
+    height = lead_of(geometry, stack) + stack.num_taps * stack.B
+    copies = 1 if stack.way == "apart" else stack.U
     pattern = [[geometry.w_k, kn], [geometry.w_c, geometry.C], [geometry.w_r, rows.taps], [geometry.w_s, taps]]
     size = padded_elements(geometry, stack)
-    flat_sbuf = nl.ndarray((stack.U * kn, size), dtype=operands.w_dtype, buffer=nl.sbuf)
-    z_sbuf = flat_sbuf[0 : stack.U * kn, 0 : geometry.C * height * taps].reshape(
-        (stack.U * kn, geometry.C, height, taps)
-    )
-    if not fits(geometry, stack):
+    flat_sbuf = nl.ndarray((copies * kn, size), dtype=operands.w_dtype, buffer=nl.sbuf)
+    z_sbuf = flat_sbuf[0 : copies * kn, 0 : geometry.C * height * taps].reshape((copies * kn, geometry.C, height, taps))
+    common = common_rows(geometry, stack)
+    raw_sbuf = None
+    if common[1] > 0:
+        # only around the rows that all u have: what comes there need not wait
+        clear_rows(z_sbuf, 0, common[0], nisa.engine.vector)
+        clear_rows(z_sbuf, common[0] + common[1], height, nisa.engine.gpsimd)
+    elif not fits(geometry, stack):
         # two elements of 16 bits at a time
         words = flat_sbuf if operands.w_dtype == nl.float32 else flat_sbuf.view(nl.float32)
         nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector)
-    if on_chip(geometry, stack, kn):
+    if stack.way != "straight":
         raw_sbuf = nl.ndarray((kn, geometry.C, rows.taps, taps), dtype=operands.w_dtype, buffer=nl.sbuf)
         copy_parts(raw_sbuf, operands.w, pattern, k0 * geometry.w_k, parts)
-        return raw_sbuf, z_sbuf
-    for u in range(stack.U):
-        if rows.dilation == 1:
+    elif common[1] > 0:
+        lead, apart = lead_of(geometry, stack), stack.V * rows.stride
+        first, end = common[0], common[0] + common[1]
+        for u in range(stack.U):
+            load_taps(operands.w, z_sbuf, geometry, job, u, lead + u * apart, first, end)
+        for u in range(stack.U):
+            load_taps(operands.w, z_sbuf, geometry, job, u, lead + u * apart, lead + u * apart, first)
+            load_taps(operands.w, z_sbuf, geometry, job, u, lead + u * apart, end, lead + u * apart + rows.taps)
+    elif rows.dilation == 1:
+        for u in range(stack.U):
             copy_parts(place_of(z_sbuf, geometry, stack, kn, u), operands.w, pattern, k0 * geometry.w_k, parts)
-        else:
-            # rows of taps that are no neighbours take a DMA for each: an access pattern has few dims
+    else:
+        # rows of taps that are no neighbours take a DMA for each: an access pattern has few dims
+        for u in range(stack.U):
             for r in range(rows.taps):
-                first = stack.front + u * stack.V * rows.stride + r * rows.dilation
-                copy(
-                    z_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, first, 0:taps],
-                    operands.w.ap(
-                        pattern=[pattern[0], pattern[1], pattern[3]], offset=k0 * geometry.w_k + r * geometry.w_r
-                    ),
-                )
-    return None, z_sbuf
+                at = lead_of(geometry, stack) + u * stack.V * rows.stride + r * rows.dilation
+                load_taps(operands.w, z_sbuf, geometry, job, u, at - r, at, at + 1)
+    return raw_sbuf, z_sbuf
+
+
+def common_rows(geometry, stack):
+    """(first, how many) rows of Z that hold taps of all u and come to their places in long runs; how many is 0 else."""
+    rows = geometry.rows
+    span = (stack.U - 1) * stack.V * rows.stride
+    count = rows.taps - span
+    run = count * geometry.columns.taps * geometry.itemsize
+    if stack.way != "straight" or fits(geometry, stack) or rows.dilation > 1 or run < LONG_RUN_BYTES:
+        return 0, 0
+    return lead_of(geometry, stack) + span, count
+
+
+def clear_rows(z_sbuf, first, end, engine):
+    """Zeros in rows first .. end-1 of Z."""
+    if first < end:
+        nisa.memset(
+            dst=z_sbuf[0 : z_sbuf.shape[0], 0 : z_sbuf.shape[1], first:end, 0 : z_sbuf.shape[3]],
+            value=0.0,
+            engine=engine,
+        )
+
+
+def load_taps(w_hbm, z_sbuf, geometry, job, u, lead, first, end):
+    """Rows first .. end-1 of Z of output row u, whose first tap is in row `lead`."""
+    k0, kn = job
+    if first < end:
+        copy(
+            z_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, first:end, 0 : geometry.columns.taps],
+            w_hbm.ap(
+                pattern=[
+                    [geometry.w_k, kn],
+                    [geometry.w_c, geometry.C],
+                    [geometry.w_r, end - first],
+                    [geometry.w_s, geometry.columns.taps],
+                ],
+                offset=k0 * geometry.w_k + (first - lead) * geometry.w_r,
+            ),
+        )
 
 
 def copy_parts(dst, src_hbm, pattern, offset, parts):
@@ -86,7 +119,7 @@ def copy_parts(dst, src_hbm, pattern, offset, parts):
 def place_of(z_sbuf, geometry, stack, kn, u):
     """Where the filters of output row u are in Z."""
     rows = geometry.rows
-    first = stack.front + u * stack.V * rows.stride
+    first = lead_of(geometry, stack) + u * stack.V * rows.stride
     return z_sbuf[
         u * kn : (u + 1) * kn,
         0 : geometry.C,
@@ -96,31 +129,36 @@ def place_of(z_sbuf, geometry, stack, kn, u):
 
 
 def shift_rows(padded, geometry, stack, kn):
-    """Z, complete."""
+    """(None, Z complete) from what `load_padded` returned."""
     raw_sbuf, z_sbuf = padded
     if raw_sbuf != None:
-        for u in range(stack.U):
+        for u in range(1 if stack.way == "apart" else stack.U):
             nisa.tensor_copy(
                 dst=place_of(z_sbuf, geometry, stack, kn, u),
                 src=raw_sbuf,
                 engine=nisa.engine.vector,
             )
-    return z_sbuf
+    return None, z_sbuf
 
 
 def turn_padded(operands, padded, geometry, stack, job, parts, ledger):
-    """Stationaries [(d, b, c), (g, z, t), (u, k)] of a job, from what `load_padded` returned; g in order of work.
+    """Stationaries [(d, b, c), (g, z, t), (u, k)] of a job, from what `shift_rows` returned; g in order of work.
 
     parts: in how many parts they are read out at least, so that the first sums need not wait for the last.
     """
-    z_sbuf = shift_rows(padded, geometry, stack, job[1])
+    kn = job[1]
+    z_sbuf = padded[1]
     B, C = stack.B, geometry.C
-    outputs, phases = stack.U * job[1], len(stack.phases)
+    phases = len(stack.phases)
+    # what one transpose turns: all (u, k), or those of one u
+    slots = stack.U if stack.way == "apart" else 1
+    width = stack.U * kn // slots
     each = phases * stack.num_taps
-    even = outputs + outputs % 2
-    filters_sbuf = nl.ndarray((stack.parts, stack.groups * each, outputs), dtype=z_sbuf.dtype, buffer=nl.sbuf)
+    even = width + width % 2
+    shape = (stack.parts, stack.groups * each, slots, width)
+    filters_sbuf = nl.ndarray(shape, dtype=z_sbuf.dtype, buffer=nl.sbuf)
     first, count = 0, stack.groups * each
-    most = min(max(1, BANK_BYTES // (even * geometry.itemsize)), div_ceil(count, parts))
+    most = min(max(1, BANK_BYTES // (slots * even * geometry.itemsize)), div_ceil(count, parts))
     order = order_of_groups(stack)
     while first < count:
         dn = columns_of(geometry, stack, order[first // each])
@@ -128,20 +166,22 @@ def turn_padded(operands, padded, geometry, stack, job, parts, ledger):
         num = 1
         while num < most and first + num < count and columns_of(geometry, stack, order[(first + num) // each]) == dn:
             num += 1
-        turned_psum = nl.ndarray((dn * B * C, num, even), dtype=z_sbuf.dtype, buffer=nl.psum)
+        turned_psum = nl.ndarray((dn * B * C, num, slots, even), dtype=z_sbuf.dtype, buffer=nl.psum)
         for index in range(num):
             g = order[(first + index) // each]
             phase = stack.phases[(first + index) % each // stack.num_taps]
-            row = (first + index) % stack.num_taps * B + stack.front - phase
-            nisa.nc_transpose(
-                dst=turned_psum[0 : dn * B * C, index, 0:outputs],
-                data=z_sbuf[0:outputs, 0:C, row : row + B, g * stack.D : g * stack.D + dn].permute((0, 3, 2, 1)),
-                engine=nisa.engine.tensor,
-            )
+            row = (first + index) % stack.num_taps * B + lead_of(geometry, stack) - phase
+            for slot in range(slots):
+                up = row - slot * stack.V * geometry.rows.stride
+                nisa.nc_transpose(
+                    dst=turned_psum[0 : dn * B * C, index, slot, 0:width],
+                    data=z_sbuf[0:width, 0:C, up : up + B, g * stack.D : g * stack.D + dn].permute((0, 3, 2, 1)),
+                    engine=nisa.engine.tensor,
+                )
         nisa.tensor_copy(
-            dst=filters_sbuf[0 : dn * B * C, first : first + num, 0:outputs],
-            src=turned_psum[0 : dn * B * C, 0:num, 0:outputs],
-            engine=pick(ledger, num * outputs, is_16bit(z_sbuf.dtype)),
+            dst=filters_sbuf[0 : dn * B * C, first : first + num, 0:slots, 0:width],
+            src=turned_psum[0 : dn * B * C, 0:num, 0:slots, 0:width],
+            engine=pick(ledger, num * slots * width, is_16bit(z_sbuf.dtype)),
         )
         first += num
-    return of_array(filters_sbuf, operands)
+    return of_array(filters_sbuf.reshape((stack.parts, stack.groups * each, slots * width)), operands)

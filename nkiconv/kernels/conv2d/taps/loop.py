@@ -10,17 +10,30 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger
 from ..._epilogue import finish
-from ..._tiles import BANK_COLUMNS, div_ceil, share
+from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import Extras, Operands, load_bias, of_array, reader, scale_residual
+from ..call import Extras, Operands, load_bias, of_array, reader
 from ..geometry import Geometry, met
-from .filters import Filters, load_ahead, load_to, pieces_to, start_filters, turn_piece, turn_to
-from .plan import banks_of, chunks_of, row_parts, tap_order
+from .cuts import Band, banks_of, row_parts, tap_order
+from .filters import (
+    Filters,
+    load_ahead,
+    load_to,
+    move_block,
+    moves_to,
+    pieces_to,
+    start_filters,
+    turn_piece,
+    turn_to,
+)
+from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
+from .plan import chunks_of
+from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
-TURN_FROM, TURN_UNTIL = 0.35, 0.8
+TURN_FROM, TURN_UNTIL = 0.45, 0.85
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
-LEAD_MATMULS = 6
+LEAD_MATMULS = 4
 #: Share of a chunk's matmuls between which the filters of one that comes soon are turned.
 LEAD_SHARE = 0.6
 #: Banks whose results leave by one DMA.
@@ -47,8 +60,8 @@ class Work(nl.NKIObject):
     extras: Extras
     ledger: Ledger
     zeros_sbuf: object
-    batch: object
-    following: object
+    batch: Batch
+    following: Batch
     rate: float
     credit: float
 
@@ -64,7 +77,7 @@ def run_items(operands, geometry, extras, plan):
         extras=extras,
         ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
         zeros_sbuf=warm_zeros(),
-        batch=start_batch(geometry, plan, plan.items[mine[0]].batch),
+        batch=start_batch(geometry, plan, plan.items[mine[0]].batch, 1),
         following=None,
         rate=0.0,
         credit=0.0,
@@ -83,23 +96,24 @@ def run_items(operands, geometry, extras, plan):
             load_ahead(operands, geometry, work.batch.filters)
             others = index + 1 < end and plan.items[index + 1].batch != item.batch
             if index + 1 < end and job == (len(work.batch.jobs) - 1 if others else 0):
-                after = load_next(work, plan, index)
+                after = load_next(work, plan, index, now)
             set_rate(work, job, item.band)
             work_band(work, job, item, now, index + 1 == end)
         now = after
 
 
-def start_batch(geometry, plan, index):
-    """A Batch of which nothing is loaded yet."""
+def start_batch(geometry, plan, index, at_once):
+    """A Batch of which nothing is loaded yet; the filters of the first `at_once` jobs are waited for."""
     jobs = plan.batches[index]
-    return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), filters=start_filters(geometry, jobs), biases=[])
+    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]))
+    return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), filters=filters, biases=[])
 
 
 def load_biases(work, batch, last):
     """Load the biases of jobs up to `last`."""
     while len(batch.biases) <= min(last, len(batch.jobs) - 1):
         job = batch.jobs[len(batch.biases)]
-        batch.biases.append(load_bias(work.operands.bias, job.k0, job.kn, 1))
+        batch.biases.append(load_bias(work.operands.bias, job.k0, job.kn, job.rows))
 
 
 def start_band(work, band):
@@ -122,21 +136,29 @@ def start_band(work, band):
     return tiles
 
 
-def load_next(work, plan, index):
-    """x of the item after one; where it has other jobs, their first filters before it."""
+def load_next(work, plan, index, now):
+    """x of the item after one, which may be what is there; where it has other jobs, their first filters before it."""
     coming = plan.items[index + 1]
     of = work.batch
     if coming.batch != plan.items[index].batch:
-        work.following = start_batch(work.geometry, plan, coming.batch)
+        work.following = start_batch(work.geometry, plan, coming.batch, 0)
         of = work.following
         load_ahead(work.operands, work.geometry, of.filters)
         load_biases(work, of, 0)
+    if of.chunks == work.batch.chunks and same_place(coming.band, plan.items[index].band):
+        return now
     tiles = no_tiles(of)
     parts = row_parts(work.geometry, coming.band, False)
     for part in range(len(parts)):
         for chunk in range(len(of.chunks)):
             load_rows(work, of.chunks, tiles, chunk, coming.band, parts[part])
     return tiles
+
+
+def same_place(one, other):
+    """Whether two bands are outputs of the same images, rows and columns."""
+    rows = one.p0 == other.p0 and one.pn == other.pn
+    return rows and one.q0 == other.q0 and one.qn == other.qn and one.n0 == other.n0 and one.nn == other.nn
 
 
 def no_tiles(batch):
@@ -148,27 +170,6 @@ def no_tiles(batch):
     return tiles
 
 
-def load_rows(work, chunks, tiles, index, band, part):
-    """x of a chunk in a part (first row, rows) of a band, into its tile [cn, images, rows, columns]."""
-    operands, geometry = work.operands, work.geometry
-    c0, count = chunks[index]
-    if tiles[index] == None:
-        tiles[index] = nl.ndarray((count, band.nn, band.hn, band.wn), dtype=operands.x_dtype, buffer=nl.sbuf)
-    h0, hn = part
-    offset = band.n0 * geometry.x_n + c0 * geometry.x_c
-    offset += (band.h0 + h0) * geometry.x_h + band.w0 * geometry.x_w
-    pattern = [
-        [geometry.x_c, count],
-        [geometry.x_n, band.nn],
-        [geometry.x_h, hn],
-        [geometry.x_w, band.wn],
-    ]
-    copy(
-        tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0 : band.wn],
-        operands.x.ap(pattern=pattern, offset=offset),
-    )
-
-
 def lead_chunks(geometry):
     """Chunks whose filters are turned before one is worked on."""
     return div_ceil(LEAD_MATMULS, geometry.rows.taps * geometry.columns.taps)
@@ -178,28 +179,39 @@ def set_rate(work, job, band):
     """Turn the filters of the next job, or the first of the following batch, during this job's matmuls."""
     geometry, batch = work.geometry, work.batch
     filters = batch.filters
-    columns = band.nn * band.pn * band.qn
-    matmuls = len(batch.jobs[job].chunks) * geometry.rows.taps * geometry.columns.taps * (columns // BANK_COLUMNS + 1)
-    pieces = 0
+    matmuls = (
+        len(banks_of(job_band(band, batch.jobs[job]), False))
+        * len(batch.jobs[job].chunks)
+        * geometry.rows.taps
+        * geometry.columns.taps
+    )
+    coming = 0
     if job + 1 < len(batch.jobs):
-        pieces = pieces_to(filters, filters.firsts[job + 2] - 1) - pieces_to(filters, filters.firsts[job + 1] - 1)
+        coming = filters_to(filters, filters.firsts[job + 2] - 1) - pieces_to(filters, filters.firsts[job + 1] - 1)
     elif work.following != None:
-        pieces = pieces_to(work.following.filters, work.following.filters.firsts[1] - 1)
-    work.rate = pieces / ((TURN_UNTIL - TURN_FROM) * matmuls)
+        coming = filters_to(work.following.filters, work.following.filters.firsts[1] - 1)
+    work.rate = coming / ((TURN_UNTIL - TURN_FROM) * matmuls)
     work.credit = -TURN_FROM * matmuls * work.rate
 
 
-def turn_due(work):
-    """After a matmul: turn what is due of the filters of the next job or batch."""
+def filters_to(filters, last):
+    """Pieces and blocks to turn until chunk `last` of all is complete."""
+    return pieces_to(filters, last) + moves_to(filters, last)
+
+
+def turn_due(work, pieces):
+    """After a matmul: turn what is due of the filters of the next job or batch; pieces: whether by the array too."""
     work.credit = work.credit + work.rate
     while work.credit >= 1.0:
         work.credit = work.credit - 1.0
         filters = work.batch.filters
-        if filters.turned == len(filters.pieces) and work.following != None:
+        last = len(filters.ends) - 1
+        if filters_to(filters, last) == 0 and work.following != None:
             filters = work.following.filters
-            if pieces_to(filters, filters.firsts[1] - 1) == 0:
-                return
-        if filters.turned < len(filters.pieces):
+            last = filters.firsts[1] - 1
+        if moves_to(filters, last) > 0:
+            move_block(work.operands, work.geometry, filters, work.ledger)
+        elif pieces and pieces_to(filters, last) > 0:
             turn_piece(work.operands, work.geometry, filters, work.ledger)
 
 
@@ -208,86 +220,110 @@ def work_band(work, index, item, tiles, last):
 
     last: whether nothing hides the stores, so that each bank's results leave at once.
     """
-    operands, geometry, extras, band = work.operands, work.geometry, work.extras, item.band
+    operands, geometry, extras = work.operands, work.geometry, work.extras
     y_dtype, job, epilogue, pool = operands.y.dtype, work.batch.jobs[index], extras.epilogue, extras.pool
     pooled = pool != (1, 1)
-    shape = (job.kn, band.nn, band.pn, band.qn)
+    band = job_band(item.band, job)
+    outputs = job.rows * job.kn
+    shape = (outputs, band.nn, band.pn, band.qn)
     y_sbuf = nl.ndarray(shape, dtype=nl.float32 if pooled else y_dtype, buffer=nl.sbuf)
-    residual_sbuf = load_residual(operands, geometry, job, band)
+    residual_sbuf = load_residual(operands, geometry, job, item.band)
     banks = banks_of(band, item.last and index == len(work.batch.jobs) - 1)
-    stored = 0
+    waiting = []
     for which in range(len(banks)):
-        p, pn, q, qn = banks[which]
-        acc_psum = nl.ndarray((job.kn, band.nn, pn, qn), dtype=nl.float32, buffer=nl.psum)
-        accumulate(work, acc_psum, index, band, tiles, banks[which], which + 1 == len(banks))
+        bank = banks[which]
+        acc_psum = nl.ndarray((outputs, bank.nn, bank.pn, bank.qn), dtype=nl.float32, buffer=nl.psum)
+        accumulate(work, acc_psum, index, band, tiles, bank, which + 1 == len(banks))
         residual = None
         if residual_sbuf != None:
-            residual = residual_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn]
+            residual = window(residual_sbuf, bank)
         finish(
-            y_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn],
+            window(y_sbuf, bank),
             acc_psum,
             work.batch.biases[index],
             residual,
             epilogue,
-            reader(work.ledger, epilogue, band.nn * pn * qn),
+            reader(work.ledger, epilogue, bank.nn * bank.pn * bank.qn),
         )
-        if not pooled and last and (qn < band.qn):
-            store_part(operands.y, y_sbuf, geometry, job, band, banks[which])
-            stored = p + pn
-        elif not pooled and q + qn == band.qn and (last or (which + 1) % STORE_BANKS == 0 or which + 1 == len(banks)):
-            store_part(operands.y, y_sbuf, geometry, job, band, (stored, p + pn - stored, 0, band.qn))
-            stored = p + pn
+        waiting.append(bank)
+        if not pooled and (last or which + 1 == len(banks) or len(waiting) >= STORE_BANKS):
+            store_banks(operands.y, y_sbuf, geometry, job, item.band, waiting)
+            waiting = []
     if pooled:
         y_sbuf = pool_band(y_sbuf, pool, y_dtype)
-        where = y_pattern(geometry, job, band, pool)
+        where = y_pattern(geometry, job, item.band, pool)
         copy(operands.y.ap(pattern=where[0], offset=where[1]), y_sbuf)
 
 
+def job_band(band, job):
+    """A band in a job's own rows, pairs of rows where it makes two at once."""
+    if job.rows == 1:
+        return band
+    return Band(
+        n0=band.n0,
+        nn=band.nn,
+        p0=band.p0 // job.rows,
+        pn=div_ceil(band.pn, job.rows),
+        q0=band.q0,
+        qn=band.qn,
+        h0=band.h0,
+        hn=band.hn,
+        w0=band.w0,
+        wn=band.wn,
+    )
+
+
 def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
-    """Sums of all chunks and taps, chunk by chunk. bank: (p, pn, q, qn) within the band; last_bank: of it.
+    """Sums of all chunks and taps, chunk by chunk. last_bank: whether it is the band's.
 
     A tap that meets all of the bank comes first, so that the others add to what is there; where none does, a product
     of zeros does.
     """
     operands, geometry, batch, zeros_sbuf = work.operands, work.geometry, work.batch, work.zeros_sbuf
     job, filters = batch.jobs[index], batch.filters
-    p0, pn, q0, qn = band.p0 + bank[0], bank[1], band.q0 + bank[2], bank[3]
-    every = products(geometry, p0, pn, q0, qn)
+    p0, pn, q0, qn = band.p0 + bank.p, bank.pn, band.q0 + bank.q, bank.qn
+    outputs = acc_psum.shape[0]
     started = False
-    if len(every) == 0 or every[0].rows[2] < pn or every[0].columns[2] < qn:
-        nothing = [[zeros_sbuf.shape[1], 1], [0, band.nn], [0, pn], [0, qn]]
-        nisa.nc_matmul(
-            dst=acc_psum,
-            stationary=zeros_sbuf[0:1, 0 : job.kn],
-            moving=zeros_sbuf.ap(pattern=nothing, offset=0),
-            accumulate=False,
-        )
-        started = True
-    for chunk in range(len(job.chunks) if len(every) > 0 else 0):
+    for chunk in range(len(job.chunks)):
+        place = place_of(batch.chunks, job.chunks[chunk])
+        every = products(geometry, job, job.chunks[chunk], p0, pn, q0, qn)
+        if not started and (len(every) == 0 or every[0].rows[2] < pn or every[0].columns[2] < qn):
+            nothing = [[zeros_sbuf.shape[1], 1], [0, bank.nn], [0, pn], [0, qn]]
+            nisa.nc_matmul(
+                dst=acc_psum,
+                stationary=zeros_sbuf[0:1, 0:outputs],
+                moving=zeros_sbuf.ap(pattern=nothing, offset=0),
+                accumulate=False,
+            )
+            started = True
+        if len(every) == 0 or tiles[place] == None:
+            continue
         here = filters.firsts[index] + chunk
-        turn_to(operands, geometry, filters, here, work.ledger)
+        lead = lead_chunks(geometry)
+        end = len(filters.ends) if last_bank else filters.firsts[index + 1]
+        turn_to(operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
         stationaries = of_array(filters.tiles[index][chunk], operands)
-        x_sbuf = of_array(tiles[place_of(batch.chunks, job.chunks[chunk])], operands)
-        coming = here + lead_chunks(geometry)
-        soon = pieces_to(filters, coming if last_bank else min(coming, filters.firsts[index + 1] - 1))
+        x_sbuf = of_array(tiles[place], operands)
+        w0 = chunk_window(geometry, job.chunks[chunk], band)[0]
+        soon = pieces_to(filters, min(here + lead, end - 1))
         rate = soon / (LEAD_SHARE * len(every))
-        due = 1.0
+        due = 0.0
         for which in range(len(every)):
             one = every[which]
             rows, columns = one.rows, one.columns
             h = rows[3] - band.h0
-            w = columns[3] - band.w0
+            w = columns[3] - w0
             nisa.nc_matmul(
                 dst=acc_psum[
-                    0 : job.kn,
-                    0 : band.nn,
+                    0:outputs,
+                    0 : bank.nn,
                     rows[0] - p0 : rows[0] - p0 + (rows[2] - 1) * rows[1] + 1 : rows[1],
                     columns[0] - q0 : columns[0] - q0 + (columns[2] - 1) * columns[1] + 1 : columns[1],
                 ],
-                stationary=stationaries[0 : stationaries.shape[0], one.tap, 0 : job.kn],
+                stationary=stationaries[0 : one.parts, one.row, one.group, 0 : job.rows, 0 : job.kn],
                 moving=x_sbuf[
-                    0 : x_sbuf.shape[0],
-                    0 : band.nn,
+                    0 : one.parts,
+                    bank.n : bank.n + bank.nn,
                     h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
                     w : w + (columns[2] - 1) * columns[4] + 1 : columns[4],
                 ],
@@ -299,32 +335,35 @@ def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
                 while due >= 1.0 and soon > 0:
                     due, soon = due - 1.0, soon - 1
                     turn_piece(operands, geometry, filters, work.ledger)
-            else:
-                turn_due(work)
+            turn_due(work, soon == 0)
 
 
 @dataclass
 class Product(nl.NKIObject):
-    """One matmul of each chunk: which tap meets x where, as `geometry.met` says."""
+    """One matmul of a chunk: which taps meet x where, as `geometry.met` says, and how many partitions of it."""
 
-    tap: int
+    row: int
+    group: int
+    parts: int
     rows: tuple
     columns: tuple
 
 
-def products(geometry, p0, pn, q0, qn):
-    """Matmuls of a bank of outputs, in the order in which taps are turned; one that meets all of them first."""
-    R, S = geometry.rows.taps, geometry.columns.taps
+def products(geometry, job, chunk, p0, pn, q0, qn):
+    """Matmuls of a chunk for a bank of outputs, in the order in which taps are turned; one that meets all of them
+    first."""
+    axis = job_axis(geometry, job)
     found, whole = [], -1
-    order = tap_order(R)
-    for at in range(R):
-        on_rows = met(geometry.rows, order[at], p0, pn)
-        for s in range(S if on_rows[2] > 0 else 0):
-            on_columns = met(geometry.columns, s, q0, qn)
+    order = tap_order(axis.taps)
+    for at in range(axis.taps):
+        on_rows = met(axis, order[at], p0, pn)
+        for group in range(tap_groups(geometry, chunk) if on_rows[2] > 0 else 0):
+            on_columns = group_met(geometry, chunk, group, q0, qn)
             if on_columns[2] > 0:
                 if whole < 0 and on_rows[2] == pn and on_columns[2] == qn:
                     whole = len(found)
-                found.append(Product(tap=order[at] * S + s, rows=on_rows, columns=on_columns))
+                parts = group_depth(geometry, chunk, group) * chunk[1]
+                found.append(Product(row=order[at], group=group, parts=parts, rows=on_rows, columns=on_columns))
     if whole > 0:
         found = [found[whole]] + found[:whole] + found[whole + 1 :]
     return found
@@ -337,66 +376,3 @@ def place_of(chunks, wanted):
         if chunks[index] == wanted:
             found = index
     return found
-
-
-def y_pattern(geometry, job, band, pool):
-    """(pattern, offset) of a band's results in HBM: [kn, images, rows, columns]."""
-    pattern = [
-        [geometry.y_k, job.kn],
-        [geometry.y_n, band.nn],
-        [geometry.y_p, band.pn // pool[0]],
-        [geometry.y_q, band.qn // pool[1]],
-    ]
-    offset = band.n0 * geometry.y_n + job.k0 * geometry.y_k
-    return pattern, offset + band.p0 // pool[0] * geometry.y_p + band.q0 // pool[1] * geometry.y_q
-
-
-def load_residual(operands, geometry, job, band):
-    """The residual of a band times beta, fp32 if it was multiplied, or None."""
-    if operands.residual == None:
-        return None
-    shape = (job.kn, band.nn, band.pn, band.qn)
-    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    pattern = [[geometry.r_k, job.kn], [geometry.r_n, band.nn], [geometry.r_p, band.pn], [geometry.r_q, band.qn]]
-    offset = band.n0 * geometry.r_n + job.k0 * geometry.r_k + band.p0 * geometry.r_p + band.q0 * geometry.r_q
-    copy(residual_sbuf, operands.residual.ap(pattern=pattern, offset=offset))
-    return scale_residual(residual_sbuf, operands.beta)
-
-
-def pool_band(y_sbuf, pool, dtype):
-    """Maxima of windows: [kn, images, rows / height, columns / width], first along columns, then along rows."""
-    kn, nn, pn, qn = y_sbuf.shape
-    wide_sbuf = largest(y_sbuf, pool[1], (kn, nn, pn, qn // pool[1]), 3, nl.float32)
-    return largest(wide_sbuf, pool[0], (kn, nn, pn // pool[0], qn // pool[1]), 2, dtype)
-
-
-def largest(data_sbuf, count, shape, axis, dtype):
-    """Maxima of `count` neighbours along an axis."""
-    found_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
-    if count == 1:
-        nisa.tensor_copy(dst=found_sbuf, src=data_sbuf)
-        return found_sbuf
-    before = neighbours(data_sbuf, axis, 0, count)
-    for index in range(1, count):
-        last = index == count - 1
-        into = found_sbuf if last else nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_tensor(dst=into, data1=before, data2=neighbours(data_sbuf, axis, index, count), op=nl.maximum)
-        before = into
-    return found_sbuf
-
-
-def neighbours(data_sbuf, axis, first, step):
-    """Every step-th element along an axis."""
-    kn, nn, pn, qn = data_sbuf.shape
-    if axis == 3:
-        return data_sbuf[0:kn, 0:nn, 0:pn, first:qn:step]
-    return data_sbuf[0:kn, 0:nn, first:pn:step, 0:qn]
-
-
-def store_part(y_hbm, y_sbuf, geometry, job, band, part):
-    """One DMA for a part (p, pn, q, qn) of a job's band."""
-    p, pn, q, qn = part
-    pattern = [[geometry.y_k, job.kn], [geometry.y_n, band.nn], [geometry.y_p, pn], [geometry.y_q, qn]]
-    offset = band.n0 * geometry.y_n + job.k0 * geometry.y_k
-    offset += (band.p0 + p) * geometry.y_p + (band.q0 + q) * geometry.y_q
-    copy(y_hbm.ap(pattern=pattern, offset=offset), y_sbuf[0 : job.kn, 0 : band.nn, p : p + pn, q : q + qn])

@@ -2,65 +2,50 @@
 
 Settings: `shard`, what the two cores share, "channels" of the output or "images" (and rows of them); `x_bytes` and
 `filter_bytes`, a partition, of x of one band and of the filters that are there together; `channels`, output channels of
-a job; `warmup`, matmuls on zeros before the first filters.
+a job; `warmup`, matmuls on zeros before the first filters; `moved`, jobs of each half of the work whose filters DMA
+turns, not the array; `fold`, which channels are folded that are left over beside whole 128s, as `fold.py` says.
 """
 
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._prices import MATMUL_COLUMNS_MIN, MATMUL_NS, TENSOR_COLUMN_FP32_NS, TENSOR_COLUMN_NS
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
-from ..geometry import span
+from .cuts import RAW_BYTES, Band, bands_of
+from .fold import FOLDS, chunk_window, depth_of, job_axis, rows_of, tap_groups
+from .prices import DMA_START_NS, END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
 
-SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup")
+SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved", "fold")
 SHARDS = ("channels", "images")
 #: Bytes a partition of SBUF for the filters of a batch of jobs, and for x of one band; two bands are there at once.
 FILTER_BYTES = 90_112
 X_BYTES = 32_768
-#: Bytes a partition of a block of taps as loaded, and of blocks that are on their way together, if more than one.
-RAW_BYTES = 24_576
+#: Bytes a partition of blocks of taps that are on their way together, if more than one.
 AHEAD_BYTES = 24_576
-#: Bytes a partition of the first load of a band's rows.
-PART_BYTES = 4096
-#: Bytes a partition of results of one band and job.
-Y_BYTES = 16_384
-#: Matmuls of 128 columns on zeros while the first filters are on their way: a load of 128 rows of w takes some 2.1 us
-#: from its trigger to the array (trn2.toml, dma.static_first_packet_ns, engine_skew_load_ns, done_to_consumer_ns), a
-#: matmul 107 ns at half rate.
+#: Matmuls of 128 columns on zeros while the first filters are on their way, where they are few: a load of 128 rows of w
+#: takes some 2.1 us from its trigger to the array, a matmul 107 ns at half rate. Fewer would leave the first window of
+#: the throttle without enough work.
 WARM_UP = 20
-#: The same where a filter is packed: what waits for the first stationaries and rows needs no transposes before.
-WARM_UP_PACKED = 28
+#: The same where a filter is packed: the first sums come sooner, as nothing is turned before them.
+WARM_UP_PACKED = 18
 WARM_UP_MAX = 256
+MOVED_MAX = 4096
+#: How much less folded channels must take, by prices.
+WORTHWHILE = 0.98
 
 
 @dataclass
 class Job(nl.NKIObject):
     """Output channels k0 .. k0+kn-1, all of one group or of `pack` whole groups, and the input channels that they need.
 
-    chunks: (first, how many) of at most 128 channels each.
+    chunks: (first, how many, depth) of at most 128 channels each. depth and rows are 1 where `fold` folds nothing.
     """
 
     k0: int
     kn: int
     pack: int
     chunks: list
-
-
-@dataclass
-class Band(nl.NKIObject):
-    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of images n0 .. n0+nn-1, and the elements of x that they need."""
-
-    n0: int
-    nn: int
-    p0: int
-    pn: int
-    q0: int
-    qn: int
-    h0: int
-    hn: int
-    w0: int
-    wn: int
+    rows: int
 
 
 @dataclass
@@ -80,10 +65,13 @@ class Plan(nl.NKIObject):
     batches: list
     items: list
     warmup: int
+    #: by batch: the first of the jobs whose filters DMA turns
+    moved: list
 
 
-def jobs_of(geometry, config, apart):
-    """Jobs of at most 128 output channels whose filters fit. apart: whether groups must not share a job."""
+def jobs_of(geometry, config, apart, fold):
+    """Jobs of at most 128 output channels whose filters fit. apart: whether groups must not share a job; fold: one of
+    FOLDS."""
     P_MAX = nl.tile_size.pmax
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     taps = geometry.rows.taps * geometry.columns.taps
@@ -100,16 +88,31 @@ def jobs_of(geometry, config, apart):
         gn = min(pack, geometry.groups - g0)
         chunks = []
         if gn > 1:
-            chunks.append((g0 * per_c, gn * per_c))
+            chunks.append((g0 * per_c, gn * per_c, 1))
         else:
-            parts = cut(per_c, P_MAX)
+            depth = depth_of(geometry) if fold in ("inputs", "both") else 1
+            parts = cut(per_c, P_MAX) if depth == 1 else cut_whole(per_c, P_MAX)
             for index in range(len(parts)):
-                chunks.append((g0 * per_c + parts[index][0], parts[index][1]))
+                last = index + 1 == len(parts)
+                chunks.append((g0 * per_c + parts[index][0], parts[index][1], depth if last else 1))
         outputs = [(0, gn * per_k)]
         if gn == 1:
             outputs = cut(gn * per_k, most_k) if geometry.packed == 0 else jobs_of_packed(geometry, most_k)
+        rows = rows_of(geometry) if fold in ("outputs", "both") and most_k == P_MAX else 1
+        if rows > 1:
+            outputs = cut_whole(per_k, P_MAX)
         for index in range(len(outputs)):
-            found.append(Job(k0=g0 * per_k + outputs[index][0], kn=outputs[index][1], pack=gn, chunks=chunks))
+            k0, kn = outputs[index]
+            own = rows if index + 1 == len(outputs) else 1
+            found.append(Job(k0=g0 * per_k + k0, kn=kn, pack=gn, chunks=chunks, rows=own))
+    return found
+
+
+def cut_whole(count, most):
+    """(first, how many) of parts of `most`, and of the rest."""
+    found = []
+    for first in range(0, count, most):
+        found.append((first, min(most, count - first)))
     return found
 
 
@@ -142,34 +145,15 @@ def jobs_of_packed(geometry, most):
 
 def job_bytes(geometry, job):
     """Bytes a partition of a job's stationaries."""
-    return len(job.chunks) * geometry.rows.taps * geometry.columns.taps * job.kn * geometry.itemsize
+    taps = 0
+    for index in range(len(job.chunks)):
+        taps += job_axis(geometry, job).taps * tap_groups(geometry, job.chunks[index])
+    return taps * job.rows * job.kn * geometry.itemsize
 
 
 def is_depthwise(geometry, job):
     """Whether each channel has its own filters, and the job all of them."""
     return geometry.groups == geometry.C and job.kn == job.chunks[0][1] * (geometry.K // geometry.C)
-
-
-def tap_blocks(geometry, channels):
-    """(first row, rows, first column, columns) of taps that are loaded together: all, some rows, or part of a row."""
-    R, S = geometry.rows.taps, geometry.columns.taps
-    most = max(1, RAW_BYTES // (channels * geometry.itemsize))
-    height, width = min(R, max(1, most // S)), min(S, most)
-    found = []
-    for r0 in range(0, R, height):
-        for s0 in range(0, S, width):
-            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
-    return found
-
-
-def tap_order(taps):
-    """Rows of taps in the order of the work: the middle one, which meets most outputs, first."""
-    middle = taps // 2
-    found = [middle]
-    for tap in range(taps):
-        if tap != middle:
-            found.append(tap)
-    return found
 
 
 def batches_of(geometry, jobs, by_channels, filter_bytes):
@@ -202,152 +186,84 @@ def chunks_of(batch):
     return found
 
 
-def band_elements(geometry, pn, qn):
-    """Most elements of one image that outputs pn x qn need."""
-    rows, columns = geometry.rows, geometry.columns
-    height = min(rows.size, ((pn - 1) * rows.stride + (rows.taps - 1) * rows.dilation) // rows.lhs_dilation + 1)
-    width = min(
-        columns.size, ((qn - 1) * columns.stride + (columns.taps - 1) * columns.dilation) // columns.lhs_dilation + 1
-    )
-    return height * width
+def shares_channels(geometry, jobs, config):
+    """Whether the cores share output channels, and each takes all of x, or images and rows of them."""
+    wanted = setting(config, "shard", "")
+    if wanted != "" or len(jobs) == 1:
+        return wanted == "channels" and len(jobs) > 1
+    return core_ns(geometry, jobs, True) <= core_ns(geometry, jobs, False)
 
 
-def bands_of(geometry, num_tiles, pool, halves, x_bytes):
-    """Bands of all images; at least `halves` bands.
-
-    num_tiles: of x for one band. pool: (height, width) of pooling windows, which are not cut.
-    """
-    P, Q = geometry.rows.out, geometry.columns.out
-    most = x_bytes // (num_tiles * geometry.itemsize)
-    most_y = Y_BYTES // 4
-    pn, qn = pool[0], Q
-    while qn > pool[1] and (band_elements(geometry, pn, qn) > most or pn * qn > most_y):
-        qn = div_ceil(div_ceil(qn, 2), pool[1]) * pool[1]
-    while pn < P and band_elements(geometry, pn + pool[0], qn) <= most and (pn + pool[0]) * qn <= most_y:
-        pn += pool[0]
-    images = 1
-    if pn >= P and qn >= Q:
-        images = max(1, min(geometry.N, BANK_COLUMNS // (P * Q)))
-        images = max(1, min(images, most // max(1, band_elements(geometry, P, Q))))
-    num_parts = div_ceil(geometry.N, images)
-    if halves > 1 and num_parts % 2 == 1 and num_parts < geometry.N:
-        num_parts += 1
-    in_halves = halves > 1 and (num_parts * div_ceil(Q, qn)) % 2 == 1
-    rows_of_bands = cut_rows(P, pn, bank_unit(div_ceil(geometry.N, num_parts), pn, qn, pool), in_halves)
-    found = []
-    for index in range(num_parts):
-        part = share(geometry.N, num_parts, index)
-        for which in range(len(rows_of_bands)):
-            p0, count = rows_of_bands[which]
-            for q0 in range(0, Q, qn):
-                rows = span(geometry.rows, p0, count)
-                columns = span(geometry.columns, q0, min(qn, Q - q0))
-                found.append(
-                    Band(
-                        n0=part[0],
-                        nn=part[1],
-                        p0=p0,
-                        pn=count,
-                        q0=q0,
-                        qn=min(qn, Q - q0),
-                        h0=rows[0],
-                        hn=rows[1],
-                        w0=columns[0],
-                        wn=columns[1],
-                    )
-                )
+def own_fold(geometry, config, strict, unpooled):
+    """What is best folded, one of FOLDS. strict: whether nothing may be multiplied by zero that is not its own."""
+    found, found_ns = "none", 0.0
+    for index in range(len(FOLDS)):
+        fold = FOLDS[index]
+        inputs, outputs = fold in ("inputs", "both"), fold in ("outputs", "both")
+        if index > 0 and strict:
+            continue
+        if (inputs and depth_of(geometry) == 1) or (outputs and (rows_of(geometry) == 1 or not unpooled)):
+            continue
+        jobs = jobs_of(geometry, config, strict, fold)
+        ns = core_ns(geometry, jobs, shares_channels(geometry, jobs, config))
+        if index == 0 or ns < WORTHWHILE * found_ns:
+            found, found_ns = fold, ns
     return found
 
 
-def bank_unit(images, pn, qn, pool):
-    """Rows of outputs that fill a bank of PSUM, and whole windows of pooling."""
-    rows = min(pn, max(1, BANK_COLUMNS // (images * min(qn, BANK_COLUMNS))))
-    return max(pool[0], rows // pool[0] * pool[0])
+def core_ns(geometry, jobs, by_channels):
+    """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
+    return max(work_ns(geometry, jobs, by_channels), dma_ns(geometry, jobs, by_channels))
 
 
-def bank_rows(band):
-    """Rows of outputs that one bank of sums holds."""
-    return max(1, min(band.pn, BANK_COLUMNS // (band.nn * min(band.qn, BANK_COLUMNS))))
-
-
-def banks_of(band, last):
-    """(p, pn, q, qn) within a band of banks of sums; last: the last one is small, as nothing hides what follows it."""
-    qt, pt = min(band.qn, BANK_COLUMNS), bank_rows(band)
-    found = []
-    for p in range(0, band.pn, pt):
-        for q in range(0, band.qn, qt):
-            found.append((p, min(pt, band.pn - p), q, min(qt, band.qn - q)))
-    p, pn, q, qn = found[-1]
-    rows = div_ceil(MATMUL_COLUMNS_MIN, qn)
-    if last and band.nn == 1 and (pn - rows) * qn >= MATMUL_COLUMNS_MIN:
-        found[-1] = (p, pn - rows, q, qn)
-        found.append((p + pn - rows, rows, q, qn))
-    elif last and band.nn * pn == 1 and qn >= 2 * MATMUL_COLUMNS_MIN:
-        found[-1] = (p, pn, q, qn - MATMUL_COLUMNS_MIN)
-        found.append((p, pn, q + qn - MATMUL_COLUMNS_MIN, MATMUL_COLUMNS_MIN))
-    return found
-
-
-def row_parts(geometry, band, start):
-    """(first row, rows) of the loads of a band's rows, none where it meets none; start: rows of the first bank first,
-    then in growing parts, as nothing goes on meanwhile."""
-    if band.hn == 0 or band.wn == 0:
-        return []
-    rows = geometry.rows
-    row_bytes = band.nn * band.wn * geometry.itemsize
-    found, first, banks = [], 0, 1 if start else max(1, PART_BYTES // (bank_rows(band) * rows.stride * row_bytes))
-    outputs = 0
-    while first < band.hn:
-        outputs = min(band.pn, outputs + banks * bank_rows(band))
-        end = band.hn
-        if outputs < band.pn:
-            needed = span(rows, band.p0, outputs)
-            end = min(band.hn, max(first + 1, needed[0] + needed[1] - band.h0))
-        found.append((first, end - first))
-        first, banks = end, 2 * banks
-    return found
-
-
-def cut_rows(P, most, unit, in_halves):
-    """(first, how many) of bands of at most `most` rows, in whole units, as even as can be; in_halves: the two cores'
-    halves first."""
-    units = div_ceil(P, unit)
-    most_units = max(1, most // unit)
-    parts = []
-    for half in range(2 if in_halves and units > 1 else 1):
-        mine = share(units, 2, half) if in_halves and units > 1 else (0, units)
-        inner = cut(mine[1], most_units)
-        for index in range(len(inner)):
-            first = (mine[0] + inner[index][0]) * unit
-            parts.append((first, min(P, first + inner[index][1] * unit) - first))
-    return parts
-
-
-def shares_channels(geometry, config):
-    """Whether the cores share output channels: where x is the smaller tensor, unless a config says."""
-    taps = geometry.rows.taps * geometry.columns.taps
-    x_elements = geometry.N * geometry.C * geometry.rows.size * geometry.columns.size
-    w_elements = geometry.K * (geometry.C // geometry.groups) * taps
-    return setting(config, "shard", "channels" if x_elements <= w_elements else "images") == "channels"
+def work_ns(geometry, jobs, by_channels):
+    """ns of the array of the busier of two cores for all matmuls."""
+    all_ns = array_ns(geometry, jobs)
+    if by_channels:
+        part_ns = array_ns(geometry, jobs[: share(len(jobs), PARTS, 0)[1]])
+        return max(part_ns, all_ns - part_ns)
+    banks = div_ceil(geometry.N * geometry.rows.out * geometry.columns.out, BANK_COLUMNS)
+    return all_ns / min(banks, PARTS)
 
 
 def make_plan(geometry, extras, config):
     """The Plan of accepted settings."""
-    jobs = jobs_of(geometry, config, extras.strict_nonfinite)
-    by_channels = len(jobs) > 1 and shares_channels(geometry, config)
+    fold = setting(config, "fold", own_fold(geometry, config, extras.strict_nonfinite, extras.pool == (1, 1)))
+    jobs = jobs_of(geometry, config, extras.strict_nonfinite, fold)
+    by_channels = shares_channels(geometry, jobs, config)
     batches = batches_of(geometry, jobs, by_channels, setting(config, "filter_bytes", FILTER_BYTES))
     x_bytes = setting(config, "x_bytes", X_BYTES)
+    unit = (max(extras.pool[0], jobs[-1].rows), extras.pool[1])
     items = []
     for index in range(len(batches)):
         halves = 1 if len(batches) > 1 else PARTS
-        bands = bands_of(geometry, len(chunks_of(batches[index])), extras.pool, halves, x_bytes)
+        bands = bands_of(geometry, len(chunks_of(batches[index])), unit, halves, x_bytes)
         for which in range(len(bands)):
             items.append(Item(batch=index, band=bands[which], last=False))
     for half in range(PARTS):
         mine = share(len(items), PARTS, half)
         items[mine[0] + mine[1] - 1].last = True
-    own_warmup = WARM_UP if geometry.packed == 0 else WARM_UP_PACKED
-    return Plan(batches=batches, items=items, warmup=setting(config, "warmup", own_warmup))
+    own_warmup = max(WARM_UP, warm_count(geometry, jobs[0])) if geometry.packed == 0 else WARM_UP_PACKED
+    moved = setting(config, "moved", moved_jobs(geometry, jobs, items[0].band, by_channels))
+    return Plan(
+        batches=batches, items=items, warmup=setting(config, "warmup", own_warmup), moved=moved_from(batches, moved)
+    )
+
+
+def moved_from(batches, count):
+    """By batch, the first of its jobs whose filters DMA turns: of the last `count` jobs of all, or of each half."""
+    halves = PARTS if len(batches) > 1 else 1
+    found = []
+    for half in range(halves):
+        mine = share(len(batches), halves, half)
+        left, own = count, []
+        for index in range(mine[1]):
+            jobs = len(batches[mine[0] + mine[1] - 1 - index])
+            own.append(max(0, jobs - left))
+            left = max(0, left - jobs)
+        for index in range(mine[1]):
+            found.append(own[mine[1] - 1 - index])
+    return found
 
 
 def plan_taps(geometry, extras, config, cores):
@@ -359,9 +275,17 @@ def plan_taps(geometry, extras, config, cores):
     limits = (("x_bytes", 256, whole), ("filter_bytes", 256, whole), ("channels", 1, nl.tile_size.pmax))
     reason = numbers_refusal(config, limits)
     if reason == "":
-        reason = numbers_refusal(config, (("warmup", 0, WARM_UP_MAX),))
+        reason = numbers_refusal(config, (("warmup", 0, WARM_UP_MAX), ("moved", 0, MOVED_MAX)))
     if reason == "" and setting(config, "shard", SHARDS[0]) not in SHARDS:
         reason = f"config shard={setting(config, 'shard', SHARDS[0])}: accepted are {SHARDS}"
+    if reason == "" and setting(config, "fold", FOLDS[0]) not in FOLDS:
+        reason = f"config fold={setting(config, 'fold', FOLDS[0])}: accepted are {FOLDS}"
+    if reason == "":
+        reason = fold_refusal(geometry, extras, config)
+    if reason == "" and setting(config, "moved", 0) > 0 and not can_move(geometry):
+        reason = (
+            f"config moved={setting(config, 'moved', 0)}: DMA turns plain filters of 16 bits and one group only; use 0"
+        )
     if reason != "":
         return None, reason
     plan = make_plan(geometry, extras, config)
@@ -381,16 +305,31 @@ def plan_taps(geometry, extras, config, cores):
     return plan, ""
 
 
+def fold_refusal(geometry, extras, config):
+    """Why what a config folds cannot be; "" if it can."""
+    fold = setting(config, "fold", FOLDS[0])
+    if fold != "none" and extras.strict_nonfinite:
+        return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
+    if fold in ("inputs", "both") and depth_of(geometry) == 1:
+        return (
+            f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beside whole 128s, several columns of "
+            f"taps, one group, and no lhs_dilation of columns; use 'none' or 'outputs'"
+        )
+    if fold in ("outputs", "both") and (rows_of(geometry) == 1 or extras.pool != (1, 1)):
+        return (
+            f"config fold={fold}: needs K={geometry.K} with 1 to 64 channels beside whole 128s, two rows of outputs "
+            f"that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of rows, and "
+            f"no pooling; use 'none' or 'inputs'"
+        )
+    return ""
+
+
 def taps_ns(geometry):
-    """ns of both cores for the matmuls, at the array's full rate."""
-    jobs = jobs_of(geometry, None, False)
-    taps = geometry.rows.taps * geometry.columns.taps
-    column_ns = (TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS) + MATMUL_NS / BANK_COLUMNS
-    columns = geometry.N * geometry.rows.out * geometry.columns.out
-    matmuls = 0
-    for index in range(len(jobs)):
-        matmuls += taps * len(jobs[index].chunks)
-    return columns * matmuls * column_ns / PARTS
+    """ns of the busier of two cores, as this algorithm's own settings have it."""
+    jobs = jobs_of(geometry, None, False, own_fold(geometry, None, False, True))
+    by_channels = shares_channels(geometry, jobs, None)
+    array = START_NS + work_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels)
+    return max(array, DMA_START_NS + dma_ns(geometry, jobs, by_channels)) + END_NS
 
 
 def sbuf_bytes(geometry, plan, extras):
@@ -398,8 +337,11 @@ def sbuf_bytes(geometry, plan, extras):
     x_bytes, y_bytes, most_filters, raw_bytes = 0, 0, 0, 0
     for index in range(len(plan.items)):
         band = plan.items[index].band
-        tiles = len(chunks_of(plan.batches[plan.items[index].batch]))
-        x_bytes = max(x_bytes, tiles * band.nn * band.hn * band.wn * geometry.itemsize)
+        chunks = chunks_of(plan.batches[plan.items[index].batch])
+        width = 0
+        for chunk in range(len(chunks)):
+            width += chunk_window(geometry, chunks[chunk], band)[1]
+        x_bytes = max(x_bytes, band.nn * band.hn * width * geometry.itemsize)
         y_bytes = max(y_bytes, 4 * band.nn * band.pn * band.qn)
     taps = geometry.rows.taps * geometry.columns.taps
     for index in range(len(plan.batches)):
@@ -428,6 +370,6 @@ def count_instructions(geometry, plan, cores):
             for job in range(len(batch)):
                 total += banks * (taps * len(batch[job].chunks) + 3) + 12
                 if index == mine[0] or plan.items[index - 1].batch != item.batch:
-                    total += len(batch[job].chunks) * taps * 4 + 8
+                    total += len(batch[job].chunks) * (taps * 5 + 8) + 8
         most = max(most, total)
     return most

@@ -1,0 +1,218 @@
+"""How the work of one matmul a tap is cut: bands of outputs, banks of sums, parts of loads, blocks of taps."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._prices import BYTE_NS, MATMUL_COLUMNS_MIN, run_ns
+from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
+from ..geometry import span
+
+#: Bytes a partition of a block of taps as loaded.
+RAW_BYTES = 24_576
+#: Bytes a partition of results of one band and job.
+Y_BYTES = 16_384
+#: Bytes a partition of the first load of a band's rows.
+PART_BYTES = 4096
+
+
+@dataclass
+class Band(nl.NKIObject):
+    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of images n0 .. n0+nn-1, and the elements of x that they need."""
+
+    n0: int
+    nn: int
+    p0: int
+    pn: int
+    q0: int
+    qn: int
+    h0: int
+    hn: int
+    w0: int
+    wn: int
+
+
+@dataclass
+class Bank(nl.NKIObject):
+    """One bank of sums: images, rows and columns from the first of its band."""
+
+    n: int
+    nn: int
+    p: int
+    pn: int
+    q: int
+    qn: int
+
+
+def tap_blocks(geometry, channels):
+    """(first row, rows, first column, columns) of taps that are loaded together: all, some rows, or part of a row."""
+    R, S = geometry.rows.taps, geometry.columns.taps
+    most = max(1, RAW_BYTES // (channels * geometry.itemsize))
+    height, width = min(R, max(1, most // S)), min(S, most)
+    found = []
+    for r0 in range(0, R, height):
+        for s0 in range(0, S, width):
+            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
+    return found
+
+
+def tap_order(taps):
+    """Rows of taps in the order of the work: the middle one, which meets most outputs, first."""
+    middle = taps // 2
+    found = [middle]
+    for tap in range(taps):
+        if tap != middle:
+            found.append(tap)
+    return found
+
+
+def band_elements(geometry, pn, qn):
+    """Most elements of one image that outputs pn x qn need."""
+    rows, columns = geometry.rows, geometry.columns
+    height = min(rows.size, ((pn - 1) * rows.stride + (rows.taps - 1) * rows.dilation) // rows.lhs_dilation + 1)
+    width = min(
+        columns.size, ((qn - 1) * columns.stride + (columns.taps - 1) * columns.dilation) // columns.lhs_dilation + 1
+    )
+    return height * width
+
+
+def bands_of(geometry, num_tiles, pool, halves, x_bytes):
+    """Bands of all images; at least `halves` bands.
+
+    num_tiles: of x for one band. pool: (height, width) of pooling windows, which are not cut.
+    """
+    P, Q = geometry.rows.out, geometry.columns.out
+    most = x_bytes // (num_tiles * geometry.itemsize)
+    most_y = Y_BYTES // 4
+    pn, qn = pool[0], Q
+    while qn > pool[1] and (band_elements(geometry, pn, qn) > most or pn * qn > most_y):
+        qn = div_ceil(div_ceil(qn, 2), pool[1]) * pool[1]
+    while pn < P and band_elements(geometry, pn + pool[0], qn) <= most and (pn + pool[0]) * qn <= most_y:
+        pn += pool[0]
+    images = 1
+    if pn >= P and qn >= Q:
+        images = max(1, min(geometry.N, BANK_COLUMNS // (P * Q)))
+        images = max(1, min(images, most // max(1, band_elements(geometry, P, Q))))
+    num_parts = div_ceil(geometry.N, images)
+    if halves > 1 and num_parts % 2 == 1 and num_parts < geometry.N:
+        num_parts += 1
+    in_halves = halves > 1 and (num_parts * div_ceil(Q, qn)) % 2 == 1
+    if P <= pool[0]:
+        windows = div_ceil(min(qn, Q), pool[1])
+        parts = div_ceil(windows * pool[1], BANK_COLUMNS)
+        parts = div_ceil(parts, PARTS) * PARTS if in_halves else parts
+        qn = div_ceil(windows, min(parts, windows)) * pool[1]
+    unit = bank_unit(div_ceil(geometry.N, num_parts), pn, qn, pool)
+    rows_of_bands = cut_rows(P, pn, unit, pool[0], in_halves)
+    found = []
+    for index in range(num_parts):
+        part = share(geometry.N, num_parts, index)
+        for which in range(len(rows_of_bands)):
+            p0, count = rows_of_bands[which]
+            for q0 in range(0, Q, qn):
+                rows = span(geometry.rows, p0, div_ceil(count, pool[0]) * pool[0])
+                columns = widened(geometry, span(geometry.columns, q0, min(qn, Q - q0)))
+                found.append(
+                    Band(
+                        n0=part[0],
+                        nn=part[1],
+                        p0=p0,
+                        pn=count,
+                        q0=q0,
+                        qn=min(qn, Q - q0),
+                        h0=rows[0],
+                        hn=rows[1],
+                        w0=columns[0],
+                        wn=columns[1],
+                    )
+                )
+    return found
+
+
+def widened(geometry, columns):
+    """(first, how many) columns of x, all of them where the few that are not needed cost less than a run a row."""
+    size, item = geometry.columns.size, geometry.itemsize
+    in_line = geometry.x_w == 1 and geometry.x_h == size
+    if in_line and columns[1] > 0 and size * item * BYTE_NS < run_ns(columns[1] * item):
+        return (0, size)
+    return columns
+
+
+def bank_unit(images, pn, qn, pool):
+    """Rows of outputs that fill a bank of PSUM, and whole windows of pooling."""
+    rows = min(pn, max(1, BANK_COLUMNS // (images * min(qn, BANK_COLUMNS))))
+    return max(pool[0], rows // pool[0] * pool[0])
+
+
+def bank_rows(band):
+    """Rows of outputs that one bank of sums holds."""
+    return max(1, min(band.pn, BANK_COLUMNS // (band.nn * min(band.qn, BANK_COLUMNS))))
+
+
+def banks_of(band, last):
+    """Banks of sums of a band; last: the last one is small, as nothing hides what follows it."""
+    qt, pt = min(band.qn, BANK_COLUMNS), bank_rows(band)
+    found = []
+    for p in range(0, band.pn, pt):
+        for q in range(0, band.qn, qt):
+            found.append(Bank(n=0, nn=band.nn, p=p, pn=min(pt, band.pn - p), q=q, qn=min(qt, band.qn - q)))
+    return split_bank(found) if last else found
+
+
+def split_bank(banks):
+    """Banks of which the last is cut in two, by images, rows or columns, such that both have enough columns."""
+    one = banks[-1]
+    images = div_ceil(MATMUL_COLUMNS_MIN, one.pn * one.qn)
+    rows = div_ceil(MATMUL_COLUMNS_MIN, one.qn)
+    columns = MATMUL_COLUMNS_MIN
+    n, p, q = one.n, one.p, one.q
+    nn, pn, qn = one.nn, one.pn, one.qn
+    if (nn - images) * pn * qn >= MATMUL_COLUMNS_MIN:
+        before = Bank(n=n, nn=nn - images, p=p, pn=pn, q=q, qn=qn)
+        after = Bank(n=n + nn - images, nn=images, p=p, pn=pn, q=q, qn=qn)
+    elif nn == 1 and (pn - rows) * qn >= MATMUL_COLUMNS_MIN:
+        before = Bank(n=n, nn=nn, p=p, pn=pn - rows, q=q, qn=qn)
+        after = Bank(n=n, nn=nn, p=p + pn - rows, pn=rows, q=q, qn=qn)
+    elif nn == 1 and pn == 1 and qn >= 2 * columns:
+        before = Bank(n=n, nn=nn, p=p, pn=pn, q=q, qn=qn - columns)
+        after = Bank(n=n, nn=nn, p=p, pn=pn, q=q + qn - columns, qn=columns)
+    else:
+        return banks
+    return banks[:-1] + [before, after]
+
+
+def row_parts(geometry, band, start):
+    """(first row, rows) of the loads of a band's rows, none where it meets none; start: rows of the first bank first,
+    then of another one, then growing parts, each as much as what came before."""
+    if band.hn == 0 or band.wn == 0:
+        return []
+    rows = geometry.rows
+    row_bytes = band.nn * band.wn * geometry.itemsize
+    found, first, banks = [], 0, 1 if start else max(1, PART_BYTES // (bank_rows(band) * rows.stride * row_bytes))
+    outputs = 0
+    while first < band.hn:
+        outputs = min(band.pn, outputs + banks * bank_rows(band))
+        end = band.hn
+        if outputs < band.pn:
+            needed = span(rows, band.p0, outputs)
+            end = min(band.hn, max(first + 1, needed[0] + needed[1] - band.h0))
+        found.append((first, end - first))
+        first, banks = end, banks if len(found) == 1 else 2 * banks
+    return found
+
+
+def cut_rows(P, most, unit, step, in_halves):
+    """(first, how many) of bands of at most `most` rows, in whole units, as even as can be; in_halves: the two cores'
+    halves first, of as many units each. step: rows that are not cut."""
+    units = div_ceil(P, unit)
+    if in_halves and units % 2 == 1 and P > step:
+        unit = div_ceil(div_ceil(P, units + 1), step) * step
+        units = div_ceil(P, unit)
+    most_units = max(1, most // unit)
+    parts = []
+    for half in range(2 if in_halves and units > 1 else 1):
+        mine = share(units, 2, half) if in_halves and units > 1 else (0, units)
+        inner = cut(mine[1], most_units)
+        for index in range(len(inner)):
+            first = (mine[0] + inner[index][0]) * unit
+            parts.append((first, min(P, first + inner[index][1] * unit) - first))
+    return parts

@@ -1,0 +1,288 @@
+"""One matmul a tap: every setting gives the same sums, needs no more than it says, and keeps the array at work."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+
+import nkiconv
+from nkiconv import cases
+from nkiconv.kernels.conv2d.taps import cuts, plan
+from nkiconv.problem import ConvProblem
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timeline.tasks import ENGINES
+from nkiconv.simulator.timing import Rates
+
+JOBS = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)))
+LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, R=1, S=3, stride=(1, 2), padding=((0, 0), (1, 1)))
+STRIDED = ConvProblem(N=3, C=140, H=28, W=28, K=40, R=1, S=1, stride=(2, 2))
+PROBLEMS = {"jobs": JOBS, "line": LINE, "strided": STRIDED}
+#: What is folded, by why it is here: channels left over beside whole 128s.
+FOLDED = {
+    "both": ConvProblem(N=2, C=192, H=9, W=11, K=160, R=3, S=3, padding=((1, 1), (1, 1))),
+    "few channels": ConvProblem(N=3, C=20, H=8, W=7, K=24, R=3, S=5, padding=((2, 0), (1, 3))),
+    "stride": ConvProblem(N=1, C=40, H=13, W=15, K=33, R=3, S=2, stride=(2, 2), padding=((1, 2), (0, 1))),
+    "stride and dilation": ConvProblem(
+        N=1, C=140, H=14, W=15, K=130, R=4, S=3, stride=(2, 1), rhs_dilation=(2, 3), padding=((3, 2), (4, 1))
+    ),
+    "cropped": ConvProblem(N=2, C=64, H=11, W=10, K=64, R=3, S=3, padding=((-2, -1), (-3, 1))),
+    "padding far outside": ConvProblem(N=1, C=6, H=3, W=4, K=5, R=3, S=3, padding=((6, 5), (7, 4))),
+    "wide": ConvProblem(N=1, C=30, H=5, W=1100, K=20, R=2, S=4, padding=((1, 0), (2, 1))),
+    "two rows": ConvProblem(N=1, C=64, H=4, W=9, K=40, R=3, S=2),
+}
+SETTINGS = [
+    {},
+    {"moved": 0},
+    {"moved": 1},
+    {"moved": 9},
+    {"moved": 9, "filter_bytes": 6000},
+    {"moved": 2, "channels": 50, "filter_bytes": 3000, "shard": "images"},
+    {"shard": "channels", "x_bytes": 1024},
+    {"shard": "images", "x_bytes": 600, "warmup": 0},
+]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_setting_is_exact(name, settings, dtype):
+    if dtype == "fp32":
+        settings = {key: value for key, value in settings.items() if key != "moved"}
+    check_exact(PROBLEMS[name].replace(dtype=dtype), config=config_of("taps", **settings))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("why", EDGE)
+def test_every_edge_is_exact(why, dtype):
+    check_exact(EDGE[why].replace(dtype=dtype), config=config_of("taps"))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("fold", ["inputs", "outputs", "both"])
+@pytest.mark.parametrize("why", FOLDED)
+def test_folded_channels_are_exact(why, fold, dtype):
+    problem = FOLDED[why].replace(dtype=dtype)
+    for settings in ({}, {"x_bytes": 900}):
+        check_exact(problem, config=config_of("taps", fold=fold, **settings))
+
+
+@pytest.mark.parametrize("why", FOLDED)
+def test_epilogue_of_folded_channels(why):
+    problem = FOLDED[why].replace(dtype="fp32")
+    rng = np.random.default_rng(4)
+    x, w = integers(rng, problem)
+    more = {
+        "bias": rng.integers(-3, 4, problem.K).astype(np.float32),
+        "residual": rng.integers(-3, 4, problem.output_shape).astype(np.float32),
+        "beta": 2.0,
+        "activation": "relu",
+    }
+    for lnc in (1, 2):
+        plain = run(x, w, problem, lnc, config=config_of("taps", fold="none"))
+        expected = np.maximum(plain + more["bias"][:, None, None] + 2 * more["residual"], 0)
+        y = run(x, w, problem, lnc, config=config_of("taps", fold="both"), **more)
+        np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("why", FOLDED)
+def test_packed_filters_are_folded_too(why, lnc):
+    problem = FOLDED[why].replace(dtype="fp32")
+    x, w = integers(np.random.default_rng(6), problem)
+    expected = run(x, w, problem, lnc, config=config_of("taps", fold="none"))
+    folds = ["none", "inputs", "both" if 128 % nkiconv.pack_filter(w).shape[-1] == 0 else "inputs"]
+    for fold in folds:
+        y = run(x, nkiconv.pack_filter(w), problem, lnc, config=config_of("taps", fold=fold))
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_nothing_is_folded_where_zeros_may_not_be_multiplied():
+    geometry = geometry_of(cases.get("unet_320").problem)
+    assert plan.own_fold(geometry, None, False, True) == "both"
+    assert plan.own_fold(geometry, None, True, True) == "none"
+    assert plan.own_fold(geometry, None, False, False) == "inputs"
+
+
+def test_folded_channels_last():
+    problem = FOLDED["both"].replace(dtype="fp32")
+    x, w = integers(np.random.default_rng(5), problem)
+    stored = np.ascontiguousarray(x.transpose(0, 2, 3, 1)), np.ascontiguousarray(w.transpose(2, 3, 1, 0))
+    layouts = {"in_perm": (0, 3, 1, 2), "kern_perm": (3, 2, 0, 1), "out_perm": (0, 2, 3, 1)}
+    y = run(*stored, problem, 2, config=config_of("taps", fold="both"), **layouts)
+    expected = run(x, w, problem, 2, config=config_of("taps", fold="none"))
+    np.testing.assert_array_equal(y, expected.transpose(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "fold", "message"),
+    [
+        (JOBS.replace(C=256), {}, "inputs", "config fold=inputs: needs C=256 with 1 to 64 channels"),
+        (JOBS, {}, "inputs", None),
+        (JOBS.replace(S=1), {}, "inputs", "several columns of taps"),
+        (JOBS.replace(lhs_dilation=(1, 2)), {}, "both", "no lhs_dilation of columns"),
+        (JOBS.replace(K=256), {}, "outputs", "config fold=outputs: needs K=256 with 1 to 64 channels"),
+        (JOBS.replace(R=1), {}, "outputs", "that share rows of x"),
+        (JOBS, {"pool": (3, 1)}, "outputs", "no pooling"),
+        (JOBS, {"strict_nonfinite": True}, "inputs", "config fold=inputs: multiplies by zeros, which strict_nonfinite"),
+        (JOBS, {}, "all", r"config fold=all: accepted are \('none', 'inputs', 'outputs', 'both'\)"),
+    ],
+)
+def test_what_cannot_be_folded(problem, changes, fold, message):
+    found, reason = planned(problem, "taps", (("fold", fold),), **changes)
+    if message is None:
+        assert reason == ""
+    else:
+        assert found is None
+        assert re.search(message, reason)
+
+
+def test_folding_pays_where_channels_are_left_over():
+    times = {}
+    for fold in ("none", "inputs", "outputs", "both"):
+        times[fold] = timeline(cases.get("unet_320").problem, 2, fold=fold)[0].us
+    assert times["both"] < 0.85 * times["none"]
+    assert times["both"] < min(times["inputs"], times["outputs"])
+    assert timeline(cases.get("unet_320").problem, 2)[0].us == times["both"]
+
+
+def needs(problem, lnc, **settings):
+    """(instructions of the busiest core, bytes a partition of SBUF), as traced and as the plan says."""
+    config = config_of("taps", **settings)
+    found, _ = planned(problem, "taps", config[1:], lnc)
+    geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
+    count = max(len(program.instructions) for program in execution.programs)
+    said = plan.count_instructions(geometry, found, lnc), plan.sbuf_bytes(geometry, found, extras_of())
+    return (count, execution.sbuf_peak_bytes), said
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("why", [*EDGE, *PROBLEMS, *FOLDED])
+def test_it_needs_no_more_than_it_says(why, lnc):
+    problem = (EDGE | PROBLEMS | FOLDED)[why]
+    folds = [{"fold": "both"}, {"fold": "both", "x_bytes": 900}]
+    for settings in SETTINGS if why in PROBLEMS else folds if why in FOLDED else SETTINGS[:1]:
+        (count, size), (most, room) = needs(problem, lnc, **settings)
+        assert count <= most
+        assert size <= room
+
+
+def outputs_of(band):
+    images, rows, columns = ((band.n0, band.nn), (band.p0, band.pn), (band.q0, band.qn))
+    return set(itertools.product(*(range(first, first + count) for first, count in (images, rows, columns))))
+
+
+@pytest.mark.parametrize("why", [why for why, problem in EDGE.items() if problem.P * problem.Q < 5000])
+def test_banks_of_all_bands_cover_every_output_once(why):
+    problem = EDGE[why]
+    found, _ = planned(problem, "taps")
+    for batch in range(len(found.batches)):
+        seen = []
+        for item in (item for item in found.items if item.batch == batch):
+            inner = []
+            for bank in cuts.banks_of(item.band, item.last):
+                first = (item.band.n0 + bank.n, item.band.p0 + bank.p, item.band.q0 + bank.q)
+                counts = (bank.nn, bank.pn, bank.qn)
+                assert bank.nn * bank.pn * bank.qn <= 512
+                inner += itertools.product(*(range(f, f + c) for f, c in zip(first, counts, strict=True)))
+            assert len(inner) == len(set(inner))
+            assert set(inner) == outputs_of(item.band)
+            seen += inner
+        assert len(seen) == len(set(seen)) == problem.N * problem.P * problem.Q
+
+
+def test_a_single_row_is_shared_by_both_cores():
+    """A row of outputs was one band, and a core had nothing to do."""
+    found, _ = planned(cases.get("whisper_conv2_s2").problem, "taps")
+    assert len(found.items) % 2 == 0
+
+
+ROWS = ConvProblem(N=1, C=96, H=20, W=64, K=128, R=5, S=5, padding=((2, 2), (2, 2)), dtype="bf16")
+
+
+@pytest.mark.parametrize("problem", [ROWS, ROWS.replace(H=6, W=9), ROWS.replace(H=2, W=3, N=3)])
+def test_rows_are_shared_evenly(problem):
+    """Three banks were one for a core and two for the other, and a single one left a core without work."""
+    found, _ = planned(problem, "taps")
+    half = len(found.items) // 2
+    mine, other = (
+        sum(item.band.nn * item.band.pn * item.band.qn for item in items)
+        for items in (found.items[:half], found.items[half:])
+    )
+    assert half > 0
+    assert 0 <= other - mine <= problem.P * problem.Q if problem.N > 1 else abs(other - mine) <= problem.Q
+
+
+def test_jobs_of_unequal_work_are_not_shared():
+    """A folded job takes less than another: a core each would leave one of them idle."""
+    found, _ = planned(FOLDED["both"].replace(N=4, H=100, W=56, dtype="bf16"), "taps")
+    assert len(found.batches) == 1
+
+
+@pytest.mark.simulator_only
+def test_filters_that_are_long_on_their_way_leave_no_second_window_at_half_rate():
+    timed, _ = timeline(ROWS, 2)
+    assert [full for _, full in timed.line.throttle_changes[0]] == [False, True]
+    assert timed.line.throttle_changes[0][1][0] < 3500
+
+
+def test_rows_that_are_all_but_whole_come_whole():
+    """A load of 55 of 56 columns was a run of 110 bytes a row."""
+    found, _ = planned(cases.get("rn50_proj_s2").problem, "taps")
+    assert {item.band.wn for item in found.items} == {56}
+
+
+def test_x_of_another_batch_is_not_loaded_again():
+    execution = trace(cases.get("unet_1280").problem, 2, config=config_of("taps"))
+    ten = [i for i in execution.programs[0].instructions if i.op == "dma_copy" and i.reads[0].shape[1:] == (2, 16, 16)]
+    assert len([i for i in ten if i.writes[0].info.on_chip]) == 10
+
+
+def timeline(problem, lnc, **settings):
+    """(timed execution, tasks of the array of core 0 in order)."""
+    timed = in_time(trace(problem, lnc, config=config_of("taps", **settings)), Rates())
+    array = [t for t in range(len(timed.tasks)) if timed.tasks.engine[t] == ENGINES.index("tensor")]
+    return timed, sorted(array, key=lambda t: timed.line.start[t])
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", ["c256_32x16", "rn50_c3_s2", "rn50_c4", "deeplab_d12"])
+def test_the_array_is_warm_from_the_second_window_on_and_never_waits(name):
+    timed, array = timeline(cases.get(name).problem, 2)
+    line = timed.line
+    assert [full for _, full in line.throttle_changes[0]] == [False, True]
+    assert line.throttle_changes[0][1][0] < 3500
+    gaps = [
+        line.start[after] - line.free[before]
+        for before, after in itertools.pairwise(array)
+        if line.start[before] > line.throttle_changes[0][1][0] + 2000
+    ]
+    assert max(gaps) < 200
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    "name", ["c256_32x16", "rn50_c3_s2", "rn50_c4", "rn50_c5", "rn50_1x1", "rn50_proj_s2", "unet_320", "unet_1280",
+             "deeplab_d12", "whisper_conv2_s2"],
+)  # fmt: skip
+def test_price_is_near_the_time(name):
+    problem = cases.get(name).problem
+    timed, _ = timeline(problem, 2)
+    assert plan.taps_ns(geometry_of(problem)) == pytest.approx(timed.line.total_ns, rel=0.12)
+
+
+@pytest.mark.parametrize("value", [-1, 4097, 1.0, True])
+def test_moved_is_checked(value):
+    found, reason = planned(JOBS, "taps", (("moved", value),))
+    assert found is None
+    assert re.search(r"config moved=.*must be an int from 0 to 4096", reason)
+
+
+@pytest.mark.parametrize("problem", [JOBS.replace(dtype="fp32"), EDGE["groups"]])
+def test_dma_turns_only_what_it_can(problem):
+    found, reason = planned(problem, "taps", (("moved", 1),))
+    assert found is None
+    assert re.search("config moved=1: DMA turns plain filters of 16 bits and one group only", reason)
