@@ -79,7 +79,7 @@ def choose(geometry, extras, cores):
     pairs = plan_of("pairs", geometry, extras, None, cores)[0]
     if pairs != None:
         ns = pairs_ns(geometry, pairs)
-        if ns < found_ns:
+        if ns < (taps_ns(geometry) if found == "taps" else found_ns):
             found, found_ns = "pairs", ns
     narrow = plan_of("narrow", geometry, extras, None, cores)[0]
     if narrow != None:
