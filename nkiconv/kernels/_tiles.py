@@ -7,8 +7,8 @@ PARTS = 2
 #: Columns of fp32 sums that one bank of PSUM holds (nki.language.tile_size.psum_fmax), and its bytes a partition.
 BANK_COLUMNS = 512
 BANK_BYTES = 2048
-#: Bytes that what the array writes begins at a multiple of in its partition of PSUM.
-PSUM_ALIGN_BYTES = 4
+#: Bytes at multiples of which begins in PSUM what the array writes, and of which Vector takes as many as of one byte.
+WORD_BYTES = 4
 
 
 def div_ceil(a, b):
@@ -45,9 +45,10 @@ def dense_strides_4d(shape):
     return (shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1)
 
 
-def psum_pitch(count, itemsize):
-    """Elements from one row of `count` to the next in PSUM, where the array writes each."""
-    each = max(1, PSUM_ALIGN_BYTES // itemsize)
+def whole_words(count, itemsize):
+    """Elements of `count` or a few more that fill whole words of four bytes: where the array writes rows to PSUM, each
+    begins at one."""
+    each = max(1, WORD_BYTES // itemsize)
     return div_ceil(count, each) * each
 
 

@@ -14,7 +14,7 @@ from tolerances import assert_exact
 import nkiconv
 from nkiconv import cases, conv1d, conv2d, depthwise_conv1d, depthwise_conv2d, pack_filter
 from nkiconv.errors import DtypeError, GeometryError
-from nkiconv.kernels.conv2d.dispatch import ALGORITHMS, TAKE_FP8, choose, plan_of
+from nkiconv.kernels.conv2d.dispatch import ALGORITHMS, choose
 from nkiconv.kernels.conv2d.pairs import extents, plan, steps
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.profiles import profile_case
@@ -207,7 +207,7 @@ def test_what_outputs_need_of_an_axis(count):
 
 @pytest.mark.parametrize(
     ("name", "taken"),
-    [(name, True) for name in ("vae_128", "vae_512", "unet_320", "rn50_c5", "rn50_proj_s2")]
+    [(name, True) for name in ("vae_128", "vae_512", "unet_320", "rn50_c5", "rn50_1x1")]
     + [(name, False) for name in ("mobilenet_dw", "resnext_g32", "c1k1")],
 )
 def test_taken_where_there_are_many_channels(name, taken):
@@ -258,10 +258,39 @@ def test_settings_are_checked(name, value, message):
     assert re.search(message, planned(LAYER, "pairs", ((name, value),))[1])
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name not in TAKE_FP8])
-def test_algorithms_without_fp8_say_so(algorithm):
-    reason = plan_of(algorithm, geometry_of(LAYER), extras_of(), None, 2)[1]
-    assert re.search(f"img_ref.dtype, filter_ref.dtype: {algorithm} takes bfloat16", reason)
+#: For each algorithm beside pairs, problems that it is made for.
+OTHERS = {
+    "taps": [
+        ConvProblem(N=2, C=12, H=9, W=10, K=9, R=3, S=3, groups=3, lhs_dilation=(2, 1), padding=SAME),
+        ConvProblem(N=1, C=130, H=6, W=7, K=33, R=2, S=3),
+    ],
+    "stacked": [
+        ConvProblem(N=2, C=3, H=21, W=30, K=17, R=7, S=5, stride=(2, 2), padding=((3, 2), (2, 2))),
+        ConvProblem(N=2, C=3, H=24, W=40, K=50, R=8, S=8, stride=(8, 8)),
+    ],
+    "bands": [
+        ConvProblem(N=2, C=7, H=14, W=13, K=7, groups=7, R=7, S=7, padding=((3, 3), (3, 3))),
+        ConvProblem(N=3, C=150, H=9, W=8, K=150, groups=150, R=3, S=2, stride=(2, 1)),
+    ],
+    "grouped": [
+        ConvProblem(N=2, C=64, H=9, W=8, K=64, groups=16, R=3, S=3, padding=SAME),
+        ConvProblem(N=2, C=9, H=12, W=11, K=18, groups=9, R=3, S=3, padding=SAME),
+    ],
+    "narrow": [
+        ConvProblem(N=1, C=70, H=14, W=23, K=3, R=3, S=3, padding=SAME),
+        ConvProblem(N=2, C=5, H=9, W=40, K=2, R=2, S=9),
+    ],
+}
+
+
+def test_every_other_algorithm_is_here():
+    assert {*OTHERS, "pairs"} == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize(("x_dtype", "w_dtype"), [("fp8_e4m3", "fp8_e5m2"), ("fp8_e5m2", "fp8_e5m2")])
+@pytest.mark.parametrize(("algorithm", "which"), [(name, i) for name in OTHERS for i in range(2)])
+def test_other_algorithms_take_fp8(algorithm, which, x_dtype, w_dtype):
+    check_exact(OTHERS[algorithm][which].replace(dtype=x_dtype), w_dtype=w_dtype, config=config_of(algorithm))
 
 
 class TestOps:

@@ -19,8 +19,6 @@ from .taps.plan import plan_taps, taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
 ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "pairs")
-#: Of those, the ones that take fp8.
-TAKE_FP8 = ("taps", "grouped", "pairs")
 #: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
 WORTHWHILE = 0.85
 #: ns that taps_ns is without and narrow_ns is not: until the first matmul, and from the last one on.
@@ -40,11 +38,6 @@ def algorithm_of(config):
 
 def plan_of(algorithm, geometry, extras, config, cores):
     """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy)."""
-    if geometry.itemsize == 1 and algorithm not in TAKE_FP8:
-        return None, (
-            f"img_ref.dtype, filter_ref.dtype: {algorithm} takes bfloat16, float16 and float32; use one of {TAKE_FP8} "
-            f"for fp8, or cast both to bfloat16, which is exact"
-        )
     if algorithm == "stacked":
         return plan_stack(geometry, extras, config, cores)
     if algorithm == "bands":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import pick
-from ..._tiles import BANK_BYTES, psum_pitch
+from ..._tiles import BANK_BYTES, whole_words
 from ..call import load_bias
 from .plan import steps_of, tap_columns
 
@@ -36,7 +36,7 @@ def start_job(operands, geometry, plan, batch):
     """Begin the next job of a batch: its stationaries' tile and bias. Chunks are loaded one by one."""
     job = batch.jobs[len(batch.tiles)]
     steps = steps_of(geometry) + (1 if plan.halves else 0)
-    shape = (plan.chunks[0].cn, steps, psum_pitch(job.kn, geometry.itemsize))
+    shape = (plan.chunks[0].cn, steps, whole_words(job.kn, geometry.itemsize))
     batch.tiles.append(nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf))
     batch.raws.append([])
     batch.turned.append(0)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, psum_pitch, share
+from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share, whole_words
 from .extents import extent_of, stored
 from .price import END_NS, START_NS, array_ns, bank_ns, loads_ns, stores_ns
 
@@ -184,7 +184,7 @@ def jobs_of(geometry, config):
 
 def job_bytes(geometry, job, halves):
     """Bytes a partition of a job's stationaries."""
-    return (steps_of(geometry) + (1 if halves else 0)) * psum_pitch(job.kn, geometry.itemsize)
+    return (steps_of(geometry) + (1 if halves else 0)) * whole_words(job.kn, geometry.itemsize)
 
 
 def batches_of(geometry, jobs, by_channels, halves, config):
