@@ -33,6 +33,15 @@ ROWS = {
     "two chunks with a channel in both": ConvProblem(N=1, C=129, H=7, W=20, K=6, R=3, S=2, padding=SAME),
     "three chunks": ConvProblem(N=3, C=384, H=6, W=7, K=130, R=3, S=3, padding=SAME),
     "three chunks with a channel in two": ConvProblem(N=1, C=320, H=11, W=20, K=20, R=3, S=3, padding=SAME),
+    "folded beside whole chunks": ConvProblem(N=2, C=320, H=11, W=20, K=130, R=3, S=3, padding=SAME),
+    "folded beside one chunk": ConvProblem(N=2, C=160, H=11, W=20, K=20, R=2, S=5, padding=((1, 0), (2, 3))),
+    "folded beside one chunk, three copies": ConvProblem(N=5, C=150, H=6, W=7, K=9, R=3, S=3, padding=SAME),
+    "folded alone": ConvProblem(N=3, C=64, H=13, W=30, K=20, R=3, S=3, padding=SAME),
+    "folded four times": ConvProblem(N=2, C=32, H=9, W=18, K=20, R=2, S=6, stride=(1, 2), padding=((0, 1), (3, 1))),
+    "folded and dilated": ConvProblem(
+        N=2, C=190, H=12, W=16, K=6, R=2, S=4, rhs_dilation=(2, 3), padding=((2, 1), (-1, 12))
+    ),
+    "folded, small images": ConvProblem(N=9, C=192, H=5, W=6, K=12, R=3, S=2, stride=(2, 1), padding=SAME),
     "few channels": ConvProblem(N=2, C=5, H=12, W=20, K=7, R=2, S=3, padding=((1, 0), (2, 1))),
     "stride": ConvProblem(N=5, C=128, H=12, W=12, K=24, R=3, S=3, stride=(2, 2), padding=SAME),
     "stride of one axis": ConvProblem(N=2, C=128, H=30, W=40, K=5, R=1, S=5, stride=(2, 1), padding=((0, 0), (2, 1))),
@@ -61,7 +70,8 @@ SETTINGS = [
     {"halves": 1, "staged": 0, "x_bytes": 3000},
     {"halves": 0, "staged": 1, "x_bytes": 2000, "buffers": 2},
     {"shard": "channels", "channels": 3, "filter_bytes": 9000, "staged": 1},
-    {"shard": "images", "channels": 50, "buffers": 4, "warmup": 0},
+    {"shard": "images", "channels": 50, "buffers": 4, "warmup": 0, "fold": 0},
+    {"fold": 1, "halves": 0, "staged": 1, "x_bytes": 9000},
 ]
 
 
@@ -230,7 +240,7 @@ LAYER = ROWS["two chunks"].replace(dtype="fp8_e4m3")
         (LAYER, {"strict_nonfinite": True}, "strict_nonfinite=True: pairs multiplies stored zeros"),
         (LAYER.replace(lhs_dilation=(2, 1)), {}, r"lhs_dilation=\(2, 1\): pairs takes"),
         (LAYER.replace(groups=2), {}, "feature_group_count=2: pairs takes 1"),
-        (LAYER.replace(W=40_000, stride=(1, 90)), {}, "W=40000, R=3, S=3: pairs needs .* at most 32767"),
+        (LAYER.replace(W=40_000, stride=(1, 90)), {}, "W=40000, R=3, S=3: pairs needs .* at most 16383"),
         (LAYER.replace(C=20_000), {}, "C=20000, .*pairs needs"),
     ],
 )

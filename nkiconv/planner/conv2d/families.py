@@ -216,7 +216,8 @@ class Pairs(Conv2dFamily):
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         found: list[Config] = [None, config_of(shard="channels"), config_of(shard="images")]
         found += [config_of(x_bytes=PAIRS_X_BYTES // 2), config_of(halves=0)]
-        return found + ([config_of(staged=0), config_of(staged=1), config_of(halves=1)] if wide else [])
+        more = [config_of(staged=0), config_of(staged=1), config_of(halves=1), config_of(fold=0), config_of(fold=1)]
+        return found + (more if wide else [])
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now, plan = dict(config or ()), self.plan(shape, config)
@@ -227,6 +228,7 @@ class Pairs(Conv2dFamily):
             x_bytes=(x_bytes // 2, x_bytes * 2),
             staged=(1 - plan.staged,),
             halves=(1 - plan.halves,),
+            fold=(0, 1),
             shard=("images", "channels"),
             channels=CHANNELS,
             filter_bytes=(filter_bytes // 2, filter_bytes * 2),
@@ -245,6 +247,7 @@ class Pairs(Conv2dFamily):
             "k_tile": max(job.kn for job in jobs),
             "c_tile": plan.chunks[0].cn,
             "c_tiles": len(plan.chunks),
+            "copies": plan.chunks[-1].depth,
             "images_per_bank": plan.together,
             "n_band": max(band.nn for band in bands),
             "p_band": max(band.pn for band in bands),

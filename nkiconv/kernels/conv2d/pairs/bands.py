@@ -10,6 +10,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import pick
 from ..geometry import Geometry
+from .chunks import all_partitions
 from .extents import stored
 from .plan import Pairs, parts_of
 
@@ -21,11 +22,12 @@ EARLY_GROWTH = 3
 
 @dataclass
 class Move(nl.NKIObject):
-    """Rows as loaded, and their place in a buffer: both [cn, images, rows, columns]; band: which of this core's, bank:
-    its first that needs them."""
+    """Rows as loaded, and their place in a buffer: both [cn, images, rows, columns]; unit: bytes that are copied as
+    one; band: which of this core's, bank: its first that needs them."""
 
     raw_sbuf: object
     place_sbuf: object
+    unit: int
     band: int
     bank: int
 
@@ -48,7 +50,7 @@ class Ring(nl.NKIObject):
 def make_ring(operands, geometry, plan, count):
     """Buffers for so many bands, at most."""
     buffer = plan.buffer
-    shape = (plan.chunks[0].cn, buffer.slots, buffer.images, buffer.rows, buffer.columns)
+    shape = (all_partitions(plan.chunks), buffer.slots, buffer.images, buffer.rows, buffer.columns)
     buffers, states = [], []
     for _ in range(min(count, plan.buffers)):
         buffers.append(nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf))
@@ -75,8 +77,12 @@ def zero_around(ring, which, band):
         if same_sides and before[2] >= used:
             sides = before[2]
         else:
+            # loads of copies that are shifted come after, and lie further left
+            shift = (ring.plan.chunks[len(ring.plan.chunks) - 1].depth - 1) * geometry.columns.dilation
             zero(x_sbuf, buffer, 0, 1, used, 0, left)
             zero(x_sbuf, buffer, 0, 1, used, left + columns.count, buffer.columns)
+            if shift > 0:
+                zero_slot(x_sbuf, buffer, used, left + columns.count - shift, left + columns.count)
         if not same_sides or before[3] != key:
             low, high = rows.zeros, rows.zeros + rows.count
             zero(x_sbuf, buffer, 0, 1, low, 0, buffer.columns)
@@ -117,6 +123,19 @@ class Part(nl.NKIObject):
     bank: int
 
 
+def zero_slot(x_sbuf, buffer, count, left, right):
+    """The same in the last slot only, from its first row on."""
+    size = buffer.images * buffer.rows * buffer.columns
+    nisa.memset(
+        dst=x_sbuf.ap(
+            pattern=[[buffer.slots * size, x_sbuf.shape[0]], [buffer.columns, count], [1, right - left]],
+            offset=(buffer.slots - 1) * size + left,
+        ),
+        value=0.0,
+        engine=nisa.engine.gpsimd,
+    )
+
+
 def load_parts(ring, band, first_band):
     """Parts of x of a band in the order of their loads; of the first band what the first bank needs comes first."""
     geometry, plan = ring.geometry, ring.plan
@@ -149,24 +168,27 @@ def load_slots(ring, which, band, part, first, last):
     """Load a part of a band into slots first .. last-1 of a buffer, or beside it where it is to be moved there."""
     plan = ring.plan
     for slot in range(first, last):
+        chunk = plan.chunks[min(slot, len(plan.chunks) - 1)]
         if slot < len(plan.chunks):
-            load_rows(ring, which, band, part, slot, 0, plan.chunks[slot].cn, plan.chunks[slot].c0)
+            for copy_of in range(chunk.depth):
+                shift = copy_of * ring.geometry.columns.dilation
+                load_rows(ring, which, band, part, slot, copy_of * chunk.cn, chunk.cn, chunk.c0, shift)
         else:
-            chunk = plan.chunks[len(plan.chunks) - 1]
             middle = chunk.cn // 2
-            load_rows(ring, which, band, part, slot, 0, middle, chunk.c0 + middle)
-            load_rows(ring, which, band, part, slot, middle, middle, chunk.c0)
+            load_rows(ring, which, band, part, slot, 0, middle, chunk.c0 + middle, 0)
+            load_rows(ring, which, band, part, slot, middle, middle, chunk.c0, 0)
 
 
-def load_rows(ring, which, band, part, slot, partition, count, c0):
-    """Load a part of a band, channels c0 .. c0+count-1, to a slot's partitions from `partition` on."""
+def load_rows(ring, which, band, part, slot, partition, count, c0, shift):
+    """Load a part of a band, channels c0 .. c0+count-1, to a slot's partitions from `partition` on, so many columns
+    further left."""
     geometry, buffer, x_sbuf = ring.geometry, ring.plan.buffer, ring.buffers[which]
     image, images, row, num = part.image, part.images, part.row, part.rows
     rows = stored(geometry.rows, band.p0, band.pn)
     columns = stored(geometry.columns, band.q0, band.qn)
     staged = ring.plan.staged
     width = geometry.columns.size if staged else columns.count
-    left = buffer.lead + columns.zeros
+    left = buffer.lead + columns.zeros - shift
     place_sbuf = x_sbuf[
         partition : partition + count,
         slot,
@@ -178,17 +200,17 @@ def load_rows(ring, which, band, part, slot, partition, count, c0):
     if staged:
         raw_sbuf = nl.ndarray((partition + count, images, num, width), dtype=x_sbuf.dtype, buffer=nl.sbuf)
         into_sbuf = raw_sbuf[partition : partition + count, 0:images, 0:num, 0:width]
-        add_moves(ring, part, into_sbuf, place_sbuf)
+        add_moves(ring, part, into_sbuf, place_sbuf, buffer.unit if shift % buffer.unit == 0 else 1)
     pattern = [[geometry.x_c, count], [geometry.x_n, images], [geometry.x_h, num], [geometry.x_w, width]]
     offset = (band.n0 + image) * geometry.x_n + c0 * geometry.x_c
     offset += (rows.first + row) * geometry.x_h + columns.first * geometry.x_w
     copy(into_sbuf, ring.x_hbm.ap(pattern=pattern, offset=offset))
 
 
-def add_moves(ring, part, raw_sbuf, place_sbuf):
+def add_moves(ring, part, raw_sbuf, place_sbuf, unit):
     """Book the copies of rows as loaded to their place, not too much of them at once."""
     count, images, num, width = raw_sbuf.shape
-    at_once = max(1, MOVE_ELEMENTS * ring.plan.buffer.unit // width)
+    at_once = max(1, MOVE_ELEMENTS * unit // width)
     some = max(1, at_once // num)
     step = num if at_once >= num else at_once
     for n in range(0, images, some):
@@ -198,6 +220,7 @@ def add_moves(ring, part, raw_sbuf, place_sbuf):
                 Move(
                     raw_sbuf=raw_sbuf[0:count, n:end, h:bottom, 0:width],
                     place_sbuf=place_sbuf[0:count, n:end, h:bottom, 0:width],
+                    unit=unit,
                     band=ring.loaded,
                     bank=part.bank,
                 )
@@ -214,11 +237,10 @@ def move_next(ring, ledger):
     """Emit the first copy that is booked: by Vector in whole words, where rows have such."""
     move = ring.moves[0]
     ring.moves = ring.moves[1:]
-    unit = ring.plan.buffer.unit
-    if unit == 1:
+    if move.unit == 1:
         _, images, num, width = move.raw_sbuf.shape
         engine = pick(ledger, images * num * width, False)
         nisa.tensor_copy(dst=move.place_sbuf, src=move.raw_sbuf, engine=engine)
     else:
-        word = nl.float32 if unit == 4 else nl.bfloat16
+        word = nl.float32 if move.unit == 4 else nl.bfloat16
         nisa.tensor_copy(dst=move.place_sbuf.view(word), src=move.raw_sbuf.view(word), engine=nisa.engine.vector)

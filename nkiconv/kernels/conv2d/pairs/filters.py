@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import pick
-from ..._tiles import BANK_BYTES, whole_words
+from ..._tiles import BANK_BYTES, div_ceil, whole_words
 from ..call import load_bias
-from .plan import steps_of, tap_columns
+from .chunks import all_partitions, first_step, num_steps, tap_columns
 
 
 @dataclass
@@ -35,8 +35,8 @@ def start_batch(plan, index):
 def start_job(operands, geometry, plan, batch):
     """Begin the next job of a batch: its stationaries' tile and bias. Chunks are loaded one by one."""
     job = batch.jobs[len(batch.tiles)]
-    steps = steps_of(geometry) + (1 if plan.halves else 0)
-    shape = (plan.chunks[0].cn, steps, whole_words(job.kn, geometry.itemsize))
+    steps = num_steps(geometry, plan.chunks) + (1 if plan.halves else 0)
+    shape = (all_partitions(plan.chunks), steps, whole_words(job.kn, geometry.itemsize))
     batch.tiles.append(nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf))
     batch.raws.append([])
     batch.turned.append(0)
@@ -72,29 +72,51 @@ def load_chunk(operands, geometry, plan, batch, index):
 def load_packed(operands, geometry, plan, batch, index, which):
     """Steps of a chunk from the blocks of a packed filter; zeros for channels that the chunk before has too."""
     job, chunk, tile_sbuf = batch.jobs[index], plan.chunks[which], batch.tiles[index]
-    taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
-    first, size = which * taps, taps * each
+    R, S, each = geometry.rows.taps, geometry.columns.taps, geometry.packed
+    wide, size = div_ceil(S, chunk.depth), R * S * each
+    first = first_step(geometry, plan.chunks, which)
+    clear_missing(tile_sbuf, geometry, chunk, first, job.kn)
     for block in range(job.kn // each):
-        columns = tile_sbuf[0 : chunk.cn, first : first + taps, block * each : (block + 1) * each]
-        start = ((job.k0 // each + block) * geometry.C + chunk.c0) * size
-        copy(columns, operands.w.ap(pattern=[[size, chunk.cn], [each, taps], [1, each]], offset=start))
+        k, start = block * each, ((job.k0 // each + block) * geometry.C + chunk.c0) * size
+        for copy_of in range(chunk.depth):
+            p = copy_of * chunk.cn
+            for s in range(copy_of, S, chunk.depth if chunk.depth > 1 else S):
+                # whole rows of taps at once where they are not folded
+                taps = [[S * each, R], [1, each]] if chunk.depth > 1 else [[each, R * S], [1, each]]
+                begin = first + s // chunk.depth
+                steps = tile_sbuf[p : p + chunk.cn, begin : begin + (R - 1) * wide + 1 : wide, k : k + each]
+                if chunk.depth == 1:
+                    steps = tile_sbuf[0 : chunk.cn, first : first + R * S, k : k + each]
+                copy(steps, operands.w.ap(pattern=[[size, chunk.cn]] + taps, offset=start + s * each))
         if plan.halves and which == len(plan.chunks) - 1:
             middle = chunk.cn // 2
             for side in range(2):
+                p, step = side * middle, first + R * S
                 copy(
-                    tile_sbuf[
-                        side * middle : (side + 1) * middle,
-                        first + taps : first + taps + 1,
-                        block * each : (block + 1) * each,
-                    ],
+                    tile_sbuf[p : p + middle, step : step + 1, k : k + each],
                     operands.w.ap(
                         pattern=[[size, middle], [each, 1], [1, each]],
-                        offset=start + (1 - side) * middle * size + (taps - 1) * each,
+                        offset=start + (1 - side) * middle * size + (R * S - 1) * each,
                     ),
                 )
-    if chunk.again > 0:
-        again_sbuf = tile_sbuf[0 : chunk.again, first : first + taps, 0 : job.kn]
+    for copy_of in range(chunk.depth if chunk.again > 0 else 0):
+        p = copy_of * chunk.cn
+        again_sbuf = tile_sbuf[p : p + chunk.again, first : first + R * wide, 0 : job.kn]
         nisa.memset(dst=again_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+
+
+def clear_missing(tile_sbuf, geometry, chunk, first, kn):
+    """Zeros where a folded chunk's steps have no tap: the last copies in the last step of a row of taps."""
+    R, S = geometry.rows.taps, geometry.columns.taps
+    wide = div_ceil(S, chunk.depth)
+    begin = first + wide - 1
+    for copy_of in range(S - (wide - 1) * chunk.depth, chunk.depth):
+        p = copy_of * chunk.cn
+        nisa.memset(
+            dst=tile_sbuf[p : p + chunk.cn, begin : begin + (R - 1) * wide + 1 : wide, 0:kn],
+            value=0.0,
+            engine=nisa.engine.gpsimd,
+        )
 
 
 def turn_to(operands, geometry, plan, batch, index, count, ledger):
@@ -110,12 +132,14 @@ def turn_next(operands, geometry, plan, batch, index, ledger):
         load_chunk(operands, geometry, plan, batch, index)
     if geometry.packed == 0:
         raw_sbuf, tile_sbuf = batch.raws[index][which], batch.tiles[index]
-        taps = geometry.rows.taps * geometry.columns.taps
-        columns = tap_columns(geometry.columns.taps)
+        chunk, first = plan.chunks[which], first_step(geometry, plan.chunks, which)
+        clear_missing(tile_sbuf, geometry, chunk, first, raw_sbuf.shape[0])
+        columns = tap_columns(div_ceil(geometry.columns.taps, chunk.depth))
         for at in range(len(columns)):
-            turn_column(tile_sbuf, raw_sbuf, which * taps, columns[at], ledger)
+            turn_column(tile_sbuf, raw_sbuf, first, columns[at], chunk.depth, ledger)
         if plan.halves and which == len(plan.chunks) - 1:
-            turn_column(tile_sbuf, exchanged(raw_sbuf), (which + 1) * taps, 0, ledger)
+            extra = num_steps(geometry, plan.chunks)
+            turn_column(tile_sbuf, exchanged(raw_sbuf), extra, 0, 1, ledger)
         batch.raws[index][which] = None
     batch.turned[index] = which + 1
 
@@ -134,22 +158,23 @@ def exchanged(raw_sbuf):
     return both_sbuf
 
 
-def turn_column(tile_sbuf, raw_sbuf, step, s, ledger):
-    """Column s of a chunk's taps [kn, cn, R, S] into its steps, the first of which is `step`."""
+def turn_column(tile_sbuf, raw_sbuf, step, column, depth, ledger):
+    """Column of steps of a chunk's taps [kn, cn, R, S], `depth` columns of taps, into its steps from `step` on."""
     kn, cn, R, S = raw_sbuf.shape
-    pitch = tile_sbuf.shape[2]
+    pitch, wide, s = tile_sbuf.shape[2], div_ceil(S, depth), column * depth
+    taps = min(depth, S - s)
     most = BANK_BYTES // pitch
     for first in range(0, R, most):
         count = min(most, R - first)
-        turned_psum = nl.ndarray((cn, count, pitch), dtype=raw_sbuf.dtype, buffer=nl.psum)
+        turned_psum = nl.ndarray((taps * cn, count, pitch), dtype=raw_sbuf.dtype, buffer=nl.psum)
         for row in range(count):
-            taps = raw_sbuf[0:kn, 0:cn, first + row, s]
-            nisa.nc_transpose(dst=turned_psum[0:cn, row, 0:kn], data=taps, engine=nisa.engine.tensor)
-        begin = step + first * S + s
-        steps_sbuf = tile_sbuf[0:cn, begin : begin + (count - 1) * S + 1 : S, 0:kn]
+            data = raw_sbuf[0:kn, 0:cn, first + row, s : s + taps].permute((0, 2, 1))
+            nisa.nc_transpose(dst=turned_psum[0 : taps * cn, row, 0:kn], data=data, engine=nisa.engine.tensor)
+        begin = step + first * wide + column
+        steps_sbuf = tile_sbuf[0 : taps * cn, begin : begin + (count - 1) * wide + 1 : wide, 0:kn]
         if kn == pitch:
             words_psum = turned_psum.view(nl.float32)
             nisa.tensor_copy(dst=steps_sbuf.view(nl.float32), src=words_psum, engine=nisa.engine.vector)
         else:
             engine = pick(ledger, count * kn, False)
-            nisa.tensor_copy(dst=steps_sbuf, src=turned_psum[0:cn, 0:count, 0:kn], engine=engine)
+            nisa.tensor_copy(dst=steps_sbuf, src=turned_psum[0 : taps * cn, 0:count, 0:kn], engine=engine)

@@ -11,6 +11,7 @@ from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, reader, scale_residual
 from ..geometry import Geometry
 from .bands import Ring, load_parts, load_slots, make_ring, move_next, move_to, zero_around
+from .chunks import partitions
 from .filters import Batch, load_chunk, load_job, start_batch, start_job, turn_next, turn_to
 from .plan import STORE_BANKS, Pairs
 from .steps import Bank, banks_of, halved, products_of
@@ -273,7 +274,8 @@ def multiply(work, job, x_sbuf, acc_psum, bank, product, adds):
     """One matmul: a pair of steps, or a single."""
     geometry, buffer = work.geometry, work.plan.buffer
     tile_sbuf, kn = work.batch.tiles[job], work.batch.jobs[job].kn
-    cn, steps, pitch = tile_sbuf.shape
+    cn = partitions(work.plan.chunks[product.chunk])
+    steps, pitch = tile_sbuf.shape[1], tile_sbuf.shape[2]
     size = buffer.images * buffer.rows * buffer.columns
     rows = [buffer.columns * geometry.rows.stride, product.rows]
     columns = [geometry.columns.stride, product.columns]

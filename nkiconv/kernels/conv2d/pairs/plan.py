@@ -6,6 +6,7 @@ padding around it, every tap of every chunk of channels meets a window of the sa
 pair: their windows are one access pattern whose second dimension is a stride, to the next chunk, row or column of taps.
 
     pairs     chunks 2i and 2i+1 at one tap; of a last chunk alone, two taps
+    folded    of channels left over beside whole 128s, copies shifted by a column of taps share a chunk (chunks.py)
     a single  is left of an odd number of steps. It takes a pair's time, or half of it in `halves`: its channels 0..63
               and 64..127 are a pair on the first 64 rows of the array for one bank of sums, and on the last 64 for the
               next bank, side by side; for that x and the tap are there a second time with both halves exchanged
@@ -16,7 +17,7 @@ the zeros on chip (`staged`).
 
 Settings: `shard`, what the two cores share, "channels" of the output or "images" (and rows of them); `x_bytes` and
 `filter_bytes`, a partition, of x of one band and of the filters that are there together; `channels`, output channels of
-a job; `buffers` of x; `halves` and `staged`, 0 or 1; `warmup`, matmuls on zeros before the first filters.
+a job; `buffers` of x; `fold`, `halves` and `staged`, 0 or 1; `warmup`, matmuls on zeros before the first filters.
 """
 
 from dataclasses import dataclass
@@ -24,16 +25,17 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share, whole_words
+from .chunks import chunks_of, num_passes, num_steps
 from .extents import extent_of, stored
-from .price import END_NS, START_NS, array_ns, bank_ns, loads_ns, stores_ns
+from .price import END_NS, START_NS, Workload, array_ns, bank_ns, loads_ns, stores_ns
 
-SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "buffers", "halves", "staged", "warmup")
+SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "buffers", "fold", "halves", "staged", "warmup")
 SHARDS = ("channels", "images")
 #: Bytes a partition of x of one band, and of the filters of a batch of jobs.
 X_BYTES = 28_672
 FILTER_BYTES = 40_960
-#: Bytes a partition from one slot of a buffer to the next, at most: a stride of an access pattern.
-SLOT_BYTES = 32_767
+#: Bytes a partition from one slot of a buffer to the next, at most: twice that is within a stride of an access pattern.
+SLOT_BYTES = 16_383
 #: Buffers that bands of x take in turn.
 BUFFERS = 3
 #: Banks of sums whose results leave by one DMA, if there are more to come.
@@ -47,15 +49,6 @@ WARM_UP_MAX = 256
 DMA_SHARE = 0.8
 #: The same for rows of x that are put in place on chip if their own DMAs would take more: the first sums wait for them.
 STAGED_SHARE = 0.28
-
-
-@dataclass
-class Chunk(nl.NKIObject):
-    """Input channels c0 .. c0+cn-1; the first `again` of them are the last of the chunk before, and count there."""
-
-    c0: int
-    cn: int
-    again: int
 
 
 @dataclass
@@ -143,36 +136,10 @@ def images_together(geometry):
     return found
 
 
-def chunks_of(geometry):
-    """Chunks of input channels, equally many in each."""
-    C, most = geometry.C, nl.tile_size.pmax
-    count = div_ceil(C, most)
-    each = div_ceil(C, count)
-    found = []
-    for index in range(count):
-        c0 = min(index * each, C - each)
-        found.append(Chunk(c0=c0, cn=each, again=index * each - c0))
-    return found
-
-
-def steps_of(geometry):
-    """Taps of all chunks."""
-    return div_ceil(geometry.C, nl.tile_size.pmax) * geometry.rows.taps * geometry.columns.taps
-
-
-def tap_columns(S):
-    """Columns of taps in the order in which they are turned and multiplied: the middle one, which meets most, first."""
-    found = [S // 2]
-    for s in range(S):
-        if s != S // 2:
-            found.append(s)
-    return found
-
-
-def jobs_of(geometry, config):
+def jobs_of(geometry, chunks, config):
     """Jobs of at most 128 output channels, whole blocks of a packed filter, whose filters fit."""
     P_MAX = nl.tile_size.pmax
-    most = min(P_MAX, max(1, setting(config, "filter_bytes", FILTER_BYTES) // (steps_of(geometry) + 1)))
+    most = min(P_MAX, max(1, setting(config, "filter_bytes", FILTER_BYTES) // (num_steps(geometry, chunks) + 1)))
     most = min(most, setting(config, "channels", P_MAX))
     each = max(1, geometry.packed)
     parts = cut(geometry.K // each, max(1, most // each))
@@ -182,17 +149,17 @@ def jobs_of(geometry, config):
     return found
 
 
-def job_bytes(geometry, job, halves):
+def job_bytes(geometry, chunks, job, halves):
     """Bytes a partition of a job's stationaries."""
-    return (steps_of(geometry) + (1 if halves else 0)) * whole_words(job.kn, geometry.itemsize)
+    return (num_steps(geometry, chunks) + (1 if halves else 0)) * whole_words(job.kn, geometry.itemsize)
 
 
-def batches_of(geometry, jobs, by_channels, halves, config):
+def batches_of(geometry, chunks, jobs, by_channels, halves, config):
     """Jobs in batches whose filters are there together; by_channels: as many for either core."""
     filter_bytes = setting(config, "filter_bytes", FILTER_BYTES)
     most = len(jobs)
     for index in range(len(jobs)):
-        most = min(most, max(1, filter_bytes // job_bytes(geometry, jobs[index], halves)))
+        most = min(most, max(1, filter_bytes // job_bytes(geometry, chunks, jobs[index], halves)))
     sides = PARTS if by_channels or most < len(jobs) else 1
     found = []
     count = div_ceil(div_ceil(len(jobs), sides), most)
@@ -207,11 +174,12 @@ def batches_of(geometry, jobs, by_channels, halves, config):
     return found
 
 
-def bands_of(geometry, together, parts, slots, unit, x_bytes, in_halves):
-    """Bands of all images: whole banks, as many as fit; in_halves: no band belongs to both halves of all work."""
+def bands_of(geometry, together, parts, slots, lead, x_bytes, in_halves):
+    """Bands of all images: whole banks, as many as fit. lead: columns beside those that outputs need, at most;
+    in_halves: no band belongs to both halves of all work."""
     Q = geometry.columns.out
     columns = cut(Q, BANK_COLUMNS)
-    width = extent_of(geometry.columns, columns[len(columns) - 1][1]) + geometry.columns.stride + 2 * unit
+    width = extent_of(geometry.columns, columns[len(columns) - 1][1]) + geometry.columns.stride + lead
     most_rows = min(x_bytes // slots, SLOT_BYTES) // width
     images = 1
     if len(columns) == 1:
@@ -263,8 +231,9 @@ def parts_of(plan, band):
     return found
 
 
-def buffer_of(geometry, bands, slots, staged, unit):
+def buffer_of(geometry, chunks, bands, slots, staged, unit):
     """The Buffer that holds each of the bands; staged: whole rows of x."""
+    shift = (chunks[len(chunks) - 1].depth - 1) * geometry.columns.dilation
     images, rows, width, lead = 1, 1, 1, 0
     for index in range(len(bands)):
         band = bands[index]
@@ -274,7 +243,7 @@ def buffer_of(geometry, bands, slots, staged, unit):
         width = max(width, columns.extent)
         if staged:
             width = max(width, columns.zeros + geometry.columns.size)
-        lead = (unit - columns.zeros % unit) % unit
+        lead = shift + (unit - (shift + columns.zeros) % unit) % unit
     if images > 1:
         pitch = image_pitch(geometry)
         images = images + div_ceil(max(0, rows - pitch), pitch)
@@ -285,22 +254,25 @@ def buffer_of(geometry, bands, slots, staged, unit):
 
 def make_pairs(geometry, config):
     """The Pairs of accepted settings."""
-    chunks = chunks_of(geometry)
-    jobs = jobs_of(geometry, config)
+    chunks = chunks_of(geometry, setting(config, "fold", 1 if folding_pays(geometry) else 0) == 1)
+    passes = num_passes(geometry, chunks)
+    jobs = jobs_of(geometry, chunks, config)
     together = images_together(geometry)
     P, Q = geometry.rows.out, geometry.columns.out
     parts = cut(P, max(1, BANK_COLUMNS // min(Q, BANK_COLUMNS)))
-    fits_halves = steps_of(geometry) % 2 == 1 and chunks[0].cn == nl.tile_size.pmax
-    by_channels = setting(config, "shard", best_shard(geometry, jobs, together, parts)) == "channels" and len(jobs) > 1
-    own = halves_pay(geometry, jobs, together, parts, by_channels) if fits_halves else False
-    halves = fits_halves and setting(config, "halves", 1 if own else 0) == 1
-    staged = setting(config, "staged", 1 if staging_pays(geometry, jobs, together, parts, by_channels) else 0) == 1
-    staged = staged and can_stage(geometry)
+    work = Workload(passes=passes, jobs=len(jobs), together=together, parts=parts, by_channels=False)
+    by_channels = len(jobs) > 1 and setting(config, "shard", best_shard(geometry, work)) == "channels"
+    work.by_channels = by_channels
+    last = chunks[len(chunks) - 1]
+    fits_halves = num_steps(geometry, chunks) % 2 == 1 and last.depth == 1 and last.cn == nl.tile_size.pmax
+    halves = fits_halves and setting(config, "halves", 1 if halves_pay(geometry, work) else 0) == 1
+    staged = can_stage(geometry) and setting(config, "staged", 1 if staging_pays(geometry, work) else 0) == 1
     unit = copy_unit(geometry) if staged else 1
     slots = len(chunks) + (1 if halves else 0)
     x_bytes = setting(config, "x_bytes", X_BYTES)
-    batches = batches_of(geometry, jobs, by_channels, halves, config)
-    bands = bands_of(geometry, together, parts, slots, unit, x_bytes, len(batches) == 1)
+    batches = batches_of(geometry, chunks, jobs, by_channels, halves, config)
+    lead = 2 * unit + (last.depth - 1) * geometry.columns.dilation
+    bands = bands_of(geometry, together, parts, slots, lead, x_bytes, len(batches) == 1)
     items = []
     for index in range(len(batches)):
         for which in range(len(bands)):
@@ -315,7 +287,7 @@ def make_pairs(geometry, config):
         items=items,
         together=together,
         parts=parts,
-        buffer=buffer_of(geometry, bands, slots, staged, unit),
+        buffer=buffer_of(geometry, chunks, bands, slots, staged, unit),
         buffers=min(setting(config, "buffers", BUFFERS), max(2, len(items))),
         halves=halves,
         staged=staged,
@@ -339,27 +311,31 @@ def copy_unit(geometry):
     return 2 if geometry.columns.size % 2 == 0 else 1
 
 
-def best_shard(geometry, jobs, together, parts):
+def folding_pays(geometry):
+    """Whether what is left over of the channels takes fewer matmuls where it is folded."""
+    return num_passes(geometry, chunks_of(geometry, True)) < num_passes(geometry, chunks_of(geometry, False))
+
+
+def best_shard(geometry, work):
     """What two cores share: output channels, so that each turns half of the filters, unless x comes too slowly then."""
-    if len(jobs) % 2 == 1:
+    if work.jobs % 2 == 1:
         return "images"
     dma_ns = min(loads_ns(geometry, 1, False), loads_ns(geometry, 1, can_stage(geometry)))
     dma_ns += stores_ns(geometry)
-    return "channels" if dma_ns <= DMA_SHARE * array_ns(geometry, len(jobs), together, parts, False) else "images"
+    return "channels" if dma_ns <= DMA_SHARE * array_ns(geometry, work, False) else "images"
 
 
-def halves_pay(geometry, jobs, together, parts, by_channels):
+def halves_pay(geometry, work):
     """Whether the array is what takes longest even if x comes twice."""
-    loads = loads_ns(geometry, 2, False) / (1 if by_channels else PARTS)
-    return loads + stores_ns(geometry) <= DMA_SHARE * array_ns(geometry, len(jobs), together, parts, True)
+    loads = loads_ns(geometry, 2, False) / (1 if work.by_channels else PARTS)
+    return loads + stores_ns(geometry) <= DMA_SHARE * array_ns(geometry, work, True)
 
 
-def staging_pays(geometry, jobs, together, parts, by_channels):
+def staging_pays(geometry, work):
     """Whether rows of x are so short that DMAs of them would keep the array waiting."""
-    cores = 1 if by_channels else PARTS
+    cores = 1 if work.by_channels else PARTS
     slow, fast = loads_ns(geometry, 1, False) / cores, loads_ns(geometry, 1, can_stage(geometry)) / cores
-    whole = array_ns(geometry, len(jobs), together, parts, False)
-    return 2 * fast < slow and slow + stores_ns(geometry) > STAGED_SHARE * whole
+    return 2 * fast < slow and slow + stores_ns(geometry) > STAGED_SHARE * array_ns(geometry, work, False)
 
 
 def plan_pairs(geometry, extras, config, cores):
@@ -370,7 +346,7 @@ def plan_pairs(geometry, extras, config, cores):
         limits = (("x_bytes", 256, whole), ("filter_bytes", 256, whole), ("channels", 1, nl.tile_size.pmax))
         reason = numbers_refusal(config, limits)
     if reason == "":
-        limits = (("buffers", 2, 8), ("halves", 0, 1), ("staged", 0, 1), ("warmup", 0, WARM_UP_MAX))
+        limits = (("buffers", 2, 8), ("fold", 0, 1), ("halves", 0, 1), ("staged", 0, 1), ("warmup", 0, WARM_UP_MAX))
         reason = numbers_refusal(config, limits)
     if reason == "" and setting(config, "shard", SHARDS[0]) not in SHARDS:
         reason = f"config shard={setting(config, 'shard', SHARDS[0])}: accepted are {SHARDS}"
@@ -416,11 +392,13 @@ def pairs_ns(geometry, plan):
     jobs = 0
     for index in range(len(plan.batches)):
         jobs += len(plan.batches[index])
+    passes = num_passes(geometry, plan.chunks)
+    work = Workload(passes=passes, jobs=jobs, together=plan.together, parts=plan.parts, by_channels=False)
     sharers = PARTS if len(plan.batches) == 1 else 1
     loads = loads_ns(geometry, 2 if plan.halves else 1, plan.staged) / sharers
-    array = array_ns(geometry, jobs, plan.together, plan.parts, plan.halves)
+    array = array_ns(geometry, work, plan.halves)
     if geometry.packed == 0:
-        array += jobs * sharers / PARTS * steps_of(geometry) * bank_ns(nl.tile_size.pmax)
+        array += jobs * sharers / PARTS * num_steps(geometry, plan.chunks) * bank_ns(nl.tile_size.pmax)
     return START_NS + max(array, loads + stores_ns(geometry)) + END_NS
 
 
@@ -428,25 +406,28 @@ def sbuf_bytes(geometry, plan, residual):
     """Bytes a partition, at most: buffers of x and of it as loaded, filters of two batches, blocks of taps, results."""
     buffer = plan.buffer
     x_bytes = buffer.slots * buffer.images * buffer.rows * buffer.columns
-    staged_bytes = 2 * x_bytes if plan.staged else 0
+    staged_bytes = 3 * x_bytes if plan.staged else 0
     most_filters, kn = 0, 0
     for index in range(len(plan.batches)):
         filters = 0
         for which in range(len(plan.batches[index])):
-            filters += job_bytes(geometry, plan.batches[index][which], plan.halves)
+            filters += job_bytes(geometry, plan.chunks, plan.batches[index][which], plan.halves)
             kn = max(kn, plan.batches[index][which].kn)
         most_filters = max(most_filters, filters)
     if len(plan.batches) > PARTS:
         most_filters = 2 * most_filters
-    raw_bytes = 2 * steps_of(geometry) * plan.chunks[0].cn + 2 * nl.tile_size.pmax
+    taps, raw_bytes = geometry.rows.taps * geometry.columns.taps, 2 * nl.tile_size.pmax
+    for index in range(len(plan.chunks)):
+        raw_bytes += 2 * taps * plan.chunks[index].cn
     results = 6 if residual else 3
     return plan.buffers * x_bytes + staged_bytes + most_filters + raw_bytes + results * 4 * STORE_BANKS * BANK_COLUMNS
 
 
 def count_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most."""
-    steps = steps_of(geometry)
-    taps, slots = geometry.rows.taps * geometry.columns.taps, plan.buffer.slots
+    passes = num_passes(geometry, plan.chunks)
+    taps, last = geometry.rows.taps * geometry.columns.taps, plan.chunks[len(plan.chunks) - 1]
+    slots = plan.buffer.slots + last.depth
     most = 0
     for core in range(cores):
         mine = share(len(plan.items), cores, core)
@@ -456,7 +437,7 @@ def count_instructions(geometry, plan, cores):
             banks = div_ceil(item.band.nn, plan.together) * len(plan.parts)
             total += 8 * (slots + 1) * (1 + item.band.nn) + 16
             for _ in range(len(plan.batches[item.batch])):
-                total += banks * (steps // 2 + 6) + 16
+                total += banks * (passes + 6) + 16
                 if index == mine[0] or plan.items[index - 1].batch != item.batch:
                     total += len(plan.chunks) * (2 * taps + 8) + 16
         most = max(most, total)

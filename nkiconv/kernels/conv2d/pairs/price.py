@@ -1,5 +1,7 @@
 """What pairs takes by prices: the array's time, and that of DMAs."""
 
+from dataclasses import dataclass
+
 from ...._nki import nl
 from ..._prices import (
     DMA_ENGINES,
@@ -23,22 +25,31 @@ def bank_ns(columns):
     return max(columns, MATMUL_COLUMNS_MIN) * TENSOR_COLUMN_NS + MATMUL_NS
 
 
-def array_ns(geometry, jobs, together, parts, halves):
+@dataclass
+class Workload(nl.NKIObject):
+    """What the array has to do: matmuls of a bank of sums, jobs, images of a bank, (first, how many) rows of an image's
+    banks; and whether the cores share channels of the output."""
+
+    passes: int
+    jobs: int
+    together: int
+    parts: list
+    by_channels: bool
+
+
+def array_ns(geometry, work, halves):
     """ns of a core of two for the matmuls of all, at the array's full rate."""
-    chunks, taps = div_ceil(geometry.C, nl.tile_size.pmax), geometry.rows.taps * geometry.columns.taps
-    steps = chunks * taps
     P, Q = geometry.rows.out, geometry.columns.out
-    banks = div_ceil(geometry.N, together)
-    passes = div_ceil(steps, 2)
-    if together > 1:
-        each_ns = bank_ns(min(BANK_COLUMNS, together * P * Q))
+    num_parts = len(work.parts)
+    if work.together > 1:
+        each_ns = bank_ns(min(BANK_COLUMNS, work.together * P * Q))
     else:
-        each_ns = len(parts) * div_ceil(Q, BANK_COLUMNS) * bank_ns(parts[0][1] * min(Q, BANK_COLUMNS))
-    total = passes * each_ns
+        each_ns = num_parts * div_ceil(Q, BANK_COLUMNS) * bank_ns(work.parts[0][1] * min(Q, BANK_COLUMNS))
+    total = work.passes * each_ns
     if halves:
         # half of the last pass, and the distance between the two that share the array
-        total += ROW_TILE_COLUMNS * TENSOR_COLUMN_NS * len(parts) / 2 - each_ns / 2
-    return banks * total * jobs / PARTS
+        total += ROW_TILE_COLUMNS * TENSOR_COLUMN_NS * num_parts / 2 - each_ns / 2
+    return div_ceil(geometry.N, work.together) * total * work.jobs / PARTS
 
 
 def loads_ns(geometry, times, staged):

@@ -10,7 +10,8 @@ from ...._nki import nl
 from ..._prices import MATMUL_COLUMNS_MIN
 from ..._tiles import div_ceil
 from ..geometry import met
-from .plan import parts_of, tap_columns
+from .chunks import first_step, num_paired, num_steps, partitions, steps_of, tap_columns
+from .plan import parts_of
 
 
 @dataclass
@@ -80,50 +81,75 @@ def shortened(bank):
     ]
 
 
-def windows(geometry, band, bank):
-    """(row, rows, column, columns) of a bank's sums that each tap meets, of one image; (0, 0, 0, 0): none."""
+def windows(geometry, steps, band, bank):
+    """(row, rows, column, columns) of a bank's sums that each step meets, of one image; (0, 0, 0, 0): none."""
     found = []
-    for r in range(geometry.rows.taps):
-        on_rows = met(geometry.rows, r, band.p0 + bank.p, bank.pn)
-        for s in range(geometry.columns.taps):
+    for index in range(len(steps)):
+        step = steps[index]
+        on_rows = met(geometry.rows, step.r, band.p0 + bank.p, bank.pn)
+        low, high = bank.qn, 0
+        for s in range(step.s, step.s + step.taps):
             on_columns = met(geometry.columns, s, band.q0 + bank.q, bank.qn)
-            if on_rows[2] == 0 or on_columns[2] == 0:
-                found.append((0, 0, 0, 0))
-            else:
-                row = on_rows[0] - band.p0 - bank.p
-                found.append((row, on_rows[2], on_columns[0] - band.q0 - bank.q, on_columns[2]))
+            if on_columns[2] > 0:
+                first = on_columns[0] - band.q0 - bank.q
+                low, high = min(low, first), max(high, first + on_columns[2])
+        if on_rows[2] == 0 or high <= low:
+            found.append((0, 0, 0, 0))
+        else:
+            found.append((on_rows[0] - band.p0 - bank.p, on_rows[2], low, high - low))
+    return found
+
+
+def live_steps(geometry, chunks, each, index):
+    """Steps of a chunk that meet anything, columns of taps one after the other."""
+    R, wide = geometry.rows.taps, div_ceil(geometry.columns.taps, chunks[index].depth)
+    first, columns = first_step(geometry, chunks, index), tap_columns(wide)
+    found = []
+    for at in range(len(columns)):
+        for r in range(R):
+            if each[first + r * wide + columns[at]][1] > 0:
+                found.append(first + r * wide + columns[at])
+    return found
+
+
+def pairs_of(geometry, chunks, each):
+    """(first step, second step or -1) of a bank's matmuls."""
+    taps, paired = geometry.rows.taps * geometry.columns.taps, num_paired(chunks)
+    found = []
+    for chunk in range(0, paired, 2):
+        live = live_steps(geometry, chunks, each, chunk)
+        for index in range(len(live)):
+            found.append((live[index], live[index] + taps))
+    rest = []
+    for chunk in range(paired, len(chunks)):
+        if len(rest) > 0 and partitions(chunks[chunk]) != partitions(chunks[chunk - 1]):
+            found = found + in_pairs(rest)
+            rest = []
+        rest = rest + live_steps(geometry, chunks, each, chunk)
+    found = found + in_pairs(rest)
+    return found if len(found) > 0 else [(0, -1)]
+
+
+def in_pairs(steps):
+    """Neighbours of a list of steps as pairs, the earlier one first; the last one alone if they are odd."""
+    found = []
+    for index in range(0, len(steps) - 1, 2):
+        found.append((min(steps[index], steps[index + 1]), max(steps[index], steps[index + 1])))
+    if len(steps) % 2 == 1:
+        found.append((steps[len(steps) - 1], -1))
     return found
 
 
 def products_of(geometry, plan, band, bank):
     """All matmuls of a bank, one that meets all of its sums first; a single, if there is one, last."""
-    R, S, buffer = geometry.rows.taps, geometry.columns.taps, plan.buffer
-    each = windows(geometry, band, bank)
-    pitch = buffer.rows // geometry.rows.stride
+    steps = steps_of(geometry, plan.chunks)
+    each = windows(geometry, steps, band, bank)
+    pitch = plan.buffer.rows // geometry.rows.stride
     height = bank.pn if bank.nn == 1 else (bank.nn - 1) * pitch + bank.pn
-    live = []
-    columns = tap_columns(S)
-    for s in range(S):
-        for r in range(R):
-            if each[r * S + columns[s]][1] > 0:
-                live.append(r * S + columns[s])
-    if len(live) == 0:
-        live.append(0)
-    chunks, taps = len(plan.chunks), R * S
-    pairs = []
-    for chunk in range(0, chunks - 1, 2):
-        for index in range(len(live)):
-            pairs.append((chunk * taps + live[index], (chunk + 1) * taps + live[index]))
-    if chunks % 2 == 1:
-        base = (chunks - 1) * taps
-        for index in range(0, len(live) - 1, 2):
-            a, b = live[index], live[index + 1]
-            pairs.append((base + min(a, b), base + max(a, b)))
-        if len(live) % 2 == 1:
-            pairs.append((base + live[len(live) - 1], -1))
+    pairs = pairs_of(geometry, plan.chunks, each)
     found, whole = [], -1
     for index in range(len(pairs)):
-        product = product_of(geometry, plan, bank, each, pairs[index], height)
+        product = product_of(geometry, plan, bank, steps, each, pairs[index], height)
         if whole < 0 and product.rows == height and product.columns == bank.qn:
             whole = index
         found.append(product)
@@ -133,20 +159,18 @@ def products_of(geometry, plan, band, bank):
     return [found[whole]] + found[:whole] + found[whole + 1 :]
 
 
-def product_of(geometry, plan, bank, each, pair, height):
+def product_of(geometry, plan, bank, steps, each, pair, height):
     """The Product of (first step, second step or -1) with the least window that holds both steps'."""
-    S, buffer = geometry.columns.taps, plan.buffer
-    taps = geometry.rows.taps * S
     first, second = pair
-    row, rows, column, columns = each[first % taps]
-    place = place_of(geometry, buffer, first, taps)
+    row, rows, column, columns = each[first]
+    place = place_of(geometry, plan.buffer, steps[first])
     step = 0
     if second >= 0:
-        other = each[second % taps]
+        other = each[second]
         bottom, right = max(row + rows, other[0] + other[1]), max(column + columns, other[2] + other[3])
         row, column = min(row, other[0]), min(column, other[2])
         rows, columns = bottom - row, right - column
-        step = place_of(geometry, buffer, second, taps) - place
+        step = place_of(geometry, plan.buffer, steps[second]) - place
     if bank.nn > 1:
         row, rows = 0, height
     return Product(
@@ -158,20 +182,18 @@ def product_of(geometry, plan, bank, each, pair, height):
         rows=rows,
         column=column,
         columns=columns,
-        chunk=first // taps,
+        chunk=steps[first].chunk,
     )
 
 
-def place_of(geometry, buffer, step, taps):
+def place_of(geometry, buffer, step):
     """Where x of a step lies in a buffer against the first tap of the first chunk."""
-    S = geometry.columns.taps
-    tap = step % taps
-    inside = tap // S * geometry.rows.dilation * buffer.columns + tap % S * geometry.columns.dilation
-    return step // taps * buffer.images * buffer.rows * buffer.columns + inside
+    inside = step.r * geometry.rows.dilation * buffer.columns + step.s * geometry.columns.dilation
+    return step.chunk * buffer.images * buffer.rows * buffer.columns + inside
 
 
 def halved(geometry, plan, products):
     """Whether a bank's last product is the single for which x and the tap are there a second time."""
     last = products[len(products) - 1]
-    steps = len(plan.chunks) * geometry.rows.taps * geometry.columns.taps
-    return plan.halves and len(products) > 1 and last.second < 0 and last.first == steps - 1
+    single = len(products) > 1 and last.second < 0
+    return plan.halves and single and last.first == num_steps(geometry, plan.chunks) - 1
