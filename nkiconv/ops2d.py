@@ -118,7 +118,10 @@ def conv2d(
             and Q.
         out_dtype: of y, bf16, fp16 or fp32; None: x's, but bf16 for fp8, as sums hardly fit its 2 or 3 bits.
         precision: of fp32 arrays: None; "bf16" or "tf32", x and w rounded to that (relative error of a product up to
-            2**-7 or 2**-9), at about four times the speed; sums stay in fp32.
+            2**-7 or 2**-9), at about four times the speed; sums stay in fp32. Or "fp16x3", each factor as two fp16
+            numbers: relative error of a product up to 3 * 2**-22, at 4/3 of the speed where there are some 100 input
+            channels or more (with few, None is faster). Below 2**-14 a factor keeps an absolute error of up to 2**-36;
+            those of 65520 and more, Inf among them, make NaN. `nkiconv.bounds.products_bound` has the derivation.
         lnc: cores that share the work, 1 or 2.
         strict_nonfinite: keep groups and windows apart (see the kernel), so that NaN and Inf reach no output that the
             definition keeps them from.

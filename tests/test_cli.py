@@ -197,6 +197,15 @@ def test_errors_as_json():
     assert [violation[:13] for violation in error["violations"]] == ["case='vae_512", "case='rn50_c2"]
 
 
+def test_run_at_a_precision():
+    result = run("run", "c1k1", "prime", "--precision", "fp16x3", "--lnc", "both", "--json")
+    found = json.loads(result.stdout)["reports"]
+    assert result.exit_code == 0, result.output
+    assert {(one["algorithm"], one["precision"], one["verdict"]) for one in found} == {("split", "fp16x3", "pass")}
+    assert "fp32 as tf32" in " ".join(run("run", "c1k1", "--precision", "tf32").stdout.split())
+    assert "precision='tf32': depthwise_conv1d has none" in run("run", "short", "--precision", "tf32").stderr
+
+
 def test_several_cases_in_one_table():
     result = run("run", "short", "nkl_n1_c16_w512_s7", "--lnc", "both")
     assert result.exit_code == 0, result.stderr

@@ -18,7 +18,7 @@ from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, 
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from . import npy
-from .options import Algorithm, NoNames
+from .options import Algorithm, NoNames, Precision
 from .shell import CHECK_FAILED, JsonOption, console, print_json, progress, reports_errors
 from .show import REPORT_NOTES, report_table
 
@@ -81,6 +81,7 @@ def command(
     lhs_dilation: Annotated[int | None, typer.Option(help="Distance of neighbouring inputs. Default 1.")] = None,
     lnc: Annotated[Lnc, typer.Option(help="Cores that share the work; both: compare them bit for bit.")] = Lnc.two,
     algorithm: Algorithm = None,
+    precision: Precision = None,
     strict_nonfinite: Annotated[bool, typer.Option("--strict-nonfinite", help="Keep NaN and Inf in place.")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the random data of named cases. Default 0.")] = None,
     channels: Annotated[str, typer.Option(help="How many to check: auto, all, or a number.")] = "auto",
@@ -94,14 +95,14 @@ def command(
     files = Files(input, filter, out, force, dtype, stride, padding, dilation, lhs_dilation)
     raise_all("nkiconv run cannot run this", list(_contradictions(names or [], files, seed, channels)))
     verify = importlib.import_module("nkiconv.verify")
-    how = {"algorithm": algorithm, "degrees": _DEGREES[lnc], "strict_nonfinite": strict_nonfinite}
+    how: dict[str, Any] = {"algorithm": algorithm, "degrees": _DEGREES[lnc], "strict_nonfinite": strict_nonfinite}
     how_many = int(channels) if channels.isdecimal() else channels
     reports: list[Report] = []
     with progress(show=not as_json) as advance:
-        for work in _works(names or [], files, seed or 0, verify, how):
+        for work in _works(names or [], files, seed or 0, verify, {**how, "precision": precision}):
             more = {**how, "channels": how_many, "advance": advance}
             if work.operation == "conv2d":
-                found, y = verify.verify_conv2d(work.name, work.x, work.w, work.problem, **more)
+                found, y = verify.verify_conv2d(work.name, work.x, work.w, work.problem, precision=precision, **more)
             else:
                 keep = out is not None
                 found, y = verify.verify_depthwise_conv1d(work.name, work.x, work.w, work.problem, keep=keep, **more)
@@ -138,7 +139,7 @@ def _contradictions(names: list[str], files: Files, seed: int | None, channels: 
 def _works(names: list[str], files: Files, seed: int, verify: Any, how: dict[str, Any]) -> Iterator[Work]:
     """The convolutions to run, one at a time; every one is looked up and refused before the first runs.
 
-    how: algorithm, degrees and strict_nonfinite, as `verify` takes them.
+    how: algorithm, degrees, strict_nonfinite and precision, as `verify` takes them.
     """
     chosen = [cases.get(name) for name in names]
     refusals = [error for case in chosen for error in verify.case_refusals(case, **how)]

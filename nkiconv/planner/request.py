@@ -93,6 +93,16 @@ def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
         )
 
 
+#: Matmuls for a product at each precision of fp32, and the dtype at whose rate the array takes them.
+_MATMULS = {"bf16": (1, "bf16"), "tf32": (1, "bf16"), "fp16x3": (3, "fp16")}
+
+
+def array_work(problem: ConvProblem, asked: Asked) -> tuple[int, str]:
+    """(flops that the array needs for a problem's products, the dtype whose peak they are held against)."""
+    count, dtype = _MATMULS.get(asked.precision or "", (1, problem.dtype))
+    return count * problem.flops, dtype
+
+
 def sorted_constants(constants: Mapping[str, float] | None) -> tuple[tuple[str, float], ...]:
     """Overrides of modelling constants in the order that makes equal ones equal.
 

@@ -294,7 +294,8 @@ OTHERS = {
 
 
 def test_every_other_algorithm_is_here():
-    assert {*OTHERS, "pairs"} == set(ALGORITHMS)
+    assert {*OTHERS, "pairs", "split"} == set(ALGORITHMS)  # split is of fp32
+    assert "precision=None: split takes" in planned(LAYER, "split")[1]
 
 
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), [("fp8_e4m3", "fp8_e5m2"), ("fp8_e5m2", "fp8_e5m2")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tolerances import assert_exact, assert_within_limit
 
-from nkiconv.bounds import epilogue_bound
+from nkiconv.bounds import epilogue_bound, products_bound
 from nkiconv.errors import GeometryError
 from nkiconv.kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
 from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
@@ -42,7 +42,7 @@ class Epilogue:
     pool: tuple[int, int] = (1, 1)
     out_dtype: str | None = None
     strict_nonfinite: bool = False
-    precision: str | None = None  # only of integers, which keep their values
+    precision: str | None = None
     algorithm: str | None = None  # taken where it accepts the rest
 
 
@@ -151,14 +151,15 @@ def check(call: Any, seed: int, *, whole: bool) -> None:
     given |= {"residual_position": epilogue.residual_position, "out_dtype": NL.get(epilogue.out_dtype)}
     given["residual"] = None if residual is None else np.ascontiguousarray(apply_out_perm(residual, out_perm))
     given["strict_nonfinite"] = epilogue.strict_nonfinite
-    given["precision"] = epilogue.precision if whole else None
+    given["precision"] = epilogue.precision
     given["config"] = _config(problem, epilogue, given["precision"])
     one, two = (run(stored(x, in_perm), stored(w, kern_perm), problem, lnc, **given) for lnc in (1, 2))
     assert one.dtype == DTYPES[out_dtype]
     if whole and epilogue.activation in EXACT_ACTIVATIONS:
         assert_exact(one, y, out_dtype)
     else:
-        limit = epilogue_bound(num_terms(problem), abs_sum, conv, out_dtype, *after)
+        inexact = products_bound(epilogue.precision, x, w, problem)
+        limit = epilogue_bound(num_terms(problem), abs_sum, conv, out_dtype, *after, inexact=inexact)
         assert_within_limit(one, y, apply_out_perm(pooled(limit, epilogue.pool), out_perm))
     assert same_bits(one, two)
 
@@ -186,6 +187,14 @@ def _config(problem: ConvProblem, epilogue: Epilogue, precision: str | None) -> 
 @given(call=calls(), seed=SEEDS, whole=st.booleans())
 def test_calls(call, seed, whole):
     check(call, seed, whole=whole)
+
+
+@settings(max_examples=NORMAL // 2)
+@given(call=calls(most_channels=40), seed=SEEDS, whole=st.booleans())
+def test_calls_by_fp16_pairs(call, seed, whole):
+    problem, epilogue, _, perms = call
+    pairs = replace(epilogue, precision="fp16x3", algorithm="split")
+    check((problem.replace(dtype="fp32"), pairs, "fp32", perms), seed, whole=whole)
 
 
 @settings(max_examples=NORMAL // 5)

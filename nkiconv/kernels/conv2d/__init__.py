@@ -7,6 +7,8 @@
     bands     depthwise: rows of x on the partitions, a band matrix for each column of taps
     pairs     fp8: two taps, or two chunks of 128 channels, a matmul, which takes the array as long as one
     grouped   small groups: tiles of the array's rows side by side, a block of neighbouring outputs in their columns
+    narrow    few output channels: rows of y and columns of taps beside each other in the array's columns
+    split     precision="fp16x3": fp32 factors as pairs of fp16, one tap after the other, three matmuls each
 
 No im2col tensor exists anywhere; filters come to the array as stationaries, x as strided views. `dispatch.choose` takes
 the algorithm whose prices are least; a config names one, with its settings, as `nkiconv.plan` finds them.
@@ -63,7 +65,10 @@ def conv2d_implicit_gemm(
         activation: None or one of relu, silu, gelu, gelu_tanh, tanh, sigmoid, as torch defines them.
         pool: (height, width) of windows, next to each other, whose maximum is stored; divides (P, Q).
         precision: of fp32 tensors: None, products of fp32; "bf16", x and w rounded to bf16 as they come in, or "tf32",
-            to 10 bits of mantissa by the array; both four times as fast.
+            to 10 bits of mantissa by the array; both four times as fast. "fp16x3", products by fp16 pairs (split), at
+            4/3 of the speed where channels are many: errors of 3 * 2^-22 |w x| a product, where |x| and |w| are 0 or
+            between 2^-14 and 65504; from 2^-14 down to 0 an absolute 2^-36 of the factor, and NaN from 65520 on, as
+            for Inf.
         out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's, but bf16 for fp8, whose 2 or 3 bits sums
             hardly fit.
         config: None, or a tuple of (name, value) pairs, the first of them ("algorithm", name), as `nkiconv.plan` finds.

@@ -12,13 +12,15 @@ from .narrow.plan import plan_narrow
 from .narrow.price import narrow_ns
 from .pairs.loop import run_pairs
 from .pairs.plan import pairs_ns, plan_pairs
+from .split.loop import run_split
+from .split.plan import plan_split
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack, stack_ns
 from .taps.loop import run_items
 from .taps.plan import plan_taps, taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "pairs")
+ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "pairs", "split")
 #: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
 WORTHWHILE = 0.85
 #: ns that taps_ns is without and narrow_ns is not: until the first matmul, and from the last one on.
@@ -38,6 +40,10 @@ def algorithm_of(config):
 
 def plan_of(algorithm, geometry, extras, config, cores):
     """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy)."""
+    if algorithm == "split":
+        return plan_split(geometry, extras, config, cores)
+    if geometry.precision == "fp16x3":
+        return None, f"precision=fp16x3: {algorithm} takes every other precision; use split, or ask for another"
     if algorithm == "stacked":
         return plan_stack(geometry, extras, config, cores)
     if algorithm == "bands":
@@ -53,6 +59,8 @@ def plan_of(algorithm, geometry, extras, config, cores):
 
 def choose(geometry, extras, cores):
     """The name of the algorithm that takes least by prices, with its own settings."""
+    if geometry.precision == "fp16x3":
+        return "split"
     found, found_ns = "taps", WORTHWHILE * taps_ns(geometry)
     bands = plan_of("bands", geometry, extras, None, cores)[0]
     if bands != None:
@@ -101,5 +109,7 @@ def convolve(operands, geometry, extras, config):
         run_narrow(operands, geometry, extras, plan)
     elif algorithm == "pairs":
         run_pairs(operands, geometry, extras, plan)
+    elif algorithm == "split":
+        run_split(operands, geometry, extras, plan)
     else:
         run_items(operands, geometry, extras, plan)

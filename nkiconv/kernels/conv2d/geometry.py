@@ -10,8 +10,8 @@ from .._arguments import FP8, IDENTITY, check_float, check_perm, output_extent
 from .._axis import outputs_met
 from .._tiles import dense_strides_4d, is_pair, position_in, require
 
-#: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array.
-PRECISIONS = ("bf16", "tf32")
+#: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array, or as pairs of fp16.
+PRECISIONS = ("bf16", "tf32", "fp16x3")
 
 
 @dataclass
@@ -66,6 +66,8 @@ class Geometry(nl.NKIObject):
     #: of fp8 in that time where it can (nki.isa's double_row)
     itemsize: int
     fast: bool
+    #: how fp32 products are taken: None, or one of PRECISIONS
+    precision: object
 
 
 def met(axis, tap, first, count):
@@ -242,6 +244,7 @@ def read_geometry(
         packed=packed,
         itemsize=bytes_of(img_ref.dtype, precision),
         fast=img_ref.dtype != nl.float32 or precision != None,
+        precision=precision,
     )
     return geometry, y_shape, r_shape
 
