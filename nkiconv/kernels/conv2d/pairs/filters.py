@@ -37,7 +37,10 @@ def start_job(operands, geometry, plan, batch):
     job = batch.jobs[len(batch.tiles)]
     steps = num_steps(geometry, plan.chunks) + (1 if plan.halves else 0)
     shape = (all_partitions(plan.chunks), steps, whole_words(job.kn, geometry.itemsize))
-    batch.tiles.append(nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf))
+    tile_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+    for which in range(len(plan.chunks)):
+        clear_missing(tile_sbuf, geometry, plan.chunks[which], first_step(geometry, plan.chunks, which), job.kn)
+    batch.tiles.append(tile_sbuf)
     batch.raws.append([])
     batch.turned.append(0)
     batch.biases.append(load_bias(operands.bias, job.k0, job.kn, 1))
@@ -75,7 +78,6 @@ def load_packed(operands, geometry, plan, batch, index, which):
     R, S, each = geometry.rows.taps, geometry.columns.taps, geometry.packed
     wide, size = div_ceil(S, chunk.depth), R * S * each
     first = first_step(geometry, plan.chunks, which)
-    clear_missing(tile_sbuf, geometry, chunk, first, job.kn)
     for block in range(job.kn // each):
         k, start = block * each, ((job.k0 // each + block) * geometry.C + chunk.c0) * size
         for copy_of in range(chunk.depth):
@@ -115,7 +117,7 @@ def clear_missing(tile_sbuf, geometry, chunk, first, kn):
         nisa.memset(
             dst=tile_sbuf[p : p + chunk.cn, begin : begin + (R - 1) * wide + 1 : wide, 0:kn],
             value=0.0,
-            engine=nisa.engine.gpsimd,
+            engine=nisa.engine.vector,
         )
 
 
@@ -133,7 +135,6 @@ def turn_next(operands, geometry, plan, batch, index, ledger):
     if geometry.packed == 0:
         raw_sbuf, tile_sbuf = batch.raws[index][which], batch.tiles[index]
         chunk, first = plan.chunks[which], first_step(geometry, plan.chunks, which)
-        clear_missing(tile_sbuf, geometry, chunk, first, raw_sbuf.shape[0])
         columns = tap_columns(div_ceil(geometry.columns.taps, chunk.depth))
         for at in range(len(columns)):
             turn_column(tile_sbuf, raw_sbuf, first, columns[at], chunk.depth, ledger)

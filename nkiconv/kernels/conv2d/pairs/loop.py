@@ -83,6 +83,7 @@ def run_pairs(operands, geometry, extras, plan):
 def start_items(work, band):
     """Everything that the first sums need, in the order in which they need it."""
     operands, geometry, plan, ring = work.operands, work.geometry, work.plan, work.ring
+    zeros_sbuf = warm_zeros()
     start_job(operands, geometry, plan, work.batch)
     zero_around(ring, 0, band)
     parts = load_parts(ring, band, True)
@@ -94,7 +95,7 @@ def start_items(work, band):
             load_slots(ring, 0, band, parts[0], index, index + 2 if index + 2 < chunks else slots)
     for index in range(1, len(parts)):
         load_slots(ring, 0, band, parts[index], 0, slots)
-    warm_up(warm_zeros(), plan.warmup, 1)
+    warm_up(zeros_sbuf, plan.warmup, 1)
     ring.loaded = 1
 
 
