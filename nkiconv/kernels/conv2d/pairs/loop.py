@@ -16,16 +16,18 @@ from .filters import Batch, load_chunk, load_job, start_batch, start_job, turn_n
 from .plan import STORE_BANKS, Pairs
 from .steps import Bank, banks_of, halved, products_of
 
-#: What is booked between the banks of a band begins after this share of them, and ends after this one.
-DUE_FROM, DUE_UNTIL = 0.3, 0.8
+#: Between the banks of a job's band, filters of the next job are turned and rows of the next band moved; they begin
+#: after this share of the banks, when they should have come, and end after that one.
+TURN_FROM, TURN_UNTIL = 0.5, 0.9
+MOVE_FROM, MOVE_UNTIL = 0.2, 0.8
 #: Chunks that are turned before a product of one of them: its own two and the next two.
 TURN_AHEAD = 4
 
 
 @dataclass
 class Work(nl.NKIObject):
-    """What one core has at hand. index: of its bands, the one that is worked on; bank: of it; due: things to be done
-    between the banks of a job's band; done: of them, so far."""
+    """What one core has at hand. index: of its bands, the one that is worked on; bank: of it; turns, moves: things to
+    be done between the banks of a job's band; turned, moved: of them, so far."""
 
     operands: Operands
     geometry: Geometry
@@ -37,8 +39,10 @@ class Work(nl.NKIObject):
     following: object
     index: int
     bank: int
-    due: int
-    done: int
+    turns: int
+    turned: int
+    moves: int
+    moved: int
 
 
 def run_pairs(operands, geometry, extras, plan):
@@ -58,8 +62,10 @@ def run_pairs(operands, geometry, extras, plan):
         following=None,
         index=0,
         bank=0,
-        due=0,
-        done=0,
+        turns=0,
+        turned=0,
+        moves=0,
+        moved=0,
     )
     start_items(work, first.band)
     for index in range(mine[1]):
@@ -114,13 +120,13 @@ def load_bands(work, mine, last):
 
 def book(work, job):
     """Count what is to be done between the banks of a job's band: chunks to turn and rows to move."""
-    work.due, work.done = 0, 0
+    work.turns, work.turned, work.moves, work.moved = 0, 0, 0, 0
     for index in range(len(work.ring.moves)):
         if work.ring.moves[index].band > work.index:
-            work.due += 1
+            work.moves += 1
     batch, index = coming_job(work, job)
     if batch != None:
-        work.due += len(work.plan.chunks) - batch.turned[index]
+        work.turns = len(work.plan.chunks) - batch.turned[index]
 
 
 def coming_job(work, job):
@@ -133,30 +139,39 @@ def coming_job(work, job):
 
 
 def do_due(work, job, share_done):
-    """Do what is due when this share of a band's banks is done: filters first."""
-    part = min(1.0, (share_done - DUE_FROM) / (DUE_UNTIL - DUE_FROM))
-    while work.done < part * work.due:
-        batch, index = coming_job(work, job)
-        if batch != None and batch.turned[index] < len(work.plan.chunks):
-            turn_next(work.operands, work.geometry, work.plan, batch, index, work.ledger)
-        elif len(work.ring.moves) > 0:
+    """Do what is due when this share of a band's banks is done."""
+    batch, index = coming_job(work, job)
+    while work.turned < due(work.turns, TURN_FROM, TURN_UNTIL, share_done):
+        turn_next(work.operands, work.geometry, work.plan, batch, index, work.ledger)
+        work.turned = work.turned + 1
+    while work.moved < due(work.moves, MOVE_FROM, MOVE_UNTIL, share_done):
+        if len(work.ring.moves) > 0:
             move_next(work.ring, work.ledger)
-        work.done = work.done + 1
+        work.moved = work.moved + 1
+
+
+def due(count, begin, end, share_done):
+    """How many of `count` things are due that begin after one share of the banks and end after another."""
+    return count * min(1.0, (share_done - begin) / (end - begin))
 
 
 def work_band(work, job, band, x_sbuf, last):
     """Results of one job for one band, some banks after the other; last: whether nothing hides what follows."""
     book(work, job)
     groups = banks_of(work.plan, band, STORE_BANKS, last)
+    total, done = 0, 0
     for index in range(len(groups)):
-        banks = groups[index]
-        ends = last and index + 1 == len(groups)
-        work_group(work, job, band, x_sbuf, banks, ends)
-        do_due(work, job, (index + 1) / len(groups))
+        total += len(groups[index])
+    for index in range(len(groups)):
+        work_group(work, job, band, x_sbuf, groups[index], last and index + 1 == len(groups), done, total)
+        done += len(groups[index])
 
 
-def work_group(work, job, band, x_sbuf, banks, ends):
-    """Results of neighbouring banks, and their stores: of each alone where nothing follows."""
+def work_group(work, job, band, x_sbuf, banks, ends, done, total):
+    """Results of neighbouring banks, and their stores: of each alone where nothing follows.
+
+    done, total: banks of the band that are done before, and all.
+    """
     operands, plan, kn = work.operands, work.plan, work.batch.jobs[job].kn
     first, final = banks[0], banks[len(banks) - 1]
     whole = Bank(
@@ -173,6 +188,7 @@ def work_group(work, job, band, x_sbuf, banks, ends):
     while at < len(banks):
         count = 2 if plan.halves and at + 1 < len(banks) else 1
         accs = accumulate(work, job, band, x_sbuf, banks[at : at + count])
+        do_due(work, job, (done + at + count) / total)
         for which in range(count):
             bank = banks[at + which]
             engine = reader(work.ledger, work.extras.epilogue, bank.nn * bank.pn * bank.qn)

@@ -128,9 +128,11 @@ def images_together(geometry):
     pitch = image_pitch(geometry) // geometry.rows.stride
     found = 1
     if P * Q <= BANK_COLUMNS:
-        least = bank_ns(P * Q)
+        least = geometry.N * bank_ns(P * Q)
         for count in range(2, min(geometry.N, BANK_COLUMNS // (pitch * Q)) + 1):
-            ns = bank_ns(((count - 1) * pitch + P) * Q) / count
+            ns = geometry.N // count * bank_ns(((count - 1) * pitch + P) * Q)
+            if geometry.N % count > 0:
+                ns += bank_ns(((geometry.N % count - 1) * pitch + P) * Q)
             if ns < least:
                 found, least = count, ns
     return found
