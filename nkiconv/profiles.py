@@ -11,7 +11,7 @@ from .cases import Case
 from .errors import DtypeError, NkiconvError, UnsupportedError, raise_all
 from .floors import Floors, floors
 from .planner.operations import choice_refusals
-from .planner.request import DTYPES, Asked, Config, Request, array_work
+from .planner.request import Asked, Config, Request, array_work
 from .problem import ConvProblem
 from .simulator.profiling import Advance, Problem, Profile, Settings, Timed, ignore, profile_timed
 from .simulator.timing import Rates
@@ -121,8 +121,9 @@ def case_violations(
 ) -> list[NkiconvError]:
     """What is wrong with the choice of a case, an algorithm, cores and another dtype, wherever they are to run."""
     found = [*case_refusals(case), *name_violations(case_operation(case), algorithm)]
-    if dtype is not None and dtype not in DTYPES:
-        found.append(DtypeError(f"dtype={dtype!r}: accepted are {', '.join(DTYPES)}; use one of them"))
+    dtypes = case_operation(case).dtypes
+    if dtype is not None and dtype not in dtypes:
+        found.append(DtypeError(f"dtype={dtype!r}: accepted are {', '.join(dtypes)}; use one of them"))
     if lnc not in (1, 2):
         found.append(UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2"))
     if not found:

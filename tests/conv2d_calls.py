@@ -181,6 +181,6 @@ def check_exact(problem: ConvProblem, seed: int = 1, w_dtype: str | None = None,
     """Integers: equal to the reference rounded once, and the same bits on 1 and 2 cores."""
     x, w = integers(np.random.default_rng(seed), problem, w_dtype)
     one, two = run(x, w, problem, 1, **more), run(x, w, problem, 2, **more)
-    assert one.dtype == DTYPES[problem.dtype]
-    assert_exact(one, conv_ref(x, w, problem), problem.dtype)
+    assert one.dtype == DTYPES[problem.out_dtype]
+    assert_exact(one, conv_ref(x, w, problem), problem.out_dtype)
     assert same_bits(one, two)

@@ -68,6 +68,11 @@ BAD_RUNS = [
     ("case and files", ["short", *FILES], r"--input, --filter: cannot be combined with named cases"),
     ("case and stride", ["short", "--stride", "2"], r"--stride: cannot be combined with named cases"),
     ("case and lhs dilation", ["short", "--lhs-dilation", "2"], r"--lhs-dilation: cannot be combined"),
+    (
+        "case of another dtype",
+        ["short", "--dtype", "fp8_e4m3"],
+        r"dtype='fp8_e4m3': accepted are bf16, fp16, fp32; use",
+    ),
     ("case and out", ["short", "--out", "y.npy"], r"--out: cannot be combined with named cases"),
     ("no filter", ["--input", "x.npy"], r"--filter: is needed with --input"),
     ("no input", ["--filter", "w.npy"], r"CASE, --input: neither is given"),

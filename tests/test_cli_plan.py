@@ -85,7 +85,7 @@ def test_precision(plans):
     ("arguments", "words"),
     [
         (("plan", "kda_bf61"), "did you mean kda_bf16"),
-        (("plan", "vae_512", CASE, "--dtype", "fp8_e4m3"), "2 reasons"),
+        (("plan", "kda_bf16", CASE, "--dtype", "fp8_e4m3"), "2 reasons"),
         (("plan", CASE, "--lnc", 3), "lnc=3: must be 1 or 2"),
         (("plan", CASE, "--dtype", "fp64"), "fp64"),
         (("plan", CASE, "--dtype", "fp8_e4m3"), "accepted are bf16, fp16, fp32"),

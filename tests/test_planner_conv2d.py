@@ -35,6 +35,7 @@ OPERATION = [
     (cases.get("kda_bf16").problem, Asked(pool=(1, 2)), "conv2d"),
     (cases.get("kda_fp32").problem, Asked(precision="tf32"), "conv2d"),
     (cases.get("whisper_conv1").problem, Asked(), "conv2d"),
+    (cases.get("kda_bf16").problem.replace(dtype="fp8_e5m2"), Asked(), "conv2d"),
     (SMALL, Asked(), "conv2d"),
     (DEPTHWISE, Asked(), "conv2d"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import importlib
 import math
@@ -39,7 +40,7 @@ _DEGREES = {Lnc.one: (1,), Lnc.two: (2,), Lnc.both: (1, 2)}
 
 @dataclass(frozen=True)
 class Files:
-    """The options that only make sense with --input; None where not given."""
+    """The options that only make sense with --input, and dtype; None where not given."""
 
     input: Path | None
     filter: Path | None
@@ -74,7 +75,9 @@ def command(
     filter: Annotated[Path | None, typer.Option(help=".npy file of w, [C, S].")] = None,
     out: Annotated[Path | None, typer.Option(help="Write y, [N, C, Q], to this .npy file if it is right.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --out overwrite.")] = False,
-    dtype: Annotated[str | None, typer.Option(help="dtype of the files; bf16 also reads NumPy's |V2 as bf16.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Of named cases instead of their own; of files: bf16 reads NumPy's |V2 as bf16.")
+    ] = None,
     stride: Annotated[int | None, typer.Option(help="Default 1.")] = None,
     padding: Annotated[str | None, typer.Option(help="int, left,right, valid, same or causal. Default 0.")] = None,
     dilation: Annotated[int | None, typer.Option(help="Distance of neighbouring taps. Default 1.")] = None,
@@ -120,10 +123,9 @@ def _contradictions(names: list[str], files: Files, seed: int | None, channels: 
         yield UnsupportedError(
             "CASE, --input: neither is given; name a case (nkiconv cases) or give --input and --filter"
         )
-    if names and files.given():
-        yield UnsupportedError(
-            f"{', '.join(files.given())}: cannot be combined with named cases; drop one or the other"
-        )
+    of_files = [option for option in files.given() if option != "--dtype"]
+    if names and of_files:
+        yield UnsupportedError(f"{', '.join(of_files)}: cannot be combined with named cases; drop one or the other")
     if files.input is not None and files.filter is None:
         yield UnsupportedError("--filter: is needed with --input; give the .npy file of w, [C, S]")
     if files.input is not None and seed is not None:
@@ -141,7 +143,10 @@ def _works(names: list[str], files: Files, seed: int, verify: Any, how: dict[str
 
     how: algorithm, degrees, strict_nonfinite and precision, as `verify` takes them.
     """
+    kind = None if files.dtype is None else dtype_name(files.dtype)
     chosen = [cases.get(name) for name in names]
+    if kind is not None:
+        chosen = [dataclasses.replace(case, problem=case.problem.replace(dtype=kind)) for case in chosen]
     refusals = [error for case in chosen for error in verify.case_refusals(case, **how)]
     raise_all("nkiconv run cannot run these cases", refusals)
     for case in chosen:

@@ -93,7 +93,7 @@ def _check(
 ) -> tuple[Comparison, int]:
     """Run the whole problem once and compare all of its channels, or of a big one a sample; and how many."""
     y = device.run(kernel, (x, w), arguments)
-    expected = problem.output_shape, DTYPES[problem.dtype]
+    expected = problem.output_shape, DTYPES[problem.out_dtype]
     if (y.shape, y.dtype) != expected:
         raise WrongResult(f"wrong: the result is {y.dtype} {y.shape}, not {expected[1]} {expected[0]}")
     sample = list(range(problem.K))

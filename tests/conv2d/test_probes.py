@@ -19,7 +19,8 @@ DEPTHWISE = ConvProblem(N=3, C=6, H=7, W=10, K=6, groups=6, R=3, S=2, padding=((
 MULTIPLIED = ConvProblem(N=2, C=3, H=7, W=10, K=6, groups=3, R=2, S=3, padding=((0, 1), (1, 1)), dtype="fp16")
 GROUPED = ConvProblem(N=2, C=8, H=7, W=10, K=12, groups=2, R=2, S=3, padding=((0, 1), (1, 1)), dtype="bf16")
 PROBLEMS = {
-    "dense": DENSE, "strided": STRIDED, "depthwise": DEPTHWISE, "multiplied": MULTIPLIED, "grouped": GROUPED
+    "dense": DENSE, "strided": STRIDED, "depthwise": DEPTHWISE, "multiplied": MULTIPLIED, "grouped": GROUPED,
+    "fp8": STRIDED.replace(dtype="fp8_e5m2"),
 }  # fmt: skip
 #: What algorithms need to be asked for; nothing for most.
 PRECISION = {"split": "fp16x3"}

@@ -25,6 +25,7 @@ from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_re
 
 NORMAL, SLOW = 100, 1000
 SEEDS = st.integers(0, 2**32 - 1)
+FP8 = ["fp8_e4m3", "fp8_e5m2"]
 PERMS = st.one_of(st.none(), st.permutations(range(4)).map(tuple))
 #: Activations that keep integers integers.
 EXACT_ACTIVATIONS = (None, "relu")
@@ -72,7 +73,7 @@ def problems(draw, largest=14, most_taps=5, most_channels=7):
         "C": groups * draw(st.integers(1, most)),
         "K": groups * draw(st.integers(1, most)),
         "groups": groups,
-        "dtype": draw(st.sampled_from(FLOATS)),
+        "dtype": draw(st.sampled_from([*FLOATS, *FP8])),
     }
     both = st.tuples(axes(largest, most_taps), axes(largest, most_taps))
     return draw(both.map(lambda pair: _built(fields, *pair)).filter(lambda problem: problem is not None))
@@ -111,7 +112,8 @@ def calls(draw, **sizes):
     """(problem, epilogue, dtype of the filter, the three permutations) of one call."""
     problem = draw(problems(**sizes))
     epilogue = draw(st.one_of(st.just(PLAIN), epilogues(problem)))
-    w_dtype = "fp32" if problem.dtype == "fp32" else draw(st.sampled_from(["bf16", "fp16"]))
+    w_dtypes = next(kind for kind in (["fp32"], ["bf16", "fp16"], FP8) if problem.dtype in kind)
+    w_dtype = draw(st.sampled_from(w_dtypes))
     return problem, epilogue, w_dtype, (draw(PERMS), draw(PERMS), draw(PERMS))
 
 
@@ -143,7 +145,7 @@ def check(call: Any, seed: int, *, whole: bool) -> None:
     conv, abs_sum = conv_ref(x, w, problem), abs_sum_ref(x, w, problem)
     scaled = None if residual is None else np.asarray(residual, np.float64) * epilogue.beta
     after = (bias, epilogue.activation, scaled, epilogue.residual_position)
-    out_dtype = epilogue.out_dtype or problem.dtype
+    out_dtype = epilogue.out_dtype or problem.out_dtype
     y = apply_out_perm(pooled(epilogue_ref(conv, *after), epilogue.pool), out_perm)
 
     given = {"bias": bias, "activation": epilogue.activation, "in_perm": in_perm, "kern_perm": kern_perm}

@@ -10,6 +10,8 @@ from .grouped.price import grouped_ns
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
 from .narrow.price import narrow_ns
+from .pairs.loop import run_pairs
+from .pairs.plan import pairs_ns, plan_pairs
 from .split.loop import run_split
 from .split.plan import plan_split
 from .stacked.loop import run_stack
@@ -18,7 +20,7 @@ from .taps.loop import run_items
 from .taps.plan import plan_taps, taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "split")
+ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "pairs", "split")
 #: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
 WORTHWHILE = 0.85
 #: ns that taps_ns is without and narrow_ns is not: until the first matmul, and from the last one on.
@@ -50,6 +52,8 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_grouped(geometry, extras, config, cores)
     if algorithm == "narrow":
         return plan_narrow(geometry, extras, config, cores)
+    if algorithm == "pairs":
+        return plan_pairs(geometry, extras, config, cores)
     return plan_taps(geometry, extras, config, cores)
 
 
@@ -58,22 +62,27 @@ def choose(geometry, extras, cores):
     if geometry.precision == "fp16x3":
         return "split"
     found, found_ns = "taps", WORTHWHILE * taps_ns(geometry)
-    bands = plan_bands(geometry, extras, None, cores)[0]
+    bands = plan_of("bands", geometry, extras, None, cores)[0]
     if bands != None:
         ns = bands_ns(geometry, bands)
         if ns < found_ns:
             found, found_ns = "bands", ns
-    grouped = plan_grouped(geometry, extras, None, cores)[0]
+    grouped = plan_of("grouped", geometry, extras, None, cores)[0]
     if grouped != None:
         ns = grouped_ns(geometry, grouped)
         if ns < (taps_ns(geometry) if found == "taps" else found_ns):
             found, found_ns = "grouped", ns
-    stack = plan_stack(geometry, extras, None, cores)[0]
+    stack = plan_of("stacked", geometry, extras, None, cores)[0]
     if stack != None:
         ns = stack_ns(geometry, stack)
         if ns < found_ns:
             found, found_ns = "stacked", ns
-    narrow = plan_narrow(geometry, extras, None, cores)[0]
+    pairs = plan_of("pairs", geometry, extras, None, cores)[0]
+    if pairs != None:
+        ns = pairs_ns(geometry, pairs)
+        if ns < (taps_ns(geometry) if found == "taps" else found_ns):
+            found, found_ns = "pairs", ns
+    narrow = plan_of("narrow", geometry, extras, None, cores)[0]
     if narrow != None:
         ns = narrow_ns(geometry, narrow)
         if ns < found_ns + (BESIDE_NS if found == "taps" else 0.0):
@@ -98,6 +107,8 @@ def convolve(operands, geometry, extras, config):
         run_grouped(operands, geometry, extras, plan)
     elif algorithm == "narrow":
         run_narrow(operands, geometry, extras, plan)
+    elif algorithm == "pairs":
+        run_pairs(operands, geometry, extras, plan)
     elif algorithm == "split":
         run_split(operands, geometry, extras, plan)
     else:
