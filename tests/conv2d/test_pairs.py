@@ -20,6 +20,8 @@ from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.profiles import profile_case
 from nkiconv.reference import apply_out_perm, conv_ref
 
+pytestmark = pytest.mark.sweep
+
 FP8 = ("fp8_e4m3", "fp8_e5m2")
 MIXES = [*itertools.product(FP8, FP8)]
 SAME = ((1, 1), (1, 1))

@@ -20,6 +20,8 @@ from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
 from nkiconv.simulator.timing import Rates
 
+pytestmark = pytest.mark.sweep
+
 PAIRS = {"precision": "fp16x3"}
 LAYER = ConvProblem(N=2, C=140, H=9, W=13, K=150, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
 ONE = ConvProblem(N=1, C=1, H=4, W=500, K=3, S=1, dtype="fp32")
