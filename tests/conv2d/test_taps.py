@@ -286,3 +286,24 @@ def test_dma_turns_only_what_it_can(problem):
     found, reason = planned(problem, "taps", (("moved", 1),))
     assert found is None
     assert re.search("config moved=1: DMA turns plain filters of 16 bits and one group only", reason)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_relu_is_read_out_by_both_engines_and_keeps_nan(bias, strict):
+    """Scalar alone read all sums out where there was a relu; Vector's maximum with 0 is one too."""
+    problem = ConvProblem(N=1, C=4, H=40, W=40, K=5, R=3, S=3, dtype="fp32")
+    x, w = integers(np.random.default_rng(7), problem)
+    x[0, 2, 30, 7] = np.nan
+    more = {"activation": "relu", "strict_nonfinite": strict}
+    if bias:
+        more["bias"] = np.arange(-2, 3).astype(np.float32)
+    plain = run(x, w, problem, 2, config=config_of("taps", fold="none"))
+    expected = np.maximum(plain + more.get("bias", np.zeros(5, np.float32))[:, None, None], 0)
+    assert np.isnan(expected).any()
+    for lnc in (1, 2):
+        y = run(x, w, problem, lnc, config=config_of("taps", fold="none"), **more)
+        np.testing.assert_array_equal(y, expected)
+    execution = trace(problem, 1, config=config_of("taps", fold="none"), **more)
+    ops = {i.op for i in execution.programs[0].instructions if i.op in ("activation", "tensor_scalar")}
+    assert ops == ({"activation"} if strict else {"activation", "tensor_scalar"})

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger
-from ..._epilogue import finish
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import Extras, Operands, load_bias, of_array, reader
+from ..call import Extras, Operands, finish_shared, load_bias, of_array
 from ..geometry import Geometry, met
 from .cuts import Band, banks_of, row_parts, tap_order
 from .filters import (
@@ -237,13 +236,15 @@ def work_band(work, index, item, tiles, last):
         residual = None
         if residual_sbuf != None:
             residual = window(residual_sbuf, bank)
-        finish(
+        finish_shared(
             window(y_sbuf, bank),
             acc_psum,
             work.batch.biases[index],
             residual,
             epilogue,
-            reader(work.ledger, epilogue, bank.nn * bank.pn * bank.qn),
+            work.ledger,
+            bank.nn * bank.pn * bank.qn,
+            extras.strict_nonfinite,
         )
         waiting.append(bank)
         if not pooled and (last or which + 1 == len(banks) or len(waiting) >= STORE_BANKS):
