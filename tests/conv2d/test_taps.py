@@ -183,7 +183,7 @@ def test_banks_of_all_bands_cover_every_output_once(why):
         seen = []
         for item in (item for item in found.items if item.batch == batch):
             inner = []
-            for bank in cuts.banks_of(item.band, item.last):
+            for bank in cuts.banks_of(item.band, item.halved, item.last):
                 first = (item.band.n0 + bank.n, item.band.p0 + bank.p, item.band.q0 + bank.q)
                 counts = (bank.nn, bank.pn, bank.qn)
                 assert bank.nn * bank.pn * bank.qn <= 512
@@ -241,6 +241,17 @@ def test_x_of_another_batch_is_not_loaded_again():
     assert len([i for i in ten if i.writes[0].info.on_chip]) == 10
 
 
+def test_a_first_bank_that_waits_for_long_rows_is_cut_in_two():
+    """Of 36 rows of x, 1.2 us, the first 19 are enough to begin with."""
+    found, _ = planned(cases.get("rn50_c3_s2").problem, "taps")
+    assert [item.halved for item in found.items] == ([True] + [False] * 7) * 2
+    geometry, first = geometry_of(cases.get("rn50_c3_s2").problem), found.items[0]
+    assert [bank.pn for bank in cuts.banks_of(first.band, first.halved, first.last)] == [9, 9]
+    assert cuts.row_parts(geometry, first.band, True, first.halved) == [(0, 18), (18, 18)]
+    several, _ = planned(cases.get("rn50_c3_s2").problem.replace(C=256), "taps")
+    assert not any(item.halved for item in several.items)
+
+
 def timeline(problem, lnc, **settings):
     """(timed execution, tasks of the array of core 0 in order)."""
     timed = in_time(trace(problem, lnc, config=config_of("taps", **settings)), Rates())
@@ -249,7 +260,7 @@ def timeline(problem, lnc, **settings):
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize("name", ["c256_32x16", "rn50_c3_s2", "rn50_c4", "deeplab_d12"])
+@pytest.mark.parametrize("name", ["c256_32x16", "rn50_c3_s2", "rn50_c4", "flux_vae_down", "deeplab_d12"])
 def test_the_array_is_warm_from_the_second_window_on_and_never_waits(name):
     timed, array = timeline(cases.get(name).problem, 2)
     line = timed.line

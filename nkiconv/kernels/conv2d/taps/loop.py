@@ -83,7 +83,7 @@ def run_items(operands, geometry, extras, plan):
     )
     warm_up(work.zeros_sbuf, plan.warmup, 1)
     end = mine[0] + mine[1]
-    now = start_band(work, plan.items[mine[0]].band)
+    now = start_band(work, plan.items[mine[0]])
     for index in range(mine[0], end):
         item = plan.items[index]
         if work.batch.index != item.batch:
@@ -115,11 +115,11 @@ def load_biases(work, batch, last):
         batch.biases.append(load_bias(work.operands.bias, job.k0, job.kn, job.rows))
 
 
-def start_band(work, band):
+def start_band(work, item):
     """x of the first band: of each chunk the first filters and the rows of the first sums, then all others."""
-    batch = work.batch
+    batch, band = work.batch, item.band
     tiles = no_tiles(batch)
-    parts = row_parts(work.geometry, band, True)
+    parts = row_parts(work.geometry, band, True, item.halved)
     lead = lead_chunks(work.geometry)
     for chunk in range(len(batch.jobs[0].chunks)):
         load_to(work.operands, work.geometry, batch.filters, chunk + lead - 1)
@@ -147,7 +147,7 @@ def load_next(work, plan, index, now):
     if of.chunks == work.batch.chunks and same_place(coming.band, plan.items[index].band):
         return now
     tiles = no_tiles(of)
-    parts = row_parts(work.geometry, coming.band, False)
+    parts = row_parts(work.geometry, coming.band, False, False)
     for part in range(len(parts)):
         for chunk in range(len(of.chunks)):
             load_rows(work, of.chunks, tiles, chunk, coming.band, parts[part])
@@ -179,7 +179,7 @@ def set_rate(work, job, band):
     geometry, batch = work.geometry, work.batch
     filters = batch.filters
     matmuls = (
-        len(banks_of(job_band(band, batch.jobs[job]), False))
+        len(banks_of(job_band(band, batch.jobs[job]), False, False))
         * len(batch.jobs[job].chunks)
         * geometry.rows.taps
         * geometry.columns.taps
@@ -227,7 +227,8 @@ def work_band(work, index, item, tiles, last):
     shape = (outputs, band.nn, band.pn, band.qn)
     y_sbuf = nl.ndarray(shape, dtype=nl.float32 if pooled else y_dtype, buffer=nl.sbuf)
     residual_sbuf = load_residual(operands, geometry, job, item.band)
-    banks = banks_of(band, item.last and index == len(work.batch.jobs) - 1)
+    halved = item.halved and index == 0 and job.rows == 1
+    banks = banks_of(band, halved, item.last and index == len(work.batch.jobs) - 1)
     waiting = []
     for which in range(len(banks)):
         bank = banks[which]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
-from .cuts import RAW_BYTES, Band, bands_of
+from .cuts import RAW_BYTES, Band, bands_of, waits_for_rows
 from .fold import FOLDS, chunk_window, depth_of, job_axis, rows_of, tap_groups
 from .prices import DMA_START_NS, END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
 
@@ -54,7 +54,8 @@ class Item(nl.NKIObject):
 
     batch: int
     band: Band
-    #: whether it is the last of a core, of two
+    #: of a core, of two: whether it is the first and its first bank waits for rows of x; whether it is the last
+    halved: bool
     last: bool
 
 
@@ -239,9 +240,11 @@ def make_plan(geometry, extras, config):
         halves = 1 if len(batches) > 1 else PARTS
         bands = bands_of(geometry, len(chunks_of(batches[index])), unit, halves, x_bytes)
         for which in range(len(bands)):
-            items.append(Item(batch=index, band=bands[which], last=False))
+            items.append(Item(batch=index, band=bands[which], halved=False, last=False))
     for half in range(PARTS):
         mine = share(len(items), PARTS, half)
+        tiles = len(chunks_of(batches[items[mine[0]].batch]))
+        items[mine[0]].halved = waits_for_rows(geometry, tiles, items[mine[0]].band)
         items[mine[0] + mine[1] - 1].last = True
     own_warmup = max(WARM_UP, warm_count(geometry, jobs[0])) if geometry.packed == 0 else WARM_UP_PACKED
     moved = setting(config, "moved", moved_jobs(geometry, jobs, items[0].band, by_channels))
