@@ -241,6 +241,55 @@ def test_x_of_another_batch_is_not_loaded_again():
     assert len([i for i in ten if i.writes[0].info.on_chip]) == 10
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"strict_nonfinite": True, "activation": "relu"},
+        {"bias": True, "residual": True, "beta": 3.0},
+        {"pool": (3, 1)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_sums_of_jobs_that_are_made_together(name, more, monkeypatch):
+    problem = PROBLEMS[name].replace(dtype="fp32", H=1 if name == "line" else 9)
+    if "pool" in more and problem.P % 3 != 0:
+        more = {"pool": (1, 1)}
+    rng = np.random.default_rng(9)
+    x, w = integers(rng, problem)
+    more = dict(more)
+    if more.pop("bias", False):
+        more["bias"] = rng.integers(-3, 4, problem.K).astype(np.float32)
+        more["residual"] = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
+    together = []
+    for settings in ({}, {"channels": 30, "x_bytes": 1500}, {"channels": 20, "filter_bytes": 5000, "shard": "images"}):
+        config = config_of("taps", fold="none", **settings)
+        monkeypatch.setattr(plan, "TOGETHER_BANKS", 0)
+        expected = run(x, w, problem, 1, config=config, **more)
+        monkeypatch.setattr(plan, "TOGETHER_BANKS", 7)
+        monkeypatch.setattr(plan, "work_ns", lambda *_: -1e9)
+        together += planned(problem, "taps", config[1:])[0].together
+        for lnc in (1, 2):
+            np.testing.assert_array_equal(run(x, w, problem, lnc, config=config, **more), expected)
+        (count, size), (most, room) = needs(problem, 2, fold="none", **settings)
+        assert count <= most
+        assert size <= room
+    assert any(together) == (name != "line")
+
+
+@pytest.mark.simulator_only
+def test_jobs_are_made_together_where_x_is_waited_for():
+    """The second job began when x was all there: 1.3 us of the array behind the last load."""
+    found, _ = planned(cases.get("rn50_1x1").problem, "taps")
+    assert found.together == [True]
+    assert planned(cases.get("rn50_c5").problem, "taps")[0].together == [False, False]
+    timed, array = timeline(cases.get("rn50_1x1").problem, 2)
+    line, tasks = timed.line, timed.tasks
+    loads = [t for t in range(len(tasks)) if tasks.is_dma[t] and tasks.engine[t] == ENGINES.index("sync")]
+    assert line.start[array[-1]] - max(line.visible[t] for t in loads) < 1500
+
+
 def test_a_first_bank_that_waits_for_long_rows_is_cut_in_two():
     """Of 36 rows of x, 1.2 us, the first 19 are enough to begin with."""
     found, _ = planned(cases.get("rn50_c3_s2").problem, "taps")

@@ -53,8 +53,11 @@ class Filters(nl.NKIObject):
     moves: list
     #: of all chunks of all jobs in order: (blocks, pieces, moves) from the first on until it is complete
     ends: list
-    #: by job: index of its first chunk there; one more at the end
-    firsts: list
+    #: by job and chunk: index there; and, by job, one more than that of its last chunk
+    places: list
+    after: list
+    #: how many of them are turned while the batch before is worked on
+    ahead: int
     #: blocks as loaded so far, [kn, channels, rows, columns] in SBUF, None once they are turned
     raws: list
     #: pieces and blocks turned so far
@@ -66,35 +69,59 @@ class Filters(nl.NKIObject):
     masks: list
 
 
-def start_filters(geometry, jobs, moved_from):
-    """Filters of jobs of which nothing is loaded yet; DMA turns those of jobs from `moved_from` on."""
-    blocks, pieces, moves, ends, firsts, tiles, masks = [], [], [], [], [0], [], []
+def start_filters(geometry, jobs, moved_from, together):
+    """Filters of jobs of which nothing is loaded yet; DMA turns those of jobs from `moved_from` on. together: those of
+    all jobs for a chunk of inputs before those for the next one."""
+    blocks, pieces, moves, ends, places, after, tiles, masks = [], [], [], [], [], [], [], []
     for index in range(len(jobs)):
-        none = []
-        for chunk in range(len(jobs[index].chunks)):
-            folded = jobs[index].rows > 1 or jobs[index].chunks[chunk][2] > 1
-            by_dma = index >= moved_from and not folded
-            add_chunk(geometry, jobs[index], index, chunk, blocks, moves if by_dma else pieces, by_dma)
-            ends.append((len(blocks), len(pieces), len(moves)))
+        none, nowhere = [], []
+        for _ in range(len(jobs[index].chunks)):
             nothing = None
             none.append(nothing)
-        firsts.append(len(ends))
+            nowhere.append(0)
+        places.append(nowhere)
+        after.append(0)
         tiles.append(none)
         no_mask = None
         masks.append(no_mask)
+    order = chunk_order(jobs, together)
+    for which in range(len(order)):
+        index, chunk = order[which]
+        folded = jobs[index].rows > 1 or jobs[index].chunks[chunk][2] > 1
+        by_dma = index >= moved_from and not folded
+        add_chunk(geometry, jobs[index], index, chunk, blocks, moves if by_dma else pieces, by_dma)
+        places[index][chunk] = len(ends)
+        ends.append((len(blocks), len(pieces), len(moves)))
+        after[index] = len(ends)
     return Filters(
         jobs=jobs,
         blocks=blocks,
         pieces=pieces,
         moves=moves,
         ends=ends,
-        firsts=firsts,
+        places=places,
+        after=after,
+        ahead=len(jobs[0].chunks),
         raws=[],
         turned=0,
         moved=0,
         tiles=tiles,
         masks=masks,
     )
+
+
+def chunk_order(jobs, together):
+    """(job, chunk) of all jobs in the order of the work."""
+    found = []
+    if together:
+        for chunk in range(len(jobs[0].chunks)):
+            for index in range(len(jobs)):
+                found.append((index, chunk))
+        return found
+    for index in range(len(jobs)):
+        for chunk in range(len(jobs[index].chunks)):
+            found.append((index, chunk))
+    return found
 
 
 def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
