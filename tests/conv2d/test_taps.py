@@ -9,7 +9,7 @@ from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, i
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.kernels.conv2d.taps import cuts, plan
+from nkiconv.kernels.conv2d.taps import cuts, filters, plan
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timeline.tasks import ENGINES
@@ -97,6 +97,17 @@ def test_packed_filters_are_folded_too(why, lnc):
     for fold in folds:
         y = run(x, nkiconv.pack_filter(w), problem, lnc, config=config_of("taps", fold=fold))
         np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_packed_filters_begin_with_the_first_row_of_taps(name, lnc):
+    problem = PROBLEMS[name].replace(dtype="fp32")
+    x, w = integers(np.random.default_rng(8), problem)
+    expected = run(x, w, problem, lnc, config=config_of("taps"))
+    np.testing.assert_array_equal(run(x, nkiconv.pack_filter(w), problem, lnc, config=config_of("taps")), expected)
+    rows = [r for r0, rn, *_ in filters.first_rows(problem.R, problem.S) for r in range(r0, r0 + rn)]
+    assert rows == cuts.tap_order(problem.R)
 
 
 def test_nothing_is_folded_where_zeros_may_not_be_multiplied():

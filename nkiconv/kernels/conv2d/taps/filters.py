@@ -125,7 +125,8 @@ def chunk_order(jobs, together):
 
 
 def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
-    """Append the blocks and pieces of a chunk of a job; a packed filter and a depthwise one are one block each.
+    """Append the blocks and pieces of a chunk of a job; a depthwise filter is one block, and so is a packed one but for
+    the first: x is waited for with the taps that come first in the work, not with all.
 
     by_dma: whether a piece is a block's index.
     """
@@ -135,8 +136,11 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     own = per_c if job.pack > 1 else count
     c0 = 0 if job.pack > 1 else first % per_c
     depthwise = is_depthwise(geometry, job)
-    whole = geometry.packed > 0 or depthwise
-    parts = [(0, R, 0, S)] if whole else tap_blocks(geometry, own)
+    parts = tap_blocks(geometry, own)
+    if geometry.packed > 0 and len(blocks) == 0:
+        parts = first_rows(R, S)
+    elif geometry.packed > 0 or depthwise:
+        parts = [(0, R, 0, S)]
     even = job.kn + job.kn % 2
     most = max(1, BANK_BYTES // (even * geometry.itemsize))
     for which in range(len(parts)):
@@ -150,6 +154,17 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
             rows = tap_order(rn)
             for at in range(rn):
                 add_row(geometry, job.chunks[chunk], blocks[-1], len(blocks) - 1, rows[at], most, pieces)
+
+
+def first_rows(R, S):
+    """Blocks as `tap_blocks` of the middle row of taps, which is the first in the work, and the others."""
+    middle = tap_order(R)[0]
+    found = [(middle, 1, 0, S)]
+    if middle > 0:
+        found.append((0, middle, 0, S))
+    if middle + 1 < R:
+        found.append((middle + 1, R - middle - 1, 0, S))
+    return found
 
 
 def add_row(geometry, chunk, block, index, row, most, pieces):
@@ -289,19 +304,20 @@ def move_block(operands, geometry, filters, ledger):
 
 
 def load_stationaries(operands, geometry, filters, block):
-    """Load the stationaries of a chunk of a job from the blocks of a packed filter: runs of a channel's taps, or of one
-    tap where they are folded."""
+    """Load the stationaries of a block of rows of taps from the blocks of a packed filter: runs of a channel's taps, or
+    of one tap where they are folded."""
     taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
     job = filters.jobs[block.job]
     c0, count, depth = job.chunks[block.chunk]
     tile_sbuf = tile_of(geometry, filters, block, operands.w_dtype)
     shift = job_axis(geometry, job).taps - geometry.rows.taps
+    first = block.r0 * geometry.columns.taps
     for copy_index in range(depth * job.rows):
         d, u = copy_index % depth, copy_index // depth
         groups = div_ceil(geometry.columns.taps - d, depth)
         pattern = [
             [taps * each, count],
-            [geometry.columns.taps * each, geometry.rows.taps],
+            [geometry.columns.taps * each, block.rn],
             [depth * each, groups],
             [1, each],
         ]
@@ -309,14 +325,14 @@ def load_stationaries(operands, geometry, filters, block):
             copy(
                 tile_sbuf[
                     d * count : (d + 1) * count,
-                    u * shift : u * shift + geometry.rows.taps,
+                    block.r0 + u * shift : block.r0 + u * shift + block.rn,
                     0:groups,
                     u,
                     part * each : (part + 1) * each,
                 ],
                 operands.w.ap(
                     pattern=pattern,
-                    offset=(((job.k0 // each + part) * geometry.C + c0) * taps + d) * each,
+                    offset=(((job.k0 // each + part) * geometry.C + c0) * taps + first + d) * each,
                 ),
             )
 

@@ -17,6 +17,7 @@ from .cuts import Band, Bank, banks_of, row_parts, tap_order
 from .filters import (
     Filters,
     load_ahead,
+    load_block,
     load_to,
     move_block,
     moves_to,
@@ -33,8 +34,9 @@ from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pa
 TURN_FROM, TURN_UNTIL = 0.45, 0.85
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
 LEAD_MATMULS = 4
-#: Share of a chunk's matmuls between which the filters of one that comes soon are turned.
-LEAD_SHARE = 0.6
+#: Share of a chunk's matmuls before the filters of one that comes soon are turned, which may be on their way still, and
+#: share of them between which they are.
+LEAD_FROM, LEAD_SHARE = 0.1, 0.6
 #: Banks whose results leave by one DMA.
 STORE_BANKS = 4
 
@@ -162,9 +164,15 @@ def start_band(work, item):
     for chunk in range(len(batch.jobs[0].chunks)):
         last = jobs_at_once(batch)[0][-1]
         first, last = batch.filters.places[0][chunk], batch.filters.places[last][chunk]
-        load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
+        soon = work.geometry.packed > 0 and chunk == 0
+        if soon:
+            load_block(work.operands, work.geometry, batch.filters)
+        else:
+            load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
         if len(parts) > 0:
             load_rows(work, batch.chunks, tiles, place_of(batch.chunks, batch.jobs[0].chunks[chunk]), band, parts[0])
+        if soon:
+            load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
     for index in range(len(batch.chunks) if len(parts) > 0 else 0):
         if tiles[index] == None:
             load_rows(work, batch.chunks, tiles, index, band, parts[0])
@@ -387,7 +395,7 @@ def add_chunk(work, one, chunk, tiles, last_bank):
     w0 = chunk_window(geometry, job.chunks[chunk], band)[0]
     soon = pieces_to(filters, min(here + lead, end - 1))
     rate = soon / (LEAD_SHARE * len(every))
-    due = 0.0
+    due = -LEAD_FROM * len(every) * rate
     for which in range(len(every)):
         product = every[which]
         rows, columns = product.rows, product.columns
