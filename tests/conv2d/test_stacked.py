@@ -253,9 +253,9 @@ def test_biases_of_jobs(K, outputs):
 
 def test_read_outs_of_one_engine_are_priced():
     problem = PRICED["rn50_stem"]
-    relu = read_epilogue("relu", None, None, "pre_activation", 2)
+    silu = read_epilogue("silu", None, None, "pre_activation", 2)
     assert planned(problem, "stacked")[0].merged
-    assert not planned(problem, "stacked", epilogue=relu)[0].merged, "Scalar reads twice as much where rows are merged"
+    assert not planned(problem, "stacked", epilogue=silu)[0].merged, "Scalar reads twice as much where rows are merged"
 
 
 @pytest.mark.simulator_only

@@ -9,7 +9,7 @@ from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, i
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.kernels.conv2d.taps import cuts, plan
+from nkiconv.kernels.conv2d.taps import cuts, filters, plan
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timeline.tasks import ENGINES
@@ -101,6 +101,17 @@ def test_packed_filters_are_folded_too(why, lnc):
         np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_packed_filters_begin_with_the_first_row_of_taps(name, lnc):
+    problem = PROBLEMS[name].replace(dtype="fp32")
+    x, w = integers(np.random.default_rng(8), problem)
+    expected = run(x, w, problem, lnc, config=config_of("taps"))
+    np.testing.assert_array_equal(run(x, nkiconv.pack_filter(w), problem, lnc, config=config_of("taps")), expected)
+    rows = [r for r0, rn, *_ in filters.first_rows(problem.R, problem.S) for r in range(r0, r0 + rn)]
+    assert rows == cuts.tap_order(problem.R)
+
+
 def test_nothing_is_folded_where_zeros_may_not_be_multiplied():
     geometry = geometry_of(cases.get("unet_320").problem)
     assert plan.own_fold(geometry, None, False, True) == "both"
@@ -185,7 +196,7 @@ def test_banks_of_all_bands_cover_every_output_once(why):
         seen = []
         for item in (item for item in found.items if item.batch == batch):
             inner = []
-            for bank in cuts.banks_of(item.band, item.last):
+            for bank in cuts.banks_of(item.band, item.halved, item.last):
                 first = (item.band.n0 + bank.n, item.band.p0 + bank.p, item.band.q0 + bank.q)
                 counts = (bank.nn, bank.pn, bank.qn)
                 assert bank.nn * bank.pn * bank.qn <= 512
@@ -243,6 +254,66 @@ def test_x_of_another_batch_is_not_loaded_again():
     assert len([i for i in ten if i.writes[0].info.on_chip]) == 10
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"strict_nonfinite": True, "activation": "relu"},
+        {"bias": True, "residual": True, "beta": 3.0},
+        {"pool": (3, 1)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_sums_of_jobs_that_are_made_together(name, more, monkeypatch):
+    problem = PROBLEMS[name].replace(dtype="fp32", H=1 if name == "line" else 9)
+    if "pool" in more and problem.P % 3 != 0:
+        more = {"pool": (1, 1)}
+    rng = np.random.default_rng(9)
+    x, w = integers(rng, problem)
+    more = dict(more)
+    if more.pop("bias", False):
+        more["bias"] = rng.integers(-3, 4, problem.K).astype(np.float32)
+        more["residual"] = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
+    together = []
+    for settings in ({}, {"channels": 30, "x_bytes": 1500}, {"channels": 20, "filter_bytes": 5000, "shard": "images"}):
+        config = config_of("taps", fold="none", **settings)
+        monkeypatch.setattr(plan, "TOGETHER_BANKS", 0)
+        expected = run(x, w, problem, 1, config=config, **more)
+        monkeypatch.setattr(plan, "TOGETHER_BANKS", 7)
+        monkeypatch.setattr(plan, "work_ns", lambda *_: -1e9)
+        together += planned(problem, "taps", config[1:])[0].together
+        for lnc in (1, 2):
+            np.testing.assert_array_equal(run(x, w, problem, lnc, config=config, **more), expected)
+        (count, size), (most, room) = needs(problem, 2, fold="none", **settings)
+        assert count <= most
+        assert size <= room
+    assert any(together) == (name != "line")
+
+
+@pytest.mark.simulator_only
+def test_jobs_are_made_together_where_x_is_waited_for():
+    """The second job began when x was all there: 1.3 us of the array behind the last load."""
+    found, _ = planned(cases.get("rn50_1x1").problem, "taps")
+    assert found.together == [True]
+    assert planned(cases.get("rn50_c5").problem, "taps")[0].together == [False, False]
+    timed, array = timeline(cases.get("rn50_1x1").problem, 2)
+    line, tasks = timed.line, timed.tasks
+    loads = [t for t in range(len(tasks)) if tasks.is_dma[t] and tasks.engine[t] == ENGINES.index("sync")]
+    assert line.start[array[-1]] - max(line.visible[t] for t in loads) < 1500
+
+
+def test_a_first_bank_that_waits_for_long_rows_is_cut_in_two():
+    """Of 36 rows of x, 1.2 us, the first 19 are enough to begin with."""
+    found, _ = planned(cases.get("rn50_c3_s2").problem, "taps")
+    assert [item.halved for item in found.items] == ([True] + [False] * 7) * 2
+    geometry, first = geometry_of(cases.get("rn50_c3_s2").problem), found.items[0]
+    assert [bank.pn for bank in cuts.banks_of(first.band, first.halved, first.last)] == [9, 9]
+    assert cuts.row_parts(geometry, first.band, True, first.halved) == [(0, 18), (18, 18)]
+    several, _ = planned(cases.get("rn50_c3_s2").problem.replace(C=256), "taps")
+    assert not any(item.halved for item in several.items)
+
+
 def timeline(problem, lnc, **settings):
     """(timed execution, tasks of the array of core 0 in order)."""
     timed = in_time(trace(problem, lnc, config=config_of("taps", **settings)), Rates())
@@ -251,7 +322,7 @@ def timeline(problem, lnc, **settings):
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize("name", ["c256_32x16", "rn50_c3_s2", "rn50_c4", "deeplab_d12"])
+@pytest.mark.parametrize("name", ["c256_32x16", "rn50_c3_s2", "rn50_c4", "flux_vae_down", "deeplab_d12"])
 def test_the_array_is_warm_from_the_second_window_on_and_never_waits(name):
     timed, array = timeline(cases.get(name).problem, 2)
     line = timed.line
@@ -288,3 +359,24 @@ def test_dma_turns_only_what_it_can(problem):
     found, reason = planned(problem, "taps", (("moved", 1),))
     assert found is None
     assert re.search("config moved=1: DMA turns plain filters of 16 bits and one group only", reason)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_relu_is_read_out_by_both_engines_and_keeps_nan(bias, strict):
+    """Scalar alone read all sums out where there was a relu; Vector's maximum with 0 is one too."""
+    problem = ConvProblem(N=1, C=4, H=40, W=40, K=5, R=3, S=3, dtype="fp32")
+    x, w = integers(np.random.default_rng(7), problem)
+    x[0, 2, 30, 7] = np.nan
+    more = {"activation": "relu", "strict_nonfinite": strict}
+    if bias:
+        more["bias"] = np.arange(-2, 3).astype(np.float32)
+    plain = run(x, w, problem, 2, config=config_of("taps", fold="none"))
+    expected = np.maximum(plain + more.get("bias", np.zeros(5, np.float32))[:, None, None], 0)
+    assert np.isnan(expected).any()
+    for lnc in (1, 2):
+        y = run(x, w, problem, lnc, config=config_of("taps", fold="none"), **more)
+        np.testing.assert_array_equal(y, expected)
+    execution = trace(problem, 1, config=config_of("taps", fold="none"), **more)
+    ops = {i.op for i in execution.programs[0].instructions if i.op in ("activation", "tensor_scalar")}
+    assert ops == ({"activation"} if strict else {"activation", "tensor_scalar"})

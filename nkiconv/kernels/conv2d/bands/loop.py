@@ -3,10 +3,9 @@
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger
-from ..._epilogue import finish
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import of_array, reader, scale_residual
+from ..call import finish_shared, of_array, scale_residual
 from ..geometry import met
 from .filters import channels_of, copy_reversed, load_bands, new_buffer, parts_of, stationary, zero_groups
 from .plan import BAND_BUFFERS, WARM_UP_BLOCKS
@@ -133,8 +132,8 @@ def work_group(operands, geometry, epilogue, bands, c0, channels, x_sbuf, buffer
             residual = None
             if residuals[tile] != None:
                 residual = residuals[tile][0:outputs, n : n + nn, 0:Q]
-            engine = reader(ledger, epilogue, nn * Q)
-            finish(ys[tile][0:outputs, n : n + nn, 0:Q], sums[tile], biases[tile], residual, epilogue, engine)
+            y_sbuf = ys[tile][0:outputs, n : n + nn, 0:Q]
+            finish_shared(y_sbuf, sums[tile], biases[tile], residual, epilogue, ledger, nn * Q)
     for tile in range(len(counts)):
         offset = (c0 + tile * bands.A) * geometry.y_k
         copy(operands.y.ap(pattern=y_pattern(geometry, counts[tile]), offset=offset), ys[tile])

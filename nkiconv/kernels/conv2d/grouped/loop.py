@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger
-from ..._epilogue import finish
 from ..._prices import VECTOR_FIXED_NS
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import of_array, reader, scale_residual
+from ..call import finish_shared, of_array, scale_residual
 from .filters import build_filters, copy_ns, load_filters, make_rulers, spread_filters
 from .plan import AHEAD_BYTES, FILTER_BUFFERS
 from .units import banks_of, block_met, tiles_of, y_buffers
@@ -384,7 +383,7 @@ def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, res
             residual = None
             if residual_sbuf != None:
                 residual = residual_sbuf[0:each, 0:images, m : m + mn, q : q + (count - 1) * Uw + 1 : Uw]
-            finish(
+            finish_shared(
                 ys[place.buffer][
                     place.base : place.base + each,
                     0:images,
@@ -395,7 +394,8 @@ def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, res
                 bias_sbuf,
                 residual,
                 epilogue,
-                reader(ledger, epilogue, images * mn * count),
+                ledger,
+                images * mn * count,
             )
 
 

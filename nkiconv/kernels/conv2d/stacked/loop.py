@@ -2,11 +2,10 @@
 
 from ...._nki import nisa, nl
 from ..._engines import Ledger
-from ..._epilogue import finish
 from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, MATMUL_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS, WINDOW_NS
 from ..._tiles import PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import reader, scale_residual
+from ..call import finish_shared, scale_residual
 from ..geometry import met
 from .bias import load_biases, turn_biases
 from .filters import load_padded, shift_rows, turn_padded
@@ -202,13 +201,14 @@ def work_stack(
                     residual = None
                     if residual_sbuf != None:
                         residual = residual_sbuf[0:size, 0 : band.nn, j : j + jn, w, q : q + qn]
-                    finish(
+                    finish_shared(
                         y_sbuf[base : base + size, 0 : band.nn, j : j + jn, w, q : q + qn],
                         acc_psum[k0:k1, 0 : band.nn, 0:jn, 0:qn],
                         None if bias_sbuf == None else bias_sbuf[k0:k1, 0:1],
                         residual,
                         epilogue,
-                        reader(ledger, epilogue, band.nn * jn * qn),
+                        ledger,
+                        band.nn * jn * qn,
                     )
         store_stack(operands.y, y_sbuf, base, geometry, stack, job, band, j, jn)
 

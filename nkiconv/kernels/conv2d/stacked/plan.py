@@ -28,6 +28,7 @@ from ...._nki import nl
 from ..._prices import TENSOR_COLUMN_FP32_NS, TENSOR_COLUMN_NS
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil
+from ..call import either_reads
 from .prices import stack_ns
 from .shape import QUADRANT, by_quadrants, count_instructions, make_stack, phases_of, sbuf_bytes, taps_of
 
@@ -124,7 +125,7 @@ def reader_of(extras):
     """Who reads sums out: one of shape.READERS."""
     if extras.residual:
         return "vector"
-    return "both" if extras.epilogue.activation == "" else "scalar"
+    return "both" if either_reads(extras.epilogue, extras.strict_nonfinite) else "scalar"
 
 
 def max_of(values):

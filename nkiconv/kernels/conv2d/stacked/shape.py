@@ -28,7 +28,7 @@ TRANSPOSE_PASSES_FP32 = 2
 #: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
 #: shifted on chip, or not at all: they stay at k, and each u's are turned by transposes of their own.
 WAYS = ("straight", "shifted", "apart")
-#: Who reads sums out: Vector and Scalar, each what it has time for, Scalar alone where there is an activation, or
+#: Who reads sums out: Vector and Scalar, each what it has time for, Scalar alone where an activation is its own, or
 #: Vector first where a residual is added.
 READERS = ("both", "scalar", "vector")
 #: Engines address partitions from a multiple of this on.

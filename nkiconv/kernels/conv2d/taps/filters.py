@@ -53,8 +53,11 @@ class Filters(nl.NKIObject):
     moves: list
     #: of all chunks of all jobs in order: (blocks, pieces, moves) from the first on until it is complete
     ends: list
-    #: by job: index of its first chunk there; one more at the end
-    firsts: list
+    #: by job and chunk: index there; and, by job, one more than that of its last chunk
+    places: list
+    after: list
+    #: how many of them are turned while the batch before is worked on
+    ahead: int
     #: blocks as loaded so far, [kn, channels, rows, columns] in SBUF, None once they are turned
     raws: list
     #: pieces and blocks turned so far
@@ -66,29 +69,39 @@ class Filters(nl.NKIObject):
     masks: list
 
 
-def start_filters(geometry, jobs, moved_from):
-    """Filters of jobs of which nothing is loaded yet; DMA turns those of jobs from `moved_from` on."""
-    blocks, pieces, moves, ends, firsts, tiles, masks = [], [], [], [], [0], [], []
+def start_filters(geometry, jobs, moved_from, together):
+    """Filters of jobs of which nothing is loaded yet; DMA turns those of jobs from `moved_from` on. together: those of
+    all jobs for a chunk of inputs before those for the next one."""
+    blocks, pieces, moves, ends, places, after, tiles, masks = [], [], [], [], [], [], [], []
     for index in range(len(jobs)):
-        none = []
-        for chunk in range(len(jobs[index].chunks)):
-            folded = jobs[index].rows > 1 or jobs[index].chunks[chunk][2] > 1
-            by_dma = index >= moved_from and not folded
-            add_chunk(geometry, jobs[index], index, chunk, blocks, moves if by_dma else pieces, by_dma)
-            ends.append((len(blocks), len(pieces), len(moves)))
+        none, nowhere = [], []
+        for _ in range(len(jobs[index].chunks)):
             nothing = None
             none.append(nothing)
-        firsts.append(len(ends))
+            nowhere.append(0)
+        places.append(nowhere)
+        after.append(0)
         tiles.append(none)
         no_mask = None
         masks.append(no_mask)
+    order = chunk_order(jobs, together)
+    for which in range(len(order)):
+        index, chunk = order[which]
+        folded = jobs[index].rows > 1 or jobs[index].chunks[chunk][2] > 1
+        by_dma = index >= moved_from and not folded
+        add_chunk(geometry, jobs[index], index, chunk, blocks, moves if by_dma else pieces, by_dma)
+        places[index][chunk] = len(ends)
+        ends.append((len(blocks), len(pieces), len(moves)))
+        after[index] = len(ends)
     return Filters(
         jobs=jobs,
         blocks=blocks,
         pieces=pieces,
         moves=moves,
         ends=ends,
-        firsts=firsts,
+        places=places,
+        after=after,
+        ahead=len(jobs[0].chunks),
         raws=[],
         turned=0,
         moved=0,
@@ -97,8 +110,23 @@ def start_filters(geometry, jobs, moved_from):
     )
 
 
+def chunk_order(jobs, together):
+    """(job, chunk) of all jobs in the order of the work."""
+    found = []
+    if together:
+        for chunk in range(len(jobs[0].chunks)):
+            for index in range(len(jobs)):
+                found.append((index, chunk))
+        return found
+    for index in range(len(jobs)):
+        for chunk in range(len(jobs[index].chunks)):
+            found.append((index, chunk))
+    return found
+
+
 def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
-    """Append the blocks and pieces of a chunk of a job; a packed filter and a depthwise one are one block each.
+    """Append the blocks and pieces of a chunk of a job; a depthwise filter is one block, and so is a packed one but for
+    the first: x is waited for with the taps that come first in the work, not with all.
 
     by_dma: whether a piece is a block's index.
     """
@@ -108,8 +136,11 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     own = per_c if job.pack > 1 else count
     c0 = 0 if job.pack > 1 else first % per_c
     depthwise = is_depthwise(geometry, job)
-    whole = geometry.packed > 0 or depthwise
-    parts = [(0, R, 0, S)] if whole else tap_blocks(geometry, own)
+    parts = tap_blocks(geometry, own)
+    if geometry.packed > 0 and len(blocks) == 0:
+        parts = first_rows(R, S)
+    elif geometry.packed > 0 or depthwise:
+        parts = [(0, R, 0, S)]
     most = max(1, BANK_BYTES // (whole_words(job.kn, geometry.itemsize) * geometry.itemsize))
     for which in range(len(parts)):
         r0, rn, s0, sn = parts[which]
@@ -122,6 +153,17 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
             rows = tap_order(rn)
             for at in range(rn):
                 add_row(geometry, job.chunks[chunk], blocks[-1], len(blocks) - 1, rows[at], most, pieces)
+
+
+def first_rows(R, S):
+    """Blocks as `tap_blocks` of the middle row of taps, which is the first in the work, and the others."""
+    middle = tap_order(R)[0]
+    found = [(middle, 1, 0, S)]
+    if middle > 0:
+        found.append((0, middle, 0, S))
+    if middle + 1 < R:
+        found.append((middle + 1, R - middle - 1, 0, S))
+    return found
 
 
 def add_row(geometry, chunk, block, index, row, most, pieces):
@@ -261,19 +303,20 @@ def move_block(operands, geometry, filters, ledger):
 
 
 def load_stationaries(operands, geometry, filters, block):
-    """Load the stationaries of a chunk of a job from the blocks of a packed filter: runs of a channel's taps, or of one
-    tap where they are folded."""
+    """Load the stationaries of a block of rows of taps from the blocks of a packed filter: runs of a channel's taps, or
+    of one tap where they are folded."""
     taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
     job = filters.jobs[block.job]
     c0, count, depth = job.chunks[block.chunk]
     tile_sbuf = tile_of(geometry, filters, block, operands.w_dtype)
     shift = job_axis(geometry, job).taps - geometry.rows.taps
+    first = block.r0 * geometry.columns.taps
     for copy_index in range(depth * job.rows):
         d, u = copy_index % depth, copy_index // depth
         groups = div_ceil(geometry.columns.taps - d, depth)
         pattern = [
             [taps * each, count],
-            [geometry.columns.taps * each, geometry.rows.taps],
+            [geometry.columns.taps * each, block.rn],
             [depth * each, groups],
             [1, each],
         ]
@@ -281,14 +324,14 @@ def load_stationaries(operands, geometry, filters, block):
             copy(
                 tile_sbuf[
                     d * count : (d + 1) * count,
-                    u * shift : u * shift + geometry.rows.taps,
+                    block.r0 + u * shift : block.r0 + u * shift + block.rn,
                     0:groups,
                     u,
                     part * each : (part + 1) * each,
                 ],
                 operands.w.ap(
                     pattern=pattern,
-                    offset=(((job.k0 // each + part) * geometry.C + c0) * taps + d) * each,
+                    offset=(((job.k0 // each + part) * geometry.C + c0) * taps + first + d) * each,
                 ),
             )
 

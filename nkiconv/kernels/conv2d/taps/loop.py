@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger
-from ..._epilogue import finish
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import Extras, Operands, load_bias, of_array, reader
+from ..call import Extras, Operands, finish_shared, load_bias, of_array
 from ..geometry import Geometry, met
-from .cuts import Band, banks_of, row_parts, tap_order
+from .cuts import Band, Bank, banks_of, row_parts, tap_order
 from .filters import (
     Filters,
     load_ahead,
+    load_block,
     load_to,
     move_block,
     moves_to,
@@ -27,15 +27,16 @@ from .filters import (
     turn_to,
 )
 from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
-from .plan import chunks_of
+from .plan import Job, chunks_of
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
 TURN_FROM, TURN_UNTIL = 0.45, 0.85
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
 LEAD_MATMULS = 4
-#: Share of a chunk's matmuls between which the filters of one that comes soon are turned.
-LEAD_SHARE = 0.6
+#: Share of a chunk's matmuls before the filters of one that comes soon are turned, which may be on their way still, and
+#: share of them between which they are.
+LEAD_FROM, LEAD_SHARE = 0.1, 0.6
 #: Banks whose results leave by one DMA.
 STORE_BANKS = 4
 
@@ -47,8 +48,35 @@ class Batch(nl.NKIObject):
     index: int
     jobs: list
     chunks: list
+    #: whether the sums of all jobs for a band are made together, chunk by chunk of x
+    together: bool
     filters: Filters
     biases: list
+
+
+@dataclass
+class Results(nl.NKIObject):
+    """What a job (its index) makes of a band, in its own rows: banks, y_sbuf, residual_sbuf [outputs, images, rows,
+    columns] or None, and banks that are not stored yet."""
+
+    index: int
+    job: Job
+    band: Band
+    banks: list
+    y_sbuf: object
+    residual_sbuf: object
+    waiting: list
+
+
+@dataclass
+class Sums(nl.NKIObject):
+    """A bank of sums of Results (`which` of them), and whether a product is there yet."""
+
+    results: Results
+    which: int
+    bank: Bank
+    acc_psum: object
+    started: bool
 
 
 @dataclass
@@ -84,29 +112,40 @@ def run_items(operands, geometry, extras, plan):
     )
     warm_up(work.zeros_sbuf, plan.warmup, 1)
     end = mine[0] + mine[1]
-    now = start_band(work, plan.items[mine[0]].band)
+    now = start_band(work, plan.items[mine[0]])
     for index in range(mine[0], end):
         item = plan.items[index]
         if work.batch.index != item.batch:
             work.batch = work.following
             work.following = None
         after = None
-        for job in range(len(work.batch.jobs)):
-            load_biases(work, work.batch, job + 1)
+        jobs = jobs_at_once(work.batch)
+        for which in range(len(jobs)):
+            load_biases(work, work.batch, jobs[which][-1] + 1)
             load_ahead(operands, geometry, work.batch.filters)
             others = index + 1 < end and plan.items[index + 1].batch != item.batch
-            if index + 1 < end and job == (len(work.batch.jobs) - 1 if others else 0):
+            if index + 1 < end and which == (len(jobs) - 1 if others else 0):
                 after = load_next(work, plan, index, now)
-            set_rate(work, job, item.band)
-            work_band(work, job, item, now, index + 1 == end)
+            set_rate(work, jobs[which], item.band)
+            work_band(work, jobs[which], item, now, index + 1 == end)
         now = after
+
+
+def jobs_at_once(batch):
+    """Indices of a batch's jobs, of those together whose sums are made together."""
+    found, every = [], []
+    for job in range(len(batch.jobs)):
+        found.append([job])
+        every.append(job)
+    return [every] if batch.together else found
 
 
 def start_batch(geometry, plan, index, at_once):
     """A Batch of which nothing is loaded yet; the filters of the first `at_once` jobs are waited for."""
     jobs = plan.batches[index]
-    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]))
-    return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), filters=filters, biases=[])
+    together = plan.together[index]
+    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]), together)
+    return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), together=together, filters=filters, biases=[])
 
 
 def load_biases(work, batch, last):
@@ -116,16 +155,24 @@ def load_biases(work, batch, last):
         batch.biases.append(load_bias(work.operands.bias, job.k0, job.kn, job.rows))
 
 
-def start_band(work, band):
+def start_band(work, item):
     """x of the first band: of each chunk the first filters and the rows of the first sums, then all others."""
-    batch = work.batch
+    batch, band = work.batch, item.band
     tiles = no_tiles(batch)
-    parts = row_parts(work.geometry, band, True)
+    parts = row_parts(work.geometry, band, True, item.halved)
     lead = lead_chunks(work.geometry)
     for chunk in range(len(batch.jobs[0].chunks)):
-        load_to(work.operands, work.geometry, batch.filters, chunk + lead - 1)
+        last = jobs_at_once(batch)[0][-1]
+        first, last = batch.filters.places[0][chunk], batch.filters.places[last][chunk]
+        soon = work.geometry.packed > 0 and chunk == 0
+        if soon:
+            load_block(work.operands, work.geometry, batch.filters)
+        else:
+            load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
         if len(parts) > 0:
             load_rows(work, batch.chunks, tiles, place_of(batch.chunks, batch.jobs[0].chunks[chunk]), band, parts[0])
+        if soon:
+            load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
     for index in range(len(batch.chunks) if len(parts) > 0 else 0):
         if tiles[index] == None:
             load_rows(work, batch.chunks, tiles, index, band, parts[0])
@@ -148,7 +195,7 @@ def load_next(work, plan, index, now):
     if of.chunks == work.batch.chunks and same_place(coming.band, plan.items[index].band):
         return now
     tiles = no_tiles(of)
-    parts = row_parts(work.geometry, coming.band, False)
+    parts = row_parts(work.geometry, coming.band, False, False)
     for part in range(len(parts)):
         for chunk in range(len(of.chunks)):
             load_rows(work, of.chunks, tiles, chunk, coming.band, parts[part])
@@ -175,21 +222,22 @@ def lead_chunks(geometry):
     return div_ceil(LEAD_MATMULS, geometry.rows.taps * geometry.columns.taps)
 
 
-def set_rate(work, job, band):
-    """Turn the filters of the next job, or the first of the following batch, during this job's matmuls."""
+def set_rate(work, jobs, band):
+    """Turn the filters of the next job, or the first of the following batch, during the matmuls of `jobs`."""
     geometry, batch = work.geometry, work.batch
-    filters = batch.filters
+    filters, job = batch.filters, jobs[-1]
     matmuls = (
-        len(banks_of(job_band(band, batch.jobs[job]), False))
+        len(jobs)
+        * len(banks_of(job_band(band, batch.jobs[job]), False, False))
         * len(batch.jobs[job].chunks)
         * geometry.rows.taps
         * geometry.columns.taps
     )
     coming = 0
     if job + 1 < len(batch.jobs):
-        coming = filters_to(filters, filters.firsts[job + 2] - 1) - pieces_to(filters, filters.firsts[job + 1] - 1)
+        coming = filters_to(filters, filters.after[job + 1] - 1) - pieces_to(filters, filters.after[job] - 1)
     elif work.following != None:
-        coming = filters_to(work.following.filters, work.following.filters.firsts[1] - 1)
+        coming = filters_to(work.following.filters, work.following.filters.ahead - 1)
     work.rate = coming / ((TURN_UNTIL - TURN_FROM) * matmuls)
     work.credit = -TURN_FROM * matmuls * work.rate
 
@@ -208,51 +256,92 @@ def turn_due(work, pieces):
         last = len(filters.ends) - 1
         if filters_to(filters, last) == 0 and work.following != None:
             filters = work.following.filters
-            last = filters.firsts[1] - 1
+            last = filters.ahead - 1
         if moves_to(filters, last) > 0:
             move_block(work.operands, work.geometry, filters, work.ledger)
         elif pieces and pieces_to(filters, last) > 0:
             turn_piece(work.operands, work.geometry, filters, work.ledger)
 
 
-def work_band(work, index, item, tiles, last):
-    """Results of one job for one band: PSUM banks one after the other, then pooling and the store.
+def work_band(work, jobs, item, tiles, last):
+    """Results of some jobs for one band: their PSUM banks one after the other, or together, chunk by chunk of x.
 
     last: whether nothing hides the stores, so that each bank's results leave at once.
     """
-    operands, geometry, extras = work.operands, work.geometry, work.extras
-    y_dtype, job, epilogue, pool = operands.y.dtype, work.batch.jobs[index], extras.epilogue, extras.pool
-    pooled = pool != (1, 1)
+    every = []
+    for index in jobs:
+        every.append(start_results(work, index, item))
+    if len(jobs) > 1:
+        sums = []
+        for results in every:
+            for which in range(len(results.banks)):
+                sums.append(start_sums(results, which))
+        for chunk in range(len(work.batch.chunks)):
+            for one in sums:
+                add_chunk(work, one, chunk, tiles, True)
+        for one in sums:
+            finish_sums(work, one, item, last)
+    else:
+        results = every[0]
+        for which in range(len(results.banks)):
+            one = start_sums(results, which)
+            for chunk in range(len(results.job.chunks)):
+                add_chunk(work, one, chunk, tiles, which + 1 == len(results.banks))
+            finish_sums(work, one, item, last)
+    for results in every:
+        if work.extras.pool != (1, 1):
+            y_sbuf = pool_band(results.y_sbuf, work.extras.pool, work.operands.y.dtype)
+            where = y_pattern(work.geometry, results.job, item.band, work.extras.pool)
+            copy(work.operands.y.ap(pattern=where[0], offset=where[1]), y_sbuf)
+
+
+def start_results(work, index, item):
+    """Results of a job for an item, of which nothing is there yet but the residual."""
+    operands, job = work.operands, work.batch.jobs[index]
     band = job_band(item.band, job)
-    outputs = job.rows * job.kn
-    shape = (outputs, band.nn, band.pn, band.qn)
-    y_sbuf = nl.ndarray(shape, dtype=nl.float32 if pooled else y_dtype, buffer=nl.sbuf)
-    residual_sbuf = load_residual(operands, geometry, job, item.band)
-    banks = banks_of(band, item.last and index == len(work.batch.jobs) - 1)
-    waiting = []
-    for which in range(len(banks)):
-        bank = banks[which]
-        acc_psum = nl.ndarray((outputs, bank.nn, bank.pn, bank.qn), dtype=nl.float32, buffer=nl.psum)
-        accumulate(work, acc_psum, index, band, tiles, bank, which + 1 == len(banks))
-        residual = None
-        if residual_sbuf != None:
-            residual = window(residual_sbuf, bank)
-        finish(
-            window(y_sbuf, bank),
-            acc_psum,
-            work.batch.biases[index],
-            residual,
-            epilogue,
-            reader(work.ledger, epilogue, bank.nn * bank.pn * bank.qn),
-        )
-        waiting.append(bank)
-        if not pooled and (last or which + 1 == len(banks) or len(waiting) >= STORE_BANKS):
-            store_banks(operands.y, y_sbuf, geometry, job, item.band, waiting)
-            waiting = []
-    if pooled:
-        y_sbuf = pool_band(y_sbuf, pool, y_dtype)
-        where = y_pattern(geometry, job, item.band, pool)
-        copy(operands.y.ap(pattern=where[0], offset=where[1]), y_sbuf)
+    halved = item.halved and index == 0 and job.rows == 1
+    pooled = work.extras.pool != (1, 1)
+    shape = (job.rows * job.kn, band.nn, band.pn, band.qn)
+    return Results(
+        index=index,
+        job=job,
+        band=band,
+        banks=banks_of(band, halved, item.last and index == len(work.batch.jobs) - 1),
+        y_sbuf=nl.ndarray(shape, dtype=nl.float32 if pooled else operands.y.dtype, buffer=nl.sbuf),
+        residual_sbuf=load_residual(operands, work.geometry, job, item.band),
+        waiting=[],
+    )
+
+
+def start_sums(results, which):
+    """A bank of results, of which no product is there yet."""
+    bank = results.banks[which]
+    shape = (results.job.rows * results.job.kn, bank.nn, bank.pn, bank.qn)
+    acc_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
+    return Sums(results=results, which=which, bank=bank, acc_psum=acc_psum, started=False)
+
+
+def finish_sums(work, one, item, last):
+    """Read a bank of sums out, and store what waits for that, as `last` has it in `work_band`."""
+    results, bank, epilogue = one.results, one.bank, work.extras.epilogue
+    residual = None
+    if results.residual_sbuf != None:
+        residual = window(results.residual_sbuf, bank)
+    finish_shared(
+        window(results.y_sbuf, bank),
+        one.acc_psum,
+        work.batch.biases[results.index],
+        residual,
+        epilogue,
+        work.ledger,
+        bank.nn * bank.pn * bank.qn,
+        work.extras.strict_nonfinite,
+    )
+    results.waiting.append(bank)
+    full = last or one.which + 1 == len(results.banks) or len(results.waiting) >= STORE_BANKS
+    if work.extras.pool == (1, 1) and full:
+        store_banks(work.operands.y, results.y_sbuf, work.geometry, results.job, item.band, results.waiting)
+        results.waiting = []
 
 
 def job_band(band, job):
@@ -273,69 +362,68 @@ def job_band(band, job):
     )
 
 
-def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
-    """Sums of all chunks and taps, chunk by chunk. last_bank: whether it is the band's.
+def add_chunk(work, one, chunk, tiles, last_bank):
+    """Products of all taps of a chunk of x, added to a bank of Sums. last_bank: whether no other follows it.
 
     A tap that meets all of the bank comes first, so that the others add to what is there; where none does, a product
     of zeros does.
     """
     operands, geometry, batch, zeros_sbuf = work.operands, work.geometry, work.batch, work.zeros_sbuf
+    band, bank, acc_psum, index = one.results.band, one.bank, one.acc_psum, one.results.index
     job, filters = batch.jobs[index], batch.filters
     p0, pn, q0, qn = band.p0 + bank.p, bank.pn, band.q0 + bank.q, bank.qn
     outputs = acc_psum.shape[0]
-    started = False
-    for chunk in range(len(job.chunks)):
-        place = place_of(batch.chunks, job.chunks[chunk])
-        every = products(geometry, job, job.chunks[chunk], p0, pn, q0, qn)
-        if not started and (len(every) == 0 or every[0].rows[2] < pn or every[0].columns[2] < qn):
-            nothing = [[zeros_sbuf.shape[1], 1], [0, bank.nn], [0, pn], [0, qn]]
-            nisa.nc_matmul(
-                dst=acc_psum,
-                stationary=zeros_sbuf[0:1, 0:outputs],
-                moving=zeros_sbuf.ap(pattern=nothing, offset=0),
-                accumulate=False,
-            )
-            started = True
-        if len(every) == 0 or tiles[place] == None:
-            continue
-        here = filters.firsts[index] + chunk
-        lead = lead_chunks(geometry)
-        end = len(filters.ends) if last_bank else filters.firsts[index + 1]
-        turn_to(operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
-        stationaries = of_array(filters.tiles[index][chunk], operands)
-        x_sbuf = of_array(tiles[place], operands)
-        w0 = chunk_window(geometry, job.chunks[chunk], band)[0]
-        soon = pieces_to(filters, min(here + lead, end - 1))
-        rate = soon / (LEAD_SHARE * len(every))
-        due = 0.0
-        for which in range(len(every)):
-            one = every[which]
-            rows, columns = one.rows, one.columns
-            h = rows[3] - band.h0
-            w = columns[3] - w0
-            nisa.nc_matmul(
-                dst=acc_psum[
-                    0:outputs,
-                    0 : bank.nn,
-                    rows[0] - p0 : rows[0] - p0 + (rows[2] - 1) * rows[1] + 1 : rows[1],
-                    columns[0] - q0 : columns[0] - q0 + (columns[2] - 1) * columns[1] + 1 : columns[1],
-                ],
-                stationary=stationaries[0 : one.parts, one.row, one.group, 0 : job.rows, 0 : job.kn],
-                moving=x_sbuf[
-                    0 : one.parts,
-                    bank.n : bank.n + bank.nn,
-                    h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
-                    w : w + (columns[2] - 1) * columns[4] + 1 : columns[4],
-                ],
-                accumulate=started,
-            )
-            started = True
-            if soon > 0:
-                due = due + rate
-                while due >= 1.0 and soon > 0:
-                    due, soon = due - 1.0, soon - 1
-                    turn_piece(operands, geometry, filters, work.ledger)
-            turn_due(work, soon == 0)
+    place = place_of(batch.chunks, job.chunks[chunk])
+    every = products(geometry, job, job.chunks[chunk], p0, pn, q0, qn)
+    if not one.started and (len(every) == 0 or every[0].rows[2] < pn or every[0].columns[2] < qn):
+        nothing = [[zeros_sbuf.shape[1], 1], [0, bank.nn], [0, pn], [0, qn]]
+        nisa.nc_matmul(
+            dst=acc_psum,
+            stationary=zeros_sbuf[0:1, 0:outputs],
+            moving=zeros_sbuf.ap(pattern=nothing, offset=0),
+            accumulate=False,
+        )
+        one.started = True
+    if len(every) == 0 or tiles[place] == None:
+        return
+    here = filters.places[index][chunk]
+    lead = lead_chunks(geometry)
+    end = len(filters.ends) if last_bank else filters.after[index]
+    turn_to(operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
+    stationaries = of_array(filters.tiles[index][chunk], operands)
+    x_sbuf = of_array(tiles[place], operands)
+    w0 = chunk_window(geometry, job.chunks[chunk], band)[0]
+    soon = pieces_to(filters, min(here + lead, end - 1))
+    rate = soon / (LEAD_SHARE * len(every))
+    due = -LEAD_FROM * len(every) * rate
+    for which in range(len(every)):
+        product = every[which]
+        rows, columns = product.rows, product.columns
+        h = rows[3] - band.h0
+        w = columns[3] - w0
+        nisa.nc_matmul(
+            dst=acc_psum[
+                0:outputs,
+                0 : bank.nn,
+                rows[0] - p0 : rows[0] - p0 + (rows[2] - 1) * rows[1] + 1 : rows[1],
+                columns[0] - q0 : columns[0] - q0 + (columns[2] - 1) * columns[1] + 1 : columns[1],
+            ],
+            stationary=stationaries[0 : product.parts, product.row, product.group, 0 : job.rows, 0 : job.kn],
+            moving=x_sbuf[
+                0 : product.parts,
+                bank.n : bank.n + bank.nn,
+                h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
+                w : w + (columns[2] - 1) * columns[4] + 1 : columns[4],
+            ],
+            accumulate=one.started,
+        )
+        one.started = True
+        if soon > 0:
+            due = due + rate
+            while due >= 1.0 and soon > 0:
+                due, soon = due - 1.0, soon - 1
+                turn_piece(operands, geometry, filters, work.ledger)
+        turn_due(work, soon == 0)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
-from .cuts import RAW_BYTES, Band, bands_of
+from .cuts import RAW_BYTES, Band, bands_of, banks_of, waits_for_rows
 from .fold import FOLDS, chunk_window, depth_of, job_axis, rows_of, tap_groups
 from .prices import DMA_START_NS, END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
 
@@ -30,6 +30,8 @@ WARM_UP = 20
 WARM_UP_PACKED = 18
 WARM_UP_MAX = 256
 MOVED_MAX = 4096
+#: Banks of sums of jobs that are made together, at most: the next ones' begin in others, and filters are turned in one.
+TOGETHER_BANKS = 5
 #: How much less folded channels must take, by prices.
 WORTHWHILE = 0.98
 
@@ -54,7 +56,8 @@ class Item(nl.NKIObject):
 
     batch: int
     band: Band
-    #: whether it is the last of a core, of two
+    #: of a core, of two: whether it is the first and its first bank waits for rows of x; whether it is the last
+    halved: bool
     last: bool
 
 
@@ -67,6 +70,8 @@ class Plan(nl.NKIObject):
     warmup: int
     #: by batch: the first of the jobs whose filters DMA turns
     moved: list
+    #: by batch: whether the sums of all its jobs for a band are made together
+    together: list
 
 
 def jobs_of(geometry, config, apart, fold):
@@ -239,15 +244,39 @@ def make_plan(geometry, extras, config):
         halves = 1 if len(batches) > 1 else PARTS
         bands = bands_of(geometry, len(chunks_of(batches[index])), unit, halves, x_bytes)
         for which in range(len(bands)):
-            items.append(Item(batch=index, band=bands[which], last=False))
+            items.append(Item(batch=index, band=bands[which], halved=False, last=False))
     for half in range(PARTS):
         mine = share(len(items), PARTS, half)
+        tiles = len(chunks_of(batches[items[mine[0]].batch]))
+        items[mine[0]].halved = waits_for_rows(geometry, tiles, items[mine[0]].band)
         items[mine[0] + mine[1] - 1].last = True
     own_warmup = max(WARM_UP, warm_count(geometry, jobs[0])) if geometry.packed == 0 else WARM_UP_PACKED
     moved = setting(config, "moved", moved_jobs(geometry, jobs, items[0].band, by_channels))
     return Plan(
-        batches=batches, items=items, warmup=setting(config, "warmup", own_warmup), moved=moved_from(batches, moved)
+        batches=batches,
+        items=items,
+        warmup=setting(config, "warmup", own_warmup),
+        moved=moved_from(batches, moved),
+        together=made_together(geometry, jobs, batches, items, by_channels),
     )
+
+
+def made_together(geometry, jobs, batches, items, by_channels):
+    """By batch, whether the sums of all its jobs for a band are made together, chunk by chunk of x as it comes: where
+    the array waits for DMA all the time, and they need the same of x and few banks."""
+    array = work_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels)
+    waits = dma_ns(geometry, jobs, by_channels) > array
+    found = []
+    for index in range(len(batches)):
+        batch, most = batches[index], 0
+        for which in range(len(items)):
+            if items[which].batch == index:
+                most = max(most, len(banks_of(items[which].band, items[which].halved, False)))
+        alike = waits and len(batch) > 1
+        for job in range(len(batch)):
+            alike = alike and batch[job].chunks == batch[0].chunks and batch[job].rows == 1
+        found.append(alike and len(batch[0].chunks) > 1 and len(batch) * most + 1 <= TOGETHER_BANKS)
+    return found
 
 
 def moved_from(batches, count):
@@ -334,7 +363,7 @@ def taps_ns(geometry):
 
 def sbuf_bytes(geometry, plan, extras):
     """Bytes a partition, at most: x of two bands, filters, blocks of taps, results."""
-    x_bytes, y_bytes, most_filters, raw_bytes = 0, 0, 0, 0
+    x_bytes, y_bytes, most_filters, raw_bytes, at_once = 0, 0, 0, 0, 1
     for index in range(len(plan.items)):
         band = plan.items[index].band
         chunks = chunks_of(plan.batches[plan.items[index].batch])
@@ -346,6 +375,7 @@ def sbuf_bytes(geometry, plan, extras):
     taps = geometry.rows.taps * geometry.columns.taps
     for index in range(len(plan.batches)):
         batch, filters = plan.batches[index], 0
+        at_once = max(at_once, len(batch) if plan.together[index] else 1)
         for job in range(len(batch)):
             filters += job_bytes(geometry, batch[job])
             per_c = batch[job].chunks[0][1] // batch[job].pack
@@ -353,7 +383,7 @@ def sbuf_bytes(geometry, plan, extras):
             raw_bytes = max(raw_bytes, max(AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)
         most_filters = max(most_filters, filters)
     results = 2 + (2 if extras.residual else 0) + (2 if extras.pool != (1, 1) else 0)
-    return 2 * x_bytes + most_filters + 2 * raw_bytes + results * y_bytes
+    return 2 * x_bytes + most_filters + 2 * raw_bytes + results * at_once * y_bytes
 
 
 def count_instructions(geometry, plan, cores):
