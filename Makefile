@@ -59,7 +59,7 @@ profiles: $(STAMP) ## model every headline case again: profiles/ and the README'
 	  $(BIN)/nkiconv bench --suite $$suite --csv profiles/$${suite}_modelled_trn2.csv --readme README.md \
 	    --plot profiles/$${suite}_roofline.png || exit 1; done
 	@$(BIN)/nkiconv profile nkl_fs_asr --plot profiles/nkl_fs_asr.png
-	@for case in kda_bf16 nkl_n1_c256_w512_s64 decode_step vae_512 rn50_stem convnext_dw7; do \
+	@for case in kda_bf16 nkl_n1_c256_w512_s64 decode_step rn50_c4 rn50_stem vae_out_rgb; do \
 	  $(BIN)/nkiconv profile $$case --trace profiles/$$case.trace.json || exit 1; done
 
 clean: ## delete .venv, caches and everything generated

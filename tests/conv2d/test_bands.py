@@ -10,6 +10,8 @@ from nkiconv import cases
 from nkiconv.kernels.conv2d.bands import plan
 from nkiconv.kernels.conv2d.dispatch import choose
 from nkiconv.problem import ConvProblem
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
 
 
 def depthwise(C, **fields):
@@ -41,26 +43,65 @@ def test_exact(name, dtype):
     check_exact(problem, config=BANDS)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("fold", [2, 4])
+@pytest.mark.parametrize("name", ROWS)
+def test_exact_where_partitions_have_several_rows(name, fold, dtype):
+    if ROWS[name].H % fold == 0:
+        check_exact(ROWS[name].replace(dtype=dtype), config=config_of("bands", fold=fold))
+
+
+@pytest.mark.parametrize("fold", [1, 2, 4])
+def test_layouts(fold):
+    problem = ROWS["both strides"]
+    x, w = integers(np.random.default_rng(3), problem)
+    expected = run(x, w, problem, 2, config=BANDS)
+    y = run(
+        np.ascontiguousarray(x.transpose(0, 2, 3, 1)),
+        w,
+        problem,
+        2,
+        in_perm=(0, 3, 1, 2),
+        out_perm=(0, 2, 3, 1),
+        config=config_of("bands", fold=fold),
+    )
+    np.testing.assert_array_equal(y.transpose(0, 3, 1, 2), expected)
+
+
+@pytest.mark.parametrize("fold", [1, 2, 4])
 @pytest.mark.parametrize("name", ["both strides", "several banks"])
-def test_epilogue(name):
+def test_epilogue(name, fold):
     problem = ROWS[name].replace(dtype="fp32")
     rng = np.random.default_rng(2)
     x, w = integers(rng, problem)
     bias = rng.integers(-3, 4, problem.K).astype(np.float32)
     residual = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
     expected = np.maximum(run(x, w, problem, 2, config=BANDS) + bias[:, None, None] - residual, 0)
-    y = run(x, w, problem, 2, bias=bias, residual=residual, beta=-1.0, activation="relu", config=BANDS)
+    y = run(
+        x,
+        w,
+        problem,
+        2,
+        bias=bias,
+        residual=residual,
+        beta=-1.0,
+        activation="relu",
+        config=config_of("bands", fold=fold),
+    )
     np.testing.assert_array_equal(y, expected)
 
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("fold", [1, 2, 4])
 @pytest.mark.parametrize("name", ROWS)
-def test_it_needs_no_more_than_it_says(name, lnc):
+def test_it_needs_no_more_than_it_says(name, fold, lnc):
     problem = ROWS[name]
+    if problem.H % fold:
+        return
     geometry = geometry_of(problem)
-    bands, _ = planned(problem, "bands", lnc=lnc)
-    execution = trace(problem, lnc, config=BANDS)
+    bands, _ = planned(problem, "bands", (("fold", fold),), lnc=lnc)
+    execution = trace(problem, lnc, config=config_of("bands", fold=fold))
     most = max(len(program.instructions) for program in execution.programs)
     assert most <= plan.count_instructions(geometry, bands, lnc)
     assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry, bands, False)
@@ -84,9 +125,32 @@ def test_taken_where_rows_are_long_enough(name, taken):
         (ROWS["same"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): bands takes"),
         (ROWS["same"].replace(W=520, padding=((3, 3), (3, 3))), {}, "Q=520: bands takes .* 512 columns"),
         (ROWS["same"].replace(N=4000), {}, "N=4000, W=13, S=7: rows of all images"),
+        (ROWS["same"], {"settings": (("fold", 4),)}, "config fold=4: one of .* that divides H=14"),
+        (ROWS["same"], {"settings": (("fold", 3),)}, "config fold=3: one of"),
     ],
 )
 def test_what_bands_do_not_do(problem, changes, message):
     plan_, reason = planned(problem, "bands", **changes)
     assert plan_ is None
     assert re.search(message, reason)
+
+
+#: N, channels, rows and columns, taps, stride, dtype: of prices that are to be near the modelled time.
+PRICED = [
+    (8, 192, 56, 7, 1, "bf16"),
+    (1, 192, 56, 7, 1, "bf16"),
+    (8, 384, 14, 3, 1, "bf16"),
+    (8, 128, 112, 3, 1, "bf16"),
+    (4, 64, 64, 5, 1, "bf16"),
+    (8, 192, 56, 7, 2, "bf16"),
+    (8, 96, 56, 7, 1, "fp32"),
+]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("N", "C", "size", "taps", "stride", "dtype"), PRICED, ids=str)
+def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
+    padding = ((taps // 2, taps // 2),) * 2
+    problem = depthwise(C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, dtype=dtype)
+    ns = plan.bands_ns(geometry_of(problem), planned(problem, "bands")[0])
+    assert ns == pytest.approx(in_time(trace(problem, 2, config=BANDS), Rates()).line.total_ns, rel=0.17)

@@ -5,11 +5,14 @@ import re
 import numpy as np
 import pytest
 from conv2d_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from depthwise import same_bits
 
 from nkiconv import cases
 from nkiconv.kernels.conv2d.dispatch import choose
-from nkiconv.kernels.conv2d.grouped import plan
+from nkiconv.kernels.conv2d.grouped import plan, price
 from nkiconv.problem import ConvProblem
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
 
 SAME = ((1, 1), (1, 1))
 ROWS = {
@@ -38,6 +41,11 @@ ROWS = {
     "several chunks, the last of two images": ConvProblem(
         N=4, C=224, H=6, W=5, K=224, R=3, S=3, groups=224, padding=SAME
     ),
+    "parts of an image at once": ConvProblem(N=1, C=32, H=23, W=9, K=32, R=3, S=3, groups=32, padding=((2, 0), (1, 1))),
+    "parts of two images at once": ConvProblem(
+        N=2, C=20, H=50, W=130, K=40, R=5, S=3, groups=20, stride=(2, 1), padding=((2, 2), (1, 1))
+    ),
+    "more tiles than rows": ConvProblem(N=1, C=16, H=3, W=9, K=16, R=3, S=3, groups=4, padding=((0, 0), (1, 1))),
     "many chunks": ConvProblem(N=1, C=640, H=5, W=4, K=640, R=3, S=3, groups=20, padding=SAME),
     "groups of half an array": ConvProblem(N=1, C=192, H=7, W=6, K=192, R=3, S=3, groups=3, padding=SAME),
 }
@@ -72,7 +80,7 @@ def test_exact_for_all_shapes_of_tiles(name, shape):
 
 
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
-@pytest.mark.parametrize("name", ["tiles with gaps", "multiplier 2", "bands of rows"])
+@pytest.mark.parametrize("name", ["tiles with gaps", "multiplier 2", "bands of rows", "parts of two images at once"])
 def test_epilogue(name, position):
     problem = ROWS[name].replace(dtype="fp32")
     rng = np.random.default_rng(2)
@@ -160,3 +168,46 @@ def test_what_grouped_does_not_do(problem, changes, message):
     found, reason = planned(problem, "grouped", **changes)
     assert found is None
     assert re.search(message, reason)
+
+
+#: N, C, K, rows and columns, taps, groups, stride, dtype: of prices that are to be near the modelled time.
+PRICED = [
+    (8, 256, 256, 56, 3, 32, 1, "bf16"),
+    (8, 512, 512, 28, 3, 32, 1, "bf16"),
+    (1, 256, 256, 56, 3, 32, 1, "fp32"),
+    (8, 384, 384, 14, 3, 384, 1, "bf16"),
+    (2, 96, 192, 28, 3, 96, 1, "bf16"),
+    (1, 192, 192, 56, 7, 192, 1, "bf16"),
+    (8, 192, 192, 56, 7, 192, 2, "bf16"),
+    (2, 64, 64, 200, 3, 8, 1, "bf16"),
+]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("N", "C", "K", "size", "taps", "groups", "stride", "dtype"), PRICED, ids=str)
+def test_the_price_is_near_the_modelled_time(N, C, K, size, taps, groups, stride, dtype):
+    problem = ConvProblem(
+        N=N,
+        C=C,
+        H=size,
+        W=size,
+        K=K,
+        R=taps,
+        S=taps,
+        groups=groups,
+        stride=(stride, stride),
+        padding=((taps // 2, taps // 2),) * 2,
+        dtype=dtype,
+    )
+    ns = price.grouped_ns(geometry_of(problem), planned(problem, "grouped")[0])
+    assert ns == pytest.approx(in_time(trace(problem, 2, config=grouped(None)), Rates()).line.total_ns, rel=0.17)
+
+
+@pytest.mark.parametrize("name", ["tiles with gaps", "two images at once, one left", "bands of rows"])
+def test_the_same_bits_on_one_core_and_two(name):
+    problem = ROWS[name].replace(dtype="fp32")
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal(problem.input_shape).astype(np.float32)
+    w = rng.standard_normal(problem.filter_shape).astype(np.float32)
+    one, two = run(x, w, problem, 1, config=grouped(None)), run(x, w, problem, 2, config=grouped(None))
+    assert same_bits(one, two)

@@ -52,6 +52,33 @@ def test_one_side_alone(name, side):
     assert same_bits(one, two)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp8_e4m3"])
+@pytest.mark.parametrize(("fold", "perms"), [("outputs", ((0, 3, 1, 2), None)), ("inputs", (None, (0, 2, 3, 1)))])
+def test_the_other_side_may_be_folded(fold, perms, dtype):
+    problem = JOBS.replace(layout="NCHW", dtype=dtype)
+    x, w = integers(np.random.default_rng(6), problem)
+    truth = conv_ref(x, w, problem)
+    given = x if perms[0] is None else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    how = {"config": config_of("taps", fold=fold), "in_perm": perms[0], "out_perm": perms[1]}
+    one, two = (run(given, w, problem, lnc, **how) for lnc in (1, 2))
+    assert_exact(one, truth if perms[1] is None else truth.transpose(perms[1]), problem.out_dtype)
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("fold", ["inputs", "outputs", "both"])
+def test_what_is_turned_is_not_folded(fold):
+    found, reason = planned(JOBS, "taps", (("fold", fold),))
+    assert found is None
+    assert f"config fold={fold}: needs" in reason
+    assert "not channels side by side" in reason
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_fp8_is_exact(name):
+    """DMA turns no single bytes; results have two."""
+    check_exact(PROBLEMS[name].replace(dtype="fp8_e5m2"), config=config_of("taps"))
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_rows_and_columns_of_y_may_be_swapped(name):
     """Pixels were taken to be evenly spaced wherever channels are side by side."""

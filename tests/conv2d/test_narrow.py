@@ -18,6 +18,7 @@ from nkiconv.simulator.timing import Rates
 
 SAME = ((1, 1), (1, 1))
 RGB = ConvProblem(N=1, C=130, H=23, W=19, K=3, R=3, S=3, padding=SAME)
+PIXELS = ConvProblem(N=3, C=130, H=1, W=1, K=5, R=1, S=1)
 TALL = ConvProblem(N=1, C=30, H=41, W=30, K=2, R=3, S=3, padding=SAME)
 STRIDED = ConvProblem(N=3, C=5, H=21, W=17, K=4, R=4, S=5, stride=(2, 3), padding=((2, 1), (3, 2)), rhs_dilation=(1, 2))
 #: rows 0, 3, 6 and 4, 7, 10 of a window: lines of a row of y are not evenly spaced
@@ -42,6 +43,7 @@ SHAPES = {
     "strided": (STRIDED, 3, 4, {}),
     "strided, groups of taps": (STRIDED, 8, 2, {"images": 2}),
     "strided, image by image": (STRIDED, 2, 3, {"images": 1, "warmup": 0}),
+    "unlike images on two cores": (PIXELS, 1, 1, {}),
     "uneven lines": (UNEVEN, 2, 2, {}),
     "transposed": (TRANSPOSED, 6, 4, {}),
     "transposed, groups of taps": (TRANSPOSED, 4, 2, {}),

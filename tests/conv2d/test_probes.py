@@ -19,12 +19,16 @@ DEPTHWISE = ConvProblem(N=3, C=6, H=7, W=10, K=6, groups=6, R=3, S=2, padding=((
 MULTIPLIED = ConvProblem(N=2, C=3, H=7, W=10, K=6, groups=3, R=2, S=3, padding=((0, 1), (1, 1)), dtype="fp16")
 GROUPED = ConvProblem(N=2, C=8, H=7, W=10, K=12, groups=2, R=2, S=3, padding=((0, 1), (1, 1)), dtype="bf16")
 PROBLEMS = {
-    "dense": DENSE, "strided": STRIDED, "depthwise": DEPTHWISE, "multiplied": MULTIPLIED, "grouped": GROUPED
+    "dense": DENSE, "strided": STRIDED, "depthwise": DEPTHWISE, "multiplied": MULTIPLIED, "grouped": GROUPED,
+    "fp8": STRIDED.replace(dtype="fp8_e5m2"),
 }  # fmt: skip
+#: What algorithms need to be asked for; nothing for most.
+PRECISION = {"split": "fp16x3"}
 RUNS = [
     (name, layout, algorithm)
     for name, layout, algorithm in itertools.product(PROBLEMS, LAYOUTS, ALGORITHMS)
-    if planned(PROBLEMS[name].replace(layout=layout), algorithm)[0] is not None
+    if (algorithm not in PRECISION or PROBLEMS[name].dtype == "fp32")
+    and planned(PROBLEMS[name].replace(layout=layout), algorithm, precision=PRECISION.get(algorithm))[0] is not None
 ]
 
 
@@ -64,8 +68,9 @@ def test_one_element_meets_one_tap(name, layout, algorithm):
             met += 1
         dtype = DTYPES[problem.dtype]
         for lnc in (1, 2):
+            how = {"config": config_of(algorithm), "precision": PRECISION.get(algorithm)}
             x_stored = x.transpose((0, 2, 3, 1)) if layout == "NHWC" else x
-            y = run(x_stored.astype(dtype, order="C"), w.astype(dtype), stored, lnc, config=config_of(algorithm))
+            y = run(x_stored.astype(dtype, order="C"), w.astype(dtype), stored, lnc, **how)
             np.testing.assert_array_equal(y.astype(np.float64), in_layout(expected, stored))
     assert met > 0
 

@@ -5,17 +5,24 @@ import re
 import numpy as np
 import pytest
 from conv2d_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from depthwise import same_bits
 
+import nkiconv
 from nkiconv import cases
+from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.conv2d.dispatch import choose
-from nkiconv.kernels.conv2d.stacked import shape
+from nkiconv.kernels.conv2d.stacked import plan, shape
 from nkiconv.problem import ConvProblem
+from nkiconv.simulator.timeline import build
+from nkiconv.simulator.timeline import run as run_line
+from nkiconv.simulator.timing import PriceList, Rates
 
 STRIDED = ConvProblem(
     N=3, C=3, H=17, W=14, K=10, R=5, S=4, stride=(2, 3), padding=((2, 1), (3, 2)), rhs_dilation=(1, 2)
 )
 DILATED = ConvProblem(N=1, C=5, H=13, W=9, K=7, R=3, S=3, rhs_dilation=(3, 1), padding=((4, 3), (-1, 2)))
 WIDE = ConvProblem(N=1, C=2, H=9, W=1100, K=3, R=3, S=2, padding=((1, 1), (0, 1)))
+LONG = ConvProblem(N=1, C=3, H=1030, W=2, K=4, R=3, S=2, padding=((1, 0), (0, 0)))
 PLAIN = ConvProblem(N=5, C=16, H=15, W=6, K=64, R=3, S=3, padding=((1, 2), (1, 1)))
 #: problem, rows B, shifts D, outputs U of a block, V rows beside each other, rows G from one block to the next, merged
 SHAPES = [
@@ -36,6 +43,7 @@ SHAPES = [
     (DILATED, 7, 3, 14, 1, 7, 0),
     (DILATED, 8, 2, 2, 1, 2, 0),
     (DILATED, 6, 1, 3, 4, 2, 0),
+    (LONG, 3, 1, 1, 1, 1, 0),
     (WIDE, 2, 2, 2, 1, 2, 0),
     (WIDE, 4, 1, 8, 1, 4, 0),
     (WIDE, 6, 2, 2, 2, 4, 0),
@@ -46,7 +54,7 @@ SHAPES = [
     (PLAIN, 4, 2, 2, 4, 4, 1),
     (PLAIN, 8, 1, 2, 3, 6, 1),
 ]
-NAMES = {id(STRIDED): "strided", id(DILATED): "dilated", id(WIDE): "wide", id(PLAIN): "plain"}
+NAMES = {id(STRIDED): "strided", id(DILATED): "dilated", id(WIDE): "wide", id(LONG): "long", id(PLAIN): "plain"}
 IDS = [f"{NAMES[id(row[0])]}-{'-'.join(map(str, row[1:]))}" for row in SHAPES]
 
 
@@ -58,6 +66,14 @@ def stacked(B, D, U, V, G, merge):
 @pytest.mark.parametrize("row", SHAPES, ids=IDS)
 def test_every_shape_is_exact(row, dtype):
     check_exact(row[0].replace(dtype=dtype), config=stacked(*row[1:]))
+
+
+@pytest.mark.parametrize("row", SHAPES, ids=IDS)
+def test_banks_are_cut_alike_on_one_core_and_two(row):
+    problem, config = row[0].replace(dtype="fp32"), stacked(*row[1:])
+    rng = np.random.default_rng(4)
+    x, w = (rng.standard_normal(size).astype(np.float32) for size in (problem.input_shape, problem.filter_shape))
+    assert same_bits(run(x, w, problem, 1, config=config), run(x, w, problem, 2, config=config))
 
 
 @pytest.mark.parametrize("row", SHAPES[::3], ids=IDS[::3])
@@ -139,7 +155,7 @@ def test_what_is_not_stacked(problem, changes, message):
 
 def test_bands_cover_every_row_once():
     for problem, B, D, U, V, G, merge in SHAPES:
-        stack = shape.make_stack(geometry_of(problem), B, D, U, V, G, merge == 1)
+        stack = shape.make_stack(geometry_of(problem), B, D, U, V, G, merge == 1, "both")
         seen = [
             (n, (j * U + u) * V + v)
             for band in shape.stack_bands(geometry_of(problem), stack)
@@ -150,3 +166,109 @@ def test_bands_cover_every_row_once():
         ]
         assert len(seen) == len(set(seen))
         assert {(n, p) for n in range(problem.N) for p in range(problem.P)} <= set(seen)
+
+
+def shape_of(N, C, size, K, taps, stride, pad, dtype="bf16"):
+    padding = ((pad, pad), (pad, pad))
+    H, W, R, S = *size, *taps
+    return ConvProblem(N=N, C=C, H=H, W=W, K=K, R=R, S=S, stride=(stride, stride), padding=padding, dtype=dtype)
+
+
+PRICED = {name: cases.get(name).problem for name in ("rn50_stem", "rn50_c2", "vit_patch16", "prime", "rect_filter")} | {
+    "few outputs": shape_of(2, 24, (112, 112), 16, (3, 3), 1, 1),
+    "one output": shape_of(2, 1, (512, 512), 1, (3, 3), 1, 0),
+    "many bands": shape_of(4, 5, (512, 256), 32, (3, 3), 1, 0),
+    "small images": shape_of(16, 12, (28, 33), 32, (3, 3), 1, 1),
+    "long filters": shape_of(8, 80, (28, 28), 128, (9, 3), 1, 4),
+    "large filters": shape_of(1, 16, (64, 64), 16, (31, 31), 1, 15),
+    "several jobs": shape_of(8, 3, (112, 112), 256, (8, 8), 8, 0),
+    "fp32": shape_of(8, 16, (28, 28), 48, (3, 3), 2, 0, "fp32"),
+}
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
+def test_price_is_near_the_model(problem):
+    rates = Rates()
+    tasks, prices = build(trace(problem, 2, config=config_of("stacked")).programs, PriceList(rates))
+    modelled_ns = run_line(tasks, prices, rates).total_ns
+    stack, _ = planned(problem, "stacked")
+    assert plan.stack_ns(geometry_of(problem), stack) == pytest.approx(modelled_ns, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [*PRICED.values(), shape_of(2, 1, (224, 224), 1, (31, 31), 16, 0), shape_of(2, 2, (999, 999), 64, (1, 1), 1, 0)],
+)
+def test_few_stacks_are_priced(problem, monkeypatch):
+    priced = []
+    monkeypatch.setattr(plan, "stack_ns", lambda geometry, stack: priced.append(stack) or 1e9 - len(priced))
+    plan.best_stack(geometry_of(problem), "both")
+    assert 0 < len(priced) < 4000
+
+
+MANY = ConvProblem(N=5, C=3, H=9, W=7, K=6, R=3, S=3, stride=(2, 1), padding=((1, 1), (1, 1)))
+
+
+TALL = ConvProblem(N=1, C=2, H=24, W=20, K=4, R=20, S=18, padding=((10, 9), (9, 9)))
+
+
+@pytest.mark.parametrize(
+    ("problem", "settings"),
+    [
+        (MANY, {"rows": 4, "shifts": 3, "outputs": 2, "images": 3}),
+        (MANY, {"rows": 8, "shifts": 3, "outputs": 4, "blocks": 1}),
+        (MANY, {"rows": 2, "shifts": 1, "outputs": 3, "beside": 2, "apart": 2}),
+        (TALL, {"rows": 2, "shifts": 4, "outputs": 2}),
+        (TALL, {"rows": 4, "shifts": 2, "outputs": 2, "beside": 2}),
+        (PLAIN, {"rows": 2, "shifts": 1, "outputs": 2, "images": 2}),
+    ],
+)
+def test_filters_come_every_way_and_rows_leave_together(problem, settings):
+    config = config_of("stacked", **settings)
+    for dtype in ("bf16", "fp32"):
+        check_exact(problem.replace(dtype=dtype), config=config)
+
+
+def test_each_way_of_filters_is_taken():
+    taken = [
+        planned(problem, "stacked", (("rows", 2), ("shifts", 1), ("outputs", outputs)))[0].way
+        for problem, outputs in [(PLAIN, 2), (TALL, 2), (PRICED["few outputs"], 2)]
+    ]
+    assert taken == ["shifted", "straight", "apart"]
+    assert set(taken) == set(shape.WAYS)
+
+
+@pytest.mark.parametrize("K", [5, 150, 256])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_biases_of_jobs(K, outputs):
+    problem = MANY.replace(K=K, dtype="fp32")
+    rng = np.random.default_rng(3)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-3, 4, K).astype(np.float32)
+    config = config_of("stacked", rows=2, shifts=3, outputs=outputs)
+    plain = run(x, w, problem, 2, config=config)
+    np.testing.assert_array_equal(run(x, w, problem, 2, bias=bias, config=config), plain + bias[:, None, None])
+
+
+def test_read_outs_of_one_engine_are_priced():
+    problem = PRICED["rn50_stem"]
+    silu = read_epilogue("silu", None, None, "pre_activation", 2)
+    assert planned(problem, "stacked")[0].merged
+    assert not planned(problem, "stacked", epilogue=silu)[0].merged, "Scalar reads twice as much where rows are merged"
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    [*((row[0], stacked(*row[1:])) for row in SHAPES[::2]), *((one, config_of("stacked")) for one in PRICED.values())],
+)
+def test_it_needs_no_more_than_it_says_with_a_residual(problem, config):
+    bias, residual = nkiconv.spec((problem.K,), "fp32"), nkiconv.spec(problem.output_shape, problem.dtype)
+    epilogue = read_epilogue("relu", bias, residual, "pre_activation", 4)
+    stack, reason = planned(problem, "stacked", config[1:], epilogue=epilogue, residual=True, scaled=True)
+    assert reason == ""
+    execution = trace(problem, 2, config=config, bias=bias, residual=residual, beta=2.0, activation="relu")
+    most = max(len(program.instructions) for program in execution.programs)
+    assert most <= shape.count_instructions(geometry_of(problem), stack, 2)
+    assert execution.sbuf_peak_bytes <= shape.sbuf_bytes(geometry_of(problem), stack, True)

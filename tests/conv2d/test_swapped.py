@@ -282,6 +282,8 @@ def test_epilogues_need_no_more_than_it_says(lnc):
 REFUSED = [
     (MANY.replace(layout="NCHW"), {}, {}, "out_perm: neighbouring output channels are 99 elements apart in y"),
     (MANY.replace(C=300, K=300, groups=2), {}, {}, "feature_group_count=2: swapped takes 1; use taps"),
+    (MANY.replace(dtype="fp8_e4m3"), {}, {}, "img_ref.dtype=float8: swapped takes 16 and 32 bits"),
+    (MANY.replace(dtype="fp32"), {}, {"precision": "fp16x3"}, "precision=fp16x3: swapped takes every other precision"),
     (MANY, {}, {"pool": (1, 2)}, r"pool=\(1, 2\): swapped takes \(1, 1\); use taps"),
     (MANY, {}, {"strict_nonfinite": True}, "strict_nonfinite=True: swapped multiplies filters by the zeros of padding"),
     (MANY, {"side": 0}, {}, "config side=0: must be an int from 1 to 4096"),

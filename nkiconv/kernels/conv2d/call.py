@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import pick
-from .._epilogue import Epilogue
+from .._epilogue import Epilogue, finish
 from .._prices import SCALAR_NS
 
 
@@ -48,12 +48,30 @@ def of_array(tile, operands):
     return tile.view(nl.tfloat32) if tile != None and operands.tf32 else tile
 
 
-def reader(ledger, epilogue, elements):
-    """The engine of a read-out; an activation is Scalar's."""
-    if epilogue.activation != "":
+def either_reads(epilogue, strict_nonfinite):
+    """Whether Vector and Scalar can both read sums out: an activation is Scalar's, but relu is a maximum too.
+
+    What Vector's maximum makes of NaN is nowhere documented, so strict_nonfinite leaves relu to Scalar.
+    """
+    as_maximum = epilogue.activation == "relu" and epilogue.residual == "" and not strict_nonfinite
+    return epilogue.activation == "" or as_maximum
+
+
+def finish_shared(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, ledger, elements, strict_nonfinite=False):
+    """`finish` by Vector or Scalar, whichever has had less to do; elements: a partition."""
+    engine = nisa.engine.scalar
+    if either_reads(epilogue, strict_nonfinite):
+        engine = pick(ledger, elements, False)
+    else:
         ledger.scalar_ns = ledger.scalar_ns + elements * SCALAR_NS
-        return nisa.engine.scalar
-    return pick(ledger, elements, False)
+    if engine == nisa.engine.scalar or epilogue.activation == "":
+        finish(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine)
+    elif epilogue.bias:
+        nisa.tensor_scalar(
+            dst=y_sbuf, data=acc, op0=nl.add, operand0=bias_sbuf, op1=nl.maximum, operand1=0.0, engine=engine
+        )
+    else:
+        nisa.tensor_scalar(dst=y_sbuf, data=acc, op0=nl.maximum, operand0=0.0, engine=engine)
 
 
 def load_bias(bias_hbm, k0, kn, times):

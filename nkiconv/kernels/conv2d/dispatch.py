@@ -5,11 +5,16 @@ from .._tiles import require
 from .bands.loop import run_bands
 from .bands.plan import bands_ns, plan_bands
 from .grouped.loop import run_grouped
-from .grouped.plan import grouped_ns, plan_grouped
+from .grouped.plan import plan_grouped
+from .grouped.price import grouped_ns
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
 from .narrow.price import narrow_ns
+from .pairs.loop import run_pairs
+from .pairs.plan import pairs_ns, plan_pairs
 from .relayout import copied_in, copy_out, plain_of, relayout_ns, relayout_refusal
+from .split.loop import run_split
+from .split.plan import plan_split
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack, stack_ns
 from .swapped.loop import run_swapped
@@ -19,11 +24,15 @@ from .taps.loop import run_items
 from .taps.plan import plan_taps, taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "swapped")
+ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "pairs", "split", "swapped")
+#: Those that are weighed against one matmul a tap, in this order.
+OTHERS = ("bands", "grouped", "stacked", "pairs", "narrow", "swapped")
 #: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
 WORTHWHILE = 0.85
-#: Algorithms whose prices are from end to end and near the time, as those of one matmul a tap: they need take no less.
-SURE = ("narrow", "swapped")
+#: Algorithms whose prices are near the time, as those of one matmul a tap: they need take no less.
+SURE = ("grouped", "pairs", "swapped")
+#: ns that narrow_ns may take beside that: it is from end to end.
+BESIDE_NS = 5500.0
 
 
 def algorithm_of(config):
@@ -39,10 +48,14 @@ def algorithm_of(config):
 
 def plan_of(algorithm, geometry, extras, config, cores):
     """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy)."""
+    if algorithm != "split" and geometry.precision == "fp16x3":
+        return None, f"precision=fp16x3: {algorithm} takes every other precision; use split, or ask for another"
     reason = relayout_refusal(algorithm, geometry, extras)
     if reason != "":
         return None, reason
     plain = plain_of(algorithm, geometry, extras)
+    if algorithm == "split":
+        return plan_split(plain, extras, config, cores)
     if algorithm == "stacked":
         return plan_stack(plain, extras, config, cores)
     if algorithm == "bands":
@@ -51,13 +64,15 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_grouped(plain, extras, config, cores)
     if algorithm == "narrow":
         return plan_narrow(plain, extras, config, cores)
+    if algorithm == "pairs":
+        return plan_pairs(plain, extras, config, cores)
     if algorithm == "swapped":
         return plan_swapped(plain, extras, config, cores)
     return plan_taps(plain, extras, config, cores)
 
 
 def price_of(algorithm, geometry, extras, plan):
-    """ns of both cores, by prices, copies of NHWC tensors and all."""
+    """ns of both cores for taps or one of OTHERS, by prices, copies of NHWC tensors and all."""
     plain = plain_of(algorithm, geometry, extras)
     beside = relayout_ns(algorithm, geometry, extras)
     if algorithm == "stacked":
@@ -68,21 +83,31 @@ def price_of(algorithm, geometry, extras, plan):
         return beside + grouped_ns(plain, plan)
     if algorithm == "narrow":
         return beside + narrow_ns(plain, plan)
+    if algorithm == "pairs":
+        return beside + pairs_ns(plain, plan)
     if algorithm == "swapped":
         return beside + swapped_ns(plain, plan)
     return beside + taps_ns(plain)
 
 
+def most_ns(algorithm, taps):
+    """ns that an algorithm must stay below where one matmul a tap takes `taps`."""
+    if algorithm in SURE:
+        return taps
+    return WORTHWHILE * taps + (BESIDE_NS if algorithm == "narrow" else 0.0)
+
+
 def choose(geometry, extras, cores):
     """The name of the algorithm that takes least by prices, with its own settings."""
-    taps = taps_ns(geometry)
-    found, found_ns = "taps", WORTHWHILE * taps
-    for index in range(len(ALGORITHMS)):
-        algorithm = ALGORITHMS[index]
-        plan = None if algorithm == "taps" else plan_of(algorithm, geometry, extras, None, cores)[0]
+    if geometry.precision == "fp16x3":
+        return "split"
+    found, found_ns = "taps", taps_ns(geometry)
+    for index in range(len(OTHERS)):
+        algorithm = OTHERS[index]
+        plan = plan_of(algorithm, geometry, extras, None, cores)[0]
         if plan != None:
             ns = price_of(algorithm, geometry, extras, plan)
-            if ns < (taps if found == "taps" and algorithm in SURE else found_ns):
+            if ns < (most_ns(algorithm, found_ns) if found == "taps" else found_ns):
                 found, found_ns = algorithm, ns
     return found
 
@@ -105,6 +130,10 @@ def convolve(operands, geometry, extras, config):
         run_grouped(inner, plain, extras, plan)
     elif algorithm == "narrow":
         run_narrow(inner, plain, extras, plan)
+    elif algorithm == "pairs":
+        run_pairs(inner, plain, extras, plan)
+    elif algorithm == "split":
+        run_split(inner, plain, extras, plan)
     elif algorithm == "swapped":
         run_swapped(inner, plain, extras, plan)
     else:

@@ -27,8 +27,9 @@ MEET_NS = 2000.0
 
 
 def turns_x(algorithm, geometry):
-    """Whether an algorithm gets a copy of x."""
-    return algorithm not in OWN and geometry.x_c == 1 and geometry.C > 1 and geometry.x_w > 1
+    """Whether an algorithm gets a copy of x; DMA turns no single bytes."""
+    last = geometry.x_c == 1 and geometry.C > 1 and geometry.x_w > 1
+    return algorithm not in OWN and last and geometry.hbm_itemsize > 1
 
 
 def turns_y(algorithm, geometry):
@@ -74,6 +75,7 @@ def plain_of(algorithm, geometry, extras):
         itemsize=geometry.itemsize,
         hbm_itemsize=geometry.hbm_itemsize,
         fast=geometry.fast,
+        precision=geometry.precision,
     )
 
 

@@ -5,23 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...kernels.conv2d.bands.plan import FOLDS as BAND_FOLDS
 from ...kernels.conv2d.dispatch import plan_of
 from ...kernels.conv2d.grouped.plan import BLOCKS, TILE_ROWS
 from ...kernels.conv2d.grouped.plan import X_BYTES as GROUPED_X_BYTES
 from ...kernels.conv2d.narrow.plan import X_BYTES as NARROW_X_BYTES
+from ...kernels.conv2d.pairs.plan import FILTER_BYTES as PAIRS_FILTER_BYTES
+from ...kernels.conv2d.pairs.plan import X_BYTES as PAIRS_X_BYTES
+from ...kernels.conv2d.split.cuts import FILTER_BYTES as SPLIT_FILTER_BYTES
+from ...kernels.conv2d.split.cuts import X_BYTES as SPLIT_X_BYTES
+from ...kernels.conv2d.split.plan import split_ns
 from ...kernels.conv2d.stacked.plan import BESIDE
 from ...kernels.conv2d.swapped.plan import FILTER_BYTES as SWAPPED_FILTER_BYTES
 from ...kernels.conv2d.swapped.plan import X_BYTES as SWAPPED_X_BYTES
-from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, taps_ns
+from ...kernels.conv2d.taps.fold import FOLDS
+from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, count_instructions
+from ...kernels.conv2d.taps.prices import array_ns
 from ...simulator.hardware import PARTITIONS
 from ..family import Family, Shape, changed, config_of, ints, with_settings
 from ..request import Config
 
-#: What the kernel's price of an array at its full rate is multiplied by to be a bound for any settings.
+#: What the kernel's price of the array at its full rate is multiplied by to be a bound.
 SURE = 0.95
 #: Output channels of a stationary, and matmuls that warm the array up, that a search tries.
 CHANNELS = (128, 96, 64, 32)
 WARM_UPS = (0, 12, 20, 28, 40)
+#: Instructions of a kernel from which on a quick search starts from one list of settings: each takes seconds.
+LONG = 4_000
 
 
 class Conv2dFamily(Family):
@@ -59,21 +69,32 @@ class Taps(Conv2dFamily):
 
     algorithm = "taps"
     from_one = ("x_bytes", "filter_bytes", "channels")
+    #: what the kernel takes of its own accord
+    x_bytes, filter_bytes = X_BYTES, FILTER_BYTES
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        plan = self.plan(shape, None)
+        if plan is None or (not wide and self._instructions(shape, plan) > LONG):
+            return [None]
         found: list[Config] = [None, config_of(x_bytes=X_BYTES // 2), config_of(x_bytes=X_BYTES // 4)]
         found += [config_of(shard="channels"), config_of(shard="images")]
         return found + ([config_of(x_bytes=X_BYTES // 8), config_of(channels=64)] if wide else [])
 
+    def _instructions(self, shape: Shape, plan: Any) -> int:
+        """Of all cores, at most."""
+        return shape.cores * int(count_instructions(shape.geometry, plan, shape.cores))  # type: ignore[no-untyped-call]
+
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
-        x_bytes, filter_bytes = now.get("x_bytes", X_BYTES), now.get("filter_bytes", FILTER_BYTES)
+        x_bytes, filter_bytes = now.get("x_bytes", self.x_bytes), now.get("filter_bytes", self.filter_bytes)
         warmup = self.plan(shape, config).warmup
         return self.changed(
             config,
             x_bytes=(x_bytes // 2, x_bytes * 2),
             shard=("images", "channels"),
             channels=CHANNELS,
+            fold=FOLDS,
+            moved=(0, 1, 2, 4),
             filter_bytes=(filter_bytes // 2, filter_bytes * 2),
             warmup=(one for one in WARM_UPS if one != warmup),
         )
@@ -81,7 +102,8 @@ class Taps(Conv2dFamily):
     def least_us(self, shape: Shape, config: Config) -> float:
         if shape.rates.overrides:  # the kernel's prices are trn2.toml's
             return 0.0
-        return float(SURE * 2 * taps_ns(shape.geometry) / shape.cores / 1e3)  # type: ignore[no-untyped-call]
+        jobs = [job for batch in self.plan(shape, config).batches for job in batch]
+        return float(SURE * array_ns(shape.geometry, jobs) / shape.cores / 1e3)  # type: ignore[no-untyped-call]
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.plan(shape, config)
@@ -92,7 +114,7 @@ class Taps(Conv2dFamily):
             "batches": len(plan.batches),
             "jobs": len(jobs),
             "k_tile": max(job.kn for job in jobs),
-            "c_tile": max(count for job in jobs for _, count in job.chunks),
+            "c_tile": max(chunk[1] for job in jobs for chunk in job.chunks),
             "c_tiles": max(len(job.chunks) for job in jobs),
             "groups_per_job": max(job.pack for job in jobs),
             "n_band": max(band.nn for band in bands),
@@ -159,6 +181,7 @@ class Bands(Conv2dFamily):
             buffers=(2, 3, 4, 6),
             warmup=(0, 24, 48, 96),
             channels=(plan.A - 1, plan.A // 2),
+            fold=(one for one in BAND_FOLDS if one != plan.fold),
         )
 
     def tiles(self, shape: Shape, plan: Any) -> int:
@@ -197,6 +220,7 @@ class Narrow(Conv2dFamily):
             buffers=(plan.buffers // 2, plan.buffers * 2),
             blocks=(plan.blocks // 2, plan.blocks - 1),
             images=(plan.images // 2, plan.images * 2),
+            shared=(1 - int(plan.shared),),
             warmup=WARM_UPS,
         )
         sizes = [(plan.U + step, plan.T) for step in (-1, 1, 2)] + [(plan.U, plan.T - 1), (plan.U, plan.T + 1)]
@@ -205,6 +229,74 @@ class Narrow(Conv2dFamily):
     def tiles(self, shape: Shape, plan: Any) -> int:
         blocks = -(-shape.geometry.rows.out // plan.U)
         return int(-(-shape.geometry.N // plan.images) * -(-blocks // plan.blocks))
+
+
+class Pairs(Conv2dFamily):
+    """Two steps of fp8 a matmul."""
+
+    algorithm = "pairs"
+    from_one = ("x_bytes", "filter_bytes", "channels", "buffers")
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        found: list[Config] = [None, config_of(shard="channels"), config_of(shard="images")]
+        found += [config_of(x_bytes=PAIRS_X_BYTES // 2), config_of(halves=0)]
+        more = [config_of(staged=0), config_of(staged=1), config_of(halves=1), config_of(fold=0), config_of(fold=1)]
+        return found + (more if wide else [])
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        now, plan = dict(config or ()), self.plan(shape, config)
+        x_bytes = now.get("x_bytes", PAIRS_X_BYTES)
+        filter_bytes = now.get("filter_bytes", PAIRS_FILTER_BYTES)
+        return self.changed(
+            config,
+            x_bytes=(x_bytes // 2, x_bytes * 2),
+            staged=(1 - plan.staged,),
+            halves=(1 - plan.halves,),
+            fold=(0, 1),
+            shard=("images", "channels"),
+            channels=CHANNELS,
+            filter_bytes=(filter_bytes // 2, filter_bytes * 2),
+            buffers=(2, 3, 4),
+            warmup=(one for one in (0, 12, 16, 20, 28) if one != plan.warmup),
+        )
+
+    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+        plan = self.plan(shape, config)
+        jobs = [job for batch in plan.batches for job in batch]
+        bands = [item.band for item in plan.items]
+        return {
+            "tiles": len(plan.items),
+            "batches": len(plan.batches),
+            "jobs": len(jobs),
+            "k_tile": max(job.kn for job in jobs),
+            "c_tile": plan.chunks[0].cn,
+            "c_tiles": len(plan.chunks),
+            "copies": plan.chunks[-1].depth,
+            "images_per_bank": plan.together,
+            "n_band": max(band.nn for band in bands),
+            "p_band": max(band.pn for band in bands),
+            "q_band": max(band.qn for band in bands),
+            "buffers": plan.buffers,
+            "halves": int(plan.halves),
+            "staged": int(plan.staged),
+            "warmup": plan.warmup,
+        }
+
+
+class Split(Taps):
+    """Products by fp16 pairs, one tap after the other."""
+
+    algorithm = "split"
+    x_bytes, filter_bytes = SPLIT_X_BYTES, SPLIT_FILTER_BYTES
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        more = [config_of(x_bytes=self.x_bytes // 2), config_of(shard="channels"), config_of(shard="images")]
+        return [None, *(more if wide else [])]
+
+    def least_us(self, shape: Shape, config: Config) -> float:
+        if shape.rates.overrides:  # the kernel's prices are trn2.toml's
+            return 0.0
+        return float(SURE * 2 * split_ns(shape.geometry, config) / shape.cores / 1e3)  # type: ignore[no-untyped-call]
 
 
 class Swapped(Conv2dFamily):
@@ -237,7 +329,6 @@ class Swapped(Conv2dFamily):
         return len(plan.items)
 
 
+_EVERY = (Taps(), Stacked(), Bands(), Grouped(), Narrow(), Pairs(), Split(), Swapped())
 #: What is known of each algorithm, by its name.
-FAMILIES: dict[str, Family] = {
-    one.algorithm: one for one in (Taps(), Stacked(), Bands(), Grouped(), Narrow(), Swapped())
-}
+FAMILIES: dict[str, Family] = {one.algorithm: one for one in _EVERY}

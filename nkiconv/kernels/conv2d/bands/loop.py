@@ -3,12 +3,11 @@
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger
-from ..._epilogue import finish
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import of_array, reader, scale_residual
+from ..call import finish_shared, of_array, scale_residual
 from ..geometry import met
-from .filters import copy_reversed, load_bands, start_buffer, stationary
+from .filters import channels_of, copy_reversed, load_bands, new_buffer, parts_of, stationary, zero_groups
 from .plan import BAND_BUFFERS, WARM_UP_BLOCKS
 
 
@@ -20,34 +19,37 @@ def run_bands(operands, geometry, extras, bands):
     g0, gn = first[0], last[0] + last[1] - first[0]
     if gn == 0:
         return
-    A = bands.A
-    c0 = g0 * A
-    cn = min(geometry.C, (g0 + gn) * A) - c0
+    each = bands.fold * bands.A
+    c0 = g0 * each
+    cn = min(geometry.C, (g0 + gn) * each) - c0
     ring = x_ring(operands, geometry, bands, min(bands.buffers, gn))
     rounds = div_ceil(gn, bands.together)
-    buffers = [start_buffer(operands, geometry, bands)]
+    zeros_sbuf = warm_zeros()
+    buffers = [new_buffer(operands, geometry, bands)]
+    zero_groups(buffers[0], 0, bands.early)
     scratch_hbm = copy_reversed(operands, geometry, bands, c0, cn)
+    zero_groups(buffers[0], bands.early, bands.together)
     xs = []
     for group in range(len(ring)):
         xs.append(load_group(operands, geometry, bands, c0, cn, group, ring))
-    zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, bands.warmup, WARM_UP_BLOCKS)
     take_round(buffers, scratch_hbm, geometry, bands, cn, 0)
     for index in range(1, min(BAND_BUFFERS, rounds)):
-        buffers.append(start_buffer(operands, geometry, bands))
+        buffers.append(new_buffer(operands, geometry, bands))
+        zero_groups(buffers[index], 0, bands.together)
         take_round(buffers, scratch_hbm, geometry, bands, cn, index)
     ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
     for group in range(gn):
         if group >= len(xs):
             xs.append(load_group(operands, geometry, bands, c0, cn, group, ring))
         index = group // bands.together
-        channels = min(A, cn - group * A)
+        channels = min(each, cn - group * each)
         work_group(
             operands,
             geometry,
             extras.epilogue,
             bands,
-            c0 + group * A,
+            c0 + group * each,
             channels,
             xs[group],
             buffers[index % len(buffers)],
@@ -63,69 +65,88 @@ def run_bands(operands, geometry, extras, bands):
 
 def take_round(buffers, scratch_hbm, geometry, bands, cn, index):
     """Bands of the groups of a round, into the buffer whose turn it is."""
-    first = index * bands.together * bands.A
-    count = min(cn - first, bands.together * bands.A)
+    most = bands.together * bands.fold * bands.A
+    first = index * most
+    count = min(cn - first, most)
     load_bands(buffers[index % len(buffers)], scratch_hbm, geometry, bands, first, count)
 
 
 def x_ring(operands, geometry, bands, count):
-    """Buffers [(a, h), images, columns] of x; none where no tap meets any column."""
+    """Buffers [(tile, a, m), images, i, columns] of x; none where no tap meets any column."""
     ring = []
     for _ in range(count if bands.width > 0 else 0):
-        shape = (bands.A * geometry.rows.size, geometry.N, bands.width)
+        shape = (parts_of(geometry, bands), geometry.N, bands.fold, bands.width)
         ring.append(nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf))
     return ring
 
 
 def load_group(operands, geometry, bands, c0, cn, group, ring):
-    """x of a group of channels: [(a, h), images, columns] in the buffer whose turn it is, or None."""
+    """x of a group of channels: [(tile, a, m), images, i, columns] in the buffer whose turn it is, or None."""
     if len(ring) == 0:
         return None
-    rows = geometry.rows
-    channels = min(bands.A, cn - group * bands.A)
+    fold, height = bands.fold, geometry.rows.size // bands.fold
     x_sbuf = ring[group % len(ring)]
-    copy(
-        x_sbuf[0 : channels * rows.size, 0 : geometry.N, 0 : bands.width],
-        operands.x.ap(
-            pattern=[
-                [geometry.x_c, channels],
-                [geometry.x_h, rows.size],
-                [geometry.x_n, geometry.N],
-                [geometry.x_w, bands.width],
-            ],
-            offset=(c0 + group * bands.A) * geometry.x_c + bands.w0 * geometry.x_w,
-        ),
-    )
+    for tile in range(fold):
+        first = (group * fold + tile) * bands.A
+        channels = channels_of(bands, 0, cn - first)
+        if channels > 0:
+            begin = tile * bands.tile_rows
+            copy(
+                x_sbuf[begin : begin + channels * height, 0 : geometry.N, 0:fold, 0 : bands.width],
+                operands.x.ap(
+                    pattern=[
+                        [geometry.x_c, channels],
+                        [fold * geometry.x_h, height],
+                        [geometry.x_n, geometry.N],
+                        [geometry.x_h, fold],
+                        [geometry.x_w, bands.width],
+                    ],
+                    offset=(c0 + first) * geometry.x_c + bands.w0 * geometry.x_w,
+                ),
+            )
     return x_sbuf
 
 
 def work_group(operands, geometry, epilogue, bands, c0, channels, x_sbuf, buffer_sbuf, slot, zeros_sbuf, ledger):
     """Results of a group of channels, from c0 on."""
-    outputs, Q = channels * geometry.rows.out, geometry.columns.out
-    y_sbuf = nl.ndarray((outputs, geometry.N, Q), dtype=operands.y.dtype, buffer=nl.sbuf)
-    bias_sbuf = load_bias_of_rows(operands.bias, geometry, c0, channels)
-    residual_sbuf = load_residual(operands, geometry, c0, channels)
+    Q = geometry.columns.out
+    counts, ys, biases, residuals = [], [], [], []
+    for tile in range(bands.fold):
+        count = channels_of(bands, tile, channels)
+        if count > 0:
+            first = c0 + tile * bands.A
+            counts.append(count)
+            shape = (count * geometry.rows.out, geometry.N, Q)
+            ys.append(nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf))
+            biases.append(load_bias_of_rows(operands.bias, geometry, first, count))
+            residuals.append(load_residual(operands, geometry, first, count))
     at_once = max(1, BANK_COLUMNS // Q)
     for n in range(0, geometry.N, at_once):
         nn = min(at_once, geometry.N - n)
-        acc_psum = nl.ndarray((outputs, nn, Q), dtype=nl.float32, buffer=nl.psum)
-        accumulate(acc_psum, operands, geometry, bands, channels, x_sbuf, buffer_sbuf, slot, n, zeros_sbuf)
-        residual = None
-        if residual_sbuf != None:
-            residual = residual_sbuf[0:outputs, n : n + nn, 0:Q]
-        engine = reader(ledger, epilogue, nn * Q)
-        finish(y_sbuf[0:outputs, n : n + nn, 0:Q], acc_psum, bias_sbuf, residual, epilogue, engine)
-    copy(operands.y.ap(pattern=y_pattern(geometry, channels), offset=c0 * geometry.y_k), y_sbuf)
+        sums = []
+        for tile in range(len(counts)):
+            sums.append(nl.ndarray((counts[tile] * geometry.rows.out, nn, Q), dtype=nl.float32, buffer=nl.psum))
+        accumulate(sums, operands, geometry, bands, counts, x_sbuf, buffer_sbuf, slot, n, zeros_sbuf)
+        for tile in range(len(counts)):
+            outputs = counts[tile] * geometry.rows.out
+            residual = None
+            if residuals[tile] != None:
+                residual = residuals[tile][0:outputs, n : n + nn, 0:Q]
+            y_sbuf = ys[tile][0:outputs, n : n + nn, 0:Q]
+            finish_shared(y_sbuf, sums[tile], biases[tile], residual, epilogue, ledger, nn * Q)
+    for tile in range(len(counts)):
+        offset = (c0 + tile * bands.A) * geometry.y_k
+        copy(operands.y.ap(pattern=y_pattern(geometry, counts[tile]), offset=offset), ys[tile])
 
 
-def accumulate(acc_psum, operands, geometry, bands, channels, x_sbuf, buffer_sbuf, slot, n, zeros_sbuf):
-    """Sums [(a, p), images, columns] of images n, n+1, ... in PSUM.
+def accumulate(sums, operands, geometry, bands, counts, x_sbuf, buffer_sbuf, slot, n, zeros_sbuf):
+    """Sums [(a, p), images, columns] of images n, n+1, ... in PSUM, of each tile with its number of channels.
 
     Columns of taps that meet x at all columns of y come first, so that the others add to what is there, where they meet
     x; where none does, a product of zeros does.
     """
-    columns, inputs = geometry.columns, channels * geometry.rows.size
-    outputs, nn, Q = acc_psum.shape
+    columns, height = geometry.columns, geometry.rows.size // bands.fold
+    nn, Q = sums[0].shape[1], sums[0].shape[2]
     whole, partial = [], []
     for s in range(columns.taps):
         found = met(columns, s, 0, Q)
@@ -134,24 +155,31 @@ def accumulate(acc_psum, operands, geometry, bands, channels, x_sbuf, buffer_sbu
         elif found[2] > 0:
             partial.append((s, found))
     if len(whole) == 0:
-        nisa.nc_matmul(
-            dst=acc_psum,
-            stationary=zeros_sbuf[0:1, 0:outputs],
-            moving=zeros_sbuf.ap(pattern=[[zeros_sbuf.shape[1], 1], [0, nn], [0, Q]], offset=0),
-            accumulate=False,
-        )
+        for tile in range(len(sums)):
+            nisa.nc_matmul(
+                dst=sums[tile],
+                stationary=zeros_sbuf[0:1, 0 : sums[tile].shape[0]],
+                moving=zeros_sbuf.ap(pattern=[[zeros_sbuf.shape[1], 1], [0, nn], [0, Q]], offset=0),
+                accumulate=False,
+            )
     every = whole + partial
     for index in range(len(every)):
         s, found = every[index]
         q, count, w, step = found[0], found[2], found[3] - bands.w0, found[4]
-        bands_sbuf = stationary(buffer_sbuf, geometry, bands, slot, channels, s)
-        moving_sbuf = x_sbuf[0:inputs, n : n + nn, w : w + (count - 1) * step + 1 : step]
-        nisa.nc_matmul(
-            dst=acc_psum[0:outputs, 0:nn, q : q + count],
-            stationary=of_array(bands_sbuf, operands),
-            moving=of_array(moving_sbuf, operands),
-            accumulate=index > 0 or len(whole) == 0,
-        )
+        for i in range(bands.fold):
+            for tile in range(len(sums)):
+                first = tile * bands.tile_rows
+                inputs = counts[tile] * height
+                bands_sbuf = stationary(buffer_sbuf, geometry, bands, slot, tile, counts[tile], i, s)
+                moving_sbuf = x_sbuf[first : first + inputs, n : n + nn, i, w : w + (count - 1) * step + 1 : step]
+                nisa.nc_matmul(
+                    dst=sums[tile][0 : sums[tile].shape[0], 0:nn, q : q + count],
+                    stationary=of_array(bands_sbuf, operands),
+                    moving=of_array(moving_sbuf, operands),
+                    accumulate=index + i > 0 or len(whole) == 0,
+                    tile_position=(first, 0),
+                    tile_size=(bands.tile_rows, nl.tile_size.pmax),
+                )
 
 
 def y_pattern(geometry, channels):

@@ -18,7 +18,7 @@ from ..._engines import is_16bit, pick
 from ..._prices import VECTOR_FIXED_NS, VECTOR_NS_16BIT
 from ..._tiles import BANK_COLUMNS
 from ..call import of_array
-from .plan import tiles_of
+from .units import tiles_of
 
 
 @dataclass
@@ -115,12 +115,12 @@ def load_filters(operands, geometry, grouped, chunk):
     tiles = tiles_of(geometry, grouped, chunk, folds)
     found = []
     for first in range(0, len(tiles), together):
-        raw_sbuf = nl.ndarray((together * size, second, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
         some = tiles[first : first + together]
+        raw_sbuf = nl.ndarray((len(some) * size, second, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
         total = 0
         for index in range(len(some)):
             total += some[index].kn // each
-        if total < together * size:
+        if total < len(some) * size:
             nisa.memset(dst=raw_sbuf, value=0.0, engine=nisa.engine.vector)
         dense = folds == 1 and some[0].kn == size * each
         for index in range(1 if dense else len(some)):
@@ -184,12 +184,13 @@ def widen(raw_sbuf, geometry, rulers, block):
     """[(tile, c), taps, (c', k)] in SBUF: weights of a depthwise block where c' is c, zero elsewhere."""
     raw = part_of(raw_sbuf, geometry, block)
     parts, each, taps = raw.shape
-    width = rulers.ones_sbuf.shape[1]
+    ones_sbuf = rulers.ones_sbuf[0:parts, 0 : rulers.ones_sbuf.shape[1]]
+    width = ones_sbuf.shape[1]
     wide_sbuf = nl.ndarray((parts, taps, width, each), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
     nisa.tensor_tensor(
         dst=wide_sbuf,
         data1=raw.permute((0, 2, 1)).expand_dim(2).broadcast(2, width),
-        data2=rulers.ones_sbuf.expand_dim(1).broadcast(1, taps).expand_dim(3).broadcast(3, each),
+        data2=ones_sbuf.expand_dim(1).broadcast(1, taps).expand_dim(3).broadcast(3, each),
         op=nl.multiply,
     )
     return wide_sbuf.reshape((parts, taps, width * each))
@@ -204,7 +205,7 @@ def turn(spread_sbuf, grouped, rulers):
         nisa.nc_matmul(
             dst=turned_psum[0:inputs, tap, 0:Kt],
             stationary=spread_sbuf[0:parts, tap, 0:inputs],
-            moving=rulers.ones_sbuf,
+            moving=rulers.ones_sbuf[0:parts, 0:Kt],
             accumulate=False,
         )
     return turned_psum
@@ -257,7 +258,7 @@ def spread(raw_sbuf, geometry, grouped, rulers, block):
         nisa.memset(dst=spread_sbuf, value=0.0, engine=nisa.engine.gpsimd)
     # an instruction has few dims: where tiles leave gaps, one for each of them
     times, groups = (1, together * G) if used == T else (together, G)
-    mask = rulers.mask_sbuf.reshape((parts, together * G))
+    mask = rulers.mask_sbuf.reshape((rulers.mask_sbuf.shape[0], together * G))
     for index in range(times):
         part = spread_sbuf[0:parts, 0:taps, index * T : index * T + groups * per_c]
         nisa.tensor_tensor(

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger
-from ..._epilogue import finish
 from ..._prices import VECTOR_FIXED_NS
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import of_array, reader, scale_residual
+from ..call import finish_shared, of_array, scale_residual
 from .filters import build_filters, copy_ns, load_filters, make_rulers, spread_filters
-from .plan import AHEAD_BYTES, FILTER_BUFFERS, banks_of, block_met, tiles_of, y_buffers
+from .plan import AHEAD_BYTES, FILTER_BUFFERS
+from .units import banks_of, block_met, tiles_of, y_buffers
 
 
 @dataclass
@@ -37,7 +37,7 @@ def run_grouped(operands, geometry, extras, grouped):
     units = units_of(grouped, mine)
     order = order_of(units)
     ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
-    ring = x_ring(operands, grouped, units)
+    ring = x_ring(operands, grouped, len(units))
     chunks = [start_chunk(operands, geometry, grouped, order[0])]
     xs = [load_x(operands, geometry, grouped, units[0], ring[0], first_rows(geometry, grouped, units[0]))]
     ahead = chunks_ahead(geometry)
@@ -149,14 +149,15 @@ def first_rows(geometry, grouped, unit):
     return min(unit.hn, (blocks - 1) * grouped.Uh * geometry.rows.stride + grouped.height)
 
 
-def x_ring(operands, grouped, units):
-    """Buffers [(tile, c), images, rows, columns] that x of units takes in turn; None where no unit needs any."""
+def x_ring(operands, grouped, num_units):
+    """Buffers [(tile, c), images, rows, columns] that x of units takes in turn, of one shape on any number of cores;
+    None where no unit needs any."""
     images, height, width = 0, 0, 0
-    for index in range(len(units)):
-        images, height = max(images, units[index].nn), max(height, units[index].hn)
-        width = max(width, units[index].wn)
+    for index in range(len(grouped.units)):
+        unit = grouped.units[index]
+        images, height, width = max(images, unit.nn), max(height, unit.hn), max(width, unit.wn)
     ring = []
-    for _ in range(min(grouped.buffers, len(units))):
+    for _ in range(min(grouped.buffers, num_units)):
         x_sbuf = None
         if height > 0 and width > 0:
             shape = (nl.tile_size.pmax, images, height, width)
@@ -170,30 +171,32 @@ def load_x(operands, geometry, grouped, unit, ring_sbuf, first):
     none."""
     if unit.hn == 0 or unit.wn == 0:
         return None
-    tiles = tiles_of(geometry, grouped, unit.chunk, unit.folds)
-    each = len(tiles) // unit.folds
+    tiles = tiles_of(geometry, grouped, unit.chunk, len(unit.parts))
+    each = len(tiles) // len(unit.parts)
     dense = tiles[0].cn == grouped.T
     x_sbuf = ring_sbuf[0 : nl.tile_size.pmax, 0 : unit.nn, 0 : unit.hn, 0 : unit.wn]
-    parts = [(0, first), (first, unit.hn)] if 0 < first and first < unit.hn else [(0, unit.hn)]
-    for part in range(len(parts)):
-        low, high = parts[part]
+    bounds = [0, first, unit.hn] if 0 < first and first < unit.hn else [0, unit.hn]
+    for step in range(1, len(bounds)):
         for index in range(0, len(tiles), each if dense else 1):
             tile = tiles[index]
+            part = unit.parts[tile.fold]
+            low, high = bounds[step - 1], min(part.hn, bounds[step])
             count = tile.cn
             if dense:
                 count = tiles[index + each - 1].c0 + tiles[index + each - 1].cn - tile.c0
-            offset = (unit.n0 + tile.fold * unit.nn) * geometry.x_n + tile.c0 * geometry.x_c
-            offset += (unit.h0 + low) * geometry.x_h + unit.w0 * geometry.x_w
-            pattern = [
-                [geometry.x_c, count],
-                [geometry.x_n, unit.nn],
-                [geometry.x_h, high - low],
-                [geometry.x_w, unit.wn],
-            ]
-            copy(
-                x_sbuf[tile.index * grouped.T : tile.index * grouped.T + count, 0 : unit.nn, low:high, 0 : unit.wn],
-                operands.x.ap(pattern=pattern, offset=offset),
-            )
+            offset = part.n0 * geometry.x_n + tile.c0 * geometry.x_c
+            offset += (part.h0 + low) * geometry.x_h + unit.w0 * geometry.x_w
+            if low < high:
+                pattern = [
+                    [geometry.x_c, count],
+                    [geometry.x_n, unit.nn],
+                    [geometry.x_h, high - low],
+                    [geometry.x_w, unit.wn],
+                ]
+                copy(
+                    x_sbuf[tile.index * grouped.T : tile.index * grouped.T + count, 0 : unit.nn, low:high, 0 : unit.wn],
+                    operands.x.ap(pattern=pattern, offset=offset),
+                )
     return of_array(x_sbuf, operands)
 
 
@@ -226,7 +229,7 @@ def work_unit(operands, geometry, extras, grouped, rulers, chunks, at, coming, u
     the last read-outs. last: whether nothing hides the stores, so that each bank's results leave at once.
     """
     chunk = chunks[at]
-    tiles = chunk.tiles[0 : len(chunk.tiles) // grouped.chunks[unit.chunk][2] * unit.folds]
+    tiles = chunk.tiles[0 : len(chunk.tiles) // grouped.chunks[unit.chunk][2] * len(unit.parts)]
     Q, Uh = geometry.columns.out, grouped.Uh
     ys = []
     for _ in range(y_buffers(grouped)):
@@ -242,7 +245,10 @@ def work_unit(operands, geometry, extras, grouped, rulers, chunks, at, coming, u
         if which + 1 == len(banks):
             spread_chunk(geometry, grouped, rulers, chunks, coming)
         for index in range(len(tiles)):
-            read_out(extras.epilogue, geometry, grouped, chunk, index, bank, sums[index], ys, residuals[index], ledger)
+            if sums[index] != None:
+                read_out(
+                    extras.epilogue, geometry, grouped, chunk, index, bank, sums[index], ys, residuals[index], ledger
+                )
         if which + 1 == len(banks) or banks[which + 1][0] != bank[0]:
             # all columns of these rows are there
             for index in range(len(tiles)):
@@ -256,49 +262,85 @@ def work_unit(operands, geometry, extras, grouped, rulers, chunks, at, coming, u
 
 
 def accumulate(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
-    """Sums [(uw, uh, k), images, blocks of rows, blocks of columns] of a bank in PSUM, for each tile.
+    """Sums [(uw, uh, k), images, blocks of rows, blocks of columns] of a bank in PSUM, for each tile; None where its
+    part has no such rows.
 
     Elements of the window that all blocks see come first, so that the others add to what is there; where none is, a
-    product of zeros does. The tiles take turns: each has its own rows of the array.
+    product of zeros does. The tiles take turns: each has its own rows of the array. Tiles without work multiply zeros
+    meanwhile: an array of which less is busy falls back to half of its rate.
     """
-    m, mn, j, jn = bank
+    m, most, j, jn = bank
     columns = grouped.Uw * grouped.Uh * grouped.Kt
-    sums = []
-    for _ in range(len(tiles)):
-        sums.append(nl.ndarray((columns, unit.nn, mn, jn), dtype=nl.float32, buffer=nl.psum))
-    every = products(geometry, grouped, unit, bank)
-    started = len(every) == 0 or every[0].rows[2] < mn or every[0].columns[2] < jn
-    if started:
-        nothing = [[zeros_sbuf.shape[1], 1], [0, unit.nn], [0, mn], [0, jn]]
-        for index in range(len(sums)):
-            nisa.nc_matmul(
-                dst=sums[index],
-                stationary=zeros_sbuf[0:1, 0:columns],
-                moving=zeros_sbuf.ap(pattern=nothing, offset=0),
-                accumulate=False,
-            )
-    for which in range(len(every)):
-        one = every[which]
-        rows, cols = one.rows, one.columns
-        h, w = rows[3] - unit.h0, cols[3] - unit.w0
-        p, q = rows[0] - unit.m0 - m, cols[0] - j
-        for index in range(len(sums)):
-            tile = tiles[index]
-            first = tile.index * grouped.T
-            nisa.nc_matmul(
-                dst=sums[index][0:columns, 0 : unit.nn, p : p + rows[2], q : q + cols[2]],
-                stationary=chunk.filters_sbuf[first : first + tile.cn, one.a, one.b, 0:columns],
-                moving=x_sbuf[
-                    first : first + tile.cn,
-                    0 : unit.nn,
-                    h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
-                    w : w + (cols[2] - 1) * cols[4] + 1 : cols[4],
-                ],
-                accumulate=started or which > 0,
-                tile_position=(first, 0),
-                tile_size=(grouped.T, nl.tile_size.pmax),
-            )
+    every, longest = [], 0
+    for fold in range(len(unit.parts)):
+        part = unit.parts[fold]
+        every.append(products(geometry, grouped, part, (m, min(most, part.mn - m), j, jn)))
+        longest = max(longest, len(every[fold]))
+    sums, started = [], []
+    for index in range(len(tiles)):
+        mn = min(most, unit.parts[tiles[index].fold].mn - m)
+        acc_psum = None
+        found = every[tiles[index].fold]
+        covered = len(found) > 0 and found[0].rows[2] == mn and found[0].columns[2] == jn
+        if mn > 0:
+            acc_psum = nl.ndarray((columns, unit.nn, mn, jn), dtype=nl.float32, buffer=nl.psum)
+            if not covered:
+                nisa.nc_matmul(
+                    dst=acc_psum,
+                    stationary=zeros_sbuf[0:1, 0:columns],
+                    moving=zeros_sbuf.ap(pattern=[[zeros_sbuf.shape[1], 1], [0, unit.nn], [0, mn], [0, jn]], offset=0),
+                    accumulate=False,
+                )
+        sums.append(acc_psum)
+        started.append(not covered)
+    idle_psum = None
+    if len(tiles) < grouped.tiles:
+        idle_psum = nl.ndarray((zeros_sbuf.shape[1], unit.nn * most * jn), dtype=nl.float32, buffer=nl.psum)
+    for which in range(longest):
+        for index in range(len(tiles)):
+            part, found = unit.parts[tiles[index].fold], every[tiles[index].fold]
+            if which < len(found):
+                multiply(
+                    sums[index], grouped, chunk, tiles[index], unit, part, bank, x_sbuf, found[which], started[index]
+                )
+                started[index] = True
+        for index in range(len(tiles), grouped.tiles):
+            busy(idle_psum, grouped, index, zeros_sbuf, unit.nn * most * jn)
     return sums
+
+
+def multiply(acc_psum, grouped, chunk, tile, unit, part, bank, x_sbuf, product, started):
+    """One matmul of a tile, added to what is there if the sums have started."""
+    rows, columns = product.rows, product.columns
+    h, w = rows[3] - part.h0, columns[3] - unit.w0
+    p, q = rows[0] - part.m0 - bank[0], columns[0] - bank[2]
+    first, outputs = tile.index * grouped.T, acc_psum.shape[0]
+    nisa.nc_matmul(
+        dst=acc_psum[0:outputs, 0 : unit.nn, p : p + rows[2], q : q + columns[2]],
+        stationary=chunk.filters_sbuf[first : first + tile.cn, product.a, product.b, 0:outputs],
+        moving=x_sbuf[
+            first : first + tile.cn,
+            0 : unit.nn,
+            h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
+            w : w + (columns[2] - 1) * columns[4] + 1 : columns[4],
+        ],
+        accumulate=started,
+        tile_position=(first, 0),
+        tile_size=(grouped.T, nl.tile_size.pmax),
+    )
+
+
+def busy(idle_psum, grouped, index, zeros_sbuf, columns):
+    """A product of zeros of so many columns on a tile of the array."""
+    width, first = zeros_sbuf.shape[1], index * grouped.T
+    nisa.nc_matmul(
+        dst=idle_psum[0:width, 0:columns],
+        stationary=zeros_sbuf[first : first + grouped.T, 0:width],
+        moving=zeros_sbuf.ap(pattern=[[width, grouped.T], [0, columns]], offset=first * width),
+        accumulate=False,
+        tile_position=(first, 0),
+        tile_size=(grouped.T, nl.tile_size.pmax),
+    )
 
 
 @dataclass
@@ -311,13 +353,13 @@ class Product(nl.NKIObject):
     columns: tuple
 
 
-def products(geometry, grouped, unit, bank):
-    """Matmuls of a bank; those that meet all of its blocks first."""
+def products(geometry, grouped, part, bank):
+    """Matmuls of a bank of a part; those that meet all of its blocks first."""
     m, mn, j, jn = bank
     whole, partial = [], []
-    for index in range(len(grouped.window)):
+    for index in range(len(grouped.window) if mn > 0 else 0):
         a, b = grouped.window[index]
-        rows = block_met(geometry.rows, grouped.Uh, a, unit.m0 + m, mn)
+        rows = block_met(geometry.rows, grouped.Uh, a, part.m0 + m, mn)
         columns = block_met(geometry.columns, grouped.Uw, b, j, jn)
         if rows[2] > 0 and columns[2] > 0:
             found = whole if rows[2] == mn and columns[2] == jn else partial
@@ -327,8 +369,8 @@ def products(geometry, grouped, unit, bank):
 
 def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, residual_sbuf, ledger):
     """Sums of a tile to every Uh-th row of its buffer, columns in their order."""
-    m, mn, j, jn = bank
-    Uh, Uw, images = grouped.Uh, grouped.Uw, sums_psum.shape[1]
+    m, j, jn = bank[0], bank[2], bank[3]
+    Uh, Uw, images, mn = grouped.Uh, grouped.Uw, sums_psum.shape[1], sums_psum.shape[2]
     place = place_of(grouped, chunk.tiles[index])
     each = Uh * grouped.Kt
     bias_sbuf = None
@@ -341,7 +383,7 @@ def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, res
             residual = None
             if residual_sbuf != None:
                 residual = residual_sbuf[0:each, 0:images, m : m + mn, q : q + (count - 1) * Uw + 1 : Uw]
-            finish(
+            finish_shared(
                 ys[place.buffer][
                     place.base : place.base + each,
                     0:images,
@@ -352,7 +394,8 @@ def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, res
                 bias_sbuf,
                 residual,
                 epilogue,
-                reader(ledger, epilogue, images * mn * count),
+                ledger,
+                images * mn * count,
             )
 
 
@@ -362,7 +405,8 @@ def move_rows(geometry, grouped, tile, unit, bank, ys, ledger):
     y_sbuf, Uh, Q = ys[place.buffer], grouped.Uh, geometry.columns.out
     first, to = bank[0] * Uh, place.base + place.own * grouped.Kt
     for uh in range(Uh):
-        count = min(bank[1], div_ceil(geometry.rows.out - uh, Uh) - unit.m0 - bank[0])
+        part = unit.parts[tile.fold]
+        count = min(min(bank[1], part.mn - bank[0]), div_ceil(geometry.rows.out - uh, Uh) - part.m0 - bank[0])
         if uh != place.own and count > 0:
             source = place.base + uh * grouped.Kt
             src = y_sbuf[
@@ -382,37 +426,33 @@ def move_rows(geometry, grouped, tile, unit, bank, ys, ledger):
             nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector)
 
 
-def y_rows(geometry, grouped, tile, unit, m, mn):
-    """(first row of y, how many) of blocks m .. m+mn-1 of a unit."""
-    p0 = (unit.m0 + m) * grouped.Uh
-    return p0, min(geometry.rows.out - p0, mn * grouped.Uh)
-
-
 def store(y_hbm, geometry, grouped, tile, unit, m, mn, ys):
-    """Blocks m .. m+mn-1 of rows of a tile."""
-    place = place_of(grouped, tile)
+    """Blocks m .. m+mn-1 of rows of a tile, as far as its part has them."""
+    place, part = place_of(grouped, tile), unit.parts[tile.fold]
     first, Q = place.base + place.own * grouped.Kt, geometry.columns.out
-    p0, pn = y_rows(geometry, grouped, tile, unit, m, mn)
-    pattern = [[geometry.y_k, tile.kn], [geometry.y_n, unit.nn], [geometry.y_p, pn], [geometry.y_q, Q]]
-    offset = (unit.n0 + tile.fold * unit.nn) * geometry.y_n + tile.k0 * geometry.y_k + p0 * geometry.y_p
-    row = m * grouped.Uh
-    copy(
-        y_hbm.ap(pattern=pattern, offset=offset),
-        ys[place.buffer][first : first + tile.kn, 0 : unit.nn, row : row + pn, 0:Q],
-    )
+    p0 = (part.m0 + m) * grouped.Uh
+    pn = min(geometry.rows.out - p0, min(mn, part.mn - m) * grouped.Uh)
+    if pn > 0:
+        pattern = [[geometry.y_k, tile.kn], [geometry.y_n, unit.nn], [geometry.y_p, pn], [geometry.y_q, Q]]
+        offset = part.n0 * geometry.y_n + tile.k0 * geometry.y_k + p0 * geometry.y_p
+        row = m * grouped.Uh
+        copy(
+            y_hbm.ap(pattern=pattern, offset=offset),
+            ys[place.buffer][first : first + tile.kn, 0 : unit.nn, row : row + pn, 0:Q],
+        )
 
 
 def load_residual(operands, geometry, grouped, tile, unit):
     """The residual of a tile times beta, [(uh, k), images, blocks of rows, columns], or None."""
     if operands.residual == None:
         return None
-    Kt, Uh, Q = grouped.Kt, grouped.Uh, geometry.columns.out
+    Kt, Uh, Q, part = grouped.Kt, grouped.Uh, geometry.columns.out, unit.parts[tile.fold]
     shape = (Uh * Kt, unit.nn, unit.mn, Q)
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
     nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
     for uh in range(Uh):
-        p = unit.m0 * Uh + uh
-        count = min(unit.mn, div_ceil(geometry.rows.out - uh, Uh) - unit.m0)
+        p = part.m0 * Uh + uh
+        count = min(part.mn, div_ceil(geometry.rows.out - uh, Uh) - part.m0)
         if count > 0:
             pattern = [
                 [geometry.r_k, tile.kn],
@@ -420,7 +460,7 @@ def load_residual(operands, geometry, grouped, tile, unit):
                 [Uh * geometry.r_p, count],
                 [geometry.r_q, Q],
             ]
-            offset = (unit.n0 + tile.fold * unit.nn) * geometry.r_n + tile.k0 * geometry.r_k + p * geometry.r_p
+            offset = part.n0 * geometry.r_n + tile.k0 * geometry.r_k + p * geometry.r_p
             copy(
                 residual_sbuf[uh * Kt : uh * Kt + tile.kn, 0 : unit.nn, 0:count, 0:Q],
                 operands.residual.ap(pattern=pattern, offset=offset),

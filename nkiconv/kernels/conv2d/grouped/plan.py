@@ -16,25 +16,11 @@ Settings: `rows` of a tile, `height` Uh and `width` Uw of a block, all three or 
 band; `buffers` of x; `warmup`, matmuls on zeros before the first filters.
 """
 
-from dataclasses import dataclass
-
 from ...._nki import nl
-from ..._axis import outputs_met
-from ..._prices import (
-    DMA_ENGINES,
-    HBM_BYTE_NS,
-    MATMUL_NS,
-    ROW_TILE_COLUMNS,
-    SCALAR_NS,
-    TENSOR_COLUMN_FP32_NS,
-    TENSOR_COLUMN_NS,
-    VECTOR_FIXED_NS,
-    VECTOR_NS,
-    VECTOR_NS_16BIT,
-    run_ns,
-)
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, cut_into, div_ceil, share
+from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil, share
+from .price import grouped_ns
+from .units import Grouped, add_units, banks_of, chunks_of, offsets, y_buffers, y_pages
 
 SETTINGS = ("rows", "height", "width", "x_bytes", "buffers", "warmup")
 #: Rows of a tile of the array that are worth it, and the outputs of a block: with both, what lies in the columns begins
@@ -51,133 +37,8 @@ AHEAD_BYTES = 16_384
 X_BUFFERS = 4
 FILTER_BUFFERS = 2
 #: Matmuls of 128 columns on zeros while the first filters are on their way.
-WARM_UP = 26
+WARM_UP = 24
 WARM_UP_MAX = 256
-
-
-@dataclass
-class Grouped(nl.NKIObject):
-    """Sizes of one problem."""
-
-    #: rows of a tile, tiles of the array, groups of a tile, columns of one output of a block
-    T: int
-    tiles: int
-    G: int
-    #: tiles of channels that work together: (the first, how many, for how many images or sets of them at once)
-    chunks: list
-    Kt: int
-    Uh: int
-    Uw: int
-    #: elements (a, b) of a block's window that any tap meets
-    window: list
-    #: height and width of that window
-    height: int
-    width: int
-    #: all work in order
-    units: list
-    buffers: int
-    warmup: int
-
-
-@dataclass
-class Unit(nl.NKIObject):
-    """Blocks m0 .. m0+mn-1 (of Uh rows) of images n0 .. for a chunk of tiles, and the x that they need.
-
-    nn: images of a tile; tiles of fold f have images n0 + f * nn, ...
-    """
-
-    chunk: int
-    folds: int
-    n0: int
-    nn: int
-    m0: int
-    mn: int
-    h0: int
-    hn: int
-    w0: int
-    wn: int
-
-
-@dataclass
-class Tile(nl.NKIObject):
-    """A tile of a chunk: its place on the array, whose images it has, input and output channels of its groups."""
-
-    index: int
-    fold: int
-    c0: int
-    cn: int
-    k0: int
-    kn: int
-
-
-def tiles_of(geometry, grouped, chunk, folds):
-    """Tiles of a chunk, those of `folds` sets of images."""
-    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
-    first, count = grouped.chunks[chunk][0], grouped.chunks[chunk][1]
-    found = []
-    for fold in range(folds):
-        for index in range(count):
-            g0 = (first + index) * grouped.G
-            gn = min(grouped.G, geometry.groups - g0)
-            found.append(
-                Tile(
-                    index=fold * count + index,
-                    fold=fold,
-                    c0=g0 * per_c,
-                    cn=gn * per_c,
-                    k0=g0 * per_k,
-                    kn=gn * per_k,
-                )
-            )
-    return found
-
-
-def chunks_of(geometry, total, tiles):
-    """(first tile, how many, folds) of chunks of `total` tiles of channels.
-
-    What is left over where the array has room for it several times takes several images at once.
-    """
-    found = []
-    for first in range(0, total, tiles):
-        count = min(tiles, total - first)
-        found.append((first, count, max(1, min(geometry.N, tiles // count))))
-    return found
-
-
-def offsets(axis, outputs):
-    """Elements of the window of neighbouring outputs that any tap meets, ascending."""
-    found = []
-    for offset in range((outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1):
-        if is_met(axis, outputs, offset):
-            found.append(offset)
-    return found
-
-
-def is_met(axis, outputs, offset):
-    """Whether a tap of one of the outputs meets an element of their window."""
-    met = False
-    for u in range(outputs):
-        tap = offset - u * axis.stride
-        if tap >= 0 and tap % axis.dilation == 0 and tap // axis.dilation < axis.taps:
-            met = True
-    return met
-
-
-def block_met(axis, outputs, offset, first, count):
-    """Blocks first .. first+count-1 that see an element of x at an element of their window: as `_axis.outputs_met`."""
-    return outputs_met(axis.size, outputs * axis.stride, 1, offset - axis.before, first, count)
-
-
-def block_span(axis, outputs, first, count):
-    """(first element, how many) of x that these blocks meet; (0, 0) if none does."""
-    low, high = axis.size, -1
-    every = offsets(axis, outputs)
-    for index in range(len(every)):
-        found = block_met(axis, outputs, every[index], first, count)
-        if found[2] > 0:
-            low = min(low, found[3])
-            high = max(high, found[3] + (found[2] - 1) * found[4])
-    return (0, 0) if high < low else (low, high - low + 1)
 
 
 def plan_grouped(geometry, extras, config, cores):
@@ -278,7 +139,7 @@ def make(geometry, config, T, Uh, Uw, has_residual):
         T=T,
         tiles=nl.tile_size.pmax // T,
         G=G,
-        chunks=chunks_of(geometry, div_ceil(geometry.groups, G), nl.tile_size.pmax // T),
+        chunks=chunks_of(div_ceil(geometry.groups, G), nl.tile_size.pmax // T),
         Kt=Kt,
         Uh=Uh,
         Uw=Uw,
@@ -297,106 +158,6 @@ def make(geometry, config, T, Uh, Uw, has_residual):
     add_units(geometry, grouped, mn, most)
     fits = sbuf_bytes(geometry, grouped, has_residual) <= nl.tile_size.total_available_sbuf_size
     return grouped if fits else None
-
-
-def add_units(geometry, grouped, most_blocks, most_rows):
-    """Units of all chunks, at most so many blocks of rows each; as many for one half of the work as for the other."""
-    M, J = div_ceil(geometry.rows.out, grouped.Uh), div_ceil(geometry.columns.out, grouped.Uw)
-    images = 1
-    if most_blocks == M:
-        images = max(1, min(BANK_COLUMNS // (M * J), most_rows // max(1, geometry.rows.size)))
-    chunks, parts_m = len(grouped.chunks), div_ceil(M, most_blocks)
-    columns = block_span(geometry.columns, grouped.Uw, 0, J)
-    for chunk in range(chunks):
-        folds = grouped.chunks[chunk][2]
-        count_n, count_m = div_ceil(geometry.N, images * folds), parts_m
-        if chunks % PARTS == 1 and chunk == chunks // PARTS and (count_n * count_m) % PARTS == 1:
-            # the chunk in the middle is both halves'
-            if count_n * folds < geometry.N:
-                count_n += 1
-            elif count_m < M:
-                count_m += 1
-        of_n, of_m = images_of(geometry.N, count_n, folds), cut_into(M, count_m)
-        for n in range(len(of_n)):
-            for m in range(count_m):
-                rows = block_span(geometry.rows, grouped.Uh, of_m[m][0], of_m[m][1])
-                grouped.units.append(
-                    Unit(
-                        chunk=chunk,
-                        folds=of_n[n][2],
-                        n0=of_n[n][0],
-                        nn=of_n[n][1],
-                        m0=of_m[m][0],
-                        mn=of_m[m][1],
-                        h0=rows[0],
-                        hn=rows[1],
-                        w0=columns[0],
-                        wn=columns[1],
-                    )
-                )
-
-
-def images_of(N, parts, folds):
-    """(first image, images of a fold, folds) of parts of all images; what does not divide has a part of its own."""
-    found = []
-    of_n = cut_into(N, parts)
-    for index in range(parts):
-        first, count = of_n[index]
-        each = count // folds
-        if each > 0:
-            found.append((first, each, folds))
-        if count > each * folds:
-            found.append((first + each * folds, 1, count - each * folds))
-    return found
-
-
-def banks_of(geometry, grouped, unit):
-    """(first block of rows, how many, first column of blocks, how many) of the banks of a unit."""
-    J = div_ceil(geometry.columns.out, grouped.Uw)
-    of_j = cut(J, BANK_COLUMNS)
-    of_m = cut(unit.mn, max(1, BANK_COLUMNS // (unit.nn * of_j[0][1])))
-    found = []
-    for m in range(len(of_m)):
-        for j in range(len(of_j)):
-            found.append((of_m[m][0], of_m[m][1], of_j[j][0], of_j[j][1]))
-    return found
-
-
-def grouped_ns(geometry, grouped):
-    """ns of both cores: the slowest of the array, the read-outs and the DMAs."""
-    column_ns = TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS
-    y_ns = VECTOR_NS_16BIT / 2 if geometry.itemsize == 2 else VECTOR_NS_16BIT
-    array_ns, read_elements, read_count, moved_ns = 0.0, 0, 0, 0.0
-    for index in range(len(grouped.units)):
-        unit = grouped.units[index]
-        tiles = grouped.chunks[unit.chunk][1] * unit.folds
-        banks = banks_of(geometry, grouped, unit)
-        for bank in range(len(banks)):
-            columns = unit.nn * banks[bank][1] * banks[bank][3]
-            each_ns = max(columns * column_ns, tiles * (ROW_TILE_COLUMNS * column_ns + MATMUL_NS))
-            array_ns += len(grouped.window) * each_ns
-            read_elements += tiles * grouped.Uw * columns
-            read_count += tiles * grouped.Uw
-        moved = (grouped.Uh - 1) * unit.nn * unit.mn * geometry.columns.out
-        moved_ns += tiles * (moved * y_ns + (grouped.Uh - 1) * VECTOR_FIXED_NS * len(banks))
-    read_ns = read_elements * SCALAR_NS + read_count * VECTOR_FIXED_NS
-    both_ns = (read_ns + moved_ns * SCALAR_NS / VECTOR_NS) / (1.0 + SCALAR_NS / VECTOR_NS)
-    x_image = geometry.rows.size * geometry.columns.size * geometry.itemsize
-    y_image = geometry.rows.out * geometry.columns.out * geometry.itemsize
-    image_ns = geometry.C * run_ns(x_image) + geometry.K * run_ns(y_image)
-    hbm_ns = (geometry.C * x_image + geometry.K * y_image) * HBM_BYTE_NS
-    dma_ns = geometry.N * max(image_ns / DMA_ENGINES, hbm_ns)
-    return max(max(array_ns, both_ns), dma_ns) / PARTS
-
-
-def y_pages(grouped):
-    """Times 128 output channels of a chunk."""
-    return div_ceil(grouped.tiles * grouped.Kt, nl.tile_size.pmax)
-
-
-def y_buffers(grouped):
-    """Buffers of results of a unit: see `loop.place_of`."""
-    return y_pages(grouped) * grouped.Uh
 
 
 def sbuf_bytes(geometry, grouped, has_residual):

@@ -35,7 +35,7 @@ def run_narrow(operands, geometry, extras, narrow):
     loaded = load_filters(operands, geometry, narrow)
     bias_sbuf = load_bias_of_blocks(operands.bias, geometry, narrow)
     loads = loads_of(geometry, narrow, steps, mine[0], end)
-    ring = x_ring(operands, narrow, loads)
+    ring = x_ring(operands, narrow, len(loads))
     cleared = clear_stationaries(operands, narrow)
     books = start_books(geometry, narrow)
     zeros_sbuf = warm_zeros()
@@ -92,14 +92,12 @@ def holds(load, narrow, step):
     return load.h0 + load.hn > narrow.first + step.j0 * narrow.step
 
 
-def x_ring(operands, narrow, loads):
+def x_ring(operands, narrow, num_loads):
     """Buffers of x that loads take in turn, each a tile for every chunk; zeros beside the rows, where nothing loads."""
-    images, height = 1, 1
-    for index in range(len(loads)):
-        images, height = max(images, loads[index].nn), max(height, loads[index].hn)
+    images, height = narrow.images, narrow.height
     pad, width = narrow.pad, narrow.wn + 2 * narrow.pad
     ring = []
-    for _ in range(min(narrow.buffers, len(loads))):
+    for _ in range(min(narrow.buffers, num_loads)):
         tiles = []
         for chunk in range(len(narrow.chunks)):
             count = narrow.chunks[chunk][1]

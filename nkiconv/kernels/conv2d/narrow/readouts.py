@@ -18,7 +18,7 @@ from ..._prices import (
     VECTOR_FIXED_PSUM_NS,
     VECTOR_NS,
 )
-from ..call import reader
+from ..call import finish_shared
 from .plan import PARTIAL, covers, misses, taps_of
 
 
@@ -79,7 +79,7 @@ def add_taps(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilogue
     order = taps_of(narrow, tile)
     if len(order) == 1 and covers(order[0], qn):
         sums = at_tap(acc_psum, order[0], narrow, outputs, tile)
-        finish(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, reader(books.ledger, epilogue, elements))
+        finish_shared(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, books.ledger, elements)
         return
     part_sbuf = partial_sums(books, narrow, index, y_sbuf.shape)
     for which in range(len(order)):
@@ -107,7 +107,7 @@ def add_taps(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilogue
             finish(y_sbuf, sums, bias_sbuf, part_sbuf, added, nisa.engine.vector)
             book_vector(books, elements)
             return
-    finish(y_sbuf, part_sbuf, bias_sbuf, residual_sbuf, epilogue, reader(books.ledger, epilogue, elements))
+    finish_shared(y_sbuf, part_sbuf, bias_sbuf, residual_sbuf, epilogue, books.ledger, elements)
 
 
 def at_tap(acc_psum, tap, narrow, outputs, tile):

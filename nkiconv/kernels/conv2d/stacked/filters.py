@@ -11,9 +11,9 @@ left out.
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES, cut_into, div_ceil
+from ..._tiles import BANK_BYTES, cut_into, div_ceil, whole_words
 from ..call import of_array
-from .shape import columns_of, fits, lead_of, order_of_groups, padded_elements
+from .shape import LONG_RUN_BYTES, columns_of, fits, lead_of, order_of_groups, padded_elements
 
 
 def load_padded(operands, geometry, stack, job, parts):
@@ -31,28 +31,76 @@ def load_padded(operands, geometry, stack, job, parts):
     size = padded_elements(geometry, stack)
     flat_sbuf = nl.ndarray((copies * kn, size), dtype=operands.w_dtype, buffer=nl.sbuf)
     z_sbuf = flat_sbuf[0 : copies * kn, 0 : geometry.C * height * taps].reshape((copies * kn, geometry.C, height, taps))
-    if not fits(geometry, stack):
-        # two elements of 16 bits at a time
+    common = common_rows(geometry, stack)
+    raw_sbuf = None
+    if common[1] > 0:
+        # only around the rows that all u have: what comes there need not wait
+        clear_rows(z_sbuf, 0, common[0], nisa.engine.vector)
+        clear_rows(z_sbuf, common[0] + common[1], height, nisa.engine.gpsimd)
+    elif not fits(geometry, stack):
+        # a word of four bytes at a time
         words = flat_sbuf if operands.w_dtype == nl.float32 else flat_sbuf.view(nl.float32)
         nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector)
     if stack.way != "straight":
         raw_sbuf = nl.ndarray((kn, geometry.C, rows.taps, taps), dtype=operands.w_dtype, buffer=nl.sbuf)
         copy_parts(raw_sbuf, operands.w, pattern, k0 * geometry.w_k, parts)
-        return raw_sbuf, z_sbuf
-    for u in range(stack.U):
-        if rows.dilation == 1:
+    elif common[1] > 0:
+        lead, apart = lead_of(geometry, stack), stack.V * rows.stride
+        first, end = common[0], common[0] + common[1]
+        for u in range(stack.U):
+            load_taps(operands.w, z_sbuf, geometry, job, u, lead + u * apart, first, end)
+        for u in range(stack.U):
+            load_taps(operands.w, z_sbuf, geometry, job, u, lead + u * apart, lead + u * apart, first)
+            load_taps(operands.w, z_sbuf, geometry, job, u, lead + u * apart, end, lead + u * apart + rows.taps)
+    elif rows.dilation == 1:
+        for u in range(stack.U):
             copy_parts(place_of(z_sbuf, geometry, stack, kn, u), operands.w, pattern, k0 * geometry.w_k, parts)
-        else:
-            # rows of taps that are no neighbours take a DMA for each: an access pattern has few dims
+    else:
+        # rows of taps that are no neighbours take a DMA for each: an access pattern has few dims
+        for u in range(stack.U):
             for r in range(rows.taps):
-                first = lead_of(geometry, stack) + u * stack.V * rows.stride + r * rows.dilation
-                copy(
-                    z_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, first, 0:taps],
-                    operands.w.ap(
-                        pattern=[pattern[0], pattern[1], pattern[3]], offset=k0 * geometry.w_k + r * geometry.w_r
-                    ),
-                )
-    return None, z_sbuf
+                at = lead_of(geometry, stack) + u * stack.V * rows.stride + r * rows.dilation
+                load_taps(operands.w, z_sbuf, geometry, job, u, at - r, at, at + 1)
+    return raw_sbuf, z_sbuf
+
+
+def common_rows(geometry, stack):
+    """(first, how many) rows of Z that hold taps of all u and come to their places in long runs; how many is 0 else."""
+    rows = geometry.rows
+    span = (stack.U - 1) * stack.V * rows.stride
+    count = rows.taps - span
+    run = count * geometry.columns.taps * geometry.itemsize
+    if stack.way != "straight" or fits(geometry, stack) or rows.dilation > 1 or run < LONG_RUN_BYTES:
+        return 0, 0
+    return lead_of(geometry, stack) + span, count
+
+
+def clear_rows(z_sbuf, first, end, engine):
+    """Zeros in rows first .. end-1 of Z."""
+    if first < end:
+        nisa.memset(
+            dst=z_sbuf[0 : z_sbuf.shape[0], 0 : z_sbuf.shape[1], first:end, 0 : z_sbuf.shape[3]],
+            value=0.0,
+            engine=engine,
+        )
+
+
+def load_taps(w_hbm, z_sbuf, geometry, job, u, lead, first, end):
+    """Rows first .. end-1 of Z of output row u, whose first tap is in row `lead`."""
+    k0, kn = job
+    if first < end:
+        copy(
+            z_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, first:end, 0 : geometry.columns.taps],
+            w_hbm.ap(
+                pattern=[
+                    [geometry.w_k, kn],
+                    [geometry.w_c, geometry.C],
+                    [geometry.w_r, end - first],
+                    [geometry.w_s, geometry.columns.taps],
+                ],
+                offset=k0 * geometry.w_k + (first - lead) * geometry.w_r,
+            ),
+        )
 
 
 def copy_parts(dst, src_hbm, pattern, offset, parts):
@@ -81,7 +129,7 @@ def place_of(z_sbuf, geometry, stack, kn, u):
 
 
 def shift_rows(padded, geometry, stack, kn):
-    """Z, complete."""
+    """(None, Z complete) from what `load_padded` returned."""
     raw_sbuf, z_sbuf = padded
     if raw_sbuf != None:
         for u in range(1 if stack.way == "apart" else stack.U):
@@ -90,27 +138,27 @@ def shift_rows(padded, geometry, stack, kn):
                 src=raw_sbuf,
                 engine=nisa.engine.vector,
             )
-    return z_sbuf
+    return None, z_sbuf
 
 
 def turn_padded(operands, padded, geometry, stack, job, parts, ledger):
-    """Stationaries [(d, b, c), (g, z, t), (u, k)] of a job, from what `load_padded` returned; g in order of work.
+    """Stationaries [(d, b, c), (g, z, t), (u, k)] of a job, from what `shift_rows` returned; g in order of work.
 
     parts: in how many parts they are read out at least, so that the first sums need not wait for the last.
     """
     kn = job[1]
-    z_sbuf = shift_rows(padded, geometry, stack, kn)
+    z_sbuf = padded[1]
     B, C = stack.B, geometry.C
     phases = len(stack.phases)
     # what one transpose turns: all (u, k), or those of one u
     slots = stack.U if stack.way == "apart" else 1
     width = stack.U * kn // slots
     each = phases * stack.num_taps
-    even = width + width % 2
+    pitch = whole_words(width, geometry.itemsize)
     shape = (stack.parts, stack.groups * each, slots, width)
     filters_sbuf = nl.ndarray(shape, dtype=z_sbuf.dtype, buffer=nl.sbuf)
     first, count = 0, stack.groups * each
-    most = min(max(1, BANK_BYTES // (slots * even * geometry.itemsize)), div_ceil(count, parts))
+    most = min(max(1, BANK_BYTES // (slots * pitch * geometry.itemsize)), div_ceil(count, parts))
     order = order_of_groups(stack)
     while first < count:
         dn = columns_of(geometry, stack, order[first // each])
@@ -118,7 +166,7 @@ def turn_padded(operands, padded, geometry, stack, job, parts, ledger):
         num = 1
         while num < most and first + num < count and columns_of(geometry, stack, order[(first + num) // each]) == dn:
             num += 1
-        turned_psum = nl.ndarray((dn * B * C, num, slots, even), dtype=z_sbuf.dtype, buffer=nl.psum)
+        turned_psum = nl.ndarray((dn * B * C, num, slots, pitch), dtype=z_sbuf.dtype, buffer=nl.psum)
         for index in range(num):
             g = order[(first + index) // each]
             phase = stack.phases[(first + index) % each // stack.num_taps]

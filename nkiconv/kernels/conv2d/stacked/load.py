@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._tiles import div_ceil
 from ..call import of_array
-from .shape import band_rows
+from .shape import band_rows, whole_blocks
 
 
 @dataclass
@@ -99,14 +98,6 @@ def clear(x_sbuf, m0, m1, w0, w1, engine):
     if m0 < m1 and w0 < w1:
         parts, images = x_sbuf.shape[0], x_sbuf.shape[1]
         nisa.memset(dst=x_sbuf[0:parts, 0:images, m0:m1, w0:w1], value=0.0, engine=engine)
-
-
-def whole_blocks(rows, stack, m0, mn):
-    """(first, end) of the blocks of X, among mn from m0 on, all of whose B padded rows are x's."""
-    first = max(m0, div_ceil(max(0, rows.before), stack.G))
-    room = rows.size + rows.before - stack.B
-    end = min(m0 + mn, room // stack.G + 1) if room >= 0 else m0
-    return (m0, m0) if end <= first else (first, end)
 
 
 def load_blocks(x_hbm, x_sbuf, geometry, stack, band, spans, m_begin, m_end):

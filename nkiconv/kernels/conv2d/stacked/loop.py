@@ -1,21 +1,24 @@
 """The loop of a stack: bands of x come in, one matmul serves several rows, shifts and outputs, rows of y go out."""
 
 from ...._nki import nisa, nl
-from ..._dma import copy
 from ..._engines import Ledger
-from ..._epilogue import finish
-from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS
-from ..._tiles import div_ceil, share
+from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, MATMUL_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS, WINDOW_NS
+from ..._tiles import PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import load_bias, reader, scale_residual
+from ..call import finish_shared, scale_residual
 from ..geometry import met
-from .filters import load_padded, turn_padded
+from .bias import load_biases, turn_biases
+from .filters import load_padded, shift_rows, turn_padded
 from .load import clear_next, load_stack, make_ring
 from .prices import FILTER_PARTS, filters_there_ns, first_ns, turn_ns
-from .shape import band_rows, columns_of, fits, jobs_ahead, order_of_groups, rows_apart, stack_bands, tiles_of
+from .shape import band_rows, columns_of, fits, jobs_ahead, order_of_groups, rows_apart, slot_of, stack_bands, tiles_of
+from .store import load_residual, residual_buffers, store_stack
 
 #: Most matmuls on zeros until the first rows are there, unless a config says how many.
-WARM_UP_MAX = 96
+WARM_UP_MAX = 256
+#: Of those, the last that are of 128 columns each, and how many times that others are.
+SHORT_WARM_UPS = 16
+WARM_UP_BLOCKS = 4
 #: DMAs that bring the first filters, where they are of many channels.
 FIRST_DMAS = 2
 #: Pieces that the loads of the first band come in, if it is of so many tiles.
@@ -32,8 +35,10 @@ def run_stack(operands, geometry, extras, stack):
         return
     ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
     end = mine[0] + mine[1]
+    # of each core's bands, whether there are two or not: sums of other banks round in another order
+    ends = (share(len(bands), PARTS, 0)[1], len(bands))
     ahead = jobs_ahead(geometry, stack)
-    padded, filters, biases, loaded = [], [], [], []
+    padded, filters, loaded = [], [], []
     ring = make_ring(operands, stack, bands, mine[0], end)
     # filters that wait for zeros must not come after all rows
     hold = 1 if stack.way == "straight" and not fits(geometry, stack) else 0
@@ -45,24 +50,36 @@ def run_stack(operands, geometry, extras, stack):
         clear_next(geometry, stack, bands[mine[0]], ring, 0, True, hold)
     pieces = first_pieces(stack, bands[mine[0]], geometry.columns.out)
     loaded.append(load_stack(operands, geometry, stack, bands[mine[0]], ring, 0, pieces))
+    jobs = len(stack.jobs)
+    residual_ring = residual_buffers(operands, geometry, stack, bands[mine[0] : end])
+    residuals = []
+    if len(residual_ring) > 0:
+        load_step(operands, geometry, stack, bands, mine[0], residual_ring, residuals)
+    bias_rows = load_biases(operands.bias, stack)
     load_jobs(operands, geometry, stack, padded, ahead)
     load_bands(operands, geometry, stack, bands, mine[0], mine[0] + len(ring.buffers), end, ring, loaded)
     before, after = warm_counts(geometry, stack)
-    warm_up(zeros_sbuf, before, 1)
-    turn_next(operands, geometry, stack, padded, filters, biases, ledger)
+    # long ones first, as many as leave enough short ones to end in time
+    longer = max(0, before - SHORT_WARM_UPS) // WARM_UP_BLOCKS
+    warm_up(zeros_sbuf, longer, WARM_UP_BLOCKS)
+    warm_up(zeros_sbuf, before - longer * WARM_UP_BLOCKS, 1)
+    turn_next(operands, geometry, stack, padded, filters, ledger)
     warm_up(zeros_sbuf, after, 1)
+    biases = turn_biases(bias_rows, stack)
     for index in range(mine[0], end):
-        for job in range(len(stack.jobs)):
+        for job in range(jobs):
             # the next job's filters are turned before this one's sums and read out during them; the second job's come
             # after the first rows, and are read out while the third's are turned
-            load_jobs(operands, geometry, stack, padded, job + ahead)
+            load_jobs(operands, geometry, stack, padded, job + 1 + ahead)
             if job > 0:
-                turn_next(operands, geometry, stack, padded, filters, biases, ledger)
+                turn_next(operands, geometry, stack, padded, filters, ledger)
             if job == 1:
-                turn_next(operands, geometry, stack, padded, filters, biases, ledger)
+                turn_next(operands, geometry, stack, padded, filters, ledger)
             if job == 0 and index > mine[0]:
                 load_bands(operands, geometry, stack, bands, mine[0], index + len(ring.buffers), end, ring, loaded)
-            turn = (index - mine[0]) * len(stack.jobs) + job
+            turn = (index - mine[0]) * jobs + job
+            while len(residual_ring) > 0 and len(residuals) < min(turn + len(residual_ring), mine[1] * jobs):
+                load_step(operands, geometry, stack, bands, mine[0], residual_ring, residuals)
             work_stack(
                 operands,
                 geometry,
@@ -73,10 +90,18 @@ def run_stack(operands, geometry, extras, stack):
                 biases[job],
                 bands[index],
                 loaded[index - mine[0]],
+                scale_residual(residuals[turn], operands.beta) if len(residual_ring) > 0 else None,
                 ledger,
                 turn,
-                index + 1 == end and job + 1 == len(stack.jobs),
+                index + 1 in ends and job + 1 == jobs,
             )
+
+
+def load_step(operands, geometry, stack, bands, first, ring, residuals):
+    """Load the next residual, of bands from `first` on and their jobs in turn; all but the first band's are held."""
+    step, jobs = len(residuals), len(stack.jobs)
+    band, job = bands[first + step // jobs], stack.jobs[step % jobs]
+    residuals.append(load_residual(operands, geometry, stack, job, band, ring[step % len(ring)], step >= jobs))
 
 
 def load_jobs(operands, geometry, stack, padded, count):
@@ -95,32 +120,44 @@ def load_bands(operands, geometry, stack, bands, first, until, end, ring, loaded
         # the second band waits for the triggers of the filters, each other one for the band before
         hold = 1
         if len(loaded) == 1 and len(stack.jobs) > 1:
-            delay_ns = LOAD_SKEW_NS + STATIC_ISSUE_NS * len(stack.jobs)
+            triggers = len(stack.jobs) + (stack.U if operands.bias != None else 0)
+            delay_ns = LOAD_SKEW_NS + STATIC_ISSUE_NS * triggers
             hold = 1 + int(delay_ns / (GPSIMD_NS * band.nn * band_rows(stack, band.jn)))
         clear_next(geometry, stack, band, ring, turn, False, hold)
         pieces = [band_rows(stack, band.jn)]
         loaded.append(load_stack(operands, geometry, stack, band, ring, turn, pieces))
 
 
-def turn_next(operands, geometry, stack, padded, filters, biases, ledger):
-    """Stationaries and bias of the next job, if there is one."""
+def turn_next(operands, geometry, stack, padded, filters, ledger):
+    """Stationaries of the next job, if there is one; the rows of the one after it are shifted, so that they do
+    not wait for read-outs of sums."""
     job = len(filters)
+    if job == 0:
+        padded[job] = shift_rows(padded[job], geometry, stack, stack.jobs[job][1])
     if job < len(stack.jobs):
-        biases.append(load_bias(operands.bias, stack.jobs[job][0], stack.jobs[job][1], stack.U))
         filters.append(turn_padded(operands, padded[job], geometry, stack, stack.jobs[job], FILTER_PARTS, ledger))
         padded[job] = None
+    if job + 1 < len(stack.jobs):
+        padded[job + 1] = shift_rows(padded[job + 1], geometry, stack, stack.jobs[job + 1][1])
 
 
 def warm_counts(geometry, stack):
     """Matmuls of 128 columns on zeros that keep the array busy until the first filters are there, about, and from when
     they are turned until the first rows are."""
-    each_ns = nl.tile_size.pmax * TENSOR_COLUMN_NS / HALF_RATE
     there_ns = filters_there_ns(geometry, stack)
-    before = int(max(0.0, there_ns - ZEROS_NS) / each_ns)
+    before = warm_count(ZEROS_NS, there_ns)
     if stack.warmup >= 0:
         return min(before, stack.warmup), max(0, stack.warmup - before)
-    after = int(max(0.0, first_ns(geometry, stack) - there_ns - turn_ns(geometry, stack) / HALF_RATE) / each_ns)
-    return min(WARM_UP_MAX, before), min(WARM_UP_MAX, after)
+    turned_ns = there_ns + turn_ns(geometry, stack) / (HALF_RATE if there_ns < WINDOW_NS else 1.0)
+    return min(WARM_UP_MAX, before), min(WARM_UP_MAX, warm_count(turned_ns, first_ns(geometry, stack)))
+
+
+def warm_count(begin_ns, end_ns):
+    """Matmuls of 128 columns that fill this time: at half rate until the end of the first window, then at full."""
+    each_ns = nl.tile_size.pmax * TENSOR_COLUMN_NS
+    slow_ns = max(0.0, min(end_ns, WINDOW_NS) - begin_ns)
+    fast_ns = max(0.0, end_ns - max(begin_ns, WINDOW_NS))
+    return int(slow_ns * HALF_RATE / each_ns + fast_ns / (each_ns + MATMUL_NS))
 
 
 def first_pieces(stack, band, Q):
@@ -137,19 +174,22 @@ def first_pieces(stack, band, Q):
     return found
 
 
-def work_stack(operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf, band, x_sbuf, ledger, turn, last):
+def work_stack(
+    operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf, band, x_sbuf, residual_sbuf, ledger, turn, last
+):
     """Results of one job for one band: banks of sums one after the other, and stores of several of them at a time."""
     kn, Q = job[1], geometry.columns.out
     apart = rows_apart(stack)
-    # results of the U rows of a block that leave their partitions go to each part of them in turn
-    base = turn % (nl.tile_size.pmax // kn) * kn if stack.merged else 0
-    height = base + apart[0] * kn
-    whole_sbuf = nl.ndarray((height, band.nn, band.jn, apart[1], Q), dtype=operands.y.dtype, buffer=nl.sbuf)
-    y_sbuf = whole_sbuf[base:height, 0 : band.nn, 0 : band.jn, 0 : apart[1], 0:Q]
-    residual_sbuf = load_residual(operands, geometry, stack, job, band, base)
+    size = apart[0] * kn
+    # banks leave from parts of the partitions in turn: each part has DMA engines of its own
+    slot = slot_of(size)
+    slots = nl.tile_size.pmax // slot
+    shape = (nl.tile_size.pmax if slots > 1 else size, band.nn, band.jn, apart[1], Q)
+    y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
     parts, columns = tiles_of(stack, band, Q, last)
     for index in range(len(parts)):
         j, jn = parts[index]
+        base = (turn * len(parts) + index) % slots * slot
         for v in range(stack.V):
             for column in columns:
                 q, qn = column
@@ -160,16 +200,17 @@ def work_stack(operands, geometry, epilogue, stack, job, filters_sbuf, bias_sbuf
                     w = u * stack.V + v
                     residual = None
                     if residual_sbuf != None:
-                        residual = residual_sbuf[base:height, 0 : band.nn, j : j + jn, w, q : q + qn]
-                    finish(
-                        whole_sbuf[base:height, 0 : band.nn, j : j + jn, w, q : q + qn],
+                        residual = residual_sbuf[0:size, 0 : band.nn, j : j + jn, w, q : q + qn]
+                    finish_shared(
+                        y_sbuf[base : base + size, 0 : band.nn, j : j + jn, w, q : q + qn],
                         acc_psum[k0:k1, 0 : band.nn, 0:jn, 0:qn],
                         None if bias_sbuf == None else bias_sbuf[k0:k1, 0:1],
                         residual,
                         epilogue,
-                        reader(ledger, epilogue, band.nn * jn * qn),
+                        ledger,
+                        band.nn * jn * qn,
                     )
-        store_stack(operands.y, y_sbuf, geometry, stack, job, band, j, jn)
+        store_stack(operands.y, y_sbuf, base, geometry, stack, job, band, j, jn)
 
 
 def sum_tile(geometry, stack, filters_sbuf, x_sbuf, band, kn, v, j, jn, q, qn):
@@ -203,69 +244,3 @@ def sum_tile(geometry, stack, filters_sbuf, x_sbuf, band, kn, v, j, jn, q, qn):
             )
             started = True
     return acc_psum
-
-
-def y_rows(geometry, strides, stack, job, band, part, j, jn):
-    """[(pattern, offset, first block, how many, rows of each)] of rows of blocks j .. j+jn-1 of a band, as far as
-    there are any. strides: of y or a residual along n, k, p, q; part: of the partitions of an output channel."""
-    k0, kn = job
-    apart = rows_apart(stack)
-    span = apart[0] * apart[1]
-    p = (band.j0 + j) * span + part * apart[1]
-    left = max(0, geometry.rows.out - p)
-    # blocks with all of their rows here, and the rest of one
-    full = min(jn, (left + span - apart[1]) // span)
-    rest = min(apart[1], left - full * span) if full < jn else 0
-    found = []
-    for piece in ((0, full, apart[1]), (full, 1, rest)):
-        first, count, height = piece
-        if count > 0 and height > 0:
-            pattern = [
-                [strides[1], kn],
-                [strides[0], band.nn],
-                [span * strides[2], count],
-                [strides[2], height],
-                [strides[3], geometry.columns.out],
-            ]
-            offset = band.n0 * strides[0] + k0 * strides[1] + (p + first * span) * strides[2]
-            found.append((pattern, offset, j + first, count, height))
-    return found
-
-
-def load_residual(operands, geometry, stack, job, band, base):
-    """The residual of a band times beta, fp32 if it was multiplied, or None."""
-    if operands.residual == None:
-        return None
-    kn, Q = job[1], geometry.columns.out
-    apart = rows_apart(stack)
-    shape = (base + apart[0] * kn, band.nn, band.jn, apart[1], Q)
-    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    if base > 0 or (band.j0 + band.jn) * stack.U * stack.V > geometry.rows.out:
-        nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    strides = (geometry.r_n, geometry.r_k, geometry.r_p, geometry.r_q)
-    for part in range(apart[0]):
-        for where in y_rows(geometry, strides, stack, job, band, part, 0, band.jn):
-            first, end = base + part * kn, base + (part + 1) * kn
-            copy(
-                residual_sbuf[first:end, 0 : band.nn, where[2] : where[2] + where[3], 0 : where[4], 0:Q],
-                operands.residual.ap(pattern=where[0], offset=where[1]),
-            )
-    return scale_residual(residual_sbuf, operands.beta)
-
-
-def store_stack(y_hbm, y_sbuf, geometry, stack, job, band, j, jn):
-    """Blocks j .. j+jn-1 of a band's results, a DMA for each part of the partitions."""
-    kn = job[1]
-    strides = (geometry.y_n, geometry.y_k, geometry.y_p, geometry.y_q)
-    for part in range(rows_apart(stack)[0]):
-        for where in y_rows(geometry, strides, stack, job, band, part, j, jn):
-            copy(
-                y_hbm.ap(pattern=where[0], offset=where[1]),
-                y_sbuf[
-                    part * kn : (part + 1) * kn,
-                    0 : band.nn,
-                    where[2] : where[2] + where[3],
-                    0 : where[4],
-                    0 : geometry.columns.out,
-                ],
-            )

@@ -28,6 +28,7 @@ from ...._nki import nl
 from ..._prices import TENSOR_COLUMN_FP32_NS, TENSOR_COLUMN_NS
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil
+from ..call import either_reads
 from .prices import stack_ns
 from .shape import QUADRANT, by_quadrants, count_instructions, make_stack, phases_of, sbuf_bytes, taps_of
 
@@ -70,11 +71,11 @@ def plan_stack(geometry, extras, config, cores):
         for name in ("beside", "apart", "merge"):
             if setting(config, name, -1) >= 0:
                 return None, f"config={config}: {name} goes with rows, shifts and outputs; give them too"
-        stack = best_stack(geometry)
+        stack = best_stack(geometry, reader_of(extras))
     elif 0 in given:
         return None, f"config={config}: rows, shifts and outputs are given together or not at all"
     else:
-        stack, reason = given_stack(geometry, config, given)
+        stack, reason = given_stack(geometry, extras, config, given)
         if reason != "":
             return None, reason
     whole = nl.tile_size.total_available_sbuf_size
@@ -96,7 +97,7 @@ def plan_stack(geometry, extras, config, cores):
     return stack, ""
 
 
-def given_stack(geometry, config, given):
+def given_stack(geometry, extras, config, given):
     """(the Stack of a config's sizes or None where memory does not hold it, why they do not fit each other or "")."""
     rows, columns = geometry.rows, geometry.columns
     B, D, U = given
@@ -117,7 +118,14 @@ def given_stack(geometry, config, given):
         return None, f"config rows={B} apart={G}: rows must be a multiple of it, or hold the window of all outputs"
     if merged and not can_merge(geometry, U):
         return None, f"config merge=1, outputs={U}, K={geometry.K}: engines move whole quadrants of {QUADRANT} channels"
-    return make_stack(geometry, B, D, U, V, G, merged), ""
+    return make_stack(geometry, B, D, U, V, G, merged, reader_of(extras)), ""
+
+
+def reader_of(extras):
+    """Who reads sums out: one of shape.READERS."""
+    if extras.residual:
+        return "vector"
+    return "both" if either_reads(extras.epilogue, extras.strict_nonfinite) else "scalar"
 
 
 def max_of(values):
@@ -141,7 +149,7 @@ class Best(nl.NKIObject):
     ns: float
 
 
-def best_stack(geometry):
+def best_stack(geometry, reader):
     """The Stack that takes least, or None where memory holds none."""
     best = Best(stack=None, ns=0.0)
     columns = geometry.columns
@@ -157,7 +165,7 @@ def best_stack(geometry):
             if V == 1 or U * V <= geometry.rows.out:
                 for D in shifts:
                     for B in rows_of(geometry, U, V, most // D):
-                        try_stack(geometry, best, B, D, U, V)
+                        try_stack(geometry, best, B, D, U, V, reader)
     return best.stack
 
 
@@ -185,7 +193,7 @@ def rows_of(geometry, U, V, most):
     return found
 
 
-def try_stack(geometry, best, B, D, U, V):
+def try_stack(geometry, best, B, D, U, V, reader):
     """Keep what takes less than the best so far, among stacks of these sizes."""
     rows = geometry.rows
     span = U * V * rows.stride
@@ -207,8 +215,9 @@ def try_stack(geometry, best, B, D, U, V):
         least_ns = jobs * blocks * V * geometry.columns.out * matmuls * column_ns
         if best.stack == None or least_ns < best.ns:
             for merged in (False, True) if can_merge(geometry, U) else (False,):
-                found = make_stack(geometry, B, D, U, V, G, merged)
-                if found != None:
+                found = make_stack(geometry, B, D, U, V, G, merged, reader)
+                whole = nl.tile_size.total_available_sbuf_size
+                if found != None and sbuf_bytes(geometry, found, reader == "vector") <= whole:
                     found_ns = stack_ns(geometry, found)
                     if best.stack == None or found_ns < best.ns:
                         best.stack, best.ns = found, found_ns

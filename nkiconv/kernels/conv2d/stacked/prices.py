@@ -17,6 +17,7 @@ from ..._prices import (
     MATMUL_FP32_NS,
     MATMUL_NS,
     ROWS_AN_ENGINE,
+    SCALAR_FIXED_PSUM_NS,
     SCALAR_NS,
     STATIC_ISSUE_NS,
     TENSOR_COLUMN_FP32_NS,
@@ -26,65 +27,98 @@ from ..._prices import (
     VECTOR_MEMSET_NS,
     VECTOR_NS,
     VECTOR_NS_16BIT,
+    WINDOW_NS,
+    WINDOW_WORK,
     run_ns,
 )
-from ..._tiles import BANK_BYTES, PARTS, div_ceil, share
-from .shape import TRANSPOSE_PASSES_FP32, band_rows, fits, padded_elements, rows_apart, stack_bands, tiles_of
+from ..._tiles import BANK_BYTES, PARTS, div_ceil
+from ..geometry import met
+from .filters import common_rows
+from .shape import (
+    TRANSPOSE_PASSES_FP32,
+    StackBand,
+    band_counts,
+    band_rows,
+    fits,
+    padded_elements,
+    rows_apart,
+    slot_of,
+    tiles_of,
+    whole_blocks,
+)
 
 #: Parts that the filters of a job are read out in at least.
 FILTER_PARTS = 3
 #: Share of the DMAs' time that others wait for although they take longer.
 CONTENTION = 0.05
+#: ns of a job that turns filters and takes sums, with their read-outs, at least.
+JOB_NS = 550.0
 #: ns of an element of 16 bits of a Vector copy within SBUF whose runs are dense, about.
 VECTOR_COPY_NS = 0.2604
 
 
 def stack_ns(geometry, stack):
     """ns of both cores for a Stack."""
-    bands = stack_bands(geometry, stack)
-    mine = share(len(bands), PARTS, PARTS - 1)
-    begin = first_ns(geometry, stack)
-    array_ns, read_ns, x_ns, y_ns, num_bytes = 0.0, 0.0, 0.0, 0.0, 0.0
-    last_ns = 0.0
-    known = bands[mine[0]]
-    known_ns = band_ns(geometry, stack, known)
-    for index in range(mine[0], mine[0] + mine[1]):
-        band = bands[index]
-        if (known.nn, known.jn) != (band.nn, band.jn):
-            known = band
-            known_ns = band_ns(geometry, stack, known)
-        array_ns += known_ns[0]
-        read_ns += known_ns[1]
-        x_ns += known_ns[2]
-        y_ns += known_ns[3]
-        num_bytes += known_ns[4]
-        last_ns = known_ns[5]
-    turn = len(stack.jobs) * turn_ns(geometry, stack)
+    image_parts, block_parts = band_counts(geometry, stack)
+    band = largest_band(geometry, stack)
+    array_ns, work_ns, read_ns, x_ns, y_ns, num_bytes, last_ns = band_ns(geometry, stack, band)
+    # bands of a core, and as many of the largest as come to the same
+    count = div_ceil(image_parts * block_parts, PARTS)
+    blocks = div_ceil(geometry.rows.out, stack.U * stack.V)
+    times = count * geometry.N * blocks / (image_parts * block_parts * band.nn * band.jn)
+    jobs = len(stack.jobs)
     w_ns, w_bytes = filter_ns(geometry, stack)
-    moved_ns = max(len(stack.jobs) * w_ns + x_ns + y_ns, (num_bytes + len(stack.jobs) * w_bytes) * HBM_BYTE_NS)
-    if geometry.fast:
-        array_ns += turn
-    busy = max(max(array_ns, read_ns), moved_ns - begin)
+    turned_ns = turn_ns(geometry, stack)
+    begin = first_ns(geometry, stack)
+    moved_ns = max(jobs * w_ns + times * (x_ns + y_ns), (times * num_bytes + jobs * w_bytes) * HBM_BYTE_NS)
+    # while filters are turned, a job takes as long at least as turning and reading out them and its sums in turn
+    first_band_ns = jobs * max(array_ns / jobs + turned_ns, JOB_NS if jobs > 1 else 0.0)
+    sums_ns = first_band_ns + (times - 1.0) * array_ns
+    work_ns = times * work_ns + jobs * turned_ns * min(1.0, stack.U * stack.kn / MATMUL_COLUMNS_MIN)
+    if sums_ns > WINDOW_NS and work_ns < WINDOW_WORK * sums_ns:
+        # too little in most windows to stay at the full rate
+        sums_ns = sums_ns / HALF_RATE
+    # a buffer is filled when the sums of the band before have left it
+    filled_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + DMA_DONE_NS + x_ns + array_ns
+    filled_ns = filled_ns * max(0, count - stack.ring) / stack.ring
+    busy = max(max(sums_ns, times * read_ns), max(moved_ns - begin, filled_ns))
     return begin + busy + last_ns + CONTENTION * moved_ns
 
 
+def largest_band(geometry, stack):
+    """A band of as many images and blocks as any, at the top."""
+    image_parts, block_parts = band_counts(geometry, stack)
+    blocks = div_ceil(geometry.rows.out, stack.U * stack.V)
+    return StackBand(n0=0, nn=div_ceil(geometry.N, image_parts), j0=0, jn=div_ceil(blocks, block_parts))
+
+
 def band_ns(geometry, stack, band):
-    """(array, read-outs, loads, stores, bytes of HBM, from the last sum to the end) of a band."""
+    """(array, its columns alone, read-outs, loads, stores, bytes of HBM, from the last sum to the end) of a band."""
     columns, item = geometry.columns, geometry.itemsize
     parts, across = tiles_of(stack, band, columns.out, False)
     jobs = len(stack.jobs)
     column_ns = TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS
     fixed_ns = MATMUL_NS if geometry.fast else 2 * MATMUL_FP32_NS
     reads = stack.U if stack.merged else 1
-    array_ns, read_ns, tile_ns = 0.0, 0.0, 0.0
+    array_ns, read_ns, tile_ns, work_ns = 0.0, 0.0, 0.0, 0.0
+    clipped = 1.0
+    if stack.whole >= 0:
+        met_all = 0
+        for tap in range(columns.taps):
+            met_all += met(columns, tap, 0, columns.out)[2]
+        clipped = met_all / (columns.taps * columns.out)
     for part in parts:
         for q in across:
             size = band.nn * part[1] * q[1]
             matmuls = jobs * stack.V * stack.num_taps * stack.groups
             array_ns += matmuls * (max(size, MATMUL_COLUMNS_MIN) * column_ns + fixed_ns)
+            work_ns += matmuls * size * column_ns * clipped
             tile_ns = VECTOR_FIXED_PSUM_NS + size * VECTOR_NS
-            scalar_ns = VECTOR_FIXED_PSUM_NS + size * SCALAR_NS
-            read_ns += jobs * stack.V * reads * tile_ns * scalar_ns / (tile_ns + scalar_ns)
+            scalar_ns = SCALAR_FIXED_PSUM_NS + size * SCALAR_NS
+            each_ns = scalar_ns if stack.reader == "scalar" else tile_ns
+            if stack.reader == "both":
+                each_ns = tile_ns * scalar_ns / (tile_ns + scalar_ns)
+            read_ns += jobs * stack.V * reads * each_ns
     x_size = band.nn * band_rows(stack, band.jn) * min(stack.width, columns.size)
     x_ns = rows_ns(geometry, stack, band.nn, band_rows(stack, band.jn))
     apart = rows_apart(stack)
@@ -93,12 +127,17 @@ def band_ns(geometry, stack, band):
     y_ns = y_runs * run_ns(y_size // y_runs * item) * ROWS_AN_ENGINE
     if geometry.y_q > 1 and columns.out > 1:
         y_ns = y_size * run_ns(item) * ROWS_AN_ENGINE
-    store_ns = FIRST_PACKET_NS + HOP_DMA_NS + apart[0] * STATIC_ISSUE_NS + y_ns / len(parts) + DMA_END_NS
-    # parts of partitions that stores of a job in turn come from lie on different engines
-    y_share = min(1.0, apart[0] * stack.kn / nl.tile_size.pmax)
+    store_ns = FIRST_PACKET_NS + HOP_DMA_NS + STATIC_ISSUE_NS + y_ns / len(parts) + DMA_END_NS
+    # banks leave from parts of the partitions in turn, which lie on different engines
+    slots = min(len(parts), nl.tile_size.pmax // slot_of(apart[0] * stack.kn))
+    y_ns = jobs * y_ns / slots
     num_bytes = (stack.parts * x_size + jobs * apart[0] * stack.kn * y_size) * item
+    if stack.reader == "vector":
+        # a residual comes as y goes, on as many partitions as it has
+        x_ns += y_ns * slots
+        num_bytes += jobs * apart[0] * stack.kn * y_size * item
     last_ns = MATMUL_DONE_NS + HOP_NS + reads * tile_ns / min(2, reads) + VECTOR_DONE_NS + store_ns
-    return array_ns, read_ns, x_ns, jobs * y_ns * y_share, num_bytes, last_ns
+    return array_ns, work_ns, read_ns, x_ns, y_ns, num_bytes, last_ns
 
 
 def rows_ns(geometry, stack, images, blocks):
@@ -129,7 +168,7 @@ def filter_ns(geometry, stack):
 def turn_ns(geometry, stack):
     """ns of the array for turning the filters of a job."""
     count = len(stack.phases) * stack.num_taps * stack.groups
-    passes = 1 if geometry.itemsize == 2 else TRANSPOSE_PASSES_FP32
+    passes = TRANSPOSE_PASSES_FP32 if geometry.itemsize == 4 else 1
     copies = stack.U if stack.way == "apart" else 1
     columns = stack.U * stack.kn // copies
     return copies * count * passes * (max(columns, MATMUL_COLUMNS_MIN) * TENSOR_COLUMN_NS + MATMUL_NS)
@@ -145,15 +184,25 @@ def filter_partitions(stack):
     return stack.U * stack.kn if stack.way == "straight" else stack.kn
 
 
+def filter_triggers(geometry, stack):
+    """DMAs that the filters of a job take."""
+    if stack.way != "straight":
+        return 1
+    return stack.U * (geometry.rows.taps if geometry.rows.dilation > 1 else 1)
+
+
 def filters_there_ns(geometry, stack):
     """ns until the first filters have come and may be turned."""
     there_ns = FIRST_PACKET_NS + skew_ns(filter_partitions(stack)) + DMA_END_NS + DMA_DONE_NS
-    there_ns += filter_ns(geometry, stack)[0]
+    w_ns, w_bytes = filter_ns(geometry, stack)
+    there_ns += max(w_ns, w_bytes * HBM_BYTE_NS) + (filter_triggers(geometry, stack) - 1) * STATIC_ISSUE_NS
     if fits(geometry, stack):
         return there_ns
     if stack.way != "straight":
         size = geometry.C * geometry.rows.taps * geometry.columns.taps * (stack.U if stack.way == "shifted" else 1)
         return there_ns + VECTOR_DONE_NS + HOP_TENSOR_NS + size * VECTOR_COPY_NS
+    if common_rows(geometry, stack)[1] > 0:
+        return there_ns
     words = padded_elements(geometry, stack) * geometry.itemsize // 4
     return there_ns + VECTOR_DONE_NS + words * VECTOR_MEMSET_NS
 
@@ -165,10 +214,12 @@ def first_ns(geometry, stack):
     bank = min(bank, div_ceil(count, FILTER_PARTS))
     read_ns = VECTOR_DONE_NS + bank * stack.U * stack.kn * VECTOR_NS_16BIT
     turned_ns = bank * turn_ns(geometry, stack) / count / HALF_RATE + MATMUL_DONE_NS + HOP_NS + HOP_TENSOR_NS + read_ns
-    arrival = FIRST_PACKET_NS + LOAD_SKEW_NS + DMA_END_NS + DMA_DONE_NS
-    band = stack_bands(geometry, stack)[0]
+    arrival = FIRST_PACKET_NS + skew_ns(stack.B * geometry.C) + DMA_END_NS + DMA_DONE_NS
+    band = largest_band(geometry, stack)
     part = tiles_of(stack, band, geometry.columns.out, False)[0][0]
-    triggers = stack.U + stack.D * (1 + div_ceil(stack.B, stack.G))
+    blocks = band_rows(stack, part[1])
+    first, last = whole_blocks(geometry.rows, stack, band.j0 * stack.step, blocks)
+    triggers = filter_triggers(geometry, stack) + stack.D * band.nn * (1 + blocks - (last - first))
     there_ns = arrival + triggers * STATIC_ISSUE_NS + filter_ns(geometry, stack)[0]
-    there_ns += rows_ns(geometry, stack, band.nn, band_rows(stack, part[1]))
+    there_ns += rows_ns(geometry, stack, band.nn, blocks)
     return max(filters_there_ns(geometry, stack) + turned_ns, there_ns)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._prices import HALF_RATE, MATMUL_COLUMNS_MIN, ROWS_AN_ENGINE, TENSOR_COLUMN_NS, run_ns
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
+from ..._prices import HALF_RATE, MATMUL_COLUMNS_MIN, ROWS_AN_ENGINE, STATIC_ISSUE_NS, TENSOR_COLUMN_NS, run_ns
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, whole_words
 from ..geometry import met
 
 #: Bytes a partition of x of one band and of all buffers of bands, of the filters of all jobs, and of the zero-padded
@@ -13,8 +13,10 @@ X_BYTES = 32_768
 RING_BYTES = 65_536
 FILTER_BYTES = 65_536
 PADDED_BYTES = 49_152
-#: Bytes a partition of fp32 results of one band and job.
+#: Bytes a partition of fp32 results of one band and job, half of that with a residual.
 Y_BYTES = 32_768
+#: Bytes a partition of residuals, unless those of two bands and jobs take more.
+RESIDUAL_BYTES = 32_768
 #: Bands of a core, if there are images for so many: loads of one overlap the sums of another.
 BANDS = 4
 #: Most buffers of bands.
@@ -26,6 +28,9 @@ TRANSPOSE_PASSES_FP32 = 2
 #: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
 #: shifted on chip, or not at all: they stay at k, and each u's are turned by transposes of their own.
 WAYS = ("straight", "shifted", "apart")
+#: Who reads sums out: Vector and Scalar, each what it has time for, Scalar alone where an activation is its own, or
+#: Vector first where a residual is added.
+READERS = ("both", "scalar", "vector")
 #: Engines address partitions from a multiple of this on.
 QUADRANT = 32
 
@@ -65,12 +70,14 @@ class Stack(nl.NKIObject):
     whole: int
     #: whether the U rows of a block leave their partitions when they are read out, so that y goes out in long runs
     merged: bool
+    #: who reads sums out, one of READERS
+    reader: str
     #: buffers of bands, at most
     ring: int
     warmup: int
 
 
-def make_stack(geometry, B, D, U, V, G, merged):
+def make_stack(geometry, B, D, U, V, G, merged, reader):
     """A Stack of these sizes, or None where memory does not hold it."""
     rows, columns = geometry.rows, geometry.columns
     item = geometry.itemsize
@@ -86,7 +93,7 @@ def make_stack(geometry, B, D, U, V, G, merged):
     jobs = jobs_of(geometry.K, nl.tile_size.pmax // U)
     kn = jobs[len(jobs) - 1][1]
     way = way_of_filters(geometry, U, kn, front + num_taps * B, len(phases) * num_taps * groups)
-    whole = whole_group(columns) if D == 1 else -1
+    whole = whole_group(columns, div_ceil(rows.out, U * V)) if D == 1 else -1
     width = columns.size if whole >= 0 else (columns.out - 1) * columns.stride + (groups - 1) * D * columns.dilation + 1
     row_bytes = width * item
     step = U * V * rows.stride // G
@@ -94,7 +101,7 @@ def make_stack(geometry, B, D, U, V, G, merged):
     blocks = min(div_ceil(rows.out, U * V), max(0, (X_BYTES // row_bytes - reach) // step + 1))
     # of fp32 results of a band, which are U times as many on a partition where they leave the others
     y_bytes = 4 * V * columns.out * (U if merged else 1)
-    blocks = min(blocks, max(1, Y_BYTES // y_bytes))
+    blocks = min(blocks, max(1, (Y_BYTES // 2 if reader == "vector" else Y_BYTES) // y_bytes))
     filters = len(jobs) * len(phases) * num_taps * groups * U * kn * item
     if reach * row_bytes > X_BYTES or blocks < 1 or filters > FILTER_BYTES:
         return None
@@ -124,6 +131,7 @@ def make_stack(geometry, B, D, U, V, G, merged):
         width=width,
         whole=whole,
         merged=merged,
+        reader=reader,
         ring=max(2, min(RING, RING_BYTES // band_bytes)),
         warmup=-1,
     )
@@ -155,6 +163,7 @@ def way_of_filters(geometry, U, kn, height, count):
         return "shifted" if run * item < LONG_RUN_BYTES else "straight"
     size = geometry.C * rows.taps * geometry.columns.taps
     straight_ns = size // run * run_ns(run * item) * min(ROWS_AN_ENGINE, U * kn)
+    straight_ns += (U * (rows.taps if rows.dilation > 1 else 1) - 1) * STATIC_ISSUE_NS
     columns = max(kn, MATMUL_COLUMNS_MIN) * (1 if item == 2 else TRANSPOSE_PASSES_FP32)
     turned_ns = (U - 1) * count * columns * TENSOR_COLUMN_NS / HALF_RATE
     return "apart" if run_ns(size * item) * min(ROWS_AN_ENGINE, kn) + turned_ns < straight_ns else "straight"
@@ -175,13 +184,17 @@ def taps_of(rows, B, U, V, front):
     return div_ceil((U - 1) * V * rows.stride + (rows.taps - 1) * rows.dilation + 1 + front, B)
 
 
-def whole_group(columns):
-    """The middlemost column of taps that meets x at all outputs, -1 where none does."""
-    found = -1
+def whole_group(columns, blocks):
+    """The middlemost column of taps that meets x at all outputs; -1 where none does, or where sums of so many blocks
+    without the zeros are too short to keep the array busy."""
+    found, fewest = -1, columns.out
     for tap in range(columns.taps):
-        if met(columns, tap, 0, columns.out)[2] == columns.out and (found < 0 or 2 * tap <= columns.taps):
+        count = met(columns, tap, 0, columns.out)[2]
+        fewest = min(fewest, count)
+        if count == columns.out and (found < 0 or 2 * tap <= columns.taps):
             found = tap
-    return found
+    long = min(blocks, max(1, BANK_COLUMNS // columns.out)) * fewest >= MATMUL_COLUMNS_MIN
+    return found if long or 4 * fewest >= 3 * columns.out else -1
 
 
 def order_of_groups(stack):
@@ -203,6 +216,14 @@ def columns_of(geometry, stack, g):
 def rows_apart(stack):
     """(U, V) of the results as they are stored: partitions of an output channel, rows of a block on each of them."""
     return (1, stack.U * stack.V) if stack.merged else (stack.U, stack.V)
+
+
+def slot_of(size):
+    """Partitions of the smallest part of all, from which engines may address `size` of them."""
+    slot = QUADRANT
+    while slot < size:
+        slot = 2 * slot
+    return slot
 
 
 def tiles_of(stack, band, Q, last):
@@ -230,8 +251,8 @@ class StackBand(nl.NKIObject):
     jn: int
 
 
-def stack_bands(geometry, stack):
-    """All bands, as even as can be; at least as many as there are cores."""
+def band_counts(geometry, stack):
+    """Parts that the images, and the blocks of each, are cut into: together at least as many as there are cores."""
     blocks = div_ceil(geometry.rows.out, stack.U * stack.V)
     image_parts = div_ceil(geometry.N, stack.images)
     if image_parts % PARTS == 1 and image_parts < geometry.N:
@@ -239,9 +260,15 @@ def stack_bands(geometry, stack):
     block_parts = div_ceil(blocks, stack.blocks)
     if (image_parts * block_parts) % PARTS == 1 and blocks > block_parts:
         block_parts += 1
+    return image_parts, block_parts
+
+
+def stack_bands(geometry, stack):
+    """All bands, as even as can be."""
+    image_parts, block_parts = band_counts(geometry, stack)
     found = []
     images = cut_into(geometry.N, image_parts)
-    parts = cut_into(blocks, block_parts)
+    parts = cut_into(div_ceil(geometry.rows.out, stack.U * stack.V), block_parts)
     for index in range(len(images)):
         for which in range(len(parts)):
             found.append(StackBand(n0=images[index][0], nn=images[index][1], j0=parts[which][0], jn=parts[which][1]))
@@ -251,6 +278,14 @@ def stack_bands(geometry, stack):
 def band_rows(stack, blocks):
     """Blocks of X that so many output blocks meet."""
     return (blocks - 1) * stack.step + stack.reach
+
+
+def whole_blocks(rows, stack, m0, mn):
+    """(first, end) of the blocks of X, among mn from m0 on, all of whose B padded rows are x's."""
+    first = max(m0, div_ceil(max(0, rows.before), stack.G))
+    room = rows.size + rows.before - stack.B
+    end = min(m0 + mn, room // stack.G + 1) if room >= 0 else m0
+    return (m0, m0) if end <= first else (first, end)
 
 
 def fits(geometry, stack):
@@ -264,9 +299,9 @@ def lead_of(geometry, stack):
 
 
 def padded_elements(geometry, stack):
-    """Elements a partition of the zero-padded filters of one job, an even number."""
+    """Elements a partition of the zero-padded filters of one job, in whole words."""
     size = geometry.C * (lead_of(geometry, stack) + stack.num_taps * stack.B) * geometry.columns.taps
-    return size + size % 2
+    return whole_words(size, geometry.itemsize)
 
 
 def jobs_ahead(geometry, stack):
@@ -274,15 +309,31 @@ def jobs_ahead(geometry, stack):
     return max(2, PADDED_BYTES // (padded_elements(geometry, stack) * geometry.itemsize))
 
 
+def result_bytes(geometry, stack):
+    """Bytes a partition of the results of a band and job, or of a residual, at most."""
+    return 4 * stack.images * stack.blocks * rows_apart(stack)[1] * geometry.columns.out
+
+
+def residual_depth(geometry, stack):
+    """Residuals of bands and jobs that may be on their way or in use: of two bands, if there is room."""
+    return max(2, min(2 * len(stack.jobs), RESIDUAL_BYTES // result_bytes(geometry, stack)))
+
+
 def sbuf_bytes(geometry, stack, has_residual):
     """Bytes a partition, at most."""
     item = geometry.itemsize
     x_bytes = stack.images * band_rows(stack, stack.blocks) * stack.width * item
-    y_bytes = 4 * stack.images * stack.blocks * rows_apart(stack)[1] * geometry.columns.out
+    y_bytes = result_bytes(geometry, stack)
     # as they come and as they are turned
     padded = 2 * min(len(stack.jobs), jobs_ahead(geometry, stack)) * padded_elements(geometry, stack) * item
     filters = len(stack.jobs) * len(stack.phases) * stack.num_taps * stack.groups * stack.U * stack.kn * item
-    return stack.ring * x_bytes + filters + padded + (4 if has_residual else 2) * y_bytes + 4096
+    return (
+        stack.ring * x_bytes
+        + filters
+        + padded
+        + (4 + residual_depth(geometry, stack) if has_residual else 2) * y_bytes
+        + 4096
+    )
 
 
 def count_instructions(geometry, stack, cores):
@@ -293,8 +344,10 @@ def count_instructions(geometry, stack, cores):
     reads = 2 * (stack.U if stack.merged else 1)
     apart = rows_apart(stack)
     stores = 2 * apart[0] * (1 + div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + stack.blocks)
-    job = banks * (stack.num_taps * stack.groups + reads) + stores + 3 * stack.U + 4
+    job = banks * (stack.num_taps * stack.groups + reads) + stores + 3 * stack.U + stack.U * stack.V + 4
     loads = stack.D * stack.images * (2 * stack.num_taps * max(1, stack.B // stack.G) + stack.step + 16) + 8
-    filters = len(stack.jobs) * (len(stack.phases) * stack.num_taps * stack.groups * (1 + stack.U) + 3 * stack.U + 8)
+    filters = 4 + len(stack.jobs) * (
+        len(stack.phases) * stack.num_taps * stack.groups * (1 + stack.U) + 4 * stack.U + 9
+    )
     taps = len(stack.jobs) * stack.U * geometry.rows.taps if geometry.rows.dilation > 1 else 0
-    return 128 + bands * (loads + len(stack.jobs) * job) + filters + taps
+    return 400 + bands * (loads + len(stack.jobs) * job) + filters + taps

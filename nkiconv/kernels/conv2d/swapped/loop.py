@@ -221,7 +221,17 @@ def leave(work, item, unit, acc_psum):
         shape = (pixels_of(block, side, 0), min(side, block.qn), fold * kn)
         work.y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
         work.residual_sbuf = load_residual(operands, geometry, item.band, block, side, fold, shape, k0)
-    finish_rows(work.y_sbuf, acc_psum, work.bias_sbuf, work.residual_sbuf, unit, work.extras.epilogue, work.ledger)
+    extras = work.extras
+    finish_rows(
+        work.y_sbuf,
+        acc_psum,
+        work.bias_sbuf,
+        work.residual_sbuf,
+        unit,
+        extras.epilogue,
+        work.ledger,
+        extras.strict_nonfinite,
+    )
     first, count = unit.k0, unit.kn // fold
     if unit.alone:
         store(operands, geometry, item.band, block, side, fold, work.y_sbuf, k0, unit.t0, unit.tn, first, count)

@@ -9,7 +9,7 @@ All in fp32, in the order of `_epilogue.finish`, so that the last bits do not de
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._epilogue import function_of
-from ..call import reader, scale_residual
+from ..call import finish_shared, scale_residual
 from .shape import units_at
 
 
@@ -23,15 +23,14 @@ def load_bias_row(bias_hbm, k0, kn, fold):
     return bias_sbuf
 
 
-def finish_rows(y_sbuf, acc_psum, bias_sbuf, residual_sbuf, unit, epilogue, ledger):
+def finish_rows(y_sbuf, acc_psum, bias_sbuf, residual_sbuf, unit, epilogue, ledger, strict_nonfinite):
     """A bank's sums [pixels, tiles, k] into their place of y_sbuf [pixels, side, K], with all that is asked for."""
     pixels, tn, kn = acc_psum.shape
     y = place(y_sbuf, unit, pixels)
-    engine = nisa.engine.vector
-    if bias_sbuf == None and epilogue.residual == "":
-        engine = reader(ledger, epilogue, tn * kn)
-    else:
-        ledger.vector_ns = ledger.vector_ns + tn * kn
+    if bias_sbuf == None and residual_sbuf == None:
+        finish_shared(y, acc_psum, None, None, epilogue, ledger, tn * kn, strict_nonfinite)
+        return
+    ledger.vector_ns = ledger.vector_ns + tn * kn
     bias, residual = None, None
     if bias_sbuf != None:
         bias = bias_sbuf[0:pixels, unit.k0 : unit.k0 + kn].expand_dim(1).broadcast(1, tn)
@@ -50,8 +49,6 @@ def finish_rows(y_sbuf, acc_psum, bias_sbuf, residual_sbuf, unit, epilogue, ledg
         nisa.activation(dst=into, op=function_of(epilogue), data=sums)
         if not last:
             added(into, residual, y)
-    elif bias == None and residual == None:
-        nisa.tensor_copy(dst=y, src=acc_psum, engine=engine)
 
 
 def place(tile_sbuf, unit, pixels):

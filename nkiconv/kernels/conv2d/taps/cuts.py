@@ -3,15 +3,16 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._prices import BYTE_NS, MATMUL_COLUMNS_MIN, run_ns
+from ..._prices import BYTE_NS, HALF_RATE, MATMUL_COLUMNS_MIN, ROWS_AN_ENGINE, TENSOR_COLUMN_NS, run_ns
 from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
 from ..geometry import span
+from .last import is_turned
 
 #: Bytes a partition of a block of taps as loaded.
 RAW_BYTES = 24_576
 #: Bytes a partition of results of one band and job.
 Y_BYTES = 16_384
-#: Bytes a partition of the first load of a band's rows.
+#: Bytes a partition of a load of a band's rows, about, if they are not waited for.
 PART_BYTES = 4096
 
 
@@ -101,14 +102,15 @@ def bands_of(geometry, num_tiles, pool, halves, x_bytes):
         parts = div_ceil(windows * pool[1], BANK_COLUMNS)
         parts = div_ceil(parts, PARTS) * PARTS if in_halves else parts
         qn = div_ceil(windows, min(parts, windows)) * pool[1]
-    rows_of_bands = cut_rows(P, pn, bank_unit(div_ceil(geometry.N, num_parts), pn, qn, pool), in_halves)
+    unit = bank_unit(div_ceil(geometry.N, num_parts), pn, qn, pool)
+    rows_of_bands = cut_rows(P, pn, unit, pool[0], in_halves)
     found = []
     for index in range(num_parts):
         part = share(geometry.N, num_parts, index)
         for which in range(len(rows_of_bands)):
             p0, count = rows_of_bands[which]
             for q0 in range(0, Q, qn):
-                rows = span(geometry.rows, p0, count)
+                rows = span(geometry.rows, p0, div_ceil(count, pool[0]) * pool[0])
                 columns = widened(geometry, span(geometry.columns, q0, min(qn, Q - q0)))
                 found.append(
                     Band(
@@ -147,14 +149,32 @@ def bank_rows(band):
     return max(1, min(band.pn, BANK_COLUMNS // (band.nn * min(band.qn, BANK_COLUMNS))))
 
 
-def banks_of(band, last):
-    """Banks of sums of a band; last: the last one is small, as nothing hides what follows it."""
+def banks_of(band, halved, last):
+    """Banks of sums of a band; halved: the first one is cut in two by rows; last: the last one is small, as nothing
+    hides what follows it."""
     qt, pt = min(band.qn, BANK_COLUMNS), bank_rows(band)
     found = []
     for p in range(0, band.pn, pt):
         for q in range(0, band.qn, qt):
             found.append(Bank(n=0, nn=band.nn, p=p, pn=min(pt, band.pn - p), q=q, qn=min(qt, band.qn - q)))
+    if halved:
+        one, rows = found[0], found[0].pn // 2
+        before = Bank(n=0, nn=one.nn, p=0, pn=rows, q=0, qn=one.qn)
+        found = [before, Bank(n=0, nn=one.nn, p=rows, pn=one.pn - rows, q=0, qn=one.qn)] + found[1:]
     return split_bank(found) if last else found
+
+
+def waits_for_rows(geometry, num_tiles, band):
+    """Whether the rows of x for a band's first bank take longer to come than the array needs to turn the first filters,
+    and half as many are enough for a bank. Several tiles of x mean that filters are waited for; rows that DMA turns
+    come in parts of their own."""
+    pn = bank_rows(band)
+    if is_turned(geometry) or num_tiles > 1 or band.nn > 1 or pn // 2 * min(band.qn, BANK_COLUMNS) < MATMUL_COLUMNS_MIN:
+        return False
+    taps = geometry.rows.taps * geometry.columns.taps * (geometry.itemsize // 2)
+    taps = 0 if geometry.packed > 0 else taps
+    load_ns = ROWS_AN_ENGINE * run_ns(span(geometry.rows, band.p0, pn)[1] * band.wn * geometry.itemsize)
+    return load_ns > taps * nl.tile_size.pmax * TENSOR_COLUMN_NS / HALF_RATE
 
 
 def split_bank(banks):
@@ -179,30 +199,43 @@ def split_bank(banks):
     return banks[:-1] + [before, after]
 
 
-def row_parts(geometry, band, start):
+def row_parts(geometry, band, start, halved):
     """(first row, rows) of the loads of a band's rows, none where it meets none; start: rows of the first bank first,
-    then in growing parts, as nothing goes on meanwhile."""
+    or of half of it and the other one where it is `halved`, then of another bank, then growing parts, each as much as
+    what came before, up to PART_BYTES: the next rows must not wait for more than that."""
     if band.hn == 0 or band.wn == 0:
         return []
     rows = geometry.rows
     row_bytes = band.nn * band.wn * geometry.itemsize
-    found, first, banks = [], 0, 1 if start else max(1, PART_BYTES // (bank_rows(band) * rows.stride * row_bytes))
-    outputs = 0
+    most = max(1, PART_BYTES // (bank_rows(band) * rows.stride * row_bytes))
+    found, first, banks = [], 0, 1 if start else most
+    outputs, whole = 0, 2 if halved else 1
     while first < band.hn:
-        outputs = min(band.pn, outputs + banks * bank_rows(band))
-        end = band.hn
-        if outputs < band.pn:
-            needed = span(rows, band.p0, outputs)
-            end = min(band.hn, max(first + 1, needed[0] + needed[1] - band.h0))
+        if halved and len(found) == 0:
+            end = rows_to(geometry, band, bank_rows(band) // 2, first)
+        else:
+            outputs = min(band.pn, outputs + banks * bank_rows(band))
+            end = rows_to(geometry, band, outputs, first)
         found.append((first, end - first))
-        first, banks = end, 2 * banks
+        first, banks = end, banks if len(found) <= whole else min(most, 2 * banks)
     return found
 
 
-def cut_rows(P, most, unit, in_halves):
+def rows_to(geometry, band, outputs, first):
+    """End of the rows of x, `first` or later ones, that so many of a band's rows of outputs need."""
+    if outputs >= band.pn:
+        return band.hn
+    needed = span(geometry.rows, band.p0, outputs)
+    return min(band.hn, max(first + 1, needed[0] + needed[1] - band.h0))
+
+
+def cut_rows(P, most, unit, step, in_halves):
     """(first, how many) of bands of at most `most` rows, in whole units, as even as can be; in_halves: the two cores'
-    halves first."""
+    halves first, of as many units each. step: rows that are not cut."""
     units = div_ceil(P, unit)
+    if in_halves and units % 2 == 1 and P > step:
+        unit = div_ceil(div_ceil(P, units + 1), step) * step
+        units = div_ceil(P, unit)
     most_units = max(1, most // unit)
     parts = []
     for half in range(2 if in_halves and units > 1 else 1):

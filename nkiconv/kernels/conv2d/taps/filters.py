@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES
+from ..._tiles import BANK_BYTES, div_ceil, whole_words
 from .cuts import tap_blocks, tap_order
+from .fold import group_depth, job_axis, tap_groups
 from .plan import AHEAD_BYTES, is_depthwise
 
 
@@ -32,12 +33,13 @@ class Block(nl.NKIObject):
 
 @dataclass
 class Piece(nl.NKIObject):
-    """Taps that are turned together: of a block (index), in one row, columns; both from the block's first."""
+    """Taps that are turned together: of a block (index), one of its rows, groups of columns of equal depth."""
 
     block: int
     row: int
-    s0: int
-    sn: int
+    first: int
+    count: int
+    depth: int
 
 
 @dataclass
@@ -51,47 +53,55 @@ class Filters(nl.NKIObject):
     moves: list
     #: of all chunks of all jobs in order: (blocks, pieces, moves) from the first on until it is complete
     ends: list
-    #: by job: index of its first chunk there; one more at the end
-    firsts: list
+    #: by job and chunk: index there; and, by job, one more than that of its last chunk
+    places: list
+    after: list
+    #: how many of them are turned while the batch before is worked on
+    ahead: int
     #: blocks as loaded so far, [kn, channels, rows, columns] in SBUF, None once they are turned
     raws: list
     #: pieces and blocks turned so far
     turned: int
     moved: int
-    #: by job: stationaries [cn, taps, kn] of each chunk, and its mask of groups
+    #: by job: stationaries [depth * cn, rows of taps, groups of columns, rows of outputs, kn] of each chunk, and the
+    #: mask of its groups
     tiles: list
     masks: list
 
 
-def start_filters(geometry, jobs, moved_from):
-    """Filters of jobs of which nothing is loaded yet; DMA turns those of jobs from `moved_from` on."""
-    blocks, pieces, moves, ends, firsts, tiles, masks = [], [], [], [], [0], [], []
+def start_filters(geometry, jobs, moved_from, together):
+    """Filters of jobs of which nothing is loaded yet; DMA turns those of jobs from `moved_from` on. together: those of
+    all jobs for a chunk of inputs before those for the next one."""
+    blocks, pieces, moves, ends, places, after, tiles, masks = [], [], [], [], [], [], [], []
     for index in range(len(jobs)):
-        none = []
-        for chunk in range(len(jobs[index].chunks)):
-            add_chunk(
-                geometry,
-                jobs[index],
-                index,
-                chunk,
-                blocks,
-                pieces if index < moved_from else moves,
-                index >= moved_from,
-            )
-            ends.append((len(blocks), len(pieces), len(moves)))
+        none, nowhere = [], []
+        for _ in range(len(jobs[index].chunks)):
             nothing = None
             none.append(nothing)
-        firsts.append(len(ends))
+            nowhere.append(0)
+        places.append(nowhere)
+        after.append(0)
         tiles.append(none)
         no_mask = None
         masks.append(no_mask)
+    order = chunk_order(jobs, together)
+    for which in range(len(order)):
+        index, chunk = order[which]
+        folded = jobs[index].rows > 1 or jobs[index].chunks[chunk][2] > 1
+        by_dma = index >= moved_from and not folded
+        add_chunk(geometry, jobs[index], index, chunk, blocks, moves if by_dma else pieces, by_dma)
+        places[index][chunk] = len(ends)
+        ends.append((len(blocks), len(pieces), len(moves)))
+        after[index] = len(ends)
     return Filters(
         jobs=jobs,
         blocks=blocks,
         pieces=pieces,
         moves=moves,
         ends=ends,
-        firsts=firsts,
+        places=places,
+        after=after,
+        ahead=len(jobs[0].chunks),
         raws=[],
         turned=0,
         moved=0,
@@ -100,33 +110,72 @@ def start_filters(geometry, jobs, moved_from):
     )
 
 
+def chunk_order(jobs, together):
+    """(job, chunk) of all jobs in the order of the work."""
+    found = []
+    if together:
+        for chunk in range(len(jobs[0].chunks)):
+            for index in range(len(jobs)):
+                found.append((index, chunk))
+        return found
+    for index in range(len(jobs)):
+        for chunk in range(len(jobs[index].chunks)):
+            found.append((index, chunk))
+    return found
+
+
 def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
-    """Append the blocks and pieces of a chunk of a job; a packed filter and a depthwise one are one block each.
+    """Append the blocks and pieces of a chunk of a job; a depthwise filter is one block, and so is a packed one but for
+    the first: x is waited for with the taps that come first in the work, not with all.
 
     by_dma: whether a piece is a block's index.
     """
     R, S = geometry.rows.taps, geometry.columns.taps
     per_c = geometry.C // geometry.groups
-    first, count = job.chunks[chunk]
+    first, count = job.chunks[chunk][0], job.chunks[chunk][1]
     own = per_c if job.pack > 1 else count
     c0 = 0 if job.pack > 1 else first % per_c
     depthwise = is_depthwise(geometry, job)
-    whole = geometry.packed > 0 or depthwise
-    parts = [(0, R, 0, S)] if whole else tap_blocks(geometry, own)
-    even = job.kn + job.kn % 2
-    most = max(1, BANK_BYTES // (even * geometry.itemsize))
+    parts = tap_blocks(geometry, own)
+    if geometry.packed > 0 and len(blocks) == 0:
+        parts = first_rows(R, S)
+    elif geometry.packed > 0 or depthwise:
+        parts = [(0, R, 0, S)]
+    most = max(1, BANK_BYTES // (whole_words(job.kn, geometry.itemsize) * geometry.itemsize))
     for which in range(len(parts)):
         r0, rn, s0, sn = parts[which]
         blocks.append(Block(job=index, chunk=chunk, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn))
         if by_dma:
             pieces.append(len(blocks) - 1)
         elif depthwise:
-            pieces.append(Piece(block=len(blocks) - 1, row=0, s0=0, sn=R * S))
+            pieces.append(Piece(block=len(blocks) - 1, row=0, first=0, count=S, depth=1))
         elif geometry.packed == 0:
             rows = tap_order(rn)
             for at in range(rn):
-                for column in range(0, sn, most):
-                    pieces.append(Piece(block=len(blocks) - 1, row=rows[at], s0=column, sn=min(most, sn - column)))
+                add_row(geometry, job.chunks[chunk], blocks[-1], len(blocks) - 1, rows[at], most, pieces)
+
+
+def first_rows(R, S):
+    """Blocks as `tap_blocks` of the middle row of taps, which is the first in the work, and the others."""
+    middle = tap_order(R)[0]
+    found = [(middle, 1, 0, S)]
+    if middle > 0:
+        found.append((0, middle, 0, S))
+    if middle + 1 < R:
+        found.append((middle + 1, R - middle - 1, 0, S))
+    return found
+
+
+def add_row(geometry, chunk, block, index, row, most, pieces):
+    """Append the pieces of a row of a block: at most `most` groups of taps each, all of the same depth."""
+    first = block.s0 // chunk[2]
+    end = div_ceil(block.s0 + block.sn, chunk[2])
+    whole = end if group_depth(geometry, chunk, end - 1) == chunk[2] else end - 1
+    for group in range(first, whole, most):
+        pieces.append(Piece(block=index, row=row, first=group, count=min(most, whole - group), depth=chunk[2]))
+    if whole < end:
+        depth = group_depth(geometry, chunk, whole)
+        pieces.append(Piece(block=index, row=row, first=whole, count=1, depth=depth))
 
 
 def load_to(operands, geometry, filters, last):
@@ -159,7 +208,7 @@ def load_block(operands, geometry, filters):
     job = filters.jobs[block.job]
     raw_sbuf = None
     if geometry.packed > 0:
-        filters.tiles[block.job][block.chunk] = load_stationaries(operands, geometry, job, job.chunks[block.chunk])
+        load_stationaries(operands, geometry, filters, block)
     elif is_depthwise(geometry, job):
         raw_sbuf = load_channels(operands, geometry, job)
     else:
@@ -208,11 +257,20 @@ def turn_piece(operands, geometry, filters, ledger):
 
 
 def tile_of(geometry, filters, block, dtype):
-    """The stationaries that a block belongs to, [cn, taps, kn] in SBUF."""
+    """The stationaries that a block belongs to, in SBUF; zeros are there where a row of outputs has no tap."""
     if filters.tiles[block.job][block.chunk] == None:
         job = filters.jobs[block.job]
-        shape = (job.chunks[block.chunk][1], geometry.rows.taps * geometry.columns.taps, job.kn)
-        filters.tiles[block.job][block.chunk] = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
+        chunk = job.chunks[block.chunk]
+        height, groups = job_axis(geometry, job).taps, tap_groups(geometry, chunk)
+        shape = (chunk[1] * chunk[2], height, groups, job.rows, job.kn)
+        tile_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
+        for u in range(job.rows if job.rows > 1 else 0):
+            for r in range(height):
+                tap = r - u * (height - geometry.rows.taps)
+                if tap < 0 or tap >= geometry.rows.taps:
+                    zeros = tile_sbuf[0 : shape[0], r, 0:groups, u, 0 : job.kn]
+                    nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
+        filters.tiles[block.job][block.chunk] = tile_sbuf
     return filters.tiles[block.job][block.chunk]
 
 
@@ -230,6 +288,7 @@ def move_block(operands, geometry, filters, ledger):
     rows_sbuf = nl.ndarray((kn, rn, sn, cn), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
     engine = pick(ledger, rn * sn * cn, is_16bit(raw_sbuf.dtype))
     nisa.tensor_copy(dst=rows_sbuf, src=raw_sbuf.permute((0, 2, 3, 1)), engine=engine)
+    tile_sbuf = tile_sbuf.reshape((cn, geometry.rows.taps * geometry.columns.taps, kn))
     tap = block.r0 * geometry.columns.taps + block.s0
     for r in range(rn if sn < geometry.columns.taps else 1):
         num = sn if sn < geometry.columns.taps else rn * sn
@@ -243,27 +302,44 @@ def move_block(operands, geometry, filters, ledger):
     load_ahead(operands, geometry, filters)
 
 
-def load_stationaries(operands, geometry, job, chunk):
-    """[cn, taps, kn] in SBUF of a chunk of a job, from the blocks of a packed filter: runs of a channel's taps."""
+def load_stationaries(operands, geometry, filters, block):
+    """Load the stationaries of a block of rows of taps from the blocks of a packed filter: runs of a channel's taps, or
+    of one tap where they are folded."""
     taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
-    size = taps * each
-    c0, count = chunk
-    filters_sbuf = nl.ndarray((count, taps, job.kn), dtype=operands.w_dtype, buffer=nl.sbuf)
-    for block in range(job.kn // each):
-        copy(
-            filters_sbuf[0:count, 0:taps, block * each : (block + 1) * each],
-            operands.w.ap(
-                pattern=[[size, count], [each, taps], [1, each]],
-                offset=((job.k0 // each + block) * geometry.C + c0) * size,
-            ),
-        )
-    return filters_sbuf
+    job = filters.jobs[block.job]
+    c0, count, depth = job.chunks[block.chunk]
+    tile_sbuf = tile_of(geometry, filters, block, operands.w_dtype)
+    shift = job_axis(geometry, job).taps - geometry.rows.taps
+    first = block.r0 * geometry.columns.taps
+    for copy_index in range(depth * job.rows):
+        d, u = copy_index % depth, copy_index // depth
+        groups = div_ceil(geometry.columns.taps - d, depth)
+        pattern = [
+            [taps * each, count],
+            [geometry.columns.taps * each, block.rn],
+            [depth * each, groups],
+            [1, each],
+        ]
+        for part in range(job.kn // each):
+            copy(
+                tile_sbuf[
+                    d * count : (d + 1) * count,
+                    block.r0 + u * shift : block.r0 + u * shift + block.rn,
+                    0:groups,
+                    u,
+                    part * each : (part + 1) * each,
+                ],
+                operands.w.ap(
+                    pattern=pattern,
+                    offset=(((job.k0 // each + part) * geometry.C + c0) * taps + first + d) * each,
+                ),
+            )
 
 
 def load_channels(operands, geometry, job):
     """Filters of a depthwise job by channel of x: [cn, multiplier, taps] in SBUF."""
     each, R, S = geometry.K // geometry.C, geometry.rows.taps, geometry.columns.taps
-    c0, count = job.chunks[0]
+    c0, count = job.chunks[0][0], job.chunks[0][1]
     raw_sbuf = nl.ndarray((count, each, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
     pattern = [
         [each * geometry.w_k, count],
@@ -276,7 +352,8 @@ def load_channels(operands, geometry, job):
 
 
 def make_diagonals(raw_sbuf, geometry):
-    """[cn, taps, kn] in SBUF: filters of channel c in the columns of its outputs, zero elsewhere, by one select."""
+    """[cn, rows, columns, 1, kn] in SBUF: filters of channel c in the columns of its outputs, zero elsewhere, by one
+    select."""
     count, each, taps = raw_sbuf.shape
     filters_sbuf = nl.ndarray((count, taps, count, each), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
     nisa.affine_select(
@@ -288,7 +365,7 @@ def make_diagonals(raw_sbuf, geometry):
         cmp_op=nl.equal,
         offset=0,
     )
-    return filters_sbuf.reshape((count, taps, count * each))
+    return filters_sbuf.reshape((count, geometry.rows.taps, geometry.columns.taps, 1, count * each))
 
 
 def load_taps(operands, geometry, job, block):
@@ -324,21 +401,26 @@ def group_mask(job, geometry, dtype):
 
 
 def turn_taps(filters_sbuf, raw_sbuf, mask_sbuf, geometry, job, block, piece, ledger):
-    """Transposes of a piece's taps, all in one PSUM bank, then one read-out."""
-    count, kn, sn = filters_sbuf.shape[0], job.kn, piece.sn
-    even = kn + kn % 2
-    turned_psum = nl.ndarray((count, sn, even), dtype=raw_sbuf.dtype, buffer=nl.psum)
-    for s in range(sn):
-        taps = raw_sbuf[0:kn, 0 : raw_sbuf.shape[1], piece.row, piece.s0 + s]
+    """Transposes of a piece's taps, all in one PSUM bank, then a read-out for each row of outputs."""
+    channels, kn, num = raw_sbuf.shape[1], job.kn, piece.count
+    pitch = whole_words(kn, geometry.itemsize)
+    depth = job.chunks[block.chunk][2]
+    count = piece.depth * channels if mask_sbuf == None else filters_sbuf.shape[0]
+    turned_psum = nl.ndarray((count, num, pitch), dtype=raw_sbuf.dtype, buffer=nl.psum)
+    for index in range(num):
+        s = (piece.first + index) * depth - block.s0
         if mask_sbuf != None:
-            taps = spread_groups(taps, mask_sbuf, job)
-        nisa.nc_transpose(dst=turned_psum[0:count, s, 0:kn], data=taps, engine=nisa.engine.tensor)
-    tap = (block.r0 + piece.row) * geometry.columns.taps + block.s0 + piece.s0
-    nisa.tensor_copy(
-        dst=filters_sbuf[0:count, tap : tap + sn, 0:kn],
-        src=turned_psum[0:count, 0:sn, 0:kn],
-        engine=pick(ledger, sn * kn, is_16bit(raw_sbuf.dtype)),
-    )
+            taps = spread_groups(raw_sbuf[0:kn, 0:channels, piece.row, s], mask_sbuf, job)
+        else:
+            taps = raw_sbuf[0:kn, 0:channels, piece.row, s : s + piece.depth].permute((0, 2, 1))
+        nisa.nc_transpose(dst=turned_psum[0:count, index, 0:kn], data=taps, engine=nisa.engine.tensor)
+    shift = job_axis(geometry, job).taps - geometry.rows.taps
+    for u in range(job.rows):
+        nisa.tensor_copy(
+            dst=filters_sbuf[0:count, block.r0 + piece.row + u * shift, piece.first : piece.first + num, u, 0:kn],
+            src=turned_psum[0:count, 0:num, 0:kn],
+            engine=pick(ledger, num * kn, is_16bit(raw_sbuf.dtype)),
+        )
 
 
 def spread_groups(taps, mask_sbuf, job):

@@ -41,8 +41,8 @@ class Late(nl.NKIObject):
 
 
 def is_turned(geometry):
-    """Whether DMA turns x: neighbours in HBM are channels."""
-    return geometry.x_c == 1 and geometry.C > 1
+    """Whether DMA turns x: neighbours in HBM are channels, of more than a byte each."""
+    return geometry.x_c == 1 and geometry.C > 1 and geometry.hbm_itemsize > 1
 
 
 def is_last(geometry):

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger
-from ..._epilogue import finish
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import Extras, Operands, load_bias, of_array, reader, scale_residual
+from ..call import Extras, Operands, finish_shared, load_bias, of_array
 from ..geometry import Geometry, met
-from .cuts import Bank, banks_of, row_parts, tap_order
+from .cuts import Band, Bank, banks_of, row_parts, tap_order
 from .filters import (
     Filters,
     load_ahead,
+    load_block,
     load_to,
     move_block,
     moves_to,
@@ -26,15 +26,18 @@ from .filters import (
     turn_piece,
     turn_to,
 )
-from .last import is_last, is_turned, load_turned, pass_late, put_off, turn_first
-from .plan import chunks_of
+from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
+from .last import is_last, pass_late, put_off, turn_first
+from .plan import Job, chunks_of
+from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
-TURN_FROM, TURN_UNTIL = 0.35, 0.8
+TURN_FROM, TURN_UNTIL = 0.45, 0.85
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
-LEAD_MATMULS = 6
-#: Share of a chunk's matmuls between which the filters of one that comes soon are turned.
-LEAD_SHARE = 0.6
+LEAD_MATMULS = 4
+#: Share of a chunk's matmuls before the filters of one that comes soon are turned, which may be on their way still, and
+#: share of them between which they are.
+LEAD_FROM, LEAD_SHARE = 0.1, 0.6
 #: Banks whose results leave by one DMA.
 STORE_BANKS = 4
 
@@ -46,8 +49,35 @@ class Batch(nl.NKIObject):
     index: int
     jobs: list
     chunks: list
+    #: whether the sums of all jobs for a band are made together, chunk by chunk of x
+    together: bool
     filters: Filters
     biases: list
+
+
+@dataclass
+class Results(nl.NKIObject):
+    """What a job (its index) makes of a band, in its own rows: banks, y_sbuf, residual_sbuf [outputs, images, rows,
+    columns] or None, and banks that are not stored yet."""
+
+    index: int
+    job: Job
+    band: Band
+    banks: list
+    y_sbuf: object
+    residual_sbuf: object
+    waiting: list
+
+
+@dataclass
+class Sums(nl.NKIObject):
+    """A bank of sums of Results (`which` of them), and whether a product is there yet."""
+
+    results: Results
+    which: int
+    bank: Bank
+    acc_psum: object
+    started: bool
 
 
 @dataclass
@@ -86,50 +116,69 @@ def run_items(operands, geometry, extras, plan):
     )
     warm_up(work.zeros_sbuf, plan.warmup, 1)
     end = mine[0] + mine[1]
-    now = start_band(work, plan.items[mine[0]].band)
+    now = start_band(work, plan.items[mine[0]])
     for index in range(mine[0], end):
         item = plan.items[index]
         if work.batch.index != item.batch:
             work.batch = work.following
             work.following = None
         after = None
-        for job in range(len(work.batch.jobs)):
-            load_biases(work, work.batch, job + 1)
+        jobs = jobs_at_once(work.batch)
+        for which in range(len(jobs)):
+            load_biases(work, work.batch, jobs[which][-1] + 1)
             load_ahead(operands, geometry, work.batch.filters)
             others = index + 1 < end and plan.items[index + 1].batch != item.batch
-            if index + 1 < end and job == (len(work.batch.jobs) - 1 if others else 0):
+            if index + 1 < end and which == (len(jobs) - 1 if others else 0):
                 after = load_next(work, plan, index, now)
-            set_rate(work, job, item.band)
-            work_band(work, job, item, now, index + 1 == end)
+            set_rate(work, jobs[which], item.band)
+            work_band(work, jobs[which], item, now, index + 1 == end)
         now = after
     while len(work.late) > 0:
         turn_first(work)
 
 
+def jobs_at_once(batch):
+    """Indices of a batch's jobs, of those together whose sums are made together."""
+    found, every = [], []
+    for job in range(len(batch.jobs)):
+        found.append([job])
+        every.append(job)
+    return [every] if batch.together else found
+
+
 def start_batch(geometry, plan, index, at_once):
     """A Batch of which nothing is loaded yet; the filters of the first `at_once` jobs are waited for."""
     jobs = plan.batches[index]
-    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]))
-    return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), filters=filters, biases=[])
+    together = plan.together[index]
+    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]), together)
+    return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), together=together, filters=filters, biases=[])
 
 
 def load_biases(work, batch, last):
     """Load the biases of jobs up to `last`."""
     while len(batch.biases) <= min(last, len(batch.jobs) - 1):
         job = batch.jobs[len(batch.biases)]
-        batch.biases.append(load_bias(work.operands.bias, job.k0, job.kn, 1))
+        batch.biases.append(load_bias(work.operands.bias, job.k0, job.kn, job.rows))
 
 
-def start_band(work, band):
+def start_band(work, item):
     """x of the first band: of each chunk the first filters and the rows of the first sums, then all others."""
-    batch = work.batch
+    batch, band = work.batch, item.band
     tiles = no_tiles(batch)
-    parts = row_parts(work.geometry, band, True)
+    parts = row_parts(work.geometry, band, True, item.halved)
     lead = lead_chunks(work.geometry)
     for chunk in range(len(batch.jobs[0].chunks)):
-        load_to(work.operands, work.geometry, batch.filters, chunk + lead - 1)
+        last = jobs_at_once(batch)[0][-1]
+        first, last = batch.filters.places[0][chunk], batch.filters.places[last][chunk]
+        soon = work.geometry.packed > 0 and chunk == 0
+        if soon:
+            load_block(work.operands, work.geometry, batch.filters)
+        else:
+            load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
         if len(parts) > 0:
             load_rows(work, batch.chunks, tiles, place_of(batch.chunks, batch.jobs[0].chunks[chunk]), band, parts[0])
+        if soon:
+            load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
     for index in range(len(batch.chunks) if len(parts) > 0 else 0):
         if tiles[index] == None:
             load_rows(work, batch.chunks, tiles, index, band, parts[0])
@@ -152,7 +201,7 @@ def load_next(work, plan, index, now):
     if of.chunks == work.batch.chunks and same_place(coming.band, plan.items[index].band):
         return now
     tiles = no_tiles(of)
-    parts = row_parts(work.geometry, coming.band, False)
+    parts = row_parts(work.geometry, coming.band, False, False)
     for part in range(len(parts)):
         for chunk in range(len(of.chunks)):
             load_rows(work, of.chunks, tiles, chunk, coming.band, parts[part])
@@ -174,44 +223,27 @@ def no_tiles(batch):
     return tiles
 
 
-def load_rows(work, chunks, tiles, index, band, part):
-    """x of a chunk in a part (first row, rows) of a band, into its tile [cn, images, rows, columns]."""
-    operands, geometry = work.operands, work.geometry
-    c0, count = chunks[index]
-    if tiles[index] == None:
-        tiles[index] = nl.ndarray((count, band.nn, band.hn, band.wn), dtype=operands.x_dtype, buffer=nl.sbuf)
-    h0, hn = part
-    offset = band.n0 * geometry.x_n + c0 * geometry.x_c
-    offset += (band.h0 + h0) * geometry.x_h + band.w0 * geometry.x_w
-    dst = tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0 : band.wn]
-    if is_turned(geometry):
-        halves = 2 if len(chunks) == 1 else 1
-        load_turned(dst, operands.x, (geometry.x_n, geometry.x_h, geometry.x_w), offset, halves)
-        return
-    pattern = [
-        [geometry.x_c, count],
-        [geometry.x_n, band.nn],
-        [geometry.x_h, hn],
-        [geometry.x_w, band.wn],
-    ]
-    copy(dst, operands.x.ap(pattern=pattern, offset=offset))
-
-
 def lead_chunks(geometry):
     """Chunks whose filters are turned before one is worked on."""
     return div_ceil(LEAD_MATMULS, geometry.rows.taps * geometry.columns.taps)
 
 
-def set_rate(work, job, band):
-    """Turn the filters of the next job, or the first of the following batch, during this job's matmuls."""
+def set_rate(work, jobs, band):
+    """Turn the filters of the next job, or the first of the following batch, during the matmuls of `jobs`."""
     geometry, batch = work.geometry, work.batch
-    filters = batch.filters
-    matmuls = len(banks_of(band, False)) * len(batch.jobs[job].chunks) * geometry.rows.taps * geometry.columns.taps
+    filters, job = batch.filters, jobs[-1]
+    matmuls = (
+        len(jobs)
+        * len(banks_of(job_band(band, batch.jobs[job]), False, False))
+        * len(batch.jobs[job].chunks)
+        * geometry.rows.taps
+        * geometry.columns.taps
+    )
     coming = 0
     if job + 1 < len(batch.jobs):
-        coming = filters_to(filters, filters.firsts[job + 2] - 1) - pieces_to(filters, filters.firsts[job + 1] - 1)
+        coming = filters_to(filters, filters.after[job + 1] - 1) - pieces_to(filters, filters.after[job] - 1)
     elif work.following != None:
-        coming = filters_to(work.following.filters, work.following.filters.firsts[1] - 1)
+        coming = filters_to(work.following.filters, work.following.filters.ahead - 1)
     work.rate = coming / ((TURN_UNTIL - TURN_FROM) * matmuls)
     work.credit = -TURN_FROM * matmuls * work.rate
 
@@ -230,140 +262,210 @@ def turn_due(work, pieces):
         last = len(filters.ends) - 1
         if filters_to(filters, last) == 0 and work.following != None:
             filters = work.following.filters
-            last = filters.firsts[1] - 1
+            last = filters.ahead - 1
         if moves_to(filters, last) > 0:
             move_block(work.operands, work.geometry, filters, work.ledger)
         elif pieces and pieces_to(filters, last) > 0:
             turn_piece(work.operands, work.geometry, filters, work.ledger)
 
 
-def work_band(work, index, item, tiles, last):
-    """Results of one job for one band: PSUM banks one after the other, then pooling and the store.
+def work_band(work, jobs, item, tiles, last):
+    """Results of some jobs for one band: their PSUM banks one after the other, or together, chunk by chunk of x.
 
     last: whether nothing hides the stores, so that each bank's results leave at once.
     """
-    operands, geometry, extras, band = work.operands, work.geometry, work.extras, item.band
-    y_dtype, job, epilogue, pool = operands.y.dtype, work.batch.jobs[index], extras.epilogue, extras.pool
-    pooled = pool != (1, 1)
-    shape = (job.kn, band.nn, band.pn, band.qn)
-    y_sbuf = nl.ndarray(shape, dtype=nl.float32 if pooled else y_dtype, buffer=nl.sbuf)
-    residual_sbuf = load_residual(operands, geometry, job, band)
-    banks = banks_of(band, item.last and index == len(work.batch.jobs) - 1)
-    waiting = []
-    for which in range(len(banks)):
-        bank = banks[which]
-        acc_psum = nl.ndarray((job.kn, bank.nn, bank.pn, bank.qn), dtype=nl.float32, buffer=nl.psum)
-        accumulate(work, acc_psum, index, band, tiles, bank, which + 1 == len(banks))
-        residual = None
-        if residual_sbuf != None:
-            residual = window(residual_sbuf, bank)
-        finish(
-            window(y_sbuf, bank),
-            acc_psum,
-            work.batch.biases[index],
-            residual,
-            epilogue,
-            reader(work.ledger, epilogue, bank.nn * bank.pn * bank.qn),
-        )
-        if is_last(geometry):
-            if not pooled:
-                put_off(work, window(y_sbuf, bank), job, band, bank, pool)
-            continue
-        waiting.append(bank)
-        if not pooled and (last or which + 1 == len(banks) or len(waiting) >= STORE_BANKS):
-            store_banks(operands.y, y_sbuf, geometry, job, band, waiting)
-            waiting = []
-    if pooled:
-        y_sbuf = pool_band(y_sbuf, pool, y_dtype)
-        if is_last(geometry):
-            put_off(work, y_sbuf, job, band, banks[0], pool)
-            return
-        where = y_pattern(geometry, job, band, pool)
-        copy(operands.y.ap(pattern=where[0], offset=where[1]), y_sbuf)
+    every = []
+    for index in jobs:
+        every.append(start_results(work, index, item))
+    if len(jobs) > 1:
+        sums = []
+        for results in every:
+            for which in range(len(results.banks)):
+                sums.append(start_sums(results, which))
+        for chunk in range(len(work.batch.chunks)):
+            for one in sums:
+                add_chunk(work, one, chunk, tiles, True)
+        for one in sums:
+            finish_sums(work, one, item, last)
+    else:
+        results = every[0]
+        for which in range(len(results.banks)):
+            one = start_sums(results, which)
+            for chunk in range(len(results.job.chunks)):
+                add_chunk(work, one, chunk, tiles, which + 1 == len(results.banks))
+            finish_sums(work, one, item, last)
+    for results in every:
+        if work.extras.pool != (1, 1):
+            y_sbuf = pool_band(results.y_sbuf, work.extras.pool, work.operands.y.dtype)
+            if is_last(work.geometry):
+                put_off(work, y_sbuf, results.job, item.band, results.banks[0], work.extras.pool)
+                continue
+            where = y_pattern(work.geometry, results.job, item.band, work.extras.pool)
+            copy(work.operands.y.ap(pattern=where[0], offset=where[1]), y_sbuf)
 
 
-def accumulate(work, acc_psum, index, band, tiles, bank, last_bank):
-    """Sums of all chunks and taps, chunk by chunk. last_bank: whether it is the band's.
+def start_results(work, index, item):
+    """Results of a job for an item, of which nothing is there yet but the residual."""
+    operands, job = work.operands, work.batch.jobs[index]
+    band = job_band(item.band, job)
+    halved = item.halved and index == 0 and job.rows == 1
+    pooled = work.extras.pool != (1, 1)
+    shape = (job.rows * job.kn, band.nn, band.pn, band.qn)
+    return Results(
+        index=index,
+        job=job,
+        band=band,
+        banks=banks_of(band, halved, item.last and index == len(work.batch.jobs) - 1),
+        y_sbuf=nl.ndarray(shape, dtype=nl.float32 if pooled else operands.y.dtype, buffer=nl.sbuf),
+        residual_sbuf=load_residual(operands, work.geometry, job, item.band),
+        waiting=[],
+    )
+
+
+def start_sums(results, which):
+    """A bank of results, of which no product is there yet."""
+    bank = results.banks[which]
+    shape = (results.job.rows * results.job.kn, bank.nn, bank.pn, bank.qn)
+    acc_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
+    return Sums(results=results, which=which, bank=bank, acc_psum=acc_psum, started=False)
+
+
+def finish_sums(work, one, item, last):
+    """Read a bank of sums out, and store what waits for that, as `last` has it in `work_band`."""
+    results, bank, epilogue = one.results, one.bank, work.extras.epilogue
+    residual = None
+    if results.residual_sbuf != None:
+        residual = window(results.residual_sbuf, bank)
+    finish_shared(
+        window(results.y_sbuf, bank),
+        one.acc_psum,
+        work.batch.biases[results.index],
+        residual,
+        epilogue,
+        work.ledger,
+        bank.nn * bank.pn * bank.qn,
+        work.extras.strict_nonfinite,
+    )
+    if is_last(work.geometry):
+        if work.extras.pool == (1, 1):
+            put_off(work, window(results.y_sbuf, bank), results.job, item.band, bank, work.extras.pool)
+        return
+    results.waiting.append(bank)
+    full = last or one.which + 1 == len(results.banks) or len(results.waiting) >= STORE_BANKS
+    if work.extras.pool == (1, 1) and full:
+        store_banks(work.operands.y, results.y_sbuf, work.geometry, results.job, item.band, results.waiting)
+        results.waiting = []
+
+
+def job_band(band, job):
+    """A band in a job's own rows, pairs of rows where it makes two at once."""
+    if job.rows == 1:
+        return band
+    return Band(
+        n0=band.n0,
+        nn=band.nn,
+        p0=band.p0 // job.rows,
+        pn=div_ceil(band.pn, job.rows),
+        q0=band.q0,
+        qn=band.qn,
+        h0=band.h0,
+        hn=band.hn,
+        w0=band.w0,
+        wn=band.wn,
+    )
+
+
+def add_chunk(work, one, chunk, tiles, last_bank):
+    """Products of all taps of a chunk of x, added to a bank of Sums. last_bank: whether no other follows it.
 
     A tap that meets all of the bank comes first, so that the others add to what is there; where none does, a product
     of zeros does.
     """
     operands, geometry, batch, zeros_sbuf = work.operands, work.geometry, work.batch, work.zeros_sbuf
+    band, bank, acc_psum, index = one.results.band, one.bank, one.acc_psum, one.results.index
     job, filters = batch.jobs[index], batch.filters
     p0, pn, q0, qn = band.p0 + bank.p, bank.pn, band.q0 + bank.q, bank.qn
-    every = products(geometry, p0, pn, q0, qn)
-    started = False
-    if len(every) == 0 or every[0].rows[2] < pn or every[0].columns[2] < qn:
+    outputs = acc_psum.shape[0]
+    place = place_of(batch.chunks, job.chunks[chunk])
+    every = products(geometry, job, job.chunks[chunk], p0, pn, q0, qn)
+    if not one.started and (len(every) == 0 or every[0].rows[2] < pn or every[0].columns[2] < qn):
         nothing = [[zeros_sbuf.shape[1], 1], [0, bank.nn], [0, pn], [0, qn]]
         nisa.nc_matmul(
             dst=acc_psum,
-            stationary=zeros_sbuf[0:1, 0 : job.kn],
+            stationary=zeros_sbuf[0:1, 0:outputs],
             moving=zeros_sbuf.ap(pattern=nothing, offset=0),
             accumulate=False,
         )
-        started = True
-    for chunk in range(len(job.chunks) if len(every) > 0 else 0):
-        here = filters.firsts[index] + chunk
-        turn_to(operands, geometry, filters, here, work.ledger)
-        stationaries = of_array(filters.tiles[index][chunk], operands)
-        x_sbuf = of_array(tiles[place_of(batch.chunks, job.chunks[chunk])], operands)
-        coming = here + lead_chunks(geometry)
-        soon = pieces_to(filters, coming if last_bank else min(coming, filters.firsts[index + 1] - 1))
-        rate = soon / (LEAD_SHARE * len(every))
-        due = 0.0
-        for which in range(len(every)):
-            one = every[which]
-            rows, columns = one.rows, one.columns
-            h = rows[3] - band.h0
-            w = columns[3] - band.w0
-            nisa.nc_matmul(
-                dst=acc_psum[
-                    0 : job.kn,
-                    0 : bank.nn,
-                    rows[0] - p0 : rows[0] - p0 + (rows[2] - 1) * rows[1] + 1 : rows[1],
-                    columns[0] - q0 : columns[0] - q0 + (columns[2] - 1) * columns[1] + 1 : columns[1],
-                ],
-                stationary=stationaries[0 : stationaries.shape[0], one.tap, 0 : job.kn],
-                moving=x_sbuf[
-                    0 : x_sbuf.shape[0],
-                    bank.n : bank.n + bank.nn,
-                    h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
-                    w : w + (columns[2] - 1) * columns[4] + 1 : columns[4],
-                ],
-                accumulate=started,
-            )
-            started = True
-            if soon > 0:
-                due = due + rate
-                while due >= 1.0 and soon > 0:
-                    due, soon = due - 1.0, soon - 1
-                    turn_piece(operands, geometry, filters, work.ledger)
-            turn_due(work, soon == 0)
-            pass_late(work)
+        one.started = True
+    if len(every) == 0 or tiles[place] == None:
+        return
+    here = filters.places[index][chunk]
+    lead = lead_chunks(geometry)
+    end = len(filters.ends) if last_bank else filters.after[index]
+    turn_to(operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
+    stationaries = of_array(filters.tiles[index][chunk], operands)
+    x_sbuf = of_array(tiles[place], operands)
+    w0 = chunk_window(geometry, job.chunks[chunk], band)[0]
+    soon = pieces_to(filters, min(here + lead, end - 1))
+    rate = soon / (LEAD_SHARE * len(every))
+    due = -LEAD_FROM * len(every) * rate
+    for which in range(len(every)):
+        product = every[which]
+        rows, columns = product.rows, product.columns
+        h = rows[3] - band.h0
+        w = columns[3] - w0
+        nisa.nc_matmul(
+            dst=acc_psum[
+                0:outputs,
+                0 : bank.nn,
+                rows[0] - p0 : rows[0] - p0 + (rows[2] - 1) * rows[1] + 1 : rows[1],
+                columns[0] - q0 : columns[0] - q0 + (columns[2] - 1) * columns[1] + 1 : columns[1],
+            ],
+            stationary=stationaries[0 : product.parts, product.row, product.group, 0 : job.rows, 0 : job.kn],
+            moving=x_sbuf[
+                0 : product.parts,
+                bank.n : bank.n + bank.nn,
+                h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
+                w : w + (columns[2] - 1) * columns[4] + 1 : columns[4],
+            ],
+            accumulate=one.started,
+        )
+        one.started = True
+        if soon > 0:
+            due = due + rate
+            while due >= 1.0 and soon > 0:
+                due, soon = due - 1.0, soon - 1
+                turn_piece(operands, geometry, filters, work.ledger)
+        turn_due(work, soon == 0)
+        pass_late(work)
 
 
 @dataclass
 class Product(nl.NKIObject):
-    """One matmul of each chunk: which tap meets x where, as `geometry.met` says."""
+    """One matmul of a chunk: which taps meet x where, as `geometry.met` says, and how many partitions of it."""
 
-    tap: int
+    row: int
+    group: int
+    parts: int
     rows: tuple
     columns: tuple
 
 
-def products(geometry, p0, pn, q0, qn):
-    """Matmuls of a bank of outputs, in the order in which taps are turned; one that meets all of them first."""
-    R, S = geometry.rows.taps, geometry.columns.taps
+def products(geometry, job, chunk, p0, pn, q0, qn):
+    """Matmuls of a chunk for a bank of outputs, in the order in which taps are turned; one that meets all of them
+    first."""
+    axis = job_axis(geometry, job)
     found, whole = [], -1
-    order = tap_order(R)
-    for at in range(R):
-        on_rows = met(geometry.rows, order[at], p0, pn)
-        for s in range(S if on_rows[2] > 0 else 0):
-            on_columns = met(geometry.columns, s, q0, qn)
+    order = tap_order(axis.taps)
+    for at in range(axis.taps):
+        on_rows = met(axis, order[at], p0, pn)
+        for group in range(tap_groups(geometry, chunk) if on_rows[2] > 0 else 0):
+            on_columns = group_met(geometry, chunk, group, q0, qn)
             if on_columns[2] > 0:
                 if whole < 0 and on_rows[2] == pn and on_columns[2] == qn:
                     whole = len(found)
-                found.append(Product(tap=order[at] * S + s, rows=on_rows, columns=on_columns))
+                parts = group_depth(geometry, chunk, group) * chunk[1]
+                found.append(Product(row=order[at], group=group, parts=parts, rows=on_rows, columns=on_columns))
     if whole > 0:
         found = [found[whole]] + found[:whole] + found[whole + 1 :]
     return found
@@ -376,93 +478,3 @@ def place_of(chunks, wanted):
         if chunks[index] == wanted:
             found = index
     return found
-
-
-def y_pattern(geometry, job, band, pool):
-    """(pattern, offset) of a band's results in HBM: [kn, images, rows, columns]."""
-    pattern = [
-        [geometry.y_k, job.kn],
-        [geometry.y_n, band.nn],
-        [geometry.y_p, band.pn // pool[0]],
-        [geometry.y_q, band.qn // pool[1]],
-    ]
-    offset = band.n0 * geometry.y_n + job.k0 * geometry.y_k
-    return pattern, offset + band.p0 // pool[0] * geometry.y_p + band.q0 // pool[1] * geometry.y_q
-
-
-def load_residual(operands, geometry, job, band):
-    """The residual of a band times beta, fp32 if it was multiplied, or None."""
-    if operands.residual == None:
-        return None
-    shape = (job.kn, band.nn, band.pn, band.qn)
-    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    if geometry.r_k == 1 and is_last(geometry):
-        offset = band.n0 * geometry.r_n + band.p0 * geometry.r_p + band.q0 * geometry.r_q + job.k0
-        load_turned(residual_sbuf, operands.residual, (geometry.r_n, geometry.r_p, geometry.r_q), offset, 1)
-        return scale_residual(residual_sbuf, operands.beta)
-    pattern = [[geometry.r_k, job.kn], [geometry.r_n, band.nn], [geometry.r_p, band.pn], [geometry.r_q, band.qn]]
-    offset = band.n0 * geometry.r_n + job.k0 * geometry.r_k + band.p0 * geometry.r_p + band.q0 * geometry.r_q
-    copy(residual_sbuf, operands.residual.ap(pattern=pattern, offset=offset))
-    return scale_residual(residual_sbuf, operands.beta)
-
-
-def pool_band(y_sbuf, pool, dtype):
-    """Maxima of windows: [kn, images, rows / height, columns / width], first along columns, then along rows."""
-    kn, nn, pn, qn = y_sbuf.shape
-    wide_sbuf = largest(y_sbuf, pool[1], (kn, nn, pn, qn // pool[1]), 3, nl.float32)
-    return largest(wide_sbuf, pool[0], (kn, nn, pn // pool[0], qn // pool[1]), 2, dtype)
-
-
-def largest(data_sbuf, count, shape, axis, dtype):
-    """Maxima of `count` neighbours along an axis."""
-    found_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
-    if count == 1:
-        nisa.tensor_copy(dst=found_sbuf, src=data_sbuf)
-        return found_sbuf
-    before = neighbours(data_sbuf, axis, 0, count)
-    for index in range(1, count):
-        last = index == count - 1
-        into = found_sbuf if last else nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_tensor(dst=into, data1=before, data2=neighbours(data_sbuf, axis, index, count), op=nl.maximum)
-        before = into
-    return found_sbuf
-
-
-def neighbours(data_sbuf, axis, first, step):
-    """Every step-th element along an axis."""
-    kn, nn, pn, qn = data_sbuf.shape
-    if axis == 3:
-        return data_sbuf[0:kn, 0:nn, 0:pn, first:qn:step]
-    return data_sbuf[0:kn, 0:nn, first:pn:step, 0:qn]
-
-
-def window(tile_sbuf, bank):
-    """What a bank holds of a band's tile [kn, images, rows, columns]."""
-    return tile_sbuf[
-        0 : tile_sbuf.shape[0],
-        bank.n : bank.n + bank.nn,
-        bank.p : bank.p + bank.pn,
-        bank.q : bank.q + bank.qn,
-    ]
-
-
-def store_banks(y_hbm, y_sbuf, geometry, job, band, banks):
-    """Stores of some banks of a job's band: one DMA where they are whole rows, next to each other."""
-    whole = True
-    for index in range(len(banks)):
-        whole = whole and banks[index].nn == band.nn and banks[index].qn == band.qn
-    parts = banks
-    if whole:
-        first, end = banks[0], banks[-1]
-        parts = [Bank(n=0, nn=band.nn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=band.qn)]
-    for index in range(len(parts)):
-        part = parts[index]
-        pattern = [
-            [geometry.y_k, job.kn],
-            [geometry.y_n, part.nn],
-            [geometry.y_p, part.pn],
-            [geometry.y_q, part.qn],
-        ]
-        offset = (band.n0 + part.n) * geometry.y_n + job.k0 * geometry.y_k
-        offset += (band.p0 + part.p) * geometry.y_p + (band.q0 + part.q) * geometry.y_q
-        copy(y_hbm.ap(pattern=pattern, offset=offset), window(y_sbuf, part))

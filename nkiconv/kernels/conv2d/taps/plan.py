@@ -2,7 +2,8 @@
 
 Settings: `shard`, what the two cores share, "channels" of the output or "images" (and rows of them); `x_bytes` and
 `filter_bytes`, a partition, of x of one band and of the filters that are there together; `channels`, output channels of
-a job; `warmup`, matmuls on zeros before the first filters.
+a job; `warmup`, matmuls on zeros before the first filters; `moved`, jobs of each half of the work whose filters DMA
+turns, not the array; `fold`, which channels are folded that are left over beside whole 128s, as `fold.py` says.
 """
 
 from dataclasses import dataclass
@@ -10,38 +11,44 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
-from .cuts import RAW_BYTES, Band, bands_of
-from .last import beside_ns, last_bytes, last_instructions
-from .prices import END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns
+from .cuts import RAW_BYTES, Band, bands_of, banks_of, waits_for_rows
+from .fold import FOLDS, chunk_window, depth_of, job_axis, rows_of, tap_groups
+from .last import beside_ns, is_last, is_turned, last_bytes, last_instructions
+from .prices import DMA_START_NS, END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
 
-SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved")
+SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved", "fold")
 SHARDS = ("channels", "images")
 #: Bytes a partition of SBUF for the filters of a batch of jobs, and for x of one band; two bands are there at once.
 FILTER_BYTES = 90_112
 X_BYTES = 32_768
 #: Bytes a partition of blocks of taps that are on their way together, if more than one.
 AHEAD_BYTES = 24_576
-#: Matmuls of 128 columns on zeros while the first filters are on their way: a load of 128 rows of w takes some 2.1 us
-#: from its trigger to the array (trn2.toml, dma.static_first_packet_ns, engine_skew_load_ns, done_to_consumer_ns), a
-#: matmul 107 ns at half rate.
+#: Matmuls of 128 columns on zeros while the first filters are on their way, where they are few: a load of 128 rows of w
+#: takes some 2.1 us from its trigger to the array, a matmul 107 ns at half rate. Fewer would leave the first window of
+#: the throttle without enough work.
 WARM_UP = 20
-#: The same where a filter is packed: what waits for the first stationaries and rows needs no transposes before.
-WARM_UP_PACKED = 28
+#: The same where a filter is packed: the first sums come sooner, as nothing is turned before them.
+WARM_UP_PACKED = 18
 WARM_UP_MAX = 256
 MOVED_MAX = 4096
+#: Banks of sums of jobs that are made together, at most: the next ones' begin in others, and filters are turned in one.
+TOGETHER_BANKS = 5
+#: How much less folded channels must take, by prices.
+WORTHWHILE = 0.98
 
 
 @dataclass
 class Job(nl.NKIObject):
     """Output channels k0 .. k0+kn-1, all of one group or of `pack` whole groups, and the input channels that they need.
 
-    chunks: (first, how many) of at most 128 channels each.
+    chunks: (first, how many, depth) of at most 128 channels each. depth and rows are 1 where `fold` folds nothing.
     """
 
     k0: int
     kn: int
     pack: int
     chunks: list
+    rows: int
 
 
 @dataclass
@@ -50,7 +57,8 @@ class Item(nl.NKIObject):
 
     batch: int
     band: Band
-    #: whether it is the last of a core, of two
+    #: of a core, of two: whether it is the first and its first bank waits for rows of x; whether it is the last
+    halved: bool
     last: bool
 
 
@@ -63,10 +71,13 @@ class Plan(nl.NKIObject):
     warmup: int
     #: by batch: the first of the jobs whose filters DMA turns
     moved: list
+    #: by batch: whether the sums of all its jobs for a band are made together
+    together: list
 
 
-def jobs_of(geometry, config, apart):
-    """Jobs of at most 128 output channels whose filters fit. apart: whether groups must not share a job."""
+def jobs_of(geometry, config, apart, fold):
+    """Jobs of at most 128 output channels whose filters fit. apart: whether groups must not share a job; fold: one of
+    FOLDS."""
     P_MAX = nl.tile_size.pmax
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     taps = geometry.rows.taps * geometry.columns.taps
@@ -83,16 +94,31 @@ def jobs_of(geometry, config, apart):
         gn = min(pack, geometry.groups - g0)
         chunks = []
         if gn > 1:
-            chunks.append((g0 * per_c, gn * per_c))
+            chunks.append((g0 * per_c, gn * per_c, 1))
         else:
-            parts = cut(per_c, P_MAX)
+            depth = depth_of(geometry) if fold in ("inputs", "both") else 1
+            parts = cut(per_c, P_MAX) if depth == 1 else cut_whole(per_c, P_MAX)
             for index in range(len(parts)):
-                chunks.append((g0 * per_c + parts[index][0], parts[index][1]))
+                last = index + 1 == len(parts)
+                chunks.append((g0 * per_c + parts[index][0], parts[index][1], depth if last else 1))
         outputs = [(0, gn * per_k)]
         if gn == 1:
             outputs = cut(gn * per_k, most_k) if geometry.packed == 0 else jobs_of_packed(geometry, most_k)
+        rows = rows_of(geometry) if fold in ("outputs", "both") and most_k == P_MAX else 1
+        if rows > 1:
+            outputs = cut_whole(per_k, P_MAX)
         for index in range(len(outputs)):
-            found.append(Job(k0=g0 * per_k + outputs[index][0], kn=outputs[index][1], pack=gn, chunks=chunks))
+            k0, kn = outputs[index]
+            own = rows if index + 1 == len(outputs) else 1
+            found.append(Job(k0=g0 * per_k + k0, kn=kn, pack=gn, chunks=chunks, rows=own))
+    return found
+
+
+def cut_whole(count, most):
+    """(first, how many) of parts of `most`, and of the rest."""
+    found = []
+    for first in range(0, count, most):
+        found.append((first, min(most, count - first)))
     return found
 
 
@@ -125,7 +151,10 @@ def jobs_of_packed(geometry, most):
 
 def job_bytes(geometry, job):
     """Bytes a partition of a job's stationaries."""
-    return len(job.chunks) * geometry.rows.taps * geometry.columns.taps * job.kn * geometry.itemsize
+    taps = 0
+    for index in range(len(job.chunks)):
+        taps += job_axis(geometry, job).taps * tap_groups(geometry, job.chunks[index])
+    return taps * job.rows * job.kn * geometry.itemsize
 
 
 def is_depthwise(geometry, job):
@@ -171,33 +200,86 @@ def shares_channels(geometry, jobs, config):
     return core_ns(geometry, jobs, True) <= core_ns(geometry, jobs, False)
 
 
+def own_fold(geometry, config, strict, unpooled):
+    """What is best folded, one of FOLDS. strict: whether nothing may be multiplied by zero that is not its own."""
+    found, found_ns = "none", 0.0
+    for index in range(len(FOLDS)):
+        fold = FOLDS[index]
+        inputs, outputs = fold in ("inputs", "both"), fold in ("outputs", "both")
+        if index > 0 and strict:
+            continue
+        if (inputs and depth_of(geometry) == 1) or (outputs and (rows_of(geometry) == 1 or not unpooled)):
+            continue
+        jobs = jobs_of(geometry, config, strict, fold)
+        ns = core_ns(geometry, jobs, shares_channels(geometry, jobs, config))
+        if index == 0 or ns < WORTHWHILE * found_ns:
+            found, found_ns = fold, ns
+    return found
+
+
 def core_ns(geometry, jobs, by_channels):
-    """ns of the busier of two cores that share output channels, or images and rows, between first filters and store."""
+    """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
+    return max(work_ns(geometry, jobs, by_channels), dma_ns(geometry, jobs, by_channels))
+
+
+def work_ns(geometry, jobs, by_channels):
+    """ns of the array of the busier of two cores for all matmuls."""
+    all_ns = array_ns(geometry, jobs)
+    if by_channels:
+        part_ns = array_ns(geometry, jobs[: share(len(jobs), PARTS, 0)[1]])
+        return max(part_ns, all_ns - part_ns)
     banks = div_ceil(geometry.N * geometry.rows.out * geometry.columns.out, BANK_COLUMNS)
-    parts = len(jobs) / div_ceil(len(jobs), PARTS) if by_channels else min(banks, PARTS)
-    return max(array_ns(geometry, jobs) / parts, dma_ns(geometry, jobs, by_channels))
+    return all_ns / min(banks, PARTS)
 
 
 def make_plan(geometry, extras, config):
     """The Plan of accepted settings."""
-    jobs = jobs_of(geometry, config, extras.strict_nonfinite)
+    fold = setting(config, "fold", own_fold(geometry, config, extras.strict_nonfinite, extras.pool == (1, 1)))
+    jobs = jobs_of(geometry, config, extras.strict_nonfinite, fold)
     by_channels = shares_channels(geometry, jobs, config)
     batches = batches_of(geometry, jobs, by_channels, setting(config, "filter_bytes", FILTER_BYTES))
     x_bytes = setting(config, "x_bytes", X_BYTES)
+    unit = (max(extras.pool[0], jobs[-1].rows), extras.pool[1])
     items = []
     for index in range(len(batches)):
         halves = 1 if len(batches) > 1 else PARTS
-        bands = bands_of(geometry, len(chunks_of(batches[index])), extras.pool, halves, x_bytes)
+        bands = bands_of(geometry, len(chunks_of(batches[index])), unit, halves, x_bytes)
         for which in range(len(bands)):
-            items.append(Item(batch=index, band=bands[which], last=False))
+            items.append(Item(batch=index, band=bands[which], halved=False, last=False))
     for half in range(PARTS):
         mine = share(len(items), PARTS, half)
+        tiles = len(chunks_of(batches[items[mine[0]].batch]))
+        items[mine[0]].halved = waits_for_rows(geometry, tiles, items[mine[0]].band)
         items[mine[0] + mine[1] - 1].last = True
-    own_warmup = WARM_UP if geometry.packed == 0 else WARM_UP_PACKED
+    own_warmup = max(WARM_UP, warm_count(geometry, jobs[0])) if geometry.packed == 0 else WARM_UP_PACKED
     moved = setting(config, "moved", moved_jobs(geometry, jobs, items[0].band, by_channels))
     return Plan(
-        batches=batches, items=items, warmup=setting(config, "warmup", own_warmup), moved=moved_from(batches, moved)
+        batches=batches,
+        items=items,
+        warmup=setting(config, "warmup", own_warmup),
+        moved=moved_from(batches, moved),
+        together=made_together(geometry, jobs, batches, items, by_channels),
     )
+
+
+def made_together(geometry, jobs, batches, items, by_channels):
+    """By batch, whether the sums of all its jobs for a band are made together, chunk by chunk of x as it comes: where
+    the array waits for DMA all the time, and they need the same of x and few banks; not where x or results are turned,
+    which takes banks of its own."""
+    array = work_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels)
+    turned = is_turned(geometry) or is_last(geometry)
+    waits = dma_ns(geometry, jobs, by_channels) > array and not turned
+    found = []
+    for index in range(len(batches)):
+        batch, most = batches[index], 0
+        for which in range(len(items)):
+            if items[which].batch == index:
+                most = max(most, len(banks_of(items[which].band, items[which].halved, False)))
+        alike = waits and len(batch) > 1
+        for job in range(len(batch)):
+            alike = alike and batch[job].chunks == batch[0].chunks and batch[job].rows == 1
+        found.append(alike and len(batch[0].chunks) > 1 and len(batch) * most + 1 <= TOGETHER_BANKS)
+    return found
 
 
 def moved_from(batches, count):
@@ -228,6 +310,10 @@ def plan_taps(geometry, extras, config, cores):
         reason = numbers_refusal(config, (("warmup", 0, WARM_UP_MAX), ("moved", 0, MOVED_MAX)))
     if reason == "" and setting(config, "shard", SHARDS[0]) not in SHARDS:
         reason = f"config shard={setting(config, 'shard', SHARDS[0])}: accepted are {SHARDS}"
+    if reason == "" and setting(config, "fold", FOLDS[0]) not in FOLDS:
+        reason = f"config fold={setting(config, 'fold', FOLDS[0])}: accepted are {FOLDS}"
+    if reason == "":
+        reason = fold_refusal(geometry, extras, config)
     if reason == "" and setting(config, "moved", 0) > 0 and not can_move(geometry):
         reason = (
             f"config moved={setting(config, 'moved', 0)}: DMA turns plain filters of 16 bits and one group only; use 0"
@@ -251,26 +337,50 @@ def plan_taps(geometry, extras, config, cores):
     return plan, ""
 
 
+def fold_refusal(geometry, extras, config):
+    """Why what a config folds cannot be; "" if it can."""
+    fold = setting(config, "fold", FOLDS[0])
+    if fold != "none" and extras.strict_nonfinite:
+        return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
+    if fold in ("inputs", "both") and depth_of(geometry) == 1:
+        return (
+            f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beside whole 128s, several columns of "
+            f"taps, one group, no lhs_dilation of columns, and rows of x in HBM, not channels side by side; use "
+            f"'none' or 'outputs'"
+        )
+    if fold in ("outputs", "both") and (rows_of(geometry) == 1 or extras.pool != (1, 1)):
+        return (
+            f"config fold={fold}: needs K={geometry.K} with 1 to 64 channels beside whole 128s, two rows of outputs "
+            f"that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of rows, no "
+            f"pooling, and rows of y in HBM, not channels side by side; use 'none' or 'inputs'"
+        )
+    return ""
+
+
 def taps_ns(geometry):
     """ns of the busier of two cores, as this algorithm's own settings have it."""
-    jobs = jobs_of(geometry, None, False)
+    jobs = jobs_of(geometry, None, False, own_fold(geometry, None, False, True))
     by_channels = shares_channels(geometry, jobs, None)
-    around_ns = START_NS + beside_ns(geometry) + END_NS
-    return around_ns + core_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels)
+    array = START_NS + work_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels)
+    return max(array, DMA_START_NS + dma_ns(geometry, jobs, by_channels)) + beside_ns(geometry) + END_NS
 
 
 def sbuf_bytes(geometry, plan, extras):
     """Bytes a partition, at most: x of two bands, filters, blocks of taps, results."""
-    x_bytes, y_bytes, most_filters, raw_bytes, x_elements = 0, 0, 0, 0, 0
+    x_bytes, y_bytes, most_filters, raw_bytes, at_once, x_elements = 0, 0, 0, 0, 1, 0
     for index in range(len(plan.items)):
         band = plan.items[index].band
-        tiles = len(chunks_of(plan.batches[plan.items[index].batch]))
-        x_bytes = max(x_bytes, tiles * band.nn * band.hn * band.wn * geometry.itemsize)
+        chunks = chunks_of(plan.batches[plan.items[index].batch])
+        width = 0
+        for chunk in range(len(chunks)):
+            width += chunk_window(geometry, chunks[chunk], band)[1]
+        x_bytes = max(x_bytes, band.nn * band.hn * width * geometry.itemsize)
         x_elements = max(x_elements, band.nn * band.hn * band.wn)
         y_bytes = max(y_bytes, 4 * band.nn * band.pn * band.qn)
     taps = geometry.rows.taps * geometry.columns.taps
     for index in range(len(plan.batches)):
         batch, filters = plan.batches[index], 0
+        at_once = max(at_once, len(batch) if plan.together[index] else 1)
         for job in range(len(batch)):
             filters += job_bytes(geometry, batch[job])
             per_c = batch[job].chunks[0][1] // batch[job].pack
@@ -279,7 +389,7 @@ def sbuf_bytes(geometry, plan, extras):
         most_filters = max(most_filters, filters)
     results = 2 + (2 if extras.residual else 0) + (2 if extras.pool != (1, 1) else 0)
     beside = last_bytes(geometry, extras, y_bytes // 4, x_elements)
-    return 2 * x_bytes + most_filters + 2 * raw_bytes + results * y_bytes + beside
+    return 2 * x_bytes + most_filters + 2 * raw_bytes + results * at_once * y_bytes + beside
 
 
 def count_instructions(geometry, plan, cores):
@@ -297,6 +407,6 @@ def count_instructions(geometry, plan, cores):
                 total += banks * (taps * len(batch[job].chunks) + 3) + 12
                 total += last_instructions(geometry, item.band, banks)
                 if index == mine[0] or plan.items[index - 1].batch != item.batch:
-                    total += len(batch[job].chunks) * taps * 4 + 8
+                    total += len(batch[job].chunks) * (taps * 5 + 8) + 8
         most = max(most, total)
     return most

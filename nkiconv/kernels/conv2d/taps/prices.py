@@ -3,28 +3,40 @@
 from ...._nki import nl
 from ..._prices import (
     BYTE_NS,
+    DMA_DONE_NS,
     DMA_ENGINES,
+    FIRST_PACKET_NS,
+    HALF_RATE,
     HBM_BYTE_NS,
+    LOAD_SKEW_NS,
     MATMUL_COLUMNS_MIN,
     MATMUL_FP32_NS,
     MATMUL_NS,
     ROWS_AN_ENGINE,
+    STATIC_ISSUE_NS,
     TENSOR_COLUMN_FP32_NS,
     TENSOR_COLUMN_NS,
+    row_ns,
     run_ns,
 )
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
 from ..geometry import met
+from .cuts import tap_blocks
+from .fold import job_axis, tap_groups
 from .last import is_last, is_turned, out_ns, runs_out_ns, turned_ns
 
 #: ns until DMA has turned the first block of a job's filters: an engine's copy, the trigger, the first packet, the end;
 #: and its rate within SBUF, of what it moves (trn2.toml, dma.hwdge_*, dma_transpose_frac_sbuf).
 MOVE_NS = 4000.0
 MOVE_RATE = 0.5
-#: ns from a core's start to its first matmul, and what half its rate takes until the first window ends; from the last
-#: matmul to the end of the last store.
-START_NS = 2900.0
+#: ns from a core's start to its first matmul, and what half its rate takes until the first window ends; until DMA is at
+#: work; from the last matmul to the end of the last store.
+START_NS = 3100.0
+DMA_START_NS = 1200.0
 END_NS = 1500.0
+#: ns until zeros are there to warm the array up with, and most matmuls on them.
+ZEROS_NS = 220.0
+WARM_UP_MAX = 64
 #: Share of the array's time that DMA may take, so that what is needed next is not late.
 DMA_SHARE = 0.9
 
@@ -33,14 +45,20 @@ def array_ns(geometry, jobs):
     """ns of the array for all matmuls, at its full rate; taps are clipped to what they meet of x."""
     column_ns = TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS
     fixed_ns = MATMUL_NS if geometry.fast else 2 * MATMUL_FP32_NS
-    chunks = 0
-    for index in range(len(jobs)):
-        chunks += len(jobs[index].chunks)
-    columns = geometry.N * met_outputs(geometry.rows) * met_outputs(geometry.columns)
     banks = div_ceil(geometry.N * geometry.rows.out * geometry.columns.out, BANK_COLUMNS)
-    matmuls = banks * geometry.rows.taps * geometry.columns.taps
-    matmuls_ns = chunks * (max(columns, matmuls * MATMUL_COLUMNS_MIN) * column_ns + matmuls * fixed_ns)
-    return matmuls_ns + out_ns(geometry, jobs)
+    total = 0.0
+    for index in range(len(jobs)):
+        job = jobs[index]
+        rows = job_axis(geometry, job)
+        rows_met = met_outputs(rows)
+        for chunk in range(len(job.chunks)):
+            groups = tap_groups(geometry, job.chunks[chunk])
+            folded = job.chunks[chunk][2] > 1
+            columns_met = groups * geometry.columns.out if folded else met_outputs(geometry.columns)
+            columns = geometry.N * rows_met * columns_met
+            matmuls = div_ceil(banks, job.rows) * rows.taps * groups
+            total += max(columns, matmuls * MATMUL_COLUMNS_MIN) * column_ns + matmuls * fixed_ns
+    return total + out_ns(geometry, jobs)
 
 
 def met_outputs(axis):
@@ -60,11 +78,18 @@ def dma_ns(geometry, jobs, by_channels):
     x_ns = geometry.N * x_image * div_ceil(geometry.C, nl.tile_size.pmax)
     if is_turned(geometry):
         x_ns = turned_ns(geometry.N * rows.size * columns.size * geometry.C / nl.tile_size.pmax, geometry.hbm_itemsize)
-    y_ns = geometry.N * y_image * len(jobs)
-    if is_last(geometry):
-        y_ns = runs_out_ns(geometry.N * rows.out * columns.out, jobs[0].kn, item) * len(jobs)
-    w_ns = 0.0
+    chunk = jobs[0].chunks[-1]
+    if chunk[2] > 1:
+        lines = rows.size * row_ns(columns.size, geometry.x_w, item)
+        x_ns += geometry.N * (lines - x_image)
+    y_ns, w_ns = 0.0, 0.0
     for index in range(len(jobs)):
+        pairs = div_ceil(rows.out, jobs[index].rows)
+        lines = pairs * row_ns(columns.out, geometry.y_q, item)
+        if is_last(geometry):
+            y_ns += runs_out_ns(geometry.N * rows.out * columns.out, jobs[index].kn, item)
+        else:
+            y_ns += geometry.N * (lines if jobs[index].rows > 1 else y_image)
         channels = jobs[index].chunks[0][1] // jobs[index].pack
         run = channels * taps if geometry.w_s == 1 and geometry.w_c == taps else 1
         w_ns += len(jobs[index].chunks) * channels * taps / run * run_ns(run * item)
@@ -124,3 +149,13 @@ def turn_ns(geometry, jobs, by_channels):
         idle_ns = DMA_SHARE * array_ns(geometry, jobs) / PARTS - dma_ns(geometry, jobs, by_channels)
         count = max(1, count - int(max(0.0, idle_ns) / move_ns(geometry, jobs[0])))
     return count * job_ns
+
+
+def warm_count(geometry, job):
+    """Matmuls of 128 columns at half rate from a core's start until the first block of a job's filters is there."""
+    channels = job.chunks[0][1] // job.pack
+    rn, sn = tap_blocks(geometry, channels)[0][1], tap_blocks(geometry, channels)[0][3]
+    whole = geometry.w_s == 1 and geometry.w_c == geometry.rows.taps * geometry.columns.taps
+    load_ns = row_ns(channels * rn * sn, 1 if whole else 2, geometry.itemsize)
+    there_ns = STATIC_ISSUE_NS + FIRST_PACKET_NS + LOAD_SKEW_NS + ROWS_AN_ENGINE * load_ns + DMA_DONE_NS
+    return min(WARM_UP_MAX, int((there_ns - ZEROS_NS) * HALF_RATE / (nl.tile_size.pmax * TENSOR_COLUMN_NS)))

@@ -1,0 +1,240 @@
+"""Work of grouped conv2d: chunks of tiles of the array's rows, units of images and rows for them, banks of sums."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._axis import outputs_met
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
+
+
+@dataclass
+class Grouped(nl.NKIObject):
+    """Sizes of one problem."""
+
+    #: rows of a tile, tiles of the array, groups of a tile, columns of one output of a block
+    T: int
+    tiles: int
+    G: int
+    #: tiles of channels that work together: (the first, how many, for how many images or sets of them at once)
+    chunks: list
+    Kt: int
+    Uh: int
+    Uw: int
+    #: elements (a, b) of a block's window that any tap meets
+    window: list
+    #: height and width of that window
+    height: int
+    width: int
+    #: all work in order
+    units: list
+    buffers: int
+    warmup: int
+
+
+@dataclass
+class Part(nl.NKIObject):
+    """What tiles of one fold do: blocks m0 .. m0+mn-1 (of Uh rows) of images n0, ..., from rows h0 .. h0+hn-1 of x."""
+
+    n0: int
+    m0: int
+    mn: int
+    h0: int
+    hn: int
+
+
+@dataclass
+class Unit(nl.NKIObject):
+    """Work of a chunk of tiles that is loaded and stored together: a Part for each fold.
+
+    nn: images of a part; mn, hn: blocks and rows of x of the largest; w0, wn: columns of x.
+    """
+
+    chunk: int
+    parts: list
+    nn: int
+    mn: int
+    hn: int
+    w0: int
+    wn: int
+
+
+@dataclass
+class Tile(nl.NKIObject):
+    """A tile of a chunk: its place on the array, whose images it has, input and output channels of its groups."""
+
+    index: int
+    fold: int
+    c0: int
+    cn: int
+    k0: int
+    kn: int
+
+
+def tiles_of(geometry, grouped, chunk, folds):
+    """Tiles of a chunk, those of `folds` sets of images."""
+    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
+    first, count = grouped.chunks[chunk][0], grouped.chunks[chunk][1]
+    found = []
+    for fold in range(folds):
+        for index in range(count):
+            g0 = (first + index) * grouped.G
+            gn = min(grouped.G, geometry.groups - g0)
+            found.append(
+                Tile(
+                    index=fold * count + index,
+                    fold=fold,
+                    c0=g0 * per_c,
+                    cn=gn * per_c,
+                    k0=g0 * per_k,
+                    kn=gn * per_k,
+                )
+            )
+    return found
+
+
+def chunks_of(total, tiles):
+    """(first tile, how many, folds) of chunks of `total` tiles of channels.
+
+    What is left over where the array has room for it several times takes several images, or parts of one, at once.
+    """
+    found = []
+    for first in range(0, total, tiles):
+        count = min(tiles, total - first)
+        found.append((first, count, tiles // count))
+    return found
+
+
+def offsets(axis, outputs):
+    """Elements of the window of neighbouring outputs that any tap meets, ascending."""
+    found = []
+    for offset in range((outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1):
+        if is_met(axis, outputs, offset):
+            found.append(offset)
+    return found
+
+
+def is_met(axis, outputs, offset):
+    """Whether a tap of one of the outputs meets an element of their window."""
+    met = False
+    for u in range(outputs):
+        tap = offset - u * axis.stride
+        if tap >= 0 and tap % axis.dilation == 0 and tap // axis.dilation < axis.taps:
+            met = True
+    return met
+
+
+def block_met(axis, outputs, offset, first, count):
+    """Blocks first .. first+count-1 that see an element of x at an element of their window: as `_axis.outputs_met`."""
+    return outputs_met(axis.size, outputs * axis.stride, 1, offset - axis.before, first, count)
+
+
+def block_span(axis, outputs, first, count):
+    """(first element, how many) of x that these blocks meet; (0, 0) if none does."""
+    low, high = axis.size, -1
+    every = offsets(axis, outputs)
+    for index in range(len(every)):
+        found = block_met(axis, outputs, every[index], first, count)
+        if found[2] > 0:
+            low = min(low, found[3])
+            high = max(high, found[3] + (found[2] - 1) * found[4])
+    return (0, 0) if high < low else (low, high - low + 1)
+
+
+def add_units(geometry, grouped, most_blocks, most_rows):
+    """Units of all chunks, at most so many blocks of rows each; as many for one half of the work as for the other."""
+    M, J = div_ceil(geometry.rows.out, grouped.Uh), div_ceil(geometry.columns.out, grouped.Uw)
+    images = 1
+    if most_blocks == M:
+        images = max(1, min(BANK_COLUMNS // (M * J), most_rows // max(1, geometry.rows.size)))
+    chunks = len(grouped.chunks)
+    for chunk in range(chunks):
+        folds = grouped.chunks[chunk][2]
+        # folds have images of their own, or rows where there are too few images
+        of_rows = geometry.N < folds
+        count_n = geometry.N if of_rows else div_ceil(geometry.N, images * folds)
+        count_m = div_ceil(M, most_blocks * folds) if of_rows else div_ceil(M, most_blocks)
+        if chunks % PARTS == 1 and chunk == chunks // PARTS and (count_n * count_m) % PARTS == 1:
+            # the chunk in the middle is both halves'
+            if not of_rows and count_n * folds < geometry.N:
+                count_n += 1
+            elif count_m < M:
+                count_m += 1
+        of_m = cut_into(M, count_m)
+        if of_rows:
+            for n in range(geometry.N):
+                for m in range(count_m):
+                    grouped.units.append(unit_of_rows(geometry, grouped, chunk, n, of_m[m], J))
+        else:
+            of_n = images_of(geometry.N, count_n, folds)
+            for n in range(len(of_n)):
+                for m in range(count_m):
+                    grouped.units.append(unit_of_images(geometry, grouped, chunk, of_n[n], of_m[m], J))
+
+
+def unit_of_images(geometry, grouped, chunk, of_n, of_m, J):
+    """A Unit whose folds have as many images each: of_n as `images_of` returns it, of_m (first block, how many)."""
+    parts = []
+    for fold in range(of_n[2]):
+        parts.append(part_of(geometry, grouped, of_n[0] + fold * of_n[1], of_m))
+    return make_unit(geometry, grouped, chunk, parts, of_n[1], J)
+
+
+def unit_of_rows(geometry, grouped, chunk, n, of_m, J):
+    """A Unit whose folds have blocks of rows of one image: of_m (first, how many) of all of them."""
+    folds = min(of_m[1], grouped.chunks[chunk][2])
+    inner = cut_into(of_m[1], folds)
+    parts = []
+    for fold in range(folds):
+        parts.append(part_of(geometry, grouped, n, (of_m[0] + inner[fold][0], inner[fold][1])))
+    return make_unit(geometry, grouped, chunk, parts, 1, J)
+
+
+def part_of(geometry, grouped, n0, of_m):
+    """A Part of images from n0 on, and blocks of_m: (first, how many)."""
+    rows = block_span(geometry.rows, grouped.Uh, of_m[0], of_m[1])
+    return Part(n0=n0, m0=of_m[0], mn=of_m[1], h0=rows[0], hn=rows[1])
+
+
+def make_unit(geometry, grouped, chunk, parts, nn, J):
+    """A Unit of parts."""
+    columns = block_span(geometry.columns, grouped.Uw, 0, J)
+    mn, hn = 0, 0
+    for fold in range(len(parts)):
+        mn, hn = max(mn, parts[fold].mn), max(hn, parts[fold].hn)
+    return Unit(chunk=chunk, parts=parts, nn=nn, mn=mn, hn=hn, w0=columns[0], wn=columns[1])
+
+
+def images_of(N, parts, folds):
+    """(first image, images of a fold, folds) of parts of all images; what does not divide has a part of its own."""
+    found = []
+    of_n = cut_into(N, parts)
+    for index in range(parts):
+        first, count = of_n[index]
+        each = count // folds
+        if each > 0:
+            found.append((first, each, folds))
+        if count > each * folds:
+            found.append((first + each * folds, 1, count - each * folds))
+    return found
+
+
+def banks_of(geometry, grouped, unit):
+    """(first block of rows, how many, first column of blocks, how many) of the banks of a unit."""
+    J = div_ceil(geometry.columns.out, grouped.Uw)
+    of_j = cut(J, BANK_COLUMNS)
+    of_m = cut(unit.mn, max(1, BANK_COLUMNS // (unit.nn * of_j[0][1])))
+    found = []
+    for m in range(len(of_m)):
+        for j in range(len(of_j)):
+            found.append((of_m[m][0], of_m[m][1], of_j[j][0], of_j[j][1]))
+    return found
+
+
+def y_pages(grouped):
+    """Times 128 output channels of a chunk."""
+    return div_ceil(grouped.tiles * grouped.Kt, nl.tile_size.pmax)
+
+
+def y_buffers(grouped):
+    """Buffers of results of a unit: see `loop.place_of`."""
+    return y_pages(grouped) * grouped.Uh

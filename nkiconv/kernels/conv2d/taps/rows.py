@@ -1,0 +1,179 @@
+"""Rows of x and of residuals on their way in, results on their way out."""
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._tiles import div_ceil
+from ..call import scale_residual
+from .cuts import Bank
+from .fold import chunk_window
+from .last import is_last, is_turned, load_turned
+
+
+def load_rows(work, chunks, tiles, index, band, part):
+    """x of a chunk in a part (first row, rows) of a band, into its tile [cn, images, rows, columns]."""
+    operands, geometry = work.operands, work.geometry
+    c0, count, depth = chunks[index]
+    w0, wn = chunk_window(geometry, chunks[index], band)
+    if tiles[index] == None:
+        tiles[index] = nl.ndarray((depth * count, band.nn, band.hn, wn), dtype=operands.x_dtype, buffer=nl.sbuf)
+    h0, hn = part
+    if is_turned(geometry):
+        offset = band.n0 * geometry.x_n + c0 + (band.h0 + h0) * geometry.x_h + w0 * geometry.x_w
+        dst = tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0:wn]
+        halves = 2 if len(chunks) == 1 else 1
+        load_turned(dst, operands.x, (geometry.x_n, geometry.x_h, geometry.x_w), offset, halves)
+        return
+    spans = []
+    left, right = 0, wn
+    for copy_index in range(depth):
+        shift = w0 + copy_index * geometry.columns.dilation
+        first = min(wn, max(0, -shift))
+        end = max(first, min(wn, geometry.columns.size - shift))
+        spans.append((first, end, shift))
+        left, right = max(left, first), min(right, end)
+    right = max(left, right)
+    if depth > 1:
+        clear(tiles[index], h0, hn, 0, left)
+        clear(tiles[index], h0, hn, right, wn)
+    for copy_index in range(depth):
+        first, end, shift = spans[copy_index]
+        offset = band.n0 * geometry.x_n + c0 * geometry.x_c
+        offset += (band.h0 + h0) * geometry.x_h + (first + shift) * geometry.x_w
+        pattern = [
+            [geometry.x_c, count],
+            [geometry.x_n, band.nn],
+            [geometry.x_h, hn],
+            [geometry.x_w, end - first],
+        ]
+        if first < end:
+            copy(
+                tiles[index][copy_index * count : (copy_index + 1) * count, 0 : band.nn, h0 : h0 + hn, first:end],
+                operands.x.ap(pattern=pattern, offset=offset),
+            )
+
+
+def clear(x_sbuf, h0, hn, w0, w1):
+    """Zeros in columns w0 .. w1-1 of some rows."""
+    if w0 < w1:
+        parts, images = x_sbuf.shape[0], x_sbuf.shape[1]
+        zeros = x_sbuf[0:parts, 0:images, h0 : h0 + hn, w0:w1]
+        nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
+
+
+def load_residual(operands, geometry, job, band):
+    """The residual of a band times beta, fp32 if it was multiplied, or None."""
+    if operands.residual == None:
+        return None
+    pairs = div_ceil(band.pn, job.rows)
+    shape = (job.rows * job.kn, band.nn, pairs, band.qn)
+    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
+    if geometry.r_k == 1 and is_last(geometry):
+        offset = band.n0 * geometry.r_n + band.p0 * geometry.r_p + band.q0 * geometry.r_q + job.k0
+        load_turned(residual_sbuf, operands.residual, (geometry.r_n, geometry.r_p, geometry.r_q), offset, 1)
+        return scale_residual(residual_sbuf, operands.beta)
+    if pairs * job.rows > band.pn:
+        nisa.memset(dst=residual_sbuf[0 : shape[0], 0 : band.nn, pairs - 1, 0 : band.qn], value=0.0)
+    for u in range(min(job.rows, band.pn)):
+        count = div_ceil(band.pn - u, job.rows)
+        pattern = [
+            [geometry.r_k, job.kn],
+            [geometry.r_n, band.nn],
+            [job.rows * geometry.r_p, count],
+            [geometry.r_q, band.qn],
+        ]
+        offset = band.n0 * geometry.r_n + job.k0 * geometry.r_k + (band.p0 + u) * geometry.r_p + band.q0 * geometry.r_q
+        copy(
+            residual_sbuf[u * job.kn : (u + 1) * job.kn, 0 : band.nn, 0:count, 0 : band.qn],
+            operands.residual.ap(pattern=pattern, offset=offset),
+        )
+    return scale_residual(residual_sbuf, operands.beta)
+
+
+def y_pattern(geometry, job, band, pool):
+    """(pattern, offset) of a band's results in HBM: [kn, images, rows, columns]."""
+    pattern = [
+        [geometry.y_k, job.kn],
+        [geometry.y_n, band.nn],
+        [geometry.y_p, band.pn // pool[0]],
+        [geometry.y_q, band.qn // pool[1]],
+    ]
+    offset = band.n0 * geometry.y_n + job.k0 * geometry.y_k
+    return pattern, offset + band.p0 // pool[0] * geometry.y_p + band.q0 // pool[1] * geometry.y_q
+
+
+def pool_band(y_sbuf, pool, dtype):
+    """Maxima of windows: [kn, images, rows / height, columns / width], first along columns, then along rows."""
+    kn, nn, pn, qn = y_sbuf.shape
+    wide_sbuf = largest(y_sbuf, pool[1], (kn, nn, pn, qn // pool[1]), 3, nl.float32)
+    return largest(wide_sbuf, pool[0], (kn, nn, pn // pool[0], qn // pool[1]), 2, dtype)
+
+
+def largest(data_sbuf, count, shape, axis, dtype):
+    """Maxima of `count` neighbours along an axis."""
+    found_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
+    if count == 1:
+        nisa.tensor_copy(dst=found_sbuf, src=data_sbuf)
+        return found_sbuf
+    before = neighbours(data_sbuf, axis, 0, count)
+    for index in range(1, count):
+        last = index == count - 1
+        into = found_sbuf if last else nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=into, data1=before, data2=neighbours(data_sbuf, axis, index, count), op=nl.maximum)
+        before = into
+    return found_sbuf
+
+
+def neighbours(data_sbuf, axis, first, step):
+    """Every step-th element along an axis."""
+    kn, nn, pn, qn = data_sbuf.shape
+    if axis == 3:
+        return data_sbuf[0:kn, 0:nn, 0:pn, first:qn:step]
+    return data_sbuf[0:kn, 0:nn, first:pn:step, 0:qn]
+
+
+def window(tile_sbuf, bank):
+    """What a bank holds of a band's tile [kn, images, rows, columns]."""
+    return tile_sbuf[
+        0 : tile_sbuf.shape[0],
+        bank.n : bank.n + bank.nn,
+        bank.p : bank.p + bank.pn,
+        bank.q : bank.q + bank.qn,
+    ]
+
+
+def store_banks(y_hbm, y_sbuf, geometry, job, band, banks):
+    """Stores of some banks of a job's band: one DMA where they are whole rows, next to each other."""
+    whole = True
+    for index in range(len(banks)):
+        whole = whole and banks[index].nn == band.nn and banks[index].qn == band.qn
+    parts = banks
+    if whole:
+        first, end = banks[0], banks[-1]
+        parts = [Bank(n=0, nn=band.nn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=band.qn)]
+    for index in range(len(parts)):
+        for u in range(job.rows):
+            store_part(y_hbm, y_sbuf, geometry, job, band, parts[index], u)
+
+
+def store_part(y_hbm, y_sbuf, geometry, job, band, part, u):
+    """One DMA for the part of a job's band that a bank holds; of rows of outputs that are made at once, row `u`."""
+    count = min(part.pn, div_ceil(band.pn - u, job.rows) - part.p)
+    if count <= 0:
+        return
+    pattern = [
+        [geometry.y_k, job.kn],
+        [geometry.y_n, part.nn],
+        [job.rows * geometry.y_p, count],
+        [geometry.y_q, part.qn],
+    ]
+    offset = (band.n0 + part.n) * geometry.y_n + job.k0 * geometry.y_k
+    offset += (band.p0 + part.p * job.rows + u) * geometry.y_p + (band.q0 + part.q) * geometry.y_q
+    copy(
+        y_hbm.ap(pattern=pattern, offset=offset),
+        y_sbuf[
+            u * job.kn : (u + 1) * job.kn,
+            part.n : part.n + part.nn,
+            part.p : part.p + count,
+            part.q : part.q + part.qn,
+        ],
+    )
