@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import Ledger
-from ..._epilogue import finish
 from ..._tiles import share
 from ..._warm import warm_up, warm_zeros
-from ..call import Extras, Operands, reader, scale_residual
+from ..call import Extras, Operands, finish_shared, scale_residual
 from ..geometry import Geometry
 from .bands import Ring, load_parts, load_slots, make_ring, move_next, move_to, zero_around
 from .chunks import partitions
@@ -191,14 +190,14 @@ def work_group(work, job, band, x_sbuf, banks, ends, done, total):
         do_due(work, job, (done + at + count) / total)
         for which in range(count):
             bank = banks[at + which]
-            engine = reader(work.ledger, work.extras.epilogue, bank.nn * bank.pn * bank.qn)
-            finish(
+            finish_shared(
                 inside(y_sbuf, whole, bank),
                 accs[which][0:kn, 0 : bank.nn, 0 : bank.pn, 0 : bank.qn],
                 work.batch.biases[job],
                 None if residual_sbuf == None else inside(residual_sbuf, whole, bank),
                 work.extras.epilogue,
-                engine,
+                work.ledger,
+                bank.nn * bank.pn * bank.qn,
             )
             if ends:
                 store(work, job, band, y_sbuf, whole, bank)
