@@ -31,8 +31,8 @@ from ..._prices import (
     run_ns,
 )
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, div_ceil, whole_words
-from ..geometry import span
+from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, whole_words
+from ..geometry import instructions_refusal, span
 
 SETTINGS = ("fold", "channels", "together", "buffers", "warmup")
 #: Rows of x that a partition may have.
@@ -138,12 +138,8 @@ def plan_bands(geometry, extras, config, cores):
             f"SBUF, {whole} bytes a partition; use taps"
         )
     count = count_instructions(geometry, bands, cores)
-    if count > INSTRUCTIONS_MAX:
-        return None, (
-            f"N={geometry.N}, C={geometry.C}: bands needs up to {count} instructions on a core, the compiler takes "
-            f"{INSTRUCTIONS_MAX}; split N or C over several calls"
-        )
-    return bands, ""
+    reason = instructions_refusal(geometry, "bands", count)
+    return (bands, "") if reason == "" else (None, reason)
 
 
 def most_channels(geometry, fold):

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, cut_into, div_ceil
-from ..geometry import Axis, met, span
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
+from ..geometry import Axis, instructions_refusal, met, span
 from .price import narrow_ns, reads_bound, warm_count
 
 SETTINGS = ("outputs", "taps", "blocks", "images", "x_bytes", "buffers", "shared", "warmup")
@@ -140,12 +140,8 @@ def plan_narrow(geometry, extras, config, cores):
             f"x and start at a multiple of lhs_dilation; use taps"
         )
     count = count_instructions(geometry, narrow, extras, cores)
-    if count > INSTRUCTIONS_MAX:
-        return None, (
-            f"N={geometry.N}, C={geometry.C}, K={geometry.K}: narrow needs up to {count} instructions on a core, the "
-            f"compiler takes {INSTRUCTIONS_MAX}; split N over several calls"
-        )
-    return narrow, ""
+    reason = instructions_refusal(geometry, "narrow", count)
+    return (narrow, "") if reason == "" else (None, reason)
 
 
 def slot_of(outputs):
