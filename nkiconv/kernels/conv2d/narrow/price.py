@@ -56,17 +56,18 @@ def narrow_ns(geometry, narrow):
     x_ns, y_ns, hbm_ns, last_ns = moved_ns(geometry, narrow)
     w_ns = filters_ns(geometry, narrow)[0]
     moved = max(w_ns + x_ns + y_ns, hbm_ns)
-    first_rows = narrow.images * narrow.height * div_ceil(narrow.blocks * narrow.step, narrow.height)
-    clock, start_ns = started(
-        geometry, narrow, w_ns + x_ns * min(1.0, first_rows * PARTS / (geometry.N * geometry.rows.size))
-    )
+    chunks, lines = len(narrow.chunks), len(narrow.lines)
+    first_rows = narrow.images * narrow.height * div_ceil(narrow.blocks * narrow.step, narrow.height) / chunks
+    first_ns = w_ns + x_ns * min(1.0 / chunks, first_rows * PARTS / (geometry.N * geometry.rows.size))
+    clock, start_ns = started(geometry, narrow, first_ns)
     sums_ns = sums_end(clock, start_ns, mine * array_ns, mine * work_ns) - start_ns
     computed_ns = start_ns + max(sums_ns, mine * read_ns)
-    # what waits for the last load: its rows' lines, or all of several banks
-    last = max(narrow.height / (narrow.blocks * narrow.step), min(1.0, narrow.height / len(narrow.lines)))
+    # what waits for the last load: its rows' lines, or all of several banks, but for other chunks' first line
+    last = max(narrow.height / (narrow.blocks * narrow.step), min(1.0, narrow.height / lines))
+    last = min(1.0, last) * (1.0 - (chunks - 1) / (chunks * lines))
     busy = mine * work_ns >= WINDOW_WORK * max(moved, sums_ns)
     each_ns = max(array_ns if busy else array_ns / HALF_RATE, read_ns)
-    loaded_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + moved + DMA_DONE_NS + min(1.0, last) * each_ns
+    loaded_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + max(moved - y_ns / mine, hbm_ns) + DMA_DONE_NS + last * each_ns
     hidden_ns = mine * (array_ns + read_ns) + moved - max(mine * max(array_ns, read_ns), moved)
     end_ns = MATMUL_DONE_NS + HOP_NS + chain_ns + HOP_DMA_NS + FIRST_PACKET_NS + STORE_SKEW_NS + last_ns + DMA_END_NS
     return max(computed_ns, loaded_ns) + end_ns + SHOWN * hidden_ns
@@ -104,13 +105,17 @@ def bank_ns(geometry, narrow, moved):
     """(ns of the array at full rate, those of them that it works) for a bank of sums of `moved` columns."""
     column_ns = TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS
     fixed_ns = MATMUL_NS if geometry.fast else 2 * MATMUL_FP32_NS
-    passes, cuts = 1, 0.0
+    unit = narrow.blocks * narrow.step
+    passes, again = 1, 0.0
     if narrow.blocks > 1 and narrow.height < geometry.rows.size:
-        # a bank's rows lie in several loads; lines of which one block's row lies in another load than the others'
-        passes = div_ceil(narrow.blocks * narrow.step, narrow.height)
-        cuts = max(0, narrow.window - narrow.step) * min(1.0, narrow.blocks * narrow.step / narrow.height)
+        passes = div_ceil(unit, narrow.height)
+        # lines of which some blocks' rows lie in another load than the others'
+        for index in range(len(narrow.lines)):
+            behind = narrow.lines[index].row // narrow.step
+            if behind > 0:
+                again += max(0.0, MATMUL_COLUMNS_MIN - behind * moved / narrow.blocks) * column_ns + fixed_ns
+        again = again * min(1.0, unit / narrow.height)
     each = max(passes * MATMUL_COLUMNS_MIN, moved) * column_ns + passes * fixed_ns
-    again = cuts * (max(0.0, MATMUL_COLUMNS_MIN - moved / narrow.blocks) * column_ns + fixed_ns)
     times = narrow.groups * len(narrow.chunks)
     return (len(narrow.lines) * each + again) * times, len(narrow.lines) * moved * column_ns * times
 
@@ -180,15 +185,19 @@ def started(geometry, narrow, first_ns):
     cleared_ns = div_ceil(chunks, 2) * (VECTOR_FIXED_NS + words * VECTOR_MEMSET_NS)
     zero_ns = MATMUL_COLUMNS_MIN * TENSOR_COLUMN_NS
     turn_ns = turned * taps * zero_ns * (1 if geometry.itemsize == 2 else TRANSPOSE_PASSES_FP32)
+    width = together * geometry.K
+    # few filters keep the array waiting, which is no work
+    busy = min(1.0, width / MATMUL_COLUMNS_MIN)
     clock = new_clock()
     zeros = min(narrow.warmup, WARM_UP_FIRST)
     time = stream(clock, WARM_UP_START_NS + cleared_ns, zeros * zero_ns)
     # filters are turned as they come, all of one load together
-    time = stream(clock, max(time, come_ns + w_ns / turned), turn_ns * (turned - 1) / turned)
-    time = stream(clock, max(time, come_ns + w_ns), turn_ns / turned)
+    if turned > 1:
+        before_ns = turn_ns * (turned - 1) / turned
+        time = sums_end(clock, max(time, come_ns + w_ns / turned), before_ns, busy * before_ns)
+    time = sums_end(clock, max(time, come_ns + w_ns), turn_ns / turned, busy * turn_ns / turned)
     warm_ns = stream(clock, time, max(0, narrow.warmup - zeros) * zero_ns)
     # the last bank of what was turned is read out, then two engines share what is laid out
-    width = together * geometry.K
     elements = min(taps, max(1, BANK_BYTES // (width * geometry.itemsize))) * width
     time += MATMUL_DONE_HALF_NS + HOP_NS + elements * VECTOR_NS_16BIT + VECTOR_DONE_NS
     copies = chunks * narrow.U * narrow.groups
