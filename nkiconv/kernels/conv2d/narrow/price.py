@@ -1,7 +1,7 @@
 """What narrow takes by prices: its start, then the slowest of the array, the read-outs and the DMAs, and its end."""
 
 from ...._nki import nl
-from ..._clock import new_clock, stream
+from ..._clock import new_clock, skew, stream
 from ..._prices import (
     DMA_DONE_NS,
     DMA_END_NS,
@@ -23,6 +23,7 @@ from ..._prices import (
     SCALAR_DONE_NS,
     SCALAR_FIXED_NS,
     SCALAR_NS,
+    STATIC_ISSUE_NS,
     STORE_SKEW_NS,
     TENSOR_COLUMN_FP32_NS,
     TENSOR_COLUMN_NS,
@@ -44,8 +45,6 @@ WARM_UP_START_NS = 500.0
 #: Matmuls of 128 columns on zeros: until the filters come, and all of them, while those that were turned are laid out.
 WARM_UP_FIRST = 9
 WARM_UP = 28
-#: The part of what another engine hides that shows all the same.
-SHOWN = 0.04
 #: Passes of a transpose of fp32.
 TRANSPOSE_PASSES_FP32 = 2
 
@@ -53,24 +52,27 @@ TRANSPOSE_PASSES_FP32 = 2
 def narrow_ns(geometry, narrow):
     """ns of the busier of two cores for a Narrow."""
     array_ns, work_ns, read_ns, chain_ns, mine = core_ns(geometry, narrow)
-    x_ns, y_ns, hbm_ns, last_ns = moved_ns(geometry, narrow)
+    x_ns, y_ns, last_ns = moved_ns(geometry, narrow)
     w_ns = filters_ns(geometry, narrow)[0]
-    moved = max(w_ns + x_ns + y_ns, hbm_ns)
     chunks, lines = len(narrow.chunks), len(narrow.lines)
-    first_rows = narrow.images * narrow.height * div_ceil(narrow.blocks * narrow.step, narrow.height) / chunks
-    first_ns = w_ns + x_ns * min(1.0 / chunks, first_rows * PARTS / (geometry.N * geometry.rows.size))
-    clock, start_ns = started(geometry, narrow, first_ns)
+    rows = narrow.images * narrow.height
+    first = min(1.0, rows * PARTS / (geometry.N * geometry.rows.size)) * x_ns
+    clock, start_ns = started(geometry, narrow, first, array_ns / lines)
     sums_ns = sums_end(clock, start_ns, mine * array_ns, mine * work_ns) - start_ns
     computed_ns = start_ns + max(sums_ns, mine * read_ns)
+    busy = mine * work_ns >= WINDOW_WORK * max(w_ns + x_ns, sums_ns)
+    each_ns = max(array_ns if busy else array_ns / HALF_RATE, read_ns)
+    # stores begin with the first results; those before the last load make it later
+    loaded_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + w_ns + x_ns
+    stores_ns = start_ns + each_ns + MATMUL_DONE_NS + HOP_NS + chain_ns + HOP_DMA_NS + FIRST_PACKET_NS
+    stored_ns = max(loaded_ns, stores_ns) + y_ns + DMA_END_NS
+    loaded_ns += max(0.0, min(y_ns - last_ns, loaded_ns - stores_ns))
     # what waits for the last load: its rows' lines, or all of several banks, but for other chunks' first line
     last = max(narrow.height / (narrow.blocks * narrow.step), min(1.0, narrow.height / lines))
     last = min(1.0, last) * (1.0 - (chunks - 1) / (chunks * lines))
-    busy = mine * work_ns >= WINDOW_WORK * max(moved, sums_ns)
-    each_ns = max(array_ns if busy else array_ns / HALF_RATE, read_ns)
-    loaded_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + max(moved - y_ns / mine, hbm_ns) + DMA_DONE_NS + last * each_ns
-    hidden_ns = mine * (array_ns + read_ns) + moved - max(mine * max(array_ns, read_ns), moved)
+    summed_ns = max(computed_ns, loaded_ns + DMA_DONE_NS + last * each_ns)
     end_ns = MATMUL_DONE_NS + HOP_NS + chain_ns + HOP_DMA_NS + FIRST_PACKET_NS + STORE_SKEW_NS + last_ns + DMA_END_NS
-    return max(computed_ns, loaded_ns) + end_ns + SHOWN * hidden_ns
+    return max(summed_ns + end_ns, stored_ns)
 
 
 def core_ns(geometry, narrow):
@@ -81,7 +83,7 @@ def core_ns(geometry, narrow):
     banks = banks_of(geometry, narrow, mine)
     array_ns, work_ns, read_ns, chain_ns = 0.0, 0.0, 0.0, 0.0
     for index in range(len(narrow.tiles)):
-        bank = bank_ns(geometry, narrow, banks * narrow.tiles[index][3])
+        bank = bank_ns(geometry, narrow, banks, narrow.tiles[index][3])
         array_ns += bank[0]
         work_ns += bank[1]
         busy_ns, chain_ns = read_outs_ns(narrow, banks * narrow.tiles[index][1])
@@ -97,23 +99,24 @@ def banks_of(geometry, narrow, mine):
 def reads_bound(geometry, narrow):
     """Whether the read-outs take longer than the array and the DMAs."""
     array_ns, _, read_ns, _, mine = core_ns(geometry, narrow)
-    x_ns, y_ns, hbm_ns, _ = moved_ns(geometry, narrow)
-    return narrow.T > 1 and mine * read_ns > max(mine * array_ns, max(x_ns + y_ns, hbm_ns))
+    x_ns, y_ns, _ = moved_ns(geometry, narrow)
+    return narrow.T > 1 and mine * read_ns > max(mine * array_ns, x_ns + y_ns)
 
 
-def bank_ns(geometry, narrow, moved):
-    """(ns of the array at full rate, those of them that it works) for a bank of sums of `moved` columns."""
+def bank_ns(geometry, narrow, blocks, columns):
+    """(ns of the array at full rate, those of them that it works) for a bank of sums: `columns` of each block."""
+    moved = blocks * columns
     column_ns = TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS
     fixed_ns = MATMUL_NS if geometry.fast else 2 * MATMUL_FP32_NS
     unit = narrow.blocks * narrow.step
     passes, again = 1, 0.0
     if narrow.blocks > 1 and narrow.height < geometry.rows.size:
-        passes = div_ceil(unit, narrow.height)
+        passes = min(blocks / narrow.images, div_ceil(unit, narrow.height))
         # lines of which some blocks' rows lie in another load than the others'
         for index in range(len(narrow.lines)):
             behind = narrow.lines[index].row // narrow.step
             if behind > 0:
-                again += max(0.0, MATMUL_COLUMNS_MIN - behind * moved / narrow.blocks) * column_ns + fixed_ns
+                again += max(0.0, MATMUL_COLUMNS_MIN - behind * narrow.images * columns) * column_ns + fixed_ns
         again = again * min(1.0, unit / narrow.height)
     each = max(passes * MATMUL_COLUMNS_MIN, moved) * column_ns + passes * fixed_ns
     times = narrow.groups * len(narrow.chunks)
@@ -138,7 +141,7 @@ def read_outs_ns(narrow, elements):
 
 
 def moved_ns(geometry, narrow):
-    """(ns of the busiest of a core's DMA engines for x, for y, ns of HBM for both, ns of the last store)."""
+    """ns of the busiest of a core's DMA engines, or HBM, for (x, y, the last store)."""
     rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
     steps = div_ceil(geometry.N, narrow.images) * div_ceil(num_blocks(geometry, narrow), narrow.blocks)
     mine = div_ceil(steps, PARTS)
@@ -159,11 +162,12 @@ def moved_ns(geometry, narrow):
     runs = max(1.0, banks_of(geometry, narrow, mine) * columns.out / y_run)
     last_ns = min(ROWS_AN_ENGINE, outputs) * runs * run_ns(y_run * item)
     y_ns = mine * last_ns / min(mine, nl.tile_size.pmax // narrow.slot)
-    num_bytes = (geometry.C * x_size + geometry.N * geometry.K * rows.out * columns.out) * item
+    x_ns = max(x_ns, share * geometry.C * x_size * item * HBM_BYTE_NS)
+    y_ns = max(y_ns, share * geometry.N * geometry.K * rows.out * columns.out * item * HBM_BYTE_NS)
     if len(narrow.tiles) > 1:
         # each part of the last step's rows is stored when it is there
         last_ns = last_ns / len(narrow.tiles)
-    return x_ns, y_ns, share * num_bytes * HBM_BYTE_NS, last_ns
+    return x_ns, y_ns, last_ns
 
 
 def filters_ns(geometry, narrow):
@@ -175,17 +179,22 @@ def filters_ns(geometry, narrow):
     return turned * min(ROWS_AN_ENGINE, together * geometry.K) * run, turned, together
 
 
-def started(geometry, narrow, first_ns):
-    """(the array's clock, ns until the first sums begin): filters have come, are turned and laid out, and first_ns of
-    a DMA engine are over."""
+def started(geometry, narrow, first_ns, line_ns):
+    """(the array's clock, ns until the first sums begin): filters have come, are turned and laid out, and the first
+    rows of x, which take first_ns of a DMA engine, have come. line_ns: of the array for a line."""
     taps, chunks = geometry.rows.taps * geometry.columns.taps, len(narrow.chunks)
     w_ns, turned, together = filters_ns(geometry, narrow)
-    come_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + DMA_END_NS + DMA_DONE_NS
+    width = together * geometry.K
+    channels = narrow.chunks[chunks - 1][1]
+    come_ns = FIRST_PACKET_NS + skew(width, LOAD_SKEW_NS) + DMA_END_NS + DMA_DONE_NS
+    x_come_ns = FIRST_PACKET_NS + skew(channels, LOAD_SKEW_NS) + DMA_END_NS + DMA_DONE_NS + w_ns + first_ns / chunks
+    if skew(width, LOAD_SKEW_NS) > skew(channels, LOAD_SKEW_NS) + chunks * STATIC_ISSUE_NS:
+        # rows on fewer partitions come first
+        come_ns += first_ns
     words = len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * geometry.itemsize / 4
     cleared_ns = div_ceil(chunks, 2) * (VECTOR_FIXED_NS + words * VECTOR_MEMSET_NS)
     zero_ns = MATMUL_COLUMNS_MIN * TENSOR_COLUMN_NS
     turn_ns = turned * taps * zero_ns * (1 if geometry.itemsize == 2 else TRANSPOSE_PASSES_FP32)
-    width = together * geometry.K
     # few filters keep the array waiting, which is no work
     busy = min(1.0, width / MATMUL_COLUMNS_MIN)
     clock = new_clock()
@@ -197,13 +206,15 @@ def started(geometry, narrow, first_ns):
         time = sums_end(clock, max(time, come_ns + w_ns / turned), before_ns, busy * before_ns)
     time = sums_end(clock, max(time, come_ns + w_ns), turn_ns / turned, busy * turn_ns / turned)
     warm_ns = stream(clock, time, max(0, narrow.warmup - zeros) * zero_ns)
-    # the last bank of what was turned is read out, then two engines share what is laid out
-    elements = min(taps, max(1, BANK_BYTES // (width * geometry.itemsize))) * width
+    # the last bank of what was turned is read out, then two engines share what is laid out, one chunk after the other
+    most = max(1, BANK_BYTES // (width * geometry.itemsize))
+    elements = (taps - (div_ceil(taps, most) - 1) * most) * width
     time += MATMUL_DONE_HALF_NS + HOP_NS + elements * VECTOR_NS_16BIT + VECTOR_DONE_NS
-    copies = chunks * narrow.U * narrow.groups
-    each_ns = VECTOR_FIXED_NS + taps * geometry.K / narrow.groups * VECTOR_NS_16BIT
-    time += div_ceil(copies, 2) * each_ns + VECTOR_DONE_NS - VECTOR_FIXED_NS
-    return clock, max(max(time + HOP_TENSOR_NS, warm_ns), come_ns + first_ns)
+    each = taps * geometry.K / narrow.groups
+    vector_ns, scalar_ns = VECTOR_FIXED_NS + each * VECTOR_NS_16BIT, SCALAR_FIXED_NS + each * SCALAR_NS
+    copies_ns = narrow.U * narrow.groups * vector_ns * scalar_ns / (vector_ns + scalar_ns)
+    time += max(copies_ns, chunks * copies_ns - line_ns / HALF_RATE) + VECTOR_DONE_NS
+    return clock, max(max(time + HOP_TENSOR_NS, warm_ns), x_come_ns)
 
 
 def warm_count(geometry, narrow):
@@ -211,7 +222,7 @@ def warm_count(geometry, narrow):
     steps = div_ceil(div_ceil(geometry.N, narrow.images) * div_ceil(num_blocks(geometry, narrow), narrow.blocks), PARTS)
     work_ns = 0.0
     for index in range(len(narrow.tiles)):
-        work_ns += steps * bank_ns(geometry, narrow, narrow.images * narrow.blocks * narrow.tiles[index][3])[0]
+        work_ns += steps * bank_ns(geometry, narrow, narrow.images * narrow.blocks, narrow.tiles[index][3])[0]
     return WARM_UP if work_ns >= WINDOW_NS else WARM_UP_FIRST
 
 
