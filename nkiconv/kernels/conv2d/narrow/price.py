@@ -40,11 +40,13 @@ from ..._prices import (
 from ..._tiles import BANK_BYTES, PARTS, div_ceil
 from ..rate import sums_end
 
-#: ns from the start until the first matmul on zeros.
-WARM_UP_START_NS = 500.0
+#: ns from when stationaries are cleared until the first matmul on zeros.
+WARM_UP_START_NS = 190.0
 #: Matmuls of 128 columns on zeros: until the filters come, and all of them, while those that were turned are laid out.
 WARM_UP_FIRST = 9
 WARM_UP = 28
+#: How much longer than evenly shared additions take, as engines wait for each other.
+SHARED = 1.15
 #: Passes of a transpose of fp32.
 TRANSPOSE_PASSES_FP32 = 2
 
@@ -57,33 +59,35 @@ def narrow_ns(geometry, narrow):
     chunks, lines = len(narrow.chunks), len(narrow.lines)
     rows = narrow.images * narrow.height
     first = min(1.0, rows * PARTS / (geometry.N * geometry.rows.size)) * x_ns
-    clock, start_ns = started(geometry, narrow, first, array_ns / lines)
+    clock, start_ns = started(geometry, narrow, first, array_ns / (lines * len(narrow.tiles)))
     sums_ns = sums_end(clock, start_ns, mine * array_ns, mine * work_ns) - start_ns
     computed_ns = start_ns + max(sums_ns, mine * read_ns)
-    busy = mine * work_ns >= WINDOW_WORK * max(w_ns + x_ns, sums_ns)
-    each_ns = max(array_ns if busy else array_ns / HALF_RATE, read_ns)
     # stores begin with the first results; those before the last load make it later
     loaded_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + w_ns + x_ns
-    stores_ns = start_ns + each_ns + MATMUL_DONE_NS + HOP_NS + chain_ns + HOP_DMA_NS + FIRST_PACKET_NS
+    stores_ns = start_ns + max(array_ns, read_ns) + MATMUL_DONE_NS + HOP_NS + chain_ns + HOP_DMA_NS + FIRST_PACKET_NS
     stored_ns = max(loaded_ns, stores_ns) + y_ns + DMA_END_NS
-    loaded_ns += max(0.0, min(y_ns - last_ns, loaded_ns - stores_ns))
+    loaded_ns += max(0.0, min(y_ns - last_ns, loaded_ns - stores_ns)) + DMA_DONE_NS
     # what waits for the last load: its rows' lines, or all of several banks, but for other chunks' first line
     last = max(narrow.height / (narrow.blocks * narrow.step), min(1.0, narrow.height / lines))
-    last = min(1.0, last) * (1.0 - (chunks - 1) / (chunks * lines))
-    summed_ns = max(computed_ns, loaded_ns + DMA_DONE_NS + last * each_ns)
-    end_ns = MATMUL_DONE_NS + HOP_NS + chain_ns + HOP_DMA_NS + FIRST_PACKET_NS + STORE_SKEW_NS + last_ns + DMA_END_NS
+    last = min(1.0, last) * (1.0 - (chunks - 1) / (chunks * lines * len(narrow.tiles)))
+    tail_ns = last * array_ns
+    if (mine - last) * work_ns < WINDOW_WORK * (loaded_ns - start_ns):
+        # waiting for loads leaves the array at half rate
+        tail_ns = sums_end(new_clock(), 0.0, tail_ns, last * work_ns)
+    summed_ns = max(computed_ns, loaded_ns + max(tail_ns, last * read_ns))
+    end_ns = MATMUL_DONE_NS + HOP_NS + chain_ns + HOP_DMA_NS + FIRST_PACKET_NS
+    end_ns += skew(narrow.U * geometry.K, STORE_SKEW_NS) + last_ns + DMA_END_NS
     return max(summed_ns + end_ns, stored_ns)
 
 
 def core_ns(geometry, narrow):
     """(ns of the array, those of them that it works, ns of the read-outs' busiest engine for a step; ns from its last
     sums to y; steps of a core)."""
-    steps = div_ceil(geometry.N, narrow.images) * div_ceil(num_blocks(geometry, narrow), narrow.blocks)
-    mine = div_ceil(steps, PARTS)
-    banks = banks_of(geometry, narrow, mine)
+    mine, images, blocks = steps_of_core(geometry, narrow)
+    banks = images * blocks
     array_ns, work_ns, read_ns, chain_ns = 0.0, 0.0, 0.0, 0.0
     for index in range(len(narrow.tiles)):
-        bank = bank_ns(geometry, narrow, banks, narrow.tiles[index][3])
+        bank = bank_ns(geometry, narrow, images, blocks, narrow.tiles[index][3])
         array_ns += bank[0]
         work_ns += bank[1]
         busy_ns, chain_ns = read_outs_ns(narrow, banks * narrow.tiles[index][1])
@@ -91,9 +95,22 @@ def core_ns(geometry, narrow):
     return array_ns, work_ns, read_ns, chain_ns, mine
 
 
-def banks_of(geometry, narrow, mine):
-    """Blocks of a bank on average, of a core with `mine` steps: work of one step is cut for two cores."""
-    return max(1.0, geometry.N * num_blocks(geometry, narrow) / (mine * PARTS))
+def step_parts(geometry, narrow):
+    """Parts that images and blocks are cut into for the steps: at least as many as there are cores."""
+    blocks = num_blocks(geometry, narrow)
+    image_parts, block_parts = div_ceil(geometry.N, narrow.images), div_ceil(blocks, narrow.blocks)
+    if image_parts * block_parts % PARTS == 1 and image_parts < geometry.N:
+        image_parts += 1
+    elif image_parts * block_parts % PARTS == 1 and block_parts < blocks:
+        block_parts += 1
+    return image_parts, block_parts
+
+
+def steps_of_core(geometry, narrow):
+    """(steps of a core, images and blocks of a step on average)."""
+    image_parts, block_parts = step_parts(geometry, narrow)
+    mine = div_ceil(image_parts * block_parts, PARTS)
+    return mine, geometry.N / image_parts, num_blocks(geometry, narrow) / block_parts
 
 
 def reads_bound(geometry, narrow):
@@ -103,20 +120,20 @@ def reads_bound(geometry, narrow):
     return narrow.T > 1 and mine * read_ns > max(mine * array_ns, x_ns + y_ns)
 
 
-def bank_ns(geometry, narrow, blocks, columns):
+def bank_ns(geometry, narrow, images, blocks, columns):
     """(ns of the array at full rate, those of them that it works) for a bank of sums: `columns` of each block."""
-    moved = blocks * columns
+    moved = images * blocks * columns
     column_ns = TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS
     fixed_ns = MATMUL_NS if geometry.fast else 2 * MATMUL_FP32_NS
     unit = narrow.blocks * narrow.step
     passes, again = 1, 0.0
     if narrow.blocks > 1 and narrow.height < geometry.rows.size:
-        passes = min(blocks / narrow.images, div_ceil(unit, narrow.height))
+        passes = min(blocks, div_ceil(unit, narrow.height))
         # lines of which some blocks' rows lie in another load than the others'
         for index in range(len(narrow.lines)):
             behind = narrow.lines[index].row // narrow.step
             if behind > 0:
-                again += max(0.0, MATMUL_COLUMNS_MIN - behind * narrow.images * columns) * column_ns + fixed_ns
+                again += max(0.0, MATMUL_COLUMNS_MIN - behind * images * columns) * column_ns + fixed_ns
         again = again * min(1.0, unit / narrow.height)
     each = max(passes * MATMUL_COLUMNS_MIN, moved) * column_ns + passes * fixed_ns
     times = narrow.groups * len(narrow.chunks)
@@ -135,7 +152,7 @@ def read_outs_ns(narrow, elements):
     elif narrow.shared:
         # the part of the banks of which Vector leaves one addition to the others
         part = max(0.0, min((adds_ns - scalar_ns) / (vector_ns + scalar_ns), adds_ns / (vector_ns + gpsimd_ns)))
-        busy_ns = adds_ns - min(1.0, part) * vector_ns
+        busy_ns = (adds_ns - min(1.0, part) * vector_ns) * SHARED
     chain_ns = scalar_ns + SCALAR_DONE_NS + narrow.T * VECTOR_DONE_NS + adds_ns
     return busy_ns, chain_ns
 
@@ -143,9 +160,8 @@ def read_outs_ns(narrow, elements):
 def moved_ns(geometry, narrow):
     """ns of the busiest of a core's DMA engines, or HBM, for (x, y, the last store)."""
     rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
-    steps = div_ceil(geometry.N, narrow.images) * div_ceil(num_blocks(geometry, narrow), narrow.blocks)
-    mine = div_ceil(steps, PARTS)
-    share = max(mine / steps, 1 / PARTS) if geometry.N * num_blocks(geometry, narrow) == 1 else 1 / PARTS
+    mine, images, blocks = steps_of_core(geometry, narrow)
+    share = mine * images * blocks / (geometry.N * num_blocks(geometry, narrow))
     x_run, y_run = 1, 1
     if geometry.x_w == 1:
         dense = narrow.pad == 0 and geometry.x_h == narrow.wn
@@ -153,13 +169,13 @@ def moved_ns(geometry, narrow):
     if geometry.y_q == 1:
         # rows of all blocks lie side by side where a block is one row
         dense = narrow.U == 1 and geometry.y_p == columns.out
-        y_run = columns.out * (banks_of(geometry, narrow, mine) / narrow.images if dense else 1)
+        y_run = columns.out * (blocks if dense else 1)
     x_size = geometry.N * rows.size * narrow.wn
     channels = narrow.chunks[len(narrow.chunks) - 1][1]
     x_ns = share * len(narrow.chunks) * min(ROWS_AN_ENGINE, channels) * x_size / x_run * run_ns(x_run * item)
     # slots of partitions take turns, and those have engines of their own
     outputs = narrow.U * geometry.K
-    runs = max(1.0, banks_of(geometry, narrow, mine) * columns.out / y_run)
+    runs = images * blocks * columns.out / y_run
     last_ns = min(ROWS_AN_ENGINE, outputs) * runs * run_ns(y_run * item)
     y_ns = mine * last_ns / min(mine, nl.tile_size.pmax // narrow.slot)
     x_ns = max(x_ns, share * geometry.C * x_size * item * HBM_BYTE_NS)
@@ -205,11 +221,12 @@ def started(geometry, narrow, first_ns, line_ns):
         before_ns = turn_ns * (turned - 1) / turned
         time = sums_end(clock, max(time, come_ns + w_ns / turned), before_ns, busy * before_ns)
     time = sums_end(clock, max(time, come_ns + w_ns), turn_ns / turned, busy * turn_ns / turned)
+    turned_ns = time - (1.0 - busy) * zero_ns / HALF_RATE
     warm_ns = stream(clock, time, max(0, narrow.warmup - zeros) * zero_ns)
     # the last bank of what was turned is read out, then two engines share what is laid out, one chunk after the other
     most = max(1, BANK_BYTES // (width * geometry.itemsize))
     elements = (taps - (div_ceil(taps, most) - 1) * most) * width
-    time += MATMUL_DONE_HALF_NS + HOP_NS + elements * VECTOR_NS_16BIT + VECTOR_DONE_NS
+    time = turned_ns + MATMUL_DONE_HALF_NS + HOP_NS + elements * VECTOR_NS_16BIT + VECTOR_DONE_NS
     each = taps * geometry.K / narrow.groups
     vector_ns, scalar_ns = VECTOR_FIXED_NS + each * VECTOR_NS_16BIT, SCALAR_FIXED_NS + each * SCALAR_NS
     copies_ns = narrow.U * narrow.groups * vector_ns * scalar_ns / (vector_ns + scalar_ns)
@@ -219,10 +236,10 @@ def started(geometry, narrow, first_ns, line_ns):
 
 def warm_count(geometry, narrow):
     """Matmuls on zeros that pay: those before the filters come, and more where the array has work for a window."""
-    steps = div_ceil(div_ceil(geometry.N, narrow.images) * div_ceil(num_blocks(geometry, narrow), narrow.blocks), PARTS)
+    steps, images, blocks = steps_of_core(geometry, narrow)
     work_ns = 0.0
     for index in range(len(narrow.tiles)):
-        work_ns += steps * bank_ns(geometry, narrow, narrow.images * narrow.blocks, narrow.tiles[index][3])[0]
+        work_ns += steps * bank_ns(geometry, narrow, images, blocks, narrow.tiles[index][3])[0]
     return WARM_UP if work_ns >= WINDOW_NS else WARM_UP_FIRST
 
 
