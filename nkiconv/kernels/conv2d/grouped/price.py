@@ -1,31 +1,43 @@
 """What grouped conv2d takes by prices: the array, the read-outs or the DMAs, and what nothing hides at both ends."""
 
 from ...._nki import nl
+from ..._clock import new_clock, stream
 from ..._prices import (
     DMA_DONE_NS,
+    DMA_END_NS,
     DMA_ENGINES,
     FIRST_PACKET_NS,
-    HALF_RATE,
     HBM_BYTE_NS,
+    HOP_DMA_NS,
+    HOP_NS,
+    HOP_TENSOR_NS,
     LOAD_SKEW_NS,
     MATMUL_COLUMNS_MIN,
     MATMUL_DONE_NS,
     MATMUL_NS,
     ROW_TILE_COLUMNS,
     ROWS_AN_ENGINE,
+    SCALAR_DONE_NS,
     SCALAR_FIXED_NS,
     SCALAR_NS,
     STORE_SKEW_NS,
     TENSOR_COLUMN_FP32_NS,
     TENSOR_COLUMN_NS,
     VECTOR_DONE_NS,
+    VECTOR_FIXED_MEMSET_NS,
     VECTOR_FIXED_NS,
+    VECTOR_MEMSET_NS,
     VECTOR_NS,
     VECTOR_NS_16BIT,
     run_ns,
 )
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, share
+from ..rate import sums_end
 from .units import banks_of, y_pages
+
+#: ns until Vector clears the first stationaries, until the first matmul on zeros.
+CLEAR_START_NS = 180.0
+WARM_UP_START_NS = 260.0
 
 
 def grouped_ns(geometry, grouped):
@@ -40,26 +52,66 @@ def grouped_ns(geometry, grouped):
 
 def core_ns(geometry, grouped, mine):
     """ns of a core's units: (the first, how many)."""
-    array_ns, engines_ns, moved_ns, end_ns = 0.0, 0.0, 0.0, 0.0
-    start_ns, build_ns, turned_ns = build_of(geometry, grouped)
+    array_ns, work_ns, engines_ns, x_ns, y_ns = 0.0, 0.0, 0.0, 0.0, 0.0
+    build_ns, turned_ns = build_of(geometry, grouped)
+    last = (0.0, 0.0, 0.0)
     for index in range(mine[0], mine[0] + mine[1]):
         unit = grouped.units[index]
-        if index == mine[0] or grouped.units[index - 1].chunk != unit.chunk:
-            engines_ns += build_ns
+        if index > mine[0] and grouped.units[index - 1].chunk != unit.chunk:
+            engines_ns += build_ns / 2
             array_ns += turned_ns
+            work_ns += turned_ns * grouped.Kt / nl.tile_size.pmax
         banks = banks_of(geometry, grouped, unit)
+        unit_ns, read_ns = 0.0, 0.0
         for bank in range(len(banks)):
             columns = unit.nn * banks[bank][1] * banks[bank][3]
-            array_ns += sums_ns(geometry, grouped, columns)
+            unit_ns += sums_ns(geometry, grouped, columns)
+            work_ns += len(grouped.window) * columns * column_ns_of(geometry)
             read_ns = read_out_ns(geometry, grouped, unit, columns, banks[bank][1])
             engines_ns += read_ns
-            end_ns = read_ns
-        moved_ns += dma_ns(geometry, grouped, unit)
-    first, last = grouped.units[mine[0]], grouped.units[mine[0] + mine[1] - 1]
-    start_ns = max(start_ns, dma_ns(geometry, grouped, first) / 2)
-    end_ns += MATMUL_DONE_NS + FIRST_PACKET_NS + STORE_SKEW_NS + last_store_ns(geometry, grouped, last)
-    come_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + DMA_DONE_NS
-    return come_ns + start_ns + max(max(array_ns, engines_ns), moved_ns) + end_ns
+        array_ns += unit_ns
+        moved = dma_ns(geometry, grouped, unit)
+        x_ns, y_ns = x_ns + moved[0], y_ns + moved[1]
+        last = unit_ns, read_ns, len(banks)
+    first = grouped.units[mine[0]]
+    clock, start_ns = started(geometry, grouped, first_load_ns(geometry, grouped, first))
+    sums = sums_end(clock, start_ns, array_ns, work_ns)
+    # sums of the last bank are read out, rows moved and stored
+    chain_ns = MATMUL_DONE_NS + HOP_NS + last[1] + SCALAR_DONE_NS + HOP_DMA_NS
+    if grouped.Uh > 1:
+        chain_ns += HOP_NS + VECTOR_DONE_NS
+    end_ns = FIRST_PACKET_NS + STORE_SKEW_NS + DMA_END_NS
+    end_ns += last_store_ns(geometry, grouped, grouped.units[mine[0] + mine[1] - 1])
+    computed_ns = max(sums, start_ns + engines_ns)
+    # stores begin with the first unit's results; those before the last load make it later
+    loaded_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + x_ns
+    stores_ns = start_ns + max(array_ns, engines_ns) / mine[1] + chain_ns + FIRST_PACKET_NS
+    stored_ns = max(loaded_ns, stores_ns) + y_ns + DMA_END_NS
+    loaded_ns += max(0.0, min(y_ns * (mine[1] - 1) / mine[1], loaded_ns - stores_ns)) + DMA_DONE_NS
+    if mine[1] > 1:
+        computed_ns = max(computed_ns, loaded_ns + last[0])
+    return max(computed_ns + chain_ns + end_ns, stored_ns)
+
+
+def started(geometry, grouped, x_ns):
+    """(the array's clock, ns until the first sums begin): stationaries are cleared, filters have come and are put in
+    place, and so has the first x, x_ns of a DMA engine."""
+    build_ns, turned_ns = build_of(geometry, grouped)
+    words = grouped.height * grouped.width * grouped.Uw * grouped.Uh * grouped.Kt * geometry.itemsize / 4
+    cleared_ns = CLEAR_START_NS + VECTOR_FIXED_MEMSET_NS + words * VECTOR_MEMSET_NS
+    taps = geometry.rows.taps * geometry.columns.taps
+    per_c = 1 if geometry.groups == geometry.C else geometry.C // geometry.groups
+    w_ns = ROWS_AN_ENGINE * run_ns(per_c * taps * geometry.itemsize)
+    come_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + DMA_END_NS + DMA_DONE_NS
+    clock = new_clock()
+    time = stream(clock, WARM_UP_START_NS, grouped.warmup * MATMUL_COLUMNS_MIN * TENSOR_COLUMN_NS)
+    # x on fewer partitions than the filters comes before them
+    x_first = chunk_share(geometry, grouped) < 1.0
+    there_ns = max(cleared_ns, come_ns + w_ns + (x_ns if x_first else 0.0)) + build_ns
+    if turned_ns > 0.0:
+        time = sums_end(clock, max(time, there_ns), turned_ns, turned_ns * grouped.Kt / nl.tile_size.pmax)
+        there_ns = time + MATMUL_DONE_NS + VECTOR_DONE_NS
+    return clock, max(max(time, there_ns + HOP_TENSOR_NS), come_ns + w_ns + x_ns)
 
 
 def column_ns_of(geometry):
@@ -68,19 +120,21 @@ def column_ns_of(geometry):
 
 
 def build_of(geometry, grouped):
-    """(ns until a chunk's stationaries are made, of both engines' time, of the array's) from its filters."""
+    """(ns of one engine after the other to make a chunk's stationaries from its filters, ns of the array)."""
     taps, places = geometry.rows.taps * geometry.columns.taps, grouped.Uh * grouped.Uw
-    copied = VECTOR_FIXED_NS + taps * grouped.Kt * copy_ns(geometry)
+    # taps are put in place by the bank
+    blocks = div_ceil(taps, BANK_COLUMNS // grouped.Kt)
     product_ns = VECTOR_NS_16BIT if geometry.itemsize == 2 else VECTOR_NS
     if geometry.groups == geometry.C:
-        vector_ns = VECTOR_FIXED_NS + taps * grouped.Kt * product_ns + places * copied
-        return vector_ns + 2 * VECTOR_DONE_NS, vector_ns / 2, 0.0
+        width = grouped.G * (geometry.K // geometry.groups)
+        copied = blocks * VECTOR_FIXED_NS + taps * width * copy_ns(geometry)
+        return blocks * VECTOR_FIXED_NS + taps * width * product_ns + places * copied + 2 * VECTOR_DONE_NS, 0.0
     pages = y_pages(grouped)
-    spread_ns = VECTOR_FIXED_NS + taps * nl.tile_size.pmax * product_ns
+    copied = blocks * VECTOR_FIXED_NS + taps * grouped.Kt * copy_ns(geometry)
+    spread_ns = blocks * VECTOR_FIXED_NS + taps * nl.tile_size.pmax * product_ns
     turned_ns = pages * taps * (MATMUL_COLUMNS_MIN * column_ns_of(geometry) + MATMUL_NS)
-    placed_ns = SCALAR_FIXED_NS + taps * grouped.Kt * SCALAR_NS + (places - 1) * copied
-    engines_ns = pages * (spread_ns + placed_ns)
-    return engines_ns + turned_ns / HALF_RATE + MATMUL_DONE_NS + 2 * VECTOR_DONE_NS, engines_ns / 2, turned_ns
+    placed_ns = blocks * SCALAR_FIXED_NS + taps * grouped.Kt * SCALAR_NS + (places - 1) * copied
+    return pages * (spread_ns + placed_ns) + VECTOR_DONE_NS, turned_ns
 
 
 def sums_ns(geometry, grouped, columns):
@@ -107,16 +161,30 @@ def read_out_ns(geometry, grouped, unit, columns, blocks):
     return max(read_ns + moves_ns * speed, moves_ns * (1.0 + speed)) / (1.0 + speed)
 
 
+def chunk_share(geometry, grouped):
+    """The part of a tile's rows of the array, and of their DMA engines, that have channels."""
+    return div_ceil(grouped.G * (geometry.C // geometry.groups), ROWS_AN_ENGINE) * ROWS_AN_ENGINE / grouped.T
+
+
 def dma_ns(geometry, grouped, unit):
-    """ns of a core's DMA engines for a unit's x and results."""
+    """ns of a core's busiest DMA engine, or HBM, for (a unit's x, its results)."""
     chunk = grouped.chunks[unit.chunk]
     share_of = chunk[1] * grouped.G / geometry.groups * len(unit.parts) * unit.nn
     x_bytes = unit.hn * unit.wn * geometry.itemsize
     p = min(unit.mn * grouped.Uh, geometry.rows.out)
     y_bytes = p * geometry.columns.out * geometry.itemsize
-    runs_ns = geometry.C * run_ns(x_bytes) + geometry.K * run_ns(y_bytes)
-    hbm_ns = (geometry.C * x_bytes + geometry.K * y_bytes) * HBM_BYTE_NS
-    return share_of * max(runs_ns / DMA_ENGINES, hbm_ns)
+    tiles = chunk[1] * len(unit.parts)
+    y_engines = min(DMA_ENGINES, tiles * div_ceil(grouped.G * geometry.K // geometry.groups, ROWS_AN_ENGINE))
+    x_engines = DMA_ENGINES * chunk_share(geometry, grouped) * tiles / grouped.tiles
+    x_ns = geometry.C * max(run_ns(x_bytes) / x_engines, x_bytes * HBM_BYTE_NS)
+    return share_of * x_ns, share_of * geometry.K * max(run_ns(y_bytes) / y_engines, y_bytes * HBM_BYTE_NS)
+
+
+def first_load_ns(geometry, grouped, unit):
+    """ns of a DMA engine for the rows of x of a unit's first bank."""
+    blocks = banks_of(geometry, grouped, unit)[0][1]
+    rows = min(unit.hn, (blocks - 1) * grouped.Uh * geometry.rows.stride + grouped.height)
+    return dma_ns(geometry, grouped, unit)[0] * rows / max(1, unit.hn)
 
 
 def last_store_ns(geometry, grouped, unit):
