@@ -1,5 +1,7 @@
 """What grouped conv2d takes by prices: the array, the read-outs or the DMAs, and what nothing hides at both ends."""
 
+from dataclasses import dataclass
+
 from ...._nki import nl
 from ..._clock import new_clock, stream
 from ..._prices import (
@@ -53,14 +55,14 @@ def grouped_ns(geometry, grouped):
 def core_ns(geometry, grouped, mine):
     """ns of a core's units: (the first, how many)."""
     array_ns, work_ns, engines_ns, x_ns, y_ns = 0.0, 0.0, 0.0, 0.0, 0.0
-    build_ns, turned_ns = build_of(geometry, grouped)
+    build = build_of(geometry, grouped)
     last = (0.0, 0.0, 0.0)
     for index in range(mine[0], mine[0] + mine[1]):
         unit = grouped.units[index]
         if index > mine[0] and grouped.units[index - 1].chunk != unit.chunk:
-            engines_ns += build_ns / 2
-            array_ns += turned_ns
-            work_ns += turned_ns * grouped.Kt / nl.tile_size.pmax
+            engines_ns += (build.spread_ns + build.placed_ns) / 2
+            array_ns += build.turned_ns
+            work_ns += build.turned_ns * grouped.Kt / nl.tile_size.pmax
         banks = banks_of(geometry, grouped, unit)
         unit_ns, read_ns = 0.0, 0.0
         for bank in range(len(banks)):
@@ -74,7 +76,7 @@ def core_ns(geometry, grouped, mine):
         x_ns, y_ns = x_ns + moved[0], y_ns + moved[1]
         last = unit_ns, read_ns, len(banks)
     first = grouped.units[mine[0]]
-    clock, start_ns = started(geometry, grouped, first_load_ns(geometry, grouped, first))
+    clock, start_ns = started(geometry, grouped, first_load_ns(geometry, grouped, first), array_ns / mine[1])
     sums = sums_end(clock, start_ns, array_ns, work_ns)
     # sums of the last bank are read out, rows moved and stored
     chain_ns = MATMUL_DONE_NS + HOP_NS + last[1] + SCALAR_DONE_NS + HOP_DMA_NS
@@ -93,25 +95,35 @@ def core_ns(geometry, grouped, mine):
     return max(computed_ns + chain_ns + end_ns, stored_ns)
 
 
-def started(geometry, grouped, x_ns):
+def started(geometry, grouped, x_ns, unit_ns):
     """(the array's clock, ns until the first sums begin): stationaries are cleared, filters have come and are put in
-    place, and so has the first x, x_ns of a DMA engine."""
-    build_ns, turned_ns = build_of(geometry, grouped)
+    place, and so has the first x, x_ns of a DMA engine. unit_ns: of the array for a unit, which needs them bit by bit.
+    """
+    build = build_of(geometry, grouped)
     words = grouped.height * grouped.width * grouped.Uw * grouped.Uh * grouped.Kt * geometry.itemsize / 4
     cleared_ns = CLEAR_START_NS + VECTOR_FIXED_MEMSET_NS + words * VECTOR_MEMSET_NS
-    taps = geometry.rows.taps * geometry.columns.taps
-    per_c = 1 if geometry.groups == geometry.C else geometry.C // geometry.groups
+    taps, per_c = geometry.rows.taps * geometry.columns.taps, geometry.C // geometry.groups
     w_ns = ROWS_AN_ENGINE * run_ns(per_c * taps * geometry.itemsize)
     come_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + DMA_END_NS + DMA_DONE_NS
+    there_ns = max(cleared_ns, come_ns + w_ns + (0.0 if fills(geometry, grouped) else x_ns))
     clock = new_clock()
     time = stream(clock, WARM_UP_START_NS, grouped.warmup * MATMUL_COLUMNS_MIN * TENSOR_COLUMN_NS)
-    # x on fewer partitions than the filters comes before them
-    x_first = chunk_share(geometry, grouped) < 1.0
-    there_ns = max(cleared_ns, come_ns + w_ns + (x_ns if x_first else 0.0)) + build_ns
-    if turned_ns > 0.0:
-        time = sums_end(clock, max(time, there_ns), turned_ns, turned_ns * grouped.Kt / nl.tile_size.pmax)
-        there_ns = time + MATMUL_DONE_NS + VECTOR_DONE_NS
-    return clock, max(max(time, there_ns + HOP_TENSOR_NS), come_ns + w_ns + x_ns)
+    spread_ns = there_ns + build.spread_ns + VECTOR_DONE_NS
+    if build.turned_ns > 0.0:
+        begin = max(time, there_ns + build.spread_ns / build.blocks + VECTOR_DONE_NS)
+        time = sums_end(clock, begin, build.turned_ns, build.turned_ns * grouped.Kt / nl.tile_size.pmax)
+        spread_ns = max(time, spread_ns + build.turned_ns / build.blocks) + MATMUL_DONE_NS
+    placed_ns = max(build.placed_ns / build.blocks, build.placed_ns - unit_ns) + VECTOR_DONE_NS
+    return clock, max(max(time, spread_ns + placed_ns + HOP_TENSOR_NS), come_ns + w_ns + x_ns)
+
+
+def fills(geometry, grouped):
+    """Whether the first chunk's filters leave no gaps, whose zeros would let x come first."""
+    chunk = grouped.chunks[0]
+    if geometry.groups == geometry.C:
+        return chunk[2] == 1 and chunk[1] * grouped.T <= geometry.C and grouped.G == grouped.T
+    per_k = geometry.K // geometry.groups
+    return chunk[2] == 1 and chunk[1] * grouped.Kt <= geometry.K and grouped.G * per_k == grouped.Kt
 
 
 def column_ns_of(geometry):
@@ -119,22 +131,36 @@ def column_ns_of(geometry):
     return TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS
 
 
+@dataclass
+class Build(nl.NKIObject):
+    """ns of what makes a chunk's stationaries: zeros between its groups, the array turns them, taps are put in place,
+    block by block of taps."""
+
+    spread_ns: float
+    turned_ns: float
+    placed_ns: float
+    blocks: int
+
+
 def build_of(geometry, grouped):
-    """(ns of one engine after the other to make a chunk's stationaries from its filters, ns of the array)."""
+    """The Build of a chunk."""
     taps, places = geometry.rows.taps * geometry.columns.taps, grouped.Uh * grouped.Uw
-    # taps are put in place by the bank
     blocks = div_ceil(taps, BANK_COLUMNS // grouped.Kt)
     product_ns = VECTOR_NS_16BIT if geometry.itemsize == 2 else VECTOR_NS
     if geometry.groups == geometry.C:
-        width = grouped.G * (geometry.K // geometry.groups)
-        copied = blocks * VECTOR_FIXED_NS + taps * width * copy_ns(geometry)
-        return blocks * VECTOR_FIXED_NS + taps * width * product_ns + places * copied + 2 * VECTOR_DONE_NS, 0.0
+        elements = taps * grouped.G * (geometry.K // geometry.groups)
+        spread_ns = blocks * VECTOR_FIXED_NS + elements * product_ns
+        placed_ns = places * (blocks * VECTOR_FIXED_NS + elements * copy_ns(geometry))
+        return Build(spread_ns=spread_ns, turned_ns=0.0, placed_ns=placed_ns, blocks=blocks)
     pages = y_pages(grouped)
-    copied = blocks * VECTOR_FIXED_NS + taps * grouped.Kt * copy_ns(geometry)
-    spread_ns = blocks * VECTOR_FIXED_NS + taps * nl.tile_size.pmax * product_ns
-    turned_ns = pages * taps * (MATMUL_COLUMNS_MIN * column_ns_of(geometry) + MATMUL_NS)
-    placed_ns = blocks * SCALAR_FIXED_NS + taps * grouped.Kt * SCALAR_NS + (places - 1) * copied
-    return pages * (spread_ns + placed_ns) + VECTOR_DONE_NS, turned_ns
+    read_ns = blocks * SCALAR_FIXED_NS + taps * grouped.Kt * SCALAR_NS
+    copied_ns = (places - 1) * (blocks * VECTOR_FIXED_NS + taps * grouped.Kt * copy_ns(geometry))
+    return Build(
+        spread_ns=pages * (blocks * VECTOR_FIXED_NS + taps * nl.tile_size.pmax * product_ns),
+        turned_ns=pages * taps * (MATMUL_COLUMNS_MIN * column_ns_of(geometry) + MATMUL_NS),
+        placed_ns=pages * max(read_ns, copied_ns),
+        blocks=pages * blocks,
+    )
 
 
 def sums_ns(geometry, grouped, columns):
@@ -174,9 +200,12 @@ def dma_ns(geometry, grouped, unit):
     p = min(unit.mn * grouped.Uh, geometry.rows.out)
     y_bytes = p * geometry.columns.out * geometry.itemsize
     tiles = chunk[1] * len(unit.parts)
-    y_engines = min(DMA_ENGINES, tiles * div_ceil(grouped.G * geometry.K // geometry.groups, ROWS_AN_ENGINE))
+    # tiles of different pages lie on the same partitions
+    places = min(tiles, nl.tile_size.pmax // grouped.Kt)
+    y_engines = places * div_ceil(grouped.G * (geometry.K // geometry.groups), ROWS_AN_ENGINE)
     x_engines = DMA_ENGINES * chunk_share(geometry, grouped) * tiles / grouped.tiles
-    x_ns = geometry.C * max(run_ns(x_bytes) / x_engines, x_bytes * HBM_BYTE_NS)
+    runs = 1 if geometry.x_h == unit.wn else unit.hn
+    x_ns = geometry.C * max(runs * run_ns(x_bytes / runs) / x_engines, x_bytes * HBM_BYTE_NS)
     return share_of * x_ns, share_of * geometry.K * max(run_ns(y_bytes) / y_engines, y_bytes * HBM_BYTE_NS)
 
 
