@@ -9,6 +9,8 @@ from ..._prices import (
     DMA_END_NS,
     DMA_ENGINES,
     FIRST_PACKET_NS,
+    GPSIMD_FIXED_NS,
+    GPSIMD_NS,
     HBM_BYTE_NS,
     HOP_DMA_NS,
     HOP_NS,
@@ -40,6 +42,8 @@ from .units import banks_of, y_pages
 #: ns until Vector clears the first stationaries, until the first matmul on zeros.
 CLEAR_START_NS = 180.0
 WARM_UP_START_NS = 260.0
+#: ns until GpSimd has made masks and identities.
+RULERS_NS = 1350.0
 
 
 def grouped_ns(geometry, grouped):
@@ -54,13 +58,14 @@ def grouped_ns(geometry, grouped):
 
 def core_ns(geometry, grouped, mine):
     """ns of a core's units: (the first, how many)."""
-    array_ns, work_ns, engines_ns, x_ns, y_ns = 0.0, 0.0, 0.0, 0.0, 0.0
+    array_ns, work_ns, engines_ns, zeros_ns, x_ns, y_ns = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     build = build_of(geometry, grouped)
     last = (0.0, 0.0, 0.0)
     for index in range(mine[0], mine[0] + mine[1]):
         unit = grouped.units[index]
         if index > mine[0] and grouped.units[index - 1].chunk != unit.chunk:
             engines_ns += (build.spread_ns + build.placed_ns) / 2
+            zeros_ns += build.zeros_ns
             array_ns += build.turned_ns
             work_ns += build.turned_ns * grouped.Kt / nl.tile_size.pmax
         banks = banks_of(geometry, grouped, unit)
@@ -84,7 +89,7 @@ def core_ns(geometry, grouped, mine):
         chain_ns += HOP_NS + VECTOR_DONE_NS
     end_ns = FIRST_PACKET_NS + STORE_SKEW_NS + DMA_END_NS
     end_ns += last_store_ns(geometry, grouped, grouped.units[mine[0] + mine[1] - 1])
-    computed_ns = max(sums, start_ns + engines_ns)
+    computed_ns = max(sums, start_ns + max(engines_ns, zeros_ns))
     # stores begin with the first unit's results; those before the last load make it later
     loaded_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + x_ns
     stores_ns = start_ns + max(array_ns, engines_ns) / mine[1] + chain_ns + FIRST_PACKET_NS
@@ -108,7 +113,12 @@ def started(geometry, grouped, x_ns, unit_ns):
     there_ns = max(cleared_ns, come_ns + w_ns + (0.0 if fills(geometry, grouped) else x_ns))
     clock = new_clock()
     time = stream(clock, WARM_UP_START_NS, grouped.warmup * MATMUL_COLUMNS_MIN * TENSOR_COLUMN_NS)
-    spread_ns = there_ns + build.spread_ns + VECTOR_DONE_NS
+    zeros_ns = RULERS_NS
+    if build.zeros_ns > 0.0:
+        if len(grouped.chunks) > 1:
+            zeros_ns += GPSIMD_FIXED_NS + words * GPSIMD_NS
+        there_ns = max(there_ns, zeros_ns + build.zeros_ns / build.blocks)
+    spread_ns = there_ns + max(build.spread_ns, build.zeros_ns * (1 - 1 / build.blocks)) + VECTOR_DONE_NS
     if build.turned_ns > 0.0:
         begin = max(time, there_ns + build.spread_ns / build.blocks + VECTOR_DONE_NS)
         time = sums_end(clock, begin, build.turned_ns, build.turned_ns * grouped.Kt / nl.tile_size.pmax)
@@ -133,9 +143,10 @@ def column_ns_of(geometry):
 
 @dataclass
 class Build(nl.NKIObject):
-    """ns of what makes a chunk's stationaries: zeros between its groups, the array turns them, taps are put in place,
-    block by block of taps."""
+    """ns of what makes a chunk's stationaries: GpSimd clears, Vector fills what lies between its groups, the array
+    turns that, taps are put in place, block by block of taps."""
 
+    zeros_ns: float
     spread_ns: float
     turned_ns: float
     placed_ns: float
@@ -151,11 +162,14 @@ def build_of(geometry, grouped):
         elements = taps * grouped.G * (geometry.K // geometry.groups)
         spread_ns = blocks * VECTOR_FIXED_NS + elements * product_ns
         placed_ns = places * (blocks * VECTOR_FIXED_NS + elements * copy_ns(geometry))
-        return Build(spread_ns=spread_ns, turned_ns=0.0, placed_ns=placed_ns, blocks=blocks)
+        return Build(zeros_ns=0.0, spread_ns=spread_ns, turned_ns=0.0, placed_ns=placed_ns, blocks=blocks)
     pages = y_pages(grouped)
     read_ns = blocks * SCALAR_FIXED_NS + taps * grouped.Kt * SCALAR_NS
     copied_ns = (places - 1) * (blocks * VECTOR_FIXED_NS + taps * grouped.Kt * copy_ns(geometry))
+    gaps = grouped.G * (geometry.C // geometry.groups) < grouped.T
+    zeros_ns = pages * (blocks * GPSIMD_FIXED_NS + taps * nl.tile_size.pmax * GPSIMD_NS)
     return Build(
+        zeros_ns=zeros_ns if gaps else 0.0,
         spread_ns=pages * (blocks * VECTOR_FIXED_NS + taps * nl.tile_size.pmax * product_ns),
         turned_ns=pages * taps * (MATMUL_COLUMNS_MIN * column_ns_of(geometry) + MATMUL_NS),
         placed_ns=pages * max(read_ns, copied_ns),
