@@ -7,8 +7,8 @@ import math
 import ml_dtypes
 import numpy as np
 
-from .problem import DTYPES
-from .reference import AnyArray, Float64Array, epilogue_ref
+from .problem import DTYPES, ConvProblem
+from .reference import AnyArray, Float64Array, abs_sum_ref, epilogue_ref, num_terms
 
 #: Unit roundoff of fp32, in which every engine accumulates.
 EPS32 = 2.0**-24
@@ -62,10 +62,11 @@ def epilogue_bound(
     activation: str | None = None,
     residual: AnyArray | None = None,
     residual_position: str = "pre_activation",
+    inexact: Float64Array | float = 0.0,
 ) -> Float64Array:
     """Return the largest error that a correct kernel makes with an epilogue, for each element; see `epilogue_ref`.
 
-        argument   = min(n', 4 sqrt(n')) * eps32 * (sum|w||x| + |bias| + |residual|)
+        argument   = min(n', 4 sqrt(n')) * eps32 * (sum|w||x| + |bias| + |residual|) (+ inexact)
         activation = slope * argument + 11 eps32 |act| (+ 2 eps32) + 2^-126 max(1, |z|)
         bound      = activation (+ eps32 |y|) + eps_out * |y| + half the smallest subnormal of out_dtype
 
@@ -81,11 +82,12 @@ def epilogue_bound(
         terms, abs_sum, out_dtype: as for `error_bound`.
         sums: float64 [N, K, ...], the convolution's sums.
         bias, activation, residual, residual_position: as for `epilogue_ref`.
+        inexact: what products that are not taken exactly add, from `products_bound`.
     """
     before = residual if residual_position == "pre_activation" else None
     after = None if residual_position == "pre_activation" else residual
     magnitude = epilogue_ref(abs_sum, _magnitude(bias), residual=_magnitude(before))
-    error = _accumulation(terms + (bias is not None) + (before is not None), magnitude)
+    error = _accumulation(terms + (bias is not None) + (before is not None), magnitude) + inexact
     if activation is not None:
         argument = epilogue_ref(sums, bias, residual=before)
         error = SLOPE[activation] * error + _evaluation(argument, activation)
@@ -93,6 +95,59 @@ def epilogue_bound(
     if after is not None:
         error = error + EPS32 * np.abs(y)
     return error + _rounding(y, out_dtype)
+
+
+#: Error of a product over |w| |x| where both fp32 factors are rounded to bf16, or to tf32 by the array: twice a unit
+#: roundoff, of 2^-8 and of 2^-11, and twice that for an array that cuts tf32 off where it should round.
+PRODUCT_ERROR = {"bf16": 2.0**-7 + 2.0**-16, "tf32": 2.0**-9}
+
+#: Smallest normal fp16 number: below it a rounding errs by up to 2^-25, and not in proportion.
+SMALLEST_NORMAL_FP16 = 2.0**-14
+
+#: Error of a product by fp16 pairs over |w|' |x|', |v|' = max(|v|, 2^-14), |0|' = 0; derived in `products_bound`.
+PAIR_ERROR = 3 * 2.0**-22 * (1 + 2.0**-10)
+
+
+def pair_magnitude(values: AnyArray) -> Float64Array:
+    """|v|' of each number: what the errors of its fp16 pair are in proportion to."""
+    magnitude = np.abs(np.asarray(values, np.float64))
+    return np.where(magnitude == 0, 0.0, np.maximum(magnitude, SMALLEST_NORMAL_FP16))
+
+
+def products_bound(precision: str | None, x: AnyArray, w: AnyArray, problem: ConvProblem) -> Float64Array | float:
+    """Return how far sums of products that are taken at a precision may be from those of fp32, for each element.
+
+    "bf16" and "tf32": `PRODUCT_ERROR` times sum|w||x|.
+
+    "fp16x3" takes v as high + 2^-11 low, high = fp16(v), low = fp16(2^11 (v - high)), and w x as
+
+        w_high x_high + 2^-11 (w_high x_low + w_low x_high)
+
+    With |v|' = max(|v|, 2^-14) and u = 2^-11, fp16's unit roundoff: high is off by at most u |v|', which is 2^-25 where
+    v is subnormal. The difference is exact in fp32, and 2^11 times it is at most |v|' again, so that low errs by u |v|'
+    and high + 2^-11 low by u^2 |v|': 2^-22 |v|, and 2^-36 below 2^-14. A product then lacks what is cut off each factor
+    times the other's high part, 2 u^2 (1 + u) |w|'|x|', and the product of the low parts, u^2 |w|'|x|': `PAIR_ERROR`.
+
+    Products of fp16 numbers are exact in fp32. The sums of the second kind are 2n terms of up to 2^-11 (1 + u) |w|'|x|'
+    after scaling, in a sum of their own; what their rounding adds to that of n products is less than 2^-8 of it, with
+    the n products themselves up to (1 + u)^2 as large. Adding both sums rounds once more.
+
+    All of that holds for |v| < 65520, which fp16 rounds to a finite number: beyond, results are NaN. It takes subnormal
+    numbers of fp16 as they are, as the simulator does; AWS does not say what the array does. One that took them for
+    zero would lose factors below 2^-14, and up to 2^-25 of others.
+
+    Args:
+        precision: None, products of fp32, or one of the kernel's.
+        x, w, problem: as for `conv_ref`.
+
+    Returns: float64 [N, K, P, Q], for `epilogue_bound`'s inexact; 0.0 for None.
+    """
+    if precision is None:
+        return 0.0
+    if precision in PRODUCT_ERROR:
+        return PRODUCT_ERROR[precision] * abs_sum_ref(x, w, problem)
+    sums = abs_sum_ref(pair_magnitude(x), pair_magnitude(w), problem)
+    return (PAIR_ERROR + EPS32) * sums + 2.0**-8 * _accumulation(num_terms(problem), sums)
 
 
 def _accumulation(terms: int, abs_sum: Float64Array) -> Float64Array:

@@ -79,7 +79,7 @@ def same_padding(size: int, taps: int, stride: int, dilation: int) -> tuple[int,
     return total // 2, total - total // 2
 
 
-def one_array(name: str, array: Any, axes: str) -> Iterator[NkiconvError]:
+def one_array(name: str, array: Any, axes: str, dtypes: tuple[str, ...] = KERNEL_DTYPES) -> Iterator[NkiconvError]:
     """Errors of an array's kind, rank, extents and dtype; axes: their letters, as in "N, C, W"."""
     if not isinstance(array, (np.ndarray, simulator.ArraySpec)):
         kind = type(array).__name__
@@ -90,26 +90,31 @@ def one_array(name: str, array: Any, axes: str) -> Iterator[NkiconvError]:
         yield LayoutError(f"{name}.shape={array.shape}: must have {rank} axes, [{axes}]; reshape it")
     elif 0 in array.shape:
         yield GeometryError(f"{name}.shape={array.shape}: every extent of [{axes}] must be at least 1; pass data")
-    if not is_supported(array.dtype) or not np.dtype(DTYPES.get(str(array.dtype), array.dtype)).isnative:
-        accepted = ", ".join(str(DTYPES[d]) for d in KERNEL_DTYPES)
+    if not is_supported(array.dtype, dtypes) or not np.dtype(DTYPES.get(str(array.dtype), array.dtype)).isnative:
+        accepted = ", ".join(str(DTYPES[d]) for d in dtypes)
         yield DtypeError(f"{name}.dtype={array.dtype}: accepted are {accepted}, in native byte order; cast {name}")
 
 
-def is_supported(dtype: Any) -> bool:
-    """Whether the kernels take a data type."""
+def is_supported(dtype: Any, dtypes: tuple[str, ...] = KERNEL_DTYPES) -> bool:
+    """Whether a data type is one of these."""
     try:
-        return dtype_name(dtype) in KERNEL_DTYPES
+        return dtype_name(dtype) in dtypes
     except DtypeError:
         return False
 
 
 def dtype_pair(x: Any, w: Any) -> Iterator[NkiconvError]:
     """Errors of the dtypes of x and w together."""
-    wide = {dtype_name(x.dtype) == "fp32", dtype_name(w.dtype) == "fp32"}
-    if len(wide) > 1:
+    of_x, of_w = dtype_name(x.dtype), dtype_name(w.dtype)
+    if (of_x == "fp32") != (of_w == "fp32"):
         yield DtypeError(
             f"w.dtype={w.dtype}: must be float32 exactly when x is (x is {x.dtype}; the Tensor Engine does not mix "
-            f"float32 with 16-bit operands); cast w"
+            f"float32 with others); cast w"
+        )
+    elif of_x.startswith("fp8") != of_w.startswith("fp8"):
+        yield DtypeError(
+            f"w.dtype={w.dtype}: must be float8_e4m3 or float8_e5m2 exactly when x is one of them (x is {x.dtype}; "
+            f"the Tensor Engine doubles its rate only where both are fp8); cast w"
         )
 
 

@@ -77,7 +77,8 @@ class Sweep:
         W = value + S - 1 if self.vary == "Q" else extents["W"]
         left = S - 1 if self.causal and self.vary != "Q" else 0
         problem = ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), (left, 0)), dtype=self.dtype)
-        return Request(problem=problem, lnc=self.lnc, constants=sorted_constants(self.constants))
+        constants = sorted_constants(self.constants)
+        return Request(problem=problem, lnc=self.lnc, constants=constants, operation="depthwise_conv1d")
 
     def check(self) -> None:
         """Refuse what cannot be planned, before any work.

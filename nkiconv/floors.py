@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from .kernels.floors import copy_floor, launch_floor
-from .problem import ConvProblem
+from .problem import DTYPES, ConvProblem
 from .simulator import ArraySpec
 from .simulator.dtypes import canonical
 from .simulator.hardware import PARTITIONS
@@ -37,7 +37,8 @@ def floors(problem: ConvProblem, lnc: int, constants: Mapping[str, float] | None
     """Floors of a problem on 1 or 2 cores. constants: values by name, instead of trn2.toml's."""
     inputs = prod(problem.input_shape) + prod(problem.filter_shape)
     changed = tuple(sorted((constants or {}).items()))
-    return _floors(inputs, prod(problem.output_shape), problem.itemsize, problem.dtype, lnc, changed)
+    outputs = prod(problem.output_shape) * DTYPES[problem.out_dtype].itemsize // problem.itemsize
+    return _floors(inputs, outputs, problem.itemsize, problem.dtype, lnc, changed)
 
 
 @functools.lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ from typing import Any
 from .calls import one_array
 from .errors import GeometryError, LayoutError, NkiconvError, raise_all
 from .ops2d import Pair, conv2d
-from .planner.request import Config
+from .planner.request import CONV2D_DTYPES, Config
 from .reference import AnyArray
 
 #: Orders of x and y in memory, and conv2d's name of each with a row of height 1 put in.
@@ -92,8 +92,9 @@ def _violations(x: Any, w: Any, residual: Any, layout: Any, filter_layout: Any) 
             yield LayoutError(f"{name}={value!r}: accepted are {', '.join(accepted)}; transpose to one of these")
     letters = "N, W, C" if layout == "NWC" else "N, C, W"
     order = filter_layout if filter_layout in tuple(FILTER_LAYOUTS_1D) else "KCS"
-    yield from one_array("x", x, letters)
-    yield from one_array("w", w, ", ".join("C / groups" if letter == "C" else letter for letter in order))
+    yield from one_array("x", x, letters, CONV2D_DTYPES)
+    axes = ", ".join("C / groups" if letter == "C" else letter for letter in order)
+    yield from one_array("w", w, axes, CONV2D_DTYPES)
     if residual is not None:
         yield from one_array("residual", residual, letters.replace("W", "Q").replace("C", "K"))
 
@@ -173,5 +174,5 @@ def depthwise_conv2d(
 def _depthwise_violations(x: Any, w: Any, layout: Any) -> Iterator[NkiconvError]:
     if layout not in ("NCHW", "NHWC"):
         yield LayoutError(f"layout={layout!r}: accepted are NCHW, NHWC; transpose to one of these")
-    yield from one_array("x", x, "N, H, W, C" if layout == "NHWC" else "N, C, H, W")
-    yield from one_array("w", w, "C * multiplier, 1, R, S")
+    yield from one_array("x", x, "N, H, W, C" if layout == "NHWC" else "N, C, H, W", CONV2D_DTYPES)
+    yield from one_array("w", w, "C * multiplier, 1, R, S", CONV2D_DTYPES)

@@ -23,7 +23,7 @@ from .errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, 
 from .kernels.conv2d import conv2d_implicit_gemm
 from .planner.conv2d.kernel import LEAST_BLOCK, X_PERMS, block_of, kernel_arguments
 from .planner.operations import OPERATIONS, choice_refusals, choice_violations
-from .planner.request import Asked, Config, asked_violations
+from .planner.request import CONV2D_DTYPES, Asked, Config, asked_violations
 from .problem import LAYOUTS, ConvProblem, dtype_name
 from .reference import AnyArray
 
@@ -99,10 +99,11 @@ def conv2d(
     Equals ``torch.nn.functional.conv2d(x, w, bias, ...)``, the residual, the activation and ``max_pool2d(y, pool)``.
 
     Args:
-        x: [N, C, H, W], or [N, H, W, C] with layout="NHWC"; bf16 (ml_dtypes), fp16 or fp32; any strides.
+        x: [N, C, H, W], or [N, H, W, C] with layout="NHWC"; bf16 (ml_dtypes), fp16 or fp32, or fp8, ml_dtypes'
+            float8_e4m3 (NKI's, with infinities, up to 240) or float8_e5m2; any strides.
         w: [K, C / groups, R, S], or [R, S, C / groups, K] with filter_layout="RSCK", [K, R, S, C / groups] with "KRSC";
-            fp32 with fp32 x, bf16 or fp16 with either of them. Or what `pack_filter` returned, with filter_layout
-            "KCRS" and without groups.
+            fp32 with fp32 x, bf16 or fp16 with either of them, either fp8 with either. Or what `pack_filter` returned,
+            with filter_layout "KCRS" and without groups.
         bias: [K]; bf16, fp16 or fp32.
         stride, dilation, lhs_dilation: at least 1, for both axes or (height, width); lhs_dilation puts zeros between
             inputs, before padding.
@@ -115,9 +116,12 @@ def conv2d(
             "post_activation", act(sum + bias) + beta * residual.
         pool: windows, next to each other, whose maximum is the result: one extent or (height, width), which divide P
             and Q.
-        out_dtype: of y; None: x's.
+        out_dtype: of y, bf16, fp16 or fp32; None: x's, but bf16 for fp8, as sums hardly fit its 2 or 3 bits.
         precision: of fp32 arrays: None; "bf16" or "tf32", x and w rounded to that (relative error of a product up to
-            2**-7 or 2**-9), at about four times the speed; sums stay in fp32.
+            2**-7 or 2**-9), at about four times the speed; sums stay in fp32. Or "fp16x3", each factor as two fp16
+            numbers: relative error of a product up to 3 * 2**-22, at 4/3 of the speed where there are some 100 input
+            channels or more (with few, None is faster). Below 2**-14 a factor keeps an absolute error of up to 2**-36;
+            those of 65520 and more, Inf among them, make NaN. `nkiconv.bounds.products_bound` has the derivation.
         lnc: cores that share the work, 1 or 2.
         strict_nonfinite: keep groups and windows apart (see the kernel), so that NaN and Inf reach no output that the
             definition keeps them from.
@@ -173,7 +177,7 @@ def pack_filter(w: AnyArray, *, filter_layout: str = "KCRS") -> AnyArray:
     plain filters only; few channels, which are stacked where the filter is plain, are not where it is packed.
 
     Args:
-        w: [K, C, R, S], or in the order of filter_layout; bf16, fp16 or fp32.
+        w: [K, C, R, S], or in the order of filter_layout; bf16, fp16, fp32 or fp8.
 
     Returns: a new array of w's dtype; kn divides K and is at most 128.
 
@@ -182,7 +186,7 @@ def pack_filter(w: AnyArray, *, filter_layout: str = "KCRS") -> AnyArray:
     if filter_layout not in tuple(FILTER_LAYOUTS):
         accepted = ", ".join(FILTER_LAYOUTS)
         raise LayoutError(f"filter_layout={filter_layout!r}: accepted are {accepted}; transpose to one of these")
-    raise_all("pack_filter cannot pack this", list(one_array("w", w, _filter_axes(filter_layout))))
+    raise_all("pack_filter cannot pack this", list(one_array("w", w, _filter_axes(filter_layout), CONV2D_DTYPES)))
     canonical = w.transpose(FILTER_LAYOUTS[filter_layout])
     K, C, R, S = canonical.shape
     kn = block_of(K, C, R * S, w.dtype.itemsize)
@@ -293,8 +297,8 @@ def _array_violations(x: Any, w: Any, layout: Any, filter_layout: Any, lnc: Any)
         if value not in accepted:
             yield LayoutError(f"{name}={value!r}: accepted are {', '.join(accepted)}; transpose to one of these")
     found = [
-        *one_array("x", x, "N, H, W, C" if layout == "NHWC" else "N, C, H, W"),
-        *one_array("w", w, PACKED_AXES if _is_packed(w) else _filter_axes(filter_layout)),
+        *one_array("x", x, "N, H, W, C" if layout == "NHWC" else "N, C, H, W", CONV2D_DTYPES),
+        *one_array("w", w, PACKED_AXES if _is_packed(w) else _filter_axes(filter_layout), CONV2D_DTYPES),
     ]
     yield from found
     if _is_packed(w) and filter_layout != "KCRS":

@@ -122,7 +122,7 @@ class ConvProblem:
     rhs_dilation: tuple[int, int] = (1, 1)  # distance of neighbouring taps
     lhs_dilation: tuple[int, int] = (1, 1)  # distance of neighbouring inputs, before padding
     groups: int = 1
-    dtype: str = "bf16"  # of x, w and y; anything that `dtype_name` takes, stored under its short name
+    dtype: str = "bf16"  # of x, w and (see out_dtype) y; anything that `dtype_name` takes, stored by its short name
     layout: str = "NCHW"  # of x and y, one of `LAYOUTS`
 
     def __post_init__(self) -> None:
@@ -182,8 +182,13 @@ class ConvProblem:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element of x, w or y."""
+        """Bytes of one element of x or w."""
         return DTYPES[self.dtype].itemsize
+
+    @property
+    def out_dtype(self) -> str:
+        """Of y where a call asks for none: dtype, but bf16 for fp8, as sums hardly fit its 2 or 3 bits."""
+        return "bf16" if self.dtype.startswith("fp8") else self.dtype
 
     @property
     def flops(self) -> int:
@@ -193,7 +198,8 @@ class ConvProblem:
     @property
     def min_bytes(self) -> int:
         """Bytes moved if x and w are read once and y is written once."""
-        return self.itemsize * sum(map(math.prod, (self.input_shape, self.filter_shape, self.output_shape)))
+        inputs = self.itemsize * (math.prod(self.input_shape) + math.prod(self.filter_shape))
+        return inputs + DTYPES[self.out_dtype].itemsize * math.prod(self.output_shape)
 
     def replace(self, **changes: Any) -> ConvProblem:
         """Return this problem with some fields changed; K keeps its value when only C changes.

@@ -149,12 +149,12 @@ def config_of(algorithm: str, **settings: Any) -> tuple[tuple[str, Any], ...]:
     return (("algorithm", algorithm), *settings.items())
 
 
-def geometry_of(problem: ConvProblem, pool: tuple[int, int] = (1, 1)) -> Any:
+def geometry_of(problem: ConvProblem, pool: tuple[int, int] = (1, 1), precision: str | None = None) -> Any:
     """The kernel's own description of a problem."""
     dtype = canonical(problem.dtype)
     x, w = (nkiconv.simulator.ArraySpec(shape, dtype) for shape in (problem.input_shape, problem.filter_shape))
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
-    return read_geometry(x, w, *places, problem.groups, 1, (None, None, None), None, pool)[0]
+    return read_geometry(x, w, *places, problem.groups, 1, (None, None, None), precision, pool)[0]
 
 
 def extras_of(**changes: Any) -> Extras:
@@ -165,17 +165,22 @@ def extras_of(**changes: Any) -> Extras:
 
 
 def planned(
-    problem: ConvProblem, algorithm: str, settings: Any = None, lnc: int = 2, **changes: Any
+    problem: ConvProblem,
+    algorithm: str,
+    settings: Any = None,
+    lnc: int = 2,
+    precision: str | None = None,
+    **changes: Any,
 ) -> tuple[Any, str]:
     """(an algorithm's plan of a problem, "") or (None, why not); changes: of what is asked for."""
     extras = extras_of(**changes)
-    return plan_of(algorithm, geometry_of(problem, extras.pool), extras, settings, lnc)
+    return plan_of(algorithm, geometry_of(problem, extras.pool, precision), extras, settings, lnc)
 
 
 def check_exact(problem: ConvProblem, seed: int = 1, w_dtype: str | None = None, **more: Any) -> None:
     """Integers: equal to the reference rounded once, and the same bits on 1 and 2 cores."""
     x, w = integers(np.random.default_rng(seed), problem, w_dtype)
     one, two = run(x, w, problem, 1, **more), run(x, w, problem, 2, **more)
-    assert one.dtype == DTYPES[problem.dtype]
-    assert_exact(one, conv_ref(x, w, problem), problem.dtype)
+    assert one.dtype == DTYPES[problem.out_dtype]
+    assert_exact(one, conv_ref(x, w, problem), problem.out_dtype)
     assert same_bits(one, two)

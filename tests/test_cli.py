@@ -68,6 +68,11 @@ BAD_RUNS = [
     ("case and files", ["short", *FILES], r"--input, --filter: cannot be combined with named cases"),
     ("case and stride", ["short", "--stride", "2"], r"--stride: cannot be combined with named cases"),
     ("case and lhs dilation", ["short", "--lhs-dilation", "2"], r"--lhs-dilation: cannot be combined"),
+    (
+        "case of another dtype",
+        ["short", "--dtype", "fp8_e4m3"],
+        r"dtype='fp8_e4m3': accepted are bf16, fp16, fp32; use",
+    ),
     ("case and out", ["short", "--out", "y.npy"], r"--out: cannot be combined with named cases"),
     ("no filter", ["--input", "x.npy"], r"--filter: is needed with --input"),
     ("no input", ["--filter", "w.npy"], r"CASE, --input: neither is given"),
@@ -195,6 +200,15 @@ def test_errors_as_json():
     error = json.loads(result.stdout)["error"]
     assert error["class"] == "UnsupportedError"
     assert [violation[:13] for violation in error["violations"]] == ["case='vae_512", "case='rn50_c2"]
+
+
+def test_run_at_a_precision():
+    result = run("run", "c1k1", "prime", "--precision", "fp16x3", "--lnc", "both", "--json")
+    found = json.loads(result.stdout)["reports"]
+    assert result.exit_code == 0, result.output
+    assert {(one["algorithm"], one["precision"], one["verdict"]) for one in found} == {("split", "fp16x3", "pass")}
+    assert "fp32 as tf32" in " ".join(run("run", "c1k1", "--precision", "tf32").stdout.split())
+    assert "precision='tf32': depthwise_conv1d has none" in run("run", "short", "--precision", "tf32").stderr
 
 
 def test_several_cases_in_one_table():

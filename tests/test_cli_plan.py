@@ -72,11 +72,20 @@ def test_a_corrupt_file_is_a_warning(plans):
     assert "warnings.warn" not in result.stderr
 
 
+def test_precision(plans):
+    result = run("plan", "c1k1", "--precision", "fp16x3")
+    assert result.exit_code == 0, result.output
+    assert "fp32 as fp16x3" in result.output
+    assert "split" in result.output
+    [found] = json.loads(run("plan", "c1k1", "--precision", "fp16x3", "--json").stdout)
+    assert (found["algorithm"], found["asked"]["precision"]) == ("split", "fp16x3")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("plan", "kda_bf61"), "did you mean kda_bf16"),
-        (("plan", "vae_512", CASE, "--dtype", "fp8_e4m3"), "2 reasons"),
+        (("plan", "kda_bf16", CASE, "--dtype", "fp8_e4m3"), "2 reasons"),
         (("plan", CASE, "--lnc", 3), "lnc=3: must be 1 or 2"),
         (("plan", CASE, "--dtype", "fp64"), "fp64"),
         (("plan", CASE, "--dtype", "fp8_e4m3"), "accepted are bf16, fp16, fp32"),
@@ -84,6 +93,9 @@ def test_a_corrupt_file_is_a_warning(plans):
         (("plan", CASE, "--constant", "scalar.ns_per_elem=fast"), "must be NAME=VALUE with a number"),
         (("plan", CASE, "--constant", "scalar.speed=1"), "there is none of this name"),
         (("plan", CASE, "--constant", "a=1", "--constant", "b=1", "--constant", "a =2"), "a is given twice"),
+        (("plan", CASE, "--precision", "tf32"), "precision='tf32': depthwise_conv1d has none; drop it"),
+        (("plan", "rn50_c4", "--precision", "tf32"), "precision='tf32': x and w are bf16, whose products are exact"),
+        (("plan", "c1k1", "--precision", "fp17"), "precision='fp17': accepted are None, bf16, tf32, fp16x3"),
         (("tune", "kda_bf61"), "did you mean kda_bf16"),
     ],
 )

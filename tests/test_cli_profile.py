@@ -27,6 +27,14 @@ def test_json():
     assert first["x_copy_floor"] == pytest.approx(first["modelled_us"] / first["copy_floor_us"])
 
 
+def test_precision():
+    result = run("profile", "c1k1", "--precision", "fp16x3")
+    assert result.exit_code == 0, result.output
+    assert "fp32 as fp16x3, split on 2 cores" in result.output
+    [found] = json.loads(run("profile", "c1k1", "--precision", "tf32", "--json").stdout)
+    assert found["precision"] == "tf32"
+
+
 def test_standalone_says_so():
     inside, alone = (json.loads(run("profile", CASE, "--json", *more).stdout)[0] for more in ((), ("--standalone",)))
     assert alone["modelled_us"] - inside["modelled_us"] == pytest.approx(15.57)

@@ -210,7 +210,7 @@ REFUSED = [
     ("pool", [1, 1], GeometryError, r"pool=\[1, 1\]"),
     ("pool", (2, 2), GeometryError, r"pool=\(2, 2\): must divide P=7 and Q=10"),
     ("out_dtype", np.int8, DtypeError, "out_dtype=.*int8.*: accepted are None, bf16, fp16, fp32"),
-    ("precision", "fp16", UnsupportedError, "precision='fp16': accepted are None, bf16, tf32; use one of these"),
+    ("precision", "fp16", UnsupportedError, "precision='fp16': accepted are None, bf16, tf32, fp16x3; use"),
     ("lnc", 3, UnsupportedError, "lnc=3: must be 1 or 2"),
     ("lnc", True, UnsupportedError, "lnc=True"),
     ("strict_nonfinite", 1, UnsupportedError, "strict_nonfinite: must be True or False, not int"),

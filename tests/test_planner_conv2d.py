@@ -35,6 +35,7 @@ OPERATION = [
     (cases.get("kda_bf16").problem, Asked(pool=(1, 2)), "conv2d"),
     (cases.get("kda_fp32").problem, Asked(precision="tf32"), "conv2d"),
     (cases.get("whisper_conv1").problem, Asked(), "conv2d"),
+    (cases.get("kda_bf16").problem.replace(dtype="fp8_e5m2"), Asked(), "conv2d"),
     (SMALL, Asked(), "conv2d"),
     (DEPTHWISE, Asked(), "conv2d"),
 ]
@@ -122,6 +123,39 @@ def test_a_plan_is_read_back_and_found_again():
     assert again.cached
     assert again == found
     assert not plan(SMALL).cached
+
+
+def test_a_precision_that_one_algorithm_takes():
+    problem = cases.get("c256_32x16_fp32").problem
+    plain, pairs = plan(problem), plan(problem, precision="fp16x3")
+    assert (pairs.algorithm, pairs.phase0_us < plain.phase0_us) == ("split", True)
+    assert {one.algorithm for one in pairs.rejected} == set(ALGORITHMS) - {"split"}
+    assert {one.algorithm for one in plain.rejected} >= {"split"}
+    assert pairs.roofline_us == pytest.approx(0.75 * plain.roofline_us)  # three passes of four
+    assert Plan.from_json(pairs.to_json()) == pairs
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", ["c256_32x16_fp32", "rect_filter", "c1k1"])
+def test_settings_of_pairs_run_and_none_beats_its_lower_bound(name, lnc):
+    wanted, rates = Request(problem=cases.get(name).problem, lnc=lnc, asked=Asked(precision="fp16x3")), Rates()
+    field = candidates.field_of(wanted, rates)
+    [*accepted] = field.start(wide=True)[0]
+    for one in [*accepted, *field.near(accepted[0])]:
+        assert one.algorithm == "split"
+        assert one.least_us <= time(trace(wanted, one, rates), rates).us, one
+        assert candidates.symbols_of(wanted, one.algorithm, one.config)["tiles"] >= 1
+
+
+@pytest.mark.parametrize(("precision", "share"), [(None, 1.0), ("bf16", 0.25), ("tf32", 0.25), ("fp16x3", 0.75)])
+def test_the_roofline_is_of_the_precision(precision, share):
+    case = cases.get("c256_32x16_fp32")
+    exact, _ = profile_case(case)
+    found, _ = profile_case(case, precision=precision)
+    assert found.precision == precision
+    assert found.as_dict()["precision"] == precision
+    least_us = exact.problem.min_bytes / 716e3
+    assert found.profile.roofline_us == pytest.approx(max(least_us, share * exact.profile.roofline_us))
 
 
 def test_a_forced_operation_is_another_plan():

@@ -64,7 +64,8 @@ def test_work_and_traffic():
     assert ODD.flops == 2 * 2 * 4 * 2 * 2 * 3 * 2 * 3  # 2 N K P Q C/groups R S
     assert ODD.min_bytes == 2 * (2 * 6 * 5 * 7 + 4 * 3 * 2 * 3 + 2 * 4 * 2 * 2)
     assert ODD.replace(dtype="fp32").min_bytes == 2 * ODD.min_bytes
-    assert ODD.replace(dtype="fp8_e5m2").min_bytes == ODD.min_bytes / 2
+    assert ODD.replace(dtype="fp8_e5m2").min_bytes == 2 * 6 * 5 * 7 + 4 * 3 * 2 * 3 + 2 * (2 * 4 * 2 * 2)  # y is bf16
+    assert [ODD.replace(dtype=dtype).out_dtype for dtype in ("fp16", "fp32", "fp8_e4m3")] == ["fp16", "fp32", "bf16"]
 
 
 def test_output_channels_default_to_input_channels():

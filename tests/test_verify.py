@@ -11,7 +11,7 @@ from nkiconv.errors import UnsupportedError
 from nkiconv.ops import depthwise_conv1d, depthwise_problem
 from nkiconv.problem import DTYPES
 from nkiconv.reference import conv_ref
-from nkiconv.verify import case_arrays, compare, comparison, conv2d, verify_case
+from nkiconv.verify import case_arrays, compare, compare_channels, comparison, conv2d, verify_case
 from nkiconv.verify import depthwise_conv1d as verify
 
 pytestmark = pytest.mark.simulator_only
@@ -210,9 +210,9 @@ def test_case_arrays_are_reproducible():
 
 
 def test_cases_that_no_kernel_runs_are_refused():
-    case = cases.get("vae_512")
+    case = cases.get("kda_bf16")
     case = dataclasses.replace(case, problem=case.problem.replace(dtype="fp8_e4m3"))
-    with pytest.raises(UnsupportedError, match=r"case='vae_512': dtype='fp8_e4m3'"):
+    with pytest.raises(UnsupportedError, match=r"case='kda_bf16': dtype='fp8_e4m3'"):
         case_arrays(case, seed=0)
 
 
@@ -259,6 +259,20 @@ def test_conv2d_is_held_against_the_reference(monkeypatch, problem, channels, am
     [found], _ = conv2d.verify_conv2d("it", x, w, problem, channels=channels)
     assert (found.verdict, found.comparison.num_wrong, found.comparison.worst) == ("fail", 1, place)
     assert found.comparison.place == "n={} k={} p={} q={}".format(*place)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32", "fp16x3"])
+def test_the_bound_is_of_the_precision(precision):
+    """Results within it pass; those of the next coarser way do not."""
+    rng = np.random.default_rng(4)
+    problem = ConvProblem(N=1, C=2, H=9, W=30, K=40, R=1, S=1, dtype="fp32")
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in (problem.input_shape, problem.filter_shape))
+    [found], y = conv2d.verify_conv2d("it", x, w, problem, precision=precision)
+    assert (found.verdict, found.precision, found.as_dict()["precision"]) == ("pass", precision, precision)
+    finer = {"bf16": "tf32", "tf32": "fp16x3", "fp16x3": None}[precision]
+    everything = range(problem.K)
+    assert compare_channels(y, x, w, problem, everything, precision=precision).num_wrong == 0
+    assert compare_channels(y, x, w, problem, everything, precision=finer).num_wrong > 0
 
 
 def test_conv2d_that_differs_between_degrees(monkeypatch):

@@ -6,6 +6,7 @@ import enum
 import importlib
 import platform
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,9 +22,10 @@ from ..doctor import DEVICE
 from ..errors import NkiconvError, UnsupportedError, raise_all
 from ..measure import interleave
 from ..problem import dtype_name
-from .options import Algorithm, Dtype, Lnc, NoNames
+from .options import Algorithm, Dtype, Lnc, NoNames, Precision
 from .paths import unwritable
 from .shell import CHECK_FAILED, JsonOption, console, of_case, print_json, progress, reports_errors
+from .show import kind
 from .suite import Files, bench_suite
 
 if TYPE_CHECKING:
@@ -45,6 +47,16 @@ class Target(str, enum.Enum):
     model = "model"
 
 
+@dataclass(frozen=True)
+class How:
+    """How cases are run: dtype and algorithm None for a case's own and the kernel's choice."""
+
+    dtype: str | None
+    precision: str | None
+    lnc: int
+    algorithm: str | None
+
+
 @reports_errors
 def command(
     names: NoNames = None,
@@ -52,6 +64,7 @@ def command(
         Target | None, typer.Option(help="trn2: measure on this instance. model: predict. Default: what is here.")
     ] = None,
     dtype: Dtype = None,
+    precision: Precision = None,
     lnc: Lnc = 2,
     algorithm: Algorithm = None,
     rounds: Annotated[
@@ -82,8 +95,8 @@ def command(
     algorithms (one_channel and taps_on_partition, taps), the copy floor, the roofline, and cuDNN on an H200.
     """
     if suite is not None:
-        given = {"CASE": names, "--target": target, "--dtype": dtype, "--algorithm": algorithm, "--rounds": rounds,
-                 "--out": out, "--timing-speed": timing_speed}  # fmt: skip
+        given = {"CASE": names, "--target": target, "--dtype": dtype, "--precision": precision, "--rounds": rounds,
+                 "--algorithm": algorithm, "--out": out, "--timing-speed": timing_speed}  # fmt: skip
         raise_all("nkiconv bench cannot run this call", list(_beside_suite(suite, given)))
         bench_suite(suite, only, lnc, tuned, Files(csv, readme, plot), as_json)
         return
@@ -96,17 +109,22 @@ def command(
         "nkiconv bench cannot run this call", list(_contradictions(names or [], where, rounds, out, timing_speed))
     )
     chosen = [cases.get(name) for name in names or []]
-    kind = None if dtype is None else str(dtype_name(dtype))
+    known = None if dtype is None else str(dtype_name(dtype))
     profiles = importlib.import_module("nkiconv.profiles")
     raise_all(
         "nkiconv bench cannot run these cases",
-        [error for case in chosen for error in profiles.case_violations(case, algorithm, lnc, kind)],
+        [
+            error
+            for case in chosen
+            for error in profiles.case_violations(case, algorithm, lnc, known, precision=precision)
+        ],
     )
+    how = How(known, precision, lnc, algorithm)
     if where is Target.model:
         said = "" if target else f"there is no {DEVICE} here, so this is modelled; --target trn2 measures"
-        _model(chosen, kind, lnc, algorithm, timing_speed, said, as_json)
+        _model(chosen, how, timing_speed, said, as_json)
         return
-    _measure(chosen, kind, lnc, algorithm, rounds or interleave.ROUNDS, out or OUT, as_json)
+    _measure(chosen, how, rounds or interleave.ROUNDS, out or OUT, as_json)
 
 
 def _beside_suite(suite: str, given: dict[str, Any]) -> Iterator[NkiconvError]:
@@ -141,19 +159,17 @@ def _check_out(path: Path) -> None:
     importlib.import_module("nkiconv.measure.rows").check(path)
 
 
-def _measure(
-    chosen: list[Case], dtype: str | None, lnc: int, algorithm: str | None, rounds: int, path: Path, as_json: bool
-) -> None:
+def _measure(chosen: list[Case], how: How, rounds: int, path: Path, as_json: bool) -> None:
     """Measure every case, append each row as soon as there is one, and print them."""
     _check_out(path)
-    device = importlib.import_module("nkiconv.measure.torch_neuron").TorchNeuron(lnc)
+    device = importlib.import_module("nkiconv.measure.torch_neuron").TorchNeuron(how.lnc)
     measure_case = importlib.import_module("nkiconv.measure.one_case").measure_case
     append = importlib.import_module("nkiconv.measure.rows").append
     found: list[Row] = []
     with progress(show=not as_json) as advance:
         for case in chosen:
             told = of_case(case.name, advance)
-            row = measure_case(device, case, dtype=dtype, lnc=lnc, algorithm=algorithm, rounds=rounds, advance=told)
+            row = measure_case(device, case, **vars(how), rounds=rounds, advance=told)
             append(path, row)
             found.append(row)
     _show_measured(found, device.description, path, as_json)
@@ -161,19 +177,23 @@ def _measure(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _model(
-    chosen: list[Case], dtype: str | None, lnc: int, algorithm: str | None, speed: bool, said: str, as_json: bool
-) -> None:
+def _model(chosen: list[Case], how: How, speed: bool, said: str, as_json: bool) -> None:
     """Print the prediction of every case, and how fast the model is."""
     measured_speed = importlib.import_module("nkiconv.measure.timing_speed").timing_speed() if speed else None
     model = importlib.import_module("nkiconv.measure.modelled").model
     found: list[tuple[Case, Modelled]] = []
     with progress(show=not as_json) as advance:
         for case in chosen:
-            found.append((case, model(case.name, dtype, lnc, algorithm, of_case(case.name, advance))))
+            found.append((case, model(case.name, advance=of_case(case.name, advance), **vars(how))))
     if as_json:
         rows = [
-            {"case": case.name, "dtype": dtype or case.problem.dtype, "lnc": lnc, **one.as_dict()}
+            {
+                "case": case.name,
+                "dtype": how.dtype or case.problem.dtype,
+                "precision": how.precision,
+                "lnc": how.lnc,
+                **one.as_dict(),
+            }
             for case, one in found
         ]
         print_json(
@@ -190,10 +210,10 @@ def _model(
     if said:
         screen.print(Text(said))
     if found:
-        table = _table(f"modelled us (trn2, {_cores(lnc)})", ("mean", "phase 0", "worst"), ("bound by",))
+        table = _table(f"modelled us (trn2, {_cores(how.lnc)})", ("mean", "phase 0", "worst"), ("bound by",))
         for case, one in found:
             table.add_row(
-                _what(case.name, dtype or case.problem.dtype, one.algorithm),
+                _what(case.name, how.dtype or case.problem.dtype, how.precision, one.algorithm),
                 *_us(one.modelled_us, one.phase0_us, one.worst_us),
                 "-",
                 *_us(one.copy_floor_us, one.launch_floor_us),
@@ -248,7 +268,7 @@ def _show_measured(rows: list[Row], machine: str, path: Path, as_json: bool) -> 
 
 def _measured_cells(row: Row) -> Iterator[Any]:
     found = row.timing
-    yield _what(row.case, row.problem.dtype, row.algorithm)
+    yield _what(row.case, row.problem.dtype, row.precision, row.algorithm)
     if found is None:
         yield from ["-"] * 8
     else:
@@ -271,8 +291,8 @@ def _table(title: str, times: tuple[str, ...], last: tuple[str, ...]) -> Table:
     return table
 
 
-def _what(name: str, dtype: str, algorithm: str) -> str:
-    return f"{name}\n  {dtype} {algorithm}"
+def _what(name: str, dtype: str, precision: str | None, algorithm: str) -> str:
+    return f"{name}\n  {kind(dtype, precision)} {algorithm}"
 
 
 def _us(*values: float) -> list[str]:

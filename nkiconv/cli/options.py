@@ -12,7 +12,12 @@ CASES = typer.Argument(metavar="CASE...", help="See nkiconv cases.")
 
 Names = Annotated[list[str], CASES]
 NoNames = Annotated[list[str] | None, CASES]
-Dtype = Annotated[str | None, typer.Option(help="bf16, fp16 or fp32 instead of the case's own.")]
+Dtype = Annotated[
+    str | None, typer.Option(help="bf16, fp16, fp32, or for conv2d fp8_e4m3 or fp8_e5m2, instead of the case's own.")
+]
+Precision = Annotated[
+    str | None, typer.Option(help="How conv2d takes products of fp32: bf16, tf32 or fp16x3; default: as fp32.")
+]
 Lnc = Annotated[int, typer.Option(help="Cores: 1 or 2.")]
 Algorithm = Annotated[str | None, typer.Option(help="Default: the kernel's choice.")]
 Constants = Annotated[

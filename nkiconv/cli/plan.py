@@ -15,8 +15,9 @@ from .. import cases
 from ..cases import Case
 from ..errors import raise_all
 from ..problem import dtype_name
-from .options import Constants, Dtype, Fresh, Lnc, Names, read_constants
+from .options import Constants, Dtype, Fresh, Lnc, Names, Precision, read_constants
 from .shell import JsonOption, console, of_case, plain_warnings, print_json, progress, reports_errors
+from .show import kind
 
 if TYPE_CHECKING:
     from ..planner import Plan
@@ -34,6 +35,7 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
         names: Names,
         explain: Explain = False,
         dtype: Dtype = None,
+        precision: Precision = None,
         lnc: Lnc = 2,
         strict_nonfinite: Strict = False,
         constant: Constants = None,
@@ -41,14 +43,14 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
         as_json: JsonOption = False,
     ) -> None:
         chosen = [cases.get(name) for name in names]
-        kind = None if dtype is None else dtype_name(dtype)
+        known = None if dtype is None else dtype_name(dtype)
         entry = importlib.import_module("nkiconv.planner.entry")
         request = importlib.import_module("nkiconv.planner.request")
         constants = request.sorted_constants(read_constants(constant))
-        asked = request.Asked(strict_nonfinite=strict_nonfinite)
+        asked = request.Asked(strict_nonfinite=strict_nonfinite, precision=precision)
         wanted = {}
         for case in chosen:
-            problem = case.problem if kind is None else case.problem.replace(dtype=kind)
+            problem = case.problem if known is None else case.problem.replace(dtype=known)
             wanted[case.name] = request.Request(
                 problem=problem, lnc=lnc, asked=asked, constants=constants, operation=case.suite
             )
@@ -82,7 +84,12 @@ def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool) -> None:
     screen = console()
     if explain:
         for i, (case, one) in enumerate(found):
-            screen.print(Text(f"{'' if i == 0 else chr(10)}{case.name}, {one.problem.dtype}", style="bold"))
+            screen.print(
+                Text(
+                    f"{'' if i == 0 else chr(10)}{case.name}, {kind(one.problem.dtype, one.asked.precision)}",
+                    style="bold",
+                )
+            )
             screen.print(Text(one.explain()), soft_wrap=True)
         return
     cores = "2 cores" if lnc == 2 else "1 core"
@@ -102,7 +109,7 @@ def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool) -> None:
 
 
 def _cells(case: Case, one: Plan) -> Iterator[str]:
-    yield f"{case.name}\n  {one.problem.dtype}"
+    yield f"{case.name}\n  {kind(one.problem.dtype, one.asked.precision)}"
     yield f"{one.algorithm}\n{one.settings}"
     yield f"{'~' if one.extrapolated_from is not None else ''}{one.modelled_us:,.2f}"
     yield f"{one.x_copy_floor:.2f}"

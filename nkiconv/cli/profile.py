@@ -12,7 +12,7 @@ import typer
 from .. import cases
 from ..errors import UnsupportedError, raise_all
 from ..problem import dtype_name
-from .options import Algorithm, Dtype, Lnc, Names
+from .options import Algorithm, Dtype, Lnc, Names, Precision
 from .paths import unwritable
 from .profile_show import show
 from .shell import JsonOption, console, of_case, print_json, progress, reports_errors
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def command(
     names: Names,
     dtype: Dtype = None,
+    precision: Precision = None,
     lnc: Lnc = 2,
     algorithm: Algorithm = None,
     sensitivity: Annotated[
@@ -44,14 +45,14 @@ def command(
     profiles = importlib.import_module("nkiconv.profiles")
     raise_all(
         "nkiconv profile cannot run these cases",
-        [error for case in chosen for error in profiles.refusals(case, algorithm, lnc, kind)],
+        [error for case in chosen for error in profiles.refusals(case, algorithm, lnc, kind, precision=precision)],
     )
     found: list[CaseProfile] = []
     with progress(show=not as_json) as advance:
         for case in chosen:
             one, timed = profiles.profile_case(
-                case, dtype=kind, lnc=lnc, algorithm=algorithm, sensitivity=sensitivity, standalone=standalone,
-                advance=of_case(case.name, advance),
+                case, dtype=kind, precision=precision, lnc=lnc, algorithm=algorithm, sensitivity=sensitivity,
+                standalone=standalone, advance=of_case(case.name, advance),
             )  # fmt: skip
             found.append(one)
             _write(one, timed, trace, plot)

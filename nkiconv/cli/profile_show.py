@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..simulator.hardware import PSUM_BANKS, SBUF_USABLE_BYTES_PER_PARTITION
-from .show import extents, quantity
+from .show import extents, kind, quantity
 
 if TYPE_CHECKING:
     from ..profiles import CaseProfile
@@ -25,7 +25,7 @@ _ROWS = 6
 def show(screen: Console, one: CaseProfile) -> None:
     """Print one profile: totals, engines, critical path, data movement, what it rests on."""
     cores = "2 cores" if one.lnc == 2 else "1 core"
-    title = f"{one.case}: {extents(one.problem)} {one.problem.dtype}, {one.algorithm} on {cores}"
+    title = f"{one.case}: {extents(one.problem)} {kind(one.problem.dtype, one.precision)}, {one.algorithm} on {cores}"
     screen.print(Text(title, style="bold"))
     screen.print(_totals(one))
     screen.print(_engines(one.profile))

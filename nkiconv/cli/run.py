@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import importlib
 import math
@@ -18,7 +19,7 @@ from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, 
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from . import npy
-from .options import Algorithm, NoNames
+from .options import Algorithm, NoNames, Precision
 from .shell import CHECK_FAILED, JsonOption, console, print_json, progress, reports_errors
 from .show import REPORT_NOTES, report_table
 
@@ -39,7 +40,7 @@ _DEGREES = {Lnc.one: (1,), Lnc.two: (2,), Lnc.both: (1, 2)}
 
 @dataclass(frozen=True)
 class Files:
-    """The options that only make sense with --input; None where not given."""
+    """The options that only make sense with --input, and dtype; None where not given."""
 
     input: Path | None
     filter: Path | None
@@ -74,13 +75,16 @@ def command(
     filter: Annotated[Path | None, typer.Option(help=".npy file of w, [C, S].")] = None,
     out: Annotated[Path | None, typer.Option(help="Write y, [N, C, Q], to this .npy file if it is right.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --out overwrite.")] = False,
-    dtype: Annotated[str | None, typer.Option(help="dtype of the files; bf16 also reads NumPy's |V2 as bf16.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Of named cases instead of their own; of files: bf16 reads NumPy's |V2 as bf16.")
+    ] = None,
     stride: Annotated[int | None, typer.Option(help="Default 1.")] = None,
     padding: Annotated[str | None, typer.Option(help="int, left,right, valid, same or causal. Default 0.")] = None,
     dilation: Annotated[int | None, typer.Option(help="Distance of neighbouring taps. Default 1.")] = None,
     lhs_dilation: Annotated[int | None, typer.Option(help="Distance of neighbouring inputs. Default 1.")] = None,
     lnc: Annotated[Lnc, typer.Option(help="Cores that share the work; both: compare them bit for bit.")] = Lnc.two,
     algorithm: Algorithm = None,
+    precision: Precision = None,
     strict_nonfinite: Annotated[bool, typer.Option("--strict-nonfinite", help="Keep NaN and Inf in place.")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the random data of named cases. Default 0.")] = None,
     channels: Annotated[str, typer.Option(help="How many to check: auto, all, or a number.")] = "auto",
@@ -94,14 +98,14 @@ def command(
     files = Files(input, filter, out, force, dtype, stride, padding, dilation, lhs_dilation)
     raise_all("nkiconv run cannot run this", list(_contradictions(names or [], files, seed, channels)))
     verify = importlib.import_module("nkiconv.verify")
-    how = {"algorithm": algorithm, "degrees": _DEGREES[lnc], "strict_nonfinite": strict_nonfinite}
+    how: dict[str, Any] = {"algorithm": algorithm, "degrees": _DEGREES[lnc], "strict_nonfinite": strict_nonfinite}
     how_many = int(channels) if channels.isdecimal() else channels
     reports: list[Report] = []
     with progress(show=not as_json) as advance:
-        for work in _works(names or [], files, seed or 0, verify, how):
+        for work in _works(names or [], files, seed or 0, verify, {**how, "precision": precision}):
             more = {**how, "channels": how_many, "advance": advance}
             if work.operation == "conv2d":
-                found, y = verify.verify_conv2d(work.name, work.x, work.w, work.problem, **more)
+                found, y = verify.verify_conv2d(work.name, work.x, work.w, work.problem, precision=precision, **more)
             else:
                 keep = out is not None
                 found, y = verify.verify_depthwise_conv1d(work.name, work.x, work.w, work.problem, keep=keep, **more)
@@ -119,10 +123,9 @@ def _contradictions(names: list[str], files: Files, seed: int | None, channels: 
         yield UnsupportedError(
             "CASE, --input: neither is given; name a case (nkiconv cases) or give --input and --filter"
         )
-    if names and files.given():
-        yield UnsupportedError(
-            f"{', '.join(files.given())}: cannot be combined with named cases; drop one or the other"
-        )
+    of_files = [option for option in files.given() if option != "--dtype"]
+    if names and of_files:
+        yield UnsupportedError(f"{', '.join(of_files)}: cannot be combined with named cases; drop one or the other")
     if files.input is not None and files.filter is None:
         yield UnsupportedError("--filter: is needed with --input; give the .npy file of w, [C, S]")
     if files.input is not None and seed is not None:
@@ -138,9 +141,12 @@ def _contradictions(names: list[str], files: Files, seed: int | None, channels: 
 def _works(names: list[str], files: Files, seed: int, verify: Any, how: dict[str, Any]) -> Iterator[Work]:
     """The convolutions to run, one at a time; every one is looked up and refused before the first runs.
 
-    how: algorithm, degrees and strict_nonfinite, as `verify` takes them.
+    how: algorithm, degrees, strict_nonfinite and precision, as `verify` takes them.
     """
+    kind = None if files.dtype is None else dtype_name(files.dtype)
     chosen = [cases.get(name) for name in names]
+    if kind is not None:
+        chosen = [dataclasses.replace(case, problem=case.problem.replace(dtype=kind)) for case in chosen]
     refusals = [error for case in chosen for error in verify.case_refusals(case, **how)]
     raise_all("nkiconv run cannot run these cases", refusals)
     for case in chosen:

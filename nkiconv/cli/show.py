@@ -52,6 +52,11 @@ def outputs(problem: ConvProblem) -> str:
     return f"Q={problem.Q}" if problem.H == 1 else f"P={problem.P} Q={problem.Q}"
 
 
+def kind(dtype: str, precision: str | None) -> str:
+    """The dtype, and how products of it are taken where the caller said."""
+    return dtype if precision is None else f"{dtype} as {precision}"
+
+
 def report_table(title: str, reports: list[Report]) -> Table:
     """One row a report: problem, tiles, counts, peaks, error and verdict."""
     table = Table(title=title, show_lines=True, pad_edge=False)
@@ -60,7 +65,8 @@ def report_table(title: str, reports: list[Report]) -> Table:
     for report in reports:
         table.add_row(
             Text(
-                f"{report.name}\n{_in_lines(extents(report.problem))}\n{outputs(report.problem)} {report.problem.dtype}"
+                f"{report.name}\n{_in_lines(extents(report.problem))}\n{outputs(report.problem)} "
+                f"{kind(report.problem.dtype, report.precision)}"
             ),
             str(report.lnc),
             _tiles(report),

@@ -4,6 +4,8 @@ from .._nki import nl
 from ._tiles import is_permutation_4d, require
 
 IDENTITY = (0, 1, 2, 3)
+#: The 8-bit dtypes that the array multiplies; float8_e4m3 is the one with infinities and a largest number of 240.
+FP8 = (nl.float8_e4m3, nl.float8_e5m2)
 
 
 def output_extent(size, taps, stride, dilation, lhs_dilation, before, after):
@@ -24,12 +26,14 @@ def check_perm(name, perm):
 
 
 def read_out_dtype(out_dtype, img_ref):
-    """y's dtype: out_dtype, or the image's for None."""
+    """y's dtype: out_dtype, or the image's for None, bf16 where that is fp8: sums hardly fit its 2 or 3 bits."""
     require(
         out_dtype == None or out_dtype in (nl.bfloat16, nl.float16, nl.float32),
         f"out_dtype={out_dtype}: accepted are None, bfloat16, float16 and float32; use one of them",
     )
-    return img_ref.dtype if out_dtype == None else out_dtype
+    if out_dtype == None:
+        return nl.bfloat16 if img_ref.dtype in FP8 else img_ref.dtype
+    return out_dtype
 
 
 def check_float(name, tensor):

@@ -7,6 +7,8 @@ PARTS = 2
 #: Columns of fp32 sums that one bank of PSUM holds (nki.language.tile_size.psum_fmax), and its bytes a partition.
 BANK_COLUMNS = 512
 BANK_BYTES = 2048
+#: Bytes at multiples of which begins in PSUM what the array writes, and of which Vector takes as many as of one byte.
+WORD_BYTES = 4
 
 
 def div_ceil(a, b):
@@ -41,6 +43,13 @@ def cut_into(count, parts):
 def dense_strides_4d(shape):
     """Row-major strides, in elements, of a 4-d HBM tensor."""
     return (shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1)
+
+
+def whole_words(count, itemsize):
+    """Elements of `count` or a few more that fill whole words of four bytes: where the array writes rows to PSUM, each
+    begins at one."""
+    each = max(1, WORD_BYTES // itemsize)
+    return div_ceil(count, each) * each
 
 
 def is_pair(value):

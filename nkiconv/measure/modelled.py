@@ -54,20 +54,28 @@ class Modelled:
         return {**dataclasses.asdict(self), **{name: getattr(self, name) for name in derived}}
 
 
-def model(name: str, dtype: str | None, lnc: int, algorithm: str | None, advance: Advance) -> Modelled:
+def model(
+    name: str, dtype: str | None, lnc: int, algorithm: str | None, advance: Advance, precision: str | None = None
+) -> Modelled:
     """The prediction for the case of this name.
 
-    Args: dtype: instead of the case's own. algorithm: None takes the kernel's choice.
+    Args: dtype: instead of the case's own. algorithm: None takes the kernel's choice. precision: `nkiconv.conv2d`'s.
     Raises: UnsupportedError, for what cannot be profiled.
     """
     if CHOICE.provider == "simulator":
-        return _modelled(profile_case(cases.get(name), dtype=dtype, lnc=lnc, algorithm=algorithm, advance=advance)[0])
-    return model_in_own_process(name, dtype, lnc, algorithm)
+        case = cases.get(name)
+        return _modelled(
+            profile_case(case, dtype=dtype, precision=precision, lnc=lnc, algorithm=algorithm, advance=advance)[0]
+        )
+    return model_in_own_process(name, dtype, lnc, algorithm, precision)
 
 
-def model_in_own_process(name: str, dtype: str | None, lnc: int, algorithm: str | None) -> Modelled:
+def model_in_own_process(
+    name: str, dtype: str | None, lnc: int, algorithm: str | None, precision: str | None = None
+) -> Modelled:
     """As `model`, by a process that runs kernels on nkiconv's simulator."""
-    request = json.dumps({"name": name, "dtype": dtype, "lnc": lnc, "algorithm": algorithm})
+    asked = {"name": name, "dtype": dtype, "lnc": lnc, "algorithm": algorithm, "precision": precision}
+    request = json.dumps(asked)
     done = subprocess.run(
         [sys.executable, "-m", __name__, request],
         env={**os.environ, "NKICONV_NKI": "simulator"},

@@ -11,7 +11,7 @@ import numpy as np
 from ..cases import Case
 from ..floors import ROW_BYTES
 from ..kernels.floors import copy_floor, launch_floor
-from ..planner.request import Request
+from ..planner.request import Asked, Request
 from ..problem import DTYPES, ConvProblem
 from ..reference import AnyArray
 from ..simulator.timing import Rates
@@ -47,27 +47,28 @@ def measure_case(
     algorithm: str | None,
     rounds: int,
     advance: Advance,
+    precision: str | None = None,
     chain_calls: tuple[int, ...] = CHAIN_CALLS,
 ) -> Row:
     """Measure a case that `profiles.case_violations` has nothing against.
 
-    Args: dtype: instead of the case's own. rounds: at least 1.
+    Args: dtype: instead of the case's own. rounds: at least 1. precision: as in `nkiconv.conv2d`.
     Returns: a row; with the reason and without a measured number where model, kernel, check or timing failed.
     """
     if dtype is not None:
         case = dataclasses.replace(case, problem=case.problem.replace(dtype=dtype))
-    operation, request = case_operation(case), Request(problem=case.problem, lnc=lnc)
+    operation, request = case_operation(case), Request(problem=case.problem, lnc=lnc, asked=Asked(precision=precision))
     chosen = algorithm or operation.choice(operation.shape(request, Rates()))[0]
-    row = Row(case.name, case.problem, lnc, chosen, device.description)
+    row = Row(case.name, case.problem, lnc, chosen, device.description, precision=precision)
     try:
         advance("modelling", None)
-        predicted = model(case.name, case.problem.dtype, lnc, algorithm, advance)
+        predicted = model(case.name, case.problem.dtype, lnc, algorithm, advance, precision)
         row = dataclasses.replace(row, modelled=predicted)
         specs, arguments = operation.launch(request, algorithm, None)
         x, w = (one.reshape(spec.shape) for one, spec in zip(case_arrays(case, SEED), specs, strict=True))
         advance("checking", None)
         kernel = operation.kernel[lnc]
-        comparison, checked = _check(device, case.problem, kernel, arguments, x, w, predicted.instructions)
+        comparison, checked = _check(device, case.problem, kernel, arguments, x, w, predicted.instructions, precision)
         row = dataclasses.replace(row, comparison=comparison, channels_checked=checked)
         if comparison.num_wrong:
             raise WrongResult(_wrong(comparison))
@@ -88,16 +89,17 @@ def _check(
     x: AnyArray,
     w: AnyArray,
     instructions: int,
+    precision: str | None,
 ) -> tuple[Comparison, int]:
     """Run the whole problem once and compare all of its channels, or of a big one a sample; and how many."""
     y = device.run(kernel, (x, w), arguments)
-    expected = problem.output_shape, DTYPES[problem.dtype]
+    expected = problem.output_shape, DTYPES[problem.out_dtype]
     if (y.shape, y.dtype) != expected:
         raise WrongResult(f"wrong: the result is {y.dtype} {y.shape}, not {expected[1]} {expected[0]}")
     sample = list(range(problem.K))
     if instructions > SAMPLE_ABOVE_INSTRUCTIONS or problem.flops > SAMPLE_ABOVE_FLOPS:
         sample = sampled_channels(problem, SAMPLE_CHANNELS)
-    return compare_channels(y, x, w, problem, sample), len(sample)
+    return compare_channels(y, x, w, problem, sample, precision=precision), len(sample)
 
 
 def _wrong(comparison: Comparison) -> str:

@@ -22,12 +22,12 @@ from .modelled import Modelled
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LETTERS = ("N", "C", "H", "W", "K", "R", "S", "groups")
 COLUMNS = (
-    "case", *_LETTERS, "stride", "dilation", "padding", "dtype", "algorithm", "tiles", "lnc", "target", "kind",
-    "p50_us", "p10_us", "p90_us", "iterations", "chain_calls", "aa_p50_us", "aa_difference", "copy_floor_p50_us",
-    "launch_floor_p50_us", "x_copy_floor", "modelled_us", "modelled_phase0_us", "modelled_worst_us",
-    "modelled_copy_floor_us", "modelled_launch_floor_us", "modelled_bound_by", "roofline_us", "roofline_fraction",
-    "hbm_bytes", "flops", "status", "reason", "channels_checked", "worst_ratio", "version", "sources", "commit", "date",
-    "machine",
+    "case", *_LETTERS, "stride", "dilation", "padding", "dtype", "precision", "algorithm", "tiles", "lnc", "target",
+    "kind", "p50_us", "p10_us", "p90_us", "iterations", "chain_calls", "aa_p50_us", "aa_difference",
+    "copy_floor_p50_us", "launch_floor_p50_us", "x_copy_floor", "modelled_us", "modelled_phase0_us",
+    "modelled_worst_us", "modelled_copy_floor_us", "modelled_launch_floor_us", "modelled_bound_by", "roofline_us",
+    "roofline_fraction", "hbm_bytes", "flops", "status", "reason", "channels_checked", "worst_ratio", "version",
+    "sources", "commit", "date", "machine",
 )  # fmt: skip
 PASS, NOISY, FAILED = "pass", "noisy", "failed"
 
@@ -46,6 +46,7 @@ class Row:
     channels_checked: int = 0
     timing: Timing | None = None
     reason: str = ""
+    precision: str | None = None  # how fp32 products were taken, where the caller said
     date: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
 
     @property
@@ -72,6 +73,7 @@ class Row:
             "dilation": "x".join(map(str, problem.rhs_dilation)),
             "padding": " ".join("x".join(map(str, pads)) for pads in problem.padding),
             "dtype": problem.dtype,
+            "precision": self.precision,
             "algorithm": self.algorithm,
             "lnc": self.lnc,
             "target": "trn2",

@@ -22,6 +22,8 @@ class Operation(ABC):
     kernel: Any
     #: names of its algorithms
     algorithms: tuple[str, ...]
+    #: nkiconv's names of the dtypes of x and w that it takes
+    dtypes: tuple[str, ...]
 
     @abstractmethod
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:

@@ -21,7 +21,7 @@ def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # 
     """The operation that takes a problem's geometry and what is asked for; conv2d if none does."""
     rows = problem.is_depthwise and (problem.H, problem.R, *problem.padding[0]) == (1, 1, 0, 0)
     ones = (problem.stride[0], problem.rhs_dilation[0], problem.lhs_dilation[0]) == (1, 1, 1)
-    one_row = rows and ones and not asked.needs_conv2d
+    one_row = rows and ones and not asked.needs_conv2d and problem.dtype in OPERATIONS["depthwise_conv1d"].dtypes
     return OPERATIONS["depthwise_conv1d" if one_row else "conv2d"]
 
 

@@ -16,8 +16,9 @@ from ..simulator.dtypes import canonical
 Config = tuple[tuple[str, Any], ...] | None
 #: LNC degrees of a trn2 launch.
 LNC_DEGREES = (1, 2)
-#: dtypes that every kernel takes.
+#: dtypes that every kernel takes and returns, and those that conv2d takes.
 DTYPES = ("bf16", "fp16", "fp32")
+CONV2D_DTYPES = (*DTYPES, "fp8_e4m3", "fp8_e5m2")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class Asked:
     bias: bool = False
     activation: str | None = None
     residual: str | None = None  # where it is added: "pre_activation" or "post_activation"; None without one
-    out_dtype: str | None = None  # None: the problem's
+    out_dtype: str | None = None  # None: the problem's `out_dtype`
     strict_nonfinite: bool = False
     initial_state: bool = False  # of depthwise_conv1d, as the next
     return_final_state: bool = False
@@ -90,6 +91,16 @@ def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
         yield UnsupportedError(
             f"precision={asked.precision!r}: accepted are None, {', '.join(PRECISIONS)}; use one of these"
         )
+
+
+#: Matmuls for a product at each precision of fp32, and the dtype at whose rate the array takes them.
+_MATMULS = {"bf16": (1, "bf16"), "tf32": (1, "bf16"), "fp16x3": (3, "fp16")}
+
+
+def array_work(problem: ConvProblem, asked: Asked) -> tuple[int, str]:
+    """(flops that the array needs for a problem's products, the dtype whose peak they are held against)."""
+    count, dtype = _MATMULS.get(asked.precision or "", (1, problem.dtype))
+    return count * problem.flops, dtype
 
 
 def sorted_constants(constants: Mapping[str, float] | None) -> tuple[tuple[str, float], ...]:

@@ -31,7 +31,7 @@ from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
 from .candidates import Candidate, field_of, symbols_of
 from .plan import QUICK, TUNED, Alternative, Plan, Rejection
-from .request import Config, Request
+from .request import Config, Request, array_work
 from .timing import Timing, Traced, phases, profile_of, time, trace
 
 #: Instructions, all cores, of the larger of the two reduced problems that a candidate is screened with.
@@ -169,8 +169,8 @@ class _Search:
         self.default: _Estimate | None = None
         self.off_by: dict[tuple[str, int], float] = {}  # times of whole problems over extrapolated ones, by `_tiles`
         problem = request.problem
-        dtype = canonical(problem.dtype) or ""
-        self.roofline_us = roofline(problem.min_bytes, problem.flops, dtype, request.lnc, self.rates).us
+        flops, dtype = array_work(problem, request.asked)
+        self.roofline_us = roofline(problem.min_bytes, flops, canonical(dtype) or "", request.lnc, self.rates).us
         self.copy_floor_us = floors(request.problem, request.lnc, dict(request.constants)).copy_us
 
     def plan(self) -> Plan:

@@ -16,7 +16,7 @@ from ..simulator.timeline.overlap import extent
 from ..simulator.timing import AnyPrice, DmaPrice, Price, PriceList, Rates, TensorPrice
 from .candidates import Candidate
 from .operations import operation_for
-from .request import Request
+from .request import Request, array_work
 
 
 @dataclass(frozen=True)
@@ -114,5 +114,6 @@ def phases(timing: Timing, most: int) -> Phases:
 def profile_of(timing: Timing, found: Phases | None = None) -> Profile:
     """The profile of a timing; of the times in it only those of `found`, phase 0 without, are meant."""
     problem = timing.request.problem
-    known = Settings(problem=Problem(problem.flops, problem.min_bytes, problem.dtype))
+    flops, dtype = array_work(problem, timing.request.asked)
+    known = Settings(problem=Problem(flops, problem.min_bytes, dtype))
     return assemble(timing.timed, found or Phases({0.0: timing.us}), timing.us, 0.0, (), known)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bounds import epilogue_bound
+from ..bounds import epilogue_bound, products_bound
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray, Float64Array, abs_sum_ref, conv_ref, epilogue_ref, num_terms
 
@@ -74,12 +74,19 @@ def compare_4d(
     problem: ConvProblem,
     bias: AnyArray | None = None,
     activation: str | None = None,
+    precision: str | None = None,
 ) -> Comparison:
-    """Hold y [N, K, P, Q] against the reference of x [N, C, H, W], w [K, C / groups, R, S] and bias [K]."""
+    """Hold y [N, K, P, Q] against the reference of x [N, C, H, W], w [K, C / groups, R, S] and bias [K].
+
+    precision: as in `nkiconv.conv2d`, which the bound allows for.
+    """
     sums, abs_sum = conv_ref(x, w, problem), abs_sum_ref(x, w, problem)
     with np.errstate(invalid="ignore", over="ignore"):
         truth = epilogue_ref(sums, bias, activation)
-        limit = epilogue_bound(num_terms(problem), abs_sum, sums, dtype_name(y.dtype), bias, activation)
+        inexact = products_bound(precision, x, w, problem)
+        limit = epilogue_bound(
+            num_terms(problem), abs_sum, sums, dtype_name(y.dtype), bias, activation, inexact=inexact
+        )
         got = y.astype(np.float64)
         rounded = truth.astype(y.dtype).astype(np.float64)
         error = np.where(_same(got, truth) | (np.isinf(rounded) & _same(got, rounded)), 0.0, np.abs(got - truth))
@@ -117,6 +124,7 @@ def compare_channels(
     *,
     bias: AnyArray | None = None,
     activation: str | None = None,
+    precision: str | None = None,
     told: Callable[[float], None] = lambda _share: None,
 ) -> Comparison:
     """Hold these output channels of y, whole groups where there are several, against the reference, a few at a time.
@@ -137,7 +145,8 @@ def compare_channels(
         of_part, x_part = plain.replace(C=len(groups) * per_c, K=len(ks), groups=len(groups)), x
         if problem.groups > 1:
             x_part = x[:, [g * per_c + c for g in groups for c in range(per_c)]]
-        found = compare_4d(y[:, ks], x_part, w[ks], of_part, None if bias is None else bias[ks], activation)
+        own_bias = None if bias is None else bias[ks]
+        found = compare_4d(y[:, ks], x_part, w[ks], of_part, own_bias, activation, precision)
         n, k, p, q = found.worst
         parts.append(dataclasses.replace(found, worst=(n, ks[k], p, q)))
     return merged(parts)

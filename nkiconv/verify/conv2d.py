@@ -35,6 +35,7 @@ def verify_conv2d(
     *,
     bias: AnyArray | None = None,
     activation: str | None = None,
+    precision: str | None = None,
     degrees: Sequence[int] = (2,),
     strict_nonfinite: bool = False,
     algorithm: str | None = None,
@@ -45,7 +46,8 @@ def verify_conv2d(
     """Run the problem on each LNC degree and compare.
 
     Args:
-        x: in the problem's layout; w: [K, C / groups, R, S]; bias: [K]. activation: as in `nkiconv.conv2d`.
+        x: in the problem's layout; w: [K, C / groups, R, S]; bias: [K]. activation, precision: as in
+            `nkiconv.conv2d`.
         degrees: LNC degrees, 1 or 2; outputs of the second are compared with the first's, bit for bit.
         algorithm, config: as in a `Plan`; None: what the kernel chooses.
         channels: how many output channels to check, spread evenly and rounded up to whole groups; "auto": all, or
@@ -53,7 +55,7 @@ def verify_conv2d(
 
     Returns: a report for each degree, and y of the first, in the problem's layout.
     """
-    epilogue = Epilogue2d(bias=bias, activation=activation, strict_nonfinite=strict_nonfinite)
+    epilogue = Epilogue2d(bias=bias, activation=activation, precision=precision, strict_nonfinite=strict_nonfinite)
     request = Request(problem=problem, lnc=min(degrees), asked=epilogue.asked(packed=False))
     shape = OPERATION.shape(request, Rates())
     settings = config
@@ -71,7 +73,9 @@ def verify_conv2d(
         advance(f"checking {name}", share)
 
     def compared(y: AnyArray) -> Comparison:
-        return compare_channels(y, x, w, problem, chosen, bias=bias, activation=activation, told=told)
+        return compare_channels(
+            y, x, w, problem, chosen, bias=bias, activation=activation, precision=precision, told=told
+        )
 
     comparison = compared(first)
     reports = []
@@ -86,6 +90,7 @@ def verify_conv2d(
                 problem=problem,
                 lnc=lnc,
                 strict_nonfinite=strict_nonfinite,
+                precision=precision,
                 algorithm=algorithm,
                 config=config,
                 provider=CHOICE.provider,

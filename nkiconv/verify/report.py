@@ -44,6 +44,7 @@ class Report:
     comparison: Comparison
     same_as_lnc: int | None = None  # the degree that these outputs were compared with, bit for bit
     identical: bool | None = None
+    precision: str | None = None  # how fp32 products were taken, where the caller said
 
     @property
     def ok(self) -> bool:
@@ -68,6 +69,7 @@ class Report:
             "Q": self.problem.Q,
             "lnc": self.lnc,
             "strict_nonfinite": self.strict_nonfinite,
+            "precision": self.precision,
             "algorithm": self.algorithm,
             "config": self.config,
             "provider": self.provider,

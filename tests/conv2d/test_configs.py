@@ -27,6 +27,8 @@ PROBLEMS = {
     "gaps": ConvProblem(
         N=2, C=5, H=6, W=7, K=6, R=3, S=4, lhs_dilation=(2, 3), rhs_dilation=(2, 1), padding=((1, 2), (3, 0))
     ),
+    "fp8": ConvProblem(N=2, C=128, H=12, W=14, K=140, R=3, S=3, padding=SAME, dtype="fp8_e4m3"),
+    "fp8, small images": ConvProblem(N=5, C=150, H=6, W=7, K=40, R=3, S=2, padding=SAME, dtype="fp8_e5m2"),
     "a row": ConvProblem(N=2, C=12, W=300, K=24, S=9, stride=(1, 2), padding=((0, 0), (4, 4)), dtype="fp16"),
 }
 #: Settings changed one after another.
@@ -56,7 +58,7 @@ def check(name, count, seed):
         tried.add((algorithm, config))
         full = (("algorithm", algorithm), *(config or ()))
         one, two = (run(x, w, problem, lnc, config=full) for lnc in (1, 2))
-        assert_exact(one, truth, problem.dtype)
+        assert_exact(one, truth, problem.out_dtype)
         assert same_bits(one, two), full
     return tried
 

@@ -19,12 +19,16 @@ DEPTHWISE = ConvProblem(N=3, C=6, H=7, W=10, K=6, groups=6, R=3, S=2, padding=((
 MULTIPLIED = ConvProblem(N=2, C=3, H=7, W=10, K=6, groups=3, R=2, S=3, padding=((0, 1), (1, 1)), dtype="fp16")
 GROUPED = ConvProblem(N=2, C=8, H=7, W=10, K=12, groups=2, R=2, S=3, padding=((0, 1), (1, 1)), dtype="bf16")
 PROBLEMS = {
-    "dense": DENSE, "strided": STRIDED, "depthwise": DEPTHWISE, "multiplied": MULTIPLIED, "grouped": GROUPED
+    "dense": DENSE, "strided": STRIDED, "depthwise": DEPTHWISE, "multiplied": MULTIPLIED, "grouped": GROUPED,
+    "fp8": STRIDED.replace(dtype="fp8_e5m2"),
 }  # fmt: skip
+#: What algorithms need to be asked for; nothing for most.
+PRECISION = {"split": "fp16x3"}
 RUNS = [
     (name, algorithm)
     for name, algorithm in itertools.product(PROBLEMS, ALGORITHMS)
-    if planned(PROBLEMS[name], algorithm)[0] is not None
+    if (algorithm not in PRECISION or PROBLEMS[name].dtype == "fp32")
+    and planned(PROBLEMS[name], algorithm, precision=PRECISION.get(algorithm))[0] is not None
 ]
 
 
@@ -63,7 +67,8 @@ def test_one_element_meets_one_tap(name, algorithm):
             met += 1
         dtype = DTYPES[problem.dtype]
         for lnc in (1, 2):
-            y = run(x.astype(dtype), w.astype(dtype), problem, lnc, config=config_of(algorithm))
+            how = {"config": config_of(algorithm), "precision": PRECISION.get(algorithm)}
+            y = run(x.astype(dtype), w.astype(dtype), problem, lnc, **how)
             np.testing.assert_array_equal(y.astype(np.float64), expected)
     assert met > 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tolerances import assert_exact, assert_within_limit
 
-from nkiconv.bounds import epilogue_bound
+from nkiconv.bounds import epilogue_bound, products_bound
 from nkiconv.errors import GeometryError
 from nkiconv.kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
 from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
@@ -25,6 +25,7 @@ from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_re
 
 NORMAL, SLOW = 100, 1000
 SEEDS = st.integers(0, 2**32 - 1)
+FP8 = ["fp8_e4m3", "fp8_e5m2"]
 PERMS = st.one_of(st.none(), st.permutations(range(4)).map(tuple))
 #: Activations that keep integers integers.
 EXACT_ACTIVATIONS = (None, "relu")
@@ -42,7 +43,7 @@ class Epilogue:
     pool: tuple[int, int] = (1, 1)
     out_dtype: str | None = None
     strict_nonfinite: bool = False
-    precision: str | None = None  # only of integers, which keep their values
+    precision: str | None = None
     algorithm: str | None = None  # taken where it accepts the rest
 
 
@@ -72,7 +73,7 @@ def problems(draw, largest=14, most_taps=5, most_channels=7):
         "C": groups * draw(st.integers(1, most)),
         "K": groups * draw(st.integers(1, most)),
         "groups": groups,
-        "dtype": draw(st.sampled_from(FLOATS)),
+        "dtype": draw(st.sampled_from([*FLOATS, *FP8])),
     }
     both = st.tuples(axes(largest, most_taps), axes(largest, most_taps))
     return draw(both.map(lambda pair: _built(fields, *pair)).filter(lambda problem: problem is not None))
@@ -111,7 +112,8 @@ def calls(draw, **sizes):
     """(problem, epilogue, dtype of the filter, the three permutations) of one call."""
     problem = draw(problems(**sizes))
     epilogue = draw(st.one_of(st.just(PLAIN), epilogues(problem)))
-    w_dtype = "fp32" if problem.dtype == "fp32" else draw(st.sampled_from(["bf16", "fp16"]))
+    w_dtypes = next(kind for kind in (["fp32"], ["bf16", "fp16"], FP8) if problem.dtype in kind)
+    w_dtype = draw(st.sampled_from(w_dtypes))
     return problem, epilogue, w_dtype, (draw(PERMS), draw(PERMS), draw(PERMS))
 
 
@@ -143,7 +145,7 @@ def check(call: Any, seed: int, *, whole: bool) -> None:
     conv, abs_sum = conv_ref(x, w, problem), abs_sum_ref(x, w, problem)
     scaled = None if residual is None else np.asarray(residual, np.float64) * epilogue.beta
     after = (bias, epilogue.activation, scaled, epilogue.residual_position)
-    out_dtype = epilogue.out_dtype or problem.dtype
+    out_dtype = epilogue.out_dtype or problem.out_dtype
     y = apply_out_perm(pooled(epilogue_ref(conv, *after), epilogue.pool), out_perm)
 
     given = {"bias": bias, "activation": epilogue.activation, "in_perm": in_perm, "kern_perm": kern_perm}
@@ -151,14 +153,15 @@ def check(call: Any, seed: int, *, whole: bool) -> None:
     given |= {"residual_position": epilogue.residual_position, "out_dtype": NL.get(epilogue.out_dtype)}
     given["residual"] = None if residual is None else np.ascontiguousarray(apply_out_perm(residual, out_perm))
     given["strict_nonfinite"] = epilogue.strict_nonfinite
-    given["precision"] = epilogue.precision if whole else None
+    given["precision"] = epilogue.precision
     given["config"] = _config(problem, epilogue, given["precision"])
     one, two = (run(stored(x, in_perm), stored(w, kern_perm), problem, lnc, **given) for lnc in (1, 2))
     assert one.dtype == DTYPES[out_dtype]
     if whole and epilogue.activation in EXACT_ACTIVATIONS:
         assert_exact(one, y, out_dtype)
     else:
-        limit = epilogue_bound(num_terms(problem), abs_sum, conv, out_dtype, *after)
+        inexact = products_bound(epilogue.precision, x, w, problem)
+        limit = epilogue_bound(num_terms(problem), abs_sum, conv, out_dtype, *after, inexact=inexact)
         assert_within_limit(one, y, apply_out_perm(pooled(limit, epilogue.pool), out_perm))
     assert same_bits(one, two)
 
@@ -186,6 +189,14 @@ def _config(problem: ConvProblem, epilogue: Epilogue, precision: str | None) -> 
 @given(call=calls(), seed=SEEDS, whole=st.booleans())
 def test_calls(call, seed, whole):
     check(call, seed, whole=whole)
+
+
+@settings(max_examples=NORMAL // 2)
+@given(call=calls(most_channels=40), seed=SEEDS, whole=st.booleans())
+def test_calls_by_fp16_pairs(call, seed, whole):
+    problem, epilogue, _, perms = call
+    pairs = replace(epilogue, precision="fp16x3", algorithm="split")
+    check((problem.replace(dtype="fp32"), pairs, "fp32", perms), seed, whole=whole)
 
 
 @settings(max_examples=NORMAL // 5)

@@ -92,8 +92,10 @@ REFUSED = [
     ("config", (("algorithm", "taps"), ("warmup", True)), "config warmup=True: must be an int from 0 to 256"),
     ("config", (("algorithm", "taps"), ("shard", "rows")), "config shard=rows: accepted are"),
     ("config", (("algorithm", "taps"), ("warmup", 1), ("warmup", 1)), "warmup stands there twice"),
+    ("config", (("algorithm", "split"),), "precision=None: split takes fp16x3, of fp32 tensors"),
     ("config", (("algorithm", "stacked"),), "feature_group_count=2: stacked takes 1"),
     ("config", (("algorithm", "bands"),), "feature_group_count=2, C=6, K=4: bands takes depthwise"),
+    ("config", (("algorithm", "pairs"),), "img_ref.dtype, filter_ref.dtype: pairs takes float8"),
     ("strict_nonfinite", 1, "strict_nonfinite=1: must be True or False"),
 ]
 
@@ -110,7 +112,26 @@ REFUSED_TOGETHER = [
         r"residual.shape=\(2, 4, 6, 8\): must be y's before pooling, as stored, \(2, 6, 8, 4\)",
     ),
     ("layout of other channels", {"in_perm": (0, 2, 1, 3)}, "C / groups = 4 are needed"),
-    ("fp8", {"img_ref": X.astype(FP8), "filter_ref": W.astype(FP8)}, "img_ref.dtype=float8_e4m3"),
+    (
+        "fp8 of another kind",
+        {"img_ref": X.astype(FP8), "filter_ref": W.astype(ml_dtypes.float8_e4m3fn)},
+        "filter_ref.dtype=float8_e4m3fn: accepted are .*float8_e4m3 and float8_e5m2 in any",
+    ),
+    (
+        "fp8 and bf16",
+        {"img_ref": X.astype(FP8), "filter_ref": W.astype(ml_dtypes.bfloat16)},
+        "img_ref.dtype=float8_e4m3",
+    ),
+    (
+        "fp8 residual",
+        {"img_ref": X.astype(FP8), "filter_ref": W.astype(FP8), "residual": Y.astype(FP8)},
+        "residual.dtype=float8_e4m3: accepted are bfloat16, float16 and float32",
+    ),
+    (
+        "fp8 y",
+        {"img_ref": X.astype(FP8), "filter_ref": W.astype(FP8), "out_dtype": FP8},
+        "out_dtype=.*accepted are None",
+    ),
 ]
 
 # argument, value, the simulator's rule: what cannot be an argument of any kernel

@@ -42,9 +42,5 @@ def test_the_array_is_warm_and_busy(name, lnc):
     ]
     begins = sorted((layout.start[task], prices[task].stream_ns) for task in on_array)
     assert len(begins) > 100
-    idle = [
-        later - begin - stream
-        for (begin, stream), (later, _) in itertools.pairwise(begins)
-        if begin > STEADY_NS
-    ]
+    idle = [later - begin - stream for (begin, stream), (later, _) in itertools.pairwise(begins) if begin > STEADY_NS]
     assert max(idle) <= GAP_NS

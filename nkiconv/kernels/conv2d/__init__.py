@@ -5,7 +5,10 @@
     taps      input channels on the partitions, one matmul a tap and 128 channels on the window of x that the tap meets
     stacked   few channels: rows and shifted columns of x beside each other on the partitions, rows of y in the columns
     bands     depthwise: rows of x on the partitions, a band matrix for each column of taps
+    pairs     fp8: two taps, or two chunks of 128 channels, a matmul, which takes the array as long as one
     grouped   small groups: tiles of the array's rows side by side, a block of neighbouring outputs in their columns
+    narrow    few output channels: rows of y and columns of taps beside each other in the array's columns
+    split     precision="fp16x3": fp32 factors as pairs of fp16, one tap after the other, three matmuls each
 
 No im2col tensor exists anywhere; filters come to the array as stationaries, x as strided views. `dispatch.choose` takes
 the algorithm whose prices are least; a config names one, with its settings, as `nkiconv.plan` finds them.
@@ -47,9 +50,10 @@ def conv2d_implicit_gemm(
     """Convolve images [N, C, H, W] with filters [K, C / groups, R, S]. Launch on one or two cores: kernel[lnc](...).
 
     Args:
-        img_ref: 4-d in HBM, canonical [N, C, H, W] after in_perm; bf16, fp16 or fp32.
-        filter_ref: 4-d in HBM, canonical [K, C / groups, R, S] after kern_perm; fp32 with an fp32 image, else bf16 or
-            fp16. Or packed, [K / kn, C, R, S, kn], kn = plan.packed_channels: nothing is turned then; without groups.
+        img_ref: 4-d in HBM, canonical [N, C, H, W] after in_perm; bf16, fp16, fp32, float8_e4m3 or float8_e5m2.
+        filter_ref: 4-d in HBM, canonical [K, C / groups, R, S] after kern_perm; fp32 with an fp32 image, bf16 or fp16
+            with either of them, either fp8 with either. Or packed, [K / kn, C, R, S, kn], kn = plan.packed_channels:
+            nothing is turned then; without groups.
         bias: [K] in HBM, fp32, bf16 or fp16, added to every sum of its channel.
         residual: in HBM, shape of y before pooling as stored; times beta, added before or after the activation:
             residual_position "pre_activation", y = act(conv + bias + beta * residual), or "post_activation", y =
@@ -61,8 +65,12 @@ def conv2d_implicit_gemm(
         activation: None or one of relu, silu, gelu, gelu_tanh, tanh, sigmoid, as torch defines them.
         pool: (height, width) of windows, next to each other, whose maximum is stored; divides (P, Q).
         precision: of fp32 tensors: None, products of fp32; "bf16", x and w rounded to bf16 as they come in, or "tf32",
-            to 10 bits of mantissa by the array; both four times as fast.
-        out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's.
+            to 10 bits of mantissa by the array; both four times as fast. "fp16x3", products by fp16 pairs (split), at
+            4/3 of the speed where channels are many: errors of 3 * 2^-22 |w x| a product, where |x| and |w| are 0 or
+            between 2^-14 and 65504; from 2^-14 down to 0 an absolute 2^-36 of the factor, and NaN from 65520 on, as
+            for Inf.
+        out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's, but bf16 for fp8, whose 2 or 3 bits sums
+            hardly fit.
         config: None, or a tuple of (name, value) pairs, the first of them ("algorithm", name), as `nkiconv.plan` finds.
         strict_nonfinite: whether NaN and Inf must stay in their group and windows: only algorithms that never multiply
             what is not theirs by zero.

@@ -10,13 +10,19 @@ from .grouped.price import grouped_ns
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
 from .narrow.price import narrow_ns
+from .pairs.loop import run_pairs
+from .pairs.plan import pairs_ns, plan_pairs
+from .split.loop import run_split
+from .split.plan import plan_split
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack, stack_ns
 from .taps.loop import run_items
 from .taps.plan import plan_taps, taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow")
+ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "pairs", "split")
+#: Those that are chosen by price, instead of taps; split alone does what it does.
+PRICED = ("stacked", "bands", "grouped", "narrow", "pairs")
 
 
 def algorithm_of(config):
@@ -32,6 +38,10 @@ def algorithm_of(config):
 
 def plan_of(algorithm, geometry, extras, config, cores):
     """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy)."""
+    if algorithm == "split":
+        return plan_split(geometry, extras, config, cores)
+    if geometry.precision == "fp16x3":
+        return None, f"precision=fp16x3: {algorithm} takes every other precision; use split, or ask for another"
     if algorithm == "stacked":
         return plan_stack(geometry, extras, config, cores)
     if algorithm == "bands":
@@ -40,6 +50,8 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_grouped(geometry, extras, config, cores)
     if algorithm == "narrow":
         return plan_narrow(geometry, extras, config, cores)
+    if algorithm == "pairs":
+        return plan_pairs(geometry, extras, config, cores)
     return plan_taps(geometry, extras, config, cores)
 
 
@@ -53,13 +65,17 @@ def price_of(algorithm, geometry, plan):
         return grouped_ns(geometry, plan)
     if algorithm == "narrow":
         return narrow_ns(geometry, plan)
+    if algorithm == "pairs":
+        return pairs_ns(geometry, plan)
     return taps_ns(geometry)
 
 
 def choose(geometry, extras, cores):
     """The name of the algorithm that takes least by prices, with its own settings."""
+    if geometry.precision == "fp16x3":
+        return "split"
     found, found_ns = "taps", price_of("taps", geometry, None)
-    for algorithm in ALGORITHMS[1:]:
+    for algorithm in PRICED:
         plan = plan_of(algorithm, geometry, extras, None, cores)[0]
         if plan != None:
             ns = price_of(algorithm, geometry, plan)
@@ -85,5 +101,9 @@ def convolve(operands, geometry, extras, config):
         run_grouped(operands, geometry, extras, plan)
     elif algorithm == "narrow":
         run_narrow(operands, geometry, extras, plan)
+    elif algorithm == "pairs":
+        run_pairs(operands, geometry, extras, plan)
+    elif algorithm == "split":
+        run_split(operands, geometry, extras, plan)
     else:
         run_items(operands, geometry, extras, plan)

@@ -6,12 +6,12 @@ Compile-time code in NKI's Python subset. Nothing below the public kernel sees t
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._arguments import IDENTITY, check_float, check_perm, output_extent
+from .._arguments import FP8, IDENTITY, check_float, check_perm, output_extent
 from .._axis import outputs_met
 from .._tiles import dense_strides_4d, is_pair, position_in, require
 
-#: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array.
-PRECISIONS = ("bf16", "tf32")
+#: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array, or as pairs of fp16.
+PRECISIONS = ("bf16", "tf32", "fp16x3")
 
 
 @dataclass
@@ -62,9 +62,12 @@ class Geometry(nl.NKIObject):
     r_q: int
     #: output channels of a block of a packed filter, 0: the filter is plain
     packed: int
-    #: bytes of an element of x and w on chip, and whether the array takes products of them at the rate of 16 bits
+    #: bytes of an element of x and w on chip, and whether the array takes products of them at the rate of 16 bits; two
+    #: of fp8 in that time where it can (nki.isa's double_row)
     itemsize: int
     fast: bool
+    #: how fp32 products are taken: None, or one of PRECISIONS
+    precision: object
 
 
 def met(axis, tap, first, count):
@@ -110,9 +113,11 @@ def check_arguments(img_ref, filter_ref, padding, stride, rhs_dilation, lhs_dila
     narrow = (nl.bfloat16, nl.float16)
     x_dtype, w_dtype = img_ref.dtype, filter_ref.dtype
     require(
-        (x_dtype in narrow and w_dtype in narrow) or (x_dtype == nl.float32 and w_dtype == nl.float32),
+        (x_dtype in narrow and w_dtype in narrow)
+        or (x_dtype in FP8 and w_dtype in FP8)
+        or (x_dtype == nl.float32 and w_dtype == nl.float32),
         f"img_ref.dtype={x_dtype}, filter_ref.dtype={w_dtype}: accepted are float32 for both, or bfloat16 and float16 "
-        f"in any combination; cast one of them",
+        f"in any combination, or float8_e4m3 and float8_e5m2 in any; cast one of them",
     )
     require(
         isinstance(padding, tuple) and len(padding) == 2 and is_pair(padding[0]) and is_pair(padding[1]),
@@ -237,10 +242,18 @@ def read_geometry(
         r_p=r_strides[position_in(out_axes, 2)],
         r_q=r_strides[position_in(out_axes, 3)],
         packed=packed,
-        itemsize=4 if img_ref.dtype == nl.float32 and precision != "bf16" else 2,
+        itemsize=bytes_of(img_ref.dtype, precision),
         fast=img_ref.dtype != nl.float32 or precision != None,
+        precision=precision,
     )
     return geometry, y_shape, r_shape
+
+
+def bytes_of(dtype, precision):
+    """Bytes of an element of x and w on chip."""
+    if dtype in FP8:
+        return 1
+    return 4 if dtype == nl.float32 and precision != "bf16" else 2
 
 
 def stored(canonical, axes):

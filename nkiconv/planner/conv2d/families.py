@@ -10,6 +10,11 @@ from ...kernels.conv2d.dispatch import plan_of
 from ...kernels.conv2d.grouped.plan import BLOCKS, TILE_ROWS
 from ...kernels.conv2d.grouped.plan import X_BYTES as GROUPED_X_BYTES
 from ...kernels.conv2d.narrow.plan import X_BYTES as NARROW_X_BYTES
+from ...kernels.conv2d.pairs.plan import FILTER_BYTES as PAIRS_FILTER_BYTES
+from ...kernels.conv2d.pairs.plan import X_BYTES as PAIRS_X_BYTES
+from ...kernels.conv2d.split.cuts import FILTER_BYTES as SPLIT_FILTER_BYTES
+from ...kernels.conv2d.split.cuts import X_BYTES as SPLIT_X_BYTES
+from ...kernels.conv2d.split.plan import split_ns
 from ...kernels.conv2d.stacked.plan import BESIDE
 from ...kernels.conv2d.taps.fold import FOLDS
 from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, count_instructions
@@ -62,6 +67,8 @@ class Taps(Conv2dFamily):
 
     algorithm = "taps"
     from_one = ("x_bytes", "filter_bytes", "channels")
+    #: what the kernel takes of its own accord
+    x_bytes, filter_bytes = X_BYTES, FILTER_BYTES
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         plan = self.plan(shape, None)
@@ -77,7 +84,7 @@ class Taps(Conv2dFamily):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
-        x_bytes, filter_bytes = now.get("x_bytes", X_BYTES), now.get("filter_bytes", FILTER_BYTES)
+        x_bytes, filter_bytes = now.get("x_bytes", self.x_bytes), now.get("filter_bytes", self.filter_bytes)
         warmup = self.plan(shape, config).warmup
         return self.changed(
             config,
@@ -222,5 +229,74 @@ class Narrow(Conv2dFamily):
         return int(-(-shape.geometry.N // plan.images) * -(-blocks // plan.blocks))
 
 
+class Pairs(Conv2dFamily):
+    """Two steps of fp8 a matmul."""
+
+    algorithm = "pairs"
+    from_one = ("x_bytes", "filter_bytes", "channels", "buffers")
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        found: list[Config] = [None, config_of(shard="channels"), config_of(shard="images")]
+        found += [config_of(x_bytes=PAIRS_X_BYTES // 2), config_of(halves=0)]
+        more = [config_of(staged=0), config_of(staged=1), config_of(halves=1), config_of(fold=0), config_of(fold=1)]
+        return found + (more if wide else [])
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        now, plan = dict(config or ()), self.plan(shape, config)
+        x_bytes = now.get("x_bytes", PAIRS_X_BYTES)
+        filter_bytes = now.get("filter_bytes", PAIRS_FILTER_BYTES)
+        return self.changed(
+            config,
+            x_bytes=(x_bytes // 2, x_bytes * 2),
+            staged=(1 - plan.staged,),
+            halves=(1 - plan.halves,),
+            fold=(0, 1),
+            shard=("images", "channels"),
+            channels=CHANNELS,
+            filter_bytes=(filter_bytes // 2, filter_bytes * 2),
+            buffers=(2, 3, 4),
+            warmup=(one for one in (0, 12, 16, 20, 28) if one != plan.warmup),
+        )
+
+    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+        plan = self.plan(shape, config)
+        jobs = [job for batch in plan.batches for job in batch]
+        bands = [item.band for item in plan.items]
+        return {
+            "tiles": len(plan.items),
+            "batches": len(plan.batches),
+            "jobs": len(jobs),
+            "k_tile": max(job.kn for job in jobs),
+            "c_tile": plan.chunks[0].cn,
+            "c_tiles": len(plan.chunks),
+            "copies": plan.chunks[-1].depth,
+            "images_per_bank": plan.together,
+            "n_band": max(band.nn for band in bands),
+            "p_band": max(band.pn for band in bands),
+            "q_band": max(band.qn for band in bands),
+            "buffers": plan.buffers,
+            "halves": int(plan.halves),
+            "staged": int(plan.staged),
+            "warmup": plan.warmup,
+        }
+
+
+class Split(Taps):
+    """Products by fp16 pairs, one tap after the other."""
+
+    algorithm = "split"
+    x_bytes, filter_bytes = SPLIT_X_BYTES, SPLIT_FILTER_BYTES
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        more = [config_of(x_bytes=self.x_bytes // 2), config_of(shard="channels"), config_of(shard="images")]
+        return [None, *(more if wide else [])]
+
+    def least_us(self, shape: Shape, config: Config) -> float:
+        if shape.rates.overrides:  # the kernel's prices are trn2.toml's
+            return 0.0
+        return float(SURE * 2 * split_ns(shape.geometry, config) / shape.cores / 1e3)  # type: ignore[no-untyped-call]
+
+
+_EVERY = (Taps(), Stacked(), Bands(), Grouped(), Narrow(), Pairs(), Split())
 #: What is known of each algorithm, by its name.
-FAMILIES: dict[str, Family] = {one.algorithm: one for one in (Taps(), Stacked(), Bands(), Grouped(), Narrow())}
+FAMILIES: dict[str, Family] = {one.algorithm: one for one in _EVERY}

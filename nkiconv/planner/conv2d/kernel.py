@@ -18,7 +18,7 @@ from ...simulator import ArraySpec
 from ...simulator.timing import Rates
 from ..family import Family, Shape
 from ..operation import Operation
-from ..request import DTYPES, Asked, Config, Request, nl_name
+from ..request import CONV2D_DTYPES, Asked, Config, Request, nl_name
 from .families import FAMILIES
 
 #: The permutations of each layout, storage -> canonical for x and canonical -> storage for y.
@@ -34,10 +34,11 @@ class Conv2d(Operation):
     name = "conv2d"
     kernel = conv2d_implicit_gemm
     algorithms = tuple(ALGORITHMS)
+    dtypes = CONV2D_DTYPES
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
-        if problem.dtype not in DTYPES:
-            yield DtypeError(f"dtype={problem.dtype!r}: accepted are {', '.join(DTYPES)}; use one of them")
+        if problem.dtype not in self.dtypes:
+            yield DtypeError(f"dtype={problem.dtype!r}: accepted are {', '.join(self.dtypes)}; use one of them")
         for name in ("initial_state", "return_final_state"):
             if getattr(asked, name):
                 yield UnsupportedError(f"{name}=True: conv2d has no state; drop it")
@@ -63,7 +64,7 @@ class Conv2d(Operation):
         if asked.bias:
             kwargs["bias"] = ArraySpec((problem.K,), "float32")
         if asked.residual is not None:
-            kwargs["residual"] = ArraySpec(problem.output_shape, dtype)
+            kwargs["residual"] = ArraySpec(problem.output_shape, nl_name(problem.out_dtype))
             kwargs["residual_position"] = asked.residual
             kwargs["beta"] = 0.5 if asked.scaled else 1.0  # its value changes nothing
         if asked.activation is not None:
@@ -126,7 +127,7 @@ def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
         present if asked.bias else None,
         None if asked.residual is None else present,
         asked.residual or RESIDUAL_POSITIONS[0],
-        4 if (asked.out_dtype or problem.dtype) == "fp32" else 2,
+        4 if (asked.out_dtype or problem.out_dtype) == "fp32" else 2,
     )
     return Extras(
         epilogue=epilogue,

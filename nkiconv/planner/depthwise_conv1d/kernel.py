@@ -19,7 +19,7 @@ from ...simulator import ArraySpec
 from ...simulator.timing import Rates
 from ..family import Family, Shape
 from ..operation import Operation
-from ..request import DTYPES, Asked, Config, Request, nl_name
+from ..request import CONV2D_DTYPES, DTYPES, Asked, Config, Request, nl_name
 from .families import FAMILIES
 
 #: storage -> canonical and canonical -> storage of x and y, by the problem's layout.
@@ -40,6 +40,7 @@ class DepthwiseConv1d(Operation):
     name = "depthwise_conv1d"
     kernel = depthwise_conv1d_implicit_gemm
     algorithms = tuple(ALGORITHMS)
+    dtypes = DTYPES
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
         yield from problem_violations(problem)
@@ -176,7 +177,8 @@ def problem_violations(problem: ConvProblem) -> Iterator[NkiconvError]:
             "H is 1, so only 1 is accepted on H; use (1, w)"
         )
     if problem.dtype not in DTYPES:
-        yield DtypeError(f"dtype={problem.dtype!r}: accepted are {', '.join(DTYPES)}; use one of them")
+        remedy = "use conv2d" if problem.dtype in CONV2D_DTYPES else "use one of them"
+        yield DtypeError(f"dtype={problem.dtype!r}: accepted are {', '.join(DTYPES)}; {remedy}")
 
 
 def state_violations(problem: ConvProblem) -> Iterator[NkiconvError]:

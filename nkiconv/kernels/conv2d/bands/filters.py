@@ -12,7 +12,7 @@ again, as all groups' runs have the same places. Where a partition has several r
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._tiles import div_ceil
+from ..._tiles import div_ceil, whole_words
 from .plan import runs_of
 
 
@@ -39,7 +39,7 @@ def copy_reversed(operands, geometry, bands, c0, cn):
 def new_buffer(operands, geometry, bands):
     """A buffer [(tile, a, m), group, i, a', window * columns of taps]."""
     size = bands.window * geometry.columns.taps
-    shape = (parts_of(geometry, bands), bands.together, bands.fold, bands.A, size + size % 2)
+    shape = (parts_of(geometry, bands), bands.together, bands.fold, bands.A, whole_words(size, geometry.itemsize))
     return nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
 
 
@@ -47,7 +47,7 @@ def zero_groups(buffer_sbuf, first, end):
     """Zeros in groups first .. end-1 of a buffer, Vector and GpSimd in turn."""
     parts, groups, fold, A, size = buffer_sbuf.shape
     flat = buffer_sbuf.reshape((parts, groups, fold * A * size))
-    # two elements of 16 bits at a time
+    # a word of four bytes at a time
     words = flat if buffer_sbuf.dtype == nl.float32 else flat.view(nl.float32)
     for group in range(first, end):
         nisa.memset(

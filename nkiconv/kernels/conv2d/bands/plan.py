@@ -31,7 +31,7 @@ from ..._prices import (
     run_ns,
 )
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, div_ceil
+from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, div_ceil, whole_words
 from ..geometry import span
 
 SETTINGS = ("fold", "channels", "together", "buffers", "warmup")
@@ -308,7 +308,8 @@ def bands_ns(geometry, bands):
 def sbuf_bytes(geometry, bands, has_residual):
     """Bytes a partition, at most."""
     item = geometry.itemsize
-    made = BAND_BUFFERS * bands.together * bands.fold * bands.A * bands.window * geometry.columns.taps * item
+    size = whole_words(bands.window * geometry.columns.taps, item)
+    made = BAND_BUFFERS * bands.together * bands.fold * bands.A * size * item
     x_bytes = bands.buffers * geometry.N * bands.fold * bands.width * item
     y_bytes = 4 * bands.fold * geometry.N * geometry.columns.out
     filters = (bands.depth + geometry.rows.taps) * geometry.columns.taps * item

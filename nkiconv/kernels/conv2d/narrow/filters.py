@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES
+from ..._tiles import BANK_BYTES, whole_words
 from ..call import of_array
 
 
@@ -88,12 +88,12 @@ def turn_filters(loaded, geometry, ledger):
         return loaded.tile
     raw_sbuf = loaded.tile
     rows, channels, R, S = raw_sbuf.shape
-    even = rows + rows % 2
-    most = max(1, BANK_BYTES // (even * geometry.itemsize))
+    pitch = whole_words(rows, geometry.itemsize)
+    most = max(1, BANK_BYTES // (pitch * geometry.itemsize))
     turned_sbuf = nl.ndarray((channels, R * S, rows), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
     for first in range(0, R * S, most):
         num = min(most, R * S - first)
-        turned_psum = nl.ndarray((channels, num, even), dtype=raw_sbuf.dtype, buffer=nl.psum)
+        turned_psum = nl.ndarray((channels, num, pitch), dtype=raw_sbuf.dtype, buffer=nl.psum)
         for index in range(num):
             tap = first + index
             nisa.nc_transpose(

@@ -210,7 +210,7 @@ def started(geometry, narrow, first_ns, line_ns):
     words = len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * geometry.itemsize / 4
     cleared_ns = div_ceil(chunks, 2) * (VECTOR_FIXED_NS + words * VECTOR_MEMSET_NS)
     zero_ns = MATMUL_COLUMNS_MIN * TENSOR_COLUMN_NS
-    turn_ns = turned * taps * zero_ns * (1 if geometry.itemsize == 2 else TRANSPOSE_PASSES_FP32)
+    turn_ns = turned * taps * zero_ns * (TRANSPOSE_PASSES_FP32 if geometry.itemsize == 4 else 1)
     # few filters keep the array waiting, which is no work
     busy = min(1.0, width / MATMUL_COLUMNS_MIN)
     clock = new_clock()

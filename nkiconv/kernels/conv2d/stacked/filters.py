@@ -11,7 +11,7 @@ left out.
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES, cut_into, div_ceil
+from ..._tiles import BANK_BYTES, cut_into, div_ceil, whole_words
 from ..call import of_array
 from .shape import LONG_RUN_BYTES, columns_of, fits, lead_of, order_of_groups, padded_elements
 
@@ -38,7 +38,7 @@ def load_padded(operands, geometry, stack, job, parts):
         clear_rows(z_sbuf, 0, common[0], nisa.engine.vector)
         clear_rows(z_sbuf, common[0] + common[1], height, nisa.engine.gpsimd)
     elif not fits(geometry, stack):
-        # two elements of 16 bits at a time
+        # a word of four bytes at a time
         words = flat_sbuf if operands.w_dtype == nl.float32 else flat_sbuf.view(nl.float32)
         nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector)
     if stack.way != "straight":
@@ -154,11 +154,11 @@ def turn_padded(operands, padded, geometry, stack, job, parts, ledger):
     slots = stack.U if stack.way == "apart" else 1
     width = stack.U * kn // slots
     each = phases * stack.num_taps
-    even = width + width % 2
+    pitch = whole_words(width, geometry.itemsize)
     shape = (stack.parts, stack.groups * each, slots, width)
     filters_sbuf = nl.ndarray(shape, dtype=z_sbuf.dtype, buffer=nl.sbuf)
     first, count = 0, stack.groups * each
-    most = min(max(1, BANK_BYTES // (slots * even * geometry.itemsize)), div_ceil(count, parts))
+    most = min(max(1, BANK_BYTES // (slots * pitch * geometry.itemsize)), div_ceil(count, parts))
     order = order_of_groups(stack)
     while first < count:
         dn = columns_of(geometry, stack, order[first // each])
@@ -166,7 +166,7 @@ def turn_padded(operands, padded, geometry, stack, job, parts, ledger):
         num = 1
         while num < most and first + num < count and columns_of(geometry, stack, order[(first + num) // each]) == dn:
             num += 1
-        turned_psum = nl.ndarray((dn * B * C, num, slots, even), dtype=z_sbuf.dtype, buffer=nl.psum)
+        turned_psum = nl.ndarray((dn * B * C, num, slots, pitch), dtype=z_sbuf.dtype, buffer=nl.psum)
         for index in range(num):
             g = order[(first + index) // each]
             phase = stack.phases[(first + index) % each // stack.num_taps]

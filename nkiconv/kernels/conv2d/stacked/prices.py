@@ -174,7 +174,7 @@ def filter_ns(geometry, stack):
 def turn_ns(geometry, stack):
     """ns of the array for turning the filters of a job."""
     count = filter_count(stack)
-    passes = 1 if geometry.itemsize == 2 else TRANSPOSE_PASSES_FP32
+    passes = TRANSPOSE_PASSES_FP32 if geometry.itemsize == 4 else 1
     copies = stack.U if stack.way == "apart" else 1
     columns = stack.U * stack.kn // copies
     return copies * count * passes * (max(columns, MATMUL_COLUMNS_MIN) * TENSOR_COLUMN_NS + MATMUL_NS)

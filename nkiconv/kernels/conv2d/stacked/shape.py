@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._prices import HALF_RATE, MATMUL_COLUMNS_MIN, ROWS_AN_ENGINE, STATIC_ISSUE_NS, TENSOR_COLUMN_NS, run_ns
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, whole_words
 from ..geometry import met
 
 #: Bytes a partition of x of one band and of all buffers of bands, of the filters of all jobs, and of the zero-padded
@@ -299,9 +299,9 @@ def lead_of(geometry, stack):
 
 
 def padded_elements(geometry, stack):
-    """Elements a partition of the zero-padded filters of one job, an even number."""
+    """Elements a partition of the zero-padded filters of one job, in whole words."""
     size = geometry.C * (lead_of(geometry, stack) + stack.num_taps * stack.B) * geometry.columns.taps
-    return size + size % 2
+    return whole_words(size, geometry.itemsize)
 
 
 def jobs_ahead(geometry, stack):

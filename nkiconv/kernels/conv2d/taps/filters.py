@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES, div_ceil
+from ..._tiles import BANK_BYTES, div_ceil, whole_words
 from .cuts import tap_blocks, tap_order
 from .fold import group_depth, job_axis, tap_groups
 from .plan import AHEAD_BYTES, is_depthwise
@@ -110,8 +110,7 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     depthwise = is_depthwise(geometry, job)
     whole = geometry.packed > 0 or depthwise
     parts = [(0, R, 0, S)] if whole else tap_blocks(geometry, own)
-    even = job.kn + job.kn % 2
-    most = max(1, BANK_BYTES // (even * geometry.itemsize))
+    most = max(1, BANK_BYTES // (whole_words(job.kn, geometry.itemsize) * geometry.itemsize))
     for which in range(len(parts)):
         r0, rn, s0, sn = parts[which]
         blocks.append(Block(job=index, chunk=chunk, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn))
@@ -361,10 +360,10 @@ def group_mask(job, geometry, dtype):
 def turn_taps(filters_sbuf, raw_sbuf, mask_sbuf, geometry, job, block, piece, ledger):
     """Transposes of a piece's taps, all in one PSUM bank, then a read-out for each row of outputs."""
     channels, kn, num = raw_sbuf.shape[1], job.kn, piece.count
-    even = kn + kn % 2
+    pitch = whole_words(kn, geometry.itemsize)
     depth = job.chunks[block.chunk][2]
     count = piece.depth * channels if mask_sbuf == None else filters_sbuf.shape[0]
-    turned_psum = nl.ndarray((count, num, even), dtype=raw_sbuf.dtype, buffer=nl.psum)
+    turned_psum = nl.ndarray((count, num, pitch), dtype=raw_sbuf.dtype, buffer=nl.psum)
     for index in range(num):
         s = (piece.first + index) * depth - block.s0
         if mask_sbuf != None:
