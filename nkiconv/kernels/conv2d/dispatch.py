@@ -21,10 +21,8 @@ from .taps.plan import plan_taps, taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
 ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "pairs", "split")
-#: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
-WORTHWHILE = 0.85
-#: ns that taps_ns is without and narrow_ns is not: until the first matmul, and from the last one on.
-BESIDE_NS = 5500.0
+#: Those that are chosen by price, instead of taps; split alone does what it does.
+PRICED = ("stacked", "bands", "grouped", "narrow", "pairs")
 
 
 def algorithm_of(config):
@@ -57,36 +55,32 @@ def plan_of(algorithm, geometry, extras, config, cores):
     return plan_taps(geometry, extras, config, cores)
 
 
+def price_of(algorithm, geometry, plan):
+    """ns of an algorithm's own plan on two cores, from the first DMA to the last; taps has a price without a plan."""
+    if algorithm == "stacked":
+        return stack_ns(geometry, plan)
+    if algorithm == "bands":
+        return bands_ns(geometry, plan)
+    if algorithm == "grouped":
+        return grouped_ns(geometry, plan)
+    if algorithm == "narrow":
+        return narrow_ns(geometry, plan)
+    if algorithm == "pairs":
+        return pairs_ns(geometry, plan)
+    return taps_ns(geometry)
+
+
 def choose(geometry, extras, cores):
     """The name of the algorithm that takes least by prices, with its own settings."""
     if geometry.precision == "fp16x3":
         return "split"
-    found, found_ns = "taps", WORTHWHILE * taps_ns(geometry)
-    bands = plan_of("bands", geometry, extras, None, cores)[0]
-    if bands != None:
-        ns = bands_ns(geometry, bands)
-        if ns < found_ns:
-            found, found_ns = "bands", ns
-    grouped = plan_of("grouped", geometry, extras, None, cores)[0]
-    if grouped != None:
-        ns = grouped_ns(geometry, grouped)
-        if ns < (taps_ns(geometry) if found == "taps" else found_ns):
-            found, found_ns = "grouped", ns
-    stack = plan_of("stacked", geometry, extras, None, cores)[0]
-    if stack != None:
-        ns = stack_ns(geometry, stack)
-        if ns < found_ns:
-            found, found_ns = "stacked", ns
-    pairs = plan_of("pairs", geometry, extras, None, cores)[0]
-    if pairs != None:
-        ns = pairs_ns(geometry, pairs)
-        if ns < (taps_ns(geometry) if found == "taps" else found_ns):
-            found, found_ns = "pairs", ns
-    narrow = plan_of("narrow", geometry, extras, None, cores)[0]
-    if narrow != None:
-        ns = narrow_ns(geometry, narrow)
-        if ns < found_ns + (BESIDE_NS if found == "taps" else 0.0):
-            found, found_ns = "narrow", ns
+    found, found_ns = "taps", price_of("taps", geometry, None)
+    for algorithm in PRICED:
+        plan = plan_of(algorithm, geometry, extras, None, cores)[0]
+        if plan != None:
+            ns = price_of(algorithm, geometry, plan)
+            if ns < found_ns:
+                found, found_ns = algorithm, ns
     return found
 
 

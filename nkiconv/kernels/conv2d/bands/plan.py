@@ -58,8 +58,8 @@ FIRST_NS = 1_300.0
 END_NS = 2_500.0
 #: Share of the zeros that Vector writes; GpSimd has the others.
 ZEROED_BY_VECTOR = 2 / 3
-#: Share of the array's time that must be work for its full rate, with some room.
-BUSY = 1.2 * WINDOW_WORK
+#: Share of the array's time that must be work for its full rate: waiting for the first bands leaves it at half of it.
+BUSY = WINDOW_WORK / HALF_RATE
 #: How many times as long the groups of a round work as the bands of the next one are triggered; where DMA engines are
 #: what is waited for, which take bands after all that is on its way.
 ROUND_TIMES = 2.0
