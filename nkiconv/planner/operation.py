@@ -6,11 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+from .._nki import nl
 from ..errors import NkiconvError
 from ..problem import ConvProblem
+from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .family import Family, Shape
-from .request import Asked, Config, Request
+from .request import Asked, Config, Request, nl_name
 
 
 class Operation(ABC):
@@ -68,3 +70,18 @@ class Operation(ABC):
     def unit(self, shape: Shape, algorithm: str, config: Config) -> int:
         """Channels that one core works on at once, at least 1."""
         return max(1, self.family(algorithm).unit(shape, config))
+
+
+def epilogue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:
+    """A kernel's arguments of an epilogue, without data; nothing for what is not asked for."""
+    found: dict[str, Any] = {}
+    if asked.bias:
+        found["bias"] = ArraySpec((problem.K,), "float32")
+    if asked.residual is not None:
+        found["residual"] = ArraySpec(problem.output_shape, nl_name(problem.out_dtype))
+        found["residual_position"] = asked.residual
+    if asked.activation is not None:
+        found["activation"] = asked.activation
+    if asked.out_dtype is not None:
+        found["out_dtype"] = getattr(nl, nl_name(asked.out_dtype))
+    return found

@@ -7,11 +7,12 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
-from conv2d_calls import EDGE, NL, config_of, integers, run, trace
+from conv2d_calls import EDGE, NL, config_of, geometry_of, integers, run, trace
 
 import nkiconv
 from nkiconv._nki import nl
 from nkiconv.kernels.conv2d import conv2d_implicit_gemm
+from nkiconv.kernels.conv2d.geometry import instructions_refusal
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator import KernelAssertionError, NkiError
 
@@ -187,9 +188,8 @@ def test_refused_before_the_kernel(name, value, rule):
 @pytest.mark.simulator_only
 def test_too_many_instructions_are_refused():
     huge = ConvProblem(N=1, C=128, K=2048, H=12_000, W=6000, R=3, S=3)
-    with pytest.raises(
-        KernelAssertionError, match=r"N=1, C=128, K=2048: taps needs .* instructions .*takes 5000000; split"
-    ):
+    message = r"N=1, C=128, K=2048: taps needs .* instructions .*takes 5000000; call it 7 times, with"
+    with pytest.raises(KernelAssertionError, match=message):
         trace(huge)
 
 
@@ -201,12 +201,28 @@ def test_refusal_counts_at_least_every_instruction(why, monkeypatch):
     longest = {"residual": residual, "residual_position": "post_activation", "activation": "tanh", "beta": 0.5}
     longest["config"] = config_of("taps")  # the others count for themselves
     issued = [len(program.instructions) for lnc in (1, 2) for program in trace(problem, lnc, **longest).programs]
-    monkeypatch.setattr("nkiconv.kernels.conv2d.taps.plan.INSTRUCTIONS_MAX", 0)
+    monkeypatch.setattr("nkiconv.kernels.conv2d.geometry.INSTRUCTIONS_MAX", 1)
     with pytest.raises(KernelAssertionError, match="instructions on a core") as caught:
         trace(problem, **longest)
     counted = re.search(r"needs up to (\d+) instructions", str(caught.value))
     assert counted
     assert max(issued) <= int(counted[1])
+
+
+# why, images, rows of y, instructions of a core, remedy
+TOO_MANY = [
+    ("images", 30, 4, 12_000_001, "call it 3 times, with at most 10 images each"),
+    ("rows", 2, 40, 12_000_001, "call it 3 times, with at most 13 rows of y"),
+    ("neither", 1, 1, 5_000_001, "split K over 2 calls"),
+]
+
+
+@pytest.mark.parametrize(("N", "P", "count", "remedy"), [row[1:] for row in TOO_MANY], ids=[row[0] for row in TOO_MANY])
+def test_too_many_instructions_are_refused_with_a_cut_that_fits(N, P, count, remedy):
+    geometry = geometry_of(ConvProblem(N=N, C=2, K=2, H=P, W=3, S=1))
+    assert instructions_refusal(geometry, "taps", 5_000_000) == ""
+    reason = instructions_refusal(geometry, "taps", count)
+    assert f"taps needs up to {count} instructions on a core, the compiler takes 5000000; {remedy}" in reason
 
 
 # why, and a problem that the kernel accepts and that then needs more than SBUF: each must run or be refused by name

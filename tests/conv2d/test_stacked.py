@@ -183,6 +183,8 @@ PRICED = {name: cases.get(name).problem for name in ("rn50_stem", "rn50_c2", "vi
     "large filters": shape_of(1, 16, (64, 64), 16, (31, 31), 1, 15),
     "several jobs": shape_of(8, 3, (112, 112), 256, (8, 8), 8, 0),
     "fp32": shape_of(8, 16, (28, 28), 48, (3, 3), 2, 0, "fp32"),
+    "one of everything": shape_of(1, 1, (9, 9), 1, (3, 3), 1, 1, "fp32"),
+    "fp32 at half rate": shape_of(4, 121, (21, 13), 38, (5, 1), 2, 0, "fp32"),
 }
 
 

@@ -25,14 +25,8 @@ from .taps.plan import plan_taps, taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
 ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "pairs", "split", "swapped")
-#: Those that are weighed against one matmul a tap, in this order.
-OTHERS = ("bands", "grouped", "stacked", "pairs", "narrow", "swapped")
-#: How much less than one matmul a tap another algorithm must take, by prices, to be chosen.
-WORTHWHILE = 0.85
-#: Algorithms whose prices are near the time, as those of one matmul a tap: they need take no less.
-SURE = ("grouped", "pairs", "swapped")
-#: ns that narrow_ns may take beside that: it is from end to end.
-BESIDE_NS = 5500.0
+#: Those that are chosen by price, instead of taps; split alone does what it does.
+PRICED = ("stacked", "bands", "grouped", "narrow", "pairs", "swapped")
 
 
 def algorithm_of(config):
@@ -72,7 +66,8 @@ def plan_of(algorithm, geometry, extras, config, cores):
 
 
 def price_of(algorithm, geometry, extras, plan):
-    """ns of both cores for taps or one of OTHERS, by prices, copies of NHWC tensors and all."""
+    """ns of an algorithm's own plan on two cores, from the first DMA to the last, copies of NHWC tensors and all; taps
+    has a price without a plan."""
     plain = plain_of(algorithm, geometry, extras)
     beside = relayout_ns(algorithm, geometry, extras)
     if algorithm == "stacked":
@@ -90,24 +85,16 @@ def price_of(algorithm, geometry, extras, plan):
     return beside + taps_ns(plain)
 
 
-def most_ns(algorithm, taps):
-    """ns that an algorithm must stay below where one matmul a tap takes `taps`."""
-    if algorithm in SURE:
-        return taps
-    return WORTHWHILE * taps + (BESIDE_NS if algorithm == "narrow" else 0.0)
-
-
 def choose(geometry, extras, cores):
     """The name of the algorithm that takes least by prices, with its own settings."""
     if geometry.precision == "fp16x3":
         return "split"
-    found, found_ns = "taps", taps_ns(geometry)
-    for index in range(len(OTHERS)):
-        algorithm = OTHERS[index]
+    found, found_ns = "taps", price_of("taps", geometry, extras, None)
+    for algorithm in PRICED:
         plan = plan_of(algorithm, geometry, extras, None, cores)[0]
         if plan != None:
             ns = price_of(algorithm, geometry, extras, plan)
-            if ns < (most_ns(algorithm, found_ns) if found == "taps" else found_ns):
+            if ns < found_ns:
                 found, found_ns = algorithm, ns
     return found
 

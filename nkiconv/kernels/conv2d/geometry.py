@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..._nki import nl
 from .._arguments import FP8, IDENTITY, check_float, check_perm, output_extent
 from .._axis import outputs_met
-from .._tiles import dense_strides_4d, is_pair, position_in, require
+from .._tiles import INSTRUCTIONS_MAX, dense_strides_4d, div_ceil, is_pair, position_in, require
 
 #: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array, or as pairs of fp16.
 PRECISIONS = ("bf16", "tf32", "fp16x3")
@@ -289,3 +289,21 @@ def check_residual(residual, shape):
             f"residual.shape={residual.shape}: must be y's before pooling, as stored, {shape}; broadcast or permute it",
         )
         check_float("residual", residual)
+
+
+def instructions_refusal(geometry, algorithm, count):
+    """Why a core's `count` instructions are too many, and a cut with which they are not; "" where they are not."""
+    if count <= INSTRUCTIONS_MAX:
+        return ""
+    calls = div_ceil(count, INSTRUCTIONS_MAX)
+    remedy = f"split K over {calls} calls, or use larger tiles"
+    if geometry.N >= calls:
+        remedy = f"call it {calls} times, with at most {geometry.N // calls} images each"
+    elif geometry.rows.out >= calls:
+        remedy = (
+            f"call it {calls} times, with at most {geometry.rows.out // calls} rows of y (and what they see of x) each"
+        )
+    return (
+        f"N={geometry.N}, C={geometry.C}, K={geometry.K}: {algorithm} needs up to {count} instructions on a core, the "
+        f"compiler takes {INSTRUCTIONS_MAX}; {remedy}"
+    )

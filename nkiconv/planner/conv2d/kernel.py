@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..._nki import nl
 from ...errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
 from ...kernels._epilogue import RESIDUAL_POSITIONS, read_epilogue
 from ...kernels.conv2d import conv2d_implicit_gemm
@@ -17,7 +16,7 @@ from ...problem import ConvProblem
 from ...simulator import ArraySpec
 from ...simulator.timing import Rates
 from ..family import Family, Shape
-from ..operation import Operation
+from ..operation import Operation, epilogue_arguments
 from ..request import CONV2D_DTYPES, Asked, Config, Request, nl_name
 from .families import FAMILIES
 
@@ -61,16 +60,9 @@ class Conv2d(Operation):
         problem, asked = request.problem, request.asked
         dtype = nl_name(problem.dtype)
         kwargs = kernel_arguments(problem, strict_nonfinite=asked.strict_nonfinite, algorithm=algorithm, config=config)
-        if asked.bias:
-            kwargs["bias"] = ArraySpec((problem.K,), "float32")
+        kwargs |= epilogue_arguments(problem, asked)
         if asked.residual is not None:
-            kwargs["residual"] = ArraySpec(problem.output_shape, nl_name(problem.out_dtype))
-            kwargs["residual_position"] = asked.residual
             kwargs["beta"] = 0.5 if asked.scaled else 1.0  # its value changes nothing
-        if asked.activation is not None:
-            kwargs["activation"] = asked.activation
-        if asked.out_dtype is not None:
-            kwargs["out_dtype"] = getattr(nl, nl_name(asked.out_dtype))
         if asked.pool != (1, 1):
             kwargs["pool"] = asked.pool
         if asked.precision is not None:
@@ -80,7 +72,7 @@ class Conv2d(Operation):
     def letters(self, shape: Shape) -> dict[str, int]:
         geometry = shape.geometry
         rows, columns = geometry.rows, geometry.columns
-        found = {name: geometry.N if name == "N" else getattr(geometry, name) for name in ("N", "C", "K", "groups")}
+        found = {name: getattr(geometry, name) for name in ("N", "C", "K", "groups")}
         found |= {"H": rows.size, "W": columns.size, "R": rows.taps, "S": columns.taps, "P": rows.out, "Q": columns.out}
         for name in ("stride", "dilation", "lhs_dilation", "before"):
             found |= {f"{name}_h": getattr(rows, name), f"{name}_w": getattr(columns, name)}

@@ -18,7 +18,7 @@ from ...problem import ConvProblem
 from ...simulator import ArraySpec
 from ...simulator.timing import Rates
 from ..family import Family, Shape
-from ..operation import Operation
+from ..operation import Operation, epilogue_arguments
 from ..request import CONV2D_DTYPES, DTYPES, Asked, Config, Request, nl_name
 from .families import FAMILIES
 
@@ -68,15 +68,7 @@ class DepthwiseConv1d(Operation):
         problem, asked = request.problem, request.asked
         dtype = nl_name(problem.dtype)
         kwargs = kernel_arguments(problem, strict_nonfinite=asked.strict_nonfinite, algorithm=algorithm, config=config)
-        if asked.bias:
-            kwargs["bias"] = ArraySpec((problem.C,), "float32")
-        if asked.residual is not None:
-            kwargs["residual"] = ArraySpec(problem.output_shape, dtype)
-            kwargs["residual_position"] = asked.residual
-        if asked.activation is not None:
-            kwargs["activation"] = asked.activation
-        if asked.out_dtype is not None:
-            kwargs["out_dtype"] = getattr(nl, nl_name(asked.out_dtype))
+        kwargs |= epilogue_arguments(problem, asked)
         if asked.initial_state:
             kwargs["initial_state"] = ArraySpec((problem.N, problem.C, problem.width.window - 1), dtype)
         if asked.return_final_state:

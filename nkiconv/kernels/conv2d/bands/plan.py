@@ -31,8 +31,8 @@ from ..._prices import (
     run_ns,
 )
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, div_ceil, whole_words
-from ..geometry import span
+from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, whole_words
+from ..geometry import instructions_refusal, span
 
 SETTINGS = ("fold", "channels", "together", "buffers", "warmup")
 #: Rows of x that a partition may have.
@@ -58,8 +58,8 @@ FIRST_NS = 1_300.0
 END_NS = 2_500.0
 #: Share of the zeros that Vector writes; GpSimd has the others.
 ZEROED_BY_VECTOR = 2 / 3
-#: Share of the array's time that must be work for its full rate, with some room.
-BUSY = 1.2 * WINDOW_WORK
+#: Share of the array's time that must be work for its full rate: waiting for the first bands leaves it at half of it.
+BUSY = WINDOW_WORK / HALF_RATE
 #: How many times as long the groups of a round work as the bands of the next one are triggered; where DMA engines are
 #: what is waited for, which take bands after all that is on its way.
 ROUND_TIMES = 2.0
@@ -138,12 +138,8 @@ def plan_bands(geometry, extras, config, cores):
             f"SBUF, {whole} bytes a partition; use taps"
         )
     count = count_instructions(geometry, bands, cores)
-    if count > INSTRUCTIONS_MAX:
-        return None, (
-            f"N={geometry.N}, C={geometry.C}: bands needs up to {count} instructions on a core, the compiler takes "
-            f"{INSTRUCTIONS_MAX}; split N or C over several calls"
-        )
-    return bands, ""
+    reason = instructions_refusal(geometry, "bands", count)
+    return (bands, "") if reason == "" else (None, reason)
 
 
 def most_channels(geometry, fold):

@@ -18,7 +18,8 @@ band; `buffers` of x; `warmup`, matmuls on zeros before the first filters.
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil, share
+from ..._tiles import BANK_COLUMNS, div_ceil, share
+from ..geometry import instructions_refusal
 from .price import grouped_ns
 from .units import Grouped, add_units, banks_of, chunks_of, offsets, y_buffers, y_pages
 
@@ -69,12 +70,8 @@ def plan_grouped(geometry, extras, config, cores):
             f"filters and rows fit SBUF; use taps"
         )
     count = count_instructions(geometry, grouped, cores)
-    if count > INSTRUCTIONS_MAX:
-        return None, (
-            f"N={geometry.N}, C={geometry.C}: grouped needs up to {count} instructions on a core, the compiler takes "
-            f"{INSTRUCTIONS_MAX}; split N or C over several calls"
-        )
-    return grouped, ""
+    reason = instructions_refusal(geometry, "grouped", count)
+    return (grouped, "") if reason == "" else (None, reason)
 
 
 def refusal(geometry, extras, config):

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, cut_into, div_ceil
-from ..geometry import Axis, met, span
-from .price import narrow_ns, reads_bound, warm_count
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
+from ..geometry import Axis, instructions_refusal, met, span
+from .price import narrow_ns, num_blocks, reads_bound, step_parts, warm_count
 
 SETTINGS = ("outputs", "taps", "blocks", "images", "x_bytes", "buffers", "shared", "warmup")
 #: Partitions between the first of which engines may start (trn2.toml, rules NKI043).
@@ -140,12 +140,8 @@ def plan_narrow(geometry, extras, config, cores):
             f"x and start at a multiple of lhs_dilation; use taps"
         )
     count = count_instructions(geometry, narrow, extras, cores)
-    if count > INSTRUCTIONS_MAX:
-        return None, (
-            f"N={geometry.N}, C={geometry.C}, K={geometry.K}: narrow needs up to {count} instructions on a core, the "
-            f"compiler takes {INSTRUCTIONS_MAX}; split N over several calls"
-        )
-    return narrow, ""
+    reason = instructions_refusal(geometry, "narrow", count)
+    return (narrow, "") if reason == "" else (None, reason)
 
 
 def slot_of(outputs):
@@ -338,13 +334,8 @@ def misses(narrow, tile):
 
 def steps_of(geometry, narrow):
     """All steps, as even as can be; at least as many as there are cores."""
-    blocks = div_ceil(geometry.rows.out, narrow.U)
-    image_parts, block_parts = div_ceil(geometry.N, narrow.images), div_ceil(blocks, narrow.blocks)
-    if image_parts * block_parts % PARTS == 1 and image_parts < geometry.N:
-        image_parts += 1
-    elif image_parts * block_parts % PARTS == 1 and block_parts < blocks:
-        block_parts += 1
-    images, parts = cut_into(geometry.N, image_parts), cut_into(blocks, block_parts)
+    image_parts, block_parts = step_parts(geometry, narrow)
+    images, parts = cut_into(geometry.N, image_parts), cut_into(num_blocks(geometry, narrow), block_parts)
     found = []
     for index in range(image_parts):
         for which in range(block_parts):

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share, whole_words
+from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share, whole_words
+from ..geometry import instructions_refusal
 from .chunks import chunks_of, num_passes, num_steps
 from .extents import extent_of, stored
 from .price import END_NS, START_NS, Workload, array_ns, bank_ns, loads_ns, stores_ns
@@ -365,12 +366,8 @@ def plan_pairs(geometry, extras, config, cores):
             f"and at most {SLOT_BYTES} of one chunk of x; use taps"
         )
     count = count_instructions(geometry, plan, cores)
-    if count > INSTRUCTIONS_MAX:
-        return None, (
-            f"N={geometry.N}, C={geometry.C}, K={geometry.K}: pairs needs up to {count} instructions on a core, the "
-            f"compiler takes {INSTRUCTIONS_MAX}; split N or K over several calls"
-        )
-    return plan, ""
+    reason = instructions_refusal(geometry, "pairs", count)
+    return (plan, "") if reason == "" else (None, reason)
 
 
 def pairs_refusal(geometry, extras):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._prices import TENSOR_COLUMN_NS
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_BYTES, INSTRUCTIONS_MAX, PARTS, share
-from ..geometry import met
+from ..._tiles import BANK_BYTES, PARTS, share
+from ..geometry import instructions_refusal, met
 from .cuts import (
     X_BYTES,
     Band,
@@ -124,12 +124,8 @@ def plan_split(geometry, extras, config, cores):
             f"{whole}; split C over several calls and add, or use a smaller filter"
         )
     count = count_instructions(geometry, plan, extras, cores)
-    if count > INSTRUCTIONS_MAX:
-        return None, (
-            f"N={geometry.N}, C={geometry.C}, K={geometry.K}: split needs up to {count} instructions on a core, the "
-            f"compiler takes {INSTRUCTIONS_MAX}; split N or K over several calls"
-        )
-    return plan, ""
+    reason = instructions_refusal(geometry, "split", count)
+    return (plan, "") if reason == "" else (None, reason)
 
 
 def split_ns(geometry, config):

@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._prices import TENSOR_COLUMN_FP32_NS, TENSOR_COLUMN_NS
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil
+from ..._tiles import PARTS, div_ceil
 from ..call import either_reads
+from ..geometry import instructions_refusal
 from .prices import stack_ns
 from .shape import QUADRANT, by_quadrants, count_instructions, make_stack, phases_of, sbuf_bytes, taps_of
 
@@ -89,12 +90,8 @@ def plan_stack(geometry, extras, config, cores):
             f"a partition; use taps"
         )
     count = count_instructions(geometry, stack, cores)
-    if count > INSTRUCTIONS_MAX:
-        return None, (
-            f"N={geometry.N}, K={geometry.K}: stacked needs up to {count} instructions on a core, the compiler takes "
-            f"{INSTRUCTIONS_MAX}; split N or K over several calls"
-        )
-    return stack, ""
+    reason = instructions_refusal(geometry, "stacked", count)
+    return (stack, "") if reason == "" else (None, reason)
 
 
 def given_stack(geometry, extras, config, given):

@@ -1,6 +1,7 @@
 """What a stack takes by prices: its start, then the slowest of the array, the read-outs and the DMAs, and its end."""
 
 from ...._nki import nl
+from ..._clock import new_clock, stream
 from ..._prices import (
     DMA_DONE_NS,
     DMA_END_NS,
@@ -28,11 +29,11 @@ from ..._prices import (
     VECTOR_NS,
     VECTOR_NS_16BIT,
     WINDOW_NS,
-    WINDOW_WORK,
     run_ns,
 )
 from ..._tiles import BANK_BYTES, PARTS, div_ceil
 from ..geometry import met
+from ..rate import sums_end
 from .filters import common_rows
 from .shape import (
     TRANSPOSE_PASSES_FP32,
@@ -53,6 +54,8 @@ FILTER_PARTS = 3
 CONTENTION = 0.05
 #: ns of a job that turns filters and takes sums, with their read-outs, at least.
 JOB_NS = 550.0
+#: ns until the first matmul on zeros.
+WARM_UP_START_NS = 300.0
 #: ns of an element of 16 bits of a Vector copy within SBUF whose runs are dense, about.
 VECTOR_COPY_NS = 0.2604
 
@@ -71,13 +74,15 @@ def stack_ns(geometry, stack):
     turned_ns = turn_ns(geometry, stack)
     begin = first_ns(geometry, stack)
     moved_ns = max(jobs * w_ns + times * (x_ns + y_ns), (times * num_bytes + jobs * w_bytes) * HBM_BYTE_NS)
-    # while filters are turned, a job takes as long at least as turning and reading out them and its sums in turn
-    first_band_ns = jobs * max(array_ns / jobs + turned_ns, JOB_NS if jobs > 1 else 0.0)
-    sums_ns = first_band_ns + (times - 1.0) * array_ns
     work_ns = times * work_ns + jobs * turned_ns * min(1.0, stack.U * stack.kn / MATMUL_COLUMNS_MIN)
-    if sums_ns > WINDOW_NS and work_ns < WINDOW_WORK * sums_ns:
-        # too little in most windows to stay at the full rate
-        sums_ns = sums_ns / HALF_RATE
+    clock = new_clock()
+    # zeros keep the array at work until the first sums
+    stream(clock, WARM_UP_START_NS, (begin - WARM_UP_START_NS) * HALF_RATE)
+    left = jobs - first_bank(geometry, stack) / filter_count(stack)
+    sums_ns = sums_end(clock, begin, times * array_ns + left * turned_ns, work_ns) - begin
+    if jobs > 1:
+        # while filters are turned, a job takes as long at least as turning and reading out them and its sums in turn
+        sums_ns = max(sums_ns, jobs * JOB_NS + (times - 1.0) * array_ns)
     # a buffer is filled when the sums of the band before have left it
     filled_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + DMA_DONE_NS + x_ns + array_ns
     filled_ns = filled_ns * max(0, count - stack.ring) / stack.ring
@@ -124,9 +129,10 @@ def band_ns(geometry, stack, band):
     apart = rows_apart(stack)
     y_size = band.nn * band.jn * apart[1] * columns.out
     y_runs = band.nn * (len(parts) if apart[0] == 1 else band.jn)
-    y_ns = y_runs * run_ns(y_size // y_runs * item) * ROWS_AN_ENGINE
+    y_rows = min(ROWS_AN_ENGINE, apart[0] * stack.kn)
+    y_ns = y_runs * run_ns(y_size // y_runs * item) * y_rows
     if geometry.y_q > 1 and columns.out > 1:
-        y_ns = y_size * run_ns(item) * ROWS_AN_ENGINE
+        y_ns = y_size * run_ns(item) * y_rows
     store_ns = FIRST_PACKET_NS + HOP_DMA_NS + STATIC_ISSUE_NS + y_ns / len(parts) + DMA_END_NS
     # banks leave from parts of the partitions in turn, which lie on different engines
     slots = min(len(parts), nl.tile_size.pmax // slot_of(apart[0] * stack.kn))
@@ -167,7 +173,7 @@ def filter_ns(geometry, stack):
 
 def turn_ns(geometry, stack):
     """ns of the array for turning the filters of a job."""
-    count = len(stack.phases) * stack.num_taps * stack.groups
+    count = filter_count(stack)
     passes = TRANSPOSE_PASSES_FP32 if geometry.itemsize == 4 else 1
     copies = stack.U if stack.way == "apart" else 1
     columns = stack.U * stack.kn // copies
@@ -207,13 +213,25 @@ def filters_there_ns(geometry, stack):
     return there_ns + VECTOR_DONE_NS + words * VECTOR_MEMSET_NS
 
 
+def filter_count(stack):
+    """Filters of a job that are turned, each for a matmul."""
+    return len(stack.phases) * stack.num_taps * stack.groups
+
+
+def first_bank(geometry, stack):
+    """How many of them are read out first."""
+    count = filter_count(stack)
+    bank = min(count, max(1, BANK_BYTES // (stack.U * stack.kn * geometry.itemsize)))
+    return min(bank, div_ceil(count, FILTER_PARTS))
+
+
 def first_ns(geometry, stack):
     """ns until the first sums begin: filters are turned, and the first rows of x are there."""
-    count = len(stack.phases) * stack.num_taps * stack.groups
-    bank = min(count, max(1, BANK_BYTES // (stack.U * stack.kn * geometry.itemsize)))
-    bank = min(bank, div_ceil(count, FILTER_PARTS))
+    bank = first_bank(geometry, stack)
+    come_ns = filters_there_ns(geometry, stack)
+    turned_ns = bank * turn_ns(geometry, stack) / filter_count(stack) / (HALF_RATE if come_ns < WINDOW_NS else 1.0)
     read_ns = VECTOR_DONE_NS + bank * stack.U * stack.kn * VECTOR_NS_16BIT
-    turned_ns = bank * turn_ns(geometry, stack) / count / HALF_RATE + MATMUL_DONE_NS + HOP_NS + HOP_TENSOR_NS + read_ns
+    turned_ns += MATMUL_DONE_NS + HOP_NS + HOP_TENSOR_NS + read_ns
     arrival = FIRST_PACKET_NS + skew_ns(stack.B * geometry.C) + DMA_END_NS + DMA_DONE_NS
     band = largest_band(geometry, stack)
     part = tiles_of(stack, band, geometry.columns.out, False)[0][0]
@@ -222,4 +240,4 @@ def first_ns(geometry, stack):
     triggers = filter_triggers(geometry, stack) + stack.D * band.nn * (1 + blocks - (last - first))
     there_ns = arrival + triggers * STATIC_ISSUE_NS + filter_ns(geometry, stack)[0]
     there_ns += rows_ns(geometry, stack, band.nn, blocks)
-    return max(filters_there_ns(geometry, stack) + turned_ns, there_ns)
+    return max(come_ns + turned_ns, there_ns)

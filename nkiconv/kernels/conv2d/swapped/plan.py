@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, cut_into, div_ceil, share
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
+from ..geometry import instructions_refusal
 from .filters import raw_bytes, turns_of, way_of
 from .load import is_staged
 from .price import core_ns
@@ -103,12 +104,8 @@ def plan_swapped(geometry, extras, config, cores):
             f"{STEP_MAX} elements; use taps"
         )
     count = count_instructions(geometry, plan, extras, cores)
-    if count > INSTRUCTIONS_MAX:
-        return None, (
-            f"N={geometry.N}, C={geometry.C}, K={geometry.K}: swapped needs up to {count} instructions on a core, the "
-            f"compiler takes {INSTRUCTIONS_MAX}; split N or K over several calls"
-        )
-    return plan, ""
+    reason = instructions_refusal(geometry, "swapped", count)
+    return (plan, "") if reason == "" else (None, reason)
 
 
 def refusal(geometry, extras):

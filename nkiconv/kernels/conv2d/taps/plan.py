@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
+from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
+from ..geometry import instructions_refusal
 from .cuts import RAW_BYTES, Band, bands_of, banks_of, waits_for_rows
 from .fold import FOLDS, chunk_window, depth_of, job_axis, rows_of, tap_groups
 from .last import beside_ns, is_last, is_turned, last_bytes, last_instructions
@@ -329,12 +330,8 @@ def plan_taps(geometry, extras, config, cores):
             f"split C over several calls and add, or use a smaller filter"
         )
     count = count_instructions(geometry, plan, cores)
-    if count > INSTRUCTIONS_MAX:
-        return None, (
-            f"N={geometry.N}, C={geometry.C}, K={geometry.K}: taps needs up to {count} instructions on a core, the "
-            f"compiler takes {INSTRUCTIONS_MAX}; split N or K over several calls"
-        )
-    return plan, ""
+    reason = instructions_refusal(geometry, "taps", count)
+    return (plan, "") if reason == "" else (None, reason)
 
 
 def fold_refusal(geometry, extras, config):

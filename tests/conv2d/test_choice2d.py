@@ -1,0 +1,166 @@
+"""The kernel's own choice of an algorithm, by prices of whole kernels, against the modelled times of all of them.
+
+Every algorithm runs with its own settings, on two cores. Prices do not know everything, so the choice is held to shares
+of random problems; `make test-slow` looks at more of them, and at all named cases.
+"""
+
+import math
+import random
+
+import pytest
+from conv2d_calls import config_of, extras_of, geometry_of, planned, trace
+
+from nkiconv import ConvProblem, GeometryError, cases
+from nkiconv.kernels._clock import new_clock, stream
+from nkiconv.kernels._prices import WINDOW_NS
+from nkiconv.kernels.conv2d.dispatch import ALGORITHMS, choose
+from nkiconv.kernels.conv2d.rate import sums_end
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+
+pytestmark = pytest.mark.simulator_only
+#: Times that the choice may take of the fastest: on named cases, on random problems.
+SAME, CLOSE = 1.03, 1.10
+#: Instructions of a kernel that is still timed.
+INSTRUCTIONS_MAX = 20_000
+#: One of each kind, small enough for seconds.
+SOME = ("rn50_c2", "rn50_c3_s2", "mobilenet_dw", "mult2_dw", "whisper_conv1", "rect_filter", "prime", "fp16", "c1k1")
+PAD = ((1, 1), (1, 1))
+#: Few outputs, where the filters' way to the array decides.
+FEW_OUT = {
+    "dilation": ConvProblem(N=1, C=256, H=64, W=64, K=6, R=3, S=3, rhs_dilation=(4, 4), padding=((4, 4), (4, 4))),
+    "one tap": ConvProblem(N=1, C=256, H=64, W=64, K=21, S=1),
+    "small": ConvProblem(N=8, C=256, H=14, W=14, K=2, R=3, S=3, padding=PAD),
+    "7 x 7": ConvProblem(N=1, C=64, H=128, W=256, K=3, R=7, S=7, padding=((3, 3), (3, 3))),
+    "16 outputs": ConvProblem(N=1, C=128, H=256, W=256, K=16, R=3, S=3, padding=PAD),
+}
+KINDS = ("dense", "dense", "dense", "few_in", "few_out", "depthwise", "grouped", "row", "patch")
+
+
+def modelled_us(problem):
+    """{algorithm: us} of those that take a problem: throttle phase 0, program order; {} where one is too long."""
+    found = {}
+    for name in ALGORITHMS:
+        if planned(problem, name)[0] is not None:
+            execution = trace(problem, 2, config=config_of(name))
+            if len(execution.instructions) > INSTRUCTIONS_MAX:
+                return {}
+            found[name] = in_time(execution, Rates()).us
+    return found
+
+
+def times_slower(problem):
+    """The choice's time over the fastest's; 1 where nothing is timed."""
+    found = modelled_us(problem)
+    if len(found) < 2:
+        return 1.0
+    return found[choose(geometry_of(problem), extras_of(), 2)] / min(found.values())
+
+
+def spread(rng, low, high):
+    """An extent, spread over its orders of magnitude."""
+    return round(math.exp(rng.uniform(math.log(low), math.log(high))))
+
+
+def drawn(rng, kind):
+    """Fields of a problem of a kind."""
+    H = spread(rng, 6, 256)
+    W = max(4, round(H * rng.choice([1, 1, 1.5, 0.6])))
+    R = rng.choice([1, 3, 3, 3, 5, 7])
+    S, stride, dilation = rng.choice([R, R, R, 1, 3]), rng.choice([1, 1, 1, 2]), rng.choice([1, 1, 1, 1, 2])
+    C, K, groups = spread(rng, 16, 1024), spread(rng, 16, 1024), 1
+    if kind == "few_in":
+        C = rng.choice([1, 3, 3, 4, 8, 16, 32])
+    elif kind == "few_out":
+        K = rng.choice([1, 2, 3, 4, 8, 16])
+    elif kind == "depthwise":
+        K = groups = C
+    elif kind == "grouped":
+        groups = spread(rng, 2, 64)
+        C = rng.choice([2, 4, 8, 16, 32]) * groups
+        K = C * rng.choice([1, 1, 2])
+    elif kind == "row":
+        H, W, R, S = 1, spread(rng, 16, 6000), 1, rng.choice([3, 5, 7, 9])
+    elif kind == "patch":
+        R = S = stride = rng.choice([2, 4, 8, 16])
+        C, dilation = rng.choice([3, 3, 4, 64]), 1
+        H, W = H // R * R + R, W // R * R + R
+    sides = [0 if kind == "patch" else (taps - 1) * dilation // 2 for taps in (R, S)]
+    along = (1, stride) if kind == "row" else (stride, stride)
+    return {
+        "N": rng.choice([1, 1, 2, 4, 8, 16]),
+        "C": C,
+        "H": H,
+        "W": W,
+        "K": K,
+        "R": R,
+        "S": S,
+        "stride": along,
+        "rhs_dilation": (1, dilation) if kind == "row" else (dilation, dilation),
+        "padding": tuple((side, side) for side in sides),
+        "groups": groups,
+        "dtype": rng.choice(["bf16", "bf16", "fp16", "fp32"]),
+    }
+
+
+def random_problems(count, seed, most_flops):
+    """Problems of all kinds that are short enough to time."""
+    rng, found = random.Random(seed), []
+    while len(found) < count:
+        try:
+            problem = ConvProblem(**drawn(rng, rng.choice(KINDS)))
+        except GeometryError:
+            continue
+        if problem.flops <= most_flops and problem.N * max(problem.C, problem.K) * problem.H * problem.W <= 2**24:
+            found.append(problem)
+    return found
+
+
+def share_within(found, most):
+    return sum(times <= most for times in found) / len(found)
+
+
+@pytest.mark.parametrize("warm_ns", [0.0, 1300.0])
+@pytest.mark.parametrize("share", [0.3, 0.5, 1.0])
+def test_sums_end_as_windows_say(share, warm_ns):
+    """Little work never gets the array to its full rate, some keeps it there, much gets it there."""
+    clock = new_clock()
+    start = stream(clock, 0.0, warm_ns)
+    full_ns = 20 * WINDOW_NS
+    end = sums_end(clock, start, full_ns, share * full_ns)
+    fast = share == 1.0 or (share == 0.5 and warm_ns > 0.0)
+    assert (end < 1.2 * full_ns + start) == fast
+    if not fast:
+        assert end >= start + 1.9 * full_ns
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_named_cases(name):
+    assert times_slower(cases.get(name).problem) <= SAME
+
+
+@pytest.mark.parametrize("name", FEW_OUT)
+def test_few_outputs(name):
+    assert times_slower(FEW_OUT[name]) <= CLOSE
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", [case.name for case in cases.load("conv2d") if case.name not in SOME])
+def test_every_other_named_case(name):
+    assert times_slower(cases.get(name).problem) <= SAME
+
+
+def test_some_random_problems():
+    found = [times_slower(problem) for problem in random_problems(30, seed=1, most_flops=1e9)]
+    assert share_within(found, CLOSE) >= 0.85
+    assert share_within(found, 1.6) == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_random_problems():
+    """More than 9 in 10 within 10 %, 49 in 50 within 50 %."""
+    found = [times_slower(problem) for problem in random_problems(200, seed=3, most_flops=3e11)]
+    assert share_within(found, CLOSE) >= 0.90
+    assert share_within(found, 1.5) >= 0.98
