@@ -170,6 +170,13 @@ def test_what_grouped_does_not_do(problem, changes, message):
     assert re.search(message, reason)
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_outputs_that_meet_no_row_have_a_price(layout):
+    """A unit of which no row is loaded divided by the number of its runs."""
+    problem = ConvProblem(N=1, C=2, H=1, W=1, K=2, R=1, S=1, groups=2, padding=((0, 1), (1, 0)), layout=layout)
+    check_exact(problem, config=config_of("grouped"))
+
+
 #: N, C, K, rows and columns, taps, groups, stride, dtype: of prices that are to be near the modelled time.
 PRICED = [
     (8, 256, 256, 56, 3, 32, 1, "bf16"),

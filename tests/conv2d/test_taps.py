@@ -380,3 +380,16 @@ def test_relu_is_read_out_by_both_engines_and_keeps_nan(bias, strict):
     execution = trace(problem, 1, config=config_of("taps", fold="none"), **more)
     ops = {i.op for i in execution.programs[0].instructions if i.op in ("activation", "tensor_scalar")}
     assert ops == ({"activation"} if strict else {"activation", "tensor_scalar"})
+
+
+def test_filters_of_the_next_batch_fit_beside_those_of_one():
+    """7 chunks of inputs and 49 taps: a job's filters fill 88 kB, and so do those that are turned ahead."""
+    problem = ConvProblem(N=1, C=829, H=37, W=56, K=773, R=7, S=7, padding=((3, 3), (3, 3)))
+    found, reason = planned(problem, "taps")
+    assert reason == ""
+    assert len(found.batches) > 2
+    execution = trace(problem, 2, config=config_of("taps"))
+    assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry_of(problem), found, extras_of())
+    asked = planned(problem, "taps", (("filter_bytes", 90_112),))
+    assert asked[0] is None
+    assert "bytes a partition of SBUF" in asked[1]

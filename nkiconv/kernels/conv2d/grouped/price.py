@@ -218,7 +218,7 @@ def dma_ns(geometry, grouped, unit):
     places = min(tiles, nl.tile_size.pmax // grouped.Kt)
     y_engines = places * div_ceil(grouped.G * (geometry.K // geometry.groups), ROWS_AN_ENGINE)
     x_engines = DMA_ENGINES * chunk_share(geometry, grouped) * tiles / grouped.tiles
-    runs = 1 if geometry.x_h == unit.wn else unit.hn
+    runs = 1 if geometry.x_h == unit.wn else max(1, unit.hn)
     x_ns = geometry.C * max(runs * run_ns(x_bytes / runs) / x_engines, x_bytes * HBM_BYTE_NS)
     return share_of * x_ns, share_of * geometry.K * max(run_ns(y_bytes) / y_engines, y_bytes * HBM_BYTE_NS)
 

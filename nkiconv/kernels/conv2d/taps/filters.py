@@ -69,9 +69,10 @@ class Filters(nl.NKIObject):
     masks: list
 
 
-def start_filters(geometry, jobs, moved_from, together):
+def start_filters(geometry, jobs, moved_from, together, ahead):
     """Filters of jobs of which nothing is loaded yet; DMA turns those of jobs from `moved_from` on. together: those of
-    all jobs for a chunk of inputs before those for the next one."""
+    all jobs for a chunk of inputs before those for the next one; ahead: chunks that may be there before they are
+    worked on, at most."""
     blocks, pieces, moves, ends, places, after, tiles, masks = [], [], [], [], [], [], [], []
     for index in range(len(jobs)):
         none, nowhere = [], []
@@ -101,7 +102,7 @@ def start_filters(geometry, jobs, moved_from, together):
         ends=ends,
         places=places,
         after=after,
-        ahead=len(jobs[0].chunks),
+        ahead=min(ahead, len(jobs[0].chunks)),
         raws=[],
         turned=0,
         moved=0,

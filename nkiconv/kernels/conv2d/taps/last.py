@@ -173,11 +173,14 @@ def read_out(y_sbuf, turned_psum, partitions, first, end, ledger):
 
 
 def last_bytes(geometry, extras, band_elements, x_elements):
-    """Bytes a partition beside those of rows: results that wait and are turned, x and a residual before their casts."""
+    """Bytes a partition beside those of rows: results that wait and are turned, x and a residual before their casts.
+
+    Two tiles of results are counted for rows, of four bytes an element: of two bytes, there is room for one that waits.
+    """
     found = 0
     if is_last(geometry):
         item = extras.epilogue.y_itemsize
-        waiting = band_elements + WAITING_MAX * min(band_elements, BANK_COLUMNS)
+        waiting = WAITING_MAX * min(band_elements, BANK_COLUMNS) + (band_elements if item == 4 else 0)
         if extras.pool != (1, 1):
             waiting = WAITING_MAX * div_ceil(band_elements, extras.pool[0] * extras.pool[1])
         found += item * (waiting + ON_THE_WAY * BANK_COLUMNS)
@@ -189,7 +192,7 @@ def last_bytes(geometry, extras, band_elements, x_elements):
 def last_instructions(geometry, band, banks):
     """Instructions for the results of a job and a band, and casts of x, at most."""
     if not is_last(geometry):
-        return banks
+        return banks if is_turned(geometry) else 0
     rows_together = geometry.y_p == geometry.columns.out * geometry.y_q and band.qn == geometry.columns.out
     runs = banks * band.nn if rows_together else band.nn * band.pn + banks
     tiles = div_ceil(band.nn * band.pn * band.qn, nl.tile_size.pmax) + runs

@@ -150,7 +150,7 @@ def start_batch(geometry, plan, index, at_once):
     """A Batch of which nothing is loaded yet; the filters of the first `at_once` jobs are waited for."""
     jobs = plan.batches[index]
     together = plan.together[index]
-    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]), together)
+    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]), together, plan.ahead)
     return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), together=together, filters=filters, biases=[])
 
 

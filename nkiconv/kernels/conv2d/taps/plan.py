@@ -74,6 +74,8 @@ class Plan(nl.NKIObject):
     moved: list
     #: by batch: whether the sums of all its jobs for a band are made together
     together: list
+    #: chunks of the next batch's first job whose filters may be there while a batch is worked on
+    ahead: int
 
 
 def jobs_of(geometry, config, apart, fold):
@@ -254,13 +256,27 @@ def make_plan(geometry, extras, config):
         items[mine[0] + mine[1] - 1].last = True
     own_warmup = max(WARM_UP, warm_count(geometry, jobs[0])) if geometry.packed == 0 else WARM_UP_PACKED
     moved = setting(config, "moved", moved_jobs(geometry, jobs, items[0].band, by_channels))
-    return Plan(
+    plan = Plan(
         batches=batches,
         items=items,
         warmup=setting(config, "warmup", own_warmup),
         moved=moved_from(batches, moved),
         together=made_together(geometry, jobs, batches, items, by_channels),
+        ahead=1,
     )
+    if len(batches) > 1:
+        spare = nl.tile_size.total_available_sbuf_size - sbuf_bytes(geometry, plan, extras)
+        plan.ahead = min(len(jobs[0].chunks), 1 + max(0, spare) // ahead_bytes(geometry, batches))
+    return plan
+
+
+def ahead_bytes(geometry, batches):
+    """Bytes a partition of the stationaries of a chunk of a batch's first job, at most."""
+    most = 1
+    for index in range(len(batches)):
+        job = batches[index][0]
+        most = max(most, div_ceil(job_bytes(geometry, job), len(job.chunks)))
+    return most
 
 
 def made_together(geometry, jobs, batches, items, by_channels):
@@ -323,6 +339,12 @@ def plan_taps(geometry, extras, config, cores):
         return None, reason
     plan = make_plan(geometry, extras, config)
     needed = sbuf_bytes(geometry, plan, extras)
+    if needed > whole and setting(config, "filter_bytes", 0) == 0:
+        given = () if config == None else config
+        for shorter in (2, 4, 8):
+            if needed > whole:
+                plan = make_plan(geometry, extras, given + (("filter_bytes", FILTER_BYTES // shorter),))
+                needed = sbuf_bytes(geometry, plan, extras)
     if needed > whole:
         return None, (
             f"C={geometry.C}, W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: taps needs "
@@ -386,6 +408,8 @@ def sbuf_bytes(geometry, plan, extras):
         most_filters = max(most_filters, filters)
     results = 2 + (2 if extras.residual else 0) + (2 if extras.pool != (1, 1) else 0)
     beside = last_bytes(geometry, extras, y_bytes // 4, x_elements)
+    if len(plan.batches) > 1:
+        most_filters += plan.ahead * ahead_bytes(geometry, plan.batches)
     return 2 * x_bytes + most_filters + 2 * raw_bytes + results * at_once * y_bytes + beside
 
 
