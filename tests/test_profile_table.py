@@ -10,7 +10,7 @@ pytestmark = pytest.mark.simulator_only
 FILE = Path(__file__).parents[1] / "profiles" / "modelled_trn2.csv"
 COMMITTED = {(row["case"], row["dtype"]): row for row in profile_table.read(FILE)}
 #: Rows with more instructions take seconds to tens of seconds: `make test-slow` checks them.
-QUICK_INSTRUCTIONS = 5_000
+QUICK_INSTRUCTIONS = 1_500
 
 
 def test_the_file_has_every_headline_case_in_both_dtypes():
@@ -29,6 +29,7 @@ def check(key):
     assert profile_table.stale(COMMITTED[key], fresh) == [], "run `make profiles` and say in the commit what moved"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("key", [key for key in COMMITTED if is_quick(key)], ids="-".join)
 def test_quick_rows_are_current(key):
     check(key)

@@ -18,7 +18,7 @@ BLUR_SIGMA = 3.0
 HIDDEN, SEED = 16, 7
 #: Rec. 601: what red, green and blue add to brightness.
 BRIGHTNESS = (0.299, 0.587, 0.114)
-NAMES = ("image, Gaussian blur", "image, Sobel edges", "image, random layer 3->16", "image, random layer 16->3")
+NAMES = ("image, Gaussian blur", "image, Sobel edges", "image, random 3->16", "image, random 16->3")
 FILE = "image.png"
 
 

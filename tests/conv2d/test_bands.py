@@ -13,6 +13,8 @@ from nkiconv.problem import ConvProblem
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
+pytestmark = pytest.mark.sweep
+
 
 def depthwise(C, **fields):
     return ConvProblem(C=C, K=C, groups=C, **fields)

@@ -18,7 +18,7 @@ from nkiconv.kernels.conv2d.rate import sums_end
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
-pytestmark = pytest.mark.simulator_only
+pytestmark = [pytest.mark.simulator_only, pytest.mark.sweep]
 #: Times that the choice may take of the fastest: on named cases, on random problems.
 SAME, CLOSE = 1.03, 1.10
 #: Instructions of a kernel that is still timed.

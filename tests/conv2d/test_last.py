@@ -13,6 +13,8 @@ from nkiconv.reference import conv_ref
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
+pytestmark = pytest.mark.sweep
+
 JOBS = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)), layout="NHWC")
 LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, S=3, stride=(1, 2), padding=((0, 0), (1, 1)), layout="NHWC")
 WIDE = ConvProblem(N=2, C=20, H=5, W=1100, K=33, R=1, S=1, layout="NHWC")

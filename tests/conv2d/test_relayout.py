@@ -17,6 +17,8 @@ from nkiconv.reference import conv_ref
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
+pytestmark = pytest.mark.sweep
+
 SAME = ((1, 1), (1, 1))
 PROBLEMS = {
     "few inputs": ConvProblem(N=3, C=3, H=31, W=30, K=20, R=7, S=7, stride=(2, 2), padding=((3, 2), (3, 2))),

@@ -30,6 +30,8 @@ from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
+pytestmark = pytest.mark.sweep
+
 SAME = ((1, 1), (1, 1))
 FILTER_PERMS = {"KCRS": None, "RSCK": (3, 2, 0, 1), "KRSC": (0, 3, 1, 2)}
 MANY = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)), layout="NHWC")

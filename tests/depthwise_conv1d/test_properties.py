@@ -1,11 +1,14 @@
 """Random problems: every parameter together, exact on integers, the same bits on 1 and 2 cores."""
 
 import numpy as np
+import pytest
 from depthwise import integers, run, same_bits, truth
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import problems
 from tolerances import assert_exact
+
+pytestmark = pytest.mark.sweep
 
 SMALL, LARGE = 200, 40
 
