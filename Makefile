@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format readme bench profiles clean
+.PHONY: help setup demo test coverage test-slow lint format readme bench profiles clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' Makefile
@@ -26,10 +26,12 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## run the guided tour; its files go to demo-out/
 	@$(BIN)/nkiconv demo --out demo-out
 
-# One BLAS thread for each of the two test processes: more would fight over the same cores. Coverage more than doubles
-# the time, so sweeps over many geometries, which run no line that other tests do not, are run without it.
-test: $(STAMP) ## run the tests and print what they cover
-	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "sweep and not slow"
+# One BLAS thread for each of the two test processes: more would fight over the same cores.
+test: $(STAMP) ## run the tests
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# Coverage more than doubles the time, so sweeps over many geometries of what other tests go through are left out.
+coverage: $(STAMP) ## print what the tests but for sweeps cover
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not sweep and not slow" --cov=nkiconv --cov-report=term-missing:skip-covered
 
 test-slow: $(STAMP) ## run the tests that take minutes
