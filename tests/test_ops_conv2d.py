@@ -112,13 +112,30 @@ def test_pool_is_torchs_max_pool(pool, pair):
     np.testing.assert_allclose(conv2d(X, W, BIAS, activation="silu", pool=pool), expected, rtol=0, atol=limit)
 
 
-def test_pool_of_a_residual_and_of_channels_last():
-    x, residual = np.moveaxis(X, 1, 3), np.moveaxis(RESIDUAL, 1, 3)
-    y = conv2d(X, W, residual=RESIDUAL, beta=0.5, residual_position="post_activation", activation="relu")
-    expected = torch.nn.functional.max_pool2d(torch.tensor(y), (7, 2)).numpy()
-    epilogue = {"beta": 0.5, "residual_position": "post_activation", "activation": "relu", "pool": (7, 2)}
-    found = conv2d(x, W, residual=residual, layout="NHWC", **epilogue)
-    np.testing.assert_allclose(np.moveaxis(found, 3, 1), expected, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_pool_of_a_residual_in_bands(layout):
+    """Integers and halves of them, so exact; bands of a few rows, so that one read of another's would show."""
+    rng = np.random.default_rng(1)
+    x, w = rng.integers(-4, 5, (2, 6, 26, 11)), rng.integers(-4, 5, (4, 6, 3, 2))
+    residual = rng.integers(-200, 201, (2, 4, 24, 10))
+    sums = torch.nn.functional.conv2d(torch.tensor(x, dtype=torch.float64), torch.tensor(w, dtype=torch.float64))
+    expected = torch.nn.functional.max_pool2d(sums.relu() + 0.5 * torch.tensor(residual), (3, 2)).numpy()
+    given = [
+        a.astype(np.float32) if layout == "NCHW" else np.moveaxis(a, 1, 3).astype(np.float32) for a in (x, residual)
+    ]
+    found = conv2d(
+        given[0],
+        w.astype(np.float32),
+        residual=given[1],
+        layout=layout,
+        beta=0.5,
+        residual_position="post_activation",
+        activation="relu",
+        pool=(3, 2),
+        algorithm="taps",
+        config=(("x_bytes", 256),),
+    )
+    np.testing.assert_array_equal(found if layout == "NCHW" else np.moveaxis(found, 3, 1), expected)
 
 
 def test_one_pool_for_both_axes():
