@@ -42,3 +42,23 @@ def check_float(name, tensor):
         tensor.dtype in (nl.bfloat16, nl.float16, nl.float32),
         f"{name}.dtype={tensor.dtype}: accepted are bfloat16, float16 and float32; cast it",
     )
+
+
+def check_bias(bias, letter, count):
+    """Refuse a bias that is not [count] (K, or C of a depthwise kernel) of a float dtype; None is none."""
+    if bias != None:
+        require(
+            tuple(bias.shape) == (count,),
+            f"bias.shape={bias.shape}: must be [{letter}] = ({count},); pass one number an output channel",
+        )
+        check_float("bias", bias)
+
+
+def check_residual(residual, y_shape, of):
+    """Refuse a residual that does not lie in memory as y does; of: whose shape, as a message has it; None is none."""
+    if residual != None:
+        require(
+            tuple(residual.shape) == tuple(y_shape),
+            f"residual.shape={residual.shape}: must be {of} as stored, {y_shape}; broadcast or permute it",
+        )
+        check_float("residual", residual)

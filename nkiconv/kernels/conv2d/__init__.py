@@ -18,12 +18,12 @@ names one, with its settings, as `nkiconv.plan` finds them.
 """
 
 from ..._nki import nki, nl
-from .._arguments import read_out_dtype
+from .._arguments import check_bias, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
 from .._tiles import require
 from .call import Extras, Operands
 from .dispatch import convolve
-from .geometry import check_bias, check_residual, read_geometry
+from .geometry import read_geometry
 
 
 @nki.jit
@@ -99,8 +99,8 @@ def conv2d_implicit_gemm(
         pool,
     )
     y_dtype = read_out_dtype(out_dtype, img_ref)
-    check_bias(bias, geometry)
-    check_residual(residual, r_shape)
+    check_bias(bias, "K", geometry.K)
+    check_residual(residual, r_shape, "y's before pooling,")
     require(
         (isinstance(beta, float) or isinstance(beta, int)) and not isinstance(beta, bool) and beta == beta,
         f"beta={beta}: must be a number",

@@ -6,7 +6,7 @@ Compile-time code in NKI's Python subset. Nothing below the public kernel sees t
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._arguments import FP8, IDENTITY, check_float, check_perm, output_extent
+from .._arguments import FP8, IDENTITY, check_perm, output_extent
 from .._axis import outputs_met
 from .._tiles import INSTRUCTIONS_MAX, dense_strides_4d, div_ceil, is_pair, position_in, require
 
@@ -269,26 +269,6 @@ def check_pool(pool, P, Q):
         is_pair(pool) and pool[0] >= 1 and pool[1] >= 1 and P % pool[0] == 0 and Q % pool[1] == 0,
         f"pool={pool}: must be (height, width) that divide P={P} and Q={Q}; crop by padding, or pool the result",
     )
-
-
-def check_bias(bias, geometry):
-    """Refuse a bias that is not [K] of a float dtype."""
-    if bias != None:
-        require(
-            tuple(bias.shape) == (geometry.K,),
-            f"bias.shape={bias.shape}: must be [K] = ({geometry.K},); pass one number an output channel",
-        )
-        check_float("bias", bias)
-
-
-def check_residual(residual, shape):
-    """Refuse a residual that does not lie in memory as y does before pooling."""
-    if residual != None:
-        require(
-            tuple(residual.shape) == tuple(shape),
-            f"residual.shape={residual.shape}: must be y's before pooling, as stored, {shape}; broadcast or permute it",
-        )
-        check_float("residual", residual)
 
 
 def instructions_refusal(geometry, algorithm, count):

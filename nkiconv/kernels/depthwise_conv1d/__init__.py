@@ -1,12 +1,12 @@
 """Depthwise conv1d: the public kernel. One file or package beside this for each algorithm."""
 
 from ..._nki import nki, nl
-from .._arguments import read_out_dtype
+from .._arguments import check_bias, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
 from .._tiles import require
 from .call import Extras, Operands
 from .dispatch import ALGORITHMS, convolve
-from .geometry import check_bias, check_residual, read_geometry
+from .geometry import read_geometry
 from .state import check_state, store_final_state
 
 __all__ = ["ALGORITHMS", "depthwise_conv1d_implicit_gemm"]
@@ -101,8 +101,8 @@ def depthwise_conv1d_implicit_gemm(
         out_perm,
     )
     y_dtype = read_out_dtype(out_dtype, img_ref)
-    check_bias(bias, geometry)
-    check_residual(residual, y_shape)
+    check_bias(bias, "C", geometry.C)
+    check_residual(residual, y_shape, "y's")
     epilogue = read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2)
     if initial_state != None or return_final_state:
         check_state(initial_state, img_ref, geometry)

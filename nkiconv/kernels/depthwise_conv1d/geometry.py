@@ -6,7 +6,7 @@ Compile-time code in NKI's Python subset. Nothing below the public kernel sees n
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._arguments import IDENTITY, check_float, check_perm, output_extent
+from .._arguments import IDENTITY, check_perm, output_extent
 from .._tiles import dense_strides_4d, is_pair, position_in, require
 
 
@@ -88,26 +88,6 @@ def check_tensors(img_ref, filter_ref, in_perm, kern_perm, out_perm):
         f"img_ref.dtype={x_dtype}, filter_ref.dtype={w_dtype}: accepted are float32 for both, or bfloat16 and float16 "
         f"in any combination; cast one of them",
     )
-
-
-def check_bias(bias, geometry):
-    """Refuse a bias that is not [C] of a float dtype."""
-    if bias != None:
-        require(
-            tuple(bias.shape) == (geometry.C,),
-            f"bias.shape={bias.shape}: must be [C] = ({geometry.C},); pass one number a channel",
-        )
-        check_float("bias", bias)
-
-
-def check_residual(residual, y_shape):
-    """Refuse a residual that does not lie in memory as y does."""
-    if residual != None:
-        require(
-            tuple(residual.shape) == tuple(y_shape),
-            f"residual.shape={residual.shape}: must be y's as stored, {y_shape}; broadcast or permute it",
-        )
-        check_float("residual", residual)
 
 
 def read_geometry(

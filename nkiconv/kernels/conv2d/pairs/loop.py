@@ -8,12 +8,13 @@ from ..._engines import Ledger
 from ..._tiles import share
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, finish_shared, scale_residual
+from ..cuts import Bank, box, strides_of_residual, strides_of_y
 from ..geometry import Geometry
 from .bands import Ring, load_parts, load_slots, make_ring, move_next, move_to, zero_around
 from .chunks import partitions
 from .filters import Batch, load_chunk, load_job, start_batch, start_job, turn_next, turn_to
 from .plan import STORE_BANKS, Pairs
-from .steps import Bank, banks_of, halved, products_of
+from .steps import banks_of, halved, products_of
 
 #: Between the banks of a job's band, filters of the next job are turned and rows of the next band moved; they begin
 #: after this share of the banks, when they should have come, and end after that one.
@@ -212,20 +213,17 @@ def inside(tile_sbuf, whole, part):
     return tile_sbuf[0 : tile_sbuf.shape[0], n : n + part.nn, p : p + part.pn, q : q + part.qn]
 
 
-def place_of(geometry, job, band, part, strides):
-    """(pattern, offset) of a part of a band in y or a residual, whose strides along n, k, p, q are these."""
-    of_n, of_k, of_p, of_q = strides
-    pattern = [[of_k, job.kn], [of_n, part.nn], [of_p, part.pn], [of_q, part.qn]]
-    offset = (band.n0 + part.n) * of_n + job.k0 * of_k + (band.p0 + part.p) * of_p + (band.q0 + part.q) * of_q
-    return pattern, offset
-
-
 def store(work, job, band, y_sbuf, whole, part):
     """One DMA for a part of the results in y_sbuf."""
-    geometry = work.geometry
-    strides = (geometry.y_n, geometry.y_k, geometry.y_p, geometry.y_q)
-    where = place_of(geometry, work.batch.jobs[job], band, part, strides)
-    copy(work.operands.y.ap(pattern=where[0], offset=where[1]), inside(y_sbuf, whole, part))
+    dst = box_of(work, strides_of_y(work.geometry), job, band, part)
+    copy(work.operands.y.ap(pattern=dst[0], offset=dst[1]), inside(y_sbuf, whole, part))
+
+
+def box_of(work, strides, job, band, part):
+    """`box` of a part of a band's outputs of a job."""
+    of = work.batch.jobs[job]
+    shape = (of.kn, part.nn, part.pn, part.qn)
+    return box(strides, of.k0, band.n0 + part.n, band.p0 + part.p, band.q0 + part.q, shape)
 
 
 def load_residual(work, job, band, whole):
@@ -233,11 +231,10 @@ def load_residual(work, job, band, whole):
     operands, geometry = work.operands, work.geometry
     if operands.residual == None:
         return None
-    strides = (geometry.r_n, geometry.r_k, geometry.r_p, geometry.r_q)
-    where = place_of(geometry, work.batch.jobs[job], band, whole, strides)
     shape = (work.batch.jobs[job].kn, whole.nn, whole.pn, whole.qn)
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    copy(residual_sbuf, operands.residual.ap(pattern=where[0], offset=where[1]))
+    src = box_of(work, strides_of_residual(geometry), job, band, whole)
+    copy(residual_sbuf, operands.residual.ap(pattern=src[0], offset=src[1]))
     return scale_residual(residual_sbuf, operands.beta)
 
 

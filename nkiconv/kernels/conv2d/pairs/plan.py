@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share, whole_words
+from ..cuts import in_batches
 from ..geometry import instructions_refusal
 from .chunks import chunks_of, num_passes, num_steps
 from .extents import extent_of, stored
@@ -164,17 +165,7 @@ def batches_of(geometry, chunks, jobs, by_channels, halves, config):
     for index in range(len(jobs)):
         most = min(most, max(1, filter_bytes // job_bytes(geometry, chunks, jobs[index], halves)))
     sides = PARTS if by_channels or most < len(jobs) else 1
-    found = []
-    count = div_ceil(div_ceil(len(jobs), sides), most)
-    for side in range(sides):
-        mine = share(len(jobs), sides, side)
-        for index in range(min(count, mine[1])):
-            part = share(mine[1], min(count, mine[1]), index)
-            batch = []
-            for which in range(part[1]):
-                batch.append(jobs[mine[0] + part[0] + which])
-            found.append(batch)
-    return found
+    return in_batches(jobs, most, sides)
 
 
 def bands_of(geometry, together, parts, slots, lead, x_bytes, in_halves):

@@ -9,21 +9,10 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._prices import MATMUL_COLUMNS_MIN
 from ..._tiles import div_ceil
+from ..cuts import Bank
 from ..geometry import met
 from .chunks import first_step, num_paired, num_steps, partitions, steps_of, tap_columns
 from .plan import parts_of
-
-
-@dataclass
-class Bank(nl.NKIObject):
-    """Sums of images n .. n+nn-1, rows p .. p+pn-1, columns q .. q+qn-1 of a band."""
-
-    n: int
-    nn: int
-    p: int
-    pn: int
-    q: int
-    qn: int
 
 
 @dataclass

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import setting
 from ..._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, div_ceil, share
+from ..cuts import Band, axis_elements, bank_unit, in_batches
 from ..geometry import span
 
 #: Bytes a partition of the pairs of the filters of a batch, and of one band of x; two bands are there at once.
@@ -30,22 +31,6 @@ class Job(nl.NKIObject):
     kn: int
     pack: int
     chunks: list
-
-
-@dataclass
-class Band(nl.NKIObject):
-    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of images n0 .. n0+nn-1, and the elements of x that they need."""
-
-    n0: int
-    nn: int
-    p0: int
-    pn: int
-    q0: int
-    qn: int
-    h0: int
-    hn: int
-    w0: int
-    wn: int
 
 
 def jobs_of(geometry, config, apart):
@@ -101,14 +86,7 @@ def batches_of(geometry, jobs, config):
         most = min(most, max(1, filter_bytes // job_bytes(geometry, jobs[index])))
     by_channels = len(jobs) > 1 and shares_channels(geometry, config)
     halves = PARTS if by_channels or most < len(jobs) else 1
-    count = div_ceil(div_ceil(len(jobs), halves), most)
-    found = []
-    for half in range(halves):
-        mine = share(len(jobs), halves, half)
-        for index in range(min(count, mine[1])):
-            part = share(mine[1], min(count, mine[1]), index)
-            found.append(jobs[mine[0] + part[0] : mine[0] + part[0] + part[1]])
-    return found
+    return in_batches(jobs, most, halves)
 
 
 def shares_channels(geometry, config):
@@ -116,21 +94,6 @@ def shares_channels(geometry, config):
     x_elements = geometry.N * geometry.C * geometry.rows.size * geometry.columns.size
     w_elements = geometry.K * (geometry.C // geometry.groups) * geometry.rows.taps * geometry.columns.taps
     return setting(config, "shard", "channels" if x_elements <= w_elements else "images") == "channels"
-
-
-def chunks_of(batch):
-    """Chunks that a batch's jobs need, each once, in order."""
-    found = []
-    for index in range(len(batch)):
-        for part in range(len(batch[index].chunks)):
-            if len(found) == 0 or batch[index].chunks[part] not in found:
-                found.append(batch[index].chunks[part])
-    return found
-
-
-def axis_elements(axis, count):
-    """Most elements of an axis that neighbouring outputs need."""
-    return min(axis.size, ((count - 1) * axis.stride + (axis.taps - 1) * axis.dilation) // axis.lhs_dilation + 1)
 
 
 def fits(geometry, pn, qn, most):
@@ -174,12 +137,6 @@ def bands_of(geometry, num_chunks, pool, halves, x_bytes):
     return found
 
 
-def bank_unit(images, pn, qn, pool):
-    """Rows of outputs that fill a bank of PSUM, and whole windows of pooling."""
-    rows = min(pn, max(1, BANK_COLUMNS // (images * min(qn, BANK_COLUMNS))))
-    return max(pool[0], rows // pool[0] * pool[0])
-
-
 def cut_units(count, unit, most, halves):
     """(first, how many) of parts of at most `most`, in whole units, as even as can be; the halves of all first."""
     units = div_ceil(count, unit)
@@ -201,21 +158,6 @@ def banks_of(band):
     for p in range(0, band.pn, pt):
         for q in range(0, band.qn, qt):
             found.append((p, min(pt, band.pn - p), q, min(qt, band.qn - q)))
-    return found
-
-
-def tap_blocks(geometry, elements):
-    """(first row, rows, first column, columns) of taps that are loaded together: all, some rows, or part of a row.
-
-    elements: of a tap, a partition.
-    """
-    R, S = geometry.rows.taps, geometry.columns.taps
-    most = max(1, RAW_BYTES // (elements * geometry.itemsize))
-    height, width = min(R, max(1, most // S)), min(S, most)
-    found = []
-    for r0 in range(0, R, height):
-        for s0 in range(0, S, width):
-            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
     return found
 
 

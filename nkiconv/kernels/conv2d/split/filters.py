@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..call import load_bias
+from ..cuts import chunks_of, tap_blocks
 from ..taps.filters import group_mask, load_taps, spread_groups
-from .cuts import chunks_of, piece_taps, tap_blocks, tap_elements
+from .cuts import RAW_BYTES, piece_taps, tap_elements
 from .pairs import start_pair
 from .plan import AHEAD_BYTES
 
@@ -100,7 +101,7 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces):
     """Append the blocks and pieces of a chunk of a job; of a block's rows the middle one, which meets most, first."""
     per_c = geometry.C // geometry.groups
     first, count = job.chunks[chunk]
-    parts = tap_blocks(geometry, tap_elements(geometry, job, job.chunks[chunk]))
+    parts = tap_blocks(geometry, tap_elements(geometry, job, job.chunks[chunk]), RAW_BYTES)
     most = piece_taps(job)
     for which in range(len(parts)):
         r0, rn, s0, sn = parts[which]

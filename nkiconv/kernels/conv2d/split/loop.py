@@ -14,9 +14,10 @@ from ..._prices import VECTOR_NS
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, scale_residual
+from ..cuts import Band, box, index_of, put_first, strides_of_residual, strides_of_y
 from ..geometry import Geometry, met
 from ..taps.rows import pool_band
-from .cuts import Band, banks_of
+from .cuts import banks_of
 from .filters import Filters, load_ahead, start_filters, turn_piece
 from .pairs import DOWN, Ledger, advance, pick
 from .plan import LEAD, Plan
@@ -219,7 +220,7 @@ def accumulate(work, sums, hn, next_hn):
     first, end = filters.firsts[sums.job], filters.firsts[sums.job + 1]
     for which in range(first, end):
         piece, soon = filters.pieces[which], filters.pieces[min(which + LEAD, end - 1)]
-        place = place_of(filters.chunks, job.chunks[piece.chunk])
+        place = index_of(filters.chunks, job.chunks[piece.chunk])
         needed = parts_needed(work.rows, hn, place)
         turn_to(work, which + 1)
         split_to(work, needed)
@@ -231,7 +232,7 @@ def accumulate(work, sums, hn, next_hn):
         while filters.ended < min(which + 2, filters.turned):
             advance_all(work)
         turn_next(work, sums.job + 1 == len(filters.jobs))
-        split_to(work, parts_needed(work.rows, hn, place_of(filters.chunks, job.chunks[soon.chunk])))
+        split_to(work, parts_needed(work.rows, hn, index_of(filters.chunks, job.chunks[soon.chunk])))
         split_to(work, parts_needed(work.rows, next_hn, place))
         split_share(work)
     if not sums.started:
@@ -258,7 +259,7 @@ def products_of(geometry, sums, piece):
                 whole = len(found)
             found.append(Product(tap=piece.r * geometry.columns.taps + s, rows=on_rows, columns=on_columns))
     if whole > 0:
-        found = [found[whole]] + found[:whole] + found[whole + 1 :]
+        found = put_first(found, whole)
     return found
 
 
@@ -301,15 +302,6 @@ def multiply(work, sums, piece, place, last):
                 accumulate=sums.started or kind == 2 or which > 0,
             )
     sums.started = True
-
-
-def place_of(chunks, wanted):
-    """Index of a chunk in a list."""
-    found = 0
-    for index in range(len(chunks)):
-        if chunks[index] == wanted:
-            found = index
-    return found
 
 
 def write_zeros(work, sums):
@@ -360,15 +352,12 @@ def load_residual(operands, geometry, job, band):
     if operands.residual == None:
         return None
     residual_sbuf = nl.ndarray((job.kn, band.nn, band.pn, band.qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
-    pattern = [[geometry.r_k, job.kn], [geometry.r_n, band.nn], [geometry.r_p, band.pn], [geometry.r_q, band.qn]]
-    offset = band.n0 * geometry.r_n + job.k0 * geometry.r_k + band.p0 * geometry.r_p + band.q0 * geometry.r_q
-    copy(residual_sbuf, operands.residual.ap(pattern=pattern, offset=offset))
+    where = box(strides_of_residual(geometry), job.k0, band.n0, band.p0, band.q0, residual_sbuf.shape)
+    copy(residual_sbuf, operands.residual.ap(pattern=where[0], offset=where[1]))
     return scale_residual(residual_sbuf, operands.beta)
 
 
 def store(y_hbm, y_sbuf, geometry, job, n0, p0, q0):
     """One DMA for results [kn, images, rows, columns] of a job from image n0, row p0 and column q0 on."""
-    _, nn, pn, qn = y_sbuf.shape
-    pattern = [[geometry.y_k, job.kn], [geometry.y_n, nn], [geometry.y_p, pn], [geometry.y_q, qn]]
-    offset = n0 * geometry.y_n + job.k0 * geometry.y_k + p0 * geometry.y_p + q0 * geometry.y_q
-    copy(y_hbm.ap(pattern=pattern, offset=offset), y_sbuf)
+    where = box(strides_of_y(geometry), job.k0, n0, p0, q0, y_sbuf.shape)
+    copy(y_hbm.ap(pattern=where[0], offset=where[1]), y_sbuf)

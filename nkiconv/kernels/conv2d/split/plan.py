@@ -11,19 +11,18 @@ from ...._nki import nl
 from ..._prices import TENSOR_COLUMN_NS
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_BYTES, PARTS, share
+from ..cuts import Band, chunks_of, tap_blocks
 from ..geometry import instructions_refusal, met
 from .cuts import (
+    RAW_BYTES,
     X_BYTES,
-    Band,
     bands_of,
     banks_of,
     batches_of,
     chunk_bytes,
-    chunks_of,
     job_bytes,
     jobs_of,
     piece_taps,
-    tap_blocks,
     tap_elements,
 )
 from .x import STAGE_BYTES, parts_of
@@ -187,7 +186,7 @@ def block_bytes(geometry, job):
     most = 0
     for index in range(len(job.chunks)):
         elements = tap_elements(geometry, job, job.chunks[index])
-        blocks = tap_blocks(geometry, elements)
+        blocks = tap_blocks(geometry, elements, RAW_BYTES)
         most = max(most, blocks[0][1] * blocks[0][3] * elements * geometry.itemsize)
     return most
 
@@ -218,7 +217,7 @@ def filter_instructions(geometry, job):
     total = 4
     R, S = geometry.rows.taps, geometry.columns.taps
     for index in range(len(job.chunks)):
-        blocks = tap_blocks(geometry, tap_elements(geometry, job, job.chunks[index]))
+        blocks = tap_blocks(geometry, tap_elements(geometry, job, job.chunks[index]), RAW_BYTES)
         loads = 1 if geometry.packed == 0 else job.kn // geometry.packed
         total += len(blocks) * loads + 2 * R * S
         for which in range(len(blocks)):

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._dma import copy
+from ..cuts import Band
 from ..geometry import span
-from .cuts import Band
 from .pairs import start_pair
 
 #: Bytes a partition of fp32 elements that are loaded together, if more than one row, and of all that are not pairs yet.

@@ -12,6 +12,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, div_ceil
+from ..cuts import tap_blocks
 from .shape import widest
 
 #: Bytes a partition of a block of taps as it lies, and of all that are on their way together, if more than one.
@@ -109,7 +110,7 @@ def add_chunk(geometry, chunk, channels, kn, loads, pieces):
     """Append the loads and pieces of a chunk."""
     P_MAX = nl.tile_size.pmax
     S = geometry.columns.taps
-    blocks = tap_blocks(geometry, channels)
+    blocks = tap_blocks(geometry, channels, RAW_BYTES)
     wide = bank_channels(kn, geometry.itemsize)
     for which in range(len(blocks)):
         r0, rn, s0, sn = blocks[which]
@@ -133,18 +134,6 @@ def add_chunk(geometry, chunk, channels, kn, loads, pieces):
                             kn=count,
                         )
                     )
-
-
-def tap_blocks(geometry, channels):
-    """(first row, rows, first column, columns) of taps that are loaded together."""
-    R, S = geometry.rows.taps, geometry.columns.taps
-    most = max(1, RAW_BYTES // (channels * geometry.itemsize))
-    height, width = min(R, max(1, most // S)), min(S, most)
-    found = []
-    for r0 in range(0, R, height):
-        for s0 in range(0, S, width):
-            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
-    return found
 
 
 def bank_channels(kn, itemsize):
@@ -316,7 +305,7 @@ def cut_by(count, each):
 def raw_bytes(geometry, kn, chunks):
     """Bytes a partition of all loads that are there together, at most."""
     channels = widest(chunks)
-    blocks = tap_blocks(geometry, channels)
+    blocks = tap_blocks(geometry, channels, RAW_BYTES)
     one = channels * blocks[0][1] * blocks[0][3] * geometry.itemsize
     together = div_ceil(bank_channels(kn, geometry.itemsize), nl.tile_size.pmax)
     return max(AHEAD_BYTES, one * together) + one * together

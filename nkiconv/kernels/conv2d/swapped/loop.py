@@ -11,6 +11,7 @@ from ..._engines import Ledger
 from ..._tiles import cut, div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, of_array
+from ..cuts import same_place
 from ..geometry import Geometry
 from .filters import fold_filters, load_ahead, start_filters, turn_piece, turn_to, waiting_to
 from .load import load_step, new_window, parts_of, steps_of
@@ -96,12 +97,6 @@ def run_swapped(operands, geometry, extras, plan):
                 after_sbuf = load_band(work, plan.items[index + 1].band, False)
         work_band(work, item, now_sbuf, fresh, index + 1 == end)
         now_sbuf = after_sbuf
-
-
-def same_place(one, other):
-    """Whether two bands are outputs of the same images, rows and columns."""
-    rows = one.p0 == other.p0 and one.pn == other.pn
-    return rows and one.q0 == other.q0 and one.qn == other.qn and one.n0 == other.n0 and one.nn == other.nn
 
 
 def load_band(work, band, start):

@@ -1,10 +1,9 @@
 """How the work of one matmul a tap is cut: bands of outputs, banks of sums, parts of loads, blocks of taps."""
 
-from dataclasses import dataclass
-
 from ...._nki import nl
 from ..._prices import BYTE_NS, HALF_RATE, MATMUL_COLUMNS_MIN, ROWS_AN_ENGINE, TENSOR_COLUMN_NS, run_ns
 from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
+from ..cuts import Band, Bank, axis_elements, bank_unit
 from ..geometry import span
 from .last import is_turned
 
@@ -14,46 +13,6 @@ RAW_BYTES = 24_576
 Y_BYTES = 16_384
 #: Bytes a partition of a load of a band's rows, about, if they are not waited for.
 PART_BYTES = 4096
-
-
-@dataclass
-class Band(nl.NKIObject):
-    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of images n0 .. n0+nn-1, and the elements of x that they need."""
-
-    n0: int
-    nn: int
-    p0: int
-    pn: int
-    q0: int
-    qn: int
-    h0: int
-    hn: int
-    w0: int
-    wn: int
-
-
-@dataclass
-class Bank(nl.NKIObject):
-    """One bank of sums: images, rows and columns from the first of its band."""
-
-    n: int
-    nn: int
-    p: int
-    pn: int
-    q: int
-    qn: int
-
-
-def tap_blocks(geometry, channels):
-    """(first row, rows, first column, columns) of taps that are loaded together: all, some rows, or part of a row."""
-    R, S = geometry.rows.taps, geometry.columns.taps
-    most = max(1, RAW_BYTES // (channels * geometry.itemsize))
-    height, width = min(R, max(1, most // S)), min(S, most)
-    found = []
-    for r0 in range(0, R, height):
-        for s0 in range(0, S, width):
-            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
-    return found
 
 
 def tap_order(taps):
@@ -68,12 +27,7 @@ def tap_order(taps):
 
 def band_elements(geometry, pn, qn):
     """Most elements of one image that outputs pn x qn need."""
-    rows, columns = geometry.rows, geometry.columns
-    height = min(rows.size, ((pn - 1) * rows.stride + (rows.taps - 1) * rows.dilation) // rows.lhs_dilation + 1)
-    width = min(
-        columns.size, ((qn - 1) * columns.stride + (columns.taps - 1) * columns.dilation) // columns.lhs_dilation + 1
-    )
-    return height * width
+    return axis_elements(geometry.rows, pn) * axis_elements(geometry.columns, qn)
 
 
 def bands_of(geometry, num_tiles, pool, halves, x_bytes):
@@ -136,12 +90,6 @@ def widened(geometry, columns):
     if in_line and columns[1] > 0 and size * item * BYTE_NS < run_ns(columns[1] * item):
         return (0, size)
     return columns
-
-
-def bank_unit(images, pn, qn, pool):
-    """Rows of outputs that fill a bank of PSUM, and whole windows of pooling."""
-    rows = min(pn, max(1, BANK_COLUMNS // (images * min(qn, BANK_COLUMNS))))
-    return max(pool[0], rows // pool[0] * pool[0])
 
 
 def bank_rows(band):

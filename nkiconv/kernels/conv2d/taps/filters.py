@@ -12,7 +12,8 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, div_ceil, whole_words
-from .cuts import tap_blocks, tap_order
+from ..cuts import tap_blocks
+from .cuts import RAW_BYTES, tap_order
 from .fold import group_depth, job_axis, tap_groups
 from .plan import AHEAD_BYTES, is_depthwise
 
@@ -137,7 +138,7 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     own = per_c if job.pack > 1 else count
     c0 = 0 if job.pack > 1 else first % per_c
     depthwise = is_depthwise(geometry, job)
-    parts = tap_blocks(geometry, own)
+    parts = tap_blocks(geometry, own, RAW_BYTES)
     if geometry.packed > 0 and len(blocks) == 0:
         parts = first_rows(R, S)
     elif geometry.packed > 0 or depthwise:

@@ -12,8 +12,9 @@ from ..._engines import Ledger
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, finish_shared, load_bias, of_array
+from ..cuts import Band, Bank, chunks_of, index_of, put_first, same_place
 from ..geometry import Geometry, met
-from .cuts import Band, Bank, banks_of, row_parts, tap_order
+from .cuts import banks_of, row_parts, tap_order
 from .filters import (
     Filters,
     load_ahead,
@@ -28,7 +29,7 @@ from .filters import (
 )
 from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
 from .last import is_last, pass_late, put_off, turn_first
-from .plan import Job, chunks_of
+from .plan import Job
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
@@ -176,7 +177,7 @@ def start_band(work, item):
         else:
             load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
         if len(parts) > 0:
-            load_rows(work, batch.chunks, tiles, place_of(batch.chunks, batch.jobs[0].chunks[chunk]), band, parts[0])
+            load_rows(work, batch.chunks, tiles, index_of(batch.chunks, batch.jobs[0].chunks[chunk]), band, parts[0])
         if soon:
             load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
     for index in range(len(batch.chunks) if len(parts) > 0 else 0):
@@ -206,12 +207,6 @@ def load_next(work, plan, index, now):
         for chunk in range(len(of.chunks)):
             load_rows(work, of.chunks, tiles, chunk, coming.band, parts[part])
     return tiles
-
-
-def same_place(one, other):
-    """Whether two bands are outputs of the same images, rows and columns."""
-    rows = one.p0 == other.p0 and one.pn == other.pn
-    return rows and one.q0 == other.q0 and one.qn == other.qn and one.n0 == other.n0 and one.nn == other.nn
 
 
 def no_tiles(batch):
@@ -386,7 +381,7 @@ def add_chunk(work, one, chunk, tiles, last_bank):
     job, filters = batch.jobs[index], batch.filters
     p0, pn, q0, qn = band.p0 + bank.p, bank.pn, band.q0 + bank.q, bank.qn
     outputs = acc_psum.shape[0]
-    place = place_of(batch.chunks, job.chunks[chunk])
+    place = index_of(batch.chunks, job.chunks[chunk])
     every = products(geometry, job, job.chunks[chunk], p0, pn, q0, qn)
     if not one.started and (len(every) == 0 or every[0].rows[2] < pn or every[0].columns[2] < qn):
         nothing = [[zeros_sbuf.shape[1], 1], [0, bank.nn], [0, pn], [0, qn]]
@@ -467,14 +462,5 @@ def products(geometry, job, chunk, p0, pn, q0, qn):
                 parts = group_depth(geometry, chunk, group) * chunk[1]
                 found.append(Product(row=order[at], group=group, parts=parts, rows=on_rows, columns=on_columns))
     if whole > 0:
-        found = [found[whole]] + found[:whole] + found[whole + 1 :]
-    return found
-
-
-def place_of(chunks, wanted):
-    """Index of a chunk in a list."""
-    found = 0
-    for index in range(len(chunks)):
-        if chunks[index] == wanted:
-            found = index
+        found = put_first(found, whole)
     return found

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
+from ..cuts import Band, chunks_of, in_batches
 from ..geometry import instructions_refusal
-from .cuts import RAW_BYTES, Band, bands_of, banks_of, waits_for_rows
+from .cuts import RAW_BYTES, bands_of, banks_of, waits_for_rows
 from .fold import FOLDS, chunk_window, depth_of, job_axis, rows_of, tap_groups
 from .last import beside_ns, is_last, is_turned, last_bytes, last_instructions
 from .prices import DMA_START_NS, END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
@@ -172,27 +173,7 @@ def batches_of(geometry, jobs, by_channels, filter_bytes):
     for index in range(len(jobs)):
         most = min(most, max(1, filter_bytes // job_bytes(geometry, jobs[index])))
     halves = PARTS if len(jobs) > 1 and (by_channels or most < len(jobs)) else 1
-    found = []
-    count = div_ceil(div_ceil(len(jobs), halves), most)
-    for half in range(halves):
-        mine = share(len(jobs), halves, half)
-        for index in range(min(count, mine[1])):
-            part = share(mine[1], min(count, mine[1]), index)
-            batch = []
-            for which in range(part[1]):
-                batch.append(jobs[mine[0] + part[0] + which])
-            found.append(batch)
-    return found
-
-
-def chunks_of(batch):
-    """Chunks that a batch's jobs need, each once, in order."""
-    found = []
-    for index in range(len(batch)):
-        for part in range(len(batch[index].chunks)):
-            if len(found) == 0 or batch[index].chunks[part] not in found:
-                found.append(batch[index].chunks[part])
-    return found
+    return in_batches(jobs, most, halves)
 
 
 def shares_channels(geometry, jobs, config):

@@ -20,8 +20,9 @@ from ..._prices import (
     run_ns,
 )
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
+from ..cuts import tap_blocks
 from ..geometry import met
-from .cuts import tap_blocks
+from .cuts import RAW_BYTES
 from .fold import job_axis, tap_groups
 from .last import is_last, is_turned, out_ns, runs_out_ns, turned_ns
 
@@ -154,7 +155,8 @@ def turn_ns(geometry, jobs, by_channels):
 def warm_count(geometry, job):
     """Matmuls of 128 columns at half rate from a core's start until the first block of a job's filters is there."""
     channels = job.chunks[0][1] // job.pack
-    rn, sn = tap_blocks(geometry, channels)[0][1], tap_blocks(geometry, channels)[0][3]
+    block = tap_blocks(geometry, channels, RAW_BYTES)[0]
+    rn, sn = block[1], block[3]
     whole = geometry.w_s == 1 and geometry.w_c == geometry.rows.taps * geometry.columns.taps
     load_ns = row_ns(channels * rn * sn, 1 if whole else 2, geometry.itemsize)
     there_ns = STATIC_ISSUE_NS + FIRST_PACKET_NS + LOAD_SKEW_NS + ROWS_AN_ENGINE * load_ns + DMA_DONE_NS

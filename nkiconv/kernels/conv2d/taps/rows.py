@@ -4,7 +4,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._tiles import div_ceil
 from ..call import scale_residual
-from .cuts import Bank
+from ..cuts import Bank, box, strides_of_y
 from .fold import chunk_window
 from .last import is_last, is_turned, load_turned
 
@@ -91,14 +91,9 @@ def load_residual(operands, geometry, job, band):
 
 def y_pattern(geometry, job, band, pool):
     """(pattern, offset) of a band's results in HBM: [kn, images, rows, columns]."""
-    pattern = [
-        [geometry.y_k, job.kn],
-        [geometry.y_n, band.nn],
-        [geometry.y_p, band.pn // pool[0]],
-        [geometry.y_q, band.qn // pool[1]],
-    ]
-    offset = band.n0 * geometry.y_n + job.k0 * geometry.y_k
-    return pattern, offset + band.p0 // pool[0] * geometry.y_p + band.q0 // pool[1] * geometry.y_q
+    height, width = pool
+    shape = (job.kn, band.nn, band.pn // height, band.qn // width)
+    return box(strides_of_y(geometry), job.k0, band.n0, band.p0 // height, band.q0 // width, shape)
 
 
 def pool_band(y_sbuf, pool, dtype):

@@ -1,0 +1,120 @@
+"""What several algorithms cut alike: jobs into batches, outputs into bands and banks, filters into blocks of taps."""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .._tiles import BANK_COLUMNS, div_ceil, share
+
+
+@dataclass
+class Band(nl.NKIObject):
+    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of images n0 .. n0+nn-1, and the elements of x that they need."""
+
+    n0: int
+    nn: int
+    p0: int
+    pn: int
+    q0: int
+    qn: int
+    h0: int
+    hn: int
+    w0: int
+    wn: int
+
+
+@dataclass
+class Bank(nl.NKIObject):
+    """One bank of sums: images, rows and columns from the first of its band."""
+
+    n: int
+    nn: int
+    p: int
+    pn: int
+    q: int
+    qn: int
+
+
+def same_place(one, other):
+    """Whether two bands are outputs of the same images, rows and columns."""
+    rows = one.p0 == other.p0 and one.pn == other.pn
+    return rows and one.q0 == other.q0 and one.qn == other.qn and one.n0 == other.n0 and one.nn == other.nn
+
+
+def axis_elements(axis, count):
+    """Most elements of an axis that neighbouring outputs need."""
+    return min(axis.size, ((count - 1) * axis.stride + (axis.taps - 1) * axis.dilation) // axis.lhs_dilation + 1)
+
+
+def bank_unit(images, pn, qn, pool):
+    """Rows of outputs that fill a bank of PSUM, and whole windows of pooling."""
+    rows = min(pn, max(1, BANK_COLUMNS // (images * min(qn, BANK_COLUMNS))))
+    return max(pool[0], rows // pool[0] * pool[0])
+
+
+def in_batches(jobs, most, halves):
+    """Jobs in batches of at most `most`, as even as can be; as many of the first of two halves as of the other, so that
+    two cores can share them, where halves is 2."""
+    found = []
+    count = div_ceil(div_ceil(len(jobs), halves), most)
+    for half in range(halves):
+        mine = share(len(jobs), halves, half)
+        for index in range(min(count, mine[1])):
+            part = share(mine[1], min(count, mine[1]), index)
+            found.append(jobs[mine[0] + part[0] : mine[0] + part[0] + part[1]])
+    return found
+
+
+def chunks_of(batch):
+    """Chunks of input channels that a batch's jobs need, each once, in order."""
+    found = []
+    for index in range(len(batch)):
+        for part in range(len(batch[index].chunks)):
+            if len(found) == 0 or batch[index].chunks[part] not in found:
+                found.append(batch[index].chunks[part])
+    return found
+
+
+def index_of(chunks, wanted):
+    """Where a chunk stands in a list."""
+    found = 0
+    for index in range(len(chunks)):
+        if chunks[index] == wanted:
+            found = index
+    return found
+
+
+def tap_blocks(geometry, elements, most_bytes):
+    """(first row, rows, first column, columns) of taps that are loaded together: all, some rows, or part of a row.
+
+    elements: of a tap, a partition; most_bytes: of a block, if it has several taps.
+    """
+    R, S = geometry.rows.taps, geometry.columns.taps
+    most = max(1, most_bytes // (elements * geometry.itemsize))
+    height, width = min(R, max(1, most // S)), min(S, most)
+    found = []
+    for r0 in range(0, R, height):
+        for s0 in range(0, S, width):
+            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
+    return found
+
+
+def put_first(products, first):
+    """A list with one of its things before all others: the product that writes where the others add."""
+    return [products[first]] + products[:first] + products[first + 1 :]
+
+
+def strides_of_y(geometry):
+    """Elements between neighbours in y along n, k, p, q."""
+    return (geometry.y_n, geometry.y_k, geometry.y_p, geometry.y_q)
+
+
+def strides_of_residual(geometry):
+    """Elements between neighbours in the residual along n, k, p, q."""
+    return (geometry.r_n, geometry.r_k, geometry.r_p, geometry.r_q)
+
+
+def box(strides, k0, n0, p0, q0, shape):
+    """(pattern, offset) in HBM of outputs [kn, nn, pn, qn] from these on, of a tensor with strides along n, k, p, q."""
+    kn, nn, pn, qn = shape
+    pattern = [[strides[1], kn], [strides[0], nn], [strides[2], pn], [strides[3], qn]]
+    return pattern, n0 * strides[0] + k0 * strides[1] + p0 * strides[2] + q0 * strides[3]
