@@ -27,7 +27,6 @@ def test_rows_of_some_cases():
     assert document["ok"]
     first, second = document["rows"]
     assert {(row["case"], row["dtype"]) for row in (first, second)} == {("kda_bf16", "bf16"), ("kda_fp32", "fp32")}
-    x, w, y = 8 * 1024 * 14 * 14, 1024 * 256, 8 * 256 * 14 * 14
     for row in (first, second):
         assert row["verdict"] == "pass"
         assert row["channels_checked"] == 384

@@ -72,8 +72,8 @@ SETTINGS = [
     {"halves": 1, "staged": 0, "x_bytes": 3000},
     {"halves": 0, "staged": 1, "x_bytes": 2000, "buffers": 2},
     {"shard": "channels", "channels": 3, "filter_bytes": 9000, "staged": 1},
-    {"shard": "images", "channels": 50, "buffers": 4, "warmup": 0, "fold": 0},
-    {"fold": 1, "halves": 0, "staged": 1, "x_bytes": 9000},
+    {"shard": "images", "channels": 50, "buffers": 4, "warmup": 0, "fold": 0, "banks": 1},
+    {"fold": 1, "halves": 0, "staged": 1, "x_bytes": 9000, "banks": 8},
 ]
 
 
@@ -262,6 +262,7 @@ def test_what_pairs_do_not_do(problem, changes, message):
         ("halves", 2, "config halves=2: must be an int from 0 to 1"),
         ("staged", True, "config staged=True: must be an int from 0 to 1"),
         ("warmup", 257, "config warmup=257"),
+        ("banks", 9, "config banks=9: must be an int from 1 to 8"),
         ("shard", "rows", "config shard=rows: accepted are"),
         ("rows", 1, "pairs has no setting rows"),
     ],

@@ -19,7 +19,7 @@ from ...kernels.conv2d.stacked.plan import BESIDE
 from ...kernels.conv2d.swapped.plan import FILTER_BYTES as SWAPPED_FILTER_BYTES
 from ...kernels.conv2d.swapped.plan import X_BYTES as SWAPPED_X_BYTES
 from ...kernels.conv2d.taps.fold import FOLDS
-from ...kernels.conv2d.taps.plan import FILTER_BYTES, X_BYTES, count_instructions
+from ...kernels.conv2d.taps.plan import FILTER_BYTES, ORDERS, X_BYTES, count_instructions
 from ...kernels.conv2d.taps.prices import array_ns
 from ...simulator.hardware import PARTITIONS
 from ..family import Family, Shape, changed, config_of, ints, with_settings
@@ -64,25 +64,13 @@ class Conv2dFamily(Family):
         return changed(config, self.from_one, **{name: list(choices) for name, choices in values.items()})
 
 
-class Taps(Conv2dFamily):
-    """One matmul a tap."""
+class ByTap(Conv2dFamily):
+    """One tap after the other: jobs of output channels, bands of outputs."""
 
-    algorithm = "taps"
     from_one = ("x_bytes", "filter_bytes", "channels")
     #: what the kernel takes of its own accord
-    x_bytes, filter_bytes = X_BYTES, FILTER_BYTES
-
-    def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        plan = self.plan(shape, None)
-        if plan is None or (not wide and self._instructions(shape, plan) > LONG):
-            return [None]
-        found: list[Config] = [None, config_of(x_bytes=X_BYTES // 2), config_of(x_bytes=X_BYTES // 4)]
-        found += [config_of(shard="channels"), config_of(shard="images")]
-        return found + ([config_of(x_bytes=X_BYTES // 8), config_of(channels=64)] if wide else [])
-
-    def _instructions(self, shape: Shape, plan: Any) -> int:
-        """Of all cores, at most."""
-        return shape.cores * int(count_instructions(shape.geometry, plan, shape.cores))  # type: ignore[no-untyped-call]
+    x_bytes: int
+    filter_bytes: int
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
@@ -93,17 +81,9 @@ class Taps(Conv2dFamily):
             x_bytes=(x_bytes // 2, x_bytes * 2),
             shard=("images", "channels"),
             channels=CHANNELS,
-            fold=FOLDS,
-            moved=(0, 1, 2, 4),
             filter_bytes=(filter_bytes // 2, filter_bytes * 2),
             warmup=(one for one in WARM_UPS if one != warmup),
         )
-
-    def least_us(self, shape: Shape, config: Config) -> float:
-        if shape.rates.overrides:  # the kernel's prices are trn2.toml's
-            return 0.0
-        jobs = [job for batch in self.plan(shape, config).batches for job in batch]
-        return float(SURE * array_ns(shape.geometry, jobs) / shape.cores / 1e3)  # type: ignore[no-untyped-call]
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.plan(shape, config)
@@ -122,6 +102,40 @@ class Taps(Conv2dFamily):
             "q_band": max(band.qn for band in bands),
             "warmup": plan.warmup,
         }
+
+
+class Taps(ByTap):
+    """One matmul a tap."""
+
+    algorithm = "taps"
+    x_bytes, filter_bytes = X_BYTES, FILTER_BYTES
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        plan = self.plan(shape, None)
+        if plan is None or (not wide and self._instructions(shape, plan) > LONG):
+            return [None]
+        found: list[Config] = [None, config_of(x_bytes=X_BYTES // 2), config_of(x_bytes=X_BYTES // 4)]
+        found += [config_of(shard="channels"), config_of(shard="images")]
+        return found + ([config_of(x_bytes=X_BYTES // 8), config_of(channels=64)] if wide else [])
+
+    def _instructions(self, shape: Shape, plan: Any) -> int:
+        """Of all cores, at most."""
+        return shape.cores * int(count_instructions(shape.geometry, plan, shape.cores))  # type: ignore[no-untyped-call]
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        own = self.changed(config, fold=FOLDS, moved=(0, 1, 2, 4))
+        return super().near(shape, config) + own + self.changed(config, order=ORDERS, banks=(1, 2, 8))
+
+    def least_us(self, shape: Shape, config: Config) -> float:
+        if shape.rates.overrides:  # the kernel's prices are trn2.toml's
+            return 0.0
+        jobs = [job for batch in self.plan(shape, config).batches for job in batch]
+        return float(SURE * array_ns(shape.geometry, jobs) / shape.cores / 1e3)  # type: ignore[no-untyped-call]
+
+    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+        plan = self.plan(shape, config)
+        loop = {"banks_per_store": plan.banks, "chunks_outside": int(any(plan.together))}
+        return {**super().symbols(shape, config), **loop}
 
 
 class Stacked(Conv2dFamily):
@@ -258,6 +272,7 @@ class Pairs(Conv2dFamily):
             filter_bytes=(filter_bytes // 2, filter_bytes * 2),
             buffers=(2, 3, 4),
             warmup=(one for one in (0, 12, 16, 20, 28) if one != plan.warmup),
+            banks=(1, 2, 8),
         )
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
@@ -279,11 +294,12 @@ class Pairs(Conv2dFamily):
             "buffers": plan.buffers,
             "halves": int(plan.halves),
             "staged": int(plan.staged),
+            "banks_per_store": plan.banks,
             "warmup": plan.warmup,
         }
 
 
-class Split(Taps):
+class Split(ByTap):
     """Products by fp16 pairs, one tap after the other."""
 
     algorithm = "split"
@@ -323,6 +339,7 @@ class Swapped(Conv2dFamily):
             x_bytes=(x_bytes // 2, x_bytes * 2),
             filter_bytes=(filter_bytes // 2, filter_bytes * 2),
             warmup=(one for one in WARM_UPS if one != plan.warmup),
+            banks=(1, 3, 7),
         )
 
     def tiles(self, shape: Shape, plan: Any) -> int:

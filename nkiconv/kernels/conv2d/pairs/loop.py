@@ -13,7 +13,7 @@ from ..geometry import Geometry
 from .bands import Ring, load_parts, load_slots, make_ring, move_next, move_to, zero_around
 from .chunks import partitions
 from .filters import Batch, load_chunk, load_job, start_batch, start_job, turn_next, turn_to
-from .plan import STORE_BANKS, Pairs
+from .plan import Pairs
 from .steps import banks_of, halved, products_of
 
 #: Between the banks of a job's band, filters of the next job are turned and rows of the next band moved; they begin
@@ -158,7 +158,7 @@ def due(count, begin, end, share_done):
 def work_band(work, job, band, x_sbuf, last):
     """Results of one job for one band, some banks after the other; last: whether nothing hides what follows."""
     book(work, job)
-    groups = banks_of(work.plan, band, STORE_BANKS, last)
+    groups = banks_of(work.plan, band, work.plan.banks, last)
     total, done = 0, 0
     for index in range(len(groups)):
         total += len(groups[index])

@@ -17,21 +17,22 @@ the zeros on chip (`staged`).
 
 Settings: `shard`, what the two cores share, "channels" of the output or "images" (and rows of them); `x_bytes` and
 `filter_bytes`, a partition, of x of one band and of the filters that are there together; `channels`, output channels of
-a job; `buffers` of x; `fold`, `halves` and `staged`, 0 or 1; `warmup`, matmuls on zeros before the first filters.
+a job; `buffers` of x; `fold`, `halves` and `staged`, 0 or 1; `warmup`, matmuls on zeros before the first filters;
+`banks` of PSUM whose results leave by one DMA.
 """
 
 from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share, whole_words
+from ..._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, div_ceil, share, whole_words
 from ..cuts import in_batches
 from ..geometry import instructions_refusal
 from .chunks import chunks_of, num_passes, num_steps
 from .extents import extent_of, stored
 from .price import END_NS, START_NS, Workload, array_ns, bank_ns, loads_ns, stores_ns
 
-SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "buffers", "fold", "halves", "staged", "warmup")
+SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "buffers", "fold", "halves", "staged", "warmup", "banks")
 SHARDS = ("channels", "images")
 #: Bytes a partition of x of one band, and of the filters of a batch of jobs.
 X_BYTES = 28_672
@@ -113,6 +114,8 @@ class Pairs(nl.NKIObject):
     halves: bool
     staged: bool
     warmup: int
+    #: banks of sums whose results leave by one DMA
+    banks: int
 
 
 def image_pitch(geometry):
@@ -286,6 +289,7 @@ def make_pairs(geometry, config):
         halves=halves,
         staged=staged,
         warmup=setting(config, "warmup", WARM_UP),
+        banks=setting(config, "banks", STORE_BANKS),
     )
 
 
@@ -342,6 +346,8 @@ def plan_pairs(geometry, extras, config, cores):
     if reason == "":
         limits = (("buffers", 2, 8), ("fold", 0, 1), ("halves", 0, 1), ("staged", 0, 1), ("warmup", 0, WARM_UP_MAX))
         reason = numbers_refusal(config, limits)
+    if reason == "":
+        reason = numbers_refusal(config, (("banks", 1, PSUM_BANKS),))
     if reason == "" and setting(config, "shard", SHARDS[0]) not in SHARDS:
         reason = f"config shard={setting(config, 'shard', SHARDS[0])}: accepted are {SHARDS}"
     if reason == "":
@@ -410,7 +416,7 @@ def sbuf_bytes(geometry, plan, residual):
     for index in range(len(plan.chunks)):
         raw_bytes += 2 * taps * plan.chunks[index].cn
     results = 6 if residual else 3
-    return plan.buffers * x_bytes + staged_bytes + most_filters + raw_bytes + results * 4 * STORE_BANKS * BANK_COLUMNS
+    return plan.buffers * x_bytes + staged_bytes + most_filters + raw_bytes + results * 4 * plan.banks * BANK_COLUMNS
 
 
 def count_instructions(geometry, plan, cores):

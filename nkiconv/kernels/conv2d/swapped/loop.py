@@ -19,8 +19,6 @@ from .plan import Swapped
 from .results import finish_rows, load_bias_row, load_residual, store
 from .shape import Block, blocks_of, tile_groups, units_at
 
-#: Banks of sums that go through a batch's filters together as these come; the others are for transposes.
-FIRST_BANKS = 5
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
 LEAD_MATMULS = 6
 #: Share of a chunk's matmuls between which the filters of one that comes soon are turned.
@@ -143,7 +141,7 @@ def work_band(work, item, x_sbuf, fresh, last):
     units = units_of(work.plan, item.band, work.plan.batches[item.batch][1] * work.plan.source.fold, last)
     first = 0
     while first < len(units):
-        count = min(len(units) - first, FIRST_BANKS if fresh and first == 0 else 1)
+        count = min(len(units) - first, work.plan.banks if fresh and first == 0 else 1)
         work_units(work, item, x_sbuf, units[first : first + count])
         first += count
 

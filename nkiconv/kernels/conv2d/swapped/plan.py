@@ -8,14 +8,15 @@ leave in runs of K elements, or of several pixels' K. Padding is stored as zeros
 Settings: `shard`, what two cores share, "channels" of the output or "images" (and rows of them); `side`, neighbouring
 pixels of a partition; `fold`, rows of y beside each other in the array's columns, with as many times stride rows of x
 on its rows, for few channels; `x_bytes` and `filter_bytes`, a partition, of x of one band and of the filters that are
-there together; `warmup`, matmuls on zeros before the first filters.
+there together; `warmup`, matmuls on zeros before the first filters; `banks` of sums that go through the first filters
+together, as these come.
 """
 
 from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
+from ..._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_into, div_ceil, share
 from ..geometry import instructions_refusal
 from .filters import raw_bytes, turns_of, way_of
 from .load import is_staged
@@ -34,7 +35,7 @@ from .shape import (
     widest,
 )
 
-SETTINGS = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup")
+SETTINGS = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup", "banks")
 SHARDS = ("channels", "images")
 #: Bytes a partition of SBUF for the filters of a batch, and for x of one band; two bands are there at once.
 FILTER_BYTES = 118_784
@@ -42,6 +43,8 @@ X_BYTES = 32_768
 #: Matmuls of 128 columns on zeros while the first x and filters are on their way.
 WARM_UP = 28
 WARM_UP_MAX = 256
+#: Banks of sums that go through a batch's filters together as these come; another one at least is for transposes.
+FIRST_BANKS = 5
 #: Neighbouring pixels of a partition, at most, unless a setting says more, and bytes of their results.
 SIDE_MAX = 32
 SIDE_LIMIT = 4096
@@ -76,6 +79,8 @@ class Swapped(nl.NKIObject):
     #: whether x is cast after it has come
     staged: bool
     warmup: int
+    #: of sums that go through a batch's filters together as these come
+    banks: int
 
 
 def plan_swapped(geometry, extras, config, cores):
@@ -86,7 +91,8 @@ def plan_swapped(geometry, extras, config, cores):
         limits = (("x_bytes", 64, whole), ("filter_bytes", 64, whole), ("warmup", 0, WARM_UP_MAX))
         reason = numbers_refusal(config, limits)
     if reason == "":
-        reason = numbers_refusal(config, (("side", 1, SIDE_LIMIT), ("fold", 1, nl.tile_size.pmax)))
+        limits = (("side", 1, SIDE_LIMIT), ("fold", 1, nl.tile_size.pmax), ("banks", 1, PSUM_BANKS - 1))
+        reason = numbers_refusal(config, limits)
     if reason == "" and setting(config, "shard", SHARDS[0]) not in SHARDS:
         reason = f"config shard={setting(config, 'shard', SHARDS[0])}: accepted are {SHARDS}"
     if reason == "":
@@ -221,6 +227,7 @@ def make_plan(geometry, config, side, by_channels, fold):
         way=way_of(geometry, casts),
         staged=is_staged(geometry, casts),
         warmup=setting(config, "warmup", WARM_UP),
+        banks=setting(config, "banks", FIRST_BANKS),
     )
 
 

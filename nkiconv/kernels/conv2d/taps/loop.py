@@ -39,8 +39,6 @@ LEAD_MATMULS = 4
 #: Share of a chunk's matmuls before the filters of one that comes soon are turned, which may be on their way still, and
 #: share of them between which they are.
 LEAD_FROM, LEAD_SHARE = 0.1, 0.6
-#: Banks whose results leave by one DMA.
-STORE_BANKS = 4
 
 
 @dataclass
@@ -84,7 +82,7 @@ class Sums(nl.NKIObject):
 @dataclass
 class Work(nl.NKIObject):
     """What one core has at hand. rate: pieces of coming filters to turn a matmul; credit: of them, due; late: results
-    that wait to be turned."""
+    that wait to be turned; store_banks: whose results leave by one DMA."""
 
     operands: Operands
     geometry: Geometry
@@ -96,6 +94,7 @@ class Work(nl.NKIObject):
     rate: float
     credit: float
     late: list
+    store_banks: int
 
 
 def run_items(operands, geometry, extras, plan):
@@ -114,6 +113,7 @@ def run_items(operands, geometry, extras, plan):
         rate=0.0,
         credit=0.0,
         late=[],
+        store_banks=plan.banks,
     )
     warm_up(work.zeros_sbuf, plan.warmup, 1)
     end = mine[0] + mine[1]
@@ -272,7 +272,7 @@ def work_band(work, jobs, item, tiles, last):
     every = []
     for index in jobs:
         every.append(start_results(work, index, item))
-    if len(jobs) > 1:
+    if work.batch.together:
         sums = []
         for results in every:
             for which in range(len(results.banks)):
@@ -346,7 +346,7 @@ def finish_sums(work, one, item, last):
             put_off(work, window(results.y_sbuf, bank), results.job, item.band, bank, work.extras.pool)
         return
     results.waiting.append(bank)
-    full = last or one.which + 1 == len(results.banks) or len(results.waiting) >= STORE_BANKS
+    full = last or one.which + 1 == len(results.banks) or len(results.waiting) >= work.store_banks
     if work.extras.pool == (1, 1) and full:
         store_banks(work.operands.y, results.y_sbuf, work.geometry, results.job, item.band, results.waiting)
         results.waiting = []

@@ -3,14 +3,16 @@
 Settings: `shard`, what the two cores share, "channels" of the output or "images" (and rows of them); `x_bytes` and
 `filter_bytes`, a partition, of x of one band and of the filters that are there together; `channels`, output channels of
 a job; `warmup`, matmuls on zeros before the first filters; `moved`, jobs of each half of the work whose filters DMA
-turns, not the array; `fold`, which channels are folded that are left over beside whole 128s, as `fold.py` says.
+turns, not the array; `fold`, which channels are folded that are left over beside whole 128s, as `fold.py` says;
+`order`, of the loop over a band: its "banks" of sums one after the other, or all of them for each of its "chunks" of x;
+`banks` of PSUM whose results leave by one DMA.
 """
 
 from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
+from ..._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, div_ceil, share
 from ..cuts import Band, chunks_of, in_batches
 from ..geometry import instructions_refusal
 from .cuts import RAW_BYTES, bands_of, banks_of, waits_for_rows
@@ -18,8 +20,9 @@ from .fold import FOLDS, chunk_window, depth_of, job_axis, rows_of, tap_groups
 from .last import beside_ns, is_last, is_turned, last_bytes, last_instructions
 from .prices import DMA_START_NS, END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
 
-SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved", "fold")
+SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved", "fold", "order", "banks")
 SHARDS = ("channels", "images")
+ORDERS = ("banks", "chunks")
 #: Bytes a partition of SBUF for the filters of a batch of jobs, and for x of one band; two bands are there at once.
 FILTER_BYTES = 90_112
 X_BYTES = 32_768
@@ -35,6 +38,8 @@ WARM_UP_MAX = 256
 MOVED_MAX = 4096
 #: Banks of sums of jobs that are made together, at most: the next ones' begin in others, and filters are turned in one.
 TOGETHER_BANKS = 5
+#: Banks whose results leave by one DMA, if there are more to come.
+STORE_BANKS = 4
 #: How much less folded channels must take, by prices.
 WORTHWHILE = 0.98
 
@@ -73,8 +78,10 @@ class Plan(nl.NKIObject):
     warmup: int
     #: by batch: the first of the jobs whose filters DMA turns
     moved: list
-    #: by batch: whether the sums of all its jobs for a band are made together
+    #: by batch: whether the sums of all its jobs for a band are made together, chunk by chunk of x
     together: list
+    #: banks whose results leave by one DMA
+    banks: int
     #: chunks of the next batch's first job whose filters may be there while a batch is worked on
     ahead: int
 
@@ -242,7 +249,8 @@ def make_plan(geometry, extras, config):
         items=items,
         warmup=setting(config, "warmup", own_warmup),
         moved=moved_from(batches, moved),
-        together=made_together(geometry, jobs, batches, items, by_channels),
+        together=made_together(geometry, jobs, batches, items, by_channels, setting(config, "order", "")),
+        banks=setting(config, "banks", STORE_BANKS),
         ahead=1,
     )
     if len(batches) > 1:
@@ -260,24 +268,52 @@ def ahead_bytes(geometry, batches):
     return most
 
 
-def made_together(geometry, jobs, batches, items, by_channels):
-    """By batch, whether the sums of all its jobs for a band are made together, chunk by chunk of x as it comes: where
-    the array waits for DMA all the time, and they need the same of x and few banks; not where x or results are turned,
-    which takes banks of its own."""
+def made_together(geometry, jobs, batches, items, by_channels, order):
+    """By batch, whether the sums of all its jobs for a band are made together, chunk by chunk of x as it comes: what
+    order (one of ORDERS) says, or "": where the array waits for DMA all the time, and several jobs need few banks."""
     array = work_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels)
-    turned = is_turned(geometry) or is_last(geometry)
-    waits = dma_ns(geometry, jobs, by_channels) > array and not turned
+    waits = dma_ns(geometry, jobs, by_channels) > array
     found = []
     for index in range(len(batches)):
-        batch, most = batches[index], 0
-        for which in range(len(items)):
-            if items[which].batch == index:
-                most = max(most, len(banks_of(items[which].band, items[which].halved, False)))
-        alike = waits and len(batch) > 1
-        for job in range(len(batch)):
-            alike = alike and batch[job].chunks == batch[0].chunks and batch[job].rows == 1
-        found.append(alike and len(batch[0].chunks) > 1 and len(batch) * most + 1 <= TOGETHER_BANKS)
+        few = waits and len(batches[index]) > 1 and sums_together(batches[index], index, items) <= TOGETHER_BANKS
+        found.append(order == "chunks" or (order == "" and few and can_together(geometry, batches[index])))
     return found
+
+
+def can_together(geometry, batch):
+    """Whether a batch's jobs need the same of x, several chunks of it; not where x or results are turned, which takes
+    banks of its own."""
+    alike = len(batch[0].chunks) > 1 and not is_turned(geometry) and not is_last(geometry)
+    for job in range(len(batch)):
+        alike = alike and batch[job].chunks == batch[0].chunks and batch[job].rows == 1
+    return alike
+
+
+def sums_together(batch, index, items):
+    """Banks of the sums of a batch's jobs for a band, whole ones, and one for filters that are turned, at most."""
+    most = 0
+    for which in range(len(items)):
+        if items[which].batch == index:
+            most = max(most, len(banks_of(items[which].band, items[which].halved, False)))
+    return len(batch) * most + 1
+
+
+def order_refusal(geometry, plan):
+    """Why the sums of a plan's batches cannot be made chunk by chunk of x, where they are; "" if they can."""
+    for index in range(len(plan.batches)):
+        batch = plan.batches[index]
+        if plan.together[index] and not can_together(geometry, batch):
+            return (
+                f"config order=chunks, C={geometry.C}, K={geometry.K}: needs jobs that take the same several chunks of "
+                f"128 channels, no folded outputs, and rows of x and y in HBM, not channels side by side; use 'banks'"
+            )
+        needed = sums_together(batch, index, plan.items) + 1  # the last bank of all may be cut in two
+        if plan.together[index] and needed > PSUM_BANKS:
+            return (
+                f"config order=chunks: the sums of a band and filters take {needed} banks of PSUM, there are "
+                f"{PSUM_BANKS}; use 'banks', or a smaller x_bytes"
+            )
+    return ""
 
 
 def moved_from(batches, count):
@@ -310,6 +346,10 @@ def plan_taps(geometry, extras, config, cores):
         reason = f"config shard={setting(config, 'shard', SHARDS[0])}: accepted are {SHARDS}"
     if reason == "" and setting(config, "fold", FOLDS[0]) not in FOLDS:
         reason = f"config fold={setting(config, 'fold', FOLDS[0])}: accepted are {FOLDS}"
+    if reason == "" and setting(config, "order", ORDERS[0]) not in ORDERS:
+        reason = f"config order={setting(config, 'order', ORDERS[0])}: accepted are {ORDERS}"
+    if reason == "":
+        reason = numbers_refusal(config, (("banks", 1, PSUM_BANKS),))
     if reason == "":
         reason = fold_refusal(geometry, extras, config)
     if reason == "" and setting(config, "moved", 0) > 0 and not can_move(geometry):
@@ -332,8 +372,9 @@ def plan_taps(geometry, extras, config, cores):
             f"{needed} bytes a partition of SBUF for the window of one output and its filters, there are {whole}; "
             f"split C over several calls and add, or use a smaller filter"
         )
-    count = count_instructions(geometry, plan, cores)
-    reason = instructions_refusal(geometry, "taps", count)
+    reason = order_refusal(geometry, plan)
+    if reason == "":
+        reason = instructions_refusal(geometry, "taps", count_instructions(geometry, plan, cores))
     return (plan, "") if reason == "" else (None, reason)
 
 
