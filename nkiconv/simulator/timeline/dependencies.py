@@ -7,20 +7,23 @@ count as one memory. Names play no part.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import hardware as hw
-from ..memory import StorageInfo
+from ..memory import Region, StorageInfo
 from ..program import Instruction
+from ..views import Ints
+from .grid import Grid
 from .overlap import Extent, covers, covers_partitions, extent, mask, meets_partitions, overlaps
 
 #: Readers of one view on one engine that are remembered: as many as may be overtaken in look-ahead order.
 READERS_KEPT = int(hw.CONSTANTS["scheduling.lookahead_window"].high)
-#: Slices of an HBM storage by which its accesses are found again.
+#: Slices along either side of the grid by which accesses to an HBM storage are found again, at most.
 HBM_SLICES = 64
 
+_View = tuple[int, str, Ints, Ints]
 _Access = tuple[Extent, int]
 _Reader = tuple[Extent, str]
 
@@ -102,20 +105,20 @@ class _Memory:
                 del self.remainders[key]
 
 
-class _SlicedMemory:
-    """The same for a storage in HBM, in slices of its bytes: its accesses are many and far apart."""
+class _CutMemory:
+    """The same for a storage in HBM, in cells of a grid: its accesses are many and far apart."""
 
-    __slots__ = ("_slice_bytes", "_slices")
+    __slots__ = ("_cells", "_grid")
 
-    def __init__(self, num_bytes: int) -> None:
-        self._slice_bytes = -(-num_bytes // HBM_SLICES)
-        self._slices: dict[int, _Memory] = {}
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._cells: dict[int, _Memory] = {}
 
     def _met(self, e: Extent) -> Iterator[_Memory]:
-        for i in range(e.b0 // self._slice_bytes, (e.b1 - 1) // self._slice_bytes + 1):
-            memory = self._slices.get(i)
+        for i in self._grid.cells(e):
+            memory = self._cells.get(i)
             if memory is None:
-                memory = self._slices[i] = _Memory(on_chip=False)
+                memory = self._cells[i] = _Memory(on_chip=False)
             yield memory
 
     def read(self, e: Extent, index: int, engine: str, found: set[int]) -> None:
@@ -130,12 +133,12 @@ class _SlicedMemory:
 class Dependencies:
     """Finds what each instruction of one core waits for; instructions come in program order.
 
-    Args: written: ids of the storages that anyone writes; reads of others need no wait.
+    Args: written: the storages that anyone writes, as `written_storages` tells them; reads of others need no wait.
     """
 
-    def __init__(self, written: set[int]) -> None:
+    def __init__(self, written: Mapping[int, Region]) -> None:
         self._written = written
-        self._memories: dict[Any, _Memory | _SlicedMemory] = {}
+        self._memories: dict[Any, _Memory | _CutMemory] = {}
         self._addressed: list[tuple[StorageInfo, _Memory]] = []
 
     def of(self, instruction: Instruction, index: int) -> tuple[set[int], set[int]]:
@@ -151,15 +154,18 @@ class Dependencies:
         order.discard(index)
         return results, order - results
 
-    def _memory(self, info: StorageInfo, found: set[int]) -> _Memory | _SlicedMemory:
+    def _memory(self, info: StorageInfo, found: set[int]) -> _Memory | _CutMemory:
         memory = self._memories.get(info.id)
         if memory is None:
-            memory = _Memory(True) if info.on_chip else _SlicedMemory(info.num_bytes)
+            memory = _Memory(True) if info.on_chip else self._cut(info)
             self._memories[info.id] = memory
             if info.address is not None and isinstance(memory, _Memory):
                 self._inherit(info, found)
                 self._addressed.append((info, memory))
         return memory
+
+    def _cut(self, info: StorageInfo) -> _CutMemory:
+        return _CutMemory(Grid(extent(self._written[info.id]), info.num_bytes, HBM_SLICES))
 
     def _inherit(self, info: StorageInfo, found: set[int]) -> None:
         """A tensor at an explicit address waits for every user of the memory that it takes over."""
@@ -177,6 +183,20 @@ def _same_addresses(a: StorageInfo, b: StorageInfo) -> bool:
     return rows and first < second + b.bytes_per_partition and second < first + a.bytes_per_partition
 
 
-def written_storages(instructions: Sequence[Instruction]) -> set[int]:
-    """Ids of the storages that any of the instructions writes."""
-    return {region.info.id for instruction in instructions for region in instruction.writes}
+def written_storages(instructions: Sequence[Instruction]) -> dict[int, Region]:
+    """The storages that any of the instructions writes, by id, with a view as each is written most often (in HBM)."""
+    found: dict[int, Region] = {}
+    counts: Counter[_View] = Counter()
+    examples: dict[_View, Region] = {}
+    for instruction in instructions:
+        for region in instruction.writes:
+            info, dtype, shape, strides, _ = region
+            if info.on_chip:
+                found[info.id] = region
+            else:
+                view = info.id, dtype, shape, strides
+                counts[view] += 1
+                examples[view] = region
+    for view, _ in reversed(counts.most_common()):
+        found[view[0]] = examples[view]
+    return found
