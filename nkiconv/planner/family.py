@@ -50,7 +50,7 @@ class Family:
         return {}
 
     def settled(self, shape: Shape, config: Config) -> Any:
-        """What the kernel makes of settings: those of `configs` and its defaults are the same if this is equal."""
+        """What the kernel makes of settings: it does the same under all for which this is equal."""
         return config
 
 

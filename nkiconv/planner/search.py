@@ -116,6 +116,15 @@ class _Estimate:
         )
 
 
+@dataclass
+class _Run:
+    """What a kernel does with the whole problem once its settings have come to something."""
+
+    settled: object
+    traced: Traced
+    timing: Timing | None = None
+
+
 def search(request: Request, *, wide: bool, advance: Advance) -> Plan:
     """The fastest plan for a request that has been checked.
 
@@ -166,6 +175,7 @@ class _Search:
         self.found: dict[tuple[str, Config], _Estimate] = {}
         self.best_us = float("inf")
         self.spent = 0
+        self.runs: dict[str, list[_Run]] = {}  # of the whole problem, by algorithm
         self.default: _Estimate | None = None
         self.off_by: dict[tuple[str, int], float] = {}  # times of whole problems over extrapolated ones, by `_tiles`
         problem = request.problem
@@ -258,16 +268,35 @@ class _Search:
         self.best_us = min(self.best_us, us)
         return _Estimate(candidate, us, instructions, large, effort, 2 * channels)
 
-    def _whole(self, candidate: Candidate, traced: Traced | None = None) -> _Estimate | None:
-        traced = traced or self._traced(candidate, self.channels)
-        if traced is None:
+    def _whole(self, candidate: Candidate) -> _Estimate | None:
+        run = self._run(candidate)
+        if run is None:
             return None
+        traced = run.traced
         effort = _effort(traced, 1)
         if traced.least_us > self.best_us * CLOSE:
             return _Estimate(candidate, traced.least_us, traced.instructions, None, effort, at_least=True)
-        timing = time(traced, self.rates)
-        self.best_us = min(self.best_us, timing.us)
-        return _Estimate(candidate, timing.us, timing.instructions, timing, effort)
+        if run.timing is None:
+            run.timing = time(traced, self.rates)
+        self.best_us = min(self.best_us, run.timing.us)
+        return _Estimate(candidate, run.timing.us, traced.instructions, run.timing, effort)
+
+    def _run(self, candidate: Candidate) -> _Run | None:
+        """The kernel's run of the whole problem: an earlier one where settings that differ come to the same.
+
+        It counts as traced again, so that idle settings do not let a search try more than others would.
+        """
+        settled = self.field.settled(candidate)
+        runs = self.runs.setdefault(candidate.algorithm, [])
+        known = next((run for run in runs if run.settled == settled), None)
+        if known is not None:
+            self.spent += round(_effort(known.traced, 1))
+            return known
+        traced = self._traced(candidate, self.channels)
+        if traced is None:
+            return None
+        runs.append(_Run(settled, traced))
+        return runs[-1]
 
     def _traced(self, candidate: Candidate, channels: int) -> Traced | None:
         """The trace at some channels; None, and a rejection, where the kernel breaks a rule there."""
