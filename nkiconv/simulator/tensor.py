@@ -138,10 +138,9 @@ class NkiTensor(NKIObject):
 
         An int drops its dim, but on chip dim 0 stays with size 1 and the result keeps 2 dims (HBM: 1 dim).
         """
-        if type(key) is tuple and len(key) == len(self.shape) == 2:
-            view = self._window(key[0], key[1])
-            if view is not None:
-                return view
+        view = self._plainly(key) if type(key) is tuple else None
+        if view is not None:
+            return view
         shape: list[int] = []
         strides: list[int] = []
         offset = self.offset
@@ -163,19 +162,32 @@ class NkiTensor(NKIObject):
             self._no_partition_step(strides[0], shape[0])
         return self._view(tuple(shape), tuple(strides), offset)
 
-    def _window(self, rows: Any, columns: Any) -> NkiTensor | None:
-        """tensor[a:b, c:d] of a 2-d tensor with plain bounds inside it, the most frequent view; None for all else."""
-        if type(rows) is not slice or type(columns) is not slice:
+    def _plainly(self, key: tuple[Any, ...]) -> NkiTensor | None:
+        """The view of plain ints and slices inside the tensor, which almost all are; None for all else."""
+        if len(key) > len(self.shape):
             return None
-        if rows.step is not None or columns.step not in (None, 1):
+        shape: list[int] = []
+        strides: list[int] = []
+        offset = self.offset
+        for k, n, s in zip(key, self.shape, self.strides, strict=False):  # the dims left over stay as they are
+            if type(k) is slice:
+                start, stop, step = k.start, k.stop, k.step
+                start, stop = 0 if start is None else start, n if stop is None else stop
+                step = 1 if step is None else step
+                if not (type(start) is type(stop) is type(step) is int and 0 <= start < stop <= n and step > 0):
+                    return None
+                shape.append((stop - start + step - 1) // step)
+                strides.append(s * step)
+                offset += start * s
+            elif type(k) is int and 0 <= k < n and (shape or not self.on_chip):
+                offset += k * s
+            else:
+                return None
+        shape += self.shape[len(key) :]
+        strides += self.strides[len(key) :]
+        if len(shape) < (2 if self.on_chip else 1) or (self.on_chip and strides[0] != self.strides[0]):
             return None
-        a, b, c, d = rows.start, rows.stop, columns.start, columns.stop
-        if not (type(a) is type(b) is type(c) is type(d) is int):
-            return None
-        if not (0 <= a < b <= self.shape[0] and 0 <= c < d <= self.shape[1]):
-            return None
-        offset = self.offset + a * self.strides[0] + c * self.strides[1]
-        return NkiTensor((b - a, d - c), self.dtype, self.storage, self.strides, offset)
+        return NkiTensor(tuple(shape), self.dtype, self.storage, tuple(strides), offset)
 
     def _full_key(self, key: Any) -> tuple[Any, ...]:
         keys = key if type(key) is tuple else (key,)
