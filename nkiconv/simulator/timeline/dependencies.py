@@ -24,63 +24,75 @@ READERS_KEPT = int(hw.CONSTANTS["scheduling.lookahead_window"].high)
 HBM_SLICES = 64
 
 _View = tuple[int, str, Ints, Ints]
-_Access = tuple[Extent, int]
+_Writer = tuple[Extent, int, int]
 _Reader = tuple[Extent, str]
 
 
 class _Memory:
     """Live accesses to one storage: the writers that still show, and the readers since.
 
-    `readers` have had none of their bytes overwritten; `remainders` some, and hold the mask of the others: what has
-    been overwritten need not be waited for again.
+    On chip each is kept with its mask, which most comparisons come down to. `readers` have had none of their bytes
+    overwritten; `remainders` some, and hold the mask of the others: what has been overwritten need not be waited for
+    again.
     """
 
     __slots__ = ("on_chip", "readers", "remainders", "writers")
 
     def __init__(self, on_chip: bool) -> None:
         self.on_chip = on_chip
-        self.writers: list[_Access] = []
-        self.readers: dict[_Reader, deque[int]] = {}
+        self.writers: list[_Writer] = []
+        self.readers: dict[_Reader, tuple[deque[int], int]] = {}
         self.remainders: dict[_Reader, tuple[deque[int], int]] = {}
 
     def read(self, e: Extent, index: int, engine: str, found: set[int]) -> None:
-        begin, end = e.b0, e.b1
-        for other, writer in self.writers:
-            if other.b0 < end and begin < other.b1 and overlaps(e, other, self.on_chip):
-                found.add(writer)
         key = (e, engine)
-        kept = self.readers.get(key)
-        if kept is None:
-            kept = self.readers[key] = deque(maxlen=None if engine == "dma" else READERS_KEPT)
+        known = self.readers.get(key)
+        if known is None:
+            most = None if engine == "dma" else READERS_KEPT
+            known = self.readers[key] = deque(maxlen=most), mask(e) if self.on_chip else 0
+        kept, bits = known
+        begin, end = e.b0, e.b1
+        for other, writer, others in self.writers:
+            if other.b0 < end and begin < other.b1 and self._meet(e, bits, other, others):
+                found.add(writer)
         kept.append(index)
 
     def write(self, e: Extent, index: int, found: set[int]) -> None:
         on_chip, begin, end = self.on_chip, e.b0, e.b1
+        bits = mask(e) if on_chip else 0
         writers = []
         for access in self.writers:
             other = access[0]
-            if other.b0 < end and begin < other.b1 and overlaps(e, other, on_chip):
+            if other.b0 < end and begin < other.b1 and self._meet(e, bits, other, access[2]):
                 found.add(access[1])
                 if covers(e, other, on_chip):
                     continue
             writers.append(access)
-        writers.append((e, index))
+        writers.append((e, index, bits))
         self.writers = writers
         if self.remainders:
-            self._overwrite_remainders(e, found)
+            self._overwrite_remainders(e, bits, found)
         if self.readers:
-            self._overwrite_readers(e, found)
+            self._overwrite_readers(e, bits, found)
 
-    def _overwrite_readers(self, e: Extent, found: set[int]) -> None:
+    def _meet(self, a: Extent, bits_a: int, b: Extent, bits_b: int) -> bool:
+        """Whether two accesses with their masks share a byte, if their bounds of bytes meet."""
+        if not self.on_chip:
+            return overlaps(a, b, on_chip=False)
+        return a.p0 < b.p1 and b.p0 < a.p1 and ((a.dense and b.dense) or bits_a & bits_b != 0)
+
+    def _overwrite_readers(self, e: Extent, written: int, found: set[int]) -> None:
         on_chip, begin, end = self.on_chip, e.b0, e.b1
         for key in [key for key in self.readers if key[0].b0 < end and begin < key[0].b1]:
-            if not overlaps(e, key[0], on_chip):
+            readers, bits = self.readers[key]
+            if not self._meet(e, written, key[0], bits):
                 continue
-            found.update(self.readers[key])
+            found.update(readers)
             if covers(e, key[0], on_chip):
                 del self.readers[key]
             elif on_chip and covers_partitions(e, key[0]):
-                self._keep_remainder(key, self.readers.pop(key), mask(key[0]) & ~mask(e))
+                del self.readers[key]
+                self._keep_remainder(key, readers, bits & ~written)
 
     def _keep_remainder(self, key: _Reader, readers: deque[int], left: int) -> None:
         """Remember readers some of whose bytes have been overwritten, with earlier ones of the same view."""
@@ -90,8 +102,8 @@ class _Memory:
             left |= earlier[1]
         self.remainders[key] = readers, left
 
-    def _overwrite_remainders(self, e: Extent, found: set[int]) -> None:
-        begin, end, written = e.b0, e.b1, mask(e)
+    def _overwrite_remainders(self, e: Extent, written: int, found: set[int]) -> None:
+        begin, end = e.b0, e.b1
         for key in [key for key in self.remainders if key[0].b0 < end and begin < key[0].b1]:
             readers, left = self.remainders[key]
             if not left & written or not meets_partitions(e, key[0]):
@@ -171,8 +183,8 @@ class Dependencies:
         """A tensor at an explicit address waits for every user of the memory that it takes over."""
         for other, memory in self._addressed:
             if other.buffer is info.buffer and _same_addresses(other, info):
-                found.update(index for _, index in memory.writers)
-                found.update(index for kept in memory.readers.values() for index in kept)
+                found.update(index for _, index, _ in memory.writers)
+                found.update(index for kept, _ in memory.readers.values() for index in kept)
 
 
 def _same_addresses(a: StorageInfo, b: StorageInfo) -> bool:
