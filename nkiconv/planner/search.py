@@ -32,7 +32,7 @@ from ..simulator.timing import Rates
 from .candidates import Candidate, field_of, symbols_of
 from .plan import QUICK, TUNED, Alternative, Plan, Rejection
 from .request import Config, Request, array_work
-from .timing import Timing, Traced, phases, profile_of, time, trace
+from .timing import Timing, Traced, phases, time, trace
 
 #: Instructions, all cores, of the larger of the two reduced problems that a candidate is screened with.
 SCREEN_INSTRUCTIONS = 2_000
@@ -106,11 +106,9 @@ class _Estimate:
         """Instructions that timing it again, or a neighbour, takes."""
         return self.timing.instructions if self.timing else 0
 
-    def alternative(self, bound_by: str = "") -> Alternative:
-        """What a plan tells of it. bound_by: where that is known already."""
-        if not bound_by:
-            bound_by = profile_of(self.timing).bound_by if self.timing else "not timed"
-        one = self.candidate
+    def alternative(self) -> Alternative:
+        """What a plan tells of it."""
+        one, bound_by = self.candidate, self.timing.bound_by if self.timing else "not timed"
         return Alternative(
             one.algorithm, one.config, self.us, bound_by, self.instructions, self.extrapolated_from, self.at_least
         )
@@ -443,7 +441,6 @@ class _Search:
         timing = best.timing
         assert timing is not None
         found = phases(timing, PHASES if self.wide else max(1, PHASE_INSTRUCTIONS // timing.instructions))
-        profile = profile_of(timing, found)
         share = best.us / found.phase0_us  # other than 1 for an extrapolated time, which moves as the reduced one
         constants = dict(request.constants)
         return Plan(
@@ -460,14 +457,12 @@ class _Search:
             phases=len(found.at_us),
             copy_floor_us=self.copy_floor_us,
             roofline_us=self.roofline_us,
-            bound_by=profile.bound_by,
+            bound_by=timing.bound_by,
             instructions=best.instructions,
-            sbuf_bytes=profile.sbuf_peak_bytes,
-            psum_banks=profile.psum_peak_banks,
+            sbuf_bytes=max(space.peak_bytes for space in timing.timed.line.sbuf),
+            psum_banks=timing.timed.execution.psum_peak_banks,
             symbols=symbols_of(request, best.candidate.algorithm, best.candidate.config),
-            alternatives=tuple(
-                one.alternative(profile.bound_by if one is best else "") for one in _worth_telling(estimates)
-            ),
+            alternatives=tuple(one.alternative() for one in _worth_telling(estimates)),
             rejected=tuple(dict.fromkeys(self.rejected)),
             extrapolated_from=best.extrapolated_from,
             effort=TUNED if self.wide else QUICK,

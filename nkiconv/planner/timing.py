@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..simulator.launch import Execution, execute
-from ..simulator.profiling import Phases, Problem, Profile, Settings, Timed, in_time
-from ..simulator.profiling.assemble import assemble
+from ..simulator.profiling import Phases, Timed, in_time
+from ..simulator.profiling.assemble import bound_by
+from ..simulator.profiling.path import critical_path
 from ..simulator.profiling.profile import phase_list
 from ..simulator.program import Instruction
 from ..simulator.timeline import ENGINES, Options, run
@@ -16,7 +18,7 @@ from ..simulator.timeline.overlap import extent
 from ..simulator.timing import AnyPrice, DmaPrice, Price, PriceList, Rates, TensorPrice
 from .candidates import Candidate
 from .operations import operation_for
-from .request import Request, array_work
+from .request import Request
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,12 @@ class Timing:
     def instructions(self) -> int:
         """Of all cores."""
         return len(self.timed.tasks)
+
+    @functools.cached_property
+    def bound_by(self) -> str:
+        """As in a profile: the resource that most of the critical path is spent on."""
+        timed = self.timed
+        return bound_by(timed, critical_path(timed.tasks, timed.prices, timed.line))
 
 
 @dataclass(frozen=True)
@@ -109,11 +117,3 @@ def phases(timing: Timing, most: int) -> Phases:
     for phase in chosen[1:]:
         totals[phase] = run(timed.tasks, timed.prices, timed.rates, Options(phase=phase)).total_ns / 1e3
     return Phases(totals)
-
-
-def profile_of(timing: Timing, found: Phases | None = None) -> Profile:
-    """The profile of a timing; of the times in it only those of `found`, phase 0 without, are meant."""
-    problem = timing.request.problem
-    flops, dtype = array_work(problem, timing.request.asked)
-    known = Settings(problem=Problem(flops, problem.min_bytes, dtype))
-    return assemble(timing.timed, found or Phases({0.0: timing.us}), timing.us, 0.0, (), known)
