@@ -51,6 +51,7 @@ class Traced:
 
     request: Request
     execution: Execution
+    prices: PriceList
     instructions: int
     #: comparisons of stores that finding their order in HBM takes, in the time of as many instructions
     comparisons: float
@@ -69,7 +70,7 @@ def trace(request: Request, candidate: Candidate, rates: Rates) -> Traced:
     prices = PriceList(rates)
     busiest = max(_busiest_ns(program.instructions, prices) for program in execution.programs)
     comparisons = sum(_comparisons(program.instructions) for program in execution.programs)
-    return Traced(request, execution, len(execution.instructions), comparisons, busiest / 1e3)
+    return Traced(request, execution, prices, len(execution.instructions), comparisons, busiest / 1e3)
 
 
 def _comparisons(instructions: Sequence[Instruction]) -> float:
@@ -104,7 +105,9 @@ def _busiest_ns(instructions: Sequence[Instruction], prices: PriceList) -> float
 
 def time(traced: Traced, rates: Rates) -> Timing:
     """Put a trace on its timeline."""
-    return Timing(traced.request, in_time(traced.execution, rates, operation_for(traced.request).name))
+    known = traced.prices if traced.prices.rates is rates else None
+    name = operation_for(traced.request).name
+    return Timing(traced.request, in_time(traced.execution, rates, name, prices=known))
 
 
 def phases(timing: Timing, most: int) -> Phases:

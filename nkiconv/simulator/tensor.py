@@ -171,10 +171,12 @@ class NkiTensor(NKIObject):
         offset = self.offset
         for k, n, s in zip(key, self.shape, self.strides, strict=False):  # the dims left over stay as they are
             if type(k) is slice:
-                start, stop, step = k.start, k.stop, k.step
-                start, stop = 0 if start is None else start, n if stop is None else stop
-                step = 1 if step is None else step
-                if not (type(start) is type(stop) is type(step) is int and 0 <= start < stop <= n and step > 0):
+                start = 0 if k.start is None else k.start
+                stop = n if k.stop is None else k.stop
+                step = 1 if k.step is None else k.step
+                if not (type(start) is int and type(stop) is int and type(step) is int):
+                    return None
+                if not (0 <= start < stop <= n and step > 0):
                     return None
                 shape.append((stop - start + step - 1) // step)
                 strides.append(s * step)

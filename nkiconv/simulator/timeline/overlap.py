@@ -45,15 +45,14 @@ def _span(shape: Ints, strides: Ints) -> tuple[int, int, bool]:
 
 def extent(region: Region) -> Extent:
     """The extent of a region of its storage."""
-    size = DTYPES[region.dtype].itemsize
-    if not region.info.on_chip:
-        low, high, dense = _span(region.shape, region.strides)
-        first = region.offset * size
-        return Extent(0, 1, first + low * size, first + high * size, dense, region.shape, region.strides, size, first)
-    p0, rest = divmod(region.offset * size, region.info.bytes_per_partition)
-    shape, strides = region.shape[1:], region.strides[1:]
+    info, dtype, shape, strides, offset = region
+    size = DTYPES[dtype].itemsize
+    p0, rows, first = 0, 1, offset * size
+    if info.on_chip:
+        p0, first = divmod(first, info.bytes_per_partition)
+        rows, shape, strides = shape[0], shape[1:], strides[1:]
     low, high, dense = _span(shape, strides)
-    return Extent(p0, p0 + region.shape[0], rest + low * size, rest + high * size, dense, shape, strides, size, rest)
+    return Extent(p0, p0 + rows, first + low * size, first + high * size, dense, shape, strides, size, first)
 
 
 def columns(e: Extent, row: int) -> tuple[int, int]:
