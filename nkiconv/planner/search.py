@@ -1,7 +1,7 @@
 """The search: time what the kernels accept, cheapest answers first, and keep the fastest.
 
-How much is timed is counted in instructions (and what else takes the simulator's time, in as many), not in seconds: a
-machine's load never changes a plan.
+How much is timed is counted in instructions (and pairs of stores, as so many), not in seconds: a machine's load never
+changes a plan. Settings that come to the same run of the kernel are timed once, and counted as often as they are tried.
 
 1. The kernel's own choice is timed as a whole, up to `WHOLE_INSTRUCTIONS`: no plan is slower than that.
 2. Screening. Candidates come by their lower bounds, and those whose bound is above the best time so far are left out.
@@ -87,7 +87,7 @@ class _Estimate:
     us: float
     instructions: int
     timing: Timing | None  # the whole problem, or the larger reduction
-    effort: float  # instructions, or what takes as long, of the whole problem
+    effort: float  # instructions, or what counts as many, of the whole problem
     extrapolated_from: int | None = None
     at_least: bool = False
 
@@ -134,7 +134,7 @@ def search(request: Request, *, wide: bool, advance: Advance) -> Plan:
 
 
 def _effort(traced: Traced, times: float) -> float:
-    """Instructions, or what takes as long, of `times` as many tiles as were traced."""
+    """Instructions, or what counts as many, of `times` as many tiles as were traced."""
     return traced.instructions * times + traced.comparisons * times**2
 
 

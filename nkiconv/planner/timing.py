@@ -53,7 +53,7 @@ class Traced:
     execution: Execution
     prices: PriceList
     instructions: int
-    #: comparisons of stores that finding their order in HBM takes, in the time of as many instructions
+    #: what pairs of stores to HBM count, beside the instructions, of what a search may trace
     comparisons: float
     #: work of the busiest engine of a core: no timeline is shorter
     least_us: float
@@ -74,7 +74,10 @@ def trace(request: Request, candidate: Candidate, rates: Rates) -> Traced:
 
 
 def _comparisons(instructions: Sequence[Instruction]) -> float:
-    """What one core's stores to HBM take beside their number: each is compared with those before it in its slices."""
+    """What one core's stores to HBM count beside their number: each with those before it in its slices of a tensor.
+
+    The timeline compares far fewer of them; what a search tries, and so which plan it finds, is laid out by this.
+    """
     slices = 0.0
     for instruction in instructions:
         for region in instruction.writes:
@@ -84,7 +87,7 @@ def _comparisons(instructions: Sequence[Instruction]) -> float:
     return slices**2 / (2 * HBM_SLICES) * COMPARISON
 
 
-#: Time of one comparison of two stores over that of an instruction's way through the simulator.
+#: What one pair of stores counts, in instructions.
 COMPARISON = 0.018
 
 
