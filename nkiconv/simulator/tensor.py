@@ -32,7 +32,9 @@ class NkiTensor(NKIObject):
     a view breaks is an `NkiError`.
     """
 
-    __slots__ = ("_cache", "buffer", "dtype", "itemsize", "offset", "on_chip", "shape", "size", "storage", "strides")
+    __slots__ = (
+        "_region", "buffer", "dtype", "itemsize", "offset", "on_chip", "shape", "size", "storage", "strides", "walked",
+    )  # fmt: skip
 
     def __init__(self, shape: Ints, dtype: str, storage: Storage, strides: Ints | None = None, offset: int = 0) -> None:
         info = storage.info
@@ -45,8 +47,9 @@ class NkiTensor(NKIObject):
         self.itemsize = DTYPES[dtype].itemsize
         self.buffer = info.buffer
         self.on_chip: bool = info.on_chip
-        #: what instructions worked out about this view: its region, whether it aliases itself, ...
-        self._cache: dict[str, Any] = {}
+        self._region: Region | None = None
+        #: free dims that an engine walks, once an instruction has asked for them
+        self.walked: int | None = None
 
     # Attributes.
 
@@ -60,11 +63,9 @@ class NkiTensor(NKIObject):
 
     def region(self) -> Region:
         """What an instruction record keeps of this operand."""
-        region: Region | None = self._cache.get("region")
-        if region is None:
-            region = Region(self.storage.info, self.dtype, self.shape, self.strides, self.offset)
-            self._cache["region"] = region
-        return region
+        if self._region is None:
+            self._region = Region(self.storage.info, self.dtype, self.shape, self.strides, self.offset)
+        return self._region
 
     def key(self) -> tuple[Any, ...]:
         """Identity of the addressed elements within the storage."""
