@@ -53,7 +53,10 @@ class Conv2dFamily(Family):
 
     def plan(self, shape: Shape, config: Config) -> Any:
         """The kernel's own plan of settings that it does not refuse."""
-        return plan_of(self.algorithm, shape.geometry, shape.extras, config, shape.cores)[0]  # type: ignore[no-untyped-call]
+        key = self.algorithm, config
+        if key not in shape.plans:
+            shape.plans[key] = plan_of(self.algorithm, shape.geometry, shape.extras, config, shape.cores)[0]  # type: ignore[no-untyped-call]
+        return shape.plans[key]
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         """Pieces of work of all cores."""
