@@ -134,6 +134,20 @@ def test_sums_end_as_windows_say(share, warm_ns):
         assert end >= start + 1.9 * full_ns
 
 
+@pytest.mark.parametrize("share", [0.3, 0.5, 1.0])
+@pytest.mark.parametrize("split", [0.1, 0.5, 0.93])
+def test_sums_end_goes_on_where_it_ended(share, split):
+    """Sums in two parts end when all of them do, with the same rate from there on."""
+    whole, parts = new_clock(), new_clock()
+    full_ns = 7.3 * WINDOW_NS
+    end = sums_end(whole, stream(whole, 0.0, 1300.0), full_ns, share * full_ns)
+    time = stream(parts, 0.0, 1300.0)
+    for part in (split, 1.0 - split):
+        time = sums_end(parts, time, part * full_ns, part * share * full_ns)
+    assert time == pytest.approx(end)
+    assert (parts.full, parts.line, parts.work) == pytest.approx((whole.full, whole.line, whole.work))
+
+
 @pytest.mark.parametrize("name", SOME)
 def test_named_cases(name):
     assert times_slower(cases.get(name).problem) <= SAME
