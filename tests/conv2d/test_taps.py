@@ -309,14 +309,14 @@ def test_a_first_bank_that_waits_for_long_rows_is_cut_in_two():
     assert [item.halved for item in found.items] == ([True] + [False] * 7) * 2
     geometry, first = geometry_of(cases.get("rn50_c3_s2").problem), found.items[0]
     assert [bank.pn for bank in cuts.banks_of(first.band, first.halved, first.last)] == [9, 9]
-    assert cuts.row_parts(geometry, first.band, True, first.halved) == [(0, 18), (18, 18)]
+    assert cuts.row_parts(geometry, first.band, True, first.halved, 1) == [(0, 18), (18, 18)]
     several, _ = planned(cases.get("rn50_c3_s2").problem.replace(C=256), "taps")
     assert not any(item.halved for item in several.items)
 
 
-def timeline(problem, lnc, **settings):
+def timeline(problem, lnc, precision=None, **settings):
     """(timed execution, tasks of the array of core 0 in order)."""
-    timed = in_time(trace(problem, lnc, config=config_of("taps", **settings)), Rates())
+    timed = in_time(trace(problem, lnc, config=config_of("taps", **settings), precision=precision), Rates())
     array = [t for t in range(len(timed.tasks)) if timed.tasks.engine[t] == ENGINES.index("tensor")]
     return timed, sorted(array, key=lambda t: timed.line.start[t])
 
@@ -345,6 +345,44 @@ def test_price_is_near_the_time(name):
     problem = cases.get(name).problem
     timed, _ = timeline(problem, 2)
     assert plan.taps_ns(geometry_of(problem)) == pytest.approx(timed.line.total_ns, rel=0.12)
+
+
+#: x of fp32 that SBUF has no room for, and the array takes like 16 bits.
+LARGE = ConvProblem(N=1, C=128, H=256, W=512, K=128, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
+
+
+@pytest.mark.parametrize(
+    ("problem", "whole"),
+    [
+        (LARGE, True),
+        (LARGE.replace(H=64), False),
+        (LARGE.replace(R=1, S=1, padding=((0, 0), (0, 0))), False),
+        (LARGE.replace(C=144, K=128), False),
+    ],
+    ids=["no room", "room", "DMA takes longer", "a folded chunk with another"],
+)
+def test_bands_that_wait_for_room_come_whole(problem, whole):
+    found, _ = planned(problem, "taps", precision="tf32")
+    assert found.whole == whole
+
+
+@pytest.mark.simulator_only
+def test_the_array_does_not_wait_for_bands_that_wait_for_room():
+    """A second load of each band would come behind those of the bands after it."""
+    timed, array = timeline(LARGE, 2, precision="tf32")
+    line, half = timed.line, len(array) // 2
+    for before, after in itertools.pairwise(array[half // 4 :]):
+        assert line.start[after] - line.free[before] < 1000
+
+
+def test_rows_of_a_first_bank_of_pairs_come_together():
+    """Two rows of outputs at once: a bank is pairs of rows, and the first load is all that it needs."""
+    problem = ConvProblem(N=4, C=155, H=31, W=31, K=56, R=3, S=1, padding=((1, 1), (0, 0)), dtype="fp32")
+    found, _ = planned(problem, "taps")
+    job, band = found.batches[0][0], found.items[0].band
+    assert job.rows == 2
+    first = cuts.row_parts(geometry_of(problem), band, True, False, job.rows)[0]
+    assert first == (0, min(band.hn, 2 * cuts.bank_rows(band) + 1))
 
 
 @pytest.mark.parametrize("value", [-1, 4097, 1.0, True])
