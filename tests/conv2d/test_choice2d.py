@@ -32,6 +32,7 @@ FEW_OUT = {
     "one tap": ConvProblem(N=1, C=256, H=64, W=64, K=21, S=1),
     "small": ConvProblem(N=8, C=256, H=14, W=14, K=2, R=3, S=3, padding=PAD),
     "7 x 7": ConvProblem(N=1, C=64, H=128, W=256, K=3, R=7, S=7, padding=((3, 3), (3, 3))),
+    "stride": ConvProblem(N=2, C=128, H=128, W=128, K=4, R=3, S=3, stride=(2, 2), padding=PAD),
     "16 outputs": ConvProblem(N=1, C=128, H=256, W=256, K=16, R=3, S=3, padding=PAD),
 }
 KINDS = ("dense", "dense", "dense", "few_in", "few_out", "depthwise", "grouped", "row", "patch")

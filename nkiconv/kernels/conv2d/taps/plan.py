@@ -14,8 +14,8 @@ from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
 from ..geometry import instructions_refusal
 from .cuts import RAW_BYTES, Band, bands_of, banks_of, waits_for_rows
 from .fold import FOLDS, chunk_window, depth_of, job_axis, rows_of, tap_groups
-from .last import beside_ns, is_last, is_turned, last_bytes, last_instructions
-from .prices import DMA_START_NS, END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
+from .last import is_last, is_turned, last_bytes, last_instructions
+from .prices import array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
 
 SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved", "fold")
 SHARDS = ("channels", "images")
@@ -405,14 +405,6 @@ def fold_refusal(geometry, extras, config):
             f"pooling, and rows of y in HBM, not channels side by side; use 'none' or 'inputs'"
         )
     return ""
-
-
-def taps_ns(geometry):
-    """ns of the busier of two cores, as this algorithm's own settings have it."""
-    jobs = jobs_of(geometry, None, False, own_fold(geometry, None, False, True))
-    by_channels = shares_channels(geometry, jobs, None)
-    array = START_NS + work_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels)
-    return max(array, DMA_START_NS + dma_ns(geometry, jobs, by_channels)) + beside_ns(geometry) + END_NS
 
 
 def sbuf_bytes(geometry, plan, extras):
