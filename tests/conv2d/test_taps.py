@@ -393,6 +393,24 @@ def test_bands_that_wait_for_room_come_whole(problem, whole):
     assert found.whole == whole
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize(
+    "problem",
+    [*PROBLEMS.values(), *FOLDED.values(), EDGE["padding_far_outside"], JOBS.replace(layout="NHWC")],
+    ids=str,
+)
+def test_bands_that_come_whole_are_exact(problem, dtype, monkeypatch):
+    problem = problem.replace(dtype=dtype)
+    settings = {"x_bytes": 600}
+    monkeypatch.setattr(plan, "waits_for_room", lambda *_: True)
+    monkeypatch.setattr(plan, "waits_for_dma", lambda *_: False)
+    assert planned(problem, "taps", tuple(settings.items()))[0].whole
+    check_exact(problem, config=config_of("taps", **settings))
+    (count, size), (most, room) = needs(problem, 2, **settings)
+    assert count <= most
+    assert size <= room
+
+
 @pytest.mark.simulator_only
 def test_the_array_does_not_wait_for_bands_that_wait_for_room():
     """A second load of each band would come behind those of the bands after it."""
