@@ -20,7 +20,7 @@ from ...kernels.conv2d.swapped.plan import FILTER_BYTES as SWAPPED_FILTER_BYTES
 from ...kernels.conv2d.swapped.plan import X_BYTES as SWAPPED_X_BYTES
 from ...kernels.conv2d.taps.fold import FOLDS
 from ...kernels.conv2d.taps.plan import FILTER_BYTES, ORDERS, X_BYTES, count_instructions
-from ...kernels.conv2d.taps.prices import array_ns
+from ...kernels.conv2d.taps.work import array_ns
 from ...simulator.hardware import PARTITIONS
 from ..family import Family, Shape, changed, config_of, ints, with_settings
 from ..request import Config
