@@ -6,34 +6,15 @@ import re
 import numpy as np
 import pytest
 from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from taps_calls import FOLDED, JOBS, PROBLEMS, needs, timeline
 
 import nkiconv
 from nkiconv import cases
 from nkiconv.kernels.conv2d.taps import cuts, filters, plan, price
 from nkiconv.problem import ConvProblem
-from nkiconv.simulator.profiling import in_time
-from nkiconv.simulator.timeline.tasks import ENGINES
-from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.sweep
 
-JOBS = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)))
-LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, R=1, S=3, stride=(1, 2), padding=((0, 0), (1, 1)))
-STRIDED = ConvProblem(N=3, C=140, H=28, W=28, K=40, R=1, S=1, stride=(2, 2))
-PROBLEMS = {"jobs": JOBS, "line": LINE, "strided": STRIDED}
-#: What is folded, by why it is here: channels left over beside whole 128s.
-FOLDED = {
-    "both": ConvProblem(N=2, C=192, H=9, W=11, K=160, R=3, S=3, padding=((1, 1), (1, 1))),
-    "few channels": ConvProblem(N=3, C=20, H=8, W=7, K=24, R=3, S=5, padding=((2, 0), (1, 3))),
-    "stride": ConvProblem(N=1, C=40, H=13, W=15, K=33, R=3, S=2, stride=(2, 2), padding=((1, 2), (0, 1))),
-    "stride and dilation": ConvProblem(
-        N=1, C=140, H=14, W=15, K=130, R=4, S=3, stride=(2, 1), rhs_dilation=(2, 3), padding=((3, 2), (4, 1))
-    ),
-    "cropped": ConvProblem(N=2, C=64, H=11, W=10, K=64, R=3, S=3, padding=((-2, -1), (-3, 1))),
-    "padding far outside": ConvProblem(N=1, C=6, H=3, W=4, K=5, R=3, S=3, padding=((6, 5), (7, 4))),
-    "wide": ConvProblem(N=1, C=30, H=5, W=1100, K=20, R=2, S=4, padding=((1, 0), (2, 1))),
-    "two rows": ConvProblem(N=1, C=64, H=4, W=9, K=40, R=3, S=2),
-}
 SETTINGS = [
     {},
     {"moved": 0},
@@ -161,16 +142,6 @@ def test_folding_pays_where_channels_are_left_over():
     assert timeline(cases.get("unet_320").problem, 2)[0].us == times["both"]
 
 
-def needs(problem, lnc, **settings):
-    """(instructions of the busiest core, bytes a partition of SBUF), as traced and as the plan says."""
-    config = config_of("taps", **settings)
-    found, _ = planned(problem, "taps", config[1:], lnc)
-    geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
-    count = max(len(program.instructions) for program in execution.programs)
-    said = plan.count_instructions(geometry, found, lnc), plan.sbuf_bytes(geometry, found, extras_of())
-    return (count, execution.sbuf_peak_bytes), said
-
-
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("why", [*EDGE, *PROBLEMS, *FOLDED])
@@ -254,96 +225,6 @@ def test_x_of_another_batch_is_not_loaded_again():
     assert len([i for i in ten if i.writes[0].info.on_chip]) == 10
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"strict_nonfinite": True, "activation": "relu"},
-        {"bias": True, "residual": True, "beta": 3.0},
-        {"pool": (3, 1)},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_sums_are_made_bank_by_bank_or_chunk_by_chunk(name, more):
-    problem = PROBLEMS[name].replace(dtype="fp32", H=1 if name == "line" else 9)
-    if "pool" in more and problem.P % 3 != 0:
-        more = {"pool": (1, 1)}
-    rng = np.random.default_rng(9)
-    x, w = integers(rng, problem)
-    more = dict(more)
-    if more.pop("bias", False):
-        more["bias"] = rng.integers(-3, 4, problem.K).astype(np.float32)
-        more["residual"] = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
-    together = 0
-    for settings in (
-        {},
-        {"banks": 1},
-        {"channels": 70, "x_bytes": 1500, "banks": 8},
-        {"channels": 20, "filter_bytes": 5000, "shard": "images"},
-    ):
-        expected = run(x, w, problem, 1, config=config_of("taps", fold="none", order="banks", **settings), **more)
-        settings = {"fold": "none", "order": "chunks", **settings}
-        found, reason = planned(problem, "taps", config_of("taps", **settings)[1:])
-        if found is None:
-            assert "config order=chunks" in reason
-            continue
-        together += 1
-        assert all(found.together)
-        for lnc in (1, 2):
-            y = run(x, w, problem, lnc, config=config_of("taps", **settings), **more)
-            np.testing.assert_array_equal(y, expected)
-        (count, size), (most, room) = needs(problem, 2, **settings)
-        assert count <= most
-        assert size <= room
-    assert (together > 0) == (name != "line")
-
-
-@pytest.mark.parametrize(
-    ("problem", "settings", "message"),
-    [
-        (JOBS, {"order": "taps"}, r"config order=taps: accepted are \('banks', 'chunks'\)"),
-        (JOBS, {"banks": 0}, "config banks=0: must be an int from 1 to 8"),
-        (JOBS, {"banks": 9}, "config banks=9: must be an int from 1 to 8"),
-        (LINE, {"order": "chunks"}, "config order=chunks, C=20, K=150: needs jobs that take the same several chunks"),
-        (FOLDED["both"], {"order": "chunks", "fold": "both"}, "config order=chunks, C=192, K=160: needs jobs"),
-        (JOBS.replace(layout="NHWC"), {"order": "chunks"}, "not channels side by side; use 'banks'"),
-        (
-            JOBS.replace(H=200, W=40),
-            {"order": "chunks", "fold": "none"},
-            r"config order=chunks: the sums of a band and filters take \d+ banks of PSUM, there are 8; use 'banks', or",
-        ),
-    ],
-)
-def test_orders_that_cannot_be(problem, settings, message):
-    found, reason = planned(problem, "taps", config_of("taps", **settings)[1:])
-    assert found is None
-    assert re.search(message, reason)
-
-
-def test_as_many_banks_leave_together_as_a_config_says():
-    """Of two bands of four banks, whose first and last are cut in two, one core stores those of the first so many at a
-    time, and those of the last one by one."""
-    wide = ConvProblem(N=1, C=128, H=64, W=64, K=128, R=1, S=1)
-    stores = []
-    for banks in (1, 2, 8):
-        instructions = trace(wide, 1, config=config_of("taps", banks=banks)).programs[0].instructions
-        stores.append(sum(one.op == "dma_copy" and not one.writes[0].info.on_chip for one in instructions))
-    assert [stores[0] - count for count in stores] == [0, 3, 5]
-
-
-@pytest.mark.simulator_only
-def test_jobs_are_made_together_where_x_is_waited_for():
-    """The second job began when x was all there: 1.3 us of the array behind the last load."""
-    found, _ = planned(cases.get("rn50_1x1").problem, "taps")
-    assert found.together == [True]
-    assert planned(cases.get("rn50_c5").problem, "taps")[0].together == [False, False]
-    timed, array = timeline(cases.get("rn50_1x1").problem, 2)
-    line, tasks = timed.line, timed.tasks
-    loads = [t for t in range(len(tasks)) if tasks.is_dma[t] and tasks.engine[t] == ENGINES.index("sync")]
-    assert line.start[array[-1]] - max(line.visible[t] for t in loads) < 1500
-
-
 def test_a_first_bank_that_waits_for_long_rows_is_cut_in_two():
     """Of 36 rows of x, 1.2 us, the first 19 are enough to begin with."""
     found, _ = planned(cases.get("rn50_c3_s2").problem, "taps")
@@ -353,13 +234,6 @@ def test_a_first_bank_that_waits_for_long_rows_is_cut_in_two():
     assert cuts.row_parts(geometry, first.band, True, first.halved, 1) == [(0, 18), (18, 18)]
     several, _ = planned(cases.get("rn50_c3_s2").problem.replace(C=256), "taps")
     assert not any(item.halved for item in several.items)
-
-
-def timeline(problem, lnc, precision=None, **settings):
-    """(timed execution, tasks of the array of core 0 in order)."""
-    timed = in_time(trace(problem, lnc, config=config_of("taps", **settings), precision=precision), Rates())
-    array = [t for t in range(len(timed.tasks)) if timed.tasks.engine[t] == ENGINES.index("tensor")]
-    return timed, sorted(array, key=lambda t: timed.line.start[t])
 
 
 @pytest.mark.simulator_only
