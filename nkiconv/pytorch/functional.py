@@ -165,7 +165,7 @@ def _convolve(
 def _autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
     """Under torch.autocast, floating tensors in its dtype, as torch's own convolutions take them."""
     kind = next(tensor.device.type for tensor in tensors if tensor is not None)
-    if not torch.is_autocast_enabled(kind):
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return tensors
     wanted = torch.get_autocast_dtype(kind)
     return tuple(None if tensor is None else tensor.to(wanted) for tensor in tensors)
