@@ -1,0 +1,12 @@
+"""nkiconv's convolutions for PyTorch: on a Neuron device the NKI kernels, on the host torch or the simulator.
+
+    from nkiconv import pytorch as nkiconv_torch
+    y = nkiconv_torch.conv2d(x, weight, bias, padding=1, activation="silu")
+
+On cpu, NKICONV_CPU says who computes: "torch" (the default), "simulate" (the kernel, in the simulator) or "compare"
+(both; they must agree). Importing this registers the operators `torch.ops.nkiconv.*`.
+"""
+
+from .functional import conv1d, conv2d, depthwise_conv1d, depthwise_conv2d
+
+__all__ = ["conv1d", "conv2d", "depthwise_conv1d", "depthwise_conv2d"]

@@ -1,0 +1,180 @@
+"""What one call of an operator asks for, whatever its rank, and the checks of the tensors that it comes with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from ..problem import ConvProblem
+from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
+
+#: torch's dtypes that the kernels take, and nkiconv's names of them.
+DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+_ACCEPTED = ", ".join(str(dtype) for dtype in DTYPES)
+_AXES = {1: "W", 2: "H, W"}
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Everything but the tensors of a call of operator `name`; a number, or a pair of zeros before and behind, an axis.
+
+    layer: who calls, for messages.
+    """
+
+    name: str
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    lhs_dilation: tuple[int, ...]
+    groups: int
+    activation: str | None = None
+    residual_position: str = "pre_activation"
+    layer: str | None = None
+
+    @property
+    def rank(self) -> int:
+        """Axes of an image: 1 or 2."""
+        return len(self.stride)
+
+    @property
+    def where(self) -> str:
+        """Who calls, as messages begin."""
+        return f"{self.layer} ({self.name})" if self.layer else self.name
+
+    def plain(self) -> Convolution:
+        """The same without an activation."""
+        return dataclasses.replace(self, activation=None, residual_position="pre_activation")
+
+    def extents(self, size: torch.Size, taps: torch.Size) -> list[int]:
+        """P and Q of images and filters of these sizes, below 1 where no window fits."""
+        found = []
+        for axis in range(self.rank):
+            padded = (size[axis] - 1) * self.lhs_dilation[axis] + 1 + sum(self.padding[axis])
+            window = (taps[axis] - 1) * self.dilation[axis] + 1
+            found.append((padded - window) // self.stride[axis] + 1)
+        return found
+
+    def shape(self, x: torch.Tensor, w: torch.Tensor) -> list[int]:
+        """Of y."""
+        return [x.shape[0], w.shape[0], *self.extents(x.shape[2:], w.shape[2:])]
+
+    def problem(self, x: torch.Tensor, w: torch.Tensor) -> ConvProblem:
+        """The same as a ConvProblem; a row is an image of height 1. Raises its errors."""
+        H, W = (1, *x.shape[2:])[-2:]
+        R, S = (1, *w.shape[2:])[-2:]
+        return ConvProblem(
+            N=x.shape[0],
+            C=x.shape[1],
+            H=H,
+            W=W,
+            K=w.shape[0],
+            R=R,
+            S=S,
+            groups=self.groups,
+            stride=_both(self.stride, 1),
+            padding=_both(self.padding, (0, 0)),
+            rhs_dilation=_both(self.dilation, 1),
+            lhs_dilation=_both(self.lhs_dilation, 1),
+            dtype=DTYPES[x.dtype],
+        )
+
+    def check(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None) -> None:
+        """Refuse tensors and arguments that do not go together, naming all violated rules.
+
+        Raises: DtypeError, GeometryError, LayoutError, UnsupportedError.
+        """
+        named = {"input": x, "weight": w, "bias": bias, "residual": residual}
+        given = {name: tensor for name, tensor in named.items() if tensor is not None}
+        kinds = [error for name, tensor in given.items() for error in tensor_violations(name, tensor)]
+        raise_all(f"{self.where} cannot run this call", [*kinds, *self._together(given), *self._arguments()])
+        raise_all(f"{self.where} cannot run this call", list(self._shapes(x, w, bias, residual)))
+
+    def _together(self, given: dict[str, torch.Tensor]) -> Iterator[NkiconvError]:
+        """Errors of devices and dtypes of several tensors."""
+        x = given["input"]
+        for name, tensor in given.items():
+            if tensor.device != x.device:
+                yield UnsupportedError(
+                    f"{name}.device={tensor.device}: must be that of input, {x.device}; move one of them"
+                )
+        if (x.dtype == torch.float32) != (given["weight"].dtype == torch.float32):
+            yield DtypeError(
+                f"weight.dtype={given['weight'].dtype}: must be torch.float32 exactly when input's is (it is "
+                f"{x.dtype}; the Tensor Engine does not mix float32 with others); cast one of them"
+            )
+
+    def _arguments(self) -> Iterator[NkiconvError]:
+        """Errors of everything that is no tensor."""
+        for name in ("stride", "dilation", "lhs_dilation"):
+            if min(getattr(self, name)) < 1:
+                yield GeometryError(f"{name}={getattr(self, name)}: must be at least 1 on every axis; pass such ints")
+        if self.groups < 1:
+            yield GeometryError(f"groups={self.groups}: must be at least 1; pass a divisor of both channel counts")
+        if self.activation is not None and self.activation not in ACTIVATIONS:
+            accepted = ", ".join(ACTIVATIONS)
+            yield UnsupportedError(f"activation={self.activation!r}: accepted are None, {accepted}; apply others after")
+        if self.residual_position not in RESIDUAL_POSITIONS:
+            accepted = ", ".join(RESIDUAL_POSITIONS)
+            yield UnsupportedError(f"residual_position={self.residual_position!r}: accepted are {accepted}")
+
+    def _shapes(
+        self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None
+    ) -> Iterator[NkiconvError]:
+        """Errors of shapes."""
+        axes, ranks = _AXES[self.rank], self.rank + 2
+        wrong = False
+        for name, tensor, letters in (("input", x, f"N, C, {axes}"), ("weight", w, "K, C / groups, taps")):
+            if tensor.dim() != ranks:
+                wrong = True
+                yield LayoutError(
+                    f"{name}.shape={tuple(tensor.shape)}: must have {ranks} axes, [{letters}]; reshape it"
+                )
+        if wrong:
+            return
+        if w.shape[1] * self.groups != x.shape[1] or w.shape[0] % self.groups:
+            yield GeometryError(
+                f"weight.shape={tuple(w.shape)}: with groups={self.groups} and C={x.shape[1]} of input it must be "
+                f"[K, {x.shape[1]} / groups, ...] with K a multiple of groups; pass such filters, or other groups"
+            )
+        if min(w.shape) < 1 or min(x.shape[1:]) < 1:
+            yield GeometryError(
+                f"input.shape={tuple(x.shape)}, weight.shape={tuple(w.shape)}: every extent but N must be at least 1"
+            )
+            return
+        extents = self.extents(x.shape[2:], w.shape[2:])
+        if min(extents) < 1:
+            yield GeometryError(
+                f"input.shape={tuple(x.shape)}: padded by {self.padding} it is smaller than the window of "
+                f"weight.shape={tuple(w.shape)} with dilation={self.dilation}; pad it, or shorten the filter"
+            )
+        if bias is not None and tuple(bias.shape) != (w.shape[0],):
+            yield GeometryError(f"bias.shape={tuple(bias.shape)}: must be [K] = ({w.shape[0]},)")
+        if residual is not None and list(residual.shape) != self.shape(x, w):
+            yield GeometryError(
+                f"residual.shape={tuple(residual.shape)}: must be y's, {tuple(self.shape(x, w))}; expand or permute it"
+            )
+
+
+def _both(values: tuple[Any, ...], height: Any) -> tuple[Any, Any]:
+    """A value for each of two axes; `height` for that of a row."""
+    return (values[0], values[1]) if len(values) == 2 else (height, values[0])
+
+
+def tensor_violations(name: str, tensor: object) -> Iterator[NkiconvError]:
+    """Errors of one tensor's kind and dtype."""
+    if not isinstance(tensor, torch.Tensor):
+        yield DtypeError(f"{name}: must be a torch.Tensor, not {type(tensor).__name__}; convert it")
+        return
+    if tensor.layout != torch.strided:
+        yield LayoutError(f"{name}.layout={tensor.layout}: accepted is torch.strided; call .to_dense()")
+    if tensor.is_quantized:
+        yield DtypeError(f"{name}.dtype={tensor.dtype}: quantized tensors are not supported; call .dequantize()")
+    elif tensor.is_complex():
+        yield DtypeError(f"{name}.dtype={tensor.dtype}: complex tensors are not supported; convolve both parts")
+    elif tensor.dtype not in DTYPES:
+        yield DtypeError(f"{name}.dtype={tensor.dtype}: accepted are {_ACCEPTED}; cast {name}")

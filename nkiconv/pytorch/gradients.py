@@ -1,0 +1,118 @@
+"""Derivatives of the operators: input gradients are convolutions by the same kernels, filters' and biases' are torch's.
+
+    dL/dx = conv(dL/dz with stride - 1 zeros between, flipped w with K and C / groups exchanged), stride lhs_dilation
+    dL/dw = torch's convolution_backward on images with their zeros, dL/dbias = sum of dL/dz, dL/dresidual = dL/dz
+
+z is what the activation is applied to. It is computed again where its result does not tell the slope (silu, gelu, or a
+residual behind the activation), which takes less memory than keeping it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import torch
+
+from . import host
+from .convolution import Convolution
+
+#: Activations whose slope their own result tells.
+_BY_RESULT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": lambda y: (y > 0).to(y.dtype),
+    "sigmoid": lambda y: y * (1 - y),
+    "tanh": lambda y: 1 - y * y,
+}
+
+
+def _silu_slope(z: torch.Tensor) -> torch.Tensor:
+    s = torch.sigmoid(z)
+    return s * (1 + z * (1 - s))
+
+
+def _gelu_slope(z: torch.Tensor) -> torch.Tensor:
+    return (1 + torch.erf(z * math.sqrt(0.5))) / 2 + z * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+
+def _gelu_tanh_slope(z: torch.Tensor) -> torch.Tensor:
+    scale, cubic = math.sqrt(2 / math.pi), 0.044715
+    t = torch.tanh(scale * (z + cubic * z * z * z))
+    return (1 + t + z * (1 - t * t) * scale * (1 + 3 * cubic * z * z)) / 2
+
+
+#: Slopes of the others; torch's own backward operators of these have no derivative themselves.
+_BY_ARGUMENT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": _silu_slope,
+    "gelu": _gelu_slope,
+    "gelu_tanh": _gelu_tanh_slope,
+}
+
+
+def needs_argument(asked: Convolution, residual: bool) -> bool:
+    """Whether the slope of the activation is found from z, not from y."""
+    behind = residual and asked.residual_position == "post_activation"
+    return asked.activation in _BY_ARGUMENT or (asked.activation is not None and behind)
+
+
+def of_argument(asked: Convolution, g: torch.Tensor, y: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
+    """dL/dz of dL/dy, from y, or from z where `needs_argument` says so."""
+    if asked.activation is None:
+        return g
+    wide = g.float()
+    if z is None:
+        assert y is not None
+        return (wide * _BY_RESULT[asked.activation](y.float())).to(g.dtype)
+    if asked.activation in _BY_ARGUMENT:
+        return (wide * _BY_ARGUMENT[asked.activation](z.float())).to(g.dtype)
+    return (wide * _BY_RESULT[asked.activation](host.activate(z.float(), asked.activation))).to(g.dtype)
+
+
+def of_input(asked: Convolution, size: torch.Size, w: torch.Tensor) -> tuple[Convolution, torch.Tensor]:
+    """(the convolution of dL/dz that dL/dx is, its filters); size: of x, without N and C."""
+    groups, taps = asked.groups, w.shape[2:]
+    extents = asked.extents(size, taps)
+    zeros = []
+    for axis in range(asked.rank):
+        window = (taps[axis] - 1) * asked.dilation[axis] + 1
+        spread = (size[axis] - 1) * asked.lhs_dilation[axis] + 1
+        before = window - 1 - asked.padding[axis][0]
+        zeros.append((before, spread + window - 1 - before - ((extents[axis] - 1) * asked.stride[axis] + 1)))
+    per_k, per_c = w.shape[0] // groups, w.shape[1]
+    exchanged = w.reshape(groups, per_k, per_c, *taps).transpose(1, 2).flip(*range(3, 3 + asked.rank))
+    name = asked.name
+    if name.startswith("depthwise") and per_k > 1:
+        name = name.removeprefix("depthwise_")
+    of = dataclasses.replace(
+        asked.plain(),
+        name=name,
+        stride=asked.lhs_dilation,
+        lhs_dilation=asked.stride,
+        padding=tuple(zeros),
+        layer=None if asked.layer is None else f"{asked.layer}, gradient",
+    )
+    return of, exchanged.reshape(groups * per_c, per_k, *taps)
+
+
+def of_filters(asked: Convolution, g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """dL/dw of dL/dz."""
+    images, symmetric = host.padded(asked, x.float())
+    found: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward.default(
+        g.float(),
+        images,
+        w.float(),
+        None,
+        asked.stride,
+        symmetric,
+        asked.dilation,
+        False,
+        [0] * asked.rank,
+        asked.groups,
+        [False, True, False],
+    )
+    return found[1].to(w.dtype)
+
+
+def of_bias(g: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """dL/dbias of dL/dz, summed in fp32."""
+    return g.float().sum(dim=[0, *range(2, g.dim())]).to(dtype)

@@ -1,0 +1,58 @@
+"""Who computes an operator: torch or the simulator on the host, the kernel on a Neuron device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..errors import UnsupportedError
+from . import host
+
+if TYPE_CHECKING:
+    import torch
+
+    from .convolution import Convolution
+
+VARIABLE = "NKICONV_CPU"
+#: What `NKICONV_CPU` may be: torch computes; the kernel runs in the simulator; both do and must agree.
+MODES = ("torch", "simulate", "compare")
+#: Kinds of devices that are a NeuronCore: of torch-neuronx's native backend, and of torch_xla.
+NEURON = ("neuron", "xla", "privateuseone")
+
+
+def mode() -> str:
+    """NKICONV_CPU's value. Raises UnsupportedError where it is none of MODES."""
+    wanted = os.environ.get(VARIABLE, MODES[0])
+    if wanted not in MODES:
+        raise UnsupportedError(f"{VARIABLE}={wanted!r}: accepted are {', '.join(MODES)}; set one, or unset it")
+    return wanted
+
+
+def convolve(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+) -> torch.Tensor:
+    """y of checked tensors, wherever they are."""
+    return _compute(x)(asked, x, w, bias, residual)
+
+
+def _compute(x: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """What computes on x's device. Raises UnsupportedError where nothing does."""
+    kind = x.device.type
+    if kind in NEURON:
+        from . import device
+
+        return device.convolve
+    if kind != "cpu":
+        raise UnsupportedError(
+            f"input.device={x.device}: kernels run on Neuron devices, torch and the simulator on cpu; move the tensors"
+        )
+    if mode() == "torch":
+        return host.convolve
+    from . import simulated
+
+    return simulated.convolve if mode() == "simulate" else simulated.compare

@@ -1,0 +1,194 @@
+"""The custom operators `nkiconv::*`: schema, fake kernel, derivative and batching rule of each.
+
+    nkiconv::conv1d, conv2d, depthwise_conv1d, depthwise_conv2d(input, weight, bias, residual, ...) -> Tensor
+
+Every number is given for each axis; padding as zeros before and behind each, negative ones crop. `functional` has
+torch's own signatures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import gradients, modes
+from .convolution import Convolution
+
+#: Operators and the axes of their images.
+NAMES = {"conv1d": 1, "conv2d": 2, "depthwise_conv1d": 1, "depthwise_conv2d": 2}
+
+
+def asked_of(
+    name: str,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    lhs_dilation: Sequence[int],
+    groups: int,
+    activation: str | None,
+    residual_position: str,
+    layer: str | None,
+) -> Convolution:
+    """The Convolution of an operator's arguments."""
+    return Convolution(
+        name=name,
+        stride=tuple(stride),
+        padding=tuple(zip(padding[::2], padding[1::2], strict=True)),
+        dilation=tuple(dilation),
+        lhs_dilation=tuple(lhs_dilation),
+        groups=groups,
+        activation=activation,
+        residual_position=residual_position,
+        layer=layer,
+    )
+
+
+def call(asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+    """y by the operator that `asked` names."""
+    y: Tensor = OPERATORS[asked.name](
+        x,
+        w,
+        bias,
+        residual,
+        list(asked.stride),
+        [zeros for pair in asked.padding for zeros in pair],
+        list(asked.dilation),
+        list(asked.lhs_dilation),
+        asked.groups,
+        asked.activation,
+        asked.residual_position,
+        asked.layer,
+    )
+    return y
+
+
+def _define(name: str) -> Any:
+    """Register the operator of a name."""
+
+    def forward(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        lhs_dilation: Sequence[int],
+        groups: int,
+        activation: str | None,
+        residual_position: str,
+        layer: str | None,
+    ) -> Tensor:
+        asked = asked_of(name, stride, padding, dilation, lhs_dilation, groups, activation, residual_position, layer)
+        asked.check(input, weight, bias, residual)
+        return modes.convolve(asked, input, weight, bias, residual)
+
+    def fake(input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, *rest: Any) -> Tensor:
+        asked = asked_of(name, *rest)
+        asked.check(input, weight, bias, residual)
+        return input.new_empty(asked.shape(input, weight))
+
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        return (*_derivatives(ctx, g.contiguous()), *[None] * 8)
+
+    def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        return _batched(asked_of(name, *args[4:]), info.batch_size, in_dims[:4], args[:4])
+
+    operator = _registrar()(f"nkiconv::{name}", mutates_args=())(forward)
+    operator.register_fake(fake)
+    operator.register_autograd(backward, setup_context=_remember(name))
+    operator.register_vmap(batched)
+    return operator
+
+
+def _registrar() -> Callable[..., Any]:
+    """torch-neuronx's way to register an operator, which lets its compiler see the kernel; else torch's."""
+    try:
+        found: Callable[..., Any] = importlib.import_module("torch_neuronx").nki_op
+    except Exception:  # not there, an older one without it, or the stub of PyPI, which raises whatever it likes
+        found = torch.library.custom_op
+    return found
+
+
+def _remember(name: str) -> Callable[..., None]:
+    """What the derivative needs of a call, put into its context."""
+
+    def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, bias, residual = inputs[:4]
+        asked = asked_of(name, *inputs[4:])
+        again = gradients.needs_argument(asked, residual is not None)
+        by_result = asked.activation is not None and not again
+        ctx.asked = asked
+        ctx.again = again
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        ctx.residual_dtype = None if residual is None else residual.dtype
+        ctx.save_for_backward(x, w, output if by_result else None, *((bias, residual) if again else (None, None)))
+
+    return remember
+
+
+def _derivatives(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    """dL/d input, weight, bias and residual of dL/dy."""
+    asked: Convolution = ctx.asked
+    x, w, y, bias, residual = ctx.saved_tensors
+    z = None
+    if ctx.again:
+        before = residual if asked.residual_position == "pre_activation" else None
+        z = call(asked.plain(), x, w, bias, before)
+    of_z = gradients.of_argument(asked, g, y, z)
+    of_x = of_w = of_bias = of_residual = None
+    if ctx.needs_input_grad[0]:
+        again, filters = gradients.of_input(asked, x.shape[2:], w)
+        of_x = call(again, of_z, filters, None, None)
+    if ctx.needs_input_grad[1]:
+        of_w = gradients.of_filters(asked, of_z, x, w)
+    if ctx.bias_dtype is not None and ctx.needs_input_grad[2]:
+        of_bias = gradients.of_bias(of_z, ctx.bias_dtype)
+    if ctx.residual_dtype is not None and ctx.needs_input_grad[3]:
+        of_residual = (of_z if asked.residual_position == "pre_activation" else g).to(ctx.residual_dtype)
+    return of_x, of_w, of_bias, of_residual
+
+
+def _batched(
+    asked: Convolution, size: int, dims: tuple[int | None, ...], tensors: tuple[Tensor | None, ...]
+) -> tuple[Tensor, int]:
+    """(y, its batch axis) of tensors with a batch axis each, or without one (None).
+
+    Batches of images are more images; batches of filters or biases are more groups.
+    """
+    x, w, bias, residual = (
+        tensor if tensor is None or dim is None else tensor.movedim(dim, 0)
+        for tensor, dim in zip(tensors, dims, strict=True)
+    )
+    assert x is not None
+    assert w is not None
+    if dims[1] is None and dims[2] is None:
+        x = _with_batch(x, dims[0], size)
+        residual = None if residual is None else _with_batch(residual, dims[3], size).flatten(0, 1)
+        y = call(asked, x.flatten(0, 1), w, bias, residual)
+        return y.reshape(size, x.shape[1], *y.shape[1:]), 0
+    x = _with_batch(x, dims[0], size).transpose(0, 1).flatten(1, 2)
+    w = _with_batch(w, dims[1], size).flatten(0, 1)
+    bias = None if bias is None else _with_batch(bias, dims[2], size).flatten(0, 1)
+    if residual is not None:
+        residual = _with_batch(residual, dims[3], size).transpose(0, 1).flatten(1, 2)
+    grouped = _with_groups(asked, asked.groups * size)
+    y = call(grouped, x, w, bias, residual)
+    return y.reshape(y.shape[0], size, y.shape[1] // size, *y.shape[2:]), 1
+
+
+def _with_batch(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+    """A tensor with its batch in front, the same in all of it where it has none."""
+    return tensor if dim is not None else tensor.expand(size, *tensor.shape)
+
+
+def _with_groups(asked: Convolution, groups: int) -> Convolution:
+    return dataclasses.replace(asked, groups=groups)
+
+
+OPERATORS = {name: _define(name) for name in NAMES}

@@ -1,0 +1,110 @@
+"""The operators' kernels in the simulator: NKICONV_CPU=simulate, and compare, which holds them against torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..bounds import epilogue_bound
+from ..errors import NkiconvError
+from ..ops import depthwise_conv1d
+from ..ops1d import conv1d
+from ..ops2d import conv2d
+from ..reference import abs_sum_ref, conv_ref, num_terms
+from . import host
+from .arrays import from_numpy, to_numpy
+from .convolution import DTYPES, Convolution
+
+
+class ComparisonError(NkiconvError):
+    """A kernel and torch differ by more than both may be off by."""
+
+
+def convolve(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+) -> torch.Tensor:
+    """y of the kernel that a Neuron device would run."""
+    if x.shape[0] == 0:
+        return x.new_empty(asked.shape(x, w))
+    arrays: list[Any] = [to_numpy(tensor) if tensor is not None else None for tensor in (x, w, bias, residual)]
+    more: dict[str, Any] = {"bias": arrays[2], "residual": arrays[3], "residual_position": asked.residual_position}
+    more |= {"activation": asked.activation}
+    if asked.rank == 2:
+        y = conv2d(arrays[0], arrays[1], **_geometry(asked), groups=asked.groups, **more)
+        return from_numpy(y)
+    scalars = {name: value[0] for name, value in _geometry(asked).items()}
+    if asked.name == "depthwise_conv1d":
+        return from_numpy(depthwise_conv1d(arrays[0], arrays[1][:, 0], **scalars, **more))
+    return from_numpy(conv1d(arrays[0], arrays[1], **scalars, groups=asked.groups, **more))
+
+
+def _geometry(asked: Convolution) -> dict[str, Any]:
+    return {
+        "stride": asked.stride,
+        "padding": asked.padding,
+        "dilation": asked.dilation,
+        "lhs_dilation": asked.lhs_dilation,
+    }
+
+
+def compare(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+) -> torch.Tensor:
+    """torch's y, where the kernel's is as near as both must be to the truth.
+
+    Each may be off by `bounds.epilogue_bound`, so they differ by at most twice that.
+
+    Raises ComparisonError, naming the layer.
+    """
+    expected = host.convolve(asked, x, w, bias, residual)
+    if x.shape[0] == 0:
+        return expected
+    found = convolve(asked, x, w, bias, residual)
+    worst = _worst(asked, x, w, bias, residual, expected, found)
+    if not worst <= 1:
+        raise ComparisonError(
+            f"{asked.where}: the kernel and torch differ by {2 * worst:.3g} times what one of them may be off by, on "
+            f"input {tuple(x.shape)} {DTYPES[x.dtype]}, weight {tuple(w.shape)}; at most 2 is right. Report it with "
+            f"both tensors"
+        )
+    return expected
+
+
+def _worst(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    expected: torch.Tensor,
+    found: torch.Tensor,
+) -> float:
+    """The largest difference over twice the bound; where truth is not finite, both must agree."""
+    problem = asked.problem(x, w)
+    images, filters = (to_numpy(tensor).reshape(shape) for tensor, shape in zip((x, w), _shapes(problem), strict=True))
+    sums, abs_sum = conv_ref(images, filters, problem), abs_sum_ref(images, filters, problem)
+    shape = sums.shape
+    added = None if residual is None else to_numpy(residual).reshape(shape)
+    offsets = None if bias is None else to_numpy(bias)
+    bound = epilogue_bound(
+        num_terms(problem), abs_sum, sums, problem.dtype, offsets, asked.activation, added, asked.residual_position
+    )
+    one, other = (to_numpy(tensor).astype(np.float64).reshape(shape) for tensor in (expected, found))
+    finite = np.isfinite(one) & np.isfinite(other) & np.isfinite(bound)
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+        return float("inf")
+    return float((np.abs(one - other)[finite] / (2 * bound[finite])).max(initial=0.0))
+
+
+def _shapes(problem: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return problem.input_shape, problem.filter_shape

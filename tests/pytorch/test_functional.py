@@ -1,0 +1,299 @@
+"""The torch functions equal torch's own: values, gradients, batching, compilation, and every refusal by name."""
+
+import inspect
+import os
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from nkiconv import pytorch
+from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
+from nkiconv.pytorch import host
+from nkiconv.reference import ACTIVATIONS
+
+FUNCTIONS = {
+    "conv1d": (pytorch.conv1d, F.conv1d),
+    "conv2d": (pytorch.conv2d, F.conv2d),
+    "depthwise_conv1d": (pytorch.depthwise_conv1d, F.conv1d),
+    "depthwise_conv2d": (pytorch.depthwise_conv2d, F.conv2d),
+}
+#: name, input's and weight's shape, torch's arguments
+CALLS = [
+    ("conv1d", (2, 6, 11), (4, 6, 3), {}),
+    ("conv1d", (6, 11), (4, 6, 3), {"padding": 2}),
+    ("conv1d", (2, 6, 11), (4, 3, 3), {"groups": 2, "stride": 2, "dilation": 3, "padding": (3,)}),
+    ("conv1d", (2, 6, 11), (4, 6, 4), {"padding": "same", "dilation": 2}),
+    ("conv1d", (2, 6, 11), (6, 1, 4), {"groups": 6, "padding": 3}),
+    ("conv1d", (2, 6, 11), (12, 1, 4), {"groups": 6, "padding": 3}),
+    ("conv2d", (2, 6, 9, 11), (4, 6, 3, 2), {}),
+    ("conv2d", (6, 9, 11), (4, 6, 3, 2), {"padding": (1, 0)}),
+    ("conv2d", (2, 6, 9, 11), (4, 6, 3, 2), {"padding": "valid"}),
+    ("conv2d", (2, 6, 9, 11), (4, 6, 3, 2), {"padding": "same", "dilation": (1, 3)}),
+    ("conv2d", (2, 6, 9, 11), (8, 3, 3, 2), {"groups": 2, "stride": (2, 3), "padding": [2, 1], "dilation": (2, 1)}),
+    ("conv2d", (0, 6, 9, 11), (4, 6, 3, 2), {"padding": 1}),
+    ("depthwise_conv1d", (2, 6, 11), (6, 1, 4), {"stride": 2, "padding": 3}),
+    ("depthwise_conv2d", (2, 6, 9, 11), (6, 1, 3, 3), {"padding": 1, "stride": (1, 2)}),
+    ("depthwise_conv2d", (2, 6, 9, 11), (12, 1, 3, 3), {"padding": 1}),
+]
+
+
+def tensors(x_shape, w_shape, dtype=torch.float32, seed=0):
+    """Small integers: every sum is exact, in any order."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (x_shape, w_shape, (w_shape[0],))
+    return [torch.randint(-3, 4, shape, generator=generator).to(dtype) for shape in shapes]
+
+
+def torchs(name, x_shape, arguments):
+    """torch's arguments of the same call: groups are given."""
+    if not name.startswith("depthwise"):
+        return arguments
+    return {**arguments, "groups": x_shape[1]}
+
+
+@pytest.fixture(params=["torch", "simulate", "compare"])
+def mode(request, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("name", "x_shape", "w_shape", "arguments"), CALLS, ids=lambda value: str(value)[:40])
+def test_equals_torch(name, x_shape, w_shape, arguments, dtype, mode):
+    x, w, bias = tensors(x_shape, w_shape, dtype)
+    ours, theirs = FUNCTIONS[name]
+    y = ours(x, w, bias, **arguments)
+    expected = theirs(x.double(), w.double(), bias.double(), **torchs(name, x_shape, arguments)).to(dtype)
+    assert y.dtype == dtype
+    assert y.is_contiguous()
+    assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+@pytest.mark.parametrize("name", ["conv2d", "depthwise_conv1d"])
+def test_epilogue_and_its_derivatives(name, activation, position):
+    """Against torch's own autograd of the same formula, in double."""
+    shapes = {"conv2d": ((2, 6, 7, 8), (4, 6, 3, 2)), "depthwise_conv1d": ((2, 6, 9), (6, 1, 4))}[name]
+    generator = torch.Generator().manual_seed(3)
+    leaves = [torch.randn(shape, generator=generator) / 2 for shape in (*shapes, (shapes[1][0],))]
+    ours, theirs = FUNCTIONS[name]
+    residual = torch.randn(ours(*leaves, padding=1).shape, generator=generator)
+    leaves = [leaf.requires_grad_() for leaf in (*leaves, residual)]
+    wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    more = {} if name == "conv2d" else {"groups": 6}
+
+    y = ours(*leaves[:3], padding=1, activation=activation, residual=leaves[3], residual_position=position)
+    z = theirs(*wide[:3], padding=1, **more) + (wide[3] if position == "pre_activation" else 0)
+    expected = z if activation is None else host.activate(z, activation)
+    expected = expected + (wide[3] if position == "post_activation" else 0)
+    g = torch.randn(y.shape, generator=generator)
+    found, wanted = torch.autograd.grad(y, leaves, g), torch.autograd.grad(expected, wide, g.double())
+    # fp32 sums of at most 200 terms of order 1
+    for one, other in zip((y, *found), (expected, *wanted), strict=True):
+        np.testing.assert_allclose(one.detach(), other.detach(), rtol=0, atol=200 * 2.0**-24 * 16)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_input_gradients_are_exact(data):
+    """The gradient is a convolution of ours, of integers: any stride, dilation, groups and padding; compare mode."""
+    rank = data.draw(st.sampled_from([1, 2]))
+    groups = data.draw(st.integers(1, 3))
+    sizes = [data.draw(st.integers(1, 9)) for _ in range(rank)]
+    taps = [data.draw(st.integers(1, 4)) for _ in range(rank)]
+    numbers = {
+        "stride": [data.draw(st.integers(1, 3)) for _ in range(rank)],
+        "dilation": [data.draw(st.integers(1, 3)) for _ in range(rank)],
+        "padding": [data.draw(st.integers(0, 4)) for _ in range(rank)],
+    }
+    for axis in range(rank):
+        window = (taps[axis] - 1) * numbers["dilation"][axis] + 1
+        sizes[axis] = max(sizes[axis], window - 2 * numbers["padding"][axis])
+    per_c, per_k = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+    x, w, bias = tensors((2, groups * per_c, *sizes), (groups * per_k, per_c, *taps), seed=len(sizes) + sum(taps))
+    leaves = [leaf.requires_grad_() for leaf in (x, w, bias)]
+    ours, theirs = FUNCTIONS[f"conv{rank}d"]
+    y, expected = ours(*leaves, groups=groups, **numbers), theirs(*leaves, groups=groups, **numbers)
+    g = torch.randint(-3, 4, y.shape, generator=torch.Generator().manual_seed(1)).float()
+    try:
+        os.environ["NKICONV_CPU"] = "compare"
+        found = torch.autograd.grad(y, leaves, g)
+    finally:
+        del os.environ["NKICONV_CPU"]
+    for one, other in zip((y, *found), (expected, *torch.autograd.grad(expected, leaves, g)), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_second_derivatives():
+    x, w, bias = (leaf.requires_grad_() for leaf in tensors((2, 4, 6, 5), (6, 2, 3, 2)))
+
+    def second(convolve, x, w, bias):
+        (first,) = torch.autograd.grad(convolve(x, w, bias, padding=1, groups=2).pow(2).sum(), x, create_graph=True)
+        return torch.autograd.grad(first.pow(2).sum(), (x, w))
+
+    for one, other in zip(second(pytorch.conv2d, x, w, bias), second(F.conv2d, x, w, bias), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dims", [(0, None, None), (1, 0, None), (None, 0, 1), (2, 1, 0), (None, None, 0)])
+@pytest.mark.parametrize("name", ["conv1d", "conv2d", "depthwise_conv1d", "depthwise_conv2d"])
+def test_vmap(name, dims):
+    rank = int(name[-2])
+    per_group = 1 if name.startswith("depthwise") else 2
+    x, w, bias = tensors((2, 4, *[7] * rank), (4, per_group, *[3] * rank))
+    given = [
+        one if dim is None else torch.stack([(step + 1) * one for step in range(3)], dim)
+        for one, dim in zip((x, w, bias), dims, strict=True)
+    ]
+    more = {} if per_group == 1 else {"groups": 2}
+    ours = torch.vmap(lambda *args: FUNCTIONS[name][0](*args, padding=1, **more), in_dims=dims)(*given)
+    theirs = torch.vmap(
+        lambda *args: FUNCTIONS[name][1](*args, padding=1, groups=4 if per_group == 1 else 2), in_dims=dims
+    )(*given)
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dims", [(0, None, 0), (0, 0, None), (None, 0, 0), (None, None, 0)])
+def test_vmap_of_a_residual(dims):
+    x, w, _ = tensors((2, 4, 7), (4, 4, 3))
+    residual = torch.ones(2, 4, 5)
+    given = [
+        one if dim is None else torch.stack([(step + 1) * one for step in range(3)])
+        for one, dim in zip((x, w, residual), dims, strict=True)
+    ]
+    ours = torch.vmap(lambda x, w, r: pytorch.conv1d(x, w, residual=r), in_dims=dims)(*given)
+    assert torch.equal(ours, torch.vmap(lambda x, w, r: F.conv1d(x, w) + r, in_dims=dims)(*given))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiles_without_graph_breaks(dynamic):
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(tensors((1,), (6, 2, 3, 2))[1])
+
+        def forward(self, x):
+            return pytorch.conv2d(x, self.w, stride=2, padding=(1, 2), groups=2, activation="relu") + 1
+
+    layer = Layer()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic)
+    for size in (9, 12):
+        x = tensors((2, 4, size, size + 1), (1, 1, 1, 1))[0].requires_grad_()
+        y, expected = compiled(x), layer(x)
+        assert torch.equal(y, expected)
+        leaves = x, layer.w
+        for one, other in zip(*(torch.autograd.grad(one.sum(), leaves) for one in (y, expected)), strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_opcheck(name, activation):
+    rank = int(name[-2])
+    x, w, bias = tensors((2, 4, *[7] * rank), (4, 1, *[3] * rank))
+    arguments = ([1] * rank, [1, 2] * rank, [1] * rank, [1] * rank, 4, activation, "pre_activation", None)
+    leaves = [leaf.requires_grad_() for leaf in (x, w, bias)]
+    found = torch.library.opcheck(getattr(torch.ops.nkiconv, name).default, (*leaves, None, *arguments))
+    assert set(found.values()) == {"SUCCESS"}
+
+
+def test_meta_tensors_have_shapes():
+    x, w, _ = (tensor.to("meta") for tensor in tensors((2, 6, 9, 11), (4, 6, 3, 2)))
+    y = pytorch.conv2d(x, w, stride=2, padding=1)
+    assert (y.device.type, y.shape) == ("meta", (2, 4, 5, 6))
+
+
+def test_autocast_casts_as_torch_does():
+    x, w, bias = tensors((2, 6, 9, 11), (4, 6, 3, 2))
+    with torch.autocast("cpu", torch.bfloat16):
+        y, expected = pytorch.conv2d(x, w, bias), F.conv2d(x, w, bias)
+    assert y.dtype == expected.dtype == torch.bfloat16
+    assert torch.equal(y, expected)
+
+
+def test_strided_tensors():
+    x, w, bias = tensors((2, 6, 9, 11), (4, 6, 3, 2))
+    last = x.to(memory_format=torch.channels_last)
+    assert torch.equal(pytorch.conv2d(last, w.flip(3)[..., ::1], bias), F.conv2d(x, w.flip(3), bias))
+    assert torch.equal(pytorch.conv2d(x[:, :, ::2], w, bias), F.conv2d(x[:, :, ::2], w, bias))
+
+
+def test_signatures_begin_as_torchs():
+    names = ["input", "weight", "bias", "stride", "padding", "dilation", "groups"]
+    for name in ("conv1d", "conv2d"):
+        parameters = inspect.signature(FUNCTIONS[name][0]).parameters
+        assert list(parameters)[:7] == names
+        assert [parameters[one].default for one in names[2:]] == [None, 1, 0, 1, 1]
+
+
+X, W, B = tensors((2, 6, 9, 11), (4, 6, 3, 2))
+REFUSED = [
+    ({"input": X.double()}, DtypeError, r"input.dtype=torch.float64: accepted are torch.bfloat16, torch.float16, "),
+    ({"weight": W.int()}, DtypeError, "weight.dtype=torch.int32: accepted are"),
+    ({"weight": W.half()}, DtypeError, "weight.dtype=torch.float16: must be torch.float32 exactly when input's is"),
+    ({"bias": B.double()}, DtypeError, "bias.dtype=torch.float64"),
+    ({"input": X.to_sparse()}, LayoutError, "input.layout=torch.sparse_coo: accepted is torch.strided"),
+    ({"input": X.to(torch.complex64)}, DtypeError, "input.dtype=torch.complex64: complex tensors are not supported"),
+    ({"input": X.numpy()}, DtypeError, "input: must be a torch.Tensor, not ndarray"),
+    ({"weight": W.to("meta")}, UnsupportedError, "weight.device=meta: must be that of input, cpu"),
+    ({"bias": B.to("meta")}, UnsupportedError, "bias.device=meta: must be that of input, cpu"),
+    ({"input": X[0, 0]}, LayoutError, r"input.shape=\(9, 11\): must have 4 axes, \[N, C, H, W\]"),
+    ({"weight": W[0]}, LayoutError, r"weight.shape=\(6, 3, 2\): must have 4 axes"),
+    ({"weight": W[:, :5]}, GeometryError, r"weight.shape=\(4, 5, 3, 2\): with groups=1 and C=6 of input"),
+    ({"groups": 3}, GeometryError, r"with groups=3 and C=6"),
+    ({"groups": 0}, GeometryError, "groups=0: must be at least 1"),
+    ({"bias": B[:3]}, GeometryError, r"bias.shape=\(3,\): must be \[K\] = \(4,\)"),
+    ({"stride": 0}, GeometryError, r"stride=\(0, 0\): must be at least 1"),
+    ({"stride": (1, 2, 3)}, GeometryError, r"stride=\(1, 2, 3\): must be an int, or 2 of them"),
+    ({"stride": 1.5}, GeometryError, "stride=1.5: must be an int"),
+    ({"dilation": True}, GeometryError, "dilation=True: must be an int"),
+    ({"padding": -1}, GeometryError, "padding=-1: must be at least 0, as in torch"),
+    ({"padding": "reflect"}, GeometryError, "padding='reflect': accepted are ints, 'same' and 'valid'"),
+    ({"padding": "same", "stride": 2}, GeometryError, "padding='same', stride="),
+    ({"dilation": 9}, GeometryError, r"padded by \(\(0, 0\), \(0, 0\)\) it is smaller than the window"),
+    ({"activation": "mish"}, UnsupportedError, "activation='mish': accepted are None, relu"),
+    ({"residual": X}, GeometryError, r"residual.shape=\(2, 6, 9, 11\): must be y's, \(2, 4, 7, 10\)"),
+    ({"residual_position": "before"}, UnsupportedError, "residual_position='before': accepted are"),
+]
+
+
+@pytest.mark.parametrize(("changed", "error", "message"), REFUSED, ids=[case[2][:40] for case in REFUSED])
+def test_refusals(changed, error, message):
+    with pytest.raises(error, match=message) as caught:
+        pytorch.conv2d(**{"input": X, "weight": W, "bias": B, **changed})
+    assert isinstance(caught.value, (ValueError, TypeError))
+
+
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation:UserWarning")
+def test_quantized_tensors_are_refused():
+    with pytest.raises(DtypeError, match=r"input.dtype=torch.qint8: quantized tensors are not supported"):
+        pytorch.conv2d(torch.quantize_per_tensor(X, 1, 0, torch.qint8), W)
+
+
+def test_all_reasons_are_told_at_once():
+    with pytest.raises(DtypeError, match=r"conv2d cannot run this call; 2 reasons\n.*bias.dtype.*\n.*activation='x'"):
+        pytorch.conv2d(X, W, B.double(), activation="x")
+
+
+def test_filters_of_another_kind_are_refused():
+    with pytest.raises(GeometryError, match=r"weight.shape=\(12, 1, 4\): must be \[C, 1, S\] for C=6 channels"):
+        pytorch.depthwise_conv1d(torch.zeros(2, 6, 9), torch.zeros(12, 1, 4))
+
+
+def test_modes_are_checked(monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "fast")
+    with pytest.raises(UnsupportedError, match="NKICONV_CPU='fast': accepted are torch, simulate, compare"):
+        pytorch.conv2d(X, W)
+
+
+def test_compare_names_the_layer_that_differs(monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "compare")
+    real = host.convolve
+    monkeypatch.setattr(host, "convolve", lambda *args: real(*args) * 1.0001)
+    with pytest.raises(ValueError, match=r"encoder.stem \(conv2d\): the kernel and torch differ by"):
+        pytorch.conv2d(X + 0.3, W, layer="encoder.stem")
