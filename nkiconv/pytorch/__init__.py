@@ -7,6 +7,16 @@ On cpu, NKICONV_CPU says who computes: "torch" (the default), "simulate" (the ke
 (both; they must agree). Importing this registers the operators `torch.ops.nkiconv.*`.
 """
 
+from .causal import causal_conv1d_fn, causal_conv1d_update
 from .functional import conv1d, conv2d, depthwise_conv1d, depthwise_conv2d
+from .install import install_causal_conv1d
 
-__all__ = ["conv1d", "conv2d", "depthwise_conv1d", "depthwise_conv2d"]
+__all__ = [
+    "causal_conv1d_fn",
+    "causal_conv1d_update",
+    "conv1d",
+    "conv2d",
+    "depthwise_conv1d",
+    "depthwise_conv2d",
+    "install_causal_conv1d",
+]
