@@ -120,7 +120,8 @@ def causal_conv1d_update(
         y = torch.where(buffer.padding[:, None, None], 0, y)
     with torch.no_grad():
         buffer.advance(steps, final.to(x.dtype) if fits else None)
-    return y.squeeze(-1) if x.dim() == 2 else y
+    result: Tensor = y.squeeze(-1) if x.dim() == 2 else y
+    return result
 
 
 def _of_one_kind(x: Tensor, weight: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -178,7 +178,7 @@ def _buffer(
         )
     if conv_state.dtype != x.dtype:
         yield DtypeError(f"conv_state.dtype={conv_state.dtype}: must be x's, {x.dtype}; cast one of them")
-    if conv_state.requires_grad:
+    if conv_state.requires_grad and torch.is_grad_enabled():
         yield UnsupportedError(
             "conv_state.requires_grad=True: it is overwritten, and has no derivative; pass conv_state.detach(), or use "
             "causal_conv1d_fn with initial_states"

@@ -75,22 +75,28 @@ def install_causal_conv1d(*, replace: bool = False) -> Installation:
     real = sorted(name for name in sys.modules if _of_package(name) and not _is_ours(sys.modules[name]))
     if real and not replace:
         raise UnsupportedError(
-            f"causal_conv1d: {', '.join(real)} from {getattr(sys.modules[real[0]], '__file__', None)} imported already; "
-            f"call install_causal_conv1d before, or with replace=True"
+            f"causal_conv1d: imported already, from {getattr(sys.modules[real[0]], '__file__', None)}; call "
+            f"install_causal_conv1d before that, or with replace=True"
         )
-    undo: list[Callable[[], None]] = []
-    finder = _Finder()
     before = {name: module for name, module in sys.modules.items() if _of_package(name)}
-    undo.append(lambda: _restore_modules(before))
-    for name in before:
-        del sys.modules[name]
-    sys.meta_path.insert(0, finder)
-    undo.append(lambda: sys.meta_path.remove(finder))
-    package = importlib.import_module(PACKAGE)
-    importlib.import_module(INTERFACE)
-    if importlib.util.find_spec("transformers") is not None:
-        undo.extend(_tell_transformers(package))
-    return Installation(undo)
+    undo: list[Callable[[], None]] = [lambda: _restore_modules(before)]
+    installation = Installation(undo)
+    try:
+        for name in before:
+            del sys.modules[name]
+        finder = _Finder()
+        sys.meta_path.insert(0, finder)
+        undo.append(lambda: sys.meta_path.remove(finder))
+        package = importlib.import_module(PACKAGE)
+        importlib.import_module(INTERFACE)
+        if "transformers" in sys.modules or importlib.util.find_spec("transformers") is not None:
+            undo.extend(_tell_transformers(package))
+            if not before:
+                _warn_of_early_models()
+    except BaseException:
+        installation.undo()
+        raise
+    return installation
 
 
 def _of_package(name: str) -> bool:
@@ -117,16 +123,19 @@ def _tell_transformers(package: ModuleType) -> Iterator[Callable[[], None]]:
     table = getattr(importlib.import_module(_HUB), _TABLE, None)
     if table is not None:
         yield _set(table, _KERNEL, package)
-    late = [
+
+
+def _warn_of_early_models() -> None:
+    """Name transformers' model files that have looked for the package already."""
+    early = [
         name
         for name, module in sorted(sys.modules.items())
-        if name.startswith("transformers.models.") and getattr(module, "causal_conv1d_fn", None) is not None
+        if name.startswith("transformers.models.") and "causal_conv1d_fn" in vars(module)
     ]
-    late = [name for name in late if sys.modules[name].causal_conv1d_fn is not causal_conv1d_fn]
-    if late:
+    if early:
         warnings.warn(
-            f"causal_conv1d: {', '.join(late)} imported before install_causal_conv1d; what they found then stays there",
-            stacklevel=4,
+            f"causal_conv1d: {', '.join(early)} imported before install_causal_conv1d; they keep what they found then",
+            stacklevel=3,
         )
 
 
