@@ -1,6 +1,8 @@
 """Causal depthwise convolution by its definition, one output and one tap at a time, in float64; torch derives it."""
 
 import itertools
+import os
+from contextlib import contextmanager
 
 import torch
 
@@ -90,3 +92,17 @@ def laid_out(x, layout):
 
 LAYOUTS = ("contiguous", "channel last", "every other", "rows last")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MODES = ("torch", "simulate", "compare")
+
+
+@contextmanager
+def computing(mode):
+    """NKICONV_CPU, as a context: hypothesis and monkeypatch do not go together."""
+    before = os.environ.get("NKICONV_CPU")
+    os.environ["NKICONV_CPU"] = mode
+    try:
+        yield
+    finally:
+        os.environ.pop("NKICONV_CPU")
+        if before is not None:
+            os.environ["NKICONV_CPU"] = before

@@ -12,6 +12,8 @@ from .convolution import tensor_violations
 
 #: Activations by their names there, and by ours.
 ACTIVATIONS = {None: None, "silu": "silu", "swish": "silu"}
+#: Arguments that may not be left out.
+_NEEDED = ("x", "weight", "conv_state")
 _INTEGERS = (torch.int32, torch.int64)
 
 
@@ -65,7 +67,7 @@ def _kinds(given: dict[str, Any], numbers: dict[str, Any]) -> Iterator[NkiconvEr
     """Errors of kinds, dtypes and devices."""
     sound = True
     for name, tensor in given.items():
-        for error in tensor_violations(name, tensor) if tensor is not None or name in ("x", "weight") else ():
+        for error in tensor_violations(name, tensor) if tensor is not None or name in _NEEDED else ():
             sound = False
             yield error
     for name, tensor in numbers.items():

@@ -113,7 +113,7 @@ def _by_offsets(cu_seqlens: torch.Tensor, x: torch.Tensor, gap: int) -> Packing:
 def _by_numbers(seq_idx: torch.Tensor, x: torch.Tensor, gap: int) -> Packing:
     total = seq_idx.numel()
     belongs = seq_idx >= 0
-    current = seq_idx.cummax(1).values.clamp(min=-1)  # a token of no sequence keeps the distance of its neighbours
+    current = seq_idx.cummax(1).values.clamp(min=0)  # a token of no sequence keeps its neighbours' distance
     unsorted = (belongs & (seq_idx != current)).any(1).nonzero()
     if len(unsorted):
         row = int(unsorted[0])

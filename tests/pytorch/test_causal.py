@@ -1,14 +1,12 @@
 """causal_conv1d_fn equals the definition: values, states, derivatives, and nothing passes between sequences."""
 
 import itertools
-import os
-from contextlib import contextmanager
 
 import causal
 import numpy as np
 import pytest
 import torch
-from causal import DTYPES, LAYOUTS, integers, laid_out
+from causal import DTYPES, LAYOUTS, MODES, computing, integers, laid_out
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,20 +14,6 @@ import nkiconv
 from nkiconv.bounds import epilogue_bound
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.pytorch import causal_conv1d_fn, device, host, modes, simulated, states
-
-MODES = ("torch", "simulate", "compare")
-
-
-@contextmanager
-def computing(mode):
-    before = os.environ.get("NKICONV_CPU")
-    os.environ["NKICONV_CPU"] = mode
-    try:
-        yield
-    finally:
-        os.environ.pop("NKICONV_CPU")
-        if before is not None:
-            os.environ["NKICONV_CPU"] = before
 
 
 def leaves_of(*tensors):
@@ -201,7 +185,7 @@ def test_nothing_passes_between_sequences(mode, value, activation, by):
             z = causal_conv1d_fn(*alone, activation=activation)
             parts.append((z, *torch.autograd.grad(z, alone, g[..., start:end])))
     expected = [torch.cat([part[i] for part in parts], 2) for i in (0, 1)]
-    # Sums are exact. An activation and its slope take at most 16 roundings each time; derivatives sum 4 products below 16.
+    # Sums are exact; an activation and its slope take at most 16 roundings, and derivatives sum 4 products below 16.
     torch.testing.assert_close(y, expected[0], rtol=32 * 2.0**-24, atol=0, equal_nan=True)
     torch.testing.assert_close(found[0], expected[1], rtol=0, atol=4 * 16 * 32 * 2.0**-24, equal_nan=True)
     assert y[..., 6:].isfinite().all()
@@ -213,6 +197,16 @@ def test_nothing_passes_between_sequences(mode, value, activation, by):
                 for s in range(max(0, start - t + width - 1), width):
                     by_hand[:, s] += g[0, :, t] * x[0, :, t - (width - 1) + s]
         torch.testing.assert_close(found[1], by_hand, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(("channels", "width"), [(64, 4), (16, 31)])
+def test_nothing_passes_between_sequences_on_the_tensor_engine(channels, width):
+    """Shapes whose fastest algorithm would spread a NaN over the columns behind it."""
+    x, w = integers(1, channels, 200), integers(channels, width, seed=1)
+    x[0, 3, 99] = float("nan")
+    with computing("simulate"):
+        y = causal_conv1d_fn(x, w, cu_seqlens=torch.tensor([0, 100, 200]))
+    assert torch.equal(y.isnan().nonzero(), torch.tensor([[0, 3, 99]]))
 
 
 @pytest.mark.parametrize("mode", MODES)
