@@ -209,6 +209,15 @@ def test_nothing_passes_between_sequences_on_the_tensor_engine(channels, width):
     assert torch.equal(y.isnan().nonzero(), torch.tensor([[0, 3, 99]]))
 
 
+def test_strict_rows_keep_their_states_to_themselves():
+    """Of a shape in which the kernel's own choice spreads them."""
+    x, w, initial = integers(3, 2, 8), integers(2, 1, 4, seed=1), integers(3, 2, 3, seed=2)
+    initial[1] = float("nan")
+    with computing("simulate"):
+        y, _ = states.convolve(states.causal(2, 3, strict_nonfinite=True), x, w, None, initial, True)
+    assert torch.equal(y.isnan().any(2).any(1), torch.tensor([False, True, False]))
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_tokens_of_no_sequence_are_not_looked_at(mode):
     seq_idx = torch.tensor([[-1, 0, 0, -1, 0, 1, -2, -1]], dtype=torch.int32)

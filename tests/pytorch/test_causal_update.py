@@ -94,22 +94,27 @@ def test_steps_are_the_whole_row(mode, activation):
     assert torch.equal(state, x[..., -3:])
 
 
+@pytest.mark.parametrize("spoiled", ["x", "conv_state"])
+@pytest.mark.parametrize("steps", [1, 8])
 @pytest.mark.parametrize("ring", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_padding_has_no_say(mode, ring):
-    """Not even where it is not finite; where all rows are padding, nothing happens."""
-    x, w, state = integers(3, 2, 1), integers(2, 4, seed=1), integers(4, 2, 4, seed=2)
-    x[1], state[0] = float("nan"), float("inf")
+def test_padding_has_no_say(mode, ring, steps, spoiled):
+    """Not even where it is not finite, which the kernel spreads over rows of 8; nor where all rows are padding."""
+    x, w, state = integers(3, 2, steps), integers(2, 4, seed=1), integers(4, 2, 3 + steps, seed=2)
+    if spoiled == "x":
+        x[1] = float("nan")
+    else:
+        state[0] = float("nan")
     begins = torch.tensor([5, 6, 7], dtype=torch.int32) if ring else None
     indices = torch.tensor([2, -1, 3], dtype=torch.int32)
     expected, buffer = reference(x, state, w, None, None, begins, indices)
     with computing(mode):
         y = causal_conv1d_update(x, state, w, None, None, begins, indices)
         assert torch.equal(y.double(), expected)
-        assert torch.equal(state, buffer)
+        torch.testing.assert_close(state, buffer, rtol=0, atol=0, equal_nan=True)
         y = causal_conv1d_update(x, state, w, None, None, begins, torch.tensor([-1, -1, -5]))
     assert not y.any()
-    assert torch.equal(state, buffer)
+    torch.testing.assert_close(state, buffer, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("chosen", [False, True])
