@@ -5,6 +5,9 @@
 
 On cpu, NKICONV_CPU says who computes: "torch" (the default), "simulate" (the kernel, in the simulator) or "compare"
 (both; they must agree). Importing this registers the operators `torch.ops.nkiconv.*`.
+
+`causal_conv1d_fn` and `causal_conv1d_update` are those of the package causal-conv1d; `install_causal_conv1d()` makes
+libraries that import that package find them.
 """
 
 from .causal import causal_conv1d_fn, causal_conv1d_update

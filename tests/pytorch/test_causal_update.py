@@ -33,7 +33,7 @@ def reference(x, conv_state, w, bias=None, activation=None, begins=None, rows=No
     return ys, buffer
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_integers_are_exact(data):
     """Any width, longer buffers, several steps, rings, chosen rows, every layout and dtype, in every mode."""
