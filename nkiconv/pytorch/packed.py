@@ -1,16 +1,16 @@
 """Several sequences in one launch: a row with the state of each sequence, or zeros, in front of its tokens.
 
     row      s0 s0 s0 a a a a a  s1 s1 s1 b b  s2 s2 s2 c c c      width 4; s: states or zeros
-    y        -  -  -  A A A A A  -  -  -  B B  -  -  -  C C C      what is computed at "-" is dropped
+    y                 A A A A A  -  -  -  B B  -  -  -  C C C      what is computed at "-" is dropped
 
 A window of width columns that ends in a sequence sees that sequence and what stands before it, nothing else. A mask
 cannot do that: what it multiplies by zero stays NaN where it was NaN or Inf. For the same reason the kernel runs with
 `strict_nonfinite`, without which it may multiply neighbouring columns by zeros itself.
 
-What it costs beside a row without boundaries: a copy of x into the row and one of y out of it, each as many bytes as the
-kernel moves; width - 1 columns for each sequence; and the algorithms that multiply by zeros. Modelled, the kernel alone:
-8,192 channels of 4,096 tokens in 8 sequences, width 4, bf16, bias and silu take 358 us, and 189 us as one sequence.
-dL/dw takes `width` passes of torch over y, again to leave out what no window sees.
+What it costs beside a row without boundaries: a copy of x into the row and one of y out of it, each as many bytes as
+the kernel moves; width - 1 columns for each sequence; and the algorithms that multiply by zeros. Modelled, the kernel
+alone: 8,192 channels of 4,096 tokens in 8 sequences, width 4, bf16, bias and silu take 358 us, and 189 us as one
+sequence. dL/dw takes `width` passes of torch over y, again to leave out what no window sees.
 """
 
 from __future__ import annotations
