@@ -93,7 +93,10 @@ class Packing:
 
 
 def packing_of(x: torch.Tensor, width: int, cu_seqlens: torch.Tensor | None, seq_idx: torch.Tensor | None) -> Packing:
-    """The packing of x [N, C, L] by one of both, whose shapes are right. Raises GeometryError for wrong numbers."""
+    """The packing of x [N, C, L] by one of both, whose shapes are right. Raises GeometryError for wrong numbers.
+
+    The numbers are worked out on the host: how long the row is depends on them, and so does which kernel is compiled.
+    """
     if cu_seqlens is not None:
         return _by_offsets(cu_seqlens, x, width - 1)
     assert seq_idx is not None
@@ -101,7 +104,7 @@ def packing_of(x: torch.Tensor, width: int, cu_seqlens: torch.Tensor | None, seq
 
 
 def _by_offsets(cu_seqlens: torch.Tensor, x: torch.Tensor, gap: int) -> Packing:
-    offsets, total = cu_seqlens.long(), x.shape[2]
+    offsets, total = cu_seqlens.cpu().long(), x.shape[2]
     rises = bool((offsets[1:] >= offsets[:-1]).all())
     if int(offsets[0]) != 0 or int(offsets[-1]) != total or not rises:
         raise GeometryError(
@@ -113,7 +116,7 @@ def _by_offsets(cu_seqlens: torch.Tensor, x: torch.Tensor, gap: int) -> Packing:
 
 
 def _by_numbers(seq_idx: torch.Tensor, x: torch.Tensor, gap: int) -> Packing:
-    total = seq_idx.numel()
+    seq_idx, total = seq_idx.cpu(), seq_idx.numel()
     belongs = seq_idx >= 0
     current = seq_idx.cummax(1).values.clamp(min=0)  # a token of no sequence keeps its neighbours' distance
     unsorted = (belongs & (seq_idx != current)).any(1).nonzero()
