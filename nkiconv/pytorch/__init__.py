@@ -5,8 +5,21 @@
 
 On cpu, NKICONV_CPU says who computes: "torch" (the default), "simulate" (the kernel, in the simulator) or "compare"
 (both; they must agree). Importing this registers the operators `torch.ops.nkiconv.*`.
+
+`causal_conv1d_fn` and `causal_conv1d_update` are those of the package causal-conv1d; `install_causal_conv1d()` makes
+libraries that import that package find them.
 """
 
+from .causal import causal_conv1d_fn, causal_conv1d_update
 from .functional import conv1d, conv2d, depthwise_conv1d, depthwise_conv2d
+from .install import install_causal_conv1d
 
-__all__ = ["conv1d", "conv2d", "depthwise_conv1d", "depthwise_conv2d"]
+__all__ = [
+    "causal_conv1d_fn",
+    "causal_conv1d_update",
+    "conv1d",
+    "conv2d",
+    "depthwise_conv1d",
+    "depthwise_conv2d",
+    "install_causal_conv1d",
+]

@@ -23,7 +23,8 @@ _AXES = {1: "W", 2: "H, W"}
 class Convolution:
     """Everything but the tensors of a call of operator `name`; a number, or a pair of zeros before and behind, an axis.
 
-    layer: who calls, for messages.
+    layer: who calls, for messages. strict_nonfinite: of depthwise_conv1d's kernel, which then keeps channels and rows
+    apart, NaN and Inf too.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Convolution:
     activation: str | None = None
     residual_position: str = "pre_activation"
     layer: str | None = None
+    strict_nonfinite: bool = False
 
     @property
     def rank(self) -> int:

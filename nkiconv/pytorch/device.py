@@ -19,6 +19,7 @@ from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ..planner.conv2d.kernel import kernel_arguments as conv2d_arguments
 from ..planner.depthwise_conv1d.kernel import kernel_arguments as depthwise_arguments
 from ..planner.entry import plan
+from ..planner.request import Asked
 from ..problem import ConvProblem
 from .convolution import Convolution
 
@@ -36,23 +37,55 @@ def convolve(
     residual: torch.Tensor | None,
 ) -> torch.Tensor:
     """y of the kernel on the device of the tensors."""
-    problem, depthwise = asked.problem(x, w), asked.name == "depthwise_conv1d"
-    images, filters = x.reshape(problem.input_shape).contiguous(), w.reshape(problem.filter_shape).contiguous()
-    arguments = _arguments(
-        problem,
-        depthwise,
-        bias is not None,
-        asked.activation,
-        None if residual is None else asked.residual_position,
-    )
-    tensors: dict[str, Any] = {}
+    problem = asked.problem(x, w)
+    tensors: dict[str, torch.Tensor] = {}
     if bias is not None:
         tensors["bias"] = bias
     if residual is not None:
         tensors["residual"] = residual.reshape(problem.output_shape).contiguous()
-    kernel = depthwise_conv1d_implicit_gemm if depthwise else conv2d_implicit_gemm
-    y: torch.Tensor = launcher(kernel, cores())(images, filters, **tensors, **dict(arguments))
+    wanted = Asked(
+        bias=bias is not None,
+        activation=asked.activation,
+        residual=None if residual is None else asked.residual_position,
+        strict_nonfinite=asked.strict_nonfinite,
+    )
+    y: torch.Tensor = _launch(problem, asked.name == "depthwise_conv1d", wanted, x, w, tensors)
     return y.reshape(asked.shape(x, w))
+
+
+def convolve_with_states(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    state: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(y, final state) of a depthwise conv1d that pads `window - 1` on the left, or has `state` there."""
+    tensors = {name: tensor for name, tensor in (("bias", bias), ("initial_state", state)) if tensor is not None}
+    wanted = Asked(
+        bias=bias is not None,
+        activation=asked.activation,
+        strict_nonfinite=asked.strict_nonfinite,
+        initial_state=state is not None,
+        return_final_state=True,
+    )
+    y, final = _launch(asked.problem(x, w), True, wanted, x, w, tensors)
+    return y.reshape(asked.shape(x, w)), final
+
+
+def _launch(
+    problem: ConvProblem,
+    depthwise: bool,
+    wanted: Asked,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    tensors: dict[str, torch.Tensor],
+) -> Any:
+    """What the kernel returns; tensors: its arguments beside x and w, by name."""
+    images, filters = x.reshape(problem.input_shape).contiguous(), w.reshape(problem.filter_shape).contiguous()
+    kernel = depthwise_conv1d_implicit_gemm if depthwise else conv2d_implicit_gemm
+    named = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    return launcher(kernel, cores())(images, filters, **named, **dict(_arguments(problem, depthwise, wanted)))
 
 
 def cores() -> int:
@@ -71,32 +104,41 @@ def launcher(kernel: Any, lnc: int) -> Any:
 
 
 @functools.cache
-def _arguments(
-    problem: ConvProblem, depthwise: bool, bias: bool, activation: str | None, residual: str | None
-) -> tuple[tuple[str, Any], ...]:
+def _arguments(problem: ConvProblem, depthwise: bool, asked: Asked) -> tuple[tuple[str, Any], ...]:
     """The kernel's arguments that are no tensors, by name."""
-    algorithm, config = _choice(problem, depthwise, bias, activation, residual)
+    algorithm, config = _choice(problem, depthwise, asked)
     make = depthwise_arguments if depthwise else conv2d_arguments
     found = make(problem, algorithm=algorithm, config=config)
-    if activation is not None:
-        found["activation"] = activation
-    if residual is not None:
-        found["residual_position"] = residual
+    if asked.activation is not None:
+        found["activation"] = asked.activation
+    if asked.residual is not None:
+        found["residual_position"] = asked.residual
+    if asked.strict_nonfinite:
+        found["strict_nonfinite"] = True
+    if asked.return_final_state:
+        found["return_final_state"] = True
     return tuple(found.items())
 
 
-def _choice(
-    problem: ConvProblem, depthwise: bool, bias: bool, activation: str | None, residual: str | None
-) -> tuple[str | None, Any]:
+def _choice(problem: ConvProblem, depthwise: bool, asked: Asked) -> tuple[str | None, Any]:
     """(algorithm, config) of the planner's answer; (None, None), the kernel's own, where that is wanted."""
     wanted = os.environ.get(PLAN_VARIABLE, PLANS[0])
     if wanted not in PLANS:
         raise UnsupportedError(f"{PLAN_VARIABLE}={wanted!r}: accepted are {', '.join(PLANS)}; set one, or unset it")
     if wanted == "kernel":
         return None, None
-    operation = "depthwise_conv1d" if depthwise else "conv2d"
     try:
-        found = plan(problem, cores(), bias=bias, activation=activation, residual=residual, operation=operation)
+        found = plan(
+            problem,
+            cores(),
+            bias=asked.bias,
+            activation=asked.activation,
+            residual=asked.residual,
+            initial_state=asked.initial_state,
+            return_final_state=asked.return_final_state,
+            strict_nonfinite=asked.strict_nonfinite,
+            operation="depthwise_conv1d" if depthwise else "conv2d",
+        )
     except NkiconvError:  # the kernel says why better than its planner
         return None, None
     return found.algorithm, found.config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import UnsupportedError
@@ -37,22 +36,26 @@ def convolve(
     residual: torch.Tensor | None,
 ) -> torch.Tensor:
     """y of checked tensors, wherever they are."""
-    return _compute(x)(asked, x, w, bias, residual)
-
-
-def _compute(x: torch.Tensor) -> Callable[..., torch.Tensor]:
-    """What computes on x's device. Raises UnsupportedError where nothing does."""
-    kind = x.device.type
-    if kind in NEURON:
+    who = computer(x)
+    if who == "torch":
+        return host.convolve(asked, x, w, bias, residual)
+    if who == "device":
         from . import device
 
-        return device.convolve
+        return device.convolve(asked, x, w, bias, residual)
+    from . import simulated
+
+    convolve_there = simulated.convolve if who == "simulate" else simulated.compare
+    return convolve_there(asked, x, w, bias, residual)
+
+
+def computer(x: torch.Tensor) -> str:
+    """Who computes on x's device: "device", or one of MODES on the host. Raises UnsupportedError where nobody does."""
+    kind = x.device.type
+    if kind in NEURON:
+        return "device"
     if kind != "cpu":
         raise UnsupportedError(
             f"input.device={x.device}: kernels run on Neuron devices, torch and the simulator on cpu; move the tensors"
         )
-    if mode() == "torch":
-        return host.convolve
-    from . import simulated
-
-    return simulated.convolve if mode() == "simulate" else simulated.compare
+    return mode()

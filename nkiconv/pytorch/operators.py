@@ -99,14 +99,14 @@ def _define(name: str) -> Any:
     def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
         return _batched(asked_of(name, *args[4:]), info.batch_size, in_dims[:4], args[:4])
 
-    operator = _registrar()(f"nkiconv::{name}", mutates_args=())(forward)
+    operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
     operator.register_fake(fake)
     operator.register_autograd(backward, setup_context=_remember(name))
     operator.register_vmap(batched)
     return operator
 
 
-def _registrar() -> Callable[..., Any]:
+def registrar() -> Callable[..., Any]:
     """torch-neuronx's way to register an operator, which lets its compiler see the kernel; else torch's."""
     try:
         found: Callable[..., Any] = importlib.import_module("torch_neuronx").nki_op
@@ -168,21 +168,21 @@ def _batched(
     assert x is not None
     assert w is not None
     if dims[1] is None and dims[2] is None:
-        x = _with_batch(x, dims[0], size)
-        residual = None if residual is None else _with_batch(residual, dims[3], size).flatten(0, 1)
+        x = with_batch(x, dims[0], size)
+        residual = None if residual is None else with_batch(residual, dims[3], size).flatten(0, 1)
         y = call(asked, x.flatten(0, 1), w, bias, residual)
         return y.reshape(size, x.shape[1], *y.shape[1:]), 0
-    x = _with_batch(x, dims[0], size).transpose(0, 1).flatten(1, 2)
-    w = _with_batch(w, dims[1], size).flatten(0, 1)
-    bias = None if bias is None else _with_batch(bias, dims[2], size).flatten(0, 1)
+    x = with_batch(x, dims[0], size).transpose(0, 1).flatten(1, 2)
+    w = with_batch(w, dims[1], size).flatten(0, 1)
+    bias = None if bias is None else with_batch(bias, dims[2], size).flatten(0, 1)
     if residual is not None:
-        residual = _with_batch(residual, dims[3], size).transpose(0, 1).flatten(1, 2)
+        residual = with_batch(residual, dims[3], size).transpose(0, 1).flatten(1, 2)
     grouped = _with_groups(asked, asked.groups * size)
     y = call(grouped, x, w, bias, residual)
     return y.reshape(y.shape[0], size, y.shape[1] // size, *y.shape[2:]), 1
 
 
-def _with_batch(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+def with_batch(tensor: Tensor, dim: int | None, size: int) -> Tensor:
     """A tensor with its batch in front, the same in all of it where it has none."""
     return tensor if dim is not None else tensor.expand(size, *tensor.shape)
 

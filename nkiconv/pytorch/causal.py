@@ -1,0 +1,131 @@
+"""causal_conv1d_fn and causal_conv1d_update with the signatures of the package causal-conv1d, by nkiconv's kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .causal_checks import activation_of, check_call, check_update
+from .causal_operator import CAUSAL_CONV1D
+from .conv_state import ConvState
+
+
+def causal_conv1d_fn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    final_states_out: Tensor | None = None,
+    activation: str | None = None,
+    *,
+    cu_seqlens: Tensor | None = None,
+    layer: str | None = None,
+) -> Any:
+    """Convolve each channel of each row with its own filter, over what precedes and nothing else.
+
+        y[n, c, t] = act(bias[c] + sum over s of weight[c, s] * x[n, c, t - (width - 1) + s])
+
+    with initial_states, or zeros, at negative positions of x.
+
+    Args:
+        x: [N, C, L] with any strides; bf16, fp16 or fp32.
+        weight: [C, width], width at least 1. bias: [C]. Of any of the dtypes: where one of x and weight is fp32 and the
+            other is not, both are taken as fp32, which moves twice the bytes, and y has x's dtype.
+        seq_idx: [N, L], int32 or int64: the sequence of each token, not falling along a row. A token sees tokens of its
+            own number only. Tokens with a negative number belong to no sequence: nothing sees them, their y and their
+            derivatives are 0. Without states.
+        initial_states: [N, C, width - 1], x's dtype: what precedes each row.
+        return_final_states: also return what the next piece of each row needs as initial_states.
+        final_states_out: [N, C, width - 1], x's dtype: is overwritten by the final states and returned in their place.
+        activation: None, "silu" or "swish", which is the same.
+        cu_seqlens: [sequences + 1], int32 or int64: x is one row [1, C, total] of sequences, the k-th from token
+            cu_seqlens[k] up to cu_seqlens[k + 1]; states are [sequences, C, width - 1] then.
+        layer: a name for messages.
+
+    Returns: y [N, C, L] of x's dtype, contiguous, summed in fp32 and rounded once; with return_final_states the pair of
+        it and the final states.
+
+    Packed sequences (seq_idx, cu_seqlens) run in one launch, as a row with width - 1 zeros, or the initial state,
+    before each sequence: `packed` says why no mask, and what it costs. Nothing passes between them, forward or
+    backward, not even NaN or Inf. seq_idx and cu_seqlens may stay on the host: their numbers are checked, which waits
+    for a device that holds them. They have no second derivatives, and torch.vmap does not take them. Without them the
+    kernel may spread a NaN over rows and channels that share a tile with its own, as the README says.
+
+    torch.autocast casts nothing here.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
+    where = layer or "causal_conv1d_fn"
+    act = activation_of(where, activation)
+    check_call(where, x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, final_states_out)
+    rows, filters, state = _of_one_kind(x, weight, initial_states)
+    y, final = CAUSAL_CONV1D(rows, filters, bias, state, cu_seqlens, seq_idx, return_final_states, act, layer)
+    y = y.to(x.dtype)
+    if not return_final_states:
+        return y
+    final = final.to(x.dtype)
+    return y, final if final_states_out is None else final_states_out.copy_(final)
+
+
+def causal_conv1d_update(
+    x: Tensor,
+    conv_state: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    cache_seqlens: Tensor | None = None,
+    conv_state_indices: Tensor | None = None,
+    *,
+    layer: str | None = None,
+) -> Tensor:
+    """One step of decoding, or a few: convolve x behind what conv_state holds, and put x there too.
+
+    Args:
+        x: [N, C], or [N, C, L] for L steps; any strides.
+        conv_state: [N, C, state_len], x's dtype, state_len at least width - 1: the inputs before x, the last one at the
+            end. Moved on by L in place. It carries no derivative: y's reach x, weight and bias.
+        weight, bias, activation, layer: as for `causal_conv1d_fn`.
+        cache_seqlens: [N], int32 or int64: conv_state is a ring, in which x goes to positions cache_seqlens,
+            cache_seqlens + 1, ... modulo state_len, and the inputs before it lie before those.
+        conv_state_indices: [N], int32 or int64: the row of conv_state, [rows, C, state_len], that belongs to each row
+            of x. A negative one marks padding: its y is 0, and no state changes. Numbers on the host that are too large
+            or come twice are refused, unless torch.compile is at work; the former are torch's to refuse then.
+
+    Returns: y of x's shape and dtype, contiguous.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
+    where = layer or "causal_conv1d_update"
+    act = activation_of(where, activation)
+    steps = x.unsqueeze(-1) if isinstance(x, Tensor) and x.dim() == 2 else x
+    check_update(where, steps, conv_state, weight, bias, cache_seqlens, conv_state_indices)
+    if steps.shape[0] == 0:
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+    buffer = ConvState(conv_state, cache_seqlens, conv_state_indices)
+    state = buffer.before(weight.shape[1] - 1)
+    if torch.is_grad_enabled():  # the derivative needs it as it was
+        state = state.clone()
+    if buffer.padding is not None:  # what padding holds must not reach others through the kernel
+        steps = torch.where(buffer.padding[:, None, None], 0, steps)
+        state = torch.where(buffer.padding[:, None, None], 0, state)
+    rows, filters, before = _of_one_kind(steps, weight, state)
+    fits = cache_seqlens is None and conv_state.shape[2] == weight.shape[1] - 1
+    y, final = CAUSAL_CONV1D(rows, filters, bias, before, None, None, fits, act, layer)
+    y = y.to(x.dtype)
+    if buffer.padding is not None:
+        y = torch.where(buffer.padding[:, None, None], 0, y)
+    with torch.no_grad():
+        buffer.advance(steps, final.to(x.dtype) if fits else None)
+    result: Tensor = y.squeeze(-1) if x.dim() == 2 else y
+    return result
+
+
+def _of_one_kind(x: Tensor, weight: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(x, weight, state), in fp32 where one of x and weight is: the kernel does not mix fp32 with others."""
+    if (x.dtype == torch.float32) == (weight.dtype == torch.float32):
+        return x, weight, state
+    return x.float(), weight.float(), None if state is None else state.float()

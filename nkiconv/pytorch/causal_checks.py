@@ -1,0 +1,214 @@
+"""What causal_conv1d_fn and causal_conv1d_update refuse, by name and before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from .convolution import tensor_violations
+
+#: Activations by their names there, and by ours.
+ACTIVATIONS = {None: None, "silu": "silu", "swish": "silu"}
+#: Arguments that may not be left out.
+_NEEDED = ("x", "weight", "conv_state")
+_INTEGERS = (torch.int32, torch.int64)
+
+
+def check_call(
+    where: str,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    initial_states: Any,
+    cu_seqlens: Any,
+    seq_idx: Any,
+    return_final_states: bool,
+    final_states_out: Any = None,
+) -> None:
+    """Refuse arguments of causal_conv1d_fn that do not go together, naming all violated rules.
+
+    Raises: DtypeError, GeometryError, LayoutError, UnsupportedError.
+    """
+    summary = f"{where} cannot run this call"
+    states = {"initial_states": initial_states, "final_states_out": final_states_out}
+    given = {"x": x, "weight": weight, "bias": bias, **states}
+    numbers = {"cu_seqlens": cu_seqlens, "seq_idx": seq_idx}
+    raise_all(summary, list(_kinds(given, numbers)))
+    raise_all(summary, [*_shapes(x, weight, bias), *_excluded(numbers, states, return_final_states)])
+    raise_all(summary, [*_sequences(x, cu_seqlens, seq_idx), *_states(x, weight, states, cu_seqlens)])
+
+
+def check_update(
+    where: str, x: Any, conv_state: Any, weight: Any, bias: Any, cache_seqlens: Any, conv_state_indices: Any
+) -> None:
+    """The same for causal_conv1d_update; x: [N, C, L]."""
+    summary = f"{where} cannot run this call"
+    numbers = {"cache_seqlens": cache_seqlens, "conv_state_indices": conv_state_indices}
+    raise_all(summary, list(_kinds({"x": x, "weight": weight, "bias": bias, "conv_state": conv_state}, numbers)))
+    raise_all(summary, list(_shapes(x, weight, bias)))
+    raise_all(summary, [*_buffer(x, conv_state, weight, conv_state_indices), *_per_row(x, numbers)])
+    if conv_state_indices is not None and _has_values(conv_state_indices):
+        raise_all(summary, list(_rows(conv_state_indices, conv_state)))
+
+
+def activation_of(where: str, activation: Any) -> str | None:
+    """Our name of an activation. Raises UnsupportedError."""
+    if not (activation is None or isinstance(activation, str)) or activation not in ACTIVATIONS:
+        raise UnsupportedError(
+            f"activation={activation!r}: {where} accepts None, 'silu' and 'swish'; apply others behind it"
+        )
+    return ACTIVATIONS[activation]
+
+
+def _kinds(given: dict[str, Any], numbers: dict[str, Any]) -> Iterator[NkiconvError]:
+    """Errors of kinds, dtypes and devices."""
+    sound = True
+    for name, tensor in given.items():
+        for error in tensor_violations(name, tensor) if tensor is not None or name in _NEEDED else ():
+            sound = False
+            yield error
+    for name, tensor in numbers.items():
+        if tensor is None:
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            sound = False
+            yield DtypeError(f"{name}: must be a torch.Tensor, not {type(tensor).__name__}; convert it")
+        elif tensor.dtype not in _INTEGERS:
+            yield DtypeError(f"{name}.dtype={tensor.dtype}: must be torch.int32 or torch.int64; cast it")
+    if not sound:
+        return
+    device = given["x"].device
+    for name, tensor in {**given, **numbers}.items():
+        if tensor is None or tensor.device == device or (name in numbers and tensor.device.type == "cpu"):
+            continue
+        or_cpu = ", or cpu" if name in numbers else ""
+        yield UnsupportedError(f"{name}.device={tensor.device}: must be that of x, {device}{or_cpu}; move one of them")
+
+
+def _shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Iterator[NkiconvError]:
+    """Errors of what both functions take."""
+    if x.dim() != 3:
+        yield LayoutError(f"x.shape={tuple(x.shape)}: must have 3 axes, [N, C, L]; reshape it")
+    elif min(x.shape[1:]) < 1:
+        yield GeometryError(f"x.shape={tuple(x.shape)}: C and L must be at least 1; only N may be 0")
+    if weight.dim() != 2:
+        remedy = "call .squeeze(1) on filters [C, 1, width]" if weight.dim() == 3 else "reshape it"
+        yield LayoutError(f"weight.shape={tuple(weight.shape)}: must have 2 axes, [C, width]; {remedy}")
+        return
+    if weight.shape[1] < 1:
+        yield GeometryError(f"weight.shape={tuple(weight.shape)}: width must be at least 1; pass such filters")
+    if x.dim() == 3 and weight.shape[0] != x.shape[1]:
+        yield GeometryError(
+            f"weight.shape={tuple(weight.shape)}: must be [C, width] for x's C={x.shape[1]} channels; pass one for each"
+        )
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        yield GeometryError(f"bias.shape={tuple(bias.shape)}: must be [C] = ({weight.shape[0]},); pass one a channel")
+
+
+def _excluded(numbers: dict[str, Any], states: dict[str, Any], return_final_states: bool) -> Iterator[NkiconvError]:
+    """Errors of arguments that exclude or need each other."""
+    if numbers["seq_idx"] is not None:
+        if numbers["cu_seqlens"] is not None:
+            yield UnsupportedError("seq_idx: given together with cu_seqlens, which says the same; pass one of them")
+        for name, wanted in (("initial_states", states["initial_states"] is not None), ("", return_final_states)):
+            if wanted:
+                what = name or "return_final_states=True"
+                yield UnsupportedError(
+                    f"seq_idx: given together with {what}, but a row has one state and several sequences; pass "
+                    f"cu_seqlens, with a state for each sequence"
+                )
+    if states["final_states_out"] is not None and not return_final_states:
+        yield UnsupportedError("final_states_out: is written with return_final_states=True only; pass that too")
+
+
+def _sequences(
+    x: torch.Tensor, cu_seqlens: torch.Tensor | None, seq_idx: torch.Tensor | None
+) -> Iterator[NkiconvError]:
+    """Errors of the shapes that tell sequences apart; `packed` has those of their numbers."""
+    if seq_idx is not None and tuple(seq_idx.shape) != (x.shape[0], x.shape[2]):
+        wanted = (x.shape[0], x.shape[2])
+        yield GeometryError(f"seq_idx.shape={tuple(seq_idx.shape)}: must be [N, L] = {wanted}; number each token")
+    if cu_seqlens is None:
+        return
+    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
+        yield GeometryError(
+            f"cu_seqlens.shape={tuple(cu_seqlens.shape)}: must be [sequences + 1], 2 or more; pass 0 and their ends"
+        )
+    if x.shape[0] != 1:
+        yield GeometryError(
+            f"x.shape={tuple(x.shape)}: with cu_seqlens all sequences lie in one row, [1, C, total]; concatenate rows"
+        )
+
+
+def _states(
+    x: torch.Tensor, weight: torch.Tensor, states: dict[str, Any], cu_seqlens: torch.Tensor | None
+) -> Iterator[NkiconvError]:
+    """Errors of states."""
+    rows, letter = (x.shape[0], "N") if cu_seqlens is None else (cu_seqlens.numel() - 1, "sequences")
+    wanted = (rows, x.shape[1], weight.shape[1] - 1)
+    for name, state in states.items():
+        if state is None:
+            continue
+        if tuple(state.shape) != wanted:
+            yield GeometryError(
+                f"{name}.shape={tuple(state.shape)}: must be [{letter}, C, width - 1] = {wanted}; pass such a one"
+            )
+        if state.dtype != x.dtype:
+            yield DtypeError(f"{name}.dtype={state.dtype}: must be x's, {x.dtype}; cast it")
+
+
+def _buffer(
+    x: torch.Tensor, conv_state: torch.Tensor, weight: torch.Tensor, indices: torch.Tensor | None
+) -> Iterator[NkiconvError]:
+    """Errors of causal_conv1d_update's buffer."""
+    letters = "[N, C, state_len]" if indices is None else "[rows, C, state_len]"
+    shape = tuple(conv_state.shape)
+    if conv_state.dim() != 3:
+        yield LayoutError(f"conv_state.shape={shape}: must have 3 axes, {letters}; reshape it")
+        return
+    if (indices is None and shape[0] != x.shape[0]) or shape[1] != x.shape[1]:
+        yield GeometryError(
+            f"conv_state.shape={shape}: must be {letters} for x.shape={tuple(x.shape)}; pass a row for each of x's, or "
+            f"conv_state_indices"
+        )
+    if shape[2] < weight.shape[1] - 1:
+        yield GeometryError(
+            f"conv_state.shape={shape}: state_len must be at least width - 1 = {weight.shape[1] - 1}; pass a longer one"
+        )
+    if conv_state.dtype != x.dtype:
+        yield DtypeError(f"conv_state.dtype={conv_state.dtype}: must be x's, {x.dtype}; cast one of them")
+    if conv_state.requires_grad and torch.is_grad_enabled():
+        yield UnsupportedError(
+            "conv_state.requires_grad=True: it is overwritten, and has no derivative; pass conv_state.detach(), or use "
+            "causal_conv1d_fn with initial_states"
+        )
+
+
+def _per_row(x: torch.Tensor, numbers: dict[str, Any]) -> Iterator[NkiconvError]:
+    for name, tensor in numbers.items():
+        if tensor is not None and tuple(tensor.shape) != (x.shape[0],):
+            yield GeometryError(
+                f"{name}.shape={tuple(tensor.shape)}: must be [N] = ({x.shape[0]},); pass a number for each row of x"
+            )
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    """Whether numbers can be read without waiting for a device, or for torch.compile."""
+    return type(tensor) is torch.Tensor and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _rows(indices: torch.Tensor, conv_state: torch.Tensor) -> Iterator[NkiconvError]:
+    """Errors of the numbers in conv_state_indices."""
+    used = indices[indices >= 0]
+    if used.numel() and int(used.max()) >= conv_state.shape[0]:
+        yield GeometryError(
+            f"conv_state_indices={indices.tolist()}: must be below conv_state's {conv_state.shape[0]} rows, or "
+            f"negative for rows of x that are padding"
+        )
+    if bool((used.sort().values.diff() == 0).any()):
+        yield GeometryError(
+            f"conv_state_indices={indices.tolist()}: must name each row of conv_state once; both would write it"
+        )

@@ -1,0 +1,223 @@
+"""The operator `nkiconv::causal_conv1d`: schema, fake kernel, derivative and batching rule.
+
+    nkiconv::causal_conv1d(x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, activation, layer)
+        -> (y, final_states)
+
+With xs = initial states, or zeros, followed by x, z = conv(xs, w) + bias and y = act(z):
+
+    dL/dxs = conv(dL/dz between width - 1 zeros on both sides, flipped w), and dL/d final states on its last columns
+
+which is the same kernel again. dL/dw and dL/dbias are torch's. Packed sequences have an operator of their own for the
+derivative: how many sequences seq_idx numbers is known only when it is read, which torch.compile cannot look into.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..errors import UnsupportedError
+from . import gradients, operators, packed, states
+from .causal_checks import check_call
+
+_NAME = "causal_conv1d_fn"
+
+
+def _forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    cu_seqlens: Tensor | None,
+    seq_idx: Tensor | None,
+    return_final_states: bool,
+    activation: str | None,
+    layer: str | None,
+) -> tuple[Tensor, Tensor]:
+    check_call(layer or _NAME, x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states)
+    channels, width = weight.shape
+    w = weight[:, None]
+    if cu_seqlens is None and seq_idx is None:
+        asked = states.causal(channels, width - 1, activation, layer)
+        return states.convolve(asked, x, w, bias, initial_states, return_final_states)
+    packing = packed.packing_of(x, width, cu_seqlens, seq_idx)
+    asked = states.causal(channels, 0, activation, layer, strict_nonfinite=True)
+    y, final = packed.forward(packing, x, w, bias, initial_states, return_final_states, asked)
+    return y, final if cu_seqlens is not None else x.new_empty(x.shape[0], channels, 0)
+
+
+def _fake(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    cu_seqlens: Tensor | None,
+    seq_idx: Tensor | None,
+    return_final_states: bool,
+    activation: str | None,
+    layer: str | None,
+) -> tuple[Tensor, Tensor]:
+    check_call(layer or _NAME, x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states)
+    rows = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    return x.new_empty(x.shape), x.new_empty(rows, x.shape[1], weight.shape[1] - 1 if return_final_states else 0)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, bias, initial_states, cu_seqlens, seq_idx, ctx.return_final_states, ctx.activation, ctx.layer = inputs
+    ctx.save_for_backward(x, weight, bias, initial_states, cu_seqlens, seq_idx)
+
+
+def _backward(ctx: Any, g: Tensor, g_final: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, bias, initial_states, cu_seqlens, seq_idx = ctx.saved_tensors
+    needs = list(ctx.needs_input_grad[:4])
+    if cu_seqlens is None and seq_idx is None:
+        found = _derivatives(ctx, g.contiguous(), g_final, x, weight, bias, initial_states, needs)
+    else:
+        given = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
+        final = g_final if ctx.return_final_states else None
+        each = PACKED_BACKWARD(g, final, *given, needs, ctx.activation, ctx.layer)
+        found = tuple(one if needed else None for one, needed in zip(each, needs, strict=True))
+    return (*found, *[None] * 5)
+
+
+def _derivatives(
+    ctx: Any,
+    g: Tensor,
+    g_final: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    needs: list[bool],
+) -> tuple[Tensor | None, ...]:
+    """dL/d x, weight, bias and initial states of dL/dy and dL/d final states."""
+    channels, width = weight.shape
+    gap, length, w = width - 1, x.shape[2], weight[:, None]
+    asked = states.causal(channels, gap, ctx.activation, ctx.layer)
+    of_z = g
+    if ctx.activation is not None:
+        z, _ = CAUSAL_CONV1D(x, weight, bias, initial_states, None, None, False, None, ctx.layer)
+        of_z = gradients.of_argument(asked, g, None, z)
+    of_x = of_w = of_bias = of_states = None
+    if needs[0] or needs[3]:
+        columns = gap if needs[3] else 0  # of the initial states
+        again, filters = gradients.of_input(asked, torch.Size([length]), w)
+        again = dataclasses.replace(again, padding=((columns, gap),))
+        residual = None
+        if ctx.return_final_states and gap:
+            # final states are the last columns of xs; those before the columns asked for are zeros or no one's
+            reached = min(gap, columns + length)
+            residual = F.pad(g_final[..., gap - reached :], (columns + length - reached, 0))
+        of_xs = operators.call(again, of_z, filters, None, residual)
+        of_x = of_xs[..., columns:] if needs[0] else None
+        of_states = of_xs[..., :columns] if needs[3] else None
+    if needs[1]:
+        rows = x if initial_states is None else states.with_state(x, initial_states, gap)
+        of_w = gradients.of_filters(
+            states.causal(channels, gap if initial_states is None else 0, None, ctx.layer), of_z, rows, w
+        ).squeeze(1)
+    if needs[2] and bias is not None:
+        of_bias = gradients.of_bias(of_z, bias.dtype)
+    return of_x, of_w, of_bias, of_states
+
+
+def _packed_backward(
+    g: Tensor,
+    g_final: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    cu_seqlens: Tensor | None,
+    seq_idx: Tensor | None,
+    needs: list[bool],
+    activation: str | None,
+    layer: str | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    packing = packed.packing_of(x, weight.shape[1], cu_seqlens, seq_idx)
+    asked = states.causal(weight.shape[0], 0, activation, layer, strict_nonfinite=True)
+    wanted = (needs[0], needs[1], needs[2], needs[3])
+    of_x, of_w, of_bias, of_states = packed.backward(
+        packing, g, g_final, x, weight[:, None], bias, initial_states, wanted, asked
+    )
+    return (
+        x.new_empty(0) if of_x is None else of_x,
+        weight.new_empty(0) if of_w is None else of_w.squeeze(1),
+        x.new_empty(0) if of_bias is None else of_bias,
+        x.new_empty(0) if of_states is None else of_states,
+    )
+
+
+def _packed_backward_fake(
+    g: Tensor,
+    g_final: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    cu_seqlens: Tensor | None,
+    seq_idx: Tensor | None,
+    needs: list[bool],
+    activation: str | None,
+    layer: str | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def like(tensor: Tensor | None, needed: bool) -> Tensor:
+        return x.new_empty(0) if tensor is None or not needed else tensor.new_empty(tensor.shape)
+
+    of_w = weight.new_empty(weight.shape if needs[1] else 0)
+    return like(x, needs[0]), of_w, like(bias, needs[2]), like(initial_states, needs[3])
+
+
+def _no_second_derivative(ctx: Any, *g: Tensor) -> None:
+    raise UnsupportedError(
+        f"{_NAME}: packed sequences (cu_seqlens, seq_idx) have first derivatives only; for second ones call it "
+        f"for each sequence"
+    )
+
+
+def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    """((y, final states), their batch axes): batches of rows are more rows, batches of filters more channels."""
+    cu_seqlens, seq_idx, *rest = args[4:]
+    if cu_seqlens is not None or seq_idx is not None:
+        raise UnsupportedError(
+            f"{_NAME}: torch.vmap takes no packed sequences (cu_seqlens, seq_idx); lay the batches behind each other "
+            f"in the row"
+        )
+    size = info.batch_size
+    x, weight, bias, initial = (
+        tensor if tensor is None or dim is None else tensor.movedim(dim, 0)
+        for tensor, dim in zip(args[:4], in_dims[:4], strict=True)
+    )
+    each = [operators.with_batch(x, in_dims[0], size)]
+    each += [] if initial is None else [operators.with_batch(initial, in_dims[3], size)]
+    if in_dims[1] is None and in_dims[2] is None:
+        rows = [tensor.flatten(0, 1) for tensor in each]
+        found = CAUSAL_CONV1D(rows[0], weight, bias, rows[1] if rows[1:] else None, None, None, *rest)
+        y, final = (one.unflatten(0, (size, one.shape[0] // size)) for one in found)
+        return (y, final), (0, 0)
+    rows = [tensor.transpose(0, 1).flatten(1, 2) for tensor in each]
+    weight = operators.with_batch(weight, in_dims[1], size).flatten(0, 1)
+    bias = None if bias is None else operators.with_batch(bias, in_dims[2], size).flatten()
+    found = CAUSAL_CONV1D(rows[0], weight, bias, rows[1] if rows[1:] else None, None, None, *rest)
+    channels = rows[0].shape[1] // size
+    y, final = (one.reshape(one.shape[0], size, channels, one.shape[2]) for one in found)
+    return (y, final), (1, 1)
+
+
+def _define() -> tuple[Any, Any]:
+    """Register both operators."""
+    operator = operators.registrar()("nkiconv::causal_conv1d", mutates_args=())(_forward)
+    operator.register_fake(_fake)
+    operator.register_autograd(_backward, setup_context=_remember)
+    operator.register_vmap(_batched)
+    derivative = operators.registrar()("nkiconv::causal_conv1d_packed_backward", mutates_args=())(_packed_backward)
+    derivative.register_fake(_packed_backward_fake)
+    derivative.register_autograd(_no_second_derivative)
+    return operator, derivative
+
+
+CAUSAL_CONV1D, PACKED_BACKWARD = _define()

@@ -1,0 +1,80 @@
+"""The buffer of a decoder: the last inputs of each row, at the end of the buffer or around a ring."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class ConvState:
+    """The rows of a conv_state that belong to those of x.
+
+    padding: [N], the rows of x that have none; None where all have one.
+    """
+
+    def __init__(self, conv_state: Tensor, cache_seqlens: Tensor | None, indices: Tensor | None) -> None:
+        """Take the arguments of causal_conv1d_update."""
+        device = conv_state.device
+        self.conv_state = conv_state
+        self.begins = None if cache_seqlens is None else cache_seqlens.to(device).long()
+        self.indices = None if indices is None else indices.to(device).long()
+        self.padding = None if self.indices is None else self.indices < 0
+
+    def before(self, size: int) -> Tensor:
+        """[N, C, size]: the inputs before x."""
+        if self.begins is not None:
+            return self._ring(self._rows(), self._positions(-size, 0)).transpose(1, 2)
+        last = self.conv_state[..., self.conv_state.shape[2] - size :]
+        return last if self.indices is None else last.index_select(0, self._rows())
+
+    def advance(self, x: Tensor, final: Tensor | None) -> None:
+        """Put x [N, C, L] behind the inputs; final: what the buffer holds then, where that is known."""
+        length = self.conv_state.shape[2]
+        kept = min(x.shape[2], length)
+        if self.begins is not None:
+            self._write_ring(x[..., x.shape[2] - kept :], self._positions(x.shape[2] - kept, x.shape[2]))
+            return
+        held = self.conv_state if self.indices is None else self.conv_state.index_select(0, self._rows())
+        if final is None:
+            final = torch.cat([held[..., kept:], x[..., x.shape[2] - kept :]], dim=2)
+        if self.indices is None:
+            self.conv_state.copy_(final)
+        else:
+            source, some = self._writers()
+            values = torch.where(some, final[source], held[source])
+            self.conv_state.index_copy_(0, self._rows()[source], values)
+
+    def _rows(self) -> Tensor:
+        """[N]: rows of conv_state; those of padding are any."""
+        if self.indices is None:
+            return torch.arange(self.conv_state.shape[0], device=self.conv_state.device)
+        return self.indices.clamp(min=0)
+
+    def _positions(self, first: int, end: int) -> Tensor:
+        """[N, end - first]: where inputs lie in the ring, x's first one being number 0."""
+        assert self.begins is not None
+        numbers = torch.arange(first, end, device=self.conv_state.device)
+        return (self.begins[:, None] + numbers).remainder(max(1, self.conv_state.shape[2]))
+
+    def _ring(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """[N, positions, C] of the ring."""
+        return self.conv_state[rows[:, None], :, positions]
+
+    def _write_ring(self, x: Tensor, positions: Tensor) -> None:
+        rows, values = self._rows(), x.transpose(1, 2)
+        if self.indices is not None:
+            source, some = self._writers()
+            rows, positions = rows[source], positions[source]
+            values = torch.where(some, values[source], self._ring(rows, positions))
+        self.conv_state[rows[:, None], :, positions] = values
+
+    def _writers(self) -> tuple[Tensor, Tensor]:
+        """([N]: the row of x that each writes for; whether there is one that is no padding).
+
+        Shapes must not depend on how many rows are padding, so padding writes what the first other row writes once
+        more, and where all are padding, what is there already.
+        """
+        assert self.padding is not None
+        rows = torch.arange(self.padding.shape[0], device=self.padding.device)
+        first = self.padding.int().argmin()
+        return torch.where(self.padding, first, rows), ~self.padding.all()

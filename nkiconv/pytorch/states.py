@@ -1,0 +1,123 @@
+"""Causal depthwise conv1d with what precedes the rows as a tensor: torch, the simulator or the kernel, as `modes` says.
+
+The kernel reads the state where it lies and writes the next one; nothing is put in front of x.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..ops import depthwise_conv1d
+from . import host, modes
+from .arrays import from_numpy, to_numpy
+from .convolution import Convolution
+
+
+def causal(
+    channels: int, zeros: int, activation: str | None = None, layer: str | None = None, strict_nonfinite: bool = False
+) -> Convolution:
+    """The depthwise convolution of so many channels, with `zeros` before each row and none behind."""
+    return Convolution(
+        name="depthwise_conv1d",
+        stride=(1,),
+        padding=((zeros, 0),),
+        dilation=(1,),
+        lhs_dilation=(1,),
+        groups=channels,
+        activation=activation,
+        layer=layer or "causal_conv1d",
+        strict_nonfinite=strict_nonfinite,
+    )
+
+
+def convolve(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    state: torch.Tensor | None,
+    return_final_state: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(y [N, C, L], final state [N, C, width - 1]) of rows that begin behind `state`, or behind zeros.
+
+    Args:
+        asked: as `causal` makes it, with width - 1 zeros.
+        x: [N, C, L]. w: [C, 1, width]. bias: [C]. state: [N, C, width - 1], x's dtype.
+        return_final_state: without it the final state is [N, C, 0].
+    """
+    nothing = x.new_empty(*x.shape[:2], 0)
+    if w.shape[2] == 1 or x.shape[0] == 0:  # one tap has no state; no rows have no kernel
+        y = modes.convolve(asked, x, w, bias, None)
+        return y, (x.new_empty(*x.shape[:2], w.shape[2] - 1) if return_final_state else nothing)
+    if state is None and not return_final_state:
+        return modes.convolve(asked, x, w, bias, None), nothing
+    y, final = _compute(asked, x, w, bias, state)
+    return y, (final if return_final_state else nothing)
+
+
+def _compute(
+    asked: Convolution, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, state: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(y, final state), wherever x is."""
+    who = modes.computer(x)
+    if who == "torch":
+        return _on_host(asked, x, w, bias, state)
+    if who == "device":
+        from . import device
+
+        return device.convolve_with_states(asked, x, w, bias, state)
+    found = _simulated(asked, x, w, bias, state)
+    return found if who == "simulate" else _compared(asked, x, w, bias, state, found)
+
+
+def _on_host(
+    asked: Convolution, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, state: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    size = w.shape[2] - 1
+    rows = with_state(x, state, size)
+    bare = causal(x.shape[1], 0, asked.activation, asked.layer)
+    final = rows[..., rows.shape[2] - size :].clone(memory_format=torch.contiguous_format)
+    return host.convolve(bare, rows, w, bias, None), final
+
+
+def with_state(x: torch.Tensor, state: torch.Tensor | None, size: int) -> torch.Tensor:
+    """[N, C, size + L]: x behind its state, or behind zeros."""
+    return torch.cat([x.new_zeros(*x.shape[:2], size) if state is None else state, x], dim=2)
+
+
+def _simulated(
+    asked: Convolution, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, state: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y, final = depthwise_conv1d(
+        to_numpy(x),
+        to_numpy(w)[:, 0],
+        padding="causal",
+        bias=None if bias is None else to_numpy(bias),
+        activation=asked.activation,
+        initial_state=None if state is None else to_numpy(state),
+        return_final_state=True,
+        strict_nonfinite=asked.strict_nonfinite,
+    )
+    return from_numpy(y), from_numpy(final)
+
+
+def _compared(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    state: torch.Tensor | None,
+    found: tuple[torch.Tensor, torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """torch's results, where the kernel's y is near enough and its final state has the same bits."""
+    from .simulated import ComparisonError, require_agreement
+
+    y, final = _on_host(asked, x, w, bias, state)
+    bare = causal(x.shape[1], 0, asked.activation, asked.layer)
+    require_agreement(bare, with_state(x, state, w.shape[2] - 1), w, bias, None, y, found[0])
+    if to_numpy(final).tobytes() != to_numpy(found[1]).tobytes():
+        raise ComparisonError(
+            f"{asked.where}: the kernel's final state is not the last {final.shape[2]} columns of initial_states and "
+            f"x, on x {tuple(x.shape)}; report it with x and initial_states"
+        )
+    return y, final

@@ -1,0 +1,108 @@
+"""Causal depthwise convolution by its definition, one output and one tap at a time, in float64; torch derives it."""
+
+import itertools
+import os
+from contextlib import contextmanager
+
+import torch
+
+
+def silu(z):
+    return z / (1 + torch.exp(-z))
+
+
+def row(x, w, bias=None, before=None, activation=None):
+    """y [C, L] of one row x [C, L] behind `before` [C, width - 1], or behind zeros, which are left out."""
+    columns = []
+    for t in range(x.shape[1]):
+        total = torch.zeros(x.shape[0], dtype=torch.float64)
+        for s in range(w.shape[1]):
+            at = t - (w.shape[1] - 1) + s
+            if at >= 0:
+                total = total + w[:, s].double() * x[:, at].double()
+            elif before is not None:
+                total = total + w[:, s].double() * before[:, at].double()
+        total = total if bias is None else total + bias.double()
+        columns.append(silu(total) if activation else total)
+    return torch.stack(columns, 1)
+
+
+def final(x, width, before=None):
+    """[C, width - 1]: what a row leaves behind."""
+    before = x.new_zeros(x.shape[0], width - 1) if before is None else before
+    columns = [before[:, i] for i in range(width - 1)] + [x[:, i] for i in range(x.shape[1])]
+    kept = columns[len(columns) - (width - 1) :]
+    return torch.stack(kept, 1) if kept else x.new_zeros(x.shape[0], 0)
+
+
+def rows(x, w, bias=None, before=None, activation=None):
+    """(y [N, C, L], final states [N, C, width - 1]) of rows one by one."""
+    states = [None] * len(x) if before is None else list(before)
+    ys = [row(one, w, bias, state, activation) for one, state in zip(x, states, strict=True)]
+    return torch.stack(ys), torch.stack([final(one, w.shape[1], s) for one, s in zip(x, states, strict=True)])
+
+
+def sequences(x, offsets, w, bias=None, before=None, activation=None):
+    """The same of the sequences of one row [1, C, total], each on its own."""
+    ys, states = [], []
+    for k, (start, end) in enumerate(itertools.pairwise(offsets)):
+        one, state = x[0, :, start:end], None if before is None else before[k]
+        if end > start:
+            ys.append(row(one, w, bias, state, activation))
+        states.append(final(one, w.shape[1], state))
+    return torch.cat(ys, 1)[None], torch.stack(states)
+
+
+def numbered(x, seq_idx, w, bias=None, activation=None):
+    """y of rows whose tokens see those of their own number only; tokens with a negative one give 0."""
+    found = []
+    for one, numbers in zip(x, seq_idx.tolist(), strict=True):
+        columns = []
+        for t, number in enumerate(numbers):
+            total = torch.zeros(one.shape[0], dtype=torch.float64)
+            if number >= 0:
+                for s in range(w.shape[1]):
+                    at = t - (w.shape[1] - 1) + s
+                    if at >= 0 and numbers[at] == number:
+                        total = total + w[:, s].double() * one[:, at].double()
+                total = total if bias is None else total + bias.double()
+                total = silu(total) if activation else total
+            columns.append(total)
+        found.append(torch.stack(columns, 1))
+    return torch.stack(found)
+
+
+def integers(*shape, seed=0, dtype=torch.float32):
+    """From -3 to 3: with width at most 9 and at most 28 tokens all sums are exact, in bf16 too."""
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def laid_out(x, layout):
+    """The same values in other strides."""
+    if layout == "channel last":
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+    if layout == "every other":
+        wide = x.new_zeros(*x.shape[:2], 2 * x.shape[2])
+        wide[..., ::2] = x
+        return wide[..., ::2]
+    if layout == "rows last":
+        return x.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    return x
+
+
+LAYOUTS = ("contiguous", "channel last", "every other", "rows last")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MODES = ("torch", "simulate", "compare")
+
+
+@contextmanager
+def computing(mode):
+    """NKICONV_CPU, as a context: hypothesis and monkeypatch do not go together."""
+    before = os.environ.get("NKICONV_CPU")
+    os.environ["NKICONV_CPU"] = mode
+    try:
+        yield
+    finally:
+        os.environ.pop("NKICONV_CPU")
+        if before is not None:
+            os.environ["NKICONV_CPU"] = before

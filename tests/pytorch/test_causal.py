@@ -1,0 +1,500 @@
+"""causal_conv1d_fn equals the definition: values, states, derivatives, and nothing passes between sequences."""
+
+import itertools
+
+import causal
+import numpy as np
+import pytest
+import torch
+from causal import DTYPES, LAYOUTS, MODES, computing, integers, laid_out
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nkiconv
+from nkiconv.bounds import epilogue_bound
+from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
+from nkiconv.pytorch import causal_conv1d_fn, device, host, modes, simulated, states
+
+
+def leaves_of(*tensors):
+    """Leaves that keep strides, and leaves in double of the same values; None stays."""
+    ours = [one if one is None else one.detach().requires_grad_() for one in tensors]
+    return ours, [one if one is None else one.detach().double().requires_grad_() for one in tensors]
+
+
+def assert_equal(found, expected):
+    """Of the same bits as the exact result."""
+    assert torch.equal(found, expected.to(found.dtype))
+
+
+def assert_derivatives(ours, theirs, outputs, expected):
+    """Of random integer sums of the outputs, exactly."""
+    gs = [integers(*one.shape, seed=5 + i) for i, one in enumerate(outputs)]
+    inputs = [one for one in ours if one is not None]
+    wide = [one for one in theirs if one is not None]
+    found = torch.autograd.grad(outputs, inputs, [g.to(y.dtype) for g, y in zip(gs, outputs, strict=True)])
+    wanted = torch.autograd.grad(expected, wide, [g.double() for g in gs], allow_unused=True)
+    for one, other, leaf in zip(found, wanted, inputs, strict=True):
+        assert_equal(one, torch.zeros_like(leaf) if other is None else other)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_integers_are_exact(data):
+    """Any width, rows shorter than it, every layout and dtype, in every mode; derivatives too."""
+    width, length = data.draw(st.integers(1, 9), "width"), data.draw(st.integers(1, 12), "length")
+    rows, channels = data.draw(st.integers(1, 2), "rows"), data.draw(st.integers(1, 5), "channels")
+    dtype, layout = data.draw(st.sampled_from(DTYPES)), data.draw(st.sampled_from(LAYOUTS))
+    flags = [data.draw(st.booleans(), name) for name in ("bias", "initial", "final")]
+    x = laid_out(integers(rows, channels, length, dtype=dtype), layout)
+    w = integers(channels, width, seed=1, dtype=dtype)
+    bias = integers(channels, seed=2, dtype=dtype) if flags[0] else None
+    initial = laid_out(integers(rows, channels, width - 1, seed=3, dtype=dtype), layout) if flags[1] else None
+    ours, theirs = leaves_of(x, w, bias, initial)
+    with computing(data.draw(st.sampled_from(MODES), "mode")):
+        found = causal_conv1d_fn(*ours[:3], initial_states=ours[3], return_final_states=flags[2])
+        outputs = found if flags[2] else (found,)
+        expected = causal.rows(*theirs)[: len(outputs)]
+        for one, other in zip(outputs, expected, strict=True):
+            assert one.dtype == dtype
+            assert_equal(one, other)
+        assert outputs[0].is_contiguous()
+        has_state = width > 1 and flags[2]
+        assert_derivatives(ours, theirs, outputs if has_state else outputs[:1], expected if has_state else expected[:1])
+
+
+@st.composite
+def lengths(draw):
+    """Of sequences; some empty, many shorter than a filter, at least one token in all."""
+    found = draw(st.lists(st.integers(0, 7), min_size=1, max_size=4))
+    return found if sum(found) else [*found, 1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_packed_sequences_are_each_on_their_own(data):
+    offsets = np.cumsum([0, *data.draw(lengths())]).tolist()
+    width, channels = data.draw(st.integers(1, 9), "width"), data.draw(st.integers(1, 4), "channels")
+    dtype, layout = data.draw(st.sampled_from(DTYPES)), data.draw(st.sampled_from(LAYOUTS))
+    flags = [data.draw(st.booleans(), name) for name in ("bias", "initial", "final")]
+    x = laid_out(integers(1, channels, offsets[-1], dtype=dtype), layout)
+    w = integers(channels, width, seed=1, dtype=dtype)
+    bias = integers(channels, seed=2, dtype=dtype) if flags[0] else None
+    initial = integers(len(offsets) - 1, channels, width - 1, seed=3, dtype=dtype) if flags[1] else None
+    ours, theirs = leaves_of(x, w, bias, initial)
+    numbers = torch.tensor(offsets, dtype=data.draw(st.sampled_from([torch.int32, torch.int64])))
+    with computing(data.draw(st.sampled_from(MODES), "mode")):
+        found = causal_conv1d_fn(*ours[:3], initial_states=ours[3], return_final_states=flags[2], cu_seqlens=numbers)
+        outputs = found if flags[2] else (found,)
+        expected = causal.sequences(theirs[0], offsets, *theirs[1:])[: len(outputs)]
+        for one, other in zip(outputs, expected, strict=True):
+            assert one.is_contiguous()
+            assert_equal(one, other)
+        has_state = width > 1 and flags[2]
+        assert_derivatives(ours, theirs, outputs if has_state else outputs[:1], expected if has_state else expected[:1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_numbers_keep_sequences_apart(data):
+    """Each row has its own; negative numbers anywhere, also inside a sequence, where they keep their place."""
+    length, rows = data.draw(st.integers(1, 10), "length"), data.draw(st.integers(1, 2), "rows")
+    width, channels = data.draw(st.integers(1, 9), "width"), data.draw(st.integers(1, 4), "channels")
+    numbers = np.cumsum(data.draw(st.lists(st.integers(0, 1), min_size=rows * length, max_size=rows * length)))
+    none = data.draw(st.lists(st.sampled_from([False] * 3 + [True]), min_size=rows * length, max_size=rows * length))
+    seq_idx = torch.tensor(np.where(none, -1, numbers).reshape(rows, length), dtype=torch.int32)
+    dtype, layout = data.draw(st.sampled_from(DTYPES)), data.draw(st.sampled_from(LAYOUTS))
+    x = laid_out(integers(rows, channels, length, dtype=dtype), layout)
+    w, bias = integers(channels, width, seed=1, dtype=dtype), integers(channels, seed=2, dtype=dtype)
+    ours, theirs = leaves_of(x, w, bias if data.draw(st.booleans(), "bias") else None)
+    with computing(data.draw(st.sampled_from(MODES), "mode")):
+        y = causal_conv1d_fn(*ours, seq_idx=seq_idx)
+        expected = causal.numbered(theirs[0], seq_idx, *theirs[1:])
+        assert_equal(y, expected)
+        if expected.requires_grad:
+            assert_derivatives(ours, theirs, (y,), (expected,))
+
+
+def silu_case(packed):
+    generator = torch.Generator().manual_seed(11)
+    shapes = ((1, 6, 9), (6, 4), (6,), (3, 6, 3)) if packed else ((2, 6, 9), (6, 4), (6,), (2, 6, 3))
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("activation", ["silu", "swish"])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_activation(mode, packed, activation, dtype):
+    """Within the bound of a kernel that is right."""
+    x, w, bias, initial = (one.to(dtype) for one in silu_case(packed))
+    offsets = [0, 2, 2, 9]
+    more = {"cu_seqlens": torch.tensor(offsets)} if packed else {}
+
+    def reference(*tensors, act=None):
+        return (causal.sequences(tensors[0], offsets, *tensors[1:], act) if packed else causal.rows(*tensors, act))[0]
+
+    with computing(mode):
+        y = causal_conv1d_fn(x, w, bias, initial_states=initial, activation=activation, **more)
+    sums = reference(x, w, None, initial).numpy()
+    abs_sum = reference(x.abs(), w.abs(), None, initial.abs()).numpy()
+    name = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
+    bound = epilogue_bound(4, abs_sum[:, :, None], sums[:, :, None], name, bias.float().numpy(), "silu")[:, :, 0]
+    wrong = np.abs(y.double().numpy() - reference(x, w, bias, initial, act="silu").numpy())
+    assert (wrong <= bound).all()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_derivatives_of_the_activation(mode, packed):
+    ours, theirs = leaves_of(*silu_case(packed))
+    offsets = [0, 2, 2, 9]
+    more = {"cu_seqlens": torch.tensor(offsets)} if packed else {}
+    with computing(mode):
+        found = causal_conv1d_fn(*ours[:3], initial_states=ours[3], return_final_states=True, activation="silu", **more)
+        expected = causal.sequences(theirs[0], offsets, *theirs[1:], "silu") if packed else causal.rows(*theirs, "silu")
+        gs = [torch.randn(one.shape, generator=torch.Generator().manual_seed(4)) for one in found]
+        one = torch.autograd.grad(found, ours, gs)
+    two = torch.autograd.grad(expected, theirs, [g.double() for g in gs])
+    # Sums of at most 18 products of three factors below 4, each made with at most 16 roundings of fp32.
+    for mine, wanted in zip(one, two, strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=0, atol=18 * 4**3 * 16 * 2.0**-24)
+
+
+@pytest.mark.parametrize("by", ["cu_seqlens", "seq_idx"])
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+def test_nothing_passes_between_sequences(mode, value, activation, by):
+    """What is not finite stays where the definition has it: in y, and in every derivative."""
+    offsets, width = [0, 5, 6, 11], 4
+    x, w = integers(1, 3, 11), integers(3, width, seed=1).abs() + 1
+    x[0, 1, 3:6], x[0, 2, 4] = value, value  # at both ends of a boundary, and one just before it
+    seq_idx = torch.repeat_interleave(torch.arange(3), torch.tensor([5, 1, 5]))[None]
+    more = {"cu_seqlens": torch.tensor(offsets)} if by == "cu_seqlens" else {"seq_idx": seq_idx}
+    ours, _ = leaves_of(x, w)
+    with computing(mode):
+        y = causal_conv1d_fn(*ours, activation=activation, **more)
+        g = integers(*y.shape, seed=2)
+        found = torch.autograd.grad(y, ours, g)
+    # Each sequence on its own: not finite exactly there, and the same numbers elsewhere.
+    parts = []
+    for start, end in itertools.pairwise(offsets):
+        alone, _ = leaves_of(x[..., start:end], w)
+        with computing("torch"):
+            z = causal_conv1d_fn(*alone, activation=activation)
+            parts.append((z, *torch.autograd.grad(z, alone, g[..., start:end])))
+    expected = [torch.cat([part[i] for part in parts], 2) for i in (0, 1)]
+    # Sums are exact; an activation and its slope take at most 16 roundings, and derivatives sum 4 products below 16.
+    torch.testing.assert_close(y, expected[0], rtol=32 * 2.0**-24, atol=0, equal_nan=True)
+    torch.testing.assert_close(found[0], expected[1], rtol=0, atol=4 * 16 * 32 * 2.0**-24, equal_nan=True)
+    assert y[..., 6:].isfinite().all()
+    assert found[0][..., 6:].isfinite().all()
+    by_hand = torch.zeros(3, width)
+    if activation is None:
+        for start, end in itertools.pairwise(offsets):
+            for t in range(start, end):
+                for s in range(max(0, start - t + width - 1), width):
+                    by_hand[:, s] += g[0, :, t] * x[0, :, t - (width - 1) + s]
+        torch.testing.assert_close(found[1], by_hand, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(("channels", "width"), [(64, 4), (16, 31)])
+def test_nothing_passes_between_sequences_on_the_tensor_engine(channels, width):
+    """Shapes whose fastest algorithm would spread a NaN over the columns behind it."""
+    x, w = integers(1, channels, 200), integers(channels, width, seed=1)
+    x[0, 3, 99] = float("nan")
+    with computing("simulate"):
+        y = causal_conv1d_fn(x, w, cu_seqlens=torch.tensor([0, 100, 200]))
+    assert torch.equal(y.isnan().nonzero(), torch.tensor([[0, 3, 99]]))
+
+
+def test_strict_rows_keep_their_states_to_themselves():
+    """Of a shape in which the kernel's own choice spreads them."""
+    x, w, initial = integers(3, 2, 8), integers(2, 1, 4, seed=1), integers(3, 2, 3, seed=2)
+    initial[1] = float("nan")
+    with computing("simulate"):
+        y, _ = states.convolve(states.causal(2, 3, strict_nonfinite=True), x, w, None, initial, True)
+    assert torch.equal(y.isnan().any(2).any(1), torch.tensor([False, True, False]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tokens_of_no_sequence_are_not_looked_at(mode):
+    seq_idx = torch.tensor([[-1, 0, 0, -1, 0, 1, -2, -1]], dtype=torch.int32)
+    x, w, bias = integers(1, 3, 8), integers(3, 4, seed=1), integers(3, seed=2)
+    x[..., seq_idx[0] < 0] = float("nan")
+    ours, _ = leaves_of(x, w, bias)
+    with computing(mode):
+        y = causal_conv1d_fn(*ours, seq_idx=seq_idx, activation="silu")
+        found = torch.autograd.grad(y.sum(), ours)
+    for one in (y, *found):
+        assert one.isfinite().all()
+    assert not y[..., seq_idx[0] < 0].any()
+    assert not found[0][..., seq_idx[0] < 0].any()
+    assert y[..., seq_idx[0] >= 0].ne(0).any()
+
+
+@pytest.mark.parametrize("cuts", [[7], [1, 2, 5], [1] * 11])
+def test_pieces_continue_each_other(cuts):
+    x, w, bias = integers(2, 3, 11), integers(3, 5, seed=1), integers(3, seed=2)
+    with computing("simulate"):
+        whole, last = causal_conv1d_fn(x, w, bias, return_final_states=True)
+        state, pieces = None, []
+        for piece in x.split([*cuts, 11 - sum(cuts)] if sum(cuts) < 11 else cuts, 2):
+            y, state = causal_conv1d_fn(piece, w, bias, initial_states=state, return_final_states=True)
+            pieces.append(y)
+    assert torch.equal(torch.cat(pieces, 2), whole)
+    assert torch.equal(state, last)
+
+
+def test_final_states_go_where_they_are_wanted():
+    x, w = integers(2, 3, 5).requires_grad_(), integers(3, 4, seed=1)
+    out = torch.full((2, 3, 3), 7.0)
+    _, found = causal_conv1d_fn(x, w, return_final_states=True, final_states_out=out)
+    assert found is out
+    assert torch.equal(out, x[..., -3:])
+    (of_x,) = torch.autograd.grad(found.sum(), x)
+    assert torch.equal(of_x, torch.tensor([0.0, 0, 1, 1, 1]).expand(2, 3, 5))
+
+
+@pytest.mark.parametrize("x_dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("w_dtype", DTYPES, ids=str)
+def test_dtypes_mix(x_dtype, w_dtype):
+    """Products are those of the given numbers, and y is rounded once: 256 + 1 + 1 is 258 in bf16, not 256."""
+    x = torch.tensor([[[256.0, 1.0, 1.0]]]).to(x_dtype)
+    w = torch.ones(1, 3).to(w_dtype)
+    with computing("compare"):
+        y, final = causal_conv1d_fn(x, w, initial_states=torch.ones(1, 1, 2).to(x_dtype), return_final_states=True)
+    assert (y.dtype, final.dtype) == (x_dtype, x_dtype)
+    assert y.flatten().tolist() == [258.0, 258.0, 258.0]
+    fine = torch.tensor([[1 + 2.0**-10]]).to(w_dtype)
+    expected = (x.double() * fine.double()).to(x_dtype)
+    assert torch.equal(causal_conv1d_fn(x, fine), expected)
+
+
+def test_second_derivatives():
+    def second(convolve, x, w, initial):
+        (first,) = torch.autograd.grad(convolve(x, w, initial).pow(2).sum(), x, create_graph=True)
+        return torch.autograd.grad(first.pow(2).sum(), (x, w, initial))
+
+    ours, theirs = leaves_of(integers(1, 2, 5), integers(2, 3, seed=1), integers(1, 2, 2, seed=2))
+    found = second(lambda x, w, s: causal_conv1d_fn(x, w, initial_states=s), *ours)
+    for one, other in zip(found, second(lambda x, w, s: causal.rows(x, w, None, s)[0], *theirs), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_packed_sequences_have_no_second_derivative():
+    x = integers(1, 2, 5).requires_grad_()
+    y = causal_conv1d_fn(x, integers(2, 3, seed=1), cu_seqlens=torch.tensor([0, 2, 5]))
+    (first,) = torch.autograd.grad(y.pow(2).sum(), x, create_graph=True)
+    with pytest.raises(UnsupportedError, match=r"packed sequences .* have first derivatives only"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize("dims", [(0, None, None, 0), (1, 0, None, None), (None, 0, 1, 2), (2, None, 0, 1)])
+def test_vmap(dims):
+    given = [
+        one if dim is None else torch.stack([(step + 1) * one for step in range(3)], dim)
+        for one, dim in zip(
+            (integers(2, 4, 6), integers(4, 3, seed=1), integers(4, seed=2), integers(2, 4, 2, seed=3)),
+            dims,
+            strict=True,
+        )
+    ]
+
+    def both(x, w, bias, state):
+        return causal_conv1d_fn(x, w, bias, initial_states=state, return_final_states=True)
+
+    found = torch.vmap(both, in_dims=dims)(*given)
+    for step in range(3):
+        one = [tensor if dim is None else tensor.select(dim, step) for tensor, dim in zip(given, dims, strict=True)]
+        for mine, wanted in zip(found, causal.rows(*one), strict=True):
+            assert_equal(mine[step], wanted)
+
+
+def test_vmap_takes_no_packed_sequences():
+    x, w = integers(3, 1, 2, 5), integers(2, 3, seed=1)
+    with pytest.raises(UnsupportedError, match=r"torch.vmap takes no packed sequences"):
+        torch.vmap(lambda one: causal_conv1d_fn(one, w, cu_seqlens=torch.tensor([0, 2, 5])))(x)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("how", ["states", "cu_seqlens", "seq_idx"])
+def test_compiles_without_graph_breaks(how, dynamic):
+    def layer(x, w, more, final):
+        found = causal_conv1d_fn(x * 1, w, activation="silu", return_final_states=final, **more)
+        return (found[0] + 1, found[1]) if final else (found + 1,)
+
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic)
+    for size in (6, 9):
+        x, w = integers(1, 3, size).requires_grad_(), integers(3, 4, seed=1).requires_grad_()
+        more = {
+            "states": {"initial_states": integers(1, 3, 3, seed=2).requires_grad_()},
+            "cu_seqlens": {"cu_seqlens": torch.tensor([0, 2, size]), "initial_states": integers(2, 3, 3, seed=2)},
+            "seq_idx": {"seq_idx": torch.arange(size)[None] // 4},
+        }[how]
+        final = how != "seq_idx"
+        found, expected = compiled(x, w, more, final), layer(x, w, more, final)
+        leaves = [x, w, *(one for one in more.values() if one.requires_grad)]
+        sums = [sum(one.sum() for one in each) for each in (found, expected)]
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one, other)
+        for one, other in zip(*(torch.autograd.grad(each, leaves) for each in sums), strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sequences"),
+    [
+        ({}, 2),
+        ({"initial_states": integers(2, 3, 3, seed=3), "return_final_states": True, "activation": "silu"}, 2),
+        ({"cu_seqlens": torch.tensor([0, 2, 7]), "return_final_states": True}, 1),
+        ({"seq_idx": torch.tensor([[0, 0, 1, 1, 1, -1, -1]] * 2), "activation": "silu"}, 2),
+    ],
+    ids=["plain", "states", "cu_seqlens", "seq_idx"],
+)
+def test_opcheck(changed, sequences):
+    names = ("initial_states", "cu_seqlens", "seq_idx", "return_final_states", "activation", "layer")
+    rest = [changed.get(name, False if name == "return_final_states" else None) for name in names]
+    rest = [one.requires_grad_() if isinstance(one, torch.Tensor) and one.is_floating_point() else one for one in rest]
+    leaves = [integers(sequences, 3, 7), integers(3, 4, seed=1), integers(3, seed=2)]
+    found = torch.library.opcheck(
+        torch.ops.nkiconv.causal_conv1d.default, (*(leaf.requires_grad_() for leaf in leaves), *rest)
+    )
+    assert set(found.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_rows(mode):
+    with computing(mode):
+        y, final = causal_conv1d_fn(torch.zeros(0, 3, 5), torch.zeros(3, 4), return_final_states=True)
+    assert (y.shape, final.shape) == ((0, 3, 5), (0, 3, 3))
+
+
+def test_meta_tensors_have_shapes():
+    x, w = torch.zeros(1, 3, 5, device="meta"), torch.zeros(3, 4, device="meta")
+    y, final = causal_conv1d_fn(x, w, return_final_states=True, cu_seqlens=torch.tensor([0, 2, 5], device="meta"))
+    assert (y.device.type, y.shape, final.shape) == ("meta", (1, 3, 5), (2, 3, 3))
+
+
+@pytest.mark.parametrize("how", ["plain", "states", "packed"])
+@pytest.mark.parametrize("choice", ["plan", "kernel"])
+def test_on_a_device(monkeypatch, choice, how):
+    """The launch that a Neuron device gets, with the simulator in the device's place."""
+    launched = []
+
+    def launcher(kernel, lnc):
+        def launch(*arrays, **arguments):
+            launched.append(arguments)
+            arrays = [one.numpy() for one in arrays]
+            named = {key: one.numpy() if isinstance(one, torch.Tensor) else one for key, one in arguments.items()}
+            found = nkiconv.simulate(kernel[lnc])(*arrays, **named)
+            return tuple(map(torch.from_numpy, found)) if isinstance(found, tuple) else torch.from_numpy(found)
+
+        return launch
+
+    monkeypatch.setattr(modes, "NEURON", ("cpu",))
+    monkeypatch.setattr(device, "launcher", launcher)
+    monkeypatch.setenv("NKICONV_PLAN", choice)
+    device._arguments.cache_clear()
+    more = {
+        "plain": {},
+        "states": {"initial_states": integers(1, 3, 3, seed=3), "return_final_states": True},
+        "packed": {"cu_seqlens": torch.tensor([0, 2, 7])},
+    }[how]
+    x, w, bias = integers(1, 3, 7).transpose(1, 2).contiguous().transpose(1, 2), integers(3, 4, seed=1), integers(3)
+    y = causal_conv1d_fn(x, w, bias, **more)
+    if how == "states":
+        expected = causal.rows(x, w, bias, more["initial_states"])
+    else:
+        expected = (causal.sequences(x, [0, 2, 7] if more else [0, 7], w, bias)[0],)
+    for one, other in zip(y if how == "states" else (y,), expected, strict=True):
+        assert_equal(one, other)
+    device._arguments.cache_clear()
+    (arguments,) = launched
+    assert arguments.get("strict_nonfinite", False) == (how == "packed")
+    assert ("initial_state" in arguments, arguments.get("return_final_state")) == (
+        (True, True) if how == "states" else (False, None)
+    )
+    assert (arguments["algorithm"] is None) == (choice == "kernel")
+
+
+def test_compare_finds_what_differs(monkeypatch):
+    x, w = integers(2, 3, 7) + 0.3, integers(3, 4, seed=1)
+    real, simulate = host.convolve, states._simulated
+    with computing("compare"):
+        with monkeypatch.context() as changed:
+            changed.setattr(host, "convolve", lambda *args: real(*args) * 1.0001)
+            with pytest.raises(simulated.ComparisonError, match=r"mixer.conv \(depthwise_conv1d\): the kernel"):
+                causal_conv1d_fn(x, w, return_final_states=True, layer="mixer.conv")
+        monkeypatch.setattr(states, "_simulated", lambda *args: (simulate(*args)[0], simulate(*args)[1] + 1))
+        with pytest.raises(simulated.ComparisonError, match="the kernel's final state is not the last 3 columns"):
+            causal_conv1d_fn(x, w, return_final_states=True)
+
+
+X, W, B, S = integers(2, 4, 6), integers(4, 3, seed=1), integers(4, seed=2), integers(2, 4, 2, seed=3)
+ONE, CU = X[:1], torch.tensor([0, 2, 6])
+IDX = torch.tensor([[0, 0, 1, 1, 1, 2]] * 2)
+REFUSED = [
+    ({"x": X.double()}, DtypeError, r"x.dtype=torch.float64: accepted are torch.bfloat16, torch.float16, "),
+    ({"x": X.numpy()}, DtypeError, "x: must be a torch.Tensor, not ndarray"),
+    ({"x": X[0]}, LayoutError, r"x.shape=\(4, 6\): must have 3 axes, \[N, C, L\]"),
+    ({"x": X[..., :0]}, GeometryError, r"x.shape=\(2, 4, 0\): C and L must be at least 1"),
+    ({"weight": None}, DtypeError, "weight: must be a torch.Tensor, not NoneType"),
+    ({"weight": W.int()}, DtypeError, "weight.dtype=torch.int32: accepted are"),
+    ({"weight": W[:, None]}, LayoutError, r"weight.shape=\(4, 1, 3\): must have 2 axes, .* call .squeeze\(1\)"),
+    ({"weight": W[:, :0]}, GeometryError, r"weight.shape=\(4, 0\): width must be at least 1"),
+    ({"weight": W[:3], "bias": None}, GeometryError, r"weight.shape=\(3, 3\): must be \[C, width\] for x's C=4"),
+    ({"weight": W.to("meta")}, UnsupportedError, "weight.device=meta: must be that of x, cpu; move"),
+    ({"bias": B[:2]}, GeometryError, r"bias.shape=\(2,\): must be \[C\] = \(4,\)"),
+    ({"bias": B.to("meta")}, UnsupportedError, "bias.device=meta: must be that of x, cpu"),
+    ({"initial_states": S[..., :1]}, GeometryError, r"initial_states.shape=\(2, 4, 1\): must be \[N, C, width - 1\]"),
+    ({"initial_states": S.half()}, DtypeError, "initial_states.dtype=torch.float16: must be x's, torch.float32"),
+    ({"initial_states": S.to("meta")}, UnsupportedError, "initial_states.device=meta: must be that of x, cpu"),
+    ({"seq_idx": IDX.float()}, DtypeError, "seq_idx.dtype=torch.float32: must be torch.int32 or torch.int64"),
+    ({"seq_idx": IDX.tolist()}, DtypeError, "seq_idx: must be a torch.Tensor, not list"),
+    ({"seq_idx": IDX[:1]}, GeometryError, r"seq_idx.shape=\(1, 6\): must be \[N, L\] = \(2, 6\)"),
+    ({"seq_idx": IDX.to("meta")}, UnsupportedError, "seq_idx.device=meta: must be that of x, cpu, or cpu"),
+    ({"seq_idx": IDX.flip(1)}, GeometryError, r"seq_idx\[0\]=\[2, 1, 1, 1, 0, 0\]: must not fall along a row"),
+    ({"seq_idx": IDX, "initial_states": S}, UnsupportedError, "seq_idx: given together with initial_states"),
+    ({"seq_idx": IDX, "return_final_states": True}, UnsupportedError, "together with return_final_states=True"),
+    ({"seq_idx": IDX, "cu_seqlens": CU}, UnsupportedError, "seq_idx: given together with cu_seqlens"),
+    ({"cu_seqlens": CU}, GeometryError, r"x.shape=\(2, 4, 6\): with cu_seqlens all sequences lie in one row"),
+    ({"x": ONE, "cu_seqlens": CU[None]}, GeometryError, r"cu_seqlens.shape=\(1, 3\): must be \[sequences \+ 1\]"),
+    ({"x": ONE, "cu_seqlens": CU[:1]}, GeometryError, r"cu_seqlens.shape=\(1,\): must be \[sequences \+ 1\]"),
+    ({"x": ONE, "cu_seqlens": CU + 1}, GeometryError, r"cu_seqlens=\[1, 3, 7\]: must begin with 0"),
+    ({"x": ONE, "cu_seqlens": CU[:2]}, GeometryError, r"cu_seqlens=\[0, 2\]: .* end with x's 6 tokens"),
+    ({"x": ONE, "cu_seqlens": torch.tensor([0, 4, 2, 6])}, GeometryError, r"cu_seqlens=\[0, 4, 2, 6\]: .* never fall"),
+    ({"x": ONE, "cu_seqlens": CU.bool()}, DtypeError, "cu_seqlens.dtype=torch.bool: must be"),
+    (
+        {"x": ONE, "cu_seqlens": CU, "initial_states": S[:1]},
+        GeometryError,
+        r"\[sequences, C, width - 1\] = \(2, 4, 2\)",
+    ),
+    ({"activation": "relu"}, UnsupportedError, "activation='relu': causal_conv1d_fn accepts None, 'silu' and 'swish'"),
+    ({"activation": True}, UnsupportedError, "activation=True: causal_conv1d_fn accepts"),
+    ({"final_states_out": S}, UnsupportedError, "final_states_out: is written with return_final_states=True only"),
+    (
+        {"final_states_out": S[:1], "return_final_states": True},
+        GeometryError,
+        r"final_states_out.shape=\(1, 4, 2\): must be \[N, C, width - 1\] = \(2, 4, 2\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changed", "error", "message"), REFUSED, ids=[case[2][:40] for case in REFUSED])
+def test_refusals(changed, error, message):
+    with pytest.raises(error, match=message):
+        causal_conv1d_fn(**{"x": X, "weight": W, "bias": B, **changed})
+
+
+def test_all_reasons_are_told_at_once():
+    with pytest.raises(DtypeError, match=r"block.0 cannot run this call; 2 reasons\n.*bias.dtype.*\n.*seq_idx.dtype"):
+        causal_conv1d_fn(X, W, B.double(), seq_idx=IDX.float(), layer="block.0")
+
+
+def test_long_numbers_are_cut_short():
+    cu_seqlens = torch.arange(20).flip(0)
+    with pytest.raises(GeometryError, match=r"cu_seqlens=\[19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, \.\.\.\]: "):
+        causal_conv1d_fn(ONE, W, cu_seqlens=cu_seqlens)

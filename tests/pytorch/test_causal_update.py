@@ -1,0 +1,230 @@
+"""causal_conv1d_update equals decoding one step after another by the definition, and changes nothing else."""
+
+import pytest
+import torch
+from causal import DTYPES, LAYOUTS, MODES, computing, integers, laid_out, row
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
+from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update
+
+
+def reference(x, conv_state, w, bias=None, activation=None, begins=None, rows=None):
+    """(y [N, C, L], the buffer behind it), step by step."""
+    buffer, ys = conv_state.clone(), torch.zeros(x.shape, dtype=torch.float64)
+    gap, size = w.shape[1] - 1, conv_state.shape[2]
+    for n in range(x.shape[0]):
+        held = n if rows is None else int(rows[n])
+        if held < 0:
+            continue
+        for t in range(x.shape[2]):
+            if begins is None:
+                before = buffer[held, :, size - gap :].clone()
+                shifted = torch.cat([buffer[held], x[n, :, t : t + 1]], 1)[:, 1:]
+            else:
+                at = int(begins[n]) + t
+                before = buffer[held][:, [(at - gap + i) % size for i in range(gap)]]
+                shifted = buffer[held].clone()
+                if size:
+                    shifted[:, at % size] = x[n, :, t]
+            ys[n, :, t] = row(x[n, :, t : t + 1], w, bias, before, activation)[:, 0]
+            buffer[held] = shifted
+    return ys, buffer
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_integers_are_exact(data):
+    """Any width, longer buffers, several steps, rings, chosen rows, every layout and dtype, in every mode."""
+    width, steps = data.draw(st.integers(1, 9), "width"), data.draw(st.integers(1, 6), "steps")
+    rows, channels = data.draw(st.integers(1, 4), "rows"), data.draw(st.integers(1, 4), "channels")
+    size = width - 1 + data.draw(st.integers(0, 3), "more")
+    dtype, layout = data.draw(st.sampled_from(DTYPES)), data.draw(st.sampled_from(LAYOUTS))
+    begins = indices = None
+    held = rows
+    if data.draw(st.booleans(), "ring"):
+        begins = torch.tensor(data.draw(st.lists(st.integers(0, 30), min_size=rows, max_size=rows)), dtype=torch.int32)
+    if data.draw(st.booleans(), "chosen"):
+        held = rows + data.draw(st.integers(0, 2))
+        order = data.draw(st.permutations(range(held)))[:rows]
+        padding = data.draw(st.lists(st.booleans(), min_size=rows, max_size=rows))
+        indices = torch.tensor([-1 if none else one for one, none in zip(order, padding, strict=True)])
+    x = laid_out(integers(rows, channels, steps, dtype=dtype), layout)
+    state = laid_out(integers(held, channels, size, seed=3, dtype=dtype), layout)
+    w = integers(channels, width, seed=1, dtype=dtype)
+    bias = integers(channels, seed=2, dtype=dtype) if data.draw(st.booleans(), "bias") else None
+    if begins is not None and size < width - 1 + steps - 1:
+        steps = max(1, size - (width - 1) + 1)  # beyond, a step would overwrite what the next one sees
+        x = x[..., :steps]
+    expected, buffer = reference(x, state, w, bias, None, begins, indices)
+    given_x = x[..., 0] if x.shape[2] == 1 and data.draw(st.booleans(), "flat") else x
+    strides = state.stride()
+    with computing(data.draw(st.sampled_from(MODES), "mode")):
+        y = causal_conv1d_update(given_x, state, w, bias, None, begins, indices)
+    assert y.dtype == dtype
+    assert y.is_contiguous()
+    assert torch.equal(y, expected.reshape(given_x.shape).to(dtype))
+    assert torch.equal(state, buffer)
+    assert state.stride() == strides
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_several_steps_around_a_ring_see_what_was_there(size):
+    """Theirs, too, reads the buffer before it writes it: only the first width - 1 of the steps see it at all."""
+    x, w = integers(1, 2, 9), integers(2, 4, seed=1)
+    state = integers(1, 2, size, seed=2)
+    before = torch.stack([state[0, :, (7 - 3 + i) % size] for i in range(3)], 1)
+    y = causal_conv1d_update(x, state, w, None, None, torch.tensor([7]))
+    assert torch.equal(y[0].double(), row(x[0], w, None, before))
+    for t in range(9 - size, 9):
+        assert torch.equal(state[0, :, (7 + t) % size], x[0, :, t])
+
+
+@pytest.mark.parametrize("activation", ["silu", "swish"])
+@pytest.mark.parametrize("mode", MODES)
+def test_steps_are_the_whole_row(mode, activation):
+    """The same sums of 4 products, with an activation of at most 16 roundings each time."""
+    x, w, bias = integers(2, 3, 7), integers(3, 4, seed=1), integers(3, seed=2)
+    state = torch.zeros(2, 3, 3)
+    with computing(mode):
+        whole = causal_conv1d_fn(x, w, bias, activation=activation)
+        steps = [causal_conv1d_update(x[..., t], state, w, bias, activation) for t in range(7)]
+    torch.testing.assert_close(torch.stack(steps, 2), whole, rtol=32 * 2.0**-24, atol=0)
+    assert torch.equal(state, x[..., -3:])
+
+
+@pytest.mark.parametrize("spoiled", ["x", "conv_state"])
+@pytest.mark.parametrize("steps", [1, 8])
+@pytest.mark.parametrize("ring", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_padding_has_no_say(mode, ring, steps, spoiled):
+    """Not even where it is not finite, which the kernel spreads over rows of 8; nor where all rows are padding."""
+    x, w, state = integers(3, 2, steps), integers(2, 4, seed=1), integers(4, 2, 3 + steps, seed=2)
+    if spoiled == "x":
+        x[1] = float("nan")
+    else:
+        state[0] = float("nan")
+    begins = torch.tensor([5, 6, 7], dtype=torch.int32) if ring else None
+    indices = torch.tensor([2, -1, 3], dtype=torch.int32)
+    expected, buffer = reference(x, state, w, None, None, begins, indices)
+    with computing(mode):
+        y = causal_conv1d_update(x, state, w, None, None, begins, indices)
+        assert torch.equal(y.double(), expected)
+        torch.testing.assert_close(state, buffer, rtol=0, atol=0, equal_nan=True)
+        y = causal_conv1d_update(x, state, w, None, None, begins, torch.tensor([-1, -1, -5]))
+    assert not y.any()
+    torch.testing.assert_close(state, buffer, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize("size", [3, 5])
+def test_derivatives_of_x_weight_and_bias(size, chosen):
+    x, w, bias = (one.requires_grad_() for one in (integers(2, 2, 3), integers(2, 4, seed=1), integers(2, seed=3)))
+    state = integers(2, 2, size, seed=2)
+    wide = [one.detach().double().requires_grad_() for one in (x, w, bias)]
+    rows = torch.tensor([1, 0]) if chosen else None
+    order = [1, 0] if chosen else [0, 1]
+    expected = torch.stack([row(wide[0][n], *wide[1:], state[order[n], :, size - 3 :]) for n in range(2)])
+    y = causal_conv1d_update(x, state, w, bias, conv_state_indices=rows)
+    assert not state.requires_grad
+    g = integers(2, 2, 3, seed=4)
+    found = torch.autograd.grad(y, (x, w, bias), g)
+    for one, other in zip(found, torch.autograd.grad(expected, wide, g.double()), strict=True):
+        assert torch.equal(one, other.float())
+
+
+@pytest.mark.parametrize("x_dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("w_dtype", DTYPES, ids=str)
+def test_dtypes_mix(x_dtype, w_dtype):
+    x, state = torch.ones(1, 1).to(x_dtype), torch.tensor([[[256.0, 1.0]]]).to(x_dtype)
+    y = causal_conv1d_update(x, state, torch.ones(1, 3).to(w_dtype))
+    assert (y.dtype, y.item()) == (x_dtype, 258.0)
+    assert state.flatten().tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {},
+        {"cache_seqlens": torch.tensor([2, 9])},
+        {"conv_state_indices": torch.tensor([3, -1])},
+        {"cache_seqlens": torch.tensor([2, 9]), "conv_state_indices": torch.tensor([3, -1])},
+    ],
+    ids=["end", "ring", "chosen", "chosen ring"],
+)
+@pytest.mark.parametrize("size", [3, 4])
+def test_compiles_without_graph_breaks(numbers, size):
+    torch.compiler.reset()
+
+    def step(x, state, w):
+        return causal_conv1d_update(x, state, w, activation="silu", **numbers)
+
+    x, w = integers(2, 3), integers(3, 4, seed=1)
+    states = [integers(4 if "conv_state_indices" in numbers else 2, 3, size, seed=2) for _ in range(2)]
+    with torch.no_grad():
+        compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+        for _ in range(2):
+            assert torch.equal(compiled(x, states[0], w), step(x, states[1], w))
+            assert torch.equal(states[0], states[1])
+
+
+def test_compiled_code_of_inductor_changes_the_buffer():
+    torch.compiler.reset()
+    x, w, states = integers(2, 3), integers(3, 4, seed=1), [integers(2, 3, 4, seed=2) for _ in range(2)]
+    compiled = torch.compile(causal_conv1d_update, fullgraph=True)
+    assert torch.equal(compiled(x, states[0], w), causal_conv1d_update(x, states[1], w))
+    assert torch.equal(states[0], states[1])
+
+
+def test_no_rows():
+    y = causal_conv1d_update(torch.zeros(0, 3), torch.zeros(0, 3, 4), torch.zeros(3, 4))
+    assert y.shape == (0, 3)
+
+
+X, STATE, W = integers(2, 4), integers(2, 4, 3, seed=2), integers(4, 3, seed=1)
+REFUSED = [
+    ({"x": X[0]}, LayoutError, r"x.shape=\(4,\): must have 3 axes"),
+    ({"x": X.int()}, DtypeError, "x.dtype=torch.int32: accepted are"),
+    ({"conv_state": None}, DtypeError, "conv_state: must be a torch.Tensor, not NoneType"),
+    ({"conv_state": STATE[0]}, LayoutError, r"conv_state.shape=\(4, 3\): must have 3 axes, \[N, C, state_len\]"),
+    (
+        {"conv_state": STATE[:1]},
+        GeometryError,
+        r"conv_state.shape=\(1, 4, 3\): must be \[N, C, state_len\]",
+    ),
+    ({"conv_state": STATE[:, :3]}, GeometryError, r"conv_state.shape=\(2, 3, 3\): must be"),
+    ({"conv_state": STATE[..., :1]}, GeometryError, r"conv_state.shape=\(2, 4, 1\): .* at least width - 1 = 2"),
+    ({"conv_state": STATE.half()}, DtypeError, "conv_state.dtype=torch.float16: must be x's, torch.float32"),
+    ({"conv_state": STATE.to("meta")}, UnsupportedError, "conv_state.device=meta: must be that of x, cpu"),
+    (
+        {"conv_state": STATE.clone().requires_grad_()},
+        UnsupportedError,
+        "conv_state.requires_grad=True: it is over",
+    ),
+    ({"weight": W[:, None]}, LayoutError, r"weight.shape=\(4, 1, 3\): must have 2 axes"),
+    ({"bias": W}, GeometryError, r"bias.shape=\(4, 3\): must be \[C\] = \(4,\)"),
+    ({"activation": "gelu"}, UnsupportedError, "activation='gelu': causal_conv1d_update accepts None, 'silu'"),
+    ({"cache_seqlens": torch.tensor([1.0, 2.0])}, DtypeError, "cache_seqlens.dtype=torch.float32: must be torch.int32"),
+    ({"cache_seqlens": torch.tensor([1])}, GeometryError, r"cache_seqlens.shape=\(1,\): must be \[N\] = \(2,\)"),
+    ({"conv_state_indices": [0, 1]}, DtypeError, "conv_state_indices: must be a torch.Tensor, not list"),
+    (
+        {"conv_state_indices": torch.tensor([[0, 1]])},
+        GeometryError,
+        r"conv_state_indices.shape=\(1, 2\): must",
+    ),
+    (
+        {"conv_state_indices": torch.tensor([0, 2])},
+        GeometryError,
+        r"indices=\[0, 2\]: must be below .* 2 rows",
+    ),
+    ({"conv_state_indices": torch.tensor([1, 1])}, GeometryError, r"conv_state_indices=\[1, 1\]: must name each row"),
+]
+
+
+@pytest.mark.parametrize(("changed", "error", "message"), REFUSED, ids=[case[2][:40] for case in REFUSED])
+def test_refusals_change_nothing(changed, error, message):
+    before = STATE.clone()
+    with pytest.raises(error, match=message):
+        causal_conv1d_update(**{"x": X, "conv_state": STATE, "weight": W, **changed})
+    assert torch.equal(STATE, before)

@@ -1,0 +1,223 @@
+"""`import causal_conv1d` finds nkiconv while it is installed so, and what was there before otherwise."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from nkiconv.errors import UnsupportedError
+from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update, install_causal_conv1d
+
+#: transformers as far as it looks for the package: 5.0's table and check, and a model file of 5.23's kind.
+STUB = {
+    "transformers/__init__.py": "",
+    "transformers/utils/__init__.py": "from .import_utils import is_causal_conv1d_available",
+    "transformers/utils/import_utils.py": "def is_causal_conv1d_available():\n    return False",
+    "transformers/integrations/__init__.py": "",
+    "transformers/integrations/hub_kernels.py": "_KERNEL_MODULE_MAPPING = {'other': None}",
+    "transformers/models/__init__.py": "",
+    "transformers/models/early.py": "causal_conv1d_fn = None",
+    "transformers/models/late.py": "from causal_conv1d import causal_conv1d_fn",
+}
+
+
+def clean(monkeypatch, *packages):
+    """Forget packages for the test, and whatever it imports of them behind it."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.fixture(autouse=True)
+def no_other(monkeypatch):
+    """Neither package is imported; each test leaves the interpreter as it was."""
+    modules, finders = dict(sys.modules), list(sys.meta_path)
+    clean(monkeypatch, "causal_conv1d", "transformers")
+    yield
+    assert sys.meta_path == finders
+    for name in set(sys.modules) - set(modules):
+        if name.partition(".")[0] in ("causal_conv1d", "transformers"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def stub(monkeypatch, tmp_path):
+    """The stub instead of transformers."""
+    for name, text in STUB.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.fixture
+def real(monkeypatch, tmp_path):
+    """Another package causal_conv1d with metadata, installed and not yet imported."""
+    package = tmp_path / "site" / "causal_conv1d"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from .causal_conv1d_interface import causal_conv1d_fn\n__version__ = '9'")
+    (package / "causal_conv1d_interface.py").write_text("causal_conv1d_fn = 'theirs'")
+    (package / "more.py").write_text("")
+    metadata = tmp_path / "site" / "causal_conv1d-9.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: causal-conv1d\nVersion: 9\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+
+def none_of(module):
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(module)
+
+
+@pytest.mark.usefixtures("stub")
+def test_imports_find_nkiconv_until_it_is_undone():
+    none_of("causal_conv1d")
+    with install_causal_conv1d():
+        import causal_conv1d
+        from causal_conv1d import causal_conv1d_interface
+
+        for module in (causal_conv1d, causal_conv1d_interface):
+            assert module.causal_conv1d_fn is causal_conv1d_fn
+            assert module.causal_conv1d_update is causal_conv1d_update
+            assert importlib.util.find_spec(module.__name__) is module.__spec__
+        assert importlib.metadata.version("causal_conv1d") == causal_conv1d.__version__
+        assert importlib.metadata.version("causal-conv1d") == causal_conv1d.__version__
+        assert "causal-conv1d" in [one.metadata["Name"] for one in importlib.metadata.distributions()]
+        assert importlib.metadata.distribution("causal-conv1d").files is None
+        none_of("causal_conv1d.cpp_functions")
+        x, w = torch.ones(1, 2, 5), torch.ones(2, 3)
+        assert causal_conv1d.causal_conv1d_fn(x, w, activation=None)[0, 0].tolist() == [1, 2, 3, 3, 3]
+    none_of("causal_conv1d")
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("causal_conv1d")
+
+
+@pytest.mark.usefixtures("stub")
+def test_without_a_context_it_stays():
+    installed = install_causal_conv1d()
+    assert importlib.import_module("causal_conv1d").causal_conv1d_fn is causal_conv1d_fn
+    installed.undo()
+    installed.undo()
+    none_of("causal_conv1d")
+
+
+@pytest.mark.usefixtures("stub")
+def test_it_is_undone_after_errors():
+    with pytest.raises(KeyError), install_causal_conv1d():
+        raise KeyError
+    none_of("causal_conv1d")
+
+
+@pytest.mark.usefixtures("stub")
+def test_installed_twice_and_undone_twice():
+    with install_causal_conv1d():
+        with install_causal_conv1d():
+            pass
+        assert importlib.import_module("causal_conv1d").causal_conv1d_fn is causal_conv1d_fn
+        assert importlib.metadata.version("causal_conv1d")
+    none_of("causal_conv1d")
+
+
+@pytest.mark.usefixtures("stub", "real")
+def test_an_installed_package_is_hidden():
+    with install_causal_conv1d():
+        assert importlib.import_module("causal_conv1d").causal_conv1d_fn is causal_conv1d_fn
+        assert importlib.metadata.version("causal_conv1d") != "9"
+        none_of("causal_conv1d.more")
+    assert importlib.import_module("causal_conv1d").causal_conv1d_fn == "theirs"
+    assert importlib.metadata.version("causal_conv1d") == "9"
+
+
+@pytest.mark.usefixtures("stub", "real")
+def test_an_imported_package_is_replaced_only_on_demand():
+    theirs = importlib.import_module("causal_conv1d")
+    more = importlib.import_module("causal_conv1d.more")
+    with pytest.raises(UnsupportedError, match=r"causal_conv1d: imported already, from .*site.*replace=True"):
+        install_causal_conv1d()
+    assert sys.modules["causal_conv1d"] is theirs
+    with install_causal_conv1d(replace=True):
+        assert importlib.import_module("causal_conv1d").causal_conv1d_fn is causal_conv1d_fn
+        none_of("causal_conv1d.more")
+    assert sys.modules["causal_conv1d"] is theirs
+    assert sys.modules["causal_conv1d.more"] is more
+
+
+@pytest.mark.usefixtures("stub")
+def test_transformers_is_told():
+    with install_causal_conv1d():
+        for name in ("transformers.utils", "transformers.utils.import_utils"):
+            assert importlib.import_module(name).is_causal_conv1d_available()
+        table = importlib.import_module("transformers.integrations.hub_kernels")._KERNEL_MODULE_MAPPING
+        assert table == {"other": None, "causal-conv1d": sys.modules["causal_conv1d"]}
+        assert importlib.import_module("transformers.models.late").causal_conv1d_fn is causal_conv1d_fn
+    assert table == {"other": None}
+    for name in ("transformers.utils", "transformers.utils.import_utils"):
+        assert not importlib.import_module(name).is_causal_conv1d_available()
+
+
+@pytest.mark.usefixtures("stub")
+def test_what_transformers_table_held_comes_back():
+    table = importlib.import_module("transformers.integrations.hub_kernels")._KERNEL_MODULE_MAPPING
+    table["causal-conv1d"] = None
+    with install_causal_conv1d():
+        assert table["causal-conv1d"] is sys.modules["causal_conv1d"]
+    assert table["causal-conv1d"] is None
+
+
+@pytest.mark.usefixtures("stub")
+def test_models_that_looked_before_are_named():
+    importlib.import_module("transformers.models.early")
+    with pytest.warns(UserWarning, match=r"causal_conv1d: transformers.models.early imported before") as caught:
+        install_causal_conv1d().undo()
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.usefixtures("stub")
+def test_a_broken_transformers_leaves_nothing_behind(tmp_path):
+    (tmp_path / "transformers/integrations/hub_kernels.py").write_text("raise ImportError('broken')")
+    with pytest.raises(ImportError, match="broken"):
+        install_causal_conv1d()
+    none_of("causal_conv1d")
+    assert not importlib.import_module("transformers.utils").is_causal_conv1d_available()
+
+
+MODELS = """
+import collections, torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from nkiconv.pytorch import install_causal_conv1d
+
+install_causal_conv1d()
+from transformers import Mamba2Config, Mamba2ForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM
+
+class Count(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        calls[function.name()] += 1
+        return function(*args, **(kwargs or {}))
+
+small = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2)
+configs = [
+    (Mamba2ForCausalLM, Mamba2Config(**small, num_heads=4, head_dim=16, n_groups=1, state_size=8, chunk_size=4)),
+    (Qwen3NextForCausalLM, Qwen3NextConfig(
+        **small, intermediate_size=32, num_attention_heads=2, num_key_value_heads=1, head_dim=16, num_experts=2,
+        num_experts_per_tok=1, moe_intermediate_size=16, shared_expert_intermediate_size=16, linear_num_value_heads=2,
+        linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
+        layer_types=["linear_attention", "full_attention"])),
+]
+for model_class, config in configs:
+    torch.manual_seed(0)
+    calls = collections.Counter()
+    model = model_class(config).eval()
+    with torch.no_grad(), Count():
+        model.generate(torch.arange(2, 8)[None], max_new_tokens=3, min_new_tokens=3, do_sample=False)
+    print(model_class.__name__, calls["nkiconv::causal_conv1d"])
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
+def test_models_of_transformers_run_by_it():
+    """Two steps of decoding behind a prefill: so many calls for each layer that has such a convolution."""
+    found = subprocess.run([sys.executable, "-c", MODELS], capture_output=True, text=True, check=False)
+    assert found.stdout.split("\n")[:2] == ["Mamba2ForCausalLM 6", "Qwen3NextForCausalLM 3"], found.stderr
