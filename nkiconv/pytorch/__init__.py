@@ -5,8 +5,24 @@
 
 On cpu, NKICONV_CPU says who computes: "torch" (the default), "simulate" (the kernel, in the simulator) or "compare"
 (both; they must agree). Importing this registers the operators `torch.ops.nkiconv.*`.
+
+`nn` has modules, `convert(model)` swaps a model's own for these, `plan_model` says what they would take on trn2.
 """
 
+from . import nn
+from .conversion import convert
 from .functional import conv1d, conv2d, depthwise_conv1d, depthwise_conv2d
+from .model_plan import ModelPlan, plan_model
+from .report import Report
 
-__all__ = ["conv1d", "conv2d", "depthwise_conv1d", "depthwise_conv2d"]
+__all__ = [
+    "ModelPlan",
+    "Report",
+    "conv1d",
+    "conv2d",
+    "convert",
+    "depthwise_conv1d",
+    "depthwise_conv2d",
+    "nn",
+    "plan_model",
+]
