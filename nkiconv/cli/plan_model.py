@@ -144,14 +144,14 @@ def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
     screen = console()
     cores = "2 cores" if found.lnc == 2 else "1 core"
     title = f"convolutions of {script} on {', '.join(inputs)} (trn2, {cores}, modelled)"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("layer", overflow="fold")
     table.add_column("calls", justify="right", no_wrap=True)
-    table.add_column("shape", overflow="fold", min_width=28)
+    table.add_column("shape", overflow="fold", min_width=27)
     table.add_column("algorithm", no_wrap=True)
     for heading in ("modelled\nus", "all\ncalls", "share", "of the\nroofline"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("bound by", no_wrap=True)
+    table.add_column("bound by")
     for row in found.rows:
         table.add_row(*_cells(found, row))
     calls = sum(row.calls for row in found.rows)

@@ -41,7 +41,8 @@ def convert(
             traced, by tracing its parts and by the order in nn.Sequential, where nobody else may call the convolution.
         inplace: change the model itself. Otherwise `report.model` is a copy of its modules with the same Parameter and
             buffer objects: optimizers and tied weights go on working, and what changes the one's changes the other's.
-            Folded convolutions get new parameters in either case.
+            So cast and move a model first: `model.to` changes the parameters of both, but the buffers of one. Folded
+            convolutions get new parameters in either case.
 
     Returns: a `Report`, whose `model` is the converted one.
 
