@@ -10,6 +10,7 @@ import pytest
 from shell import run
 
 import nkiconv
+from nkiconv.cli.scripts import MODULE
 from nkiconv.problem import ConvProblem
 
 pytest.importorskip("torch")
@@ -239,7 +240,7 @@ def test_nothing_is_left_behind(script, tmp_path):
         sys.modules.pop("neighbour_of_a_model", None)
     assert found["rows"][0]["problem"]["C"] == 7
     assert sys.path == before
-    assert not [name for name, module in sys.modules.items() if getattr(module, "__file__", None) == str(path)]
+    assert MODULE not in sys.modules
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def function_of(target: str) -> Iterator[Callable[[], Any]]:
     its caller gets one where the function raises.
     """
     path, name = _parts(target)
-    before, known = list(sys.path), sys.modules.get(MODULE)
+    before = list(sys.path)
     sys.path.insert(0, str(path.resolve().parent))
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -36,8 +36,6 @@ def function_of(target: str) -> Iterator[Callable[[], Any]]:
     finally:
         sys.path[:] = before
         sys.modules.pop(MODULE, None)
-        if known is not None:
-            sys.modules[MODULE] = known
 
 
 def _parts(target: str) -> tuple[Path, str]:

@@ -93,16 +93,18 @@ def test_initialization_is_torchs(name):
 
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
-def test_activation_and_residual(activation, position):
+@pytest.mark.parametrize("name", PAIRS)
+def test_activation_and_residual(name, activation, position):
     """The very operators of torch, on the same numbers: equal bits."""
-    conv = fill(nn.Conv2d(4, 6, 3, padding=1, activation=activation, residual_position=position))
-    x, residual = integers(2, 4, 5, 6), integers(2, 6, 5, 6, seed=9) / 4
+    conv = fill(PAIRS[name][0](4, 6, 3, padding=1, activation=activation, residual_position=position))
+    size = (5, 6)[: int(name[-2])]
+    x, residual = integers(2, 4, *size), integers(2, 6, *size, seed=9) / 4
     torchs = {
         None: lambda z: z,
         "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
         **{name: getattr(F, name) for name in ("relu", "silu", "gelu", "tanh", "sigmoid")},
     }[activation]
-    z = F.conv2d(x, conv.weight, conv.bias, padding=1)
+    z = getattr(F, name.lower())(x, conv.weight, conv.bias, padding=1)
     expected = torchs(z + residual) if position == "pre_activation" else torchs(z) + residual
     assert torch.equal(conv(x, residual), expected)
     assert torch.equal(conv(x), torchs(z))
