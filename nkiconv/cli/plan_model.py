@@ -59,7 +59,7 @@ def command(
 ) -> None:
     """Plan every convolution that a PyTorch model runs on inputs of these shapes, and sum up their modelled times.
 
-    Nothing is computed where the model runs without data; it runs in eval mode.
+    A copy of the model runs once in eval mode: on shapes alone where it can, else on zeros.
     """
     shapes = list(_shapes(input, dtype, lnc))
     pytorch = _pytorch()

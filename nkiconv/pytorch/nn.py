@@ -15,7 +15,11 @@ from torch import Tensor
 
 from ..errors import NkiconvError, UnsupportedError, raise_all
 from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
-from . import functional
+from .functional import conv1d, conv2d
+
+# torch.fx traces a model with these modules into calls of the two functions, which it does not look into.
+torch.fx.wrap("conv1d")
+torch.fx.wrap("conv2d")
 
 
 class Conv1d(torch.nn.Conv1d):
@@ -74,7 +78,7 @@ class Conv1d(torch.nn.Conv1d):
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """y [N, K, Q] of input [N, C, W]; residual: of y's shape. Errors as of `functional.conv1d`."""
-        return functional.conv1d(
+        return conv1d(
             input,
             self.weight,
             self.bias,
@@ -140,7 +144,7 @@ class Conv2d(torch.nn.Conv2d):
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """y [N, K, P, Q] of input [N, C, H, W]; residual: of y's shape. Errors as of `functional.conv2d`."""
-        return functional.conv2d(
+        return conv2d(
             input,
             self.weight,
             self.bias,

@@ -280,6 +280,20 @@ def test_compiles_without_graph_breaks():
     assert torch.equal(compiled(x), converted(x))
 
 
+def test_converted_models_can_be_traced_and_exported():
+    model, x = build("conformer")
+    converted = convert(model).model
+    traced = torch.fx.symbolic_trace(converted)
+    functions = [node.target for node in traced.graph.nodes if node.op == "call_function"]
+    assert functions.count(pytorch.conv1d) == 3
+    exported = torch.export.export(converted, (x,))
+    targets = [node.target for node in exported.graph.nodes if node.op == "call_function"]
+    assert targets.count(torch.ops.nkiconv.conv1d.default) == 2
+    assert targets.count(torch.ops.nkiconv.depthwise_conv1d.default) == 1
+    for one in (traced, exported.module()):
+        assert torch.equal(one(x), model(x))
+
+
 def test_comparisons_name_the_layer(monkeypatch):
     monkeypatch.setenv("NKICONV_CPU", "compare")
     model, x = build("vae")
