@@ -105,7 +105,7 @@ def test_table(script):
         "convolutions that stay in torch",
         "(the model) 1 2 4 20 24 * 5 4 1 1 is called as a function",
         "the model ran on shapes only",
-        "not called by this run: unused",
+        "convolutions that this run did not call: unused",
     ):
         assert wanted in text
     assert "sum 3" in text
@@ -204,6 +204,20 @@ def test_other_ways_to_run(script, name):
     found = document(f"{script(text)}:build_model", *arguments)
     assert found["ran_on"] == ran_on
     assert [(row["operation"], row["problem"]["K"]) for row in found["rows"]] == rows
+
+
+def test_long_lists_are_cut_short_in_the_table(script):
+    text = """
+class Model(nn.ModuleList):
+    def forward(self, x):
+        return self[0](x)
+
+def build(): return Model([nn.Conv1d(3, 4, 3) for _ in range(8)])
+"""
+    arguments = f"{script(text)}:build", "--input", "3x9"
+    wanted = "did not call: 1, 2, 3, 4, 5 and 2 more, which --json has"
+    assert wanted in words(run("plan-model", *arguments).stdout)
+    assert document(*arguments)["uncalled"] == [str(i) for i in range(1, 8)]
 
 
 def test_a_model_without_convolutions(script):

@@ -29,6 +29,8 @@ _TYPES = {
     "bool": "bool",
 }
 _FLOATS = ("bf16", "fp16", "fp32")
+#: Names of a list below the table.
+SHOWN = 5
 
 Script = Annotated[str, typer.Argument(metavar="SCRIPT.py:FUNCTION", help="A function that returns the model.")]
 Inputs = Annotated[
@@ -147,11 +149,11 @@ def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("layer", overflow="fold")
     table.add_column("calls", justify="right", no_wrap=True)
-    table.add_column("shape", overflow="fold", min_width=27)
+    table.add_column("shape", no_wrap=True)
     table.add_column("algorithm", no_wrap=True)
     for heading in ("modelled\nus", "all\ncalls", "share", "of the\nroofline"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("bound by")
+    table.add_column("bound by", no_wrap=True)
     for row in found.rows:
         table.add_row(*_cells(found, row))
     calls = sum(row.calls for row in found.rows)
@@ -228,4 +230,6 @@ def _notes(found: ModelPlan) -> Iterator[str]:
     if any(row.plan is not None and row.plan.extrapolated_from is not None for row in found.rows):
         yield "~ extrapolated from fewer channels; --wide times the whole"
     if found.uncalled:
-        yield f"not called by this run: {', '.join(name or 'the model' for name in found.uncalled)}"
+        names = [name or "the model" for name in found.uncalled]
+        more = f" and {len(names) - SHOWN} more, which --json has" if len(names) > SHOWN else ""
+        yield f"convolutions that this run did not call: {', '.join(names[:SHOWN])}{more}"

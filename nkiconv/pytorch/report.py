@@ -24,12 +24,12 @@ class Entry:
     name: str  # as in named_modules, the first where it has several; "" for the model itself
     kind: str  # its class, before
     weight: tuple[int, ...]  # shape of its filters; empty where nobody knows
-    operator: str | None  # of torch.ops.nkiconv; None where it stays in torch
+    operator: str | None  # of torch.ops.nkiconv, where that runs it
     reason: str = ""
 
     @property
     def swapped(self) -> bool:
-        """Whether nkiconv runs it."""
+        """Whether it is nkiconv's now, and was not before."""
         return not self.reason
 
 
@@ -58,12 +58,12 @@ class Report:
 
     @property
     def swapped(self) -> tuple[Entry, ...]:
-        """The convolutions that nkiconv runs."""
+        """The convolutions that are nkiconv's now."""
         return tuple(entry for entry in self.entries if entry.swapped)
 
     @property
     def kept(self) -> tuple[Entry, ...]:
-        """The convolutions that stay in torch."""
+        """The convolutions that stay as they were."""
         return tuple(entry for entry in self.entries if not entry.swapped)
 
     def as_dict(self) -> dict[str, Any]:
@@ -75,11 +75,11 @@ class Report:
 
     def table(self) -> Table:
         """One row a convolution, then one a batch norm."""
-        title = f"{len(self.swapped)} of {len(self.entries)} convolutions run by nkiconv"
+        title = f"{len(self.swapped)} of {len(self.entries)} convolutions swapped for nkiconv's"
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for heading in ("name", "module", "weight", "operator"):
             table.add_column(heading, overflow="fold")
-        table.add_column("stays in torch because", overflow="fold", ratio=1)
+        table.add_column("stays as it is because", overflow="fold", ratio=1)
         for entry in self.entries:
             table.add_row(
                 Text(entry.name or "(the model)"),

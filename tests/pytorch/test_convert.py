@@ -307,7 +307,7 @@ def test_comparisons_name_the_layer(monkeypatch):
 def test_report():
     report = convert(nn.Sequential(nn.Conv1d(6, 6, 5, groups=6), nn.ConvTranspose1d(6, 4, 3)))
     text = str(report)
-    assert "1 of 2 convolutions run by nkiconv" in text
+    assert "1 of 2 convolutions swapped" in text
     for word in ("6x1x5", "6x4x3", "depthwise_conv1d", "is transposed"):
         assert word in text
     plain = json.loads(json.dumps(report.as_dict()))
