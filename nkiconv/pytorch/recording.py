@@ -6,6 +6,7 @@ those that stay in torch, of modules or of torch.nn.functional. Hooks keep the n
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from .operators import asked_of
 from .report import Report
 
 #: How a model was run: shapes only; shapes only because its parameters have no data; with data.
-FAKE, META, REAL = "fake tensors", "meta tensors", "data"
+FAKE, META, DATA = "fake tensors", "meta tensors", "data"
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Recording:
     """What one run showed."""
 
     report: Report
-    ran_on: str  # one of FAKE, META, REAL
+    ran_on: str  # one of FAKE, META, DATA
     convolved: dict[Convolved, list[str]] = field(default_factory=dict)  # the layer of each call, in order
     others: dict[Other, int] = field(default_factory=dict)  # calls
     called: set[str] = field(default_factory=set)  # names of modules
@@ -71,7 +72,7 @@ def record(
     try:
         return _run(FAKE, model, inputs, named, fold_batchnorm)
     except _ModelError:  # perhaps of its data: with it, the same error comes again if it is not
-        return _run(REAL, model, inputs, named, fold_batchnorm)
+        return _run(DATA, model, inputs, named, fold_batchnorm)
 
 
 class _ModelError(UnsupportedError):
@@ -98,12 +99,21 @@ def _run(
         try:
             report.model(*inputs, **named)
         except Exception as error:  # the model's own code, which may raise whatever it likes
-            where = f"in layer {stack[-1]}" if stack and stack[-1] else "in its own forward"
+            layer = _layer_of(error, report.model)
+            where = f"in layer {layer}" if layer else "in its own forward"
             raise _ModelError(
                 f"model: raised {type(error).__name__} {where}, given {_given(inputs, named)}: {error}; give it inputs "
                 f"that it takes"
             ) from error
     return found
+
+
+def _layer_of(error: Exception, model: torch.nn.Module) -> str:
+    """The name of the innermost module that an error comes from; "" is the model itself."""
+    names = {id(module): name for name, module in model.named_modules()}
+    frames = [frame for frame, _line in traceback.walk_tb(error.__traceback__)]
+    found = [names[key] for key in (id(frame.f_locals.get("self")) for frame in frames) if key in names]
+    return found[-1] if found else ""
 
 
 def _given(inputs: Sequence[Any], named: Mapping[str, Any]) -> str:
@@ -120,7 +130,7 @@ def _told(one: Any) -> str:
 
 @contextmanager
 def _names(model: torch.nn.Module, stack: list[str], called: set[str]) -> Iterator[None]:
-    """Keep the names of the modules that run on `stack` while the block runs; a model that raises leaves them there."""
+    """Keep the names of the modules that run on `stack`, and of all that ran in `called`, while the block runs."""
 
     def enter(name: str) -> Any:
         def hook(_module: Any, _inputs: Any) -> None:
@@ -129,15 +139,11 @@ def _names(model: torch.nn.Module, stack: list[str], called: set[str]) -> Iterat
 
         return hook
 
-    def leave(name: str) -> Any:
-        def hook(_module: Any, _inputs: Any, _outputs: Any) -> None:
-            while stack and stack.pop() != name:  # above it are those whose error the model has caught
-                pass
-
-        return hook
+    def leave(_module: Any, _inputs: Any, _outputs: Any) -> None:
+        stack.pop()
 
     hooks = [module.register_forward_pre_hook(enter(name), prepend=True) for name, module in model.named_modules()]
-    hooks += [module.register_forward_hook(leave(name)) for name, module in model.named_modules()]
+    hooks += [module.register_forward_hook(leave, always_call=True) for module in model.modules()]
     try:
         yield
     finally:
