@@ -211,6 +211,16 @@ def test_run_at_a_precision():
     assert "precision='tf32': depthwise_conv1d has none" in run("run", "short", "--precision", "tf32").stderr
 
 
+def test_run_in_a_layout():
+    result = run("run", "c1k1", "prime", "--layout", "NHWC", "--lnc", "both", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["reports"]
+    assert {(one["problem"]["layout"], one["verdict"]) for one in found} == {("NHWC", "pass")}
+    assert "--layout=NHWC: rows are checked as [N, C, W]; drop short" in run("run", "short", "--layout", "NHWC").stderr
+    files = "--input", "x.npy", "--filter", "w.npy", "--layout", "NHWC"
+    assert "--layout=NHWC: files of rows are [N, C, W]" in run("run", *files).stderr
+
+
 def test_several_cases_in_one_table():
     result = run("run", "short", "nkl_n1_c16_w512_s7", "--lnc", "both")
     assert result.exit_code == 0, result.stderr

@@ -72,6 +72,11 @@ def test_a_corrupt_file_is_a_warning(plans):
     assert "warnings.warn" not in result.stderr
 
 
+def test_layout(plans):
+    [found] = json.loads(run("plan", "rn50_1x1", "--layout", "NHWC", "--json").stdout)
+    assert (found["algorithm"], found["problem"]["layout"]) == ("swapped", "NHWC")
+
+
 def test_precision(plans):
     result = run("plan", "c1k1", "--precision", "fp16x3")
     assert result.exit_code == 0, result.output

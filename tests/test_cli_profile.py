@@ -35,6 +35,13 @@ def test_precision():
     assert found["precision"] == "tf32"
 
 
+def test_layout():
+    result = run("profile", "rn50_1x1", "--layout", "NHWC")
+    assert result.exit_code == 0, result.output
+    assert "K=256 R=1 S=1 NHWC bf16" in result.output
+    assert "layout='NCW': unknown (accepted are NCHW, NHWC)" in run("profile", "rn50_1x1", "--layout", "NCW").stderr
+
+
 def test_standalone_says_so():
     inside, alone = (json.loads(run("profile", CASE, "--json", *more).stdout)[0] for more in ((), ("--standalone",)))
     assert alone["modelled_us"] - inside["modelled_us"] == pytest.approx(15.57)

@@ -17,12 +17,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import cases
 from ..doctor import DEVICE
 from ..errors import NkiconvError, UnsupportedError, raise_all
 from ..measure import interleave
 from ..problem import dtype_name
-from .options import Algorithm, Dtype, Lnc, NoNames, Precision
+from .options import Algorithm, Dtype, Layout, Lnc, NoNames, Precision, named_cases
 from .paths import unwritable
 from .shell import CHECK_FAILED, JsonOption, console, of_case, print_json, progress, reports_errors
 from .show import kind
@@ -65,6 +64,7 @@ def command(
     ] = None,
     dtype: Dtype = None,
     precision: Precision = None,
+    layout: Layout = None,
     lnc: Lnc = 2,
     algorithm: Algorithm = None,
     rounds: Annotated[
@@ -95,8 +95,10 @@ def command(
     algorithms (one_channel and taps_on_partition, taps), the copy floor, the roofline, and cuDNN on an H200.
     """
     if suite is not None:
-        given = {"CASE": names, "--target": target, "--dtype": dtype, "--precision": precision, "--rounds": rounds,
-                 "--algorithm": algorithm, "--out": out, "--timing-speed": timing_speed}  # fmt: skip
+        given = {
+            "CASE": names, "--target": target, "--dtype": dtype, "--precision": precision, "--layout": layout,
+            "--rounds": rounds, "--algorithm": algorithm, "--out": out, "--timing-speed": timing_speed,
+        }  # fmt: skip
         raise_all("nkiconv bench cannot run this call", list(_beside_suite(suite, given)))
         bench_suite(suite, only, lnc, tuned, Files(csv, readme, plot), as_json)
         return
@@ -108,7 +110,7 @@ def command(
     raise_all(
         "nkiconv bench cannot run this call", list(_contradictions(names or [], where, rounds, out, timing_speed))
     )
-    chosen = [cases.get(name) for name in names or []]
+    chosen = named_cases(names, layout)
     known = None if dtype is None else str(dtype_name(dtype))
     profiles = importlib.import_module("nkiconv.profiles")
     raise_all(

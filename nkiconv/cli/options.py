@@ -1,11 +1,14 @@
-"""Options that several commands share, and how `--constant NAME=VALUE` is read."""
+"""Options that several commands share, the cases they name, and how `--constant NAME=VALUE` is read."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
 
+from .. import cases
+from ..cases import Case
 from ..errors import NkiconvError, UnsupportedError, raise_all
 
 CASES = typer.Argument(metavar="CASE...", help="See nkiconv cases.")
@@ -18,6 +21,7 @@ Dtype = Annotated[
 Precision = Annotated[
     str | None, typer.Option(help="How conv2d takes products of fp32: bf16, tf32 or fp16x3; default: as fp32.")
 ]
+Layout = Annotated[str | None, typer.Option(help="Of x and y in memory: NCHW or NHWC, instead of the case's own.")]
 Lnc = Annotated[int, typer.Option(help="Cores: 1 or 2.")]
 Algorithm = Annotated[str | None, typer.Option(help="Default: the kernel's choice.")]
 Constants = Annotated[
@@ -25,6 +29,17 @@ Constants = Annotated[
     typer.Option("--constant", metavar="NAME=VALUE", help="A modelling constant instead of trn2.toml's; repeatable."),
 ]
 Fresh = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write cached plans.")]
+
+
+def named_cases(names: list[str] | None, layout: str | None) -> list[Case]:
+    """The cases of these names, in another layout if one is given.
+
+    Raises: UnsupportedError, LayoutError: there is no such case, or layout.
+    """
+    found = [cases.get(name) for name in names or []]
+    if layout is None:
+        return found
+    return [dataclasses.replace(case, problem=case.problem.replace(layout=layout)) for case in found]
 
 
 def read_constants(given: list[str] | None) -> dict[str, float]:

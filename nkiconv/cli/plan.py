@@ -11,11 +11,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from .. import cases
 from ..cases import Case
 from ..errors import raise_all
 from ..problem import dtype_name
-from .options import Constants, Dtype, Fresh, Lnc, Names, Precision, read_constants
+from .options import Constants, Dtype, Fresh, Layout, Lnc, Names, Precision, named_cases, read_constants
 from .shell import JsonOption, console, of_case, plain_warnings, print_json, progress, reports_errors
 from .show import kind
 
@@ -36,13 +35,14 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
         explain: Explain = False,
         dtype: Dtype = None,
         precision: Precision = None,
+        layout: Layout = None,
         lnc: Lnc = 2,
         strict_nonfinite: Strict = False,
         constant: Constants = None,
         no_cache: Fresh = False,
         as_json: JsonOption = False,
     ) -> None:
-        chosen = [cases.get(name) for name in names]
+        chosen = named_cases(names, layout)
         known = None if dtype is None else dtype_name(dtype)
         entry = importlib.import_module("nkiconv.planner.entry")
         request = importlib.import_module("nkiconv.planner.request")

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import cases
 from ..errors import UnsupportedError, raise_all
 from ..problem import dtype_name
-from .options import Algorithm, Dtype, Lnc, Names, Precision
+from .options import Algorithm, Dtype, Layout, Lnc, Names, Precision, named_cases
 from .paths import unwritable
 from .profile_show import show
 from .shell import JsonOption, console, of_case, print_json, progress, reports_errors
@@ -26,6 +25,7 @@ def command(
     names: Names,
     dtype: Dtype = None,
     precision: Precision = None,
+    layout: Layout = None,
     lnc: Lnc = 2,
     algorithm: Algorithm = None,
     sensitivity: Annotated[
@@ -40,7 +40,7 @@ def command(
 ) -> None:
     """Say where a case's time would go on trn2: a model of the NeuronCore, not a measurement."""
     raise_all("nkiconv profile cannot run this call", list(_contradictions(names, trace, plot)))
-    chosen = [cases.get(name) for name in names]
+    chosen = named_cases(names, layout)
     kind = None if dtype is None else dtype_name(dtype)
     profiles = importlib.import_module("nkiconv.profiles")
     raise_all(

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from .. import cases
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from . import npy
-from .options import Algorithm, NoNames, Precision
+from .options import Algorithm, Layout, NoNames, Precision, named_cases
 from .shell import CHECK_FAILED, JsonOption, console, print_json, progress, reports_errors
 from .show import REPORT_NOTES, report_table
 
@@ -85,6 +84,7 @@ def command(
     lnc: Annotated[Lnc, typer.Option(help="Cores that share the work; both: compare them bit for bit.")] = Lnc.two,
     algorithm: Algorithm = None,
     precision: Precision = None,
+    layout: Layout = None,
     strict_nonfinite: Annotated[bool, typer.Option("--strict-nonfinite", help="Keep NaN and Inf in place.")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the random data of named cases. Default 0.")] = None,
     channels: Annotated[str, typer.Option(help="How many to check: auto, all, or a number.")] = "auto",
@@ -96,13 +96,13 @@ def command(
     Cases of more than 200,000 instructions are checked on 16 channels unless --channels says otherwise.
     """
     files = Files(input, filter, out, force, dtype, stride, padding, dilation, lhs_dilation)
-    raise_all("nkiconv run cannot run this", list(_contradictions(names or [], files, seed, channels)))
+    raise_all("nkiconv run cannot run this", list(_contradictions(names or [], layout, files, seed, channels)))
     verify = importlib.import_module("nkiconv.verify")
     how: dict[str, Any] = {"algorithm": algorithm, "degrees": _DEGREES[lnc], "strict_nonfinite": strict_nonfinite}
     how_many = int(channels) if channels.isdecimal() else channels
     reports: list[Report] = []
     with progress(show=not as_json) as advance:
-        for work in _works(names or [], files, seed or 0, verify, {**how, "precision": precision}):
+        for work in _works(names or [], layout, files, seed or 0, verify, {**how, "precision": precision}):
             more = {**how, "channels": how_many, "advance": advance}
             if work.operation == "conv2d":
                 found, y = verify.verify_conv2d(work.name, work.x, work.w, work.problem, precision=precision, **more)
@@ -117,7 +117,9 @@ def command(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _contradictions(names: list[str], files: Files, seed: int | None, channels: str) -> Iterator[NkiconvError]:
+def _contradictions(
+    names: list[str], layout: str | None, files: Files, seed: int | None, channels: str
+) -> Iterator[NkiconvError]:
     """Options that do not go together, or that no command line could mean."""
     if not names and files.input is None:
         yield UnsupportedError(
@@ -130,6 +132,8 @@ def _contradictions(names: list[str], files: Files, seed: int | None, channels: 
         yield UnsupportedError("--filter: is needed with --input; give the .npy file of w, [C, S]")
     if files.input is not None and seed is not None:
         yield UnsupportedError(f"--seed={seed}: files bring their own data; drop it")
+    if files.input is not None and layout is not None:
+        yield UnsupportedError(f"--layout={layout}: files of rows are [N, C, W]; drop it, or transpose them")
     if files.force and files.out is None:
         yield UnsupportedError("--force: lets --out overwrite, and there is no --out; give one or drop it")
     if channels not in ("auto", "all") and not (channels.isdecimal() and int(channels) > 0):
@@ -138,13 +142,20 @@ def _contradictions(names: list[str], files: Files, seed: int | None, channels: 
         yield UnsupportedError(f"--channels={channels}: --out needs every channel; drop one of the two")
 
 
-def _works(names: list[str], files: Files, seed: int, verify: Any, how: dict[str, Any]) -> Iterator[Work]:
+def _works(
+    names: list[str], layout: str | None, files: Files, seed: int, verify: Any, how: dict[str, Any]
+) -> Iterator[Work]:
     """The convolutions to run, one at a time; every one is looked up and refused before the first runs.
 
     how: algorithm, degrees, strict_nonfinite and precision, as `verify` takes them.
     """
     kind = None if files.dtype is None else dtype_name(files.dtype)
-    chosen = [cases.get(name) for name in names]
+    chosen = named_cases(names, layout)
+    rows = [case.name for case in chosen if layout == "NHWC" and case.suite == "depthwise_conv1d"]
+    if rows:
+        raise UnsupportedError(
+            f"--layout={layout}: rows are checked as [N, C, W]; drop {', '.join(rows)}, or profile them"
+        )
     if kind is not None:
         chosen = [dataclasses.replace(case, problem=case.problem.replace(dtype=kind)) for case in chosen]
     refusals = [error for case in chosen for error in verify.case_refusals(case, **how)]

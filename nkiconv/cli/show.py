@@ -44,6 +44,8 @@ def extents(problem: ConvProblem) -> str:
     pads = [f"{axis.lo},{axis.hi}" for axis in axes]
     if set(pads) != {"0,0"}:
         parts.append(f"pad={' x '.join(dict.fromkeys(pads))}")
+    if problem.layout != "NCHW":
+        parts.append(problem.layout)
     return " ".join(parts)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..simulator.hardware import PARTITIONS
 from ..simulator.timing import Rates
@@ -69,12 +70,13 @@ class Field:
         if algorithm not in self.algorithms:
             return None
         found = self.check(algorithm, config)
-        family = self.operation.family(algorithm)
-        settled = family.settled(self.shape, config)
-        same = [
-            one for one in accepted if one.algorithm == algorithm and family.settled(self.shape, one.config) == settled
-        ]
+        settled = self.operation.family(algorithm).settled(self.shape, config)
+        same = [one for one in accepted if one.algorithm == algorithm and self.settled(one) == settled]
         return next(iter(same), found if isinstance(found, Candidate) else None)
+
+    def settled(self, candidate: Candidate) -> Any:
+        """What the kernel makes of a candidate's settings: equal for those under which it does the same."""
+        return self.operation.family(candidate.algorithm).settled(self.shape, candidate.config)
 
     def near(self, candidate: Candidate) -> list[Candidate]:
         """Candidates that differ from this one in one setting."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..simulator.hardware import PARTITIONS
@@ -24,6 +24,8 @@ class Shape:
     extras: Any
     cores: int
     rates: Rates
+    #: what a kernel makes of settings, by algorithm and settings: a search asks several times
+    plans: dict[tuple[str, Config], Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 class Family:
@@ -50,7 +52,7 @@ class Family:
         return {}
 
     def settled(self, shape: Shape, config: Config) -> Any:
-        """What the kernel makes of settings: those of `configs` and its defaults are the same if this is equal."""
+        """What the kernel makes of settings: it does the same under all for which this is equal."""
         return config
 
 

@@ -1,7 +1,7 @@
 """The search: time what the kernels accept, cheapest answers first, and keep the fastest.
 
-How much is timed is counted in instructions (and what else takes the simulator's time, in as many), not in seconds: a
-machine's load never changes a plan.
+How much is timed is counted in instructions (and pairs of stores, as so many), not in seconds: a machine's load never
+changes a plan. Settings that come to the same run of the kernel are timed once, and counted as often as they are tried.
 
 1. The kernel's own choice is timed as a whole, up to `WHOLE_INSTRUCTIONS`: no plan is slower than that.
 2. Screening. Candidates come by their lower bounds, and those whose bound is above the best time so far are left out.
@@ -32,7 +32,7 @@ from ..simulator.timing import Rates
 from .candidates import Candidate, field_of, symbols_of
 from .plan import QUICK, TUNED, Alternative, Plan, Rejection
 from .request import Config, Request, array_work
-from .timing import Timing, Traced, phases, profile_of, time, trace
+from .timing import Timing, Traced, phases, time, trace
 
 #: Instructions, all cores, of the larger of the two reduced problems that a candidate is screened with.
 SCREEN_INSTRUCTIONS = 2_000
@@ -87,7 +87,7 @@ class _Estimate:
     us: float
     instructions: int
     timing: Timing | None  # the whole problem, or the larger reduction
-    effort: float  # instructions, or what takes as long, of the whole problem
+    effort: float  # instructions, or what counts as many, of the whole problem
     extrapolated_from: int | None = None
     at_least: bool = False
 
@@ -106,14 +106,21 @@ class _Estimate:
         """Instructions that timing it again, or a neighbour, takes."""
         return self.timing.instructions if self.timing else 0
 
-    def alternative(self, bound_by: str = "") -> Alternative:
-        """What a plan tells of it. bound_by: where that is known already."""
-        if not bound_by:
-            bound_by = profile_of(self.timing).bound_by if self.timing else "not timed"
-        one = self.candidate
+    def alternative(self) -> Alternative:
+        """What a plan tells of it."""
+        one, bound_by = self.candidate, self.timing.bound_by if self.timing else "not timed"
         return Alternative(
             one.algorithm, one.config, self.us, bound_by, self.instructions, self.extrapolated_from, self.at_least
         )
+
+
+@dataclass
+class _Run:
+    """What a kernel does with the whole problem once its settings have come to something."""
+
+    settled: object
+    traced: Traced
+    timing: Timing | None = None
 
 
 def search(request: Request, *, wide: bool, advance: Advance) -> Plan:
@@ -127,7 +134,7 @@ def search(request: Request, *, wide: bool, advance: Advance) -> Plan:
 
 
 def _effort(traced: Traced, times: float) -> float:
-    """Instructions, or what takes as long, of `times` as many tiles as were traced."""
+    """Instructions, or what counts as many, of `times` as many tiles as were traced."""
     return traced.instructions * times + traced.comparisons * times**2
 
 
@@ -166,6 +173,7 @@ class _Search:
         self.found: dict[tuple[str, Config], _Estimate] = {}
         self.best_us = float("inf")
         self.spent = 0
+        self.runs: dict[str, list[_Run]] = {}  # of the whole problem, by algorithm
         self.default: _Estimate | None = None
         self.off_by: dict[tuple[str, int], float] = {}  # times of whole problems over extrapolated ones, by `_tiles`
         problem = request.problem
@@ -258,16 +266,35 @@ class _Search:
         self.best_us = min(self.best_us, us)
         return _Estimate(candidate, us, instructions, large, effort, 2 * channels)
 
-    def _whole(self, candidate: Candidate, traced: Traced | None = None) -> _Estimate | None:
-        traced = traced or self._traced(candidate, self.channels)
-        if traced is None:
+    def _whole(self, candidate: Candidate) -> _Estimate | None:
+        run = self._run(candidate)
+        if run is None:
             return None
+        traced = run.traced
         effort = _effort(traced, 1)
         if traced.least_us > self.best_us * CLOSE:
             return _Estimate(candidate, traced.least_us, traced.instructions, None, effort, at_least=True)
-        timing = time(traced, self.rates)
-        self.best_us = min(self.best_us, timing.us)
-        return _Estimate(candidate, timing.us, timing.instructions, timing, effort)
+        if run.timing is None:
+            run.timing = time(traced, self.rates)
+        self.best_us = min(self.best_us, run.timing.us)
+        return _Estimate(candidate, run.timing.us, traced.instructions, run.timing, effort)
+
+    def _run(self, candidate: Candidate) -> _Run | None:
+        """The kernel's run of the whole problem: an earlier one where settings that differ come to the same.
+
+        It counts as traced again, so that idle settings do not let a search try more than others would.
+        """
+        settled = self.field.settled(candidate)
+        runs = self.runs.setdefault(candidate.algorithm, [])
+        known = next((run for run in runs if run.settled == settled), None)
+        if known is not None:
+            self.spent += round(_effort(known.traced, 1))
+            return known
+        traced = self._traced(candidate, self.channels)
+        if traced is None:
+            return None
+        runs.append(_Run(settled, traced))
+        return runs[-1]
 
     def _traced(self, candidate: Candidate, channels: int) -> Traced | None:
         """The trace at some channels; None, and a rejection, where the kernel breaks a rule there."""
@@ -414,7 +441,6 @@ class _Search:
         timing = best.timing
         assert timing is not None
         found = phases(timing, PHASES if self.wide else max(1, PHASE_INSTRUCTIONS // timing.instructions))
-        profile = profile_of(timing, found)
         share = best.us / found.phase0_us  # other than 1 for an extrapolated time, which moves as the reduced one
         constants = dict(request.constants)
         return Plan(
@@ -431,14 +457,12 @@ class _Search:
             phases=len(found.at_us),
             copy_floor_us=self.copy_floor_us,
             roofline_us=self.roofline_us,
-            bound_by=profile.bound_by,
+            bound_by=timing.bound_by,
             instructions=best.instructions,
-            sbuf_bytes=profile.sbuf_peak_bytes,
-            psum_banks=profile.psum_peak_banks,
+            sbuf_bytes=max(space.peak_bytes for space in timing.timed.line.sbuf),
+            psum_banks=timing.timed.execution.psum_peak_banks,
             symbols=symbols_of(request, best.candidate.algorithm, best.candidate.config),
-            alternatives=tuple(
-                one.alternative(profile.bound_by if one is best else "") for one in _worth_telling(estimates)
-            ),
+            alternatives=tuple(one.alternative() for one in _worth_telling(estimates)),
             rejected=tuple(dict.fromkeys(self.rejected)),
             extrapolated_from=best.extrapolated_from,
             effort=TUNED if self.wide else QUICK,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..simulator.launch import Execution, execute
-from ..simulator.profiling import Phases, Problem, Profile, Settings, Timed, in_time
-from ..simulator.profiling.assemble import assemble
+from ..simulator.profiling import Phases, Timed, in_time
+from ..simulator.profiling.assemble import bound_by
+from ..simulator.profiling.path import critical_path
 from ..simulator.profiling.profile import phase_list
 from ..simulator.program import Instruction
 from ..simulator.timeline import ENGINES, Options, run
@@ -16,7 +18,7 @@ from ..simulator.timeline.overlap import extent
 from ..simulator.timing import AnyPrice, DmaPrice, Price, PriceList, Rates, TensorPrice
 from .candidates import Candidate
 from .operations import operation_for
-from .request import Request, array_work
+from .request import Request
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,12 @@ class Timing:
         """Of all cores."""
         return len(self.timed.tasks)
 
+    @functools.cached_property
+    def bound_by(self) -> str:
+        """As in a profile: the resource that most of the critical path is spent on."""
+        timed = self.timed
+        return bound_by(timed, critical_path(timed.tasks, timed.prices, timed.line))
+
 
 @dataclass(frozen=True)
 class Traced:
@@ -43,8 +51,9 @@ class Traced:
 
     request: Request
     execution: Execution
+    prices: PriceList
     instructions: int
-    #: comparisons of stores that finding their order in HBM takes, in the time of as many instructions
+    #: what pairs of stores to HBM count, beside the instructions, of what a search may trace
     comparisons: float
     #: work of the busiest engine of a core: no timeline is shorter
     least_us: float
@@ -61,11 +70,14 @@ def trace(request: Request, candidate: Candidate, rates: Rates) -> Traced:
     prices = PriceList(rates)
     busiest = max(_busiest_ns(program.instructions, prices) for program in execution.programs)
     comparisons = sum(_comparisons(program.instructions) for program in execution.programs)
-    return Traced(request, execution, len(execution.instructions), comparisons, busiest / 1e3)
+    return Traced(request, execution, prices, len(execution.instructions), comparisons, busiest / 1e3)
 
 
 def _comparisons(instructions: Sequence[Instruction]) -> float:
-    """What one core's stores to HBM take beside their number: each is compared with those before it in its slices."""
+    """What one core's stores to HBM count beside their number: each with those before it in its slices of a tensor.
+
+    The timeline compares far fewer of them; what a search tries, and so which plan it finds, is laid out by this.
+    """
     slices = 0.0
     for instruction in instructions:
         for region in instruction.writes:
@@ -75,7 +87,7 @@ def _comparisons(instructions: Sequence[Instruction]) -> float:
     return slices**2 / (2 * HBM_SLICES) * COMPARISON
 
 
-#: Time of one comparison of two stores over that of an instruction's way through the simulator.
+#: What one pair of stores counts, in instructions.
 COMPARISON = 0.018
 
 
@@ -96,7 +108,9 @@ def _busiest_ns(instructions: Sequence[Instruction], prices: PriceList) -> float
 
 def time(traced: Traced, rates: Rates) -> Timing:
     """Put a trace on its timeline."""
-    return Timing(traced.request, in_time(traced.execution, rates, operation_for(traced.request).name))
+    known = traced.prices if traced.prices.rates is rates else None
+    name = operation_for(traced.request).name
+    return Timing(traced.request, in_time(traced.execution, rates, name, prices=known))
 
 
 def phases(timing: Timing, most: int) -> Phases:
@@ -109,11 +123,3 @@ def phases(timing: Timing, most: int) -> Phases:
     for phase in chosen[1:]:
         totals[phase] = run(timed.tasks, timed.prices, timed.rates, Options(phase=phase)).total_ns / 1e3
     return Phases(totals)
-
-
-def profile_of(timing: Timing, found: Phases | None = None) -> Profile:
-    """The profile of a timing; of the times in it only those of `found`, phase 0 without, are meant."""
-    problem = timing.request.problem
-    flops, dtype = array_work(problem, timing.request.asked)
-    known = Settings(problem=Problem(flops, problem.min_bytes, dtype))
-    return assemble(timing.timed, found or Phases({0.0: timing.us}), timing.us, 0.0, (), known)

@@ -132,7 +132,9 @@ def execute(
     for program in launch.programs:
         program.usage = check_capacity(program)
     check_same_control_flow(launch, results)
-    return Execution(binder.outputs(results[0]), tuple(launch.programs))
+    found = Execution(binder.outputs(results[0]), tuple(launch.programs))
+    launch.let_go()
+    return found
 
 
 def _function(kernel: Any) -> Callable[..., Any]:

@@ -171,6 +171,10 @@ class Launch:
             )
         return storage
 
+    def let_go(self) -> None:
+        """Forget the cores once they have run: in no cycle, their many records end with whoever uses them last."""
+        self.programs, self.meeting = [], None
+
     def watch(self, storage: Storage) -> None:
         """Look for races on a storage that two cores see."""
         if self.degree > 1 and self.numeric:

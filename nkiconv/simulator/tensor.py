@@ -32,7 +32,9 @@ class NkiTensor(NKIObject):
     a view breaks is an `NkiError`.
     """
 
-    __slots__ = ("_cache", "buffer", "dtype", "itemsize", "offset", "on_chip", "shape", "size", "storage", "strides")
+    __slots__ = (
+        "_region", "buffer", "dtype", "itemsize", "offset", "on_chip", "shape", "size", "storage", "strides", "walked",
+    )  # fmt: skip
 
     def __init__(self, shape: Ints, dtype: str, storage: Storage, strides: Ints | None = None, offset: int = 0) -> None:
         info = storage.info
@@ -45,8 +47,9 @@ class NkiTensor(NKIObject):
         self.itemsize = DTYPES[dtype].itemsize
         self.buffer = info.buffer
         self.on_chip: bool = info.on_chip
-        #: what instructions worked out about this view: its region, whether it aliases itself, ...
-        self._cache: dict[str, Any] = {}
+        self._region: Region | None = None
+        #: free dims that an engine walks, once an instruction has asked for them
+        self.walked: int | None = None
 
     # Attributes.
 
@@ -60,11 +63,9 @@ class NkiTensor(NKIObject):
 
     def region(self) -> Region:
         """What an instruction record keeps of this operand."""
-        region: Region | None = self._cache.get("region")
-        if region is None:
-            region = Region(self.storage.info, self.dtype, self.shape, self.strides, self.offset)
-            self._cache["region"] = region
-        return region
+        if self._region is None:
+            self._region = Region(self.storage.info, self.dtype, self.shape, self.strides, self.offset)
+        return self._region
 
     def key(self) -> tuple[Any, ...]:
         """Identity of the addressed elements within the storage."""
@@ -138,10 +139,9 @@ class NkiTensor(NKIObject):
 
         An int drops its dim, but on chip dim 0 stays with size 1 and the result keeps 2 dims (HBM: 1 dim).
         """
-        if type(key) is tuple and len(key) == len(self.shape) == 2:
-            view = self._window(key[0], key[1])
-            if view is not None:
-                return view
+        view = self._plainly(key) if type(key) is tuple else None
+        if view is not None:
+            return view
         shape: list[int] = []
         strides: list[int] = []
         offset = self.offset
@@ -163,19 +163,34 @@ class NkiTensor(NKIObject):
             self._no_partition_step(strides[0], shape[0])
         return self._view(tuple(shape), tuple(strides), offset)
 
-    def _window(self, rows: Any, columns: Any) -> NkiTensor | None:
-        """tensor[a:b, c:d] of a 2-d tensor with plain bounds inside it, the most frequent view; None for all else."""
-        if type(rows) is not slice or type(columns) is not slice:
+    def _plainly(self, key: tuple[Any, ...]) -> NkiTensor | None:
+        """The view of plain ints and slices inside the tensor, which almost all are; None for all else."""
+        if len(key) > len(self.shape):
             return None
-        if rows.step is not None or columns.step not in (None, 1):
+        shape: list[int] = []
+        strides: list[int] = []
+        offset = self.offset
+        for k, n, s in zip(key, self.shape, self.strides, strict=False):  # the dims left over stay as they are
+            if type(k) is slice:
+                start = 0 if k.start is None else k.start
+                stop = n if k.stop is None else k.stop
+                step = 1 if k.step is None else k.step
+                if not (type(start) is int and type(stop) is int and type(step) is int):
+                    return None
+                if not (0 <= start < stop <= n and step > 0):
+                    return None
+                shape.append((stop - start + step - 1) // step)
+                strides.append(s * step)
+                offset += start * s
+            elif type(k) is int and 0 <= k < n and (shape or not self.on_chip):
+                offset += k * s
+            else:
+                return None
+        shape += self.shape[len(key) :]
+        strides += self.strides[len(key) :]
+        if len(shape) < (2 if self.on_chip else 1) or (self.on_chip and strides[0] != self.strides[0]):
             return None
-        a, b, c, d = rows.start, rows.stop, columns.start, columns.stop
-        if not (type(a) is type(b) is type(c) is type(d) is int):
-            return None
-        if not (0 <= a < b <= self.shape[0] and 0 <= c < d <= self.shape[1]):
-            return None
-        offset = self.offset + a * self.strides[0] + c * self.strides[1]
-        return NkiTensor((b - a, d - c), self.dtype, self.storage, self.strides, offset)
+        return NkiTensor(tuple(shape), self.dtype, self.storage, tuple(strides), offset)
 
     def _full_key(self, key: Any) -> tuple[Any, ...]:
         keys = key if type(key) is tuple else (key,)

@@ -32,6 +32,7 @@ FEW_OUT = {
     "one tap": ConvProblem(N=1, C=256, H=64, W=64, K=21, S=1),
     "small": ConvProblem(N=8, C=256, H=14, W=14, K=2, R=3, S=3, padding=PAD),
     "7 x 7": ConvProblem(N=1, C=64, H=128, W=256, K=3, R=7, S=7, padding=((3, 3), (3, 3))),
+    "stride": ConvProblem(N=2, C=128, H=128, W=128, K=4, R=3, S=3, stride=(2, 2), padding=PAD),
     "16 outputs": ConvProblem(N=1, C=128, H=256, W=256, K=16, R=3, S=3, padding=PAD),
 }
 KINDS = ("dense", "dense", "dense", "few_in", "few_out", "depthwise", "grouped", "row", "patch")
@@ -132,6 +133,20 @@ def test_sums_end_as_windows_say(share, warm_ns):
     assert (end < 1.2 * full_ns + start) == fast
     if not fast:
         assert end >= start + 1.9 * full_ns
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 1.0])
+@pytest.mark.parametrize("split", [0.1, 0.5, 0.93])
+def test_sums_end_goes_on_where_it_ended(share, split):
+    """Sums in two parts end when all of them do, with the same rate from there on."""
+    whole, parts = new_clock(), new_clock()
+    full_ns = 7.3 * WINDOW_NS
+    end = sums_end(whole, stream(whole, 0.0, 1300.0), full_ns, share * full_ns)
+    time = stream(parts, 0.0, 1300.0)
+    for part in (split, 1.0 - split):
+        time = sums_end(parts, time, part * full_ns, part * share * full_ns)
+    assert time == pytest.approx(end)
+    assert (parts.full, parts.line, parts.work) == pytest.approx((whole.full, whole.line, whole.work))
 
 
 @pytest.mark.parametrize("name", SOME)

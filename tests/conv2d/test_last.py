@@ -7,7 +7,7 @@ from depthwise import same_bits
 from tolerances import assert_exact
 
 from nkiconv import cases
-from nkiconv.kernels.conv2d.taps import plan
+from nkiconv.kernels.conv2d.taps import plan, price
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.simulator.profiling import in_time
@@ -143,4 +143,5 @@ def test_it_needs_no_more_than_it_says(why, lnc):
 def test_price_is_near_the_time(name):
     problem = cases.get(name).problem.replace(layout="NHWC")
     timed = in_time(trace(problem, 2, config=config_of("taps")), Rates())
-    assert plan.taps_ns(geometry_of(problem)) == pytest.approx(timed.line.total_ns, rel=0.16)
+    found, _ = planned(problem, "taps")
+    assert price.taps_ns(geometry_of(problem), found) == pytest.approx(timed.line.total_ns, rel=0.16)

@@ -9,7 +9,7 @@ from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, i
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.kernels.conv2d.taps import cuts, filters, plan
+from nkiconv.kernels.conv2d.taps import cuts, filters, plan, price
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timeline.tasks import ENGINES
@@ -350,14 +350,14 @@ def test_a_first_bank_that_waits_for_long_rows_is_cut_in_two():
     assert [item.halved for item in found.items] == ([True] + [False] * 7) * 2
     geometry, first = geometry_of(cases.get("rn50_c3_s2").problem), found.items[0]
     assert [bank.pn for bank in cuts.banks_of(first.band, first.halved, first.last)] == [9, 9]
-    assert cuts.row_parts(geometry, first.band, True, first.halved) == [(0, 18), (18, 18)]
+    assert cuts.row_parts(geometry, first.band, True, first.halved, 1) == [(0, 18), (18, 18)]
     several, _ = planned(cases.get("rn50_c3_s2").problem.replace(C=256), "taps")
     assert not any(item.halved for item in several.items)
 
 
-def timeline(problem, lnc, **settings):
+def timeline(problem, lnc, precision=None, **settings):
     """(timed execution, tasks of the array of core 0 in order)."""
-    timed = in_time(trace(problem, lnc, config=config_of("taps", **settings)), Rates())
+    timed = in_time(trace(problem, lnc, config=config_of("taps", **settings), precision=precision), Rates())
     array = [t for t in range(len(timed.tasks)) if timed.tasks.engine[t] == ENGINES.index("tensor")]
     return timed, sorted(array, key=lambda t: timed.line.start[t])
 
@@ -385,7 +385,90 @@ def test_the_array_is_warm_from_the_second_window_on_and_never_waits(name):
 def test_price_is_near_the_time(name):
     problem = cases.get(name).problem
     timed, _ = timeline(problem, 2)
-    assert plan.taps_ns(geometry_of(problem)) == pytest.approx(timed.line.total_ns, rel=0.12)
+    assert price_of(problem) == pytest.approx(timed.line.total_ns, rel=0.12)
+
+
+def price_of(problem):
+    """Price of the own plan."""
+    return price.taps_ns(geometry_of(problem), planned(problem, "taps")[0])
+
+
+#: Short ones: at half rate for ever, at full rate in spite of few columns, shared by images unevenly, each group's
+#: filters spread by Vector, diagonals by GpSimd, filters that are cut smaller as SBUF has no room, rows twice.
+SHORT = {
+    "many chunks": ConvProblem(N=1, C=707, H=8, W=8, K=39, R=3, S=3, padding=((1, 1), (1, 1))),
+    "few columns": ConvProblem(N=2, C=267, H=9, W=6, K=39, R=3, S=3, padding=((1, 1), (1, 1))),
+    "three images": cases.get("prime").problem,
+    "groups": ConvProblem(N=8, C=400, H=8, W=8, K=400, R=3, S=3, stride=(2, 2), padding=((1, 1), (1, 1)), groups=25),
+    "depthwise": ConvProblem(
+        N=4, C=873, H=15, W=15, K=873, R=3, S=1, stride=(2, 2), padding=((1, 1), (0, 0)), groups=873
+    ),
+    "large filters": ConvProblem(N=1, C=782, H=20, W=30, K=414, R=5, S=5, padding=((2, 2), (2, 2)), dtype="fp32"),
+    "pairs of rows": ConvProblem(N=4, C=155, H=31, W=31, K=56, R=3, S=1, padding=((1, 1), (0, 0)), dtype="fp32"),
+}
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("why", SHORT)
+def test_price_of_short_kernels_is_near_the_time(why):
+    timed, _ = timeline(SHORT[why], 2)
+    assert price_of(SHORT[why]) == pytest.approx(timed.line.total_ns, rel=0.2)
+
+
+#: x of fp32 that SBUF has no room for, and the array takes like 16 bits.
+LARGE = ConvProblem(N=1, C=128, H=256, W=512, K=128, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
+
+
+@pytest.mark.parametrize(
+    ("problem", "whole"),
+    [
+        (LARGE, True),
+        (LARGE.replace(H=64), False),
+        (LARGE.replace(R=1, S=1, padding=((0, 0), (0, 0))), False),
+        (LARGE.replace(C=144, K=128), False),
+    ],
+    ids=["no room", "room", "DMA takes longer", "a folded chunk with another"],
+)
+def test_bands_that_wait_for_room_come_whole(problem, whole):
+    found, _ = planned(problem, "taps", precision="tf32")
+    assert found.whole == whole
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize(
+    "problem",
+    [*PROBLEMS.values(), *FOLDED.values(), EDGE["padding_far_outside"], JOBS.replace(layout="NHWC")],
+    ids=str,
+)
+def test_bands_that_come_whole_are_exact(problem, dtype, monkeypatch):
+    problem = problem.replace(dtype=dtype)
+    settings = {"x_bytes": 600}
+    monkeypatch.setattr(plan, "waits_for_room", lambda *_: True)
+    monkeypatch.setattr(plan, "waits_for_dma", lambda *_: False)
+    assert planned(problem, "taps", tuple(settings.items()))[0].whole
+    check_exact(problem, config=config_of("taps", **settings))
+    (count, size), (most, room) = needs(problem, 2, **settings)
+    assert count <= most
+    assert size <= room
+
+
+@pytest.mark.simulator_only
+def test_the_array_does_not_wait_for_bands_that_wait_for_room():
+    """A second load of each band would come behind those of the bands after it."""
+    timed, array = timeline(LARGE, 2, precision="tf32")
+    line, half = timed.line, len(array) // 2
+    for before, after in itertools.pairwise(array[half // 4 :]):
+        assert line.start[after] - line.free[before] < 1000
+
+
+def test_rows_of_a_first_bank_of_pairs_come_together():
+    """Two rows of outputs at once: a bank is pairs of rows, and the first load is all that it needs."""
+    problem = SHORT["pairs of rows"]
+    found, _ = planned(problem, "taps")
+    job, band = found.batches[0][0], found.items[0].band
+    assert job.rows == 2
+    first = cuts.row_parts(geometry_of(problem), band, True, False, job.rows)[0]
+    assert first == (0, min(band.hn, 2 * cuts.bank_rows(band) + 1))
 
 
 @pytest.mark.parametrize("value", [-1, 4097, 1.0, True])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import threading
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +16,7 @@ from nkiconv import simulator as nki
 from nkiconv.simulator import ArraySpec, KernelAssertionError, NkiError
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
+from nkiconv.simulator.launch import execute
 from nkiconv.simulator.running import running
 
 X = np.arange(32, dtype=np.float32).reshape(4, 8)
@@ -368,3 +371,16 @@ def test_an_assertion_in_a_helper_names_its_caller():
         nki.execute(nki.jit(kernel), (X,))
     helper, caller = (f.__code__.co_firstlineno + 1 for f in (require, kernel))
     assert caught.value.location == f"{__file__}:{helper}, called at {__file__}:{caller}"
+
+
+def test_what_a_run_records_ends_with_its_last_user():
+    """Not when Python next looks for cycles: a search for plans traces hundreds of thousands of instructions."""
+    gc.disable()
+    try:
+        execution = execute(nki.jit(halves)[2], (X,))
+        program = weakref.ref(execution.programs[0])
+        assert program() is not None
+        del execution
+        assert program() is None
+    finally:
+        gc.enable()

@@ -21,12 +21,13 @@ from .swapped.loop import run_swapped
 from .swapped.plan import plan_swapped
 from .swapped.price import swapped_ns
 from .taps.loop import run_items
-from .taps.plan import plan_taps, taps_ns
+from .taps.plan import plan_taps
+from .taps.price import taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
 ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "pairs", "split", "swapped")
-#: Those that are chosen by price, instead of taps; split alone does what it does.
-PRICED = ("stacked", "bands", "grouped", "narrow", "pairs", "swapped")
+#: Those that are chosen by price, the first of those that take least; split alone does what it does.
+PRICED = ("taps", "stacked", "bands", "grouped", "narrow", "pairs", "swapped")
 
 
 def algorithm_of(config):
@@ -66,8 +67,7 @@ def plan_of(algorithm, geometry, extras, config, cores):
 
 
 def price_of(algorithm, geometry, extras, plan):
-    """ns of an algorithm's own plan on two cores, from the first DMA to the last, copies of NHWC tensors and all; taps
-    has a price without a plan."""
+    """ns of an algorithm's own plan on two cores, from the first DMA to the last, copies of NHWC tensors and all."""
     plain = plain_of(algorithm, geometry, extras)
     beside = relayout_ns(algorithm, geometry, extras)
     if algorithm == "stacked":
@@ -82,19 +82,20 @@ def price_of(algorithm, geometry, extras, plan):
         return beside + pairs_ns(plain, plan)
     if algorithm == "swapped":
         return beside + swapped_ns(plain, plan)
-    return beside + taps_ns(plain)
+    return beside + taps_ns(plain, plan)
 
 
 def choose(geometry, extras, cores):
-    """The name of the algorithm that takes least by prices, with its own settings."""
+    """The name of the algorithm that takes least by prices, with its own settings; taps, which says why, where all
+    refuse."""
     if geometry.precision == "fp16x3":
         return "split"
-    found, found_ns = "taps", price_of("taps", geometry, extras, None)
+    found, found_ns = "taps", -1.0
     for algorithm in PRICED:
         plan = plan_of(algorithm, geometry, extras, None, cores)[0]
         if plan != None:
             ns = price_of(algorithm, geometry, extras, plan)
-            if ns < found_ns:
+            if found_ns < 0.0 or ns < found_ns:
                 found, found_ns = algorithm, ns
     return found
 

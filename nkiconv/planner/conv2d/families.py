@@ -20,7 +20,7 @@ from ...kernels.conv2d.swapped.plan import FILTER_BYTES as SWAPPED_FILTER_BYTES
 from ...kernels.conv2d.swapped.plan import X_BYTES as SWAPPED_X_BYTES
 from ...kernels.conv2d.taps.fold import FOLDS
 from ...kernels.conv2d.taps.plan import FILTER_BYTES, ORDERS, X_BYTES, count_instructions
-from ...kernels.conv2d.taps.prices import array_ns
+from ...kernels.conv2d.taps.work import array_ns
 from ...simulator.hardware import PARTITIONS
 from ..family import Family, Shape, changed, config_of, ints, with_settings
 from ..request import Config
@@ -53,7 +53,10 @@ class Conv2dFamily(Family):
 
     def plan(self, shape: Shape, config: Config) -> Any:
         """The kernel's own plan of settings that it does not refuse."""
-        return plan_of(self.algorithm, shape.geometry, shape.extras, config, shape.cores)[0]  # type: ignore[no-untyped-call]
+        key = self.algorithm, config
+        if key not in shape.plans:
+            shape.plans[key] = plan_of(self.algorithm, shape.geometry, shape.extras, config, shape.cores)[0]  # type: ignore[no-untyped-call]
+        return shape.plans[key]
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         """Pieces of work of all cores."""

@@ -8,7 +8,7 @@ from typing import Any
 from ...kernels.depthwise_conv1d.banded.choose import best_settings as best_blocks
 from ...kernels.depthwise_conv1d.banded.choose import choose_blocks
 from ...kernels.depthwise_conv1d.banded.choose import settings_of as settings_of_blocks
-from ...kernels.depthwise_conv1d.dot.kernel import plan_of
+from ...kernels.depthwise_conv1d.dot.kernel import VECTOR_SHARE, plan_of
 from ...kernels.depthwise_conv1d.geometry import Geometry
 from ...kernels.depthwise_conv1d.rows import recipes as kernel_rule
 from ...kernels.depthwise_conv1d.rows.plan import read_plan
@@ -255,7 +255,7 @@ class Dot(Family):
         return ints(self._plan(shape, config))
 
     def settled(self, shape: Shape, config: Config) -> Any:
-        return self._plan(shape, config)
+        return self._plan(shape, config), dict(config or ()).get("vector_share", VECTOR_SHARE)
 
     def _plan(self, shape: Shape, config: Config) -> Any:
         return plan_of(shape.geometry, config)  # type: ignore[no-untyped-call]

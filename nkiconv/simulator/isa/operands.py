@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..memory import PSUM, SBUF
 from ..ops import BITVEC, UNARY_GEN4, Op
 from ..rules import fail
 from ..tensor import NkiTensor
+from ..views import Ints
 from .enums import engine as Engine
 
 #: Buffers of on-chip operands
@@ -31,11 +33,11 @@ def on_chip(free_dims: int = hw.FREE_DIMS_MAX, **operands: Any) -> None:
     for name, tensor in operands.items():
         if type(tensor) is not NkiTensor:
             fail("NKI040", f"{name}={tensor!r} is not a tensor")
-        walk = tensor._cache.get("walk")
-        if walk is None:
-            walk = tensor._cache["walk"] = _walk(name, tensor)
-        if walk > free_dims:
-            fail("NKI046", f"{name} walks {walk} free dims, at most {free_dims} are possible", **{name: tensor})
+        walked = tensor.walked
+        if walked is None:
+            walked = tensor.walked = _walk(name, tensor)
+        if walked > free_dims:
+            fail("NKI046", f"{name} walks {walked} free dims, at most {free_dims} are possible", **{name: tensor})
 
 
 def _walk(name: str, tensor: NkiTensor) -> int:
@@ -51,13 +53,27 @@ def _walk(name: str, tensor: NkiTensor) -> int:
             f"{name} covers partitions {start}..{last}; {count} start at multiples of {step}",
             **{name: tensor},
         )
+    runs = _free_runs(tensor.shape, tensor.strides)
+    if runs is None:
+        n, s = next(axis for axis in zip(tensor.shape[1:], tensor.strides[1:], strict=True) if _too_long(*axis))
+        fail("NKI053", f"{name} has a free axis of {n} elements with stride {s}", **{name: tensor})
+    return runs
+
+
+def _too_long(n: int, stride: int) -> bool:
+    return n > 1 and (n > hw.AXIS_SIZE_MAX or abs(stride) > hw.AXIS_STRIDE_MAX)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _free_runs(shape: Ints, strides: Ints) -> int | None:
+    """Free dims of a view that the hardware walks; None where one is too long. Kernels use few patterns very often."""
     runs = 0
     run_size = run_stride = 0
-    for n, s in zip(tensor.shape[1:], tensor.strides[1:], strict=True):
+    for n, s in zip(shape[1:], strides[1:], strict=True):
         if n == 1:
             continue
-        if n > hw.AXIS_SIZE_MAX or abs(s) > hw.AXIS_STRIDE_MAX:
-            fail("NKI053", f"{name} has a free axis of {n} elements with stride {s}", **{name: tensor})
+        if _too_long(n, s):
+            return None
         if runs and run_stride == s * n and run_size * n <= hw.AXIS_SIZE_MAX:
             run_size *= n
         else:
@@ -101,10 +117,7 @@ def pick_engine(asked: Any, allowed: tuple[Engine, ...], default: Engine) -> Eng
 
 def free_size(tensor: NkiTensor) -> int:
     """Elements a partition."""
-    size = 1
-    for n in tensor.shape[1:]:
-        size *= n
-    return size
+    return tensor.size // tensor.shape[0]
 
 
 def alike(**operands: NkiTensor) -> None:
@@ -130,19 +143,14 @@ def not_both_psum(**operands: NkiTensor) -> None:
 def writable(**operands: NkiTensor) -> None:
     """A destination addresses each element once (NKI017)."""
     for name, tensor in operands.items():
-        aliases = tensor._cache.get("aliases")
-        if aliases is None:
-            aliases = tensor._cache["aliases"] = _aliases(tensor)
-        if aliases:
+        if _aliases(tensor.shape, tensor.strides):
             fail("NKI017", f"{name} addresses some elements more than once", **{name: tensor})
 
 
-def _aliases(tensor: NkiTensor) -> bool:
-    if len(tensor.shape) == 2:  # the common tile: rows that do not reach into each other
-        (_, columns), (row, step) = tensor.shape, tensor.strides
-        if 0 < step * (columns - 1) < row:
-            return False
-    dims = sorted((abs(s), n) for n, s in zip(tensor.shape, tensor.strides, strict=True) if n > 1)
+@functools.lru_cache(maxsize=1 << 14)
+def _aliases(shape: Ints, strides: Ints) -> bool:
+    """Whether a view has an element twice."""
+    dims = sorted((abs(s), n) for n, s in zip(shape, strides, strict=True) if n > 1)
     reach = 0
     for stride, n in dims:
         if stride <= reach:

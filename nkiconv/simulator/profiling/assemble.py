@@ -52,7 +52,7 @@ def assemble(
         after_us=max(0.0, max(line.visible) - line.end_ns) / 1e3,
         instructions=len(tasks),
         engines=tuple(engines),
-        bound_by=_bound_by(links, timed),
+        bound_by=bound_by(timed, links),
         path_kinds=_shares(links, lambda link: _what(link, timed), span_ns),
         path_lines=_shares(links, lambda link: _where(link, timed), span_ns),
         inferred_share=sum(link.duration_ns * share for link, share in shares) / span_ns,
@@ -132,8 +132,8 @@ def _shares(links: Sequence[Link], key: Callable[[Link], str], span_ns: float) -
     return tuple(Share(what, ns / 1e3, ns / span_ns) for what, ns in totals.most_common() if ns > 0.0)
 
 
-def _bound_by(links: Sequence[Link], timed: Timed) -> str:
-    """The resource that most of the critical path is spent on."""
+def bound_by(timed: Timed, links: Sequence[Link]) -> str:
+    """The resource that most of the critical path is spent on. links: of the path."""
     totals: dict[str, float] = {}
     for link in links:
         name = _resource(link, timed)

@@ -27,12 +27,18 @@ class Timed:
         return self.line.total_ns / 1e3
 
 
-def in_time(execution: Execution, rates: Rates, kernel: str = "kernel", advance: Advance = ignore) -> Timed:
+def in_time(
+    execution: Execution,
+    rates: Rates,
+    kernel: str = "kernel",
+    advance: Advance = ignore,
+    prices: PriceList | None = None,
+) -> Timed:
     """Put a traced kernel on its timeline: program order, phase 0 of the throttle's grid.
 
-    Args: kernel: its name. advance: told what is being done.
+    Args: kernel: its name. advance: told what is being done. prices: under `rates`, where some are known already.
     """
     advance("finding dependencies", None)
-    tasks, prices = build(execution.programs, PriceList(rates))
+    tasks, priced = build(execution.programs, prices or PriceList(rates))
     advance("timing", 0.0)
-    return Timed(kernel, execution, tasks, prices, rates, run(tasks, prices, rates))
+    return Timed(kernel, execution, tasks, priced, rates, run(tasks, priced, rates))

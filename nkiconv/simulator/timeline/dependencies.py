@@ -7,77 +7,92 @@ count as one memory. Names play no part.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import hardware as hw
-from ..memory import StorageInfo
+from ..memory import Region, StorageInfo
 from ..program import Instruction
+from ..views import Ints
+from .grid import Grid
 from .overlap import Extent, covers, covers_partitions, extent, mask, meets_partitions, overlaps
 
 #: Readers of one view on one engine that are remembered: as many as may be overtaken in look-ahead order.
 READERS_KEPT = int(hw.CONSTANTS["scheduling.lookahead_window"].high)
-#: Slices of an HBM storage by which its accesses are found again.
+#: Slices along either side of the grid by which accesses to an HBM storage are found again, at most.
 HBM_SLICES = 64
 
-_Access = tuple[Extent, int]
+_View = tuple[int, str, Ints, Ints]
+_Writer = tuple[Extent, int, int]
 _Reader = tuple[Extent, str]
 
 
 class _Memory:
     """Live accesses to one storage: the writers that still show, and the readers since.
 
-    `readers` have had none of their bytes overwritten; `remainders` some, and hold the mask of the others: what has
-    been overwritten need not be waited for again.
+    On chip each is kept with its mask, which most comparisons come down to. `readers` have had none of their bytes
+    overwritten; `remainders` some, and hold the mask of the others: what has been overwritten need not be waited for
+    again.
     """
 
     __slots__ = ("on_chip", "readers", "remainders", "writers")
 
     def __init__(self, on_chip: bool) -> None:
         self.on_chip = on_chip
-        self.writers: list[_Access] = []
-        self.readers: dict[_Reader, deque[int]] = {}
+        self.writers: list[_Writer] = []
+        self.readers: dict[_Reader, tuple[deque[int], int]] = {}
         self.remainders: dict[_Reader, tuple[deque[int], int]] = {}
 
     def read(self, e: Extent, index: int, engine: str, found: set[int]) -> None:
-        begin, end = e.b0, e.b1
-        for other, writer in self.writers:
-            if other.b0 < end and begin < other.b1 and overlaps(e, other, self.on_chip):
-                found.add(writer)
         key = (e, engine)
-        kept = self.readers.get(key)
-        if kept is None:
-            kept = self.readers[key] = deque(maxlen=None if engine == "dma" else READERS_KEPT)
+        known = self.readers.get(key)
+        if known is None:
+            most = None if engine == "dma" else READERS_KEPT
+            known = self.readers[key] = deque(maxlen=most), mask(e) if self.on_chip else 0
+        kept, bits = known
+        begin, end = e.b0, e.b1
+        for other, writer, others in self.writers:
+            if other.b0 < end and begin < other.b1 and self._meet(e, bits, other, others):
+                found.add(writer)
         kept.append(index)
 
     def write(self, e: Extent, index: int, found: set[int]) -> None:
         on_chip, begin, end = self.on_chip, e.b0, e.b1
+        bits = mask(e) if on_chip else 0
         writers = []
         for access in self.writers:
             other = access[0]
-            if other.b0 < end and begin < other.b1 and overlaps(e, other, on_chip):
+            if other.b0 < end and begin < other.b1 and self._meet(e, bits, other, access[2]):
                 found.add(access[1])
                 if covers(e, other, on_chip):
                     continue
             writers.append(access)
-        writers.append((e, index))
+        writers.append((e, index, bits))
         self.writers = writers
         if self.remainders:
-            self._overwrite_remainders(e, found)
+            self._overwrite_remainders(e, bits, found)
         if self.readers:
-            self._overwrite_readers(e, found)
+            self._overwrite_readers(e, bits, found)
 
-    def _overwrite_readers(self, e: Extent, found: set[int]) -> None:
+    def _meet(self, a: Extent, bits_a: int, b: Extent, bits_b: int) -> bool:
+        """Whether two accesses with their masks share a byte, if their bounds of bytes meet."""
+        if not self.on_chip:
+            return overlaps(a, b, on_chip=False)
+        return a.p0 < b.p1 and b.p0 < a.p1 and ((a.dense and b.dense) or bits_a & bits_b != 0)
+
+    def _overwrite_readers(self, e: Extent, written: int, found: set[int]) -> None:
         on_chip, begin, end = self.on_chip, e.b0, e.b1
         for key in [key for key in self.readers if key[0].b0 < end and begin < key[0].b1]:
-            if not overlaps(e, key[0], on_chip):
+            readers, bits = self.readers[key]
+            if not self._meet(e, written, key[0], bits):
                 continue
-            found.update(self.readers[key])
+            found.update(readers)
             if covers(e, key[0], on_chip):
                 del self.readers[key]
             elif on_chip and covers_partitions(e, key[0]):
-                self._keep_remainder(key, self.readers.pop(key), mask(key[0]) & ~mask(e))
+                del self.readers[key]
+                self._keep_remainder(key, readers, bits & ~written)
 
     def _keep_remainder(self, key: _Reader, readers: deque[int], left: int) -> None:
         """Remember readers some of whose bytes have been overwritten, with earlier ones of the same view."""
@@ -87,8 +102,8 @@ class _Memory:
             left |= earlier[1]
         self.remainders[key] = readers, left
 
-    def _overwrite_remainders(self, e: Extent, found: set[int]) -> None:
-        begin, end, written = e.b0, e.b1, mask(e)
+    def _overwrite_remainders(self, e: Extent, written: int, found: set[int]) -> None:
+        begin, end = e.b0, e.b1
         for key in [key for key in self.remainders if key[0].b0 < end and begin < key[0].b1]:
             readers, left = self.remainders[key]
             if not left & written or not meets_partitions(e, key[0]):
@@ -102,20 +117,20 @@ class _Memory:
                 del self.remainders[key]
 
 
-class _SlicedMemory:
-    """The same for a storage in HBM, in slices of its bytes: its accesses are many and far apart."""
+class _CutMemory:
+    """The same for a storage in HBM, in cells of a grid: its accesses are many and far apart."""
 
-    __slots__ = ("_slice_bytes", "_slices")
+    __slots__ = ("_cells", "_grid")
 
-    def __init__(self, num_bytes: int) -> None:
-        self._slice_bytes = -(-num_bytes // HBM_SLICES)
-        self._slices: dict[int, _Memory] = {}
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._cells: dict[int, _Memory] = {}
 
     def _met(self, e: Extent) -> Iterator[_Memory]:
-        for i in range(e.b0 // self._slice_bytes, (e.b1 - 1) // self._slice_bytes + 1):
-            memory = self._slices.get(i)
+        for i in self._grid.cells(e):
+            memory = self._cells.get(i)
             if memory is None:
-                memory = self._slices[i] = _Memory(on_chip=False)
+                memory = self._cells[i] = _Memory(on_chip=False)
             yield memory
 
     def read(self, e: Extent, index: int, engine: str, found: set[int]) -> None:
@@ -130,12 +145,12 @@ class _SlicedMemory:
 class Dependencies:
     """Finds what each instruction of one core waits for; instructions come in program order.
 
-    Args: written: ids of the storages that anyone writes; reads of others need no wait.
+    Args: written: the storages that anyone writes, as `written_storages` tells them; reads of others need no wait.
     """
 
-    def __init__(self, written: set[int]) -> None:
+    def __init__(self, written: Mapping[int, Region]) -> None:
         self._written = written
-        self._memories: dict[Any, _Memory | _SlicedMemory] = {}
+        self._memories: dict[Any, _Memory | _CutMemory] = {}
         self._addressed: list[tuple[StorageInfo, _Memory]] = []
 
     def of(self, instruction: Instruction, index: int) -> tuple[set[int], set[int]]:
@@ -151,22 +166,25 @@ class Dependencies:
         order.discard(index)
         return results, order - results
 
-    def _memory(self, info: StorageInfo, found: set[int]) -> _Memory | _SlicedMemory:
+    def _memory(self, info: StorageInfo, found: set[int]) -> _Memory | _CutMemory:
         memory = self._memories.get(info.id)
         if memory is None:
-            memory = _Memory(True) if info.on_chip else _SlicedMemory(info.num_bytes)
+            memory = _Memory(True) if info.on_chip else self._cut(info)
             self._memories[info.id] = memory
             if info.address is not None and isinstance(memory, _Memory):
                 self._inherit(info, found)
                 self._addressed.append((info, memory))
         return memory
 
+    def _cut(self, info: StorageInfo) -> _CutMemory:
+        return _CutMemory(Grid(extent(self._written[info.id]), info.num_bytes, HBM_SLICES))
+
     def _inherit(self, info: StorageInfo, found: set[int]) -> None:
         """A tensor at an explicit address waits for every user of the memory that it takes over."""
         for other, memory in self._addressed:
             if other.buffer is info.buffer and _same_addresses(other, info):
-                found.update(index for _, index in memory.writers)
-                found.update(index for kept in memory.readers.values() for index in kept)
+                found.update(index for _, index, _ in memory.writers)
+                found.update(index for kept, _ in memory.readers.values() for index in kept)
 
 
 def _same_addresses(a: StorageInfo, b: StorageInfo) -> bool:
@@ -177,6 +195,20 @@ def _same_addresses(a: StorageInfo, b: StorageInfo) -> bool:
     return rows and first < second + b.bytes_per_partition and second < first + a.bytes_per_partition
 
 
-def written_storages(instructions: Sequence[Instruction]) -> set[int]:
-    """Ids of the storages that any of the instructions writes."""
-    return {region.info.id for instruction in instructions for region in instruction.writes}
+def written_storages(instructions: Sequence[Instruction]) -> dict[int, Region]:
+    """The storages that any of the instructions writes, by id, with a view as each is written most often (in HBM)."""
+    found: dict[int, Region] = {}
+    counts: Counter[_View] = Counter()
+    examples: dict[_View, Region] = {}
+    for instruction in instructions:
+        for region in instruction.writes:
+            info, dtype, shape, strides, _ = region
+            if info.on_chip:
+                found[info.id] = region
+            else:
+                view = info.id, dtype, shape, strides
+                counts[view] += 1
+                examples[view] = region
+    for view, _ in reversed(counts.most_common()):
+        found[view[0]] = examples[view]
+    return found

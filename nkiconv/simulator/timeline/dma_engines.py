@@ -74,7 +74,7 @@ class DmaEngines:
 
     def start(self, time: float, core: int, transfer: Transfer) -> list[Transfer]:
         """Add a transfer whose first packets are ready; returns what has finished by then."""
-        done = self.advance(time)
+        done, changed = self._let_run(time)
         work = transfer.price.work_ns
         total = sum(work)
         for group in self._groups[core]:
@@ -87,7 +87,9 @@ class DmaEngines:
                 group.waiting.setdefault(transfer.queue, deque()).append(flow)
             else:
                 group.queues[transfer.queue] = flow
-        self._set_rates()
+                changed = True
+        if changed:
+            self._set_rates()
         return done
 
     def next_end(self) -> float:
@@ -102,6 +104,13 @@ class DmaEngines:
 
     def advance(self, time: float) -> list[Transfer]:
         """Let the flows run until `time`; returns the transfers that finish, none of them before `next_end`."""
+        finished, changed = self._let_run(time)
+        if changed:
+            self._set_rates()
+        return finished
+
+    def _let_run(self, time: float) -> tuple[list[Transfer], bool]:
+        """(the transfers that finish until `time`, whether any queue has come to another flow, with rates to be set)"""
         elapsed = time - self._now
         self._now = time
         finished: list[Transfer] = []
@@ -109,22 +118,23 @@ class DmaEngines:
         if elapsed > 0.0:
             self._account(elapsed)
         for group in self._all:
-            for queue, flow in list(group.queues.items()):
+            over = []
+            for queue, flow in group.queues.items():
                 flow.left -= elapsed * flow.rate
-                if flow.left > _DONE_NS:
-                    continue
+                if flow.left <= _DONE_NS:
+                    over.append(queue)
+            for queue in over:
                 changed = True
-                flow.transfer.groups_left -= 1
-                if flow.transfer.groups_left == 0:
-                    finished.append(flow.transfer)
+                transfer = group.queues[queue].transfer
+                transfer.groups_left -= 1
+                if transfer.groups_left == 0:
+                    finished.append(transfer)
                 waiting = group.waiting.get(queue)
                 if waiting:
                     group.queues[queue] = waiting.popleft()
                 else:
                     del group.queues[queue]
-        if changed:
-            self._set_rates()
-        return finished
+        return finished, changed
 
     @property
     def sem_write_ns(self) -> float:

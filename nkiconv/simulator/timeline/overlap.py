@@ -7,6 +7,7 @@ masks (a Python int, bit b = byte b), made once a pattern. In HBM a view is a se
 from __future__ import annotations
 
 import functools
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -44,15 +45,38 @@ def _span(shape: Ints, strides: Ints) -> tuple[int, int, bool]:
 
 def extent(region: Region) -> Extent:
     """The extent of a region of its storage."""
-    size = DTYPES[region.dtype].itemsize
-    if not region.info.on_chip:
-        low, high, dense = _span(region.shape, region.strides)
-        first = region.offset * size
-        return Extent(0, 1, first + low * size, first + high * size, dense, region.shape, region.strides, size, first)
-    p0, rest = divmod(region.offset * size, region.info.bytes_per_partition)
-    shape, strides = region.shape[1:], region.strides[1:]
+    info, dtype, shape, strides, offset = region
+    size = DTYPES[dtype].itemsize
+    p0, rows, first = 0, 1, offset * size
+    if info.on_chip:
+        p0, first = divmod(first, info.bytes_per_partition)
+        rows, shape, strides = shape[0], shape[1:], strides[1:]
     low, high, dense = _span(shape, strides)
-    return Extent(p0, p0 + region.shape[0], rest + low * size, rest + high * size, dense, shape, strides, size, rest)
+    return Extent(p0, p0 + rows, first + low * size, first + high * size, dense, shape, strides, size, first)
+
+
+def columns(e: Extent, row: int) -> tuple[int, int]:
+    """Begin and end of the bytes that an HBM extent meets in its storage's rows of `row` bytes each, at most.
+
+    All of them where it is not compared run by run: it counts as meeting whatever lies between its ends.
+    """
+    reached = _reached(e.shape, e.strides, e.itemsize, row)
+    if reached is None:
+        return 0, row
+    begin = (e.first + reached[0]) % row
+    end = begin + reached[1] - reached[0]
+    return (begin, end) if end <= row else (0, row)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _reached(shape: Ints, strides: Ints, itemsize: int, row: int) -> tuple[int, int] | None:
+    """(lowest, highest + 1) byte of a pattern but for the dims that only lead from row to row, relative to its first
+    element's; None where it is not compared run by run."""
+    if not _few(_split(shape, strides, itemsize)[0]):
+        return None
+    inside = [(n, stride) for n, stride in zip(shape, strides, strict=True) if stride * itemsize % row]
+    low, high = reach(tuple([n for n, _ in inside]), tuple([stride for _, stride in inside]))
+    return low * itemsize, (high + 1) * itemsize
 
 
 def overlaps(a: Extent, b: Extent, on_chip: bool) -> bool:
@@ -129,17 +153,22 @@ def _runs_overlap(a: tuple[Ints, Ints, int], b: tuple[Ints, Ints, int], shift: i
     return bool(((before + length_a > begin) | (after < begin + length_b)).any())
 
 
+def _few(runs: list[tuple[int, int]]) -> bool:
+    """Whether a pattern's runs are compared one by one."""
+    return prod([n for n, _ in runs]) <= RUNS_COMPARED
+
+
+def _split(shape: Ints, strides: Ints, itemsize: int) -> tuple[list[tuple[int, int]], int]:
+    """(count and stride of the dims that a pattern's runs come from, bytes of each run)."""
+    runs = merged_runs(shape, strides)
+    return (runs[:-1], itemsize * runs[-1][0]) if runs and runs[-1][1] == 1 else (runs, itemsize)
+
+
 @functools.lru_cache(maxsize=1 << 10)
 def _runs(shape: Ints, strides: Ints, itemsize: int) -> tuple[Array, int] | None:
     """(sorted byte offsets of a pattern's runs, bytes of each); None when there are too many."""
-    runs = merged_runs(shape, strides)
-    length = itemsize
-    if runs and runs[-1][1] == 1:
-        length *= runs.pop()[0]
-    count = 1
-    for n, _ in runs:
-        count *= n
-    if count > RUNS_COMPARED:
+    runs, length = _split(shape, strides, itemsize)
+    if not _few(runs):
         return None
     starts = np.zeros(1, dtype=np.int64)
     for n, stride in runs:

@@ -6,11 +6,11 @@ put on a timeline as often as there are throttle phases, orders and constants to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..memory import PSUM
+from ..memory import PSUM, Region
 from ..program import Instruction, Program
 from ..timing import ALTERNATE, AnyPrice, DmaPrice, MeetPrice, PriceList, Rates
 from .dependencies import Dependencies, written_storages
@@ -90,7 +90,9 @@ def build(programs: Sequence[Program], prices: PriceList) -> tuple[Tasks, list[A
     return tasks, priced
 
 
-def _add_program(tasks: Tasks, priced: list[AnyPrice], program: Program, prices: PriceList, written: set[int]) -> None:
+def _add_program(
+    tasks: Tasks, priced: list[AnyPrice], program: Program, prices: PriceList, written: Mapping[int, Region]
+) -> None:
     first = len(tasks)
     dependencies = Dependencies(written)
     tiles: dict[int, int] = {}

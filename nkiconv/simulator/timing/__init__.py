@@ -83,17 +83,21 @@ def _meet(op: str, engine: str, writes: tuple[Region, ...], rates: Rates) -> Mee
 
 
 class PriceList:
-    """Prices of a program's instructions under one set of constants; equal operands are priced once."""
+    """Prices of instructions under one set of constants; equal operands are priced once, and each is looked up once."""
 
     def __init__(self, rates: Rates) -> None:
         self.rates = rates
         self._known: dict[Any, AnyPrice] = {}
+        self._found: dict[Instruction, AnyPrice] = {}
 
     def __call__(self, instruction: Instruction) -> AnyPrice:
-        key = price_key(instruction)
-        found = self._known.get(key)
+        found = self._found.get(instruction)
         if found is None:
-            found = self._known[key] = price(instruction, self.rates)
+            key = price_key(instruction)
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = price(instruction, self.rates)
+            self._found[instruction] = found
         return found
 
     def constants(self) -> frozenset[str]:

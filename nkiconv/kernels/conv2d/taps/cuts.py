@@ -13,6 +13,8 @@ RAW_BYTES = 24_576
 Y_BYTES = 16_384
 #: Bytes a partition of a load of a band's rows, about, if they are not waited for.
 PART_BYTES = 4096
+#: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
+LEAD_MATMULS = 4
 
 
 def tap_order(taps):
@@ -23,6 +25,11 @@ def tap_order(taps):
         if tap != middle:
             found.append(tap)
     return found
+
+
+def lead_chunks(geometry):
+    """Chunks whose filters are turned before one is worked on."""
+    return div_ceil(LEAD_MATMULS, geometry.rows.taps * geometry.columns.taps)
 
 
 def band_elements(geometry, pn, qn):
@@ -147,22 +154,24 @@ def split_bank(banks):
     return banks[:-1] + [before, after]
 
 
-def row_parts(geometry, band, start, halved):
+def row_parts(geometry, band, start, halved, pairs):
     """(first row, rows) of the loads of a band's rows, none where it meets none; start: rows of the first bank first,
     or of half of it and the other one where it is `halved`, then of another bank, then growing parts, each as much as
-    what came before, up to PART_BYTES: the next rows must not wait for more than that."""
+    what came before, up to PART_BYTES: the next rows must not wait for more than that. pairs: rows of outputs that the
+    first job makes at once, so that a bank needs more of x."""
     if band.hn == 0 or band.wn == 0:
         return []
     rows = geometry.rows
     row_bytes = band.nn * band.wn * geometry.itemsize
-    most = max(1, PART_BYTES // (bank_rows(band) * rows.stride * row_bytes))
+    unit = bank_rows(band) * pairs
+    most = max(1, PART_BYTES // (unit * rows.stride * row_bytes))
     found, first, banks = [], 0, 1 if start else most
     outputs, whole = 0, 2 if halved else 1
     while first < band.hn:
         if halved and len(found) == 0:
-            end = rows_to(geometry, band, bank_rows(band) // 2, first)
+            end = rows_to(geometry, band, unit // 2, first)
         else:
-            outputs = min(band.pn, outputs + banks * bank_rows(band))
+            outputs = min(band.pn, outputs + banks * unit)
             end = rows_to(geometry, band, outputs, first)
         found.append((first, end - first))
         first, banks = end, banks if len(found) <= whole else min(most, 2 * banks)

@@ -90,5 +90,11 @@ def chunk_window(geometry, chunk, band):
     if chunk[2] == 1:
         return band.w0, band.wn
     columns = geometry.columns
+    return band.q0 * columns.stride - columns.before, folded_width(geometry, chunk, band.qn)
+
+
+def folded_width(geometry, chunk, qn):
+    """Columns of x that each copy of a folded chunk holds for `qn` outputs of a row."""
+    columns = geometry.columns
     last = (tap_groups(geometry, chunk) - 1) * chunk[2] * columns.dilation
-    return band.q0 * columns.stride - columns.before, (band.qn - 1) * columns.stride + last + 1
+    return (qn - 1) * columns.stride + last + 1

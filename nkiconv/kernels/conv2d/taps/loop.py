@@ -14,7 +14,7 @@ from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, finish_shared, load_bias, of_array
 from ..cuts import Band, Bank, chunks_of, index_of, put_first, same_place
 from ..geometry import Geometry, met
-from .cuts import banks_of, row_parts, tap_order
+from .cuts import banks_of, lead_chunks, row_parts, tap_order
 from .filters import (
     Filters,
     load_ahead,
@@ -34,8 +34,6 @@ from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pa
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
 TURN_FROM, TURN_UNTIL = 0.45, 0.85
-#: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
-LEAD_MATMULS = 4
 #: Share of a chunk's matmuls before the filters of one that comes soon are turned, which may be on their way still, and
 #: share of them between which they are.
 LEAD_FROM, LEAD_SHARE = 0.1, 0.6
@@ -166,7 +164,7 @@ def start_band(work, item):
     """x of the first band: of each chunk the first filters and the rows of the first sums, then all others."""
     batch, band = work.batch, item.band
     tiles = no_tiles(batch)
-    parts = row_parts(work.geometry, band, True, item.halved)
+    parts = row_parts(work.geometry, band, True, item.halved, batch.jobs[0].rows)
     lead = lead_chunks(work.geometry)
     for chunk in range(len(batch.jobs[0].chunks)):
         last = jobs_at_once(batch)[0][-1]
@@ -202,7 +200,9 @@ def load_next(work, plan, index, now):
     if of.chunks == work.batch.chunks and same_place(coming.band, plan.items[index].band):
         return now
     tiles = no_tiles(of)
-    parts = row_parts(work.geometry, coming.band, False, False)
+    parts = row_parts(work.geometry, coming.band, False, False, 1)
+    if plan.whole and len(parts) > 0:
+        parts = [(0, coming.band.hn)]
     for part in range(len(parts)):
         for chunk in range(len(of.chunks)):
             load_rows(work, of.chunks, tiles, chunk, coming.band, parts[part])
@@ -216,11 +216,6 @@ def no_tiles(batch):
         nothing = None
         tiles.append(nothing)
     return tiles
-
-
-def lead_chunks(geometry):
-    """Chunks whose filters are turned before one is worked on."""
-    return div_ceil(LEAD_MATMULS, geometry.rows.taps * geometry.columns.taps)
 
 
 def set_rate(work, jobs, band):

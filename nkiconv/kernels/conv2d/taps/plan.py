@@ -17,8 +17,8 @@ from ..cuts import Band, chunks_of, in_batches
 from ..geometry import instructions_refusal
 from .cuts import RAW_BYTES, bands_of, banks_of, waits_for_rows
 from .fold import FOLDS, chunk_window, depth_of, job_axis, rows_of, tap_groups
-from .last import beside_ns, is_last, is_turned, last_bytes, last_instructions
-from .prices import DMA_START_NS, END_NS, START_NS, array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
+from .last import is_last, is_turned, last_bytes, last_instructions
+from .work import array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
 
 SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved", "fold", "order", "banks")
 SHARDS = ("channels", "images")
@@ -84,6 +84,9 @@ class Plan(nl.NKIObject):
     banks: int
     #: chunks of the next batch's first job whose filters may be there while a batch is worked on
     ahead: int
+    #: whether rows of a band that is not a core's first come in one load a chunk, not in parts: where the array waits
+    #: for room, not for DMA
+    whole: bool
 
 
 def jobs_of(geometry, config, apart, fold):
@@ -252,11 +255,35 @@ def make_plan(geometry, extras, config):
         together=made_together(geometry, jobs, batches, items, by_channels, setting(config, "order", "")),
         banks=setting(config, "banks", STORE_BANKS),
         ahead=1,
+        whole=False,
     )
+    plan.whole = waits_for_room(geometry, plan, extras) and not waits_for_dma(geometry, jobs, by_channels)
     if len(batches) > 1:
         spare = nl.tile_size.total_available_sbuf_size - sbuf_bytes(geometry, plan, extras)
         plan.ahead = min(len(jobs[0].chunks), 1 + max(0, spare) // ahead_bytes(geometry, batches))
     return plan
+
+
+def waits_for_room(geometry, plan, extras):
+    """Whether SBUF has no room for all of a core's rows of x, so that loads of bands wait until others are done with.
+
+    Only the first load of a band does: parts of later bands that come after it would be ahead of it in DMA's queue,
+    and the array would wait for all of them. Not so where a folded chunk comes with others: its loads wait for zeros
+    beside x, and long loads of the others would be ahead of them.
+    """
+    chunks = plan.batches[0][0].chunks
+    if len(chunks) > 1 and chunks[-1][2] > 1:
+        return False
+    most, largest = 0, 0
+    for half in range(PARTS):
+        mine = share(len(plan.items), PARTS, half)
+        total = 0
+        for index in range(mine[0], mine[0] + mine[1]):
+            total += item_bytes(geometry, plan, plan.items[index])
+            largest = max(largest, item_bytes(geometry, plan, plan.items[index]))
+        most = max(most, total)
+    others = sbuf_bytes(geometry, plan, extras) - 2 * largest
+    return most > nl.tile_size.total_available_sbuf_size - others
 
 
 def ahead_bytes(geometry, batches):
@@ -268,11 +295,16 @@ def ahead_bytes(geometry, batches):
     return most
 
 
+def waits_for_dma(geometry, jobs, by_channels):
+    """Whether the array has less to do than DMA, and waits for it all the time."""
+    array = work_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels)
+    return dma_ns(geometry, jobs, by_channels) > array
+
+
 def made_together(geometry, jobs, batches, items, by_channels, order):
     """By batch, whether the sums of all its jobs for a band are made together, chunk by chunk of x as it comes: what
     order (one of ORDERS) says, or "": where the array waits for DMA all the time, and several jobs need few banks."""
-    array = work_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels)
-    waits = dma_ns(geometry, jobs, by_channels) > array
+    waits = waits_for_dma(geometry, jobs, by_channels)
     found = []
     for index in range(len(batches)):
         few = waits and len(batches[index]) > 1 and sums_together(batches[index], index, items) <= TOGETHER_BANKS
@@ -398,24 +430,12 @@ def fold_refusal(geometry, extras, config):
     return ""
 
 
-def taps_ns(geometry):
-    """ns of the busier of two cores, as this algorithm's own settings have it."""
-    jobs = jobs_of(geometry, None, False, own_fold(geometry, None, False, True))
-    by_channels = shares_channels(geometry, jobs, None)
-    array = START_NS + work_ns(geometry, jobs, by_channels) + turn_ns(geometry, jobs, by_channels)
-    return max(array, DMA_START_NS + dma_ns(geometry, jobs, by_channels)) + beside_ns(geometry) + END_NS
-
-
 def sbuf_bytes(geometry, plan, extras):
     """Bytes a partition, at most: x of two bands, filters, blocks of taps, results."""
     x_bytes, y_bytes, most_filters, raw_bytes, at_once, x_elements = 0, 0, 0, 0, 1, 0
     for index in range(len(plan.items)):
         band = plan.items[index].band
-        chunks = chunks_of(plan.batches[plan.items[index].batch])
-        width = 0
-        for chunk in range(len(chunks)):
-            width += chunk_window(geometry, chunks[chunk], band)[1]
-        x_bytes = max(x_bytes, band.nn * band.hn * width * geometry.itemsize)
+        x_bytes = max(x_bytes, item_bytes(geometry, plan, plan.items[index]))
         x_elements = max(x_elements, band.nn * band.hn * band.wn)
         y_bytes = max(y_bytes, 4 * band.nn * band.pn * band.qn)
     taps = geometry.rows.taps * geometry.columns.taps
@@ -433,6 +453,14 @@ def sbuf_bytes(geometry, plan, extras):
     if len(plan.batches) > 1:
         most_filters += plan.ahead * ahead_bytes(geometry, plan.batches)
     return 2 * x_bytes + most_filters + 2 * raw_bytes + results * at_once * y_bytes + beside
+
+
+def item_bytes(geometry, plan, item):
+    """Bytes a partition of x of an item's band."""
+    chunks, width = chunks_of(plan.batches[item.batch]), 0
+    for chunk in range(len(chunks)):
+        width += chunk_window(geometry, chunks[chunk], item.band)[1]
+    return item.band.nn * item.band.hn * width * geometry.itemsize
 
 
 def count_instructions(geometry, plan, cores):

@@ -30,11 +30,6 @@ from .last import is_last, is_turned, out_ns, runs_out_ns, turned_ns
 #: and its rate within SBUF, of what it moves (trn2.toml, dma.hwdge_*, dma_transpose_frac_sbuf).
 MOVE_NS = 4000.0
 MOVE_RATE = 0.5
-#: ns from a core's start to its first matmul, and what half its rate takes until the first window ends; until DMA is at
-#: work; from the last matmul to the end of the last store.
-START_NS = 3100.0
-DMA_START_NS = 1200.0
-END_NS = 1500.0
 #: ns until zeros are there to warm the array up with, and most matmuls on them.
 ZEROS_NS = 220.0
 WARM_UP_MAX = 64
@@ -44,10 +39,16 @@ DMA_SHARE = 0.9
 
 def array_ns(geometry, jobs):
     """ns of the array for all matmuls, at its full rate; taps are clipped to what they meet of x."""
+    outputs = geometry.N * geometry.rows.out * geometry.columns.out
+    return array_work_ns(geometry, jobs, 1.0, div_ceil(outputs, BANK_COLUMNS))[0]
+
+
+def array_work_ns(geometry, jobs, part, banks):
+    """(`array_ns` of a part of all outputs, in so many banks; those of them that the array works: matmuls of few
+    columns keep it waiting)."""
     column_ns = TENSOR_COLUMN_NS if geometry.fast else TENSOR_COLUMN_FP32_NS
     fixed_ns = MATMUL_NS if geometry.fast else 2 * MATMUL_FP32_NS
-    banks = div_ceil(geometry.N * geometry.rows.out * geometry.columns.out, BANK_COLUMNS)
-    total = 0.0
+    total, work = 0.0, 0.0
     for index in range(len(jobs)):
         job = jobs[index]
         rows = job_axis(geometry, job)
@@ -56,10 +57,12 @@ def array_ns(geometry, jobs):
             groups = tap_groups(geometry, job.chunks[chunk])
             folded = job.chunks[chunk][2] > 1
             columns_met = groups * geometry.columns.out if folded else met_outputs(geometry.columns)
-            columns = geometry.N * rows_met * columns_met
+            columns = geometry.N * rows_met * columns_met * part
             matmuls = div_ceil(banks, job.rows) * rows.taps * groups
             total += max(columns, matmuls * MATMUL_COLUMNS_MIN) * column_ns + matmuls * fixed_ns
-    return total + out_ns(geometry, jobs)
+            work += columns * column_ns
+    last_ns = out_ns(geometry, jobs) * part
+    return total + last_ns, work + last_ns * min(1.0, jobs[0].kn / MATMUL_COLUMNS_MIN)
 
 
 def met_outputs(axis):
@@ -91,9 +94,7 @@ def dma_ns(geometry, jobs, by_channels):
             y_ns += runs_out_ns(geometry.N * rows.out * columns.out, jobs[index].kn, item)
         else:
             y_ns += geometry.N * (lines if jobs[index].rows > 1 else y_image)
-        channels = jobs[index].chunks[0][1] // jobs[index].pack
-        run = channels * taps if geometry.w_s == 1 and geometry.w_c == taps else 1
-        w_ns += len(jobs[index].chunks) * channels * taps / run * run_ns(run * item)
+        w_ns += len(jobs[index].chunks) * filters_ns(geometry, jobs[index])
     x_bytes = geometry.N * geometry.C * rows.size * columns.size * item
     y_bytes = geometry.N * geometry.K * rows.out * columns.out * item
     w_bytes = geometry.K * (geometry.C // geometry.groups) * taps * item
@@ -102,6 +103,14 @@ def dma_ns(geometry, jobs, by_channels):
     else:
         engines_ns, bytes_moved = w_ns + (x_ns + y_ns) / PARTS, w_bytes + (x_bytes + y_bytes) / PARTS
     return max(ROWS_AN_ENGINE * engines_ns, bytes_moved * HBM_BYTE_NS)
+
+
+def filters_ns(geometry, job):
+    """ns of one DMA engine for the filters of a chunk of a job, of one output channel."""
+    taps = geometry.rows.taps * geometry.columns.taps
+    channels = job.chunks[0][1] // job.pack
+    run = channels * taps if geometry.w_s == 1 and geometry.w_c == taps else 1
+    return channels * taps / run * run_ns(run * geometry.itemsize)
 
 
 def image_ns(height, width, row_step, column_step, itemsize):
@@ -154,10 +163,15 @@ def turn_ns(geometry, jobs, by_channels):
 
 def warm_count(geometry, job):
     """Matmuls of 128 columns at half rate from a core's start until the first block of a job's filters is there."""
+    there_ns = filters_there_ns(geometry, job)
+    return min(WARM_UP_MAX, int((there_ns - ZEROS_NS) * HALF_RATE / (nl.tile_size.pmax * TENSOR_COLUMN_NS)))
+
+
+def filters_there_ns(geometry, job):
+    """ns from a core's start until the first block of a job's filters is there."""
     channels = job.chunks[0][1] // job.pack
     block = tap_blocks(geometry, channels, RAW_BYTES)[0]
     rn, sn = block[1], block[3]
     whole = geometry.w_s == 1 and geometry.w_c == geometry.rows.taps * geometry.columns.taps
     load_ns = row_ns(channels * rn * sn, 1 if whole else 2, geometry.itemsize)
-    there_ns = STATIC_ISSUE_NS + FIRST_PACKET_NS + LOAD_SKEW_NS + ROWS_AN_ENGINE * load_ns + DMA_DONE_NS
-    return min(WARM_UP_MAX, int((there_ns - ZEROS_NS) * HALF_RATE / (nl.tile_size.pmax * TENSOR_COLUMN_NS)))
+    return STATIC_ISSUE_NS + FIRST_PACKET_NS + LOAD_SKEW_NS + ROWS_AN_ENGINE * load_ns + DMA_DONE_NS

@@ -1,0 +1,157 @@
+"""The way to a Neuron device, with a torch_neuronx that records what it is given and runs it in the simulator."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from nkiconv import plan, simulator
+from nkiconv.errors import UnsupportedError
+from nkiconv.pytorch import device, modes, operators
+from nkiconv.pytorch.arrays import from_numpy, to_numpy
+from nkiconv.pytorch.convolution import Convolution
+
+pytestmark = pytest.mark.simulator_only
+
+
+class Recorder:
+    """Stands for a kernel on so many cores: keeps each call, and answers from the simulator."""
+
+    def __init__(self):
+        self.calls = []
+
+    def launched(self, kernel, lnc):
+        def run(*tensors, **kwargs):
+            self.calls.append((kernel, lnc, [tuple(one.shape) for one in tensors], kwargs))
+            arrays = [to_numpy(one) for one in tensors]
+            named = {name: to_numpy(one) if isinstance(one, torch.Tensor) else one for name, one in kwargs.items()}
+            return from_numpy(simulator.execute(kernel[lnc], tuple(arrays), named).outputs)
+
+        return run
+
+
+@pytest.fixture(params=["native", "xla"])
+def recorder(request, monkeypatch):
+    """The native backend wraps kernels; under torch_xla they are called as they are."""
+    found = Recorder()
+    fake = types.ModuleType("torch_neuronx")
+
+    class Wrapped:
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+        def __getitem__(self, lnc):
+            return found.launched(self.kernel, lnc)
+
+    if request.param == "native":
+        fake.wrap_nki = Wrapped
+    else:
+        for name in ("conv2d_implicit_gemm", "depthwise_conv1d_implicit_gemm"):
+            kernel = getattr(device, name)
+            monkeypatch.setattr(device, name, Wrapped(kernel))
+    monkeypatch.setitem(sys.modules, "torch_neuronx", fake)
+    device.launcher.cache_clear()
+    yield found
+    device.launcher.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def fresh_arguments():
+    device._arguments.cache_clear()
+
+
+def asked_of(name, rank, **more):
+    plain = {"stride": (1,) * rank, "dilation": (1,) * rank, "lhs_dilation": (1,) * rank}
+    return Convolution(name=name, padding=((1, 1),) * rank, **{**plain, "groups": 1, **more})
+
+
+CALLS = [
+    ("conv2d", 2, (2, 6, 7, 8), (4, 6, 3, 3), {}, F.conv2d),
+    ("conv2d", 2, (2, 6, 7, 8), (4, 3, 3, 3), {"groups": 2, "stride": (2, 1), "activation": "relu"}, F.conv2d),
+    ("conv1d", 1, (2, 6, 9), (4, 6, 3), {}, F.conv1d),
+    ("depthwise_conv1d", 1, (2, 6, 9), (6, 1, 3), {"groups": 6}, F.conv1d),
+    ("depthwise_conv2d", 2, (1, 6, 7, 8), (6, 1, 3, 3), {"groups": 6}, F.conv2d),
+]
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize(("name", "rank", "x_shape", "w_shape", "more", "theirs"), CALLS, ids=lambda one: str(one)[:30])
+def test_launches(recorder, monkeypatch, lnc, name, rank, x_shape, w_shape, more, theirs):
+    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", str(lnc))
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randint(-3, 4, shape, generator=generator).float() for shape in (x_shape, w_shape))
+    bias = torch.arange(w_shape[0]).float()
+    asked = asked_of(name, rank, **more)
+    expected = theirs(x, w, bias, asked.stride, 1, 1, asked.groups)
+    expected = expected.relu() if asked.activation == "relu" else expected
+    residual = torch.ones_like(expected)
+    if asked.activation is None:
+        expected = expected + residual
+    y = device.convolve(asked, x, w, bias, residual if asked.activation is None else None)
+    assert torch.equal(y, expected)
+    [(_, cores, shapes, kwargs)] = recorder.calls
+    assert cores == lnc
+    assert [len(shape) for shape in shapes] == [4, 4]
+    found = plan(
+        asked.problem(x, w),
+        lnc,
+        bias=True,
+        activation=asked.activation,
+        residual=None if asked.activation else "pre_activation",
+        operation="depthwise_conv1d" if name == "depthwise_conv1d" else "conv2d",
+    )
+    if name == "depthwise_conv1d":
+        assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
+    else:
+        assert kwargs["config"] == (("algorithm", found.algorithm), *(found.config or ()))
+
+
+def test_the_kernels_own_choice_goes_without_a_config(recorder, monkeypatch):
+    monkeypatch.setenv("NKICONV_PLAN", "kernel")
+    device.convolve(asked_of("conv2d", 2), torch.ones(1, 3, 5, 5), torch.ones(2, 3, 3, 3), None, None)
+    assert "config" not in recorder.calls[0][3]
+
+
+@pytest.mark.parametrize(
+    ("variable", "words"), [("NKICONV_PLAN", "plan, kernel"), ("NEURON_LOGICAL_NC_CONFIG", "1 or 2")]
+)
+def test_variables_are_checked(recorder, monkeypatch, variable, words):
+    monkeypatch.setenv(variable, "3")
+    with pytest.raises(UnsupportedError, match=f"{variable}='3': .*{words}"):
+        device.convolve(asked_of("conv2d", 2), torch.ones(1, 3, 5, 5), torch.ones(2, 3, 3, 3), None, None)
+    assert recorder.calls == []
+
+
+class On:
+    """Stands for a tensor on another kind of device."""
+
+    def __init__(self, kind):
+        self.device = types.SimpleNamespace(type=kind)
+
+
+@pytest.mark.parametrize("kind", ["neuron", "xla", "privateuseone"])
+def test_tensors_on_a_neuron_device_go_there(kind):
+    assert modes._compute(On(kind)) is device.convolve
+
+
+def test_other_devices_are_refused():
+    with pytest.raises(UnsupportedError, match=r"input.device=.*cuda.*: kernels run on Neuron devices"):
+        modes._compute(On("cuda"))
+
+
+def test_operators_are_registered_so_that_the_devices_compiler_sees_the_kernel(monkeypatch):
+    fake = types.ModuleType("torch_neuronx")
+    monkeypatch.setitem(sys.modules, "torch_neuronx", fake)
+    assert operators._registrar() is torch.library.custom_op
+    fake.nki_op = object()
+    assert operators._registrar() is fake.nki_op
+
+
+def test_arrays_and_back():
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        tensor = torch.randn(3, 4).to(dtype)
+        assert torch.equal(from_numpy(to_numpy(tensor)), tensor)
+    assert to_numpy(torch.ones(2, dtype=torch.bfloat16)).dtype == np.dtype("bfloat16")
