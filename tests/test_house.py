@@ -18,7 +18,9 @@ def python_files(*folders):
 
 def text_files():
     """Every text file of the repository: what is not hidden (but for .ci), generated or binary."""
-    inside = [path for folder in ("nkiconv", "tests", "profiles", ".ci") for path in (ROOT / folder).rglob("*")]
+    inside = [
+        path for folder in ("nkiconv", "tests", "examples", "profiles", ".ci") for path in (ROOT / folder).rglob("*")
+    ]
     candidates = [*ROOT.glob("[!.]*"), ROOT / ".pre-commit-config.yaml", *inside]
     return [path for path in candidates if path.is_file() and (path.suffix in TEXT_SUFFIXES or path.suffix == "")]
 
@@ -39,18 +41,23 @@ def test_no_machine_paths():
 
 def test_left_over_work_has_an_issue_number():
     bare = r"\b(TOD[O]|FIXM[E])\b(?!\(#\d+\))"
-    assert lines_matching(bare, python_files("nkiconv", "tests")) == [], "write it with an issue, as in (#12), or do it"
+    assert lines_matching(bare, python_files("nkiconv", "tests", "examples")) == [], (
+        "write it with an issue, as in (#12), or do it"
+    )
 
 
 def test_files_hold_one_idea():
-    sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in python_files("nkiconv", "tests")}
+    sizes = {
+        path: len(path.read_text(encoding="utf-8").splitlines())
+        for path in python_files("nkiconv", "tests", "examples")
+    }
     long = {str(path.relative_to(ROOT)): size for path, size in sizes.items() if size > MAX_LINES}
     assert long == {}, f"split by idea: more than {MAX_LINES} lines"
 
 
 def test_modules_and_public_functions_have_docstrings():
     missing = []
-    for path in python_files("nkiconv"):
+    for path in python_files("nkiconv", "examples"):
         module = ast.parse(path.read_text(encoding="utf-8"))
         functions = [node for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         public = [node for node in functions if not node.name.startswith("_")]

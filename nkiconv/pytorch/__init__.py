@@ -7,19 +7,29 @@ On cpu, NKICONV_CPU says who computes: "torch" (the default), "simulate" (the ke
 (both; they must agree). Importing this registers the operators `torch.ops.nkiconv.*`.
 
 `causal_conv1d_fn` and `causal_conv1d_update` are those of the package causal-conv1d; `install_causal_conv1d()` makes
-libraries that import that package find them.
+libraries that import that package find them. `nn` has modules, `convert(model)` swaps a model's own for these,
+`plan_model` says what they would take on trn2.
 """
 
+from . import nn
 from .causal import causal_conv1d_fn, causal_conv1d_update
+from .conversion import convert
 from .functional import conv1d, conv2d, depthwise_conv1d, depthwise_conv2d
 from .install import install_causal_conv1d
+from .model_plan import ModelPlan, plan_model
+from .report import Report
 
 __all__ = [
+    "ModelPlan",
+    "Report",
     "causal_conv1d_fn",
     "causal_conv1d_update",
     "conv1d",
     "conv2d",
+    "convert",
     "depthwise_conv1d",
     "depthwise_conv2d",
     "install_causal_conv1d",
+    "nn",
+    "plan_model",
 ]

@@ -32,7 +32,8 @@ def conv1d(
 
     Args:
         input: [N, C, W] or [C, W]; bf16, fp16 or fp32. weight: [K, C / groups, S]. bias: [K].
-        stride, padding, dilation, groups: as torch has them, "same" and "valid" too.
+        stride, padding, dilation, groups: as torch has them, "same" and "valid" too; and padding="causal",
+            (S - 1) * dilation zeros in front of a row.
         activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", fused.
         residual: shape of y, added before the activation, or behind it with residual_position="post_activation".
         layer: a name for messages.
@@ -184,7 +185,7 @@ def _per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
 
 
 def _zeros(padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Zeros before and behind each axis, as torch understands padding."""
+    """Zeros before and behind each axis, as torch understands padding, and "causal" of a row."""
     rank = len(stride)
     if padding == "valid":
         return ((0, 0),) * rank
@@ -192,8 +193,11 @@ def _zeros(padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int
         if max(stride) > 1:
             raise GeometryError(f"padding='same', stride={stride}: torch defines it for stride 1 only; give numbers")
         return tuple(same_padding(taps, taps, 1, step) for taps, step in zip(w.shape[2:], dilation, strict=False))
+    if padding == "causal" and rank == 1:
+        return tuple(((taps - 1) * step, 0) for taps, step in zip(w.shape[2:], dilation, strict=False))
     if isinstance(padding, str):
-        raise GeometryError(f"padding={padding!r}: accepted are ints, 'same' and 'valid'; use one of these")
+        names = "'same' and 'valid'" if rank > 1 else "'same', 'valid' and 'causal'"
+        raise GeometryError(f"padding={padding!r}: accepted are ints, {names}; use one of these")
     sides = _per_axis("padding", padding, rank)
     if min(sides) < 0:
         raise GeometryError(f"padding={padding!r}: must be at least 0, as in torch; crop input before")

@@ -1,0 +1,212 @@
+"""A model's convolutions swapped for nkiconv's, in place or in a copy that shares every tensor with it.
+
+A module is swapped by giving it another class: its parameters, hooks, flags, parametrizations and whoever else holds
+it stay as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils import parametrize
+
+from ..errors import DtypeError, NkiconvError, UnsupportedError, raise_all
+from . import batchnorm, nn
+from .convolution import DTYPES
+from .report import Entry, Report
+
+Filter = Callable[[str, torch.nn.Module], bool]
+#: Our class for each of torch's.
+_OURS: dict[type, type] = {torch.nn.Conv1d: nn.Conv1d, torch.nn.Conv2d: nn.Conv2d}
+#: What our classes read from a module beside what torch's do.
+_ATTRIBUTES = ("activation", "residual_position", "layer", "operator")
+
+
+def convert(
+    model: torch.nn.Module, filter: Filter | None = None, *, fold_batchnorm: bool = False, inplace: bool = False
+) -> Report:
+    """Swap Conv1d and Conv2d of a model for nkiconv's; whatever stays is in the report with the reason.
+
+    Args:
+        model: any module, itself perhaps a convolution. Its convolutions may have hooks, parametrizations and weight
+            norm, and may be subclasses of torch's, unless they have a forward of their own.
+        filter: told a convolution's name and module, says whether to swap it; None: all.
+        fold_batchnorm: multiply a batch norm that follows a convolution into its filters and bias, and put an Identity
+            in its place. Only in eval mode. They are found by tracing the model with torch.fx; of what cannot be
+            traced, by tracing its parts and by the order in nn.Sequential, where nobody else may call the convolution.
+        inplace: change the model itself. Otherwise `report.model` is a copy of its modules with the same Parameter and
+            buffer objects: optimizers and tied weights go on working, and what changes the one's changes the other's.
+            So cast and move a model first: `model.to` changes the parameters of both, but the buffers of one. Folded
+            convolutions get new parameters in either case.
+
+    Returns: a `Report`, whose `model` is the converted one.
+
+    Raises: UnsupportedError, DtypeError, before any change.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise DtypeError(f"model: must be a torch.nn.Module, not {type(model).__name__}; pass the module itself")
+    errors: list[NkiconvError] = []
+    if filter is not None and not callable(filter):
+        errors.append(UnsupportedError(f"filter={filter!r}: must be None or a function of (name, module); pass one"))
+    if fold_batchnorm:
+        errors += batchnorm.violations(model)
+    raise_all("convert cannot run this call", errors)
+    entries = tuple(_entry(name, module, filter) for name, module in _convolutions(model))
+    swapped = [entry.name for entry in entries if entry.swapped]
+    folds = batchnorm.find(model, swapped, copied) if fold_batchnorm else ()
+    target = model if inplace else copied(model)
+    for name in swapped:
+        _swap(target.get_submodule(name), name)
+    for fold in folds:
+        if fold.folded:
+            batchnorm.fold(target, fold)
+    return Report(target, entries, folds)
+
+
+def copied(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy of the modules, and of what they hold, but with the same tensors.
+
+    Raises UnsupportedError: something in the model cannot be copied.
+    """
+    tensors = [one for module in model.modules() for one in (*vars(module).values(), *_registered(module))]
+    shared = {id(one): one for one in tensors if isinstance(one, torch.Tensor)}
+    try:
+        return copy.deepcopy(model, dict(shared))
+    except Exception as error:
+        raise UnsupportedError(
+            f"model: cannot be copied ({type(error).__name__}: {error}); mend that, or convert it with inplace=True"
+        ) from error
+
+
+def _registered(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters(recurse=False)
+    yield from module.buffers(recurse=False)
+
+
+def _convolutions(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Every module that convolves, torch's kinds that nkiconv lacks among them."""
+    for name, module in model.named_modules():
+        if isinstance(module, _ConvNd) or ("Conv" in _kind(module) and _is_rewritten(module)):
+            yield name, module
+
+
+def _is_rewritten(module: torch.nn.Module) -> bool:
+    """Whether this is a single module that torch quantized or scripted."""
+    quantized = type(module).__module__.startswith("torch.ao.nn")
+    return (quantized or isinstance(module, torch.jit.ScriptModule)) and not any(module.children())
+
+
+def _kind(module: torch.nn.Module) -> str:
+    if isinstance(module, torch.jit.ScriptModule):
+        return str(getattr(module, "original_name", "ScriptModule"))
+    return type(module).__name__
+
+
+def _entry(name: str, module: torch.nn.Module, filter: Filter | None) -> Entry:
+    reason = "; ".join(_reasons(module))
+    if not reason and filter is not None and not filter(name, module):
+        reason = "filter leaves it out"
+    operator = None
+    if isinstance(module, (torch.nn.Conv1d, torch.nn.Conv2d)) and not reason:
+        operator = nn.operator_of(module)
+    elif isinstance(module, (nn.Conv1d, nn.Conv2d)):
+        operator = module.operator
+    return Entry(name, _kind(module), _filters(module), operator, reason)
+
+
+def _filters(module: torch.nn.Module) -> tuple[int, ...]:
+    """Shape of the filters, without computing them where they are parametrized; () where the module cannot say."""
+    if not isinstance(module, _ConvNd) or _is_lazy(module):
+        return ()
+    channels = module.out_channels, module.in_channels // module.groups
+    if module.transposed:
+        channels = module.in_channels, module.out_channels // module.groups
+    return (*channels, *module.kernel_size)
+
+
+def _is_lazy(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params()
+
+
+def _reasons(module: torch.nn.Module) -> Iterator[str]:
+    """Why a module stays as it is."""
+    if isinstance(module, torch.jit.ScriptModule):
+        yield "is scripted; convert the model before torch.jit.script"
+    elif isinstance(module, (nn.Conv1d, nn.Conv2d)):
+        yield "is nkiconv's already"
+    elif type(module).__module__.startswith("torch.ao.nn"):
+        yield "is quantized, or prepared for it; nkiconv has no integer convolution"
+    elif isinstance(module, _ConvTransposeNd):
+        yield "is transposed; nkiconv has no such module"
+    elif not isinstance(module, (torch.nn.Conv1d, torch.nn.Conv2d)):
+        yield "nkiconv convolves rows and images only"
+    elif _is_lazy(module):
+        yield "is lazy, its parameters have no shape yet; run the model once, then convert it"
+    else:
+        yield from _obstacles(module)
+
+
+def _obstacles(module: torch.nn.Conv1d | torch.nn.Conv2d) -> Iterator[str]:
+    """Why a Conv1d or Conv2d stays as it is."""
+    if module.padding_mode != "zeros":
+        yield f"padding_mode={module.padding_mode!r}: nkiconv pads with zeros only"
+    base = torch.nn.Conv2d if isinstance(module, torch.nn.Conv2d) else torch.nn.Conv1d
+    own = [name for name in ("forward", "_conv_forward") if getattr(type(module), name) is not getattr(base, name)]
+    own += [name for name in ("forward", "_conv_forward") if name in vars(module) and name not in own]
+    if own:
+        yield f"has its own {' and '.join(own)}"
+    taken = [name for name in _ATTRIBUTES if hasattr(module, name)]
+    if taken:
+        yield f"has an attribute {', '.join(taken)} of its own, which nkiconv's modules use"
+    tensors = [one for one in _all_tensors(module) if one.is_floating_point() or one.is_complex() or one.is_quantized]
+    kinds = {str(one.dtype): None for one in tensors if one.dtype not in DTYPES}
+    if kinds:
+        yield f"weights are {', '.join(kinds)}; accepted are {', '.join(map(str, DTYPES))}"
+    layouts = {str(one.layout): None for one in tensors if one.layout != torch.strided}
+    if layouts:
+        yield f"weights are {', '.join(layouts)}; accepted are torch.strided ones"
+
+
+def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters()
+    yield from (one for one in vars(module).values() if isinstance(one, torch.Tensor))
+
+
+def _swap(module: Any, name: str) -> None:
+    """Make a module one of ours; `layer` is how messages call it."""
+    kind: Any = type(module)
+    module.__class__ = _parametrized(kind) if parametrize.is_parametrized(module) else _ours(kind)
+    module.layer = name or None
+
+
+def _parametrized(kind: type) -> type:
+    """The class that torch made for one parametrized module, again on top of ours; torch undoes it all the same."""
+    namespace = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+    return type(kind.__name__, (_ours(kind.__bases__[0]),), namespace)
+
+
+@functools.cache
+def _ours(kind: type) -> type:
+    """Our class for torch's, or for a subclass of it a class with our forward whose instances are still of both."""
+    if kind in _OURS:
+        return _OURS[kind]
+    base = nn.Conv2d if issubclass(kind, torch.nn.Conv2d) else nn.Conv1d
+    more = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__reduce_ex__": _reduce, "_converted_from": kind}
+    return type(kind.__name__, (base, kind), more)
+
+
+def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
+    """How to pickle a module whose class nobody can import: by the class that it was made from."""
+    reduced: Any = object.__reduce_ex__(self, max(2, int(protocol)))
+    return (_instance, (self._converted_from,), *reduced[2:])
+
+
+def _instance(kind: type) -> Any:
+    """An empty module of our class for `kind`."""
+    made: Any = _ours(kind)
+    return made.__new__(made)

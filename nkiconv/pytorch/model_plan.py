@@ -1,0 +1,162 @@
+"""What a model's convolutions would take on trn2: each distinct one planned once, and their modelled times summed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .._nki import CHOICE
+from ..errors import NkiconvError, UnsupportedError, raise_all
+from ..planner import Plan, Request
+from ..planner.entry import answer
+from ..planner.request import LNC_DEGREES
+from .recording import Convolved, Other, Recording, record
+from .report import Report
+
+#: Told what is being done, and the share of it that is done; None while it cannot be told.
+Advance = Callable[[str, "float | None"], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Equal convolutions of a model, and their plan. Times are modelled, in us."""
+
+    convolved: Convolved
+    layers: tuple[str, ...]  # names of the modules that run them, in order of their first calls
+    calls: int
+    plan: Plan | None  # None where the planner has none; the kernel chooses for itself then
+    reason: str = ""  # why it has none
+
+    @property
+    def us(self) -> float:
+        """All calls together; 0 without a plan."""
+        return 0.0 if self.plan is None else self.calls * self.plan.modelled_us
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Equal convolutions that stay in torch."""
+
+    other: Other
+    calls: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """The convolutions of one run of a model. `rows`: those with most modelled time first."""
+
+    rows: tuple[Row, ...]
+    kept: tuple[Kept, ...]
+    uncalled: tuple[str, ...]  # convolutions of the model that this run did not call
+    ran_on: str  # "fake tensors", "meta tensors" or "data"
+    lnc: int
+    report: Report  # of the conversion
+
+    @property
+    def modelled_us(self) -> float:
+        """The sum over the convolutions that have a plan; nothing else that the model does is in it."""
+        return sum(row.us for row in self.rows)
+
+    @property
+    def roofline_fraction(self) -> float:
+        """The hardware's limits, summed, over the modelled sum; 0 without any."""
+        limits = sum(row.calls * row.plan.roofline_us for row in self.rows if row.plan is not None)
+        return limits / self.modelled_us if self.modelled_us else 0.0
+
+    def share(self, row: Row) -> float:
+        """A row's part of the sum."""
+        return row.us / self.modelled_us if self.modelled_us else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "lnc": self.lnc,
+            "ran_on": self.ran_on,
+            "modelled_us": self.modelled_us,
+            "roofline_fraction": self.roofline_fraction,
+            "rows": [self._row_dict(row) for row in self.rows],
+            "kept": [{**dataclasses.asdict(one.other), "calls": one.calls, "reason": one.reason} for one in self.kept],
+            "uncalled": list(self.uncalled),
+            "conversion": self.report.as_dict(),
+        }
+
+    def _row_dict(self, row: Row) -> dict[str, Any]:
+        return {
+            "layers": list(row.layers),
+            "calls": row.calls,
+            **dataclasses.asdict(row.convolved),
+            "modelled_us": None if row.plan is None else row.us,
+            "share": None if row.plan is None else self.share(row),
+            "plan": None if row.plan is None else row.plan.as_dict(),
+            "reason": row.reason,
+        }
+
+
+def _ignore(_what: str, _share: float | None) -> None:
+    """An `Advance` that tells nobody."""
+
+
+def plan_model(
+    model: torch.nn.Module,
+    inputs: Sequence[Any],
+    named: Mapping[str, Any] | None = None,
+    *,
+    lnc: int = 2,
+    fold_batchnorm: bool = False,
+    wide: bool = False,
+    use_cache: bool = True,
+    advance: Advance = _ignore,
+) -> ModelPlan:
+    """Plan every convolution that a model runs, in eval mode and without gradients; the model stays as it is.
+
+    Args:
+        model: any; a copy of it is converted and run once, on fake tensors where it allows that (shapes only, nothing
+            is computed), else on the data of `inputs`. Parameters on meta are left there.
+        inputs, named: arguments of its forward.
+        lnc: cores, 1 or 2. fold_batchnorm: as of `convert`.
+        wide, use_cache, advance: as of `nkiconv.plan`. Plans are those that a Neuron device then takes from the cache.
+
+    Raises: DtypeError, UnsupportedError, also where the model itself raises.
+    """
+    errors: list[NkiconvError] = []
+    if type(lnc) is not int or lnc not in LNC_DEGREES:
+        errors.append(UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2"))
+    if CHOICE.provider == "aws":
+        errors.append(UnsupportedError("NKICONV_NKI: AWS's NKI times nothing; set NKICONV_NKI=simulator to plan"))
+    raise_all("plan_model cannot run this call", errors)
+    advance("running the model", None)
+    found = record(model, inputs, named or {}, fold_batchnorm=fold_batchnorm)
+    rows = []
+    for i, (convolved, layers) in enumerate(found.convolved.items()):
+        told = _part(advance, layers[0] or "the model", i, len(found.convolved))
+        names = tuple(dict.fromkeys(layers))
+        request = Request(problem=convolved.problem, lnc=lnc, asked=convolved.asked, operation=convolved.operation)
+        try:
+            plan = answer(request, wide=wide, use_cache=use_cache, advance=told)
+        except UnsupportedError as error:
+            rows.append(Row(convolved, names, len(layers), None, str(error)))
+        else:
+            rows.append(Row(convolved, names, len(layers), plan))
+    rows.sort(key=lambda row: -row.us)
+    return ModelPlan(tuple(rows), _kept(found), _uncalled(found), found.ran_on, lnc, found.report)
+
+
+def _part(advance: Advance, name: str, i: int, count: int) -> Advance:
+    """The progress of one of several plans."""
+    return lambda what, share: advance(f"{name}: {what}", (i + (share or 0.0)) / count)
+
+
+def _kept(found: Recording) -> tuple[Kept, ...]:
+    reasons = {entry.name: entry.reason for entry in found.report.kept}
+    function = "is called as a function; convert swaps modules"
+    return tuple(Kept(other, calls, reasons.get(other.layer, function)) for other, calls in found.others.items())
+
+
+def _uncalled(found: Recording) -> tuple[str, ...]:
+    """Convolutions that the run left out; those inside of other modules' forwards are among them."""
+    return tuple(entry.name for entry in found.report.entries if entry.name not in found.called)

@@ -1,0 +1,231 @@
+"""torch.nn's convolutions by nkiconv's kernels, with an activation and a residual fused in.
+
+    conv = nkiconv.pytorch.nn.Conv2d(64, 64, 3, padding=1, activation="relu")
+    y = conv(x, residual)
+
+Parameters, their names and how they are initialized are torch's: a state_dict of either loads into the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import NkiconvError, UnsupportedError, raise_all
+from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
+from .functional import conv1d, conv2d
+
+# torch.fx traces a model with these modules into calls of the two functions, which it does not look into.
+torch.fx.wrap("conv1d")
+torch.fx.wrap("conv2d")
+
+
+class Conv1d(torch.nn.Conv1d):
+    """`torch.nn.Conv1d` of [N, C, W] or [C, W]; one filter a channel goes to the depthwise kernel.
+
+    Args:
+        in_channels, ..., dtype: torch's own, but for padding_mode, which must be "zeros".
+        activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", fused.
+        residual_position: where forward's residual is added: "pre_activation" or "post_activation".
+        layer: a name for messages.
+
+    Raises: UnsupportedError.
+    """
+
+    activation: str | None = None
+    residual_position: str = "pre_activation"
+    layer: str | None = None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int],
+        stride: int | tuple[int] = 1,
+        padding: str | int | tuple[int] = 0,
+        dilation: int | tuple[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activation: str | None = None,
+        residual_position: str = "pre_activation",
+        layer: str | None = None,
+    ) -> None:
+        _check("Conv1d", padding_mode, activation, residual_position)
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            device=device,
+            dtype=dtype,
+        )
+        self.activation, self.residual_position, self.layer = activation, residual_position, layer
+
+    @property
+    def operator(self) -> str:
+        """The operator `torch.ops.nkiconv.*` that forward calls."""
+        return operator_of(self)
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        """y [N, K, Q] of input [N, C, W]; residual: of y's shape. Errors as of `functional.conv1d`."""
+        return conv1d(
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.groups,
+            activation=self.activation,
+            residual=residual,
+            residual_position=self.residual_position,
+            layer=self.layer,
+        )
+
+    def extra_repr(self) -> str:
+        """As torch's, and the activation."""
+        return _with_activation(super().extra_repr(), self.activation)  # type: ignore[no-untyped-call]
+
+
+class Conv2d(torch.nn.Conv2d):
+    """`torch.nn.Conv2d` of [N, C, H, W] or [C, H, W]. Arguments and errors as of `Conv1d`."""
+
+    activation: str | None = None
+    residual_position: str = "pre_activation"
+    layer: str | None = None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: str | int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activation: str | None = None,
+        residual_position: str = "pre_activation",
+        layer: str | None = None,
+    ) -> None:
+        _check("Conv2d", padding_mode, activation, residual_position)
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            device=device,
+            dtype=dtype,
+        )
+        self.activation, self.residual_position, self.layer = activation, residual_position, layer
+
+    @property
+    def operator(self) -> str:
+        """The operator `torch.ops.nkiconv.*` that forward calls."""
+        return operator_of(self)
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        """y [N, K, P, Q] of input [N, C, H, W]; residual: of y's shape. Errors as of `functional.conv2d`."""
+        return conv2d(
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.groups,
+            activation=self.activation,
+            residual=residual,
+            residual_position=self.residual_position,
+            layer=self.layer,
+        )
+
+    def extra_repr(self) -> str:
+        """As torch's, and the activation."""
+        return _with_activation(super().extra_repr(), self.activation)  # type: ignore[no-untyped-call]
+
+
+class CausalConv1d(Conv1d):
+    """`Conv1d` with (S - 1) * dilation zeros in front of a row and none behind: no output sees a later input.
+
+    The zeros are never stored: the kernel leaves them out. Depthwise where groups, in_channels and out_channels are
+    equal. There is no padding to choose; the other arguments are `Conv1d`'s.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int],
+        stride: int | tuple[int] = 1,
+        dilation: int | tuple[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activation: str | None = None,
+        residual_position: str = "pre_activation",
+        layer: str | None = None,
+    ) -> None:
+        _check("CausalConv1d", "zeros", activation, residual_position)
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            dilation=dilation,
+            groups=groups,
+            bias=bias,
+            device=device,
+            dtype=dtype,
+            activation=activation,
+            residual_position=residual_position,
+            layer=layer,
+        )
+        self.padding = "causal"
+
+
+def operator_of(module: torch.nn.Conv1d | torch.nn.Conv2d) -> str:
+    """The operator that `functional` takes for a module's filters."""
+    if isinstance(module, torch.nn.Conv2d):
+        return "conv2d"
+    return "depthwise_conv1d" if module.groups == module.in_channels == module.out_channels else "conv1d"
+
+
+def _check(name: str, padding_mode: str, activation: str | None, residual_position: str) -> None:
+    errors: list[NkiconvError] = []
+    if padding_mode != "zeros":
+        errors.append(
+            UnsupportedError(f"padding_mode={padding_mode!r}: accepted is 'zeros'; pad with torch.nn.functional.pad")
+        )
+    for argument, value, accepted in (
+        ("activation", activation, (None, *ACTIVATIONS)),
+        ("residual_position", residual_position, RESIDUAL_POSITIONS),
+    ):
+        if value not in accepted:
+            names = ", ".join(map(str, accepted))
+            errors.append(UnsupportedError(f"{argument}={value!r}: accepted are {names}; use one of them"))
+    raise_all(f"{name} cannot be built", errors)
+
+
+def _with_activation(text: str, activation: str | None) -> str:
+    return text if activation is None else f"{text}, activation={activation}"

@@ -1,0 +1,103 @@
+"""What `convert` did to a model: one row a convolution, and the batch norms that went into filters."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+#: Columns of `str(report)`.
+WIDTH = 120
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One convolution of a model; swapped exactly where there is no reason against it."""
+
+    name: str  # as in named_modules, the first where it has several; "" for the model itself
+    kind: str  # its class, before
+    weight: tuple[int, ...]  # shape of its filters; empty where nobody knows
+    operator: str | None  # of torch.ops.nkiconv, where that runs it
+    reason: str = ""
+
+    @property
+    def swapped(self) -> bool:
+        """Whether it is nkiconv's now, and was not before."""
+        return not self.reason
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One batch norm: the convolution that it went into, or why it stays."""
+
+    batchnorm: str
+    convolution: str | None
+    how: str = ""  # how they were found to follow each other
+    reason: str = ""
+
+    @property
+    def folded(self) -> bool:
+        """Whether it is part of the convolution now."""
+        return not self.reason
+
+
+@dataclass(frozen=True)
+class Report:
+    """The converted model and what became of each convolution; `str` of it is a table."""
+
+    model: torch.nn.Module
+    entries: tuple[Entry, ...]
+    folds: tuple[Fold, ...] = ()  # empty unless folding was asked for
+
+    @property
+    def swapped(self) -> tuple[Entry, ...]:
+        """The convolutions that are nkiconv's now."""
+        return tuple(entry for entry in self.entries if entry.swapped)
+
+    @property
+    def kept(self) -> tuple[Entry, ...]:
+        """The convolutions that stay as they were."""
+        return tuple(entry for entry in self.entries if not entry.swapped)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "entries": [{**dataclasses.asdict(entry), "swapped": entry.swapped} for entry in self.entries],
+            "folds": [{**dataclasses.asdict(fold), "folded": fold.folded} for fold in self.folds],
+        }
+
+    def table(self) -> Table:
+        """One row a convolution, then one a batch norm."""
+        title = f"{len(self.swapped)} of {len(self.entries)} convolutions swapped for nkiconv's"
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for heading in ("name", "module", "weight", "operator"):
+            table.add_column(heading, overflow="fold")
+        table.add_column("stays as it is because", overflow="fold", ratio=1)
+        for entry in self.entries:
+            table.add_row(
+                Text(entry.name or "(the model)"),
+                entry.kind,
+                "x".join(map(str, entry.weight)) or "-",
+                entry.operator or "-",
+                Text(entry.reason),
+            )
+        if self.folds:
+            table.add_section()
+        for fold in self.folds:
+            told = f"folded into {fold.convolution or 'the model'} ({fold.how})" if fold.folded else fold.reason
+            table.add_row(Text(fold.batchnorm), "batch norm", "", "", Text(told))
+        return table
+
+    def __str__(self) -> str:
+        """The table as text."""
+        screen = Console(file=io.StringIO(), width=WIDTH, highlight=False)
+        screen.print(self.table())
+        assert isinstance(screen.file, io.StringIO)
+        return "\n".join(line.rstrip() for line in screen.file.getvalue().rstrip().splitlines())

@@ -1,0 +1,346 @@
+"""Converted models compute what they did before, with everything that hangs on them; what stays has its reason."""
+
+import copy
+import io
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize, prune
+from torch_models import MODELS, build
+
+from nkiconv import pytorch
+from nkiconv.errors import DtypeError, UnsupportedError
+from nkiconv.pytorch import convert, host
+
+
+class Reshaping(nn.Conv2d):
+    """A subclass without a forward of its own, and with more in its constructor."""
+
+    def __init__(self, channels):
+        super().__init__(channels, channels, 3, padding=1)
+        self.note = "kept"
+
+    def twice(self, x):
+        return self(self(x))
+
+
+class Standardized(nn.Conv2d):
+    def forward(self, x):
+        return nn.functional.conv2d(x, self.weight - self.weight.mean(), self.bias)
+
+
+class Padded(nn.Conv1d):
+    def _conv_forward(self, input, weight, bias):
+        return super()._conv_forward(nn.functional.pad(input, (2, 0)), weight, bias)
+
+
+class Noted(nn.Conv2d):
+    activation = "lrelu"
+
+
+def gradients(model, x, dtype):
+    """(y, dy/dx) under a fixed random direction."""
+    model, x = copy.deepcopy(model).to(dtype), x.to(dtype, copy=True).requires_grad_()
+    y = model(x)
+    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    return y.detach(), torch.autograd.grad(y, x, g)[0]
+
+
+@pytest.mark.parametrize("mode", ["torch", "compare"])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_compute_what_they_did(name, mode, monkeypatch):
+    """On the host torch's own convolution runs in either mode, and "compare" holds the kernels against it.
+
+    Gradients of inputs are convolutions of ours, which sum the same terms in another order than torch: as far from
+    those of the same model in float64 as torch's own, or by one more rounding of each of the 4 layers' sums of at most
+    n = 72 terms, n * 2^-24 of the largest each.
+    """
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    model, x = build(name)
+    y, expected = gradients(model, x, torch.float32)
+    _, truth = gradients(model, x, torch.float64)
+    report = convert(model)
+    assert [entry.operator for entry in report.entries] == MODELS[name][2]
+    assert report.kept == ()
+    found_y, found = gradients(report.model, x, torch.float32)
+    assert torch.equal(found_y, y)
+    allowed = (expected - truth).abs().max() + 4 * 72 * 2.0**-24 * truth.abs().max()
+    assert (found - truth).abs().max() <= allowed
+    assert not torch.equal(found, torch.zeros_like(found))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_parameters_stay_the_same_objects(inplace):
+    model, x = build("resnet")
+    before = dict(model.named_parameters()), dict(model.named_buffers()), [*model.state_dict()]
+    report = convert(model, inplace=inplace)
+    assert (report.model is model) == inplace
+    assert isinstance(report.model.conv1, pytorch.nn.Conv2d)
+    assert isinstance(model.conv1, pytorch.nn.Conv2d) == inplace
+    after = dict(report.model.named_parameters()), dict(report.model.named_buffers()), [*report.model.state_dict()]
+    assert after[2] == before[2]
+    for one, other in zip(after[:2], before[:2], strict=True):
+        assert all(one[name] is other[name] for name in other)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    report.model.train()(x).sum().backward()
+    start = model.conv1.weight.clone()
+    optimizer.step()
+    assert not torch.equal(report.model.conv1.weight, start)
+
+
+def test_tied_and_shared_modules():
+    model = nn.Sequential(nn.Conv1d(4, 4, 3), nn.Conv1d(4, 4, 3), nn.Conv1d(4, 4, 1))
+    model[1].weight = model[0].weight
+    model.append(model[2])
+    converted = convert(model).model
+    assert converted[1].weight is converted[0].weight is model[0].weight
+    assert converted[3] is converted[2]
+    assert converted[3] is not model[3]
+    assert [module.layer for module in converted] == ["0", "1", "2", "2"]
+    x = torch.randn(1, 4, 9)
+    assert torch.equal(converted(x), model(x))
+
+
+def test_hooks_flags_and_other_references_stay():
+    model, x = build("whisper")
+    seen = []
+    model.conv1.register_forward_hook(lambda module, inputs, y: seen.append(type(module)))
+    model.conv2.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 2,))
+    model.conv1.weight.requires_grad_(False)
+    model.conv2.train()
+    model.by_hand = [model.conv1]
+    expected = model(x)
+    converted = convert(model).model
+    assert torch.equal(converted(x), expected)
+    assert seen == [nn.Conv1d, pytorch.nn.Conv1d]
+    assert (converted.conv1.training, converted.conv2.training) == (False, True)
+    assert not converted.conv1.weight.requires_grad
+    assert converted.by_hand[0] is converted.conv1
+
+
+def test_filter_is_asked_by_name_and_module():
+    model, _ = build("vae")
+    asked = {}
+
+    def filter(name, module):
+        asked[name] = module
+        return module is not model.shortcut and not name.startswith("upsample")
+
+    report = convert(model, filter)
+    assert asked == {name: model.get_submodule(name) for name in ("conv1", "conv2", "shortcut", "upsample.1")}
+    assert [(entry.name, entry.reason) for entry in report.kept] == [
+        ("shortcut", "filter leaves it out"),
+        ("upsample.1", "filter leaves it out"),
+    ]
+    assert type(report.model.shortcut) is nn.Conv2d
+
+
+def patched():
+    module = nn.Conv2d(3, 4, 3)
+    module.forward = lambda x: x
+    return module
+
+
+def quantized():
+    return torch.ao.nn.quantized.Conv2d(3, 4, 3)
+
+
+def scripted():
+    return torch.jit.script(nn.Conv2d(3, 4, 3))
+
+
+KEPT = {
+    "reflect": (lambda: nn.Conv2d(3, 4, 3, padding_mode="reflect"), "padding_mode='reflect': nkiconv pads with zeros"),
+    "circular": (lambda: nn.Conv1d(3, 4, 3, padding_mode="circular"), "padding_mode='circular'"),
+    "transposed": (lambda: nn.ConvTranspose2d(3, 4, 3), "is transposed"),
+    "volumes": (lambda: nn.Conv3d(3, 4, 3), "rows and images only"),
+    "lazy": (lambda: nn.LazyConv2d(4, 3), "is lazy"),
+    "double": (lambda: nn.Conv2d(3, 4, 3).double(), "weights are torch.float64; accepted are torch.bfloat16"),
+    "complex": (lambda: nn.Conv2d(3, 4, 3, dtype=torch.complex64), "weights are torch.complex64"),
+    "quantized": (quantized, "is quantized"),
+    "scripted": (scripted, "is scripted; convert the model before"),
+    "forward": (lambda: Standardized(3, 4, 3), "has its own forward"),
+    "conv_forward": (lambda: Padded(3, 4, 3), "has its own _conv_forward"),
+    "patched": (patched, "has its own forward"),
+    "attribute": (lambda: Noted(3, 4, 3), "has an attribute activation of its own"),
+    "ours": (lambda: pytorch.nn.Conv2d(3, 4, 3), "is nkiconv's already"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*(quantized tensor creation|torch.jit):")
+@pytest.mark.parametrize("name", KEPT)
+def test_what_stays_has_its_reason(name):
+    make, reason = KEPT[name]
+    module = make()
+    kind = type(module)
+    report = convert(nn.Sequential(nn.Identity(), module, nn.Conv2d(3, 4, 3)))
+    [kept] = report.kept
+    assert kept.name == "1"
+    assert reason in kept.reason
+    assert type(report.model[1]) is kind
+    assert isinstance(report.model[2], pytorch.nn.Conv2d)
+
+
+def test_all_reasons_are_told():
+    [kept] = convert(Standardized(3, 4, 3, padding_mode="reflect").double()).kept
+    assert [part.split()[0] for part in kept.reason.split("; ")[:3]] == ["padding_mode='reflect':", "has", "weights"]
+
+
+def test_lazy_modules_are_swapped_once_they_have_run():
+    model = nn.Sequential(nn.LazyConv2d(4, 3))
+    x = torch.randn(1, 3, 6, 6)
+    assert convert(model).swapped == ()
+    y = model(x)
+    [entry] = convert(model, inplace=True).swapped
+    assert entry.weight == (4, 3, 3, 3)
+    assert torch.equal(model(x), y)
+
+
+def test_subclasses_without_a_forward():
+    model = nn.Sequential(Reshaping(3), nn.ReLU())
+    x = torch.randn(1, 3, 6, 6)
+    converted = convert(model).model
+    saved = io.BytesIO()
+    torch.save(converted, saved)
+    saved.seek(0)
+    for one in (converted, copy.deepcopy(converted), torch.load(saved, weights_only=False)):
+        assert isinstance(one[0], Reshaping)
+        assert isinstance(one[0], pytorch.nn.Conv2d)
+        assert (one[0].note, one[0].layer, type(one[0]).__name__) == ("kept", "0", "Reshaping")
+        assert torch.equal(one[0].twice(x), model[0].twice(x))
+
+
+WEIGHTS = {
+    "weight_norm": parametrizations.weight_norm,
+    "spectral_norm": parametrizations.spectral_norm,
+    "orthogonal": parametrizations.orthogonal,
+    "pruned": lambda module: prune.l1_unstructured(module, "weight", 0.5),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_computed_weights_go_on_being_computed(name):
+    torch.manual_seed(0)
+    model = nn.Sequential(WEIGHTS[name](nn.Conv2d(3, 4, 3))).eval()
+    x = torch.randn(1, 3, 6, 6)
+    report = convert(model)
+    [entry] = report.swapped
+    assert entry.weight == (4, 3, 3, 3)
+    y = report.model(x)
+    assert torch.equal(y, model(x))
+    with torch.no_grad():
+        next(model.parameters()).mul_(2)
+        for one in model.parameters():
+            one.add_(0.25)
+    assert torch.equal(report.model(x), model(x))
+    assert not torch.equal(report.model(x), y)
+    grads = [torch.autograd.grad(one(x).pow(2).sum(), [*one.parameters()]) for one in (report.model, model)]
+    for one, other in zip(*grads, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_parametrizations_can_be_removed():
+    model = nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 4, 3)), parametrizations.weight_norm(Reshaping(3)))
+    converted = convert(model).model
+    x = torch.randn(1, 3, 6, 6)
+    for module, before in zip(converted, model, strict=True):
+        y = before(x)
+        parametrize.remove_parametrizations(module, "weight")
+        assert not parametrize.is_parametrized(module)
+        assert type(module).__mro__[1 if isinstance(module, Reshaping) else 0] is pytorch.nn.Conv2d
+        assert torch.equal(module(x), y)
+        assert parametrize.is_parametrized(before)
+
+
+def test_a_model_may_be_a_convolution_itself():
+    conv = nn.Conv2d(3, 4, 3)
+    report = convert(conv)
+    assert (report.model.layer, report.entries[0].name) == (None, "")
+    assert "(the model)" in str(report)
+    assert convert(conv, inplace=True).model is conv
+    assert type(conv) is pytorch.nn.Conv2d
+
+
+def test_converting_twice_changes_nothing():
+    model, x = build("conformer")
+    once = convert(model).model
+    report = convert(once)
+    assert {entry.reason for entry in report.entries} == {"is nkiconv's already"}
+    assert [entry.operator for entry in report.entries] == MODELS["conformer"][2]
+    assert torch.equal(report.model(x), model(x))
+
+
+def test_compiles_without_graph_breaks():
+    model, x = build("resnet")
+    converted = convert(model).model
+    compiled = torch.compile(converted, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), converted(x))
+
+
+def test_converted_models_can_be_traced_and_exported():
+    model, x = build("conformer")
+    converted = convert(model).model
+    traced = torch.fx.symbolic_trace(converted)
+    functions = [node.target for node in traced.graph.nodes if node.op == "call_function"]
+    assert functions.count(pytorch.conv1d) == 3
+    exported = torch.export.export(converted, (x,))
+    targets = [node.target for node in exported.graph.nodes if node.op == "call_function"]
+    assert targets.count(torch.ops.nkiconv.conv1d.default) == 2
+    assert targets.count(torch.ops.nkiconv.depthwise_conv1d.default) == 1
+    for one in (traced, exported.module()):
+        assert torch.equal(one(x), model(x))
+
+
+def test_comparisons_name_the_layer(monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "compare")
+    model, x = build("vae")
+    converted = convert(model).model
+    real = host.convolve
+    monkeypatch.setattr(host, "convolve", lambda asked, *rest: real(asked, *rest) * (1 + (asked.layer == "upsample.1")))
+    with pytest.raises(ValueError, match=r"upsample.1 \(conv2d\): the kernel and torch differ by"):
+        converted(x)
+
+
+def test_report():
+    report = convert(nn.Sequential(nn.Conv1d(6, 6, 5, groups=6), nn.ConvTranspose1d(6, 4, 3)))
+    text = str(report)
+    assert "1 of 2 convolutions swapped" in text
+    for word in ("6x1x5", "6x4x3", "depthwise_conv1d", "is transposed"):
+        assert word in text
+    plain = json.loads(json.dumps(report.as_dict()))
+    assert plain["entries"][0] == {
+        "name": "0",
+        "kind": "Conv1d",
+        "weight": [6, 1, 5],
+        "operator": "depthwise_conv1d",
+        "reason": "",
+        "swapped": True,
+    }
+    assert (plain["entries"][1]["swapped"], plain["folds"]) == (False, [])
+
+
+def test_what_cannot_be_copied_is_converted_in_place():
+    model = nn.Sequential(nn.Conv1d(2, 2, 1))
+    model.lines = (line for line in "abc")
+    with pytest.raises(UnsupportedError, match=r"model: cannot be copied .*generator.*inplace=True"):
+        convert(model)
+    assert type(model[0]) is nn.Conv1d
+    assert convert(model, inplace=True).swapped
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"model": nn.Conv2d}, DtypeError, "model: must be a torch.nn.Module, not type"),
+        ({"model": None}, DtypeError, "model: must be a torch.nn.Module, not NoneType"),
+        ({"filter": "conv1"}, UnsupportedError, "filter='conv1': must be None or a function"),
+        ({"fold_batchnorm": True}, UnsupportedError, "fold_batchnorm=True: needs eval mode, and the model, 0 are in"),
+        ({"fold_batchnorm": True, "filter": 1}, UnsupportedError, "2 reasons"),
+    ],
+)
+def test_refusals(arguments, error, message):
+    with pytest.raises(error, match=message):
+        convert(**{"model": nn.Sequential(nn.Conv2d(2, 2, 1)), **arguments})

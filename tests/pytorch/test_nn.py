@@ -1,0 +1,195 @@
+"""The modules equal torch's: parameters, values, gradients; what is fused, and what is refused by name."""
+
+import copy
+import io
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nkiconv.errors import GeometryError, UnsupportedError
+from nkiconv.pytorch import nn
+from nkiconv.reference import ACTIVATIONS
+
+PAIRS = {"Conv1d": (nn.Conv1d, torch.nn.Conv1d), "Conv2d": (nn.Conv2d, torch.nn.Conv2d)}
+#: class, arguments, input's shape, operator
+MODULES = [
+    ("Conv1d", (6, 4, 3), {}, (2, 6, 11), "conv1d"),
+    ("Conv1d", (6, 4, 3), {"bias": False, "stride": 2, "padding": 2, "groups": 2}, (2, 6, 11), "conv1d"),
+    ("Conv1d", (6, 6, 5), {"padding": "same", "dilation": 2, "groups": 6}, (6, 11), "depthwise_conv1d"),
+    ("Conv1d", (6, 12, 5), {"groups": 6}, (2, 6, 11), "conv1d"),
+    ("Conv1d", (1, 1, 5), {}, (2, 1, 11), "depthwise_conv1d"),
+    ("Conv2d", (6, 4, (3, 2)), {"padding": (1, 0), "dtype": torch.bfloat16}, (2, 6, 9, 8), "conv2d"),
+    ("Conv2d", (6, 4, 3), {"stride": (2, 1), "dilation": (1, 2), "padding": 2, "groups": 2}, (6, 9, 8), "conv2d"),
+    ("Conv2d", (6, 6, 3), {"padding": "valid", "groups": 6}, (2, 6, 9, 8), "conv2d"),
+]
+
+
+def integers(*shape, dtype=torch.float32, seed=0):
+    """Small integers: sums are exact in any order."""
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def fill(module):
+    """Give every parameter small integers."""
+    with torch.no_grad():
+        for i, one in enumerate(module.parameters()):
+            one.copy_(integers(*one.shape, seed=i))
+    return module
+
+
+@pytest.fixture(params=["torch", "simulate", "compare"])
+def mode(request, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", request.param)
+    return request.param
+
+
+class Operators(TorchDispatchMode):
+    """The names of nkiconv's operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "nkiconv":
+            self.names.append(func.name().removeprefix("nkiconv::"))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("name", "sizes", "more", "shape", "operator"), MODULES, ids=lambda value: str(value)[:30])
+def test_equals_torchs_module(name, sizes, more, shape, operator, mode):
+    ours, theirs = (kind(*sizes, **more) for kind in PAIRS[name])
+    fill(ours)
+    assert theirs.load_state_dict(ours.state_dict()).missing_keys == []
+    dtype = more.get("dtype", torch.float32)
+    x = integers(*shape, dtype=dtype, seed=7).requires_grad_()
+    with Operators() as ran:
+        y = ours(x)
+    assert ran.names == [ours.operator] == [operator]
+    expected = theirs.double()(x.double()).to(dtype)
+    assert y.dtype == dtype
+    assert torch.equal(y, expected)
+    g = integers(*y.shape, dtype=dtype, seed=8)
+    found = torch.autograd.grad(y, [x, *ours.parameters()], g)
+    wide = x.detach().double().requires_grad_()
+    wanted = torch.autograd.grad(theirs(wide), [wide, *theirs.parameters()], g.double())
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other.to(dtype))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_initialization_is_torchs(name):
+    states = []
+    for kind in PAIRS[name]:
+        torch.manual_seed(3)
+        states.append(kind(4, 6, 3).state_dict())
+    assert list(states[0]) == list(states[1]) == ["weight", "bias"]
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+@pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+@pytest.mark.parametrize("name", PAIRS)
+def test_activation_and_residual(name, activation, position):
+    """The very operators of torch, on the same numbers: equal bits."""
+    conv = fill(PAIRS[name][0](4, 6, 3, padding=1, activation=activation, residual_position=position))
+    size = (5, 6)[: int(name[-2])]
+    x, residual = integers(2, 4, *size), integers(2, 6, *size, seed=9) / 4
+    torchs = {
+        None: lambda z: z,
+        "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
+        **{name: getattr(F, name) for name in ("relu", "silu", "gelu", "tanh", "sigmoid")},
+    }[activation]
+    z = getattr(F, name.lower())(x, conv.weight, conv.bias, padding=1)
+    expected = torchs(z + residual) if position == "pre_activation" else torchs(z) + residual
+    assert torch.equal(conv(x, residual), expected)
+    assert torch.equal(conv(x), torchs(z))
+
+
+#: in, out, taps, groups, dilation, stride
+CAUSAL = [(6, 4, 3, 1, 1, 1), (6, 6, 4, 6, 1, 1), (6, 6, 4, 6, 3, 1), (6, 4, 3, 2, 2, 2), (4, 4, 1, 4, 5, 1)]
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "taps", "groups", "dilation", "stride"), CAUSAL)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_causal_equals_padding_on_the_left(inputs, outputs, taps, groups, dilation, stride, dtype, mode):
+    conv = fill(nn.CausalConv1d(inputs, outputs, taps, stride, dilation, groups, dtype=dtype))
+    for shape in ((2, inputs, 11), (inputs, 3)):
+        x = integers(*shape, dtype=dtype, seed=5)
+        padded = F.pad(x.double(), ((taps - 1) * dilation, 0))
+        numbers = {"stride": stride, "dilation": dilation, "groups": groups}
+        expected = F.conv1d(padded, conv.weight.double(), conv.bias.double(), **numbers)
+        assert torch.equal(conv(x), expected.to(dtype))
+    assert conv.operator == ("depthwise_conv1d" if groups == inputs == outputs else "conv1d")
+
+
+@settings(max_examples=40)
+@given(
+    taps=st.integers(1, 6),
+    dilation=st.integers(1, 4),
+    stride=st.integers(1, 3),
+    size=st.integers(1, 12),
+    data=st.data(),
+)
+def test_causal_outputs_see_nothing_later(taps, dilation, stride, size, data):
+    """The gradient of output q is zero behind input q * stride, and one tap reaches that input."""
+    conv = nn.CausalConv1d(3, 3, taps, stride, dilation, groups=data.draw(st.sampled_from([1, 3])))
+    torch.nn.init.ones_(conv.weight)
+    x = torch.zeros(1, 3, size, requires_grad=True)
+    y = conv(x)
+    assert y.shape[-1] == (size - 1) // stride + 1
+    q = data.draw(st.integers(0, y.shape[-1] - 1))
+    (slope,) = torch.autograd.grad(y[0, 0, q], x)
+    assert slope[0, 0, q * stride] == 1
+    assert not slope[..., q * stride + 1 :].any()
+
+
+def test_state_dicts_go_both_ways_and_copies_keep_the_fusion():
+    conv = nn.CausalConv1d(4, 4, 3, groups=4, activation="silu", residual_position="post_activation", layer="mixer")
+    torch.nn.Conv1d(4, 4, 3, groups=4).load_state_dict(conv.state_dict())
+    saved = io.BytesIO()
+    torch.save(conv, saved)
+    saved.seek(0)
+    x = torch.randn(2, 4, 9)
+    for other in (copy.deepcopy(conv), torch.load(saved, weights_only=False)):
+        assert (other.activation, other.residual_position, other.layer) == ("silu", "post_activation", "mixer")
+        assert torch.equal(other(x), conv(x))
+
+
+def test_representations():
+    assert repr(nn.Conv2d(3, 8, 3, padding=1)) == repr(torch.nn.Conv2d(3, 8, 3, padding=1))
+    assert repr(nn.Conv1d(3, 8, 3, activation="relu")) == "Conv1d(3, 8, kernel_size=(3,), stride=(1,), activation=relu)"
+    assert "padding=causal" in repr(nn.CausalConv1d(3, 8, 3))
+
+
+def test_compiles_without_graph_breaks():
+    conv = fill(nn.CausalConv1d(4, 4, 3, groups=4, activation="relu"))
+    x = integers(2, 4, 9)
+    assert torch.equal(torch.compile(conv, fullgraph=True)(x, x), conv(x, x))
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "message"),
+    [
+        (nn.Conv1d, {"padding_mode": "reflect"}, "padding_mode='reflect': accepted is 'zeros'; pad with"),
+        (nn.Conv2d, {"padding_mode": "circular"}, "padding_mode='circular'"),
+        (nn.Conv2d, {"activation": "mish"}, "activation='mish': accepted are None, relu"),
+        (nn.CausalConv1d, {"activation": ["relu"]}, r"activation=\['relu'\]: accepted are None, relu"),
+        (nn.CausalConv1d, {"residual_position": "after"}, "residual_position='after': accepted are pre_activation"),
+        (nn.Conv1d, {"padding_mode": "reflect", "activation": "x"}, "Conv1d cannot be built; 2 reasons"),
+    ],
+)
+def test_refusals(kind, more, message):
+    with pytest.raises(UnsupportedError, match=message):
+        kind(4, 4, 3, **more)
+
+
+def test_only_rows_are_causal():
+    conv = nn.Conv2d(4, 4, 3)
+    conv.padding = "causal"
+    with pytest.raises(GeometryError, match="padding='causal': accepted are ints, 'same' and 'valid'"):
+        conv(torch.zeros(1, 4, 9, 9))

@@ -1,0 +1,126 @@
+"""`plan_model` sees what a model runs, under the names of its modules, and leaves the model as it was."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch_models import MODELS, build
+
+from nkiconv import ConvProblem, UnsupportedError, pytorch
+from nkiconv.planner import Asked
+from nkiconv.pytorch import plan_model
+from nkiconv.pytorch.recording import DATA, FAKE, record
+
+pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_convolution_is_recorded_with_its_shape(name):
+    """Against hooks on torch's own modules while they compute."""
+    model, x = build(name)
+    seen = {}
+
+    def note(layer):
+        def hook(module, inputs, y):
+            seen[layer] = (tuple(inputs[0].shape), tuple(module.weight.shape), tuple(y.shape), module.bias is not None)
+
+        return hook
+
+    plain = copy.deepcopy(model)
+    for layer, module in plain.named_modules():
+        if isinstance(module, nn.Conv1d | nn.Conv2d):
+            module.register_forward_hook(note(layer))
+    plain(x)
+
+    found = record(model, [x], {})
+    assert (found.ran_on, found.others) == (FAKE, {})
+    recorded = {}
+    for convolved, layers in found.convolved.items():
+        for layer in layers:
+            problem = convolved.problem
+            shapes = problem.input_shape, problem.filter_shape, problem.output_shape
+            rank = len(seen[layer][0]) - 2
+            recorded[layer] = (*(one[:2] + one[-rank:] for one in shapes), convolved.asked.bias)
+    assert recorded == seen
+
+
+def test_the_model_stays_as_it_was():
+    model, x = build("resnet")
+    model.train()
+    state = {name: (one, one.clone()) for name, one in model.state_dict(keep_vars=True).items()}
+    kinds = [type(module) for module in model.modules()]
+    found = plan_model(model, [x], fold_batchnorm=True)
+    assert [type(module) for module in model.modules()] == kinds
+    assert model.training
+    assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
+    for name, one in model.state_dict(keep_vars=True).items():
+        assert one is state[name][0]
+        assert torch.equal(one, state[name][1])
+    assert all(row.convolved.asked.bias for row in found.rows)
+    assert {fold.folded for fold in found.report.folds} == {True}
+
+
+class Recovering(nn.Module):
+    """Tries one layer, whose input does not fit, and goes on without it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Conv1d(5, 4, 3))
+        self.outer = pytorch.nn.Conv1d(3, 3, 3, padding=1, groups=3, activation="silu")
+
+    def forward(self, x, mask=None, flag="on"):
+        try:
+            x = self.inner(x)
+        except ValueError:
+            x = nn.functional.conv1d(x, torch.ones(3, 3, 1))
+        y = self.outer(x, x)
+        return y if mask is None else y * mask
+
+
+def test_names_survive_errors_that_the_model_catches():
+    found = record(Recovering(), [torch.zeros(1, 3, 9)], {"mask": torch.ones(9), "flag": "off"})
+    [(convolved, layers)] = found.convolved.items()
+    assert layers == ["outer"]
+    assert convolved.operation == "depthwise_conv1d"
+    assert convolved.problem == ConvProblem(N=1, C=3, W=9, S=3, groups=3, padding=((0, 0), (1, 1)), dtype="fp32")
+    assert convolved.asked == Asked(bias=True, activation="silu", residual="pre_activation")
+    [(other, calls)] = found.others.items()
+    assert (other.layer, other.operator, other.shapes, calls) == ("", "aten::convolution", ((1, 3, 9), (3, 3, 1)), 1)
+
+
+class Choosing(nn.Module):
+    """Which layer runs depends on the data."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv1d(3, size, 1) for size in (4, 5))
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        return self.layers[int(self.norm(x).argmax())](x)
+
+
+def test_data_decides_where_it_must():
+    model = Choosing().train()
+    x = torch.zeros(1, 3, 2)
+    x[0, 0, 1] = 1
+    found = record(model, [x], {})
+    assert found.ran_on == DATA
+    assert list(found.convolved.values()) == [["layers.1"]]
+    assert model.norm.num_batches_tracked == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "message"),
+    [
+        (nn.Conv1d(3, 4, 1), {"lnc": 3}, "lnc=3: must be 1 or 2"),
+        (nn.Conv1d(3, 4, 1), {"lnc": True}, "lnc=True: must be 1 or 2"),
+        (nn.Sequential(nn.Sequential(nn.Linear(4, 4))), {}, r"raised RuntimeError in layer 0.0, given 1x3x9 float32: "),
+        (nn.Conv1d(5, 4, 1), {}, r"raised GeometryError in its own forward, given 1x3x9 float32: weight.shape"),
+        (nn.Conv1d(3, 4, 1), {"named": {"y": 3}}, r"raised TypeError in its own forward, given 1x3x9 float32, y=int"),
+    ],
+)
+def test_refusals(model, more, message):
+    with pytest.raises(UnsupportedError, match=message):
+        plan_model(model, [torch.zeros(1, 3, 9)], **more)

@@ -1,0 +1,339 @@
+"""`nkiconv plan-model`: every convolution of a model once, its plan, the sum; what stays; and bad input by name."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from shell import run
+
+import nkiconv
+from nkiconv.cli.scripts import MODULE
+from nkiconv.problem import ConvProblem
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
+ROOT = Path(__file__).resolve().parents[1]
+HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
+#: Two convolutions of one shape, one of another, one that stays, one that is a function, one that nobody calls.
+MODEL = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.blocks = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
+        self.up = nn.ConvTranspose2d(8, 4, 2, stride=2)
+        self.filters = nn.Parameter(torch.randn(5, 4, 1, 1))
+        self.unused = nn.Conv2d(3, 3, 1)
+
+    def forward(self, x):
+        return F.conv2d(self.up(self.blocks(self.norm(self.first(x)))), self.filters)
+
+def build_model():
+    print("building")
+    return Model()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """A function that writes a script and returns its path."""
+
+    def write(text, name="model.py"):
+        path = tmp_path / name
+        path.write_text(HEAD + text)
+        return path
+
+    return write
+
+
+def document(*arguments):
+    """The JSON of a run."""
+    result = run("plan-model", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def words(text):
+    return " ".join(text.split())
+
+
+def test_json(script):
+    found = document(f"{script(MODEL)}:build_model", "--input", "2x3x10x12")
+    by_layer = {row["layers"][0]: row for row in found["rows"]}
+    assert {name: (row["layers"], row["calls"]) for name, row in by_layer.items()} == {
+        "first": (["first"], 1),
+        "blocks.0": (["blocks.0", "blocks.2"], 2),
+    }
+    pad = ((1, 1), (1, 1))
+    problems = {
+        "first": ConvProblem(N=2, C=3, H=10, W=12, K=8, R=3, S=3, padding=pad, dtype="fp32"),
+        "blocks.0": ConvProblem(N=2, C=8, H=10, W=12, K=8, R=3, S=3, padding=pad, dtype="fp32"),
+    }
+    total = 0.0
+    for name, problem in problems.items():
+        row, plan = by_layer[name], nkiconv.plan(problem, 2, bias=name != "first", operation="conv2d")
+        assert plan.cached
+        assert row["plan"]["algorithm"] == plan.algorithm
+        assert row["plan"]["modelled_us"] == plan.modelled_us
+        assert row["modelled_us"] == pytest.approx(row["calls"] * plan.modelled_us)
+        total += row["modelled_us"]
+    assert found["modelled_us"] == pytest.approx(total)
+    assert sum(row["share"] for row in found["rows"]) == pytest.approx(1)
+    assert [row["modelled_us"] for row in found["rows"]] == sorted(r["modelled_us"] for r in found["rows"])[::-1]
+    kept = [(one["layer"], one["operator"], one["calls"], one["shapes"]) for one in found["kept"]]
+    assert kept == [
+        ("up", "aten::convolution", 1, [[2, 8, 10, 12], [8, 4, 2, 2]]),
+        ("", "aten::convolution", 1, [[2, 4, 20, 24], [5, 4, 1, 1]]),
+    ]
+    assert [one["reason"].split(";")[0] for one in found["kept"]] == ["is transposed", "is called as a function"]
+    assert (found["uncalled"], found["ran_on"], found["lnc"]) == (["unused"], "fake tensors", 2)
+
+
+def test_table(script):
+    result = run("plan-model", f"{script(MODEL)}:build_model", "--input", "2x3x10x12", "--dtype", "bf16", "--lnc", 1)
+    assert result.exit_code == 0, result.output
+    text = words(result.stdout)
+    for wanted in (
+        "(trn2, 1 core, modelled)",
+        "2 8 10 12 -> 8 10 12",
+        "3x3 bf16 bias",
+        "+1 more",
+        "convolutions that stay in torch",
+        "(the model) 1 2 4 20 24 * 5 4 1 1 is called as a function",
+        "the model ran on shapes only",
+        "convolutions that this run did not call: unused",
+    ):
+        assert wanted in text
+    assert "sum 3" in text
+    assert "building" in result.stderr
+    assert "building" not in result.stdout
+
+
+def test_options_reach_conversion_and_planner(script):
+    arguments = (
+        f"{script(MODEL)}:build_model",
+        "--input",
+        "x=1x3x6x6",
+        "--fold-batchnorm",
+        "--lnc",
+        1,
+        "--dtype",
+        "fp16",
+    )
+    found = document(*arguments, "--wide")
+    first = next(row for row in found["rows"] if row["layers"] == ["first"])
+    assert (first["asked"]["bias"], first["problem"]["dtype"], first["plan"]["lnc"]) == (True, "fp16", 1)
+    assert first["plan"]["effort"] == "tuned"
+    assert found["conversion"]["folds"][0]["folded"]
+    assert document(*arguments)["rows"][0]["plan"]["cached"]
+
+
+def test_no_cache(script, plans):
+    document(f"{script(MODEL)}:build_model", "--input", "1x3x6x6", "--no-cache")
+    assert not plans.exists()
+
+
+OTHERS = {
+    "1-d, with named and whole-number inputs": (
+        """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(10, 6)
+        self.mix = nn.Conv1d(6, 6, 4, groups=6, padding=3)
+
+    def forward(self, ids, scale):
+        return self.mix(self.embed(ids).transpose(1, 2)) * scale
+
+build_model = Model
+""",
+        ("--input", "scale=1", "--input", "1x9:int64"),
+        "fake tensors",
+        [("depthwise_conv1d", 6)],
+    ),
+    "what happens depends on data": (
+        """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Conv1d(3, 4, 3), nn.Conv1d(3, 5, 3)
+
+    def forward(self, x):
+        return self.one(x) if x.sum().item() == 0 else self.other(x)
+
+build_model = Model
+""",
+        ("--input", "1x3x9"),
+        "data",
+        [("conv2d", 4)],
+    ),
+    "parameters without data": (
+        "def build_model():\n    with torch.device('meta'):\n        return nn.Conv1d(3, 4, 3)\n",
+        ("--input", "3x9"),
+        "meta tensors",
+        [("conv2d", 4)],
+    ),
+    "a cache of a run": (
+        """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.window = nn.Conv1d(3, 4, 3), None
+
+    def forward(self, x):
+        if self.window is None:
+            self.window = torch.ones(x.shape[-1])
+        return self.conv(x * self.window) * float(self.window.sum())
+
+build_model = Model
+""",
+        ("--input", "1x3x9"),
+        "data",
+        [("conv2d", 4)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_ways_to_run(script, name):
+    text, arguments, ran_on, rows = OTHERS[name]
+    found = document(f"{script(text)}:build_model", *arguments)
+    assert found["ran_on"] == ran_on
+    assert [(row["operation"], row["problem"]["K"]) for row in found["rows"]] == rows
+
+
+def test_long_lists_are_cut_short_in_the_table(script):
+    text = """
+class Model(nn.ModuleList):
+    def forward(self, x):
+        return self[0](x)
+
+def build(): return Model([nn.Conv1d(3, 4, 3) for _ in range(8)])
+"""
+    arguments = f"{script(text)}:build", "--input", "3x9"
+    wanted = "did not call: 1, 2, 3, 4, 5 and 2 more, which --json has"
+    assert wanted in words(run("plan-model", *arguments).stdout)
+    assert document(*arguments)["uncalled"] == [str(i) for i in range(1, 8)]
+
+
+def test_a_model_without_convolutions(script):
+    found = run("plan-model", f"{script('def build(): return nn.Linear(3, 4)')}:build", "--input", "1x3")
+    assert found.exit_code == 0
+    assert "sum 0" in words(found.stdout)
+
+
+def test_what_has_no_plan_is_not_in_the_sum(script, monkeypatch):
+    from nkiconv.pytorch import model_plan
+
+    real = model_plan.answer
+
+    def answer(request, **more):
+        if request.problem.C == 3:
+            raise nkiconv.UnsupportedError("C=3: too odd")
+        return real(request, **more)
+
+    monkeypatch.setattr(model_plan, "answer", answer)
+    arguments = "plan-model", f"{script(MODEL)}:build_model", "--input", "1x3x6x6"
+    found = json.loads(run(*arguments, "--json").stdout)
+    assert [(row["layers"][0], row["reason"]) for row in found["rows"]] == [("blocks.0", ""), ("first", "C=3: too odd")]
+    assert found["modelled_us"] == found["rows"][0]["modelled_us"]
+    assert "no plan for first, which is not in the sum: C=3: too odd" in words(run(*arguments).stdout)
+
+
+def test_nothing_is_left_behind(script, tmp_path):
+    script("WIDTH = 7\n", "neighbour_of_a_model.py")
+    path = script("from neighbour_of_a_model import WIDTH\ndef build(): return nn.Conv1d(WIDTH, 2, 1)\n")
+    before = list(sys.path)
+    try:
+        found = document(f"{path}:build", "--input", "1x7x4")
+    finally:
+        sys.modules.pop("neighbour_of_a_model", None)
+    assert found["rows"][0]["problem"]["C"] == 7
+    assert sys.path == before
+    assert MODULE not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "arguments", "message"),
+    [
+        ("", "{folder}/nowhere.py:build", (), "nowhere.py does not exist; give the path of a Python script"),
+        ("", "{folder}:build", (), "is a directory"),
+        ("", "{folder}/model.py", (), "must be a path, a colon and a function; write model.py:build_model"),
+        ("", "{folder}/model.py:build()", (), "must be a path, a colon and a function"),
+        ("def build_model(): ...", "{folder}/model.py:build_modle", (), "no build_modle; did you mean build_model?"),
+        ("", "{folder}/model.py:build", (), "has no build; define one that returns the model"),
+        ("build = 3", "{folder}/model.py:build", (), "build is no function but of type int"),
+        (
+            "1 / 0",
+            "{folder}/model.py:build",
+            (),
+            "importing it raised ZeroDivisionError (model.py:4): division by zero",
+        ),
+        ("import sys\nsys.exit(3)", "{folder}/model.py:build", (), "importing it raised SystemExit (model.py:5): 3"),
+        ("def build(x): ...", "{folder}/model.py:build", (), "build() raised TypeError: build() missing 1 required"),
+        ("def build(): return 3", "{folder}/model.py:build", (), "returned int; return a torch.nn.Module"),
+        (
+            "def build(): return nn.Sequential(nn.Identity(), nn.Linear(4, 2))",
+            "{folder}/model.py:build",
+            (),
+            "model: raised RuntimeError in layer 1, given 1x3 float32: ",
+        ),
+        (
+            "def build(): return nn.Linear(3, 2)",
+            "{folder}/model.py:build",
+            ("--input", "y=1x2"),
+            "model: raised TypeError in its own forward, given 1x3 float32, y=1x2 float32:",
+        ),
+        ("", "{folder}/model.py:build", ("--input", "1x0x3"), "--input=1x0x3: must be [NAME=]SHAPE[:TYPE]"),
+        ("", "{folder}/model.py:build", ("--input", "1,3"), "--input=1,3: must be"),
+        ("", "{folder}/model.py:build", ("--input", "=1x3"), "--input==1x3: must be"),
+        ("", "{folder}/model.py:build", ("--input", "1x3:fp8"), "--input=1x3:fp8: accepted types are bf16, fp16"),
+        ("", "{folder}/model.py:build", ("--input", "a=1", "--input", "a=2"), "--input=a=2: a is given twice"),
+        ("", "{folder}/model.py:build", ("--dtype", "int64"), "--dtype=int64: accepted are bf16, fp16, fp32"),
+        ("", "{folder}/model.py:build", ("--dtype", "fp8", "--lnc", 3), "cannot run this call; 2 reasons"),
+    ],
+)
+def test_bad_input(script, tmp_path, plans, text, target, arguments, message):
+    script(text)
+    result = run("plan-model", target.format(folder=tmp_path), "--input", "1x3", *arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert message in words(result.stderr)
+    assert not plans.exists()
+
+
+def test_an_input_is_needed(script):
+    result = run("plan-model", f"{script(MODEL)}:build_model", "--json")
+    assert result.exit_code == 2
+    [violation] = json.loads(result.stdout)["error"]["violations"]
+    assert violation.startswith("--input: is needed")
+
+
+def test_torch_is_asked_for_by_name(script, tmp_path):
+    """As a process of its own, in which torch cannot be imported."""
+    (tmp_path / "sitecustomize.py").write_text('import sys\nsys.modules["torch"] = None\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "nkiconv", "plan-model", f"{script(MODEL)}:build_model", "--input", "1x3x6x6"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "torch: is not installed; pip install 'nkiconv[torch]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "calls"),
+    [("resnet18", "1x3x32x32", 20), ("convnext", "1x3x32x32", 22), ("whisper_stem", "1x80x40", 2)],
+)
+def test_examples(name, shape, calls):
+    found = document(ROOT / "examples" / f"{name}.py:build_model", "--input", shape, "--dtype", "bf16")
+    assert sum(row["calls"] for row in found["rows"]) == calls
+    assert (found["kept"], found["uncalled"], found["ran_on"]) == ([], [], "fake tensors")
+    assert all(row["plan"] is not None for row in found["rows"])
