@@ -11,6 +11,8 @@ from ..errors import GeometryError, NkiconvError, UnsupportedError
 #: Operations on files, by the rank of the filter that means each; depthwise_conv2d has to be asked for.
 BY_RANK = {2: "depthwise_conv1d", 3: "conv1d", 4: "conv2d"}
 OPERATIONS = (*BY_RANK.values(), "depthwise_conv2d")
+#: Largest number of an option.
+_MOST = 2**31 - 1
 #: Options that an operation has no use for, and why.
 _NOT_TAKEN = {
     "depthwise_conv1d": {
@@ -98,7 +100,7 @@ def _option(name: str) -> str:
 
 def _extents(option: str, text: str, two: bool) -> Any:
     """An int, or a pair of them where there are two axes."""
-    numbers = _numbers(text)
+    numbers = _numbers(option, text)
     if len(numbers) == 1:
         return numbers[0]
     if two and len(numbers) == 2:
@@ -109,7 +111,7 @@ def _extents(option: str, text: str, two: bool) -> Any:
 
 def _padding(text: str, two: bool) -> Any:
     """An int, pairs of ints, or a name as typed."""
-    numbers = _numbers(text)
+    numbers = _numbers("--padding", text)
     if not numbers and "," not in text:
         return text
     if len(numbers) == 1:
@@ -125,9 +127,15 @@ def _padding(text: str, two: bool) -> Any:
     raise GeometryError(f"--padding={text}: must be {wanted}, or a name; give as many")
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    """The ints between commas; none where one of them is not an int."""
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    """The ints between commas; none where one of them is not an int.
+
+    Raises GeometryError: one of them is beyond 32 bits.
+    """
     try:
-        return tuple(int(part) for part in text.split(","))
+        numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
         return ()
+    if any(abs(number) > _MOST for number in numbers):
+        raise GeometryError(f"{option}={text}: must lie within {_MOST:,} (extents are 32-bit ints); give less")
+    return numbers

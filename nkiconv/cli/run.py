@@ -94,10 +94,10 @@ def command(
 ) -> None:
     r"""Run convolutions, check them against the float64 reference, and say what they took.
 
-    y\[n, c, q] = sum over s of w\[c, s] * x_pad\[n, c, q*stride + s*dilation], and so on for the other operations. A
-    picture is \[1, C, H, W] in 0..1, 16-bit sound \[1, C, W] in -1..1; y is written back in kind. Exit status 1 if a
-    result is wrong. Cases of more than 200,000 instructions are checked on 16 channels unless --channels says
-    otherwise.
+    y\[n, c, q] = sum over s of w\[c, s] * x_pad\[n, c, q*stride + s*dilation], and so on for the other operations.
+    A picture is \[1, C, H, W] in 0..1, 16-bit sound \[1, C, W] in -1..1; y is written back in kind.
+    Cases of more than 200,000 instructions are checked on 16 channels unless --channels says otherwise.
+    Exit status 1 if a result is wrong.
     """
     options = FileOptions(
         input=input,
