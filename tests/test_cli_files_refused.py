@@ -45,6 +45,15 @@ def zipped(*members, packing=zipfile.ZIP_STORED):
     return out.getvalue()
 
 
+def lying_zip():
+    """An archive whose directory and .npy header promise twice the data that are there."""
+    inside = npy(X, shape=(2, *X.shape[1:]))
+    data = bytearray(zipped(("x.npy", inside)))
+    size_at = data.index(b"PK\x01\x02") + 24
+    data[size_at : size_at + 4] = struct.pack("<I", len(inside) + X.nbytes)
+    return bytes(data)
+
+
 def tensors(header, data=b""):
     """The bytes of a .safetensors file with this header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
@@ -149,6 +158,7 @@ BAD_FILES = [
         "",
         r"has dtype >f4, the other byte",
     ),
+    ("less in a zip than promised", "x.npz", lying_zip(), "", r"is truncated or damaged \(72 of 144 bytes of data"),
     ("short in a zip", "x.npz", zipped(("x.npy", npy(X)[:-4])), "", r"is truncated or damaged \(68 bytes of data"),
     ("checksum", "x.npz", zipped(("x.npy", npy(X))).replace(X.tobytes(), (2 * X).tobytes()), "", r"Bad CRC-32"),
     ("no tensors", "x.safetensors", tensors({}), "", r"FileFormatError: --input=x\.safetensors: holds no arrays"),
@@ -254,6 +264,7 @@ SOUND = ("--input", "good.wav", "--filter", "all.npz:taps")
 
 # why, arguments, pattern in stderr
 BAD_CALLS = [
+    ("long name", [*ROWS, "--bias", "all.npz:" + 5000 * "b"], r"UnsupportedError: --bias=all\.npz:b{77}\.\.\.: has no"),
     (
         "operation",
         [*ROWS, "--operation", "conv3d"],

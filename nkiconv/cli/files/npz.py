@@ -33,10 +33,10 @@ class Npz(Format):
         """As `Format.read`."""
         try:
             with zipfile.ZipFile(source.path) as archive:
-                inside = [one for one in archive.namelist() if _points_outside(one)]
-                if inside:
+                outside = [one for one in archive.namelist() if _points_outside(one)]
+                if outside:
                     raise FileFormatError(
-                        f"{source.text}: has a member named {shown(inside[0])}, which points out of the archive; "
+                        f"{source.text}: has a member named {shown(outside[0])}, which points out of the archive; "
                         "do not trust it"
                     )
                 names = [one.removesuffix(_SUFFIX) for one in archive.namelist() if one.endswith(_SUFFIX)]
