@@ -38,7 +38,9 @@ class Model:
 
     folder: of its file in transformers.models. name: of its class. config: of its config's class.
     settings: of its config. argument, shape: of its input, which is fp32.
-    causal: whether it calls causal_conv1d_fn, instead of modules.
+    cache: the argument that takes a decoder's cache; decoders call causal_conv1d_fn and causal_conv1d_update, which
+        others have modules for.
+    idle: how many convolutions it has and never calls.
     """
 
     folder: str
@@ -47,7 +49,8 @@ class Model:
     settings: dict[str, Any]
     argument: str
     shape: tuple[int, ...]
-    causal: bool = False
+    cache: str | None = None
+    idle: int = 0
 
     @property
     def file(self) -> str:
@@ -68,13 +71,24 @@ class Model:
         return torch.randn(self.shape, generator=torch.Generator().manual_seed(0))
 
     def with_nkiconv(self) -> tuple[nn.Module, int]:
-        """(the same model by nkiconv, how many convolutions that makes)."""
-        if self.causal:
+        """(the same model by nkiconv, how many convolutions it calls)."""
+        if self.cache is not None:
             with imported_with_nkiconv(self) as modeling:
                 made = self.build(modeling)
             return made, sum(isinstance(one, nn.Conv1d) for one in made.modules())
         report = nkiconv_torch.convert(self.build())
-        return report.model, sum(entry.swapped for entry in report.entries)
+        return report.model, sum(entry.swapped for entry in report.entries) - self.idle
+
+    def decode(self, made: nn.Module, x: torch.Tensor, steps: int) -> torch.Tensor:
+        """The last hidden state of a decoder at the last `steps` tokens of x, one by one behind those before."""
+        assert self.cache is not None
+        cache, found = None, []
+        prefill = x.shape[1] - steps
+        for piece in (x[:, :prefill], *x[:, prefill:].split(1, dim=1)):
+            output = made(**{self.argument: piece, self.cache: cache, "use_cache": True})
+            cache = getattr(output, self.cache)
+            found.append(output.last_hidden_state)
+        return torch.cat(found[1:], dim=1)
 
     def run(self, made: nn.Module, x: torch.Tensor) -> torch.Tensor:
         """The last hidden state of input x."""
@@ -84,7 +98,13 @@ class Model:
 
 MODELS = {
     "mamba": Model(
-        "mamba", "MambaModel", "MambaConfig", {**_DECODER, "state_size": 4}, "inputs_embeds", (2, 7, 32), causal=True
+        "mamba",
+        "MambaModel",
+        "MambaConfig",
+        {**_DECODER, "state_size": 4},
+        "inputs_embeds",
+        (2, 7, 32),
+        cache="cache_params",
     ),
     "mamba2": Model(
         "mamba2",
@@ -93,7 +113,7 @@ MODELS = {
         {**_DECODER, "num_heads": 4, "head_dim": 16, "n_groups": 1, "state_size": 8, "chunk_size": 4},
         "inputs_embeds",
         (2, 7, 32),
-        causal=True,
+        cache="cache_params",
     ),
     "qwen3-next": Model(
         "qwen3_next",
@@ -110,7 +130,7 @@ MODELS = {
         },
         "inputs_embeds",
         (2, 7, 32),
-        causal=True,
+        cache="past_key_values",
     ),
     "wav2vec2": Model("wav2vec2", "Wav2Vec2Model", "Wav2Vec2Config", _SPEECH, "input_values", (2, 400)),
     "wav2vec2-conformer": Model(
@@ -120,6 +140,7 @@ MODELS = {
         {**_SPEECH, "conv_depthwise_kernel_size": 7},
         "input_values",
         (2, 400),
+        idle=1,
     ),
     "whisper": Model(
         "whisper",
@@ -160,7 +181,7 @@ MODELS = {
 
 @contextmanager
 def imported_with_nkiconv(model: Model) -> Iterator[ModuleType]:
-    """The file of a causal model, imported once more while `import causal_conv1d` finds nkiconv.
+    """The file of a decoder, imported once more while `import causal_conv1d` finds nkiconv.
 
     A program would call install_causal_conv1d() before it imports any model. Here both kinds are wanted, so the file
     that transformers knows is put back.
