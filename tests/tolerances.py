@@ -12,9 +12,9 @@ from nkiconv.bounds import EPS32, error_bound
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import num_terms
 
-#: Roundings, each eps32, of silu's slope s (1 + z (1 - s)) over 1 + |z|. s takes ten (exp to 4 ulp, a sum, a quotient), so
+#: Roundings, each eps32 (1 + |z|), of silu's slope s (1 + z (1 - s)). s takes ten (exp to 4 ulp, a sum, a quotient), so
 #: 1 - s errs by 11 eps32 and z (1 - s) by 12 eps32 |z|; the 1, the product with s <= 1 and that with what it multiplies
-#: add one each, and s's own ten come once more, all of numbers below 1 + |z|: 12 + 3 + 10, and one for second order.
+#: add one each, and s's own ten come once more: 12 + 3 + 10, and one for second order.
 SILU_SLOPE_ROUNDINGS = 26
 
 #: The largest second derivative of silu, at 0.
