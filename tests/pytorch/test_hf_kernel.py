@@ -164,6 +164,13 @@ def test_functions_are_those_of_the_nkiconv_that_is_installed(package):
     assert {*FUNCTIONS, "conv1d", "conv2d"} < set(loaded.__all__)
 
 
+def test_as_a_kernel_of_the_hub(package, monkeypatch):
+    """By the name it would have there, and the version in its metadata; LOCAL_KERNELS says where it is instead."""
+    monkeypatch.setenv("LOCAL_KERNELS", f"someone/nkiconv={package}")
+    loaded = kernels.get_kernel("someone/nkiconv", version=hub_package.VERSION)
+    assert loaded.__file__ == str(package / "build/torch-cpu/__init__.py")
+
+
 def test_without_nkiconv(package, monkeypatch):
     monkeypatch.setitem(sys.modules, "nkiconv.pytorch", None)
     with pytest.raises(ImportError, match=r"this package calls nkiconv, which cannot be imported \(.*\); install it"):
