@@ -37,14 +37,16 @@ license: apache-2.0
 
 # nkiconv
 
-Convolutions for AWS Trainium2, as layers for `kernels`. They call nkiconv {__version__}, which must be installed.
+Convolutions for AWS Trainium2, as layers for `kernels`. They call nkiconv {__version__}, which must be installed. They have
+run on hosts only, by torch and in nkiconv's simulator, not yet on a device.
 
 | layer | stands in for |
 |---|---|
 | `Conv1d`, `Conv2d` | `torch.nn.Conv1d`, `torch.nn.Conv2d` |
 | `causal_conv1d_fn`, `causal_conv1d_update` | functions of these names in Mamba, Qwen3-Next and more |
 
-A model of transformers on a Neuron device, from a local copy of this folder:
+A model of transformers on a Neuron device, from a local copy of this folder. transformers 5.21 and 5.23 take a local
+folder so, and not as `kernel_config=` of `from_pretrained`:
 
 ```python
 from transformers import AutoModelForCausalLM, KernelConfig
@@ -58,14 +60,17 @@ model.set_use_kernels(True, KernelConfig(layers, use_local_kernel=True))
 Any model's convolutions, with `kernels` alone:
 
 ```python
+from pathlib import Path
+
 import torch
 from kernels import LocalLayerRepository, Mode, kernelize, replace_kernel_forward_from_hub, use_kernel_mapping
 
 def plain(module):
     return type(module).forward is torch.nn.Conv2d.forward
 
+folder = Path("/path/to/this/folder")
 replace_kernel_forward_from_hub(torch.nn.Conv2d, "Conv2d", condition=plain)
-with use_kernel_mapping({{"Conv2d": {{"neuron": LocalLayerRepository(PATH, layer_name="Conv2d")}}}}):
+with use_kernel_mapping({{"Conv2d": {{"neuron": LocalLayerRepository(folder, layer_name="Conv2d")}}}}):
     kernelize(model, mode=Mode.INFERENCE, device="neuron")
 ```
 """

@@ -111,8 +111,20 @@ def test_what_is_in_a_package(package):
     assert sorted(files(package)) == sorted(["README.md", *variants, *metadata])
     card = (package / "README.md").read_text()
     assert all(f"`{name}`" in card for name in (*FUNCTIONS, *MODULES))
-    compile(card.split("```python\n")[1].split("```")[0], "README.md", "exec")
-    compile(card.split("```python\n")[2].split("```")[0], "README.md", "exec")
+
+
+@pytest.mark.usefixtures("replaced")
+def test_examples_of_the_card(package, monkeypatch):
+    """The second runs, on cpu; the first wants a model and a device, and `test_kernel_config` does the same."""
+    monkeypatch.setattr(nn.Conv2d, "kernel_condition", None, raising=False)
+    first, second = (part.split("```")[0] for part in (package / "README.md").read_text().split("```python\n")[1:])
+    compile(first, "README.md", "exec")
+    model = nn.Sequential(nn.Conv2d(4, 6, 3))
+    names = {"model": model}
+    exec(second.replace("/path/to/this/folder", str(package)).replace('"neuron"', '"cpu"'), names)
+    with Count() as count:
+        model(small((2, 4, 7, 8), 0))
+    assert count.of_nkiconv() == 1
 
 
 @pytest.mark.parametrize(("backend", "needs"), [("neuron", ["nki"]), ("cpu", [])])
