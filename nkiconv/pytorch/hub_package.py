@@ -37,15 +37,15 @@ license: apache-2.0
 
 # nkiconv
 
-Convolutions for AWS Trainium2, as layers for `kernels`. They call nkiconv {__version__}, which must be installed. They have
-run on hosts only, by torch and in nkiconv's simulator, not yet on a device.
+Convolutions for AWS Trainium2, as layers for `kernels`. They call nkiconv {__version__}, which must be installed.
+They have run on hosts only, not yet on a device.
 
 | layer | stands in for |
 |---|---|
 | `Conv1d`, `Conv2d` | `torch.nn.Conv1d`, `torch.nn.Conv2d` |
 | `causal_conv1d_fn`, `causal_conv1d_update` | functions of these names in Mamba, Qwen3-Next and more |
 
-A model of transformers on a Neuron device, from a local copy of this folder. transformers 5.21 and 5.23 take a local
+A model of transformers on a Neuron device, from a local copy of this folder. transformers 5.21 takes a local
 folder so, and not as `kernel_config=` of `from_pretrained`:
 
 ```python
