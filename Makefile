@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage test-slow lint format readme bench profiles clean
+.PHONY: help setup demo test coverage test-slow lint format readme bench profiles models hf-kernel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' Makefile
@@ -63,6 +63,12 @@ profiles: $(STAMP) ## model every headline case again: profiles/ and the README'
 	@$(BIN)/nkiconv profile nkl_fs_asr --plot profiles/nkl_fs_asr.png
 	@for case in kda_bf16 nkl_n1_c256_w512_s64 decode_step rn50_c4 rn50_stem vae_out_rgb; do \
 	  $(BIN)/nkiconv profile $$case --trace profiles/$$case.trace.json || exit 1; done
+
+models: $(STAMP) ## compare models of transformers, with random weights, by nkiconv and by torch
+	@OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python examples/compare_models.py
+
+hf-kernel: $(STAMP) ## lay the torch layers out for Hugging Face's kernels, in dist/hf-kernel/
+	@$(BIN)/python -m nkiconv.pytorch.hub_package dist/hf-kernel
 
 clean: ## delete .venv, caches and everything generated
 	rm -rf $(VENV) build dist demo-out .coverage .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info

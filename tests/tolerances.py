@@ -12,6 +12,14 @@ from nkiconv.bounds import EPS32, error_bound
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import num_terms
 
+#: Roundings, each eps32 (1 + |z|), of silu's slope s (1 + z (1 - s)). s takes ten (exp to 4 ulp, a sum, a quotient), so
+#: 1 - s errs by 11 eps32 and z (1 - s) by 12 eps32 |z|; the 1, the product with s <= 1 and that with what it multiplies
+#: add one each, and s's own ten come once more: 12 + 3 + 10, and one for second order.
+SILU_SLOPE_ROUNDINGS = 26
+
+#: The largest second derivative of silu, at 0.
+SILU_CURVATURE = 0.5
+
 
 def bound(problem_or_terms, abs_sum, y, out_dtype):
     """Return `error_bound` for a ConvProblem, or for a number of products summed for one output."""
@@ -32,6 +40,11 @@ HAMMING_EDGE = 10.0 ** (-53 / 20)
 
 #: How far the sample EEG's channels are from the standard deviation of 1 that its makers gave them: 0.0023, rounded up.
 EEG_NORMALISATION = 0.0025
+
+
+def silu_slope_bound(z, z_error):
+    """How far silu's slope at z may be off, computed in fp32 from a z that is itself off by at most z_error."""
+    return SILU_SLOPE_ROUNDINGS * EPS32 * (1 + np.abs(z)) + SILU_CURVATURE * z_error
 
 
 def assert_within(actual, ref, abs_sum, terms, out_dtype):
