@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .planner.entry import plan
     from .simulator.profiling import profile
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "ArraySpec",
@@ -87,7 +87,12 @@ def __dir__() -> list[str]:
 def spec(shape: tuple[int, ...], dtype: Any) -> ArraySpec:
     """Shape and dtype of an array that is never made; stands for it where a kernel is only traced.
 
-    Args: shape: positive ints. dtype: as nki.language, NumPy or ConvProblem name it.
+    Args:
+        shape: positive ints.
+        dtype: as nki.language, NumPy or ConvProblem name it.
+
+    Returns: an `ArraySpec`.
+
     Raises: NkiError (NKI001, NKI002).
     """
     return ArraySpec(shape, dtype)
