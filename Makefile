@@ -51,6 +51,7 @@ format: $(STAMP) ## rewrite the code in the house style
 
 readme: $(STAMP) ## rewrite the generated parts of the README
 	@$(BIN)/python -m nkiconv.simulator.coverage README.md
+	@$(BIN)/python -m nkiconv.support README.md
 
 docs: $(STAMP) ## write the API pages to build/docs
 	@$(BIN)/python docs/pages.py build/docs
