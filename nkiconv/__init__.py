@@ -1,5 +1,8 @@
 """nkiconv: convolutions for AWS Trainium, as NKI kernels that run on trn2 and in a simulator on any machine.
 
+`nkiconv.pytorch` has the same for torch tensors and models, `nkiconv.simulator` is NKI on NumPy, and
+`nkiconv.simulator.profiling` says where a kernel's modelled time goes.
+
 Names that need NKI are imported when they are first used: only then does a NKICONV_NKI that cannot be satisfied raise,
 and `nkiconv doctor` can explain it.
 """

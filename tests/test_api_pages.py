@@ -67,6 +67,10 @@ def test_pages_have_every_name(tmp_path):
         for name, one in public(module):
             assert f'id="{name}"' in page or inspect.ismodule(one), f"{module}.{name} is not in the pages"
     text = (tmp_path / "nkiconv.html").read_text()
+    assert "distance of neighbouring inputs, before padding" in text  # a field's comment
+    assert "channels of the reduced problems that times and instructions are extrapolated from" in text  # a line above
+    for module in ("nkiconv.pytorch", "nkiconv.simulator", "nkiconv.simulator.profiling"):
+        assert f'href="{module.replace(".", "/")}.html"' in text, f"no way from the first page to {module}"
     assert "xp is x with lhs_dilation_w - 1 zeros between neighbours" in text  # a kernel's docstring
 
 
