@@ -30,7 +30,8 @@ _PACKAGES = (
     ("typer", "typer", "this command line"),
     ("rich", "rich", "tables and progress bars"),
     ("matplotlib", "matplotlib", "nkiconv demo"),
-    ("pillow", "PIL", "nkiconv demo"),
+    ("pillow", "PIL", "nkiconv demo, and pictures in nkiconv run"),
+    ("safetensors", "safetensors", ".safetensors files in nkiconv run"),
     ("torch", "torch", "torch tensors, and an independent reference in the tests"),
 )
 _AWS_PACKAGES = (

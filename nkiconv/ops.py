@@ -109,15 +109,42 @@ def depthwise_conv1d(
         return_final_state=return_final_state,
         strict_nonfinite=strict_nonfinite,
     )
-    choice = choice_violations(_OPERATION, algorithm, config)
-    raise_all(_CANNOT, [*_array_violations(x, w, lnc), *_extra_violations(extra), *choice])
-    problem = depthwise_problem(
-        x, w, stride=stride, padding=padding, dilation=dilation, lhs_dilation=lhs_dilation, lnc=lnc
+    problem = checked_depthwise_conv1d(
+        x,
+        w,
+        extra,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        lhs_dilation=lhs_dilation,
+        lnc=lnc,
+        algorithm=algorithm,
+        config=config,
     )
-    raise_all(_CANNOT, list(_extra_shape_violations(extra, problem)))
-    raise_all(_CANNOT, list(choice_refusals(_OPERATION, problem, extra.asked, algorithm, config, lnc)))
     run = run_depthwise_conv1d(x, w, problem, lnc=lnc, extra=extra, algorithm=algorithm, config=config)
     return (run.y, run.final_state) if return_final_state else run.y
+
+
+def checked_depthwise_conv1d(
+    x: Any,
+    w: Any,
+    extra: Extra,
+    *,
+    lnc: int = 2,
+    algorithm: str | None = None,
+    config: Config = None,
+    **geometry: Any,
+) -> ConvProblem:
+    """The problem of a `depthwise_conv1d` call of which everything is checked; arguments and errors are its.
+
+    geometry: stride, padding, dilation and lhs_dilation.
+    """
+    choice = choice_violations(_OPERATION, algorithm, config)
+    raise_all(_CANNOT, [*_array_violations(x, w, lnc), *_extra_violations(extra), *choice])
+    problem = depthwise_problem(x, w, lnc=lnc, **geometry)
+    raise_all(_CANNOT, list(_extra_shape_violations(extra, problem)))
+    raise_all(_CANNOT, list(choice_refusals(_OPERATION, problem, extra.asked, algorithm, config, lnc)))
+    return problem
 
 
 def depthwise_problem(

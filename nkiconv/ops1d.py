@@ -56,25 +56,22 @@ def conv1d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    raise_all("conv1d cannot run this call", list(_violations(x, w, residual, layout, filter_layout)))
-    for name, value in (("stride", stride), ("dilation", dilation), ("lhs_dilation", lhs_dilation)):
-        if type(value) is not int or value < 1:
-            raise GeometryError(f"{name}={value!r}: must be an int of at least 1; pass one")
-    x_axis, w_axis = _X_AXIS[layout], _W_AXIS[filter_layout]
-    taps = w.shape[{"KCS": 2, "SCK": 0, "KSC": 1}[filter_layout]]
+    images = as_conv2d(
+        x,
+        w,
+        residual,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        lhs_dilation=lhs_dilation,
+        layout=layout,
+        filter_layout=filter_layout,
+    )
     y = conv2d(
-        x.reshape(*x.shape[:x_axis], 1, *x.shape[x_axis:]),
-        w.reshape(*w.shape[:w_axis], 1, *w.shape[w_axis:]),
-        bias,
-        stride=(1, stride),
-        padding=_padding(padding, taps, dilation),
-        dilation=(1, dilation),
-        lhs_dilation=(1, lhs_dilation),
+        **images,
+        bias=bias,
         groups=groups,
-        layout=LAYOUTS_1D[layout],
-        filter_layout=FILTER_LAYOUTS_1D[filter_layout],
         activation=activation,
-        residual=None if residual is None else residual.reshape(*residual.shape[:x_axis], 1, *residual.shape[x_axis:]),
         residual_position=residual_position,
         beta=beta,
         out_dtype=out_dtype,
@@ -84,7 +81,51 @@ def conv1d(
         algorithm=algorithm,
         config=config,
     )
-    return y.reshape(*y.shape[:x_axis], *y.shape[x_axis + 1 :])
+    return as_rows(y, layout)
+
+
+def as_conv2d(
+    x: Any,
+    w: Any,
+    residual: Any = None,
+    *,
+    stride: int = 1,
+    padding: Any = 0,
+    dilation: int = 1,
+    lhs_dilation: int = 1,
+    layout: str = "NCW",
+    filter_layout: str = "KCS",
+) -> dict[str, Any]:
+    """`conv2d`'s arguments, by name, of a `conv1d` call with these: arrays with an axis of height 1, numbers as pairs.
+
+    Raises: LayoutError, GeometryError, DtypeError: layouts, numbers, and kinds, ranks and dtypes of the arrays.
+    """
+    raise_all("conv1d cannot run this call", list(_violations(x, w, residual, layout, filter_layout)))
+    for name, value in (("stride", stride), ("dilation", dilation), ("lhs_dilation", lhs_dilation)):
+        if type(value) is not int or value < 1:
+            raise GeometryError(f"{name}={value!r}: must be an int of at least 1; pass one")
+    taps = w.shape[{"KCS": 2, "SCK": 0, "KSC": 1}[filter_layout]]
+    return {
+        "x": _with_height(x, _X_AXIS[layout]),
+        "w": _with_height(w, _W_AXIS[filter_layout]),
+        "residual": None if residual is None else _with_height(residual, _X_AXIS[layout]),
+        "stride": (1, stride),
+        "padding": _padding(padding, taps, dilation),
+        "dilation": (1, dilation),
+        "lhs_dilation": (1, lhs_dilation),
+        "layout": LAYOUTS_1D[layout],
+        "filter_layout": FILTER_LAYOUTS_1D[filter_layout],
+    }
+
+
+def as_rows(y: AnyArray, layout: str = "NCW") -> AnyArray:
+    """`conv1d`'s y of what `conv2d` returns for arguments of `as_conv2d`: without the axis of height 1."""
+    axis = _X_AXIS[layout]
+    return y.reshape(*y.shape[:axis], *y.shape[axis + 1 :])
+
+
+def _with_height(array: AnyArray, axis: int) -> AnyArray:
+    return array.reshape(*array.shape[:axis], 1, *array.shape[axis:])
 
 
 def _violations(x: Any, w: Any, residual: Any, layout: Any, filter_layout: Any) -> Iterator[NkiconvError]:
@@ -146,13 +187,6 @@ def depthwise_conv2d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    raise_all("depthwise_conv2d cannot run this call", list(_depthwise_violations(x, w, layout)))
-    channels = x.shape[3 if layout == "NHWC" else 1]
-    if w.shape[1] != 1 or w.shape[0] % channels:
-        raise GeometryError(
-            f"w.shape={w.shape}: must be [C * multiplier, 1, R, S] for C={channels} channels of x; use conv2d for "
-            f"filters over several channels"
-        )
     return conv2d(
         x,
         w,
@@ -160,7 +194,7 @@ def depthwise_conv2d(
         stride=stride,
         padding=padding,
         dilation=dilation,
-        groups=channels,
+        groups=depthwise_groups(x, w, layout),
         layout=layout,
         activation=activation,
         residual=residual,
@@ -173,6 +207,21 @@ def depthwise_conv2d(
         algorithm=algorithm,
         config=config,
     )
+
+
+def depthwise_groups(x: Any, w: Any, layout: str = "NCHW") -> int:
+    """`conv2d`'s groups, x's channels, of a `depthwise_conv2d` call with these.
+
+    Raises: LayoutError, GeometryError, DtypeError: the layout, the arrays' kinds, ranks and dtypes, and w's shape.
+    """
+    raise_all("depthwise_conv2d cannot run this call", list(_depthwise_violations(x, w, layout)))
+    channels: int = x.shape[3 if layout == "NHWC" else 1]
+    if w.shape[1] != 1 or w.shape[0] % channels:
+        raise GeometryError(
+            f"w.shape={w.shape}: must be [C * multiplier, 1, R, S] for C={channels} channels of x; use conv2d for "
+            f"filters over several channels"
+        )
+    return channels
 
 
 def _depthwise_violations(x: Any, w: Any, layout: Any) -> Iterator[NkiconvError]:

@@ -142,12 +142,10 @@ def conv2d(
         precision=precision,
         strict_nonfinite=strict_nonfinite,
     )
-    arrays = list(_array_violations(x, w, layout, filter_layout, lnc))
-    choice = choice_violations(_OPERATION, algorithm, config)
-    raise_all(_CANNOT, [*arrays, *_epilogue_violations(epilogue, layout), *choice])
-    problem = conv2d_problem(
+    problem = checked_conv2d(
         x,
         w,
+        epilogue,
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -156,17 +154,42 @@ def conv2d(
         layout=layout,
         filter_layout=filter_layout,
         lnc=lnc,
+        algorithm=algorithm,
+        config=config,
     )
-    raise_all(_CANNOT, list(_epilogue_shape_violations(epilogue, problem)))
-    if precision is not None and problem.dtype != "fp32":
-        raise UnsupportedError(
-            f"precision={precision!r}: x and w are {problem.dtype}, whose products are exact; drop it"
-        )
-    asked = epilogue.asked(_is_packed(w))
-    raise_all(_CANNOT, list(choice_refusals(_OPERATION, problem, asked, algorithm, config, lnc)))
     return run_conv2d(
         x, w, problem, filter_layout=filter_layout, lnc=lnc, epilogue=epilogue, algorithm=algorithm, config=config
     ).y
+
+
+def checked_conv2d(
+    x: Any,
+    w: Any,
+    epilogue: Epilogue2d,
+    *,
+    layout: str = "NCHW",
+    filter_layout: str = "KCRS",
+    lnc: int = 2,
+    algorithm: str | None = None,
+    config: Config = None,
+    **geometry: Any,
+) -> ConvProblem:
+    """The problem of a `conv2d` call of which everything is checked; arguments and errors are its.
+
+    geometry: stride, padding, dilation, lhs_dilation and groups.
+    """
+    arrays = list(_array_violations(x, w, layout, filter_layout, lnc))
+    choice = choice_violations(_OPERATION, algorithm, config)
+    raise_all(_CANNOT, [*arrays, *_epilogue_violations(epilogue, layout), *choice])
+    problem = conv2d_problem(x, w, layout=layout, filter_layout=filter_layout, lnc=lnc, **geometry)
+    raise_all(_CANNOT, list(_epilogue_shape_violations(epilogue, problem)))
+    if epilogue.precision is not None and problem.dtype != "fp32":
+        raise UnsupportedError(
+            f"precision={epilogue.precision!r}: x and w are {problem.dtype}, whose products are exact; drop it"
+        )
+    asked = epilogue.asked(_is_packed(w))
+    raise_all(_CANNOT, list(choice_refusals(_OPERATION, problem, asked, algorithm, config, lnc)))
+    return problem
 
 
 def pack_filter(w: AnyArray, *, filter_layout: str = "KCRS") -> AnyArray:

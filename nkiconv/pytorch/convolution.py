@@ -93,8 +93,14 @@ class Convolution:
         named = {"input": x, "weight": w, "bias": bias, "residual": residual}
         given = {name: tensor for name, tensor in named.items() if tensor is not None}
         kinds = [error for name, tensor in given.items() for error in tensor_violations(name, tensor)]
-        raise_all(f"{self.where} cannot run this call", [*kinds, *self._together(given), *self._arguments()])
-        raise_all(f"{self.where} cannot run this call", list(self._shapes(x, w, bias, residual)))
+        self._raise([*kinds, *self._together(given), *self._arguments()])
+        self._raise(list(self._shapes(x, w, bias, residual)))
+
+    def _raise(self, errors: list[NkiconvError]) -> None:
+        """Raise all of them, with the layer's name in front of each."""
+        if self.layer:
+            errors = [type(error)(f"{self.layer}: {violation}") for error in errors for violation in error.violations]
+        raise_all(f"{self.name} cannot run this call", errors)
 
     def _together(self, given: dict[str, torch.Tensor]) -> Iterator[NkiconvError]:
         """Errors of devices and dtypes of several tensors."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..cases import Case
 from ..reference import AnyArray
-from .choice import case_arrays, case_operation, case_refusals, file_refusals, name_violations
+from .choice import case_arrays, case_operation, case_refusals, name_violations
 from .comparison import Comparison, compare, compare_channels
 from .conv2d import SAMPLE_ABOVE_FLOPS, sampled_channels, verify_conv2d
 from .depthwise_conv1d import SAMPLE_ABOVE_INSTRUCTIONS, verify_depthwise_conv1d
@@ -25,7 +25,6 @@ __all__ = [
     "case_refusals",
     "compare",
     "compare_channels",
-    "file_refusals",
     "ignore",
     "name_violations",
     "sampled_channels",

@@ -11,7 +11,7 @@ from ..errors import NkiconvError, UnsupportedError, raise_all
 from ..planner.operation import Operation
 from ..planner.operations import OPERATIONS, choice_refusals
 from ..planner.request import Asked, Config, asked_violations
-from ..problem import DTYPES, ConvProblem
+from ..problem import DTYPES
 from ..reference import AnyArray
 
 
@@ -30,37 +30,13 @@ def case_refusals(
     config: Config = None,
 ) -> list[NkiconvError]:
     """Why no kernel runs this case, or not by this algorithm on one of these LNC degrees; empty if it does."""
+    operation, problem = case_operation(case), case.problem
     asked = Asked(strict_nonfinite=strict_nonfinite, precision=precision)
-    found = _refusals(case_operation(case), case.problem, algorithm, degrees, asked, config)
-    return [UnsupportedError(f"case={case.name!r}: {error}") for error in found]
-
-
-def file_refusals(
-    problem: ConvProblem,
-    algorithm: str | None,
-    *,
-    degrees: Sequence[int] = (2,),
-    strict_nonfinite: bool = False,
-    precision: str | None = None,
-) -> list[NkiconvError]:
-    """The same for a problem that was read from files, a depthwise conv1d."""
-    asked = Asked(strict_nonfinite=strict_nonfinite, precision=precision)
-    return _refusals(OPERATIONS["depthwise_conv1d"], problem, algorithm, degrees, asked, None)
-
-
-def _refusals(
-    operation: Operation,
-    problem: ConvProblem,
-    algorithm: str | None,
-    degrees: Sequence[int],
-    asked: Asked,
-    config: Config,
-) -> list[NkiconvError]:
     found = list(asked_violations(asked)) or list(operation.violations(problem, asked))
     found += name_violations(operation, algorithm)
     for lnc in () if found else degrees:
         found = found or list(choice_refusals(operation, problem, asked, algorithm, config, lnc))
-    return found
+    return [UnsupportedError(f"case={case.name!r}: {error}") for error in found]
 
 
 def name_violations(operation: Operation, algorithm: str | None) -> list[NkiconvError]:

@@ -50,10 +50,20 @@ class Comparison:
         )
 
 
-def compare(y: AnyArray, x: AnyArray, w: AnyArray, problem: ConvProblem) -> Comparison:
+def compare(
+    y: AnyArray,
+    x: AnyArray,
+    w: AnyArray,
+    problem: ConvProblem,
+    bias: AnyArray | None = None,
+    activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
+) -> Comparison:
     """Hold y [N, C, Q] against the reference of x [N, C, W] and w [C, S]; slab by slab, so that temporaries stay small.
 
-    NaN equals NaN, an infinity itself, and what rounds to infinity in y's dtype may be infinite.
+    NaN equals NaN, an infinity itself, and what rounds to infinity in y's dtype may be infinite. bias, activation,
+    residual, residual_position: as in `nkiconv.depthwise_conv1d`.
     """
     slab = max(1, SLAB_ELEMS // (problem.N * problem.Q))
     parts = []
@@ -61,7 +71,16 @@ def compare(y: AnyArray, x: AnyArray, w: AnyArray, problem: ConvProblem) -> Comp
         part = slice(c0, min(problem.C, c0 + slab))
         count = part.stop - c0
         x4, w4 = x[:, part, np.newaxis], w[part, np.newaxis, np.newaxis]
-        found = compare_4d(y[:, part, np.newaxis], x4, w4, problem.replace(C=count, K=count, groups=count))
+        found = compare_4d(
+            y[:, part, np.newaxis],
+            x4,
+            w4,
+            problem.replace(C=count, K=count, groups=count),
+            None if bias is None else bias[part],
+            activation,
+            residual=None if residual is None else residual[:, part, np.newaxis],
+            residual_position=residual_position,
+        )
         n, c, _, q = found.worst
         parts.append(dataclasses.replace(found, worst=(n, c0 + c, q)))
     return merged(parts)
@@ -75,18 +94,19 @@ def compare_4d(
     bias: AnyArray | None = None,
     activation: str | None = None,
     precision: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
 ) -> Comparison:
-    """Hold y [N, K, P, Q] against the reference of x [N, C, H, W], w [K, C / groups, R, S] and bias [K].
+    """Hold y [N, K, P, Q] against the reference of x [N, C, H, W], w [K, C / groups, R, S], bias [K] and residual.
 
-    precision: as in `nkiconv.conv2d`, which the bound allows for.
+    residual: [N, K, P, Q]. precision: as in `nkiconv.conv2d`, which the bound allows for.
     """
+    epilogue = bias, activation, residual, residual_position
     sums, abs_sum = conv_ref(x, w, problem), abs_sum_ref(x, w, problem)
     with np.errstate(invalid="ignore", over="ignore"):
-        truth = epilogue_ref(sums, bias, activation)
+        truth = epilogue_ref(sums, *epilogue)
         inexact = products_bound(precision, x, w, problem)
-        limit = epilogue_bound(
-            num_terms(problem), abs_sum, sums, dtype_name(y.dtype), bias, activation, inexact=inexact
-        )
+        limit = epilogue_bound(num_terms(problem), abs_sum, sums, dtype_name(y.dtype), *epilogue, inexact=inexact)
         got = y.astype(np.float64)
         rounded = truth.astype(y.dtype).astype(np.float64)
         error = np.where(_same(got, truth) | (np.isinf(rounded) & _same(got, rounded)), 0.0, np.abs(got - truth))
@@ -124,15 +144,18 @@ def compare_channels(
     *,
     bias: AnyArray | None = None,
     activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
     precision: str | None = None,
     told: Callable[[float], None] = lambda _share: None,
 ) -> Comparison:
     """Hold these output channels of y, whole groups where there are several, against the reference, a few at a time.
 
-    y, x: in the problem's layout. told: is called with the share that is done.
+    y, x, residual: in the problem's layout. told: is called with the share that is done.
     """
     perm = _CANONICAL[problem.layout]
     x, y = x.transpose(perm), y.transpose(perm)
+    added = None if residual is None else residual.transpose(perm)
     plain = problem.replace(layout="NCHW")
     per_k, per_c = problem.K // problem.groups, problem.C // problem.groups
     at_once = max(1, SLAB_ELEMS // (problem.N * problem.P * problem.Q * (1 if problem.groups == 1 else per_k)))
@@ -146,7 +169,17 @@ def compare_channels(
         if problem.groups > 1:
             x_part = x[:, [g * per_c + c for g in groups for c in range(per_c)]]
         own_bias = None if bias is None else bias[ks]
-        found = compare_4d(y[:, ks], x_part, w[ks], of_part, own_bias, activation, precision)
+        found = compare_4d(
+            y[:, ks],
+            x_part,
+            w[ks],
+            of_part,
+            own_bias,
+            activation,
+            precision,
+            residual=None if added is None else added[:, ks],
+            residual_position=residual_position,
+        )
         n, k, p, q = found.worst
         parts.append(dataclasses.replace(found, worst=(n, ks[k], p, q)))
     return merged(parts)

@@ -7,12 +7,13 @@ are groups; the kernel always runs all. The report says how many were checked.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from .._nki import CHOICE
 from ..calls import KernelRun
-from ..ops2d import Epilogue2d, run_conv2d
+from ..ops2d import FILTER_LAYOUTS, Epilogue2d, run_conv2d
 from ..planner.operations import OPERATIONS
 from ..planner.request import Config, Request
 from ..problem import ConvProblem
@@ -35,7 +36,10 @@ def verify_conv2d(
     *,
     bias: AnyArray | None = None,
     activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
     precision: str | None = None,
+    filter_layout: str = "KCRS",
     degrees: Sequence[int] = (2,),
     strict_nonfinite: bool = False,
     algorithm: str | None = None,
@@ -46,8 +50,8 @@ def verify_conv2d(
     """Run the problem on each LNC degree and compare.
 
     Args:
-        x: in the problem's layout; w: [K, C / groups, R, S]; bias: [K]. activation, precision: as in
-            `nkiconv.conv2d`.
+        x, residual: in the problem's layout; w: [K, C / groups, R, S], or in the order of filter_layout; bias: [K].
+            activation, residual_position, precision: as in `nkiconv.conv2d`.
         degrees: LNC degrees, 1 or 2; outputs of the second are compared with the first's, bit for bit.
         algorithm, config: as in a `Plan`; None: what the kernel chooses.
         channels: how many output channels to check, spread evenly and rounded up to whole groups; "auto": all, or
@@ -55,7 +59,9 @@ def verify_conv2d(
 
     Returns: a report for each degree, and y of the first, in the problem's layout.
     """
-    epilogue = Epilogue2d(bias=bias, activation=activation, precision=precision, strict_nonfinite=strict_nonfinite)
+    extra: dict[str, Any] = {"bias": bias, "activation": activation, "precision": precision}
+    extra |= {"residual": residual, "residual_position": residual_position}
+    epilogue = Epilogue2d(**extra, strict_nonfinite=strict_nonfinite)
     request = Request(problem=problem, lnc=min(degrees), asked=epilogue.asked(packed=False))
     shape = OPERATION.shape(request, Rates())
     settings = config
@@ -65,17 +71,24 @@ def verify_conv2d(
     runs: list[KernelRun] = []
     for lnc in degrees:
         advance(f"running {name} on {lnc} core{'s' if lnc > 1 else ''}", None)
-        run = run_conv2d(x, w, problem, lnc=lnc, epilogue=epilogue, algorithm=algorithm, config=settings)
+        run = run_conv2d(
+            x,
+            w,
+            problem,
+            filter_layout=filter_layout,
+            lnc=lnc,
+            epilogue=epilogue,
+            algorithm=algorithm,
+            config=settings,
+        )
         runs.append(run)
-    first = runs[0].y
+    first, canonical = runs[0].y, w.transpose(FILTER_LAYOUTS[filter_layout])
 
     def told(share: float) -> None:
         advance(f"checking {name}", share)
 
     def compared(y: AnyArray) -> Comparison:
-        return compare_channels(
-            y, x, w, problem, chosen, bias=bias, activation=activation, precision=precision, told=told
-        )
+        return compare_channels(y, x, canonical, problem, chosen, **extra, told=told)
 
     comparison = compared(first)
     reports = []

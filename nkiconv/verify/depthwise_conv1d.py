@@ -16,9 +16,9 @@ import numpy as np
 
 from .._nki import CHOICE
 from ..calls import KernelRun
-from ..ops import run_depthwise_conv1d
+from ..ops import Extra, run_depthwise_conv1d
 from ..planner.operations import OPERATIONS
-from ..planner.request import Asked, Config, Request
+from ..planner.request import Config, Request
 from ..problem import ConvProblem
 from ..reference import AnyArray
 from ..simulator import ArraySpec
@@ -42,6 +42,10 @@ def verify_depthwise_conv1d(
     w: AnyArray,
     problem: ConvProblem,
     *,
+    bias: AnyArray | None = None,
+    activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
     degrees: Sequence[int] = (2,),
     strict_nonfinite: bool = False,
     algorithm: str | None = None,
@@ -54,6 +58,7 @@ def verify_depthwise_conv1d(
 
     Args:
         x: [N, C, W], w: [C, S]; as `problem`, checked by `ops.depthwise_problem` or by `case_arrays`.
+        bias: [C], residual: [N, C, Q]; they, activation and residual_position: as in `nkiconv.depthwise_conv1d`.
         degrees: LNC degrees, 1 or 2; outputs of the second are compared with the first's, bit for bit.
         algorithm, config: as in a `Plan`; None: what the kernel chooses for the whole problem.
         channels: how many channels to run and check, spread evenly; "auto": all, or `SAMPLE_CHANNELS` of them where
@@ -63,12 +68,19 @@ def verify_depthwise_conv1d(
 
     Returns: a report for each degree, and y or None.
     """
-    request = Request(problem=problem, lnc=min(degrees), asked=Asked(strict_nonfinite=strict_nonfinite))
+    extra = Extra(
+        bias=bias,
+        activation=activation,
+        residual=residual,
+        residual_position=residual_position,
+        strict_nonfinite=strict_nonfinite,
+    )
+    request = Request(problem=problem, lnc=min(degrees), asked=extra.asked)
     shape = OPERATION.shape(request, Rates())
     asked = config
     if algorithm is None:
         algorithm, config = OPERATION.choice(shape)
-    how = _How(strict_nonfinite, algorithm, config)
+    how = _How(extra, algorithm, config)
     tallies = [_Tally(lnc, _trace(name, problem, x, w, lnc, how, advance)) for lnc in degrees]
     trace = tallies[0].trace
     tiles = OPERATION.symbols(shape, algorithm, config) if trace else None
@@ -109,9 +121,24 @@ def verify_depthwise_conv1d(
 class _How:
     """How the kernel is to run: blocks of channels as the whole would."""
 
-    strict_nonfinite: bool
+    extra: Extra
     algorithm: str
     config: Config
+
+    def of_channels(self, part: Any) -> _How:
+        """The same for some channels, an index of their axis."""
+        bias, residual = self.extra.bias, self.extra.residual
+        extra = dataclasses.replace(
+            self.extra,
+            bias=None if bias is None else bias[part],
+            residual=None if residual is None else np.array(residual[:, part], order="C"),
+        )
+        return dataclasses.replace(self, extra=extra)
+
+    def specs(self) -> _How:
+        """The same with specs for arrays."""
+        extra = dataclasses.replace(self.extra, bias=_spec(self.extra.bias), residual=_spec(self.extra.residual))
+        return dataclasses.replace(self, extra=extra)
 
 
 @dataclass
@@ -132,8 +159,11 @@ def _trace(
     if CHOICE.provider == "aws":
         return None
     advance(f"tracing {name}", None)
-    x_spec, w_spec = (ArraySpec(array.shape, str(array.dtype)) for array in (x, w))
-    return run_depthwise_conv1d(x_spec, w_spec, problem, lnc=lnc, trace_only=True, **vars(how))
+    return run_depthwise_conv1d(_spec(x), _spec(w), problem, lnc=lnc, trace_only=True, **vars(how.specs()))
+
+
+def _spec(array: AnyArray | None) -> ArraySpec | None:
+    return None if array is None else ArraySpec(array.shape, str(array.dtype))
 
 
 def _chosen_channels(C: int, channels: Channels, trace: KernelRun | None) -> list[int]:
@@ -162,14 +192,19 @@ def _run_block(
     """Run these channels on every degree, compare, and add to the tallies."""
     part: Any = block if block[-1] - block[0] + 1 > len(block) else slice(block[0], block[-1] + 1)
     x_block, w_block = np.array(x[:, part], order="C"), np.array(w[part], order="C")
-    of_block = _of_channels(problem, len(block))
+    of_block, own = _of_channels(problem, len(block)), how.of_channels(part)
+    extra = own.extra
+    epilogue = extra.bias, extra.activation, extra.residual, extra.residual_position
     for tally in tallies:
-        run = run_depthwise_conv1d(x_block, w_block, of_block, lnc=tally.lnc, **vars(how))
+        run = run_depthwise_conv1d(x_block, w_block, of_block, lnc=tally.lnc, **vars(own))
         tally.y = run.y
         tally.seconds += run.seconds
         same = tally is not tallies[0] and _bits(run.y) == _bits(tallies[0].y)
         tally.identical &= same or tally is tallies[0]
-        found = tallies[0].parts[-1] if same else _in_channels(compare(run.y, x_block, w_block, of_block), block)
+        if same:
+            found = tallies[0].parts[-1]
+        else:
+            found = _in_channels(compare(run.y, x_block, w_block, of_block, *epilogue), block)
         tally.parts.append(found)
 
 

@@ -146,6 +146,8 @@ PRICED = [
     (4, 64, 64, 5, 1, "bf16"),
     (8, 192, 56, 7, 2, "bf16"),
     (8, 96, 56, 7, 1, "fp32"),
+    (8, 384, 14, 7, 1, "bf16"),  # stores alone, short runs of them, take longer than all else
+    (8, 384, 14, 5, 1, "bf16"),
 ]
 
 

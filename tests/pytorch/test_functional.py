@@ -280,6 +280,11 @@ def test_all_reasons_are_told_at_once():
         pytorch.conv2d(X, W, B.double(), activation="x")
 
 
+def test_refusals_name_the_layer():
+    with pytest.raises(GeometryError, match=r"^encoder.stem: groups=0: must be at least 1"):
+        pytorch.conv2d(X, W, groups=0, layer="encoder.stem")
+
+
 def test_filters_of_another_kind_are_refused():
     with pytest.raises(GeometryError, match=r"weight.shape=\(12, 1, 4\): must be \[C, 1, S\] for C=6 channels"):
         pytorch.depthwise_conv1d(torch.zeros(2, 6, 9), torch.zeros(12, 1, 4))

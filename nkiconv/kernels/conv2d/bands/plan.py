@@ -277,9 +277,13 @@ def array_ns(geometry, fold):
 
 def moved_ns(geometry, fold):
     """ns of a DMA engine for the x and results of a group, and its bands: 8 partitions' runs."""
-    rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
-    y_ns = geometry.N * run_ns(columns.out * item)
-    return x_ns(geometry, fold) + ROWS_AN_ENGINE * fold * (y_ns + run_ns(rows.taps * columns.taps * item))
+    taps_ns = run_ns(geometry.rows.taps * geometry.columns.taps * geometry.itemsize)
+    return x_ns(geometry, fold) + y_ns(geometry, fold) + ROWS_AN_ENGINE * fold * taps_ns
+
+
+def y_ns(geometry, fold):
+    """ns of a DMA engine for the results of a group: 8 partitions' runs of each tile."""
+    return ROWS_AN_ENGINE * fold * geometry.N * run_ns(geometry.columns.out * geometry.itemsize)
 
 
 def x_ns(geometry, fold):
@@ -291,14 +295,17 @@ def x_ns(geometry, fold):
 
 
 def bands_ns(geometry, bands):
-    """ns of both cores: the slowest of the array, after the first bands are there, of triggers, and of DMA engines."""
+    """ns of both cores: the slowest of the array, after the first bands are there, of triggers, of DMA engines, and of
+    the stores alone, which begin with the first sums."""
     share_groups = div_ceil(bands.groups, PARTS)
     rounds = div_ceil(share_groups, bands.together)
     work_ns = array_ns(geometry, bands.fold)
     round_ns = triggers_of(geometry, bands.fold, bands.A) * STATIC_ISSUE_NS
     worked_ns = bands.first_ns + share_groups * work_ns
     triggered_ns = bands.first_ns + (rounds - 1) * round_ns + (share_groups - (rounds - 1) * bands.together) * work_ns
-    return max(max(worked_ns, triggered_ns), W_NS + share_groups * moved_ns(geometry, bands.fold)) + END_NS
+    stored_ns = bands.first_ns + work_ns + share_groups * y_ns(geometry, bands.fold)
+    moved = max(stored_ns, W_NS + share_groups * moved_ns(geometry, bands.fold))
+    return max(max(worked_ns, triggered_ns), moved) + END_NS
 
 
 def sbuf_bytes(geometry, bands, has_residual):

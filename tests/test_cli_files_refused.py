@@ -1,0 +1,482 @@
+"""`nkiconv run` on files: every bad file and option has its name, runs nothing and leaves nothing behind."""
+
+import bz2
+import io
+import json
+import os
+import re
+import struct
+import sys
+import wave
+import zipfile
+import zlib
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from shell import run
+
+from nkiconv.cli import files
+from nkiconv.cli.work import Work
+from nkiconv.errors import NkiconvError
+
+pytestmark = pytest.mark.simulator_only
+X, TAPS = np.ones((1, 2, 9), np.float32), np.ones((2, 3), np.float32)
+W1, W2 = np.ones((4, 2, 3), np.float32), np.ones((3, 1, 3, 3), np.float32)
+
+
+def npy(array, *, start=None, **fields):
+    """The bytes of a .npy file; fields: header entries instead of the array's own."""
+    header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape, **fields}
+    text = repr(header).encode() + b"\n" if start is None else start
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + array.tobytes()
+
+
+def zipped(*members, packing=zipfile.ZIP_STORED):
+    """The bytes of a zip archive of (name, bytes) members."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", packing) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+def lying_zip():
+    """An archive whose directory and .npy header promise twice the data that are there."""
+    inside = npy(X, shape=(2, *X.shape[1:]))
+    data = bytearray(zipped(("x.npy", inside)))
+    size_at = data.index(b"PK\x01\x02") + 24
+    data[size_at : size_at + 4] = struct.pack("<I", len(inside) + X.nbytes)
+    return bytes(data)
+
+
+def tensors(header, data=b""):
+    """The bytes of a .safetensors file with this header."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def tensor(dtype="F32", shape=(2, 3), offsets=(0, 24)):
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+def png(pixels, mode=None, **options):
+    """The bytes of a PNG."""
+    out = io.BytesIO()
+    image = Image.fromarray(pixels)
+    (image if mode is None else image.convert(mode)).save(out, "PNG", **options)
+    return out.getvalue()
+
+
+def wav(frames=20, channels=2, width=2):
+    """The bytes of a WAV file of zeros."""
+    out = io.BytesIO()
+    with wave.open(out, "wb") as sound:
+        sound.setnchannels(channels)
+        sound.setsampwidth(width)
+        sound.setframerate(8000)
+        sound.writeframes(bytes(frames * channels * width))
+    return out.getvalue()
+
+
+GREY, RGB = np.zeros((6, 5), np.uint8), np.zeros((6, 5, 3), np.uint8)
+WHOLE_PNG, WHOLE_WAV, WHOLE_ZIP = png(RGB), wav(), zipped(("x.npy", npy(X)), packing=zipfile.ZIP_DEFLATED)
+WHOLE_TENSORS = safetensors.numpy.save({"x": X, "w": TAPS})
+DUPLICATE = b'{"x":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"x":' + json.dumps(tensor()).encode() + b"}"
+
+
+def deep_png():
+    """The bytes of a PNG of one pixel in RGB, 16 bits a sample, of which Pillow would drop half without a word."""
+    found = b"\x89PNG\r\n\x1a\n"
+    for kind, data in (
+        (b"IHDR", struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"\0" + bytes(range(6)))),
+        (b"IEND", b""),
+    ):
+        found += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return found
+
+
+def floating_wav():
+    """A WAV file of format 3, floating point."""
+    return WHOLE_WAV[:20] + b"\x03\x00" + WHOLE_WAV[22:]
+
+
+# why, file, its bytes, :NAME, pattern in stderr
+BAD_FILES = [
+    ("suffix", "x.txt", b"1", "", r"UnsupportedError: --input=x\.txt: must end in \.npy, \.npz, \.safetensors, \.png"),
+    ("no suffix", "x", b"1", "", r"UnsupportedError: --input=x: must end in"),
+    ("npy by name", "x.npy", npy(X), ":x", r"UnsupportedError: --input=x\.npy:x: a \.npy file has no arrays by name"),
+    ("long header", "x.npy", npy(X, start=b"{" + b" " * 20_000 + b"}"), "", r"--input=x\.npy: .*damaged.*is large"),
+    ("deep header", "x.npy", npy(X, start=b"(" * 5_000), "", r"FileFormatError: --input=x\.npy: is truncated or dam"),
+    ("negative extent", "x.npy", npy(X, shape=(-1, 2, 9)), "", r"--input=x\.npy: is damaged \(shape \(-1, 2, 9\)\)"),
+    ("huge extent", "x.npy", npy(X, shape=(1, 2, 10**15)), "", r"--input=x\.npy: is truncated .*takes 8,000,000,000,0"),
+    ("two arrays", "x.npy", npy(X) * 2, "", r"--input=x\.npy: has something behind the array \(2\d\d bytes"),
+    (
+        "records",
+        "x.npy",
+        npy(X, descr=[("a", "<f4")]),
+        "",
+        r"--input=x\.npy: holds records of dtype \[\('a', '<f4'\)\]",
+    ),
+    ("pickle", "x.npy", npy(X, descr="|O"), "", r"--input=x\.npy: holds Python objects, which are not loaded"),
+    ("strange bytes", "x.npy", npy(X, descr="|V4"), "", r"DtypeError: --input=x\.npy: has dtype \|V4, raw bytes that"),
+    ("version 3", "x.npy", b"\x93NUMPY\x03\x00" + npy(X)[8:], "", r"--input=x\.npy: .*version 3\.0 of the format"),
+    ("no zip", "x.npz", npy(X), "", r"FileFormatError: --input=x\.npz: is truncated or damaged \(File is not a zip"),
+    ("half a zip", "x.npz", WHOLE_ZIP[:60], "", r"--input=x\.npz: is truncated or damaged"),
+    ("empty zip", "x.npz", zipped(), "", r"FileFormatError: --input=x\.npz: holds no arrays"),
+    ("nothing of ours in a zip", "x.npz", zipped(("x.txt", b"1")), "", r"--input=x\.npz: holds no arrays"),
+    ("no name", "x.npz", zipped(("a.npy", npy(X)), ("b.npy", npy(X))), "", r"holds 2 arrays, a, b; add .* x\.npz:a"),
+    (
+        "another name",
+        "x.npz",
+        WHOLE_ZIP,
+        ":y",
+        r"UnsupportedError: --input=x\.npz:y: has no array of that name; use .* x",
+    ),
+    ("path by name", "x.npz", WHOLE_ZIP, ":../x", r"--input=x\.npz:\.\./x: has no array of that name"),
+    ("way out", "x.npz", zipped(("../x.npy", npy(X))), ":../x", r"a member named \.\./x\.npy, which points out of"),
+    (
+        "way out beside",
+        "x.npz",
+        zipped(("x.npy", npy(X)), ("/etc/x", b"")),
+        ":x",
+        r"a member named /etc/x, which points",
+    ),
+    ("drive", "x.npz", zipped(("C:\\x.npy", npy(X))), "", r"a member named C:.x\.npy, which points"),
+    ("terminal codes", "x.npz", zipped(("\x1b[2J.npy", npy(X)), ("b.npy", npy(X))), "", r"arrays, '\\x1b\[2J', b"),
+    ("objects in a zip", "x.npz", zipped(("x.npy", npy(X, descr="|O"))), "", r"holds Python objects"),
+    ("raw in a zip", "x.npz", zipped(("x.npy", npy(X.astype(ml_dtypes.bfloat16)))), "", r"\|V2.*add --dtype bf16"),
+    (
+        "other byte order in a zip",
+        "x.npz",
+        zipped(("x.npy", npy(X.astype(">f4")))),
+        "",
+        r"has dtype >f4, the other byte",
+    ),
+    ("less in a zip than promised", "x.npz", lying_zip(), "", r"is truncated or damaged \(72 of 144 bytes of data"),
+    ("short in a zip", "x.npz", zipped(("x.npy", npy(X)[:-4])), "", r"is truncated or damaged \(68 bytes of data"),
+    ("checksum", "x.npz", zipped(("x.npy", npy(X))).replace(X.tobytes(), (2 * X).tobytes()), "", r"Bad CRC-32"),
+    ("no tensors", "x.safetensors", tensors({}), "", r"FileFormatError: --input=x\.safetensors: holds no arrays"),
+    ("truncated", "x.safetensors", WHOLE_TENSORS[:-1], ":x", r"--input=x\.safetensors:x: is truncated or damaged"),
+    ("half a header", "x.safetensors", WHOLE_TENSORS[:30], ":x", r"--input=x\.safetensors:x: is truncated or damaged"),
+    ("huge header", "x.safetensors", struct.pack("<Q", 2**60) + b"{}", "", r"is truncated or damaged \(.*too large"),
+    ("empty", "x.safetensors", b"", "", r"--input=x\.safetensors: is truncated or damaged"),
+    ("which tensor", "x.safetensors", WHOLE_TENSORS, "", r"holds 2 arrays, w, x; add the name of one, as in x\.saf"),
+    ("no such tensor", "x.safetensors", WHOLE_TENSORS, ":v", r"has no array of that name; use one of w, x"),
+    ("overlap", "x.safetensors", tensors({"a": tensor(), "b": tensor()}, bytes(24)), ":a", r"is truncated or damaged"),
+    ("twice", "x.safetensors", tensors(DUPLICATE, bytes(24)), "", r"has two arrays named x"),
+    (
+        "fp64",
+        "x.safetensors",
+        safetensors.numpy.save({"x": X.astype(np.float64)}),
+        "",
+        r"DtypeError: .* x has dtype F64",
+    ),
+    (
+        "other fp8",
+        "x.safetensors",
+        tensors({"x": tensor("F8_E4M3", (2, 3), (0, 6))}, bytes(6)),
+        "",
+        r"dtype F8_E4M3: ac",
+    ),
+    ("nothing", "x.safetensors", tensors({"x": tensor(shape=(0, 3), offsets=(0, 0))}), "", r"x holds no elements \(sh"),
+    ("no picture", "x.png", b"precious", "", r"FileFormatError: --input=x\.png: does not start as such pictures do"),
+    ("no end of a picture", "x.png", WHOLE_PNG[:-14], "", r"FileFormatError: --input=x\.png: is truncated or damaged"),
+    ("half a picture", "x.png", WHOLE_PNG[:50], "", r"FileFormatError: --input=x\.png: is truncated or damaged"),
+    ("PNG as JPEG", "x.jpg", WHOLE_PNG, "", r"FileFormatError: --input=x\.jpg: does not start as such pictures do"),
+    (
+        "palette",
+        "x.png",
+        png(RGB, "P"),
+        "",
+        r"DtypeError: --input=x\.png: has mode P: accepted are grey \(L\), RGB or RG",
+    ),
+    ("one bit", "x.png", png(GREY, "1"), "", r"DtypeError: --input=x\.png: has mode 1: accepted"),
+    ("grey and alpha", "x.png", png(GREY, "LA"), "", r"DtypeError: --input=x\.png: has mode LA: accepted"),
+    ("16 bits grey", "x.png", png(GREY.astype(np.uint16)), "", r"DtypeError: --input=x\.png: has mode I;16: accepted"),
+    ("16 bits RGB", "x.png", deep_png(), "", r"DtypeError: --input=x\.png: has 16 bits a sample: accepted are grey"),
+    ("transparent", "x.png", png(RGB, transparency=(0, 0, 0)), "", r"has a transparent colour, and no channel for it"),
+    (
+        "two pictures",
+        "x.png",
+        png(RGB, save_all=True, append_images=[Image.fromarray(RGB + 9)]),
+        "",
+        r"FileFormatError: --input=x\.png: holds 2 pictures; save one",
+    ),
+    ("picture by name", "x.png", WHOLE_PNG, ":red", r"a PNG or JPEG picture has no arrays by name; drop :red"),
+    ("no sound", "x.wav", b"precious", "", r"FileFormatError: --input=x\.wav: is no uncompressed WAV file"),
+    ("half a sound", "x.wav", WHOLE_WAV[:-2], "", r"FileFormatError: --input=x\.wav: is truncated"),
+    ("half a WAV header", "x.wav", WHOLE_WAV[:30], "", r"FileFormatError: --input=x\.wav: is no uncompressed WAV"),
+    ("8 bits", "x.wav", wav(width=1), "", r"DtypeError: --input=x\.wav: has 8 bits a sample: accepted are 16"),
+    ("24 bits", "x.wav", wav(width=3), "", r"DtypeError: --input=x\.wav: has 24 bits a sample: accepted are 16"),
+    (
+        "floating point",
+        "x.wav",
+        floating_wav(),
+        "",
+        r"FileFormatError: --input=x\.wav: is no uncompressed WAV file \(unk",
+    ),
+    ("silence", "x.wav", wav(frames=0), "", r"FileFormatError: --input=x\.wav: holds no samples"),
+]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty current directory with good files, and one that must stay."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("all.npz", x=X, taps=TAPS, w1=W1, w2=W2, flat=TAPS[0], packed=np.ones((2, 3, 1, 1, 4), np.float32))
+    (tmp_path / "good.png").write_bytes(WHOLE_PNG)
+    (tmp_path / "good.wav").write_bytes(WHOLE_WAV)
+    (tmp_path / "there.npy").write_text("precious")
+    return tmp_path
+
+
+def assert_refused(here, arguments, pattern):
+    """`nkiconv run` says why in red, prints nothing else, runs nothing, touches no file, and exits with 2."""
+    before = {path: path.read_bytes() for path in here.iterdir() if path.is_file()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(Work, "verify")
+        result = run("run", *arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert re.search(pattern, result.stderr), result.stderr
+    assert "Traceback" not in result.stderr
+    assert {path: path.read_bytes() for path in here.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "array", "pattern"), [row[1:] for row in BAD_FILES], ids=[row[0] for row in BAD_FILES]
+)
+def test_bad_files_have_a_name(here, name, data, array, pattern):
+    (here / name).write_bytes(data)
+    w = {".png": "w2", ".jpg": "w2", ".wav": "taps"}.get(name[-4:], "taps")
+    assert_refused(here, ["--input", name + array, "--filter", f"all.npz:{w}", "--out", "y.npy"], pattern)
+
+
+ROWS, LINES = ("--input", "all.npz:x", "--filter", "all.npz:taps"), ("--input", "all.npz:x", "--filter", "all.npz:w1")
+PICTURE = ("--input", "good.png", "--filter", "all.npz:w2", "--groups", "3")
+SOUND = ("--input", "good.wav", "--filter", "all.npz:taps")
+
+# why, arguments, pattern in stderr
+BAD_CALLS = [
+    ("long name", [*ROWS, "--bias", "all.npz:" + 5000 * "b"], r"UnsupportedError: --bias=all\.npz:b{77}\.\.\.: has no"),
+    (
+        "operation",
+        [*ROWS, "--operation", "conv3d"],
+        r"UnsupportedError: --operation=conv3d: accepted are depthwise_conv",
+    ),
+    ("rank 1", ["--input", "all.npz:x", "--filter", "all.npz:flat"], r"LayoutError: --filter=all\.npz:flat: has shape"),
+    ("packed", ["--input", "all.npz:x", "--filter", "all.npz:packed"], r"LayoutError: --filter=.*: must be \[C, S\]"),
+    ("other rank", [*ROWS, "--operation", "conv1d"], r"LayoutError: w\.shape=\(2, 3\): must have 3 axes"),
+    ("groups of rows", [*ROWS, "--groups", "2"], r"--groups=2: depthwise_conv1d takes none \(each channel has its own"),
+    (
+        "layout of rows",
+        [*ROWS, "--layout", "NHWC"],
+        r"--layout=NHWC: depthwise_conv1d takes none \(rows are \[N, C, W\]",
+    ),
+    ("precision of rows", [*ROWS, "--precision", "tf32"], r"--precision=tf32: depthwise_conv1d takes none"),
+    ("filter layout of rows", [*ROWS, "--filter-layout", "SCK"], r"--filter-layout=SCK: depthwise_conv1d takes none"),
+    (
+        "groups and gaps of depthwise_conv2d",
+        [*PICTURE, "--operation", "depthwise_conv2d", "--lhs-dilation", "2"],
+        r"2 reasons\n  - --groups=3: depthwise_conv2d takes none.*\n  - --lhs-dilation=2: depthwise_conv2d takes none",
+    ),
+    ("no groups", [*LINES, "--groups", "0"], r"GeometryError: groups=0: must be an int of at least 1"),
+    ("pair of rows", [*LINES, "--stride", "1,2"], r"GeometryError: --stride=1,2: must be one number \(rows have one"),
+    ("three strides", [*PICTURE, "--stride", "1,2,3"], r"GeometryError: --stride=1,2,3: must be one number or height"),
+    ("words", [*PICTURE, "--dilation", "far"], r"GeometryError: --dilation=far: must be one number or height,width"),
+    ("huge", [*LINES, "--stride", "1" + 20 * "0"], r"GeometryError: --stride=10+: must lie within 2,147,483,647"),
+    ("huge crop", [*ROWS, "--padding=-3000000000,1"], r"GeometryError: --padding=-3000000000,1: must lie within 2,1"),
+    ("huge groups", [*LINES, "--groups", 10**20], r"GeometryError: w\.shape=\(4, 2, 1, 3\): has 2 input channels a gr"),
+    ("half a pair", [*PICTURE, "--lhs-dilation", "1,"], r"GeometryError: --lhs-dilation=1,: must be one number or h"),
+    ("three paddings", [*PICTURE, "--padding", "1,2,3"], r"--padding=1,2,3: must be one number, height,width or top,"),
+    ("four paddings of rows", [*LINES, "--padding", "1,2,3,4"], r"--padding=1,2,3,4: must be one number or left,right"),
+    ("causal picture", [*PICTURE, "--padding", "causal"], r"GeometryError: padding='causal': must be an int, \(\(top"),
+    ("layout of images", [*LINES, "--layout", "NCHW"], r"LayoutError: layout='NCHW': accepted are NCW, NWC"),
+    ("layout of filters", [*LINES, "--filter-layout", "KCRS"], r"LayoutError: filter_layout='KCRS': accepted are KCS"),
+    ("activation", [*LINES, "--activation", "swish"], r"UnsupportedError: activation='swish': accepted are None and"),
+    ("precision of bf16", [*PICTURE, "--precision", "half"], r"UnsupportedError: precision='half': accepted are None"),
+    ("bias", [*ROWS, "--bias", "all.npz:x"], r"LayoutError: bias\.shape=\(1, 2, 9\): must have 1 axes, \[C\]"),
+    ("long bias", [*LINES, "--bias", "all.npz:flat"], r"GeometryError: bias\.shape=\(3,\): must be \[K\] = \(4,\)"),
+    (
+        "residual",
+        [*ROWS, "--residual", "all.npz:x"],
+        r"GeometryError: residual\.shape=\(1, 2, 9\): must be y's, \[N, C",
+    ),
+    (
+        "no residual",
+        [*ROWS, "--residual-position", "post_activation"],
+        r"--residual-position=post_.*: there is no --res",
+    ),
+    (
+        "no bias there",
+        [*ROWS, "--bias", "all.npz:b"],
+        r"UnsupportedError: --bias=all\.npz:b: has no array of that name",
+    ),
+    (
+        "picture as filter",
+        ["--input", "all.npz:x", "--filter", "good.png"],
+        r"--filter=good\.png: is a PNG or JPEG pict",
+    ),
+    ("sound as bias", [*ROWS, "--bias", "good.wav"], r"--bias=good\.wav: is a 16-bit WAV file, which --input, --resid"),
+    (
+        "picture as rows",
+        ["--input", "good.png", "--filter", "all.npz:w1"],
+        r"good\.png: is a PNG .*, for conv2d and dep",
+    ),
+    (
+        "sound as image",
+        ["--input", "good.wav", "--filter", "all.npz:w2"],
+        r"good\.wav: is a 16-bit WAV file, for conv1d",
+    ),
+    (
+        "picture as a row's residual",
+        [*ROWS, "--residual", "good.png"],
+        r"--residual=good\.png: is a PNG or JPEG pictur",
+    ),
+    ("picture of rows", [*ROWS, "--out", "y.png"], r"--out=y\.png: a PNG or JPEG picture is written where x is one"),
+    ("picture of sound", [*SOUND, "--out", "y.png"], r"--out=y\.png: a PNG or JPEG picture is written where x is one"),
+    ("sound of rows", [*ROWS, "--out", "y.wav"], r"--out=y\.wav: a 16-bit WAV file is written where x is one, and"),
+    ("out of no kind", [*ROWS, "--out", "y.csv"], r"UnsupportedError: --out=y\.csv: must end in \.npy, \.npz"),
+    ("out by name", [*ROWS, "--out", "y.npy:y"], r"UnsupportedError: --out=y\.npy:y: a \.npy file has no arrays by na"),
+    ("out of the archive", [*ROWS, "--out", "y.npz:../y"], r"--out=y\.npz:\.\./y: the name points out of the archive"),
+    ("root of the archive", [*ROWS, "--out", "y.npz:/y"], r"--out=y\.npz:/y: the name points out of the archive"),
+    (
+        "the format's own",
+        [*ROWS, "--out", "y.safetensors:__metadata__"],
+        r"__metadata__ is the format's own; use another",
+    ),
+    ("out is there", [*PICTURE, "--out", "good.png"], r"UnsupportedError: --out=good\.png: exists already, and is not"),
+    (
+        "two channels",
+        ["--input", "good.png", "--filter", "two.npy", "--out", "y.png"],
+        r"--out=y\.png: y has N=1, K=2, the file holds one picture of K = 1 \(L\), 3 \(RGB\), 4 \(RGBA\) channels",
+    ),
+    (
+        "alpha in JPEG",
+        ["--input", "good.png", "--filter", "four.npy", "--out", "y.jpg"],
+        r"--out=y\.jpg: y has N=1, K=4, the file holds one picture of K = 1 \(L\), 3 \(RGB\) channels",
+    ),
+    (
+        "too many tracks",
+        ["--input", "good.wav", "--filter", "tracks.npy", "--out", "y.wav"],
+        r"--out=y\.wav: y is \[1, 65536, 20\], a WAV file holds N=1, up to 65,535 channels",
+    ),
+    ("case and bias", ["short", "--bias", "all.npz:flat"], r"--bias: cannot be combined with named cases"),
+    ("case and groups", ["short", "--groups", "2"], r"--groups: cannot be combined with named cases"),
+    ("case and activation", ["short", "--activation", "relu"], r"--activation: cannot be combined with named cases"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "pattern"), [row[1:] for row in BAD_CALLS], ids=[row[0] for row in BAD_CALLS])
+def test_bad_calls_have_a_name(here, arguments, pattern):
+    np.save("two.npy", np.ones((2, 3, 1, 1), np.float32))
+    np.save("four.npy", np.ones((4, 3, 1, 1), np.float32))
+    np.save("tracks.npy", np.ones((2**16, 2, 1), np.float32))
+    assert_refused(here, arguments, pattern)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_is_not_waited_for(here):
+    os.mkfifo("x.npy")
+    assert_refused(here, ["--input", "x.npy", "--filter", "all.npz:taps"], r"--input=x\.npy: is no regular file")
+
+
+def test_a_zip_that_cannot_be_unpacked(here):
+    """Of another packing, damaged inside it."""
+    data = zipped(("x.npy", npy(X)), packing=zipfile.ZIP_BZIP2)
+    packed = bz2.compress(npy(X))
+    assert packed in data
+    (here / "x.npz").write_bytes(data.replace(packed, packed[:20] + bytes(len(packed) - 20)))
+    assert_refused(here, ["--input", "x.npz", "--filter", "all.npz:taps"], r"FileFormatError: --input=x\.npz: ")
+
+
+def test_two_members_of_one_name(here):
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        data = zipped(("x.npy", npy(X)), ("x.npy", npy(2 * X)))
+    (here / "x.npz").write_bytes(data)
+    assert_refused(here, ["--input", "x.npz:x", "--filter", "all.npz:taps"], r"has two arrays named x; save it again")
+
+
+def test_a_picture_of_too_many_pixels(here, monkeypatch):
+    for most in (20, 10):  # Pillow warns above this, and refuses above twice as many
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
+        assert_refused(here, PICTURE, rf"FileFormatError: --input=good\.png: has more than {most} pixels; crop it")
+
+
+# module, arguments
+PACKAGES = [
+    ("safetensors", ["--input", "x.safetensors", "--filter", "all.npz:taps"], "--input=x.safetensors: needs the"),
+    ("safetensors", [*ROWS, "--out", "y.safetensors"], "--out=y.safetensors: needs the package safetensors; install"),
+    ("PIL", PICTURE, r"--input=good.png: needs the package pillow; install nkiconv\[files\]"),
+]
+
+
+@pytest.mark.parametrize(("package", "arguments", "pattern"), PACKAGES)
+def test_packages_that_are_not_installed(here, monkeypatch, package, arguments, pattern):
+    (here / "x.safetensors").write_bytes(WHOLE_TENSORS)
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert_refused(here, arguments, f"UnsupportedError: {pattern}")
+
+
+@pytest.mark.parametrize("out", ["y.npz", "y.safetensors", "y.png", "y.wav"])
+def test_a_broken_write_leaves_nothing(here, monkeypatch, out):
+    def refuse(*_arguments, **_options):
+        raise OSError(28, "No space left on device")
+
+    before = sorted(here.iterdir())
+    monkeypatch.setattr("os.fsync", refuse)
+    call = {"y.png": PICTURE, "y.wav": SOUND}.get(out, ROWS)
+    result = run("run", *call, "--out", out)
+    assert result.exit_code == 2
+    assert f"UnsupportedError: --out={out}: cannot be written (No space left on device)" in result.stderr
+    assert sorted(here.iterdir()) == before
+
+
+def test_nan_has_no_pixel(here):
+    np.save("nan.npy", np.full((3, 1, 1, 1), np.nan, np.float32))
+    before = sorted(here.iterdir())
+    call = "--input", "good.png", "--filter", "nan.npy", "--operation", "depthwise_conv2d", "--strict-nonfinite"
+    result = run("run", *call, "--out", "y.png")
+    assert result.exit_code == 2
+    assert "UnsupportedError: --out=y.png: y has NaN, which has no place there; write y to a .npy file" in result.stderr
+    assert sorted(here.iterdir()) == before
+
+
+DAMAGED = {
+    "x.npy": npy(X),
+    "x.npz": WHOLE_ZIP,
+    "x.safetensors": WHOLE_TENSORS,
+    "x.png": WHOLE_PNG,
+    "x.wav": WHOLE_WAV,
+}
+
+
+@pytest.mark.filterwarnings("ignore:Reading")  # NumPy, of headers that Python 2 may have written
+@pytest.mark.parametrize("name", DAMAGED)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_damage_is_an_error_with_a_name_or_none(tmp_path_factory, name, data):
+    """Bytes changed and the end cut off: an array with data, or one of our errors."""
+    whole = bytearray(DAMAGED[name])
+    places = st.integers(0, len(whole) - 1)
+    for at, value in data.draw(st.lists(st.tuples(places, st.integers(0, 255)), max_size=4)):
+        whole[at] = value
+    path = tmp_path_factory.mktemp("damaged") / name
+    path.write_bytes(whole[: data.draw(st.one_of(st.none(), places))])
+    assert is_sound_or_named(files.Source("--input", path, "x" if name in ("x.npz", "x.safetensors") else None))
+
+
+def is_sound_or_named(source):
+    """Whether reading it gives an array with data, or one of our errors that says which file."""
+    try:
+        return files.load(source, None).array.size > 0
+    except NkiconvError as error:
+        return str(error).startswith(f"--input={source.path}")
