@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage test-slow lint format readme bench profiles models hf-kernel clean
+.PHONY: help setup demo test coverage test-slow lint format readme docs wheel bench profiles models hf-kernel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' Makefile
@@ -51,6 +51,13 @@ format: $(STAMP) ## rewrite the code in the house style
 
 readme: $(STAMP) ## rewrite the generated parts of the README
 	@$(BIN)/python -m nkiconv.simulator.coverage README.md
+	@$(BIN)/python -m nkiconv.support README.md
+
+docs: $(STAMP) ## write the API pages to build/docs
+	@$(BIN)/python docs/pages.py build/docs
+
+wheel: $(STAMP) ## build dist/: the sdist, and the wheel from it
+	@$(BIN)/python -m build
 
 bench: $(STAMP) ## time the simulator itself
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/nkiconv bench-simulator

@@ -1,5 +1,8 @@
 """nkiconv: convolutions for AWS Trainium, as NKI kernels that run on trn2 and in a simulator on any machine.
 
+`nkiconv.pytorch` has the same for torch tensors and models, `nkiconv.simulator` is NKI on NumPy, and
+`nkiconv.simulator.profiling` says where a kernel's modelled time goes.
+
 Names that need NKI are imported when they are first used: only then does a NKICONV_NKI that cannot be satisfied raise,
 and `nkiconv doctor` can explain it.
 """
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from .planner.entry import plan
     from .simulator.profiling import profile
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "ArraySpec",
@@ -87,7 +90,12 @@ def __dir__() -> list[str]:
 def spec(shape: tuple[int, ...], dtype: Any) -> ArraySpec:
     """Shape and dtype of an array that is never made; stands for it where a kernel is only traced.
 
-    Args: shape: positive ints. dtype: as nki.language, NumPy or ConvProblem name it.
+    Args:
+        shape: positive ints.
+        dtype: as nki.language, NumPy or ConvProblem name it.
+
+    Returns: an `ArraySpec`.
+
     Raises: NkiError (NKI001, NKI002).
     """
     return ArraySpec(shape, dtype)

@@ -50,9 +50,11 @@ def conv1d(
         stride, dilation, lhs_dilation: ints of at least 1.
         padding: zeros on both sides, (left, right), negative crops; "same", "valid", or "causal":
             (S - 1) * dilation on the left.
-        residual: shape of y. The rest: as in `conv2d`, and so are dtypes and errors.
+        residual: shape of y. The rest: as in `conv2d`, and so are dtypes.
 
     Returns: [N, K, Q], or [N, Q, K] with layout="NWC".
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
     images = as_conv2d(
         x,
@@ -179,9 +181,11 @@ def depthwise_conv2d(
 
     Args:
         x: [N, C, H, W], or [N, H, W, C] with layout="NHWC". w: [C * multiplier, 1, R, S], the filters of channel c from
-            c * multiplier on. bias: [C * multiplier]. The rest: as in `conv2d`, and so are dtypes and errors.
+            c * multiplier on. bias: [C * multiplier]. The rest: as in `conv2d`, and so are dtypes.
 
     Returns: [N, C * multiplier, P, Q], or [N, P, Q, C * multiplier] with layout="NHWC".
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
     return conv2d(
         x,

@@ -1,4 +1,4 @@
-"""The README's tables of modelled times, one a suite, written between its markers by `make profiles`."""
+"""Tables between the README's markers; those of modelled times, one a suite, are written by `make profiles`."""
 
 from __future__ import annotations
 
@@ -47,24 +47,34 @@ def _cell(value: object, kind: str) -> str:
 
 
 def check_readme(path: Path, suite: str) -> tuple[str, int, int]:
-    """A README's text, and where between its markers the table begins and ends.
+    """A README's text, and where between the markers of a suite the table begins and ends.
 
     Raises FileFormatError: it has none, or cannot be read and written.
     """
+    return _find(path, markers(suite))
+
+
+def update_readme(path: Path, suite: str, found: Iterable[Mapping[str, object]]) -> None:
+    """Put the table of a suite between the README's markers."""
+    put_between(path, markers(suite), markdown(found))
+
+
+def put_between(path: Path, around: tuple[str, str], table: str) -> None:
+    """Put lines between two markers of a README. Raises FileFormatError as `check_readme`."""
+    text, begin, end = _find(path, around)
+    path.write_text(text[:begin] + table + text[end:], encoding="utf-8")
+
+
+def _find(path: Path, around: tuple[str, str]) -> tuple[str, int, int]:
+    """A README's text, and where between two markers it begins and ends."""
     try:
         with path.open("r+", encoding="utf-8") as file:
             text = file.read()
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise FileFormatError(f"{path}: cannot be read and written ({why}); give a README with the markers") from error
-    first, last = markers(suite)
+    first, last = around
     begin, end = text.find(first), text.find(last)
     if begin < 0 or end < begin:
         raise FileFormatError(f"{path}: lacks the markers {first.strip()} and {last}; put them back")
     return text, begin + len(first), end
-
-
-def update_readme(path: Path, suite: str, found: Iterable[Mapping[str, object]]) -> None:
-    """Put the table between the README's markers."""
-    text, begin, end = check_readme(path, suite)
-    path.write_text(text[:begin] + markdown(found) + text[end:], encoding="utf-8")

@@ -19,7 +19,9 @@ def python_files(*folders):
 def text_files():
     """Every text file of the repository: what is not hidden (but for .ci), generated or binary."""
     inside = [
-        path for folder in ("nkiconv", "tests", "examples", "profiles", ".ci") for path in (ROOT / folder).rglob("*")
+        path
+        for folder in ("nkiconv", "tests", "examples", "docs", "profiles", ".ci")
+        for path in (ROOT / folder).rglob("*")
     ]
     candidates = [*ROOT.glob("[!.]*"), ROOT / ".pre-commit-config.yaml", *inside]
     return [path for path in candidates if path.is_file() and (path.suffix in TEXT_SUFFIXES or path.suffix == "")]
@@ -41,7 +43,7 @@ def test_no_machine_paths():
 
 def test_left_over_work_has_an_issue_number():
     bare = r"\b(TOD[O]|FIXM[E])\b(?!\(#\d+\))"
-    assert lines_matching(bare, python_files("nkiconv", "tests", "examples")) == [], (
+    assert lines_matching(bare, python_files("nkiconv", "tests", "examples", "docs")) == [], (
         "write it with an issue, as in (#12), or do it"
     )
 
@@ -49,7 +51,7 @@ def test_left_over_work_has_an_issue_number():
 def test_files_hold_one_idea():
     sizes = {
         path: len(path.read_text(encoding="utf-8").splitlines())
-        for path in python_files("nkiconv", "tests", "examples")
+        for path in python_files("nkiconv", "tests", "examples", "docs")
     }
     long = {str(path.relative_to(ROOT)): size for path, size in sizes.items() if size > MAX_LINES}
     assert long == {}, f"split by idea: more than {MAX_LINES} lines"
@@ -57,7 +59,7 @@ def test_files_hold_one_idea():
 
 def test_modules_and_public_functions_have_docstrings():
     missing = []
-    for path in python_files("nkiconv", "examples"):
+    for path in python_files("nkiconv", "examples", "docs"):
         module = ast.parse(path.read_text(encoding="utf-8"))
         functions = [node for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         public = [node for node in functions if not node.name.startswith("_")]

@@ -69,6 +69,8 @@ def conv2d(
         The rest: as in `conv1d`, an int for both axes or one for each.
 
     Returns: [N, K, P, Q] or [K, P, Q] of input's dtype.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     more = (activation, residual_position, layer)
     return _convolve("conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
@@ -87,7 +89,16 @@ def depthwise_conv1d(
     residual_position: str = "pre_activation",
     layer: str | None = None,
 ) -> Tensor:
-    """`conv1d` with as many groups as channels; weight: [C, 1, S]."""
+    """`conv1d` with as many groups as channels.
+
+    Args:
+        weight: [C, 1, S].
+        The rest: as in `conv1d`.
+
+    Returns: [N, C, Q] or [C, Q] of input's dtype.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
     more = (activation, residual_position, layer)
     groups = _groups(input, weight, 1)
     if _is_rank(weight, 3) and weight.shape[0] != groups:
@@ -111,7 +122,16 @@ def depthwise_conv2d(
     residual_position: str = "pre_activation",
     layer: str | None = None,
 ) -> Tensor:
-    """`conv2d` with as many groups as channels; weight: [C * multiplier, 1, R, S]."""
+    """`conv2d` with as many groups as channels.
+
+    Args:
+        weight: [C * multiplier, 1, R, S].
+        The rest: as in `conv1d`, an int for both axes or one for each.
+
+    Returns: [N, C * multiplier, P, Q] or [C * multiplier, P, Q] of input's dtype.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
     more = (activation, residual_position, layer)
     groups = _groups(input, weight, 2)
     return _convolve("depthwise_conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more)

@@ -121,6 +121,8 @@ def plan_model(
         lnc: cores, 1 or 2. fold_batchnorm: as of `convert`.
         wide, use_cache, advance: as of `nkiconv.plan`. Plans are those that a Neuron device then takes from the cache.
 
+    Returns: a `ModelPlan`.
+
     Raises: DtypeError, UnsupportedError, also where the model itself raises.
     """
     errors: list[NkiconvError] = []

@@ -17,6 +17,8 @@ from ..errors import NkiconvError, UnsupportedError, raise_all
 from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
 from .functional import conv1d, conv2d
 
+__all__ = ["CausalConv1d", "Conv1d", "Conv2d"]
+
 # torch.fx traces a model with these modules into calls of the two functions, which it does not look into.
 torch.fx.wrap("conv1d")
 torch.fx.wrap("conv2d")

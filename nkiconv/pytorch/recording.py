@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import UnsupportedError
 from ..planner import Asked
 from ..problem import ConvProblem
+from . import states
 from .conversion import convert, copied
 from .operators import asked_of
 from .report import Report
@@ -174,8 +175,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
     """What the planner is asked about a call of one of our operators."""
+    name = func.name().removeprefix("nkiconv::").partition(".")[0]
+    if name == "causal_conv1d":
+        return _causal(*args[:8])
     x, w, bias, residual = args[:4]
-    asked = asked_of(func.name().removeprefix("nkiconv::").partition(".")[0], *args[4:])
+    asked = asked_of(name, *args[4:])
     return Convolved(
         operation="depthwise_conv1d" if asked.name == "depthwise_conv1d" else "conv2d",
         problem=asked.problem(x, w),
@@ -183,5 +187,37 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
             bias=bias is not None,
             activation=asked.activation,
             residual=None if residual is None else asked.residual_position,
+        ),
+    )
+
+
+def _causal(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    initial_states: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    seq_idx: torch.Tensor | None,
+    return_final_states: bool,
+    activation: str | None,
+) -> Convolved:
+    """The launch of causal_conv1d; of sequences that only seq_idx numbers, as if each row were one."""
+    channels, width = weight.shape
+    with_states = width > 1 and (initial_states is not None or return_final_states)
+    plain, rows = states.causal(channels, width - 1, activation), x
+    packed = cu_seqlens is not None or seq_idx is not None
+    if packed:
+        sequences = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+        length = x.shape[0] * x.shape[2] + (width - 1) * sequences
+        plain, rows = states.causal(channels, 0, activation), x.new_empty(1, channels, length)
+    return Convolved(
+        operation="depthwise_conv1d",
+        problem=plain.problem(rows, weight[:, None]),
+        asked=Asked(
+            bias=bias is not None,
+            activation=activation,
+            initial_state=with_states and not packed and initial_states is not None,
+            return_final_state=with_states and not packed and return_final_states,
+            strict_nonfinite=packed,
         ),
     )

@@ -40,6 +40,7 @@ class ArraySpec:
 
     @property
     def num_bytes(self) -> int:
+        """Bytes that the array would take."""
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
 

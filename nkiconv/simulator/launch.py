@@ -91,7 +91,12 @@ class LaunchedKernel:
 
 
 def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
-    """Mark a function as an NKI kernel. Options that AWS's jit no longer takes are refused by name."""
+    """Mark a function as an NKI kernel.
+
+    Returns: a `Kernel`; without `fn`, as in ``@nki.jit()``, what makes one of a function.
+
+    Raises: TypeError for an option, naming it: those that AWS's jit had it no longer takes.
+    """
     if kwargs:
         names = ", ".join(sorted(kwargs))
         raise TypeError(f"nki.jit takes no {names}: removed in NKI 0.3; set NEURON_PLATFORM_TARGET_OVERRIDE instead")
@@ -101,8 +106,13 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
 def simulate(kernel: Any, *, trace_only: bool = False) -> Callable[..., Any]:
     """A callable that runs `kernel` (jitted, `kernel[lnc]`, or a plain function) on NumPy and torch arrays.
 
-    Results come back in the arguments' kind; arrays that the kernel writes to are updated in place. With
-    `trace_only=True` nothing is computed: arguments may be `ArraySpec`s and so are the results.
+    Args:
+        trace_only: compute nothing; arguments may be `ArraySpec`s, and so are the results.
+
+    Returns: a function of the kernel's arguments that returns its results, in the arguments' kind. Arrays that the
+        kernel writes to are updated in place. It raises what `execute` raises.
+
+    Raises: nothing itself.
     """
 
     @functools.wraps(_function(kernel))
@@ -117,8 +127,14 @@ def execute(
 ) -> Execution:
     """Run a kernel and keep its instruction records.
 
-    Raises NkiError for any broken rule, KernelAssertionError for an assertion in the kernel, and the kernel's own
-    exceptions unchanged.
+    Args:
+        kernel: jitted, `kernel[lnc]`, or a plain function.
+        args, kwargs: its arguments. trace_only: as of `simulate`.
+
+    Returns: an `Execution`.
+
+    Raises: NkiError for any broken rule, KernelAssertionError for an assertion in the kernel, and the kernel's own
+        exceptions unchanged.
     """
     check_target()
     if running() is not None:

@@ -45,6 +45,47 @@ def test_every_convolution_is_recorded_with_its_shape(name):
     assert recorded == seen
 
 
+class Mixer(nn.Module):
+    """Calls causal convolutions as Mamba's mixers do."""
+
+    def __init__(self, more):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(6, 4)), nn.Parameter(torch.randn(6))
+        self.more = more
+
+    def forward(self, x):
+        more = {name: value for name, value in self.more.items() if name != "steps"}
+        if "steps" in self.more:
+            return pytorch.causal_conv1d_update(x, torch.zeros(2, 6, 3), self.weight, self.bias, **more)
+        found = pytorch.causal_conv1d_fn(x, self.weight, self.bias, activation="silu", **more)
+        return found[0] if self.more.get("return_final_states") else found
+
+
+#: of a causal call: its arguments, the columns and left padding of the launch, what else the planner is asked for
+CAUSAL = [
+    ({}, (2, 9, 3), {}),
+    ({"initial_states": torch.zeros(2, 6, 3)}, (2, 9, 3), {"initial_state": True}),
+    ({"return_final_states": True}, (2, 9, 3), {"return_final_state": True}),
+    ({"seq_idx": torch.zeros(2, 9, dtype=torch.int32)}, (1, 18 + 2 * 3, 0), {"strict_nonfinite": True}),
+    ({"cu_seqlens": torch.tensor([0, 2, 5, 9])}, (1, 9 + 3 * 3, 0), {"strict_nonfinite": True}),
+    ({"steps": 1, "activation": "silu"}, (2, 9, 3), {"initial_state": True, "return_final_state": True}),
+]
+
+
+@pytest.mark.parametrize(
+    ("more", "sizes", "asked"), CAUSAL, ids=lambda one: "-".join(one) if isinstance(one, dict) else ""
+)
+def test_causal_convolutions_are_planned(more, sizes, asked):
+    x = torch.randn(1 if "cu_seqlens" in more else 2, 6, 9)
+    found = plan_model(Mixer(more), [x])
+    [row] = found.rows
+    N, W, zeros = sizes
+    problem = ConvProblem(N=N, C=6, W=W, K=6, groups=6, S=4, padding=((0, 0), (zeros, 0)), dtype="fp32")
+    assert (row.convolved.operation, row.convolved.problem) == ("depthwise_conv1d", problem)
+    assert row.convolved.asked == Asked(bias=True, activation="silu", **asked)
+    assert row.plan.modelled_us > 0
+
+
 def test_the_model_stays_as_it_was():
     model, x = build("resnet")
     model.train()

@@ -45,7 +45,9 @@ def profile(
         standalone: add the preamble and postamble that a NEFF of its own pays; without, the kernel is inside a graph.
         problem: useful flops and bytes for roofline and MFU. constants: values by name, instead of trn2.toml's.
         advance: told what is being done, and the share of it that is done.
+
     Returns: a function of the kernel's arguments that returns a `Profile`.
+
     Raises: NkiError for a broken rule; UnknownConstantError for a constant that is not in trn2.toml or a value that
         cannot be; ValueError for a kernel without instructions.
     """
@@ -61,7 +63,15 @@ def profile(
 def profile_timed(
     kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, settings: Settings | None = None
 ) -> tuple[Profile, Timed]:
-    """As `profile`, with what pictures are made from."""
+    """As `profile`, with what pictures are made from.
+
+    Args:
+        args, kwargs: the kernel's. settings: how to profile; None: as `profile` by default.
+
+    Returns: a `Profile`, and the timeline that it sums up.
+
+    Raises: as `profile`.
+    """
     chosen = settings or Settings()
     with without_collector():
         timed = _timed(kernel, args, kwargs or {}, chosen)

@@ -36,7 +36,12 @@ def in_time(
 ) -> Timed:
     """Put a traced kernel on its timeline: program order, phase 0 of the throttle's grid.
 
-    Args: kernel: its name. advance: told what is being done. prices: under `rates`, where some are known already.
+    Args:
+        kernel: its name. advance: told what is being done. prices: under `rates`, where some are known already.
+
+    Returns: the timeline, and what it was made from.
+
+    Raises: nothing of its own.
     """
     advance("finding dependencies", None)
     tasks, priced = build(execution.programs, prices or PriceList(rates))

@@ -1,0 +1,177 @@
+"""The support tables say what is so: held against the planner, and against runs of every torch call on data."""
+
+import pytest
+import torch
+
+from nkiconv import ConvProblem, simulator
+from nkiconv.errors import FileFormatError, NkiconvError, UnsupportedError
+from nkiconv.planner import Asked
+from nkiconv.planner.operations import OPERATIONS
+from nkiconv.readme_table import put_between
+from nkiconv.support import arrays, tensors
+from nkiconv.support.table import ABSENT, KERNEL, PLAIN, REFUSED, TORCH, Column, Operands, Row, always, cell, markdown
+
+pytestmark = pytest.mark.simulator_only
+
+
+def toy(*, a, b=1):
+    """Refuses a = 2 in dtype "odd", breaks on b = 0."""
+    if a == ("odd", 2):
+        raise UnsupportedError("a: no")
+    if b == 0:
+        raise ZeroDivisionError
+    return TORCH if b == 3 else KERNEL
+
+
+def column(name, function=toy):
+    """A column that calls the toy with a = (dtype, number)."""
+    return Column(
+        name,
+        function,
+        lambda dtype: Operands((1, 1, 1), (1, 1, 1), (1, 1, 1), lambda shape: shape, dtype),
+        lambda operands: {"a": (operands.dtype, 1)},
+        lambda called, arguments: called(**arguments),
+    )
+
+
+TWO = Row("a", "two", lambda operands: {"a": (operands.dtype, 2)})
+
+
+@pytest.mark.parametrize(
+    ("row", "dtype", "outcome"),
+    [
+        (PLAIN, "odd", KERNEL),
+        (TWO, "even", KERNEL),
+        (TWO, "odd", REFUSED),
+        (Row("b", "", always(b=3)), "odd", TORCH),
+        (Row("c", "", always(c=1)), "odd", ABSENT),
+    ],
+)
+def test_outcome(row, dtype, outcome):
+    assert column("toy").outcome(row, dtype) == outcome
+
+
+def test_an_error_that_is_not_nkiconvs_is_no_answer():
+    with pytest.raises(ZeroDivisionError):
+        column("toy").outcome(Row("b", "", always(b=0)), "odd")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "text"),
+    [
+        ({"p": KERNEL, "q": KERNEL}, "kernel"),
+        ({"p": REFUSED, "q": KERNEL, "r": REFUSED}, "kernel: q; refused: p, r"),
+        ({"p": TORCH, "q": KERNEL}, "kernel: q; torch: p"),
+    ],
+)
+def test_cell(outcomes, text):
+    assert cell(outcomes) == text
+
+
+def test_rows_that_agree_are_one_and_refused_dtypes_stay_above():
+    def lacks_odd(*, a, b=1):
+        if a[0] == "odd":
+            raise UnsupportedError("a: no")
+        return toy(a=a, b=b)
+
+    rows = [Row("b", "one", always(b=1)), Row("b", "two", always(b=2)), Row("b", "three", always(b=3)), TWO]
+    assert markdown([column("toy"), column("half", lacks_odd)], rows, ("odd", "even")).splitlines() == [
+        "|  | toy | half |",
+        "| --- | --- | --- |",
+        "| dtype: odd | kernel | refused |",
+        "| dtype: even | kernel | kernel |",
+        "| b: one, two | kernel | kernel |",
+        "| b: three | torch | torch |",
+        "| a: two | kernel: even; refused: odd | kernel |",
+    ]
+
+
+def test_markers_must_be_there(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("above\n<first>\nold\n<last>\nbelow\n")
+    put_between(readme, ("<first>\n", "<last>"), "new\n")
+    assert readme.read_text() == "above\n<first>\nnew\n<last>\nbelow\n"
+    with pytest.raises(FileFormatError, match="lacks the markers <other> and <last>"):
+        put_between(readme, ("<other>\n", "<last>"), "newer\n")
+
+
+ROWS_OF_IMAGES = {"N": 2, "C": 4, "W": 6, "S": 3}
+PROBLEMS = {
+    "depthwise_conv1d": {**ROWS_OF_IMAGES, "groups": 4},
+    "conv2d": {**ROWS_OF_IMAGES, "H": 6, "R": 3, "K": 16},
+}
+#: Rows of the table by name and value, and the same in the planner's words.
+PLANNED = [
+    ("dtype", "", {}),
+    ("`bias`", "", {"bias": True}),
+    ("`activation`", "gelu", {"activation": "gelu"}),
+    ("`residual`", "behind it", {"residual": "post_activation"}),
+    ("`residual`", "times `beta`", {"residual": "pre_activation", "scaled": True}),
+    ("`pool`", "", {"pool": (2, 2)}),
+    ("`out_dtype`", "fp32", {"out_dtype": "fp32"}),
+    ("`precision`", "tf32", {"precision": "tf32"}),
+    ("`return_final_state`", "", {"return_final_state": True}),
+    ("`strict_nonfinite`", "", {"strict_nonfinite": True}),
+    ("w of `pack_filter`", "", {"packed": True}),
+]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2"])
+@pytest.mark.parametrize(("name", "value", "asked"), PLANNED, ids=lambda one: str(one))
+@pytest.mark.parametrize("operation", PROBLEMS)
+def test_arrays_agree_with_the_planner(operation, name, value, asked, dtype):
+    """What the planner has no violations of, the function runs, and the reverse."""
+    (one,) = [column for column in arrays.COLUMNS if column.function.__name__ == operation]
+    (row,) = [row for row in (PLAIN, *arrays.ROWS) if (row.name, row.value) == (name, value)]
+    causal = {"padding": ((0, 0), (2, 0))} if "final" in name else {}
+    problem = ConvProblem(**PROBLEMS[operation], **causal, dtype=dtype)
+    refused = list(OPERATIONS[operation].violations(problem, Asked(**asked)))
+    assert (one.outcome(row, dtype) == KERNEL) == (refused == [])
+
+
+def on_data(name, tensor):
+    """A tensor of whole numbers instead of one without data; those that count count something."""
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    numbers = {"cu_seqlens": [0, 2, tensors.SIZE], "conv_state_indices": [1, 0]}.get(name)
+    if numbers is not None:
+        return torch.tensor(numbers, dtype=tensor.dtype)
+    made = torch.zeros if tensor.dtype == torch.int32 else torch.ones
+    return made(tensor.shape, dtype=tensor.dtype, requires_grad=tensor.requires_grad)
+
+
+@pytest.mark.parametrize("one", tensors.FUNCTIONS, ids=lambda one: one.name)
+@pytest.mark.parametrize("row", [PLAIN, *tensors.ROWS], ids=lambda row: f"{row.name} {row.value}")
+@pytest.mark.parametrize("dtype", ["bf16", "fp32", "float64"])
+def test_tensors_on_data_end_as_the_table_says(monkeypatch, one, row, dtype):
+    """In the simulator: whether the kernel runs in the call or, of a derivative, after it."""
+    outcome = one.outcome(row, dtype)
+    operands = one.operands(dtype)
+    arguments = {**one.plain(operands), **row.arguments(operands)}
+    given = {name: on_data(name, value) for name, value in arguments.items()}
+    launches = []
+    execute = simulator.execute
+    monkeypatch.setattr(simulator, "execute", lambda *args, **more: launches.append(1) or execute(*args, **more))
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    if outcome == ABSENT:
+        with pytest.raises(TypeError, match="unexpected keyword argument"):
+            one.function(**given)
+    elif outcome == REFUSED:
+        with pytest.raises(NkiconvError):
+            one.function(**given)
+        assert launches == []
+    else:
+        y = one.function(**given)
+        assert launches
+        if row.name == "derivative":
+            launches.clear()
+            y.backward(torch.ones_like(y))
+            assert (KERNEL if launches else TORCH) == outcome
+
+
+@pytest.mark.parametrize("kind", tensors.MODULES, ids=lambda one: one.name)
+def test_modules_are_asked_of_convert(kind):
+    swapped = kind.function in (torch.nn.Conv1d, torch.nn.Conv2d)
+    assert kind.outcome(PLAIN, "fp32") == (KERNEL if swapped else TORCH)
+    (reflect,) = [row for row in tensors.OF_CONVERTED if row.value == "reflect"]
+    assert kind.outcome(reflect, "fp32") == (ABSENT if "Transpose" in kind.name else TORCH)
