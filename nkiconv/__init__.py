@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import (
     CapacityError,
+    ComparisonError,
     DtypeError,
     FileFormatError,
     GeometryError,
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ArraySpec",
     "CapacityError",
+    "ComparisonError",
     "ConvProblem",
     "DtypeError",
     "FileFormatError",

@@ -46,6 +46,10 @@ class FileFormatError(NkiconvError):
     """A file does not hold what its reader expects."""
 
 
+class ComparisonError(NkiconvError):
+    """A kernel and torch differ by more than both may be off by (`NKICONV_CPU=compare`)."""
+
+
 def join_violations(summary: str, violations: Sequence[str]) -> str:
     """Return one message: the violation itself if there is one, else the summary, their number and a list of them.
 

@@ -7,6 +7,7 @@ import pytest
 
 from nkiconv.errors import (
     CapacityError,
+    ComparisonError,
     DtypeError,
     FileFormatError,
     GeometryError,
@@ -123,7 +124,8 @@ def test_a_default_is_not_reported_twice():
 
 
 @pytest.mark.parametrize(
-    "error", [GeometryError, DtypeError, LayoutError, UnsupportedError, CapacityError, FileFormatError]
+    "error",
+    [GeometryError, DtypeError, LayoutError, UnsupportedError, CapacityError, FileFormatError, ComparisonError],
 )
 def test_every_class_is_a_value_error_and_survives_pickling(error):
     made = error("a and b", ["a", "b"])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..bounds import epilogue_bound
-from ..errors import NkiconvError
+from ..errors import ComparisonError
 from ..ops import depthwise_conv1d
 from ..ops1d import conv1d
 from ..ops2d import conv2d
@@ -16,10 +16,6 @@ from ..reference import abs_sum_ref, conv_ref, num_terms
 from . import host
 from .arrays import from_numpy, to_numpy
 from .convolution import DTYPES, Convolution
-
-
-class ComparisonError(NkiconvError):
-    """A kernel and torch differ by more than both may be off by."""
 
 
 def convolve(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from ..errors import ComparisonError
 from ..ops import depthwise_conv1d
 from . import host, modes
 from .arrays import from_numpy, to_numpy
@@ -110,7 +111,7 @@ def _compared(
     found: tuple[torch.Tensor, torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """torch's results, where the kernel's y is near enough and its final state has the same bits."""
-    from .simulated import ComparisonError, require_agreement
+    from .simulated import require_agreement
 
     y, final = _on_host(asked, x, w, bias, state)
     bare = causal(x.shape[1], 0, asked.activation, asked.layer)
