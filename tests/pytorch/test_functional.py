@@ -129,15 +129,42 @@ def test_input_gradients_are_exact(data):
         assert torch.equal(one, other)
 
 
+#: zeros before and behind rows and columns, gaps between inputs, stride, dilation
+UNEVEN = [
+    ([2, 0, 1, 3], [1, 1], [1, 1], [1, 1]),
+    ([-1, 2, 0, -2], [1, 1], [2, 1], [1, 2]),
+    ([3, 1, 0, 2], [2, 3], [1, 2], [2, 1]),
+]
+
+
+@pytest.mark.parametrize(("padding", "gaps", "stride", "dilation"), UNEVEN)
+def test_derivatives_with_uneven_padding_and_gaps(padding, gaps, stride, dilation):
+    """Against torch on images that are spread and padded beforehand."""
+    ours = [leaf.requires_grad_() for leaf in tensors((2, 4, 8, 9), (6, 2, 3, 2))]
+    theirs = [leaf.detach().double().requires_grad_() for leaf in ours]
+    y = torch.ops.nkiconv.conv2d(*ours, None, stride, padding, dilation, gaps, 2, None, "pre_activation", None)
+    spread = theirs[0].new_zeros(2, 4, 7 * gaps[0] + 1, 8 * gaps[1] + 1)
+    spread[:, :, :: gaps[0], :: gaps[1]] = theirs[0]
+    around = F.pad(spread, [*padding[2:], *padding[:2]])
+    expected = F.conv2d(around, *theirs[1:], stride=stride, dilation=dilation, groups=2)
+    g = torch.randint(-3, 4, y.shape, generator=torch.Generator().manual_seed(1)).float()
+    found, wanted = torch.autograd.grad(y, ours, g), torch.autograd.grad(expected, theirs, g.double())
+    for one, other in zip((y, *found), (expected, *wanted), strict=True):
+        assert torch.equal(one.double(), other)
+
+
 def test_second_derivatives():
-    x, w, bias = (leaf.requires_grad_() for leaf in tensors((2, 4, 6, 5), (6, 2, 3, 2)))
+    """Of numbers from -1 to 1: no sum reaches 2^24, so that they are exact in any order."""
+    ours = [leaf.clamp(-1, 1).requires_grad_() for leaf in tensors((2, 4, 6, 5), (6, 2, 3, 2))]
+    theirs = [leaf.detach().double().requires_grad_() for leaf in ours]
 
     def second(convolve, x, w, bias):
         (first,) = torch.autograd.grad(convolve(x, w, bias, padding=1, groups=2).pow(2).sum(), x, create_graph=True)
         return torch.autograd.grad(first.pow(2).sum(), (x, w))
 
-    for one, other in zip(second(pytorch.conv2d, x, w, bias), second(F.conv2d, x, w, bias), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5)
+    for one, other in zip(second(pytorch.conv2d, *ours), second(F.conv2d, *theirs), strict=True):
+        assert 0 < other.abs().max() < 2**24
+        assert torch.equal(one.double(), other)
 
 
 @pytest.mark.parametrize("dims", [(0, None, None), (1, 0, None), (None, 0, 1), (2, 1, 0), (None, None, 0)])
