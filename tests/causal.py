@@ -106,3 +106,9 @@ def computing(mode):
         os.environ.pop("NKICONV_CPU")
         if before is not None:
             os.environ["NKICONV_CPU"] = before
+
+
+def leaves_of(*tensors):
+    """Leaves that keep strides, and leaves in double of the same values; None stays."""
+    ours = [one if one is None else one.detach().requires_grad_() for one in tensors]
+    return ours, [one if one is None else one.detach().double().requires_grad_() for one in tensors]

@@ -7,7 +7,7 @@ PARTS = 2
 #: Columns of fp32 sums that one bank of PSUM holds (nki.language.tile_size.psum_fmax), and its bytes a partition.
 BANK_COLUMNS = 512
 BANK_BYTES = 2048
-#: Banks that there are.
+#: Banks that there are (trn2.toml, memory.psum_banks).
 PSUM_BANKS = 8
 #: Bytes at multiples of which begins in PSUM what the array writes, and of which Vector takes as many as of one byte.
 WORD_BYTES = 4

@@ -6,7 +6,7 @@ import causal
 import numpy as np
 import pytest
 import torch
-from causal import DTYPES, LAYOUTS, MODES, computing, integers, laid_out
+from causal import DTYPES, LAYOUTS, MODES, computing, integers, laid_out, leaves_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,12 +14,6 @@ import nkiconv
 from nkiconv.bounds import epilogue_bound
 from nkiconv.errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.pytorch import causal_conv1d_fn, device, host, modes, states
-
-
-def leaves_of(*tensors):
-    """Leaves that keep strides, and leaves in double of the same values; None stays."""
-    ours = [one if one is None else one.detach().requires_grad_() for one in tensors]
-    return ours, [one if one is None else one.detach().double().requires_grad_() for one in tensors]
 
 
 def assert_equal(found, expected):
