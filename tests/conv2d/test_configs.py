@@ -22,6 +22,7 @@ PROBLEMS = {
     "many channels": ConvProblem(N=2, C=260, H=6, W=5, K=300, R=2, S=3, padding=((0, 1), (1, 1))),
     "few inputs": ConvProblem(N=2, C=3, H=21, W=30, K=17, R=7, S=5, stride=(2, 2), padding=((3, 2), (2, 2))),
     "few outputs": ConvProblem(N=1, C=70, H=14, W=23, K=3, R=3, S=3, padding=SAME, dtype="fp32"),
+    "few pixels": ConvProblem(N=2, C=300, H=6, W=5, K=24, R=3, S=3, padding=SAME),
     "patches": ConvProblem(N=2, C=3, H=24, W=40, K=50, R=8, S=8, stride=(8, 8)),
     "depthwise": ConvProblem(N=2, C=21, H=14, W=11, K=21, groups=21, R=5, S=3, padding=((2, 2), (1, 1))),
     "multiplied": ConvProblem(N=2, C=9, H=12, W=11, K=18, groups=9, R=3, S=3, padding=SAME, dtype="fp32"),

@@ -4,6 +4,9 @@ from ..._nki import nl
 from .._tiles import require
 from .bands.loop import run_bands
 from .bands.plan import bands_ns, plan_bands
+from .deep.loop import run_deep
+from .deep.plan import plan_deep
+from .deep.price import deep_ns
 from .grouped.loop import run_grouped
 from .grouped.plan import plan_grouped
 from .grouped.price import grouped_ns
@@ -25,9 +28,9 @@ from .taps.plan import plan_taps
 from .taps.price import taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "pairs", "split", "swapped")
+ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "deep", "pairs", "split", "swapped")
 #: Those that are chosen by price, the first of those that take least; split alone does what it does.
-PRICED = ("taps", "stacked", "bands", "grouped", "narrow", "pairs", "swapped")
+PRICED = ("taps", "stacked", "bands", "grouped", "narrow", "deep", "pairs", "swapped")
 
 
 def algorithm_of(config):
@@ -59,6 +62,8 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_grouped(plain, extras, config, cores)
     if algorithm == "narrow":
         return plan_narrow(plain, extras, config, cores)
+    if algorithm == "deep":
+        return plan_deep(plain, extras, config, cores)
     if algorithm == "pairs":
         return plan_pairs(plain, extras, config, cores)
     if algorithm == "swapped":
@@ -78,6 +83,8 @@ def price_of(algorithm, geometry, extras, plan):
         return beside + grouped_ns(plain, plan)
     if algorithm == "narrow":
         return beside + narrow_ns(plain, plan)
+    if algorithm == "deep":
+        return beside + deep_ns(plain, plan)
     if algorithm == "pairs":
         return beside + pairs_ns(plain, plan)
     if algorithm == "swapped":
@@ -118,6 +125,8 @@ def convolve(operands, geometry, extras, config):
         run_grouped(inner, plain, extras, plan)
     elif algorithm == "narrow":
         run_narrow(inner, plain, extras, plan)
+    elif algorithm == "deep":
+        run_deep(inner, plain, extras, plan)
     elif algorithm == "pairs":
         run_pairs(inner, plain, extras, plan)
     elif algorithm == "split":

@@ -38,6 +38,7 @@ from ..._prices import (
     run_ns,
 )
 from ..._tiles import BANK_BYTES, PARTS, div_ceil
+from ..geometry import span
 from ..rate import sums_end
 
 #: ns from when stationaries are cleared until the first matmul on zeros.
@@ -137,7 +138,21 @@ def bank_ns(geometry, narrow, images, blocks, columns):
         again = again * min(1.0, unit / narrow.height)
     each = max(passes * MATMUL_COLUMNS_MIN, moved) * column_ns + passes * fixed_ns
     times = narrow.groups * len(narrow.chunks)
-    return (len(narrow.lines) * each + again) * times, len(narrow.lines) * moved * column_ns * times
+    lines = lines_met(geometry, narrow)
+    return (lines * each + again) * times, lines * moved * column_ns * times
+
+
+def lines_met(geometry, narrow):
+    """Lines that are a row of x for some block."""
+    low, rows = span(geometry.rows, 0, geometry.rows.out)
+    count = 0
+    for index in range(len(narrow.lines)):
+        h = narrow.first + narrow.lines[index].row
+        # the first block for which it is none of the rows before x
+        j = div_ceil(max(0, low - h), narrow.step)
+        if j < num_blocks(geometry, narrow) and h + j * narrow.step < low + rows:
+            count += 1
+    return count
 
 
 def read_outs_ns(narrow, elements):
