@@ -343,7 +343,8 @@ def test_no_filter_of_a_packed_one_is_turned():
     x, w = nkiconv.spec((1, 256, 9, 9), "bf16"), nkiconv.spec((256, 256, 3, 3), "bf16")
     packed = nkiconv.spec((2, 256, 3, 3, 128), "bf16")
     problem = conv2d_problem(x, w)
-    turned = [run_conv2d(x, one, problem, trace_only=True).instructions["tensor"] for one in (w, packed)]
+    named = {"algorithm": "taps", "trace_only": True}
+    turned = [run_conv2d(x, one, problem, **named).instructions["tensor"] for one in (w, packed)]
     # transposes of jobs, chunks of channels and taps; each core warms up a little longer
     assert turned[1] == turned[0] - 2 * 2 * 9 + 2 * (WARM_UP_PACKED - WARM_UP)
 

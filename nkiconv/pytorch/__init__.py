@@ -14,6 +14,7 @@ libraries that import that package find them. `nn` has modules, `convert(model)`
 from . import nn
 from .causal import causal_conv1d_fn, causal_conv1d_update
 from .conversion import convert
+from .filters import pack_filter
 from .functional import conv1d, conv2d, depthwise_conv1d, depthwise_conv2d
 from .install import install_causal_conv1d
 from .model_plan import ModelPlan, plan_model
@@ -31,5 +32,6 @@ __all__ = [
     "depthwise_conv2d",
     "install_causal_conv1d",
     "nn",
+    "pack_filter",
     "plan_model",
 ]

@@ -7,6 +7,7 @@ it stay as they are.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,18 +18,27 @@ from torch.nn.utils import parametrize
 
 from ..errors import DtypeError, NkiconvError, UnsupportedError, raise_all
 from . import batchnorm, nn
-from .convolution import DTYPES
+from .filters import Packs
 from .report import Entry, Report
+from .tensor_kinds import DTYPES
 
 Filter = Callable[[str, torch.nn.Module], bool]
 #: Our class for each of torch's.
 _OURS: dict[type, type] = {torch.nn.Conv1d: nn.Conv1d, torch.nn.Conv2d: nn.Conv2d}
 #: What our classes read from a module beside what torch's do.
-_ATTRIBUTES = ("activation", "residual_position", "layer", "operator")
+_ATTRIBUTES = (
+    "activation", "residual_position", "layer", "operator",
+    "packed_weight", "pack_filter", "drop_packed", "packed_filter",
+)  # fmt: skip
 
 
 def convert(
-    model: torch.nn.Module, filter: Filter | None = None, *, fold_batchnorm: bool = False, inplace: bool = False
+    model: torch.nn.Module,
+    filter: Filter | None = None,
+    *,
+    fold_batchnorm: bool = False,
+    pack_filters: bool = True,
+    inplace: bool = False,
 ) -> Report:
     """Swap Conv1d and Conv2d of a model for nkiconv's; whatever stays is in the report with the reason.
 
@@ -39,6 +49,10 @@ def convert(
         fold_batchnorm: multiply a batch norm that follows a convolution into its filters and bias, and put an Identity
             in its place. Only in eval mode. They are found by tracing the model with torch.fx; of what cannot be
             traced, by tracing its parts and by the order in nn.Sequential, where nobody else may call the convolution.
+        pack_filters: keep, in eval mode, a second copy of each filter for which that pays, in the kernel's own order,
+            so that calls need not turn it. It is not in the state_dict, and is packed again when a call finds the
+            weight changed; of what torch.compile has compiled only `load_state_dict` sees to that: after other changes
+            call the module's `pack_filter()`.
         inplace: change the model itself. Otherwise `report.model` is a copy of its modules with the same Parameter and
             buffer objects: optimizers and tied weights go on working, and what changes the one's changes the other's.
             So cast and move a model first: `model.to` changes the parameters of both, but the buffers of one. Folded
@@ -65,7 +79,17 @@ def convert(
     for fold in folds:
         if fold.folded:
             batchnorm.fold(target, fold)
+    if pack_filters:
+        packed = {name for name in swapped if not _packer(target, name).pack_filter()}
+        entries = tuple(dataclasses.replace(entry, packed=entry.name in packed) for entry in entries)
     return Report(target, entries, folds)
+
+
+def _packer(model: torch.nn.Module, name: str) -> Packs:
+    """One of the modules that were swapped."""
+    found = model.get_submodule(name)
+    assert isinstance(found, Packs)
+    return found
 
 
 def copied(model: torch.nn.Module) -> torch.nn.Module:

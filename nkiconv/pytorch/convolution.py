@@ -12,10 +12,9 @@ import torch
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from ..problem import ConvProblem
 from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
+from .filters import packed_shape
+from .tensor_kinds import DTYPES, tensor_violations
 
-#: torch's dtypes that the kernels take, and nkiconv's names of them.
-DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
-_ACCEPTED = ", ".join(str(dtype) for dtype in DTYPES)
 _AXES = {1: "W", 2: "H, W"}
 
 
@@ -85,16 +84,23 @@ class Convolution:
             dtype=DTYPES[x.dtype],
         )
 
-    def check(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None) -> None:
+    def check(
+        self,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
+        packed: torch.Tensor | None = None,
+    ) -> None:
         """Refuse tensors and arguments that do not go together, naming all violated rules.
 
         Raises: DtypeError, GeometryError, LayoutError, UnsupportedError.
         """
-        named = {"input": x, "weight": w, "bias": bias, "residual": residual}
+        named = {"input": x, "weight": w, "bias": bias, "residual": residual, "packed": packed}
         given = {name: tensor for name, tensor in named.items() if tensor is not None}
         kinds = [error for name, tensor in given.items() for error in tensor_violations(name, tensor)]
         self._raise([*kinds, *self._together(given), *self._arguments()])
-        self._raise(list(self._shapes(x, w, bias, residual)))
+        self._raise([*self._shapes(x, w, bias, residual), *self._packed(w, packed)])
 
     def _raise(self, errors: list[NkiconvError]) -> None:
         """Raise all of them, with the layer's name in front of each."""
@@ -167,22 +173,22 @@ class Convolution:
                 f"residual.shape={tuple(residual.shape)}: must be y's, {tuple(self.shape(x, w))}; expand or permute it"
             )
 
+    def _packed(self, w: torch.Tensor, packed: torch.Tensor | None) -> Iterator[NkiconvError]:
+        """Errors of a packed filter beside the plain one."""
+        if packed is None or w.dim() != self.rank + 2:
+            return
+        if self.groups > 1:
+            yield UnsupportedError(f"packed: groups={self.groups}; filters of groups are not packed; pass None")
+        if packed.dtype != w.dtype:
+            yield DtypeError(f"packed.dtype={packed.dtype}: must be weight's, {w.dtype}; pack it again")
+        wanted = packed_shape(w.shape, w.element_size())
+        if tuple(packed.shape) != wanted:
+            yield GeometryError(
+                f"packed.shape={tuple(packed.shape)}: must be {wanted} for weight.shape={tuple(w.shape)}; pass what "
+                f"pack_filter(weight) returns"
+            )
+
 
 def _both(values: tuple[Any, ...], height: Any) -> tuple[Any, Any]:
     """A value for each of two axes; `height` for that of a row."""
     return (values[0], values[1]) if len(values) == 2 else (height, values[0])
-
-
-def tensor_violations(name: str, tensor: object) -> Iterator[NkiconvError]:
-    """Errors of one tensor's kind and dtype."""
-    if not isinstance(tensor, torch.Tensor):
-        yield DtypeError(f"{name}: must be a torch.Tensor, not {type(tensor).__name__}; convert it")
-        return
-    if tensor.layout != torch.strided:
-        yield LayoutError(f"{name}.layout={tensor.layout}: accepted is torch.strided; call .to_dense()")
-    if tensor.is_quantized:
-        yield DtypeError(f"{name}.dtype={tensor.dtype}: quantized tensors are not supported; call .dequantize()")
-    elif tensor.is_complex():
-        yield DtypeError(f"{name}.dtype={tensor.dtype}: complex tensors are not supported; convolve both parts")
-    elif tensor.dtype not in DTYPES:
-        yield DtypeError(f"{name}.dtype={tensor.dtype}: accepted are {_ACCEPTED}; cast {name}")

@@ -35,8 +35,9 @@ def convolve(
     w: torch.Tensor,
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
+    packed: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """y of the kernel on the device of the tensors."""
+    """y of the kernel on the device of the tensors; it is given the packed filter where there is one."""
     problem = asked.problem(x, w)
     tensors: dict[str, torch.Tensor] = {}
     if bias is not None:
@@ -48,8 +49,10 @@ def convolve(
         activation=asked.activation,
         residual=None if residual is None else asked.residual_position,
         strict_nonfinite=asked.strict_nonfinite,
+        packed=packed is not None,
     )
-    y: torch.Tensor = _launch(problem, asked.name == "depthwise_conv1d", wanted, x, w, tensors)
+    filters = w.reshape(problem.filter_shape) if packed is None else packed
+    y: torch.Tensor = _launch(problem, asked.name == "depthwise_conv1d", wanted, x, filters, tensors)
     return y.reshape(asked.shape(x, w))
 
 
@@ -69,7 +72,8 @@ def convolve_with_states(
         initial_state=state is not None,
         return_final_state=True,
     )
-    y, final = _launch(asked.problem(x, w), True, wanted, x, w, tensors)
+    problem = asked.problem(x, w)
+    y, final = _launch(problem, True, wanted, x, w.reshape(problem.filter_shape), tensors)
     return y.reshape(asked.shape(x, w)), final
 
 
@@ -78,14 +82,16 @@ def _launch(
     depthwise: bool,
     wanted: Asked,
     x: torch.Tensor,
-    w: torch.Tensor,
+    filters: torch.Tensor,
     tensors: dict[str, torch.Tensor],
 ) -> Any:
-    """What the kernel returns; tensors: its arguments beside x and w, by name."""
-    images, filters = x.reshape(problem.input_shape).contiguous(), w.reshape(problem.filter_shape).contiguous()
+    """What the kernel returns; filters: as it takes them; tensors: its arguments beside x and those, by name."""
+    images = x.reshape(problem.input_shape).contiguous()
     kernel = depthwise_conv1d_implicit_gemm if depthwise else conv2d_implicit_gemm
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    return launcher(kernel, cores())(images, filters, **named, **dict(_arguments(problem, depthwise, wanted)))
+    return launcher(kernel, cores())(
+        images, filters.contiguous(), **named, **dict(_arguments(problem, depthwise, wanted))
+    )
 
 
 def cores() -> int:
@@ -137,6 +143,7 @@ def _choice(problem: ConvProblem, depthwise: bool, asked: Asked) -> tuple[str | 
             initial_state=asked.initial_state,
             return_final_state=asked.return_final_state,
             strict_nonfinite=asked.strict_nonfinite,
+            packed=asked.packed,
             operation="depthwise_conv1d" if depthwise else "conv2d",
         )
     except NkiconvError:  # the kernel says why better than its planner

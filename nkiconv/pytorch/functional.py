@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..calls import same_padding
 from ..errors import GeometryError, LayoutError, raise_all
-from .convolution import Convolution, tensor_violations
+from .convolution import Convolution
 from .operators import NAMES, call
+from .tensor_kinds import tensor_violations
 
 
 def conv1d(
@@ -27,6 +28,7 @@ def conv1d(
     residual: Tensor | None = None,
     residual_position: str = "pre_activation",
     layer: str | None = None,
+    packed: Tensor | None = None,
 ) -> Tensor:
     """`torch.nn.functional.conv1d` by nkiconv's kernels; one filter a channel goes to the depthwise one.
 
@@ -37,6 +39,7 @@ def conv1d(
         activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", fused.
         residual: shape of y, added before the activation, or behind it with residual_position="post_activation".
         layer: a name for messages.
+        packed: what `pack_filter(weight)` returned, which the kernel then takes; not of groups.
 
     Returns: [N, K, Q] or [K, Q] of input's dtype.
 
@@ -45,7 +48,7 @@ def conv1d(
     depthwise = _is_rank(weight, 3) and weight.shape[1] == 1 and weight.shape[0] == groups
     name = "depthwise_conv1d" if depthwise else "conv1d"
     more = (activation, residual_position, layer)
-    return _convolve(name, input, weight, bias, residual, (stride, padding, dilation, groups), more)
+    return _convolve(name, input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
 
 
 def conv2d(
@@ -61,6 +64,7 @@ def conv2d(
     residual: Tensor | None = None,
     residual_position: str = "pre_activation",
     layer: str | None = None,
+    packed: Tensor | None = None,
 ) -> Tensor:
     """`torch.nn.functional.conv2d` by nkiconv's kernels.
 
@@ -73,7 +77,7 @@ def conv2d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     more = (activation, residual_position, layer)
-    return _convolve("conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
+    return _convolve("conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
 
 
 def depthwise_conv1d(
@@ -157,11 +161,16 @@ def _convolve(
     residual: Tensor | None,
     numbers: tuple[Any, Any, Any, int],
     more: tuple[str | None, str, str | None],
+    packed: Tensor | None = None,
 ) -> Tensor:
     """One call in torch's terms; numbers: stride, padding, dilation, groups; more: activation and so on."""
     rank = NAMES[name]
-    raise_all(f"{name} cannot run this call", [*tensor_violations("input", x), *tensor_violations("weight", w)])
-    x, w, bias, residual = _autocast(x, w, bias, residual)
+    wrong = [*tensor_violations("input", x), *tensor_violations("weight", w)]
+    for key, one in (("bias", bias), ("residual", residual), ("packed", packed)):
+        if one is not None and not isinstance(one, Tensor):
+            wrong += tensor_violations(key, one)
+    raise_all(f"{name} cannot run this call", wrong)
+    x, w, bias, residual, packed = _autocast(x, w, bias, residual, packed)
     stride, padding, dilation = numbers[0], numbers[1], numbers[2]
     steps, gaps = _per_axis("stride", stride, rank), _per_axis("dilation", dilation, rank)
     asked = Convolution(
@@ -176,11 +185,11 @@ def _convolve(
         layer=more[2],
     )
     if x.dim() != rank + 1:
-        asked.check(x, w, bias, residual)
-        return call(asked, x, w, bias, residual)
+        asked.check(x, w, bias, residual, packed)
+        return call(asked, x, w, bias, residual, packed)
     one = None if residual is None else residual.unsqueeze(0)
-    asked.check(x.unsqueeze(0), w, bias, one)
-    return call(asked, x.unsqueeze(0), w, bias, one).squeeze(0)
+    asked.check(x.unsqueeze(0), w, bias, one, packed)
+    return call(asked, x.unsqueeze(0), w, bias, one, packed).squeeze(0)
 
 
 def _autocast(*tensors: Tensor | None) -> tuple[Any, ...]:

@@ -34,6 +34,7 @@ def convolve(
     w: torch.Tensor,
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
+    packed: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """y of checked tensors, wherever they are."""
     who = computer(x)
@@ -42,11 +43,11 @@ def convolve(
     if who == "device":
         from . import device
 
-        return device.convolve(asked, x, w, bias, residual)
+        return device.convolve(asked, x, w, bias, residual, packed)
     from . import simulated
 
     convolve_there = simulated.convolve if who == "simulate" else simulated.compare
-    return convolve_there(asked, x, w, bias, residual)
+    return convolve_there(asked, x, w, bias, residual, packed)
 
 
 def computer(x: torch.Tensor) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..errors import NkiconvError, UnsupportedError, raise_all
 from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
+from .filters import Packs
 from .functional import conv1d, conv2d
 
 __all__ = ["CausalConv1d", "Conv1d", "Conv2d"]
@@ -24,7 +25,7 @@ torch.fx.wrap("conv1d")
 torch.fx.wrap("conv2d")
 
 
-class Conv1d(torch.nn.Conv1d):
+class Conv1d(Packs, torch.nn.Conv1d):
     """`torch.nn.Conv1d` of [N, C, W] or [C, W]; one filter a channel goes to the depthwise kernel.
 
     Args:
@@ -92,6 +93,7 @@ class Conv1d(torch.nn.Conv1d):
             residual=residual,
             residual_position=self.residual_position,
             layer=self.layer,
+            packed=self.packed_filter(),
         )
 
     def extra_repr(self) -> str:
@@ -99,7 +101,7 @@ class Conv1d(torch.nn.Conv1d):
         return _with_activation(super().extra_repr(), self.activation)  # type: ignore[no-untyped-call]
 
 
-class Conv2d(torch.nn.Conv2d):
+class Conv2d(Packs, torch.nn.Conv2d):
     """`torch.nn.Conv2d` of [N, C, H, W] or [C, H, W]. Arguments and errors as of `Conv1d`."""
 
     activation: str | None = None
@@ -158,6 +160,7 @@ class Conv2d(torch.nn.Conv2d):
             residual=residual,
             residual_position=self.residual_position,
             layer=self.layer,
+            packed=self.packed_filter(),
         )
 
     def extra_repr(self) -> str:

@@ -1,8 +1,9 @@
 """The custom operators `nkiconv::*`: schema, fake kernel, derivative and batching rule of each.
 
-    nkiconv::conv1d, conv2d, depthwise_conv1d, depthwise_conv2d(input, weight, bias, residual, ...) -> Tensor
+    nkiconv::conv1d, conv2d, depthwise_conv1d, depthwise_conv2d(input, weight, bias, residual, ..., packed) -> Tensor
 
-Every number is given for each axis; padding as zeros before and behind each, negative ones crop. `functional` has
+Every number is given for each axis; padding as zeros before and behind each, negative ones crop. `packed` is the same
+filter again as `filters.pack_filter` returns it, for the kernel; torch and derivatives take `weight`. `functional` has
 torch's own signatures.
 """
 
@@ -19,6 +20,8 @@ from torch import Tensor
 from . import gradients, modes
 from .convolution import Convolution
 
+#: Arguments of an operator behind its four tensors, and before the packed filter.
+ARGUMENTS = 8
 #: Operators and the axes of their images.
 NAMES = {"conv1d": 1, "conv2d": 2, "depthwise_conv1d": 1, "depthwise_conv2d": 2}
 
@@ -48,7 +51,14 @@ def asked_of(
     )
 
 
-def call(asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+def call(
+    asked: Convolution,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    packed: Tensor | None = None,
+) -> Tensor:
     """y by the operator that `asked` names."""
     y: Tensor = OPERATORS[asked.name](
         x,
@@ -63,6 +73,7 @@ def call(asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, residual
         asked.activation,
         asked.residual_position,
         asked.layer,
+        packed,
     )
     return y
 
@@ -83,21 +94,25 @@ def _define(name: str) -> Any:
         activation: str | None,
         residual_position: str,
         layer: str | None,
+        packed: Tensor | None = None,
     ) -> Tensor:
         asked = asked_of(name, stride, padding, dilation, lhs_dilation, groups, activation, residual_position, layer)
-        asked.check(input, weight, bias, residual)
-        return modes.convolve(asked, input, weight, bias, residual)
+        asked.check(input, weight, bias, residual, packed)
+        return modes.convolve(asked, input, weight, bias, residual, packed)
 
     def fake(input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, *rest: Any) -> Tensor:
-        asked = asked_of(name, *rest)
-        asked.check(input, weight, bias, residual)
+        asked = asked_of(name, *rest[:ARGUMENTS])
+        asked.check(input, weight, bias, residual, *rest[ARGUMENTS:])
         return input.new_empty(asked.shape(input, weight))
 
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        return (*_derivatives(ctx, g.contiguous()), *[None] * 8)
+        return (*_derivatives(ctx, g.contiguous()), *[None] * (ARGUMENTS + 1))
 
     def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        return _batched(asked_of(name, *args[4:]), info.batch_size, in_dims[:4], args[:4])
+        asked, packed = asked_of(name, *args[4 : 4 + ARGUMENTS]), None
+        if len(args) > 4 + ARGUMENTS and in_dims[4 + ARGUMENTS] is None:
+            packed = args[4 + ARGUMENTS]
+        return _batched(asked, info.batch_size, in_dims[:4], args[:4], packed)
 
     operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
     operator.register_fake(fake)
@@ -120,7 +135,7 @@ def _remember(name: str) -> Callable[..., None]:
 
     def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, w, bias, residual = inputs[:4]
-        asked = asked_of(name, *inputs[4:])
+        asked = asked_of(name, *inputs[4 : 4 + ARGUMENTS])
         again = gradients.needs_argument(asked, residual is not None)
         by_result = asked.activation is not None and not again
         ctx.asked = asked
@@ -155,11 +170,15 @@ def _derivatives(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _batched(
-    asked: Convolution, size: int, dims: tuple[int | None, ...], tensors: tuple[Tensor | None, ...]
+    asked: Convolution,
+    size: int,
+    dims: tuple[int | None, ...],
+    tensors: tuple[Tensor | None, ...],
+    packed: Tensor | None,
 ) -> tuple[Tensor, int]:
     """(y, its batch axis) of tensors with a batch axis each, or without one (None).
 
-    Batches of images are more images; batches of filters or biases are more groups.
+    Batches of images are more images; batches of filters or biases are more groups, whose filters are plain.
     """
     x, w, bias, residual = (
         tensor if tensor is None or dim is None else tensor.movedim(dim, 0)
@@ -170,7 +189,7 @@ def _batched(
     if dims[1] is None and dims[2] is None:
         x = with_batch(x, dims[0], size)
         residual = None if residual is None else with_batch(residual, dims[3], size).flatten(0, 1)
-        y = call(asked, x.flatten(0, 1), w, bias, residual)
+        y = call(asked, x.flatten(0, 1), w, bias, residual, packed)
         return y.reshape(size, x.shape[1], *y.shape[1:]), 0
     x = with_batch(x, dims[0], size).transpose(0, 1).flatten(1, 2)
     w = with_batch(w, dims[1], size).flatten(0, 1)

@@ -21,7 +21,7 @@ from ..planner import Asked
 from ..problem import ConvProblem
 from . import states
 from .conversion import convert, copied
-from .operators import asked_of
+from .operators import ARGUMENTS, asked_of
 from .report import Report
 
 #: How a model was run: shapes only; shapes only because its parameters have no data; with data.
@@ -179,7 +179,8 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
     if name == "causal_conv1d":
         return _causal(*args[:8])
     x, w, bias, residual = args[:4]
-    asked = asked_of(name, *args[4:])
+    asked = asked_of(name, *args[4 : 4 + ARGUMENTS])
+    packed = args[4 + ARGUMENTS] if len(args) > 4 + ARGUMENTS else None
     return Convolved(
         operation="depthwise_conv1d" if asked.name == "depthwise_conv1d" else "conv2d",
         problem=asked.problem(x, w),
@@ -187,6 +188,7 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
             bias=bias is not None,
             activation=asked.activation,
             residual=None if residual is None else asked.residual_position,
+            packed=packed is not None,
         ),
     )
 

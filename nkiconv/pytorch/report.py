@@ -26,6 +26,7 @@ class Entry:
     weight: tuple[int, ...]  # shape of its filters; empty where nobody knows
     operator: str | None  # of torch.ops.nkiconv, where that runs it
     reason: str = ""
+    packed: bool = False  # whether the kernel gets its filter packed
 
     @property
     def swapped(self) -> bool:
@@ -85,7 +86,7 @@ class Report:
                 Text(entry.name or "(the model)"),
                 entry.kind,
                 "x".join(map(str, entry.weight)) or "-",
-                entry.operator or "-",
+                (entry.operator or "-") + (", packed" if entry.packed else ""),
                 Text(entry.reason),
             )
         if self.folds:

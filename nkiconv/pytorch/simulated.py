@@ -15,7 +15,8 @@ from ..ops2d import conv2d
 from ..reference import abs_sum_ref, conv_ref, num_terms
 from . import host
 from .arrays import from_numpy, to_numpy
-from .convolution import DTYPES, Convolution
+from .convolution import Convolution
+from .tensor_kinds import DTYPES
 
 
 def convolve(
@@ -24,13 +25,16 @@ def convolve(
     w: torch.Tensor,
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
+    packed: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """y of the kernel that a Neuron device would run."""
+    """y of the kernel that a Neuron device would run, by the packed filter where there is one."""
     if x.shape[0] == 0:
         return x.new_empty(asked.shape(x, w))
     arrays: list[Any] = [to_numpy(tensor) if tensor is not None else None for tensor in (x, w, bias, residual)]
     more: dict[str, Any] = {"bias": arrays[2], "residual": arrays[3], "residual_position": asked.residual_position}
     more |= {"activation": asked.activation}
+    if packed is not None:
+        return _by_packed(asked, x, w, to_numpy(packed), more)
     if asked.rank == 2:
         y = conv2d(arrays[0], arrays[1], **_geometry(asked), groups=asked.groups, **more)
         return from_numpy(y)
@@ -39,6 +43,23 @@ def convolve(
         strict = asked.strict_nonfinite
         return from_numpy(depthwise_conv1d(arrays[0], arrays[1][:, 0], **scalars, **more, strict_nonfinite=strict))
     return from_numpy(conv1d(arrays[0], arrays[1], **scalars, groups=asked.groups, **more))
+
+
+def _by_packed(asked: Convolution, x: torch.Tensor, w: torch.Tensor, packed: Any, more: dict[str, Any]) -> torch.Tensor:
+    """y of a packed filter; a row is an image of height 1."""
+    problem = asked.problem(x, w)
+    if more["residual"] is not None:
+        more = more | {"residual": more["residual"].reshape(problem.output_shape)}
+    y = conv2d(
+        to_numpy(x).reshape(problem.input_shape),
+        packed,
+        stride=problem.stride,
+        padding=problem.padding,
+        dilation=problem.rhs_dilation,
+        lhs_dilation=problem.lhs_dilation,
+        **more,
+    )
+    return from_numpy(y.reshape(asked.shape(x, w)))
 
 
 def _geometry(asked: Convolution) -> dict[str, Any]:
@@ -56,6 +77,7 @@ def compare(
     w: torch.Tensor,
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
+    packed: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """torch's y, where the kernel's is as near as both must be to the truth.
 
@@ -65,7 +87,7 @@ def compare(
     """
     expected = host.convolve(asked, x, w, bias, residual)
     if x.shape[0] > 0:
-        require_agreement(asked, x, w, bias, residual, expected, convolve(asked, x, w, bias, residual))
+        require_agreement(asked, x, w, bias, residual, expected, convolve(asked, x, w, bias, residual, packed))
     return expected
 
 

@@ -24,8 +24,8 @@ from ..pytorch import (
     depthwise_conv1d,
     depthwise_conv2d,
 )
-from ..pytorch.convolution import DTYPES
-from ..pytorch.operators import NAMES, asked_of
+from ..pytorch.operators import ARGUMENTS, NAMES, asked_of
+from ..pytorch.tensor_kinds import DTYPES
 from ..reference import ACTIVATIONS
 from .table import ABSENT, KERNEL, TORCH, Column, Operands, Row, always, markdown
 
@@ -61,9 +61,13 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _check(name: str, x: Any, w: Any, bias: Any, residual: Any, *rest: Any) -> None:
     """Raise why no kernel runs a call of an operator."""
-    asked = asked_of(name, *rest)
-    position = None if residual is None else asked.residual_position
-    wanted = Asked(bias=bias is not None, activation=asked.activation, residual=position)
+    asked, packed = asked_of(name, *rest[:ARGUMENTS]), rest[ARGUMENTS:]
+    wanted = Asked(
+        bias=bias is not None,
+        activation=asked.activation,
+        residual=None if residual is None else asked.residual_position,
+        packed=bool(packed) and packed[0] is not None,
+    )
     operation = OPERATIONS["depthwise_conv1d" if name == "depthwise_conv1d" else "conv2d"]
     raise_all(name, list(operation.violations(asked.problem(x, w), wanted)))
 
@@ -182,8 +186,13 @@ def _numbers(**shapes: tuple[int, ...]) -> Callable[[Operands], Mapping[str, Any
     return lambda _operands: made
 
 
-def _packed(operands: Operands) -> Mapping[str, Any]:
+def _sequences(operands: Operands) -> Mapping[str, Any]:
     return {**_numbers(cu_seqlens=(3,))(operands), operands.names[0]: operands.array((1, *operands.x[1:]))}
+
+
+def _packed(operands: Operands) -> Mapping[str, Any]:
+    filters, inputs, *taps = operands.w
+    return {"packed": operands.array((1, inputs, *(1, *taps)[-2:], filters))}
 
 
 def _states(operands: Operands) -> Mapping[str, Any]:
@@ -216,11 +225,12 @@ ROWS = (
     *_GEOMETRY,
     Row("`groups`", "", _grouped),
     Row("several filters a channel", "", _multiplied),
+    Row("`packed`, of `pack_filter`", "", _packed),
     Row("`bias`", "", _bias),
     *(Row("`activation`", name, always(activation=name)) for name in ACTIVATIONS),
     *(Row("`residual`", position, _residual(position)) for position in ("pre_activation", "post_activation")),
     Row("`seq_idx`", "", _numbers(seq_idx=(N, SIZE))),
-    Row("`cu_seqlens`", "", _packed),
+    Row("`cu_seqlens`", "", _sequences),
     Row("`initial_states`", "", _states),
     Row("`return_final_states`", "", always(return_final_states=True)),
     Row("`cache_seqlens`", "", _numbers(cache_seqlens=(N,))),

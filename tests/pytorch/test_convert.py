@@ -317,6 +317,7 @@ def test_report():
         "weight": [6, 1, 5],
         "operator": "depthwise_conv1d",
         "reason": "",
+        "packed": False,
         "swapped": True,
     }
     assert (plain["entries"][1]["swapped"], plain["folds"]) == (False, [])

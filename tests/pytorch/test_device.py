@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from nkiconv import plan, simulator
 from nkiconv.errors import UnsupportedError
-from nkiconv.pytorch import device, modes, operators
+from nkiconv.pytorch import device, modes, operators, pack_filter
 from nkiconv.pytorch.arrays import from_numpy, to_numpy
 from nkiconv.pytorch.convolution import Convolution
 
@@ -107,6 +107,17 @@ def test_launches(recorder, monkeypatch, lnc, name, rank, x_shape, w_shape, more
         assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
     else:
         assert kwargs["config"] == (("algorithm", found.algorithm), *(found.config or ()))
+
+
+def test_packed_filters_go_instead_of_plain_ones(recorder):
+    x, w = torch.ones(1, 70, 5, 5), torch.arange(128 * 70 * 9).remainder(7).float().reshape(128, 70, 3, 3)
+    asked = asked_of("conv2d", 2)
+    y = device.convolve(asked, x, w, None, None, pack_filter(w))
+    assert torch.equal(y, F.conv2d(x, w, padding=1))
+    [(_, _, shapes, kwargs)] = recorder.calls
+    assert shapes == [(1, 70, 5, 5), (1, 70, 3, 3, 128)]
+    found = plan(asked.problem(x, w), packed=True)
+    assert kwargs["config"] == (("algorithm", found.algorithm), *(found.config or ()))
 
 
 def test_the_kernels_own_choice_goes_without_a_config(recorder, monkeypatch):

@@ -1,0 +1,136 @@
+"""Filters in the kernel's own order, [K / kn, C, R, S, kn], packed once for inference, where that pays.
+
+A plain filter passes the Tensor Engine before its first matmul, in every call; a packed one is loaded to where it
+belongs. A module keeps it beside its weight, as a buffer that is not part of its state_dict.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import parametrize
+
+from ..errors import LayoutError, UnsupportedError, raise_all
+from ..planner.conv2d.kernel import LEAST_BLOCK, block_of
+from .tensor_kinds import tensor_violations
+
+#: Input and output channels from which a packed filter pays: fewer inputs are stacked on the array where the filter is
+#: plain, and fewer outputs leave half of a block empty (packed, of 8 x 56 x 56 pixels: 64 -> 64 channels 36.9 us for
+#: 20.8, 96 -> 64 39.4 for 37.9, 128 -> 128 of 28 x 28 15.8 for 16.4, modelled).
+INPUTS, OUTPUTS = 65, 128
+
+
+def packed_shape(shape: torch.Size, itemsize: int) -> tuple[int, ...]:
+    """Of the packed form of a filter [K, C, S] or [K, C, R, S]."""
+    K, C, *taps = shape
+    R, S = (1, *taps)[-2:]
+    kn = block_of(K, C, R * S, itemsize)
+    return (K // kn, C, R, S, kn)
+
+
+def pack_filter(weight: Tensor) -> Tensor:
+    """The filter of one group in the kernel's own order, for `packed=` of `conv1d` and `conv2d`; `nkiconv.pack_filter`
+    of tensors.
+
+    Args:
+        weight: [K, C, S] or [K, C, R, S]; bf16, fp16 or fp32.
+
+    Returns: [K / kn, C, R, S, kn], R = 1 of [K, C, S]: a contiguous copy without a gradient; kn is at most 128.
+
+    Raises: DtypeError, LayoutError; UnsupportedError where K has no divisor that is worth a block.
+    """
+    errors = list(tensor_violations("weight", weight))
+    if not errors and weight.dim() not in (3, 4):
+        errors.append(LayoutError(f"weight.shape={tuple(weight.shape)}: must have 3 or 4 axes, [K, C, taps]"))
+    if not errors and not worth_a_block(weight.shape, weight.element_size()):
+        errors.append(UnsupportedError(f"weight.shape={tuple(weight.shape)}: K has no divisor that is worth a block"))
+    raise_all("pack_filter cannot pack this", errors)
+    blocks, C, R, S, kn = packed_shape(weight.shape, weight.element_size())
+    plain = weight.detach().reshape(blocks, kn, C, R, S)
+    return plain.permute(0, 2, 3, 4, 1).contiguous()
+
+
+def worth_a_block(shape: torch.Size, itemsize: int) -> bool:
+    """Whether K has a divisor that makes runs of some length."""
+    return packed_shape(shape, itemsize)[-1] >= min(shape[0], LEAST_BLOCK)
+
+
+def refusal(module: Any) -> str:
+    """Why a module's filter is not packed, or ""."""
+    if module.training:
+        return "in training mode"
+    if parametrize.is_parametrized(module) or not isinstance(module._parameters.get("weight"), torch.nn.Parameter):
+        return "its weight is computed"
+    if module.groups > 1:
+        return f"groups={module.groups}"
+    if module.in_channels < INPUTS or module.out_channels < OUTPUTS:
+        return f"{module.in_channels} -> {module.out_channels} channels: from {INPUTS} -> {OUTPUTS} on it pays"
+    if not worth_a_block(module.weight.shape, module.weight.element_size()):
+        return f"out_channels={module.out_channels} has no divisor that is worth a block"
+    return ""
+
+
+class Packs(torch.nn.Module):
+    """What our modules have for it: a buffer `packed_weight` that follows `weight`, once there is one."""
+
+    #: what the weight was when it was packed: its place in memory and its version
+    _packed_from: tuple[int, int] | None = None
+
+    def pack_filter(self) -> str:
+        """Pack the filter for inference, again where it was; returns why not, or "".
+
+        Calls in eval mode then use it, until the weight changes, after which the next one packs again. Of what
+        torch.compile has compiled, `load_state_dict` packs again; after any other change call this.
+        """
+        reason = refusal(self)
+        if reason:
+            self.drop_packed()
+            return reason
+        packed = pack_filter(self.weight)  # type: ignore[arg-type]  # a Parameter: `refusal` has seen it
+        before = getattr(self, "packed_weight", None)
+        if before is not None and _alike(before, packed):
+            before.copy_(packed)  # compiled code holds on to it
+        elif "packed_weight" in self._buffers:
+            self.packed_weight = packed
+        else:
+            self.register_buffer("packed_weight", packed, persistent=False)
+            self.register_load_state_dict_post_hook(_pack_again)  # type: ignore[no-untyped-call]
+        self._packed_from = _state(self.weight)
+        return ""
+
+    def drop_packed(self) -> None:
+        """Use the plain filter only."""
+        if "packed_weight" in self._buffers:
+            self._buffers["packed_weight"] = None
+        self._packed_from = None
+
+    def packed_filter(self) -> Tensor | None:
+        """The packed filter of the weight as it is now; None in training mode, and where nothing was packed."""
+        packed: Tensor | None = getattr(self, "packed_weight", None)
+        if packed is None or self.training or torch.compiler.is_compiling():
+            return None if self.training else packed
+        now = _state(self.weight)
+        if now is None:
+            return None  # a weight of a transform, which is none of ours
+        if now != self._packed_from:
+            self.pack_filter()
+        return getattr(self, "packed_weight", None)
+
+
+def _state(weight: Any) -> tuple[int, int] | None:
+    """Where a weight lies and how often it was changed; None where it has no memory of its own."""
+    if type(weight) is not torch.nn.Parameter:
+        return None
+    return weight.data_ptr() if weight.device.type != "meta" else 0, weight._version
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and one.device == other.device
+
+
+def _pack_again(module: Any, _incompatible: Any) -> None:
+    """After load_state_dict: what was packed is packed again."""
+    if getattr(module, "packed_weight", None) is not None:
+        module.pack_filter()
