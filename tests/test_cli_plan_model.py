@@ -227,7 +227,7 @@ def test_a_model_without_convolutions(script):
 
 
 def test_what_has_no_plan_is_not_in_the_sum(script, monkeypatch):
-    from nkiconv.pytorch import model_plan
+    from nkiconv.pytorch.models import model_plan
 
     real = model_plan.answer
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import nkiconv
 from nkiconv import readme_table, suite
-from nkiconv.pytorch import device, modes
+from nkiconv.pytorch.computers import device, modes
 from nkiconv.readme_table import markers
 from nkiconv.simulator.coverage import coverage, markdown
 from nkiconv.support import page as support

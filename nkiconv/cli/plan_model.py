@@ -17,7 +17,7 @@ from .scripts import function_of
 from .shell import JsonOption, console, plain_warnings, print_json, progress, reports_errors
 
 if TYPE_CHECKING:
-    from ..pytorch.model_plan import ModelPlan, Row
+    from ..pytorch.models.model_plan import ModelPlan, Row
 
 #: Types that an input may be of, by nkiconv's and torch's names; the first three are a model's too.
 _TYPES = {

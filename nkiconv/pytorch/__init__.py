@@ -12,13 +12,13 @@ libraries that import that package find them. `nn` has modules, `convert(model)`
 """
 
 from . import nn
-from .causal import causal_conv1d_fn, causal_conv1d_update
-from .conversion import convert
-from .filters import pack_filter
+from .causal.functions import causal_conv1d_fn, causal_conv1d_update
+from .causal.install import install_causal_conv1d
 from .functional import conv1d, conv2d, depthwise_conv1d, depthwise_conv2d
-from .install import install_causal_conv1d
-from .model_plan import ModelPlan, plan_model
-from .report import Report
+from .models.conversion import convert
+from .models.model_plan import ModelPlan, plan_model
+from .models.report import Report
+from .operators.filters import pack_filter
 
 __all__ = [
     "ModelPlan",

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..calls import same_padding
 from ..errors import GeometryError, LayoutError, raise_all
-from .convolution import Convolution
-from .operators import NAMES, call
-from .tensor_kinds import tensor_violations
+from .operators.convolution import Convolution
+from .operators.custom import NAMES, call
+from .operators.tensor_kinds import tensor_violations
 
 
 def conv1d(

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..errors import NkiconvError, UnsupportedError, raise_all
 from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
-from .filters import Packs
 from .functional import conv1d, conv2d
+from .operators.filters import Packs
 
 __all__ = ["CausalConv1d", "Conv1d", "Conv2d"]
 

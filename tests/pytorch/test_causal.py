@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 import nkiconv
 from nkiconv.bounds import epilogue_bound
 from nkiconv.errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError
-from nkiconv.pytorch import causal_conv1d_fn, device, host, modes, states
+from nkiconv.pytorch import causal_conv1d_fn
+from nkiconv.pytorch.causal import states
+from nkiconv.pytorch.computers import device, host, modes
 
 
 def assert_equal(found, expected):

@@ -12,7 +12,8 @@ from torch_models import MODELS, build
 
 from nkiconv import pytorch
 from nkiconv.errors import DtypeError, UnsupportedError
-from nkiconv.pytorch import convert, host
+from nkiconv.pytorch import convert
+from nkiconv.pytorch.computers import host
 
 
 class Reshaping(nn.Conv2d):

@@ -10,9 +10,11 @@ from torch.nn import functional as F
 
 from nkiconv import plan, simulator
 from nkiconv.errors import UnsupportedError
-from nkiconv.pytorch import device, modes, operators, pack_filter
-from nkiconv.pytorch.arrays import from_numpy, to_numpy
-from nkiconv.pytorch.convolution import Convolution
+from nkiconv.pytorch import pack_filter
+from nkiconv.pytorch.computers import device, modes
+from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
+from nkiconv.pytorch.operators import custom
+from nkiconv.pytorch.operators.convolution import Convolution
 
 pytestmark = pytest.mark.simulator_only
 
@@ -156,9 +158,9 @@ def test_other_devices_are_refused():
 def test_operators_are_registered_so_that_the_devices_compiler_sees_the_kernel(monkeypatch):
     fake = types.ModuleType("torch_neuronx")
     monkeypatch.setitem(sys.modules, "torch_neuronx", fake)
-    assert operators.registrar() is torch.library.custom_op
+    assert custom.registrar() is torch.library.custom_op
     fake.nki_op = object()
-    assert operators.registrar() is fake.nki_op
+    assert custom.registrar() is fake.nki_op
 
 
 def test_arrays_and_back():

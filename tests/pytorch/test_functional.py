@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from nkiconv import pytorch
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
-from nkiconv.pytorch import host
+from nkiconv.pytorch.computers import host
 from nkiconv.reference import ACTIVATIONS
 
 FUNCTIONS = {

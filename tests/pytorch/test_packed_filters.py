@@ -11,7 +11,7 @@ import nkiconv
 from nkiconv.errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.pytorch import convert, pack_filter, plan_model
 from nkiconv.pytorch import nn as ours
-from nkiconv.pytorch.arrays import to_numpy
+from nkiconv.pytorch.computers.arrays import to_numpy
 from nkiconv.pytorch.functional import conv1d, conv2d
 
 pytestmark = pytest.mark.simulator_only

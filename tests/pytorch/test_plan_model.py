@@ -10,7 +10,7 @@ from torch_models import MODELS, build
 from nkiconv import ConvProblem, UnsupportedError, pytorch
 from nkiconv.planner import Asked
 from nkiconv.pytorch import plan_model
-from nkiconv.pytorch.recording import DATA, FAKE, record
+from nkiconv.pytorch.models.recording import DATA, FAKE, record
 
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 

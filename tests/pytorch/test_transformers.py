@@ -267,7 +267,8 @@ def test_the_table_of_an_unknown_model():
 def test_the_table_names_kernels_that_disagree(monkeypatch, capsys):
     """The bound is what decides: with none, every kernel but an exact one is off."""
     monkeypatch.setattr(
-        "nkiconv.pytorch.simulated.epilogue_bound", lambda terms, magnitude, *_: np.full(magnitude.shape, 1e-30)
+        "nkiconv.pytorch.computers.simulated.epilogue_bound",
+        lambda terms, magnitude, *_: np.full(magnitude.shape, 1e-30),
     )
     with pytest.raises(SystemExit) as stop:
         compare_models.main(["vit"])

@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from nkiconv.errors import UnsupportedError
+from nkiconv.pytorch import causal_conv1d_fn as _causal_conv1d_fn
+from nkiconv.pytorch import causal_conv1d_update as _causal_conv1d_update
 from nkiconv.pytorch import functional
-from nkiconv.pytorch.causal import causal_conv1d_fn as _causal_conv1d_fn
-from nkiconv.pytorch.causal import causal_conv1d_update as _causal_conv1d_update
 
 #: Arguments of causal_conv1d_fn that transformers' models pass on, among ones for other layers, from their callers.
 _PASSED_ON = ("seq_idx", "cu_seqlens", "initial_states", "return_final_states", "final_states_out")

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from .._nki import CHOICE
-from ..errors import NkiconvError, UnsupportedError, raise_all
-from ..planner import Plan, Request
-from ..planner.entry import answer
-from ..planner.request import LNC_DEGREES
+from ..._nki import CHOICE
+from ...errors import NkiconvError, UnsupportedError, raise_all
+from ...planner import Plan, Request
+from ...planner.entry import answer
+from ...planner.request import LNC_DEGREES
 from .recording import Convolved, Other, Recording, record
 from .report import Report
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from ..errors import NkiconvError, UnsupportedError
-from ..kernels.conv2d import conv2d_implicit_gemm
-from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
-from ..planner.conv2d.kernel import kernel_arguments as conv2d_arguments
-from ..planner.depthwise_conv1d.kernel import kernel_arguments as depthwise_arguments
-from ..planner.entry import plan
-from ..planner.request import Asked
-from ..problem import ConvProblem
-from .convolution import Convolution
+from ...errors import NkiconvError, UnsupportedError
+from ...kernels.conv2d import conv2d_implicit_gemm
+from ...kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
+from ...planner.conv2d.kernel import kernel_arguments as conv2d_arguments
+from ...planner.depthwise_conv1d.kernel import kernel_arguments as depthwise_arguments
+from ...planner.entry import plan
+from ...planner.request import Asked
+from ...problem import ConvProblem
+from ..operators.convolution import Convolution
 
 #: Cores of a launch: those of a logical NeuronCore, which AWS's runtime reads from the same variable.
 LNC_VARIABLE, LNC = "NEURON_LOGICAL_NC_CONFIG", "2"

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .causal_checks import activation_of, check_call, check_update
-from .causal_operator import CAUSAL_CONV1D
-from .conv_state import ConvState
+from .checks import activation_of, check_call, check_update
+from .operator import CAUSAL_CONV1D
+from .ring import ConvState
 
 
 def causal_conv1d_fn(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ..errors import DtypeError, LayoutError, NkiconvError
+from ...errors import DtypeError, LayoutError, NkiconvError
 
 #: torch's dtypes that the kernels take, and nkiconv's names of them.
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}

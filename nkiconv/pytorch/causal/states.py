@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import torch
 
-from ..errors import ComparisonError
-from ..ops import depthwise_conv1d
-from . import host, modes
-from .arrays import from_numpy, to_numpy
-from .convolution import Convolution
+from ...errors import ComparisonError
+from ...ops import depthwise_conv1d
+from ..computers import host, modes
+from ..computers.arrays import from_numpy, to_numpy
+from ..operators.convolution import Convolution
 
 
 def causal(
@@ -64,7 +64,7 @@ def _compute(
     if who == "torch":
         return _on_host(asked, x, w, bias, state)
     if who == "device":
-        from . import device
+        from ..computers import device
 
         return device.convolve_with_states(asked, x, w, bias, state)
     found = _simulated(asked, x, w, bias, state)
@@ -111,7 +111,7 @@ def _compared(
     found: tuple[torch.Tensor, torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """torch's results, where the kernel's y is near enough and its final state has the same bits."""
-    from .simulated import require_agreement
+    from ..computers.simulated import require_agreement
 
     y, final = _on_host(asked, x, w, bias, state)
     bare = causal(x.shape[1], 0, asked.activation, asked.layer)

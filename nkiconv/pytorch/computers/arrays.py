@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..problem import DTYPES
+from ...problem import DTYPES
 
 _BF16 = DTYPES["bf16"]
 

@@ -19,7 +19,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import parametrize
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from ..errors import NkiconvError, UnsupportedError
+from ...errors import NkiconvError, UnsupportedError
 from .report import Fold
 
 Copy = Callable[[torch.nn.Module], torch.nn.Module]

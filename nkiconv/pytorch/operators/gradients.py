@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from . import host
+from ..computers import host
 from .convolution import Convolution
 
 #: Activations whose slope their own result tells.

@@ -18,8 +18,8 @@ from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType, TracebackType
 from typing import Any
 
-from ..errors import UnsupportedError
-from .causal import causal_conv1d_fn, causal_conv1d_update
+from ...errors import UnsupportedError
+from .functions import causal_conv1d_fn, causal_conv1d_update
 
 PACKAGE = "causal_conv1d"
 INTERFACE = f"{PACKAGE}.causal_conv1d_interface"

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import gradients, modes
+from ..computers import modes
+from . import gradients
 from .convolution import Convolution
 
 #: Arguments of an operator behind its four tensors, and before the packed filter.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from .convolution import Convolution
+from ..operators.convolution import Convolution
 
 _CONVOLVE: dict[int, Callable[..., torch.Tensor]] = {1: F.conv1d, 2: F.conv2d}
 _ACTIVATE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

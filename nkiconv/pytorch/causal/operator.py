@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import UnsupportedError
-from . import gradients, operators, packed, states
-from .causal_checks import check_call
+from ...errors import UnsupportedError
+from ..operators import custom, gradients
+from . import sequences, states
+from .checks import check_call
 
 _NAME = "causal_conv1d_fn"
 
@@ -44,9 +45,9 @@ def _forward(
     if cu_seqlens is None and seq_idx is None:
         asked = states.causal(channels, width - 1, activation, layer)
         return states.convolve(asked, x, w, bias, initial_states, return_final_states)
-    packing = packed.packing_of(x, width, cu_seqlens, seq_idx)
+    packing = sequences.packing_of(x, width, cu_seqlens, seq_idx)
     asked = states.causal(channels, 0, activation, layer, strict_nonfinite=True)
-    y, final = packed.forward(packing, x, w, bias, initial_states, return_final_states, asked)
+    y, final = sequences.forward(packing, x, w, bias, initial_states, return_final_states, asked)
     return y, final if cu_seqlens is not None else x.new_empty(x.shape[0], channels, 0)
 
 
@@ -112,7 +113,7 @@ def _derivatives(
             # final states are the last columns of xs; those before the columns asked for are zeros or no one's
             reached = min(gap, columns + length)
             residual = F.pad(g_final[..., gap - reached :], (columns + length - reached, 0))
-        of_xs = operators.call(again, of_z, filters, None, residual)
+        of_xs = custom.call(again, of_z, filters, None, residual)
         of_x = of_xs[..., columns:] if needs[0] else None
         of_states = of_xs[..., :columns] if needs[3] else None
     if needs[1]:
@@ -138,10 +139,10 @@ def _packed_backward(
     activation: str | None,
     layer: str | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    packing = packed.packing_of(x, weight.shape[1], cu_seqlens, seq_idx)
+    packing = sequences.packing_of(x, weight.shape[1], cu_seqlens, seq_idx)
     asked = states.causal(weight.shape[0], 0, activation, layer, strict_nonfinite=True)
     wanted = (needs[0], needs[1], needs[2], needs[3])
-    of_x, of_w, of_bias, of_states = packed.backward(
+    of_x, of_w, of_bias, of_states = sequences.backward(
         packing, g, g_final, x, weight[:, None], bias, initial_states, wanted, asked
     )
     return (
@@ -192,16 +193,16 @@ def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tu
         tensor if tensor is None or dim is None else tensor.movedim(dim, 0)
         for tensor, dim in zip(args[:4], in_dims[:4], strict=True)
     )
-    each = [operators.with_batch(x, in_dims[0], size)]
-    each += [] if initial is None else [operators.with_batch(initial, in_dims[3], size)]
+    each = [custom.with_batch(x, in_dims[0], size)]
+    each += [] if initial is None else [custom.with_batch(initial, in_dims[3], size)]
     if in_dims[1] is None and in_dims[2] is None:
         rows = [tensor.flatten(0, 1) for tensor in each]
         found = CAUSAL_CONV1D(rows[0], weight, bias, rows[1] if rows[1:] else None, None, None, *rest)
         y, final = (one.unflatten(0, (size, one.shape[0] // size)) for one in found)
         return (y, final), (0, 0)
     rows = [tensor.transpose(0, 1).flatten(1, 2) for tensor in each]
-    weight = operators.with_batch(weight, in_dims[1], size).flatten(0, 1)
-    bias = None if bias is None else operators.with_batch(bias, in_dims[2], size).flatten()
+    weight = custom.with_batch(weight, in_dims[1], size).flatten(0, 1)
+    bias = None if bias is None else custom.with_batch(bias, in_dims[2], size).flatten()
     found = CAUSAL_CONV1D(rows[0], weight, bias, rows[1] if rows[1:] else None, None, None, *rest)
     channels = rows[0].shape[1] // size
     y, final = (one.reshape(one.shape[0], size, channels, one.shape[2]) for one in found)
@@ -210,11 +211,11 @@ def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tu
 
 def _define() -> tuple[Any, Any]:
     """Register both operators."""
-    operator = operators.registrar()("nkiconv::causal_conv1d", mutates_args=())(_forward)
+    operator = custom.registrar()("nkiconv::causal_conv1d", mutates_args=())(_forward)
     operator.register_fake(_fake)
     operator.register_autograd(_backward, setup_context=_remember)
     operator.register_vmap(_batched)
-    derivative = operators.registrar()("nkiconv::causal_conv1d_packed_backward", mutates_args=())(_packed_backward)
+    derivative = custom.registrar()("nkiconv::causal_conv1d_packed_backward", mutates_args=())(_packed_backward)
     derivative.register_fake(_packed_backward_fake)
     derivative.register_autograd(_no_second_derivative)
     return operator, derivative

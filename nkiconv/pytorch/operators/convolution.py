@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
-from ..problem import ConvProblem
-from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
+from ...errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from ...problem import ConvProblem
+from ...reference import ACTIVATIONS, RESIDUAL_POSITIONS
 from .filters import packed_shape
 from .tensor_kinds import DTYPES, tensor_violations
 

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..bounds import epilogue_bound
-from ..errors import ComparisonError
-from ..ops import depthwise_conv1d
-from ..ops1d import conv1d
-from ..ops2d import conv2d
-from ..reference import abs_sum_ref, conv_ref, num_terms
+from ...bounds import epilogue_bound
+from ...errors import ComparisonError
+from ...ops import depthwise_conv1d
+from ...ops1d import conv1d
+from ...ops2d import conv2d
+from ...reference import abs_sum_ref, conv_ref, num_terms
+from ..operators.convolution import Convolution
+from ..operators.tensor_kinds import DTYPES
 from . import host
 from .arrays import from_numpy, to_numpy
-from .convolution import Convolution
-from .tensor_kinds import DTYPES
 
 
 def convolve(

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
-from .tensor_kinds import tensor_violations
+from ...errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from ..operators.tensor_kinds import tensor_violations
 
 #: Activations by their names there, and by ours.
 ACTIVATIONS = {None: None, "silu": "silu", "swish": "silu"}

@@ -16,12 +16,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..errors import UnsupportedError
-from ..planner import Asked
-from ..problem import ConvProblem
-from . import states
+from ...errors import UnsupportedError
+from ...planner import Asked
+from ...problem import ConvProblem
+from ..causal import states
+from ..operators.custom import ARGUMENTS, asked_of
 from .conversion import convert, copied
-from .operators import ARGUMENTS, asked_of
 from .report import Report
 
 #: How a model was run: shapes only; shapes only because its parameters have no data; with data.

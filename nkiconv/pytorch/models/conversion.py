@@ -16,11 +16,12 @@ import torch
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils import parametrize
 
-from ..errors import DtypeError, NkiconvError, UnsupportedError, raise_all
-from . import batchnorm, nn
-from .filters import Packs
+from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all
+from .. import nn
+from ..operators.filters import Packs
+from ..operators.tensor_kinds import DTYPES
+from . import batchnorm
 from .report import Entry, Report
-from .tensor_kinds import DTYPES
 
 Filter = Callable[[str, torch.nn.Module], bool]
 #: Our class for each of torch's.

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from ..errors import LayoutError, UnsupportedError, raise_all
-from ..planner.conv2d.kernel import LEAST_BLOCK, block_of
+from ...errors import LayoutError, UnsupportedError, raise_all
+from ...planner.conv2d.kernel import LEAST_BLOCK, block_of
 from .tensor_kinds import tensor_violations
 
 #: Input and output channels from which a packed filter pays: fewer inputs are stacked on the array where the filter is

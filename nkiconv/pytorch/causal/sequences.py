@@ -19,9 +19,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import GeometryError
-from . import gradients, modes
-from .convolution import Convolution
+from ...errors import GeometryError
+from ..computers import modes
+from ..operators import gradients
+from ..operators.convolution import Convolution
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ..errors import UnsupportedError
+from ...errors import UnsupportedError
 from . import host
 
 if TYPE_CHECKING:
     import torch
 
-    from .convolution import Convolution
+    from ..operators.convolution import Convolution
 
 VARIABLE = "NKICONV_CPU"
 #: What `NKICONV_CPU` may be: torch computes; the kernel runs in the simulator; both do and must agree.

@@ -1,0 +1,1 @@
+"""Who computes an operator: torch or the simulator on the host, the kernel on a Neuron device."""
