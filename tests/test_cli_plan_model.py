@@ -337,3 +337,17 @@ def test_examples(name, shape, calls):
     assert sum(row["calls"] for row in found["rows"]) == calls
     assert (found["kept"], found["uncalled"], found["ran_on"]) == ([], [], "fake tensors")
     assert all(row["plan"] is not None for row in found["rows"])
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="transformers needs Python 3.11")
+def test_mamba2_finds_nkiconv_where_it_looks_for_causal_conv1d():
+    """In a process of its own, as install_causal_conv1d comes before transformers' file is imported."""
+    script = ROOT / "examples" / "mamba2.py"
+    command = [sys.executable, "-m", "nkiconv", "plan-model", f"{script}:build_model", "--json"]
+    done = subprocess.run(
+        [*command, "--input", "input_ids=1x128:int64", "--dtype", "bf16"], capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    [row] = found["rows"]
+    assert (row["calls"], row["operation"]) == (24, "depthwise_conv1d")
+    assert found["modelled_us"] == pytest.approx(24 * row["plan"]["modelled_us"])
