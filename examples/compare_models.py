@@ -15,7 +15,7 @@ import transformers
 from torch import nn
 from transformers_models import MODELS, Model
 
-from nkiconv.pytorch.computers.simulated import ComparisonError
+from nkiconv import ComparisonError
 
 _STEPS = 2
 #: What the last column says of kernels that are within their bounds.
