@@ -25,6 +25,7 @@ from .program import Instruction, Launch, Program
 from .rendezvous import Rendezvous
 from .rules import RULES, fail
 from .running import running, set_running
+from .schedule import Edges, apply, checked
 
 _PACKAGE_PATH = Path(__file__).parent
 
@@ -60,15 +61,25 @@ class Execution:
 class Kernel:
     """A function marked with `nki.jit`: call it, or `kernel[lnc]` it first. Inside another kernel it is inlined."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], schedule: Edges = ()) -> None:
         self.function = function
+        self.schedule = schedule
         functools.update_wrapper(self, function)
 
     def __getitem__(self, grid: Any) -> LaunchedKernel:
-        return LaunchedKernel(self.function, _checked_grid(grid))
+        return LaunchedKernel(self.function, _checked_grid(grid), self.schedule)
+
+    def with_schedule(self, edges: Any) -> Kernel:
+        """The kernel with dependencies between named instructions: pairs (later, earlier) or (later, [earlier, ...]).
+
+        Raises NkiError: NKI174 for what are no pairs of names, and at the launch for names that not exactly one
+        instruction of a core bears or that come in another order; NKI173 there for one across device loops.
+        """
+        return Kernel(self.function, self.schedule + checked(edges))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if running() is not None:
+            _no_schedule(self.schedule)
             return self.function(*args, **kwargs)
         return execute(self, args, kwargs).outputs
 
@@ -76,9 +87,10 @@ class Kernel:
 class LaunchedKernel:
     """A kernel with its launch grid."""
 
-    def __init__(self, function: Callable[..., Any], grid: int) -> None:
+    def __init__(self, function: Callable[..., Any], grid: int, schedule: Edges = ()) -> None:
         self.function = function
         self.grid = grid
+        self.schedule = schedule
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -87,6 +99,7 @@ class LaunchedKernel:
             return execute(self, args, kwargs).outputs
         if self.grid != program.num_programs:
             fail("NKI026", f"kernel[{self.grid}] called by a kernel that runs on {program.num_programs} cores")
+        _no_schedule(self.schedule)
         return self.function(*args, **kwargs)
 
 
@@ -145,12 +158,20 @@ def execute(
     binder = Binder(launch)
     bound_args, bound_kwargs = binder.call(function, args, kwargs or {})
     results = _run(launch, lambda: function(*bound_args, **bound_kwargs))
+    schedule: Edges = getattr(kernel, "schedule", ())
     for program in launch.programs:
+        apply(schedule, program)
         program.usage = check_capacity(program)
     check_same_control_flow(launch, results)
     found = Execution(binder.outputs(results[0]), tuple(launch.programs))
     launch.let_go()
     return found
+
+
+def _no_schedule(schedule: Edges) -> None:
+    """A schedule belongs to a launch: that of a kernel which another one calls would go unseen."""
+    if schedule:
+        fail("NKI174", "a kernel with a schedule is called by another kernel; give the outer one the schedule")
 
 
 def _function(kernel: Any) -> Callable[..., Any]:

@@ -99,7 +99,7 @@ def broadcast_to(x: NkiTensor, shape: Any, dtype: Any = None) -> NkiTensor:
         return _copied(view, wanted)
     spread = ndarray(sizes, x.dtype)
     for start in range(0, sizes[0], hw.QUADRANT_PARTITIONS):
-        rows = spread[start : start + hw.QUADRANT_PARTITIONS]
+        rows = spread[start : min(start + hw.QUADRANT_PARTITIONS, sizes[0])]
         isa.nc_stream_shuffle(rows, view, [0] * hw.SHUFFLE_MASK_ENTRIES)
     return spread if wanted == x.dtype else _copied(spread, wanted)
 
