@@ -79,16 +79,13 @@ def _modules() -> dict[str, ModuleType]:
 
 def _aws_nki() -> str | None:
     """Where AWS's nki is, or what is wrong with it; None where there is none, or only PyPI's placeholder."""
-    ours = sys.modules.get("nki.language") is language
     try:
         module = importlib.import_module("nki")
     except ModuleNotFoundError as error:
         return None if error.name == "nki" else f"installed but broken: {error}"
     except ImportError as error:
         return None if _PLACEHOLDER_MARK in str(error) else f"installed but broken: {error}"
-    if ours:
-        return None
-    return getattr(module, "__file__", None)  # a folder that happens to be called nki has none
+    return getattr(module, "__file__", None)  # ours has none, nor has a folder that happens to be called nki
 
 
 def _is_nki(name: str) -> bool:

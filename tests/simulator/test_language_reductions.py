@@ -161,7 +161,7 @@ def test_epsilon_of_rms_norm_is_a_millionth():
 
 
 @pytest.mark.parametrize("name", [*REFERENCES, "softmax"])
-@pytest.mark.parametrize("axis", [0, (0, 1), 1, (1,), -2, 3, (), 1.0, True, "x"], ids=str)
+@pytest.mark.parametrize("axis", [0, (0, 1), (0, 1, 2), 1, (1,), -2, 3, (), 1.0, True, "x"], ids=str)
 def test_axes_are_the_last_ones(name, axis):
     with pytest.raises(NkiError, match=rf"NKI062: {name}: axis="):
         run(lambda: getattr(nl, name)(put(small_integers((2, 3, 4))), axis))
