@@ -74,6 +74,12 @@ class Program:
         self.num_programs = launch.degree
         self.numeric = launch.numeric
         self.instructions: list[Instruction] = []
+        #: open nl.no_reorder blocks, and the last instruction that ran in them
+        self.in_order = 0
+        self.last_in_order: Instruction | None = None
+        #: iterations of device loops that are running, outermost first, and how many there have been
+        self.scope: tuple[int, ...] = ()
+        self.num_iterations = 0
         #: on-chip tensors, in the order of their allocation
         self.allocations: list[StorageInfo] = []
         #: shared HBM tensors allocated so far
@@ -82,12 +88,6 @@ class Program:
         self.usage = Usage()
         self.vector_accumulator = Accumulator()
         self.scalar_accumulator = Accumulator()
-        #: open nl.no_reorder blocks, and the last instruction that ran in them
-        self.in_order = 0
-        self.last_in_order: Instruction | None = None
-        #: iterations of device loops that are running, outermost first, and how many there have been
-        self.scope: tuple[int, ...] = ()
-        self.num_iterations = 0
 
     @property
     def sbuf_peak_bytes(self) -> int:
