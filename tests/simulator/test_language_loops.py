@@ -394,6 +394,17 @@ def test_loaded_bounds_are_not_known_when_only_traced():
     assert len(run(lambda: loop_over(0, 3), trace_only=True).instructions) == 3
 
 
+@pytest.mark.timeout(20)
+def test_a_loop_whose_condition_is_loaded_is_not_traced():
+    def step(r):
+        nisa.register_load(r, nl.zeros((1, 1), I32))
+        return r
+
+    run(lambda: nl.while_loop(nisa.register_alloc(1), step))
+    with pytest.raises(NkiError, match=r"NKI170.*what body_fun returned.*only traced"):
+        run(lambda: nl.while_loop(nisa.register_alloc(1), step), trace_only=True)
+
+
 def test_calls_outside_a_kernel():
     for call in (nl.no_reorder, lambda: loop_over(0, 2), lambda: nl.dynamic_range(2)):
         with pytest.raises(NkiError, match="NKI029"):

@@ -166,8 +166,7 @@ def register_load(dst: VirtualRegister, src: NkiTensor) -> Instruction:
     """dst = the one element of a tensor in HBM or SBUF (up to 32 bits). Raises NkiError (NKI040, NKI160, NKI172)."""
     program = current()
     target, tensor = _target(dst), _one_element("src", src)
-    if program.numeric:
-        target.value = int(tensor.storage.read(tensor).reshape(-1)[0])
+    target.value = int(tensor.storage.read(tensor).reshape(-1)[0]) if program.numeric else None
     return program.record("sync", "register_load", (), (tensor,), {})
 
 
