@@ -7,7 +7,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from . import declarations, isa, language, launch
+from . import collectives, declarations, isa, language, launch
 from .isa import enums
 
 #: What PyPI's placeholder of the name `nki` says when it is imported: it is nobody's NKI.
@@ -42,8 +42,9 @@ class Installation:
 def install() -> Installation:
     """Make `import nki`, `nki.isa`, `nki.language` and `nki.typing` give the simulator, for the rest of the process.
 
-    `nki` has jit and simulate, and calls of jitted kernels run here. `nki.isa.constants`, where kernels find nki.isa's
-    enums too, is there as well. What the simulator lacks (`nki.collectives`, `nki.compiler`, ...) is not found.
+    `nki` has jit and simulate, and calls of jitted kernels run here. Two names that nki-library uses are there as well:
+    `nki.isa.constants` with nki.isa's enums, and `nki.dtype`, the type of dtypes. `nki.collectives` can be imported;
+    its calls raise NotSimulatedError. What the simulator lacks, such as `nki.compiler`, is not found.
 
     Returns: an `Installation`: ``with install():`` or its `remove()` undoes it. Installations may be nested.
 
@@ -63,9 +64,11 @@ def _modules() -> dict[str, ModuleType]:
     parts: dict[str, Any] = {
         "jit": launch.jit,
         "simulate": launch.simulate,
+        "dtype": str,
         "isa": isa,
         "language": language,
         "typing": declarations,
+        "collectives": collectives,
     }
     vars(package).update(parts)
     return {
@@ -74,6 +77,7 @@ def _modules() -> dict[str, ModuleType]:
         "nki.isa.constants": enums,
         "nki.language": language,
         "nki.typing": declarations,
+        "nki.collectives": collectives,
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,8 +109,12 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
 
     Returns: a `Kernel`; without `fn`, as in ``@nki.jit()``, what makes one of a function.
 
-    Raises: TypeError for an option, naming it: those that AWS's jit had it no longer takes.
+    Raises: TypeError for an option, naming it: those that AWS's jit had it no longer takes. `mode` it ignores, with a
+        DeprecationWarning.
     """
+    if "mode" in kwargs:
+        del kwargs["mode"]
+        warnings.warn("nki.jit ignores mode since NKI 0.3: arguments decide", DeprecationWarning, stacklevel=2)
     if kwargs:
         names = ", ".join(sorted(kwargs))
         raise TypeError(f"nki.jit takes no {names}: removed in NKI 0.3; set NEURON_PLATFORM_TARGET_OVERRIDE instead")

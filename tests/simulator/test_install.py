@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nkiconv import simulator
-from nkiconv.simulator import ArraySpec, NkiError, NkiInstalledError, execute, install, jit
+from nkiconv.simulator import ArraySpec, NkiError, NkiInstalledError, NotSimulatedError, execute, install, jit
 from nkiconv.simulator import isa as our_isa
 from nkiconv.simulator import language as our_language
 from nkiconv.simulator import typing as nt
@@ -22,7 +22,8 @@ import nki.isa as nisa
 import nki.language as nl
 import nki.typing as nt
 from nki import jit, simulate
-from nki.isa import dge_mode, oob_mode
+from nki.collectives import ReplicaGroup
+from nki.isa import constants, dge_mode, oob_mode
 from nki.isa.constants import dma_engine
 from nki.language import NKIObject, NkiTensor
 from nki.typing import tensor
@@ -58,7 +59,7 @@ def test_a_kernel_of_another_package_runs():
         np.testing.assert_array_equal(names["simulate"](names["doubled"])(X), 2 * X)
     assert names["nl"] is our_language
     assert names["nisa"] is our_isa
-    assert names["dma_engine"] is our_isa.dma_engine
+    assert names["dma_engine"] is names["constants"].dma_engine is our_isa.dma_engine
     np.testing.assert_array_equal(names["doubled"](X), 2 * X)  # what was imported keeps working
 
 
@@ -95,8 +96,9 @@ def test_only_what_aws_documents_is_found():
     with install():
         nki = importlib.import_module("nki")
         public = {name for name in vars(nki) if not name.startswith("_")}
-        assert public == {"jit", "simulate", "isa", "language", "typing"}
-        for name in ("nki.collectives", "nki.compiler", "nki.tensor", "nki.hardware"):
+        assert public == {"jit", "simulate", "isa", "language", "typing", "dtype", "collectives"}
+        assert isinstance(our_language.bfloat16, nki.dtype)
+        for name in ("nki.compiler", "nki.tensor", "nki.hardware"):
             with pytest.raises(ModuleNotFoundError, match=f"No module named '{name}'"):
                 importlib.import_module(name)
 
@@ -148,6 +150,17 @@ def test_a_placeholder_and_a_mere_folder_are_no_nki(tmp_path, monkeypatch):
             assert nki.isa is our_isa
     finally:
         forget_nki()
+
+
+def test_collectives_are_named_not_simulated():
+    with install():
+        import nki.collectives as ncc
+        from nki.collectives import ReplicaGroup, rank_id
+    for name, call in {"all_reduce": ncc.all_reduce, "ReplicaGroup": ReplicaGroup, "rank_id": rank_id}.items():
+        with pytest.raises(NotSimulatedError, match=rf"^nki\.collectives\.{name} is documented NKI"):
+            call([[0]])
+    with pytest.raises(AttributeError, match="no attribute 'all_at_once'"):
+        ncc.all_at_once  # noqa: B018
 
 
 def test_a_script_of_its_own():
