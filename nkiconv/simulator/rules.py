@@ -58,7 +58,7 @@ _TABLE = (
     ("NKI025", "an array argument has a dtype and layout that trn2 stores", "nki-dtype", "cast or copy it before the call"),
     ("NKI026", "a launch grid is one int, the LNC degree in use", "rn 0.5, lnc", "launch with kernel[1] or kernel[2], as NEURON_LOGICAL_NC_CONFIG says"),
     ("NKI027", "both programs of a launch run the same control flow", "lnc", "make only indices depend on program_id"),
-    ("NKI028", "no two cores touch the same shared element, one of them writing, without a barrier between", "isa core_barrier", "give the cores disjoint parts or call nisa.core_barrier"),
+    ("NKI028", "no two cores touch the same shared element, one of them changing it, without a barrier between", "isa core_barrier", "give the cores disjoint parts or call nisa.core_barrier"),
     ("NKI029", "NKI calls run inside a kernel", "guide", "call them from a function given to nki.jit or nki.simulate"),
     ("NKI030", "enum parameters take enum members", "mig 0.3", "use the members of nki.isa's enums, not ints or strings"),
     ("NKI031", "tensor contents are not known while the kernel is built", "guide", "compute with nki.isa instructions"),
