@@ -44,10 +44,10 @@ def jit(function: Any = None, **options: Any) -> Any:
 
 
 class _Launcher:
-    """What `nki.cpu_simulate(kernel)` gives: kernels launched on so many cores by [lnc]."""
+    """What `nki.cpu_simulate(kernel)` gives, of a jitted kernel or of a function: launched on so many cores by [lnc]."""
 
     def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
+        self.kernel = kernel if hasattr(kernel, "__getitem__") else simulator.jit(kernel)
 
     def __getitem__(self, lnc: int) -> Any:
         return lambda **arguments: simulator.execute(self.kernel[lnc], (), arguments).outputs
