@@ -44,7 +44,7 @@ def jit(function: Any = None, **options: Any) -> Any:
 
 
 class _Launcher:
-    """What `nki.cpu_simulate(kernel)` gives, of a jitted kernel or of a function: launched on so many cores by [lnc]."""
+    """What `nki.cpu_simulate(kernel)` gives, of a kernel or of a plain function: launched on so many cores by [lnc]."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel if hasattr(kernel, "__getitem__") else simulator.jit(kernel)
