@@ -23,6 +23,7 @@ __all__ = ["RULES", "VERSIONS", "Finding", "Report", "Rule", "lint"]
 _CHECKS = (
     syntax.check,
     syntax.check_class,
+    syntax.check_decorators,
     values.check,
     kernels.check,
     state.check,
@@ -78,7 +79,7 @@ def lint(paths: Sequence[Path | str], *, nki: str = "0.6", strict: bool = False)
     Args:
         paths: files and folders; hidden folders, caches and environments in them are left out.
         nki: "0.6" for what all versions from 0.3 on compile, "0.7" for what 0.7 traces.
-        strict: report also what documents refuse or deprecate but kernels of AWS's own have.
+        strict: report also what is deprecated, doubtful, or refused on paper only.
 
     Raises:
         UnsupportedError: a path that does not exist, or an unknown version.

@@ -43,6 +43,11 @@ class Context:
     unit: Unit
     bodies: dict[Function, str]
 
+    @property
+    def hidden(self) -> frozenset[str]:
+        """Names that the unit binds itself, so that they are not the module's or Python's."""
+        return self.unit.bound
+
     def problem(self, rule: str, node: ast.AST, *words: str) -> Problem:
         """A problem in this unit."""
         return Problem(self.unit.source, rule, node, words, self.unit.kernel)
@@ -56,3 +61,11 @@ def short(node: ast.AST, limit: int = 40) -> str:
     """Source text of a node for a message: one line, cut off where it is long."""
     text = " ".join(ast.unparse(node).split())
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def argument(node: ast.Call, name: str, place: int | None) -> ast.expr | None:
+    """The value that a call gives a parameter, by name or at its place; None where it gives none."""
+    for keyword in node.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    return node.args[place] if place is not None and place < len(node.args) else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .found import Context, Problem, short
+from .found import Context, Problem, argument, short
 from .project import Definition, Project
-from .reach import Reached, jit_calls, parameters
+from .reach import Reached, jit_calls
 from .source import FUNCTIONS, Function, Import, Source
 from .syntax import functions_of
 
@@ -42,6 +42,8 @@ def check(context: Context) -> Iterator[Problem]:
 
 def _signature(context: Context, function: Function) -> Iterator[Problem]:
     args = function.args
+    if args.posonlyargs:
+        yield context.problem("NKL201", args.posonlyargs[0], "/", function.name)
     if args.vararg:
         yield context.problem("NKL201", args.vararg, f"*{args.vararg.arg}", function.name)
     elif args.kwonlyargs:
@@ -58,31 +60,15 @@ def _signature(context: Context, function: Function) -> Iterator[Problem]:
                 yield context.problem("NKL202", default, parameter.arg, _MUTABLE[type(default)])
             else:
                 yield context.problem("NKL204", default, parameter.arg)
-    if is_kernel and not context.unit.is_called:
-        for parameter in parameters(function):
-            if parameter.annotation is not None and _is_list_type(parameter.annotation):
-                yield context.problem("NKL202", parameter, parameter.arg, "list")
-
-
-def _is_list_type(annotation: ast.expr) -> bool:
-    inner = annotation.value if isinstance(annotation, ast.Subscript) else annotation
-    return short(inner).rpartition(".")[2] in ("list", "List")
 
 
 def _buffer(context: Context, node: ast.Call) -> Iterator[Problem]:
     name = context.external(node.func)
     if not name.startswith("nki.language."):
         return
-    value = _argument(node, "buffer", _CREATORS.get(name.rpartition(".")[2]))
+    value = argument(node, "buffer", _CREATORS.get(name.rpartition(".")[2]))
     if isinstance(value, ast.Constant) and value.value in _BUFFERS:
         yield context.problem("NKL205", value, str(value.value), str(value.value))
-
-
-def _argument(node: ast.Call, name: str, place: int | None) -> ast.expr | None:
-    for keyword in node.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    return node.args[place] if place is not None and place < len(node.args) else None
 
 
 def _members(context: Context, node: ast.Call) -> Iterator[Problem]:
@@ -97,9 +83,10 @@ def _members(context: Context, node: ast.Call) -> Iterator[Problem]:
 def _old_namespace(context: Context, node: ast.Name) -> Iterator[Problem]:
     """At the import, once for all the kernels that use it."""
     bound = context.unit.source.bindings.get(node.id)
-    if isinstance(bound, Import) and bound.node is not None:
-        if f"{bound.module}.{bound.name or ''}.".startswith("neuronxcc.nki."):
-            yield context.problem("NKL210", bound.node, node.id)
+    if not isinstance(bound, Import) or bound.node is None:
+        return
+    if f"{bound.module}.{bound.name or ''}.".startswith("neuronxcc.nki."):
+        yield context.problem("NKL210", bound.node, node.id)
 
 
 def _outputs(context: Context) -> Iterator[Problem]:
@@ -133,7 +120,7 @@ def _memory(context: Context, node: ast.expr) -> str:
     module, _, name = context.external(node.func).rpartition(".")
     if module != "nki.language" or name not in ("ndarray", "zeros", "ones", "full"):
         return "?"
-    buffer = _argument(node, "buffer", _CREATORS[name])
+    buffer = argument(node, "buffer", _CREATORS[name])
     if buffer is None:
         return "sbuf"
     memory = context.external(buffer).rpartition(".")
@@ -164,5 +151,3 @@ def check_launches(project: Project, reached: Reached, source: Source) -> Iterat
         for value in (*node.args, *(keyword.value for keyword in node.keywords)):
             if type(value) in _MUTABLE:
                 yield Problem(source, "NKL203", value, (_MUTABLE[type(value)], found.node.name))
-
-

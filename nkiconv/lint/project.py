@@ -165,10 +165,15 @@ def _python_files(path: Path) -> Iterable[Path]:
 
 
 def _walk(folder: Path) -> Iterable[Path]:
-    """The Python files in a folder, but for hidden folders, environments, caches."""
+    """The Python files in a folder, but for links, hidden folders, environments, caches."""
     for entry in folder.iterdir():
         if entry.is_dir():
-            hidden = entry.name.startswith(".") or entry.name in _SKIPPED or (entry / "pyvenv.cfg").exists()
+            hidden = (
+                entry.is_symlink()
+                or entry.name.startswith(".")
+                or entry.name in _SKIPPED
+                or (entry / "pyvenv.cfg").exists()
+            )
             if not hidden:
                 yield from _walk(entry)
         elif entry.suffix == ".py":

@@ -43,6 +43,11 @@ class Unit:
         return isinstance(self.node, FUNCTIONS)
 
     @cached_property
+    def bound(self) -> frozenset[str]:
+        """Names that the function binds, which hide the module's; none for a class."""
+        return frozenset(local_names(self.node)) if isinstance(self.node, FUNCTIONS) else frozenset()
+
+    @cached_property
     def code(self) -> list[ast.AST]:
         """Every node that is compiled: bodies and bases, without annotations, decorators and (of a class) methods."""
         if isinstance(self.node, ast.ClassDef):
@@ -53,13 +58,15 @@ class Unit:
 
 def compiled(node: ast.AST) -> Iterator[ast.AST]:
     """The node and all below it, in the order of the text, without annotations and decorators."""
-    yield node
-    for name, value in ast.iter_fields(node):
-        if name in ("annotation", "returns", "decorator_list"):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
-                yield from compiled(child)
+    left = [node]
+    while left:
+        node = left.pop()
+        yield node
+        below = []
+        for name, value in ast.iter_fields(node):
+            if name not in ("annotation", "returns", "decorator_list"):
+                below += [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, ast.AST)]
+        left += reversed(below)
 
 
 def defaults(function: Function) -> list[ast.expr]:
@@ -76,7 +83,7 @@ def parameters(function: Function) -> list[ast.arg]:
 
 def local_names(function: Function) -> set[str]:
     """Names that the function, or one inside it, binds: they hide the module's."""
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(function):
         if isinstance(node, FUNCTIONS):
             found.update(one.arg for one in parameters(node))
@@ -154,24 +161,25 @@ class Reached:
         return unit
 
     def _follow(self, unit: Unit) -> None:
-        hidden = local_names(unit.node) if isinstance(unit.node, FUNCTIONS) else set()
         for node in unit.code:
             if isinstance(node, ast.Attribute):
                 self._attributes.add(node.attr)
-                self._mention(unit, node, hidden)
+                self._mention(unit, node)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                self._mention(unit, node, hidden)
+                self._mention(unit, node)
         for annotation in _annotations(unit.node):
             for node in ast.walk(annotation):
-                found = self._project.meaning(unit.source, node) if isinstance(node, (ast.Name, ast.Attribute)) else None
+                found = (
+                    self._project.meaning(unit.source, node) if isinstance(node, (ast.Name, ast.Attribute)) else None
+                )
                 if isinstance(found, Definition) and isinstance(found.node, ast.ClassDef):
                     self._reach(found.source, found.node, unit.kernel)
 
-    def _mention(self, unit: Unit, node: ast.Name | ast.Attribute, hidden: set[str]) -> None:
+    def _mention(self, unit: Unit, node: ast.Name | ast.Attribute) -> None:
         root: ast.expr = node
         while isinstance(root, ast.Attribute):
             root = root.value
-        if isinstance(root, ast.Name) and root.id in hidden:
+        if isinstance(root, ast.Name) and root.id in unit.bound:
             return
         self._expand(unit, self._project.meaning(unit.source, node, unit.node), set())
 

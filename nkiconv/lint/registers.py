@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .found import Context, Problem, short
+from .found import Context, Problem, argument, short
 from .project import Definition, Project
 from .reach import Reached, Unit, compiled, parameters
 from .source import FUNCTIONS, Function
@@ -56,18 +56,11 @@ def loop_bodies(project: Project, reached: Reached) -> dict[Function, str]:
         for node in unit.code:
             loop = inner.external(node.func) if isinstance(node, ast.Call) else ""
             if loop in _LOOPS and isinstance(node, ast.Call):
-                body = _argument(node, "body_fun", _LOOPS[loop])
+                body = argument(node, "body_fun", _LOOPS[loop])
                 function = _function(inner, body) if body is not None else None
                 if function is not None:
                     found[function] = loop.rpartition(".")[2]
     return found
-
-
-def _argument(node: ast.Call, name: str, place: int) -> ast.expr | None:
-    for keyword in node.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    return node.args[place] if place < len(node.args) else None
 
 
 def _function(context: Context, node: ast.expr) -> Function | None:
@@ -166,11 +159,11 @@ def _loop_call(context: Context, node: ast.Call) -> Iterator[Problem]:
     name = context.external(node.func)
     if name == _DYNAMIC_RANGE:
         yield context.problem("NKL301", node)
-        yield from _step(context, _argument(node, "step", 2))
+        yield from _step(context, argument(node, "step", 2))
     elif name in _LOOPS:
         if name.endswith("fori_loop"):
-            yield from _step(context, _argument(node, "step", 3))
-        body = _argument(node, "body_fun", _LOOPS[name])
+            yield from _step(context, argument(node, "step", 3))
+        body = argument(node, "body_fun", _LOOPS[name])
         function = _function(context, body) if body is not None else None
         if function is not None:
             yield from _results(context, node, function, context.bodies[function])

@@ -30,8 +30,8 @@ class Rule:
         message: what is wrong, with "{}" for what was found.
         remedy: what to write instead.
         versions: the versions that refuse it.
-        strict: the versions for which only `--strict` reports it: it is refused or deprecated on paper, but AWS's own
-            kernels have it and compile.
+        strict: the versions for which only `--strict` reports it: it is deprecated there; or refused on paper, but
+            AWS's own kernels have it and compile; or doubtful, for neither documents nor those kernels have it.
         source: the document, or why the rule is there without one.
     """
 
@@ -154,6 +154,8 @@ _ALL = [
         message="`for {}` unpacks each element, which no kernel of AWS's does",
         remedy="take one name, and unpack it or index it in the loop",
         source=_UNSEEN,
+        versions=(),
+        strict=("0.6",),
     ),
     Rule(
         id="NKL118",
@@ -175,9 +177,11 @@ _ALL = [
     ),
     Rule(
         id="NKL121",
-        message="{}() takes two values",
+        message="{}() of other than two values, which no kernel of AWS's has",
         remedy="nest the calls, or write a loop",
         source=_UNSEEN,
+        versions=(),
+        strict=("0.6",),
     ),
     Rule(
         id="NKL122",
@@ -192,8 +196,32 @@ _ALL = [
         source=_GUIDE + ", Enumerations",
     ),
     Rule(
+        id="NKL124",
+        message="{}() is in no document of NKI and in no kernel of AWS's",
+        remedy="use len, range, min, max, int, float, str, list, tuple, dict, divmod, isinstance; write out the rest",
+        source=_UNSEEN,
+        versions=(),
+        strict=("0.6",),
+    ),
+    Rule(
+        id="NKL125",
+        message="a loop with `else`, which no kernel of AWS's has",
+        remedy="set a flag before break, and ask for it after the loop",
+        source=_UNSEEN,
+        versions=(),
+        strict=("0.6",),
+    ),
+    Rule(
+        id="NKL126",
+        message="@{} on a function that kernels call: only its body is compiled",
+        remedy="leave it out; staticmethod is all that AWS's kernels have",
+        source=_UNSEEN,
+        versions=(),
+        strict=("0.6",),
+    ),
+    Rule(
         id="NKL201",
-        message="{} in the signature of {}: NKI 0.3 to 0.6 take no keyword-only or variable arguments",
+        message="{} in the signature of {}: NKI 0.3 to 0.6 take parameters by name and place alike, a fixed number",
         remedy="name every parameter, those with defaults last",
         source=_TO_03,
     ),
@@ -216,7 +244,6 @@ _ALL = [
         message="parameter {} has a default that can change between calls",
         remedy="use a tuple, or None and make it inside",
         source=_GUIDE + ", Kernel Caching",
-        versions=VERSIONS,
     ),
     Rule(
         id="NKL205",

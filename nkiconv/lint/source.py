@@ -85,12 +85,12 @@ def read_source(path: Path, label: str) -> Source:
     source = Source(path, label, tree, excused=_excuses(text))
     for statement in _top_level(tree.body):
         _bind(source, statement)
-    _note_scopes(source, tree, ())
+    _note_scopes(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
             source.changing.update(node.names)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            _bind_import(source, node, override=False)
+            _bind_import(source, node)
     return source
 
 
@@ -122,32 +122,37 @@ def _bind(source: Source, statement: ast.stmt) -> None:
     if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
         bindings[statement.name] = statement
     elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-        _bind_import(source, statement, override=True)
+        _bind_import(source, statement)
     elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and statement.value is not None:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         for target in targets:
             for node in ast.walk(target):
                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                    earlier = bindings.get(node.id)
-                    bindings[node.id] = [*(earlier if isinstance(earlier, list) else ()), statement.value]
+                    earlier = bindings.setdefault(node.id, [])
+                    if isinstance(earlier, list):  # else a stand-in, as after `except ImportError`
+                        earlier.append(statement.value)
 
 
-def _bind_import(source: Source, statement: ast.Import | ast.ImportFrom, *, override: bool) -> None:
+def _bind_import(source: Source, statement: ast.Import | ast.ImportFrom) -> None:
     for alias in statement.names:
         if isinstance(statement, ast.ImportFrom):
-            name, bound = alias.asname or alias.name, Import(statement.level, statement.module or "", alias.name, statement)
+            name, bound = (
+                alias.asname or alias.name,
+                Import(statement.level, statement.module or "", alias.name, statement),
+            )
         elif alias.asname:
             name, bound = alias.asname, Import(0, alias.name, None, statement)
         else:  # `import a.b` binds a
             name = alias.name.partition(".")[0]
             bound = Import(0, name, None, statement)
-        if override or name not in source.bindings:
-            source.bindings[name] = bound
+        source.bindings.setdefault(name, bound)
 
 
-def _note_scopes(source: Source, node: ast.AST, scopes: tuple[Function, ...]) -> None:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (*FUNCTIONS, ast.ClassDef)):
-            source.scopes[child] = scopes
-        inner = (child, *scopes) if isinstance(child, FUNCTIONS) else scopes
-        _note_scopes(source, child, inner)
+def _note_scopes(source: Source) -> None:
+    left: list[tuple[ast.AST, tuple[Function, ...]]] = [(source.tree, ())]
+    while left:
+        node, scopes = left.pop()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (*FUNCTIONS, ast.ClassDef)):
+                source.scopes[child] = scopes
+            left.append((child, (child, *scopes) if isinstance(child, FUNCTIONS) else scopes))

@@ -7,35 +7,34 @@ from collections.abc import Iterator
 
 from .found import Context, Problem, short
 from .project import Definition, Value
-from .reach import local_names
-from .source import FUNCTIONS, Source
+from .source import Source
 
-_CHANGES = frozenset(
-    "append extend insert remove pop popitem clear update setdefault sort reverse add discard".split()
-)
+_CHANGES = frozenset("append extend insert remove pop popitem clear update setdefault sort reverse add discard".split())
 _DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 _MAKERS = ("list", "dict", "set", "defaultdict", "OrderedDict", "deque", "Counter")
 
 
 def check(context: Context) -> Iterator[Problem]:
     """Writes to what is bound at the top of a file, and reads of what functions there rebind."""
-    hidden = local_names(context.unit.node) if isinstance(context.unit.node, FUNCTIONS) else set()
     for node in context.unit.code:
         if isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, (ast.Store, ast.Del)):
-            yield from _change(context, node.value, hidden)
+            yield from _change(context, node.value)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
-            yield from _change(context, node.func.value, hidden)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            if node.id in context.unit.source.changing and node.id not in hidden:
-                yield context.problem("NKL110", node, node.id)
+            yield from _change(context, node.func.value)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and _is_rebound(context, node.id):
+            yield context.problem("NKL110", node, node.id)
 
 
-def _change(context: Context, node: ast.expr, hidden: set[str]) -> Iterator[Problem]:
-    """A problem if what is changed hangs on a top-level name that holds something mutable, on a class or on a module."""
+def _is_rebound(context: Context, name: str) -> bool:
+    return name in context.unit.source.changing and name not in context.hidden
+
+
+def _change(context: Context, node: ast.expr) -> Iterator[Problem]:
+    """A problem if what is changed hangs on a class, a module, or a top-level name that holds something mutable."""
     root: ast.expr = node
     while isinstance(root, (ast.Attribute, ast.Subscript)):
         root = root.value
-    if not isinstance(root, ast.Name) or root.id in hidden:
+    if not isinstance(root, ast.Name) or root.id in context.hidden:
         return
     found = context.project.meaning(context.unit.source, root, context.unit.node)
     is_shared = isinstance(found, Source) or (isinstance(found, Definition) and isinstance(found.node, ast.ClassDef))

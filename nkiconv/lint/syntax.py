@@ -55,8 +55,8 @@ def check(context: Context) -> Iterator[Problem]:
             for keyword in node.keywords:
                 if keyword.arg is None:
                     yield context.problem("NKL112", keyword, "**" + short(keyword.value))
-        elif isinstance(node, ast.For) and not isinstance(node.target, ast.Name):
-            yield context.problem("NKL117", node.target, short(node.target))
+        elif isinstance(node, (ast.For, ast.While)):
+            yield from _loop(context, node)
         elif isinstance(node, ast.Compare):
             yield from _identity(context, node)
         elif isinstance(node, ast.ClassDef):  # one inside a function
@@ -70,6 +70,13 @@ def _with(context: Context, node: ast.With) -> Iterator[Problem]:
             yield context.problem("NKL104", node, short(item.context_expr))
 
 
+def _loop(context: Context, node: ast.For | ast.While) -> Iterator[Problem]:
+    if isinstance(node, ast.For) and not isinstance(node.target, ast.Name):
+        yield context.problem("NKL117", node.target, short(node.target))
+    if node.orelse:
+        yield context.problem("NKL125", node)
+
+
 def _identity(context: Context, node: ast.Compare) -> Iterator[Problem]:
     left = node.left
     for operator, right in zip(node.ops, node.comparators, strict=True):
@@ -78,6 +85,15 @@ def _identity(context: Context, node: ast.Compare) -> Iterator[Problem]:
             words = f"{short(left, 20)} {_IDENTITY[type(operator)]} {short(right, 20)}"
             yield context.problem("NKL102" if of_none else "NKL101", left, words)
         left = right
+
+
+def check_decorators(context: Context) -> Iterator[Problem]:
+    """Decorators of helpers and methods; nki.jit may stand on a kernel that another kernel calls."""
+    for function in functions_of(context):
+        for decorator in function.decorator_list:
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if short(called).rpartition(".")[2] not in ("staticmethod", "jit"):
+                yield context.problem("NKL126", decorator, short(decorator))
 
 
 def check_class(context: Context) -> Iterator[Problem]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator
 
 from .found import Context, Problem, short
 from .project import Definition
 
+_BUILTINS = frozenset(dir(builtins))
+#: Builtins that documents of NKI or kernels of nki-library call.
+_KNOWN = frozenset("bool dict divmod float hash int isinstance len list max min print range slice str tuple".split())
 #: The largest integer that 32 bits hold; one without a sign reaches it.
 _INT_MAX = 2**32 - 1
 
@@ -40,12 +44,15 @@ def _constant(context: Context, node: ast.Constant) -> Iterator[Problem]:
 
 
 def _builtin(context: Context, node: ast.Call, name: str) -> Iterator[Problem]:
-    if name in context.unit.source.bindings:
+    if name in context.unit.source.bindings or name in context.hidden:
         return
     if name in ("set", "frozenset"):
         yield context.problem("NKL115", node)
-    elif name in ("min", "max") and len(node.args) != 2:
-        yield context.problem("NKL121", node, name)
+    elif name in ("min", "max"):
+        if len(node.args) != 2:
+            yield context.problem("NKL121", node, name)
+    elif name in _BUILTINS - _KNOWN:
+        yield context.problem("NKL124", node, name)
 
 
 def _enumeration(context: Context, node: ast.BinOp | ast.Compare) -> Iterator[Problem]:
