@@ -37,11 +37,13 @@ coverage: $(STAMP) ## print what the tests but for sweeps cover
 test-slow: $(STAMP) ## run the tests that take minutes
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
 
-lint: $(STAMP) ## check style, types and import arrows; print lines per folder
+lint: $(STAMP) ## check style, types, import arrows and kernels' Python; print lines per folder
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/nkiconv lint nkiconv/kernels --strict
+	@$(BIN)/nkiconv lint nkiconv/kernels --strict --nki 0.7
 	@find nkiconv -name '*.py' -exec wc -l {} + | \
 	  awk '$$2 != "total" {sub("/[^/]*$$", "", $$2); n[$$2] += $$1} END {for (f in n) printf "%6d %s\n", n[f], f}' | sort -k 2
 

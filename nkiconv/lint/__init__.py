@@ -111,6 +111,6 @@ def _problems(project: Project, reached: Reached) -> Iterator[Problem]:
 
 
 def _finding(problem: Problem, rule: Rule) -> Finding:
-    line, column = getattr(problem.node, "lineno", 1), getattr(problem.node, "col_offset", 0) + 1
+    line, column = problem.source.place(problem.node)
     message, remedy = rule.message.format(*problem.words), rule.remedy.format(*problem.words)
     return Finding(problem.source.label, line, column, rule.id, message, remedy, problem.kernel)

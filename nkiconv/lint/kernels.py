@@ -129,8 +129,8 @@ def _memory(context: Context, node: ast.expr) -> str:
 
 def check_decorators(project: Project, source: Source) -> Iterator[Problem]:
     """Arguments of `nki.jit` that are gone."""
-    for node, function in jit_calls(project, source):
-        name = function.name if function else ""
+    for node, kernel in jit_calls(project, source):
+        name = kernel.node.name
         for keyword in node.keywords if isinstance(node, ast.Call) else []:
             if keyword.arg == "platform_target":
                 yield Problem(source, "NKL208", keyword, (), name)
@@ -145,7 +145,7 @@ def check_launches(project: Project, reached: Reached, source: Source) -> Iterat
         if not isinstance(node, ast.Call) or node in inside:
             continue
         called = node.func.value if isinstance(node.func, ast.Subscript) else node.func  # kernel[2](...)
-        found = project.meaning(source, called)
+        found = project.meaning(source, called, node)
         if not isinstance(found, Definition) or found.node not in reached.kernels:
             continue
         for value in (*node.args, *(keyword.value for keyword in node.keywords)):

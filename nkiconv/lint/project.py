@@ -63,6 +63,7 @@ class Project:
         self.sources: list[Source] = []
         self.broken: list[FileFormatError] = []
         self._by_path: dict[Path, Source] = {}
+        self._names: dict[tuple[Path, str], Meaning | None] = {}
         for path in paths:
             for file in _python_files(path):
                 self._add(file)
@@ -85,7 +86,7 @@ class Project:
         Args:
             source: the file that it is in.
             node: the expression.
-            scope: the function or class that it is in, whose enclosing functions may define the name.
+            scope: the function, class or call that it is in, whose enclosing functions may define the name.
         """
         if isinstance(node, ast.Name):
             return self._of_name(source, node.id, scope)
@@ -108,9 +109,12 @@ class Project:
             for statement in function.body:
                 if isinstance(statement, (*FUNCTIONS, ast.ClassDef)) and statement.name == name:
                     return Definition(source, statement)
-        if name in NKI_NAMES and name in source.bindings:
-            return External(NKI_NAMES[name])
-        return self._bound(source, source.bindings.get(name), frozenset())
+        key = source.path, name
+        if key not in self._names:
+            is_nki = name in NKI_NAMES and name in source.bindings
+            found = External(NKI_NAMES[name]) if is_nki else self._bound(source, source.bindings.get(name), frozenset())
+            self._names[key] = found
+        return self._names[key]
 
     def _bound(self, source: Source, binding: Binding | None, seen: frozenset[tuple[Path, str]]) -> Meaning | None:
         if binding is None:

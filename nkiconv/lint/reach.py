@@ -9,6 +9,7 @@ classes only, for those arrive as arguments.
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +28,6 @@ class Unit:
         kernel: the name of the kernel that reached it first.
         is_kernel: whether it is a kernel itself.
         is_called: whether other reached code mentions it.
-        owner: the class, if it is a method.
     """
 
     source: Source
@@ -35,7 +35,6 @@ class Unit:
     kernel: str
     is_kernel: bool = False
     is_called: bool = False
-    owner: ast.ClassDef | None = None
 
     @property
     def is_function(self) -> bool:
@@ -97,20 +96,20 @@ def local_names(function: Function) -> set[str]:
     return found
 
 
-def jit_calls(project: Project, source: Source) -> Iterator[tuple[ast.expr, Function | None]]:
-    """Every use of `nki.jit` in a file: the decorator or call, and the function that it decorates, if known."""
+def jit_calls(project: Project, source: Source) -> Iterator[tuple[ast.expr, Definition]]:
+    """Every use of `nki.jit` in a file on a known function: the decorator or call, and that function."""
     for node in ast.walk(source.tree):
         if isinstance(node, FUNCTIONS):
             for decorator in node.decorator_list:
                 called = decorator.func if isinstance(decorator, ast.Call) else decorator
                 if _is_jit(project, source, called):
-                    yield decorator, node
-        elif isinstance(node, ast.Call):
+                    yield decorator, Definition(source, node)
+        elif isinstance(node, ast.Call) and node.args:
             inner = node.func.func if isinstance(node.func, ast.Call) else node.func
-            if _is_jit(project, source, inner) and node.args:
-                found = project.meaning(source, node.args[0])
+            if _is_jit(project, source, inner):
+                found = project.meaning(source, node.args[0], node)
                 if isinstance(found, Definition) and isinstance(found.node, FUNCTIONS):
-                    yield node, found.node
+                    yield node, found
 
 
 def _is_jit(project: Project, source: Source, node: ast.expr) -> bool:
@@ -134,30 +133,21 @@ class Reached:
         self._known: dict[ast.AST, Unit] = {}
         self._attributes: set[str] = set()
         self._classes: list[Unit] = []
+        self._unread: deque[Unit] = deque()
         for source in project.sources:
-            for node, function in jit_calls(project, source):
-                if function is None:
-                    continue
-                home = self._home(source, node, function)
-                self.kernels.add(function)
-                self._reach(home, function, function.name).is_kernel = True
-        self._follow_methods()
-
-    def _home(self, source: Source, node: ast.expr, function: Function) -> Source:
-        if isinstance(node, ast.Call) and node.args and node not in function.decorator_list:
-            found = self._project.meaning(source, node.args[0])
-            if isinstance(found, Definition):
-                return found.source
-        return source
+            for _, kernel in jit_calls(project, source):
+                self.kernels.add(kernel.node)
+                self._reach(kernel.source, kernel.node, kernel.node.name).is_kernel = True
+        self._follow_all()
 
     def _reach(self, source: Source, node: Function | ast.ClassDef, kernel: str) -> Unit:
         if node in self._known:
             return self._known[node]
         unit = self._known[node] = Unit(source, node, kernel)
         self.units.append(unit)
+        self._unread.append(unit)
         if isinstance(node, ast.ClassDef):
             self._classes.append(unit)
-        self._follow(unit)
         return unit
 
     def _follow(self, unit: Unit) -> None:
@@ -169,9 +159,9 @@ class Reached:
                 self._mention(unit, node)
         for annotation in _annotations(unit.node):
             for node in ast.walk(annotation):
-                found = (
-                    self._project.meaning(unit.source, node) if isinstance(node, (ast.Name, ast.Attribute)) else None
-                )
+                if not isinstance(node, (ast.Name, ast.Attribute)):
+                    continue
+                found = self._project.meaning(unit.source, node)
                 if isinstance(found, Definition) and isinstance(found.node, ast.ClassDef):
                     self._reach(found.source, found.node, unit.kernel)
 
@@ -201,20 +191,18 @@ class Reached:
                     if not (node in called and is_function):  # Python called it, on import
                         self._expand(unit, inner, seen)
 
-    def _follow_methods(self) -> None:
-        """Reach methods until nothing new comes: each may mention more attributes and more classes."""
-        done = -1
-        while done != len(self.units):
-            done = len(self.units)
+    def _follow_all(self) -> None:
+        """Follow what is reached until nothing new comes; methods last, for each may mention attributes and classes."""
+        while self._unread:
+            while self._unread:
+                self._follow(self._unread.popleft())
             for unit in list(self._classes):
                 for node in unit.node.body:
-                    if not isinstance(node, FUNCTIONS) or node in self._known:
-                        continue
-                    dunder = node.name.startswith("__") and node.name.endswith("__")
-                    if dunder or node.name in self._attributes:
-                        method = self._reach(unit.source, node, unit.kernel)
-                        method.owner = unit.node if isinstance(unit.node, ast.ClassDef) else None
-                        method.is_called = True
+                    if isinstance(node, FUNCTIONS) and node not in self._known and self._is_used(node.name):
+                        self._reach(unit.source, node, unit.kernel).is_called = True
+
+    def _is_used(self, method: str) -> bool:
+        return method in self._attributes or (method.startswith("__") and method.endswith("__"))
 
 
 def _annotations(node: Function | ast.ClassDef) -> Iterator[ast.expr]:

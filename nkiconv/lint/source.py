@@ -48,20 +48,28 @@ class Source:
     Attributes:
         path: where it is.
         label: the path as findings show it.
+        lines: its text.
         tree: the module.
         bindings: top-level names, and names that imports bind inside functions.
         changing: top-level names that some function rebinds by `global`.
-        scopes: for each function and class inside functions, those functions, innermost first.
+        scopes: for each function, class and call, the functions that it is in, innermost first.
         excused: line -> ids of the rules that a comment there excuses.
     """
 
     path: Path
     label: str
+    lines: list[str]
     tree: ast.Module
     bindings: dict[str, Binding] = field(default_factory=dict)
     changing: set[str] = field(default_factory=set)
     scopes: dict[ast.AST, tuple[Function, ...]] = field(default_factory=dict)
     excused: dict[int, frozenset[str]] = field(default_factory=dict)
+
+    def place(self, node: ast.AST) -> tuple[int, int]:
+        """The line and column of a node, both from 1, in characters."""
+        line, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)  # a module has none
+        before = self.lines[line - 1].encode()[:offset]  # trees count bytes
+        return line, len(before.decode()) + 1
 
 
 def read_source(path: Path, label: str) -> Source:
@@ -82,15 +90,15 @@ def read_source(path: Path, label: str) -> Source:
         raise FileFormatError(f"{label}: not Python ({error}); correct it") from error
     except OSError as error:
         raise FileFormatError(f"{label}: cannot be read ({error.strerror})") from error
-    source = Source(path, label, tree, excused=_excuses(text))
-    for statement in _top_level(tree.body):
-        _bind(source, statement)
+    source = Source(path, label, text.split("\n"), tree, excused=_excuses(text))
+    for statement, is_fallback in _top_level(tree.body):
+        _bind(source, statement, is_fallback)
     _note_scopes(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
             source.changing.update(node.names)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            _bind_import(source, node)
+            _bind_import(source, node, override=False)
     return source
 
 
@@ -105,47 +113,48 @@ def _excuses(text: str) -> dict[int, frozenset[str]]:
     return found
 
 
-def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that bind names of the module, those under `if`, `try`, `with` and loops too."""
+def _top_level(body: list[ast.stmt], is_fallback: bool = False) -> Iterator[tuple[ast.stmt, bool]]:
+    """Statements that bind names of the module, also under `if`, `try` and so on; and whether it is for an `except`."""
     for statement in body:
-        yield statement
+        yield statement, is_fallback
         if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
             continue
         for name in ("body", "orelse", "finalbody"):
-            yield from _top_level(getattr(statement, name, []))
+            yield from _top_level(getattr(statement, name, []), is_fallback)
         for handler in getattr(statement, "handlers", []):
-            yield from _top_level(handler.body)
+            yield from _top_level(handler.body, True)
 
 
-def _bind(source: Source, statement: ast.stmt) -> None:
+def _bind(source: Source, statement: ast.stmt, is_fallback: bool) -> None:
+    """Note what a statement binds; what stands in after an `except` is not what kernels use."""
     bindings = source.bindings
-    if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
-        bindings[statement.name] = statement
-    elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-        _bind_import(source, statement)
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        _bind_import(source, statement, override=not is_fallback)
+    elif isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+        if not (is_fallback and statement.name in bindings):
+            bindings[statement.name] = statement
     elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and statement.value is not None:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         for target in targets:
             for node in ast.walk(target):
                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                     earlier = bindings.setdefault(node.id, [])
-                    if isinstance(earlier, list):  # else a stand-in, as after `except ImportError`
+                    if isinstance(earlier, list):
                         earlier.append(statement.value)
 
 
-def _bind_import(source: Source, statement: ast.Import | ast.ImportFrom) -> None:
+def _bind_import(source: Source, statement: ast.Import | ast.ImportFrom, *, override: bool) -> None:
     for alias in statement.names:
         if isinstance(statement, ast.ImportFrom):
-            name, bound = (
-                alias.asname or alias.name,
-                Import(statement.level, statement.module or "", alias.name, statement),
-            )
+            name = alias.asname or alias.name
+            bound = Import(statement.level, statement.module or "", alias.name, statement)
         elif alias.asname:
             name, bound = alias.asname, Import(0, alias.name, None, statement)
         else:  # `import a.b` binds a
             name = alias.name.partition(".")[0]
             bound = Import(0, name, None, statement)
-        source.bindings.setdefault(name, bound)
+        if override or name not in source.bindings:
+            source.bindings[name] = bound
 
 
 def _note_scopes(source: Source) -> None:
@@ -153,6 +162,6 @@ def _note_scopes(source: Source) -> None:
     while left:
         node, scopes = left.pop()
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, (*FUNCTIONS, ast.ClassDef)):
+            if isinstance(child, (*FUNCTIONS, ast.ClassDef, ast.Call)):
                 source.scopes[child] = scopes
             left.append((child, (child, *scopes) if isinstance(child, FUNCTIONS) else scopes))

@@ -9,7 +9,8 @@ from .found import Context, Problem, short
 from .project import Definition, Value
 from .source import Source
 
-_CHANGES = frozenset("append extend insert remove pop popitem clear update setdefault sort reverse add discard".split())
+_GROWS = {"append", "extend", "insert", "update", "setdefault", "add"}
+_CHANGES = _GROWS | {"remove", "pop", "popitem", "clear", "sort", "reverse", "discard"}
 _DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 _MAKERS = ("list", "dict", "set", "defaultdict", "OrderedDict", "deque", "Counter")
 

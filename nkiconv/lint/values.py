@@ -11,7 +11,8 @@ from .project import Definition
 
 _BUILTINS = frozenset(dir(builtins))
 #: Builtins that documents of NKI or kernels of nki-library call.
-_KNOWN = frozenset("bool dict divmod float hash int isinstance len list max min print range slice str tuple".split())
+_TYPES = {"bool", "dict", "float", "int", "list", "slice", "str", "tuple"}
+_KNOWN = _TYPES | {"divmod", "hash", "isinstance", "len", "max", "min", "print", "range"}
 #: The largest integer that 32 bits hold; one without a sign reaches it.
 _INT_MAX = 2**32 - 1
 
