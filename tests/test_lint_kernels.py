@@ -1,7 +1,9 @@
 """What kernels take and return, globals, registers and loops on the device: findings with their places, near misses."""
 
 import pytest
-from lint_calls import HEAD, findings, found_at, in_kernel, places
+from lint_calls import HEAD, findings, found_at, in_kernel, places, write
+
+from nkiconv.lint import lint
 
 BOTH = ("0.6", "0.7")
 LOOP = "def body(i):\n    nisa.dma_copy(x, y)\n"
@@ -29,6 +31,7 @@ IN_KERNEL = [
     ("NKL303", "r = nisa.register_alloc(1)\nfor i in «range(r):\n    n = 1", BOTH),
     ("NKL303", "r = nisa.register_alloc(1)\nfor i in «nl.static_range(0, r):\n    n = 1", BOTH),
     ("NKL303", "r = nisa.register_alloc(1)\na = «int(r)", BOTH),
+    ("NKL303", "r = nisa.register_alloc(1)\nif «1 + r > n:\n    n = 1", BOTH),
     ("NKL303", "r = nisa.scalar_load(x)\ns = 2 * r + 1\nif «s < 3:\n    n = 1", BOTH),
     ("NKL303", "def body(i):\n    if «i == 0:\n        nisa.dma_copy(x, y)\nnl.fori_loop(0, n, body)", BOTH),
     ("NKL304", "def body(i):\n    return i\n«nl.fori_loop(0, n, body)", BOTH),
@@ -49,6 +52,7 @@ FINE_IN_KERNEL = [
     ("a buffer by its name", "a = nl.ndarray((1, 2), nl.float32, buffer=nl.sbuf)"),
     ("a tensor called sbuf", 'a = nl.ndarray((1, 2), nl.float32, nl.sbuf, name="sbuf")'),
     ("a member", "nisa.dma_copy(x, y, dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.vector)"),
+    ("no engine", "nisa.tensor_copy(x, y, engine=None)"),
     ("another function's engine", "x.run(engine=3)"),
     ("an output in shared HBM", "a = nl.ndarray((1, 2), nl.float32, buffer=nl.shared_hbm)\nreturn a"),
     (
@@ -85,6 +89,10 @@ FINE_STATE = [
     ("a constant", "N = 4\nT = [1, 2]\n\n@nki.jit\ndef kernel(x):\n    return x[N, T[0], len(T)]\n"),
     ("its own list of that name", "S = []\n\n@nki.jit\ndef kernel(x):\n    S = []\n    S.append(1)\n    return x\n"),
     ("a parameter of that name", "S = []\n\n@nki.jit\ndef kernel(S):\n    S.append(1)\n    return S\n"),
+    (
+        "its own name beside a changing one",
+        "def turn():\n    global N\n    N = 2\n\n@nki.jit\ndef kernel(N):\n    return N\n",
+    ),
     ("host code", "S = []\n\ndef host():\n    S.append(1)\n\n@nki.jit\ndef kernel(x):\n    return x\n"),
     (
         "an object's own field",
@@ -121,11 +129,16 @@ FINE_ENTRY = [
     ("a tuple by default", "@nki.jit\ndef kernel(x, stride=(1, 1), name=None):\n    return x\n\nkernel(1, (1, 1))\n"),
     ("a list in a kernel's helper", "def f(a):\n    return a\n\n@nki.jit\ndef kernel(x):\n    return f([x])\n"),
     ("a list to a sub-kernel", "@nki.jit\ndef f(a):\n    return a[0]\n\n@nki.jit\ndef kernel(x):\n    return f([x])\n"),
+    (
+        "what a sub-kernel returns to a kernel",
+        "@nki.jit\ndef f(x):\n    a = nl.ndarray((1, 2), nl.float32)\n    return a\n\n"
+        "@nki.jit\ndef kernel(x):\n    f(x)\n    return x\n",
+    ),
     ("a list to another function", "def f(a):\n    return a\n\n@nki.jit\ndef kernel(x):\n    return x\n\nf([1])\n"),
     ("an old import that no kernel uses", "import neuronxcc.nki as old\n\n@nki.jit\ndef kernel(x):\n    return x\n"),
     (
         "a dataclass's equality",
-        "@dataclass(frozen=True)\nclass A(nl.NKIObject):\n    a: int\n\n@nki.jit\ndef kernel(x, b: A):\n"
+        "@dataclass(frozen=True, eq=True)\nclass A(nl.NKIObject):\n    a: int\n\n@nki.jit\ndef kernel(x, b: A):\n"
         "    a = A(1)\n    assert a == b\n    return x\n",
     ),
     (
@@ -177,3 +190,17 @@ def test_mode_is_ignored_and_so_only_strict_says_it(tmp_path):
     text = HEAD + "@nki.jit(«mode='trace')\ndef kernel(x):\n    return x\n"
     assert findings(tmp_path, text) == ()
     assert found_at(findings(tmp_path, text, strict=True)) == [("NKL209", *place) for place in places(text)]
+
+
+def test_a_global_statement_and_what_it_means(tmp_path):
+    text = HEAD + "N = 1\n\n@nki.jit\ndef kernel(x):\n    «global N\n    N = 2\n    return x[«N]\n"
+    rules = ("NKL109", "NKL110")
+    expected = [(rule, *place) for rule, place in zip(rules, places(text), strict=True)]
+    assert found_at(findings(tmp_path, text)) == expected
+
+
+def test_changing_another_file(tmp_path):
+    write(tmp_path, "FLAG = 1\n", "config.py")
+    text = f"import config\n{HEAD}@nki.jit\ndef kernel(x):\n    «config.FLAG = 2\n    return x\n"
+    write(tmp_path, text)
+    assert found_at(lint([tmp_path]).findings) == [("NKL110", *place) for place in places(text)]

@@ -33,6 +33,14 @@ ACROSS = [
         BAD,
     ),
     (
+        "with another to stand in",
+        "try:\n    from .b import helper\nexcept ImportError:\n    from c import helper\n"
+        + HEAD
+        + KERNEL.format("helper(x)"),
+        "p/b.py",
+        BAD,
+    ),
+    (
         "a class",
         f"from .b import A\n{HEAD}{KERNEL.format('A().f(x)')}",
         "p/b.py",
@@ -167,7 +175,9 @@ def test_folders_of_other_people_are_left_out(tmp_path):
     for name in (".hidden/a.py", "site-packages/a.py", "env/lib/a.py", "kept/a.py"):
         write(tmp_path, text, name)
     write(tmp_path, "", "env/pyvenv.cfg")
-    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "link").symlink_to(tmp_path / "kept")
+    assert lint([tmp_path / "inside"]).files == 0
     report = lint([tmp_path])
     assert [one.path for one in report.findings] == [(tmp_path / "kept/a.py").as_posix()]
     assert report.files == 1
@@ -175,7 +185,8 @@ def test_folders_of_other_people_are_left_out(tmp_path):
 
 def test_a_file_named_twice_is_judged_once(tmp_path):
     path = write(tmp_path, HEAD + KERNEL.format("lambda: x"))
-    assert len(lint([path, tmp_path, path]).findings) == 1
+    report = lint([path, tmp_path, path])
+    assert (len(report.findings), report.files, report.kernels) == (1, 1, 1)
 
 
 def test_counts(tmp_path):

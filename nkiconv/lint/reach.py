@@ -56,16 +56,14 @@ class Unit:
 
 
 def compiled(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and all below it, in the order of the text, without annotations and decorators."""
+    """The node and all below it, in no order that matters, without annotations and decorators."""
     left = [node]
     while left:
         node = left.pop()
         yield node
-        below = []
         for name, value in ast.iter_fields(node):
             if name not in ("annotation", "returns", "decorator_list"):
-                below += [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, ast.AST)]
-        left += reversed(below)
+                left += [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, ast.AST)]
 
 
 def defaults(function: Function) -> list[ast.expr]:
