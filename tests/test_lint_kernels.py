@@ -10,7 +10,6 @@ LOOP = "def body(i):\n    nisa.dma_copy(x, y)\n"
 
 # rule, body of a kernel, versions that report it
 IN_KERNEL = [
-    ("NKL109", "def inner():\n    «nonlocal n\n    n = 1\ninner()", BOTH),
     ("NKL205", 'a = nl.ndarray((1, 2), nl.float32, buffer=«"sbuf")', BOTH),
     ("NKL205", 'a = nl.ndarray((1, 2), nl.float32, «"shared_hbm")', BOTH),
     ("NKL205", 'a = nl.zeros((1, 2), dtype=nl.float32, buffer=«"psum")', BOTH),
@@ -62,6 +61,9 @@ FINE_IN_KERNEL = [
     ),
     ("a view of something unknown", "a = nl.ndarray((1, 2), nl.float32)\na = x.reshape(a.shape)\nreturn a"),
     ("a parameter", "return x"),
+    ("a tensor or an element", "a = nl.ndarray((1, 2), nl.float32)\nfor a in x:\n    pass\nreturn a"),
+    ("what an inner function returns", "def f():\n    a = nl.ndarray((1, 2), nl.float32)\n    return a\nreturn x(f())"),
+    ("a return inside a body", "def body(i):\n    def g():\n        return 1\n    g()\nnl.fori_loop(0, n, body)"),
     ("the buffer is a variable", "a = nl.ndarray((1, 2), nl.float32, buffer=n)\nreturn a"),
     ("whether there is a register", "r = nisa.register_alloc(1)\nif r != None and n:\n    n = 1"),
     ("a register as an offset", "r = nisa.register_alloc(1)\nnisa.dma_copy(x, y.ap([[1, 1]], scalar_offset=r))"),

@@ -46,6 +46,7 @@ IN_KERNEL = [
     ("NKL120", "a = «4294967296"),
     ("NKL122", "«import math"),
     ("NKL122", "«from math import inf"),
+    ("NKL127", "def inner():\n    «nonlocal n\n    n = 1\ninner()"),
     ("NKL201", "def inner(a, *«b):\n    pass"),
     ("NKL204", "def inner(a=«[]):\n    pass"),
 ]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from .found import Context, Problem, argument, short
 from .project import Definition, Project
-from .reach import Reached, jit_calls
+from .reach import Reached, jit_calls, own_code
 from .source import FUNCTIONS, Function, Import, Source
 from .syntax import functions_of
 
@@ -21,7 +21,7 @@ _MUTABLE = {
 }
 _BUFFERS = ("sbuf", "psum", "hbm", "private_hbm", "shared_hbm")
 #: Calls that make a tensor, with the place of `buffer` among their arguments.
-_CREATORS = {"ndarray": 2, "zeros": 2, "ones": 2, "full": 3, "empty": 2, "empty_like": 2, "zeros_like": 2, "rand": 2}
+_CREATORS = {"ndarray": 2, "zeros": 2, "ones": 2, "full": 3, "empty_like": 2, "zeros_like": 2, "rand": 2}
 #: Parameters that are members of an enumeration; `engine` of an instruction, `dge_mode`, and so on.
 _ENUMERATIONS = ("engine", "dge_mode", "oob_mode", "reduce_cmd", "dma_engine")
 
@@ -94,23 +94,31 @@ def _outputs(context: Context) -> Iterator[Problem]:
     function = context.unit.node
     if not isinstance(function, FUNCTIONS):
         return
-    memories: dict[str, set[str]] = {}
-    for node in context.unit.code:
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                for name in ast.walk(target):
-                    if isinstance(name, ast.Name):
-                        memory = _memory(context, node.value) if name is target else "?"
-                        memories.setdefault(name.id, set()).add(memory)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            memories.setdefault(node.id, set())
-    for node in context.unit.code:
+    code = own_code(function)
+    memories = _memories(context, code)
+    for node in code:
         if isinstance(node, ast.Return) and node.value is not None:
             returned = node.value.elts if isinstance(node.value, (ast.Tuple, ast.List)) else [node.value]
             for one in returned:
                 held = memories.get(one.id, set()) if isinstance(one, ast.Name) else {_memory(context, one)}
                 if held and not held & {"?", "shared_hbm"}:
                     yield context.problem("NKL207", one, short(one), " or ".join(f"nl.{m}" for m in sorted(held)))
+
+
+def _memories(context: Context, code: list[ast.AST]) -> dict[str, set[str]]:
+    """name -> the memories of all that is bound to it; "?" among them for what is not seen to be made here."""
+    found: dict[str, set[str]] = {}
+    plain = set()
+    for node in code:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    plain.add(target)
+                    found.setdefault(target.id, set()).add(_memory(context, node.value))
+    for node in code:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in plain:
+            found.setdefault(node.id, set()).add("?")
+    return found
 
 
 def _memory(context: Context, node: ast.expr) -> str:

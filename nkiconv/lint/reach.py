@@ -66,6 +66,13 @@ def compiled(node: ast.AST) -> Iterator[ast.AST]:
                 left += [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, ast.AST)]
 
 
+def own_code(function: Function) -> list[ast.AST]:
+    """Every node of a function's body that is not in a function inside it."""
+    found = [node for statement in function.body for node in compiled(statement)]
+    inner = {below for node in found if isinstance(node, FUNCTIONS) for below in compiled(node)}
+    return [node for node in found if node not in inner]
+
+
 def defaults(function: Function) -> list[ast.expr]:
     """The default values of a function's parameters."""
     return [*function.args.defaults, *(one for one in function.args.kw_defaults if one is not None)]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from .found import Context, Problem, argument, short
 from .project import Definition, Project
-from .reach import Reached, Unit, compiled, parameters
+from .reach import Reached, Unit, compiled, own_code, parameters
 from .source import FUNCTIONS, Function
 
 _MAKERS = ("nki.isa.register_alloc", "nki.isa.scalar_load")
@@ -180,8 +180,7 @@ def _step(context: Context, node: ast.expr | None) -> Iterator[Problem]:
 
 def _results(context: Context, call: ast.Call, function: Function, loop: str) -> Iterator[Problem]:
     """What the body returns, looked at where the loop is called."""
-    nodes = [inner for statement in function.body for inner in compiled(statement)]
-    returned = [node for node in nodes if isinstance(node, ast.Return) and _returns_value(node)]
+    returned = [node for node in own_code(function) if isinstance(node, ast.Return) and _returns_value(node)]
     if loop == "fori_loop" and returned:
         yield context.problem("NKL304", call, f"{function.name}, the body of this fori_loop, returns a value")
     elif loop == "while_loop" and not returned:

@@ -220,6 +220,12 @@ _ALL = [
         strict=("0.6",),
     ),
     Rule(
+        id="NKL127",
+        message="`{}` is not compiled",
+        remedy="return the value, or take a list and change that",
+        source=_UNSEEN,
+    ),
+    Rule(
         id="NKL201",
         message="{} in the signature of {}: NKI 0.3 to 0.6 take parameters by name and place alike, a fixed number",
         remedy="name every parameter, those with defaults last",

@@ -46,7 +46,7 @@ def check(context: Context) -> Iterator[Problem]:
             words = {ast.AsyncFor: "async for", ast.AsyncWith: "async with", ast.Await: "await"}
             yield context.problem("NKL106", node, words.get(kind, "async def"))
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            yield context.problem("NKL109", node, short(node))
+            yield context.problem("NKL109" if isinstance(node, ast.Global) else "NKL127", node, short(node))
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             yield context.problem("NKL122", node, short(node))
         elif isinstance(node, ast.Starred):
