@@ -41,11 +41,13 @@ test-slow: $(STAMP) ## run the tests that take minutes
 conformance: $(STAMP) ## run nki-library's tests in the simulator: make conformance CHECKOUT=PATH
 	@$(BIN)/python tests/conformance "$(CHECKOUT)" --out tests/conformance.md
 
-lint: $(STAMP) ## check style, types and import arrows; print lines per folder
+lint: $(STAMP) ## check style, types, import arrows and kernels' Python; print lines per folder
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/nkiconv lint nkiconv/kernels --strict
+	@$(BIN)/nkiconv lint nkiconv/kernels --strict --nki 0.7
 	@find nkiconv -name '*.py' -exec wc -l {} + | \
 	  awk '$$2 != "total" {sub("/[^/]*$$", "", $$2); n[$$2] += $$1} END {for (f in n) printf "%6d %s\n", n[f], f}' | sort -k 2
 

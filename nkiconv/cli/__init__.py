@@ -1,6 +1,6 @@
 """The command line, one file a command.
 
-    nkiconv doctor | cases | run | demo
+    nkiconv doctor | cases | run | lint | demo
     nkiconv plan | tune | plan-model | crossover | profile | profiles | bench | bench-simulator
 
 Commands import what they run when they run it: `--help` is quick, and `doctor` works where NKICONV_NKI is impossible.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bench, cases, crossover, demo, doctor, measure, plan, plan_model, profile, profiles, run
+from . import bench, cases, crossover, demo, doctor, lint, measure, plan, plan_model, profile, profiles, run
 
 app = typer.Typer(
     help="Convolutions for AWS Trainium: run NKI kernels in a simulator on any machine, and check them.",
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command("doctor")(doctor.command)
 app.command("cases")(cases.command)
 app.command("run")(run.command)
+app.command("lint")(lint.command)
 app.command("plan")(plan.command)
 app.command("tune")(plan.tune)
 app.command("plan-model")(plan_model.command)

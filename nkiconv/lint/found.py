@@ -1,0 +1,71 @@
+"""What a check finds, and what it is given to look at."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from .project import Project
+from .reach import Unit
+from .source import Function, Source
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A place where a rule is broken, before it is known whether the run reports it.
+
+    Attributes:
+        source: the file.
+        rule: the rule's id.
+        node: where.
+        words: what fills the holes of the rule's message and remedy.
+        kernel: the kernel through which the place is reached; "" for code that launches one.
+    """
+
+    source: Source
+    rule: str
+    node: ast.AST
+    words: tuple[str, ...] = ()
+    kernel: str = ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What checks look at: one unit, and where it stands.
+
+    Attributes:
+        project: all files.
+        unit: a function or class that kernels reach.
+        bodies: functions that reached code passes to loops on the device -> "fori_loop" or "while_loop".
+    """
+
+    project: Project
+    unit: Unit
+    bodies: dict[Function, str]
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """Names that the unit binds itself, so that they are not the module's or Python's."""
+        return self.unit.bound
+
+    def problem(self, rule: str, node: ast.AST, *words: str) -> Problem:
+        """A problem in this unit."""
+        return Problem(self.unit.source, rule, node, words, self.unit.kernel)
+
+    def external(self, node: ast.expr) -> str:
+        """The full name of something of NKI or another library ("nki.language.ndarray"); else ""."""
+        return self.project.external(self.unit.source, node, self.unit.node)
+
+
+def short(node: ast.AST, limit: int = 40) -> str:
+    """Source text of a node for a message: one line, cut off where it is long."""
+    text = " ".join(ast.unparse(node).split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def argument(node: ast.Call, name: str, place: int | None) -> ast.expr | None:
+    """The value that a call gives a parameter, by name or at its place; None where it gives none."""
+    for keyword in node.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    return node.args[place] if place is not None and place < len(node.args) else None

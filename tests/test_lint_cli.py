@@ -1,0 +1,210 @@
+"""`nkiconv lint`: formats, exit status, rules, excuses, bad input; and the hook that other repositories use."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from lint_calls import HEAD, write
+from shell import run
+
+from nkiconv.cli import app
+from nkiconv.lint import RULES, VERSIONS, lint, output
+
+ROOT = Path(__file__).resolve().parents[1]
+GOOD = HEAD + "@nki.jit\ndef kernel(x):\n    return x\n"
+BAD = HEAD + "@nki.jit\ndef kernel(x):\n    if x is True:\n        raise x\n    return x\n"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty current directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_nothing_found(here):
+    write(here, GOOD, "src/good.py")
+    result = run("lint", "src")
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert result.stderr.strip() == ("1 kernel and what they reach, 1 function in 1 file: no findings (NKI 0.3 to 0.6)")
+
+
+def test_text(here):
+    write(here, BAD, "src/bad.py")
+    result = run("lint", "src", "--strict")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "src/bad.py:8:8: NKL101 `x is True` compares identity, which is not compiled; write == or !=",
+        "src/bad.py:9:9: NKL114 `raise` is not compiled; assert the condition, with a message",
+    ]
+    assert "1 file: 2 findings (NKI 0.3 to 0.6, strict)" in result.stderr
+
+
+def test_paths_are_shown_from_here(here):
+    write(here, BAD, "src/bad.py")
+    assert run("lint", ".").stdout.startswith("src/bad.py:8:8: ")
+    assert run("lint", "./src/bad.py").stdout.startswith("src/bad.py:8:8: ")
+
+
+def test_github(here):
+    write(here, BAD, "a,b/50%:bad.py")
+    result = run("lint", "a,b", "--format", "github")
+    assert result.exit_code == 1
+    first, second = result.stdout.splitlines()
+    assert first == (
+        "::error file=a%2Cb/50%25%3Abad.py,line=8,col=8,title=NKL101::"
+        "`x is True` compares identity, which is not compiled; write == or !="
+    )
+    assert ",line=9,col=9,title=NKL114::" in second
+
+
+def test_github_escapes_messages(here):
+    write(here, HEAD + "@nki.jit\ndef kernel(x):\n    a = x % 2 is True\n    return a\n", "a.py")
+    (line,) = run("lint", "a.py", "--format", "github").stdout.splitlines()
+    assert "::`x %25 2 is True` compares" in line
+
+
+@pytest.mark.parametrize("option", [("--format", "json"), ("--json",)])
+def test_json(here, option):
+    write(here, BAD, "bad.py")
+    result = run("lint", "bad.py", *option)
+    assert result.exit_code == 1
+    assert result.stderr == ""
+    document = json.loads(result.stdout)
+    first = document["findings"][0]
+    assert (document["nki"], document["strict"], document["broken"]) == ("0.6", False, [])
+    assert (document["files"], document["kernels"], document["functions"]) == (1, 1, 1)
+    assert first == {
+        "path": "bad.py",
+        "line": 8,
+        "column": 8,
+        "rule": "NKL101",
+        "message": "`x is True` compares identity, which is not compiled",
+        "remedy": "write == or !=",
+        "kernel": "kernel",
+    }
+
+
+def test_versions(here):
+    write(here, BAD, "bad.py")
+    assert run("lint", "bad.py", "--nki", "0.6").exit_code == 1
+    traced = run("lint", "bad.py", "--nki", "0.7")
+    assert traced.exit_code == 0
+    assert "no findings (NKI 0.7)" in traced.stderr
+
+
+# why, the line of the kernel, whether NKL101 is excused on it
+EXCUSES = [
+    ("by its id", "if x is True:  # nki: noqa[NKL101]", True),
+    ("among others", "if x is True:  # nki: noqa[NKL107, NKL101]", True),
+    ("after another comment", "if x is True:  # no choice  # nki:noqa[NKL101]", True),
+    ("another rule", "if x is True:  # nki: noqa[NKL107]", False),
+    ("all rules", "if x is True:  # nki: noqa", False),
+    ("another tool's", "if x is True:  # noqa: NKL101", False),
+    ("in a string", 'if (x is True) == "# nki: noqa[NKL101]":', False),
+    ("the line above", "# nki: noqa[NKL101]\n    if x is True:", False),
+]
+
+
+@pytest.mark.parametrize(("why", "line", "excused"), EXCUSES, ids=[row[0] for row in EXCUSES])
+def test_excuses(here, why, line, excused):
+    write(here, HEAD + f"@nki.jit\ndef kernel(x):\n    {line}\n        return 1\n    return x\n", "a.py")
+    assert [one.rule for one in lint(["a.py"]).findings] == ([] if excused else ["NKL101"])
+
+
+# why, name, bytes, pattern in stderr
+BROKEN = [
+    ("syntax", "a.py", b"def f(:\n", r"a\.py:1: not Python"),
+    ("indent", "a.py", b"x = 1\n  y = 2\n", r"a\.py:2: not Python \(unexpected indent\)"),
+    ("encoding", "a.py", b"x = '\xff'\n", r"a\.py: not Python|a\.py:1: not Python"),
+    ("NUL", "a.py", b"x = 1\0\n", r"a\.py(:\d+)?: not Python"),
+    ("not text", "a.npy", b"\x93NUMPY\x01\x00", r"a\.npy(:\d+)?: not Python"),
+]
+
+
+@pytest.mark.parametrize(("why", "name", "content", "pattern"), BROKEN, ids=[row[0] for row in BROKEN])
+def test_a_broken_file_is_named_and_others_judged(here, why, name, content, pattern):
+    (here / name).write_bytes(content)
+    write(here, BAD, "bad.py")
+    result = run("lint", name, "bad.py")
+    assert result.exit_code == 2
+    assert re.search(pattern, result.stderr)
+    assert "bad.py:8:8: NKL101" in result.stdout
+    assert len(json.loads(run("lint", name, "bad.py", "--json").stdout)["broken"]) == 1
+    annotations = run("lint", name, "bad.py", "--format", "github").stdout.splitlines()
+    assert re.match(rf"::error file={name},line=\d+,title=syntax::", annotations[-1])
+
+
+# why, arguments, pattern in stderr
+BAD_CALLS = [
+    ("missing path", ("lint", "none"), r"UnsupportedError: none: no such file or folder"),
+    ("no path", ("lint",), r"UnsupportedError: PATHS: none given"),
+    ("version", ("lint", ".", "--nki", "0.5"), r"nki='0\.5': must be 0\.6 or 0\.7"),
+    ("format", ("lint", ".", "--format", "xml"), r"--format xml: must be text, github, json"),
+]
+
+
+@pytest.mark.parametrize(("why", "arguments", "pattern"), BAD_CALLS, ids=[row[0] for row in BAD_CALLS])
+def test_bad_calls(here, why, arguments, pattern):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert re.search(pattern, result.stderr)
+
+
+def test_a_refusal_is_json_too(here):
+    result = run("lint", "none", "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["error"]["class"] == "UnsupportedError"
+
+
+def test_no_kernels(here):
+    write(here, "x = 1\n", "a.py")
+    result = run("lint", ".")
+    assert result.exit_code == 0
+    assert result.stderr.strip() == "no @nki.jit in 1 file: nothing to judge"
+
+
+def test_rules_are_listed():
+    text = run("lint", "--rules").stdout
+    assert re.findall(r"^(NKL\d+) ", text, re.MULTILINE) == list(RULES)
+    assert (
+        "NKL301 nl.dynamic_range is deprecated in NKI 0.6 and gone in 0.7\n    --nki 0.7; 0.6 with --strict\n" in text
+    )
+    assert not re.search(r"\{\d?\}", text)
+    listed = json.loads(run("lint", "--rules", "--json").stdout)
+    assert [rule["id"] for rule in listed] == list(RULES)
+
+
+def test_rules_are_whole():
+    for rule in RULES.values():
+        assert re.fullmatch(r"NKL[123]\d\d", rule.id)
+        assert set(rule.versions) | set(rule.strict) <= set(VERSIONS)
+        assert not set(rule.versions) & set(rule.strict), f"{rule.id}: reported anyway"
+        assert rule.versions or rule.strict, f"{rule.id}: never reported"
+        assert rule.source
+        assert rule.message[-1] not in ".;"
+        assert rule.remedy[-1] not in ".;"
+
+
+def test_every_rule_has_a_snippet():
+    """Each id stands in a table of the tests, so none is untested."""
+    tables = "".join(path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("test_lint_*.py")))
+    assert [rule for rule in RULES if f'"{rule}"' not in tables] == []
+
+
+def test_the_hook_for_other_repositories():
+    text = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
+    (entry,) = re.findall(r"^  entry: (.+)$", text, re.MULTILINE)
+    program, command = entry.split()[:2]
+    assert program == "nkiconv"
+    assert command in [one.name for one in app.registered_commands]
+    assert "pass_filenames: false" in text
+
+
+def test_formats_are_what_help_says():
+    text = run("lint", "--help").stdout
+    for word in (*output.FORMATS, *VERSIONS, "--rules", "--strict", "noqa"):
+        assert word in text

@@ -1,0 +1,206 @@
+"""What is judged: all that kernels reach, in their file and in others, and nothing else."""
+
+import pytest
+from lint_calls import HEAD, findings, found_at, places, write
+
+from nkiconv.errors import UnsupportedError
+from nkiconv.lint import lint
+
+BAD = "def helper(x):\n    return «lambda: x\n"
+KERNEL = "@nki.jit\ndef kernel(x):\n    return {}\n"
+
+# why, the kernel's file, the helper's path, the helper's text
+ACROSS = [
+    ("relative", f"from .b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "p/b.py", BAD),
+    ("renamed", f"from .b import helper as h\n{HEAD}{KERNEL.format('h(x)')}", "p/b.py", BAD),
+    ("module", f"from . import b\n{HEAD}{KERNEL.format('b.helper(x)')}", "p/b.py", BAD),
+    ("parent", f"from ..b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "b.py", BAD),
+    ("absolute", f"from p.b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "p/b.py", BAD),
+    ("absolute module", f"import p.b as b\n{HEAD}{KERNEL.format('b.helper(x)')}", "p/b.py", BAD),
+    ("dotted", f"import p.b\n{HEAD}{KERNEL.format('p.b.helper(x)')}", "p/b.py", BAD),
+    ("beside", f"from b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "p/b.py", BAD),
+    ("package", f"from .b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "p/b/__init__.py", BAD),
+    (
+        "inside a function",
+        f"{HEAD}def f(x):\n    return helper(x)\n\n{KERNEL.format('f(x)')}\ndef g():\n    from .b import helper\n",
+        "p/b.py",
+        BAD,
+    ),
+    (
+        "with a stand-in",
+        "try:\n    from .b import helper\nexcept ImportError:\n    helper = None\n" + HEAD + KERNEL.format("helper(x)"),
+        "p/b.py",
+        BAD,
+    ),
+    (
+        "with another to stand in",
+        "try:\n    from .b import helper\nexcept ImportError:\n    from c import helper\n"
+        + HEAD
+        + KERNEL.format("helper(x)"),
+        "p/b.py",
+        BAD,
+    ),
+    (
+        "a class",
+        f"from .b import A\n{HEAD}{KERNEL.format('A().f(x)')}",
+        "p/b.py",
+        f"{HEAD}class A(nl.NKIObject):\n    def f(self, x):\n        return «lambda: x\n",
+    ),
+    (
+        "a class that arrives as an argument",
+        f"from .b import A\n{HEAD}@nki.jit\ndef kernel(x: A):\n    return x.f()\n",
+        "p/b.py",
+        f"{HEAD}class A(nl.NKIObject):\n    def f(self):\n        return «lambda: 1\n",
+    ),
+    (
+        "a table of functions",
+        f"from .b import TABLE\n{HEAD}{KERNEL.format('TABLE[0](x)')}",
+        "p/b.py",
+        BAD + "TABLE = (helper,)\n",
+    ),
+    (
+        "a kernel made elsewhere",
+        "from .b import helper\nimport nki\nkernel = nki.jit(helper)\n",
+        "p/b.py",
+        BAD,
+    ),
+]
+
+# why, one file
+REACHED = [
+    ("a call", f"def helper(x):\n    return «lambda: x\n\n{KERNEL.format('helper(x)')}"),
+    ("a function as an argument", f"def helper(x):\n    return «lambda: x\n\n{KERNEL.format('x.run(helper)')}"),
+    ("a default", "def helper(x):\n    return «lambda: x\n\n@nki.jit\ndef kernel(x, f=helper):\n    return f(x)\n"),
+    ("a method", f"class A(nl.NKIObject):\n    def f(self):\n        return «lambda: 1\n\n{KERNEL.format('A().f()')}"),
+    (
+        "what is called on construction",
+        f"class A(nl.NKIObject):\n    def __init__(self):\n        self.f = «lambda: 1\n\n{KERNEL.format('A()')}",
+    ),
+    (
+        "a method of a method",
+        "class A(nl.NKIObject):\n    def f(self):\n        self.g()\n\n    def g(self):\n        return «lambda: 1\n\n"
+        + KERNEL.format("A().f()"),
+    ),
+    ("an alias", f"def helper(x):\n    return «lambda: x\n\nalias = helper\n\n{KERNEL.format('alias(x)')}"),
+    ("jit called with arguments", "@nki.jit(debug=True)\ndef kernel(x):\n    return «lambda: x\n"),
+    ("jit by its name", "from nki import jit\n@jit\ndef kernel(x):\n    return «lambda: x\n"),
+    ("jit as a call", "def kernel(x):\n    return «lambda: x\n\nrun = nki.jit(kernel)\n"),
+    ("jit as a call of a call", "def kernel(x):\n    return «lambda: x\n\nrun = nki.jit()(kernel)\n"),
+    (
+        "a kernel in a function, with a helper beside it",
+        "def make():\n    def helper(x):\n        return «lambda: x\n\n"
+        "    @nki.jit\n    def kernel(x):\n        return helper(x)\n\n    return kernel\n",
+    ),
+    ("jit in a function", "def make():\n    def kernel(x):\n        return «lambda: x\n\n    return nki.jit(kernel)\n"),
+    (
+        "functions that call each other",
+        f"def f(x):\n    return g(x)\n\ndef g(x):\n    f(x)\n    return «lambda: x\n\n{KERNEL.format('f(x)')}",
+    ),
+]
+
+# why, one file: a lambda that no kernel reaches
+UNREACHED = [
+    ("no kernel", "def kernel(x):\n    return lambda: x\n"),
+    ("another decorator", "@other.jit\ndef kernel(x):\n    return lambda: x\n"),
+    ("a function beside", f"def host(x):\n    return lambda: x\n\n{KERNEL.format('x')}"),
+    ("what calls the kernel", f"{KERNEL.format('x')}\ndef host(x):\n    return kernel(lambda: x)\n"),
+    ("a name that is its own", "def f():\n    return lambda: 1\n\n@nki.jit\ndef kernel(f):\n    return f\n"),
+    (
+        "a method that none calls",
+        f"class A(nl.NKIObject):\n    def f(self):\n        return lambda: 1\n\n{KERNEL.format('A()')}",
+    ),
+    ("a class that none uses", f"class A:\n    def f(self):\n        return lambda: 1\n\n{KERNEL.format('x.f')}"),
+    ("what Python calls on import", f"def make():\n    return (lambda: 1)()\n\nN = make()\n\n{KERNEL.format('x[N]')}"),
+    ("the top of the file", f"N = (lambda: 1)()\n\n{KERNEL.format('x[N]')}"),
+    ("an annotation", "@nki.jit\ndef kernel(x: (lambda: 1)) -> (lambda: 1):\n    y: (lambda: 1) = x\n    return y\n"),
+]
+
+
+@pytest.mark.parametrize(("why", "kernel", "path", "helper"), ACROSS, ids=[row[0] for row in ACROSS])
+def test_helpers_in_other_files(tmp_path, why, kernel, path, helper):
+    write(tmp_path, "", "p/__init__.py")
+    write(tmp_path, kernel, "p/a.py")
+    write(tmp_path, helper, path)
+    found = lint([tmp_path]).findings
+    assert [(one.path, one.line, one.column) for one in found] == [
+        ((tmp_path / path).as_posix(), *place) for place in places(helper)
+    ]
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(("why", "text"), REACHED, ids=[why for why, _ in REACHED])
+def test_reached(tmp_path, why, text):
+    assert found_at(findings(tmp_path, HEAD + text)) == [("NKL107", *place) for place in places(HEAD + text)] != []
+
+
+@pytest.mark.parametrize(("why", "text"), UNREACHED, ids=[why for why, _ in UNREACHED])
+def test_not_reached(tmp_path, why, text):
+    assert findings(tmp_path, HEAD + text) == ()
+
+
+def test_the_kernel_that_reaches_it_is_named(tmp_path):
+    text = HEAD + "def helper(x):\n    return lambda: x\n\n@nki.jit\ndef first(x):\n    return helper(x)\n"
+    (found,) = findings(tmp_path, text)
+    assert found.kernel == "first"
+
+
+def test_a_place_that_two_kernels_reach_is_one_finding(tmp_path):
+    text = HEAD + "def h(x):\n    return lambda: x\n\n@nki.jit\ndef a(x):\n    h(x)\n\n@nki.jit\ndef b(x):\n    h(x)\n"
+    assert len(findings(tmp_path, text)) == 1
+
+
+def test_files_outside_the_paths_are_not_followed(tmp_path):
+    kernel = write(tmp_path, f"from .b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "p/a.py")
+    write(tmp_path, BAD, "p/b.py")
+    assert lint([kernel]).findings == ()
+    assert len(lint([kernel, tmp_path / "p/b.py"]).findings) == 1
+
+
+def test_modules_that_import_each_other(tmp_path):
+    write(tmp_path, f"from .b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "p/a.py")
+    write(tmp_path, "from .c import helper\n", "p/b.py")
+    write(tmp_path, "from .b import helper\n", "p/c.py")
+    assert lint([tmp_path]).findings == ()
+
+
+def test_a_long_chain_of_helpers(tmp_path):
+    """Deeper than Python's own stack."""
+    chain = "".join(f"def f{i}(x):\n    return f{i + 1}(x)\n\n" for i in range(3000))
+    text = f"{HEAD}{chain}def f3000(x):\n    return «lambda: x\n\n{KERNEL.format('f0(x)')}"
+    assert found_at(findings(tmp_path, text)) == [("NKL107", *place) for place in places(text)]
+
+
+def test_folders_of_other_people_are_left_out(tmp_path):
+    text = HEAD + KERNEL.format("lambda: x")
+    for name in (".hidden/a.py", "site-packages/a.py", "env/lib/a.py", "kept/a.py"):
+        write(tmp_path, text, name)
+    write(tmp_path, "", "env/pyvenv.cfg")
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "link").symlink_to(tmp_path / "kept")
+    assert lint([tmp_path / "inside"]).files == 0
+    report = lint([tmp_path])
+    assert [one.path for one in report.findings] == [(tmp_path / "kept/a.py").as_posix()]
+    assert report.files == 1
+
+
+def test_a_file_named_twice_is_judged_once(tmp_path):
+    path = write(tmp_path, HEAD + KERNEL.format("lambda: x"))
+    report = lint([path, tmp_path, path])
+    assert (len(report.findings), report.files, report.kernels) == (1, 1, 1)
+
+
+def test_counts(tmp_path):
+    write(tmp_path, f"{HEAD}def f(x):\n    return x\n\n{KERNEL.format('f(x)')}")
+    report = lint([tmp_path])
+    assert (report.files, report.kernels, report.functions) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("version", ["0.5", "1.0", ""])
+def test_unknown_versions(tmp_path, version):
+    with pytest.raises(UnsupportedError, match=r"must be 0\.6 or 0\.7"):
+        lint([tmp_path], nki=version)
+
+
+def test_every_missing_path_is_named(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"(?s)a: no such.*b: no such"):
+        lint([tmp_path / "a", tmp_path, tmp_path / "b"])
