@@ -358,7 +358,7 @@ def test_nan_needs_strict_nonfinite():
 
 
 # what fails, how
-BROKEN_WRITES = [("numpy.save", "No space left on device"), ("pathlib.Path.replace", "Permission denied")]
+BROKEN_WRITES = [("numpy.save", "No space left on device"), ("os.replace", "Permission denied")]
 
 
 @pytest.mark.parametrize(("target", "reason"), BROKEN_WRITES, ids=["disk full", "no rename"])
