@@ -12,6 +12,7 @@ from .dtypes import Array
 from .errors import NkiError
 from .memory import MemoryRegion, Region, Storage, StorageInfo
 from .races import SharedAccess
+from .randomness import Generators
 from .rendezvous import Rendezvous
 from .rules import RULES, fail, kernel_frame
 from .running import running
@@ -72,6 +73,8 @@ class Program:
         self.usage = Usage()
         self.vector_accumulator = Accumulator()
         self.scalar_accumulator = Accumulator()
+        #: state of the random number generators
+        self.random = Generators(core)
 
     @property
     def sbuf_peak_bytes(self) -> int:

@@ -35,7 +35,7 @@ __all__ = [
 
 #: What of an instruction's settings a price depends on.
 _TENSOR_PARAMS = ("contraction", "columns", "moving_columns", "is_transpose", "onezero", "tile_position", "tile_size")
-_OTHER_PARAMS = ("op", "dge_mode", "engine")
+_OTHER_PARAMS = ("op", "dge_mode", "engine", "count", "width", "n", "k")
 
 
 def price(instruction: Instruction, rates: Rates) -> AnyPrice:
@@ -57,7 +57,7 @@ def price(instruction: Instruction, rates: Rates) -> AnyPrice:
     if engine == "scalar":
         return scalar_price(op, writes, reads, params, rates)
     if engine == "gpsimd":
-        return gpsimd_price(op, writes, reads, rates)
+        return gpsimd_price(op, writes, reads, params, rates)
     if op in ("register_load", "register_store"):
         busy = rates("control.tensor_load_reg_ns")
     elif op == "register_move":
