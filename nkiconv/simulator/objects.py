@@ -1,11 +1,11 @@
-"""What kernels may define and pass around besides tensors: NKIObject classes, `nl.ds`, compile-time ints, dtypes."""
+"""What kernels may define and pass around besides tensors: NKIObject classes, registers, `nl.ds`, ints, dtypes."""
 
 from __future__ import annotations
 
 import inspect
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from .dtypes import DTYPES, GEN4_DTYPES, canonical
 from .rules import fail
@@ -30,6 +30,27 @@ class NKIObject:
 
     def __post_init__(self) -> None:
         """Hook for subclasses, called after the generated ``__init__``."""
+
+
+class VirtualRegister(NKIObject):
+    """A 32-bit register of the engines' sequencers; its value is unknown while the kernel is built."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: int | None = None) -> None:
+        self.value = value
+
+    def _refuse(self) -> NoReturn:
+        fail("NKI032", "a register used as a Python value")
+
+    def __bool__(self) -> bool:
+        self._refuse()
+
+    def __int__(self) -> int:
+        self._refuse()
+
+    def __index__(self) -> int:
+        self._refuse()
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,10 @@ class Instruction:
 
     @property
     def bytes(self) -> int:
-        """Bytes moved: the larger of what is written and what is read."""
-        return max(sum(r.num_bytes for r in self.writes), sum(r.num_bytes for r in self.reads))
+        """Bytes moved: the larger of what is written and what is read (of an indirect transfer: its patterns)."""
+        moved = self.params.get("moved")
+        writes, reads = (moved[:1], moved[1:]) if moved else (self.writes, self.reads)
+        return max(sum(r.num_bytes for r in writes), sum(r.num_bytes for r in reads))
 
     def depends_on(self, *producers: Instruction) -> Instruction:
         """Scheduling dependency: this instruction runs after each producer. Returns itself."""

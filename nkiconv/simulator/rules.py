@@ -66,6 +66,10 @@ _TABLE = (
     ("NKI033", "a kernel writes only to arrays that are writable", "simulator", "pass a writable array"),
     ("NKI034", "a core runs at most 5,000,000 instructions", "reported by users as NCC_EBVF030", "split the work over several calls, or use larger tiles"),
     ("NKI035", "the target platform is trn2", "simulator guide", "unset NEURON_PLATFORM_TARGET_OVERRIDE or set it to trn2"),
+    ("NKI036", "a run-time index is a static int32 or uint32 tensor in SBUF, [1, 1] or [P, 1], or (scalar_offset) a register", "aps, isa dma_copy", "copy the indices to an int32 tile in SBUF"),
+    ("NKI037", "a view has one indirection, which stays as it is: no second index, other dtype or change of the indexed dim", "isa NkiTensor.is_indirect", "reshape, view and slice first, then index"),
+    ("NKI038", "a vector of indices counts dim 0 of an HBM tensor, a scalar index any dim but the partition dim", "isa NkiTensor.select, vector_select", "index another dim, or move the data to HBM"),
+    ("NKI039", "an index of .ap counts a dim of a dense tensor and keeps its element size", "aps and isa NkiTensor.ap disagree", "call .ap on the tensor itself, or on .view(dtype) of it"),
     # Operands of any compute instruction.
     ("NKI040", "each operand is in a memory that the engine reads or writes", "isa memory types", "copy it to the right memory first"),
     ("NKI041", "the engine can run the instruction", "isa", "choose one of the engines named"),
@@ -81,6 +85,7 @@ _TABLE = (
     ("NKI051", "a scalar operand is a number or a float32 tile of one element a partition", "isa tensor_scalar", "pass a float or an fp32 [P, 1] tile"),
     ("NKI052", "the tensors named have the same dtype", "isa", "cast with tensor_copy first"),
     ("NKI053", "an axis has at most 65,535 elements and a stride of at most 32,767 elements", "inf2", "split the free axis"),
+    ("NKI054", "only dma_copy, dma_transpose, dma_compute and (on chip, with a scalar index) tensor_copy take an indirect view", "aps, isa dma_copy, mig 0.4", "copy it to a tile first"),
     # Vector, Scalar and GpSimd instructions.
     ("NKI060", "memset's value is a number of the tensor's kind and range", "mig 0.3", "pass an int for integer tensors"),
     ("NKI061", "the predicate is an unsigned (select_reduce: 8/16-bit) integer tensor", "isa tensor_copy_predicated", "make the predicate uint8"),
@@ -139,6 +144,10 @@ _TABLE = (
     ("NKI135", "dma_compute adds 1 to 16 sources with scales of 1.0", "isa dma_compute", "use an engine instruction"),
     ("NKI136", "dma_transpose reverses 2-d and 3-d, swaps the ends of 4-d, into SBUF of exactly that shape", "isa dma_transpose", "fix axes or dst"),
     ("NKI137", "the hardware transposes 2-byte data with a last dim of at most 128 and an allowed first dim", "isa dma_transpose", "use dge_mode.unknown or another shape"),
+    ("NKI138", "a run-time index is inside its dim and the access inside the tensor, unless oob_mode.skip", "isa dma_copy", "clip the index, or pass oob_mode=nisa.oob_mode.skip"),
+    ("NKI139", "a vector of indices is for one side of a DMA of unknown or swdge mode, one for each row; a scalar index for any mode but none", "DGE guide", "use the default dge_mode"),
+    ("NKI140", "a dma_compute with indices has 2 sources: SBUF adds HBM rows to itself, or HBM rows add an SBUF tile, each row once", "isa dma_compute", "gather with dma_copy first"),
+    ("NKI141", "an indirect dma_transpose reads HBM rows of 2-byte data by uint32 indices [16..128, I]", "isa dma_transpose", "gather with dma_copy, then transpose"),
     # Two cores and registers.
     ("NKI150", "core_barrier and sendrecv need LNC2", "isa core_barrier", "launch with kernel[2]"),
     ("NKI151", "core_barrier takes a shared_hbm tensor and cores=(0, 1)", "isa core_barrier", "pass the shared tensor"),

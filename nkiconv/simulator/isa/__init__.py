@@ -7,6 +7,7 @@ from typing import Any
 
 from ..documented import ISA_CALLS, ISA_GEN4
 from ..errors import NkiError, NkiValidationError, NotSimulatedError
+from ..objects import VirtualRegister
 from ..program import Instruction as NkiInstruction
 from ..rules import RULES, kernel_frame
 from .dma import dma_compute, dma_copy, dma_transpose
@@ -26,7 +27,6 @@ from .reductions import (
 from .scalar_engine import activation, activation_reduce
 from .search import max8, nc_find_index8, nc_match_replace8
 from .sync import (
-    VirtualRegister,
     core_barrier,
     get_nc_sub_version,
     get_nc_version,

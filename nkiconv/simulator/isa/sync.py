@@ -3,42 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from .. import hardware as hw
 from ..memory import PSUM, SBUF, MemoryRegion
+from ..objects import VirtualRegister
 from ..program import Instruction, Program, current
 from ..rendezvous import Offer
 from ..rules import fail, kernel_frame
-from ..tensor import NKIObject, NkiTensor
+from ..tensor import NkiTensor
 from .enums import dma_engine, engine, nc_version
 from .operands import enum_member, tensors, writable
 
 _Engine, _DmaEngine = engine, dma_engine
 _CORES = (0, 1)
-
-
-class VirtualRegister(NKIObject):
-    """A 32-bit register of the engines' sequencers; its value is unknown while the kernel is built."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: int | None = None) -> None:
-        self.value = value
-
-    def _refuse(self) -> NoReturn:
-        fail("NKI032", "a register used as a Python value")
-
-    def __bool__(self) -> bool:
-        self._refuse()
-
-    def __int__(self) -> int:
-        self._refuse()
-
-    def __index__(self) -> int:
-        self._refuse()
 
 
 def get_nc_version() -> nc_version:
