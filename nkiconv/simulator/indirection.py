@@ -39,7 +39,7 @@ class Indirection:
 
 def scalar_indirection(tensor: NkiTensor, dim: int, index: Any) -> Indirection:
     """One index into a dim of a tensor (NKI036, NKI037, NKI038)."""
-    _once(tensor)
+    require_static(tensor, "a second run-time index")
     if type(index) is not VirtualRegister:
         _check_index("index", index, tensor)
         if index.size != 1:
@@ -51,7 +51,7 @@ def scalar_indirection(tensor: NkiTensor, dim: int, index: Any) -> Indirection:
 
 def vector_indirection(tensor: NkiTensor, dim: int, indices: Any, *, columns: bool = False) -> Indirection:
     """An index into dim 0 of an HBM tensor for each partition of `indices`, [P, 1] (any [P, I] with `columns`)."""
-    _once(tensor)
+    require_static(tensor, "a second run-time index")
     if as_int(dim, "dim") != 0 or tensor.on_chip:
         fail("NKI038", f"a vector of indices for dim {dim} of a tensor in {tensor.buffer.name}", tensor=tensor)
     _check_index("vector_offset", indices, tensor)
@@ -84,9 +84,10 @@ def ap_indirection(tensor: NkiTensor, view: NkiTensor, dim: int, scalar: Any, ve
     return Indirection(moved.index, moved.by_rows, moved.stride, moved.limit, whole)
 
 
-def _once(tensor: NkiTensor) -> None:
+def require_static(tensor: NkiTensor, what: str) -> None:
+    """A view that nothing moves yet (NKI037)."""
     if tensor.indirection is not None:
-        fail("NKI037", "a second run-time index", tensor=tensor)
+        fail("NKI037", what, tensor=tensor)
 
 
 def _check_index(name: str, index: Any, tensor: NkiTensor) -> None:

@@ -15,11 +15,11 @@ from . import hardware as hw
 from .documented import TENSOR_GEN4
 from .dtypes import DTYPES
 from .errors import NotSimulatedError
-from .indirection import Indirection, ap_indirection, scalar_indirection, vector_indirection
+from .indirection import Indirection, ap_indirection, require_static, scalar_indirection, vector_indirection
 from .memory import Region, Storage
 from .objects import DynamicSlice, NKIObject, as_int, dtype_name
 from .rules import fail
-from .views import Ints, dense_strides, is_dense, merged_runs, name_groups, reach, reshaped_strides
+from .views import Ints, dense_strides, is_dense, merged_runs, name_groups, reach, reshaped_strides, whole_sizes
 
 __all__ = ["DynamicSlice", "NKIObject", "NkiTensor", "as_int", "dtype_name"]
 
@@ -268,9 +268,8 @@ class NkiTensor(NKIObject):
         """
         dim = self._dim(dim)
         if isinstance(index, NkiTensor):
-            moved = scalar_indirection(self, dim, index)
-            view = self[(*(_ALL,) * dim, 0)]
-            return NkiTensor(view.shape, self.dtype, self.storage, view.strides, view.offset, moved)
+            moved, first = scalar_indirection(self, dim, index), self[(*(_ALL,) * dim, 0)]
+            return NkiTensor(first.shape, self.dtype, self.storage, first.strides, first.offset, moved)
         if type(index) is int and index < 0:
             fail("NKI006", f"select({dim}, {index}); unlike an index, it does not count from the end", tensor=self)
         return self[(*(_ALL,) * dim, index)]
@@ -385,7 +384,7 @@ class NkiTensor(NKIObject):
         int32 or uint32 [P, 1] in SBUF (dma_transpose: [P, I]), one for each index of the pattern's first dim, whose
         step is then this tensor's; HBM and dim 0 only. Raises NkiError (NKI036-NKI039).
         """
-        self._keep_indirection(".ap")
+        require_static(self, ".ap of an indirect view")
         if offset is not None and self.offset != 0:
             fail("NKI013", f"offset={offset} on a view that starts at element {self.offset}", tensor=self)
         name = self.dtype if dtype is None else dtype_name(dtype)
@@ -409,7 +408,7 @@ class NkiTensor(NKIObject):
 
     def view(self, dtype: Any) -> NkiTensor:
         """The same bytes as another dtype; the last dim scales with the element size."""
-        self._keep_indirection("view(dtype)")
+        require_static(self, "view(dtype) of an indirect view")
         name = dtype_name(dtype)
         old, new = self.itemsize, DTYPES[name].itemsize
         if old == new:
@@ -488,18 +487,11 @@ class NkiTensor(NKIObject):
         if self._by_rows():
             fail("NKI037", f"{what} the indexed dim 0", tensor=self)
 
-    def _keep_indirection(self, what: str) -> None:
-        if self.indirection is not None:
-            fail("NKI037", f"{what} of an indirect view", tensor=self)
-
     def _infer(self, shape: Any, total: int) -> Ints:
         """Sizes whose product is `total`, with a single -1 worked out."""
         if not isinstance(shape, (tuple, list)):
             fail("NKI002", f"shape={shape!r} is not a tuple", tensor=self)
-        sizes = tuple(as_int(n, "size", "NKI002") for n in shape)
-        known = prod(n for n in sizes if n != -1)
-        if sizes.count(-1) == 1 and known > 0 and total % known == 0:
-            sizes = tuple(total // known if n == -1 else n for n in sizes)
-        if not sizes or min(sizes) < 1 or prod(sizes) != total:
+        sizes = whole_sizes(tuple(as_int(n, "size", "NKI002") for n in shape), total)
+        if sizes is None:
             fail("NKI009", f"shape {shape!r} does not hold {total} elements", tensor=self)
         return sizes
