@@ -46,7 +46,9 @@ def _no_priority(priority: Any) -> None:
 
 def _row_writable(dst: NkiTensor) -> None:
     """dst addresses each element once, of a row where rows have indices of their own (NKI017)."""
-    writable(dst=dst if not by_rows(dst) else NkiTensor((1, *dst.shape[1:]), dst.dtype, dst.storage, dst.strides))
+    if by_rows(dst):
+        dst = NkiTensor((1, *dst.shape[1:]), dst.dtype, dst.storage, dst.strides, dst.offset)
+    writable(dst=dst)
 
 
 def dma_copy(
@@ -90,7 +92,8 @@ def dma_copy(
             values = convert(values, src.dtype, dst.dtype)
         write_places(dst, oob_mode, values, present)
     params = {"dge_mode": dge_mode.name, "engine": engine.name, **moved}
-    return program.record("dma", "dma_copy", (dst,), (src, *index_tensors(dst, src)), params, name)
+    reads = (src, *index_tensors(dst, src)) if moved else (src,)
+    return program.record("dma", "dma_copy", (dst,), reads, params, name)
 
 
 def _check_dge(dst: NkiTensor, src: NkiTensor, mode: dge_mode, trigger: Any) -> None:

@@ -40,8 +40,8 @@ def check_indices(mode: dge_mode, **operands: NkiTensor) -> None:
     for name, tensor in operands.items():
         if tensor.indirection is None:
             continue
-        allowed = (dge_mode.unknown, dge_mode.swdge) if by_rows(tensor) else (*dge_mode,)[: dge_mode.none.value]
-        if mode not in allowed:
+        refused = (dge_mode.none, dge_mode.hwdge) if by_rows(tensor) else (dge_mode.none,)
+        if mode in refused:
             fail("NKI139", f"dge_mode.{mode.name} with an indirect {name}", **{name: tensor})
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DTYPES, Array
-from ..memory import Region
 from ..program import current
 from ..rules import fail
 from ..tensor import NkiTensor
@@ -16,19 +15,21 @@ from .enums import oob_mode
 from .operands import shaped
 
 
-def index_tensors(*tensors: NkiTensor) -> tuple[NkiTensor, ...]:
-    """The tensors that hold the indices of these views."""
-    moved = [tensor.indirection for tensor in tensors if tensor.indirection is not None]
-    return tuple(found.index for found in moved if type(found.index) is NkiTensor)
-
-
 def indirect_params(*tensors: NkiTensor) -> dict[str, Any]:
     """What a record keeps of a transfer with indirect sides, dst first: how it is indirect and what it moves."""
-    kinds = [tensor.indirection.by_rows for tensor in tensors if tensor.indirection is not None]
-    if not kinds:
+    for tensor in tensors:
+        if tensor.indirection is not None:
+            break
+    else:
         return {}
-    moved: tuple[Region, ...] = tuple(tensor.pattern() for tensor in tensors)
-    return {"indirect": "rows" if any(kinds) else "whole", "moved": moved}
+    by_rows = any(tensor.indirection is not None and tensor.indirection.by_rows for tensor in tensors)
+    return {"indirect": "rows" if by_rows else "whole", "moved": tuple(tensor.pattern() for tensor in tensors)}
+
+
+def index_tensors(*tensors: NkiTensor) -> tuple[NkiTensor, ...]:
+    """The tensors that hold the indices of these views."""
+    found = [tensor.indirection.index for tensor in tensors if tensor.indirection is not None]
+    return tuple(index for index in found if type(index) is NkiTensor)
 
 
 def indices(tensor: NkiTensor) -> Array:

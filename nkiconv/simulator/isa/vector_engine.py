@@ -98,8 +98,10 @@ def tensor_copy(
         if src.dtype != dst.dtype:
             values = convert(values, src.dtype, dst.dtype)
         to.storage.write(to, shaped(values, dst))
-    params = None if to is dst and origin is src else indirect_params(dst, src)
-    return program.record(chosen.name, "tensor_copy", (dst,), (src, *index_tensors(dst, src)), params, name)
+    if to is dst and origin is src:
+        return program.record(chosen.name, "tensor_copy", (dst,), (src,), None, name)
+    reads = (src, *index_tensors(dst, src))
+    return program.record(chosen.name, "tensor_copy", (dst,), reads, indirect_params(dst, src), name)
 
 
 def tensor_copy_predicated(
