@@ -382,7 +382,7 @@ class NkiTensor(NKIObject):
         A run-time index counts places of dim `indirect_dim` of this tensor, which must be dense and keep its element
         size. scalar_offset: int32 or uint32 [1, 1] in SBUF, or a register; moves the whole pattern. vector_offset:
         int32 or uint32 [P, 1] in SBUF (dma_transpose: [P, I]), one for each index of the pattern's first dim, whose
-        step is then this tensor's; HBM and dim 0 only. Raises NkiError (NKI036-NKI039).
+        step does not count; HBM and dim 0 only. Raises NkiError (NKI036-NKI039).
         """
         require_static(self, ".ap of an indirect view")
         if offset is not None and self.offset != 0:
@@ -401,7 +401,6 @@ class NkiTensor(NKIObject):
             view._check_inside(pattern)
             return view
         moved = ap_indirection(self, view, indirect_dim, scalar_offset, vector_offset)
-        strides = (moved.stride, *strides[1:]) if moved.by_rows else strides
         first = NkiTensor((1, *shape[1:]) if moved.by_rows else shape, name, self.storage, strides, start)
         first._check_inside(pattern)  # with indices of 0
         return NkiTensor(shape, name, self.storage, strides, start, moved)

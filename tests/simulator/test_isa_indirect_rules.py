@@ -81,9 +81,14 @@ def turn(indices=(16, 1), rows=16, last=8, dtype=BF16, index=U32, shape=None, **
     return nisa.dma_transpose(sb(min(last, 128), *middle, rows, dtype=dtype), src, **settings)
 
 
-def copied(view):
+def copied(view, partitions=4):
     """tensor_copy from a view of a [4, 6] tile in SBUF."""
-    return nisa.tensor_copy(sb(4, 2), view(sb(4, 6)))
+    return nisa.tensor_copy(sb(partitions, 2), view(sb(4, 6)))
+
+
+def cell(index):
+    """dma_copy of one element of row 1 of a [3, 4] tensor."""
+    return nisa.dma_copy(sb(1, 1), hbm(3, 4).ap([[4, 1], [1, 1]], offset=4, scalar_offset=one(index), indirect_dim=1))
 
 
 def vary(rule, why, call, good, bad, match=""):
@@ -91,8 +96,9 @@ def vary(rule, why, call, good, bad, match=""):
     return Pair(rule, why, lambda: call(good), lambda: call(bad), match)
 
 
-def window(index):
-    return lambda tile: tile.ap([[6, 4], [1, 2]], scalar_offset=one(index), indirect_dim=1)
+def window(index, partitions=4):
+    """A view of two columns of a [4, 6] tile from column `index`."""
+    return lambda tile: tile.ap([[6, partitions], [1, 2]], scalar_offset=one(index), indirect_dim=1)
 
 
 # fmt: off
@@ -135,6 +141,9 @@ PAIRS = [
     vary("NKI138", "a negative row", lambda i: gather((0, i)), 0, -1, "index 1, -1,"),
     vary("NKI138", "an access that leaves the tensor", at, 1, 2, "index 2 leaves the 3 of its dim or the tensor"),
     vary("NKI138", "a register outside", lambda i: at(lambda: register(i)), 1, 3, "index 3"),
+    vary("NKI138", "beyond its dim, but inside the tensor", cell, 3, 4, "index 4 leaves the 4"),
+    vary("NKI138", "before its dim, but inside the tensor", cell, 0, -1, "index -1 leaves the 4"),
+    vary("NKI138", "a copy of few partitions that leaves theirs", lambda i: copied(window(i, 2), 2), 4, 5, "index 5 leaves the 6"),
     vary("NKI138", "a copy that leaves the partition", lambda i: copied(window(i)), 4, 5, "index 5 leaves the 6"),
     vary("NKI138", "a row to add outside", lambda i: nisa.dma_compute(t := sb(1, 4), [rows_of(hbm(3, 4), column([i])), t], nl.add), 2, 3, "index 0, 3,"),
     vary("NKI139", "hwdge follows no vector", lambda m: gather(dge_mode=m), DGE.swdge, DGE.hwdge, r"dge_mode\.hwdge with an indirect src"),

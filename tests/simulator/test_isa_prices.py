@@ -141,6 +141,18 @@ def test_a_scalar_index_changes_no_price():
     assert price_of(lambda: body(True)) == price_of(lambda: body(False))
 
 
+def test_transfers_that_may_touch_the_same_are_told_apart_by_what_they_move():
+    def body():
+        data, out, where = tile(512, buffer=HBM), tile(512, buffer=HBM), tile(1, U32, partitions=1)
+        for n in (512, 64):
+            sides = (side.ap([[512, 100], [1, n]], scalar_offset=where) for side in (out, data))
+            nisa.dma_copy(*sides, dge_mode=DGE.hwdge)
+
+    prices = PriceList(Rates())
+    wide, narrow = (prices(found).payload_bytes for found in run(body, trace_only=True).programs[0].instructions)
+    assert (wide, narrow) == (100 * 2048, 100 * 256)
+
+
 def test_a_sum_of_rows_is_the_software_queue_s():
     def body():
         data, out, where = tile(512, buffer=HBM), tile(512), tile(1, U32)

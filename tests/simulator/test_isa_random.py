@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from isa_tiles import evaluate, get, put, same, sample
+from isa_tiles import evaluate, fill, get, put, same, sample
 from pairs import run
 
 from nkiconv.simulator import isa as nisa
@@ -118,6 +118,19 @@ def test_a_state_reads_back_as_it_was_set():
         return get(state())
 
     same(evaluate(body), words)
+
+
+def test_a_state_sets_the_lanes_of_its_partitions():
+    words = np.random.default_rng(1).integers(0, 1 << 32, (32, 6), dtype=np.uint32)
+
+    def body():
+        before = get(state())
+        nisa.rand_set_state(fill(nl.ndarray((96, 6), nl.uint32)[64:96], words))
+        return before, get(state())
+
+    before, after = evaluate(body)
+    same(after[64:96], words)
+    same(np.delete(after, slice(64, 96), 0), np.delete(before, slice(64, 96), 0))
 
 
 def test_lanes_are_partitions():

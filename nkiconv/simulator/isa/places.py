@@ -110,7 +110,7 @@ def write_places(tensor: NkiTensor, mode: oob_mode, values: Array, present: Arra
     size = tensor.size // len(found)
     for row, place in enumerate(found):
         part = slice(row * size, row * size + size)
-        if place is None or (present is not None and not present[part].any()):
+        if place is None:
             continue
         if present is None:
             place.storage.write(place, values[part].reshape(place.shape))
