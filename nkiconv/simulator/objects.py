@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 import operator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .dtypes import DTYPES, GEN4_DTYPES, canonical
 from .rules import fail
+
+if TYPE_CHECKING:
+    from .program import Instruction
 
 
 class NKIObject:
@@ -35,10 +38,12 @@ class NKIObject:
 class VirtualRegister(NKIObject):
     """A 32-bit register of the engines' sequencers; its value is unknown while the kernel is built."""
 
-    __slots__ = ("value",)
+    __slots__ = ("set_by", "value")
 
     def __init__(self, value: int | None = None) -> None:
         self.value = value
+        #: the last instruction that set it
+        self.set_by: Instruction | None = None
 
     def _refuse(self) -> NoReturn:
         fail("NKI032", "a register used as a Python value")

@@ -25,7 +25,7 @@ from .indirect_dma import (
     last_axis,
 )
 from .operands import enum_member, same_dtype, shaped, tensors, writable
-from .places import index_tensors, indirect_params, read_places, write_places
+from .places import after_registers, index_tensors, indirect_params, read_places, write_places
 
 _DgeMode, _OobMode = dge_mode, oob_mode
 
@@ -93,7 +93,8 @@ def dma_copy(
         write_places(dst, oob_mode, values, present)
     params = {"dge_mode": dge_mode.name, "engine": engine.name, **moved}
     reads = (src, *index_tensors(dst, src)) if moved else (src,)
-    return program.record("dma", "dma_copy", (dst,), reads, params, name)
+    instruction = program.record("dma", "dma_copy", (dst,), reads, params, name)
+    return after_registers(instruction, dst, src) if moved else instruction
 
 
 def _check_dge(dst: NkiTensor, src: NkiTensor, mode: dge_mode, trigger: Any) -> None:
@@ -207,7 +208,8 @@ def dma_transpose(
         elif present.any():
             dst.storage.write_where(dst, last_axis(present, dst.shape, src.size // src.shape[0]), turned)
     params = {"dge_mode": dge_mode.name, **indirect_params(dst, src)}
-    return program.record("dma", "dma_transpose", (dst,), (src, *index_tensors(src)), params, name)
+    instruction = program.record("dma", "dma_transpose", (dst,), (src, *index_tensors(src)), params, name)
+    return after_registers(instruction, src)
 
 
 def _check_hardware_transpose(src: NkiTensor) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DTYPES, Array
-from ..program import current
+from ..objects import VirtualRegister
+from ..program import Instruction, current
 from ..rules import fail
 from ..tensor import NkiTensor
 from ..views import reach
@@ -30,6 +31,15 @@ def index_tensors(*tensors: NkiTensor) -> tuple[NkiTensor, ...]:
     """The tensors that hold the indices of these views."""
     found = [tensor.indirection.index for tensor in tensors if tensor.indirection is not None]
     return tuple(index for index in found if type(index) is NkiTensor)
+
+
+def after_registers(instruction: Instruction, *tensors: NkiTensor) -> Instruction:
+    """The instruction, which waits for what set the registers that index its operands."""
+    for tensor in tensors:
+        index = None if tensor.indirection is None else tensor.indirection.index
+        if type(index) is VirtualRegister and index.set_by is not None:
+            instruction.depends_on(index.set_by)
+    return instruction
 
 
 def indices(tensor: NkiTensor) -> Array:

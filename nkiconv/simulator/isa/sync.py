@@ -132,7 +132,8 @@ def register_move(dst: VirtualRegister, src: Any) -> Instruction:
     target = _register("dst", dst)
     value = _int32("src", src) if type(src) is int else _register("src", src).value
     target.value = value
-    return program.record("sync", "register_move", (), (), {})
+    target.set_by = program.record("sync", "register_move", (), (), {})
+    return target.set_by
 
 
 def register_load(dst: VirtualRegister, src: NkiTensor) -> Instruction:
@@ -141,7 +142,8 @@ def register_load(dst: VirtualRegister, src: NkiTensor) -> Instruction:
     target, tensor = _register("dst", dst), _one_element("src", src)
     if program.numeric:
         target.value = int(tensor.storage.read(tensor).reshape(-1)[0])
-    return program.record("sync", "register_load", (), (tensor,), {})
+    target.set_by = program.record("sync", "register_load", (), (tensor,), {})
+    return target.set_by
 
 
 def register_store(dst: NkiTensor, src: VirtualRegister) -> Instruction:

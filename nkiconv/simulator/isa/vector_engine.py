@@ -34,7 +34,7 @@ from .operands import (
     writable,
     write_fp32,
 )
-from .places import index_tensors, indirect_params, settled
+from .places import after_registers, index_tensors, indirect_params, settled
 
 _Engine = engine
 _INT32 = frozenset({"int32", "uint32"})
@@ -101,7 +101,8 @@ def tensor_copy(
     if to is dst and origin is src:
         return program.record(chosen.name, "tensor_copy", (dst,), (src,), None, name)
     reads = (src, *index_tensors(dst, src))
-    return program.record(chosen.name, "tensor_copy", (dst,), reads, indirect_params(dst, src), name)
+    instruction = program.record(chosen.name, "tensor_copy", (dst,), reads, indirect_params(dst, src), name)
+    return after_registers(instruction, dst, src)
 
 
 def tensor_copy_predicated(
