@@ -19,11 +19,6 @@ _GATHER_WIDTHS = (1, 2, 4, 8, 16, 32)
 _CORE = hw.GPSIMD_CORE_PARTITIONS
 
 
-def _whole_cores(name: str, tensor: NkiTensor, rule: str) -> None:
-    if tensor.shape[0] % _CORE:
-        fail(rule, f"{name} has {tensor.shape[0]} partitions, expected a multiple of {_CORE}", **{name: tensor})
-
-
 def _same_partitions(first: str, **operands: NkiTensor) -> None:
     for name, tensor in operands.items():
         if tensor.shape[0] != operands[first].shape[0]:
@@ -66,7 +61,9 @@ def local_gather(
     same_dtype(dst=dst, src_buffer=src_buffer)
     _index_dtype(index, "uint16")
     _same_partitions("src_buffer", src_buffer=src_buffer, index=index, dst=dst)
-    _whole_cores("src_buffer", src_buffer, "NKI086")
+    if src_buffer.shape[0] % _CORE:
+        detail = f"src_buffer has {src_buffer.shape[0]} partitions, expected a multiple of {_CORE}"
+        fail("NKI086", detail, src_buffer=src_buffer)
     most = min(_CORE * free_size(index), hw.LOCAL_GATHER_INDICES_MAX)
     count = _CORE * free_size(index) if num_valid_indices is None else num_valid_indices
     if type(count) is not int or not 1 <= count <= most:
