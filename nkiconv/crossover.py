@@ -21,6 +21,7 @@ from .planner.operations import violations
 from .planner.plan import settings_text
 from .planner.request import sorted_constants
 from .problem import ConvProblem
+from .whole_file import whole_file
 
 #: Extents that can be varied, and the values that a sweep takes without others.
 VARIED: Mapping[str, tuple[int, ...]] = {
@@ -294,7 +295,7 @@ def markdown(found: Crossover) -> str:
 
 def write(path: Path, found: Crossover) -> None:
     """Write every point to a CSV file, those between included; empty where there is no value."""
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ["vary", *found.points[0].as_dict()], lineterminator="\n")
         writer.writeheader()
         for point in found.points:

@@ -16,6 +16,7 @@ from .errors import FileFormatError
 from .profiles import CaseProfile, profile_case, refusals
 from .simulator.profiling import Advance, ignore
 from .sources import sources_hash as sources_hash
+from .whole_file import whole_file
 
 #: dtypes that every case is profiled in.
 DTYPES = ("bf16", "fp32")
@@ -111,7 +112,7 @@ def rows(chosen: Iterable[tuple[Case, str]], lnc: int = 2, advance: Advance = ig
 
 def write(path: Path, found: Iterable[dict[str, str]]) -> None:
     """Write rows to a CSV file."""
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(found)

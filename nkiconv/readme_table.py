@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from .errors import FileFormatError
+from .whole_file import whole_file
 
 #: Columns: heading, key of a row, format of a number; those of a suite's baselines are left out of others' tables.
 _COLUMNS = (
@@ -62,7 +63,8 @@ def update_readme(path: Path, suite: str, found: Iterable[Mapping[str, object]])
 def put_between(path: Path, around: tuple[str, str], table: str) -> None:
     """Put lines between two markers of a README. Raises FileFormatError as `check_readme`."""
     text, begin, end = _find(path, around)
-    path.write_text(text[:begin] + table + text[end:], encoding="utf-8")
+    with whole_file(path) as part:
+        part.write_text(text[:begin] + table + text[end:], encoding="utf-8")
 
 
 def _find(path: Path, around: tuple[str, str]) -> tuple[str, int, int]:

@@ -16,6 +16,7 @@ from .problem import ConvProblem
 from .simulator.dtypes import canonical
 from .simulator.profiling.roofline import bytes_per_ns, peak_flops_per_ns
 from .simulator.timing import Rates
+from .whole_file import whole_file
 
 COLOURS = {
     "bf16": "tab:blue",
@@ -75,7 +76,8 @@ def draw(dots: Sequence[Dot], lnc: int, title: str, path: Path) -> None:
     axes.set_title(title)
     axes.legend(loc="lower right")
     axes.grid(alpha=0.3, which="both")
-    figure.savefig(path, dpi=120)
+    with whole_file(path) as part:
+        figure.savefig(part, format="png", dpi=120)
 
 
 def _label(axes: Any, dot: Dot) -> None:

@@ -26,6 +26,7 @@ from .profile_table import headline
 from .profiles import CaseProfile, profile_case
 from .sources import sources_hash
 from .verify import Channels, Report, case_arrays, case_operation, verify_case
+from .whole_file import whole_file
 
 #: Suites that have a bench, by the name that --suite takes: the suite of cases, and the algorithms that its plans are
 #: held against.
@@ -206,7 +207,7 @@ def means(found: Sequence[SuiteRow]) -> dict[str, tuple[float, int]]:
 
 def write(path: Path, found: Sequence[SuiteRow]) -> None:
     """Write rows to a CSV file; empty where there is no value."""
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(found[0].as_dict()), lineterminator="\n")
         writer.writeheader()
         writer.writerows(as_text(one) for one in found)

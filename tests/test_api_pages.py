@@ -77,4 +77,6 @@ def test_pages_have_every_name(tmp_path):
 def test_versions_agree():
     declared = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
     assert nkiconv.__version__ == declared
-    assert f"\n## {declared}\n" in (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(
+        rf"^## {re.escape(declared)} - \d{{4}}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )

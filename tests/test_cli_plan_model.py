@@ -351,3 +351,17 @@ def test_mamba2_finds_nkiconv_where_it_looks_for_causal_conv1d():
     [row] = found["rows"]
     assert (row["calls"], row["operation"]) == (24, "depthwise_conv1d")
     assert found["modelled_us"] == pytest.approx(24 * row["plan"]["modelled_us"])
+
+
+def test_filters_are_packed_unless_asked_otherwise(tmp_path):
+    script = tmp_path / "wide.py"
+    script.write_text(HEAD + "def build():\n    return nn.Conv2d(256, 256, 3)\n")
+    found = [
+        document(f"{script}:build", "--input", "1x256x9x9", "--dtype", "bf16", *more)
+        for more in ([], ["--plain-filters"])
+    ]
+    assert [one["rows"][0]["asked"]["packed"] for one in found] == [True, False]
+    assert [one["conversion"]["entries"][0]["packed"] for one in found] == [True, False]
+    assert found[0]["modelled_us"] < found[1]["modelled_us"]
+    text = run("plan-model", f"{script}:build", "--input", "1x256x9x9", "--dtype", "bf16").output
+    assert "3x3 bf16 packed bias" in text

@@ -53,6 +53,9 @@ def command(
     fold_batchnorm: Annotated[
         bool, typer.Option("--fold-batchnorm", help="Multiply batch norms into the convolutions before them.")
     ] = False,
+    plain_filters: Annotated[
+        bool, typer.Option("--plain-filters", help="Pack no filters, as convert with pack_filters=False.")
+    ] = False,
     wide: Annotated[
         bool, typer.Option("--wide", help="Search as nkiconv tune does (seconds to minutes each).")
     ] = False,
@@ -69,7 +72,8 @@ def command(
         advance("building the model", None)
         model = _model(build, script, dtype)
         inputs, named = _tensors(model, shapes)
-        more = {"lnc": lnc, "fold_batchnorm": fold_batchnorm, "wide": wide, "use_cache": not no_cache}
+        more: dict[str, Any] = {"fold_batchnorm": fold_batchnorm, "pack_filters": not plain_filters}
+        more |= {"lnc": lnc, "wide": wide, "use_cache": not no_cache}
         found: ModelPlan = pytorch.plan_model(model, inputs, named, **more, advance=advance)
     if as_json:
         print_json({"script": script, "inputs": input or [], **found.as_dict()})
@@ -195,7 +199,8 @@ def _shape(row: Row) -> str:
             parts.append(f"{name.removeprefix('rhs_')}={'x'.join(map(str, dict.fromkeys(values)))}")
     parts += [f"groups={problem.groups}"] if problem.groups > 1 else []
     parts += [problem.dtype]
-    parts += [word for word in ("bias" if asked.bias else "", asked.activation, asked.residual and "residual") if word]
+    words = "packed" if asked.packed else "", "bias" if asked.bias else "", asked.activation
+    parts += [word for word in (*words, asked.residual and "residual") if word]
     x, y = [axis.size for axis in axes], [axis.out for axis in axes]
     return f"{_by((problem.N, problem.C, *x))} -> {_by((problem.K, *y))}\n  {' '.join(parts)}"
 
@@ -217,7 +222,7 @@ def _kept_table(found: ModelPlan) -> Table:
 
 
 def _notes(found: ModelPlan) -> Iterator[str]:
-    yield "shape: N C H W -> K P Q, then filters R x S (rows: N C W -> K Q, then S), and what is not 1"
+    yield "shape: N C H W -> K P Q, then filters R x S (rows: N C W -> K Q, then S), what is not 1, what is packed"
     yield (
         "modelled: mean over phases of the throttle's grid, program order; the sum is of convolutions alone, without "
         "what is between them"

@@ -11,6 +11,7 @@ import typer
 
 from ..errors import UnsupportedError, raise_all
 from ..problem import dtype_name
+from ..whole_file import whole_file
 from .options import Algorithm, Dtype, Layout, Lnc, Names, Precision, named_cases
 from .paths import unwritable
 from .profile_show import show
@@ -86,6 +87,9 @@ def _write(one: CaseProfile, timed: Any, trace: Path | None, plot: Path | None) 
     title = f"{one.case}: {one.algorithm}, {one.problem.dtype}, {one.lnc} core{'s' if one.lnc > 1 else ''}"
     if trace is not None:
         perfetto = importlib.import_module("nkiconv.simulator.profiling.perfetto")
-        trace.write_text(json.dumps(perfetto.trace(timed)), encoding="utf-8")
+        with whole_file(trace) as part:
+            part.write_text(json.dumps(perfetto.trace(timed)), encoding="utf-8")
     if plot is not None:
-        importlib.import_module("nkiconv.simulator.profiling.picture").picture(one.profile, timed, plot, title)
+        picture = importlib.import_module("nkiconv.simulator.profiling.picture").picture
+        with whole_file(plot) as part:
+            picture(one.profile, timed, part, title)

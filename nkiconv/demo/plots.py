@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UnsupportedError
+from ..whole_file import whole_file
 
 #: Colours of what went in and of what came out.
 BEFORE, AFTER = "0.65", "tab:blue"
@@ -39,7 +40,8 @@ def figure(width_inches: float, height_inches: float) -> Any:
 
 def save_figure(drawn: Any, path: Path) -> None:
     """Write a Figure as PNG."""
-    drawn.savefig(path, dpi=130)
+    with whole_file(path) as part:
+        drawn.savefig(part, format="png", dpi=130)
 
 
 def read_picture(path: Path) -> Any:

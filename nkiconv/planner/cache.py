@@ -7,12 +7,10 @@ Whatever is wrong with it costs a warning and a search, never a plan.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-import secrets
 import sys
 import warnings
 from collections import OrderedDict
@@ -22,6 +20,7 @@ from typing import Any
 from .. import floors, kernels, problem, simulator
 from ..errors import FileFormatError
 from ..sources import hash_of
+from ..whole_file import whole_file
 from .operations import operation_for
 from .plan import Plan
 from .request import Request
@@ -136,22 +135,10 @@ def store(request: Request, plan: Plan) -> None:
     text = json.dumps({"key": wanted, "plan": plan.as_dict()}, indent=1)
     try:
         where.mkdir(parents=True, exist_ok=True)
-        _write_whole(file, text)
+        with whole_file(file) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         _warn(f"{file}: cannot be written ({_reason(error)}); set {VARIABLE} to a directory that can")
-
-
-def _write_whole(file: Path, text: str) -> None:
-    """Write a file so that no other process ever sees a part of it; who may read it is as the user's umask says."""
-    temporary = file.with_name(f".{file.stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("x", encoding="utf-8") as out:
-            out.write(text)
-        os.replace(temporary, file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def forget() -> None:

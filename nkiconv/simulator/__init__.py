@@ -6,25 +6,31 @@ records every instruction. It imports nothing else of nkiconv.
 
 from __future__ import annotations
 
+from . import declarations as typing
 from . import isa, language
 from .arguments import ArraySpec
 from .errors import KernelAssertionError, NkiError, NkiValidationError, NotSimulatedError
+from .install import Installation, NkiInstalledError, install
 from .launch import Execution, Kernel, LaunchedKernel, execute, jit, simulate
 from .program import Instruction
 
 __all__ = [
     "ArraySpec",
     "Execution",
+    "Installation",
     "Instruction",
     "Kernel",
     "KernelAssertionError",
     "LaunchedKernel",
     "NkiError",
+    "NkiInstalledError",
     "NkiValidationError",
     "NotSimulatedError",
     "execute",
+    "install",
     "isa",
     "jit",
     "language",
     "simulate",
+    "typing",
 ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import ml_dtypes
 import numpy as np
 
+from . import declarations
 from . import hardware as hw
 from .dtypes import DTYPES, Array, canonical
 from .errors import NkiError
@@ -143,6 +144,7 @@ class Binder:
                 bound.arguments[name] = {key: self.bind(item, key) for key, item in value.items()}
             else:
                 bound.arguments[name] = self.bind(value, name)
+        declarations.check(function, bound.arguments)
         return bound.args, bound.kwargs
 
     def _bind_all(self, name: str, values: Any) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from .program import Instruction, Launch, Program
 from .rendezvous import Rendezvous
 from .rules import RULES, fail
 from .running import running, set_running
+from .schedule import Edges, apply, checked
 
 _PACKAGE_PATH = Path(__file__).parent
 
@@ -60,15 +62,25 @@ class Execution:
 class Kernel:
     """A function marked with `nki.jit`: call it, or `kernel[lnc]` it first. Inside another kernel it is inlined."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], schedule: Edges = ()) -> None:
         self.function = function
+        self.schedule = schedule
         functools.update_wrapper(self, function)
 
     def __getitem__(self, grid: Any) -> LaunchedKernel:
-        return LaunchedKernel(self.function, _checked_grid(grid))
+        return LaunchedKernel(self.function, _checked_grid(grid), self.schedule)
+
+    def with_schedule(self, edges: Any) -> Kernel:
+        """The kernel with dependencies between named instructions: pairs (later, earlier) or (later, [earlier, ...]).
+
+        Raises NkiError: NKI174 for what are no pairs of names, and at the launch for names that not exactly one
+        instruction of a core bears or that come in another order; NKI173 there for one across device loops.
+        """
+        return Kernel(self.function, self.schedule + checked(edges))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if running() is not None:
+            _no_schedule(self.schedule)
             return self.function(*args, **kwargs)
         return execute(self, args, kwargs).outputs
 
@@ -76,9 +88,10 @@ class Kernel:
 class LaunchedKernel:
     """A kernel with its launch grid."""
 
-    def __init__(self, function: Callable[..., Any], grid: int) -> None:
+    def __init__(self, function: Callable[..., Any], grid: int, schedule: Edges = ()) -> None:
         self.function = function
         self.grid = grid
+        self.schedule = schedule
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -87,6 +100,7 @@ class LaunchedKernel:
             return execute(self, args, kwargs).outputs
         if self.grid != program.num_programs:
             fail("NKI026", f"kernel[{self.grid}] called by a kernel that runs on {program.num_programs} cores")
+        _no_schedule(self.schedule)
         return self.function(*args, **kwargs)
 
 
@@ -95,8 +109,12 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
 
     Returns: a `Kernel`; without `fn`, as in ``@nki.jit()``, what makes one of a function.
 
-    Raises: TypeError for an option, naming it: those that AWS's jit had it no longer takes.
+    Raises: TypeError for an option, naming it: those that AWS's jit had it no longer takes. `mode` it ignores, with a
+        DeprecationWarning.
     """
+    if "mode" in kwargs:
+        del kwargs["mode"]
+        warnings.warn("nki.jit ignores mode since NKI 0.3: arguments decide", DeprecationWarning, stacklevel=2)
     if kwargs:
         names = ", ".join(sorted(kwargs))
         raise TypeError(f"nki.jit takes no {names}: removed in NKI 0.3; set NEURON_PLATFORM_TARGET_OVERRIDE instead")
@@ -145,12 +163,20 @@ def execute(
     binder = Binder(launch)
     bound_args, bound_kwargs = binder.call(function, args, kwargs or {})
     results = _run(launch, lambda: function(*bound_args, **bound_kwargs))
+    schedule: Edges = getattr(kernel, "schedule", ())
     for program in launch.programs:
+        apply(schedule, program)
         program.usage = check_capacity(program)
     check_same_control_flow(launch, results)
     found = Execution(binder.outputs(results[0]), tuple(launch.programs))
     launch.let_go()
     return found
+
+
+def _no_schedule(schedule: Edges) -> None:
+    """A schedule belongs to a launch: that of a kernel which another one calls would go unseen."""
+    if schedule:
+        fail("NKI174", "a kernel with a schedule is called by another kernel; give the outer one the schedule")
 
 
 def _function(kernel: Any) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ anything: who owns the storage, whether it may be written, and what the other co
 
 from __future__ import annotations
 
+import functools
 import itertools
 from enum import Enum
 from math import prod
@@ -178,7 +179,7 @@ class Storage:
 
     def write(self, tensor: NkiTensor, values: Any) -> None:
         """Store values (cast to the tensor's dtype as NumPy casts), and remember that they are there."""
-        self._check_write(tensor)
+        self._check_write(tensor, values)
         if self.data is None and tensor.covers_storage():
             self.data = np.empty(self.info.num_bytes, dtype=np.uint8)
         self.array(tensor)[...] = values
@@ -201,13 +202,24 @@ class Storage:
         if self.owner is not program and (program is None or self.owner is not program.launch):
             fail("NKI021", "a tensor of another core or of an ended run", tensor=tensor)
 
-    def _check_write(self, tensor: NkiTensor) -> None:
+    def _check_write(self, tensor: NkiTensor, values: Any = None) -> None:
+        """Refuse a write that may not be; values: what it stores, None where it does not store all of it."""
         self.check_owner(tensor)
         if self.readonly:
             fail("NKI033", "the array behind dst is read-only", dst=tensor)
         if self.race is not None:
-            self.race.touch(tensor, writing=True)
+            changed = None if values is None else functools.partial(self._differs, tensor, values)
+            self.race.touch(tensor, writing=True, changed=changed)
         self.dirty = True
+
+    def _differs(self, tensor: NkiTensor, values: Any) -> Array:
+        """Which elements of a tensor have other bytes than values."""
+        now = self.array(tensor)
+        given = np.empty(now.shape, now.dtype)
+        given[...] = values
+        raw = np.dtype((np.void, now.dtype.itemsize))
+        found: Array = np.ascontiguousarray(now).view(raw) != given.view(raw)
+        return found.reshape(now.shape)
 
     def _forget_matmuls(self, tensor: NkiTensor) -> None:
         if self.accumulating is not None:

@@ -38,10 +38,11 @@ class NKIObject:
 class VirtualRegister(NKIObject):
     """A 32-bit register of the engines' sequencers; its value is unknown while the kernel is built."""
 
-    __slots__ = ("set_by", "value")
+    __slots__ = ("frozen", "set_by", "value")
 
-    def __init__(self, value: int | None = None) -> None:
+    def __init__(self, value: int | None = None, frozen: bool = False) -> None:
         self.value = value
+        self.frozen = frozen
         #: the last instruction that set it
         self.set_by: Instruction | None = None
 

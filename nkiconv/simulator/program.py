@@ -36,6 +36,8 @@ class Instruction:
     line: int
     name: str | None = None
     after: list[Instruction] = field(default_factory=list)
+    #: iterations of device loops that it runs in, outermost first
+    scope: tuple[int, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -45,7 +47,15 @@ class Instruction:
         return max(sum(r.num_bytes for r in writes), sum(r.num_bytes for r in reads))
 
     def depends_on(self, *producers: Instruction) -> Instruction:
-        """Scheduling dependency: this instruction runs after each producer. Returns itself."""
+        """Scheduling dependency: this instruction runs after each producer. Returns itself.
+
+        A producer runs in the same iteration of the same device loops, or outside the inner ones (NKI173).
+        """
+        for producer in producers:
+            if producer.scope != self.scope[: len(producer.scope)]:
+                fail(
+                    "NKI173", f"{self.op} waits for a {producer.op} of another loop or iteration (line {producer.line})"
+                )
         self.after.extend(producers)
         return self
 
@@ -67,6 +77,12 @@ class Program:
         self.num_programs = launch.degree
         self.numeric = launch.numeric
         self.instructions: list[Instruction] = []
+        #: open nl.no_reorder blocks, and the last instruction that ran in them
+        self.in_order = 0
+        self.last_in_order: Instruction | None = None
+        #: iterations of device loops that are running, outermost first, and how many there have been
+        self.scope: tuple[int, ...] = ()
+        self.num_iterations = 0
         #: on-chip tensors, in the order of their allocation
         self.allocations: list[StorageInfo] = []
         #: shared HBM tensors allocated so far
@@ -119,9 +135,28 @@ class Program:
             frame.f_code.co_filename if frame else "",
             frame.f_lineno if frame else 0,
             name,
+            scope=self.scope,
         )
         self.instructions.append(instruction)
+        if self.in_order:
+            if self.last_in_order is not None:
+                instruction.after.append(self.last_in_order)
+            self.last_in_order = instruction
         return instruction
+
+    def begin_iteration(self) -> int:
+        """Enter one iteration of a device loop; returns what `end_iteration` takes."""
+        self.scope = (*self.scope, self.num_iterations)
+        self.num_iterations += 1
+        return len(self.instructions)
+
+    def end_iteration(self, first: int) -> None:
+        """Sync, and each engine that ran something since instruction `first`, branches back."""
+        used = {instruction.engine for instruction in self.instructions[first:]}
+        for engine in ("tensor", "vector", "scalar", "gpsimd", "sync"):
+            if engine in used or engine == "sync":
+                self.record(engine, "loop_branch", (), ())
+        self.scope = self.scope[:-1]
 
     def _touch(self, tensor: NkiTensor, index: int) -> None:
         storage = tensor.storage

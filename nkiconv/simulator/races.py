@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -32,8 +33,9 @@ class _Access(NamedTuple):
 class SharedAccess:
     """Accesses to one shared storage since its last barrier.
 
-    Two accesses conflict when different cores touch one element and one of them writes. Reads cost a list entry until
-    something is written; then a byte an element says who wrote and who read.
+    Two accesses conflict when different cores touch one element and one of them writes, unless it writes what is there:
+    kernels that share nothing out have both cores write the same results, and any order leaves the same bytes. Reads
+    cost a list entry until something is written; then a byte an element says who wrote and who read.
     """
 
     def __init__(self, info: StorageInfo) -> None:
@@ -46,8 +48,11 @@ class SharedAccess:
         self._log.clear()
         self._touched = None
 
-    def touch(self, tensor: NkiTensor, *, writing: bool) -> None:
-        """Record an access of the running core; refuse it when it conflicts (NKI028)."""
+    def touch(self, tensor: NkiTensor, *, writing: bool, changed: Callable[[], Array] | None = None) -> None:
+        """Record an access of the running core; refuse it when it conflicts (NKI028).
+
+        changed: of a write, says which elements it gives other bytes than they have; None: perhaps all.
+        """
         frame, _ = kernel_frame(sys._getframe(1))
         program = running()
         assert program is not None
@@ -58,7 +63,7 @@ class SharedAccess:
             for earlier in self._log:
                 self._mark(self._touched, earlier)
         if self._touched is not None:
-            self._check(self._touched, access, tensor)
+            self._check(self._touched, access, tensor, changed)
             self._mark(self._touched, access)
         self._log.append(access)
 
@@ -66,10 +71,15 @@ class SharedAccess:
         cells = touched.view(access.region)
         np.bitwise_or(cells, (_WRITE if access.writing else _READ) << access.core, out=cells)
 
-    def _check(self, touched: ElementMap, access: _Access, tensor: NkiTensor) -> None:
+    def _check(
+        self, touched: ElementMap, access: _Access, tensor: NkiTensor, changed: Callable[[], Array] | None
+    ) -> None:
         other = 1 - access.core
         enemy = (_WRITE | _READ if access.writing else _WRITE) << other
         clash: Array = (touched.view(access.region) & enemy) != 0
+        if changed is not None and clash.any():
+            differs = changed()
+            clash = clash & (differs if clash.ndim == differs.ndim else differs[..., None])
         if not clash.any():
             return
         index = first_index(clash, len(access.region.shape))

@@ -58,7 +58,7 @@ _TABLE = (
     ("NKI025", "an array argument has a dtype and layout that trn2 stores", "nki-dtype", "cast or copy it before the call"),
     ("NKI026", "a launch grid is one int, the LNC degree in use", "rn 0.5, lnc", "launch with kernel[1] or kernel[2], as NEURON_LOGICAL_NC_CONFIG says"),
     ("NKI027", "both programs of a launch run the same control flow", "lnc", "make only indices depend on program_id"),
-    ("NKI028", "no two cores touch the same shared element, one of them writing, without a barrier between", "isa core_barrier", "give the cores disjoint parts or call nisa.core_barrier"),
+    ("NKI028", "no two cores touch the same shared element, one of them changing it, without a barrier between", "isa core_barrier", "give the cores disjoint parts or call nisa.core_barrier"),
     ("NKI029", "NKI calls run inside a kernel", "guide", "call them from a function given to nki.jit or nki.simulate"),
     ("NKI030", "enum parameters take enum members", "mig 0.3", "use the members of nki.isa's enums, not ints or strings"),
     ("NKI031", "tensor contents are not known while the kernel is built", "guide", "compute with nki.isa instructions"),
@@ -155,6 +155,13 @@ _TABLE = (
     ("NKI153", "GpSimd's DMA moves at most 1024/512/256 bytes a partition of 32/16/8-bit data", "isa sendrecv", "use dma_engine.dma"),
     ("NKI154", "both cores meet at the same barrier or sendrecv", "isa core_barrier", "call it on both cores in the same order"),
     ("NKI160", "register calls take registers, 32-bit ints and one-element tensors", "isa register_alloc", "allocate with nisa.register_alloc"),
+    # Device loops, scheduling and annotations.
+    ("NKI170", "a device loop has int or register bounds, a positive compile-time step, and register conditions", "isa fori_loop, while_loop", "pass ints or registers from nisa.register_alloc"),
+    ("NKI171", "a device loop is not opened inside nl.no_reorder", "isa no_reorder", "open the no_reorder block in the loop's body"),
+    ("NKI172", "the induction register of a dynamic_range loop is not written", "rn 0.4", "copy it with nisa.register_move first"),
+    ("NKI173", "a dependency stays inside one iteration of a device loop, or comes from outside the loop", "isa NkiInstruction.depends_on", "order instructions of one body"),
+    ("NKI174", "a schedule is pairs (later, earlier) of names that one instruction each bears", "scheduling guide", "give the instructions different names; put the later one first"),
+    ("NKI175", "an argument has the shape that its nt.tensor annotation declares", "mig 0.3", "pass an array of that shape, or change the annotation"),
 )
 # fmt: on
 

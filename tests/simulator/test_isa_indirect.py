@@ -468,7 +468,7 @@ def test_two_cores_may_scatter_to_rows_of_their_own():
     def body(other):
         out = nl.ndarray((4, 2), F32, nl.shared_hbm)
         core = int(nl.program_id(0))
-        nisa.dma_copy(rows_of(out, column([core, 2 + core * other])), sb(2, 2))
+        nisa.dma_copy(rows_of(out, column([core, 2 + core * other])), put(np.full((2, 2), core, np.float32)))
 
     run(lambda: body(1), lnc=2)
     with pytest.raises(NkiError, match="NKI028"):

@@ -71,8 +71,11 @@ def test_a_kernel_keeps_the_name_and_text_of_its_function():
 
 
 def test_removed_options_of_jit_are_refused():
-    with pytest.raises(TypeError, match=r"takes no mode, platform_target: removed in NKI 0\.3"):
-        nki.jit(platform_target="trn2", mode="torchxla")
+    with pytest.raises(TypeError, match=r"takes no debug, platform_target: removed in NKI 0\.3"):
+        nki.jit(platform_target="trn2", debug=True)
+    with pytest.warns(DeprecationWarning, match="ignores mode") as caught:
+        assert nki.jit(mode="torchxla") is nki.Kernel
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("lnc", [1, 2])

@@ -50,7 +50,7 @@ CONFLICTS = {
     "write write": (lambda t: put(t[0:3], 1), lambda t: put(t[2:4], 2), "core 1 writes", "core 0 writes"),
     "write read": (lambda t: put(t[0:3], 1), lambda t: get(t[2]), "core 1 reads", "core 0 writes"),
     "read write": (lambda t: get(t[0:3]), lambda t: put(t[2], 1), "core 1 writes", "core 0 reads"),
-    "strided": (lambda t: put(t[:, 0:6:2], 1), lambda t: put(t[:, 1:6:3], 1), "core 1 writes", "core 0 writes"),
+    "strided": (lambda t: put(t[:, 0:6:2], 1), lambda t: put(t[:, 1:6:3], 2), "core 1 writes", "core 0 writes"),
     "other dtype": (
         lambda t: put(t[1], 1),
         lambda t: get(t.view(nl.bfloat16)[1, 3:4]),
@@ -64,6 +64,39 @@ CONFLICTS = {
         "core 0 writes",
     ),
 }
+
+
+#: Accesses of both cores that leave the same bytes in whatever order they come.
+HARMLESS = {
+    "the same result": (lambda t: put(t, 3), lambda t: put(t, 3)),
+    "parts of it": (lambda t: put(t, 3), lambda t: put(t[1:3, 2], 3)),
+    "as other bytes": (lambda t: put(t[1], 3), lambda t: put(t.view(nl.bfloat16)[1, 1:2], 3.0)),
+    "what another core has read": (lambda t: get(t), lambda t: put(t, 0)),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_both_cores_may_write_the_same(name):
+    first, second = HARMLESS[name]
+
+    def kernel(x):
+        (first, second)[nl.program_id(0)](x)
+
+    launch(kernel, np.zeros((4, 6), np.float32))
+
+
+def test_zeros_of_all_are_no_same_result():
+    """Each core clears everything and fills its half: the later one clears the other's half."""
+
+    def kernel():
+        tensor = shared(4, 6)
+        put(tensor, 0)
+        half = nl.program_id(0) * 2
+        put(tensor[half : half + 2], 1)
+        return tensor
+
+    with pytest.raises(NkiError, match=r"NKI028.*core 1 writes .* core 0 writes it at"):
+        launch(kernel)
 
 
 @pytest.mark.parametrize("name", CONFLICTS)

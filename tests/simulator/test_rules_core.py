@@ -75,8 +75,8 @@ def steer(use):
 
 
 def divided(rows):
-    """Core 0 writes rows 0-1 of a shared tensor, core 1 the first of `rows` and the next."""
-    shared, tile = new((4, 8), buffer=nl.shared_hbm), nl.zeros((2, 8), F32)
+    """Core 0 writes zeros to rows 0-1 of a shared tensor, core 1 ones to the first of `rows` and the next."""
+    shared, tile = new((4, 8), buffer=nl.shared_hbm), nl.full((2, 8), float(nl.program_id(0)), F32)
     start = rows * nl.program_id(0)
     nisa.dma_copy(shared[start : start + 2], tile)
 

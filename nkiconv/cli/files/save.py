@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import BinaryIO
 
 from ...errors import UnsupportedError
+from ...whole_file import whole_file
 from ..paths import unwritable
 from .format import Source
 
@@ -31,18 +31,9 @@ def save(target: Source, what: str, force: bool, write: Callable[[BinaryIO], int
     Raises UnsupportedError: as `check_free`, or the disk refused.
     """
     check_free(target, what, force)
-    path = target.path
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        try:
-            with part.open("xb") as file:
-                found = write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        with whole_file(target.path) as part, part.open("xb") as file:
+            return write(file)
     except OSError as error:
         reason = error.strerror or error
         raise UnsupportedError(f"{target.text}: cannot be written ({reason}); choose another path") from error
-    return found

@@ -108,6 +108,7 @@ def plan_model(
     *,
     lnc: int = 2,
     fold_batchnorm: bool = False,
+    pack_filters: bool = True,
     wide: bool = False,
     use_cache: bool = True,
     advance: Advance = _ignore,
@@ -118,7 +119,7 @@ def plan_model(
         model: any; a copy of it is converted and run once, on fake tensors where it allows that (shapes only, nothing
             is computed), else on the data of `inputs`. Parameters on meta are left there.
         inputs, named: arguments of its forward.
-        lnc: cores, 1 or 2. fold_batchnorm: as of `convert`.
+        lnc: cores, 1 or 2. fold_batchnorm, pack_filters: as of `convert`.
         wide, use_cache, advance: as of `nkiconv.plan`. Plans are those that a Neuron device then takes from the cache.
 
     Returns: a `ModelPlan`.
@@ -132,7 +133,7 @@ def plan_model(
         errors.append(UnsupportedError("NKICONV_NKI: AWS's NKI times nothing; set NKICONV_NKI=simulator to plan"))
     raise_all("plan_model cannot run this call", errors)
     advance("running the model", None)
-    found = record(model, inputs, named or {}, fold_batchnorm=fold_batchnorm)
+    found = record(model, inputs, named or {}, fold_batchnorm=fold_batchnorm, pack_filters=pack_filters)
     rows = []
     for i, (convolved, layers) in enumerate(found.convolved.items()):
         told = _part(advance, layers[0] or "the model", i, len(found.convolved))

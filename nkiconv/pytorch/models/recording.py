@@ -58,7 +58,12 @@ class Recording:
 
 
 def record(
-    model: torch.nn.Module, inputs: Sequence[Any], named: Mapping[str, Any], *, fold_batchnorm: bool = False
+    model: torch.nn.Module,
+    inputs: Sequence[Any],
+    named: Mapping[str, Any],
+    *,
+    fold_batchnorm: bool = False,
+    pack_filters: bool = True,
 ) -> Recording:
     """Convert a copy of a model to nkiconv and run it once, in eval mode and without gradients.
 
@@ -66,14 +71,15 @@ def record(
 
     Raises: UnsupportedError, where the model raises: with its error and the layer.
     """
+    options = {"fold_batchnorm": fold_batchnorm, "pack_filters": pack_filters}
     if any(one.is_meta for one in model.parameters()):
         meta = [one.to("meta") if isinstance(one, torch.Tensor) else one for one in inputs]
         named = {name: one.to("meta") if isinstance(one, torch.Tensor) else one for name, one in named.items()}
-        return _run(META, model, meta, named, fold_batchnorm)
+        return _run(META, model, meta, named, options)
     try:
-        return _run(FAKE, model, inputs, named, fold_batchnorm)
+        return _run(FAKE, model, inputs, named, options)
     except _ModelError:  # perhaps of its data: with it, the same error comes again if it is not
-        return _run(DATA, model, inputs, named, fold_batchnorm)
+        return _run(DATA, model, inputs, named, options)
 
 
 class _ModelError(UnsupportedError):
@@ -81,10 +87,10 @@ class _ModelError(UnsupportedError):
 
 
 def _run(
-    kind: str, model: torch.nn.Module, inputs: Sequence[Any], named: Mapping[str, Any], fold_batchnorm: bool
+    kind: str, model: torch.nn.Module, inputs: Sequence[Any], named: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Recording:
     # A model may keep tensors of a run as its attributes: every run has a copy of its own.
-    report = convert(copied(model).eval(), fold_batchnorm=fold_batchnorm, inplace=True)
+    report = convert(copied(model).eval(), inplace=True, **options)
     found = Recording(report, kind)
     stack: list[str] = []
     with ExitStack() as stacked:

@@ -10,6 +10,7 @@ from ..errors import NkiError, NkiValidationError, NotSimulatedError
 from ..objects import VirtualRegister
 from ..program import Instruction as NkiInstruction
 from ..rules import RULES, kernel_frame
+from . import enums
 from .dma import dma_compute, dma_copy, dma_transpose
 from .enums import dge_mode, dma_engine, engine, matmul_perf_mode, nc_version, oob_mode, reduce_cmd
 from .gathers import local_gather, nc_n_gather, nonzero_with_count, sequence_bounds
@@ -48,6 +49,9 @@ from .vector_engine import (
     tensor_tensor,
     tensor_tensor_scan,
 )
+
+#: The enums as a module, where nki-library's kernels look for them.
+constants = enums
 
 #: Module constants that NKI keeps for old kernels.
 tensor_engine = engine.tensor

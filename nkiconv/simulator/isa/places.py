@@ -38,7 +38,7 @@ def after_registers(instruction: Instruction, *tensors: NkiTensor) -> Instructio
     for tensor in tensors:
         index = None if tensor.indirection is None else tensor.indirection.index
         if type(index) is VirtualRegister and index.set_by is not None:
-            instruction.depends_on(index.set_by)
+            instruction.after.append(index.set_by)  # of an earlier iteration, too
     return instruction
 
 

@@ -118,6 +118,12 @@ def _register(name: str, register: Any) -> VirtualRegister:
     return register
 
 
+def _target(register: Any) -> VirtualRegister:
+    if _register("dst", register).frozen:
+        fail("NKI172", "dst is the induction register of a dynamic_range loop")
+    return register  # type: ignore[no-any-return]
+
+
 def _one_element(name: str, tensor: Any) -> NkiTensor:
     tensors(**{name: tensor})
     if tensor.buffer is PSUM or tensor.size != 1:
@@ -127,9 +133,9 @@ def _one_element(name: str, tensor: Any) -> NkiTensor:
 
 
 def register_move(dst: VirtualRegister, src: Any) -> Instruction:
-    """dst = a compile-time int of 32 bits or another register. Raises NkiError (NKI160)."""
+    """dst = a compile-time int of 32 bits or another register. Raises NkiError (NKI160, NKI172)."""
     program = current()
-    target = _register("dst", dst)
+    target = _target(dst)
     value = _int32("src", src) if type(src) is int else _register("src", src).value
     target.value = value
     target.set_by = program.record("sync", "register_move", (), (), {})
@@ -137,11 +143,10 @@ def register_move(dst: VirtualRegister, src: Any) -> Instruction:
 
 
 def register_load(dst: VirtualRegister, src: NkiTensor) -> Instruction:
-    """dst = the one element of a tensor in HBM or SBUF (up to 32 bits). Raises NkiError (NKI040, NKI160)."""
+    """dst = the one element of a tensor in HBM or SBUF (up to 32 bits). Raises NkiError (NKI040, NKI160, NKI172)."""
     program = current()
-    target, tensor = _register("dst", dst), _one_element("src", src)
-    if program.numeric:
-        target.value = int(tensor.storage.read(tensor).reshape(-1)[0])
+    target, tensor = _target(dst), _one_element("src", src)
+    target.value = int(tensor.storage.read(tensor).reshape(-1)[0]) if program.numeric else None
     target.set_by = program.record("sync", "register_load", (), (tensor,), {})
     return target.set_by
 

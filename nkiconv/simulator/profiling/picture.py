@@ -50,7 +50,7 @@ def picture(found: Profile, timed: Timed, path: Path, title: str = "") -> None:
     _use(figure.add_subplot(grid[1, 0]), found)
     _path(figure.add_subplot(grid[1, 1]), found)
     _roofline(figure.add_subplot(grid[1, 2]), found, timed)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, format="png", dpi=110)
 
 
 def _rows(timed: Timed) -> dict[str, list[tuple[float, float]]]:

@@ -49,6 +49,9 @@ def price(instruction: Instruction, rates: Rates) -> AnyPrice:
     writes, reads = instruction.writes, instruction.reads
     if op in ("core_barrier", "sendrecv"):
         return _meet(op, engine, writes, rates)
+    if op == "loop_branch":
+        busy = rates("control.compare_branch_ns")
+        return Price(busy, busy, op, rates.take_read())
     if engine == "tensor":
         return tensor_price(_moving_dtype(reads), params, rates)
     if engine == "dma":

@@ -1,0 +1,103 @@
+"""`install()`: `import nki` gives this simulator to code that was written for AWS's package."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+from . import collectives, declarations, isa, language, launch
+from .isa import enums
+
+#: What PyPI's placeholder of the name `nki` says when it is imported: it is nobody's NKI.
+_PLACEHOLDER_MARK = "WRONG PACKAGE"
+
+
+class NkiInstalledError(RuntimeError):
+    """AWS's own `nki` is installed (or looks so, and is broken): `install` does not hide it."""
+
+
+class Installation:
+    """Modules named `nki` that are ours; a context manager that takes them away again when it ends."""
+
+    def __init__(self, modules: dict[str, ModuleType]) -> None:
+        self._before = {name: module for name, module in sys.modules.items() if _is_nki(name)}
+        self._installed = True
+        _replace(modules)
+
+    def remove(self) -> None:
+        """Put back what was there before; what has been imported keeps working. A second call does nothing."""
+        if self._installed:
+            self._installed = False
+            _replace(self._before)
+
+    def __enter__(self) -> Installation:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.remove()
+
+
+def install() -> Installation:
+    """Make `import nki`, `nki.isa`, `nki.language` and `nki.typing` give the simulator, for the rest of the process.
+
+    `nki` has jit and simulate, and calls of jitted kernels run here. Two names that nki-library uses are there as well:
+    `nki.isa.constants` with nki.isa's enums, and `nki.dtype`, the type of dtypes. `nki.collectives` can be imported;
+    its calls raise NotSimulatedError. What the simulator lacks, such as `nki.compiler`, is not found.
+
+    Returns: an `Installation`: ``with install():`` or its `remove()` undoes it. Installations may be nested.
+
+    Raises: NkiInstalledError where AWS's nki is installed; NKICONV_NKI=simulator then still has this simulator run
+        nkiconv's own kernels.
+    """
+    found = _aws_nki()
+    if found is not None:
+        raise NkiInstalledError(f"AWS's nki is here ({found}); its own nki.simulate runs kernels without a device")
+    return Installation(_modules())
+
+
+def _modules() -> dict[str, ModuleType]:
+    """Our modules by the names that AWS gives them."""
+    package = ModuleType("nki", "AWS's Neuron Kernel Interface as nkiconv.simulator runs it.")
+    package.__path__ = []  # a package without files: nothing else of the simulator is found under its name
+    parts: dict[str, Any] = {
+        "jit": launch.jit,
+        "simulate": launch.simulate,
+        "dtype": str,
+        "isa": isa,
+        "language": language,
+        "typing": declarations,
+        "collectives": collectives,
+    }
+    vars(package).update(parts)
+    return {
+        "nki": package,
+        "nki.isa": isa,
+        "nki.isa.constants": enums,
+        "nki.language": language,
+        "nki.typing": declarations,
+        "nki.collectives": collectives,
+    }
+
+
+def _aws_nki() -> str | None:
+    """Where AWS's nki is, or what is wrong with it; None where there is none, or only PyPI's placeholder."""
+    try:
+        module = importlib.import_module("nki")
+    except ModuleNotFoundError as error:
+        return None if error.name == "nki" else f"installed but broken: {error}"
+    except ImportError as error:
+        return None if _PLACEHOLDER_MARK in str(error) else f"installed but broken: {error}"
+    return getattr(module, "__file__", None)  # ours has none, nor has a folder that happens to be called nki
+
+
+def _is_nki(name: str) -> bool:
+    return name == "nki" or name.startswith("nki.")
+
+
+def _replace(modules: dict[str, ModuleType]) -> None:
+    """Make these the only modules named nki or nki.something."""
+    for name in [name for name in sys.modules if _is_nki(name)]:
+        del sys.modules[name]
+    sys.modules.update(modules)

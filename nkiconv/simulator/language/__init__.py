@@ -1,0 +1,115 @@
+"""`nki.language` on NumPy: dtypes, memories, tensors, operators, loops and launch queries.
+
+Calls that compute are made of `nki.isa` instructions, so they are checked, recorded and timed as those are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import elementwise
+from ..documented import LANGUAGE_REFUSED
+from ..dtypes import DTYPES, GEN4_DTYPES
+from ..elementwise import cos, logical_not, negative, tan
+from ..memory import MemoryRegion
+from ..objects import NKIObject
+from ..ops import OPS, Op
+from ..rules import fail
+from ..tensor import NkiTensor
+from .choosing import gather_flattened, where
+from .constants import shared_constant, shared_identity_matrix
+from .creation import empty_like, full, ndarray, ones, zeros, zeros_like
+from .grid import num_programs, program_id, program_ndim
+from .layout import broadcast_to, expand_dims, load_transpose2d, matmul, transpose
+from .loops import affine_range, ds, dynamic_range, fori_loop, sequential_range, static_range, while_loop
+from .normalising import rms_norm, softmax
+from .ordering import no_reorder
+from .randomness import dropout, rand, random_seed
+from .reductions import all, max, mean, min, prod, sum, var
+from .regions import hbm, is_hbm, is_on_chip, is_psum, is_sbuf, private_hbm, psum, sbuf, shared_hbm
+from .rounding import ceil, floor, trunc
+from .sizes import tile_size
+from .transfers import device_print, load, store
+
+__all__ = [
+    "MemoryRegion",
+    "NKIObject",
+    "NkiTensor",
+    "affine_range",
+    "all",
+    "broadcast_to",
+    "ceil",
+    "cos",
+    "device_print",
+    "dropout",
+    "ds",
+    "dynamic_range",
+    "empty_like",
+    "expand_dims",
+    "floor",
+    "fori_loop",
+    "full",
+    "gather_flattened",
+    "hbm",
+    "is_hbm",
+    "is_on_chip",
+    "is_psum",
+    "is_sbuf",
+    "load",
+    "load_transpose2d",
+    "logical_not",
+    "matmul",
+    "max",
+    "mean",
+    "min",
+    "ndarray",
+    "negative",
+    "no_reorder",
+    "num_programs",
+    "ones",
+    "private_hbm",
+    "prod",
+    "program_id",
+    "program_ndim",
+    "psum",
+    "rand",
+    "random_seed",
+    "rms_norm",
+    "sbuf",
+    "sequential_range",
+    "shared_constant",
+    "shared_hbm",
+    "shared_identity_matrix",
+    "softmax",
+    "static_range",
+    "store",
+    "sum",
+    "tan",
+    "tile_size",
+    "transpose",
+    "trunc",
+    "var",
+    "where",
+    "while_loop",
+    "zeros",
+    "zeros_like",
+]
+
+for _name in (*DTYPES, *GEN4_DTYPES):  # a gen4 dtype can be named and compared with, not used
+    globals()[_name] = _name
+Op.lower = staticmethod(elementwise.apply)
+for _name, _op in OPS.items():
+    globals()[_name] = _op
+__all__ += [*DTYPES, *GEN4_DTYPES, *OPS]
+del _name, _op
+
+
+def __getattr__(name: str) -> Any:
+    """Documented calls that no NeuronCore has raise by name when called."""
+    if name not in LANGUAGE_REFUSED:
+        raise AttributeError(f"module 'nki.language' has no attribute {name!r}")
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        fail("NKI048", f"nl.{name}: {LANGUAGE_REFUSED[name]}")
+
+    return refuse

@@ -1,0 +1,106 @@
+"""Loops: those that the compiler unrolls, and those that run on the device, with registers.
+
+The simulator runs the body of a device loop once for each iteration, and records it as often. Each iteration ends with
+a compare and branch on every engine that ran something in it: the documents say that sequencers do that, not what it
+costs. Hardware has one copy of the body, so no dependency may join two iterations.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ..isa import VirtualRegister
+from ..objects import DynamicSlice, as_int
+from ..program import Program, current
+from ..rules import fail
+
+
+def affine_range(start: Any, stop: Any = None, step: int = 1) -> Iterable[int]:
+    """`range`; all loops are unrolled."""
+    return range(start) if stop is None else range(start, stop, step)
+
+
+sequential_range = static_range = affine_range
+
+
+def ds(start: Any, size: int) -> DynamicSlice:
+    """An index that takes elements start .. start + size - 1."""
+    return DynamicSlice(start, size)
+
+
+def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> Iterator[VirtualRegister]:
+    """A loop on the device: registers start, start + step, ... below stop, which the body may not write.
+
+    Deprecated from NKI 0.6 on, for fori_loop.
+
+    Args:
+        start, stop: ints or registers with a value; one alone is the stop. When only traced, a register that was
+            loaded from a tensor has none. step: a positive int.
+    Raises NkiError (NKI170, NKI171, NKI172 for a write). Source: isa dynamic_range, dynamic loops guide.
+    """
+    warnings.warn("nl.dynamic_range is deprecated, use nl.fori_loop", DeprecationWarning, stacklevel=2)
+    values = _values(0, start, step) if stop is None else _values(start, stop, step)
+    return _iterations(_opened(), values, frozen=True)
+
+
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[[VirtualRegister], Any], step: int = 1) -> None:
+    """A loop on the device: body_fun(i) for registers i = lower, lower + step, ... below upper.
+
+    The body gets a register of its own each time: what it writes there changes nothing outside.
+
+    Args: lower, upper: ints or registers with a value. body_fun: its result is not used. step: a positive int.
+    Raises NkiError (NKI170, NKI171). Source: isa fori_loop.
+    """
+    for register in _iterations(_opened(), _values(lower, upper, step), frozen=False):
+        body_fun(register)
+
+
+def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], VirtualRegister]) -> None:
+    """A loop on the device: body_fun(r) while the register r is not 0; r is init, then what the body returned.
+
+    The body gets a copy of r. It must return a register.
+
+    Raises NkiError (NKI170, NKI171). Source: isa while_loop.
+    """
+    program = _opened()
+    value = _register_value("init", init)
+    while value:
+        first = program.begin_iteration()
+        value = _register_value("what body_fun returned", body_fun(VirtualRegister(value)))
+        program.end_iteration(first)
+
+
+def _values(lower: Any, upper: Any, step: Any) -> range:
+    if type(step) is not int or step < 1:
+        fail("NKI170", f"step={step!r} is not a positive compile-time int")
+    return range(_bound("lower", lower), _bound("upper", upper), step)
+
+
+def _bound(name: str, value: Any) -> int:
+    return _register_value(name, value) if isinstance(value, VirtualRegister) else as_int(value, name, "NKI170")
+
+
+def _register_value(name: str, register: Any) -> int:
+    if not isinstance(register, VirtualRegister):
+        fail("NKI170", f"{name} is {register!r}, not a register")
+    if register.value is None:
+        fail("NKI170", f"{name} is a register without a value; one loaded from a tensor has none when only traced")
+    return register.value
+
+
+def _opened() -> Program:
+    program = current()
+    if program.in_order:
+        fail("NKI171", "a dynamic loop inside nl.no_reorder")
+    return program
+
+
+def _iterations(program: Program, values: range, *, frozen: bool) -> Iterator[VirtualRegister]:
+    for value in values:
+        first = program.begin_iteration()
+        try:
+            yield VirtualRegister(value, frozen)
+        finally:  # the loop's body may have ended by a break
+            program.end_iteration(first)

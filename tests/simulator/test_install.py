@@ -1,0 +1,220 @@
+"""install(): `import nki` gives the simulator, until it is undone; and nki.typing, which comes with it."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from nkiconv import simulator
+from nkiconv.simulator import ArraySpec, NkiError, NkiInstalledError, NotSimulatedError, execute, install, jit
+from nkiconv.simulator import isa as our_isa
+from nkiconv.simulator import language as our_language
+from nkiconv.simulator import typing as nt
+
+KERNEL = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+import nki.typing as nt
+from nki import jit, simulate
+from nki.collectives import ReplicaGroup
+from nki.isa import constants, dge_mode, oob_mode
+from nki.isa.constants import dma_engine
+from nki.language import NKIObject, NkiTensor
+from nki.typing import tensor
+
+
+@nki.jit
+def doubled(x: nt.tensor[4, 8]):
+    tile = nl.load(x)
+    out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+    nl.store(out, nl.add(tile, tile))
+    return out
+"""
+X = np.arange(32, dtype=np.float32).reshape(4, 8)
+
+
+def nki_modules():
+    """Modules that are named nki or nki.something."""
+    return {name for name in sys.modules if name == "nki" or name.startswith("nki.")}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    before = nki_modules()
+    yield
+    assert nki_modules() == before
+
+
+def test_a_kernel_of_another_package_runs():
+    names = {}
+    with install():
+        exec(KERNEL, names)
+        np.testing.assert_array_equal(names["doubled"](X), 2 * X)
+        np.testing.assert_array_equal(names["simulate"](names["doubled"])(X), 2 * X)
+    assert names["nl"] is our_language
+    assert names["nisa"] is our_isa
+    assert names["dma_engine"] is names["constants"].dma_engine is our_isa.dma_engine
+    np.testing.assert_array_equal(names["doubled"](X), 2 * X)  # what was imported keeps working
+
+
+def test_it_is_undone_after_an_error_too():
+    with pytest.raises(KeyError), install():
+        sys.modules["nki"].jit = {}["nothing"]
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("nki")
+
+
+def test_without_with():
+    installation = install()
+    try:
+        import nki
+
+        assert nki.jit is simulator.jit
+    finally:
+        installation.remove()
+    installation.remove()
+    assert "nki" not in sys.modules
+
+
+def test_installations_are_nested():
+    with install():
+        with install():
+            inner = sys.modules["nki"]
+        assert sys.modules["nki"] is not inner
+        import nki.language as nl
+
+        assert nl is our_language
+
+
+def test_only_what_aws_documents_is_found():
+    with install():
+        nki = importlib.import_module("nki")
+        public = {name for name in vars(nki) if not name.startswith("_")}
+        assert public == {"jit", "simulate", "isa", "language", "typing", "dtype", "collectives"}
+        assert isinstance(our_language.bfloat16, nki.dtype)
+        for name in ("nki.compiler", "nki.tensor", "nki.hardware"):
+            with pytest.raises(ModuleNotFoundError, match=f"No module named '{name}'"):
+                importlib.import_module(name)
+
+
+def package(folder, text):
+    """A package nki in a folder, whose __init__ holds this."""
+    (folder / "nki").mkdir()
+    (folder / "nki" / "__init__.py").write_text(text)
+
+
+def forget_nki():
+    """Forget an imported nki."""
+    for name in nki_modules():
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [("jit = None", r"AWS's nki is here \(.*__init__\.py\)"),
+     ("import nothing_of_this_name", r"installed but broken: No module named 'nothing_of_this_name'"),
+     ("raise ImportError('no driver')", r"installed but broken: no driver")],
+    ids=["works", "lacks a module", "broken"],
+)  # fmt: skip
+def test_aws_own_is_not_hidden(tmp_path, monkeypatch, text, match):
+    package(tmp_path, text)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        with pytest.raises(NkiInstalledError, match=match):
+            install()
+        with pytest.raises(NkiInstalledError, match=match):  # whether or not it has been imported before
+            install()
+    finally:
+        forget_nki()
+
+
+def test_a_placeholder_and_a_mere_folder_are_no_nki(tmp_path, monkeypatch):
+    package(tmp_path, "raise ImportError('WRONG PACKAGE: see the documentation')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with install():
+        import nki.isa
+
+        assert nki.isa is our_isa
+    (tmp_path / "nki" / "__init__.py").unlink()
+    importlib.invalidate_caches()
+    try:
+        with install():
+            import nki.isa
+
+            assert nki.isa is our_isa
+    finally:
+        forget_nki()
+
+
+def test_collectives_are_named_not_simulated():
+    with install():
+        import nki.collectives as ncc
+        from nki.collectives import ReplicaGroup, rank_id
+    for name, call in {"all_reduce": ncc.all_reduce, "ReplicaGroup": ReplicaGroup, "rank_id": rank_id}.items():
+        with pytest.raises(NotSimulatedError, match=rf"^nki\.collectives\.{name} is documented NKI"):
+            call([[0]])
+    with pytest.raises(AttributeError, match="no attribute 'all_at_once'"):
+        ncc.all_at_once  # noqa: B018
+
+
+def test_a_script_of_its_own():
+    script = KERNEL + textwrap.dedent("""
+        import numpy as np
+        assert doubled(np.ones((4, 8), np.float32)).sum() == 64
+    """)
+    code = f"from nkiconv import simulator\nsimulator.install()\n{script}"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def kernel_of(annotation):
+    """A kernel whose one parameter has this annotation."""
+
+    def kernel(x, scale=1):
+        tile = our_language.load(x)
+        out = our_language.ndarray(x.shape, x.dtype, our_language.shared_hbm)
+        our_language.store(out, tile)
+        return out
+
+    kernel.__annotations__ = {"x": annotation}
+    return jit(kernel)
+
+
+ANNOTATIONS = [nt.tensor, nt.tensor[4, 8], "nt.tensor[4, 8]", "of_no_meaning[4]", int, None]
+
+
+@pytest.mark.parametrize("annotation", ANNOTATIONS, ids=str)
+def test_declared_shapes(annotation):
+    np.testing.assert_array_equal(kernel_of(annotation)(X), X)
+    execute(kernel_of(annotation)[2], (ArraySpec((4, 8), "float32"),), trace_only=True)
+
+
+@pytest.mark.parametrize("annotation", [nt.tensor[4, 8], "nt.tensor[4, 8]", nt.tensor[32]], ids=str)
+@pytest.mark.parametrize(
+    ("value", "match"), [(X[:, :4], r"x has shape \(4, 4\)"), (3, "x is 3"), (X[None], r"x has shape \(1, 4, 8\)")]
+)
+def test_other_shapes_are_refused(annotation, value, match):
+    with pytest.raises(NkiError, match=rf"^NKI175: launch: {match}, declared \("):
+        kernel_of(annotation)(value)
+
+
+def test_an_optional_tensor_may_be_absent():
+    kernel = jit(lambda x, mask=None: our_language.shared_constant(X))
+    kernel.function.__annotations__ = {"mask": nt.tensor[4, 8]}
+    np.testing.assert_array_equal(kernel(X), X)
+    with pytest.raises(NkiError, match="NKI175"):
+        kernel(X, X[:2])
+
+
+def test_shapes_are_positive_ints():
+    for shape in (0, (4, -1), (4, None), ("n", 4), 4.0, ()):
+        with pytest.raises(TypeError, match="sizes must be positive ints"):
+            nt.tensor[shape]
+    assert nt.tensor[4].shape == (4,)
+    assert issubclass(nt.tensor[4, 8], nt.tensor)
+    assert nt.tensor[4, 8].__name__ == "tensor[4, 8]"

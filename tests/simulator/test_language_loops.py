@@ -1,0 +1,411 @@
+"""Device loops, nl.no_reorder, dependencies and schedules: what runs, in which order, and what is refused."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from isa_tiles import evaluate, get, put, sb
+from pairs import Pair, run
+
+from nkiconv.simulator import NkiError, execute, jit, profiling
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator.hardware import CONSTANTS
+from nkiconv.simulator.rules import RULES
+from nkiconv.simulator.timing import Rates, price
+
+F32, I32 = nl.float32, nl.int32
+pytestmark = pytest.mark.filterwarnings("ignore:nl.dynamic_range")
+
+
+def register(value):
+    """A register whose value came from memory."""
+    loaded = nisa.register_alloc()
+    nisa.register_load(loaded, put(np.array([[value]], np.int32)))
+    return loaded
+
+
+def value_of(one):
+    """A register's value, through memory."""
+    cell = nl.ndarray((1, 1), I32)
+    nisa.register_store(cell, one)
+    return int(get(cell)[0, 0])
+
+
+def seen(loop):
+    """Values of a loop's induction register, in order; `loop` gets the function to call with each."""
+    values = []
+    run(lambda: loop(lambda i: values.append(value_of(i))))
+    return values
+
+
+BOUNDS = [(0, 4, 1), (1, 8, 3), (5, 5, 1), (7, 2, 1), (-3, 2, 2)]
+
+
+@pytest.mark.parametrize("make", [int, nisa.VirtualRegister, register], ids=["ints", "registers", "loaded"])
+@pytest.mark.parametrize(("lower", "upper", "step"), BOUNDS)
+def test_counted_loops(lower, upper, step, make):
+    expected = list(range(lower, upper, step))
+    assert seen(lambda body: nl.fori_loop(make(lower), make(upper), body, step)) == expected
+    assert seen(lambda body: nl.fori_loop(make(lower), upper, body_fun=body, step=step)) == expected
+
+    def ranged(body):
+        for i in nl.dynamic_range(make(lower), make(upper), step):
+            body(i)
+
+    assert seen(ranged) == expected
+
+
+def test_one_bound_is_the_stop():
+    def ranged(body):
+        for i in nl.dynamic_range(register(3)):
+            body(i)
+
+    assert seen(ranged) == [0, 1, 2]
+
+
+def test_dynamic_range_is_deprecated():
+    with pytest.warns(DeprecationWarning, match=r"fori_loop") as caught:
+        run(lambda: drop(nl.dynamic_range(2)))
+    assert caught[0].filename == __file__
+
+
+def drop(value):
+    """Nothing."""
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_a_while_loop_counts_down(count):
+    def body():
+        left, one = put(np.array([[count]], np.int32)), put(np.array([[1]], np.int32))
+        total = nl.zeros((1, 1), F32)
+
+        def step(r):
+            nisa.tensor_scalar(total, total, nl.add, 2.0)
+            nisa.tensor_tensor(left, left, one, nl.subtract)
+            nisa.register_load(r, left)
+            return r
+
+        nl.while_loop(register(count), step)
+        return get(total)
+
+    assert evaluate(body) == 2 * count
+
+
+def test_a_body_gets_a_register_of_its_own():
+    def body():
+        start, values = register(2), []
+
+        def once(r):
+            values.append(value_of(r))
+            nisa.register_move(r, 0)
+            return r
+
+        nl.while_loop(start, once)
+        nl.fori_loop(0, 3, lambda i: (values.append(value_of(i)), nisa.register_move(i, 7)))
+        return [*values, value_of(start)]
+
+    assert evaluate(body) == [2, 0, 1, 2, 2]
+
+
+def test_nested_loops():
+    def nested(body):
+        nl.fori_loop(0, 2, lambda i: nl.fori_loop(i, 3, body))
+
+    assert seen(nested) == [0, 1, 2, 1, 2]
+
+
+def test_iterations_end_with_branches():
+    def body():
+        tile = sb(4, 8)
+
+        def step(i):
+            nisa.activation(tile, nl.exp, tile)
+            nisa.tensor_scalar(tile, tile, nl.multiply, 0.5)
+
+        nl.fori_loop(0, 2, step)
+
+    ops = [(i.engine, i.op) for i in run(body).instructions][1:]
+    once = [("scalar", "activation"), ("vector", "tensor_scalar")]
+    assert ops == 2 * [*once, ("vector", "loop_branch"), ("scalar", "loop_branch"), ("sync", "loop_branch")]
+    assert profiling.profile(jit(body))().modelled_us > 0
+
+
+def test_the_price_of_a_branch():
+    branch = run(lambda: nl.fori_loop(0, 1, drop)).instructions[-1]
+    found = price(branch, Rates())
+    assert (found.issue_ns, found.latency_ns) == 2 * (CONSTANTS["control.compare_branch_ns"].value,)
+    assert found.constants == {"control.compare_branch_ns"}
+
+
+def test_a_branch_is_at_the_loop():
+    def body():
+        nl.fori_loop(0, 1, drop)
+
+    branch = run(body).instructions[-1]
+    assert branch.op == "loop_branch"
+    assert branch.file == __file__
+    assert branch.line == inspect.getsourcelines(body)[1] + 1
+
+
+def test_a_loop_may_be_left():
+    def body():
+        for i in nl.dynamic_range(4):
+            nisa.memset(sb(4, 8), 0.0)
+            if i is not None:
+                break
+        nisa.memset(sb(4, 8), 1.0)
+
+    last = run(body).instructions[-1]
+    assert last.scope == ()
+
+
+def chain(executed):
+    """For each instruction the indices of those it was told to wait for."""
+    return [[producer.index for producer in i.after] for i in executed.instructions]
+
+
+def fills(count):
+    """So many memsets of their own tiles, which could run in any order."""
+    for i in range(count):
+        nisa.memset(nl.ndarray((4, 8), F32), float(i), engine=(nisa.engine.vector, nisa.engine.gpsimd)[i % 2])
+
+
+def test_no_reorder_chains_what_runs_inside():
+    def body():
+        fills(2)
+        with nl.no_reorder():
+            fills(2)
+            with nl.no_reorder():
+                fills(1)
+            fills(1)
+        fills(1)
+        with nl.no_reorder():
+            fills(2)
+
+    assert chain(run(body)) == [[], [], [], [2], [3], [4], [], [], [7]]
+
+
+def test_no_reorder_takes_time():
+    def plainly():
+        fills(6)
+
+    def ordered():
+        with nl.no_reorder():
+            fills(6)
+
+    assert profiling.profile(jit(ordered))().modelled_us > 1.3 * profiling.profile(jit(plainly))().modelled_us
+
+
+def test_no_reorder_ends_with_an_error():
+    def body():
+        try:
+            with nl.no_reorder():
+                raise KeyError
+        except KeyError:
+            fills(2)
+
+    assert chain(run(body)) == [[], []]
+
+
+def test_dependencies_inside_loops():
+    def body():
+        outer = nisa.memset(nl.ndarray((4, 8), F32), 0.0)
+
+        def step(i):
+            first = nisa.memset(nl.ndarray((4, 8), F32), 1.0).depends_on(outer)
+            second = nisa.memset(nl.ndarray((4, 8), F32), 2.0).depends_on(first)
+            nl.fori_loop(0, 1, lambda j: nisa.memset(nl.ndarray((4, 8), F32), 3.0).depends_on(second, outer))
+
+        nl.fori_loop(0, 2, step)
+
+    told = [after for after, i in zip(chain(run(body)), run(body).instructions, strict=True) if i.op == "memset"]
+    assert told == [[], [0], [1], [2, 0], [0], [8], [9, 0]]
+
+
+@jit
+def two_named(x):
+    """Two independent instructions with names, and one without."""
+    tile = nl.load(x)
+    nisa.reciprocal(nl.ndarray(x.shape, F32), tile, name="recip")
+    nisa.tensor_scalar(nl.ndarray(x.shape, F32), tile, nl.add, 1.0, name="plus1")
+    nisa.activation(nl.ndarray(x.shape, F32), nl.exp, tile, name="exp")
+
+
+X = np.ones((4, 8), np.float32)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize(
+    ("edges", "told"),
+    [([], [[], [], [], []]), ([("plus1", "recip")], [[], [], [1], []]),
+     ([("exp", ["recip", "plus1"]), ("plus1", ("recip",))], [[], [], [1], [1, 2]])],
+)  # fmt: skip
+def test_schedules(edges, told, lnc):
+    scheduled = two_named.with_schedule(edges)
+    executed = execute(scheduled[2] if lnc == 2 else scheduled, (X,))
+    for program in executed.programs:
+        assert [[producer.index for producer in i.after] for i in program.instructions] == told
+    assert chain(execute(two_named, (X,))) == [[], [], [], []]
+    assert scheduled.__name__ == "two_named"
+
+
+def test_schedules_add_up():
+    both = two_named.with_schedule([("plus1", "recip")]).with_schedule([("exp", "plus1")])
+    assert chain(execute(both, (X,))) == [[], [], [1], [2]]
+
+
+def test_schedules_are_timed():
+    @jit
+    def parallel():
+        nisa.memset(nl.ndarray((4, 512), F32), 0.0, engine=nisa.engine.gpsimd, name="slow")
+        nisa.memset(nl.ndarray((4, 512), F32), 0.0, engine=nisa.engine.vector, name="quick")
+
+    plain = profiling.profile(parallel)().modelled_us
+    assert profiling.profile(parallel.with_schedule([("quick", "slow")]))().modelled_us > 1.1 * plain
+
+
+@pytest.mark.parametrize(
+    ("edges", "match"),
+    [
+        ([("plus1", "nothing")], "0 instructions are named 'nothing'"),
+        ([("recip", "plus1")], "'recip' does not come after 'plus1'"),
+        ([("recip", "recip")], "does not come after"),
+        ([("plus1",)], "is not a pair"),
+        (["plus1"], "is not a pair"),
+        ([("plus1", 3)], "does not hold names"),
+        ([("plus1", [])], "does not hold names"),
+        ([(None, "plus1")], "does not hold names"),
+    ],
+)
+def test_schedules_refused(edges, match):
+    with pytest.raises(NkiError, match=rf"NKI174.*{match}"):
+        two_named.with_schedule(edges)(X)
+
+
+def test_names_are_of_one_instruction():
+    @jit
+    def twice(x):
+        for _ in range(2):
+            nisa.memset(nl.ndarray((4, 8), F32), 0.0, name="zero")
+        nisa.memset(nl.ndarray((4, 8), F32), 0.0, name="last")
+
+    with pytest.raises(NkiError, match=r"NKI174.*2 instructions are named 'zero'"):
+        twice.with_schedule([("last", "zero")])(X)
+
+
+@pytest.mark.parametrize("lnc", [None, 1])
+def test_a_scheduled_kernel_is_launched_not_called(lnc):
+    scheduled = two_named.with_schedule([("plus1", "recip")])
+    inner = scheduled[1] if lnc else scheduled
+    with pytest.raises(NkiError, match=r"NKI174.*called by another kernel"):
+        jit(lambda x: drop(inner(x)))(X)
+
+
+def loop_over(*bounds, **settings):
+    """Run an empty fori_loop."""
+    nl.fori_loop(*bounds, drop, **settings)
+
+
+def ordered(inner):
+    """Run something inside no_reorder."""
+    with nl.no_reorder():
+        inner()
+
+
+def each(values, body):
+    """Run a body for each of some values."""
+    for value in values:
+        body(value)
+
+
+def across_iterations(own):
+    """Wait for the previous iteration's instruction, or for the same one's."""
+    made = []
+
+    def step(i):
+        made.append(nisa.memset(nl.ndarray((4, 8), F32), 0.0))
+        nisa.memset(nl.ndarray((4, 8), F32), 1.0).depends_on(made[-1 if own else 0])
+
+    nl.fori_loop(0, 2, step)
+
+
+def out_of(inside):
+    """Wait outside a loop for what ran in it, or for what ran before it."""
+    made = [nisa.memset(nl.ndarray((4, 8), F32), 0.0)]
+    nl.fori_loop(0, 1, lambda i: made.append(nisa.memset(nl.ndarray((4, 8), F32), 0.0)))
+    nisa.memset(nl.ndarray((4, 8), F32), 1.0).depends_on(made[inside])
+
+
+PAIRS = [
+    Pair("NKI170", "positive step", lambda: loop_over(0, 2, step=1), lambda: loop_over(0, 2, step=0), "step=0"),
+    Pair("NKI170", "int step", lambda: loop_over(0, 2, step=2), lambda: loop_over(0, 2, step=register(1)), "step="),
+    Pair("NKI170", "int bounds", lambda: loop_over(0, 2), lambda: loop_over(0, 2.0), "upper=2.0"),
+    Pair("NKI170", "tensor bounds", lambda: loop_over(0, register(2)), lambda: loop_over(0, sb(1, 1)), "upper"),
+    Pair("NKI170", "value", lambda: loop_over(register(0), 1), lambda: loop_over(nisa.register_alloc(), 1), "lower"),
+    Pair("NKI170", "register condition", lambda: nl.while_loop(register(0), drop),
+         lambda: nl.while_loop(0, drop), "init"),
+    Pair("NKI170", "next condition", lambda: nl.while_loop(register(1), lambda r: nisa.register_alloc(0)),
+         lambda: nl.while_loop(register(1), drop), "what body_fun returned is None"),
+    Pair("NKI171", "fori_loop", lambda: nl.fori_loop(0, 2, lambda i: ordered(fills_one)),
+         lambda: ordered(lambda: loop_over(0, 2)), "fori_loop: a dynamic loop"),
+    Pair("NKI171", "while_loop", lambda: ordered(lambda: drop(register(0))),
+         lambda: ordered(lambda: nl.while_loop(register(0), drop)), "while_loop: a dynamic loop"),
+    Pair("NKI171", "dynamic_range", lambda: ordered(lambda: each(nl.static_range(2), drop)),
+         lambda: ordered(lambda: each(nl.dynamic_range(2), drop)), "dynamic_range: a dynamic loop"),
+    Pair("NKI172", "move", lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(nisa.register_alloc(), i)),
+         lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(i, 0)), "register_move"),
+    Pair("NKI172", "load", lambda: each(nl.dynamic_range(2), value_of),
+         lambda: each(nl.dynamic_range(2), lambda i: nisa.register_load(i, put(np.ones((1, 1), np.int32)))), "load"),
+    Pair("NKI173", "iterations", lambda: across_iterations(True), lambda: across_iterations(False), "another loop or"),
+    Pair("NKI173", "out of a loop", lambda: out_of(0), lambda: out_of(1), "memset waits for a memset"),
+]  # fmt: skip
+
+
+def fills_one():
+    """One memset."""
+    fills(1)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda p: p.id)
+def test_pairs(pair):
+    run(pair.passes)
+    with pytest.raises(NkiError, match=pair.match) as caught:
+        run(pair.raises)
+    assert caught.value.rule == pair.rule
+    assert caught.value.location.startswith(__file__)
+
+
+def test_every_rule_of_loops_has_a_pair():
+    assert {pair.rule for pair in PAIRS} == {rule for rule in RULES if "NKI170" <= rule <= "NKI173"}
+
+
+def test_loaded_bounds_are_not_known_when_only_traced():
+    def body():
+        loaded = nisa.register_alloc()
+        nisa.register_load(loaded, nl.zeros((1, 1), I32))
+        loop_over(0, loaded)
+
+    run(body)
+    with pytest.raises(NkiError, match=r"NKI170.*only traced"):
+        run(body, trace_only=True)
+    assert len(run(lambda: loop_over(0, 3), trace_only=True).instructions) == 3
+
+
+@pytest.mark.timeout(20)
+def test_a_loop_whose_condition_is_loaded_is_not_traced():
+    def step(r):
+        nisa.register_load(r, nl.zeros((1, 1), I32))
+        return r
+
+    run(lambda: nl.while_loop(nisa.register_alloc(1), step))
+    with pytest.raises(NkiError, match=r"NKI170.*what body_fun returned.*only traced"):
+        run(lambda: nl.while_loop(nisa.register_alloc(1), step), trace_only=True)
+
+
+def test_calls_outside_a_kernel():
+    for call in (nl.no_reorder, lambda: loop_over(0, 2), lambda: nl.dynamic_range(2)):
+        with pytest.raises(NkiError, match="NKI029"):
+            call()

@@ -1,0 +1,133 @@
+"""Files that commands write are there whole or not at all: the disk may be full, and Ctrl-C may come at any time."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+from shell import run
+
+from nkiconv.planner import cache, search, timing
+from nkiconv.whole_file import whole_file
+
+
+def test_it_takes_its_name_at_the_end(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("before")
+    with whole_file(path) as part:
+        part.write_text("after")
+        assert path.read_text() == "before"
+        assert part.parent == tmp_path
+    assert path.read_text() == "after"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
+@pytest.mark.parametrize("existed", [True, False])
+def test_nothing_is_left_where_the_block_raises(error, existed, tmp_path):
+    path = tmp_path / "a.txt"
+    if existed:
+        path.write_text("before")
+
+    def write():
+        with whole_file(path) as part:
+            part.write_text("half")
+            raise error
+
+    with pytest.raises(type(error)):
+        write()
+    assert os.listdir(tmp_path) == (["a.txt"] if existed else [])
+    assert not existed or path.read_text() == "before"
+
+
+def test_the_disks_reason_names_the_path(tmp_path):
+    path = tmp_path / "missing" / "a.txt"
+    with pytest.raises(FileNotFoundError) as caught, whole_file(path) as part:
+        part.write_text("x")
+    assert caught.value.filename == str(path)
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "a.txt", tmp_path / "link.txt"
+    target.write_text("before")
+    link.symlink_to(target)
+    with whole_file(link) as part:
+        part.write_text("after")
+    assert link.is_symlink()
+    assert target.read_text() == "after"
+
+
+def test_a_device_is_written_in_place(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with whole_file(pipe) as part:
+            part.write_text("through")
+        assert os.read(reader, 100) == b"through"
+    finally:
+        os.close(reader)
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "nkiconv", *arguments]
+
+
+def small_disk():
+    """No file of this process may be longer than a thousand bytes."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (("profile", "fp16", "--trace"), "t.json"),
+        (("profile", "fp16", "--plot"), "p.png"),
+        (("crossover", "--vary", "W", "--values", "64,128,256,512", "--C", "16", "--csv"), "c.csv"),
+    ],
+)
+def test_a_full_disk_leaves_no_part_of_a_file(arguments, name, tmp_path):
+    path = tmp_path / "out" / name
+    path.parent.mkdir()
+    environment = {**os.environ, "NKICONV_CACHE": str(tmp_path / "plans")}
+    done = subprocess.run(
+        command(*arguments, str(path)),
+        capture_output=True,
+        text=True,
+        preexec_fn=small_disk,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "File too large" in done.stderr
+    assert str(path) in done.stderr.replace("\n", "")
+    assert os.listdir(path.parent) == []
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("traced", [1, 3])
+def test_ctrl_c_during_tune_leaves_the_cache_whole(traced, tmp_path, monkeypatch):
+    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path))
+    cache.forget()
+    assert run("plan", "fp16").exit_code == 0
+    [before] = os.listdir(tmp_path)
+    text = (tmp_path / before).read_text()
+    calls = iter(range(traced))
+
+    def interrupted(*arguments):
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return timing.trace(*arguments)
+
+    monkeypatch.setattr(search, "trace", interrupted)
+    result = run("tune", "fp16")
+    assert result.exit_code == 130
+    assert "Traceback" not in result.output
+    assert os.listdir(tmp_path) == [before]
+    assert (tmp_path / before).read_text() == text
