@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from isa_indices import column, one, register, rows_of
 from isa_tiles import evaluate, fill, get, hbm, put, rounded, same, sample, sb
 from pairs import run
 
@@ -22,27 +23,6 @@ SKIP = OOB.skip
 def rng():
     """Reproducible random numbers."""
     return np.random.default_rng(9)
-
-
-def column(values, dtype=U32):
-    """Indices [P, 1] in SBUF."""
-    return put(np.asarray(values).astype(dtype).reshape(-1, 1))
-
-
-def one(value, dtype=I32):
-    """An index [1, 1] in SBUF."""
-    return column([value], dtype)
-
-
-def register(value):
-    """The same index in a register."""
-    return nisa.register_alloc(value)
-
-
-def rows_of(tensor, indices, step=None):
-    """All columns of the rows of a 2-d HBM tensor that `indices` [P, 1] name."""
-    columns = tensor.shape[1]
-    return tensor.ap([[step or columns, indices.shape[0]], [1, columns]], vector_offset=indices)
 
 
 # Gathers and scatters.
@@ -216,6 +196,36 @@ def test_scalar_offset(make, mode, rng):
         same(actual, np.ascontiguousarray(wanted))
 
 
+@pytest.mark.parametrize("counted", [True, False], ids=["induction", "loaded"])
+def test_a_device_loop_indexes_by_its_register(counted, rng):
+    """Copies the rows 1, 3, 5 of seven, counted by the loop or loaded from a table in each of its iterations."""
+    values = rng.normal(size=(7, 3)).astype(np.float32)
+
+    def body():
+        data, out = put(values, buffer=nl.hbm), put(np.zeros((7, 3), np.float32), buffer=nl.hbm)
+        at = nisa.register_alloc(0)
+        table = put(np.array([[0, 1, 0, 3, 0, 5]], np.int32))
+
+        def copy_row(i):
+            if not counted:
+                nisa.register_load(at, cell_of(table, i))
+            row = i if counted else at
+            source, target = (side.ap([[3, 1], [1, 3]], scalar_offset=row) for side in (data, out))
+            nisa.dma_copy(target, source)
+
+        nl.fori_loop(1, 7, copy_row, 2)
+        return get(out)
+
+    def cell_of(table, i):
+        cell = nl.ndarray((1, 1), I32)
+        nisa.tensor_copy(cell, table.ap([[6, 1], [1, 1]], scalar_offset=i, indirect_dim=1))
+        return cell
+
+    expected = np.zeros((7, 3), np.float32)
+    expected[1::2] = values[1::2]
+    same(evaluate(body), expected)
+
+
 def test_scalar_offset_adds_to_the_static_one_and_moves_dst(rng):
     values = rng.normal(size=(2, 3)).astype(np.float32)
 
@@ -286,7 +296,7 @@ def test_skipped_rows_of_a_gather_keep_what_was_there(index, dtype, rng):
 def test_skipped_rows_of_a_scatter_go_nowhere():
     def body():
         out = put(np.zeros((3, 2), np.float32), buffer=nl.hbm)
-        nisa.dma_copy(rows_of(out, column([2, -1, 3, 0], I32)), sb(4, 2), oob_mode=SKIP)
+        nisa.dma_copy(rows_of(out, column([2, -1, 3, 0])), sb(4, 2), oob_mode=SKIP)
         return get(out)
 
     assert evaluate(body).tolist() == [[1, 1], [0, 0], [1, 1]]

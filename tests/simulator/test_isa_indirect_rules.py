@@ -8,7 +8,8 @@ import re
 
 import numpy as np
 import pytest
-from isa_tiles import hbm, ps, put, sb
+from isa_indices import column, one, register, rows_of
+from isa_tiles import hbm, ps, sb
 from pairs import Pair, run
 
 from nkiconv.simulator import NkiError
@@ -18,26 +19,6 @@ from nkiconv.simulator.rules import RULES
 
 BF16, F32, I32, U32 = nl.bfloat16, nl.float32, nl.int32, nl.uint32
 DGE, SKIP = nisa.dge_mode, nisa.oob_mode.skip
-
-
-def column(values):
-    """int32 indices [P, 1] in SBUF."""
-    return put(np.asarray(values, np.int32).reshape(-1, 1))
-
-
-def one(value):
-    """An index [1, 1] in SBUF."""
-    return column([value])
-
-
-def register(value):
-    """An index in a register."""
-    return nisa.register_alloc(value)
-
-
-def rows_of(tensor, indices):
-    """All columns of the rows of a [3, 4] HBM tensor that `indices` [P, 1] name."""
-    return tensor.ap([[4, indices.shape[0]], [1, 4]], vector_offset=indices)
 
 
 def gather(picked=(1, 0), index=None, data=None, scalar_offset=None, **settings):
