@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage test-slow lint format readme docs wheel bench profiles models hf-kernel clean
+.PHONY: help setup demo test coverage test-slow conformance lint format readme docs wheel bench profiles models hf-kernel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,10 @@ coverage: $(STAMP) ## print what the tests but for sweeps cover
 
 test-slow: $(STAMP) ## run the tests that take minutes
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
+
+# Needs the packages that nki-library's tests import (README, "Kernels of others").
+conformance: $(STAMP) ## run nki-library's tests in the simulator: make conformance CHECKOUT=PATH
+	@$(BIN)/python tests/conformance "$(CHECKOUT)" --out tests/conformance.md
 
 lint: $(STAMP) ## check style, types and import arrows; print lines per folder
 	@$(BIN)/ruff check

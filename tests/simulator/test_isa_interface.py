@@ -140,3 +140,11 @@ def test_operators_called_on_tiles_name_themselves():
     with pytest.raises(NkiError, match="add: dst has 4 partitions, data2 2") as caught:
         run(lambda: nl.add(sb(4, 6), sb(2, 6)))
     assert (caught.value.rule, caught.value.op) == ("NKI044", "add")
+
+
+def test_generations_have_an_order():
+    version = nisa.nc_version
+    assert version.gen2 < version.gen3 < version.gen4
+    assert version.gen3 >= version.gen3
+    with pytest.raises(TypeError):
+        assert version.gen3 > 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from enum import Enum
 
 
@@ -50,12 +51,16 @@ class matmul_perf_mode(Enum):
     double_row = "double_row"
 
 
+@functools.total_ordering
 class nc_version(Enum):
-    """NeuronCore generations."""
+    """NeuronCore generations, the newer one greater: kernels ask whether they run on gen3 or later."""
 
     gen2 = 2
     gen3 = 3
     gen4 = 4
+
+    def __lt__(self, other: object) -> bool:
+        return self.value < other.value if isinstance(other, nc_version) else NotImplemented
 
 
 class dma_engine(Enum):
