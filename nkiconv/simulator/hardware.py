@@ -107,6 +107,26 @@ MOVING_FREE_MAX = _size("pe.max_moving_free")
 #: Elements a partition that one bn_stats reads (isa bn_stats; nl.tile_size.bn_stats_fmax).
 BN_STATS_FREE_MAX = 512
 
+#: Values that max8 finds and that nc_find_index8 and nc_match_replace8 look for, a partition (isa max8).
+SEARCH_VALUES = 8
+
+#: Elements a partition that a search reads, at most (isa max8, nc_find_index8).
+SEARCH_FREE_MAX = 16_384
+
+#: Free dimensions that a search walks: its tiles are at most 3-dimensional (isa max8, nc_find_index8).
+FREE_DIMS_SEARCH = 2
+
+#: Partitions that one of GpSimd's 8 cores reads and writes (isa local_gather).
+GPSIMD_CORE_PARTITIONS = 16
+
+#: Indices of one GpSimd core in a local_gather (isa local_gather).
+LOCAL_GATHER_INDICES_MAX = 4096
+
+#: Elements that topk chooses from: at least, and fewer than; and results, fewer than (isa topk).
+TOPK_LEAST = 8
+TOPK_LIMIT = 1 << 16
+TOPK_RESULTS_LIMIT = 1 << 15
+
 #: Rows and columns of the largest Vector Engine transpose (isa nc_transpose).
 VECTOR_TRANSPOSE_MAX = 32
 

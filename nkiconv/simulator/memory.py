@@ -158,7 +158,9 @@ class Storage:
         self.race: SharedAccess | None = None
 
     def array(self, tensor: NkiTensor) -> Array:
-        """The tensor's elements as a NumPy view (no copy, no check)."""
+        """The tensor's elements as a NumPy view (no copy, no check but NKI054: an indirect view has no place)."""
+        if tensor.indirection is not None:
+            fail("NKI054", "an indirect view", tensor=tensor)
         data = self.data
         if data is None:
             data = self.data = np.full(self.info.num_bytes, _POISON, dtype=np.uint8)

@@ -1,14 +1,17 @@
-"""What kernels may define and pass around besides tensors: NKIObject classes, `nl.ds`, compile-time ints, dtypes."""
+"""What kernels may define and pass around besides tensors: NKIObject classes, registers, `nl.ds`, ints, dtypes."""
 
 from __future__ import annotations
 
 import inspect
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .dtypes import DTYPES, GEN4_DTYPES, canonical
 from .rules import fail
+
+if TYPE_CHECKING:
+    from .program import Instruction
 
 
 class NKIObject:
@@ -30,6 +33,30 @@ class NKIObject:
 
     def __post_init__(self) -> None:
         """Hook for subclasses, called after the generated ``__init__``."""
+
+
+class VirtualRegister(NKIObject):
+    """A 32-bit register of the engines' sequencers; its value is unknown while the kernel is built."""
+
+    __slots__ = ("frozen", "set_by", "value")
+
+    def __init__(self, value: int | None = None, frozen: bool = False) -> None:
+        self.value = value
+        self.frozen = frozen
+        #: the last instruction that set it
+        self.set_by: Instruction | None = None
+
+    def _refuse(self) -> NoReturn:
+        fail("NKI032", "a register used as a Python value")
+
+    def __bool__(self) -> bool:
+        self._refuse()
+
+    def __int__(self) -> int:
+        self._refuse()
+
+    def __index__(self) -> int:
+        self._refuse()
 
 
 @dataclass(frozen=True)

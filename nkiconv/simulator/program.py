@@ -12,6 +12,7 @@ from .dtypes import Array
 from .errors import NkiError
 from .memory import MemoryRegion, Region, Storage, StorageInfo
 from .races import SharedAccess
+from .randomness import Generators
 from .rendezvous import Rendezvous
 from .rules import RULES, fail, kernel_frame
 from .running import running
@@ -40,8 +41,10 @@ class Instruction:
 
     @property
     def bytes(self) -> int:
-        """Bytes moved: the larger of what is written and what is read."""
-        return max(sum(r.num_bytes for r in self.writes), sum(r.num_bytes for r in self.reads))
+        """Bytes moved: the larger of what is written and what is read (of an indirect transfer: its patterns)."""
+        moved = self.params.get("moved")
+        writes, reads = (moved[:1], moved[1:]) if moved else (self.writes, self.reads)
+        return max(sum(r.num_bytes for r in writes), sum(r.num_bytes for r in reads))
 
     def depends_on(self, *producers: Instruction) -> Instruction:
         """Scheduling dependency: this instruction runs after each producer. Returns itself.
@@ -88,6 +91,8 @@ class Program:
         self.usage = Usage()
         self.vector_accumulator = Accumulator()
         self.scalar_accumulator = Accumulator()
+        #: state of the random number generators
+        self.random = Generators(core)
 
     @property
     def sbuf_peak_bytes(self) -> int:

@@ -12,13 +12,14 @@ from math import prod
 from typing import Any, NoReturn
 
 from . import hardware as hw
-from .documented import TENSOR_GEN4, TENSOR_MEMBERS
+from .documented import TENSOR_GEN4
 from .dtypes import DTYPES
 from .errors import NotSimulatedError
+from .indirection import Indirection, ap_indirection, require_static, scalar_indirection, vector_indirection
 from .memory import Region, Storage
 from .objects import DynamicSlice, NKIObject, as_int, dtype_name
 from .rules import fail
-from .views import Ints, dense_strides, is_dense, merged_runs, name_groups, reach, reshaped_strides
+from .views import Ints, dense_strides, is_dense, merged_runs, name_groups, reach, reshaped_strides, whole_sizes
 
 __all__ = ["DynamicSlice", "NKIObject", "NkiTensor", "as_int", "dtype_name"]
 
@@ -33,16 +34,27 @@ class NkiTensor(NKIObject):
     """
 
     __slots__ = (
-        "_region", "buffer", "dtype", "itemsize", "offset", "on_chip", "shape", "size", "storage", "strides", "walked",
+        "_region", "buffer", "dtype", "indirection", "itemsize", "offset", "on_chip", "shape", "size", "storage",
+        "strides", "walked",
     )  # fmt: skip
 
-    def __init__(self, shape: Ints, dtype: str, storage: Storage, strides: Ints | None = None, offset: int = 0) -> None:
+    def __init__(
+        self,
+        shape: Ints,
+        dtype: str,
+        storage: Storage,
+        strides: Ints | None = None,
+        offset: int = 0,
+        indirection: Indirection | None = None,
+    ) -> None:
         info = storage.info
         self.shape = shape
         self.dtype = dtype
         self.storage = storage
         self.strides = dense_strides(shape) if strides is None else strides
         self.offset = offset
+        #: what moves the view at run time; None for a static one
+        self.indirection = indirection
         self.size = prod(shape)
         self.itemsize = DTYPES[dtype].itemsize
         self.buffer = info.buffer
@@ -62,10 +74,14 @@ class NkiTensor(NKIObject):
         return len(self.shape)
 
     def region(self) -> Region:
-        """What an instruction record keeps of this operand."""
+        """What an instruction record keeps of this operand: all that an indirect view may touch."""
         if self._region is None:
-            self._region = Region(self.storage.info, self.dtype, self.shape, self.strides, self.offset)
+            self._region = self.pattern() if self.indirection is None else self.indirection.reach
         return self._region
+
+    def pattern(self) -> Region:
+        """The view's own elements; those of an indirect view as if its indices were 0."""
+        return Region(self.storage.info, self.dtype, self.shape, self.strides, self.offset)
 
     def key(self) -> tuple[Any, ...]:
         """Identity of the addressed elements within the storage."""
@@ -102,8 +118,8 @@ class NkiTensor(NKIObject):
         return is_dense(self.shape[first:], self.strides[first:])
 
     def is_indirect(self) -> bool:
-        """Whether the view is addressed at run time; such views are not simulated yet, so always False."""
-        return False
+        """Whether the view is addressed at run time."""
+        return self.indirection is not None
 
     def get_pattern(self) -> list[list[int]]:
         """``[[stride, count], ...]`` of the view, as `.ap` takes it."""
@@ -121,16 +137,14 @@ class NkiTensor(NKIObject):
         fail("NKI031", "iteration over a tensor", tensor=self)
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        """Documented methods that are missing raise by name when called; trn3's are refused."""
-        if name not in TENSOR_MEMBERS and name not in TENSOR_GEN4:
+        """Methods of trn3 are refused by name when called."""
+        if name not in TENSOR_GEN4:
             raise AttributeError(f"an NkiTensor has no attribute {name!r}")
 
-        def missing(*args: Any, **kwargs: Any) -> NoReturn:
-            if name in TENSOR_GEN4:
-                fail("NKI049", f"NkiTensor.{name} needs NeuronCore-v4 (trn3)", tensor=self)
-            raise NotSimulatedError(f"NkiTensor.{name}", [m for m in TENSOR_MEMBERS if hasattr(NkiTensor, m)])
+        def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+            fail("NKI049", f"NkiTensor.{name} needs NeuronCore-v4 (trn3)", tensor=self)
 
-        return missing
+        return refuse
 
     # Indexing.
 
@@ -145,6 +159,8 @@ class NkiTensor(NKIObject):
         shape: list[int] = []
         strides: list[int] = []
         offset = self.offset
+        if self._by_rows() and self._full_key(key)[0] != _ALL:
+            self._keep_first(f"index {key!r} cuts")
         for dim, (k, n, s) in enumerate(zip(self._full_key(key), self.shape, self.strides, strict=True)):
             if isinstance(k, (slice, DynamicSlice)):
                 start, count, step = self._slice(k, n, dim)
@@ -165,7 +181,7 @@ class NkiTensor(NKIObject):
 
     def _plainly(self, key: tuple[Any, ...]) -> NkiTensor | None:
         """The view of plain ints and slices inside the tensor, which almost all are; None for all else."""
-        if len(key) > len(self.shape):
+        if len(key) > len(self.shape) or self.indirection is not None:
             return None
         shape: list[int] = []
         strides: list[int] = []
@@ -204,7 +220,7 @@ class NkiTensor(NKIObject):
 
     def _int_index(self, k: Any, n: int, dim: int) -> int:
         if isinstance(k, NkiTensor):
-            raise NotSimulatedError("dynamic tensor indexing", ("compile-time ints", "slices", "nl.ds"))
+            raise NotSimulatedError("dynamic tensor indexing", ("NkiTensor.select", "compile-time ints", "slices"))
         index = as_int(k, f"index of dim {dim}")
         if not -n <= index < n:
             fail("NKI006", f"index {index} is outside dim {dim} of size {n}", tensor=self)
@@ -245,9 +261,15 @@ class NkiTensor(NKIObject):
             )
         return self[(*(_ALL,) * dim, slice(start, end, step))]
 
-    def select(self, dim: int, index: int) -> NkiTensor:
-        """One index of a dim, 0 <= index < its size; the dim is dropped (kept at size 1 for dim 0 on chip)."""
+    def select(self, dim: int, index: int | NkiTensor) -> NkiTensor:
+        """One index of a dim, 0 <= index < its size; the dim is dropped (kept at size 1 for dim 0 on chip).
+
+        An index in SBUF, int32 or uint32 [1, 1], makes an indirect view (not of dim 0 on chip): NKI036-NKI038.
+        """
         dim = self._dim(dim)
+        if isinstance(index, NkiTensor):
+            moved, first = scalar_indirection(self, dim, index), self[(*(_ALL,) * dim, 0)]
+            return NkiTensor(first.shape, self.dtype, self.storage, first.strides, first.offset, moved)
         if type(index) is int and index < 0:
             fail("NKI006", f"select({dim}, {index}); unlike an index, it does not count from the end", tensor=self)
         return self[(*(_ALL,) * dim, index)]
@@ -257,8 +279,8 @@ class NkiTensor(NKIObject):
         order = tuple(as_int(d, "dim", "NKI015") for d in dims)
         if sorted(order) != list(range(self.ndim)):
             fail("NKI015", f"permute({dims!r}) of {self.ndim} dims", tensor=self)
-        if self.on_chip and order[0] != 0:
-            fail("NKI008", f"permute({dims!r}) moves the partition dim", tensor=self)
+        if order[0] != 0:
+            self._keep_first(f"permute({dims!r}) moves")
         return self._view(tuple(self.shape[d] for d in order), tuple(self.strides[d] for d in order), self.offset)
 
     def broadcast(self, dim: int, size: int) -> NkiTensor:
@@ -275,8 +297,8 @@ class NkiTensor(NKIObject):
         """A new dim of size 1 at position `dim`, 0 .. ndim."""
         if not 0 <= as_int(dim, "dim") <= self.ndim:
             fail("NKI006", f"expand_dim({dim}) of {self.ndim} dims", tensor=self)
-        if self.on_chip and dim == 0:
-            fail("NKI008", "expand_dim(0) before the partition dim", tensor=self)
+        if dim == 0:
+            self._keep_first("expand_dim(0) before")
         stride = self.strides[dim] * self.shape[dim] if dim < self.ndim else 1
         return self._replaced(dim, dim - 1, (1,), (stride,))
 
@@ -294,8 +316,8 @@ class NkiTensor(NKIObject):
         """Split one dim into several whose product is its size; one of them may be -1."""
         dim = self._dim(dim)
         sizes = self._infer(shape, self.shape[dim])
-        if self.on_chip and dim == 0 and sizes != self.shape[:1]:
-            fail("NKI008", f"reshape_dim(0, {shape!r})", tensor=self)
+        if dim == 0 and sizes != self.shape[:1]:
+            self._keep_first(f"reshape_dim(0, {shape!r}) splits")
         return self._replaced(dim, dim, sizes, tuple(s * self.strides[dim] for s in dense_strides(sizes)))
 
     def flatten_dims(self, start_dim: int, end_dim: int) -> NkiTensor:
@@ -303,8 +325,8 @@ class NkiTensor(NKIObject):
         start, end = self._dim(start_dim), self._dim(end_dim)
         if start > end:
             fail("NKI015", f"flatten_dims({start_dim}, {end_dim})", tensor=self)
-        if self.on_chip and start == 0 and end > 0:
-            fail("NKI008", f"flatten_dims({start_dim}, {end_dim})", tensor=self)
+        if start == 0 and end > 0:
+            self._keep_first(f"flatten_dims({start_dim}, {end_dim}) merges")
         runs = merged_runs(self.shape[start : end + 1], self.strides[start : end + 1])
         if len(runs) > 1:
             fail("NKI010", f"dims {start}..{end} are not contiguous with each other", tensor=self)
@@ -314,9 +336,9 @@ class NkiTensor(NKIObject):
     def reshape(self, shape: Ints) -> NkiTensor:
         """Another shape with the same elements in the same order, without a copy."""
         sizes = self._infer(shape, self.size)
-        kept = 1 if self.on_chip else 0
-        if self.on_chip and sizes[0] != self.shape[0]:
-            fail("NKI008", f"reshape({shape!r}) changes the {self.shape[0]} partitions", tensor=self)
+        kept = 1 if self.on_chip or self._by_rows() else 0
+        if sizes[0] != self.shape[0]:
+            self._keep_first(f"reshape({shape!r}) changes the {self.shape[0]} partitions of")
         if len(sizes) <= kept:
             fail("NKI002", f"reshape({shape!r}) leaves no free dim", tensor=self)
         strides = reshaped_strides(self.shape[kept:], self.strides[kept:], sizes[kept:])
@@ -356,9 +378,13 @@ class NkiTensor(NKIObject):
         """Raw access pattern ``[[step, count], ...]`` on the storage, in elements of `dtype`.
 
         The pattern replaces shape and strides. `offset=None` inherits the view's offset.
+
+        A run-time index counts places of dim `indirect_dim` of this tensor, which must be dense and keep its element
+        size. scalar_offset: int32 or uint32 [1, 1] in SBUF, or a register; moves the whole pattern. vector_offset:
+        int32 or uint32 [P, 1] in SBUF (dma_transpose: [P, I]), one for each index of the pattern's first dim, whose
+        step does not count; HBM and dim 0 only. Raises NkiError (NKI036-NKI039).
         """
-        if scalar_offset is not None or vector_offset is not None or indirect_dim != 0:
-            raise NotSimulatedError("indirect access (.ap with scalar_offset or vector_offset)", ("static patterns",))
+        require_static(self, ".ap of an indirect view")
         if offset is not None and self.offset != 0:
             fail("NKI013", f"offset={offset} on a view that starts at element {self.offset}", tensor=self)
         name = self.dtype if dtype is None else dtype_name(dtype)
@@ -371,11 +397,17 @@ class NkiTensor(NKIObject):
         if min(shape) < 1:
             fail("NKI002", f"pattern {pattern!r} has a count below 1", tensor=self)
         view = self._view(shape, strides, start, name)
-        view._check_inside(pattern)
-        return view
+        if scalar_offset is None and vector_offset is None:
+            view._check_inside(pattern)
+            return view
+        moved = ap_indirection(self, view, indirect_dim, scalar_offset, vector_offset)
+        first = NkiTensor((1, *shape[1:]) if moved.by_rows else shape, name, self.storage, strides, start)
+        first._check_inside(pattern)  # with indices of 0
+        return NkiTensor(shape, name, self.storage, strides, start, moved)
 
     def view(self, dtype: Any) -> NkiTensor:
         """The same bytes as another dtype; the last dim scales with the element size."""
+        require_static(self, "view(dtype) of an indirect view")
         name = dtype_name(dtype)
         old, new = self.itemsize, DTYPES[name].itemsize
         if old == new:
@@ -388,12 +420,21 @@ class NkiTensor(NKIObject):
 
     reinterpret_cast = view
 
+    def vector_select(self, dim: int, vector_offset: NkiTensor) -> NkiTensor:
+        """An indirect view of an HBM tensor: index p of dim 0 is its index vector_offset[p] of dim 0.
+
+        dim: 0. vector_offset: int32 or uint32 [P, 1] in SBUF. Raises NkiError (NKI036-NKI038).
+        """
+        moved = vector_indirection(self, dim, vector_offset)
+        shape = (vector_offset.shape[0], *self.shape[1:])
+        return NkiTensor(shape, self.dtype, self.storage, self.strides, self.offset, moved)
+
     # Helpers.
 
     def _view(self, shape: Ints, strides: Ints, offset: int, dtype: str | None = None) -> NkiTensor:
         if len(shape) > hw.VIEW_DIMS_MAX:
             fail("NKI004", f"{len(shape)} dims", tensor=self)
-        return NkiTensor(shape, dtype or self.dtype, self.storage, strides, offset)
+        return NkiTensor(shape, dtype or self.dtype, self.storage, strides, offset, self.indirection)
 
     def _replaced(self, first: int, last: int, sizes: Ints, strides: Ints) -> NkiTensor:
         """This view with dims first..last replaced (last = first - 1 inserts)."""
@@ -430,18 +471,26 @@ class NkiTensor(NKIObject):
 
     def _free_dim(self, dim: int, what: str) -> int:
         index = self._dim(dim)
-        if self.on_chip and index == 0:
-            fail("NKI008", f"{what} of dim 0", tensor=self)
+        if index == 0:
+            self._keep_first(f"{what} of dim 0,")
         return index
+
+    def _by_rows(self) -> bool:
+        """Whether each index of dim 0 has a run-time index of its own."""
+        return self.indirection is not None and self.indirection.by_rows
+
+    def _keep_first(self, what: str) -> None:
+        """Refuse a change of dim 0 where that is the partition dim or has run-time indices (NKI008, NKI037)."""
+        if self.on_chip:
+            fail("NKI008", f"{what} the partition dim", tensor=self)
+        if self._by_rows():
+            fail("NKI037", f"{what} the indexed dim 0", tensor=self)
 
     def _infer(self, shape: Any, total: int) -> Ints:
         """Sizes whose product is `total`, with a single -1 worked out."""
         if not isinstance(shape, (tuple, list)):
             fail("NKI002", f"shape={shape!r} is not a tuple", tensor=self)
-        sizes = tuple(as_int(n, "size", "NKI002") for n in shape)
-        known = prod(n for n in sizes if n != -1)
-        if sizes.count(-1) == 1 and known > 0 and total % known == 0:
-            sizes = tuple(total // known if n == -1 else n for n in sizes)
-        if not sizes or min(sizes) < 1 or prod(sizes) != total:
+        sizes = whole_sizes(tuple(as_int(n, "size", "NKI002") for n in shape), total)
+        if sizes is None:
             fail("NKI009", f"shape {shape!r} does not hold {total} elements", tensor=self)
         return sizes

@@ -53,6 +53,14 @@ def reshaped_strides(shape: Ints, strides: Ints, new: Ints) -> Ints | None:
     return (*out, *(1 for _ in sizes))
 
 
+def whole_sizes(sizes: Ints, total: int) -> Ints | None:
+    """Sizes whose product is `total`, a single -1 worked out; None when there are none."""
+    known = prod(n for n in sizes if n != -1)
+    if sizes.count(-1) == 1 and known > 0 and total % known == 0:
+        sizes = tuple(total // known if n == -1 else n for n in sizes)
+    return sizes if sizes and min(sizes) >= 1 and prod(sizes) == total else None
+
+
 def reach(shape: Ints, strides: Ints) -> tuple[int, int]:
     """Lowest and highest element that a view meets, relative to its first."""
     spans = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]

@@ -9,11 +9,9 @@ from isa_tiles import evaluate, get, hbm, put, sb
 from pairs import run
 
 from nkiconv.simulator import NkiError
-from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 
 F32, BF16 = nl.float32, nl.bfloat16
-pytestmark = pytest.mark.skipif("rng" not in vars(nisa), reason="needs nki.isa's generators and gathers")
 MEMORIES = [nl.sbuf, nl.psum, nl.hbm, nl.shared_hbm]
 
 

@@ -1,4 +1,4 @@
-"""Every rule of nki.isa (NKI040-NKI138) in pairs: the smallest call that passes, the nearest that breaks that rule."""
+"""Every rule of nki.isa (NKI040-NKI137) in pairs: the smallest call that passes, the nearest that breaks that rule."""
 
 from __future__ import annotations
 
@@ -445,8 +445,9 @@ def test_pair(pair):
 
 
 def test_every_rule_of_the_instructions_has_a_pair():
-    in_range = {rule for rule in RULES if "NKI040" <= rule <= "NKI138"}
-    assert in_range == {pair.rule for pair in PAIRS}
+    in_range = {rule for rule in RULES if "NKI040" <= rule <= "NKI137"}
+    rarer = {rule for rule in RULES if "NKI081" <= rule <= "NKI099"}  # test_isa_rules.py
+    assert in_range - rarer - {"NKI054"} == {pair.rule for pair in PAIRS}  # test_isa_indirect_rules.py
 
 
 def test_pairs_have_names_of_their_own():

@@ -7,12 +7,16 @@ from typing import Any
 
 from ..documented import ISA_CALLS, ISA_GEN4
 from ..errors import NkiError, NkiValidationError, NotSimulatedError
+from ..objects import VirtualRegister
 from ..program import Instruction as NkiInstruction
 from ..rules import RULES, kernel_frame
 from . import enums
 from .dma import dma_compute, dma_copy, dma_transpose
 from .enums import dge_mode, dma_engine, engine, matmul_perf_mode, nc_version, oob_mode, reduce_cmd
+from .gathers import local_gather, nc_n_gather, nonzero_with_count, sequence_bounds
 from .gpsimd_engine import affine_select, iota, tensor_partition_reduce
+from .random_numbers import dropout, rand_get_state, rand_set_state, rng, set_rng_seed
+from .ranges import range_select, tensor_scalar_cumulative
 from .reductions import (
     bn_aggr,
     bn_stats,
@@ -22,8 +26,8 @@ from .reductions import (
     tensor_scalar_reduce,
 )
 from .scalar_engine import activation, activation_reduce
+from .search import max8, nc_find_index8, nc_match_replace8
 from .sync import (
-    VirtualRegister,
     core_barrier,
     get_nc_sub_version,
     get_nc_version,
@@ -34,6 +38,7 @@ from .sync import (
     sendrecv,
 )
 from .tensor_engine import nc_matmul, nc_transpose
+from .topk import topk
 from .vector_engine import (
     memset,
     reciprocal,
@@ -70,34 +75,49 @@ __all__ = [
     "dma_copy",
     "dma_engine",
     "dma_transpose",
+    "dropout",
     "engine",
     "get_nc_sub_version",
     "get_nc_version",
     "iota",
+    "local_gather",
     "matmul_perf_mode",
+    "max8",
     "memset",
+    "nc_find_index8",
+    "nc_match_replace8",
     "nc_matmul",
+    "nc_n_gather",
     "nc_stream_shuffle",
     "nc_transpose",
     "nc_version",
+    "nonzero_with_count",
     "oob_mode",
+    "rand_get_state",
+    "rand_set_state",
+    "range_select",
     "reciprocal",
     "reduce_cmd",
     "register_alloc",
     "register_load",
     "register_move",
     "register_store",
+    "rng",
     "scalar_tensor_tensor",
     "select_reduce",
     "sendrecv",
+    "sequence_bounds",
+    "set_rng_seed",
     "tensor_copy",
     "tensor_copy_predicated",
     "tensor_partition_reduce",
     "tensor_reduce",
     "tensor_scalar",
+    "tensor_scalar_cumulative",
     "tensor_scalar_reduce",
     "tensor_tensor",
     "tensor_tensor_scan",
+    "topk",
 ]
 
 

@@ -14,7 +14,18 @@ from ..program import Instruction, current
 from ..rules import fail
 from ..tensor import NkiTensor
 from .enums import dge_mode, engine, oob_mode
+from .indirect_dma import (
+    by_rows,
+    check_bounds_mode,
+    check_compute,
+    check_indices,
+    check_rows,
+    check_transpose,
+    check_unique,
+    last_axis,
+)
 from .operands import enum_member, same_dtype, shaped, tensors, writable
+from .places import after_registers, index_tensors, indirect_params, read_places, write_places
 
 _DgeMode, _OobMode = dge_mode, oob_mode
 
@@ -33,10 +44,11 @@ def _no_priority(priority: Any) -> None:
         fail("NKI049", f"priority={priority!r} needs NeuronCore-v4 (trn3)")
 
 
-def _static_only(mode: oob_mode) -> None:
-    enum_member("oob_mode", mode, _OobMode)
-    if mode is _OobMode.skip:
-        fail("NKI134", "oob_mode.skip on a static access")
+def _row_writable(dst: NkiTensor) -> None:
+    """dst addresses each element once, of a row where rows have indices of their own (NKI017)."""
+    if by_rows(dst):
+        dst = NkiTensor((1, *dst.shape[1:]), dst.dtype, dst.storage, dst.strides, dst.offset)
+    writable(dst=dst)
 
 
 def dma_copy(
@@ -50,29 +62,39 @@ def dma_copy(
 ) -> Instruction:
     """dst = src by DMA, element by element in row-major order of both views.
 
+    Either side may be indirect, one of them by a vector of indices: rows gathered from or scattered to HBM. Rows that
+    are scattered to one place are written in order here; no document says who wins.
+
     Args:
         dst, src: any shapes with equal element counts, in HBM or SBUF; different dtypes cast through fp32.
+        oob_mode: what an index out of bounds does: error, or skip its row (a scalar index: the transfer).
         dge_mode: who makes the descriptors; hwdge does not cast.
         engine: sync or scalar, with hwdge only.
-    Raises NkiError (NKI130-NKI134, NKI017). Source: isa dma_copy, DGE guide.
+    Raises NkiError (NKI130-NKI134, NKI138, NKI139, NKI017). Source: isa dma_copy, DGE guide.
     """
     program = current()
-    tensors(dst=dst, src=src)
+    tensors(indirect=True, dst=dst, src=src)
     _not_psum(dst=dst, src=src)
     _no_priority(priority)
-    _static_only(oob_mode)
+    check_bounds_mode(oob_mode, dst=dst, src=src)
     enum_member("dge_mode", dge_mode, _DgeMode)
     _check_dge(dst, src, dge_mode, engine)
+    moved = indirect_params(dst, src)
+    if moved:
+        check_indices(dge_mode, dst=dst, src=src)
+        check_rows(dst=dst, src=src)
     if dst.shape != src.shape and dst.size != src.size:
         fail("NKI131", f"dst has {dst.size} elements, src {src.size}", dst=dst, src=src)
-    writable(dst=dst)
+    _row_writable(dst)
     if program.numeric:
-        values = src.storage.read(src)
+        values, present = read_places(src, oob_mode)
         if src.dtype != dst.dtype:
             values = convert(values, src.dtype, dst.dtype)
-        dst.storage.write(dst, shaped(values, dst))
-    params = {"dge_mode": dge_mode.name, "engine": engine.name}
-    return program.record("dma", "dma_copy", (dst,), (src,), params, name)
+        write_places(dst, oob_mode, values, present)
+    params = {"dge_mode": dge_mode.name, "engine": engine.name, **moved}
+    reads = (src, *index_tensors(dst, src)) if moved else (src,)
+    instruction = program.record("dma", "dma_copy", (dst,), reads, params, name)
+    return after_registers(instruction, dst, src) if moved else instruction
 
 
 def _check_dge(dst: NkiTensor, src: NkiTensor, mode: dge_mode, trigger: Any) -> None:
@@ -95,19 +117,24 @@ def dma_compute(
 ) -> Instruction:
     """dst = sum of srcs in the DMA engines, in fp32, cast on write.
 
+    With a vector of indices: dst += src[indices], dst in SBUF, or dst[indices] += src, src in SBUF; dst is one of the
+    two sources. oob_mode.skip leaves out rows whose index is out of bounds.
+
     Args:
         dst, srcs: 1 to 16 sources of dst's element count, in HBM or SBUF, any dtypes.
         reduce_op: nl.add. scales: None or all 1.0.
-    Raises NkiError (NKI130, NKI131, NKI134, NKI135). Source: isa dma_compute.
+    Raises NkiError (NKI130, NKI131, NKI134, NKI135, NKI138-NKI140). Source: isa dma_compute.
     """
     program = current()
     sources = tuple(srcs)
     if not 1 <= len(sources) <= hw.DMA_COMPUTE_SOURCES_MAX:
         fail("NKI135", f"{len(sources)} sources")
     named = {f"srcs[{i}]": src for i, src in enumerate(sources)}
-    tensors(dst=dst, **named)
+    tensors(indirect=True, dst=dst, **named)
     _not_psum(dst=dst, **named)
-    _static_only(oob_mode)
+    check_bounds_mode(oob_mode, dst=dst, **named)
+    check_compute(dst, sources)
+    check_rows(dst=dst, **named)
     if reduce_op is not OPS["add"]:
         fail("NKI135", f"reduce_op={reduce_op!r}; only nl.add")
     if scales is not None and (len(scales) != len(sources) or any(scale != 1.0 for scale in scales)):
@@ -117,13 +144,18 @@ def dma_compute(
     for label, src in named.items():
         if src.size != dst.size:
             fail("NKI131", f"dst has {dst.size} elements, {label} {src.size}", dst=dst, **{label: src})
-    writable(dst=dst)
+    _row_writable(dst)
     if program.numeric:
-        total = shaped(to_fp32(sources[0].storage.read(sources[0])), dst)
+        check_unique(dst)
+        values, present = read_places(sources[0], oob_mode)
+        total = shaped(to_fp32(values), dst)
         for src in sources[1:]:
-            total = np.add(total, shaped(to_fp32(src.storage.read(src)), dst))
-        dst.storage.write(dst, from_fp32(total, dst.dtype))
-    return program.record("dma", "dma_compute", (dst,), sources, {"dge_mode": "none"}, name)
+            values, among = read_places(src, oob_mode)
+            total, present = np.add(total, shaped(to_fp32(values), dst)), among if present is None else present
+        write_places(dst, oob_mode, from_fp32(total, dst.dtype), present)
+    moved = indirect_params(dst, *sources)
+    params = {"dge_mode": "swdge" if moved else "none", **moved}
+    return program.record("dma", "dma_compute", (dst,), (*sources, *index_tensors(*sources)), params, name)
 
 
 def dma_transpose(
@@ -137,23 +169,31 @@ def dma_transpose(
 ) -> Instruction:
     """dst = src transposed by DMA: [1, 0] in 2-d, [2, 1, 0] in 3-d, [3, 1, 2, 0] in 4-d, bit-exactly.
 
+    An indirect src is gathered first; by a vector of uint32 indices [P, I] column after column, P 16 to 128 in steps of
+    16 (128 if I > 1), of 2-byte data in HBM with a last dim <= 128, a first dim in steps of 16, and a middle dim of 1
+    in 4-d.
+
     Args:
         dst: in SBUF, exactly the transposed shape. src: HBM or SBUF, same dtype.
         dge_mode: unknown, or hwdge: 2-byte data, last dim <= 128, first dim 16 (2-d) or 1, 2, 4, 8, 16 (3-d, 4-d)
-            with shape[0] * shape[-2] a multiple of 16.
-    Raises NkiError (NKI052, NKI130, NKI134, NKI136, NKI137). Source: isa dma_transpose.
+            with shape[0] * shape[-2] a multiple of 16; swdge with a vector of indices.
+        oob_mode: skip leaves what comes from rows out of bounds as it is.
+    Raises NkiError (NKI052, NKI054, NKI130, NKI134, NKI136-NKI139, NKI141). Source: isa dma_transpose.
     """
     program = current()
-    tensors(dst=dst, src=src)
+    tensors(dst=dst)
+    tensors(indirect=True, src=src)
     _not_psum(dst=dst, src=src)
     _no_priority(priority)
-    _static_only(oob_mode)
+    check_bounds_mode(oob_mode, src=src)
     enum_member("dge_mode", dge_mode, _DgeMode)
     same_dtype(dst=dst, src=src)
     order = _TRANSPOSES.get(src.ndim)
     if order is None or (axes is not None and tuple(axes) != order):
         fail("NKI136", f"axes={axes!r} of a {src.ndim}-d source", src=src)
-    if dge_mode not in (_DgeMode.unknown, _DgeMode.hwdge):
+    check_indices(dge_mode, src=src)
+    check_transpose(src)
+    if dge_mode not in (_DgeMode.unknown, _DgeMode.hwdge) and not by_rows(src):
         fail("NKI137", f"dge_mode.{dge_mode.name} cannot transpose")
     if dge_mode is _DgeMode.hwdge:
         _check_hardware_transpose(src)
@@ -161,8 +201,15 @@ def dma_transpose(
         fail("NKI136", f"dst must be {tuple(src.shape[a] for a in order)} in SBUF", dst=dst, src=src)
     writable(dst=dst)
     if program.numeric:
-        dst.storage.write(dst, src.storage.read(src).transpose(order))
-    return program.record("dma", "dma_transpose", (dst,), (src,), {"dge_mode": dge_mode.name}, name)
+        values, present = read_places(src, oob_mode)
+        turned = values.reshape(src.shape).transpose(order)
+        if present is None:
+            dst.storage.write(dst, turned)
+        elif present.any():
+            dst.storage.write_where(dst, last_axis(present, dst.shape, src.size // src.shape[0]), turned)
+    params = {"dge_mode": dge_mode.name, **indirect_params(dst, src)}
+    instruction = program.record("dma", "dma_transpose", (dst,), (src, *index_tensors(src)), params, name)
+    return after_registers(instruction, src)
 
 
 def _check_hardware_transpose(src: NkiTensor) -> None:

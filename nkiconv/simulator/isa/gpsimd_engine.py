@@ -22,7 +22,8 @@ _INT32 = np.iinfo(np.int32)
 _PARTITION_REDUCTIONS = ("add", "average", "maximum", "bitwise_or", "bitwise_and")
 
 
-def _sbuf_only(**operands: NkiTensor) -> None:
+def sbuf_only(**operands: NkiTensor) -> None:
+    """GpSimd's operands are not in PSUM (NKI042)."""
     for name, tensor in operands.items():
         if tensor.buffer is PSUM:
             fail("NKI042", f"{name} is in PSUM", **{name: tensor})
@@ -40,7 +41,8 @@ def _check_pattern(pattern: Any, dst: NkiTensor) -> list[tuple[int, int]]:
     return [(p[0], p[1]) for p in pairs]
 
 
-def _check_int32(**constants: Any) -> None:
+def check_int32(**constants: Any) -> None:
+    """Compile-time ints of 32 bits (NKI080)."""
     for name, value in constants.items():
         if type(value) is not int or not _INT32.min <= value <= _INT32.max:
             fail("NKI080", f"{name}={value!r}")
@@ -66,9 +68,9 @@ def iota(
     """
     program = current()
     on_chip(free_dims=hw.FREE_DIMS_MAX_WIDE, dst=dst)
-    _sbuf_only(dst=dst)
+    sbuf_only(dst=dst)
     pairs = _check_pattern(pattern, dst)
-    _check_int32(offset=offset, channel_multiplier=channel_multiplier)
+    check_int32(offset=offset, channel_multiplier=channel_multiplier)
     writable(dst=dst)
     if program.numeric:
         values = _affine(dst.shape[0], pairs, offset, channel_multiplier)
@@ -102,13 +104,13 @@ def affine_select(
     """
     program = current()
     on_chip(free_dims=hw.FREE_DIMS_MAX_WIDE, dst=dst, on_true_tile=on_true_tile)
-    _sbuf_only(dst=dst, on_true_tile=on_true_tile)
+    sbuf_only(dst=dst, on_true_tile=on_true_tile)
     alike(dst=dst, on_true_tile=on_true_tile)
     compare = predicate_operator("cmp_op", cmp_op)
     if not isinstance(on_false_value, (float, np.floating)):
         fail("NKI072", f"on_false_value={on_false_value!r}", dst=dst)
     pairs = _check_pattern(pattern, dst)
-    _check_int32(offset=offset, channel_multiplier=channel_multiplier)
+    check_int32(offset=offset, channel_multiplier=channel_multiplier)
     writable(dst=dst)
     if program.numeric:
         assert compare.compute is not None
@@ -129,7 +131,7 @@ def tensor_partition_reduce(dst: NkiTensor, op: Any, data: NkiTensor, name: str 
     """
     program = current()
     on_chip(dst=dst, data=data)
-    _sbuf_only(dst=dst, data=data)
+    sbuf_only(dst=dst, data=data)
     token = operator("op", op)
     if token.name not in _PARTITION_REDUCTIONS:
         fail("NKI063", f"op={op!r}; one of {', '.join(_PARTITION_REDUCTIONS)}", data=data)

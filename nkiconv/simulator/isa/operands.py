@@ -21,15 +21,17 @@ from .enums import engine as Engine
 ON_CHIP = (SBUF, PSUM)
 
 
-def tensors(**operands: Any) -> None:
-    """Every operand is an NkiTensor (NKI040)."""
+def tensors(*, indirect: bool = False, **operands: Any) -> None:
+    """Every operand is an NkiTensor (NKI040), and static unless `indirect` (NKI054)."""
     for name, value in operands.items():
         if type(value) is not NkiTensor:
             fail("NKI040", f"{name}={value!r} is not a tensor")
+        if value.indirection is not None and not indirect:
+            fail("NKI054", f"{name} is an indirect view", **{name: value})
 
 
 def on_chip(free_dims: int = hw.FREE_DIMS_MAX, **operands: Any) -> None:
-    """Every operand is an SBUF or PSUM view that an engine can walk (NKI040, NKI043, NKI046, NKI053)."""
+    """Every operand is an SBUF or PSUM view that an engine can walk (NKI040, NKI043, NKI046, NKI053, NKI054)."""
     for name, tensor in operands.items():
         if type(tensor) is not NkiTensor:
             fail("NKI040", f"{name}={tensor!r} is not a tensor")
@@ -42,6 +44,8 @@ def on_chip(free_dims: int = hw.FREE_DIMS_MAX, **operands: Any) -> None:
 
 def _walk(name: str, tensor: NkiTensor) -> int:
     """Free dims the hardware has to walk (size-1 dims dropped, contiguous ones merged), after the other checks."""
+    if tensor.indirection is not None:
+        fail("NKI054", f"{name} is an indirect view", **{name: tensor})
     if not tensor.on_chip:
         fail("NKI040", f"{name} is in {tensor.buffer.name}, engines read and write SBUF and PSUM", **{name: tensor})
     start, count = first_partition(tensor), tensor.shape[0]

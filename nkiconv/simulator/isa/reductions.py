@@ -113,10 +113,15 @@ def accumulate(registers: Accumulator, op: Op, totals: Array, command: reduce_cm
     elif command is _ReduceCmd.load_reduce:
         registers.values = np.broadcast_to(np.asarray(initial, np.float32).reshape(-1), (len(totals),)).copy()
         registers.op = op
-    if registers.values is None or registers.op is not op or len(registers.values) != len(totals):
-        fail("NKI077", f"reduce_cmd.{command.name} with {op!r} on registers that hold {registers.op!r}")
+    check_registers(registers, op, len(totals), command)
     assert op.compute is not None
     registers.values = op.compute(registers.values, totals).astype(np.float32)
+
+
+def check_registers(registers: Accumulator, op: Op, partitions: int, command: reduce_cmd) -> None:
+    """An engine's registers hold values of this reduction, one a partition (NKI077)."""
+    if registers.values is None or registers.op is not op or len(registers.values) != partitions:
+        fail("NKI077", f"reduce_cmd.{command.name} with {op!r} on registers that hold {registers.op!r}")
 
 
 def check_reduce_res(reduce_res: Any, data: NkiTensor) -> tuple[NkiTensor, ...]:

@@ -3,43 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from .. import hardware as hw
 from ..memory import PSUM, SBUF, MemoryRegion
+from ..objects import VirtualRegister
 from ..program import Instruction, Program, current
 from ..rendezvous import Offer
 from ..rules import fail, kernel_frame
-from ..tensor import NKIObject, NkiTensor
+from ..tensor import NkiTensor
 from .enums import dma_engine, engine, nc_version
 from .operands import enum_member, tensors, writable
 
 _Engine, _DmaEngine = engine, dma_engine
 _CORES = (0, 1)
-
-
-class VirtualRegister(NKIObject):
-    """A 32-bit register of the engines' sequencers; its value is unknown while the kernel is built."""
-
-    __slots__ = ("frozen", "value")
-
-    def __init__(self, value: int | None = None, frozen: bool = False) -> None:
-        self.value = value
-        self.frozen = frozen
-
-    def _refuse(self) -> NoReturn:
-        fail("NKI032", "a register used as a Python value")
-
-    def __bool__(self) -> bool:
-        self._refuse()
-
-    def __int__(self) -> int:
-        self._refuse()
-
-    def __index__(self) -> int:
-        self._refuse()
 
 
 def get_nc_version() -> nc_version:
@@ -159,7 +138,8 @@ def register_move(dst: VirtualRegister, src: Any) -> Instruction:
     target = _target(dst)
     value = _int32("src", src) if type(src) is int else _register("src", src).value
     target.value = value
-    return program.record("sync", "register_move", (), (), {})
+    target.set_by = program.record("sync", "register_move", (), (), {})
+    return target.set_by
 
 
 def register_load(dst: VirtualRegister, src: NkiTensor) -> Instruction:
@@ -167,7 +147,8 @@ def register_load(dst: VirtualRegister, src: NkiTensor) -> Instruction:
     program = current()
     target, tensor = _target(dst), _one_element("src", src)
     target.value = int(tensor.storage.read(tensor).reshape(-1)[0]) if program.numeric else None
-    return program.record("sync", "register_load", (), (tensor,), {})
+    target.set_by = program.record("sync", "register_load", (), (tensor,), {})
+    return target.set_by
 
 
 def register_store(dst: NkiTensor, src: VirtualRegister) -> Instruction:

@@ -34,6 +34,7 @@ from .operands import (
     writable,
     write_fp32,
 )
+from .places import after_registers, index_tensors, indirect_params, settled
 
 _Engine = engine
 _INT32 = frozenset({"int32", "uint32"})
@@ -80,22 +81,28 @@ def tensor_copy(
     """dst = src on chip: bit-exact for equal dtypes, through fp32 otherwise.
 
     Args:
-        dst, src: same partitions and elements a partition, SBUF or PSUM (SBUF only on GpSimd).
+        dst, src: same partitions and elements a partition, SBUF or PSUM (SBUF only on GpSimd); either may be moved
+            along its free dims by a scalar index.
         engine: vector (default), scalar or gpsimd.
-    Raises NkiError (NKI040-NKI045). Source: isa tensor_copy.
+    Raises NkiError (NKI040-NKI045, NKI138). Source: isa tensor_copy, mig 0.4.
     """
     program = current()
-    on_chip(dst=dst, src=src)
+    to, origin = settled(dst), settled(src)
+    on_chip(dst=to, src=origin)
     chosen = pick_engine(engine, (_Engine.vector, _Engine.scalar, _Engine.gpsimd), _Engine.vector)
     not_gpsimd_psum(chosen, dst=dst, src=src)
     alike(dst=dst, src=src)
     writable(dst=dst)
     if program.numeric:
-        values = src.storage.read(src)
+        values = origin.storage.read(origin)
         if src.dtype != dst.dtype:
             values = convert(values, src.dtype, dst.dtype)
-        dst.storage.write(dst, shaped(values, dst))
-    return program.record(chosen.name, "tensor_copy", (dst,), (src,), None, name)
+        to.storage.write(to, shaped(values, dst))
+    if to is dst and origin is src:
+        return program.record(chosen.name, "tensor_copy", (dst,), (src,), None, name)
+    reads = (src, *index_tensors(dst, src))
+    instruction = program.record(chosen.name, "tensor_copy", (dst,), reads, indirect_params(dst, src), name)
+    return after_registers(instruction, dst, src)
 
 
 def tensor_copy_predicated(

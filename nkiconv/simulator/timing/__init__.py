@@ -6,6 +6,7 @@ which constants it rests on. Sources of all figures: trn2.toml.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..memory import PSUM, Region
@@ -35,7 +36,7 @@ __all__ = [
 
 #: What of an instruction's settings a price depends on.
 _TENSOR_PARAMS = ("contraction", "columns", "moving_columns", "is_transpose", "onezero", "tile_position", "tile_size")
-_OTHER_PARAMS = ("op", "dge_mode", "engine")
+_OTHER_PARAMS = ("op", "dge_mode", "engine", "count", "width", "n", "k", "indirect", "moved")
 
 
 def price(instruction: Instruction, rates: Rates) -> AnyPrice:
@@ -55,12 +56,14 @@ def price(instruction: Instruction, rates: Rates) -> AnyPrice:
         return tensor_price(_moving_dtype(reads), params, rates)
     if engine == "dma":
         return dma_price(op, writes, reads, params, rates)
+    if "moved" in params:
+        return _dynamic_copy(engine, op, params, rates)
     if engine == "vector":
         return vector_price(op, writes, reads, params, rates)
     if engine == "scalar":
         return scalar_price(op, writes, reads, params, rates)
     if engine == "gpsimd":
-        return gpsimd_price(op, writes, reads, rates)
+        return gpsimd_price(op, writes, reads, params, rates)
     if op in ("register_load", "register_store"):
         busy = rates("control.tensor_load_reg_ns")
     elif op == "register_move":
@@ -68,6 +71,21 @@ def price(instruction: Instruction, rates: Rates) -> AnyPrice:
     else:
         raise NotImplementedError(f"timing knows no {op} on the {engine} engine")
     return Price(busy, busy, op, rates.take_read())
+
+
+def _dynamic_copy(engine: str, op: str, params: dict[str, Any], rates: Rates) -> Price:
+    """A tensor_copy whose place an index decides: as the static one, and no shorter than a documented least."""
+    dst, *sources = params["moved"]
+    of_engine = {"vector": vector_price, "scalar": scalar_price, "gpsimd": gpsimd_price}[engine]
+    static = of_engine(op, (dst,), tuple(sources), {}, rates)
+    least = rates("vector.tensor_copy_dynamic_min_cycles") * rates.cycle_ns(engine)
+    longer = max(0.0, least - static.issue_ns)
+    return replace(
+        static,
+        issue_ns=static.issue_ns + longer,
+        latency_ns=static.latency_ns + longer,
+        constants=static.constants | rates.take_read(),
+    )
 
 
 def _moving_dtype(reads: tuple[Region, ...]) -> str:

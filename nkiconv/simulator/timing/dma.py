@@ -40,9 +40,9 @@ def _up_to(num_bytes: float, limit: str, rates: Rates) -> bool:
     return num_bytes <= most and num_bytes <= rates(limit)
 
 
-def _run_elems(region: Region) -> int:
-    """Elements that lie side by side, one row-major run of the view; on chip it ends with the partition."""
-    first = 1 if region.info.on_chip else 0
+def _run_elems(region: Region, *, by_rows: bool) -> int:
+    """Elements that lie side by side, one row-major run of the view; it ends with the partition or the indexed row."""
+    first = 1 if region.info.on_chip or by_rows else 0
     runs = merged_runs(region.shape[first:], region.strides[first:])
     if not runs:
         return 1
@@ -50,13 +50,13 @@ def _run_elems(region: Region) -> int:
     return count if stride == 1 else 1
 
 
-def elements(dst: Region, src: Region) -> tuple[float, int]:
+def elements(dst: Region, src: Region, *, by_rows: bool = False) -> tuple[float, int]:
     """(bytes, count) of a copy's elements: cut where either side ends a run; a cast counts its larger side.
 
-    Where the sides' runs do not nest, the bytes are the average.
+    Where the sides' runs do not nest, the bytes are the average. by_rows: each row has an index of its own.
     """
     total = dst.num_elems
-    a, b = _run_elems(dst), _run_elems(src)
+    a, b = _run_elems(dst, by_rows=by_rows), _run_elems(src, by_rows=by_rows)
     count = total // a + total // b - max(1, total // lcm(a, b))
     return total * max(dst.itemsize, src.itemsize) / count, count
 
@@ -92,9 +92,11 @@ class _Issue:
 def _issue(store: bool, casts: bool, num_elements: int, rows: int, params: dict[str, Any], rates: Rates) -> _Issue:
     """By mode and direction; the first packet is that of the first engine. rows: partitions of the on-chip side.
 
-    Hardware-made descriptors do not cast, so that the compiler gives a cast to GpSimd where it has the choice.
+    Hardware-made descriptors do not cast and follow no indices, so that the compiler gives both to GpSimd where it has
+    the choice.
     """
-    queue = "swdge" if casts and params["dge_mode"] == "unknown" else _QUEUES[params["dge_mode"]]
+    gpsimd = casts or params.get("indirect") == "rows"
+    queue = "swdge" if gpsimd and params["dge_mode"] == "unknown" else _QUEUES[params["dge_mode"]]
     way = "store" if store else "load"
     if queue == "static":
         trigger = "gpsimd" if store else "sync"
@@ -125,10 +127,11 @@ def _skew(store: bool, queue: str, work_ns: tuple[float, ...], rates: Rates) -> 
 def dma_price(
     op: str, writes: tuple[Region, ...], reads: tuple[Region, ...], params: dict[str, Any], rates: Rates
 ) -> DmaPrice:
-    """Price of dma_copy, dma_compute or dma_transpose."""
-    dst = writes[0]
+    """Price of dma_copy, dma_compute or dma_transpose; of an indirect one, by the patterns that it moves."""
+    dst, *sources = params.get("moved") or (writes[0], *reads)
+    reads = tuple(sources)
     store = not dst.info.on_chip
-    sides = [elements(dst, src) for src in reads]
+    sides = [elements(dst, src, by_rows=params.get("indirect") == "rows") for src in reads]
     on_chip = dst if dst.info.on_chip else next((r for r in reads if r.info.on_chip), None)
     rows = on_chip.shape[0] if on_chip is not None else 1
     casts = any(src.dtype != dst.dtype for src in reads)

@@ -13,7 +13,8 @@ _DIVISORS = (
     "clock.", "peak.", "dma.engines", "dma.rows_per_engine", "dma.engine_bytes_per_ns", "dma.hbm_stack_gbps",
     "dma.steady_core_gbps", "dma.max_element_bytes_packet", "dma.hwdge_queue_depth", "dma.dma_compute_frac",
     "dma.dma_transpose_frac", "throttle.window_ns", "throttle.half_rate", "scheduling.lookahead_window",
-    "pe.fp32_passes", "pe.cyc_per_row", "pe.onezero_speedup_fp32",
+    "pe.fp32_passes", "pe.cyc_per_row", "pe.onezero_speedup_fp32", "gpsimd.local_gather_t",
+    "gpsimd.local_gather_lane_bytes", "gpsimd.n_gather_group_elems",
 )  # fmt: skip
 
 

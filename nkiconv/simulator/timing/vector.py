@@ -140,6 +140,20 @@ def _bn_aggr(op: str, writes: Any, reads: Any, _params: Any, rates: Rates) -> Pr
     return _made(op, issue, latency, busy, rates)
 
 
+def _cumulative(op: str, writes: Any, reads: Any, _params: Any, rates: Rates) -> Price:
+    rate = rates("vector.ns_per_elem_cumulative")
+    return _plain(op, rate, free_elems(reads[0]), (*writes, reads[0]), rates, len(reads) - 1)
+
+
+def _search(op: str, writes: Any, reads: Any, _params: Any, rates: Rates) -> Price:
+    """One cycle for each element that is looked at; the 8 values load within the fixed part."""
+    return _plain(op, rates("vector.ns_per_elem_1x"), free_elems(reads[0]), (*writes, *reads), rates)
+
+
+def _random_bits(op: str, writes: Any, _reads: Any, _params: Any, rates: Rates) -> Price:
+    return _plain(op, rates("vector.ns_per_elem_rng"), free_elems(writes[0]), writes, rates)
+
+
 _PRICES: dict[str, Callable[[str, Any, Any, Any, Rates], Price]] = {
     "tensor_copy": _copy,
     "tensor_scalar": _copy,
@@ -155,6 +169,14 @@ _PRICES: dict[str, Callable[[str, Any, Any, Any, Rates], Price]] = {
     "nc_stream_shuffle": _shuffle,
     "nc_transpose": _transpose,
     "bn_stats": _reduce,
+    "range_select": _reduce,
+    "dropout": _reduce,
+    "tensor_scalar_cumulative": _cumulative,
+    "max8": _search,
+    "nc_find_index8": _search,
+    "nc_match_replace8": _search,
+    "rng": _random_bits,
+    "set_rng_seed": _search,
     "bn_aggr": _bn_aggr,
 }
 

@@ -1,0 +1,99 @@
+"""Indirect views: where they lie in their storage depends on indices that exist at run time only.
+
+A scalar index moves a whole view, a vector of indices gives every index of dim 0 a place of its own. A record of an
+instruction keeps all that such an operand may touch, because nobody knows more while the kernel is built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from .memory import SBUF, Region
+from .objects import VirtualRegister, as_int
+from .rules import fail
+from .views import dense_strides
+
+if TYPE_CHECKING:
+    from .tensor import NkiTensor
+
+_INDEX_DTYPES = ("int32", "uint32")
+
+
+@dataclass(frozen=True, eq=False)
+class Indirection:
+    """How run-time indices move a view.
+
+    index: a tensor in SBUF, or a register. by_rows: one index for each index of dim 0, else one for the view.
+    stride: elements of the storage that an index counts. limit: indices 0 .. limit - 1 are inside. reach: all the
+    elements that may be touched.
+    """
+
+    index: NkiTensor | VirtualRegister
+    by_rows: bool
+    stride: int
+    limit: int
+    reach: Region
+
+
+def scalar_indirection(tensor: NkiTensor, dim: int, index: Any) -> Indirection:
+    """One index into a dim of a tensor (NKI036, NKI037, NKI038)."""
+    require_static(tensor, "a second run-time index")
+    if type(index) is not VirtualRegister:
+        _check_index("index", index, tensor)
+        if index.size != 1:
+            fail("NKI036", f"the index has shape {list(index.shape)}, expected [1, 1]", index=index, tensor=tensor)
+    if tensor.on_chip and dim == 0:
+        fail("NKI038", "a run-time index of the partition dim", tensor=tensor)
+    return Indirection(index, False, tensor.strides[dim], tensor.shape[dim], tensor.region())
+
+
+def vector_indirection(tensor: NkiTensor, dim: int, indices: Any, *, columns: bool = False) -> Indirection:
+    """An index into dim 0 of an HBM tensor for each partition of `indices`, [P, 1] (any [P, I] with `columns`)."""
+    require_static(tensor, "a second run-time index")
+    if as_int(dim, "dim") != 0 or tensor.on_chip:
+        fail("NKI038", f"a vector of indices for dim {dim} of a tensor in {tensor.buffer.name}", tensor=tensor)
+    _check_index("vector_offset", indices, tensor)
+    if indices.ndim != 2 or (indices.shape[1] != 1 and not columns):
+        fail("NKI036", f"vector_offset has shape {list(indices.shape)}, expected [P, 1]", vector_offset=indices)
+    return Indirection(indices, True, tensor.strides[0], tensor.shape[0], tensor.region())
+
+
+def ap_indirection(tensor: NkiTensor, view: NkiTensor, dim: int, scalar: Any, vector: Any) -> Indirection:
+    """What moves `view`, a raw access pattern of `tensor` (NKI036-NKI039); it may reach the whole storage.
+
+    The documents disagree on tensors that are not dense (aps: sizes to the right; NkiTensor.ap: the stride), and say
+    nothing of element sizes.
+    """
+    if scalar is not None and vector is not None:
+        fail("NKI037", "scalar_offset and vector_offset together", tensor=tensor)
+    if not 0 <= as_int(dim, "indirect_dim") < tensor.ndim:
+        fail("NKI038", f"indirect_dim={dim} of {tensor.ndim} dims", tensor=tensor)
+    if tensor.strides[dim] != prod(tensor.shape[dim + 1 :]) or view.itemsize != tensor.itemsize:
+        detail = f"indirect_dim={dim} of strides {list(tensor.strides)}, read as {view.dtype}"
+        fail("NKI039", detail, tensor=tensor)
+    if vector is None:
+        moved = scalar_indirection(tensor, dim, scalar)
+    else:
+        moved = vector_indirection(tensor, dim, vector, columns=True)
+        if view.shape[0] > vector.size:
+            fail("NKI036", f"{vector.size} indices for {view.shape[0]} rows", vector_offset=vector, tensor=tensor)
+    info = tensor.storage.info
+    whole = Region(info, info.dtype, info.shape, dense_strides(info.shape), 0)
+    return Indirection(moved.index, moved.by_rows, moved.stride, moved.limit, whole)
+
+
+def require_static(tensor: NkiTensor, what: str) -> None:
+    """A view that nothing moves yet (NKI037)."""
+    if tensor.indirection is not None:
+        fail("NKI037", what, tensor=tensor)
+
+
+def _check_index(name: str, index: Any, tensor: NkiTensor) -> None:
+    """A static tensor of 32-bit integers in SBUF (NKI036)."""
+    if type(index) is not type(tensor) or index.indirection is not None:
+        fail("NKI036", f"{name}={index!r} is not a static tensor", tensor=tensor)
+    if index.buffer is not SBUF or index.dtype not in _INDEX_DTYPES:
+        what = f"{index.dtype} in {index.buffer.name}"
+        fail("NKI036", f"{name} is {what}, expected int32 or uint32 in SBUF", **{name: index})

@@ -1,0 +1,148 @@
+"""Vector Engine searches: the 8 largest values of each partition, where given values are, and their replacement.
+
+Values are compared as fp32, which merges 32-bit integers that fp32 cannot tell apart and never finds a NaN. The free
+dims of an operand count as one, flattened. Operands walk at most 2 free dims (NKI 0.6; later documents allow more).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import hardware as hw
+from ..dtypes import DTYPES, Array
+from ..program import Instruction, current
+from ..rules import fail
+from ..tensor import NkiTensor
+from .operands import alike, free_size, is_number, on_chip, read_fp32, shaped, writable, write_fp32
+
+_INDICES = ("uint16", "uint32")
+
+
+def _searched(label: str, data: NkiTensor, least: int, **operands: NkiTensor) -> None:
+    """`data` has a searchable size, the other operands 8 elements on each of its partitions (NKI044, NKI081)."""
+    on_chip(hw.FREE_DIMS_SEARCH, **{label: data}, **operands)
+    for name, tensor in operands.items():
+        if tensor.shape[0] != data.shape[0]:
+            fail("NKI044", f"{label} has {data.shape[0]} partitions, {name} {tensor.shape[0]}", **{name: tensor})
+        if free_size(tensor) != hw.SEARCH_VALUES:
+            fail("NKI081", f"{name} has {free_size(tensor)} elements a partition, expected 8", **{name: tensor})
+    if not least <= free_size(data) <= hw.SEARCH_FREE_MAX:
+        allowed = f"{least} to {hw.SEARCH_FREE_MAX}"
+        fail("NKI081", f"{label} has {free_size(data)} elements a partition, expected {allowed}", **{label: data})
+
+
+def _index_dtype(name: str, tensor: NkiTensor) -> None:
+    if tensor.dtype not in _INDICES:
+        fail("NKI082", f"{name} has dtype {tensor.dtype}, expected {' or '.join(_INDICES)}", **{name: tensor})
+
+
+def refuse_nan(name: str, values: Array, tensor: NkiTensor) -> None:
+    """Values that an instruction puts in order hold no NaN, whose place no document states (NKI083)."""
+    bad = np.isnan(values)
+    if bad.any():
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        fail("NKI083", f"{name} holds a NaN at {index}", **{name: tensor})
+
+
+def max8(dst: NkiTensor, src: NkiTensor, name: str | None = None) -> Instruction:
+    """dst[P, 8] = the 8 largest of each partition of src, in descending order, found in fp32 and cast on write.
+
+    Args: dst: [P, 8]. src: [P, F...], 8 to 16,384 elements a partition, SBUF or PSUM, any dtypes, no NaN.
+    Raises NkiError (NKI040, NKI043, NKI044, NKI046, NKI081, NKI083). Source: isa max8.
+    """
+    program = current()
+    _searched("src", src, hw.SEARCH_VALUES, dst=dst)
+    writable(dst=dst)
+    if program.numeric:
+        values = read_fp32(src).reshape(src.shape[0], -1)
+        refuse_nan("src", values, src)
+        write_fp32(dst, np.sort(values, axis=1)[:, : -hw.SEARCH_VALUES - 1 : -1])
+    return program.record("vector", "max8", (dst,), (src,), None, name)
+
+
+def _occurrences(data: Array, vals: Array) -> tuple[Array, Array]:
+    """For the 8 values of each row: the position in data that each is paired with, and whether there is one.
+
+    The k-th copy of a value, from the left, is paired with the k-th element of data that equals it.
+    """
+    positions = np.zeros(vals.shape, dtype=np.int64)
+    found = np.zeros(vals.shape, dtype=bool)
+    free = np.ones(data.shape, dtype=bool)
+    rows = np.arange(len(data))
+    for j in range(vals.shape[1]):
+        equal = free & (data == vals[:, j, None])
+        positions[:, j] = np.argmax(equal, axis=1)
+        found[:, j] = equal[rows, positions[:, j]]
+        free[rows[found[:, j]], positions[found[:, j], j]] = False
+    return positions, found
+
+
+def _write_indices(dst: NkiTensor, positions: Array, found: Array) -> None:
+    """Positions in dst's dtype; all ones where there is none."""
+    numpy_type = DTYPES[dst.dtype].numpy
+    values = np.where(found, positions, np.iinfo(numpy_type).max).astype(numpy_type)
+    dst.storage.write(dst, shaped(values, dst))
+
+
+def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str | None = None) -> Instruction:
+    """dst[P, 8] = where each of the 8 values of a partition first occurs in its data; all ones where it does not.
+
+    Copies of a value find its successive occurrences, from the left.
+
+    Args:
+        dst: [P, 8], uint16 or uint32. data: [P, F...], 8 to 16,384 elements a partition. vals: 8 a partition.
+    Raises NkiError (NKI040, NKI043, NKI044, NKI046, NKI081, NKI082). Source: isa nc_find_index8, NKI 0.6 release notes.
+    """
+    program = current()
+    _searched("data", data, hw.SEARCH_VALUES, dst=dst, vals=vals)
+    _index_dtype("dst", dst)
+    writable(dst=dst)
+    if program.numeric:
+        partitions = data.shape[0]
+        found = _occurrences(read_fp32(data).reshape(partitions, -1), read_fp32(vals).reshape(partitions, -1))
+        _write_indices(dst, *found)
+    return program.record("vector", "nc_find_index8", (dst,), (data, vals), None, name)
+
+
+def nc_match_replace8(
+    dst: NkiTensor,
+    data: NkiTensor,
+    vals: NkiTensor,
+    imm: Any,
+    dst_idx: NkiTensor | None = None,
+    name: str | None = None,
+) -> Instruction:
+    """dst = data with the first occurrence of each of 8 values replaced by imm; dst_idx[P, 8] = where they were.
+
+    Copies of a value replace its successive occurrences, paired from the right: the last copy has the first of them.
+    A value that data does not hold replaces nothing; its index is all ones, as in nc_find_index8 (not documented).
+
+    Args:
+        dst, data: same partitions and elements, at most 16,384 a partition; dst may be data. vals: 8 a partition.
+        imm: a number, in fp32. dst_idx: None, or uint16 or uint32 [P, 8].
+    Raises NkiError (NKI040, NKI043-NKI046, NKI051, NKI081, NKI082). Source: isa nc_match_replace8.
+    """
+    program = current()
+    eights = {"vals": vals} if dst_idx is None else {"vals": vals, "dst_idx": dst_idx}
+    _searched("data", data, 1, **eights)
+    on_chip(hw.FREE_DIMS_SEARCH, dst=dst)
+    alike(dst=dst, data=data)
+    if not is_number(imm):
+        fail("NKI051", f"imm={imm!r} is not a number", data=data)
+    writable(dst=dst)
+    if dst_idx is not None:
+        _index_dtype("dst_idx", dst_idx)
+        writable(dst_idx=dst_idx)
+    if program.numeric:
+        values = np.array(read_fp32(data)).reshape(data.shape[0], -1)
+        wanted = read_fp32(vals).reshape(data.shape[0], -1)
+        positions, found = (side[:, ::-1] for side in _occurrences(values, wanted[:, ::-1]))
+        rows, columns = np.nonzero(found)
+        values[rows, positions[rows, columns]] = np.float32(imm)
+        write_fp32(dst, values)
+        if dst_idx is not None:
+            _write_indices(dst_idx, positions, found)
+    writes = (dst,) if dst_idx is None else (dst, dst_idx)
+    return program.record("vector", "nc_match_replace8", writes, (data, vals), None, name)

@@ -1,0 +1,485 @@
+"""Indirect views: gathers, scatters and run-time offsets of DMA and tensor_copy against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from isa_indices import column, one, register, rows_of
+from isa_tiles import evaluate, fill, get, hbm, put, rounded, same, sample, sb
+from pairs import run
+
+from nkiconv.simulator import NkiError
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+
+BF16, F32, I32, U32 = nl.bfloat16, nl.float32, nl.int32, nl.uint32
+DGE, OOB, E = nisa.dge_mode, nisa.oob_mode, nisa.engine
+SKIP = OOB.skip
+
+
+@pytest.fixture
+def rng():
+    """Reproducible random numbers."""
+    return np.random.default_rng(9)
+
+
+# Gathers and scatters.
+
+
+@pytest.mark.parametrize("dtype", [I32, U32])
+@pytest.mark.parametrize("mode", [DGE.unknown, DGE.swdge], ids=lambda m: m.name)
+@pytest.mark.parametrize("of", ["float32", "int32"])
+@pytest.mark.parametrize("to", ["float32", "bfloat16", "int16", "int32"])
+@pytest.mark.parametrize("dst", ["sbuf", "hbm"])
+def test_gather(dtype, mode, of, to, dst, rng):
+    values, picked = sample(rng, (9, 6), of), rng.integers(0, 9, 5)
+
+    def body():
+        out = nl.ndarray((5, 6), to, getattr(nl, dst))
+        nisa.dma_copy(out, rows_of(put(values, buffer=nl.hbm), column(picked, dtype)), dge_mode=mode)
+        return get(out)
+
+    expected = values[picked]
+    same(evaluate(body), expected if of == to else rounded(expected.astype(np.float32), to))
+
+
+@pytest.mark.parametrize("src", ["sbuf", "hbm"])
+def test_scatter(src, rng):
+    values, picked = rng.normal(size=(5, 6)).astype(np.float32), rng.permutation(9)[:5]
+
+    def body():
+        out = put(np.zeros((9, 6), np.float32), buffer=nl.hbm)
+        nisa.dma_copy(rows_of(out, column(picked)), put(values, buffer=getattr(nl, src)))
+        return get(out)
+
+    expected = np.zeros((9, 6), np.float32)
+    expected[picked] = values
+    same(evaluate(body), expected)
+
+
+def test_scattered_rows_need_not_cover_the_tensor():
+    def body(*rows):
+        out = nl.ndarray((4, 2), F32, nl.hbm)
+        nisa.dma_copy(rows_of(out, column([2, 0])), sb(2, 2))
+        return [get(out[row]).tolist() for row in rows]
+
+    assert evaluate(lambda: body(0, 2)) == [[1, 1], [1, 1]]
+    with pytest.raises(NkiError, match="NKI016"):
+        evaluate(lambda: body(1))
+
+
+def test_of_rows_scattered_to_one_place_the_last_stays():
+    def body():
+        out = put(np.zeros((3, 2), np.float32), buffer=nl.hbm)
+        nisa.dma_copy(rows_of(out, column([1, 1])), put(np.array([[1, 2], [3, 4]], np.float32)))
+        return get(out)
+
+    assert evaluate(body).tolist() == [[0, 0], [3, 4], [0, 0]]
+
+
+def test_the_step_of_the_indexed_dim_is_the_tensor_s(rng):
+    values = rng.normal(size=(9, 6)).astype(np.float32)
+
+    def body():
+        out = nl.ndarray((3, 6), F32)
+        nisa.dma_copy(out, rows_of(put(values, buffer=nl.hbm), column([8, 0, 4]), step=1))
+        return get(out)
+
+    same(evaluate(body), values[[8, 0, 4]])
+
+
+def test_offset_and_pattern_choose_within_a_row(rng):
+    values, picked = rng.normal(size=(9, 4, 6)).astype(np.float32), [7, 0, 3]
+
+    def body():
+        out = nl.ndarray((3, 2, 3), F32)
+        data = put(values, buffer=nl.hbm)
+        nisa.dma_copy(out, data.ap([[24, 3], [12, 2], [2, 3]], offset=7, vector_offset=column(picked)))
+        return get(out)
+
+    same(evaluate(body), values[picked][:, 1::2, 1::2])
+
+
+def test_indices_may_be_a_column_of_a_wider_tile(rng):
+    values, table = rng.normal(size=(9, 6)).astype(np.float32), rng.integers(0, 9, (5, 4)).astype(np.uint32)
+
+    def body():
+        data, indices = put(values, buffer=nl.hbm), put(table)
+        out = [nl.ndarray((5, 6), F32) for _ in range(3)]
+        nisa.dma_copy(out[0], rows_of(data, indices[:, 1]))
+        nisa.dma_copy(out[1], rows_of(data, indices[:, 2:3]))
+        nisa.dma_copy(out[2], rows_of(data, indices.ap([[4, 5], [1, 1]], offset=3)))
+        return [get(tile) for tile in out]
+
+    for k, gathered in enumerate(evaluate(body)):
+        same(gathered, values[table[:, k + 1]])
+
+
+@given(st.data())
+def test_gather_and_scatter_undo_each_other(data):
+    rows, columns = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 5))
+    picked = data.draw(st.permutations(range(rows)))
+
+    def body():
+        start = put(np.arange(rows * columns, dtype=np.float32).reshape(rows, columns), buffer=nl.hbm)
+        moved, back = nl.ndarray((rows, columns), F32), nl.ndarray((rows, columns), F32, nl.hbm)
+        nisa.dma_copy(moved, rows_of(start, column(picked)))
+        nisa.dma_copy(rows_of(back, column(picked)), moved)
+        return get(start), get(moved), get(back)
+
+    start, moved, back = evaluate(body)
+    same(moved, start[list(picked)])
+    same(back, start)
+
+
+# Views of indirect views.
+
+VIEWS = {
+    "all": lambda v: (v, lambda a: a),
+    "slice": lambda v: (v[:, 1:3], lambda a: a[:, 1:3]),
+    "int": lambda v: (v[:, 2], lambda a: a[:, 2]),
+    "select": lambda v: (v.select(2, 1), lambda a: a[:, :, 1]),
+    "permute": lambda v: (v.permute((0, 2, 1)), lambda a: a.transpose(0, 2, 1)),
+    "reshape": lambda v: (v.reshape((3, 2, 10)), lambda a: a.reshape(3, 2, 10)),
+    "flatten": lambda v: (v.flatten_dims(1, 2), lambda a: a.reshape(3, 20)),
+    "split": lambda v: (v.reshape_dim(1, (2, -1)), lambda a: a.reshape(3, 2, 2, 5)),
+    "expand": lambda v: (v.expand_dim(1).broadcast(1, 2), lambda a: np.stack([a, a], 1)),
+    "step": lambda v: (v[:, :, ::2], lambda a: a[:, :, ::2]),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_of_a_vector_select(name, rng):
+    values, picked = rng.normal(size=(7, 4, 5)).astype(np.float32), [6, 0, 3]
+
+    def body():
+        rows = put(values, buffer=nl.hbm).vector_select(0, column(picked, I32))
+        view, picture = VIEWS[name](rows)
+        assert view.is_indirect()
+        out = nl.ndarray(view.shape, F32)
+        nisa.dma_copy(out, view)
+        same(get(out), np.ascontiguousarray(picture(values[picked])))
+
+    run(body)
+
+
+def test_vector_select_of_a_view_counts_the_view_s_rows(rng):
+    values = rng.normal(size=(9, 8)).astype(np.float32)
+
+    def body():
+        out = nl.ndarray((2, 3), F32)
+        nisa.dma_copy(out, put(values, buffer=nl.hbm)[1::2, 2:8:2].vector_select(0, column([3, 1])))
+        return get(out)
+
+    same(evaluate(body), values[[7, 3], 2:8:2])
+
+
+# Scalar indices.
+
+
+@pytest.mark.parametrize("make", [one, register, lambda v: one(v, U32)], ids=["int32", "register", "uint32"])
+@pytest.mark.parametrize("mode", [DGE.unknown, DGE.swdge, DGE.hwdge], ids=lambda m: m.name)
+def test_scalar_offset(make, mode, rng):
+    values = rng.normal(size=(4, 6, 5)).astype(np.float32)
+
+    def body():
+        data, out = put(values, buffer=nl.hbm), [nl.ndarray((2, 3), F32) for _ in range(3)]
+        for dim, index in enumerate((3, 4, 2)):
+            pattern = data.ap([[5, 2], [1, 3]], offset=0, scalar_offset=make(index), indirect_dim=dim)
+            nisa.dma_copy(out[dim], pattern, dge_mode=mode)
+        return [get(tile) for tile in out]
+
+    expected = values[3, 0:2, 0:3], values[0, 4:6, 0:3], values[0, 0:2, 2:5]
+    for actual, wanted in zip(evaluate(body), expected, strict=True):
+        same(actual, np.ascontiguousarray(wanted))
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["induction", "loaded"])
+def test_a_device_loop_indexes_by_its_register(counted, rng):
+    """Copies the rows 1, 3, 5 of seven, counted by the loop or loaded from a table in each of its iterations."""
+    values = rng.normal(size=(7, 3)).astype(np.float32)
+
+    def body():
+        data, out = put(values, buffer=nl.hbm), put(np.zeros((7, 3), np.float32), buffer=nl.hbm)
+        at = nisa.register_alloc(0)
+        table = put(np.array([[0, 1, 0, 3, 0, 5]], np.int32))
+
+        def copy_row(i):
+            if not counted:
+                nisa.register_load(at, cell_of(table, i))
+            row = i if counted else at
+            source, target = (side.ap([[3, 1], [1, 3]], scalar_offset=row) for side in (data, out))
+            nisa.dma_copy(target, source)
+
+        nl.fori_loop(1, 7, copy_row, 2)
+        return get(out)
+
+    def cell_of(table, i):
+        cell = nl.ndarray((1, 1), I32)
+        nisa.tensor_copy(cell, table.ap([[6, 1], [1, 1]], scalar_offset=i, indirect_dim=1))
+        return cell
+
+    expected = np.zeros((7, 3), np.float32)
+    expected[1::2] = values[1::2]
+    same(evaluate(body), expected)
+
+
+def test_scalar_offset_adds_to_the_static_one_and_moves_dst(rng):
+    values = rng.normal(size=(2, 3)).astype(np.float32)
+
+    def body():
+        out = put(np.zeros((4, 6), np.float32), buffer=nl.hbm)
+        nisa.dma_copy(out.ap([[6, 2], [1, 3]], offset=2, scalar_offset=one(2)), put(values))
+        return get(out)
+
+    expected = np.zeros((4, 6), np.float32)
+    expected[2:4, 2:5] = values
+    same(evaluate(body), expected)
+
+
+def test_select_by_a_tensor(rng):
+    values = rng.normal(size=(4, 6, 5)).astype(np.float32)
+
+    def body():
+        data = put(values, buffer=nl.hbm)
+        cases = [
+            (data.select(0, one(3)), values[3]),
+            (data.select(1, one(5))[1:3], values[1:3, 5]),
+            (data[1:].select(0, one(2)), values[3]),
+            (data[:, :, ::2].select(2, one(1, U32)).permute((1, 0)), values[:, :, 2].T),
+        ]
+        for view, expected in cases:
+            out = nl.ndarray(view.shape, F32)
+            nisa.dma_copy(out, view)
+            same(get(out), np.ascontiguousarray(expected))
+            assert view.is_indirect()
+
+    run(body)
+
+
+def test_both_sides_may_have_a_scalar_index_and_one_a_vector(rng):
+    values = rng.normal(size=(4, 3)).astype(np.float32)
+
+    def body():
+        data, out = put(values, buffer=nl.hbm), put(np.zeros((5, 2, 3), np.float32), buffer=nl.hbm)
+        nisa.dma_copy(out.select(0, one(4)), rows_of(data, column([3, 1])))
+        nisa.dma_copy(out.select(0, one(2))[0], data.select(0, register_tile(2)))
+        return get(out)
+
+    def register_tile(value):
+        tile = nl.ndarray((1, 1), I32)
+        nisa.register_store(tile, register(value))
+        return tile
+
+    expected = np.zeros((5, 2, 3), np.float32)
+    expected[4], expected[2, 0] = values[[3, 1]], values[2]
+    same(evaluate(body), expected)
+
+
+# Out of bounds.
+
+
+@pytest.mark.parametrize(("index", "dtype"), [(-1, I32), (9, I32), (9, U32), (2**32 - 1, U32)])
+def test_skipped_rows_of_a_gather_keep_what_was_there(index, dtype, rng):
+    values = rng.integers(-(2**31), 2**31, (9, 6)).astype(np.int32)
+
+    def body():
+        out = put(np.full((3, 6), 2**24 + 1, np.int32))
+        nisa.dma_copy(out, rows_of(put(values, buffer=nl.hbm), column([8, index, 0], dtype)), oob_mode=SKIP)
+        return get(out)
+
+    same(evaluate(body), np.stack([values[8], np.full(6, 2**24 + 1, np.int32), values[0]]))
+
+
+def test_skipped_rows_of_a_scatter_go_nowhere():
+    def body():
+        out = put(np.zeros((3, 2), np.float32), buffer=nl.hbm)
+        nisa.dma_copy(rows_of(out, column([2, -1, 3, 0])), sb(4, 2), oob_mode=SKIP)
+        return get(out)
+
+    assert evaluate(body).tolist() == [[1, 1], [0, 0], [1, 1]]
+
+
+def test_skipped_rows_stay_unwritten():
+    def body(at):
+        out = nl.ndarray((2, 6), F32)
+        nisa.dma_copy(out, rows_of(hbm(9, 6), column([9, 0])), oob_mode=SKIP)
+        return get(out[at : at + 1])
+
+    assert evaluate(lambda: body(1)).tolist() == [[1] * 6]
+    with pytest.raises(NkiError, match="NKI016"):
+        evaluate(lambda: body(0))
+
+
+@pytest.mark.parametrize("side", ["src", "dst"])
+@pytest.mark.parametrize(("index", "moves"), [(2, True), (3, False), (-1, False)])
+def test_a_skipped_scalar_index_skips_the_transfer(side, index, moves):
+    """Two rows from row `index` of four: index 3 is inside its dim, but the access is not inside the tensor."""
+
+    def body():
+        data, tile = put(np.full((4, 3), 5 if side == "src" else 0, np.float32), buffer=nl.hbm), sb(2, 3)
+        view = data.ap([[3, 2], [1, 3]], scalar_offset=one(index))
+        nisa.dma_copy(*((tile, view) if side == "src" else (view, tile)), oob_mode=SKIP)
+        return get(tile if side == "src" else data)
+
+    values = evaluate(body)
+    if side == "src":
+        assert (values == (5 if moves else 1)).all()
+    else:
+        assert values.sum() == (6 if moves else 0)
+
+
+# dma_compute.
+
+
+def test_rows_add_to_a_tile(rng):
+    values, start, picked = rng.normal(size=(9, 6)).astype(np.float32), rng.normal(size=(4, 6)), [8, 2, 2, 0]
+    start[1, 0] = -0.0  # which an addition of 0 would turn to 0
+
+    def body(order, indices=picked, **settings):
+        tile = put(start.astype(np.float32), BF16)
+        sources = [rows_of(put(values, buffer=nl.hbm), column(indices, I32)), tile]
+        nisa.dma_compute(tile, sources[::order], nl.add, **settings)
+        return get(tile)
+
+    base = rounded(start, "bfloat16")
+    for order in (1, -1):
+        same(evaluate(lambda order=order: body(order)), rounded(base.astype(np.float32) + values[picked], "bfloat16"))
+        skipped = evaluate(lambda order=order: body(order, [8, -1, 9, 0], oob_mode=SKIP))
+        same(skipped[1:3], base[1:3])
+        same(skipped[::3], rounded(base[::3].astype(np.float32) + values[[8, 0]], "bfloat16"))
+
+
+def test_a_tile_adds_to_rows(rng):
+    values, tile = rng.normal(size=(9, 6)).astype(np.float32), rng.normal(size=(3, 6)).astype(np.float32)
+
+    def body(indices, **settings):
+        data, where = put(values, buffer=nl.hbm), column(indices, I32)
+        nisa.dma_compute(rows_of(data, where), [rows_of(data, where), put(tile)], nl.add, **settings)
+        return get(data)
+
+    expected = values.copy()
+    expected[[7, 0, 3]] += tile
+    same(evaluate(lambda: body([7, 0, 3])), expected)
+    expected = values.copy()
+    expected[7] += tile[0]
+    same(evaluate(lambda: body([7, -1, 9], oob_mode=SKIP)), expected)
+
+
+# dma_transpose.
+
+
+@pytest.mark.parametrize("mode", [DGE.unknown, DGE.swdge], ids=lambda m: m.name)
+@pytest.mark.parametrize(("partitions", "columns", "rows"), [(16, 1, 16), (128, 1, 64), (128, 2, 256), (128, 3, 304)])
+def test_transposed_gather(mode, partitions, columns, rows, rng):
+    values, table = sample(rng, (40, 24), "bfloat16"), rng.integers(0, 40, (partitions, columns)).astype(np.uint32)
+
+    def body():
+        out = nl.ndarray((24, rows), BF16)
+        src = put(values, buffer=nl.hbm).ap([[24, rows], [1, 24]], vector_offset=put(table))
+        nisa.dma_transpose(out, src, axes=(1, 0), dge_mode=mode)
+        return get(out)
+
+    same(evaluate(body), np.ascontiguousarray(values[table.T.reshape(-1)[:rows]].T))
+
+
+def test_transposed_gather_of_4_dims_leaves_skipped_rows(rng):
+    values, table = sample(rng, (7, 1, 3, 8), "bfloat16"), rng.integers(0, 7, (16, 1)).astype(np.uint32)
+    table[5], table[9] = 7, 2**32 - 1
+
+    def body():
+        out = put(np.full((8, 1, 3, 16), 9.0, np.float32), BF16)
+        src = put(values, buffer=nl.hbm).ap([[24, 16], [24, 1], [8, 3], [1, 8]], vector_offset=put(table))
+        nisa.dma_transpose(out, src, oob_mode=SKIP)
+        return get(out)
+
+    expected = np.full((8, 1, 3, 16), 9, values.dtype)
+    for i, row in enumerate(table[:, 0].tolist()):
+        if row < 7:
+            expected[..., i] = values[row].transpose(2, 0, 1)
+    same(evaluate(body), expected)
+
+
+def test_transpose_at_a_scalar_index(rng):
+    values = sample(rng, (4, 16, 8), "bfloat16")
+
+    def body(index, **settings):
+        out = put(np.zeros((8, 16), np.float32), BF16)
+        nisa.dma_transpose(out, put(values, buffer=nl.hbm).select(0, one(index)), **settings)
+        return get(out)
+
+    same(evaluate(lambda: body(2, dge_mode=DGE.hwdge)), np.ascontiguousarray(values[2].T))
+    assert not evaluate(lambda: body(4, oob_mode=SKIP)).any()
+
+
+# tensor_copy.
+
+
+@pytest.mark.parametrize("engine", [E.vector, E.scalar, E.gpsimd], ids=lambda e: e.name)
+@pytest.mark.parametrize("make", [one, register], ids=["tensor", "register"])
+def test_copies_on_chip(engine, make, rng):
+    values = rng.normal(size=(33, 4, 5)).astype(np.float32)
+
+    def body():
+        src, out = put(values), put(np.zeros((33, 12), np.float32), BF16)
+        picked = src.ap([[20, 33], [1, 5]], scalar_offset=make(2), indirect_dim=1)
+        nisa.tensor_copy(out.ap([[12, 33], [1, 5]], scalar_offset=make(3), indirect_dim=1), picked, engine=engine)
+        nisa.tensor_copy(out.ap([[12, 33], [1, 4]], offset=8), src[:, :, 0], engine=engine)
+        return get(out)
+
+    expected = np.zeros((33, 12), np.float32)
+    expected[:, 3:8], expected[:, 8:] = values[:, 2], values[:, :, 0]
+    same(evaluate(body), rounded(expected, "bfloat16"))
+
+
+def test_select_on_chip(rng):
+    values = rng.normal(size=(5, 4, 6)).astype(np.float32)
+
+    def body():
+        out, src = nl.ndarray((3, 6), F32), fill(nl.ndarray((5, 4, 6), F32, nl.psum), values)
+        nisa.tensor_copy(out, src[0:3].select(1, one(2)))
+        return get(out)
+
+    same(evaluate(body), np.ascontiguousarray(values[0:3, 2]))
+
+
+# Records, traces and races.
+
+
+def test_a_trace_needs_no_index_and_a_record_keeps_all_that_may_be_touched():
+    def body():
+        data, where, tile = nl.ndarray((9, 6), F32, nl.hbm), nl.ndarray((4, 1), U32), nl.ndarray((4, 6), F32)
+        nisa.dma_copy(tile, rows_of(data, where))
+        nisa.dma_copy(rows_of(data, where), tile)
+        nisa.tensor_copy(tile[:, 0], tile.select(1, where[0:1]))
+
+    gather, scatter, copy = run(body, trace_only=True).programs[0].instructions
+    assert gather.reads[0].shape == scatter.writes[0].shape == (9, 6)
+    assert [region.shape for region in gather.reads[1:]] == [region.shape for region in scatter.reads[1:]] == [(4, 1)]
+    assert gather.bytes == scatter.bytes == 4 * 6 * 4
+    assert copy.reads[0].shape == (4, 6)
+    assert copy.reads[1].shape == (1, 1)
+
+
+def test_a_raw_pattern_may_reach_all_of_its_storage_a_selection_its_tensor():
+    def body():
+        data, where, tile = nl.ndarray((9, 6), F32, nl.hbm), nl.ndarray((1, 1), U32), nl.ndarray((4, 6), F32)
+        nisa.dma_copy(tile, data[0:2].ap([[6, 4], [1, 6]], scalar_offset=where))
+        nisa.dma_copy(tile[0], data[0:2].select(0, where))
+
+    raw, selected = run(body, trace_only=True).programs[0].instructions
+    assert raw.reads[0].shape == (9, 6)
+    assert selected.reads[0].shape == (2, 6)
+
+
+def test_two_cores_may_scatter_to_rows_of_their_own():
+    def body(other):
+        out = nl.ndarray((4, 2), F32, nl.shared_hbm)
+        core = int(nl.program_id(0))
+        nisa.dma_copy(rows_of(out, column([core, 2 + core * other])), put(np.full((2, 2), core, np.float32)))
+
+    run(lambda: body(1), lnc=2)
+    with pytest.raises(NkiError, match="NKI028"):
+        run(lambda: body(0), lnc=2)

@@ -1,0 +1,234 @@
+"""What the rarer instructions and indirect transfers cost, in literal ns at two sizes, and whom they wait for."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from pairs import run
+
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator import timeline as tl
+from nkiconv.simulator.timing import PriceList, Rates
+
+BF16, F32, I32, U16, U32, PSUM, HBM = nl.bfloat16, nl.float32, nl.int32, nl.uint16, nl.uint32, nl.psum, nl.hbm
+DGE, E = nisa.dge_mode, nisa.engine
+
+
+def tile(columns, dtype=F32, buffer=nl.sbuf, partitions=128):
+    return nl.ndarray((partitions, columns), dtype, buffer)
+
+
+def price_of(body):
+    """Price of the last instruction of a body."""
+    return PriceList(Rates())(run(body, trace_only=True).programs[0].instructions[-1])
+
+
+def near(expected):
+    return pytest.approx(expected, rel=0.01)
+
+
+def range_select(n):
+    nisa.range_select(tile(n), tile(n, buffer=PSUM), nl.less, nl.less, tile(1), tile(1))
+
+
+def local_gather(n, width=1, dtype=F32):
+    """n elements a partition: n / width indices a core."""
+    index, count = tile(-(-n // width // 16), U16), n // width
+    nisa.local_gather(tile(n, dtype), tile(64, dtype), index, width, count)
+
+
+def running_sum(n):
+    nisa.tensor_scalar_cumulative(tile(n), tile(n), nl.add, nl.add, 1.0)
+
+
+def bounds(n):
+    nisa.sequence_bounds(nl.ndarray((1, 2, n), I32), tile(n, I32, partitions=1))
+
+
+def top_of(n, k):
+    nisa.topk(tile(k, BF16), tile(k, U32), tile(-(-n // 16), BF16), n)
+
+
+CYCLE = 1 / 1.2  # of GpSimd, in ns
+
+# why, call, ISSUE fixed, LAT fixed, each element
+ROWS = [
+    ("max8, N cycles", lambda n: nisa.max8(tile(8), tile(n)), 60, 153, 1.042),
+    ("max8 of PSUM", lambda n: nisa.max8(tile(8), tile(n, buffer=PSUM)), 65, 157, 1.042),
+    ("nc_find_index8", lambda n: nisa.nc_find_index8(tile(8, U32), tile(n), tile(8)), 60, 153, 1.042),
+    ("nc_match_replace8", lambda n: nisa.nc_match_replace8(tile(n), tile(n), tile(8), 0.0), 60, 153, 1.042),
+    ("range_select with its two columns", range_select, 65 + 69, 157 + 58, 1.042),
+    ("tensor_scalar_cumulative (inferred)", running_sum, 60, 153, 1.042),
+    ("dropout", lambda n: nisa.dropout(tile(n), tile(n), 0.5), 60, 153, 1.042),
+    ("rng (inferred)", lambda n: nisa.rng(tile(n, U32)), 60, 153, 1.042),
+    ("rng on GpSimd (inferred)", lambda n: nisa.rng(tile(n, U32), E.gpsimd), 126.9, 176.9, 1.667),
+    ("local_gather, 8 cycles each", local_gather, 125, 125, 8 * CYCLE),
+    ("local_gather of 32 each", partial(local_gather, width=32), 125, 125, 156 / 128 * CYCLE),
+    ("local_gather of 2 bf16 each", partial(local_gather, width=2, dtype=BF16), 125, 125, 36 / 8 / 2 * CYCLE),
+    ("nc_n_gather (inferred)", lambda n: nisa.nc_n_gather(tile(n), tile(9), tile(n, U32)), 126.9, 176.9, 6.667),
+    ("sequence_bounds (inferred)", bounds, 126.9, 176.9, 2 * 1.667),
+    ("topk, 4 n + k cycles", lambda n: top_of(n, 8), 126.9 + 8 * CYCLE, 176.9 + 8 * CYCLE, 4 * CYCLE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("why", "call", "issue", "lat", "each"), ROWS, ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize("n", [32, 512])
+def test_fixed_part_and_slope(why, call, issue, lat, each, n):
+    found = price_of(lambda: call(n))
+    assert found.issue_ns == near(issue + each * n)
+    assert found.latency_ns == near(lat + each * n)
+
+
+def test_nonzero_with_count_writes_one_more():
+    found = price_of(lambda: nisa.nonzero_with_count(tile(65, I32), tile(64)))
+    assert found.issue_ns == near(126.9 + 1.667 * 65)
+
+
+def test_a_wide_nc_n_gather_is_several_instructions():
+    narrow, wide = (price_of(lambda n=n: nisa.nc_n_gather(tile(n), tile(9), tile(n, U32))) for n in (512, 513))
+    assert wide.issue_ns - narrow.issue_ns == near(6.667 + 126.9)
+
+
+@pytest.mark.parametrize("call", [nisa.rand_set_state, nisa.rand_get_state])
+def test_states_have_a_price(call):
+    assert price_of(lambda: call(tile(6, U32))).issue_ns == near(126.9 + 6 * 1.667)
+
+
+def test_a_seed_has_a_price():
+    assert price_of(lambda: nisa.set_rng_seed(tile(1, U32, partitions=1))).issue_ns == near(60 + 1.042)
+
+
+# Indirect transfers.
+
+
+def gather(rows=128, columns=512, mode=DGE.unknown, indirect=True, store=False):
+    """dma_copy between a tile and rows of 512 fp32 that an index names, or that follow each other."""
+    data, where = tile(columns, buffer=HBM, partitions=1000), tile(1, U32, partitions=rows)
+    view = data.ap([[columns, rows], [1, columns]], vector_offset=where) if indirect else data[0:rows]
+    sides = tile(columns, partitions=rows), view
+    nisa.dma_copy(*(sides[::-1] if store else sides), dge_mode=mode)
+
+
+@pytest.mark.parametrize("store", [False, True], ids=["gather", "scatter"])
+@pytest.mark.parametrize("mode", [DGE.unknown, DGE.swdge], ids=lambda m: m.name)
+def test_rows_cost_what_they_do_at_known_places_of_the_software_queue(mode, store):
+    found = price_of(partial(gather, mode=mode, store=store))
+    static = price_of(partial(gather, mode=DGE.swdge, indirect=False, store=store))
+    assert (found.trigger, found.queue) == ("gpsimd", "swdge")
+    assert found == static
+    assert found.payload_bytes == 128 * 2048
+
+
+def test_rows_between_hbm_tensors_are_elements_of_their_own():
+    def body(indirect):
+        data, out = tile(512, buffer=HBM), tile(512, buffer=HBM)
+        where = tile(1, U32)
+        view = data.ap([[512, 128], [1, 512]], vector_offset=where) if indirect else data
+        nisa.dma_copy(out, view, dge_mode=DGE.swdge)
+
+    assert price_of(lambda: body(True)).elements == ((2048.0, 128),)
+    assert price_of(lambda: body(False)).elements == ((128 * 2048.0, 1),)
+
+
+def test_a_scalar_index_changes_no_price():
+    def body(indirect):
+        data, where = tile(512, buffer=HBM, partitions=1000), tile(1, U32, partitions=1)
+        at = {"scalar_offset": where} if indirect else {}
+        nisa.dma_copy(tile(512), data.ap([[512, 128], [1, 512]], **at), dge_mode=DGE.hwdge)
+
+    assert price_of(lambda: body(True)) == price_of(lambda: body(False))
+
+
+def test_transfers_that_may_touch_the_same_are_told_apart_by_what_they_move():
+    def body():
+        data, out, where = tile(512, buffer=HBM), tile(512, buffer=HBM), tile(1, U32, partitions=1)
+        for n in (512, 64):
+            sides = (side.ap([[512, 100], [1, n]], scalar_offset=where) for side in (out, data))
+            nisa.dma_copy(*sides, dge_mode=DGE.hwdge)
+
+    prices = PriceList(Rates())
+    wide, narrow = (prices(found).payload_bytes for found in run(body, trace_only=True).programs[0].instructions)
+    assert (wide, narrow) == (100 * 2048, 100 * 256)
+
+
+def test_a_sum_of_rows_is_the_software_queue_s():
+    def body():
+        data, out, where = tile(512, buffer=HBM), tile(512), tile(1, U32)
+        nisa.dma_compute(out, [data.ap([[512, 128], [1, 512]], vector_offset=where), out], nl.add)
+
+    found = price_of(body)
+    assert found.queue == "swdge"
+    assert [count for _, count in found.elements] == [128, 128]
+
+
+@pytest.mark.parametrize(("engine", "ghz"), [(E.vector, 0.96), (E.scalar, 1.2), (E.gpsimd, 1.2)], ids=lambda v: str(v))
+@pytest.mark.parametrize("register", [False, True])
+def test_a_dynamic_copy_takes_600_cycles_or_as_long_as_a_static_one(engine, ghz, register):
+    def body(n, dynamic=True):
+        src, where = tile(2 * n), nisa.register_alloc() if register else tile(1, U32, partitions=1)
+        at = {"scalar_offset": where, "indirect_dim": 1} if dynamic else {}
+        nisa.tensor_copy(tile(n), src.ap([[2 * n, 128], [1, n]], **at), engine=engine)
+
+    short, static = price_of(lambda: body(8)), price_of(lambda: body(8, dynamic=False))
+    assert short.issue_ns == near(600 / ghz)
+    assert short.latency_ns - short.issue_ns == near(static.latency_ns - static.issue_ns)
+    long, static = price_of(lambda: body(4096)), price_of(lambda: body(4096, dynamic=False))
+    assert (long.issue_ns, long.latency_ns) == (static.issue_ns, static.latency_ns)
+
+
+def started(body):
+    """(starts, ends) of a body's instructions, in ns."""
+    rates = Rates()
+    tasks, prices = tl.build(run(body, trace_only=True).programs, PriceList(rates))
+    line = tl.run(tasks, prices, rates, tl.Options())
+    return line.start, line.visible
+
+
+def test_a_gather_waits_for_its_indices_and_for_every_row():
+    def body(what):
+        data, where = tile(512, buffer=HBM, partitions=1000), tile(1, U32)
+        if what == "row":
+            nisa.dma_copy(data[900:1000], tile(512, partitions=100))
+        else:
+            nisa.memset(where if what == "index" else tile(1, U32), 0)
+        nisa.dma_copy(tile(512), data.ap([[512, 128], [1, 512]], vector_offset=where))
+
+    for what in ("row", "index"):
+        start, visible = started(lambda what=what: body(what))
+        assert start[1] > visible[0]
+    start, visible = started(lambda: body("nothing"))
+    assert start[1] == pytest.approx(1200), "only the preparation of a software load"
+
+
+@pytest.mark.parametrize("setting", ["load", "move"])
+@pytest.mark.parametrize("user", ["copy", "transpose", "tensor_copy"])
+def test_a_register_is_set_before_it_indexes(setting, user):
+    def body():
+        register, data = nisa.register_alloc(), nl.ndarray((4, 16, 64), BF16, HBM)
+        if setting == "load":
+            nisa.register_load(register, tile(1, U32, partitions=1))
+        else:
+            nisa.register_move(register, 1)
+        pattern = data.ap([[64, 16], [1, 64]], scalar_offset=register)
+        if user == "copy":
+            nisa.dma_copy(tile(64, BF16, partitions=16), pattern)
+        elif user == "transpose":
+            nisa.dma_transpose(tile(16, BF16, partitions=64), pattern)
+        else:
+            src = tile(8).ap([[8, 128], [1, 4]], scalar_offset=register, indirect_dim=1)
+            nisa.tensor_copy(tile(4), src)
+
+    start, visible = started(body)
+    assert start[1] >= visible[0] > 0
+
+
+def test_a_read_waits_for_a_scatter_whatever_its_rows():
+    def body():
+        data, out, where = tile(512, buffer=HBM), tile(512, partitions=8), tile(1, U32, partitions=4)
+        nisa.dma_copy(data.ap([[512, 4], [1, 512]], vector_offset=where), tile(512, partitions=4))
+        nisa.dma_copy(out, data[100:108])
+
+    start, visible = started(body)
+    assert start[1] >= visible[0]

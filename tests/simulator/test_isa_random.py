@@ -1,0 +1,216 @@
+"""Random bits, dropout and their seeds: range, distribution, and that a seed decides everything."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from isa_tiles import evaluate, fill, get, put, same, sample
+from pairs import run
+
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+
+ENGINE = nisa.engine
+ENGINES = [ENGINE.vector, ENGINE.gpsimd]
+INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
+
+
+def bits(shape, dtype="uint32", engine=ENGINE.vector):
+    """Random bits in a fresh tile."""
+    dst = nl.ndarray(shape, dtype)
+    nisa.rng(dst, engine)
+    return get(dst)
+
+
+def seed(value=7, dtype="uint32"):
+    nisa.set_rng_seed(put(np.array([[value]], dtype)))
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda e: e.name)
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_bits_are_uniform(engine, dtype):
+    values = evaluate(lambda: bits((128, 4, 128), dtype, engine))
+    width = 8 * values.itemsize
+    raw = values.view(f"u{values.itemsize}")
+    for bit in range(width):
+        share = ((raw >> raw.dtype.type(bit)) & raw.dtype.type(1)).mean()
+        assert abs(share - 0.5) < 0.01, f"bit {bit} of {width}"
+    counts = np.bincount((raw & raw.dtype.type(15)).reshape(-1), minlength=16)
+    assert abs(counts / raw.size - 1 / 16).max() < 0.005
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda e: e.name)
+def test_narrow_dtypes_get_the_low_bits(engine):
+    wide, narrow = evaluate(lambda: bits((4, 8), "uint32", engine)), evaluate(lambda: bits((4, 8), "uint8", engine))
+    same(narrow, (wide & 0xFF).astype(np.uint8))
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda e: e.name)
+def test_runs_repeat_and_numbers_do_not(engine):
+    first, second = (evaluate(lambda: (bits((4, 8), engine=engine), bits((4, 8), engine=engine))) for _ in range(2))
+    same(np.stack(first), np.stack(second))
+    assert (first[0] != first[1]).all()
+    assert len(np.unique(first[0])) == 32, "no two lanes or steps agree"
+
+
+def test_the_cores_of_a_launch_differ():
+    seen = {}
+
+    def body():
+        seen[int(nl.program_id(0))] = bits((4, 8)), bits((4, 8), engine=ENGINE.gpsimd)
+
+    run(body, lnc=2)
+    for mine, other in zip(seen[0], seen[1], strict=True):
+        assert (mine != other).all()
+
+
+def test_the_engines_differ():
+    assert evaluate(lambda: (bits((4, 8)) != bits((4, 8), engine=ENGINE.gpsimd)).all())
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "int32", "float32"])
+def test_a_seed_decides_what_follows_on_vector(dtype):
+    def body():
+        out = []
+        for value in (7, 7, 8):
+            bits((3, 5))
+            seed(value, dtype)
+            out.append(bits((4, 8)))
+        return out
+
+    first, again, other = evaluate(body)
+    same(first, again)
+    assert (first != other).all()
+
+
+def test_a_seed_is_no_matter_to_gpsimd():
+    def body():
+        seed()
+        return bits((4, 8), engine=ENGINE.gpsimd)
+
+    same(evaluate(body), evaluate(lambda: bits((4, 8), engine=ENGINE.gpsimd)))
+
+
+def state(first=0, lanes=128):
+    """GpSimd's state in a tile that starts at partition `first`."""
+    tile = nl.ndarray((first + lanes, 6), nl.uint32)[first : first + lanes]
+    nisa.rand_get_state(tile)
+    return tile
+
+
+def test_a_saved_state_goes_on_where_it_was():
+    def body():
+        saved = state()
+        first = bits((128, 9), engine=ENGINE.gpsimd)
+        nisa.rand_set_state(saved)
+        return first, bits((128, 9), engine=ENGINE.gpsimd), get(saved), get(state())
+
+    first, again, before, after = evaluate(body)
+    same(first, again)
+    assert (before != after).all()
+
+
+def test_a_state_reads_back_as_it_was_set():
+    words = np.random.default_rng(1).integers(0, 1 << 32, (128, 6), dtype=np.uint32)
+
+    def body():
+        nisa.rand_set_state(put(words))
+        return get(state())
+
+    same(evaluate(body), words)
+
+
+def test_a_state_sets_the_lanes_of_its_partitions():
+    words = np.random.default_rng(1).integers(0, 1 << 32, (32, 6), dtype=np.uint32)
+
+    def body():
+        before = get(state())
+        nisa.rand_set_state(fill(nl.ndarray((96, 6), nl.uint32)[64:96], words))
+        return before, get(state())
+
+    before, after = evaluate(body)
+    same(after[64:96], words)
+    same(np.delete(after, slice(64, 96), 0), np.delete(before, slice(64, 96), 0))
+
+
+def test_lanes_are_partitions():
+    """Numbers come from the state of the partition that they are for; others keep theirs."""
+
+    def body():
+        before = get(state())
+        tile = nl.ndarray((64, 3), nl.uint32)[32:64]
+        nisa.rng(tile, ENGINE.gpsimd)
+        after = get(state())
+        words = get(state(32, 32))
+        nisa.rand_set_state(put(before[32:64]))  # a tile at partition 0 seeds lanes 0 to 31
+        return before, after, words, get(tile), bits((32, 3), engine=ENGINE.gpsimd)
+
+    before, after, words, drawn, again = evaluate(body)
+    changed = (before != after).any(axis=1)
+    assert changed.tolist() == [32 <= p < 64 for p in range(128)]
+    same(words, after[32:64])
+    same(again, drawn)
+
+
+def test_the_lanes_step_by_xorwow():
+    x, y, z, w, v, d = words = [1, 20, 300, 4000, 50000, 600000]
+
+    def body():
+        nisa.rand_set_state(put(np.array([words], np.uint32)))
+        return bits((1, 4), engine=ENGINE.gpsimd).tolist()[0]
+
+    expected = []
+    for _ in range(4):
+        t = x ^ (x >> 2)
+        x, y, z, w = y, z, w, v
+        v = (v ^ (v << 4) ^ t ^ (t << 1)) % 2**32
+        d = (d + 362437) % 2**32
+        expected.append((v + d) % 2**32)
+    assert evaluate(body) == expected
+
+
+# dropout.
+
+
+def dropped(values, dtype, prob):
+    def body():
+        dst = nl.ndarray(values.shape, dtype)
+        nisa.dropout(dst, put(values, dtype), prob() if callable(prob) else prob)
+        return get(dst)
+
+    return evaluate(body)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int16", "uint8"])
+def test_dropout_of_nothing_and_of_all(dtype):
+    values = sample(np.random.default_rng(2), (5, 3, 4), dtype)
+    same(dropped(values, dtype, 0.0), values)
+    same(dropped(values, dtype, 1.0), np.zeros_like(values))
+
+
+@pytest.mark.parametrize(("dtype", "tile"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("int32", "float32")])
+def test_dropout_drops_its_share_and_keeps_the_rest(dtype, tile):
+    values = np.arange(1, 1 + 128 * 500).reshape(128, 500) % 100 + 1
+    chances = (np.arange(128) % 5 / 4).reshape(128, 1)
+    out = dropped(values.astype(np.float32), dtype, lambda: put(chances.astype(np.float32), tile)).astype(np.float32)
+    assert set(np.unique(out / values)) == {0.0, 1.0}
+    for chance in (0, 0.25, 0.5, 0.75, 1):
+        share = (out[chances[:, 0] == chance] == 0).mean()
+        assert share == pytest.approx(chance, abs=0.02 if 0 < chance < 1 else 0)
+
+
+def test_dropout_follows_the_seed():
+    values = np.ones((4, 64), np.float32)
+
+    def body():
+        out = []
+        for value in (3, 3, 4):
+            seed(value)
+            dst = nl.ndarray((4, 64), nl.float32)
+            nisa.dropout(dst, put(values), 0.5)
+            out.append(get(dst))
+        return out
+
+    first, again, other = evaluate(body)
+    same(first, again)
+    assert (first != other).any()

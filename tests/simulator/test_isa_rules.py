@@ -1,0 +1,234 @@
+"""Rules of the rarer instructions (searches, ranges, gathers, random numbers) in pairs: what passes, what does not."""
+
+# ruff: noqa: E501  a table with one pair a line
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from isa_tiles import hbm, ps, put, sb
+from pairs import Pair, run
+
+from nkiconv.simulator import NkiError
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator.rules import RULES
+
+E, CMD = nisa.engine, nisa.reduce_cmd
+BF16, F32, I32, U8, U16, U32 = nl.bfloat16, nl.float32, nl.int32, nl.uint8, nl.uint16, nl.uint32
+
+
+def vary(rule, why, call, good, bad, match=""):
+    """A pair of one call whose argument is `good` or `bad`."""
+    return Pair(rule, why, lambda: call(good), lambda: call(bad), match)
+
+
+def top(columns=9, eights=8, rows=4, src=None, out=F32):
+    """max8 of a [4, columns] tile."""
+    return nisa.max8(sb(rows, eights, dtype=out), sb(4, columns) if src is None else src())
+
+
+def find(dtype=U32, columns=9, vals=8, rows=4):
+    """nc_find_index8 in a [4, columns] tile."""
+    return nisa.nc_find_index8(sb(4, 8, dtype=dtype), sb(4, columns), sb(rows, vals))
+
+
+def swap(columns=9, imm=0.0, dst=9, indices=U32, eights=8):
+    """nc_match_replace8 in a [4, columns] tile."""
+    where = sb(4, eights, dtype=indices)
+    return nisa.nc_match_replace8(sb(4, dst), sb(4, columns), sb(4, 8), imm, where)
+
+
+def select(dtype=F32, op=nl.less, bound=lambda: sb(4, 1), dst=6, **settings):
+    """range_select of a [4, 6] tile; `out` makes reduce_res."""
+    out = settings.pop("out", None)
+    if out is not None:
+        settings["reduce_res"] = sb(*out)
+    data = sb(4, 6, dtype=dtype)
+    return nisa.range_select(sb(4, dst, dtype=F32), data, nl.greater_equal, op, bound(), sb(4, 1), **settings)
+
+
+def cumulate(op0=nl.multiply, op1=nl.add, imm0=1.0, dtype=F32, out=F32, columns=6, **settings):
+    """tensor_scalar_cumulative of a [4, 6] tile, after one that resets the registers to sums."""
+    nisa.tensor_scalar_cumulative(sb(4, 6), sb(4, 6), nl.multiply, nl.add, 1.0)
+    imm0 = imm0() if callable(imm0) else imm0
+    return nisa.tensor_scalar_cumulative(sb(4, columns, dtype=out), sb(4, 6, dtype=dtype), op0, op1, imm0, **settings)
+
+
+def local(rows=16, index=0, dtype=U16, out=16, width=1, count=None, data=F32, psum=False, index_rows=None):
+    """local_gather from a [rows, 6] tile by a [rows, 1] tile of indices."""
+    indices = put(np.full((index_rows or rows, 1), index), dtype)
+    dst = nl.ndarray((rows, out), F32, nl.psum if psum else nl.sbuf)
+    return nisa.local_gather(dst, sb(rows, 6, dtype=data), indices, width, count)
+
+
+def gather(index=0, dtype=U32, out=3, rows=4, data=F32, psum=False):
+    """nc_n_gather from a [4, 6] tile by a [4, 3] tile of indices."""
+    dst = nl.ndarray((rows, out), F32, nl.psum if psum else nl.sbuf)
+    return nisa.nc_n_gather(dst, sb(4, 6, dtype=data), put(np.full((rows, 3), index), dtype))
+
+
+def bounds(ids=1, dtype=F32, out=I32, rows=1, columns=10, psum=False):
+    """sequence_bounds of five equal ids."""
+    dst = nl.ndarray((1, columns), out, nl.psum if psum else nl.sbuf)
+    return nisa.sequence_bounds(dst, put(np.full((rows, 5), ids), dtype))
+
+
+def nonzero(src=F32, dst=I32, columns=7, rows=4, psum=False, **settings):
+    """nonzero_with_count of a [4, 6] tile."""
+    out = nl.ndarray((rows, columns), dst, nl.psum if psum else nl.sbuf)
+    return nisa.nonzero_with_count(out, sb(4, 6, dtype=src), **settings)
+
+
+def best(n=20, k=3, rows=16, values=BF16, places=U32, data=BF16, fill=1.0, columns=2, psum=False, wide=None):
+    """topk of a [rows, columns] tile."""
+    out = nl.ndarray((rows, k), values, nl.psum if psum else nl.sbuf)
+    src = put(np.full((wide or rows, columns), fill, np.float32), data)
+    return nisa.topk(out, sb(rows, k, dtype=places), src, n)
+
+
+def noise(dtype=U8, engine=E.vector, buffer=nl.sbuf):
+    return nisa.rng(nl.ndarray((4, 6), dtype, buffer), engine)
+
+
+def drop(prob=0.5, dtype=F32, out=F32, columns=6):
+    prob = prob() if callable(prob) else prob
+    return nisa.dropout(sb(4, columns, dtype=out), sb(4, 6, dtype=dtype), prob)
+
+
+def state(columns=6, dtype=U32, buffer=nl.sbuf, engine=E.gpsimd, call=nisa.rand_set_state):
+    return call(nl.ones((4, columns), dtype, buffer), engine)
+
+
+def with_nan():
+    """A [4, 9] tile whose first column is NaN."""
+    return put(np.array([[np.nan, *range(8)]] * 4, np.float32))
+
+
+# fmt: off
+PAIRS = [
+    # What rules of all instructions mean for these.
+    vary("NKI040", "max8 of HBM", lambda make: top(src=make), lambda: sb(4, 9), lambda: hbm(4, 9), "src is in private_hbm"),
+    vary("NKI041", "rng on scalar", lambda e: noise(engine=e), E.gpsimd, E.scalar, r"engine\.scalar cannot run it; engine\.vector, engine\.gpsimd"),
+    vary("NKI041", "a state on scalar", lambda e: state(engine=e), E.unknown, E.scalar, r"engine\.gpsimd can"),
+    vary("NKI042", "rng on gpsimd to PSUM", lambda e: noise(U32, e, nl.psum), E.vector, E.gpsimd, "dst is in PSUM"),
+    vary("NKI042", "a state in PSUM", lambda b: state(buffer=b), nl.sbuf, nl.psum, "src_seeds is in PSUM"),
+    *(vary("NKI042", f"{call.__name__} in PSUM", lambda p, call=call: call(psum=p), False, True, "in PSUM")
+      for call in (local, gather, bounds, nonzero, best)),
+    vary("NKI044", "max8 of other partitions", lambda p: top(rows=p), 4, 5, "src has 4 partitions, dst 5"),
+    vary("NKI044", "values of other partitions", lambda p: find(rows=p), 4, 3, "vals 3"),
+    vary("NKI044", "local_gather's index", lambda p: local(index_rows=p), 16, 32, "src_buffer has 16 partitions, index 32"),
+    vary("NKI044", "nc_n_gather's data", lambda p: gather(rows=p), 4, 3, "dst has 3 partitions, data 4"),
+    vary("NKI044", "segments of two partitions", lambda p: bounds(rows=p), 1, 2, "segment_ids has 2 partitions, expected 1"),
+    vary("NKI044", "nonzero_with_count's dst", lambda p: nonzero(rows=p), 4, 5, "src has 4 partitions, dst 5"),
+    vary("NKI044", "topk's source", lambda p: best(wide=p), 16, 32, "src has 32 partitions, val_dst 16"),
+    vary("NKI045", "a replaced row of another size", lambda n: swap(dst=n), 9, 8, "dst has 8"),
+    vary("NKI045", "range_select to a wider tile", lambda n: select(dst=n), 6, 7, "on_true_tile 6"),
+    vary("NKI045", "cumulated to a wider tile", lambda n: cumulate(columns=n), 6, 7, "src 6"),
+    vary("NKI045", "local_gather's size", lambda n: local(out=n), 16, 15, "not 16 indices of 1 elements"),
+    vary("NKI045", "nc_n_gather's size", lambda n: gather(out=n), 3, 4, "indices 3"),
+    vary("NKI045", "segment bounds", lambda n: bounds(columns=n), 10, 9, "expected 2 for each of 5"),
+    vary("NKI045", "no room for the count", lambda n: nonzero(columns=n), 7, 6, "expected 7"),
+    vary("NKI045", "dropout to a wider tile", lambda n: drop(columns=n), 6, 7, "data 6"),
+    vary("NKI046", "a search over three dims", lambda make: top(src=make), lambda: sb(4, 4, 4, 4)[:, :, 0:3, 0], lambda: sb(4, 4, 4, 4)[:, 0:3, 0:3, 0:3], "walks 3 free dims, at most 2"),
+    vary("NKI048", "range_select's tests", lambda op: select(op=op), nl.equal, nl.not_equal, "comp_op1=nl.not_equal"),
+    vary("NKI048", "range_select by addition", lambda op: select(op=op), nl.greater, nl.add, "comp_op1=nl.add is not a comparison"),
+    vary("NKI049", "Vector's state", lambda e: state(engine=e), E.gpsimd, E.vector, "NeuronCore-v4"),
+    vary("NKI049", "reading Vector's state", lambda e: state(engine=e, call=nisa.rand_get_state), E.gpsimd, E.vector, "NeuronCore-v4"),
+    vary("NKI050", "cumulating bits", lambda op: cumulate(op0=op), nl.add, nl.bitwise_and, "op0=nl.bitwise_and"),
+    vary("NKI051", "a bound that is a number", lambda b: select(bound=b), lambda: sb(4, 1), lambda: 3.0, "bound0=3.0 is not a tile"),
+    vary("NKI051", "a bf16 bound", lambda b: select(bound=b), lambda: sb(4, 1), lambda: sb(4, 1, dtype=BF16), "dtype bfloat16"),
+    vary("NKI051", "cumulate by a bf16 tile", lambda b: cumulate(imm0=b), lambda: sb(4, 1), lambda: sb(4, 1, dtype=BF16), "imm0 has dtype"),
+    vary("NKI051", "replace by a tile", lambda b: swap(imm=b), 1.5, None, "imm=None is not a number"),
+    vary("NKI051", "bf16 probabilities of integers", lambda d: drop(lambda: sb(4, 1, dtype=BF16), d, d), BF16, I32, "accepted: float32"),
+    vary("NKI052", "range_select of integers", lambda d: select(dtype=d), BF16, I32, "on_true_tile has dtype int32"),
+    vary("NKI052", "cumulating int32", lambda d: cumulate(dtype=d), nl.int16, I32, "src has dtype int32"),
+    vary("NKI052", "cumulating to uint32", lambda d: cumulate(out=d), U16, U32, "dst has dtype uint32"),
+    vary("NKI052", "local_gather that casts", lambda d: local(data=d), F32, BF16, "src_buffer is bfloat16"),
+    vary("NKI052", "local_gather by uint32", lambda d: local(dtype=d), U16, U32, "expected uint16"),
+    vary("NKI052", "nc_n_gather that casts", lambda d: gather(data=d), F32, BF16, "data is bfloat16"),
+    vary("NKI052", "nc_n_gather by int32", lambda d: gather(dtype=d), U32, I32, "expected uint32"),
+    vary("NKI052", "segments in bf16", lambda d: bounds(dtype=d), I32, BF16, "segment_ids has dtype"),
+    vary("NKI052", "segment bounds in uint32", lambda d: bounds(out=d), F32, U32, "dst has dtype"),
+    vary("NKI052", "nonzero places in fp32", lambda d: nonzero(dst=d), I32, F32, "dst float32"),
+    vary("NKI052", "what is not zero in bf16", lambda d: nonzero(src=d), I32, BF16, "src has dtype bfloat16"),
+    vary("NKI052", "topk of fp32", lambda d: best(data=d), BF16, F32, "src has dtype float32"),
+    vary("NKI052", "topk to fp32", lambda d: best(values=d), BF16, F32, "val_dst has dtype float32"),
+    vary("NKI052", "places in int32", lambda d: best(places=d), U32, I32, "idx_dst has dtype int32"),
+    vary("NKI052", "dropout that casts", lambda d: drop(out=d), F32, BF16, "dst is bfloat16"),
+    vary("NKI063", "range_select's sum", lambda op: select(reduce_op=op), nl.maximum, nl.add, "only nl.maximum"),
+    vary("NKI063", "cumulative powers", lambda op: cumulate(op1=op), nl.subtract, nl.power, "op1=nl.power"),
+    vary("NKI068", "range_select that loads", lambda c: select(reduce_cmd=c), CMD.idle, CMD.load_reduce, "load_reduce"),
+    vary("NKI068", "an idle result", lambda c: select(reduce_cmd=c, out=(4, 1)), CMD.reset_reduce, CMD.idle, "idle with"),
+    vary("NKI068", "a wide result", lambda shape: select(out=shape), (4, 1), (4, 2), "reduce_res has shape"),
+    vary("NKI068", "imm1 without loading", lambda c: cumulate(imm1=1.0, reduce_cmd=c), CMD.load_reduce, CMD.reduce, "reduce with imm1=1.0"),
+    vary("NKI068", "loading without imm1", lambda c: cumulate(reduce_cmd=c), CMD.reduce, CMD.load_reduce, "load_reduce with imm1=None"),
+    vary("NKI077", "cumulating another sum", lambda op: cumulate(op1=op, reduce_cmd=CMD.reduce), nl.add, nl.maximum, "registers that hold nl.add"),
+    vary("NKI080", "an offset of 64 bits", lambda o: nonzero(index_offset=o), 2**31 - 1, 2**31, "index_offset"),
+    vary("NKI080", "a broken padding", lambda o: nonzero(padding_val=o), 0, 0.5, "padding_val=0.5"),
+    # Rules of these alone.
+    vary("NKI081", "max8 of 7", lambda n: top(columns=n), 8, 7, "src has 7 elements a partition, expected 8 to 16384"),
+    vary("NKI081", "max8 of 16385", lambda n: top(columns=n), 16384, 16385, "16385"),
+    vary("NKI081", "nc_find_index8 of 16385", lambda n: find(columns=n), 16384, 16385, "16385"),
+    vary("NKI081", "9 results", lambda n: top(eights=n), 8, 9, "dst has 9 elements"),
+    vary("NKI081", "7 values", lambda n: find(vals=n), 8, 7, "vals has 7"),
+    vary("NKI081", "7 places", lambda n: swap(eights=n), 8, 7, "dst_idx has 7"),
+    vary("NKI082", "places in int32", lambda d: find(dtype=d), U16, I32, "dst has dtype int32"),
+    vary("NKI082", "replaced places in uint8", lambda d: swap(indices=d), U16, U8, "dst_idx has dtype uint8"),
+    vary("NKI083", "max8 of a NaN", lambda make: top(src=make), lambda: sb(4, 9), with_nan, r"src holds a NaN at \(0, 0\)"),
+    vary("NKI083", "topk of a NaN", lambda x: best(fill=x), np.inf, np.nan, "src holds a NaN"),
+    vary("NKI084", "indices beyond 2^24", lambda s: select(range_start=s), 2**24 - 6, 2**24 - 5, "range_start=16777211"),
+    vary("NKI084", "a float start", lambda s: select(range_start=s), 1, 1.0, r"range_start=1\.0"),
+    vary("NKI085", "another fill", lambda x: select(on_false_value=x), -3.4028235e38, -1e30, "on_false_value"),
+    vary("NKI086", "15 partitions", lambda p: local(rows=p), 16, 15, "multiple of 16"),
+    vary("NKI086", "17 of 16 indices", lambda n: local(count=n, out=n), 16, 17, "17 indices a core, expected 1 to 16"),
+    vary("NKI086", "3 elements an index", lambda w: local(width=w, out=16 * w), 4, 3, "num_elem_per_idx=3"),
+    vary("NKI087", "local_gather outside", lambda i: local(index=i), 5, 6, "index 6 at .* gathers 1 of 6"),
+    vary("NKI087", "local_gather that runs out", lambda i: local(index=i, width=4, out=64), 2, 3, "gathers 4 of 6"),
+    vary("NKI087", "nc_n_gather outside", lambda i: gather(index=i), 5, 6, r"index 6 at \(0, 0\)"),
+    vary("NKI088", "negative segments", lambda i: bounds(ids=i), 0, -1, "negative"),
+    vary("NKI088", "half a segment", lambda i: bounds(ids=i), 2, 1.5, "broken"),
+    vary("NKI089", "topk of 7", lambda n: best(n=n), 8, 7, "n=7"),
+    vary("NKI089", "more than there is", lambda n: best(n=n), 32, 33, "n=33 of 32"),
+    vary("NKI089", "more results than elements", lambda n: best(n=8, k=n), 8, 9, "the 9 largest of 8"),
+    vary("NKI089", "8 partitions", lambda p: best(rows=p), 16, 8, "val_dst has shape"),
+    vary("NKI090", "random floats", lambda d: noise(d), U16, F32, "dst has dtype float32"),
+    vary("NKI090", "two seeds", lambda n: nisa.set_rng_seed(sb(1, n)), 1, 2, r"src_seeds is \[1, 2\]"),
+    vary("NKI090", "a seed of 16 bits", lambda d: nisa.set_rng_seed(sb(1, 1, dtype=d)), I32, U16, "uint16"),
+    vary("NKI090", "a state of 24 words", lambda n: state(columns=n), 6, 24, r"expected \[P, 6\] of uint32"),
+    vary("NKI090", "a state of int32", lambda d: state(dtype=d, call=nisa.rand_get_state), U32, I32, "dst is"),
+    vary("NKI091", "a chance above 1", drop, 1, 1.01, "1.01"),
+    vary("NKI091", "negative chances", drop, lambda: sb(4, 1), lambda: nl.full((4, 1), -0.5, F32, nl.sbuf), "-0.5"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.id)
+def test_pair(pair):
+    run(pair.passes)
+    with pytest.raises(NkiError, match=pair.match) as caught:
+        run(pair.raises)
+    error = caught.value
+    assert error.rule == pair.rule
+    assert re.search(pair.match, error.detail), error.detail
+    assert error.location.partition(":")[0] == __file__
+    assert error.remedy == RULES[pair.rule].remedy
+
+
+def test_every_rule_of_these_instructions_has_a_pair():
+    assert {rule for rule in RULES if "NKI081" <= rule <= "NKI099"} <= {pair.rule for pair in PAIRS}
+
+
+def test_pairs_have_names_of_their_own():
+    names = [pair.id for pair in PAIRS]
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_a_probability_tile_is_read_when_it_runs_only():
+    run(lambda: drop(lambda: nl.full((4, 1), -0.5, F32, nl.sbuf)), trace_only=True)
+
+
+def test_a_seed_may_lie_in_psum():
+    run(lambda: nisa.set_rng_seed(ps(1, 1)))
