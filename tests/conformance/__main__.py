@@ -65,8 +65,15 @@ def run_folder(checkout: Path, folder: Path, marker: str, seconds: int) -> Eleme
         command = [sys.executable, "-m", "pytest", "-p", "plugin", "--test-mode", "simulation", "-q", "--tb=line"]
         command += ["-n", "2", "--timeout", str(seconds), "--continue-on-collection-errors", "-m", marker]
         command += ["--output-directory", scratch, "--junitxml", str(report), str(folder)]
-        subprocess.run(command, cwd=checkout, env=environment, capture_output=True, check=False)
-        return ElementTree.parse(report).getroot() if report.exists() else None
+        done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+        if report.exists():
+            return ElementTree.parse(report).getroot()
+        missing = re.search(r"No module named '(\w+)'", done.stderr + done.stdout)
+        if missing:
+            sys.exit(
+                f"{missing[1]}: is not installed, and nki-library's tests import it; see README, Kernels of others"
+            )
+        return None
 
 
 def results(document: ElementTree.Element) -> Iterator[tuple[str, str, str]]:
