@@ -50,12 +50,12 @@ def scalar_indirection(tensor: NkiTensor, dim: int, index: Any) -> Indirection:
 
 
 def vector_indirection(tensor: NkiTensor, dim: int, indices: Any, *, columns: bool = False) -> Indirection:
-    """An index into dim 0 of an HBM tensor for each partition of `indices`, [P, 1] (any [P, I] with `columns`)."""
+    """An index into dim 0 of an HBM tensor for each partition of `indices`, one a partition unless `columns`."""
     require_static(tensor, "a second run-time index")
     if as_int(dim, "dim") != 0 or tensor.on_chip:
         fail("NKI038", f"a vector of indices for dim {dim} of a tensor in {tensor.buffer.name}", tensor=tensor)
     _check_index("vector_offset", indices, tensor)
-    if indices.ndim != 2 or (indices.shape[1] != 1 and not columns):
+    if indices.size != indices.shape[0] and not columns:
         fail("NKI036", f"vector_offset has shape {list(indices.shape)}, expected [P, 1]", vector_offset=indices)
     return Indirection(indices, True, tensor.strides[0], tensor.shape[0], tensor.region())
 

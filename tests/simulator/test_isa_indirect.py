@@ -107,14 +107,15 @@ def test_indices_may_be_a_column_of_a_wider_tile(rng):
 
     def body():
         data, indices = put(values, buffer=nl.hbm), put(table)
-        out = [nl.ndarray((5, 6), F32) for _ in range(3)]
+        out = [nl.ndarray((5, 6), F32) for _ in range(4)]
         nisa.dma_copy(out[0], rows_of(data, indices[:, 1]))
         nisa.dma_copy(out[1], rows_of(data, indices[:, 2:3]))
         nisa.dma_copy(out[2], rows_of(data, indices.ap([[4, 5], [1, 1]], offset=3)))
+        nisa.dma_copy(out[3], rows_of(data, indices.ap([[4, 5], [1, 1], [1, 1]])))
         return [get(tile) for tile in out]
 
     for k, gathered in enumerate(evaluate(body)):
-        same(gathered, values[table[:, k + 1]])
+        same(gathered, values[table[:, (k + 1) % 4]])
 
 
 @given(st.data())

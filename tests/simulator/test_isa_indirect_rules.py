@@ -140,6 +140,7 @@ PAIRS = [
     vary("NKI141", "int32 indices", lambda d: turn(index=d), U32, I32, "of int32"),
     vary("NKI141", "20 partitions of indices", lambda p: turn(indices=(p, 1)), 32, 20, r"\[20, 1\]"),
     vary("NKI141", "two columns of 64", lambda p: turn(indices=(p, 2), rows=128), 128, 64, r"\[64, 2\]"),
+    vary("NKI141", "indices in 3 dims", lambda s: turn(indices=s), (16, 1), (16, 1, 1), r"\[16, 1, 1\]"),
     vary("NKI141", "fp32 rows", lambda d: turn(dtype=d), nl.float16, F32, "4-byte data"),
     vary("NKI141", "129 columns", lambda n: turn(last=n), 128, 129, "last dim 129"),
     vary("NKI141", "8 rows", lambda n: turn(rows=n), 16, 8, "8 rows, expected a multiple of 16"),

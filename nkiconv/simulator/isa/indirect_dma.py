@@ -46,11 +46,11 @@ def check_indices(mode: dge_mode, **operands: NkiTensor) -> None:
 
 
 def check_rows(**operands: NkiTensor) -> None:
-    """A vector of indices of a dma_copy or dma_compute is [rows, 1] (NKI139)."""
+    """A vector of indices of a dma_copy or dma_compute has one for each row, a partition each (NKI139)."""
     for name, tensor in operands.items():
         if by_rows(tensor) and tensor.indirection is not None:
             index: Any = tensor.indirection.index
-            if index.shape != (tensor.shape[0], 1):
+            if not index.shape[0] == index.size == tensor.shape[0]:
                 detail = f"{name} has {tensor.shape[0]} rows, its indices the shape {list(index.shape)}"
                 fail("NKI139", detail, **{name: tensor})
 
@@ -96,9 +96,9 @@ def check_transpose(src: NkiTensor) -> None:
     if not by_rows(src) or src.indirection is None:
         return
     index: Any = src.indirection.index
-    partitions, columns = index.shape
-    group = hw.DMA_TRANSPOSE_FIRST_DIM_2D
-    if index.dtype != "uint32" or partitions % group or (columns > 1 and partitions != hw.PARTITIONS):
+    partitions, group = index.shape[0], hw.DMA_TRANSPOSE_FIRST_DIM_2D
+    full = partitions == hw.PARTITIONS or index.size == partitions
+    if index.dtype != "uint32" or index.ndim != 2 or partitions % group or not full:
         fail("NKI141", f"the indices are {list(index.shape)} of {index.dtype}", src=src)
     if src.itemsize != 2 or src.shape[-1] > hw.DMA_TRANSPOSE_LAST_DIM_MAX:
         fail("NKI141", f"{src.itemsize}-byte data with last dim {src.shape[-1]}", src=src)

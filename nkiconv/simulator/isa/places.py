@@ -47,7 +47,7 @@ def indices(tensor: NkiTensor) -> Array:
     assert tensor.indirection is not None
     index = tensor.indirection.index
     if type(index) is NkiTensor:
-        flat = index.storage.read(index).T.reshape(-1).astype(np.int64)
+        flat = index.storage.read(index).reshape(index.shape[0], -1).T.reshape(-1).astype(np.int64)
         return flat[: tensor.shape[0]] if tensor.indirection.by_rows else flat
     if index.value is None:
         fail("NKI160", "the register that indexes was never given a value", tensor=tensor)
