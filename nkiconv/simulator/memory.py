@@ -196,6 +196,17 @@ class Storage:
             cells = self._written_map().view(tensor)
             cells |= mask if cells.ndim == mask.ndim else mask[..., None]
 
+    def discard(self, tensor: NkiTensor) -> None:
+        """Elements that an instruction leaves with something that no document tells: as if nobody had written them."""
+        self._check_write(tensor)
+        if self.complete:
+            self.complete, self.written = False, ElementMap(self.info)
+            self.written.cells.fill(True)
+        self._written_map().view(tensor).fill(False)
+        self.known.clear()
+        if self.accumulating is not None:
+            self.accumulating.view(tensor).fill(False)
+
     def check_owner(self, tensor: NkiTensor) -> None:
         """A tensor is used by the core that made it (any core, if shared) and during its run (NKI021)."""
         program = running()

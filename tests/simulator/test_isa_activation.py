@@ -204,3 +204,60 @@ def test_sin_of_a_tile_takes_any_angle(rng):
     )
     # each turn taken off rounds by up to eps32 of the angle, 100, and so does -2 pi in fp32
     assert_relative(evaluate(lambda: get(nl.sin(put(x)))), np.sin(x.astype(np.float64)), 3, floor=3 * 100 * EPS32)
+
+
+class TestScrap:
+    """A destination of steps of 0, where only the sum is wanted."""
+
+    @staticmethod
+    def summed(values, scrap):
+        total = nl.ndarray((values.shape[0], 1), nl.float32)
+        nisa.activation_reduce(
+            scrap.broadcast(1, values.shape[1]), op=nl.square, data=put(values), reduce_op=nl.add, reduce_res=total
+        )
+        return total
+
+    def test_the_sum_is_right(self):
+        values = np.arange(24, dtype=np.float32).reshape(4, 6)
+        found = evaluate(lambda: get(self.summed(values, nl.ndarray((4, 1), nl.bfloat16))))
+        same(found, (values**2).sum(axis=1, keepdims=True))
+
+    @pytest.mark.parametrize("written", [False, True])
+    def test_what_it_leaves_cannot_be_read(self, written):
+        def body():
+            tile = nl.zeros((4, 8), nl.float32) if written else nl.ndarray((4, 8), nl.float32)
+            self.summed(np.ones((4, 6), np.float32), tile[0:4, 3:4])
+            return get(tile[0:4, 0:3]) if written else get(tile[0:4, 3:4])
+
+        if written:
+            same(evaluate(body), np.zeros((4, 3), np.float32))
+        else:
+            with pytest.raises(NkiError, match="NKI016"):
+                evaluate(body)
+
+    def test_nor_can_what_was_there_before(self):
+        def body():
+            tile = nl.zeros((4, 8), nl.float32)
+            get(tile)
+            self.summed(np.ones((4, 6), np.float32), tile[0:4, 3:4])
+            return get(tile[0:4, 2:5])
+
+        with pytest.raises(NkiError, match="NKI016"):
+            evaluate(body)
+
+    def test_it_can_be_written_again(self):
+        def body():
+            tile = nl.zeros((4, 2), nl.float32)
+            self.summed(np.ones((4, 6), np.float32), tile[0:4, 1:2])
+            nisa.memset(tile[0:4, 1:2], 5.0)
+            return get(tile)
+
+        same(evaluate(body), np.array([[0, 5]] * 4, np.float32))
+
+    def test_without_a_sum_it_is_refused(self):
+        def body():
+            tile = nl.ndarray((4, 1), nl.float32)
+            nisa.activation(tile.broadcast(1, 6), op=nl.square, data=put(np.ones((4, 6), np.float32)))
+
+        with pytest.raises(NkiError, match="NKI017"):
+            run(body)

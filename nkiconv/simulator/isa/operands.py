@@ -147,8 +147,13 @@ def not_both_psum(**operands: NkiTensor) -> None:
 def writable(**operands: NkiTensor) -> None:
     """A destination addresses each element once (NKI017)."""
     for name, tensor in operands.items():
-        if _aliases(tensor.shape, tensor.strides):
+        if aliases(tensor):
             fail("NKI017", f"{name} addresses some elements more than once", **{name: tensor})
+
+
+def aliases(tensor: NkiTensor) -> bool:
+    """Whether a view has an element twice."""
+    return _aliases(tensor.shape, tensor.strides)
 
 
 @functools.lru_cache(maxsize=1 << 14)

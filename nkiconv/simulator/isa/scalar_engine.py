@@ -16,6 +16,7 @@ from ..rules import fail
 from ..tensor import NkiTensor
 from .enums import reduce_cmd
 from .operands import (
+    aliases,
     alike,
     enum_member,
     on_chip,
@@ -79,7 +80,9 @@ def activation(
     """dst = op(data * scale + bias) on the Scalar Engine; optionally the sum over the free dims.
 
     Args:
-        dst, data: same partitions and elements, SBUF or PSUM, any dtypes.
+        dst, data: same partitions and elements, SBUF or PSUM, any dtypes. Where only the sum is wanted, dst may be a
+            view with steps of 0 (nki-library's kernels save the room so): what it holds then is told nowhere, so that
+            reading it is an error.
         bias: None, a number, or a [P, 1] tile (not tf32). scale: a number or an fp32 [P, 1] tile.
         reduce_op: nl.add, needed when reduce_cmd reduces. reduce_res: [P, 1], receives the registers.
     Raises NkiError (NKI030, NKI040, NKI044, NKI045, NKI049, NKI067-NKI070, NKI077).
@@ -97,10 +100,15 @@ def activation(
     if (reduces and reduce_op is None) or (reduce_op is not None and reduce_op is not OPS["add"]):
         fail("NKI068", f"reduce_op={reduce_op!r} with reduce_cmd.{reduce_cmd.name}; only nl.add", data=data)
     writes = (dst, *check_reduce_res(reduce_res, data))
-    writable(dst=dst)
+    scrap = reduces and aliases(dst)
+    if not scrap:
+        writable(dst=dst)
     if program.numeric:
         values = _activated(token, data, scale, bias)
-        write_fp32(dst, values)
+        if scrap:
+            dst.storage.discard(dst)
+        else:
+            write_fp32(dst, values)
         _reduce(program, values.reshape(data.shape[0], -1), reduce_cmd, reduce_res)
     params = {"op": token.name, "reduce_cmd": reduce_cmd.name, "bias": bias is not None}
     return program.record("scalar", "activation", writes, reads, params, name)
