@@ -12,6 +12,7 @@ CYCLE_NS = 1 / RATES("clock.pe_ghz")
 EXPECTED = {
     "TENSOR_COLUMN_NS": CYCLE_NS * RATES("pe.cyc_per_row_16bit"),
     "TENSOR_COLUMN_FP32_NS": CYCLE_NS * RATES("pe.cyc_per_row_fp32_pass") * RATES("pe.fp32_passes"),
+    "TRANSPOSE_PASSES_FP32": RATES("pe.cyc_per_row_fp32_pass"),
     "MATMUL_NS": RATES("pe.issue_overhead_ns"),
     "MATMUL_FP32_NS": RATES("pe.issue_overhead_fp32_ns"),
     "VECTOR_NS": RATES("vector.ns_per_elem_1x"),
@@ -26,6 +27,9 @@ EXPECTED = {
     "GPSIMD_NS": RATES("gpsimd.elementwise_ns_per_elem"),
     "GPSIMD_FIXED_NS": RATES("gpsimd.issue_fixed_ns"),
     "GPSIMD_SELECT_NS": RATES("gpsimd.affine_select_ns_per_elem"),
+    "EXCHANGE_NS": RATES("lnc2.barrier_seam_ns") + RATES("lnc2.sendrecv_4k_ns"),
+    "EXCHANGE_BYTES": RATES("dma.max_element_bytes_packet"),
+    "EXCHANGE_BYTE_NS": 1 / RATES("dma.steady_core_gbps"),
     "STATIC_ISSUE_NS": RATES("dma.static_issue_ns"),
     "RUN_NS": RATES("dma.element_overhead_ns"),
     "BYTE_NS": 1 / RATES("dma.engine_bytes_per_ns"),

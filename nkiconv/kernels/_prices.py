@@ -6,6 +6,8 @@ They decide who works and how work is cut, never what is computed. A test holds 
 #: A column of a 16-bit matmul at full rate (1 / pe_ghz), and of an fp32 one (its passes and cycles a row).
 TENSOR_COLUMN_NS = 0.4167
 TENSOR_COLUMN_FP32_NS = 1.6667
+#: What a column of a transpose of fp32 takes of those of 16 bits (pe.cyc_per_row_fp32_pass: one pass).
+TRANSPOSE_PASSES_FP32 = 2
 #: A matmul, and each pass of an fp32 one, beside its columns (pe.issue_overhead_ns, issue_overhead_fp32_ns).
 MATMUL_NS = 2.5
 MATMUL_FP32_NS = 5.0
@@ -85,6 +87,11 @@ LOAD_SKEW_NS = 300.0
 STORE_SKEW_NS = 150.0
 DMA_END_NS = 7.0
 DMA_DONE_NS = 380.0
+#: Two cores that exchange tiles: ns of their meeting with the first bytes (lnc2.barrier_seam_ns, sendrecv_4k_ns), how
+#: many those are (dma.max_element_bytes_packet), and ns of each more (dma.steady_core_gbps).
+EXCHANGE_NS = 2354.0
+EXCHANGE_BYTES = 4096
+EXCHANGE_BYTE_NS = 0.00241
 
 
 def run_ns(num_bytes):

@@ -2,6 +2,9 @@
 
 from ..._clock import end_of, load, matmuls, new_clock, on_gpsimd, on_scalar, on_vector, store, stream
 from ..._prices import (
+    EXCHANGE_BYTE_NS,
+    EXCHANGE_BYTES,
+    EXCHANGE_NS,
     GPSIMD_DONE_NS,
     GPSIMD_FIXED_NS,
     GPSIMD_NS,
@@ -15,6 +18,7 @@ from ..._prices import (
     SCALAR_NS,
     TENSOR_COLUMN_FP32_NS,
     TENSOR_COLUMN_NS,
+    TRANSPOSE_PASSES_FP32,
     VECTOR_DONE_NS,
     VECTOR_FIXED_NS,
     VECTOR_FIXED_PSUM_NS,
@@ -31,13 +35,6 @@ AHEAD = 2
 WARM_UP_MOST = 256
 #: ns from a core's start until the first matmul on zeros.
 WARM_UP_START_NS = 190.0
-#: Two cores that exchange: ns of their meeting, with the first bytes, and of each more (trn2.toml,
-#: lnc2.barrier_seam_ns, sendrecv_4k_ns, dma.max_element_bytes_packet, dma.steady_core_gbps).
-EXCHANGE_NS = 2354.0
-EXCHANGE_BYTES = 4096
-EXCHANGE_BYTE_NS = 0.00556
-#: Passes of a transpose of fp32.
-TRANSPOSE_PASSES_FP32 = 2
 
 
 def deep_ns(geometry, deep):

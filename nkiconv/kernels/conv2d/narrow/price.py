@@ -27,6 +27,7 @@ from ..._prices import (
     STORE_SKEW_NS,
     TENSOR_COLUMN_FP32_NS,
     TENSOR_COLUMN_NS,
+    TRANSPOSE_PASSES_FP32,
     VECTOR_DONE_NS,
     VECTOR_FIXED_NS,
     VECTOR_FIXED_PSUM_NS,
@@ -48,8 +49,6 @@ WARM_UP_FIRST = 9
 WARM_UP = 28
 #: How much longer than evenly shared additions take, as engines wait for each other.
 SHARED = 1.15
-#: Passes of a transpose of fp32.
-TRANSPOSE_PASSES_FP32 = 2
 
 
 def narrow_ns(geometry, narrow):

@@ -23,6 +23,7 @@ from ..._prices import (
     STATIC_ISSUE_NS,
     TENSOR_COLUMN_FP32_NS,
     TENSOR_COLUMN_NS,
+    TRANSPOSE_PASSES_FP32,
     VECTOR_DONE_NS,
     VECTOR_FIXED_PSUM_NS,
     VECTOR_MEMSET_NS,
@@ -36,7 +37,6 @@ from ..geometry import met
 from ..rate import sums_end
 from .filters import common_rows
 from .shape import (
-    TRANSPOSE_PASSES_FP32,
     StackBand,
     band_counts,
     band_rows,

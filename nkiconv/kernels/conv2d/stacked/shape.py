@@ -3,7 +3,15 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._prices import HALF_RATE, MATMUL_COLUMNS_MIN, ROWS_AN_ENGINE, STATIC_ISSUE_NS, TENSOR_COLUMN_NS, run_ns
+from ..._prices import (
+    HALF_RATE,
+    MATMUL_COLUMNS_MIN,
+    ROWS_AN_ENGINE,
+    STATIC_ISSUE_NS,
+    TENSOR_COLUMN_NS,
+    TRANSPOSE_PASSES_FP32,
+    run_ns,
+)
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, whole_words
 from ..geometry import met
 
@@ -23,8 +31,6 @@ BANDS = 4
 RING = 4
 #: Bytes of w that must lie side by side for it to be loaded straight to where it is wanted.
 LONG_RUN_BYTES = 512
-#: A transpose takes two passes of 16 bits of an fp32 operand.
-TRANSPOSE_PASSES_FP32 = 2
 #: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
 #: shifted on chip, or not at all: they stay at k, and each u's are turned by transposes of their own.
 WAYS = ("straight", "shifted", "apart")
