@@ -197,3 +197,37 @@ def check_exact(problem: ConvProblem, seed: int = 1, w_dtype: str | None = None,
     assert one.dtype == DTYPES[problem.out_dtype]
     assert_exact(one, in_layout(conv_ref(canonical_of(x, problem), w, problem), problem), problem.out_dtype)
     assert same_bits(one, two)
+
+
+#: Epilogues that an algorithm's own tests ask for.
+EPILOGUES = {
+    "bias": {"bias": True},
+    "activation": {"bias": True, "activation": "relu"},
+    "residual": {"residual": True, "beta": 2.0},
+    "residual before an activation": {"bias": True, "residual": True, "activation": "relu"},
+    "residual after an activation": {
+        "bias": True, "residual": True, "beta": -1.0, "activation": "relu", "residual_position": "post_activation"
+    },
+}  # fmt: skip
+
+
+def check_epilogue(problem: ConvProblem, asked: str, config: Any) -> None:
+    """Integers in fp32: what the reference's sums become by one of EPILOGUES, exactly, on 1 and 2 cores."""
+    problem, more = problem.replace(dtype="fp32"), dict(EPILOGUES[asked])
+    rng = np.random.default_rng(2)
+    x, w = integers(rng, problem)
+    expected = conv_ref(x, w, problem)
+    if more.get("bias"):
+        more["bias"] = rng.integers(-3, 4, problem.K).astype(np.float32)
+        expected = expected + more["bias"][:, None, None]
+    residual = 0
+    if more.get("residual"):
+        more["residual"] = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
+        residual = more["residual"] * more.get("beta", 1.0)
+    after = more.get("residual_position") == "post_activation"
+    expected = expected if after else expected + residual
+    if "activation" in more:
+        expected = np.maximum(expected, 0)
+    expected = expected + residual if after else expected
+    for lnc in (1, 2):
+        np.testing.assert_array_equal(run(x, w, problem, lnc, config=config, **more), expected)

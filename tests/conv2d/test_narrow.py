@@ -4,7 +4,19 @@ import re
 
 import numpy as np
 import pytest
-from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from conv2d_calls import (
+    EDGE,
+    EPILOGUES,
+    check_epilogue,
+    check_exact,
+    config_of,
+    extras_of,
+    geometry_of,
+    integers,
+    planned,
+    run,
+    trace,
+)
 from depthwise import same_bits
 
 import nkiconv
@@ -84,42 +96,13 @@ def test_cores_take_the_same_products(name):
     assert same_bits(one, two)
 
 
-EPILOGUES = {
-    "bias": {"bias": True},
-    "activation": {"bias": True, "activation": "relu"},
-    "residual": {"residual": True, "beta": 2.0},
-    "residual before an activation": {"bias": True, "residual": True, "activation": "relu"},
-    "residual after an activation": {
-        "bias": True, "residual": True, "beta": -1.0, "activation": "relu", "residual_position": "post_activation"
-    },
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("asked", EPILOGUES)
 @pytest.mark.parametrize(
     "name", ["one tap at once", "three taps", "many banks, shared", "strided", "transposed", "wide, groups of taps"]
 )
 def test_epilogue(name, asked):
     problem, U, T, settings = SHAPES[name]
-    problem, more = problem.replace(dtype="fp32"), dict(EPILOGUES[asked])
-    rng = np.random.default_rng(2)
-    x, w = integers(rng, problem)
-    config = narrow(U, T, settings)
-    expected = run(x, w, problem, 2, config=config)
-    if more.get("bias"):
-        more["bias"] = rng.integers(-3, 4, problem.K).astype(np.float32)
-        expected = expected + more["bias"][:, None, None]
-    residual = 0
-    if more.get("residual"):
-        more["residual"] = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
-        residual = more["residual"] * more.get("beta", 1.0)
-    after = more.get("residual_position") == "post_activation"
-    expected = expected if after else expected + residual
-    if "activation" in more:
-        expected = np.maximum(expected, 0)
-    expected = expected + residual if after else expected
-    for lnc in (1, 2):
-        np.testing.assert_array_equal(run(x, w, problem, lnc, config=config, **more), expected)
+    check_epilogue(problem, asked, narrow(U, T, settings))
 
 
 def test_layouts():
