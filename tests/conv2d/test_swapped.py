@@ -301,8 +301,8 @@ REFUSED = [
     (MANY, {"warmup": 300}, {}, "config warmup=300: must be an int from 0 to 256"),
     (MANY, {"shard": "rows"}, {}, r"config shard=rows: accepted are \('channels', 'images'\)"),
     (MANY, {"rows": 3}, {}, "swapped has no setting rows"),
-    (MANY.replace(W=120_100, rhs_dilation=(1, 60_000)), {}, {}, "swapped keeps padded windows"),
 ]
+WIDE_STEPS = MANY.replace(W=120_100, rhs_dilation=(1, 60_000))
 
 
 @pytest.mark.parametrize(("problem", "settings", "changes", "why"), REFUSED)
@@ -312,6 +312,13 @@ def test_refusals(problem, settings, changes, why):
     found, reason = planned(problem, "swapped", tuple(settings.items()), **changes)
     assert found is None
     assert re.search(why, reason)
+
+
+def test_windows_that_engines_do_not_see_are_refused_before_they_are_cut(monkeypatch):
+    monkeypatch.setattr(plan, "bands_of", None)
+    found, reason = planned(WIDE_STEPS, "swapped")
+    assert found is None
+    assert re.search("swapped keeps padded windows", reason)
 
 
 def test_strict_without_padding_is_taken():

@@ -29,7 +29,7 @@ def test_exact_on_integers(row, dtype):
     assert same_bits(one, two)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp16", marks=pytest.mark.slow), "fp32"])
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
 def test_within_the_bound_on_normals(row, dtype):
     problem = row.problem(dtype)

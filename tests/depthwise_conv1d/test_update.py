@@ -44,7 +44,7 @@ ROWS = [
     Row("mostly padding", 3, 5, 2, 2, 1, (6, 7)),
     Row("partitions between pieces", 48, 700, 4, 4),
     Row("two columns", 32, 100, 5, 4),
-    Row("many columns of long rows", 9, 300, 128, 5, 1, (2, 2)),
+    Row("many columns of long rows", 2, 300, 128, 5, 1, (2, 2)),
     Row("several loads of filters", 16, 18_000, 4, 4),
     Row("long filters", 16, 70, 3, 3000, 1, (2999, 0)),
 ]
@@ -172,8 +172,28 @@ def test_refusals_name_what_they_refuse():
     assert "states" in reason_to_refuse("update", long_state, Request(state=True), lnc=1)
     long_filter = problem.replace(W=3, S=60_000, padding=((0, 0), (59_999, 0)))
     assert reason_to_refuse("update", long_filter, lnc=1, config=TENSOR).startswith("Q=3, S=60000:")
-    huge = dataclasses.replace(problem, N=200_000, C=200_000, K=200_000, groups=200_000)
+
+
+def test_what_takes_too_many_instructions_is_refused_before_it_is_cut(monkeypatch):
+    monkeypatch.setattr(update, "batches_of", None)
+    huge = dataclasses.replace(row("odd channels").problem("bf16"), N=200_000, C=200_000, K=200_000, groups=200_000)
     assert "instructions" in reason_to_refuse("update", huge, lnc=2)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("why", ["window of four", "70 images", "image tiles", "one channel", "odd channels"])
+def test_batches_are_counted_as_they_are_cut(why, monkeypatch):
+    batches_of, lengths = update.batches_of, []
+
+    def counted(geometry, plan):
+        found = batches_of(geometry, plan)
+        lengths.append((len(found), update.count_batches(geometry, plan)))
+        return found
+
+    monkeypatch.setattr(update, "batches_of", counted)
+    trace(row(why).problem("bf16"), "update", config=TENSOR)
+    assert lengths
+    assert all(cut == count for cut, count in lengths)
 
 
 @pytest.mark.simulator_only

@@ -30,6 +30,7 @@ from .shape import (
     can_fold,
     cut_of,
     is_padded,
+    least_band,
     source_of,
     tile_groups,
     widest,
@@ -208,6 +209,8 @@ def make_plan(geometry, config, side, by_channels, fold):
         return None
     most_elements = setting(config, "x_bytes", X_BYTES) // (len(chunks) * item)
     sizes = cut_of(source, geometry, side, most_elements)
+    if widest_step(source, sizes, least_band(source, sizes), len(chunks)) > STEP_MAX:
+        return None
     bands = bands_of(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
     for index in range(len(bands)):
         if widest_step(source, sizes, bands[index], len(chunks)) > STEP_MAX:

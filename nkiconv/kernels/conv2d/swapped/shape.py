@@ -222,19 +222,26 @@ def bands_of(source, geometry, sizes, most_elements, halves):
 def add_bands(found, source, sizes, images, rows):
     """Append the Bands of (first, how many) images and rows."""
     for index in range(len(sizes.parts)):
-        q0, qn = sizes.parts[index]
-        found.append(
-            Band(
-                n0=images[0],
-                nn=images[1],
-                p0=rows[0],
-                pn=rows[1],
-                q0=q0,
-                qn=qn,
-                hn=extent(source.rows, rows[1]),
-                wn=extent(source.columns, qn),
-            )
-        )
+        found.append(band_of(source, images, rows, sizes.parts[index]))
+
+
+def band_of(source, images, rows, part):
+    """The Band of (first, how many) images, rows and columns."""
+    return Band(
+        n0=images[0],
+        nn=images[1],
+        p0=rows[0],
+        pn=rows[1],
+        q0=part[0],
+        qn=part[1],
+        hn=extent(source.rows, rows[1]),
+        wn=extent(source.columns, part[1]),
+    )
+
+
+def least_band(source, sizes):
+    """A band that is no larger than any with the first columns."""
+    return band_of(source, (0, 1), (0, 1), sizes.parts[0])
 
 
 def blocks_of(sizes, band):

@@ -38,6 +38,7 @@ from .plan import (
     batches_of,
     chunk_channels,
     chunk_groups,
+    count_batches,
     group_start,
     piece_skip,
     piece_start,
@@ -136,7 +137,7 @@ def count_instructions(geometry, plan, cores):
     batch = plan.leave * per_chunk + 4 * plan.pieces
     filters = 2 + plan.pieces * 2 + geometry.Q * kinds * 4
     per_load = plan.filters // (plan.groups * plan.leave) * plan.image_tiles
-    batches = div_ceil(len(batches_of(geometry, plan)), cores)
+    batches = div_ceil(count_batches(geometry, plan), cores)
     return batches * batch + (div_ceil(batches, per_load) + 2) * filters + WARM_UP_FILTERS + WARM_UP_ROWS + 12
 
 

@@ -170,23 +170,24 @@ def chunk_channels(block, plan, chunk):
     return first, group_start(block, plan, groups[0] + groups[1] - 1) + plan.channels - first
 
 
+def blocks_of(geometry, plan):
+    """The channels in halves, for two cores; one channel is a block of its own."""
+    if geometry.C == 1:
+        return [piece_block(0, 1, plan)]
+    half = div_ceil(geometry.C, 2)
+    return [piece_block(0, half, plan), piece_block(half, geometry.C - half, plan)]
+
+
 def batches_of(geometry, plan):
     """All batches, in order; cores take contiguous shares."""
-    blocks = []
-    if geometry.C == 1:
-        blocks.append(piece_block(0, 1, plan))
-    else:
-        half = div_ceil(geometry.C, 2)
-        blocks.append(piece_block(0, half, plan))
-        blocks.append(piece_block(half, geometry.C - half, plan))
     found = []
-    for index in range(len(blocks)):
-        chunks = chunks_of(blocks[index], plan)
+    for block in blocks_of(geometry, plan):
+        chunks = chunks_of(block, plan)
         for first in range(0, chunks, plan.leave):
             for n0 in range(0, geometry.N, plan.images):
                 found.append(
                     Batch(
-                        block=blocks[index],
+                        block=block,
                         first=first,
                         number=min(plan.leave, chunks - first),
                         n0=n0,
@@ -194,6 +195,14 @@ def batches_of(geometry, plan):
                     )
                 )
     return found
+
+
+def count_batches(geometry, plan):
+    """How many `batches_of` finds."""
+    count = 0
+    for block in blocks_of(geometry, plan):
+        count += div_ceil(chunks_of(block, plan), plan.leave) * div_ceil(geometry.N, plan.images)
+    return count
 
 
 def taps_met(geometry, width, shift, q):
