@@ -107,6 +107,16 @@ def test_epilogues_are_exact(name, pool):
         assert_exact(run(x, w, problem, lnc, config=config_of("taps"), **given), truth, problem.dtype)
 
 
+def test_maxima_of_more_pixels_than_a_bank_holds():
+    """A band's maxima are turned a bank at a time; sums without pooling are no more than that."""
+    problem = ConvProblem(N=2, C=8, H=64, W=66, K=10, R=1, S=1, layout="NHWC")
+    x, w = integers(np.random.default_rng(8), problem)
+    sums = conv_ref(x.transpose(0, 3, 1, 2), w, problem)
+    truth = in_layout(sums.reshape(2, 10, 32, 2, 33, 2).max(axis=(3, 5)), problem)
+    for lnc in (1, 2):
+        assert_exact(run(x, w, problem, lnc, config=config_of("taps"), pool=(2, 2)), truth, problem.dtype)
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_bf16_products_of_fp32(layout):
     """DMA casts no rows that it turns."""

@@ -155,7 +155,8 @@ def test_what_is_not_stacked(problem, changes, message):
 
 def test_bands_cover_every_row_once():
     for problem, B, D, U, V, G, merge in SHAPES:
-        stack = shape.make_stack(geometry_of(problem), B, D, U, V, G, merge == 1, "both")
+        geometry = geometry_of(problem)
+        stack = shape.make_stack(geometry, shape.met_counts(geometry.columns), B, D, U, V, G, merge == 1, "both")
         seen = [
             (n, (j * U + u) * V + v)
             for band in shape.stack_bands(geometry_of(problem), stack)
@@ -204,9 +205,27 @@ def test_price_is_near_the_model(problem):
 )
 def test_few_stacks_are_priced(problem, monkeypatch):
     priced = []
-    monkeypatch.setattr(plan, "stack_ns", lambda geometry, stack: priced.append(stack) or 1e9 - len(priced))
+    monkeypatch.setattr(plan, "stack_ns", lambda geometry, stack, _: priced.append(stack) or 1e9 - len(priced))
     plan.best_stack(geometry_of(problem), "both")
     assert 0 < len(priced) < 4000
+
+
+@pytest.mark.parametrize("reader", shape.READERS)
+@pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
+def test_what_is_not_priced_is_not_the_best(problem, reader, monkeypatch):
+    """Bounds lie below the price of every stack, but for the last bits of a sum in another order, and so leave the
+    choice as it is without them."""
+    geometry, stack_ns, least_ns = geometry_of(problem), plan.stack_ns, plan.LEAST_NS
+    found = plan.best_stack(geometry, reader)
+
+    def whole_ns(geometry, stack, _):
+        ns = stack_ns(geometry, stack)
+        assert least_ns <= stack_ns(geometry, stack, 1e-9) <= ns * (1 + 1e-12)
+        return ns
+
+    monkeypatch.setattr(plan, "LEAST_NS", 0.0)
+    monkeypatch.setattr(plan, "stack_ns", whole_ns)
+    assert vars(found) == vars(plan.best_stack(geometry, reader))
 
 
 MANY = ConvProblem(N=5, C=3, H=9, W=7, K=6, R=3, S=3, stride=(2, 1), padding=((1, 1), (1, 1)))

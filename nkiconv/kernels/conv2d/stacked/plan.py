@@ -30,8 +30,8 @@ from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import PARTS, div_ceil
 from ..call import either_reads
 from ..geometry import instructions_refusal
-from .prices import stack_ns
-from .shape import QUADRANT, by_quadrants, count_instructions, make_stack, phases_of, sbuf_bytes, taps_of
+from .prices import LEAST_NS, stack_ns
+from .shape import QUADRANT, by_quadrants, count_instructions, make_stack, met_counts, phases_of, sbuf_bytes, taps_of
 
 SETTINGS = ("rows", "shifts", "outputs", "beside", "apart", "merge", "blocks", "images", "warmup")
 #: Most of a setting that memory limits anyway.
@@ -115,7 +115,7 @@ def given_stack(geometry, extras, config, given):
         return None, f"config rows={B} apart={G}: rows must be a multiple of it, or hold the window of all outputs"
     if merged and not can_merge(geometry, U):
         return None, f"config merge=1, outputs={U}, K={geometry.K}: engines move whole quadrants of {QUADRANT} channels"
-    return make_stack(geometry, B, D, U, V, G, merged, reader_of(extras)), ""
+    return make_stack(geometry, met_counts(columns), B, D, U, V, G, merged, reader_of(extras)), ""
 
 
 def reader_of(extras):
@@ -149,6 +149,7 @@ class Best(nl.NKIObject):
 def best_stack(geometry, reader):
     """The Stack that takes least, or None where memory holds none."""
     best = Best(stack=None, ns=0.0)
+    counts = met_counts(geometry.columns)
     columns = geometry.columns
     most = nl.tile_size.pmax // geometry.C
     shifts = []
@@ -162,7 +163,7 @@ def best_stack(geometry, reader):
             if V == 1 or U * V <= geometry.rows.out:
                 for D in shifts:
                     for B in rows_of(geometry, U, V, most // D):
-                        try_stack(geometry, best, B, D, U, V, reader)
+                        try_stack(geometry, counts, best, B, D, U, V, reader)
     return best.stack
 
 
@@ -190,7 +191,7 @@ def rows_of(geometry, U, V, most):
     return found
 
 
-def try_stack(geometry, best, B, D, U, V, reader):
+def try_stack(geometry, counts, best, B, D, U, V, reader):
     """Keep what takes less than the best so far, among stacks of these sizes."""
     rows = geometry.rows
     span = U * V * rows.stride
@@ -208,13 +209,13 @@ def try_stack(geometry, best, B, D, U, V, reader):
     for G in options:
         taps = taps_of(rows, B, U, V, max_of(phases_of(rows.stride, V, G)))
         matmuls = taps * div_ceil(geometry.columns.taps, D)
-        # what the array alone takes
-        least_ns = jobs * blocks * V * geometry.columns.out * matmuls * column_ns
+        # what the array alone takes, after the first filters and before the last store
+        least_ns = LEAST_NS + jobs * blocks * V * geometry.columns.out * matmuls * column_ns
         if best.stack == None or least_ns < best.ns:
             for merged in (False, True) if can_merge(geometry, U) else (False,):
-                found = make_stack(geometry, B, D, U, V, G, merged, reader)
+                found = make_stack(geometry, counts, B, D, U, V, G, merged, reader)
                 whole = nl.tile_size.total_available_sbuf_size
                 if found != None and sbuf_bytes(geometry, found, reader == "vector") <= whole:
-                    found_ns = stack_ns(geometry, found)
+                    found_ns = stack_ns(geometry, found, best.ns)
                     if best.stack == None or found_ns < best.ns:
                         best.stack, best.ns = found, found_ns

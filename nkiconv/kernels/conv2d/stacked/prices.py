@@ -33,7 +33,6 @@ from ..._prices import (
     run_ns,
 )
 from ..._tiles import BANK_BYTES, PARTS, div_ceil
-from ..geometry import met
 from ..rate import sums_end
 from .filters import common_rows
 from .shape import (
@@ -58,10 +57,14 @@ JOB_NS = 550.0
 WARM_UP_START_NS = 300.0
 #: ns of an element of 16 bits of a Vector copy within SBUF whose runs are dense, about.
 VECTOR_COPY_NS = 0.2604
+#: ns until filters are there, turned and read out, and from the last sum to the end of its store, at least.
+FILTERS_NS = FIRST_PACKET_NS + DMA_END_NS + DMA_DONE_NS + MATMUL_DONE_NS + HOP_NS + HOP_TENSOR_NS + VECTOR_DONE_NS
+STORE_NS = FIRST_PACKET_NS + HOP_DMA_NS + STATIC_ISSUE_NS + DMA_END_NS
+LEAST_NS = FILTERS_NS + MATMUL_DONE_NS + HOP_NS + VECTOR_FIXED_PSUM_NS + VECTOR_DONE_NS + STORE_NS
 
 
-def stack_ns(geometry, stack):
-    """ns of both cores for a Stack."""
+def stack_ns(geometry, stack, most_ns=0.0):
+    """ns of both cores for a Stack; where it takes `most_ns` or more, unless that is 0, some ns between the two."""
     image_parts, block_parts = band_counts(geometry, stack)
     band = largest_band(geometry, stack)
     array_ns, work_ns, read_ns, x_ns, y_ns, num_bytes, last_ns = band_ns(geometry, stack, band)
@@ -72,13 +75,17 @@ def stack_ns(geometry, stack):
     jobs = len(stack.jobs)
     w_ns, w_bytes = filter_ns(geometry, stack)
     turned_ns = turn_ns(geometry, stack)
-    begin = first_ns(geometry, stack)
+    left = jobs - first_bank(geometry, stack) / filter_count(stack)
     moved_ns = max(jobs * w_ns + times * (x_ns + y_ns), (times * num_bytes + jobs * w_bytes) * HBM_BYTE_NS)
+    least_ns = max(max(times * array_ns + left * turned_ns, times * read_ns), moved_ns - FILTERS_NS)
+    least_ns += FILTERS_NS + last_ns + CONTENTION * moved_ns
+    if most_ns > 0.0 and least_ns >= most_ns:
+        return least_ns
+    begin = first_ns(geometry, stack)
     work_ns = times * work_ns + jobs * turned_ns * min(1.0, stack.U * stack.kn / MATMUL_COLUMNS_MIN)
     clock = new_clock()
     # zeros keep the array at work until the first sums
     stream(clock, WARM_UP_START_NS, (begin - WARM_UP_START_NS) * HALF_RATE)
-    left = jobs - first_bank(geometry, stack) / filter_count(stack)
     sums_ns = sums_end(clock, begin, times * array_ns + left * turned_ns, work_ns) - begin
     if jobs > 1:
         # while filters are turned, a job takes as long at least as turning and reading out them and its sums in turn
@@ -106,12 +113,7 @@ def band_ns(geometry, stack, band):
     fixed_ns = MATMUL_NS if geometry.fast else 2 * MATMUL_FP32_NS
     reads = stack.U if stack.merged else 1
     array_ns, read_ns, tile_ns, work_ns = 0.0, 0.0, 0.0, 0.0
-    clipped = 1.0
-    if stack.whole >= 0:
-        met_all = 0
-        for tap in range(columns.taps):
-            met_all += met(columns, tap, 0, columns.out)[2]
-        clipped = met_all / (columns.taps * columns.out)
+    clipped = stack.met / (columns.taps * columns.out) if stack.whole >= 0 else 1.0
     for part in parts:
         for q in across:
             size = band.nn * part[1] * q[1]

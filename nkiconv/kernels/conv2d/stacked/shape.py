@@ -74,6 +74,8 @@ class Stack(nl.NKIObject):
     #: then, which comes first; -1: the columns hold the zeros
     width: int
     whole: int
+    #: outputs that see an element of x, over all columns of taps
+    met: int
     #: whether the U rows of a block leave their partitions when they are read out, so that y goes out in long runs
     merged: bool
     #: who reads sums out, one of READERS
@@ -83,8 +85,8 @@ class Stack(nl.NKIObject):
     warmup: int
 
 
-def make_stack(geometry, B, D, U, V, G, merged, reader):
-    """A Stack of these sizes, or None where memory does not hold it."""
+def make_stack(geometry, counts, B, D, U, V, G, merged, reader):
+    """A Stack of these sizes, or None where memory does not hold it. counts: what `met_counts` returns."""
     rows, columns = geometry.rows, geometry.columns
     item = geometry.itemsize
     phases = phases_of(rows.stride, V, G)
@@ -99,7 +101,7 @@ def make_stack(geometry, B, D, U, V, G, merged, reader):
     jobs = jobs_of(geometry.K, nl.tile_size.pmax // U)
     kn = jobs[len(jobs) - 1][1]
     way = way_of_filters(geometry, U, kn, front + num_taps * B, len(phases) * num_taps * groups)
-    whole = whole_group(columns, div_ceil(rows.out, U * V)) if D == 1 else -1
+    whole = whole_group(columns, counts, div_ceil(rows.out, U * V)) if D == 1 else -1
     width = columns.size if whole >= 0 else (columns.out - 1) * columns.stride + (groups - 1) * D * columns.dilation + 1
     row_bytes = width * item
     step = U * V * rows.stride // G
@@ -136,6 +138,7 @@ def make_stack(geometry, B, D, U, V, G, merged, reader):
         blocks=blocks,
         width=width,
         whole=whole,
+        met=sum_of(counts),
         merged=merged,
         reader=reader,
         ring=max(2, min(RING, RING_BYTES // band_bytes)),
@@ -190,14 +193,29 @@ def taps_of(rows, B, U, V, front):
     return div_ceil((U - 1) * V * rows.stride + (rows.taps - 1) * rows.dilation + 1 + front, B)
 
 
-def whole_group(columns, blocks):
+def met_counts(columns):
+    """Outputs that see an element of x, of each column of taps."""
+    counts = []
+    for tap in range(columns.taps):
+        counts.append(met(columns, tap, 0, columns.out)[2])
+    return counts
+
+
+def sum_of(counts):
+    """Of a list of ints."""
+    total = 0
+    for count in counts:
+        total += count
+    return total
+
+
+def whole_group(columns, counts, blocks):
     """The middlemost column of taps that meets x at all outputs; -1 where none does, or where sums of so many blocks
     without the zeros are too short to keep the array busy."""
     found, fewest = -1, columns.out
     for tap in range(columns.taps):
-        count = met(columns, tap, 0, columns.out)[2]
-        fewest = min(fewest, count)
-        if count == columns.out and (found < 0 or 2 * tap <= columns.taps):
+        fewest = min(fewest, counts[tap])
+        if counts[tap] == columns.out and (found < 0 or 2 * tap <= columns.taps):
             found = tap
     long = min(blocks, max(1, BANK_COLUMNS // columns.out)) * fewest >= MATMUL_COLUMNS_MIN
     return found if long or 4 * fewest >= 3 * columns.out else -1
