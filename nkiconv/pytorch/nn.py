@@ -8,7 +8,7 @@ Parameters, their names and how they are initialized are torch's: a state_dict o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -25,17 +25,8 @@ torch.fx.wrap("conv1d")
 torch.fx.wrap("conv2d")
 
 
-class Conv1d(Packs, torch.nn.Conv1d):
-    """`torch.nn.Conv1d` of [N, C, W] or [C, W]; one filter a channel goes to the depthwise kernel.
-
-    Args:
-        in_channels, ..., dtype: torch's own, but for padding_mode, which must be "zeros".
-        activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", fused.
-        residual_position: where forward's residual is added: "pre_activation" or "post_activation".
-        layer: a name for messages.
-
-    Raises: UnsupportedError.
-    """
+class _Fused(Packs):
+    """What Conv1d and Conv2d have beside torch's module of that name, which comes next in their order of classes."""
 
     activation: str | None = None
     residual_position: str = "pre_activation"
@@ -45,10 +36,10 @@ class Conv1d(Packs, torch.nn.Conv1d):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | tuple[int],
-        stride: int | tuple[int] = 1,
-        padding: str | int | tuple[int] = 0,
-        dilation: int | tuple[int] = 1,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: str | int | tuple[int, ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
@@ -59,7 +50,7 @@ class Conv1d(Packs, torch.nn.Conv1d):
         residual_position: str = "pre_activation",
         layer: str | None = None,
     ) -> None:
-        _check("Conv1d", padding_mode, activation, residual_position)
+        _check(type(self).__name__, padding_mode, activation, residual_position)
         super().__init__(
             in_channels,
             out_channels,
@@ -77,7 +68,25 @@ class Conv1d(Packs, torch.nn.Conv1d):
     @property
     def operator(self) -> str:
         """The operator `torch.ops.nkiconv.*` that forward calls."""
-        return operator_of(self)
+        return operator_of(cast("torch.nn.Conv1d | torch.nn.Conv2d", self))
+
+    def extra_repr(self) -> str:
+        """As torch's, and the activation."""
+        text: str = super().extra_repr()
+        return text if self.activation is None else f"{text}, activation={self.activation}"
+
+
+class Conv1d(_Fused, torch.nn.Conv1d):
+    """`torch.nn.Conv1d` of [N, C, W] or [C, W]; one filter a channel goes to the depthwise kernel.
+
+    Args:
+        in_channels, ..., dtype: torch's own, but for padding_mode, which must be "zeros".
+        activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", fused.
+        residual_position: where forward's residual is added: "pre_activation" or "post_activation".
+        layer: a name for messages.
+
+    Raises: UnsupportedError.
+    """
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """y [N, K, Q] of input [N, C, W]; residual: of y's shape. Errors as of `functional.conv1d`."""
@@ -96,55 +105,9 @@ class Conv1d(Packs, torch.nn.Conv1d):
             packed=self.packed_filter(),
         )
 
-    def extra_repr(self) -> str:
-        """As torch's, and the activation."""
-        return _with_activation(super().extra_repr(), self.activation)  # type: ignore[no-untyped-call]
 
-
-class Conv2d(Packs, torch.nn.Conv2d):
+class Conv2d(_Fused, torch.nn.Conv2d):
     """`torch.nn.Conv2d` of [N, C, H, W] or [C, H, W]. Arguments and errors as of `Conv1d`."""
-
-    activation: str | None = None
-    residual_position: str = "pre_activation"
-    layer: str | None = None
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int],
-        stride: int | tuple[int, int] = 1,
-        padding: str | int | tuple[int, int] = 0,
-        dilation: int | tuple[int, int] = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        activation: str | None = None,
-        residual_position: str = "pre_activation",
-        layer: str | None = None,
-    ) -> None:
-        _check("Conv2d", padding_mode, activation, residual_position)
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            groups,
-            bias,
-            device=device,
-            dtype=dtype,
-        )
-        self.activation, self.residual_position, self.layer = activation, residual_position, layer
-
-    @property
-    def operator(self) -> str:
-        """The operator `torch.ops.nkiconv.*` that forward calls."""
-        return operator_of(self)
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """y [N, K, P, Q] of input [N, C, H, W]; residual: of y's shape. Errors as of `functional.conv2d`."""
@@ -162,10 +125,6 @@ class Conv2d(Packs, torch.nn.Conv2d):
             layer=self.layer,
             packed=self.packed_filter(),
         )
-
-    def extra_repr(self) -> str:
-        """As torch's, and the activation."""
-        return _with_activation(super().extra_repr(), self.activation)  # type: ignore[no-untyped-call]
 
 
 class CausalConv1d(Conv1d):
@@ -191,7 +150,6 @@ class CausalConv1d(Conv1d):
         residual_position: str = "pre_activation",
         layer: str | None = None,
     ) -> None:
-        _check("CausalConv1d", "zeros", activation, residual_position)
         super().__init__(
             in_channels,
             out_channels,
@@ -230,7 +188,3 @@ def _check(name: str, padding_mode: str, activation: str | None, residual_positi
             names = ", ".join(map(str, accepted))
             errors.append(UnsupportedError(f"{argument}={value!r}: accepted are {names}; use one of them"))
     raise_all(f"{name} cannot be built", errors)
-
-
-def _with_activation(text: str, activation: str | None) -> str:
-    return text if activation is None else f"{text}, activation={activation}"
