@@ -73,6 +73,8 @@ def canonical(dtype: Any) -> str | None:
         if dtype in DTYPES:
             return dtype
         return _SHORT.get(dtype)
+    if isinstance(dtype, np.dtype):
+        return _FROM_NUMPY.get(dtype)
     text = str(dtype)
     if text.startswith("torch."):
         name = text.removeprefix("torch.")

@@ -47,6 +47,10 @@ class KernelAssertionError(NkiError, AssertionError):
     """An `assert` in the kernel's own source failed: the kernel refused its arguments."""
 
 
+class TensorTruthWarning(UserWarning):
+    """`if tensor:` asks whether there is one, not what it holds; `is not None` says so."""
+
+
 class NotSimulatedError(NotImplementedError):
     """A documented NKI call that the simulator does not run yet."""
 

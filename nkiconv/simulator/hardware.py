@@ -133,8 +133,8 @@ VECTOR_TRANSPOSE_MAX = 32
 #: Partitions of a quadrant: cross-partition moves and start partitions are counted in these (inf2 arch).
 QUADRANT_PARTITIONS = 32
 
-#: Row counts a tiled matmul may use (isa nc_matmul, "Tiling mode").
-MATMUL_ROW_TILES = (32, 64, 128)
+#: Rows, and columns, of the array that a tiled matmul may use (isa nc_matmul, "Tiling mode").
+MATMUL_TILES = (32, 64, 128)
 
 #: Rows of the array a double_row matmul contracts at once, per partition (isa nc_matmul, "Layout").
 DOUBLE_ROW = 2

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .memory import SBUF, Region
-from .objects import VirtualRegister, as_int
+from .objects import DynamicSlice, VirtualRegister, as_int
 from .rules import fail
 from .views import dense_strides
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .tensor import NkiTensor
 
 _INDEX_DTYPES = ("int32", "uint32")
+_ALL = slice(None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +83,33 @@ def ap_indirection(tensor: NkiTensor, view: NkiTensor, dim: int, scalar: Any, ve
     info = tensor.storage.info
     whole = Region(info, info.dtype, info.shape, dense_strides(info.shape), 0)
     return Indirection(moved.index, moved.by_rows, moved.stride, moved.limit, whole)
+
+
+def is_dynamic(key: Any) -> bool:
+    """Whether an index, or the start of an nl.ds, is a register."""
+    return type(key) is VirtualRegister or (type(key) is DynamicSlice and type(key.start) is VirtualRegister)
+
+
+def dynamic_view(tensor: NkiTensor, keys: tuple[Any, ...]) -> NkiTensor:
+    """The view of an index for every dim, one of which is a register or an nl.ds that starts at one (language guide).
+
+    A register drops its dim as an int does. Raises NkiError (NKI006, NKI007, NKI037, NKI038).
+    """
+    dims = [dim for dim, key in enumerate(keys) if is_dynamic(key)]
+    if len(dims) > 1:
+        fail("NKI037", f"registers index dims {dims}", tensor=tensor)
+    dim, key = dims[0], keys[dims[0]]
+    around = tensor[(*keys[:dim], _ALL, *keys[dim + 1 :])]
+    kept = sum(
+        isinstance(before, (slice, DynamicSlice)) or (at == 0 and tensor.on_chip)
+        for at, before in enumerate(keys[:dim])
+    )
+    ranged = type(key) is DynamicSlice
+    moved = scalar_indirection(around, kept, key.start if ranged else key)
+    first = around[(*(_ALL,) * kept, DynamicSlice(0, key.size) if ranged else 0)]
+    limit = moved.limit - (key.size - 1 if ranged else 0)
+    indirection = Indirection(moved.index, False, moved.stride, limit, moved.reach)
+    return type(tensor)(first.shape, tensor.dtype, tensor.storage, first.strides, first.offset, indirection)
 
 
 def require_static(tensor: NkiTensor, what: str) -> None:

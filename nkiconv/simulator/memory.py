@@ -2,8 +2,9 @@
 
 A `Storage` is one allocation: flat bytes, partition-major on chip. Tensors are strided views of it. Nothing is
 initialised: bytes start as 0xFF (NaN in every float type) and an `ElementMap` knows element by element what was
-written, so that a read of anything else is an error instead of a number. Every access is checked before it changes
-anything: who owns the storage, whether it may be written, and what the other core did.
+written, so that a read of anything else is an error instead of a number; or, where the launch asks for that, it finds
+sentinels, as in AWS's simulator. Every access is checked before it changes anything: who owns the storage, whether it
+may be written, and what the other core did.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from .tensor import NkiTensor
 
 _POISON = 0xFF
+#: What an integer holds that nobody wrote, where that may be read: AWS's simulator guide says so. Floats hold NaN.
+_SENTINEL = 4
 _ids = itertools.count()
 
 
@@ -135,15 +138,28 @@ class Storage:
         owner: the Program that may use it, or the Launch when all its cores may.
         data: the caller's bytes, complete as they are; None for a fresh allocation.
         numeric: whether a fresh allocation gets (poisoned) bytes.
+        sentinels: whether what nobody wrote may be read.
     """
 
-    __slots__ = ("accumulating", "complete", "data", "dirty", "info", "known", "owner", "race", "readonly", "written")
+    __slots__ = (
+        "accumulating", "complete", "data", "dirty", "info", "known", "owner", "race", "readonly", "sentinels",
+        "written",
+    )  # fmt: skip
 
-    def __init__(self, info: StorageInfo, owner: Any, data: Array | None = None, *, numeric: bool = False) -> None:
+    def __init__(
+        self,
+        info: StorageInfo,
+        owner: Any,
+        data: Array | None = None,
+        *,
+        numeric: bool = False,
+        sentinels: bool = False,
+    ) -> None:
         self.info = info
         self.owner = owner
-        #: every element has been written (always, when only traced)
-        self.complete = data is not None or not numeric
+        self.sentinels = sentinels
+        #: every element has been written, or nobody asks (nor does anybody when only traced)
+        self.complete = data is not None or not numeric or sentinels
         #: made at first use, so that a write of everything need not be preceded by poison
         self.data = data
         #: elements written so far; None while there are none, and once it is complete
@@ -164,6 +180,8 @@ class Storage:
         data = self.data
         if data is None:
             data = self.data = np.full(self.info.num_bytes, _POISON, dtype=np.uint8)
+            if self.sentinels and not DTYPES[self.info.dtype].is_float:
+                data.view(DTYPES[self.info.dtype].numpy)[...] = _SENTINEL
         size = tensor.itemsize
         strides = tuple([size * stride for stride in tensor.strides])
         return np.ndarray(tensor.shape, DTYPES[tensor.dtype].numpy, data, tensor.offset * size, strides)
@@ -199,6 +217,10 @@ class Storage:
     def discard(self, tensor: NkiTensor) -> None:
         """Elements that an instruction leaves with something that no document tells: as if nobody had written them."""
         self._check_write(tensor)
+        if self.sentinels:
+            self.array(tensor)[...] = np.nan if DTYPES[tensor.dtype].is_float else _SENTINEL
+            self._forget_matmuls(tensor)
+            return
         if self.complete:
             self.complete, self.written = False, ElementMap(self.info)
             self.written.cells.fill(True)

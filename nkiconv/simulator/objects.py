@@ -15,9 +15,25 @@ if TYPE_CHECKING:
 
 
 class NKIObject:
-    """Base of classes that kernels may define: fields become arguments of a generated ``__init__``."""
+    """Base of classes that kernels may define: fields become arguments of a generated ``__init__``.
+
+    A field is what has an annotation, or a value and none; without a value it is None. NKI's compiler makes the same
+    initialiser with and without @dataclass (language guide), so all of that holds for @dataclass too.
+    """
 
     __slots__ = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        known = dict(inspect.get_annotations(cls))
+        for name, value in list(vars(cls).items()):
+            if name not in known and not name.startswith("__") and not _is_member(value):
+                known[name] = Any
+        if known:
+            cls.__annotations__ = known
+        for name in known:
+            if not hasattr(cls, name):
+                setattr(cls, name, None)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         names = [*dict.fromkeys(n for cls in reversed(type(self).__mro__) for n in inspect.get_annotations(cls))]
@@ -33,6 +49,11 @@ class NKIObject:
 
     def __post_init__(self) -> None:
         """Hook for subclasses, called after the generated ``__init__``."""
+
+
+def _is_member(value: Any) -> bool:
+    """Whether a class's attribute is a method, property, slot or class rather than a field's default."""
+    return callable(value) or inspect.isdatadescriptor(value) or isinstance(value, (staticmethod, classmethod))
 
 
 class VirtualRegister(NKIObject):

@@ -178,17 +178,18 @@ class Program:
             storage = self.launch.shared_storage(self.num_shared, info)
             self.num_shared += 1
         else:
-            storage = Storage(info, self, numeric=self.numeric)
+            storage = Storage(info, self, numeric=self.numeric, sentinels=self.launch.sentinels)
             if info.on_chip:
                 self.allocations.append(info)
         return NkiTensor(shape, dtype, storage)
 
 
 class Launch:
-    """What the cores of one launch share: its degree and its shared HBM."""
+    """What the cores of one launch share: its degree, its shared HBM, and whether unwritten memory may be read."""
 
-    def __init__(self, degree: int, grid_dims: int, *, numeric: bool) -> None:
+    def __init__(self, degree: int, grid_dims: int, *, numeric: bool, sentinels: bool = False) -> None:
         self.degree = degree
+        self.sentinels = sentinels
         self.grid_dims = grid_dims
         self.numeric = numeric
         self.shared: list[Storage] = []
@@ -198,7 +199,7 @@ class Launch:
     def shared_storage(self, index: int, info: StorageInfo) -> Storage:
         """The `index`-th shared allocation: made by the first core that gets there, met again by the other."""
         if index == len(self.shared):
-            storage = Storage(info, self, numeric=self.numeric)
+            storage = Storage(info, self, numeric=self.numeric, sentinels=self.sentinels)
             self.watch(storage)
             self.shared.append(storage)
         storage = self.shared[index]

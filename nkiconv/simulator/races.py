@@ -16,7 +16,9 @@ from .running import running
 if TYPE_CHECKING:
     from .tensor import NkiTensor
 
-_WRITE, _READ = 1, 4
+#: Of one element: a write and a read by core 0 (core 1: the next bit), and a write of other bytes after one.
+_WRITE, _READ, _REWRITTEN = 1, 4, 16
+_WRITES = _WRITE | _WRITE << 1
 
 
 class _Access(NamedTuple):
@@ -34,8 +36,9 @@ class SharedAccess:
     """Accesses to one shared storage since its last barrier.
 
     Two accesses conflict when different cores touch one element and one of them writes, unless it writes what is there:
-    kernels that share nothing out have both cores write the same results, and any order leaves the same bytes. Reads
-    cost a list entry until something is written; then a byte an element says who wrote and who read.
+    kernels that share nothing out have both cores write the same results, and any order leaves the same bytes. So may
+    a core read what the other wrote if it wrote those bytes itself and nobody wrote others. Reads cost a list entry
+    until something is written; then a byte an element says who wrote, who read, and whether it was written anew.
     """
 
     def __init__(self, info: StorageInfo) -> None:
@@ -75,11 +78,20 @@ class SharedAccess:
         self, touched: ElementMap, access: _Access, tensor: NkiTensor, changed: Callable[[], Array] | None
     ) -> None:
         other = 1 - access.core
-        enemy = (_WRITE | _READ if access.writing else _WRITE) << other
-        clash: Array = (touched.view(access.region) & enemy) != 0
-        if changed is not None and clash.any():
-            differs = changed()
-            clash = clash & (differs if clash.ndim == differs.ndim else differs[..., None])
+        seen = touched.view(access.region)
+        if not seen.any():  # as most: each core's part is its own
+            return
+        if access.writing:
+            clash: Array = (seen & ((_WRITE | _READ) << other)) != 0
+            again = (seen & _WRITES) != 0
+            if changed is not None and (clash.any() or again.any()):
+                differs = changed()
+                differs = differs if clash.ndim == differs.ndim else differs[..., None]
+                clash, again = clash & differs, again & differs
+            np.bitwise_or(seen, np.uint8(_REWRITTEN), out=seen, where=again)
+        else:
+            own = (seen & (_WRITE << access.core | _REWRITTEN)) == _WRITE << access.core
+            clash = ((seen & (_WRITE << other)) != 0) & ~own
         if not clash.any():
             return
         index = first_index(clash, len(access.region.shape))

@@ -121,7 +121,7 @@ _TABLE = (
     ("NKI091", "a drop probability is between 0 and 1", "isa dropout", "clip the probability"),
     # Tensor Engine.
     ("NKI101", "stationary and moving have the same number of partitions (the contraction)", "isa nc_matmul", "slice both to the same rows"),
-    ("NKI102", "the contraction fits the row tile", "isa nc_matmul", "use fewer rows or a larger tile_size"),
+    ("NKI102", "the contraction fits the tile's rows, the stationary operand its columns", "isa nc_matmul", "use fewer of them or a larger tile_size"),
     ("NKI103", "the stationary operand has at most 128 columns", "isa nc_matmul", "split the stationary free dim"),
     ("NKI104", "the moving operand has at most 512 columns", "isa nc_matmul", "split the moving free dim into tiles of 512"),
     ("NKI105", "dst is [stationary columns, moving columns]", "isa nc_matmul", "slice dst to the product's shape"),
@@ -131,7 +131,7 @@ _TABLE = (
     ("NKI109", "accumulate=True adds to what a matmul wrote", "isa nc_matmul", "start with accumulate=False (a memset does not count)"),
     ("NKI110", "one matmul either starts or continues an accumulation, not both", "isa nc_matmul, rn 0.6", "cover the whole tile with the first matmul"),
     ("NKI111", "double_row takes fp8 operands [K, 2, M] and [K, 2, N], untiled columns", "isa nc_matmul", "reshape the operands or drop perf_mode"),
-    ("NKI112", "tile_position and tile_size come together, rows 32/64/128, start_row a multiple, columns (0, 128)", "isa nc_matmul", "fix the tile"),
+    ("NKI112", "tile_position and tile_size come together, rows and columns 32, 64 or 128, starts multiples of them", "isa nc_matmul", "fix the tile"),
     ("NKI113", "a transposing matmul keeps the dtype, needs a square moving operand, and does not accumulate", "isa nc_matmul, arch", "use nc_transpose"),
     ("NKI114", "nc_transpose is [128, 128] SBUF to PSUM on Tensor, [32, 32] on Vector", "isa nc_transpose", "tile the transpose"),
     ("NKI115", "a PSUM address is aligned to 4 bytes", "nl.tile_size.psum_min_align", "start at an even 16-bit element"),

@@ -7,19 +7,22 @@ partition dim; its stride is the storage's free size. No method copies data.
 from __future__ import annotations
 
 import builtins
+import warnings
 from collections.abc import Callable
 from math import prod
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from . import hardware as hw
+from . import indirection as runtime
+from . import views
 from .documented import TENSOR_GEN4
 from .dtypes import DTYPES
-from .errors import NotSimulatedError
-from .indirection import Indirection, ap_indirection, require_static, scalar_indirection, vector_indirection
+from .errors import NotSimulatedError, TensorTruthWarning
+from .indirection import Indirection, require_static
 from .memory import Region, Storage
 from .objects import DynamicSlice, NKIObject, as_int, dtype_name
 from .rules import fail
-from .views import Ints, dense_strides, is_dense, merged_runs, name_groups, reach, reshaped_strides, whole_sizes
+from .views import Ints, dense_strides, is_dense, merged_runs, reshaped_strides, whole_sizes
 
 __all__ = ["DynamicSlice", "NKIObject", "NkiTensor", "as_int", "dtype_name"]
 
@@ -131,7 +134,9 @@ class NkiTensor(NKIObject):
         fail("NKI031", "item assignment; copy with nisa.tensor_copy or nisa.dma_copy", tensor=self)
 
     def __bool__(self) -> bool:
-        fail("NKI031", "the truth value of a tensor", tensor=self)
+        """Whether there is a tensor, as for any object: kernels test optional arguments so. It is never its content."""
+        warnings.warn(f"a tensor is true whatever it holds: {self.describe()}", TensorTruthWarning, stacklevel=2)
+        return True
 
     def __iter__(self) -> NoReturn:
         fail("NKI031", "iteration over a tensor", tensor=self)
@@ -149,19 +154,23 @@ class NkiTensor(NKIObject):
     # Indexing.
 
     def __getitem__(self, key: Any) -> NkiTensor:
-        """NumPy-style ints, slices, ``...`` and `nl.ds`.
+        """NumPy-style ints, slices, ``...`` and `nl.ds`; one of the ints or starts may be a register.
 
         An int drops its dim, but on chip dim 0 stays with size 1 and the result keeps 2 dims (HBM: 1 dim).
         """
-        view = self._plainly(key) if type(key) is tuple else None
-        if view is not None:
-            return view
+        if type(key) is tuple and self.indirection is None:
+            plain = views.plain_index(key, self.shape, self.strides, self.on_chip)
+            if plain is not None:
+                return NkiTensor(plain[0], self.dtype, self.storage, plain[1], self.offset + plain[2])
         shape: list[int] = []
         strides: list[int] = []
         offset = self.offset
-        if self._by_rows() and self._full_key(key)[0] != _ALL:
+        keys = self._full_key(key)
+        if any(map(runtime.is_dynamic, keys)):
+            return runtime.dynamic_view(self, keys)
+        if self._by_rows() and keys[0] != _ALL:
             self._keep_first(f"index {key!r} cuts")
-        for dim, (k, n, s) in enumerate(zip(self._full_key(key), self.shape, self.strides, strict=True)):
+        for dim, (k, n, s) in enumerate(zip(keys, self.shape, self.strides, strict=True)):
             if isinstance(k, (slice, DynamicSlice)):
                 start, count, step = self._slice(k, n, dim)
                 shape.append(count)
@@ -177,36 +186,9 @@ class NkiTensor(NKIObject):
             strides.append(1)
         if self.on_chip and strides[0] != self.strides[0]:
             self._no_partition_step(strides[0], shape[0])
+        if 0 in shape:
+            return self._unusable(tuple(shape), "NKI007", f"index {key!r} chooses nothing")
         return self._view(tuple(shape), tuple(strides), offset)
-
-    def _plainly(self, key: tuple[Any, ...]) -> NkiTensor | None:
-        """The view of plain ints and slices inside the tensor, which almost all are; None for all else."""
-        if len(key) > len(self.shape) or self.indirection is not None:
-            return None
-        shape: list[int] = []
-        strides: list[int] = []
-        offset = self.offset
-        for k, n, s in zip(key, self.shape, self.strides, strict=False):  # the dims left over stay as they are
-            if type(k) is slice:
-                start = 0 if k.start is None else k.start
-                stop = n if k.stop is None else k.stop
-                step = 1 if k.step is None else k.step
-                if not (type(start) is int and type(stop) is int and type(step) is int):
-                    return None
-                if not (0 <= start < stop <= n and step > 0):
-                    return None
-                shape.append((stop - start + step - 1) // step)
-                strides.append(s * step)
-                offset += start * s
-            elif type(k) is int and 0 <= k < n and (shape or not self.on_chip):
-                offset += k * s
-            else:
-                return None
-        shape += self.shape[len(key) :]
-        strides += self.strides[len(key) :]
-        if len(shape) < (2 if self.on_chip else 1) or (self.on_chip and strides[0] != self.strides[0]):
-            return None
-        return NkiTensor(tuple(shape), self.dtype, self.storage, tuple(strides), offset)
 
     def _full_key(self, key: Any) -> tuple[Any, ...]:
         keys = key if type(key) is tuple else (key,)
@@ -239,7 +221,7 @@ class NkiTensor(NKIObject):
             stop = start + as_int(k.size, "ds size")
         if start < 0 or stop > n:
             fail("NKI006", f"slice {start}:{stop} is outside dim {dim} of size {n}", tensor=self)
-        if step < 1 or start >= stop:
+        if step < 1 or start > stop:
             fail("NKI007", f"slice {start}:{stop}:{step} of dim {dim}", tensor=self)
         return start, (stop - start + step - 1) // step, step
 
@@ -259,6 +241,8 @@ class NkiTensor(NKIObject):
                 f"slice {start}:{end} of dim {dim}; unlike an index, it does not count from the end",
                 tensor=self,
             )
+        if start == end:
+            fail("NKI007", f"slice {start}:{end}:{step} of dim {dim}", tensor=self)
         return self[(*(_ALL,) * dim, slice(start, end, step))]
 
     def select(self, dim: int, index: int | NkiTensor) -> NkiTensor:
@@ -268,7 +252,7 @@ class NkiTensor(NKIObject):
         """
         dim = self._dim(dim)
         if isinstance(index, NkiTensor):
-            moved, first = scalar_indirection(self, dim, index), self[(*(_ALL,) * dim, 0)]
+            moved, first = runtime.scalar_indirection(self, dim, index), self[(*(_ALL,) * dim, 0)]
             return NkiTensor(first.shape, self.dtype, self.storage, first.strides, first.offset, moved)
         if type(index) is int and index < 0:
             fail("NKI006", f"select({dim}, {index}); unlike an index, it does not count from the end", tensor=self)
@@ -351,7 +335,7 @@ class NkiTensor(NKIObject):
     ) -> NkiTensor:
         """einops-style split, permute and merge: names and tuples of names on both sides."""
         what, fixed = f"rearrange({src_pattern!r} -> {dst_pattern!r})", fixed_sizes or {}
-        src, dst = name_groups(src_pattern), name_groups(dst_pattern)
+        src, dst = views.name_groups(src_pattern), views.name_groups(dst_pattern)
         names = [name for group in src for name in group]
         wanted = [name for group in dst for name in group]
         unique = len(set(names)) == len(names) and set(fixed) <= set(names)
@@ -398,11 +382,13 @@ class NkiTensor(NKIObject):
             fail("NKI002", f"pattern {pattern!r} has a count below 1", tensor=self)
         view = self._view(shape, strides, start, name)
         if scalar_offset is None and vector_offset is None:
-            view._check_inside(pattern)
-            return view
-        moved = ap_indirection(self, view, indirect_dim, scalar_offset, vector_offset)
+            why = view._outside(pattern)
+            return self._unusable(shape, "NKI012", why) if why else view
+        moved = runtime.ap_indirection(self, view, indirect_dim, scalar_offset, vector_offset)
         first = NkiTensor((1, *shape[1:]) if moved.by_rows else shape, name, self.storage, strides, start)
-        first._check_inside(pattern)  # with indices of 0
+        why = first._outside(pattern)  # with indices of 0
+        if why:
+            fail("NKI012", why, tensor=first)
         return NkiTensor(shape, name, self.storage, strides, start, moved)
 
     def view(self, dtype: Any) -> NkiTensor:
@@ -425,7 +411,7 @@ class NkiTensor(NKIObject):
 
         dim: 0. vector_offset: int32 or uint32 [P, 1] in SBUF. Raises NkiError (NKI036-NKI038).
         """
-        moved = vector_indirection(self, dim, vector_offset)
+        moved = runtime.vector_indirection(self, dim, vector_offset)
         shape = (vector_offset.shape[0], *self.shape[1:])
         return NkiTensor(shape, self.dtype, self.storage, self.strides, self.offset, moved)
 
@@ -435,6 +421,13 @@ class NkiTensor(NKIObject):
         if len(shape) > hw.VIEW_DIMS_MAX:
             fail("NKI004", f"{len(shape)} dims", tensor=self)
         return NkiTensor(shape, dtype or self.dtype, self.storage, strides, offset, self.indirection)
+
+    def _unusable(self, shape: Ints, rule: str, why: str) -> NkiTensor:
+        """A view of which there is no more than its shape: what uses it breaks a rule."""
+        of = self.storage.of if isinstance(self.storage, _Refusal) else self
+        view = NkiTensor(shape, self.dtype, of.storage)
+        view.storage = cast(Storage, _Refusal(rule, why, of))
+        return view
 
     def _replaced(self, first: int, last: int, sizes: Ints, strides: Ints) -> NkiTensor:
         """This view with dims first..last replaced (last = first - 1 inserts)."""
@@ -448,20 +441,15 @@ class NkiTensor(NKIObject):
             fail("NKI009", f"{elems} elements of {self.dtype} do not make whole ones of {dtype}", tensor=self)
         return scaled
 
-    def _check_inside(self, pattern: Any) -> None:
-        """An access pattern stays in its storage, and on chip in its partitions (NKI011, NKI012)."""
-        first = self.offset
-        limit, low, high = self.storage.info.num_bytes // self.itemsize, *reach(self.shape, self.strides)
+    def _outside(self, pattern: Any) -> str:
+        """How an access pattern leaves its storage, or on chip its partitions; "" if it does not (NKI011 if askew)."""
+        limit = self.storage.info.num_bytes // self.itemsize
         if self.on_chip:
             self._no_partition_step(self.strides[0], self.shape[0])
-            free = self.partition_stride()
-            least, most = reach(self.shape[1:], self.strides[1:])
-            if first % free + most >= free or first % free + least < 0:
-                detail = f"pattern {pattern!r} offset {first} leaves the partition of {free} elements"
-                fail("NKI012", detail, tensor=self)
-        if first + low < 0 or first + high >= limit:
-            detail = f"pattern {pattern!r} reaches elements {first + low}..{first + high} of a storage of {limit}"
-            fail("NKI012", detail, tensor=self)
+        found = views.outside(
+            self.shape, self.strides, self.offset, limit, self.partition_stride() if self.on_chip else 0
+        )
+        return found and f"pattern {pattern!r} {found}"
 
     def _dim(self, dim: int) -> int:
         index = as_int(dim, "dim")
@@ -494,3 +482,16 @@ class NkiTensor(NKIObject):
         if sizes is None:
             fail("NKI009", f"shape {shape!r} does not hold {total} elements", tensor=self)
         return sizes
+
+
+class _Refusal:
+    """The storage of a view that kernels may make and no instruction may use: past the end, or of nothing.
+
+    Kernels form such views for a step that they then skip. Whatever an instruction asks of this breaks the rule.
+    """
+
+    def __init__(self, rule: str, why: str, of: NkiTensor) -> None:
+        self.rule, self.why, self.of = rule, why, of
+
+    def __getattr__(self, name: str) -> NoReturn:
+        fail(self.rule, self.why, tensor=self.of)

@@ -67,6 +67,57 @@ def reach(shape: Ints, strides: Ints) -> tuple[int, int]:
     return sum(s for s in spans if s < 0), sum(s for s in spans if s > 0)
 
 
+def outside(shape: Ints, strides: Ints, first: int, limit: int, free: int) -> str:
+    """How a view leaves a storage of `limit` elements, or a partition of `free` (0: not on chip); "" if it does not."""
+    if free:
+        least, most = reach(shape[1:], strides[1:])
+        if first % free + most >= free or first % free + least < 0:
+            return f"offset {first} leaves the partition of {free} elements"
+    low, high = reach(shape, strides)
+    if first + low < 0 or first + high >= limit:
+        return f"reaches elements {first + low}..{first + high} of a storage of {limit}"
+    return ""
+
+
 def name_groups(pattern: tuple[Any, ...]) -> list[tuple[str, ...]]:
     """A rearrange pattern with every entry as a tuple of names."""
     return [tuple(entry) if isinstance(entry, (tuple, list)) else (entry,) for entry in pattern]
+
+
+def plain_index(key: tuple[Any, ...], shape: Ints, strides: Ints, on_chip: bool) -> tuple[Ints, Ints, int] | None:
+    """(shape, strides, first element) of the view by plain ints and slices inside a tensor, which almost all are.
+
+    None for all else, and where dim 0 on chip would be dropped or stepped over.
+    """
+    if len(key) > len(shape):
+        return None
+    sizes: list[int] = []
+    steps: list[int] = []
+    first = 0
+    for k, n, s in zip(key, shape, strides, strict=False):  # the dims left over stay as they are
+        if type(k) is slice:
+            start, stop, step = k.start, k.stop, k.step
+            if start is None:
+                start = 0
+            if stop is None:
+                stop = n
+            if not (type(start) is int and type(stop) is int and 0 <= start < stop <= n):
+                return None
+            if step is None:
+                sizes.append(stop - start)
+                steps.append(s)
+            elif type(step) is int and step > 0:
+                sizes.append((stop - start + step - 1) // step)
+                steps.append(s * step)
+            else:
+                return None
+            first += start * s
+        elif type(k) is int and 0 <= k < n and (sizes or not on_chip):
+            first += k * s
+        else:
+            return None
+    sizes += shape[len(key) :]
+    steps += strides[len(key) :]
+    if len(sizes) < (2 if on_chip else 1) or (on_chip and steps[0] != strides[0]):
+        return None
+    return tuple(sizes), tuple(steps), first

@@ -186,3 +186,14 @@ def test_hardware_dma_transpose_keeps_nan_payloads(shape, axes, rng):
         return get(out)
 
     same(evaluate(body).view(np.uint16), bits.transpose(axes).copy())
+
+
+def test_skipping_what_is_out_of_bounds_without_an_index_copies_all(rng):
+    values = rng.standard_normal((4, 6)).astype(np.float32)
+
+    def body():
+        out = nl.ndarray((4, 6), nl.float32)
+        nisa.dma_copy(out, put(values, buffer=nl.hbm), oob_mode=nisa.oob_mode.skip)
+        return get(out)
+
+    same(evaluate(body), values)

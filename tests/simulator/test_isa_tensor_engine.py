@@ -244,6 +244,13 @@ def test_row_tiles(rows, rng):
         same(multiply(a, b, (7, 20), tile_position=(start, 0), tile_size=(rows, 128)), product(a, b))
 
 
+@pytest.mark.parametrize("columns", [32, 64, 128])
+def test_column_tiles(columns, rng):
+    a, b = integers(rng, (9, 20)), integers(rng, (9, 7))
+    for start in range(0, 128, columns):
+        same(multiply(a, b, (20, 7), tile_position=(0, start), tile_size=(32, columns)), product(a, b))
+
+
 # Transposes.
 
 #: Bit patterns that a multiplication would change: NaN payloads, infinities, -0, denormals.

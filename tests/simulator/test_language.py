@@ -215,6 +215,19 @@ def test_calls_that_no_engine_has():
             run(lambda name=name: getattr(nl, name)(1, 2))
 
 
+@pytest.mark.parametrize("arguments", [lambda t: (t, 2.0), lambda t: (2.0, t)], ids=["exponent", "base"])
+def test_power_takes_two_tiles(arguments):
+    """Known issue of NKI 0.4 and later: the compiler takes no number there."""
+
+    def body():
+        tile = nl.full((4, 6), 3.0, nl.float32)
+        assert nl.power(tile, tile).shape == (4, 6)
+        nl.power(*arguments(tile))
+
+    with pytest.raises(NkiError, match=r"NKI048.*nl\.power of a tile and a number"):
+        run(body)
+
+
 @pytest.mark.parametrize("name", [name for name in LANGUAGE_GEN4 if "_x4" in name])
 def test_dtypes_of_trn3_can_be_named_but_not_stored(name):
     assert getattr(nl, name) == name != F32

@@ -287,12 +287,19 @@ def test_specs_need_a_trace():
 
 
 class Sizes(nl.NKIObject):
-    """Fields in order, two with defaults."""
+    """Fields in order, those without annotation last; methods are none."""
 
     rows: int
     columns: int = 8
-    depth = "not a field"
+    depth = "shallow"
     names: tuple = ("a",)
+
+    def area(self):
+        return self.rows * self.columns
+
+    @property
+    def wide(self):
+        return self.columns > self.rows
 
 
 class Counted(Sizes):
@@ -301,7 +308,16 @@ class Counted(Sizes):
     extra: int = 1
 
     def __post_init__(self):
-        self.total = self.rows * self.columns * self.extra
+        self.total = self.area() * self.extra
+
+
+@dataclass
+class Section(nl.NKIObject):
+    """A dataclass whose fields have no annotations, as kernels of nki-library have them."""
+
+    first = None
+    length = 4
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -314,13 +330,16 @@ class Frozen(nl.NKIObject):
 
 def test_nki_objects_get_an_init():
     sizes = Sizes(3)
-    assert (sizes.rows, sizes.columns, sizes.names, sizes.depth) == (3, 8, ("a",), "not a field")
+    assert (sizes.rows, sizes.columns, sizes.names, sizes.depth) == (3, 8, ("a",), "shallow")
+    assert (sizes.area(), sizes.wide, Sizes(1, 2, depth="deep").depth) == (24, True, "deep")
     assert Sizes(columns=2).rows is None
     assert Counted(3, 4, extra=2).total == 24
-    assert Counted(3, 4, ("b",), 5).total == 60
+    assert Counted(3, 4, ("b",), "deep", 5).total == 60
+    assert (Section(length=2), Section("a").kind, Section().kind) == (Section(None, None, 2), "a", None)
+    assert Section(length=2) != Section()
     assert Frozen(1) == Frozen(x=1, y=False)
-    with pytest.raises(TypeError, match=r"Sizes takes each of the fields \['rows', 'columns', 'names'\]"):
-        Sizes(1, 2, 3, 4)
+    with pytest.raises(TypeError, match=r"Sizes takes each of the fields \['rows', 'columns', 'names', 'depth'\]"):
+        Sizes(1, 2, 3, 4, 5)
     with pytest.raises(TypeError, match="wrong"):
         Sizes(wrong=1)
     with pytest.raises(TypeError, match="at most once"):

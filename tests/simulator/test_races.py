@@ -57,6 +57,12 @@ CONFLICTS = {
         "core 1 reads",
         "core 0 writes",
     ),
+    "read after it was written anew": (
+        lambda t: (put(t, 1), put(t, 3)),
+        lambda t: (put(t, 3), get(t)),
+        "core 1 reads",
+        "core 0 writes",
+    ),
     "narrow first": (
         lambda t: nisa.dma_copy(t.view(nl.uint8)[1, 3:4], nl.ones((1, 1), nl.uint8)),
         lambda t: put(t[1, 0], 1),
@@ -71,6 +77,7 @@ HARMLESS = {
     "the same result": (lambda t: put(t, 3), lambda t: put(t, 3)),
     "parts of it": (lambda t: put(t, 3), lambda t: put(t[1:3, 2], 3)),
     "as other bytes": (lambda t: put(t[1], 3), lambda t: put(t.view(nl.bfloat16)[1, 1:2], 3.0)),
+    "read by both": (lambda t: (put(t, 3), get(t)), lambda t: (put(t, 3), get(t))),
     "what another core has read": (lambda t: get(t), lambda t: put(t, 0)),
 }
 

@@ -1,10 +1,10 @@
-"""Registers: values in and out of memory, and which NeuronCore answers."""
+"""Registers: values in and out of memory, tensors that they index, and which NeuronCore answers."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from isa_tiles import evaluate, get, put
+from isa_tiles import evaluate, get, put, same
 
 from nkiconv.simulator import NkiError
 from nkiconv.simulator import isa as nisa
@@ -50,3 +50,50 @@ def test_a_register_does_not_steer_python(use):
 def test_the_core_is_gen3():
     assert nisa.get_nc_version() is nisa.nc_version.gen3
     assert nisa.get_nc_sub_version() == 0
+
+
+#: Views by one register of value i, as indices say it of NumPy too, and where: the partition dim takes no register.
+BY_REGISTER = {
+    "row": (lambda t, i, ds: t[i], ("hbm",)),
+    "rows of one": (lambda t, i, ds: t[i, 1:3], ("hbm",)),
+    "middle": (lambda t, i, ds: t[0:4, i, 0:6:2], ("hbm", "sbuf")),
+    "last": (lambda t, i, ds: t[..., i], ("hbm", "sbuf")),
+    "beside an int": (lambda t, i, ds: t[2, i], ("hbm",)),
+    "two rows": (lambda t, i, ds: t[ds(i, 2)], ("hbm",)),
+    "two of the middle": (lambda t, i, ds: t[0:3, ds(i, 2), 2:5], ("hbm", "sbuf")),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "buffer"), [(name, buffer) for name, (_, buffers) in BY_REGISTER.items() for buffer in buffers]
+)
+@pytest.mark.parametrize("i", [0, 2])
+def test_registers_index_tensors(name, i, buffer):
+    rng = np.random.default_rng(9)
+    view = BY_REGISTER[name][0]
+    values = rng.normal(size=(5, 4, 6)).astype(np.float32)
+    expected = view(values, i, lambda start, size: slice(start, start + size))
+
+    def body():
+        source = view(put(values, buffer=getattr(nl, buffer)), nisa.register_alloc(i), nl.ds)
+        assert source.shape == expected.shape
+        assert source.is_indirect()
+        out = nl.ndarray(expected.shape if expected.ndim > 1 else (1, *expected.shape), nl.float32)
+        (nisa.dma_copy if buffer == "hbm" else nisa.tensor_copy)(out, source)
+        return get(out)
+
+    same(evaluate(body).reshape(expected.shape), np.ascontiguousarray(expected))
+
+
+def test_registers_move_destinations_in_a_device_loop():
+    rng = np.random.default_rng(9)
+    values = rng.normal(size=(4, 6)).astype(np.float32)
+
+    def body():
+        data, out = put(values, buffer=nl.hbm), put(np.zeros((4, 6), np.float32), buffer=nl.hbm)
+        nl.fori_loop(1, 3, lambda i: nisa.dma_copy(out[i], data[i]) and None)
+        return get(out)
+
+    expected = np.zeros((4, 6), np.float32)
+    expected[1:3] = values[1:3]
+    same(evaluate(body), expected)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pairs import run
 
+from nkiconv import simulator
 from nkiconv.simulator import NkiError, NotSimulatedError
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
@@ -321,3 +322,28 @@ def test_chains_of_views_equal_numpy(place, data):
         np.testing.assert_array_equal(values(again), array)
 
     run(body)
+
+
+@pytest.mark.parametrize("trace_only", [False, True])
+def test_views_past_the_end_or_of_nothing_are_refused_where_they_are_used(trace_only):
+    def body():
+        tensor = nl.ndarray((4, 8), F32, nl.sbuf)
+        nothing, outside = tensor[:, 3:3], tensor.ap([[8, 4], [1, 9]])
+        assert (nothing.shape, outside.shape) == ((4, 0), (4, 9))
+        assert nothing[:, 0:0].shape == (4, 0)
+        nisa.memset(outside, 1.0)
+
+    with pytest.raises(NkiError, match=r"NKI012: memset: pattern .* leaves the partition of 8 elements"):
+        run(body, trace_only=trace_only)
+
+
+def test_a_tensor_is_true_with_a_warning():
+    seen = []
+
+    def body():
+        tensor = nl.ndarray((4, 8), F32, nl.sbuf)
+        with pytest.warns(simulator.TensorTruthWarning, match=r"true whatever it holds: \[4, 8\] fp32 in SBUF"):
+            seen.append(bool(tensor))
+
+    run(body)
+    assert seen == [True]

@@ -67,16 +67,17 @@ def dma_copy(
 
     Args:
         dst, src: any shapes with equal element counts, in HBM or SBUF; different dtypes cast through fp32.
-        oob_mode: what an index out of bounds does: error, or skip its row (a scalar index: the transfer).
+        oob_mode: what an index out of bounds does: error, or skip its row (a scalar index: the transfer); without an
+            index nothing is out of bounds.
         dge_mode: who makes the descriptors; hwdge does not cast.
         engine: sync or scalar, with hwdge only.
-    Raises NkiError (NKI130-NKI134, NKI138, NKI139, NKI017). Source: isa dma_copy, DGE guide.
+    Raises NkiError (NKI130-NKI133, NKI138, NKI139, NKI017). Source: isa dma_copy, DGE guide.
     """
     program = current()
     tensors(indirect=True, dst=dst, src=src)
     _not_psum(dst=dst, src=src)
     _no_priority(priority)
-    check_bounds_mode(oob_mode, dst=dst, src=src)
+    enum_member("oob_mode", oob_mode, _OobMode)
     enum_member("dge_mode", dge_mode, _DgeMode)
     _check_dge(dst, src, dge_mode, engine)
     moved = indirect_params(dst, src)

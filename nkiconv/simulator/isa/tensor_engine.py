@@ -43,7 +43,8 @@ def nc_matmul(
         accumulate: False overwrites, True adds to a matmul's result, None (default) overwrites what no matmul has
             written and adds otherwise.
         perf_mode: double_row contracts [K, 2, M] with [K, 2, N] in fp8.
-        tile_position, tile_size: (start_row, 0) and (rows, 128) of the array, rows 32, 64 or 128.
+        tile_position, tile_size: (start_row, start_column) and (rows, columns) of the array, sizes 32, 64 or 128, M at
+            most `columns`. Of columns isa's text and its list of parameters disagree; kernels of nki-library use them.
     Raises NkiError (NKI030, NKI040, NKI043, NKI046, NKI101-NKI113, NKI115). Source: isa nc_matmul.
     """
     program = current()
@@ -52,7 +53,7 @@ def nc_matmul(
     _memories(dst, stationary, moving)
     double_row = perf_mode is matmul_perf_mode.double_row
     rows, columns, moving_columns = _sizes(dst, stationary, moving, double_row)
-    _check_tile(tile_position, tile_size, rows)
+    _check_tile(tile_position, tile_size, rows, columns, double_row)
     _check_dtypes(dst, stationary, moving, double_row, is_transpose)
     _check_bank(dst)
     writable(dst=dst)
@@ -107,19 +108,22 @@ def _sizes(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, double_row:
     return stationary.shape[0], columns, moving_columns
 
 
-def _check_tile(position: Any, size: Any, rows: int) -> None:
-    """Both or neither, a legal row tile that holds the contraction (NKI112, NKI102)."""
+def _check_tile(position: Any, size: Any, rows: int, columns: int, double_row: bool) -> None:
+    """Both or neither, a legal tile that holds the contraction and the columns (NKI112, NKI102, NKI111)."""
     if position == () and size == ():
         return
     pairs = all(type(p) in (tuple, list) and len(p) == 2 and all(type(n) is int for n in p) for p in (position, size))
     if not pairs:
         fail("NKI112", f"tile_position={position!r}, tile_size={size!r} must both be pairs of ints")
-    if size[0] not in hw.MATMUL_ROW_TILES or size[1] != hw.STATIONARY_FREE_MAX or position[1] != 0:
-        fail("NKI112", f"tile_position={position!r}, tile_size={size!r}: rows 32, 64 or 128, columns (0, 128)")
-    if position[0] % size[0] or not 0 <= position[0] < hw.PARTITIONS:
-        fail("NKI112", f"start row {position[0]} is not a multiple of {size[0]} below {hw.PARTITIONS}")
-    if rows > size[0]:
-        fail("NKI102", f"{rows} contraction rows in a tile of {size[0]}")
+    for what, start, count in zip(("row", "column"), position, size, strict=True):
+        if count not in hw.MATMUL_TILES:
+            fail("NKI112", f"tile_size={size!r}: {what}s are 32, 64 or 128")
+        if start % count or not 0 <= start < hw.PARTITIONS:
+            fail("NKI112", f"start {what} {start} is not a multiple of {count} below {hw.PARTITIONS}")
+    if rows > size[0] or columns > size[1]:
+        fail("NKI102", f"{rows} contraction rows, {columns} columns in a tile of {size[0]}, {size[1]}")
+    if double_row and size[1] < hw.STATIONARY_FREE_MAX:
+        fail("NKI111", f"double_row with a tile of {size[1]} columns")
 
 
 def _check_dtypes(

@@ -58,8 +58,6 @@ def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
         isa.tensor_copy(stationary, turned)
     if stationary.shape[1] > hw.STATIONARY_FREE_MAX:  # said of x, before there is a result of too many partitions
         fail("NKI103", f"x.T has {stationary.shape[1]} columns, at most {hw.STATIONARY_FREE_MAX}", x=x)
-    if y.shape[1] > hw.MOVING_FREE_MAX:
-        fail("NKI104", f"y has {y.shape[1]} columns, at most {hw.MOVING_FREE_MAX}", y=y)
     dst = ndarray((stationary.shape[1], y.shape[1]), "float32", psum)
     isa.nc_matmul(dst, stationary, y)
     return dst

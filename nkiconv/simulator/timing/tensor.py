@@ -18,7 +18,8 @@ def tensor_price(dtype: str, params: dict[str, Any], rates: Rates) -> TensorPric
 
     Args:
         dtype: of the moving operand (fp32 and tf32 only meet each other; fp32 is the slower).
-        params: contraction, columns, moving_columns, is_transpose, onezero, tile_position, tile_size.
+        params: contraction, columns, moving_columns, is_transpose, onezero, tile_position, tile_size. Column tiles are
+            priced as the whole array: that they run side by side is documented, how much that saves is not.
     """
     columns = params["moving_columns"]
     passes, cycles = _passes(dtype, params, rates)
