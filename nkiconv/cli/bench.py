@@ -28,10 +28,12 @@ def command(as_json: JsonOption = False) -> None:
     machine += f"{platform.system()} {platform.machine()}"
     if as_json:
         timings = {"cases": [t.as_dict() for t in whole], "instructions": [t.as_dict() for t in single]}
-        print_json({"machine": machine, "runs": bench.RUNS, "aim_us": bench.AIM_US, "load": load, **timings})
+        aimed_at = {"aim_us": bench.AIM_US, "aim_traced_us": bench.AIM_TRACED_US}
+        print_json({"machine": machine, "runs": bench.RUNS, **aimed_at, "load": load, **timings})
         return
     screen = console()
-    screen.print(Text(f"{machine}; medians of {bench.RUNS} runs, one process; aim: {bench.AIM_US:g} us of overhead"))
+    aims = f"{bench.AIM_US:g} us of overhead, {bench.AIM_TRACED_US:g} us to trace"
+    screen.print(Text(f"{machine}; medians of {bench.RUNS} runs, one process; aims: {aims}"))
     if load is not None and load > 1:
         screen.print(Text(f"other processes keep this machine busy (load {load:.1f} a processor): times are too long"))
     screen.print(Text("\nwhole cases on LNC2, time of an instruction on average:"))
@@ -52,7 +54,7 @@ def _table(timings: list[Timing], *, cases: bool) -> Table:
     table = Table()
     table.add_column("case" if cases else "instruction")
     columns = ["instructions", "total ms", "instructions/s"] if cases else []
-    for heading in [*columns, "simulated us", "NumPy us", "overhead us"]:
+    for heading in [*columns, "simulated us", "NumPy us", "overhead us", "traced us"]:
         table.add_column(heading, justify="right")
     for timing in timings:
         totals = [
@@ -60,6 +62,6 @@ def _table(timings: list[Timing], *, cases: bool) -> Table:
             f"{timing.seconds * 1e3:.1f}",
             f"{timing.instructions_per_second:,.0f}",
         ]
-        each = [f"{us:.1f}" for us in (timing.simulated_us, timing.numpy_us, timing.overhead_us)]
+        each = [f"{us:.1f}" for us in (timing.simulated_us, timing.numpy_us, timing.overhead_us, timing.traced_us)]
         table.add_row(timing.name, *(totals if cases else []), *each)
     return table
