@@ -1,159 +1,123 @@
-"""How much of nki-library runs in nkiconv's simulator: `make conformance CHECKOUT=PATH` writes tests/conformance.md.
+"""How much of AWS's own kernels runs in nkiconv's simulator: writes tests/conformance.md.
 
-Runs the tests of a checkout, with their own inputs and references, and says for each file how many passed and why the
-others did not. Needs what those tests import (README, "Kernels of others"); nothing of the checkout is kept.
+    make conformance CHECKOUTS="../nki-library ../nki-samples ../aws-neuron-sdk"
+
+Takes checkouts of nki-library (runs its tests), nki-samples and aws-neuron-sdk (run their tutorials) and says for each
+kernel whether it passed, how far it is from its reference, and why it did not. Needs what nki-library's tests import
+(README, "Kernels of others"); nothing of a checkout is kept.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import subprocess
-import sys
-import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
 
+import library
+import tutorials
 from rich.progress import track
 
-HERE = Path(__file__).resolve().parent
-TESTS = Path("test") / "integration" / "nkilib"
-#: What a failure's message tells of its reason: (pattern, reason); the first that is found.
-REASONS = (
-    (r"nki\.(isa|language)\.(\w+) is documented NKI that this simulator does not run", r"not simulated: \2"),
-    (r"NKI049|NeuronCore-v4|trn3|gen4|_mx\b|_x4\b", "needs trn3"),
-    (r"(NKI\d\d\d)", r"refused: \1"),
-    (r"Validation failed", "differs from the reference"),
-    (r"Timeout", "takes too long"),
-    (r"(\w*Error): (.{0,80})", r"\1: \2"),
-)
+from nkiconv.whole_file import whole_file
+
+#: Folders by which a checkout of tutorials is known.
+TUTORIALS = (Path("src/nki_samples/tutorials"), Path("nki/examples"))
 
 
-@dataclass
-class Found:
-    """What came of a file's tests."""
-
-    file: str
-    passed: int = 0
-    skipped: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def run(self) -> int:
-        return self.passed + sum(self.reasons.values())
+def commit_of(checkout: Path) -> str:
+    """The commit that is checked out, or that it is not known."""
+    asked = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown commit"
 
 
-def reason_of(message: str) -> str:
-    """Why a test failed, in few words."""
-    for pattern, reason in REASONS:
-        match = re.search(pattern, message)
-        if match:
-            return match.expand(reason).strip().replace("|", "/")
-    return message.strip().splitlines()[0][:80] if message.strip() else "no message"
+def _difference(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"
 
 
-def run_folder(checkout: Path, folder: Path, marker: str, seconds: int) -> ElementTree.Element | None:
-    """The JUnit document of a folder's tests, or None where nothing came of it."""
-    paths = [str(checkout), str(checkout / "src"), str(HERE), str(HERE.parents[1])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
-    with tempfile.TemporaryDirectory() as scratch:
-        report = Path(scratch) / "junit.xml"
-        command = [sys.executable, "-m", "pytest", "-p", "plugin", "--test-mode", "simulation", "-q", "--tb=line"]
-        command += ["-n", "2", "--timeout", str(seconds), "--continue-on-collection-errors", "-m", marker]
-        command += ["--output-directory", scratch, "--junitxml", str(report), str(folder)]
-        done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
-        if report.exists():
-            return ElementTree.parse(report).getroot()
-        missing = re.search(r"No module named '(\w+)'", done.stderr + done.stdout)
-        if missing:
-            sys.exit(
-                f"{missing[1]}: is not installed, and nki-library's tests import it; see README, Kernels of others"
-            )
-        return None
-
-
-def results(document: ElementTree.Element) -> Iterator[tuple[str, str, str]]:
-    """(file, "passed", "skipped" or "failed", message) of each test."""
-    for case in document.iter("testcase"):
-        names = case.attrib["classname"].split(".") if case.attrib["classname"] else case.attrib["name"].split(".")
-        file = next((name for name in reversed(names) if name.startswith("test_")), names[-1])
-        for kind, outcome in (("failure", "failed"), ("error", "failed"), ("skipped", "skipped")):
-            node = case.find(kind)
-            if node is not None:
-                yield file, outcome, f"{node.attrib.get('message', '')}\n{node.text or ''}"
-                break
-        else:
-            yield file, "passed", ""
-
-
-def collect(checkout: Path, folders: Iterable[Path], marker: str, seconds: int) -> list[Found]:
-    """What came of every file, by name."""
-    found: dict[str, Found] = {}
-    for folder in folders:
-        document = run_folder(checkout, folder, marker, seconds)
-        if document is None:
-            found[str(folder)] = Found(folder.name, reasons=Counter({"pytest ended without a report": 1}))
-            continue
-        for name, outcome, message in results(document):
-            one = found.setdefault(name, Found(name))
-            if outcome == "passed":
-                one.passed += 1
-            elif outcome == "skipped":
-                one.skipped += 1
-            else:
-                one.reasons[reason_of(message)] += 1
-    return sorted(found.values(), key=lambda one: one.file)
-
-
-def page(found: list[Found], checkout: Path, marker: str) -> str:
-    """The Markdown page."""
-    commit = subprocess.run(
-        ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    passed, run = sum(one.passed for one in found), sum(one.run for one in found)
-    whole = sum(one.run > 0 and one.passed == one.run for one in found)
-    lines = [
-        "# Kernels of nki-library in the simulator",
-        "",
-        f"Written by `make conformance CHECKOUT=PATH`. Checkout: {commit or 'unknown'}; tests marked `{marker}`, with "
-        "their own inputs, references and tolerances, on the simulator.",
-        "",
-        f"{passed} of {run} tests passed; in {whole} of {sum(one.run > 0 for one in found)} files all did. Skipped are "
-        "those that the tests themselves skip in this mode (large shapes, other platforms).",
-        "",
-        "| file | passed | of | skipped | why not |",
-        "| --- | ---: | ---: | ---: | --- |",
-    ]
+def library_section(checkout: Path, commit: str, only: str, marker: str, seconds: int) -> Iterator[str]:
+    """What came of nki-library's tests, as lines of Markdown."""
+    folders = sorted({path.parent for path in (checkout / library.TESTS).rglob("test_*.py")})
+    folders = [folder for folder in folders if only in str(folder.relative_to(checkout))]
+    found = library.collect(checkout, track(folders, description="running nki-library's tests"), marker, seconds)
+    passed, run, beyond = (sum(getattr(one, name) for one in found) for name in ("passed", "run", "beyond"))
+    within = [one for one in found if one.run > one.beyond]
+    whole = sum(one.passed == one.run - one.beyond for one in within)
+    yield f"## nki-library ({commit})"
+    yield ""
+    yield (
+        f"Its tests marked `{marker}`, with their own inputs, references and tolerances: {passed} of {run} passed. "
+        f"{beyond} need other hardware or AWS's compiler, or break a documented rule, or end before a kernel runs "
+        f"('needs', 'theirs'); of the other {run - beyond} that is {100 * passed / max(run - beyond, 1):.1f} %. "
+        f"Of {len(within)} files with such tests all of them passed in {whole}, "
+        f"some in {sum(one.passed > 0 for one in within)}. "
+        "Difference: the largest from a reference over that reference's largest number, in the tests that passed and "
+        "compare so. Skipped: by the tests themselves, in this mode. "
+        f"Adapted: {sum(one.adapted for one in found)} that passed have kernels which pass ints for enums, or floats "
+        "to memset of integers; NKI refuses both since 0.3, the command puts them right."
+    )
+    yield ""
+    yield "| tests | passed | of | skipped | difference | why not |"
+    yield "| --- | ---: | ---: | ---: | ---: | --- |"
     for one in found:
         why = "; ".join(f"{count} x {reason}" for reason, count in one.reasons.most_common())
-        lines.append(f"| {one.file} | {one.passed} | {one.run} | {one.skipped} | {why} |")
-    return "\n".join(lines) + "\n"
+        yield f"| {one.file} | {one.passed} | {one.run} | {one.skipped} | {_difference(one.difference)} | {why} |"
+    yield ""
+
+
+def tutorials_section(checkout: Path, commit: str) -> Iterator[str]:
+    """What came of tutorials' kernels, as lines of Markdown."""
+    outcomes = list(tutorials.outcomes(checkout))
+    older = tutorials.older(checkout)
+    counts = Counter(outcome.status.partition(":")[0] for outcome in outcomes)
+    name = "nki-samples" if (checkout / TUTORIALS[0]).is_dir() else "aws-neuron-sdk"
+    yield f"## {name} ({commit})"
+    yield ""
+    yield (
+        f"Tutorials that import nki: {', '.join(f'{count} {status}' for status, count in counts.most_common())}. "
+        f"{len(older)} files with kernels of NKI before 0.3 (neuronxcc.nki) are not run: the compilers since do not "
+        "take them either."
+    )
+    yield ""
+    yield "| file | kernel | status | difference |"
+    yield "| --- | --- | --- | ---: |"
+    for outcome in outcomes:
+        yield f"| {outcome.file} | {outcome.kernel} | {outcome.status} | {_difference(outcome.difference)} |"
+    yield ""
+    yield from (f"- older: {file}" for file in older)
+    yield ""
 
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python tests/conformance", description=__doc__)
-    parser.add_argument("checkout", type=Path, help="a checkout of aws-neuron/nki-library")
-    parser.add_argument("--only", default="", help="folders whose path contains this")
-    parser.add_argument("--marker", default="fast", help="pytest's -m; default: fast")
-    parser.add_argument("--seconds", type=int, default=60, help="for one test, at most; default: 60")
+    parser = argparse.ArgumentParser(
+        prog="python tests/conformance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkouts", type=Path, nargs="+", help="of nki-library, nki-samples, aws-neuron-sdk")
+    parser.add_argument("--only", default="", help="of nki-library: folders whose path contains this")
+    parser.add_argument("--marker", default="fast", help="of nki-library: pytest's -m; default: fast")
+    parser.add_argument("--seconds", type=int, default=60, help="for one of its tests, at most; default: 60")
+    parser.add_argument("--commit", action="append", default=[], help="of each checkout that is no git repository")
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()
-    if not (asked.checkout / TESTS).is_dir():
-        parser.error(f"{asked.checkout}: has no folder {TESTS}; give a checkout of nki-library")
-    checkout = asked.checkout.resolve()
-    folders = sorted({path.parent for path in (checkout / TESTS).rglob("test_*.py")})
-    folders = [folder for folder in folders if asked.only in str(folder.relative_to(checkout))]
-    found = collect(checkout, track(folders, description="running nki-library's tests"), asked.marker, asked.seconds)
-    text = page(found, checkout, asked.marker)
+    known = (library.TESTS, *TUTORIALS)
+    for checkout in asked.checkouts:
+        if not any((checkout / folder).is_dir() for folder in known):
+            parser.error(f"{checkout}: has none of {', '.join(map(str, known))}; give a checkout of one of the three")
+    lines = ["# AWS's kernels in the simulator", "", "Written by `make conformance`. Nothing here ran on hardware.", ""]
+    for index, checkout in enumerate(path.resolve() for path in asked.checkouts):
+        commit = asked.commit[index] if index < len(asked.commit) else commit_of(checkout)
+        if (checkout / library.TESTS).is_dir():
+            lines += library_section(checkout, commit, asked.only, asked.marker, asked.seconds)
+        else:
+            lines += tutorials_section(checkout, commit)
+    text = "\n".join(lines).rstrip() + "\n"
     if asked.out is None:
         print(text)
     else:
-        asked.out.write_text(text, encoding="utf-8")
+        with whole_file(asked.out) as part:
+            part.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,149 @@
+"""The tests of a checkout of nki-library in the simulator, with their own inputs, references and tolerances."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+HERE = Path(__file__).resolve().parent
+TESTS = Path("test") / "integration" / "nkilib"
+#: Why a test cannot run on what is simulated here.
+TRN3 = "needs trn3"
+#: What a failure's message tells of its reason: (pattern, reason); the first that is found.
+REASONS = (
+    (r"nki\.collectives\.\w+ is documented NKI", "needs several devices"),
+    (r"nki\.(isa|language)\.(\w+) is documented NKI that this simulator does not run", r"not simulated: \2"),
+    (r"NKI049|NeuronCore-v4|trn3|gen4|_mx\b|_x4\b", TRN3),
+    (r"NKI028", "theirs: a race of two cores (NKI028)"),
+    (r"NKI137.*cannot transpose", "theirs: dma_transpose without DGE, which isa excludes (NKI137)"),
+    (r"(NKI\d\d\d)", r"refused: \1"),
+    (r"No module named 'nki\.compiler", "needs AWS's compiler"),
+    (r"Validation failed", "differs from the reference"),
+    (r"Timeout", "takes too long"),
+    (r"worker '\w+' crashed", "its process died"),
+    (r"(\w*Error): (.{0,80})", r"\1: \2"),
+)
+#: What a file of theirs says that does not load, or a test that ends before it calls a kernel, with nothing of ours on
+#: the way: else it is no fault of theirs.
+UNLOADED = (
+    (r"IndentationError|SyntaxError", "theirs: does not parse"),
+    (r"test_\w+\.py: KeyError: '(\w+)'", r"theirs: the test finds no \1 among its own inputs"),
+    (r"NameError: name '(\w+)'|No module named 'nkilib_src[\w.]*\.(\w+)'", r"theirs: no \1\2"),
+)
+
+
+@dataclass
+class Found:
+    """What came of a file's tests."""
+
+    file: str
+    passed: int = 0
+    skipped: int = 0
+    #: of these with a kernel that was adapted from NKI 0.2 to 0.3 (plugin.py)
+    adapted: int = 0
+    #: the largest difference from a reference over its largest number, of the tests that passed and say it
+    difference: float | None = None
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def run(self) -> int:
+        return self.passed + sum(self.reasons.values())
+
+    @property
+    def beyond(self) -> int:
+        """Tests that need what is not here, whose kernel breaks a documented rule, or which end before one runs."""
+        return sum(count for reason, count in self.reasons.items() if reason.startswith(("needs", "theirs")))
+
+
+def reason_of(message: str, places: Sequence[str] = ()) -> str:
+    """Why a test failed, in few words; places: the files that the exception came through, the one it began in last."""
+    ours = any("nkiconv/simulator/" in place for place in places)
+    text = ": ".join([*places[-1:], message])
+    for pattern, reason in REASONS if ours else (*UNLOADED, *REASONS):
+        match = re.search(pattern, text)
+        if match:
+            return match.expand(reason).strip().replace("|", "/")
+    return message.strip().splitlines()[0][:80] if message.strip() else "no message"
+
+
+def run_folder(checkout: Path, folder: Path, marker: str, seconds: int) -> ElementTree.Element | None:
+    """The JUnit document of a folder's tests, or None where nothing came of it."""
+    paths = [str(checkout), str(checkout / "src"), str(HERE), str(HERE.parents[1])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "junit.xml"
+        command = [sys.executable, "-m", "pytest", "-p", "plugin", "--test-mode", "simulation", "-q", "--tb=short"]
+        command += ["-n", "2", "--timeout", str(seconds), "--continue-on-collection-errors", "-m", marker]
+        command += ["--force-local-cleanup"]  # of gigabytes that their harness writes for each test
+        command += ["--output-directory", scratch, "--junitxml", str(report), str(folder)]
+        done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+        if report.exists():
+            return ElementTree.parse(report).getroot()
+        missing = re.search(r"No module named '(\w+)'", done.stderr + done.stdout)
+        if missing:
+            sys.exit(
+                f"{missing[1]}: is not installed, and nki-library's tests import it; see README, Kernels of others"
+            )
+        return None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One test's: "passed", "skipped" or "failed", with its message, the files that an exception came through, and its
+    difference from the reference."""
+
+    file: str
+    outcome: str
+    message: str = ""
+    places: tuple[str, ...] = ()
+    difference: float | None = None
+    adapted: bool = False
+
+
+def results(document: ElementTree.Element) -> Iterator[Result]:
+    """Of each test."""
+    for case in document.iter("testcase"):
+        names = case.attrib["classname"].split(".") if case.attrib["classname"] else case.attrib["name"].split(".")
+        file = next((name for name in reversed(names) if name.startswith("test_")), names[-1])
+        for kind, outcome in (("failure", "failed"), ("error", "failed"), ("skipped", "skipped")):
+            node = case.find(kind)
+            if node is not None:
+                last = re.split(r"^(?:During handling|The above exception).*$", node.text or "", flags=re.MULTILINE)[-1]
+                said = [node.attrib.get("message", ""), *re.findall(r"^E +(.*)$", last, re.MULTILINE)]
+                places = re.findall(r"^(\S+\.py):\d+: ", last, re.MULTILINE)
+                yield Result(file, outcome, "\n".join(said), tuple(places))
+                break
+        else:
+            said = {one.attrib["name"]: one.attrib["value"] for one in case.iterfind("properties/property")}
+            difference = float(said["difference"]) if "difference" in said else None
+            yield Result(file, "passed", difference=difference, adapted="adapted" in said)
+
+
+def collect(checkout: Path, folders: Iterable[Path], marker: str, seconds: int) -> list[Found]:
+    """What came of every file, by name."""
+    found: dict[str, Found] = {}
+    for folder in folders:
+        document = run_folder(checkout, folder, marker, seconds)
+        if document is None:
+            found[str(folder)] = Found(folder.name, reasons=Counter({"pytest ended without a report": 1}))
+            continue
+        for result in results(document):
+            one = found.setdefault(result.file, Found(result.file))
+            if result.outcome == "passed":
+                one.passed += 1
+                one.adapted += result.adapted
+                if result.difference is not None:
+                    one.difference = max(one.difference or 0.0, result.difference)
+            elif result.outcome == "skipped":
+                one.skipped += 1
+            else:
+                one.reasons[reason_of(result.message, result.places)] += 1
+    return sorted(found.values(), key=lambda one: one.file)
