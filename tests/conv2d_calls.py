@@ -108,7 +108,7 @@ EDGE = dict(
         _row("Q over 512", C=3, K=4, H=3, W=1030, R=2, S=3, padding=((0, 0), (1, 0))),
         _row("one row, Q over 512", N=2, C=3, K=4, W=1300, S=5, stride=(1, 2)),
         _row("P over 512", C=3, K=4, H=1030, W=2, R=3, S=2, padding=((1, 0), (0, 0))),
-        _row("rows too wide for SBUF", C=2, K=2, H=2, W=120_000, R=2, S=3, padding=((1, 0), (0, 1))),
+        _row("rows too wide for SBUF", C=2, K=2, H=2, W=107_000, R=2, S=3, padding=((1, 0), (0, 1))),
         _row("columns too high for SBUF", C=2, K=2, H=120_000, W=1, R=3, S=1, stride=(2, 1), padding=((1, 0), (0, 0))),
         _row("dilation beyond a load", C=1, K=2, W=10_100, S=3, rhs_dilation=(1, 5000), padding=((0, 0), (5, 0))),
         _row("stride beyond a load", C=2, K=1, H=1, W=90_000, S=2, stride=(1, 40_000)),

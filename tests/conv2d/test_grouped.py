@@ -19,6 +19,7 @@ ROWS = {
     "eight by eight": ConvProblem(N=3, C=256, H=14, W=14, K=256, R=3, S=3, groups=32, padding=SAME),
     "depthwise": ConvProblem(N=2, C=96, H=9, W=7, K=96, R=3, S=3, groups=96, padding=SAME),
     "depthwise, large filter": ConvProblem(N=1, C=33, H=12, W=11, K=33, R=7, S=5, groups=33, padding=((3, 3), (2, 2))),
+    "rows of taps in parts": ConvProblem(N=1, C=64, H=3, W=40, K=64, R=2, S=11, groups=64, padding=((1, 0), (5, 5))),
     "multiplier 2": ConvProblem(N=2, C=40, H=9, W=7, K=80, R=3, S=3, groups=40, padding=SAME),
     "multiplier 3, stride": ConvProblem(N=2, C=150, H=9, W=11, K=450, R=3, S=2, groups=150, stride=(2, 3)),
     "tiles with gaps": ConvProblem(

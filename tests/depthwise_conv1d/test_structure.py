@@ -124,8 +124,12 @@ def test_kernel_knows_its_instruction_count(row, strict, lnc, monkeypatch):
     assert actual <= counts[0] <= actual + 2
 
 
-def test_a_filter_that_does_not_fit_is_refused():
+@pytest.mark.slow
+def test_the_longest_filters_fit():
     trace(problem(C=1, W=4_000_000, S=4_000_000))
+
+
+def test_a_filter_that_does_not_fit_is_refused():
     with pytest.raises(AssertionError, match=r"S=5000000: one channel's filter must fit 65536 bytes"):
         trace(problem(C=1, W=5_000_000, S=5_000_000))
 
