@@ -9,7 +9,14 @@ from __future__ import annotations
 from . import declarations as typing
 from . import isa, language
 from .arguments import ArraySpec
-from .errors import KernelAssertionError, NkiError, NkiValidationError, NotSimulatedError, TensorTruthWarning
+from .errors import (
+    KernelAssertionError,
+    NkiError,
+    NkiValidationError,
+    NotSimulatedError,
+    RaceWarning,
+    TensorTruthWarning,
+)
 from .install import Installation, NkiInstalledError, install
 from .launch import Execution, Kernel, LaunchedKernel, execute, jit, simulate
 from .program import Instruction
@@ -26,6 +33,7 @@ __all__ = [
     "NkiInstalledError",
     "NkiValidationError",
     "NotSimulatedError",
+    "RaceWarning",
     "TensorTruthWarning",
     "execute",
     "install",

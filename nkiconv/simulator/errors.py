@@ -51,6 +51,10 @@ class TensorTruthWarning(UserWarning):
     """`if tensor:` asks whether there is one, not what it holds; `is not None` says so."""
 
 
+class RaceWarning(UserWarning):
+    """Two cores race, in a launch that allows it: the result is one of several."""
+
+
 class NotSimulatedError(NotImplementedError):
     """A documented NKI call that the simulator does not run yet."""
 

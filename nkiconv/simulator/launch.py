@@ -121,7 +121,9 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
     return Kernel(fn) if fn is not None else Kernel
 
 
-def simulate(kernel: Any, *, trace_only: bool = False, sentinels: bool = False) -> Callable[..., Any]:
+def simulate(
+    kernel: Any, *, trace_only: bool = False, sentinels: bool = False, races: bool = False
+) -> Callable[..., Any]:
     """A callable that runs `kernel` (jitted, `kernel[lnc]`, or a plain function) on NumPy and torch arrays.
 
     Args:
@@ -129,6 +131,9 @@ def simulate(kernel: Any, *, trace_only: bool = False, sentinels: bool = False) 
         sentinels: let the kernel read memory that nobody wrote, and find there what AWS's simulator puts: NaN, and 4
             where integers are. It is for kernels that throw such elements away later; without it they are refused
             (NKI016, and NKI023 for results).
+        races: let the two cores race. They take turns, one instruction each, and a conflict on shared HBM is a
+            `RaceWarning` that names both lines; the result is that of this order, which hardware need not keep. It is
+            for kernels whose cores keep the order by being about as fast; without it they are refused (NKI028).
 
     Returns: a function of the kernel's arguments that returns its results, in the arguments' kind. Arrays that the
         kernel writes to are updated in place. It raises what `execute` raises.
@@ -138,7 +143,7 @@ def simulate(kernel: Any, *, trace_only: bool = False, sentinels: bool = False) 
 
     @functools.wraps(_function(kernel))
     def simulated(*args: Any, **kwargs: Any) -> Any:
-        return execute(kernel, args, kwargs, trace_only=trace_only, sentinels=sentinels).outputs
+        return execute(kernel, args, kwargs, trace_only=trace_only, sentinels=sentinels, races=races).outputs
 
     return simulated
 
@@ -150,12 +155,13 @@ def execute(
     *,
     trace_only: bool = False,
     sentinels: bool = False,
+    races: bool = False,
 ) -> Execution:
     """Run a kernel and keep its instruction records.
 
     Args:
         kernel: jitted, `kernel[lnc]`, or a plain function.
-        args, kwargs: its arguments. trace_only, sentinels: as of `simulate`.
+        args, kwargs: its arguments. trace_only, sentinels, races: as of `simulate`.
 
     Returns: an `Execution`.
 
@@ -167,7 +173,7 @@ def execute(
         fail("NKI026", "a launch from inside a kernel; call the kernel itself, it is inlined")
     function = _function(kernel)
     grid: int | None = kernel.grid if isinstance(kernel, LaunchedKernel) else None
-    launch = Launch(_degree(grid), 0 if grid is None else 1, numeric=not trace_only, sentinels=sentinels)
+    launch = Launch(_degree(grid), int(grid is not None), numeric=not trace_only, sentinels=sentinels, races=races)
     binder = Binder(launch)
     bound_args, bound_kwargs = binder.call(function, args, kwargs or {})
     results = _run(launch, lambda: function(*bound_args, **bound_kwargs))

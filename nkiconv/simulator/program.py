@@ -142,6 +142,8 @@ class Program:
             if self.last_in_order is not None:
                 instruction.after.append(self.last_in_order)
             self.last_in_order = instruction
+        if self.launch.races:
+            self.launch.step(self.core)
         return instruction
 
     def begin_iteration(self) -> int:
@@ -185,11 +187,17 @@ class Program:
 
 
 class Launch:
-    """What the cores of one launch share: its degree, its shared HBM, and whether unwritten memory may be read."""
+    """What the cores of one launch share: its degree, its shared HBM, and whether unwritten memory may be read.
 
-    def __init__(self, degree: int, grid_dims: int, *, numeric: bool, sentinels: bool = False) -> None:
+    `races`: whether the cores may race, and so take turns instruction by instruction; it takes two, and data.
+    """
+
+    def __init__(
+        self, degree: int, grid_dims: int, *, numeric: bool, sentinels: bool = False, races: bool = False
+    ) -> None:
         self.degree = degree
         self.sentinels = sentinels
+        self.races = races and numeric and degree > 1
         self.grid_dims = grid_dims
         self.numeric = numeric
         self.shared: list[Storage] = []
@@ -219,7 +227,12 @@ class Launch:
     def watch(self, storage: Storage) -> None:
         """Look for races on a storage that two cores see."""
         if self.degree > 1 and self.numeric:
-            storage.race = SharedAccess(storage.info)
+            storage.race = SharedAccess(storage.info, allowed=self.races)
+
+    def step(self, core: int) -> None:
+        """The other core's turn, until it has executed an instruction."""
+        assert self.meeting is not None
+        self.meeting.step(core)
 
 
 def current() -> Program:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from .dtypes import Array
+from .errors import RaceWarning
 from .memory import ElementMap, Region, StorageInfo, first_index
 from .rules import fail, kernel_frame
 from .running import running
@@ -39,10 +41,15 @@ class SharedAccess:
     kernels that share nothing out have both cores write the same results, and any order leaves the same bytes. So may
     a core read what the other wrote if it wrote those bytes itself and nobody wrote others. Reads cost a list entry
     until something is written; then a byte an element says who wrote, who read, and whether it was written anew.
+
+    Args:
+        allowed: a conflict is a RaceWarning, one for each line of the kernel, instead of NKI028.
     """
 
-    def __init__(self, info: StorageInfo) -> None:
+    def __init__(self, info: StorageInfo, *, allowed: bool = False) -> None:
         self._info = info
+        self._allowed = allowed
+        self._told: set[tuple[str, int]] = set()
         self._log: list[_Access] = []
         self._touched: ElementMap | None = None
 
@@ -92,16 +99,18 @@ class SharedAccess:
         else:
             own = (seen & (_WRITE << access.core | _REWRITTEN)) == _WRITE << access.core
             clash = ((seen & (_WRITE << other)) != 0) & ~own
-        if not clash.any():
+        if not clash.any() or (access.file, access.line) in self._told:
             return
         index = first_index(clash, len(access.region.shape))
         earlier = self._culprit(access, clash)
-        fail(
-            "NKI028",
+        detail = (
             f"core {access.core} {access.verb()} element {index} of the view here, "
-            f"core {other} {earlier.verb()} it at {earlier.file}:{earlier.line}",
-            tensor=tensor,
+            f"core {other} {earlier.verb()} it at {earlier.file}:{earlier.line}"
         )
+        if not self._allowed:
+            fail("NKI028", detail, tensor=tensor)
+        self._told.add((access.file, access.line))
+        warnings.warn_explicit(f"NKI028: {detail}: {tensor.describe()}", RaceWarning, access.file, access.line)
 
     def _culprit(self, access: _Access, clash: Array) -> _Access:
         """The other core's first access that `access` conflicts with."""

@@ -1,4 +1,4 @@
-"""Two cores taking turns: exactly one runs, and they change over where the program synchronises them."""
+"""Two cores taking turns: exactly one runs; they change over where they meet or, if asked, at each instruction."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Rendezvous:
     """Runs the cores of a launch in turns.
 
     Core 0 runs in the calling thread. At its first meeting core 1 is started in a thread and runs up to the same
-    meeting; without meetings core 1 runs after core 0 in the calling thread. The thread has ended when `run` returns
-    or raises.
+    meeting; without meetings core 1 runs after core 0 in the calling thread. A core that calls `step` lets the other
+    one run up to its next step or meeting. The thread has ended when `run` returns or raises.
     """
 
     def __init__(self, launch: Launch, run_core: Callable[[Program], Any]) -> None:
@@ -90,8 +90,17 @@ class Rendezvous:
             self._refuse(f"core {core} waits at {offer.describe()}, core {other} ended without meeting it", offer)
         return answer, False
 
+    def step(self, core: int) -> None:
+        """Let the other core run up to its own next step, unless it waits for this one or has ended."""
+        other = 1 - core
+        if self._offers[other] is not None or self._done[other]:
+            return
+        self._hand_over(core, other)
+        if self._failure is not None:
+            raise _Abandoned
+
     def _hand_over(self, core: int, other: int) -> None:
-        """Let the other core run until it waits, ends or fails."""
+        """Let the other core run until it waits, steps, ends or fails."""
         if self._done[other]:
             return
         if self._thread is None:

@@ -14,6 +14,7 @@ import functools
 import importlib
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -55,7 +56,20 @@ class _Launcher:
         self.kernel = kernel if hasattr(kernel, "__getitem__") else simulator.jit(kernel)
 
     def __getitem__(self, lnc: int) -> Any:
-        return lambda **arguments: simulator.execute(self.kernel[lnc], (), arguments, sentinels=True).outputs
+        return functools.partial(_run, self.kernel[lnc])
+
+
+def _run(kernel: Any, **arguments: Any) -> Any:
+    """A kernel's results, as AWS's simulator makes them: what nobody wrote may be read, and cores may race."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        outputs = simulator.execute(kernel, (), arguments, sentinels=True, races=True).outputs
+    for one in told:
+        if issubclass(one.category, simulator.RaceWarning):
+            _RACED.append(str(one.message))
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    return outputs
 
 
 def _is_float(dtype: Any) -> bool:
@@ -157,6 +171,7 @@ def _record_differences() -> list[float]:
 
 
 _ADAPTED: list[str] = []
+_RACED: list[str] = []
 _adapted("dma_copy", _enum_of)
 _adapted("dma_transpose", _enum_of)
 _adapted("memset", _int_of)
@@ -166,9 +181,9 @@ _DIFFERENCES = _record_differences()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Each test's report says how far its results are from the reference, and whether its kernel was adapted."""
-    _DIFFERENCES.clear()
-    _ADAPTED.clear()
+    """Each test's report says how far its results are from the reference, and if its kernel was adapted or raced."""
+    for of_another in (_DIFFERENCES, _ADAPTED, _RACED):
+        of_another.clear()
     try:
         return (yield)
     finally:
@@ -176,6 +191,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             item.user_properties.append(("difference", max(_DIFFERENCES)))
         if _ADAPTED:
             item.user_properties.append(("adapted", 1))
+        if _RACED:
+            item.user_properties.append(("raced", 1))
 
 
 @pytest.hookimpl(trylast=True)

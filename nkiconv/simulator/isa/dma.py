@@ -176,8 +176,9 @@ def dma_transpose(
 
     Args:
         dst: in SBUF, exactly the transposed shape. src: HBM or SBUF, same dtype.
-        dge_mode: unknown, or hwdge: 2-byte data, last dim <= 128, first dim 16 (2-d) or 1, 2, 4, 8, 16 (3-d, 4-d)
-            with shape[0] * shape[-2] a multiple of 16; swdge with a vector of indices.
+        dge_mode: unknown, none, or hwdge: 2-byte data, last dim <= 128, first dim 16 (2-d) or 1, 2, 4, 8, 16 (3-d,
+            4-d) with shape[0] * shape[-2] a multiple of 16; with a vector of indices unknown or swdge. Of none isa's
+            text and its list of parameters disagree; kernels of nki-library use it.
         oob_mode: skip leaves what comes from rows out of bounds as it is.
     Raises NkiError (NKI052, NKI054, NKI130, NKI134, NKI136-NKI139, NKI141). Source: isa dma_transpose.
     """
@@ -194,8 +195,8 @@ def dma_transpose(
         fail("NKI136", f"axes={axes!r} of a {src.ndim}-d source", src=src)
     check_indices(dge_mode, src=src)
     check_transpose(src)
-    if dge_mode not in (_DgeMode.unknown, _DgeMode.hwdge) and not by_rows(src):
-        fail("NKI137", f"dge_mode.{dge_mode.name} cannot transpose")
+    if dge_mode is _DgeMode.swdge and not by_rows(src):
+        fail("NKI137", "dge_mode.swdge transposes by a vector of indices only")
     if dge_mode is _DgeMode.hwdge:
         _check_hardware_transpose(src)
     if dst.buffer is not SBUF or dst.shape != tuple(src.shape[a] for a in order):

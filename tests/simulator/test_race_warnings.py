@@ -1,0 +1,156 @@
+"""simulate(races=True): the cores take turns, instruction by instruction, and a race is a warning."""
+
+import inspect
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+from nkiconv.simulator import NkiError, RaceWarning, execute, jit, simulate
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+
+F32 = nl.float32
+
+
+def shared(*shape):
+    return nl.ndarray(shape, F32, nl.shared_hbm)
+
+
+def run(kernel, *args, **options):
+    """On two cores; no thread is left behind."""
+    before = threading.active_count()
+    try:
+        return execute(jit(kernel)[2], args, races=True, **options)
+    finally:
+        assert threading.active_count() == before
+
+
+def line_of(kernel, text):
+    """Where a line of a kernel stands, as warnings and rules name it."""
+    lines, first = inspect.getsourcelines(kernel)
+    return next(first + i for i, line in enumerate(lines) if text in line)
+
+
+def fills_after_a_clear():
+    """Each core clears everything and fills its half: right only if both clear before one fills."""
+    tensor, ones = shared(4, 6), nl.ones((4, 6), F32)
+    nisa.dma_copy(tensor, nl.zeros((4, 6), F32))
+    half = nl.program_id(0) * 2
+    nisa.dma_copy(tensor[half : half + 2], ones[half : half + 2])
+    return tensor
+
+
+def test_an_order_that_cores_keep_by_chance():
+    with pytest.raises(NkiError, match="NKI028"):
+        execute(jit(fills_after_a_clear)[2], ())
+    with pytest.warns(RaceWarning) as told:
+        found = run(fills_after_a_clear).outputs
+    assert (found == 1).all()
+    line, clear = (line_of(fills_after_a_clear, text) for text in ("tensor[half", "nl.zeros"))
+    assert {(one.filename, one.lineno) for one in told} == {(__file__, line)}
+    assert f"core 1 writes it at {__file__}:{clear}" in str(told[0].message)
+
+
+def counts(numbers):
+    """Each core says thrice how often the other one has spoken."""
+    core, seen = nl.program_id(0), shared(2, 3)
+    spoken, tile = shared(2, 1), nl.zeros((1, 1), F32)
+    nisa.dma_copy(spoken[core], tile)
+    for turn in range(3):
+        nisa.dma_copy(spoken[core], numbers[turn : turn + 1])
+        nisa.dma_copy(seen[core, turn : turn + 1], spoken[1 - core])
+    return seen
+
+
+@pytest.mark.filterwarnings("ignore::nkiconv.simulator.RaceWarning")
+def test_turns_alternate():
+    """Both write, then both read what the other has just written."""
+    numbers = np.arange(1, 4, dtype=np.float32)[:, None]
+    assert run(counts, numbers).outputs.tolist() == [[1, 2, 3], [1, 2, 3]]
+
+
+def test_one_warning_a_line():
+    def kernel():
+        tensor, tile = shared(1, 4), nl.full((1, 4), float(nl.program_id(0)), F32)
+        for _ in range(5):
+            nisa.dma_copy(tensor, tile)
+
+    with pytest.warns(RaceWarning) as told:
+        run(kernel)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+@pytest.mark.parametrize("meets", [False, True])
+def test_cores_of_unlike_lengths(longer, meets):
+    """The one that has more to do goes on alone, before a barrier and at the end."""
+
+    def kernel(x):
+        out, tile = shared(2, 4), nl.load(x)
+        core = nl.program_id(0)
+        for _ in range(5 if core == longer else 1):
+            nisa.tensor_scalar(tile, tile, nl.add, 1.0)
+        nisa.dma_copy(out[core], tile)
+        if meets:
+            nisa.core_barrier(out, (0, 1))
+        for _ in range(3 if core == longer else 0):
+            nisa.tensor_scalar(tile, tile, nl.add, 1.0)
+        if meets:
+            nisa.dma_copy(out[core], out[1 - core])
+        return out
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error" if not meets else "ignore")
+        found = run(kernel, np.zeros((1, 4), np.float32)).outputs
+    # behind the barrier the shorter core copies first, from the longer one
+    assert found[:, 0].tolist() == ([5, 5] if meets else [5 if core == longer else 1 for core in (0, 1)])
+
+
+@pytest.mark.parametrize("core", [0, 1])
+def test_a_core_that_fails_ends_both(core):
+    def kernel(x):
+        tile = nl.load(x)
+        for turn in range(6):
+            nisa.tensor_scalar(tile, tile, nl.add, 1.0)
+            if nl.program_id(0) == core and turn == 2:
+                nisa.tensor_copy(tile, tile[:, 0:3])
+
+    with pytest.raises(NkiError, match="NKI045"):
+        run(kernel, np.zeros((1, 4), np.float32))
+
+
+def harmless(x):
+    core = nl.program_id(0)
+    out, tile = shared(2, 4), nl.load(x)
+    nisa.dma_copy(out[core], tile)
+    nisa.core_barrier(out, (0, 1))
+    nisa.dma_copy(tile, out[1 - core])
+    nisa.sendrecv(tile, tile, 1 - core, 1 - core, 0)
+    return out
+
+
+def test_without_a_race_nothing_changes():
+    x = np.arange(4, dtype=np.float32)[None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        raced = run(harmless, x)
+    plain = execute(jit(harmless)[2], (x,))
+    np.testing.assert_array_equal(raced.outputs, plain.outputs)
+    for one, other in zip(raced.programs, plain.programs, strict=True):
+        assert [(i.op, i.line) for i in one.instructions] == [(i.op, i.line) for i in other.instructions]
+
+
+@pytest.mark.parametrize("trace_only", [False, True])
+def test_one_core_and_traces_take_no_turns(trace_only):
+    found = execute(jit(fills_after_a_clear), (), races=True, trace_only=trace_only)
+    assert len(found.programs) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(run(fills_after_a_clear, trace_only=True).programs) == 2
+
+
+def test_simulate_takes_the_option():
+    with pytest.warns(RaceWarning):
+        assert (simulate(jit(fills_after_a_clear)[2], races=True)() == 1).all()
