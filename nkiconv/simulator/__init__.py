@@ -10,6 +10,7 @@ from . import declarations as typing
 from . import isa, language
 from .arguments import ArraySpec
 from .errors import (
+    CapacityWarning,
     KernelAssertionError,
     NkiError,
     NkiValidationError,
@@ -23,6 +24,7 @@ from .program import Instruction
 
 __all__ = [
     "ArraySpec",
+    "CapacityWarning",
     "Execution",
     "Installation",
     "Instruction",

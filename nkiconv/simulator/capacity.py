@@ -1,20 +1,22 @@
 """Does it fit? Live SBUF and PSUM over the program, with who holds how much at the worst moment.
 
-A tensor lives from the first to the last instruction that touches it, in program order: the least that any allocator
-of the compiler must find room for. A tile counts its bytes on every partition (tiles are not packed side by side on
-the partition axis). In PSUM a tile of up to one bank lies inside a bank and larger tiles take whole banks.
+A tensor lives from the first to the last instruction that touches it, in program order: the least that an allocator
+must find room for unless instructions are reordered, as the compiler's scheduler may (isa no_reorder). A tile counts
+its bytes on every partition (tiles are not packed side by side on the partition axis). In PSUM a tile of up to one bank
+lies inside a bank and larger tiles take whole banks.
 """
 
 from __future__ import annotations
 
 import heapq
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import hardware as hw
-from .errors import NkiError
+from .errors import CapacityWarning, NkiError
 from .memory import PSUM, SBUF, MemoryRegion, StorageInfo
 from .rules import RULES
 
@@ -106,21 +108,37 @@ def banks(counts: Mapping[int, int]) -> int:
     return whole + len(room)
 
 
-def check_capacity(program: Program) -> Usage:
-    """Peaks of a program; refused when they do not fit (NKI018, NKI019) or addresses collide (NKI020)."""
+def check_capacity(program: Program, *, overflow: bool = False) -> Usage:
+    """Peaks of a program; refused when they do not fit (NKI018, NKI019) or addresses collide (NKI020).
+
+    Args:
+        overflow: what does not fit is a CapacityWarning instead.
+    """
+    excess = _excess if overflow else _refuse
     infos = program.allocations
     sbuf = _peak(infos, SBUF)
     if sbuf.bytes_per_partition > hw.SBUF_USABLE_BYTES_PER_PARTITION:
-        _refuse(program, "NKI018", SBUF, sbuf, hw.SBUF_USABLE_BYTES_PER_PARTITION, "")
+        excess(program, "NKI018", SBUF, sbuf, hw.SBUF_USABLE_BYTES_PER_PARTITION, "")
     most, fullest = _most_banks(infos)
     if most > hw.PSUM_BANKS:
-        _refuse(program, "NKI019", PSUM, fullest, hw.PSUM_BYTES_PER_PARTITION, f" ({most} of {hw.PSUM_BANKS} banks)")
+        excess(program, "NKI019", PSUM, fullest, hw.PSUM_BYTES_PER_PARTITION, f" ({most} of {hw.PSUM_BANKS} banks)")
     for buffer in (SBUF, PSUM):
         _check_addresses(program, buffer)
     return Usage(sbuf, _peak(infos, PSUM), most)
 
 
 def _refuse(program: Program, rule: str, buffer: MemoryRegion, peak: Peak, limit: int, banked: str) -> None:
+    raise _too_full(program, rule, buffer, peak, limit, banked)
+
+
+def _excess(program: Program, rule: str, buffer: MemoryRegion, peak: Peak, limit: int, banked: str) -> None:
+    culprit = program.instructions[peak.instruction]
+    error = _too_full(program, rule, buffer, peak, limit, banked)
+    warnings.warn_explicit(str(error), CapacityWarning, culprit.file, culprit.line)
+
+
+def _too_full(program: Program, rule: str, buffer: MemoryRegion, peak: Peak, limit: int, banked: str) -> NkiError:
+    """The error, with who holds how much."""
     at = peak.instruction
     culprit = program.instructions[at]
     groups: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
@@ -138,7 +156,7 @@ def _refuse(program: Program, rule: str, buffer: MemoryRegion, peak: Peak, limit
     needed = f"{peak.bytes_per_partition:,} of {limit:,} bytes per partition{banked}"
     detail = f"{buffer.name.upper()} of core {program.core} needs {needed} at instruction {at} of "
     detail += f"{len(program.instructions)}"
-    raise NkiError(rule, culprit.op, detail, held, f"{culprit.file}:{culprit.line}", RULES[rule].remedy)
+    return NkiError(rule, culprit.op, detail, held, f"{culprit.file}:{culprit.line}", RULES[rule].remedy)
 
 
 def _check_addresses(program: Program, buffer: MemoryRegion) -> None:

@@ -51,6 +51,10 @@ class TensorTruthWarning(UserWarning):
     """`if tensor:` asks whether there is one, not what it holds; `is not None` says so."""
 
 
+class CapacityWarning(UserWarning):
+    """A kernel holds more than SBUF or PSUM has room for, in program order, in a launch that allows it."""
+
+
 class RaceWarning(UserWarning):
     """Two cores race, in a launch that allows it: the result is one of several."""
 

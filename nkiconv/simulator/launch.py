@@ -122,7 +122,7 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
 
 
 def simulate(
-    kernel: Any, *, trace_only: bool = False, sentinels: bool = False, races: bool = False
+    kernel: Any, *, trace_only: bool = False, sentinels: bool = False, races: bool = False, overflow: bool = False
 ) -> Callable[..., Any]:
     """A callable that runs `kernel` (jitted, `kernel[lnc]`, or a plain function) on NumPy and torch arrays.
 
@@ -134,6 +134,9 @@ def simulate(
         races: let the two cores race. They take turns, one instruction each, and a conflict on shared HBM is a
             `RaceWarning` that names both lines; the result is that of this order, which hardware need not keep. It is
             for kernels whose cores keep the order by being about as fast; without it they are refused (NKI028).
+        overflow: let live tensors need more than SBUF and PSUM have, with a `CapacityWarning`. It is for kernels that
+            leave it to the compiler's scheduler to find an order that fits; without it they are refused (NKI018,
+            NKI019).
 
     Returns: a function of the kernel's arguments that returns its results, in the arguments' kind. Arrays that the
         kernel writes to are updated in place. It raises what `execute` raises.
@@ -143,7 +146,8 @@ def simulate(
 
     @functools.wraps(_function(kernel))
     def simulated(*args: Any, **kwargs: Any) -> Any:
-        return execute(kernel, args, kwargs, trace_only=trace_only, sentinels=sentinels, races=races).outputs
+        options = {"trace_only": trace_only, "sentinels": sentinels, "races": races, "overflow": overflow}
+        return execute(kernel, args, kwargs, **options).outputs
 
     return simulated
 
@@ -156,12 +160,13 @@ def execute(
     trace_only: bool = False,
     sentinels: bool = False,
     races: bool = False,
+    overflow: bool = False,
 ) -> Execution:
     """Run a kernel and keep its instruction records.
 
     Args:
         kernel: jitted, `kernel[lnc]`, or a plain function.
-        args, kwargs: its arguments. trace_only, sentinels, races: as of `simulate`.
+        args, kwargs: its arguments. trace_only, sentinels, races, overflow: as of `simulate`.
 
     Returns: an `Execution`.
 
@@ -180,7 +185,7 @@ def execute(
     schedule: Edges = getattr(kernel, "schedule", ())
     for program in launch.programs:
         apply(schedule, program)
-        program.usage = check_capacity(program)
+        program.usage = check_capacity(program, overflow=overflow)
     check_same_control_flow(launch, results)
     found = Execution(binder.outputs(results[0]), tuple(launch.programs))
     launch.let_go()

@@ -56,15 +56,17 @@ def library_section(checkout: Path, commit: str, only: str, marker: str, seconds
         "compare so. Skipped: by the tests themselves, in this mode. "
         f"Adapted: {sum(one.adapted for one in found)} that passed have kernels which pass ints for enums, or floats "
         "to memset of integers; NKI refuses both since 0.3, the command puts them right. "
-        "Raced: of those that passed, the ones whose two cores race (NKI028); they run with `races=True`, in turns, as "
-        "AWS's simulator runs cores at once; without it they are refused."
+        "Raced, overfull: of those that passed, the ones whose two cores race (NKI028), and whose live tensors in "
+        "program order need more than SBUF or PSUM has (NKI018, NKI019). AWS's simulator checks neither, and its "
+        "compiler's scheduler may find an order that fits; they ran with `races=True` and `overflow=True`, without "
+        "which they are refused."
     )
     yield ""
-    yield "| tests | passed | raced | of | skipped | difference | why not |"
-    yield "| --- | ---: | ---: | ---: | ---: | ---: | --- |"
+    yield "| tests | passed | raced | overfull | of | skipped | difference | why not |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |"
     for one in found:
         why = "; ".join(f"{count} x {reason}" for reason, count in one.reasons.most_common())
-        counts = f"{one.passed} | {one.raced or ''} | {one.run} | {one.skipped}"
+        counts = f"{one.passed} | {one.raced or ''} | {one.overflowed or ''} | {one.run} | {one.skipped}"
         yield f"| {one.file} | {counts} | {_difference(one.difference)} | {why} |"
     yield ""
 

@@ -50,6 +50,8 @@ class Found:
     adapted: int = 0
     #: and of these whose cores race (NKI028), right in the order in which they run here
     raced: int = 0
+    #: and of these whose tensors need more than SBUF or PSUM in program order (NKI018, NKI019)
+    overflowed: int = 0
     #: the largest difference from a reference over its largest number, of the tests that passed and say it
     difference: float | None = None
     reasons: Counter[str] = field(default_factory=Counter)
@@ -108,6 +110,7 @@ class Result:
     difference: float | None = None
     adapted: bool = False
     raced: bool = False
+    overflowed: bool = False
 
 
 def results(document: ElementTree.Element) -> Iterator[Result]:
@@ -126,7 +129,9 @@ def results(document: ElementTree.Element) -> Iterator[Result]:
         else:
             said = {one.attrib["name"]: one.attrib["value"] for one in case.iterfind("properties/property")}
             difference = float(said["difference"]) if "difference" in said else None
-            yield Result(file, "passed", difference=difference, adapted="adapted" in said, raced="raced" in said)
+            yield Result(
+                file, "passed", "", (), difference, "adapted" in said, "RaceWarning" in said, "CapacityWarning" in said
+            )
 
 
 def collect(checkout: Path, folders: Iterable[Path], marker: str, seconds: int) -> list[Found]:
@@ -143,6 +148,7 @@ def collect(checkout: Path, folders: Iterable[Path], marker: str, seconds: int) 
                 one.passed += 1
                 one.adapted += result.adapted
                 one.raced += result.raced
+                one.overflowed += result.overflowed
                 if result.difference is not None:
                     one.difference = max(one.difference or 0.0, result.difference)
             elif result.outcome == "skipped":

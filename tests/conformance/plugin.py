@@ -60,13 +60,13 @@ class _Launcher:
 
 
 def _run(kernel: Any, **arguments: Any) -> Any:
-    """A kernel's results, as AWS's simulator makes them: what nobody wrote may be read, and cores may race."""
+    """A kernel's results, as AWS's simulator makes them: it refuses no blank reads, races or full memories."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        outputs = simulator.execute(kernel, (), arguments, sentinels=True, races=True).outputs
+        outputs = simulator.execute(kernel, (), arguments, sentinels=True, races=True, overflow=True).outputs
     for one in told:
-        if issubclass(one.category, simulator.RaceWarning):
-            _RACED.append(str(one.message))
+        if one.category in _WARNED:
+            _WARNED[one.category].append(str(one.message))
         else:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
     return outputs
@@ -171,7 +171,8 @@ def _record_differences() -> list[float]:
 
 
 _ADAPTED: list[str] = []
-_RACED: list[str] = []
+#: warnings that a report counts
+_WARNED: dict[type[Warning], list[str]] = {simulator.RaceWarning: [], simulator.CapacityWarning: []}
 _adapted("dma_copy", _enum_of)
 _adapted("dma_transpose", _enum_of)
 _adapted("memset", _int_of)
@@ -181,8 +182,8 @@ _DIFFERENCES = _record_differences()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Each test's report says how far its results are from the reference, and if its kernel was adapted or raced."""
-    for of_another in (_DIFFERENCES, _ADAPTED, _RACED):
+    """Each test's report says how far its results are from the reference, and what to know of its kernel."""
+    for of_another in (_DIFFERENCES, _ADAPTED, *_WARNED.values()):
         of_another.clear()
     try:
         return (yield)
@@ -191,8 +192,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             item.user_properties.append(("difference", max(_DIFFERENCES)))
         if _ADAPTED:
             item.user_properties.append(("adapted", 1))
-        if _RACED:
-            item.user_properties.append(("raced", 1))
+        item.user_properties.extend((kind.__name__, 1) for kind, messages in _WARNED.items() if messages)
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import time
+import warnings
 from types import SimpleNamespace
 
 import pytest
 from pairs import run
 
-from nkiconv.simulator import NkiError
+from nkiconv.simulator import CapacityWarning, NkiError, execute, simulate
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator.capacity import banks, check_capacity
@@ -150,6 +152,44 @@ def test_psum_names_its_banks():
 
     with pytest.raises(NkiError, match=r"NKI019.*10,800 of 16,384 bytes per partition \(9 of 8 banks\)"):
         run(body)
+
+
+@pytest.mark.parametrize(("buffer", "columns", "rule"), [(nl.sbuf, 17_500, "NKI018"), (nl.psum, 512, "NKI019")])
+def test_what_overflows_runs_where_that_is_allowed(buffer, columns, rule):
+    """Its peaks stay known; the warning stands at the line that was too much; results are as ever."""
+
+    def kernel(count):
+        out = nl.ndarray((1, count), F32, nl.shared_hbm)
+        tiles = [tile(columns, buffer) for _ in range(count)]
+        for i, one in enumerate(tiles):
+            nisa.memset(one, float(i))
+        for i, one in enumerate(tiles):
+            copy = nl.ndarray((1, 1), F32)
+            nisa.tensor_copy(copy, one[0:1, columns - 1 : columns])
+            nisa.dma_copy(out[:, i : i + 1], copy)
+        return out
+
+    with pytest.raises(NkiError, match=rule):
+        execute(kernel, (9,))
+    with pytest.warns(CapacityWarning, match=rf"(?s){rule}: memset: .* core 0 needs .* holder 1 = .* 9 x ") as told:
+        found = execute(kernel, (9,), overflow=True)
+    lines, first = inspect.getsourcelines(kernel)
+    memset = first + next(i for i, line in enumerate(lines) if "memset" in line)
+    assert [(one.filename, one.lineno) for one in told] == [(__file__, memset)]
+    assert found.outputs.tolist() == [list(range(9))]
+    assert found.sbuf_peak_bytes + found.psum_peak_bytes >= 9 * 4 * columns
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulate(kernel, overflow=True)(2)
+
+
+def test_no_overflow_makes_room_for_addresses():
+    def kernel():
+        a, b = tile(8, address=(0, 0)), tile(8, address=(0, 16))
+        touch(a, b, a)
+
+    with pytest.raises(NkiError, match="NKI020"):
+        execute(kernel, (), overflow=True)
 
 
 def test_addresses_may_be_reused_after_the_last_touch():
