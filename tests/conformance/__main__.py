@@ -47,7 +47,8 @@ def library_section(checkout: Path, commit: str, only: str, marker: str, seconds
     yield f"## nki-library ({commit})"
     yield ""
     yield (
-        f"Its tests marked `{marker}`, with their own inputs, references and tolerances: {passed} of {run} passed. "
+        f"Its tests marked `{marker}`, with their own inputs, references and tolerances, for at most {seconds} s each: "
+        f"{passed} of {run} passed. "
         f"{beyond} need other hardware or AWS's compiler, or break a documented rule, or end before a kernel runs "
         f"('needs', 'theirs'); of the other {run - beyond} that is {100 * passed / max(run - beyond, 1):.1f} %. "
         f"Of {len(within)} files with such tests all of them passed in {whole}, "
