@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("checkouts", type=Path, nargs="+", help="of nki-library, nki-samples, aws-neuron-sdk")
     parser.add_argument("--only", default="", help="of nki-library: folders whose path contains this")
     parser.add_argument("--marker", default="fast", help="of nki-library: pytest's -m; default: fast")
-    parser.add_argument("--seconds", type=int, default=60, help="for one of its tests, at most; default: 60")
+    parser.add_argument("--seconds", type=int, default=120, help="for one of its tests, at most; default: 120")
     parser.add_argument("--commit", action="append", default=[], help="of each checkout that is no git repository")
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()

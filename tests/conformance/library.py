@@ -22,7 +22,6 @@ REASONS = (
     (r"nki\.collectives\.\w+ is documented NKI", "needs several devices"),
     (r"nki\.(isa|language)\.(\w+) is documented NKI that this simulator does not run", r"not simulated: \2"),
     (r"NKI049|NeuronCore-v4|trn3|gen4|_mx\b|_x4\b", TRN3),
-    (r"NKI137.*cannot transpose", "theirs: dma_transpose without DGE, which isa excludes (NKI137)"),
     (r"(NKI\d\d\d)", r"refused: \1"),
     (r"No module named 'nki\.compiler", "needs AWS's compiler"),
     (r"Validation failed", "differs from the reference"),
