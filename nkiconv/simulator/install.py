@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from . import collectives, declarations, isa, language, launch
+from .allowed import Allowed, default, set_default
 from .isa import enums
 
 #: What PyPI's placeholder of the name `nki` says when it is imported: it is nobody's NKI.
@@ -18,19 +20,40 @@ class NkiInstalledError(RuntimeError):
     """AWS's own `nki` is installed (or looks so, and is broken): `install` does not hide it."""
 
 
-class Installation:
-    """Modules named `nki` that are ours; a context manager that takes them away again when it ends."""
+@dataclass(eq=False)
+class _State:
+    """Which modules are named nki or nki.something, and what launches allow."""
 
-    def __init__(self, modules: dict[str, ModuleType]) -> None:
-        self._before = {name: module for name, module in sys.modules.items() if _is_nki(name)}
-        self._installed = True
-        _replace(modules)
+    modules: dict[str, ModuleType]
+    allowed: Allowed
+
+    def apply(self) -> None:
+        """Make it so."""
+        set_default(self.allowed)
+        for name in _nki_modules():
+            del sys.modules[name]
+        sys.modules.update(self.modules)
+
+
+class Installation:
+    """Modules named `nki` that are ours, and what launches allow with them; a context manager that undoes it."""
+
+    def __init__(self, state: _State) -> None:
+        if _states:
+            _states[-1].modules = _nki_modules()
+        else:
+            _states.append(_State(_nki_modules(), default()))
+        self._state = state
+        _states.append(state)
+        state.apply()
 
     def remove(self) -> None:
         """Put back what was there before; what has been imported keeps working. A second call does nothing."""
-        if self._installed:
-            self._installed = False
-            _replace(self._before)
+        if self._state in _states:
+            _states.remove(self._state)
+            _states[-1].apply()
+            if len(_states) == 1:
+                _states.clear()
 
     def __enter__(self) -> Installation:
         return self
@@ -39,14 +62,19 @@ class Installation:
         self.remove()
 
 
-def install() -> Installation:
+def install(*, sentinels: bool = False, races: bool = False, overflow: bool = False) -> Installation:
     """Make `import nki`, `nki.isa`, `nki.language` and `nki.typing` give the simulator, for the rest of the process.
 
     `nki` has jit and simulate, and calls of jitted kernels run here. Two names that nki-library uses are there as well:
     `nki.isa.constants` with nki.isa's enums, and `nki.dtype`, the type of dtypes. `nki.collectives` can be imported;
     its calls raise NotSimulatedError. What the simulator lacks, such as `nki.compiler`, is not found.
 
-    Returns: an `Installation`: ``with install():`` or its `remove()` undoes it. Installations may be nested.
+    Args:
+        sentinels, races, overflow: as of `simulate`, for all launches in the meantime that do not say; calls that were
+            written for AWS's package cannot.
+
+    Returns: an `Installation`: ``with install():`` or its `remove()` undoes it. Of several the last one counts that is
+        still there.
 
     Raises: NkiInstalledError where AWS's nki is installed; NKICONV_NKI=simulator then still has this simulator run
         nkiconv's own kernels.
@@ -54,7 +82,7 @@ def install() -> Installation:
     found = _aws_nki()
     if found is not None:
         raise NkiInstalledError(f"AWS's nki is here ({found}); its own nki.simulate runs kernels without a device")
-    return Installation(_modules())
+    return Installation(_State(_modules(), Allowed(sentinels, races, overflow)))
 
 
 def _modules() -> dict[str, ModuleType]:
@@ -96,8 +124,10 @@ def _is_nki(name: str) -> bool:
     return name == "nki" or name.startswith("nki.")
 
 
-def _replace(modules: dict[str, ModuleType]) -> None:
-    """Make these the only modules named nki or nki.something."""
-    for name in [name for name in sys.modules if _is_nki(name)]:
-        del sys.modules[name]
-    sys.modules.update(modules)
+def _nki_modules() -> dict[str, ModuleType]:
+    """Those that there are."""
+    return {name: module for name, module in sys.modules.items() if _is_nki(name)}
+
+
+#: While there are installations: what was there before them, and theirs, oldest first.
+_states: list[_State] = []

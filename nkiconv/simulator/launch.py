@@ -12,13 +12,14 @@ import os
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from . import hardware as hw
+from .allowed import Allowed, default
 from .arguments import Binder, returned_tensors
 from .capacity import check_capacity
 from .errors import KernelAssertionError, NkiError
@@ -122,12 +123,18 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
 
 
 def simulate(
-    kernel: Any, *, trace_only: bool = False, sentinels: bool = False, races: bool = False, overflow: bool = False
+    kernel: Any,
+    *,
+    trace_only: bool = False,
+    sentinels: bool | None = None,
+    races: bool | None = None,
+    overflow: bool | None = None,
 ) -> Callable[..., Any]:
     """A callable that runs `kernel` (jitted, `kernel[lnc]`, or a plain function) on NumPy and torch arrays.
 
     Args:
         trace_only: compute nothing; arguments may be `ArraySpec`s, and so are the results.
+        sentinels, races, overflow: None: as `install` was told, else False.
         sentinels: let the kernel read memory that nobody wrote, and find there what AWS's simulator puts: NaN, and 4
             where integers are. It is for kernels that throw such elements away later; without it they are refused
             (NKI016, and NKI023 for results).
@@ -146,8 +153,8 @@ def simulate(
 
     @functools.wraps(_function(kernel))
     def simulated(*args: Any, **kwargs: Any) -> Any:
-        options = {"trace_only": trace_only, "sentinels": sentinels, "races": races, "overflow": overflow}
-        return execute(kernel, args, kwargs, **options).outputs
+        allowed = {"sentinels": sentinels, "races": races, "overflow": overflow}
+        return execute(kernel, args, kwargs, trace_only=trace_only, **allowed).outputs
 
     return simulated
 
@@ -158,9 +165,9 @@ def execute(
     kwargs: dict[str, Any] | None = None,
     *,
     trace_only: bool = False,
-    sentinels: bool = False,
-    races: bool = False,
-    overflow: bool = False,
+    sentinels: bool | None = None,
+    races: bool | None = None,
+    overflow: bool | None = None,
 ) -> Execution:
     """Run a kernel and keep its instruction records.
 
@@ -178,18 +185,24 @@ def execute(
         fail("NKI026", "a launch from inside a kernel; call the kernel itself, it is inlined")
     function = _function(kernel)
     grid: int | None = kernel.grid if isinstance(kernel, LaunchedKernel) else None
-    launch = Launch(_degree(grid), int(grid is not None), numeric=not trace_only, sentinels=sentinels, races=races)
+    allowed = _allowed(sentinels=sentinels, races=races, overflow=overflow)
+    launch = Launch(_degree(grid), int(grid is not None), numeric=not trace_only, allowed=allowed)
     binder = Binder(launch)
     bound_args, bound_kwargs = binder.call(function, args, kwargs or {})
     results = _run(launch, lambda: function(*bound_args, **bound_kwargs))
     schedule: Edges = getattr(kernel, "schedule", ())
     for program in launch.programs:
         apply(schedule, program)
-        program.usage = check_capacity(program, overflow=overflow)
+        program.usage = check_capacity(program, overflow=allowed.overflow)
     check_same_control_flow(launch, results)
     found = Execution(binder.outputs(results[0]), tuple(launch.programs))
     launch.let_go()
     return found
+
+
+def _allowed(**asked: bool | None) -> Allowed:
+    """What a launch allows that was asked for this; None asks for the default."""
+    return replace(default(), **{name: value for name, value in asked.items() if value is not None})
 
 
 def _no_schedule(schedule: Edges) -> None:

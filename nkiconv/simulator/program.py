@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import hardware as hw
+from .allowed import Allowed
 from .capacity import Usage
 from .dtypes import Array
 from .errors import NkiError
@@ -192,12 +193,10 @@ class Launch:
     `races`: whether the cores may race, and so take turns instruction by instruction; it takes two, and data.
     """
 
-    def __init__(
-        self, degree: int, grid_dims: int, *, numeric: bool, sentinels: bool = False, races: bool = False
-    ) -> None:
+    def __init__(self, degree: int, grid_dims: int, *, numeric: bool, allowed: Allowed) -> None:
         self.degree = degree
-        self.sentinels = sentinels
-        self.races = races and numeric and degree > 1
+        self.sentinels = allowed.sentinels
+        self.races = allowed.races and numeric and degree > 1
         self.grid_dims = grid_dims
         self.numeric = numeric
         self.shared: list[Storage] = []

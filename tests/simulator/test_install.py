@@ -15,6 +15,7 @@ from nkiconv.simulator import ArraySpec, NkiError, NkiInstalledError, NotSimulat
 from nkiconv.simulator import isa as our_isa
 from nkiconv.simulator import language as our_language
 from nkiconv.simulator import typing as nt
+from nkiconv.simulator.allowed import Allowed, default
 
 KERNEL = """
 import nki
@@ -90,6 +91,70 @@ def test_installations_are_nested():
         import nki.language as nl
 
         assert nl is our_language
+
+
+#: Options of install, and kernels (by cores) that are refused without them.
+ALLOWED = {
+    "sentinels": (1, "NKI016"),
+    "races": (2, "NKI028"),
+    "overflow": (1, "NKI018"),
+}
+
+
+def refused(option):
+    """A kernel written for AWS's package."""
+    nki, nl, nisa = (importlib.import_module(name) for name in ("nki", "nki.language", "nki.isa"))
+
+    @nki.jit
+    def kernel():
+        out, tile = nl.ndarray((1, 4), nl.float32, nl.shared_hbm), nl.zeros((1, 4), nl.float32)
+        if option == "sentinels":
+            tile = nl.ndarray((1, 4), nl.float32)
+        elif option == "races":
+            nisa.memset(tile, float(nl.program_id(0)))
+        else:
+            many = [nl.zeros((1, 50_000), nl.float32) for _ in range(2)]
+            nisa.tensor_tensor(tile, many[0][:, 0:4], many[1][:, 0:4], nl.add)
+        nisa.dma_copy(out, tile)
+        return out
+
+    lnc, rule = ALLOWED[option]
+    return nki, kernel[lnc], rule
+
+
+@pytest.mark.filterwarnings("ignore:NKI")
+@pytest.mark.parametrize("option", ALLOWED)
+def test_what_launches_allow_meanwhile(option):
+    with install(**{option: True}):
+        nki, kernel, rule = refused(option)
+        assert kernel().shape == nki.simulate(kernel)().shape == (1, 4)
+        with pytest.raises(NkiError, match=rule):
+            simulator.simulate(kernel, **{option: False})()
+        with install(), pytest.raises(NkiError, match=rule):
+            kernel()
+        kernel()
+    with pytest.raises(NkiError, match=rule):
+        kernel()
+    simulator.simulate(kernel, **{option: True})()
+
+
+@pytest.mark.parametrize("first", ["outer", "inner"])
+def test_the_last_that_is_there_counts(first):
+    """In whatever order they are removed; what others added to `nki` stays with the one that it was added to."""
+    before = dict(sys.modules)
+    outer = install(overflow=True)
+    sys.modules["nki.extra"] = textwrap
+    modules = {"outer": sys.modules["nki"]}
+    inner = install(races=True)
+    modules["inner"] = sys.modules["nki"]
+    assert "nki.extra" not in sys.modules
+    second = "inner" if first == "outer" else "outer"
+    for name, left in ((first, second), (second, None)):
+        {"outer": outer, "inner": inner}[name].remove()
+        assert sys.modules.get("nki") is modules.get(left)
+        assert default() == {"outer": Allowed(overflow=True), "inner": Allowed(races=True), None: Allowed()}[left]
+        assert ("nki.extra" in sys.modules) == (left == "outer")
+    assert dict(sys.modules) == before
 
 
 def test_only_what_aws_documents_is_found():
