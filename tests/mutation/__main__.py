@@ -225,7 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python tests/mutation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kernels", type=int, default=200, help="faults in kernels; default: 200")
+    parser.add_argument("--kernels", type=int, default=150, help="faults in kernels; default: 150")
     parser.add_argument("--rules", type=int, default=10**6, help="faults in the simulator's rules; default: all")
     parser.add_argument("--only", default="", help="files whose path contains this")
     parser.add_argument("--seed", type=int, default=0, help="of the choice; default: 0")
