@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from commands import module_of
 
+from nkiconv import simulator
+from nkiconv.simulator import NkiError
+
 FOLDER = Path(__file__).resolve().parent / "conformance"
 
 
@@ -135,7 +138,7 @@ def tensor_exp_kernel_(x):
         (1, "passed"),
         (0, "NkiError: NKI131: "),
         (2, "differs from the reference"),
-        ("{}['odd']", "KeyError: 'odd'"),
+        ("{}['odd']", "KeyError: 'odd' (index-case-1.py:10)"),
     ],
 )
 def test_tutorials(tutorials, tmp_path, first, status):
@@ -153,6 +156,27 @@ def test_tutorials(tutorials, tmp_path, first, status):
     assert "nki" not in sys.modules
 
 
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("NKI003: of NeuronCore-v4"), NkiError("NKI004", "load", "NKI003:")]
+)
+def test_a_fault_of_the_simulator_is_none_of_theirs(tutorials, tmp_path, monkeypatch, error):
+    """Whatever its text says: a refusal is known by its rule, all else by the place where it began."""
+
+    def load(*_arguments):
+        raise error
+
+    (tmp_path / "layout-violation.py").write_text(
+        f"import nki\nimport nki.language as nl\n{KERNELS['layout-violation.py']}"
+    )
+    monkeypatch.setattr(simulator.language, "load", load)
+    (found,) = tutorials.outcomes(tmp_path)
+    rule = isinstance(error, NkiError)
+    assert found.status.startswith(
+        "NkiError: NKI004: load" if rule else "ZeroDivisionError: NKI003: of NeuronCore-v4 ("
+    )
+    assert rule or Path(__file__).name in found.status
+
+
 def test_faults_of_the_table_itself_are_raised(tutorials, tmp_path):
     """Only what their file or their kernel does is in the table."""
     (tmp_path / "index-case-1.py").write_text("import nki\n")
@@ -160,7 +184,7 @@ def test_faults_of_the_table_itself_are_raised(tutorials, tmp_path):
         list(tutorials.outcomes(tmp_path))
     (tmp_path / "index-case-1.py").write_text("import nki.nothing\n")
     assert [one.status for one in tutorials.outcomes(tmp_path)] == [
-        "ModuleNotFoundError: No module named 'nki.nothing'"
+        "ModuleNotFoundError: No module named 'nki.nothing' (index-case-1.py:1)"
     ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import math
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from nkiconv import simulator
+from nkiconv.simulator import NkiError
 
 Arguments = tuple[Any, ...]
 #: Of Mamba's scan, shrunk: the length of one of v3's tiles, and a quarter of the tutorial's states.
@@ -31,7 +33,7 @@ REASONS = (
     (r"tensor_copy\(\) got an unexpected keyword argument 'dtype'", "theirs: tensor_copy(dtype=), of NKI before 0.3"),
     (r"No module named 'torch_neuronx'", "theirs: torch_neuronx.nki_jit, of NKI before 0.3"),
     (r"SyntaxError: (.*)", r"theirs: does not parse: \1"),
-    (r"NKI049|NeuronCore-v4|platform_target", "needs trn3"),
+    (r"^NkiError: NKI049:|^TypeError: nki\.jit takes no .*platform_target", "needs trn3"),
 )
 
 
@@ -191,13 +193,17 @@ def tolerance(arguments: Arguments, terms: int) -> float:
 
 
 def reason_of(error: Exception) -> str:
-    """Why a kernel gave no result, in few words."""
+    """Why a kernel gave no result, in few words; of what is no broken rule, also where it began."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     for pattern, reason in REASONS:
         match = re.search(pattern, text)
         if match:
             return match.expand(reason)
-    return text[:120].replace("|", "/")
+    text = text[:120].replace("|", "/")
+    if isinstance(error, NkiError):  # which names its rule
+        return text
+    begun = traceback.extract_tb(error.__traceback__)[-1:]
+    return " ".join([text, *(f"({Path(frame.filename).name}:{frame.lineno})" for frame in begun)])
 
 
 def _loaded(path: Path) -> Any:
@@ -228,8 +234,8 @@ def run(path: Path, tutorial: Tutorial) -> Outcome:
     arguments = tutorial.inputs(np.random.default_rng(0))
     try:
         result = launched(*arguments)
-    except Exception as error:  # of their kernel or of the simulator: the table says which, and the others still run
-        if tutorial.refused and f"{tutorial.refused}:" in str(error):
+    except Exception as error:  # of their kernel or of the simulator: the table says where, and the others still run
+        if isinstance(error, NkiError) and error.rule == tutorial.refused:
             return outcome(f"refused, as it says: {tutorial.refused}")
         return outcome(reason_of(error))
     if tutorial.refused:
