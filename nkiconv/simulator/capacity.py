@@ -114,31 +114,23 @@ def check_capacity(program: Program, *, overflow: bool = False) -> Usage:
     Args:
         overflow: what does not fit is a CapacityWarning instead.
     """
-    excess = _excess if overflow else _refuse
     infos = program.allocations
     sbuf = _peak(infos, SBUF)
     if sbuf.bytes_per_partition > hw.SBUF_USABLE_BYTES_PER_PARTITION:
-        excess(program, "NKI018", SBUF, sbuf, hw.SBUF_USABLE_BYTES_PER_PARTITION, "")
+        _judge(program, "NKI018", SBUF, sbuf, hw.SBUF_USABLE_BYTES_PER_PARTITION, overflow=overflow)
     most, fullest = _most_banks(infos)
     if most > hw.PSUM_BANKS:
-        excess(program, "NKI019", PSUM, fullest, hw.PSUM_BYTES_PER_PARTITION, f" ({most} of {hw.PSUM_BANKS} banks)")
+        banked = f" ({most} of {hw.PSUM_BANKS} banks)"
+        _judge(program, "NKI019", PSUM, fullest, hw.PSUM_BYTES_PER_PARTITION, banked=banked, overflow=overflow)
     for buffer in (SBUF, PSUM):
         _check_addresses(program, buffer)
     return Usage(sbuf, _peak(infos, PSUM), most)
 
 
-def _refuse(program: Program, rule: str, buffer: MemoryRegion, peak: Peak, limit: int, banked: str) -> None:
-    raise _too_full(program, rule, buffer, peak, limit, banked)
-
-
-def _excess(program: Program, rule: str, buffer: MemoryRegion, peak: Peak, limit: int, banked: str) -> None:
-    culprit = program.instructions[peak.instruction]
-    error = _too_full(program, rule, buffer, peak, limit, banked)
-    warnings.warn_explicit(str(error), CapacityWarning, culprit.file, culprit.line)
-
-
-def _too_full(program: Program, rule: str, buffer: MemoryRegion, peak: Peak, limit: int, banked: str) -> NkiError:
-    """The error, with who holds how much."""
+def _judge(
+    program: Program, rule: str, buffer: MemoryRegion, peak: Peak, limit: int, *, banked: str = "", overflow: bool
+) -> None:
+    """Refuse what does not fit, or warn of it, with who holds how much."""
     at = peak.instruction
     culprit = program.instructions[at]
     groups: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
@@ -156,7 +148,10 @@ def _too_full(program: Program, rule: str, buffer: MemoryRegion, peak: Peak, lim
     needed = f"{peak.bytes_per_partition:,} of {limit:,} bytes per partition{banked}"
     detail = f"{buffer.name.upper()} of core {program.core} needs {needed} at instruction {at} of "
     detail += f"{len(program.instructions)}"
-    return NkiError(rule, culprit.op, detail, held, f"{culprit.file}:{culprit.line}", RULES[rule].remedy)
+    error = NkiError(rule, culprit.op, detail, held, f"{culprit.file}:{culprit.line}", RULES[rule].remedy)
+    if not overflow:
+        raise error
+    warnings.warn_explicit(str(error), CapacityWarning, culprit.file, culprit.line)
 
 
 def _check_addresses(program: Program, buffer: MemoryRegion) -> None:
