@@ -1,50 +1,72 @@
-# Needs python3 (3.10 or later, with venv) and nothing else; every target sets up its own .venv first.
+# Needs python3 (3.10 or later, with venv) and nothing else; every target first sets up what it needs in .venv.
 PYTHON ?= python3
+# Pinned, so that the reference's results do not move under the tests; pyproject.toml says which others can be asked for.
+TORCH ?= 2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# One stamp for what runs kernels and draws, one for what tests them too: each says that .venv has all of it.
+RUN := $(VENV)/.run
+ALL := $(VENV)/.all-torch-$(TORCH)
+PIP := $(BIN)/python -m pip install -qq
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test coverage test-slow conformance mutation lint format readme docs wheel bench profiles models hf-kernel clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' Makefile
+	@echo
+	@echo "PYTHON=python3.12   makes .venv of that Python (now: $(PYTHON)); make clean first to change it"
+	@echo "TORCH=2.14.1        installs that torch into .venv (now: $(TORCH)), as in make test TORCH=2.14.1"
 
-setup: $(STAMP) ## make .venv with everything that the other targets need
+setup: $(ALL) ## make .venv with everything that the other targets need
 
-$(STAMP): pyproject.toml
+# Seconds since `began`, and what .venv has become.
+TOOK = echo "setup: took $$(($$(date +%s) - began)) s; $(VENV) has $$(du -sm $(VENV) | cut -f 1) MB"
+
+$(RUN): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "PYTHON=$(PYTHON): must be Python 3.10 or later; run make PYTHON=python3.12, say" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "PYTHON=$(PYTHON): lacks venv or ensurepip; install them (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
-	@echo "setup: installing nkiconv and its tools into $(VENV) (a few minutes, once)"
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq -e '.[dev,plots]'
+	@echo "setup: installing nkiconv, NumPy and matplotlib into $(VENV) (70 MB to download, 230 MB on disk, once)"
+	@began=$$(date +%s); $(PYTHON) -m venv $(VENV) && $(PIP) -e '.[plots]' && $(TOOK)
 	@touch $@
 
-demo: $(STAMP) ## run the guided tour; its files go to demo-out/
+# Of torch the build without CUDA, where the package index at hand has it: a tenth of the other's size.
+$(ALL): $(RUN)
+	@echo "setup: installing torch $(TORCH), transformers, pytest and other tools of the tests into $(VENV)" \
+	  "(300 MB to download, 1.4 GB on disk, once)"
+	@began=$$(date +%s); rm -f $(VENV)/.all-*; \
+	  $(PIP) torch==$(TORCH)+cpu 2>/dev/null || { \
+	    echo "setup: pip finds no torch $(TORCH)+cpu and takes torch $(TORCH), on Linux with CUDA: 2.7 GB to download," \
+	      "not 0.2; PIP_EXTRA_INDEX_URL can name an index that has builds for CPUs"; \
+	    $(PIP) torch==$(TORCH); } && \
+	  $(PIP) -e '.[dev]' && $(TOOK)
+	@touch $@
+
+demo: $(RUN) ## run the guided tour; its files go to demo-out/
 	@$(BIN)/nkiconv demo --out demo-out
 
 # One BLAS thread for each of the two test processes: more would fight over the same cores.
-test: $(STAMP) ## run the tests
+test: $(ALL) ## run the tests
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 # Coverage more than doubles the time, so sweeps over many geometries of what other tests go through are left out.
-coverage: $(STAMP) ## print what the tests but for sweeps cover
+coverage: $(ALL) ## print what the tests but for sweeps cover
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not sweep and not slow" --cov=nkiconv --cov-report=term-missing:skip-covered
 
-test-slow: $(STAMP) ## run the tests that take minutes
+test-slow: $(ALL) ## run the tests that take minutes
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
 
 # Needs the packages that nki-library's tests import (README, "Kernels of others").
-conformance: $(STAMP) ## run AWS's own kernels in the simulator: make conformance CHECKOUTS="PATH ..."
+conformance: $(ALL) ## run AWS's own kernels in the simulator: make conformance CHECKOUTS="PATH ..."
 	@$(BIN)/python tests/conformance $(CHECKOUTS) --out tests/conformance.md
 
-mutation: $(STAMP) ## plant faults, count those that the tests notice (an hour or two): tests/mutation.md
+mutation: $(ALL) ## plant faults, count those that the tests notice (an hour or two): tests/mutation.md
 	@$(BIN)/python tests/mutation --out tests/mutation.md
 
-lint: $(STAMP) ## check style, types, import arrows and kernels' Python; print lines per folder
+lint: $(ALL) ## check style, types, import arrows and kernels' Python; print lines per folder
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
@@ -54,24 +76,24 @@ lint: $(STAMP) ## check style, types, import arrows and kernels' Python; print l
 	@find nkiconv -name '*.py' -exec wc -l {} + | \
 	  awk '$$2 != "total" {sub("/[^/]*$$", "", $$2); n[$$2] += $$1} END {for (f in n) printf "%6d %s\n", n[f], f}' | sort -k 2
 
-format: $(STAMP) ## rewrite the code in the house style
+format: $(ALL) ## rewrite the code in the house style
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-readme: $(STAMP) ## rewrite the generated parts of the README
+readme: $(ALL) ## rewrite the generated parts of the README
 	@$(BIN)/python -m nkiconv.simulator.coverage README.md
 	@$(BIN)/python -m nkiconv.support README.md
 
-docs: $(STAMP) ## write the API pages to build/docs
+docs: $(ALL) ## write the API pages to build/docs
 	@$(BIN)/python docs/pages.py build/docs
 
-wheel: $(STAMP) ## build dist/: the sdist, and the wheel from it
+wheel: $(ALL) ## build dist/: the sdist, and the wheel from it
 	@$(BIN)/python -m build
 
-bench: $(STAMP) ## time the simulator itself
+bench: $(RUN) ## time the simulator itself
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/nkiconv bench-simulator
 
-profiles: $(STAMP) ## model every headline case again: profiles/ and the README's table (minutes)
+profiles: $(RUN) ## model every headline case again: profiles/ and the README's table (minutes)
 	@$(BIN)/nkiconv profiles --csv profiles/modelled_trn2.csv
 	@for suite in depthwise conv2d; do \
 	  $(BIN)/nkiconv bench --suite $$suite --csv profiles/$${suite}_modelled_trn2.csv --readme README.md \
@@ -80,10 +102,10 @@ profiles: $(STAMP) ## model every headline case again: profiles/ and the README'
 	@for case in kda_bf16 nkl_n1_c256_w512_s64 decode_step rn50_c4 rn50_stem vae_out_rgb; do \
 	  $(BIN)/nkiconv profile $$case --trace profiles/$$case.trace.json || exit 1; done
 
-models: $(STAMP) ## compare models of transformers, with random weights, by nkiconv and by torch
+models: $(ALL) ## compare models of transformers, with random weights, by nkiconv and by torch
 	@OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python examples/compare_models.py
 
-hf-kernel: $(STAMP) ## lay the torch layers out for Hugging Face's kernels, in dist/hf-kernel/
+hf-kernel: $(ALL) ## lay the torch layers out for Hugging Face's kernels, in dist/hf-kernel/
 	@$(BIN)/python -m nkiconv.pytorch.hub_package dist/hf-kernel
 
 clean: ## delete .venv, caches and everything generated
