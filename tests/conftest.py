@@ -1,6 +1,8 @@
-"""What holds for every test: a clean environment, reproducible random examples, and who runs the kernels."""
+"""What holds for every test: a clean environment, reproducible random examples, and what the machine lacks."""
 
 import os
+import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
@@ -8,6 +10,10 @@ import pytest
 
 #: The one variable of the NKI family that the tests obey: "aws" runs the kernels on AWS's NKI instead of our simulator.
 KEPT = "NKICONV_NKI"
+
+#: What tests import and nkiconv runs without. Who lacks one of them still runs the tests that do not import it.
+OPTIONAL = ("torch", "transformers", "kernels", "safetensors", "matplotlib", "PIL", "pdoc", "build", "mypy")
+LACKING = tuple(name for name in OPTIONAL if find_spec(name) is None)
 
 
 def pytest_configure():
@@ -28,6 +34,33 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="only our simulator can check this"))
         if not has_device and item.get_closest_marker("device"):
             item.add_marker(pytest.mark.skip(reason="no Trainium device"))
+
+
+def _lacks(name):
+    """Why a test that imports this is skipped, or None: what is installed and does not import is a failure."""
+    package = (name or "").partition(".")[0]
+    return f"needs {package}, which is not installed: make setup" if package in LACKING else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Skip a file that imports, itself or by its helpers, what is lacking."""
+    report = yield
+    found = re.search(r"^E +ModuleNotFoundError: No module named '([\w.]+)'", str(report.longrepr), re.MULTILINE)
+    if report.failed and found and _lacks(found[1]):
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {_lacks(found[1])}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    """Skip a test that imports what is lacking only when it runs."""
+    try:
+        return (yield)
+    except ModuleNotFoundError as error:
+        if _lacks(error.name):
+            pytest.skip(_lacks(error.name))
+        raise
 
 
 @pytest.fixture

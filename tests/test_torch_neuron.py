@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from nkiconv import doctor
 from nkiconv.errors import UnsupportedError
@@ -18,7 +19,6 @@ from nkiconv.measure import torch_neuron
 from nkiconv.problem import DTYPES
 from nkiconv.profile_table import sources_hash
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.simulator_only
 
 

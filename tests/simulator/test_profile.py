@@ -253,7 +253,6 @@ def test_slices_of_one_track_do_not_overlap():
 
 
 def test_picture(tmp_path):
-    pytest.importorskip("matplotlib")
     from nkiconv.simulator.profiling.picture import picture
 
     for kernel, args in ((multiplied, (spec((128, 512), "bf16"), 3)), (copied, (X,))):
