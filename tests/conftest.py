@@ -12,7 +12,18 @@ import pytest
 KEPT = "NKICONV_NKI"
 
 #: What tests import and nkiconv runs without. Who lacks one of them still runs the tests that do not import it.
-OPTIONAL = ("torch", "transformers", "kernels", "safetensors", "matplotlib", "PIL", "pdoc", "build", "mypy")
+OPTIONAL = (
+    "torch",
+    "transformers",
+    "kernels",
+    "safetensors",
+    "matplotlib",
+    "PIL",
+    "pdoc",
+    "build",
+    "mypy",
+    "expecttest",
+)
 LACKING = tuple(name for name in OPTIONAL if find_spec(name) is None)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nkiconv.bounds import EPS32, error_bound
+from nkiconv.bounds import EPS, EPS32, error_bound
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import num_terms
 
@@ -55,6 +55,19 @@ def assert_within(actual, ref, abs_sum, terms, out_dtype):
     with np.errstate(invalid="ignore"):  # 0 * Inf
         limit = bound(terms, abs_sum, ref, out_dtype)
     assert_within_limit(actual, ref, limit)
+
+
+def assert_sums_within(actual, ref, abs_sum, terms, dtype, roundings):
+    """Fail unless a result of float64 tensors' or of the kernels' dtype, by torch's name, is within its bound of ref.
+
+    Behind the first one, `roundings` counts how often parts of a result are rounded to its dtype, each by at most half
+    a unit of abs_sum. Of float64 the reference errs as much as the result does.
+    """
+    if dtype == "float64":
+        assert_within_limit(actual, ref, 2 * (terms + roundings) * 2.0**-53 * abs_sum)
+        return
+    name = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
+    assert_within_limit(actual, ref, bound(terms, abs_sum, ref, name) + (roundings - 1) * EPS[name] * abs_sum)
 
 
 def assert_within_limit(actual, ref, limit):

@@ -1,0 +1,59 @@
+"""torch's own tables of convolutions, as torch tests itself by them: values, derivatives, errors, modules, opcheck."""
+
+import pytest
+import torch
+import torch_samples
+from tolerances import assert_sums_within
+
+
+def _marks(what, kind, dtype, mode):
+    long = kind == "opcheck" or ((kind, mode) == ("second derivatives", "simulate") and dtype != torch.float32)
+    return [pytest.mark.slow] if long else []
+
+
+RUNS = [
+    pytest.param(
+        *run, marks=_marks(*run), id="-".join([*map(torch_samples.said, run[:1]), run[1], str(run[2]), run[3]])
+    )
+    for run in torch_samples.runs()
+]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("what", "kind", "dtype", "mode"), RUNS)
+def test_samples(what, kind, dtype, mode, plans):
+    if not torch_samples.supported(what, kind):
+        pytest.skip("torch's own convolution has no such derivatives")
+    found = torch_samples.outcomes(what, kind, dtype, mode)
+    failed = [f"{call}: {error}" for call, error in found if error]
+    assert not failed, "\n".join([f"{len(failed)} of {len(found)} samples fail", *failed])
+
+
+@pytest.mark.parametrize("kind", torch_samples.ROUNDINGS)
+def test_what_is_wrong_is_noticed(kind):
+    """A tangent or a gradient that is nothing, and one product too few."""
+    x, w = torch.randn(2, 5, dtype=torch.float64), torch.randn(2, 5, dtype=torch.float64)
+
+    def product(x, w):
+        return (x * w).sum(1)
+
+    torch_samples.check(kind, product, product, [x, w])
+    with pytest.raises(AssertionError, match="elements are off"):
+        torch_samples.check(kind, lambda x, w: product(x[:, :4], w[:, :4]), product, [x, w])
+    if kind != "values":
+        with pytest.raises(AssertionError, match="elements are off"):
+            torch_samples.check(
+                kind,
+                lambda x, w: product(x, w) - product(x, w.detach()) + product(x.detach(), w.detach()),
+                product,
+                [x, w],
+            )
+
+
+def test_tolerance_of_sums():
+    sums = torch.tensor([1.0]).double().numpy()
+    assert_sums_within(sums + 2.0**-52, sums, sums, 1, "float64", 1)
+    assert_sums_within(sums + 2.0**-6, sums, sums, 1, "bfloat16", 5)
+    for off, dtype, roundings in ((2.0**-50, "float64", 1), (2.0**-7, "bfloat16", 1), (2.0**-5, "bfloat16", 5)):
+        with pytest.raises(AssertionError, match="elements are off"):
+            assert_sums_within(sums + off, sums, sums, 1, dtype, roundings)
