@@ -1,0 +1,142 @@
+"""A pytest plugin for causal-conv1d's own tests: nkiconv's functions under that package's name, their references.
+
+The package's references come from the checkout, whatever the package that is tested has under their names: a function
+is never compared with itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import json
+import os
+import random
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from nkiconv import pytorch
+
+#: The package, and the folder of a checkout that it is in; and what the name of a reference ends with.
+PACKAGE, REFERENCE = "causal_conv1d", "_ref"
+
+
+def references(folder: Path) -> dict[str, Any]:
+    """The functions that tests compare with, without the rest of their modules, which needs CUDA."""
+    found: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
+    names = []
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name.endswith(REFERENCE):
+                node.decorator_list = []
+                module = ast.Module([*ast.parse("from __future__ import annotations").body, node], [])
+                exec(compile(module, str(path), "exec"), found)
+                names.append(node.name)
+    return {name: found[name] for name in names}
+
+
+def lend(folder: Path) -> None:
+    """Let tests import every public name of the checkout's: a reference as it is, what is lacking here to fail when it
+    is called."""
+    for path in sorted(folder.glob("*.py")):
+        name = PACKAGE if path.stem == "__init__" else f"{PACKAGE}.{path.stem}"
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:
+            module = sys.modules[name] = ModuleType(name)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and not hasattr(module, node.name):
+                setattr(module, node.name, functools.partial(_lacking, f"{name}.{node.name}"))
+
+
+def _lacking(name: str, *_arguments: Any, **_options: Any) -> None:
+    raise NotImplementedError(f"{name} is lacking")
+
+
+def sample(functions: Sequence[str], count: int, seed: int) -> set[int]:
+    """Which of the tests of these functions to run: so many, of each function as many as of any other or all of it."""
+    order = list(range(len(functions)))
+    random.Random(seed).shuffle(order)
+    turns: dict[str, int] = {}
+    ranked = []
+    for index in order:
+        turn = turns[functions[index]] = turns.get(functions[index], 0) + 1
+        ranked.append((turn, len(ranked), index))
+    return {index for _turn, _place, index in sorted(ranked)[:count]}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What the command passes on."""
+    parser.addoption("--checkout", type=Path, help="of causal-conv1d")
+    parser.addoption("--sample", type=int, default=0, help="how many of the tests; 0: all")
+    parser.addoption("--seed", type=int, default=0, help="of the sample")
+    parser.addoption("--lend", action="store_true", help="names that nkiconv's package lacks")
+    parser.addoption("--events", type=int, help="a file descriptor that takes a line of JSON for each event")
+
+
+class _Events:
+    """Tells the command how many tests there are, and what came of each."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.file = os.fdopen(descriptor, "w", buffering=1)
+
+    def say(self, **event: Any) -> None:
+        self.file.write(f"{json.dumps(event)}\n")
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """How many run."""
+        self.say(total=len(session.items))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that does not even load."""
+        if report.failed:
+            message = f"does not load, none of its tests ran: {_last_line(str(report.longrepr))}"
+            self.say(test=report.nodeid, outcome="failed", message=message)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """The call of a test, or a set-up that skips or breaks it."""
+        if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
+            message = "" if report.outcome == "passed" else _last_line(_crash(report))
+            self.say(test=report.nodeid, outcome=report.outcome, message=message)
+
+
+def _crash(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return crash.message.splitlines()[0] if crash else str(report.longrepr)
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].removeprefix("E").strip() if lines else ""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test is imported."""
+    if config.getoption("events") is not None:
+        config.pluginmanager.register(_Events(config.getoption("events")))
+    pytorch.install_causal_conv1d()
+    if config.getoption("lend"):
+        lend(config.getoption("checkout") / PACKAGE)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    """Their references, and the sample."""
+    theirs = references(config.getoption("checkout") / PACKAGE)
+    modules: Iterable[Any] = {item.module for item in items}
+    for module in modules:
+        wanted = {name for name in vars(module) if name.endswith(REFERENCE)}
+        if not wanted <= theirs.keys():
+            raise pytest.UsageError(
+                f"{sorted(wanted - theirs.keys())}: not in {config.getoption('checkout') / PACKAGE}"
+            )
+        vars(module).update({name: theirs[name] for name in wanted})
+    if config.getoption("sample"):
+        chosen = sample([item.originalname for item in items], config.getoption("sample"), config.getoption("seed"))
+        items[:] = [item for index, item in enumerate(items) if index in chosen]
