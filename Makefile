@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install -qq
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage test-slow conformance mutation lint format readme docs wheel bench profiles models hf-kernel clean
+.PHONY: help setup demo test coverage test-slow conformance peers mutation lint format readme docs wheel bench profiles models hf-kernel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' Makefile
@@ -46,7 +46,7 @@ $(ALL): $(RUN)
 	@touch $@
 
 demo: $(RUN) ## run the guided tour; its files go to demo-out/
-	@$(BIN)/nkiconv demo --out demo-out
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/nkiconv demo --out demo-out
 
 # One BLAS thread for each of the two test processes: more would fight over the same cores.
 test: $(ALL) ## run the tests
@@ -62,6 +62,9 @@ test-slow: $(ALL) ## run the tests that take minutes
 # Needs the packages that nki-library's tests import (README, "Kernels of others").
 conformance: $(ALL) ## run AWS's own kernels in the simulator: make conformance CHECKOUTS="PATH ..."
 	@$(BIN)/python tests/conformance $(CHECKOUTS) --out tests/conformance.md
+
+peers: $(ALL) ## run causal-conv1d's tests, and torch's of its convolutions: make peers CHECKOUTS="PATH" OPTIONS="--help"
+	@$(BIN)/python tests/peers $(CHECKOUTS) $(OPTIONS)
 
 mutation: $(ALL) ## plant faults, count those that the tests notice (an hour or two): tests/mutation.md
 	@$(BIN)/python tests/mutation --out tests/mutation.md

@@ -5,7 +5,7 @@
 Takes a checkout of causal-conv1d and runs its tests with nkiconv's functions under that package's name, on the cpu, in
 each mode of NKICONV_CPU, against the checkout's own references. Without a checkout only torch's tables run (OpInfo's
 samples and errors, module_db, opcheck), which come with torch. Needs einops for causal-conv1d's tests, expecttest for
-torch's tables; nothing of a checkout is kept.
+torch's tables (`make setup` installs both); nothing of a checkout is kept.
 """
 
 from __future__ import annotations
