@@ -40,7 +40,7 @@ def test_long():
     time.sleep(60)
 
 def test_repeats():
-    assert len(range(10000)) == 10
+    assert len(range(10000)) == 3
 """
 
 

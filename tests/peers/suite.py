@@ -17,7 +17,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 TESTS = Path("tests") / "test_causal_conv1d.py"
 #: How often a test that looks for races between CUDA's threads runs again, instead of ten thousand times.
-REPEATS = 10
+REPEATS = 3
 #: What is changed in their source, and nothing else: (pattern, what for it).
 CHANGES = ((r"(['\"])cuda\1", r"\1cpu\1"), (r"range\(10000\)", f"range({REPEATS})"))
 #: pytest-timeout's words.
