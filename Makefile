@@ -29,7 +29,7 @@ $(RUN): pyproject.toml
 	  { echo "PYTHON=$(PYTHON): must be Python 3.10 or later; run make PYTHON=python3.12, say" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "PYTHON=$(PYTHON): lacks venv or ensurepip; install them (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
-	@echo "setup: installing nkiconv, NumPy and matplotlib into $(VENV) (70 MB to download, 230 MB on disk, once)"
+	@echo "setup: installing nkiconv, NumPy and matplotlib into $(VENV) (50 MB to download, 230 MB on disk, once)"
 	@began=$$(date +%s); $(PYTHON) -m venv $(VENV) && $(PIP) -e '.[plots]' && $(TOOK)
 	@touch $@
 

@@ -83,7 +83,9 @@ def main() -> None:
     parser.add_argument("checkouts", type=Path, nargs="*", help="of causal-conv1d")
     parser.add_argument("--mode", action="append", choices=MODES, help="of NKICONV_CPU, may be repeated; default: all")
     parser.add_argument("--sample", type=int, default=SAMPLE, help=f"tests in the simulator; 0: all; default: {SAMPLE}")
-    parser.add_argument("--torch-sample", type=int, default=0, help="tests in torch's mode; default: 0, all (an hour or two)")
+    parser.add_argument(
+        "--torch-sample", type=int, default=0, help="tests in torch's mode; default: 0, all (an hour or two)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the samples; default: 0")
     parser.add_argument("--seconds", type=int, default=300, help="for one of the suite's tests, at most; default: 300")
     parser.add_argument("--only", default="", help="of the suite: pytest's -k")
