@@ -1,4 +1,4 @@
-"""The search in a process of its own, under nkiconv's simulator: where AWS's NKI runs this process, which times nothing.
+"""The search in a process of its own, under nkiconv's simulator: where AWS's NKI, which times nothing, runs this one.
 
 `python -m nkiconv.planner.serve` starts with the first search, answers all of this process, and ends with it: one
 request, progress and one reply are JSON, a line each, over its standard streams. Nothing here needs any NKI.
@@ -142,9 +142,10 @@ class _Process:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, so that the same nkiconv is found, with the simulator as NKI."""
+    """That of this process, so that the same nkiconv is found, with the simulator as NKI; cores are as requests say."""
     path = os.pathsep.join(one or os.getcwd() for one in sys.path)
-    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "NKICONV_NKI": "simulator"}
+    kept = {name: value for name, value in os.environ.items() if name != "NEURON_LOGICAL_NC_CONFIG"}
+    return {**kept, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "NKICONV_NKI": "simulator"}
 
 
 def _running() -> _Process:
