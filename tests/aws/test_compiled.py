@@ -1,6 +1,7 @@
 """Models through torch.compile: each convolution is one launch in the graph, forward and backward, with its plan."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -123,6 +124,54 @@ def test_states(activation, launches, searched, graphs):
     again = 0 if activation is None else 1  # silu's derivative needs the sums once more
     assert len(launches_of(backward)) == 1 + again
     assert all(map(follows_plan, [told, *launches_of(backward)]))
+
+
+@pytest.mark.parametrize("activation", [None, "silu"])
+def test_packed_sequences(activation, launches, searched, graphs):
+    """Their offsets are data, of which no kernel depends on more than how many there are."""
+    torch.manual_seed(0)
+    x, w, states = (torch.randn(shape, requires_grad=True) for shape in ((1, 4, 9), (4, 3), (3, 4, 2)))
+    lengths = torch.tensor([0, 2, 3, 9]), torch.tensor([0, 4, 5, 9])
+
+    def packed(x, w, states, cu_seqlens):
+        return pytorch.causal_conv1d_fn(
+            x, w, initial_states=states, cu_seqlens=cu_seqlens, return_final_states=True, activation=activation
+        )
+
+    def each(x, w, states, cu_seqlens):
+        ys, finals = [], []
+        for i, (start, end) in enumerate(itertools.pairwise(cu_seqlens)):
+            row = torch.cat([states[i : i + 1], x[..., start:end]], 2)
+            ys.append(nn.functional.conv1d(row, w[:, None], groups=4))
+            finals.append(row[..., -2:])
+        y = torch.cat(ys, 2)
+        return y if activation is None else nn.functional.silu(y), torch.cat(finals)
+
+    for cu_seqlens in lengths:
+        results = []
+        for function in (compiled(packed), each):
+            y, final = function(x, w, states, cu_seqlens)
+            grads = torch.autograd.grad((y.square().sum() + final.sum()), (x, w, states))
+            results.append((y, final, *grads))
+        for ours, theirs in zip(*results, strict=True):
+            near(ours, theirs)
+    [forward], [backward] = graphs.forward, graphs.backward  # compiled once
+    told = launches_of(forward), launches_of(backward)
+    assert [len(one) for one in told] == [1, 1 if activation is None else 2]
+    assert all(one.constants["strict_nonfinite"] for one in told[0])
+    assert [*told[0], *told[1]] * 2 == launches
+    assert all(map(follows_plan, launches))
+
+
+def test_sequences_that_data_alone_tell_are_refused_by_name(launches, graphs):
+    def packed(x, w, seq_idx):
+        return pytorch.causal_conv1d_fn(x, w, seq_idx=seq_idx)
+
+    arguments = torch.randn(1, 9, 4).transpose(1, 2), torch.randn(4, 3), torch.tensor([[0, 0, 1, 1, 1, 1, 2, 2, 2]])
+    packed(*arguments)
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"seq_idx\.shape=\(1, 9\): .*pass cu_seqlens"):
+        compiled(packed)(*arguments)
+    assert len(launches) == 1
 
 
 class Fused(nn.Module):
