@@ -177,12 +177,10 @@ def test_nothing_is_left_open():
 # what the command is told; seconds and whether a plan was kept differ from run to run
 COMMANDS = {
     "plan": ("plan", "short", "nkl_n1_c16_w512_s7", "--json"),
-    "tune": ("tune", "short", "--lnc", 1, "--json"),
-    "explain": ("plan", "short", "--explain", "--no-cache"),
+    "tune": ("tune", "short", "--lnc", 1),
     "refused": ("plan", "short", "--precision", "tf32", "--json"),
     "nothing runs": ("plan", "short", "--constant", "no.such=1", "--json"),
     "plan-model": ("plan-model", "{tmp}/model.py:build", "--input", "1x4x6x6", "--json"),
-    "crossover": ("crossover", "--vary", "S", "--values", "1,2", "--C", "2", "--json"),
 }
 MODEL = """
 import torch
