@@ -87,10 +87,13 @@ def test_a_process_that_ended_meanwhile_is_started_again():
     search()
 
 
-def test_one_that_cannot_start(monkeypatch):
+@pytest.mark.parametrize(
+    ("executable", "words"), [("/no/such/python", "FileNotFoundError: .*/no/such/python"), (None, "TypeError: ")]
+)
+def test_one_that_cannot_start(monkeypatch, executable, words):
     child.stop()
-    monkeypatch.setattr(sys, "executable", "/no/such/python")
-    with pytest.raises(PlanningError, match=r"^the planner's process cannot start \(.*/no/such/python"):
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(PlanningError, match=rf"^the planner's process cannot start \({words}"):
         search()
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from .. import errors
@@ -61,20 +61,21 @@ class _Process:
     """A running `serve`, and what it says."""
 
     def __init__(self) -> None:
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # read when it has ended
-        try:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-m", MODULE],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                env=_environment(),
-                encoding="utf-8",
-                start_new_session=True,  # a Ctrl-C is for this process, which ends that one
-            )
-        except OSError as error:
-            self._stderr.close()
-            raise PlanningError(f"the planner's process cannot start ({error}); mend sys.executable") from error
+        with ExitStack() as failed:
+            try:
+                self._stderr = failed.enter_context(tempfile.TemporaryFile())  # read when it has ended
+                self._popen = subprocess.Popen(
+                    [sys.executable, "-m", MODULE],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._stderr,
+                    env=_environment(),
+                    encoding="utf-8",
+                    start_new_session=True,  # a Ctrl-C is for this process, which ends that one
+                )
+            except (OSError, TypeError) as error:  # TypeError: there is no sys.executable
+                raise PlanningError(f"the planner's process cannot start ({type(error).__name__}: {error})") from error
+            failed.pop_all()
         self._busy = False
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True, name="nkiconv planner").start()
@@ -98,7 +99,7 @@ class _Process:
                 line = self._said.get(timeout=SILENCE_S)
             except queue.Empty:
                 raise PlanningError(f"the planner's process has said nothing for {SILENCE_S:g} s") from None
-            if not line:
+            if not line.endswith("\n"):
                 raise PlanningError(self._epitaph())
             reply: dict[str, Any] = json.loads(line)
             if "advance" not in reply:

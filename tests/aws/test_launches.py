@@ -149,6 +149,10 @@ def test_settings_may_change(launches, searched, monkeypatch):
 FAILURES = {
     "crash": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "was killed by signal 9"),
     "dependency": ("import no_such_module", r"status 1 \(ModuleNotFoundError: No module named 'no_such_module'\)"),
+    "half a reply": (
+        "import sys; sys.stdin.readline(); print('{\"pl', end='')",
+        r"ended with status 0 \(without a word\)",
+    ),
     "stuck": ("import time; time.sleep(60)", "has said nothing for 0.5 s"),
 }
 
