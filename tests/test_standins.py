@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 
 @pytest.mark.simulator_only
+@pytest.mark.timeout(900)  # each is a file of tests, of which pytest there times each
 @pytest.mark.parametrize("name", sorted(path.name for path in TESTS.glob("aws/test_*.py")))
 def test_under_aws_nki(name):
     paths = [TESTS.parent, TESTS / "standins" / "aws", TESTS / "aws"]
