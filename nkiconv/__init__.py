@@ -20,6 +20,8 @@ from .errors import (
     GeometryError,
     LayoutError,
     NkiconvError,
+    PlanningError,
+    PlanWarning,
     UnsupportedError,
 )
 from .problem import ConvProblem
@@ -49,6 +51,8 @@ __all__ = [
     "LayoutError",
     "NkiconvError",
     "Plan",
+    "PlanWarning",
+    "PlanningError",
     "UnsupportedError",
     "conv1d",
     "conv2d",

@@ -50,6 +50,14 @@ class ComparisonError(NkiconvError):
     """A kernel and torch differ by more than both may be off by (`NKICONV_CPU=compare`)."""
 
 
+class PlanningError(NkiconvError):
+    """The planner's process could not be started, ended, or said nothing for too long."""
+
+
+class PlanWarning(UserWarning):
+    """A kernel on a Neuron device runs without a plan, by its own choice; the message says why there is none."""
+
+
 def join_violations(summary: str, violations: Sequence[str]) -> str:
     """Return one message: the violation itself if there is one, else the summary, their number and a list of them.
 

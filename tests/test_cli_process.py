@@ -135,6 +135,7 @@ def test_a_working_nki_is_used(tmp_path, setting):
     environment = {} if setting is None else {"NKICONV_NKI": setting}
     report = json.loads(run("doctor", "--json", packages=packages, **environment).stdout)
     assert report["provider"] == "aws"
+    assert "plans are searched for in nkiconv's simulator" in run("doctor", packages=packages, **environment).stdout
     done = run("run", "short", "--lnc", "both", "--json", packages=packages, **environment)
     assert done.returncode == 0, done.stderr
     for one in json.loads(done.stdout)["reports"]:

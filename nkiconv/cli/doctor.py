@@ -36,6 +36,8 @@ def _show(found: Diagnosis) -> None:
     if found.ok:
         used = "AWS's nki" if found.provider == "aws" else "nkiconv's simulator"
         out.print(Text.assemble("kernels run on ", (used, "bold"), f", because {found.reason}"))
+    if found.provider == "aws":
+        out.print(Text("plans are searched for in nkiconv's simulator, by a process of its own"))
     out.print(Text(f"environment: {settings}"))
     out.print(Text(f"ready for trn2: {'yes' if found.trn2_ready else 'no'}"))
     for line in found.advice:

@@ -1,4 +1,7 @@
-"""The planner's two ways in: `plan` for callers, `answer` for a request; from memory, from disk, or by a search."""
+"""The planner's two ways in: `plan` for callers, `answer` for a request; from memory, from disk, or by a search.
+
+Where AWS's NKI runs the kernels, which times nothing, a process of its own searches under the simulator: see `child`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from .._nki import CHOICE
 from ..errors import DtypeError, UnsupportedError, raise_all
 from ..problem import ConvProblem, dtype_name
 from ..simulator.timing import Rates, UnknownConstantError
-from . import cache
+from . import cache, child
 from .operations import violations
 from .plan import TUNED, Plan
 from .request import Asked, Request, sorted_constants
@@ -64,7 +67,8 @@ def plan(
     Returns: a `Plan`; its `algorithm` and `config` are arguments of the function that its `operation` names.
 
     Raises: UnsupportedError, GeometryError, DtypeError or LayoutError, before any work, naming every violated rule;
-        UnsupportedError with every reason where no algorithm runs the problem.
+        UnsupportedError with every reason where no algorithm runs the problem. PlanningError, under AWS's NKI, where
+        the process that searches ends or cannot start.
     """
     asked = Asked(
         bias=bias,
@@ -95,10 +99,7 @@ def plan(
 
 def answer(request: Request, *, wide: bool = False, use_cache: bool = True, advance: Advance = _ignore) -> Plan:
     """As `plan`, for a request."""
-    errors = list(violations(request))
-    if CHOICE.provider == "aws":
-        errors.append(UnsupportedError("NKICONV_NKI: AWS's NKI times nothing; set NKICONV_NKI=simulator to plan"))
-    raise_all("there is no plan for this", errors)
+    raise_all("there is no plan for this", list(violations(request)))
     try:
         Rates(dict(request.constants))
     except UnknownConstantError as error:
@@ -107,7 +108,7 @@ def answer(request: Request, *, wide: bool = False, use_cache: bool = True, adva
     if kept is not None and (kept.effort == TUNED or not wide):
         return kept
     try:
-        found = search(request, wide=wide, advance=advance)
+        found = (child.search if CHOICE.provider == "aws" else search)(request, wide=wide, advance=advance)
     except NothingRuns as error:
         reasons = [f"{one.algorithm}: {one.reason}" for one in error.rejected]
         raise_all("no algorithm runs this problem", [UnsupportedError(reason) for reason in dict.fromkeys(reasons)])

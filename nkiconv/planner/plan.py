@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import FileFormatError
 from ..problem import ConvProblem
-from .request import Asked, Config
+from .request import Asked, Config, tuples
 
 #: How hard a plan was looked for.
 QUICK, TUNED = "quick", "tuned"
@@ -124,11 +124,11 @@ class Plan:
         """
         try:
             values = {name: document[name] for name in _FIELDS}
-            values["problem"] = ConvProblem(**_tuples(document["problem"]))
-            values["asked"] = Asked(**_tuples(document["asked"]))
-            values["config"] = _tuples(document["config"])
+            values["problem"] = ConvProblem(**tuples(document["problem"]))
+            values["asked"] = Asked(**tuples(document["asked"]))
+            values["config"] = tuples(document["config"])
             for name, kind in (("alternatives", Alternative), ("rejected", Rejection)):
-                values[name] = tuple(kind(**_tuples(one)) for one in document[name])
+                values[name] = tuple(kind(**tuples(one)) for one in document[name])
             found = Plan(**values)
             for one, names in ((found, _NUMBERS), *((alternative, ("us",)) for alternative in found.alternatives)):
                 for name in names:
@@ -170,12 +170,3 @@ def _value_text(value: Any) -> str:
         text, count = _value_text(one), len(list(alike))
         texts += [f"{text}x{count}"] if count > 1 and isinstance(one, tuple) else [text] * count
     return "(" + ",".join(texts) + ")"
-
-
-def _tuples(value: Any) -> Any:
-    """JSON's lists as the tuples that they were."""
-    if isinstance(value, (list, tuple)):
-        return tuple(_tuples(one) for one in value)
-    if isinstance(value, dict):
-        return {name: _tuples(one) for name, one in value.items()}
-    return value

@@ -57,6 +57,21 @@ class Request:
     #: "depthwise_conv1d" or "conv2d"; None: the first of them that takes the problem
     operation: str | None = None
 
+    @staticmethod
+    def from_dict(document: Mapping[str, Any]) -> Request:
+        """The request whose dataclasses.asdict, or its JSON, this is."""
+        values = {name: tuples(value) for name, value in document.items()}
+        return Request(**{**values, "problem": ConvProblem(**values["problem"]), "asked": Asked(**values["asked"])})
+
+
+def tuples(value: Any) -> Any:
+    """JSON's lists as the tuples that they were."""
+    if isinstance(value, (list, tuple)):
+        return tuple(tuples(one) for one in value)
+    if isinstance(value, dict):
+        return {name: tuples(one) for name, one in value.items()}
+    return value
+
 
 def nl_name(dtype: str) -> str:
     """nki.language's name of one of nkiconv's dtypes."""

@@ -13,8 +13,8 @@ from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import pack_filter
 from nkiconv.pytorch.computers import device, modes
 from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
-from nkiconv.pytorch.operators import custom
 from nkiconv.pytorch.operators.convolution import Convolution
+from nkiconv.pytorch.operators.registrar import registrar
 
 pytestmark = pytest.mark.simulator_only
 
@@ -158,9 +158,9 @@ def test_other_devices_are_refused():
 def test_operators_are_registered_so_that_the_devices_compiler_sees_the_kernel(monkeypatch):
     fake = types.ModuleType("torch_neuronx")
     monkeypatch.setitem(sys.modules, "torch_neuronx", fake)
-    assert custom.registrar() is torch.library.custom_op
+    assert registrar() is torch.library.custom_op
     fake.nki_op = object()
-    assert custom.registrar() is fake.nki_op
+    assert registrar() is fake.nki_op
 
 
 def test_arrays_and_back():

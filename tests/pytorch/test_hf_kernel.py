@@ -54,6 +54,7 @@ def alone(monkeypatch):
         monkeypatch.setattr(socket.socket, name, refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setenv("NKICONV_CPU", "torch")
+    monkeypatch.setattr(torch.version, "cuda", None)  # `kernels` takes a build of torch for a GPU as a machine with one
     importlib.import_module("transformers").logging.set_verbosity_error()
     with kernels.use_kernel_mapping({}, inherit_mapping=False):
         yield

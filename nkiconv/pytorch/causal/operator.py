@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from ...errors import UnsupportedError
 from ..operators import custom, gradients
+from ..operators.registrar import registrar
 from . import sequences, states
 from .checks import check_call
 
@@ -211,11 +212,11 @@ def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tu
 
 def _define() -> tuple[Any, Any]:
     """Register both operators."""
-    operator = custom.registrar()("nkiconv::causal_conv1d", mutates_args=())(_forward)
+    operator = registrar()("nkiconv::causal_conv1d", mutates_args=())(_forward)
     operator.register_fake(_fake)
     operator.register_autograd(_backward, setup_context=_remember)
     operator.register_vmap(_batched)
-    derivative = custom.registrar()("nkiconv::causal_conv1d_packed_backward", mutates_args=())(_packed_backward)
+    derivative = registrar()("nkiconv::causal_conv1d_packed_backward", mutates_args=())(_packed_backward)
     derivative.register_fake(_packed_backward_fake)
     derivative.register_autograd(_no_second_derivative)
     return operator, derivative

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...errors import GeometryError
+from ...errors import GeometryError, UnsupportedError
 from ..computers import modes
 from ..operators import gradients
 from ..operators.convolution import Convolution
@@ -97,21 +97,35 @@ def packing_of(x: torch.Tensor, width: int, cu_seqlens: torch.Tensor | None, seq
     """The packing of x [N, C, L] by one of both, whose shapes are right. Raises GeometryError for wrong numbers.
 
     The numbers are worked out on the host: how long the row is depends on them, and so does which kernel is compiled.
+    Where torch.compile traces the launch, shapes alone are known: offsets are then taken as they are, unchecked, and
+    seq_idx is refused (UnsupportedError).
     """
     if cu_seqlens is not None:
         return _by_offsets(cu_seqlens, x, width - 1)
     assert seq_idx is not None
+    if not _has_data(seq_idx):
+        raise UnsupportedError(
+            f"seq_idx.shape={tuple(seq_idx.shape)}: how many sequences it numbers is read from it, which torch.compile "
+            f"cannot for a Neuron device; pass cu_seqlens, or call this outside of the compiled function"
+        )
     return _by_numbers(seq_idx, x, width - 1)
 
 
+def _has_data(tensor: torch.Tensor) -> bool:
+    """Whether it is no stand-in of torch's tracing, all of which are of other classes."""
+    return type(tensor) is torch.Tensor
+
+
 def _by_offsets(cu_seqlens: torch.Tensor, x: torch.Tensor, gap: int) -> Packing:
-    offsets, total = cu_seqlens.cpu().long(), x.shape[2]
-    rises = bool((offsets[1:] >= offsets[:-1]).all())
-    if int(offsets[0]) != 0 or int(offsets[-1]) != total or not rises:
-        raise GeometryError(
-            f"cu_seqlens={_shown(offsets)}: must begin with 0, never fall, and end with x's {total} tokens; pass the "
-            f"cumulated lengths of the sequences"
-        )
+    offsets, total = cu_seqlens.long(), x.shape[2]
+    if _has_data(cu_seqlens):
+        offsets = offsets.cpu()
+        rises = bool((offsets[1:] >= offsets[:-1]).all())
+        if int(offsets[0]) != 0 or int(offsets[-1]) != total or not rises:
+            raise GeometryError(
+                f"cu_seqlens={_shown(offsets)}: must begin with 0, never fall, and end with x's {total} tokens; pass "
+                f"the cumulated lengths of the sequences"
+            )
     sequence = torch.searchsorted(offsets[1:].contiguous(), torch.arange(total, device=offsets.device), right=True)
     return Packing(gap, total, None, *(one.to(x.device) for one in (sequence, offsets[:-1], offsets[1:])))
 

@@ -52,21 +52,26 @@ def convolve(
         return y, (x.new_empty(*x.shape[:2], w.shape[2] - 1) if return_final_state else nothing)
     if state is None and not return_final_state:
         return modes.convolve(asked, x, w, bias, None), nothing
-    y, final = _compute(asked, x, w, bias, state)
-    return y, (final if return_final_state else nothing)
+    y, final = _compute(asked, x, w, bias, state, return_final_state)
+    return y, (final if final is not None and return_final_state else nothing)
 
 
 def _compute(
-    asked: Convolution, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, state: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(y, final state), wherever x is."""
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    state: torch.Tensor | None,
+    return_final_state: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(y, final state), wherever x is; a device computes no final state that nobody wants."""
     who = modes.computer(x)
     if who == "torch":
         return _on_host(asked, x, w, bias, state)
     if who == "device":
         from ..computers import device
 
-        return device.convolve_with_states(asked, x, w, bias, state)
+        return device.convolve_with_states(asked, x, w, bias, state, return_final_state)
     found = _simulated(asked, x, w, bias, state)
     return found if who == "simulate" else _compared(asked, x, w, bias, state, found)
 

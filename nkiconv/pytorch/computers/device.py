@@ -1,25 +1,28 @@
 """The operators' kernels on a Neuron device, through torch-neuronx. They have never run on one; see the README.
 
-torch-neuronx's native backend takes a kernel through `wrap_nki`; under torch_xla a `@nki.jit` kernel is called as it
-is. Either way the algorithm and settings of a plan go along as compile-time arguments.
+torch-neuronx's native backend takes a kernel through `wrap_nki`, which torch.compile sees as one node of its graph;
+under torch_xla a `@nki.jit` kernel is called as it is. Either way the algorithm and settings of a plan go along as
+compile-time arguments. All of this works on shapes alone: what torch.compile traces has no data.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import os
+import warnings
 from typing import Any
 
 import torch
 
-from ...errors import NkiconvError, UnsupportedError
+from ...errors import NkiconvError, PlanWarning, UnsupportedError
 from ...kernels.conv2d import conv2d_implicit_gemm
 from ...kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ...planner.conv2d.kernel import kernel_arguments as conv2d_arguments
 from ...planner.depthwise_conv1d.kernel import kernel_arguments as depthwise_arguments
-from ...planner.entry import plan
-from ...planner.request import Asked
+from ...planner.entry import answer
+from ...planner.request import Asked, Request
 from ...problem import ConvProblem
 from ..operators.convolution import Convolution
 
@@ -37,7 +40,12 @@ def convolve(
     residual: torch.Tensor | None,
     packed: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """y of the kernel on the device of the tensors; it is given the packed filter where there is one."""
+    """y of the kernel on the device of the tensors; it is given the packed filter where there is one.
+
+    A plan that cannot be had is a PlanWarning, once a shape; the kernel then chooses, or refuses.
+    """
+    if x.shape[0] == 0:
+        return x.new_empty(asked.shape(x, w))
     problem = asked.problem(x, w)
     tensors: dict[str, torch.Tensor] = {}
     if bias is not None:
@@ -53,7 +61,7 @@ def convolve(
     )
     filters = w.reshape(problem.filter_shape) if packed is None else packed
     y: torch.Tensor = _launch(problem, asked.name == "depthwise_conv1d", wanted, x, filters, tensors)
-    return y.reshape(asked.shape(x, w))
+    return _shaped(y, asked.shape(x, w))
 
 
 def convolve_with_states(
@@ -62,19 +70,32 @@ def convolve_with_states(
     w: torch.Tensor,
     bias: torch.Tensor | None,
     state: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(y, final state) of a depthwise conv1d that pads `window - 1` on the left, or has `state` there."""
+    return_final_state: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(y, final state) of a depthwise conv1d that pads `window - 1` on the left, or has `state` there.
+
+    return_final_state: without it there is none.
+    """
     tensors = {name: tensor for name, tensor in (("bias", bias), ("initial_state", state)) if tensor is not None}
     wanted = Asked(
         bias=bias is not None,
         activation=asked.activation,
         strict_nonfinite=asked.strict_nonfinite,
         initial_state=state is not None,
-        return_final_state=True,
+        return_final_state=return_final_state,
     )
     problem = asked.problem(x, w)
-    y, final = _launch(problem, True, wanted, x, w.reshape(problem.filter_shape), tensors)
-    return y.reshape(asked.shape(x, w)), final
+    found = _launch(problem, True, wanted, x, w.reshape(problem.filter_shape), tensors)
+    y, final = found if return_final_state else (found, None)
+    return _shaped(y, asked.shape(x, w)), final
+
+
+def _shaped(y: torch.Tensor, shape: list[int]) -> torch.Tensor:
+    """A kernel's result as the operator has it, and no view of anything: what follows may change it in place."""
+    if list(y.shape) == shape:
+        return y
+    found: torch.Tensor = torch.ops.aten._unsafe_view(y, shape)
+    return found
 
 
 def _launch(
@@ -87,11 +108,10 @@ def _launch(
 ) -> Any:
     """What the kernel returns; filters: as it takes them; tensors: its arguments beside x and those, by name."""
     images = x.reshape(problem.input_shape).contiguous()
-    kernel = depthwise_conv1d_implicit_gemm if depthwise else conv2d_implicit_gemm
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    return launcher(kernel, cores())(
-        images, filters.contiguous(), **named, **dict(_arguments(problem, depthwise, wanted))
-    )
+    lnc = cores()
+    arguments = dict(_arguments(problem, depthwise, wanted, lnc, _is_planned()))
+    return launcher(depthwise, lnc)(images, filters.contiguous(), **named, **arguments)
 
 
 def cores() -> int:
@@ -103,16 +123,19 @@ def cores() -> int:
 
 
 @functools.cache
-def launcher(kernel: Any, lnc: int) -> Any:
+def launcher(depthwise: bool, lnc: int) -> Any:
     """The kernel on so many cores, as torch-neuronx of this machine calls it."""
+    kernel = depthwise_conv1d_implicit_gemm if depthwise else conv2d_implicit_gemm
     wrap = getattr(importlib.import_module("torch_neuronx"), "wrap_nki", None)
     return (kernel if wrap is None else wrap(kernel))[lnc]
 
 
 @functools.cache
-def _arguments(problem: ConvProblem, depthwise: bool, asked: Asked) -> tuple[tuple[str, Any], ...]:
+def _arguments(
+    problem: ConvProblem, depthwise: bool, asked: Asked, lnc: int, planned: bool
+) -> tuple[tuple[str, Any], ...]:
     """The kernel's arguments that are no tensors, by name."""
-    algorithm, config = _choice(problem, depthwise, asked)
+    algorithm, config = _choice(problem, depthwise, asked, lnc) if planned else (None, None)
     make = depthwise_arguments if depthwise else conv2d_arguments
     found = make(problem, algorithm=algorithm, config=config)
     if asked.activation is not None:
@@ -123,29 +146,37 @@ def _arguments(problem: ConvProblem, depthwise: bool, asked: Asked) -> tuple[tup
         found["strict_nonfinite"] = True
     if asked.return_final_state:
         found["return_final_state"] = True
-    return tuple(found.items())
+    return tuple((name, _plain(value)) for name, value in found.items())
 
 
-def _choice(problem: ConvProblem, depthwise: bool, asked: Asked) -> tuple[str | None, Any]:
-    """(algorithm, config) of the planner's answer; (None, None), the kernel's own, where that is wanted."""
+def _plain(value: Any) -> Any:
+    """A compile-time argument in Python's own types: torch-neuronx compiles and caches a kernel by its value."""
+    if isinstance(value, tuple):
+        return tuple(_plain(one) for one in value)
+    if value is None or isinstance(value, (bool, str, float)):
+        return value
+    return operator.index(value)
+
+
+def _is_planned() -> bool:
+    """Whether launches take plans, as NKICONV_PLAN says. Raises UnsupportedError where it is none of PLANS."""
     wanted = os.environ.get(PLAN_VARIABLE, PLANS[0])
     if wanted not in PLANS:
         raise UnsupportedError(f"{PLAN_VARIABLE}={wanted!r}: accepted are {', '.join(PLANS)}; set one, or unset it")
-    if wanted == "kernel":
-        return None, None
+    return wanted == "plan"
+
+
+def _choice(problem: ConvProblem, depthwise: bool, asked: Asked, lnc: int) -> tuple[str | None, Any]:
+    """(algorithm, config) of the planner's answer; (None, None), the kernel's own, where it has none."""
+    operation = "depthwise_conv1d" if depthwise else "conv2d"
     try:
-        found = plan(
-            problem,
-            cores(),
-            bias=asked.bias,
-            activation=asked.activation,
-            residual=asked.residual,
-            initial_state=asked.initial_state,
-            return_final_state=asked.return_final_state,
-            strict_nonfinite=asked.strict_nonfinite,
-            packed=asked.packed,
-            operation="depthwise_conv1d" if depthwise else "conv2d",
+        found = answer(Request(problem=problem, lnc=lnc, asked=asked, operation=operation))
+    except NkiconvError as error:
+        warnings.warn(
+            f"{operation} of x {problem.input_shape} and w {problem.filter_shape}, {problem.dtype}: there is no plan, "
+            f"and the kernel chooses for itself ({error}); NKICONV_PLAN=kernel asks for none",
+            PlanWarning,
+            stacklevel=2,
         )
-    except NkiconvError:  # the kernel says why better than its planner
         return None, None
     return found.algorithm, found.config

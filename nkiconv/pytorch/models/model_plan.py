@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from ..._nki import CHOICE
-from ...errors import NkiconvError, UnsupportedError, raise_all
+from ...errors import UnsupportedError
 from ...planner import Plan, Request
 from ...planner.entry import answer
 from ...planner.request import LNC_DEGREES
@@ -124,14 +123,11 @@ def plan_model(
 
     Returns: a `ModelPlan`.
 
-    Raises: DtypeError, UnsupportedError, also where the model itself raises.
+    Raises: DtypeError, UnsupportedError, also where the model itself raises; PlanningError, under AWS's NKI, where the
+        process that searches ends or cannot start.
     """
-    errors: list[NkiconvError] = []
     if type(lnc) is not int or lnc not in LNC_DEGREES:
-        errors.append(UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2"))
-    if CHOICE.provider == "aws":
-        errors.append(UnsupportedError("NKICONV_NKI: AWS's NKI times nothing; set NKICONV_NKI=simulator to plan"))
-    raise_all("plan_model cannot run this call", errors)
+        raise UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2")
     advance("running the model", None)
     found = record(model, inputs, named or {}, fold_batchnorm=fold_batchnorm, pack_filters=pack_filters)
     rows = []

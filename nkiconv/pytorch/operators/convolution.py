@@ -65,15 +65,20 @@ class Convolution:
         return [x.shape[0], w.shape[0], *self.extents(x.shape[2:], w.shape[2:])]
 
     def problem(self, x: torch.Tensor, w: torch.Tensor) -> ConvProblem:
-        """The same as a ConvProblem; a row is an image of height 1. Raises its errors."""
-        H, W = (1, *x.shape[2:])[-2:]
-        R, S = (1, *w.shape[2:])[-2:]
+        """The same as a ConvProblem; a row is an image of height 1. Raises its errors.
+
+        Extents that torch.compile keeps as symbols become numbers here, of which a compiled kernel is made.
+        """
+        N, C, *image = map(int, x.shape)
+        K, _, *taps = map(int, w.shape)
+        H, W = (1, *image)[-2:]
+        R, S = (1, *taps)[-2:]
         return ConvProblem(
-            N=x.shape[0],
-            C=x.shape[1],
+            N=N,
+            C=C,
             H=H,
             W=W,
-            K=w.shape[0],
+            K=K,
             R=R,
             S=S,
             groups=self.groups,

@@ -10,16 +10,15 @@ torch's own signatures.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..computers import modes
 from . import gradients
 from .convolution import Convolution
+from .registrar import registrar
 
 #: Arguments of an operator behind its four tensors, and before the packed filter.
 ARGUMENTS = 8
@@ -120,15 +119,6 @@ def _define(name: str) -> Any:
     operator.register_autograd(backward, setup_context=_remember(name))
     operator.register_vmap(batched)
     return operator
-
-
-def registrar() -> Callable[..., Any]:
-    """torch-neuronx's way to register an operator, which lets its compiler see the kernel; else torch's."""
-    try:
-        found: Callable[..., Any] = importlib.import_module("torch_neuronx").nki_op
-    except Exception:  # not there, an older one without it, or the stub of PyPI, which raises whatever it likes
-        found = torch.library.custom_op
-    return found
 
 
 def _remember(name: str) -> Callable[..., None]:

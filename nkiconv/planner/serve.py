@@ -1,0 +1,51 @@
+"""The planner's process, which `child` starts: a request a line on stdin, progress and a reply on stdout.
+
+It ends where stdin ends, which is when the process that asks ends, and where nobody listens any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, TextIO
+
+from ..errors import NkiconvError
+from .entry import answer
+from .request import Request
+
+
+def serve(asked: TextIO, told: TextIO) -> None:
+    """Answer until nobody asks."""
+
+    def tell(what: dict[str, Any]) -> None:
+        told.write(json.dumps(what) + "\n")
+        told.flush()
+
+    def advance(what: str, share: float | None) -> None:
+        tell({"advance": [what, share]})
+
+    for line in asked:
+        question = json.loads(line)
+        request = Request.from_dict(question["request"])
+        try:
+            found = answer(request, wide=question["wide"], use_cache=False, advance=advance)
+        except NkiconvError as error:
+            said = {"kind": type(error).__name__, "message": str(error), "violations": list(error.violations)}
+            tell({"error": said})
+        else:
+            tell({"plan": found.as_dict()})
+
+
+def _replies() -> TextIO:
+    """stdout as it was; whatever else prints goes to stderr from now on."""
+    found = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return found
+
+
+if __name__ == "__main__":
+    try:
+        serve(sys.stdin, _replies())
+    except BrokenPipeError:
+        os._exit(0)  # nothing is left to be written, and nobody to read it

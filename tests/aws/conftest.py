@@ -1,0 +1,42 @@
+"""Tests under AWS's NKI and torch-neuronx, for both of which stand-ins play; `test_standins` runs them in a process.
+
+Tensors on the host stand for those on a device.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+STANDINS = Path(__file__).resolve().parents[1] / "standins" / "aws"
+if str(STANDINS) not in sys.path:
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """Requests that the planner's process is asked; the device has forgotten those of other tests."""
+    from nkiconv.planner import child
+    from nkiconv.pytorch.computers import device
+
+    asked, search = [], child.search
+
+    def counted(request, **more):
+        asked.append(request)
+        return search(request, **more)
+
+    monkeypatch.setattr(child, "search", counted)
+    device._arguments.cache_clear()
+    return asked
+
+
+@pytest.fixture
+def launches(monkeypatch, plans, searched):
+    """Every launch of a kernel, in order."""
+    import nki
+
+    from nkiconv.pytorch.computers import modes
+
+    monkeypatch.setattr(modes, "NEURON", ("cpu",))
+    nki.launches.clear()
+    return nki.launches

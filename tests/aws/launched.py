@@ -1,0 +1,48 @@
+"""What a launch should have been told, by the plan of the problem that it is."""
+
+from nkiconv import ConvProblem, plan
+
+DTYPE = "fp32"
+
+
+def problem_of(launch):
+    """The ConvProblem of a launch on unpermuted fp32 images."""
+    told = launch.constants
+    N, C, H, W = launch.shapes["img_ref"]
+    filters = launch.shapes["filter_ref"]
+    K = filters[0] if len(filters) == 4 else filters[0] * filters[4]
+    return ConvProblem(
+        N=N,
+        C=C,
+        H=H,
+        W=W,
+        K=K,
+        R=filters[2],
+        S=filters[3],
+        groups=told["feature_group_count"],
+        stride=told["stride"],
+        padding=told["padding"],
+        rhs_dilation=told["rhs_dilation"],
+        lhs_dilation=told["lhs_dilation"],
+        dtype=DTYPE,
+    )
+
+
+def follows_plan(launch):
+    """Whether algorithm and settings of a launch are those of its plan."""
+    told, depthwise = launch.constants, launch.kernel == "depthwise_conv1d_implicit_gemm"
+    found = plan(
+        problem_of(launch),
+        launch.lnc,
+        bias="bias" in launch.shapes,
+        activation=told.get("activation"),
+        residual=told.get("residual_position") if "residual" in launch.shapes else None,
+        initial_state="initial_state" in launch.shapes,
+        return_final_state=told.get("return_final_state", False),
+        strict_nonfinite=told.get("strict_nonfinite", False),
+        packed=len(launch.shapes["filter_ref"]) == 5,
+        operation="depthwise_conv1d" if depthwise else "conv2d",
+    )
+    if depthwise:
+        return (told["algorithm"], told["config"]) == (found.algorithm, found.config)
+    return told["config"] == (("algorithm", found.algorithm), *(found.config or ()))

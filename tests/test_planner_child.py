@@ -1,0 +1,216 @@
+"""The planner's process: the same plans and errors as in this one, one process for all, which ends as it should."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from nkiconv import cases
+from nkiconv.errors import FileFormatError, NkiconvError, PlanningError, UnsupportedError
+from nkiconv.planner import Asked, Request, child, entry
+
+pytestmark = pytest.mark.simulator_only
+REQUEST = Request(
+    problem=cases.get("short").problem,
+    lnc=1,
+    asked=Asked(bias=True, activation="silu"),
+    constants=(("scalar.ns_per_elem", 1.5),),
+    algorithms=("vector", "update"),
+)
+
+
+def ignore(_what, _share):
+    pass
+
+
+def search(request=REQUEST, advance=ignore, wide=False):
+    return child.search(request, wide=wide, advance=advance)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def ended():
+    """No test's process outlives this file."""
+    yield
+    child.stop()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_same_plan_and_progress_as_here(wide, plans):
+    there, here = [], []
+    found = search(advance=lambda *told: there.append(told), wide=wide)
+    assert found == entry.answer(REQUEST, wide=wide, use_cache=False, advance=lambda *told: here.append(told))
+    assert there == here != []
+    assert not plans.exists()
+
+
+def test_the_same_errors_and_one_process():
+    refused = Request(problem=REQUEST.problem, algorithms=("dot",), asked=Asked(strict_nonfinite=True))
+    several = Request(problem=REQUEST.problem, lnc=3, algorithms=("none", "nothing"))
+    search()
+    first = child._process._popen.pid
+    for request in (refused, several):
+        errors = []
+        for ask in (search, lambda one: entry.answer(one, use_cache=False)):
+            with pytest.raises(NkiconvError) as caught:
+                ask(request)
+            errors.append((type(caught.value), str(caught.value), caught.value.violations))
+        assert errors[0] == errors[1]
+        assert errors[0][0] is UnsupportedError
+    search()
+    assert child._process._popen.pid == first
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_a_search_that_is_broken_off_ends_its_process(error):
+    def advance(_what, _share):
+        raise error
+
+    search()
+    process = child._process
+    with pytest.raises(error):
+        search(advance=advance)
+    assert process.ended
+    assert child._process is None
+    search()
+
+
+def test_a_process_that_ended_meanwhile_is_started_again():
+    search()
+    child._process._popen.kill()
+    child._process._popen.wait()
+    search()
+
+
+@pytest.mark.parametrize(
+    ("executable", "words"), [("/no/such/python", "FileNotFoundError: .*/no/such/python"), (None, "TypeError: ")]
+)
+def test_one_that_cannot_start(monkeypatch, executable, words):
+    child.stop()
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(PlanningError, match=rf"^the planner's process cannot start \({words}"):
+        search()
+
+
+def test_what_it_prints_is_no_reply(monkeypatch, tmp_path):
+    """A kernel, or whatever it imports, may print."""
+    (tmp_path / "chatty.py").write_text(
+        "import runpy, nkiconv.planner.entry as entry\n"
+        "answer = entry.answer\n"
+        "entry.answer = lambda *a, **b: print('chat', flush=True) or answer(*a, **b)\n"
+        "runpy.run_module('nkiconv.planner.serve', run_name='__main__')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(child, "MODULE", "chatty")
+    child.stop()
+    assert search().algorithm
+    child.stop()
+
+
+def test_an_error_of_nobody_is_told(monkeypatch):
+    with pytest.raises(PlanningError, match="says OSError, which is no error of nkiconv"):
+        raise child._error("OSError", "full", [])
+    assert isinstance(child._error("FileFormatError", "empty", ["empty"]), FileFormatError)
+
+
+PARENT = """
+import os, sys
+from nkiconv import cases
+from nkiconv.planner import Request, child
+
+def advance(what, share):
+    print(child._process._popen.pid, flush=True)
+    if sys.argv[1] == "search":
+        os.kill(os.getpid(), 9)
+
+child.search(Request(problem=cases.get("short").problem), wide=False, advance=advance)
+if sys.argv[1] == "idle":
+    os._exit(0)
+if sys.argv[1] == "fork":
+    if os.fork() == 0:
+        assert child._process is None
+        child.search(Request(problem=cases.get("short").problem), wide=False, advance=lambda *told: None)
+        sys.exit(0)
+    assert os.wait()[1] == 0
+    child.search(Request(problem=cases.get("short").problem), wide=False, advance=advance)
+"""
+
+
+@pytest.mark.parametrize("when", ["search", "idle", "exit", "fork"])
+def test_it_ends_with_the_process_that_asks(when):
+    """Which is killed in a search, ends without a word, ends as it should, or forks another that asks too."""
+    if when == "fork" and not hasattr(os, "fork"):
+        pytest.skip("there is no fork here")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PARENT, when],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == (-signal.SIGKILL if when == "search" else 0), done.stderr
+    assert done.stderr == ""
+    [pid] = {int(line) for line in done.stdout.split()}
+    deadline = time.monotonic() + 60
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(pid)
+
+
+def alive(pid):
+    """Whether a process runs; one that has ended and that nobody has asked about does not."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_nothing_is_left_open():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        search()
+        child.stop()
+
+
+# what the command is told; seconds and whether a plan was kept differ from run to run
+COMMANDS = {
+    "plan": ("plan", "short", "nkl_n1_c16_w512_s7", "--json"),
+    "tune": ("tune", "short", "--lnc", 1, "--json"),
+    "refused": ("plan", "short", "--precision", "tf32", "--json"),
+    "nothing runs": ("plan", "short", "--constant", "no.such=1", "--json"),
+    "plan-model": ("plan-model", "{tmp}/model.py:build", "--input", "1x4x6x6", "--json"),
+}
+MODEL = """
+import torch
+def build():
+    return torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3), torch.nn.Conv2d(8, 8, 3, padding=1, groups=8))
+"""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_say_the_same_under_an_nki_that_they_know_nothing_of(name, tmp_path):
+    (tmp_path / "model.py").write_text(MODEL)
+    tests = Path(__file__).parent
+    said = {}
+    for setting, more in (("simulator", []), ("aws", [tests / "standins" / "blind"])):
+        done = subprocess.run(
+            [sys.executable, "-m", "nkiconv", *(str(one).format(tmp=tmp_path) for one in COMMANDS[name])],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(map(str, [tests.parent, *more])),
+                "NKICONV_NKI": setting,
+                "NKICONV_CACHE": str(tmp_path / setting),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = [line for line in done.stdout.splitlines() if "seconds" not in line]
+        said[setting] = done.returncode, lines, done.stderr
+    assert said["aws"] == said["simulator"]
+    assert said["aws"][1] != []
