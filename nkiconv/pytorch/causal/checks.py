@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from ..operators.tensor_kinds import tensor_violations
 
 #: Activations by their names there, and by ours.

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...errors import UnsupportedError
+from ..errors import UnsupportedError
 from ..operators import custom, gradients
 from . import sequences, states
 from .checks import check_call

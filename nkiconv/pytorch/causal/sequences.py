@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...errors import GeometryError
+from ..errors import GeometryError
 from ..computers import modes
 from ..operators import gradients
 from ..operators.convolution import Convolution

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from ...errors import ComparisonError
+from ..errors import ComparisonError
 from ...ops import depthwise_conv1d
 from ..computers import host, modes
 from ..computers.arrays import from_numpy, to_numpy

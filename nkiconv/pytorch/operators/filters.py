@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from ...errors import LayoutError, UnsupportedError, raise_all
+from ..errors import LayoutError, UnsupportedError, raise_all
 from ...planner.conv2d.kernel import LEAST_BLOCK, block_of
 from .tensor_kinds import tensor_violations
 
@@ -41,7 +41,7 @@ def pack_filter(weight: Tensor) -> Tensor:
 
     Raises: DtypeError, LayoutError; UnsupportedError where K has no divisor that is worth a block.
     """
-    errors = list(tensor_violations("weight", weight))
+    errors = list(tensor_violations("weight", weight, kernels_only=True))
     if not errors and weight.dim() not in (3, 4):
         errors.append(LayoutError(f"weight.shape={tuple(weight.shape)}: must have 3 or 4 axes, [K, C, taps]"))
     if not errors and not worth_a_block(weight.shape, weight.element_size()):
