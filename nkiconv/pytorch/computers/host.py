@@ -37,6 +37,9 @@ def convolve(
     residual: torch.Tensor | None,
 ) -> torch.Tensor:
     """y [N, K, ...] of x's dtype, in torch's memory format."""
+    if torch.is_autocast_enabled("cpu"):  # dtypes are what they are to be; torch would cast them again
+        with torch.autocast("cpu", enabled=False):
+            return convolve(asked, x, w, bias, residual)
     alike = x.dtype == w.dtype and (bias is None or bias.dtype == x.dtype)
     if alike and residual is None and asked.activation in _AFTER_ROUNDING:
         y = _sums(asked, x, w, bias)
