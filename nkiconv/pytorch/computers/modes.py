@@ -42,9 +42,9 @@ def is_torchs(x: object) -> bool:
         not torch.compiler.is_compiling()
         and type(x) in (torch.Tensor, torch.nn.Parameter)
         and x.is_cpu  # type: ignore[attr-defined]  # a tensor
-        and mode() == "torch"
+        and computer(x) == "torch"  # type: ignore[arg-type]
         and torch._C._len_torch_dispatch_stack() == 0
-        and _len_torch_dispatch_stack_pre_dispatch() == 0
+        and _len_torch_dispatch_stack_pre_dispatch() == 0  # type: ignore[no-untyped-call]
         and torch._C._get_tracing_state() is None
     )
 

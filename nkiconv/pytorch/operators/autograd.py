@@ -18,7 +18,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
-_LIBRARY = torch.library.Library("nkiconv", "FRAGMENT")
+_LIBRARY = torch.library.Library("nkiconv", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 Derivatives = tuple[Any, ...]
 
@@ -55,7 +55,7 @@ def register(
     def ahead(ctx: Any, _keyset: Any, *tangents: Any) -> Any:
         saved = ctx.saved_tensors
         if _C._are_functorch_transforms_active():  # primals of this level, which may have tangents further out
-            saved = [None if one is None else forward_ad.unpack_dual(one).primal for one in saved]
+            saved = [None if one is None else _primal(one) for one in saved]
         with _further_out():
             return forward_mode(ctx, saved, tangents)
 
@@ -64,14 +64,14 @@ def register(
 
     def kernel(keyset: Any, *args: Any) -> Any:
         tangents = forward_ad._current_level >= 0
-        if tangents or (torch.is_grad_enabled() and _C._any_requires_grad(*args)):  # type: ignore[attr-defined]
+        if tangents or (torch.is_grad_enabled() and _C._any_requires_grad(*args)):
             with enable_single_level_autograd_function():
                 return function.apply(keyset, *args)
         return below(keyset, args)
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")  # of the kernel that this replaces
-        _LIBRARY.impl(name, kernel, "Autograd", with_keyset=True)
+        _LIBRARY.impl(name, kernel, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -82,6 +82,11 @@ def _further_out() -> Iterator[None]:
         return
     with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
         yield
+
+
+def _primal(tensor: torch.Tensor) -> torch.Tensor:
+    primal: torch.Tensor = forward_ad.unpack_dual(tensor).primal  # type: ignore[no-untyped-call]
+    return primal
 
 
 def save(ctx: Any, *tensors: Any) -> None:

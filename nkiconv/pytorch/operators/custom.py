@@ -179,7 +179,7 @@ def _derivatives(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 def _tangent(asked: Convolution, tensors: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
     """dy of d input, weight, bias and residual, None where they are constant.
 
-        dz = conv(dx, w) + conv(x, dw) + dbias + dresidual, dy = act'(z) dz
+    dz = conv(dx, w) + conv(x, dw) + dbias + dresidual, dy = act'(z) dz
     """
     x, w, bias, residual = tensors
     dx, dw, dbias, dresidual = tangents
