@@ -13,6 +13,7 @@ __all__ = [
     "ComparisonError",
     "DtypeError",
     "GeometryError",
+    "KindError",
     "LayoutError",
     "NkiconvError",
     "UnsupportedError",
@@ -23,6 +24,10 @@ __all__ = [
 
 class GeometryError(errors.GeometryError, RuntimeError):
     """`nkiconv.errors.GeometryError`, and a RuntimeError."""
+
+
+class KindError(GeometryError, TypeError):
+    """A GeometryError of what is no number at all, for which torch raises TypeError."""
 
 
 class DtypeError(errors.DtypeError, RuntimeError):

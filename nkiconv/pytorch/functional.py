@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..calls import same_padding
 from .computers import host, modes
-from .errors import GeometryError, LayoutError, UnsupportedError, raise_all
+from .errors import GeometryError, KindError, LayoutError, UnsupportedError, raise_all
 from .operators.convolution import Convolution
 from .operators.custom import NAMES, call
 from .operators.tensor_kinds import DTYPES, tensor_violations
@@ -260,7 +260,7 @@ def _asked(
     stride, padding, dilation, groups = numbers
     steps, gaps = _per_axis("stride", stride, rank), _per_axis("dilation", dilation, rank)
     if not _is_int(groups):
-        raise GeometryError(f"groups={groups!r}: must be an int of at least 1; pass one")
+        raise KindError(f"groups={groups!r}: must be an int of at least 1; pass one")
     return Convolution(
         name=name,
         stride=steps,
@@ -295,11 +295,13 @@ def _per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
     """A number for each axis of one for all, or of one for each."""
     if _is_int(value):
         return (value,) * rank
-    values = tuple(value) if isinstance(value, (tuple, list, torch.Size)) else ()
+    listed = isinstance(value, (tuple, list))
+    values = tuple(value) if listed else ()
     if len(values) == 1:
         values *= rank
     if len(values) != rank or not all(map(_is_int, values)):
-        raise GeometryError(f"{name}={value!r}: must be an int, or {rank} of them, one an axis; pass such")
+        kind = GeometryError if listed and all(map(_is_int, values)) else KindError
+        raise kind(f"{name}={value!r}: must be an int, or {rank} of them, one an axis; pass such")
     return values
 
 
