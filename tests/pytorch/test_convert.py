@@ -298,7 +298,9 @@ def test_comparisons_name_the_layer(monkeypatch):
     model, x = build("vae")
     converted = convert(model).model
     real = host.reference
-    monkeypatch.setattr(host, "reference", lambda asked, *rest: real(asked, *rest) * (1 + (asked.layer == "upsample.1")))
+    monkeypatch.setattr(
+        host, "reference", lambda asked, *rest: real(asked, *rest) * (1 + (asked.layer == "upsample.1"))
+    )
     with pytest.raises(ValueError, match=r"upsample.1 \(conv2d\): the kernel and torch differ by"):
         converted(x)
 

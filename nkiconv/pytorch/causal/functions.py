@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..functional import refuse_script
 from .checks import activation_of, check_call, check_update
 from .operator import convolve
 from .ring import ConvState
@@ -130,3 +131,7 @@ def _of_one_kind(x: Tensor, weight: Tensor, state: Tensor | None) -> tuple[Tenso
     if (x.dtype == torch.float32) == (weight.dtype == torch.float32):
         return x, weight, state
     return x.float(), weight.float(), None if state is None else state.float()
+
+
+for _function in (causal_conv1d_fn, causal_conv1d_update):
+    _function.__prepare_scriptable__ = refuse_script  # type: ignore[attr-defined]
