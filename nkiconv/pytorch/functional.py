@@ -334,4 +334,4 @@ def refuse_script(*_: Any) -> NoReturn:
 
 
 for _function in (conv1d, conv2d, depthwise_conv1d, depthwise_conv2d):
-    _function.__prepare_scriptable__ = refuse_script  # type: ignore[attr-defined]
+    vars(_function)["__prepare_scriptable__"] = refuse_script

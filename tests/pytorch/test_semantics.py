@@ -160,6 +160,14 @@ def test_autocast_casts_as_torch_does(computer):
             pytorch.conv1d(x.long(), w)
 
 
+def test_autocast_does_not_reach_what_kernels_are_compared_with(monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "compare")
+    x, w = integers(2, 4, 7), integers(4, 4, 3) / 64
+    with torch.autocast("cpu", torch.bfloat16):
+        y = pytorch.conv1d(x, w, activation="silu")
+    assert torch.equal(y, F.silu(F.conv1d(x.double(), w.double())).bfloat16())
+
+
 def test_autocast_leaves_float64():
     x, w = integers(2, 4, 7).double(), integers(4, 4, 3).double()
     with torch.autocast("cpu", torch.bfloat16):

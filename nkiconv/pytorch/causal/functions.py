@@ -134,4 +134,4 @@ def _of_one_kind(x: Tensor, weight: Tensor, state: Tensor | None) -> tuple[Tenso
 
 
 for _function in (causal_conv1d_fn, causal_conv1d_update):
-    _function.__prepare_scriptable__ = refuse_script  # type: ignore[attr-defined]
+    vars(_function)["__prepare_scriptable__"] = refuse_script

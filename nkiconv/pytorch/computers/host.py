@@ -37,9 +37,6 @@ def convolve(
     residual: torch.Tensor | None,
 ) -> torch.Tensor:
     """y [N, K, ...] of x's dtype, in torch's memory format."""
-    if torch.is_autocast_enabled("cpu"):  # dtypes are what they are to be; torch would cast them again
-        with torch.autocast("cpu", enabled=False):
-            return convolve(asked, x, w, bias, residual)
     alike = x.dtype == w.dtype and (bias is None or bias.dtype == x.dtype)
     if alike and residual is None and asked.activation in _AFTER_ROUNDING:
         y = _sums(asked, x, w, bias)
@@ -78,7 +75,11 @@ def activate(z: torch.Tensor, activation: str) -> torch.Tensor:
 
 def _sums(asked: Convolution, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     images, symmetric = padded(asked, x)
-    return _CONVOLVE[asked.rank](images, w, bias, asked.stride, symmetric, asked.dilation, asked.groups)
+    arguments = (images, w, bias, asked.stride, symmetric, asked.dilation, asked.groups)
+    if not torch.is_autocast_enabled("cpu"):
+        return _CONVOLVE[asked.rank](*arguments)
+    with torch.autocast("cpu", enabled=False):  # dtypes are what they are to be; torch would cast them again
+        return _CONVOLVE[asked.rank](*arguments)
 
 
 def padded(asked: Convolution, x: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
