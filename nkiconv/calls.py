@@ -15,7 +15,7 @@ from ._nki import CHOICE, nl, simulate
 from .errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
 from .planner.request import DTYPES as KERNEL_DTYPES
 from .planner.request import LNC_DEGREES
-from .problem import DTYPES, dtype_name
+from .problem import DTYPES, E4M3FN_REMEDY, dtype_name
 from .simulator.dtypes import canonical
 
 
@@ -80,7 +80,7 @@ def same_padding(size: int, taps: int, stride: int, dilation: int) -> tuple[int,
 
 
 def one_array(name: str, array: Any, axes: str, dtypes: tuple[str, ...] = KERNEL_DTYPES) -> Iterator[NkiconvError]:
-    """Errors of an array's kind, rank, extents and dtype; axes: their letters, as in "N, C, W"."""
+    """Errors of an array's kind, rank, extents and dtype; axes: their letters, as in "N, C, W", of which N may be 0."""
     if not isinstance(array, (np.ndarray, simulator.ArraySpec)):
         kind = type(array).__name__
         yield DtypeError(f"{name}: must be a NumPy array, not {kind}; convert it with numpy.asarray or .numpy()")
@@ -88,11 +88,35 @@ def one_array(name: str, array: Any, axes: str, dtypes: tuple[str, ...] = KERNEL
     rank = len(axes.split(","))
     if len(array.shape) != rank:
         yield LayoutError(f"{name}.shape={array.shape}: must have {rank} axes, [{axes}]; reshape it")
-    elif 0 in array.shape:
-        yield GeometryError(f"{name}.shape={array.shape}: every extent of [{axes}] must be at least 1; pass data")
+    elif 0 in (array.shape[1:] if axes.startswith("N,") else array.shape):
+        but = " but N" if axes.startswith("N,") else ""
+        yield GeometryError(f"{name}.shape={array.shape}: every extent{but} of [{axes}] must be at least 1; pass data")
     if not is_supported(array.dtype, dtypes) or not np.dtype(DTYPES.get(str(array.dtype), array.dtype)).isnative:
         accepted = ", ".join(str(DTYPES[d]) for d in dtypes)
-        yield DtypeError(f"{name}.dtype={array.dtype}: accepted are {accepted}, in native byte order; cast {name}")
+        remedy = f"cast {name}"
+        if str(array.dtype) == "float8_e4m3fn" and "fp8_e4m3" in dtypes:
+            remedy = f"NKI's float8_e4m3 is another format: {E4M3FN_REMEDY}"
+        yield DtypeError(f"{name}.dtype={array.dtype}: accepted are {accepted}, in native byte order; {remedy}")
+
+
+def one_image(name: str, array: Any) -> Any:
+    """In place of an array without images, [0, ...], one without data that has one: to check the call without them.
+
+    Raises GeometryError: it has images, where x has none.
+    """
+    if array.shape[0] != 0:
+        raise GeometryError(f"{name}.shape={array.shape}: must have no images, as x; pass [0, ...]")
+    return simulator.ArraySpec((1, *array.shape[1:]), array.dtype)
+
+
+def has_no_images(array: Any) -> bool:
+    """Whether this is an array of N = 0 images or rows."""
+    return isinstance(array, np.ndarray) and array.ndim > 0 and array.shape[0] == 0
+
+
+def no_images(shape: tuple[int, ...], dtype: str) -> Any:
+    """y of no images: of the shape that it has of one."""
+    return np.empty((0, *shape[1:]), DTYPES[dtype])
 
 
 def is_supported(dtype: Any, dtypes: tuple[str, ...] = KERNEL_DTYPES) -> bool:

@@ -7,9 +7,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from . import simulator
 from .calls import KernelRun as KernelRun
-from .calls import dtype_pair, launch, lnc_violations, nl_dtype, one_array, out_dtype_violations, same_padding
+from .calls import (
+    dtype_pair,
+    has_no_images,
+    launch,
+    lnc_violations,
+    nl_dtype,
+    no_images,
+    one_array,
+    one_image,
+    out_dtype_violations,
+    same_padding,
+)
 from .errors import DtypeError, GeometryError, NkiconvError, raise_all
 from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from .planner.depthwise_conv1d.kernel import kernel_arguments, state_violations
@@ -77,7 +90,7 @@ def depthwise_conv1d(
     Equals ``torch.nn.functional.conv1d(x, w[:, None], bias, groups=C, ...)`` followed by the activation.
 
     Args:
-        x: [N, C, W]; bf16 (ml_dtypes), fp16 or fp32; any strides.
+        x: [N, C, W]; bf16 (ml_dtypes), fp16 or fp32; any strides. N may be 0.
         w: [C, S]; fp32 with fp32 x, bf16 or fp16 with either of them.
         stride, dilation, lhs_dilation: at least 1; lhs_dilation puts zeros between inputs, before padding.
         padding: zeros on both sides; (left, right), negative crops; "valid": none; "causal": window - 1 on the left;
@@ -109,10 +122,11 @@ def depthwise_conv1d(
         return_final_state=return_final_state,
         strict_nonfinite=strict_nonfinite,
     )
+    given = _with_one_row(x, extra) if has_no_images(x) else (x, extra)
     problem = checked_depthwise_conv1d(
-        x,
+        given[0],
         w,
-        extra,
+        given[1],
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -121,8 +135,19 @@ def depthwise_conv1d(
         algorithm=algorithm,
         config=config,
     )
+    if has_no_images(x):
+        y = no_images((1, problem.C, problem.Q), dtype_name(out_dtype or problem.dtype))
+        state = no_images((1, problem.C, problem.width.window - 1), problem.dtype)
+        return (y, state) if return_final_state else y
     run = run_depthwise_conv1d(x, w, problem, lnc=lnc, extra=extra, algorithm=algorithm, config=config)
     return (run.y, run.final_state) if return_final_state else run.y
+
+
+def _with_one_row(x: Any, extra: Extra) -> tuple[Any, Extra]:
+    """The same without data for one row instead of none, to be checked."""
+    found = {name: getattr(extra, name) for name in ("residual", "initial_state")}
+    ones = {name: one_image(name, one) for name, one in found.items() if isinstance(one, np.ndarray) and one.ndim}
+    return one_image("x", x), dataclasses.replace(extra, **ones)
 
 
 def checked_depthwise_conv1d(

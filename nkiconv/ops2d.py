@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,10 +13,13 @@ import numpy as np
 from .calls import (
     KernelRun,
     dtype_pair,
+    has_no_images,
     launch,
     lnc_violations,
     nl_dtype,
+    no_images,
     one_array,
+    one_image,
     out_dtype_violations,
     same_padding,
 )
@@ -77,6 +81,7 @@ def conv2d(
     dilation: int | Pair = 1,
     lhs_dilation: int | Pair = 1,
     groups: int = 1,
+    batch_group_count: int = 1,
     layout: str = "NCHW",
     filter_layout: str = "KCRS",
     activation: str | None = None,
@@ -100,7 +105,7 @@ def conv2d(
 
     Args:
         x: [N, C, H, W], or [N, H, W, C] with layout="NHWC"; bf16 (ml_dtypes), fp16 or fp32, or fp8, ml_dtypes'
-            float8_e4m3 (NKI's, with infinities, up to 240) or float8_e5m2; any strides.
+            float8_e4m3 (NKI's, with infinities, up to 240) or float8_e5m2; any strides. N may be 0.
         w: [K, C / groups, R, S], or [R, S, C / groups, K] with filter_layout="RSCK", [K, R, S, C / groups] with "KRSC";
             fp32 with fp32 x, bf16 or fp16 with either of them, either fp8 with either. Or what `pack_filter` returned,
             with filter_layout "KCRS" and without groups.
@@ -110,6 +115,8 @@ def conv2d(
         padding: zeros on all sides; ((top, bottom), (left, right)), negative crops; "valid": none; "same":
             P = ceil(H / stride) and Q = ceil(W / stride), odd zeros at the bottom and on the right.
         groups: divides C and K.
+        batch_group_count: b, divides N and K, as in XLA: N / b images y, whose k-th of b shares of the K channels comes
+            of the k-th of b shares of the images; not together with groups. x is copied, [N, C] as [N / b, b C].
         layout: of x, residual and y.
         activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", as torch defines them.
         residual: shape of y before pooling; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or
@@ -142,10 +149,13 @@ def conv2d(
         precision=precision,
         strict_nonfinite=strict_nonfinite,
     )
+    if batch_group_count != 1:
+        x, groups = _batch_groups(x, w, batch_group_count, groups, layout, filter_layout), batch_group_count
+    given = _with_one_image(x, epilogue) if has_no_images(x) else (x, epilogue)
     problem = checked_conv2d(
-        x,
+        given[0],
         w,
-        epilogue,
+        given[1],
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -157,9 +167,49 @@ def conv2d(
         algorithm=algorithm,
         config=config,
     )
+    if has_no_images(x):
+        return no_images(_pooled(problem, pool), dtype_name(out_dtype or problem.out_dtype))
     return run_conv2d(
         x, w, problem, filter_layout=filter_layout, lnc=lnc, epilogue=epilogue, algorithm=algorithm, config=config
     ).y
+
+
+def _batch_groups(x: Any, w: Any, count: Any, groups: Any, layout: str, filter_layout: str) -> Any:
+    """x [N, C, ...] as [N / count, count C, ...], of which a convolution in so many groups is the one asked for."""
+    raise_all(_CANNOT, list(_array_violations(x, w, layout, filter_layout, 1)))
+    if type(count) is not int or count < 1:
+        raise GeometryError(f"batch_group_count={count!r}: must be an int of at least 1; pass one")
+    if groups != 1:
+        raise UnsupportedError(
+            f"batch_group_count={count}, groups={groups}: only one of them may be above 1, as in XLA; drop the other"
+        )
+    if _is_packed(w):
+        raise UnsupportedError(f"batch_group_count={count}: filters of groups are not packed; pass w as it was")
+    N, C, H, W = (x.shape[axis] for axis in X_PERMS[layout])
+    K, inputs, _, _ = (w.shape[axis] for axis in FILTER_LAYOUTS[filter_layout])
+    if N % count or K % count:
+        raise GeometryError(f"batch_group_count={count}: must divide N={N} of x and K={K} of w; pass a common divisor")
+    if inputs != C:
+        raise GeometryError(f"w.shape={w.shape}: must have x's C={C} input channels, whatever batch_group_count is")
+    if layout == "NHWC":
+        shares = x.reshape(count, N // count, H, W, C).transpose(1, 2, 3, 0, 4)
+        return shares.reshape(N // count, H, W, count * C)
+    return x.reshape(count, N // count, C, H, W).swapaxes(0, 1).reshape(N // count, count * C, H, W)
+
+
+def _with_one_image(x: Any, epilogue: Epilogue2d) -> tuple[Any, Epilogue2d]:
+    """The same without data for one image instead of none, to be checked."""
+    residual = epilogue.residual
+    if isinstance(residual, np.ndarray) and residual.ndim:
+        epilogue = dataclasses.replace(epilogue, residual=one_image("residual", residual))
+    return one_image("x", x), epilogue
+
+
+def _pooled(problem: ConvProblem, pool: int | Pair) -> tuple[int, ...]:
+    """Shape of y, in the problem's layout."""
+    windows = dict(zip("PQ", _pair(pool), strict=True))
+    letters = "NKPQ" if problem.layout == "NCHW" else "NPQK"
+    return tuple(size // windows.get(letter, 1) for size, letter in zip(problem.output_shape, letters, strict=True))
 
 
 def checked_conv2d(

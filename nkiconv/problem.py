@@ -29,6 +29,12 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "fp8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
 
+#: What to do with float8_e4m3fn: its bits are those of NKI's float8_e4m3 up to 240, where that has infinities.
+E4M3FN_REMEDY = (
+    "scale by a power of 2 so that no magnitude is above 240 (float8_e4m3fn goes up to 448), cast with "
+    ".astype(ml_dtypes.float8_e4m3), and scale the result back"
+)
+
 #: Orders of the axes of x and y in memory, outermost first; the order of y has K for C, P for H, Q for W.
 LAYOUTS = ("NCHW", "NHWC")
 
@@ -58,6 +64,8 @@ def dtype_name(dtype: Any) -> str:
     for name, known in DTYPES.items():
         if wanted in (name, known.name):
             return name
+    if wanted in ("fp8_e4m3fn", "float8_e4m3fn"):
+        raise DtypeError(f"dtype={dtype!r}: NKI's float8_e4m3 is another format; {E4M3FN_REMEDY}")
     raise DtypeError(f"dtype={dtype!r}: unknown (accepted are {', '.join(DTYPES)}); cast to one of these")
 
 

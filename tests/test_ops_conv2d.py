@@ -13,6 +13,7 @@ from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, Unsupp
 from nkiconv.bounds import epilogue_bound
 from nkiconv.kernels.conv2d.taps.plan import WARM_UP, WARM_UP_PACKED
 from nkiconv.ops2d import FILTER_LAYOUTS, conv2d_problem, run_conv2d
+from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
 
 RNG = np.random.default_rng(0)
@@ -228,6 +229,8 @@ REFUSED = [
     ("pool", (2, 2), GeometryError, r"pool=\(2, 2\): must divide P=7 and Q=10"),
     ("out_dtype", np.int8, DtypeError, "out_dtype=.*int8.*: accepted are None, bf16, fp16, fp32"),
     ("precision", "fp16", UnsupportedError, "precision='fp16': accepted are None, bf16, tf32, fp16x3; use"),
+    ("batch_group_count", 0, GeometryError, "batch_group_count=0: must be an int of at least 1"),
+    ("batch_group_count", 3, GeometryError, "batch_group_count=3: must divide N=2 of x and K=4 of w"),
     ("lnc", 3, UnsupportedError, "lnc=3: must be 1 or 2"),
     ("lnc", True, UnsupportedError, "lnc=True"),
     ("strict_nonfinite", 1, UnsupportedError, "strict_nonfinite: must be True or False, not int"),
@@ -259,6 +262,19 @@ REFUSED_TOGETHER = [
         GeometryError,
         r"not defined with lhs_dilation=\(1, 2",
     ),
+    (
+        "both groups",
+        {"batch_group_count": 2, "groups": 2, "w": W2},
+        UnsupportedError,
+        "batch_group_count=2, groups=2: only one of them may be above 1, as in XLA",
+    ),
+    ("batch groups and C", {"batch_group_count": 2, "w": W2}, GeometryError, "must have x's C=6 input channels"),
+    (
+        "e4m3fn",
+        {"x": X.astype(ml_dtypes.float8_e4m3fn), "w": W.astype(ml_dtypes.float8_e4m3fn)},
+        DtypeError,
+        r"no magnitude is above 240 .*astype\(ml_dtypes.float8_e4m3\)",
+    ),
     ("groups and K", {"w": W2[:3], "groups": 2}, GeometryError, "groups=2: must divide C=6 and K=3"),
     ("several", {"x": X.astype(int), "w": W[0], "beta": "x", "lnc": 0}, DtypeError, "4 reasons"),
     (
@@ -278,6 +294,44 @@ def test_refused_together(monkeypatch, arguments, kind, message):
     with pytest.raises(NkiconvError, match=message) as caught:
         conv2d(**({"x": X, "w": W} | arguments))
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_batch_groups(count, layout):
+    """XLA's: the k-th share of y's channels is the k-th share of the images, by the k-th share of the filters."""
+    rng = np.random.default_rng(count)
+    x, w = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((6, 5, 7, 8), (6, 5, 3, 2)))
+    bias = np.arange(6, dtype=np.float32)
+    shares = zip(np.split(x, count), np.split(w, count), np.split(bias, count), strict=True)
+    problem = ConvProblem(N=6 // count, C=5, H=7, W=8, K=6 // count, R=3, S=2, stride=(1, 2), padding=((1, 1), (1, 1)))
+    expected = np.concatenate([conv_ref(*one[:2], problem) + one[2].reshape(-1, 1, 1) for one in shares], axis=1)
+    given = x if layout == "NCHW" else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    y = conv2d(given, w, bias, stride=(1, 2), padding=1, batch_group_count=count, layout=layout)
+    np.testing.assert_array_equal(y if layout == "NCHW" else y.transpose(0, 3, 1, 2), expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "shape"),
+    [
+        (lambda: conv2d(X[:0], W, pool=(1, 2), padding=1), (0, 4, 9, 6)),
+        (lambda: conv2d(X[:0].transpose(0, 2, 3, 1), W, layout="NHWC"), (0, 7, 10, 4)),
+        (lambda: conv2d(X[:0], W, batch_group_count=2), (0, 4, 7, 10)),
+        (lambda: nkiconv.conv1d(X[:0, :, 0], W[:, :, 0]), (0, 4, 10)),
+        (lambda: nkiconv.depthwise_conv1d(X[:0, :, 0], W[0, :, 0]), (0, 6, 10)),
+        (lambda: nkiconv.depthwise_conv2d(X[:0], W[0][:, None]), (0, 6, 7, 10)),
+    ],
+)
+def test_no_images(call, shape):
+    y = call()
+    assert y.shape == shape
+    assert y.dtype == np.float32
+
+
+def test_no_rows_have_states():
+    x, w = X[:0, :, 0].astype(ml_dtypes.bfloat16), W[0, :, 0].astype(ml_dtypes.bfloat16)
+    y, state = nkiconv.depthwise_conv1d(x, w, padding="causal", return_final_state=True, out_dtype=np.float32)
+    assert (y.shape, y.dtype, state.shape, state.dtype) == ((0, 6, 11), np.float32, (0, 6, 1), x.dtype)
 
 
 def test_every_argument_is_in_the_table():

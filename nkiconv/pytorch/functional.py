@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..calls import same_padding
-from ..errors import GeometryError, LayoutError, raise_all
+from .computers import host, modes
+from .errors import GeometryError, KindError, LayoutError, UnsupportedError, raise_all
 from .operators.convolution import Convolution
 from .operators.custom import NAMES, call
-from .operators.tensor_kinds import tensor_violations
+from .operators.tensor_kinds import DTYPES, tensor_violations
+
+#: torch's own functions by the axes of an image, and the dtypes that they are given as they are.
+_TORCHS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d}
+_FLOATING = (*DTYPES, torch.float64)
 
 
 def conv1d(
@@ -33,7 +40,8 @@ def conv1d(
     """`torch.nn.functional.conv1d` by nkiconv's kernels; one filter a channel goes to the depthwise one.
 
     Args:
-        input: [N, C, W] or [C, W]; bf16, fp16 or fp32. weight: [K, C / groups, S]. bias: [K].
+        input: [N, C, W] or [C, W]; bf16, fp16 or fp32, and float64 where torch computes. weight: [K, C / groups, S].
+        bias: [K].
         stride, padding, dilation, groups: as torch has them, "same" and "valid" too; and padding="causal",
             (S - 1) * dilation zeros in front of a row.
         activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", fused.
@@ -165,51 +173,135 @@ def _convolve(
 ) -> Tensor:
     """One call in torch's terms; numbers: stride, padding, dilation, groups; more: activation and so on."""
     rank = NAMES[name]
+    if more[0] is None and residual is None and packed is None and more[1] == "pre_activation":
+        y = _by_torch(rank, x, w, bias, numbers)
+        if y is not None:
+            return y
+    tensors = (x, w, bias, residual, packed)
+    direct = modes.is_torchs(x)
+    key = _key(name, numbers, more, tensors) if direct else None
+    if key in _passed:
+        return _run(_passed[key], direct, *_autocast(*tensors))
     wrong = [*tensor_violations("input", x), *tensor_violations("weight", w)]
-    for key, one in (("bias", bias), ("residual", residual), ("packed", packed)):
+    for argument, one in (("bias", bias), ("residual", residual), ("packed", packed)):
         if one is not None and not isinstance(one, Tensor):
-            wrong += tensor_violations(key, one)
+            wrong += tensor_violations(argument, one)
     raise_all(f"{name} cannot run this call", wrong)
-    x, w, bias, residual, packed = _autocast(x, w, bias, residual, packed)
-    stride, padding, dilation = numbers[0], numbers[1], numbers[2]
+    tensors = _autocast(*tensors)
+    asked = _asked(name, rank, tensors[1], numbers, more)
+    asked.check(*_batched(asked, *tensors))
+    if key is not None:
+        if len(_passed) >= _PASSED_MAX:
+            _passed.clear()
+        _passed[key] = asked
+    return _run(asked, direct, *tensors)
+
+
+#: Calls on the host that passed every check, and what they ask for.
+_passed: dict[Any, Convolution] = {}
+_PASSED_MAX = 4096
+
+
+def _key(name: str, numbers: tuple[Any, ...], more: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:
+    """All that the checks of a call read, or None where that is not plain tensors of one device."""
+    found: list[Any] = [name, repr(numbers), repr(more), torch.is_autocast_enabled("cpu")]
+    for one in tensors:
+        if one is None:
+            found.append(None)
+        elif isinstance(one, Tensor) and one.is_cpu and one.layout is torch.strided:
+            found += (one.shape, one.dtype)
+        else:
+            return None
+    return tuple(found)
+
+
+def _batched(
+    asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, residual: Tensor | None, packed: Tensor | None
+) -> tuple[Any, ...]:
+    """The tensors of a call with an axis of images."""
+    if x.dim() != asked.rank + 1:
+        return x, w, bias, residual, packed
+    return x.unsqueeze(0), w, bias, None if residual is None else residual.unsqueeze(0), packed
+
+
+def _run(
+    asked: Convolution,
+    direct: bool,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    packed: Tensor | None,
+) -> Tensor:
+    """y of checked tensors, by torch's functions where `direct`."""
+    given = _batched(asked, x, w, bias, residual, packed)
+    y = host.convolve(asked, *given[:4]) if direct else call(asked, *given)
+    return y.squeeze(0) if x.dim() == asked.rank + 1 else y
+
+
+def _by_torch(rank: int, x: Any, w: Any, bias: Any, numbers: tuple[Any, Any, Any, int]) -> Tensor | None:
+    """torch's own y of a plain call that torch computes; None of any other, and of what it refuses, for us to name."""
+    if not modes.is_torchs(x) or numbers[1] == "causal":
+        return None
+    for one in (x, w) if bias is None else (x, w, bias):
+        alike = isinstance(one, Tensor) and one.is_cpu and one.dtype == x.dtype and one.layout is torch.strided
+        if not alike or one.dtype not in _FLOATING:
+            return None
+    try:
+        return _TORCHS[rank](x, w, bias, *numbers)
+    except (RuntimeError, TypeError, ValueError):
+        return None
+
+
+def _asked(
+    name: str, rank: int, w: Tensor, numbers: tuple[Any, Any, Any, int], more: tuple[str | None, str, str | None]
+) -> Convolution:
+    """What a call asks for; w: for padding that depends on its taps."""
+    stride, padding, dilation, groups = numbers
     steps, gaps = _per_axis("stride", stride, rank), _per_axis("dilation", dilation, rank)
-    asked = Convolution(
+    if not _is_int(groups):
+        raise KindError(f"groups={groups!r}: must be an int of at least 1; pass one")
+    return Convolution(
         name=name,
         stride=steps,
         padding=_zeros(padding, w, steps, gaps),
         dilation=gaps,
         lhs_dilation=(1,) * rank,
-        groups=numbers[3],
+        groups=groups,
         activation=more[0],
         residual_position=more[1],
         layer=more[2],
     )
-    if x.dim() != rank + 1:
-        asked.check(x, w, bias, residual, packed)
-        return call(asked, x, w, bias, residual, packed)
-    one = None if residual is None else residual.unsqueeze(0)
-    asked.check(x.unsqueeze(0), w, bias, one, packed)
-    return call(asked, x.unsqueeze(0), w, bias, one, packed).squeeze(0)
 
 
 def _autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """Under torch.autocast, floating tensors in its dtype, as torch's own convolutions take them."""
+    """Under torch.autocast of their device, floating tensors but float64 ones in its dtype, as torch's convolutions."""
     kind = next(tensor.device.type for tensor in tensors if tensor is not None)
     if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return tensors
     wanted = torch.get_autocast_dtype(kind)
-    return tuple(None if tensor is None else tensor.to(wanted) for tensor in tensors)
+    return tuple(one.to(wanted) if one is not None and _is_cast(one, kind) else one for one in tensors)
+
+
+def _is_cast(tensor: Tensor, kind: str) -> bool:
+    return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == kind
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, (Integral, torch.SymInt)) and not isinstance(value, bool)
 
 
 def _per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
     """A number for each axis of one for all, or of one for each."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    if _is_int(value):
         return (value,) * rank
-    values = tuple(value) if isinstance(value, (tuple, list, torch.Size)) else ()
+    listed = isinstance(value, (tuple, list))
+    values = tuple(value) if listed else ()
     if len(values) == 1:
         values *= rank
-    if len(values) != rank or any(isinstance(one, bool) or not isinstance(one, (int, torch.SymInt)) for one in values):
-        raise GeometryError(f"{name}={value!r}: must be an int, or {rank} of them, one an axis; pass such")
+    if len(values) != rank or not all(map(_is_int, values)):
+        kind = GeometryError if listed and all(map(_is_int, values)) else KindError
+        raise kind(f"{name}={value!r}: must be an int, or {rank} of them, one an axis; pass such")
     return values
 
 
@@ -231,3 +323,15 @@ def _zeros(padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int
     if min(sides) < 0:
         raise GeometryError(f"padding={padding!r}: must be at least 0, as in torch; crop input before")
     return tuple((zeros, zeros) for zeros in sides)
+
+
+def refuse_script(*_: Any) -> NoReturn:
+    """What torch.jit.script finds in place of our functions and modules. Raises UnsupportedError."""
+    raise UnsupportedError(
+        "torch.jit.script: cannot compile nkiconv's functions and modules; use torch.compile, torch.export or "
+        "torch.jit.trace"
+    )
+
+
+for _function in (conv1d, conv2d, depthwise_conv1d, depthwise_conv2d):
+    vars(_function)["__prepare_scriptable__"] = refuse_script

@@ -12,17 +12,23 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from ..errors import NkiconvError, UnsupportedError, raise_all
 from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
-from .functional import conv1d, conv2d
+from .errors import GeometryError, NkiconvError, UnsupportedError, raise_all
+from .functional import conv1d, conv2d, refuse_script
 from .operators.filters import Packs
+from .operators.tensor_kinds import tensor_violations
 
 __all__ = ["CausalConv1d", "Conv1d", "Conv2d"]
 
 # torch.fx traces a model with these modules into calls of the two functions, which it does not look into.
 torch.fx.wrap("conv1d")
 torch.fx.wrap("conv2d")
+torch.fx.wrap("_padded")
+
+#: torch's ways to pad.
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _Fused(Packs):
@@ -60,6 +66,7 @@ class _Fused(Packs):
             dilation,
             groups,
             bias,
+            padding_mode,
             device=device,
             dtype=dtype,
         )
@@ -69,6 +76,15 @@ class _Fused(Packs):
     def operator(self) -> str:
         """The operator `torch.ops.nkiconv.*` that forward calls."""
         return operator_of(cast("torch.nn.Conv1d | torch.nn.Conv2d", self))
+
+    def _images(self, input: Tensor) -> tuple[Tensor, Any]:
+        """(images, what is left to pad with zeros) of forward's."""
+        conv = cast("torch.nn.Conv1d | torch.nn.Conv2d", self)
+        if conv.padding_mode == "zeros":
+            return input, conv.padding
+        return _padded(input, conv._reversed_padding_repeated_twice, conv.padding_mode), 0
+
+    __prepare_scriptable__ = refuse_script
 
     def extra_repr(self) -> str:
         """As torch's, and the activation."""
@@ -80,7 +96,7 @@ class Conv1d(_Fused, torch.nn.Conv1d):
     """`torch.nn.Conv1d` of [N, C, W] or [C, W]; one filter a channel goes to the depthwise kernel.
 
     Args:
-        in_channels, ..., dtype: torch's own, but for padding_mode, which must be "zeros".
+        in_channels, ..., dtype: torch's own. Where padding_mode is not "zeros", torch pads, then the kernel runs.
         activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", fused.
         residual_position: where forward's residual is added: "pre_activation" or "post_activation".
         layer: a name for messages.
@@ -90,12 +106,13 @@ class Conv1d(_Fused, torch.nn.Conv1d):
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """y [N, K, Q] of input [N, C, W]; residual: of y's shape. Errors as of `functional.conv1d`."""
+        images, padding = self._images(input)
         return conv1d(
-            input,
+            images,
             self.weight,
             self.bias,
             self.stride,
-            self.padding,
+            padding,
             self.dilation,
             self.groups,
             activation=self.activation,
@@ -111,12 +128,13 @@ class Conv2d(_Fused, torch.nn.Conv2d):
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """y [N, K, P, Q] of input [N, C, H, W]; residual: of y's shape. Errors as of `functional.conv2d`."""
+        images, padding = self._images(input)
         return conv2d(
-            input,
+            images,
             self.weight,
             self.bias,
             self.stride,
-            self.padding,
+            padding,
             self.dilation,
             self.groups,
             activation=self.activation,
@@ -176,11 +194,8 @@ def operator_of(module: torch.nn.Conv1d | torch.nn.Conv2d) -> str:
 
 def _check(name: str, padding_mode: str, activation: str | None, residual_position: str) -> None:
     errors: list[NkiconvError] = []
-    if padding_mode != "zeros":
-        errors.append(
-            UnsupportedError(f"padding_mode={padding_mode!r}: accepted is 'zeros'; pad with torch.nn.functional.pad")
-        )
     for argument, value, accepted in (
+        ("padding_mode", padding_mode, PADDING_MODES),
         ("activation", activation, (None, *ACTIVATIONS)),
         ("residual_position", residual_position, RESIDUAL_POSITIONS),
     ):
@@ -188,3 +203,15 @@ def _check(name: str, padding_mode: str, activation: str | None, residual_positi
             names = ", ".join(map(str, accepted))
             errors.append(UnsupportedError(f"{argument}={value!r}: accepted are {names}; use one of them"))
     raise_all(f"{name} cannot be built", errors)
+
+
+def _padded(x: Tensor, sides: list[int], mode: str) -> Tensor:
+    """Images with what they hold around them; sides: as torch.nn.functional.pad takes them."""
+    raise_all("these images cannot be padded", list(tensor_violations("input", x)))
+    try:
+        return F.pad(x, sides, mode=mode)
+    except (RuntimeError, NotImplementedError) as error:  # more than there is to reflect, or another rank
+        raise GeometryError(
+            f"input.shape={tuple(x.shape)}: cannot be padded by {sides} with padding_mode={mode!r} ({error}); pad "
+            f"less, or give larger images"
+        ) from error

@@ -339,7 +339,7 @@ def test_compiles_without_graph_breaks(how, dynamic):
         for one, other in zip(found, expected, strict=True):
             assert torch.equal(one, other)
         for one, other in zip(*(torch.autograd.grad(each, leaves) for each in sums), strict=True):
-            assert torch.equal(one, other)
+            torch.testing.assert_close(one, other)  # of silu; compiled, the operator's derivative, else torch's own
 
 
 @pytest.mark.parametrize(
@@ -422,10 +422,10 @@ def test_on_a_device(monkeypatch, choice, how):
 
 def test_compare_finds_what_differs(monkeypatch):
     x, w = integers(2, 3, 7) + 0.3, integers(3, 4, seed=1)
-    real, simulate = host.convolve, states._simulated
+    real, simulate = host.reference, states._simulated
     with computing("compare"):
         with monkeypatch.context() as changed:
-            changed.setattr(host, "convolve", lambda *args: real(*args) * 1.0001)
+            changed.setattr(host, "reference", lambda *args: real(*args) * 1.0001)
             with pytest.raises(ComparisonError, match=r"mixer.conv \(depthwise_conv1d\): the kernel"):
                 causal_conv1d_fn(x, w, return_final_states=True, layer="mixer.conv")
         monkeypatch.setattr(states, "_simulated", lambda *args: (simulate(*args)[0], simulate(*args)[1] + 1))
@@ -437,7 +437,7 @@ X, W, B, S = integers(2, 4, 6), integers(4, 3, seed=1), integers(4, seed=2), int
 ONE, CU = X[:1], torch.tensor([0, 2, 6])
 IDX = torch.tensor([[0, 0, 1, 1, 1, 2]] * 2)
 REFUSED = [
-    ({"x": X.double()}, DtypeError, r"x.dtype=torch.float64: accepted are torch.bfloat16, torch.float16, "),
+    ({"x": X.double(), "bias": None}, DtypeError, "weight.dtype=torch.float32: must be torch.float64 exactly when x's"),
     ({"x": X.numpy()}, DtypeError, "x: must be a torch.Tensor, not ndarray"),
     ({"x": X[0]}, LayoutError, r"x.shape=\(4, 6\): must have 3 axes, \[N, C, L\]"),
     ({"x": X[..., :0]}, GeometryError, r"x.shape=\(2, 4, 0\): C and L must be at least 1"),

@@ -260,7 +260,9 @@ def test_signatures_begin_as_torchs():
 
 X, W, B = tensors((2, 6, 9, 11), (4, 6, 3, 2))
 REFUSED = [
-    ({"input": X.double()}, DtypeError, r"input.dtype=torch.float64: accepted are torch.bfloat16, torch.float16, "),
+    ({"input": X.double(), "bias": None}, DtypeError, "weight.dtype=torch.float32: must be torch.float64 exactly when"),
+    ({"input": X.long(), "weight": W.long()}, DtypeError, "input.dtype=torch.int64: .* kernels have no integer sums"),
+    ({"input": X.to(torch.float8_e4m3fn)}, DtypeError, "input.dtype=torch.float8_e4m3fn: .* above 240"),
     ({"weight": W.int()}, DtypeError, "weight.dtype=torch.int32: accepted are"),
     ({"weight": W.half()}, DtypeError, "weight.dtype=torch.float16: must be torch.float32 exactly when input's is"),
     ({"bias": B.double()}, DtypeError, "bias.dtype=torch.float64"),
@@ -274,6 +276,7 @@ REFUSED = [
     ({"weight": W[:, :5]}, GeometryError, r"weight.shape=\(4, 5, 3, 2\): with groups=1 and C=6 of input"),
     ({"groups": 3}, GeometryError, r"with groups=3 and C=6"),
     ({"groups": 0}, GeometryError, "groups=0: must be at least 1"),
+    ({"groups": 1.0}, GeometryError, "groups=1.0: must be an int"),
     ({"bias": B[:3]}, GeometryError, r"bias.shape=\(3,\): must be \[K\] = \(4,\)"),
     ({"stride": 0}, GeometryError, r"stride=\(0, 0\): must be at least 1"),
     ({"stride": (1, 2, 3)}, GeometryError, r"stride=\(1, 2, 3\): must be an int, or 2 of them"),
@@ -294,6 +297,7 @@ def test_refusals(changed, error, message):
     with pytest.raises(error, match=message) as caught:
         pytorch.conv2d(**{"input": X, "weight": W, "bias": B, **changed})
     assert isinstance(caught.value, (ValueError, TypeError))
+    assert isinstance(caught.value, RuntimeError)  # as torch's are
 
 
 @pytest.mark.filterwarnings("ignore:.*quantized tensor creation:UserWarning")
@@ -325,7 +329,7 @@ def test_modes_are_checked(monkeypatch):
 
 def test_compare_names_the_layer_that_differs(monkeypatch):
     monkeypatch.setenv("NKICONV_CPU", "compare")
-    real = host.convolve
-    monkeypatch.setattr(host, "convolve", lambda *args: real(*args) * 1.0001)
+    real = host.reference
+    monkeypatch.setattr(host, "reference", lambda *args: real(*args) * 1.0001)
     with pytest.raises(ValueError, match=r"encoder.stem \(conv2d\): the kernel and torch differ by"):
         pytorch.conv2d(X + 0.3, W, layer="encoder.stem")

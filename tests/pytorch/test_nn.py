@@ -175,12 +175,11 @@ def test_compiles_without_graph_breaks():
 @pytest.mark.parametrize(
     ("kind", "more", "message"),
     [
-        (nn.Conv1d, {"padding_mode": "reflect"}, "padding_mode='reflect': accepted is 'zeros'; pad with"),
-        (nn.Conv2d, {"padding_mode": "circular"}, "padding_mode='circular'"),
+        (nn.Conv1d, {"padding_mode": "mirror"}, "padding_mode='mirror': accepted are zeros, reflect, replicate, circ"),
         (nn.Conv2d, {"activation": "mish"}, "activation='mish': accepted are None, relu"),
         (nn.CausalConv1d, {"activation": ["relu"]}, r"activation=\['relu'\]: accepted are None, relu"),
         (nn.CausalConv1d, {"residual_position": "after"}, "residual_position='after': accepted are pre_activation"),
-        (nn.Conv1d, {"padding_mode": "reflect", "activation": "x"}, "Conv1d cannot be built; 2 reasons"),
+        (nn.Conv1d, {"padding_mode": "mirror", "activation": "x"}, "Conv1d cannot be built; 2 reasons"),
     ],
 )
 def test_refusals(kind, more, message):

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ...errors import DtypeError, FileFormatError, NkiconvError, UnsupportedError
-from ...problem import DTYPES
+from ...problem import DTYPES, E4M3FN_REMEDY
 from ...reference import AnyArray
 from .format import Format, Loaded, Source, chosen_name, one_of_each
 
@@ -42,8 +42,11 @@ class Safetensors(Format):
         tensor = dict(tensors)[name]
         found = _DTYPES.get(tensor["dtype"])
         if found is None:
+            remedy = "cast it"
+            if tensor["dtype"] == "F8_E4M3":
+                remedy = f"NKI's e4m3 is another format: {E4M3FN_REMEDY}, in a .npy file of --dtype fp8_e4m3"
             raise DtypeError(
-                f"{source.text}: {name} has dtype {tensor['dtype']}: accepted are {', '.join(_DTYPES)}; cast it"
+                f"{source.text}: {name} has dtype {tensor['dtype']}: accepted are {', '.join(_DTYPES)}; {remedy}"
             )
         shape = tuple(tensor["shape"])
         if math.prod(shape) == 0:

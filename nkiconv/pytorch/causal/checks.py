@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from ..operators.tensor_kinds import tensor_violations
 
 #: Activations by their names there, and by ours.
@@ -70,6 +70,7 @@ def _kinds(given: dict[str, Any], numbers: dict[str, Any]) -> Iterator[NkiconvEr
         for error in tensor_violations(name, tensor) if tensor is not None or name in _NEEDED else ():
             sound = False
             yield error
+    yield from _float64(given) if sound else ()
     for name, tensor in numbers.items():
         if tensor is None:
             continue
@@ -86,6 +87,17 @@ def _kinds(given: dict[str, Any], numbers: dict[str, Any]) -> Iterator[NkiconvEr
             continue
         or_cpu = ", or cpu" if name in numbers else ""
         yield UnsupportedError(f"{name}.device={tensor.device}: must be that of x, {device}{or_cpu}; move one of them")
+
+
+def _float64(given: dict[str, Any]) -> Iterator[NkiconvError]:
+    """Errors of float64 beside others: torch computes it, and casts nothing."""
+    dtype = given["x"].dtype
+    for name, tensor in given.items():
+        if tensor is not None and (tensor.dtype == torch.float64) != (dtype == torch.float64):
+            yield DtypeError(
+                f"{name}.dtype={tensor.dtype}: must be torch.float64 exactly when x's is (it is {dtype}); cast one of "
+                f"them"
+            )
 
 
 def _shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Iterator[NkiconvError]:
@@ -156,7 +168,7 @@ def _states(
             yield GeometryError(
                 f"{name}.shape={tuple(state.shape)}: must be [{letter}, C, width - 1] = {wanted}; pass such a one"
             )
-        if state.dtype != x.dtype:
+        if state.dtype != x.dtype and torch.float64 not in (state.dtype, x.dtype):
             yield DtypeError(f"{name}.dtype={state.dtype}: must be x's, {x.dtype}; cast it")
 
 

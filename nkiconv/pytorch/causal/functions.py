@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..functional import refuse_script
 from .checks import activation_of, check_call, check_update
-from .operator import CAUSAL_CONV1D
+from .operator import convolve
 from .ring import ConvState
 
 
@@ -32,7 +33,7 @@ def causal_conv1d_fn(
     with initial_states, or zeros, at negative positions of x.
 
     Args:
-        x: [N, C, L] with any strides; bf16, fp16 or fp32.
+        x: [N, C, L] with any strides; bf16, fp16 or fp32, or all float64 where torch computes.
         weight: [C, width], width at least 1. bias: [C]. Of any of the dtypes: where one of x and weight is fp32 and the
             other is not, both are taken as fp32, which moves twice the bytes, and y has x's dtype.
         seq_idx: [N, L], int32 or int64: the sequence of each token, not falling along a row. A token sees tokens of its
@@ -52,7 +53,8 @@ def causal_conv1d_fn(
     Packed sequences (seq_idx, cu_seqlens) run in one launch, as a row with width - 1 zeros, or the initial state,
     before each sequence: `packed` says why no mask, and what it costs. Nothing passes between them, forward or
     backward, not even NaN or Inf. seq_idx and cu_seqlens may stay on the host: their numbers are checked, which waits
-    for a device that holds them. They have no second derivatives, and torch.vmap does not take them. Without them the
+    for a device that holds them. They have no second derivatives and none in forward mode, and torch.vmap does not take
+    them. Without them the
     kernel may spread a NaN over rows and channels that share a tile with its own, as the README says.
 
     torch.autocast casts nothing here.
@@ -63,7 +65,7 @@ def causal_conv1d_fn(
     act = activation_of(where, activation)
     check_call(where, x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, final_states_out)
     rows, filters, state = _of_one_kind(x, weight, initial_states)
-    y, final = CAUSAL_CONV1D(rows, filters, bias, state, cu_seqlens, seq_idx, return_final_states, act, layer)
+    y, final = convolve(rows, filters, bias, state, cu_seqlens, seq_idx, return_final_states, act, layer)
     y = y.to(x.dtype)
     if not return_final_states:
         return y
@@ -114,12 +116,12 @@ def causal_conv1d_update(
         state = torch.where(buffer.padding[:, None, None], 0, state)
     rows, filters, before = _of_one_kind(steps, weight, state)
     fits = cache_seqlens is None and conv_state.shape[2] == weight.shape[1] - 1
-    y, final = CAUSAL_CONV1D(rows, filters, bias, before, None, None, fits, act, layer)
+    y, final = convolve(rows, filters, bias, before, None, None, fits, act, layer)
     y = y.to(x.dtype)
     if buffer.padding is not None:
         y = torch.where(buffer.padding[:, None, None], 0, y)
     with torch.no_grad():
-        buffer.advance(steps, final.to(x.dtype) if fits else None)
+        buffer.advance(steps.detach(), final.detach().to(x.dtype) if fits else None)
     result: Tensor = y.squeeze(-1) if x.dim() == 2 else y
     return result
 
@@ -129,3 +131,7 @@ def _of_one_kind(x: Tensor, weight: Tensor, state: Tensor | None) -> tuple[Tenso
     if (x.dtype == torch.float32) == (weight.dtype == torch.float32):
         return x, weight, state
     return x.float(), weight.float(), None if state is None else state.float()
+
+
+for _function in (causal_conv1d_fn, causal_conv1d_update):
+    vars(_function)["__prepare_scriptable__"] = refuse_script

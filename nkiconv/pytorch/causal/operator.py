@@ -1,4 +1,4 @@
-"""The operator `nkiconv::causal_conv1d`: schema, fake kernel, derivative and batching rule.
+"""The operator `nkiconv::causal_conv1d`: schema, fake kernel, derivatives and batching rule.
 
     nkiconv::causal_conv1d(x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, activation, layer)
         -> (y, final_states)
@@ -14,14 +14,16 @@ derivative: how many sequences seq_idx numbers is known only when it is read, wh
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...errors import UnsupportedError
-from ..operators import custom, gradients
+from ..computers import host, modes
+from ..errors import UnsupportedError
+from ..operators import autograd, custom, gradients
 from ..operators.registrar import registrar
 from . import sequences, states
 from .checks import check_call
@@ -45,11 +47,12 @@ def _forward(
     w = weight[:, None]
     if cu_seqlens is None and seq_idx is None:
         asked = states.causal(channels, width - 1, activation, layer)
-        return states.convolve(asked, x, w, bias, initial_states, return_final_states)
+        y, final = states.convolve(asked, x, w, bias, initial_states, return_final_states)
+        return custom.fresh(y), custom.fresh(final)
     packing = sequences.packing_of(x, width, cu_seqlens, seq_idx)
     asked = states.causal(channels, 0, activation, layer, strict_nonfinite=True)
     y, final = sequences.forward(packing, x, w, bias, initial_states, return_final_states, asked)
-    return y, final if cu_seqlens is not None else x.new_empty(x.shape[0], channels, 0)
+    return custom.fresh(y), custom.fresh(final) if cu_seqlens is not None else x.new_empty(x.shape[0], channels, 0)
 
 
 def _fake(
@@ -69,27 +72,53 @@ def _fake(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, weight, bias, initial_states, cu_seqlens, seq_idx, ctx.return_final_states, ctx.activation, ctx.layer = inputs
-    ctx.save_for_backward(x, weight, bias, initial_states, cu_seqlens, seq_idx)
+    ctx.return_final_states, ctx.activation, ctx.layer = inputs[6:]
+    autograd.save(ctx, *inputs[:6])
 
 
-def _backward(ctx: Any, g: Tensor, g_final: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Tensor | None, ...]:
     x, weight, bias, initial_states, cu_seqlens, seq_idx = ctx.saved_tensors
-    needs = list(ctx.needs_input_grad[:4])
+    needs = list(ctx.needs_input_grad[1:5])
+    if g is None:
+        g = torch.zeros_like(x, memory_format=torch.contiguous_format)
+    final = g_final if ctx.return_final_states else None
     if cu_seqlens is None and seq_idx is None:
-        found = _derivatives(ctx, g.contiguous(), g_final, x, weight, bias, initial_states, needs)
+        found = _derivatives(ctx, g, final, x, weight, bias, initial_states, needs)
     else:
         given = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
-        final = g_final if ctx.return_final_states else None
         each = PACKED_BACKWARD(g, final, *given, needs, ctx.activation, ctx.layer)
         found = tuple(one if needed else None for one, needed in zip(each, needs, strict=True))
     return (*found, *[None] * 5)
 
 
+def _forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """(dy, d final states) of tangents of x, weight, bias and initial states.
+
+    dz = conv(d xs, w) + conv(xs, dw) + dbias
+    """
+    x, weight, bias, initial_states, cu_seqlens, seq_idx = saved
+    if cu_seqlens is not None or seq_idx is not None:
+        raise UnsupportedError(
+            f"{_NAME}: packed sequences (cu_seqlens, seq_idx) have no derivatives in forward mode; use reverse mode, "
+            f"or call it for each sequence"
+        )
+    dx, dweight, dbias, dinitial = tangents[:4]
+    if dx is None:
+        dx = torch.zeros_like(x, memory_format=torch.contiguous_format)
+    final = ctx.return_final_states
+    dz, dfinal = CAUSAL_CONV1D(dx, weight, dbias, dinitial, None, None, final, None, ctx.layer)
+    if dweight is not None:
+        dz = dz + CAUSAL_CONV1D(x, dweight, None, initial_states, None, None, False, None, ctx.layer)[0]
+    if ctx.activation is not None:
+        z, _ = CAUSAL_CONV1D(x, weight, bias, initial_states, None, None, False, None, ctx.layer)
+        dz = gradients.of_argument(states.causal(weight.shape[0], 0, ctx.activation), dz, None, z)
+    return dz, dfinal
+
+
 def _derivatives(
     ctx: Any,
     g: Tensor,
-    g_final: Tensor,
+    g_final: Tensor | None,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -110,7 +139,7 @@ def _derivatives(
         again, filters = gradients.of_input(asked, torch.Size([length]), w)
         again = dataclasses.replace(again, padding=((columns, gap),))
         residual = None
-        if ctx.return_final_states and gap:
+        if g_final is not None and gap:
             # final states are the last columns of xs; those before the columns asked for are zeros or no one's
             reached = min(gap, columns + length)
             residual = F.pad(g_final[..., gap - reached :], (columns + length - reached, 0))
@@ -174,7 +203,11 @@ def _packed_backward_fake(
     return like(x, needs[0]), of_w, like(bias, needs[2]), like(initial_states, needs[3])
 
 
-def _no_second_derivative(ctx: Any, *g: Tensor) -> None:
+def _nothing(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """There is nothing to remember."""
+
+
+def _no_second_derivative(ctx: Any, *_: Any) -> Any:
     raise UnsupportedError(
         f"{_NAME}: packed sequences (cu_seqlens, seq_idx) have first derivatives only; for second ones call it "
         f"for each sequence"
@@ -210,15 +243,41 @@ def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tu
     return (y, final), (1, 1)
 
 
+def convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    cu_seqlens: Tensor | None,
+    seq_idx: Tensor | None,
+    return_final_states: bool,
+    activation: str | None,
+    layer: str | None,
+) -> tuple[Tensor, Tensor]:
+    """What the operator returns for checked arguments; torch's own functions of rows without packing on the host."""
+    if cu_seqlens is None and seq_idx is None and modes.is_torchs(x):
+        channels, width = weight.shape
+        asked, w = states.causal(channels, width - 1, activation, layer), weight[:, None]
+        if initial_states is not None or return_final_states:
+            y, final = states.on_host(host.convolve, asked, x, w, bias, initial_states)
+        else:
+            y = host.convolve(asked, x, w, bias, None)
+        return y, final if return_final_states else x.new_empty(*x.shape[:2], 0)
+    found: tuple[Tensor, Tensor] = CAUSAL_CONV1D(
+        x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, activation, layer
+    )
+    return found
+
+
 def _define() -> tuple[Any, Any]:
     """Register both operators."""
     operator = registrar()("nkiconv::causal_conv1d", mutates_args=())(_forward)
     operator.register_fake(_fake)
-    operator.register_autograd(_backward, setup_context=_remember)
     operator.register_vmap(_batched)
+    autograd.register("causal_conv1d", _remember, _backward, _forward_mode)
     derivative = registrar()("nkiconv::causal_conv1d_packed_backward", mutates_args=())(_packed_backward)
     derivative.register_fake(_packed_backward_fake)
-    derivative.register_autograd(_no_second_derivative)
+    autograd.register("causal_conv1d_packed_backward", _nothing, _no_second_derivative, _no_second_derivative)
     return operator, derivative
 
 

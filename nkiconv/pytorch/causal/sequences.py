@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ...errors import GeometryError, UnsupportedError
-from ..computers import modes
+from ..computers import host, modes
+from ..errors import GeometryError, UnsupportedError
 from ..operators import gradients
 from ..operators.convolution import Convolution
 
@@ -200,8 +200,8 @@ def backward(
         of_states = packing.as_states(of_row.index_select(1, packing.initial()))
     if needs[1]:
         # Only windows of tokens: a sum over the whole row would multiply zeros by what stands there, NaN or not.
-        wide = of_z.float()
-        sums = [(wide * row.index_select(1, columns + tap).float()).sum(1) for tap in range(w.shape[2])]
+        wide = host.wide(of_z)
+        sums = [(wide * host.wide(row.index_select(1, columns + tap))).sum(1) for tap in range(w.shape[2])]
         of_w = torch.stack(sums, 1)[:, None].to(w.dtype)
     if needs[2] and bias is not None:
         of_bias = gradients.of_bias(of_z[None], bias.dtype)

@@ -5,12 +5,14 @@ The kernel reads the state where it lies and writes the next one; nothing is put
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
-from ...errors import ComparisonError
 from ...ops import depthwise_conv1d
 from ..computers import host, modes
 from ..computers.arrays import from_numpy, to_numpy
+from ..errors import ComparisonError, as_torchs
 from ..operators.convolution import Convolution
 
 
@@ -67,23 +69,30 @@ def _compute(
     """(y, final state), wherever x is; a device computes no final state that nobody wants."""
     who = modes.computer(x)
     if who == "torch":
-        return _on_host(asked, x, w, bias, state)
-    if who == "device":
-        from ..computers import device
+        return on_host(host.convolve, asked, x, w, bias, state)
+    with as_torchs():
+        if who == "device":
+            from ..computers import device
 
-        return device.convolve_with_states(asked, x, w, bias, state, return_final_state)
-    found = _simulated(asked, x, w, bias, state)
-    return found if who == "simulate" else _compared(asked, x, w, bias, state, found)
+            return device.convolve_with_states(asked, x, w, bias, state, return_final_state)
+        found = _simulated(asked, x, w, bias, state)
+        return found if who == "simulate" else _compared(asked, x, w, bias, state, found)
 
 
-def _on_host(
-    asked: Convolution, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, state: torch.Tensor | None
+def on_host(
+    convolve: Callable[..., torch.Tensor],
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    state: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """(y, final state) by one of `host`'s functions."""
     size = w.shape[2] - 1
     rows = with_state(x, state, size)
     bare = causal(x.shape[1], 0, asked.activation, asked.layer)
     final = rows[..., rows.shape[2] - size :].clone(memory_format=torch.contiguous_format)
-    return host.convolve(bare, rows, w, bias, None), final
+    return convolve(bare, rows, w, bias, None), final
 
 
 def with_state(x: torch.Tensor, state: torch.Tensor | None, size: int) -> torch.Tensor:
@@ -118,7 +127,7 @@ def _compared(
     """torch's results, where the kernel's y is near enough and its final state has the same bits."""
     from ..computers.simulated import require_agreement
 
-    y, final = _on_host(asked, x, w, bias, state)
+    y, final = on_host(host.reference, asked, x, w, bias, state)
     bare = causal(x.shape[1], 0, asked.activation, asked.layer)
     require_agreement(bare, with_state(x, state, w.shape[2] - 1), w, bias, None, y, found[0])
     if to_numpy(final).tobytes() != to_numpy(found[1]).tobytes():

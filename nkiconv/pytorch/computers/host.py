@@ -1,17 +1,20 @@
 """The operators in torch itself: NKICONV_CPU=torch, and whatever the kernels are compared with.
 
-Sums are taken in fp32 and rounded once, as the kernels do; torch's own bf16 convolution may round on the way.
+Built of differentiable functions of torch, so that all its derivatives and transforms hold. A plain convolution is
+torch's own, of any dtype; with an activation or a residual, and as `reference`, sums of bf16 and fp16 are taken in fp32
+and rounded once, as the kernels do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F
 
-from ..operators.convolution import Convolution
+if TYPE_CHECKING:
+    from ..operators.convolution import Convolution
 
 _CONVOLVE: dict[int, Callable[..., torch.Tensor]] = {1: F.conv1d, 2: F.conv2d}
 _ACTIVATE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -22,6 +25,8 @@ _ACTIVATE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
 }
+#: Activations that may follow rounding: the result is the same.
+_AFTER_ROUNDING = (None, "relu")
 
 
 def convolve(
@@ -31,30 +36,50 @@ def convolve(
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
 ) -> torch.Tensor:
-    """y [N, K, ...] of x's dtype, contiguous."""
-    images, symmetric = padded(asked, x.float())
-    y = _CONVOLVE[asked.rank](
-        images,
-        w.float(),
-        None if bias is None else bias.float(),
-        stride=asked.stride,
-        padding=symmetric,
-        dilation=asked.dilation,
-        groups=asked.groups,
-    )
+    """y [N, K, ...] of x's dtype, in torch's memory format."""
+    alike = x.dtype == w.dtype and (bias is None or bias.dtype == x.dtype)
+    if alike and residual is None and asked.activation in _AFTER_ROUNDING:
+        y = _sums(asked, x, w, bias)
+        return y if asked.activation is None else F.relu(y)
+    return reference(asked, x, w, bias, residual)
+
+
+def reference(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+) -> torch.Tensor:
+    """The same, always summed in fp32, or float64 where x is, and rounded once."""
+    y = _sums(asked, wide(x), wide(w), None if bias is None else wide(bias))
     before = asked.residual_position == "pre_activation"
     if residual is not None and before:
-        y = y + residual.float()
+        y = y + wide(residual)
     if asked.activation is not None:
         y = activate(y, asked.activation)
     if residual is not None and not before:
-        y = y + residual.float()
-    return y.to(x.dtype).contiguous()
+        y = y + wide(residual)
+    return y.to(x.dtype)
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as sums are taken: in fp32, or in float64."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def activate(z: torch.Tensor, activation: str) -> torch.Tensor:
     """One of nkiconv's activations."""
     return _ACTIVATE[activation](z)
+
+
+def _sums(asked: Convolution, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    images, symmetric = padded(asked, x)
+    arguments = (images, w, bias, asked.stride, symmetric, asked.dilation, asked.groups)
+    if not torch.is_autocast_enabled("cpu"):
+        return _CONVOLVE[asked.rank](*arguments)
+    with torch.autocast("cpu", enabled=False):  # dtypes are what they are to be; torch would cast them again
+        return _CONVOLVE[asked.rank](*arguments)
 
 
 def padded(asked: Convolution, x: torch.Tensor) -> tuple[torch.Tensor, list[int]]:

@@ -1,16 +1,21 @@
-"""Who computes an operator: torch or the simulator on the host, the kernel on a Neuron device."""
+"""Who computes an operator: torch or the simulator on the host, the kernel on a Neuron device.
+
+Where torch computes, and nothing records what runs, its own functions are called without an operator of ours around
+them (`is_torchs`): their derivatives, transforms and cost are torch's.
+"""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from ...errors import UnsupportedError
+import torch
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
+
+from ..errors import UnsupportedError, as_torchs
 from . import host
 
 if TYPE_CHECKING:
-    import torch
-
     from ..operators.convolution import Convolution
 
 VARIABLE = "NKICONV_CPU"
@@ -28,6 +33,27 @@ def mode() -> str:
     return wanted
 
 
+def is_torchs(x: object) -> bool:
+    """Whether a call with x is torch's alone: on cpu and in mode "torch", of a tensor that is no subclass's, which
+    functorch's are not, and with nobody (torch.compile, torch.export, torch.jit.trace, a TorchDispatchMode) who is to
+    see nkiconv's operators.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and type(x) in (torch.Tensor, torch.nn.Parameter)
+        and x.is_cpu  # type: ignore[attr-defined]  # a tensor
+        and computer(x) == "torch"  # type: ignore[arg-type]
+        and torch._C._len_torch_dispatch_stack() == 0
+        and _len_torch_dispatch_stack_pre_dispatch() == 0  # type: ignore[no-untyped-call]
+        and torch._C._get_tracing_state() is None
+    )
+
+
+def takes_float64(x: torch.Tensor) -> bool:
+    """Whether torch would compute with x, which may be float64 then."""
+    return x.device.type == "cpu" and mode() == "torch"
+
+
 def convolve(
     asked: Convolution,
     x: torch.Tensor,
@@ -40,14 +66,15 @@ def convolve(
     who = computer(x)
     if who == "torch":
         return host.convolve(asked, x, w, bias, residual)
-    if who == "device":
-        from . import device
+    with as_torchs():
+        if who == "device":
+            from . import device
 
-        return device.convolve(asked, x, w, bias, residual, packed)
-    from . import simulated
+            return device.convolve(asked, x, w, bias, residual, packed)
+        from . import simulated
 
-    convolve_there = simulated.convolve if who == "simulate" else simulated.compare
-    return convolve_there(asked, x, w, bias, residual, packed)
+        convolve_there = simulated.convolve if who == "simulate" else simulated.compare
+        return convolve_there(asked, x, w, bias, residual, packed)
 
 
 def computer(x: torch.Tensor) -> str:

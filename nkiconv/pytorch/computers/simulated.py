@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from ...bounds import epilogue_bound
-from ...errors import ComparisonError
 from ...ops import depthwise_conv1d
 from ...ops1d import conv1d
 from ...ops2d import conv2d
 from ...reference import abs_sum_ref, conv_ref, num_terms
+from ..errors import ComparisonError
 from ..operators.convolution import Convolution
 from ..operators.tensor_kinds import DTYPES
 from . import host
@@ -79,13 +79,13 @@ def compare(
     residual: torch.Tensor | None,
     packed: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """torch's y, where the kernel's is as near as both must be to the truth.
+    """torch's y, summed in fp32, where the kernel's is as near as both must be to the truth.
 
     Each may be off by `bounds.epilogue_bound`, so they differ by at most twice that.
 
     Raises ComparisonError, naming the layer.
     """
-    expected = host.convolve(asked, x, w, bias, residual)
+    expected = host.reference(asked, x, w, bias, residual)
     if x.shape[0] > 0:
         require_agreement(asked, x, w, bias, residual, expected, convolve(asked, x, w, bias, residual, packed))
     return expected

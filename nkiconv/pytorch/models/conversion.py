@@ -29,7 +29,7 @@ _OURS: dict[type, type] = {torch.nn.Conv1d: nn.Conv1d, torch.nn.Conv2d: nn.Conv2
 #: What our classes read from a module beside what torch's do.
 _ATTRIBUTES = (
     "activation", "residual_position", "layer", "operator",
-    "packed_weight", "pack_filter", "drop_packed", "packed_filter",
+    "packed_weight", "pack_filter", "drop_packed", "packed_filter", "_packs", "_packed_from", "_pack", "_images",
 )  # fmt: skip
 
 
@@ -178,8 +178,6 @@ def _reasons(module: torch.nn.Module) -> Iterator[str]:
 
 def _obstacles(module: torch.nn.Conv1d | torch.nn.Conv2d) -> Iterator[str]:
     """Why a Conv1d or Conv2d stays as it is."""
-    if module.padding_mode != "zeros":
-        yield f"padding_mode={module.padding_mode!r}: nkiconv pads with zeros only"
     base = torch.nn.Conv2d if isinstance(module, torch.nn.Conv2d) else torch.nn.Conv1d
     own = [name for name in ("forward", "_conv_forward") if getattr(type(module), name) is not getattr(base, name)]
     own += [name for name in ("forward", "_conv_forward") if name in vars(module) and name not in own]

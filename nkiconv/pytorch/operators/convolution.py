@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ...errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from ...problem import ConvProblem
 from ...reference import ACTIVATIONS, RESIDUAL_POSITIONS
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .filters import packed_shape
 from .tensor_kinds import DTYPES, tensor_violations
 
@@ -65,10 +65,11 @@ class Convolution:
         return [x.shape[0], w.shape[0], *self.extents(x.shape[2:], w.shape[2:])]
 
     def problem(self, x: torch.Tensor, w: torch.Tensor) -> ConvProblem:
-        """The same as a ConvProblem; a row is an image of height 1. Raises its errors.
+        """The same as a ConvProblem; a row is an image of height 1. Raises its errors, and DtypeError of float64.
 
         Extents that torch.compile keeps as symbols become numbers here, of which a compiled kernel is made.
         """
+        raise_all(f"{self.name} has no kernel for this", list(tensor_violations("input", x, kernels_only=True)))
         N, C, *image = map(int, x.shape)
         K, _, *taps = map(int, w.shape)
         H, W = (1, *image)[-2:]
@@ -121,11 +122,18 @@ class Convolution:
                 yield UnsupportedError(
                     f"{name}.device={tensor.device}: must be that of input, {x.device}; move one of them"
                 )
-        if (x.dtype == torch.float32) != (given["weight"].dtype == torch.float32):
+        kinds = {x.dtype, given["weight"].dtype}
+        if torch.float32 in kinds and len(kinds) > 1 and torch.float64 not in kinds:
             yield DtypeError(
                 f"weight.dtype={given['weight'].dtype}: must be torch.float32 exactly when input's is (it is "
                 f"{x.dtype}; the Tensor Engine does not mix float32 with others); cast one of them"
             )
+        for name, tensor in given.items():
+            if (x.dtype == torch.float64) != (tensor.dtype == torch.float64):
+                yield DtypeError(
+                    f"{name}.dtype={tensor.dtype}: must be torch.float64 exactly when input's is (it is {x.dtype}); "
+                    f"cast one of them"
+                )
 
     def _arguments(self) -> Iterator[NkiconvError]:
         """Errors of everything that is no tensor."""

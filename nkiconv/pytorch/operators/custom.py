@@ -10,15 +10,17 @@ torch's own signatures.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..computers import modes
-from . import gradients
+from . import autograd, gradients
 from .convolution import Convolution
 from .registrar import registrar
+from .tensor_kinds import memory_format
 
 #: Arguments of an operator behind its four tensors, and before the packed filter.
 ARGUMENTS = 8
@@ -60,7 +62,8 @@ def call(
     packed: Tensor | None = None,
 ) -> Tensor:
     """y by the operator that `asked` names."""
-    y: Tensor = OPERATORS[asked.name](
+    operator = getattr(torch.ops.nkiconv, asked.name).default
+    y: Tensor = operator(
         x,
         w,
         bias,
@@ -98,15 +101,28 @@ def _define(name: str) -> Any:
     ) -> Tensor:
         asked = asked_of(name, stride, padding, dilation, lhs_dilation, groups, activation, residual_position, layer)
         asked.check(input, weight, bias, residual, packed)
-        return modes.convolve(asked, input, weight, bias, residual, packed)
+        y = modes.convolve(asked, input, weight, bias, residual, packed)
+        return fresh(y.contiguous(memory_format=memory_format(input, weight)))
 
     def fake(input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, *rest: Any) -> Tensor:
         asked = asked_of(name, *rest[:ARGUMENTS])
         asked.check(input, weight, bias, residual, *rest[ARGUMENTS:])
-        return input.new_empty(asked.shape(input, weight))
+        shape, order = asked.shape(input, weight), memory_format(input, weight)
+        return torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=order)
 
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        return (*_derivatives(ctx, g.contiguous()), *[None] * (ARGUMENTS + 1))
+    def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, bias, residual = inputs[:4]
+        asked = asked_of(name, *inputs[4 : 4 + ARGUMENTS])
+        by_result = asked.activation is not None and not gradients.needs_argument(asked, residual is not None)
+        ctx.asked, ctx.num_inputs = asked, len(inputs)
+        autograd.save(ctx, x, w, bias, residual, output if by_result else None)
+
+    def backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
+        found = (None,) * 4 if g is None else _derivatives(ctx, g)
+        return (*found, *[None] * (ctx.num_inputs - 4))
+
+    def forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
+        return _tangent(ctx.asked, saved[:4], tangents[:4])
 
     def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
         asked, packed = asked_of(name, *args[4 : 4 + ARGUMENTS]), None
@@ -116,48 +132,62 @@ def _define(name: str) -> Any:
 
     operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
     operator.register_fake(fake)
-    operator.register_autograd(backward, setup_context=_remember(name))
     operator.register_vmap(batched)
+    autograd.register(name, remember, backward, forward_mode)
     return operator
 
 
-def _remember(name: str) -> Callable[..., None]:
-    """What the derivative needs of a call, put into its context."""
+def fresh(y: Tensor) -> Tensor:
+    """A tensor that is nobody's view, as torch's operators return them: what follows may change it in place."""
+    return y if y._base is None else y.new_empty(0).set_(y.untyped_storage(), y.storage_offset(), y.size(), y.stride())
 
-    def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, w, bias, residual = inputs[:4]
-        asked = asked_of(name, *inputs[4 : 4 + ARGUMENTS])
-        again = gradients.needs_argument(asked, residual is not None)
-        by_result = asked.activation is not None and not again
-        ctx.asked = asked
-        ctx.again = again
-        ctx.bias_dtype = None if bias is None else bias.dtype
-        ctx.residual_dtype = None if residual is None else residual.dtype
-        ctx.save_for_backward(x, w, output if by_result else None, *((bias, residual) if again else (None, None)))
 
-    return remember
+def _argument(asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+    """What the activation is applied to."""
+    return call(asked.plain(), x, w, bias, residual if asked.residual_position == "pre_activation" else None)
 
 
 def _derivatives(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     """dL/d input, weight, bias and residual of dL/dy."""
     asked: Convolution = ctx.asked
-    x, w, y, bias, residual = ctx.saved_tensors
-    z = None
-    if ctx.again:
-        before = residual if asked.residual_position == "pre_activation" else None
-        z = call(asked.plain(), x, w, bias, before)
-    of_z = gradients.of_argument(asked, g, y, z)
+    x, w, bias, residual, y = ctx.saved_tensors
+    needs = ctx.needs_input_grad[1:5]
+    again = gradients.needs_argument(asked, residual is not None)
+    of_z = gradients.of_argument(asked, g, y, _argument(asked, x, w, bias, residual) if again else None)
     of_x = of_w = of_bias = of_residual = None
-    if ctx.needs_input_grad[0]:
-        again, filters = gradients.of_input(asked, x.shape[2:], w)
-        of_x = call(again, of_z, filters, None, None)
-    if ctx.needs_input_grad[1]:
+    if needs[0]:
+        back, filters = gradients.of_input(asked, x.shape[2:], w)
+        of_x = call(back, of_z, filters, None, None)
+    if needs[1]:
         of_w = gradients.of_filters(asked, of_z, x, w)
-    if ctx.bias_dtype is not None and ctx.needs_input_grad[2]:
-        of_bias = gradients.of_bias(of_z, ctx.bias_dtype)
-    if ctx.residual_dtype is not None and ctx.needs_input_grad[3]:
-        of_residual = (of_z if asked.residual_position == "pre_activation" else g).to(ctx.residual_dtype)
+    if needs[2]:
+        of_bias = gradients.of_bias(of_z, bias.dtype)
+    if needs[3]:
+        of_residual = (of_z if asked.residual_position == "pre_activation" else g).to(residual.dtype)
     return of_x, of_w, of_bias, of_residual
+
+
+def _tangent(asked: Convolution, tensors: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
+    """dy of d input, weight, bias and residual, None where they are constant.
+
+    dz = conv(dx, w) + conv(x, dw) + dbias + dresidual, dy = act'(z) dz
+    """
+    x, w, bias, residual = tensors
+    dx, dw, dbias, dresidual = tangents
+    plain, before = asked.plain(), asked.residual_position == "pre_activation"
+    added = dresidual if before else None
+    if dx is not None:
+        dz = call(plain, dx, w, dbias, added)
+        dz = dz if dw is None else call(plain, x, dw, None, dz)
+    elif dw is not None:
+        dz = call(plain, x, dw, dbias, added)
+    else:
+        dz = x.new_zeros(asked.shape(x, w))
+        dz = dz if added is None else dz + added.to(x.dtype)
+        dz = dz if dbias is None else dz + dbias.to(x.dtype).reshape(-1, *[1] * asked.rank)
+    if asked.activation is not None:
+        dz = gradients.of_argument(asked, dz, None, _argument(asked, x, w, bias, residual))
+    return dz if before or dresidual is None else dz + dresidual.to(x.dtype)
 
 
 def _batched(

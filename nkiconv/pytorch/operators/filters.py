@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from ...errors import LayoutError, UnsupportedError, raise_all
 from ...planner.conv2d.kernel import LEAST_BLOCK, block_of
-from .tensor_kinds import tensor_violations
+from ..computers import modes
+from ..errors import LayoutError, UnsupportedError, raise_all
+from .tensor_kinds import DTYPES, tensor_violations
 
 #: Input and output channels from which a packed filter pays: fewer inputs are stacked on the array where the filter is
 #: plain, and fewer outputs leave half of a block empty (packed, of 8 x 56 x 56 pixels: 64 -> 64 channels 36.9 us for
@@ -41,7 +42,7 @@ def pack_filter(weight: Tensor) -> Tensor:
 
     Raises: DtypeError, LayoutError; UnsupportedError where K has no divisor that is worth a block.
     """
-    errors = list(tensor_violations("weight", weight))
+    errors = list(tensor_violations("weight", weight, kernels_only=True))
     if not errors and weight.dim() not in (3, 4):
         errors.append(LayoutError(f"weight.shape={tuple(weight.shape)}: must have 3 or 4 axes, [K, C, taps]"))
     if not errors and not worth_a_block(weight.shape, weight.element_size()):
@@ -63,6 +64,8 @@ def refusal(module: Any) -> str:
         return "in training mode"
     if parametrize.is_parametrized(module) or not isinstance(module._parameters.get("weight"), torch.nn.Parameter):
         return "its weight is computed"
+    if module.weight.dtype not in DTYPES:
+        return f"its weight is {module.weight.dtype}"
     if module.groups > 1:
         return f"groups={module.groups}"
     if module.in_channels < INPUTS or module.out_channels < OUTPUTS:
@@ -73,8 +76,13 @@ def refusal(module: Any) -> str:
 
 
 class Packs(torch.nn.Module):
-    """What our modules have for it: a buffer `packed_weight` that follows `weight`, once there is one."""
+    """What our modules have for it: a buffer `packed_weight` that follows `weight`, once there is one.
 
+    There is none where torch computes: the first call of a kernel makes it, and so does moving the module to a device.
+    """
+
+    #: whether kernels are to have a packed filter
+    _packs: bool = False
     #: what the weight was when it was packed: its place in memory and its version
     _packed_from: tuple[int, int] | None = None
 
@@ -87,36 +95,56 @@ class Packs(torch.nn.Module):
         reason = refusal(self)
         if reason:
             self.drop_packed()
-            return reason
+        else:
+            self._packs = True
+            if not modes.is_torchs(self.weight):
+                self._pack()
+        return reason
+
+    def drop_packed(self) -> None:
+        """Use the plain filter only."""
+        if "packed_weight" in self._buffers:
+            self._buffers["packed_weight"] = None
+        self._packs, self._packed_from = False, None
+
+    def packed_filter(self) -> Tensor | None:
+        """The packed filter of the weight as it is now; None in training mode, where nothing is to be packed, and where
+        torch computes.
+        """
+        if not self._packs or self.training:
+            return None
+        packed = self._buffers.get("packed_weight")
+        if torch.compiler.is_compiling():
+            return packed
+        now = _state(self.weight)
+        if now is None or modes.is_torchs(self.weight):
+            return None  # a weight of a transform, which is none of ours; or nobody to take it
+        if packed is None or now != self._packed_from:
+            return None if refusal(self) else self._pack()
+        return packed
+
+    def _pack(self) -> Tensor:
+        """The filter packed, and kept unless it is a tensor of a tracer's."""
         packed = pack_filter(self.weight)  # type: ignore[arg-type]  # a Parameter: `refusal` has seen it
-        before = getattr(self, "packed_weight", None)
+        if type(packed) is not Tensor:
+            return packed
+        before = self._buffers.get("packed_weight")
         if before is not None and _alike(before, packed):
-            before.copy_(packed)  # compiled code holds on to it
+            packed = before.copy_(packed)  # compiled code holds on to it
         elif "packed_weight" in self._buffers:
             self.packed_weight = packed
         else:
             self.register_buffer("packed_weight", packed, persistent=False)
             self.register_load_state_dict_post_hook(_pack_again)  # type: ignore[no-untyped-call]
         self._packed_from = _state(self.weight)
-        return ""
+        return packed
 
-    def drop_packed(self) -> None:
-        """Use the plain filter only."""
-        if "packed_weight" in self._buffers:
-            self._buffers["packed_weight"] = None
-        self._packed_from = None
-
-    def packed_filter(self) -> Tensor | None:
-        """The packed filter of the weight as it is now; None in training mode, and where nothing was packed."""
-        packed: Tensor | None = getattr(self, "packed_weight", None)
-        if packed is None or self.training or torch.compiler.is_compiling():
-            return None if self.training else packed
-        now = _state(self.weight)
-        if now is None:
-            return None  # a weight of a transform, which is none of ours
-        if now != self._packed_from:
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Move or cast the module; where that takes it from torch to kernels, its filter is packed."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self._packs and self._buffers.get("packed_weight") is None:
             self.pack_filter()
-        return getattr(self, "packed_weight", None)
+        return self
 
 
 def _state(weight: Any) -> tuple[int, int] | None:

@@ -59,13 +59,13 @@ def of_argument(asked: Convolution, g: torch.Tensor, y: torch.Tensor | None, z: 
     """dL/dz of dL/dy, from y, or from z where `needs_argument` says so."""
     if asked.activation is None:
         return g
-    wide = g.float()
+    wide = host.wide(g)
     if z is None:
-        assert y is not None
-        return (wide * _BY_RESULT[asked.activation](y.float())).to(g.dtype)
+        assert y is not None  # `needs_argument` says so
+        return (wide * _BY_RESULT[asked.activation](host.wide(y))).to(g.dtype)
     if asked.activation in _BY_ARGUMENT:
-        return (wide * _BY_ARGUMENT[asked.activation](z.float())).to(g.dtype)
-    return (wide * _BY_RESULT[asked.activation](host.activate(z.float(), asked.activation))).to(g.dtype)
+        return (wide * _BY_ARGUMENT[asked.activation](host.wide(z))).to(g.dtype)
+    return (wide * _BY_RESULT[asked.activation](host.activate(host.wide(z), asked.activation))).to(g.dtype)
 
 
 def of_input(asked: Convolution, size: torch.Size, w: torch.Tensor) -> tuple[Convolution, torch.Tensor]:
@@ -96,11 +96,11 @@ def of_input(asked: Convolution, size: torch.Size, w: torch.Tensor) -> tuple[Con
 
 def of_filters(asked: Convolution, g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """dL/dw of dL/dz."""
-    images, symmetric = host.padded(asked, x.float())
+    images, symmetric = host.padded(asked, host.wide(x))
     found: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward.default(
-        g.float(),
+        host.wide(g),
         images,
-        w.float(),
+        host.wide(w),
         None,
         asked.stride,
         symmetric,
@@ -114,5 +114,5 @@ def of_filters(asked: Convolution, g: torch.Tensor, x: torch.Tensor, w: torch.Te
 
 
 def of_bias(g: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """dL/dbias of dL/dz, summed in fp32."""
-    return g.float().sum(dim=[0, *range(2, g.dim())]).to(dtype)
+    """dL/dbias of dL/dz, summed in fp32, or float64 where g is."""
+    return host.wide(g).sum(dim=[0, *range(2, g.dim())]).to(dtype)

@@ -1,28 +1,58 @@
-"""Which tensors the operators take: dtypes and layouts."""
+"""Which tensors the operators take: dtypes, layouts, and orders of axes in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import torch
+from torch._prims_common import suggest_memory_format
 
-from ...errors import DtypeError, LayoutError, NkiconvError
+from ...problem import E4M3FN_REMEDY
+from ..computers import modes
+from ..errors import DtypeError, LayoutError, NkiconvError
 
 #: torch's dtypes that the kernels take, and nkiconv's names of them.
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 _ACCEPTED = ", ".join(str(dtype) for dtype in DTYPES)
 
 
-def tensor_violations(name: str, tensor: object) -> Iterator[NkiconvError]:
-    """Errors of one tensor's kind and dtype."""
+def tensor_violations(name: str, tensor: object, *, kernels_only: bool = False) -> Iterator[NkiconvError]:
+    """Errors of one tensor's kind and dtype; kernels_only: also refuse what torch alone takes, which is float64."""
     if not isinstance(tensor, torch.Tensor):
         yield DtypeError(f"{name}: must be a torch.Tensor, not {type(tensor).__name__}; convert it")
         return
     if tensor.layout != torch.strided:
         yield LayoutError(f"{name}.layout={tensor.layout}: accepted is torch.strided; call .to_dense()")
+    if tensor.dtype in DTYPES:
+        return
     if tensor.is_quantized:
         yield DtypeError(f"{name}.dtype={tensor.dtype}: quantized tensors are not supported; call .dequantize()")
     elif tensor.is_complex():
         yield DtypeError(f"{name}.dtype={tensor.dtype}: complex tensors are not supported; convolve both parts")
-    elif tensor.dtype not in DTYPES:
+    elif tensor.dtype == torch.float64:
+        if kernels_only or not modes.takes_float64(tensor):
+            yield DtypeError(
+                f"{name}.dtype=torch.float64: accepted are {_ACCEPTED}, as Trainium has no float64; cast it with "
+                f".float(), or compute it with torch on cpu, {modes.VARIABLE}=torch"
+            )
+    elif tensor.dtype == torch.float8_e4m3fn:
+        yield DtypeError(
+            f"{name}.dtype={tensor.dtype}: accepted are {_ACCEPTED}; cast it with .bfloat16(), which is exact, or call "
+            f"nkiconv.conv2d of arrays, which takes NKI's float8_e4m3: {E4M3FN_REMEDY}"
+        )
+    elif not tensor.dtype.is_floating_point:
+        yield DtypeError(
+            f"{name}.dtype={tensor.dtype}: accepted are {_ACCEPTED}; kernels have no integer sums; cast {name}"
+        )
+    else:
         yield DtypeError(f"{name}.dtype={tensor.dtype}: accepted are {_ACCEPTED}; cast {name}")
+
+
+def memory_format(x: torch.Tensor, w: torch.Tensor) -> torch.memory_format:
+    """Of y: torch's, channels_last where x or w is, but for float64; on a device, whose kernels write rows, always
+    contiguous.
+    """
+    of_images = x.dim() == 4 and x.dtype != torch.float64 and x.device.type not in modes.NEURON
+    if of_images and torch.channels_last in (suggest_memory_format(x), suggest_memory_format(w)):
+        return torch.channels_last
+    return torch.contiguous_format

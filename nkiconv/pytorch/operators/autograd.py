@@ -1,0 +1,96 @@
+"""Derivatives of an operator in both directions, also twice and under torch.func's transforms.
+
+torch.library's `register_autograd` knows neither forward mode, of which it drops the tangents in silence, nor
+functorch. So each operator has a kernel of its own for the dispatcher's Autograd key, as torch's operators have: a
+single-level autograd function, which every level of a transform reaches in its turn.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import _C
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
+
+_LIBRARY = torch.library.Library("nkiconv", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+Derivatives = tuple[Any, ...]
+
+
+def register(
+    name: str,
+    remember: Callable[[Any, tuple[Any, ...], Any], None],
+    backward: Callable[..., Derivatives],
+    forward_mode: Callable[[Any, Any, Derivatives], Any],
+) -> None:
+    """Give operator `nkiconv::name` derivatives.
+
+    Args:
+        remember: told a context, the operator's arguments and its result, keeps there what the others need.
+        backward: told the context and derivatives of results, returns those of the arguments.
+        forward_mode: told the context, what it saved and tangents of the arguments, returns those of the results.
+    """
+    operator = getattr(torch.ops.nkiconv, name).default
+
+    def below(keyset: Any, args: tuple[Any, ...]) -> Any:
+        with _C._AutoDispatchBelowAutograd():
+            return operator.redispatch(keyset & _C._after_autograd_keyset, *args)
+
+    def forward(ctx: Any, keyset: Any, *args: Any) -> Any:
+        with _further_out():
+            result = below(keyset, args)
+        ctx.set_materialize_grads(False)
+        remember(ctx, args, result)
+        return result
+
+    def back(ctx: Any, *g: Any) -> Derivatives:
+        return None, *backward(ctx, *g)
+
+    def ahead(ctx: Any, _keyset: Any, *tangents: Any) -> Any:
+        saved = ctx.saved_tensors
+        if _C._are_functorch_transforms_active():  # primals of this level, which may have tangents further out
+            saved = [None if one is None else _primal(one) for one in saved]
+        with _further_out():
+            return forward_mode(ctx, saved, tangents)
+
+    methods = {"forward": forward, "backward": back, "jvp": ahead}
+    function: Any = type(f"nkiconv_{name}", (_SingleLevelFunction,), {k: staticmethod(v) for k, v in methods.items()})
+
+    def kernel(keyset: Any, *args: Any) -> Any:
+        tangents = forward_ad._current_level >= 0
+        if tangents or (torch.is_grad_enabled() and _C._any_requires_grad(*args)):
+            with enable_single_level_autograd_function():
+                return function.apply(keyset, *args)
+        return below(keyset, args)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators")  # of the kernel that this replaces
+        _LIBRARY.impl(name, kernel, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _further_out() -> Iterator[None]:
+    """Differentiate what runs at the levels around this one: torch switches it off for all in a function's methods."""
+    if not _C._are_functorch_transforms_active():
+        yield
+        return
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+        yield
+
+
+def _primal(tensor: torch.Tensor) -> torch.Tensor:
+    primal: torch.Tensor = forward_ad.unpack_dual(tensor).primal  # type: ignore[no-untyped-call]
+    return primal
+
+
+def save(ctx: Any, *tensors: Any) -> None:
+    """Keep tensors for derivatives in both directions."""
+    ctx.save_for_backward(*tensors)
+    if forward_ad._current_level >= 0:
+        ctx.save_for_forward(*tensors)

@@ -1,0 +1,337 @@
+"""What torch says of its convolutions beside their values holds for ours, whoever computes."""
+
+import copy
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nkiconv import pytorch
+from nkiconv.errors import CapacityError, DtypeError, GeometryError, UnsupportedError
+from nkiconv.pytorch import nn as ours
+from nkiconv.pytorch.computers import device, host, modes
+from nkiconv.pytorch.errors import as_torchs
+from nkiconv.pytorch.operators.tensor_kinds import memory_format
+
+
+class Recorder(TorchDispatchMode):
+    """The names of the operators that run; with it they are nkiconv's, without it torch's own where torch computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(params=["torch", "operators in torch", "simulate", "device"])
+def computer(request, monkeypatch):
+    """Who computes; the device is torch, which answers with a view, as kernels of another shape do."""
+    who = request.param
+    monkeypatch.setenv("NKICONV_CPU", "simulate" if who == "simulate" else "torch")
+    if who == "device":
+        monkeypatch.setattr(modes, "computer", lambda x: "device")
+        monkeypatch.setattr(device, "convolve", lambda *args: host.reference(*args[:5]).flatten().view(_shape(*args)))
+    if who == "operators in torch":
+        with Recorder():
+            yield who
+    else:
+        yield who
+
+
+def _shape(asked, x, w, *_):
+    return asked.shape(x, w)
+
+
+def integers(*shape, dtype=torch.float32):
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
+
+
+def filled(module):
+    with torch.no_grad():
+        for one in module.parameters():
+            one.copy_(integers(*one.shape))
+    return module
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 7), (4, 7), (2, 4, 7, 6), (4, 7, 6)])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_results_may_be_changed_in_place(shape, groups, computer):
+    kind = "Conv1d" if len(shape) < 4 and shape[-1] == 7 else "Conv2d"
+    net = nn.Sequential(filled(getattr(ours, kind)(4, 4, 3, groups=groups)), nn.ReLU(inplace=True))
+    theirs = nn.Sequential(filled(getattr(nn, kind)(4, 4, 3, groups=groups)), nn.ReLU(inplace=True))
+    x = integers(*shape)
+    g = integers(*theirs(x).shape)
+    for one, other in zip(*(torch.autograd.grad(m(x), m.parameters(), g) for m in (net, theirs)), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_causal_results_may_be_changed_in_place(computer):
+    if computer == "device":
+        pytest.skip("the fake device has no states")
+    x, w = integers(2, 3, 6).requires_grad_(), integers(3, 4).requires_grad_()
+    y, final = pytorch.causal_conv1d_fn(x, w, return_final_states=True)
+    (y.relu_().sum() + final.mul_(2).sum()).backward()
+    expected = torch.autograd.grad(F.conv1d(F.pad(x, (3, 0)), w[:, None], groups=3).relu().sum(), w)[0]
+    assert torch.equal(w.grad, expected)
+
+
+def test_torchs_functions_run_where_torch_computes(monkeypatch):
+    """No operator of ours stands around them unless somebody looks."""
+    x, w = integers(2, 4, 7).requires_grad_(), integers(4, 4, 3)
+    names = {"torch": "ConvolutionBackward0", "simulate": "nkiconv_conv1dBackward"}
+    for mode, name in names.items():
+        monkeypatch.setenv("NKICONV_CPU", mode)
+        assert pytorch.conv1d(x, w).grad_fn.name() == name
+    monkeypatch.setenv("NKICONV_CPU", "torch")
+    with Recorder() as seen:
+        pytorch.conv1d(x, w)
+    assert "nkiconv::conv1d" in seen.names
+
+
+def test_plain_bf16_is_torchs_own_and_an_epilogue_rounds_once():
+    generator = torch.Generator().manual_seed(0)
+    x, w, bias, residual = (
+        torch.randn(shape, generator=generator).bfloat16() for shape in ((2, 40, 9), (8, 40, 3), (8,), (2, 8, 7))
+    )
+    assert torch.equal(pytorch.conv1d(x, w, bias), F.conv1d(x, w, bias))
+    wide = F.silu(F.conv1d(x.float(), w.float(), bias.float()) + residual.float()).bfloat16()
+    assert torch.equal(pytorch.conv1d(x, w, bias, residual=residual, activation="silu"), wide)
+    assert torch.equal(pytorch.conv1d(x, w, bias, activation="relu"), F.conv1d(x, w, bias).relu())
+
+
+def test_filters_are_not_packed_where_torch_computes(monkeypatch):
+    model = pytorch.convert(nn.Sequential(nn.Conv2d(70, 128, 3)).eval()).model
+    x = integers(1, 70, 4, 4)
+    model(x)
+    assert not list(model.buffers())
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), F.conv2d(x, model[0].weight, model[0].bias))
+    assert torch.equal(model[0].packed_weight, pytorch.pack_filter(model[0].weight))
+
+
+def test_filters_are_packed_on_the_way_to_a_device():
+    model = pytorch.convert(nn.Sequential(nn.Conv2d(70, 128, 3)).eval()).model.to("meta")
+    assert model[0].packed_weight.shape == (1, 70, 3, 3, 128)
+
+
+def test_float64_on_the_host():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3, groups=2))
+    report = pytorch.convert(model)
+    assert all(entry.swapped for entry in report.entries)
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    converted = report.model.double()
+    assert torch.equal(converted(x), copy.deepcopy(model).double()(x))
+    with Recorder():  # as an operator too
+        torch.testing.assert_close(converted(x), copy.deepcopy(model).double()(x), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("where", ["simulate", "meta"])
+def test_float64_of_kernels_is_refused(where, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "simulate" if where == "simulate" else "torch")
+    x, w = (torch.zeros(shape, dtype=torch.float64) for shape in ((1, 4, 8), (4, 4, 3)))
+    if where == "meta":
+        x, w = x.to("meta"), w.to("meta")
+    with pytest.raises(DtypeError, match=r"input.dtype=torch.float64: .*\.float\(\), or compute it with torch on cpu"):
+        pytorch.conv1d(x, w)
+    with pytest.raises(DtypeError, match=r"x.dtype=torch.float64: .* NKICONV_CPU=torch"):
+        pytorch.causal_conv1d_fn(x, w[:, 0])
+
+
+def test_autocast_casts_as_torch_does(computer):
+    x, w, bias = integers(2, 4, 7), integers(4, 4, 3), integers(4)
+    with torch.autocast("cpu", torch.bfloat16):
+        for given in ((x, w, bias), (x.bfloat16(), w, bias)):
+            y = pytorch.conv1d(*given)
+            assert y.dtype == torch.bfloat16
+            assert torch.equal(y, F.conv1d(*given))
+        y = pytorch.conv1d(x, w / 64, bias, activation="silu")  # summed in fp32 all the same, and rounded once
+        assert torch.equal(y, F.silu(F.conv1d(x.double(), w.double() / 64, bias.double())).bfloat16())
+        with pytest.raises(DtypeError, match=r"input.dtype=torch.int64: accepted are"):
+            pytorch.conv1d(x.long(), w)
+
+
+def test_autocast_does_not_reach_what_kernels_are_compared_with(monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "compare")
+    x, w = integers(2, 4, 7), integers(4, 4, 3) / 64
+    with torch.autocast("cpu", torch.bfloat16):
+        y = pytorch.conv1d(x, w, activation="silu")
+    assert torch.equal(y, F.silu(F.conv1d(x.double(), w.double())).bfloat16())
+
+
+def test_autocast_leaves_float64():
+    x, w = integers(2, 4, 7).double(), integers(4, 4, 3).double()
+    with torch.autocast("cpu", torch.bfloat16):
+        y, expected = pytorch.conv1d(x, w, activation="relu"), F.conv1d(x, w).relu()
+    assert y.dtype == expected.dtype == torch.float64
+    assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize("which", ["input", "weight", "both", "neither"])
+@pytest.mark.parametrize("activation", [None, "silu"])
+def test_channels_last_goes_through(which, activation, computer):
+    x, w = integers(2, 4, 7, 6), integers(8, 4, 3, 3)
+    x = x.to(memory_format=torch.channels_last) if which in ("input", "both") else x
+    w = w.to(memory_format=torch.channels_last) if which in ("weight", "both") else w
+    y, expected = pytorch.conv2d(x, w, activation=activation), F.conv2d(x, w)
+    assert y.stride() == expected.stride()
+    if activation is None:
+        assert torch.equal(y, expected)
+    else:
+        torch.testing.assert_close(y, F.silu(expected))
+
+
+def test_devices_have_one_order():
+    """Their kernels write rows; another order would be a copy that nobody asked for."""
+    x = SimpleNamespace(device=SimpleNamespace(type="neuron"), dtype=torch.float32, dim=lambda: 4)
+    assert memory_format(x, integers(8, 4, 3, 3).to(memory_format=torch.channels_last)) is torch.contiguous_format
+
+
+def test_compiled_results_are_channels_last_too():
+    x, w = integers(2, 4, 7, 6).to(memory_format=torch.channels_last), integers(8, 4, 3, 3)
+    torch.compiler.reset()
+    y = torch.compile(lambda x: pytorch.conv2d(x, w) + 1, fullgraph=True, backend="aot_eager")(x)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(y, F.conv2d(x, w) + 1)
+
+
+#: input's and weight's shape
+EMPTY = [
+    ((0, 4, 8, 8), (4, 4, 3, 3)), ((2, 0, 8, 8), (4, 0, 3, 3)), ((2, 4, 8, 8), (0, 4, 3, 3)),
+    ((2, 4, 0, 8), (4, 4, 3, 3)), ((2, 4, 8, 8), (4, 4, 0, 3)), ((2, 4, 2, 8), (4, 4, 3, 3)),
+    ((0, 4, 2, 8), (4, 4, 3, 3)), ((0, 4, 8), (4, 4, 3)), ((2, 4, 0), (4, 4, 3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("x_shape", "w_shape"), EMPTY)
+def test_empty_extents_are_torchs(x_shape, w_shape):
+    x, w, name = torch.zeros(x_shape), torch.zeros(w_shape), f"conv{len(x_shape) - 2}d"
+    try:
+        expected = getattr(F, name)(x, w)
+    except RuntimeError:
+        with pytest.raises(GeometryError) as caught:
+            getattr(pytorch, name)(x, w)
+        assert isinstance(caught.value, RuntimeError)
+    else:
+        assert getattr(pytorch, name)(x, w).shape == expected.shape
+
+
+def test_kernels_take_no_images_but_some_channels(monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    x = torch.zeros(0, 4, 8, requires_grad=True)
+    y = pytorch.conv1d(x, torch.zeros(4, 4, 3))
+    assert y.shape == (0, 4, 6)
+    assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
+    with pytest.raises(GeometryError, match="every extent but N must be at least 1"):
+        pytorch.conv1d(torch.zeros(2, 0, 8), torch.zeros(4, 0, 3))
+
+
+@pytest.mark.parametrize("padding_mode", ["reflect", "replicate", "circular"])
+@pytest.mark.parametrize(
+    ("kind", "more", "shape"),
+    [
+        ("Conv1d", {"padding": 2}, (2, 4, 9)),
+        ("Conv1d", {"padding": "same", "dilation": 2}, (4, 9)),
+        ("Conv2d", {"padding": (1, 2), "stride": 2, "groups": 2}, (2, 4, 7, 8)),
+    ],
+)
+def test_padding_modes(padding_mode, kind, more, shape, computer):
+    conv, theirs = (filled(getattr(one, kind)(4, 4, 3, padding_mode=padding_mode, **more)) for one in (ours, nn))
+    assert torch.equal(conv(integers(*shape)), theirs(integers(*shape)))
+    assert repr(conv) == repr(theirs)
+    converted = pytorch.convert(nn.Sequential(theirs)).model
+    assert isinstance(converted[0], getattr(ours, kind))
+    assert torch.equal(converted(integers(*shape)), theirs(integers(*shape)))
+
+
+def test_what_cannot_be_padded_is_named():
+    with pytest.raises(
+        GeometryError, match=r"input.shape=\(2, 4, 2\): cannot be padded by .3, 3. with padding_mode='reflect'"
+    ):
+        ours.Conv1d(4, 4, 3, padding=3, padding_mode="reflect")(integers(2, 4, 2))
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [({"stride": 1.5}, TypeError), ({"groups": "2"}, TypeError), ({"stride": (1, 1, 1)}, RuntimeError)],
+)
+def test_arguments_of_another_kind_are_type_errors(changed, kind):
+    x, w = integers(2, 4, 7), integers(4, 4, 3)
+    for function in (F.conv1d, pytorch.conv1d):
+        with pytest.raises(kind):
+            function(x, w, **changed)
+    with pytest.raises(GeometryError):
+        pytorch.conv1d(x, w, **changed)
+
+
+def test_kernels_errors_are_torchs_kind_too():
+    with pytest.raises(CapacityError, match="too much") as caught, as_torchs():
+        raise CapacityError("too much")
+    assert isinstance(caught.value, RuntimeError)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ours.Conv1d(4, 4, 3),
+        lambda: nn.Sequential(nn.ReLU(), ours.CausalConv1d(4, 4, 3)),
+        lambda: pytorch.convert(nn.Sequential(nn.Conv2d(4, 4, 3))).model,
+        lambda: scripted,
+        lambda: pytorch.causal_conv1d_fn,
+        lambda: pytorch.causal_conv1d_update,
+    ],
+)
+def test_scripting_is_refused(make):
+    with pytest.raises(
+        UnsupportedError, match=r"^torch.jit.script: cannot compile nkiconv's functions and modules; use"
+    ):
+        torch.jit.script(make())
+
+
+def scripted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return pytorch.conv2d(x, w)
+
+
+def test_importing_warns_of_nothing():
+    """Though each operator's kernel for derivatives takes the place of another one."""
+    script = "import warnings; warnings.simplefilter('error', UserWarning); import nkiconv.pytorch"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+
+
+def test_mimi_trains(monkeypatch):
+    """Its layers change results of convolutions in place."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.MimiConfig(
+        num_filters=8, hidden_size=32, codebook_dim=16, vector_quantization_hidden_dimension=16, codebook_size=32,
+        num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=16, intermediate_size=32,
+        upsampling_ratios=[4, 2], num_quantizers=4, num_semantic_quantizers=1, upsample_groups=32, sliding_window=16,
+    )  # fmt: skip
+    model, x = transformers.MimiModel(config).eval(), torch.randn(1, 1, 200)
+
+    def run(one):
+        y = one(x).audio_values
+        parameters = [each for each in one.decoder.parameters() if each.requires_grad]
+        return [y, *torch.autograd.grad(y.pow(2).sum(), parameters)]
+
+    report = pytorch.convert(model)
+    assert any(entry.swapped for entry in report.entries)
+    expected = run(model)
+    for one, other in zip(run(report.model), expected, strict=True):
+        assert torch.equal(one, other)
+    with Recorder() as seen:
+        found = run(report.model)
+    assert "nkiconv::conv1d" in seen.names
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.detach().abs().max()))
