@@ -73,29 +73,35 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
 
 
 def _backward(ctx: Any, g: Tensor, g_final: Tensor) -> tuple[Tensor | None, ...]:
+    return (*derivatives(ctx, g, g_final), *[None] * 5)
+
+
+def derivatives(ctx: Any, g: Tensor, g_final: Tensor | None) -> tuple[Tensor | None, ...]:
+    """dL/d x, weight, bias and initial states of dL/dy and dL/d final states, each where it is needed.
+
+    ctx: what `_remember` puts into autograd's, and its needs_input_grad.
+    """
     x, weight, bias, initial_states, cu_seqlens, seq_idx = ctx.saved_tensors
     needs = list(ctx.needs_input_grad[:4])
     if cu_seqlens is None and seq_idx is None:
-        found = _derivatives(ctx, g.contiguous(), g_final, x, weight, bias, initial_states, needs)
-    else:
-        given = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
-        final = g_final if ctx.return_final_states else None
-        each = PACKED_BACKWARD(g, final, *given, needs, ctx.activation, ctx.layer)
-        found = tuple(one if needed else None for one, needed in zip(each, needs, strict=True))
-    return (*found, *[None] * 5)
+        return _of_rows(ctx, g.contiguous(), g_final, x, weight, bias, initial_states, needs)
+    given = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
+    final = g_final if ctx.return_final_states else None
+    each = PACKED_BACKWARD(g, final, *given, needs, ctx.activation, ctx.layer)
+    return tuple(one if needed else None for one, needed in zip(each, needs, strict=True))
 
 
-def _derivatives(
+def _of_rows(
     ctx: Any,
     g: Tensor,
-    g_final: Tensor,
+    g_final: Tensor | None,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     initial_states: Tensor | None,
     needs: list[bool],
 ) -> tuple[Tensor | None, ...]:
-    """dL/d x, weight, bias and initial states of dL/dy and dL/d final states."""
+    """`derivatives` without packed sequences."""
     channels, width = weight.shape
     gap, length, w = width - 1, x.shape[2], weight[:, None]
     asked = states.causal(channels, gap, ctx.activation, ctx.layer)
@@ -109,7 +115,7 @@ def _derivatives(
         again, filters = gradients.of_input(asked, torch.Size([length]), w)
         again = dataclasses.replace(again, padding=((columns, gap),))
         residual = None
-        if ctx.return_final_states and gap:
+        if g_final is not None and ctx.return_final_states and gap:
             # final states are the last columns of xs; those before the columns asked for are zeros or no one's
             reached = min(gap, columns + length)
             residual = F.pad(g_final[..., gap - reached :], (columns + length - reached, 0))
