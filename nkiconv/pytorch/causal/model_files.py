@@ -42,6 +42,11 @@ def looks(file: ModuleType) -> bool:
     return any(name in vars(file) for name in FUNCTIONS)
 
 
+def keeps(layer: torch.nn.Module) -> bool:
+    """Whether a layer keeps the functions as attributes of its own."""
+    return any(name in vars(layer) for name in FUNCTIONS)
+
+
 def set_in_files(files: Iterable[ModuleType], undo: Installation) -> None:
     """Let files call nkiconv's functions, for every model of theirs."""
     for file in files:

@@ -12,7 +12,7 @@ import warnings
 from typing import Any
 
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C._functorch import TransformType, get_interpreter_stack, is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -86,9 +86,17 @@ def _foreign(types: Any, arguments: tuple[Any, ...]) -> str:
     kinds += [type(one).__name__ for one in tensors if is_traceable_wrapper_subclass(one)]
     if kinds:
         return f"tensor kind: {', '.join(dict.fromkeys(kinds))} has a meaning that nkiconv does not know"
-    if not torch.compiler.is_compiling() and any(forward_ad.unpack_dual(one).tangent is not None for one in tensors):
-        return "derivatives: forward-mode ones are torch's only"
+    if not torch.compiler.is_compiling() and _is_transformed(tensors):
+        return "derivatives: forward-mode ones and torch.func's are torch's only"
     return ""
+
+
+def _is_transformed(tensors: list[torch.Tensor]) -> bool:
+    """Whether derivatives are taken that custom operators do not have."""
+    levels = get_interpreter_stack() or ()
+    if any(level.key() in (TransformType.Grad, TransformType.Jvp) for level in levels):
+        return True
+    return any(forward_ad.unpack_dual(one).tangent is not None for one in tensors)
 
 
 def _formatted(y: torch.Tensor, args: tuple[Any, ...], named: dict[str, Any]) -> torch.Tensor:
