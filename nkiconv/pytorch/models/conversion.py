@@ -60,8 +60,11 @@ def convert(
             norm, and may be subclasses of torch's, unless they have a forward of their own.
         filter: told a convolution's name and module, says whether to swap it; None: all.
         fold_batchnorm: multiply a batch norm that follows a convolution into its filters and bias, and put an Identity
-            in its place. Only in eval mode. They are found by tracing the model with torch.fx; of what cannot be
-            traced, by tracing its parts and by the order in nn.Sequential, where nobody else may call the convolution.
+            in its place. Only in eval mode. A norm is whatever has running_mean and running_var and is found, on
+            numbers in float64, to compute act(scale * x + shift): its activation goes into the convolution where
+            nkiconv fuses it, and otherwise takes its place. Who follows whom is found by tracing the model with
+            torch.fx; of what cannot be traced, by a run on shapes alone of it or of its parts, and by the order in
+            nn.Sequential, where nobody else may call the convolution.
         causal_conv1d: where layers read a convolution's weight and pass it to `causal_conv1d_fn` and
             `causal_conv1d_update` (transformers' Mamba, Qwen3-Next and others), let these be nkiconv's: in the file that
             defines the layers, so for every model of that file in the process, until `report.installation.undo()`. A

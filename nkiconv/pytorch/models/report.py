@@ -46,6 +46,7 @@ class Fold:
     convolution: str | None
     how: str = ""  # how they were found to follow each other
     reason: str = ""
+    activation: str | None = None  # the norm's own, which is in the convolution's epilogue now
 
     @property
     def folded(self) -> bool:
@@ -113,7 +114,10 @@ class Report:
         if self.folds:
             table.add_section()
         for fold in self.folds:
-            told = f"folded into {fold.convolution or 'the model'} ({fold.how})" if fold.folded else fold.reason
+            told = fold.reason
+            if fold.folded:
+                more = f" with its {fold.activation}" if fold.activation else ""
+                told = f"folded{more} into {fold.convolution or 'the model'} ({fold.how})"
             table.add_row(Text(fold.batchnorm), "batch norm", "", "", Text(told))
         return table
 
