@@ -255,8 +255,9 @@ def test_the_table(capsys):
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
     assert [line[0] for line in rows] == ["model", "---", "vit", "mamba"]
     assert [line[1] for line in rows[2:]] == ["1", "2"]
-    assert [bool(line[4]) for line in rows[2:]] == [False, True]
-    assert [line[5] for line in rows[2:]] == [compare_models.AGREE] * 2
+    assert [line[2] for line in rows[2:]] == ["100%", "100%"]
+    assert [bool(line[5]) for line in rows[2:]] == [False, True]
+    assert [line[6] for line in rows[2:]] == [compare_models.AGREE] * 2
 
 
 def test_the_table_of_an_unknown_model():
