@@ -54,7 +54,7 @@ def test_several_steps_around_a_ring_see_what_was_there(size):
     state = integers(1, 2, size, seed=2)
     before = torch.stack([state[0, :, (7 - 3 + i) % size] for i in range(3)], 1)
     y = causal_conv1d_update(x, state, w, None, None, torch.tensor([7]))
-    assert torch.equal(y[0].double(), row(x[0], w, None, before))
+    assert torch.equal(y[0].double(), causal.row(x[0], w, None, before))
     for t in range(9 - size, 9):
         assert torch.equal(state[0, :, (7 + t) % size], x[0, :, t])
 
@@ -103,7 +103,7 @@ def test_derivatives_of_x_weight_and_bias(size, chosen):
     wide = [one.detach().double().requires_grad_() for one in (x, w, bias)]
     rows = torch.tensor([1, 0]) if chosen else None
     order = [1, 0] if chosen else [0, 1]
-    expected = torch.stack([row(wide[0][n], *wide[1:], state[order[n], :, size - 3 :]) for n in range(2)])
+    expected = torch.stack([causal.row(wide[0][n], *wide[1:], state[order[n], :, size - 3 :]) for n in range(2)])
     y = causal_conv1d_update(x, state, w, bias, conv_state_indices=rows)
     assert not state.requires_grad
     g = integers(2, 2, 3, seed=4)

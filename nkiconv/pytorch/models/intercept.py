@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ...errors import ComparisonError, NkiconvError
 from .. import functional
+from ..operators.tensor_kinds import DTYPES
 
 #: torch.nn.functional's are the same objects.
 _OURS = {torch.conv1d: functional.conv1d, torch.conv2d: functional.conv2d}
@@ -86,6 +87,9 @@ def _foreign(types: Any, arguments: tuple[Any, ...]) -> str:
     kinds += [type(one).__name__ for one in tensors if is_traceable_wrapper_subclass(one)]
     if kinds:
         return f"tensor kind: {', '.join(dict.fromkeys(kinds))} has a meaning that nkiconv does not know"
+    dtypes = [str(one.dtype) for one in tensors if one.dtype not in DTYPES]
+    if dtypes:  # torch.compile cannot trace the error that ours would raise
+        return f"dtype: {', '.join(dict.fromkeys(dtypes))} is none of {', '.join(map(str, DTYPES))}"
     if not torch.compiler.is_compiling() and _is_transformed(tensors):
         return "derivatives: forward-mode ones and torch.func's are torch's only"
     return ""
