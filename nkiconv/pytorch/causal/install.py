@@ -19,7 +19,7 @@ from typing import Any
 
 from ...errors import UnsupportedError
 from .installation import Installation
-from .model_files import looks, set_in_files
+from .model_files import looks, set_in
 from .package import MODULES, VERSION
 
 PACKAGE = "causal_conv1d"
@@ -72,7 +72,8 @@ def install_causal_conv1d(*, replace: bool = False) -> Installation:
             importlib.import_module(name)
         if "transformers" in sys.modules or importlib.util.find_spec("transformers") is not None:
             _tell_transformers(package, installation)
-            set_in_files(_early_files(), installation)
+            for file in _early_files():
+                set_in(file, installation, missing=True)
     except BaseException:
         installation.undo()
         raise

@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -37,32 +37,21 @@ def files_of(module: torch.nn.Module) -> Iterator[ModuleType]:
             yield file
 
 
-def looks(file: ModuleType) -> bool:
-    """Whether a file looks for the functions."""
+def looks(file: ModuleType | torch.nn.Module) -> bool:
+    """Whether a file looks for the functions, or a layer keeps them as attributes."""
     return any(name in vars(file) for name in FUNCTIONS)
 
 
-def keeps(layer: torch.nn.Module) -> bool:
-    """Whether a layer keeps the functions as attributes of its own."""
-    return any(name in vars(layer) for name in FUNCTIONS)
+def set_in(file: ModuleType | torch.nn.Module, undo: Installation, missing: bool = False) -> None:
+    """Let a file, for all its models, or a layer that keeps the functions as attributes, call nkiconv's.
 
-
-def set_in_files(files: Iterable[ModuleType], undo: Installation) -> None:
-    """Let files call nkiconv's functions, for every model of theirs."""
-    for file in files:
-        _set(vars(file), undo)
-
-
-def set_in_layers(modules: Iterable[torch.nn.Module], undo: Installation) -> None:
-    """Let layers that keep the functions as attributes call nkiconv's."""
-    for module in modules:
-        _set(vars(module), undo)
-
-
-def _set(names: dict[str, Any], undo: Installation) -> None:
+    missing: also in the place of a None, which says that the package is not there.
+    """
+    names = vars(file)
     for name, ours in FUNCTIONS.items():
-        if name in names and not _is_ours(names[name], ours):
-            undo.set(names, name, _instead_of(names[name], ours))
+        found = names.get(name)
+        if name in names and (missing or found is not None) and not _is_ours(found, ours):
+            undo.set(names, name, _instead_of(found, ours))
 
 
 def _is_ours(function: Any, ours: Callable[..., Any]) -> bool:

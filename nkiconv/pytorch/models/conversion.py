@@ -65,10 +65,10 @@ def convert(
             nkiconv fuses it, and otherwise takes its place. Who follows whom is found by tracing the model with
             torch.fx; of what cannot be traced, by a run on shapes alone of it or of its parts, and by the order in
             nn.Sequential, where nobody else may call the convolution.
-        causal_conv1d: where layers read a convolution's weight and pass it to `causal_conv1d_fn` and
-            `causal_conv1d_update` (transformers' Mamba, Qwen3-Next and others), let these be nkiconv's: in the file that
-            defines the layers, so for every model of that file in the process, until `report.installation.undo()`. A
-            call that nkiconv refuses stays with the file's own function, which a warning tells.
+        causal_conv1d: where layers pass a convolution's weight to `causal_conv1d_fn` and `causal_conv1d_update`
+            (transformers' Mamba, Qwen3-Next and others), let these be nkiconv's: in the file that defines the layers,
+            so for every model of that file in the process, until `report.installation.undo()`. A call that nkiconv
+            refuses stays with the file's own function, which a warning tells.
         functional: run the model's forward under `intercept`, so that convolutions by subclasses with a forward of
             their own, and by functions of torch, are nkiconv's too. Other methods of the model than forward can be
             called under `intercept` by hand.
@@ -116,16 +116,18 @@ def convert(
 
 def _by_causal_conv1d(model: torch.nn.Module, entry: Entry, installation: Installation) -> Entry:
     """The entry of a convolution whose filter goes to functions of its layer's file, which become nkiconv's."""
-    if entry.reason != READ or not isinstance(model.get_submodule(entry.name), torch.nn.Conv1d):
+    module = model.get_submodule(entry.name)
+    if not entry.name or entry.reason not in ("", READ) or not isinstance(module, torch.nn.Conv1d):
         return entry
     layer = model.get_submodule(entry.name.rpartition(".")[0])
-    files = list(model_files.files_of(layer))
-    model_files.set_in_files(files, installation)
-    model_files.set_in_layers([layer], installation)
-    if not files and not model_files.keeps(layer):
+    candidates: list[Any] = [*model_files.files_of(layer), layer]
+    places = [place for place in candidates if model_files.looks(place)]
+    for place in places:
+        model_files.set_in(place, installation)
+    if not entry.reason or not places:
         return entry
-    place = files[0].__name__ if files else type(layer).__name__
-    return dataclasses.replace(entry, operator="causal_conv1d", reason="", function=f"causal_conv1d_fn of {place}")
+    name = type(layer).__name__ if places[0] is layer else places[0].__name__
+    return dataclasses.replace(entry, operator="causal_conv1d", reason="", function=f"causal_conv1d_fn of {name}")
 
 
 def _intercepted(model: Any) -> Any:
@@ -140,7 +142,8 @@ def _intercepted(model: Any) -> Any:
 
         model.forward = forward
     elif not hasattr(type(model), "_intercepted"):
-        model.__class__ = intercepted(type(model))
+        kind: Any = type(model)
+        model.__class__ = intercepted(kind)
     return model
 
 

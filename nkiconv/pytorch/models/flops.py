@@ -97,6 +97,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def share_of(model: torch.nn.Module, inputs: Sequence[Any], named: Mapping[str, Any]) -> Share:
     """Of one run of a model, without gradients."""
-    with torch.no_grad(), Counter() as counter:
+    counter = Counter()
+    with torch.no_grad(), counter:
         model(*inputs, **named)
     return counter.share

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._C._functorch import TransformType, get_interpreter_stack, is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ...errors import ComparisonError, NkiconvError
@@ -71,7 +71,8 @@ class Intercept(TorchFunctionMode):
 
     def _is_inner(self) -> bool:
         """Whether a block around this one does the work; while this runs, the block is off the stack itself."""
-        return any(isinstance(mode, Intercept) for mode in _get_current_function_mode_stack())
+        stack = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        return any(isinstance(mode, Intercept) for mode in stack)
 
     def _tell(self, name: str, reason: str) -> None:
         cause = name, re.split(r"[=:]", reason, maxsplit=1)[0]
@@ -100,7 +101,8 @@ def _is_transformed(tensors: list[torch.Tensor]) -> bool:
     levels = get_interpreter_stack() or ()
     if any(level.key() in (TransformType.Grad, TransformType.Jvp) for level in levels):
         return True
-    return any(forward_ad.unpack_dual(one).tangent is not None for one in tensors)
+    duals = (forward_ad.unpack_dual(one) for one in tensors)  # type: ignore[no-untyped-call]
+    return any(dual.tangent is not None for dual in duals)
 
 
 def _formatted(y: torch.Tensor, args: tuple[Any, ...], named: dict[str, Any]) -> torch.Tensor:
@@ -118,9 +120,9 @@ def _is_channels_last(tensor: torch.Tensor) -> bool:
 
 
 @functools.cache
-def intercepted(kind: type) -> type:
+def intercepted(kind: Any) -> Any:
     """A subclass of a module's class whose forward runs under `intercept`."""
-    forward = kind.forward  # type: ignore[attr-defined]
+    forward = kind.forward
 
     @functools.wraps(forward)
     def call(self: Any, *args: Any, **named: Any) -> Any:

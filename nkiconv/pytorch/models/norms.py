@@ -20,7 +20,7 @@ from ..computers.host import activate
 
 #: How far a norm may be off, of the sum of its terms: it may compute in fp32.
 CLOSE = 1e-5
-#: The norms of torch that need no run to know them, by their images' axes; where parameters have no data, the only ones.
+#: The only norms where parameters have no data, by the axes of their images: what these compute is known.
 KNOWN = {1: (torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm), 2: (torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm)}
 
 

@@ -10,6 +10,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -24,7 +25,8 @@ def reads_only(parent: torch.nn.Module, child: str) -> bool:
 
     False also where its source says nothing of the child, or cannot be had.
     """
-    return _uses(type(parent)).get(child, True) is False
+    kind: Any = type(parent)
+    return _uses(kind).get(child, True) is False
 
 
 @functools.cache
