@@ -1,4 +1,4 @@
-"""Under intercept, torch's functions conv1d and conv2d are nkiconv's for whoever calls them, and valid calls never fail."""
+"""Under intercept, torch's functions conv1d and conv2d are nkiconv's for whoever calls them; valid calls never fail."""
 
 import copy
 import pickle

@@ -46,8 +46,8 @@ def causal_conv1d_fn(
             cu_seqlens[k] up to cu_seqlens[k + 1]; states are [sequences, C, width - 1] then.
         layer: a name for messages.
 
-    Returns: y [N, C, L] of x's dtype and order of axes in memory, summed in fp32 and rounded once; with return_final_states the pair of
-        it and the final states.
+    Returns: y [N, C, L] of x's dtype and order of axes in memory, summed in fp32 and rounded once; with
+    return_final_states the pair of it and the final states.
 
     Packed sequences (seq_idx, cu_seqlens) run in one launch, as a row with width - 1 zeros, or the initial state,
     before each sequence: `packed` says why no mask, and what it costs. Nothing passes between them, forward or
