@@ -191,12 +191,16 @@ def test_a_model_without_convolutions():
     assert (share.fraction, share.nkiconv, share.torch) == (1, 0, 0)
 
 
-def test_training_and_derivatives_are_left_as_they_are():
-    model = nn.Sequential(nn.Conv1d(6, 6, 3), nn.BatchNorm1d(6))
+def test_statistics_and_training_mode_are_left_as_they_are():
+    model = nn.Sequential(nn.Conv1d(6, 6, 3), nn.BatchNorm1d(6), nn.Dropout())
+    model[2].eval()
     report = convert(model)
-    report.model.eval()
-    report.share(X)
-    assert all(one.grad is None for one in report.model.parameters())
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    assert report.share(X).fraction == 1
+    with pytest.raises(ValueError, match="input"):
+        report.share(X[0, 0])
+    assert [module.training for module in report.model] == [True, True, False]
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
 
 
 def test_a_class_without_source():
@@ -206,3 +210,21 @@ def test_a_class_without_source():
     made = types.new_class("Anonymous", (nn.Module,), exec_body=lambda names: names.update(forward=lambda self, x: x))()
     made.conv = nn.Conv1d(6, 6, 3)
     assert len(convert(made).swapped) == 1
+
+
+def test_compiled_layers_call_the_functions(file):
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append([str(node.target) for node in graph.graph.nodes if "conv1d." in str(node.target)])
+        return graph
+
+    torch.manual_seed(0)
+    model = file.Mixer()
+    expected = model(X)
+    report = convert(model)
+    torch.testing.assert_close(torch.compile(report.model, backend=backend, fullgraph=True)(X), expected)
+    assert graphs == [["nkiconv.causal_conv1d.default"]]
+    report.installation.undo()
+    torch._dynamo.reset()

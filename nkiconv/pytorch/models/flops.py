@@ -96,8 +96,13 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def share_of(model: torch.nn.Module, inputs: Sequence[Any], named: Mapping[str, Any]) -> Share:
-    """Of one run of a model, without gradients."""
-    counter = Counter()
-    with torch.no_grad(), counter:
-        model(*inputs, **named)
+    """Of one run of a model in eval mode, in which no norm moves its statistics, and without gradients."""
+    counter, training = Counter(), [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad(), counter:
+            model(*inputs, **named)
+    finally:
+        for module in training:
+            module.training = True
     return counter.share

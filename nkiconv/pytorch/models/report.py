@@ -81,7 +81,7 @@ class Report:
     def share(self, *inputs: Any, **named: Any) -> Share:
         """How much of the convolutions' arithmetic in one run of the model's forward is nkiconv's.
 
-        Args: inputs, named: of forward. The model runs as it is, training mode and all, without gradients, on the data.
+        Args: inputs, named: of forward. The model runs once on them, in eval mode and without gradients.
 
         Raises: whatever the model raises.
         """
