@@ -100,6 +100,12 @@ def integers(*shape, seed=0, dtype=torch.float32):
     return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
+def lies_as(y, x):
+    """Whether y has the strides of torch.empty_like(x), where an axis has more than one place."""
+    strides = zip(y.shape, y.stride(), torch.empty_like(x).stride(), strict=True)
+    return y.shape == x.shape and all(size == 1 or one == other for size, one, other in strides)
+
+
 def laid_out(x, layout):
     """The same values in other strides."""
     if layout == "channel last":

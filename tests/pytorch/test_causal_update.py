@@ -41,7 +41,7 @@ def test_integers_are_exact(data):
     with computing(data.draw(st.sampled_from(MODES), "mode")):
         y = causal_conv1d_update(given_x, state, w, bias, None, begins, indices)
     assert y.dtype == dtype
-    assert y.stride() == torch.empty_like(given_x).stride()
+    assert causal.lies_as(y, given_x)
     assert torch.equal(y, expected.reshape(given_x.shape).to(dtype))
     assert torch.equal(state, buffer)
     assert state.stride() == strides
