@@ -1,6 +1,7 @@
 """Models of transformers by nkiconv against the same by torch: `make models`.
 
-For each model of `transformers_models`, on the host: by how much outputs and derivatives of the input differ where
+For each model of `transformers_models`, on the host: how much of its convolutions' arithmetic is nkiconv's, by how much
+outputs and derivatives of the input differ where
 nkiconv's operators compute in torch (NKICONV_CPU=torch), over the largest number of torch's; and whether the kernels
 agree with them in the simulator (NKICONV_CPU=compare), within bounds that are derived in nkiconv.bounds.
 """
@@ -16,11 +17,12 @@ from torch import nn
 from transformers_models import MODELS, Model
 
 from nkiconv import ComparisonError
+from nkiconv.pytorch.models.flops import share_of
 
 _STEPS = 2
 #: What the last column says of kernels that are within their bounds.
 AGREE = "agree"
-_HEAD = ("model", "convolutions", "output", "input gradient", "decoding", "kernels, simulated")
+_HEAD = ("model", "convolutions", "arithmetic", "output", "input gradient", "decoding", "kernels, simulated")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,19 +54,20 @@ def difference(found: torch.Tensor | None, expected: torch.Tensor | None) -> flo
     return float((found - expected).abs().max() / expected.abs().max())
 
 
-def row(model: Model) -> tuple[int, list[float | None], str]:
-    """(convolutions, differences of output, gradient and decoding, what the simulated kernels say)."""
+def row(model: Model) -> tuple[int, float, list[float | None], str]:
+    """(convolutions, nkiconv's share, differences of output, gradient and decoding, what the simulated kernels say)."""
     os.environ["NKICONV_CPU"] = "torch"
     expected = results(model, model.build())
     made, convolutions = model.with_nkiconv()
+    share = share_of(made, (), {model.argument: model.input()}).fraction
     found = results(model, made)
     differences = [difference(*pair) for pair in zip(_parts(found), _parts(expected), strict=True)]
     os.environ["NKICONV_CPU"] = "compare"
     try:
         results(model, made)
     except ComparisonError as error:
-        return convolutions, differences, str(error)
-    return convolutions, differences, AGREE
+        return convolutions, share, differences, str(error)
+    return convolutions, share, differences, AGREE
 
 
 def _parts(found: Found) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
@@ -77,9 +80,9 @@ def show(names: Iterable[str]) -> bool:
     _print_row(["---"] * len(_HEAD))
     agree = True
     for name in names:
-        convolutions, differences, kernels = row(MODELS[name])
+        convolutions, share, differences, kernels = row(MODELS[name])
         cells = ["" if one is None else "0" if one == 0 else f"{one:.1e}" for one in differences]
-        _print_row([name, str(convolutions), *cells, kernels])
+        _print_row([name, str(convolutions), f"{share:.0%}", *cells, kernels])
         agree = agree and kernels == AGREE
     return agree
 

@@ -18,6 +18,27 @@ from nkiconv import pytorch as nkiconv_torch
 
 _DECODER = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2}
 _EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+_HYBRID = {"intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+_MAMBA2 = {"mamba_n_heads": 4, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 4}
+_JAMBA = {
+    "num_experts": 2,
+    "num_experts_per_tok": 1,
+    "attn_layer_period": 2,
+    "attn_layer_offset": 1,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
+}
+_ZAMBA2 = {
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "layers_block_type": ["mamba", "hybrid"],
+    "num_mem_blocks": 1,
+    "n_mamba_heads": 4,
+    "mamba_headdim": 16,
+    "mamba_d_state": 8,
+    "mamba_ngroups": 1,
+    "chunk_size": 4,
+}
 _HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
 _DELTA = {"linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
 _ENCODER = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
@@ -114,6 +135,51 @@ MODELS = {
         "inputs_embeds",
         (2, 7, 32),
         cache="cache_params",
+    ),
+    "falcon-mamba": Model(
+        "falcon_mamba",
+        "FalconMambaModel",
+        "FalconMambaConfig",
+        {**_DECODER, "state_size": 4},
+        "inputs_embeds",
+        (2, 7, 32),
+        cache="cache_params",
+    ),
+    "jamba": Model(
+        "jamba",
+        "JambaModel",
+        "JambaConfig",
+        {**_DECODER, **_HYBRID, **_JAMBA, "mamba_d_state": 4},
+        "inputs_embeds",
+        (2, 7, 32),
+        cache="past_key_values",
+    ),
+    "bamba": Model(
+        "bamba",
+        "BambaModel",
+        "BambaConfig",
+        {**_DECODER, **_HYBRID, **_MAMBA2, "attn_layer_indices": [1], "mamba_d_head": 16},
+        "inputs_embeds",
+        (2, 7, 32),
+        cache="past_key_values",
+    ),
+    "zamba2": Model(
+        "zamba2",
+        "Zamba2Model",
+        "Zamba2Config",
+        {**_DECODER, **_ZAMBA2},
+        "inputs_embeds",
+        (2, 7, 32),
+        cache="past_key_values",
+    ),
+    "falcon-h1": Model(
+        "falcon_h1",
+        "FalconH1Model",
+        "FalconH1Config",
+        {**_DECODER, **_HYBRID, **_MAMBA2, "mamba_d_ssm": 32, "mamba_d_head": 8},
+        "inputs_embeds",
+        (2, 7, 32),
+        cache="past_key_values",
     ),
     "qwen3-next": Model(
         "qwen3_next",

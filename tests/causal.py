@@ -53,6 +53,29 @@ def sequences(x, offsets, w, bias=None, before=None, activation=None):
     return torch.cat(ys, 1)[None], torch.stack(states)
 
 
+def steps(x, conv_state, w, bias=None, activation=None, begins=None, rows=None):
+    """(y [N, C, L] of decoding, the buffer behind it), step by step; begins, rows: of a ring, and held elsewhere."""
+    buffer, ys = conv_state.clone(), torch.zeros(x.shape, dtype=torch.float64)
+    gap, size = w.shape[1] - 1, conv_state.shape[2]
+    for n in range(x.shape[0]):
+        held = n if rows is None else int(rows[n])
+        if held < 0:
+            continue
+        for t in range(x.shape[2]):
+            if begins is None:
+                before = buffer[held, :, size - gap :].clone()
+                shifted = torch.cat([buffer[held], x[n, :, t : t + 1]], 1)[:, 1:]
+            else:
+                at = int(begins[n]) + t
+                before = buffer[held][:, [(at - gap + i) % size for i in range(gap)]]
+                shifted = buffer[held].clone()
+                if size:
+                    shifted[:, at % size] = x[n, :, t]
+            ys[n, :, t] = row(x[n, :, t : t + 1], w, bias, before, activation)[:, 0]
+            buffer[held] = shifted
+    return ys, buffer
+
+
 def numbered(x, seq_idx, w, bias=None, activation=None):
     """y of rows whose tokens see those of their own number only; tokens with a negative one give 0."""
     found = []
@@ -75,6 +98,12 @@ def numbered(x, seq_idx, w, bias=None, activation=None):
 def integers(*shape, seed=0, dtype=torch.float32):
     """From -3 to 3: with width at most 9 and at most 28 tokens all sums are exact, in bf16 too."""
     return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def lies_as(y, x):
+    """Whether y has the strides of torch.empty_like(x), where an axis has more than one place."""
+    strides = zip(y.shape, y.stride(), torch.empty_like(x).stride(), strict=True)
+    return y.shape == x.shape and all(size == 1 or one == other for size, one, other in strides)
 
 
 def laid_out(x, layout):

@@ -104,6 +104,7 @@ def test_table(script):
         "+1 more",
         "convolutions that stay in torch",
         "(the model) 1 2 4 20 24 * 5 4 1 1 is called as a function",
+        "flops of convolutions are nkiconv's; the others: aten::convolution",
         "the model ran on shapes only",
         "convolutions that this run did not call: unused",
     ):

@@ -227,8 +227,9 @@ def _notes(found: ModelPlan) -> Iterator[str]:
         "modelled: mean over phases of the throttle's grid, program order; the sum is of convolutions alone, without "
         "what is between them"
     )
+    yield str(found.flops)
     ran = {"fake tensors": "shapes only", "meta tensors": "shapes only, its parameters have no data"}
-    yield f"the model ran on {ran.get(found.ran_on, 'data: it does not run on shapes alone')}"
+    yield f"the model ran on {ran.get(found.ran_on, f'data: on shapes alone it {found.because}')}"
     for row in found.rows:
         if row.plan is None:
             yield f"no plan for {row.layers[0]}, which is not in the sum: {row.reason}"

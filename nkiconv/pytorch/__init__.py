@@ -8,7 +8,7 @@ On cpu, NKICONV_CPU says who computes: "torch" (the default), "simulate" (the ke
 
 `causal_conv1d_fn` and `causal_conv1d_update` are those of the package causal-conv1d; `install_causal_conv1d()` makes
 libraries that import that package find them. `nn` has modules, `convert(model)` swaps a model's own for these,
-`plan_model` says what they would take on trn2.
+`intercept` takes over torch's functions while a block runs, `plan_model` says what they would take on trn2.
 """
 
 from . import nn
@@ -16,6 +16,8 @@ from .causal.functions import causal_conv1d_fn, causal_conv1d_update
 from .causal.install import install_causal_conv1d
 from .functional import conv1d, conv2d, depthwise_conv1d, depthwise_conv2d
 from .models.conversion import convert
+from .models.flops import Share
+from .models.intercept import intercept
 from .models.model_plan import ModelPlan, plan_model
 from .models.report import Report
 from .operators.filters import pack_filter
@@ -23,6 +25,7 @@ from .operators.filters import pack_filter
 __all__ = [
     "ModelPlan",
     "Report",
+    "Share",
     "causal_conv1d_fn",
     "causal_conv1d_update",
     "conv1d",
@@ -31,6 +34,7 @@ __all__ = [
     "depthwise_conv1d",
     "depthwise_conv2d",
     "install_causal_conv1d",
+    "intercept",
     "nn",
     "pack_filter",
     "plan_model",

@@ -54,7 +54,7 @@ def test_integers_are_exact(data):
         for one, other in zip(outputs, expected, strict=True):
             assert one.dtype == dtype
             assert_equal(one, other)
-        assert outputs[0].is_contiguous()
+        assert causal.lies_as(outputs[0], ours[0])
         has_state = width > 1 and flags[2]
         assert_derivatives(ours, theirs, outputs if has_state else outputs[:1], expected if has_state else expected[:1])
 
@@ -83,8 +83,8 @@ def test_packed_sequences_are_each_on_their_own(data):
         found = causal_conv1d_fn(*ours[:3], initial_states=ours[3], return_final_states=flags[2], cu_seqlens=numbers)
         outputs = found if flags[2] else (found,)
         expected = causal.sequences(theirs[0], offsets, *theirs[1:])[: len(outputs)]
+        assert causal.lies_as(outputs[0], ours[0])
         for one, other in zip(outputs, expected, strict=True):
-            assert one.is_contiguous()
             assert_equal(one, other)
         has_state = width > 1 and flags[2]
         assert_derivatives(ours, theirs, outputs if has_state else outputs[:1], expected if has_state else expected[:1])

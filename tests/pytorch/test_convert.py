@@ -319,6 +319,7 @@ def test_report():
         "operator": "depthwise_conv1d",
         "reason": "",
         "packed": False,
+        "function": "",
         "swapped": True,
     }
     assert (plain["entries"][1]["swapped"], plain["folds"]) == (False, [])

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch_models import build
 
@@ -212,14 +213,55 @@ class Alias(Block):
         return self.bn(self.head(x))
 
 
-class Own(nn.BatchNorm2d):
-    pass
+class Centred(nn.BatchNorm2d):
+    """Has statistics like a batch norm, and takes the mean of its input all the same."""
+
+    def forward(self, x):
+        return super().forward(x - x.mean((2, 3), keepdim=True))
 
 
-class Custom(Block):
-    def __init__(self):
+class Clipped(nn.BatchNorm2d):
+    """Ends with an activation that is neither one of nkiconv's nor a module."""
+
+    def forward(self, x):
+        return F.relu6(super().forward(x))
+
+
+class Large(nn.BatchNorm2d):
+    """A batch norm but for large numbers."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        return torch.where(y > 100, 100, y)
+
+
+class Failing(nn.BatchNorm2d):
+    def forward(self, x):
+        if x.dtype == torch.float64:
+            raise KeyError("fp64")
+        return super().forward(x)
+
+
+class Bare(nn.Module):
+    """Statistics without eps."""
+
+    def __init__(self, channels):
         super().__init__()
-        self.bn = Own(4)
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(self, x):
+        return x * 1
+
+
+def with_norm(kind):
+    """A Block with another norm."""
+
+    def build(self):
+        Block.__init__(self)
+        self.bn = kind(4)
+
+    return type(f"With{kind.__name__}", (Block,), {"__init__": build})
 
 
 UNFOLDED = {
@@ -234,7 +276,11 @@ UNFOLDED = {
     Normed: "weight is not a plain parameter",
     Tied: "shares parameters with another module",
     Alias: "in several places of the model",
-    Custom: "is a Own, which is not BatchNorm2d",
+    with_norm(Centred): "is a Centred, which does not compute act(scale * x + shift)",
+    with_norm(Clipped): "is a Clipped, which does not compute act(scale * x + shift)",
+    with_norm(Large): "is a Large, which does not compute act(scale * x + shift)",
+    with_norm(Failing): "raises KeyError on a probe in float64",
+    with_norm(Bare): "has no eps",
 }
 
 
@@ -247,6 +293,163 @@ def test_what_may_not_be_folded_stays(kind):
     assert not fold.folded
     assert UNFOLDED[kind] in fold.reason
     assert type(report.model.bn) is type(model.bn)
+
+
+class NormAct(nn.BatchNorm2d):
+    """A batch norm with its activation inside, and a dropout between, as timm has it."""
+
+    def __init__(self, channels, act):
+        super().__init__(channels)
+        self.drop, self.act = nn.Identity(), act
+
+    def forward(self, x):
+        training = self.training or not self.track_running_stats
+        y = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, training, 0.1, self.eps)
+        return self.act(self.drop(y))
+
+
+class Frozen(nn.Module):
+    """Buffers alone, multiplied and added, as torchvision has it."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.eps = 1e-5
+        for name, low in (("weight", 0.5), ("bias", -1), ("running_mean", -1), ("running_var", 0.5)):
+            self.register_buffer(name, torch.rand(channels) + low)
+
+    def forward(self, x):
+        w, b, var, mean = (
+            one.reshape(1, -1, 1, 1) for one in (self.weight, self.bias, self.running_var, self.running_mean)
+        )
+        scale = w * (var + self.eps).rsqrt()
+        return x * scale + (b - mean * scale)
+
+
+class ConvLayer(nn.Module):
+    """Pads by what the image's size needs, which fx cannot trace, as transformers' MobileNetV2 does."""
+
+    def __init__(self, padded=True, stray=False):
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 4, 3, stride=2, bias=False)
+        self.normalization, self.activation = nn.BatchNorm2d(4), nn.ReLU6()
+        self.stray = stray
+
+    def forward(self, features):
+        height = features.shape[-2]
+        if height % 2 == 0:
+            features = F.pad(features, (0, 1, 0, 1))
+        y = self.convolution(features)
+        more = y.mean() if self.stray else 0
+        return self.activation(self.normalization(y)) + more
+
+
+def random_statistics(model):
+    generator = torch.Generator().manual_seed(4)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for one, low in ((module.running_mean, -0.5), (module.running_var, 0.5), (module.weight.data, 0.5)):
+                one.copy_(torch.rand(one.shape, generator=generator) + low)
+            module.bias.data.copy_(torch.randn(module.bias.shape, generator=generator))
+    return model.eval()
+
+
+ACTS = {
+    "relu": (nn.ReLU(), "relu"),
+    "silu": (nn.SiLU(inplace=True), "silu"),
+    "gelu": (nn.GELU(), "gelu"),
+    "gelu_tanh": (nn.GELU("tanh"), "gelu_tanh"),
+    "tanh": (nn.Tanh(), "tanh"),
+    "sigmoid": (nn.Sigmoid(), "sigmoid"),
+    "none": (nn.Identity(), None),
+    "relu6": (nn.ReLU6(inplace=True), None),
+    "hardswish": (nn.Hardswish(), None),
+    "leaky": (nn.LeakyReLU(0.01), None),
+}
+
+
+def assert_near(found, truth, terms):
+    """Filters are rounded once more, each of so many terms."""
+    assert (found - truth).abs().max() <= 4 * terms * 2.0**-24 * truth.abs().max()
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_norms_with_an_activation(name):
+    """The kernel's epilogue takes it where it is one of nkiconv's; the module stays where it is another."""
+    act, fused = ACTS[name]
+    torch.manual_seed(0)
+    model = random_statistics(nn.Sequential(nn.Conv2d(3, 4, 3), NormAct(4, act)))
+    x = 4 * torch.randn(2, 3, 7, 6)
+    truth = copy.deepcopy(model).double()(x.double())
+    report = convert(model, fold_batchnorm=True)
+    [fold] = report.folds
+    assert fold.folded
+    assert fold.activation == report.model[0].activation == fused
+    assert type(report.model[1]) is (nn.Identity if fused or name == "none" else type(act))
+    assert_near(report.model(x), truth, 27)
+    assert f"folded{f' with its {fused}' if fused else ''} into 0 (traced)" in str(report)
+
+
+def test_frozen_norms():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), Frozen(4), nn.ReLU(), nn.Conv2d(4, 4, 3), Frozen(4)).eval()
+    x = torch.randn(2, 3, 7, 6)
+    report = convert(model, fold_batchnorm=True)
+    assert [(fold.batchnorm, fold.convolution) for fold in report.folds if fold.folded] == [("1", "0"), ("4", "3")]
+    assert_near(report.model(x), copy.deepcopy(model).double()(x.double()), 72)
+
+
+def test_layers_that_fx_cannot_trace_are_watched():
+    torch.manual_seed(0)
+    model = random_statistics(nn.Sequential(ConvLayer()))
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    report = convert(model, fold_batchnorm=True)
+    assert [(fold.convolution, fold.how) for fold in report.folds] == [("0.convolution", "watched")]
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    for size in (6, 7):
+        x = torch.randn(2, 3, size, size)
+        assert_near(report.model(x), copy.deepcopy(model).double()(x.double()), 27)
+
+
+class ReadingLayer(ConvLayer):
+    def forward(self, features):
+        return super().forward(features) + self.convolution.weight.sum()
+
+
+class ReturningLayer(ConvLayer):
+    def forward(self, features):
+        height = features.shape[-2]
+        y = self.convolution(F.pad(features, (0, 1, 0, 1)) if height % 2 == 0 else features)
+        return y, self.normalization(y)
+
+
+class TwiceLayer(ConvLayer):
+    def forward(self, features):
+        return super().forward(features) + super().forward(-features)
+
+
+@pytest.mark.parametrize("layer", [lambda: ConvLayer(stray=True), ReadingLayer, ReturningLayer, TwiceLayer])
+def test_watched_results_that_others_see_stay(layer):
+    model = random_statistics(nn.Sequential(layer()))
+    report = convert(model, fold_batchnorm=True)
+    assert [fold.reason for fold in report.folds] == ["does not follow one convolution that nothing else sees"]
+
+
+def test_a_fold_that_differs_is_not_made():
+    """A scale that fp16 cannot hold."""
+    model = exact(Block()).half()
+    model.bn.weight.data.fill_(6e4)
+    report = convert(model, fold_batchnorm=True)
+    assert "folded, it differs by more than rounding filters to torch.float16 explains" in report.folds[0].reason
+    assert isinstance(report.model.bn, nn.BatchNorm2d)
+
+
+def test_parameters_without_data():
+    """Only the class can tell then, and only torch's own tell."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1), NormAct(4, nn.ReLU())).eval()
+    report = convert(model, fold_batchnorm=True)
+    assert [fold.reason for fold in report.folds] == ["", "has no data to see what it computes"]
 
 
 class Untraceable(nn.Module):

@@ -87,7 +87,7 @@ def test_imports_find_nkiconv_until_it_is_undone():
         assert importlib.metadata.version("causal-conv1d") == causal_conv1d.__version__
         assert "causal-conv1d" in [one.metadata["Name"] for one in importlib.metadata.distributions()]
         assert importlib.metadata.distribution("causal-conv1d").files is None
-        none_of("causal_conv1d.cpp_functions")
+        none_of("causal_conv1d.more")
         x, w = torch.ones(1, 2, 5), torch.ones(2, 3)
         assert causal_conv1d.causal_conv1d_fn(x, w, activation=None)[0, 0].tolist() == [1, 2, 3, 3, 3]
     none_of("causal_conv1d")
@@ -168,11 +168,16 @@ def test_what_transformers_table_held_comes_back():
 
 
 @pytest.mark.usefixtures("stub")
-def test_models_that_looked_before_are_named():
-    importlib.import_module("transformers.models.early")
-    with pytest.warns(UserWarning, match=r"causal_conv1d: transformers.models.early imported before") as caught:
-        install_causal_conv1d().undo()
-    assert caught[0].filename == __file__
+def test_files_that_looked_before_get_the_functions_until_it_is_undone():
+    early = importlib.import_module("transformers.models.early")
+    x, w = torch.ones(1, 2, 5), torch.ones(2, 3)
+    with install_causal_conv1d():
+        assert early.causal_conv1d_fn(hidden_states=x, weight=w, other=1)[0, 0].tolist() == [1, 2, 3, 3, 3]
+        mine = early.causal_conv1d_fn
+        with install_causal_conv1d():
+            assert early.causal_conv1d_fn is mine
+        assert not hasattr(early, "causal_conv1d_update")
+    assert early.causal_conv1d_fn is None
 
 
 @pytest.mark.usefixtures("stub")

@@ -152,6 +152,49 @@ def test_data_decides_where_it_must():
     assert model.norm.num_batches_tracked == 0
 
 
+class Padding(nn.Module):
+    """Reads zeros to pad with from integers: a buffer, an input, and what it computes of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(3, 4, 3, stride=2)
+        self.register_buffer("taps", torch.tensor(3))
+
+    def forward(self, x, mask):
+        frames = torch.ceil((x.shape[-1] - self.taps + 1) / 2).to(torch.int64)
+        extra = frames.item() % 2
+        more = int(mask.sum()) if bool((mask == 1).all()) else 0
+        self.taps += 0
+        return self.conv(nn.functional.pad(x, (int(self.taps), extra + more)))
+
+
+def test_integers_keep_their_values_where_a_model_runs_on_shapes_alone():
+    model, x, mask = Padding(), torch.zeros(1, 3, 10), torch.ones(1, 2, dtype=torch.int64)
+    found = record(model, [x, mask], {})
+    assert (found.ran_on, found.because) == (FAKE, "")
+    [(convolved, _layers)] = found.convolved.items()
+    assert convolved.problem.input_shape[-1] == 10 + 3 + 2
+    assert model.taps == 3
+
+
+class Cutting(nn.Module):
+    """As long as its numbers say."""
+
+    def forward(self, x):
+        return pytorch.conv1d(x[..., : int(x.sum())], torch.ones(4, 3, 1))
+
+
+def test_what_was_raised_on_shapes_alone_is_told():
+    found = record(Cutting(), [torch.full((1, 3, 9), 0.25)], {})
+    assert found.ran_on == DATA
+    assert found.because.startswith("raised ")
+    assert "in its own forward" in found.because
+    [(convolved, _layers)] = found.convolved.items()
+    assert convolved.problem.input_shape[-1] == 6
+    with pytest.raises(UnsupportedError, match="give its parameters data, which on meta they have not"):
+        plan_model(nn.Sequential(Cutting(), nn.Linear(2, 2, device="meta")), [torch.zeros(1, 3, 9)])
+
+
 @pytest.mark.parametrize(
     ("model", "more", "message"),
     [

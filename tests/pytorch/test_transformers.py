@@ -5,6 +5,7 @@ nothing else to a tolerance, the model by torch then goes on with the results th
 bits, everything between the convolutions must make the same bits, up to the output and to the input's derivative.
 """
 
+import copy
 import dataclasses
 import importlib
 import importlib.util
@@ -18,7 +19,9 @@ from tolerances import assert_within_limit, silu_slope_bound
 from torch import nn
 from torch.nn import functional as F
 
+from nkiconv import pytorch as nkiconv_torch
 from nkiconv.bounds import epilogue_bound, error_bound
+from nkiconv.pytorch.models.recording import FAKE, record
 
 if sys.version_info < (3, 11):  # elsewhere the extra `dev` has it, and a missing one is a failure
     pytest.skip("transformers needs Python 3.11", allow_module_level=True)
@@ -27,6 +30,22 @@ import compare_models
 from transformers_models import MODELS
 
 STEPS = 2
+_CODEC = {"num_filters": 4, "codebook_size": 16, "codebook_dim": 8, "upsampling_ratios": [2, 2]}
+CODECS = {
+    "EncodecModel": {**_CODEC, "hidden_size": 8, "num_lstm_layers": 1},
+    "MimiModel": {
+        **_CODEC,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 16,
+        "vector_quantization_hidden_dimension": 8,
+        "num_quantizers": 2,
+        "upsample_groups": 16,
+    },
+}
 DECODERS = [name for name in MODELS if MODELS[name].cache]
 
 
@@ -237,6 +256,56 @@ def test_kernels_agree_in_the_simulator(monkeypatch, name):
         assert one is None or torch.equal(one, other)
 
 
+@pytest.mark.parametrize("name", DECODERS)
+def test_convert_reaches_what_decoders_call_as_functions(name):
+    """The file is imported long before; its layers never call the convolutions that they have."""
+    model = MODELS[name]
+    made, x = model.build(), model.input()
+    with torch.no_grad():
+        expected, steps = model.run(made, x), model.decode(made, x, STEPS)
+    assert nkiconv_torch.convert(made, causal_conv1d=False).share(**{model.argument: x}).fraction == 0
+    report = nkiconv_torch.convert(made)
+    with report.installation, torch.no_grad():
+        assert len(report.by_function) == len(report.entries) > 0
+        assert report.share(**{model.argument: x}).fraction == 1
+        torch.testing.assert_close(model.run(report.model, x), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(model.decode(report.model, x, STEPS), steps, rtol=1e-5, atol=1e-6)
+    assert torch.equal(model.run(made, x), expected)
+
+
+def test_mobilenet_folds_its_norms():
+    """Its layers hold a convolution, a norm and an activation, and pad by what the image's size needs."""
+    transformers = importlib.import_module("transformers")
+    torch.manual_seed(0)
+    model = transformers.MobileNetV2Model(transformers.MobileNetV2Config(depth_multiplier=0.35)).eval()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean, std=0.1)
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
+    x = torch.randn(1, 3, 32, 32)
+    report = nkiconv_torch.convert(model, fold_batchnorm=True)
+    assert len(report.folds) == 52
+    assert all(fold.folded for fold in report.folds)
+    with torch.no_grad():
+        truth = copy.deepcopy(model).double()(x.double()).last_hidden_state
+        found = report.model(x).last_hidden_state
+    assert (found - truth).abs().max() <= 1e-5 * truth.abs().max()
+
+
+@pytest.mark.parametrize("name", ["EncodecModel", "MimiModel"])
+def test_codecs_that_read_their_padding_are_planned_on_shapes_alone(name):
+    """What is transposed stays in torch, and in the denominator."""
+    transformers = importlib.import_module("transformers")
+    torch.manual_seed(0)
+    model = getattr(transformers, name)(getattr(transformers, name.replace("Model", "Config"))(**CODECS[name])).eval()
+    found = record(model, (), {"input_values": torch.randn(1, 1, 400)})
+    assert (found.ran_on, found.because) == (FAKE, "")
+    report = nkiconv_torch.convert(model)
+    share = report.share(input_values=torch.randn(1, 1, 400))
+    assert (share.nkiconv, share.others) == (found.share.nkiconv, found.share.others)
+    assert 0.5 < share.fraction < 1
+
+
 def test_decoders_files_are_put_back():
     for name in DECODERS:
         model = MODELS[name]
@@ -255,8 +324,9 @@ def test_the_table(capsys):
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
     assert [line[0] for line in rows] == ["model", "---", "vit", "mamba"]
     assert [line[1] for line in rows[2:]] == ["1", "2"]
-    assert [bool(line[4]) for line in rows[2:]] == [False, True]
-    assert [line[5] for line in rows[2:]] == [compare_models.AGREE] * 2
+    assert [line[2] for line in rows[2:]] == ["100%", "100%"]
+    assert [bool(line[5]) for line in rows[2:]] == [False, True]
+    assert [line[6] for line in rows[2:]] == [compare_models.AGREE] * 2
 
 
 def test_the_table_of_an_unknown_model():

@@ -14,7 +14,8 @@ from ..operators.tensor_kinds import tensor_violations
 ACTIVATIONS = {None: None, "silu": "silu", "swish": "silu"}
 #: Arguments that may not be left out.
 _NEEDED = ("x", "weight", "conv_state")
-_INTEGERS = (torch.int32, torch.int64)
+#: Dtypes of numbers of tokens, sequences and rows.
+INTEGERS = (torch.int32, torch.int64)
 
 
 def check_call(
@@ -77,7 +78,7 @@ def _kinds(given: dict[str, Any], numbers: dict[str, Any]) -> Iterator[NkiconvEr
         if not isinstance(tensor, torch.Tensor):
             sound = False
             yield DtypeError(f"{name}: must be a torch.Tensor, not {type(tensor).__name__}; convert it")
-        elif tensor.dtype not in _INTEGERS:
+        elif tensor.dtype not in INTEGERS:
             yield DtypeError(f"{name}.dtype={tensor.dtype}: must be torch.int32 or torch.int64; cast it")
     if not sound:
         return

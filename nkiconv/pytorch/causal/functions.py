@@ -47,8 +47,8 @@ def causal_conv1d_fn(
             cu_seqlens[k] up to cu_seqlens[k + 1]; states are [sequences, C, width - 1] then.
         layer: a name for messages.
 
-    Returns: y [N, C, L] of x's dtype, contiguous, summed in fp32 and rounded once; with return_final_states the pair of
-        it and the final states.
+    Returns: y [N, C, L] of x's dtype and order of axes in memory, summed in fp32 and rounded once; with
+    return_final_states the pair of it and the final states.
 
     Packed sequences (seq_idx, cu_seqlens) run in one launch, as a row with width - 1 zeros, or the initial state,
     before each sequence: `packed` says why no mask, and what it costs. Nothing passes between them, forward or
@@ -64,9 +64,9 @@ def causal_conv1d_fn(
     where = layer or "causal_conv1d_fn"
     act = activation_of(where, activation)
     check_call(where, x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, final_states_out)
-    rows, filters, state = _of_one_kind(x, weight, initial_states)
+    rows, filters, state = of_one_kind(x, weight, initial_states)
     y, final = convolve(rows, filters, bias, state, cu_seqlens, seq_idx, return_final_states, act, layer)
-    y = y.to(x.dtype)
+    y = like(x, y.to(x.dtype))
     if not return_final_states:
         return y
     final = final.to(x.dtype)
@@ -97,7 +97,7 @@ def causal_conv1d_update(
             of x. A negative one marks padding: its y is 0, and no state changes. Numbers on the host that are too large
             or come twice are refused, unless torch.compile is at work; the former are torch's to refuse then.
 
-    Returns: y of x's shape and dtype, contiguous.
+    Returns: y of x's shape, dtype and order of axes in memory.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -106,7 +106,7 @@ def causal_conv1d_update(
     steps = x.unsqueeze(-1) if isinstance(x, Tensor) and x.dim() == 2 else x
     check_update(where, steps, conv_state, weight, bias, cache_seqlens, conv_state_indices)
     if steps.shape[0] == 0:
-        return torch.empty_like(x, memory_format=torch.contiguous_format)
+        return torch.empty_like(x)
     buffer = ConvState(conv_state, cache_seqlens, conv_state_indices)
     state = buffer.before(weight.shape[1] - 1)
     if torch.is_grad_enabled():  # the derivative needs it as it was
@@ -114,7 +114,7 @@ def causal_conv1d_update(
     if buffer.padding is not None:  # what padding holds must not reach others through the kernel
         steps = torch.where(buffer.padding[:, None, None], 0, steps)
         state = torch.where(buffer.padding[:, None, None], 0, state)
-    rows, filters, before = _of_one_kind(steps, weight, state)
+    rows, filters, before = of_one_kind(steps, weight, state)
     fits = cache_seqlens is None and conv_state.shape[2] == weight.shape[1] - 1
     y, final = convolve(rows, filters, bias, before, None, None, fits, act, layer)
     y = y.to(x.dtype)
@@ -122,15 +122,22 @@ def causal_conv1d_update(
         y = torch.where(buffer.padding[:, None, None], 0, y)
     with torch.no_grad():
         buffer.advance(steps.detach(), final.detach().to(x.dtype) if fits else None)
-    result: Tensor = y.squeeze(-1) if x.dim() == 2 else y
-    return result
+    return like(x, y.squeeze(-1) if x.dim() == 2 else y)
 
 
-def _of_one_kind(x: Tensor, weight: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def of_one_kind(x: Tensor, weight: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """(x, weight, state), in fp32 where one of x and weight is: the kernel does not mix fp32 with others."""
     if (x.dtype == torch.float32) == (weight.dtype == torch.float32):
         return x, weight, state
     return x.float(), weight.float(), None if state is None else state.float()
+
+
+def like(x: Tensor, y: Tensor) -> Tensor:
+    """y with the strides of torch.empty_like(x): callers take views of what is next to each other in x."""
+    if x.is_contiguous() and y.is_contiguous():
+        return y
+    wanted = torch.empty_like(x)
+    return y if y.stride() == wanted.stride() else wanted.copy_(y)
 
 
 for _function in (causal_conv1d_fn, causal_conv1d_update):

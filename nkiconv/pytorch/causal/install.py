@@ -1,7 +1,7 @@
 """`import causal_conv1d` as nkiconv's functions, for programs and libraries that look for that package.
 
-Three things are looked up by them: the modules `causal_conv1d` and `causal_conv1d.causal_conv1d_interface`, the version
-in the package's metadata, and in transformers `is_causal_conv1d_available()`, which wants a GPU, and (up to 5.x's first
+Three things are looked up by them: the modules of the package (`package` has what is in them), the version in its
+metadata, and in transformers `is_causal_conv1d_available()`, which wants a GPU, and (up to 5.x's first
 releases) a table of kernels that it downloads unless they are in it.
 """
 
@@ -11,59 +11,38 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from email.message import Message
 from importlib.abc import Loader, MetaPathFinder
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from ...errors import UnsupportedError
-from .functions import causal_conv1d_fn, causal_conv1d_update
+from .installation import Installation
+from .model_files import looks, set_in
+from .package import MODULES, VERSION
 
 PACKAGE = "causal_conv1d"
-INTERFACE = f"{PACKAGE}.causal_conv1d_interface"
-#: Of causal-conv1d: whose arguments and results these are.
-VERSION = "1.6.1"
-_FUNCTIONS = {"causal_conv1d_fn": causal_conv1d_fn, "causal_conv1d_update": causal_conv1d_update}
+#: What its modules have, by their full names.
+_NAMES = {f"{PACKAGE}.{name}".rstrip("."): names for name, names in MODULES.items()}
 
 #: Where transformers says whether there is the package, and its table of kernels by name.
 _CHECKS, _CHECK = ("transformers.utils.import_utils", "transformers.utils"), "is_causal_conv1d_available"
 _HUB, _TABLE, _KERNEL = "transformers.integrations.hub_kernels", "_KERNEL_MODULE_MAPPING", "causal-conv1d"
 
 
-class Installation:
-    """What `install_causal_conv1d` returns; leaving it as a context manager, or `undo`, undoes it."""
-
-    def __init__(self, undo: list[Callable[[], None]]) -> None:
-        """Take what is to be done, the last first."""
-        self._undo = undo
-
-    def undo(self) -> None:
-        """Restore what was there before; the second time nothing. Later installations are to be undone first."""
-        while self._undo:
-            self._undo.pop()()
-
-    def __enter__(self) -> Installation:
-        """It is installed already."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Undo."""
-        self.undo()
-
-
 def install_causal_conv1d(*, replace: bool = False) -> Installation:
-    """Make `import causal_conv1d` find nkiconv's `causal_conv1d_fn` and `causal_conv1d_update`, installed or not.
+    """Make `import causal_conv1d` find nkiconv's functions, whether the package is installed or not.
 
-        nkiconv.pytorch.install_causal_conv1d()  # before the models are imported
+        nkiconv.pytorch.install_causal_conv1d()
         from transformers import AutoModelForCausalLM
 
+    Its modules `causal_conv1d_interface`, `causal_conv1d_varlen` and `cpp_functions` are there too, the references
+    among their functions.
+
     transformers is imported where it is installed, and told that the package is there. Its model files look for it when
-    they are imported and keep what they found: ones imported before are named in a warning, and ones imported in
-    between keep nkiconv's functions after `undo`.
+    they are imported and keep what they found: ones imported before get nkiconv's functions until `undo`, and ones
+    imported in between keep them after it.
 
     Args:
         replace: also where the package's own modules are imported; who took functions from them keeps those.
@@ -79,8 +58,9 @@ def install_causal_conv1d(*, replace: bool = False) -> Installation:
             f"install_causal_conv1d before that, or with replace=True"
         )
     before = {name: module for name, module in sys.modules.items() if _of_package(name)}
-    undo: list[Callable[[], None]] = [lambda: _restore_modules(before)]
-    installation = Installation(undo)
+    installation = Installation()
+    undo = installation.steps
+    undo.append(lambda: _restore_modules(before))
     try:
         for name in before:
             del sys.modules[name]
@@ -88,11 +68,12 @@ def install_causal_conv1d(*, replace: bool = False) -> Installation:
         sys.meta_path.insert(0, finder)
         undo.append(lambda: sys.meta_path.remove(finder))
         package = importlib.import_module(PACKAGE)
-        importlib.import_module(INTERFACE)
+        for name in _NAMES:
+            importlib.import_module(name)
         if "transformers" in sys.modules or importlib.util.find_spec("transformers") is not None:
-            undo.extend(_tell_transformers(package))
-            if not before:
-                _warn_of_early_models()
+            _tell_transformers(package, installation)
+            for file in _early_files():
+                set_in(file, installation, missing=True)
     except BaseException:
         installation.undo()
         raise
@@ -114,44 +95,21 @@ def _restore_modules(before: dict[str, ModuleType]) -> None:
     sys.modules.update(before)
 
 
-def _tell_transformers(package: ModuleType) -> Iterator[Callable[[], None]]:
-    """Change transformers' answers; yields what changes each back."""
+def _tell_transformers(package: ModuleType, undo: Installation) -> None:
+    """Change transformers' answers."""
     for name in _CHECKS:
         module = importlib.import_module(name)
         if hasattr(module, _CHECK):
-            yield _set(vars(module), _CHECK, lambda: True)
+            undo.set(vars(module), _CHECK, lambda: True)
     table = getattr(importlib.import_module(_HUB), _TABLE, None)
     if table is not None:
-        yield _set(table, _KERNEL, package)
+        undo.set(table, _KERNEL, package)
 
 
-def _warn_of_early_models() -> None:
-    """Name transformers' model files that have looked for the package already."""
-    early = [
-        name
-        for name, module in sorted(sys.modules.items())
-        if name.startswith("transformers.models.") and "causal_conv1d_fn" in vars(module)
-    ]
-    if early:
-        warnings.warn(
-            f"causal_conv1d: {', '.join(early)} imported before install_causal_conv1d; they keep what they found then",
-            stacklevel=3,
-        )
-
-
-def _set(names: dict[str, Any], name: str, value: Any) -> Callable[[], None]:
-    """Set an entry; returns what sets it back."""
-    missing = object()
-    before = names.get(name, missing)
-    names[name] = value
-
-    def restore() -> None:
-        if before is missing:
-            del names[name]
-        else:
-            names[name] = before
-
-    return restore
+def _early_files() -> list[ModuleType]:
+    """transformers' model files that have looked for the package already."""
+    modules = sorted(sys.modules.items())
+    return [module for name, module in modules if name.startswith("transformers.models.") and looks(module)]
 
 
 class _Loader(Loader):
@@ -161,11 +119,9 @@ class _Loader(Loader):
         """A plain module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Both modules of the package have the functions; only the package has a version."""
-        vars(module).update(_FUNCTIONS)
+        """The functions of one of them."""
+        vars(module).update(_NAMES[module.__name__])
         module.__doc__ = "nkiconv's functions under causal-conv1d's names: nkiconv.pytorch.install_causal_conv1d."
-        if module.__name__ == PACKAGE:
-            vars(module)["__version__"] = VERSION
 
 
 class _Metadata(importlib.metadata.Distribution):
@@ -191,8 +147,8 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Of the package and of its interface."""
-        if fullname not in (PACKAGE, INTERFACE):
+        """Of the package and of its modules."""
+        if fullname not in _NAMES:
             return None
         return importlib.machinery.ModuleSpec(fullname, _Loader(), origin="nkiconv", is_package=fullname == PACKAGE)
 

@@ -77,18 +77,23 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
 
 
 def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Tensor | None, ...]:
-    x, weight, bias, initial_states, cu_seqlens, seq_idx = ctx.saved_tensors
-    needs = list(ctx.needs_input_grad[1:5])
     if g is None:
-        g = torch.zeros_like(x, memory_format=torch.contiguous_format)
+        g = torch.zeros_like(ctx.saved_tensors[0], memory_format=torch.contiguous_format)
+    return (*derivatives(ctx, g, g_final, list(ctx.needs_input_grad[1:5])), *[None] * 5)
+
+
+def derivatives(ctx: Any, g: Tensor, g_final: Tensor | None, needs: list[bool]) -> tuple[Tensor | None, ...]:
+    """dL/d x, weight, bias and initial states of dL/dy and dL/d final states, each where it is needed.
+
+    ctx: what `_remember` puts into autograd's.
+    """
+    x, weight, bias, initial_states, cu_seqlens, seq_idx = ctx.saved_tensors
     final = g_final if ctx.return_final_states else None
     if cu_seqlens is None and seq_idx is None:
-        found = _derivatives(ctx, g, final, x, weight, bias, initial_states, needs)
-    else:
-        given = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
-        each = PACKED_BACKWARD(g, final, *given, needs, ctx.activation, ctx.layer)
-        found = tuple(one if needed else None for one, needed in zip(each, needs, strict=True))
-    return (*found, *[None] * 5)
+        return _of_rows(ctx, g, final, x, weight, bias, initial_states, needs)
+    given = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
+    each = PACKED_BACKWARD(g, final, *given, needs, ctx.activation, ctx.layer)
+    return tuple(one if needed else None for one, needed in zip(each, needs, strict=True))
 
 
 def _forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> tuple[Tensor, Tensor]:
@@ -115,7 +120,7 @@ def _forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> tu
     return dz, dfinal
 
 
-def _derivatives(
+def _of_rows(
     ctx: Any,
     g: Tensor,
     g_final: Tensor | None,
@@ -125,7 +130,7 @@ def _derivatives(
     initial_states: Tensor | None,
     needs: list[bool],
 ) -> tuple[Tensor | None, ...]:
-    """dL/d x, weight, bias and initial states of dL/dy and dL/d final states."""
+    """`derivatives` without packed sequences."""
     channels, width = weight.shape
     gap, length, w = width - 1, x.shape[2], weight[:, None]
     asked = states.causal(channels, gap, ctx.activation, ctx.layer)

@@ -18,12 +18,19 @@ from torch.nn.utils import parametrize
 
 from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all
 from .. import nn
+from ..causal import model_files
+from ..causal.installation import Installation
 from ..operators.filters import Packs
 from ..operators.tensor_kinds import DTYPES
 from . import batchnorm
+from .intercept import intercept, intercepted
 from .report import Entry, Report
+from .uses import reads_only
 
 Filter = Callable[[str, torch.nn.Module], bool]
+#: Reasons that only concern a module's forward.
+READ = "is never called: its layer reads its weight and convolves by itself"
+OWN = "has its own"
 #: Our class for each of torch's.
 _OURS: dict[type, type] = {torch.nn.Conv1d: nn.Conv1d, torch.nn.Conv2d: nn.Conv2d}
 #: What our classes read from a module beside what torch's do.
@@ -38,18 +45,33 @@ def convert(
     filter: Filter | None = None,
     *,
     fold_batchnorm: bool = False,
+    causal_conv1d: bool = True,
+    functional: bool = False,
     pack_filters: bool = True,
     inplace: bool = False,
 ) -> Report:
     """Swap Conv1d and Conv2d of a model for nkiconv's; whatever stays is in the report with the reason.
+
+    A swapped module runs nkiconv where the model calls it. Which share of a run's arithmetic that is, `report.share`
+    measures.
 
     Args:
         model: any module, itself perhaps a convolution. Its convolutions may have hooks, parametrizations and weight
             norm, and may be subclasses of torch's, unless they have a forward of their own.
         filter: told a convolution's name and module, says whether to swap it; None: all.
         fold_batchnorm: multiply a batch norm that follows a convolution into its filters and bias, and put an Identity
-            in its place. Only in eval mode. They are found by tracing the model with torch.fx; of what cannot be
-            traced, by tracing its parts and by the order in nn.Sequential, where nobody else may call the convolution.
+            in its place. Only in eval mode. A norm is whatever has running_mean and running_var and is found, on
+            numbers in float64, to compute act(scale * x + shift): its activation goes into the convolution where
+            nkiconv fuses it, and otherwise takes its place. Who follows whom is found by tracing the model with
+            torch.fx; of what cannot be traced, by a run on shapes alone of it or of its parts, and by the order in
+            nn.Sequential, where nobody else may call the convolution.
+        causal_conv1d: where layers pass a convolution's weight to `causal_conv1d_fn` and `causal_conv1d_update`
+            (transformers' Mamba, Qwen3-Next and others), let these be nkiconv's: in the file that defines the layers,
+            so for every model of that file in the process, until `report.installation.undo()`. A call that nkiconv
+            refuses stays with the file's own function, which a warning tells.
+        functional: run the model's forward under `intercept`, so that convolutions by subclasses with a forward of
+            their own, and by functions of torch, are nkiconv's too. Other methods of the model than forward can be
+            called under `intercept` by hand.
         pack_filters: keep, in eval mode, a second copy of each filter for which that pays, in the kernel's own order,
             so that calls need not turn it. It is not in the state_dict, and is packed again when a call finds the
             weight changed; of what torch.compile has compiled only `load_state_dict` sees to that: after other changes
@@ -71,7 +93,7 @@ def convert(
     if fold_batchnorm:
         errors += batchnorm.violations(model)
     raise_all("convert cannot run this call", errors)
-    entries = tuple(_entry(name, module, filter) for name, module in _convolutions(model))
+    entries = tuple(_entry(model, name, module, filter) for name, module in _convolutions(model))
     swapped = [entry.name for entry in entries if entry.swapped]
     folds = batchnorm.find(model, swapped, copied) if fold_batchnorm else ()
     target = model if inplace else copied(model)
@@ -83,7 +105,53 @@ def convert(
     if pack_filters:
         packed = {name for name in swapped if not _packer(target, name).pack_filter()}
         entries = tuple(dataclasses.replace(entry, packed=entry.name in packed) for entry in entries)
-    return Report(target, entries, folds)
+    installation = Installation()
+    if causal_conv1d:
+        entries = tuple(_by_causal_conv1d(target, entry, installation) for entry in entries)
+    if functional:
+        target = _intercepted(target)
+        entries = tuple(map(_by_intercepted, entries))
+    return Report(target, entries, folds, installation)
+
+
+def _by_causal_conv1d(model: torch.nn.Module, entry: Entry, installation: Installation) -> Entry:
+    """The entry of a convolution whose filter goes to functions of its layer's file, which become nkiconv's."""
+    module = model.get_submodule(entry.name)
+    if not entry.name or entry.reason not in ("", READ) or not isinstance(module, torch.nn.Conv1d):
+        return entry
+    layer = model.get_submodule(entry.name.rpartition(".")[0])
+    candidates: list[Any] = [*model_files.files_of(layer), layer]
+    places = [place for place in candidates if model_files.looks(place)]
+    for place in places:
+        model_files.set_in(place, installation)
+    if not entry.reason or not places:
+        return entry
+    name = type(layer).__name__ if places[0] is layer else places[0].__name__
+    return dataclasses.replace(entry, operator="causal_conv1d", reason="", function=f"causal_conv1d_fn of {name}")
+
+
+def _intercepted(model: Any) -> Any:
+    """The same model with a forward under `intercept`."""
+    if "forward" in vars(model):
+        own = vars(model)["forward"]
+
+        @functools.wraps(own)
+        def forward(*args: Any, **named: Any) -> Any:
+            with intercept():
+                return own(*args, **named)
+
+        model.forward = forward
+    elif not hasattr(type(model), "_intercepted"):
+        kind: Any = type(model)
+        model.__class__ = intercepted(kind)
+    return model
+
+
+def _by_intercepted(entry: Entry) -> Entry:
+    """The entry of a convolution that reaches nkiconv as a function, as far as nkiconv takes its calls."""
+    if not (entry.reason == READ or entry.reason.startswith(OWN)):
+        return entry
+    return dataclasses.replace(entry, reason="", function=f"torch's, intercepted ({entry.reason})")
 
 
 def _packer(model: torch.nn.Module, name: str) -> Packs:
@@ -132,10 +200,13 @@ def _kind(module: torch.nn.Module) -> str:
     return type(module).__name__
 
 
-def _entry(name: str, module: torch.nn.Module, filter: Filter | None) -> Entry:
+def _entry(model: torch.nn.Module, name: str, module: torch.nn.Module, filter: Filter | None) -> Entry:
     reason = "; ".join(_reasons(module))
     if not reason and filter is not None and not filter(name, module):
         reason = "filter leaves it out"
+    parent, _dot, child = name.rpartition(".")
+    if not reason and name and reads_only(model.get_submodule(parent), child):
+        reason = READ
     operator = None
     if isinstance(module, (torch.nn.Conv1d, torch.nn.Conv2d)) and not reason:
         operator = nn.operator_of(module)
@@ -182,7 +253,7 @@ def _obstacles(module: torch.nn.Conv1d | torch.nn.Conv2d) -> Iterator[str]:
     own = [name for name in ("forward", "_conv_forward") if getattr(type(module), name) is not getattr(base, name)]
     own += [name for name in ("forward", "_conv_forward") if name in vars(module) and name not in own]
     if own:
-        yield f"has its own {' and '.join(own)}"
+        yield f"{OWN} {' and '.join(own)}"
     taken = [name for name in _ATTRIBUTES if hasattr(module, name)]
     if taken:
         yield f"has an attribute {', '.join(taken)} of its own, which nkiconv's modules use"

@@ -13,6 +13,7 @@ from ...errors import UnsupportedError
 from ...planner import Plan, Request
 from ...planner.entry import answer
 from ...planner.request import LNC_DEGREES
+from .flops import Share
 from .recording import Convolved, Other, Recording, record
 from .report import Report
 
@@ -55,6 +56,8 @@ class ModelPlan:
     ran_on: str  # "fake tensors", "meta tensors" or "data"
     lnc: int
     report: Report  # of the conversion
+    flops: Share  # whose the arithmetic of the convolutions is
+    because: str = ""  # what the model raised on shapes alone, where it ran on data
 
     @property
     def modelled_us(self) -> float:
@@ -76,6 +79,8 @@ class ModelPlan:
         return {
             "lnc": self.lnc,
             "ran_on": self.ran_on,
+            "because": self.because,
+            "flops": {"nkiconv": self.flops.nkiconv, "torch": self.flops.torch, "fraction": self.flops.fraction},
             "modelled_us": self.modelled_us,
             "roofline_fraction": self.roofline_fraction,
             "rows": [self._row_dict(row) for row in self.rows],
@@ -107,6 +112,8 @@ def plan_model(
     *,
     lnc: int = 2,
     fold_batchnorm: bool = False,
+    causal_conv1d: bool = True,
+    functional: bool = False,
     pack_filters: bool = True,
     wide: bool = False,
     use_cache: bool = True,
@@ -118,7 +125,7 @@ def plan_model(
         model: any; a copy of it is converted and run once, on fake tensors where it allows that (shapes only, nothing
             is computed), else on the data of `inputs`. Parameters on meta are left there.
         inputs, named: arguments of its forward.
-        lnc: cores, 1 or 2. fold_batchnorm, pack_filters: as of `convert`.
+        lnc: cores, 1 or 2. fold_batchnorm, causal_conv1d, functional, pack_filters: as of `convert`.
         wide, use_cache, advance: as of `nkiconv.plan`. Plans are those that a Neuron device then takes from the cache.
 
     Returns: a `ModelPlan`.
@@ -129,7 +136,8 @@ def plan_model(
     if type(lnc) is not int or lnc not in LNC_DEGREES:
         raise UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2")
     advance("running the model", None)
-    found = record(model, inputs, named or {}, fold_batchnorm=fold_batchnorm, pack_filters=pack_filters)
+    options = {"fold_batchnorm": fold_batchnorm, "causal_conv1d": causal_conv1d, "functional": functional}
+    found = record(model, inputs, named or {}, pack_filters=pack_filters, **options)
     rows = []
     for i, (convolved, layers) in enumerate(found.convolved.items()):
         told = _part(advance, layers[0] or "the model", i, len(found.convolved))
@@ -142,7 +150,8 @@ def plan_model(
         else:
             rows.append(Row(convolved, names, len(layers), plan))
     rows.sort(key=lambda row: -row.us)
-    return ModelPlan(tuple(rows), _kept(found), _uncalled(found), found.ran_on, lnc, found.report)
+    kept, uncalled = _kept(found, functional), _uncalled(found)
+    return ModelPlan(tuple(rows), kept, uncalled, found.ran_on, lnc, found.report, found.share, found.because)
 
 
 def _part(advance: Advance, name: str, i: int, count: int) -> Advance:
@@ -150,12 +159,15 @@ def _part(advance: Advance, name: str, i: int, count: int) -> Advance:
     return lambda what, share: advance(f"{name}: {what}", (i + (share or 0.0)) / count)
 
 
-def _kept(found: Recording) -> tuple[Kept, ...]:
+def _kept(found: Recording, functional: bool) -> tuple[Kept, ...]:
     reasons = {entry.name: entry.reason for entry in found.report.kept}
-    function = "is called as a function; convert swaps modules"
+    function = "is called as a function; functional=True takes such calls over"
+    if functional:
+        function = "is called as a function, with arguments that nkiconv does not take"
     return tuple(Kept(other, calls, reasons.get(other.layer, function)) for other, calls in found.others.items())
 
 
 def _uncalled(found: Recording) -> tuple[str, ...]:
     """Convolutions that the run left out; those inside of other modules' forwards are among them."""
-    return tuple(entry.name for entry in found.report.entries if entry.name not in found.called)
+    entries = found.report.entries
+    return tuple(entry.name for entry in entries if entry.name not in found.called and not entry.function)

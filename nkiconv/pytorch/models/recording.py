@@ -6,6 +6,7 @@ those that stay in torch, of modules or of torch.nn.functional. Hooks keep the n
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,8 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ...errors import UnsupportedError
 from ...planner import Asked
@@ -22,10 +25,13 @@ from ...problem import ConvProblem
 from ..causal import states
 from ..operators.custom import ARGUMENTS, asked_of
 from .conversion import convert, copied
+from .flops import Share, is_convolution
 from .report import Report
 
 #: How a model was run: shapes only; shapes only because its parameters have no data; with data.
 FAKE, META, DATA = "fake tensors", "meta tensors", "data"
+#: Up to how many integers are computed with where a model runs on shapes alone.
+_FEW = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -55,35 +61,45 @@ class Recording:
     convolved: dict[Convolved, list[str]] = field(default_factory=dict)  # the layer of each call, in order
     others: dict[Other, int] = field(default_factory=dict)  # calls
     called: set[str] = field(default_factory=set)  # names of modules
+    share: Share = field(default_factory=Share)  # whose the arithmetic of the convolutions is
+    because: str = ""  # what it raised on shapes alone, where it ran on data
 
 
 def record(
     model: torch.nn.Module,
     inputs: Sequence[Any],
     named: Mapping[str, Any],
-    *,
-    fold_batchnorm: bool = False,
-    pack_filters: bool = True,
+    **options: bool,
 ) -> Recording:
     """Convert a copy of a model to nkiconv and run it once, in eval mode and without gradients.
 
-    The model itself stays as it is. It first runs on fake tensors, and on data where that raises.
+    The model itself stays as it is. It first runs on fake tensors, and on data where that raises: where its shapes or
+    its ways depend on numbers that are computed. Integers that it is given or has as buffers keep their values there.
+
+    Args: options: of `convert`.
 
     Raises: UnsupportedError, where the model raises: with its error and the layer.
     """
-    options = {"fold_batchnorm": fold_batchnorm, "pack_filters": pack_filters}
     if any(one.is_meta for one in model.parameters()):
         meta = [one.to("meta") if isinstance(one, torch.Tensor) else one for one in inputs]
         named = {name: one.to("meta") if isinstance(one, torch.Tensor) else one for name, one in named.items()}
         return _run(META, model, meta, named, options)
     try:
         return _run(FAKE, model, inputs, named, options)
-    except _ModelError:  # perhaps of its data: with it, the same error comes again if it is not
-        return _run(DATA, model, inputs, named, options)
+    except _ModelError as error:  # perhaps of its data: with it, the same error comes again if it is not
+        found = _run(DATA, model, inputs, named, options)
+        found.because = error.raised
+        return found
 
 
 class _ModelError(UnsupportedError):
     """A model raised."""
+
+    raised = ""  # what, and where
+
+
+class _UnknownShapeError(Exception):
+    """A convolution's shape depends on numbers that a run on shapes alone does not compute."""
 
 
 def _run(
@@ -94,24 +110,57 @@ def _run(
     found = Recording(report, kind)
     stack: list[str] = []
     with ExitStack() as stacked:
+        stacked.enter_context(report.installation)
         stacked.enter_context(torch.no_grad())
         stacked.enter_context(_names(report.model, stack, found.called))
         if kind == FAKE:
-            mode = stacked.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-            inputs = [mode.from_tensor(one) if isinstance(one, torch.Tensor) else one for one in inputs]
-            named = {
-                name: mode.from_tensor(one) if isinstance(one, torch.Tensor) else one for name, one in named.items()
-            }
+            shapes = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+            mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True, shape_env=shapes)
+            stacked.enter_context(mode)
+            stacked.enter_context(_silenced("torch._subclasses.fake_tensor"))
+            inputs = [_faked(mode, one) for one in inputs]
+            named = {name: _faked(mode, one) for name, one in named.items()}
         stacked.enter_context(_Recorder(found, stack))
         try:
             report.model(*inputs, **named)
         except Exception as error:  # the model's own code, which may raise whatever it likes
-            layer = _layer_of(error, report.model)
-            where = f"in layer {layer}" if layer else "in its own forward"
-            raise _ModelError(
-                f"model: raised {type(error).__name__} {where}, given {_given(inputs, named)}: {error}; give it inputs "
-                f"that it takes"
-            ) from error
+            raise _raised(error, report.model, kind, inputs, named) from error
+    return found
+
+
+def _faked(mode: FakeTensorMode, one: Any) -> Any:
+    """An input without its data; integers, which a model may branch on, keep theirs."""
+    if not isinstance(one, torch.Tensor) or _is_whole(one):
+        return one
+    return mode.from_tensor(one)
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+@contextmanager
+def _silenced(name: str) -> Iterator[None]:
+    """A logger that says nothing of errors that are told otherwise."""
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _raised(
+    error: Exception, model: torch.nn.Module, kind: str, inputs: Sequence[Any], named: Mapping[str, Any]
+) -> _ModelError:
+    """What is to be said of a model's error."""
+    layer = _layer_of(error, model)
+    raised = f"raised {type(error).__name__} {f'in layer {layer}' if layer else 'in its own forward'}"
+    remedy = "give it inputs that it takes"
+    if kind == META:
+        remedy += "; if it needs numbers that are computed, give its parameters data, which on meta they have not"
+    found = _ModelError(f"model: {raised}, given {_given(inputs, named)}: {error}; {remedy}")
+    found.raised = f"{raised}: {str(error).strip().partition(chr(10))[0]}"
     return found
 
 
@@ -168,15 +217,36 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, and note it."""
-        name, layer = func.name(), self.stack[-1] if self.stack else ""
+        layer = self.stack[-1] if self.stack else ""
+        if self.found.ran_on == FAKE and _is_of_numbers(func, args, kwargs or {}):
+            with unset_fake_temporarily():
+                return func(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        if name.startswith("nkiconv::"):
-            self.found.convolved.setdefault(_convolved(func, args), []).append(layer)
-        elif "conv" in name and "convert" not in name:
-            shapes = [tuple(one.shape) for one in args[:2] if isinstance(one, torch.Tensor)]
-            other = Other(layer, name, tuple(shapes))
-            self.found.others[other] = self.found.others.get(other, 0) + 1
+        if is_convolution(func):
+            self._note(func, args, layer)
+            self.found.share.add(func, args, result)
         return result
+
+    def _note(self, func: Any, args: Any, layer: str) -> None:
+        shapes = [tuple(one.shape) for one in args[:2] if isinstance(one, torch.Tensor)]
+        if any(isinstance(extent, torch.SymInt) for shape in shapes for extent in shape):
+            raise _UnknownShapeError(f"the shapes of {func.name()}, {shapes}, depend on numbers that are computed")
+        if func.name().startswith("nkiconv::"):
+            self.found.convolved.setdefault(_convolved(func, args), []).append(layer)
+        else:
+            other = Other(layer, func.name(), tuple(shapes))
+            self.found.others[other] = self.found.others.get(other, 0) + 1
+
+
+def _is_of_numbers(func: Any, args: Any, named: Mapping[str, Any]) -> bool:
+    """Whether an operator's tensors are integers with data, few enough to be computed with, or single numbers.
+
+    What overwrites one is left out: it may be a buffer that the model itself holds too.
+    """
+    tensors = [one for one in tree_leaves((args, named)) if isinstance(one, torch.Tensor)]
+    if not tensors or func._schema.is_mutable or any(isinstance(one, FakeTensor) for one in tensors):
+        return False
+    return all(one.numel() <= (_FEW if _is_whole(one) else 1) for one in tensors)
 
 
 def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:

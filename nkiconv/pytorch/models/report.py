@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,6 +12,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from ..causal.installation import Installation
+from .flops import Share, share_of
 
 #: Columns of `str(report)`.
 WIDTH = 120
@@ -27,11 +30,12 @@ class Entry:
     operator: str | None  # of torch.ops.nkiconv, where that runs it
     reason: str = ""
     packed: bool = False  # whether the kernel gets its filter packed
+    function: str = ""  # what is called with its filter in the place of its forward, where that is nkiconv's now
 
     @property
     def swapped(self) -> bool:
-        """Whether it is nkiconv's now, and was not before."""
-        return not self.reason
+        """Whether it is a module of nkiconv's now, and was not before."""
+        return not self.reason and not self.function
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Fold:
     convolution: str | None
     how: str = ""  # how they were found to follow each other
     reason: str = ""
+    activation: str | None = None  # the norm's own, which is in the convolution's epilogue now
 
     @property
     def folded(self) -> bool:
@@ -56,6 +61,7 @@ class Report:
     model: torch.nn.Module
     entries: tuple[Entry, ...]
     folds: tuple[Fold, ...] = ()  # empty unless folding was asked for
+    installation: Installation = field(default_factory=Installation)  # undoes what was set outside of the model
 
     @property
     def swapped(self) -> tuple[Entry, ...]:
@@ -65,7 +71,21 @@ class Report:
     @property
     def kept(self) -> tuple[Entry, ...]:
         """The convolutions that stay as they were."""
-        return tuple(entry for entry in self.entries if not entry.swapped)
+        return tuple(entry for entry in self.entries if entry.reason)
+
+    @property
+    def by_function(self) -> tuple[Entry, ...]:
+        """The convolutions that stay modules of torch while a function, nkiconv's now, is called with their filters."""
+        return tuple(entry for entry in self.entries if entry.function)
+
+    def share(self, *inputs: Any, **named: Any) -> Share:
+        """How much of the convolutions' arithmetic in one run of the model's forward is nkiconv's.
+
+        Args: inputs, named: of forward. The model runs once on them, in eval mode and without gradients.
+
+        Raises: whatever the model raises.
+        """
+        return share_of(self.model, inputs, named)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -77,22 +97,27 @@ class Report:
     def table(self) -> Table:
         """One row a convolution, then one a batch norm."""
         title = f"{len(self.swapped)} of {len(self.entries)} convolutions swapped for nkiconv's"
+        if self.by_function:
+            title += f", {len(self.by_function)} by functions that are nkiconv's"
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for heading in ("name", "module", "weight", "operator"):
             table.add_column(heading, overflow="fold")
-        table.add_column("stays as it is because", overflow="fold", ratio=1)
+        table.add_column("stays as it is because, or runs by", overflow="fold", ratio=1)
         for entry in self.entries:
             table.add_row(
                 Text(entry.name or "(the model)"),
                 entry.kind,
                 "x".join(map(str, entry.weight)) or "-",
                 (entry.operator or "-") + (", packed" if entry.packed else ""),
-                Text(entry.reason),
+                Text(entry.reason or entry.function),
             )
         if self.folds:
             table.add_section()
         for fold in self.folds:
-            told = f"folded into {fold.convolution or 'the model'} ({fold.how})" if fold.folded else fold.reason
+            told = fold.reason
+            if fold.folded:
+                more = f" with its {fold.activation}" if fold.activation else ""
+                told = f"folded{more} into {fold.convolution or 'the model'} ({fold.how})"
             table.add_row(Text(fold.batchnorm), "batch norm", "", "", Text(told))
         return table
 

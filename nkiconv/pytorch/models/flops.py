@@ -1,0 +1,108 @@
+"""How much of the convolutions' arithmetic is nkiconv's, counted in a run from the shapes of every operator that runs.
+
+A dispatch mode sees every operator below autograd: nkiconv's, and those that stay in torch, transposed and 3-d ones
+too. A flop is an addition or a multiplication, as torch counts them; biases and activations are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_PREFIX = "nkiconv::"
+
+
+@dataclass
+class Share:
+    """Flops of the convolutions of a run."""
+
+    nkiconv: int = 0
+    others: dict[str, int] = field(default_factory=dict)  # by operator
+
+    @property
+    def torch(self) -> int:
+        """Flops of those that stay in torch."""
+        return sum(self.others.values())
+
+    @property
+    def fraction(self) -> float:
+        """nkiconv's part of all, 0 to 1; 1 where nothing convolves."""
+        total = self.nkiconv + self.torch
+        return self.nkiconv / total if total else 1.0
+
+    def add(self, func: Any, args: Sequence[Any], result: Any) -> None:
+        """Count a call, if it is a convolution."""
+        if not is_convolution(func):
+            return
+        name, flops = func.name(), flops_of(func, args, result)
+        if name.startswith(_PREFIX):
+            self.nkiconv += flops
+        else:
+            self.others[name] = self.others.get(name, 0) + flops
+
+    def __str__(self) -> str:
+        """In words."""
+        text = f"{self.fraction:.1%} of {self.nkiconv + self.torch:,} flops of convolutions are nkiconv's"
+        rest = ", ".join(f"{name} {flops:,}" for name, flops in self.others.items())
+        return f"{text}; the others: {rest}" if rest else text
+
+
+def is_convolution(func: Any) -> bool:
+    """Whether an operator convolves, forward: one of nkiconv's or another."""
+    name = func.name()
+    plain = name.rpartition("::")[2]
+    return name.startswith(_PREFIX) or ("conv" in plain and "convert" not in plain and "backward" not in plain)
+
+
+def flops_of(func: Any, args: Sequence[Any], result: Any) -> int:
+    """Two for each product of an input and a tap; 0 where an operator's filters are no tensor."""
+    first = result[0] if isinstance(result, (tuple, list)) else result
+    tensors = [one for one in args[:2] if isinstance(one, torch.Tensor)]
+    if len(tensors) < 2 or not isinstance(first, torch.Tensor):
+        return 0
+    x, w = tensors
+    if func.name() == f"{_PREFIX}causal_conv1d":
+        return 2 * math.prod(first.shape) * int(w.shape[1])
+    # of a transposed one each input meets all taps, of the others each output
+    places = x if _is_transposed(func, args) else first
+    return 2 * math.prod(places.shape) * math.prod(w.shape[1:])
+
+
+def _is_transposed(func: Any, args: Sequence[Any]) -> bool:
+    if "transpose" in func.name():
+        return True
+    names = [one.name for one in func._schema.arguments]
+    at = names.index("transposed") if "transposed" in names else len(args)
+    return bool(args[at]) if at < len(args) else False
+
+
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the convolutions among the operators that run under it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.share = Share()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, and count it."""
+        result = func(*args, **(kwargs or {}))
+        self.share.add(func, args, result)
+        return result
+
+
+def share_of(model: torch.nn.Module, inputs: Sequence[Any], named: Mapping[str, Any]) -> Share:
+    """Of one run of a model in eval mode, in which no norm moves its statistics, and without gradients."""
+    counter, training = Counter(), [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad(), counter:
+            model(*inputs, **named)
+    finally:
+        for module in training:
+            module.training = True
+    return counter.share

@@ -1,0 +1,150 @@
+"""torch's own functions conv1d and conv2d by nkiconv's, for whoever calls them: modules, their subclasses, models.
+
+What nkiconv does not take stays with torch. That is told once for each function and cause, in a warning.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import warnings
+from typing import Any
+
+import torch
+from torch._C._functorch import TransformType, get_interpreter_stack, is_functorch_wrapped_tensor
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ...errors import ComparisonError, NkiconvError
+from .. import functional
+from ..operators.tensor_kinds import DTYPES
+
+#: torch.nn.functional's are the same objects.
+_OURS = {torch.conv1d: functional.conv1d, torch.conv2d: functional.conv2d}
+
+
+def intercept() -> Intercept:
+    """A context manager under which `torch.conv1d` and `torch.conv2d` (torch.nn.functional's too) are nkiconv's.
+
+        with nkiconv.pytorch.intercept():
+            y = model(x)
+
+    It reaches whatever calls these functions: torch's modules, subclasses of them that pad or normalize filters first,
+    and forwards that read a weight and convolve by themselves. Convolutions that nkiconv does not take stay with torch:
+    dtypes other than bf16, fp16 and fp32, tensor subclasses with a meaning of their own, forward-mode derivatives. A
+    warning tells each cause once; errors of calls that torch refuses too are torch's.
+
+    It holds in the thread that enters it, and ends with the block, also by an exception; blocks may be nested. Results
+    have the memory format that torch's would have. Derivatives are nkiconv's whether or not backward runs inside.
+    torch.compile traces through it: what was compiled outside is compiled once more inside.
+
+    Returns: the context manager; one may be entered again after it was left.
+
+    Raises: nothing; under it ComparisonError with NKICONV_CPU=compare, where a kernel is off.
+    """
+    return Intercept()
+
+
+class Intercept(TorchFunctionMode):
+    """See `intercept`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: dict[tuple[str, str], str] = {}  # why calls stayed with torch, by function and cause
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of torch, or ours in its place."""
+        named = kwargs or {}
+        ours = _OURS.get(func)
+        if ours is None or self._is_inner() or not all(issubclass(kind, torch.Tensor) for kind in types):
+            return func(*args, **named)
+        reason = _foreign(types, (*args, *named.values()))
+        if not reason:
+            try:
+                return _formatted(ours(*args, **named), args, named)
+            except ComparisonError:
+                raise
+            except NkiconvError as error:
+                reason = str(error)
+        found = func(*args, **named)
+        if not torch.compiler.is_compiling():
+            self._tell(func.__name__, reason)
+        return found
+
+    def _is_inner(self) -> bool:
+        """Whether a block around this one does the work; while this runs, the block is off the stack itself."""
+        stack = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        return any(isinstance(mode, Intercept) for mode in stack)
+
+    def _tell(self, name: str, reason: str) -> None:
+        cause = name, re.split(r"[=:]", reason, maxsplit=1)[0]
+        if cause not in self.told:
+            self.told[cause] = reason
+            warnings.warn(f"nkiconv.pytorch.intercept: {name} stays with torch: {reason}", stacklevel=4)
+
+
+def _foreign(types: Any, arguments: tuple[Any, ...]) -> str:
+    """Why tensors of these kinds are not ours, or ""."""
+    kinds = [kind.__name__ for kind in types if kind is not torch.nn.Parameter]
+    tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
+    kinds += [type(one).__name__ for one in tensors if is_traceable_wrapper_subclass(one)]
+    if kinds:
+        return f"tensor kind: {', '.join(dict.fromkeys(kinds))} has a meaning that nkiconv does not know"
+    dtypes = [str(one.dtype) for one in tensors if one.dtype not in DTYPES]
+    if dtypes:  # torch.compile cannot trace the error that ours would raise
+        return f"dtype: {', '.join(dict.fromkeys(dtypes))} is none of {', '.join(map(str, DTYPES))}"
+    if not torch.compiler.is_compiling() and _is_transformed(tensors):
+        return "derivatives: forward-mode ones and torch.func's are torch's only"
+    return ""
+
+
+def _is_transformed(tensors: list[torch.Tensor]) -> bool:
+    """Whether derivatives are taken that custom operators do not have."""
+    levels = get_interpreter_stack() or ()
+    if any(level.key() in (TransformType.Grad, TransformType.Jvp) for level in levels):
+        return True
+    duals = (forward_ad.unpack_dual(one) for one in tensors)  # type: ignore[no-untyped-call]
+    return any(dual.tangent is not None for dual in duals)
+
+
+def _formatted(y: torch.Tensor, args: tuple[Any, ...], named: dict[str, Any]) -> torch.Tensor:
+    """y in channels_last where torch's would be: where images or filters are."""
+    x, w = args[0] if args else named["input"], args[1] if len(args) > 1 else named["weight"]
+    if y.dim() != 4 or not (_is_channels_last(x) or _is_channels_last(w)):
+        return y
+    return y.contiguous(memory_format=torch.channels_last)
+
+
+def _is_channels_last(tensor: torch.Tensor) -> bool:
+    if tensor.dim() != 4 or (not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(tensor)):
+        return False  # torch.vmap does not tell
+    return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+
+
+@functools.cache
+def intercepted(kind: Any) -> Any:
+    """A subclass of a module's class whose forward runs under `intercept`."""
+    forward = kind.forward
+
+    @functools.wraps(forward)
+    def call(self: Any, *args: Any, **named: Any) -> Any:
+        with intercept():
+            return forward(self, *args, **named)
+
+    more = {"forward": call, "__module__": kind.__module__, "__doc__": kind.__doc__, "__qualname__": kind.__qualname__}
+    made = type(kind)(kind.__name__, (kind,), {**more, "__reduce_ex__": _reduce, "_intercepted": kind})
+    assert inspect.signature(made.forward) == inspect.signature(forward)
+    return made
+
+
+def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
+    """How to pickle a module whose class nobody can import: by the class that it was made from."""
+    reduced: Any = object.__reduce_ex__(self, max(2, int(protocol)))
+    return (_instance, (self._intercepted,), *reduced[2:])
+
+
+def _instance(kind: type) -> Any:
+    made: Any = intercepted(kind)
+    return made.__new__(made)

@@ -1,0 +1,113 @@
+"""What a norm with fixed statistics computes: for each channel, act(scale * x + shift).
+
+A norm is whatever has running_mean and running_var, of torch or not. That it computes this is not taken from its class:
+it is run in float64, on numbers that reach far to both sides of where activations bend.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ...reference import ACTIVATIONS
+from ..computers.host import activate
+
+#: How far a norm may be off, of the sum of its terms: it may compute in fp32.
+CLOSE = 1e-5
+#: The only norms where parameters have no data, by the axes of their images: what these compute is known.
+KNOWN = {1: (torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm), 2: (torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm)}
+
+
+@dataclass(frozen=True)
+class Affine:
+    """act(scale * x + shift), in float64, of [C]."""
+
+    scale: Tensor
+    shift: Tensor
+    activation: str | None = None  # one that nkiconv fuses
+    child: str | None = None  # otherwise the norm's own module that follows
+
+
+def is_norm(module: torch.nn.Module) -> bool:
+    """Whether a module may be a norm with statistics."""
+    return isinstance(module, _BatchNorm) or _statistics(module) is not None
+
+
+def _statistics(module: torch.nn.Module) -> tuple[Tensor, Tensor] | None:
+    mean, var = getattr(module, "running_mean", None), getattr(module, "running_var", None)
+    if not (isinstance(mean, Tensor) and isinstance(var, Tensor)) or mean.dim() != 1 or mean.shape != var.shape:
+        return None
+    return mean, var
+
+
+def channels_of(module: torch.nn.Module) -> int | None:
+    """How many channels a norm has; None where it has no statistics."""
+    found = _statistics(module)
+    return None if found is None else found[0].shape[0]
+
+
+@torch.no_grad()
+def affine_of(module: torch.nn.Module, rank: int) -> Affine | str:
+    """What a norm computes on images of `rank` axes, or why it is none that can be folded."""
+    found, eps = _statistics(module), getattr(module, "eps", None)
+    if found is None:
+        return "has no running statistics"
+    if not isinstance(eps, float):
+        return "has no eps"
+    weight, bias = (None if one is None else one.double() for one in _scales(module))
+    scale = (found[1].double() + eps).rsqrt() * (1 if weight is None else weight)
+    shift = (0 if bias is None else bias) - found[0].double() * scale
+    if found[0].is_meta:
+        return Affine(scale, shift) if type(module) in KNOWN[rank] else "has no data to see what it computes"
+    return _probed(module, rank, scale, shift)
+
+
+def _scales(module: Any) -> Iterator[Tensor | None]:
+    yield from (getattr(module, name, None) for name in ("weight", "bias"))
+
+
+def _probed(module: torch.nn.Module, rank: int, scale: Tensor, shift: Tensor) -> Affine | str:
+    generator = torch.Generator().manual_seed(0)
+    z = 24 * torch.rand(2, len(scale), *[5] * rank, dtype=torch.float64, generator=generator) - 12
+    z[..., 0] *= 100
+    each = [-1, *[1] * rank]
+    wide, offset = scale.cpu().reshape(each), shift.cpu().reshape(each)
+    x = torch.where(wide == 0, z, (z - offset) / torch.where(wide == 0, 1, wide))
+    z = wide * x + offset
+    limit = CLOSE * (1 + (wide * x).abs() + offset.abs())
+    try:
+        alone = copy.deepcopy(module).cpu().double()
+        y = alone(x.clone())
+    except Exception as error:  # the module's own code, which may raise whatever it likes
+        return f"raises {type(error).__name__} on a probe in float64: {error}"
+    if not isinstance(y, Tensor) or y.shape != z.shape:
+        return "does not return what has its input's shape"
+    for activation, child, expected in _candidates(alone, z):
+        if bool(((y - expected).abs() <= limit).all()):
+            return Affine(scale, shift, activation, child)
+    return f"is a {type(module).__name__}, which does not compute act(scale * x + shift) of each channel"
+
+
+def _candidates(module: torch.nn.Module, z: Tensor) -> Iterator[tuple[str | None, str | None, Tensor]]:
+    """(activation, child, what a norm gives with it)."""
+    yield None, None, z
+    for name in ACTIVATIONS:
+        yield name, None, activate(z, name)
+    for name, child in module.named_children():
+        found = _called(child, z.clone())
+        if found is not None and found.shape == z.shape:
+            yield None, name, found
+
+
+def _called(function: Callable[[Tensor], Any], z: Tensor) -> Tensor | None:
+    try:
+        y = function(z)
+    except Exception:  # a child that takes something else
+        return None
+    return y if isinstance(y, Tensor) else None

@@ -1,0 +1,155 @@
+"""What the package causal-conv1d has beside its two functions, by the modules that libraries import it from."""
+
+import importlib
+
+import pytest
+import torch
+from causal import integers, rows, steps
+
+from nkiconv.errors import NkiconvError
+from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update, install_causal_conv1d
+
+#: What others import, from where.
+IMPORTED = {
+    "causal_conv1d": ("causal_conv1d_fn", "causal_conv1d_update", "__version__"),
+    "causal_conv1d.causal_conv1d_interface": (
+        "causal_conv1d_fn", "causal_conv1d_update", "causal_conv1d_ref", "causal_conv1d_update_ref",
+    ),
+    "causal_conv1d.causal_conv1d_varlen": ("causal_conv1d_varlen_states", "causal_conv1d_varlen_states_ref"),
+    "causal_conv1d.cpp_functions": (
+        "causal_conv1d_fwd_function", "causal_conv1d_bwd_function", "causal_conv1d_update_function",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed():
+    with install_causal_conv1d():
+        yield
+
+
+def of(module, name):
+    return getattr(importlib.import_module(f"causal_conv1d.{module}"), name)
+
+
+@pytest.mark.parametrize("module", IMPORTED)
+def test_imports(module):
+    found = importlib.import_module(module)
+    assert all(hasattr(found, name) for name in IMPORTED[module])
+
+
+@pytest.mark.parametrize("activation", [None, "silu", "swish"])
+@pytest.mark.parametrize("with_state", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 9])
+def test_reference_of_rows(length, with_state, activation):
+    x, weight, bias = integers(2, 3, length), integers(3, 4, seed=1), integers(3, seed=2)
+    state = integers(2, 3, 3, seed=3) if with_state else None
+    expected, final = rows(x, weight, bias, state, activation)
+    out = torch.empty(2, 3, 3)
+    found = of("causal_conv1d_interface", "causal_conv1d_ref")(x, weight, bias, state, True, out, activation)
+    assert found[1] is out
+    assert torch.equal(out, final)
+    torch.testing.assert_close(found[0], expected.float())
+
+
+@pytest.mark.parametrize("ring", [False, True])
+@pytest.mark.parametrize("length", [1, 3])
+def test_reference_of_steps(length, ring):
+    x, weight, bias = integers(2, 3, length), integers(3, 4, seed=1), integers(3, seed=2)
+    begins = torch.tensor([5, 1], dtype=torch.int32) if ring else None
+    states = [integers(2, 3, 6, seed=3) for _ in range(2)]
+    found = of("causal_conv1d_interface", "causal_conv1d_update_ref")(x, states[0], weight, bias, "silu", begins)
+    expected, buffer = steps(x, states[1], weight, bias, "silu", begins)
+    torch.testing.assert_close(found, expected.float())
+    assert torch.equal(states[0], buffer)
+
+
+@pytest.mark.parametrize("lengths", [[3, 1, 0, 7], [2], [0], []])
+@pytest.mark.parametrize("state_len", [0, 1, 4])
+def test_states_of_packed_sequences(lengths, state_len):
+    x = integers(sum(lengths), 3)
+    ends = torch.tensor([0, *lengths]).cumsum(0)
+    found = of("causal_conv1d_varlen", "causal_conv1d_varlen_states")(x, ends.int(), state_len)
+    again = of("causal_conv1d_varlen", "causal_conv1d_varlen_states_ref")(x, ends, state_len)
+    assert found.shape == (len(lengths), 3, state_len)
+    assert torch.equal(found, again)
+    for k, length in enumerate(lengths):
+        for back in range(1, state_len + 1):
+            expected = x[ends[k + 1] - back] if back <= length else torch.zeros(3)
+            assert torch.equal(found[k, :, -back], expected)
+
+
+@pytest.mark.parametrize(("x", "ends", "state_len", "message"), [
+    (torch.ones(2), torch.tensor([0, 2]), 1, r"x.shape=\(2,\): must have 2 axes"),
+    (torch.ones(2, 3), torch.tensor([[0, 2]]), 1, r"cu_seqlens.shape=\(1, 2\): must be \[sequences"),
+    (torch.ones(2, 3), torch.tensor([0.0, 2.0]), 1, "cu_seqlens.dtype=torch.float32: must be torch.int32"),
+    (torch.ones(2, 3), torch.tensor([0, 2]), -1, "state_len=-1: must be at least 0"),
+])  # fmt: skip
+def test_states_refused(x, ends, state_len, message):
+    with pytest.raises(NkiconvError, match=message):
+        of("causal_conv1d_varlen", "causal_conv1d_varlen_states")(x, ends, state_len)
+
+
+CALLS = {
+    "plain": {},
+    "state": {"initial": True, "final": True},
+    "silu": {"silu": True},
+    "all": {"initial": True, "final": True, "silu": True},
+    "packed": {"packed": True},
+    "mixed": {"silu": True, "x_dtype": torch.bfloat16},
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_functions_below_autograd_agree_with_autograd(case):
+    asked = CALLS[case]
+    dtype = asked.get("x_dtype", torch.float32)
+    x, weight, bias = integers(2, 3, 7, dtype=dtype), integers(3, 4, seed=1), integers(3, seed=2)
+    seq_idx = torch.tensor([[0, 0, 1, 1, 1, 2, -1]] * 2, dtype=torch.int32) if "packed" in asked else None
+    initial = integers(2, 3, 3, seed=3, dtype=dtype) if "initial" in asked else None
+    silu, final = "silu" in asked, "final" in asked
+    leaves = [one.clone().requires_grad_() for one in (x, weight, bias, initial) if one is not None]
+    state = leaves[3] if initial is not None else None
+    y = causal_conv1d_fn(*leaves[:3], seq_idx, state, final, activation="silu" if silu else None)
+    g, g_final = integers(2, 3, 7, seed=4, dtype=dtype), integers(2, 3, 3, seed=5, dtype=dtype) if final else None
+    outputs, gradients = (y, (g, g_final)) if final else ((y,), (g,))
+    expected = torch.autograd.grad(outputs, leaves, gradients)
+
+    out = torch.empty(2, 3, 3, dtype=dtype) if final else None
+    found = of("cpp_functions", "causal_conv1d_fwd_function")(x, weight, bias, seq_idx, initial, out, silu)
+    assert not found.requires_grad
+    assert torch.equal(found, outputs[0])
+    assert not final or torch.equal(out, outputs[1])
+    dx = torch.full_like(x, 9)
+    below = of("cpp_functions", "causal_conv1d_bwd_function")(
+        x, weight, bias, g, seq_idx, initial, g_final, dx, initial is not None, silu
+    )
+    assert below[0] is dx
+    assert [one.dtype for one in below[:3]] == [dtype, torch.float32, torch.float32]
+    for one, other in zip(below, expected, strict=False):
+        torch.testing.assert_close(one, other)
+    assert initial is not None or below[3] is None
+
+
+def test_a_step_below_autograd():
+    x, weight, bias = integers(2, 3, 2), integers(3, 4, seed=1), integers(3, seed=2).requires_grad_()
+    states = [integers(2, 3, 5, seed=3) for _ in range(2)]
+    found = of("cpp_functions", "causal_conv1d_update_function")(x, states[0], weight, bias, True, None, None)
+    expected = causal_conv1d_update(x, states[1], weight, bias, "silu")
+    assert not found.requires_grad
+    assert torch.equal(found, expected)
+    assert torch.equal(*states)
+
+
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+def test_results_lie_as_x_does(monkeypatch, mode):
+    """A view of channels next to each other in x is one of y too."""
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    x, weight = integers(2, 5, 3).transpose(1, 2), integers(3, 4, seed=1)
+    y = causal_conv1d_fn(x, weight)
+    assert y.stride() == x.stride()
+    assert torch.equal(y, causal_conv1d_fn(x.contiguous(), weight))
+    assert y.transpose(1, 2).view(10, 3).shape == (10, 3)
+    sliced = integers(2, 5, 8)[..., 2:5].transpose(1, 2)
+    assert causal_conv1d_fn(sliced, weight).stride() == torch.empty_like(sliced).stride()
+    assert causal_conv1d_update(x, integers(2, 3, 3), weight).stride() == x.stride()

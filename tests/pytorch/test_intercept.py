@@ -1,0 +1,282 @@
+"""Under intercept, torch's functions conv1d and conv2d are nkiconv's for whoever calls them; valid calls never fail."""
+
+import copy
+import pickle
+import threading
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nkiconv import ComparisonError
+from nkiconv.pytorch import convert, intercept
+
+
+class Seen(TorchDispatchMode):
+    """The convolutions that run, by operator."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "conv" in func.name() and "backward" not in func.name():
+            self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def seen(function, *args):
+    """(result, names of the convolutions that ran)."""
+    with Seen() as mode:
+        y = function(*args)
+    return y, mode.names
+
+
+OURS, THEIRS = "nkiconv::conv2d", "aten::convolution"
+
+
+class StandardisedConv2d(nn.Conv2d):
+    """Filters of mean 0 and variance 1, as NFNet and BiT have them; zeros so that sizes are kept at any stride."""
+
+    def forward(self, x):
+        variance, mean = torch.var_mean(self.weight, dim=(1, 2, 3), keepdim=True, correction=0)
+        x = F.pad(x, (1, 1, 1, 1))
+        return F.conv2d(x, (self.weight - mean) / (variance + 1e-6).sqrt(), self.bias, self.stride)
+
+
+class Reader(nn.Module):
+    """Convolves with a child's filters by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(4, 4, 3, groups=4)
+
+    def forward(self, x):
+        rows = F.pad(x.flatten(2), (2, 0))
+        return torch.conv1d(rows, self.conv.weight, bias=self.conv.bias, groups=4)
+
+
+def model(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(StandardisedConv2d(3, 4, 3, stride=2), nn.Conv2d(4, 4, 3, padding="same"), Reader()).eval()
+
+
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(3))
+ALL = [OURS, OURS, "nkiconv::depthwise_conv1d"]
+
+
+def test_whoever_calls():
+    made = model()
+    expected, before = seen(made, X)
+    with intercept():
+        found, names = seen(made, X)
+    assert before == [THEIRS] * 3
+    assert names == ALL
+    torch.testing.assert_close(found, expected)
+    assert seen(made, X)[1] == before
+
+
+def test_derivatives_are_the_same_and_backward_may_run_outside():
+    made = model()
+    leaves = [X.clone().requires_grad_(), *made.parameters()]
+    expected = torch.autograd.grad(made(leaves[0]).square().sum(), leaves)
+    with intercept():
+        y = made(leaves[0]).square().sum()
+    for one, other in zip(torch.autograd.grad(y, leaves), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["simulate", "compare"])
+def test_the_kernels_compute(monkeypatch, mode):
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    made = model()
+    with intercept():
+        found = made(X)
+    monkeypatch.setenv("NKICONV_CPU", "torch")
+    torch.testing.assert_close(found, made(X))
+
+
+def test_kernels_that_disagree_are_not_hidden(monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "compare")
+    monkeypatch.setattr("nkiconv.pytorch.computers.simulated._worst", lambda *_: 2.0)
+    with intercept(), pytest.raises(ComparisonError):
+        F.conv2d(X, torch.ones(1, 3, 1, 1))
+
+
+def test_autocast():
+    made = model()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = made(X)
+        with intercept():
+            found, names = seen(made, X)
+    assert names == ALL
+    assert found.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("of", ["images", "filters", "neither"])
+def test_results_lie_as_torch_s(of):
+    x = X.contiguous(memory_format=torch.channels_last) if of == "images" else X
+    w = torch.ones(4, 3, 2, 2)
+    w = w.contiguous(memory_format=torch.channels_last) if of == "filters" else w
+    expected = F.conv2d(x, w)
+    with intercept():
+        assert F.conv2d(x, w).stride() == expected.stride()
+
+
+class Tagged(torch.Tensor):
+    pass
+
+
+REFUSED = {
+    "fp64": (lambda: F.conv2d(X.double(), torch.ones(1, 3, 1, 1).double()), "dtype: torch.float64 is none of"),
+    "integers": (
+        lambda: F.conv1d(torch.ones(1, 1, 3).long(), torch.ones(1, 1, 1).long()),
+        "dtype: torch.int64 is none of",
+    ),
+    "complex": (lambda: F.conv2d(X + 0j, torch.ones(1, 3, 1, 1) + 0j), "dtype: torch.complex64 is none of"),
+    "subclass": (lambda: F.conv2d(X.as_subclass(Tagged), torch.ones(1, 3, 1, 1)), "Tagged has a meaning"),
+    "jvp": (lambda: torch.func.jvp(lambda x: F.conv2d(x, torch.ones(1, 3, 1, 1)), (X,), (X,))[1], "forward-mode"),
+    "grad": (lambda: torch.func.grad(lambda x: F.conv2d(x, torch.ones(1, 3, 1, 1)).sum())(X), "torch.func's"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_nkiconv_does_not_take_stays_with_torch_and_is_told_once(case):
+    call, message = REFUSED[case]
+    expected = call()
+    with intercept(), pytest.warns(UserWarning, match="stays with torch") as told:
+        found, again = call(), call()
+    assert len(told) == 1
+    assert message in str(told[0].message)
+    assert type(found) is type(expected)
+    assert torch.equal(found, expected)
+    assert torch.equal(again, expected)
+
+
+def test_vmap():
+    w = torch.ones(1, 3, 2, 2)
+    expected = torch.func.vmap(lambda x: F.conv2d(x, w))(X[:, None])
+    with intercept():
+        torch.testing.assert_close(torch.func.vmap(lambda x: F.conv2d(x, w))(X[:, None]), expected)
+
+
+def test_errors_of_torch_stay_torch_s():
+    w = torch.ones(1, 4, 1, 1)
+    with warnings.catch_warnings(), intercept():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeError, match="expected input"):
+            F.conv2d(X, w)
+
+
+def test_blocks_may_be_nested_and_end_with_exceptions():
+    made = model()
+    with intercept(), intercept():
+        assert seen(made, X)[1] == ALL
+    with pytest.raises(AttributeError), intercept(), intercept():
+        made(None)
+    assert seen(made, X)[1] == [THEIRS] * 3
+    with pytest.warns(UserWarning, match="stays with torch") as told, intercept(), intercept():
+        assert seen(*[F.conv2d, X.double(), torch.ones(1, 3, 1, 1).double()])[1] == [THEIRS]
+    assert len(told) == 1
+
+
+def test_converted_modules_inside_a_block_run_once():
+    made = convert(nn.Sequential(nn.Conv2d(3, 4, 3))).model
+    with intercept():
+        assert seen(made, X)[1] == [OURS]
+
+
+def test_it_holds_in_its_own_thread_only():
+    made, names = model(), {}
+    inside, outside = threading.Event(), threading.Event()
+
+    def block():
+        with intercept():
+            inside.set()
+            outside.wait(60)
+            names["inside"] = seen(made, X)[1]
+
+    thread = threading.Thread(target=block)
+    thread.start()
+    inside.wait(60)
+    names["outside"] = seen(made, X)[1]
+    outside.set()
+    thread.join()
+    assert names == {"inside": ALL, "outside": [THEIRS] * 3}
+
+
+class Captured:
+    """A backend of torch.compile that keeps which convolutions it was given."""
+
+    def __init__(self):
+        self.graphs = []
+
+    def __call__(self, graph, inputs):
+        names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+        names = [name for name in names if "conv" in name]
+        self.graphs.append(["nkiconv" if name.startswith("nkiconv") else "torch" for name in names])
+        return graph
+
+
+@pytest.fixture
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("fresh")
+def test_compiled_code_is_traced_through_and_once_more_inside():
+    made, backend = model(), Captured()
+    compiled = torch.compile(made, backend=backend, fullgraph=True)
+    expected = compiled(X)
+    with intercept():
+        torch.testing.assert_close(compiled(X), expected)
+    assert backend.graphs == [["torch"] * 3, ["nkiconv"] * 3]
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_converted_models_compile(dtype):
+    made, backend = model().to(dtype), Captured()
+    x = X.to(dtype)
+    expected = made(x)
+    compiled = torch.compile(convert(made, functional=True).model, backend=backend, fullgraph=True)
+    torch.testing.assert_close(compiled(x), expected)
+    assert backend.graphs == [["nkiconv" if dtype == torch.float32 else "torch"] * 3]
+
+
+def test_convert_functional():
+    made = model()
+    report = convert(made, functional=True)
+    assert seen(report.model, X)[1] == ALL
+    assert seen(made, X)[1] == [THEIRS] * 3
+    assert isinstance(report.model, nn.Sequential)
+    assert [bool(entry.function) for entry in report.entries] == [True, False, True]
+    assert "has its own forward" in report.entries[0].function
+    assert not report.kept
+    assert "1 of 3 convolutions swapped for nkiconv's, 2 by functions that are nkiconv's" in str(report)
+    again = convert(report.model, functional=True, inplace=True).model
+    assert again is report.model
+    assert seen(copy.deepcopy(again), X)[1] == ALL
+    torch.testing.assert_close(again(X), made(X))
+
+
+def test_convert_functional_of_a_forward_of_an_instance():
+    made = Reader()
+    made.forward = lambda x: F.conv2d(x, torch.ones(1, 3, 1, 1))
+    found, names = seen(convert(made, functional=True, inplace=True).model, X)
+    assert names == [OURS]
+    torch.testing.assert_close(found, X.sum(1, keepdim=True))
+
+
+def test_converted_models_are_pickled():
+    report = convert(nn.Sequential(nn.Conv2d(3, 4, 3)), functional=True)
+    again = pickle.loads(pickle.dumps(report.model))
+    assert seen(again, X)[1] == [OURS]
+    assert type(again).__name__ == "Sequential"
+    assert torch.equal(again(X), report.model(X))

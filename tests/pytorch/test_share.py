@@ -1,0 +1,230 @@
+"""How much of the convolutions' arithmetic is nkiconv's: counted, and found where models convolve by functions."""
+
+import importlib
+import sys
+import types
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from nkiconv.pytorch import convert, plan_model
+from nkiconv.pytorch.models.flops import share_of
+
+FILE = "modeling_stub"
+#: A model file as those of transformers are: functions of torch, which its layers look up when they run.
+SOURCE = '''
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+def causal_conv1d_fn(hidden_states, weight, bias=None, activation=None, **kwargs):
+    rows = F.pad(hidden_states, (weight.shape[1] - 1, 0)).to(weight.dtype)
+    y = F.conv1d(rows, weight[:, None], bias, groups=weight.shape[0])
+    y = {None: lambda y: y, "silu": F.silu, "gelu": F.gelu}[activation](y)
+    return y.to(hidden_states.dtype)
+
+def causal_conv1d_update(hidden_states, conv_state, weight, bias=None, activation=None):
+    rows = torch.cat([conv_state, hidden_states], 2)
+    conv_state.copy_(rows[..., -conv_state.shape[2]:])
+    return causal_conv1d_fn(rows, weight, bias, activation)[..., -hidden_states.shape[2]:]
+
+class Mixer(nn.Module):
+    def __init__(self, activation="silu"):
+        super().__init__()
+        self.conv1d = nn.Conv1d(6, 6, 4, padding=3, groups=6)
+        self.activation = activation
+
+    def forward(self, x, state=None):
+        weight = self.conv1d.weight.squeeze(1)
+        if state is not None:
+            return causal_conv1d_update(x, state, weight, self.conv1d.bias, activation=self.activation)
+        return causal_conv1d_fn(x, weight, self.conv1d.bias, activation=self.activation, other_layers="argument")
+
+class Keeping(nn.Module):
+    """As earlier releases have it: the functions are attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1d = nn.Conv1d(6, 6, 4, padding=3, groups=6)
+        self.causal_conv1d_fn = None
+
+    def forward(self, x):
+        if self.causal_conv1d_fn is not None:
+            return self.causal_conv1d_fn(x=x, weight=self.conv1d.weight.squeeze(1), bias=self.conv1d.bias)
+        return self.conv1d(x)[..., : x.shape[2]]
+
+class Plain(nn.Module):
+    """Reads the weight and calls torch."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(6, 6, 3)
+
+    def forward(self, x):
+        return F.conv1d(x, self.conv.weight, self.conv.bias)
+'''
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """The model file, imported."""
+    (tmp_path / f"{FILE}.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module(FILE)
+    del sys.modules[FILE]
+
+
+X = torch.randn(2, 6, 9, generator=torch.Generator().manual_seed(1))
+FLOPS = 2 * 2 * 6 * 9 * 4  # of a causal convolution of X with 4 taps
+
+
+def test_functions_of_a_model_s_file(file):
+    torch.manual_seed(0)
+    model, state = nn.Sequential(file.Mixer(), nn.Conv1d(6, 6, 1)), torch.randn(2, 6, 3)
+    states, before = [state.clone(), state.clone()], dict(vars(file))
+    expected, step = model(X), model[0](X[..., :1], states[0])
+    assert convert(model, causal_conv1d=False).share(X).nkiconv == 2 * 2 * 9 * 6 * 6
+    report = convert(model)
+    assert [(entry.operator, entry.swapped) for entry in report.entries] == [("causal_conv1d", False), ("conv1d", True)]
+    assert report.entries[0].function == f"causal_conv1d_fn of {FILE}"
+    assert str(report).startswith("1 of 2 convolutions swapped for nkiconv's, 1 by functions that are nkiconv's")
+    assert not report.kept
+    torch.testing.assert_close(report.model(X), expected)
+    torch.testing.assert_close(report.model[0](X[..., :1], states[1]), step)
+    assert torch.equal(*states)
+    share = report.share(X)
+    assert share.fraction == 1
+    assert share.nkiconv == FLOPS + 2 * 2 * 9 * 6 * 6
+    assert type(report.model[0].conv1d) is nn.Conv1d
+    report.installation.undo()
+    assert all(vars(file)[name] is one for name, one in before.items())
+
+
+def test_what_is_never_called_is_not_swapped(file):
+    report = convert(nn.Sequential(file.Mixer(), file.Plain()), causal_conv1d=False)
+    assert not report.swapped
+    assert all("is never called: its layer reads its weight" in entry.reason for entry in report.kept)
+    assert len(report.kept) == 2
+    assert report.share(X).fraction == 0
+    assert share_of(convert(report.model, functional=True).model, (X,), {}).fraction == 1
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_functions_that_layers_keep(file, kept):
+    """Its convolution is called, or the function, so both are nkiconv's."""
+    model = file.Keeping()
+    if kept:
+        model.causal_conv1d_fn = lambda x, weight, bias: file.causal_conv1d_fn(x, weight, bias)
+    expected, before = model(X), model.causal_conv1d_fn
+    report = convert(model)
+    assert len(report.swapped) == 1
+    share = report.share(X)
+    assert share.fraction == 1
+    assert share.nkiconv == (FLOPS if kept else FLOPS // 9 * 12)
+    torch.testing.assert_close(report.model(X), expected)
+    assert model.causal_conv1d_fn is before
+    report.installation.undo()
+
+
+def test_calls_that_nkiconv_refuses_stay_with_the_file_s_function(file):
+    model = file.Mixer("gelu")
+    expected = model(X)
+    report = convert(model)
+    with pytest.warns(UserWarning, match="causal_conv1d_fn: stays with the model's own function: activation='gelu'"):
+        found = report.model(X)
+    assert torch.equal(found, expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(report.model(X), expected)
+    assert report.share(X).fraction == 0
+    report.installation.undo()
+
+
+def test_filter_leaves_functions_alone(file):
+    before = file.causal_conv1d_fn
+    report = convert(file.Mixer(), filter=lambda name, module: False)
+    assert file.causal_conv1d_fn is before
+    assert [entry.reason for entry in report.entries] == ["filter leaves it out"]
+
+
+def test_plan_model_puts_the_functions_back(file):
+    before = file.causal_conv1d_fn
+    found = plan_model(file.Mixer(), [X], lnc=1, use_cache=False)
+    assert file.causal_conv1d_fn is before
+    assert found.flops.fraction == 1
+    assert found.flops.nkiconv == FLOPS
+    assert [row.convolved.operation for row in found.rows] == ["depthwise_conv1d"]
+    assert found.as_dict()["flops"] == {"nkiconv": FLOPS, "torch": 0, "fraction": 1.0}
+    assert not found.uncalled
+
+
+class Many(nn.Module):
+    """Every kind of convolution of torch once; the flops of each by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv1d(4, 6, 3, stride=2), nn.Conv2d(4, 4, (3, 2), groups=2, padding="same")
+        self.three, self.back = nn.Conv3d(4, 2, 2), nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2)
+
+    def forward(self, x):
+        found = self.one(x[..., 0, 0]), self.two(x[..., 0]), self.three(x), self.back(x[..., 0])
+        return sum(one.sum() for one in found)
+
+
+def test_flops_of_every_kind():
+    x = torch.randn(2, 4, 9, 8, 7)
+    share = convert(Many()).share(x)
+    one, two = 2 * 2 * 6 * 4 * 4 * 3, 2 * 2 * 4 * 9 * 8 * 2 * 6
+    three, back = 2 * 2 * 2 * 8 * 7 * 6 * 4 * 8, 2 * 2 * 4 * 9 * 8 * 3 * 9
+    assert share.nkiconv == one + two
+    assert share.others == {"aten::convolution": three + back}
+    assert share.fraction == (one + two) / (one + two + three + back)
+    total = f"{share.fraction:.1%} of {one + two + three + back:,} flops of convolutions are nkiconv's"
+    assert str(share) == f"{total}; the others: aten::convolution {three + back:,}"
+
+
+def test_a_model_without_convolutions():
+    share = convert(nn.Linear(3, 3)).share(torch.ones(1, 3))
+    assert (share.fraction, share.nkiconv, share.torch) == (1, 0, 0)
+
+
+def test_statistics_and_training_mode_are_left_as_they_are():
+    model = nn.Sequential(nn.Conv1d(6, 6, 3), nn.BatchNorm1d(6), nn.Dropout())
+    model[2].eval()
+    report = convert(model)
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    assert report.share(X).fraction == 1
+    with pytest.raises(ValueError, match="input"):
+        report.share(X[0, 0])
+    assert [module.training for module in report.model] == [True, True, False]
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+
+
+def test_a_class_without_source():
+    """Nothing is known of its methods: its convolution counts as called."""
+    space = {"nn": nn, "F": F}
+    exec(SOURCE.split("class Plain")[0].split("class Mixer")[0].split("def causal")[0], space)
+    made = types.new_class("Anonymous", (nn.Module,), exec_body=lambda names: names.update(forward=lambda self, x: x))()
+    made.conv = nn.Conv1d(6, 6, 3)
+    assert len(convert(made).swapped) == 1
+
+
+def test_compiled_layers_call_the_functions(file):
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append([str(node.target) for node in graph.graph.nodes if "conv1d." in str(node.target)])
+        return graph
+
+    torch.manual_seed(0)
+    model = file.Mixer()
+    expected = model(X)
+    report = convert(model)
+    torch.testing.assert_close(torch.compile(report.model, backend=backend, fullgraph=True)(X), expected)
+    assert graphs == [["nkiconv.causal_conv1d.default"]]
+    report.installation.undo()
+    torch._dynamo.reset()
