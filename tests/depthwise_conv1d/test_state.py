@@ -58,7 +58,6 @@ def identity(value):
 #: Least number of the rows that an algorithm takes with a state.
 ACCEPTED = {
     "taps_on_partition": len(ROWS),
-    "one_channel": 0,
     "banded": 10,
     "mixed": len(ROWS),
     "vector": len(ROWS),

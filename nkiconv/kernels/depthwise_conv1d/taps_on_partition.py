@@ -1,4 +1,5 @@
-"""Depthwise conv1d with the taps on the partitions: the published implicit GEMM, many channels a matmul.
+"""Depthwise conv1d with the taps on the partitions: the published implicit GEMM with several
+channels a matmul.
 
     y[c, q] = sum over s of w[c, s] * x[c, q * stride + s * dilation - pad_left]
 
