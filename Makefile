@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage test-slow conformance mutation lint format readme docs wheel bench profiles models hf-kernel clean
+.PHONY: help setup demo test coverage test-slow conformance mutation lint format readme docs wheel bench profiles against models hf-kernel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' Makefile
@@ -79,6 +79,11 @@ profiles: $(STAMP) ## model every headline case again: profiles/ and the README'
 	@$(BIN)/nkiconv profile nkl_fs_asr --plot profiles/nkl_fs_asr.png
 	@for case in kda_bf16 nkl_n1_c256_w512_s64 decode_step rn50_c4 rn50_stem vae_out_rgb; do \
 	  $(BIN)/nkiconv profile $$case --trace profiles/$$case.trace.json || exit 1; done
+
+# Needs a checkout of AWS's nki-library, whose kernel it loads.
+against: $(STAMP) ## model AWS's depthwise kernel beside ours: make against CHECKOUT=PATH
+	@$(BIN)/nkiconv bench --suite depthwise --against "$(CHECKOUT)" --check --readme README.md \
+	  --csv profiles/depthwise_against_nki_library.csv
 
 models: $(STAMP) ## compare models of transformers, with random weights, by nkiconv and by torch
 	@OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python examples/compare_models.py
