@@ -25,8 +25,9 @@ from .verify import case_arrays, compare
 
 #: The suite that their kernel can run.
 SUITE = "depthwise"
-#: Instructions, all cores, up to which their kernel is traced and timed: about a minute, and a gigabyte.
-INSTRUCTIONS_MAX = 350_000
+#: Instructions, all cores, up to which their kernel is traced and timed: some
+#: twenty seconds, and half a gigabyte.
+INSTRUCTIONS_MAX = 200_000
 #: Channels of a core that their results are checked on.
 CHECKED_CHANNELS = 2
 

@@ -137,8 +137,11 @@ def test_plans_run():
 
 def test_big_problems_are_extrapolated_and_say_so(monkeypatch):
     monkeypatch.setattr(search, "WHOLE_INSTRUCTIONS", 10)
+    monkeypatch.setattr(search, "VERIFIED_INSTRUCTIONS", 10)
     found = fresh(cases.get("hyena").problem.replace(dtype="fp32"), algorithms=("banded",))
     assert 0 < found.extrapolated_from < 768
+    assert not found.whole
+    assert found.as_dict()["whole"] is False
     assert "extrapolated from" in found.explain()
 
 
@@ -195,10 +198,41 @@ def test_what_only_seems_as_fast_as_the_kernels_choice_is_not_the_plan(monkeypat
 
     monkeypatch.setattr(search._Search, "_extrapolated", too_fast)
     monkeypatch.setattr(search._Search, "_settle", lambda *_: None)
+    monkeypatch.setattr(search, "VERIFIED_INSTRUCTIONS", 0)
     found = fresh(problem)
     assert (found.extrapolated_from is None) == wins
     if wins:
         assert (found.algorithm, found.config) == (exact.algorithm, exact.config)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.5])
+def test_a_plan_is_timed_as_a_whole_whatever_extrapolation_says(monkeypatch, share):
+    """Extrapolated times are far off, and the final makes none of them sure: what is told is of the whole kernel."""
+    problem = ConvProblem(N=2, C=3072, W=900, S=6, groups=3072)
+    extrapolated, settled = search._Search._extrapolated, []
+
+    def off(self, candidate, half, channels):
+        found = extrapolated(self, candidate, half, channels)
+        return found and dataclasses.replace(found, us=found.us * share)
+
+    def settle_one(self, one, by=search._Search._settle_one):
+        settled.append(one)
+        return by(self, one)
+
+    monkeypatch.setattr(search._Search, "_extrapolated", off)
+    monkeypatch.setattr(search._Search, "_settle", lambda *_: None)
+    monkeypatch.setattr(search._Search, "_alike", lambda _: [])
+    monkeypatch.setattr(search._Search, "_settle_one", settle_one)
+    monkeypatch.setattr(search, "SCREEN_INSTRUCTIONS", 100)
+    monkeypatch.setattr(search, "WHOLE_INSTRUCTIONS", 10)
+    found = fresh(problem)
+    assert found.whole
+    assert 1 <= len(settled) <= search.VERIFIED + 1
+    best = candidates.Candidate(found.algorithm, found.config, 1, 0.0)
+    assert found.phase0_us == time(trace(Request(problem=problem), best, Rates()), Rates()).us
+    field = candidates.field_of(Request(problem=problem), Rates())
+    own = candidates.Candidate(*field.operation.choice(field.shape), 1, 0.0)
+    assert found.phase0_us <= time(trace(Request(problem=problem), own, Rates()), Rates()).us
 
 
 def test_extrapolated_times_are_corrected_by_what_the_first_was_off_by():
