@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage test-slow conformance mutation lint format readme docs wheel bench profiles against models hf-kernel clean
+.PHONY: help setup demo test coverage test-slow conformance mutation choice lint format readme docs wheel bench profiles against models hf-kernel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' Makefile
@@ -43,6 +43,11 @@ conformance: $(STAMP) ## run AWS's own kernels in the simulator: make conformanc
 
 mutation: $(STAMP) ## plant faults, count those that the tests notice (an hour or two): tests/mutation.md
 	@$(BIN)/python tests/mutation --out tests/mutation.md
+
+COUNT ?= 500
+SEED ?= 20
+choice: $(STAMP) ## hold the kernels' own choice against plans on random problems (an hour): tests/choice.md
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/choice --count $(COUNT) --seed $(SEED) --out tests/choice.md
 
 lint: $(STAMP) ## check style, types, import arrows and kernels' Python; print lines per folder
 	@$(BIN)/ruff check
