@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -84,17 +85,20 @@ def statistics(found: Sequence[Found]) -> str:
     return f"Of {len(times)} problems, choice over plan: geometric mean {mean:.4f}, worst {max(times):.3f}; {shares}."
 
 
-def section(operation: str, count: int, seed: int, most: int) -> Iterator[str]:
-    """One operation's results, as lines of Markdown."""
+def section(operation: str, count: int, seed: int, most: int, seconds: float) -> Iterator[str]:
+    """One operation's results, as lines of Markdown; the first problems only, where all take more seconds."""
     found: list[Found] = []
     left_out: Counter[str] = Counter()
+    end = time.monotonic() + seconds
     for problem in track(PROBLEMS[operation](count, seed), description=operation):
+        if time.monotonic() > end:
+            break
         one = found_of(problem, most)
         if isinstance(one, str):
             left_out[one] += 1
         else:
             found.append(one)
-    yield f"## {operation}: {count} problems, seed {seed}"
+    yield f"## {operation}: the first {len(found) + left_out.total()} of {count} problems, seed {seed}"
     yield ""
     yield statistics(found)
     for reason, number in left_out.items():
@@ -116,13 +120,14 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=500, help="depthwise problems; conv2d has three tenths of it")
     parser.add_argument("--seed", type=int, default=20, help="decides the problems; default: 20")
     parser.add_argument("--most", type=int, default=MOST, help=f"instructions of a kernel; default: {MOST}")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="for an operation, at most; default: no limit")
     parser.add_argument("--operation", choices=[*PROBLEMS], action="append", help="only this one")
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()
     lines = ["# The kernels' own choice against the plan", "", "Written by `make choice`; all times are modelled.", ""]
     for operation in asked.operation or PROBLEMS:
         count = asked.count if operation == "depthwise_conv1d" else max(1, asked.count * 3 // 10)
-        lines += section(operation, count, asked.seed, asked.most)
+        lines += section(operation, count, asked.seed, asked.most, 60 * asked.minutes)
     text = "\n".join(lines).rstrip() + "\n"
     if asked.out is None:
         print(text)
