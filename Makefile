@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage test-slow conformance mutation choice lint format readme docs wheel bench profiles against models hf-kernel clean
+.PHONY: help setup demo test coverage test-slow conformance validation mutation choice lint format readme docs wheel bench profiles against models hf-kernel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' Makefile
@@ -40,6 +40,9 @@ test-slow: $(STAMP) ## run the tests that take minutes
 # Needs the packages that nki-library's tests import (README, "Kernels of others").
 conformance: $(STAMP) ## run AWS's own kernels in the simulator: make conformance CHECKOUTS="PATH ..."
 	@$(BIN)/python tests/conformance $(CHECKOUTS) --out tests/conformance.md
+
+validation: $(STAMP) ## model what others have measured on trn2: make validation CHECKOUTS="PATH ..."
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/validation $(CHECKOUTS) --out profiles/validation.md
 
 mutation: $(STAMP) ## plant faults, count those that the tests notice (an hour or two): tests/mutation.md
 	@$(BIN)/python tests/mutation --out tests/mutation.md

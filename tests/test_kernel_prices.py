@@ -39,8 +39,10 @@ EXPECTED = {
     "SURE_RUN_BYTES": RATES("dma.sure_element_bytes"),
     "DMA_ENGINES": RATES("dma.engines"),
     "ROWS_AN_ENGINE": RATES("dma.rows_per_engine"),
-    "HBM_BYTE_NS": 2 * hbm_ns(1, _prices.HBM_RUN_BYTES, RATES),
-    "HBM_RUN_BYTES": RATES("dma.max_element_bytes_packet"),
+    "HBM_LONG_BYTE_NS": 2 / RATES("dma.hbm_shared_gbps"),
+    "HBM_RUN_NS": 2 * RATES("dma.hbm_run_ns"),
+    "HBM_RUN_BYTES": RATES("dma.hbm_run_least_bytes"),
+    "HBM_BYTE_NS": 2 * hbm_ns(1, 4096, RATES),
     "MATMUL_START_NS": RATES("pe.cold_ldw_16bit_full_ns"),
     "MATMUL_DONE_NS": RATES("pe.completion_full_ns"),
     "MATMUL_DONE_HALF_NS": RATES("pe.completion_half_ns"),
@@ -67,6 +69,11 @@ EXPECTED = {
     "DMA_END_NS": RATES("dma.sem_write_ns"),
     "DMA_DONE_NS": RATES("dma.done_to_consumer_ns"),
 }
+
+
+@pytest.mark.parametrize("run_bytes", [64, 2048, 4096, 16384])
+def test_hbm_traffic_is_that_of_the_table_for_each_of_two_cores(run_bytes):
+    assert _prices.hbm_ns(10**6, run_bytes) == pytest.approx(2 * hbm_ns(10**6, run_bytes, RATES), rel=2e-4)
 
 
 def test_every_price_is_looked_up():

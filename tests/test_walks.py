@@ -11,7 +11,7 @@ from test_choice import modelled_us, random_problems
 
 from nkiconv import ConvProblem, cases
 from nkiconv.kernels import _clock
-from nkiconv.kernels._prices import FIRST_PACKET_NS, HBM_BYTE_NS, TENSOR_COLUMN_NS, WINDOW_NS
+from nkiconv.kernels._prices import FIRST_PACKET_NS, TENSOR_COLUMN_NS, WINDOW_NS, hbm_ns
 from nkiconv.kernels.depthwise_conv1d.banded import walk as banded
 from nkiconv.kernels.depthwise_conv1d.banded.blocks import make_blocks
 from nkiconv.kernels.depthwise_conv1d.banded.choose import choose_blocks
@@ -96,7 +96,7 @@ def test_the_array_gets_to_full_rate_by_a_busy_window_and_loses_it_by_an_idle_on
 def test_loads_follow_each_other_and_share_with_stores():
     clock = _clock.new_clock()
     num_bytes = 128 * 8192
-    moved = num_bytes * HBM_BYTE_NS
+    moved = hbm_ns(num_bytes, 8192)
     first = _clock.load(clock, 0.0, 1, 128, 100.0, num_bytes)
     assert _clock.load(clock, 0.0, 1, 128, 100.0, num_bytes) == pytest.approx(first + moved)
     before = clock.loads

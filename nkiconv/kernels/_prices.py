@@ -43,10 +43,12 @@ SURE_RUN_BYTES = 256
 DMA_ENGINES = 16
 #: Partitions of SBUF that one DMA engine serves (dma.rows_per_engine).
 ROWS_AN_ENGINE = 8
-#: A byte of HBM traffic of one core while both are at work, in runs of 4 KiB (dma.hbm_shared_gbps and hbm_run_ns; in
-#: runs of 2 KiB it is 5 % more, in runs of 16 KiB 4 % less).
+#: HBM traffic of one core while both are at work: a byte and a run of contiguous bytes (dma.hbm_shared_gbps,
+#: hbm_run_ns), which counts as no shorter than so many (hbm_run_least_bytes), and a byte of runs of 4 KiB.
+HBM_LONG_BYTE_NS = 0.002941
+HBM_RUN_NS = 0.66
+HBM_RUN_BYTES = 2048
 HBM_BYTE_NS = 0.003102
-HBM_RUN_BYTES = 4096
 #: From the first operands to the stream where the array has paused (pe.cold_ldw_16bit_full_ns), from the end of a
 #: stream to its sums, at full and at half rate (completion_full_ns, completion_half_ns), columns between matmuls at
 #: least (min_interval_rows).
@@ -101,6 +103,11 @@ def run_ns(num_bytes):
     if num_bytes <= TINY_RUN_BYTES:
         return TINY_RUN_NS
     return max(RUN_NS + num_bytes * BYTE_NS, SMALL_RUN_NS if num_bytes <= SURE_RUN_BYTES else 0.0)
+
+
+def hbm_ns(num_bytes, run_bytes):
+    """ns of one core's HBM traffic in runs of so many bytes while both cores are at work."""
+    return num_bytes * (HBM_LONG_BYTE_NS + HBM_RUN_NS / max(run_bytes, HBM_RUN_BYTES))
 
 
 def row_ns(count, step, itemsize):

@@ -265,7 +265,7 @@ def test_tiles_of_its_own_never_hold_a_program_up(steps, own):
 def test_a_tile_of_its_own_lets_a_trigger_overtake_what_is_urgent():
     """The short load waits for the copy that reads its tile, or (own tile) goes first and holds the long one up by 530.
 
-    The memset is done at 58 + 3, the long load ready 32 later; the short one's 8 * 11.5 come before or after it.
+    The memset is done at 58 + 3, the long load ready 32 later; the short one's 8 * 10.5 come before or after it.
     """
 
     def body(own):
@@ -278,7 +278,7 @@ def test_a_tile_of_its_own_lets_a_trigger_overtake_what_is_urgent():
     (_, shared), (_, apart) = (timed(lambda own=own: body(own)) for own in (False, True))
     assert (shared.start[3], apart.start[3]) == pytest.approx((93, 530), abs=12)
     # the long one's flow: 4 MiB at 415 B/ns, from 1630 behind its start on
-    ends = (93 + 1630 + 10106.7 + 8 * 11.5 + 7, 530 + 1630 + 10106.7 + 7)
+    ends = (93 + 1630 + 10106.7 + 8 * 10.5 + 7, 530 + 1630 + 10106.7 + 7)
     assert (end(shared), end(apart)) == pytest.approx(ends, abs=12)
 
 

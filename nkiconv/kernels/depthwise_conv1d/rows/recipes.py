@@ -7,7 +7,6 @@ from ...._nki import nl
 from ..._prices import (
     GPSIMD_FIXED_NS,
     GPSIMD_NS,
-    HBM_BYTE_NS,
     MATMUL_FP32_NS,
     MATMUL_NS,
     SCALAR_FIXED_OPERAND_NS,
@@ -18,6 +17,7 @@ from ..._prices import (
     VECTOR_FIXED_SUM_NS,
     VECTOR_NS,
     VECTOR_SUM_NS,
+    hbm_ns,
 )
 from ..._tiles import BANK_COLUMNS, div_ceil
 from .chains import has_product, needs_finish, reads_out
@@ -156,7 +156,8 @@ def default_recipes(geometry, extras, piece, on_tensor):
 
 def ranked_recipes(geometry, extras, piece, on_tensor, most):
     """Up to `most` lists of recipes in turn, the one that balances the engines best first."""
-    dma_ns = nl.tile_size.pmax * HBM_BYTE_NS * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize)
+    column_bytes = nl.tile_size.pmax * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize)
+    dma_ns = hbm_ns(column_bytes, piece * geometry.itemsize)
     columns = max(1.0, geometry.N * geometry.Q * geometry.C / (2.0 * nl.tile_size.pmax))
     late_ns = tensor_late_ns(geometry)
     recipes = candidates(geometry.S, on_tensor)
