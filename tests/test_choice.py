@@ -101,6 +101,13 @@ def test_strict_nonfinite_leaves_algorithms_that_keep_channels_apart():
 
 
 @pytest.mark.slow
+def test_many_images_and_groups():
+    """2.5 to 4.4 times the plan, when walks went on at the rate of the first tiles, which have few groups."""
+    for N, C, W, S in ((42, 3456, 514, 59), (16, 1668, 1325, 235)):
+        assert times_slower(ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), (S // 2, S // 2)))) <= 1.15
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_named_case():
     """All but two in 53 within 10 %, none beyond 20 %."""

@@ -14,7 +14,7 @@ from nkiconv.kernels import _clock
 from nkiconv.kernels._prices import FIRST_PACKET_NS, TENSOR_COLUMN_NS, WINDOW_NS, hbm_ns
 from nkiconv.kernels.depthwise_conv1d.banded import walk as banded
 from nkiconv.kernels.depthwise_conv1d.banded.blocks import make_blocks
-from nkiconv.kernels.depthwise_conv1d.banded.choose import choose_blocks
+from nkiconv.kernels.depthwise_conv1d.banded.choose import choose_blocks, settings_of
 from nkiconv.kernels.depthwise_conv1d.rows import walk as rows
 from nkiconv.kernels.depthwise_conv1d.rows.plan import read_plan
 from nkiconv.planner.depthwise_conv1d.families import FAMILIES
@@ -127,6 +127,16 @@ def test_a_long_walk_goes_on_at_the_rate_of_its_large_tiles(extents, block, shar
     found = banded.walk_ns(shape.geometry, shape.extras, blocks)
     monkeypatch.setattr(banded, "WALKED", 10**6)
     assert found == pytest.approx(banded.walk_ns(shape.geometry, shape.extras, blocks), rel=0.15)
+
+
+def test_a_long_walk_is_what_the_timeline_says():
+    """Of the edges, that whose walk was least in proportion."""
+    N, C, W, S = EDGES[-1]
+    problem = ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), (S // 2, S // 2)), dtype="bf16")
+    shape = shape_of(problem)
+    blocks = make_blocks(shape.geometry, None, shape.extras.state, 8, "channels")
+    walked = banded.walk_ns(shape.geometry, shape.extras, blocks) / 1e3
+    assert walked == pytest.approx(modelled_us(problem, "banded", settings_of(blocks)), rel=CLOSE)
 
 
 def test_walked_times_grow_with_channels():
