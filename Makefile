@@ -11,7 +11,8 @@ PIP := $(BIN)/python -m pip install -qq
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage test-slow conformance peers mutation lint format readme docs wheel bench profiles models hf-kernel clean
+.PHONY: help setup demo test coverage test-slow conformance peers validation mutation choice lint format readme docs wheel bench \
+  profiles against models hf-kernel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' Makefile
@@ -66,8 +67,16 @@ conformance: $(ALL) ## run AWS's own kernels in the simulator: make conformance 
 peers: $(ALL) ## run causal-conv1d's tests, and torch's of its convolutions: make peers CHECKOUTS="PATH" OPTIONS="--help"
 	@$(BIN)/python tests/peers $(CHECKOUTS) $(OPTIONS)
 
+validation: $(ALL) ## model what others have measured on trn2: make validation CHECKOUTS="PATH ..."
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/validation $(CHECKOUTS) --out profiles/validation.md
+
 mutation: $(ALL) ## plant faults, count those that the tests notice (an hour or two): tests/mutation.md
 	@$(BIN)/python tests/mutation --out tests/mutation.md
+
+COUNT ?= 500
+SEED ?= 20
+choice: $(ALL) ## hold the kernels' own choice against plans on random problems (an hour): tests/choice.md
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/choice --count $(COUNT) --seed $(SEED) --out tests/choice.md
 
 lint: $(ALL) ## check style, types, import arrows and kernels' Python; print lines per folder
 	@$(BIN)/ruff check
@@ -104,6 +113,11 @@ profiles: $(RUN) ## model every headline case again: profiles/ and the README's 
 	@$(BIN)/nkiconv profile nkl_fs_asr --plot profiles/nkl_fs_asr.png
 	@for case in kda_bf16 nkl_n1_c256_w512_s64 decode_step rn50_c4 rn50_stem vae_out_rgb; do \
 	  $(BIN)/nkiconv profile $$case --trace profiles/$$case.trace.json || exit 1; done
+
+# Needs a checkout of AWS's nki-library, whose kernel it loads.
+against: $(RUN) ## model AWS's depthwise kernel beside ours: make against CHECKOUT=PATH
+	@$(BIN)/nkiconv bench --suite depthwise --against "$(CHECKOUT)" --check --readme README.md \
+	  --csv profiles/depthwise_against_nki_library.csv
 
 models: $(ALL) ## compare models of transformers, with random weights, by nkiconv and by torch
 	@OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python examples/compare_models.py

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from . import __version__
 from .cases import Case
@@ -31,7 +31,7 @@ from .whole_file import whole_file
 #: Suites that have a bench, by the name that --suite takes: the suite of cases, and the algorithms that its plans are
 #: held against.
 SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "depthwise": ("depthwise_conv1d", ("one_channel", "taps_on_partition")),
+    "depthwise": ("depthwise_conv1d", ("taps_on_partition",)),
     "conv2d": ("conv2d", ("taps",)),
 }
 #: Decides the data of the check.
@@ -147,7 +147,7 @@ def row(case: Case, dtype: str, lnc: int, *, wide: bool, advance: Advance) -> Su
     """Plan, check, profile and compare one case."""
     problem = case.problem.replace(dtype=dtype)
     operation = case_operation(case).name
-    plan = _plan(Request(problem=problem, lnc=lnc, operation=operation), wide, advance)
+    plan = plan_of(Request(problem=problem, lnc=lnc, operation=operation), wide, advance)
     of_dtype = dataclasses.replace(case, problem=problem)
     x, w = case_arrays(of_dtype, SEED)
     [report] = verify_case(
@@ -174,7 +174,7 @@ def _checked(case: Case) -> Channels:
     return "all" if problem.N * problem.C * (problem.W + problem.Q) <= CHECKED_ELEMS else CHECKED_CHANNELS
 
 
-def _plan(request: Request, wide: bool, advance: Advance) -> Plan:
+def plan_of(request: Request, wide: bool, advance: Advance) -> Plan:
     """The plan of a quick or of a wide search, whatever this user has tuned: rows depend on kernels and model alone."""
     found = answer(request, wide=wide, advance=advance)
     if found.effort != (TUNED if wide else QUICK):
@@ -184,7 +184,7 @@ def _plan(request: Request, wide: bool, advance: Advance) -> Plan:
 
 def _baseline(request: Request, advance: Advance) -> Baseline:
     try:
-        found = _plan(request, False, advance)
+        found = plan_of(request, False, advance)
     except UnsupportedError as error:
         return Baseline(None, reason=error.violations[0])
     return Baseline(found.modelled_us, found.extrapolated_from)
@@ -205,7 +205,14 @@ def means(found: Sequence[SuiteRow]) -> dict[str, tuple[float, int]]:
     }
 
 
-def write(path: Path, found: Sequence[SuiteRow]) -> None:
+class Row(Protocol):
+    """What a table is made of."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """A value a column."""
+
+
+def write(path: Path, found: Sequence[Row]) -> None:
     """Write rows to a CSV file; empty where there is no value."""
     with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(found[0].as_dict()), lineterminator="\n")
@@ -213,7 +220,7 @@ def write(path: Path, found: Sequence[SuiteRow]) -> None:
         writer.writerows(as_text(one) for one in found)
 
 
-def as_text(one: SuiteRow) -> dict[str, str]:
+def as_text(one: Row) -> dict[str, str]:
     """A row as the CSV file holds it."""
     return {name: _text(value) for name, value in one.as_dict().items()}
 

@@ -13,7 +13,7 @@ from depthwise import trace
 import nkiconv
 from nkiconv import ConvProblem, GeometryError, cases
 from nkiconv.planner import cache
-from nkiconv.planner.depthwise_conv1d.kernel import extras_of, geometry_of, kernel_choice
+from nkiconv.planner.depthwise_conv1d.kernel import extras_of, geometry_of, kernel_choice, refusal_of
 from nkiconv.planner.request import Asked
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
@@ -71,11 +71,40 @@ def test_the_rule_is_close_to_the_plan(name):
     assert times_slower(cases.get(name).problem) <= CLOSE
 
 
+#: Long filters with gaps, which `banded` does not take: N, C, W, S, stride, dilation, padding.
+GAPS = [
+    (1, 6, 3085, 148, 1, 2, (6, 23)),
+    (19, 1, 14263, 108, 2, 3, (160, 161)),
+    (6, 10, 1048, 115, 1, 3, (0, 0)),
+    (1, 1, 6295, 2598, 1, 2, (5194, 0)),
+]
+
+
+@pytest.mark.parametrize("row", GAPS, ids=str)
+def test_long_filters_with_gaps_take_what_is_fast(row):
+    """10 to 500 times what the best takes, when only `dot` was looked at."""
+    N, C, W, S, stride, dilation, pad = row
+    problem = ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), pad), stride=(1, stride),
+                          rhs_dilation=(1, dilation))  # fmt: skip
+    geometry, extras = geometry_of(problem), extras_of(problem, Asked())
+    algorithm, config = kernel_choice(geometry, extras)
+    others = [name for name in ("vector", "taps_on_partition") if not refusal_of(name, geometry, extras, None, 2)]
+    best = min(modelled_us(problem, name, None) for name in others)
+    assert modelled_us(problem, algorithm, config) <= 1.2 * best
+
+
 def test_strict_nonfinite_leaves_algorithms_that_keep_channels_apart():
     for name in SOME:
         problem = cases.get(name).problem
         algorithm, _ = kernel_choice(geometry_of(problem), extras_of(problem, Asked(strict_nonfinite=True)))
         assert algorithm in ("vector", "update", "taps_on_partition")
+
+
+@pytest.mark.slow
+def test_many_images_and_groups():
+    """2.5 to 4.4 times the plan, when walks went on at the rate of the first tiles, which have few groups."""
+    for N, C, W, S in ((42, 3456, 514, 59), (16, 1668, 1325, 235)):
+        assert times_slower(ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), (S // 2, S // 2)))) <= 1.15
 
 
 @pytest.mark.slow

@@ -302,7 +302,7 @@ CALLS = [
     (["--padding", "4,-2", "--lhs-dilation", "2"], {"padding": (4, -2), "lhs_dilation": 2}),
     (["--padding", "3", "--strict-nonfinite"], {"padding": 3, "strict_nonfinite": True}),
     (["--padding=-1,5", "--lnc", "both"], {"padding": (-1, 5), "lnc": 1}),
-    (["--algorithm", "one_channel"], {"algorithm": "one_channel"}),
+    (["--algorithm", "vector"], {"algorithm": "vector"}),
 ]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from nkiconv.kernels import _prices
-from nkiconv.simulator.timing import Rates
+from nkiconv.simulator.timing import Rates, hbm_ns
 
 pytestmark = pytest.mark.simulator_only
 RATES = Rates()
@@ -21,7 +21,7 @@ EXPECTED = {
     "VECTOR_MEMSET_NS": RATES("vector.memset_ns_per_elem"),
     "VECTOR_FIXED_NS": RATES("vector.issue_fixed_sbuf_ns"),
     "VECTOR_FIXED_PSUM_NS": RATES("vector.issue_fixed_psum_ns"),
-    "VECTOR_FIXED_OPERAND_NS": RATES("vector.issue_fixed_ptrscalar_extra_ns"),
+    "VECTOR_FIXED_SUM_NS": RATES("vector.issue_fixed_scalar_tensor_tensor_ns"),
     "SCALAR_NS": RATES("scalar.ns_per_elem"),
     "SCALAR_FIXED_OPERAND_NS": RATES("scalar.act_bias_issue_sbuf_ns"),
     "GPSIMD_NS": RATES("gpsimd.elementwise_ns_per_elem"),
@@ -39,7 +39,10 @@ EXPECTED = {
     "SURE_RUN_BYTES": RATES("dma.sure_element_bytes"),
     "DMA_ENGINES": RATES("dma.engines"),
     "ROWS_AN_ENGINE": RATES("dma.rows_per_engine"),
-    "HBM_BYTE_NS": 1 / (RATES("dma.hbm_stack_gbps") / 2),
+    "HBM_LONG_BYTE_NS": 2 / RATES("dma.hbm_shared_gbps"),
+    "HBM_RUN_NS": 2 * RATES("dma.hbm_run_ns"),
+    "HBM_RUN_BYTES": RATES("dma.hbm_run_least_bytes"),
+    "HBM_BYTE_NS": 2 * hbm_ns(1, 4096, RATES),
     "MATMUL_START_NS": RATES("pe.cold_ldw_16bit_full_ns"),
     "MATMUL_DONE_NS": RATES("pe.completion_full_ns"),
     "MATMUL_DONE_HALF_NS": RATES("pe.completion_half_ns"),
@@ -66,6 +69,11 @@ EXPECTED = {
     "DMA_END_NS": RATES("dma.sem_write_ns"),
     "DMA_DONE_NS": RATES("dma.done_to_consumer_ns"),
 }
+
+
+@pytest.mark.parametrize("run_bytes", [64, 2048, 4096, 16384])
+def test_hbm_traffic_is_that_of_the_table_for_each_of_two_cores(run_bytes):
+    assert _prices.hbm_ns(10**6, run_bytes) == pytest.approx(2 * hbm_ns(10**6, run_bytes, RATES), rel=2e-4)
 
 
 def test_every_price_is_looked_up():

@@ -55,7 +55,7 @@ def test_a_final_state_without_an_initial_one():
     np.testing.assert_array_equal(state, np.concatenate([np.zeros((2, 5, 1), np.float32), X[:, :, :2]], axis=2))
 
 
-@pytest.mark.parametrize("algorithm", ["taps_on_partition", "one_channel", "mixed", "vector", "banded"])
+@pytest.mark.parametrize("algorithm", ["taps_on_partition", "mixed", "vector", "banded"])
 def test_algorithms_agree(algorithm):
     exact = [np.round(2 * array) for array in (X, W)]
     np.testing.assert_array_equal(

@@ -55,6 +55,15 @@ def test_geometry_is_the_kernels_own():
     assert (found.y_n, found.y_k, found.y_p, found.y_q) == (7 * 12 * 20, 1, 12 * 20, 20)
 
 
+def test_a_plan_avoids_row_tiles_that_take_turns():
+    problem, turns = cases.get("mobilenet_dw").problem, {"pe.row_tiles_overlap": 0.0}
+    usual = plan(problem, use_cache=False)
+    best = candidates.Candidate(usual.algorithm, usual.config, 1, 0.0)
+    slow = time(trace(Request(problem=problem), best, Rates(turns)), Rates(turns))
+    assert slow.us > 1.4 * usual.phase0_us
+    assert plan(problem, use_cache=False, constants=turns).phase0_us < 0.9 * slow.us
+
+
 def test_extras_are_the_kernels_own():
     asked = Asked(bias=True, activation="relu", residual="post_activation", scaled=True, pool=(2, 3), out_dtype="bf16")
     found = kernel.extras_of(SMALL, asked)

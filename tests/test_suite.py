@@ -30,18 +30,18 @@ def test_rows_of_some_cases():
     for row in (first, second):
         assert row["verdict"] == "pass"
         assert row["channels_checked"] == 384
-        assert row["x_one_channel"] == pytest.approx(row["one_channel_us"] / row["modelled_us"])
+        assert row["x_taps_on_partition"] == pytest.approx(row["taps_on_partition_us"] / row["modelled_us"])
         assert row["x_copy_floor"] == pytest.approx(row["modelled_us"] / row["copy_floor_us"])
         assert row["h200_cudnn_fraction"] == h200.fractions()[row["case"], row["dtype"]]
-    mean = document["geometric_means"]["x_one_channel"]
+    mean = document["geometric_means"]["x_taps_on_partition"]
     assert mean["rows"] == 2
-    assert mean["mean"] == pytest.approx(math.sqrt(first["x_one_channel"] * second["x_one_channel"]))
+    assert mean["mean"] == pytest.approx(math.sqrt(first["x_taps_on_partition"] * second["x_taps_on_partition"]))
 
 
 def test_the_table_and_a_wrong_result(monkeypatch):
     result = run("bench", "--suite", "depthwise", "--only", "kda_bf16")
     assert result.exit_code == 0, result.output
-    for text in ("look-", "x one_", "x taps_on", "x copy", "cuDNN", "geometric mean", "kda_bf16"):
+    for text in ("look-", "x taps_on", "x copy", "cuDNN", "geometric mean", "kda_bf16"):
         assert text in result.output
     verify = suite.verify_case
 
@@ -65,8 +65,8 @@ def test_rows_do_not_depend_on_what_was_tuned(monkeypatch):
 
     monkeypatch.setattr(suite, "answer", answer)
     request = suite.Request(problem=cases.get("kda_bf16").problem)
-    assert suite._plan(request, False, lambda *_: None).effort == "quick"
-    assert suite._plan(request, True, lambda *_: None).effort == "tuned"
+    assert suite.plan_of(request, False, lambda *_: None).effort == "quick"
+    assert suite.plan_of(request, True, lambda *_: None).effort == "tuned"
     assert asked == [(False, True), (False, False), (True, True)]
 
 
@@ -111,10 +111,10 @@ def test_a_readme_without_markers_is_refused_before_any_work(tmp_path):
 
 def test_a_missing_number_is_a_dash_in_the_table():
     row = dict.fromkeys(("modelled_us", "modelled_phase0_us", "modelled_worst_us"), 1.0) | {
-        "case": "a", "dtype": "bf16", "algorithm": "dot", "x_one_channel": None, "x_taps_on_partition": 2.0,
+        "case": "a", "dtype": "bf16", "algorithm": "dot", "x_taps_on_partition": None,
         "x_copy_floor": 1.5, "roofline_fraction": 0.5, "bound_by": "hbm",
     }  # fmt: skip
-    assert "| - | 2.0 | 1.50 | 50.0% | hbm |" in readme_table.markdown([row])
+    assert "| - | 1.50 | 50.0% | hbm |" in readme_table.markdown([row])
 
 
 def test_every_headline_case_of_the_suite_is_in_it():

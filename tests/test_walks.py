@@ -9,11 +9,12 @@ import random
 import pytest
 from test_choice import modelled_us, random_problems
 
-from nkiconv import cases
+from nkiconv import ConvProblem, cases
 from nkiconv.kernels import _clock
-from nkiconv.kernels._prices import FIRST_PACKET_NS, HBM_BYTE_NS, TENSOR_COLUMN_NS, WINDOW_NS
+from nkiconv.kernels._prices import FIRST_PACKET_NS, TENSOR_COLUMN_NS, WINDOW_NS, hbm_ns
 from nkiconv.kernels.depthwise_conv1d.banded import walk as banded
-from nkiconv.kernels.depthwise_conv1d.banded.choose import choose_blocks
+from nkiconv.kernels.depthwise_conv1d.banded.blocks import make_blocks
+from nkiconv.kernels.depthwise_conv1d.banded.choose import choose_blocks, settings_of
 from nkiconv.kernels.depthwise_conv1d.rows import walk as rows
 from nkiconv.kernels.depthwise_conv1d.rows.plan import read_plan
 from nkiconv.planner.depthwise_conv1d.families import FAMILIES
@@ -95,7 +96,7 @@ def test_the_array_gets_to_full_rate_by_a_busy_window_and_loses_it_by_an_idle_on
 def test_loads_follow_each_other_and_share_with_stores():
     clock = _clock.new_clock()
     num_bytes = 128 * 8192
-    moved = num_bytes * HBM_BYTE_NS
+    moved = hbm_ns(num_bytes, 8192)
     first = _clock.load(clock, 0.0, 1, 128, 100.0, num_bytes)
     assert _clock.load(clock, 0.0, 1, 128, 100.0, num_bytes) == pytest.approx(first + moved)
     before = clock.loads
@@ -109,6 +110,46 @@ def test_a_load_that_waits_holds_up_nobody():
     late = _clock.load(clock, 5000.0, 1, 128, 100.0, 1000)
     assert _clock.load(clock, 0.0, 1, 128, 100.0, 1000) < late
     assert late > 5000.0 + FIRST_PACKET_NS
+
+
+#: Images whose tiles follow each other for each range of groups, the first of which is a small one: N, C, W, S.
+EDGES = [(42, 864, 514, 59), (14, 1728, 514, 59), (16, 834, 1325, 235)]
+
+
+@pytest.mark.parametrize("shard", ["channels", "columns"])
+@pytest.mark.parametrize("block", [4, 8])
+@pytest.mark.parametrize("extents", EDGES, ids=str)
+def test_a_long_walk_goes_on_at_the_rate_of_its_large_tiles(extents, block, shard, monkeypatch):
+    N, C, W, S = extents
+    problem = ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), (S // 2, S // 2)), dtype="bf16")
+    shape = shape_of(problem)
+    blocks = make_blocks(shape.geometry, None, shape.extras.state, block, shard)
+    found = banded.walk_ns(shape.geometry, shape.extras, blocks)
+    monkeypatch.setattr(banded, "WALKED", 10**6)
+    assert found == pytest.approx(banded.walk_ns(shape.geometry, shape.extras, blocks), rel=0.15)
+
+
+def test_a_long_walk_is_what_the_timeline_says():
+    """Of the edges, that whose walk was least in proportion."""
+    N, C, W, S = EDGES[-1]
+    problem = ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), (S // 2, S // 2)), dtype="bf16")
+    shape = shape_of(problem)
+    blocks = make_blocks(shape.geometry, None, shape.extras.state, 8, "channels")
+    walked = banded.walk_ns(shape.geometry, shape.extras, blocks) / 1e3
+    assert walked == pytest.approx(modelled_us(problem, "banded", settings_of(blocks)), rel=CLOSE)
+
+
+def test_walked_times_grow_with_channels():
+    """What C=3456 takes is not less than what half as many take."""
+    found = {}
+    for C in (1728, 3456):
+        problem = ConvProblem(N=42, C=C, W=514, S=59, groups=C, padding=((0, 0), (29, 29)), dtype="bf16")
+        shape = shape_of(problem)
+        for block in (4, 8, 16, 32):
+            blocks = make_blocks(shape.geometry, None, shape.extras.state, block, "channels")
+            found[C, block] = banded.walk_ns(shape.geometry, shape.extras, blocks)
+    for block in (4, 8, 16, 32):
+        assert 1.7 < found[3456, block] / found[1728, block] < 2.3, found
 
 
 @pytest.mark.parametrize("algorithm", ["mixed", "banded"])

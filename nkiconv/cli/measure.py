@@ -21,6 +21,7 @@ from ..doctor import DEVICE
 from ..errors import NkiconvError, UnsupportedError, raise_all
 from ..measure import interleave
 from ..problem import dtype_name
+from .against import bench_against
 from .options import Algorithm, Dtype, Layout, Lnc, NoNames, Precision, named_cases
 from .paths import unwritable
 from .shell import CHECK_FAILED, JsonOption, console, of_case, print_json, progress, reports_errors
@@ -75,6 +76,15 @@ def command(
     suite: Annotated[
         str | None, typer.Option(help="Plan, check and model the headline cases of this suite: depthwise or conv2d.")
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --suite depthwise: model AWS's kernel of this checkout of nki-library beside the plans."
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="With --against: run AWS's kernel on a few channels of data, too.")
+    ] = False,
     only: Annotated[str | None, typer.Option(help="Of --suite only cases whose name contains this.")] = None,
     tuned: Annotated[bool, typer.Option("--tuned", help="With --suite: plans of nkiconv tune (minutes).")] = False,
     csv: Annotated[Path | None, typer.Option(help="Write the rows of --suite to this file, replacing it.")] = None,
@@ -92,7 +102,9 @@ def command(
     failed. A case that failed keeps its row, with the reason and without a number.
 
     With --suite: plan every headline case, check the plan's results, model them, and hold them against plain
-    algorithms (one_channel and taps_on_partition, taps), the copy floor, the roofline, and cuDNN on an H200.
+    algorithms (taps_on_partition, taps), the copy floor, the roofline, and cuDNN on an H200. With --against PATH: plan
+    every headline case, and model AWS's own depthwise_conv1d_implicit_gemm from that checkout beside it, where it takes
+    the case. Exit status 1 if --check finds a wrong result.
     """
     if suite is not None:
         given = {
@@ -100,11 +112,30 @@ def command(
             "--rounds": rounds, "--algorithm": algorithm, "--out": out, "--timing-speed": timing_speed,
         }  # fmt: skip
         raise_all("nkiconv bench cannot run this call", list(_beside_suite(suite, given)))
-        bench_suite(suite, only, lnc, tuned, Files(csv, readme, plot), as_json)
+        files = Files(csv, readme, plot)
+        if against is None:
+            raise_all("nkiconv bench cannot run this call", list(_without("--against", "PATH", {"--check": check})))
+            bench_suite(suite, only, lnc, tuned, files, as_json)
+        else:
+            bench_against(suite, against, only, lnc, tuned, check, files, as_json)
         return
     raise_all(
         "nkiconv bench cannot run this call",
-        list(_without_suite({"--only": only, "--csv": csv, "--readme": readme, "--plot": plot, "--tuned": tuned})),
+        list(
+            _without(
+                "--suite",
+                "depthwise",
+                {
+                    "--against": against,
+                    "--check": check,
+                    "--only": only,
+                    "--csv": csv,
+                    "--readme": readme,
+                    "--plot": plot,
+                    "--tuned": tuned,
+                },
+            )
+        ),
     )
     where = target or (Target.trn2 if DEVICE.exists() else Target.model)
     raise_all(
@@ -135,10 +166,10 @@ def _beside_suite(suite: str, given: dict[str, Any]) -> Iterator[NkiconvError]:
             yield UnsupportedError(f"{option}: cannot be combined with --suite={suite}, which chooses its own; drop it")
 
 
-def _without_suite(given: dict[str, Any]) -> Iterator[NkiconvError]:
+def _without(owner: str, value_of_it: str, given: dict[str, Any]) -> Iterator[NkiconvError]:
     for option, value in given.items():
         if value:
-            yield UnsupportedError(f"{option}: belongs to --suite, and there is none; add --suite depthwise")
+            yield UnsupportedError(f"{option}: belongs to {owner}, and there is none; add {owner} {value_of_it}")
 
 
 def _contradictions(

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import UnsupportedError, raise_all
-from ..readme_table import check_readme, update_readme
+from ..readme_table import find_between, markdown, markers, put_between
 from .paths import unwritable
 from .shell import CHECK_FAILED, console, plain_warnings, print_json, progress
 
@@ -30,7 +30,7 @@ NOTES = (
     "(measured elsewhere; products of fp32 in tf32 for conv2d), where that shape was measured",
 )
 #: Headings of baselines with long names, in two lines.
-_HEADINGS = {"one_channel": "x one_\nchannel", "taps_on_partition": "x taps_on\npartition"}
+_HEADINGS = {"taps_on_partition": "x taps_on\npartition"}
 
 
 @dataclass(frozen=True)
@@ -45,31 +45,19 @@ class Files:
 def bench_suite(suite: str, only: str | None, lnc: int, wide: bool, files: Files, as_json: bool) -> None:
     """Print the table of a suite; exit status 1 if a result is wrong."""
     csv, readme = files.csv, files.readme
-    if lnc not in (1, 2):
-        raise UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
-    if csv is not None:
-        raise_all("nkiconv bench cannot run this call", list(unwritable("--csv", csv, "a .csv file")))
-    if files.plot is not None:
-        raise_all("nkiconv bench cannot run this call", list(unwritable("--plot", files.plot, "a .png file")))
-        if files.plot.suffix != ".png":
-            raise UnsupportedError(f"--plot={files.plot}: must end in .png; name it so")
-        importlib.import_module("nkiconv.roofline_plot").check_matplotlib()
-    for option, path in (("--csv", csv), ("--readme", readme)):
-        if path is not None and only is not None:
-            raise UnsupportedError(f"--only={only}: {option}={path} is of every case; drop one of the two")
+    check_files(files, only, lnc)
     tables = importlib.import_module("nkiconv.suite")
     pairs = tables.chosen(suite, only)
     if readme is not None:
-        if lnc != 2:
-            raise UnsupportedError(f"--lnc={lnc}: --readme={readme} has the table of two cores; drop one of the two")
-        check_readme(readme, suite)
+        find_between(readme, markers(suite))
     with progress(show=not as_json) as advance, plain_warnings():
         found: list[SuiteRow] = list(tables.rows(pairs, lnc=lnc, wide=wide, advance=advance))
     right = all(one.report.ok for one in found)
     if csv is not None:
         tables.write(csv, found)
     if readme is not None:
-        update_readme(readme, suite, [tables.from_text(tables.as_text(one)) for one in found])
+        lines = markdown([tables.from_text(tables.as_text(one)) for one in found])
+        put_between(readme, markers(suite), lines)
     if files.plot is not None:
         _draw(suite, lnc, found, files.plot)
     means = tables.means(found)
@@ -84,6 +72,24 @@ def bench_suite(suite: str, only: str | None, lnc: int, wide: bool, files: Files
                 console().print(f"wrote {path}", soft_wrap=True)
     if not right:
         raise typer.Exit(CHECK_FAILED)
+
+
+def check_files(files: Files, only: str | None, lnc: int) -> None:
+    """Refuse, before any work, cores that trn2 has not and files that cannot be written or are of all cases."""
+    if lnc not in (1, 2):
+        raise UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
+    if files.csv is not None:
+        raise_all("nkiconv bench cannot run this call", list(unwritable("--csv", files.csv, "a .csv file")))
+    if files.plot is not None:
+        raise_all("nkiconv bench cannot run this call", list(unwritable("--plot", files.plot, "a .png file")))
+        if files.plot.suffix != ".png":
+            raise UnsupportedError(f"--plot={files.plot}: must end in .png; name it so")
+        importlib.import_module("nkiconv.roofline_plot").check_matplotlib()
+    for option, path in (("--csv", files.csv), ("--readme", files.readme)):
+        if path is not None and only is not None:
+            raise UnsupportedError(f"--only={only}: {option}={path} is of every case; drop one of the two")
+    if files.readme is not None and lnc != 2:
+        raise UnsupportedError(f"--lnc={lnc}: --readme={files.readme} has the table of two cores; drop one of the two")
 
 
 def _draw(suite: str, lnc: int, found: list[SuiteRow], path: Path) -> None:

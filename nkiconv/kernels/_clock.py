@@ -15,7 +15,6 @@ from ._prices import (
     DMA_ENGINES,
     FIRST_PACKET_NS,
     HALF_RATE,
-    HBM_BYTE_NS,
     HOP_DMA_NS,
     LOAD_SKEW_NS,
     MATMUL_COLUMNS_MIN,
@@ -27,6 +26,7 @@ from ._prices import (
     STORE_SKEW_NS,
     WINDOW_NS,
     WINDOW_WORK,
+    hbm_ns,
 )
 from ._tiles import div_ceil
 
@@ -148,7 +148,7 @@ def load(clock, ready, triggers, rows, row_ns, num_bytes):
     else:
         clock.sync += triggers * STATIC_ISSUE_NS
     arrival = trigger + (triggers - 1) * STATIC_ISSUE_NS + FIRST_PACKET_NS + skew(rows, LOAD_SKEW_NS)
-    busy = max(min(rows, ROWS_AN_ENGINE) * row_ns, num_bytes * HBM_BYTE_NS)
+    busy = max(min(rows, ROWS_AN_ENGINE) * row_ns, hbm_ns(num_bytes, num_bytes / rows))
     clock.moved += busy
     if arrival > clock.loads and ready > 0.0:
         # it comes when others may be through
@@ -175,7 +175,7 @@ def store(clock, ready, rows, row_ns, num_bytes):
     trigger = max(clock.triggers, ready + HOP_DMA_NS)
     clock.triggers = trigger + STATIC_ISSUE_NS
     start = max(trigger + FIRST_PACKET_NS + skew(rows, STORE_SKEW_NS), clock.stores)
-    busy = max(min(rows, ROWS_AN_ENGINE) * row_ns, num_bytes * HBM_BYTE_NS)
+    busy = max(min(rows, ROWS_AN_ENGINE) * row_ns, hbm_ns(num_bytes, num_bytes / rows))
     clock.moved += busy
     both = max(0.0, min(busy, max(clock.loads, clock.late) - start))
     clock.stores = start + busy + both

@@ -12,16 +12,16 @@ TRANSPOSE_PASSES_FP32 = 2
 MATMUL_NS = 2.5
 MATMUL_FP32_NS = 5.0
 #: An element of Vector's work, where all operands have 16 bits too (vector.ns_per_elem_1x, ns_per_elem_2x), of
-#: scalar_tensor_tensor with any (ns_per_elem_scalar_tensor_tensor, inferred there), of a memset (memset_ns_per_elem).
+#: scalar_tensor_tensor with any (ns_per_elem_scalar_tensor_tensor), of a memset (memset_ns_per_elem).
 VECTOR_NS = 1.0417
 VECTOR_NS_16BIT = 0.5208
 VECTOR_SUM_NS = 1.0417
 VECTOR_MEMSET_NS = 0.832
-#: An instruction of Vector's that reads SBUF or PSUM, and more where an operand is [P, 1] (vector.issue_fixed_sbuf_ns,
-#: issue_fixed_psum_ns, issue_fixed_ptrscalar_extra_ns).
+#: An instruction of Vector's that reads SBUF or PSUM, and a scalar_tensor_tensor with a [P, 1] operand
+#: (vector.issue_fixed_sbuf_ns, issue_fixed_psum_ns, issue_fixed_scalar_tensor_tensor_ns).
 VECTOR_FIXED_NS = 60.0
 VECTOR_FIXED_PSUM_NS = 65.0
-VECTOR_FIXED_OPERAND_NS = 69.0
+VECTOR_FIXED_SUM_NS = 65.0
 #: An element of Scalar's work, and an instruction with a [P, 1] operand (scalar.ns_per_elem, act_bias_issue_sbuf_ns).
 SCALAR_NS = 0.8333
 SCALAR_FIXED_OPERAND_NS = 185.0
@@ -36,15 +36,19 @@ GPSIMD_SELECT_NS = 0.846
 STATIC_ISSUE_NS = 58.0
 RUN_NS = 4.7
 BYTE_NS = 0.03676
-SMALL_RUN_NS = 11.5
+SMALL_RUN_NS = 10.5
 TINY_RUN_NS = 55.0
 TINY_RUN_BYTES = 4
 SURE_RUN_BYTES = 256
 DMA_ENGINES = 16
 #: Partitions of SBUF that one DMA engine serves (dma.rows_per_engine).
 ROWS_AN_ENGINE = 8
-#: A byte of HBM traffic of one core while both are at work (dma.hbm_stack_gbps / 2).
-HBM_BYTE_NS = 0.002793
+#: HBM traffic of one core while both are at work: a byte and a run of contiguous bytes (dma.hbm_shared_gbps,
+#: hbm_run_ns), which counts as no shorter than so many (hbm_run_least_bytes), and a byte of runs of 4 KiB.
+HBM_LONG_BYTE_NS = 0.002941
+HBM_RUN_NS = 0.66
+HBM_RUN_BYTES = 2048
+HBM_BYTE_NS = 0.003102
 #: From the first operands to the stream where the array has paused (pe.cold_ldw_16bit_full_ns), from the end of a
 #: stream to its sums, at full and at half rate (completion_full_ns, completion_half_ns), columns between matmuls at
 #: least (min_interval_rows).
@@ -99,6 +103,11 @@ def run_ns(num_bytes):
     if num_bytes <= TINY_RUN_BYTES:
         return TINY_RUN_NS
     return max(RUN_NS + num_bytes * BYTE_NS, SMALL_RUN_NS if num_bytes <= SURE_RUN_BYTES else 0.0)
+
+
+def hbm_ns(num_bytes, run_bytes):
+    """ns of one core's HBM traffic in runs of so many bytes while both cores are at work."""
+    return num_bytes * (HBM_LONG_BYTE_NS + HBM_RUN_NS / max(run_bytes, HBM_RUN_BYTES))
 
 
 def row_ns(count, step, itemsize):

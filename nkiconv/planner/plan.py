@@ -81,6 +81,11 @@ class Plan:
     cached: bool = field(default=False, compare=False)  # whether this came from memory or disk
 
     @property
+    def whole(self) -> bool:
+        """Whether the whole kernel was timed; if not, times are extrapolated, and commands print them with a ~."""
+        return self.extrapolated_from is None
+
+    @property
     def roofline_fraction(self) -> float:
         """The hardware's limit over the modelled time: 1 is as fast as can be."""
         return self.roofline_us / self.modelled_us
@@ -98,7 +103,11 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON, derived numbers included."""
         plain = dataclasses.asdict(self)
-        derived = {"roofline_fraction": self.roofline_fraction, "x_copy_floor": self.x_copy_floor}
+        derived = {
+            "roofline_fraction": self.roofline_fraction,
+            "x_copy_floor": self.x_copy_floor,
+            "whole": self.whole,
+        }
         return {**plain, **derived}
 
     def to_json(self) -> str:

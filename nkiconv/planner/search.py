@@ -3,7 +3,8 @@
 How much is timed is counted in instructions (and pairs of stores, as so many), not in seconds: a machine's load never
 changes a plan. Settings that come to the same run of the kernel are timed once, and counted as often as they are tried.
 
-1. The kernel's own choice is timed as a whole, up to `WHOLE_INSTRUCTIONS`: no plan is slower than that.
+1. The kernel's own choice is timed as a whole, up to `WHOLE_INSTRUCTIONS` at once, up to `VERIFIED_INSTRUCTIONS` at
+   the end: no plan is slower than that.
 2. Screening. Candidates come by their lower bounds, and those whose bound is above the best time so far are left out.
    Where channels never meet, a big problem is timed at two reduced numbers of channels, both whole tiles on all cores,
    and its time extrapolated along the line through them; once one is timed as a whole, those of the same tiles are
@@ -11,9 +12,10 @@ changes a plan. Settings that come to the same run of the kernel are timed once,
    candidate takes is not put on a timeline.
 3. Refinement. Settings of the fastest candidate change one at a time, until nothing gets better or what the search
    may trace is used up.
-4. The final. Candidates within `CLOSE` of the best are timed as a whole, as many as fit, and the fastest is the plan.
-   A kernel of more than `WHOLE_INSTRUCTIONS` is not timed as a whole unless the search is wide: its plan stays
-   extrapolated, and says so.
+4. The final. Candidates within `CLOSE` of the best are timed as a whole, as many as fit.
+5. The proof. What leads is timed as a whole if it has not been, and what seems faster than that then, `VERIFIED` of
+   them at most; the fastest is the plan. Only a kernel of more than `VERIFIED_INSTRUCTIONS` is not timed as a whole
+   unless the search is wide: its plan stays extrapolated, and says so.
 """
 
 from __future__ import annotations
@@ -42,6 +44,9 @@ QUICK_INSTRUCTIONS = 16_000
 WIDE_INSTRUCTIONS = 120_000
 #: Of a kernel that is timed as a whole without being asked to; the kernel's own choice is, before all others.
 WHOLE_INSTRUCTIONS = 14_000
+#: Of a kernel that is timed as a whole before it is the plan (some 3 s and 0.3 GB for as many), and how many there are
+#: of those at most, beside the kernel's own choice.
+VERIFIED_INSTRUCTIONS, VERIFIED = 100_000, 3
 #: Of all kernels that the final of a quick search times, and of all phases of the throttle's grid that it tries.
 FINAL_INSTRUCTIONS, PHASE_INSTRUCTIONS = 10_000, 14_000
 #: Candidates whose screened time is at most this much of the best one's reach the final: what screening is off by.
@@ -175,6 +180,7 @@ class _Search:
         self.spent = 0
         self.runs: dict[str, list[_Run]] = {}  # of the whole problem, by algorithm
         self.default: _Estimate | None = None
+        self.default_key: tuple[str, Config] | None = None
         self.off_by: dict[tuple[str, int], float] = {}  # times of whole problems over extrapolated ones, by `_tiles`
         problem = request.problem
         flops, dtype = array_work(problem, request.asked)
@@ -193,7 +199,8 @@ class _Search:
         if not self.found:
             raise NothingRuns(self.rejected)
         self._refine()
-        estimates = self._final()
+        self._final()
+        estimates = self._proven()
         self.advance("phases of the throttle", 0.95)
         return self._told(estimates, clock.perf_counter() - began)
 
@@ -205,6 +212,7 @@ class _Search:
         candidate = self.field.default(accepted)
         if candidate is None:
             return
+        self.default_key = _key(candidate)
         self.advance(f"timing the kernel's choice, {candidate.algorithm}", 0.0)
         found = self._screen(candidate)
         if found is not None and found.extrapolated_from is not None and found.effort <= WHOLE_INSTRUCTIONS:
@@ -361,8 +369,8 @@ class _Search:
             count += 1
         return count > 0
 
-    def _final(self) -> list[_Estimate]:
-        """The estimates, fastest first; those that may be the fastest are of the whole problem where they fit."""
+    def _final(self) -> None:
+        """Time those that may be the fastest as a whole, where they fit."""
         left = float(FINAL_INSTRUCTIONS)
         exact = [one.us for one in self.found.values() if one.extrapolated_from is None and not one.at_least]
         self.best_us = min(exact, default=float("inf"))
@@ -375,9 +383,28 @@ class _Search:
             if one.effort <= left:
                 self._settle_one(one)
                 left -= one.effort
+
+    def _proven(self) -> list[_Estimate]:
+        """The estimates, fastest first, which is of the whole problem unless it is too big for that."""
+        for _ in range(VERIFIED):
+            if not self.found or not self._unproven(self._no_slower_than_default()[0]):
+                break
+            self._settle_one(self._no_slower_than_default()[0])
+        known = None if self.default_key is None else self.found.get(self.default_key)
+        if known is not None and self._unproven(known):
+            self.default = self._settle_one(known)
         if not self.found:
             raise NothingRuns(self.rejected)
-        return self._no_slower_than_default()
+        ranked = self._no_slower_than_default()
+        whole = [one for one in ranked if one.extrapolated_from is None and not one.at_least]
+        if whole and self._unproven(ranked[0]):  # others that seemed faster were not
+            return [whole[0], *[one for one in ranked if one is not whole[0]]]
+        return ranked
+
+    def _unproven(self, one: _Estimate) -> bool:
+        """Whether a time is extrapolated, of a kernel that is small enough to be timed as a whole."""
+        small = one.instructions <= VERIFIED_INSTRUCTIONS
+        return one.extrapolated_from is not None and not one.at_least and small
 
     def _no_slower_than_default(self) -> list[_Estimate]:
         """The estimates, fastest first; the kernel's choice before an extrapolated one that only seems as close."""

@@ -4,13 +4,11 @@ Every algorithm runs with its own settings, on two cores. Prices do not know eve
 of random problems; `make test-slow` looks at more of them, and at all named cases.
 """
 
-import math
-import random
-
 import pytest
 from conv2d_calls import config_of, extras_of, geometry_of, planned, trace
+from random_problems import conv2d as random_problems
 
-from nkiconv import ConvProblem, GeometryError, cases
+from nkiconv import ConvProblem, cases
 from nkiconv.kernels._clock import new_clock, stream
 from nkiconv.kernels._prices import WINDOW_NS
 from nkiconv.kernels.conv2d.dispatch import ALGORITHMS, choose
@@ -35,7 +33,6 @@ FEW_OUT = {
     "stride": ConvProblem(N=2, C=128, H=128, W=128, K=4, R=3, S=3, stride=(2, 2), padding=PAD),
     "16 outputs": ConvProblem(N=1, C=128, H=256, W=256, K=16, R=3, S=3, padding=PAD),
 }
-KINDS = ("dense", "dense", "dense", "few_in", "few_out", "depthwise", "grouped", "row", "patch")
 
 
 def modelled_us(problem):
@@ -56,65 +53,6 @@ def times_slower(problem):
     if len(found) < 2:
         return 1.0
     return found[choose(geometry_of(problem), extras_of(), 2)] / min(found.values())
-
-
-def spread(rng, low, high):
-    """An extent, spread over its orders of magnitude."""
-    return round(math.exp(rng.uniform(math.log(low), math.log(high))))
-
-
-def drawn(rng, kind):
-    """Fields of a problem of a kind."""
-    H = spread(rng, 6, 256)
-    W = max(4, round(H * rng.choice([1, 1, 1.5, 0.6])))
-    R = rng.choice([1, 3, 3, 3, 5, 7])
-    S, stride, dilation = rng.choice([R, R, R, 1, 3]), rng.choice([1, 1, 1, 2]), rng.choice([1, 1, 1, 1, 2])
-    C, K, groups = spread(rng, 16, 1024), spread(rng, 16, 1024), 1
-    if kind == "few_in":
-        C = rng.choice([1, 3, 3, 4, 8, 16, 32])
-    elif kind == "few_out":
-        K = rng.choice([1, 2, 3, 4, 8, 16])
-    elif kind == "depthwise":
-        K = groups = C
-    elif kind == "grouped":
-        groups = spread(rng, 2, 64)
-        C = rng.choice([2, 4, 8, 16, 32]) * groups
-        K = C * rng.choice([1, 1, 2])
-    elif kind == "row":
-        H, W, R, S = 1, spread(rng, 16, 6000), 1, rng.choice([3, 5, 7, 9])
-    elif kind == "patch":
-        R = S = stride = rng.choice([2, 4, 8, 16])
-        C, dilation = rng.choice([3, 3, 4, 64]), 1
-        H, W = H // R * R + R, W // R * R + R
-    sides = [0 if kind == "patch" else (taps - 1) * dilation // 2 for taps in (R, S)]
-    along = (1, stride) if kind == "row" else (stride, stride)
-    return {
-        "N": rng.choice([1, 1, 2, 4, 8, 16]),
-        "C": C,
-        "H": H,
-        "W": W,
-        "K": K,
-        "R": R,
-        "S": S,
-        "stride": along,
-        "rhs_dilation": (1, dilation) if kind == "row" else (dilation, dilation),
-        "padding": tuple((side, side) for side in sides),
-        "groups": groups,
-        "dtype": rng.choice(["bf16", "bf16", "fp16", "fp32"]),
-    }
-
-
-def random_problems(count, seed, most_flops):
-    """Problems of all kinds that are short enough to time."""
-    rng, found = random.Random(seed), []
-    while len(found) < count:
-        try:
-            problem = ConvProblem(**drawn(rng, rng.choice(KINDS)))
-        except GeometryError:
-            continue
-        if problem.flops <= most_flops and problem.N * max(problem.C, problem.K) * problem.H * problem.W <= 2**24:
-            found.append(problem)
-    return found
 
 
 def share_within(found, most):

@@ -23,8 +23,6 @@ from nkiconv.simulator import KernelAssertionError
 
 pytestmark = pytest.mark.sweep
 
-#: The baseline takes a DMA a tap and row; the largest edges would take minutes.
-BASELINE_ROWS = 2000
 
 #: What each algorithm is for, small; between them every algorithm has something to do.
 PURPOSES = [
@@ -38,7 +36,6 @@ PURPOSES = [
 #: Least number of EDGE rows that an algorithm takes, by default and with strict_nonfinite.
 ACCEPTED = {
     "taps_on_partition": (len(EDGE), len(EDGE)),
-    "one_channel": (len(EDGE), len(EDGE)),
     "banded": (26, 0),
     "mixed": (len(EDGE), 0),
     "vector": (len(EDGE), len(EDGE)),
@@ -49,11 +46,6 @@ ACCEPTED = {
 
 def identity(value):
     return value.id
-
-
-def edges(algorithm):
-    """The edges, without the largest for the baseline."""
-    return [row for row in EDGE if algorithm != "one_channel" or row.N * row.C * row.S <= BASELINE_ROWS]
 
 
 def each(rows_of, *more):
@@ -85,17 +77,17 @@ def test_refusals_do_not_grow(algorithm, strict, request_):
     assert len(taken) >= ACCEPTED[algorithm][strict], {why: reason for why, reason in refusals.items() if reason}
 
 
-@pytest.mark.parametrize(("algorithm", "row"), each(edges))
+@pytest.mark.parametrize(("algorithm", "row"), each(lambda _: EDGE))
 def test_exact_on_integers(algorithm, row):
     check_in_scope(algorithm, row.problem("bf16"), whole=True)
 
 
-@pytest.mark.parametrize(("algorithm", "row"), each(lambda algorithm: edges(algorithm)[::2]))
+@pytest.mark.parametrize(("algorithm", "row"), each(lambda _: EDGE[::2]))
 def test_exact_on_integers_in_fp32(algorithm, row):
     check_in_scope(algorithm, row.problem("fp32"), whole=True)
 
 
-@pytest.mark.parametrize(("algorithm", "row"), each(lambda algorithm: edges(algorithm)[::2]))
+@pytest.mark.parametrize(("algorithm", "row"), each(lambda _: EDGE[::2]))
 def test_exact_on_integers_with_strict_nonfinite(algorithm, row):
     check_in_scope(algorithm, row.problem("bf16"), whole=True, strict_nonfinite=True)
 
@@ -111,8 +103,7 @@ NORMAL_ROWS = [
     ("algorithm", "row", "dtype"), each(lambda algorithm: [*NORMAL_ROWS, *PURPOSES], ["bf16", "fp16", "fp32"])
 )
 def test_within_the_bound_on_normals(algorithm, row, dtype):
-    few = replace(row, C=min(row.C, 9)) if algorithm == "one_channel" else row
-    check_in_scope(algorithm, few.problem(dtype), whole=False)
+    check_in_scope(algorithm, row.problem(dtype), whole=False)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -139,7 +130,7 @@ PERMS = [
 @pytest.mark.parametrize("perms", PERMS, ids=str)
 @pytest.mark.parametrize(("algorithm", "row"), each(lambda algorithm: [*PURPOSES, NORMAL_ROWS[-1], NORMAL_ROWS[0]]))
 def test_layouts(algorithm, row, perms):
-    problem = (replace(row, C=min(row.C, 9)) if algorithm == "one_channel" else row).problem("bf16")
+    problem = row.problem("bf16")
     if not runs(algorithm, problem):
         return
     check_stored(problem, PLAIN, 4, *perms, algorithm=algorithm)
@@ -184,7 +175,7 @@ def test_strict_follows_the_definition(algorithm, name, value, where):
 #: Outputs that one matmul gives for each column: what shares it with a bad value becomes NaN.
 SPREAD_MAX = 128
 #: Algorithms that never multiply one channel by another's zeros.
-APART = ("one_channel", "vector")
+APART = ("vector",)
 
 
 @pytest.mark.parametrize("where", ["x", "w"])
@@ -192,7 +183,7 @@ APART = ("one_channel", "vector")
 @pytest.mark.parametrize("row", PURPOSES, ids=identity)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_by_default_bad_values_spread_within_a_matmul_and_never_get_lost(algorithm, row, value, where):
-    problem = replace(row, N=2, C=9 if algorithm == "one_channel" else 140).problem("fp32")
+    problem = replace(row, N=2, C=140).problem("fp32")
     if not runs(algorithm, problem):
         return
     x, w = with_bad(problem, value, where, tap=-1)
@@ -215,7 +206,7 @@ def test_by_default_bad_values_spread_within_a_matmul_and_never_get_lost(algorit
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_sums_beyond_the_output_dtype_become_infinite_where_they_are(algorithm, row):
     """Finite inputs: an overflow in fp16 is an Inf in that channel and column and nothing anywhere else."""
-    problem = replace(row, N=2, C=9 if algorithm == "one_channel" else 140).problem("fp16")
+    problem = replace(row, N=2, C=140).problem("fp16")
     if not runs(algorithm, problem):
         return
     x, w = with_bad(problem, 60_000, "x")
@@ -251,7 +242,7 @@ def test_any_problem_with_any_epilogue(data, seed, whole, strict):
 @settings(max_examples=40)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_larger_problems(data, seed):
-    algorithm = data.draw(st.sampled_from([name for name in ALGORITHMS if name != "one_channel"]))
+    algorithm = data.draw(st.sampled_from(ALGORITHMS))
     problem = data.draw(problems_for(algorithm, widest=1500, most_taps=300, most_channels=150))
     check_in_scope(algorithm, problem, seed=seed, whole=True)
 

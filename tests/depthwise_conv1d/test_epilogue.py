@@ -47,9 +47,9 @@ SOME = [
 ]
 
 
-#: Channels at most, where the kernel's instructions are many for each: the baseline takes a DMA a tap and channel,
-#: `update` a matmul for a few positions of a few channels.
-CHANNELS_MOST = {"one_channel": 5, "update": 20}
+#: Channels at most, where the kernel's instructions are many for each: `update` takes a matmul for a few positions of
+#: a few channels.
+CHANNELS_MOST = {"update": 20}
 
 
 def rows_of(algorithm, rows):

@@ -58,7 +58,6 @@ def identity(value):
 #: Least number of the rows that an algorithm takes with a state.
 ACCEPTED = {
     "taps_on_partition": len(ROWS),
-    "one_channel": 0,
     "banded": 10,
     "mixed": len(ROWS),
     "vector": len(ROWS),
@@ -189,7 +188,7 @@ def modelled_us(problem, request):
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("asked", [Request(final=True), Request(state=True, final=True)], ids=identity)
 def test_the_next_state_of_a_decoder_costs_little_more_than_its_bytes(asked):
-    """One token of 64 sequences, 8192 channels: 64 x 8192 x 3 x 2 B there and back are 8.8 us of HBM at 716 GB/s."""
+    """One token of 64 sequences, 8192 channels: 64 x 8192 x 3 x 2 B there and back are 10.3 us of HBM at 613 GB/s."""
     problem = Row("decoder", 64, 8192, 1, 4, 1, (3, 0)).problem("bf16")
     without = dataclasses.replace(asked, final=False)
     assert modelled_us(problem, asked) - modelled_us(problem, without) < 12
@@ -198,7 +197,7 @@ def test_the_next_state_of_a_decoder_costs_little_more_than_its_bytes(asked):
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("W", [128, 1000])
 def test_the_next_state_of_rows_costs_little(W):
-    """4096 rows a core, each an element of 11.5 ns on one of 16 engines, move while the convolution works."""
+    """4096 rows a core, each an element of 10.5 ns on one of 16 engines, move while the convolution works."""
     problem = Row("rows", 2, 4096, W, 4, 1, (3, 0)).problem("bf16")
     assert modelled_us(problem, Request(final=True)) <= 1.03 * modelled_us(problem, PLAIN)
 

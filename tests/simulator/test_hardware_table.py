@@ -128,6 +128,12 @@ def test_rates_are_the_table_s_unless_overridden():
         Rates({"dma.hwdge_isue_ns": 605})
 
 
+@pytest.mark.parametrize("value", [1.5, 100])
+def test_a_share_is_at_most_1(value):
+    with pytest.raises(UnknownConstantError, match=r"pe\.row_tiles_overlap.*at most 1"):
+        Rates({"pe.row_tiles_overlap": value})
+
+
 def test_inferred_picks_out_what_nobody_measured():
     names = ["pe.min_interval_rows", "pe.issue_overhead_ns", "dma.hwdge_queue_depth"]
     assert [constant.name for constant in inferred(names)] == ["dma.hwdge_queue_depth", "pe.min_interval_rows"]

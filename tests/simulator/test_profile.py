@@ -153,6 +153,33 @@ def test_sensitivity_tries_what_the_kernel_rests_on():
     assert profile(copied, sensitivity=True)(X).sensitivity_range_us()[0] == pytest.approx(COPIED_NS / 1e3, rel=1e-3)
 
 
+@nki.jit
+def on_row_tiles(x, count):
+    """`count` matmuls in turns on the four row tiles of the array."""
+    out = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.shared_hbm)
+    a = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=a, src=x, dge_mode=NONE)
+    acc = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum)
+    for i in range(count):
+        rows = slice(32 * (i % 4), 32 * (i % 4) + 32)
+        where = (32 * (i % 4), 0)
+        nisa.nc_matmul(dst=acc, stationary=a[rows, 0:128], moving=a[rows], tile_position=where, tile_size=(32, 128))
+    y = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=y, src=acc)
+    nisa.dma_copy(dst=out, src=y, dge_mode=NONE)
+    return out
+
+
+def test_sensitivity_tries_row_tiles_that_take_turns():
+    """32 matmuls of 512 columns one after the other at half rate, or four at a time, 64 columns after each other."""
+    found = profile(on_row_tiles, sensitivity=True)(spec((128, 512), "bf16"), 32)
+    (tiles,) = (one for one in found.sensitivity if one.constant == "pe.row_tiles_overlap")
+    assert (tiles.low, tiles.high) == (0.0, 1.0)
+    assert tiles.high_us == pytest.approx(found.phases.phase0_us)
+    given = profile(on_row_tiles, constants={"pe.row_tiles_overlap": 0.0})(spec((128, 512), "bf16"), 32)
+    assert tiles.low_us == given.phases.phase0_us > found.phases.phase0_us + 2.0
+
+
 def test_constants_can_be_given_and_are_checked():
     slow = profile(on_gpsimd, constants={"gpsimd.elementwise_ns_per_elem": 3.3333})(X)
     assert slow.modelled_us > profile(on_gpsimd)(X).modelled_us

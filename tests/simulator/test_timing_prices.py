@@ -28,9 +28,9 @@ def near(expected, rel=0.05):
     return pytest.approx(expected, rel=rel)
 
 
-def timed(body, lnc=1, **options):
+def timed(body, lnc=1, constants=None, **options):
     """(timeline, prices) of a kernel body."""
-    rates = Rates()
+    rates = Rates(constants)
     tasks, prices = tl.build(run(body, lnc, trace_only=True).programs, PriceList(rates))
     return tl.run(tasks, prices, rates, tl.Options(**options)), prices
 
@@ -101,6 +101,10 @@ def stt(dst, data, other):
     nisa.scalar_tensor_tensor(dst, data, nl.multiply, 2.0, nl.add, other)
 
 
+def stt_by(dst, data, other, by):
+    nisa.scalar_tensor_tensor(dst, data, nl.multiply, by, nl.add, other)
+
+
 def total(dst, data):
     nisa.tensor_reduce(dst, nl.add, data, axis=1)
 
@@ -137,6 +141,8 @@ VECTOR = [
     ("bf16 tensor_tensor, 2x", on(add, B, B, B), 60, 161, 0.517),
     ("fp32 scalar_tensor_tensor", on(stt, F, F, F), 60, 157, 1.042),
     ("bf16 scalar_tensor_tensor, no fast mode documented", on(stt, B, B, B), 60, 157, 1.042),
+    ("fp32 scalar_tensor_tensor with a [P, 1] operand", on(stt_by, F, F, F, COLUMN), 65, 156 + 58, 1.042),
+    ("bf16 scalar_tensor_tensor from PSUM with a [P, 1] operand", on(stt_by, B, FP, B, COLUMN), 65, 157 + 58, 1.042),
     ("fp32 tensor_reduce", on(total, COLUMN, F), 60, 157, 1.042),
     ("bf16 tensor_reduce", on(total, COLUMN, B), 60, 157, 1.042),
     ("bf16 with a [P, 1] operand", on(times, B, B, COLUMN), 60 + 69, 156 + 58, 0.269),
@@ -314,7 +320,7 @@ def test_matmuls_from_idle(why, case, n, stream, full, half):
 
     def body():
         dst, emit = case(n)
-        nisa.memset(dst, 0.0)
+        nisa.tensor_copy(dst[:, 0:1], nl.ndarray((128, 1), dst.dtype))
         emit()
 
     for throttle, load, busy, completion in ((False, full, stream, 164), (True, half, 2 * stream, 206)):
@@ -323,16 +329,26 @@ def test_matmuls_from_idle(why, case, n, stream, full, half):
         assert line.visible[1] - line.start[1] == near(busy + completion)
 
 
-def test_row_tiles_run_side_by_side():
-    """Two 32-row matmuls on other rows of the array: the second flows 64 rows (inferred) after the first."""
+# share of the time that row tiles may overlap, full rate or half, ns from one's start to that of one on other rows
+ROW_TILES = [
+    (1, False, 64 / 2.4 + 2.5),
+    (0.5, False, (64 + 512) / 2 / 2.4 + 2.5),
+    (0, False, 512 / 2.4 + 2.5),
+    (0, True, 2 * 512 / 2.4),
+]
+
+
+@pytest.mark.parametrize(("overlap", "throttle", "ns"), ROW_TILES)
+def test_row_tiles_run_side_by_side(overlap, throttle, ns):
+    """Two 32-row matmuls on other rows of the array: the second flows 64 rows (inferred) after the first, or later."""
 
     def body():
         for q in (0, 32):
             dst, a, b = FP.tile(512), B.tile(128)[q : q + 32], B.tile(512)[q : q + 32]
             nisa.nc_matmul(dst, a, b, tile_position=(q, 0), tile_size=(32, 128))
 
-    line, _ = timed(body, throttle=False)
-    assert line.start[1] - line.start[0] == near(64 / 2.4 + 2.5)
+    line, _ = timed(body, constants={"pe.row_tiles_overlap": overlap}, throttle=throttle)
+    assert line.start[1] - line.start[0] == near(ns, rel=0.02)
 
 
 # DMA.
@@ -345,7 +361,7 @@ def load(dst, src):
 
 
 # bytes of one contiguous element, ns on its engine
-ELEMENTS = [(32, 11.5), (64, 11.5), (256, 14.2), (512, 23.5), (2048, 80), (4096, 155), (8192, 2 * 155)]
+ELEMENTS = [(32, 10.5), (64, 10.5), (256, 14.2), (512, 23.5), (2048, 80), (4096, 155), (8192, 2 * 155)]
 
 
 @pytest.mark.parametrize(("size", "ns"), ELEMENTS)
@@ -429,7 +445,8 @@ WHOLE = [
     ("a core: 395 to 420 GB/s", nisa.dma_copy, (128, 16384), HBM, (128, 16384), 128 * 32768 / 407.5),
     ("transpose from HBM, 90 %", nisa.dma_transpose, (128, 512), HBM, (512, 128), 131072 / (435.2 * 0.9)),
     ("transpose in SBUF, 50 %", nisa.dma_transpose, (128, 128), nl.sbuf, (128, 128), 32768 / (435.2 * 0.5)),
-    ("compute, 50 %", lambda dst, src: nisa.dma_compute(dst, [src], nl.add), (128, 1024), HBM, (128, 1024), 2 * 8 * 80),
+    ("B += A, 50 %", lambda b, a: nisa.dma_compute(b, [a, b], nl.add), (128, 1024), HBM, (128, 1024), 2 * 8 * 80),
+    ("3 sources are read", lambda b, a: nisa.dma_compute(b, [a, a, b], nl.add), (128, 1024), HBM, (128, 1024), 3 * 640),
 ]
 
 

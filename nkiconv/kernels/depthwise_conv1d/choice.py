@@ -16,12 +16,14 @@ from .dot.kernel import dot_refusal
 from .rows.search import best_settings as best_rows
 from .rows.search import first_plan
 from .rows.search import refine as refine_rows
+from .taps_on_partition import taps_on_partition_ns, taps_on_partition_refusal
 from .update.estimate import update_tensor_ns, update_vector_ns
 from .update.kernel import settings_of, update_refusal
 
-#: Taps up to which rows are tried at all: beyond, `banded` needs far fewer matmuls.
+#: Taps up to which rows are tried where `banded` runs too: beyond, that needs far fewer matmuls.
 ROWS_TAPS_MAX = 64
-#: What runs where no estimated algorithm does; only this one has not been asked whether it refuses.
+#: What runs where no other does; it is estimated where `banded` does not run, and else has not been asked whether it
+#: refuses.
 FALLBACK = "taps_on_partition"
 #: How far above the least an algorithm's first estimate may be for its settings to be refined: what that gains at most.
 NEAR = 1.35
@@ -51,7 +53,7 @@ def choose(geometry, extras, cores):
         one = found[index]
         if one.ns <= NEAR * least_ns:
             settings, settings_ns = refined(geometry, extras, cores, one)
-            if best == FALLBACK or settings_ns < best_ns:
+            if best_ns == 0.0 or settings_ns < best_ns:
                 best, best_ns, config = one.algorithm, settings_ns, settings
     return best, config
 
@@ -59,19 +61,23 @@ def choose(geometry, extras, cores):
 def first_estimates(geometry, extras, cores):
     """An Estimate of each algorithm that runs, without refinement."""
     found = []
+    bands = shape_refusal(geometry, extras, None) == ""
     for name in ("mixed", "vector"):
         on_tensor = name == "mixed"
-        few = geometry.S <= ROWS_TAPS_MAX
+        few = geometry.S <= ROWS_TAPS_MAX or not bands
         if (few and not extras.strict_nonfinite) if on_tensor else (few or extras.strict_nonfinite):
             plan, plan_ns = first_plan(geometry, extras, on_tensor, cores)
             if plan_ns > 0.0:
                 found.append(Estimate(algorithm=name, config=None, ns=plan_ns, start=plan))
-    if shape_refusal(geometry, extras, None) == "":
+    if bands:
         sizes = first_blocks(geometry, extras, None, REFINED)
         if size_refusal(geometry, extras, sizes[0][1], cores) == "":
             found.append(Estimate(algorithm="banded", config=None, ns=sizes[0][0], start=sizes))
     if dot_refusal(geometry, extras, None, cores) == "":
         found.append(Estimate(algorithm="dot", config=None, ns=dot_ns(geometry), start=None))
+    if not bands and taps_on_partition_refusal(geometry, extras, None, cores) == "":
+        taps_ns = taps_on_partition_ns(geometry, extras.strict_nonfinite)
+        found.append(Estimate(algorithm=FALLBACK, config=None, ns=taps_ns, start=None))
     for engine in ("tensor", "vector"):
         config = (("engine", engine),)
         if update_refusal(geometry, extras, config, cores) == "":

@@ -6,13 +6,12 @@ from .banded.kernel import banded, banded_refusal
 from .choice import FALLBACK, choose, settle
 from .dot.kernel import dot, dot_refusal
 from .mixed import mixed, mixed_refusal
-from .one_channel import one_channel, one_channel_refusal
 from .taps_on_partition import taps_on_partition, taps_on_partition_refusal
 from .update.kernel import update, update_refusal
 from .vector import vector, vector_refusal
 
 #: The algorithms that can be asked for by name; each is a file or a package beside this one.
-ALGORITHMS = ("taps_on_partition", "one_channel", "banded", "mixed", "vector", "dot", "update")
+ALGORITHMS = ("taps_on_partition", "banded", "mixed", "vector", "dot", "update")
 
 
 def refusal(algorithm, geometry, extras, config, cores):
@@ -21,8 +20,6 @@ def refusal(algorithm, geometry, extras, config, cores):
         return banded_refusal(geometry, extras, config, cores)
     if algorithm == "dot":
         return dot_refusal(geometry, extras, config, cores)
-    if algorithm == "one_channel":
-        return one_channel_refusal(geometry, extras, config, cores)
     if algorithm == "mixed":
         return mixed_refusal(geometry, extras, config, cores)
     if algorithm == "update":
@@ -46,8 +43,6 @@ def convolve(algorithm, operands, geometry, extras, config):
         banded(operands, geometry, extras, config)
     elif algorithm == "dot":
         dot(operands, geometry, extras, config)
-    elif algorithm == "one_channel":
-        one_channel(operands, geometry, extras, config)
     elif algorithm == "mixed":
         mixed(operands, geometry, extras, config)
     elif algorithm == "update":

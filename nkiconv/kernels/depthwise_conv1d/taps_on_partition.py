@@ -1,4 +1,5 @@
-"""Depthwise conv1d with the taps on the partitions: the published implicit GEMM, many channels a matmul.
+"""Depthwise conv1d with the taps on the partitions: the published implicit GEMM with several
+channels a matmul.
 
     y[c, q] = sum over s of w[c, s] * x[c, q * stride + s * dilation - pad_left]
 
@@ -27,8 +28,16 @@ from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from .._epilogue import finish, finish_instructions, is_plain
+from .._prices import (
+    MATMUL_COLUMNS_MIN,
+    MATMUL_NS,
+    ROWS_AN_ENGINE,
+    TENSOR_COLUMN_FP32_NS,
+    TENSOR_COLUMN_NS,
+    row_ns,
+)
 from .._settings import config_refusal
-from .._tiles import INSTRUCTIONS_MAX, div_ceil
+from .._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil
 from .call import load_bias, load_residual, y_tile
 from .positions import first_element, first_position, last_element, last_position, only_zeros
 
@@ -44,6 +53,10 @@ RUN_STRIDE_MAX = 64
 BANKS_IN_FLIGHT = 4
 #: Filter tiles loaded by one DMA, so that its runs are up to 2048 taps long.
 TAP_TILES_PER_LOAD = 16
+#: ns to begin and end, and of a load beside its rows; how many times as long one takes that is staged.
+ENDS_NS = 6000.0
+LOAD_NS = 300.0
+STAGED = 1.5
 
 
 @dataclass
@@ -138,6 +151,26 @@ def taps_on_partition_refusal(geometry, extras, config, cores):
             f"instructions on a core, the compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls"
         )
     return ""
+
+
+def taps_on_partition_ns(geometry, strict_nonfinite):
+    """ns of a core, roughly: DMA of all tiles of taps, or the array's columns."""
+    tiling = choose_tiling(geometry, strict_nonfinite)
+    tiles = div_ceil(div_ceil(geometry.C, tiling.c_tile), PARTS)
+    groups = div_ceil(min(geometry.C, tiles * tiling.c_tile), tiling.channels_per_group)
+    loads = groups * geometry.N * div_ceil(geometry.Q, tiling.q_load) * tiling.num_s_tiles
+    columns = min(geometry.Q, tiling.q_load)
+    rows = min(nl.tile_size.pmax, tiling.channels_per_group * tiling.s_tile)
+    run_ns = row_ns(columns * tiling.run_step, 1, geometry.itemsize)
+    if tiling.run_step < geometry.stride:
+        run_ns = row_ns(columns, geometry.stride, geometry.itemsize)
+    load_ns = LOAD_NS + min(rows, ROWS_AN_ENGINE) * run_ns
+    if needs_staging(geometry):
+        load_ns = STAGED * load_ns
+    column_ns = TENSOR_COLUMN_FP32_NS if geometry.itemsize == 4 else TENSOR_COLUMN_NS
+    matmuls = div_ceil(columns, tiling.q_tile)
+    tensor_ns = matmuls * (max(MATMUL_COLUMNS_MIN, tiling.q_tile) * column_ns + MATMUL_NS)
+    return ENDS_NS + loads * max(load_ns, tensor_ns)
 
 
 def taps_on_partition(operands, geometry, extras, config):

@@ -29,16 +29,6 @@ COLUMNS_TO_SHARE = 64
 MANY_TAPS = 64
 
 
-class OneChannel(Family):
-    """A channel after the other; every tap's row is loaded by itself."""
-
-    def unit(self, shape: Shape, config: Config) -> int:
-        return 1
-
-    def least_us(self, shape: Shape, config: Config) -> float:
-        return _rows_loaded_us(shape)
-
-
 class TapsOnPartition(Family):
     """x is read once for each tap."""
 
@@ -291,7 +281,6 @@ class Update(Family):
 #: What is known of each algorithm, by its name.
 FAMILIES: dict[str, Family] = {
     "taps_on_partition": TapsOnPartition(),
-    "one_channel": OneChannel(),
     "banded": Banded(),
     "mixed": Rows(on_tensor=True),
     "vector": Rows(on_tensor=False),

@@ -12,7 +12,7 @@ from ...kernels.depthwise_conv1d.call import Extras
 from ...kernels.depthwise_conv1d.geometry import Geometry
 from ...kernels.depthwise_conv1d.rows import recipes as kernel_rule
 from ...simulator.hardware import PARTITIONS
-from ...simulator.timing import Rates
+from ...simulator.timing import Rates, hbm_ns
 
 #: Taps on Tensor, by Vector, whether Scalar heads a second chain, taps by Vector in that.
 Recipe = tuple[int, int, int, int]
@@ -44,14 +44,14 @@ def column_prices(geometry: Geometry, extras: Extras, cores: int, rates: Rates, 
     if fp32:
         overhead = rates("pe.issue_overhead_fp32_ns") / bank / rates.cycle_ns("pe")
         cycles = rates("pe.fp32_passes") * (rates("pe.cyc_per_row_fp32_pass") + overhead)
-    vector_fixed = rates("vector.issue_fixed_psum_ns") + rates("vector.issue_fixed_ptrscalar_extra_ns")
-    share = min(rates("dma.steady_core_gbps"), rates("dma.hbm_stack_gbps") / cores)
+    vector_fixed = rates("vector.issue_fixed_scalar_tensor_tensor_ns")
+    byte_ns = max(1 / rates("dma.steady_core_gbps"), cores * hbm_ns(1, piece * geometry.itemsize, rates))
     return ColumnPrices(
         tensor=cycles * rates.cycle_ns("pe"),
         vector=rates("vector.ns_per_elem_scalar_tensor_tensor") + vector_fixed / piece,
         scalar=rates("scalar.ns_per_elem") + rates("scalar.act_bias_issue_sbuf_ns") / piece,
         gpsimd=rates("gpsimd.elementwise_ns_per_elem") + rates("gpsimd.issue_fixed_ns") / piece,
-        hbm=128 * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize) / share,
+        hbm=128 * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize) * byte_ns,
         half_rate=rates("throttle.half_rate"),
         busy_min=rates("throttle.threshold"),
     )

@@ -7,7 +7,7 @@ for a relative change of the constant. A memset of 2,000 elements whose fixed pa
 from __future__ import annotations
 
 from ..hardware import CONSTANTS
-from ..timing import AnyPrice, DmaPrice, MeetPrice, Rates, TensorPrice, inferred, price, price_key
+from ..timing import SHARES, AnyPrice, DmaPrice, MeetPrice, Rates, TensorPrice, inferred, price, price_key
 from .path import DMA_FLOW, DMA_ISSUE, DMA_START, HOP, ISSUE, Link
 from .timed import Timed
 
@@ -54,7 +54,9 @@ class Rests:
         return self._known[key]
 
     def _moved(self, link: Link, name: str) -> float:
-        """The link's price with one constant a little larger."""
+        """The link's price with one constant a little larger, or smaller where it is a share and nearly all."""
         overrides = {**self._timed.rates.overrides}
-        overrides[name] = overrides.get(name, CONSTANTS[name].value) * (1.0 + _STEP)
+        value = overrides.get(name, CONSTANTS[name].value)
+        larger = value * (1.0 + _STEP)
+        overrides[name] = value * (1.0 - _STEP) if name in SHARES and larger > 1.0 else larger
         return link_ns(link.kind, price(self._timed.tasks.source[link.task], Rates(overrides)))

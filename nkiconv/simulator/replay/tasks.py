@@ -201,6 +201,7 @@ def dmas_as_seen(replay: Replay, origin: float, rates: Rates, *, first_only: boo
             first_packet_ns=dma.end_ns - record.start_ns - rates("dma.sem_write_ns") - _NO_TIME_NS,
             work_ns=(_NO_TIME_NS,) * len(found.work_ns),
             hbm_bytes=0,
+            hbm_ns=0.0,
             payload_bytes=0,
         )
     return dataclasses.replace(replay, prices=prices)

@@ -2,7 +2,8 @@
 
 Each core has 16 engines. A transfer gives every engine its share of work. The transfers of one queue run one after the
 other; queues take turns packet by packet, so that each gets the engine's time in proportion to its packets'. Three
-rates bound the flow: an engine's own, a core's, and the HBM's, which all cores share in proportion to what they ask.
+rates bound the flow: an engine's own, a core's, and the HBM's time, which all cores share in proportion to what they
+ask.
 
 Engines that every transfer of a program loads alike behave alike, so they are one group.
 """
@@ -37,8 +38,8 @@ class _Flow:
         self.transfer = transfer
         self.left = work_ns
         self.packet_ns = transfer.price.packet_ns
-        #: bytes/ns of the whole group while it works on this alone: HBM traffic, and payload
-        self.demand = transfer.price.hbm_bytes * share / work_ns
+        #: of the whole group while it works on this alone: the share of the HBM's time that it asks for, and bytes/ns
+        self.demand = transfer.price.hbm_ns * share / work_ns
         self.payload = transfer.price.payload_bytes * share / work_ns
         self.rate = 0.0
 
@@ -61,7 +62,6 @@ class DmaEngines:
     """
 
     def __init__(self, rates: Rates, prices: Sequence[Sequence[DmaPrice]]) -> None:
-        self._hbm = rates("dma.hbm_stack_gbps")
         self._core = rates("dma.steady_core_gbps")
         self._sem_write_ns = rates("dma.sem_write_ns")
         self._now = 0.0
@@ -170,9 +170,9 @@ class DmaEngines:
                 for flow in flows:
                     flow.rate *= cut
             asked += demand
-        self._throttled = asked > self._hbm
+        self._throttled = asked > 1.0
         if self._throttled:
-            cut = self._hbm / asked
+            cut = 1.0 / asked
             for group in self._all:
                 for flow in group.queues.values():
                     if flow.demand > 0.0:

@@ -315,7 +315,8 @@ class _Run:
         if price.tiled:  # the next matmul waits for its own rows, and for the issue of this one
             chosen = _quadrants(price)
             self.rows_free[core][chosen] = [next_start] * (chosen.stop - chosen.start)
-            next_start = time + price.issue_ns + price.gap_ns
+            issued = time + price.issue_ns + price.gap_ns
+            next_start = issued + (1.0 - price.overlap) * max(0.0, next_start - issued)
         self.free[engine] = self.line.free[task] = next_start
         visible = end + price.between_ns + self.complete_ns[0] if full else end + self.complete_ns[1]
         self._end(task, visible, engine)

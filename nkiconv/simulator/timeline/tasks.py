@@ -14,6 +14,7 @@ from ..memory import PSUM, Region
 from ..program import Instruction, Program
 from ..timing import ALTERNATE, AnyPrice, DmaPrice, MeetPrice, PriceList, Rates
 from .dependencies import Dependencies, written_storages
+from .fills import overwritten_fills
 
 #: Engines of one core that take instructions from a queue; a task's engine is core * len(ENGINES) + position here.
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
@@ -80,7 +81,7 @@ class Tasks:
 
 
 def build(programs: Sequence[Program], prices: PriceList) -> tuple[Tasks, list[AnyPrice]]:
-    """The tasks of a launch's programs, and their prices."""
+    """The tasks of a launch's programs, and their prices; what the compiler drops is no task."""
     tasks = Tasks(num_cores=len(programs))
     priced: list[AnyPrice] = []
     written = written_storages([i for program in programs for i in program.instructions])
@@ -93,11 +94,14 @@ def build(programs: Sequence[Program], prices: PriceList) -> tuple[Tasks, list[A
 def _add_program(
     tasks: Tasks, priced: list[AnyPrice], program: Program, prices: PriceList, written: Mapping[int, Region]
 ) -> None:
-    first = len(tasks)
+    numbers: dict[int, int] = {}
     dependencies = Dependencies(written)
     tiles: dict[int, int] = {}
     alternate = 0
+    dropped = overwritten_fills(program.instructions)
     for instruction in program.instructions:
+        if instruction.index in dropped:
+            continue
         price = prices(instruction)
         engine = instruction.engine
         if type(price) is DmaPrice:
@@ -108,12 +112,16 @@ def _add_program(
         elif engine not in _CODE:  # a sendrecv by DMA, or a barrier that leaves its engine open
             engine = "sync" if engine == "dma" else "gpsimd"
         task = tasks.add(program.core, engine, is_dma=type(price) is DmaPrice, source=instruction)
+        numbers[instruction.index] = task
         priced.append(price)
-        _add_edges(tasks, task, first, instruction, dependencies)
+        _add_edges(tasks, task, numbers, instruction, dependencies)
         _touch_tiles(tasks, task, instruction, program.core, tiles)
 
 
-def _add_edges(tasks: Tasks, task: int, first: int, instruction: Instruction, dependencies: Dependencies) -> None:
+def _add_edges(
+    tasks: Tasks, task: int, numbers: Mapping[int, int], instruction: Instruction, dependencies: Dependencies
+) -> None:
+    """Waits and orders of one task; numbers: the tasks of the program's earlier instructions, by their indices."""
     results, order = dependencies.of(instruction, task)
     for producer in results:
         tasks.wait(task, producer)
@@ -124,8 +132,8 @@ def _add_edges(tasks: Tasks, task: int, first: int, instruction: Instruction, de
         else:
             tasks.wait(task, earlier)
     for producer_instruction in instruction.after:
-        producer = first + producer_instruction.index
-        if producer >= task:
+        producer = numbers.get(producer_instruction.index, task)
+        if producer == task:
             raise ValueError(
                 f"depends_on: instruction {instruction.index} ({instruction.op} at {instruction.file}:"
                 f"{instruction.line}) waits for instruction {producer_instruction.index}, which does not come before "

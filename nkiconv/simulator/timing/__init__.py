@@ -11,16 +11,17 @@ from typing import Any
 
 from ..memory import PSUM, Region
 from ..program import Instruction
-from .dma import dma_price
+from .dma import dma_price, hbm_ns
 from .gpsimd import gpsimd_price
 from .prices import ALTERNATE, AnyPrice, DmaPrice, MeetPrice, Price, TensorPrice
-from .rates import Rates, UnknownConstantError, inferred
+from .rates import SHARES, Rates, UnknownConstantError, inferred
 from .scalar import scalar_price
 from .tensor import tensor_price
 from .vector import vector_price
 
 __all__ = [
     "ALTERNATE",
+    "SHARES",
     "AnyPrice",
     "DmaPrice",
     "MeetPrice",
@@ -29,6 +30,7 @@ __all__ = [
     "Rates",
     "TensorPrice",
     "UnknownConstantError",
+    "hbm_ns",
     "inferred",
     "price",
     "price_key",

@@ -78,6 +78,22 @@ def _hbm_bytes(*regions: Region) -> int:
     return sum(region.num_bytes for region in regions if not region.info.on_chip)
 
 
+def hbm_ns(num_bytes: float, run_bytes: float, rates: Rates) -> float:
+    """Time of the HBM that both cores share for bytes in contiguous runs of `run_bytes`: each costs some on its own."""
+    run = max(run_bytes, rates("dma.hbm_run_least_bytes"))
+    return num_bytes / rates("dma.hbm_shared_gbps") + num_bytes / run * rates("dma.hbm_run_ns")
+
+
+def _hbm_ns(dst: Region, reads: tuple[Region, ...], sides: list[tuple[float, int]], rates: Rates) -> float:
+    """Time of the shared HBM for a transfer, both directions added; sides: its elements, source by source."""
+    count = sum(count for _, count in sides) / len(sides)
+    busy = 0.0 if dst.info.on_chip else hbm_ns(dst.num_bytes, dst.num_bytes / count, rates)
+    for region, (_, elems) in zip(reads, sides, strict=True):
+        if not region.info.on_chip:
+            busy += hbm_ns(region.num_bytes, region.num_bytes / elems, rates)
+    return busy
+
+
 @dataclass(frozen=True)
 class _Issue:
     """How a transfer gets going: who issues it, in what queue, and how long the steps take."""
@@ -142,8 +158,8 @@ def dma_price(
         where = "sbuf" if reads[0].info.on_chip else "hbm"
         work = dst.num_bytes / rates("dma.engine_bytes_per_ns") / rates(f"dma.dma_transpose_frac_{where}")
         on_chip = None
-    elif op == "dma_compute":
-        work /= rates("dma.dma_compute_frac")
+    elif op == "dma_compute":  # reads source by source; what is written streams behind
+        work *= rates("dma.dma_compute_read_rel")
     packet = max(min(size, rates("dma.max_element_bytes_packet")) for size, _ in sides)
     shares = _spread(on_chip, work, rates)
     return DmaPrice(
@@ -155,6 +171,7 @@ def dma_price(
         work_ns=shares,
         packet_ns=element_ns(packet, rates),
         hbm_bytes=_hbm_bytes(dst, *reads),
+        hbm_ns=_hbm_ns(dst, reads, sides, rates),
         payload_bytes=max(dst.num_bytes, *(r.num_bytes for r in reads)),
         elements=tuple(sides),
         constants=rates.take_read(),

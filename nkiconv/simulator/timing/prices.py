@@ -34,8 +34,9 @@ class TensorPrice:
     `stream_ns`: the moving columns flow through; `interval_ns`: until the next one may flow (longer for few columns);
     `gap_ns`: issue overhead on top, at full rate only, of which `between_ns` lies between passes; `load_ns`,
     `load_half_ns`: from operands ready to flow when the array was idle, at full and at half rate. `work` is the share
-    of the array's rows that the stream keeps busy, for the throttle. `first_row`, `rows`: the row tile it runs on;
-    `tiled` matmuls on other rows of the array may flow at the same time, `issue_ns` after each other.
+    of the array's rows that the stream keeps to itself, for the throttle. `first_row`, `rows`: the row tile it runs on;
+    `tiled` matmuls on other rows of the array may flow at the same time, `issue_ns` after each other, for `overlap` of
+    the time that they could.
     """
 
     stream_ns: float
@@ -49,6 +50,7 @@ class TensorPrice:
     rows: int
     tiled: bool
     issue_ns: float
+    overlap: float
     flops: int
     constants: frozenset[str]
 
@@ -60,9 +62,9 @@ class DmaPrice:
     `trigger`: engine that issues it; `queue`: kind of queue it waits in ("hwdge", "swdge", "static"); `prepare_ns`:
     from its wait's end to its issue; `first_packet_ns`: from issue to the first packet of the last engine; `work_ns`:
     busy time of each of the core's DMA engines; `packet_ns`: time of one packet, by which queues take turns;
-    `hbm_bytes`: traffic to and from HBM, both directions added; `payload_bytes`: bytes moved once; `elements`: (bytes,
-    count) of the descriptors' elements. `constants` are what the flow rests on, `issue_constants` issue and first
-    packet.
+    `hbm_bytes`: traffic to and from HBM, both directions added, and `hbm_ns` what that takes of an HBM that two cores
+    share; `payload_bytes`: bytes moved once; `elements`: (bytes, count) of the descriptors' elements. `constants` are
+    what the flow rests on, `issue_constants` issue and first packet.
     """
 
     trigger: str
@@ -73,6 +75,7 @@ class DmaPrice:
     work_ns: tuple[float, ...]
     packet_ns: float
     hbm_bytes: int
+    hbm_ns: float
     payload_bytes: int
     elements: tuple[tuple[float, int], ...]
     constants: frozenset[str]

@@ -11,11 +11,14 @@ from ..hardware import CONSTANTS, Constant
 #: Constants that times are divided by, or that count something there must be one of.
 _DIVISORS = (
     "clock.", "peak.", "dma.engines", "dma.rows_per_engine", "dma.engine_bytes_per_ns", "dma.hbm_stack_gbps",
-    "dma.steady_core_gbps", "dma.max_element_bytes_packet", "dma.hwdge_queue_depth", "dma.dma_compute_frac",
-    "dma.dma_transpose_frac", "throttle.window_ns", "throttle.half_rate", "scheduling.lookahead_window",
-    "pe.fp32_passes", "pe.cyc_per_row", "pe.onezero_speedup_fp32", "gpsimd.local_gather_t",
-    "gpsimd.local_gather_lane_bytes", "gpsimd.n_gather_group_elems",
+    "dma.hbm_shared_gbps", "dma.hbm_run_least_bytes", "dma.steady_core_gbps", "dma.max_element_bytes_packet",
+    "dma.hwdge_queue_depth", "dma.dma_transpose_frac", "throttle.window_ns", "throttle.half_rate",
+    "scheduling.lookahead_window", "pe.fp32_passes", "pe.cyc_per_row", "pe.onezero_speedup_fp32",
+    "gpsimd.local_gather_t", "gpsimd.local_gather_lane_bytes", "gpsimd.n_gather_group_elems",
 )  # fmt: skip
+
+#: Constants that are shares of something.
+SHARES = ("pe.row_tiles_overlap",)
 
 
 class UnknownConstantError(ValueError):
@@ -42,6 +45,8 @@ class Rates:
             if value < 0 <= self._values[name] or (value == 0 and name.startswith(_DIVISORS)):
                 least = "above 0" if name.startswith(_DIVISORS) else "at least 0"
                 raise UnknownConstantError(f"constants[{name!r}]={value!r}: must be {least}; pass a larger number")
+            if value > 1 and name in SHARES:
+                raise UnknownConstantError(f"constants[{name!r}]={value!r}: must be at most 1, a share; pass 0 to 1")
             self._values[name] = float(value)
         self.overrides = dict(overrides or {})
         self.read: set[str] = set()

@@ -31,6 +31,8 @@ def tensor_price(dtype: str, params: dict[str, Any], rates: Rates) -> TensorPric
     if columns < hw.STATIONARY_FREE_MAX:
         interval = max(columns, rates("pe.min_interval_rows"))
     issue = rates("pe.row_tile_interval_rows") * column_ns if tiled else 0.0
+    overlap = rates("pe.row_tiles_overlap") if tiled else 0.0
+    share = rows / hw.PARTITIONS
     gap = passes * rates("pe.issue_overhead_fp32_ns") if passes > 1 else rates("pe.issue_overhead_ns")
     full, half = _loads(passes, cycles)
     flops = 0 if params["is_transpose"] else 2 * params["contraction"] * params["columns"] * columns
@@ -41,11 +43,12 @@ def tensor_price(dtype: str, params: dict[str, Any], rates: Rates) -> TensorPric
         between_ns=gap * (passes - 1) / passes if passes > 1 else 0.0,
         load_ns=rates(full),
         load_half_ns=rates(half),
-        work=rows / hw.PARTITIONS,
+        work=share + (1.0 - share) * (1.0 - overlap),  # what nobody may work beside has all rows, as without tiles
         first_row=tile_position[0] if tiled else 0,
         rows=rows,
         tiled=tiled,
         issue_ns=issue,
+        overlap=overlap,
         flops=flops,
         constants=rates.take_read(),
     )

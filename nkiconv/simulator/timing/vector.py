@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -81,8 +82,12 @@ def _tensor_tensor(op: str, writes: Any, reads: Any, _params: Any, rates: Rates)
 
 
 def _scalar_tensor_tensor(op: str, writes: Any, reads: Any, _params: Any, rates: Rates) -> Price:
-    rate = rates("vector.ns_per_elem_scalar_tensor_tensor")
-    return _plain(op, rate, free_elems(writes[0]), (*writes, *reads[:2]), rates, len(reads) - 2)
+    rate, elems, operands = rates("vector.ns_per_elem_scalar_tensor_tensor"), free_elems(writes[0]), len(reads) - 2
+    price = _plain(op, rate, elems, (*writes, *reads[:2]), rates, operands)
+    if not operands:
+        return price
+    issue = rates("vector.issue_fixed_scalar_tensor_tensor_ns") + rate * elems
+    return replace(price, issue_ns=issue, constants=price.constants | rates.take_read())
 
 
 def _reduce(op: str, writes: Any, reads: Any, _params: Any, rates: Rates) -> Price:

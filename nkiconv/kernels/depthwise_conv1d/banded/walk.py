@@ -1,8 +1,8 @@
 """What `banded` takes on a core: its order of work, walked with a clock for each engine.
 
-The part of the work that is never the smaller one is walked; of a long one only the first tiles and the last one are,
-and those between go on at the rate of the later of the first ones. The order is that of `kernel.work_through`; a test
-holds the result against the timeline.
+The part of the work that is never the smaller one is walked. Of a long one only the first tiles, some of full size
+behind them and the last one are; the groups of those between go on at the rate of the later ones of full size. The
+order is that of `kernel.work_through`; a test holds the result against the timeline.
 """
 
 from dataclasses import dataclass
@@ -48,6 +48,8 @@ from .work import cuts_of, work_of
 #: Groups that are walked at most, and tiles that are at least.
 WALKED = 128
 TILES_MIN = 9
+#: Tiles that are walked in any case before those by which a long walk goes on.
+LEAD = 2
 #: Partitions below which the first rows are there before the filters of 128 channels: the last of the 16 DMA engines
 #: begins 300 ns after the first, a trigger takes 58.
 ROWS_FIRST = 104
@@ -102,17 +104,19 @@ def walked_groups(blocks):
 def walk_part(geometry, extras, blocks, part):
     """ns of one of the PARTS."""
     cuts = cuts_of(blocks, geometry, part)
-    total = len(cuts.groups) * cuts.n_parts * cuts.j_parts
+    a_cut = cuts.n_parts * cuts.j_parts
+    total = len(cuts.groups) * a_cut
     most = max(TILES_MIN, div_ceil(WALKED, min(blocks.groups, blocks.num_groups)))
     count = min(total, most)
     if count == 0:
         return 0.0
+    skipped = skipped_at_edge(cuts, a_cut, total, count)
     tiles = []
     for place in range(count):
-        index = place if place < count - 1 else total - 1
-        n_j = index % (cuts.n_parts * cuts.j_parts)
-        group = index // (cuts.n_parts * cuts.j_parts)
-        tiles.append(plan_tile(blocks, work_of(cuts, group, n_j // cuts.j_parts, n_j % cuts.j_parts)))
+        index = place if place < LEAD else place + skipped
+        index = index if place < count - 1 else total - 1
+        n_j = index % a_cut
+        tiles.append(plan_tile(blocks, work_of(cuts, index // a_cut, n_j // cuts.j_parts, n_j % cuts.j_parts)))
     tiles[count - 1].ends = True
     walk = walk_tiles(geometry, extras, blocks, tiles)
     ends = walk.ends
@@ -123,8 +127,27 @@ def walk_part(geometry, extras, blocks, part):
     late = count - 4
     early = max(1, late // 2)
     # loads that have run ahead make room for stores, for a while
-    rate_ns = max((ends[late] - ends[early]) / (late - early), walk.clock.moved / count)
-    return last_ns + (total - count) * rate_ns
+    rate_ns = (ends[late] - ends[early]) / groups_of(tiles, early + 1, late)
+    rate_ns = max(rate_ns, walk.clock.moved / groups_of(tiles, 0, count - 1))
+    all_groups = 0
+    for index in range(len(cuts.groups)):
+        all_groups += cuts.groups[index][1] * a_cut
+    return last_ns + (all_groups - groups_of(tiles, 0, count - 1)) * rate_ns
+
+
+def skipped_at_edge(cuts, a_cut, total, count):
+    """Tiles behind the first LEAD that are not walked, where those of the first groups are smaller than the others."""
+    if len(cuts.groups) < 3 or a_cut <= LEAD or cuts.groups[0][1] >= cuts.groups[1][1]:
+        return 0
+    return min(a_cut - LEAD, total - count)
+
+
+def groups_of(tiles, first, last):
+    """Groups of the tiles first .. last, counted once for each tile."""
+    found = 0
+    for index in range(first, last + 1):
+        found += tiles[index].work.gn
+    return found
 
 
 def walk_tiles(geometry, extras, blocks, tiles):

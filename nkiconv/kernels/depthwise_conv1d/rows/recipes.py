@@ -7,17 +7,17 @@ from ...._nki import nl
 from ..._prices import (
     GPSIMD_FIXED_NS,
     GPSIMD_NS,
-    HBM_BYTE_NS,
     MATMUL_FP32_NS,
     MATMUL_NS,
     SCALAR_FIXED_OPERAND_NS,
     SCALAR_NS,
     TENSOR_COLUMN_FP32_NS,
     TENSOR_COLUMN_NS,
-    VECTOR_FIXED_OPERAND_NS,
     VECTOR_FIXED_PSUM_NS,
+    VECTOR_FIXED_SUM_NS,
     VECTOR_NS,
     VECTOR_SUM_NS,
+    hbm_ns,
 )
 from ..._tiles import BANK_COLUMNS, div_ceil
 from .chains import has_product, needs_finish, reads_out
@@ -27,8 +27,6 @@ TENSOR_NS = TENSOR_COLUMN_NS + MATMUL_NS / BANK_COLUMNS
 TENSOR_FP32_NS = TENSOR_COLUMN_FP32_NS + 2 * MATMUL_FP32_NS / BANK_COLUMNS
 #: Work of the array below which it falls back to half its rate (trn2.toml, throttle.threshold), and a margin.
 TENSOR_BUSY_MIN = 0.42
-#: ns of a scalar_tensor_tensor with a filter tap beside its columns.
-SUM_FIXED_NS = VECTOR_FIXED_PSUM_NS + VECTOR_FIXED_OPERAND_NS
 #: ns that an engine loses to Scalar at the ends of a core's work: Vector waits for the first product, GpSimd for the
 #: first chains, y for its last sum. Tensor waits for diagonals and is at half rate for a window; with 16-bit data the
 #: recipe of the first piece makes up for that.
@@ -58,7 +56,7 @@ def engine_times(recipe, geometry, epilogue, piece):
     """ns a column of (Tensor, Vector, Scalar, GpSimd) for one recipe in pieces of `piece` columns; last whether a
     plain copy out of PSUM comes on top."""
     tensor_ns = TENSOR_NS if geometry.itemsize == 2 else TENSOR_FP32_NS
-    vector_ns = VECTOR_SUM_NS + SUM_FIXED_NS / piece
+    vector_ns = VECTOR_SUM_NS + VECTOR_FIXED_SUM_NS / piece
     scalar_ns = SCALAR_NS + SCALAR_FIXED_OPERAND_NS / piece
     tensor = recipe[0] * tensor_ns
     vector = (recipe[1] + recipe[3]) * vector_ns
@@ -93,7 +91,7 @@ def bound(first, second, times, of, dma_ns, piece, columns, late_ns):
     tensor, vector, scalar, gpsimd, copied = shares[0], shares[1], shares[2], shares[3], shares[4]
     scalar_share = 0.5 if copied == 1.0 else copied
     scalar += scalar_share * (SCALAR_NS + SCALAR_FIXED_OPERAND_NS / piece)
-    vector += (copied - scalar_share) * (VECTOR_SUM_NS + SUM_FIXED_NS / piece)
+    vector += (copied - scalar_share) * (VECTOR_SUM_NS + VECTOR_FIXED_SUM_NS / piece)
     busiest = max(max(vector, scalar), gpsimd)
     if tensor > 0.0 and tensor < TENSOR_BUSY_MIN * max(busiest, dma_ns):
         tensor = 2.0 * tensor
@@ -158,7 +156,8 @@ def default_recipes(geometry, extras, piece, on_tensor):
 
 def ranked_recipes(geometry, extras, piece, on_tensor, most):
     """Up to `most` lists of recipes in turn, the one that balances the engines best first."""
-    dma_ns = nl.tile_size.pmax * HBM_BYTE_NS * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize)
+    column_bytes = nl.tile_size.pmax * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize)
+    dma_ns = hbm_ns(column_bytes, piece * geometry.itemsize)
     columns = max(1.0, geometry.N * geometry.Q * geometry.C / (2.0 * nl.tile_size.pmax))
     late_ns = tensor_late_ns(geometry)
     recipes = candidates(geometry.S, on_tensor)

@@ -30,8 +30,8 @@ from ..._prices import (
     VECTOR_DONE_NS,
     VECTOR_FIXED_MEMSET_NS,
     VECTOR_FIXED_NS,
-    VECTOR_FIXED_OPERAND_NS,
     VECTOR_FIXED_PSUM_NS,
+    VECTOR_FIXED_SUM_NS,
     VECTOR_MEMSET_NS,
     VECTOR_NS,
     VECTOR_OPERAND_DONE_NS,
@@ -379,7 +379,7 @@ def product(clock, ready_ns, qn):
 def extend(clock, chain_ns, there_ns, qn):
     """Vector's tap."""
     done_ns = VECTOR_DONE_NS + VECTOR_OPERAND_DONE_NS + qn * VECTOR_SUM_NS
-    busy_ns = VECTOR_FIXED_NS + VECTOR_FIXED_OPERAND_NS + qn * VECTOR_SUM_NS
+    busy_ns = VECTOR_FIXED_SUM_NS + qn * VECTOR_SUM_NS
     return on_vector(clock, max(chain_ns + HOP_NS, there_ns), busy_ns, done_ns)
 
 

@@ -1,0 +1,140 @@
+"""The kernels' own choice against the plan, on random problems: writes what it found, the worst first.
+
+    make choice COUNT=500 SEED=20
+
+Each problem is modelled whole, on two cores at phase 0, as the kernel runs it when it is told nothing and as
+`nkiconv.plan` would have it run. Problems whose kernel has more than --most instructions either way are left out, and
+counted. Nothing here ran on hardware.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import track
+
+import nkiconv
+from nkiconv import ConvProblem
+from nkiconv.planner.operations import operation_for
+from nkiconv.planner.request import Request
+from nkiconv.simulator.launch import execute
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+from nkiconv.whole_file import whole_file
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import random_problems
+
+#: Instructions of a kernel, all cores, that is still timed.
+MOST = 40_000
+#: What shares are told of, and how many of the worst problems.
+LIMITS, WORST = (1.05, 1.1, 1.3), 10
+PROBLEMS = {"depthwise_conv1d": random_problems.depthwise, "conv2d": random_problems.conv2d}
+
+
+@dataclass(frozen=True)
+class Found:
+    """One problem: modelled us of the choice and of the plan, and which algorithms they are."""
+
+    problem: ConvProblem
+    own: str
+    own_us: float
+    planned: str
+    planned_us: float
+
+    @property
+    def times(self) -> float:
+        """The choice's time over the plan's."""
+        return self.own_us / self.planned_us
+
+
+def found_of(problem: ConvProblem, most: int) -> Found | str:
+    """What comes of a problem, or why it is left out."""
+    request = Request(problem=problem)
+    operation, rates = operation_for(request), Rates()
+    algorithm, config = operation.choice(operation.shape(request, rates))
+    args, kwargs = operation.launch(request, algorithm, config)
+    execution = execute(operation.kernel[2], args, kwargs, trace_only=True)
+    if len(execution.instructions) > most:
+        return "the choice is too long"
+    plan = nkiconv.plan(problem, use_cache=False)
+    if not plan.whole:
+        return "the plan is too long"
+    return Found(problem, algorithm, in_time(execution, rates).us, plan.algorithm, plan.phase0_us)
+
+
+def text_of(problem: ConvProblem) -> str:
+    """A problem's fields that are not the least."""
+    plain = vars(ConvProblem(N=1, C=problem.C, W=1, S=1, groups=problem.groups, K=problem.K))
+    kept = {name: value for name, value in vars(problem).items() if value != plain.get(name) or name in "CWS"}
+    return " ".join(f"{name}={value}".replace(" ", "") for name, value in kept.items())
+
+
+def statistics(found: Sequence[Found]) -> str:
+    """The mean, the worst, and shares beyond `LIMITS`, in words."""
+    times = [one.times for one in found]
+    mean = math.exp(sum(map(math.log, times)) / len(times))
+    shares = ", ".join(f"{sum(one > limit for one in times)} above {limit} x" for limit in LIMITS)
+    return f"Of {len(times)} problems, choice over plan: geometric mean {mean:.4f}, worst {max(times):.3f}; {shares}."
+
+
+def section(operation: str, count: int, seed: int, most: int, seconds: float) -> Iterator[str]:
+    """One operation's results, as lines of Markdown; the first problems only, where all take more seconds."""
+    found: list[Found] = []
+    left_out: Counter[str] = Counter()
+    end = time.monotonic() + seconds
+    for problem in track(PROBLEMS[operation](count, seed), description=operation):
+        if time.monotonic() > end:
+            break
+        one = found_of(problem, most)
+        if isinstance(one, str):
+            left_out[one] += 1
+        else:
+            found.append(one)
+    yield f"## {operation}: the first {len(found) + left_out.total()} of {count} problems, seed {seed}"
+    yield ""
+    yield statistics(found)
+    for reason, number in left_out.items():
+        yield f"Left out: {number}, where {reason} (more than {most:,} instructions)."
+    yield ""
+    yield "| x | choice | modelled us | plan | modelled us | problem |"
+    yield "|---:|---|---:|---|---:|---|"
+    for one in sorted(found, key=lambda one: -one.times)[:WORST]:
+        own, planned = f"{one.own} | {one.own_us:,.1f}", f"{one.planned} | {one.planned_us:,.1f}"
+        yield f"| {one.times:.3f} | {own} | {planned} | {text_of(one.problem)} |"
+    yield ""
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog="python tests/choice", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=500, help="depthwise problems; conv2d has three tenths of it")
+    parser.add_argument("--seed", type=int, default=20, help="decides the problems; default: 20")
+    parser.add_argument("--most", type=int, default=MOST, help=f"instructions of a kernel; default: {MOST}")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="for an operation, at most; default: no limit")
+    parser.add_argument("--operation", choices=[*PROBLEMS], action="append", help="only this one")
+    parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
+    asked = parser.parse_args()
+    lines = ["# The kernels' own choice against the plan", "", "Written by `make choice`; all times are modelled.", ""]
+    for operation in asked.operation or PROBLEMS:
+        count = asked.count if operation == "depthwise_conv1d" else max(1, asked.count * 3 // 10)
+        lines += section(operation, count, asked.seed, asked.most, 60 * asked.minutes)
+    text = "\n".join(lines).rstrip() + "\n"
+    if asked.out is None:
+        print(text)
+    else:
+        with whole_file(asked.out) as part:
+            part.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Random problems that are short enough to time, with extents spread over their orders of magnitude."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+from nkiconv import ConvProblem, GeometryError
+
+KINDS = ("dense", "dense", "dense", "few_in", "few_out", "depthwise", "grouped", "row", "patch")
+#: Elements of x, and of w, of depthwise problems.
+ELEMS, FILTER_ELEMS = (2**8, 2**21), 2**20
+#: Flops of conv2d problems.
+FLOPS = 4e9
+
+
+def spread(rng: random.Random, low: float, high: float) -> int:
+    """An extent, spread over its orders of magnitude."""
+    return round(math.exp(rng.uniform(math.log(low), math.log(high))))
+
+
+def depthwise(count: int, seed: int) -> list[ConvProblem]:
+    """Rows of 1 to 16,384 elements, filters of 1 to 4,096 taps, with strides, dilations and paddings."""
+    rng, found = random.Random(seed), []
+    while len(found) < count:
+        S, W, C, N = (spread(rng, 1, most) for most in (4096, 16384, 8192, 64))
+        dilation = rng.choice([1] * 8 + [2, 3])
+        window = (S - 1) * dilation
+        same = (window // 2, window - window // 2)
+        pad = rng.choice([(0, 0), (window, 0), same, same, (rng.randint(-5, 40), rng.randint(-5, 40))])
+        stride, dtype = rng.choice([1] * 8 + [2, 4]), rng.choice(["bf16", "bf16", "bf16", "fp16", "fp32"])
+        if not ELEMS[0] <= N * C * W <= ELEMS[1] or C * S > FILTER_ELEMS:
+            continue
+        try:
+            found.append(
+                ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), pad), stride=(1, stride),
+                            rhs_dilation=(1, dilation), dtype=dtype)
+            )  # fmt: skip
+        except GeometryError:
+            continue
+    return found
+
+
+def conv2d(count: int, seed: int, most_flops: float = FLOPS) -> list[ConvProblem]:
+    """Dense, grouped, depthwise and other kinds."""
+    rng, found = random.Random(seed), []
+    while len(found) < count:
+        try:
+            problem = ConvProblem(**drawn(rng, rng.choice(KINDS)))
+        except GeometryError:
+            continue
+        if problem.flops <= most_flops and problem.N * max(problem.C, problem.K) * problem.H * problem.W <= 2**24:
+            found.append(problem)
+    return found
+
+
+def drawn(rng: random.Random, kind: str) -> dict[str, Any]:
+    """Fields of a problem of a kind."""
+    H = spread(rng, 6, 256)
+    W = max(4, round(H * rng.choice([1, 1, 1.5, 0.6])))
+    R = rng.choice([1, 3, 3, 3, 5, 7])
+    S, stride, dilation = rng.choice([R, R, R, 1, 3]), rng.choice([1, 1, 1, 2]), rng.choice([1, 1, 1, 1, 2])
+    C, K, groups = spread(rng, 16, 1024), spread(rng, 16, 1024), 1
+    if kind == "few_in":
+        C = rng.choice([1, 3, 3, 4, 8, 16, 32])
+    elif kind == "few_out":
+        K = rng.choice([1, 2, 3, 4, 8, 16])
+    elif kind == "depthwise":
+        K = groups = C
+    elif kind == "grouped":
+        groups = spread(rng, 2, 64)
+        C = rng.choice([2, 4, 8, 16, 32]) * groups
+        K = C * rng.choice([1, 1, 2])
+    elif kind == "row":
+        H, W, R, S = 1, spread(rng, 16, 6000), 1, rng.choice([3, 5, 7, 9])
+    elif kind == "patch":
+        R = S = stride = rng.choice([2, 4, 8, 16])
+        C, dilation = rng.choice([3, 3, 4, 64]), 1
+        H, W = H // R * R + R, W // R * R + R
+    sides = [0 if kind == "patch" else (taps - 1) * dilation // 2 for taps in (R, S)]
+    along = (1, stride) if kind == "row" else (stride, stride)
+    return {
+        "N": rng.choice([1, 1, 2, 4, 8, 16]),
+        "C": C,
+        "H": H,
+        "W": W,
+        "K": K,
+        "R": R,
+        "S": S,
+        "stride": along,
+        "rhs_dilation": (1, dilation) if kind == "row" else (dilation, dilation),
+        "padding": tuple((side, side) for side in sides),
+        "groups": groups,
+        "dtype": rng.choice(["bf16", "bf16", "fp16", "fp32"]),
+    }

@@ -1,0 +1,201 @@
+"""`nkiconv bench --suite depthwise --against`: a stand-in checkout with a kernel of our own, timed beside the plans."""
+
+import csv
+import json
+import sys
+
+import pytest
+from shell import run
+
+from nkiconv import against, cases, nki_library, readme_table, simulator, suite
+from nkiconv.errors import FileFormatError, UnsupportedError
+
+pytestmark = pytest.mark.simulator_only
+
+#: One matmul a tap on diagonal filters would be ours; this one adds up taps on Vector, a channel a partition.
+KERNEL = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+from ...core.helpers import taps
+
+
+@nki.jit
+def depthwise_conv1d_implicit_gemm(img_ref, filter_ref, padding=((0, 0), (0, 0)), stride=(1, 1), rhs_dilation=(1, 1),
+                                   lhs_dilation=(1, 1), feature_group_count=1, batch_group_count=1, in_perm=None,
+                                   kern_perm=None, out_perm=None):
+    assert padding[1] == (0, 0), "only padding 0"
+    N, C, _, W = img_ref.shape
+    S = filter_ref.shape[3]
+    out = nl.ndarray((N, C, 1, W - S + 1), dtype=img_ref.dtype, buffer=nl.shared_hbm)
+    share = C // nl.num_programs()
+    first = share * nl.program_id(0)
+    for n in range(N):
+        for c in range(first, first + share):
+            x = nl.ndarray((1, W), dtype=img_ref.dtype, buffer=nl.sbuf)
+            w = nl.ndarray((1, S), dtype=filter_ref.dtype, buffer=nl.sbuf)
+            w32 = nl.ndarray((1, S), dtype=nl.float32, buffer=nl.sbuf)
+            y = nl.ndarray((1, W - S + 1), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.dma_copy(dst=x, src=img_ref[n, c])
+            nisa.dma_copy(dst=w, src=filter_ref[c, 0])
+            nisa.tensor_copy(dst=w32, src=w)
+            nisa.memset(y, WRONG)
+            for s in taps(S):
+                nisa.scalar_tensor_tensor(dst=y, data=x[:, s : s + W - S + 1], op0=nl.multiply,
+                                          operand0=w32[:, s : s + 1], op1=nl.add, operand1=y)
+            nisa.dma_copy(dst=out[n, c], src=y)
+    return out
+"""
+FS_ASR = "nkl_fs_asr"
+
+
+@pytest.fixture(autouse=True)
+def here(plans, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return stand_in(tmp_path / "library")
+
+
+def stand_in(root, kernel=None):
+    """A checkout with this kernel, or with one that is right."""
+    package = root / "src" / "nkilib_src"
+    for folder in ("nkilib/experimental/conv", "nkilib/core"):
+        (package / folder).mkdir(parents=True)
+    (package / "nkilib/core/helpers.py").write_text("taps = range\n")
+    (package / "nkilib/experimental/conv/depthwise_conv1d.py").write_text(kernel or KERNEL.replace("WRONG", "0.0"))
+    return root
+
+
+def few(monkeypatch, *pairs):
+    """The suite has only these, of fewer channels."""
+    found = []
+    for name, dtype, C in pairs:
+        case = cases.get(name)
+        problem = case.problem.replace(C=C, K=C, groups=C)
+        found.append((cases.Case(case.name, case.suite, problem, case.source, case.headline), dtype))
+    monkeypatch.setattr(suite, "headline", lambda: found)
+
+
+def bench(*arguments):
+    return run("bench", "--suite", "depthwise", "--against", *arguments)
+
+
+def test_rows(monkeypatch, checkout):
+    few(monkeypatch, (FS_ASR, "bf16", 4), ("kda_fp32", "fp32", 6))
+    before = set(sys.modules), list(sys.path)
+    result = bench(checkout, "--check", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["ok"]
+    for row, taps in zip(document["rows"], (8, 4), strict=True):
+        channels = {FS_ASR: 4}.get(row["case"], 6)
+        assert row["nki_library_instructions"] == channels * (5 + taps)
+        assert row["nki_library_check"] == "pass"
+        assert row["x_nki_library"] == pytest.approx(row["nki_library_us"] / row["modelled_us"])
+        lookahead = row["nki_library_lookahead_us"]
+        assert 0 < lookahead <= row["nki_library_phase0_us"]
+        assert row["x_nki_library_lookahead"] == pytest.approx(lookahead / row["modelled_phase0_us"])
+    assert document["geometric_means"]["rows"] == 2
+    assert not {name for name in sys.modules if name == "nki" or "nkilib" in name}
+    assert set(before[0]) <= set(sys.modules)
+    assert sys.path == before[1]
+
+
+def test_theirs_is_what_a_profile_of_the_kernel_says(checkout):
+    problem = cases.get(FS_ASR).problem.replace(C=4, K=4, groups=4)
+    with nki_library.opened(checkout) as library:
+        found = against.time_theirs(library, problem, 2, lambda *_: None)
+        specs = simulator.ArraySpec((1, 4, 1, 5000), "bfloat16"), simulator.ArraySpec((4, 1, 1, 8), "bfloat16")
+        profile = simulator.profiling.profile(library.kernel[2])(*specs, feature_group_count=4)
+    assert (found.us, found.lookahead_us) == (profile.modelled_us, profile.lookahead_us)
+
+
+def test_csv_readme_and_table(monkeypatch, checkout, tmp_path):
+    few(monkeypatch, (FS_ASR, "bf16", 4), ("mamba2_prefill", "bf16", 4))
+    first, last = readme_table.AGAINST_MARKERS
+    (tmp_path / "page.md").write_text(f"before\n{first}old\n{last}\nafter\n")
+    result = bench(checkout, "--csv", "rows.csv", "--readme", "page.md")
+    assert result.exit_code == 0, result.output
+    assert "mamba2_prefill bf16: AWS's is not timed: " in result.stdout
+    assert "only padding 0" in result.stdout
+    assert "wrote rows.csv" in result.stdout
+    assert max(map(len, result.stdout.splitlines()[:8])) <= 120
+    with (tmp_path / "rows.csv").open(encoding="utf-8", newline="") as file:
+        timed, refused = csv.DictReader(file)
+    assert float(timed["x_nki_library"]) > 1
+    assert (refused["nki_library_us"], refused["x_nki_library"]) == ("", "")
+    table = readme_table.markdown(suite.read(tmp_path / "rows.csv"), readme_table.AGAINST_COLUMNS)
+    assert (tmp_path / "page.md").read_text() == f"before\n{first}{table}{last}\nafter\n"
+    assert f"| {FS_ASR} | bf16 | " in table
+
+
+def test_a_wrong_result_is_status_1(monkeypatch, tmp_path):
+    few(monkeypatch, (FS_ASR, "bf16", 4))
+    checkout = stand_in(tmp_path / "wrong", KERNEL.replace("WRONG", "1.0"))
+    result = bench(checkout, "--check")
+    assert result.exit_code == 1
+    assert "wrong" in result.stdout
+    assert bench(checkout).exit_code == 0
+
+
+def test_what_is_too_long_or_uneven_is_named(monkeypatch, checkout):
+    few(monkeypatch, (FS_ASR, "bf16", 512), ("nkl_n1_c16_w512_s3", "bf16", 15))
+    monkeypatch.setattr(against, "INSTRUCTIONS_MAX", 500)
+    long, uneven = json.loads(bench(checkout, "--json").stdout)["rows"]
+    assert long["nki_library_reason"] == "about 6,656 instructions; those above 500 are not timed"
+    assert long["nki_library_instructions"] == 512 * 13
+    assert uneven["nki_library_reason"] == "C=15: it asks for a multiple of the 2 cores"
+
+
+def test_what_was_imported_before_is_there_again(checkout, monkeypatch):
+    mine = type(sys)("nkilib_src")
+    monkeypatch.setitem(sys.modules, "nkilib_src", mine)
+    with nki_library.opened(checkout):
+        assert sys.modules["nkilib_src"] is not mine
+    assert sys.modules["nkilib_src"] is mine
+
+
+def test_a_file_that_does_not_load_is_refused_by_name(tmp_path):
+    broken = stand_in(tmp_path / "broken", "import no_such_package\n")
+    with pytest.raises(FileFormatError, match=r"broken: nkilib_src\..*does not load \(ModuleNotFoundError: .*such"), \
+            nki_library.opened(broken):  # fmt: skip
+        pass
+    other = stand_in(tmp_path / "other", "x = 1\n")
+    with pytest.raises(FileFormatError, match="AttributeError"), nki_library.opened(other):
+        pass
+
+
+def test_awss_own_nki_is_not_hidden(checkout, monkeypatch):
+    theirs = type(sys)("nki")
+    theirs.__file__ = "site-packages/nki/__init__.py"
+    monkeypatch.setitem(sys.modules, "nki", theirs)
+    with (
+        pytest.raises(UnsupportedError, match="compare where AWS's nki is not installed"),
+        nki_library.opened(checkout),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("kda_bf16", "--against", "library"), "--against: belongs to --suite"),
+        (("kda_bf16", "--check"), "--check: belongs to --suite"),
+        (("--suite", "depthwise", "--check"), "--check: belongs to --against, and there is none"),
+        (("--suite", "conv2d", "--against", "library"), "--against has a kernel for depthwise only"),
+        (("--suite", "depthwise", "--against", "."), "nkilib/experimental/conv/depthwise_conv1d.py; give the folder"),
+        (("--suite", "depthwise", "--against", "library", "--plot", "x.png"), "--plot=x.png: cannot be combined"),
+        (("--suite", "depthwise", "--against", "library", "--readme", "x.md"), "x.md: cannot be read"),
+        (("--suite", "depthwise", "--against", "library", "--only", "zzz"), "no headline case has this"),
+        (("--suite", "depthwise", "--against", "library", "--lnc", 3), "--lnc=3: must be 1 or 2"),
+    ],
+)
+@pytest.mark.usefixtures("checkout")
+def test_bad_input(arguments, words):
+    result = run("bench", *arguments)
+    assert result.exit_code == 2, result.output
+    assert words in " ".join(result.stderr.split())

@@ -1,0 +1,168 @@
+"""The command that holds the timing model against published measurements: its table, its kernels, its page."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import module_of
+
+from nkiconv import spec
+from nkiconv.simulator.profiling import profile
+
+pytestmark = pytest.mark.simulator_only
+FOLDER = Path(__file__).resolve().parent / "validation"
+REPLAY = Path(__file__).resolve().parent / "simulator"
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    return module_of(FOLDER, "measured", monkeypatch)
+
+
+@pytest.fixture
+def modelled(monkeypatch):
+    return module_of(FOLDER, "modelled", monkeypatch)
+
+
+@pytest.fixture
+def command(monkeypatch):
+    return module_of(FOLDER, "__main__", monkeypatch)
+
+
+@pytest.fixture
+def moves(monkeypatch):
+    return module_of(FOLDER, "moves", monkeypatch)
+
+
+def test_the_published_table_is_read(measured):
+    sources = measured.read()
+    assert len(sources) >= 5
+    assert sum(len(source.rows) for source in sources) >= 36
+    assert all(row.us > 5.0 for source in sources for row in source.rows)
+    assert {source.adds_us for source in sources} == {0.0, 8.9}
+
+
+GOOD = """[[source]]
+name = "someone"
+commit = "abc"
+says = "a copy"
+adds = ""
+class = "copies"
+rows = [{ what = "small", us = 5.0, moves = "copy", shapes = [[256, 256]], dtype = "fp32", block = 512 }]
+"""
+# why                       change                                         message
+MALFORMED = [
+    ("a key of its own", ('says = "a copy"', 'says = "a copy"\nwhy = ""'), r"someone: .*has \['why'\]"),
+    ("no name of the class", ('class = "copies"\n', ""), r"lacks \['class'\]"),
+    ("no time", ("us = 5.0, ", ""), r"lacks \['us'\]"),
+    ("an unknown constant", ('adds = ""', 'adds = "launch.extra_ns"'), "has no such constant"),
+    ("no kernel", ('moves = "copy", ', ""), "must have moves, or file and kernel"),
+    ("two kernels", ('moves = "copy"', 'moves = "copy", file = "a.py", kernel = "b"'), "must have moves, or file"),
+    ("a kernel without its file", ('moves = "copy"', 'kernel = "b"'), "must have moves, or file and kernel"),
+]
+
+
+@pytest.mark.parametrize(("why", "change", "message"), MALFORMED, ids=[row[0] for row in MALFORMED])
+def test_a_malformed_table_is_refused(measured, tmp_path, why, change, message):
+    path = tmp_path / "table.toml"
+    path.write_text(GOOD.replace(*change))
+    with pytest.raises(measured.MeasuredError, match=message):
+        measured.read(path)
+
+
+def test_sources_without_anything_are_refused(measured, tmp_path):
+    path = tmp_path / "table.toml"
+    path.write_text(GOOD.partition("rows")[0] + "rows = []\n")
+    with pytest.raises(measured.MeasuredError, match="neither rows nor traces"):
+        measured.read(path)
+
+
+def mixed(x, streams, post, comb):
+    return post[:, :, None] * x[:, None] + np.einsum("tij,tih->tjh", comb, streams)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_moves_compute_what_they_say(moves, lnc):
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-4, 5, (128, 96)).astype(np.float32) for _ in range(2))
+    np.testing.assert_array_equal(moves.copy[lnc](x, 20), x)
+    np.testing.assert_array_equal(moves.relu[lnc](x, 20), np.maximum(x, 0))
+    np.testing.assert_array_equal(moves.add[lnc](x, y, 20), x + y)
+    shapes = ((3, 512), (3, 4, 512), (3, 4), (3, 4, 4))
+    args = [rng.integers(-4, 5, shape).astype(np.float32) for shape in shapes]
+    np.testing.assert_array_equal(moves.mix_tokens[lnc](*args, 128), mixed(*args))
+    np.testing.assert_array_equal(moves.mix_hidden[lnc](*args), mixed(*args))
+
+
+THEIRS = """import nki
+import nki.isa as nisa
+import nki.language as nl
+
+@nki.jit
+def kernel(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+"""
+
+
+def test_what_is_ours_theirs_and_replayed(measured, modelled, moves, monkeypatch, tmp_path):
+    replay = module_of(REPLAY, "test_replay", monkeypatch)
+    folder = tmp_path / "profiling" / "small" / "json_reports"
+    folder.mkdir(parents=True)
+    (folder / "one_profile_full.json").write_text(json.dumps(replay.tiny()))
+    (tmp_path / "kernel_1.5.py").write_text(THEIRS)
+    ours = measured.Row("ours", 10.0, (spec((256, 256), "fp32"), 512), "copy", None, None)
+    theirs = measured.Row("theirs", 10.0, (spec((128, 512), "fp32"),), None, "kernel_1.5.py", "kernel")
+    source = measured.Source(
+        "someone", "abc", "all", "small", "launch.benchmark_extra_ns", "profiling", "**/*_full.json", (ours, theirs)
+    )
+    one, two, three = modelled.outcomes(source, tmp_path, {})
+    alone = profile(moves.copy[2])(spec((256, 256), "fp32"), 512)
+    assert (one.how, two.how, three.how) == ("ours", "theirs", "replayed")
+    assert one.modelled_us == pytest.approx(alone.modelled_us + 8.9)
+    assert one.error == pytest.approx((alone.modelled_us + 8.9) / 10 - 1)
+    slow = list(modelled.outcomes(source, tmp_path, {"dma.engine_bytes_per_ns": 1.0}))
+    assert all(late.modelled_us > soon.modelled_us for late, soon in zip(slow, (one, two, three), strict=True))
+    assert [found.how for found in modelled.outcomes(source, None, {})] == ["ours"]
+    assert three.what == "small"
+    assert "nki" not in sys.modules, "the simulator is in nobody's way afterwards"
+
+
+def outcome(module, seen, modelled_us, ahead):
+    return module.Outcome("x", "ours", seen, modelled_us, ahead)
+
+
+def test_errors_by_class(command, modelled):
+    found = {
+        "good": [outcome(modelled, 100.0, 105.0, 105.0), outcome(modelled, 100.0, 97.0, 97.0)],
+        "slow": [outcome(modelled, 20.0, 26.0, 19.0)],
+    }
+    lines = list(command.summary(found))
+    assert lines[2] == "| good | 2 | 4.0% | +5.0% | 4.0% | +5.0% |  |"
+    assert lines[3] == "| slow | 1 | 30.0% | +30.0% | 5.0% | -5.0% | not to be believed in program order |"
+    assert lines[4].startswith("| all | 3 | 12.7% | +30.0% |")
+    assert lines[5].startswith("| all below 40 us | 1 | 30.0% |")
+
+
+def test_the_page(command, tmp_path):
+    command.main(["--only", "runs of 64 bytes", "--out", str(tmp_path / "page.md")])
+    page = (tmp_path / "page.md").read_text()
+    assert page.count("| ours |") == 5
+    assert "pe.row_tiles_overlap | 1 | 0 to 1" in page
+    command.main(["--only", "nki-autotune", "--out", str(tmp_path / "page.md")])
+    assert "No checkout of it was given." in (tmp_path / "page.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["nowhere"], "has none of"), (["--constant", "dma.engines"], "must be NAME=VALUE")],
+)
+def test_what_the_command_refuses(command, capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        command.main(arguments)
+    assert message in capsys.readouterr().err
