@@ -4,7 +4,9 @@
     y = nkiconv_torch.conv2d(x, weight, bias, padding=1, activation="silu")
 
 On cpu, NKICONV_CPU says who computes: "torch" (the default), "simulate" (the kernel, in the simulator) or "compare"
-(both; they must agree). Importing this registers the operators `torch.ops.nkiconv.*`.
+(both; they must agree). Importing this registers the operators `torch.ops.nkiconv.*`. Where torch computes they stand
+aside for its own functions, unless torch.compile, torch.export, torch.jit.trace or a TorchDispatchMode looks on. Either
+way derivatives go in both directions, twice and under torch.func's transforms, and refusals are RuntimeErrors too.
 
 `causal_conv1d_fn` and `causal_conv1d_update` are those of the package causal-conv1d; `install_causal_conv1d()` makes
 libraries that import that package find them. `nn` has modules, `convert(model)` swaps a model's own for these,

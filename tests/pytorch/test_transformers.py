@@ -244,7 +244,11 @@ def test_steps_of_decoding(monkeypatch, name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_kernels_agree_in_the_simulator(monkeypatch, name):
-    """`compare` raises where a kernel is outside its bound, and otherwise gives torch's bits."""
+    """`compare` raises where a kernel is outside its bound, and otherwise gives torch's bits.
+
+    But for derivatives, which are the operators' then, and torch's own otherwise: fp32 sums in another order, each of
+    some hundred terms, whose roundings grow as their square root, in a few layers.
+    """
     model = MODELS[name]
     made, _ = model.with_nkiconv()
     expected = compare_models.results(model, made)
@@ -253,7 +257,9 @@ def test_kernels_agree_in_the_simulator(monkeypatch, name):
     for field in dataclasses.fields(found):
         one, other = getattr(found, field.name), getattr(expected, field.name)
         assert (one is None) == (other is None) == (field.name == "steps" and model.cache is None)
-        assert one is None or torch.equal(one, other)
+        if one is not None:
+            off = 32 * 2.0**-24 * float(other.abs().max()) if field.name == "gradient" else 0
+            torch.testing.assert_close(one, other, rtol=0, atol=off)
 
 
 @pytest.mark.parametrize("name", DECODERS)

@@ -47,12 +47,11 @@ def _forward(
     w = weight[:, None]
     if cu_seqlens is None and seq_idx is None:
         asked = states.causal(channels, width - 1, activation, layer)
-        y, final = states.convolve(asked, x, w, bias, initial_states, return_final_states)
-        return custom.fresh(y), custom.fresh(final)
+        return states.convolve(asked, x, w, bias, initial_states, return_final_states)
     packing = sequences.packing_of(x, width, cu_seqlens, seq_idx)
     asked = states.causal(channels, 0, activation, layer, strict_nonfinite=True)
     y, final = sequences.forward(packing, x, w, bias, initial_states, return_final_states, asked)
-    return custom.fresh(y), custom.fresh(final) if cu_seqlens is not None else x.new_empty(x.shape[0], channels, 0)
+    return y, final if cu_seqlens is not None else x.new_empty(x.shape[0], channels, 0)
 
 
 def _fake(

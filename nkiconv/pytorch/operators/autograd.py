@@ -20,6 +20,9 @@ from torch.autograd.function import _SingleLevelFunction
 
 _LIBRARY = torch.library.Library("nkiconv", "FRAGMENT")  # type: ignore[no-untyped-call]
 
+#: What notes which tensors are views. Below an operator nothing is to: what it returns may be changed in place.
+_VIEWS = _C.DispatchKeySet(_C.DispatchKey.ADInplaceOrView)
+
 Derivatives = tuple[Any, ...]
 
 
@@ -39,7 +42,7 @@ def register(
     operator = getattr(torch.ops.nkiconv, name).default
 
     def below(keyset: Any, args: tuple[Any, ...]) -> Any:
-        with _C._AutoDispatchBelowAutograd():
+        with _C._AutoDispatchBelowAutograd(), _C._ExcludeDispatchKeyGuard(_VIEWS):
             return operator.redispatch(keyset & _C._after_autograd_keyset, *args)
 
     def forward(ctx: Any, keyset: Any, *args: Any) -> Any:

@@ -102,7 +102,7 @@ def _define(name: str) -> Any:
         asked = asked_of(name, stride, padding, dilation, lhs_dilation, groups, activation, residual_position, layer)
         asked.check(input, weight, bias, residual, packed)
         y = modes.convolve(asked, input, weight, bias, residual, packed)
-        return fresh(y.contiguous(memory_format=memory_format(input, weight)))
+        return y.contiguous(memory_format=memory_format(input, weight))
 
     def fake(input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, *rest: Any) -> Tensor:
         asked = asked_of(name, *rest[:ARGUMENTS])
@@ -135,11 +135,6 @@ def _define(name: str) -> Any:
     operator.register_vmap(batched)
     autograd.register(name, remember, backward, forward_mode)
     return operator
-
-
-def fresh(y: Tensor) -> Tensor:
-    """A tensor that is nobody's view, as torch's operators return them: what follows may change it in place."""
-    return y if y._base is None else y.new_empty(0).set_(y.untyped_storage(), y.storage_offset(), y.size(), y.stride())
 
 
 def _argument(asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
