@@ -134,4 +134,5 @@ def like(x: Tensor, y: Tensor) -> Tensor:
     """y, contiguous, or with channels next to each other where x has them so: callers take such views of it."""
     if y.dim() != 3 or x.stride(1) != 1 or x.is_contiguous():
         return y
-    return y.transpose(1, 2).contiguous().transpose(1, 2)
+    last = y.transpose(1, 2)  # as it is where one step lies both ways: autograd forbids changing views of y in place
+    return y if last.is_contiguous() else last.contiguous().transpose(1, 2)
