@@ -176,7 +176,7 @@ def test_blocks_may_be_nested_and_end_with_exceptions():
     made = model()
     with intercept(), intercept():
         assert seen(made, X)[1] == ALL
-    with pytest.raises(AttributeError), intercept(), intercept():
+    with pytest.raises(TypeError), intercept(), intercept():
         made(None)
     assert seen(made, X)[1] == [THEIRS] * 3
     with pytest.warns(UserWarning, match="stays with torch") as told, intercept(), intercept():

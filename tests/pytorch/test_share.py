@@ -212,6 +212,48 @@ def test_a_class_without_source():
     assert len(convert(made).swapped) == 1
 
 
+class Reading(nn.Module):
+    """Reads the dtype of a filter; whether it calls it, others decide."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(6, 6, 3)
+
+    def forward(self, x):
+        return x.to(self.conv.weight.dtype)
+
+
+class InSequence(Reading):
+    def __init__(self):
+        super().__init__()
+        made = nn.Conv1d(6, 6, 3)
+        self.conv, self.layers = made, nn.Sequential(made)
+
+    def forward(self, x):
+        return self.layers(super().forward(x))
+
+
+class InList(Reading):
+    def __init__(self):
+        super().__init__()
+        self.layers = [self.conv]
+
+    def forward(self, x):
+        return self.layers[0](super().forward(x))
+
+
+class ByMethod(Reading):
+    def forward(self, x):
+        return self.conv.forward(super().forward(x))
+
+
+@pytest.mark.parametrize(("kind", "share"), [(Reading, False), (InSequence, True), (InList, True), (ByMethod, True)])
+def test_who_reads_a_weight_may_call_it_too(kind, share):
+    report = convert(kind())
+    assert bool(report.swapped) == share
+    assert (report.share(X).nkiconv > 0) == share
+
+
 def test_compiled_layers_call_the_functions(file):
     torch._dynamo.reset()
     graphs = []

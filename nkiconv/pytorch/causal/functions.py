@@ -47,8 +47,8 @@ def causal_conv1d_fn(
             cu_seqlens[k] up to cu_seqlens[k + 1]; states are [sequences, C, width - 1] then.
         layer: a name for messages.
 
-    Returns: y [N, C, L] of x's dtype and order of axes in memory, summed in fp32 and rounded once; with
-    return_final_states the pair of it and the final states.
+    Returns: y [N, C, L] of x's dtype, summed in fp32 and rounded once, contiguous, or with channels next to each other
+    where x has them so; with return_final_states the pair of it and the final states.
 
     Packed sequences (seq_idx, cu_seqlens) run in one launch, as a row with width - 1 zeros, or the initial state,
     before each sequence: `packed` says why no mask, and what it costs. Nothing passes between them, forward or
@@ -97,7 +97,7 @@ def causal_conv1d_update(
             of x. A negative one marks padding: its y is 0, and no state changes. Numbers on the host that are too large
             or come twice are refused, unless torch.compile is at work; the former are torch's to refuse then.
 
-    Returns: y of x's shape, dtype and order of axes in memory.
+    Returns: y of x's shape and dtype, contiguous, or with channels next to each other where x has them so.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -106,7 +106,7 @@ def causal_conv1d_update(
     steps = x.unsqueeze(-1) if isinstance(x, Tensor) and x.dim() == 2 else x
     check_update(where, steps, conv_state, weight, bias, cache_seqlens, conv_state_indices)
     if steps.shape[0] == 0:
-        return torch.empty_like(x)
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
     buffer = ConvState(conv_state, cache_seqlens, conv_state_indices)
     state = buffer.before(weight.shape[1] - 1)
     if torch.is_grad_enabled():  # the derivative needs it as it was
@@ -133,11 +133,11 @@ def of_one_kind(x: Tensor, weight: Tensor, state: Tensor | None) -> tuple[Tensor
 
 
 def like(x: Tensor, y: Tensor) -> Tensor:
-    """y with the strides of torch.empty_like(x): callers take views of what is next to each other in x."""
-    if x.is_contiguous() and y.is_contiguous():
+    """y, contiguous, or with channels next to each other where x has them so: callers take such views of it."""
+    if y.dim() != 3 or x.stride(1) != 1 or x.is_contiguous():
         return y
-    wanted = torch.empty_like(x)
-    return y if y.stride() == wanted.stride() else wanted.copy_(y)
+    last = y.transpose(1, 2)  # as it is where one step lies both ways: autograd forbids changing views of y in place
+    return y if last.is_contiguous() else last.contiguous().transpose(1, 2)
 
 
 for _function in (causal_conv1d_fn, causal_conv1d_update):

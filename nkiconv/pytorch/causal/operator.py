@@ -47,11 +47,17 @@ def _forward(
     w = weight[:, None]
     if cu_seqlens is None and seq_idx is None:
         asked = states.causal(channels, width - 1, activation, layer)
-        return states.convolve(asked, x, w, bias, initial_states, return_final_states)
+        y, final = states.convolve(asked, x, w, bias, initial_states, return_final_states)
+        return _own(y), final
     packing = sequences.packing_of(x, width, cu_seqlens, seq_idx)
     asked = states.causal(channels, 0, activation, layer, strict_nonfinite=True)
     y, final = sequences.forward(packing, x, w, bias, initial_states, return_final_states, asked)
-    return y, final if cu_seqlens is not None else x.new_empty(x.shape[0], channels, 0)
+    return _own(y), final if cu_seqlens is not None else x.new_empty(x.shape[0], channels, 0)
+
+
+def _own(y: Tensor) -> Tensor:
+    """y as no view, which torch's convolutions of rows return: of two results autograd lets nobody change views."""
+    return y.clone() if y._is_view() else y
 
 
 def _fake(

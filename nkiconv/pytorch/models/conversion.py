@@ -205,7 +205,7 @@ def _entry(model: torch.nn.Module, name: str, module: torch.nn.Module, filter: F
     if not reason and filter is not None and not filter(name, module):
         reason = "filter leaves it out"
     parent, _dot, child = name.rpartition(".")
-    if not reason and name and reads_only(model.get_submodule(parent), child):
+    if not reason and name and reads_only(model.get_submodule(parent), child) and _is_once(model, module):
         reason = READ
     operator = None
     if isinstance(module, (torch.nn.Conv1d, torch.nn.Conv2d)) and not reason:
@@ -213,6 +213,11 @@ def _entry(model: torch.nn.Module, name: str, module: torch.nn.Module, filter: F
     elif isinstance(module, (nn.Conv1d, nn.Conv2d)):
         operator = module.operator
     return Entry(name, _kind(module), _filters(module), operator, reason)
+
+
+def _is_once(model: torch.nn.Module, module: torch.nn.Module) -> bool:
+    """Whether a module has one place in a model; whoever has it in another may call it."""
+    return sum(one is module for _name, one in model.named_modules(remove_duplicate=False)) == 1
 
 
 def _filters(module: torch.nn.Module) -> tuple[int, ...]:

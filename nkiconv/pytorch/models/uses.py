@@ -47,13 +47,17 @@ def _uses_in_class(kind: type) -> Iterator[tuple[str, bool]]:
     except (OSError, TypeError, SyntaxError):  # written in a console, or not in Python
         return
     for method in ast.walk(tree):
-        if isinstance(method, ast.FunctionDef) and method.name not in _MAKE and method.args.args:
+        if isinstance(method, ast.FunctionDef) and method.args.args:
             yield from _uses_in_method(method, method.args.args[0].arg)
 
 
 def _uses_in_method(method: ast.FunctionDef, own: str) -> Iterator[tuple[str, bool]]:
     inner = {id(node.value): node.attr for node in ast.walk(method) if isinstance(node, ast.Attribute)}
     for node in ast.walk(method):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == own:
-            attribute = inner.get(id(node))
+        if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == own):
+            continue
+        attribute = inner.get(id(node))
+        if method.name not in _MAKE:
             yield node.attr, attribute is None or attribute in _RUN
+        elif attribute is None and isinstance(node.ctx, ast.Load):  # given to something that may call it
+            yield node.attr, True
