@@ -5,7 +5,8 @@ import json
 import pytest
 from shell import run
 
-from nkiconv import Plan
+import nkiconv
+from nkiconv import Plan, cases
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import cache
 
@@ -74,7 +75,9 @@ def test_a_corrupt_file_is_a_warning(plans):
 
 def test_layout(plans):
     [found] = json.loads(run("plan", "rn50_1x1", "--layout", "NHWC", "--json").stdout)
-    assert (found["algorithm"], found["problem"]["layout"]) == ("swapped", "NHWC")
+    plan = nkiconv.plan(cases.get("rn50_1x1").problem.replace(layout="NHWC"))
+    assert (found["algorithm"], found["problem"]["layout"]) == (plan.algorithm, "NHWC")
+    assert found["phase0_us"] == plan.phase0_us
 
 
 def test_precision(plans):
