@@ -15,11 +15,10 @@ from .computers import host, modes
 from .errors import GeometryError, KindError, LayoutError, UnsupportedError, raise_all
 from .operators.convolution import Convolution
 from .operators.custom import NAMES, call
-from .operators.tensor_kinds import DTYPES, tensor_violations
+from .operators.tensor_kinds import tensor_violations
 
-#: torch's own functions by the axes of an image, and the dtypes that they are given as they are.
+#: torch's own functions by the axes of an image.
 _TORCHS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d}
-_FLOATING = (*DTYPES, torch.float64)
 
 
 def conv1d(
@@ -245,7 +244,7 @@ def _by_torch(rank: int, x: Any, w: Any, bias: Any, numbers: tuple[Any, Any, Any
         return None
     for one in (x, w) if bias is None else (x, w, bias):
         alike = isinstance(one, Tensor) and one.is_cpu and one.dtype == x.dtype and one.layout is torch.strided
-        if not alike or one.dtype not in _FLOATING:
+        if not alike or one.dtype not in host.NATIVE:
             return None
     try:
         return _TORCHS[rank](x, w, bias, *numbers)

@@ -157,7 +157,6 @@ KEPT = {
     "transposed": (lambda: nn.ConvTranspose2d(3, 4, 3), "is transposed"),
     "volumes": (lambda: nn.Conv3d(3, 4, 3), "rows and images only"),
     "lazy": (lambda: nn.LazyConv2d(4, 3), "is lazy"),
-    "double": (lambda: nn.Conv2d(3, 4, 3).double(), "weights are torch.float64; accepted are torch.bfloat16"),
     "complex": (lambda: nn.Conv2d(3, 4, 3, dtype=torch.complex64), "weights are torch.complex64"),
     "quantized": (quantized, "is quantized"),
     "scripted": (scripted, "is scripted; convert the model before"),
@@ -184,7 +183,7 @@ def test_what_stays_has_its_reason(name):
 
 
 def test_all_reasons_are_told():
-    [kept] = convert(Standardized(3, 4, 3).double()).kept
+    [kept] = convert(Standardized(3, 4, 3, dtype=torch.complex64)).kept
     assert [part.split()[0] for part in kept.reason.split("; ")[:2]] == ["has", "weights"]
 
 

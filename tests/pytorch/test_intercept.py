@@ -132,15 +132,12 @@ class Tagged(torch.Tensor):
 
 
 REFUSED = {
-    "fp64": (lambda: F.conv2d(X.double(), torch.ones(1, 3, 1, 1).double()), "dtype: torch.float64 is none of"),
     "integers": (
         lambda: F.conv1d(torch.ones(1, 1, 3).long(), torch.ones(1, 1, 1).long()),
         "dtype: torch.int64 is none of",
     ),
     "complex": (lambda: F.conv2d(X + 0j, torch.ones(1, 3, 1, 1) + 0j), "dtype: torch.complex64 is none of"),
     "subclass": (lambda: F.conv2d(X.as_subclass(Tagged), torch.ones(1, 3, 1, 1)), "Tagged has a meaning"),
-    "jvp": (lambda: torch.func.jvp(lambda x: F.conv2d(x, torch.ones(1, 3, 1, 1)), (X,), (X,))[1], "forward-mode"),
-    "grad": (lambda: torch.func.grad(lambda x: F.conv2d(x, torch.ones(1, 3, 1, 1)).sum())(X), "torch.func's"),
 }
 
 
@@ -155,6 +152,24 @@ def test_what_nkiconv_does_not_take_stays_with_torch_and_is_told_once(case):
     assert type(found) is type(expected)
     assert torch.equal(found, expected)
     assert torch.equal(again, expected)
+
+
+TRANSFORMED = {
+    "fp64": lambda: F.conv2d(X.double(), torch.ones(1, 3, 1, 1).double()),
+    "jvp": lambda: torch.func.jvp(lambda x: F.conv2d(x, torch.ones(1, 3, 1, 1)), (X,), (X,))[1],
+    "grad": lambda: torch.func.grad(lambda x: F.conv2d(x, torch.ones(1, 3, 1, 1)).sum())(X),
+}
+
+
+@pytest.mark.parametrize("case", TRANSFORMED)
+def test_float64_and_derivatives_of_torch_func_are_taken_over(case):
+    call = TRANSFORMED[case]
+    expected, theirs = seen(call)
+    with intercept():
+        found, ours = seen(call)
+    assert set(theirs) == {THEIRS}
+    assert set(ours) == {OURS}
+    torch.testing.assert_close(found, expected)
 
 
 def test_vmap():
@@ -180,7 +195,7 @@ def test_blocks_may_be_nested_and_end_with_exceptions():
         made(None)
     assert seen(made, X)[1] == [THEIRS] * 3
     with pytest.warns(UserWarning, match="stays with torch") as told, intercept(), intercept():
-        assert seen(*[F.conv2d, X.double(), torch.ones(1, 3, 1, 1).double()])[1] == [THEIRS]
+        assert seen(*[F.conv2d, X.long(), torch.ones(1, 3, 1, 1).long()])[1] == [THEIRS]
     assert len(told) == 1
 
 
@@ -247,7 +262,7 @@ def test_converted_models_compile(dtype):
     expected = made(x)
     compiled = torch.compile(convert(made, functional=True).model, backend=backend, fullgraph=True)
     torch.testing.assert_close(compiled(x), expected)
-    assert backend.graphs == [["nkiconv" if dtype == torch.float32 else "torch"] * 3]
+    assert backend.graphs == [["nkiconv"] * 3]
 
 
 def test_convert_functional():

@@ -1,8 +1,8 @@
 """The operators in torch itself: NKICONV_CPU=torch, and whatever the kernels are compared with.
 
 Built of differentiable functions of torch, so that all its derivatives and transforms hold. A plain convolution is
-torch's own, of any dtype; with an activation or a residual, and as `reference`, sums of bf16 and fp16 are taken in fp32
-and rounded once, as the kernels do.
+torch's own, but for fp16, whose derivatives torch sums in fp16; that, and whatever has an activation or a residual, is
+summed in fp32 and rounded once, as the kernels do, and so is `reference`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _ACTIVATE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
 }
+#: Dtypes that torch convolves itself; of fp16 it sums derivatives in fp16.
+NATIVE = (torch.float32, torch.bfloat16, torch.float64)
 #: Activations that may follow rounding: the result is the same.
 _AFTER_ROUNDING = (None, "relu")
 
@@ -37,7 +39,7 @@ def convolve(
     residual: torch.Tensor | None,
 ) -> torch.Tensor:
     """y [N, K, ...] of x's dtype, in torch's memory format."""
-    alike = x.dtype == w.dtype and (bias is None or bias.dtype == x.dtype)
+    alike = x.dtype in NATIVE and x.dtype == w.dtype and (bias is None or bias.dtype == x.dtype)
     if alike and residual is None and asked.activation in _AFTER_ROUNDING:
         y = _sums(asked, x, w, bias)
         return y if asked.activation is None else F.relu(y)

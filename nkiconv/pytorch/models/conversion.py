@@ -263,7 +263,7 @@ def _obstacles(module: torch.nn.Conv1d | torch.nn.Conv2d) -> Iterator[str]:
     if taken:
         yield f"has an attribute {', '.join(taken)} of its own, which nkiconv's modules use"
     tensors = [one for one in _all_tensors(module) if one.is_floating_point() or one.is_complex() or one.is_quantized]
-    kinds = {str(one.dtype): None for one in tensors if one.dtype not in DTYPES}
+    kinds = {str(one.dtype): None for one in tensors if one.dtype not in (*DTYPES, torch.float64)}
     if kinds:
         yield f"weights are {', '.join(kinds)}; accepted are {', '.join(map(str, DTYPES))}"
     layouts = {str(one.layout): None for one in tensors if one.layout != torch.strided}

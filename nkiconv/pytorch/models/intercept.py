@@ -12,13 +12,12 @@ import warnings
 from typing import Any
 
 import torch
-from torch._C._functorch import TransformType, get_interpreter_stack, is_functorch_wrapped_tensor
-from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ...errors import ComparisonError, NkiconvError
 from .. import functional
+from ..computers import modes
 from ..operators.tensor_kinds import DTYPES
 
 #: torch.nn.functional's are the same objects.
@@ -33,11 +32,11 @@ def intercept() -> Intercept:
 
     It reaches whatever calls these functions: torch's modules, subclasses of them that pad or normalize filters first,
     and forwards that read a weight and convolve by themselves. Convolutions that nkiconv does not take stay with torch:
-    dtypes other than bf16, fp16 and fp32, tensor subclasses with a meaning of their own, forward-mode derivatives. A
-    warning tells each cause once; errors of calls that torch refuses too are torch's.
+    dtypes other than bf16, fp16, fp32 and, on the host, fp64; tensor subclasses with a meaning of their own. A warning
+    tells each cause once; errors of calls that torch refuses too are torch's.
 
-    It holds in the thread that enters it, and ends with the block, also by an exception; blocks may be nested. Results
-    have the memory format that torch's would have. Derivatives are nkiconv's whether or not backward runs inside.
+    It holds in the thread that enters it, and ends with the block, also by an exception; blocks may be nested.
+    Derivatives are nkiconv's whether or not backward runs inside.
     torch.compile traces through it: what was compiled outside is compiled once more inside.
 
     Returns: the context manager; one may be entered again after it was left.
@@ -63,7 +62,7 @@ class Intercept(TorchFunctionMode):
         reason = _foreign(types, (*args, *named.values()))
         if not reason:
             try:
-                return _formatted(ours(*args, **named), args, named)
+                return ours(*args, **named)
             except ComparisonError:
                 raise
             except NkiconvError as error:
@@ -92,35 +91,14 @@ def _foreign(types: Any, arguments: tuple[Any, ...]) -> str:
     kinds += [type(one).__name__ for one in tensors if is_traceable_wrapper_subclass(one)]
     if kinds:
         return f"tensor kind: {', '.join(dict.fromkeys(kinds))} has a meaning that nkiconv does not know"
-    dtypes = [str(one.dtype) for one in tensors if one.dtype not in DTYPES]
+    dtypes = [str(one.dtype) for one in tensors if not _takes(one)]
     if dtypes:  # torch.compile cannot trace the error that ours would raise
         return f"dtype: {', '.join(dict.fromkeys(dtypes))} is none of {', '.join(map(str, DTYPES))}"
-    if not torch.compiler.is_compiling() and _is_transformed(tensors):
-        return "derivatives: forward-mode ones and torch.func's are torch's only"
     return ""
 
 
-def _is_transformed(tensors: list[torch.Tensor]) -> bool:
-    """Whether derivatives are taken that custom operators do not have."""
-    levels = get_interpreter_stack() or ()
-    if any(level.key() in (TransformType.Grad, TransformType.Jvp) for level in levels):
-        return True
-    duals = (forward_ad.unpack_dual(one) for one in tensors)  # type: ignore[no-untyped-call]
-    return any(dual.tangent is not None for dual in duals)
-
-
-def _formatted(y: torch.Tensor, args: tuple[Any, ...], named: dict[str, Any]) -> torch.Tensor:
-    """y in channels_last where torch's would be: where images or filters are."""
-    x, w = args[0] if args else named["input"], args[1] if len(args) > 1 else named["weight"]
-    if y.dim() != 4 or not (_is_channels_last(x) or _is_channels_last(w)):
-        return y
-    return y.contiguous(memory_format=torch.channels_last)
-
-
-def _is_channels_last(tensor: torch.Tensor) -> bool:
-    if tensor.dim() != 4 or (not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(tensor)):
-        return False  # torch.vmap does not tell
-    return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+def _takes(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in DTYPES or (tensor.dtype == torch.float64 and modes.takes_float64(tensor))
 
 
 @functools.cache
