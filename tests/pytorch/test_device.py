@@ -2,6 +2,7 @@
 
 import sys
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -161,6 +162,17 @@ def test_operators_are_registered_so_that_the_devices_compiler_sees_the_kernel(m
     assert registrar() is torch.library.custom_op
     fake.nki_op = object()
     assert registrar() is fake.nki_op
+
+
+def test_a_torch_neuronx_that_cannot_be_imported_is_a_warning(monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, "torch_neuronx", raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert registrar() is torch.library.custom_op
+    (tmp_path / "torch_neuronx.py").write_text("raise RuntimeError('a stub')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(RuntimeWarning, match=r"torch_neuronx: cannot be imported \(RuntimeError: a stub\)"):
+        assert registrar() is torch.library.custom_op
 
 
 def test_arrays_and_back():
