@@ -223,7 +223,8 @@ def test_modelled_as_json():
     assert (found["target"], found["kind"], found["note"], found["timing_speed"]) == ("model", "modelled", "", None)
     [row] = found["rows"]
     assert (row["case"], row["dtype"], row["lnc"]) == (CASE, "fp32", 2)
-    assert row["worst_us"] >= row["modelled_us"] > row["copy_floor_us"] > row["launch_floor_us"] > 0
+    assert row["worst_us"] > row["modelled_us"] * (1 - 1e-12)  # a mean of equal phases may round up
+    assert row["modelled_us"] > row["copy_floor_us"] > row["launch_floor_us"] > 0
     assert not [name for name in row if name.startswith("p50")]
 
 

@@ -237,8 +237,9 @@ def test_a_first_bank_that_waits_for_long_rows_is_cut_in_two():
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize("name", ["c256_32x16", "rn50_c3_s2", "rn50_c4", "flux_vae_down", "deeplab_d12"])
+@pytest.mark.parametrize("name", ["c256_32x16", "rn50_c4", "unet_320", "deeplab_d12"])
 def test_the_array_is_warm_from_the_second_window_on_and_never_waits(name):
+    """Of cases whose bytes take less than 0.6 of their time: nearer to the copy floor the array waits for x."""
     timed, array = timeline(cases.get(name).problem, 2)
     line = timed.line
     assert [full for _, full in line.throttle_changes[0]] == [False, True]

@@ -301,8 +301,8 @@ class Pairs(Conv2dFamily):
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         found: list[Config] = [None, config_of(shard="channels"), config_of(shard="images")]
-        found += [config_of(x_bytes=PAIRS_X_BYTES // 2), config_of(halves=0)]
-        more = [config_of(staged=0), config_of(staged=1), config_of(halves=1), config_of(fold=0), config_of(fold=1)]
+        found += [config_of(x_bytes=PAIRS_X_BYTES // 2), config_of(halves=0), config_of(halves=1)]
+        more = [config_of(staged=0), config_of(staged=1), config_of(fold=0), config_of(fold=1)]
         return found + (more if wide else [])
 
     def near(self, shape: Shape, config: Config) -> list[Config]:

@@ -324,9 +324,12 @@ def best_shard(geometry, work):
 
 
 def halves_pay(geometry, work):
-    """Whether the array is what takes longest even if x comes twice."""
-    loads = loads_ns(geometry, 2, False) / (1 if work.by_channels else PARTS)
-    return loads + stores_ns(geometry) <= DMA_SHARE * array_ns(geometry, work, True)
+    """Whether the longer one of array and DMA takes less, though x comes twice."""
+    cores = 1 if work.by_channels else PARTS
+    once, twice = loads_ns(geometry, 1, False) / cores, loads_ns(geometry, 2, False) / cores
+    stores = stores_ns(geometry)
+    slow = max(array_ns(geometry, work, False), (once + stores) / DMA_SHARE)
+    return max(array_ns(geometry, work, True), (twice + stores) / DMA_SHARE) < slow
 
 
 def staging_pays(geometry, work):
