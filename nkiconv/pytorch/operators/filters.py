@@ -18,8 +18,8 @@ from ..errors import LayoutError, UnsupportedError, raise_all
 from .tensor_kinds import DTYPES, tensor_violations
 
 #: Input and output channels from which a packed filter pays: fewer inputs are stacked on the array where the filter is
-#: plain, and fewer outputs leave half of a block empty (packed, of 8 x 56 x 56 pixels: 64 -> 64 channels 36.9 us for
-#: 20.8, 96 -> 64 39.4 for 37.9, 128 -> 128 of 28 x 28 15.8 for 16.4, modelled).
+#: plain, and fewer outputs leave half of a block empty (packed, of 8 x 56 x 56 pixels: 64 -> 64 channels 31.9 us for
+#: 20.8, 96 -> 64 37.6 for 37.0, 128 -> 128 of 28 x 28 15.7 for 16.4, modelled).
 INPUTS, OUTPUTS = 65, 128
 
 
