@@ -13,7 +13,7 @@ from ..reference import AnyArray, Float64Array
 from . import filters as fir
 from . import plots
 
-BLUR_SIGMA = 3.0
+BLUR_SIGMA = 1.5
 #: Channels between the two random layers, and what decides their filters.
 HIDDEN, SEED = 16, 7
 #: Rec. 601: what red, green and blue add to brightness.
