@@ -74,6 +74,7 @@ def command(monkeypatch):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.simulator_only
 def test_a_page_of_a_checkout(checkout, command):
     page = checkout / "page.md"
