@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
@@ -43,3 +43,13 @@ def _named(path: Path) -> Iterator[None]:
     except OSError as error:
         error.filename, error.filename2 = str(path), None
         raise
+
+
+def write_page(lines: Sequence[str], out: Path | None) -> None:
+    """Write lines to a file, which is there whole or not at all, or to stdout where there is none."""
+    text = "\n".join(lines).rstrip() + "\n"
+    if out is None:
+        print(text, end="")
+        return
+    with whole_file(out) as part:
+        part.write_text(text, encoding="utf-8")

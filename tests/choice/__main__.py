@@ -27,7 +27,7 @@ from nkiconv.planner.request import Request
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
-from nkiconv.whole_file import whole_file
+from nkiconv.whole_file import write_page
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import random_problems
@@ -128,12 +128,7 @@ def main() -> None:
     for operation in asked.operation or PROBLEMS:
         count = asked.count if operation == "depthwise_conv1d" else max(1, asked.count * 3 // 10)
         lines += section(operation, count, asked.seed, asked.most, 60 * asked.minutes)
-    text = "\n".join(lines).rstrip() + "\n"
-    if asked.out is None:
-        print(text)
-    else:
-        with whole_file(asked.out) as part:
-            part.write_text(text, encoding="utf-8")
+    write_page(lines, asked.out)
 
 
 if __name__ == "__main__":

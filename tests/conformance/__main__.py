@@ -19,7 +19,7 @@ import library
 import tutorials
 from rich.progress import track
 
-from nkiconv.whole_file import whole_file
+from nkiconv.whole_file import write_page
 
 #: Folders by which a checkout of tutorials is known.
 TUTORIALS = (Path("src/nki_samples/tutorials"), Path("nki/examples"))
@@ -118,12 +118,7 @@ def main() -> None:
             lines += library_section(checkout, commit, asked.only, asked.marker, asked.seconds)
         else:
             lines += tutorials_section(checkout, commit)
-    text = "\n".join(lines).rstrip() + "\n"
-    if asked.out is None:
-        print(text)
-    else:
-        with whole_file(asked.out) as part:
-            part.write_text(text, encoding="utf-8")
+    write_page(lines, asked.out)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import faults
 import reach
 from rich.progress import Progress
 
-from nkiconv.whole_file import whole_file
+from nkiconv.whole_file import write_page
 
 ROOT = Path(__file__).resolve().parents[2]
 #: How many of the tests that run a line are run, one step after the other, until one fails.
@@ -249,12 +249,7 @@ def main() -> None:
             chosen = sample(found, count, asked.seed)
             verdicts = judge_all(chosen, reached, asked.seed, asked.jobs, Kept(asked.kept))
             lines += section(title, verdicts, len(found))
-    text = "\n".join(lines).rstrip() + "\n"
-    if asked.out is None:
-        print(text)
-    else:
-        with whole_file(asked.out) as part:
-            part.write_text(text, encoding="utf-8")
+    write_page(lines, asked.out)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import suite
 from rich.progress import Progress
 
 from nkiconv.pytorch.computers.modes import MODES
-from nkiconv.whole_file import whole_file
+from nkiconv.whole_file import write_page
 
 #: Tests of a sample in the simulator: a few minutes on two cores.
 SAMPLE = 60
@@ -109,12 +109,7 @@ def main() -> None:
                 lines += suite_section(checkout.resolve(), one, progress)
         if not asked.no_tables:
             lines += tables_section(progress)
-    text = "\n".join(lines).rstrip() + "\n"
-    if asked.out is None:
-        print(text)
-    else:
-        with whole_file(asked.out) as part:
-            part.write_text(text, encoding="utf-8")
+    write_page(lines, asked.out)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from modelled import Outcome, outcomes
 
 from nkiconv.simulator.hardware import CONSTANTS
 from nkiconv.simulator.timing import inferred
-from nkiconv.whole_file import whole_file
+from nkiconv.whole_file import write_page
 
 #: Mean error from which a class of work is said not to be believed, and us below which starts count for much.
 UNSURE, SHORT_US = 0.1, 40.0
@@ -132,12 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
             constants[name] = float(value)
         except ValueError:
             parser.error(f"--constant {one}: must be NAME=VALUE with a number; give one")
-    text = "\n".join(page(sources, asked.checkouts, constants)).rstrip() + "\n"
-    if asked.out is None:
-        print(text)
-    else:
-        with whole_file(asked.out) as part:
-            part.write_text(text, encoding="utf-8")
+    write_page(page(sources, asked.checkouts, constants), asked.out)
 
 
 if __name__ == "__main__":
