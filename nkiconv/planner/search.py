@@ -372,8 +372,6 @@ class _Search:
     def _final(self) -> None:
         """Time those that may be the fastest as a whole, where they fit."""
         left = float(FINAL_INSTRUCTIONS)
-        exact = [one.us for one in self.found.values() if one.extrapolated_from is None and not one.at_least]
-        self.best_us = min(exact, default=float("inf"))
         while not self._at_floor():
             spent = self._settle(min(left, WHOLE_INSTRUCTIONS))
             if spent is None:
@@ -387,19 +385,36 @@ class _Search:
     def _proven(self) -> list[_Estimate]:
         """The estimates, fastest first, which is of the whole problem unless it is too big for that."""
         for _ in range(VERIFIED):
-            if not self.found or not self._unproven(self._no_slower_than_default()[0]):
+            if not self.found:
                 break
-            self._settle_one(self._no_slower_than_default()[0])
+            first = self._no_slower_than_default()[0]
+            if first.at_least:  # left out for the time of one that was then found to take longer
+                self._screen_again(first)
+            elif self._unproven(first):
+                self._settle_one(first)
+            else:
+                break
         known = None if self.default_key is None else self.found.get(self.default_key)
         if known is not None and self._unproven(known):
             self.default = self._settle_one(known)
-        if not self.found:
+        timed = [one for one in self._no_slower_than_default() if not one.at_least] if self.found else []
+        if not timed:
             raise NothingRuns(self.rejected)
-        ranked = self._no_slower_than_default()
-        whole = [one for one in ranked if one.extrapolated_from is None and not one.at_least]
-        if whole and self._unproven(ranked[0]):  # others that seemed faster were not
-            return [whole[0], *[one for one in ranked if one is not whole[0]]]
-        return ranked
+        whole = [one for one in timed if one.extrapolated_from is None]
+        # where others that seemed faster were not, the next one that seems so may not be either
+        first = whole[0] if whole and self._unproven(timed[0]) else timed[0]
+        return [first, *[one for one in self._ranked() if one is not first]]
+
+    def _screen_again(self, one: _Estimate) -> None:
+        """Time a candidate that was left out by its bound, as the best time known now is above that."""
+        self._be_sure()
+        del self.found[_key(one.candidate)]
+        self._screen(one.candidate)
+
+    def _be_sure(self) -> None:
+        """Leave out by bounds what is slower than a time of the whole problem only, not than an extrapolated one."""
+        exact = [one.us for one in self.found.values() if one.extrapolated_from is None and not one.at_least]
+        self.best_us = min(exact, default=float("inf"))
 
     def _unproven(self, one: _Estimate) -> bool:
         """Whether a time is extrapolated, of a kernel that is small enough to be timed as a whole."""
@@ -447,6 +462,7 @@ class _Search:
         """Time an extrapolated candidate as a whole, and correct those that were extrapolated from the same channels;
         one that turns out not to run is dropped."""
         self.advance(f"the whole of {one.candidate.algorithm}", 0.85)
+        self._be_sure()
         whole = self._whole(one.candidate)
         if whole is None:
             del self.found[_key(one.candidate)]
