@@ -32,7 +32,8 @@ from ..simulator.dtypes import canonical
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
 from .candidates import Candidate, field_of, symbols_of
-from .plan import QUICK, TUNED, Alternative, Plan, Rejection
+from .estimate import DOUBT, Estimate
+from .plan import QUICK, TUNED, Plan, Rejection
 from .request import Config, Request, array_work
 from .timing import Timing, Traced, phases, time, trace
 
@@ -51,8 +52,6 @@ VERIFIED_INSTRUCTIONS, VERIFIED = 100_000, 3
 FINAL_INSTRUCTIONS, PHASE_INSTRUCTIONS = 10_000, 14_000
 #: Candidates whose screened time is at most this much of the best one's reach the final: what screening is off by.
 CLOSE = 1.04
-#: What an extrapolated time is multiplied by when it is held against one of the whole problem.
-DOUBT = 1.01
 #: How many of those within it of the best the final times as a whole all the same, and a share that is no difference.
 FEW_ALIKE, IDLE = 2, 1e-6
 #: A time within this of the copy floor cannot be improved upon by much: the search ends.
@@ -84,41 +83,6 @@ class NothingRuns(Exception):
         self.rejected = tuple(rejected)
 
 
-@dataclass(frozen=True)
-class _Estimate:
-    """What is known of a candidate's time, phase 0, in us, and its instructions on all cores."""
-
-    candidate: Candidate
-    us: float
-    instructions: int
-    timing: Timing | None  # the whole problem, or the larger reduction
-    effort: float  # instructions, or what counts as many, of the whole problem
-    extrapolated_from: int | None = None
-    at_least: bool = False
-
-    @property
-    def doubt(self) -> float:
-        """What an extrapolated time must be better by to count as better."""
-        return 1.0 if self.extrapolated_from is None else DOUBT
-
-    @property
-    def num_settings(self) -> int:
-        """Of equal times the one that says least is the best."""
-        return len(self.candidate.config or ())
-
-    @property
-    def traced(self) -> int:
-        """Instructions that timing it again, or a neighbour, takes."""
-        return self.timing.instructions if self.timing else 0
-
-    def alternative(self) -> Alternative:
-        """What a plan tells of it."""
-        one, bound_by = self.candidate, self.timing.bound_by if self.timing else "not timed"
-        return Alternative(
-            one.algorithm, one.config, self.us, bound_by, self.instructions, self.extrapolated_from, self.at_least
-        )
-
-
 @dataclass
 class _Run:
     """What a kernel does with the whole problem once its settings have come to something."""
@@ -143,9 +107,9 @@ def _effort(traced: Traced, times: float) -> float:
     return traced.instructions * times + traced.comparisons * times**2
 
 
-def _worth_telling(ranked: list[_Estimate]) -> list[_Estimate]:
+def _worth_telling(ranked: list[Estimate]) -> list[Estimate]:
     """The fastest `ALTERNATIVES`, and the best of each algorithm, without those that only differ in idle settings."""
-    distinct: dict[object, _Estimate] = {}
+    distinct: dict[object, Estimate] = {}
     for one in ranked:
         distinct.setdefault((one.candidate.algorithm, one.us, one.instructions, one.at_least), one)
     told = list(distinct.values())
@@ -175,11 +139,11 @@ class _Search:
         self.field = field_of(request, self.rates)
         self.channels = self.field.operation.channels(request.problem)
         self.rejected: list[Rejection] = []
-        self.found: dict[tuple[str, Config], _Estimate] = {}
+        self.found: dict[tuple[str, Config], Estimate] = {}
         self.best_us = float("inf")
         self.spent = 0
         self.runs: dict[str, list[_Run]] = {}  # of the whole problem, by algorithm
-        self.default: _Estimate | None = None
+        self.default: Estimate | None = None
         self.default_key: tuple[str, Config] | None = None
         self.off_by: dict[tuple[str, int], float] = {}  # times of whole problems over extrapolated ones, by `_tiles`
         problem = request.problem
@@ -204,7 +168,7 @@ class _Search:
         self.advance("phases of the throttle", 0.95)
         return self._told(estimates, clock.perf_counter() - began)
 
-    def _ranked(self) -> list[_Estimate]:
+    def _ranked(self) -> list[Estimate]:
         return sorted(self.found.values(), key=lambda one: (one.at_least, one.us * one.doubt, one.num_settings))
 
     def _time_default(self, accepted: Sequence[Candidate]) -> None:
@@ -225,20 +189,20 @@ class _Search:
         few = FEW_TILES * candidate.channels * self.request.lnc
         return few if 3 * few < self.channels else self.channels
 
-    def _screen(self, candidate: Candidate) -> _Estimate | None:
+    def _screen(self, candidate: Candidate) -> Estimate | None:
         """Time a candidate, if it may be the fastest, and keep what is found; None if it turns out not to run."""
         key = _key(candidate)
         if key in self.found:
             return self.found[key]
         if candidate.least_us > self.best_us * CLOSE:
-            found: _Estimate | None = _Estimate(candidate, candidate.least_us, 0, None, 0.0, at_least=True)
+            found: Estimate | None = Estimate(candidate, candidate.least_us, 0, None, 0.0, at_least=True)
         else:
             found = self._timed(candidate)
         if found is not None:
             self.found[key] = found
         return found
 
-    def _timed(self, candidate: Candidate) -> _Estimate | None:
+    def _timed(self, candidate: Candidate) -> Estimate | None:
         C, step, few = self.channels, candidate.channels * self.request.lnc, self._few(candidate)
         if few == C:
             return self._whole(candidate)
@@ -252,7 +216,7 @@ class _Search:
             return self._whole(candidate)
         return self._extrapolated(candidate, small if tiles == 2 * FEW_TILES else None, tiles // 2 * step)
 
-    def _extrapolated(self, candidate: Candidate, half: Traced | None, channels: int) -> _Estimate | None:
+    def _extrapolated(self, candidate: Candidate, half: Traced | None, channels: int) -> Estimate | None:
         """The line through the times of `channels` and twice as many, at the problem's own number."""
         half = half or self._traced(candidate, channels)
         full = self._traced(candidate, 2 * channels) if half else None
@@ -267,25 +231,25 @@ class _Search:
         effort = _effort(full, C / (2 * channels))
         least_us = line(half.least_us, full.least_us)
         if least_us > self.best_us * CLOSE:
-            return _Estimate(candidate, least_us, instructions, None, effort, 2 * channels, at_least=True)
+            return Estimate(candidate, least_us, instructions, None, effort, 2 * channels, at_least=True)
         small, large = time(half, self.rates), time(full, self.rates)
         off_by = self.off_by.get(_tiles(candidate), 1.0)
         us = max(large.us, line(small.us, large.us) * off_by, self.copy_floor_us)
         self.best_us = min(self.best_us, us)
-        return _Estimate(candidate, us, instructions, large, effort, 2 * channels)
+        return Estimate(candidate, us, instructions, large, effort, 2 * channels)
 
-    def _whole(self, candidate: Candidate) -> _Estimate | None:
+    def _whole(self, candidate: Candidate) -> Estimate | None:
         run = self._run(candidate)
         if run is None:
             return None
         traced = run.traced
         effort = _effort(traced, 1)
         if traced.least_us > self.best_us * CLOSE:
-            return _Estimate(candidate, traced.least_us, traced.instructions, None, effort, at_least=True)
+            return Estimate(candidate, traced.least_us, traced.instructions, None, effort, at_least=True)
         if run.timing is None:
             run.timing = time(traced, self.rates)
         self.best_us = min(self.best_us, run.timing.us)
-        return _Estimate(candidate, run.timing.us, traced.instructions, run.timing, effort)
+        return Estimate(candidate, run.timing.us, traced.instructions, run.timing, effort)
 
     def _run(self, candidate: Candidate) -> _Run | None:
         """The kernel's run of the whole problem: an earlier one where settings that differ come to the same.
@@ -344,7 +308,7 @@ class _Search:
                 if not self._widen(leader.candidate.algorithm, self.spent + round((most - self.spent) * share_spent)):
                     break
 
-    def _descend(self, best: _Estimate, limit: int) -> None:
+    def _descend(self, best: Estimate, limit: int) -> None:
         """Go on from each better neighbour at once, with the settings that were changed longest ago, up to a limit of
         instructions traced."""
         turns: dict[str, int] = {}
@@ -382,7 +346,7 @@ class _Search:
                 self._settle_one(one)
                 left -= one.effort
 
-    def _proven(self) -> list[_Estimate]:
+    def _proven(self) -> list[Estimate]:
         """The estimates, fastest first, which is of the whole problem unless it is too big for that."""
         for _ in range(VERIFIED):
             if not self.found:
@@ -405,7 +369,7 @@ class _Search:
         first = whole[0] if whole and self._unproven(timed[0]) else timed[0]
         return [first, *[one for one in self._ranked() if one is not first]]
 
-    def _screen_again(self, one: _Estimate) -> None:
+    def _screen_again(self, one: Estimate) -> None:
         """Time a candidate that was left out by its bound, as the best time known now is above that."""
         self._be_sure()
         del self.found[_key(one.candidate)]
@@ -416,12 +380,12 @@ class _Search:
         exact = [one.us for one in self.found.values() if one.extrapolated_from is None and not one.at_least]
         self.best_us = min(exact, default=float("inf"))
 
-    def _unproven(self, one: _Estimate) -> bool:
+    def _unproven(self, one: Estimate) -> bool:
         """Whether a time is extrapolated, of a kernel that is small enough to be timed as a whole."""
         small = one.instructions <= VERIFIED_INSTRUCTIONS
         return one.extrapolated_from is not None and not one.at_least and small
 
-    def _no_slower_than_default(self) -> list[_Estimate]:
+    def _no_slower_than_default(self) -> list[Estimate]:
         """The estimates, fastest first; the kernel's choice before an extrapolated one that only seems as close."""
         ranked, known = self._ranked(), self.default
         if known is None or ranked[0].extrapolated_from is None or known.us > ranked[0].us * CLOSE:
@@ -449,7 +413,7 @@ class _Search:
                 return one.effort
         return None
 
-    def _alike(self) -> list[_Estimate]:
+    def _alike(self) -> list[Estimate]:
         """A few extrapolated candidates that are as good as the best, which is not, other than by idle settings."""
         ranked = self._ranked()
         if not ranked or ranked[0].extrapolated_from is not None:
@@ -458,7 +422,7 @@ class _Search:
         alike = [one for one in ranked if one.extrapolated_from is not None and not one.at_least]
         return [one for one in alike if IDLE < abs(one.us / best - 1) <= DOUBT - 1][:FEW_ALIKE]
 
-    def _settle_one(self, one: _Estimate) -> _Estimate | None:
+    def _settle_one(self, one: Estimate) -> Estimate | None:
         """Time an extrapolated candidate as a whole, and correct those that were extrapolated from the same channels;
         one that turns out not to run is dropped."""
         self.advance(f"the whole of {one.candidate.algorithm}", 0.85)
@@ -476,7 +440,7 @@ class _Search:
                     self.found[key] = dataclasses.replace(other, us=max(other.us * share, self.copy_floor_us))
         return whole
 
-    def _told(self, estimates: list[_Estimate], seconds: float) -> Plan:
+    def _told(self, estimates: list[Estimate], seconds: float) -> Plan:
         """The plan, from the fastest estimate."""
         began = clock.perf_counter()
         request, best = self.request, estimates[0]
