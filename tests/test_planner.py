@@ -237,17 +237,6 @@ def test_a_plan_is_timed_as_a_whole_whatever_extrapolation_says(monkeypatch, sha
     assert found.phase0_us <= time(trace(Request(problem=problem), own, Rates()), Rates()).us
 
 
-def test_what_was_left_out_for_an_extrapolated_time_is_timed_when_that_proves_too_short():
-    """A bound came first when the whole kernel was found to take longer than extrapolated, and was told as the plan."""
-    problem = ConvProblem(
-        N=2, C=464, W=745, S=79, groups=464, padding=((0, 0), (78, 78)), rhs_dilation=(1, 2), dtype="fp16"
-    )
-    found = fresh(problem)
-    assert found.whole
-    best = candidates.Candidate(found.algorithm, found.config, 1, 0.0)
-    assert found.phase0_us == time(trace(Request(problem=problem), best, Rates()), Rates()).us
-
-
 def test_extrapolated_times_are_corrected_by_what_the_first_was_off_by():
     """Few tiles of many images: their time for all channels is 16 % above the line through it for a few."""
     problem = DEFAULTS[0][1]
