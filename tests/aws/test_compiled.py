@@ -49,7 +49,7 @@ def compiled(model, **more):
 
 
 def near(one, other):
-    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 class Causal(nn.Module):
