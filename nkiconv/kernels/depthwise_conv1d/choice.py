@@ -76,7 +76,7 @@ def first_estimates(geometry, extras, cores):
     if dot_refusal(geometry, extras, None, cores) == "":
         found.append(Estimate(algorithm="dot", config=None, ns=dot_ns(geometry), start=None))
     if not bands and taps_on_partition_refusal(geometry, extras, None, cores) == "":
-        taps_ns = taps_on_partition_ns(geometry, extras.strict_nonfinite)
+        taps_ns = taps_on_partition_ns(geometry, extras)
         found.append(Estimate(algorithm=FALLBACK, config=None, ns=taps_ns, start=None))
     for engine in ("tensor", "vector"):
         config = (("engine", engine),)

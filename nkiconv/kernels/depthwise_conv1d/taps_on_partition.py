@@ -34,7 +34,10 @@ from .._prices import (
     ROWS_AN_ENGINE,
     TENSOR_COLUMN_FP32_NS,
     TENSOR_COLUMN_NS,
+    VECTOR_MEMSET_NS,
+    VECTOR_NS,
     row_ns,
+    run_ns,
 )
 from .._settings import config_refusal
 from .._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil
@@ -53,10 +56,12 @@ RUN_STRIDE_MAX = 64
 BANKS_IN_FLIGHT = 4
 #: Filter tiles loaded by one DMA, so that its runs are up to 2048 taps long.
 TAP_TILES_PER_LOAD = 16
-#: ns to begin and end, and of a load beside its rows; how many times as long one takes that is staged.
-ENDS_NS = 6000.0
-LOAD_NS = 300.0
-STAGED = 1.5
+#: ns to begin and end; of a channel tile's filters; from one DMA's issue to the next on Sync and Scalar in turn; of a
+#: padded row's way to the read-out beside what its length takes: the zeros of the next one are made after it.
+ENDS_NS = 3000.0
+FILTERS_NS = 2200.0
+ISSUE_NS = 265.0
+STAGED_NS = 3800.0
 
 
 @dataclass
@@ -153,24 +158,40 @@ def taps_on_partition_refusal(geometry, extras, config, cores):
     return ""
 
 
-def taps_on_partition_ns(geometry, strict_nonfinite):
-    """ns of a core, roughly: DMA of all tiles of taps, or the array's columns."""
-    tiling = choose_tiling(geometry, strict_nonfinite)
+def taps_on_partition_ns(geometry, extras):
+    """ns of a core, roughly: each tile of columns loads its tiles of taps one after the other, then is read out."""
+    tiling = choose_tiling(geometry, extras.strict_nonfinite)
     tiles = div_ceil(div_ceil(geometry.C, tiling.c_tile), PARTS)
     groups = div_ceil(min(geometry.C, tiles * tiling.c_tile), tiling.channels_per_group)
-    loads = groups * geometry.N * div_ceil(geometry.Q, tiling.q_load) * tiling.num_s_tiles
-    columns = min(geometry.Q, tiling.q_load)
-    rows = min(nl.tile_size.pmax, tiling.channels_per_group * tiling.s_tile)
-    run_ns = row_ns(columns * tiling.run_step, 1, geometry.itemsize)
-    if tiling.run_step < geometry.stride:
-        run_ns = row_ns(columns, geometry.stride, geometry.itemsize)
-    load_ns = LOAD_NS + min(rows, ROWS_AN_ENGINE) * run_ns
-    if needs_staging(geometry):
-        load_ns = STAGED * load_ns
     column_ns = TENSOR_COLUMN_FP32_NS if geometry.itemsize == 4 else TENSOR_COLUMN_NS
-    matmuls = div_ceil(columns, tiling.q_tile)
-    tensor_ns = matmuls * (max(MATMUL_COLUMNS_MIN, tiling.q_tile) * column_ns + MATMUL_NS)
-    return ENDS_NS + loads * max(load_ns, tensor_ns)
+    image_ns = 0.0
+    for q0 in range(0, geometry.Q, tiling.q_load):
+        qn = min(tiling.q_load, geometry.Q - q0)
+        matmuls = div_ceil(qn, tiling.q_tile)
+        tensor_ns = max(matmuls * MATMUL_COLUMNS_MIN, qn) * column_ns + matmuls * MATMUL_NS
+        loads_ns = 0.0
+        padded = 0
+        for s0 in range(0, geometry.S, tiling.s_tile):
+            sn = min(tiling.s_tile, geometry.S - s0)
+            if not skips(geometry, extras, s0, sn, q0, qn):
+                rows = min(nl.tile_size.pmax, tiling.channels_per_group * sn)
+                dmas = load_instructions(geometry, extras, s0, sn, q0, qn)
+                if dmas > 1:
+                    padded = last_position(geometry, s0, sn, q0, qn) - first_position(geometry, s0, q0) + 1
+                    dmas -= 1
+                load_ns = min(rows, ROWS_AN_ENGINE) * load_row_ns(geometry, tiling, qn)
+                loads_ns += max(max(dmas * ISSUE_NS, tensor_ns), load_ns)
+        image_ns += groups * loads_ns + tiles * ISSUE_NS
+        if padded > 0:
+            image_ns += tiles * (STAGED_NS + padded * VECTOR_MEMSET_NS + qn * VECTOR_NS + run_ns(padded * geometry.itemsize))
+    return ENDS_NS + tiles * FILTERS_NS + geometry.N * image_ns
+
+
+def load_row_ns(geometry, tiling, columns):
+    """ns of one DMA engine for a row of a tile."""
+    if tiling.run_step < geometry.stride:
+        return row_ns(columns, geometry.stride, geometry.itemsize)
+    return row_ns((columns - 1) * tiling.run_step + 1, 1, geometry.itemsize)
 
 
 def taps_on_partition(operands, geometry, extras, config):

@@ -1,12 +1,15 @@
 """What `update` takes on a core, roughly, from shapes alone, by who multiplies: the stages as the kernel has them."""
 
 from ...._nki import nl
+from ..._clock import skew
 from ..._prices import (
     HBM_BYTE_NS,
+    LOAD_SKEW_NS,
     MATMUL_NS,
     ROWS_AN_ENGINE,
     SCALAR_NS,
     STATIC_ISSUE_NS,
+    STORE_SKEW_NS,
     TENSOR_COLUMN_NS,
     VECTOR_FIXED_NS,
     VECTOR_NS,
@@ -18,10 +21,11 @@ from .plan import plan_update, taps_met
 from .vector import parts_of
 
 #: ns from the first load to the first sums and from the last sums to the end of the last store, without what the
-#: stages themselves take for the first and the last chunk; more where the array is at half rate with fp32.
-TENSOR_ENDS_NS = 2900.0
-FP32_NS = 1500.0
-VECTOR_ENDS_NS = 3000.0
+#: stages themselves take for the first and the last chunk, on few partitions; more where the array is at half rate with
+#: fp32.
+TENSOR_ENDS_NS = 2550.0
+FP32_NS = 500.0
+VECTOR_ENDS_NS = 2150.0
 #: Instructions of Vector that a part takes beside products and sums, with what it waits for.
 PART_INSTRUCTIONS = 4
 
@@ -68,7 +72,7 @@ def update_tensor_ns(geometry, extras, settings):
     filters_ns = max(made_ns, taps_dma_ns)
     loads = div_ceil(every, plan.filters)
     first_ns = made_ns + taps_dma_ns + bands_ns + dma_ns
-    ends_ns = TENSOR_ENDS_NS + FP32_NS if item == 4 else TENSOR_ENDS_NS
+    ends_ns = TENSOR_ENDS_NS + skew(rows, LOAD_SKEW_NS + STORE_SKEW_NS) + (FP32_NS if item == 4 else 0.0)
     return ends_ns + first_ns + (loads - 1) * filters_ns + plan.image_tiles * chunks * chunk_ns
 
 
@@ -94,8 +98,10 @@ def update_vector_ns(geometry, extras):
     vector_ns = (instructions + PART_INSTRUCTIONS) * rounds * VECTOR_FIXED_NS + products * images * length * VECTOR_NS
     item = geometry.itemsize
     runs_ns = row_ns(length * geometry.W, geometry.x_w, item) + row_ns(length * geometry.Q, geometry.y_q, item)
-    rows = min(ROWS_AN_ENGINE, div_ceil(parts[0].block.count, length))
+    channels = min(nl.tile_size.pmax, div_ceil(parts[0].block.count, length))
+    rows = min(ROWS_AN_ENGINE, channels)
     moved_ns = images * rows * runs_ns
     filter_ns = rows * row_ns(length * geometry.S, geometry.w_s, item)
     steady_ns = vector_ns if rounds == 1 else max(vector_ns, moved_ns)
-    return VECTOR_ENDS_NS + filter_ns + moved_ns / rounds + steady_ns
+    ends_ns = VECTOR_ENDS_NS + skew(channels, LOAD_SKEW_NS + STORE_SKEW_NS)
+    return ends_ns + filter_ns + moved_ns / rounds + steady_ns
