@@ -13,7 +13,7 @@ ROUNDS = 2
 #: Groups that the tries of one of them may walk together.
 GROUPS_MAX = 2000
 #: Sizes and shards whose other settings are tried, and how far from the best of them the others may be.
-REFINED = 2
+REFINED = 4
 NEAR = 1.25
 
 
