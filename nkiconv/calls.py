@@ -79,17 +79,20 @@ def same_padding(size: int, taps: int, stride: int, dilation: int) -> tuple[int,
     return total // 2, total - total // 2
 
 
-def one_array(name: str, array: Any, axes: str, dtypes: tuple[str, ...] = KERNEL_DTYPES) -> Iterator[NkiconvError]:
-    """Errors of an array's kind, rank, extents and dtype; axes: their letters, as in "N, C, W", of which N may be 0."""
+def one_array(
+    name: str, array: Any, axes: str, dtypes: tuple[str, ...] = KERNEL_DTYPES, empty: str = "N"
+) -> Iterator[NkiconvError]:
+    """Errors of an array's kind, rank, extents and dtype; axes: their names, as in "N, C, W"; empty: which may be 0."""
     if not isinstance(array, (np.ndarray, simulator.ArraySpec)):
         kind = type(array).__name__
         yield DtypeError(f"{name}: must be a NumPy array, not {kind}; convert it with numpy.asarray or .numpy()")
         return
-    rank = len(axes.split(","))
-    if len(array.shape) != rank:
-        yield LayoutError(f"{name}.shape={array.shape}: must have {rank} axes, [{axes}]; reshape it")
-    elif 0 in (array.shape[1:] if axes.startswith("N,") else array.shape):
-        but = " but N" if axes.startswith("N,") else ""
+    names = axes.split(", ")
+    if len(array.shape) != len(names):
+        yield LayoutError(f"{name}.shape={array.shape}: must have {len(names)} axes, [{axes}]; reshape it")
+    elif any(size == 0 and one[0] not in empty for size, one in zip(array.shape, names, strict=True)):
+        may = " and ".join(one[0] for one in names if one[0] in empty)
+        but = f" but {may}" if may else ""
         yield GeometryError(f"{name}.shape={array.shape}: every extent{but} of [{axes}] must be at least 1; pass data")
     if not is_supported(array.dtype, dtypes) or not np.dtype(DTYPES.get(str(array.dtype), array.dtype)).isnative:
         accepted = ", ".join(str(DTYPES[d]) for d in dtypes)
@@ -106,7 +109,13 @@ def one_image(name: str, array: Any) -> Any:
     """
     if array.shape[0] != 0:
         raise GeometryError(f"{name}.shape={array.shape}: must have no images, as x; pass [0, ...]")
-    return simulator.ArraySpec((1, *array.shape[1:]), array.dtype)
+    return with_extents(array, {0: 1})
+
+
+def with_extents(array: Any, extents: dict[int, int]) -> Any:
+    """In place of an array, one without data of other extents along these axes."""
+    shape = tuple(extents.get(axis, size) for axis, size in enumerate(array.shape))
+    return simulator.ArraySpec(shape, array.dtype)
 
 
 def has_no_images(array: Any) -> bool:
@@ -114,9 +123,9 @@ def has_no_images(array: Any) -> bool:
     return isinstance(array, np.ndarray) and array.ndim > 0 and array.shape[0] == 0
 
 
-def no_images(shape: tuple[int, ...], dtype: str) -> Any:
-    """y of no images: of the shape that it has of one."""
-    return np.empty((0, *shape[1:]), DTYPES[dtype])
+def no_data(shape: tuple[int, ...], letters: str, empty: str, dtype: str) -> Any:
+    """y of an empty call: of the shape that it has of one image and channel, but 0 along the axes of these letters."""
+    return np.empty([0 if one in empty else size for size, one in zip(shape, letters, strict=True)], DTYPES[dtype])
 
 
 def is_supported(dtype: Any, dtypes: tuple[str, ...] = KERNEL_DTYPES) -> bool:

@@ -17,7 +17,7 @@ from .calls import (
     launch,
     lnc_violations,
     nl_dtype,
-    no_images,
+    no_data,
     one_array,
     one_image,
     out_dtype_violations,
@@ -136,8 +136,8 @@ def depthwise_conv1d(
         config=config,
     )
     if has_no_images(x):
-        y = no_images((1, problem.C, problem.Q), dtype_name(out_dtype or problem.dtype))
-        state = no_images((1, problem.C, problem.width.window - 1), problem.dtype)
+        y = no_data((1, problem.C, problem.Q), "NCQ", "N", dtype_name(out_dtype or problem.dtype))
+        state = no_data((1, problem.C, problem.width.window - 1), "NCW", "N", problem.dtype)
         return (y, state) if return_final_state else y
     run = run_depthwise_conv1d(x, w, problem, lnc=lnc, extra=extra, algorithm=algorithm, config=config)
     return (run.y, run.final_state) if return_final_state else run.y

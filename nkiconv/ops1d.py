@@ -135,9 +135,9 @@ def _violations(x: Any, w: Any, residual: Any, layout: Any, filter_layout: Any) 
             yield LayoutError(f"{name}={value!r}: accepted are {', '.join(accepted)}; transpose to one of these")
     letters = "N, W, C" if layout == "NWC" else "N, C, W"
     order = filter_layout if filter_layout in tuple(FILTER_LAYOUTS_1D) else "KCS"
-    yield from one_array("x", x, letters, CONV2D_DTYPES)
+    yield from one_array("x", x, letters, CONV2D_DTYPES, "NC")
     axes = ", ".join("C / groups" if letter == "C" else letter for letter in order)
-    yield from one_array("w", w, axes, CONV2D_DTYPES)
+    yield from one_array("w", w, axes, CONV2D_DTYPES, "C")
     if residual is not None:
         yield from one_array("residual", residual, letters.replace("W", "Q").replace("C", "K"))
 

@@ -17,11 +17,12 @@ from .calls import (
     launch,
     lnc_violations,
     nl_dtype,
-    no_images,
+    no_data,
     one_array,
     one_image,
     out_dtype_violations,
     same_padding,
+    with_extents,
 )
 from .errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .kernels.conv2d import conv2d_implicit_gemm
@@ -105,7 +106,8 @@ def conv2d(
 
     Args:
         x: [N, C, H, W], or [N, H, W, C] with layout="NHWC"; bf16 (ml_dtypes), fp16 or fp32, or fp8, ml_dtypes'
-            float8_e4m3 (NKI's, with infinities, up to 240) or float8_e5m2; any strides. N may be 0.
+            float8_e4m3 (NKI's, with infinities, up to 240) or float8_e5m2; any strides. N may be 0; so may C, and then
+            y has no channels, as torch's.
         w: [K, C / groups, R, S], or [R, S, C / groups, K] with filter_layout="RSCK", [K, R, S, C / groups] with "KRSC";
             fp32 with fp32 x, bf16 or fp16 with either of them, either fp8 with either. Or what `pack_filter` returned,
             with filter_layout "KCRS" and without groups.
@@ -151,11 +153,9 @@ def conv2d(
     )
     if batch_group_count != 1:
         x, groups = _batch_groups(x, w, batch_group_count, groups, layout, filter_layout), batch_group_count
-    given = _with_one_image(x, epilogue) if has_no_images(x) else (x, epilogue)
+    bare = _has_no_channels(x, w, layout, filter_layout)
     problem = checked_conv2d(
-        given[0],
-        w,
-        given[1],
+        *_with_data(x, w, epilogue, bare, layout, filter_layout, groups),
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -167,8 +167,9 @@ def conv2d(
         algorithm=algorithm,
         config=config,
     )
-    if has_no_images(x):
-        return no_images(_pooled(problem, pool), dtype_name(out_dtype or problem.out_dtype))
+    if bare or has_no_images(x):
+        axes = "N" * has_no_images(x) + "C" * bare
+        return no_data(_pooled(problem, pool), problem.layout, axes, dtype_name(out_dtype or problem.out_dtype))
     return run_conv2d(
         x, w, problem, filter_layout=filter_layout, lnc=lnc, epilogue=epilogue, algorithm=algorithm, config=config
     ).y
@@ -197,12 +198,28 @@ def _batch_groups(x: Any, w: Any, count: Any, groups: Any, layout: str, filter_l
     return x.reshape(count, N // count, C, H, W).swapaxes(0, 1).reshape(N // count, count * C, H, W)
 
 
-def _with_one_image(x: Any, epilogue: Epilogue2d) -> tuple[Any, Epilogue2d]:
-    """The same without data for one image instead of none, to be checked."""
-    residual = epilogue.residual
-    if isinstance(residual, np.ndarray) and residual.ndim:
-        epilogue = dataclasses.replace(epilogue, residual=one_image("residual", residual))
-    return one_image("x", x), epilogue
+def _with_data(
+    x: Any, w: Any, epilogue: Epilogue2d, bare: bool, layout: str, filter_layout: str, groups: Any
+) -> tuple[Any, Any, Epilogue2d]:
+    """The same, to be checked: one image instead of none and, where arrays are bare, one channel a group."""
+    extents = {}
+    if has_no_images(x):
+        extents[0] = 1
+        if isinstance(epilogue.residual, np.ndarray) and epilogue.residual.ndim:
+            epilogue = dataclasses.replace(epilogue, residual=one_image("residual", epilogue.residual))
+    if bare:
+        extents[X_PERMS[layout][1]] = groups if type(groups) is int and groups > 0 else 1
+        w = with_extents(w, {FILTER_LAYOUTS[filter_layout][1]: 1})
+    return with_extents(x, extents) if extents else x, w, epilogue
+
+
+def _has_no_channels(x: Any, w: Any, layout: Any, filter_layout: Any) -> bool:
+    """Whether these are arrays of C = 0 input channels, both of them."""
+    if layout not in LAYOUTS or filter_layout not in tuple(FILTER_LAYOUTS):
+        return False
+    if not all(isinstance(array, np.ndarray) and array.ndim == 4 for array in (x, w)):
+        return False
+    return bool(x.shape[X_PERMS[layout][1]] == w.shape[FILTER_LAYOUTS[filter_layout][1]] == 0)
 
 
 def _pooled(problem: ConvProblem, pool: int | Pair) -> tuple[int, ...]:

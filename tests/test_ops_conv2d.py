@@ -320,12 +320,26 @@ def test_batch_groups(count, layout):
         (lambda: nkiconv.conv1d(X[:0, :, 0], W[:, :, 0]), (0, 4, 10)),
         (lambda: nkiconv.depthwise_conv1d(X[:0, :, 0], W[0, :, 0]), (0, 6, 10)),
         (lambda: nkiconv.depthwise_conv2d(X[:0], W[0][:, None]), (0, 6, 7, 10)),
+        (lambda: conv2d(X[:0, :0], W[:, :0]), (0, 0, 7, 10)),
+        (lambda: conv2d(X[:, :0], W[:, :0], pool=(1, 2), padding=1), (2, 0, 9, 6)),
     ],
 )
-def test_no_images(call, shape):
+def test_no_images_or_no_channels(call, shape):
     y = call()
     assert y.shape == shape
     assert y.dtype == np.float32
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_no_channels_are_torchs(groups):
+    x, w = torch.zeros(3, 0, 9, 8), torch.zeros(4, 0, 3, 2)
+    expected = torch.nn.functional.conv2d(x, w, torch.ones(4), stride=(1, 2), padding=1, groups=groups).shape
+    assert conv2d(x.numpy(), w.numpy(), BIAS, stride=(1, 2), padding=1, groups=groups).shape == tuple(expected)
+    nhwc = x.permute(0, 2, 3, 1).numpy(), w.permute(2, 3, 1, 0).numpy()
+    y = conv2d(*nhwc, BIAS, stride=(1, 2), padding=1, groups=groups, layout="NHWC", filter_layout="RSCK")
+    assert y.transpose(0, 3, 1, 2).shape == tuple(expected)
+    rows = nkiconv.conv1d(x[:, :, 0].numpy(), w[:, :, 0].numpy(), groups=groups)
+    assert rows.shape == tuple(torch.nn.functional.conv1d(x[:, :, 0], w[:, :, 0], groups=groups).shape)
 
 
 def test_no_rows_have_states():

@@ -183,7 +183,9 @@ def taps_on_partition_ns(geometry, extras):
                 loads_ns += max(max(dmas * ISSUE_NS, tensor_ns), load_ns)
         image_ns += groups * loads_ns + tiles * ISSUE_NS
         if padded > 0:
-            image_ns += tiles * (STAGED_NS + padded * VECTOR_MEMSET_NS + qn * VECTOR_NS + run_ns(padded * geometry.itemsize))
+            image_ns += tiles * (
+                STAGED_NS + padded * VECTOR_MEMSET_NS + qn * VECTOR_NS + run_ns(padded * geometry.itemsize)
+            )
     return ENDS_NS + tiles * FILTERS_NS + geometry.N * image_ns
 
 
