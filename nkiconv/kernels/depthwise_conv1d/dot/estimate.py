@@ -1,9 +1,10 @@
 """What `dot` takes on a core, roughly, from shapes alone: the array's columns of all units, or what reads them out."""
 
 from ...._nki import nl
-from ..._prices import HBM_BYTE_NS, MATMUL_NS, TENSOR_COLUMN_NS, VECTOR_NS
+from ..._prices import HBM_BYTE_NS, MATMUL_NS, TENSOR_COLUMN_NS, VECTOR_NS, WINDOW_WORK
 from ..._tiles import PARTS, div_ceil
 from .kernel import plan_of
+from .plan import batches, channel_blocks, groups_of
 
 #: ns from the first load to the first sums and from the last sums to the end of the last store, with masks and with the
 #: way through HBM.
@@ -11,8 +12,8 @@ MASKED_ENDS_NS = 5000.0
 WIDE_ENDS_NS = 11000.0
 #: Share of the masks and sums that Vector is left with, a column of lags and channels.
 MASKED_VECTOR = 0.75
-#: Channels below which transposes are so narrow that the array stays at half rate.
-FEW_CHANNELS = 64
+#: How much more work than it takes a unit should have for the array to be at full rate in all windows.
+SURE = 1.3
 
 
 def dot_ns(geometry):
@@ -23,26 +24,23 @@ def dot_ns(geometry):
 
 def wide_ns(geometry, plan):
     """A unit is up to 128 channels, a chunk of slots and a block of lags: transposes, products, sums over slots."""
-    pmax = nl.tile_size.pmax
-    rows = plan.parts if plan.parts > 1 else geometry.C
-    half = div_ceil(rows, PARTS)
-    tiles = 1 if plan.parts > 1 else geometry.N * div_ceil(half, pmax)
-    groups = div_ceil(min(half, pmax), plan.channels)
-    lag_blocks = div_ceil(div_ceil(geometry.Q, plan.spread), plan.lags) * plan.column_phases
-    if plan.parts > 1 or rows == 1:
-        groups, lag_blocks = div_ceil(rows, plan.channels), div_ceil(lag_blocks, PARTS)
-    slots = plan.slots * plan.tap_phases
-    turn_ns = (pmax * TENSOR_COLUMN_NS + MATMUL_NS) * (2 if geometry.itemsize == 4 else 1)
-    new = 0 if plan.keep else slots
-    products_ns = plan.channels * (plan.lags + plan.taps - 1) * TENSOR_COLUMN_NS * (4 if geometry.itemsize == 4 else 1)
-    unit_ns = turn_ns * (new + slots + plan.lags * plan.tap_phases) + groups * slots / plan.taps * (
-        products_ns + MATMUL_NS
-    )
-    unit_ns += 2 * groups * plan.lags * TENSOR_COLUMN_NS
-    if rows <= FEW_CHANNELS:
+    block = channel_blocks(geometry, plan)[0]
+    groups = groups_of(plan, block, 0)
+    slow = geometry.itemsize == 4
+    turns = plan.lags * plan.tap_phases + plan.slots * plan.tap_phases * (1 if plan.keep else 2)
+    products = groups * div_ceil(plan.slots, plan.taps) * plan.tap_phases
+    columns = plan.channels * (plan.lags + plan.taps - 1) * (4 if slow else 1)
+    sums_ns = 2 * groups * plan.lags * TENSOR_COLUMN_NS
+    turn_ns = (nl.tile_size.pmax * TENSOR_COLUMN_NS + MATMUL_NS) * (2 if slow else 1)
+    unit_ns = turns * turn_ns + products * (columns * TENSOR_COLUMN_NS + MATMUL_NS) + sums_ns
+    # a transpose streams as many columns as there are channels, and keeps the array waiting for the rest of its time
+    streamed = turns * min(block.count, nl.tile_size.pmax) * (2 if slow else 1) + products * columns
+    if streamed * TENSOR_COLUMN_NS + sums_ns < SURE * WINDOW_WORK * unit_ns:
         unit_ns = 2 * unit_ns
-    kept_ns = turn_ns * slots * plan.chunks * div_ceil(half, pmax) if plan.keep else 0.0
-    return WIDE_ENDS_NS + kept_ns + tiles * lag_blocks * plan.chunks * unit_ns
+    every = batches(geometry, plan)
+    units = div_ceil(len(every), PARTS) * every[0].kn * every[0].nn * plan.chunks * plan.column_phases
+    kept_ns = turn_ns * plan.slots * plan.tap_phases * plan.chunks if plan.keep else 0.0
+    return WIDE_ENDS_NS + kept_ns + units * unit_ns
 
 
 def masked_ns(geometry):
