@@ -74,21 +74,30 @@ def test_the_rule_is_close_to_the_plan(name):
 #: Long filters with gaps, which `banded` does not take: N, C, W, S, stride, dilation, padding.
 GAPS = [
     (1, 6, 3085, 148, 1, 2, (6, 23)),
-    (19, 1, 14263, 108, 2, 3, (160, 161)),
+    (5, 1, 3263, 108, 2, 3, (160, 161)),
     (6, 10, 1048, 115, 1, 3, (0, 0)),
     (1, 1, 6295, 2598, 1, 2, (5194, 0)),
+    (8, 3, 74, 58, 1, 2, (57, 57)),
+    (1, 70, 1609, 108, 1, 2, (0, 0)),
+    (2, 3, 88, 1895, 1, 3, (5682, 0)),
+    (16, 44, 377, 502, 1, 2, (501, 501)),
 ]
 
 
 @pytest.mark.parametrize("row", GAPS, ids=str)
 def test_long_filters_with_gaps_take_what_is_fast(row):
-    """10 to 500 times what the best takes, when only `dot` was looked at."""
+    """10 to 500 times what the best takes, when only `dot` was looked at; 1.2 to 3.6 times, by estimates that took all
+    tiles of taps for staged, or units of few channels for twice as many."""
     N, C, W, S, stride, dilation, pad = row
     problem = ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), pad), stride=(1, stride),
                           rhs_dilation=(1, dilation))  # fmt: skip
     geometry, extras = geometry_of(problem), extras_of(problem, Asked())
     algorithm, config = kernel_choice(geometry, extras)
-    others = [name for name in ("vector", "taps_on_partition") if not refusal_of(name, geometry, extras, None, 2)]
+    others = [
+        name
+        for name in ("mixed", "vector", "dot", "taps_on_partition")
+        if not refusal_of(name, geometry, extras, None, 2)
+    ]
     best = min(modelled_us(problem, name, None) for name in others)
     assert modelled_us(problem, algorithm, config) <= 1.2 * best
 
