@@ -1,6 +1,6 @@
 """The kernels' own choice against the plan, on random problems: writes what it found, the worst first.
 
-    make choice COUNT=500 SEED=31
+    make choice COUNT=500 SEED=47
 
 Each problem is modelled whole, on two cores at phase 0, as the kernel runs it when it is told nothing and as
 `nkiconv.plan` would have it run. Problems whose kernel has more than --most instructions either way are left out, and
@@ -127,7 +127,7 @@ def main() -> None:
         prog="python tests/choice", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--count", type=int, default=500, help="depthwise problems; conv2d has three tenths of it")
-    parser.add_argument("--seed", type=int, default=31, help="decides the problems; default: 31")
+    parser.add_argument("--seed", type=int, default=47, help="decides the problems; default: 47")
     parser.add_argument("--most", type=int, default=MOST, help=f"instructions of a kernel; default: {MOST}")
     parser.add_argument("--minutes", type=float, default=math.inf, help="for an operation, at most; default: no limit")
     parser.add_argument("--operation", choices=[*PROBLEMS], action="append", help="only this one")
