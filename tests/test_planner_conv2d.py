@@ -55,6 +55,14 @@ def test_geometry_is_the_kernels_own():
     assert (found.y_n, found.y_k, found.y_p, found.y_q) == (7 * 12 * 20, 1, 12 * 20, 20)
 
 
+def test_a_plan_tries_every_number_of_neighbours():
+    """Prices tie; all but seven let the array fall back to half its rate."""
+    problem = cases.get("rn50_1x1").problem
+    found = plan(problem.replace(layout="NHWC"), use_cache=False)
+    assert (found.algorithm, found.config) == ("swapped", (("side", 7),))
+    assert found.phase0_us <= 1.25 * plan(problem, use_cache=False).phase0_us
+
+
 def test_a_plan_avoids_row_tiles_that_take_turns():
     problem, turns = cases.get("mobilenet_dw").problem, {"pe.row_tiles_overlap": 0.0}
     usual = plan(problem, use_cache=False)

@@ -1,5 +1,6 @@
 """The README is true: its Python runs, its commands exist, its generated tables are what the code says."""
 
+import dataclasses
 import re
 import shlex
 import sys
@@ -16,7 +17,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import nkiconv
-from nkiconv import readme_table, suite
+from nkiconv import cases, readme_table, suite
 from nkiconv.pytorch.computers import device, modes
 from nkiconv.readme_table import markers
 from nkiconv.simulator.coverage import coverage, markdown
@@ -196,6 +197,18 @@ def test_the_figures_of_the_choice_are_what_its_command_says(monkeypatch, capsys
     found = re.findall(r"geometric mean ([\d.]+), worst ([\d.]+)", capsys.readouterr().out)
     assert len(found) == 2
     assert all(1 - 1e-9 <= float(mean) <= float(worst) for mean, worst in found)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.usefixtures("plans")
+def test_figures_of_packed_filters_and_of_nhwc_are_those_of_plans():
+    """On a sample: the range of NHWC is that of the named cases that it lists."""
+    problem = cases.get("rn50_c5").problem
+    plain, packed = (nkiconv.plan(problem, packed=packed).phase0_us for packed in (False, True))
+    assert f"(rn50_c5: {packed:.1f} us for {plain:.1f}, modelled" in " ".join(TEXT.split())
+    least, most = re.search(r"([\d.]+) to ([\d.]+) times as long in NHWC as in NCHW", " ".join(TEXT.split())).groups()
+    nhwc = nkiconv.plan(dataclasses.replace(problem, layout="NHWC")).phase0_us
+    assert float(least) <= nhwc / plain <= float(most)
 
 
 @pytest.mark.simulator_only

@@ -21,6 +21,8 @@ from ...kernels.conv2d.split.plan import split_ns
 from ...kernels.conv2d.stacked.plan import BESIDE
 from ...kernels.conv2d.swapped.plan import FILTER_BYTES as SWAPPED_FILTER_BYTES
 from ...kernels.conv2d.swapped.plan import X_BYTES as SWAPPED_X_BYTES
+from ...kernels.conv2d.swapped.plan import sides_of
+from ...kernels.conv2d.swapped.price import tiles_of
 from ...kernels.conv2d.taps.fold import FOLDS
 from ...kernels.conv2d.taps.plan import FILTER_BYTES, ORDERS, X_BYTES, count_instructions
 from ...kernels.conv2d.taps.work import array_ns
@@ -370,7 +372,11 @@ class Swapped(Conv2dFamily):
     from_one = ("side", "fold", "x_bytes", "filter_bytes")
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        plan, geometry = self.plan(shape, None), shape.geometry
         found: list[Config] = [None, config_of(shard="channels"), config_of(shard="images")]
+        if plan is not None and (wide or self._matmuls(plan) <= LONG):
+            sides = sides_of(geometry.columns.out, geometry.K * geometry.hbm_itemsize)  # type: ignore[no-untyped-call]
+            found += [config_of(side=side) for side in sides]
         return found + ([config_of(x_bytes=SWAPPED_X_BYTES // 2)] if wide else [])
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
@@ -392,6 +398,11 @@ class Swapped(Conv2dFamily):
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         return len(plan.items)
+
+    def _matmuls(self, plan: Any) -> int:
+        """Of all cores, at least."""
+        taps = plan.source.rows.taps * plan.source.columns.taps
+        return sum(tiles_of(plan, item.band) for item in plan.items) * taps * len(plan.chunks)  # type: ignore[no-untyped-call]
 
 
 _EVERY = (Taps(), Stacked(), Bands(), Grouped(), Narrow(), Deep(), Pairs(), Split(), Swapped())

@@ -76,8 +76,7 @@ def band_ns(geometry, plan, item):
     tile_ns = 0.0
     for index in range(len(parts)):
         tile_ns += max(parts[index][1], MATMUL_COLUMNS_MIN) * column_ns + fixed_ns
-    blocks = blocks_of(plan.sizes, item.band)
-    tiles = len(blocks) * min(plan.sizes.side, item.band.qn)
+    tiles = tiles_of(plan, item.band)
     array_ns = tiles * tile_ns * taps * len(plan.chunks)
     read_ns = tiles * (kn * VECTOR_NS + len(parts) * VECTOR_FIXED_PSUM_NS) / 2
     return (
@@ -85,6 +84,11 @@ def band_ns(geometry, plan, item):
         x_ns(geometry, plan, item.band) + y_ns(geometry, plan, item.band, plan.batches[item.batch][1]),
         read_ns,
     )
+
+
+def tiles_of(plan, band):
+    """Stationaries of a band, of each tap and chunk of input channels."""
+    return len(blocks_of(plan.sizes, band)) * min(plan.sizes.side, band.qn)
 
 
 def x_ns(geometry, plan, band):
