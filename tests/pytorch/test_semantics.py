@@ -149,6 +149,17 @@ def test_float64_of_kernels_is_refused(where, monkeypatch):
         pytorch.causal_conv1d_fn(x, w[:, 0])
 
 
+def test_bf16_is_summed_in_fp32_where_onednn_has_none(monkeypatch):
+    monkeypatch.setattr(host, "NATIVE", (torch.float32, torch.float64))
+    x, w = (torch.randn(shape).bfloat16().requires_grad_() for shape in ((2, 8, 30), (6, 8, 5)))
+    wide = [one.detach().float().requires_grad_() for one in (x, w)]
+    y, expected = pytorch.conv1d(x, w, padding=2), F.conv1d(*wide, padding=2)
+    g = torch.randn(y.shape).bfloat16()
+    found = [y, *torch.autograd.grad(y, (x, w), g)]
+    for one, ref in zip(found, [expected, *torch.autograd.grad(expected, wide, g.float())], strict=True):
+        assert torch.equal(one, ref.bfloat16())
+
+
 def test_autocast_casts_as_torch_does(computer):
     x, w, bias = integers(2, 4, 7), integers(4, 4, 3), integers(4)
     with torch.autocast("cpu", torch.bfloat16):
