@@ -1,5 +1,6 @@
 """What holds for every test: a clean environment, reproducible random examples, and what the machine lacks."""
 
+import gc
 import os
 import re
 from importlib.util import find_spec
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from cover import cover
 
 #: The one variable of the NKI family that the tests obey: "aws" runs the kernels on AWS's NKI instead of our simulator.
 KEPT = "NKICONV_NKI"
@@ -36,8 +38,17 @@ def pytest_configure():
     hypothesis.settings.load_profile("nkiconv")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Skip what the machine at hand cannot run, with the reason in the report."""
+    """Skip what the machine at hand cannot run, with the reason in the report; leave out what `cover` does without."""
+    tables = {}
+    for item in items:
+        if item.get_closest_marker("cover"):
+            tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for table in tables.values():
+        kept = cover([item.callspec.id.split("-") for item in table])
+        for one in (item for place, item in enumerate(table) if place not in kept):
+            one.add_marker(pytest.mark.slow)
     runs_on_aws_nki = os.environ.get(KEPT) == "aws"
     has_device = Path("/dev/neuron0").exists()
     for item in items:
@@ -51,6 +62,12 @@ def _lacks(name):
     """Why a test that imports this is skipped, or None: what is installed and does not import is a failure."""
     package = (name or "").partition(".")[0]
     return f"needs {package}, which is not installed: make setup" if package in LACKING else None
+
+
+def pytest_collection_finish():
+    """Keep the collector of garbage off what stays to the end: some twenty thousand tests, torch, transformers."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

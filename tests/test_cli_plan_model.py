@@ -331,7 +331,11 @@ def test_torch_is_asked_for_by_name(script, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "shape", "calls"),
-    [("resnet18", "1x3x32x32", 20), ("convnext", "1x3x32x32", 22), ("whisper_stem", "1x80x40", 2)],
+    [
+        pytest.param("resnet18", "1x3x32x32", 20, marks=pytest.mark.slow),  # a line of the README's
+        pytest.param("convnext", "1x3x32x32", 22, marks=pytest.mark.slow),
+        ("whisper_stem", "1x80x40", 2),
+    ],
 )
 def test_examples(name, shape, calls):
     found = document(ROOT / "examples" / f"{name}.py:build_model", "--input", shape, "--dtype", "bf16")

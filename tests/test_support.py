@@ -140,6 +140,7 @@ def on_data(name, tensor):
     return made(tensor.shape, dtype=tensor.dtype, requires_grad=tensor.requires_grad)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("one", tensors.FUNCTIONS, ids=lambda one: one.name)
 @pytest.mark.parametrize("row", [PLAIN, *tensors.ROWS], ids=lambda row: f"{row.name} {row.value}")
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "float64"])

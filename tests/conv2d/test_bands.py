@@ -45,6 +45,7 @@ def test_exact(name, dtype):
     check_exact(problem, config=BANDS)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("fold", [2, 4])
 @pytest.mark.parametrize("name", ROWS)

@@ -86,6 +86,7 @@ def test_every_shape_is_exact(name, dtype):
     check_exact(problem.replace(dtype=dtype), config=deep(shard, T, settings))
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("shard", plan.SHARDS)
 @pytest.mark.parametrize("why", EDGE)
 def test_every_edge_is_exact_or_refused(why, shard):

@@ -35,12 +35,14 @@ def test_table_holds_every_kind():
     assert {problem.K for problem in EDGE.values()} >= {1, 3, 16, 17, 64, 100, 130}
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("why", EDGE)
 def test_exact_on_integers(why, dtype):
     check_exact(EDGE[why].replace(dtype=dtype))
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp16", marks=pytest.mark.slow), "fp32"])
 @pytest.mark.parametrize("why", EDGE)
 def test_within_the_bound_on_normals(why, dtype):

@@ -67,12 +67,14 @@ def takes(problem, shape):
     return problem.C // problem.groups <= rows and problem.K // problem.groups * height * width <= 128
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", ROWS)
 def test_exact(name, dtype):
     check_exact(ROWS[name].replace(dtype=dtype), config=grouped(None))
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
 @pytest.mark.parametrize("name", ROWS)
 def test_exact_for_all_shapes_of_tiles(name, shape):
@@ -122,6 +124,7 @@ def test_layouts():
     np.testing.assert_array_equal(y.transpose(0, 3, 1, 2), expected)
 
 
+@pytest.mark.cover
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

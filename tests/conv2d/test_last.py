@@ -27,6 +27,7 @@ PROBLEMS = {
 SETTINGS = [{}, {"shard": "channels", "x_bytes": 1024}, {"shard": "images", "x_bytes": 600, "channels": 50}]
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -34,6 +35,7 @@ def test_every_setting_is_exact(name, settings, dtype):
     check_exact(PROBLEMS[name].replace(dtype=dtype), config=config_of("taps", **settings))
 
 
+@pytest.mark.cover
 @pytest.mark.sweep
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("why", EDGE)
@@ -137,6 +139,7 @@ def needs(problem, lnc, settings):
     return (count, execution.sbuf_peak_bytes), said
 
 
+@pytest.mark.cover
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("why", [*EDGE, *PROBLEMS])

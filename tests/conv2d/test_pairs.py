@@ -108,6 +108,7 @@ def large_integers(rng, problem, w_dtype):
     return x, rng.integers(-w_most, w_most + 1, problem.filter_shape).astype(DTYPES[w_dtype])
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), MIXES)
 @pytest.mark.parametrize("name", ROWS)
 def test_exact(name, x_dtype, w_dtype):
@@ -118,6 +119,7 @@ def test_exact(name, x_dtype, w_dtype):
     assert same_bits(one, two)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("settings", SETTINGS[1:], ids=[f"settings{i}" for i in range(1, len(SETTINGS))])
 @pytest.mark.parametrize("name", ROWS)
 def test_exact_with_other_settings(name, settings):
@@ -127,6 +129,7 @@ def test_exact_with_other_settings(name, settings):
     check_exact(problem, w_dtype="fp8_e4m3", config=pairs(settings))
 
 
+@pytest.mark.cover
 @pytest.mark.sweep
 @pytest.mark.parametrize("dtype", FP8)
 @pytest.mark.parametrize("why", EDGE)
@@ -165,6 +168,7 @@ def test_epilogue(name, residual_dtype):
     assert same_bits(one, two)
 
 
+@pytest.mark.cover
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("residual", [False, True])

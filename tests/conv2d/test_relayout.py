@@ -59,6 +59,7 @@ def test_integers_are_exact(name, algorithm, dtype):
     check_exact(PROBLEMS[name].replace(dtype=dtype, layout="NHWC"), **how(algorithm))
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("perms", PERMS, ids=str)
 @pytest.mark.parametrize(("name", "algorithm", "dtype"), ONCE)
 def test_other_layouts_are_exact(name, algorithm, dtype, perms):
@@ -96,6 +97,7 @@ def test_residuals_are_copied_too(name, dtype):
     assert tried > 0
 
 
+@pytest.mark.cover
 @pytest.mark.sweep
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("why", EDGE)

@@ -173,6 +173,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.cover
 @pytest.mark.sweep
 @pytest.mark.parametrize("index", range(len(SETTINGS)))
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -180,6 +181,7 @@ def test_settings_change_no_result(name, index):
     check_exact(PROBLEMS[name], config=config_of("split", **SETTINGS[index]), **PAIRS)
 
 
+@pytest.mark.cover
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("more", [False, True], ids=["plain", "epilogue"])

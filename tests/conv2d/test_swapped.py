@@ -65,6 +65,7 @@ def fits(problem, settings):
     return planned(problem, "swapped", config_of("swapped", **settings)[1:])[0] is not None
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -73,6 +74,7 @@ def test_every_setting_is_exact(name, settings, dtype):
     check_exact(problem, config=config_of("swapped", **settings))
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("settings", [{}, {"side": 3}, {"x_bytes": 1000}, {"side": 1, "x_bytes": 500}], ids=str)
 @pytest.mark.parametrize("fold", [1, 2, 3, 4, 6])
@@ -120,6 +122,7 @@ def test_few_edges_are_refused():
         assert problem.groups > 1 or max(problem.H, problem.W) > 40_000, why
 
 
+@pytest.mark.cover
 @pytest.mark.sweep
 @pytest.mark.parametrize(("dtype", "filters"), [("bf16", "KCRS"), ("fp32", "KCRS"), ("bf16", "KRSC"), ("fp32", "RSCK")])
 @pytest.mark.parametrize("why", ACCEPTED)
@@ -193,6 +196,7 @@ def test_precisions_keep_integers(layout, filters, precision):
         assert_exact(run(x, stored, problem, lnc, **given), truth, "fp32")
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("problem", [MANY, LINE], ids=["many", "line"])
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
@@ -244,6 +248,7 @@ def needs(problem, lnc, settings):
     return (count, execution.sbuf_peak_bytes), said
 
 
+@pytest.mark.cover
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("why", [*ACCEPTED, *PROBLEMS, *FOLDED])

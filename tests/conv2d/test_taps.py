@@ -36,6 +36,7 @@ def test_every_setting_is_exact(name, settings, dtype):
     check_exact(PROBLEMS[name].replace(dtype=dtype), config=config_of("taps", **settings))
 
 
+@pytest.mark.cover
 @pytest.mark.sweep
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("why", EDGE)
@@ -43,6 +44,7 @@ def test_every_edge_is_exact(why, dtype):
     check_exact(EDGE[why].replace(dtype=dtype), config=config_of("taps"))
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("fold", ["inputs", "outputs", "both"])
 @pytest.mark.parametrize("why", FOLDED)

@@ -82,11 +82,13 @@ def test_exact_on_integers(algorithm, row):
     check_in_scope(algorithm, row.problem("bf16"), whole=True)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(("algorithm", "row"), each(lambda _: EDGE[::2]))
 def test_exact_on_integers_in_fp32(algorithm, row):
     check_in_scope(algorithm, row.problem("fp32"), whole=True)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(("algorithm", "row"), each(lambda _: EDGE[::2]))
 def test_exact_on_integers_with_strict_nonfinite(algorithm, row):
     check_in_scope(algorithm, row.problem("bf16"), whole=True, strict_nonfinite=True)
@@ -99,6 +101,7 @@ NORMAL_ROWS = [
 ]
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(
     ("algorithm", "row", "dtype"), each(lambda algorithm: [*NORMAL_ROWS, *PURPOSES], ["bf16", "fp16", "fp32"])
 )
@@ -127,6 +130,7 @@ PERMS = [
 ]
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("perms", PERMS, ids=str)
 @pytest.mark.parametrize(("algorithm", "row"), each(lambda algorithm: [*PURPOSES, NORMAL_ROWS[-1], NORMAL_ROWS[0]]))
 def test_layouts(algorithm, row, perms):
@@ -157,6 +161,7 @@ def with_bad(problem, value, where, tap=1):
     return x, w
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("where", ["x", "w"])
 @pytest.mark.parametrize("value", [np.nan, np.inf], ids=str)
 @pytest.mark.parametrize("name", BAD_PROBLEMS)
@@ -178,6 +183,7 @@ SPREAD_MAX = 128
 APART = ("vector",)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("where", ["x", "w"])
 @pytest.mark.parametrize("value", [np.nan, np.inf], ids=str)
 @pytest.mark.parametrize("row", PURPOSES, ids=identity)

@@ -78,6 +78,7 @@ CONFIGS = [
 row = functools.partial(row_of, ROWS + WIDE + PARTS)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_exact_on_integers(row, dtype):
@@ -88,12 +89,14 @@ def test_exact_on_integers(row, dtype):
     check(problem, PLAIN, 1, whole=True, algorithm="dot")
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("row", WIDE, ids=lambda row: row.id)
 def test_lags_through_hbm_are_exact_on_integers(row, dtype):
     check(row.problem(dtype), PLAIN, 1, whole=True, algorithm="dot", config=(("wide", 1),))
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("wide", [0, 1])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("row", PARTS, ids=lambda row: row.id)

@@ -18,6 +18,7 @@ def test_table_is_not_empty_and_names_are_unique():
     assert len({row.id for row in EDGE}) == len(EDGE)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
 def test_exact_on_integers(row, dtype):
@@ -29,6 +30,7 @@ def test_exact_on_integers(row, dtype):
     assert same_bits(one, two)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp16", marks=pytest.mark.slow), "fp32"])
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
 def test_within_the_bound_on_normals(row, dtype):
@@ -91,6 +93,7 @@ def test_negative_numbers_are_refused_by_the_probe():
         7 // Counted(-2)
 
 
+@pytest.mark.cover
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(

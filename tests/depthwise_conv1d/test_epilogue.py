@@ -80,11 +80,13 @@ def test_every_algorithm_is_tried():
     assert min(tried.count(algorithm) for algorithm in (None, *ALGORITHMS)) >= 2 * len(SOME)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), accepted(requests=EVERY))
 def test_every_combination(algorithm, row, dtype, request_):
     check(row.problem(dtype), request_, seed=1, whole=False, algorithm=algorithm)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), accepted(ROWS, SOME))
 def test_every_geometry(algorithm, row, dtype, request_):
     check(row.problem(dtype), request_, seed=2, whole=True, algorithm=algorithm)
@@ -99,6 +101,7 @@ DTYPE_REQUESTS = [
 ]
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), accepted(None, DTYPE_REQUESTS, FLOATS))
 def test_every_dtype(algorithm, row, dtype, request_):
     """Sums stay fp32 until the one cast at the end: an fp32 y of 16-bit inputs is as good as fp32."""

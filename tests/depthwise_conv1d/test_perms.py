@@ -22,6 +22,7 @@ def call(x, w, lnc=2, **perms):
     return nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[lnc])(x, w, **kwargs)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("perm", ALL, ids=str)
 @pytest.mark.parametrize("which", ["in_perm", "kern_perm", "out_perm"])
 def test_every_permutation(which, perm):

@@ -125,6 +125,7 @@ PLANNED = [
 ]
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("row", PLANNED, ids=lambda row: row.id)
 @pytest.mark.parametrize("algorithm", CONFIGURABLE)
 def test_what_the_planner_tries_is_right(algorithm, row):

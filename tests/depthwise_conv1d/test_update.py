@@ -66,6 +66,7 @@ REQUESTS = [
 row = functools.partial(row_of, ROWS)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)

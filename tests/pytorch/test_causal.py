@@ -324,7 +324,7 @@ def test_compiles_without_graph_breaks(how, dynamic):
         return (found[0] + 1, found[1]) if final else (found + 1,)
 
     torch.compiler.reset()
-    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic)
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend="aot_eager")
     for size in (6, 9):
         x, w = integers(1, 3, size).requires_grad_(), integers(3, 4, seed=1).requires_grad_()
         more = {

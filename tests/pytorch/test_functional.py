@@ -61,6 +61,7 @@ def mode(request, monkeypatch):
     return request.param
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("name", "x_shape", "w_shape", "arguments"), CALLS, ids=lambda value: str(value)[:40])
 def test_equals_torch(name, x_shape, w_shape, arguments, dtype, mode):

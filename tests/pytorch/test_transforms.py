@@ -54,6 +54,7 @@ def close(found, expected):
     torch.testing.assert_close(found, expected, **CLOSE)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("function", [ours, operators])
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])

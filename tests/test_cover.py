@@ -1,0 +1,28 @@
+"""What `make test` takes of a big table."""
+
+from itertools import combinations, product
+
+import pytest
+from cover import cover
+
+
+@pytest.mark.parametrize("sizes", [(5,), (63, 3), (7, 12, 3), (6, 4, 2, 2)])
+def test_every_value_and_every_pair_of_three_is_met(sizes):
+    rows = [tuple(f"{axis}:{value}" for axis, value in enumerate(row)) for row in product(*map(range, sizes))]
+    together = 2 if len(sizes) > 2 else 1
+    kept = cover(rows)
+    for axes in combinations(range(len(sizes)), together):
+        assert {tuple(rows[i][axis] for axis in axes) for i in kept} == {
+            tuple(row[axis] for axis in axes) for row in rows
+        }
+    largest = sorted(sizes)[-together:]
+    assert len(kept) <= 1.2 * (largest[0] * largest[-1] if together == 2 else largest[0])
+
+
+def test_values_take_turns():
+    rows = list(product("abcdef", "xy"))
+    assert sorted(rows[i][1] for i in cover(rows)) == ["x"] * 3 + ["y"] * 3
+
+
+def test_rows_of_several_lengths():
+    assert cover([("a",), ("a", "b"), ("a", "b", "c"), ("a", "b", "c")]) == {1, 2}
