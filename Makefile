@@ -9,6 +9,8 @@ RUN := $(VENV)/.run
 ALL := $(VENV)/.all-torch-$(TORCH)
 PIP := $(BIN)/python -m pip install -qq
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start a hundred processes; each would compile all of nkiconv where the shell's setting keeps it from being kept.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test coverage test-slow conformance peers validation mutation choice lint format readme docs wheel bench \
