@@ -93,9 +93,11 @@ def _choices():
     from nkiconv.kernels.depthwise_conv1d import dispatch as depthwise
 
     with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get(KEPT) == "aws":  # its compiler reads the functions' source
+            return (yield)
         for module, name in ((conv2d, "choose"), (depthwise, "choose"), (depthwise, "settle")):
             patch.setattr(module, name, _remembered(getattr(module, name)))
-        yield
+        return (yield)
 
 
 def _remembered(choose):

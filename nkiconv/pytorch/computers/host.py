@@ -27,7 +27,7 @@ _ACTIVATE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sigmoid": torch.sigmoid,
 }
 #: Dtypes that torch convolves itself. Without oneDNN's, bf16 takes torch 10 to 100 times as long as in fp32 and back.
-NATIVE = (torch.float32, torch.float64)
+NATIVE: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
 if torch.ops.mkldnn._is_mkldnn_bf16_supported():
     NATIVE = (*NATIVE, torch.bfloat16)
 #: Activations that may follow rounding: the result is the same.
