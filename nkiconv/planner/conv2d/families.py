@@ -402,8 +402,8 @@ class Swapped(Conv2dFamily):
     def _matmuls(self, plan: Any) -> int:
         """Of all cores, at least."""
         taps = plan.source.rows.taps * plan.source.columns.taps
-        tiles = sum(int(tiles_of(plan, item.band)) for item in plan.items)  # type: ignore[no-untyped-call]
-        return tiles * int(taps) * len(plan.chunks)
+        tiles: list[int] = [tiles_of(plan, item.band) for item in plan.items]  # type: ignore[no-untyped-call]
+        return sum(tiles) * int(taps) * len(plan.chunks)
 
 
 _EVERY = (Taps(), Stacked(), Bands(), Grouped(), Narrow(), Deep(), Pairs(), Split(), Swapped())
