@@ -92,7 +92,7 @@ def run_folder(checkout: Path, folder: Path, marker: str, seconds: int) -> Eleme
         missing = re.search(r"No module named '(\w+)'", done.stderr + done.stdout)
         if missing:
             sys.exit(
-                f"{missing[1]}: is not installed, and nki-library's tests import it; see README, Kernels of others"
+                f"{missing[1]}: is not installed, and nki-library's tests import it; see docs/kernels.md, Kernels of others"
             )
         return None
 
