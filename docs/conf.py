@@ -52,6 +52,7 @@ def setup(app) -> None:
             found = getattr(module, public)  # puts there what is imported late
             vars(module)[public] = found.function if isinstance(found, Kernel) else found
             docstrings.note_fields(found)
+        docstrings.note_data(module)
     app.connect("autodoc-process-docstring", docstrings.process)
     app.connect("source-read", download_outside)
 

@@ -6,8 +6,10 @@ import ast
 import dataclasses
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Iterator
+from types import ModuleType
 
 from sphinx.pycode import ModuleAnalyzer
 
@@ -19,11 +21,7 @@ _MARKUP = re.compile(r"([\\*_|`])")
 
 
 def process(app: object, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
-    """Rewrite a docstring's lines in place, as autodoc asks for it; what a constant has of its type goes."""
-    if what in ("data", "attribute") and inspect.getdoc(value) == inspect.getdoc(type(value)):
-        of_type = (inspect.getdoc(type(value)) or "").splitlines()
-        if [line.strip() for line in lines if line] == [line.strip() for line in of_type if line]:
-            lines[:] = []
+    """Rewrite a docstring's lines in place, as autodoc asks for it."""
     lines[:] = to_rst("\n".join(lines))
 
 
@@ -84,6 +82,28 @@ def _escaped(text: str) -> str:
         else:
             found += _MARKUP.sub(r"\\\1", part)
     return found
+
+
+def note_data(module: ModuleType) -> None:
+    """Give autodoc what is said of a module's public constants: by comments where they are made, or by their type."""
+    told: dict[str, list[str]] = {}
+    for name in module.__all__:
+        value = getattr(module, name)
+        if not inspect.isroutine(value) and not inspect.isclass(value) and not inspect.ismodule(value):
+            comments = (
+                ModuleAnalyzer.for_module(one).find_attr_docs().get(("", name))
+                for one, made in list(sys.modules.items())
+                if one.startswith(f"{module.__name__}.") and vars(made).get(name) is value
+            )
+            of_type = (
+                ["A data type."]
+                if isinstance(value, str)
+                else [(type(value).__doc__ or "").strip().partition("\n")[0], ""]
+            )
+            told[name] = next((lines for lines in comments if lines), of_type)
+    analyzer = ModuleAnalyzer.for_module(module.__name__)
+    analyzer.analyze()
+    analyzer.attr_docs.update({("", name): lines for name, lines in told.items()})
 
 
 def note_fields(kind: object) -> None:
