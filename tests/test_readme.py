@@ -36,6 +36,7 @@ PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 }
+API = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs" / "api").glob("*.md"))]
 TEXT = "\n".join(PAGES.values())
 WORDS = " ".join(TEXT.split())
 
@@ -345,7 +346,7 @@ def slugs(text):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, "profiles/README.md"])
+@pytest.mark.parametrize("page", [*PAGES, *API, "profiles/README.md"])
 def test_links_lead_somewhere(page):
     path = ROOT / page
     text = path.read_text(encoding="utf-8")
