@@ -62,7 +62,7 @@ coverage: $(ALL) ## print what the tests but for sweeps cover
 test-slow: $(ALL) ## run the tests that take minutes
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
 
-# Needs the packages that nki-library's tests import (README, "Kernels of others").
+# Needs the packages that nki-library's tests import (docs/kernels.md, "Kernels of others").
 conformance: $(ALL) ## run AWS's own kernels in the simulator: make conformance CHECKOUTS="PATH ..."
 	@$(BIN)/python tests/conformance $(CHECKOUTS) --out tests/conformance.md
 
@@ -94,12 +94,15 @@ format: $(ALL) ## rewrite the code in the house style
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-readme: $(ALL) ## rewrite the generated parts of the README
-	@$(BIN)/python -m nkiconv.simulator.coverage README.md
-	@$(BIN)/python -m nkiconv.support README.md
+readme: $(ALL) ## rewrite the generated parts of the README and of the pages in docs/
+	@$(BIN)/python -m nkiconv.front_table README.md profiles
+	@$(BIN)/python -m nkiconv.simulator.coverage docs/kernels.md
+	@$(BIN)/python -m nkiconv.support docs/support.md
+	@$(BIN)/python -m nkiconv.rule_tables docs/rules.md
 
-docs: $(ALL) ## write the API pages to build/docs
-	@$(BIN)/python docs/pages.py build/docs
+docs: $(ALL) ## write the site of docs/ and of the docstrings to build/docs; warnings are errors
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
+	@echo "wrote build/docs/index.html"
 
 wheel: $(ALL) ## build dist/: the sdist, and the wheel from it
 	@$(BIN)/python -m build
@@ -107,18 +110,19 @@ wheel: $(ALL) ## build dist/: the sdist, and the wheel from it
 bench: $(RUN) ## time the simulator itself
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/nkiconv bench-simulator
 
-profiles: $(RUN) ## model every headline case again: profiles/ and the README's table (minutes)
+profiles: $(RUN) ## model every headline case again: profiles/ and the tables of it (minutes)
 	@$(BIN)/nkiconv profiles --csv profiles/modelled_trn2.csv
 	@for suite in depthwise conv2d; do \
-	  $(BIN)/nkiconv bench --suite $$suite --csv profiles/$${suite}_modelled_trn2.csv --readme README.md \
+	  $(BIN)/nkiconv bench --suite $$suite --csv profiles/$${suite}_modelled_trn2.csv --readme docs/performance.md \
 	    --plot profiles/$${suite}_roofline.png || exit 1; done
+	@$(BIN)/python -m nkiconv.front_table README.md profiles
 	@$(BIN)/nkiconv profile nkl_fs_asr --plot profiles/nkl_fs_asr.png
 	@for case in kda_bf16 nkl_n1_c256_w512_s64 decode_step rn50_c4 rn50_stem vae_out_rgb; do \
 	  $(BIN)/nkiconv profile $$case --trace profiles/$$case.trace.json || exit 1; done
 
 # Needs a checkout of AWS's nki-library, whose kernel it loads.
 against: $(RUN) ## model AWS's depthwise kernel beside ours: make against CHECKOUT=PATH
-	@$(BIN)/nkiconv bench --suite depthwise --against "$(CHECKOUT)" --check --readme README.md \
+	@$(BIN)/nkiconv bench --suite depthwise --against "$(CHECKOUT)" --check --readme docs/performance.md \
 	  --csv profiles/depthwise_against_nki_library.csv
 
 models: $(ALL) ## compare models of transformers, with random weights, by nkiconv and by torch

@@ -1,4 +1,4 @@
-"""Tables between the README's markers: modelled times, one a suite, and the one beside AWS's kernel."""
+"""Tables between a page's markers: modelled times, one a suite, and the one beside AWS's kernel."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def markers(suite: str) -> tuple[str, str]:
 
 
 def markdown(found: Iterable[Mapping[str, object]], columns: Columns = _COLUMNS) -> str:
-    """Rows as the README's table, of those columns that they have; a dash where there is no number."""
+    """Rows as a Markdown table, of those columns that they have; a dash where there is no number."""
     rows = list(found)
     columns = tuple(column for column in columns if column[1] in rows[0])
     lines = ["| " + " | ".join(heading for heading, _, _ in columns) + " |"]
@@ -62,14 +62,14 @@ def _cell(value: object, kind: str) -> str:
 
 
 def put_between(path: Path, around: tuple[str, str], table: str) -> None:
-    """Put lines between two markers of a README. Raises FileFormatError as `find_between`."""
+    """Put lines between two markers of a page. Raises FileFormatError as `find_between`."""
     text, begin, end = find_between(path, around)
     with whole_file(path) as part:
         part.write_text(text[:begin] + table + text[end:], encoding="utf-8")
 
 
 def find_between(path: Path, around: tuple[str, str]) -> tuple[str, int, int]:
-    """A README's text, and where between two markers a table begins and ends.
+    """A page's text, and where between two markers a table begins and ends.
 
     Raises FileFormatError: it has no such markers, or cannot be read and written.
     """
@@ -78,7 +78,7 @@ def find_between(path: Path, around: tuple[str, str]) -> tuple[str, int, int]:
             text = file.read()
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise FileFormatError(f"{path}: cannot be read and written ({why}); give a README with the markers") from error
+        raise FileFormatError(f"{path}: cannot be read and written ({why}); give a page with the markers") from error
     first, last = around
     begin, end = text.find(first), text.find(last)
     if begin < 0 or end < begin:

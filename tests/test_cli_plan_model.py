@@ -332,7 +332,7 @@ def test_torch_is_asked_for_by_name(script, tmp_path):
 @pytest.mark.parametrize(
     ("name", "shape", "calls"),
     [
-        pytest.param("resnet18", "1x3x32x32", 20, marks=pytest.mark.slow),  # a line of the README's
+        pytest.param("resnet18", "1x3x32x32", 20, marks=pytest.mark.slow),  # a line of docs/cli.md
         pytest.param("convnext", "1x3x32x32", 22, marks=pytest.mark.slow),
         ("whisper_stem", "1x80x40", 2),
     ],

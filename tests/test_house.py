@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXT_SUFFIXES = {".py", ".toml", ".md", ".csv", ".yaml", ".yml", ".json", ".txt", ".cfg", ".sh"}
+TEXT_SUFFIXES = {".py", ".toml", ".md", ".csv", ".yaml", ".yml", ".json", ".txt", ".cfg", ".cff", ".sh"}
 MAX_LINES = 500
 
 
@@ -17,10 +17,10 @@ def python_files(*folders):
 
 
 def text_files():
-    """Every text file of the repository: what is not hidden (but for .ci), generated or binary."""
+    """Every text file of the repository: what is not hidden (but for .ci and .github), generated or binary."""
     inside = [
         path
-        for folder in ("nkiconv", "tests", "examples", "docs", "profiles", ".ci")
+        for folder in ("nkiconv", "tests", "examples", "docs", "profiles", ".ci", ".github")
         for path in (ROOT / folder).rglob("*")
     ]
     candidates = [*ROOT.glob("[!.]*"), ROOT / ".pre-commit-config.yaml", *inside]
@@ -66,3 +66,15 @@ def test_modules_and_public_functions_have_docstrings():
         names = {module: "module", **{node: node.name for node in public}}
         missing += [f"{path.relative_to(ROOT)}: {name}" for node, name in names.items() if not ast.get_docstring(node)]
     assert missing == [], "say what it returns, the shapes and units of its arguments, and what it raises"
+
+
+def test_no_addresses_of_people_or_registries():
+    address = r"[\w.+-]+@[\w-]+\.[a-z]{2,}|https?://[^\s/]*(pypi|index|mirror|registry)"
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("*.cff"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.*")]
+    assert lines_matching(address, [path for path in pages if path.is_file()]) == []
+
+
+def test_workflow_runs_ci_on_two_pythons():
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    assert "run: .ci/run" in workflow
+    assert 'python: ["3.10", "3.12"]' in workflow

@@ -1,6 +1,8 @@
-"""The README is true: its Python runs, its commands exist, its generated tables are what the code says."""
+"""The README and the pages in docs/ are true: their Python runs, their commands exist, their links lead somewhere, and
+their generated tables are what the code says."""
 
 import dataclasses
+import functools
 import re
 import shlex
 import sys
@@ -17,50 +19,89 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import nkiconv
-from nkiconv import cases, readme_table, suite
+from nkiconv import cases, front_table, readme_table, rule_tables, suite
 from nkiconv.pytorch.computers import device, modes
 from nkiconv.readme_table import markers
 from nkiconv.simulator.coverage import coverage, markdown
 from nkiconv.support import page as support
 
-README = Path(__file__).parents[1] / "README.md"
-TEXT = README.read_text()
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+#: The front page and what it leads to, by name; the pages of docs/api are docstrings (test_api_pages.py).
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+API = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs" / "api").glob("*.md"))]
+TEXT = "\n".join(PAGES.values())
+WORDS = " ".join(TEXT.split())
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+def blocks(language, text=TEXT):
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def namespace():
-    """What the README's Python leaves, all of it run in order."""
+@functools.cache
+def namespace(page):
+    """What a page's Python leaves, all of it run in order."""
     found = {}
-    for block in blocks("python"):
-        exec(compile(block, "README.md", "exec"), found)
+    for block in blocks("python", PAGES[page]):
+        exec(compile(block, page, "exec"), found)
     return found
 
 
-@pytest.mark.simulator_only
-def test_python_blocks_run_in_order(namespace):
-    assert len(blocks("python")) >= 3
-    assert namespace["y"].shape == (2, 48, 1000)
-    assert (namespace["doubled"] == 2).all()
+def between(page, around):
+    """What stands between two markers of a page, which no other page has."""
+    first, last = around
+    assert [name for name, text in PAGES.items() if first in text] == [page]
+    return PAGES[page].split(first)[1].split(last)[0]
+
+
+def test_the_front_page_is_one_page():
+    readme = PAGES["README.md"]
+    assert len(readme) <= 8000
+    first_screens = "\n".join(readme.splitlines()[:60])
+    for name in ("causal_conv1d", "causal_conv1d_interface", "causal_conv1d_varlen", "cpp_functions"):
+        assert f"`{name}`" in first_screens
+    assert "Nothing has run on Trainium hardware" in " ".join(first_screens.split())
+    assert all(f"](docs/{path.name})" in readme for path in (ROOT / "docs").glob("*.md") if path.name != "index.md")
 
 
 @pytest.mark.simulator_only
-def test_quick_starts_do_what_they_say(namespace):
-    assert namespace["maps"].shape == (1, 16, 20, 20)
-    assert namespace["weight"].grad.abs().sum() > 0
-    converted, planned = namespace["converted"], namespace["planned"]
-    assert [entry.operator for entry in converted.swapped] == ["conv2d"]
-    assert [fold.convolution for fold in converted.folds] == ["0"]
-    assert namespace["scores"].shape == (1, 8, 32, 32)
-    assert [row.layers for row in planned.rows] == [("0",)]
-    assert planned.modelled_us > 0
+@pytest.mark.parametrize("page", [name for name, text in PAGES.items() if blocks("python", text)])
+def test_python_blocks_run_in_order(page):
+    assert namespace(page)
 
 
 @pytest.mark.simulator_only
-def test_quick_start_for_trn2_reaches_the_kernel(namespace, monkeypatch):
+def test_blocks_leave_what_they_say():
+    for page in ("README.md", "docs/numpy.md"):
+        assert namespace(page)["y"].shape == (2, 48, 1000)
+    assert namespace("docs/numpy.md")["features"].shape == (1, 16, 10, 14)
+    assert (namespace("docs/kernels.md")["doubled"] == 2).all()
+
+
+@pytest.mark.simulator_only
+def test_quick_starts_do_what_they_say():
+    found = namespace("docs/torch.md")
+    assert found["maps"].shape == (1, 16, 20, 20)
+    assert found["weight"].grad.abs().sum() > 0
+    assert [row.layers for row in found["planned"].rows] == [("0",)]
+    assert found["planned"].modelled_us > 0
+    for page in ("README.md", "docs/torch.md"):
+        converted = namespace(page)["converted"]
+        assert [entry.operator for entry in converted.swapped] == ["conv2d"]
+        assert [fold.convolution for fold in converted.folds] == ["0"]
+        assert namespace(page)["scores"].shape == (1, 8, 32, 32)
+        assert namespace(page)["rows"].shape == (2, 64, 128)
+
+
+@pytest.mark.simulator_only
+def test_quick_start_for_trn2_reaches_the_kernel(monkeypatch):
     """On a device that is none: calls of the kernel are answered by the simulator."""
     launched = []
 
@@ -76,7 +117,7 @@ def test_quick_start_for_trn2_reaches_the_kernel(namespace, monkeypatch):
     model[0].weight.copy_(torch.randint(-3, 4, (4, 3, 3, 3), generator=generator))
     batch = torch.randint(-3, 4, (1, 3, 8, 8), generator=generator).float()
     try:
-        y = namespace["on_trn2"](model, batch, device="cpu")
+        y = namespace("docs/trn2.md")["on_trn2"](model, batch, device="cpu")
     finally:
         device.launcher.cache_clear()
     assert launched == [nkiconv.conv2d_implicit_gemm]
@@ -89,7 +130,7 @@ COMMANDS = sorted(
 )
 
 
-#: Lines of the README's console blocks, and how tests run them: as they are printed, or with these words instead.
+#: Lines of the console blocks, and how tests run them: as they are printed, or with these words instead.
 CHEAPER = {
     "kda_bf16": "short",
     "conformer": "short",
@@ -138,10 +179,10 @@ def test_every_call_is_one_that_the_command_line_parses(words):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, plans):
-    """What the README's lines speak of: the repository's folders, arrays, pictures and sound, and a checkout."""
+    """What the pages' lines speak of: the repository's folders, arrays, pictures and sound, and a checkout."""
     monkeypatch.chdir(tmp_path)
     for name in ("examples", "nkiconv"):
-        (tmp_path / name).symlink_to(README.parent / name)
+        (tmp_path / name).symlink_to(ROOT / name)
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape, np.float32) for shape in ((2, 5, 40), (5, 3)))
     np.save("x.npy", x)
@@ -185,9 +226,9 @@ def test_every_line_runs(words, monkeypatch):
 
 @pytest.mark.simulator_only
 def test_the_figures_of_the_choice_are_what_its_command_says(monkeypatch, capsys):
-    """README's sentence is that of tests/choice.md, which `make choice` writes; here on a sample."""
-    command = module_of(README.parent / "tests" / "choice", "__main__", monkeypatch)
-    page = (README.parent / "tests" / "choice.md").read_text()
+    """The sentence of docs/algorithms.md is that of tests/choice.md, which `make choice` writes; here on a sample."""
+    command = module_of(ROOT / "tests" / "choice", "__main__", monkeypatch)
+    page = (ROOT / "tests" / "choice.md").read_text()
     said = re.findall(r"^Of \d+ problems, choice over plan: .*$", page, re.MULTILINE)
     assert len(said) == 2
     for sentence in said:
@@ -205,24 +246,23 @@ def test_figures_of_packed_filters_and_of_nhwc_are_those_of_plans():
     """On a sample: the range of NHWC is that of the named cases that it lists."""
     problem = cases.get("rn50_c5").problem
     plain, packed = (nkiconv.plan(problem, packed=packed).phase0_us for packed in (False, True))
-    assert f"(rn50_c5: {packed:.1f} us for {plain:.1f}, modelled" in " ".join(TEXT.split())
-    least, most = re.search(r"([\d.]+) to ([\d.]+) times as long in NHWC as in NCHW", " ".join(TEXT.split())).groups()
+    assert f"(rn50_c5: {packed:.1f} us for {plain:.1f}, modelled" in WORDS
+    least, most = re.search(r"([\d.]+) to ([\d.]+) times as long in NHWC as in NCHW", WORDS).groups()
     nhwc = nkiconv.plan(dataclasses.replace(problem, layout="NHWC")).phase0_us
     assert float(least) <= nhwc / plain <= float(most)
 
 
 @pytest.mark.simulator_only
 def test_the_table_beside_awss_kernel_is_the_csv():
-    rows = suite.read(README.parent / "profiles" / "depthwise_against_nki_library.csv")
-    first, last = readme_table.AGAINST_MARKERS
-    between = TEXT.split(first)[1].split(last)[0]
-    assert between == readme_table.markdown(rows, readme_table.AGAINST_COLUMNS), "run `make against`"
+    rows = suite.read(ROOT / "profiles" / "depthwise_against_nki_library.csv")
+    table = between("docs/performance.md", readme_table.AGAINST_MARKERS)
+    assert table == readme_table.markdown(rows, readme_table.AGAINST_COLUMNS), "run `make against`"
     assert [(row["case"], row["dtype"]) for row in rows] == [(case.name, d) for case, d in suite.chosen("depthwise")]
     assert all((row["nki_library_us"] is None) != (row["nki_library_reason"] is None) for row in rows)
     mean, count = suite.geometric_mean(row["x_nki_library"] for row in rows)
     ahead, _ = suite.geometric_mean(row["x_nki_library_lookahead"] for row in rows)
     said = f"Of {count} cases, AWS's over ours: geometric mean {mean:.1f}, its look-ahead order over ours {ahead:.1f}."
-    assert said in " ".join(TEXT.split())
+    assert said in WORDS
     assert {row["nki_library_check"] for row in rows if row["nki_library_us"] is not None} == {"pass"}
 
 
@@ -239,8 +279,8 @@ def test_command_exists(command):
 
 
 def test_make_targets_exist():
-    makefile = (README.parent / "Makefile").read_text()
-    targets = set(re.findall(r"`?make ([a-z-]+)", TEXT))
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"(?:`|^)make\s+([a-z-]+)", TEXT, re.MULTILINE))
     assert targets >= {"demo", "test"}
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target} is not in the Makefile"
@@ -249,23 +289,78 @@ def test_make_targets_exist():
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", suite.SUITES)
 def test_profiles_table_is_the_csv(name):
-    rows = suite.read(README.parent / "profiles" / f"{name}_modelled_trn2.csv")
-    first, last = markers(name)
-    between = TEXT.split(first)[1].split(last)[0]
-    assert between == readme_table.markdown(rows), "run `make profiles`"
+    rows = suite.read(ROOT / "profiles" / f"{name}_modelled_trn2.csv")
+    assert between("docs/performance.md", markers(name)) == readme_table.markdown(rows), "run `make profiles`"
     assert [(row["case"], row["dtype"]) for row in rows] == [(case.name, d) for case, d in suite.chosen(name)]
     assert {row["verdict"] for row in rows} == {"pass"}
 
 
 @pytest.mark.simulator_only
 def test_coverage_table_is_current():
-    between = re.search(r"<!-- coverage:.*?-->\n(.*?)<!-- /coverage -->", TEXT, re.DOTALL)
-    assert between, "the README lost its coverage markers"
-    assert between.group(1) == markdown(), "run `make readme`"
-    assert all(part.simulated > 0 for part in coverage())
+    around = "<!-- coverage: generated by `make readme` -->\n", "<!-- /coverage -->"
+    assert between("docs/kernels.md", around) == markdown(), "run `make readme`"
+    assert not any(part.missing for part in coverage()), "README.md says all; say what is missing"
 
 
 @pytest.mark.simulator_only
 def test_support_tables_are_current():
-    first, last = support.MARKERS
-    assert TEXT.split(first)[1].split(last)[0] == support.page(), "run `make readme`"
+    assert between("docs/support.md", support.MARKERS) == support.page(), "run `make readme`"
+
+
+@pytest.mark.simulator_only
+def test_the_front_table_is_the_csv():
+    assert between("README.md", front_table.MARKERS) == front_table.page(ROOT / "profiles"), "run `make readme`"
+
+
+def test_the_tables_of_rules_are_current():
+    assert between("docs/rules.md", rule_tables.SIMULATOR) == rule_tables.simulator_table(), "run `make readme`"
+    assert between("docs/rules.md", rule_tables.LINTER) == rule_tables.linter_table(), "run `make readme`"
+
+
+WRITERS = (
+    "coverage docs/kernels.md",
+    "support docs/support.md",
+    "rule_tables docs/rules.md",
+    "front_table README.md profiles",
+)
+
+
+@pytest.mark.parametrize("line", WRITERS)
+def test_make_readme_writes_each_page(line):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = makefile.split("\nreadme:")[1].split("\n\n")[0]
+    assert re.search(rf"-m nkiconv\.[a-z.]*{line}$", recipe, re.MULTILINE)
+
+
+@pytest.mark.parametrize("target", ["profiles", "against"])
+def test_make_writes_the_performance_page(target):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = makefile.split(f"\n{target}:")[1].split("\n\n")[0]
+    assert "--readme docs/performance.md" in recipe
+
+
+def slugs(text):
+    """The anchors of a page's headings, as the places that show Markdown make them."""
+    without = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", without, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *API, "profiles/README.md"])
+def test_links_lead_somewhere(page):
+    path = ROOT / page
+    text = path.read_text(encoding="utf-8")
+    prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if not link.startswith("https://"):
+            file, _, anchor = link.partition("#")
+            target = (path.parent / file).resolve() if file else path
+            assert target.is_file(), f"{page}: {link}"
+            assert target.is_relative_to(ROOT), f"{page}: {link}"
+            assert not anchor or anchor in slugs(target.read_text(encoding="utf-8")), f"{page}: {link}"
+
+
+def test_import_arrows_are_those_of_the_contract():
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = config["tool"]["importlinter"]["contracts"][0]["layers"]
+    assert "\n".join(layers) + "\n" in blocks("text", PAGES["docs/architecture.md"])

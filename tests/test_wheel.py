@@ -39,7 +39,7 @@ def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("built")
     source = folder / "source"
     shutil.copytree(ROOT, source, ignore=GENERATED)
-    for hidden in (".ci", ".gitignore", ".pre-commit-config.yaml"):
+    for hidden in (".ci", ".github", ".gitignore", ".pre-commit-config.yaml"):
         copy = shutil.copytree if (ROOT / hidden).is_dir() else shutil.copy
         copy(ROOT / hidden, source / hidden)
     out = run(sys.executable, "-m", "build", "--outdir", folder / "dist", source, cwd=folder)

@@ -1,6 +1,6 @@
-"""How much of documented NKI runs here: the source of the README's coverage table.
+"""How much of documented NKI runs here: the source of the coverage table in docs/kernels.md.
 
-``python -m nkiconv.simulator.coverage README.md`` rewrites the table between its markers in that file.
+``python -m nkiconv.simulator.coverage docs/kernels.md`` rewrites the table between its markers in that file.
 """
 
 from __future__ import annotations

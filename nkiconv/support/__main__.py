@@ -1,4 +1,4 @@
-"""``python -m nkiconv.support README.md`` rewrites the support tables between their markers in that file."""
+"""``python -m nkiconv.support docs/support.md`` rewrites the support tables between their markers in that file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The support tables as they stand in the README."""
+"""The support tables as they stand in docs/support.md."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 
 Takes checkouts of nki-library (runs its tests), nki-samples and aws-neuron-sdk (run their tutorials) and says for each
 kernel whether it passed, how far it is from its reference, and why it did not. Needs what nki-library's tests import
-(README, "Kernels of others"); nothing of a checkout is kept.
+(docs/kernels.md, "Kernels of others"); nothing of a checkout is kept.
 """
 
 from __future__ import annotations

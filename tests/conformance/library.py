@@ -91,9 +91,7 @@ def run_folder(checkout: Path, folder: Path, marker: str, seconds: int) -> Eleme
             return ElementTree.parse(report).getroot()
         missing = re.search(r"No module named '(\w+)'", done.stderr + done.stdout)
         if missing:
-            sys.exit(
-                f"{missing[1]}: is not installed, and nki-library's tests import it; see README, Kernels of others"
-            )
+            sys.exit(f"{missing[1]}: is not installed, and nki-library's tests import it; see docs/kernels.md")
         return None
 
 

@@ -37,7 +37,8 @@ ROOT = Path(__file__).resolve().parents[2]
 STEPS = (12, 60, 400)
 #: Seconds for one step; a fault that makes a loop endless is noticed as such.
 SECONDS = 600
-COPIED = ("nkiconv", "tests", "examples", "profiles", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "Makefile")
+COPIED = ("nkiconv", "tests", "examples", "profiles", "docs", ".github", "pyproject.toml", "Makefile", "README.md")
+COPIED += ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md")
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def causal_conv1d_fn(
     backward, not even NaN or Inf. seq_idx and cu_seqlens may stay on the host: their numbers are checked, which waits
     for a device that holds them. They have no second derivatives and none in forward mode, and torch.vmap does not take
     them. Without them the
-    kernel may spread a NaN over rows and channels that share a tile with its own, as the README says.
+    kernel may spread a NaN over rows and channels that share a tile with its own, as docs/algorithms.md says.
 
     torch.autocast casts nothing here.
 
