@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import FileFormatError, UnsupportedError
-from . import equality, kernels, registers, state, syntax, values
+from . import attributes, equality, kernels, kinds, registers, slices, state, syntax, values
 from .found import Context, Problem
 from .project import Project
 from .reach import Reached
@@ -29,6 +29,9 @@ _CHECKS = (
     state.check,
     registers.check,
     equality.check,
+    attributes.check,
+    slices.check,
+    kinds.check,
 )
 
 
