@@ -28,8 +28,8 @@ def check(context: Context) -> Iterator[Problem]:
     for node in context.unit.code:
         if isinstance(node, ast.Assign):
             yield from _targets(context, node)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Attribute):
-            yield context.problem("NKL131", node, short(node), short(node.value), node.attr)
+        elif isinstance(node, ast.Attribute):
+            yield from _store(context, node)
 
 
 def _headers(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
@@ -67,3 +67,8 @@ def _targets(context: Context, node: ast.Assign) -> Iterator[Problem]:
             stores.append(target)
     if stores and len(node.targets) > 1:
         yield context.problem("NKL130", stores[0], short(stores[0]))
+
+
+def _store(context: Context, node: ast.Attribute) -> Iterator[Problem]:
+    if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Attribute):
+        yield context.problem("NKL131", node, short(node), short(node.value), node.attr)

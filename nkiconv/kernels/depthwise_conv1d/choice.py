@@ -47,7 +47,8 @@ def choose(geometry, extras, cores):
     found = first_estimates(geometry, extras, cores)
     least_ns = 0.0
     for index in range(len(found)):
-        least_ns = found[index].ns if index == 0 else min(least_ns, found[index].ns)
+        one = found[index]
+        least_ns = one.ns if index == 0 else min(least_ns, one.ns)
     best, best_ns, config = FALLBACK, 0.0, None
     for index in range(len(found)):
         one = found[index]

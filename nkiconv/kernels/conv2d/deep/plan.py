@@ -194,10 +194,10 @@ def make_deep(geometry, config, shard, T):
         return None
     jobs = jobs_of(geometry, shard)
     depth = 0
-    for index in range(len(jobs[0].chunks)):
-        depth = max(depth, jobs[0].chunks[index][1])
-    for index in range(len(jobs[1].chunks)):
-        depth = max(depth, jobs[1].chunks[index][1])
+    for which in range(2):
+        chunks = jobs[which].chunks
+        for index in range(len(chunks)):
+            depth = max(depth, chunks[index][1])
     together = 1
     if geometry.packed == 0 and blocks == 1:
         together = min(len(jobs[1].chunks), nl.tile_size.pmax // outputs)
@@ -239,7 +239,9 @@ def jobs_of(geometry, shard):
         if shard == "contraction":
             half = div_ceil(div_ceil(geometry.C, most), PARTS)
             chunks = cut_into(geometry.C, half * PARTS)
-            found.append(Job(blocks=cut(geometry.K, most), chunks=chunks[part * half : (part + 1) * half]))
+            first = min(part * half, len(chunks))
+            mine = chunks[first : min(first + half, len(chunks))]
+            found.append(Job(blocks=cut(geometry.K, most), chunks=mine))
         else:
             k0, kn = share(geometry.K, PARTS, part)
             blocks = []
@@ -345,11 +347,12 @@ def steps_of(geometry, products, rows):
     found = []
     for index in range(len(products)):
         last = found[len(found) - 1] if index > 0 else None
-        if last != None and last.taps + products[index].count <= most:
-            last.end, last.taps = index + 1, last.taps + products[index].count
+        product = products[index]
+        if last != None and last.taps + product.count <= most:
+            last.end = index + 1
+            last.taps = last.taps + product.count
         else:
-            tap = products[index].first
-            found.append(Step(first=index, end=index + 1, tap=tap, taps=products[index].count))
+            found.append(Step(first=index, end=index + 1, tap=product.first, taps=product.count))
     return found
 
 
@@ -357,8 +360,9 @@ def turned_taps(products):
     """(r, s) of the taps of a block that are turned, in order."""
     found = []
     for index in range(len(products)):
-        for t in range(products[index].count):
-            found.append((products[index].r, products[index].s + t))
+        product = products[index]
+        for t in range(product.count):
+            found.append((product.r, product.s + t))
     return found
 
 

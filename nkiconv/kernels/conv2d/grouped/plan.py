@@ -182,8 +182,8 @@ def count_instructions(geometry, grouped, cores):
         mine = share(len(grouped.units), cores, core)
         total = 64 + grouped.warmup
         for index in range(mine[0], mine[0] + mine[1]):
-            unit = grouped.units[index]
-            if index == mine[0] or grouped.units[index - 1].chunk != unit.chunk:
+            unit, before = grouped.units[index], grouped.units[max(0, index - 1)]
+            if index == mine[0] or before.chunk != unit.chunk:
                 total += build
             banks = len(banks_of(geometry, grouped, unit))
             each = len(grouped.window) + 1 + 2 * grouped.Uw + 2 * grouped.Uh

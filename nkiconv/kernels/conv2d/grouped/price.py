@@ -62,8 +62,8 @@ def core_ns(geometry, grouped, mine):
     build = build_of(geometry, grouped)
     last = (0.0, 0.0, 0.0)
     for index in range(mine[0], mine[0] + mine[1]):
-        unit = grouped.units[index]
-        if index > mine[0] and grouped.units[index - 1].chunk != unit.chunk:
+        unit, before = grouped.units[index], grouped.units[max(0, index - 1)]
+        if index > mine[0] and before.chunk != unit.chunk:
             engines_ns += (build.spread_ns + build.placed_ns) / 2
             zeros_ns += build.zeros_ns
             array_ns += build.turned_ns

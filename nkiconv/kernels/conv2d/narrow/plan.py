@@ -323,6 +323,8 @@ def taps_of(narrow, tile):
             whole.append(tap)
         elif tap.met[2] > 0:
             partial.append(tap)
+    if len(whole) == 0:
+        return partial
     return whole[1:] + partial + whole[0:1]
 
 

@@ -70,6 +70,7 @@ def run_pairs(operands, geometry, extras, plan):
     start_items(work, first.band)
     for index in range(mine[1]):
         item = plan.items[mine[0] + index]
+        after = plan.items[mine[0] + min(index + 1, mine[1] - 1)]
         if work.batch.index != item.batch:
             work.batch = work.following
             work.following = None
@@ -77,8 +78,8 @@ def run_pairs(operands, geometry, extras, plan):
         for job in range(len(work.batch.jobs)):
             load_job(operands, geometry, plan, work.batch, job + 1)
             last_job = job + 1 == len(work.batch.jobs)
-            if last_job and index + 1 < mine[1] and plan.items[mine[0] + index + 1].batch != item.batch:
-                work.following = start_batch(plan, plan.items[mine[0] + index + 1].batch)
+            if last_job and after.batch != item.batch:
+                work.following = start_batch(plan, after.batch)
                 load_job(operands, geometry, plan, work.following, 0)
             load_bands(work, mine, index + (len(work.ring.buffers) - 1 if last_job else 1))
             x_sbuf = work.ring.buffers[index % len(work.ring.buffers)]
@@ -120,9 +121,13 @@ def load_bands(work, mine, last):
 
 def book(work, job):
     """Count what is to be done between the banks of a job's band: chunks to turn and rows to move."""
-    work.turns, work.turned, work.moves, work.moved = 0, 0, 0, 0
+    work.turns = 0
+    work.turned = 0
+    work.moves = 0
+    work.moved = 0
     for index in range(len(work.ring.moves)):
-        if work.ring.moves[index].band > work.index:
+        move = work.ring.moves[index]
+        if move.band > work.index:
             work.moves += 1
     batch, index = coming_job(work, job)
     if batch != None:
@@ -187,7 +192,7 @@ def work_group(work, job, band, x_sbuf, banks, ends, done, total):
     at = 0
     while at < len(banks):
         count = 2 if plan.halves and at + 1 < len(banks) else 1
-        accs = accumulate(work, job, band, x_sbuf, banks[at : at + count])
+        accs = accumulate(work, job, band, x_sbuf, banks[at : min(at + count, len(banks))])
         do_due(work, job, (done + at + count) / total)
         for which in range(count):
             bank = banks[at + which]

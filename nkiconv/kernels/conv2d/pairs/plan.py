@@ -432,12 +432,12 @@ def count_instructions(geometry, plan, cores):
         mine = share(len(plan.items), cores, core)
         total = 96 + plan.buffers * 8 + WARM_UP_MAX
         for index in range(mine[0], mine[0] + mine[1]):
-            item = plan.items[index]
+            item, before = plan.items[index], plan.items[max(0, index - 1)]
             banks = div_ceil(item.band.nn, plan.together) * len(plan.parts)
             total += 8 * (slots + 1) * (1 + item.band.nn) + 16
             for _ in range(len(plan.batches[item.batch])):
                 total += banks * (passes + 6) + 16
-                if index == mine[0] or plan.items[index - 1].batch != item.batch:
+                if index == mine[0] or before.batch != item.batch:
                     total += len(plan.chunks) * (2 * taps + 8) + 16
         most = max(most, total)
     return most

@@ -70,9 +70,9 @@ def start_filters(geometry, jobs):
     """Filters of a batch of jobs of which nothing is loaded yet."""
     blocks, pieces, firsts, highs, lows, masks = [], [], [0], [], [], []
     for index in range(len(jobs)):
-        no_highs, no_lows = [], []
-        for chunk in range(len(jobs[index].chunks)):
-            add_chunk(geometry, jobs[index], index, chunk, blocks, pieces)
+        job, no_highs, no_lows = jobs[index], [], []
+        for chunk in range(len(job.chunks)):
+            add_chunk(geometry, job, index, chunk, blocks, pieces)
             nothing = None
             no_highs.append(nothing)
             no_lows.append(nothing)
@@ -223,7 +223,8 @@ def turn_piece(operands, geometry, filters, ledger):
                 taps = spread_groups(taps, filters.masks[piece.job], job)
             nisa.nc_transpose(dst=data[0:count, s, 0 : job.kn], data=taps, engine=nisa.engine.tensor)
     filters.turned = filters.turned + 1
-    if filters.turned == len(filters.pieces) or filters.pieces[filters.turned].block != piece.block:
+    after = filters.pieces[min(filters.turned, len(filters.pieces) - 1)]
+    if filters.turned == len(filters.pieces) or after.block != piece.block:
         filters.raws[piece.block] = None
     tap = piece.r * geometry.columns.taps + piece.s0
     return start_pair(

@@ -199,14 +199,14 @@ def count_instructions(geometry, plan, extras, cores):
         mine = share(len(plan.items), cores, core)
         total = plan.warmup + 8
         for index in range(mine[0], mine[0] + mine[1]):
-            item = plan.items[index]
+            item, before = plan.items[index], plan.items[max(0, index - 1)]
             batch, chunks = plan.batches[item.batch], chunks_of(plan.batches[item.batch])
             if index == mine[0] or not item.same:
                 total += 4 * (len(parts_of(geometry, item.band, chunks, 0)) + len(chunks))
             banks = len(banks_of(item.band))
             for job in range(len(batch)):
                 total += banks * (PRODUCTS * taps * len(batch[job].chunks) + 7) + 4 + extras.pool[0] + extras.pool[1]
-                if index == mine[0] or plan.items[index - 1].batch != item.batch:
+                if index == mine[0] or before.batch != item.batch:
                     total += filter_instructions(geometry, batch[job])
         most = max(most, total)
     return most

@@ -218,4 +218,5 @@ def try_stack(geometry, counts, best, B, D, U, V, reader):
                 if found != None and sbuf_bytes(geometry, found, reader == "vector") <= whole:
                     found_ns = stack_ns(geometry, found, best.ns)
                     if best.stack == None or found_ns < best.ns:
-                        best.stack, best.ns = found, found_ns
+                        best.stack = found
+                        best.ns = found_ns

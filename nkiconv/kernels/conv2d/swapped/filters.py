@@ -163,8 +163,11 @@ def load_ahead(operands, geometry, filters, chunk):
     for index in range(len(filters.raws)):
         if filters.raws[index] != None:
             waiting_bytes += load_bytes(geometry, filters.loads[index], filters.chunks)
-    while len(filters.raws) < len(filters.loads) and filters.loads[len(filters.raws)].chunk <= chunk:
-        waiting_bytes += load_bytes(geometry, filters.loads[len(filters.raws)], filters.chunks)
+    for index in range(len(filters.raws), len(filters.loads)):
+        load = filters.loads[index]
+        if load.chunk > chunk:
+            return
+        waiting_bytes += load_bytes(geometry, load, filters.chunks)
         if waiting_bytes > AHEAD_BYTES:
             return
         load_raw(operands, geometry, filters)
@@ -267,7 +270,8 @@ def turn_piece(operands, geometry, filters, ledger):
         engine=pick(ledger, piece.sn * piece.kn, is_16bit(operands.w_dtype)),
     )
     filters.turned = filters.turned + 1
-    if filters.turned == len(filters.pieces) or filters.pieces[filters.turned].raw != piece.raw:
+    after = filters.pieces[min(filters.turned, len(filters.pieces) - 1)]
+    if filters.turned == len(filters.pieces) or after.raw != piece.raw:
         for index in range(len(blocks)):
             filters.raws[piece.raw + index] = None
         load_ahead(operands, geometry, filters, len(filters.chunks) - 1)

@@ -287,9 +287,9 @@ def count_instructions(geometry, plan, extras, cores):
         mine = share(len(plan.items), cores, core)
         total = 8 + plan.warmup
         for index in range(mine[0], mine[0] + mine[1]):
-            item = plan.items[index]
+            item, before = plan.items[index], plan.items[max(0, index - 1)]
             kn = plan.batches[item.batch][1]
-            if index == mine[0] or plan.items[index - 1].batch != item.batch:
+            if index == mine[0] or before.batch != item.batch:
                 turns = turns_of(kn, taps, plan.chunks, geometry.itemsize)
                 total += turns[0] + 2 * turns[1] + chunks * taps * 2 + 4 + source.fold * geometry.rows.taps
             blocks = blocks_of(plan.sizes, item.band)

@@ -315,9 +315,11 @@ def made_together(geometry, jobs, batches, items, by_channels, order):
 def can_together(geometry, batch):
     """Whether a batch's jobs need the same of x, several chunks of it; not where x or results are turned, which takes
     banks of its own."""
-    alike = len(batch[0].chunks) > 1 and not is_turned(geometry) and not is_last(geometry)
-    for job in range(len(batch)):
-        alike = alike and batch[job].chunks == batch[0].chunks and batch[job].rows == 1
+    first = batch[0]
+    alike = len(first.chunks) > 1 and not is_turned(geometry) and not is_last(geometry)
+    for index in range(len(batch)):
+        job = batch[index]
+        alike = alike and job.chunks == first.chunks and job.rows == 1
     return alike
 
 
@@ -325,8 +327,9 @@ def sums_together(batch, index, items):
     """Banks of the sums of a batch's jobs for a band, whole ones, and one for filters that are turned, at most."""
     most = 0
     for which in range(len(items)):
-        if items[which].batch == index:
-            most = max(most, len(banks_of(items[which].band, items[which].halved, False)))
+        item = items[which]
+        if item.batch == index:
+            most = max(most, len(banks_of(item.band, item.halved, False)))
     return len(batch) * most + 1
 
 
@@ -471,13 +474,13 @@ def count_instructions(geometry, plan, cores):
         mine = share(len(plan.items), cores, core)
         total = 64
         for index in range(mine[0], mine[0] + mine[1]):
-            item = plan.items[index]
+            item, before = plan.items[index], plan.items[max(0, index - 1)]
             batch = plan.batches[item.batch]
             banks = item.band.nn * item.band.pn * item.band.qn // 256 + 2 + item.band.pn
             for job in range(len(batch)):
                 total += banks * (taps * len(batch[job].chunks) + 3) + 12
                 total += last_instructions(geometry, item.band, banks)
-                if index == mine[0] or plan.items[index - 1].batch != item.batch:
+                if index == mine[0] or before.batch != item.batch:
                     total += len(batch[job].chunks) * (taps * 5 + 8) + 8
         most = max(most, total)
     return most

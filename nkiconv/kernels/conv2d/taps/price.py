@@ -116,13 +116,14 @@ def sums_of(geometry, plan, first, end):
     index = first
     while index < end:
         # all bands of a batch together
-        batch = plan.items[index].batch
+        item = plan.items[index]
+        batch = item.batch
         jobs, pixels, banks = plan.batches[batch], 0, 0
-        while index < end and plan.items[index].batch == batch:
-            item = plan.items[index]
+        while index < end and item.batch == batch:
             pixels += pixels_of(item.band)
             banks += len(banks_of(item.band, item.halved, item.last))
             index += 1
+            item = plan.items[min(index, end - 1)]
         add(found, sums_in(geometry, jobs, pixels, banks), 1.0)
         for job in range(min(len(jobs), plan.moved[batch])):
             add(found, turning(geometry, jobs[job]), 1.0)

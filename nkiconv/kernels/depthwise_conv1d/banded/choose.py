@@ -77,7 +77,7 @@ def placed(found, most, blocks_ns, blocks):
         kept.append(found[index])
     if not taken:
         kept.append((blocks_ns, blocks))
-    return kept[0:most]
+    return kept[0 : min(most, len(kept))]
 
 
 def settings_of(blocks):

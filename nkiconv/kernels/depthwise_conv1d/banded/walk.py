@@ -183,12 +183,14 @@ def walk_tiles(geometry, extras, blocks, tiles):
         walk.blocks.append(0.0)
         walk.sums.append(0.0)
         walk.turned.append(0.0)
-        for first in range(0, tiles[index].work.gn, blocks.buffer_groups):
-            groups = min(blocks.buffer_groups, tiles[index].work.gn - first)
-            queue.append(((tiles[index].work.g0 + first - tiles[0].work.g0) * blocks.per_group, groups))
+        work = tiles[index].work
+        for first in range(0, work.gn, blocks.buffer_groups):
+            groups = min(blocks.buffer_groups, work.gn - first)
+            queue.append(((work.g0 + first - tiles[0].work.g0) * blocks.per_group, groups))
     clock = walk.clock
     # DMA engines serve who comes first: of two loads at the start the one that fewer of them share
-    if tiles[0].chunks_in * tiles[0].rows < ROWS_FIRST:
+    tile = tiles[0]
+    if tile.chunks_in * tile.rows < ROWS_FIRST:
         take_rows(walk, geometry, blocks, 0, 0.0)
         take_filters(walk, geometry, blocks, 0)
     else:

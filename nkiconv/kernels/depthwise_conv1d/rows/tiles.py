@@ -191,7 +191,7 @@ def tile_list(geometry, plan, half, most):
     tiles = []
     for t in range(first_t, end_t):
         if most > 0 and len(tiles) >= most:
-            return tiles[0:most]
+            return tiles[0 : min(most, len(tiles))]
         P = channels_of(geometry.C, plan.T, t)
         for g0 in range(0, len(groups), plan.G):
             images = ()
@@ -206,7 +206,7 @@ def tile_list(geometry, plan, half, most):
                 valid = valid + (count,)
                 longest = max(longest, count)
             tiles.append(RowTile(t=t, P=P, images=images, starts=starts, valid=valid, qn=longest, rows=P * len(images)))
-    return tiles if most == 0 else tiles[0:most]
+    return tiles if most == 0 else tiles[0 : min(most, len(tiles))]
 
 
 def run_length(geometry, qn):

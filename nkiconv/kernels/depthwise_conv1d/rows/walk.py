@@ -83,7 +83,7 @@ def walk_ns(geometry, extras, plan):
     count = len(tiles)
     if count > most:
         count = count_tiles(geometry, plan.rows)
-        tiles = tiles[0:most]
+        tiles = tiles[0 : min(most, len(tiles))]
     walk = walk_tiles(geometry, extras, plan, tiles)
     ends = walk.ends
     last_ns = ends[len(ends) - 1]
@@ -155,7 +155,8 @@ def take_tile(walk, geometry, extras, plan, tiles):
     i = len(walk.xs)
     tile = tiles[i]
     block = filter_block(geometry)
-    while len(walk.filters) * block + tiles[0].t <= tile.t:
+    first_t = tiles[0].t
+    while len(walk.filters) * block + first_t <= tile.t:
         take_filters(walk, geometry, extras, plan, tiles, block)
     state_ns = 0.0
     if is_staged(plan.rows, i):
@@ -236,7 +237,8 @@ def take_stationaries(walk, plan, tiles, block):
     tile = tiles[i]
     there_ns = walk.filters[(tile.t - tiles[0].t) // block]
     taps = most_tensor_taps(all_recipes(plan))
-    if i > 0 and tiles[i - 1].t == tile.t and tiles[i - 1].rows >= tile.rows:
+    before = tiles[max(0, i - 1)]
+    if i > 0 and before.t == tile.t and before.rows >= tile.rows:
         there_ns = walk.stationaries[i - 1]
     elif taps > 0:
         busy_ns = taps * tile.rows * GPSIMD_SELECT_NS

@@ -91,7 +91,8 @@ def load_part(operands, geometry, extras, state, every, index, before):
     block, n0, length = part.block, part.n0, part.block.length
     rows = div_ceil(block.count, length)
     filters, bias_sbuf = None, None
-    if before != None and every[index - 1].block.c0 == block.c0:
+    last = every[max(0, index - 1)].block
+    if before != None and last.c0 == block.c0:
         filters, bias_sbuf = before.filters, before.bias
     else:
         filters = nl.ndarray((rows, 1, length, geometry.S), dtype=operands.w.dtype, buffer=nl.sbuf)
