@@ -61,7 +61,7 @@ def _targets(context: Context, node: ast.Assign) -> Iterator[Problem]:
     for target in node.targets:
         if isinstance(target, _DISPLAYS):
             for one in ast.walk(target):
-                if isinstance(getattr(one, "ctx", None), ast.Store) and not isinstance(one, (ast.Name, *_DISPLAYS)):
+                if isinstance(getattr(one, "ctx", None), ast.Store) and isinstance(one, (ast.Attribute, ast.Subscript)):
                     yield context.problem("NKL130", one, short(one))
         elif not isinstance(target, ast.Name):
             stores.append(target)
