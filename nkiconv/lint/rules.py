@@ -269,6 +269,14 @@ _ALL = [
         source=f"{_TRACE}/Term.lean, binop'",
     ),
     Rule(
+        id="NKL134",
+        message="{} has another value in {}, which the same kernel reaches: the parser may keep that one for both",
+        remedy="give them different names",
+        source="leanprover/KLR, interop/klr/gather.c, add_global; some kernels of nki-library have it",
+        versions=(),
+        strict=("0.6",),
+    ),
+    Rule(
         id="NKL201",
         message="{} in the signature of {}: NKI 0.3 to 0.6 take parameters by name and place alike, a fixed number",
         remedy="name every parameter, those with defaults last",
