@@ -10,7 +10,7 @@ from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import finish_shared, of_array, scale_residual
 from .filters import build_filters, copy_ns, load_filters, make_rulers, spread_filters
-from .plan import AHEAD_BYTES, FILTER_BUFFERS
+from .plan import FILTER_BUFFERS, GROUPED_AHEAD_BYTES
 from .units import banks_of, block_met, tiles_of, y_buffers
 
 
@@ -86,7 +86,7 @@ def chunks_ahead(geometry):
     """Chunks whose filters are loaded or on their way together, if more than two."""
     taps = geometry.rows.taps * geometry.columns.taps
     each = max(geometry.C, geometry.K) // geometry.groups * taps * geometry.itemsize
-    return max(2, AHEAD_BYTES // each)
+    return max(2, GROUPED_AHEAD_BYTES // each)
 
 
 def units_of(grouped, mine):

@@ -41,7 +41,7 @@ from .units import banks_of, y_pages
 
 #: ns until Vector clears the first stationaries, until the first matmul on zeros.
 CLEAR_START_NS = 180.0
-WARM_UP_START_NS = 260.0
+GROUPED_WARM_UP_START_NS = 260.0
 #: ns until GpSimd has made masks and identities.
 RULERS_NS = 1350.0
 
@@ -112,7 +112,7 @@ def started(geometry, grouped, x_ns, unit_ns):
     come_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + DMA_END_NS + DMA_DONE_NS
     there_ns = max(cleared_ns, come_ns + w_ns + (0.0 if fills(geometry, grouped) else x_ns))
     clock = new_clock()
-    time = stream(clock, WARM_UP_START_NS, grouped.warmup * MATMUL_COLUMNS_MIN * TENSOR_COLUMN_NS)
+    time = stream(clock, GROUPED_WARM_UP_START_NS, grouped.warmup * MATMUL_COLUMNS_MIN * TENSOR_COLUMN_NS)
     zeros_ns = RULERS_NS
     if build.zeros_ns > 0.0:
         if len(grouped.chunks) > 1:

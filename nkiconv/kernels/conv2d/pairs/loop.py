@@ -18,7 +18,7 @@ from .steps import banks_of, halved, products_of
 
 #: Between the banks of a job's band, filters of the next job are turned and rows of the next band moved; they begin
 #: after this share of the banks, when they should have come, and end after that one.
-TURN_FROM, TURN_UNTIL = 0.5, 0.9
+PAIRS_TURN_FROM, PAIRS_TURN_UNTIL = 0.5, 0.9
 MOVE_FROM, MOVE_UNTIL = 0.2, 0.8
 #: Chunks that are turned before a product of one of them: its own two and the next two.
 TURN_AHEAD = 4
@@ -146,7 +146,7 @@ def coming_job(work, job):
 def do_due(work, job, share_done):
     """Do what is due when this share of a band's banks is done."""
     batch, index = coming_job(work, job)
-    while work.turned < due(work.turns, TURN_FROM, TURN_UNTIL, share_done):
+    while work.turned < due(work.turns, PAIRS_TURN_FROM, PAIRS_TURN_UNTIL, share_done):
         turn_next(work.operands, work.geometry, work.plan, batch, index, work.ledger)
         work.turned = work.turned + 1
     while work.moved < due(work.moves, MOVE_FROM, MOVE_UNTIL, share_done):

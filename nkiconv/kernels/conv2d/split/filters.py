@@ -12,9 +12,9 @@ from ..._dma import copy
 from ..call import load_bias
 from ..cuts import chunks_of, tap_blocks
 from ..taps.filters import group_mask, load_taps, spread_groups
-from .cuts import RAW_BYTES, piece_taps, tap_elements
+from .cuts import SPLIT_RAW_BYTES, piece_taps, tap_elements
 from .pairs import start_pair
-from .plan import AHEAD_BYTES
+from .plan import SPLIT_AHEAD_BYTES
 
 
 @dataclass
@@ -101,7 +101,7 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces):
     """Append the blocks and pieces of a chunk of a job; of a block's rows the middle one, which meets most, first."""
     per_c = geometry.C // geometry.groups
     first, count = job.chunks[chunk]
-    parts = tap_blocks(geometry, tap_elements(geometry, job, job.chunks[chunk]), RAW_BYTES)
+    parts = tap_blocks(geometry, tap_elements(geometry, job, job.chunks[chunk]), SPLIT_RAW_BYTES)
     most = piece_taps(job)
     for which in range(len(parts)):
         r0, rn, s0, sn = parts[which]
@@ -145,7 +145,7 @@ def load_ahead(operands, geometry, filters, following, most):
         if of == None or len(of.raws) == len(of.blocks):
             return
         block_bytes = bytes_of(geometry, of, len(of.raws))
-        if waiting_bytes > 0 and waiting_bytes + block_bytes > AHEAD_BYTES:
+        if waiting_bytes > 0 and waiting_bytes + block_bytes > SPLIT_AHEAD_BYTES:
             return
         waiting_bytes += block_bytes
         load_block(operands, geometry, of)

@@ -20,7 +20,7 @@ from .results import finish_rows, load_bias_row, load_residual, store
 from .shape import Block, blocks_of, tile_groups, units_at
 
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
-LEAD_MATMULS = 6
+SWAPPED_LEAD_MATMULS = 6
 #: Share of a chunk's matmuls between which the filters of one that comes soon are turned.
 LEAD_SHARE = 0.6
 
@@ -156,7 +156,7 @@ def work_units(work, item, x_sbuf, units):
         shape = (pixels_of(unit.block, plan.sizes.side, unit.t0), unit.tn, unit.kn)
         sums.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
     taps = plan.source.rows.taps * plan.source.columns.taps
-    lead = div_ceil(LEAD_MATMULS, taps * matmuls)
+    lead = div_ceil(SWAPPED_LEAD_MATMULS, taps * matmuls)
     for chunk in range(len(plan.chunks)):
         turn_to(work.operands, geometry, filters, chunk, work.ledger)
         if plan.source.fold > 1 and not filters.folded:

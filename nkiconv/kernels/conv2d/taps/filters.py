@@ -13,9 +13,9 @@ from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, div_ceil, whole_words
 from ..cuts import tap_blocks
-from .cuts import RAW_BYTES, tap_order
+from .cuts import TAPS_RAW_BYTES, tap_order
 from .fold import group_depth, job_axis, tap_groups
-from .plan import AHEAD_BYTES, is_depthwise
+from .plan import TAPS_AHEAD_BYTES, is_depthwise
 
 
 @dataclass
@@ -141,7 +141,7 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     own = per_c if job.pack > 1 else count
     c0 = 0 if job.pack > 1 else first % per_c
     depthwise = is_depthwise(geometry, job)
-    parts = tap_blocks(geometry, own, RAW_BYTES)
+    parts = tap_blocks(geometry, own, TAPS_RAW_BYTES)
     if geometry.packed > 0 and len(blocks) == 0:
         parts = first_rows(R, S)
     elif geometry.packed > 0 or depthwise:
@@ -197,7 +197,7 @@ def load_ahead(operands, geometry, filters):
             waiting_bytes += block_bytes(geometry, filters.blocks[index])
     while len(filters.raws) < len(filters.blocks):
         waiting_bytes += block_bytes(geometry, filters.blocks[len(filters.raws)])
-        if waiting_bytes > AHEAD_BYTES:
+        if waiting_bytes > TAPS_AHEAD_BYTES:
             return
         load_block(operands, geometry, filters)
 

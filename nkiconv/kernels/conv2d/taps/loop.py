@@ -33,7 +33,7 @@ from .plan import Job
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
-TURN_FROM, TURN_UNTIL = 0.45, 0.85
+TAPS_TURN_FROM, TAPS_TURN_UNTIL = 0.45, 0.85
 #: Share of a chunk's matmuls before the filters of one that comes soon are turned, which may be on their way still, and
 #: share of them between which they are.
 LEAD_FROM, LEAD_SHARE = 0.1, 0.6
@@ -236,8 +236,8 @@ def set_rate(work, jobs, band):
         coming = filters_to(filters, filters.after[job + 1] - 1) - pieces_to(filters, filters.after[job] - 1)
     elif work.following != None:
         coming = filters_to(work.following.filters, work.following.filters.ahead - 1)
-    work.rate = coming / ((TURN_UNTIL - TURN_FROM) * matmuls)
-    work.credit = -TURN_FROM * matmuls * work.rate
+    work.rate = coming / ((TAPS_TURN_UNTIL - TAPS_TURN_FROM) * matmuls)
+    work.credit = -TAPS_TURN_FROM * matmuls * work.rate
 
 
 def filters_to(filters, last):

@@ -46,8 +46,8 @@ from .tiles import plan_tile
 from .work import cuts_of, work_of
 
 #: Groups that are walked at most, and tiles that are at least.
-WALKED = 128
-TILES_MIN = 9
+BANDED_WALKED = 128
+BANDED_TILES_MIN = 9
 #: Tiles that are walked in any case before those by which a long walk goes on.
 LEAD = 2
 #: Partitions below which the first rows are there before the filters of 128 channels: the last of the 16 DMA engines
@@ -98,7 +98,7 @@ def walk_ns(geometry, extras, blocks):
 
 def walked_groups(blocks):
     """Groups that a walk goes through, about."""
-    return min(blocks.num_groups, max(TILES_MIN * blocks.groups, WALKED))
+    return min(blocks.num_groups, max(BANDED_TILES_MIN * blocks.groups, BANDED_WALKED))
 
 
 def walk_part(geometry, extras, blocks, part):
@@ -106,7 +106,7 @@ def walk_part(geometry, extras, blocks, part):
     cuts = cuts_of(blocks, geometry, part)
     a_cut = cuts.n_parts * cuts.j_parts
     total = len(cuts.groups) * a_cut
-    most = max(TILES_MIN, div_ceil(WALKED, min(blocks.groups, blocks.num_groups)))
+    most = max(BANDED_TILES_MIN, div_ceil(BANDED_WALKED, min(blocks.groups, blocks.num_groups)))
     count = min(total, most)
     if count == 0:
         return 0.0

@@ -47,8 +47,8 @@ from .states import FILLED_AHEAD, IMAGES, is_staged, meets_state, place_of
 from .tiles import run_length, tile_list
 
 #: Pieces that are walked at most, and tiles that are at least: enough for the array to settle for a rate.
-WALKED = 96
-TILES_MIN = 6
+ROWS_WALKED = 96
+ROWS_TILES_MIN = 6
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Walk(nl.NKIObject):
 def walk_ns(geometry, extras, plan):
     """ns of a core that runs a plan which memory holds."""
     each = div_ceil(plan.rows.columns, plan.piece)
-    most = max(TILES_MIN, div_ceil(WALKED, each))
+    most = max(ROWS_TILES_MIN, div_ceil(ROWS_WALKED, each))
     # the second half of columns meets no state
     half = 0 if extras.state and plan.rows.shard == "columns" and geometry.Q > 1 else 1
     tiles = tile_list(geometry, plan.rows, half, most + 1)

@@ -49,7 +49,7 @@ from .vector import count_vector, parts_of, update_vector
 #: Names of the settings: who multiplies, "tensor" or "vector" (vector.py); of the former, how many chunks leave
 #: in one store, how many are loaded ahead, every how many-th chunk Vector moves from PSUM once transposed (0: none),
 #: and every how many-th piece of the results it reads out (left out: as BALANCED says).
-SETTINGS = ("engine", "leave", "ahead", "vector_moves", "vector_reads")
+UPDATE_SETTINGS = ("engine", "leave", "ahead", "vector_moves", "vector_reads")
 LEAVE, AHEAD, VECTOR_MOVES = 1, 8, 0
 #: Chunks of a core from which a read-out goes to whichever of Vector and Scalar has had less to do. In shorter runs
 #: they take turns: both wait for chunks rather than for each other.
@@ -83,7 +83,7 @@ def on_vector(geometry, extras, config):
 
 def update_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = config_refusal(config, SETTINGS, "update")
+    reason = config_refusal(config, UPDATE_SETTINGS, "update")
     if reason != "":
         return reason
     limits = (("leave", 1, 8), ("ahead", 1, 64), ("vector_moves", 0, 64), ("vector_reads", 0, 64))
@@ -142,7 +142,7 @@ def count_instructions(geometry, plan, cores):
 
 
 def update(operands, geometry, extras, config):
-    """Write operands.y. config: SETTINGS."""
+    """Write operands.y. config: UPDATE_SETTINGS."""
     chosen = settings_of(config)
     plan = plan_update(geometry, extras.state, chosen[0], chosen[1])
     if on_vector(geometry, extras, config):

@@ -17,7 +17,7 @@ from .plan import taps_met
 
 #: Bytes a partition of a part's rows, products and results, of which two are there at once, and of filters, as well.
 PART_BYTES = 32_768
-FILTER_BYTES = 49_152
+UPDATE_VECTOR_FILTER_BYTES = 49_152
 
 
 @dataclass
@@ -44,7 +44,7 @@ def parts_of(geometry, extras, state):
         count = halves[index][1]
         length = div_ceil(count, nl.tile_size.pmax)
         images = min(geometry.N, PART_BYTES // (4 * length * elements(geometry, extras, state)))
-        if length * geometry.S * geometry.itemsize > FILTER_BYTES:
+        if length * geometry.S * geometry.itemsize > UPDATE_VECTOR_FILTER_BYTES:
             images = 0
         if images > 0:
             if geometry.C == 1:
