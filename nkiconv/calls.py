@@ -44,7 +44,8 @@ def launch(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], lnc: int,
 
     Raises UnsupportedError: trace_only where AWS's NKI runs.
     """
-    launched = kernel[lnc]
+    launched = kernel[plain(lnc)]
+    kwargs = {name: plain(value) for name, value in kwargs.items()}
     began = time.perf_counter()
     if CHOICE.provider == "aws":
         if trace_only:
@@ -63,6 +64,13 @@ def launch(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], lnc: int,
         sbuf_peak_bytes=execution.sbuf_peak_bytes,
         psum_peak_bytes=execution.psum_peak_bytes,
     )
+
+
+def plain(value: Any) -> Any:
+    """A kernel's argument with Python's own numbers for NumPy's, which AWS's front-end may read as None."""
+    if isinstance(value, tuple):
+        return tuple(plain(one) for one in value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def nl_dtype(dtype: Any) -> Any:

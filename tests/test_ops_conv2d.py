@@ -11,7 +11,7 @@ from tolerances import assert_exact, assert_within, assert_within_limit, integer
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, conv2d
 from nkiconv.bounds import epilogue_bound
-from nkiconv.kernels.conv2d.taps.plan import WARM_UP, WARM_UP_PACKED
+from nkiconv.kernels.conv2d.taps.plan import TAPS_WARM_UP, WARM_UP_PACKED
 from nkiconv.ops2d import FILTER_LAYOUTS, conv2d_problem, run_conv2d
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
@@ -414,7 +414,7 @@ def test_no_filter_of_a_packed_one_is_turned():
     named = {"algorithm": "taps", "trace_only": True}
     turned = [run_conv2d(x, one, problem, **named).instructions["tensor"] for one in (w, packed)]
     # transposes of jobs, chunks of channels and taps; each core warms up a little longer
-    assert turned[1] == turned[0] - 2 * 2 * 9 + 2 * (WARM_UP_PACKED - WARM_UP)
+    assert turned[1] == turned[0] - 2 * 2 * 9 + 2 * (WARM_UP_PACKED - TAPS_WARM_UP)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_a_long_walk_goes_on_at_the_rate_of_its_large_tiles(extents, block, shar
     shape = shape_of(problem)
     blocks = make_blocks(shape.geometry, None, shape.extras.state, block, shard)
     found = banded.walk_ns(shape.geometry, shape.extras, blocks)
-    monkeypatch.setattr(banded, "WALKED", 10**6)
+    monkeypatch.setattr(banded, "BANDED_WALKED", 10**6)
     assert found == pytest.approx(banded.walk_ns(shape.geometry, shape.extras, blocks), rel=0.15)
 
 
@@ -158,5 +158,6 @@ def test_a_long_walk_is_a_short_one_and_a_rate(algorithm, monkeypatch):
     shape = shape_of(problem)
     config = FAMILIES[algorithm].configs(shape, False)[0]
     found = walked_us(shape, algorithm, config)
-    monkeypatch.setattr(banded if algorithm == "banded" else rows, "WALKED", 10**6)
+    module, name = (banded, "BANDED_WALKED") if algorithm == "banded" else (rows, "ROWS_WALKED")
+    monkeypatch.setattr(module, name, 10**6)
     assert found == pytest.approx(walked_us(shape, algorithm, config), rel=0.05)

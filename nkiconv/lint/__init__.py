@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import FileFormatError, UnsupportedError
-from . import equality, kernels, registers, state, syntax, values
+from . import attributes, clashes, equality, kernels, kinds, registers, slices, state, syntax, values
 from .found import Context, Problem
 from .project import Project
 from .reach import Reached
@@ -29,6 +29,9 @@ _CHECKS = (
     state.check,
     registers.check,
     equality.check,
+    attributes.check,
+    slices.check,
+    kinds.check,
 )
 
 
@@ -105,6 +108,7 @@ def _problems(project: Project, reached: Reached) -> Iterator[Problem]:
         context = Context(project, unit, bodies)
         for check in _CHECKS:
             yield from check(context)
+    yield from clashes.check(reached)
     for source in project.sources:
         yield from kernels.check_decorators(project, source)
         yield from kernels.check_launches(project, reached, source)

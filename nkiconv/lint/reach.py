@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from .project import Definition, Project, Value
@@ -28,6 +28,8 @@ class Unit:
         kernel: the name of the kernel that reached it first.
         is_kernel: whether it is a kernel itself.
         is_called: whether other reached code mentions it.
+        uses: the functions and classes that it mentions, and a class's methods that are reached.
+        constants: top-level names of other values that it mentions, without the module's name before them.
     """
 
     source: Source
@@ -35,6 +37,8 @@ class Unit:
     kernel: str
     is_kernel: bool = False
     is_called: bool = False
+    uses: set[ast.AST] = field(default_factory=set)
+    constants: dict[str, Value] = field(default_factory=dict)
 
     @property
     def is_function(self) -> bool:
@@ -145,6 +149,15 @@ class Reached:
                 self._reach(kernel.source, kernel.node, kernel.node.name).is_kernel = True
         self._follow_all()
 
+    def of_kernel(self, kernel: Unit) -> list[Unit]:
+        """The units that one kernel reaches, itself among them, in the order in which they were found."""
+        seen, left = {kernel.node}, [kernel]
+        while left:
+            new = [node for node in left.pop().uses if node in self._known and node not in seen]
+            seen.update(new)
+            left += [self._known[node] for node in new]
+        return [unit for unit in self.units if unit.node in seen]
+
     def _reach(self, source: Source, node: Function | ast.ClassDef, kernel: str) -> Unit:
         if node in self._known:
             return self._known[node]
@@ -168,6 +181,7 @@ class Reached:
                     continue
                 found = self._project.meaning(unit.source, node)
                 if isinstance(found, Definition) and isinstance(found.node, ast.ClassDef):
+                    unit.uses.add(found.node)
                     self._reach(found.source, found.node, unit.kernel)
 
     def _mention(self, unit: Unit, node: ast.Name | ast.Attribute) -> None:
@@ -176,11 +190,15 @@ class Reached:
             root = root.value
         if isinstance(root, ast.Name) and root.id in unit.bound:
             return
-        self._expand(unit, self._project.meaning(unit.source, node, unit.node), set())
+        found = self._project.meaning(unit.source, node, unit.node)
+        if isinstance(found, Value) and isinstance(node, ast.Name):
+            unit.constants[node.id] = found
+        self._expand(unit, found, set())
 
     def _expand(self, unit: Unit, found: object, seen: set[ast.AST]) -> None:
         if isinstance(found, Definition):
             if found.node is not unit.node:
+                unit.uses.add(found.node)
                 self._reach(found.source, found.node, unit.kernel).is_called = True
         elif isinstance(found, Value):  # a table of functions, an alias
             for expression in found.expressions:
@@ -204,6 +222,7 @@ class Reached:
             for unit in list(self._classes):
                 for node in unit.node.body:
                     if isinstance(node, FUNCTIONS) and node not in self._known and self._is_used(node.name):
+                        unit.uses.add(node)
                         self._reach(unit.source, node, unit.kernel).is_called = True
 
     def _is_used(self, method: str) -> bool:

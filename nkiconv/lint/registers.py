@@ -11,12 +11,12 @@ import ast
 from collections.abc import Iterator
 
 from .found import Context, Problem, argument, short
+from .names import DYNAMIC_RANGE, assignments
 from .project import Definition, Project
 from .reach import Reached, Unit, compiled, own_code, parameters
 from .source import FUNCTIONS, Function
 
 _MAKERS = ("nki.isa.register_alloc", "nki.isa.scalar_load")
-_DYNAMIC_RANGE = "nki.language.dynamic_range"
 _LOOPS = {"nki.language.fori_loop": 2, "nki.language.while_loop": 1}  # the place of the body among the arguments
 _RANGES = ("range", "nki.language.affine_range", "nki.language.sequential_range", "nki.language.static_range")
 _CONVERSIONS = ("bool", "float", "int")
@@ -82,7 +82,7 @@ def _registers(context: Context) -> Names:
         if function in context.bodies:
             found.update(one.arg for one in parameters(function)[:1])
     given: dict[str, list[ast.expr | None]] = {}
-    for name, value in _assignments(context):
+    for name, value in assignments(context):
         given.setdefault(name, []).append(value)
     while True:
         grown = found | {name for name, values in given.items() if _all_registers(context, values, found)}
@@ -91,30 +91,13 @@ def _registers(context: Context) -> Names:
         found = grown
 
 
-def _assignments(context: Context) -> Iterator[tuple[str, ast.expr | None]]:
-    """(name, value) of every assignment to a name; None where the value is not one expression."""
-    seen: set[ast.AST] = set()
-    for node in context.unit.code:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name):
-                    seen.add(target)
-                    yield target.id, node.value
-        elif isinstance(node, ast.For) and isinstance(node.target, ast.Name):
-            seen.add(node.target)
-            is_dynamic = isinstance(node.iter, ast.Call) and context.external(node.iter.func) == _DYNAMIC_RANGE
-            yield node.target.id, node.iter if is_dynamic else None
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in seen:
-            yield node.id, None
-
-
 def _all_registers(context: Context, values: list[ast.expr | None], known: Names) -> bool:
     return all(value is not None and _is_register(context, value, known) for value in values)
 
 
 def _is_register(context: Context, node: ast.expr, known: Names) -> bool:
     if isinstance(node, ast.Call):
-        return context.external(node.func) in (*_MAKERS, _DYNAMIC_RANGE)
+        return context.external(node.func) in (*_MAKERS, DYNAMIC_RANGE)
     if isinstance(node, ast.BinOp):
         return _is_register(context, node.left, known) or _is_register(context, node.right, known)
     if isinstance(node, ast.UnaryOp):
@@ -157,7 +140,7 @@ def _steered_call(context: Context, node: ast.Call, registers: Names) -> Iterato
 
 def _loop_call(context: Context, node: ast.Call) -> Iterator[Problem]:
     name = context.external(node.func)
-    if name == _DYNAMIC_RANGE:
+    if name == DYNAMIC_RANGE:
         yield context.problem("NKL301", node)
         yield from _step(context, argument(node, "step", 2))
     elif name in _LOOPS:
@@ -200,5 +183,5 @@ def _loops_inside(context: Context, block: ast.With) -> Iterator[Problem]:
     for statement in block.body:
         for node in compiled(statement):
             name = context.external(node.func) if isinstance(node, ast.Call) else ""
-            if name == _DYNAMIC_RANGE or name in _LOOPS:
+            if name == DYNAMIC_RANGE or name in _LOOPS:
                 yield context.problem("NKL305", node, "nl." + name.rpartition(".")[2])

@@ -18,6 +18,9 @@ _TO_02 = "nki/migration/index.rst, 0.1 to 0.2"
 _TO_04 = "nki/migration/index.rst, 0.3 to 0.4"
 _TO_06 = "nki/migration/index.rst, 0.5 to 0.6"
 _TO_07 = "nki/migration/index.rst, 0.6 to 0.7"
+#: AWS's front-end up to NKI 0.6, open source up to March 2026: what it does with the code, for want of documents.
+_SIMPLIFY = "leanprover/KLR, KLR/NKI/Simplify.lean"
+_TRACE = "leanprover/KLR, KLR/Trace"
 _UNSEEN = "no document allows it, and no kernel of nki-library has it"
 
 
@@ -224,6 +227,54 @@ _ALL = [
         message="`{}` is not compiled",
         remedy="return the value, or take a list and change that",
         source=_UNSEEN,
+    ),
+    Rule(
+        id="NKL128",
+        message="`{}` in the header of {}: what it is an attribute of is bound inside the block, too late",
+        remedy="bind that to a name before the block; for a while, again at its end",
+        source=f"{_SIMPLIFY}, letBind and stmt",
+    ),
+    Rule(
+        id="NKL129",
+        message="`{}`: what it is an attribute of is evaluated before the statement, whatever guards it here",
+        remedy="write an if, or nested ones, and bind it to a name there",
+        source=f"{_SIMPLIFY}, letBind and booleanOp; one kernel of nki-library has it",
+        versions=(),
+        strict=("0.6",),
+    ),
+    Rule(
+        id="NKL130",
+        message="`{}` as one of several targets: only names are unpacked to, or assigned to together",
+        remedy="assign to names, or in one statement each",
+        source=f"{_SIMPLIFY}, letSet and pattern",
+    ),
+    Rule(
+        id="NKL131",
+        message="`{}` is assigned to: an attribute of an attribute is immutable",
+        remedy="bind {1} to a name, and assign to .{2} of that",
+        source=f"{_TRACE}/NKI.lean, mutate",
+    ),
+    Rule(
+        id="NKL132",
+        message="`{}` is refused if it ends past the end",
+        remedy="write min({1}, len({2})) for the end",
+        source=f"{_TRACE}/Term.lean, listAccess",
+        versions=(),
+        strict=("0.6",),
+    ),
+    Rule(
+        id="NKL133",
+        message="`{}` compares an int with a float, which are never equal",
+        remedy="write both as ints, or both as floats",
+        source=f"{_TRACE}/Term.lean, binop'",
+    ),
+    Rule(
+        id="NKL134",
+        message="{} has another value in {}, which the same kernel reaches: the parser may keep that one for both",
+        remedy="give them different names",
+        source="leanprover/KLR, interop/klr/gather.c, add_global; some kernels of nki-library have it",
+        versions=(),
+        strict=("0.6",),
     ),
     Rule(
         id="NKL201",

@@ -136,11 +136,21 @@ def _bind(source: Source, statement: ast.stmt, is_fallback: bool) -> None:
     elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and statement.value is not None:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         for target in targets:
-            for node in ast.walk(target):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                    earlier = bindings.setdefault(node.id, [])
-                    if isinstance(earlier, list):
-                        earlier.append(statement.value)
+            for name, value in _assigned(target, statement.value):
+                earlier = bindings.setdefault(name, [])
+                if isinstance(earlier, list):
+                    earlier.append(value)
+
+
+def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """(name, value) of an assignment, element by element where a tuple is written out; else each with the whole."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        for inner, part in zip(target.elts, value.elts, strict=True):
+            yield from _assigned(inner, part)
+        return
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, value
 
 
 def _bind_import(source: Source, statement: ast.Import | ast.ImportFrom, *, override: bool) -> None:

@@ -87,7 +87,7 @@ def test_every_shape_is_exact(name, dtype):
 
 
 @pytest.mark.cover
-@pytest.mark.parametrize("shard", plan.SHARDS)
+@pytest.mark.parametrize("shard", plan.DEEP_SHARDS)
 @pytest.mark.parametrize("why", EDGE)
 def test_every_edge_is_exact_or_refused(why, shard):
     found, reason = planned(EDGE[why], "deep", (("shard", shard),))
@@ -117,7 +117,7 @@ def test_epilogue(name, asked):
     check_epilogue(problem, asked, deep(shard, T, settings))
 
 
-@pytest.mark.parametrize("shard", plan.SHARDS)
+@pytest.mark.parametrize("shard", plan.DEEP_SHARDS)
 def test_layouts(shard):
     x, w = integers(np.random.default_rng(3), FEW)
     config = config_of("deep", shard=shard)
@@ -159,7 +159,7 @@ def test_precision(precision):
 
 
 @pytest.mark.parametrize("T", [1, 3])
-@pytest.mark.parametrize("shard", plan.SHARDS)
+@pytest.mark.parametrize("shard", plan.DEEP_SHARDS)
 def test_nonfinite_stay_in_their_windows(shard, T):
     problem = FEW.replace(dtype="fp32", C=40, padding=((0, 0), (0, 0)))
     x, w = integers(np.random.default_rng(6), problem)
@@ -282,7 +282,7 @@ PRICED = {
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize("shard", plan.SHARDS)
+@pytest.mark.parametrize("shard", plan.DEEP_SHARDS)
 @pytest.mark.parametrize("name", PRICED)
 def test_prices_are_near_the_model(name, shard):
     problem = PRICED[name]

@@ -123,6 +123,16 @@ def test_packed_filters_go_instead_of_plain_ones(recorder):
     assert kwargs["config"] == (("algorithm", found.algorithm), *(found.config or ()))
 
 
+def test_arguments_are_pythons_own(recorder, monkeypatch):
+    """AWS's parser may read a NumPy integer as None."""
+    config = (("block", np.int64(32)), ("buffers", np.int32(2)))
+    monkeypatch.setattr(device, "answer", lambda request: types.SimpleNamespace(algorithm="banded", config=config))
+    device.convolve(asked_of("depthwise_conv1d", 1, groups=4), torch.ones(1, 4, 40), torch.ones(4, 1, 3), None, None)
+    kwargs = recorder.calls[0][3]
+    assert kwargs["config"] == (("block", 32), ("buffers", 2))
+    assert [type(value) for _, value in kwargs["config"]] == [int, int]
+
+
 def test_the_kernels_own_choice_goes_without_a_config(recorder, monkeypatch):
     monkeypatch.setenv("NKICONV_PLAN", "kernel")
     device.convolve(asked_of("conv2d", 2), torch.ones(1, 3, 5, 5), torch.ones(2, 3, 3, 3), None, None)

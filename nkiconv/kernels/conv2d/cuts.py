@@ -68,9 +68,10 @@ def chunks_of(batch):
     """Chunks of input channels that a batch's jobs need, each once, in order."""
     found = []
     for index in range(len(batch)):
-        for part in range(len(batch[index].chunks)):
-            if len(found) == 0 or batch[index].chunks[part] not in found:
-                found.append(batch[index].chunks[part])
+        chunks = batch[index].chunks
+        for part in range(len(chunks)):
+            if len(found) == 0 or chunks[part] not in found:
+                found.append(chunks[part])
     return found
 
 

@@ -22,7 +22,7 @@ PIECE_BYTES = 16_384
 #: Rate of a DMA that turns (trn2.toml, dma.dma_transpose_frac_hbm); ns until a copy's first and after its last byte is
 #: of use, and of two cores that wait for each other (dma.hwdge_*, dma.done_to_consumer_ns, lnc2.barrier_seam_ns).
 TURN_RATE = 0.9
-START_NS = 4500.0
+RELAYOUT_START_NS = 4500.0
 MEET_NS = 2000.0
 
 
@@ -323,4 +323,4 @@ def copy_ns(elements, item, runs, partitions):
     if runs[0] > 0:
         read_ns = mine / runs[0] * run_ns(runs[0] * item) / DMA_ENGINES
     written_ns = mine / runs[1] * run_ns(runs[1] * item) / engines
-    return START_NS + MEET_NS + max(read_ns + written_ns, 2 * mine * item * HBM_BYTE_NS)
+    return RELAYOUT_START_NS + MEET_NS + max(read_ns + written_ns, 2 * mine * item * HBM_BYTE_NS)

@@ -26,7 +26,7 @@ ROWS_TAPS_MAX = 64
 #: refuses.
 FALLBACK = "taps_on_partition"
 #: How far above the least an algorithm's first estimate may be for its settings to be refined: what that gains at most.
-NEAR = 1.35
+CHOICE_NEAR = 1.35
 
 
 @dataclass
@@ -47,11 +47,12 @@ def choose(geometry, extras, cores):
     found = first_estimates(geometry, extras, cores)
     least_ns = 0.0
     for index in range(len(found)):
-        least_ns = found[index].ns if index == 0 else min(least_ns, found[index].ns)
+        one = found[index]
+        least_ns = one.ns if index == 0 else min(least_ns, one.ns)
     best, best_ns, config = FALLBACK, 0.0, None
     for index in range(len(found)):
         one = found[index]
-        if one.ns <= NEAR * least_ns:
+        if one.ns <= CHOICE_NEAR * least_ns:
             settings, settings_ns = refined(geometry, extras, cores, one)
             if best_ns == 0.0 or settings_ns < best_ns:
                 best, best_ns, config = one.algorithm, settings_ns, settings

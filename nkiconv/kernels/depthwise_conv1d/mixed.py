@@ -17,12 +17,12 @@ Zeros of the diagonals are multiplied: a NaN or Inf in x reaches every channel o
 
 from .._settings import config_refusal
 from .rows.loop import convolve_rows
-from .rows.plan import SETTINGS, loop_refusal
+from .rows.plan import ROWS_SETTINGS, loop_refusal
 
 
 def mixed_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = config_refusal(config, SETTINGS, "mixed")
+    reason = config_refusal(config, ROWS_SETTINGS, "mixed")
     if reason != "":
         return reason
     if extras.strict_nonfinite:
@@ -34,5 +34,5 @@ def mixed_refusal(geometry, extras, config, cores):
 
 
 def mixed(operands, geometry, extras, config):
-    """Write operands.y. config: entries of SETTINGS; recipes without Tensor are accepted beside ones with it."""
+    """Write operands.y. config: entries of ROWS_SETTINGS; recipes without Tensor are accepted beside ones with it."""
     convolve_rows(operands, geometry, extras, config, True)

@@ -28,7 +28,7 @@ SHORT_ROW_BYTES = 256
 #: that it moves in its least time (dma.small_element_bytes).
 TINY_BYTES, SMALL_BYTES = 4, 64
 #: Bytes of a partition of the tiles that short rows go through: x, and the state.
-TILE_BYTES = 8192
+STATE_TILE_BYTES = 8192
 
 
 def check_state(state_ref, x_ref, geometry):
@@ -107,7 +107,7 @@ def store_short_rows(x_hbm, state_hbm, final_hbm, geometry, row0, rows, offset, 
         width = from_x
     elif step == geometry.W and geometry.W * geometry.itemsize < SHORT_ROW_BYTES:
         width = geometry.W
-    most = max(1, TILE_BYTES // ((size + width) * geometry.itemsize))
+    most = max(1, STATE_TILE_BYTES // ((size + width) * geometry.itemsize))
     row = 0
     while row < rows:
         length = min(most, max(1, (rows - row) // nl.tile_size.pmax))

@@ -45,9 +45,9 @@ from .call import load_bias, load_residual, y_tile
 from .positions import first_element, first_position, last_element, last_position, only_zeros
 
 #: Bytes a partition of one loaded tile: 4 KiB runs of bf16 for stride 1, room for strided runs, and several in flight.
-TILE_BYTES = 16384
+TAPS_TILE_BYTES = 16384
 #: Bytes a partition of one channel tile's stationaries; two sets fit beside the tiles.
-FILTER_BYTES = 32768
+TAPS_FILTER_BYTES = 32768
 #: The same for one channel, which cannot be tiled further: two sets and the tiles still fit 212,728 bytes.
 FILTER_BYTES_MAX = 65536
 #: Strides up to this load whole runs: run bytes / 27.2 B/ns stay below the 55 ns of a 2-byte DMA element (trn2.md).
@@ -81,7 +81,7 @@ class Tiling(nl.NKIObject):
 def choose_tiling(geometry, strict_nonfinite):
     """Tile sizes from shapes alone."""
     P_MAX = nl.tile_size.pmax
-    tile_elems = TILE_BYTES // geometry.itemsize
+    tile_elems = TAPS_TILE_BYTES // geometry.itemsize
     s_tile = min(min(geometry.S, P_MAX), 1 + (tile_elems // 2) // geometry.dilation)
     num_s_tiles = div_ceil(geometry.S, s_tile)
 
@@ -91,7 +91,9 @@ def choose_tiling(geometry, strict_nonfinite):
         if num_s_tiles == 1:
             channels_per_group = max(1, min(P_MAX // s_tile, div_ceil(geometry.C, 2)))
             c_most = (P_MAX // channels_per_group) * channels_per_group
-        while channels_per_group == 1 and c_most > 1 and filter_bytes(geometry, c_most, num_s_tiles) > FILTER_BYTES:
+        while (
+            channels_per_group == 1 and c_most > 1 and filter_bytes(geometry, c_most, num_s_tiles) > TAPS_FILTER_BYTES
+        ):
             c_most = c_most // 2
     c_tile = even_channel_tile(geometry.C, channels_per_group, c_most)
     q_tile = min(geometry.Q, nl.tile_size.gemm_moving_fmax)

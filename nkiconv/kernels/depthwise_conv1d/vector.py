@@ -12,17 +12,17 @@ fast as long ones. Channels never meet: NaN and Inf go where the definition puts
 
 from .._settings import config_refusal
 from .rows.loop import convolve_rows
-from .rows.plan import SETTINGS, loop_refusal
+from .rows.plan import ROWS_SETTINGS, loop_refusal
 
 
 def vector_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = config_refusal(config, SETTINGS, "vector")
+    reason = config_refusal(config, ROWS_SETTINGS, "vector")
     if reason != "":
         return reason
     return loop_refusal(geometry, extras, config, cores, False, "vector")
 
 
 def vector(operands, geometry, extras, config):
-    """Write operands.y. config: entries of SETTINGS, recipes with no tap on Tensor."""
+    """Write operands.y. config: entries of ROWS_SETTINGS, recipes with no tap on Tensor."""
     convolve_rows(operands, geometry, extras, config, False)

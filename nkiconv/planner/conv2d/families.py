@@ -5,26 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ...kernels.conv2d.bands.plan import FOLDS as BAND_FOLDS
-from ...kernels.conv2d.deep.plan import FILTER_BYTES as DEEP_FILTER_BYTES
-from ...kernels.conv2d.deep.plan import SHARDS as DEEP_SHARDS
-from ...kernels.conv2d.deep.plan import pieces_of
+from ...kernels.conv2d.bands.plan import BANDS_FOLDS
+from ...kernels.conv2d.deep.plan import DEEP_FILTER_BYTES, DEEP_SHARDS, pieces_of
 from ...kernels.conv2d.dispatch import plan_of
-from ...kernels.conv2d.grouped.plan import BLOCKS, TILE_ROWS
-from ...kernels.conv2d.grouped.plan import X_BYTES as GROUPED_X_BYTES
-from ...kernels.conv2d.narrow.plan import X_BYTES as NARROW_X_BYTES
-from ...kernels.conv2d.pairs.plan import FILTER_BYTES as PAIRS_FILTER_BYTES
-from ...kernels.conv2d.pairs.plan import X_BYTES as PAIRS_X_BYTES
-from ...kernels.conv2d.split.cuts import FILTER_BYTES as SPLIT_FILTER_BYTES
-from ...kernels.conv2d.split.cuts import X_BYTES as SPLIT_X_BYTES
+from ...kernels.conv2d.grouped.plan import BLOCKS, GROUPED_X_BYTES, TILE_ROWS
+from ...kernels.conv2d.narrow.plan import NARROW_X_BYTES
+from ...kernels.conv2d.pairs.plan import PAIRS_FILTER_BYTES, PAIRS_X_BYTES
+from ...kernels.conv2d.split.cuts import SPLIT_FILTER_BYTES, SPLIT_X_BYTES
 from ...kernels.conv2d.split.plan import split_ns
 from ...kernels.conv2d.stacked.plan import BESIDE
-from ...kernels.conv2d.swapped.plan import FILTER_BYTES as SWAPPED_FILTER_BYTES
-from ...kernels.conv2d.swapped.plan import X_BYTES as SWAPPED_X_BYTES
-from ...kernels.conv2d.swapped.plan import sides_of
+from ...kernels.conv2d.swapped.plan import SWAPPED_FILTER_BYTES, SWAPPED_X_BYTES, sides_of
 from ...kernels.conv2d.swapped.price import tiles_of
-from ...kernels.conv2d.taps.fold import FOLDS
-from ...kernels.conv2d.taps.plan import FILTER_BYTES, ORDERS, X_BYTES, count_instructions
+from ...kernels.conv2d.taps.fold import TAPS_FOLDS
+from ...kernels.conv2d.taps.plan import ORDERS, TAPS_FILTER_BYTES, TAPS_X_BYTES, count_instructions
 from ...kernels.conv2d.taps.work import array_ns
 from ...simulator.hardware import PARTITIONS
 from ..family import Family, Shape, changed, config_of, ints, with_settings
@@ -116,22 +109,22 @@ class Taps(ByTap):
     """One matmul a tap."""
 
     algorithm = "taps"
-    x_bytes, filter_bytes = X_BYTES, FILTER_BYTES
+    x_bytes, filter_bytes = TAPS_X_BYTES, TAPS_FILTER_BYTES
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         plan = self.plan(shape, None)
         if plan is None or (not wide and self._instructions(shape, plan) > LONG):
             return [None]
-        found: list[Config] = [None, config_of(x_bytes=X_BYTES // 2), config_of(x_bytes=X_BYTES // 4)]
+        found: list[Config] = [None, config_of(x_bytes=TAPS_X_BYTES // 2), config_of(x_bytes=TAPS_X_BYTES // 4)]
         found += [config_of(shard="channels"), config_of(shard="images")]
-        return found + ([config_of(x_bytes=X_BYTES // 8), config_of(channels=64)] if wide else [])
+        return found + ([config_of(x_bytes=TAPS_X_BYTES // 8), config_of(channels=64)] if wide else [])
 
     def _instructions(self, shape: Shape, plan: Any) -> int:
         """Of all cores, at most."""
         return shape.cores * int(count_instructions(shape.geometry, plan, shape.cores))  # type: ignore[no-untyped-call]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        own = self.changed(config, fold=FOLDS, moved=(0, 1, 2, 4))
+        own = self.changed(config, fold=TAPS_FOLDS, moved=(0, 1, 2, 4))
         return super().near(shape, config) + own + self.changed(config, order=ORDERS, banks=(1, 2, 8))
 
     def least_us(self, shape: Shape, config: Config) -> float:
@@ -203,7 +196,7 @@ class Bands(Conv2dFamily):
             buffers=(2, 3, 4, 6),
             warmup=(0, 24, 48, 96),
             channels=(plan.A - 1, plan.A // 2),
-            fold=(one for one in BAND_FOLDS if one != plan.fold),
+            fold=(one for one in BANDS_FOLDS if one != plan.fold),
         )
 
     def tiles(self, shape: Shape, plan: Any) -> int:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-import operator
 import os
 import warnings
 from typing import Any
 
 import torch
 
+from ...calls import plain
 from ...errors import NkiconvError, PlanWarning, UnsupportedError
 from ...kernels.conv2d import conv2d_implicit_gemm
 from ...kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
@@ -146,16 +146,7 @@ def _arguments(
         found["strict_nonfinite"] = True
     if asked.return_final_state:
         found["return_final_state"] = True
-    return tuple((name, _plain(value)) for name, value in found.items())
-
-
-def _plain(value: Any) -> Any:
-    """A compile-time argument in Python's own types: torch-neuronx compiles and caches a kernel by its value."""
-    if isinstance(value, tuple):
-        return tuple(_plain(one) for one in value)
-    if value is None or isinstance(value, (bool, str, float)):
-        return value
-    return operator.index(value)
+    return tuple((name, plain(value)) for name, value in found.items())
 
 
 def _is_planned() -> bool:

@@ -34,28 +34,28 @@ from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, whole_words
 from ..geometry import instructions_refusal, span
 
-SETTINGS = ("fold", "channels", "together", "buffers", "warmup")
+BANDS_SETTINGS = ("fold", "channels", "together", "buffers", "warmup")
 #: Rows of x that a partition may have.
-FOLDS = (1, 2, 4)
+BANDS_FOLDS = (1, 2, 4)
 
 #: Bytes a partition of the bands of one round of groups, and of all buffers of x.
 BAND_BYTES = 40_960
-X_BYTES = 49_152
+BANDS_X_BYTES = 49_152
 #: Most matmuls, of so many times 128 columns, on zeros while the first bands, which pass HBM, are on their way.
-WARM_UP_MAX = 256
+BANDS_WARM_UP_MAX = 256
 WARM_UP_BLOCKS = 4
 #: Buffers of bands, and of x at least and at most, that groups take in turn. With few of x the DMA engines idle while
 #: the first bands come, with more of them those wait for x of groups whose turn is far: ns of x that is loaded by then.
 BAND_BUFFERS = 2
 X_BUFFERS_LEAST = 4
-X_BUFFERS = 16
+BANDS_X_BUFFERS = 16
 AHEAD_NS = 6_500.0
 AHEAD_NS_MOVED = 12_000.0
 #: ns before the first bands are triggered, if zeros do not take longer, from the last of them to the first sums, and
 #: after the last sums.
-START_NS = 3_500.0
+BANDS_START_NS = 3_500.0
 FIRST_NS = 1_300.0
-END_NS = 2_500.0
+BANDS_END_NS = 2_500.0
 #: Share of the zeros that Vector writes; GpSimd has the others.
 ZEROED_BY_VECTOR = 2 / 3
 #: Share of the array's time that must be work for its full rate: waiting for the first bands leaves it at half of it.
@@ -98,12 +98,12 @@ def plan_bands(geometry, extras, config, cores):
     """(Bands, "") of this on `cores` cores, or (None, why not)."""
     rows, columns = geometry.rows, geometry.columns
     most = nl.tile_size.pmax
-    reason = config_refusal(config, SETTINGS, "bands")
+    reason = config_refusal(config, BANDS_SETTINGS, "bands")
     if reason == "":
         limits = (("fold", 0, most), ("channels", 1, most), ("together", 1, most), ("buffers", 2, most))
         reason = numbers_refusal(config, limits)
     if reason == "":
-        reason = numbers_refusal(config, (("warmup", 0, WARM_UP_MAX),))
+        reason = numbers_refusal(config, (("warmup", 0, BANDS_WARM_UP_MAX),))
     if reason != "":
         return None, reason
     if geometry.groups != geometry.C or geometry.K != geometry.C or geometry.packed > 0:
@@ -125,8 +125,8 @@ def plan_bands(geometry, extras, config, cores):
             f"of y; use taps"
         )
     given = setting(config, "fold", 0)
-    if given > 0 and (given not in FOLDS or rows.size % given != 0):
-        return None, f"config fold={given}: one of {FOLDS} that divides H={rows.size}"
+    if given > 0 and (given not in BANDS_FOLDS or rows.size % given != 0):
+        return None, f"config fold={given}: one of {BANDS_FOLDS} that divides H={rows.size}"
     A = most_channels(geometry, max(1, given))
     if setting(config, "channels", A) > A:
         return None, f"config channels={setting(config, 'channels', A)}: at most {A} of {rows.size} rows; use fewer"
@@ -152,8 +152,8 @@ def most_channels(geometry, fold):
 def best_bands(geometry, config, given, has_residual):
     """The Bands that take least, of one fold if that is given, or None where none fits."""
     best, best_ns = None, 0.0
-    for index in range(len(FOLDS)):
-        fold = FOLDS[index]
+    for index in range(len(BANDS_FOLDS)):
+        fold = BANDS_FOLDS[index]
         if (given == 0 or given == fold) and geometry.rows.size % fold == 0:
             A = most_channels(geometry, fold)
             bands = make_bands(geometry, config, fold, min(A, setting(config, "channels", A)))
@@ -172,7 +172,7 @@ def make_bands(geometry, config, fold, A):
     met = span(columns, 0, columns.out)
     each = fold * A * window * columns.taps * geometry.itemsize
     x_bytes = geometry.N * fold * met[1] * geometry.itemsize
-    if each > BAND_BYTES or 2 * x_bytes > X_BYTES:
+    if each > BAND_BYTES or 2 * x_bytes > BANDS_X_BYTES:
         return None
     share_groups = div_ceil(groups, PARTS)
     most = min(share_groups, BAND_BYTES // each)
@@ -181,7 +181,7 @@ def make_bands(geometry, config, fold, A):
     together = div_ceil(share_groups, rounds)
     zeroed_ns = each / 4 * VECTOR_MEMSET_NS * ZEROED_BY_VECTOR
     early = min(together, int(W_NS / zeroed_ns))
-    start_ns = max(START_NS, W_NS + (together - early) * zeroed_ns)
+    start_ns = max(BANDS_START_NS, W_NS + (together - early) * zeroed_ns)
     first_ns = start_ns + triggers_of(geometry, fold, A) * STATIC_ISSUE_NS + FIRST_NS
     return Bands(
         fold=fold,
@@ -195,7 +195,7 @@ def make_bands(geometry, config, fold, A):
         window=window,
         w0=met[0],
         width=met[1],
-        buffers=setting(config, "buffers", min(x_buffers(geometry, fold), max(2, X_BYTES // max(1, x_bytes)))),
+        buffers=setting(config, "buffers", min(x_buffers(geometry, fold), max(2, BANDS_X_BYTES // max(1, x_bytes)))),
         warmup=setting(config, "warmup", warm_ups(first_ns)),
     )
 
@@ -204,14 +204,14 @@ def warm_ups(first_ns):
     """Matmuls on zeros until the first bands are there: the array is at its full rate after a window."""
     each_ns = WARM_UP_BLOCKS * nl.tile_size.pmax * TENSOR_COLUMN_NS
     full_ns = max(0.0, first_ns - WINDOW_NS)
-    return min(WARM_UP_MAX, int(((first_ns - full_ns) * HALF_RATE + full_ns) / each_ns))
+    return min(BANDS_WARM_UP_MAX, int(((first_ns - full_ns) * HALF_RATE + full_ns) / each_ns))
 
 
 def x_buffers(geometry, fold):
     """Buffers of x that keep the DMA engines at work until the first bands are triggered, which wait for them; longer
     where DMA engines are what is waited for."""
     ahead_ns = AHEAD_NS if array_ns(geometry, fold) >= moved_ns(geometry, fold) else AHEAD_NS_MOVED
-    return max(X_BUFFERS_LEAST, min(X_BUFFERS, int(ahead_ns / x_ns(geometry, fold)) + 1))
+    return max(X_BUFFERS_LEAST, min(BANDS_X_BUFFERS, int(ahead_ns / x_ns(geometry, fold)) + 1))
 
 
 def runs_of(geometry, fold, m):
@@ -305,7 +305,7 @@ def bands_ns(geometry, bands):
     triggered_ns = bands.first_ns + (rounds - 1) * round_ns + (share_groups - (rounds - 1) * bands.together) * work_ns
     stored_ns = bands.first_ns + work_ns + share_groups * y_ns(geometry, bands.fold)
     moved = max(stored_ns, W_NS + share_groups * moved_ns(geometry, bands.fold))
-    return max(max(worked_ns, triggered_ns), moved) + END_NS
+    return max(max(worked_ns, triggered_ns), moved) + BANDS_END_NS
 
 
 def sbuf_bytes(geometry, bands, has_residual):

@@ -34,14 +34,14 @@ from ..cuts import Bank, tap_blocks
 from ..geometry import instructions_refusal, met, span
 from .price import AHEAD, WARM_UP_MOST, deep_ns, is_copied, warm_count
 
-SETTINGS = ("shard", "taps", "filter_bytes", "buffers", "warmup")
-SHARDS = ("contraction", "channels")
+DEEP_SETTINGS = ("shard", "taps", "filter_bytes", "buffers", "warmup")
+DEEP_SHARDS = ("contraction", "channels")
 #: Partitions between the first of which engines may start (trn2.toml, rules NKI043).
 QUADRANT = 32
 #: Banks of PSUM that sums may take; the others are for transposes.
 SUM_BANKS = 4
 #: Bytes a partition of a piece's filters, if one row of taps is no more.
-FILTER_BYTES = 16_384
+DEEP_FILTER_BYTES = 16_384
 #: Elements of an image of a channel with its zeros, at most: an axis has no longer steps (rules NKI053).
 IMAGE_MOST = 32_767
 BUFFERS = 3
@@ -112,7 +112,7 @@ class Deep(nl.NKIObject):
 def plan_deep(geometry, extras, config, cores):
     """(Deep, "") of this on `cores` cores, or (None, why not)."""
     most, whole = nl.tile_size.pmax, nl.tile_size.total_available_sbuf_size
-    reason = config_refusal(config, SETTINGS, "deep")
+    reason = config_refusal(config, DEEP_SETTINGS, "deep")
     if reason == "":
         reason = numbers_refusal(config, (("taps", 1, most // QUADRANT), ("filter_bytes", 256, whole)))
     if reason == "":
@@ -120,8 +120,8 @@ def plan_deep(geometry, extras, config, cores):
     if reason != "":
         return None, reason
     asked = setting(config, "shard", "")
-    if asked not in SHARDS and asked != "":
-        return None, f"config shard={asked}: accepted are {SHARDS}; use one of them"
+    if asked not in DEEP_SHARDS and asked != "":
+        return None, f"config shard={asked}: accepted are {DEEP_SHARDS}; use one of them"
     if geometry.groups > 1:
         return None, f"feature_group_count={geometry.groups}: deep takes 1; use taps"
     if extras.pool != (1, 1):
@@ -130,9 +130,9 @@ def plan_deep(geometry, extras, config, cores):
         dilation = (geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
         return None, f"lhs_dilation={dilation}: deep takes (1, 1); use taps"
     best, best_ns = None, 0.0
-    for index in range(len(SHARDS)):
+    for index in range(len(DEEP_SHARDS)):
         for T in range(1, most // QUADRANT + 1):
-            shard = SHARDS[index]
+            shard = DEEP_SHARDS[index]
             if asked in ("", shard) and setting(config, "taps", T) == T and is_legal(geometry, shard, T):
                 found = make_deep(geometry, config, shard, T)
                 if found != None and extras.strict_nonfinite and is_copied(found.window):
@@ -194,14 +194,14 @@ def make_deep(geometry, config, shard, T):
         return None
     jobs = jobs_of(geometry, shard)
     depth = 0
-    for index in range(len(jobs[0].chunks)):
-        depth = max(depth, jobs[0].chunks[index][1])
-    for index in range(len(jobs[1].chunks)):
-        depth = max(depth, jobs[1].chunks[index][1])
+    for which in range(2):
+        chunks = jobs[which].chunks
+        for index in range(len(chunks)):
+            depth = max(depth, chunks[index][1])
     together = 1
     if geometry.packed == 0 and blocks == 1:
         together = min(len(jobs[1].chunks), nl.tile_size.pmax // outputs)
-    whole = tap_blocks(geometry, depth, setting(config, "filter_bytes", FILTER_BYTES))
+    whole = tap_blocks(geometry, depth, setting(config, "filter_bytes", DEEP_FILTER_BYTES))
     if T > 1 and whole[0][3] < geometry.columns.taps:
         return None
     taps, steps = [], []
@@ -239,7 +239,9 @@ def jobs_of(geometry, shard):
         if shard == "contraction":
             half = div_ceil(div_ceil(geometry.C, most), PARTS)
             chunks = cut_into(geometry.C, half * PARTS)
-            found.append(Job(blocks=cut(geometry.K, most), chunks=chunks[part * half : (part + 1) * half]))
+            first = min(part * half, len(chunks))
+            mine = chunks[first : min(first + half, len(chunks))]
+            found.append(Job(blocks=cut(geometry.K, most), chunks=mine))
         else:
             k0, kn = share(geometry.K, PARTS, part)
             blocks = []
@@ -345,11 +347,12 @@ def steps_of(geometry, products, rows):
     found = []
     for index in range(len(products)):
         last = found[len(found) - 1] if index > 0 else None
-        if last != None and last.taps + products[index].count <= most:
-            last.end, last.taps = index + 1, last.taps + products[index].count
+        product = products[index]
+        if last != None and last.taps + product.count <= most:
+            last.end = index + 1
+            last.taps = last.taps + product.count
         else:
-            tap = products[index].first
-            found.append(Step(first=index, end=index + 1, tap=tap, taps=products[index].count))
+            found.append(Step(first=index, end=index + 1, tap=product.first, taps=product.count))
     return found
 
 
@@ -357,8 +360,9 @@ def turned_taps(products):
     """(r, s) of the taps of a block that are turned, in order."""
     found = []
     for index in range(len(products)):
-        for t in range(products[index].count):
-            found.append((products[index].r, products[index].s + t))
+        product = products[index]
+        for t in range(product.count):
+            found.append((product.r, product.s + t))
     return found
 
 

@@ -34,13 +34,13 @@ AHEAD = 2
 #: Most matmuls on zeros.
 WARM_UP_MOST = 256
 #: ns from a core's start until the first matmul on zeros.
-WARM_UP_START_NS = 190.0
+DEEP_WARM_UP_START_NS = 190.0
 
 
 def deep_ns(geometry, deep):
     """ns of the busier of two cores; the second job is the longer one where they differ."""
     clock, job = new_clock(), deep.jobs[1]
-    clock.tensor = stream(clock, WARM_UP_START_NS, deep.warmup * MATMUL_COLUMNS_MIN * TENSOR_COLUMN_NS)
+    clock.tensor = stream(clock, DEEP_WARM_UP_START_NS, deep.warmup * MATMUL_COLUMNS_MIN * TENSOR_COLUMN_NS)
     x_ns, free = 0.0, (0.0, 0.0)
     waiting, pieces = [], 0
     for first in range(0, len(job.chunks), deep.together):
@@ -77,7 +77,9 @@ def cleared(clock, geometry, deep):
         return 0.0, 0.0
     last = deep.steps[0][len(deep.steps[0]) - 1]
     words = deep.together * (last.tap + last.taps) * deep.slot * geometry.itemsize / 4
-    first = on_vector(clock, WARM_UP_START_NS, VECTOR_FIXED_NS + words * VECTOR_MEMSET_NS, words * VECTOR_MEMSET_NS)
+    first = on_vector(
+        clock, DEEP_WARM_UP_START_NS, VECTOR_FIXED_NS + words * VECTOR_MEMSET_NS, words * VECTOR_MEMSET_NS
+    )
     return first, on_gpsimd(clock, 0.0, GPSIMD_FIXED_NS + words * GPSIMD_NS, GPSIMD_DONE_NS + words * GPSIMD_NS)
 
 
@@ -87,7 +89,7 @@ def warm_count(geometry, deep):
     clock, job = new_clock(), deep.jobs[1]
     load_x(clock, geometry, deep, deep.together)
     come_ns = load_filters(clock, geometry, deep, job.blocks[0][1], deep.together, deep.taps[0])
-    time, count = WARM_UP_START_NS, 0
+    time, count = DEEP_WARM_UP_START_NS, 0
     while time < come_ns and count < WARM_UP_MOST:
         time = stream(clock, time, MATMUL_COLUMNS_MIN * TENSOR_COLUMN_NS)
         count += 1

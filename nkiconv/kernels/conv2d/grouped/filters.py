@@ -115,16 +115,18 @@ def load_filters(operands, geometry, grouped, chunk):
     tiles = tiles_of(geometry, grouped, chunk, folds)
     found = []
     for first in range(0, len(tiles), together):
-        some = tiles[first : first + together]
+        some = tiles[first : min(first + together, len(tiles))]
         raw_sbuf = nl.ndarray((len(some) * size, second, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
         total = 0
         for index in range(len(some)):
             total += some[index].kn // each
         if total < len(some) * size:
             nisa.memset(dst=raw_sbuf, value=0.0, engine=nisa.engine.vector)
-        dense = folds == 1 and some[0].kn == size * each
+        first_kn = some[0].kn
+        dense = folds == 1 and first_kn == size * each
         for index in range(1 if dense else len(some)):
-            count = total if dense else some[index].kn // each
+            kn = some[index].kn
+            count = total if dense else kn // each
             pattern = [[step, count], [second_step, second], [geometry.w_r, R], [geometry.w_s, S]]
             copy(
                 raw_sbuf[index * size : index * size + count, 0:second, 0:R, 0:S],

@@ -10,7 +10,7 @@ from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import finish_shared, of_array, scale_residual
 from .filters import build_filters, copy_ns, load_filters, make_rulers, spread_filters
-from .plan import AHEAD_BYTES, FILTER_BUFFERS
+from .plan import FILTER_BUFFERS, GROUPED_AHEAD_BYTES
 from .units import banks_of, block_met, tiles_of, y_buffers
 
 
@@ -55,7 +55,8 @@ def run_grouped(operands, geometry, extras, grouped):
             xs.append(load_x(operands, geometry, grouped, units[len(xs)], ring[len(xs) % len(ring)], 0))
         last = index + 1 == len(units)
         coming = -1
-        if not last and units[index + 1].chunk != units[index].chunk:
+        here, after = units[index], units[min(index + 1, len(units) - 1)]
+        if after.chunk != here.chunk:
             finish_chunk(operands, geometry, grouped, rulers, chunks, at + 1, ledger)
             if len(chunks) < len(order):
                 chunks.append(start_chunk(operands, geometry, grouped, order[len(chunks)]))
@@ -85,7 +86,7 @@ def chunks_ahead(geometry):
     """Chunks whose filters are loaded or on their way together, if more than two."""
     taps = geometry.rows.taps * geometry.columns.taps
     each = max(geometry.C, geometry.K) // geometry.groups * taps * geometry.itemsize
-    return max(2, AHEAD_BYTES // each)
+    return max(2, GROUPED_AHEAD_BYTES // each)
 
 
 def units_of(grouped, mine):
@@ -101,8 +102,9 @@ def order_of(units):
     """Chunks of units, each once, in order."""
     found = []
     for index in range(len(units)):
-        if index == 0 or units[index - 1].chunk != units[index].chunk:
-            found.append(units[index].chunk)
+        unit, before = units[index], units[max(0, index - 1)]
+        if index == 0 or before.chunk != unit.chunk:
+            found.append(unit.chunk)
     return found
 
 
@@ -281,7 +283,10 @@ def accumulate(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
         mn = min(most, unit.parts[tiles[index].fold].mn - m)
         acc_psum = None
         found = every[tiles[index].fold]
-        covered = len(found) > 0 and found[0].rows[2] == mn and found[0].columns[2] == jn
+        covered = False
+        if len(found) > 0:
+            whole = found[0]
+            covered = whole.rows[2] == mn and whole.columns[2] == jn
         if mn > 0:
             acc_psum = nl.ndarray((columns, unit.nn, mn, jn), dtype=nl.float32, buffer=nl.psum)
             if not covered:

@@ -23,23 +23,23 @@ from ..geometry import instructions_refusal
 from .price import grouped_ns
 from .units import Grouped, add_units, banks_of, chunks_of, offsets, y_buffers, y_pages
 
-SETTINGS = ("rows", "height", "width", "x_bytes", "buffers", "warmup")
+GROUPED_SETTINGS = ("rows", "height", "width", "x_bytes", "buffers", "warmup")
 #: Rows of a tile of the array that are worth it, and the outputs of a block: with both, what lies in the columns begins
 #: where engines may address partitions.
 TILE_ROWS = (32, 64)
 BLOCKS = ((2, 2), (1, 4), (4, 1), (1, 2), (2, 1))
 #: Bytes a partition of the stationaries of a chunk of tiles, of x of one band, and of fp32 results of one band.
-FILTER_BYTES = 40_960
-X_BYTES = 12_288
-Y_BYTES = 12_288
+GROUPED_FILTER_BYTES = 40_960
+GROUPED_X_BYTES = 12_288
+GROUPED_Y_BYTES = 12_288
 #: Bytes a partition of filters as loaded that are there or on their way together, if more than two chunks' are.
-AHEAD_BYTES = 16_384
+GROUPED_AHEAD_BYTES = 16_384
 #: Buffers of x that are on their way or in use, and of stationaries.
-X_BUFFERS = 4
+GROUPED_X_BUFFERS = 4
 FILTER_BUFFERS = 2
 #: Matmuls of 128 columns on zeros while the first filters are on their way.
-WARM_UP = 24
-WARM_UP_MAX = 256
+GROUPED_WARM_UP = 24
+GROUPED_WARM_UP_MAX = 256
 
 
 def plan_grouped(geometry, extras, config, cores):
@@ -77,12 +77,12 @@ def plan_grouped(geometry, extras, config, cores):
 def refusal(geometry, extras, config):
     """Why not, from names and letters alone; "" for nothing."""
     whole = nl.tile_size.total_available_sbuf_size
-    reason = config_refusal(config, SETTINGS, "grouped")
+    reason = config_refusal(config, GROUPED_SETTINGS, "grouped")
     if reason == "":
         sizes = (("rows", 0, nl.tile_size.pmax), ("height", 0, nl.tile_size.pmax), ("width", 0, nl.tile_size.pmax))
         reason = numbers_refusal(config, sizes)
     if reason == "":
-        reason = numbers_refusal(config, (("warmup", 0, WARM_UP_MAX),))
+        reason = numbers_refusal(config, (("warmup", 0, GROUPED_WARM_UP_MAX),))
     if reason == "":
         reason = numbers_refusal(config, (("buffers", 2, nl.tile_size.pmax), ("x_bytes", 256, whole)))
     if reason != "":
@@ -122,9 +122,9 @@ def make(geometry, config, T, Uh, Uw, has_residual):
     Kt = nl.tile_size.pmax // (Uh * Uw)
     height = (Uh - 1) * rows.stride + (rows.taps - 1) * rows.dilation + 1
     width = (Uw - 1) * columns.stride + (columns.taps - 1) * columns.dilation + 1
-    if height * width * nl.tile_size.pmax * geometry.itemsize > FILTER_BYTES:
+    if height * width * nl.tile_size.pmax * geometry.itemsize > GROUPED_FILTER_BYTES:
         return None
-    if per_c * rows.taps * columns.taps * geometry.itemsize > FILTER_BYTES:
+    if per_c * rows.taps * columns.taps * geometry.itemsize > GROUPED_FILTER_BYTES:
         return None
     window = []
     every_a, every_b = offsets(rows, Uh), offsets(columns, Uw)
@@ -144,14 +144,14 @@ def make(geometry, config, T, Uh, Uw, has_residual):
         height=height,
         width=width,
         units=[],
-        buffers=setting(config, "buffers", X_BUFFERS),
-        warmup=setting(config, "warmup", WARM_UP),
+        buffers=setting(config, "buffers", GROUPED_X_BUFFERS),
+        warmup=setting(config, "warmup", GROUPED_WARM_UP),
     )
-    most = max(height, setting(config, "x_bytes", X_BYTES) // (columns.size * geometry.itemsize))
+    most = max(height, setting(config, "x_bytes", GROUPED_X_BYTES) // (columns.size * geometry.itemsize))
     mn = div_ceil(rows.out, Uh)
     if rows.size > most:
         mn = min(mn, (most - height) // (Uh * rows.stride) + 1)
-    mn = min(mn, max(1, Y_BYTES // (4 * Uh * columns.out)))
+    mn = min(mn, max(1, GROUPED_Y_BYTES // (4 * Uh * columns.out)))
     add_units(geometry, grouped, mn, most)
     fits = sbuf_bytes(geometry, grouped, has_residual) <= nl.tile_size.total_available_sbuf_size
     return grouped if fits else None
@@ -162,7 +162,7 @@ def sbuf_bytes(geometry, grouped, has_residual):
     item, taps = geometry.itemsize, geometry.rows.taps * geometry.columns.taps
     filters = FILTER_BUFFERS * grouped.height * grouped.width * nl.tile_size.pmax * item
     each = max(geometry.C, geometry.K) // geometry.groups * taps * item
-    raw = max(3 * each, AHEAD_BYTES) * (grouped.tiles * grouped.Kt // nl.tile_size.pmax + 1)
+    raw = max(3 * each, GROUPED_AHEAD_BYTES) * (grouped.tiles * grouped.Kt // nl.tile_size.pmax + 1)
     spread = 2 * (taps + BANK_COLUMNS // grouped.Kt) * nl.tile_size.pmax * item * y_pages(grouped)
     x_bytes, y_bytes = 0, 0
     for index in range(len(grouped.units)):
@@ -182,8 +182,8 @@ def count_instructions(geometry, grouped, cores):
         mine = share(len(grouped.units), cores, core)
         total = 64 + grouped.warmup
         for index in range(mine[0], mine[0] + mine[1]):
-            unit = grouped.units[index]
-            if index == mine[0] or grouped.units[index - 1].chunk != unit.chunk:
+            unit, before = grouped.units[index], grouped.units[max(0, index - 1)]
+            if index == mine[0] or before.chunk != unit.chunk:
                 total += build
             banks = len(banks_of(geometry, grouped, unit))
             each = len(grouped.window) + 1 + 2 * grouped.Uw + 2 * grouped.Uh

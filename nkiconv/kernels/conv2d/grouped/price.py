@@ -41,7 +41,7 @@ from .units import banks_of, y_pages
 
 #: ns until Vector clears the first stationaries, until the first matmul on zeros.
 CLEAR_START_NS = 180.0
-WARM_UP_START_NS = 260.0
+GROUPED_WARM_UP_START_NS = 260.0
 #: ns until GpSimd has made masks and identities.
 RULERS_NS = 1350.0
 
@@ -62,8 +62,8 @@ def core_ns(geometry, grouped, mine):
     build = build_of(geometry, grouped)
     last = (0.0, 0.0, 0.0)
     for index in range(mine[0], mine[0] + mine[1]):
-        unit = grouped.units[index]
-        if index > mine[0] and grouped.units[index - 1].chunk != unit.chunk:
+        unit, before = grouped.units[index], grouped.units[max(0, index - 1)]
+        if index > mine[0] and before.chunk != unit.chunk:
             engines_ns += (build.spread_ns + build.placed_ns) / 2
             zeros_ns += build.zeros_ns
             array_ns += build.turned_ns
@@ -112,7 +112,7 @@ def started(geometry, grouped, x_ns, unit_ns):
     come_ns = FIRST_PACKET_NS + LOAD_SKEW_NS + DMA_END_NS + DMA_DONE_NS
     there_ns = max(cleared_ns, come_ns + w_ns + (0.0 if fills(geometry, grouped) else x_ns))
     clock = new_clock()
-    time = stream(clock, WARM_UP_START_NS, grouped.warmup * MATMUL_COLUMNS_MIN * TENSOR_COLUMN_NS)
+    time = stream(clock, GROUPED_WARM_UP_START_NS, grouped.warmup * MATMUL_COLUMNS_MIN * TENSOR_COLUMN_NS)
     zeros_ns = RULERS_NS
     if build.zeros_ns > 0.0:
         if len(grouped.chunks) > 1:

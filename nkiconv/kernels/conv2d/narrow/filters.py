@@ -113,8 +113,9 @@ def lay_out(operands, loaded, turned, cleared, geometry, narrow, ledger):
     """Stationaries [c, line, g, (t, slot)] of all chunks as the array takes them: what was turned, in cleared tiles."""
     found = []
     for index in range(len(loaded)):
-        for part in range(loaded[index].count):
-            chunk = loaded[index].first + part
+        load = loaded[index]
+        for part in range(load.count):
+            chunk = load.first + part
             count = narrow.chunks[chunk][1]
             own_sbuf = turned[index][0:count, 0 : turned[index].shape[1], part * geometry.K : (part + 1) * geometry.K]
             for u in range(narrow.U):
@@ -178,7 +179,9 @@ def runs_of_taps(rows, narrow, u):
         tap, line = places[index]
         last = found[len(found) - 1] if index > 0 else None
         if last != None and last.count == 1:
-            last.tap_step, last.line_step, last.count = tap - last.tap, line - last.line, 2
+            last.tap_step = tap - last.tap
+            last.line_step = line - last.line
+            last.count = 2
         elif last != None and (tap, line) == after(last):
             last.count += 1
         else:

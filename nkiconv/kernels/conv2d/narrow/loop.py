@@ -67,16 +67,19 @@ def loads_of(geometry, narrow, steps, first, end):
     low, high = rows_met(geometry)
     index = first
     while index < end:
-        last = index
-        while last + 1 < end and steps[last + 1].n0 == steps[index].n0:
-            last += 1
-        h = max(low, narrow.first + steps[index].j0 * narrow.step)
-        stop = min(high, narrow.first + (steps[last].j0 + steps[last].jn - 1) * narrow.step + narrow.window)
+        first_step = steps[index]
+        last_step = first_step
+        step = first_step
+        while index < end and step.n0 == first_step.n0:
+            last_step = step
+            index += 1
+            step = steps[min(index, end - 1)]
+        h = max(low, narrow.first + first_step.j0 * narrow.step)
+        stop = min(high, narrow.first + (last_step.j0 + last_step.jn - 1) * narrow.step + narrow.window)
         while h < stop:
             hn = min(stop, low + (grid_of(narrow, low, h) + 1) * narrow.height) - h
-            found.append(Load(n0=steps[index].n0, nn=steps[index].nn, h0=h, hn=hn, tiles=[]))
+            found.append(Load(n0=first_step.n0, nn=first_step.nn, h0=h, hn=hn, tiles=[]))
             h += hn
-        index = last + 1
     return found
 
 

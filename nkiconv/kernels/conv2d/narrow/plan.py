@@ -26,11 +26,11 @@ from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
 from ..geometry import Axis, instructions_refusal, met, span
 from .price import narrow_ns, num_blocks, reads_bound, step_parts, warm_count
 
-SETTINGS = ("outputs", "taps", "blocks", "images", "x_bytes", "buffers", "shared", "warmup")
+NARROW_SETTINGS = ("outputs", "taps", "blocks", "images", "x_bytes", "buffers", "shared", "warmup")
 #: Partitions between the first of which engines may start (trn2.toml, rules NKI043).
 QUADRANT = 32
 #: Bytes a partition of one load of x, if that is a row at least; loads of a core, if there are rows for so many.
-X_BYTES = 4_096
+NARROW_X_BYTES = 4_096
 LOADS = 4
 #: Bytes a partition of all buffers: what they may always have, and most for the rows of two banks of sums.
 RING_BYTES = 65_536
@@ -38,7 +38,7 @@ RING_MOST = 131_072
 RING_MAX = 64
 #: Buffers that sums of some of the taps take in turn.
 PARTIAL = 6
-WARM_UP_MAX = 256
+NARROW_WARM_UP_MAX = 256
 
 
 @dataclass
@@ -102,13 +102,15 @@ def plan_narrow(geometry, extras, config, cores):
     """(Narrow, "") of this on `cores` cores, or (None, why not)."""
     rows, columns = geometry.rows, geometry.columns
     most, whole = nl.tile_size.pmax, nl.tile_size.total_available_sbuf_size
-    reason = config_refusal(config, SETTINGS, "narrow")
+    reason = config_refusal(config, NARROW_SETTINGS, "narrow")
     if reason == "":
         reason = numbers_refusal(config, (("outputs", 1, most), ("taps", 1, most // QUADRANT), ("blocks", 1, most)))
     if reason == "":
         reason = numbers_refusal(config, (("images", 1, BANK_COLUMNS), ("x_bytes", 256, whole)))
     if reason == "":
-        reason = numbers_refusal(config, (("buffers", 2, RING_MAX), ("shared", 0, 1), ("warmup", 0, WARM_UP_MAX)))
+        reason = numbers_refusal(
+            config, (("buffers", 2, RING_MAX), ("shared", 0, 1), ("warmup", 0, NARROW_WARM_UP_MAX))
+        )
     if reason != "":
         return None, reason
     if geometry.groups > 1:
@@ -205,7 +207,7 @@ def make_narrow(geometry, config, U, T):
         images = min(min(geometry.N, max(1, BANK_COLUMNS // (blocks * each))), setting(config, "images", geometry.N))
     step = U * rows.stride // rows.lhs_dilation
     row_bytes = images * (wn + 2 * pad) * item
-    height = max(1, setting(config, "x_bytes", X_BYTES) // row_bytes)
+    height = max(1, setting(config, "x_bytes", NARROW_X_BYTES) // row_bytes)
     unit = blocks * step
     height = min(height, max(unit, div_ceil(div_ceil(geometry.N, images) * rows.size, PARTS * LOADS)))
     if height > unit:
@@ -323,6 +325,8 @@ def taps_of(narrow, tile):
             whole.append(tap)
         elif tap.met[2] > 0:
             partial.append(tap)
+    if len(whole) == 0:
+        return partial
     return whole[1:] + partial + whole[0:1]
 
 

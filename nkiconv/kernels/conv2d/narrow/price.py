@@ -43,10 +43,10 @@ from ..geometry import span
 from ..rate import sums_end
 
 #: ns from when stationaries are cleared until the first matmul on zeros.
-WARM_UP_START_NS = 190.0
+NARROW_WARM_UP_START_NS = 190.0
 #: Matmuls of 128 columns on zeros: until the filters come, and all of them, while those that were turned are laid out.
 WARM_UP_FIRST = 9
-WARM_UP = 28
+NARROW_WARM_UP = 28
 #: How much longer than evenly shared additions take, as engines wait for each other.
 SHARED = 1.15
 
@@ -229,7 +229,7 @@ def started(geometry, narrow, first_ns, line_ns):
     busy = min(1.0, width / MATMUL_COLUMNS_MIN)
     clock = new_clock()
     zeros = min(narrow.warmup, WARM_UP_FIRST)
-    time = stream(clock, WARM_UP_START_NS + cleared_ns, zeros * zero_ns)
+    time = stream(clock, NARROW_WARM_UP_START_NS + cleared_ns, zeros * zero_ns)
     # filters are turned as they come, all of one load together
     if turned > 1:
         before_ns = turn_ns * (turned - 1) / turned
@@ -254,7 +254,7 @@ def warm_count(geometry, narrow):
     work_ns = 0.0
     for index in range(len(narrow.tiles)):
         work_ns += steps * bank_ns(geometry, narrow, images, blocks, narrow.tiles[index][3])[0]
-    return WARM_UP if work_ns >= WINDOW_NS else WARM_UP_FIRST
+    return NARROW_WARM_UP if work_ns >= WINDOW_NS else WARM_UP_FIRST
 
 
 def num_blocks(geometry, narrow):

@@ -64,7 +64,8 @@ def partial_sums(books, narrow, index, shape):
         before = books.buffers[books.last]
         tile = narrow.tiles[books.last]
         clear_missed(before[books.banks % len(before)], taps_of(narrow, tile)[0], tile)
-    books.banks, books.last = books.banks + 1, index
+    books.banks = books.banks + 1
+    books.last = index
     return ring[books.banks % len(ring)][0 : shape[0], 0 : shape[1], 0 : shape[2], 0 : shape[3]]
 
 
@@ -134,19 +135,22 @@ def clear_missed(part_sbuf, tap, tile):
 
 def book_vector(books, elements):
     """Book a read-out that only Vector can do."""
-    books.ledger.vector_ns = books.ledger.vector_ns + VECTOR_FIXED_PSUM_NS + elements * VECTOR_NS
+    ledger = books.ledger
+    ledger.vector_ns = ledger.vector_ns + VECTOR_FIXED_PSUM_NS + elements * VECTOR_NS
 
 
 def with_gpsimd(narrow, books, elements, epilogue):
     """Whether Scalar and GpSimd would be done with the last tap before Vector is; if so, it is booked there."""
     if not narrow.shared or epilogue.activation != "":
         return False
-    scalar_ns = books.ledger.scalar_ns + SCALAR_FIXED_PSUM_NS + elements * SCALAR_NS
+    ledger = books.ledger
+    scalar_ns = ledger.scalar_ns + SCALAR_FIXED_PSUM_NS + elements * SCALAR_NS
     gpsimd_ns = books.gpsimd_ns + GPSIMD_FIXED_NS + elements * GPSIMD_NS
-    vector_ns = books.ledger.vector_ns + VECTOR_FIXED_PSUM_NS + elements * VECTOR_NS
+    vector_ns = ledger.vector_ns + VECTOR_FIXED_PSUM_NS + elements * VECTOR_NS
     if max(scalar_ns, gpsimd_ns) >= vector_ns:
         return False
-    books.ledger.scalar_ns, books.gpsimd_ns = scalar_ns, gpsimd_ns
+    ledger.scalar_ns = scalar_ns
+    books.gpsimd_ns = gpsimd_ns
     return True
 
 

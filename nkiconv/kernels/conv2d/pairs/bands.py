@@ -140,7 +140,8 @@ def load_parts(ring, band, first_band):
     """Parts of x of a band in the order of their loads; of the first band what the first bank needs comes first."""
     geometry, plan = ring.geometry, ring.plan
     rows = stored(geometry.rows, band.p0, band.pn)
-    if rows.count == 0 or stored(geometry.columns, band.q0, band.qn).count == 0:
+    columns = stored(geometry.columns, band.q0, band.qn)
+    if rows.count == 0 or columns.count == 0:
         return []
     if not first_band:
         return [Part(image=0, images=band.nn, row=0, rows=rows.count, bank=0)]
@@ -229,8 +230,16 @@ def add_moves(ring, part, raw_sbuf, place_sbuf, unit):
 
 def move_to(ring, band, bank, ledger):
     """Emit the copies of what this core's band and one of its banks need."""
-    while len(ring.moves) > 0 and ring.moves[0].band == band and ring.moves[0].bank <= bank:
+    while is_due(ring, band, bank):
         move_next(ring, ledger)
+
+
+def is_due(ring, band, bank):
+    """Whether the first copy that is booked belongs to this band and a bank up to this one."""
+    if len(ring.moves) == 0:
+        return False
+    move = ring.moves[0]
+    return move.band == band and move.bank <= bank
 
 
 def move_next(ring, ledger):

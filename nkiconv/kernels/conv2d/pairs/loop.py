@@ -18,7 +18,7 @@ from .steps import banks_of, halved, products_of
 
 #: Between the banks of a job's band, filters of the next job are turned and rows of the next band moved; they begin
 #: after this share of the banks, when they should have come, and end after that one.
-TURN_FROM, TURN_UNTIL = 0.5, 0.9
+PAIRS_TURN_FROM, PAIRS_TURN_UNTIL = 0.5, 0.9
 MOVE_FROM, MOVE_UNTIL = 0.2, 0.8
 #: Chunks that are turned before a product of one of them: its own two and the next two.
 TURN_AHEAD = 4
@@ -70,6 +70,7 @@ def run_pairs(operands, geometry, extras, plan):
     start_items(work, first.band)
     for index in range(mine[1]):
         item = plan.items[mine[0] + index]
+        after = plan.items[mine[0] + min(index + 1, mine[1] - 1)]
         if work.batch.index != item.batch:
             work.batch = work.following
             work.following = None
@@ -77,8 +78,8 @@ def run_pairs(operands, geometry, extras, plan):
         for job in range(len(work.batch.jobs)):
             load_job(operands, geometry, plan, work.batch, job + 1)
             last_job = job + 1 == len(work.batch.jobs)
-            if last_job and index + 1 < mine[1] and plan.items[mine[0] + index + 1].batch != item.batch:
-                work.following = start_batch(plan, plan.items[mine[0] + index + 1].batch)
+            if last_job and after.batch != item.batch:
+                work.following = start_batch(plan, after.batch)
                 load_job(operands, geometry, plan, work.following, 0)
             load_bands(work, mine, index + (len(work.ring.buffers) - 1 if last_job else 1))
             x_sbuf = work.ring.buffers[index % len(work.ring.buffers)]
@@ -120,9 +121,13 @@ def load_bands(work, mine, last):
 
 def book(work, job):
     """Count what is to be done between the banks of a job's band: chunks to turn and rows to move."""
-    work.turns, work.turned, work.moves, work.moved = 0, 0, 0, 0
+    work.turns = 0
+    work.turned = 0
+    work.moves = 0
+    work.moved = 0
     for index in range(len(work.ring.moves)):
-        if work.ring.moves[index].band > work.index:
+        move = work.ring.moves[index]
+        if move.band > work.index:
             work.moves += 1
     batch, index = coming_job(work, job)
     if batch != None:
@@ -141,7 +146,7 @@ def coming_job(work, job):
 def do_due(work, job, share_done):
     """Do what is due when this share of a band's banks is done."""
     batch, index = coming_job(work, job)
-    while work.turned < due(work.turns, TURN_FROM, TURN_UNTIL, share_done):
+    while work.turned < due(work.turns, PAIRS_TURN_FROM, PAIRS_TURN_UNTIL, share_done):
         turn_next(work.operands, work.geometry, work.plan, batch, index, work.ledger)
         work.turned = work.turned + 1
     while work.moved < due(work.moves, MOVE_FROM, MOVE_UNTIL, share_done):
@@ -187,7 +192,7 @@ def work_group(work, job, band, x_sbuf, banks, ends, done, total):
     at = 0
     while at < len(banks):
         count = 2 if plan.halves and at + 1 < len(banks) else 1
-        accs = accumulate(work, job, band, x_sbuf, banks[at : at + count])
+        accs = accumulate(work, job, band, x_sbuf, banks[at : min(at + count, len(banks))])
         do_due(work, job, (done + at + count) / total)
         for which in range(count):
             bank = banks[at + which]

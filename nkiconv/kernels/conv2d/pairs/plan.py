@@ -30,13 +30,24 @@ from ..cuts import in_batches
 from ..geometry import instructions_refusal
 from .chunks import chunks_of, num_passes, num_steps
 from .extents import extent_of, stored
-from .price import END_NS, START_NS, Workload, array_ns, bank_ns, loads_ns, stores_ns
+from .price import PAIRS_END_NS, PAIRS_START_NS, Workload, array_ns, bank_ns, loads_ns, stores_ns
 
-SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "buffers", "fold", "halves", "staged", "warmup", "banks")
-SHARDS = ("channels", "images")
+PAIRS_SETTINGS = (
+    "shard",
+    "x_bytes",
+    "filter_bytes",
+    "channels",
+    "buffers",
+    "fold",
+    "halves",
+    "staged",
+    "warmup",
+    "banks",
+)
+PAIRS_SHARDS = ("channels", "images")
 #: Bytes a partition of x of one band, and of the filters of a batch of jobs.
-X_BYTES = 28_672
-FILTER_BYTES = 40_960
+PAIRS_X_BYTES = 28_672
+PAIRS_FILTER_BYTES = 40_960
 #: Bytes a partition from one slot of a buffer to the next, at most: twice that is within a stride of an access pattern.
 SLOT_BYTES = 16_383
 #: Buffers that bands of x take in turn.
@@ -46,10 +57,10 @@ STORE_BANKS = 4
 #: Matmuls of 128 columns on zeros until the first filters are there: a load of 128 rows of w takes some 1.9 us from its
 #: trigger to the array (trn2.toml, dma.static_first_packet_ns, engine_skew_load_ns, done_to_consumer_ns), a matmul 107
 #: ns at half rate.
-WARM_UP = 16
-WARM_UP_MAX = 256
+PAIRS_WARM_UP = 16
+PAIRS_WARM_UP_MAX = 256
 #: Share of the array's time that DMAs may take by prices before they are what counts.
-DMA_SHARE = 0.8
+PAIRS_DMA_SHARE = 0.8
 #: The same for rows of x that are put in place on chip if their own DMAs would take more: the first sums wait for them.
 STAGED_SHARE = 0.28
 
@@ -146,7 +157,7 @@ def images_together(geometry):
 def jobs_of(geometry, chunks, config):
     """Jobs of at most 128 output channels, whole blocks of a packed filter, whose filters fit."""
     P_MAX = nl.tile_size.pmax
-    most = min(P_MAX, max(1, setting(config, "filter_bytes", FILTER_BYTES) // (num_steps(geometry, chunks) + 1)))
+    most = min(P_MAX, max(1, setting(config, "filter_bytes", PAIRS_FILTER_BYTES) // (num_steps(geometry, chunks) + 1)))
     most = min(most, setting(config, "channels", P_MAX))
     each = max(1, geometry.packed)
     parts = cut(geometry.K // each, max(1, most // each))
@@ -163,7 +174,7 @@ def job_bytes(geometry, chunks, job, halves):
 
 def batches_of(geometry, chunks, jobs, by_channels, halves, config):
     """Jobs in batches whose filters are there together; by_channels: as many for either core."""
-    filter_bytes = setting(config, "filter_bytes", FILTER_BYTES)
+    filter_bytes = setting(config, "filter_bytes", PAIRS_FILTER_BYTES)
     most = len(jobs)
     for index in range(len(jobs)):
         most = min(most, max(1, filter_bytes // job_bytes(geometry, chunks, jobs[index], halves)))
@@ -266,7 +277,7 @@ def make_pairs(geometry, config):
     staged = can_stage(geometry) and setting(config, "staged", 1 if staging_pays(geometry, work) else 0) == 1
     unit = copy_unit(geometry) if staged else 1
     slots = len(chunks) + (1 if halves else 0)
-    x_bytes = setting(config, "x_bytes", X_BYTES)
+    x_bytes = setting(config, "x_bytes", PAIRS_X_BYTES)
     batches = batches_of(geometry, chunks, jobs, by_channels, halves, config)
     lead = 2 * unit + (last.depth - 1) * geometry.columns.dilation
     bands = bands_of(geometry, together, parts, slots, lead, x_bytes, len(batches) == 1)
@@ -288,7 +299,7 @@ def make_pairs(geometry, config):
         buffers=min(setting(config, "buffers", BUFFERS), max(2, len(items))),
         halves=halves,
         staged=staged,
-        warmup=setting(config, "warmup", WARM_UP),
+        warmup=setting(config, "warmup", PAIRS_WARM_UP),
         banks=setting(config, "banks", STORE_BANKS),
     )
 
@@ -320,7 +331,7 @@ def best_shard(geometry, work):
         return "images"
     dma_ns = min(loads_ns(geometry, 1, False), loads_ns(geometry, 1, can_stage(geometry)))
     dma_ns += stores_ns(geometry)
-    return "channels" if dma_ns <= DMA_SHARE * array_ns(geometry, work, False) else "images"
+    return "channels" if dma_ns <= PAIRS_DMA_SHARE * array_ns(geometry, work, False) else "images"
 
 
 def halves_pay(geometry, work):
@@ -328,8 +339,8 @@ def halves_pay(geometry, work):
     cores = 1 if work.by_channels else PARTS
     once, twice = loads_ns(geometry, 1, False) / cores, loads_ns(geometry, 2, False) / cores
     stores = stores_ns(geometry)
-    slow = max(array_ns(geometry, work, False), (once + stores) / DMA_SHARE)
-    return max(array_ns(geometry, work, True), (twice + stores) / DMA_SHARE) < slow
+    slow = max(array_ns(geometry, work, False), (once + stores) / PAIRS_DMA_SHARE)
+    return max(array_ns(geometry, work, True), (twice + stores) / PAIRS_DMA_SHARE) < slow
 
 
 def staging_pays(geometry, work):
@@ -341,18 +352,24 @@ def staging_pays(geometry, work):
 
 def plan_pairs(geometry, extras, config, cores):
     """(Pairs, "") of this on `cores` cores, or (None, why not)."""
-    reason = config_refusal(config, SETTINGS, "pairs")
+    reason = config_refusal(config, PAIRS_SETTINGS, "pairs")
     whole = nl.tile_size.total_available_sbuf_size
     if reason == "":
         limits = (("x_bytes", 256, whole), ("filter_bytes", 256, whole), ("channels", 1, nl.tile_size.pmax))
         reason = numbers_refusal(config, limits)
     if reason == "":
-        limits = (("buffers", 2, 8), ("fold", 0, 1), ("halves", 0, 1), ("staged", 0, 1), ("warmup", 0, WARM_UP_MAX))
+        limits = (
+            ("buffers", 2, 8),
+            ("fold", 0, 1),
+            ("halves", 0, 1),
+            ("staged", 0, 1),
+            ("warmup", 0, PAIRS_WARM_UP_MAX),
+        )
         reason = numbers_refusal(config, limits)
     if reason == "":
         reason = numbers_refusal(config, (("banks", 1, PSUM_BANKS),))
-    if reason == "" and setting(config, "shard", SHARDS[0]) not in SHARDS:
-        reason = f"config shard={setting(config, 'shard', SHARDS[0])}: accepted are {SHARDS}"
+    if reason == "" and setting(config, "shard", PAIRS_SHARDS[0]) not in PAIRS_SHARDS:
+        reason = f"config shard={setting(config, 'shard', PAIRS_SHARDS[0])}: accepted are {PAIRS_SHARDS}"
     if reason == "":
         reason = pairs_refusal(geometry, extras)
     if reason != "":
@@ -398,7 +415,7 @@ def pairs_ns(geometry, plan):
     array = array_ns(geometry, work, plan.halves)
     if geometry.packed == 0:
         array += jobs * sharers / PARTS * num_steps(geometry, plan.chunks) * bank_ns(nl.tile_size.pmax)
-    return START_NS + max(array, loads + stores_ns(geometry)) + END_NS
+    return PAIRS_START_NS + max(array, loads + stores_ns(geometry)) + PAIRS_END_NS
 
 
 def sbuf_bytes(geometry, plan, residual):
@@ -430,14 +447,14 @@ def count_instructions(geometry, plan, cores):
     most = 0
     for core in range(cores):
         mine = share(len(plan.items), cores, core)
-        total = 96 + plan.buffers * 8 + WARM_UP_MAX
+        total = 96 + plan.buffers * 8 + PAIRS_WARM_UP_MAX
         for index in range(mine[0], mine[0] + mine[1]):
-            item = plan.items[index]
+            item, before = plan.items[index], plan.items[max(0, index - 1)]
             banks = div_ceil(item.band.nn, plan.together) * len(plan.parts)
             total += 8 * (slots + 1) * (1 + item.band.nn) + 16
             for _ in range(len(plan.batches[item.batch])):
                 total += banks * (passes + 6) + 16
-                if index == mine[0] or plan.items[index - 1].batch != item.batch:
+                if index == mine[0] or before.batch != item.batch:
                     total += len(plan.chunks) * (2 * taps + 8) + 16
         most = max(most, total)
     return most

@@ -16,8 +16,8 @@ from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
 from .extents import is_dense
 
 #: ns until the first matmul, and from the last one to the last byte of y.
-START_NS = 3200.0
-END_NS = 2000.0
+PAIRS_START_NS = 3200.0
+PAIRS_END_NS = 2000.0
 
 
 def bank_ns(columns):

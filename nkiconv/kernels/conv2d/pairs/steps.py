@@ -144,7 +144,11 @@ def products_of(geometry, plan, band, bank):
         found.append(product)
     if whole < 0:
         whole = 0
-        found[0].row, found[0].rows, found[0].column, found[0].columns = 0, height, 0, bank.qn
+        first = found[0]
+        first.row = 0
+        first.rows = height
+        first.column = 0
+        first.columns = bank.qn
     return [found[whole]] + found[:whole] + found[whole + 1 :]
 
 

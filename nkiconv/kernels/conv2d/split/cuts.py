@@ -12,12 +12,12 @@ from ..cuts import Band, axis_elements, bank_unit, in_batches
 from ..geometry import span
 
 #: Bytes a partition of the pairs of the filters of a batch, and of one band of x; two bands are there at once.
-FILTER_BYTES = 90_112
-X_BYTES = 32_768
+SPLIT_FILTER_BYTES = 90_112
+SPLIT_X_BYTES = 32_768
 #: Bytes a partition of a block of taps as loaded, of several taps.
-RAW_BYTES = 24_576
+SPLIT_RAW_BYTES = 24_576
 #: Bytes a partition of results of one band and job.
-Y_BYTES = 16_384
+SPLIT_Y_BYTES = 16_384
 
 
 @dataclass
@@ -38,7 +38,7 @@ def jobs_of(geometry, config, apart):
     P_MAX = nl.tile_size.pmax
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     tap_bytes = geometry.rows.taps * geometry.columns.taps * geometry.itemsize
-    fitting = setting(config, "filter_bytes", FILTER_BYTES) // (div_ceil(per_c, P_MAX) * tap_bytes)
+    fitting = setting(config, "filter_bytes", SPLIT_FILTER_BYTES) // (div_ceil(per_c, P_MAX) * tap_bytes)
     most = max(1, min(fitting, setting(config, "channels", P_MAX)))
     pack = 1
     if geometry.groups > 1 and not apart and per_c <= P_MAX and per_k <= most:
@@ -81,7 +81,7 @@ def job_bytes(geometry, job):
 def batches_of(geometry, jobs, config):
     """Jobs in batches whose filters fit together; where there are several, as many for one half of the jobs as for the
     other, so that two cores can share them."""
-    filter_bytes, most = setting(config, "filter_bytes", FILTER_BYTES), len(jobs)
+    filter_bytes, most = setting(config, "filter_bytes", SPLIT_FILTER_BYTES), len(jobs)
     for index in range(len(jobs)):
         most = min(most, max(1, filter_bytes // job_bytes(geometry, jobs[index])))
     by_channels = len(jobs) > 1 and shares_channels(geometry, config)
@@ -99,7 +99,7 @@ def shares_channels(geometry, config):
 def fits(geometry, pn, qn, most):
     """Whether outputs pn x qn of an image need at most so many elements, and their results have their place."""
     elements = axis_elements(geometry.rows, pn) * axis_elements(geometry.columns, qn)
-    return elements <= most and 4 * pn * qn <= Y_BYTES
+    return elements <= most and 4 * pn * qn <= SPLIT_Y_BYTES
 
 
 def bands_of(geometry, num_chunks, pool, halves, x_bytes):

@@ -12,9 +12,9 @@ from ..._dma import copy
 from ..call import load_bias
 from ..cuts import chunks_of, tap_blocks
 from ..taps.filters import group_mask, load_taps, spread_groups
-from .cuts import RAW_BYTES, piece_taps, tap_elements
+from .cuts import SPLIT_RAW_BYTES, piece_taps, tap_elements
 from .pairs import start_pair
-from .plan import AHEAD_BYTES
+from .plan import SPLIT_AHEAD_BYTES
 
 
 @dataclass
@@ -70,9 +70,9 @@ def start_filters(geometry, jobs):
     """Filters of a batch of jobs of which nothing is loaded yet."""
     blocks, pieces, firsts, highs, lows, masks = [], [], [0], [], [], []
     for index in range(len(jobs)):
-        no_highs, no_lows = [], []
-        for chunk in range(len(jobs[index].chunks)):
-            add_chunk(geometry, jobs[index], index, chunk, blocks, pieces)
+        job, no_highs, no_lows = jobs[index], [], []
+        for chunk in range(len(job.chunks)):
+            add_chunk(geometry, job, index, chunk, blocks, pieces)
             nothing = None
             no_highs.append(nothing)
             no_lows.append(nothing)
@@ -101,7 +101,7 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces):
     """Append the blocks and pieces of a chunk of a job; of a block's rows the middle one, which meets most, first."""
     per_c = geometry.C // geometry.groups
     first, count = job.chunks[chunk]
-    parts = tap_blocks(geometry, tap_elements(geometry, job, job.chunks[chunk]), RAW_BYTES)
+    parts = tap_blocks(geometry, tap_elements(geometry, job, job.chunks[chunk]), SPLIT_RAW_BYTES)
     most = piece_taps(job)
     for which in range(len(parts)):
         r0, rn, s0, sn = parts[which]
@@ -145,7 +145,7 @@ def load_ahead(operands, geometry, filters, following, most):
         if of == None or len(of.raws) == len(of.blocks):
             return
         block_bytes = bytes_of(geometry, of, len(of.raws))
-        if waiting_bytes > 0 and waiting_bytes + block_bytes > AHEAD_BYTES:
+        if waiting_bytes > 0 and waiting_bytes + block_bytes > SPLIT_AHEAD_BYTES:
             return
         waiting_bytes += block_bytes
         load_block(operands, geometry, of)
@@ -223,7 +223,8 @@ def turn_piece(operands, geometry, filters, ledger):
                 taps = spread_groups(taps, filters.masks[piece.job], job)
             nisa.nc_transpose(dst=data[0:count, s, 0 : job.kn], data=taps, engine=nisa.engine.tensor)
     filters.turned = filters.turned + 1
-    if filters.turned == len(filters.pieces) or filters.pieces[filters.turned].block != piece.block:
+    after = filters.pieces[min(filters.turned, len(filters.pieces) - 1)]
+    if filters.turned == len(filters.pieces) or after.block != piece.block:
         filters.raws[piece.block] = None
     tap = piece.r * geometry.columns.taps + piece.s0
     return start_pair(

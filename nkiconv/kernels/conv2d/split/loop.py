@@ -77,9 +77,12 @@ def run_split(operands, geometry, extras, plan):
     for index in range(mine[0], end):
         item = plan.items[index]
         if item.batch != work.batch:
-            work.batch, work.filters, work.following = item.batch, work.following, None
+            work.batch = item.batch
+            work.filters = work.following
+            work.following = None
         if work.coming != None:
-            work.rows, work.coming = work.coming, None
+            work.rows = work.coming
+            work.coming = None
         if index + 1 < end:
             start_next(work, item, plan.items[index + 1])
         work_item(work, item)
@@ -274,7 +277,8 @@ def multiply(work, sums, piece, place, last):
     products = products_of(work.geometry, sums, piece)
     if len(products) == 0:
         return
-    if not sums.started and (products[0].rows[2] < sums.pn or products[0].columns[2] < sums.qn):
+    first = products[0]
+    if not sums.started and (first.rows[2] < sums.pn or first.columns[2] < sums.qn):
         write_zeros(work, sums)
     for turn in range(3):
         kind = (turn + 1) % 3 if last else turn

@@ -82,7 +82,8 @@ def advance(pairs, ledger):
         else:
             engine = pick(ledger, pair.elements, VECTOR_NS_16BIT)
             nisa.tensor_scalar(dst=pair.low_sbuf, data=pair.rest_sbuf, op0=nl.multiply, operand0=UP, engine=engine)
-            pair.of.ended = pair.of.ended + 1
+            of = pair.of
+            of.ended = of.ended + 1
     return left
 
 

@@ -14,8 +14,8 @@ from ..._tiles import BANK_BYTES, PARTS, share
 from ..cuts import Band, chunks_of, tap_blocks
 from ..geometry import instructions_refusal, met
 from .cuts import (
-    RAW_BYTES,
-    X_BYTES,
+    SPLIT_RAW_BYTES,
+    SPLIT_X_BYTES,
     bands_of,
     banks_of,
     batches_of,
@@ -27,8 +27,8 @@ from .cuts import (
 )
 from .x import STAGE_BYTES, parts_of
 
-SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup")
-SHARDS = ("channels", "images")
+SPLIT_SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup")
+SPLIT_SHARDS = ("channels", "images")
 #: Products that stand for one of two fp32 factors.
 PRODUCTS = 3
 #: Pieces of filters that are turned before the one that the array works on.
@@ -36,10 +36,10 @@ LEAD = 3
 #: Bytes a partition of x of a band down to which its own setting goes where it does not fit.
 LEAST_X_BYTES = 2048
 #: Bytes a partition of blocks of taps that are on their way together, if more than one.
-AHEAD_BYTES = 24_576
+SPLIT_AHEAD_BYTES = 24_576
 #: Matmuls of 128 columns on zeros while the first filters and rows are on their way, and become pairs.
-WARM_UP = 24
-WARM_UP_MAX = 256
+SPLIT_WARM_UP = 24
+SPLIT_WARM_UP_MAX = 256
 #: Bytes a partition of zeros, biases and masks, at most.
 SMALL_BYTES = 2048
 
@@ -83,9 +83,9 @@ def make_plan(geometry, extras, config):
     """The Plan of accepted settings; of its own accord bands get smaller until all fits."""
     whole = nl.tile_size.total_available_sbuf_size
     given = setting(config, "x_bytes", 0)
-    x_bytes = X_BYTES if given == 0 else given
+    x_bytes = SPLIT_X_BYTES if given == 0 else given
     batches = batches_of(geometry, jobs_of(geometry, config, extras.strict_nonfinite), config)
-    plan = Plan(batches=batches, items=[], ahead=LEAD, warmup=setting(config, "warmup", WARM_UP))
+    plan = Plan(batches=batches, items=[], ahead=LEAD, warmup=setting(config, "warmup", SPLIT_WARM_UP))
     plan.items = items_of(geometry, extras, batches, x_bytes)
     if sbuf_bytes(geometry, plan, extras) > whole:
         plan.ahead = 0
@@ -102,16 +102,16 @@ def plan_split(geometry, extras, config, cores):
             f"precision={geometry.precision}: split takes fp16x3, of fp32 tensors; ask for that, or use another "
             f"algorithm"
         )
-    reason = config_refusal(config, SETTINGS, "split")
+    reason = config_refusal(config, SPLIT_SETTINGS, "split")
     if reason != "":
         return None, reason
     whole = nl.tile_size.total_available_sbuf_size
     limits = (("x_bytes", 256, whole), ("filter_bytes", 256, whole), ("channels", 1, nl.tile_size.pmax))
     reason = numbers_refusal(config, limits)
     if reason == "":
-        reason = numbers_refusal(config, (("warmup", 0, WARM_UP_MAX),))
-    if reason == "" and setting(config, "shard", SHARDS[0]) not in SHARDS:
-        reason = f"config shard={setting(config, 'shard', SHARDS[0])}: accepted are {SHARDS}"
+        reason = numbers_refusal(config, (("warmup", 0, SPLIT_WARM_UP_MAX),))
+    if reason == "" and setting(config, "shard", SPLIT_SHARDS[0]) not in SPLIT_SHARDS:
+        reason = f"config shard={setting(config, 'shard', SPLIT_SHARDS[0])}: accepted are {SPLIT_SHARDS}"
     if reason != "":
         return None, reason
     plan = make_plan(geometry, extras, config)
@@ -165,7 +165,7 @@ def sbuf_bytes(geometry, plan, extras):
     turning = (LEAD + 2) * BANK_BYTES + nl.tile_size.pmax * geometry.itemsize
     bands = (2 if extras.residual else 0) + (3 if extras.pool != (1, 1) else 0)
     results = bands * y_bytes + 4 * bank_bytes
-    return 2 * pairs + staged + filters + max(AHEAD_BYTES, raw) + turning + results + SMALL_BYTES
+    return 2 * pairs + staged + filters + max(SPLIT_AHEAD_BYTES, raw) + turning + results + SMALL_BYTES
 
 
 def batch_bytes(geometry, batch):
@@ -186,7 +186,7 @@ def block_bytes(geometry, job):
     most = 0
     for index in range(len(job.chunks)):
         elements = tap_elements(geometry, job, job.chunks[index])
-        blocks = tap_blocks(geometry, elements, RAW_BYTES)
+        blocks = tap_blocks(geometry, elements, SPLIT_RAW_BYTES)
         most = max(most, blocks[0][1] * blocks[0][3] * elements * geometry.itemsize)
     return most
 
@@ -199,14 +199,14 @@ def count_instructions(geometry, plan, extras, cores):
         mine = share(len(plan.items), cores, core)
         total = plan.warmup + 8
         for index in range(mine[0], mine[0] + mine[1]):
-            item = plan.items[index]
+            item, before = plan.items[index], plan.items[max(0, index - 1)]
             batch, chunks = plan.batches[item.batch], chunks_of(plan.batches[item.batch])
             if index == mine[0] or not item.same:
                 total += 4 * (len(parts_of(geometry, item.band, chunks, 0)) + len(chunks))
             banks = len(banks_of(item.band))
             for job in range(len(batch)):
                 total += banks * (PRODUCTS * taps * len(batch[job].chunks) + 7) + 4 + extras.pool[0] + extras.pool[1]
-                if index == mine[0] or plan.items[index - 1].batch != item.batch:
+                if index == mine[0] or before.batch != item.batch:
                     total += filter_instructions(geometry, batch[job])
         most = max(most, total)
     return most
@@ -217,7 +217,7 @@ def filter_instructions(geometry, job):
     total = 4
     R, S = geometry.rows.taps, geometry.columns.taps
     for index in range(len(job.chunks)):
-        blocks = tap_blocks(geometry, tap_elements(geometry, job, job.chunks[index]), RAW_BYTES)
+        blocks = tap_blocks(geometry, tap_elements(geometry, job, job.chunks[index]), SPLIT_RAW_BYTES)
         loads = 1 if geometry.packed == 0 else job.kn // geometry.packed
         total += len(blocks) * loads + 2 * R * S
         for which in range(len(blocks)):

@@ -75,7 +75,8 @@ def parts_needed(rows, hn, chunk):
     """How many parts hold the first hn rows of the chunks up to this one (index)."""
     count = 0
     for index in range(len(rows.parts)):
-        if rows.parts[index].h0 < hn and rows.parts[index].chunk <= chunk:
+        part = rows.parts[index]
+        if part.h0 < hn and part.chunk <= chunk:
             count = index + 1
     return count
 

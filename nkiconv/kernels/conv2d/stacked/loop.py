@@ -15,7 +15,7 @@ from .shape import band_rows, columns_of, fits, jobs_ahead, order_of_groups, row
 from .store import load_residual, residual_buffers, store_stack
 
 #: Most matmuls on zeros until the first rows are there, unless a config says how many.
-WARM_UP_MAX = 256
+STACKED_WARM_UP_MAX = 256
 #: Of those, the last that are of 128 columns each, and how many times that others are.
 SHORT_WARM_UPS = 16
 WARM_UP_BLOCKS = 4
@@ -24,7 +24,7 @@ FIRST_DMAS = 2
 #: Pieces that the loads of the first band come in, if it is of so many tiles.
 LEAST_PIECES = 6
 #: ns until the array has zeros to work on, about.
-ZEROS_NS = 400.0
+STACKED_ZEROS_NS = 400.0
 
 
 def run_stack(operands, geometry, extras, stack):
@@ -145,11 +145,11 @@ def warm_counts(geometry, stack):
     """Matmuls of 128 columns on zeros that keep the array busy until the first filters are there, about, and from when
     they are turned until the first rows are."""
     there_ns = filters_there_ns(geometry, stack)
-    before = warm_count(ZEROS_NS, there_ns)
+    before = warm_count(STACKED_ZEROS_NS, there_ns)
     if stack.warmup >= 0:
         return min(before, stack.warmup), max(0, stack.warmup - before)
     turned_ns = there_ns + turn_ns(geometry, stack) / (HALF_RATE if there_ns < WINDOW_NS else 1.0)
-    return min(WARM_UP_MAX, before), min(WARM_UP_MAX, warm_count(turned_ns, first_ns(geometry, stack)))
+    return min(STACKED_WARM_UP_MAX, before), min(STACKED_WARM_UP_MAX, warm_count(turned_ns, first_ns(geometry, stack)))
 
 
 def warm_count(begin_ns, end_ns):

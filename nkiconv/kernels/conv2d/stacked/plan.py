@@ -33,10 +33,10 @@ from ..geometry import instructions_refusal
 from .prices import LEAST_NS, stack_ns
 from .shape import QUADRANT, by_quadrants, count_instructions, make_stack, met_counts, phases_of, sbuf_bytes, taps_of
 
-SETTINGS = ("rows", "shifts", "outputs", "beside", "apart", "merge", "blocks", "images", "warmup")
+STACKED_SETTINGS = ("rows", "shifts", "outputs", "beside", "apart", "merge", "blocks", "images", "warmup")
 #: Most of a setting that memory limits anyway.
 MOST = 4096
-WARM_UP_MAX = 256
+STACKED_WARM_UP_MAX = 256
 #: Rows of y side by side that are tried.
 BESIDE = (1, 2, 4)
 
@@ -44,7 +44,7 @@ BESIDE = (1, 2, 4)
 def plan_stack(geometry, extras, config, cores):
     """(Stack, "") of this on `cores` cores, or (None, why not)."""
     rows, columns = geometry.rows, geometry.columns
-    reason = config_refusal(config, SETTINGS, "stacked")
+    reason = config_refusal(config, STACKED_SETTINGS, "stacked")
     if reason == "":
         sizes = (("rows", 1, MOST), ("shifts", 1, MOST), ("outputs", 1, MOST), ("beside", 1, MOST))
         reason = numbers_refusal(config, sizes)
@@ -52,7 +52,7 @@ def plan_stack(geometry, extras, config, cores):
         sizes = (("apart", 1, MOST), ("merge", 0, 1), ("blocks", 1, MOST), ("images", 1, MOST))
         reason = numbers_refusal(config, sizes)
     if reason == "":
-        reason = numbers_refusal(config, (("warmup", -1, WARM_UP_MAX),))
+        reason = numbers_refusal(config, (("warmup", -1, STACKED_WARM_UP_MAX),))
     if reason != "":
         return None, reason
     if geometry.groups > 1:
@@ -218,4 +218,5 @@ def try_stack(geometry, counts, best, B, D, U, V, reader):
                 if found != None and sbuf_bytes(geometry, found, reader == "vector") <= whole:
                     found_ns = stack_ns(geometry, found, best.ns)
                     if best.stack == None or found_ns < best.ns:
-                        best.stack, best.ns = found, found_ns
+                        best.stack = found
+                        best.ns = found_ns

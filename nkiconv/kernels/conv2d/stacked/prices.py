@@ -54,7 +54,7 @@ CONTENTION = 0.05
 #: ns of a job that turns filters and takes sums, with their read-outs, at least.
 JOB_NS = 550.0
 #: ns until the first matmul on zeros.
-WARM_UP_START_NS = 300.0
+STACKED_WARM_UP_START_NS = 300.0
 #: ns of an element of 16 bits of a Vector copy within SBUF whose runs are dense, about.
 VECTOR_COPY_NS = 0.2604
 #: ns until filters are there, turned and read out, and from the last sum to the end of its store, at least.
@@ -85,7 +85,7 @@ def stack_ns(geometry, stack, most_ns=0.0):
     work_ns = times * work_ns + jobs * turned_ns * min(1.0, stack.U * stack.kn / MATMUL_COLUMNS_MIN)
     clock = new_clock()
     # zeros keep the array at work until the first sums
-    stream(clock, WARM_UP_START_NS, (begin - WARM_UP_START_NS) * HALF_RATE)
+    stream(clock, STACKED_WARM_UP_START_NS, (begin - STACKED_WARM_UP_START_NS) * HALF_RATE)
     sums_ns = sums_end(clock, begin, times * array_ns + left * turned_ns, work_ns) - begin
     if jobs > 1:
         # while filters are turned, a job takes as long at least as turning and reading out them and its sums in turn

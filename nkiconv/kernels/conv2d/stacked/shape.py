@@ -17,12 +17,12 @@ from ..geometry import met
 
 #: Bytes a partition of x of one band and of all buffers of bands, of the filters of all jobs, and of the zero-padded
 #: filters of all jobs that are on their way.
-X_BYTES = 32_768
+STACKED_X_BYTES = 32_768
 RING_BYTES = 65_536
-FILTER_BYTES = 65_536
+STACKED_FILTER_BYTES = 65_536
 PADDED_BYTES = 49_152
 #: Bytes a partition of fp32 results of one band and job, half of that with a residual.
-Y_BYTES = 32_768
+STACKED_Y_BYTES = 32_768
 #: Bytes a partition of residuals, unless those of two bands and jobs take more.
 RESIDUAL_BYTES = 32_768
 #: Bands of a core, if there are images for so many: loads of one overlap the sums of another.
@@ -96,7 +96,7 @@ def make_stack(geometry, counts, B, D, U, V, G, merged, reader):
     num_taps = taps_of(rows, B, U, V, front)
     groups = div_ceil(columns.taps, D)
     padded = geometry.C * (front + (U - 1) * V * rows.stride + num_taps * B) * columns.taps * item
-    if padded > PADDED_BYTES or geometry.K * len(phases) * num_taps * groups * U * item > FILTER_BYTES:
+    if padded > PADDED_BYTES or geometry.K * len(phases) * num_taps * groups * U * item > STACKED_FILTER_BYTES:
         return None
     jobs = jobs_of(geometry.K, nl.tile_size.pmax // U)
     kn = jobs[len(jobs) - 1][1]
@@ -106,17 +106,17 @@ def make_stack(geometry, counts, B, D, U, V, G, merged, reader):
     row_bytes = width * item
     step = U * V * rows.stride // G
     reach = (V - 1) * rows.stride // G + (num_taps - 1) * B // G + 1
-    blocks = min(div_ceil(rows.out, U * V), max(0, (X_BYTES // row_bytes - reach) // step + 1))
+    blocks = min(div_ceil(rows.out, U * V), max(0, (STACKED_X_BYTES // row_bytes - reach) // step + 1))
     # of fp32 results of a band, which are U times as many on a partition where they leave the others
     y_bytes = 4 * V * columns.out * (U if merged else 1)
-    blocks = min(blocks, max(1, (Y_BYTES // 2 if reader == "vector" else Y_BYTES) // y_bytes))
+    blocks = min(blocks, max(1, (STACKED_Y_BYTES // 2 if reader == "vector" else STACKED_Y_BYTES) // y_bytes))
     filters = len(jobs) * len(phases) * num_taps * groups * U * kn * item
-    if reach * row_bytes > X_BYTES or blocks < 1 or filters > FILTER_BYTES:
+    if reach * row_bytes > STACKED_X_BYTES or blocks < 1 or filters > STACKED_FILTER_BYTES:
         return None
     images = 1
     if blocks * U * V >= rows.out:
         images = max(1, min(div_ceil(geometry.N, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
-        images = max(1, min(images, X_BYTES // (row_bytes * ((blocks - 1) * step + reach))))
+        images = max(1, min(images, STACKED_X_BYTES // (row_bytes * ((blocks - 1) * step + reach))))
     band_bytes = images * ((blocks - 1) * step + reach) * row_bytes
     return Stack(
         B=B,

@@ -16,8 +16,8 @@ from ..cuts import tap_blocks
 from .shape import widest
 
 #: Bytes a partition of a block of taps as it lies, and of all that are on their way together, if more than one.
-RAW_BYTES = 16_384
-AHEAD_BYTES = 28_672
+SWAPPED_RAW_BYTES = 16_384
+SWAPPED_AHEAD_BYTES = 28_672
 #: Bytes of a DMA that turns, at least, if there are so many chunks (see load.py).
 TURNED_BYTES = 98_304
 
@@ -110,7 +110,7 @@ def add_chunk(geometry, chunk, channels, kn, loads, pieces):
     """Append the loads and pieces of a chunk."""
     P_MAX = nl.tile_size.pmax
     S = geometry.columns.taps
-    blocks = tap_blocks(geometry, channels, RAW_BYTES)
+    blocks = tap_blocks(geometry, channels, SWAPPED_RAW_BYTES)
     wide = bank_channels(kn, geometry.itemsize)
     for which in range(len(blocks)):
         r0, rn, s0, sn = blocks[which]
@@ -163,9 +163,12 @@ def load_ahead(operands, geometry, filters, chunk):
     for index in range(len(filters.raws)):
         if filters.raws[index] != None:
             waiting_bytes += load_bytes(geometry, filters.loads[index], filters.chunks)
-    while len(filters.raws) < len(filters.loads) and filters.loads[len(filters.raws)].chunk <= chunk:
-        waiting_bytes += load_bytes(geometry, filters.loads[len(filters.raws)], filters.chunks)
-        if waiting_bytes > AHEAD_BYTES:
+    for index in range(len(filters.raws), len(filters.loads)):
+        load = filters.loads[index]
+        if load.chunk > chunk:
+            return
+        waiting_bytes += load_bytes(geometry, load, filters.chunks)
+        if waiting_bytes > SWAPPED_AHEAD_BYTES:
             return
         load_raw(operands, geometry, filters)
 
@@ -267,7 +270,8 @@ def turn_piece(operands, geometry, filters, ledger):
         engine=pick(ledger, piece.sn * piece.kn, is_16bit(operands.w_dtype)),
     )
     filters.turned = filters.turned + 1
-    if filters.turned == len(filters.pieces) or filters.pieces[filters.turned].raw != piece.raw:
+    after = filters.pieces[min(filters.turned, len(filters.pieces) - 1)]
+    if filters.turned == len(filters.pieces) or after.raw != piece.raw:
         for index in range(len(blocks)):
             filters.raws[piece.raw + index] = None
         load_ahead(operands, geometry, filters, len(filters.chunks) - 1)
@@ -305,10 +309,10 @@ def cut_by(count, each):
 def raw_bytes(geometry, kn, chunks):
     """Bytes a partition of all loads that are there together, at most."""
     channels = widest(chunks)
-    blocks = tap_blocks(geometry, channels, RAW_BYTES)
+    blocks = tap_blocks(geometry, channels, SWAPPED_RAW_BYTES)
     one = channels * blocks[0][1] * blocks[0][3] * geometry.itemsize
     together = div_ceil(bank_channels(kn, geometry.itemsize), nl.tile_size.pmax)
-    return max(AHEAD_BYTES, one * together) + one * together
+    return max(SWAPPED_AHEAD_BYTES, one * together) + one * together
 
 
 def turns_of(kn, taps, chunks, itemsize):

@@ -20,7 +20,7 @@ from .results import finish_rows, load_bias_row, load_residual, store
 from .shape import Block, blocks_of, tile_groups, units_at
 
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
-LEAD_MATMULS = 6
+SWAPPED_LEAD_MATMULS = 6
 #: Share of a chunk's matmuls between which the filters of one that comes soon are turned.
 LEAD_SHARE = 0.6
 
@@ -90,9 +90,9 @@ def run_swapped(operands, geometry, extras, plan):
             work.bias_sbuf = load_bias_row(operands.bias, k0, kn, plan.source.fold)
         after_sbuf = None
         if index + 1 < end:
-            after_sbuf = now_sbuf
-            if not same_place(plan.items[index + 1].band, item.band):
-                after_sbuf = load_band(work, plan.items[index + 1].band, False)
+            after, after_sbuf = plan.items[index + 1], now_sbuf
+            if not same_place(after.band, item.band):
+                after_sbuf = load_band(work, after.band, False)
         work_band(work, item, now_sbuf, fresh, index + 1 == end)
         now_sbuf = after_sbuf
 
@@ -156,7 +156,7 @@ def work_units(work, item, x_sbuf, units):
         shape = (pixels_of(unit.block, plan.sizes.side, unit.t0), unit.tn, unit.kn)
         sums.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
     taps = plan.source.rows.taps * plan.source.columns.taps
-    lead = div_ceil(LEAD_MATMULS, taps * matmuls)
+    lead = div_ceil(SWAPPED_LEAD_MATMULS, taps * matmuls)
     for chunk in range(len(plan.chunks)):
         turn_to(work.operands, geometry, filters, chunk, work.ledger)
         if plan.source.fold > 1 and not filters.folded:
@@ -166,8 +166,9 @@ def work_units(work, item, x_sbuf, units):
         due = 0.0
         for tap in range(taps):
             for index in range(len(units)):
-                for tile in range(units[index].tn):
-                    add_tap(work, item.band, x_sbuf, units[index], sums[index], tile, chunk, tap)
+                unit = units[index]
+                for tile in range(unit.tn):
+                    add_tap(work, item.band, x_sbuf, unit, sums[index], tile, chunk, tap)
                     due += rate
                     while due >= 1.0 and waiting_to(filters, chunk + lead) > 0:
                         due -= 1.0

@@ -36,14 +36,14 @@ from .shape import (
     widest,
 )
 
-SETTINGS = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup", "banks")
-SHARDS = ("channels", "images")
+SWAPPED_SETTINGS = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup", "banks")
+SWAPPED_SHARDS = ("channels", "images")
 #: Bytes a partition of SBUF for the filters of a batch, and for x of one band; two bands are there at once.
-FILTER_BYTES = 118_784
-X_BYTES = 32_768
+SWAPPED_FILTER_BYTES = 118_784
+SWAPPED_X_BYTES = 32_768
 #: Matmuls of 128 columns on zeros while the first x and filters are on their way.
-WARM_UP = 28
-WARM_UP_MAX = 256
+SWAPPED_WARM_UP = 28
+SWAPPED_WARM_UP_MAX = 256
 #: Banks of sums that go through a batch's filters together as these come; another one at least is for transposes.
 FIRST_BANKS = 5
 #: Neighbouring pixels of a partition, at most, unless a setting says more, and bytes of their results.
@@ -51,7 +51,7 @@ SIDE_MAX = 32
 SIDE_LIMIT = 4096
 RESULT_BYTES = 32_768
 #: Rows of y beside each other that are tried.
-FOLDS = (2, 4, 8)
+SWAPPED_FOLDS = (2, 4, 8)
 #: Elements between neighbours of a free axis on chip, at most (rules NKI053).
 STEP_MAX = 32_767
 
@@ -87,15 +87,15 @@ class Swapped(nl.NKIObject):
 def plan_swapped(geometry, extras, config, cores):
     """(Swapped, "") of this on `cores` cores, or (None, why not)."""
     whole = nl.tile_size.total_available_sbuf_size
-    reason = config_refusal(config, SETTINGS, "swapped")
+    reason = config_refusal(config, SWAPPED_SETTINGS, "swapped")
     if reason == "":
-        limits = (("x_bytes", 64, whole), ("filter_bytes", 64, whole), ("warmup", 0, WARM_UP_MAX))
+        limits = (("x_bytes", 64, whole), ("filter_bytes", 64, whole), ("warmup", 0, SWAPPED_WARM_UP_MAX))
         reason = numbers_refusal(config, limits)
     if reason == "":
         limits = (("side", 1, SIDE_LIMIT), ("fold", 1, nl.tile_size.pmax), ("banks", 1, PSUM_BANKS - 1))
         reason = numbers_refusal(config, limits)
-    if reason == "" and setting(config, "shard", SHARDS[0]) not in SHARDS:
-        reason = f"config shard={setting(config, 'shard', SHARDS[0])}: accepted are {SHARDS}"
+    if reason == "" and setting(config, "shard", SWAPPED_SHARDS[0]) not in SWAPPED_SHARDS:
+        reason = f"config shard={setting(config, 'shard', SWAPPED_SHARDS[0])}: accepted are {SWAPPED_SHARDS}"
     if reason == "":
         reason = refusal(geometry, extras)
     if reason == "":
@@ -106,9 +106,9 @@ def plan_swapped(geometry, extras, config, cores):
     if plan == None:
         return None, (
             f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
-            f"S={geometry.columns.taps}, x_bytes={setting(config, 'x_bytes', X_BYTES)}: swapped keeps padded windows "
-            f"of rows of y and filters of all input channels in SBUF, {whole} bytes a partition, with steps of at most "
-            f"{STEP_MAX} elements; use taps"
+            f"S={geometry.columns.taps}, x_bytes={setting(config, 'x_bytes', SWAPPED_X_BYTES)}: swapped keeps padded "
+            f"windows of rows of y and filters of all input channels in SBUF, {whole} bytes a partition, with steps of "
+            f"at most {STEP_MAX} elements; use taps"
         )
     count = count_instructions(geometry, plan, extras, cores)
     reason = instructions_refusal(geometry, "swapped", count)
@@ -172,10 +172,10 @@ def ways_of(geometry, extras, config, wanted):
     """(whether cores share output channels, rows of y beside each other) that are worth a try."""
     fixed = setting(config, "fold", 0)
     found = []
-    for index in range(len(SHARDS)):
-        if wanted in ("", SHARDS[index]) and fixed <= 1:
+    for index in range(len(SWAPPED_SHARDS)):
+        if wanted in ("", SWAPPED_SHARDS[index]) and fixed <= 1:
             found.append((index == 0, 1))
-    folds = FOLDS if fixed == 0 else (fixed,)
+    folds = SWAPPED_FOLDS if fixed == 0 else (fixed,)
     for index in range(len(folds)):
         taken = folds[index] > 1 and wanted != "channels" and fold_refusal(geometry, extras, folds[index]) == ""
         if taken:
@@ -200,14 +200,14 @@ def make_plan(geometry, config, side, by_channels, fold):
     chunks = cut(geometry.C, nl.tile_size.pmax)
     taps = geometry.rows.taps * geometry.columns.taps
     k_bytes = len(chunks) * taps * item
-    most_k = min(geometry.K, max(1, setting(config, "filter_bytes", FILTER_BYTES) // k_bytes))
+    most_k = min(geometry.K, max(1, setting(config, "filter_bytes", SWAPPED_FILTER_BYTES) // k_bytes))
     count = div_ceil(geometry.K, most_k)
     if by_channels or count > 1:
         count = min(geometry.K, div_ceil(count, PARTS) * PARTS)
     batches = cut_into(geometry.K, count)
     if fold > 1 and count > 1:
         return None
-    most_elements = setting(config, "x_bytes", X_BYTES) // (len(chunks) * item)
+    most_elements = setting(config, "x_bytes", SWAPPED_X_BYTES) // (len(chunks) * item)
     sizes = cut_of(source, geometry, side, most_elements)
     if widest_step(source, sizes, least_band(source, sizes), len(chunks)) > STEP_MAX:
         return None
@@ -229,7 +229,7 @@ def make_plan(geometry, config, side, by_channels, fold):
         items=items,
         way=way_of(geometry, casts),
         staged=is_staged(geometry, casts),
-        warmup=setting(config, "warmup", WARM_UP),
+        warmup=setting(config, "warmup", SWAPPED_WARM_UP),
         banks=setting(config, "banks", FIRST_BANKS),
     )
 
@@ -287,9 +287,9 @@ def count_instructions(geometry, plan, extras, cores):
         mine = share(len(plan.items), cores, core)
         total = 8 + plan.warmup
         for index in range(mine[0], mine[0] + mine[1]):
-            item = plan.items[index]
+            item, before = plan.items[index], plan.items[max(0, index - 1)]
             kn = plan.batches[item.batch][1]
-            if index == mine[0] or plan.items[index - 1].batch != item.batch:
+            if index == mine[0] or before.batch != item.batch:
                 turns = turns_of(kn, taps, plan.chunks, geometry.itemsize)
                 total += turns[0] + 2 * turns[1] + chunks * taps * 2 + 4 + source.fold * geometry.rows.taps
             blocks = blocks_of(plan.sizes, item.band)

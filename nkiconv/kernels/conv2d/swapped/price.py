@@ -22,8 +22,8 @@ from .shape import blocks_of, rows_inside
 
 #: ns from a core's start to its first matmul and from its last one to the end of the last store; the loads of x by
 #: DMA's transposes are triggered by hardware and come later (trn2.toml, dma.hwdge_*).
-START_NS = 3400.0
-END_NS = 2600.0
+SWAPPED_START_NS = 3400.0
+SWAPPED_END_NS = 2600.0
 #: ns until filters that are there are folded: DMAs within SBUF (trn2.toml, dma.static_first_packet_ns and others).
 FOLD_NS = 1800.0
 #: Rate of a DMA that turns, of what it moves (trn2.toml, dma.dma_transpose_frac_hbm).
@@ -32,7 +32,7 @@ TURN_RATE = 0.9
 
 def swapped_ns(geometry, plan):
     """ns of the busier of two cores."""
-    return START_NS + core_ns(geometry, plan) + END_NS
+    return SWAPPED_START_NS + core_ns(geometry, plan) + SWAPPED_END_NS
 
 
 def core_ns(geometry, plan):

@@ -8,13 +8,13 @@ from ..geometry import span
 from .last import is_turned
 
 #: Bytes a partition of a block of taps as loaded.
-RAW_BYTES = 24_576
+TAPS_RAW_BYTES = 24_576
 #: Bytes a partition of results of one band and job.
-Y_BYTES = 16_384
+TAPS_Y_BYTES = 16_384
 #: Bytes a partition of a load of a band's rows, about, if they are not waited for.
 PART_BYTES = 4096
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
-LEAD_MATMULS = 4
+TAPS_LEAD_MATMULS = 4
 
 
 def tap_order(taps):
@@ -29,7 +29,7 @@ def tap_order(taps):
 
 def lead_chunks(geometry):
     """Chunks whose filters are turned before one is worked on."""
-    return div_ceil(LEAD_MATMULS, geometry.rows.taps * geometry.columns.taps)
+    return div_ceil(TAPS_LEAD_MATMULS, geometry.rows.taps * geometry.columns.taps)
 
 
 def band_elements(geometry, pn, qn):
@@ -44,7 +44,7 @@ def bands_of(geometry, num_tiles, pool, halves, x_bytes):
     """
     P, Q = geometry.rows.out, geometry.columns.out
     most = x_bytes // (num_tiles * geometry.itemsize)
-    most_y = Y_BYTES // 4
+    most_y = TAPS_Y_BYTES // 4
     pn, qn = pool[0], Q
     while qn > pool[1] and (band_elements(geometry, pn, qn) > most or pn * qn > most_y):
         qn = div_ceil(div_ceil(qn, 2), pool[1]) * pool[1]

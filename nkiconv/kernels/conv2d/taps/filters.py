@@ -13,9 +13,9 @@ from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, div_ceil, whole_words
 from ..cuts import tap_blocks
-from .cuts import RAW_BYTES, tap_order
+from .cuts import TAPS_RAW_BYTES, tap_order
 from .fold import group_depth, job_axis, tap_groups
-from .plan import AHEAD_BYTES, is_depthwise
+from .plan import TAPS_AHEAD_BYTES, is_depthwise
 
 
 @dataclass
@@ -76,8 +76,8 @@ def start_filters(geometry, jobs, moved_from, together, ahead):
     worked on, at most."""
     blocks, pieces, moves, ends, places, after, tiles, masks = [], [], [], [], [], [], [], []
     for index in range(len(jobs)):
-        none, nowhere = [], []
-        for _ in range(len(jobs[index].chunks)):
+        chunks, none, nowhere = jobs[index].chunks, [], []
+        for _ in range(len(chunks)):
             nothing = None
             none.append(nothing)
             nowhere.append(0)
@@ -89,9 +89,10 @@ def start_filters(geometry, jobs, moved_from, together, ahead):
     order = chunk_order(jobs, together)
     for which in range(len(order)):
         index, chunk = order[which]
-        folded = jobs[index].rows > 1 or jobs[index].chunks[chunk][2] > 1
+        job = jobs[index]
+        folded = job.rows > 1 or job.chunks[chunk][2] > 1
         by_dma = index >= moved_from and not folded
-        add_chunk(geometry, jobs[index], index, chunk, blocks, moves if by_dma else pieces, by_dma)
+        add_chunk(geometry, job, index, chunk, blocks, moves if by_dma else pieces, by_dma)
         places[index][chunk] = len(ends)
         ends.append((len(blocks), len(pieces), len(moves)))
         after[index] = len(ends)
@@ -116,12 +117,14 @@ def chunk_order(jobs, together):
     """(job, chunk) of all jobs in the order of the work."""
     found = []
     if together:
-        for chunk in range(len(jobs[0].chunks)):
+        chunks = jobs[0].chunks
+        for chunk in range(len(chunks)):
             for index in range(len(jobs)):
                 found.append((index, chunk))
         return found
     for index in range(len(jobs)):
-        for chunk in range(len(jobs[index].chunks)):
+        chunks = jobs[index].chunks
+        for chunk in range(len(chunks)):
             found.append((index, chunk))
     return found
 
@@ -138,7 +141,7 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     own = per_c if job.pack > 1 else count
     c0 = 0 if job.pack > 1 else first % per_c
     depthwise = is_depthwise(geometry, job)
-    parts = tap_blocks(geometry, own, RAW_BYTES)
+    parts = tap_blocks(geometry, own, TAPS_RAW_BYTES)
     if geometry.packed > 0 and len(blocks) == 0:
         parts = first_rows(R, S)
     elif geometry.packed > 0 or depthwise:
@@ -194,7 +197,7 @@ def load_ahead(operands, geometry, filters):
             waiting_bytes += block_bytes(geometry, filters.blocks[index])
     while len(filters.raws) < len(filters.blocks):
         waiting_bytes += block_bytes(geometry, filters.blocks[len(filters.raws)])
-        if waiting_bytes > AHEAD_BYTES:
+        if waiting_bytes > TAPS_AHEAD_BYTES:
             return
         load_block(operands, geometry, filters)
 
@@ -253,7 +256,8 @@ def turn_piece(operands, geometry, filters, ledger):
         tile_sbuf = tile_of(geometry, filters, block, raw_sbuf.dtype)
         turn_taps(tile_sbuf, raw_sbuf, filters.masks[block.job], geometry, job, block, piece, ledger)
     filters.turned = filters.turned + 1
-    if filters.turned == len(filters.pieces) or filters.pieces[filters.turned].block != piece.block:
+    after = filters.pieces[min(filters.turned, len(filters.pieces) - 1)]
+    if filters.turned == len(filters.pieces) or after.block != piece.block:
         filters.raws[piece.block] = None
         load_ahead(operands, geometry, filters)
 

@@ -14,7 +14,7 @@ from ..geometry import Axis, met
 from .last import is_last, is_turned
 
 #: What a config may fold.
-FOLDS = ("none", "inputs", "outputs", "both")
+TAPS_FOLDS = ("none", "inputs", "outputs", "both")
 #: Rows of outputs of a folded job.
 ROWS = 2
 

@@ -93,8 +93,10 @@ def pass_late(work):
     """After a matmul: turn results that have waited long enough."""
     for index in range(len(work.late)):
         work.late[index].wait = work.late[index].wait - 1
-    if len(work.late) > 0 and work.late[0].wait <= 0:
-        turn_first(work)
+    if len(work.late) > 0:
+        first = work.late[0]
+        if first.wait <= 0:
+            turn_first(work)
 
 
 def turn_first(work):

@@ -33,7 +33,7 @@ from .plan import Job
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
-TURN_FROM, TURN_UNTIL = 0.45, 0.85
+TAPS_TURN_FROM, TAPS_TURN_UNTIL = 0.45, 0.85
 #: Share of a chunk's matmuls before the filters of one that comes soon are turned, which may be on their way still, and
 #: share of them between which they are.
 LEAD_FROM, LEAD_SHARE = 0.1, 0.6
@@ -126,7 +126,8 @@ def run_items(operands, geometry, extras, plan):
         for which in range(len(jobs)):
             load_biases(work, work.batch, jobs[which][-1] + 1)
             load_ahead(operands, geometry, work.batch.filters)
-            others = index + 1 < end and plan.items[index + 1].batch != item.batch
+            coming = plan.items[min(index + 1, end - 1)]
+            others = coming.batch != item.batch
             if index + 1 < end and which == (len(jobs) - 1 if others else 0):
                 after = load_next(work, plan, index, now)
             set_rate(work, jobs[which], item.band)
@@ -164,9 +165,10 @@ def start_band(work, item):
     """x of the first band: of each chunk the first filters and the rows of the first sums, then all others."""
     batch, band = work.batch, item.band
     tiles = no_tiles(batch)
-    parts = row_parts(work.geometry, band, True, item.halved, batch.jobs[0].rows)
+    job = batch.jobs[0]
+    parts = row_parts(work.geometry, band, True, item.halved, job.rows)
     lead = lead_chunks(work.geometry)
-    for chunk in range(len(batch.jobs[0].chunks)):
+    for chunk in range(len(job.chunks)):
         last = jobs_at_once(batch)[0][-1]
         first, last = batch.filters.places[0][chunk], batch.filters.places[last][chunk]
         soon = work.geometry.packed > 0 and chunk == 0
@@ -190,14 +192,14 @@ def start_band(work, item):
 
 def load_next(work, plan, index, now):
     """x of the item after one, which may be what is there; where it has other jobs, their first filters before it."""
-    coming = plan.items[index + 1]
+    item, coming = plan.items[index], plan.items[index + 1]
     of = work.batch
-    if coming.batch != plan.items[index].batch:
+    if coming.batch != item.batch:
         work.following = start_batch(work.geometry, plan, coming.batch, 0)
         of = work.following
         load_ahead(work.operands, work.geometry, of.filters)
         load_biases(work, of, 0)
-    if of.chunks == work.batch.chunks and same_place(coming.band, plan.items[index].band):
+    if of.chunks == work.batch.chunks and same_place(coming.band, item.band):
         return now
     tiles = no_tiles(of)
     parts = row_parts(work.geometry, coming.band, False, False, 1)
@@ -234,8 +236,8 @@ def set_rate(work, jobs, band):
         coming = filters_to(filters, filters.after[job + 1] - 1) - pieces_to(filters, filters.after[job] - 1)
     elif work.following != None:
         coming = filters_to(work.following.filters, work.following.filters.ahead - 1)
-    work.rate = coming / ((TURN_UNTIL - TURN_FROM) * matmuls)
-    work.credit = -TURN_FROM * matmuls * work.rate
+    work.rate = coming / ((TAPS_TURN_UNTIL - TAPS_TURN_FROM) * matmuls)
+    work.credit = -TAPS_TURN_FROM * matmuls * work.rate
 
 
 def filters_to(filters, last):
@@ -378,7 +380,11 @@ def add_chunk(work, one, chunk, tiles, last_bank):
     outputs = acc_psum.shape[0]
     place = index_of(batch.chunks, job.chunks[chunk])
     every = products(geometry, job, job.chunks[chunk], p0, pn, q0, qn)
-    if not one.started and (len(every) == 0 or every[0].rows[2] < pn or every[0].columns[2] < qn):
+    covered = False
+    if len(every) > 0:
+        first = every[0]
+        covered = first.rows[2] >= pn and first.columns[2] >= qn
+    if not one.started and not covered:
         nothing = [[zeros_sbuf.shape[1], 1], [0, bank.nn], [0, pn], [0, qn]]
         nisa.nc_matmul(
             dst=acc_psum,

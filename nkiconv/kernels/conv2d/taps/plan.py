@@ -15,26 +15,26 @@ from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, div_ceil, share
 from ..cuts import Band, chunks_of, in_batches
 from ..geometry import instructions_refusal
-from .cuts import RAW_BYTES, bands_of, banks_of, waits_for_rows
-from .fold import FOLDS, chunk_window, depth_of, job_axis, rows_of, tap_groups
+from .cuts import TAPS_RAW_BYTES, bands_of, banks_of, waits_for_rows
+from .fold import TAPS_FOLDS, chunk_window, depth_of, job_axis, rows_of, tap_groups
 from .last import is_last, is_turned, last_bytes, last_instructions
 from .work import array_ns, can_move, dma_ns, moved_jobs, turn_ns, warm_count
 
-SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved", "fold", "order", "banks")
-SHARDS = ("channels", "images")
+TAPS_SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved", "fold", "order", "banks")
+TAPS_SHARDS = ("channels", "images")
 ORDERS = ("banks", "chunks")
 #: Bytes a partition of SBUF for the filters of a batch of jobs, and for x of one band; two bands are there at once.
-FILTER_BYTES = 90_112
-X_BYTES = 32_768
+TAPS_FILTER_BYTES = 90_112
+TAPS_X_BYTES = 32_768
 #: Bytes a partition of blocks of taps that are on their way together, if more than one.
-AHEAD_BYTES = 24_576
+TAPS_AHEAD_BYTES = 24_576
 #: Matmuls of 128 columns on zeros while the first filters are on their way, where they are few: a load of 128 rows of w
 #: takes some 2.1 us from its trigger to the array, a matmul 107 ns at half rate. Fewer would leave the first window of
 #: the throttle without enough work.
-WARM_UP = 20
+TAPS_WARM_UP = 20
 #: The same where a filter is packed: the first sums come sooner, as nothing is turned before them.
 WARM_UP_PACKED = 18
-WARM_UP_MAX = 256
+TAPS_WARM_UP_MAX = 256
 MOVED_MAX = 4096
 #: Banks of sums of jobs that are made together, at most: the next ones' begin in others, and filters are turned in one.
 TOGETHER_BANKS = 5
@@ -91,14 +91,14 @@ class Plan(nl.NKIObject):
 
 def jobs_of(geometry, config, apart, fold):
     """Jobs of at most 128 output channels whose filters fit. apart: whether groups must not share a job; fold: one of
-    FOLDS."""
+    TAPS_FOLDS."""
     P_MAX = nl.tile_size.pmax
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     taps = geometry.rows.taps * geometry.columns.taps
     pack = 1
     if geometry.groups > 1 and not apart and per_c <= P_MAX and per_k <= P_MAX:
         pack = max(1, min(geometry.groups, min(P_MAX // per_c, P_MAX // per_k)))
-    filter_bytes = setting(config, "filter_bytes", FILTER_BYTES)
+    filter_bytes = setting(config, "filter_bytes", TAPS_FILTER_BYTES)
     most_k = most_channels(per_c, taps, geometry.itemsize, filter_bytes)
     most_k = min(most_k, setting(config, "channels", P_MAX))
     while pack > 1 and pack * per_k > most_k:
@@ -138,7 +138,7 @@ def cut_whole(count, most):
 
 def packed_channels(K, C, taps, itemsize):
     """Output channels of a block of a packed filter: the largest divisor of K whose blocks make fewest jobs."""
-    most = most_channels(C, taps, itemsize, FILTER_BYTES)
+    most = most_channels(C, taps, itemsize, TAPS_FILTER_BYTES)
     found, least = 1, K
     for count in range(1, min(K, most) + 1):
         jobs = div_ceil(K // count, most // count)
@@ -195,10 +195,10 @@ def shares_channels(geometry, jobs, config):
 
 
 def own_fold(geometry, config, strict, unpooled):
-    """What is best folded, one of FOLDS. strict: whether nothing may be multiplied by zero that is not its own."""
+    """What is best folded, one of TAPS_FOLDS. strict: whether nothing may be multiplied by zero that is not its own."""
     found, found_ns = "none", 0.0
-    for index in range(len(FOLDS)):
-        fold = FOLDS[index]
+    for index in range(len(TAPS_FOLDS)):
+        fold = TAPS_FOLDS[index]
         inputs, outputs = fold in ("inputs", "both"), fold in ("outputs", "both")
         if index > 0 and strict:
             continue
@@ -231,8 +231,8 @@ def make_plan(geometry, extras, config):
     fold = setting(config, "fold", own_fold(geometry, config, extras.strict_nonfinite, extras.pool == (1, 1)))
     jobs = jobs_of(geometry, config, extras.strict_nonfinite, fold)
     by_channels = shares_channels(geometry, jobs, config)
-    batches = batches_of(geometry, jobs, by_channels, setting(config, "filter_bytes", FILTER_BYTES))
-    x_bytes = setting(config, "x_bytes", X_BYTES)
+    batches = batches_of(geometry, jobs, by_channels, setting(config, "filter_bytes", TAPS_FILTER_BYTES))
+    x_bytes = setting(config, "x_bytes", TAPS_X_BYTES)
     unit = (max(extras.pool[0], jobs[-1].rows), extras.pool[1])
     items = []
     for index in range(len(batches)):
@@ -245,7 +245,7 @@ def make_plan(geometry, extras, config):
         tiles = len(chunks_of(batches[items[mine[0]].batch]))
         items[mine[0]].halved = waits_for_rows(geometry, tiles, items[mine[0]].band)
         items[mine[0] + mine[1] - 1].last = True
-    own_warmup = max(WARM_UP, warm_count(geometry, jobs[0])) if geometry.packed == 0 else WARM_UP_PACKED
+    own_warmup = max(TAPS_WARM_UP, warm_count(geometry, jobs[0])) if geometry.packed == 0 else WARM_UP_PACKED
     moved = setting(config, "moved", moved_jobs(geometry, jobs, items[0].band, by_channels))
     plan = Plan(
         batches=batches,
@@ -315,9 +315,11 @@ def made_together(geometry, jobs, batches, items, by_channels, order):
 def can_together(geometry, batch):
     """Whether a batch's jobs need the same of x, several chunks of it; not where x or results are turned, which takes
     banks of its own."""
-    alike = len(batch[0].chunks) > 1 and not is_turned(geometry) and not is_last(geometry)
-    for job in range(len(batch)):
-        alike = alike and batch[job].chunks == batch[0].chunks and batch[job].rows == 1
+    first = batch[0]
+    alike = len(first.chunks) > 1 and not is_turned(geometry) and not is_last(geometry)
+    for index in range(len(batch)):
+        job = batch[index]
+        alike = alike and job.chunks == first.chunks and job.rows == 1
     return alike
 
 
@@ -325,8 +327,9 @@ def sums_together(batch, index, items):
     """Banks of the sums of a batch's jobs for a band, whole ones, and one for filters that are turned, at most."""
     most = 0
     for which in range(len(items)):
-        if items[which].batch == index:
-            most = max(most, len(banks_of(items[which].band, items[which].halved, False)))
+        item = items[which]
+        if item.batch == index:
+            most = max(most, len(banks_of(item.band, item.halved, False)))
     return len(batch) * most + 1
 
 
@@ -366,18 +369,18 @@ def moved_from(batches, count):
 
 def plan_taps(geometry, extras, config, cores):
     """(Plan, "") of this on `cores` cores, or (None, why not)."""
-    reason = config_refusal(config, SETTINGS, "taps")
+    reason = config_refusal(config, TAPS_SETTINGS, "taps")
     if reason != "":
         return None, reason
     whole = nl.tile_size.total_available_sbuf_size
     limits = (("x_bytes", 256, whole), ("filter_bytes", 256, whole), ("channels", 1, nl.tile_size.pmax))
     reason = numbers_refusal(config, limits)
     if reason == "":
-        reason = numbers_refusal(config, (("warmup", 0, WARM_UP_MAX), ("moved", 0, MOVED_MAX)))
-    if reason == "" and setting(config, "shard", SHARDS[0]) not in SHARDS:
-        reason = f"config shard={setting(config, 'shard', SHARDS[0])}: accepted are {SHARDS}"
-    if reason == "" and setting(config, "fold", FOLDS[0]) not in FOLDS:
-        reason = f"config fold={setting(config, 'fold', FOLDS[0])}: accepted are {FOLDS}"
+        reason = numbers_refusal(config, (("warmup", 0, TAPS_WARM_UP_MAX), ("moved", 0, MOVED_MAX)))
+    if reason == "" and setting(config, "shard", TAPS_SHARDS[0]) not in TAPS_SHARDS:
+        reason = f"config shard={setting(config, 'shard', TAPS_SHARDS[0])}: accepted are {TAPS_SHARDS}"
+    if reason == "" and setting(config, "fold", TAPS_FOLDS[0]) not in TAPS_FOLDS:
+        reason = f"config fold={setting(config, 'fold', TAPS_FOLDS[0])}: accepted are {TAPS_FOLDS}"
     if reason == "" and setting(config, "order", ORDERS[0]) not in ORDERS:
         reason = f"config order={setting(config, 'order', ORDERS[0])}: accepted are {ORDERS}"
     if reason == "":
@@ -396,7 +399,7 @@ def plan_taps(geometry, extras, config, cores):
         given = () if config == None else config
         for shorter in (2, 4, 8):
             if needed > whole:
-                plan = make_plan(geometry, extras, given + (("filter_bytes", FILTER_BYTES // shorter),))
+                plan = make_plan(geometry, extras, given + (("filter_bytes", TAPS_FILTER_BYTES // shorter),))
                 needed = sbuf_bytes(geometry, plan, extras)
     if needed > whole:
         return None, (
@@ -412,7 +415,7 @@ def plan_taps(geometry, extras, config, cores):
 
 def fold_refusal(geometry, extras, config):
     """Why what a config folds cannot be; "" if it can."""
-    fold = setting(config, "fold", FOLDS[0])
+    fold = setting(config, "fold", TAPS_FOLDS[0])
     if fold != "none" and extras.strict_nonfinite:
         return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
     if fold in ("inputs", "both") and depth_of(geometry) == 1:
@@ -445,8 +448,8 @@ def sbuf_bytes(geometry, plan, extras):
         for job in range(len(batch)):
             filters += job_bytes(geometry, batch[job])
             per_c = batch[job].chunks[0][1] // batch[job].pack
-            block = max(per_c * geometry.itemsize, min(RAW_BYTES, per_c * taps * geometry.itemsize))
-            raw_bytes = max(raw_bytes, max(AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)
+            block = max(per_c * geometry.itemsize, min(TAPS_RAW_BYTES, per_c * taps * geometry.itemsize))
+            raw_bytes = max(raw_bytes, max(TAPS_AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)
         most_filters = max(most_filters, filters)
     results = 2 + (2 if extras.residual else 0) + (2 if extras.pool != (1, 1) else 0)
     beside = last_bytes(geometry, extras, y_bytes // 4, x_elements)
@@ -471,13 +474,13 @@ def count_instructions(geometry, plan, cores):
         mine = share(len(plan.items), cores, core)
         total = 64
         for index in range(mine[0], mine[0] + mine[1]):
-            item = plan.items[index]
+            item, before = plan.items[index], plan.items[max(0, index - 1)]
             batch = plan.batches[item.batch]
             banks = item.band.nn * item.band.pn * item.band.qn // 256 + 2 + item.band.pn
             for job in range(len(batch)):
                 total += banks * (taps * len(batch[job].chunks) + 3) + 12
                 total += last_instructions(geometry, item.band, banks)
-                if index == mine[0] or plan.items[index - 1].batch != item.batch:
+                if index == mine[0] or before.batch != item.batch:
                     total += len(batch[job].chunks) * (taps * 5 + 8) + 8
         most = max(most, total)
     return most

@@ -40,11 +40,11 @@ from .cuts import banks_of, lead_chunks, row_parts
 from .fold import folded_width, tap_groups
 from .last import beside_ns, is_last, is_turned, runs_out_ns, turned_ns
 from .plan import is_depthwise
-from .work import ZEROS_NS, array_work_ns, filters_ns, filters_there_ns, image_ns, move_ns
+from .work import TAPS_ZEROS_NS, array_work_ns, filters_ns, filters_there_ns, image_ns, move_ns
 
 #: ns until DMA is at work; from the last matmul to the end of the last store.
 DMA_START_NS = 1200.0
-END_NS = 1500.0
+TAPS_END_NS = 1500.0
 
 
 @dataclass
@@ -71,7 +71,7 @@ def taps_ns(geometry, plan):
         mine = share(len(plan.items), PARTS, half)
         if mine[1] > 0:
             most = max(most, core_ns(geometry, plan, mine[0], mine[0] + mine[1]))
-    return most + beside_ns(geometry) + END_NS
+    return most + beside_ns(geometry) + TAPS_END_NS
 
 
 def core_ns(geometry, plan, first, end):
@@ -116,13 +116,14 @@ def sums_of(geometry, plan, first, end):
     index = first
     while index < end:
         # all bands of a batch together
-        batch = plan.items[index].batch
+        item = plan.items[index]
+        batch = item.batch
         jobs, pixels, banks = plan.batches[batch], 0, 0
-        while index < end and plan.items[index].batch == batch:
-            item = plan.items[index]
+        while index < end and item.batch == batch:
             pixels += pixels_of(item.band)
             banks += len(banks_of(item.band, item.halved, item.last))
             index += 1
+            item = plan.items[min(index, end - 1)]
         add(found, sums_in(geometry, jobs, pixels, banks), 1.0)
         for job in range(min(len(jobs), plan.moved[batch])):
             add(found, turning(geometry, jobs[job]), 1.0)
@@ -159,7 +160,7 @@ def started(geometry, plan, first):
     jobs = plan.batches[item.batch]
     job, banks = jobs[0], banks_of(item.band, item.halved, False)
     chunks, clock = len(job.chunks), new_clock()
-    time = stream(clock, ZEROS_NS, plan.warmup * nl.tile_size.pmax * TENSOR_COLUMN_NS)
+    time = stream(clock, TAPS_ZEROS_NS, plan.warmup * nl.tile_size.pmax * TENSOR_COLUMN_NS)
     sums, turned = sums_in(geometry, [job], pixels_of(banks[0]), 1), turning(geometry, job)
     if len(banks) == 1 and min(len(jobs), plan.moved[item.batch]) > 1:
         # the next job's filters are turned between these sums

@@ -140,7 +140,8 @@ def store_banks(y_hbm, y_sbuf, geometry, job, band, banks):
     """Stores of some banks of a job's band: one DMA where they are whole rows, next to each other."""
     whole = True
     for index in range(len(banks)):
-        whole = whole and banks[index].nn == band.nn and banks[index].qn == band.qn
+        bank = banks[index]
+        whole = whole and bank.nn == band.nn and bank.qn == band.qn
     parts = banks
     if whole:
         first, end = banks[0], banks[-1]

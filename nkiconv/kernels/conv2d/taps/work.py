@@ -22,7 +22,7 @@ from ..._prices import (
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
 from ..cuts import tap_blocks
 from ..geometry import met
-from .cuts import RAW_BYTES
+from .cuts import TAPS_RAW_BYTES
 from .fold import job_axis, tap_groups
 from .last import is_last, is_turned, out_ns, runs_out_ns, turned_ns
 
@@ -31,10 +31,10 @@ from .last import is_last, is_turned, out_ns, runs_out_ns, turned_ns
 MOVE_NS = 4000.0
 MOVE_RATE = 0.5
 #: ns until zeros are there to warm the array up with, and most matmuls on them.
-ZEROS_NS = 220.0
-WARM_UP_MAX = 64
+TAPS_ZEROS_NS = 220.0
+WARM_COUNT_MAX = 64
 #: Share of the array's time that DMA may take, so that what is needed next is not late.
-DMA_SHARE = 0.9
+TAPS_DMA_SHARE = 0.9
 
 
 def array_ns(geometry, jobs):
@@ -143,7 +143,7 @@ def moved_jobs(geometry, jobs, band, by_channels):
     if not can_move(geometry) or job_ns < MOVE_NS + one_ns:
         return 0
     count = div_ceil(len(jobs), PARTS) if by_channels else len(jobs)
-    idle_ns = DMA_SHARE * array_ns(geometry, jobs) / PARTS - dma_ns(geometry, jobs, by_channels)
+    idle_ns = TAPS_DMA_SHARE * array_ns(geometry, jobs) / PARTS - dma_ns(geometry, jobs, by_channels)
     return max(0, min(count, int(idle_ns / one_ns)))
 
 
@@ -156,7 +156,7 @@ def turn_ns(geometry, jobs, by_channels):
     job_ns = len(jobs[0].chunks) * taps * (nl.tile_size.pmax * column_ns + MATMUL_NS)
     count = div_ceil(len(jobs), PARTS) if by_channels else len(jobs)
     if can_move(geometry):
-        idle_ns = DMA_SHARE * array_ns(geometry, jobs) / PARTS - dma_ns(geometry, jobs, by_channels)
+        idle_ns = TAPS_DMA_SHARE * array_ns(geometry, jobs) / PARTS - dma_ns(geometry, jobs, by_channels)
         count = max(1, count - int(max(0.0, idle_ns) / move_ns(geometry, jobs[0])))
     return count * job_ns
 
@@ -164,13 +164,13 @@ def turn_ns(geometry, jobs, by_channels):
 def warm_count(geometry, job):
     """Matmuls of 128 columns at half rate from a core's start until the first block of a job's filters is there."""
     there_ns = filters_there_ns(geometry, job)
-    return min(WARM_UP_MAX, int((there_ns - ZEROS_NS) * HALF_RATE / (nl.tile_size.pmax * TENSOR_COLUMN_NS)))
+    return min(WARM_COUNT_MAX, int((there_ns - TAPS_ZEROS_NS) * HALF_RATE / (nl.tile_size.pmax * TENSOR_COLUMN_NS)))
 
 
 def filters_there_ns(geometry, job):
     """ns from a core's start until the first block of a job's filters is there."""
     channels = job.chunks[0][1] // job.pack
-    block = tap_blocks(geometry, channels, RAW_BYTES)[0]
+    block = tap_blocks(geometry, channels, TAPS_RAW_BYTES)[0]
     rn, sn = block[1], block[3]
     whole = geometry.w_s == 1 and geometry.w_c == geometry.rows.taps * geometry.columns.taps
     load_ns = row_ns(channels * rn * sn, 1 if whole else 2, geometry.itemsize)

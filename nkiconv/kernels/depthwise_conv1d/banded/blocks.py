@@ -22,7 +22,7 @@ RUN_BYTES_LEAST = 64
 #: Tiles of a core, whose stages overlap.
 TILES = 4
 #: Bytes a partition of one tile's rows, of its blocks and of its results, each.
-TILE_BYTES = 16384
+BANDED_TILE_BYTES = 16384
 #: Bytes a partition of all band buffers together, twice as many where the bands of one group are large.
 BAND_BYTES = 65536
 #: Columns of a matmul at least. Fewer take as long (pe.min_interval_rows), but leave the array idle, and it falls to
@@ -35,7 +35,7 @@ STREAMED_NS = 15000
 #: for 3/8 of its full capacity in a window of 3.4 us (trn2.toml, throttle.*), and 6 of them are 1.3 us of it. Then, at
 #: full rate, some while the first blocks are read out. A core whose bands take less than WARM_UP_NS is done before that
 #: pays.
-WARM_UP = 6
+BANDED_WARM_UP = 6
 REWARM = 4
 WARM_UP_NS = 2500
 #: Groups of the first and the last tile.
@@ -146,18 +146,18 @@ def make_blocks(geometry, config, state, block, shard):
     if shard == "batch":
         images = min(images, div_ceil(geometry.N, PARTS))
     columns = num_columns if shard != "columns" else div_ceil(num_columns, PARTS)
-    most_columns = max(num_taps, TILE_BYTES // (images * geometry.itemsize) - num_taps)
+    most_columns = max(num_taps, BANDED_TILE_BYTES // (images * geometry.itemsize) - num_taps)
     columns = min(columns, most_columns)
     row_bytes = columns * block * geometry.itemsize
     rows = nl.tile_size.pmax // images
     groups = max(div_ceil(num_groups, PARTS * TILES), rows // max(1, row_bytes // RUN_BYTES_MIN))
     groups = max(1, min(groups, rows // max(1, row_bytes // RUN_BYTES)))
-    groups = min(groups, max(1, TILE_BYTES // (images * (columns + num_taps) * geometry.itemsize)))
+    groups = min(groups, max(1, BANDED_TILE_BYTES // (images * (columns + num_taps) * geometry.itemsize)))
     groups = setting(config, "groups", min(groups, max(1, nl.tile_size.pmax // images)))
     bands_ns = div_ceil(num_groups, PARTS) * div_ceil(geometry.N, images) * num_taps * column_ns
     tiles = div_ceil(div_ceil(num_groups, PARTS), groups)
     edge = EDGE if tiles > 2 else 0
-    warm_up = WARM_UP if bands_ns > WARM_UP_NS else 0
+    warm_up = BANDED_WARM_UP if bands_ns > WARM_UP_NS else 0
     if shard == "channels":
         groups = min(groups, div_ceil(num_groups, PARTS))
     scratch = setting(config, "scratch", num_taps * column_ns < SCRATCH_BELOW * per_group * STATIC_ISSUE_NS)

@@ -11,10 +11,10 @@ BETTER = 0.997
 WORTHWHILE = 0.99
 ROUNDS = 2
 #: Groups that the tries of one of them may walk together.
-GROUPS_MAX = 2000
+BANDED_GROUPS_MAX = 2000
 #: Sizes and shards whose other settings are tried, and how far from the best of them the others may be.
 REFINED = 4
-NEAR = 1.25
+BANDED_NEAR = 1.25
 
 
 def choose_blocks(geometry, extras, config):
@@ -33,7 +33,7 @@ def refine_all(geometry, extras, found):
     """(config, ns) of the best of some (ns, Blocks) after refining each."""
     best, best_ns = None, 0.0
     for index in range(len(found)):
-        if found[index][0] <= NEAR * found[0][0]:
+        if found[index][0] <= BANDED_NEAR * found[0][0]:
             refined, refined_ns = refine(geometry, extras, found[index][1], found[index][0])
             if best == None or refined_ns < best_ns:
                 best, best_ns = refined, refined_ns
@@ -77,7 +77,7 @@ def placed(found, most, blocks_ns, blocks):
         kept.append(found[index])
     if not taken:
         kept.append((blocks_ns, blocks))
-    return kept[0:most]
+    return kept[0 : min(most, len(kept))]
 
 
 def settings_of(blocks):
@@ -101,7 +101,7 @@ def refine(geometry, extras, blocks, blocks_ns):
     """(config, ns) after changing one setting after the other for what takes less."""
     best, best_ns = settings_of(blocks), blocks_ns
     again = fits(geometry, extras, blocks)
-    left = GROUPS_MAX
+    left = BANDED_GROUPS_MAX
     for _ in range(ROUNDS):
         before_ns = best_ns
         for index in range(len(best)):

@@ -333,13 +333,14 @@ def sums_out(run, tile, sums_psum, group, groups, n0, nn, j0, jn):
 
 def reader(run, epilogue, elements, fast):
     """The engine of a read-out; an activation is Scalar's, a residual without one Vector's."""
+    ledger = run.ledger
     if epilogue.activation != "":
-        run.ledger.scalar_ns = run.ledger.scalar_ns + elements * SCALAR_NS
+        ledger.scalar_ns = ledger.scalar_ns + elements * SCALAR_NS
         return nisa.engine.scalar
     if epilogue.residual != "":
-        run.ledger.vector_ns = run.ledger.vector_ns + elements * VECTOR_NS
+        ledger.vector_ns = ledger.vector_ns + elements * VECTOR_NS
         return nisa.engine.vector
-    return pick(run.ledger, elements, fast)
+    return pick(ledger, elements, fast)
 
 
 def outs_a_bank(run, tile):

@@ -46,8 +46,8 @@ from .tiles import plan_tile
 from .work import cuts_of, work_of
 
 #: Groups that are walked at most, and tiles that are at least.
-WALKED = 128
-TILES_MIN = 9
+BANDED_WALKED = 128
+BANDED_TILES_MIN = 9
 #: Tiles that are walked in any case before those by which a long walk goes on.
 LEAD = 2
 #: Partitions below which the first rows are there before the filters of 128 channels: the last of the 16 DMA engines
@@ -98,7 +98,7 @@ def walk_ns(geometry, extras, blocks):
 
 def walked_groups(blocks):
     """Groups that a walk goes through, about."""
-    return min(blocks.num_groups, max(TILES_MIN * blocks.groups, WALKED))
+    return min(blocks.num_groups, max(BANDED_TILES_MIN * blocks.groups, BANDED_WALKED))
 
 
 def walk_part(geometry, extras, blocks, part):
@@ -106,7 +106,7 @@ def walk_part(geometry, extras, blocks, part):
     cuts = cuts_of(blocks, geometry, part)
     a_cut = cuts.n_parts * cuts.j_parts
     total = len(cuts.groups) * a_cut
-    most = max(TILES_MIN, div_ceil(WALKED, min(blocks.groups, blocks.num_groups)))
+    most = max(BANDED_TILES_MIN, div_ceil(BANDED_WALKED, min(blocks.groups, blocks.num_groups)))
     count = min(total, most)
     if count == 0:
         return 0.0
@@ -183,12 +183,14 @@ def walk_tiles(geometry, extras, blocks, tiles):
         walk.blocks.append(0.0)
         walk.sums.append(0.0)
         walk.turned.append(0.0)
-        for first in range(0, tiles[index].work.gn, blocks.buffer_groups):
-            groups = min(blocks.buffer_groups, tiles[index].work.gn - first)
-            queue.append(((tiles[index].work.g0 + first - tiles[0].work.g0) * blocks.per_group, groups))
+        work = tiles[index].work
+        for first in range(0, work.gn, blocks.buffer_groups):
+            groups = min(blocks.buffer_groups, work.gn - first)
+            queue.append(((work.g0 + first - tiles[0].work.g0) * blocks.per_group, groups))
     clock = walk.clock
     # DMA engines serve who comes first: of two loads at the start the one that fewer of them share
-    if tiles[0].chunks_in * tiles[0].rows < ROWS_FIRST:
+    tile = tiles[0]
+    if tile.chunks_in * tile.rows < ROWS_FIRST:
         take_rows(walk, geometry, blocks, 0, 0.0)
         take_filters(walk, geometry, blocks, 0)
     else:

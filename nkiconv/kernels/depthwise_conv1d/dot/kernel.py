@@ -61,13 +61,13 @@ from .wide import run_wide
 #: Names and defaults of the settings: slots a stationary, most slots of a chunk, rows in flight, tiles (or images) that
 #: leave together, which share of the transposed slots Vector moves (0: none), whether lags go through HBM (1) or masks
 #: (0); with 1 only `buffers` of the others counts.
-SETTINGS = ("block", "slots", "buffers", "batch", "vector_share", "wide")
+DOT_SETTINGS = ("block", "slots", "buffers", "batch", "vector_share", "wide")
 BLOCK, BUFFERS, BATCH, VECTOR_SHARE = 8, 4, 4, 0
 #: Most slots that can be asked for; what does not fit SBUF is made smaller.
 SLOTS_MOST = 128
 #: Matmuls on zeros that bring the array to full rate while the first rows are on their way: 24 of 107 ns at half rate
 #: are 3/4 of a window of the throttle (trn2.toml, throttle.*).
-WARM_UP = 24
+DOT_WARM_UP = 24
 #: Banks of transposed slots that are on their way before the first matmul of the tile before.
 LEAD = 2
 
@@ -97,7 +97,7 @@ def plan_of(geometry, config):
 
 def dot_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = config_refusal(config, SETTINGS, "dot")
+    reason = config_refusal(config, DOT_SETTINGS, "dot")
     if reason != "":
         return reason
     reason = numbers_refusal(
@@ -162,7 +162,7 @@ def count_instructions(geometry, plan, cores):
 
 
 def dot(operands, geometry, extras, config):
-    """Write operands.y. config: SETTINGS."""
+    """Write operands.y. config: DOT_SETTINGS."""
     plan = plan_of(geometry, config)
     every = batches(geometry, plan)
     mine = share(len(every), nl.num_programs(), nl.program_id(0))
@@ -174,7 +174,7 @@ def dot(operands, geometry, extras, config):
                 for chunk in range(plan.chunks):
                     units.append((batch, n, k, chunk))
     if len(units) > 0 and plan.wide:
-        warm_up(warm_zeros(), WARM_UP, 1)
+        warm_up(warm_zeros(), DOT_WARM_UP, 1)
         run_wide(operands, geometry, extras, plan, units)
     elif len(units) > 0:
         run_units(operands, geometry, extras, plan, units, setting(config, "vector_share", VECTOR_SHARE))
@@ -182,7 +182,7 @@ def dot(operands, geometry, extras, config):
 
 def run_units(operands, geometry, extras, plan, units, vector_share):
     """Four units in flight: transposes of one between the matmuls of the one before and the tails of two others."""
-    warm_up(warm_zeros(), WARM_UP, 1)
+    warm_up(warm_zeros(), DOT_WARM_UP, 1)
     masks = make_masks(plan)
     rows = start_rows(operands, geometry, extras, plan, units)
     x_before, w_before, partials, ready, kept, sums = None, None, [], [], [], None

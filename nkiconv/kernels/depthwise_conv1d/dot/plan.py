@@ -21,7 +21,7 @@ from ..free_channels import ChannelBlock
 from ..geometry import Geometry
 
 #: Bytes a partition of SBUF for rows as loaded, transposed slots and kept filters; sums and products take the rest.
-SBUF_BYTES = 180_000
+DOT_SBUF_BYTES = 180_000
 #: Bytes a partition of transposed filters that are kept for all images of a batch.
 KEPT_BYTES = 65_536
 #: Lags beyond which they come in blocks of their own and are summed over slots by way of HBM (wide.py): as many, and
@@ -149,7 +149,7 @@ def plan_dot(geometry, taps_asked, slots_asked, buffers, batch):
         loaded = (size[0] + size[1]) * geometry.itemsize
         filters = slots * P_MAX * per_tap_phase
         turned = (slots + lag_blocks * lags) * column_phases * P_MAX * per_tap_phase
-        fits = buffers * loaded + 3 * turned + max(3 * filters, KEPT_BYTES if geometry.N > 1 else 0) <= SBUF_BYTES
+        fits = buffers * loaded + 3 * turned + max(3 * filters, KEPT_BYTES if geometry.N > 1 else 0) <= DOT_SBUF_BYTES
         if not fits:
             slots = slots - 1
     if slots == 0:

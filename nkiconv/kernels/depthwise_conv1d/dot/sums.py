@@ -201,10 +201,13 @@ def finish_batch(operands, geometry, extras, plan, masks, batch, sums):
                     moving=sums[0 : nl.tile_size.pmax, at + part : at + part + an, 0:columns],
                     accumulate=part > 0,
                 )
+            bias_view = None
+            if bias_sbuf != None:
+                bias_view = bias_sbuf[0:channels, a : a + an, 0:1].broadcast(2, geometry.Q)
             finish_free(
                 y_sbuf[0:channels, at : at + an, 0 : geometry.Q],
                 acc_psum[0:channels, 0:an, 0 : geometry.Q],
-                None if bias_sbuf == None else bias_sbuf[0:channels, a : a + an, 0:1].broadcast(2, geometry.Q),
+                bias_view,
                 None if residual_sbuf == None else residual_sbuf[0:channels, at : at + an, 0 : geometry.Q],
                 extras.epilogue,
                 nisa.engine.vector,

@@ -295,10 +295,13 @@ def leave(run, batch, block, r0, channels, gn, sums_sbuf):
                     is_stationary_onezero=True,
                     accumulate=False,
                 )
+            bias_view = None
+            if bias_sbuf != None:
+                bias_view = bias_sbuf[0:channels, a : a + an, 0:1].broadcast(2, lags)
             finish_free(
                 y_sbuf[0:channels, a : a + an, phase:qn:phases],
                 acc[0:channels, 0:an, 0:lags],
-                None if bias_sbuf == None else bias_sbuf[0:channels, a : a + an, 0:1].broadcast(2, lags),
+                bias_view,
                 None if residual_sbuf == None else residual_sbuf[0:channels, a : a + an, phase:qn:phases],
                 extras.epilogue,
                 pick(run.ledger, an * lags, False),

@@ -143,7 +143,8 @@ def tile_data(geometry, plan, tiles, filters, xs, datas, block):
     if held[2] != None:
         bias_sbuf = held[2][0 : tile.rows, place : place + 1]
     diagonals = None
-    if i > 0 and tiles[i - 1].t == tile.t and tiles[i - 1].rows >= tile.rows:
+    before = tiles[max(0, i - 1)]
+    if i > 0 and before.t == tile.t and before.rows >= tile.rows:
         diagonals = datas[i - 1].diagonals
     elif most_tensor_taps(all_recipes(plan)) > 0:
         diagonals = make_diagonals(w_sbuf, tile.rows, most_tensor_taps(all_recipes(plan)))

@@ -16,10 +16,10 @@ from .states import state_block, state_bytes
 from .tiles import SHARDS, RowPlan, half_columns, half_images, load_bytes, plan_rows
 
 #: Settings of `mixed` and `vector`.
-SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last", "start", "end", "warmup", "join")
+ROWS_SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last", "start", "end", "warmup", "join")
 #: SBUF that a plan may fill: what nki-library uses of a partition (trn2.toml, memory.sbuf_usable_per_partition), less
 #: room for filters, biases and small tiles.
-SBUF_BYTES = 196608
+ROWS_SBUF_BYTES = 196608
 #: Banks of PSUM (trn2.toml, memory.psum_banks).
 PSUM_BANKS = 8
 #: Most columns of one piece: four banks of PSUM, so that two pieces are in flight. The least: not all of a bank, which
@@ -29,12 +29,12 @@ PIECE_MIN, PIECE_MAX = 448, 2048
 PIECES = 32
 #: Widths of the first and last pieces of a half: sums begin with the first 256 columns, and y ends with few. Where
 #: pieces are larger than a bank the work is too long for the first ones to matter.
-FIRST = (256, 384, 512)
-LAST = (320,)
+FIRST_WIDTHS = (256, 384, 512)
+LAST_WIDTHS = (320,)
 #: Matmuls of 512 columns that keep the array busy until the first diagonals are there: 5 x 427 ns at half rate.
 WARMUP = 5
 #: Bytes a partition of the filters that one DMA loads.
-FILTER_BYTES = 16384
+ROWS_FILTER_BYTES = 16384
 #: Most tiles that may be loaded ahead, and most matmuls to warm up with: more than memory or time is there for.
 AHEAD_MAX = 64
 #: Tiles loaded ahead of the sums, if they fit.
@@ -141,15 +141,15 @@ def read_plan(geometry, extras, config, on_tensor):
     if recipes == None:
         recipes = default_recipes(geometry, extras, piece, on_tensor)
     on_array = most_tensor_taps(recipes) > 0
-    first = FIRST if piece <= BANK_COLUMNS else ()
-    is_long = half_total(geometry) > FIRST[0]
+    first = FIRST_WIDTHS if piece <= BANK_COLUMNS else ()
+    is_long = half_total(geometry) > FIRST_WIDTHS[0]
     plan = LoopPlan(
         rows=rows,
         recipes=recipes,
         piece=piece,
         prefetch=0,
         first=setting(config, "first", first),
-        last=setting(config, "last", LAST),
+        last=setting(config, "last", LAST_WIDTHS),
         start=setting(config, "start", first_recipes(geometry, is_long, rows.columns) if on_array else ()),
         end=setting(config, "end", last_recipes(geometry, is_long) if on_array else ()),
         warmup=setting(config, "warmup", WARMUP if on_array else 0),
@@ -158,7 +158,7 @@ def read_plan(geometry, extras, config, on_tensor):
     if rows.columns > 0:
         rows.filler = filler(geometry, extras, plan)
     wanted = setting(config, "prefetch", PREFETCH_MAX)
-    while wanted > 0 and sbuf_bytes(geometry, extras, plan, wanted) > SBUF_BYTES:
+    while wanted > 0 and sbuf_bytes(geometry, extras, plan, wanted) > ROWS_SBUF_BYTES:
         wanted -= 1
     plan.prefetch = wanted
     return plan
@@ -268,7 +268,7 @@ def tiles_at_once(geometry, extras, plan, prefetch):
 
 def filter_block(geometry):
     """Channel tiles whose filters are loaded together."""
-    return max(1, FILTER_BYTES // (geometry.S * geometry.itemsize))
+    return max(1, ROWS_FILTER_BYTES // (geometry.S * geometry.itemsize))
 
 
 def loop_refusal(geometry, extras, config, cores, on_tensor, name):
@@ -281,12 +281,12 @@ def loop_refusal(geometry, extras, config, cores, on_tensor, name):
 
 def plan_refusal(geometry, extras, plan, cores, name):
     """Why the loop does not run a plan: memory or instructions; "" if it does."""
-    if plan.rows.columns == 0 or sbuf_bytes(geometry, extras, plan, 0) > SBUF_BYTES:
+    if plan.rows.columns == 0 or sbuf_bytes(geometry, extras, plan, 0) > ROWS_SBUF_BYTES:
         return (
             f"S={geometry.S}, dilation={geometry.dilation}, stride={geometry.stride}: {name} needs "
             f"{sbuf_bytes(geometry, extras, plan, 0)} bytes a partition of SBUF for the filters of one channel tile "
-            f"({diagonal_bytes(geometry, plan)} for each set of diagonals) and the elements they meet, {SBUF_BYTES} "
-            f"are there; use banded or taps_on_partition"
+            f"({diagonal_bytes(geometry, plan)} for each set of diagonals) and the elements they meet, "
+            f"{ROWS_SBUF_BYTES} are there; use banded or taps_on_partition"
         )
     if psum_banks(plan) > PSUM_BANKS:
         return (

@@ -189,7 +189,7 @@ def ranked_with(ranked, most, cost, recipes):
         found.append(ranked[index])
     if not taken:
         found.append((cost, recipes))
-    return found[0:most]
+    return found[0 : min(most, len(found))]
 
 
 def spread(first, second, times, of):

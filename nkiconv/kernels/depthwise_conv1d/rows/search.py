@@ -9,7 +9,7 @@ from ..._tiles import PARTS, div_ceil
 from .plan import half_total, plan_refusal, read_plan
 from .recipes import free_recipe, ranked_recipes
 from .tiles import SHARDS
-from .walk import WALKED, count_tiles, walk_ns
+from .walk import ROWS_WALKED, count_tiles, walk_ns
 
 #: Steps of pieces that all tries may walk together, and groups of a tile that take as long as one.
 STEPS_MAX = 6_000
@@ -18,8 +18,8 @@ GROUPS_A_STEP = 2
 RECIPES = 6
 #: Pieces of a core's work up to which each of the first and last ones matters, and what is tried there.
 SHORT = 12
-FIRST = ((256, 384, 512), (256, 256), (128, 256))
-LAST = ((192, 192), (256, 128, 128), (128,))
+FIRST_TRIES = ((256, 384, 512), (256, 256), (128, 256))
+LAST_TRIES = ((192, 192), (256, 128, 128), (128,))
 #: How much less a try must take than the best so far, and a whole round for another one.
 BETTER = 0.997
 WORTHWHILE = 0.99
@@ -94,8 +94,8 @@ def cost_of(geometry, plan):
     for index in range(len(plan.recipes)):
         steps = max(steps, 3 + plan.recipes[index][1] + plan.recipes[index][3])
     tiles = count_tiles(geometry, plan.rows)
-    pieces = min(WALKED, tiles * div_ceil(plan.rows.columns, plan.piece))
-    return pieces * steps + min(WALKED, tiles) * plan.rows.G // GROUPS_A_STEP
+    pieces = min(ROWS_WALKED, tiles * div_ceil(plan.rows.columns, plan.piece))
+    return pieces * steps + min(ROWS_WALKED, tiles) * plan.rows.G // GROUPS_A_STEP
 
 
 def tries(name, geometry, plan, lists, on_tensor):
@@ -132,9 +132,9 @@ def tries(name, geometry, plan, lists, on_tensor):
         for index in range(len(edges)):
             found = found + ((edges[index],),)
     elif name == "first":
-        found = FIRST
+        found = FIRST_TRIES
     elif name == "last":
-        found = LAST
+        found = LAST_TRIES
     elif name == "warmup" and on_tensor:
         found = (4, 6, 0)
     elif name == "join":

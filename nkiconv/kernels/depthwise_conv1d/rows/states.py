@@ -19,7 +19,7 @@ ROW_BYTES_MAX = 64
 BLOCK_BYTES = 4096
 IMAGES = 4
 #: Tiles that begin a row, channel tiles of images, from which a half's states are staged.
-TILES_MIN = 4
+STATES_TILES_MIN = 4
 #: Tiles ahead of the sums that states are copied to their columns, so that sums do not wait for the copy.
 FILLED_AHEAD = 2
 #: Columns of a half that are summed while the first states of many tiles are on their way: theirs go straight.
@@ -30,7 +30,13 @@ def state_block(geometry, extras, plan):
     """Channel tiles whose states are loaded together; 0 where states go straight to their columns."""
     row_bytes = geometry.pad_left * geometry.itemsize
     images = half_images(geometry, plan.shard)
-    if not extras.state or not plan.runs or plan.G > 1 or plan.T * images < TILES_MIN or row_bytes > ROW_BYTES_MAX:
+    if (
+        not extras.state
+        or not plan.runs
+        or plan.G > 1
+        or plan.T * images < STATES_TILES_MIN
+        or row_bytes > ROW_BYTES_MAX
+    ):
         return 0
     return min(plan.T, BLOCK_BYTES // (row_bytes * images))
 

@@ -22,7 +22,7 @@ STRETCH_MIN = 32
 #: Channel tiles from which an odd number of them is still shared out evenly enough: 8 to 7.
 TILES_TO_SHARE = 15
 #: Bytes a partition of the columns of one tile, without the halo: long runs, and several tiles fit SBUF.
-TILE_BYTES = 16384
+ROWS_TILE_BYTES = 16384
 #: Most bytes a partition of one loaded tile.
 LOAD_BYTES_MAX = 49152
 #: Strides up to this load whole runs: run bytes / 27.2 B/ns stay below the 55 ns of a 2-byte DMA element (trn2.toml).
@@ -102,7 +102,7 @@ def stack_height(geometry, shard, P):
 
 def plan_rows(geometry, shard, columns):
     """A RowPlan; shard None and columns 0 leave them to the rule."""
-    longest = TILE_BYTES // geometry.itemsize if columns == 0 else columns
+    longest = ROWS_TILE_BYTES // geometry.itemsize if columns == 0 else columns
     found = fill_partitions(geometry, None)
     if shard != None and found[2] != shard:
         found = fill_partitions(geometry, shard)
@@ -191,7 +191,7 @@ def tile_list(geometry, plan, half, most):
     tiles = []
     for t in range(first_t, end_t):
         if most > 0 and len(tiles) >= most:
-            return tiles[0:most]
+            return tiles[0 : min(most, len(tiles))]
         P = channels_of(geometry.C, plan.T, t)
         for g0 in range(0, len(groups), plan.G):
             images = ()
@@ -206,7 +206,7 @@ def tile_list(geometry, plan, half, most):
                 valid = valid + (count,)
                 longest = max(longest, count)
             tiles.append(RowTile(t=t, P=P, images=images, starts=starts, valid=valid, qn=longest, rows=P * len(images)))
-    return tiles if most == 0 else tiles[0:most]
+    return tiles if most == 0 else tiles[0 : min(most, len(tiles))]
 
 
 def run_length(geometry, qn):

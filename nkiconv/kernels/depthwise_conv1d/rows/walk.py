@@ -47,8 +47,8 @@ from .states import FILLED_AHEAD, IMAGES, is_staged, meets_state, place_of
 from .tiles import run_length, tile_list
 
 #: Pieces that are walked at most, and tiles that are at least: enough for the array to settle for a rate.
-WALKED = 96
-TILES_MIN = 6
+ROWS_WALKED = 96
+ROWS_TILES_MIN = 6
 
 
 @dataclass
@@ -76,14 +76,14 @@ class Walk(nl.NKIObject):
 def walk_ns(geometry, extras, plan):
     """ns of a core that runs a plan which memory holds."""
     each = div_ceil(plan.rows.columns, plan.piece)
-    most = max(TILES_MIN, div_ceil(WALKED, each))
+    most = max(ROWS_TILES_MIN, div_ceil(ROWS_WALKED, each))
     # the second half of columns meets no state
     half = 0 if extras.state and plan.rows.shard == "columns" and geometry.Q > 1 else 1
     tiles = tile_list(geometry, plan.rows, half, most + 1)
     count = len(tiles)
     if count > most:
         count = count_tiles(geometry, plan.rows)
-        tiles = tiles[0:most]
+        tiles = tiles[0 : min(most, len(tiles))]
     walk = walk_tiles(geometry, extras, plan, tiles)
     ends = walk.ends
     last_ns = ends[len(ends) - 1]
@@ -155,7 +155,8 @@ def take_tile(walk, geometry, extras, plan, tiles):
     i = len(walk.xs)
     tile = tiles[i]
     block = filter_block(geometry)
-    while len(walk.filters) * block + tiles[0].t <= tile.t:
+    first_t = tiles[0].t
+    while len(walk.filters) * block + first_t <= tile.t:
         take_filters(walk, geometry, extras, plan, tiles, block)
     state_ns = 0.0
     if is_staged(plan.rows, i):
@@ -236,7 +237,8 @@ def take_stationaries(walk, plan, tiles, block):
     tile = tiles[i]
     there_ns = walk.filters[(tile.t - tiles[0].t) // block]
     taps = most_tensor_taps(all_recipes(plan))
-    if i > 0 and tiles[i - 1].t == tile.t and tiles[i - 1].rows >= tile.rows:
+    before = tiles[max(0, i - 1)]
+    if i > 0 and before.t == tile.t and before.rows >= tile.rows:
         there_ns = walk.stationaries[i - 1]
     elif taps > 0:
         busy_ns = taps * tile.rows * GPSIMD_SELECT_NS

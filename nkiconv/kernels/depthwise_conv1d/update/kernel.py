@@ -49,7 +49,7 @@ from .vector import count_vector, parts_of, update_vector
 #: Names of the settings: who multiplies, "tensor" or "vector" (vector.py); of the former, how many chunks leave
 #: in one store, how many are loaded ahead, every how many-th chunk Vector moves from PSUM once transposed (0: none),
 #: and every how many-th piece of the results it reads out (left out: as BALANCED says).
-SETTINGS = ("engine", "leave", "ahead", "vector_moves", "vector_reads")
+UPDATE_SETTINGS = ("engine", "leave", "ahead", "vector_moves", "vector_reads")
 LEAVE, AHEAD, VECTOR_MOVES = 1, 8, 0
 #: Chunks of a core from which a read-out goes to whichever of Vector and Scalar has had less to do. In shorter runs
 #: they take turns: both wait for chunks rather than for each other.
@@ -83,7 +83,7 @@ def on_vector(geometry, extras, config):
 
 def update_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = config_refusal(config, SETTINGS, "update")
+    reason = config_refusal(config, UPDATE_SETTINGS, "update")
     if reason != "":
         return reason
     limits = (("leave", 1, 8), ("ahead", 1, 64), ("vector_moves", 0, 64), ("vector_reads", 0, 64))
@@ -142,7 +142,7 @@ def count_instructions(geometry, plan, cores):
 
 
 def update(operands, geometry, extras, config):
-    """Write operands.y. config: SETTINGS."""
+    """Write operands.y. config: UPDATE_SETTINGS."""
     chosen = settings_of(config)
     plan = plan_update(geometry, extras.state, chosen[0], chosen[1])
     if on_vector(geometry, extras, config):
@@ -152,8 +152,9 @@ def update(operands, geometry, extras, config):
     mine = share(len(every), nl.num_programs(), nl.program_id(0))
     work = []
     for index in range(mine[0], mine[0] + mine[1]):
-        for chunk in range(every[index].first, every[index].first + every[index].number):
-            work.append((every[index], chunk))
+        batch = every[index]
+        for chunk in range(batch.first, batch.first + batch.number):
+            work.append((batch, chunk))
     if len(work) > 0:
         run_chunks(operands, geometry, extras, plan, chosen, work)
 
@@ -187,12 +188,11 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
         if 0 < index and index < len(work):
             fetch(loaded, operands, geometry, plan, work)
         for target in range(min(index, 1) * (index + 1), min(index + 2, len(work))):
-            if loaded[target].filters != None:
+            filters = loaded[target].filters
+            if filters != None:
                 turned_filters = []
                 for kind in range(len(kinds)):
-                    turned_filters.append(
-                        turn_filters(loaded[target].filters, geometry, plan, kinds[kind][0], kinds[kind][1])
-                    )
+                    turned_filters.append(turn_filters(filters, geometry, plan, kinds[kind][0], kinds[kind][1]))
                 if target == 0:
                     warm_up(zeros_sbuf, WARM_UP_ROWS, 1)
             bands.append(bands_of(turned_filters, masks, bands, plan, work, target, ledger))
@@ -243,7 +243,8 @@ class Turned(nl.NKIObject):
 def bands_of(turned_filters, masks, bands, plan, work, index, ledger):
     """Bands of a chunk, for x and the state: those of the work before it where that is the same chunk."""
     block, chunk = work[index][0].block, work[index][1]
-    if index > 0 and work[index - 1][1] == chunk and work[index - 1][0].block.c0 == block.c0:
+    before = work[max(0, index - 1)][0].block
+    if index > 0 and work[index - 1][1] == chunk and before.c0 == block.c0:
         return bands[index - 1]
     groups = chunk_groups(block, plan, chunk)
     first = groups[0] - first_group(plan, work[index])
@@ -263,7 +264,9 @@ def fetch(loaded, operands, geometry, plan, work):
     if index < len(work):
         block, group0 = work[index][0].block, first_group(plan, work[index])
         filters = None
-        if index == 0 or work[index - 1][0].block.c0 != block.c0 or first_group(plan, work[index - 1]) != group0:
+        before = work[max(0, index - 1)]
+        before_block = before[0].block
+        if index == 0 or before_block.c0 != block.c0 or first_group(plan, before) != group0:
             filters = load_filters(operands, geometry, plan, block, group0)
         loaded.append(Loaded(tiles=load_chunk(operands, geometry, plan, work[index]), filters=filters))
 

@@ -16,9 +16,9 @@ from ..._tiles import BANK_BYTES, BANK_COLUMNS, div_ceil
 #: Partitions at which a read-out of few rows may start are multiples of this.
 QUADRANT = 32
 #: Most groups of a chunk; the largest batches are 8 chunks, and at most 128 groups' filters are transposed at once.
-GROUPS_MAX = 16
+UPDATE_GROUPS_MAX = 16
 #: Bytes a partition of SBUF for transposed filters, and for chunks on their way.
-FILTER_BYTES, AHEAD_BYTES = 32_768, 65_536
+UPDATE_FILTER_BYTES, AHEAD_BYTES = 32_768, 65_536
 #: Bytes a partition of SBUF for filters as loaded: those in use and those on their way.
 TAPS_BYTES = 98_304
 #: What groups of a chunk go by, in ns: an instruction of Vector beside its elements (vector.*_issue_fixed_ns), of which
@@ -94,7 +94,9 @@ def plan_update(geometry, with_state, leave, ahead):
     if channels > 0:
         rows = pieces * pitch
         of_slots = BANK_BYTES // ((rows + rows % 2) * geometry.itemsize)
-        chosen = fill_bank(channels, min(GROUPS_MAX, of_slots), BANK_COLUMNS // (pieces * geometry.Q), geometry.Q)
+        chosen = fill_bank(
+            channels, min(UPDATE_GROUPS_MAX, of_slots), BANK_COLUMNS // (pieces * geometry.Q), geometry.Q
+        )
         channels, groups = chosen[0], chosen[1]
     leaving = leave if image_tiles == 1 else 1
     while groups * leaving * pieces > P_MAX:
@@ -103,7 +105,7 @@ def plan_update(geometry, with_state, leave, ahead):
     if groups > 0:
         per_group = pieces * geometry.Q * (2 if state > 0 else 1) * geometry.itemsize
         batch = groups * leaving
-        filters = max(1, min(P_MAX // pieces, FILTER_BYTES // per_group) // batch) * batch
+        filters = max(1, min(P_MAX // pieces, UPDATE_FILTER_BYTES // per_group) // batch) * batch
         ahead = max(1, min(ahead, AHEAD_BYTES // (groups * channels * (geometry.W + state) * geometry.itemsize)))
         loads = TAPS_BYTES // (channels * taps_bytes) - 1
         ahead = max(1, min(ahead, loads * filters // groups))

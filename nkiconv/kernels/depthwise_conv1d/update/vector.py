@@ -17,7 +17,7 @@ from .plan import taps_met
 
 #: Bytes a partition of a part's rows, products and results, of which two are there at once, and of filters, as well.
 PART_BYTES = 32_768
-FILTER_BYTES = 49_152
+UPDATE_VECTOR_FILTER_BYTES = 49_152
 
 
 @dataclass
@@ -44,7 +44,7 @@ def parts_of(geometry, extras, state):
         count = halves[index][1]
         length = div_ceil(count, nl.tile_size.pmax)
         images = min(geometry.N, PART_BYTES // (4 * length * elements(geometry, extras, state)))
-        if length * geometry.S * geometry.itemsize > FILTER_BYTES:
+        if length * geometry.S * geometry.itemsize > UPDATE_VECTOR_FILTER_BYTES:
             images = 0
         if images > 0:
             if geometry.C == 1:
@@ -91,7 +91,8 @@ def load_part(operands, geometry, extras, state, every, index, before):
     block, n0, length = part.block, part.n0, part.block.length
     rows = div_ceil(block.count, length)
     filters, bias_sbuf = None, None
-    if before != None and every[index - 1].block.c0 == block.c0:
+    last = every[max(0, index - 1)].block
+    if before != None and last.c0 == block.c0:
         filters, bias_sbuf = before.filters, before.bias
     else:
         filters = nl.ndarray((rows, 1, length, geometry.S), dtype=operands.w.dtype, buffer=nl.sbuf)
