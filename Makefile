@@ -13,8 +13,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage test-slow conformance peers validation mutation choice lint format readme docs wheel bench \
-  profiles against models hf-kernel clean
+.PHONY: help setup demo test coverage test-slow conformance peers validation mutation choice golden lint format readme docs wheel \
+  bench profiles against models hf-kernel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' Makefile
@@ -77,8 +77,11 @@ mutation: $(ALL) ## plant faults, count those that the tests notice (an hour or 
 
 COUNT ?= 500
 SEED ?= 47
-choice: $(ALL) ## hold the kernels' own choice against plans on random problems (an hour): tests/choice.md
+choice: $(ALL) ## hold the kernels' own choice against plans on random problems (ten minutes): tests/choice.md
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/choice --count $(COUNT) --seed $(SEED) --out tests/choice.md
+
+golden: $(ALL) ## say which kernels have changed since tests/golden/golden.csv, and which are slower (ten minutes)
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/golden $(OPTIONS)
 
 lint: $(ALL) ## check style, types, import arrows and kernels' Python; print lines per folder
 	@$(BIN)/ruff check

@@ -1,0 +1,181 @@
+"""What kernels do and take, problem by problem: writes a golden table, or says what has moved since it was written.
+
+    make golden                 what moved: nothing, or each row that did, and the geometric mean of all
+    make golden OPTIONS=--write the table anew
+
+A row is a problem run by the kernel's own choice or by its plan: algorithm, settings, instructions, a hash of the
+instruction stream, modelled us at phase 0 on two cores. Two streams of one hash do the same: engines, operations,
+their settings, views, dtypes and order are in it, names and source lines are not. Nothing here ran on hardware.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import hashlib
+import io
+import math
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import track
+
+import nkiconv
+from nkiconv import ConvProblem, cases
+from nkiconv.planner.operations import operation_for
+from nkiconv.planner.request import Request
+from nkiconv.simulator.launch import Execution, execute
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+from nkiconv.whole_file import write_page
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import random_problems
+
+TABLE = Path(__file__).parent / "golden.csv"
+#: Random problems of each operation beside the named cases, and their seed.
+RANDOM, SEED = {"depthwise_conv1d": 150, "conv2d": 150}, 19
+#: Instructions of a kernel, all cores, from which its row has none of the rest: it is not traced.
+MOST = 100_000
+#: How much longer than in the table a row may take.
+SLOWER = 1.01
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem, run one way."""
+
+    problem: str
+    way: str
+    algorithm: str
+    config: str
+    instructions: str
+    stream: str
+    us: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What a row is found by."""
+        return self.problem, self.way
+
+
+def problems() -> Iterator[tuple[str, ConvProblem]]:
+    """Named cases, and random problems by their fields."""
+    for case in (one for suite in cases.SUITES for one in cases.load(suite)):
+        yield case.name, case.problem
+    for operation, count in RANDOM.items():
+        for problem in getattr(random_problems, operation.removesuffix("_conv1d"))(count, SEED):
+            yield text_of(problem), problem
+
+
+def text_of(problem: ConvProblem) -> str:
+    """A problem's fields that are not ConvProblem's defaults."""
+    fields = {field.name: field.default for field in dataclasses.fields(problem)}
+    given = {name: getattr(problem, name) for name, default in fields.items() if getattr(problem, name) != default}
+    return " ".join(f"{name}={value}".replace(" ", "") for name, value in given.items())
+
+
+def stream_hash(execution: Execution) -> str:
+    """Of all cores' instructions. A storage is known by the order in which its core first touches it."""
+    found = hashlib.sha256()
+    for program in execution.programs:
+        order: dict[int, int] = {}
+        for one in program.instructions:
+            found.update(f"{one.engine} {one.op} {sorted(one.params.items())} {one.scope}".encode())
+            for region in (*one.writes, None, *one.reads):
+                if region is None:
+                    found.update(b"|")
+                    continue
+                info, view = region.info, region[1:]
+                place = order.setdefault(info.id, len(order))
+                found.update(f"{place} {info.shape} {info.dtype} {info.buffer.name} {view}".encode())
+            found.update(f"{[before.index for before in one.after]}\n".encode())
+    return found.hexdigest()[:16]
+
+
+def row_of(name: str, problem: ConvProblem, way: str) -> Row:
+    """A problem run by its kernel's own choice, or by its plan."""
+    request = Request(problem=problem)
+    operation, rates = operation_for(request), Rates()
+    if way == "plan":
+        plan = nkiconv.plan(problem, use_cache=False)
+        algorithm, config = plan.algorithm, plan.config
+    else:
+        algorithm, config = operation.choice(operation.shape(request, rates))
+    args, kwargs = operation.launch(request, algorithm, config)
+    execution = execute(operation.kernel[2], args, kwargs, trace_only=True)
+    count = len(execution.instructions)
+    rest = (stream_hash(execution), f"{in_time(execution, rates).us:.4f}") if count <= MOST else ("", "")
+    return Row(name, way, algorithm, repr(config), str(count), *rest)
+
+
+def read() -> dict[tuple[str, str], Row]:
+    """The rows of the table."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        return {row.key: row for row in (Row(**fields) for fields in csv.DictReader(file))}
+
+
+def text(rows: Sequence[Row]) -> list[str]:
+    """The table's lines."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, [field.name for field in dataclasses.fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(dataclasses.asdict(row) for row in rows)
+    return file.getvalue().splitlines()
+
+
+def moved(before: dict[tuple[str, str], Row], rows: Sequence[Row]) -> tuple[list[str], bool]:
+    """(a line for each row that is not as it was and one for all, whether none of them is too slow)."""
+    lines, times = [], []
+    for row in rows:
+        was = before.get(row.key)
+        if was is None:
+            lines.append(f"{row.problem}, {row.way}: not in the table")
+            continue
+        ratio = float(row.us) / float(was.us) if row.us and was.us else 1.0
+        times.append(ratio)
+        if row != was:
+            lines.append(
+                f"{row.problem}, {row.way}: {was.algorithm} {was.us} us, {was.instructions} instructions -> "
+                f"{row.algorithm} {row.us} us, {row.instructions} instructions{'  SLOWER' if ratio > SLOWER else ''}"
+            )
+    mean, worst = math.exp(sum(map(math.log, times)) / max(1, len(times))), max(times, default=1.0)
+    said = f"{len(lines)} of {len(rows)} rows moved; times: geometric mean {mean:.5f} of the table's, worst {worst:.4f}"
+    return [*lines, said], mean < 1 + 1e-5 and worst <= SLOWER
+
+
+def main() -> int:
+    """The command; 1 where a row is slower than it may be, or all are."""
+    parser = argparse.ArgumentParser(
+        prog="python tests/golden", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="write the table instead")
+    parser.add_argument("--way", choices=["choice", "plan"], action="append", help="only this one; default: both")
+    parser.add_argument("--only", default="", help="problems whose name or fields contain this")
+    asked = parser.parse_args()
+    if asked.write and (asked.way or asked.only):
+        parser.error("--write: takes all rows; drop --way and --only")
+    given = [
+        (name, problem, way)
+        for name, problem in problems()
+        for way in asked.way or ("choice", "plan")
+        if asked.only in name
+    ]
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) as pool:
+        rows = list(track(pool.map(row_of, *zip(*given, strict=True)), description="golden", total=len(given)))
+    if asked.write:
+        write_page(text(rows), TABLE)
+        return 0
+    lines, kept = moved(read(), rows)
+    print(*lines, sep="\n")
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The command that says which kernels have changed: its table is of this code on a sample, and it sees what moves."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+from commands import module_of
+
+pytestmark = pytest.mark.simulator_only
+#: Rows that take little.
+SAMPLE = ("nkl_n1_c16_w512_s7", "kda_bf16", "rn50_c4", "vit_patch16")
+
+
+@pytest.fixture
+def golden(monkeypatch):
+    return module_of(Path(__file__).parent / "golden", "__main__", monkeypatch)
+
+
+@pytest.mark.parametrize("way", ["choice", "plan"])
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_sample_is_as_the_table_says(golden, name, way):
+    (problem,) = (problem for one, problem in golden.problems() if one == name)
+    assert golden.row_of(name, problem, way) == golden.read()[name, way]
+
+
+def test_the_table_has_every_problem_both_ways(golden):
+    assert set(golden.read()) == {(name, way) for name, _ in golden.problems() for way in ("choice", "plan")}
+
+
+def test_a_stream_is_known_by_what_it_does(golden):
+    """Another config of the same problem, not another launch of it."""
+    name, problem = next(iter(golden.problems()))
+    rows = [golden.row_of(name, problem, "choice") for _ in range(2)]
+    assert rows[0] == rows[1]
+    other = golden.row_of(name, problem.replace(W=problem.W + 1), "choice")
+    assert other.stream != rows[0].stream
+
+
+def test_what_moved_is_said_and_what_is_slower_fails(golden):
+    before = golden.read()
+    row = next(row for row in before.values() if row.us)
+    assert golden.moved(before, [row])[1]
+    for times, kept in ((0.5, True), (1.005, False), (1.02, False)):
+        lines, fast = golden.moved(before, [dataclasses.replace(row, us=f"{times * float(row.us):.4f}")])
+        assert (fast, "SLOWER" in lines[0]) == (kept, times > golden.SLOWER)
+    many = [row for row in before.values() if row.us][:60]
+    slower = dataclasses.replace(many[0], us=f"{1.005 * float(many[0].us):.4f}")
+    faster = dataclasses.replace(many[1], us=f"{0.9 * float(many[1].us):.4f}")
+    lines, fast = golden.moved(before, [slower, faster, *many[2:]])
+    assert fast
+    assert lines[-1].startswith("2 of 60 rows moved")
+
+
+def test_the_command(golden, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["golden", "--only", SAMPLE[0], "--way", "choice"])
+    assert golden.main() == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("0 of 1 rows moved")
+    monkeypatch.setattr(sys, "argv", ["golden", "--write", "--only", SAMPLE[0]])
+    with pytest.raises(SystemExit):
+        golden.main()
