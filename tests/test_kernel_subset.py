@@ -1,4 +1,4 @@
-"""Kernel sources keep to the Python that every NKI version compiles (0.3 to 0.7), and call what AWS documents."""
+"""Kernel sources keep to the Python that NKI 0.5 to 0.7 compiles, and call what AWS documents."""
 
 import ast
 from pathlib import Path

@@ -37,7 +37,7 @@ class Unit:
     kernel: str
     is_kernel: bool = False
     is_called: bool = False
-    uses: set[ast.AST] = field(default_factory=set)
+    uses: set[Function | ast.ClassDef] = field(default_factory=set)
     constants: dict[str, Value] = field(default_factory=dict)
 
     @property
@@ -151,11 +151,12 @@ class Reached:
 
     def of_kernel(self, kernel: Unit) -> list[Unit]:
         """The units that one kernel reaches, itself among them, in the order in which they were found."""
-        seen, left = {kernel.node}, [kernel]
+        seen: set[ast.AST] = {kernel.node}
+        left = [kernel]
         while left:
-            new = [node for node in left.pop().uses if node in self._known and node not in seen]
-            seen.update(new)
-            left += [self._known[node] for node in new]
+            new = [self._known[node] for node in left.pop().uses if node in self._known and node not in seen]
+            seen.update(unit.node for unit in new)
+            left += new
         return [unit for unit in self.units if unit.node in seen]
 
     def _reach(self, source: Source, node: Function | ast.ClassDef, kernel: str) -> Unit:
