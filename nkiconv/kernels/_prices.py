@@ -38,8 +38,8 @@ RUN_NS = 4.7
 BYTE_NS = 0.03676
 SMALL_RUN_NS = 10.5
 TINY_RUN_NS = 55.0
-TINY_RUN_BYTES = 4
-SURE_RUN_BYTES = 256
+TINY_RUN_BYTES = 4.0
+SURE_RUN_BYTES = 256.0
 DMA_ENGINES = 16
 #: Partitions of SBUF that one DMA engine serves (dma.rows_per_engine).
 ROWS_AN_ENGINE = 8
@@ -100,9 +100,10 @@ EXCHANGE_BYTE_NS = 0.00241
 
 def run_ns(num_bytes):
     """ns of one DMA engine for a contiguous run; short ones have floors."""
-    if num_bytes <= TINY_RUN_BYTES:
+    run_bytes = float(num_bytes)
+    if run_bytes <= TINY_RUN_BYTES:
         return TINY_RUN_NS
-    return max(RUN_NS + num_bytes * BYTE_NS, SMALL_RUN_NS if num_bytes <= SURE_RUN_BYTES else 0.0)
+    return max(RUN_NS + run_bytes * BYTE_NS, SMALL_RUN_NS if run_bytes <= SURE_RUN_BYTES else 0.0)
 
 
 def hbm_ns(num_bytes, run_bytes):
