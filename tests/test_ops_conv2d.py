@@ -435,9 +435,12 @@ def test_channels_that_make_no_blocks_are_refused():
         nkiconv.pack_filter(np.zeros((131, 4, 3, 3), np.float32))
 
 
-def test_a_packed_filter_of_few_channels():
-    x, w = RNG.integers(-3, 4, (1, 3, 20, 20)).astype(np.float32), RNG.integers(-3, 4, (4, 3, 7, 7)).astype(np.float32)
-    np.testing.assert_array_equal(conv2d(x, nkiconv.pack_filter(w)), conv2d(x, w))
+@pytest.mark.parametrize("algorithm", [None, "taps"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_packed_filter_of_few_channels(channels, algorithm):
+    x = RNG.integers(-3, 4, (1, channels, 20, 20)).astype(np.float32)
+    w = RNG.integers(-3, 4, (4, channels, 7, 7)).astype(np.float32)
+    np.testing.assert_array_equal(conv2d(x, nkiconv.pack_filter(w), algorithm=algorithm), conv2d(x, w))
 
 
 @pytest.mark.parametrize(

@@ -172,8 +172,9 @@ def job_bytes(geometry, job):
 
 
 def is_depthwise(geometry, job):
-    """Whether each channel has its own filters, and the job all of them."""
-    return geometry.groups == geometry.C and job.kn == job.chunks[0][1] * (geometry.K // geometry.C)
+    """Whether each channel has its own filters, and the job all of them; a packed filter is in its place as it is."""
+    own = geometry.groups == geometry.C and geometry.packed == 0
+    return own and job.kn == job.chunks[0][1] * (geometry.K // geometry.C)
 
 
 def batches_of(geometry, jobs, by_channels, filter_bytes):
