@@ -26,9 +26,9 @@ _ACTIVATE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
 }
-#: Dtypes that torch convolves itself. Without oneDNN's, bf16 takes torch 10 to 100 times as long as in fp32 and back.
+#: Dtypes that torch convolves itself. Without oneDNN's, bf16 takes it far longer than fp32 (examples/host_cost.py).
 NATIVE: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
-if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+if torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported():
     NATIVE = (*NATIVE, torch.bfloat16)
 #: Activations that may follow rounding: the result is the same.
 _AFTER_ROUNDING = (None, "relu")
