@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from typing import Any
@@ -94,3 +95,14 @@ def drawn(rng: random.Random, kind: str) -> dict[str, Any]:
         "groups": groups,
         "dtype": rng.choice(["bf16", "bf16", "fp16", "fp32"]),
     }
+
+
+#: What draws problems of an operation.
+OF = {"depthwise_conv1d": depthwise, "conv2d": conv2d}
+
+
+def text_of(problem: ConvProblem) -> str:
+    """A problem's fields that are not ConvProblem's defaults."""
+    fields = {field.name: field.default for field in dataclasses.fields(problem)}
+    given = {name: getattr(problem, name) for name, default in fields.items() if getattr(problem, name) != default}
+    return " ".join(f"{name}={value}".replace(" ", "") for name, value in given.items())

@@ -36,7 +36,6 @@ import random_problems
 MOST = 40_000
 #: What shares are told of, and how many of the worst problems.
 LIMITS, WORST = (1.05, 1.1, 1.3), 10
-PROBLEMS = {"depthwise_conv1d": random_problems.depthwise, "conv2d": random_problems.conv2d}
 
 
 @dataclass(frozen=True)
@@ -74,13 +73,6 @@ def found_of(problem: ConvProblem, most: int) -> Found | str:
     return Found(problem, algorithm, in_time(execution, rates).us, plan.algorithm, plan.phase0_us, choosing_ms)
 
 
-def text_of(problem: ConvProblem) -> str:
-    """A problem's fields that are not the least."""
-    plain = vars(ConvProblem(N=1, C=problem.C, W=1, S=1, groups=problem.groups, K=problem.K))
-    kept = {name: value for name, value in vars(problem).items() if value != plain.get(name) or name in "CWS"}
-    return " ".join(f"{name}={value}".replace(" ", "") for name, value in kept.items())
-
-
 def statistics(found: Sequence[Found]) -> str:
     """The mean, the worst, shares beyond `LIMITS`, and what the choice takes of the host, in words."""
     times = [one.times for one in found]
@@ -99,7 +91,7 @@ def section(operation: str, count: int, seed: int, most: int, seconds: float) ->
     found: list[Found] = []
     left_out: Counter[str] = Counter()
     end = time.monotonic() + seconds
-    for problem in track(PROBLEMS[operation](count, seed), description=operation):
+    for problem in track(random_problems.OF[operation](count, seed), description=operation):
         if time.monotonic() > end:
             break
         one = found_of(problem, most)
@@ -117,7 +109,7 @@ def section(operation: str, count: int, seed: int, most: int, seconds: float) ->
     yield "|---:|---|---:|---|---:|---|"
     for one in sorted(found, key=lambda one: -one.times)[:WORST]:
         own, planned = f"{one.own} | {one.own_us:,.1f}", f"{one.planned} | {one.planned_us:,.1f}"
-        yield f"| {one.times:.3f} | {own} | {planned} | {text_of(one.problem)} |"
+        yield f"| {one.times:.3f} | {own} | {planned} | {random_problems.text_of(one.problem)} |"
     yield ""
 
 
@@ -130,11 +122,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=47, help="decides the problems; default: 47")
     parser.add_argument("--most", type=int, default=MOST, help=f"instructions of a kernel; default: {MOST}")
     parser.add_argument("--minutes", type=float, default=math.inf, help="for an operation, at most; default: no limit")
-    parser.add_argument("--operation", choices=[*PROBLEMS], action="append", help="only this one")
+    parser.add_argument("--operation", choices=[*random_problems.OF], action="append", help="only this one")
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()
     lines = ["# The kernels' own choice against the plan", "", "Written by `make choice`; all times are modelled.", ""]
-    for operation in asked.operation or PROBLEMS:
+    for operation in asked.operation or random_problems.OF:
         count = asked.count if operation == "depthwise_conv1d" else max(1, asked.count * 3 // 10)
         lines += section(operation, count, asked.seed, asked.most, 60 * asked.minutes)
     write_page(lines, asked.out)

@@ -70,15 +70,8 @@ def problems() -> Iterator[tuple[str, ConvProblem]]:
     for case in (one for suite in cases.SUITES for one in cases.load(suite)):
         yield case.name, case.problem
     for operation, count in RANDOM.items():
-        for problem in getattr(random_problems, operation.removesuffix("_conv1d"))(count, SEED):
-            yield text_of(problem), problem
-
-
-def text_of(problem: ConvProblem) -> str:
-    """A problem's fields that are not ConvProblem's defaults."""
-    fields = {field.name: field.default for field in dataclasses.fields(problem)}
-    given = {name: getattr(problem, name) for name, default in fields.items() if getattr(problem, name) != default}
-    return " ".join(f"{name}={value}".replace(" ", "") for name, value in given.items())
+        for problem in random_problems.OF[operation](count, SEED):
+            yield random_problems.text_of(problem), problem
 
 
 def stream_hash(execution: Execution) -> str:
