@@ -27,9 +27,9 @@ OPTIONAL = (
     "mypy",
     "expecttest",
 )
+LACKING = tuple(name for name in OPTIONAL if find_spec(name) is None)
 #: Whether the test at hand has `monkeypatch`.
 _changes_code = False
-LACKING = tuple(name for name in OPTIONAL if find_spec(name) is None)
 
 
 def pytest_configure():
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("cover"):
             tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for table in tables.values():
-        from cover import cover
+        from cover import cover  # only where it is needed: this file is also read without its neighbours
 
         kept = cover([item.callspec.id.split("-") for item in table])
         for one in (item for place, item in enumerate(table) if place not in kept):
@@ -94,12 +94,11 @@ def _choices():
     from nkiconv.kernels.conv2d import dispatch as conv2d
     from nkiconv.kernels.depthwise_conv1d import dispatch as depthwise
 
+    choosers = ((conv2d, "choose"), (depthwise, "choose"), (depthwise, "settle"))
     with pytest.MonkeyPatch.context() as patch:
-        if os.environ.get(KEPT) == "aws":  # its compiler reads the functions' source
-            return (yield)
-        for module, name in ((conv2d, "choose"), (depthwise, "choose"), (depthwise, "settle")):
+        for module, name in () if os.environ.get(KEPT) == "aws" else choosers:  # AWS's compiler reads their source
             patch.setattr(module, name, _remembered(getattr(module, name)))
-        return (yield)
+        yield
 
 
 def _remembered(choose):
