@@ -57,11 +57,6 @@ def test_constants_of_several_values(tmp_path, why, kernel, helper):
     assert found[0].kernel == "kernel"
 
 
-def test_a_clash_of_two_kernels_is_one(tmp_path):
-    again = KERNEL + "\n@nki.jit\ndef second(x):\n    return helper(x, SIZE)\n"
-    assert len(found_in(tmp_path, again, f"SIZE = 2\n{READS}")) == 1
-
-
 @pytest.mark.parametrize(("why", "kernel", "helper"), FINE, ids=[why for why, *_ in FINE])
 def test_near_misses(tmp_path, why, kernel, helper):
     assert found_in(tmp_path, kernel, helper) == ()

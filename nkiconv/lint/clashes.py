@@ -11,8 +11,7 @@ from .reach import Reached
 
 
 def check(reached: Reached) -> Iterator[Problem]:
-    """Top-level names that modules of one kernel's reach give different values: once at all places but the first."""
-    told = set()
+    """Top-level names that modules of one kernel's reach give different values, at all places but the first."""
     for kernel in reached.units:
         if not kernel.is_kernel:
             continue
@@ -20,9 +19,8 @@ def check(reached: Reached) -> Iterator[Problem]:
         for unit in reached.of_kernel(kernel):
             for name, value in sorted(unit.constants.items()):
                 other = first.setdefault(name, value)
-                node, source = value.expressions[0], value.source
-                if node not in told and _text(value) != _text(other):
-                    told.add(node)
+                if _text(value) != _text(other):
+                    node, source = value.expressions[0], value.source
                     yield Problem(source, "NKL134", node, (name, other.source.label), kernel.node.name)
 
 
