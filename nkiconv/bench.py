@@ -22,7 +22,7 @@ from . import cases, simulator
 from ._nki import CHOICE
 from .errors import UnsupportedError
 from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
-from .planner.depthwise_conv1d.kernel import kernel_arguments
+from .planner.depthwise_conv1d import kernel_arguments
 from .reference import AnyArray
 from .simulator import Instruction, isa, language
 from .simulator.dtypes import DTYPES

@@ -25,7 +25,7 @@ from .calls import (
 )
 from .errors import DtypeError, GeometryError, NkiconvError, raise_all
 from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
-from .planner.depthwise_conv1d.kernel import kernel_arguments, state_violations
+from .planner.depthwise_conv1d import kernel_arguments, state_violations
 from .planner.operations import OPERATIONS, choice_refusals, choice_violations
 from .planner.request import Asked, Config, asked_violations
 from .problem import DTYPES, ConvProblem, dtype_name

@@ -26,7 +26,7 @@ from .calls import (
 )
 from .errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .kernels.conv2d import conv2d_implicit_gemm
-from .planner.conv2d.kernel import LEAST_BLOCK, X_PERMS, block_of, kernel_arguments
+from .planner.conv2d import LEAST_BLOCK, X_PERMS, block_of, kernel_arguments
 from .planner.operations import OPERATIONS, choice_refusals, choice_violations
 from .planner.request import CONV2D_DTYPES, Asked, Config, asked_violations
 from .problem import LAYOUTS, ConvProblem, dtype_name

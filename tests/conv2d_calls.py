@@ -15,7 +15,7 @@ from nkiconv.kernels.conv2d import conv2d_implicit_gemm
 from nkiconv.kernels.conv2d.call import Extras
 from nkiconv.kernels.conv2d.dispatch import plan_of
 from nkiconv.kernels.conv2d.geometry import read_geometry
-from nkiconv.planner.conv2d.kernel import X_PERMS, Y_PERMS
+from nkiconv.planner.conv2d import X_PERMS, Y_PERMS
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.simulator.dtypes import canonical

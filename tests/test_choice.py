@@ -13,8 +13,8 @@ from depthwise import trace
 import nkiconv
 from nkiconv import ConvProblem, GeometryError, cases
 from nkiconv.planner import cache
-from nkiconv.planner.depthwise_conv1d.kernel import extras_of, geometry_of, kernel_choice, refusal_of
-from nkiconv.planner.request import Asked
+from nkiconv.planner.operations import OPERATIONS, operation_for
+from nkiconv.planner.request import Asked, Request
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
@@ -36,9 +36,16 @@ def modelled_us(problem, algorithm, config):
     return in_time(trace(problem, algorithm, config=config), Rates()).us
 
 
+def chosen(problem, **asked):
+    """(algorithm, config) by cost models."""
+    request = Request(problem=problem, asked=Asked(**asked))
+    operation = operation_for(request)
+    return operation.choice(operation.shape(request, Rates()))
+
+
 def times_slower(problem):
-    """The rule's time over the plan's."""
-    algorithm, config = kernel_choice(geometry_of(problem), extras_of(problem, Asked()))
+    """The choice's time over the plan's."""
+    algorithm, config = chosen(problem)
     return modelled_us(problem, algorithm, config) / nkiconv.plan(problem).phase0_us
 
 
@@ -58,12 +65,6 @@ def random_problems(count, seed):
         except GeometryError:
             continue
     return found
-
-
-def test_what_the_rule_chooses_is_what_the_kernel_runs():
-    problem = cases.get("kda_bf16").problem
-    algorithm, config = kernel_choice(geometry_of(problem), extras_of(problem, Asked()))
-    assert modelled_us(problem, None, None) == modelled_us(problem, algorithm, config)
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -91,13 +92,10 @@ def test_long_filters_with_gaps_take_what_is_fast(row):
     N, C, W, S, stride, dilation, pad = row
     problem = ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), pad), stride=(1, stride),
                           rhs_dilation=(1, dilation))  # fmt: skip
-    geometry, extras = geometry_of(problem), extras_of(problem, Asked())
-    algorithm, config = kernel_choice(geometry, extras)
-    others = [
-        name
-        for name in ("mixed", "vector", "dot", "taps_on_partition")
-        if not refusal_of(name, geometry, extras, None, 2)
-    ]
+    algorithm, config = chosen(problem)
+    operation = OPERATIONS["depthwise_conv1d"]
+    shape = operation.shape(Request(problem=problem), Rates())
+    others = [one for one in ("mixed", "vector", "dot", "taps_on_partition") if not operation.refusal(one, shape, None)]
     best = min(modelled_us(problem, name, None) for name in others)
     assert modelled_us(problem, algorithm, config) <= 1.2 * best
 
@@ -105,7 +103,7 @@ def test_long_filters_with_gaps_take_what_is_fast(row):
 def test_strict_nonfinite_leaves_algorithms_that_keep_channels_apart():
     for name in SOME:
         problem = cases.get(name).problem
-        algorithm, _ = kernel_choice(geometry_of(problem), extras_of(problem, Asked(strict_nonfinite=True)))
+        algorithm, _ = chosen(problem, strict_nonfinite=True)
         assert algorithm in ("vector", "update", "taps_on_partition")
 
 

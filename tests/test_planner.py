@@ -10,9 +10,7 @@ import nkiconv
 from nkiconv import ConvProblem, Plan, UnsupportedError, cases, plan
 from nkiconv.floors import floors
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.planner import Asked, Request, candidates, search
-from nkiconv.planner.depthwise_conv1d import kernel
-from nkiconv.planner.depthwise_conv1d.families import FAMILIES
+from nkiconv.planner import Asked, Request, candidates, cost, depthwise_conv1d, search
 from nkiconv.planner.entry import answer
 from nkiconv.planner.timing import time, trace
 from nkiconv.profiles import profile_case
@@ -32,25 +30,25 @@ def fresh(problem, lnc=2, **more):
 
 
 def test_every_algorithm_is_known_to_the_planner():
-    assert set(FAMILIES) == set(ALGORITHMS)
+    assert all(cost.algorithm("depthwise_conv1d", name) for name in ALGORITHMS)
 
 
 def test_geometry_is_the_kernels_own():
     problem = SMALL.replace(stride=(1, 2), rhs_dilation=(1, 3), padding=((0, 0), (-2, 7)))
-    found = kernel.geometry_of(problem)
+    found = depthwise_conv1d.geometry_of(problem)
     assert (found.N, found.C, found.W, found.S, found.Q) == (1, 130, 300, 5, problem.Q)
     assert (found.stride, found.dilation, found.lhs_dilation, found.pad_left, found.pad_right) == (2, 3, 1, -2, 7)
     assert (found.x_c, found.x_w, found.y_c, found.y_q, found.itemsize) == (300, 1, problem.Q, 1, 2)
 
 
 def test_geometry_follows_the_layout():
-    found = kernel.geometry_of(SMALL.replace(layout="NHWC"))
+    found = depthwise_conv1d.geometry_of(SMALL.replace(layout="NHWC"))
     assert (found.x_c, found.x_w, found.y_c, found.y_q) == (1, 130, 1, 130)
 
 
 def test_extras_are_the_kernels_own():
     asked = Asked(bias=True, activation="silu", residual="post_activation", out_dtype="fp32", strict_nonfinite=True)
-    found = kernel.extras_of(SMALL, asked)
+    found = depthwise_conv1d.extras_of(SMALL, asked)
     assert (found.epilogue.bias, found.epilogue.activation) == (True, "silu")
     assert (found.epilogue.residual, found.epilogue.y_itemsize) == ("post_activation", 4)
     assert (found.state, found.strict_nonfinite) == (False, True)

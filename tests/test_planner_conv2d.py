@@ -6,9 +6,7 @@ import pytest
 import nkiconv
 from nkiconv import ConvProblem, Plan, cases, plan
 from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
-from nkiconv.planner import Asked, Request, candidates
-from nkiconv.planner.conv2d import kernel
-from nkiconv.planner.conv2d.families import FAMILIES
+from nkiconv.planner import Asked, Request, candidates, conv2d, cost
 from nkiconv.planner.operations import OPERATIONS, operation_of
 from nkiconv.planner.timing import time, trace
 from nkiconv.profiles import profile_case
@@ -25,7 +23,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def test_every_algorithm_is_known_to_the_planner():
-    assert set(FAMILIES) == set(ALGORITHMS)
+    assert all(cost.algorithm("conv2d", name) for name in ALGORITHMS)
 
 
 # problem, what is asked for, operation
@@ -47,7 +45,7 @@ def test_the_operation_of_a_problem(problem, asked, name):
 
 
 def test_geometry_is_the_kernels_own():
-    found = kernel.geometry_of(SMALL.replace(layout="NHWC", stride=(2, 1), groups=4), Asked(pool=(1, 1)))
+    found = conv2d.geometry_of(SMALL.replace(layout="NHWC", stride=(2, 1), groups=4), Asked(pool=(1, 1)))
     assert (found.N, found.C, found.K, found.groups, found.itemsize) == (2, 12, 20, 4, 4)
     assert (found.rows.size, found.rows.taps, found.rows.out, found.rows.stride) == (14, 3, 7, 2)
     assert (found.columns.size, found.columns.taps, found.columns.out, found.columns.before) == (11, 2, 12, 0)
@@ -74,7 +72,7 @@ def test_a_plan_avoids_row_tiles_that_take_turns():
 
 def test_extras_are_the_kernels_own():
     asked = Asked(bias=True, activation="relu", residual="post_activation", scaled=True, pool=(2, 3), out_dtype="bf16")
-    found = kernel.extras_of(SMALL, asked)
+    found = conv2d.extras_of(SMALL, asked)
     assert (found.epilogue.bias, found.epilogue.activation, found.epilogue.y_itemsize) == (True, "relu", 2)
     assert (found.pool, found.residual, found.scaled, found.strict_nonfinite) == ((2, 3), True, True, False)
 
@@ -218,6 +216,6 @@ def test_everything_asked_for_reaches_the_kernel():
 def test_packed_filters_are_planned_as_pack_filter_makes_them():
     problem = cases.get("rn50_c4").problem
     w = np.zeros(problem.filter_shape, np.float32)
-    args, _ = OPERATIONS["conv2d"].launch(Request(problem=problem, asked=Asked(packed=True)), None, None)
+    args, _ = OPERATIONS["conv2d"].launch(Request(problem=problem, asked=Asked(packed=True)), "taps", None)
     assert args[1].shape == nkiconv.pack_filter(w.astype(nkiconv.problem.DTYPES["bf16"])).shape
     assert plan(problem, packed=True).phase0_us < plan(problem).phase0_us

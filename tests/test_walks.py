@@ -17,9 +17,9 @@ from nkiconv.kernels.depthwise_conv1d.banded.blocks import make_blocks
 from nkiconv.kernels.depthwise_conv1d.banded.choose import choose_blocks, settings_of
 from nkiconv.kernels.depthwise_conv1d.rows import walk as rows
 from nkiconv.kernels.depthwise_conv1d.rows.plan import read_plan
-from nkiconv.planner.depthwise_conv1d.families import FAMILIES
-from nkiconv.planner.depthwise_conv1d.kernel import extras_of, geometry_of, refusal_of
-from nkiconv.planner.family import Shape
+from nkiconv.planner import cost
+from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.depthwise_conv1d import extras_of, geometry_of, refusal_of
 from nkiconv.planner.request import Asked
 from nkiconv.simulator.timing import Rates
 
@@ -44,7 +44,7 @@ def tries(problems, algorithm, seed):
     """(problem, config) of the kernel's own settings and of two that a planner would try beside them."""
     rng = random.Random(seed)
     for problem in problems:
-        shape, family = shape_of(problem), FAMILIES[algorithm]
+        shape, family = shape_of(problem), cost.algorithm("depthwise_conv1d", algorithm)
         if problem.S > 64 and algorithm != "banded":
             continue
         configs = [config for config in family.configs(shape, False)[:1] if config]
@@ -156,7 +156,7 @@ def test_walked_times_grow_with_channels():
 def test_a_long_walk_is_a_short_one_and_a_rate(algorithm, monkeypatch):
     problem = cases.get("nkl_n1_c2048_w2048_s256" if algorithm == "banded" else "qwen3_next_gdn").problem
     shape = shape_of(problem)
-    config = FAMILIES[algorithm].configs(shape, False)[0]
+    config = cost.algorithm("depthwise_conv1d", algorithm).configs(shape, False)[0]
     found = walked_us(shape, algorithm, config)
     module, name = (banded, "BANDED_WALKED") if algorithm == "banded" else (rows, "ROWS_WALKED")
     monkeypatch.setattr(module, name, 10**6)

@@ -1,21 +1,40 @@
-"""Who reads PSUM out: Vector or Scalar, whichever has had less to do so far.
+"""Who does what more than one engine can do, as reading PSUM out: the one that has had less work so far.
 
-A compile-time ledger of the read-outs of a kernel in ns, from the engines' published rates (trn2.toml: vector.*,
-scalar.*), so that neither waits for the other's backlog. It decides only who works, never what is computed.
+A compile-time ledger of work given out, so that no engine waits for another's backlog. It decides only who works, never
+what is computed. Work is counted in whole numbers that stand to each other as the engines' published rates do: 0.96 GHz
+of Vector to 1.2 of Scalar and 0.6 of GpSimd, a column a cycle (trn2.toml).
 """
 
 from dataclasses import dataclass
 
 from .._nki import nisa, nl
-from ._prices import SCALAR_NS, VECTOR_FIXED_NS, VECTOR_NS, VECTOR_NS_16BIT
+
+#: Work of an element: Vector's, with operands of 16 bits, with copies of 16 bits inside SBUF; Scalar's and GpSimd's.
+VECTOR_WORK = 20
+VECTOR_WORK_16BIT = 10
+VECTOR_WORK_COPY_16BIT = 5
+VECTOR_WORK_MEMSET = 16
+SCALAR_WORK = 16
+GPSIMD_WORK = 32
+#: Work of an instruction beside its elements, as of so many of them; of those on PSUM that do more than copy.
+START_WORK = 1152
+VECTOR_START_WORK_PSUM = 1248
+SCALAR_START_WORK_PSUM = 2752
+GPSIMD_START_WORK = 2436
 
 
 @dataclass
 class Ledger(nl.NKIObject):
-    """ns of work given to each engine."""
+    """Work given to each engine."""
 
-    vector_ns: float
-    scalar_ns: float
+    vector: int
+    scalar: int
+    gpsimd: int
+
+
+def new_ledger():
+    """Nobody has had any work."""
+    return Ledger(vector=0, scalar=0, gpsimd=0)
 
 
 def is_16bit(dtype):
@@ -24,11 +43,19 @@ def is_16bit(dtype):
 
 
 def pick(ledger, elements, fast):
-    """The engine that would be done first with a read-out of that many elements a partition, and book it there."""
-    vector_ns = VECTOR_FIXED_NS + elements * (VECTOR_NS_16BIT if fast else VECTOR_NS)
-    scalar_ns = VECTOR_FIXED_NS + elements * SCALAR_NS
-    if ledger.vector_ns + vector_ns <= ledger.scalar_ns + scalar_ns:
-        ledger.vector_ns = ledger.vector_ns + vector_ns
+    """The engine that would be done first with a read-out of that many elements a partition, and book it there.
+
+    fast: whether all operands have 16 bits.
+    """
+    vector_work = START_WORK + elements * (VECTOR_WORK_16BIT if fast else VECTOR_WORK)
+    scalar_work = START_WORK + elements * SCALAR_WORK
+    if ledger.vector + vector_work <= ledger.scalar + scalar_work:
+        ledger.vector = ledger.vector + vector_work
         return nisa.engine.vector
-    ledger.scalar_ns = ledger.scalar_ns + scalar_ns
+    ledger.scalar = ledger.scalar + scalar_work
     return nisa.engine.scalar
+
+
+def copy_work(dtype):
+    """Work of an element that Vector copies inside SBUF."""
+    return VECTOR_WORK_COPY_16BIT if is_16bit(dtype) else VECTOR_WORK_16BIT

@@ -58,13 +58,13 @@ def measure_case(
     if dtype is not None:
         case = dataclasses.replace(case, problem=case.problem.replace(dtype=dtype))
     operation, request = case_operation(case), Request(problem=case.problem, lnc=lnc, asked=Asked(precision=precision))
-    chosen = algorithm or operation.choice(operation.shape(request, Rates()))[0]
+    chosen, config = (algorithm, None) if algorithm else operation.choice(operation.shape(request, Rates()))
     row = Row(case.name, case.problem, lnc, chosen, device.description, precision=precision)
     try:
         advance("modelling", None)
         predicted = model(case.name, case.problem.dtype, lnc, algorithm, advance, precision)
         row = dataclasses.replace(row, modelled=predicted)
-        specs, arguments = operation.launch(request, algorithm, None)
+        specs, arguments = operation.launch(request, chosen, config)
         x, w = (one.reshape(spec.shape) for one, spec in zip(case_arrays(case, SEED), specs, strict=True))
         advance("checking", None)
         kernel = operation.kernel[lnc]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..simulator.hardware import PARTITIONS
 from ..simulator.timing import Rates
-from .family import Shape
+from .cost.algorithm import Shape
 from .operation import Operation
 from .operations import operation_for
 from .plan import Rejection
@@ -44,7 +44,7 @@ class Field:
         reason = self.operation.refusal(algorithm, self.shape, config)
         if reason:
             return Rejection(algorithm, config, reason)
-        least_us = self.operation.family(algorithm).least_us(self.shape, config)
+        least_us = self.operation.algorithm(algorithm).least_us(self.shape, config)
         return Candidate(algorithm, config, self.operation.unit(self.shape, algorithm, config), least_us)
 
     def start(self, *, wide: bool) -> tuple[list[Candidate], list[Rejection]]:
@@ -52,7 +52,7 @@ class Field:
         accepted: list[Candidate] = []
         rejected: list[Rejection] = []
         for algorithm in self.algorithms:
-            for config in self.operation.family(algorithm).configs(self.shape, wide):
+            for config in self.operation.algorithm(algorithm).configs(self.shape, wide):
                 found = self.check(algorithm, config)
                 if isinstance(found, Candidate):
                     accepted.append(found)
@@ -70,17 +70,17 @@ class Field:
         if algorithm not in self.algorithms:
             return None
         found = self.check(algorithm, config)
-        settled = self.operation.family(algorithm).settled(self.shape, config)
+        settled = self.operation.algorithm(algorithm).settled(self.shape, config)
         same = [one for one in accepted if one.algorithm == algorithm and self.settled(one) == settled]
         return next(iter(same), found if isinstance(found, Candidate) else None)
 
     def settled(self, candidate: Candidate) -> Any:
         """What the kernel makes of a candidate's settings: equal for those under which it does the same."""
-        return self.operation.family(candidate.algorithm).settled(self.shape, candidate.config)
+        return self.operation.algorithm(candidate.algorithm).settled(self.shape, candidate.config)
 
     def near(self, candidate: Candidate) -> list[Candidate]:
         """Candidates that differ from this one in one setting."""
-        configs = self.operation.family(candidate.algorithm).near(self.shape, candidate.config)
+        configs = self.operation.algorithm(candidate.algorithm).near(self.shape, candidate.config)
         checked = [self.check(candidate.algorithm, config) for config in configs]
         return [one for one in checked if isinstance(one, Candidate)]
 

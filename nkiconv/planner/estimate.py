@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .candidates import Candidate
 from .plan import Alternative
+from .request import Config
 from .timing import Timing
 
 #: What an extrapolated time is multiplied by when it is held against one of the whole problem.
@@ -39,9 +40,9 @@ class Estimate:
         """Instructions that timing it again, or a neighbour, takes."""
         return self.timing.instructions if self.timing else 0
 
-    def alternative(self) -> Alternative:
-        """What a plan tells of it."""
+    def alternative(self, config: Config) -> Alternative:
+        """What a plan tells of it; config: all its settings."""
         one, bound_by = self.candidate, self.timing.bound_by if self.timing else "not timed"
         return Alternative(
-            one.algorithm, one.config, self.us, bound_by, self.instructions, self.extrapolated_from, self.at_least
+            one.algorithm, config, self.us, bound_by, self.instructions, self.extrapolated_from, self.at_least
         )

@@ -11,8 +11,13 @@ from ..errors import NkiconvError
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
-from .family import Family, Shape
+from . import cost
+from .cost.algorithm import Algorithm, Guess, Shape
 from .request import Asked, Config, Request, nl_name
+
+#: How far above the least an algorithm's first guess may be for its settings to be looked for further: what that gains
+#: at most.
+CHOICE_NEAR = 1.35
 
 
 class Operation(ABC):
@@ -26,6 +31,8 @@ class Operation(ABC):
     algorithms: tuple[str, ...]
     #: nkiconv's names of the dtypes of x and w that it takes
     dtypes: tuple[str, ...]
+    #: the algorithm that says why nothing runs, where nothing does
+    fallback: str
 
     @abstractmethod
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
@@ -36,20 +43,14 @@ class Operation(ABC):
         """A request as the kernel's own compile-time code describes it."""
 
     @abstractmethod
-    def refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
+    def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
         """Why the kernel refuses these settings, or ""."""
 
     @abstractmethod
-    def choice(self, shape: Shape) -> tuple[str, Config]:
-        """The algorithm and settings that the kernel takes where it is told none."""
-
-    @abstractmethod
-    def family(self, algorithm: str) -> Family:
-        """What the planner knows of an algorithm."""
-
-    @abstractmethod
-    def launch(self, request: Request, algorithm: str | None, config: Config) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """(args, kwargs) of a launch without data; algorithm None: the kernel's choice."""
+    def arguments(
+        self, request: Request, algorithm: str | None, config: Config
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """(args, kwargs) of a launch without data; algorithm None: the kernel's default rule."""
 
     @abstractmethod
     def letters(self, shape: Shape) -> dict[str, int]:
@@ -63,13 +64,49 @@ class Operation(ABC):
     def channels(self, problem: ConvProblem) -> int:
         """How many of those there are."""
 
+    def algorithm(self, name: str) -> Algorithm:
+        """What the host knows of one of its algorithms."""
+        return cost.algorithm(self.name, name)
+
+    def settle(self, algorithm: str, shape: Shape, config: Config) -> Config:
+        """A config with all settings that it leaves open, as its kernel is launched with it."""
+        key = f"{algorithm}, settled", config
+        if key not in shape.memo:
+            shape.memo[key] = self.algorithm(algorithm).settle(shape, config)
+        found: Config = shape.memo[key]
+        return found
+
+    def refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
+        """Why the kernel refuses these settings, or ""."""
+        return self.refusal_of(algorithm, shape, self.settle(algorithm, shape, config))
+
+    def launch(self, request: Request, algorithm: str, config: Config) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """(args, kwargs) of a launch without data, with all settings."""
+        shape = self.shape(request, Rates(dict(request.constants)))
+        return self.arguments(request, algorithm, self.settle(algorithm, shape, config))
+
+    def choice(self, shape: Shape) -> tuple[str, Config]:
+        """The algorithm and settings that take least by cost models.
+
+        Settings are looked for further where an algorithm's first guess is near the least. Where all refuse, the
+        fallback, which says why.
+        """
+        found = [(name, guess) for name in self.algorithms for guess in self.algorithm(name).guesses(shape)]
+        least_ns = min((guess.ns for _, guess in found), default=0.0)
+        near = [(name, guess) for name, guess in found if guess.ns <= CHOICE_NEAR * least_ns]
+        refined: list[tuple[str, Guess]] = [(name, self.algorithm(name).refined(shape, guess)) for name, guess in near]
+        if not refined:
+            return self.fallback, None
+        name, best = min(refined, key=lambda one: one[1].ns)
+        return name, best.config
+
     def symbols(self, shape: Shape, algorithm: str, config: Config) -> dict[str, int]:
         """An algorithm's tile sizes and counts by name."""
-        return {name: int(value) for name, value in self.family(algorithm).symbols(shape, config).items()}
+        return {name: int(value) for name, value in self.algorithm(algorithm).symbols(shape, config).items()}
 
     def unit(self, shape: Shape, algorithm: str, config: Config) -> int:
         """Channels that one core works on at once, at least 1."""
-        return max(1, self.family(algorithm).unit(shape, config))
+        return max(1, self.algorithm(algorithm).unit(shape, config))
 
 
 def epilogue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 from ..errors import NkiconvError, UnsupportedError
 from ..problem import ConvProblem
 from ..simulator.timing import Rates
-from .conv2d.kernel import Conv2d
-from .depthwise_conv1d.kernel import DepthwiseConv1d
+from .conv2d import Conv2d
+from .depthwise_conv1d import DepthwiseConv1d
 from .operation import Operation
 from .request import LNC_DEGREES, Asked, Config, Request, asked_violations
 

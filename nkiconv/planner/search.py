@@ -440,6 +440,10 @@ class _Search:
                     self.found[key] = dataclasses.replace(other, us=max(other.us * share, self.copy_floor_us))
         return whole
 
+    def _settled(self, candidate: Candidate) -> Config:
+        """All settings of a candidate, as the kernel is launched with them."""
+        return self.field.operation.settle(candidate.algorithm, self.field.shape, candidate.config)
+
     def _told(self, estimates: list[Estimate], seconds: float) -> Plan:
         """The plan, from the fastest estimate."""
         began = clock.perf_counter()
@@ -457,7 +461,7 @@ class _Search:
             asked=request.asked,
             constants=constants,
             algorithm=best.candidate.algorithm,
-            config=best.candidate.config,
+            config=self._settled(best.candidate),
             modelled_us=found.mean_us * share,
             phase0_us=best.us,
             worst_us=found.worst_us * share,
@@ -469,7 +473,7 @@ class _Search:
             sbuf_bytes=max(space.peak_bytes for space in timing.timed.line.sbuf),
             psum_banks=timing.timed.execution.psum_peak_banks,
             symbols=symbols_of(request, best.candidate.algorithm, best.candidate.config),
-            alternatives=tuple(one.alternative() for one in _worth_telling(estimates)),
+            alternatives=tuple(one.alternative(self._settled(one.candidate)) for one in _worth_telling(estimates)),
             rejected=tuple(dict.fromkeys(self.rejected)),
             extrapolated_from=best.extrapolated_from,
             effort=TUNED if self.wide else QUICK,

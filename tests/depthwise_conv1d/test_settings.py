@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from strategies import problems_for, requests
 
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.planner.depthwise_conv1d.families import FAMILIES
-from nkiconv.planner.family import Shape
+from nkiconv.planner import cost
+from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.timing import Rates
 
@@ -131,9 +131,10 @@ PLANNED = [
 def test_what_the_planner_tries_is_right(algorithm, row):
     problem = row.problem("bf16")
     shape = Shape(*kernel_view(problem), 2, Rates())
-    first = FAMILIES[algorithm].configs(shape, True)
+    known = cost.algorithm("depthwise_conv1d", algorithm)
+    first = known.configs(shape, True)
     first = [config for config in first if reason_to_refuse(algorithm, problem, lnc=2, config=config) == ""]
-    second = FAMILIES[algorithm].near(shape, first[0]) if first else []
+    second = known.near(shape, first[0]) if first else []
     tried = set(first + second)
     for config in sorted(tried, key=str)[::2]:  # every other one: there are hundreds
         if refused(algorithm, problem, config=config) == "":

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from .._dma import copy
-from .._engines import pick
+from .._engines import SCALAR_WORK, pick
 from .._epilogue import Epilogue, finish
-from .._prices import SCALAR_NS
 
 
 @dataclass
@@ -63,7 +62,7 @@ def finish_shared(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, ledger, eleme
     if either_reads(epilogue, strict_nonfinite):
         engine = pick(ledger, elements, False)
     else:
-        ledger.scalar_ns = ledger.scalar_ns + elements * SCALAR_NS
+        ledger.scalar = ledger.scalar + elements * SCALAR_WORK
     if engine == nisa.engine.scalar or epilogue.activation == "":
         finish(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine)
     elif epilogue.bias:

@@ -7,7 +7,7 @@ convolution, the same the other way round for y. The cores share both, and wait 
 
 from ..._nki import nisa, nl
 from .._dma import copy
-from .._engines import Ledger, is_16bit, pick
+from .._engines import is_16bit, new_ledger, pick
 from .._prices import BYTE_NS, DMA_ENGINES, HBM_BYTE_NS, run_ns
 from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
 from .call import Operands
@@ -134,7 +134,7 @@ def rows_of(source_hbm, strides, shape):
     N, C, H, W = shape
     rows_hbm = nl.ndarray((N * C * H * W,), dtype=source_hbm.dtype, buffer=nl.shared_hbm)
     item = 4 if source_hbm.dtype == nl.float32 else 2
-    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
+    ledger = new_ledger()
     pieces = sorted_pieces(shape, item) if C <= FEW else turned_pieces(shape, item)
     mine = share(len(pieces), nl.num_programs(), nl.program_id(0))
     for index in range(mine[0], mine[0] + mine[1]):
@@ -221,7 +221,7 @@ def sort_rows(y_hbm, strides, rows_hbm, shape):
     """The same for few channels: rows on partitions, an engine sorts their elements by pixels."""
     _, K, P, Q = shape
     item = 4 if rows_hbm.dtype == nl.float32 else 2
-    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
+    ledger = new_ledger()
     pieces = sorted_pieces(shape, item)
     mine = share(len(pieces), nl.num_programs(), nl.program_id(0))
     for index in range(mine[0], mine[0] + mine[1]):

@@ -14,7 +14,7 @@ Bound by HBM, or by that copy at 0.52 ns an element of 128 partitions on Vector,
 
 from ..._nki import nisa, nl
 from .._dma import copy
-from .._engines import Ledger, is_16bit, pick
+from .._engines import is_16bit, new_ledger, pick
 from .._tiles import require, share
 
 #: Columns of the tile of zeros that fills a state: 16 KiB a partition in fp32, beside whatever the algorithm holds.
@@ -67,7 +67,7 @@ def store_final_state(x_hbm, state_hbm, final_hbm, geometry):
     if geometry.C == 1 or geometry.x_n == geometry.C * geometry.x_c:
         images, rows = 1, geometry.N * geometry.C
     mine = share(rows, nl.num_programs(), nl.program_id(0))
-    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
+    ledger = new_ledger()
     for n in range(images):
         row0 = n * rows + mine[0]
         offset = n * geometry.x_n + mine[0] * step

@@ -2,7 +2,7 @@
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import Ledger
+from ..._engines import new_ledger
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import finish_shared, of_array, scale_residual
@@ -38,7 +38,7 @@ def run_bands(operands, geometry, extras, bands):
         buffers.append(new_buffer(operands, geometry, bands))
         zero_groups(buffers[index], 0, bands.together)
         take_round(buffers, scratch_hbm, geometry, bands, cn, index)
-    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
+    ledger = new_ledger()
     for group in range(gn):
         if group >= len(xs):
             xs.append(load_group(operands, geometry, bands, c0, cn, group, ring))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import Ledger, is_16bit, pick
+from ..._engines import is_16bit, new_ledger, pick
 from ..._tiles import whole_words
 from ..._warm import warm_up, warm_zeros
 from ..call import of_array
@@ -37,7 +37,7 @@ class Turned(nl.NKIObject):
 
 def run_deep(operands, geometry, extras, deep):
     """This core's job, or on one core all of them; then what the cores need of each other."""
-    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
+    ledger = new_ledger()
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, deep.warmup, 1)
     ring, found = [], []

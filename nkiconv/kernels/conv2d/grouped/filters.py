@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import is_16bit, pick
-from ..._prices import VECTOR_FIXED_NS, VECTOR_NS_16BIT
+from ..._engines import START_WORK, copy_work, pick
 from ..._tiles import BANK_COLUMNS
 from ..call import of_array
 from .units import tiles_of
@@ -237,15 +236,10 @@ def place(filters_sbuf, taps, geometry, grouped, first, block, in_sbuf, ledger):
             if in_psum:
                 engine = pick(ledger, rn * sn * kn, False)
             else:
-                ledger.vector_ns = ledger.vector_ns + VECTOR_FIXED_NS + rn * sn * kn * copy_ns(filters_sbuf.dtype)
+                ledger.vector = ledger.vector + START_WORK + rn * sn * kn * copy_work(filters_sbuf.dtype)
             nisa.tensor_copy(dst=dst, src=src, engine=engine)
             if in_psum:
                 src = dst
-
-
-def copy_ns(dtype):
-    """ns of an element that Vector copies inside SBUF."""
-    return VECTOR_NS_16BIT / 2 if is_16bit(dtype) else VECTOR_NS_16BIT
 
 
 def spread(raw_sbuf, geometry, grouped, rulers, block):

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import Ledger
-from ..._prices import VECTOR_FIXED_NS
+from ..._engines import START_WORK, copy_work, new_ledger
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import finish_shared, of_array, scale_residual
-from .filters import build_filters, copy_ns, load_filters, make_rulers, spread_filters
+from .filters import build_filters, load_filters, make_rulers, spread_filters
 from .plan import FILTER_BUFFERS, GROUPED_AHEAD_BYTES
 from .units import banks_of, block_met, tiles_of, y_buffers
 
@@ -36,7 +35,7 @@ def run_grouped(operands, geometry, extras, grouped):
         return
     units = units_of(grouped, mine)
     order = order_of(units)
-    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
+    ledger = new_ledger()
     ring = x_ring(operands, grouped, len(units))
     chunks = [start_chunk(operands, geometry, grouped, order[0])]
     xs = [load_x(operands, geometry, grouped, units[0], ring[0], first_rows(geometry, grouped, units[0]))]
@@ -427,7 +426,7 @@ def move_rows(geometry, grouped, tile, unit, bank, ys, ledger):
                 0:Q,
             ]
             elements = unit.nn * count * Q
-            ledger.vector_ns = ledger.vector_ns + VECTOR_FIXED_NS + elements * copy_ns(y_sbuf.dtype)
+            ledger.vector = ledger.vector + START_WORK + elements * copy_work(y_sbuf.dtype)
             nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector)
 
 

@@ -8,26 +8,27 @@ the three: the order of the additions is the same, and so are the bits.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._engines import Ledger, pick
-from ..._epilogue import Epilogue, finish
-from ..._prices import (
-    GPSIMD_FIXED_NS,
-    GPSIMD_NS,
-    SCALAR_FIXED_PSUM_NS,
-    SCALAR_NS,
-    VECTOR_FIXED_PSUM_NS,
-    VECTOR_NS,
+from ..._engines import (
+    GPSIMD_START_WORK,
+    GPSIMD_WORK,
+    SCALAR_START_WORK_PSUM,
+    SCALAR_WORK,
+    VECTOR_START_WORK_PSUM,
+    VECTOR_WORK,
+    Ledger,
+    new_ledger,
+    pick,
 )
+from ..._epilogue import Epilogue, finish
 from ..call import finish_shared
 from .plan import PARTIAL, covers, misses, taps_of
 
 
 @dataclass
 class Books(nl.NKIObject):
-    """ns of work given to each engine; for each part of a row, buffers of sums that its banks take in turn, or none."""
+    """Work given to each engine; for each part of a row, buffers of sums that its banks take in turn, or none."""
 
     ledger: Ledger
-    gpsimd_ns: float
     buffers: list
     #: banks that have taken a buffer, and the part of a row of the last one, -1: none
     banks: int
@@ -47,7 +48,7 @@ def start_books(geometry, narrow):
             clear_missed(part_sbuf, taps_of(narrow, tile)[0], tile)
             ring.append(part_sbuf)
         buffers.append(ring)
-    return Books(ledger=Ledger(vector_ns=0.0, scalar_ns=0.0), gpsimd_ns=0.0, buffers=buffers, banks=0, last=-1)
+    return Books(ledger=new_ledger(), buffers=buffers, banks=0, last=-1)
 
 
 def partial_sums(books, narrow, index, shape):
@@ -136,7 +137,7 @@ def clear_missed(part_sbuf, tap, tile):
 def book_vector(books, elements):
     """Book a read-out that only Vector can do."""
     ledger = books.ledger
-    ledger.vector_ns = ledger.vector_ns + VECTOR_FIXED_PSUM_NS + elements * VECTOR_NS
+    ledger.vector = ledger.vector + VECTOR_START_WORK_PSUM + elements * VECTOR_WORK
 
 
 def with_gpsimd(narrow, books, elements, epilogue):
@@ -144,13 +145,13 @@ def with_gpsimd(narrow, books, elements, epilogue):
     if not narrow.shared or epilogue.activation != "":
         return False
     ledger = books.ledger
-    scalar_ns = ledger.scalar_ns + SCALAR_FIXED_PSUM_NS + elements * SCALAR_NS
-    gpsimd_ns = books.gpsimd_ns + GPSIMD_FIXED_NS + elements * GPSIMD_NS
-    vector_ns = ledger.vector_ns + VECTOR_FIXED_PSUM_NS + elements * VECTOR_NS
-    if max(scalar_ns, gpsimd_ns) >= vector_ns:
+    scalar = ledger.scalar + SCALAR_START_WORK_PSUM + elements * SCALAR_WORK
+    gpsimd = ledger.gpsimd + GPSIMD_START_WORK + elements * GPSIMD_WORK
+    vector = ledger.vector + VECTOR_START_WORK_PSUM + elements * VECTOR_WORK
+    if max(scalar, gpsimd) >= vector:
         return False
-    ledger.scalar_ns = scalar_ns
-    books.gpsimd_ns = gpsimd_ns
+    ledger.scalar = scalar
+    ledger.gpsimd = gpsimd
     return True
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import Ledger
+from ..._engines import Ledger, new_ledger
 from ..._tiles import share
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, finish_shared, scale_residual
@@ -56,7 +56,7 @@ def run_pairs(operands, geometry, extras, plan):
         geometry=geometry,
         extras=extras,
         plan=plan,
-        ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
+        ledger=new_ledger(),
         ring=make_ring(operands, geometry, plan, mine[1]),
         batch=start_batch(plan, first.batch),
         following=None,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
+from ..._engines import Ledger, new_ledger, pick
 from ..._epilogue import Epilogue, finish
-from ..._prices import VECTOR_NS
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, scale_residual
@@ -19,7 +19,7 @@ from ..geometry import Geometry, met
 from ..taps.rows import pool_band
 from .cuts import banks_of
 from .filters import Filters, load_ahead, start_filters, turn_piece
-from .pairs import DOWN, Ledger, advance, pick
+from .pairs import DOWN, advance
 from .plan import LEAD, Plan
 from .x import Rows, load_rows, parts_needed, rows_needed, split_part, start_rows
 
@@ -61,7 +61,7 @@ def run_split(operands, geometry, extras, plan):
         extras=extras,
         plan=plan,
         zeros_sbuf=zeros_sbuf,
-        ledger=Ledger(vector_ns=0.0, scalar_ns=0.0, gpsimd_ns=0.0),
+        ledger=new_ledger(),
         batch=first.batch,
         filters=filters,
         following=None,
@@ -337,7 +337,7 @@ def read_out(work, y_sbuf, sums, bias_sbuf, residual_sbuf):
         )
     else:
         elements = shape[1] * shape[2] * shape[3]
-        engine = pick(work.ledger, elements, VECTOR_NS)
+        engine = pick(work.ledger, elements, False)
         nisa.tensor_scalar(dst=rest_sbuf, data=sums.rest_psum, op0=nl.multiply, operand0=DOWN, engine=engine)
     joined = Epilogue(
         activation=epilogue.activation,

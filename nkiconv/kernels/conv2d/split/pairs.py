@@ -7,28 +7,11 @@ itself and is as far from fp16's subnormal numbers. `nkiconv.bounds` derives wha
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._prices import (
-    GPSIMD_FIXED_NS,
-    GPSIMD_NS,
-    SCALAR_FIXED_NS,
-    SCALAR_NS,
-    VECTOR_FIXED_NS,
-    VECTOR_NS,
-    VECTOR_NS_16BIT,
-)
+from ..._engines import GPSIMD_START_WORK, GPSIMD_WORK, START_WORK, VECTOR_WORK, pick
 
 #: Between the scales of low and high parts, and back.
 UP = 2048.0
 DOWN = 1.0 / 2048.0
-
-
-@dataclass
-class Ledger(nl.NKIObject):
-    """ns of work given to each engine so far: it decides who works, never what is computed."""
-
-    vector_ns: float
-    scalar_ns: float
-    gpsimd_ns: float
 
 
 @dataclass
@@ -52,7 +35,7 @@ class Pair(nl.NKIObject):
 
 def start_pair(of, data, in_psum, rest_sbuf, high_sbuf, low_sbuf, elements, ledger):
     """A Pair with its high part."""
-    engine = pick(ledger, elements, VECTOR_NS if in_psum else VECTOR_NS_16BIT)
+    engine = pick(ledger, elements, not in_psum)
     nisa.tensor_copy(dst=high_sbuf, src=data, engine=engine)
     return Pair(
         of=of,
@@ -80,30 +63,19 @@ def advance(pairs, ledger):
             pair.stage = 2
             left.append(pair)
         else:
-            engine = pick(ledger, pair.elements, VECTOR_NS_16BIT)
+            engine = pick(ledger, pair.elements, True)
             nisa.tensor_scalar(dst=pair.low_sbuf, data=pair.rest_sbuf, op0=nl.multiply, operand0=UP, engine=engine)
             of = pair.of
             of.ended = of.ended + 1
     return left
 
 
-def pick(ledger, elements, vector_ns):
-    """Vector, at so many ns an element, or Scalar: who would be done first; booked there."""
-    vector_ns = VECTOR_FIXED_NS + elements * vector_ns
-    scalar_ns = SCALAR_FIXED_NS + elements * SCALAR_NS
-    if ledger.vector_ns + vector_ns <= ledger.scalar_ns + scalar_ns:
-        ledger.vector_ns = ledger.vector_ns + vector_ns
-        return nisa.engine.vector
-    ledger.scalar_ns = ledger.scalar_ns + scalar_ns
-    return nisa.engine.scalar
-
-
 def pick_difference(ledger, elements, in_psum):
     """The engine of a difference of tensors: Vector or, of what is in SBUF, GpSimd; booked there."""
-    vector_ns = VECTOR_FIXED_NS + elements * VECTOR_NS
-    gpsimd_ns = GPSIMD_FIXED_NS + elements * GPSIMD_NS
-    if in_psum or ledger.vector_ns + vector_ns < ledger.gpsimd_ns + gpsimd_ns:
-        ledger.vector_ns = ledger.vector_ns + vector_ns
+    vector_work = START_WORK + elements * VECTOR_WORK
+    gpsimd_work = GPSIMD_START_WORK + elements * GPSIMD_WORK
+    if in_psum or ledger.vector + vector_work < ledger.gpsimd + gpsimd_work:
+        ledger.vector = ledger.vector + vector_work
         return nisa.engine.vector
-    ledger.gpsimd_ns = ledger.gpsimd_ns + gpsimd_ns
+    ledger.gpsimd = ledger.gpsimd + gpsimd_work
     return nisa.engine.gpsimd

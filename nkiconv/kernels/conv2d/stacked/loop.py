@@ -1,7 +1,7 @@
 """The loop of a stack: bands of x come in, one matmul serves several rows, shifts and outputs, rows of y go out."""
 
 from ...._nki import nisa, nl
-from ..._engines import Ledger
+from ..._engines import new_ledger
 from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, MATMUL_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS, WINDOW_NS
 from ..._tiles import PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
@@ -33,7 +33,7 @@ def run_stack(operands, geometry, extras, stack):
     mine = share(len(bands), nl.num_programs(), nl.program_id(0))
     if mine[1] == 0:
         return
-    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
+    ledger = new_ledger()
     end = mine[0] + mine[1]
     # of each core's bands, whether there are two or not: sums of other banks round in another order
     ends = (share(len(bands), PARTS, 0)[1], len(bands))

@@ -6,13 +6,13 @@ its channels do (NHWC). Gaps of a dilated x are zeros as well.
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import is_16bit, pick
+from ..._engines import SCALAR_WORK, is_16bit, pick
 from ..._tiles import div_ceil, share
 from .shape import inside, rows_inside, widest
 
-#: ns of Scalar that a DMA of x may take: every other one of those that turn is triggered there (trn2.toml,
-#: dma.hwdge_issue_2d_ns).
-TRIGGER_NS = 580.0
+#: Scalar's work for a DMA of x: every other one of those that turn is triggered there, in the time of 348 elements
+#: (trn2.toml, dma.hwdge_issue_2d_ns).
+TRIGGER_WORK = 348 * SCALAR_WORK
 #: Bytes of such a DMA, at least, if there are so many neighbouring chunks: two engines trigger one in 290 ns, in which
 #: HBM gives a core 100 KiB.
 TURNED_BYTES = 98_304
@@ -184,7 +184,7 @@ def load_turned(operands, geometry, source, band, x_sbuf, slot, which, channels,
         turned_sbuf = nl.ndarray((channels[1], middle[0][1], middle[1][1], width), operands.x.dtype, buffer=nl.sbuf)
     pattern = [[source.x_w, width]] + middle + [[1, channels[1]]]
     nisa.dma_transpose(dst=turned_sbuf, src=operands.x.ap(pattern=pattern, offset=offset), axes=(3, 1, 2, 0))
-    ledger.scalar_ns = ledger.scalar_ns + TRIGGER_NS / 2
+    ledger.scalar = ledger.scalar + TRIGGER_WORK
     if staged:
         engine = pick(ledger, middle[0][1] * middle[1][1] * width, is_16bit(operands.x.dtype))
         nisa.tensor_copy(dst=dst, src=turned_sbuf, engine=engine)

@@ -7,7 +7,7 @@ bank by bank. Every sum adds chunks and taps in the same order.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._engines import Ledger
+from ..._engines import Ledger, new_ledger
 from ..._tiles import cut, div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, of_array
@@ -67,7 +67,7 @@ def run_swapped(operands, geometry, extras, plan):
         geometry=geometry,
         extras=extras,
         plan=plan,
-        ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
+        ledger=new_ledger(),
         filters=None,
         bias_sbuf=None,
         y_sbuf=None,

@@ -8,6 +8,7 @@ All in fp32, in the order of `_epilogue.finish`, so that the last bits do not de
 
 from ...._nki import nisa, nl
 from ..._dma import copy
+from ..._engines import VECTOR_WORK
 from ..._epilogue import function_of
 from ..call import finish_shared, scale_residual
 from .shape import units_at
@@ -30,7 +31,7 @@ def finish_rows(y_sbuf, acc_psum, bias_sbuf, residual_sbuf, unit, epilogue, ledg
     if bias_sbuf == None and residual_sbuf == None:
         finish_shared(y, acc_psum, None, None, epilogue, ledger, tn * kn, strict_nonfinite)
         return
-    ledger.vector_ns = ledger.vector_ns + tn * kn
+    ledger.vector = ledger.vector + tn * kn * VECTOR_WORK
     bias, residual = None, None
     if bias_sbuf != None:
         bias = bias_sbuf[0:pixels, unit.k0 : unit.k0 + kn].expand_dim(1).broadcast(1, tn)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import Ledger
+from ..._engines import Ledger, new_ledger
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, finish_shared, load_bias, of_array
@@ -104,7 +104,7 @@ def run_items(operands, geometry, extras, plan):
         operands=operands,
         geometry=geometry,
         extras=extras,
-        ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
+        ledger=new_ledger(),
         zeros_sbuf=warm_zeros(),
         batch=start_batch(geometry, plan, plan.items[mine[0]].batch, 1),
         following=None,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._prices import VECTOR_MEMSET_NS
+from ..._engines import VECTOR_WORK_MEMSET
 from ..._tiles import div_ceil
 
 #: Buffers of 128 channels' filters in turn, if a band buffer needs no more of them at once: more would all come at the
@@ -119,7 +119,7 @@ def zero_bands(buffer_sbuf, blocks, ledger):
             nisa.memset(dst=part, value=0.0, engine=nisa.engine.gpsimd)
         else:
             nisa.memset(dst=part, value=0.0, engine=nisa.engine.vector)
-            ledger.vector_ns = ledger.vector_ns + words.shape[2] * words.shape[3] * VECTOR_MEMSET_NS
+            ledger.vector = ledger.vector + words.shape[2] * words.shape[3] * VECTOR_WORK_MEMSET
 
 
 def load_bands(buffer_sbuf, filters, blocks, c0, cn, soon):

@@ -26,7 +26,7 @@ must not meet the mirror matrix's zeros.
 """
 
 from ...._nki import nl
-from ..._engines import Ledger
+from ..._engines import new_ledger
 from ..._epilogue import Epilogue, finish_instructions
 from ..._settings import config_refusal
 from ..._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
@@ -194,7 +194,7 @@ def banded(operands, geometry, extras, config):
             blocks=blocks,
             filters=None,
             mirror=None,
-            ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
+            ledger=new_ledger(),
             middle=middle_epilogue(extras.epilogue),
             end=end_epilogue(extras.epilogue),
             sum_dtype=sum_dtype,

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import Ledger, is_16bit, pick
+from ..._engines import SCALAR_WORK, VECTOR_WORK, Ledger, is_16bit, pick
 from ..._epilogue import Epilogue, finish
-from ..._prices import SCALAR_NS, VECTOR_NS
 from ..._tiles import div_ceil, share
 from ..call import Extras, Operands
 from ..geometry import Geometry
@@ -335,10 +334,10 @@ def reader(run, epilogue, elements, fast):
     """The engine of a read-out; an activation is Scalar's, a residual without one Vector's."""
     ledger = run.ledger
     if epilogue.activation != "":
-        ledger.scalar_ns = ledger.scalar_ns + elements * SCALAR_NS
+        ledger.scalar = ledger.scalar + elements * SCALAR_WORK
         return nisa.engine.scalar
     if epilogue.residual != "":
-        ledger.vector_ns = ledger.vector_ns + elements * VECTOR_NS
+        ledger.vector = ledger.vector + elements * VECTOR_WORK
         return nisa.engine.vector
     return pick(ledger, elements, fast)
 

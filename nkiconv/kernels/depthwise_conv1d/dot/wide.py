@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import Ledger, pick
+from ..._engines import Ledger, new_ledger, pick
 from ..._tiles import BANK_COLUMNS, div_ceil
 from ..free_channels import finish_free, load_free, store_free
 from .plan import groups_of, x_slots
@@ -107,7 +107,7 @@ def run_wide(operands, geometry, extras, plan, units):
         ones_sbuf=channel_ones(plan),
         all_sbuf=all_ones(),
         scratch=scratch,
-        ledger=Ledger(vector_ns=0.0, scalar_ns=0.0),
+        ledger=new_ledger(),
     )
     rows = start_rows(operands, geometry, extras, plan, units)
     pending, turns, sums = [], 0, []

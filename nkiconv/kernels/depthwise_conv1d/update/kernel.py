@@ -25,8 +25,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import Ledger, pick
-from ..._prices import SCALAR_NS, VECTOR_FIXED_NS, VECTOR_NS, VECTOR_NS_16BIT
+from ..._engines import SCALAR_WORK, START_WORK, VECTOR_WORK, VECTOR_WORK_16BIT, new_ledger, pick
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import INSTRUCTIONS_MAX, div_ceil, share
 from ..._warm import warm_up, warm_zeros
@@ -181,7 +180,7 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
         fetch(loaded, operands, geometry, plan, work)
 
     reads = 2 if chosen[3] == None and len(work) < BALANCED else chosen[3]
-    ledger = Ledger(vector_ns=0.0, scalar_ns=0.0)
+    ledger = new_ledger()
     turned_filters, bands, before, y_sbuf = [], [], None, None
     for index in range(len(work) + 1):
         now = None
@@ -206,7 +205,7 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
                 )
                 if not by_vector:
                     words = turned[kind].shape[1] * turned[kind].shape[2] * geometry.itemsize // 4
-                    ledger.scalar_ns = ledger.scalar_ns + VECTOR_FIXED_NS + words * SCALAR_NS
+                    ledger.scalar = ledger.scalar + START_WORK + words * SCALAR_WORK
             loaded[index] = None
             now = Turned(tiles=turned, bands=bands[index])
             if index > 0:
@@ -252,9 +251,9 @@ def bands_of(turned_filters, masks, bands, plan, work, index, ledger):
     for kind in range(len(masks)):
         made.append(make_bands(turned_filters[kind], masks[kind], plan, first, groups[1]))
         columns = len(turned_filters[kind])
-        rate = VECTOR_NS if masks[kind].dtype == nl.float32 else VECTOR_NS_16BIT
+        work = VECTOR_WORK if masks[kind].dtype == nl.float32 else VECTOR_WORK_16BIT
         elements = groups[1] * plan.pieces * plan.channels
-        ledger.vector_ns = ledger.vector_ns + columns * (VECTOR_FIXED_NS + elements * rate)
+        ledger.vector = ledger.vector + columns * (START_WORK + elements * work)
     return made
 
 

@@ -1,7 +1,8 @@
-"""What the planner knows of an algorithm: settings worth trying, work tiles, lower bounds, symbols.
+"""What the host knows of an algorithm: which settings it takes best, what those take, what else is worth trying.
 
-Settings are complete enough to mean the same for fewer channels: where a kernel's default depends on the number of
-channels, a generator names the value.
+A config names settings as (name, value) pairs; `settle` fills in what it leaves open, and only such configs reach a
+kernel. Those of a search are complete enough to mean the same for fewer channels: where what is filled in depends on
+the number of channels, a generator names the value.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..simulator.hardware import PARTITIONS
-from ..simulator.timing import Rates
-from .request import Config
+from ...simulator.hardware import PARTITIONS
+from ...simulator.timing import Rates
+from ...simulator.timing.target import Target
+from ..request import Config
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,41 @@ class Shape:
     extras: Any
     cores: int
     rates: Rates
-    #: what a kernel makes of settings, by algorithm and settings: a search asks several times
-    plans: dict[tuple[str, Config], Any] = field(default_factory=dict, compare=False, repr=False)
+    #: what settings come to, by algorithm and settings: a search asks several times
+    memo: dict[tuple[str, Config], Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def target(self) -> Target:
+        """What cost models ask of the machine."""
+        return Target.of(self.rates)
 
 
-class Family:
-    """What the planner knows of an algorithm; here, of one that has no settings."""
+@dataclass(frozen=True)
+class Guess:
+    """Settings of an algorithm, what they take by its cost model, and what better ones are looked for from."""
+
+    config: Config
+    ns: float
+    start: Any = None
+
+
+class Algorithm:
+    """What the host knows of an algorithm; here, of one that has no settings and no cost model."""
+
+    def guesses(self, shape: Shape) -> list[Guess]:
+        """The first settings that come to mind, quickly; none where the algorithm does not run this, or never best."""
+        return []
+
+    def refined(self, shape: Shape, guess: Guess) -> Guess:
+        """Better settings than a guess, for an algorithm that may be the fastest."""
+        return guess
+
+    def settle(self, shape: Shape, config: Config) -> Config:
+        """A config with all settings: those that it leaves open as the cost model has them best.
+
+        One that the kernel would refuse stays as it is, to be refused.
+        """
+        return config
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         """Settings to start from."""

@@ -6,21 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..._nki import nl
-from ...errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
-from ...kernels._epilogue import RESIDUAL_POSITIONS, read_epilogue
-from ...kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
-from ...kernels.depthwise_conv1d.call import Extras
-from ...kernels.depthwise_conv1d.choice import choose
-from ...kernels.depthwise_conv1d.dispatch import refusal
-from ...kernels.depthwise_conv1d.geometry import Geometry, read_geometry
-from ...problem import ConvProblem
-from ...simulator import ArraySpec
-from ...simulator.timing import Rates
-from ..family import Family, Shape
-from ..operation import Operation, epilogue_arguments
-from ..request import CONV2D_DTYPES, DTYPES, Asked, Config, Request, nl_name
-from .families import FAMILIES
+from .._nki import nl
+from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
+from ..kernels._epilogue import RESIDUAL_POSITIONS, read_epilogue
+from ..kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
+from ..kernels.depthwise_conv1d.call import Extras
+from ..kernels.depthwise_conv1d.dispatch import refusal
+from ..kernels.depthwise_conv1d.geometry import Geometry, read_geometry
+from ..problem import ConvProblem
+from ..simulator import ArraySpec
+from ..simulator.timing import Rates
+from .cost.algorithm import Shape
+from .operation import Operation, epilogue_arguments
+from .request import CONV2D_DTYPES, DTYPES, Asked, Config, Request, nl_name
 
 #: storage -> canonical and canonical -> storage of x and y, by the problem's layout.
 _PERMS = {"NCHW": (None, None), "NHWC": ((0, 3, 1, 2), (0, 2, 3, 1))}
@@ -40,6 +38,7 @@ class DepthwiseConv1d(Operation):
     name = "depthwise_conv1d"
     kernel = depthwise_conv1d_implicit_gemm
     algorithms = tuple(ALGORITHMS)
+    fallback = "taps_on_partition"
     dtypes = DTYPES
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
@@ -55,16 +54,12 @@ class DepthwiseConv1d(Operation):
         problem = request.problem
         return Shape(geometry_of(problem), extras_of(problem, request.asked), request.lnc, rates)
 
-    def refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
+    def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
         return refusal_of(algorithm, shape.geometry, shape.extras, config, shape.cores)
 
-    def choice(self, shape: Shape) -> tuple[str, Config]:
-        return kernel_choice(shape.geometry, shape.extras, shape.cores)
-
-    def family(self, algorithm: str) -> Family:
-        return FAMILIES.get(algorithm, Family())
-
-    def launch(self, request: Request, algorithm: str | None, config: Config) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(
+        self, request: Request, algorithm: str | None, config: Config
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         problem, asked = request.problem, request.asked
         dtype = nl_name(problem.dtype)
         kwargs = kernel_arguments(problem, strict_nonfinite=asked.strict_nonfinite, algorithm=algorithm, config=config)
@@ -93,7 +88,7 @@ def geometry_of(problem: ConvProblem) -> Geometry:
     """The kernel's own description of a depthwise conv1d problem."""
     in_perm, out_perm = _PERMS[problem.layout]
     dtype = getattr(nl, nl_name(problem.dtype))
-    found, _ = read_geometry(  # type: ignore[no-untyped-call]  # kernels are untyped
+    found, _ = read_geometry(
         _Tensor(problem.input_shape, dtype),
         _Tensor(problem.filter_shape, dtype),
         problem.padding,
@@ -112,7 +107,7 @@ def geometry_of(problem: ConvProblem) -> Geometry:
 def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
     """The kernel's own description of what is asked for beside the geometry."""
     present = True
-    epilogue = read_epilogue(  # type: ignore[no-untyped-call]
+    epilogue = read_epilogue(
         asked.activation,
         present if asked.bias else None,
         None if asked.residual is None else present,
@@ -143,13 +138,7 @@ def kernel_arguments(
 
 def refusal_of(algorithm: str, geometry: Geometry, extras: Extras, config: Config, cores: int) -> str:
     """Why the kernel refuses this, or ""."""
-    return str(refusal(algorithm, geometry, extras, config, cores))  # type: ignore[no-untyped-call]
-
-
-def kernel_choice(geometry: Geometry, extras: Extras, cores: int = 2) -> tuple[str, Config]:
-    """The algorithm and settings that the kernel takes on so many cores where it is told none."""
-    algorithm, config = choose(geometry, extras, cores)  # type: ignore[no-untyped-call]
-    return algorithm, config
+    return str(refusal(algorithm, geometry, extras, config, cores))
 
 
 def problem_violations(problem: ConvProblem) -> Iterator[NkiconvError]:

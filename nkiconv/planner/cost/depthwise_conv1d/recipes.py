@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from ...kernels.depthwise_conv1d.call import Extras
-from ...kernels.depthwise_conv1d.geometry import Geometry
-from ...kernels.depthwise_conv1d.rows import recipes as kernel_rule
-from ...simulator.hardware import PARTITIONS
-from ...simulator.timing import Rates, hbm_ns
+from ....kernels.depthwise_conv1d.call import Extras
+from ....kernels.depthwise_conv1d.geometry import Geometry
+from ....kernels.depthwise_conv1d.rows import recipes as kernel_rule
+from ....simulator.hardware import PARTITIONS
+from ....simulator.timing import Rates, hbm_ns
 
 #: Taps on Tensor, by Vector, whether Scalar heads a second chain, taps by Vector in that.
 Recipe = tuple[int, int, int, int]
@@ -66,18 +66,18 @@ def recipe_lists(
     """
     prices = column_prices(geometry, extras, cores, rates, piece)
     columns = max(1.0, geometry.N * geometry.Q * geometry.C / (PARTITIONS * cores))
-    late_ns = float(kernel_rule.tensor_late_ns(geometry))  # type: ignore[no-untyped-call]
-    known = kernel_rule.candidates(geometry.S, on_tensor)  # type: ignore[no-untyped-call]  # kernels are untyped
+    late_ns = float(kernel_rule.tensor_late_ns(geometry))
+    known = kernel_rule.candidates(geometry.S, on_tensor)
     work = {recipe: _work(recipe, extras, prices) for recipe in known}
     ranked: dict[Recipes, float] = {}
     for first, second in itertools.combinations_with_replacement(known, 2):
         for of in range(2, CYCLE_MAX + 1) if first != second else (1,):
             for times in range(1, of) if first != second else (0,):
-                found = kernel_rule.spread(first, second, times, of)  # type: ignore[no-untyped-call]
+                found = kernel_rule.spread(first, second, times, of)
                 mixed = [(a * (of - times) + b * times) / of for a, b in zip(work[first], work[second], strict=True)]
                 unlike = kernel_rule.UNLIKE_WEIGHT * abs(first[0] - second[0])
                 ranked[_shortest(found)] = _bound(mixed, prices, columns, late_ns) + unlike
-    own = kernel_rule.default_recipes(geometry, extras, piece, on_tensor)  # type: ignore[no-untyped-call]
+    own = kernel_rule.default_recipes(geometry, extras, piece, on_tensor)
     best = sorted(ranked, key=lambda one: ranked[one])
     found = [own, *[one for one in best if one != own]]
     return [one for one in found if on_tensor == any(recipe[0] > 0 for recipe in one)][:most]

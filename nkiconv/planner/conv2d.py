@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
-from ...kernels._epilogue import RESIDUAL_POSITIONS, read_epilogue
-from ...kernels.conv2d import conv2d_implicit_gemm
-from ...kernels.conv2d.call import Extras
-from ...kernels.conv2d.dispatch import ALGORITHMS, choose, plan_of
-from ...kernels.conv2d.geometry import Geometry, read_geometry
-from ...kernels.conv2d.taps.plan import packed_channels
-from ...problem import ConvProblem
-from ...simulator import ArraySpec
-from ...simulator.timing import Rates
-from ..family import Family, Shape
-from ..operation import Operation, epilogue_arguments
-from ..request import CONV2D_DTYPES, Asked, Config, Request, nl_name
-from .families import FAMILIES
+from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
+from ..kernels._epilogue import RESIDUAL_POSITIONS, read_epilogue
+from ..kernels.conv2d import conv2d_implicit_gemm
+from ..kernels.conv2d.call import Extras
+from ..kernels.conv2d.dispatch import ALGORITHMS, plan_of
+from ..kernels.conv2d.geometry import Geometry, read_geometry
+from ..kernels.conv2d.taps.plan import packed_channels
+from ..problem import ConvProblem
+from ..simulator import ArraySpec
+from ..simulator.timing import Rates
+from .cost.algorithm import Shape
+from .operation import Operation, epilogue_arguments
+from .request import CONV2D_DTYPES, Asked, Config, Request, nl_name
 
 #: The permutations of each layout, storage -> canonical for x and canonical -> storage for y.
 X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
@@ -33,6 +32,7 @@ class Conv2d(Operation):
     name = "conv2d"
     kernel = conv2d_implicit_gemm
     algorithms = tuple(ALGORITHMS)
+    fallback = "taps"
     dtypes = CONV2D_DTYPES
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
@@ -47,16 +47,12 @@ class Conv2d(Operation):
         problem, asked = request.problem, request.asked
         return Shape(geometry_of(problem, asked), extras_of(problem, asked), request.lnc, rates)
 
-    def refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
+    def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
         return refusal_of(algorithm, shape.geometry, shape.extras, config, shape.cores)
 
-    def choice(self, shape: Shape) -> tuple[str, Config]:
-        return kernel_choice(shape.geometry, shape.extras, shape.cores), None
-
-    def family(self, algorithm: str) -> Family:
-        return FAMILIES.get(algorithm, Family())
-
-    def launch(self, request: Request, algorithm: str | None, config: Config) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(
+        self, request: Request, algorithm: str | None, config: Config
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         problem, asked = request.problem, request.asked
         dtype = nl_name(problem.dtype)
         kwargs = kernel_arguments(problem, strict_nonfinite=asked.strict_nonfinite, algorithm=algorithm, config=config)
@@ -98,7 +94,7 @@ def filter_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
 
 def block_of(K: int, C: int, taps: int, itemsize: int) -> int:
     """Output channels of a block of a packed filter."""
-    return int(packed_channels(K, C, taps, itemsize))  # type: ignore[no-untyped-call]  # kernels are untyped
+    return int(packed_channels(K, C, taps, itemsize))
 
 
 def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
@@ -108,13 +104,13 @@ def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
     x, w = ArraySpec(problem.input_shape, dtype), ArraySpec(filter_shape(problem, asked), dtype)
     options = problem.groups, 1, perms, asked.precision, asked.pool
-    return read_geometry(x, w, *places, *options)[0]  # type: ignore[no-any-return,no-untyped-call]
+    return read_geometry(x, w, *places, *options)[0]  # type: ignore[no-any-return]
 
 
 def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
     """The kernel's own description of what is asked for beside the geometry."""
     present = True
-    epilogue = read_epilogue(  # type: ignore[no-untyped-call]
+    epilogue = read_epilogue(
         asked.activation,
         present if asked.bias else None,
         None if asked.residual is None else present,
@@ -152,12 +148,7 @@ def kernel_arguments(
 
 def refusal_of(algorithm: str, geometry: Geometry, extras: Extras, config: Config, cores: int) -> str:
     """Why the kernel refuses this, or ""."""
-    return str(plan_of(algorithm, geometry, extras, config, cores)[1])  # type: ignore[no-untyped-call]
-
-
-def kernel_choice(geometry: Geometry, extras: Extras, cores: int) -> str:
-    """The algorithm that the kernel takes on so many cores where it is told none."""
-    return str(choose(geometry, extras, cores))  # type: ignore[no-untyped-call]
+    return str(plan_of(algorithm, geometry, extras, config, cores)[1])
 
 
 def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:

@@ -1,1 +1,0 @@
-"""The conv2d kernel as the planner sees it."""

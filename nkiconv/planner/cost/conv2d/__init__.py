@@ -1,0 +1,1 @@
+"""The conv2d algorithms on the host, a file each."""

@@ -1,0 +1,1 @@
+"""The depthwise conv1d algorithms on the host, a file each."""

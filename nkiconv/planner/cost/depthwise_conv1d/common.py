@@ -1,0 +1,99 @@
+"""What the depthwise conv1d algorithms share: settings changed, bounds that no timeline can beat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....kernels.depthwise_conv1d.geometry import Geometry
+from ....simulator.hardware import PARTITIONS
+from ....simulator.timeline import ENGINES
+from ...request import Config
+from ..algorithm import Shape, changed
+
+SHARDS = ("channels", "columns", "batch")
+#: Columns of an image below which two cores do not share them.
+COLUMNS_TO_SHARE = 64
+
+#: Settings that count something there must be one of.
+FROM_ONE = (
+    "block",
+    "groups",
+    "images",
+    "columns",
+    "piece",
+    "slots",
+    "batch",
+    "buffers",
+    "buffer_groups",
+    "streamed",
+    "leave",
+    "ahead",
+)
+
+
+def changed_one(config: Config, **values: Sequence[Any]) -> list[Config]:
+    """The config with one setting at a time changed."""
+    return changed(config, FROM_ONE, **values)
+
+
+def columns_of(shape: Shape) -> float:
+    """Columns of 128 channels that a core works on."""
+    geometry = shape.geometry
+    return float(geometry.N * geometry.Q * geometry.C / PARTITIONS / shape.cores)
+
+
+def shards_of(geometry: Geometry, first: str | None = None) -> list[str]:
+    """Ways to share the work that leave neither core idle, `first` before the others."""
+    works = {
+        "channels": geometry.C >= 2,
+        "columns": geometry.Q >= COLUMNS_TO_SHARE,
+        "batch": geometry.N >= 2,
+    }
+    return sorted((name for name in SHARDS if works[name] or name == first), key=lambda name: name != first)
+
+
+def block_sizes(stride: int, own: int) -> list[int]:
+    """Blocks that are multiples of the stride, in powers of 2, and the kernel's own."""
+    sizes = {own}
+    size = stride
+    while size <= PARTITIONS:
+        sizes.add(size)
+        size *= 2
+    return sorted(size for size in sizes if 1 <= size <= PARTITIONS)
+
+
+def share_met(geometry: Geometry) -> float:
+    """Share of all pairs of a tap and a column that meet an element of x rather than padding; at least."""
+    span = (geometry.W - 1) * geometry.lhs_dilation + 1
+    met = 0
+    step = max(1, geometry.S // 256)
+    taps = range(0, geometry.S, step)
+    for s in taps:
+        first = s * geometry.dilation - geometry.pad_left
+        begin = max(0, -(first // geometry.stride))
+        end = min(geometry.Q, -(-(span - first) // geometry.stride))
+        met += max(0, end - begin)
+    return 0.95 * met / (len(taps) * geometry.Q) / geometry.lhs_dilation
+
+
+def issue_us(shape: Shape, count: float) -> float:
+    """Issuing so many instructions of one core, were all engines equally busy with them."""
+    rates = shape.rates
+    on_array = rates("pe.min_interval_rows") * rates.cycle_ns("pe")
+    fixed = rates("vector.issue_fixed_sbuf_ns"), rates("scalar.copy_issue_ns"), rates("dma.static_issue_ns")
+    return count * min(on_array, *fixed) / len(ENGINES) / 1e3
+
+
+def row_elements_us(shape: Shape) -> float:
+    """The descriptor elements of one load of every row, where each lies on a partition of its own."""
+    geometry, rates = shape.geometry, shape.rates
+    elements = geometry.N * geometry.C / rates("dma.engines") / shape.cores
+    return float(elements * rates("dma.element_overhead_ns") / 1e3)
+
+
+def rows_loaded_us(shape: Shape) -> float:
+    """Moving a row of x for each tap, by all DMA engines."""
+    geometry, rates = shape.geometry, shape.rates
+    num_bytes = geometry.N * geometry.C * geometry.Q * geometry.S * geometry.itemsize * share_met(geometry)
+    return float(num_bytes / (rates("dma.engines") * rates("dma.engine_bytes_per_ns") * shape.cores) / 1e3)

@@ -1,0 +1,5 @@
+"""`mixed` on the host: see `rows`."""
+
+from .rows import Rows
+
+ALGORITHM = Rows(on_tensor=True)

@@ -1,1 +1,0 @@
-"""The depthwise conv1d kernel as the planner sees it."""
