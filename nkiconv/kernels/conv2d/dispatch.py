@@ -3,34 +3,27 @@
 from ..._nki import nl
 from .._tiles import require
 from .bands.loop import run_bands
-from .bands.plan import bands_ns, plan_bands
+from .bands.plan import plan_bands
 from .deep.loop import run_deep
 from .deep.plan import plan_deep
-from .deep.price import deep_ns
 from .grouped.loop import run_grouped
 from .grouped.plan import plan_grouped
-from .grouped.price import grouped_ns
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
-from .narrow.price import narrow_ns
 from .pairs.loop import run_pairs
-from .pairs.plan import pairs_ns, plan_pairs
-from .relayout import copied_in, copy_out, plain_of, relayout_ns, relayout_refusal
+from .pairs.plan import plan_pairs
+from .relayout import copied_in, copy_out, plain_of, relayout_refusal
 from .split.loop import run_split
 from .split.plan import plan_split
 from .stacked.loop import run_stack
-from .stacked.plan import plan_stack, stack_ns
+from .stacked.plan import plan_stack
 from .swapped.loop import run_swapped
 from .swapped.plan import plan_swapped
-from .swapped.price import swapped_ns
 from .taps.loop import run_items
 from .taps.plan import plan_taps
-from .taps.price import taps_ns
 
 #: The algorithms that a config can name; each is a package beside this file.
 ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "deep", "pairs", "split", "swapped")
-#: Those that are chosen by price, the first of those that take least; split alone does what it does.
-PRICED = ("taps", "stacked", "bands", "grouped", "narrow", "deep", "pairs", "swapped")
 
 
 def algorithm_of(config):
@@ -71,39 +64,34 @@ def plan_of(algorithm, geometry, extras, config, cores):
     return plan_taps(plain, extras, config, cores)
 
 
-def price_of(algorithm, geometry, extras, plan):
-    """ns of an algorithm's own plan on two cores, from the first DMA to the last, copies of NHWC tensors and all."""
-    plain = plain_of(algorithm, geometry, extras)
-    beside = relayout_ns(algorithm, geometry, extras)
-    if algorithm == "stacked":
-        return beside + stack_ns(plain, plan)
-    if algorithm == "bands":
-        return beside + bands_ns(plain, plan)
-    if algorithm == "grouped":
-        return beside + grouped_ns(plain, plan)
-    if algorithm == "narrow":
-        return beside + narrow_ns(plain, plan)
-    if algorithm == "deep":
-        return beside + deep_ns(plain, plan)
-    if algorithm == "pairs":
-        return beside + pairs_ns(plain, plan)
-    if algorithm == "swapped":
-        return beside + swapped_ns(plain, plan)
-    return beside + taps_ns(plain, plan)
+def default_rule(geometry, extras, cores):
+    """The algorithm of a kernel that is called without a config: the first that runs of those that a shape is for.
 
-
-def choose(geometry, extras, cores):
-    """The name of the algorithm that takes least by prices, with its own settings; taps, which says why, where all
-    refuse."""
+    `nkiconv.plan`, and every call on the host, choose by cost models instead.
+    """
+    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
+    taps = geometry.rows.taps * geometry.columns.taps
+    wanted = []
     if geometry.precision == "fp16x3":
-        return "split"
-    found, found_ns = "taps", -1.0
-    for algorithm in PRICED:
-        plan = plan_of(algorithm, geometry, extras, None, cores)[0]
-        if plan != None:
-            ns = price_of(algorithm, geometry, extras, plan)
-            if found_ns < 0.0 or ns < found_ns:
-                found, found_ns = algorithm, ns
+        wanted.append("split")
+    if geometry.hbm_itemsize == 1:
+        wanted.append("pairs")
+    if per_c == 1 and per_k == 1 and taps > 1:
+        wanted.append("bands")
+    if geometry.groups > 1 and per_c <= 32 and per_k <= 32:
+        wanted.append("grouped")
+    if geometry.groups == 1 and geometry.C <= 32 and taps > 1:
+        wanted.append("stacked")
+    if geometry.groups == 1 and geometry.K <= 16 and taps > 1:
+        wanted.append("narrow")
+    if geometry.x_c == 1 and geometry.C >= 128 and geometry.K >= 128:
+        wanted.append("swapped")
+    if geometry.N * geometry.rows.out * geometry.columns.out <= 128 and geometry.C * taps >= 1024:
+        wanted.append("deep")
+    found = "taps"
+    for index in range(len(wanted)):
+        if found == "taps" and plan_of(wanted[index], geometry, extras, None, cores)[1] == "":
+            found = wanted[index]
     return found
 
 
@@ -111,7 +99,7 @@ def convolve(operands, geometry, extras, config):
     """Write operands.y by the algorithm that a config names, or by the one chosen."""
     cores = nl.num_programs()
     if config == None:
-        algorithm, settings = choose(geometry, extras, cores), None
+        algorithm, settings = default_rule(geometry, extras, cores), None
     else:
         algorithm, settings = algorithm_of(config)
     plan, reason = plan_of(algorithm, geometry, extras, settings, cores)

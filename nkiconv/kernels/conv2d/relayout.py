@@ -8,7 +8,6 @@ convolution, the same the other way round for y. The cores share both, and wait 
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
-from .._prices import BYTE_NS, DMA_ENGINES, HBM_BYTE_NS, run_ns
 from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
 from .call import Operands
 from .geometry import Geometry
@@ -19,11 +18,6 @@ OWN = ("taps", "swapped")
 FEW = 16
 #: Bytes a partition of one piece of a copy.
 PIECE_BYTES = 16_384
-#: Rate of a DMA that turns (trn2.toml, dma.dma_transpose_frac_hbm); ns until a copy's first and after its last byte is
-#: of use, and of two cores that wait for each other (dma.hwdge_*, dma.done_to_consumer_ns, lnc2.barrier_seam_ns).
-TURN_RATE = 0.9
-RELAYOUT_START_NS = 4500.0
-MEET_NS = 2000.0
 
 
 def turns_x(algorithm, geometry):
@@ -291,36 +285,3 @@ def relayout_instructions(algorithm, geometry, extras):
         if extras.residual:
             total += 3 * len(turned_pieces((geometry.N, geometry.K, geometry.rows.out, geometry.columns.out), 4)) + 1
     return total
-
-
-def relayout_ns(algorithm, geometry, extras):
-    """ns of both cores for the copies; of images of one pixel, which are in both layouts, for single elements."""
-    found = 0.0
-    if algorithm not in OWN and geometry.rows.size * geometry.columns.size == 1:
-        found += geometry.N * geometry.C * run_ns(geometry.hbm_itemsize) / (PARTS * DMA_ENGINES)
-    if algorithm not in OWN and geometry.rows.out * geometry.columns.out == 1:
-        found += geometry.N * geometry.K * run_ns(extras.epilogue.y_itemsize) / (PARTS * DMA_ENGINES)
-    if turns_x(algorithm, geometry):
-        elements = geometry.N * geometry.C * geometry.rows.size * geometry.columns.size
-        runs = (geometry.C * geometry.columns.size if geometry.C <= FEW else 0, geometry.columns.size)
-        found += copy_ns(elements, geometry.hbm_itemsize, runs, min(geometry.C, nl.tile_size.pmax))
-    if turns_y(algorithm, geometry):
-        outputs = geometry.N * geometry.K * geometry.rows.out * geometry.columns.out
-        stored = outputs // (extras.pool[0] * extras.pool[1])
-        Q = geometry.columns.out // extras.pool[1]
-        runs = (Q, geometry.K * Q) if geometry.K <= FEW else (0, geometry.K)
-        found += copy_ns(stored, extras.epilogue.y_itemsize, runs, nl.tile_size.pmax)
-        if extras.residual:
-            found += copy_ns(outputs, 4, (0, geometry.columns.out), min(geometry.K, nl.tile_size.pmax))
-    return found
-
-
-def copy_ns(elements, item, runs, partitions):
-    """ns of both cores for a copy; runs: elements side by side of what it reads (0: DMA turns it) and writes."""
-    mine = elements / PARTS
-    engines = DMA_ENGINES if runs[0] > 0 else min(DMA_ENGINES, div_ceil(partitions, nl.tile_size.pmax // DMA_ENGINES))
-    read_ns = mine * item * BYTE_NS / (TURN_RATE * DMA_ENGINES)
-    if runs[0] > 0:
-        read_ns = mine / runs[0] * run_ns(runs[0] * item) / DMA_ENGINES
-    written_ns = mine / runs[1] * run_ns(runs[1] * item) / engines
-    return RELAYOUT_START_NS + MEET_NS + max(read_ns + written_ns, 2 * mine * item * HBM_BYTE_NS)

@@ -2,10 +2,11 @@
 
 from ..._nki import nl
 from .._tiles import require
-from .banded.kernel import banded, banded_refusal
-from .choice import FALLBACK, choose, settle
+from .banded.choose import best_settings as best_banded
+from .banded.kernel import banded, banded_refusal, shape_refusal
 from .dot.kernel import dot, dot_refusal
 from .mixed import mixed, mixed_refusal
+from .rows.search import best_settings as best_rows
 from .taps_on_partition import taps_on_partition, taps_on_partition_refusal
 from .update.kernel import update, update_refusal
 from .vector import vector, vector_refusal
@@ -29,16 +30,48 @@ def refusal(algorithm, geometry, extras, config, cores):
     return taps_on_partition_refusal(geometry, extras, config, cores)
 
 
+def default_rule(geometry, extras, cores):
+    """The algorithm of a kernel that is called without one: the first that runs of those that a shape is for.
+
+    `nkiconv.plan`, and every call on the host, choose by cost models instead.
+    """
+    wanted = []
+    if geometry.Q == 1 and geometry.N >= 16:
+        wanted.append("update")
+    if extras.strict_nonfinite:
+        wanted.append("vector")
+    elif geometry.S <= 16 or (geometry.S <= 64 and geometry.Q <= 128):
+        wanted.append("mixed")
+    wanted.append("banded")
+    if geometry.S <= 256 and not extras.strict_nonfinite:
+        wanted.append("mixed")
+    wanted.append("dot")
+    found = "taps_on_partition"
+    for index in range(len(wanted)):
+        if found == "taps_on_partition" and refusal(wanted[index], geometry, extras, None, cores) == "":
+            found = wanted[index]
+    return found
+
+
+def settle(algorithm, geometry, extras, config, cores):
+    """The config, or where there is none the settings that an algorithm of the name takes by itself."""
+    if config != None:
+        return config
+    if algorithm == "banded" and shape_refusal(geometry, extras, None) == "":
+        return best_banded(geometry, extras)[0]
+    if algorithm in ("mixed", "vector"):
+        return best_rows(geometry, extras, algorithm == "mixed", cores)[0]
+    return None
+
+
 def convolve(algorithm, operands, geometry, extras, config):
-    """Write operands.y; None: the algorithm that `choice` takes, which knows already that it runs."""
-    checked = False
+    """Write operands.y; algorithm None: that of the default rule."""
+    cores = nl.num_programs()
     if algorithm == None:
-        algorithm, config = choose(geometry, extras, nl.num_programs())
-        checked = algorithm != FALLBACK
-    if not checked:
-        config = settle(algorithm, geometry, extras, config, nl.num_programs())
-        reason = refusal(algorithm, geometry, extras, config, nl.num_programs())
-        require(reason == "", reason)
+        algorithm = default_rule(geometry, extras, cores)
+    config = settle(algorithm, geometry, extras, config, cores)
+    reason = refusal(algorithm, geometry, extras, config, cores)
+    require(reason == "", reason)
     if algorithm == "banded":
         banded(operands, geometry, extras, config)
     elif algorithm == "dot":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....kernels.conv2d.bands.plan import BANDS_FOLDS
+from ....kernels.conv2d.bands.plan import BANDS_FOLDS, bands_ns
 from ...request import Config
 from ..algorithm import Shape
 from .common import Conv2dAlgorithm
@@ -15,6 +15,9 @@ class Bands(Conv2dAlgorithm):
 
     algorithm = "bands"
     from_one = ("channels", "together", "buffers")
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return float(bands_ns(geometry, plan))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ....kernels.conv2d.dispatch import plan_of, price_of
+from ....kernels.conv2d.dispatch import plan_of
+from ....kernels.conv2d.relayout import plain_of
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, changed, ints
+from .relayout import relayout_ns
 
 #: What the kernel's price of the array at its full rate is multiplied by to be a bound.
 SURE = 0.95
@@ -28,11 +30,17 @@ class Conv2dAlgorithm(Algorithm):
     def guesses(self, shape: Shape) -> list[Guess]:
         config = self.settle(shape, None)
         plan = self.plan(shape, config)
-        return [] if plan is None else [Guess(config, self.plan_ns(shape, plan))]
+        if plan is None:
+            return []
+        plain = plain_of(self.algorithm, shape.geometry, shape.extras)
+        return [Guess(config, relayout_ns(self.algorithm, shape) + self.plan_ns(shape, plain, plan))]
 
-    def plan_ns(self, shape: Shape, plan: Any) -> float:
-        """What a plan of the kernel's takes on two cores."""
-        return float(price_of(self.algorithm, shape.geometry, shape.extras, plan))
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        """What a plan of the kernel's takes on two cores, from the first DMA to the last.
+
+        geometry: as the algorithm sees it, of NHWC tensors that of their copies.
+        """
+        raise NotImplementedError
 
     def unit(self, shape: Shape, config: Config) -> int:
         return 1

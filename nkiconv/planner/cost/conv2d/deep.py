@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....kernels.conv2d.deep.plan import DEEP_FILTER_BYTES, DEEP_SHARDS, pieces_of
+from ....kernels.conv2d.deep.price import deep_ns
 from ...request import Config
 from ..algorithm import Shape, config_of
 from .common import WARM_UPS, Conv2dAlgorithm
@@ -16,6 +17,9 @@ class Deep(Conv2dAlgorithm):
 
     algorithm = "deep"
     from_one = ("taps", "filter_bytes")
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return float(deep_ns(geometry, plan))
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         return [None, *(config_of(shard=one) for one in DEEP_SHARDS)]

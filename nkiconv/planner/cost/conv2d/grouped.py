@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....kernels.conv2d.grouped.plan import BLOCKS, GROUPED_X_BYTES, TILE_ROWS
+from ....kernels.conv2d.grouped.price import grouped_ns
 from ...request import Config
 from ..algorithm import Shape, with_settings
 from .common import WARM_UPS, Conv2dAlgorithm
@@ -14,6 +15,9 @@ class Grouped(Conv2dAlgorithm):
     """Small groups on tiles of the array's rows."""
 
     algorithm = "grouped"
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return float(grouped_ns(geometry, plan))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....kernels.conv2d.narrow.plan import NARROW_X_BYTES
+from ....kernels.conv2d.narrow.price import narrow_ns
 from ...request import Config
 from ..algorithm import Shape, with_settings
 from .common import WARM_UPS, Conv2dAlgorithm
@@ -15,6 +16,9 @@ class Narrow(Conv2dAlgorithm):
 
     algorithm = "narrow"
     from_one = ("outputs", "taps", "blocks", "images")
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return float(narrow_ns(geometry, plan))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from ....kernels.conv2d.pairs.plan import PAIRS_FILTER_BYTES, PAIRS_X_BYTES
+from ....kernels.conv2d.pairs.plan import PAIRS_FILTER_BYTES, PAIRS_X_BYTES, pairs_ns
 from ...request import Config
 from ..algorithm import Shape, config_of
 from .common import CHANNELS, Conv2dAlgorithm
@@ -15,6 +16,9 @@ class Pairs(Conv2dAlgorithm):
 
     algorithm = "pairs"
     from_one = ("x_bytes", "filter_bytes", "channels", "buffers")
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return float(pairs_ns(geometry, plan))
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         found: list[Config] = [None, config_of(shard="channels"), config_of(shard="images")]

@@ -21,8 +21,8 @@ class Split(ByTap):
         more = [config_of(x_bytes=self.x_bytes // 2), config_of(shard="channels"), config_of(shard="images")]
         return [None, *(more if wide else [])]
 
-    def plan_ns(self, shape: Shape, plan: Any) -> float:
-        return float(split_ns(shape.geometry, None))
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return float(split_ns(geometry, None))
 
     def least_us(self, shape: Shape, config: Config) -> float:
         if shape.rates.overrides:  # the kernel's prices are trn2.toml's

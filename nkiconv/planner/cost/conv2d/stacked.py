@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....kernels.conv2d.stacked.plan import BESIDE
+from ....kernels.conv2d.stacked.plan import BESIDE, stack_ns
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Shape, with_settings
@@ -16,6 +16,9 @@ class Stacked(Conv2dAlgorithm):
 
     algorithm = "stacked"
     from_one = ("rows", "shifts", "outputs", "beside", "apart", "blocks", "images")
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return float(stack_ns(geometry, plan))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)

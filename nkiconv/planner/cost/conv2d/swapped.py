@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....kernels.conv2d.swapped.plan import SWAPPED_FILTER_BYTES, SWAPPED_X_BYTES, sides_of
-from ....kernels.conv2d.swapped.price import tiles_of
+from ....kernels.conv2d.swapped.price import swapped_ns, tiles_of
 from ...request import Config
 from ..algorithm import Shape, config_of
 from .common import LONG, WARM_UPS, Conv2dAlgorithm
@@ -16,6 +16,9 @@ class Swapped(Conv2dAlgorithm):
 
     algorithm = "swapped"
     from_one = ("side", "fold", "x_bytes", "filter_bytes")
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return float(swapped_ns(geometry, plan))
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         plan, geometry = self.plan(shape, None), shape.geometry

@@ -7,6 +7,7 @@ from typing import Any
 
 from ....kernels.conv2d.taps.fold import TAPS_FOLDS
 from ....kernels.conv2d.taps.plan import ORDERS, TAPS_FILTER_BYTES, TAPS_X_BYTES, count_instructions
+from ....kernels.conv2d.taps.price import taps_ns
 from ....kernels.conv2d.taps.work import array_ns
 from ...request import Config
 from ..algorithm import Shape, config_of
@@ -18,6 +19,9 @@ class Taps(ByTap):
 
     algorithm = "taps"
     x_bytes, filter_bytes = TAPS_X_BYTES, TAPS_FILTER_BYTES
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return float(taps_ns(geometry, plan))
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         plan = self.plan(shape, None)
