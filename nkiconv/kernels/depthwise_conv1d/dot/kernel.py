@@ -25,24 +25,21 @@ Zeros are multiplied: a NaN or Inf reaches every column of the channels that sha
 """
 
 from ...._nki import nisa, nl
-from ..._settings import config_refusal, numbers_refusal, setting
+from ..._settings import setting
 from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil, share
 from ..._warm import warm_up, warm_zeros
+from .config import dot_config_refusal, dot_defaults, read_dot
 from .plan import (
     BANDED_TAPS,
     COLUMNS_MIN,
     COLUMNS_PER_TAP,
-    SLOTS_MAX,
-    WIDE_BUFFERS,
     batch_width,
     batches,
-    cut_row,
+    count_batches,
     groups_of,
-    is_wide,
     padded_columns,
-    parts_as_channels,
-    plan_dot,
-    plan_wide,
+    plan_of,
+    runs_wide,
     x_slots,
 )
 from .rows import load_ahead, move_slots, next_rows, start_rows
@@ -58,63 +55,20 @@ from .sums import (
 )
 from .wide import run_wide
 
-#: Names and defaults of the settings: slots a stationary, most slots of a chunk, rows in flight, tiles (or images) that
-#: leave together, which share of the transposed slots Vector moves (0: none), whether lags go through HBM (1) or masks
-#: (0); with 1 only `buffers` of the others counts.
-DOT_SETTINGS = ("block", "slots", "buffers", "batch", "vector_share", "wide")
-BLOCK, BUFFERS, BATCH, VECTOR_SHARE = 8, 4, 4, 0
-#: Most slots that can be asked for; what does not fit SBUF is made smaller.
-SLOTS_MOST = 128
-#: Matmuls on zeros that bring the array to full rate while the first rows are on their way: 24 of 107 ns at half rate
-#: are 3/4 of a window of the throttle (trn2.toml, throttle.*).
-DOT_WARM_UP = 24
 #: Banks of transposed slots that are on their way before the first matmul of the tile before.
 LEAD = 2
 
 
-def plan_of(geometry, config):
-    """DotPlan with a config's settings."""
-    wide = setting(config, "wide", 1 if is_wide(geometry) else 0) == 1
-    part_taps = cut_row(geometry, wide)
-    cut = part_taps < geometry.S
-    rows = parts_as_channels(geometry, part_taps) if cut else geometry
-    plan = None
-    if wide:
-        plan = plan_wide(rows, setting(config, "buffers", WIDE_BUFFERS), cut)
-    if plan == None or plan.slots == 0:
-        plan = plan_dot(
-            rows,
-            setting(config, "block", BLOCK),
-            setting(config, "slots", SLOTS_MAX),
-            setting(config, "buffers", BUFFERS),
-            setting(config, "batch", BATCH),
-        )
-    if cut:
-        plan.parts = rows.C
-        plan.part_taps = part_taps
-    return plan
+def settle_dot(geometry, config):
+    """The DotConfig of (name, value) pairs, with defaults for what they leave open."""
+    return read_dot(config, dot_defaults(setting(config, "wide", runs_wide(geometry))))
 
 
 def dot_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = config_refusal(config, DOT_SETTINGS, "dot")
+    reason = dot_config_refusal(config)
     if reason != "":
         return reason
-    reason = numbers_refusal(
-        config,
-        (
-            ("block", 1, 16),
-            ("slots", 1, SLOTS_MOST),
-            ("buffers", 2, 16),
-            ("batch", 1, 64),
-            ("vector_share", 0, 64),
-            ("wide", 0, 1),
-        ),
-    )
-    if reason != "":
-        return reason
-    if setting(config, "block", BLOCK) not in (1, 2, 4, 8, 16):
-        return f"config block={setting(config, 'block', BLOCK)}: must be 1, 2, 4, 8 or 16 slots of a stationary"
     if extras.strict_nonfinite:
         return "strict_nonfinite=True: dot sums channels together under a mask; use vector or taps_on_partition"
     if geometry.lhs_dilation > 1:
@@ -125,15 +79,16 @@ def dot_refusal(geometry, extras, config, cores):
             f"Q={geometry.Q}: dot computes at most {columns_max} columns a row for S={geometry.S}; use banded or "
             f"taps_on_partition"
         )
-    plan = plan_of(geometry, config)
-    if setting(config, "wide", 1) == 0 and geometry.Q > COLUMNS_MIN:
-        return f"config wide=0, Q={geometry.Q}: at most {COLUMNS_MIN} columns; leave it out or use taps_on_partition"
-    if plan.slots == 0 or (geometry.Q > COLUMNS_MIN and not plan.wide):
+    settings = settle_dot(geometry, config)
+    if not settings.wide and geometry.Q > COLUMNS_MIN:
+        return f"config wide=False, Q={geometry.Q}: at most {COLUMNS_MIN} columns; leave it out"
+    plan = plan_of(geometry, settings)
+    if plan.slots == 0:
         return (
             f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
             f"SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use taps_on_partition"
         )
-    count = count_instructions(geometry, plan, cores)
+    count = count_instructions(geometry, plan, settings.warmup, cores)
     if count > INSTRUCTIONS_MAX:
         return (
             f"N={geometry.N}, C={geometry.C}, S={geometry.S}: dot needs {count} instructions on a core, the compiler "
@@ -142,7 +97,7 @@ def dot_refusal(geometry, extras, config, cores):
     return ""
 
 
-def count_instructions(geometry, plan, cores):
+def count_instructions(geometry, plan, warmup, cores):
     """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, tails."""
     slots = plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
     loads = 14 + (3 * plan.parts if plan.parts > 1 else 0)
@@ -150,7 +105,7 @@ def count_instructions(geometry, plan, cores):
         groups = plan.column_phases * plan.taps
         matmuls = groups * (plan.tap_phases * (plan.slots // plan.taps) + 2 * plan.channels)
         unit = 2 * slots + matmuls + 15 * groups + loads
-        return div_ceil(len(batches(geometry, plan)), cores) * plan.chunks * unit + 6 * plan.buffers + 50
+        return div_ceil(count_batches(geometry, plan), cores) * plan.chunks * unit + 6 * plan.buffers + 26 + warmup
     blocks = plan.lag_blocks * plan.column_phases
     matmuls = plan.taps * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
     tails = blocks * (4 * plan.taps + 3)
@@ -158,12 +113,13 @@ def count_instructions(geometry, plan, cores):
     columns = plan.taps * padded_columns(plan)
     leave = 3 * div_ceil(plan.tiles * columns, BANK_COLUMNS) + 10
     per_batch = plan.tiles * plan.images * plan.chunks * unit + plan.images * leave
-    return div_ceil(len(batches(geometry, plan)), cores) * per_batch + 6 * plan.buffers + 50
+    return div_ceil(count_batches(geometry, plan), cores) * per_batch + 6 * plan.buffers + 26 + warmup
 
 
 def dot(operands, geometry, extras, config):
-    """Write operands.y. config: DOT_SETTINGS."""
-    plan = plan_of(geometry, config)
+    """Write operands.y. config: (name, value) pairs of a DotConfig."""
+    settings = settle_dot(geometry, config)
+    plan = plan_of(geometry, settings)
     every = batches(geometry, plan)
     mine = share(len(every), nl.num_programs(), nl.program_id(0))
     units = []
@@ -173,16 +129,16 @@ def dot(operands, geometry, extras, config):
             for k in range(batch.k0, batch.k0 + batch.kn):
                 for chunk in range(plan.chunks):
                     units.append((batch, n, k, chunk))
-    if len(units) > 0 and plan.wide:
-        warm_up(warm_zeros(), DOT_WARM_UP, 1)
-        run_wide(operands, geometry, extras, plan, units)
-    elif len(units) > 0:
-        run_units(operands, geometry, extras, plan, units, setting(config, "vector_share", VECTOR_SHARE))
+    if len(units) > 0:
+        warm_up(warm_zeros(), settings.warmup, 1)
+        if plan.wide:
+            run_wide(operands, geometry, extras, plan, units)
+        else:
+            run_units(operands, geometry, extras, plan, units, settings.vector_share)
 
 
 def run_units(operands, geometry, extras, plan, units, vector_share):
     """Four units in flight: transposes of one between the matmuls of the one before and the tails of two others."""
-    warm_up(warm_zeros(), DOT_WARM_UP, 1)
     masks = make_masks(plan)
     rows = start_rows(operands, geometry, extras, plan, units)
     x_before, w_before, partials, ready, kept, sums = None, None, [], [], [], None

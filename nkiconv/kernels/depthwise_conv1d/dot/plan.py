@@ -19,6 +19,7 @@ from ..._axis import greatest_common_divisor
 from ..._tiles import BANK_COLUMNS, div_ceil
 from ..free_channels import ChannelBlock
 from ..geometry import Geometry
+from .config import dot_defaults
 
 #: Bytes a partition of SBUF for rows as loaded, transposed slots and kept filters; sums and products take the rest.
 DOT_SBUF_BYTES = 180_000
@@ -33,12 +34,8 @@ WIDE_FROM_FEW = 12
 WIDE_FROM_FEW_SLOTS = 320
 #: Slots and channels of a stationary there: channels start at partitions 0, 32, 64 and 96, as engines address them.
 WIDE_TAPS = 32
-#: Most blocks of that many slots in a chunk there.
-WIDE_BLOCKS = 2
-#: Sizes of blocks of lags that are tried, as shares of a bank.
-WIDE_STEPS = 16
-#: Rows in flight there: a unit takes longer than its rows, and loads ahead of need hold up products.
-WIDE_BUFFERS = 2
+#: Lags fewer that a block there has where it does not fit.
+WIDE_STEP = 8
 #: Bytes a partition that products on their way through HBM take there, and results.
 WIDE_BYTES = 44_000
 #: Columns for each tap from which `banded` is at least as fast, for the taps that it always takes; and columns that are
@@ -46,8 +43,6 @@ WIDE_BYTES = 44_000
 COLUMNS_PER_TAP = 0.5
 BANDED_TAPS = 8192
 COLUMNS_MIN = 64
-#: Most slots of a chunk without wide.py: 4096 taps, whose rows in bf16 are 8 KiB a partition.
-SLOTS_MAX = 32
 
 
 @dataclass
@@ -121,26 +116,44 @@ def widths(geometry, spread, tap_phases, column_phases, lags, slots, depth):
     return reach + 1, tap_phases * depth * slots
 
 
-def plan_dot(geometry, taps_asked, slots_asked, buffers, batch):
-    """DotPlan of a geometry; slots is 0 if not even one slot fits SBUF."""
-    P_MAX = nl.tile_size.pmax
+def plan_of(geometry, config):
+    """DotPlan with the settings of a DotConfig; slots is 0 if not even the smallest fits SBUF."""
+    part_taps = cut_row(geometry, config.wide)
+    cut = part_taps < geometry.S
+    rows = parts_as_channels(geometry, part_taps) if cut else geometry
+    plan = plan_wide(rows, config, cut) if config.wide else plan_masked(rows, config)
+    if cut:
+        plan.parts = rows.C
+        plan.part_taps = part_taps
+    return plan
+
+
+def phases_of(geometry):
+    """(tap phases R, spread D, column phases, taps and lags of a phase at most)."""
     common = greatest_common_divisor(geometry.stride, geometry.dilation)
     tap_phases = geometry.stride // common
     spread = geometry.dilation // common
-    column_phases = min(spread, geometry.Q)
-    phase_taps = div_ceil(geometry.S, tap_phases)
-    phase_lags = div_ceil(geometry.Q, spread)
+    return tap_phases, spread, min(spread, geometry.Q), div_ceil(geometry.S, tap_phases), div_ceil(geometry.Q, spread)
 
+
+def blocks_of_lags(phase_lags, taps):
+    """(blocks, lags of each) where one matmul takes `taps` slots."""
+    blocks = div_ceil(phase_lags, BANK_COLUMNS // (nl.tile_size.pmax // taps) + 1 - taps)
+    return blocks, div_ceil(phase_lags, blocks)
+
+
+def plan_masked(geometry, config):
+    """DotPlan with masks, with as many slots a chunk as asked for that fit."""
+    P_MAX = nl.tile_size.pmax
+    tap_phases, spread, column_phases, phase_taps, phase_lags = phases_of(geometry)
     most = div_ceil(phase_taps, P_MAX)
     taps = 1
-    while 2 * taps <= min(taps_asked, most):
+    while 2 * taps <= min(config.block, most):
         taps = 2 * taps
-    channels = P_MAX // taps
-    lag_blocks = div_ceil(phase_lags, BANK_COLUMNS // channels + 1 - taps)
-    lags = div_ceil(phase_lags, lag_blocks)
     per_tap_phase = tap_phases * geometry.itemsize
+    lag_blocks, lags = blocks_of_lags(phase_lags, taps)
 
-    slots = min(most, slots_asked)
+    slots = min(most, config.slots)
     fits = False
     while slots > 0 and not fits:
         chunks = div_ceil(most, slots)
@@ -148,39 +161,17 @@ def plan_dot(geometry, taps_asked, slots_asked, buffers, batch):
         size = widths(geometry, spread, tap_phases, column_phases, lag_blocks * lags, slots, P_MAX)
         loaded = (size[0] + size[1]) * geometry.itemsize
         filters = slots * P_MAX * per_tap_phase
-        turned = (slots + lag_blocks * lags) * column_phases * P_MAX * per_tap_phase
-        fits = buffers * loaded + 3 * turned + max(3 * filters, KEPT_BYTES if geometry.N > 1 else 0) <= DOT_SBUF_BYTES
+        moved = (slots + lag_blocks * lags) * column_phases * P_MAX * per_tap_phase
+        kept = max(3 * filters, KEPT_BYTES if geometry.N > 1 else 0)
+        fits = config.buffers * loaded + 3 * moved + kept <= DOT_SBUF_BYTES
         if not fits:
             slots = slots - 1
-    if slots == 0:
-        return DotPlan(
-            tap_phases=tap_phases,
-            spread=spread,
-            column_phases=column_phases,
-            slots=0,
-            depth=0,
-            chunks=0,
-            lags=lags,
-            lag_blocks=lag_blocks,
-            taps=taps,
-            channels=channels,
-            x_length=0,
-            w_length=0,
-            buffers=0,
-            tiles=0,
-            images=0,
-            keep=False,
-            parts=1,
-            part_taps=geometry.S,
-            wide=False,
-        )
-    while taps > slots:
+    held = max(1, slots)
+    while taps > held:
         taps = taps // 2
-    channels = P_MAX // taps
-    lag_blocks = div_ceil(phase_lags, BANK_COLUMNS // channels + 1 - taps)
-    lags = div_ceil(phase_lags, lag_blocks)
-    size = widths(geometry, spread, tap_phases, column_phases, lag_blocks * lags, slots, P_MAX)
-    chunks = div_ceil(most, slots)
+    lag_blocks, lags = blocks_of_lags(phase_lags, taps)
+    size = widths(geometry, spread, tap_phases, column_phases, lag_blocks * lags, held, P_MAX)
+    chunks = div_ceil(most, held)
     columns = lag_blocks * lags * column_phases
     return DotPlan(
         tap_phases=tap_phases,
@@ -192,75 +183,65 @@ def plan_dot(geometry, taps_asked, slots_asked, buffers, batch):
         lags=lags,
         lag_blocks=lag_blocks,
         taps=taps,
-        channels=channels,
+        channels=P_MAX // taps,
         x_length=size[0],
         w_length=size[1],
-        buffers=buffers,
-        tiles=max(1, min(batch, BANK_COLUMNS // (taps * columns))) if geometry.N == 1 else 1,
-        images=max(1, min(batch, div_ceil(geometry.N, 2))),
-        keep=chunks * slots * P_MAX * per_tap_phase <= KEPT_BYTES,
+        buffers=config.buffers,
+        tiles=max(1, min(config.batch, BANK_COLUMNS // (taps * columns))) if geometry.N == 1 else 1,
+        images=max(1, min(config.batch, div_ceil(geometry.N, 2))),
+        keep=config.keep and chunks * held * P_MAX * per_tap_phase <= KEPT_BYTES,
         parts=1,
         part_taps=geometry.S,
         wide=False,
     )
 
 
-def plan_wide(geometry, buffers, parts):
-    """DotPlan with blocks of lags for wide.py, the fastest that fits SBUF; slots is 0 if none does.
+def plan_wide(geometry, config, parts):
+    """DotPlan for wide.py, with as many slots and then lags as asked for that fit.
 
     parts: whether channels are parts of one row.
     """
     P_MAX, taps = nl.tile_size.pmax, WIDE_TAPS
-    channels = P_MAX // taps
-    common = greatest_common_divisor(geometry.stride, geometry.dilation)
-    tap_phases = geometry.stride // common
-    spread = geometry.dilation // common
-    column_phases = min(spread, geometry.Q)
-    phase_lags = div_ceil(geometry.Q, spread)
-    phase_taps = div_ceil(geometry.S, tap_phases)
+    tap_phases, spread, column_phases, phase_taps, phase_lags = phases_of(geometry)
     blocks = div_ceil(div_ceil(phase_taps, P_MAX), taps)
+    channels = P_MAX // taps
     half = geometry.C if parts or one_block(geometry) else div_ceil(geometry.C, 2)
     rows = channels * min(taps, div_ceil(half, channels))
     # one row: at least two blocks of lags, for two cores
     least = 2 if parts or geometry.N * geometry.C == 1 else 1
 
-    best, best_cost, found_chunks, found_lags, keep = 0, 0.0, 0, 0, False
-    for asked in range(1, min(blocks, WIDE_BLOCKS) + 1):
+    asked, most, fits = min(blocks, div_ceil(config.slots, taps)), config.lags, False
+    while asked > 0 and not fits:
         chunks = div_ceil(blocks, asked)
         slots = taps * div_ceil(blocks, chunks)
         depth = min(P_MAX, div_ceil(phase_taps, slots))
         filters = slots * rows * tap_phases * geometry.itemsize
-        for step in range(1, WIDE_STEPS + 1):
-            most = (BANK_COLUMNS // channels * step) // WIDE_STEPS + 1 - taps
-            for kept in range(2):
-                if most > 0 and (kept == 0 or chunks * filters <= KEPT_BYTES):
-                    lags = div_ceil(phase_lags, max(least, div_ceil(phase_lags, most)))
-                    size = widths(geometry, spread, tap_phases, column_phases, lags, slots, depth)
-                    loaded = buffers * (size[0] + size[1]) * geometry.itemsize
-                    turned = (slots + lags) * column_phases * rows * tap_phases * geometry.itemsize
-                    summed = column_phases * div_ceil(rows, channels) * lags * 4 if chunks > 1 else 0
-                    needed = loaded + 2 * turned + 2 * filters * (chunks if kept == 1 else 1) + summed + WIDE_BYTES
-                    # columns of the array a lag: transposes, products, sums
-                    cost = slots + lags + (slots // taps) * (lags + taps) + lags / 2
-                    cost = chunks * (cost + (slots if kept == 0 else 0)) / lags
-                    if needed <= nl.tile_size.total_available_sbuf_size and (best == 0 or cost < best_cost):
-                        best, best_cost, found_chunks, found_lags, keep = slots, cost, chunks, lags, kept == 1
-    depth = min(P_MAX, div_ceil(phase_taps, max(1, best)))
-    size = widths(geometry, spread, tap_phases, column_phases, found_lags, best, depth)
+        lags = div_ceil(phase_lags, max(least, div_ceil(phase_lags, most)))
+        size = widths(geometry, spread, tap_phases, column_phases, lags, slots, depth)
+        loaded = config.buffers * (size[0] + size[1]) * geometry.itemsize
+        moved = (slots + lags) * column_phases * rows * tap_phases * geometry.itemsize
+        summed = column_phases * div_ceil(rows, channels) * lags * 4 if chunks > 1 else 0
+        needed = loaded + 2 * moved + 2 * filters + summed + WIDE_BYTES
+        spare = nl.tile_size.total_available_sbuf_size - needed
+        fits = spare >= 0
+        keep = config.keep and chunks * filters <= KEPT_BYTES and 2 * filters * (chunks - 1) <= spare
+        most = most - WIDE_STEP
+        if most <= 0:
+            asked, most = asked - 1, config.lags
     return DotPlan(
         tap_phases=tap_phases,
         spread=spread,
         column_phases=column_phases,
-        slots=best,
+        slots=slots if fits else 0,
         depth=depth,
-        chunks=found_chunks,
-        lags=found_lags,
+        chunks=chunks,
+        lags=lags,
         lag_blocks=1,
         taps=taps,
         channels=channels,
         x_length=size[0],
         w_length=size[1],
-        buffers=buffers,
+        buffers=config.buffers,
         tiles=1,
         images=1,
         keep=keep,
@@ -268,6 +249,14 @@ def plan_wide(geometry, buffers, parts):
         part_taps=geometry.S,
         wide=True,
     )
+
+
+def runs_wide(geometry):
+    """Whether lags go through HBM without a config: where there are many, and they fit or may not go under masks."""
+    if not is_wide(geometry):
+        return False
+    plan = plan_of(geometry, dot_defaults(True))
+    return plan.slots > 0 or geometry.Q > COLUMNS_MIN
 
 
 def is_wide(geometry):
@@ -358,6 +347,15 @@ def batches(geometry, plan):
                         )
                     )
     return found
+
+
+def count_batches(geometry, plan):
+    """How many `batches` finds."""
+    lags = div_ceil(geometry.Q, plan.spread)
+    count = 0
+    for block in channel_blocks(geometry, plan):
+        count += div_ceil(div_ceil(block.length, plan.taps), plan.tiles)
+    return count * div_ceil(geometry.N, plan.images) * (div_ceil(lags, plan.lags) if plan.wide else 1)
 
 
 def groups_of(plan, block, k):
