@@ -26,12 +26,11 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import SCALAR_WORK, START_WORK, VECTOR_WORK, VECTOR_WORK_16BIT, new_ledger, pick
-from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import INSTRUCTIONS_MAX, div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..free_channels import finish_free
 from .bands import load_filters, make_bands, make_mask, turn_filters
-from .estimate import update_tensor_ns, update_vector_ns
+from .config import read_update, update_config_refusal, update_defaults
 from .plan import (
     ROW_MAX,
     batches_of,
@@ -45,57 +44,15 @@ from .plan import (
 )
 from .vector import count_vector, parts_of, update_vector
 
-#: Names of the settings: who multiplies, "tensor" or "vector" (vector.py); of the former, how many chunks leave
-#: in one store, how many are loaded ahead, every how many-th chunk Vector moves from PSUM once transposed (0: none),
-#: and every how many-th piece of the results it reads out (left out: as BALANCED says).
-UPDATE_SETTINGS = ("engine", "leave", "ahead", "vector_moves", "vector_reads")
-LEAVE, AHEAD, VECTOR_MOVES = 1, 8, 0
-#: Chunks of a core from which a read-out goes to whichever of Vector and Scalar has had less to do. In shorter runs
-#: they take turns: both wait for chunks rather than for each other.
-BALANCED = 24
-#: Matmuls on zeros, 107 ns each at half rate, while the filters and then the first rows are on their way: busy for 3/4
-#: of its first window, the array goes on at full rate (trn2.toml, throttle.*).
-WARM_UP_FILTERS, WARM_UP_ROWS = 11, 5
-
-
-def settings_of(config):
-    """(leave, ahead, vector_moves, vector_reads)."""
-    return (
-        setting(config, "leave", LEAVE),
-        setting(config, "ahead", AHEAD),
-        setting(config, "vector_moves", VECTOR_MOVES),
-        setting(config, "vector_reads", None),
-    )
-
-
-def on_vector(geometry, extras, config):
-    """Whether Vector multiplies: if asked to, or where channels must stay apart, or where it is done first."""
-    asked = setting(config, "engine", None)
-    if asked != None:
-        return asked == "vector"
-    if extras.strict_nonfinite:
-        return True
-    tensor_ns = update_tensor_ns(geometry, extras, (LEAVE, AHEAD))
-    vector_ns = update_vector_ns(geometry, extras)
-    return tensor_ns == 0.0 or (vector_ns > 0.0 and vector_ns < tensor_ns)
-
 
 def update_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = config_refusal(config, UPDATE_SETTINGS, "update")
+    reason = update_config_refusal(config)
     if reason != "":
         return reason
-    limits = (("leave", 1, 8), ("ahead", 1, 64), ("vector_moves", 0, 64), ("vector_reads", 0, 64))
-    reason = numbers_refusal(config, limits)
-    if reason != "":
-        return reason
-    chosen = settings_of(config)
-    if chosen[0] not in (1, 2, 4, 8):
-        return f"config leave={chosen[0]}: must be 1, 2, 4 or 8 chunks"
-    engine = setting(config, "engine", None)
-    if engine != None and engine != "tensor" and engine != "vector":
-        return f'config engine={engine}: must be "tensor" or "vector"'
-    if extras.strict_nonfinite and engine == "tensor":
+    settings = read_update(config, update_defaults(geometry, extras))
+    on_tensor = settings.engine == "tensor"
+    if extras.strict_nonfinite and on_tensor:
         return 'strict_nonfinite=True: the array adds zeros times other channels; leave out engine="tensor"'
     if geometry.lhs_dilation > 1:
         return f"lhs_dilation={geometry.lhs_dilation}: update takes 1; use mixed, vector or taps_on_partition"
@@ -105,13 +62,15 @@ def update_refusal(geometry, extras, config, cores):
             f"W={geometry.W}: update takes rows (and states) of at most {ROW_MAX} elements; use mixed, vector or "
             f"taps_on_partition"
         )
-    plan = plan_update(geometry, extras.state, chosen[0], chosen[1])
-    if plan.channels == 0 and engine != "vector" and not extras.strict_nonfinite:
+    plan = plan_update(geometry, extras.state, settings)
+    if on_tensor and plan.channels == 0:
         return (
             f"Q={geometry.Q}, S={geometry.S}: the columns of one channel must fit a PSUM bank, its taps SBUF; use "
             f"mixed or vector"
         )
-    if on_vector(geometry, extras, config):
+    if on_tensor:
+        count = count_instructions(geometry, plan, settings, cores)
+    else:
         parts = len(parts_of(geometry, extras, plan.state))
         if parts == 0:
             return (
@@ -119,8 +78,6 @@ def update_refusal(geometry, extras, config, cores):
                 f"image must fit SBUF on 256 partitions; split C over several calls, or use vector"
             )
         count = count_vector(geometry, parts, cores)
-    else:
-        count = count_instructions(geometry, plan, cores)
     if count > INSTRUCTIONS_MAX:
         return (
             f"N={geometry.N}, C={geometry.C}, Q={geometry.Q}: update needs {count} instructions on a core, the "
@@ -129,7 +86,7 @@ def update_refusal(geometry, extras, config, cores):
     return ""
 
 
-def count_instructions(geometry, plan, cores):
+def count_instructions(geometry, plan, settings, cores):
     """Instructions of the busiest core, at most: loads, transposes, bands, matmuls, read-outs, stores."""
     kinds = 2 if plan.state > 0 else 1
     per_chunk = plan.pieces * (4 + 2 + 5) + kinds * (3 * plan.groups + 4 + geometry.Q)
@@ -137,14 +94,15 @@ def count_instructions(geometry, plan, cores):
     filters = 2 + plan.pieces * 2 + geometry.Q * kinds * 4
     per_load = plan.filters // (plan.groups * plan.leave) * plan.image_tiles
     batches = div_ceil(count_batches(geometry, plan), cores)
-    return batches * batch + (div_ceil(batches, per_load) + 2) * filters + WARM_UP_FILTERS + WARM_UP_ROWS + 12
+    warmup = settings.warmup + settings.warmup_rows
+    return batches * batch + (div_ceil(batches, per_load) + 2) * filters + warmup + 12
 
 
 def update(operands, geometry, extras, config):
-    """Write operands.y. config: UPDATE_SETTINGS."""
-    chosen = settings_of(config)
-    plan = plan_update(geometry, extras.state, chosen[0], chosen[1])
-    if on_vector(geometry, extras, config):
+    """Write operands.y. config: (name, value) pairs of an UpdateConfig."""
+    settings = read_update(config, update_defaults(geometry, extras))
+    plan = plan_update(geometry, extras.state, settings)
+    if settings.engine == "vector":
         update_vector(operands, geometry, extras, plan.state)
         return
     every = batches_of(geometry, plan)
@@ -155,7 +113,7 @@ def update(operands, geometry, extras, config):
         for chunk in range(batch.first, batch.first + batch.number):
             work.append((batch, chunk))
     if len(work) > 0:
-        run_chunks(operands, geometry, extras, plan, chosen, work)
+        run_chunks(operands, geometry, extras, plan, settings, work)
 
 
 def kinds_of(geometry, plan):
@@ -166,11 +124,11 @@ def kinds_of(geometry, plan):
     return kinds
 
 
-def run_chunks(operands, geometry, extras, plan, chosen, work):
+def run_chunks(operands, geometry, extras, plan, settings, work):
     """Loads run ahead, bands one chunk; transposes of a chunk go before the matmuls of the one before it."""
     kinds = kinds_of(geometry, plan)
     zeros_sbuf = warm_zeros()
-    warm_up(zeros_sbuf, WARM_UP_FILTERS, 1)
+    warm_up(zeros_sbuf, settings.warmup, 1)
     loaded = []
     fetch(loaded, operands, geometry, plan, work)
     masks = []
@@ -179,7 +137,6 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
     for _ in range(plan.ahead):
         fetch(loaded, operands, geometry, plan, work)
 
-    reads = 2 if chosen[3] == None and len(work) < BALANCED else chosen[3]
     ledger = new_ledger()
     turned_filters, bands, before, y_sbuf = [], [], None, None
     for index in range(len(work) + 1):
@@ -193,10 +150,10 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
                 for kind in range(len(kinds)):
                     turned_filters.append(turn_filters(filters, geometry, plan, kinds[kind][0], kinds[kind][1]))
                 if target == 0:
-                    warm_up(zeros_sbuf, WARM_UP_ROWS, 1)
+                    warm_up(zeros_sbuf, settings.warmup_rows, 1)
             bands.append(bands_of(turned_filters, masks, bands, plan, work, target, ledger))
         if index < len(work):
-            by_vector = 0 < chosen[2] and index % chosen[2] == chosen[2] - 1
+            by_vector = 0 < settings.vector_moves and index % settings.vector_moves == settings.vector_moves - 1
             turned = []
             for kind in range(len(kinds)):
                 tile_sbuf = loaded[index].tiles[kind]
@@ -217,7 +174,7 @@ def run_chunks(operands, geometry, extras, plan, chosen, work):
                 last = chunk_channels(batch.block, plan, batch.first + batch.number - 1)
                 width = (last[0] + last[1] - first) * geometry.Q
                 y_sbuf = nl.ndarray((rows_of(plan, batch), width), dtype=operands.y.dtype, buffer=nl.sbuf)
-            multiply_chunk(operands, geometry, extras, plan, batch, chunk, before, y_sbuf, first, reads, ledger)
+            multiply_chunk(operands, geometry, extras, plan, batch, chunk, before, y_sbuf, first, settings, ledger)
             if chunk == batch.first + batch.number - 1:
                 store_batch(operands, geometry, plan, batch, y_sbuf, first)
         before = now
@@ -338,7 +295,7 @@ def turn_chunk(tile_sbuf, plan, block, chunk, width, by_vector):
     return turned_sbuf
 
 
-def multiply_chunk(operands, geometry, extras, plan, batch, chunk, operand, y_sbuf, first, reads, ledger):
+def multiply_chunk(operands, geometry, extras, plan, batch, chunk, operand, y_sbuf, first, settings, ledger):
     """Matmuls of a chunk, then each piece's own columns through the epilogue into the batch's results."""
     rows, size = rows_of(plan, batch), plan.channels * geometry.Q
     groups = chunk_groups(batch.block, plan, chunk)
@@ -359,9 +316,9 @@ def multiply_chunk(operands, geometry, extras, plan, batch, chunk, operand, y_sb
         c0 = piece_start(batch.block, h) + channels[0]
         extra = load_extras(operands, geometry, extras, batch, row, rows, c0, channels[1])
         engine = nisa.engine.scalar
-        if reads == None:
+        if settings.balanced:
             engine = pick(ledger, groups[1] * size, False)
-        elif reads > 0 and h % reads == 0:
+        elif settings.vector_reads > 0 and h % settings.vector_reads == 0:
             engine = nisa.engine.vector
         for part in range(1 if regular == groups[1] else 2):
             g = 0 if part == 0 else regular

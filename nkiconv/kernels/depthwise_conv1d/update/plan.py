@@ -21,9 +21,6 @@ UPDATE_GROUPS_MAX = 16
 UPDATE_FILTER_BYTES, AHEAD_BYTES = 32_768, 65_536
 #: Bytes a partition of SBUF for filters as loaded: those in use and those on their way.
 TAPS_BYTES = 98_304
-#: What groups of a chunk go by, in ns: an instruction of Vector beside its elements (vector.*_issue_fixed_ns), of which
-#: a chunk has one a column for its bands and a few more; a group's transpose and matmul.
-INSTRUCTION_NS, CHUNK_INSTRUCTIONS, GROUP_NS = 60.0, 3, 110.0
 #: Most positions of a row (or of a state): the contraction of one channel.
 ROW_MAX = 128
 
@@ -69,11 +66,18 @@ class Batch(nl.NKIObject):
     nn: int
 
 
-def plan_update(geometry, with_state, leave, ahead):
-    """UpdatePlan of a geometry; channels is 0 if not even one channel fits."""
+@dataclass
+class GroupLimits(nl.NKIObject):
+    """Most channels of a group, 0 if not even one fits; most groups of a chunk; channels of a piece in a bank."""
+
+    channels: int
+    groups: int
+    room: int
+
+
+def images_of(geometry):
+    """(pieces, partitions of each, images of a tile, image tiles)."""
     P_MAX = nl.tile_size.pmax
-    state = geometry.pad_left if with_state else 0
-    longest = max(geometry.W, state)
     split = geometry.C == 1 and geometry.N > 1
     image_tiles = div_ceil(geometry.N, P_MAX)
     if split and image_tiles % 2 == 1:
@@ -86,28 +90,43 @@ def plan_update(geometry, with_state, leave, ahead):
         while pitch < images:
             pitch = 2 * pitch
         pieces = P_MAX // pitch
-    channels = min(P_MAX // longest, BANK_COLUMNS // (pieces * geometry.Q)) if longest <= ROW_MAX else 0
+    return pieces, pitch, images, image_tiles
+
+
+def group_limits(geometry, with_state):
+    """GroupLimits of a geometry."""
+    P_MAX = nl.tile_size.pmax
+    tiling = images_of(geometry)
+    pieces, rows = tiling[0], tiling[0] * tiling[1]
+    longest = max(geometry.W, geometry.pad_left if with_state else 0)
+    room = BANK_COLUMNS // (pieces * geometry.Q)
+    channels = min(P_MAX // longest, room) if longest <= ROW_MAX else 0
     channels = min(channels, div_ceil(max(1, geometry.C // 2), pieces))
-    taps_bytes = geometry.S * geometry.itemsize
-    channels = min(channels, TAPS_BYTES // (2 * taps_bytes))
+    channels = min(channels, TAPS_BYTES // (2 * geometry.S * geometry.itemsize))
+    of_slots = BANK_BYTES // ((rows + rows % 2) * geometry.itemsize)
+    return GroupLimits(channels=channels, groups=min(min(UPDATE_GROUPS_MAX, of_slots), room), room=room)
+
+
+def plan_update(geometry, with_state, config):
+    """UpdatePlan of a geometry with the settings of an UpdateConfig; channels is 0 if not even one channel fits."""
+    P_MAX = nl.tile_size.pmax
+    state = geometry.pad_left if with_state else 0
+    pieces, pitch, images, image_tiles = images_of(geometry)
+    limits = group_limits(geometry, with_state)
+    channels = min(config.channels, limits.channels)
     groups = 0
     if channels > 0:
-        rows = pieces * pitch
-        of_slots = BANK_BYTES // ((rows + rows % 2) * geometry.itemsize)
-        chosen = fill_bank(
-            channels, min(UPDATE_GROUPS_MAX, of_slots), BANK_COLUMNS // (pieces * geometry.Q), geometry.Q
-        )
-        channels, groups = chosen[0], chosen[1]
-    leaving = leave if image_tiles == 1 else 1
+        groups = min(min(config.groups, limits.groups), limits.room // channels)
+    leaving = config.leave if image_tiles == 1 else 1
     while groups * leaving * pieces > P_MAX:
         leaving = leaving // 2
-    filters = 0
+    filters, ahead = 0, config.ahead
     if groups > 0:
         per_group = pieces * geometry.Q * (2 if state > 0 else 1) * geometry.itemsize
         batch = groups * leaving
         filters = max(1, min(P_MAX // pieces, UPDATE_FILTER_BYTES // per_group) // batch) * batch
         ahead = max(1, min(ahead, AHEAD_BYTES // (groups * channels * (geometry.W + state) * geometry.itemsize)))
-        loads = TAPS_BYTES // (channels * taps_bytes) - 1
+        loads = TAPS_BYTES // (channels * geometry.S * geometry.itemsize) - 1
         ahead = max(1, min(ahead, loads * filters // groups))
     return UpdatePlan(
         state=state,
@@ -121,17 +140,6 @@ def plan_update(geometry, with_state, leave, ahead):
         filters=filters,
         ahead=ahead,
     )
-
-
-def fill_bank(channels, most_groups, room, columns):
-    """(channels of a group, groups) of the chunk whose channels cost least; room: channels of a piece in a bank."""
-    found, found_ns = (channels, 1), 0.0
-    for groups in range(1, min(most_groups, room) + 1):
-        each = min(channels, room // groups)
-        ns = ((columns + CHUNK_INSTRUCTIONS) * INSTRUCTION_NS + groups * GROUP_NS) / (each * groups)
-        if groups == 1 or ns < found_ns:
-            found, found_ns = (each, groups), ns
-    return found
 
 
 def piece_block(c0, count, plan):

@@ -1,0 +1,131 @@
+"""Settings of `update`: what each says and may be, and what a kernel takes that is called without.
+
+Compile-time code in NKI's Python subset.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._settings import config_refusal, numbers_refusal, setting
+from ..._tiles import PARTS, div_ceil
+from .plan import UPDATE_GROUPS_MAX, group_limits
+
+#: Names of the settings, and who multiplies.
+UPDATE_SETTINGS = (
+    "engine",
+    "channels",
+    "groups",
+    "leave",
+    "ahead",
+    "vector_moves",
+    "vector_reads",
+    "balanced",
+    "warmup",
+    "warmup_rows",
+)
+UPDATE_ENGINES = ("tensor", "vector")
+#: Where the array multiplies without a config: so many images at least, and for each of them columns of a row and taps
+#: of all channels at most; and so many elements of 2 bytes of all images that taps meet, or images for each channel on
+#: a partition of Vector's, at least. Where Vector's runs are of a few bytes, DMA engines take long for each.
+TENSOR_IMAGES, TENSOR_COLUMNS, TENSOR_TAPS = 3, 2, 4000
+TENSOR_ELEMENTS, TENSOR_IMAGES_EACH, TINY_RUN = 128, 16, 4
+
+
+@dataclass(frozen=True)
+class UpdateConfig(nl.NKIObject):
+    """Every setting; all but the first are the array's, of no use to Vector."""
+
+    #: who multiplies: "tensor", the array, or "vector" (vector.py)
+    engine: str
+    #: channels of a group, 1 to 128, and groups of a chunk, 1 to 16; fewer where they do not fit
+    channels: int
+    groups: int
+    #: chunks that leave in one store, 1, 2, 4 or 8, and that are loaded ahead, 1 to 64; fewer where they do not fit
+    leave: int
+    ahead: int
+    #: every how many-th chunk Vector moves from PSUM once transposed, 0 to 64; 0: none
+    vector_moves: int
+    #: every how many-th piece of the results Vector reads out, 0 to 64; 0: none
+    vector_reads: int
+    #: whether instead whoever of Vector and Scalar has had less to do reads out
+    balanced: bool
+    #: matmuls on zeros while the filters and then the first rows are on their way, 0 to 128
+    warmup: int
+    warmup_rows: int
+
+
+def update_defaults(geometry, extras):
+    """Settings without a config: chunks of as many channels as a bank holds, in as few groups as that takes."""
+    limits = group_limits(geometry, extras.state)
+    groups = min(limits.groups, limits.room // max(1, limits.channels))
+    on_vector = extras.strict_nonfinite or limits.channels == 0 or not is_for_tensor(geometry)
+    return UpdateConfig(
+        engine="vector" if on_vector else "tensor",
+        channels=max(1, limits.channels),
+        groups=max(1, groups),
+        leave=1,
+        ahead=8,
+        vector_moves=0,
+        vector_reads=2,
+        balanced=False,
+        warmup=11,
+        warmup_rows=5,
+    )
+
+
+def is_for_tensor(geometry):
+    """Whether there are enough images, and not too many columns or taps, for the array."""
+    N, Q, S = geometry.N, geometry.Q, geometry.S
+    met = min(S, geometry.W)
+    length = div_ceil(geometry.C, PARTS * nl.tile_size.pmax)
+    many = N * met * 2 >= TENSOR_ELEMENTS * geometry.itemsize or N >= TENSOR_IMAGES_EACH * length
+    tiny = length * Q * geometry.itemsize <= TINY_RUN
+    few = S * geometry.C <= TENSOR_TAPS * N or S <= N * Q * met
+    bands = Q <= 16 * S or N >= 64 * length
+    return N >= TENSOR_IMAGES and (many or tiny) and few and Q <= TENSOR_COLUMNS * N and bands
+
+
+def read_update(config, defaults):
+    """The UpdateConfig of (name, value) pairs; what they leave open is as in `defaults`."""
+    return UpdateConfig(
+        engine=setting(config, "engine", defaults.engine),
+        channels=setting(config, "channels", defaults.channels),
+        groups=setting(config, "groups", defaults.groups),
+        leave=setting(config, "leave", defaults.leave),
+        ahead=setting(config, "ahead", defaults.ahead),
+        vector_moves=setting(config, "vector_moves", defaults.vector_moves),
+        vector_reads=setting(config, "vector_reads", defaults.vector_reads),
+        balanced=setting(config, "balanced", defaults.balanced),
+        warmup=setting(config, "warmup", defaults.warmup),
+        warmup_rows=setting(config, "warmup_rows", defaults.warmup_rows),
+    )
+
+
+def update_config_refusal(config):
+    """What is wrong with the names and values of a config; "" if nothing is."""
+    reason = config_refusal(config, UPDATE_SETTINGS, "update")
+    if reason != "":
+        return reason
+    limits = (
+        ("channels", 1, nl.tile_size.pmax),
+        ("groups", 1, UPDATE_GROUPS_MAX),
+        ("leave", 1, 8),
+        ("ahead", 1, 64),
+        ("vector_moves", 0, 64),
+        ("vector_reads", 0, 64),
+        ("warmup", 0, 128),
+        ("warmup_rows", 0, 128),
+    )
+    reason = numbers_refusal(config, limits)
+    if reason != "":
+        return reason
+    leave = setting(config, "leave", 1)
+    if leave not in (1, 2, 4, 8):
+        return f"config leave={leave}: must be 1, 2, 4 or 8 chunks"
+    engine = setting(config, "engine", "tensor")
+    if engine not in UPDATE_ENGINES:
+        return f'config engine={engine}: must be "tensor" or "vector"'
+    balanced = setting(config, "balanced", False)
+    if not isinstance(balanced, bool):
+        return f"config balanced={balanced}: must be True or False"
+    return ""
