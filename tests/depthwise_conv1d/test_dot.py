@@ -73,6 +73,7 @@ CONFIGS = [
     (("block", 16), ("vector_share", 3)),
     (("block", 4), ("slots", 1), ("buffers", 2), ("batch", 1)),
     (("block", 1),),
+    (("keep", False), ("warmup", 0)),
 ]
 
 row = functools.partial(row_of, ROWS + WIDE + PARTS)
@@ -93,18 +94,18 @@ def test_exact_on_integers(row, dtype):
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("row", WIDE, ids=lambda row: row.id)
 def test_lags_through_hbm_are_exact_on_integers(row, dtype):
-    check(row.problem(dtype), PLAIN, 1, whole=True, algorithm="dot", config=(("wide", 1),))
+    check(row.problem(dtype), PLAIN, 1, whole=True, algorithm="dot", config=(("wide", True),))
 
 
 @pytest.mark.cover
-@pytest.mark.parametrize("wide", [0, 1])
+@pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("row", PARTS, ids=lambda row: row.id)
 def test_parts_of_one_row_are_exact_on_integers(row, dtype, wide):
     problem = row.problem(dtype)
     config = (("wide", wide),)
-    if wide == 0 and problem.Q > 64:
-        assert reason_to_refuse("dot", problem, lnc=2, config=config).startswith(f"config wide=0, Q={problem.Q}:")
+    if not wide and problem.Q > 64:
+        assert reason_to_refuse("dot", problem, lnc=2, config=config).startswith(f"config wide=False, Q={problem.Q}:")
         return
     check(problem, PLAIN, 1, whole=True, algorithm="dot", config=config)
 
@@ -215,7 +216,10 @@ def test_refusals_name_what_they_refuse():
         (("batch", 0),),
         (("buffers", 1),),
         (("vector_share", -1),),
-        (("wide", 2),),
+        (("wide", 1),),
+        (("lags", 98),),
+        (("keep", 0),),
+        (("warmup", -1),),
     ):
         assert config[0][0] in reason_to_refuse("dot", problem, lnc=1, config=config)
     huge = dataclasses.replace(problem, N=20_000, C=20_000, K=20_000, groups=20_000)

@@ -74,11 +74,14 @@ def settings_of(algorithm, S):
         },
         "dot": {
             "block": st.sampled_from([1, 2, 4, 8, 16]),
-            "slots": st.integers(1, 40),
+            "slots": st.integers(1, 70),
+            "lags": st.integers(1, 97),
+            "keep": st.booleans(),
             "buffers": st.integers(2, 6),
             "batch": few,
             "vector_share": st.integers(0, 4),
-            "wide": st.integers(0, 1),
+            "wide": st.booleans(),
+            "warmup": few,
         },
         "update": {
             "engine": st.sampled_from(["tensor", "vector"]),
@@ -86,6 +89,16 @@ def settings_of(algorithm, S):
             "ahead": st.integers(1, 10),
             "vector_moves": st.integers(0, 4),
             "vector_reads": st.integers(0, 4),
+            "balanced": st.booleans(),
+            "channels": st.integers(1, 128),
+            "groups": st.integers(1, 16),
+            "warmup": few,
+            "warmup_rows": few,
+        },
+        "taps_on_partition": {
+            "channels": st.integers(1, 128),
+            "columns": st.integers(1, 700),
+            "whole_runs": st.booleans(),
         },
     }.get(algorithm, {})
 

@@ -54,6 +54,7 @@ CONFIGS = [
     VECTOR,
     (*TENSOR, ("leave", 2), ("ahead", 1), ("vector_moves", 2), ("vector_reads", 1)),
     (*TENSOR, ("leave", 4), ("ahead", 3), ("vector_reads", 0)),
+    (*TENSOR, ("channels", 3), ("groups", 5), ("balanced", True), ("warmup", 0), ("warmup_rows", 9)),
 ]
 REQUESTS = [
     Request(bias="bf16", activation="silu"),
@@ -166,6 +167,11 @@ def test_refusals_name_what_they_refuse():
         (("ahead", 0),),
         (("vector_moves", -1),),
         (("vector_reads", -1),),
+        (("balanced", 1),),
+        (("channels", 0),),
+        (("groups", 17),),
+        (("warmup", -1),),
+        (("warmup_rows", 129),),
     ):
         assert config[0][0] in reason_to_refuse("update", problem, lnc=1, config=config)
     long_state = problem.replace(W=1, S=200, padding=((0, 0), (199, 0)))

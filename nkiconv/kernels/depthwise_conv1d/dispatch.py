@@ -7,7 +7,7 @@ from .banded.kernel import banded, banded_refusal, shape_refusal
 from .dot.kernel import dot, dot_refusal
 from .mixed import mixed, mixed_refusal
 from .rows.search import best_settings as best_rows
-from .taps_on_partition import taps_on_partition, taps_on_partition_refusal
+from .taps_on_partition.kernel import taps_on_partition, taps_on_partition_refusal
 from .update.kernel import update, update_refusal
 from .vector import vector, vector_refusal
 

@@ -1,27 +1,56 @@
-"""`taps_on_partition` on the host."""
+"""`taps_on_partition` on the host: a tile of columns loads its tiles of taps one after the other, then is read out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from ....kernels.depthwise_conv1d.taps_on_partition import (
-    choose_tiling,
-    taps_on_partition_ns,
-    taps_on_partition_refusal,
+from ....kernels._tiles import PARTS, div_ceil
+from ....kernels.depthwise_conv1d.positions import first_position, last_position
+from ....kernels.depthwise_conv1d.taps_on_partition.config import (
+    read_taps_on_partition,
+    taps_on_partition_config_refusal,
+    taps_on_partition_defaults,
 )
+from ....kernels.depthwise_conv1d.taps_on_partition.kernel import taps_on_partition_refusal
+from ....kernels.depthwise_conv1d.taps_on_partition.tiling import choose_tiling, load_instructions, skips
+from ....simulator.hardware import PARTITIONS
 from ...request import Config
-from ..algorithm import Algorithm, Guess, Shape
+from ..algorithm import Algorithm, Guess, Shape, pairs_of
 from .banded import runs_banded
 from .common import rows_loaded_us
+
+#: ns to begin and end; of a channel tile's filters; from one DMA's issue to the next on Sync and Scalar in turn; of a
+#: padded row's way to the read-out beside what its length takes: the zeros of the next one are made after it.
+ENDS_NS = 3000.0
+FILTERS_NS = 2200.0
+ISSUE_NS = 265.0
+STAGED_NS = 3800.0
 
 
 class TapsOnPartition(Algorithm):
     """x is read once for each tap."""
 
+    def settle(self, shape: Shape, config: Config) -> Config:
+        if taps_on_partition_config_refusal(config):
+            return config
+        geometry, target = shape.geometry, shape.target
+        best = taps_on_partition_defaults(geometry)
+        runs_ns = geometry.stride * geometry.itemsize * target.byte_ns
+        best = replace(best, whole_runs=best.whole_runs and runs_ns <= target.run_ns(geometry.itemsize))
+        tiling = choose_tiling(geometry, shape.extras.strict_nonfinite, read_taps_on_partition(config, best))
+        best = replace(best, channels=tiling.c_tile, columns=tiling.q_load)
+        return pairs_of(read_taps_on_partition(config, best))
+
     def guesses(self, shape: Shape) -> list[Guess]:
-        if runs_banded(shape) or taps_on_partition_refusal(shape.geometry, shape.extras, None, shape.cores):
+        config = None if runs_banded(shape) else self.settle(shape, None)
+        if config is None or taps_on_partition_refusal(shape.geometry, shape.extras, config, shape.cores):
             return []
-        return [Guess(None, float(taps_on_partition_ns(shape.geometry, shape.extras)))]
+        return [Guess(config, kernel_ns(shape, self._tiling(shape, config)))]
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        return [self.settle(shape, None)]
 
     def unit(self, shape: Shape, config: Config) -> int:
         return self.symbols(shape, config)["c_tile"]
@@ -30,9 +59,54 @@ class TapsOnPartition(Algorithm):
         return rows_loaded_us(shape)
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        tiling = choose_tiling(shape.geometry, shape.extras.strict_nonfinite)
+        tiling = self._tiling(shape, config)
         fields = ("s_tile", "num_s_tiles", "channels_per_group", "c_tile", "q_tile", "q_load")
         return {field: getattr(tiling, field) for field in fields}
+
+    def settled(self, shape: Shape, config: Config) -> Any:
+        return self._tiling(shape, config)
+
+    def _tiling(self, shape: Shape, config: Config) -> Any:
+        settings = read_taps_on_partition(self.settle(shape, config), taps_on_partition_defaults(shape.geometry))
+        return choose_tiling(shape.geometry, shape.extras.strict_nonfinite, settings)
+
+
+def kernel_ns(shape: Shape, tiling: Any) -> float:
+    """ns of a core."""
+    geometry = shape.geometry
+    tiles = div_ceil(div_ceil(geometry.C, tiling.c_tile), PARTS)
+    groups = div_ceil(min(geometry.C, tiles * tiling.c_tile), tiling.channels_per_group)
+    image_ns = 0.0
+    for q0 in range(0, geometry.Q, tiling.q_load):
+        loads_ns, staged_ns = columns_ns(shape, tiling, q0, min(tiling.q_load, geometry.Q - q0))
+        image_ns += groups * loads_ns + tiles * (ISSUE_NS + staged_ns)
+    return float(ENDS_NS + tiles * FILTERS_NS + geometry.N * image_ns)
+
+
+def columns_ns(shape: Shape, tiling: Any, q0: int, qn: int) -> tuple[float, float]:
+    """(ns of a group's loads or matmuls for these columns, ns more of a channel tile where rows are padded)."""
+    geometry, extras, target = shape.geometry, shape.extras, shape.target
+    column_ns = target.tensor_column_fp32_ns if geometry.itemsize == 4 else target.tensor_column_ns
+    matmuls = div_ceil(qn, tiling.q_tile)
+    tensor_ns = max(matmuls * target.matmul_columns_min, qn) * column_ns + matmuls * target.matmul_ns
+    row_ns = target.row_ns((qn - 1) * tiling.run_step + 1, 1, geometry.itemsize)
+    if tiling.run_step < geometry.stride:
+        row_ns = target.row_ns(qn, geometry.stride, geometry.itemsize)
+    loads_ns, padded = 0.0, 0
+    for s0 in range(0, geometry.S, tiling.s_tile):
+        sn = min(tiling.s_tile, geometry.S - s0)
+        if skips(geometry, extras, s0, sn, q0, qn):
+            continue
+        rows = min(PARTITIONS, tiling.channels_per_group * sn)
+        dmas = load_instructions(geometry, extras, s0, sn, q0, qn)
+        if dmas > 1:
+            padded = last_position(geometry, s0, sn, q0, qn) - first_position(geometry, s0, q0) + 1
+            dmas -= 1
+        loads_ns += max(dmas * ISSUE_NS, tensor_ns, min(rows, target.rows_an_engine) * row_ns)
+    if not padded:
+        return loads_ns, 0.0
+    zeros_ns = padded * target.vector_memset_ns + target.run_ns(padded * geometry.itemsize)
+    return loads_ns, STAGED_NS + zeros_ns + qn * target.vector_ns
 
 
 ALGORITHM = TapsOnPartition()

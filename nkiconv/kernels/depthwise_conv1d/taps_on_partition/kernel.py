@@ -16,132 +16,38 @@ Engine plan: DMA loads each [rows, up to 2048 columns] tile straight from HBM by
 does one matmul for each 512 columns of it; Vector and Scalar take turns in reading PSUM out; DMA stores [channels,
 2048]. Filters are loaded, transposed on the array and spread to block-diagonals once a channel tile. Tiles that touch
 padding or lhs-dilation zeros come from a padded row in SBUF: memset, one DMA of the valid elements, one overlapping
-DMA from the row to the tile. Strides up to 64 load whole runs and let the moving operand step; wider strides step in
-the DMA. Bound by DMA: x is read S times (once from HBM for a staged tile).
+DMA from the row to the tile. With a stride whole runs are loaded and the moving operand steps (`whole_runs`), or the
+DMA steps. Bound by DMA: x is read S times (once from HBM for a staged tile).
 
 Zeros are multiplied: a NaN or Inf in x reaches every channel of its channel tile at the columns it meets. With
 strict_nonfinite each channel has its own matmuls (one column of the array), and NaN and Inf stay where the definition
 puts them.
 """
 
-from dataclasses import dataclass
-
-from ..._nki import nisa, nl
-from .._epilogue import finish, finish_instructions, is_plain
-from .._prices import (
-    MATMUL_COLUMNS_MIN,
-    MATMUL_NS,
-    ROWS_AN_ENGINE,
-    TENSOR_COLUMN_FP32_NS,
-    TENSOR_COLUMN_NS,
-    VECTOR_MEMSET_NS,
-    VECTOR_NS,
-    row_ns,
-    run_ns,
+from ...._nki import nisa, nl
+from ..._epilogue import finish, is_plain
+from ..._tiles import INSTRUCTIONS_MAX, div_ceil
+from ..call import load_bias, load_residual, y_tile
+from ..positions import first_element, first_position, last_element, last_position
+from .config import read_taps_on_partition, taps_on_partition_config_refusal, taps_on_partition_defaults
+from .tiling import (
+    FILTER_BYTES_MAX,
+    TAP_TILES_PER_LOAD,
+    choose_tiling,
+    count_instructions,
+    filter_bytes,
+    skips,
+    state_elements,
 )
-from .._settings import config_refusal
-from .._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil
-from .call import load_bias, load_residual, y_tile
-from .positions import first_element, first_position, last_element, last_position, only_zeros
-
-#: Bytes a partition of one loaded tile: 4 KiB runs of bf16 for stride 1, room for strided runs, and several in flight.
-TAPS_TILE_BYTES = 16384
-#: Bytes a partition of one channel tile's stationaries; two sets fit beside the tiles.
-TAPS_FILTER_BYTES = 32768
-#: The same for one channel, which cannot be tiled further: two sets and the tiles still fit 212,728 bytes.
-FILTER_BYTES_MAX = 65536
-#: Strides up to this load whole runs: run bytes / 27.2 B/ns stay below the 55 ns of a 2-byte DMA element (trn2.md).
-RUN_STRIDE_MAX = 64
-#: PSUM tiles that accumulate at once; the other four banks are being read out meanwhile.
-BANKS_IN_FLIGHT = 4
-#: Filter tiles loaded by one DMA, so that its runs are up to 2048 taps long.
-TAP_TILES_PER_LOAD = 16
-#: ns to begin and end; of a channel tile's filters; from one DMA's issue to the next on Sync and Scalar in turn; of a
-#: padded row's way to the read-out beside what its length takes: the zeros of the next one are made after it.
-ENDS_NS = 3000.0
-FILTERS_NS = 2200.0
-ISSUE_NS = 265.0
-STAGED_NS = 3800.0
-
-
-@dataclass
-class Tiling(nl.NKIObject):
-    """Tile sizes of one problem; see the module's text. Sizes in elements, one set for every core."""
-
-    channels_per_group: int
-    s_tile: int
-    num_s_tiles: int
-    c_tile: int
-    groups_per_c_tile: int
-    q_tile: int
-    q_load: int
-    run_step: int
-
-
-def choose_tiling(geometry, strict_nonfinite):
-    """Tile sizes from shapes alone."""
-    P_MAX = nl.tile_size.pmax
-    tile_elems = TAPS_TILE_BYTES // geometry.itemsize
-    s_tile = min(min(geometry.S, P_MAX), 1 + (tile_elems // 2) // geometry.dilation)
-    num_s_tiles = div_ceil(geometry.S, s_tile)
-
-    channels_per_group, c_most = 1, 1
-    if not strict_nonfinite:
-        c_most = P_MAX
-        if num_s_tiles == 1:
-            channels_per_group = max(1, min(P_MAX // s_tile, div_ceil(geometry.C, 2)))
-            c_most = (P_MAX // channels_per_group) * channels_per_group
-        while (
-            channels_per_group == 1 and c_most > 1 and filter_bytes(geometry, c_most, num_s_tiles) > TAPS_FILTER_BYTES
-        ):
-            c_most = c_most // 2
-    c_tile = even_channel_tile(geometry.C, channels_per_group, c_most)
-    q_tile = min(geometry.Q, nl.tile_size.gemm_moving_fmax)
-    run_step = geometry.stride if geometry.stride <= RUN_STRIDE_MAX else 1
-    q_load = min(min(geometry.Q, BANKS_IN_FLIGHT * q_tile), 1 + (tile_elems - 1) // run_step)
-    if needs_staging(geometry):
-        halo = (s_tile - 1) * geometry.dilation
-        q_load = min(q_load, 1 + (tile_elems - 1 - halo) // geometry.stride)
-    q_tile = min(q_tile, q_load)
-    q_load = (q_load // q_tile) * q_tile
-    return Tiling(
-        channels_per_group=channels_per_group,
-        s_tile=s_tile,
-        num_s_tiles=num_s_tiles,
-        c_tile=c_tile,
-        groups_per_c_tile=div_ceil(c_tile, channels_per_group),
-        q_tile=q_tile,
-        q_load=q_load,
-        run_step=run_step,
-    )
-
-
-def filter_bytes(geometry, c_tile, num_s_tiles):
-    """Bytes a partition of the stationaries of one channel tile, one channel a group."""
-    return c_tile * c_tile * num_s_tiles * geometry.itemsize
-
-
-def even_channel_tile(C, channels_per_group, c_most):
-    """Channels a tile: whole groups, at most c_most, such that two cores get equal shares of whole tiles.
-
-    The same on one core: a channel then meets the same matmuls at the same place on 1 and on 2 cores, bit for bit.
-    """
-    half = div_ceil(C, 2)
-    tiles = div_ceil(half, c_most)
-    return div_ceil(div_ceil(half, tiles), channels_per_group) * channels_per_group
-
-
-def needs_staging(geometry):
-    """Whether any tile may contain zeros that x does not hold."""
-    return geometry.pad_left > 0 or geometry.pad_right > 0 or geometry.lhs_dilation > 1
 
 
 def taps_on_partition_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = config_refusal(config, (), "taps_on_partition")
+    reason = taps_on_partition_config_refusal(config)
     if reason != "":
         return reason
-    tiling = choose_tiling(geometry, extras.strict_nonfinite)
+    settings = read_taps_on_partition(config, taps_on_partition_defaults(geometry))
+    tiling = choose_tiling(geometry, extras.strict_nonfinite, settings)
     if tiling.channels_per_group == 1:
         num_bytes = filter_bytes(geometry, tiling.c_tile, tiling.num_s_tiles)
         if num_bytes > FILTER_BYTES_MAX:
@@ -160,47 +66,10 @@ def taps_on_partition_refusal(geometry, extras, config, cores):
     return ""
 
 
-def taps_on_partition_ns(geometry, extras):
-    """ns of a core, roughly: each tile of columns loads its tiles of taps one after the other, then is read out."""
-    tiling = choose_tiling(geometry, extras.strict_nonfinite)
-    tiles = div_ceil(div_ceil(geometry.C, tiling.c_tile), PARTS)
-    groups = div_ceil(min(geometry.C, tiles * tiling.c_tile), tiling.channels_per_group)
-    column_ns = TENSOR_COLUMN_FP32_NS if geometry.itemsize == 4 else TENSOR_COLUMN_NS
-    image_ns = 0.0
-    for q0 in range(0, geometry.Q, tiling.q_load):
-        qn = min(tiling.q_load, geometry.Q - q0)
-        matmuls = div_ceil(qn, tiling.q_tile)
-        tensor_ns = max(matmuls * MATMUL_COLUMNS_MIN, qn) * column_ns + matmuls * MATMUL_NS
-        loads_ns = 0.0
-        padded = 0
-        for s0 in range(0, geometry.S, tiling.s_tile):
-            sn = min(tiling.s_tile, geometry.S - s0)
-            if not skips(geometry, extras, s0, sn, q0, qn):
-                rows = min(nl.tile_size.pmax, tiling.channels_per_group * sn)
-                dmas = load_instructions(geometry, extras, s0, sn, q0, qn)
-                if dmas > 1:
-                    padded = last_position(geometry, s0, sn, q0, qn) - first_position(geometry, s0, q0) + 1
-                    dmas -= 1
-                load_ns = min(rows, ROWS_AN_ENGINE) * load_row_ns(geometry, tiling, qn)
-                loads_ns += max(max(dmas * ISSUE_NS, tensor_ns), load_ns)
-        image_ns += groups * loads_ns + tiles * ISSUE_NS
-        if padded > 0:
-            image_ns += tiles * (
-                STAGED_NS + padded * VECTOR_MEMSET_NS + qn * VECTOR_NS + run_ns(padded * geometry.itemsize)
-            )
-    return ENDS_NS + tiles * FILTERS_NS + geometry.N * image_ns
-
-
-def load_row_ns(geometry, tiling, columns):
-    """ns of one DMA engine for a row of a tile."""
-    if tiling.run_step < geometry.stride:
-        return row_ns(columns, geometry.stride, geometry.itemsize)
-    return row_ns((columns - 1) * tiling.run_step + 1, 1, geometry.itemsize)
-
-
 def taps_on_partition(operands, geometry, extras, config):
-    """Write operands.y. config: None, this algorithm has no settings."""
-    tiling = choose_tiling(geometry, extras.strict_nonfinite)
+    """Write operands.y. config: (name, value) pairs of a TapsOnPartitionConfig."""
+    settings = read_taps_on_partition(config, taps_on_partition_defaults(geometry))
+    tiling = choose_tiling(geometry, extras.strict_nonfinite, settings)
     num_c_tiles = div_ceil(geometry.C, tiling.c_tile)
     tiles_per_core = div_ceil(num_c_tiles, nl.num_programs())
     first_tile = min(num_c_tiles, nl.program_id(0) * tiles_per_core)
@@ -222,65 +91,6 @@ def taps_on_partition(operands, geometry, extras, config):
             for q0 in range(0, geometry.Q, tiling.q_load):
                 qn = min(tiling.q_load, geometry.Q - q0)
                 convolve_tile(operands, filters, bias_sbuf, geometry, extras, tiling, n, c0, cn, q0, qn)
-
-
-def skips(geometry, extras, s0, sn, q0, qn):
-    """Whether a tile of taps adds nothing to these columns: it meets zeros only, and they need not meet NaN or Inf."""
-    return only_zeros(geometry, s0, sn, q0, qn, extras.state) and not extras.strict_nonfinite
-
-
-def count_instructions(geometry, extras, tiling, tiles_per_core):
-    """Instructions of the busier core, or up to two more."""
-    channels = min(geometry.C, tiles_per_core * tiling.c_tile)
-    groups = div_ceil(channels, tiling.channels_per_group)
-    tiles = div_ceil(channels, tiling.c_tile)
-    per_read_out = finish_instructions(extras.epilogue)
-    loads = 0
-    stores = 0
-    for q0 in range(0, geometry.Q, tiling.q_load):
-        qn = min(tiling.q_load, geometry.Q - q0)
-        q_tiles = div_ceil(qn, tiling.q_tile)
-        used = 0
-        for s0 in range(0, geometry.S, tiling.s_tile):
-            sn = min(tiling.s_tile, geometry.S - s0)
-            if not skips(geometry, extras, s0, sn, q0, qn):
-                used += 1
-                loads += q_tiles + load_instructions(geometry, extras, s0, sn, q0, qn)
-        stores += 1 if extras.epilogue.residual == "" else 2
-        if used == 0:
-            stores += 1
-        if used > 0 or not is_plain(extras.epilogue):
-            stores += q_tiles * per_read_out
-    filters = tiles * (2 * tiling.num_s_tiles + div_ceil(tiling.num_s_tiles, TAP_TILES_PER_LOAD))
-    if tiling.channels_per_group > 1:
-        filters = 5 * tiles + (2 if geometry.C % tiling.channels_per_group != 0 else 0)
-    if extras.epilogue.bias:
-        filters += tiles
-    return min(2, tiles) + filters + geometry.N * (groups * loads + tiles * stores)
-
-
-def load_instructions(geometry, extras, s0, sn, q0, qn):
-    """Instructions of one load_tile: one DMA, or more where a padded row is staged."""
-    first, last = first_position(geometry, s0, q0), last_position(geometry, s0, sn, q0, qn)
-    if geometry.lhs_dilation == 1 and first >= 0 and last < geometry.W:
-        return 1
-    of_x = max(0, last_element(geometry, last) - first_element(geometry, first) + 1)
-    of_state = state_elements(extras, first, last)
-    count = 1
-    if of_x > 0:
-        count += 1
-    if of_state > 0:
-        count += 1
-    if of_x + of_state < last - first + 1:
-        count += 1
-    return count
-
-
-def state_elements(extras, first, last):
-    """How many of the positions first .. last lie in the initial state."""
-    if not extras.state or first >= 0:
-        return 0
-    return min(-1, last) - first + 1
 
 
 def zeroed_filters(w_hbm, tiling):
