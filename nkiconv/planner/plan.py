@@ -49,6 +49,11 @@ class Estimate:
     algorithm: str
     config: Config
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What functions and kernels are called with, beside the problem's own arguments."""
+        return {"algorithm": self.algorithm, "config": self.config}
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {"algorithm": self.algorithm, "config": self.config}
@@ -117,6 +122,11 @@ class Plan:
     def x_copy_floor(self) -> float:
         """Modelled time over that of moving the same bytes."""
         return self.modelled_us / self.copy_floor_us
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What functions and kernels are called with, beside the problem's own arguments."""
+        return {"algorithm": self.algorithm, "config": self.config}
 
     @property
     def settings(self) -> str:

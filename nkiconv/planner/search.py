@@ -3,7 +3,7 @@
 How much is timed is counted in instructions (and pairs of stores, as so many), not in seconds: a machine's load never
 changes a plan. Settings that come to the same run of the kernel are timed once, and counted as often as they are tried.
 
-1. The kernel's own choice is timed as a whole, up to `WHOLE_INSTRUCTIONS` at once, up to `VERIFIED_INSTRUCTIONS` at
+1. The estimate is timed as a whole, up to `WHOLE_INSTRUCTIONS` at once, up to `VERIFIED_INSTRUCTIONS` at
    the end: no plan is slower than that.
 2. Screening. Candidates come by their lower bounds, and those whose bound is above the best time so far are left out.
    Where channels never meet, a big problem is timed at two reduced numbers of channels, both whole tiles on all cores,
@@ -43,10 +43,10 @@ SCREEN_INSTRUCTIONS = 2_000
 QUICK_INSTRUCTIONS = 16_000
 #: The same of a wide search.
 WIDE_INSTRUCTIONS = 120_000
-#: Of a kernel that is timed as a whole without being asked to; the kernel's own choice is, before all others.
+#: Of a kernel that is timed as a whole without being asked to; the estimate is, before all others.
 WHOLE_INSTRUCTIONS = 14_000
 #: Of a kernel that is timed as a whole before it is the plan (some 3 s and 0.3 GB for as many), and how many there are
-#: of those at most, beside the kernel's own choice.
+#: of those at most, beside the estimate.
 VERIFIED_INSTRUCTIONS, VERIFIED = 100_000, 3
 #: Of all kernels that the final of a quick search times, and of all phases of the throttle's grid that it tries.
 FINAL_INSTRUCTIONS, PHASE_INSTRUCTIONS = 10_000, 14_000
@@ -156,7 +156,7 @@ class _Search:
         began = clock.perf_counter()
         accepted, self.rejected = self.field.start(wide=self.wide)
         self._time_default(accepted)
-        self.spent = 0  # the rest of the search is the same however big the kernel's choice is
+        self.spent = 0  # the rest of the search is the same however big the estimate is
         for i, candidate in enumerate(accepted):
             self.advance(f"timing {candidate.algorithm}", 0.4 * i / len(accepted))
             self._screen(candidate)
@@ -172,12 +172,12 @@ class _Search:
         return sorted(self.found.values(), key=lambda one: (one.at_least, one.us * one.doubt, one.num_settings))
 
     def _time_default(self, accepted: Sequence[Candidate]) -> None:
-        """Time the kernel's own choice as a whole, unless it is too big: also to tell what extrapolation is off by."""
+        """Time the estimate as a whole, unless it is too big: also to tell what extrapolation is off by."""
         candidate = self.field.default(accepted)
         if candidate is None:
             return
         self.default_key = _key(candidate)
-        self.advance(f"timing the kernel's choice, {candidate.algorithm}", 0.0)
+        self.advance(f"timing the estimate, {candidate.algorithm}", 0.0)
         found = self._screen(candidate)
         if found is not None and found.extrapolated_from is not None and found.effort <= WHOLE_INSTRUCTIONS:
             found = self._settle_one(found)
@@ -386,7 +386,7 @@ class _Search:
         return one.extrapolated_from is not None and not one.at_least and small
 
     def _no_slower_than_default(self) -> list[Trial]:
-        """The trials, fastest first; the kernel's choice before an extrapolated one that only seems as close."""
+        """The trials, fastest first; the estimate before an extrapolated one that only seems as close."""
         ranked, known = self._ranked(), self.default
         if known is None or ranked[0].extrapolated_from is None or known.us > ranked[0].us * CLOSE:
             return ranked

@@ -205,7 +205,7 @@ def test_a_problem_without_a_plan_is_a_warning_and_the_kernel_says_the_rest(laun
 
     monkeypatch.setattr(child, "search", only_deep)
     call, arguments, _ = CALLS["conv2d"]
-    with pytest.warns(PlanWarning, match=r"the kernel chooses for itself \(.*grouped: "):
+    with pytest.warns(PlanWarning, match=r"the kernel follows its default rule \(.*grouped: "):
         call(*arguments)
     assert "config" not in launches[0].constants
 

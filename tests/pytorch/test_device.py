@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nkiconv import plan, simulator
+from nkiconv import simulator
 from nkiconv.errors import UnsupportedError
+from nkiconv.planner.estimate import estimate
+from nkiconv.planner.request import Asked, Request
 from nkiconv.pytorch import pack_filter
 from nkiconv.pytorch.computers import device, modes
 from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
@@ -98,13 +100,15 @@ def test_launches(recorder, monkeypatch, lnc, name, rank, x_shape, w_shape, more
     [(_, cores, shapes, kwargs)] = recorder.calls
     assert cores == lnc
     assert [len(shape) for shape in shapes] == [4, 4]
-    found = plan(
-        asked.problem(x, w),
-        lnc,
-        bias=True,
-        activation=asked.activation,
-        residual=None if asked.activation else "pre_activation",
-        operation="depthwise_conv1d" if name == "depthwise_conv1d" else "conv2d",
+    found = estimate(
+        Request(
+            problem=asked.problem(x, w),
+            lnc=lnc,
+            asked=Asked(
+                bias=True, activation=asked.activation, residual=None if asked.activation else "pre_activation"
+            ),
+            operation="depthwise_conv1d" if name == "depthwise_conv1d" else "conv2d",
+        )
     )
     assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
 
@@ -116,7 +120,7 @@ def test_packed_filters_go_instead_of_plain_ones(recorder):
     assert torch.equal(y, F.conv2d(x, w, padding=1))
     [(_, _, shapes, kwargs)] = recorder.calls
     assert shapes == [(1, 70, 5, 5), (1, 70, 3, 3, 128)]
-    found = plan(asked.problem(x, w), packed=True)
+    found = estimate(Request(problem=asked.problem(x, w), asked=Asked(packed=True), operation="conv2d"))
     assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
 
 
