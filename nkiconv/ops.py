@@ -106,7 +106,7 @@ def depthwise_conv1d(
         return_final_state: also return the state that the next piece of the rows needs.
         lnc: cores that share the work, 1 or 2.
         strict_nonfinite: keep channels apart (see the kernel), so that NaN and Inf stay in their channel.
-        algorithm, config: as in a `Plan`; None: the kernel's choice.
+        algorithm, config: as in a `Plan`; None: the estimate.
 
     Returns: [N, C, Q], accumulated in fp32 and rounded once; with return_final_state the pair of it and the state,
         [N, C, window - 1], x's dtype.

@@ -135,7 +135,7 @@ def conv2d(
         lnc: cores that share the work, 1 or 2.
         strict_nonfinite: keep groups and windows apart (see the kernel), so that NaN and Inf reach no output that the
             definition keeps them from.
-        algorithm, config: as in a `Plan`; None: the kernel's choice.
+        algorithm, config: as in a `Plan`; None: the estimate.
 
     Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", P and Q divided by pool; sums in fp32, rounded once.
 
