@@ -65,10 +65,10 @@ class Update(Algorithm):
         config = self.settle(shape, config)
         if dict(config or ())["engine"] == "vector":
             return []
-        turns = with_settings(config, balanced=False)
+        in_turn = [with_settings(config, balanced=False, vector_reads=reads) for reads in range(4)]
         return [
             *changed_one(config, leave=(1, 2, 4, 8), ahead=(4, 8, 16)),
-            *([with_settings(turns, vector_reads=reads) for reads in range(4)]),
+            *(one for one in in_turn if one != config),
             *changed_one(config, vector_moves=(0, 2, 3, 4)),
         ]
 
