@@ -136,18 +136,17 @@ class Pairs(Conv2dAlgorithm):
     from_one = ("x_bytes", "filter_bytes", "channels", "buffers", "images", "last_columns")
 
     def settle(self, shape: Shape, config: Config) -> Config:
-        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
-        if pairs_config_refusal(config) or pairs_refusal(geometry, shape.extras):
+        refused = pairs_config_refusal(config) or pairs_refusal(shape.geometry, shape.extras)
+        given = {} if refused else dict(config or ())
+        if refused or tuple(given) == PAIRS_SETTINGS:
             return config
-        given = dict(config or ())
+        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
         usual = dataclasses.replace(
             usual_pairs(geometry, PAIRS_X_BYTES),
             images=images_together(geometry, shape.target),
             last_columns=shape.target.matmul_columns_min,
         )
         found = read_pairs(config, usual)
-        if len(given) == len(PAIRS_SETTINGS):
-            return pairs_of(found)
         return pairs_of(dataclasses.replace(found, **{**self._priced(shape.target, geometry, found, given), **given}))
 
     def _priced(self, target: Target, geometry: Any, found: Any, given: Mapping[str, Any]) -> dict[str, Any]:
