@@ -52,7 +52,7 @@ def split_config_refusal(config):
 
 
 def split_defaults(geometry, extras, config):
-    """Settings that a config leaves open: filters ahead, then x of a band, get less until all fits beside those given."""
+    """Settings that a config leaves open: filters ahead, then x of a band, get less until all fits."""
     x_bytes, ahead = SPLIT_X_BYTES, LEAD
     more_x, more_ahead = setting(config, "x_bytes", 0) == 0, setting(config, "ahead", -1) < 0
     found = usual_split(geometry, x_bytes, ahead)

@@ -5,7 +5,17 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._tiles import BANK_BYTES, PARTS, div_ceil, share
 from ..cuts import Band, chunks_of, tap_blocks
-from .cuts import SPLIT_RAW_BYTES, bands_of, banks_of, batches_of, chunk_bytes, job_bytes, jobs_of, piece_taps, tap_elements
+from .cuts import (
+    SPLIT_RAW_BYTES,
+    bands_of,
+    banks_of,
+    batches_of,
+    chunk_bytes,
+    job_bytes,
+    jobs_of,
+    piece_taps,
+    tap_elements,
+)
 from .x import STAGE_BYTES, part_rows
 
 #: Products that stand for one of two fp32 factors.
