@@ -330,7 +330,7 @@ def test_a_kernel_without_settings_is_nearly_as_fast(name):
 
 
 def test_bands_of_a_kernel_without_settings_get_smaller_until_all_fits():
-    problem = ConvProblem(N=2, C=512, H=96, W=96, K=128, R=3, S=3, padding=SAME, dtype="fp8_e4m3")
+    problem = ConvProblem(N=8, C=256, H=96, W=96, K=128, R=3, S=3, padding=SAME, dtype="fp8_e4m3")
     some = (("staged", 1), ("buffers", 8))
     assert "pairs needs" in planned(problem, "pairs", (*some, ("x_bytes", pairs_config.PAIRS_X_BYTES)))[1]
     assert planned(problem, "pairs", some)[1] == ""
