@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from conv2d_calls import EDGE, NL, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from conv2d_calls import EDGE, NL, check_exact, config_of, geometry_of, integers, planned, run, trace
 from depthwise import same_bits
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -14,11 +14,16 @@ from tolerances import assert_exact
 import nkiconv
 from nkiconv import cases, conv1d, conv2d, depthwise_conv1d, depthwise_conv2d, pack_filter
 from nkiconv.errors import DtypeError, GeometryError
-from nkiconv.kernels.conv2d.dispatch import ALGORITHMS, choose
-from nkiconv.kernels.conv2d.pairs import extents, plan, steps
+from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
+from nkiconv.kernels.conv2d.pairs import config as pairs_config
+from nkiconv.kernels.conv2d.pairs import extents, steps, work
+from nkiconv.planner.conv2d import Conv2d
+from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.profiles import profile_case
 from nkiconv.reference import apply_out_perm, conv_ref
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.sweep
 
@@ -97,6 +102,13 @@ def problems(draw, largest, most_taps, most_channels):
         assume(False)
 
 
+CONV2D = Conv2d()
+
+
+def shape_of(problem, **constants):
+    return CONV2D.shape(Request(problem=problem), Rates(constants))
+
+
 def pairs(settings=None):
     return config_of("pairs", **(settings or {}))
 
@@ -124,7 +136,7 @@ def test_exact(name, x_dtype, w_dtype):
 @pytest.mark.parametrize("name", ROWS)
 def test_exact_with_other_settings(name, settings):
     problem = ROWS[name].replace(dtype="fp8_e5m2")
-    if settings.get("staged") and not plan.can_stage(geometry_of(problem)):
+    if settings.get("staged") and not work.can_stage(geometry_of(problem)):
         settings = settings | {"staged": 0}
     check_exact(problem, w_dtype="fp8_e4m3", config=pairs(settings))
 
@@ -183,8 +195,8 @@ def test_it_needs_no_more_than_it_says(name, which, residual, lnc):
     execution = trace(problem, lnc, config=config, **extra)
     most = max(len(program.instructions) for program in execution.programs)
     geometry = geometry_of(problem)
-    assert most <= plan.count_instructions(geometry, found, lnc)
-    assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry, found, residual)
+    assert most <= work.count_instructions(geometry, found, lnc)
+    assert execution.sbuf_peak_bytes <= work.sbuf_bytes(geometry, found, residual)
 
 
 @pytest.mark.simulator_only
@@ -227,12 +239,12 @@ def test_what_outputs_need_of_an_axis(count):
     + [(name, False) for name in ("mobilenet_dw", "resnext_g32", "c1k1")],
 )
 def test_taken_where_there_are_many_channels(name, taken):
-    geometry = geometry_of(cases.get(name).problem.replace(dtype="fp8_e4m3"))
-    assert (choose(geometry, extras_of(), 2) == "pairs") == taken
+    found = CONV2D.choice(shape_of(cases.get(name).problem.replace(dtype="fp8_e4m3")))[0]
+    assert (found == "pairs") == taken
 
 
 def test_not_taken_for_other_dtypes():
-    assert choose(geometry_of(cases.get("vae_128").problem), extras_of(), 2) == "taps"
+    assert CONV2D.choice(shape_of(cases.get("vae_128").problem))[0] == "taps"
 
 
 LAYER = ROWS["two chunks"].replace(dtype="fp8_e4m3")
@@ -267,12 +279,61 @@ def test_what_pairs_do_not_do(problem, changes, message):
         ("staged", True, "config staged=True: must be an int from 0 to 1"),
         ("warmup", 257, "config warmup=257"),
         ("banks", 9, "config banks=9: must be an int from 1 to 8"),
+        ("images", 0, "config images=0: must be an int from 1 to 512"),
+        ("last_columns", 513, "config last_columns=513: must be an int from 1 to 512"),
         ("shard", "rows", "config shard=rows: accepted are"),
         ("rows", 1, "pairs has no setting rows"),
     ],
 )
 def test_settings_are_checked(name, value, message):
     assert re.search(message, planned(LAYER, "pairs", ((name, value),))[1])
+
+
+@pytest.mark.parametrize("which", range(len(SETTINGS)))
+@pytest.mark.parametrize("name", ["two chunks", "folded, small images", "stride", "wide"])
+def test_the_host_names_every_setting_and_keeps_those_given(name, which):
+    shape, config = shape_of(ROWS[name].replace(dtype="fp8_e4m3")), tuple((SETTINGS[which] or {}).items()) or None
+    found = CONV2D.settle("pairs", shape, config)
+    assert tuple(dict(found)) == tuple(pairs_config.PairsConfig.__dataclass_fields__) == pairs_config.PAIRS_SETTINGS
+    assert dict(found) | dict(config or ()) == dict(found)
+    assert CONV2D.settle("pairs", shape, found) == found
+    assert CONV2D.refusal("pairs", shape, found) == ""
+
+
+def test_settings_that_are_refused_stay_as_they_are():
+    for problem, config in ((LAYER, (("banks", 9),)), (LAYER, (("rows", 1),)), (LAYER.replace(dtype="bf16"), None)):
+        assert CONV2D.settle("pairs", shape_of(problem), config) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "constants", "setting", "usual", "other"),
+    [
+        ("vae_128", {"dma.element_overhead_ns": 500.0, "dma.hbm_shared_gbps": 10.0}, "halves", 1, 0),
+        ("rn50_c5", {"pe.min_interval_rows": 32.0}, "last_columns", 128, 32),
+        ("rn50_c5", {"dma.small_element_ns": 0.1, "dma.element_overhead_ns": 0.1}, "staged", 1, 0),
+    ],
+)
+def test_settings_follow_the_constants(name, constants, setting, usual, other):
+    problem = cases.get(name).problem.replace(dtype="fp8_e4m3")
+    found = [dict(CONV2D.settle("pairs", shape_of(problem, **one), None))[setting] for one in ({}, constants)]
+    assert found == [usual, other]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", ["vae_128", "unet_320", "rn50_c5", "rn50_1x1", "rn50_c3_s2"])
+def test_a_kernel_without_settings_is_nearly_as_fast(name):
+    problem = cases.get(name).problem.replace(dtype="fp8_e4m3")
+    settled = CONV2D.settle("pairs", shape_of(problem), None)
+    configs = pairs(), pairs(dict(settled))
+    bare, best = (in_time(trace(problem, 2, config=one), Rates()).us for one in configs)
+    assert bare <= 1.2 * best
+
+
+def test_bands_of_a_kernel_without_settings_get_smaller_until_all_fits():
+    problem = ConvProblem(N=8, C=256, H=96, W=96, K=128, R=3, S=3, padding=SAME, dtype="fp8_e4m3")
+    some = (("staged", 1), ("buffers", 8))
+    assert "pairs needs" in planned(problem, "pairs", (*some, ("x_bytes", pairs_config.PAIRS_X_BYTES)))[1]
+    assert planned(problem, "pairs", some)[1] == ""
 
 
 #: For each algorithm beside pairs, problems that it is made for.

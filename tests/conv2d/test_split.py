@@ -10,9 +10,11 @@ from tolerances import assert_exact, assert_within_limit
 
 import nkiconv
 from nkiconv import bounds, cases
-from nkiconv.kernels.conv2d.dispatch import ALGORITHMS, choose
-from nkiconv.kernels.conv2d.split import plan
+from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
+from nkiconv.kernels.conv2d.split import config as split_config
+from nkiconv.kernels.conv2d.split import work
 from nkiconv.planner import Request, candidates
+from nkiconv.planner.conv2d import Conv2d
 from nkiconv.planner.request import Asked
 from nkiconv.planner.timing import time
 from nkiconv.planner.timing import trace as traced
@@ -25,6 +27,13 @@ pytestmark = pytest.mark.sweep
 PAIRS = {"precision": "fp16x3"}
 LAYER = ConvProblem(N=2, C=140, H=9, W=13, K=150, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
 ONE = ConvProblem(N=1, C=1, H=4, W=500, K=3, S=1, dtype="fp32")
+
+
+CONV2D = Conv2d()
+
+
+def shape_of(problem, precision="fp16x3", lnc=2, **constants):
+    return CONV2D.shape(Request(problem=problem, lnc=lnc, asked=Asked(precision=precision)), Rates(constants))
 
 
 def normals(problem, seed=2, x_scale=1.0, w_scale=1.0):
@@ -162,6 +171,7 @@ SETTINGS = [
     {"channels": 33},
     {"channels": 9, "warmup": 0},
     {"warmup": 256, "x_bytes": 1000},
+    {"filter_bytes": 9300, "ahead": 0},
 ]
 PROBLEMS = {
     "layer": LAYER,
@@ -201,8 +211,8 @@ def test_it_needs_no_more_than_it_says(name, more, lnc):
     execution = trace(problem, lnc, **PAIRS, **epilogue)
     geometry, extras = geometry_of(problem, changes.get("pool", (1, 1)), "fp16x3"), extras_of(**changes)
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= plan.count_instructions(geometry, own, extras, lnc)
-    assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry, own, extras)
+    assert most <= work.count_instructions(geometry, own, extras, lnc)
+    assert execution.sbuf_peak_bytes <= work.sbuf_bytes(geometry, own, extras)
 
 
 @pytest.mark.simulator_only
@@ -241,7 +251,7 @@ def test_every_function_takes_it():
 def test_it_is_chosen_where_it_is_asked_for_and_nowhere_else(name):
     problem = cases.get(name).problem.replace(dtype="fp32")
     for precision in (None, "bf16", "tf32", "fp16x3"):
-        chosen = choose(geometry_of(problem, precision=precision), extras_of(), 2)
+        chosen = CONV2D.choice(shape_of(problem, precision))[0]
         assert (chosen == "split") == (precision == "fp16x3")
 
 
@@ -263,11 +273,34 @@ def test_other_algorithms_refuse_it_and_it_refuses_other_precisions():
         ((("filter_bytes", 0),), "config filter_bytes=0: must be"),
         ((("channels", 129),), "config channels=129: must be an int from 1 to 128"),
         ((("warmup", -1),), "config warmup=-1: must be an int from 0"),
+        ((("ahead", 4),), "config ahead=4: must be an int from 0 to 3"),
         ((("taps", 1),), "split has no setting taps"),
     ],
 )
 def test_refused_settings(config, message):
     assert re.search(message, planned(LAYER, "split", config, precision="fp16x3")[1])
+
+
+@pytest.mark.parametrize("index", range(len(SETTINGS)))
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_host_names_every_setting_and_keeps_those_given(name, index):
+    shape, given = shape_of(PROBLEMS[name]), tuple(SETTINGS[index].items()) or None
+    found = CONV2D.settle("split", shape, given)
+    assert tuple(dict(found)) == tuple(split_config.SplitConfig.__dataclass_fields__) == split_config.SPLIT_SETTINGS
+    assert dict(found) | dict(given or ()) == dict(found)
+    assert CONV2D.settle("split", shape, found) == found
+    assert CONV2D.refusal("split", shape, found) == ""
+
+
+def test_settings_that_are_refused_stay_as_they_are():
+    for precision, given in (("fp16x3", (("ahead", 4),)), ("fp16x3", (("taps", 1),)), (None, None)):
+        assert CONV2D.settle("split", shape_of(LAYER, precision), given) == given
+
+
+def test_bounds_follow_the_constants():
+    split = CONV2D.algorithm("split")
+    fast, slow = (split.least_us(shape_of(LAYER, **{"clock.pe_ghz": ghz}), None) for ghz in (2.4, 1.2))
+    assert slow == pytest.approx(2 * fast)
 
 
 def test_what_does_not_fit_is_refused_by_name():
@@ -285,5 +318,8 @@ def test_long_kernels_take_three_passes_and_little_more(name):
     request, rates = Request(problem=problem, lnc=1, asked=Asked(precision="fp16x3")), Rates()
     candidate = candidates.Candidate("split", None, 1, 0.0)
     us = time(traced(request, candidate, rates), rates).us
-    least_us = 2 * plan.split_ns(geometry_of(problem, precision="fp16x3"), None) / 1e3
+    algorithm, shape = CONV2D.algorithm("split"), CONV2D.shape(request, rates)
+    (guess,) = algorithm.guesses(shape)
+    least_us = 2 * guess.ns / 1e3
+    assert algorithm.least_us(shape, None) <= least_us
     assert least_us <= us <= 1.05 * least_us

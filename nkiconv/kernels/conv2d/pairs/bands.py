@@ -12,7 +12,7 @@ from ..._engines import pick
 from ..geometry import Geometry
 from .chunks import all_partitions
 from .extents import stored
-from .plan import Pairs, parts_of
+from .work import Pairs, parts_of
 
 #: Elements a partition that one copy of rows from where they were loaded moves, at most: read-outs wait for it.
 MOVE_ELEMENTS = 1024

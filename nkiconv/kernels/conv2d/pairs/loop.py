@@ -13,8 +13,8 @@ from ..geometry import Geometry
 from .bands import Ring, load_parts, load_slots, make_ring, move_next, move_to, zero_around
 from .chunks import partitions
 from .filters import Batch, load_chunk, load_job, start_batch, start_job, turn_next, turn_to
-from .plan import Pairs
 from .steps import banks_of, halved, products_of
+from .work import Pairs
 
 #: Between the banks of a job's band, filters of the next job are turned and rows of the next band moved; they begin
 #: after this share of the banks, when they should have come, and end after that one.

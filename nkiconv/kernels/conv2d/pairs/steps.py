@@ -7,12 +7,11 @@ both of its steps'.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._prices import MATMUL_COLUMNS_MIN
 from ..._tiles import div_ceil
 from ..cuts import Bank
 from ..geometry import met
 from .chunks import first_step, num_paired, num_steps, partitions, steps_of, tap_columns
-from .plan import parts_of
+from .work import parts_of
 
 
 @dataclass
@@ -46,14 +45,14 @@ def banks_of(plan, band, most, last):
                 group = []
     if last:
         group = found[len(found) - 1]
-        found[len(found) - 1] = group[: len(group) - 1] + shortened(group[len(group) - 1])
+        found[len(found) - 1] = group[: len(group) - 1] + shortened(group[len(group) - 1], plan.last_columns)
     return found
 
 
-def shortened(bank):
-    """A bank, or two of its rows or columns, the last as short as the array's pace allows."""
-    rows = div_ceil(MATMUL_COLUMNS_MIN, bank.qn)
-    if bank.nn > 1 or bank.pn * bank.qn < 2 * MATMUL_COLUMNS_MIN:
+def shortened(bank, columns):
+    """A bank, or two of its rows or columns, the last as short as `columns` and whole rows allow."""
+    rows = div_ceil(columns, bank.qn)
+    if bank.nn > 1 or bank.pn * bank.qn < 2 * columns:
         return [bank]
     if bank.pn > 1:
         if rows >= bank.pn:
@@ -63,7 +62,7 @@ def shortened(bank):
             Bank(n=bank.n, nn=1, p=bank.p, pn=first, q=bank.q, qn=bank.qn),
             Bank(n=bank.n, nn=1, p=bank.p + first, pn=second, q=bank.q, qn=bank.qn),
         ]
-    first, second = bank.qn - MATMUL_COLUMNS_MIN, MATMUL_COLUMNS_MIN
+    first, second = bank.qn - columns, columns
     return [
         Bank(n=bank.n, nn=1, p=bank.p, pn=1, q=bank.q, qn=first),
         Bank(n=bank.n, nn=1, p=bank.p, pn=1, q=bank.q + first, qn=second),

@@ -6,14 +6,10 @@ A pair of fp16 takes the bytes of the fp32 element that it stands for, geometry.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import setting
 from ..._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, div_ceil, share
 from ..cuts import Band, axis_elements, bank_unit, in_batches
 from ..geometry import span
 
-#: Bytes a partition of the pairs of the filters of a batch, and of one band of x; two bands are there at once.
-SPLIT_FILTER_BYTES = 90_112
-SPLIT_X_BYTES = 32_768
 #: Bytes a partition of a block of taps as loaded, of several taps.
 SPLIT_RAW_BYTES = 24_576
 #: Bytes a partition of results of one band and job.
@@ -33,13 +29,13 @@ class Job(nl.NKIObject):
     chunks: list
 
 
-def jobs_of(geometry, config, apart):
+def jobs_of(geometry, settings, apart):
     """Jobs of at most 128 output channels whose filters fit. apart: whether groups must not share a job."""
     P_MAX = nl.tile_size.pmax
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     tap_bytes = geometry.rows.taps * geometry.columns.taps * geometry.itemsize
-    fitting = setting(config, "filter_bytes", SPLIT_FILTER_BYTES) // (div_ceil(per_c, P_MAX) * tap_bytes)
-    most = max(1, min(fitting, setting(config, "channels", P_MAX)))
+    fitting = settings.filter_bytes // (div_ceil(per_c, P_MAX) * tap_bytes)
+    most = max(1, min(fitting, settings.channels))
     pack = 1
     if geometry.groups > 1 and not apart and per_c <= P_MAX and per_k <= most:
         pack = min(geometry.groups, min(P_MAX // per_c, most // per_k))
@@ -78,22 +74,15 @@ def job_bytes(geometry, job):
     return len(job.chunks) * chunk_bytes(geometry, job)
 
 
-def batches_of(geometry, jobs, config):
+def batches_of(geometry, jobs, settings):
     """Jobs in batches whose filters fit together; where there are several, as many for one half of the jobs as for the
     other, so that two cores can share them."""
-    filter_bytes, most = setting(config, "filter_bytes", SPLIT_FILTER_BYTES), len(jobs)
+    most = len(jobs)
     for index in range(len(jobs)):
-        most = min(most, max(1, filter_bytes // job_bytes(geometry, jobs[index])))
-    by_channels = len(jobs) > 1 and shares_channels(geometry, config)
+        most = min(most, max(1, settings.filter_bytes // job_bytes(geometry, jobs[index])))
+    by_channels = len(jobs) > 1 and settings.shard == "channels"
     halves = PARTS if by_channels or most < len(jobs) else 1
     return in_batches(jobs, most, halves)
-
-
-def shares_channels(geometry, config):
-    """Whether the cores share output channels: where x is the smaller tensor, unless a config says."""
-    x_elements = geometry.N * geometry.C * geometry.rows.size * geometry.columns.size
-    w_elements = geometry.K * (geometry.C // geometry.groups) * geometry.rows.taps * geometry.columns.taps
-    return setting(config, "shard", "channels" if x_elements <= w_elements else "images") == "channels"
 
 
 def fits(geometry, pn, qn, most):
@@ -124,15 +113,20 @@ def bands_of(geometry, num_chunks, pool, halves, x_bytes):
     columns = cut_units(Q, pool[1], qn, halves if parts % halves > 0 and P <= pool[0] else 1)
     unit = bank_unit(div_ceil(geometry.N, parts), min(pn, P), qn, pool)
     rows = cut_units(P, unit, pn, halves if parts * len(columns) % halves > 0 else 1)
+    on_rows, on_columns = [], []
+    for p in range(len(rows)):
+        on_rows.append(span(geometry.rows, rows[p][0], rows[p][1]))
+    for q in range(len(columns)):
+        on_columns.append(span(geometry.columns, columns[q][0], columns[q][1]))
     found = []
     for index in range(parts):
         n0, nn = share(geometry.N, parts, index)
         for p in range(len(rows)):
             p0, pn = rows[p]
-            h0, hn = span(geometry.rows, p0, pn)
+            h0, hn = on_rows[p]
             for q in range(len(columns)):
                 q0, qn = columns[q]
-                w0, wn = span(geometry.columns, q0, qn)
+                w0, wn = on_columns[q]
                 found.append(Band(n0=n0, nn=nn, p0=p0, pn=pn, q0=q0, qn=qn, h0=h0, hn=hn, w0=w0, wn=wn))
     return found
 

@@ -14,7 +14,7 @@ from ..cuts import chunks_of, tap_blocks
 from ..taps.filters import group_mask, load_taps, spread_groups
 from .cuts import SPLIT_RAW_BYTES, piece_taps, tap_elements
 from .pairs import start_pair
-from .plan import SPLIT_AHEAD_BYTES
+from .work import SPLIT_AHEAD_BYTES
 
 
 @dataclass

@@ -20,7 +20,7 @@ from ..taps.rows import pool_band
 from .cuts import banks_of
 from .filters import Filters, load_ahead, start_filters, turn_piece
 from .pairs import DOWN, advance
-from .plan import LEAD, Plan
+from .work import LEAD, Plan
 from .x import Rows, load_rows, parts_needed, rows_needed, split_part, start_rows
 
 
@@ -65,7 +65,7 @@ def run_split(operands, geometry, extras, plan):
         batch=first.batch,
         filters=filters,
         following=None,
-        rows=start_rows(geometry, first.band, filters.chunks, needed),
+        rows=start_rows(first.band, filters.chunks, needed),
         coming=None,
         pairs=[],
         groups=0,
@@ -95,7 +95,7 @@ def start_next(work, item, after):
         work.following = start_filters(work.geometry, work.plan.batches[after.batch])
         chunks = work.following.chunks
     if not after.same:
-        work.coming = start_rows(work.geometry, after.band, chunks, 0)
+        work.coming = start_rows(after.band, chunks, 0)
 
 
 def work_item(work, item):
@@ -150,7 +150,7 @@ def split_next(work):
     of = work.rows if work.rows.split < len(work.rows.parts) else work.coming
     while len(of.staged) <= of.split:
         advance_all(work)
-    work.pairs.append(split_part(work.geometry, of, work.ledger))
+    work.pairs.append(split_part(of, work.ledger))
 
 
 def turn_to(work, count):

@@ -1,98 +1,9 @@
-"""Work of products by fp16 pairs, cut into tiles from shapes alone; the same on any number of cores, which share it.
-
-Settings: `shard`, what the two cores share, "channels" of the output or "images" (and rows of them); `x_bytes` and
-`filter_bytes`, a partition, of the pairs of one band of x and of the filters that are there together; `channels`,
-output channels of a job; `warmup`, matmuls on zeros before the first filters.
-"""
-
-from dataclasses import dataclass
+"""What split takes: its settings' plan, or why there is none."""
 
 from ...._nki import nl
-from ..._prices import TENSOR_COLUMN_NS
-from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_BYTES, PARTS, share
-from ..cuts import Band, chunks_of, tap_blocks
-from ..geometry import instructions_refusal, met
-from .cuts import (
-    SPLIT_RAW_BYTES,
-    SPLIT_X_BYTES,
-    bands_of,
-    banks_of,
-    batches_of,
-    chunk_bytes,
-    job_bytes,
-    jobs_of,
-    piece_taps,
-    tap_elements,
-)
-from .x import STAGE_BYTES, parts_of
-
-SPLIT_SETTINGS = ("shard", "x_bytes", "filter_bytes", "channels", "warmup")
-SPLIT_SHARDS = ("channels", "images")
-#: Products that stand for one of two fp32 factors.
-PRODUCTS = 3
-#: Pieces of filters that are turned before the one that the array works on.
-LEAD = 3
-#: Bytes a partition of x of a band down to which its own setting goes where it does not fit.
-LEAST_X_BYTES = 2048
-#: Bytes a partition of blocks of taps that are on their way together, if more than one.
-SPLIT_AHEAD_BYTES = 24_576
-#: Matmuls of 128 columns on zeros while the first filters and rows are on their way, and become pairs.
-SPLIT_WARM_UP = 24
-SPLIT_WARM_UP_MAX = 256
-#: Bytes a partition of zeros, biases and masks, at most.
-SMALL_BYTES = 2048
-
-
-@dataclass
-class Item(nl.NKIObject):
-    """One band for one batch of jobs. same: whether the item before works on the same elements of x."""
-
-    batch: int
-    band: Band
-    same: bool
-
-
-@dataclass
-class Plan(nl.NKIObject):
-    """All work: batches are lists of Jobs whose filters are in SBUF together; items in the order of the work.
-
-    ahead: pieces of the next batch's filters that are turned before this one is done.
-    """
-
-    batches: list
-    items: list
-    ahead: int
-    warmup: int
-
-
-def items_of(geometry, extras, batches, x_bytes):
-    """Every band for every batch."""
-    items = []
-    for index in range(len(batches)):
-        halves = 1 if len(batches) > 1 else PARTS
-        chunks = chunks_of(batches[index])
-        bands = bands_of(geometry, len(chunks), extras.pool, halves, x_bytes)
-        for which in range(len(bands)):
-            same = index > 0 and len(bands) == 1 and chunks_of(batches[index - 1]) == chunks
-            items.append(Item(batch=index, band=bands[which], same=same))
-    return items
-
-
-def make_plan(geometry, extras, config):
-    """The Plan of accepted settings; of its own accord bands get smaller until all fits."""
-    whole = nl.tile_size.total_available_sbuf_size
-    given = setting(config, "x_bytes", 0)
-    x_bytes = SPLIT_X_BYTES if given == 0 else given
-    batches = batches_of(geometry, jobs_of(geometry, config, extras.strict_nonfinite), config)
-    plan = Plan(batches=batches, items=[], ahead=LEAD, warmup=setting(config, "warmup", SPLIT_WARM_UP))
-    plan.items = items_of(geometry, extras, batches, x_bytes)
-    if sbuf_bytes(geometry, plan, extras) > whole:
-        plan.ahead = 0
-    while given == 0 and x_bytes > LEAST_X_BYTES and sbuf_bytes(geometry, plan, extras) > whole:
-        x_bytes = x_bytes // 2
-        plan.items = items_of(geometry, extras, batches, x_bytes)
-    return plan
+from ..geometry import instructions_refusal
+from .config import read_split, split_config_refusal, split_defaults
+from .work import count_instructions, make_plan, sbuf_bytes
 
 
 def plan_split(geometry, extras, config, cores):
@@ -102,20 +13,11 @@ def plan_split(geometry, extras, config, cores):
             f"precision={geometry.precision}: split takes fp16x3, of fp32 tensors; ask for that, or use another "
             f"algorithm"
         )
-    reason = config_refusal(config, SPLIT_SETTINGS, "split")
+    reason = split_config_refusal(config)
     if reason != "":
         return None, reason
-    whole = nl.tile_size.total_available_sbuf_size
-    limits = (("x_bytes", 256, whole), ("filter_bytes", 256, whole), ("channels", 1, nl.tile_size.pmax))
-    reason = numbers_refusal(config, limits)
-    if reason == "":
-        reason = numbers_refusal(config, (("warmup", 0, SPLIT_WARM_UP_MAX),))
-    if reason == "" and setting(config, "shard", SPLIT_SHARDS[0]) not in SPLIT_SHARDS:
-        reason = f"config shard={setting(config, 'shard', SPLIT_SHARDS[0])}: accepted are {SPLIT_SHARDS}"
-    if reason != "":
-        return None, reason
-    plan = make_plan(geometry, extras, config)
-    needed = sbuf_bytes(geometry, plan, extras)
+    plan = make_plan(geometry, extras, read_split(config, split_defaults(geometry, extras, config)))
+    needed, whole = sbuf_bytes(geometry, plan, extras), nl.tile_size.total_available_sbuf_size
     if needed > whole:
         return None, (
             f"C={geometry.C}, W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: split "
@@ -125,101 +27,3 @@ def plan_split(geometry, extras, config, cores):
     count = count_instructions(geometry, plan, extras, cores)
     reason = instructions_refusal(geometry, "split", count)
     return (plan, "") if reason == "" else (None, reason)
-
-
-def split_ns(geometry, config):
-    """ns of both cores for the columns of the products, at the array's full rate: less than any timeline."""
-    jobs = jobs_of(geometry, config, False)
-    chunks, rows, columns = 0, 0, 0
-    for index in range(len(jobs)):
-        chunks += len(jobs[index].chunks)
-    for r in range(geometry.rows.taps):
-        rows += met(geometry.rows, r, 0, geometry.rows.out)[2]
-    for s in range(geometry.columns.taps):
-        columns += met(geometry.columns, s, 0, geometry.columns.out)[2]
-    return PRODUCTS * geometry.N * rows * columns * chunks * TENSOR_COLUMN_NS / PARTS
-
-
-def sbuf_bytes(geometry, plan, extras):
-    """Bytes a partition, at most: pairs of two bands, fp32 elements that become pairs, filters, results."""
-    pairs, staged, y_bytes, bank_bytes = 0, 0, 0, 0
-    for index in range(len(plan.items)):
-        item = plan.items[index]
-        band, chunks = item.band, chunks_of(plan.batches[item.batch])
-        pairs = max(pairs, len(chunks) * band.nn * band.hn * band.wn * geometry.itemsize)
-        y_bytes = max(y_bytes, 4 * band.nn * band.pn * band.qn)
-        bank = banks_of(band)[0]
-        bank_bytes = max(bank_bytes, 4 * band.nn * bank[1] * bank[3])
-        parts = parts_of(geometry, band, chunks, 0)
-        for which in range(len(parts)):
-            staged = max(staged, 4 * band.nn * parts[which].hn * band.wn)
-    staged = max(staged, min(pairs, STAGE_BYTES))
-    filters, raw = 0, 0
-    for index in range(len(plan.batches)):
-        own = batch_bytes(geometry, plan.batches[index])
-        if plan.ahead > 0 and index + 1 < len(plan.batches):
-            own += ahead_bytes(geometry, plan.batches[index + 1], plan.ahead)
-        filters = max(filters, own)
-        for job in range(len(plan.batches[index])):
-            raw = max(raw, block_bytes(geometry, plan.batches[index][job]))
-    turning = (LEAD + 2) * BANK_BYTES + nl.tile_size.pmax * geometry.itemsize
-    bands = (2 if extras.residual else 0) + (3 if extras.pool != (1, 1) else 0)
-    results = bands * y_bytes + 4 * bank_bytes
-    return 2 * pairs + staged + filters + max(SPLIT_AHEAD_BYTES, raw) + turning + results + SMALL_BYTES
-
-
-def batch_bytes(geometry, batch):
-    """Bytes a partition of the pairs of a batch's filters."""
-    total = 0
-    for index in range(len(batch)):
-        total += job_bytes(geometry, batch[index])
-    return total
-
-
-def ahead_bytes(geometry, batch, pieces):
-    """Bytes a partition of the pairs that the first pieces of a batch belong to, at most."""
-    return min(pieces, len(batch[0].chunks)) * chunk_bytes(geometry, batch[0])
-
-
-def block_bytes(geometry, job):
-    """Bytes a partition of the largest block of a job's filters as loaded."""
-    most = 0
-    for index in range(len(job.chunks)):
-        elements = tap_elements(geometry, job, job.chunks[index])
-        blocks = tap_blocks(geometry, elements, SPLIT_RAW_BYTES)
-        most = max(most, blocks[0][1] * blocks[0][3] * elements * geometry.itemsize)
-    return most
-
-
-def count_instructions(geometry, plan, extras, cores):
-    """Instructions of the busiest core, at most."""
-    taps = geometry.rows.taps * geometry.columns.taps
-    most = 0
-    for core in range(cores):
-        mine = share(len(plan.items), cores, core)
-        total = plan.warmup + 8
-        for index in range(mine[0], mine[0] + mine[1]):
-            item, before = plan.items[index], plan.items[max(0, index - 1)]
-            batch, chunks = plan.batches[item.batch], chunks_of(plan.batches[item.batch])
-            if index == mine[0] or not item.same:
-                total += 4 * (len(parts_of(geometry, item.band, chunks, 0)) + len(chunks))
-            banks = len(banks_of(item.band))
-            for job in range(len(batch)):
-                total += banks * (PRODUCTS * taps * len(batch[job].chunks) + 7) + 4 + extras.pool[0] + extras.pool[1]
-                if index == mine[0] or before.batch != item.batch:
-                    total += filter_instructions(geometry, batch[job])
-        most = max(most, total)
-    return most
-
-
-def filter_instructions(geometry, job):
-    """Instructions for the filters of a job, at most: loads, mask, products with it, transposes, read-outs."""
-    total = 4
-    R, S = geometry.rows.taps, geometry.columns.taps
-    for index in range(len(job.chunks)):
-        blocks = tap_blocks(geometry, tap_elements(geometry, job, job.chunks[index]), SPLIT_RAW_BYTES)
-        loads = 1 if geometry.packed == 0 else job.kn // geometry.packed
-        total += len(blocks) * loads + 2 * R * S
-        for which in range(len(blocks)):
-            total += 3 * blocks[which][1] * ((blocks[which][3] - 1) // piece_taps(job) + 1)
-    return total

@@ -39,12 +39,17 @@ class Rows(nl.NKIObject):
     lows: list
 
 
-def parts_of(geometry, band, chunks, first):
+def part_rows(band):
+    """Rows of a band's parts, at most."""
+    return max(1, PART_BYTES // (4 * band.nn * max(1, band.wn)))
+
+
+def parts_of(band, chunks, first):
     """Parts of a band in the order of their use: the first rows chunk by chunk, all others row by row."""
     found = []
     if band.wn == 0:
         return found
-    most = max(1, PART_BYTES // (4 * band.nn * band.wn))
+    most = part_rows(band)
     for index in range(len(chunks)):
         for h0 in range(0, first, most):
             found.append(Part(chunk=index, h0=h0, hn=min(most, first - h0)))
@@ -54,14 +59,14 @@ def parts_of(geometry, band, chunks, first):
     return found
 
 
-def start_rows(geometry, band, chunks, first):
+def start_rows(band, chunks, first):
     """A band of which nothing is loaded yet; first: as for `parts_of`."""
     highs, lows = [], []
     for _ in range(len(chunks)):
         nothing = None
         highs.append(nothing)
         lows.append(nothing)
-    parts = parts_of(geometry, band, chunks, first)
+    parts = parts_of(band, chunks, first)
     return Rows(band=band, chunks=chunks, parts=parts, staged=[], split=0, ended=0, highs=highs, lows=lows)
 
 
@@ -108,7 +113,7 @@ def load_rows(operands, geometry, rows, most):
         rows.staged.append(part_sbuf)
 
 
-def split_part(geometry, rows, ledger):
+def split_part(rows, ledger):
     """The Pair of the next part."""
     band, part = rows.band, rows.parts[rows.split]
     count = rows.chunks[part.chunk][1]
