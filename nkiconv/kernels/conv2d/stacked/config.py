@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from .shape import LONG_RUN_BYTES, WAYS, can_shift
+from .shape import LONG_RUN_BYTES, WAYS, can_shift, job_channels
 
 STACKED_SETTINGS = (
     "rows",
@@ -110,7 +110,7 @@ def filters_at(geometry, rows, outputs):
     run = geometry.columns.taps * (taps if geometry.rows.dilation == 1 else 1) * geometry.itemsize
     if run >= LONG_RUN_BYTES or (outputs == 1 and rows == taps):
         return "straight"
-    return "shifted" if can_shift(geometry, outputs) else "apart"
+    return "shifted" if can_shift(outputs, job_channels(geometry, outputs)) else "apart"
 
 
 def read_stacked(config, defaults):

@@ -23,8 +23,18 @@ from ..._settings import setting
 from ..call import either_reads
 from ..geometry import instructions_refusal
 from .config import read_stacked, sized_defaults, stacked_config_refusal, stacked_defaults
-from .shape import QUADRANT, can_merge, can_shift, count_instructions, fits_sbuf, make_stack, met_counts, phases_of
-from .shape import taps_of
+from .shape import (
+    QUADRANT,
+    can_merge,
+    can_shift,
+    count_instructions,
+    fits_sbuf,
+    job_channels,
+    make_stack,
+    met_counts,
+    phases_of,
+    taps_of,
+)
 
 
 def plan_stack(geometry, extras, config, cores):
@@ -83,7 +93,7 @@ def sizes_refusal(geometry, config):
         return f"config rows={B} apart={G}: rows must be a multiple of it, or hold the window of all outputs"
     if config.merge == 1 and not can_merge(geometry, U):
         return f"config merge=1, outputs={U}, K={geometry.K}: engines move whole quadrants of {QUADRANT} channels"
-    if config.filters == "shifted" and not can_shift(geometry, U):
+    if config.filters == "shifted" and not can_shift(U, job_channels(geometry, U)):
         return f"config filters=shifted, outputs={U}, K={geometry.K}: engines address quadrants of {QUADRANT} channels"
     return ""
 

@@ -153,9 +153,9 @@ def can_merge(geometry, U):
     return U > 1 and by_quadrants(geometry.K, nl.tile_size.pmax // U)
 
 
-def can_shift(geometry, U):
-    """Whether engines may address the partitions of the filters of each of U rows."""
-    return U == 1 or job_channels(geometry, U) % QUADRANT == 0
+def can_shift(U, kn):
+    """Whether engines may address the partitions of the filters of each of U rows of jobs of kn channels."""
+    return U == 1 or kn % QUADRANT == 0
 
 
 def job_channels(geometry, U):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from ....kernels._tiles import PARTS
@@ -15,7 +16,7 @@ from ....kernels.conv2d.stacked.config import (
     sized_defaults,
     stacked_config_refusal,
 )
-from ....kernels.conv2d.stacked.plan import max_of, reader_of, sizes_refusal, stacked_refusal
+from ....kernels.conv2d.stacked.plan import reader_of, sizes_refusal, stacked_refusal
 from ....kernels.conv2d.stacked.shape import can_merge, fits_sbuf, make_stack, met_counts, phases_of, taps_of
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -26,6 +27,8 @@ from .stacked_price import StackPrice, filters_way, least_ns
 
 #: Rows of y side by side that are tried.
 BESIDE = (1, 2, 4)
+#: How many of the settings are sizes.
+SIZES = 6
 
 
 class Stacked(Conv2dAlgorithm):
@@ -38,11 +41,13 @@ class Stacked(Conv2dAlgorithm):
         return StackPrice(shape.target, geometry, plan).ns()
 
     def settle(self, shape: Shape, config: Config) -> Config:
+        given = {} if stacked_config_refusal(config) else dict(config or ())
+        if len(given) == len(STACKED_SETTINGS):
+            return tuple((name, given[name]) for name in STACKED_SETTINGS)
         extras = shape.extras
         geometry = plain_of(self.algorithm, shape.geometry, extras)
-        if stacked_config_refusal(config) or stacked_refusal(geometry, extras):
+        if (config and not given) or stacked_refusal(geometry, extras):
             return config
-        given = dict(config or ())
         if "rows" in given:
             sizes = sized_defaults(geometry, given["rows"], given["shifts"], given["outputs"])
         else:
@@ -52,13 +57,11 @@ class Stacked(Conv2dAlgorithm):
         found = read_stacked(config, sizes)
         if sizes_refusal(geometry, found):
             return config
-        if len(given) < len(STACKED_SETTINGS):
-            stack = make_stack(geometry, met_counts(geometry.columns), found, reader_of(extras))
-            if stack is None:
-                return config
-            rest = self._rest(shape, geometry, stack, given)
-            found = dataclasses.replace(found, **{name: rest[name] for name in rest.keys() - given.keys()})
-        return pairs_of(found)
+        stack = make_stack(geometry, met_counts(geometry.columns), found, reader_of(extras))
+        if stack is None:
+            return config
+        rest = self._rest(shape, geometry, stack, given)
+        return pairs_of(dataclasses.replace(found, **{name: rest[name] for name in rest.keys() - given.keys()}))
 
     def _best(self, shape: Shape, geometry: Any) -> StackedConfig | None:
         """The sizes that take least, looked for once."""
@@ -122,29 +125,40 @@ class Stacked(Conv2dAlgorithm):
 
 
 def best_sizes(target: Target, geometry: Any, reader: str) -> StackedConfig | None:
-    """Of the stack that takes least; None where memory holds none."""
-    best, best_ns = None, float("inf")
-    rows, columns, counts = geometry.rows, geometry.columns, met_counts(geometry.columns)
-    column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
-    start_ns = least_ns(target)
-    plain = dataclasses.replace(sized_defaults(geometry, 1, 1, 1), filters="straight")
-    for B, D, U, V, G in sizes_tried(geometry):
-        jobs = -(-geometry.K // (PARTITIONS // U))
-        blocks = -(-geometry.N * -(-rows.out // (U * V)) // PARTS)
-        matmuls = taps_of(rows, B, U, V, max_of(phases_of(rows.stride, V, G))) * -(-columns.taps // D)
-        # what the array alone takes, after the first filters and before the last store
-        if start_ns + jobs * blocks * V * columns.out * matmuls * column_ns >= best_ns:
-            continue
+    """Of the stack that takes least, the first tried of several; None where memory holds none."""
+    best, best_ns, best_place = None, float("inf"), 0
+    counts = met_counts(geometry.columns)
+    rest = [value for _, value in pairs_of(sized_defaults(geometry, 1, 1, 1))][SIZES:]
+    for bound_ns, place, B, D, U, V, G in sorted(bounds(target, geometry)):
+        if bound_ns > best_ns:
+            break
         for merge in (0, 1) if can_merge(geometry, U) else (0,):
-            sizes = {"rows": B, "shifts": D, "outputs": U, "beside": V, "apart": G, "merge": merge}
-            config = dataclasses.replace(plain, **sizes)
+            config = StackedConfig(B, D, U, V, G, merge, *rest)
             stack = make_stack(geometry, counts, config, reader)
             if fits_sbuf(geometry, stack, reader == "vector"):
                 stack.filters = filters_way(target, geometry, stack)
                 ns = StackPrice(target, geometry, stack).ns(best_ns)
-                if ns < best_ns:
-                    best, best_ns = config, ns
-    return best
+                if (ns, place) < (best_ns, best_place):
+                    best, best_ns, best_place = config, ns, place
+    return best and dataclasses.replace(best, filters="straight")
+
+
+def bounds(target: Target, geometry: Any) -> Iterator[tuple[float, int, int, int, int, int, int]]:
+    """(ns that a stack takes at least, its place, B, D, U, V, G) of all that are tried: what the array alone takes, after
+    the first filters and before the last store."""
+    rows, columns = geometry.rows, geometry.columns
+    column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
+    start_ns = least_ns(target)
+    for place, (B, D, U, V, G) in enumerate(sizes_tried(geometry)):
+        jobs = -(-geometry.K // (PARTITIONS // U))
+        blocks = -(-geometry.N * -(-rows.out // (U * V)) // PARTS)
+        matmuls = taps_of(rows, B, U, V, _front(rows.stride, V, G)) * -(-columns.taps // D)
+        yield start_ns + jobs * blocks * V * columns.out * matmuls * column_ns, place, B, D, U, V, G
+
+
+@lru_cache(maxsize=4096)
+def _front(stride: int, V: int, G: int) -> int:
+    return max(phases_of(stride, V, G))
 
 
 def sizes_tried(geometry: Any) -> Iterator[tuple[int, int, int, int, int]]:
@@ -158,12 +172,13 @@ def sizes_tried(geometry: Any) -> Iterator[tuple[int, int, int, int, int]]:
             window = span - rows.stride + (rows.taps - 1) * rows.dilation + 1
             tiling = [B for B in range(min(most, span), 0, -1) if span % B == 0]
             for D in shifts:
-                for B in (B for B in tiling if B * D <= most):
-                    yield B, D, U, V, B
-                    if window <= B < span:
-                        yield B, D, U, V, span
-                    if D == 1 < B:
-                        yield B, D, U, V, 1
+                for B in tiling:
+                    if B * D <= most:
+                        yield B, D, U, V, B
+                        if window <= B < span:
+                            yield B, D, U, V, span
+                        if D == 1 < B:
+                            yield B, D, U, V, 1
                 if window * D <= most and window not in tiling:
                     yield window, D, U, V, span
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....kernels._tiles import BANK_BYTES, PARTS
 from ....kernels.conv2d.stacked.filters import common_rows
@@ -60,7 +58,7 @@ def filters_way(target: Target, geometry: Any, stack: Any) -> str:
     if stack.U == 1 and stack.front + stack.num_taps * stack.B == rows.taps:
         return "straight"
     run = columns.taps * (rows.taps if rows.dilation == 1 else 1)
-    if can_shift(geometry, stack.U):
+    if can_shift(stack.U, stack.kn):
         return "shifted" if run * item < LONG_RUN_BYTES else "straight"
     size = geometry.C * rows.taps * columns.taps
     straight_ns = size // run * target.run_ns(run * item) * min(target.rows_an_engine, stack.U * stack.kn)
@@ -77,8 +75,7 @@ def filter_count(stack: Any) -> int:
     return int(len(stack.phases) * stack.num_taps * stack.groups)
 
 
-@dataclass(frozen=True)
-class BandNs:
+class BandNs(NamedTuple):
     """ns of a band."""
 
     array: float
@@ -106,18 +103,40 @@ class StackPrice:
         self.count = -(-self.image_parts * self.block_parts // PARTS)
         whole = self.image_parts * self.block_parts * self.band.nn * self.band.jn
         self.times = self.count * geometry.N * blocks / whole
+        self._price_filters()
+
+    def _price_filters(self) -> None:
+        target, geometry, stack = self.target, self.geometry, self.stack
+        rows, item, straight = geometry.rows, geometry.itemsize, stack.filters == "straight"
+        size = geometry.C * rows.taps * geometry.columns.taps
+        runs = 1
+        if straight and not fits(geometry, stack):
+            runs = geometry.C * (1 if rows.dilation == 1 else rows.taps)
+        if geometry.w_s > 1 and geometry.columns.taps > 1:
+            runs = size
+        #: partitions that the filters of a job come to, DMAs, bytes of HBM, ns of a DMA engine
+        self._partitions = stack.kn * (stack.U if straight else 1)
+        self._triggers = stack.U * (rows.taps if rows.dilation > 1 else 1) if straight else 1
+        self._bytes = self._partitions * size * item
+        self._filter_ns = runs * target.run_ns(size // runs * item) * min(self._partitions, target.rows_an_engine)
+        #: ns of the array for the transposes of a job's filters, and how many filters are read out first
+        count, copies = filter_count(stack), stack.U if stack.filters == "apart" else 1
+        passes = target.transpose_passes_fp32 if item == 4 else 1
+        columns = max(stack.U * stack.kn // copies, target.matmul_columns_min)
+        self._transposes_ns = copies * count * passes * (columns * target.tensor_column_ns + target.matmul_ns)
+        self._first_bank = min(count, max(1, BANK_BYTES // (stack.U * stack.kn * item)), -(-count // FILTER_PARTS))
 
     def ns(self, most_ns: float = float("inf")) -> float:
-        """The whole; where it takes `most_ns` or more, some ns between the two."""
+        """The whole; where it takes more than `most_ns`, some ns between the two."""
         target, stack, times = self.target, self.stack, self.times
         band, jobs = self._band_ns(), len(stack.jobs)
         left = jobs - self._first_bank / filter_count(stack)
-        num_bytes = times * band.num_bytes + jobs * self._filter_bytes
+        num_bytes = times * band.num_bytes + jobs * self._bytes
         moved_ns = max(jobs * self._filter_ns + times * (band.loads + band.stores), num_bytes * target.hbm_byte_ns)
         busy_ns = max(times * band.array + left * self._transposes_ns, times * band.read)
         start_ns = filters_least_ns(target)
         bound_ns = max(busy_ns, moved_ns - start_ns) + start_ns + band.last + CONTENTION * moved_ns
-        if bound_ns >= most_ns:
+        if bound_ns > most_ns:
             return bound_ns
         begin = self._first_ns()
         share = min(1.0, stack.U * stack.kn / target.matmul_columns_min)
@@ -138,9 +157,10 @@ class StackPrice:
     def warm_ups(self) -> tuple[int, int]:
         """Matmuls on zeros that keep the array busy until the first filters are there, about, and from their transposes
         to the first rows."""
-        before = self._zeros(ZEROS_NS, self._filters_there_ns)
-        rate = self.target.half_rate if self._filters_there_ns < self.target.window_ns else 1.0
-        after = self._zeros(self._filters_there_ns + self._transposes_ns / rate, self._first_ns())
+        there_ns = self._there_ns()
+        before = self._zeros(ZEROS_NS, there_ns)
+        rate = self.target.half_rate if there_ns < self.target.window_ns else 1.0
+        after = self._zeros(there_ns + self._transposes_ns / rate, self._first_ns())
         return min(WARM_UP_MAX, before), min(WARM_UP_MAX, after)
 
     def hold(self, has_bias: bool) -> int:
@@ -168,7 +188,7 @@ class StackPrice:
         reads = stack.U if stack.merged else 1
         clipped = stack.met / (columns.taps * columns.out) if stack.whole >= 0 else 1.0
         array_ns = read_ns = tile_ns = work_ns = 0.0
-        for size in (band.nn * part[1] * q[1] for part in parts for q in across):
+        for size in [band.nn * part[1] * q[1] for part in parts for q in across]:
             array_ns += matmuls * (max(size, target.matmul_columns_min) * column_ns + fixed_ns)
             work_ns += matmuls * size * column_ns * clipped
             tile_ns = target.vector_fixed_psum_ns + size * target.vector_ns
@@ -211,54 +231,13 @@ class StackPrice:
             each_ns = target.run_ns(blocks * run * item)
         return float(self.band.nn * each_ns * target.rows_an_engine)
 
-    @cached_property
-    def _filter_ns(self) -> float:
-        """Of a DMA engine for the filters of a job."""
-        target, geometry, stack = self.target, self.geometry, self.stack
-        size = geometry.C * geometry.rows.taps * geometry.columns.taps
-        runs = 1
-        if stack.filters == "straight" and not fits(geometry, stack):
-            runs = geometry.C * (1 if geometry.rows.dilation == 1 else geometry.rows.taps)
-        if geometry.w_s > 1 and geometry.columns.taps > 1:
-            runs = size
-        each_ns = runs * target.run_ns(size // runs * geometry.itemsize)
-        return float(each_ns * min(self._filter_partitions, target.rows_an_engine))
-
-    @cached_property
-    def _filter_partitions(self) -> int:
-        """Partitions that the filters of a job come to."""
-        return int(self.stack.kn * (self.stack.U if self.stack.filters == "straight" else 1))
-
-    @cached_property
-    def _filter_bytes(self) -> int:
-        """Of HBM for the filters of a job."""
-        geometry = self.geometry
-        size = geometry.C * geometry.rows.taps * geometry.columns.taps
-        return int(self._filter_partitions * size * geometry.itemsize)
-
-    @cached_property
-    def _filter_triggers(self) -> int:
-        """DMAs that the filters of a job take."""
-        rows = self.geometry.rows
-        return self.stack.U * (rows.taps if rows.dilation > 1 else 1) if self.stack.filters == "straight" else 1
-
-    @cached_property
-    def _transposes_ns(self) -> float:
-        """Of the array for the transposes of a job's filters."""
-        target, stack = self.target, self.stack
-        passes = target.transpose_passes_fp32 if self.geometry.itemsize == 4 else 1
-        copies = stack.U if stack.filters == "apart" else 1
-        columns = max(stack.U * stack.kn // copies, target.matmul_columns_min)
-        return copies * filter_count(stack) * passes * (columns * target.tensor_column_ns + target.matmul_ns)
-
-    @cached_property
-    def _filters_there_ns(self) -> float:
+    def _there_ns(self) -> float:
         """Until the first filters have come and may be transposed."""
         target, geometry, stack = self.target, self.geometry, self.stack
-        there_ns = target.first_packet_ns + skew(target, self._filter_partitions, target.load_skew_ns)
+        there_ns = target.first_packet_ns + skew(target, self._partitions, target.load_skew_ns)
         there_ns += target.dma_end_ns + target.dma_done_ns
-        there_ns += max(self._filter_ns, self._filter_bytes * target.hbm_byte_ns)
-        there_ns += (self._filter_triggers - 1) * target.static_issue_ns
+        there_ns += max(self._filter_ns, self._bytes * target.hbm_byte_ns)
+        there_ns += (self._triggers - 1) * target.static_issue_ns
         if fits(geometry, stack):
             return there_ns
         if stack.filters != "straight":
@@ -270,17 +249,10 @@ class StackPrice:
         words = padded_elements(geometry, stack) * geometry.itemsize // 4
         return float(there_ns + target.vector_done_ns + words * target.vector_memset_ns)
 
-    @cached_property
-    def _first_bank(self) -> int:
-        """How many filters are read out first."""
-        count = filter_count(self.stack)
-        bank = max(1, BANK_BYTES // (self.stack.U * self.stack.kn * self.geometry.itemsize))
-        return int(min(count, bank, -(-count // FILTER_PARTS)))
-
     def _first_ns(self) -> float:
         """Until the first sums begin: filters are transposed, and the first rows of x are there."""
         target, geometry, stack, band = self.target, self.geometry, self.stack, self.band
-        bank, come_ns = self._first_bank, self._filters_there_ns
+        bank, come_ns = self._first_bank, self._there_ns()
         rate = target.half_rate if come_ns < target.window_ns else 1.0
         read_ns = target.vector_done_ns + bank * stack.U * stack.kn * target.vector_16bit_ns
         filters_ns = come_ns + bank * self._transposes_ns / filter_count(stack) / rate
@@ -288,7 +260,7 @@ class StackPrice:
         part = tiles_of(stack, band, geometry.columns.out, False)[0][0]
         blocks = band_rows(stack, part[1])
         first, last = whole_blocks(geometry.rows, stack, band.j0 * stack.step, blocks)
-        triggers = self._filter_triggers + stack.D * band.nn * (1 + blocks - (last - first))
+        triggers = self._triggers + stack.D * band.nn * (1 + blocks - (last - first))
         rows_ns = target.first_packet_ns + skew(target, stack.B * geometry.C, target.load_skew_ns)
         rows_ns += target.dma_end_ns + target.dma_done_ns
         rows_ns += triggers * target.static_issue_ns + self._filter_ns + self._rows_ns(blocks)
