@@ -41,12 +41,14 @@ class Stacked(Conv2dAlgorithm):
         return StackPrice(shape.target, geometry, plan).ns()
 
     def settle(self, shape: Shape, config: Config) -> Config:
-        given = {} if stacked_config_refusal(config) else dict(config or ())
+        if stacked_config_refusal(config):
+            return config
+        given = dict(config or ())
         if len(given) == len(STACKED_SETTINGS):
             return tuple((name, given[name]) for name in STACKED_SETTINGS)
         extras = shape.extras
         geometry = plain_of(self.algorithm, shape.geometry, extras)
-        if (config and not given) or stacked_refusal(geometry, extras):
+        if stacked_refusal(geometry, extras):
             return config
         if "rows" in given:
             sizes = sized_defaults(geometry, given["rows"], given["shifts"], given["outputs"])
