@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from .shape import LONG_RUN_BYTES, WAYS, can_shift, job_channels
+from ..._tiles import div_ceil
+from .shape import LONG_RUN_BYTES, WAYS, can_shift, fits_sbuf, job_channels, make_stack, met_counts, window_of
 
 STACKED_SETTINGS = (
     "rows",
@@ -24,6 +25,12 @@ STACKED_SETTINGS = (
 MOST = 4096
 HOLD_MOST = 1 << 20
 STACKED_WARM_UP_MAX = 512
+#: Of a kernel without settings: matmuls on zeros, elements cleared where there are several jobs, work of each row of y in
+#: the array's columns (outputs of a channel times matmuls), and rows of x of all images for each from block to block.
+STACKED_WARM_UPS = 10
+STACKED_HOLD = 256
+STACKED_WORK = 20_000
+STACKED_ROWS = 32
 
 
 @dataclass(frozen=True)
@@ -81,25 +88,55 @@ def stacked_config_refusal(config):
     return ""
 
 
-def stacked_defaults(geometry, has_residual):
-    """Settings of a kernel that is called without any."""
-    return sized_defaults(geometry, 1, 1, 1)
+def stacked_defaults(geometry, reader):
+    """Settings of a kernel that is called without any; few output channels share the array where there is much to do."""
+    rows, most = geometry.rows, nl.tile_size.pmax // geometry.C
+    counts = met_counts(geometry.columns)
+    work = geometry.N * rows.out * geometry.columns.out * geometry.columns.taps * (1 if geometry.fast else 4)
+    work = work * div_ceil(window_of(rows, 1), most)
+    U = 1
+    while most > 1 and work > U * STACKED_WORK and 2 * U * geometry.K <= nl.tile_size.pmax and 2 * U <= rows.out:
+        U = 2 * U
+    found = outputs_defaults(geometry, U)
+    while U > 1 and not fits_sbuf(geometry, make_stack(geometry, counts, found, reader), reader == "vector"):
+        U = U // 2
+        found = outputs_defaults(geometry, U)
+    return found
 
 
-def sized_defaults(geometry, rows, shifts, outputs):
+def outputs_defaults(geometry, U):
+    """Settings of blocks of U rows of y, and of more side by side where x has many; as many columns of taps as go beside
+    the whole window, or beside a part of the rows from block to block."""
+    rows, taps, most = geometry.rows, geometry.columns.taps, nl.tile_size.pmax // geometry.C
+    wanted = min(4 * U, min(rows.out, geometry.N * rows.size // (STACKED_ROWS * rows.stride)))
+    V = 1
+    while 2 * U * V <= wanted and window_of(rows, 2 * U * V) * min(2, taps) <= most:
+        V = 2 * V
+    G = U * V * rows.stride
+    B = window_of(rows, U * V)
+    if B > most:
+        B = min(G, most)
+        while G % B != 0:
+            B = B - 1
+        G = B
+    D = div_ceil(taps, div_ceil(taps, min(taps, most // B)))
+    return sized_defaults(geometry, B, D, U, V, G)
+
+
+def sized_defaults(geometry, rows, shifts, outputs, beside, apart):
     """What goes with sizes that are given."""
     return StackedConfig(
         rows=rows,
         shifts=shifts,
         outputs=outputs,
-        beside=1,
-        apart=rows,
+        beside=beside,
+        apart=apart,
         merge=0,
         blocks=MOST,
         images=MOST,
         filters=filters_at(geometry, rows, outputs),
-        hold=0,
-        warmup=24,
+        hold=STACKED_HOLD if geometry.K * outputs > nl.tile_size.pmax else 0,
+        warmup=STACKED_WARM_UPS,
         late_warmup=0,
     )
 

@@ -45,13 +45,14 @@ def plan_stack(geometry, extras, config, cores):
     if reason != "":
         return None, reason
     B, D, U = setting(config, "rows", 0), setting(config, "shifts", 0), setting(config, "outputs", 0)
-    defaults = sized_defaults(geometry, B, D, U) if U > 0 else stacked_defaults(geometry, extras.residual)
+    reader = reader_of(extras)
+    defaults = sized_defaults(geometry, B, D, U, 1, B) if U > 0 else stacked_defaults(geometry, reader)
     settings = read_stacked(config, defaults)
     reason = sizes_refusal(geometry, settings)
     if reason != "":
         return None, reason
-    stack = make_stack(geometry, met_counts(geometry.columns), settings, reader_of(extras))
-    if not fits_sbuf(geometry, stack, extras.residual):
+    stack = make_stack(geometry, met_counts(geometry.columns), settings, reader)
+    if not fits_sbuf(geometry, stack, reader == "vector"):
         return None, (
             f"W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: stacked rows and filters "
             f"must fit SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use taps"

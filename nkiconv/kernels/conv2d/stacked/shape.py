@@ -190,6 +190,11 @@ def phases_of(stride, V, G):
     return found
 
 
+def window_of(rows, count):
+    """Rows of x that so many neighbouring rows of y meet."""
+    return (count - 1) * rows.stride + (rows.taps - 1) * rows.dilation + 1
+
+
 def taps_of(rows, B, U, V, front):
     """Blocks of B rows that hold the window of U output rows V apart, from any phase on."""
     return div_ceil((U - 1) * V * rows.stride + (rows.taps - 1) * rows.dilation + 1 + front, B)

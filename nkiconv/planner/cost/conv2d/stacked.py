@@ -17,7 +17,7 @@ from ....kernels.conv2d.stacked.config import (
     stacked_config_refusal,
 )
 from ....kernels.conv2d.stacked.plan import reader_of, sizes_refusal, stacked_refusal
-from ....kernels.conv2d.stacked.shape import can_merge, fits_sbuf, make_stack, met_counts, phases_of, taps_of
+from ....kernels.conv2d.stacked.shape import can_merge, fits_sbuf, make_stack, met_counts, phases_of, taps_of, window_of
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
@@ -50,8 +50,9 @@ class Stacked(Conv2dAlgorithm):
         geometry = plain_of(self.algorithm, shape.geometry, extras)
         if stacked_refusal(geometry, extras):
             return config
-        if "rows" in given:
-            sizes = sized_defaults(geometry, given["rows"], given["shifts"], given["outputs"])
+        B = given.get("rows", 0)
+        if B:
+            sizes = sized_defaults(geometry, B, given["shifts"], given["outputs"], 1, B)
         else:
             sizes = self._best(shape, geometry)
         if sizes is None:
@@ -130,7 +131,7 @@ def best_sizes(target: Target, geometry: Any, reader: str) -> StackedConfig | No
     """Of the stack that takes least, the first tried of several; None where memory holds none."""
     best, best_ns, best_place = None, float("inf"), 0
     counts = met_counts(geometry.columns)
-    rest = [value for _, value in pairs_of(sized_defaults(geometry, 1, 1, 1))][SIZES:]
+    rest = [value for _, value in pairs_of(sized_defaults(geometry, 1, 1, 1, 1, 1))][SIZES:]
     for bound_ns, place, B, D, U, V, G in sorted(bounds(target, geometry)):
         if bound_ns > best_ns:
             break
@@ -171,7 +172,7 @@ def sizes_tried(geometry: Any) -> Iterator[tuple[int, int, int, int, int]]:
     for U in outputs_tried(geometry):
         for V in (V for V in BESIDE if V == 1 or U * V <= rows.out):
             span = U * V * rows.stride
-            window = span - rows.stride + (rows.taps - 1) * rows.dilation + 1
+            window = window_of(rows, U * V)
             tiling = [B for B in range(min(most, span), 0, -1) if span % B == 0]
             for D in shifts:
                 for B in tiling:
