@@ -5,14 +5,18 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
 from ..._tiles import PARTS, div_ceil
+from .shape import group_bytes, most_channels, triggers_of, x_buffers_most
 
 BANDS_SETTINGS = ("fold", "channels", "together", "buffers", "early", "warmup")
 #: Rows of x that a partition may have.
 BANDS_FOLDS = (1, 2, 4)
 #: Most matmuls on zeros.
 BANDS_WARM_UP_MAX = 256
-#: Bytes of a row of x from which a DMA is quick enough without others beside it, of a kernel without settings.
-BANDS_LONG_ROW_BYTES = 64
+#: Of a kernel without settings: columns of the array that pass while the rows of an image are loaded and stored, and
+#: during two triggers; bytes a partition that are zeroed before w comes.
+DMA_COLUMNS = 384
+TRIGGER_COLUMNS = 280
+EARLY_BYTES = 10_800
 
 
 @dataclass(frozen=True)
@@ -51,25 +55,22 @@ def bands_config_refusal(geometry, config):
 
 
 def bands_defaults(geometry, fold):
-    """Settings of a kernel that is called without any, or with nothing but `fold`, 0 else."""
-    rows, columns = geometry.rows, geometry.columns
-    if fold == 0:
-        fold = 2 if columns.size * geometry.itemsize < BANDS_LONG_ROW_BYTES and rows.size % 2 == 0 else 1
+    """Settings of a kernel that is called without any but `fold`: the work of the groups of a round, in columns of the
+    array, hides the triggers of the next one's bands."""
+    columns, N = geometry.columns, geometry.N
+    A = most_channels(geometry, fold)
+    share_groups = div_ceil(div_ceil(geometry.C, fold * A), PARTS)
+    work = fold * max(columns.taps * max(nl.tile_size.pmax, N * columns.out), N * DMA_COLUMNS)
+    needed = TRIGGER_COLUMNS * triggers_of(geometry, fold, A) // work + 1
+    together = div_ceil(share_groups, max(1, share_groups // needed))
     return BandsConfig(
         fold=fold,
-        channels=most_channels(geometry, fold),
-        together=4,
-        buffers=4,
-        early=1,
-        warmup=24,
+        channels=A,
+        together=min(nl.tile_size.pmax, together),
+        buffers=min(min(16, 4 + 96 // N), x_buffers_most(geometry, fold)),
+        early=min(nl.tile_size.pmax, EARLY_BYTES // group_bytes(geometry, fold, A)),
+        warmup=48,
     )
-
-
-def most_channels(geometry, fold):
-    """Channels of a tile at most; each core has a group."""
-    most, rows = nl.tile_size.pmax, geometry.rows
-    fits = min(most // fold // (rows.size // fold), most // rows.out)
-    return min(max(1, div_ceil(geometry.C, PARTS * fold)), fits)
 
 
 def read_bands(config, defaults):

@@ -12,14 +12,14 @@ from ....kernels.conv2d.bands.config import (
     BANDS_WARM_UP_MAX,
     BandsConfig,
     bands_config_refusal,
-    most_channels,
 )
-from ....kernels.conv2d.bands.plan import (
+from ....kernels.conv2d.bands.plan import bands_refusal
+from ....kernels.conv2d.bands.shape import (
     WARM_UP_BLOCKS,
     bands_fit,
-    bands_refusal,
     group_bytes,
     make_bands,
+    most_channels,
     triggers_of,
     x_buffers_most,
 )
