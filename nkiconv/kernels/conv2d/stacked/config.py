@@ -25,8 +25,8 @@ STACKED_SETTINGS = (
 MOST = 4096
 HOLD_MOST = 1 << 20
 STACKED_WARM_UP_MAX = 512
-#: Of a kernel without settings: matmuls on zeros, elements cleared where there are several jobs, work of each row of y in
-#: the array's columns (outputs of a channel times matmuls), and rows of x of all images for each from block to block.
+#: Of a kernel without settings: matmuls on zeros, elements cleared where there are several jobs, the work for each row of
+#: y in the array's columns (outputs of a channel times matmuls), rows of all images for each of x from block to block.
 STACKED_WARM_UPS = 10
 STACKED_HOLD = 256
 STACKED_WORK = 20_000
@@ -89,7 +89,7 @@ def stacked_config_refusal(config):
 
 
 def stacked_defaults(geometry, reader):
-    """Settings of a kernel that is called without any; few output channels share the array where there is much to do."""
+    """Settings of a kernel that is called without any; few channels of y share the array where there is much to do."""
     rows, most = geometry.rows, nl.tile_size.pmax // geometry.C
     counts = met_counts(geometry.columns)
     work = geometry.N * rows.out * geometry.columns.out * geometry.columns.taps * (1 if geometry.fast else 4)
@@ -105,8 +105,8 @@ def stacked_defaults(geometry, reader):
 
 
 def outputs_defaults(geometry, U):
-    """Settings of blocks of U rows of y, and of more side by side where x has many; as many columns of taps as go beside
-    the whole window, or beside a part of the rows from block to block."""
+    """Settings of blocks of U rows of y, of more side by side where x has many: the whole window, or a part of the rows
+    from block to block, and as many columns of taps as go beside it."""
     rows, taps, most = geometry.rows, geometry.columns.taps, nl.tile_size.pmax // geometry.C
     wanted = min(4 * U, min(rows.out, geometry.N * rows.size // (STACKED_ROWS * rows.stride)))
     V = 1

@@ -92,7 +92,7 @@ class BandsPrice:
     def __init__(self, target: Target, geometry: Any, fold: int, A: int) -> None:
         self.target, self.geometry, self.fold, self.A = target, geometry, fold, A
         #: of the triggers of the bands of a round
-        self.triggers_ns = triggers_of(geometry, fold, A) * target.static_issue_ns
+        self.triggers_ns: float = triggers_of(geometry, fold, A) * target.static_issue_ns
         #: of the array for a group, and of a DMA engine for its x, for its results, and for all of it
         self.array_ns = self._array_ns()
         self.x_ns, self.y_ns = self._x_ns(), self._y_ns()
@@ -135,7 +135,7 @@ class BandsPrice:
     def ns(self, bands: Any) -> float:
         """Of both cores: the slowest of the array, after the first bands are there, of triggers, of DMA engines, and of
         the stores alone, which begin with the first sums."""
-        groups = -(-bands.groups // PARTS)
+        groups: int = -(-bands.groups // PARTS)
         rounds = -(-groups // bands.together)
         first_ns = self.first_ns(bands)
         worked_ns = first_ns + groups * self.array_ns
@@ -155,7 +155,7 @@ class BandsPrice:
         share_groups = -(-groups // PARTS)
         times = ROUND_TIMES if self.by_array else ROUND_TIMES_MOVED
         needed = int(times * self.triggers_ns / max(self.array_ns, self.moved_ns)) + 1
-        return -(-share_groups // max(1, share_groups // needed))
+        return int(-(-share_groups // max(1, share_groups // needed)))
 
     def _array_ns(self) -> float:
         target, geometry, fold, Q = self.target, self.geometry, self.fold, self.geometry.columns.out

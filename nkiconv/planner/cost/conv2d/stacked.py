@@ -126,12 +126,11 @@ class Stacked(Conv2dAlgorithm):
         return int(-(-geometry.N // plan.images) * -(-blocks // plan.blocks))
 
 
-
 def best_sizes(target: Target, geometry: Any, reader: str) -> StackedConfig | None:
     """Of the stack that takes least, the first tried of several; None where memory holds none."""
     best, best_ns, best_place = None, float("inf"), 0
     counts = met_counts(geometry.columns)
-    rest = [value for _, value in pairs_of(sized_defaults(geometry, 1, 1, 1, 1, 1))][SIZES:]
+    rest = dataclasses.astuple(sized_defaults(geometry, 1, 1, 1, 1, 1))[SIZES:]
     for bound_ns, place, B, D, U, V, G in sorted(bounds(target, geometry)):
         if bound_ns > best_ns:
             break
@@ -147,8 +146,8 @@ def best_sizes(target: Target, geometry: Any, reader: str) -> StackedConfig | No
 
 
 def bounds(target: Target, geometry: Any) -> Iterator[tuple[float, int, int, int, int, int, int]]:
-    """(ns that a stack takes at least, its place, B, D, U, V, G) of all that are tried: what the array alone takes, after
-    the first filters and before the last store."""
+    """(ns that a stack takes at least, its place, B, D, U, V, G) of all that are tried: what the array alone takes,
+    after the first filters and before the last store."""
     rows, columns = geometry.rows, geometry.columns
     column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
     start_ns = least_ns(target)
@@ -161,7 +160,7 @@ def bounds(target: Target, geometry: Any) -> Iterator[tuple[float, int, int, int
 
 @lru_cache(maxsize=4096)
 def _front(stride: int, V: int, G: int) -> int:
-    return max(phases_of(stride, V, G))
+    return int(max(phases_of(stride, V, G)))
 
 
 def sizes_tried(geometry: Any) -> Iterator[tuple[int, int, int, int, int]]:

@@ -26,7 +26,7 @@ from ..clock import Clock, skew
 
 #: Share of the DMAs' time that others wait for although they take longer.
 CONTENTION = 0.05
-#: ns of a job that transposes filters and takes sums, with their read-outs, at least: what timelines show of short ones.
+#: ns of a job that transposes filters and takes sums, with their read-outs, at least, as timelines of short ones show.
 JOB_NS = 550.0
 #: ns until the first matmul on zeros as a price has it, and as warm-ups are counted from: a memset, and hops.
 WARM_UP_START_NS = 300.0
@@ -102,7 +102,7 @@ class StackPrice:
         #: bands of a core, and as many of the largest as come to the same
         self.count = -(-self.image_parts * self.block_parts // PARTS)
         whole = self.image_parts * self.block_parts * self.band.nn * self.band.jn
-        self.times = self.count * geometry.N * blocks / whole
+        self.times: float = self.count * geometry.N * blocks / whole
         self._price_filters()
 
     def _price_filters(self) -> None:
@@ -115,16 +115,16 @@ class StackPrice:
         if geometry.w_s > 1 and geometry.columns.taps > 1:
             runs = size
         #: partitions that the filters of a job come to, DMAs, bytes of HBM, ns of a DMA engine
-        self._partitions = stack.kn * (stack.U if straight else 1)
-        self._triggers = stack.U * (rows.taps if rows.dilation > 1 else 1) if straight else 1
-        self._bytes = self._partitions * size * item
-        self._filter_ns = runs * target.run_ns(size // runs * item) * min(self._partitions, target.rows_an_engine)
+        self._partitions: int = stack.kn * (stack.U if straight else 1)
+        self._triggers: int = stack.U * (rows.taps if rows.dilation > 1 else 1) if straight else 1
+        self._bytes: int = self._partitions * size * item
+        self._filter_ns: float = runs * target.run_ns(size // runs * item) * min(self._partitions, target.rows_an_engine)
         #: ns of the array for the transposes of a job's filters, and how many filters are read out first
         count, copies = filter_count(stack), stack.U if stack.filters == "apart" else 1
         passes = target.transpose_passes_fp32 if item == 4 else 1
         columns = max(stack.U * stack.kn // copies, target.matmul_columns_min)
-        self._transposes_ns = copies * count * passes * (columns * target.tensor_column_ns + target.matmul_ns)
-        self._first_bank = min(count, max(1, BANK_BYTES // (stack.U * stack.kn * item)), -(-count // FILTER_PARTS))
+        self._transposes_ns: float = copies * count * passes * (columns * target.tensor_column_ns + target.matmul_ns)
+        self._first_bank: int = min(count, max(1, BANK_BYTES // (stack.U * stack.kn * item)), -(-count // FILTER_PARTS))
 
     def ns(self, most_ns: float = float("inf")) -> float:
         """The whole; where it takes more than `most_ns`, some ns between the two."""
@@ -135,7 +135,7 @@ class StackPrice:
         moved_ns = max(jobs * self._filter_ns + times * (band.loads + band.stores), num_bytes * target.hbm_byte_ns)
         busy_ns = max(times * band.array + left * self._transposes_ns, times * band.read)
         start_ns = filters_least_ns(target)
-        bound_ns = max(busy_ns, moved_ns - start_ns) + start_ns + band.last + CONTENTION * moved_ns
+        bound_ns: float = max(busy_ns, moved_ns - start_ns) + start_ns + band.last + CONTENTION * moved_ns
         if bound_ns > most_ns:
             return bound_ns
         begin = self._first_ns()
@@ -164,7 +164,7 @@ class StackPrice:
         return min(WARM_UP_MAX, before), min(WARM_UP_MAX, after)
 
     def hold(self, has_bias: bool) -> int:
-        """Elements that GpSimd clears before the second band is loaded, while the filters of other jobs are triggered."""
+        """Elements that GpSimd clears before the second band is loaded: the filters of other jobs are triggered then."""
         if len(self.stack.jobs) == 1:
             return 0
         triggers = len(self.stack.jobs) + (self.stack.U if has_bias else 0)
@@ -234,7 +234,7 @@ class StackPrice:
     def _there_ns(self) -> float:
         """Until the first filters have come and may be transposed."""
         target, geometry, stack = self.target, self.geometry, self.stack
-        there_ns = target.first_packet_ns + skew(target, self._partitions, target.load_skew_ns)
+        there_ns: float = target.first_packet_ns + skew(target, self._partitions, target.load_skew_ns)
         there_ns += target.dma_end_ns + target.dma_done_ns
         there_ns += max(self._filter_ns, self._bytes * target.hbm_byte_ns)
         there_ns += (self._triggers - 1) * target.static_issue_ns
@@ -243,11 +243,13 @@ class StackPrice:
         if stack.filters != "straight":
             copies = stack.U if stack.filters == "shifted" else 1
             size = geometry.C * geometry.rows.taps * geometry.columns.taps * copies
-            return float(there_ns + target.vector_done_ns + target.hop_tensor_ns + size * target.vector_4x_ns)
+            there_ns += target.vector_done_ns + target.hop_tensor_ns + size * target.vector_4x_ns
+            return there_ns
         if common_rows(geometry, stack)[1] > 0:
             return there_ns
         words = padded_elements(geometry, stack) * geometry.itemsize // 4
-        return float(there_ns + target.vector_done_ns + words * target.vector_memset_ns)
+        there_ns += target.vector_done_ns + words * target.vector_memset_ns
+        return there_ns
 
     def _first_ns(self) -> float:
         """Until the first sums begin: filters are transposed, and the first rows of x are there."""
@@ -255,13 +257,13 @@ class StackPrice:
         bank, come_ns = self._first_bank, self._there_ns()
         rate = target.half_rate if come_ns < target.window_ns else 1.0
         read_ns = target.vector_done_ns + bank * stack.U * stack.kn * target.vector_16bit_ns
-        filters_ns = come_ns + bank * self._transposes_ns / filter_count(stack) / rate
+        filters_ns: float = come_ns + bank * self._transposes_ns / filter_count(stack) / rate
         filters_ns += target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns + read_ns
         part = tiles_of(stack, band, geometry.columns.out, False)[0][0]
         blocks = band_rows(stack, part[1])
         first, last = whole_blocks(geometry.rows, stack, band.j0 * stack.step, blocks)
         triggers = self._triggers + stack.D * band.nn * (1 + blocks - (last - first))
-        rows_ns = target.first_packet_ns + skew(target, stack.B * geometry.C, target.load_skew_ns)
+        rows_ns: float = target.first_packet_ns + skew(target, stack.B * geometry.C, target.load_skew_ns)
         rows_ns += target.dma_end_ns + target.dma_done_ns
         rows_ns += triggers * target.static_issue_ns + self._filter_ns + self._rows_ns(blocks)
         return max(filters_ns, rows_ns)
