@@ -129,17 +129,17 @@ class BandsPrice:
 
     def first_ns(self, bands: Any) -> float:
         """Until the first bands are there."""
-        start_ns = max(START_NS, W_NS + (bands.together - bands.early) * self._zeroed_ns())
+        start_ns: float = max(START_NS, W_NS + (bands.together - bands.early) * self._zeroed_ns())
         return start_ns + self.triggers_ns + FIRST_NS
 
     def ns(self, bands: Any) -> float:
         """Of both cores: the slowest of the array, after the first bands are there, of triggers, of DMA engines, and of
         the stores alone, which begin with the first sums."""
         groups: int = -(-bands.groups // PARTS)
-        rounds = -(-groups // bands.together)
+        rounds: int = -(-groups // bands.together)
         first_ns = self.first_ns(bands)
         worked_ns = first_ns + groups * self.array_ns
-        last_groups = groups - (rounds - 1) * bands.together
+        last_groups: int = groups - (rounds - 1) * bands.together
         triggered_ns = first_ns + (rounds - 1) * self.triggers_ns + last_groups * self.array_ns
         stored_ns = first_ns + self.array_ns + groups * self.y_ns
         return max(worked_ns, triggered_ns, stored_ns, W_NS + groups * self.moved_ns) + END_NS

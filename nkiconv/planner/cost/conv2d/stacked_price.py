@@ -118,7 +118,9 @@ class StackPrice:
         self._partitions: int = stack.kn * (stack.U if straight else 1)
         self._triggers: int = stack.U * (rows.taps if rows.dilation > 1 else 1) if straight else 1
         self._bytes: int = self._partitions * size * item
-        self._filter_ns: float = runs * target.run_ns(size // runs * item) * min(self._partitions, target.rows_an_engine)
+        self._filter_ns: float = (
+            runs * target.run_ns(size // runs * item) * min(self._partitions, target.rows_an_engine)
+        )
         #: ns of the array for the transposes of a job's filters, and how many filters are read out first
         count, copies = filter_count(stack), stack.U if stack.filters == "apart" else 1
         passes = target.transpose_passes_fp32 if item == 4 else 1
@@ -151,8 +153,8 @@ class StackPrice:
         # a buffer is filled when the sums of the band before have left it
         filled_ns = target.first_packet_ns + target.load_skew_ns + target.dma_done_ns + band.loads + band.array
         filled_ns = filled_ns * max(0, self.count - stack.ring) / stack.ring
-        busy_ns = max(sums_ns, times * band.read, moved_ns - begin, filled_ns)
-        return begin + busy_ns + band.last + CONTENTION * moved_ns
+        whole_ns: float = max(sums_ns, times * band.read, moved_ns - begin, filled_ns)
+        return begin + whole_ns + band.last + CONTENTION * moved_ns
 
     def warm_ups(self) -> tuple[int, int]:
         """Matmuls on zeros that keep the array busy until the first filters are there, about, and from their transposes
