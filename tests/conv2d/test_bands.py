@@ -7,11 +7,16 @@ import pytest
 from conv2d_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 
 from nkiconv import cases
-from nkiconv.kernels.conv2d.bands import plan
-from nkiconv.kernels.conv2d.dispatch import choose
+from nkiconv.kernels.conv2d.bands import shape
+from nkiconv.kernels.conv2d.bands.config import BANDS_SETTINGS
+from nkiconv.planner import Request, cost
+from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv2d.bands import BandsPrice
+from nkiconv.planner.operations import operation_for
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
+from nkiconv.simulator.timing.target import Target
 
 pytestmark = pytest.mark.sweep
 
@@ -36,6 +41,12 @@ ROWS = {
 
 
 BANDS = config_of("bands")
+
+
+def settled(problem, settings=None, **changes):
+    """All settings, those that are open as the host has them."""
+    shape = Shape(geometry_of(problem), extras_of(**changes), 2, Rates())
+    return cost.algorithm("conv2d", "bands").settle(shape, settings)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
@@ -106,14 +117,15 @@ def test_it_needs_no_more_than_it_says(name, fold, lnc):
     bands, _ = planned(problem, "bands", (("fold", fold),), lnc=lnc)
     execution = trace(problem, lnc, config=config_of("bands", fold=fold))
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= plan.count_instructions(geometry, bands, lnc)
-    assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry, bands, False)
+    assert most <= shape.count_instructions(geometry, bands, lnc)
+    assert execution.sbuf_peak_bytes <= shape.sbuf_bytes(geometry, bands, False)
 
 
 @pytest.mark.parametrize(("name", "taken"), [("convnext_dw7", True), ("mobilenet_dw", False), ("mult2_dw", False)])
 def test_taken_where_rows_are_long_enough(name, taken):
-    geometry = geometry_of(cases.get(name).problem)
-    assert (choose(geometry, extras_of(), 2) == "bands") == taken
+    request = Request(problem=cases.get(name).problem)
+    operation = operation_for(request)
+    assert (operation.choice(operation.shape(request, Rates()))[0] == "bands") == taken
 
 
 @pytest.mark.parametrize(
@@ -157,5 +169,22 @@ PRICED = [
 def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
     padding = ((taps // 2, taps // 2),) * 2
     problem = depthwise(C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, dtype=dtype)
-    ns = plan.bands_ns(geometry_of(problem), planned(problem, "bands")[0])
-    assert ns == pytest.approx(in_time(trace(problem, 2, config=BANDS), Rates()).line.total_ns, rel=0.17)
+    settings = settled(problem)
+    bands, _ = planned(problem, "bands", settings)
+    ns = BandsPrice(Target.of(Rates()), geometry_of(problem), bands.fold, bands.A).ns(bands)
+    execution = trace(problem, 2, config=(("algorithm", "bands"), *settings))
+    assert ns == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.17)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("given", [None, (("warmup", 20),), (("together", 2),), (("fold", 1), ("channels", 1))])
+def test_settings_are_settled_once(name, given):
+    found = settled(ROWS[name], given)
+    assert settled(ROWS[name], found) == found
+    assert tuple(one for one, _ in found) == BANDS_SETTINGS
+    assert set(given or ()) <= set(found)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_the_host_settles_is_exact(name):
+    check_exact(ROWS[name], config=(("algorithm", "bands"), *settled(ROWS[name])))

@@ -10,12 +10,18 @@ from depthwise import same_bits
 import nkiconv
 from nkiconv import cases
 from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.kernels.conv2d.dispatch import choose
-from nkiconv.kernels.conv2d.stacked import plan, shape
+from nkiconv.kernels.conv2d.stacked import shape
+from nkiconv.kernels.conv2d.stacked.config import STACKED_SETTINGS
+from nkiconv.planner import Request, cost
+from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv2d import stacked as host
+from nkiconv.planner.cost.conv2d.stacked_price import StackPrice, least_ns
+from nkiconv.planner.operations import operation_for
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.timeline import build
 from nkiconv.simulator.timeline import run as run_line
 from nkiconv.simulator.timing import PriceList, Rates
+from nkiconv.simulator.timing.target import Target
 
 STRIDED = ConvProblem(
     N=3, C=3, H=17, W=14, K=10, R=5, S=4, stride=(2, 3), padding=((2, 1), (3, 2)), rhs_dilation=(1, 2)
@@ -58,8 +64,18 @@ NAMES = {id(STRIDED): "strided", id(DILATED): "dilated", id(WIDE): "wide", id(LO
 IDS = [f"{NAMES[id(row[0])]}-{'-'.join(map(str, row[1:]))}" for row in SHAPES]
 
 
+TARGET = Target.of(Rates())
+
+
 def stacked(B, D, U, V, G, merge):
     return config_of("stacked", rows=B, shifts=D, outputs=U, beside=V, apart=G, merge=merge)
+
+
+def settled(problem, settings=None, **changes):
+    """All settings, those that are open as the host has them."""
+    given = settings and tuple(settings.items())
+    shape = Shape(geometry_of(problem), extras_of(**changes), 2, Rates())
+    return cost.algorithm("conv2d", "stacked").settle(shape, given)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
@@ -109,7 +125,9 @@ def test_it_needs_no_more_than_it_says(row, lnc):
      ("c256_224", False), ("rn50_1x1", False), ("mobilenet_dw", False), ("resnext_g32", False)],
 )  # fmt: skip
 def test_few_channels_are_stacked(name, taken):
-    assert (choose(geometry_of(cases.get(name).problem), extras_of(), 2) == "stacked") == taken
+    request = Request(problem=cases.get(name).problem)
+    operation = operation_for(request)
+    assert (operation.choice(operation.shape(request, Rates()))[0] == "stacked") == taken
 
 
 @pytest.mark.parametrize(
@@ -124,12 +142,16 @@ def test_few_channels_are_stacked(name, taken):
         (PLAIN, {"rows": 3, "shifts": 1, "outputs": 2, "apart": 2}, "rows must be a multiple of it, or hold"),
         (PLAIN, {"rows": 1, "shifts": 1, "outputs": 5, "merge": 1}, "engines move whole quadrants of 32"),
         (PLAIN, {"rows": 1, "shifts": 1, "outputs": 1, "merge": 2}, "merge=2: must be an int from 0 to 1"),
+        (PLAIN, {"filters": "turned"}, "filters=turned: must be one of"),
+        (STRIDED, {"rows": 4, "shifts": 1, "outputs": 2, "filters": "shifted"}, "engines address quadrants of 32"),
+        (PLAIN, {"late_warmup": 513}, "late_warmup=513: must be an int from 0 to 512"),
     ],
 )
 def test_sizes_that_do_not_fit_each_other(problem, settings, message):
     stack, reason = planned(problem, "stacked", tuple(settings.items()))
     assert stack is None
     assert re.search(message, reason)
+    assert settled(problem, settings) == tuple(settings.items())
 
 
 LAYER = ConvProblem(N=1, C=3, H=40, W=40, K=16, R=5, S=5, padding=((2, 2), (2, 2)))
@@ -155,8 +177,7 @@ def test_what_is_not_stacked(problem, changes, message):
 
 def test_bands_cover_every_row_once():
     for problem, B, D, U, V, G, merge in SHAPES:
-        geometry = geometry_of(problem)
-        stack = shape.make_stack(geometry, shape.met_counts(geometry.columns), B, D, U, V, G, merge == 1, "both")
+        stack, _ = planned(problem, "stacked", stacked(B, D, U, V, G, merge)[1:])
         seen = [
             (n, (j * U + u) * V + v)
             for band in shape.stack_bands(geometry_of(problem), stack)
@@ -192,11 +213,12 @@ PRICED = {name: cases.get(name).problem for name in ("rn50_stem", "rn50_c2", "vi
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
 def test_price_is_near_the_model(problem):
-    rates = Rates()
-    tasks, prices = build(trace(problem, 2, config=config_of("stacked")).programs, PriceList(rates))
+    rates, settings = Rates(), settled(problem)
+    execution = trace(problem, 2, config=(("algorithm", "stacked"), *settings))
+    tasks, prices = build(execution.programs, PriceList(rates))
     modelled_ns = run_line(tasks, prices, rates).total_ns
-    stack, _ = planned(problem, "stacked")
-    assert plan.stack_ns(geometry_of(problem), stack) == pytest.approx(modelled_ns, rel=0.2)
+    stack, _ = planned(problem, "stacked", settings)
+    assert StackPrice(TARGET, geometry_of(problem), stack).ns() == pytest.approx(modelled_ns, rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +227,8 @@ def test_price_is_near_the_model(problem):
 )
 def test_few_stacks_are_priced(problem, monkeypatch):
     priced = []
-    monkeypatch.setattr(plan, "stack_ns", lambda geometry, stack, _: priced.append(stack) or 1e9 - len(priced))
-    plan.best_stack(geometry_of(problem), "both")
+    monkeypatch.setattr(StackPrice, "ns", lambda self, _: priced.append(self) or 1e9 - len(priced))
+    host.best_sizes(TARGET, geometry_of(problem), "both")
     assert 0 < len(priced) < 4000
 
 
@@ -215,17 +237,28 @@ def test_few_stacks_are_priced(problem, monkeypatch):
 def test_what_is_not_priced_is_not_the_best(problem, reader, monkeypatch):
     """Bounds lie below the price of every stack, but for the last bits of a sum in another order, and so leave the
     choice as it is without them."""
-    geometry, stack_ns, least_ns = geometry_of(problem), plan.stack_ns, plan.LEAST_NS
-    found = plan.best_stack(geometry, reader)
+    geometry, ns_of, bounds = geometry_of(problem), StackPrice.ns, host.bounds
+    found = host.best_sizes(TARGET, geometry, reader)
+    least = {one[2:]: one[0] for one in bounds(TARGET, geometry)}
 
-    def whole_ns(geometry, stack, _):
-        ns = stack_ns(geometry, stack)
-        assert least_ns <= stack_ns(geometry, stack, 1e-9) <= ns * (1 + 1e-12)
+    def whole_ns(price, _):
+        ns, stack = ns_of(price), price.stack
+        assert least_ns(TARGET) <= ns_of(price, 1e-9) <= ns * (1 + 1e-12)
+        assert least[stack.B, stack.D, stack.U, stack.V, stack.G] <= ns * (1 + 1e-12)
         return ns
 
-    monkeypatch.setattr(plan, "LEAST_NS", 0.0)
-    monkeypatch.setattr(plan, "stack_ns", whole_ns)
-    assert vars(found) == vars(plan.best_stack(geometry, reader))
+    monkeypatch.setattr(host, "bounds", lambda *args: [(0.0, *one[1:]) for one in bounds(*args)])
+    monkeypatch.setattr(StackPrice, "ns", whole_ns)
+    assert found == host.best_sizes(TARGET, geometry, reader)
+
+
+@pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
+@pytest.mark.parametrize("given", [None, {"warmup": 20}, {"blocks": 1}, {"filters": "straight"}])
+def test_settings_are_settled_once(problem, given):
+    found = settled(problem, given)
+    assert settled(problem, dict(found)) == found
+    assert tuple(name for name, _ in found) == STACKED_SETTINGS
+    assert (given or {}).items() <= dict(found).items()
 
 
 MANY = ConvProblem(N=5, C=3, H=9, W=7, K=6, R=3, S=3, stride=(2, 1), padding=((1, 1), (1, 1)))
@@ -253,11 +286,17 @@ def test_filters_come_every_way_and_rows_leave_together(problem, settings):
 
 def test_each_way_of_filters_is_taken():
     taken = [
-        planned(problem, "stacked", (("rows", 2), ("shifts", 1), ("outputs", outputs)))[0].way
+        dict(settled(problem, {"rows": 2, "shifts": 1, "outputs": outputs}))["filters"]
         for problem, outputs in [(PLAIN, 2), (TALL, 2), (PRICED["few outputs"], 2)]
     ]
     assert taken == ["shifted", "straight", "apart"]
     assert set(taken) == set(shape.WAYS)
+
+
+@pytest.mark.parametrize("filters", shape.WAYS)
+@pytest.mark.parametrize("problem", [PLAIN, TALL.replace(K=32), PLAIN.replace(K=32, rhs_dilation=(2, 1))])
+def test_every_way_of_filters_is_exact(problem, filters):
+    check_exact(problem, config=config_of("stacked", rows=2, shifts=1, outputs=2, filters=filters))
 
 
 @pytest.mark.parametrize("K", [5, 150, 256])
@@ -275,19 +314,25 @@ def test_biases_of_jobs(K, outputs):
 def test_read_outs_of_one_engine_are_priced():
     problem = PRICED["rn50_stem"].replace(N=1)
     silu = read_epilogue("silu", None, None, "pre_activation", 2)
-    assert planned(problem, "stacked")[0].merged
-    assert not planned(problem, "stacked", epilogue=silu)[0].merged, "Scalar reads twice as much where rows are merged"
+    assert dict(settled(problem))["merge"]
+    assert not dict(settled(problem, epilogue=silu))["merge"], "Scalar reads twice as much where rows are merged"
 
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(
     ("problem", "config"),
-    [*((row[0], stacked(*row[1:])) for row in SHAPES[::2]), *((one, config_of("stacked")) for one in PRICED.values())],
+    [
+        *((row[0], stacked(*row[1:])) for row in SHAPES[::2]),
+        *((one, config_of("stacked")) for one in PRICED.values()),
+        *((one, None) for one in PRICED.values()),
+    ],
 )
 def test_it_needs_no_more_than_it_says_with_a_residual(problem, config):
     bias, residual = nkiconv.spec((problem.K,), "fp32"), nkiconv.spec(problem.output_shape, problem.dtype)
     epilogue = read_epilogue("relu", bias, residual, "pre_activation", 4)
-    stack, reason = planned(problem, "stacked", config[1:], epilogue=epilogue, residual=True, scaled=True)
+    extras = {"epilogue": epilogue, "residual": True, "scaled": True}
+    config = config or (("algorithm", "stacked"), *settled(problem, **extras))
+    stack, reason = planned(problem, "stacked", config[1:], **extras)
     assert reason == ""
     execution = trace(problem, 2, config=config, bias=bias, residual=residual, beta=2.0, activation="relu")
     most = max(len(program.instructions) for program in execution.programs)

@@ -13,7 +13,7 @@ again, as all groups' runs have the same places. Where a partition has several r
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._tiles import div_ceil, whole_words
-from .plan import runs_of
+from .shape import runs_of
 
 
 def copy_reversed(operands, geometry, bands, c0, cn):

@@ -8,7 +8,7 @@ from ..._warm import warm_up, warm_zeros
 from ..call import finish_shared, of_array, scale_residual
 from ..geometry import met
 from .filters import channels_of, copy_reversed, load_bands, new_buffer, parts_of, stationary, zero_groups
-from .plan import BAND_BUFFERS, WARM_UP_BLOCKS
+from .shape import BAND_BUFFERS, WARM_UP_BLOCKS
 
 
 def run_bands(operands, geometry, extras, bands):

@@ -1,7 +1,7 @@
 """Biases of a stack: one number a partition, for each u and job.
 
 A DMA of single numbers takes an engine 55 ns for each, so that biases of several jobs come as rows, a job a partition,
-and are turned on the array.
+and are transposed on the array.
 """
 
 from ...._nki import nisa, nl
@@ -30,17 +30,17 @@ def load_biases(bias_hbm, stack):
     return found
 
 
-def turn_biases(rows, stack):
+def transpose_biases(rows, stack):
     """[(u, k), 1] fp32 of each job, None without a bias."""
     found = []
     for rows_sbuf in rows:
         jobs, outputs = rows_sbuf.shape[0], rows_sbuf.shape[1]
-        turned_sbuf = nl.ndarray((outputs, jobs), dtype=nl.float32, buffer=nl.sbuf)
-        turned_psum = nl.ndarray((outputs, jobs), dtype=nl.float32, buffer=nl.psum)
-        nisa.nc_transpose(dst=turned_psum, data=rows_sbuf, engine=nisa.engine.tensor)
-        nisa.tensor_copy(dst=turned_sbuf, src=turned_psum, engine=nisa.engine.vector)
+        biases_sbuf = nl.ndarray((outputs, jobs), dtype=nl.float32, buffer=nl.sbuf)
+        biases_psum = nl.ndarray((outputs, jobs), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_transpose(dst=biases_psum, data=rows_sbuf, engine=nisa.engine.tensor)
+        nisa.tensor_copy(dst=biases_sbuf, src=biases_psum, engine=nisa.engine.vector)
         for job in range(jobs):
-            found.append(turned_sbuf[0 : stack.U * stack.jobs[len(found)][1], job : job + 1])
+            found.append(biases_sbuf[0 : stack.U * stack.jobs[len(found)][1], job : job + 1])
     while len(found) < len(stack.jobs):
         found.append(None)
     return found

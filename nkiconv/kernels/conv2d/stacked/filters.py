@@ -1,10 +1,10 @@
-"""Filters of a stack as stationaries [(d, b, c), (g, z, t), (u, k)], zero-padded and turned on the array.
+"""Filters of a stack as stationaries [(d, b, c), (g, z, t), (u, k)], zero-padded and transposed on the array.
 
 Output row u of a block meets tap r at row u * V * stride + r * dilation of the block's window, so the filters of u are
 a copy of w shifted down by u * V * stride rows, with (u, k) on the partitions. They come from HBM straight to their
 places where that makes long runs; else w comes once, as it is, and is shifted on chip, if engines may address the
-partitions of each u, or the rows of each u are turned apart (`shape.WAYS`). A view of B rows and D columns of taps of
-that is turned by one transpose; where the last group has fewer than D columns of taps, the partitions of the others are
+partitions of each u, or the rows of each u are transposed apart (`shape.WAYS`). A view of B rows and D columns of taps
+of that takes one transpose; where the last group has fewer than D columns of taps, the partitions of the others are
 left out.
 """
 
@@ -13,12 +13,12 @@ from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, cut_into, div_ceil, whole_words
 from ..call import of_array
-from .shape import LONG_RUN_BYTES, columns_of, fits, lead_of, order_of_groups, padded_elements
+from .shape import FILTER_PARTS, LONG_RUN_BYTES, columns_of, fits, lead_of, order_of_groups, padded_elements
 
 
 def load_padded(operands, geometry, stack, job, parts):
     """(w as loaded [k, c, r, s] or None, Z [(u, k), c, rows of the window, columns of taps]) of a job; Z is of one u if
-    each is turned apart.
+    each is transposed apart.
 
     job: (first channel, channels). Z lacks what is to be shifted on chip. parts: DMAs that share the channels of each
     u: one of fewer partitions begins earlier.
@@ -26,7 +26,7 @@ def load_padded(operands, geometry, stack, job, parts):
     k0, kn = job
     rows, taps = geometry.rows, geometry.columns.taps
     height = lead_of(geometry, stack) + stack.num_taps * stack.B
-    copies = 1 if stack.way == "apart" else stack.U
+    copies = 1 if stack.filters == "apart" else stack.U
     pattern = [[geometry.w_k, kn], [geometry.w_c, geometry.C], [geometry.w_r, rows.taps], [geometry.w_s, taps]]
     size = padded_elements(geometry, stack)
     flat_sbuf = nl.ndarray((copies * kn, size), dtype=operands.w_dtype, buffer=nl.sbuf)
@@ -41,7 +41,7 @@ def load_padded(operands, geometry, stack, job, parts):
         # a word of four bytes at a time
         words = flat_sbuf if operands.w_dtype == nl.float32 else flat_sbuf.view(nl.float32)
         nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector)
-    if stack.way != "straight":
+    if stack.filters != "straight":
         raw_sbuf = nl.ndarray((kn, geometry.C, rows.taps, taps), dtype=operands.w_dtype, buffer=nl.sbuf)
         copy_parts(raw_sbuf, operands.w, pattern, k0 * geometry.w_k, parts)
     elif common[1] > 0:
@@ -70,7 +70,7 @@ def common_rows(geometry, stack):
     span = (stack.U - 1) * stack.V * rows.stride
     count = rows.taps - span
     run = count * geometry.columns.taps * geometry.itemsize
-    if stack.way != "straight" or fits(geometry, stack) or rows.dilation > 1 or run < LONG_RUN_BYTES:
+    if stack.filters != "straight" or fits(geometry, stack) or rows.dilation > 1 or run < LONG_RUN_BYTES:
         return 0, 0
     return lead_of(geometry, stack) + span, count
 
@@ -132,7 +132,7 @@ def shift_rows(padded, geometry, stack, kn):
     """(None, Z complete) from what `load_padded` returned."""
     raw_sbuf, z_sbuf = padded
     if raw_sbuf != None:
-        for u in range(1 if stack.way == "apart" else stack.U):
+        for u in range(1 if stack.filters == "apart" else stack.U):
             nisa.tensor_copy(
                 dst=place_of(z_sbuf, geometry, stack, kn, u),
                 src=raw_sbuf,
@@ -141,24 +141,24 @@ def shift_rows(padded, geometry, stack, kn):
     return None, z_sbuf
 
 
-def turn_padded(operands, padded, geometry, stack, job, parts, ledger):
+def transpose_padded(operands, padded, geometry, stack, job, ledger):
     """Stationaries [(d, b, c), (g, z, t), (u, k)] of a job, from what `shift_rows` returned; g in order of work.
 
-    parts: in how many parts they are read out at least, so that the first sums need not wait for the last.
+    They are read out in a few parts at least, so that the first sums need not wait for the last.
     """
     kn = job[1]
     z_sbuf = padded[1]
     B, C = stack.B, geometry.C
     phases = len(stack.phases)
-    # what one transpose turns: all (u, k), or those of one u
-    slots = stack.U if stack.way == "apart" else 1
+    # what one transpose takes: all (u, k), or those of one u
+    slots = stack.U if stack.filters == "apart" else 1
     width = stack.U * kn // slots
     each = phases * stack.num_taps
     pitch = whole_words(width, geometry.itemsize)
     shape = (stack.parts, stack.groups * each, slots, width)
     filters_sbuf = nl.ndarray(shape, dtype=z_sbuf.dtype, buffer=nl.sbuf)
     first, count = 0, stack.groups * each
-    most = min(max(1, BANK_BYTES // (slots * pitch * geometry.itemsize)), div_ceil(count, parts))
+    most = min(max(1, BANK_BYTES // (slots * pitch * geometry.itemsize)), div_ceil(count, FILTER_PARTS))
     order = order_of_groups(stack)
     while first < count:
         dn = columns_of(geometry, stack, order[first // each])
@@ -166,7 +166,7 @@ def turn_padded(operands, padded, geometry, stack, job, parts, ledger):
         num = 1
         while num < most and first + num < count and columns_of(geometry, stack, order[(first + num) // each]) == dn:
             num += 1
-        turned_psum = nl.ndarray((dn * B * C, num, slots, pitch), dtype=z_sbuf.dtype, buffer=nl.psum)
+        filters_psum = nl.ndarray((dn * B * C, num, slots, pitch), dtype=z_sbuf.dtype, buffer=nl.psum)
         for index in range(num):
             g = order[(first + index) // each]
             phase = stack.phases[(first + index) % each // stack.num_taps]
@@ -174,13 +174,13 @@ def turn_padded(operands, padded, geometry, stack, job, parts, ledger):
             for slot in range(slots):
                 up = row - slot * stack.V * geometry.rows.stride
                 nisa.nc_transpose(
-                    dst=turned_psum[0 : dn * B * C, index, slot, 0:width],
+                    dst=filters_psum[0 : dn * B * C, index, slot, 0:width],
                     data=z_sbuf[0:width, 0:C, up : up + B, g * stack.D : g * stack.D + dn].permute((0, 3, 2, 1)),
                     engine=nisa.engine.tensor,
                 )
         nisa.tensor_copy(
             dst=filters_sbuf[0 : dn * B * C, first : first + num, 0:slots, 0:width],
-            src=turned_psum[0 : dn * B * C, 0:num, 0:slots, 0:width],
+            src=filters_psum[0 : dn * B * C, 0:num, 0:slots, 0:width],
             engine=pick(ledger, num * slots * width, is_16bit(z_sbuf.dtype)),
         )
         first += num

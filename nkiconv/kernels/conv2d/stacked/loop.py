@@ -2,29 +2,23 @@
 
 from ...._nki import nisa, nl
 from ..._engines import new_ledger
-from ..._prices import GPSIMD_NS, HALF_RATE, LOAD_SKEW_NS, MATMUL_NS, STATIC_ISSUE_NS, TENSOR_COLUMN_NS, WINDOW_NS
 from ..._tiles import PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import finish_shared, scale_residual
 from ..geometry import met
-from .bias import load_biases, turn_biases
-from .filters import load_padded, shift_rows, turn_padded
+from .bias import load_biases, transpose_biases
+from .filters import load_padded, shift_rows, transpose_padded
 from .load import clear_next, load_stack, make_ring
-from .prices import FILTER_PARTS, filters_there_ns, first_ns, turn_ns
 from .shape import band_rows, columns_of, fits, jobs_ahead, order_of_groups, rows_apart, slot_of, stack_bands, tiles_of
 from .store import load_residual, residual_buffers, store_stack
 
-#: Most matmuls on zeros until the first rows are there, unless a config says how many.
-STACKED_WARM_UP_MAX = 256
-#: Of those, the last that are of 128 columns each, and how many times that others are.
+#: Of the matmuls on zeros, the last that are of 128 columns each, and how many times that others are.
 SHORT_WARM_UPS = 16
 WARM_UP_BLOCKS = 4
 #: DMAs that bring the first filters, where they are of many channels.
 FIRST_DMAS = 2
 #: Pieces that the loads of the first band come in, if it is of so many tiles.
 LEAST_PIECES = 6
-#: ns until the array has zeros to work on, about.
-STACKED_ZEROS_NS = 400.0
 
 
 def run_stack(operands, geometry, extras, stack):
@@ -41,7 +35,7 @@ def run_stack(operands, geometry, extras, stack):
     padded, filters, loaded = [], [], []
     ring = make_ring(operands, stack, bands, mine[0], end)
     # filters that wait for zeros must not come after all rows
-    hold = 1 if stack.way == "straight" and not fits(geometry, stack) else 0
+    hold = 1 if stack.filters == "straight" and not fits(geometry, stack) else 0
     if hold == 0:
         clear_next(geometry, stack, bands[mine[0]], ring, 0, True, hold)
     zeros_sbuf = warm_zeros()
@@ -58,23 +52,23 @@ def run_stack(operands, geometry, extras, stack):
     bias_rows = load_biases(operands.bias, stack)
     load_jobs(operands, geometry, stack, padded, ahead)
     load_bands(operands, geometry, stack, bands, mine[0], mine[0] + len(ring.buffers), end, ring, loaded)
-    before, after = warm_counts(geometry, stack)
     # long ones first, as many as leave enough short ones to end in time
+    before = stack.warmup - stack.late_warmup
     longer = max(0, before - SHORT_WARM_UPS) // WARM_UP_BLOCKS
     warm_up(zeros_sbuf, longer, WARM_UP_BLOCKS)
     warm_up(zeros_sbuf, before - longer * WARM_UP_BLOCKS, 1)
-    turn_next(operands, geometry, stack, padded, filters, ledger)
-    warm_up(zeros_sbuf, after, 1)
-    biases = turn_biases(bias_rows, stack)
+    transpose_next(operands, geometry, stack, padded, filters, ledger)
+    warm_up(zeros_sbuf, stack.late_warmup, 1)
+    biases = transpose_biases(bias_rows, stack)
     for index in range(mine[0], end):
         for job in range(jobs):
-            # the next job's filters are turned before this one's sums and read out during them; the second job's come
-            # after the first rows, and are read out while the third's are turned
+            # the next job's filters are transposed before this one's sums and read out during them; the second job's
+            # come after the first rows, and are read out during the third's transposes
             load_jobs(operands, geometry, stack, padded, job + 1 + ahead)
             if job > 0:
-                turn_next(operands, geometry, stack, padded, filters, ledger)
+                transpose_next(operands, geometry, stack, padded, filters, ledger)
             if job == 1:
-                turn_next(operands, geometry, stack, padded, filters, ledger)
+                transpose_next(operands, geometry, stack, padded, filters, ledger)
             if job == 0 and index > mine[0]:
                 load_bands(operands, geometry, stack, bands, mine[0], index + len(ring.buffers), end, ring, loaded)
             turn = (index - mine[0]) * jobs + job
@@ -119,45 +113,24 @@ def load_bands(operands, geometry, stack, bands, first, until, end, ring, loaded
         turn = len(loaded) % len(ring.buffers)
         # the second band waits for the triggers of the filters, each other one for the band before
         hold = 1
-        if len(loaded) == 1 and len(stack.jobs) > 1:
-            triggers = len(stack.jobs) + (stack.U if operands.bias != None else 0)
-            delay_ns = LOAD_SKEW_NS + STATIC_ISSUE_NS * triggers
-            hold = 1 + int(delay_ns / (GPSIMD_NS * band.nn * band_rows(stack, band.jn)))
+        if len(loaded) == 1:
+            hold += stack.hold // (band.nn * band_rows(stack, band.jn))
         clear_next(geometry, stack, band, ring, turn, False, hold)
         pieces = [band_rows(stack, band.jn)]
         loaded.append(load_stack(operands, geometry, stack, band, ring, turn, pieces))
 
 
-def turn_next(operands, geometry, stack, padded, filters, ledger):
+def transpose_next(operands, geometry, stack, padded, filters, ledger):
     """Stationaries of the next job, if there is one; the rows of the one after it are shifted, so that they do
     not wait for read-outs of sums."""
     job = len(filters)
     if job == 0:
         padded[job] = shift_rows(padded[job], geometry, stack, stack.jobs[job][1])
     if job < len(stack.jobs):
-        filters.append(turn_padded(operands, padded[job], geometry, stack, stack.jobs[job], FILTER_PARTS, ledger))
+        filters.append(transpose_padded(operands, padded[job], geometry, stack, stack.jobs[job], ledger))
         padded[job] = None
     if job + 1 < len(stack.jobs):
         padded[job + 1] = shift_rows(padded[job + 1], geometry, stack, stack.jobs[job + 1][1])
-
-
-def warm_counts(geometry, stack):
-    """Matmuls of 128 columns on zeros that keep the array busy until the first filters are there, about, and from when
-    they are turned until the first rows are."""
-    there_ns = filters_there_ns(geometry, stack)
-    before = warm_count(STACKED_ZEROS_NS, there_ns)
-    if stack.warmup >= 0:
-        return min(before, stack.warmup), max(0, stack.warmup - before)
-    turned_ns = there_ns + turn_ns(geometry, stack) / (HALF_RATE if there_ns < WINDOW_NS else 1.0)
-    return min(STACKED_WARM_UP_MAX, before), min(STACKED_WARM_UP_MAX, warm_count(turned_ns, first_ns(geometry, stack)))
-
-
-def warm_count(begin_ns, end_ns):
-    """Matmuls of 128 columns that fill this time: at half rate until the end of the first window, then at full."""
-    each_ns = nl.tile_size.pmax * TENSOR_COLUMN_NS
-    slow_ns = max(0.0, min(end_ns, WINDOW_NS) - begin_ns)
-    fast_ns = max(0.0, end_ns - max(begin_ns, WINDOW_NS))
-    return int(slow_ns * HALF_RATE / each_ns + fast_ns / (each_ns + MATMUL_NS))
 
 
 def first_pieces(stack, band, Q):

@@ -3,15 +3,6 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._prices import (
-    HALF_RATE,
-    MATMUL_COLUMNS_MIN,
-    ROWS_AN_ENGINE,
-    STATIC_ISSUE_NS,
-    TENSOR_COLUMN_NS,
-    TRANSPOSE_PASSES_FP32,
-    run_ns,
-)
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, whole_words
 from ..geometry import met
 
@@ -29,10 +20,14 @@ RESIDUAL_BYTES = 32_768
 BANDS = 4
 #: Most buffers of bands.
 RING = 4
+#: Columns of a matmul that keep the array busy until the next one.
+STACKED_COLUMNS = 128
+#: Parts that the filters of a job are read out in at least.
+FILTER_PARTS = 3
 #: Bytes of w that must lie side by side for it to be loaded straight to where it is wanted.
 LONG_RUN_BYTES = 512
 #: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
-#: shifted on chip, or not at all: they stay at k, and each u's are turned by transposes of their own.
+#: shifted on chip, or not at all: they stay at k, and each u has transposes of its own.
 WAYS = ("straight", "shifted", "apart")
 #: Who reads sums out: Vector and Scalar, each what it has time for, Scalar alone where an activation is its own, or
 #: Vector first where a residual is added.
@@ -60,7 +55,7 @@ class Stack(nl.NKIObject):
     phases: list
     front: int
     #: how filters come to their places, one of WAYS
-    way: str
+    filters: str
     #: partitions of X
     parts: int
     num_taps: int
@@ -82,12 +77,18 @@ class Stack(nl.NKIObject):
     reader: str
     #: buffers of bands, at most
     ring: int
+    #: elements a partition that are cleared before the second band is loaded
+    hold: int
+    #: matmuls on zeros, and how many of them follow the first filters' transposes
     warmup: int
+    late_warmup: int
 
 
-def make_stack(geometry, counts, B, D, U, V, G, merged, reader):
-    """A Stack of these sizes, or None where memory does not hold it. counts: what `met_counts` returns."""
+def make_stack(geometry, counts, config, reader):
+    """A Stack of a StackedConfig, or None where memory does not hold it. counts: what `met_counts` returns."""
     rows, columns = geometry.rows, geometry.columns
+    B, D, U, V, G = config.rows, config.shifts, config.outputs, config.beside, config.apart
+    merged = config.merge == 1
     item = geometry.itemsize
     phases = phases_of(rows.stride, V, G)
     front = 0
@@ -100,7 +101,6 @@ def make_stack(geometry, counts, B, D, U, V, G, merged, reader):
         return None
     jobs = jobs_of(geometry.K, nl.tile_size.pmax // U)
     kn = jobs[len(jobs) - 1][1]
-    way = way_of_filters(geometry, U, kn, front + num_taps * B, len(phases) * num_taps * groups)
     whole = whole_group(columns, counts, div_ceil(rows.out, U * V)) if D == 1 else -1
     width = columns.size if whole >= 0 else (columns.out - 1) * columns.stride + (groups - 1) * D * columns.dilation + 1
     row_bytes = width * item
@@ -128,22 +128,40 @@ def make_stack(geometry, counts, B, D, U, V, G, merged, reader):
         reach=reach,
         phases=phases,
         front=front,
-        way=way,
+        filters=config.filters,
         parts=D * B * geometry.C,
         num_taps=num_taps,
         groups=groups,
         kn=kn,
         jobs=jobs,
-        images=images,
-        blocks=blocks,
+        images=min(images, config.images),
+        blocks=min(blocks, config.blocks),
         width=width,
         whole=whole,
         met=sum_of(counts),
         merged=merged,
         reader=reader,
         ring=max(2, min(RING, RING_BYTES // band_bytes)),
-        warmup=-1,
+        hold=config.hold,
+        warmup=config.warmup,
+        late_warmup=min(config.late_warmup, config.warmup),
     )
+
+
+def can_merge(geometry, U):
+    """Whether engines may address the channels of each of U rows of a block."""
+    return U > 1 and by_quadrants(geometry.K, nl.tile_size.pmax // U)
+
+
+def can_shift(U, kn):
+    """Whether engines may address the partitions of the filters of each of U rows of jobs of kn channels."""
+    return U == 1 or kn % QUADRANT == 0
+
+
+def job_channels(geometry, U):
+    """Output channels of a job, at most."""
+    jobs = jobs_of(geometry.K, nl.tile_size.pmax // U)
+    return jobs[len(jobs) - 1][1]
 
 
 def by_quadrants(K, most):
@@ -162,22 +180,6 @@ def jobs_of(K, most):
     return found
 
 
-def way_of_filters(geometry, U, kn, height, count):
-    """Which of WAYS takes least; height: rows of Z, count: stationaries of a job."""
-    rows, item = geometry.rows, geometry.itemsize
-    if U == 1 and height == rows.taps:
-        return "straight"
-    run = geometry.columns.taps * (rows.taps if rows.dilation == 1 else 1)
-    if U == 1 or kn % QUADRANT == 0:
-        return "shifted" if run * item < LONG_RUN_BYTES else "straight"
-    size = geometry.C * rows.taps * geometry.columns.taps
-    straight_ns = size // run * run_ns(run * item) * min(ROWS_AN_ENGINE, U * kn)
-    straight_ns += (U * (rows.taps if rows.dilation > 1 else 1) - 1) * STATIC_ISSUE_NS
-    columns = max(kn, MATMUL_COLUMNS_MIN) * (1 if item == 2 else TRANSPOSE_PASSES_FP32)
-    turned_ns = (U - 1) * count * columns * TENSOR_COLUMN_NS / HALF_RATE
-    return "apart" if run_ns(size * item) * min(ROWS_AN_ENGINE, kn) + turned_ns < straight_ns else "straight"
-
-
 def phases_of(stride, V, G):
     """Rows of x from a block of X to where output row v begins, for v from 0 on until they repeat."""
     found = []
@@ -186,6 +188,11 @@ def phases_of(stride, V, G):
         if v == 0 or (phase != 0 and len(found) == v):
             found.append(phase)
     return found
+
+
+def window_of(rows, count):
+    """Rows of x that so many neighbouring rows of y meet."""
+    return (count - 1) * rows.stride + (rows.taps - 1) * rows.dilation + 1
 
 
 def taps_of(rows, B, U, V, front):
@@ -217,7 +224,7 @@ def whole_group(columns, counts, blocks):
         fewest = min(fewest, counts[tap])
         if counts[tap] == columns.out and (found < 0 or 2 * tap <= columns.taps):
             found = tap
-    long = min(blocks, max(1, BANK_COLUMNS // columns.out)) * fewest >= MATMUL_COLUMNS_MIN
+    long = min(blocks, max(1, BANK_COLUMNS // columns.out)) * fewest >= STACKED_COLUMNS
     return found if long or 4 * fewest >= 3 * columns.out else -1
 
 
@@ -259,7 +266,7 @@ def tiles_of(stack, band, Q, last):
     widest = columns[len(columns) - 1][1]
     parts = cut(band.jn, max(1, BANK_COLUMNS // (band.nn * widest)))
     first, count = parts[len(parts) - 1]
-    if last and count // 2 * band.nn * widest >= MATMUL_COLUMNS_MIN:
+    if last and count // 2 * band.nn * widest >= STACKED_COLUMNS:
         parts[len(parts) - 1] = (first, count - count // 2)
         parts.append((first + count - count // 2, count // 2))
     return parts, columns
@@ -319,7 +326,7 @@ def fits(geometry, stack):
 
 def lead_of(geometry, stack):
     """Rows of Z before the filters of the first output row."""
-    return stack.front + ((stack.U - 1) * stack.V * geometry.rows.stride if stack.way == "apart" else 0)
+    return stack.front + ((stack.U - 1) * stack.V * geometry.rows.stride if stack.filters == "apart" else 0)
 
 
 def padded_elements(geometry, stack):
@@ -358,6 +365,11 @@ def sbuf_bytes(geometry, stack, has_residual):
         + (4 + residual_depth(geometry, stack) if has_residual else 2) * y_bytes
         + 4096
     )
+
+
+def fits_sbuf(geometry, stack, has_residual):
+    """Whether there is a Stack, and SBUF holds it."""
+    return stack != None and sbuf_bytes(geometry, stack, has_residual) <= nl.tile_size.total_available_sbuf_size
 
 
 def count_instructions(geometry, stack, cores):

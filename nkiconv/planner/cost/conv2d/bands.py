@@ -1,13 +1,47 @@
-"""`bands` on the host."""
+"""`bands` on the host: how many rows of x a partition has, and what goes with that."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from ....kernels.conv2d.bands.plan import BANDS_FOLDS, bands_ns
+from ....kernels._tiles import BANK_COLUMNS, PARTS
+from ....kernels.conv2d.bands.config import (
+    BANDS_FOLDS,
+    BANDS_SETTINGS,
+    BANDS_WARM_UP_MAX,
+    BandsConfig,
+    bands_config_refusal,
+)
+from ....kernels.conv2d.bands.plan import bands_refusal
+from ....kernels.conv2d.bands.shape import (
+    WARM_UP_BLOCKS,
+    bands_fit,
+    group_bytes,
+    make_bands,
+    most_channels,
+    triggers_of,
+    x_buffers_most,
+)
+from ....kernels.conv2d.relayout import plain_of
+from ....simulator.hardware import PARTITIONS
+from ....simulator.timing.target import Target
 from ...request import Config
-from ..algorithm import Shape
+from ..algorithm import Shape, pairs_of
 from .common import Conv2dAlgorithm
+
+#: Buffers of x at least and at most. With few the DMA engines idle while the first bands come, with more of them those
+#: wait for x of groups whose turn is far: ns of x that is loaded by then, also where DMA engines are waited for.
+X_BUFFERS_LEAST, X_BUFFERS = 4, 16
+AHEAD_NS, AHEAD_NS_MOVED = 6_500.0, 12_000.0
+#: ns until w, the first DMA, has come, before the first bands are triggered, if zeros do not take longer, from the last
+#: of them to the first sums, and after the last sums: sums of latencies, as timelines show them.
+W_NS, START_NS, FIRST_NS, END_NS = 1_500.0, 3_500.0, 1_300.0, 2_500.0
+#: Share of the zeros that Vector writes; GpSimd has the others.
+ZEROED_BY_VECTOR = 2 / 3
+#: How many times as long the groups of a round work as the bands of the next one are triggered; where DMA engines are
+#: what is waited for, which take bands after all that is on its way.
+ROUND_TIMES, ROUND_TIMES_MOVED = 2.0, 2.5
 
 
 class Bands(Conv2dAlgorithm):
@@ -17,7 +51,25 @@ class Bands(Conv2dAlgorithm):
     from_one = ("channels", "together", "buffers")
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return float(bands_ns(geometry, plan))
+        return BandsPrice(shape.target, geometry, plan.fold, plan.A).ns(plan)
+
+    def settle(self, shape: Shape, config: Config) -> Config:
+        extras = shape.extras
+        geometry = plain_of(self.algorithm, shape.geometry, extras)
+        if bands_config_refusal(geometry, config) or bands_refusal(geometry, extras):
+            return config
+        given = dict(config or ())
+        if len(given) == len(BANDS_SETTINGS):
+            return tuple((name, given[name]) for name in BANDS_SETTINGS)
+        best, best_ns = config, float("inf")
+        for fold in (one for one in BANDS_FOLDS if one == given.get("fold", one) and geometry.rows.size % one == 0):
+            A = most_channels(geometry, fold)
+            price = BandsPrice(shape.target, geometry, fold, min(A, given.get("channels", A)))
+            found = price.settings(given)
+            bands = found and make_bands(geometry, found)
+            if bands_fit(geometry, bands, extras.residual) and price.ns(bands) < best_ns:
+                best, best_ns = pairs_of(found), price.ns(bands)
+        return best
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
@@ -32,6 +84,103 @@ class Bands(Conv2dAlgorithm):
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         return int(plan.groups)
+
+
+class BandsPrice:
+    """Times of bands with `fold` rows of x on a partition and A channels a tile, in ns."""
+
+    def __init__(self, target: Target, geometry: Any, fold: int, A: int) -> None:
+        self.target, self.geometry, self.fold, self.A = target, geometry, fold, A
+        #: of the triggers of the bands of a round
+        self.triggers_ns: float = triggers_of(geometry, fold, A) * target.static_issue_ns
+        #: of the array for a group, and of a DMA engine for its x, for its results, and for all of it
+        self.array_ns = self._array_ns()
+        self.x_ns, self.y_ns = self._x_ns(), self._y_ns()
+        taps_ns = target.run_ns(geometry.rows.taps * geometry.columns.taps * geometry.itemsize)
+        self.moved_ns = self.x_ns + self.y_ns + target.rows_an_engine * fold * taps_ns
+        #: whether the array is what is waited for
+        self.by_array = self.array_ns >= self.moved_ns
+
+    def settings(self, given: dict[str, Any]) -> BandsConfig | None:
+        """All settings: those that are given, the others as they are best; None where a group does not fit."""
+        geometry, fold, target = self.geometry, self.fold, self.target
+        ahead_ns = AHEAD_NS if self.by_array else AHEAD_NS_MOVED
+        ahead = max(X_BUFFERS_LEAST, min(X_BUFFERS, int(ahead_ns / self.x_ns) + 1))
+        found = BandsConfig(
+            fold=fold,
+            channels=given.get("channels", self.A),
+            together=given.get("together", self._together()),
+            buffers=given.get("buffers", min(ahead, x_buffers_most(geometry, fold))),
+            early=given.get("early", 0),
+            warmup=given.get("warmup", 0),
+        )
+        bands = make_bands(geometry, found)
+        if bands is None:
+            return None
+        early = given.get("early", min(bands.together, int(W_NS / self._zeroed_ns())))
+        bands.early = min(bands.together, early)
+        # the array is at its full rate after a window
+        first_ns = self.first_ns(bands)
+        full_ns = max(0.0, first_ns - target.window_ns)
+        each_ns = WARM_UP_BLOCKS * PARTITIONS * target.tensor_column_ns
+        warmup = min(BANDS_WARM_UP_MAX, int(((first_ns - full_ns) * target.half_rate + full_ns) / each_ns))
+        together = given.get("together", bands.together)
+        return dataclasses.replace(found, together=together, early=early, warmup=given.get("warmup", warmup))
+
+    def first_ns(self, bands: Any) -> float:
+        """Until the first bands are there."""
+        start_ns: float = max(START_NS, W_NS + (bands.together - bands.early) * self._zeroed_ns())
+        return start_ns + self.triggers_ns + FIRST_NS
+
+    def ns(self, bands: Any) -> float:
+        """Of both cores: the slowest of the array, after the first bands are there, of triggers, of DMA engines, and of
+        the stores alone, which begin with the first sums."""
+        groups: int = -(-bands.groups // PARTS)
+        rounds: int = -(-groups // bands.together)
+        first_ns = self.first_ns(bands)
+        worked_ns = first_ns + groups * self.array_ns
+        last_groups: int = groups - (rounds - 1) * bands.together
+        triggered_ns = first_ns + (rounds - 1) * self.triggers_ns + last_groups * self.array_ns
+        stored_ns = first_ns + self.array_ns + groups * self.y_ns
+        return max(worked_ns, triggered_ns, stored_ns, W_NS + groups * self.moved_ns) + END_NS
+
+    def _zeroed_ns(self) -> float:
+        """Of a group's zeros."""
+        words = group_bytes(self.geometry, self.fold, self.A) / 4
+        return float(words * self.target.vector_memset_ns * ZEROED_BY_VECTOR)
+
+    def _together(self) -> int:
+        """Groups of a round: enough that their work hides the triggers of the next one's bands."""
+        groups = -(-self.geometry.C // (self.fold * self.A))
+        share_groups = -(-groups // PARTS)
+        times = ROUND_TIMES if self.by_array else ROUND_TIMES_MOVED
+        needed = int(times * self.triggers_ns / max(self.array_ns, self.moved_ns)) + 1
+        return int(-(-share_groups // max(1, share_groups // needed)))
+
+    def _array_ns(self) -> float:
+        target, geometry, fold, Q = self.target, self.geometry, self.fold, self.geometry.columns.out
+        column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
+        images = max(1, BANK_COLUMNS // Q)
+        least = max(target.matmul_columns_min, fold * target.row_tile_columns if fold > 1 else 0)
+        found = 0.0
+        for n in range(0, geometry.N, images):
+            moved = min(images, geometry.N - n) * Q
+            streams = max(least, moved)
+            # few columns leave the array idle, and what is idle falls back to half of its rate
+            rate = 1.0 if moved >= target.window_work / target.half_rate * streams else target.half_rate
+            found += fold * geometry.columns.taps * (streams * column_ns / rate + target.matmul_ns)
+        return found
+
+    def _x_ns(self) -> float:
+        target, geometry, fold, columns = self.target, self.geometry, self.fold, self.geometry.columns
+        # rows that are neighbours in HBM are one run
+        runs = 1 if geometry.x_h == columns.size and geometry.x_w == 1 else fold
+        run_ns = target.run_ns(fold // runs * columns.size * geometry.itemsize)
+        return float(target.rows_an_engine * geometry.N * runs * run_ns)
+
+    def _y_ns(self) -> float:
+        run_ns = self.target.run_ns(self.geometry.columns.out * self.geometry.itemsize)
+        return float(self.target.rows_an_engine * self.fold * self.geometry.N * run_ns)
 
 
 ALGORITHM = Bands()

@@ -1,14 +1,34 @@
-"""`stacked` on the host."""
+"""`stacked` on the host: the sizes that take least, and what goes with them."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
-from ....kernels.conv2d.stacked.plan import BESIDE, stack_ns
+from ....kernels._tiles import PARTS
+from ....kernels.conv2d.relayout import plain_of
+from ....kernels.conv2d.stacked.config import (
+    STACKED_SETTINGS,
+    StackedConfig,
+    read_stacked,
+    sized_defaults,
+    stacked_config_refusal,
+)
+from ....kernels.conv2d.stacked.plan import reader_of, sizes_refusal, stacked_refusal
+from ....kernels.conv2d.stacked.shape import can_merge, fits_sbuf, make_stack, met_counts, phases_of, taps_of, window_of
 from ....simulator.hardware import PARTITIONS
+from ....simulator.timing.target import Target
 from ...request import Config
-from ..algorithm import Shape, with_settings
+from ..algorithm import Shape, pairs_of, with_settings
 from .common import WARM_UPS, Conv2dAlgorithm
+from .stacked_price import StackPrice, filters_way, least_ns
+
+#: Rows of y side by side that are tried.
+BESIDE = (1, 2, 4)
+#: How many of the settings are sizes.
+SIZES = 6
 
 
 class Stacked(Conv2dAlgorithm):
@@ -18,7 +38,56 @@ class Stacked(Conv2dAlgorithm):
     from_one = ("rows", "shifts", "outputs", "beside", "apart", "blocks", "images")
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return float(stack_ns(geometry, plan))
+        return StackPrice(shape.target, geometry, plan).ns()
+
+    def settle(self, shape: Shape, config: Config) -> Config:
+        if stacked_config_refusal(config):
+            return config
+        given = dict(config or ())
+        if len(given) == len(STACKED_SETTINGS):
+            return tuple((name, given[name]) for name in STACKED_SETTINGS)
+        extras = shape.extras
+        geometry = plain_of(self.algorithm, shape.geometry, extras)
+        if stacked_refusal(geometry, extras):
+            return config
+        B = given.get("rows", 0)
+        if B:
+            sizes = sized_defaults(geometry, B, given["shifts"], given["outputs"], 1, B)
+        else:
+            sizes = self._best(shape, geometry)
+        if sizes is None:
+            return config
+        found = read_stacked(config, sizes)
+        if sizes_refusal(geometry, found):
+            return config
+        stack = make_stack(geometry, met_counts(geometry.columns), found, reader_of(extras))
+        if stack is None:
+            return config
+        rest = self._rest(shape, geometry, stack, given)
+        return pairs_of(dataclasses.replace(found, **{name: rest[name] for name in rest.keys() - given.keys()}))
+
+    def _best(self, shape: Shape, geometry: Any) -> StackedConfig | None:
+        """The sizes that take least, looked for once."""
+        key = "stacked, best", None
+        if key not in shape.memo:
+            shape.memo[key] = best_sizes(shape.target, geometry, reader_of(shape.extras))
+        found: StackedConfig | None = shape.memo[key]
+        return found
+
+    def _rest(self, shape: Shape, geometry: Any, stack: Any, given: dict[str, Any]) -> dict[str, Any]:
+        """What goes with the sizes of a stack: blocks and images as memory has room, and what prices say."""
+        stack.filters = given.get("filters") or filters_way(shape.target, geometry, stack)
+        price = StackPrice(shape.target, geometry, stack)
+        before, after = price.warm_ups()
+        warmup = given.get("warmup", before + after)
+        return {
+            "blocks": stack.blocks,
+            "images": stack.images,
+            "filters": stack.filters,
+            "hold": price.hold(shape.extras.epilogue.bias),
+            "warmup": warmup,
+            "late_warmup": max(0, warmup - before),
+        }
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
@@ -55,6 +124,74 @@ class Stacked(Conv2dAlgorithm):
         geometry = shape.geometry
         blocks = -(-geometry.rows.out // (plan.U * plan.V))
         return int(-(-geometry.N // plan.images) * -(-blocks // plan.blocks))
+
+
+def best_sizes(target: Target, geometry: Any, reader: str) -> StackedConfig | None:
+    """Of the stack that takes least, the first tried of several; None where memory holds none."""
+    best, best_ns, best_place = None, float("inf"), 0
+    counts = met_counts(geometry.columns)
+    rest = dataclasses.astuple(sized_defaults(geometry, 1, 1, 1, 1, 1))[SIZES:]
+    for bound_ns, place, B, D, U, V, G in sorted(bounds(target, geometry)):
+        if bound_ns > best_ns:
+            break
+        for merge in (0, 1) if can_merge(geometry, U) else (0,):
+            config = StackedConfig(B, D, U, V, G, merge, *rest)
+            stack = make_stack(geometry, counts, config, reader)
+            if fits_sbuf(geometry, stack, reader == "vector"):
+                stack.filters = filters_way(target, geometry, stack)
+                ns = StackPrice(target, geometry, stack).ns(best_ns)
+                if (ns, place) < (best_ns, best_place):
+                    best, best_ns, best_place = config, ns, place
+    return best and dataclasses.replace(best, filters="straight")
+
+
+def bounds(target: Target, geometry: Any) -> Iterator[tuple[float, int, int, int, int, int, int]]:
+    """(ns that a stack takes at least, its place, B, D, U, V, G) of all that are tried: what the array alone takes,
+    after the first filters and before the last store."""
+    rows, columns = geometry.rows, geometry.columns
+    column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
+    start_ns = least_ns(target)
+    for place, (B, D, U, V, G) in enumerate(sizes_tried(geometry)):
+        jobs = -(-geometry.K // (PARTITIONS // U))
+        blocks = -(-geometry.N * -(-rows.out // (U * V)) // PARTS)
+        matmuls = taps_of(rows, B, U, V, _front(rows.stride, V, G)) * -(-columns.taps // D)
+        yield start_ns + jobs * blocks * V * columns.out * matmuls * column_ns, place, B, D, U, V, G
+
+
+@lru_cache(maxsize=4096)
+def _front(stride: int, V: int, G: int) -> int:
+    return int(max(phases_of(stride, V, G)))
+
+
+def sizes_tried(geometry: Any) -> Iterator[tuple[int, int, int, int, int]]:
+    """Rows, shifts, outputs, rows of y side by side, rows from block to block."""
+    rows, taps, most = geometry.rows, geometry.columns.taps, PARTITIONS // geometry.C
+    # fewer columns of taps a group than needed for as many groups only leave partitions idle
+    shifts = [D for D in dict.fromkeys(-(-taps // groups) for groups in range(1, taps + 1)) if D <= most]
+    for U in outputs_tried(geometry):
+        for V in (V for V in BESIDE if V == 1 or U * V <= rows.out):
+            span = U * V * rows.stride
+            window = window_of(rows, U * V)
+            tiling = [B for B in range(min(most, span), 0, -1) if span % B == 0]
+            for D in shifts:
+                for B in tiling:
+                    if B * D <= most:
+                        yield B, D, U, V, B
+                        if window <= B < span:
+                            yield B, D, U, V, span
+                        if D == 1 < B:
+                            yield B, D, U, V, 1
+                if window * D <= most and window not in tiling:
+                    yield window, D, U, V, span
+
+
+def outputs_tried(geometry: Any) -> Iterator[int]:
+    """Outputs of a block: for each number of jobs the most, all that are few, and multiples of 8."""
+    most = min(PARTITIONS, geometry.rows.out + geometry.rows.size)
+    jobs = [-(-geometry.K // (PARTITIONS // U)) for U in range(1, most + 1)]
+    for U in range(1, most + 1):
+        if U == most or U <= 8 or U % 8 == 0 or jobs[U - 1] < jobs[U]:
+            yield U
 
 
 ALGORITHM = Stacked()
