@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from ....kernels.conv2d.grouped.plan import BLOCKS, GROUPED_X_BYTES, TILE_ROWS
-from ....kernels.conv2d.grouped.price import grouped_ns
+from ....kernels.conv2d.grouped.config import (
+    BLOCKS,
+    GROUPED_WARM_UP,
+    GROUPED_X_BUFFERS,
+    GROUPED_X_BYTES,
+    TILE_ROWS,
+    GroupedConfig,
+    read_grouped,
+)
+from ....kernels.conv2d.grouped.plan import grouped_refusal
+from ....kernels.conv2d.grouped.units import fits_sbuf, make_grouped
+from ....kernels.conv2d.relayout import plain_of
 from ...request import Config
-from ..algorithm import Shape, with_settings
+from ..algorithm import Shape, pairs_of, with_settings
 from .common import WARM_UPS, Conv2dAlgorithm
+from .grouped_price import GroupedPrice
+
+#: Settings where a config names no sizes of a tile and a block.
+OPEN = GroupedConfig(0, 0, 0, GROUPED_X_BYTES, GROUPED_X_BUFFERS, GROUPED_WARM_UP)
 
 
 class Grouped(Conv2dAlgorithm):
@@ -16,8 +31,26 @@ class Grouped(Conv2dAlgorithm):
 
     algorithm = "grouped"
 
+    def settle(self, shape: Shape, config: Config) -> Config:
+        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
+        if grouped_refusal(geometry, shape.extras, config):
+            return config
+        found = read_grouped(config, OPEN)
+        if found.rows:
+            return pairs_of(found)
+        best: tuple[float, Any] | None = None
+        for rows in TILE_ROWS:
+            for height, width in BLOCKS:
+                one = dataclasses.replace(found, rows=rows, height=height, width=width)
+                grouped = make_grouped(geometry, one)
+                if fits_sbuf(geometry, grouped, shape.extras.residual):
+                    ns = self.plan_ns(shape, geometry, grouped)
+                    if best is None or ns < best[0]:
+                        best = ns, one
+        return config if best is None else pairs_of(best[1])
+
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return float(grouped_ns(geometry, plan))
+        return GroupedPrice(shape.target, geometry, plan).total_ns()
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
