@@ -55,23 +55,25 @@ def grouped_config_refusal(geometry, config):
     return ""
 
 
-def grouped_defaults(geometry, extras):
-    """Settings of a kernel called without: the first block that fits."""
-    found = None
+def grouped_defaults(geometry, extras, config):
+    """Settings of a kernel called without some: the first block that fits."""
+    found = GroupedConfig(
+        rows=TILE_ROWS[0],
+        height=BLOCKS[0][0],
+        width=BLOCKS[0][1],
+        x_bytes=GROUPED_X_BYTES,
+        buffers=GROUPED_X_BUFFERS,
+        warmup=GROUPED_WARM_UP,
+    )
+    found = read_grouped(config, found)
+    fits = setting(config, "rows", 0) > 0
     for which in range(len(TILE_ROWS)):
         for block in range(len(BLOCKS)):
-            if found == None:
-                one = GroupedConfig(
-                    rows=TILE_ROWS[which],
-                    height=BLOCKS[block][0],
-                    width=BLOCKS[block][1],
-                    x_bytes=GROUPED_X_BYTES,
-                    buffers=GROUPED_X_BUFFERS,
-                    warmup=GROUPED_WARM_UP,
-                )
-                if fits_sbuf(geometry, make_grouped(geometry, one), extras.residual):
-                    found = one
-    return one if found == None else found
+            if not fits:
+                sizes = (("rows", TILE_ROWS[which]), ("height", BLOCKS[block][0]), ("width", BLOCKS[block][1]))
+                found = read_grouped(sizes, found)
+                fits = fits_sbuf(geometry, make_grouped(geometry, found), extras.residual)
+    return found
 
 
 def read_grouped(config, defaults):

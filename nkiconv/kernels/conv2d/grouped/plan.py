@@ -24,7 +24,7 @@ def plan_grouped(geometry, extras, config, cores):
     reason = grouped_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
-    grouped = make_grouped(geometry, read_grouped(config, grouped_defaults(geometry, extras)))
+    grouped = make_grouped(geometry, read_grouped(config, grouped_defaults(geometry, extras, config)))
     if not fits_sbuf(geometry, grouped, extras.residual):
         return None, (
             f"C / groups={geometry.C // geometry.groups}, K / groups={geometry.K // geometry.groups}, "

@@ -14,6 +14,7 @@ GROUPED_AHEAD_BYTES = 16_384
 #: Buffers of stationaries.
 FILTER_BUFFERS = 2
 
+
 @dataclass
 class Grouped(nl.NKIObject):
     """Sizes of one problem."""

@@ -38,16 +38,12 @@ class Grouped(Conv2dAlgorithm):
         found = read_grouped(config, OPEN)
         if found.rows:
             return pairs_of(found)
-        best: tuple[float, Any] | None = None
-        for rows in TILE_ROWS:
-            for height, width in BLOCKS:
-                one = dataclasses.replace(found, rows=rows, height=height, width=width)
-                grouped = make_grouped(geometry, one)
-                if fits_sbuf(geometry, grouped, shape.extras.residual):
-                    ns = self.plan_ns(shape, geometry, grouped)
-                    if best is None or ns < best[0]:
-                        best = ns, one
-        return config if best is None else pairs_of(best[1])
+        sizes = [{"rows": rows, "height": height, "width": width} for rows in TILE_ROWS for height, width in BLOCKS]
+        every = [dataclasses.replace(found, **one) for one in sizes]
+        made = [(one, grouped) for one in every if (grouped := make_grouped(geometry, one))]
+        fitting = [one for one in made if fits_sbuf(geometry, one[1], shape.extras.residual)]
+        best = min(fitting, key=lambda one: self.plan_ns(shape, geometry, one[1]), default=made[0] if made else None)
+        return pairs_of(best[0]) if best else config
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return GroupedPrice(shape.target, geometry, plan).total_ns()

@@ -161,7 +161,7 @@ class GroupedPrice:
         return int(self.grouped.chunks[unit.chunk][1] * len(unit.parts))
 
     def _read_out_ns(self, unit: Any, columns: int, blocks: int) -> float:
-        """ns of Vector and Scalar, both at work, for the read-outs of a bank of all tiles and the rows that are moved."""
+        """ns of Vector and Scalar, both at work, for the read-outs of a bank of all tiles, and moves of rows."""
         target, grouped, tiles = self.target, self.grouped, self._tiles(unit)
         # what Scalar would take alone, beside which Vector does its share and the moves
         read_ns = tiles * grouped.Uw * (target.scalar_fixed_ns + columns * target.scalar_ns)
