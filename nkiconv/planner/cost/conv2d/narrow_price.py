@@ -70,9 +70,9 @@ class NarrowPrice:
             # waiting for loads leaves the array at half rate
             tail_ns = Clock(target).sums_end(0.0, tail_ns, last * work_ns)
         summed_ns = max(computed_ns, loaded_ns + max(tail_ns, last * read_ns))
-        skew_ns: float = skew(target, narrow.U * geometry.K, target.store_skew_ns)
+        skew_ns = skew(target, narrow.U * geometry.K, target.store_skew_ns)
         end_ns = to_store_ns + skew_ns + last_ns + target.dma_end_ns
-        return max(summed_ns + end_ns, stored_ns)
+        return float(max(summed_ns + end_ns, stored_ns))
 
     def reads_bound(self) -> bool:
         """Whether the read-outs take longer than the array and the DMAs."""
