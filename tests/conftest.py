@@ -83,6 +83,14 @@ def pytest_make_collect_report(collector):
     return report
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """Estimates of this session's own, beside those of tests that have a folder each (`plans`)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NKICONV_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call():
     """Skip a test that imports what is lacking only when it runs."""
