@@ -243,8 +243,8 @@ def test_settings_that_are_refused_stay_as_they_are():
 
 
 def test_sizes_follow_the_constants():
-    """Where tiles of the array's rows take turns, each as long as a whole matmul, fewer of them are better."""
-    problem = cases.get("mobilenet_dw").problem
+    """A tile's matmuls that take long whatever they have to do are worth less where there are two, not four of them."""
+    problem = cases.get("resnext_g32").problem
     usual, slow = (CONV2D.settle("grouped", shape_of(problem, **{"pe.row_tile_interval_rows": one}), None)
                    for one in (64.0, 1000.0))  # fmt: skip
     assert (dict(usual)["rows"], dict(slow)["rows"]) == (32, 64)

@@ -15,6 +15,8 @@ GROUPED_X_BYTES = 12_288
 GROUPED_X_BUFFERS = 4
 GROUPED_WARM_UP = 24
 GROUPED_WARM_UP_MAX = 256
+#: Outputs of a channel from which on fewer elements of x an output are worth larger stationaries.
+MANY_OUTPUTS = 8192
 
 
 @dataclass(frozen=True)
@@ -56,19 +58,24 @@ def grouped_config_refusal(geometry, config):
 
 
 def grouped_defaults(geometry, extras, config):
-    """Settings of a kernel called without some: the first block that fits."""
+    """Settings of a kernel called without some: large blocks where there are many outputs, small ones if none fits."""
+    more = geometry.K > geometry.C
+    many = geometry.N * geometry.rows.out * geometry.columns.out >= MANY_OUTPUTS
+    wide = geometry.columns.taps > 1
     found = GroupedConfig(
-        rows=TILE_ROWS[0],
-        height=BLOCKS[0][0],
-        width=BLOCKS[0][1],
+        rows=TILE_ROWS[0] if more or (many and (wide or geometry.C <= TILE_ROWS[0])) else TILE_ROWS[1],
+        height=2,
+        width=2 if many and wide and not more else 1,
         x_bytes=GROUPED_X_BYTES,
         buffers=GROUPED_X_BUFFERS,
         warmup=GROUPED_WARM_UP,
     )
     found = read_grouped(config, found)
     fits = setting(config, "rows", 0) > 0
+    if not fits:
+        fits = fits_sbuf(geometry, make_grouped(geometry, found), extras.residual)
     for which in range(len(TILE_ROWS)):
-        for block in range(len(BLOCKS)):
+        for block in range(len(BLOCKS) - 1, -1, -1):
             if not fits:
                 sizes = (("rows", TILE_ROWS[which]), ("height", BLOCKS[block][0]), ("width", BLOCKS[block][1]))
                 found = read_grouped(sizes, found)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import BANK_COLUMNS
+from ..._tiles import BANK_COLUMNS, div_ceil
 from .cuts import QUADRANT, fits_narrow, is_legal, make_narrow
 
 NARROW_SETTINGS = ("outputs", "taps", "blocks", "images", "x_bytes", "buffers", "shared", "warmup")
@@ -14,6 +14,12 @@ NARROW_X_BUFFERS_MAX = 64
 NARROW_WARM_UP_MAX = 256
 #: Of all matmuls on zeros, those before the filters come; the others follow while what was transposed is laid out.
 NARROW_WARM_UP_FIRST = 9
+#: All of them for the array to be at its full rate then; outputs of a channel that are worth it.
+NARROW_WARM_UP = 28
+WARM_OUTPUTS = 1024
+#: A further row of y beside the others is worth copies of filters if so many outputs are beside it, up to so many rows.
+ROW_OUTPUTS = 200
+ROWS_MOST = 8
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,8 @@ def narrow_config_refusal(geometry, config):
 
 
 def narrow_defaults(geometry, extras, config):
-    """Settings of a kernel called without some: most taps, then rows, that fit, then buffers."""
-    most = nl.tile_size.pmax
+    """Settings of a kernel called without some: sizes that fit, then buffers."""
+    outputs = geometry.N * geometry.rows.out * geometry.columns.out
     found = NarrowConfig(
         outputs=1,
         taps=1,
@@ -74,21 +80,39 @@ def narrow_defaults(geometry, extras, config):
         x_bytes=NARROW_X_BYTES,
         buffers=2,
         shared=0,
-        warmup=NARROW_WARM_UP_FIRST,
+        warmup=NARROW_WARM_UP if outputs >= WARM_OUTPUTS else NARROW_WARM_UP_FIRST,
     )
     found = read_narrow(config, found)
-    fits = setting(config, "taps", 0) > 0
-    for T in range(most // QUADRANT, 0, -1):
-        for U in range(most // geometry.K, 0, -1):
-            if not fits:
-                found = read_narrow((("outputs", U), ("taps", T)), found)
-                fits = fits_narrow(geometry, make_narrow(geometry, found), extras)
-    fits = fits and setting(config, "buffers", 0) == 0
-    while fits and found.buffers < NARROW_X_BUFFERS:
-        more = read_narrow((("buffers", 2 * found.buffers),), found)
-        fits = fits_narrow(geometry, make_narrow(geometry, more), extras)
-        found = more if fits else found
+    if setting(config, "taps", 0) == 0:
+        found = with_sizes(geometry, extras, found, outputs)
+    more = setting(config, "buffers", 0) == 0
+    while more and found.buffers < NARROW_X_BUFFERS:
+        larger = read_narrow((("buffers", 2 * found.buffers),), found)
+        more = fits_narrow(geometry, make_narrow(geometry, larger), extras)
+        found = larger if more else found
     return found
+
+
+def with_sizes(geometry, extras, config, outputs):
+    """The config with most taps, and the more rows the more outputs of a channel there are, that fit."""
+    most, most_taps = nl.tile_size.pmax // geometry.K, nl.tile_size.pmax // QUADRANT
+    rows, worth = 1, (geometry.rows.taps - 1) * outputs // ROW_OUTPUTS
+    while rows < min(most, ROWS_MOST) and (rows + 1) * (rows + 1) <= worth:
+        rows += 1
+    # with more taps than products of each, read-outs take longer than those
+    taps = min(most_taps, 1 + geometry.rows.taps * div_ceil(geometry.C, nl.tile_size.pmax))
+    found, fits = config, False
+    for tap in range(most_taps):
+        for row in range(most):
+            if not fits:
+                found = read_narrow((("outputs", tried(rows, row)), ("taps", tried(taps, tap))), config)
+                fits = fits_narrow(geometry, make_narrow(geometry, found), extras)
+    return found
+
+
+def tried(first, index):
+    """Which number is tried after `index` others: the first, those below it, those above."""
+    return first - index if index < first else index + 1
 
 
 def read_narrow(config, defaults):

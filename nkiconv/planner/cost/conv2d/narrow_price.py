@@ -6,7 +6,7 @@ from typing import Any
 
 from ....kernels._tiles import BANK_BYTES, PARTS, div_ceil
 from ....kernels.conv2d.geometry import span
-from ....kernels.conv2d.narrow.config import NARROW_WARM_UP_FIRST
+from ....kernels.conv2d.narrow.config import NARROW_WARM_UP, NARROW_WARM_UP_FIRST
 from ....kernels.conv2d.narrow.cuts import num_blocks, step_parts
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -14,8 +14,6 @@ from ..clock import Clock, skew
 
 #: ns from when stationaries are cleared until the first matmul on zeros.
 WARM_UP_START_NS = 190.0
-#: Matmuls on zeros of a kernel that has work for a window.
-WARM_UP = 28
 #: How much longer than evenly shared additions take, as engines wait for each other.
 SHARED = 1.15
 
@@ -81,7 +79,7 @@ class NarrowPrice:
 
     def warm_count(self) -> int:
         """Matmuls on zeros that pay: those before the filters come, more where the array has work for a window."""
-        return WARM_UP if self.steps * self.array_ns >= self.target.window_ns else NARROW_WARM_UP_FIRST
+        return NARROW_WARM_UP if self.steps * self.array_ns >= self.target.window_ns else NARROW_WARM_UP_FIRST
 
     def _bank_ns(self, columns: int) -> tuple[float, float]:
         """(ns of the array at full rate, those of them that it works) for a bank of sums: `columns` of each block."""
