@@ -4,12 +4,14 @@ import re
 
 import numpy as np
 import pytest
-from conv2d_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from conv2d_calls import check_exact, config_of, geometry_of, integers, planned, run, trace
 from depthwise import same_bits
 
 from nkiconv import cases
-from nkiconv.kernels.conv2d.dispatch import choose
-from nkiconv.kernels.conv2d.grouped import plan, price
+from nkiconv.kernels.conv2d.grouped import plan, units
+from nkiconv.kernels.conv2d.grouped.config import BLOCKS, GroupedConfig
+from nkiconv.planner.operations import OPERATIONS
+from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
@@ -50,13 +52,18 @@ ROWS = {
     "many chunks": ConvProblem(N=1, C=640, H=5, W=4, K=640, R=3, S=3, groups=20, padding=SAME),
     "groups of half an array": ConvProblem(N=1, C=192, H=7, W=6, K=192, R=3, S=3, groups=3, padding=SAME),
 }
-#: (rows, height, width) that settings can name; None: the plan's own choice.
+CONV2D = OPERATIONS["conv2d"]
+#: (rows, height, width) that settings can name; None: the kernel's own.
 SHAPES = [None, (32, 2, 2), (32, 4, 1), (64, 1, 4), (64, 2, 1), (32, 1, 2)]
 
 
 def grouped(shape):
     settings = {} if shape is None else dict(zip(("rows", "height", "width"), shape, strict=True))
     return config_of("grouped", **settings)
+
+
+def shape_of(problem, **constants):
+    return CONV2D.shape(Request(problem=problem), Rates(constants))
 
 
 def takes(problem, shape):
@@ -138,7 +145,7 @@ def test_it_needs_no_more_than_it_says(name, shape, lnc):
     execution = trace(problem, lnc, config=config)
     most = max(len(program.instructions) for program in execution.programs)
     assert most <= plan.count_instructions(geometry_of(problem), found, lnc)
-    assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry_of(problem), found, False)
+    assert execution.sbuf_peak_bytes <= units.sbuf_bytes(geometry_of(problem), found, False)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +153,7 @@ def test_it_needs_no_more_than_it_says(name, shape, lnc):
     [("resnext_g32", True), ("mobilenet_dw", True), ("mult2_dw", True), ("convnext_dw7", False), ("rn50_c2", False)],
 )
 def test_taken_where_groups_are_small(name, taken):
-    geometry = geometry_of(cases.get(name).problem)
-    assert (choose(geometry, extras_of(), 2) == "grouped") == taken
+    assert (CONV2D.choice(shape_of(cases.get(name).problem))[0] == "grouped") == taken
 
 
 @pytest.mark.parametrize(
@@ -215,8 +221,44 @@ def test_the_price_is_near_the_modelled_time(N, C, K, size, taps, groups, stride
         padding=((taps // 2, taps // 2),) * 2,
         dtype=dtype,
     )
-    ns = price.grouped_ns(geometry_of(problem), planned(problem, "grouped")[0])
-    assert ns == pytest.approx(in_time(trace(problem, 2, config=grouped(None)), Rates()).line.total_ns, rel=0.17)
+    (guess,) = CONV2D.algorithm("grouped").guesses(shape_of(problem))
+    modelled = in_time(trace(problem, 2, config=(("algorithm", "grouped"), *guess.config)), Rates())
+    assert guess.ns == pytest.approx(modelled.line.total_ns, rel=0.17)
+
+
+@pytest.mark.parametrize("given", [None, (("warmup", 7),), (("rows", 64), ("height", 1), ("width", 2))], ids=str)
+@pytest.mark.parametrize("name", ["depthwise", "bands of rows", "tiles with gaps", "groups of half an array"])
+def test_the_host_names_every_setting_and_keeps_those_given(name, given):
+    shape = shape_of(ROWS[name])
+    found = CONV2D.settle("grouped", shape, given)
+    assert tuple(dict(found)) == tuple(GroupedConfig.__dataclass_fields__)
+    assert dict(found) | dict(given or ()) == dict(found)
+    assert CONV2D.settle("grouped", shape, found) == found
+    assert CONV2D.refusal("grouped", shape, found) == ""
+
+
+def test_settings_that_are_refused_stay_as_they_are():
+    for given in ((("rows", 32),), (("columns", 3),), (("warmup", -1),)):
+        assert CONV2D.settle("grouped", shape_of(ROWS["depthwise"]), given) == given
+
+
+def test_sizes_follow_the_constants():
+    """A tile's matmuls that take long whatever they have to do are worth less where there are two, not four of them."""
+    problem = cases.get("resnext_g32").problem
+    usual, slow = (CONV2D.settle("grouped", shape_of(problem, **{"pe.row_tile_interval_rows": one}), None)
+                   for one in (64.0, 1000.0))  # fmt: skip
+    assert (dict(usual)["rows"], dict(slow)["rows"]) == (32, 64)
+
+
+def settings(T, Uh, Uw):
+    return (("rows", T), ("height", Uh), ("width", Uw))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_kernel_without_settings_runs_whatever_grouped_can(name):
+    problem = ROWS[name]
+    some = any(planned(problem, "grouped", settings(T, *block))[0] for T in (32, 64) for block in BLOCKS)
+    assert (planned(problem, "grouped")[0] is not None) == some
 
 
 @pytest.mark.parametrize("name", ["tiles with gaps", "two images at once, one left", "bands of rows"])

@@ -21,13 +21,15 @@ from depthwise import same_bits
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.kernels.conv2d.dispatch import choose
-from nkiconv.kernels.conv2d.narrow import plan
-from nkiconv.kernels.conv2d.narrow.price import narrow_ns
+from nkiconv.kernels.conv2d.narrow import cuts, plan
+from nkiconv.kernels.conv2d.narrow.config import NarrowConfig
+from nkiconv.planner.operations import OPERATIONS
+from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
+CONV2D = OPERATIONS["conv2d"]
 SAME = ((1, 1), (1, 1))
 RGB = ConvProblem(N=1, C=130, H=23, W=19, K=3, R=3, S=3, padding=SAME)
 PIXELS = ConvProblem(N=3, C=130, H=1, W=1, K=5, R=1, S=1)
@@ -65,6 +67,10 @@ SHAPES = {
     "wide": (WIDE, 4, 4, {}),
     "wide, groups of taps": (WIDE, 10, 3, {}),
 }
+
+
+def shape_of(problem):
+    return CONV2D.shape(Request(problem=problem), Rates())
 
 
 def narrow(U, T, settings):
@@ -152,7 +158,7 @@ def test_it_needs_no_more_than_it_says(name, lnc):
         geometry = geometry_of(problem)
         most = max(len(program.instructions) for program in execution.programs)
         assert most <= plan.count_instructions(geometry, found, extras, lnc)
-        assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry, found, extras)
+        assert execution.sbuf_peak_bytes <= cuts.sbuf_bytes(geometry, found, extras)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -161,7 +167,7 @@ def test_steps_cover_every_row_once(name):
     found, _ = planned(problem, "narrow", narrow(U, T, settings)[1:])
     seen = [
         (n, j * U + u)
-        for step in plan.steps_of(geometry_of(problem), found)
+        for step in cuts.steps_of(geometry_of(problem), found)
         for n in range(step.n0, step.n0 + step.nn)
         for j in range(step.j0, step.j0 + step.jn)
         for u in range(U)
@@ -236,9 +242,32 @@ PRICED = {
 @pytest.mark.parametrize("name", PRICED)
 def test_prices_are_near_the_model(name):
     problem = PRICED[name]
-    found, _ = planned(problem, "narrow")
-    modelled_us = in_time(trace(problem, 2, config=config_of("narrow")), Rates()).us
-    assert narrow_ns(geometry_of(problem), found) / 1e3 == pytest.approx(modelled_us, rel=0.15)
+    (guess,) = CONV2D.algorithm("narrow").guesses(shape_of(problem))
+    modelled_us = in_time(trace(problem, 2, config=(("algorithm", "narrow"), *guess.config)), Rates()).us
+    assert guess.ns / 1e3 == pytest.approx(modelled_us, rel=0.15)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_host_names_every_setting_and_keeps_those_given(name):
+    problem, U, T, settings = SHAPES[name]
+    shape = shape_of(problem)
+    for given in (None, tuple(settings.items()), narrow(U, T, settings)[1:]):
+        found = CONV2D.settle("narrow", shape, given)
+        assert tuple(dict(found)) == tuple(NarrowConfig.__dataclass_fields__)
+        assert dict(found) | dict(given or ()) == dict(found)
+        assert CONV2D.settle("narrow", shape, found) == found
+        assert CONV2D.refusal("narrow", shape, found) == ""
+
+
+def test_settings_that_are_refused_stay_as_they_are():
+    for given in ((("outputs", 2),), (("rows", 3),), (("outputs", 43), ("taps", 1))):
+        assert CONV2D.settle("narrow", shape_of(LAYER), given) == given
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_kernel_without_settings_runs_whatever_narrow_can(name):
+    problem = SHAPES[name][0]
+    assert planned(problem, "narrow")[1] == ""
 
 
 @pytest.mark.parametrize(
@@ -246,4 +275,4 @@ def test_prices_are_near_the_model(name):
     [("vae_out_rgb", True), ("vae_128", False), ("c256_224", False), ("rn50_stem", False), ("mobilenet_dw", False)],
 )
 def test_few_outputs_are_narrow(name, taken):
-    assert (choose(geometry_of(cases.get(name).problem), extras_of(), 2) == "narrow") == taken
+    assert (CONV2D.choice(shape_of(cases.get(name).problem))[0] == "narrow") == taken

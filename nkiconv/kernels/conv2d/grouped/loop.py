@@ -9,8 +9,7 @@ from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import finish_shared, of_array, scale_residual
 from .filters import build_filters, load_filters, make_rulers, spread_filters
-from .plan import FILTER_BUFFERS, GROUPED_AHEAD_BYTES
-from .units import banks_of, block_met, tiles_of, y_buffers
+from .units import FILTER_BUFFERS, GROUPED_AHEAD_BYTES, banks_of, block_met, tiles_of, y_buffers
 
 
 @dataclass

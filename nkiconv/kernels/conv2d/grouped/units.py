@@ -1,10 +1,18 @@
-"""Work of grouped conv2d: chunks of tiles of the array's rows, units of images and rows for them, banks of sums."""
+"""How grouped conv2d is cut: chunks of tiles of the array's rows, units of images and rows for them, banks of sums."""
 
 from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._axis import outputs_met
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
+
+#: Bytes a partition of the stationaries of a chunk of tiles, and of fp32 results of one band.
+GROUPED_FILTER_BYTES = 40_960
+GROUPED_Y_BYTES = 12_288
+#: Bytes a partition of filters as loaded that are there or on their way together, if more than two chunks' are.
+GROUPED_AHEAD_BYTES = 16_384
+#: Buffers of stationaries.
+FILTER_BUFFERS = 2
 
 
 @dataclass
@@ -68,6 +76,70 @@ class Tile(nl.NKIObject):
     cn: int
     k0: int
     kn: int
+
+
+def make_grouped(geometry, config):
+    """The Grouped of a GroupedConfig, or None where a group does not fit a tile, or filters do not fit memory."""
+    T, Uh, Uw = config.rows, config.height, config.width
+    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
+    rows, columns = geometry.rows, geometry.columns
+    Kt = nl.tile_size.pmax // (Uh * Uw)
+    height = (Uh - 1) * rows.stride + (rows.taps - 1) * rows.dilation + 1
+    width = (Uw - 1) * columns.stride + (columns.taps - 1) * columns.dilation + 1
+    if per_c > T or per_k > Kt or height * width * nl.tile_size.pmax * geometry.itemsize > GROUPED_FILTER_BYTES:
+        return None
+    if per_c * rows.taps * columns.taps * geometry.itemsize > GROUPED_FILTER_BYTES:
+        return None
+    window = []
+    every_a, every_b = offsets(rows, Uh), offsets(columns, Uw)
+    for a in range(len(every_a)):
+        for b in range(len(every_b)):
+            window.append((every_a[a], every_b[b]))
+    G = min(geometry.groups, min(T // per_c, Kt // per_k))
+    grouped = Grouped(
+        T=T,
+        tiles=nl.tile_size.pmax // T,
+        G=G,
+        chunks=chunks_of(div_ceil(geometry.groups, G), nl.tile_size.pmax // T),
+        Kt=Kt,
+        Uh=Uh,
+        Uw=Uw,
+        window=window,
+        height=height,
+        width=width,
+        units=[],
+        buffers=config.buffers,
+        warmup=config.warmup,
+    )
+    most = max(height, config.x_bytes // (columns.size * geometry.itemsize))
+    mn = div_ceil(rows.out, Uh)
+    if rows.size > most:
+        mn = min(mn, (most - height) // (Uh * rows.stride) + 1)
+    add_units(geometry, grouped, min(mn, max(1, GROUPED_Y_BYTES // (4 * Uh * columns.out))), most)
+    return grouped
+
+
+def fits_sbuf(geometry, grouped, has_residual):
+    """Whether there is a Grouped, and room for it."""
+    if grouped == None:
+        return False
+    return sbuf_bytes(geometry, grouped, has_residual) <= nl.tile_size.total_available_sbuf_size
+
+
+def sbuf_bytes(geometry, grouped, has_residual):
+    """Bytes a partition, at most."""
+    item, taps = geometry.itemsize, geometry.rows.taps * geometry.columns.taps
+    filters = FILTER_BUFFERS * grouped.height * grouped.width * nl.tile_size.pmax * item
+    each = max(geometry.C, geometry.K) // geometry.groups * taps * item
+    raw = max(3 * each, GROUPED_AHEAD_BYTES) * (grouped.tiles * grouped.Kt // nl.tile_size.pmax + 1)
+    spread = 2 * (taps + BANK_COLUMNS // grouped.Kt) * nl.tile_size.pmax * item * y_pages(grouped)
+    x_bytes, y_bytes = 0, 0
+    for index in range(len(grouped.units)):
+        unit = grouped.units[index]
+        x_bytes = max(x_bytes, unit.nn * unit.hn * unit.wn * item)
+        y_bytes = max(y_bytes, 4 * unit.nn * unit.mn * grouped.Uh * geometry.columns.out)
+    results = (2 + (2 if has_residual else 0)) * y_buffers(grouped) * y_bytes
+    return filters + raw + spread + (grouped.buffers + 1) * x_bytes + results + 4096
 
 
 def tiles_of(geometry, grouped, chunk, folds):

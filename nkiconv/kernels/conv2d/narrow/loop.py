@@ -8,9 +8,9 @@ from ..._dma import copy
 from ..._tiles import share
 from ..._warm import warm_up, warm_zeros
 from ..call import of_array, scale_residual
+from .config import NARROW_WARM_UP_FIRST
+from .cuts import rows_met, steps_of
 from .filters import clear_stationaries, lay_out, load_filters, turn_filters
-from .plan import rows_met, steps_of
-from .price import WARM_UP_FIRST
 from .readouts import add_taps, start_books
 
 
@@ -39,7 +39,7 @@ def run_narrow(operands, geometry, extras, narrow):
     ring = x_ring(operands, narrow, len(loads))
     books = start_books(geometry, narrow)
     zeros_sbuf = warm_zeros()
-    warm_up(zeros_sbuf, min(narrow.warmup, WARM_UP_FIRST), 1)
+    warm_up(zeros_sbuf, min(narrow.warmup, NARROW_WARM_UP_FIRST), 1)
     filters = None
     issued, first = 0, 0
     for index in range(mine[0], end):
@@ -53,7 +53,7 @@ def run_narrow(operands, geometry, extras, narrow):
             turned = []
             for part in range(len(loaded)):
                 turned.append(turn_filters(loaded[part], geometry, books.ledger))
-            warm_up(zeros_sbuf, narrow.warmup - WARM_UP_FIRST, 1)
+            warm_up(zeros_sbuf, narrow.warmup - NARROW_WARM_UP_FIRST, 1)
             filters = lay_out(operands, loaded, turned, cleared, geometry, narrow, books.ledger)
         passes = passes_of(geometry, narrow, step, loads, first)
         y_sbuf = results_of(operands, geometry, narrow, step, index)

@@ -21,7 +21,7 @@ from ..._engines import (
 )
 from ..._epilogue import Epilogue, finish
 from ..call import finish_shared
-from .plan import PARTIAL, covers, misses, taps_of
+from .cuts import PARTIAL, covers, misses, taps_of
 
 
 @dataclass

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from ....kernels.conv2d.narrow.plan import NARROW_X_BYTES
-from ....kernels.conv2d.narrow.price import narrow_ns
+from ....kernels._tiles import BANK_COLUMNS
+from ....kernels.conv2d.narrow.config import NARROW_X_BUFFERS_MAX, NARROW_X_BYTES, NarrowConfig, read_narrow
+from ....kernels.conv2d.narrow.cuts import QUADRANT, is_legal, loads_of_bank, make_narrow, meets_all, sbuf_bytes
+from ....kernels.conv2d.narrow.plan import narrow_refusal
+from ....kernels.conv2d.relayout import plain_of
+from ....simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
-from ..algorithm import Shape, with_settings
+from ..algorithm import Shape, pairs_of, with_settings
 from .common import WARM_UPS, Conv2dAlgorithm
+from .narrow_price import NarrowPrice
+
+#: Bytes a partition of all buffers: what they may always have, and most for the rows of two banks of sums.
+RING_BYTES = 65_536
+RING_MOST = 131_072
+#: Settings where a config names none: as many blocks and images as fit, and nothing of what follows from sizes.
+OPEN = NarrowConfig(0, 0, BANK_COLUMNS, BANK_COLUMNS, NARROW_X_BYTES, buffers=0, shared=0, warmup=0)
 
 
 class Narrow(Conv2dAlgorithm):
@@ -17,8 +29,23 @@ class Narrow(Conv2dAlgorithm):
     algorithm = "narrow"
     from_one = ("outputs", "taps", "blocks", "images")
 
+    def settle(self, shape: Shape, config: Config) -> Config:
+        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
+        if narrow_refusal(geometry, shape.extras, config):
+            return config
+        given = dict(config or ())
+        if len(given) == len(dataclasses.fields(NarrowConfig)):
+            return pairs_of(NarrowConfig(**given))
+        sizes = [(given["outputs"], given["taps"])] if "taps" in given else _sizes(geometry)
+        made = [one for U, T in sizes if (one := _made(shape, geometry, config, U, T))]
+        room = SBUF_USABLE_BYTES_PER_PARTITION
+        fitting = [one for one in made if sbuf_bytes(geometry, one[1].narrow, shape.extras) <= room]
+        fitting.sort(key=lambda one: one[1].total_ns())
+        best = next((one for one in fitting if meets_all(geometry, one[1].narrow)), made[0] if made else None)
+        return pairs_of(best[0]) if best else config
+
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return float(narrow_ns(geometry, plan))
+        return NarrowPrice(shape.target, geometry, plan).total_ns()
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
@@ -38,6 +65,38 @@ class Narrow(Conv2dAlgorithm):
     def tiles(self, shape: Shape, plan: Any) -> int:
         blocks = -(-shape.geometry.rows.out // plan.U)
         return int(-(-shape.geometry.N // plan.images) * -(-blocks // plan.blocks))
+
+
+def _sizes(geometry: Any) -> list[tuple[int, int]]:
+    """(rows of y, columns of taps) that can share the array."""
+    rows = min(PARTITIONS // geometry.K, geometry.rows.out + geometry.rows.lhs_dilation - 1)
+    taps = min(geometry.columns.taps, PARTITIONS // QUADRANT)
+    return [(U, T) for T in range(1, taps + 1) for U in range(1, rows + 1) if is_legal(geometry, U, T)]
+
+
+def _made(shape: Shape, geometry: Any, config: Config, U: int, T: int) -> tuple[NarrowConfig, NarrowPrice] | None:
+    """(all settings, what they take) with these sizes, or None where there is no such kernel."""
+    settings = dataclasses.replace(read_narrow(config, OPEN), outputs=U, taps=T)
+    narrow = make_narrow(geometry, settings)
+    if narrow is None:
+        return None
+    price = NarrowPrice(shape.target, geometry, narrow)
+    found = {"blocks": narrow.blocks, "images": narrow.images, "buffers": _buffers(geometry, narrow)}
+    found |= {"shared": int(price.reads_bound()), "warmup": price.warm_count()}
+    settings = dataclasses.replace(settings, **{**found, **dict(config or ())})
+    narrow.buffers, narrow.warmup = max(narrow.buffers, settings.buffers), settings.warmup
+    narrow.shared = settings.shared == 1
+    return settings, price
+
+
+def _buffers(geometry: Any, narrow: Any) -> int:
+    """Buffers of x: for the loads of a bank and of the next, as far as there is room."""
+    row_bytes = narrow.images * (narrow.wn + 2 * narrow.pad) * geometry.itemsize
+    load_bytes = len(narrow.chunks) * narrow.height * row_bytes
+    wanted = loads_of_bank(narrow.blocks, narrow.step, narrow.window, narrow.height)
+    wanted += -(-narrow.blocks * narrow.step // narrow.height) + 1
+    found = max(min(wanted, RING_MOST // load_bytes), RING_BYTES // load_bytes)
+    return max(2, min(NARROW_X_BUFFERS_MAX, int(found)))
 
 
 ALGORITHM = Narrow()

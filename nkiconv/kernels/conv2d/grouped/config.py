@@ -1,0 +1,95 @@
+"""Settings of grouped conv2d."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._settings import config_refusal, numbers_refusal, setting
+from .units import fits_sbuf, make_grouped
+
+GROUPED_SETTINGS = ("rows", "height", "width", "x_bytes", "buffers", "warmup")
+#: Rows of a tile of the array that are worth it, and the outputs of a block: with both, what lies in the columns begins
+#: where engines may address partitions.
+TILE_ROWS = (32, 64)
+BLOCKS = ((2, 2), (1, 4), (4, 1), (1, 2), (2, 1))
+GROUPED_X_BYTES = 12_288
+GROUPED_X_BUFFERS = 4
+GROUPED_WARM_UP = 24
+GROUPED_WARM_UP_MAX = 256
+#: Outputs of a channel from which on fewer elements of x an output are worth larger stationaries.
+MANY_OUTPUTS = 8192
+
+
+@dataclass(frozen=True)
+class GroupedConfig(nl.NKIObject):
+    """All settings."""
+
+    #: rows of a tile of the array, one of TILE_ROWS; it and the next two are given together
+    rows: int
+    #: rows and columns of outputs of a block, one of BLOCKS
+    height: int
+    width: int
+    #: bytes a partition of x of one band, from 256; rows of one block are there whatever this is
+    x_bytes: int
+    #: buffers of x that are on their way or in use, from 2 to 128
+    buffers: int
+    #: matmuls of 128 columns on zeros while the first filters are on their way, from 0 to GROUPED_WARM_UP_MAX
+    warmup: int
+
+
+def grouped_config_refusal(geometry, config):
+    """What is wrong with names and values, "" if nothing is."""
+    most, whole = nl.tile_size.pmax, nl.tile_size.total_available_sbuf_size
+    reason = config_refusal(config, GROUPED_SETTINGS, "grouped")
+    if reason == "":
+        reason = numbers_refusal(config, (("rows", 1, most), ("height", 1, most), ("width", 1, most)))
+    if reason == "":
+        limits = (("buffers", 2, most), ("x_bytes", 256, whole), ("warmup", 0, GROUPED_WARM_UP_MAX))
+        reason = numbers_refusal(config, limits)
+    rows, height, width = setting(config, "rows", 0), setting(config, "height", 0), setting(config, "width", 0)
+    if reason != "" or (rows, height, width) == (0, 0, 0):
+        return reason
+    given = f"config rows={rows} height={height} width={width}"
+    if rows not in TILE_ROWS or (height, width) not in BLOCKS:
+        return f"{given}: given together, rows one of {TILE_ROWS}, (height, width) one of {BLOCKS}"
+    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
+    if per_c > rows or per_k > most // (height * width):
+        return f"{given}: a group takes {per_c} rows and height * width * {per_k} of {most} columns"
+    return ""
+
+
+def grouped_defaults(geometry, extras, config):
+    """Settings of a kernel called without some: large blocks where there are many outputs, small ones if none fits."""
+    more = geometry.K > geometry.C
+    many = geometry.N * geometry.rows.out * geometry.columns.out >= MANY_OUTPUTS
+    wide = geometry.columns.taps > 1
+    found = GroupedConfig(
+        rows=TILE_ROWS[0] if more or (many and (wide or geometry.C <= TILE_ROWS[0])) else TILE_ROWS[1],
+        height=2,
+        width=2 if many and wide and not more else 1,
+        x_bytes=GROUPED_X_BYTES,
+        buffers=GROUPED_X_BUFFERS,
+        warmup=GROUPED_WARM_UP,
+    )
+    found = read_grouped(config, found)
+    fits = setting(config, "rows", 0) > 0
+    if not fits:
+        fits = fits_sbuf(geometry, make_grouped(geometry, found), extras.residual)
+    for which in range(len(TILE_ROWS)):
+        for block in range(len(BLOCKS) - 1, -1, -1):
+            if not fits:
+                sizes = (("rows", TILE_ROWS[which]), ("height", BLOCKS[block][0]), ("width", BLOCKS[block][1]))
+                found = read_grouped(sizes, found)
+                fits = fits_sbuf(geometry, make_grouped(geometry, found), extras.residual)
+    return found
+
+
+def read_grouped(config, defaults):
+    """All settings of (name, value) pairs; what they leave open is as in defaults."""
+    return GroupedConfig(
+        rows=setting(config, "rows", defaults.rows),
+        height=setting(config, "height", defaults.height),
+        width=setting(config, "width", defaults.width),
+        x_bytes=setting(config, "x_bytes", defaults.x_bytes),
+        buffers=setting(config, "buffers", defaults.buffers),
+        warmup=setting(config, "warmup", defaults.warmup),
+    )

@@ -1,0 +1,129 @@
+"""Settings of narrow."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._settings import config_refusal, numbers_refusal, setting
+from ..._tiles import BANK_COLUMNS, div_ceil
+from .cuts import QUADRANT, fits_narrow, is_legal, make_narrow
+
+NARROW_SETTINGS = ("outputs", "taps", "blocks", "images", "x_bytes", "buffers", "shared", "warmup")
+NARROW_X_BYTES = 4_096
+NARROW_X_BUFFERS = 16
+NARROW_X_BUFFERS_MAX = 64
+NARROW_WARM_UP_MAX = 256
+#: Of all matmuls on zeros, those before the filters come; the others follow while what was transposed is laid out.
+NARROW_WARM_UP_FIRST = 9
+#: All of them for the array to be at its full rate then; outputs of a channel that are worth it.
+NARROW_WARM_UP = 28
+WARM_OUTPUTS = 1024
+#: A further row of y beside the others is worth copies of filters if so many outputs are beside it, up to so many rows.
+ROW_OUTPUTS = 200
+ROWS_MOST = 8
+
+
+@dataclass(frozen=True)
+class NarrowConfig(nl.NKIObject):
+    """All settings."""
+
+    #: rows of y beside each other in the columns of the array, from 1; given together with taps
+    outputs: int
+    #: columns of taps beside each other, from 1 to 4
+    taps: int
+    #: blocks of so many rows and images of a bank of sums, from 1; at most what fits it
+    blocks: int
+    images: int
+    #: bytes a partition of one load of x, from 256; one row is loaded whatever this is
+    x_bytes: int
+    #: buffers that loads take in turn, from 2 to NARROW_X_BUFFERS_MAX; at least what a bank needs
+    buffers: int
+    #: 1: Scalar and GpSimd take additions from Vector, or 0
+    shared: int
+    #: matmuls of 128 columns on zeros before the first others, from 0 to NARROW_WARM_UP_MAX
+    warmup: int
+
+
+def narrow_config_refusal(geometry, config):
+    """What is wrong with names and values, "" if nothing is."""
+    most, whole = nl.tile_size.pmax, nl.tile_size.total_available_sbuf_size
+    reason = config_refusal(config, NARROW_SETTINGS, "narrow")
+    if reason == "":
+        reason = numbers_refusal(config, (("outputs", 1, most), ("taps", 1, most // QUADRANT), ("shared", 0, 1)))
+    if reason == "":
+        reason = numbers_refusal(config, (("blocks", 1, BANK_COLUMNS), ("images", 1, BANK_COLUMNS)))
+    if reason == "":
+        limits = (("x_bytes", 256, whole), ("buffers", 2, NARROW_X_BUFFERS_MAX), ("warmup", 0, NARROW_WARM_UP_MAX))
+        reason = numbers_refusal(config, limits)
+    U, T = setting(config, "outputs", 0), setting(config, "taps", 0)
+    if reason != "" or (U, T) == (0, 0):
+        return reason
+    if 0 in (U, T):
+        return f"config={config}: outputs and taps are given together or not at all"
+    if is_legal(geometry, U, T):
+        return ""
+    S = geometry.columns.taps
+    return (
+        f"config outputs={U} taps={T}, K={geometry.K}, S={S}: at most {S} taps, each with outputs * K rounded up to "
+        f"{QUADRANT}, {2 * QUADRANT} or {most} of {most} partitions, and outputs * stride and (with more taps to come) "
+        f"taps * rhs_dilation multiples of lhs_dilation; use others"
+    )
+
+
+def narrow_defaults(geometry, extras, config):
+    """Settings of a kernel called without some: sizes that fit, then buffers."""
+    outputs = geometry.N * geometry.rows.out * geometry.columns.out
+    found = NarrowConfig(
+        outputs=1,
+        taps=1,
+        blocks=BANK_COLUMNS,
+        images=BANK_COLUMNS,
+        x_bytes=NARROW_X_BYTES,
+        buffers=2,
+        shared=0,
+        warmup=NARROW_WARM_UP if outputs >= WARM_OUTPUTS else NARROW_WARM_UP_FIRST,
+    )
+    found = read_narrow(config, found)
+    if setting(config, "taps", 0) == 0:
+        found = with_sizes(geometry, extras, found, outputs)
+    more = setting(config, "buffers", 0) == 0
+    while more and found.buffers < NARROW_X_BUFFERS:
+        larger = read_narrow((("buffers", 2 * found.buffers),), found)
+        more = fits_narrow(geometry, make_narrow(geometry, larger), extras)
+        found = larger if more else found
+    return found
+
+
+def with_sizes(geometry, extras, config, outputs):
+    """The config with most taps, and the more rows the more outputs of a channel there are, that fit."""
+    most, most_taps = nl.tile_size.pmax // geometry.K, nl.tile_size.pmax // QUADRANT
+    rows, worth = 1, (geometry.rows.taps - 1) * outputs // ROW_OUTPUTS
+    while rows < min(most, ROWS_MOST) and (rows + 1) * (rows + 1) <= worth:
+        rows += 1
+    # with more taps than products of each, read-outs take longer than those
+    taps = min(most_taps, 1 + geometry.rows.taps * div_ceil(geometry.C, nl.tile_size.pmax))
+    found, fits = config, False
+    for tap in range(most_taps):
+        for row in range(most):
+            if not fits:
+                found = read_narrow((("outputs", tried(rows, row)), ("taps", tried(taps, tap))), config)
+                fits = fits_narrow(geometry, make_narrow(geometry, found), extras)
+    return found
+
+
+def tried(first, index):
+    """Which number is tried after `index` others: the first, those below it, those above."""
+    return first - index if index < first else index + 1
+
+
+def read_narrow(config, defaults):
+    """All settings of (name, value) pairs; what they leave open is as in defaults."""
+    return NarrowConfig(
+        outputs=setting(config, "outputs", defaults.outputs),
+        taps=setting(config, "taps", defaults.taps),
+        blocks=setting(config, "blocks", defaults.blocks),
+        images=setting(config, "images", defaults.images),
+        x_bytes=setting(config, "x_bytes", defaults.x_bytes),
+        buffers=setting(config, "buffers", defaults.buffers),
+        shared=setting(config, "shared", defaults.shared),
+        warmup=setting(config, "warmup", defaults.warmup),
+    )

@@ -1,0 +1,316 @@
+"""How narrow is cut: rows of y and columns of taps in the array's columns, banks of sums, loads of x."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
+from ..geometry import Axis, met, span
+
+#: Partitions between the first of which engines may start (trn2.toml, rules NKI043).
+QUADRANT = 32
+#: Loads of a core, if there are rows for so many.
+LOADS = 4
+#: Buffers that sums of some of the taps take in turn.
+PARTIAL = 6
+
+
+@dataclass
+class Line(nl.NKIObject):
+    """A row of x of a block's window: how many rows of x after the first, and its i."""
+
+    row: int
+    place: int
+
+
+@dataclass
+class Narrow(nl.NKIObject):
+    """Sizes of one problem: see above."""
+
+    U: int
+    T: int
+    #: groups of T columns of taps
+    groups: int
+    #: partitions from one tap's sums to the next one's; all partitions of sums
+    slot: int
+    outputs: int
+    #: lines that meet a tap; rows of a window, and of x from one block's to the next one's; the first block's first row
+    lines: list
+    window: int
+    step: int
+    first: int
+    #: (first, how many) of at most 128 input channels
+    chunks: list
+    #: first column of x that a tap meets, and how many there are to the last
+    w0: int
+    wn: int
+    #: columns of x from one group of taps to the next; zeros on each side of a row
+    shift: int
+    pad: int
+    #: columns of sums as an axis that T taps meet
+    sums: Axis
+    #: (first output column, how many, first column of sums, how many) of each part of a row
+    tiles: list
+    #: images and blocks of a bank of sums
+    images: int
+    blocks: int
+    #: rows of one load of x, and loads that are there together
+    height: int
+    buffers: int
+    #: whether Scalar and GpSimd take some of Vector's additions
+    shared: bool
+    warmup: int
+
+
+@dataclass
+class Step(nl.NKIObject):
+    """Output blocks j0 .. j0+jn-1, of U rows each, of images n0 .. n0+nn-1: one bank of sums, or one for each tile."""
+
+    n0: int
+    nn: int
+    j0: int
+    jn: int
+
+
+def slot_of(outputs):
+    """Partitions of a slot for so many outputs."""
+    if outputs <= 2 * QUADRANT:
+        return QUADRANT if outputs <= QUADRANT else 2 * QUADRANT
+    return nl.tile_size.pmax
+
+
+def is_legal(geometry, U, T):
+    """Whether U rows of y and T columns of taps can share the array."""
+    rows, columns = geometry.rows, geometry.columns
+    fits = U * geometry.K <= nl.tile_size.pmax and T <= columns.taps
+    fits = fits and T * slot_of(U * geometry.K) <= nl.tile_size.pmax
+    whole = U * rows.stride % rows.lhs_dilation == 0
+    return fits and whole and (T == columns.taps or T * columns.dilation % columns.lhs_dilation == 0)
+
+
+def make_narrow(geometry, config):
+    """The Narrow of a NarrowConfig, or None where rows and taps cannot share the array, no window meets x or a part of
+    a row has no bank."""
+    U, T = config.outputs, config.taps
+    if not is_legal(geometry, U, T):
+        return None
+    rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
+    w0, wn = span(columns, 0, columns.out)
+    lines, window = lines_of(rows, U)
+    if wn == 0 or len(lines) == 0:
+        return None
+    groups = div_ceil(columns.taps, T)
+    shift = T * columns.dilation // columns.lhs_dilation if groups > 1 else 0
+    pad = (groups - 1) * shift
+    sums = Axis(
+        size=wn + pad,
+        taps=T,
+        out=columns.out,
+        stride=columns.stride,
+        dilation=columns.dilation,
+        lhs_dilation=columns.lhs_dilation,
+        before=columns.before + (w0 - pad) * columns.lhs_dilation,
+    )
+    tiles = tiles_of(sums)
+    if len(tiles) == 0:
+        return None
+    each = widest(tiles)
+    all_blocks = div_ceil(rows.out, U)
+    blocks = min(min(all_blocks, max(1, BANK_COLUMNS // each)), config.blocks)
+    images = 1
+    if blocks == all_blocks and len(tiles) == 1:
+        images = min(min(geometry.N, max(1, BANK_COLUMNS // (blocks * each))), config.images)
+    step = U * rows.stride // rows.lhs_dilation
+    row_bytes = images * (wn + 2 * pad) * item
+    height = max(1, config.x_bytes // row_bytes)
+    unit = blocks * step
+    height = min(height, max(unit, div_ceil(div_ceil(geometry.N, images) * rows.size, PARTS * LOADS)))
+    if height > unit:
+        height = height // unit * unit
+    chunks = cut(geometry.C, nl.tile_size.pmax)
+    height = min(height, rows.size)
+    return Narrow(
+        U=U,
+        T=T,
+        groups=groups,
+        slot=slot_of(U * geometry.K),
+        outputs=(T - 1) * slot_of(U * geometry.K) + U * geometry.K,
+        lines=lines,
+        window=window,
+        step=step,
+        first=first_row(rows),
+        chunks=chunks,
+        w0=w0,
+        wn=wn,
+        shift=shift,
+        pad=pad,
+        sums=sums,
+        tiles=tiles,
+        images=images,
+        blocks=blocks,
+        height=height,
+        buffers=max(loads_of_bank(blocks, step, window, height) + 1, config.buffers),
+        shared=config.shared == 1,
+        warmup=config.warmup,
+    )
+
+
+def loads_of_bank(blocks, step, window, height):
+    """Loads that hold all rows of a bank, whose lines may start in the last row of one."""
+    return div_ceil((blocks - 1) * step + window + height - 1, height)
+
+
+def fits_narrow(geometry, narrow, extras):
+    """Whether there is a Narrow, and room for it, and all its outputs see x."""
+    if narrow == None or sbuf_bytes(geometry, narrow, extras) > nl.tile_size.total_available_sbuf_size:
+        return False
+    return meets_all(geometry, narrow)
+
+
+def first_row(rows):
+    """The row of x, perhaps one of padding, from which the window of output row 0 counts."""
+    if rows.before <= 0:
+        return div_ceil(-rows.before, rows.lhs_dilation)
+    return -(rows.before // rows.lhs_dilation)
+
+
+def lines_of(rows, U):
+    """(Lines of a block of U rows, rows of its window)."""
+    start = first_row(rows) * rows.lhs_dilation + rows.before
+    window = ((U - 1) * rows.stride + (rows.taps - 1) * rows.dilation - start) // rows.lhs_dilation + 1
+    found = []
+    for row in range(max(0, window)):
+        place = start + row * rows.lhs_dilation
+        if meets_tap(rows, U, place):
+            found.append(Line(row=row, place=place))
+    return found, max(0, window)
+
+
+def meets_tap(rows, U, place):
+    """Whether a tap of any row of a block is at a place of its window."""
+    for u in range(U):
+        behind = place - u * rows.stride
+        if behind >= 0 and behind % rows.dilation == 0 and behind // rows.dilation < rows.taps:
+            return True
+    return False
+
+
+def tiles_of(sums):
+    """Parts of a row whose columns of sums fit a bank: (first output, how many, first column, how many); none where an
+    output's window is wider than a bank, or meets nothing."""
+    for parts in range(min(sums.out, div_ceil(sums.size, BANK_COLUMNS)), sums.out + 1):
+        outputs = cut_into(sums.out, parts)
+        found = []
+        for index in range(parts):
+            low, count = span(sums, outputs[index][0], outputs[index][1])
+            if 0 < count and count <= BANK_COLUMNS:
+                found.append((outputs[index][0], outputs[index][1], low, count))
+            elif count == 0:
+                return []
+        if len(found) == parts:
+            return found
+    return []
+
+
+def widest(tiles):
+    """Most columns of sums of a part of a row."""
+    most = 0
+    for index in range(len(tiles)):
+        most = max(most, tiles[index][3])
+    return most
+
+
+@dataclass
+class Tap(nl.NKIObject):
+    """A column of taps, and the outputs and columns of sums at which it meets x, as `geometry.met` says."""
+
+    t: int
+    met: tuple
+
+
+def covers(tap, qn):
+    """Whether a tap meets all outputs of a part of a row."""
+    return tap.met[2] == qn
+
+
+def taps_of(narrow, tile):
+    """Taps that meet outputs of a part of a row: one that meets all of them last, and another first if there is one."""
+    whole, partial = [], []
+    for t in range(narrow.T):
+        tap = Tap(t=t, met=met(narrow.sums, t, tile[0], tile[1]))
+        if covers(tap, tile[1]):
+            whole.append(tap)
+        elif tap.met[2] > 0:
+            partial.append(tap)
+    if len(whole) == 0:
+        return partial
+    return whole[1:] + partial + whole[0:1]
+
+
+def misses(narrow, tile):
+    """Whether the first tap of a part of a row misses outputs at its ends only."""
+    first = taps_of(narrow, tile)[0]
+    return first.met[1] == 1 and not covers(first, tile[1])
+
+
+def steps_of(geometry, narrow):
+    """All steps, as even as can be; at least as many as there are cores."""
+    image_parts, block_parts = step_parts(geometry, narrow)
+    images, parts = cut_into(geometry.N, image_parts), cut_into(num_blocks(geometry, narrow), block_parts)
+    found = []
+    for index in range(image_parts):
+        for which in range(block_parts):
+            found.append(Step(n0=images[index][0], nn=images[index][1], j0=parts[which][0], jn=parts[which][1]))
+    return found
+
+
+def step_parts(geometry, narrow):
+    """Parts that images and blocks are cut into for the steps: at least as many as there are cores."""
+    blocks = num_blocks(geometry, narrow)
+    image_parts, block_parts = div_ceil(geometry.N, narrow.images), div_ceil(blocks, narrow.blocks)
+    if image_parts * block_parts % PARTS == 1 and image_parts < geometry.N:
+        image_parts += 1
+    elif image_parts * block_parts % PARTS == 1 and block_parts < blocks:
+        block_parts += 1
+    return image_parts, block_parts
+
+
+def num_blocks(geometry, narrow):
+    """Blocks of an image."""
+    return div_ceil(geometry.rows.out, narrow.U)
+
+
+def rows_met(geometry):
+    """(first, end) of the rows of x that a tap meets."""
+    low, count = span(geometry.rows, 0, geometry.rows.out)
+    return low, low + count
+
+
+def meets_all(geometry, narrow):
+    """Whether every block of rows has a line on a row of x, so that its sums are written."""
+    low, end = rows_met(geometry)
+    for j in range(div_ceil(geometry.rows.out, narrow.U)):
+        found = False
+        for index in range(len(narrow.lines)):
+            h = narrow.first + j * narrow.step + narrow.lines[index].row
+            found = found or (low <= h and h < end)
+        if not found:
+            return False
+    return True
+
+
+def sbuf_bytes(geometry, narrow, extras):
+    """Bytes a partition, at most: x, filters as loaded, turned and laid out, results."""
+    item, taps = geometry.itemsize, geometry.rows.taps * geometry.columns.taps
+    x_bytes = narrow.images * narrow.height * (narrow.wn + 2 * narrow.pad) * item
+    raw_bytes = min(geometry.C, nl.tile_size.pmax) * taps * item
+    turned_bytes = taps * geometry.K * item
+    filters = len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * item
+    each, partial = 0, 0
+    for index in range(len(narrow.tiles)):
+        each = max(each, narrow.tiles[index][1])
+        if misses(narrow, narrow.tiles[index]):
+            partial += PARTIAL * narrow.tiles[index][1]
+    # y and a residual as it is and scaled; sums of the taps, and before an activation or of the last tap
+    rows_bytes = 4 * ((3 if extras.residual else 1) * geometry.columns.out + 2 * each + partial)
+    chunks = len(narrow.chunks) * (narrow.buffers * x_bytes + raw_bytes + turned_bytes + filters)
+    return chunks + narrow.images * narrow.blocks * rows_bytes + 1024
