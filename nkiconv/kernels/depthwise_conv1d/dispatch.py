@@ -6,7 +6,6 @@ from .banded.choose import best_settings as best_banded
 from .banded.kernel import banded, banded_refusal, shape_refusal
 from .dot.kernel import dot, dot_refusal
 from .mixed import mixed, mixed_refusal
-from .rows.search import best_settings as best_rows
 from .taps_on_partition import taps_on_partition, taps_on_partition_refusal
 from .update.kernel import update, update_refusal
 from .vector import vector, vector_refusal
@@ -59,8 +58,6 @@ def settle(algorithm, geometry, extras, config, cores):
         return config
     if algorithm == "banded" and shape_refusal(geometry, extras, None) == "":
         return best_banded(geometry, extras)[0]
-    if algorithm in ("mixed", "vector"):
-        return best_rows(geometry, extras, algorithm == "mixed", cores)[0]
     return None
 
 
