@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,8 +34,8 @@ SHARED_TAPS_MAX = 8
 FREE_TAPS_MAX = 5
 #: Columns of a tile, and taps, up to which the first piece is done without Tensor before that has its diagonals.
 NARROW, NARROW_TAPS = 128, 12
-#: Pieces after which the recipes repeat, at most.
-CYCLE_MAX = 3
+#: How many of how many pieces in turn may take a second recipe.
+PROPORTIONS = ((1, 2), (1, 3), (2, 3))
 #: How much faster than HBM an engine must be for its pauses not to show.
 ENGINE_MARGIN = 1.015
 #: Weights beside the bound: of the busiest engine's time where HBM is slower still, of the work of all (of two equal
@@ -119,8 +120,8 @@ class Balance:
         self.tensor_late_ns = (TENSOR_LATE_FP32_NS if geometry.itemsize == 4 else 0.0) / columns
         self.vector_late_ns, self.gpsimd_late_ns = VECTOR_LATE_NS / columns, GPSIMD_LATE_NS / columns
 
-    def cost(self, work: Work) -> float:
-        """ns a column of the busiest of the engines and HBM, and a little of the rest."""
+    def cost(self, work: Sequence[float]) -> float:
+        """ns a column of the busiest of the engines and HBM, and a little of the rest. work: as in `Work`."""
         tensor, vector, scalar, gpsimd, copied = work
         share = 0.5 if copied == 1.0 else copied  # Vector copies every other piece where all are copied, else Scalar
         scalar += share * self.prices.scalar
@@ -135,31 +136,31 @@ class Balance:
         return slowest + BUSY_WEIGHT * busiest + WORK_WEIGHT * (tensor + vector + scalar + gpsimd)
 
 
-def ranked_recipes(shape: Shape, piece: int, on_tensor: bool) -> list[Recipes]:
+def ranked_recipes(shape: Shape, piece: int, on_tensor: bool) -> Iterator[Recipes]:
     """Lists of recipes in turn, one or two kinds in any proportion; the one that balances the engines best first."""
     balance = Balance(shape, piece)
     known = [(recipe, work_of(recipe, shape, piece)) for recipe in candidates(shape.geometry.S, on_tensor)]
-    found: list[tuple[float, Recipes]] = []
+    found: list[tuple[float, Recipe, Recipe, int, int]] = []
     for first, one in known:
         for second, other in known:
             if first == second:
-                found.append((balance.cost(one), (first,)))
+                found.append((balance.cost(one), first, first, 0, 1))
                 continue
-            unlike = UNLIKE_WEIGHT * abs(one.tensor - other.tensor)
-            for of in range(2, CYCLE_MAX + 1):
-                for times in range(1, of):
-                    mixed = Work(*((a * (of - times) + b * times) / of for a, b in zip(one, other, strict=True)))
-                    found.append((balance.cost(mixed) + unlike, spread(first, second, times, of)))
-    return [recipes for _, recipes in sorted(found, key=lambda each: each[0])]
+            unlike, both = UNLIKE_WEIGHT * abs(one.tensor - other.tensor), list(zip(one, other, strict=True))
+            for times, of in PROPORTIONS:
+                mixed = [(a * (of - times) + b * times) / of for a, b in both]
+                found.append((balance.cost(mixed) + unlike, first, second, times, of))
+    found.sort(key=lambda each: each[0])
+    return (spread(*each[1:]) for each in found)
 
 
 def recipe_lists(shape: Shape, piece: int, on_tensor: bool, most: int) -> list[Recipes]:
     """The `most` best lists with a tap on Tensor somewhere, or without any; of the same recipes only one list."""
     distinct: dict[Recipes, Recipes] = {}
     for one in ranked_recipes(shape, piece, on_tensor):
-        if on_tensor == (max(recipe[0] for recipe in one) > 0):
+        if len(distinct) < most and on_tensor == (max(recipe[0] for recipe in one) > 0):
             distinct.setdefault(tuple(sorted(one)), one)
-    return list(distinct.values())[:most]
+    return list(distinct.values())
 
 
 def spread(first: Recipe, second: Recipe, times: int, of: int) -> Recipes:

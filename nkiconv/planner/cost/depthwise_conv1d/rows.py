@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
@@ -102,7 +103,7 @@ class Rows(Algorithm):
     def _refined(self, shape: Shape, best: RowsConfig, best_ns: float) -> tuple[RowsConfig, float]:
         """Settings and ns after changing one setting after the other for what takes less by walks."""
         plan, left = read_plan(shape.geometry, shape.extras, best), STEPS_MAX
-        lists = ranked_recipes(shape, plan.piece, self.on_tensor)[:RECIPES]
+        lists = list(islice(ranked_recipes(shape, plan.piece, self.on_tensor), RECIPES))
         for _ in range(ROUNDS):
             before_ns = best_ns
             for name in ROWS_SETTINGS:
@@ -165,7 +166,7 @@ class Rows(Algorithm):
         columns = max(1, rows.columns)
         # most of a bank of PSUM, more where there are so many pieces that the ends do not matter
         piece = min(given.get("piece", max(PIECE_MIN, min(PIECE_MAX, half_total(geometry) // PIECES))), columns)
-        recipes = given.get("recipes") or ranked_recipes(shape, piece, self.on_tensor)[0]
+        recipes = given.get("recipes") or next(ranked_recipes(shape, piece, self.on_tensor))
         on_array = any(recipe[0] > 0 for recipe in recipes)
         found = RowsConfig(
             **{

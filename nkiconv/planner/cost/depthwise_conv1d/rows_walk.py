@@ -17,7 +17,6 @@ from ....kernels.depthwise_conv1d.rows.plan import (
     cut_pieces,
     cuts_of,
     filter_block,
-    most_phases,
     most_tensor_taps,
     widths_of,
 )
@@ -85,16 +84,22 @@ class Walk:
         self.filters: list[float] = []
         self.states: list[float] = []
         self.filled = 0
-        #: ns of the chains (A, B) of each piece
-        self.chains = [(0.0, 0.0)] * len(self.pieces)
+        #: for each piece: ns of its chains A and B, of its columns of x; Vector's steps, and the step that writes y
+        self.a, self.b, self.there = ([0.0] * len(self.pieces) for _ in range(3))
+        self.steps = [vector_steps(piece.recipe) for piece in self.pieces]
+        self.last = [last_step(piece.recipe, self.epilogue) for piece in self.pieces]
+        #: Vector's tap beside its columns: until the next, until its result
+        self.tap_ns = target.vector_fixed_sum_ns
+        self.tap_done_ns = target.vector_done_ns + target.vector_operand_done_ns
         #: ns from the first load's trigger to the end of the last store of each tile
         self.ends = [0.0] * len(tiles)
 
     def run(self) -> None:
         """All tiles, in the loop's order."""
         plan, tiles, pieces = self.plan, self.tiles, self.pieces
-        own = [phases_of(piece.recipe, self.epilogue) for piece in pieces]
-        phases = most_phases(all_recipes(plan), self.epilogue)
+        of_recipe = {recipe: phases_of(recipe, self.epilogue) for recipe in all_recipes(plan)}
+        known = [of_recipe[piece.recipe] for piece in pieces]
+        phases = max(len(one) for one in of_recipe.values())
         for turn in range(len(pieces) + phases - 1):
             if turn < len(pieces):
                 i = pieces[turn].tile
@@ -104,10 +109,11 @@ class Walk:
                     self.take_stationaries()
                 while self.filled < min(len(self.xs), i + FILLED_AHEAD + 1):
                     self.fill_state()
-            turns = [(turn - k, own[turn - k][k]) for k in range(phases) if 0 <= turn - k < len(pieces)
-                     and k < len(own[turn - k])]  # fmt: skip
-            for step in range(max((end - begin for _, (begin, end) in turns), default=0)):
-                for index, (begin, end) in turns:
+            # phase 0 of piece `turn`, phase 1 of the one before it, and so on, their steps in alternation
+            own = [(turn - k, *known[turn - k][k]) for k in range(phases)
+                   if 0 <= turn - k < len(pieces) and k < len(known[turn - k])]  # fmt: skip
+            for step in range(max((end - begin for _, begin, end in own), default=0)):
+                for index, begin, end in own:
                     if begin + step < end:
                         self.take_step(index, begin + step)
 
@@ -260,47 +266,52 @@ class Walk:
 
     def take_step(self, index: int, step: int) -> None:
         """One step of a piece, as the kernel's `run_step` issues it."""
-        clock, target, piece = self.clock, self.target, self.pieces[index]
-        recipe, qn = piece.recipe, piece.qn
-        on_tensor, chain, head, second = recipe
-        steps = vector_steps(recipe)
-        end = piece.q0 + qn
-        loads = self.xs[piece.tile]
-        there_ns = next((ns for column, ns in loads if column >= end), loads[-1][1])
-        a, b = self.chains[index]
+        target, piece, steps = self.target, self.pieces[index], self.steps[index]
+        on_tensor, chain, head, second = piece.recipe
         if step == 0:
-            if on_tensor > 0:
-                ready_ns = max(there_ns, self.stationaries[piece.tile] + target.hop_tensor_ns)
-                for begin in range(0, qn, BANK_COLUMNS):
-                    columns = min(BANK_COLUMNS, qn - begin)
-                    a = clock.matmuls(ready_ns, on_tensor, columns, self.column_ns, self.fixed_ns)
-            else:
-                a = self.product(there_ns, qn)
-            if head == 1:
-                b = self.product(there_ns, qn)
+            self.take_heads(index)
         elif step <= steps:
+            # the chain that is there first: Scalar's first product, or its only one before the sums of Tensor
+            taken, there_ns = piece.qn * target.vector_sum_ns, self.there[index]
             if on_tensor == 0 and step <= chain:
-                a = self.extend(a, there_ns, qn)
+                self.a[index] = self.extend(self.a[index], there_ns, taken)
             if step <= second:
-                b = self.extend(b, there_ns, qn)
+                self.b[index] = self.extend(self.b[index], there_ns, taken)
             if on_tensor > 0 and step <= chain:
-                a = self.extend(a, there_ns, qn)
+                self.a[index] = self.extend(self.a[index], there_ns, taken)
         elif head == 1 and step == steps + 1:
-            ready_ns = max(a, b) + target.hop_ns
+            ready_ns = max(self.a[index], self.b[index]) + target.hop_ns
             if piece.vector_joins or (on_tensor > 0 and chain == 0):
-                a = self.vector_pass(ready_ns, qn)
+                self.a[index] = self.vector_pass(ready_ns, piece.qn)
             else:
-                a = self.on_gpsimd(ready_ns, qn * target.gpsimd_ns)
+                self.a[index] = self.on_gpsimd(ready_ns, piece.qn * target.gpsimd_ns)
         else:
-            a = self.complete(a + target.hop_ns, piece)
-        self.chains[index] = a, b
-        if step == last_step(recipe, self.epilogue):
-            self.store(piece, a)
+            self.a[index] = self.complete(self.a[index] + target.hop_ns, piece)
+        if step == self.last[index]:
+            self.store(piece, self.a[index])
+
+    def take_heads(self, index: int) -> None:
+        """The start of a piece's chains: Tensor's taps or a product, and the product that heads the second."""
+        piece, loads = self.pieces[index], self.xs[self.pieces[index].tile]
+        on_tensor, _, head, _ = piece.recipe
+        there_ns = next((ns for column, ns in loads if column >= piece.q0 + piece.qn), loads[-1][1])
+        self.there[index] = there_ns
+        if on_tensor > 0:
+            ready_ns = max(there_ns, self.stationaries[piece.tile] + self.target.hop_tensor_ns)
+            for begin in range(0, piece.qn, BANK_COLUMNS):
+                columns = min(BANK_COLUMNS, piece.qn - begin)
+                self.a[index] = self.clock.matmuls(ready_ns, on_tensor, columns, self.column_ns, self.fixed_ns)
+        else:
+            self.a[index] = self.product(there_ns, piece.qn)
+        if head == 1:
+            self.b[index] = self.product(there_ns, piece.qn)
 
     def store(self, piece: Piece, ready_ns: float) -> None:
         """A piece of y, one DMA for each span of groups."""
         geometry, tile, y_itemsize = self.geometry, self.tiles[piece.tile], self.epilogue.y_itemsize
-        count = max(1, len(spans(*y_spans(tile, geometry, piece.q0, piece.qn))))
+        count = 1
+        if len(tile.starts) > 1:
+            count = max(1, len(spans(*y_spans(tile, geometry, piece.q0, piece.qn))))
         taken = self.target.row_ns(piece.qn, geometry.y_q, y_itemsize) / count
         for _ in range(count):
             self.clock.store(ready_ns, tile.rows, taken, tile.rows * piece.qn * y_itemsize / count)
@@ -312,12 +323,10 @@ class Walk:
         done_ns = target.scalar_act_done_ns + target.scalar_operand_done_ns + taken
         return self.clock.on_scalar(ready_ns, target.scalar_fixed_operand_ns + taken, done_ns)
 
-    def extend(self, chain_ns: float, there_ns: float, qn: int) -> float:
-        """Vector's tap."""
-        target, taken = self.target, qn * self.target.vector_sum_ns
-        done_ns = target.vector_done_ns + target.vector_operand_done_ns + taken
-        ready_ns = max(chain_ns + target.hop_ns, there_ns)
-        return self.clock.on_vector(ready_ns, target.vector_fixed_sum_ns + taken, done_ns)
+    def extend(self, chain_ns: float, there_ns: float, taken: float) -> float:
+        """Vector's tap, whose columns take so long."""
+        ready_ns = max(chain_ns + self.target.hop_ns, there_ns)
+        return self.clock.on_vector(ready_ns, self.tap_ns + taken, self.tap_done_ns + taken)
 
     def vector_pass(self, ready_ns: float, qn: int) -> float:
         """Vector's sum of two chains, or copy out of PSUM."""
@@ -330,7 +339,7 @@ class Walk:
         taken = piece.qn * target.scalar_ns
         act_ns = target.scalar_act_done_ns + taken
         if epilogue.residual:
-            summed_ns = self.extend(ready_ns - target.hop_ns, 0.0, piece.qn)
+            summed_ns = self.extend(ready_ns - target.hop_ns, 0.0, piece.qn * target.vector_sum_ns)
             if not epilogue.activation:
                 return summed_ns
             return clock.on_scalar(summed_ns + target.hop_ns, target.scalar_fixed_psum_ns + taken, act_ns)
