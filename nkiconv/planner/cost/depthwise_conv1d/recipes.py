@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import NamedTuple
 
 from ....kernels._tiles import BANK_COLUMNS
@@ -34,8 +35,8 @@ SHARED_TAPS_MAX = 8
 FREE_TAPS_MAX = 5
 #: Columns of a tile, and taps, up to which the first piece is done without Tensor before that has its diagonals.
 NARROW, NARROW_TAPS = 128, 12
-#: How many of how many pieces in turn may take a second recipe.
-PROPORTIONS = ((1, 2), (1, 3), (2, 3))
+#: Pieces after which recipes repeat, at most; of the lists that a search tries.
+CYCLE_MAX, CYCLE_TRIED = 3, 5
 #: How much faster than HBM an engine must be for its pauses not to show.
 ENGINE_MARGIN = 1.015
 #: Weights beside the bound: of the busiest engine's time where HBM is slower still, of the work of all (of two equal
@@ -136,8 +137,9 @@ class Balance:
         return slowest + BUSY_WEIGHT * busiest + WORK_WEIGHT * (tensor + vector + scalar + gpsimd)
 
 
-def ranked_recipes(shape: Shape, piece: int, on_tensor: bool) -> Iterator[Recipes]:
+def ranked_recipes(shape: Shape, piece: int, on_tensor: bool, cycle: int = CYCLE_MAX) -> Iterator[Recipes]:
     """Lists of recipes in turn, one or two kinds in any proportion; the one that balances the engines best first."""
+    proportions = [(times, of) for of in range(2, cycle + 1) for times in range(1, of) if gcd(times, of) == 1]
     balance = Balance(shape, piece)
     known = [(recipe, work_of(recipe, shape, piece)) for recipe in candidates(shape.geometry.S, on_tensor)]
     found: list[tuple[float, Recipe, Recipe, int, int]] = []
@@ -147,7 +149,7 @@ def ranked_recipes(shape: Shape, piece: int, on_tensor: bool) -> Iterator[Recipe
                 found.append((balance.cost(one), first, first, 0, 1))
                 continue
             unlike, both = UNLIKE_WEIGHT * abs(one.tensor - other.tensor), list(zip(one, other, strict=True))
-            for times, of in PROPORTIONS:
+            for times, of in proportions:
                 mixed = [(a * (of - times) + b * times) / of for a, b in both]
                 found.append((balance.cost(mixed) + unlike, first, second, times, of))
     found.sort(key=lambda each: each[0])
@@ -157,7 +159,7 @@ def ranked_recipes(shape: Shape, piece: int, on_tensor: bool) -> Iterator[Recipe
 def recipe_lists(shape: Shape, piece: int, on_tensor: bool, most: int) -> list[Recipes]:
     """The `most` best lists with a tap on Tensor somewhere, or without any; of the same recipes only one list."""
     distinct: dict[Recipes, Recipes] = {}
-    for one in ranked_recipes(shape, piece, on_tensor):
+    for one in ranked_recipes(shape, piece, on_tensor, CYCLE_TRIED):
         if len(distinct) < most and on_tensor == (max(recipe[0] for recipe in one) > 0):
             distinct.setdefault(tuple(sorted(one)), one)
     return list(distinct.values())

@@ -32,6 +32,7 @@ from .recipes import (
     edge_recipes,
     filler_of,
     first_recipes,
+    free_recipe,
     last_recipes,
     ranked_recipes,
     recipe_lists,
@@ -62,17 +63,16 @@ LAST_TRIES = ((192, 192), (256, 128, 128), (128,))
 BETTER, WORTHWHILE = 0.997, 0.99
 ROUNDS = 2
 
+#: Lists of recipes that a search starts from, and that it tries beside others; first and last pieces of short work.
+START, NEAR = 2, 8
+FIRST = ((256, 384, 512), (256, 256), (128, 256), (256, 512), (256, 96, 512), (256,))
+LAST = ((192, 192), (192, 192, 192), (256, 128, 128), (256,), (128,))
+#: Taps at an end that are not on the array, at most, unless all are.
+EDGE_TAPS = 3
+
 
 class Rows(Algorithm):
     """`mixed` and `vector`: channels on partitions, taps shared out by recipes."""
-
-    #: lists of recipes that a search starts from, and that it tries beside others
-    START, NEAR = 2, 8
-    #: widths of the first and last pieces of short work that it tries
-    FIRST = ((256, 384, 512), (256, 256), (128, 256), (256, 512), (256, 96, 512), (256,))
-    LAST = ((192, 192), (192, 192, 192), (256, 128, 128), (256,), (128,))
-    #: taps at an end that are not on the array, at most, unless all are
-    EDGE_TAPS = 3
 
     def __init__(self, on_tensor: bool) -> None:
         self.on_tensor = on_tensor
@@ -197,7 +197,7 @@ class Rows(Algorithm):
             return [config_of(shard=self._plan(shape, config_of(piece=PIECE)).rows.shard)]
         own = without_filler(pairs_of(self._settings(shape, None)))
         plan = self._plan(shape, own)
-        lists = recipe_lists(shape, plan.piece, self.on_tensor, 3 * self.START if wide else self.START)
+        lists = recipe_lists(shape, plan.piece, self.on_tensor, 3 * START if wide else START)
         shards = shards_of(geometry, first=dict(own or ())["shard"])
         found = [own, *[with_settings(own, recipes=one) for one in lists]]
         return list(dict.fromkeys([*found, *[with_settings(own, shard=shard) for shard in shards[1:]]]))
@@ -206,15 +206,15 @@ class Rows(Algorithm):
         config = without_filler(config)
         geometry, plan = shape.geometry, self._plan(shape, config)
         few_taps = geometry.S <= MANY_TAPS
-        is_short = columns_of(shape) <= self.SHORT * plan.piece
-        edges = self._edges(shape) if few_taps else ()
+        is_short = columns_of(shape) <= SHORT * plan.piece
+        edges = self._edges(geometry.S) if few_taps else []
         choices: dict[str, Sequence[Any]] = {
-            "recipes": recipe_lists(shape, plan.piece, self.on_tensor, self.NEAR) if few_taps else (),
+            "recipes": recipe_lists(shape, plan.piece, self.on_tensor, NEAR) if few_taps else (),
             "piece": (512, 448, 384) if is_short else (2048, 1024, 512),
             "start": first_changed(plan.start, edges, at_end=True) if is_short else [(), *[(one,) for one in edges]],
             "end": first_changed(plan.end, edges, at_end=False) if is_short else [(), *[(one,) for one in edges]],
-            "last": self.LAST if is_short else ((), (256,), (512, 256)),
-            "first": self.FIRST if is_short else ((), (256,), (512,), (256, 512)),
+            "last": LAST if is_short else ((), (256,), (512, 256)),
+            "first": FIRST if is_short else ((), (256,), (512,), (256, 512)),
             "warmup": (4, 6, 0) if self.on_tensor else (),
             "join": ("gpsimd", "vector"),
             "shard": shards_of(geometry),
@@ -230,14 +230,17 @@ class Rows(Algorithm):
         """Other first pieces with another recipe, and other last ones: what fits one width may not fit another."""
         begins, ends = [one for one in edges if one[0] <= S - 2][:3], [one for one in edges if one[0] >= S - 1][:2]
         return [
-            *[with_settings(config, first=widths, start=(one,)) for widths in self.FIRST[:4] for one in begins],
-            *[with_settings(config, last=widths, end=(one,)) for widths in self.LAST[:3] for one in ends],
+            *[with_settings(config, first=widths, start=(one,)) for widths in FIRST[:4] for one in begins],
+            *[with_settings(config, last=widths, end=(one,)) for widths in LAST[:3] for one in ends],
         ]
 
-    def _edges(self, shape: Shape) -> Sequence[Recipe]:
-        """Recipes for pieces at an end of the work."""
-        S = shape.geometry.S
-        return edge_recipes(S) if self.on_tensor else candidates(S, False)
+    def _edges(self, S: int) -> list[Recipe]:
+        """Recipes for pieces at an end of the work, where the engines are not equally late or early."""
+        known = candidates(S, self.on_tensor)
+        if not self.on_tensor:
+            return known
+        near_array = [one for one in known if one[0] >= S - EDGE_TAPS and max(one[1:]) <= 1]
+        return list(dict.fromkeys([*([free_recipe(S)] if S >= 2 else []), *near_array]))
 
     def unit(self, shape: Shape, config: Config) -> int:
         return int(-(-shape.geometry.C // self._plan(shape, config).rows.T))
@@ -260,7 +263,8 @@ class Rows(Algorithm):
         return self._plan(shape, config)
 
     def _plan(self, shape: Shape, config: Config) -> LoopPlan:
-        return read_plan(shape.geometry, shape.extras, self._settings(shape, config))
+        found: LoopPlan = read_plan(shape.geometry, shape.extras, self._settings(shape, config))
+        return found
 
 
 def with_filler(shape: Shape, settings: RowsConfig) -> tuple[RowsConfig, LoopPlan]:
