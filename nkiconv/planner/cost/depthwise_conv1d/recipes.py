@@ -114,7 +114,8 @@ class Balance:
         geometry, target = shape.geometry, shape.target
         column_bytes = PARTITIONS * (geometry.stride * geometry.itemsize + shape.extras.epilogue.y_itemsize)
         columns = max(1.0, geometry.N * geometry.Q * geometry.C / (2 * PARTITIONS))
-        self.prices = ColumnPrices.of(target, geometry.itemsize, piece)
+        self.scalar_copy_ns = target.scalar_ns + target.scalar_fixed_ns / piece
+        self.vector_copy_ns = target.vector_ns + target.vector_fixed_psum_ns / piece
         self.half_rate = target.half_rate
         self.hbm_ns = target.hbm_ns(column_bytes, piece * geometry.itemsize)
         #: a column's share of what engines lose at the ends
@@ -125,8 +126,8 @@ class Balance:
         """ns a column of the busiest of the engines and HBM, and a little of the rest. work: as in `Work`."""
         tensor, vector, scalar, gpsimd, copied = work
         share = 0.5 if copied == 1.0 else copied  # Vector copies every other piece where all are copied, else Scalar
-        scalar += share * self.prices.scalar
-        vector += (copied - share) * self.prices.vector
+        scalar += share * self.scalar_copy_ns
+        vector += (copied - share) * self.vector_copy_ns
         busiest = max(vector, scalar, gpsimd)
         if 0.0 < tensor < TENSOR_BUSY_MIN * max(busiest, self.hbm_ns):
             tensor /= self.half_rate
