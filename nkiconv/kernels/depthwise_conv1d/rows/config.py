@@ -39,7 +39,7 @@ ROWS_LIMITS = (("piece", 1, PIECE_MAX), ("columns", 1, LOAD_BYTES_MAX), ("prefet
 
 @dataclass(frozen=True)
 class RowsConfig(nl.NKIObject):
-    """Every setting. A recipe is (tensor, vector_a, head, vector_b): how a piece's taps are shared out, see `chains`."""
+    """Every setting. A recipe is (tensor, vector_a, head, vector_b), who has how many taps of a piece: see `chains`."""
 
     #: what the two halves of the work share out: "channels", "columns", or "batch" for images
     shard: str
@@ -77,20 +77,22 @@ def rows_defaults(geometry, on_tensor):
     if not on_tensor or (is_wide and S <= 5):
         recipe = free
     on_array = recipe[0] > 0
+    rows = plan_rows(geometry, None, 0)
     piece = max(PIECE_MIN, min(PIECE_MAX, half_total(geometry) // PIECES))
     return RowsConfig(
-        shard=plan_rows(geometry, None, 0).shard,
+        shard=rows.shard,
         recipes=(recipe,),
         columns=ROWS_TILE_BYTES // geometry.itemsize,
         piece=piece,
-        start=(free,) if on_array and S >= 2 and S <= 12 else (),
+        start=(free,) if on_array and S >= 2 and S <= 13 else (),
         first=(256, 384, 512) if piece == PIECE_MIN else (),
-        end=((S - 1, 1, 0, 0),) if on_array and S >= 2 else (),
+        end=((S - 1, 0, 1, 0),) if on_array and S >= 2 else (),
         last=(320,),
         warmup=5 if on_array else 0,
         join="gpsimd",
         prefetch=4,
-        filler="gpsimd",
+        # GpSimd, which makes diagonals too, would be late for many short tiles
+        filler="vector" if rows.columns <= 128 and half_total(geometry) > 512 else "gpsimd",
     )
 
 

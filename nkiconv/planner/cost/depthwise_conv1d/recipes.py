@@ -113,7 +113,7 @@ class Balance:
     def __init__(self, shape: Shape, piece: int) -> None:
         geometry, target = shape.geometry, shape.target
         column_bytes = PARTITIONS * (geometry.stride * geometry.itemsize + shape.extras.epilogue.y_itemsize)
-        columns = max(1.0, geometry.N * geometry.Q * geometry.C / (2 * PARTITIONS))
+        columns: float = max(1.0, geometry.N * geometry.Q * geometry.C / (2 * PARTITIONS))
         self.scalar_copy_ns = target.scalar_ns + target.scalar_fixed_ns / piece
         self.vector_copy_ns = target.vector_ns + target.vector_fixed_psum_ns / piece
         self.half_rate = target.half_rate
