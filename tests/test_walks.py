@@ -1,4 +1,4 @@
-"""Walks with a clock for each engine, by which kernels choose their settings, against the model's timelines.
+"""Walks with a clock for each engine, by which settings are chosen, against the model's timelines.
 
 A walk leaves out room in memory and takes what is on the edge of the array's full rate for slow, so it is held to
 shares: nearly all within 15 %. What matters is the order of two settings; `test_choice` looks at what is chosen by it.
@@ -10,22 +10,22 @@ import pytest
 from test_choice import modelled_us, random_problems
 
 from nkiconv import ConvProblem, cases
-from nkiconv.kernels import _clock
-from nkiconv.kernels._prices import FIRST_PACKET_NS, TENSOR_COLUMN_NS, WINDOW_NS, hbm_ns
 from nkiconv.kernels.depthwise_conv1d.banded import walk as banded
 from nkiconv.kernels.depthwise_conv1d.banded.blocks import make_blocks
 from nkiconv.kernels.depthwise_conv1d.banded.choose import choose_blocks, settings_of
-from nkiconv.kernels.depthwise_conv1d.rows import walk as rows
-from nkiconv.kernels.depthwise_conv1d.rows.plan import read_plan
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.clock import Clock
+from nkiconv.planner.cost.depthwise_conv1d import rows_walk as rows
 from nkiconv.planner.depthwise_conv1d import extras_of, geometry_of, refusal_of
 from nkiconv.planner.request import Asked
 from nkiconv.simulator.timing import Rates
+from nkiconv.simulator.timing.target import Target
 
 pytestmark = pytest.mark.simulator_only
 NAMED = ("nkl_n1_c256_w512_s64", "nkl_fs_asr", "kda_bf16", "kda_fp32", "odd_c", "short", "nkl_n1_c256_w129_s128")
 CLOSE = 0.15
+TARGET = Target.of(Rates())
 
 
 def shape_of(problem):
@@ -36,12 +36,11 @@ def walked_us(shape, algorithm, config):
     """What a walk says."""
     if algorithm == "banded":
         return banded.walk_ns(shape.geometry, shape.extras, choose_blocks(shape.geometry, shape.extras, config)) / 1e3
-    plan = read_plan(shape.geometry, shape.extras, config, algorithm == "mixed")
-    return rows.walk_ns(shape.geometry, shape.extras, plan) / 1e3
+    return rows.walk_ns(shape, cost.algorithm("depthwise_conv1d", algorithm).settled(shape, config)) / 1e3
 
 
 def tries(problems, algorithm, seed):
-    """(problem, config) of the kernel's own settings and of two that a planner would try beside them."""
+    """(problem, config) of the settings that a search starts from and of two that it would try beside them."""
     rng = random.Random(seed)
     for problem in problems:
         shape, family = shape_of(problem), cost.algorithm("depthwise_conv1d", algorithm)
@@ -50,7 +49,7 @@ def tries(problems, algorithm, seed):
         configs = [config for config in family.configs(shape, False)[:1] if config]
         for config in configs:
             near = family.near(shape, config)
-            for one in (config, *rng.sample(near, min(2, len(near)))):
+            for one in (family.settle(shape, one) for one in (config, *rng.sample(near, min(2, len(near))))):
                 if not refusal_of(algorithm, shape.geometry, shape.extras, one, 2):
                     yield problem, one
 
@@ -83,33 +82,33 @@ def test_random_problems(algorithm):
 
 
 def test_the_array_gets_to_full_rate_by_a_busy_window_and_loses_it_by_an_idle_one():
-    clock = _clock.new_clock()
-    work_ns = 400 * 128 * TENSOR_COLUMN_NS
-    end = _clock.stream(clock, 0.0, work_ns)
+    clock, window_ns = Clock(TARGET), TARGET.window_ns
+    work_ns = 400 * 128 * TARGET.tensor_column_ns
+    end = clock.stream(0.0, work_ns)
     # half of the first window's time is work, all of the others'
-    assert end == pytest.approx(WINDOW_NS + work_ns - WINDOW_NS / 2)
+    assert end == pytest.approx(window_ns + work_ns - window_ns / 2)
     assert clock.full
-    _clock.stream(clock, end + 2 * WINDOW_NS, 1.0)
+    clock.stream(end + 2 * window_ns, 1.0)
     assert not clock.full
 
 
 def test_loads_follow_each_other_and_share_with_stores():
-    clock = _clock.new_clock()
+    clock = Clock(TARGET)
     num_bytes = 128 * 8192
-    moved = hbm_ns(num_bytes, 8192)
-    first = _clock.load(clock, 0.0, 1, 128, 100.0, num_bytes)
-    assert _clock.load(clock, 0.0, 1, 128, 100.0, num_bytes) == pytest.approx(first + moved)
+    moved = TARGET.hbm_ns(num_bytes, 8192)
+    first = clock.load(0.0, 1, 128, 100.0, num_bytes)
+    assert clock.load(0.0, 1, 128, 100.0, num_bytes) == pytest.approx(first + moved)
     before = clock.loads
-    _clock.store(clock, FIRST_PACKET_NS / 2, 128, 100.0, num_bytes)
+    clock.store(TARGET.first_packet_ns / 2, 128, 100.0, num_bytes)
     assert clock.loads == pytest.approx(before + moved)
     assert clock.stores == pytest.approx(before + moved, rel=0.3)
 
 
 def test_a_load_that_waits_holds_up_nobody():
-    clock = _clock.new_clock()
-    late = _clock.load(clock, 5000.0, 1, 128, 100.0, 1000)
-    assert _clock.load(clock, 0.0, 1, 128, 100.0, 1000) < late
-    assert late > 5000.0 + FIRST_PACKET_NS
+    clock = Clock(TARGET)
+    late = clock.load(5000.0, 1, 128, 100.0, 1000)
+    assert clock.load(0.0, 1, 128, 100.0, 1000) < late
+    assert late > 5000.0 + TARGET.first_packet_ns
 
 
 #: Images whose tiles follow each other for each range of groups, the first of which is a small one: N, C, W, S.

@@ -7,7 +7,10 @@ from nkiconv.kernels._epilogue import Epilogue
 from nkiconv.kernels.depthwise_conv1d.call import Extras
 from nkiconv.kernels.depthwise_conv1d.geometry import Geometry
 from nkiconv.kernels.depthwise_conv1d.rows.chains import last_step, phases_of, tap_count
-from nkiconv.kernels.depthwise_conv1d.rows.recipes import candidates, default_recipes, engine_times, spread
+from nkiconv.kernels.depthwise_conv1d.rows.config import rows_defaults
+from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.depthwise_conv1d.recipes import candidates, edge_recipes, ranked_recipes, spread, work_of
+from nkiconv.simulator.timing import Rates
 
 PLAIN = Epilogue(activation="", bias=False, residual="", y_itemsize=2)
 FULL = Epilogue(activation="silu", bias=True, residual="post_activation", y_itemsize=4)
@@ -21,21 +24,36 @@ def geometry_of(S, itemsize, columns=4096):
     )  # fmt: skip
 
 
+def shape_of(S, itemsize, epilogue=PLAIN, **constants):
+    extras = Extras(epilogue=epilogue, state=False, strict_nonfinite=False)
+    return Shape(geometry_of(S, itemsize), extras, 2, Rates(constants))
+
+
 @pytest.mark.parametrize("on_tensor", [False, True])
 @pytest.mark.parametrize("S", [1, 2, 3, 4, 5, 8, 16, 64])
 def test_every_recipe_has_every_tap_once(S, on_tensor):
-    extras = Extras(epilogue=PLAIN, state=False, strict_nonfinite=False)
     for itemsize in (2, 4):
-        chosen = default_recipes(geometry_of(S, itemsize), extras, 512, on_tensor)
-        for recipe in (*candidates(S, on_tensor), *chosen):
+        chosen = next(ranked_recipes(shape_of(S, itemsize), 512, on_tensor))
+        bare = rows_defaults(geometry_of(S, itemsize), on_tensor)
+        for recipe in (*candidates(S, on_tensor), *chosen, *bare.recipes, *bare.start, *bare.end):
             assert tap_count(recipe) == S
             assert on_tensor or recipe[0] == 0
+    assert {tap_count(recipe) for recipe in edge_recipes(S)} == {S}
 
 
 def test_long_filters_go_to_tensor():
-    extras = Extras(epilogue=PLAIN, state=False, strict_nonfinite=False)
-    for recipe in default_recipes(geometry_of(40, 2), extras, 512, True):
+    for recipe in (*next(ranked_recipes(shape_of(40, 2), 512, True)), *rows_defaults(geometry_of(40, 2), True).recipes):
         assert recipe[0] >= 30
+
+
+def test_a_slow_engine_has_fewer_taps():
+    """Prices are those of the question."""
+    taps = {}
+    for factor in (1, 4):
+        name = "vector.ns_per_elem_scalar_tensor_tensor"
+        slow = shape_of(12, 2, **{name: factor * Rates()(name)})
+        taps[factor] = max(recipe[1] + recipe[3] for recipe in next(ranked_recipes(slow, 512, True)))
+    assert taps[4] < taps[1]
 
 
 @pytest.mark.parametrize("epilogue", [PLAIN, FULL], ids=["plain", "full"])
@@ -54,10 +72,9 @@ def test_two_recipes_are_spread_evenly():
     assert spread(a, b, 0, 1) == (a,)
 
 
-def test_prices_follow_the_epilogue():
-    geometry = geometry_of(4, 2)
-    plain = engine_times((3, 1, 0, 0), geometry, PLAIN, 512)
-    full = engine_times((3, 1, 0, 0), geometry, FULL, 512)
-    assert full[0] == plain[0]
-    assert full[1] > plain[1]
-    assert full[2] > plain[2] == 0
+def test_work_follows_the_epilogue():
+    plain = work_of((3, 1, 0, 0), shape_of(4, 2), 512)
+    full = work_of((3, 1, 0, 0), shape_of(4, 2, FULL), 512)
+    assert full.tensor == plain.tensor
+    assert full.vector > plain.vector
+    assert full.scalar > plain.scalar == 0

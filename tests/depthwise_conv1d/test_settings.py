@@ -51,6 +51,7 @@ def row_settings(S, on_tensor):
         "end": recipes(S, on_tensor, 0),
         "warmup": st.integers(0, 8),
         "join": st.sampled_from(["gpsimd", "vector"]),
+        "filler": st.sampled_from(["gpsimd", "vector"]),
     }
 
 

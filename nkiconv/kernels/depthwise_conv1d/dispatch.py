@@ -2,11 +2,10 @@
 
 from ..._nki import nl
 from .._tiles import require
-from .banded.choose import best_settings as best_banded
-from .banded.kernel import banded, banded_refusal, shape_refusal
+from .banded.kernel import banded
+from .banded.refusal import banded_refusal
 from .dot.kernel import dot, dot_refusal
 from .mixed import mixed, mixed_refusal
-from .rows.search import best_settings as best_rows
 from .taps_on_partition.kernel import taps_on_partition, taps_on_partition_refusal
 from .update.kernel import update, update_refusal
 from .vector import vector, vector_refusal
@@ -53,23 +52,11 @@ def default_rule(geometry, extras, cores):
     return found
 
 
-def settle(algorithm, geometry, extras, config, cores):
-    """The config, or where there is none the settings that an algorithm of the name takes by itself."""
-    if config != None:
-        return config
-    if algorithm == "banded" and shape_refusal(geometry, extras, None) == "":
-        return best_banded(geometry, extras)[0]
-    if algorithm in ("mixed", "vector"):
-        return best_rows(geometry, extras, algorithm == "mixed", cores)[0]
-    return None
-
-
 def convolve(algorithm, operands, geometry, extras, config):
     """Write operands.y; algorithm None: that of the default rule."""
     cores = nl.num_programs()
     if algorithm == None:
         algorithm = default_rule(geometry, extras, cores)
-    config = settle(algorithm, geometry, extras, config, cores)
     reason = refusal(algorithm, geometry, extras, config, cores)
     require(reason == "", reason)
     if algorithm == "banded":

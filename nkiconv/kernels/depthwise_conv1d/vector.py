@@ -10,19 +10,15 @@ by Vector, about 1.04 ns a tap and column of 128 channels. The array's rate does
 fast as long ones. Channels never meet: NaN and Inf go where the definition puts them.
 """
 
-from .._settings import config_refusal
 from .rows.loop import convolve_rows
-from .rows.plan import ROWS_SETTINGS, loop_refusal
+from .rows.plan import rows_refusal
 
 
 def vector_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = config_refusal(config, ROWS_SETTINGS, "vector")
-    if reason != "":
-        return reason
-    return loop_refusal(geometry, extras, config, cores, False, "vector")
+    return rows_refusal(geometry, extras, config, cores, False)
 
 
 def vector(operands, geometry, extras, config):
-    """Write operands.y. config: entries of ROWS_SETTINGS, recipes with no tap on Tensor."""
+    """Write operands.y. config: settings of `RowsConfig`, recipes with no tap on Tensor."""
     convolve_rows(operands, geometry, extras, config, False)

@@ -8,6 +8,7 @@ tile of a core is loaded, and the first and last are summed, in narrow pieces, s
 from ...._nki import nisa, nl
 from ..._warm import warm_up, warm_zeros
 from .chains import TileData, phases_of, run_step
+from .config import read_rows, rows_defaults
 from .dma import allocate_x, load_channels, load_residual_rows, load_x
 from .plan import (
     all_recipes,
@@ -16,10 +17,10 @@ from .plan import (
     cuts_of,
     filter_block,
     most_phases,
+    most_tensor_taps,
     read_plan,
     widths_of,
 )
-from .recipes import most_tensor_taps
 from .states import FILLED_AHEAD, fill_state, is_staged, load_blocks
 from .tiles import tile_list
 
@@ -29,7 +30,7 @@ WARM_BLOCKS = 4
 
 def convolve_rows(operands, geometry, extras, config, on_tensor):
     """Write operands.y: both halves of the work on one core, or each on its own."""
-    plan = read_plan(geometry, extras, config, on_tensor)
+    plan = read_plan(geometry, extras, read_rows(config, rows_defaults(geometry, on_tensor)))
     if nl.num_programs() == 2:
         convolve_half(operands, geometry, extras, plan, tile_list(geometry, plan.rows, nl.program_id(0), 0))
     else:

@@ -1,4 +1,4 @@
-"""What the loop over rows does, decided before the first instruction: settings, pieces, memory, instructions.
+"""What the loop over rows does, decided before the first instruction: pieces, memory, instructions.
 
 Compile-time code in NKI's Python subset.
 """
@@ -6,42 +6,18 @@ Compile-time code in NKI's Python subset.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._prices import GPSIMD_FIXED_NS, GPSIMD_SELECT_NS, VECTOR_NS
-from ..._settings import setting
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil
-from .chains import Piece, has_product, phases_of, reads_out, tap_count
+from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, PSUM_BANKS, div_ceil
+from .chains import Piece, has_product, phases_of, reads_out
+from .config import read_rows, rows_config_refusal, rows_defaults
 from .dma import channels_most
-from .recipes import default_recipes, engine_times, first_recipes, last_recipes, most_tensor_taps
 from .states import state_block, state_bytes
-from .tiles import SHARDS, RowPlan, half_columns, half_images, load_bytes, plan_rows
+from .tiles import RowPlan, half_columns, half_images, load_bytes, plan_rows
 
-#: Settings of `mixed` and `vector`.
-ROWS_SETTINGS = ("recipes", "piece", "columns", "shard", "prefetch", "first", "last", "start", "end", "warmup", "join")
 #: SBUF that a plan may fill: what nki-library uses of a partition (trn2.toml, memory.sbuf_usable_per_partition), less
 #: room for filters, biases and small tiles.
 ROWS_SBUF_BYTES = 196608
-#: Banks of PSUM (trn2.toml, memory.psum_banks).
-PSUM_BANKS = 8
-#: Most columns of one piece: four banks of PSUM, so that two pieces are in flight. The least: not all of a bank, which
-#: leaves tiles a little longer than one with a last piece that hides nothing.
-PIECE_MIN, PIECE_MAX = 448, 2048
-#: Pieces of a core's work from which they may be larger than a bank.
-PIECES = 32
-#: Widths of the first and last pieces of a half: sums begin with the first 256 columns, and y ends with few. Where
-#: pieces are larger than a bank the work is too long for the first ones to matter.
-FIRST_WIDTHS = (256, 384, 512)
-LAST_WIDTHS = (320,)
-#: Matmuls of 512 columns that keep the array busy until the first diagonals are there: 5 x 427 ns at half rate.
-WARMUP = 5
 #: Bytes a partition of the filters that one DMA loads.
 ROWS_FILTER_BYTES = 16384
-#: Most tiles that may be loaded ahead, and most matmuls to warm up with: more than memory or time is there for.
-AHEAD_MAX = 64
-#: Tiles loaded ahead of the sums, if they fit.
-PREFETCH_MAX = 4
-#: How many times Vector's work GpSimd's must be for Vector to fill columns, and tiles of a half from which it may.
-FAR_MORE = 1.25
-MANY_TILES = 4
 
 
 @dataclass
@@ -65,121 +41,26 @@ class LoopPlan(nl.NKIObject):
     join: str
 
 
-def is_count(value, least):
-    """Whether value is an int of at least `least`."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def are_widths(values):
-    """Whether values is a tuple of widths that a piece can have."""
-    if not isinstance(values, tuple):
-        return False
-    for index in range(len(values)):
-        if not is_count(values[index], 1) or values[index] > PIECE_MAX:
-            return False
-    return True
-
-
-def recipes_refusal(name, recipes, S, on_tensor):
-    """What is wrong with a config's recipes."""
-    if not isinstance(recipes, tuple) or (len(recipes) == 0 and name == "recipes"):
-        return f"config {name}={recipes}: must be a tuple of (tensor, vector_a, head, vector_b)"
-    for index in range(len(recipes)):
-        recipe = recipes[index]
-        right = isinstance(recipe, tuple) and len(recipe) == 4
-        if right:
-            for part in range(4):
-                right = right and is_count(recipe[part], 0)
-        if not right or recipe[2] > 1 or (recipe[2] == 0 and recipe[3] > 0) or tap_count(recipe) != S:
-            return (
-                f"config {name}={recipes}: recipe {index} must be (tensor, vector_a, head, vector_b) with head 0 or "
-                f"1, vector_b = 0 without a head, and S={S} taps in all (one more on Scalar if tensor is 0)"
-            )
-        if not on_tensor and recipe[0] > 0:
-            return f"config {name}={recipes}: recipe {index} has taps on Tensor; use algorithm mixed"
-    return ""
-
-
-def values_refusal(geometry, config, on_tensor):
-    """What is wrong with the values of a config's settings; "" if nothing is."""
-    recipes = setting(config, "recipes", None)
-    if recipes != None:
-        reason = recipes_refusal("recipes", recipes, geometry.S, on_tensor)
-        if reason != "":
-            return reason
-    for name in ("start", "end"):
-        reason = recipes_refusal(name, setting(config, name, ()), geometry.S, on_tensor)
-        if reason != "":
-            return reason
-    piece = setting(config, "piece", PIECE_MAX)
-    if not is_count(piece, 1) or piece > PIECE_MAX:
-        return f"config piece={piece}: must be 1 to {PIECE_MAX} columns"
-    columns = setting(config, "columns", 1)
-    if not is_count(columns, 1):
-        return f"config columns={columns}: must be a positive int, columns of a tile"
-    shard = setting(config, "shard", "columns")
-    if shard not in SHARDS:
-        return f"config shard={shard}: must be one of {SHARDS}"
-    for name in ("prefetch", "warmup"):
-        value = setting(config, name, 0)
-        if not is_count(value, 0) or value > AHEAD_MAX:
-            return f"config {name}={value}: must be 0 to {AHEAD_MAX}"
-    if not are_widths(setting(config, "first", ())) or not are_widths(setting(config, "last", ())):
-        return f"config={config}: first and last must be tuples of ints, 1 to {PIECE_MAX} columns each"
-    join = setting(config, "join", "gpsimd")
-    if join not in ("gpsimd", "vector"):
-        return f"config join={join}: must be gpsimd or vector"
-    return ""
-
-
-def read_plan(geometry, extras, config, on_tensor):
-    """The LoopPlan of a config whose values are right; what it does not say is as a rule says."""
-    rows = plan_rows(geometry, setting(config, "shard", None), setting(config, "columns", 0))
+def read_plan(geometry, extras, config):
+    """The LoopPlan of a RowsConfig: tiles, pieces and prefetch as far as they fit."""
+    rows = plan_rows(geometry, config.shard, config.columns)
     rows.states = state_block(geometry, extras, rows)
-    piece = min(setting(config, "piece", default_piece(geometry)), max(1, rows.columns))
-    recipes = setting(config, "recipes", None)
-    if recipes == None:
-        recipes = default_recipes(geometry, extras, piece, on_tensor)
-    on_array = most_tensor_taps(recipes) > 0
-    first = FIRST_WIDTHS if piece <= BANK_COLUMNS else ()
-    is_long = half_total(geometry) > FIRST_WIDTHS[0]
+    rows.filler = config.filler
     plan = LoopPlan(
         rows=rows,
-        recipes=recipes,
-        piece=piece,
-        prefetch=0,
-        first=setting(config, "first", first),
-        last=setting(config, "last", LAST_WIDTHS),
-        start=setting(config, "start", first_recipes(geometry, is_long, rows.columns) if on_array else ()),
-        end=setting(config, "end", last_recipes(geometry, is_long) if on_array else ()),
-        warmup=setting(config, "warmup", WARMUP if on_array else 0),
-        join=setting(config, "join", "gpsimd"),
+        recipes=config.recipes,
+        piece=min(config.piece, max(1, rows.columns)),
+        prefetch=config.prefetch,
+        first=config.first,
+        last=config.last,
+        start=config.start,
+        end=config.end,
+        warmup=config.warmup,
+        join=config.join,
     )
-    if rows.columns > 0:
-        rows.filler = filler(geometry, extras, plan)
-    wanted = setting(config, "prefetch", PREFETCH_MAX)
-    while wanted > 0 and sbuf_bytes(geometry, extras, plan, wanted) > ROWS_SBUF_BYTES:
-        wanted -= 1
-    plan.prefetch = wanted
+    while plan.prefetch > 0 and sbuf_bytes(geometry, extras, plan, plan.prefetch) > ROWS_SBUF_BYTES:
+        plan.prefetch -= 1
     return plan
-
-
-def filler(geometry, extras, plan):
-    """Vector for columns outside of rows where GpSimd has more to do for each of many tiles: diagonals, sums of chains.
-
-    Where tiles are few, what counts is that Vector starts early.
-    """
-    gpsimd, vector = 0.0, 0.0
-    for index in range(len(plan.recipes)):
-        times = engine_times(plan.recipes[index], geometry, extras.epilogue, plan.piece)
-        # Vector has half of the plain copies out of PSUM
-        vector += times[1] + 0.5 * times[4] * VECTOR_NS
-        gpsimd += times[3]
-    columns = plan.rows.columns / len(plan.recipes)
-    diagonals_ns = GPSIMD_SELECT_NS * diagonal_bytes(geometry, plan) / geometry.itemsize
-    gpsimd_ns = GPSIMD_FIXED_NS + gpsimd * columns + diagonals_ns / stacks(geometry, plan.rows)
-    is_long = channel_tiles(plan.rows) * stacks(geometry, plan.rows) >= MANY_TILES
-    return "vector" if is_long and gpsimd_ns > FAR_MORE * vector * columns else "gpsimd"
 
 
 def channel_tiles(rows):
@@ -193,19 +74,17 @@ def stacks(geometry, rows):
     return div_ceil(stretches, rows.G)
 
 
-def default_piece(geometry):
-    """Columns of a piece: most of a bank of PSUM, more where there are so many pieces that the ends do not matter."""
-    return max(PIECE_MIN, min(PIECE_MAX, half_total(geometry) // PIECES))
-
-
-def half_total(geometry):
-    """Columns of 128 rows in a half of the work."""
-    return (geometry.N * geometry.Q * geometry.C) // (2 * nl.tile_size.pmax)
-
-
 def all_recipes(plan):
     """Every recipe that a piece may have."""
     return plan.start + plan.recipes + plan.end
+
+
+def most_tensor_taps(recipes):
+    """Most taps on Tensor of any recipe."""
+    most = 0
+    for index in range(len(recipes)):
+        most = max(most, recipes[index][0])
+    return most
 
 
 def most_phases(recipes, epilogue):
@@ -271,12 +150,13 @@ def filter_block(geometry):
     return max(1, ROWS_FILTER_BYTES // (geometry.S * geometry.itemsize))
 
 
-def loop_refusal(geometry, extras, config, cores, on_tensor, name):
+def rows_refusal(geometry, extras, config, cores, on_tensor):
     """Why the loop does not run a convolution with these settings; "" if it does."""
-    reason = values_refusal(geometry, config, on_tensor)
+    reason = rows_config_refusal(geometry, config, on_tensor)
     if reason != "":
         return reason
-    return plan_refusal(geometry, extras, read_plan(geometry, extras, config, on_tensor), cores, name)
+    plan = read_plan(geometry, extras, read_rows(config, rows_defaults(geometry, on_tensor)))
+    return plan_refusal(geometry, extras, plan, cores, "mixed" if on_tensor else "vector")
 
 
 def plan_refusal(geometry, extras, plan, cores, name):

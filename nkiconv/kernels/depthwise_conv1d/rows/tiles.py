@@ -94,6 +94,11 @@ def half_images(geometry, shard):
     return div_ceil(geometry.N, 2) if shard == "batch" else geometry.N
 
 
+def half_total(geometry):
+    """Columns of 128 rows in a half of the work."""
+    return (geometry.N * geometry.Q * geometry.C) // (2 * nl.tile_size.pmax)
+
+
 def stack_height(geometry, shard, P):
     """Groups that fill the partitions of a tile with P channels, as far as there are columns and images for them."""
     stretches = half_images(geometry, shard) * div_ceil(half_columns(geometry, shard), STRETCH_MIN)

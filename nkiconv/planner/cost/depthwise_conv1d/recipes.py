@@ -1,120 +1,249 @@
-"""Recipes for `mixed` and `vector` under given constants: which engine takes which taps, by a balance of prices.
-
-The kernel's own rule balances with constants of its own; here they come from the model, so that a plan follows them.
-"""
+"""Recipes for `mixed` and `vector`: which engine takes which taps, by a balance of what they take for a column."""
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import gcd
+from typing import NamedTuple
 
+from ....kernels._tiles import BANK_COLUMNS
 from ....kernels.depthwise_conv1d.call import Extras
 from ....kernels.depthwise_conv1d.geometry import Geometry
-from ....kernels.depthwise_conv1d.rows import recipes as kernel_rule
+from ....kernels.depthwise_conv1d.rows.chains import has_product, needs_finish, reads_out
+from ....kernels.depthwise_conv1d.rows.plan import LoopPlan, channel_tiles, diagonal_bytes, stacks
+from ....kernels.depthwise_conv1d.rows.tiles import half_total
 from ....simulator.hardware import PARTITIONS
-from ....simulator.timing import Rates, hbm_ns
+from ....simulator.timing import Rates
+from ....simulator.timing.target import Target
+from ..algorithm import Shape
 
 #: Taps on Tensor, by Vector, whether Scalar heads a second chain, taps by Vector in that.
 Recipe = tuple[int, int, int, int]
 Recipes = tuple[Recipe, ...]
-#: Pieces after which recipes repeat, at most.
-CYCLE_MAX = 5
-#: Columns of a piece that fixed costs are spread over where none is named.
+
+#: Work of the array, of the busiest engine's, below which it falls back to half its rate: the throttle's threshold and
+#: a margin.
+TENSOR_BUSY_MIN = 0.42
+#: ns that an engine loses to Scalar at the ends of a core's work: Vector waits for the first product, GpSimd for the
+#: first chains, y for its last sum. Tensor waits for diagonals and is at half rate for a window; with 16-bit data the
+#: recipe of the first piece makes up for that.
+TENSOR_LATE_FP32_NS, VECTOR_LATE_NS, GPSIMD_LATE_NS = 1500.0, 500.0, 700.0
+#: Taps that Vector and Scalar take together at most, so that the search stays small.
+SHARED_TAPS_MAX = 8
+#: Taps up to which pieces without Tensor can balance ones with it.
+FREE_TAPS_MAX = 5
+#: Columns of a tile, and taps, up to which the first piece is done without Tensor before that has its diagonals.
+NARROW, NARROW_TAPS = 128, 12
+#: Pieces after which recipes repeat, at most; of the lists that a search tries.
+CYCLE_MAX, CYCLE_TRIED = 3, 5
+#: How much faster than HBM an engine must be for its pauses not to show.
+ENGINE_MARGIN = 1.015
+#: Weights beside the bound: of the busiest engine's time where HBM is slower still, of the work of all (of two equal
+#: bounds the one with less wins), of the difference of two recipes in Tensor's time (the less alike, the more one
+#: engine waits for another).
+BUSY_WEIGHT, WORK_WEIGHT, UNLIKE_WEIGHT = 1.0, 0.05, 0.1
+#: How many times Vector's work GpSimd's must be for Vector to fill columns, and tiles of a half from which it may.
+FAR_MORE, MANY_TILES = 1.25, 4
+#: Columns of the first pieces of a half where pieces are of a bank: sums begin with few.
+FIRST_WIDTHS = (256, 384, 512)
+#: Columns of a piece that fixed costs are spread over in bounds.
 PIECE = 2048
 
 
-@dataclass(frozen=True)
-class ColumnPrices:
-    """ns a column of 128 channels: a tap on each engine, the data's way through HBM; all with fixed costs spread."""
+class Work(NamedTuple):
+    """ns a column of each engine, and the share of columns that are copied out of PSUM on top."""
 
     tensor: float
     vector: float
     scalar: float
     gpsimd: float
-    hbm: float
-    half_rate: float
-    busy_min: float
+    copied: float
+
+
+@dataclass(frozen=True)
+class ColumnPrices:
+    """ns a column of 128 channels of a tap on each engine, with fixed costs spread over a piece."""
+
+    tensor: float
+    vector: float
+    scalar: float
+
+    @staticmethod
+    def of(target: Target, itemsize: int, piece: int) -> ColumnPrices:
+        """Those of data of so many bytes in such pieces; matmuls are of banks."""
+        tensor = target.tensor_column_ns + target.matmul_ns / BANK_COLUMNS
+        if itemsize == 4:
+            tensor = target.tensor_column_fp32_ns + 2 * target.matmul_fp32_ns / BANK_COLUMNS
+        return ColumnPrices(
+            tensor,
+            target.vector_sum_ns + target.vector_fixed_sum_ns / piece,
+            target.scalar_ns + target.scalar_fixed_operand_ns / piece,
+        )
 
 
 def column_prices(geometry: Geometry, extras: Extras, cores: int, rates: Rates, piece: int = PIECE) -> ColumnPrices:
     """Prices under the constants of `rates`."""
-    fp32 = geometry.itemsize == 4
-    bank = rates("pe.max_moving_free")
-    cycles = rates("pe.cyc_per_row_16bit") + rates("pe.issue_overhead_ns") / bank / rates.cycle_ns("pe")
-    if fp32:
-        overhead = rates("pe.issue_overhead_fp32_ns") / bank / rates.cycle_ns("pe")
-        cycles = rates("pe.fp32_passes") * (rates("pe.cyc_per_row_fp32_pass") + overhead)
-    vector_fixed = rates("vector.issue_fixed_scalar_tensor_tensor_ns")
-    byte_ns = max(1 / rates("dma.steady_core_gbps"), cores * hbm_ns(1, piece * geometry.itemsize, rates))
-    return ColumnPrices(
-        tensor=cycles * rates.cycle_ns("pe"),
-        vector=rates("vector.ns_per_elem_scalar_tensor_tensor") + vector_fixed / piece,
-        scalar=rates("scalar.ns_per_elem") + rates("scalar.act_bias_issue_sbuf_ns") / piece,
-        gpsimd=rates("gpsimd.elementwise_ns_per_elem") + rates("gpsimd.issue_fixed_ns") / piece,
-        hbm=128 * (geometry.stride * geometry.itemsize + extras.epilogue.y_itemsize) * byte_ns,
-        half_rate=rates("throttle.half_rate"),
-        busy_min=rates("throttle.threshold"),
-    )
+    return ColumnPrices.of(Target.of(rates), geometry.itemsize, piece)
 
 
-def recipe_lists(
-    geometry: Geometry, extras: Extras, cores: int, rates: Rates, *, on_tensor: bool, most: int, piece: int = PIECE
-) -> list[Recipes]:
-    """Up to `most` lists of recipes that balance the engines best: the kernel's own, then the best of all.
-
-    on_tensor: lists with a tap on Tensor somewhere, else such without any. piece: columns of a piece.
-    """
-    prices = column_prices(geometry, extras, cores, rates, piece)
-    columns = max(1.0, geometry.N * geometry.Q * geometry.C / (PARTITIONS * cores))
-    late_ns = float(kernel_rule.tensor_late_ns(geometry))
-    known = kernel_rule.candidates(geometry.S, on_tensor)
-    work = {recipe: _work(recipe, extras, prices) for recipe in known}
-    ranked: dict[Recipes, float] = {}
-    for first, second in itertools.combinations_with_replacement(known, 2):
-        for of in range(2, CYCLE_MAX + 1) if first != second else (1,):
-            for times in range(1, of) if first != second else (0,):
-                found = kernel_rule.spread(first, second, times, of)
-                mixed = [(a * (of - times) + b * times) / of for a, b in zip(work[first], work[second], strict=True)]
-                unlike = kernel_rule.UNLIKE_WEIGHT * abs(first[0] - second[0])
-                ranked[_shortest(found)] = _bound(mixed, prices, columns, late_ns) + unlike
-    own = kernel_rule.default_recipes(geometry, extras, piece, on_tensor)
-    best = sorted(ranked, key=lambda one: ranked[one])
-    found = [own, *[one for one in best if one != own]]
-    return [one for one in found if on_tensor == any(recipe[0] > 0 for recipe in one)][:most]
-
-
-def _shortest(recipes: Recipes) -> Recipes:
-    """The shortest list that, repeated, gives this one."""
-    sizes = [size for size in range(1, len(recipes)) if len(recipes) % size == 0]
-    return next((recipes[:size] for size in sizes if recipes[:size] * (len(recipes) // size) == recipes), recipes)
-
-
-def _work(recipe: Recipe, extras: Extras, prices: ColumnPrices) -> tuple[float, float, float, float]:
-    """ns a column of Tensor, Vector, Scalar and GpSimd."""
+def work_of(recipe: Recipe, shape: Shape, piece: int) -> Work:
+    """What a recipe takes in pieces of `piece` columns."""
+    target, epilogue = shape.target, shape.extras.epilogue
+    prices = ColumnPrices.of(target, shape.geometry.itemsize, piece)
     on_tensor, chain, head, second = recipe
-    tensor, gpsimd = on_tensor * prices.tensor, head * prices.gpsimd
     vector = (chain + second) * prices.vector
     scalar = (head + (on_tensor == 0)) * prices.scalar
-    if on_tensor > 0 and chain == 0:
-        vector, gpsimd = vector + head * prices.vector, 0.0
-        if not head:  # sums only have to be read out, by Vector and Scalar in turns
-            vector, scalar = vector + prices.vector / 2, scalar + prices.scalar / 2
-    vector += prices.vector * (extras.epilogue.residual != "")
-    scalar += prices.scalar * (extras.epilogue.activation != "")
-    return tensor, vector, scalar, gpsimd
+    gpsimd = 0.0
+    if head and on_tensor and not chain:
+        vector += target.vector_ns + target.vector_fixed_psum_ns / piece
+    elif head:
+        gpsimd = target.gpsimd_ns + target.gpsimd_fixed_ns / piece
+    if epilogue.residual:
+        vector += prices.vector
+    if epilogue.activation or (epilogue.bias and not has_product(recipe) and not epilogue.residual):
+        scalar += prices.scalar
+    copied = float(reads_out(recipe) and not needs_finish(recipe, epilogue))
+    return Work(on_tensor * prices.tensor, vector, scalar, gpsimd, copied)
 
 
-def _bound(work: list[float], prices: ColumnPrices, columns: float, late_ns: float) -> float:
-    """ns a column of the busiest of the engines and HBM; the array is slow where it has too little to do, and engines
-    that begin late have fewer of all the columns' time. As the kernel's rule weighs them."""
-    tensor, vector, scalar, gpsimd = work
-    if tensor < prices.busy_min * max(vector, scalar, gpsimd, prices.hbm):
-        tensor /= prices.half_rate
-    late = [
-        tensor + (tensor > 0) * late_ns / columns,
-        vector + (vector > 0) * kernel_rule.VECTOR_LATE_NS / columns,
-        gpsimd + (gpsimd > 0) * kernel_rule.GPSIMD_LATE_NS / columns,
-    ]
-    busiest = max(scalar, *late)
-    engines = max(kernel_rule.ENGINE_MARGIN * busiest, prices.hbm) + kernel_rule.BUSY_WEIGHT * busiest
-    return float(engines + kernel_rule.WORK_WEIGHT * sum(work))
+class Balance:
+    """How well engines are in balance, for pieces of so many columns."""
+
+    def __init__(self, shape: Shape, piece: int) -> None:
+        geometry, target = shape.geometry, shape.target
+        column_bytes = PARTITIONS * (geometry.stride * geometry.itemsize + shape.extras.epilogue.y_itemsize)
+        columns: float = max(1.0, geometry.N * geometry.Q * geometry.C / (2 * PARTITIONS))
+        self.scalar_copy_ns = target.scalar_ns + target.scalar_fixed_ns / piece
+        self.vector_copy_ns = target.vector_ns + target.vector_fixed_psum_ns / piece
+        self.half_rate = target.half_rate
+        self.hbm_ns = target.hbm_ns(column_bytes, piece * geometry.itemsize)
+        #: a column's share of what engines lose at the ends
+        self.tensor_late_ns = (TENSOR_LATE_FP32_NS if geometry.itemsize == 4 else 0.0) / columns
+        self.vector_late_ns, self.gpsimd_late_ns = VECTOR_LATE_NS / columns, GPSIMD_LATE_NS / columns
+
+    def cost(self, work: Sequence[float]) -> float:
+        """ns a column of the busiest of the engines and HBM, and a little of the rest. work: as in `Work`."""
+        tensor, vector, scalar, gpsimd, copied = work
+        share = 0.5 if copied == 1.0 else copied  # Vector copies every other piece where all are copied, else Scalar
+        scalar += share * self.scalar_copy_ns
+        vector += (copied - share) * self.vector_copy_ns
+        busiest = max(vector, scalar, gpsimd)
+        if 0.0 < tensor < TENSOR_BUSY_MIN * max(busiest, self.hbm_ns):
+            tensor /= self.half_rate
+        busiest = max(busiest, vector + self.vector_late_ns, tensor + self.tensor_late_ns)
+        if gpsimd > 0.0:
+            busiest = max(busiest, gpsimd + self.gpsimd_late_ns)
+        slowest = max(ENGINE_MARGIN * busiest, self.hbm_ns)
+        return slowest + BUSY_WEIGHT * busiest + WORK_WEIGHT * (tensor + vector + scalar + gpsimd)
+
+
+def ranked_recipes(shape: Shape, piece: int, on_tensor: bool, cycle: int = CYCLE_MAX) -> Iterator[Recipes]:
+    """Lists of recipes in turn, one or two kinds in any proportion; the one that balances the engines best first."""
+    proportions = [(times, of) for of in range(2, cycle + 1) for times in range(1, of) if gcd(times, of) == 1]
+    balance = Balance(shape, piece)
+    known = [(recipe, work_of(recipe, shape, piece)) for recipe in candidates(shape.geometry.S, on_tensor)]
+    found: list[tuple[float, Recipe, Recipe, int, int]] = []
+    for first, one in known:
+        for second, other in known:
+            if first == second:
+                found.append((balance.cost(one), first, first, 0, 1))
+                continue
+            unlike, both = UNLIKE_WEIGHT * abs(one.tensor - other.tensor), list(zip(one, other, strict=True))
+            for times, of in proportions:
+                mixed = [(a * (of - times) + b * times) / of for a, b in both]
+                found.append((balance.cost(mixed) + unlike, first, second, times, of))
+    found.sort(key=lambda each: each[0])
+    return (spread(*each[1:]) for each in found)
+
+
+def recipe_lists(shape: Shape, piece: int, on_tensor: bool, most: int) -> list[Recipes]:
+    """The `most` best lists with a tap on Tensor somewhere, or without any; of the same recipes only one list."""
+    distinct: dict[Recipes, Recipes] = {}
+    for one in ranked_recipes(shape, piece, on_tensor, CYCLE_TRIED):
+        if len(distinct) < most and on_tensor == (max(recipe[0] for recipe in one) > 0):
+            distinct.setdefault(tuple(sorted(one)), one)
+    return list(distinct.values())
+
+
+def spread(first: Recipe, second: Recipe, times: int, of: int) -> Recipes:
+    """`of` recipes of which `times` are the second, evenly spaced."""
+    return tuple(second if (i + 1) * times // of > i * times // of else first for i in range(of))
+
+
+def candidates(S: int, on_tensor: bool) -> list[Recipe]:
+    """Recipes of S taps: some with taps on Tensor if on_tensor, and the sensible ones without."""
+    found: list[Recipe] = []
+    if on_tensor:
+        for shared in range(min(S - 1, SHARED_TAPS_MAX) + 1):
+            found.append((S - shared, shared, 0, 0))
+            if shared > 0:  # chains of equal length, so that Vector goes from one to the other
+                found.append((S - shared, shared // 2, 1, (shared - 1) // 2))
+    if not on_tensor or S <= FREE_TAPS_MAX:
+        found += [(0, S - 1, 0, 0), *([free_recipe(S)] if S >= 2 else [])]
+    return found
+
+
+def free_recipe(S: int) -> Recipe:
+    """Two chains of S >= 2 taps without Tensor."""
+    second = (S - 2) // 2
+    return 0, S - 2 - second, 1, second
+
+
+def first_recipes(geometry: Geometry, columns: int) -> Recipes:
+    """Recipes of the first pieces where Tensor has taps: it is late and slow there, so others take some of them.
+
+    columns: of a tile.
+    """
+    S = geometry.S
+    narrow = columns <= NARROW and 2 < S <= NARROW_TAPS
+    if narrow or (geometry.itemsize == 4 and SHARED_TAPS_MAX < S <= NARROW_TAPS):
+        return (free_recipe(S),)
+    if geometry.itemsize != 2 or not 2 <= S <= SHARED_TAPS_MAX:
+        return ()
+    if S <= 3:
+        return (free_recipe(S),)
+    return ((S - 3, 1, 1, 1),) if is_long(geometry) else ()
+
+
+def last_recipes(geometry: Geometry) -> Recipes:
+    """Recipes of the last pieces where Tensor has taps: few steps, one after the other, are behind its sums."""
+    S = geometry.S
+    if S < 2:
+        return ()
+    plain = is_long(geometry) and geometry.itemsize == 2 and S <= SHARED_TAPS_MAX
+    return ((S - 1, 1, 0, 0),) if plain else ((S - 1, 0, 1, 0),)
+
+
+def is_long(geometry: Geometry) -> bool:
+    """Whether there is more work than the first piece."""
+    return int(half_total(geometry)) > FIRST_WIDTHS[0]
+
+
+def edge_recipes(S: int) -> Recipes:
+    """Recipes with Tensor for pieces at an end of the work, where the engines are not equally late or early."""
+    found: list[Recipe] = []
+    if S >= 2:
+        found += [free_recipe(S), (S - 1, 1, 0, 0), (S - 1, 0, 1, 0)]
+    if S >= 3:
+        found.append((S - 2, 1, 1, 0))
+    if S >= 4:
+        found.append((S - 3, 1, 1, 1))
+    return (*found, (S, 0, 0, 0))
+
+
+def filler_of(shape: Shape, plan: LoopPlan) -> str:
+    """Vector for columns outside of rows where GpSimd has more to do for each of many tiles: diagonals, sums of chains.
+
+    Where tiles are few, what counts is that Vector starts early.
+    """
+    geometry, target = shape.geometry, shape.target
+    work = [work_of(recipe, shape, plan.piece) for recipe in plan.recipes]
+    columns = plan.rows.columns / len(work)
+    # Vector has half of the plain copies out of PSUM
+    vector_ns = sum(one.vector + 0.5 * one.copied * target.vector_ns for one in work) * columns
+    diagonals_ns = target.gpsimd_select_ns * diagonal_bytes(geometry, plan) / geometry.itemsize
+    gpsimd_ns = target.gpsimd_fixed_ns + sum(one.gpsimd for one in work) * columns
+    gpsimd_ns += diagonals_ns / stacks(geometry, plan.rows)
+    many = channel_tiles(plan.rows) * stacks(geometry, plan.rows) >= MANY_TILES
+    return "vector" if many and gpsimd_ns > FAR_MORE * vector_ns else "gpsimd"
