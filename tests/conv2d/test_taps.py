@@ -10,7 +10,8 @@ from taps_calls import FOLDED, JOBS, PROBLEMS, needs, timeline
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.kernels.conv2d.taps import cuts, filters, plan, price
+from nkiconv.kernels.conv2d.taps import cuts, filters, plan
+from nkiconv.planner.cost.conv2d.taps_price import taps_ns
 from nkiconv.problem import ConvProblem
 
 pytestmark = pytest.mark.sweep

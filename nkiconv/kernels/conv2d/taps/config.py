@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from ..._tiles import PSUM_BANKS
+from ..._tiles import PARTS, PSUM_BANKS, div_ceil
+from .cuts import TAPS_RAW_BYTES
 from .fold import TAPS_FOLDS, depth_of, rows_of
 from .jobs import TAPS_FILTER_BYTES, can_move
 from .plan import make_plan, sbuf_bytes
@@ -20,9 +21,15 @@ TAPS_WARM_UP_MAX = 256
 COUNT_MAX = 4096
 WIDE_MAX = 65_536
 #: Matmuls that warm the array up while the first filters are on their way, where they are few: a load of 128 rows of w
-#: takes some 2.1 us to the array, a matmul 107 ns at half rate. Of packed filters fewer, as nothing is transposed.
+#: takes some 2.1 us to the array, a matmul 107 ns at half rate. Of packed filters fewer, as nothing is transposed. Of
+#: long ones so many, and one more for so many bytes of a row, up to a limit.
 TAPS_WARM_UP = 20
 WARM_UP_PACKED = 18
+WARM_UP_FIRST, WARM_UP_BYTES, WARM_UP_LONG = 12, 363, 64
+#: Outputs of an axis above which channels are folded; products of an element of x from which on the array has more to
+#: do with it than DMA.
+FOLD_MIN = 8
+WORK_MIN = 512
 #: Bytes of a row of x that cost less than another run does.
 RUN_BYTES = 127
 
@@ -133,21 +140,18 @@ def fold_refusal(geometry, extras, fold):
 
 def taps_defaults(geometry, extras, filter_bytes):
     """Settings of a kernel that is called without. filter_bytes: given, or 0: as many as there is room for."""
-    fold = "none"
-    for index in range(len(TAPS_FOLDS)):
-        if fold_refusal(geometry, extras, TAPS_FOLDS[index]) == "":
-            fold = TAPS_FOLDS[index]
+    by_channels = default_shares_channels(geometry)
     found = None
     for shorter in (1, 2, 4, 8):
         if found == None or (filter_bytes == 0 and room_for(geometry, extras, found) < 0):
             found = TapsConfig(
-                shard="images",
+                shard="channels" if by_channels else "images",
                 x_bytes=TAPS_X_BYTES,
                 filter_bytes=filter_bytes if filter_bytes > 0 else TAPS_FILTER_BYTES // shorter,
                 channels=nl.tile_size.pmax,
-                warmup=TAPS_WARM_UP if geometry.packed == 0 else WARM_UP_PACKED,
+                warmup=default_warmup(geometry),
                 moved=0,
-                fold=fold,
+                fold=default_fold(geometry, extras),
                 order="banks",
                 banks=STORE_BANKS,
                 halved=False,
@@ -156,6 +160,38 @@ def taps_defaults(geometry, extras, filter_bytes):
                 ahead=1,
             )
     return found
+
+
+def default_shares_channels(geometry):
+    """Whether cores share output channels: whole jobs each, of filters that are longer than x or of much work on it."""
+    rows, columns = geometry.rows, geometry.columns
+    x = geometry.N * rows.size * columns.size
+    work = rows.taps * columns.taps * geometry.K
+    long = x * geometry.groups <= work or geometry.N * rows.out * columns.out * work >= WORK_MIN * geometry.groups * x
+    return long and div_ceil(geometry.K, nl.tile_size.pmax) % PARTS == 0
+
+
+def default_warmup(geometry):
+    """Matmuls on zeros until the first block of filters is there."""
+    if geometry.packed > 0:
+        return WARM_UP_PACKED
+    channels = min(nl.tile_size.pmax, geometry.C // geometry.groups)
+    block_bytes = min(TAPS_RAW_BYTES, channels * geometry.rows.taps * geometry.columns.taps * geometry.itemsize)
+    return min(WARM_UP_LONG, max(TAPS_WARM_UP, WARM_UP_FIRST + block_bytes // WARM_UP_BYTES))
+
+
+def default_fold(geometry, extras):
+    """Folded channels: where they are all, or rows and columns make up for more of x, and for filters twice."""
+    rows = geometry.rows
+    inputs = geometry.columns.out > FOLD_MIN or geometry.C <= nl.tile_size.pmax
+    inputs = inputs and fold_refusal(geometry, extras, "inputs") == ""
+    outputs = rows.out > FOLD_MIN and 2 * (rows.taps + rows.stride // rows.dilation) <= 3 * rows.taps
+    outputs = outputs and fold_refusal(geometry, extras, "outputs") == ""
+    if inputs and outputs:
+        return "both"
+    if inputs or outputs:
+        return "inputs" if inputs else "outputs"
+    return "none"
 
 
 def room_for(geometry, extras, config):
