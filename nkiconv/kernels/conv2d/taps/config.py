@@ -25,7 +25,7 @@ WIDE_MAX = 65_536
 #: long ones so many, and one more for so many bytes of a row, up to a limit.
 TAPS_WARM_UP = 20
 WARM_UP_PACKED = 18
-WARM_UP_FIRST, WARM_UP_BYTES, WARM_UP_LONG = 12, 363, 64
+TAPS_WARM_UP_FIRST, TAPS_WARM_UP_BYTES, TAPS_WARM_UP_LONG = 12, 363, 64
 #: Outputs of an axis above which channels are folded; products of an element of x from which on the array has more to
 #: do with it than DMA.
 FOLD_MIN = 8
@@ -177,7 +177,7 @@ def default_warmup(geometry):
         return WARM_UP_PACKED
     channels = min(nl.tile_size.pmax, geometry.C // geometry.groups)
     block_bytes = min(TAPS_RAW_BYTES, channels * geometry.rows.taps * geometry.columns.taps * geometry.itemsize)
-    return min(WARM_UP_LONG, max(TAPS_WARM_UP, WARM_UP_FIRST + block_bytes // WARM_UP_BYTES))
+    return min(TAPS_WARM_UP_LONG, max(TAPS_WARM_UP, TAPS_WARM_UP_FIRST + block_bytes // TAPS_WARM_UP_BYTES))
 
 
 def default_fold(geometry, extras):

@@ -1,4 +1,4 @@
-"""Work of one matmul a tap, cut into tiles from shapes and settings; the same on any number of cores, which share it."""
+"""Work of one matmul a tap, cut into tiles from shapes and settings; any number of cores share the same list."""
 
 from dataclasses import dataclass
 
@@ -59,8 +59,10 @@ def make_plan(geometry, extras, config):
         together.append(config.order == "chunks")
     for half in range(PARTS):
         mine = share(len(items), PARTS, half)
-        tiles = len(chunks_of(batches[items[mine[0]].batch]))
-        items[mine[0]].halved = config.halved and can_halve(geometry, tiles, items[mine[0]].band)
+        first = items[mine[0]]
+        first.halved = config.halved
+        if config.halved:
+            first.halved = can_halve(geometry, len(chunks_of(batches[first.batch])), first.band)
         items[mine[0] + mine[1] - 1].last = True
     return Plan(
         batches=batches,

@@ -195,7 +195,7 @@ class _Choice:
         chunks = plan.batches[0][0].chunks
         if len(chunks) > 1 and chunks[-1][2] > 1:
             return False
-        sizes = [item_bytes(self.geometry, plan, item) for item in plan.items]
+        sizes: list[int] = [item_bytes(self.geometry, plan, item) for item in plan.items]
         parts = [share(len(sizes), PARTS, half) for half in range(PARTS)]
         return max(sum(sizes[first : first + count]) for first, count in parts) > room + 2 * max(sizes)
 

@@ -40,9 +40,7 @@ class Busy:
     waits_ns: float = 0.0
 
     def __add__(self, other: Busy) -> Busy:
-        return Busy(
-            self.array_ns + other.array_ns, self.work_ns + other.work_ns, self.waits_ns + other.waits_ns
-        )
+        return Busy(self.array_ns + other.array_ns, self.work_ns + other.work_ns, self.waits_ns + other.waits_ns)
 
     def __mul__(self, times: float) -> Busy:
         return Busy(times * self.array_ns, times * self.work_ns, times * self.waits_ns)
@@ -224,11 +222,11 @@ class _Price:
     def moved(self, items: Sequence[Any]) -> tuple[Traffic, Traffic]:
         """(all Traffic of some items, that of it which comes after the last rows of x)."""
         found = after = Traffic()
-        before = None
+        before: Any = None
         for item in items:
-            jobs, other = self.plan.batches[item.batch], before is None or before.batch != item.batch
+            jobs = self.plan.batches[item.batch]
             after = self.results_moved(jobs, item.band)
-            if other:
+            if before is None or before.batch != item.batch:
                 moved_from = self.plan.moved[item.batch]
                 found += self.filters_moved(jobs, 0, 1, moved_from)
                 after += self.filters_moved(jobs, 1, len(jobs), moved_from)

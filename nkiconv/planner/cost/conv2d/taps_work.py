@@ -70,7 +70,7 @@ class Work:
         if by_channels:
             part_ns = self.array_ns(jobs[: share(len(jobs), PARTS, 0)[1]])
             return max(part_ns, all_ns - part_ns)
-        return all_ns / min(div_ceil(self.outputs, BANK_COLUMNS), PARTS)
+        return all_ns / min(int(div_ceil(self.outputs, BANK_COLUMNS)), PARTS)
 
     def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
@@ -172,7 +172,7 @@ class Work:
         """ns of one DMA engine for its partitions' share of what DMA transposes; elements: of each partition."""
         target = self.target
         engines = target.dma_engines * target.transpose_rate * target.rows_an_engine
-        return elements * self.geometry.hbm_itemsize * target.byte_ns * PARTITIONS / engines
+        return float(elements * self.geometry.hbm_itemsize * target.byte_ns * PARTITIONS / engines)
 
     def runs_out_ns(self, pixels: int, kn: int) -> float:
         """ns of one DMA engine for transposed results of a job, over the partitions it serves, for its share of
@@ -183,7 +183,7 @@ class Work:
         """ns of the array to transpose all results."""
         if not is_last(self.geometry):
             return 0.0
-        return len(jobs) * div_ceil(self.outputs, PARTITIONS) * self.transpose_ns
+        return float(len(jobs) * div_ceil(self.outputs, PARTITIONS) * self.transpose_ns)
 
     def _dma_idle_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns that DMA has left beside x, filters and results, while the array is at work."""
