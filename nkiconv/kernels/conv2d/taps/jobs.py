@@ -122,7 +122,7 @@ def batches_of(geometry, jobs, by_channels, filter_bytes):
 
 
 def moved_from(batches, count):
-    """By batch, the first of its jobs whose filters DMA transposes: of the last `count` jobs of all, or of each half."""
+    """By batch, the first of its jobs whose filters DMA transposes: of the last `count` of all, or of each half."""
     halves = PARTS if len(batches) > 1 else 1
     found = []
     for half in range(halves):

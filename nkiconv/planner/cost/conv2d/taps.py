@@ -12,6 +12,7 @@ from ....kernels.conv2d.geometry import span
 from ....kernels.conv2d.taps.config import (
     ORDERS,
     TAPS_SETTINGS,
+    TAPS_WARM_UP,
     TAPS_X_BYTES,
     TapsConfig,
     fold_refusal,
@@ -60,9 +61,9 @@ class Taps(ByTap):
         return found
 
     def _settled(self, shape: Shape, config: Config) -> Config:
-        given = dict(config or ()) if not taps_config_refusal(shape.geometry, shape.extras, config) else None
-        if given is None:
+        if taps_config_refusal(shape.geometry, shape.extras, config):
             return config
+        given = dict(config or ())
         if len(given) == len(TAPS_SETTINGS):
             return tuple((name, given[name]) for name in TAPS_SETTINGS)
         for shorter in (1, 2, 4, 8):
@@ -119,10 +120,10 @@ class _Choice:
         draft = dataclasses.replace(defaults, **{**first, **self.given})
         plan = make_plan(geometry, extras, draft)
         found: dict[str, Any] = {"wide": self._wide(plan.items)}
-        if draft.wide == 0 and found["wide"] > 0 and "wide" not in self.given:
+        if found["wide"] > 0 and "wide" not in self.given:
             plan = make_plan(geometry, extras, dataclasses.replace(draft, **found))
         if geometry.packed == 0:
-            found["warmup"] = max(defaults.warmup, self.work.warm_count(jobs[0], WARM_UP_MOST))
+            found["warmup"] = max(TAPS_WARM_UP, self.work.warm_count(jobs[0], WARM_UP_MOST))
         found["moved"] = self.work.moved_jobs(jobs, plan.items[0].band, by_channels)
         starts = [plan.items[share(len(plan.items), PARTS, half)[0]] for half in range(PARTS)]
         found["halved"] = any(item.halved and self._waits_for_rows(item.band) for item in starts)
