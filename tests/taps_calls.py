@@ -3,6 +3,8 @@
 from conv2d_calls import config_of, extras_of, geometry_of, planned, trace
 
 from nkiconv.kernels.conv2d.taps import plan
+from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv2d.taps import ALGORITHM
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timeline.tasks import ENGINES
@@ -37,8 +39,28 @@ def needs(problem, lnc, **settings):
     return (count, execution.sbuf_peak_bytes), said
 
 
+def shape_of(problem, precision=None, **changes):
+    """A problem as the host's cost models see it; changes: of what is asked for."""
+    extras = extras_of(**changes)
+    return Shape(geometry_of(problem, extras.pool, precision), extras, 2, Rates())
+
+
+def settled(problem, precision=None, asked=None, **settings):
+    """The host's settings for a problem, by name; asked: changes of what is asked for."""
+    return dict(ALGORITHM.settle(shape_of(problem, precision, **(asked or {})), tuple(settings.items()) or None))
+
+
+def chosen(problem, precision=None, **settings):
+    """The plan of the host's settings for a problem."""
+    config = config_of("taps", **settled(problem, precision, **settings))[1:]
+    found, reason = planned(problem, "taps", config, precision=precision)
+    assert reason == ""
+    return found
+
+
 def timeline(problem, lnc, precision=None, **settings):
-    """(timed execution, tasks of the array of core 0 in order)."""
-    timed = in_time(trace(problem, lnc, config=config_of("taps", **settings), precision=precision), Rates())
+    """(timed execution, tasks of the array of core 0 in order), by the host's settings but for those given."""
+    config = config_of("taps", **settled(problem, precision, **settings))
+    timed = in_time(trace(problem, lnc, config=config, precision=precision), Rates())
     array = [t for t in range(len(timed.tasks)) if timed.tasks.engine[t] == ENGINES.index("tensor")]
     return timed, sorted(array, key=lambda t: timed.line.start[t])

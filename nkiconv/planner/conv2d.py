@@ -11,7 +11,7 @@ from ..kernels.conv2d import conv2d_implicit_gemm
 from ..kernels.conv2d.call import Extras
 from ..kernels.conv2d.dispatch import ALGORITHMS, plan_of
 from ..kernels.conv2d.geometry import Geometry, read_geometry
-from ..kernels.conv2d.taps.plan import packed_channels
+from ..kernels.conv2d.taps.jobs import packed_channels
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates

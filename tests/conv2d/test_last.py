@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, in_layout, integers, planned, run, trace
 from depthwise import same_bits
+from taps_calls import chosen, shape_of, timeline
 from tolerances import assert_exact
 
 from nkiconv import cases
-from nkiconv.kernels.conv2d.taps import plan, price
+from nkiconv.kernels.conv2d.taps import plan
+from nkiconv.planner.cost.conv2d.taps_price import taps_ns
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
-from nkiconv.simulator.profiling import in_time
-from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.sweep
 
@@ -155,6 +155,6 @@ def test_it_needs_no_more_than_it_says(why, lnc):
 @pytest.mark.parametrize("name", ["rn50_c4", "rn50_c5", "rn50_1x1", "unet_320", "unet_1280", "deeplab_d12"])
 def test_price_is_near_the_time(name):
     problem = cases.get(name).problem.replace(layout="NHWC")
-    timed = in_time(trace(problem, 2, config=config_of("taps")), Rates())
-    found, _ = planned(problem, "taps")
-    assert price.taps_ns(geometry_of(problem), found) == pytest.approx(timed.line.total_ns, rel=0.16)
+    shape = shape_of(problem)
+    timed, _ = timeline(problem, 2)
+    assert taps_ns(shape.target, shape.geometry, chosen(problem)) == pytest.approx(timed.line.total_ns, rel=0.16)

@@ -1,17 +1,23 @@
 """One matmul a tap: every setting gives the same sums, needs no more than it says, and keeps the array at work."""
 
+import dataclasses
 import itertools
 import re
 
 import numpy as np
 import pytest
 from conv2d_calls import EDGE, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
-from taps_calls import FOLDED, JOBS, PROBLEMS, needs, timeline
+from taps_calls import FOLDED, JOBS, PROBLEMS, chosen, needs, settled, shape_of, timeline
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.kernels.conv2d.taps import cuts, filters, plan, price
+from nkiconv.kernels.conv2d.taps import config, cuts, filters, plan
+from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv2d.taps import ALGORITHM
+from nkiconv.planner.cost.conv2d.taps_price import taps_ns
 from nkiconv.problem import ConvProblem
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.sweep
 
@@ -96,10 +102,11 @@ def test_packed_filters_begin_with_the_first_row_of_taps(name, lnc):
 
 
 def test_nothing_is_folded_where_zeros_may_not_be_multiplied():
-    geometry = geometry_of(cases.get("unet_320").problem)
-    assert plan.own_fold(geometry, None, False, True) == "both"
-    assert plan.own_fold(geometry, None, True, True) == "none"
-    assert plan.own_fold(geometry, None, False, False) == "inputs"
+    problem = cases.get("unet_320").problem
+    for asked, fold in (({}, "both"), ({"strict_nonfinite": True}, "none"), ({"pool": (2, 2)}, "inputs")):
+        assert settled(problem, asked=asked)["fold"] == fold
+        found = config.taps_defaults(geometry_of(problem), extras_of(**asked), 0)
+        assert found.fold == fold
 
 
 def test_folded_rows_of_channels_beside_each_other():
@@ -182,7 +189,7 @@ def test_banks_of_all_bands_cover_every_output_once(why):
 
 def test_a_single_row_is_shared_by_both_cores():
     """A row of outputs was one band, and a core had nothing to do."""
-    found, _ = planned(cases.get("whisper_conv2_s2").problem, "taps")
+    found = chosen(cases.get("whisper_conv2_s2").problem)
     assert len(found.items) % 2 == 0
 
 
@@ -204,7 +211,7 @@ def test_rows_are_shared_evenly(problem):
 
 def test_jobs_of_unequal_work_are_not_shared():
     """A folded job takes less than another: a core each would leave one of them idle."""
-    found, _ = planned(FOLDED["both"].replace(N=4, H=100, W=56, dtype="bf16"), "taps")
+    found = chosen(FOLDED["both"].replace(N=4, H=100, W=56, dtype="bf16"))
     assert len(found.batches) == 1
 
 
@@ -217,25 +224,30 @@ def test_filters_that_are_long_on_their_way_leave_no_second_window_at_half_rate(
 
 def test_rows_that_are_all_but_whole_come_whole():
     """A load of 55 of 56 columns was a run of 110 bytes a row."""
-    found, _ = planned(cases.get("rn50_proj_s2").problem, "taps")
-    assert {item.band.wn for item in found.items} == {56}
+    problem = cases.get("rn50_proj_s2").problem
+    for found in (chosen(problem), planned(problem, "taps")[0]):
+        assert {item.band.wn for item in found.items} == {56}
+    narrow, _ = planned(problem, "taps", (("wide", 0),))
+    assert {item.band.wn for item in narrow.items} == {55}
 
 
 def test_x_of_another_batch_is_not_loaded_again():
-    execution = trace(cases.get("unet_1280").problem, 2, config=config_of("taps"))
+    problem = cases.get("unet_1280").problem
+    execution = trace(problem, 2, config=config_of("taps", **settled(problem)))
     ten = [i for i in execution.programs[0].instructions if i.op == "dma_copy" and i.reads[0].shape[1:] == (2, 16, 16)]
     assert len([i for i in ten if i.writes[0].info.on_chip]) == 10
 
 
 def test_a_first_bank_that_waits_for_long_rows_is_cut_in_two():
     """Of 36 rows of x, 1.2 us, the first 19 are enough to begin with."""
-    found, _ = planned(cases.get("rn50_c3_s2").problem, "taps")
+    found = chosen(cases.get("rn50_c3_s2").problem)
     assert [item.halved for item in found.items] == ([True] + [False] * 7) * 2
     geometry, first = geometry_of(cases.get("rn50_c3_s2").problem), found.items[0]
     assert [bank.pn for bank in cuts.banks_of(first.band, first.halved, first.last)] == [9, 9]
     assert cuts.row_parts(geometry, first.band, True, first.halved, 1) == [(0, 18), (18, 18)]
-    several, _ = planned(cases.get("rn50_c3_s2").problem.replace(C=256), "taps")
-    assert not any(item.halved for item in several.items)
+    several = cases.get("rn50_c3_s2").problem.replace(C=256)
+    for found in (chosen(several), planned(several, "taps", (("halved", True),))[0]):
+        assert not any(item.halved for item in found.items)
 
 
 @pytest.mark.simulator_only
@@ -266,8 +278,8 @@ def test_price_is_near_the_time(name):
 
 
 def price_of(problem):
-    """Price of the own plan."""
-    return price.taps_ns(geometry_of(problem), planned(problem, "taps")[0])
+    """Price of the host's settings."""
+    return taps_ns(shape_of(problem).target, geometry_of(problem), chosen(problem))
 
 
 #: Short ones: at half rate for ever, at full rate in spite of few columns, shared by images unevenly, each group's
@@ -307,8 +319,7 @@ LARGE = ConvProblem(N=1, C=128, H=256, W=512, K=128, R=3, S=3, padding=((1, 1), 
     ids=["no room", "room", "DMA takes longer", "a folded chunk with another"],
 )
 def test_bands_that_wait_for_room_come_whole(problem, whole):
-    found, _ = planned(problem, "taps", precision="tf32")
-    assert found.whole == whole
+    assert chosen(problem, "tf32").whole == whole
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
@@ -317,11 +328,9 @@ def test_bands_that_wait_for_room_come_whole(problem, whole):
     [*PROBLEMS.values(), *FOLDED.values(), EDGE["padding_far_outside"], JOBS.replace(layout="NHWC")],
     ids=str,
 )
-def test_bands_that_come_whole_are_exact(problem, dtype, monkeypatch):
+def test_bands_that_come_whole_are_exact(problem, dtype):
     problem = problem.replace(dtype=dtype)
-    settings = {"x_bytes": 600}
-    monkeypatch.setattr(plan, "waits_for_room", lambda *_: True)
-    monkeypatch.setattr(plan, "waits_for_dma", lambda *_: False)
+    settings = {"x_bytes": 600, "whole": True}
     assert planned(problem, "taps", tuple(settings.items()))[0].whole
     check_exact(problem, config=config_of("taps", **settings))
     (count, size), (most, room) = needs(problem, 2, **settings)
@@ -356,10 +365,10 @@ def test_moved_is_checked(value):
 
 
 @pytest.mark.parametrize("problem", [JOBS.replace(dtype="fp32"), EDGE["groups"]])
-def test_dma_turns_only_what_it_can(problem):
+def test_dma_transposes_only_what_it_can(problem):
     found, reason = planned(problem, "taps", (("moved", 1),))
     assert found is None
-    assert re.search("config moved=1: DMA turns plain filters of 16 bits and one group only", reason)
+    assert re.search("config moved=1: DMA transposes plain filters of 16 bits and one group only", reason)
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -384,13 +393,54 @@ def test_relu_is_read_out_by_both_engines_and_keeps_nan(bias, strict):
 
 
 def test_filters_of_the_next_batch_fit_beside_those_of_one():
-    """7 chunks of inputs and 49 taps: a job's filters fill 88 kB, and so do those that are turned ahead."""
+    """7 chunks of inputs and 49 taps: a job's filters fill 88 kB, and so do those that are transposed ahead."""
     problem = ConvProblem(N=1, C=829, H=37, W=56, K=773, R=7, S=7, padding=((3, 3), (3, 3)))
-    found, reason = planned(problem, "taps")
-    assert reason == ""
-    assert len(found.batches) > 2
-    execution = trace(problem, 2, config=config_of("taps"))
-    assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry_of(problem), found, extras_of())
+    for settings in ({}, settled(problem)):
+        found, reason = planned(problem, "taps", tuple(settings.items()))
+        assert reason == ""
+        assert len(found.batches) > 2
+        execution = trace(problem, 2, config=config_of("taps", **settings))
+        assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry_of(problem), found, extras_of())
     asked = planned(problem, "taps", (("filter_bytes", 90_112),))
     assert asked[0] is None
     assert "bytes a partition of SBUF" in asked[1]
+
+
+@pytest.mark.parametrize("why", [*PROBLEMS, *FOLDED])
+def test_the_host_settles_everything_once(why):
+    """What it has settled stays, what is given stays, and what the kernel refuses comes back as it is."""
+    shape = shape_of((PROBLEMS | FOLDED)[why])
+    names = [field.name for field in dataclasses.fields(config.TapsConfig)]
+    assert tuple(names) == config.TAPS_SETTINGS
+    for given in (None, (("banks", 2), ("x_bytes", 2048)), (("ahead", 1), ("whole", True), ("wide", 3))):
+        found = ALGORITHM.settle(shape, given)
+        assert [name for name, _ in found] == names
+        assert ALGORITHM.settle(shape, found) == found
+        assert ALGORITHM.settle(shape, tuple(reversed(found))) == found
+        assert set(given or ()) <= set(found)
+    for refused in ((("banks", 9),), (("tiles", 1),), (("whole", 1),), (("wide", -1),), "banks"):
+        assert ALGORITHM.settle(shape, refused) == refused
+        assert planned((PROBLEMS | FOLDED)[why], "taps", refused)[0] is None
+
+
+def test_settings_follow_the_constants():
+    """With matmuls at a third of their price, the array waits for DMA, and so do jobs for x."""
+    problem, rates = cases.get("rn50_c5").problem, Rates({"pe.cyc_per_row_16bit": 0.3})
+    shape = Shape(geometry_of(problem), extras_of(), 2, rates)
+    assert dict(ALGORITHM.settle(shape, None)) != settled(problem)
+    assert ALGORITHM.least_us(shape, None) < ALGORITHM.least_us(shape_of(problem), None)
+
+
+#: What the default rule may take of the host's settings' time, in the mean and at most.
+MEAN, WORST = 1.05, 1.3
+
+
+@pytest.mark.simulator_only
+def test_the_default_rule_is_near_the_hosts_settings():
+    times = []
+    for name in ("c256_32x16", "rn50_c3_s2", "rn50_c4", "rn50_c5", "rn50_1x1", "unet_320", "whisper_conv2_s2", "prime"):
+        problem = cases.get(name).problem
+        bare = in_time(trace(problem, 2, config=config_of("taps")), Rates())
+        times.append(bare.us / timeline(problem, 2)[0].us)
+    assert np.exp(np.mean(np.log(times))) <= MEAN
+    assert max(times) <= WORST

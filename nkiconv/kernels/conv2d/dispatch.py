@@ -20,7 +20,7 @@ from .stacked.plan import plan_stack
 from .swapped.loop import run_swapped
 from .swapped.plan import plan_swapped
 from .taps.loop import run_items
-from .taps.plan import plan_taps
+from .taps.refusal import plan_taps
 
 #: The algorithms that can be asked for by name; each is a package beside this file.
 ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "deep", "pairs", "split", "swapped")

@@ -1,7 +1,5 @@
 """How the work of one matmul a tap is cut: bands of outputs, banks of sums, parts of loads, blocks of taps."""
 
-from ...._nki import nl
-from ..._prices import BYTE_NS, HALF_RATE, MATMUL_COLUMNS_MIN, ROWS_AN_ENGINE, TENSOR_COLUMN_NS, run_ns
 from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
 from ..cuts import Band, Bank, axis_elements, bank_unit
 from ..geometry import span
@@ -13,6 +11,8 @@ TAPS_RAW_BYTES = 24_576
 TAPS_Y_BYTES = 16_384
 #: Bytes a partition of a load of a band's rows, about, if they are not waited for.
 PART_BYTES = 4096
+#: Columns of a matmul from which on the array is never kept waiting for the next: of a bank that is cut in two.
+TAPS_COLUMNS_MIN = 128
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
 TAPS_LEAD_MATMULS = 4
 
@@ -37,10 +37,10 @@ def band_elements(geometry, pn, qn):
     return axis_elements(geometry.rows, pn) * axis_elements(geometry.columns, qn)
 
 
-def bands_of(geometry, num_tiles, pool, halves, x_bytes):
+def bands_of(geometry, num_tiles, pool, halves, x_bytes, wide):
     """Bands of all images; at least `halves` bands.
 
-    num_tiles: of x for one band. pool: (height, width) of pooling windows, which are not cut.
+    num_tiles: of x for one band. pool: (height, width) of pooling windows, which are not cut. wide: as in TapsConfig.
     """
     P, Q = geometry.rows.out, geometry.columns.out
     most = x_bytes // (num_tiles * geometry.itemsize)
@@ -72,7 +72,7 @@ def bands_of(geometry, num_tiles, pool, halves, x_bytes):
             p0, count = rows_of_bands[which]
             for q0 in range(0, Q, qn):
                 rows = span(geometry.rows, p0, div_ceil(count, pool[0]) * pool[0])
-                columns = widened(geometry, span(geometry.columns, q0, min(qn, Q - q0)))
+                columns = widened(geometry, span(geometry.columns, q0, min(qn, Q - q0)), wide)
                 found.append(
                     Band(
                         n0=part[0],
@@ -90,13 +90,11 @@ def bands_of(geometry, num_tiles, pool, halves, x_bytes):
     return found
 
 
-def widened(geometry, columns):
-    """(first, how many) columns of x, all of them where the few that are not needed cost less than a run a row."""
-    size, item = geometry.columns.size, geometry.itemsize
+def widened(geometry, columns, wide):
+    """(first, how many) columns of x, all of them, and so one run, where at most `wide` of them are not needed."""
+    size = geometry.columns.size
     in_line = geometry.x_w == 1 and geometry.x_h == size
-    if in_line and columns[1] > 0 and size * item * BYTE_NS < run_ns(columns[1] * item):
-        return (0, size)
-    return columns
+    return (0, size) if in_line and columns[1] > 0 and size - columns[1] <= wide else columns
 
 
 def bank_rows(band):
@@ -119,31 +117,25 @@ def banks_of(band, halved, last):
     return split_bank(found) if last else found
 
 
-def waits_for_rows(geometry, num_tiles, band):
-    """Whether the rows of x for a band's first bank take longer to come than the array needs to turn the first filters,
-    and half as many are enough for a bank. Several tiles of x mean that filters are waited for; rows that DMA turns
-    come in parts of their own."""
-    pn = bank_rows(band)
-    if is_turned(geometry) or num_tiles > 1 or band.nn > 1 or pn // 2 * min(band.qn, BANK_COLUMNS) < MATMUL_COLUMNS_MIN:
-        return False
-    taps = geometry.rows.taps * geometry.columns.taps * (geometry.itemsize // 2)
-    taps = 0 if geometry.packed > 0 else taps
-    load_ns = ROWS_AN_ENGINE * run_ns(span(geometry.rows, band.p0, pn)[1] * band.wn * geometry.itemsize)
-    return load_ns > taps * nl.tile_size.pmax * TENSOR_COLUMN_NS / HALF_RATE
+def can_halve(geometry, num_tiles, band):
+    """Whether a band's first bank may be cut in two by rows: half as many are enough for a bank. Several tiles of x
+    mean that filters are waited for; rows that DMA transposes come in parts of their own."""
+    enough = bank_rows(band) // 2 * min(band.qn, BANK_COLUMNS) >= TAPS_COLUMNS_MIN
+    return enough and not is_turned(geometry) and num_tiles == 1 and band.nn == 1
 
 
 def split_bank(banks):
     """Banks of which the last is cut in two, by images, rows or columns, such that both have enough columns."""
     one = banks[-1]
-    images = div_ceil(MATMUL_COLUMNS_MIN, one.pn * one.qn)
-    rows = div_ceil(MATMUL_COLUMNS_MIN, one.qn)
-    columns = MATMUL_COLUMNS_MIN
+    images = div_ceil(TAPS_COLUMNS_MIN, one.pn * one.qn)
+    rows = div_ceil(TAPS_COLUMNS_MIN, one.qn)
+    columns = TAPS_COLUMNS_MIN
     n, p, q = one.n, one.p, one.q
     nn, pn, qn = one.nn, one.pn, one.qn
-    if (nn - images) * pn * qn >= MATMUL_COLUMNS_MIN:
+    if (nn - images) * pn * qn >= TAPS_COLUMNS_MIN:
         before = Bank(n=n, nn=nn - images, p=p, pn=pn, q=q, qn=qn)
         after = Bank(n=n + nn - images, nn=images, p=p, pn=pn, q=q, qn=qn)
-    elif nn == 1 and (pn - rows) * qn >= MATMUL_COLUMNS_MIN:
+    elif nn == 1 and (pn - rows) * qn >= TAPS_COLUMNS_MIN:
         before = Bank(n=n, nn=nn, p=p, pn=pn - rows, q=q, qn=qn)
         after = Bank(n=n, nn=nn, p=p + pn - rows, pn=rows, q=q, qn=qn)
     elif nn == 1 and pn == 1 and qn >= 2 * columns:

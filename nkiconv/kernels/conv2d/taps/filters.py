@@ -15,7 +15,8 @@ from ..._tiles import BANK_BYTES, div_ceil, whole_words
 from ..cuts import tap_blocks
 from .cuts import TAPS_RAW_BYTES, tap_order
 from .fold import group_depth, job_axis, tap_groups
-from .plan import TAPS_AHEAD_BYTES, is_depthwise
+from .jobs import is_depthwise
+from .plan import TAPS_AHEAD_BYTES
 
 
 @dataclass

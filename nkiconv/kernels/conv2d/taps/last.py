@@ -10,19 +10,12 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
-from ..._prices import BYTE_NS, DMA_ENGINES, MATMUL_NS, ROWS_AN_ENGINE, TENSOR_COLUMN_NS, run_ns
 from ..._tiles import BANK_COLUMNS, cut_into, div_ceil
 
 #: Matmuls between a bank's sums and the transposes of its results, at least: they hide the read-out.
 WAIT_MATMULS = 6
 #: Banks, or pooled bands, that wait, at most.
 WAITING_MAX = 4
-#: ns until x that DMA turns is there, beside rows (trn2.toml, dma.hwdge_first_packet_load_ns), and that the last
-#: results take for their transposes and second read-out.
-TURNED_NS = 700.0
-TURN_OUT_NS = 1000.0
-#: Rate of a DMA that turns (trn2.toml, dma.dma_transpose_frac_hbm).
-TURN_RATE = 0.9
 #: Turned results that are on their way together.
 ON_THE_WAY = 3
 
@@ -199,28 +192,3 @@ def last_instructions(geometry, band, banks):
     runs = banks * band.nn if rows_together else band.nn * band.pn + banks
     tiles = div_ceil(band.nn * band.pn * band.qn, nl.tile_size.pmax) + runs
     return banks + tiles + 4 * (runs + div_ceil(band.nn * band.pn * band.qn, BANK_COLUMNS))
-
-
-def turned_ns(elements, itemsize):
-    """ns of one DMA engine for its partitions' share of what DMA turns; elements: of each partition."""
-    return elements * itemsize * BYTE_NS * nl.tile_size.pmax / (DMA_ENGINES * TURN_RATE * ROWS_AN_ENGINE)
-
-
-def runs_out_ns(pixels, kn, itemsize):
-    """ns of one DMA engine for the results of a job, over the partitions that it serves, for its share of pixels."""
-    return pixels * run_ns(kn * itemsize) / nl.tile_size.pmax
-
-
-def out_ns(geometry, jobs):
-    """ns of the array to turn all results."""
-    if not is_last(geometry):
-        return 0.0
-    column_ns = TENSOR_COLUMN_NS * (2 if geometry.itemsize == 4 else 1)
-    pixels = geometry.N * geometry.rows.out * geometry.columns.out
-    tiles = div_ceil(pixels, nl.tile_size.pmax)
-    return len(jobs) * tiles * (nl.tile_size.pmax * column_ns + MATMUL_NS)
-
-
-def beside_ns(geometry):
-    """ns before the first and after the last matmul, beside those of rows."""
-    return (TURNED_NS if is_turned(geometry) else 0.0) + (TURN_OUT_NS if is_last(geometry) else 0.0)

@@ -28,8 +28,8 @@ from .filters import (
     turn_to,
 )
 from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
+from .jobs import Job
 from .last import is_last, pass_late, put_off, turn_first
-from .plan import Job
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.

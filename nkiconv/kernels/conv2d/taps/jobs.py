@@ -1,0 +1,142 @@
+"""Jobs of one matmul a tap: output channels whose filters are in SBUF together, and batches of jobs."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._tiles import PARTS, cut, div_ceil, share
+from ..cuts import in_batches
+from .fold import depth_of, job_axis, rows_of, tap_groups
+
+#: Bytes a partition of SBUF for the filters of a batch of jobs.
+TAPS_FILTER_BYTES = 90_112
+
+
+@dataclass
+class Job(nl.NKIObject):
+    """Output channels k0 .. k0+kn-1, all of one group or of `pack` whole groups, and the input channels that they need.
+
+    chunks: (first, how many, depth) of at most 128 channels each. depth and rows are 1 where `fold` folds nothing.
+    """
+
+    k0: int
+    kn: int
+    pack: int
+    chunks: list
+    rows: int
+
+
+def jobs_of(geometry, filter_bytes, channels, apart, fold):
+    """Jobs of at most `channels` output channels whose filters fit. apart: whether groups must not share a job; fold:
+    one of TAPS_FOLDS."""
+    P_MAX = nl.tile_size.pmax
+    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
+    taps = geometry.rows.taps * geometry.columns.taps
+    pack = 1
+    if geometry.groups > 1 and not apart and per_c <= P_MAX and per_k <= P_MAX:
+        pack = max(1, min(geometry.groups, min(P_MAX // per_c, P_MAX // per_k)))
+    most_k = min(channels, most_channels(per_c, taps, geometry.itemsize, filter_bytes))
+    while pack > 1 and pack * per_k > most_k:
+        pack = pack // 2
+    found = []
+    for g0 in range(0, geometry.groups, pack):
+        gn = min(pack, geometry.groups - g0)
+        chunks = []
+        if gn > 1:
+            chunks.append((g0 * per_c, gn * per_c, 1))
+        else:
+            depth = depth_of(geometry) if fold in ("inputs", "both") else 1
+            parts = cut(per_c, P_MAX) if depth == 1 else cut_whole(per_c, P_MAX)
+            for index in range(len(parts)):
+                last = index + 1 == len(parts)
+                chunks.append((g0 * per_c + parts[index][0], parts[index][1], depth if last else 1))
+        outputs = [(0, gn * per_k)]
+        if gn == 1:
+            outputs = cut(gn * per_k, most_k) if geometry.packed == 0 else jobs_of_packed(geometry, most_k)
+        rows = rows_of(geometry) if fold in ("outputs", "both") and most_k == P_MAX else 1
+        if rows > 1:
+            outputs = cut_whole(per_k, P_MAX)
+        for index in range(len(outputs)):
+            k0, kn = outputs[index]
+            own = rows if index + 1 == len(outputs) else 1
+            found.append(Job(k0=g0 * per_k + k0, kn=kn, pack=gn, chunks=chunks, rows=own))
+    return found
+
+
+def cut_whole(count, most):
+    """(first, how many) of parts of `most`, and of the rest."""
+    found = []
+    for first in range(0, count, most):
+        found.append((first, min(most, count - first)))
+    return found
+
+
+def packed_channels(K, C, taps, itemsize):
+    """Output channels of a block of a packed filter: the largest divisor of K whose blocks make fewest jobs."""
+    most = most_channels(C, taps, itemsize, TAPS_FILTER_BYTES)
+    found, least = 1, K
+    for count in range(1, min(K, most) + 1):
+        jobs = div_ceil(K // count, most // count)
+        if K % count == 0 and jobs <= least:
+            found, least = count, jobs
+    return found
+
+
+def most_channels(C, taps, itemsize, filter_bytes):
+    """Output channels whose filters fit and that the array takes at once."""
+    chunks = div_ceil(C, nl.tile_size.pmax)
+    return max(1, min(nl.tile_size.pmax, filter_bytes // (chunks * taps * itemsize)))
+
+
+def jobs_of_packed(geometry, most):
+    """(first, how many) output channels of jobs of whole blocks of a packed filter."""
+    each = max(1, most // geometry.packed)
+    blocks = cut(geometry.K // geometry.packed, each)
+    found = []
+    for index in range(len(blocks)):
+        found.append((blocks[index][0] * geometry.packed, blocks[index][1] * geometry.packed))
+    return found
+
+
+def job_bytes(geometry, job):
+    """Bytes a partition of a job's stationaries."""
+    taps = 0
+    for index in range(len(job.chunks)):
+        taps += job_axis(geometry, job).taps * tap_groups(geometry, job.chunks[index])
+    return taps * job.rows * job.kn * geometry.itemsize
+
+
+def is_depthwise(geometry, job):
+    """Whether each channel has its own filters, and the job all of them; a packed filter is in its place as it is."""
+    own = geometry.groups == geometry.C and geometry.packed == 0
+    return own and job.kn == job.chunks[0][1] * (geometry.K // geometry.C)
+
+
+def batches_of(geometry, jobs, by_channels, filter_bytes):
+    """Jobs in batches whose filters fit together; where there are several, as many for one half of the jobs as for the
+    other, so that two cores can share them. by_channels: several even if one would do."""
+    most = len(jobs)
+    for index in range(len(jobs)):
+        most = min(most, max(1, filter_bytes // job_bytes(geometry, jobs[index])))
+    halves = PARTS if len(jobs) > 1 and (by_channels or most < len(jobs)) else 1
+    return in_batches(jobs, most, halves)
+
+
+def moved_from(batches, count):
+    """By batch, the first of its jobs whose filters DMA transposes: of the last `count` of all, or of each half."""
+    halves = PARTS if len(batches) > 1 else 1
+    found = []
+    for half in range(halves):
+        mine = share(len(batches), halves, half)
+        left, own = count, []
+        for index in range(mine[1]):
+            jobs = len(batches[mine[0] + mine[1] - 1 - index])
+            own.append(max(0, jobs - left))
+            left = max(0, left - jobs)
+        for index in range(mine[1]):
+            found.append(own[mine[1] - 1 - index])
+    return found
+
+
+def can_move(geometry):
+    """Whether DMA can transpose filters: plain ones of 16 bits and one group."""
+    return geometry.itemsize == 2 and geometry.groups == 1 and geometry.packed == 0

@@ -1,0 +1,46 @@
+"""Whether one matmul a tap takes a problem under its settings, and the plan of them."""
+
+from ...._nki import nl
+from ..._settings import setting
+from ..._tiles import PSUM_BANKS
+from ..geometry import instructions_refusal
+from .config import read_taps, taps_config_refusal, taps_defaults
+from .plan import can_together, count_instructions, make_plan, sbuf_bytes, sums_together
+
+
+def plan_taps(geometry, extras, config, cores):
+    """(Plan, "") of this on `cores` cores, or (None, why not)."""
+    reason = taps_config_refusal(geometry, extras, config)
+    if reason != "":
+        return None, reason
+    defaults = taps_defaults(geometry, extras, setting(config, "filter_bytes", 0))
+    plan = make_plan(geometry, extras, read_taps(config, defaults))
+    needed, room = sbuf_bytes(geometry, plan, extras), nl.tile_size.total_available_sbuf_size
+    if needed > room:
+        return None, (
+            f"C={geometry.C}, W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: taps needs "
+            f"{needed} bytes a partition of SBUF for the window of one output and its filters, there are {room}; "
+            f"split C over several calls and add, or use a smaller filter"
+        )
+    reason = order_refusal(geometry, plan)
+    if reason == "":
+        reason = instructions_refusal(geometry, "taps", count_instructions(geometry, plan, cores))
+    return (plan, "") if reason == "" else (None, reason)
+
+
+def order_refusal(geometry, plan):
+    """Why the sums of a plan's batches cannot be made chunk by chunk of x, where they are; "" if they can."""
+    for index in range(len(plan.batches)):
+        batch = plan.batches[index]
+        if plan.together[index] and not can_together(geometry, batch):
+            return (
+                f"config order=chunks, C={geometry.C}, K={geometry.K}: needs jobs that take the same several chunks of "
+                f"128 channels, no folded outputs, and rows of x and y in HBM, not channels side by side; use 'banks'"
+            )
+        needed = sums_together(batch, index, plan.items) + 1  # the last bank of all may be cut in two
+        if plan.together[index] and needed > PSUM_BANKS:
+            return (
+                f"config order=chunks: the sums of a band and filters take {needed} banks of PSUM, there are "
+                f"{PSUM_BANKS}; use 'banks', or a smaller x_bytes"
+            )
+    return ""

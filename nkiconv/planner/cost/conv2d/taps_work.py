@@ -1,0 +1,195 @@
+"""What the parts of `taps` take: the array for matmuls and transposes, DMA for x, filters and results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil, share
+from ....kernels.conv2d.cuts import tap_blocks
+from ....kernels.conv2d.geometry import met
+from ....kernels.conv2d.taps.cuts import TAPS_RAW_BYTES
+from ....kernels.conv2d.taps.fold import job_axis, tap_groups
+from ....kernels.conv2d.taps.jobs import can_move
+from ....kernels.conv2d.taps.last import is_last, is_turned
+from ....simulator.hardware import PARTITIONS
+from ....simulator.timing.target import Target
+
+#: ns until DMA has transposed the first block of a job's filters: an engine's copy, the trigger, the first packet, the
+#: end (trn2.toml, dma.hwdge_*).
+MOVE_NS = 4000.0
+#: ns until zeros are there to warm the array up with.
+ZEROS_NS = 220.0
+#: Share of the array's time that DMA may take, so that what is needed next is not late.
+DMA_SHARE = 0.9
+
+
+class Work:
+    """What the array and the DMA engines of two cores are given by the jobs of a problem."""
+
+    def __init__(self, target: Target, geometry: Any) -> None:
+        self.target = target
+        self.geometry = geometry
+        self.taps: int = geometry.rows.taps * geometry.columns.taps
+        self.outputs: int = geometry.N * geometry.rows.out * geometry.columns.out
+        passes = target.transpose_passes_fp32 if geometry.itemsize == 4 else 1
+        #: ns of the array for a transpose of 128 columns
+        self.transpose_ns = PARTITIONS * target.tensor_column_ns * passes + target.matmul_ns
+        # outputs that taps meet, each tap's counted: along columns, and along rows by rows of a job
+        self._columns_met = met_outputs(geometry.columns)
+        self._rows_met: dict[int, int] = {}
+
+    def array_ns(self, jobs: Sequence[Any]) -> float:
+        """ns of the array for all matmuls, at its full rate; taps are clipped to what they meet of x."""
+        return self.array_work_ns(jobs, 1.0, div_ceil(self.outputs, BANK_COLUMNS))[0]
+
+    def array_work_ns(self, jobs: Sequence[Any], part: float, banks: int) -> tuple[float, float]:
+        """(`array_ns` of a part of all outputs, in so many banks; those of them that the array works: matmuls of few
+        columns keep it waiting)."""
+        geometry, target = self.geometry, self.target
+        column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
+        fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
+        total = work = 0.0
+        for job in jobs:
+            rows = job_axis(geometry, job)
+            if job.rows not in self._rows_met:
+                self._rows_met[job.rows] = met_outputs(rows)
+            for chunk in job.chunks:
+                groups = tap_groups(geometry, chunk)
+                columns_met = groups * geometry.columns.out if chunk[2] > 1 else self._columns_met
+                columns = geometry.N * self._rows_met[job.rows] * columns_met * part
+                matmuls = div_ceil(banks, job.rows) * rows.taps * groups
+                total += max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
+                work += columns * column_ns
+        out_ns = self._transposed_out_ns(jobs) * part
+        return total + out_ns, work + out_ns * min(1.0, jobs[0].kn / target.matmul_columns_min)
+
+    def sums_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
+        """ns of the array of the busier of two cores for all matmuls."""
+        all_ns = self.array_ns(jobs)
+        if by_channels:
+            part_ns = self.array_ns(jobs[: share(len(jobs), PARTS, 0)[1]])
+            return max(part_ns, all_ns - part_ns)
+        return all_ns / min(int(div_ceil(self.outputs, BANK_COLUMNS)), PARTS)
+
+    def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
+        """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
+        return max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels))
+
+    def transposes_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
+        """ns of the array to transpose a core's filters: all, or the first job's where DMA may do the others."""
+        geometry = self.geometry
+        if geometry.packed > 0 or geometry.groups == geometry.C:
+            return 0.0
+        count = div_ceil(len(jobs), PARTS) if by_channels else len(jobs)
+        if can_move(geometry):
+            idle_ns = max(0.0, self._dma_idle_ns(jobs, by_channels))
+            count = max(1, count - int(idle_ns / self.move_ns(jobs[0])))
+        return count * len(jobs[0].chunks) * self.taps * self.transpose_ns
+
+    def waits_for_dma(self, jobs: Sequence[Any], by_channels: bool) -> bool:
+        """Whether the array has less to do than DMA, and waits for it all the time."""
+        array_ns = self.sums_ns(jobs, by_channels) + self.transposes_ns(jobs, by_channels)
+        return self.dma_ns(jobs, by_channels) > array_ns
+
+    def dma_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
+        """ns of the DMA engines, or HBM, of one of two cores for x, filters and results, by the runs they come in."""
+        geometry, target = self.geometry, self.target
+        rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
+        x_image = target.image_ns(rows.size, columns.size, geometry.x_h, geometry.x_w, item)
+        y_image = target.image_ns(rows.out, columns.out, geometry.y_p, geometry.y_q, item)
+        x_ns = geometry.N * x_image * div_ceil(geometry.C, PARTITIONS)
+        if is_turned(geometry):
+            x_ns = self.transposed_ns(geometry.N * rows.size * columns.size * geometry.C / PARTITIONS)
+        if jobs[0].chunks[-1][2] > 1:
+            x_ns += geometry.N * (rows.size * target.row_ns(columns.size, geometry.x_w, item) - x_image)
+        y_ns = w_ns = 0.0
+        for job in jobs:
+            if is_last(geometry):
+                y_ns += self.runs_out_ns(self.outputs, job.kn)
+            elif job.rows > 1:
+                row_ns = target.row_ns(columns.out, geometry.y_q, item)
+                y_ns += geometry.N * (div_ceil(rows.out, job.rows) * row_ns)
+            else:
+                y_ns += geometry.N * y_image
+            w_ns += len(job.chunks) * self.filters_ns(job)
+        x_bytes = geometry.N * geometry.C * rows.size * columns.size * item
+        y_bytes = self.outputs * geometry.K * item
+        w_bytes = geometry.K * (geometry.C // geometry.groups) * self.taps * item
+        if by_channels:
+            engines_ns, num_bytes = x_ns + (w_ns + y_ns) / PARTS, x_bytes + (w_bytes + y_bytes) / PARTS
+        else:
+            engines_ns, num_bytes = w_ns + (x_ns + y_ns) / PARTS, w_bytes + (x_bytes + y_bytes) / PARTS
+        return float(max(target.rows_an_engine * engines_ns, num_bytes * target.hbm_byte_ns))
+
+    def filters_ns(self, job: Any) -> float:
+        """ns of one DMA engine for the filters of a chunk of a job, of one output channel."""
+        geometry = self.geometry
+        channels = job.chunks[0][1] // job.pack
+        run = channels * self.taps if geometry.w_s == 1 and geometry.w_c == self.taps else 1
+        return float(channels * self.taps / run * self.target.run_ns(run * geometry.itemsize))
+
+    def move_ns(self, job: Any) -> float:
+        """ns of DMA to transpose the filters of a job within SBUF."""
+        target = self.target
+        num_bytes = len(job.chunks) * self.taps * job.kn * PARTITIONS * self.geometry.itemsize
+        return float(num_bytes * target.byte_ns / (target.dma_engines * target.transpose_rate_sbuf))
+
+    def moved_jobs(self, jobs: Sequence[Any], band: Any, by_channels: bool) -> int:
+        """Jobs of each half whose filters DMA transposes, if they are not a core's first: as many as DMA has time for,
+        where the matmuls of a job for a band take longer than that."""
+        one_ns = self.move_ns(jobs[0])
+        job_ns = self.array_ns(jobs[:1]) * (band.nn * band.pn * band.qn) / self.outputs
+        if not can_move(self.geometry) or job_ns < MOVE_NS + one_ns:
+            return 0
+        count = div_ceil(len(jobs), PARTS) if by_channels else len(jobs)
+        return max(0, min(count, int(self._dma_idle_ns(jobs, by_channels) / one_ns)))
+
+    def warm_count(self, job: Any, most: int) -> int:
+        """Matmuls of 128 columns at half rate from a core's start until the first filters of a job are there."""
+        target = self.target
+        idle_ns = self.filters_there_ns(job) - ZEROS_NS
+        return min(most, int(idle_ns * target.half_rate / (PARTITIONS * target.tensor_column_ns)))
+
+    def filters_there_ns(self, job: Any) -> float:
+        """ns from a core's start until the first block of a job's filters is there."""
+        geometry, target = self.geometry, self.target
+        channels = job.chunks[0][1] // job.pack
+        _, rn, _, sn = tap_blocks(geometry, channels, TAPS_RAW_BYTES)[0]
+        whole = geometry.w_s == 1 and geometry.w_c == self.taps
+        load_ns = target.row_ns(channels * rn * sn, 1 if whole else 2, geometry.itemsize)
+        first_ns = target.static_issue_ns + target.first_packet_ns + target.load_skew_ns
+        return float(first_ns + target.rows_an_engine * load_ns + target.dma_done_ns)
+
+    def rows_take_longer(self, num_rows: int, columns: int) -> bool:
+        """Whether so many rows of x take longer to come than the array needs to transpose the first filters."""
+        geometry, target = self.geometry, self.target
+        taps = 0 if geometry.packed > 0 else self.taps * (geometry.itemsize // 2)
+        load_ns = target.rows_an_engine * target.run_ns(num_rows * columns * geometry.itemsize)
+        return load_ns > taps * PARTITIONS * target.tensor_column_ns / target.half_rate
+
+    def transposed_ns(self, elements: float) -> float:
+        """ns of one DMA engine for its partitions' share of what DMA transposes; elements: of each partition."""
+        target = self.target
+        engines = target.dma_engines * target.transpose_rate * target.rows_an_engine
+        return float(elements * self.geometry.hbm_itemsize * target.byte_ns * PARTITIONS / engines)
+
+    def runs_out_ns(self, pixels: int, kn: int) -> float:
+        """ns of one DMA engine for transposed results of a job, over the partitions it serves, for its share of
+        pixels."""
+        return pixels * self.target.run_ns(kn * self.geometry.itemsize) / PARTITIONS
+
+    def _transposed_out_ns(self, jobs: Sequence[Any]) -> float:
+        """ns of the array to transpose all results."""
+        if not is_last(self.geometry):
+            return 0.0
+        return float(len(jobs) * div_ceil(self.outputs, PARTITIONS) * self.transpose_ns)
+
+    def _dma_idle_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
+        """ns that DMA has left beside x, filters and results, while the array is at work."""
+        return DMA_SHARE * self.array_ns(jobs) / PARTS - self.dma_ns(jobs, by_channels)
+
+
+def met_outputs(axis: Any) -> int:
+    """Outputs that taps meet, each tap's counted."""
+    return sum(met(axis, tap, 0, axis.out)[2] for tap in range(axis.taps))
