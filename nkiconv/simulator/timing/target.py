@@ -79,6 +79,7 @@ class Target:
     hbm_element_ns: float
     hbm_run_bytes: float  # which counts as no shorter than this
     hbm_byte_ns: float  # a byte of runs of 4 KiB
+    transpose_rate: float  # of a DMA that transposes, of what it moves otherwise
     # Semaphores, from a result to what waits for it: on Vector and the others, on the array, at a DMA's trigger
     hop_ns: float
     hop_tensor_ns: float
@@ -178,6 +179,7 @@ def _target(overrides: tuple[tuple[str, float], ...]) -> Target:
         hbm_element_ns=_CORES * rates("dma.hbm_run_ns"),
         hbm_run_bytes=rates("dma.hbm_run_least_bytes"),
         hbm_byte_ns=_CORES * hbm_ns(1, 4096, rates),
+        transpose_rate=rates("dma.dma_transpose_frac_hbm"),
         hop_ns=rates("sync.hop_to_vector_ns"),
         hop_tensor_ns=rates("sync.hop_to_pe_ns"),
         hop_dma_ns=rates("sync.hop_to_dma_issue_ns"),

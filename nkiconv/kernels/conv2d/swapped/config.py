@@ -1,0 +1,76 @@
+"""Settings of swapped."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._settings import config_refusal, numbers_refusal, setting
+from ..._tiles import PSUM_BANKS
+from .tiling import make_plan, sbuf_bytes
+
+SWAPPED_SETTINGS = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup", "banks")
+SWAPPED_SHARDS = ("channels", "images")
+#: Neighbouring pixels of a partition, and matmuls on zeros, at most.
+SIDE_LIMIT = 4096
+SWAPPED_WARM_UP_MAX = 256
+
+
+@dataclass(frozen=True)
+class SwappedConfig(nl.NKIObject):
+    """How swapped works: see plan.py."""
+
+    #: what two cores share: "channels" of the output, or "images" and rows of them; with fold > 1 these
+    shard: str
+    #: neighbouring pixels of a partition, 1 to 4096
+    side: int
+    #: rows of y beside each other in the array's columns, with as many times stride rows of x on its rows, 1 to 128
+    fold: int
+    #: bytes a partition for x of one band, 64 to all of SBUF; two bands are there at once
+    x_bytes: int
+    #: bytes a partition for filters that are there together, 64 to all of SBUF
+    filter_bytes: int
+    #: matmuls of 128 columns on zeros before the first filters, 0 to 256
+    warmup: int
+    #: banks of sums that go through the first filters together as these come, 1 to 7; another is for transposes
+    banks: int
+
+
+def swapped_config_refusal(config):
+    """Why a config is none of swapped's by its names and values, or ""."""
+    whole = nl.tile_size.total_available_sbuf_size
+    reason = config_refusal(config, SWAPPED_SETTINGS, "swapped")
+    if reason == "":
+        limits = (("x_bytes", 64, whole), ("filter_bytes", 64, whole), ("warmup", 0, SWAPPED_WARM_UP_MAX))
+        reason = numbers_refusal(config, limits)
+    if reason == "":
+        limits = (("side", 1, SIDE_LIMIT), ("fold", 1, nl.tile_size.pmax), ("banks", 1, PSUM_BANKS - 1))
+        reason = numbers_refusal(config, limits)
+    if reason == "":
+        shard = setting(config, "shard", SWAPPED_SHARDS[0])
+        if shard not in SWAPPED_SHARDS:
+            reason = f"config shard={shard}: accepted are {SWAPPED_SHARDS}; use one of them"
+    return reason
+
+
+def swapped_settings(shard, side, fold):
+    """The SwappedConfig of what shapes decide, and of what is the same for all."""
+    return SwappedConfig(
+        shard=shard, side=side, fold=fold, x_bytes=32_768, filter_bytes=118_784, warmup=28, banks=5
+    )
+
+
+def swapped_defaults(geometry, extras):
+    """Settings of a kernel that is called without any."""
+    return swapped_settings("channels", 1, 1)
+
+
+def read_swapped(config, defaults):
+    """The SwappedConfig of a config; what that leaves open is as in `defaults`."""
+    return SwappedConfig(
+        shard=setting(config, "shard", defaults.shard),
+        side=setting(config, "side", defaults.side),
+        fold=setting(config, "fold", defaults.fold),
+        x_bytes=setting(config, "x_bytes", defaults.x_bytes),
+        filter_bytes=setting(config, "filter_bytes", defaults.filter_bytes),
+        warmup=setting(config, "warmup", defaults.warmup),
+        banks=setting(config, "banks", defaults.banks),
+    )
