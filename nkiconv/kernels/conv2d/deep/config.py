@@ -4,12 +4,16 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import config_refusal, numbers_refusal, setting
-from .tiling import QUADRANT, make_deep, sbuf_bytes
+from .tiling import QUADRANT, deep_fits, make_deep, most_columns
 
 DEEP_SETTINGS = ("shard", "taps", "filter_bytes", "buffers", "warmup")
 DEEP_SHARDS = ("contraction", "channels")
 BUFFERS_MAX = 16
 DEEP_WARM_UP_MAX = 256
+#: Of `deep_defaults`: output channels up to which cores share the contraction, if x has so many bytes, or if there are
+#: so many products an output channel; matmuls on zeros, and bytes a partition of first filters in the time of one more.
+FEW_OUTPUTS, LARGE_BYTES, DEEPEST = 64, 458_752, 4096
+WARM_UP_LEAST, WARM_UP_BYTES = 14, 170
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,22 @@ def deep_settings(shard, taps, warmup):
 
 
 def deep_defaults(geometry, extras):
-    """Settings of a kernel that is called without any."""
-    return deep_settings("contraction", 1, 20)
+    """Settings of a kernel that is called without any: few channels share the contraction of large x, or a very deep
+    one; as many columns of taps as there is room for, or one; those of them that fit."""
+    taps = geometry.rows.taps * geometry.columns.taps
+    x_bytes = geometry.N * geometry.C * geometry.rows.size * geometry.columns.size * geometry.itemsize
+    shards = ("channels", "contraction")
+    if geometry.K <= FEW_OUTPUTS and (x_bytes >= LARGE_BYTES or geometry.C * taps // geometry.K >= DEEPEST):
+        shards = ("contraction", "channels")
+    piece = min(16_384, min(geometry.C, nl.tile_size.pmax) * taps * geometry.itemsize)
+    found = deep_settings(shards[0], 1, WARM_UP_LEAST + piece // WARM_UP_BYTES)
+    for index in range(len(shards)):
+        most = 1 if extras.strict_nonfinite else most_columns(geometry, shards[index])
+        for T in (most, 1):
+            tried = deep_settings(shards[index], T, found.warmup)
+            if deep_fits(geometry, extras, make_deep(geometry, tried)):
+                return tried
+    return found
 
 
 def read_deep(config, defaults):

@@ -25,7 +25,7 @@ added, shifted, as they are read out. What bounds it: DMA of the filters, or the
 from ...._nki import nl
 from ..geometry import instructions_refusal
 from .config import deep_config_refusal, deep_defaults, read_deep
-from .tiling import IMAGE_MOST, SUM_BANKS, count_instructions, is_copied, make_deep, sbuf_bytes
+from .tiling import IMAGE_MOST, SUM_BANKS, count_instructions, deep_fits, is_copied, make_deep
 
 
 def plan_deep(geometry, extras, config, cores):
@@ -37,13 +37,10 @@ def plan_deep(geometry, extras, config, cores):
     if reason != "":
         return None, reason
     deep = make_deep(geometry, read_deep(config, deep_defaults(geometry, extras)))
-    fits = deep != None
-    if fits and extras.strict_nonfinite:
+    if deep != None and extras.strict_nonfinite:
         if is_copied(deep.window):
             return None, "strict_nonfinite=True: deep multiplies filters by the zeros around x; use taps"
-    if fits:
-        fits = sbuf_bytes(geometry, deep, extras) <= whole
-    if not fits:
+    if not deep_fits(geometry, extras, deep):
         return None, (
             f"N={geometry.N}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}, Q={geometry.columns.out}, "
             f"S={geometry.columns.taps}, config={config}: deep keeps all sums in {SUM_BANKS} banks of PSUM and x with "

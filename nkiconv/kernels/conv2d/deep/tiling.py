@@ -90,12 +90,18 @@ def outputs_of(geometry, shard):
 
 def is_legal(geometry, shard, T):
     """Whether there is something to share, and room for T columns of taps."""
-    outputs = outputs_of(geometry, shard)
     shared = geometry.C if shard == "contraction" else geometry.K
-    room = T == 1 or (outputs <= 2 * QUADRANT and T * slot_of(outputs) <= nl.tile_size.pmax)
     if geometry.packed > 0 and has_gaps(geometry, shard, T):
         return False
-    return shared >= PARTS and room and T <= geometry.columns.taps
+    return shared >= PARTS and T <= most_columns(geometry, shard)
+
+
+def most_columns(geometry, shard):
+    """Columns of taps that there is room for."""
+    outputs = outputs_of(geometry, shard)
+    if outputs > 2 * QUADRANT:
+        return 1
+    return min(geometry.columns.taps, nl.tile_size.pmax // slot_of(outputs))
 
 
 def has_gaps(geometry, shard, T):
@@ -324,6 +330,13 @@ def sbuf_bytes(geometry, deep, extras):
     # sums of both halves, their total, y; a residual as it is and scaled; before an activation
     results = (4 + (2 if extras.residual else 0) + 1) * 4 * len(deep.jobs[1].blocks)
     return raw + turned + chunks * geometry.N * whole_words(x, item) * item + pixels * results + 2048
+
+
+def deep_fits(geometry, extras, deep):
+    """Whether there is a Deep, and room in SBUF for it."""
+    if deep == None:
+        return False
+    return sbuf_bytes(geometry, deep, extras) <= nl.tile_size.total_available_sbuf_size
 
 
 def count_instructions(geometry, deep, extras, cores):

@@ -11,7 +11,7 @@ from ..._tiles import BANK_COLUMNS
 from ..geometry import instructions_refusal
 from .config import read_swapped, swapped_config_refusal, swapped_defaults
 from .shape import can_fold, is_padded, is_staged
-from .tiling import STEP_MAX, count_instructions, make_plan, sbuf_bytes
+from .tiling import STEP_MAX, count_instructions, make_plan, swapped_fits
 
 
 def plan_swapped(geometry, extras, config, cores):
@@ -27,10 +27,7 @@ def plan_swapped(geometry, extras, config, cores):
     if reason != "":
         return None, reason
     plan = make_plan(geometry, settings)
-    fits = plan != None
-    if fits:
-        fits = sbuf_bytes(geometry, plan, extras) <= whole
-    if not fits:
+    if not swapped_fits(geometry, extras, plan):
         return None, (
             f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
             f"S={geometry.columns.taps}, x_bytes={settings.x_bytes}: swapped keeps padded windows of rows of y and "
@@ -44,7 +41,9 @@ def plan_swapped(geometry, extras, config, cores):
 def swapped_refusal(geometry, extras):
     """Why this is not for pixels as stationaries, or ""."""
     if geometry.hbm_itemsize == 1:
-        return "img_ref.dtype=float8: swapped takes 16 and 32 bits, as DMA transposes no single bytes; use taps or pairs"
+        return (
+            "img_ref.dtype=float8: swapped takes 16 and 32 bits, as DMA transposes no single bytes; use taps or pairs"
+        )
     if geometry.groups > 1:
         return f"feature_group_count={geometry.groups}: swapped takes 1; use taps or grouped"
     if extras.pool != (1, 1):

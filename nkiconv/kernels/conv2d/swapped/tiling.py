@@ -135,6 +135,13 @@ def sbuf_bytes(geometry, plan, extras):
     return x_bytes + filters + results + sums + bias + zeros
 
 
+def swapped_fits(geometry, extras, plan):
+    """Whether there is a plan, and room in SBUF for it."""
+    if plan == None:
+        return False
+    return sbuf_bytes(geometry, plan, extras) <= nl.tile_size.total_available_sbuf_size
+
+
 def count_instructions(geometry, plan, extras, cores):
     """Instructions of the busiest core, at most."""
     taps = geometry.rows.taps * geometry.columns.taps

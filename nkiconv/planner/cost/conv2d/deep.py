@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....kernels.conv2d.deep.config import DEEP_SHARDS, deep_config_refusal, deep_settings, read_deep
+from ....kernels.conv2d.deep.config import DEEP_SHARDS, deep_config_refusal, deep_defaults, deep_settings, read_deep
 from ....kernels.conv2d.deep.plan import deep_refusal
-from ....kernels.conv2d.deep.tiling import QUADRANT, is_copied, make_deep, pieces_of, sbuf_bytes
+from ....kernels.conv2d.deep.tiling import QUADRANT, deep_fits, is_copied, make_deep, pieces_of
 from ....kernels.conv2d.relayout import plain_of
-from ....simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
+from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Shape, config_of, pairs_of
 from .common import WARM_UPS, Conv2dAlgorithm
@@ -31,7 +31,7 @@ class Deep(Conv2dAlgorithm):
         return found
 
     def _least(self, shape: Shape, config: Config) -> Config:
-        """All settings, those that the config leaves open so that its plan takes least; itself where none runs."""
+        """All settings, those that the config leaves open so that its plan takes least; the kernel's where none runs."""
         extras, precision = shape.extras, shape.geometry.precision
         if precision == "fp16x3" or deep_config_refusal(config) or deep_refusal(shape.geometry, extras):
             return config
@@ -41,18 +41,18 @@ class Deep(Conv2dAlgorithm):
         tried = [read_deep(config, deep_settings(one, T, 0)) for one in shards for T in taps]
         if len(tried) == 1 and "warmup" in given:
             return pairs_of(tried[0])
-        least_ns, best = 0.0, config
+        least_ns, best = 0.0, None
         for settings in tried:
             plan = make_deep(geometry, settings)
-            if plan is None or (extras.strict_nonfinite and is_copied(plan.window)):
+            fits = deep_fits(geometry, extras, plan)
+            if not fits or (extras.strict_nonfinite and is_copied(plan.window)):
                 continue
-            if sbuf_bytes(geometry, plan, extras) <= SBUF_USABLE_BYTES_PER_PARTITION:
-                if "warmup" not in given:
-                    plan.warmup = warm_count(shape.target, geometry, plan)
-                ns = Walk(shape.target, geometry, plan).end()
-                if best is config or ns < least_ns:
-                    least_ns, best = ns, pairs_of(dataclasses.replace(settings, warmup=plan.warmup))
-        return best
+            if "warmup" not in given:
+                plan.warmup = warm_count(shape.target, geometry, plan)
+            ns = Walk(shape.target, geometry, plan).end()
+            if best is None or ns < least_ns:
+                least_ns, best = ns, dataclasses.replace(settings, warmup=plan.warmup)
+        return pairs_of(best or read_deep(config, deep_defaults(geometry, extras)))
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return Walk(shape.target, geometry, plan).end()

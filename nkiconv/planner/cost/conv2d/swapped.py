@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,15 +9,17 @@ from typing import Any
 from ....kernels._tiles import PARTS, cut, share
 from ....kernels.conv2d.swapped.config import (
     SWAPPED_SHARDS,
+    SWAPPED_X_BYTES,
     read_swapped,
     swapped_config_refusal,
+    swapped_defaults,
     swapped_settings,
 )
 from ....kernels.conv2d.swapped.filters import turns_of
 from ....kernels.conv2d.swapped.plan import fold_refusal, swapped_refusal
 from ....kernels.conv2d.swapped.shape import blocks_of, is_transposed, rows_inside
-from ....kernels.conv2d.swapped.tiling import make_plan, sbuf_bytes
-from ....simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
+from ....kernels.conv2d.swapped.tiling import make_plan, swapped_fits
+from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Shape, config_of, pairs_of
@@ -50,21 +51,21 @@ class Swapped(Conv2dAlgorithm):
         return found
 
     def _least(self, shape: Shape, config: Config) -> Config:
-        """All settings, those that the config leaves open so that its plan takes least; itself where none runs."""
+        """All settings, those that the config leaves open so that its plan takes least; the kernel's where none runs."""
         geometry, extras = shape.geometry, shape.extras
         if geometry.precision == "fp16x3" or swapped_config_refusal(config) or swapped_refusal(geometry, extras):
             return config
         tried = [read_swapped(config, open_ones) for open_ones in self._open(shape, dict(config or ()))]
         if len(tried) == 1:
             return pairs_of(tried[0])
-        least_ns, best = 0.0, config
+        least_ns, best = 0.0, None
         for settings in tried:
             plan = make_plan(geometry, settings)
-            if plan is not None and sbuf_bytes(geometry, plan, extras) <= SBUF_USABLE_BYTES_PER_PARTITION:
+            if swapped_fits(geometry, extras, plan):
                 ns = Cost(shape.target, geometry, plan).core_ns()
-                if best is config or ns < least_ns:
-                    least_ns, best = ns, pairs_of(settings)
-        return best
+                if best is None or ns < least_ns:
+                    least_ns, best = ns, settings
+        return pairs_of(best or read_swapped(config, swapped_defaults(geometry, extras)))
 
     def _open(self, shape: Shape, given: dict[str, Any]) -> Iterator[Any]:
         """Settings that are worth a try, beside those given."""
@@ -75,7 +76,7 @@ class Swapped(Conv2dAlgorithm):
         if "images" in shards:
             ways += [("images", fold) for fold in folds if fold > 1 and not fold_refusal(geometry, extras, fold)]
         sides = [given["side"]] if "side" in given else sides_of(geometry)
-        return (swapped_settings(shard, side, fold) for side in sides for shard, fold in ways)
+        return (swapped_settings(shard, side, fold, SWAPPED_X_BYTES) for side in sides for shard, fold in ways)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return START_NS + Cost(shape.target, geometry, plan).core_ns() + END_NS
@@ -174,7 +175,8 @@ class Cost:
         fixed_ns = target.matmul_ns if fast else 2 * target.matmul_fp32_ns
         kn = plan.batches[item.batch][1]
         parts = cut(kn * plan.source.fold, plan.k_tile)
-        tile_ns = sum(max(columns, target.matmul_columns_min) * column_ns + fixed_ns for _, columns in parts)
+        least = target.matmul_columns_min
+        tile_ns: float = sum(max(columns, least) * column_ns + fixed_ns for _, columns in parts)
         tiles = tiles_of(plan, item.band)
         array_ns = tiles * tile_ns * plan.source.rows.taps * plan.source.columns.taps * len(plan.chunks)
         elements_ns = kn * plan.source.fold * target.vector_ns
