@@ -72,10 +72,11 @@ def deep_defaults(geometry, extras):
 
 
 def read_deep(config, defaults):
-    """The DeepConfig of a config; what that leaves open is as in `defaults`."""
+    """The DeepConfig of a config; what that leaves open is as in `defaults`, or one column for another share."""
+    shard = setting(config, "shard", defaults.shard)
     return DeepConfig(
-        shard=setting(config, "shard", defaults.shard),
-        taps=setting(config, "taps", defaults.taps),
+        shard=shard,
+        taps=setting(config, "taps", defaults.taps if shard == defaults.shard else 1),
         filter_bytes=setting(config, "filter_bytes", defaults.filter_bytes),
         buffers=setting(config, "buffers", defaults.buffers),
         warmup=setting(config, "warmup", defaults.warmup),

@@ -96,11 +96,12 @@ def swapped_defaults(geometry, extras):
 
 
 def read_swapped(config, defaults):
-    """The SwappedConfig of a config; what that leaves open is as in `defaults`."""
+    """The SwappedConfig of a config; what that leaves open is as in `defaults`, but for what does not go together."""
+    fold = setting(config, "fold", 1 if setting(config, "shard", "images") == "channels" else defaults.fold)
     return SwappedConfig(
-        shard=setting(config, "shard", defaults.shard),
+        shard=setting(config, "shard", "images" if fold > 1 else defaults.shard),
         side=setting(config, "side", defaults.side),
-        fold=setting(config, "fold", defaults.fold),
+        fold=fold,
         x_bytes=setting(config, "x_bytes", defaults.x_bytes),
         filter_bytes=setting(config, "filter_bytes", defaults.filter_bytes),
         warmup=setting(config, "warmup", defaults.warmup),

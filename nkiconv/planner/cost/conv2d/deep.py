@@ -31,7 +31,7 @@ class Deep(Conv2dAlgorithm):
         return found
 
     def _least(self, shape: Shape, config: Config) -> Config:
-        """All settings, those that the config leaves open so that its plan takes least; the kernel's where none runs."""
+        """All settings, those left open so that the plan takes least; the kernel's where none runs."""
         extras, precision = shape.extras, shape.geometry.precision
         if precision == "fp16x3" or deep_config_refusal(config) or deep_refusal(shape.geometry, extras):
             return config

@@ -51,7 +51,7 @@ class Swapped(Conv2dAlgorithm):
         return found
 
     def _least(self, shape: Shape, config: Config) -> Config:
-        """All settings, those that the config leaves open so that its plan takes least; the kernel's where none runs."""
+        """All settings, those left open so that the plan takes least; the kernel's where none runs."""
         geometry, extras = shape.geometry, shape.extras
         if geometry.precision == "fp16x3" or swapped_config_refusal(config) or swapped_refusal(geometry, extras):
             return config
