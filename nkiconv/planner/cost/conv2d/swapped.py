@@ -165,7 +165,7 @@ class Cost:
         first = block.nn * rows_inside(plan.source, band.p0, block.pn, -1)[1]
         whole = band.nn * rows_inside(plan.source, band.p0, band.pn, -1)[1]
         fold_ns = FOLD_NS if plan.source.fold > 1 else 0.0
-        return fold_ns + self.x_ns(band) * float(first) / (len(plan.chunks) * max(1, whole))
+        return fold_ns + self.x_ns(band) * int(first) / (len(plan.chunks) * max(1, int(whole)))
 
     def band_ns(self, item: Any) -> tuple[float, float, float]:
         """(ns of the array, of DMA, of read-outs by Vector and Scalar) of a band."""
