@@ -21,10 +21,13 @@ from depthwise import same_bits
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.kernels.conv2d.deep import plan
-from nkiconv.kernels.conv2d.deep.price import deep_ns
+from nkiconv.kernels.conv2d.deep import tiling
+from nkiconv.kernels.conv2d.deep.config import DEEP_SETTINGS, DEEP_SHARDS
 from nkiconv.kernels.conv2d.deep.sums import parts_of
-from nkiconv.kernels.conv2d.dispatch import choose
+from nkiconv.planner import Request
+from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv2d.deep import ALGORITHM
+from nkiconv.planner.operations import OPERATIONS
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.simulator.profiling import in_time
@@ -87,7 +90,7 @@ def test_every_shape_is_exact(name, dtype):
 
 
 @pytest.mark.cover
-@pytest.mark.parametrize("shard", plan.DEEP_SHARDS)
+@pytest.mark.parametrize("shard", DEEP_SHARDS)
 @pytest.mark.parametrize("why", EDGE)
 def test_every_edge_is_exact_or_refused(why, shard):
     found, reason = planned(EDGE[why], "deep", (("shard", shard),))
@@ -117,7 +120,7 @@ def test_epilogue(name, asked):
     check_epilogue(problem, asked, deep(shard, T, settings))
 
 
-@pytest.mark.parametrize("shard", plan.DEEP_SHARDS)
+@pytest.mark.parametrize("shard", DEEP_SHARDS)
 def test_layouts(shard):
     x, w = integers(np.random.default_rng(3), FEW)
     config = config_of("deep", shard=shard)
@@ -159,7 +162,7 @@ def test_precision(precision):
 
 
 @pytest.mark.parametrize("T", [1, 3])
-@pytest.mark.parametrize("shard", plan.DEEP_SHARDS)
+@pytest.mark.parametrize("shard", DEEP_SHARDS)
 def test_nonfinite_stay_in_their_windows(shard, T):
     problem = FEW.replace(dtype="fp32", C=40, padding=((0, 0), (0, 0)))
     x, w = integers(np.random.default_rng(6), problem)
@@ -185,8 +188,8 @@ def test_it_needs_no_more_than_it_says(name, lnc):
         execution = trace(problem, lnc, config=config, **more)
         geometry = geometry_of(problem)
         most = max(len(program.instructions) for program in execution.programs)
-        assert most <= plan.count_instructions(geometry, found, extras, lnc)
-        assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry, found, extras)
+        assert most <= tiling.count_instructions(geometry, found, extras, lnc)
+        assert execution.sbuf_peak_bytes <= tiling.sbuf_bytes(geometry, found, extras)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -282,13 +285,39 @@ PRICED = {
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize("shard", plan.DEEP_SHARDS)
+@pytest.mark.parametrize("shard", DEEP_SHARDS)
 @pytest.mark.parametrize("name", PRICED)
-def test_prices_are_near_the_model(name, shard):
-    problem = PRICED[name]
-    found, _ = planned(problem, "deep", (("shard", shard),))
-    modelled_us = in_time(trace(problem, 2, config=config_of("deep", shard=shard)), Rates()).us
-    assert deep_ns(geometry_of(problem), found) / 1e3 == pytest.approx(modelled_us, rel=0.1)
+def test_costs_are_near_the_model(name, shard):
+    problem, found = PRICED[name], shape_of(PRICED[name])
+    config = ALGORITHM.settle(found, (("shard", shard),))
+    modelled_us = in_time(trace(problem, 2, config=config_of("deep", **dict(config))), Rates()).us
+    cost_ns = ALGORITHM.plan_ns(found, found.geometry, ALGORITHM.plan(found, config))
+    assert cost_ns / 1e3 == pytest.approx(modelled_us, rel=0.1)
+
+
+def shape_of(problem, **constants):
+    return Shape(geometry_of(problem), extras_of(), 2, Rates(constants))
+
+
+def test_costs_follow_the_constants():
+    [slow] = ALGORITHM.guesses(shape_of(PRICED["7 x 7"], **{"dma.engine_bytes_per_ns": 9.0}))
+    assert slow.ns > 1.5 * ALGORITHM.guesses(shape_of(PRICED["7 x 7"]))[0].ns
+
+
+@pytest.mark.parametrize("settings", [{}, {"shard": "channels"}, {"taps": 1}, {"warmup": 0}, {"rows": 3}], ids=str)
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_is_settled_is_whole_and_stays(name, settings):
+    shape, given = shape_of(SHAPES[name][0]), tuple(settings.items())
+    found = ALGORITHM.settle(shape, given)
+    assert ALGORITHM.settle(shape, found) == found
+    assert dict(found).items() >= settings.items()
+    assert found == given or tuple(name for name, _ in found) == DEEP_SETTINGS
+
+
+@pytest.mark.parametrize("why", EDGE)
+def test_the_bare_kernel_runs_what_the_host_finds_settings_for(why):
+    config = ALGORITHM.settle(shape_of(EDGE[why]), None)
+    assert (planned(EDGE[why], "deep", config)[0] is None) == (planned(EDGE[why], "deep")[0] is None)
 
 
 @pytest.mark.simulator_only
@@ -302,13 +331,18 @@ def test_prices_are_near_the_model(name, shard):
     ],
 )
 def test_sharing_the_contraction_beats_loading_all_filters_twice(problem, shard, gain):
-    assert choose(geometry_of(problem), extras_of(), 2) == "deep"
-    found, _ = planned(problem, "deep")
-    assert found.shard == shard
-    ours, taps = (in_time(trace(problem, 2, config=config_of(one)), Rates()).us for one in ("deep", "taps"))
+    chosen, config = chosen_for(problem)
+    assert (chosen, dict(config)["shard"]) == ("deep", shard)
+    both = config_of("deep", **dict(config)), config_of("taps")
+    ours, taps = (in_time(trace(problem, 2, config=one), Rates()).us for one in both)
     assert ours * gain <= taps
 
 
 @pytest.mark.parametrize("name", ["vae_128", "c256_224", "rn50_c5", "rn50_1x1", "vit_patch16", "vae_out_rgb"])
 def test_layers_with_more_outputs_are_not_deep(name):
-    assert choose(geometry_of(cases.get(name).problem), extras_of(), 2) != "deep"
+    assert chosen_for(cases.get(name).problem)[0] != "deep"
+
+
+def chosen_for(problem):
+    operation = OPERATIONS["conv2d"]
+    return operation.choice(operation.shape(Request(problem=problem), Rates()))

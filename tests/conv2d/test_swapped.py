@@ -23,8 +23,10 @@ from tolerances import assert_exact, assert_within
 
 from nkiconv import cases, conv1d, conv2d, pack_filter, spec
 from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.kernels.conv2d.swapped import plan, shape
-from nkiconv.kernels.conv2d.swapped.price import swapped_ns
+from nkiconv.kernels.conv2d.swapped import config as settings_of
+from nkiconv.kernels.conv2d.swapped import shape, tiling
+from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv2d.swapped import ALGORITHM
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
 from nkiconv.simulator.profiling import in_time
@@ -61,8 +63,14 @@ SETTINGS = [
 ]
 
 
+def settled(problem, **settings):
+    """A config with these settings, and the others as the cost model has them best."""
+    shape = Shape(geometry_of(problem), extras_of(), 2, Rates())
+    return config_of("swapped", **dict(ALGORITHM.settle(shape, tuple(settings.items()))))
+
+
 def fits(problem, settings):
-    return planned(problem, "swapped", config_of("swapped", **settings)[1:])[0] is not None
+    return planned(problem, "swapped", settled(problem, **settings)[1:])[0] is not None
 
 
 @pytest.mark.cover
@@ -71,7 +79,7 @@ def fits(problem, settings):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_setting_is_exact(name, settings, dtype):
     problem = PROBLEMS[name].replace(dtype=dtype)
-    check_exact(problem, config=config_of("swapped", **settings))
+    check_exact(problem, config=settled(problem, **settings))
 
 
 @pytest.mark.cover
@@ -81,14 +89,15 @@ def test_every_setting_is_exact(name, settings, dtype):
 @pytest.mark.parametrize("name", FOLDED)
 def test_rows_of_y_beside_each_other(name, fold, settings, dtype):
     problem = FOLDED[name].replace(dtype=dtype)
-    found, reason = planned(problem, "swapped", (("fold", fold), *settings.items()))
+    config = settled(problem, fold=fold, **settings)
+    found, reason = planned(problem, "swapped", config[1:])
     if found is None:
         assert problem.P % fold or problem.C * problem.stride[0] * fold > 128, reason
         assert f"config fold={fold}" in reason
         return
-    check_exact(problem, config=config_of("swapped", fold=fold, **settings))
+    check_exact(problem, config=config)
     x, w = integers(np.random.default_rng(4), problem.replace(layout="NCHW"))
-    given = {"out_perm": (0, 2, 3, 1), "config": config_of("swapped", fold=fold, **settings)}
+    given = {"out_perm": (0, 2, 3, 1), "config": config}
     y = run(x, w, problem.replace(layout="NCHW"), 2, **given)
     assert_exact(y, conv_ref(x, w, problem).transpose(0, 2, 3, 1), dtype)
 
@@ -103,14 +112,14 @@ def test_epilogues_of_rows_beside_each_other(fold):
     sums = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem) + bias
     given = {"bias": bias, "residual": residual, "beta": 2.0, "activation": "relu"}
     for settings in ({}, {"side": 3}, {"side": 5}):
-        y = run(x, w, problem, 2, config=config_of("swapped", fold=fold, **settings), **given)
+        y = run(x, w, problem, 2, config=settled(problem, fold=fold, **settings), **given)
         assert_exact(y, np.maximum(sums + 2.0 * residual, 0), problem.dtype)
 
 
 def accepted():
     """Edges that swapped takes in NHWC."""
     found = {why: problem.replace(layout="NHWC") for why, problem in EDGE.items()}
-    return {why: problem for why, problem in found.items() if fits(problem, {})}
+    return {why: problem for why, problem in found.items() if planned(problem, "swapped")[0] is not None}
 
 
 ACCEPTED = accepted()
@@ -179,7 +188,7 @@ def test_a_packed_filter(settings):
     packed = pack_filter(w)
     truth = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, MANY), MANY)
     for lnc in (1, 2):
-        assert_exact(run(x, packed, MANY, lnc, config=config_of("swapped", **settings)), truth, MANY.dtype)
+        assert_exact(run(x, packed, MANY, lnc, config=settled(MANY, **settings)), truth, MANY.dtype)
 
 
 @pytest.mark.parametrize("precision", [None, "bf16", "tf32"])
@@ -213,14 +222,14 @@ def test_epilogues_are_exact(problem, activation, position, beta):
     given = {"bias": bias, "residual": residual, "beta": beta, "activation": activation, "residual_position": position}
     for settings in ({}, {"side": 3}, {"filter_bytes": 1500}):
         for lnc in (1, 2):
-            y = run(x, w, problem, lnc, config=config_of("swapped", **settings), **given)
+            y = run(x, w, problem, lnc, config=settled(problem, **settings), **given)
             assert_exact(y, truth, problem.dtype)
 
 
 def test_pixels_of_a_partition_are_neighbours():
     """Blocks of a band cover every output once, each partition's results one run."""
     for problem, side in itertools.product(PROBLEMS.values(), (1, 2, 3, 7)):
-        found, _ = planned(problem, "swapped", (("side", side),))
+        found, _ = planned(problem, "swapped", settled(problem, side=side)[1:])
         for batch in range(len(found.batches)):
             seen = []
             for item in (item for item in found.items if item.batch == batch):
@@ -240,11 +249,11 @@ def test_pixels_of_a_partition_are_neighbours():
 
 def needs(problem, lnc, settings):
     """(instructions of the busiest core, bytes a partition of SBUF), as traced and as the plan says."""
-    config = config_of("swapped", **settings)
+    config = settled(problem, **settings)
     found, _ = planned(problem, "swapped", config[1:], lnc)
     geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
     count = max(len(program.instructions) for program in execution.programs)
-    said = plan.count_instructions(geometry, found, extras_of(), lnc), plan.sbuf_bytes(geometry, found, extras_of())
+    said = tiling.count_instructions(geometry, found, extras_of(), lnc), tiling.sbuf_bytes(geometry, found, extras_of())
     return (count, execution.sbuf_peak_bytes), said
 
 
@@ -287,9 +296,9 @@ def test_epilogues_need_no_more_than_it_says(lnc):
     asked = extras_of(residual=True, scaled=True, epilogue=read_epilogue("relu", True, True, "pre_activation", 2))
     found, _ = planned(problem, "swapped", None, lnc)
     geometry = geometry_of(problem)
-    assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry, found, asked)
+    assert execution.sbuf_peak_bytes <= tiling.sbuf_bytes(geometry, found, asked)
     count = max(len(program.instructions) for program in execution.programs)
-    assert count <= plan.count_instructions(geometry, found, asked, lnc)
+    assert count <= tiling.count_instructions(geometry, found, asked, lnc)
 
 
 REFUSED = [
@@ -320,7 +329,7 @@ def test_refusals(problem, settings, changes, why):
 
 
 def test_windows_that_engines_do_not_see_are_refused_before_they_are_cut(monkeypatch):
-    monkeypatch.setattr(plan, "bands_of", None)
+    monkeypatch.setattr(tiling, "bands_of", None)
     found, reason = planned(WIDE_STEPS, "swapped")
     assert found is None
     assert re.search("swapped keeps padded windows", reason)
@@ -331,7 +340,7 @@ def test_strict_without_padding_is_taken():
     assert (reason, found is None) == ("", False)
 
 
-#: How far off the price may be: rn50_1x1's array falls back to half rate while it waits, which no price sees.
+#: How far off the cost may be: rn50_1x1's array falls back to half rate while it waits, which no cost model sees.
 OFF = {"rn50_1x1": 0.2, "rn50_proj_s2": 0.19}
 
 
@@ -340,11 +349,35 @@ OFF = {"rn50_1x1": 0.2, "rn50_proj_s2": 0.19}
     "name", ["rn50_c4", "rn50_c5", "rn50_1x1", "rn50_proj_s2", "unet_320", "unet_1280", "vae_128",
              "flux_vae_down", "rn50_c3_s2", "rn50_c2"],
 )  # fmt: skip
-def test_price_is_near_the_time(name):
+def test_cost_is_near_the_time(name):
     problem = cases.get(name).problem.replace(layout="NHWC")
-    timed = in_time(trace(problem, 2, config=config_of("swapped")), Rates())
-    found, _ = planned(problem, "swapped")
-    assert swapped_ns(geometry_of(problem), found) == pytest.approx(timed.line.total_ns, rel=OFF.get(name, 0.16))
+    [guess] = ALGORITHM.guesses(Shape(geometry_of(problem), extras_of(), 2, Rates()))
+    timed = in_time(trace(problem, 2, config=config_of("swapped", **dict(guess.config))), Rates())
+    assert guess.ns == pytest.approx(timed.line.total_ns, rel=OFF.get(name, 0.16))
+
+
+def test_cost_follows_the_constants():
+    shape = Shape(geometry_of(MANY), extras_of(), 2, Rates({"clock.pe_ghz": 0.6}))
+    plain = Shape(geometry_of(MANY), extras_of(), 2, Rates())
+    assert ALGORITHM.guesses(shape)[0].ns > 1.5 * ALGORITHM.guesses(plain)[0].ns
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("settings", [*SETTINGS, {"fold": 2}, {"fold": 2, "shard": "channels"}, {"rows": 3}], ids=str)
+@pytest.mark.parametrize("name", [*PROBLEMS, *FOLDED])
+def test_what_is_settled_is_whole_and_stays(name, settings, strict):
+    shape = Shape(geometry_of({**PROBLEMS, **FOLDED}[name]), extras_of(strict_nonfinite=strict), 2, Rates())
+    given = tuple(settings.items())
+    found = ALGORITHM.settle(shape, given)
+    assert ALGORITHM.settle(shape, found) == found
+    assert dict(found).items() >= settings.items()
+    assert found == given or tuple(name for name, _ in found) == settings_of.SWAPPED_SETTINGS
+
+
+@pytest.mark.parametrize("why", [*EDGE, *PROBLEMS, *FOLDED])
+def test_the_bare_kernel_runs_what_the_host_finds_settings_for(why):
+    problem = {**EDGE, **PROBLEMS, **FOLDED}[why].replace(layout="NHWC")
+    assert fits(problem, {}) == (planned(problem, "swapped")[0] is not None)
 
 
 def test_one_tap_takes_only_the_elements_that_outputs_meet():

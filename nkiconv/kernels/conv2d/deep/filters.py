@@ -4,7 +4,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import whole_words
-from .plan import most_taps, products_of, ring_size, turned_taps
+from .tiling import most_taps, products_of, ring_size, turned_taps
 
 
 def fill_ring(ring, operands, geometry, deep):

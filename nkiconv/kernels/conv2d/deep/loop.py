@@ -9,9 +9,8 @@ from ..._tiles import whole_words
 from ..._warm import warm_up, warm_zeros
 from ..call import of_array
 from .filters import fill_ring, load_packed, load_piece, turn_step
-from .plan import Piece, Step, pieces_of, products_of
-from .price import AHEAD, is_copied
 from .sums import finish_channels, finish_contraction, read_out
+from .tiling import AHEAD, Piece, Step, is_copied, pieces_of, products_of
 
 
 @dataclass

@@ -8,7 +8,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import SCALAR_WORK, is_16bit, pick
 from ..._tiles import div_ceil, share
-from .shape import inside, rows_inside, widest
+from .shape import inside, is_transposed, rows_inside, widest
 
 #: Scalar's work for a DMA of x: every other one of those that turn is triggered there, in the time of 348 elements
 #: (trn2.toml, dma.hwdge_issue_2d_ns).
@@ -18,16 +18,6 @@ TRIGGER_WORK = 348 * SCALAR_WORK
 TURNED_BYTES = 98_304
 #: Bytes a partition of one load of a later band, if it has as many.
 PART_BYTES = 4096
-
-
-def is_turned(geometry):
-    """Whether DMA turns x on its way."""
-    return geometry.x_c == 1 and geometry.C > 1
-
-
-def is_staged(geometry, casts):
-    """Whether x is cast after it has come: DMA does not while it turns."""
-    return casts and is_turned(geometry)
 
 
 def new_window(operands, source, band, chunks, engine):
@@ -96,7 +86,7 @@ def steps_of(geometry, source, band, chunks, part):
     """
     n, nn, h0, hn = part
     together, halves = 1, 1
-    if is_turned(geometry):
+    if is_transposed(geometry):
         if geometry.C % len(chunks) == 0 and (nn == 1 or is_in_line(geometry, source, band, part)):
             wn = inside(source.columns, band.q0, band.qn)[1]
             one_bytes = nn * hn * wn * chunks[0][1] * geometry.hbm_itemsize
@@ -118,7 +108,7 @@ def load_step(operands, geometry, source, band, x_sbuf, chunks, step, ledger):
         own = rows_inside(source, band.p0, band.pn, slot)
         first = max(h0, own[0])
         rows = min(h0 + hn, own[0] + own[1]) - first
-        if rows > 0 and is_turned(geometry):
+        if rows > 0 and is_transposed(geometry):
             mine = (n, nn, first, rows)
             load_turned(operands, geometry, source, band, x_sbuf, slot, (chunk, count), chunks[chunk], mine, ledger)
         elif rows > 0:

@@ -15,9 +15,9 @@ from ..cuts import same_place
 from ..geometry import Geometry
 from .filters import fold_filters, load_ahead, start_filters, turn_piece, turn_to, waiting_to
 from .load import load_step, new_window, parts_of, steps_of
-from .plan import Swapped
 from .results import finish_rows, load_bias_row, load_residual, store
 from .shape import Block, blocks_of, tile_groups, units_at
+from .tiling import Swapped
 
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
 SWAPPED_LEAD_MATMULS = 6

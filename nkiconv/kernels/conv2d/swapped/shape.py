@@ -161,6 +161,16 @@ def is_padded(axis):
     return found[1] < extent(axis, axis.out)
 
 
+def is_transposed(geometry):
+    """Whether DMA transposes x on its way."""
+    return geometry.x_c == 1 and geometry.C > 1
+
+
+def is_staged(geometry, casts):
+    """Whether x is cast after it has come: DMA does not while it transposes."""
+    return casts and is_transposed(geometry)
+
+
 def cut_of(source, geometry, side, most_elements):
     """The Cut for `side` neighbours on a partition; most_elements: of one image's window of x, if more than a row."""
     P_MAX = nl.tile_size.pmax

@@ -1,0 +1,109 @@
+"""Settings of swapped."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._settings import config_refusal, numbers_refusal, setting
+from ..._tiles import PSUM_BANKS
+from .shape import can_fold, is_staged
+from .tiling import make_plan, swapped_fits
+
+SWAPPED_SETTINGS = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup", "banks")
+SWAPPED_SHARDS = ("channels", "images")
+#: Neighbouring pixels of a partition, and matmuls on zeros, at most.
+SIDE_LIMIT = 4096
+SWAPPED_WARM_UP_MAX = 256
+#: Bytes a partition for x of one band, if nothing else is asked for.
+SWAPPED_X_BYTES = 32_768
+#: Of `swapped_defaults`: pixels up to which cores share channels, and below which they do where there are more channels
+#: than so many, which results of neighbours have at most; columns and pixels of rows beside each other, and pixels of
+#: neighbours.
+FEW_PIXELS, MANY_PIXELS = 128, 4096
+MANY_CHANNELS, MANY_COLUMNS = 256, 384
+PIXELS_A_ROW, PIXELS_A_SIDE = 256, 1440
+
+
+@dataclass(frozen=True)
+class SwappedConfig(nl.NKIObject):
+    """How swapped works: see plan.py."""
+
+    #: what two cores share: "channels" of the output, or "images" and rows of them; with fold > 1 these
+    shard: str
+    #: neighbouring pixels of a partition, 1 to 4096
+    side: int
+    #: rows of y beside each other in the array's columns, with as many times stride rows of x on its rows, 1 to 128
+    fold: int
+    #: bytes a partition for x of one band, 64 to all of SBUF; two bands are there at once
+    x_bytes: int
+    #: bytes a partition for filters that are there together, 64 to all of SBUF
+    filter_bytes: int
+    #: matmuls of 128 columns on zeros before the first filters, 0 to 256
+    warmup: int
+    #: banks of sums that go through the first filters together as these come, 1 to 7; another is for transposes
+    banks: int
+
+
+def swapped_config_refusal(config):
+    """Why a config is none of swapped's by its names and values, or ""."""
+    whole = nl.tile_size.total_available_sbuf_size
+    reason = config_refusal(config, SWAPPED_SETTINGS, "swapped")
+    if reason == "":
+        limits = (("x_bytes", 64, whole), ("filter_bytes", 64, whole), ("warmup", 0, SWAPPED_WARM_UP_MAX))
+        reason = numbers_refusal(config, limits)
+    if reason == "":
+        limits = (("side", 1, SIDE_LIMIT), ("fold", 1, nl.tile_size.pmax), ("banks", 1, PSUM_BANKS - 1))
+        reason = numbers_refusal(config, limits)
+    if reason == "":
+        shard = setting(config, "shard", SWAPPED_SHARDS[0])
+        if shard not in SWAPPED_SHARDS:
+            reason = f"config shard={shard}: accepted are {SWAPPED_SHARDS}; use one of them"
+    return reason
+
+
+def swapped_settings(shard, side, fold, x_bytes):
+    """The SwappedConfig of what shapes decide, and of what is the same for all."""
+    return SwappedConfig(shard=shard, side=side, fold=fold, x_bytes=x_bytes, filter_bytes=118_784, warmup=28, banks=5)
+
+
+def swapped_defaults(geometry, extras):
+    """Settings of a kernel that is called without any: images for many pixels; some rows together, and neighbours whose
+    results leave in one run, for few channels; fewer of them where they do not fit."""
+    Q, K = geometry.columns.out, geometry.K
+    pixels = geometry.N * geometry.rows.out * Q
+    staged = is_staged(geometry, geometry.itemsize != geometry.hbm_itemsize)
+    shard, other, side, fold = "images", "channels", 1, 1
+    if pixels <= FEW_PIXELS or (K > MANY_CHANNELS and pixels < MANY_PIXELS):
+        shard, other = "channels", "images"
+    elif not extras.strict_nonfinite:
+        for rows in (2, 4):
+            if rows * K <= MANY_COLUMNS and pixels >= PIXELS_A_ROW * rows and can_fold(geometry, rows, staged):
+                fold = rows
+    for pixels_together in (2, 3, 4, 6, 8):
+        long = pixels >= PIXELS_A_SIDE * pixels_together and Q % pixels_together == 0
+        if long and pixels_together * fold * K <= MANY_CHANNELS:
+            side = pixels_together
+    apart = 2  # neighbours that do not divide a row: its last partition has fewer, and blocks are one row each
+    while Q % apart == 0:
+        apart += 1
+    tried = ((shard, side, fold), (shard, 1, fold), (shard, 1, 1), (other, 1, 1), (shard, apart, 1), (other, apart, 1))
+    found = None
+    for index in range(len(tried)):
+        shard, side, fold = tried[index]
+        found = swapped_settings(shard, side, fold, SWAPPED_X_BYTES if index < 4 else SWAPPED_X_BYTES // 4)
+        if swapped_fits(geometry, extras, make_plan(geometry, found)):
+            return found
+    return found
+
+
+def read_swapped(config, defaults):
+    """The SwappedConfig of a config; what that leaves open is as in `defaults`, but for what does not go together."""
+    fold = setting(config, "fold", 1 if setting(config, "shard", "images") == "channels" else defaults.fold)
+    return SwappedConfig(
+        shard=setting(config, "shard", "images" if fold > 1 else defaults.shard),
+        side=setting(config, "side", defaults.side),
+        fold=fold,
+        x_bytes=setting(config, "x_bytes", defaults.x_bytes),
+        filter_bytes=setting(config, "filter_bytes", defaults.filter_bytes),
+        warmup=setting(config, "warmup", defaults.warmup),
+        banks=setting(config, "banks", defaults.banks),
+    )

@@ -1,0 +1,169 @@
+"""What settings of swapped come to: batches of output channels, bands of x, their order, and what those need."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
+from .filters import raw_bytes, turns_of, way_of
+from .shape import (
+    Band,
+    Cut,
+    Source,
+    bands_of,
+    blocks_of,
+    cut_of,
+    is_staged,
+    least_band,
+    source_of,
+    tile_groups,
+    widest,
+)
+
+#: Elements between neighbours of a free axis on chip, at most (rules NKI053).
+STEP_MAX = 32_767
+
+
+@dataclass
+class Item(nl.NKIObject):
+    """One band for the output channels of one batch."""
+
+    batch: int
+    band: Band
+
+
+@dataclass
+class Swapped(nl.NKIObject):
+    """All work: batches (first, how many) of output channels whose filters are in SBUF together; items in order."""
+
+    source: Source
+    sizes: Cut
+    #: (first, how many) of at most 128 input channels
+    chunks: list
+    batches: list
+    #: most output channels of a matmul
+    k_tile: int
+    items: list
+    way: str
+    #: whether x is cast after it has come
+    staged: bool
+    warmup: int
+    #: of sums that go through a batch's filters together as these come
+    banks: int
+
+
+def make_plan(geometry, config):
+    """The Swapped of settings, or None where a window is too wide, or where cores share channels, or filters are not
+    there at once, and rows of y are beside each other."""
+    fold, item = config.fold, geometry.itemsize
+    source = source_of(geometry, fold)
+    chunks = cut(geometry.C, nl.tile_size.pmax)
+    k_bytes = len(chunks) * geometry.rows.taps * geometry.columns.taps * item
+    most_k = min(geometry.K, max(1, config.filter_bytes // k_bytes))
+    count = div_ceil(geometry.K, most_k)
+    if fold > 1 and (count > 1 or config.shard == "channels"):
+        return None
+    if count > 1 or config.shard == "channels":
+        count = min(geometry.K, div_ceil(count, PARTS) * PARTS)
+    batches = cut_into(geometry.K, count)
+    most_elements = config.x_bytes // (len(chunks) * item)
+    sizes = cut_of(source, geometry, config.side, most_elements)
+    if widest_step(source, sizes, least_band(source, sizes), len(chunks)) > STEP_MAX:
+        return None
+    bands = bands_of(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
+    for index in range(len(bands)):
+        if widest_step(source, sizes, bands[index], len(chunks)) > STEP_MAX:
+            return None
+    items = []
+    for batch in range(count):
+        for index in range(len(bands)):
+            items.append(Item(batch=batch, band=bands[index]))
+    casts = geometry.itemsize != geometry.hbm_itemsize
+    return Swapped(
+        source=source,
+        sizes=sizes,
+        chunks=chunks,
+        batches=batches,
+        k_tile=widest(cut(fold * widest(batches), BANK_COLUMNS)),
+        items=items,
+        way=way_of(geometry, casts),
+        staged=is_staged(geometry, casts),
+        warmup=config.warmup,
+        banks=config.banks,
+    )
+
+
+def widest_step(source, sizes, band, num_chunks):
+    """Elements between neighbours of an axis of more than one, at most, in what the engines see of a window."""
+    found = 1
+    if band.nn * num_chunks > 1:
+        found = max(found, band.hn * band.wn)
+    if band.hn > 1:
+        found = max(found, band.wn)
+    if min(band.pn, sizes.rows) > 1:
+        found = max(found, source.rows.stride * band.wn)
+    if band.qn > sizes.side:
+        found = max(found, sizes.side * source.columns.stride)
+    return found
+
+
+def window_elements(band, num_chunks):
+    """Elements a partition of a band's window."""
+    return num_chunks * band.nn * band.hn * band.wn
+
+
+def sbuf_bytes(geometry, plan, extras):
+    """Bytes a partition, at most: x of two bands, filters, blocks of taps, results, bias."""
+    item, y_item = geometry.itemsize, extras.epilogue.y_itemsize
+    taps = geometry.rows.taps * geometry.columns.taps
+    x_bytes = 0
+    for index in range(len(plan.items)):
+        band = plan.items[index].band
+        staged = 2 * band.nn * band.hn * band.wn * geometry.hbm_itemsize if plan.staged else 0
+        x_bytes = max(x_bytes, 2 * window_elements(band, len(plan.chunks)) * item + staged)
+    kn = widest(plan.batches)
+    filters = len(plan.chunks) * taps * kn * item
+    if plan.way == "array":
+        filters += raw_bytes(geometry, kn, plan.chunks)
+    fold = plan.source.fold
+    if fold > 1:
+        filters += plan.source.rows.taps * plan.source.columns.taps * fold * kn * item
+    side = min(plan.sizes.side, geometry.columns.out)
+    results = side * fold * kn * (2 * y_item + (2 * 8 if extras.residual else 0))
+    sums = 3 * 4 * BANK_COLUMNS
+    bias = 2 * 4 * fold * kn if extras.epilogue.bias else 0
+    zeros = nl.tile_size.pmax * 2
+    return x_bytes + filters + results + sums + bias + zeros
+
+
+def swapped_fits(geometry, extras, plan):
+    """Whether there is a plan, and room in SBUF for it."""
+    if plan == None:
+        return False
+    return sbuf_bytes(geometry, plan, extras) <= nl.tile_size.total_available_sbuf_size
+
+
+def count_instructions(geometry, plan, extras, cores):
+    """Instructions of the busiest core, at most."""
+    taps = geometry.rows.taps * geometry.columns.taps
+    chunks, source = len(plan.chunks), plan.source
+    windows = source.rows.taps * source.columns.taps
+    most = 0
+    for core in range(cores):
+        mine = share(len(plan.items), cores, core)
+        total = 8 + plan.warmup
+        for index in range(mine[0], mine[0] + mine[1]):
+            item, before = plan.items[index], plan.items[max(0, index - 1)]
+            kn = plan.batches[item.batch][1]
+            if index == mine[0] or before.batch != item.batch:
+                turns = turns_of(kn, taps, plan.chunks, geometry.itemsize)
+                total += turns[0] + 2 * turns[1] + chunks * taps * 2 + 4 + source.fold * geometry.rows.taps
+            blocks = blocks_of(plan.sizes, item.band)
+            total += 4 + chunks * 2 * source.slots * (len(blocks) + 1)
+            for which in range(len(blocks)):
+                groups = tile_groups(blocks[which], plan.sizes.side, plan.k_tile)
+                tiles = min(plan.sizes.side, blocks[which].qn)
+                parts = div_ceil(source.fold * kn, plan.k_tile)
+                total += parts * (tiles * chunks * windows + 5 * len(groups)) + 6
+                total += (source.fold - 1) * 2 * (len(groups) * parts + 1)
+        most = max(most, total)
+    return most
