@@ -2,8 +2,8 @@
 
 from ..._nki import nl
 from .._tiles import require
-from .banded.choose import best_settings as best_banded
-from .banded.kernel import banded, banded_refusal, shape_refusal
+from .banded.kernel import banded
+from .banded.refusal import banded_refusal
 from .dot.kernel import dot, dot_refusal
 from .mixed import mixed, mixed_refusal
 from .rows.search import best_settings as best_rows
@@ -57,8 +57,6 @@ def settle(algorithm, geometry, extras, config, cores):
     """The config, or where there is none the settings that an algorithm of the name takes by itself."""
     if config != None:
         return config
-    if algorithm == "banded" and shape_refusal(geometry, extras, None) == "":
-        return best_banded(geometry, extras)[0]
     if algorithm in ("mixed", "vector"):
         return best_rows(geometry, extras, algorithm == "mixed", cores)[0]
     return None

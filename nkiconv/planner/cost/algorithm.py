@@ -92,6 +92,11 @@ def config_of(**settings: Any) -> Config:
     return tuple(settings.items())
 
 
+def pairs_of(settings: Any) -> Config:
+    """A config of all fields of a kernel's own settings."""
+    return tuple((one.name, getattr(settings, one.name)) for one in dataclasses.fields(settings))
+
+
 def with_settings(config: Config, **values: Any) -> Config:
     """The config with these settings."""
     return tuple({**dict(config or ()), **values}.items())
