@@ -1,13 +1,84 @@
-"""Settings of a `banded` that is called with none, or with some."""
+"""Settings of a `banded` that is called with none, or with some: a rule of shapes; the host's choice is by walks."""
 
+from ...._nki import nl
 from ..._settings import setting
+from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
+from .blocks import block_counts, fits, make_blocks
 from .config import BandedConfig, read_banded
+
+#: Positions of a block at least; bytes of a group's bands up to which blocks need not be longer.
+BLOCK, GROUP_BYTES = 16, 32768
+#: Bytes of a run, one chunk of one row, from which a DMA is fast; tiles of a core, and groups of a tile up to which
+#: fewer tiles are better than more.
+RUN_BYTES, TILES, GROUPS = 128, 10, 8
+#: Band buffers, and columns of the array's work that each lasts at least.
+BUFFERS, BUFFER_COLUMNS = 5, 1500
+#: Columns of the array's work on one core from which it is to be at full rate at once, and to be brought back there.
+WARM_COLUMNS, LONG_COLUMNS = 1000, 12000
+#: Columns of a group's work up to which a DMA for each channel of it is too many, for each channel; and from which the
+#: next tile's rows come after it.
+SCRATCH_COLUMNS, FIRST_COLUMNS = 160, 3000
 
 
 def settings_of_banded(geometry, extras, config):
-    """All settings of a config."""
-    return read_banded(config, banded_defaults(geometry, extras, setting(config, "block", 0)))
+    """All settings of a config: those that it leaves open as the rule has them, in smaller tiles until they fit SBUF."""
+    block = setting(config, "block", 0)
+    if block == 0:
+        block = default_block(geometry)
+    buffers, groups, images = BUFFERS, nl.tile_size.pmax, nl.tile_size.pmax
+    found = banded_defaults(geometry, block, buffers, groups, images)
+    while not fits(geometry, extras, make_blocks(geometry, found, extras.state)) and buffers + groups + images > 3:
+        groups, images = found.groups, found.images
+        if buffers > 2:
+            buffers -= 1
+        elif groups > 1:
+            groups = groups // 2
+        elif images > 1:
+            images = images // 2
+        else:
+            buffers = 1
+        found = banded_defaults(geometry, block, buffers, groups, images)
+    return read_banded(config, found)
 
 
-def banded_defaults(geometry, extras, block):
-    return BandedConfig(block=128//geometry.stride*geometry.stride,shard="channels",groups=1,images=1,buffer_groups=1,buffers=1,scratch=False,edge=0,streamed=64,warmup=0,rewarm=0,bands_first=False)
+def default_block(geometry):
+    """Positions of a block: more for long rows, few channels and many taps."""
+    most, S = nl.tile_size.pmax, geometry.S
+    block = geometry.stride * max(1, BLOCK // geometry.stride)
+    taps = min(3100, 200 + 4 * S)
+    while 2 * block <= most and (
+        block * block * block * geometry.C < geometry.N * geometry.W * taps
+        or most // block * (S + block) * geometry.itemsize > GROUP_BYTES
+    ):
+        block = 2 * block
+    return block
+
+
+def banded_defaults(geometry, block, buffers, groups_most, images_most):
+    """All settings for a block, with so many buffers, groups and images at most."""
+    per_group, num_taps, num_groups, num_columns = block_counts(geometry, block)
+    shard, core_groups, images = "channels", div_ceil(num_groups, PARTS), geometry.N
+    if num_groups < PARTS:
+        shard = "batch" if geometry.N >= PARTS else "columns"
+        images = div_ceil(geometry.N, PARTS) if shard == "batch" else geometry.N
+    images = max(1, min(min(images, images_most), BANK_COLUMNS // num_columns))
+    rows = nl.tile_size.pmax // images
+    runs = max(1, num_columns * block * geometry.itemsize // RUN_BYTES)
+    groups = max(max(div_ceil(core_groups, TILES), rows // runs), GROUPS)
+    groups = min(min(groups, groups_most), min(core_groups, rows))
+    group_columns = num_taps * max(nl.tile_size.pmax, images * num_columns) * (4 if geometry.itemsize == 4 else 1)
+    columns = core_groups * div_ceil(geometry.N, images) * group_columns
+    return BandedConfig(
+        block=block,
+        shard=shard,
+        groups=groups,
+        images=images,
+        buffer_groups=min(groups, 1 + BUFFER_COLUMNS // group_columns),
+        buffers=buffers,
+        scratch=group_columns < SCRATCH_COLUMNS * per_group,
+        edge=0,
+        streamed=96 if columns > LONG_COLUMNS else 64,
+        warmup=6 if columns > WARM_COLUMNS else 0,
+        rewarm=4 if columns > WARM_COLUMNS else 0,
+        bands_first=group_columns > FIRST_COLUMNS,
+    )

@@ -7,10 +7,10 @@ order is that of the kernel's `work_through`; a test holds the result against th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....kernels._tiles import BANK_COLUMNS, PARTS, share
+from ....kernels._tiles import BANK_COLUMNS, PARTS, cut, share
 from ....kernels.depthwise_conv1d.banded.blocks import Blocks
 from ....kernels.depthwise_conv1d.banded.tiles import (
     Tile,
@@ -100,6 +100,9 @@ class Walk:
         self.fixed_ns = target.matmul_passes_fp32 * target.matmul_fp32_ns if fp32 else target.matmul_ns
         self.in_ns = target.tensor_column_ns * (target.transpose_passes_fp32 if fp32 else 1)
         self.out_ns = target.onezero_passes_fp32 * pass_ns if wide else target.tensor_column_ns
+        #: whether sums leave PSUM by Scalar alone, and by an activation where by Scalar
+        self.only_scalar = self.epilogue.activation != "" and self.epilogue.residual != "pre_activation"
+        self.is_act = self.epilogue.bias or self.only_scalar
         #: what each engine has been given of read-outs
         self.vector = self.scalar = 0.0
         #: when each bank of PSUM is free, and banks taken so far
@@ -112,9 +115,9 @@ class Walk:
         self.ends: list[float] = []
         #: (first channel, groups) of each place of the queue of bands
         self.queue = [
-            ((tile.work.g0 + first - tiles[0].work.g0) * blocks.per_group, min(blocks.buffer_groups, tile.work.gn - first))
+            ((tile.work.g0 + g0 - tiles[0].work.g0) * blocks.per_group, min(blocks.buffer_groups, tile.work.gn - g0))
             for tile in tiles
-            for first in range(0, tile.work.gn, blocks.buffer_groups)
+            for g0 in range(0, tile.work.gn, blocks.buffer_groups)
         ]
         #: of each place: its last bands, from one group to the next, and which is the last; when its matmuls are done
         self.bands: list[tuple[float, float, int]] = []
@@ -293,36 +296,30 @@ class Walk:
     def multiply(self, index: int, group: int, position: int, slot: int) -> None:
         """The matmuls of a group, and the read-out of a bank of groups."""
         tile = self.tiles[index]
-        work, epilogue = tile.work, self.epilogue
         last_ns, each_ns, last = self.bands[position]
         ready = max(self.x_blocks[index], last_ns - each_ns * (last - slot))
-        met = min(self.blocks.num_taps, tile.data0 + tile.datan) - max(0, tile.data0 - work.jn + 1)
-        only_scalar = epilogue.activation != "" and epilogue.residual != "pre_activation"
-        is_act = epilogue.bias or only_scalar
+        met = min(self.blocks.num_taps, tile.data0 + tile.datan) - max(0, tile.data0 - tile.work.jn + 1)
         there = 0.0
-        for elements, repeats, slots in self.sums_of(tile):
+        for columns, repeats, slots in self.sums_of(tile):
             at = group % slots
             place, free = self.bank() if at == 0 else ((self.taken - 1) % PSUM_BANKS, 0.0)
-            there = self.clock.matmuls(max(ready, free), max(1, met), repeats * elements, self.column_ns, self.fixed_ns)
-            if at == slots - 1 or group == work.gn - 1:
-                reads = at + 1 if epilogue.bias else 1  # each group has another bias
+            there = self.clock.matmuls(max(ready, free), max(1, met), repeats * columns, self.column_ns, self.fixed_ns)
+            if at == slots - 1 or group == tile.work.gn - 1:
+                reads = at + 1 if self.epilogue.bias else 1  # each group has another bias
                 for _ in range(reads):
-                    read = self.read_out(there, (at + 1) * elements / reads, False, only_scalar, is_act)
+                    read = self.read_out(there, (at + 1) * columns / reads, False, self.only_scalar, self.is_act)
                 self.banks[place] = read + self.target.hop_tensor_ns
                 self.sums[index] = max(self.sums[index], read)
         if len(self.used) <= position:
             self.used.append(there)
         self.used[position] = there
 
-    def sums_of(self, tile: Tile) -> Iterator[tuple[int, int, int]]:
+    def sums_of(self, tile: Tile) -> list[tuple[int, int, int]]:
         """(columns, how often a matmul takes them, groups of a bank) of each of a group's sums in PSUM."""
         columns = tile.work.nn * tile.work.jn
         if columns <= BANK_COLUMNS:
-            yield columns, tile.repeats, BANK_COLUMNS // (tile.repeats * columns)
-        else:
-            pieces = -(-tile.work.jn // BANK_COLUMNS)
-            for n in range(tile.work.nn * pieces):
-                yield share(tile.work.jn, pieces, n % pieces)[1], 1, 1
+            return [(columns, tile.repeats, BANK_COLUMNS // (tile.repeats * columns))]
+        return [(each, 1, 1) for _, each in cut(tile.work.jn, BANK_COLUMNS)] * tile.work.nn
 
     def transpose_out(self, index: int, first: int, count: int) -> None:
         """Pieces first .. first+count-1 of the stage that makes rows of sums; the last one stores."""
