@@ -8,16 +8,14 @@ from .config import BandedConfig, read_banded
 
 #: Positions of a block at least; bytes of a group's bands up to which blocks need not be longer.
 BLOCK, GROUP_BYTES = 16, 32768
-#: Bytes of a run, one chunk of one row, from which a DMA is fast; tiles of a core, and groups of a tile up to which
-#: fewer tiles are better than more.
-RUN_BYTES, TILES, GROUPS = 128, 10, 8
+#: Bytes of a run, one chunk of one row, from which a DMA is fast; groups up to which one tile is better than more.
+RUN_BYTES, GROUPS = 128, 8
 #: Band buffers, and columns of the array's work that each lasts at least.
 BUFFERS, BUFFER_COLUMNS = 5, 1500
-#: Columns of the array's work on one core from which it is to be at full rate at once, and to be brought back there.
-WARM_COLUMNS, LONG_COLUMNS = 1000, 12000
-#: Columns of a group's work up to which a DMA for each channel of it is too many, for each channel; and from which the
-#: next tile's rows come after it.
-SCRATCH_COLUMNS, FIRST_COLUMNS = 160, 3000
+#: Columns of the array's work on one core from which it is to be at full rate at once.
+WARM_COLUMNS = 1000
+#: Columns of a group's work up to which a DMA for each channel of it is too many, for each channel.
+SCRATCH_COLUMNS = 160
 
 
 def settings_of_banded(geometry, extras, config):
@@ -64,10 +62,9 @@ def banded_defaults(geometry, block, buffers, groups_most, images_most):
     images = max(1, min(min(images, images_most), BANK_COLUMNS // num_columns))
     rows = nl.tile_size.pmax // images
     runs = max(1, num_columns * block * geometry.itemsize // RUN_BYTES)
-    groups = max(max(div_ceil(core_groups, TILES), rows // runs), GROUPS)
-    groups = min(min(groups, groups_most), min(core_groups, rows))
+    groups = min(min(max(rows // runs, GROUPS), groups_most), min(core_groups, rows))
     group_columns = num_taps * max(nl.tile_size.pmax, images * num_columns) * (4 if geometry.itemsize == 4 else 1)
-    columns = core_groups * div_ceil(geometry.N, images) * group_columns
+    warm = core_groups * div_ceil(geometry.N, images) * group_columns > WARM_COLUMNS
     return BandedConfig(
         block=block,
         shard=shard,
@@ -77,8 +74,8 @@ def banded_defaults(geometry, block, buffers, groups_most, images_most):
         buffers=buffers,
         scratch=group_columns < SCRATCH_COLUMNS * per_group,
         edge=0,
-        streamed=96 if columns > LONG_COLUMNS else 64,
-        warmup=6 if columns > WARM_COLUMNS else 0,
-        rewarm=4 if columns > WARM_COLUMNS else 0,
-        bands_first=group_columns > FIRST_COLUMNS,
+        streamed=96,
+        warmup=6 if warm else 0,
+        rewarm=4 if warm else 0,
+        bands_first=False,
     )
