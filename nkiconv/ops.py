@@ -26,8 +26,9 @@ from .calls import (
 from .errors import DtypeError, GeometryError, NkiconvError, raise_all
 from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from .planner.depthwise_conv1d import kernel_arguments, state_violations
+from .planner.estimate import settled
 from .planner.operations import OPERATIONS, choice_refusals, choice_violations
-from .planner.request import Asked, Config, asked_violations
+from .planner.request import Asked, Config, Request, asked_violations
 from .problem import DTYPES, ConvProblem, dtype_name
 from .reference import AnyArray
 
@@ -105,7 +106,7 @@ def depthwise_conv1d(
         return_final_state: also return the state that the next piece of the rows needs.
         lnc: cores that share the work, 1 or 2.
         strict_nonfinite: keep channels apart (see the kernel), so that NaN and Inf stay in their channel.
-        algorithm, config: as in a `Plan`; None: the kernel's choice.
+        algorithm, config: as in a `Plan`; None: the estimate.
 
     Returns: [N, C, Q], accumulated in fp32 and rounded once; with return_final_state the pair of it and the state,
         [N, C, window - 1], x's dtype.
@@ -220,11 +221,14 @@ def run_depthwise_conv1d(
     extra, algorithm, config: checked, as `depthwise_conv1d` does. strict_nonfinite: here, or in extra.
     """
     asked = extra or Extra()
+    wanted = dataclasses.replace(asked, strict_nonfinite=strict_nonfinite or asked.strict_nonfinite).asked
+    request = Request(problem=problem, lnc=lnc, asked=wanted, operation="depthwise_conv1d")
+    algorithm, config = settled(request, algorithm, config)
     x4 = _reshaped(x, (problem.N, problem.C, 1, problem.W))
     w4 = _reshaped(w, (problem.C, 1, 1, problem.S))
     kwargs = kernel_arguments(
         problem,
-        strict_nonfinite=strict_nonfinite or asked.strict_nonfinite,
+        strict_nonfinite=wanted.strict_nonfinite,
         algorithm=algorithm,
         config=config,
     )

@@ -27,8 +27,9 @@ from .calls import (
 from .errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .kernels.conv2d import conv2d_implicit_gemm
 from .planner.conv2d import LEAST_BLOCK, X_PERMS, block_of, kernel_arguments
+from .planner.estimate import settled
 from .planner.operations import OPERATIONS, choice_refusals, choice_violations
-from .planner.request import CONV2D_DTYPES, Asked, Config, asked_violations
+from .planner.request import CONV2D_DTYPES, Asked, Config, Request, asked_violations
 from .problem import LAYOUTS, ConvProblem, dtype_name
 from .reference import AnyArray
 
@@ -134,7 +135,7 @@ def conv2d(
         lnc: cores that share the work, 1 or 2.
         strict_nonfinite: keep groups and windows apart (see the kernel), so that NaN and Inf reach no output that the
             definition keeps them from.
-        algorithm, config: as in a `Plan`; None: the kernel's choice.
+        algorithm, config: as in a `Plan`; None: the estimate.
 
     Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", P and Q divided by pool; sums in fp32, rounded once.
 
@@ -355,6 +356,8 @@ def run_conv2d(
     epilogue, algorithm, config: checked, as `conv2d` does.
     """
     extra = epilogue or Epilogue2d()
+    request = Request(problem=problem, lnc=lnc, asked=extra.asked(_is_packed(w)), operation="conv2d")
+    algorithm, config = settled(request, algorithm, config)
     kwargs = kernel_arguments(problem, strict_nonfinite=extra.strict_nonfinite, algorithm=algorithm, config=config)
     if filter_layout != "KCRS":
         kwargs |= {"kern_perm": FILTER_LAYOUTS[filter_layout]}

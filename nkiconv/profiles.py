@@ -69,7 +69,7 @@ def profile_case(
     """Profile a case without making its data.
 
     Args: dtype: instead of the case's own. precision: as in `nkiconv.conv2d`. algorithm, config: as in a `Plan`; None
-        takes the kernel's choice.
+        takes the estimate.
     Raises: UnsupportedError, for what cannot be profiled, before any work.
     """
     raise_all("this cannot be profiled", refusals(case, algorithm, lnc, dtype, config, precision))

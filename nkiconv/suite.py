@@ -21,7 +21,7 @@ from .errors import UnsupportedError
 from .h200 import fractions
 from .planner import Plan, Request
 from .planner.entry import answer
-from .planner.plan import QUICK, TUNED
+from .planner.plan import TIMED, TUNED
 from .profile_table import headline
 from .profiles import CaseProfile, profile_case
 from .sources import sources_hash
@@ -177,7 +177,7 @@ def _checked(case: Case) -> Channels:
 def plan_of(request: Request, wide: bool, advance: Advance) -> Plan:
     """The plan of a quick or of a wide search, whatever this user has tuned: rows depend on kernels and model alone."""
     found = answer(request, wide=wide, advance=advance)
-    if found.effort != (TUNED if wide else QUICK):
+    if found.effort != (TUNED if wide else TIMED):
         found = answer(request, use_cache=False, advance=advance)
     return found
 

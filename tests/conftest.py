@@ -28,8 +28,6 @@ OPTIONAL = (
     "expecttest",
 )
 LACKING = tuple(name for name in OPTIONAL if find_spec(name) is None)
-#: Whether the test at hand has `monkeypatch`.
-_changes_code = False
 
 
 def pytest_configure():
@@ -86,40 +84,11 @@ def pytest_make_collect_report(collector):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _choices():
-    """What kernels choose themselves follows from their arguments alone: once each, but in tests that change the rest.
-
-    Tests launch a kernel on one core and on two, which would choose three times.
-    """
-    from nkiconv.kernels.conv2d import dispatch as conv2d
-    from nkiconv.kernels.depthwise_conv1d import dispatch as depthwise
-
-    choosers = ((conv2d, "choose"), (depthwise, "choose"), (depthwise, "settle"))
+def _own_cache(tmp_path_factory):
+    """Estimates of this session's own, beside those of tests that have a folder each (`plans`)."""
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in () if os.environ.get(KEPT) == "aws" else choosers:  # AWS's compiler reads their source
-            patch.setattr(module, name, _remembered(getattr(module, name)))
+        patch.setenv("NKICONV_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-def _remembered(choose):
-    known = {}
-
-    def chosen(*args):
-        key = repr(args)
-        if _changes_code or " at 0x" in key:
-            return choose(*args)
-        if key not in known:
-            known[key] = choose(*args)
-        return known[key]
-
-    return chosen
-
-
-@pytest.fixture(autouse=True)
-def _code_as_it_is(request):
-    """Tell `_choices` of a test that may change constants or functions."""
-    global _changes_code
-    _changes_code = "monkeypatch" in request.fixturenames
 
 
 @pytest.hookimpl(wrapper=True)

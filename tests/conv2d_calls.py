@@ -147,13 +147,20 @@ def in_layout(y: Any, problem: ConvProblem) -> Any:
 
 def run(x: Any, w: Any, problem: ConvProblem, lnc: int, **more: Any) -> Any:
     """y of the public kernel on `lnc` cores."""
-    return nkiconv.simulate(conv2d_implicit_gemm[lnc])(x, w, **arguments(problem) | more)
+    return nkiconv.simulate(conv2d_implicit_gemm[lnc])(x, w, **arguments(problem) | named(**more))
 
 
 def trace(problem: ConvProblem, lnc: int = 2, **more: Any) -> Any:
     """The records of a launch of the public kernel on `lnc` cores, without data."""
     args = nkiconv.spec(problem.input_shape, problem.dtype), nkiconv.spec(problem.filter_shape, problem.dtype)
-    return nkiconv.simulator.execute(conv2d_implicit_gemm[lnc], args, arguments(problem) | more, trace_only=True)
+    return nkiconv.simulator.execute(
+        conv2d_implicit_gemm[lnc], args, arguments(problem) | named(**more), trace_only=True
+    )
+
+
+def named(config: Any = None, **more: Any) -> dict[str, Any]:
+    """The kernel's arguments of a `config_of`, and more."""
+    return more | ({} if config is None else {"algorithm": config[0][1], "config": config[1:] or None})
 
 
 def config_of(algorithm: str, **settings: Any) -> tuple[tuple[str, Any], ...]:

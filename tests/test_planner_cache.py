@@ -45,7 +45,7 @@ def test_without_the_cache_nothing_is_read_or_written(plans):
 def test_a_wide_plan_replaces_the_quick_one_and_stays():
     quick = plan(PROBLEM)
     wide = plan(PROBLEM, wide=True)
-    assert (quick.effort, wide.effort) == ("quick", "tuned")
+    assert (quick.effort, wide.effort) == ("timed", "tuned")
     cache.forget()
     found = plan(PROBLEM)
     assert (found.effort, found.cached) == ("tuned", True)

@@ -204,12 +204,13 @@ def test_everything_asked_for_reaches_the_kernel():
     assert kwargs["bias"].shape == (20,)
     assert kwargs["residual"].shape == wanted.problem.output_shape
     assert kwargs["beta"] != 1.0
+    assert dict(kwargs.pop("config"))["warmup"] == 3
     plain = {name: value for name, value in kwargs.items() if name not in ("bias", "residual", "beta", "out_dtype")}
     assert plain == {
         "padding": SMALL.padding, "stride": (1, 1), "rhs_dilation": (1, 1), "lhs_dilation": (1, 1),
         "feature_group_count": 1, "in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1), "activation": "silu",
         "residual_position": "post_activation", "pool": (2, 3), "precision": "bf16", "strict_nonfinite": True,
-        "config": (("algorithm", "taps"), ("warmup", 3)),
+        "algorithm": "taps",
     }  # fmt: skip
 
 

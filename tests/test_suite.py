@@ -61,11 +61,11 @@ def test_rows_do_not_depend_on_what_was_tuned(monkeypatch):
 
     def answer(request, *, wide=False, use_cache=True, advance):
         asked.append((wide, use_cache))
-        return types.SimpleNamespace(effort="tuned" if wide or use_cache else "quick")
+        return types.SimpleNamespace(effort="tuned" if wide or use_cache else "timed")
 
     monkeypatch.setattr(suite, "answer", answer)
     request = suite.Request(problem=cases.get("kda_bf16").problem)
-    assert suite.plan_of(request, False, lambda *_: None).effort == "quick"
+    assert suite.plan_of(request, False, lambda *_: None).effort == "timed"
     assert suite.plan_of(request, True, lambda *_: None).effort == "tuned"
     assert asked == [(False, True), (False, False), (True, True)]
 

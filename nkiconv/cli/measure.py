@@ -49,7 +49,7 @@ class Target(str, enum.Enum):
 
 @dataclass(frozen=True)
 class How:
-    """How cases are run: dtype and algorithm None for a case's own and the kernel's choice."""
+    """How cases are run: dtype and algorithm None for a case's own and the estimate."""
 
     dtype: str | None
     precision: str | None

@@ -23,7 +23,7 @@ Precision = Annotated[
 ]
 Layout = Annotated[str | None, typer.Option(help="Of x and y in memory: NCHW or NHWC, instead of the case's own.")]
 Lnc = Annotated[int, typer.Option(help="Cores: 1 or 2.")]
-Algorithm = Annotated[str | None, typer.Option(help="Default: the kernel's choice.")]
+Algorithm = Annotated[str | None, typer.Option(help="Default: the estimate.")]
 Constants = Annotated[
     list[str] | None,
     typer.Option("--constant", metavar="NAME=VALUE", help="A modelling constant instead of trn2.toml's; repeatable."),

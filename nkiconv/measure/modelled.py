@@ -59,7 +59,7 @@ def model(
 ) -> Modelled:
     """The prediction for the case of this name.
 
-    Args: dtype: instead of the case's own. algorithm: None takes the kernel's choice. precision: `nkiconv.conv2d`'s.
+    Args: dtype: instead of the case's own. algorithm: None takes the estimate. precision: `nkiconv.conv2d`'s.
     Raises: UnsupportedError, for what cannot be profiled.
     """
     if CHOICE.provider == "simulator":

@@ -1,6 +1,6 @@
-"""Plans on disk, one JSON file each, in the user's cache directory, and those of this process in memory.
+"""Plans and estimates on disk, a JSON file each, in the user's cache directory, and those of this process in memory.
 
-A plan's file is named by a hash of all that it depends on: problem, epilogue, cores, constants, target, and the sources
+A file is named by a hash of all that its plan depends on: problem, epilogue, cores, constants, target, and the sources
 of kernels, model, floors and planner. Several processes may share the directory: files appear whole or not at all.
 Whatever is wrong with it costs a warning and a search, never a plan.
 """
@@ -14,26 +14,28 @@ import os
 import sys
 import warnings
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import floors, kernels, problem, simulator
 from ..errors import FileFormatError
 from ..sources import hash_of
 from ..whole_file import whole_file
 from .operations import operation_for
-from .plan import Plan
+from .plan import Estimate, Plan
 from .request import Request
 
 #: The environment's variable that names another directory.
 VARIABLE = "NKICONV_CACHE"
 TARGET = "trn2"
 #: Of the files; raised when they change.
-FORMAT = 2
+FORMAT = 3
 #: Plans kept in memory.
 IN_MEMORY = 1024
+Kept = TypeVar("Kept", Plan, Estimate)
 
-_memory: OrderedDict[tuple[str, str], Plan] = OrderedDict()
+_memory: OrderedDict[tuple[str, str], Plan | Estimate] = OrderedDict()
 
 
 class CacheWarning(UserWarning):
@@ -82,57 +84,75 @@ def _digest(of: dict[str, Any]) -> str:
 
 def load(request: Request) -> Plan | None:
     """The plan kept for a request, or None."""
-    wanted = key(request)
+    found = _load(key(request), "plan", Plan.from_dict)
+    if found is None:
+        return None
+    wanted = (request.problem, operation_for(request).name, request.lnc, request.asked)
+    if (found.problem, found.operation, found.lnc, found.asked) != wanted:
+        _warn(f"{path(request)}: holds the plan of another problem; it is ignored, and the plan is searched for again")
+        return None
+    if not found.cached:
+        found = dataclasses.replace(found, cached=True)
+        _remember(key(request), found)
+    return found
+
+
+def store(request: Request, plan: Plan) -> None:
+    """Keep a plan."""
+    _store(key(request), "plan", plan.as_dict(), dataclasses.replace(plan, cached=True))
+
+
+def load_estimate(request: Request) -> Estimate | None:
+    """What cost models chose for a request, or None."""
+    return _load(_of_estimate(request), "estimate", Estimate.from_dict)
+
+
+def store_estimate(request: Request, estimate: Estimate) -> None:
+    """Keep what cost models chose."""
+    _store(_of_estimate(request), "estimate", estimate.as_dict(), estimate)
+
+
+def _of_estimate(request: Request) -> dict[str, Any]:
+    return {**key(request), "effort": "estimate"}
+
+
+def _load(wanted: dict[str, Any], kind: str, parse: Callable[[Any], Kept]) -> Kept | None:
+    """What is kept under a key, parsed; a file that is of no use costs a warning."""
     try:
         where = directory()
     except RuntimeError:
-        return None  # `store` says so
+        return None  # `_store` says so
     name = _digest(wanted)
     known = _memory.get((str(where), name))
     if known is not None:
-        return known
+        return known  # type: ignore[return-value]  # under a plan's key there are plans
     file = where / f"{name}.json"
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
-        _warn(f"{file}: cannot be read ({_reason(error)}); the plan is searched for again")
+        _warn(f"{file}: cannot be read ({_reason(error)}); the {kind} is searched for again")
         return None
     if not isinstance(document, dict) or document.get("key") != wanted:
-        _warn(f"{file}: is not the plan that its name says; it is ignored, and the plan is searched for again")
+        _warn(f"{file}: is not the {kind} that its name says; it is ignored, and the {kind} is searched for again")
         return None
     try:
-        found = Plan.from_dict(document.get("plan"))
+        return parse(document.get(kind))
     except FileFormatError as error:
-        _warn(f"{file}: {error}; the plan is searched for again")
+        _warn(f"{file}: {error}; the {kind} is searched for again")
         return None
-    wanted_operation = operation_for(request).name
-    if (found.problem, found.operation, found.lnc, found.asked) != (
-        request.problem,
-        wanted_operation,
-        request.lnc,
-        request.asked,
-    ):
-        _warn(f"{file}: holds the plan of another problem; it is ignored, and the plan is searched for again")
-        return None
-    found = dataclasses.replace(found, cached=True)
-    _remember((str(where), name), found)
-    return found
 
 
-def store(request: Request, plan: Plan) -> None:
-    """Keep a plan."""
-    wanted = key(request)
+def _store(wanted: dict[str, Any], kind: str, document: dict[str, Any], kept: Plan | Estimate) -> None:
     try:
         where = directory()
     except RuntimeError as error:
-        _warn(f"the plan is not kept ({error}); set {VARIABLE} to a directory that can be written")
+        _warn(f"the {kind} is not kept ({error}); set {VARIABLE} to a directory that can be written")
         return
-    name = _digest(wanted)
-    _remember((str(where), name), dataclasses.replace(plan, cached=True))
-    file = where / f"{name}.json"
-    text = json.dumps({"key": wanted, "plan": plan.as_dict()}, indent=1)
+    _remember(wanted, kept)
+    file = where / f"{_digest(wanted)}.json"
+    text = json.dumps({"key": wanted, kind: document}, indent=1)
     try:
         where.mkdir(parents=True, exist_ok=True)
         with whole_file(file) as part:
@@ -146,8 +166,8 @@ def forget() -> None:
     _memory.clear()
 
 
-def _remember(name: tuple[str, str], plan: Plan) -> None:
-    _memory[name] = plan
+def _remember(wanted: dict[str, Any], kept: Plan | Estimate) -> None:
+    _memory[str(directory()), _digest(wanted)] = kept
     while len(_memory) > IN_MEMORY:
         _memory.popitem(last=False)
 
@@ -157,4 +177,4 @@ def _reason(error: Exception) -> str:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, CacheWarning, stacklevel=4)
+    warnings.warn(message, CacheWarning, stacklevel=5)

@@ -48,7 +48,7 @@ class Field:
         return Candidate(algorithm, config, self.operation.unit(self.shape, algorithm, config), least_us)
 
     def start(self, *, wide: bool) -> tuple[list[Candidate], list[Rejection]]:
-        """What a search starts from, the kernel's own choice first, then by least time; what is refused, and why."""
+        """What a search starts from, the estimate first, then by least time; what is refused, and why."""
         accepted: list[Candidate] = []
         rejected: list[Rejection] = []
         for algorithm in self.algorithms:
@@ -62,7 +62,7 @@ class Field:
         return sorted(accepted, key=lambda one: (one.algorithm != own, one.least_us)), rejected
 
     def default(self, accepted: Sequence[Candidate]) -> Candidate | None:
-        """The kernel's own choice: the one of `accepted` that is the same, which names its settings, or with its own.
+        """The estimate: the one of `accepted` that is the same, which names its settings, or with its own.
 
         None where it is none of the algorithms to choose from.
         """

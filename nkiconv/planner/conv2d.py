@@ -142,7 +142,7 @@ def kernel_arguments(
     if strict_nonfinite:
         found["strict_nonfinite"] = True
     if algorithm is not None:
-        found["config"] = (("algorithm", algorithm), *(config or ()))
+        found |= {"algorithm": algorithm, "config": config}
     return found
 
 

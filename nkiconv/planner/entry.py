@@ -14,8 +14,9 @@ from ..errors import DtypeError, UnsupportedError, raise_all
 from ..problem import ConvProblem, dtype_name
 from ..simulator.timing import Rates, UnknownConstantError
 from . import cache, child
+from .estimate import known
 from .operations import violations
-from .plan import TUNED, Plan
+from .plan import TUNED, Estimate, Plan
 from .request import Asked, Request, sorted_constants
 from .search import Advance, NothingRuns, search
 
@@ -119,6 +120,15 @@ def answer(request: Request, *, wide: bool = False, use_cache: bool = True, adva
             return tuned
         cache.store(request, found)
     return found
+
+
+def estimated(request: Request) -> Plan | Estimate:
+    """What a call takes that asks for no plan: one that the cache has, else what cost models choose.
+
+    Raises as `plan`, but for what only a search finds out.
+    """
+    raise_all("there is no plan for this", list(violations(request)))
+    return known(request)
 
 
 def _tuned_meanwhile(request: Request) -> Plan | None:

@@ -1,48 +1,43 @@
-"""What a search knows of a candidate's time."""
+"""The first of three efforts: algorithm and settings by cost models alone, in milliseconds, without a trace.
+
+What every call on the host takes where no plan is known. Nothing here needs a simulator, nor an NKI that runs anything.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from .candidates import Candidate
-from .plan import Alternative
-from .request import Config
-from .timing import Timing
-
-#: What an extrapolated time is multiplied by when it is held against one of the whole problem.
-DOUBT = 1.01
+from ..simulator.timing import Rates
+from . import cache
+from .operations import operation_for
+from .plan import Estimate, Plan
+from .request import Config, Request
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What is known of a candidate's time, phase 0, in us, and its instructions on all cores."""
+def estimate(request: Request, *, use_cache: bool = True) -> Estimate:
+    """What cost models choose for a request without violations; kept in memory and on disk.
 
-    candidate: Candidate
-    us: float
-    instructions: int
-    timing: Timing | None  # the whole problem, or the larger reduction
-    effort: float  # instructions, or what counts as many, of the whole problem
-    extrapolated_from: int | None = None
-    at_least: bool = False
+    Where no algorithm runs it, the operation's fallback, whose refusal says why.
+    """
+    kept = cache.load_estimate(request) if use_cache else None
+    if kept is not None:
+        return kept
+    operation = operation_for(request)
+    shape = operation.shape(request, Rates(dict(request.constants)))
+    found = Estimate(*operation.choice(shape))
+    if use_cache:
+        cache.store_estimate(request, found)
+    return found
 
-    @property
-    def doubt(self) -> float:
-        """What an extrapolated time must be better by to count as better."""
-        return 1.0 if self.extrapolated_from is None else DOUBT
 
-    @property
-    def num_settings(self) -> int:
-        """Of equal times the one that says least is the best."""
-        return len(self.candidate.config or ())
+def settled(request: Request, algorithm: str | None, config: Config) -> tuple[str, Config]:
+    """The algorithm and all settings that a kernel is launched with: those asked for, or what is known to be best."""
+    if algorithm is None:
+        found = known(request)
+        return found.algorithm, found.config
+    operation = operation_for(request)
+    return algorithm, operation.settle(algorithm, operation.shape(request, Rates()), config)
 
-    @property
-    def traced(self) -> int:
-        """Instructions that timing it again, or a neighbour, takes."""
-        return self.timing.instructions if self.timing else 0
 
-    def alternative(self, config: Config) -> Alternative:
-        """What a plan tells of it; config: all its settings."""
-        one, bound_by = self.candidate, self.timing.bound_by if self.timing else "not timed"
-        return Alternative(
-            one.algorithm, config, self.us, bound_by, self.instructions, self.extrapolated_from, self.at_least
-        )
+def known(request: Request) -> Plan | Estimate:
+    """What a call on the host takes: the plan that somebody had timed, where the cache has it, or an estimate."""
+    plan = cache.load(request)
+    return estimate(request) if plan is None else plan

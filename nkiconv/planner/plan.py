@@ -14,8 +14,8 @@ from ..errors import FileFormatError
 from ..problem import ConvProblem
 from .request import Asked, Config, tuples
 
-#: How hard a plan was looked for.
-QUICK, TUNED = "quick", "tuned"
+#: How hard a plan was looked for: the best few of what cost models say on the timeline, or many more.
+TIMED, TUNED = "timed", "tuned"
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,34 @@ class Rejection:
     algorithm: str
     config: Config
     reason: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How to run a problem, by cost models: `algorithm` and `config` are arguments as those of a `Plan` are."""
+
+    algorithm: str
+    config: Config
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What functions and kernels are called with, beside the problem's own arguments."""
+        return {"algorithm": self.algorithm, "config": self.config}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"algorithm": self.algorithm, "config": self.config}
+
+    @staticmethod
+    def from_dict(document: Any) -> Estimate:
+        """The estimate of an `as_dict` document, or of its JSON. Raises FileFormatError: it is none."""
+        try:
+            found = Estimate(document["algorithm"], tuples(document["config"]))
+        except (KeyError, TypeError) as error:
+            raise FileFormatError(f"estimate: is not what was written ({type(error).__name__}: {error})") from None
+        if not isinstance(found.algorithm, str):
+            raise FileFormatError(f"estimate: algorithm={found.algorithm!r} is no name")
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +104,7 @@ class Plan:
     rejected: tuple[Rejection, ...]
     #: channels of the reduced problems that times and instructions are extrapolated from; None: all is of the whole
     extrapolated_from: int | None = None
-    effort: str = QUICK
+    effort: str = TIMED
     seconds: float = field(default=0.0, compare=False)  # the search took
     cached: bool = field(default=False, compare=False)  # whether this came from memory or disk
 
@@ -94,6 +122,11 @@ class Plan:
     def x_copy_floor(self) -> float:
         """Modelled time over that of moving the same bytes."""
         return self.modelled_us / self.copy_floor_us
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What functions and kernels are called with, beside the problem's own arguments."""
+        return {"algorithm": self.algorithm, "config": self.config}
 
     @property
     def settings(self) -> str:

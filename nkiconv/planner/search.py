@@ -3,7 +3,7 @@
 How much is timed is counted in instructions (and pairs of stores, as so many), not in seconds: a machine's load never
 changes a plan. Settings that come to the same run of the kernel are timed once, and counted as often as they are tried.
 
-1. The kernel's own choice is timed as a whole, up to `WHOLE_INSTRUCTIONS` at once, up to `VERIFIED_INSTRUCTIONS` at
+1. The estimate is timed as a whole, up to `WHOLE_INSTRUCTIONS` at once, up to `VERIFIED_INSTRUCTIONS` at
    the end: no plan is slower than that.
 2. Screening. Candidates come by their lower bounds, and those whose bound is above the best time so far are left out.
    Where channels never meet, a big problem is timed at two reduced numbers of channels, both whole tiles on all cores,
@@ -32,10 +32,10 @@ from ..simulator.dtypes import canonical
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
 from .candidates import Candidate, field_of, symbols_of
-from .estimate import DOUBT, Estimate
-from .plan import QUICK, TUNED, Plan, Rejection
+from .plan import TIMED, TUNED, Plan, Rejection
 from .request import Config, Request, array_work
 from .timing import Timing, Traced, phases, time, trace
+from .trial import DOUBT, Trial
 
 #: Instructions, all cores, of the larger of the two reduced problems that a candidate is screened with.
 SCREEN_INSTRUCTIONS = 2_000
@@ -43,10 +43,10 @@ SCREEN_INSTRUCTIONS = 2_000
 QUICK_INSTRUCTIONS = 16_000
 #: The same of a wide search.
 WIDE_INSTRUCTIONS = 120_000
-#: Of a kernel that is timed as a whole without being asked to; the kernel's own choice is, before all others.
+#: Of a kernel that is timed as a whole without being asked to; the estimate is, before all others.
 WHOLE_INSTRUCTIONS = 14_000
 #: Of a kernel that is timed as a whole before it is the plan (some 3 s and 0.3 GB for as many), and how many there are
-#: of those at most, beside the kernel's own choice.
+#: of those at most, beside the estimate.
 VERIFIED_INSTRUCTIONS, VERIFIED = 100_000, 3
 #: Of all kernels that the final of a quick search times, and of all phases of the throttle's grid that it tries.
 FINAL_INSTRUCTIONS, PHASE_INSTRUCTIONS = 10_000, 14_000
@@ -107,9 +107,9 @@ def _effort(traced: Traced, times: float) -> float:
     return traced.instructions * times + traced.comparisons * times**2
 
 
-def _worth_telling(ranked: list[Estimate]) -> list[Estimate]:
+def _worth_telling(ranked: list[Trial]) -> list[Trial]:
     """The fastest `ALTERNATIVES`, and the best of each algorithm, without those that only differ in idle settings."""
-    distinct: dict[object, Estimate] = {}
+    distinct: dict[object, Trial] = {}
     for one in ranked:
         distinct.setdefault((one.candidate.algorithm, one.us, one.instructions, one.at_least), one)
     told = list(distinct.values())
@@ -139,11 +139,11 @@ class _Search:
         self.field = field_of(request, self.rates)
         self.channels = self.field.operation.channels(request.problem)
         self.rejected: list[Rejection] = []
-        self.found: dict[tuple[str, Config], Estimate] = {}
+        self.found: dict[tuple[str, Config], Trial] = {}
         self.best_us = float("inf")
         self.spent = 0
         self.runs: dict[str, list[_Run]] = {}  # of the whole problem, by algorithm
-        self.default: Estimate | None = None
+        self.default: Trial | None = None
         self.default_key: tuple[str, Config] | None = None
         self.off_by: dict[tuple[str, int], float] = {}  # times of whole problems over extrapolated ones, by `_tiles`
         problem = request.problem
@@ -156,7 +156,7 @@ class _Search:
         began = clock.perf_counter()
         accepted, self.rejected = self.field.start(wide=self.wide)
         self._time_default(accepted)
-        self.spent = 0  # the rest of the search is the same however big the kernel's choice is
+        self.spent = 0  # the rest of the search is the same however big the estimate is
         for i, candidate in enumerate(accepted):
             self.advance(f"timing {candidate.algorithm}", 0.4 * i / len(accepted))
             self._screen(candidate)
@@ -164,20 +164,20 @@ class _Search:
             raise NothingRuns(self.rejected)
         self._refine()
         self._final()
-        estimates = self._proven()
+        trials = self._proven()
         self.advance("phases of the throttle", 0.95)
-        return self._told(estimates, clock.perf_counter() - began)
+        return self._told(trials, clock.perf_counter() - began)
 
-    def _ranked(self) -> list[Estimate]:
+    def _ranked(self) -> list[Trial]:
         return sorted(self.found.values(), key=lambda one: (one.at_least, one.us * one.doubt, one.num_settings))
 
     def _time_default(self, accepted: Sequence[Candidate]) -> None:
-        """Time the kernel's own choice as a whole, unless it is too big: also to tell what extrapolation is off by."""
+        """Time the estimate as a whole, unless it is too big: also to tell what extrapolation is off by."""
         candidate = self.field.default(accepted)
         if candidate is None:
             return
         self.default_key = _key(candidate)
-        self.advance(f"timing the kernel's choice, {candidate.algorithm}", 0.0)
+        self.advance(f"timing the estimate, {candidate.algorithm}", 0.0)
         found = self._screen(candidate)
         if found is not None and found.extrapolated_from is not None and found.effort <= WHOLE_INSTRUCTIONS:
             found = self._settle_one(found)
@@ -189,20 +189,20 @@ class _Search:
         few = FEW_TILES * candidate.channels * self.request.lnc
         return few if 3 * few < self.channels else self.channels
 
-    def _screen(self, candidate: Candidate) -> Estimate | None:
+    def _screen(self, candidate: Candidate) -> Trial | None:
         """Time a candidate, if it may be the fastest, and keep what is found; None if it turns out not to run."""
         key = _key(candidate)
         if key in self.found:
             return self.found[key]
         if candidate.least_us > self.best_us * CLOSE:
-            found: Estimate | None = Estimate(candidate, candidate.least_us, 0, None, 0.0, at_least=True)
+            found: Trial | None = Trial(candidate, candidate.least_us, 0, None, 0.0, at_least=True)
         else:
             found = self._timed(candidate)
         if found is not None:
             self.found[key] = found
         return found
 
-    def _timed(self, candidate: Candidate) -> Estimate | None:
+    def _timed(self, candidate: Candidate) -> Trial | None:
         C, step, few = self.channels, candidate.channels * self.request.lnc, self._few(candidate)
         if few == C:
             return self._whole(candidate)
@@ -216,7 +216,7 @@ class _Search:
             return self._whole(candidate)
         return self._extrapolated(candidate, small if tiles == 2 * FEW_TILES else None, tiles // 2 * step)
 
-    def _extrapolated(self, candidate: Candidate, half: Traced | None, channels: int) -> Estimate | None:
+    def _extrapolated(self, candidate: Candidate, half: Traced | None, channels: int) -> Trial | None:
         """The line through the times of `channels` and twice as many, at the problem's own number."""
         half = half or self._traced(candidate, channels)
         full = self._traced(candidate, 2 * channels) if half else None
@@ -231,25 +231,25 @@ class _Search:
         effort = _effort(full, C / (2 * channels))
         least_us = line(half.least_us, full.least_us)
         if least_us > self.best_us * CLOSE:
-            return Estimate(candidate, least_us, instructions, None, effort, 2 * channels, at_least=True)
+            return Trial(candidate, least_us, instructions, None, effort, 2 * channels, at_least=True)
         small, large = time(half, self.rates), time(full, self.rates)
         off_by = self.off_by.get(_tiles(candidate), 1.0)
         us = max(large.us, line(small.us, large.us) * off_by, self.copy_floor_us)
         self.best_us = min(self.best_us, us)
-        return Estimate(candidate, us, instructions, large, effort, 2 * channels)
+        return Trial(candidate, us, instructions, large, effort, 2 * channels)
 
-    def _whole(self, candidate: Candidate) -> Estimate | None:
+    def _whole(self, candidate: Candidate) -> Trial | None:
         run = self._run(candidate)
         if run is None:
             return None
         traced = run.traced
         effort = _effort(traced, 1)
         if traced.least_us > self.best_us * CLOSE:
-            return Estimate(candidate, traced.least_us, traced.instructions, None, effort, at_least=True)
+            return Trial(candidate, traced.least_us, traced.instructions, None, effort, at_least=True)
         if run.timing is None:
             run.timing = time(traced, self.rates)
         self.best_us = min(self.best_us, run.timing.us)
-        return Estimate(candidate, run.timing.us, traced.instructions, run.timing, effort)
+        return Trial(candidate, run.timing.us, traced.instructions, run.timing, effort)
 
     def _run(self, candidate: Candidate) -> _Run | None:
         """The kernel's run of the whole problem: an earlier one where settings that differ come to the same.
@@ -308,7 +308,7 @@ class _Search:
                 if not self._widen(leader.candidate.algorithm, self.spent + round((most - self.spent) * share_spent)):
                     break
 
-    def _descend(self, best: Estimate, limit: int) -> None:
+    def _descend(self, best: Trial, limit: int) -> None:
         """Go on from each better neighbour at once, with the settings that were changed longest ago, up to a limit of
         instructions traced."""
         turns: dict[str, int] = {}
@@ -346,8 +346,8 @@ class _Search:
                 self._settle_one(one)
                 left -= one.effort
 
-    def _proven(self) -> list[Estimate]:
-        """The estimates, fastest first, which is of the whole problem unless it is too big for that."""
+    def _proven(self) -> list[Trial]:
+        """The trials, fastest first, which is of the whole problem unless it is too big for that."""
         for _ in range(VERIFIED):
             if not self.found:
                 break
@@ -369,7 +369,7 @@ class _Search:
         first = whole[0] if whole and self._unproven(timed[0]) else timed[0]
         return [first, *[one for one in self._ranked() if one is not first]]
 
-    def _screen_again(self, one: Estimate) -> None:
+    def _screen_again(self, one: Trial) -> None:
         """Time a candidate that was left out by its bound, as the best time known now is above that."""
         self._be_sure()
         del self.found[_key(one.candidate)]
@@ -380,13 +380,13 @@ class _Search:
         exact = [one.us for one in self.found.values() if one.extrapolated_from is None and not one.at_least]
         self.best_us = min(exact, default=float("inf"))
 
-    def _unproven(self, one: Estimate) -> bool:
+    def _unproven(self, one: Trial) -> bool:
         """Whether a time is extrapolated, of a kernel that is small enough to be timed as a whole."""
         small = one.instructions <= VERIFIED_INSTRUCTIONS
         return one.extrapolated_from is not None and not one.at_least and small
 
-    def _no_slower_than_default(self) -> list[Estimate]:
-        """The estimates, fastest first; the kernel's choice before an extrapolated one that only seems as close."""
+    def _no_slower_than_default(self) -> list[Trial]:
+        """The trials, fastest first; the estimate before an extrapolated one that only seems as close."""
         ranked, known = self._ranked(), self.default
         if known is None or ranked[0].extrapolated_from is None or known.us > ranked[0].us * CLOSE:
             return ranked
@@ -413,7 +413,7 @@ class _Search:
                 return one.effort
         return None
 
-    def _alike(self) -> list[Estimate]:
+    def _alike(self) -> list[Trial]:
         """A few extrapolated candidates that are as good as the best, which is not, other than by idle settings."""
         ranked = self._ranked()
         if not ranked or ranked[0].extrapolated_from is not None:
@@ -422,7 +422,7 @@ class _Search:
         alike = [one for one in ranked if one.extrapolated_from is not None and not one.at_least]
         return [one for one in alike if IDLE < abs(one.us / best - 1) <= DOUBT - 1][:FEW_ALIKE]
 
-    def _settle_one(self, one: Estimate) -> Estimate | None:
+    def _settle_one(self, one: Trial) -> Trial | None:
         """Time an extrapolated candidate as a whole, and correct those that were extrapolated from the same channels;
         one that turns out not to run is dropped."""
         self.advance(f"the whole of {one.candidate.algorithm}", 0.85)
@@ -444,10 +444,10 @@ class _Search:
         """All settings of a candidate, as the kernel is launched with them."""
         return self.field.operation.settle(candidate.algorithm, self.field.shape, candidate.config)
 
-    def _told(self, estimates: list[Estimate], seconds: float) -> Plan:
+    def _told(self, trials: list[Trial], seconds: float) -> Plan:
         """The plan, from the fastest estimate."""
         began = clock.perf_counter()
-        request, best = self.request, estimates[0]
+        request, best = self.request, trials[0]
         problem = request.problem
         timing = best.timing
         assert timing is not None
@@ -473,9 +473,9 @@ class _Search:
             sbuf_bytes=max(space.peak_bytes for space in timing.timed.line.sbuf),
             psum_banks=timing.timed.execution.psum_peak_banks,
             symbols=symbols_of(request, best.candidate.algorithm, best.candidate.config),
-            alternatives=tuple(one.alternative(self._settled(one.candidate)) for one in _worth_telling(estimates)),
+            alternatives=tuple(one.alternative(self._settled(one.candidate)) for one in _worth_telling(trials)),
             rejected=tuple(dict.fromkeys(self.rejected)),
             extrapolated_from=best.extrapolated_from,
-            effort=TUNED if self.wide else QUICK,
+            effort=TUNED if self.wide else TIMED,
             seconds=seconds + clock.perf_counter() - began,
         )

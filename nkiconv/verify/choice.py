@@ -40,7 +40,7 @@ def case_refusals(
 
 
 def name_violations(operation: Operation, algorithm: str | None) -> list[NkiconvError]:
-    """What is wrong with an algorithm's name; empty for None, the kernel's choice."""
+    """What is wrong with an algorithm's name; empty for None, the estimate."""
     if algorithm is None or algorithm in operation.algorithms:
         return []
     accepted = ", ".join(operation.algorithms)

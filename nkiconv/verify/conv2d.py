@@ -53,7 +53,7 @@ def verify_conv2d(
         x, residual: in the problem's layout; w: [K, C / groups, R, S], or in the order of filter_layout; bias: [K].
             activation, residual_position, precision: as in `nkiconv.conv2d`.
         degrees: LNC degrees, 1 or 2; outputs of the second are compared with the first's, bit for bit.
-        algorithm, config: as in a `Plan`; None: what the kernel chooses.
+        algorithm, config: as in a `Plan`; None: the estimate.
         channels: how many output channels to check, spread evenly and rounded up to whole groups; "auto": all, or
             `SAMPLE_CHANNELS` where all would take more than `SAMPLE_ABOVE_FLOPS`.
 

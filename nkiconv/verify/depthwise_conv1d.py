@@ -60,7 +60,7 @@ def verify_depthwise_conv1d(
         x: [N, C, W], w: [C, S]; as `problem`, checked by `ops.depthwise_problem` or by `case_arrays`.
         bias: [C], residual: [N, C, Q]; they, activation and residual_position: as in `nkiconv.depthwise_conv1d`.
         degrees: LNC degrees, 1 or 2; outputs of the second are compared with the first's, bit for bit.
-        algorithm, config: as in a `Plan`; None: what the kernel chooses for the whole problem.
+        algorithm, config: as in a `Plan`; None: the estimate for the whole problem.
         channels: how many channels to run and check, spread evenly; "auto": all, or `SAMPLE_CHANNELS` of them where
             the trace has more than `SAMPLE_ABOVE_INSTRUCTIONS`.
         keep: return y of the first degree, [N, C, Q]; all channels are run then, in one launch, so that y has the bits

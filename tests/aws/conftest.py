@@ -15,7 +15,7 @@ if str(STANDINS) not in sys.path:
 
 @pytest.fixture
 def searched(monkeypatch):
-    """Requests that the planner's process is asked; the device has forgotten those of other tests."""
+    """Requests that the planner's process is asked, as launches ask for plans; the device has forgotten others'."""
     from nkiconv.planner import child
     from nkiconv.pytorch.computers import device
 
@@ -26,6 +26,7 @@ def searched(monkeypatch):
         return search(request, **more)
 
     monkeypatch.setattr(child, "search", counted)
+    monkeypatch.setenv("NKICONV_PLAN", "timed")
     device._arguments.cache_clear()
     return asked
 

@@ -43,6 +43,4 @@ def follows_plan(launch):
         packed=len(launch.shapes["filter_ref"]) == 5,
         operation="depthwise_conv1d" if depthwise else "conv2d",
     )
-    if depthwise:
-        return (told["algorithm"], told["config"]) == (found.algorithm, found.config)
-    return told["config"] == (("algorithm", found.algorithm), *(found.config or ()))
+    return (told["algorithm"], told["config"]) == (found.algorithm, found.config)

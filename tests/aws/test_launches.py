@@ -96,7 +96,7 @@ def test_a_plan_in_the_cache_needs_no_search_and_no_process(launches, searched, 
     monkeypatch.setattr(child, "search", None)
     call(*arguments)
     assert child._process is None
-    assert launches[1].constants["config"] == (("algorithm", other.algorithm), *(other.config or ()))
+    assert (launches[1].constants["algorithm"], launches[1].constants["config"]) == (other.algorithm, other.config)
     assert launches[1] != launches[0]
 
 
@@ -107,7 +107,7 @@ def test_plan_model_leaves_the_plans_that_launches_take(launches, searched):
     assert len(searched) == 2
     pytorch.convert(model).model(x)
     assert len(launches) == len(searched) == 2
-    told = {one.constants["config"][0][1] for one in launches}
+    told = {one.constants["algorithm"] for one in launches}
     assert told == {row.plan.algorithm for row in planned.rows}
 
 
@@ -125,7 +125,23 @@ def test_plan_model_sees_states_as_launches_have_them(name, launches, searched):
     assert len(launches) == len(searched) == 1
 
 
-def test_the_kernels_own_choice(launches, searched, monkeypatch):
+@pytest.mark.parametrize("name", CALLS)
+def test_without_being_asked_for_a_plan_launches_take_estimates_or_known_plans(name, launches, searched, monkeypatch):
+    monkeypatch.delenv("NKICONV_PLAN")
+    call, arguments, _ = CALLS[name]
+    call(*arguments)
+    assert searched == []
+    assert launches[0].constants["config"] is not None
+    monkeypatch.setenv("NKICONV_PLAN", "timed")
+    call(*arguments)
+    monkeypatch.delenv("NKICONV_PLAN")
+    device._arguments.cache_clear()
+    call(*arguments)
+    assert launches[2] == launches[1]
+    assert len(searched) == 1
+
+
+def test_the_default_rule(launches, searched, monkeypatch):
     monkeypatch.setenv("NKICONV_PLAN", "kernel")
     call, arguments, _ = CALLS["conv2d"]
     call(*arguments)
@@ -135,7 +151,7 @@ def test_the_kernels_own_choice(launches, searched, monkeypatch):
 
 def test_settings_may_change(launches, searched, monkeypatch):
     call, arguments, _ = CALLS["depthwise_conv1d"]
-    for planned, lnc in (("kernel", "2"), ("plan", "2"), ("plan", "1")):
+    for planned, lnc in (("kernel", "2"), ("timed", "2"), ("timed", "1")):
         monkeypatch.setenv("NKICONV_PLAN", planned)
         monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", lnc)
         call(*arguments)
@@ -189,7 +205,7 @@ def test_a_problem_without_a_plan_is_a_warning_and_the_kernel_says_the_rest(laun
 
     monkeypatch.setattr(child, "search", only_deep)
     call, arguments, _ = CALLS["conv2d"]
-    with pytest.warns(PlanWarning, match=r"the kernel chooses for itself \(.*grouped: "):
+    with pytest.warns(PlanWarning, match=r"the kernel follows its default rule \(.*grouped: "):
         call(*arguments)
     assert "config" not in launches[0].constants
 

@@ -377,7 +377,7 @@ def test_meta_tensors_have_shapes():
 
 
 @pytest.mark.parametrize("how", ["plain", "states", "packed"])
-@pytest.mark.parametrize("choice", ["plan", "kernel"])
+@pytest.mark.parametrize("choice", ["estimate", "timed", "kernel"])
 def test_on_a_device(monkeypatch, choice, how):
     """The launch that a Neuron device gets, with the simulator in the device's place."""
     launched = []

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nkiconv import plan, simulator
+from nkiconv import simulator
 from nkiconv.errors import UnsupportedError
+from nkiconv.planner.estimate import estimate
+from nkiconv.planner.request import Asked, Request
 from nkiconv.pytorch import pack_filter
 from nkiconv.pytorch.computers import device, modes
 from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
@@ -98,18 +100,17 @@ def test_launches(recorder, monkeypatch, lnc, name, rank, x_shape, w_shape, more
     [(_, cores, shapes, kwargs)] = recorder.calls
     assert cores == lnc
     assert [len(shape) for shape in shapes] == [4, 4]
-    found = plan(
-        asked.problem(x, w),
-        lnc,
-        bias=True,
-        activation=asked.activation,
-        residual=None if asked.activation else "pre_activation",
-        operation="depthwise_conv1d" if name == "depthwise_conv1d" else "conv2d",
+    found = estimate(
+        Request(
+            problem=asked.problem(x, w),
+            lnc=lnc,
+            asked=Asked(
+                bias=True, activation=asked.activation, residual=None if asked.activation else "pre_activation"
+            ),
+            operation="depthwise_conv1d" if name == "depthwise_conv1d" else "conv2d",
+        )
     )
-    if name == "depthwise_conv1d":
-        assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
-    else:
-        assert kwargs["config"] == (("algorithm", found.algorithm), *(found.config or ()))
+    assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
 
 
 def test_packed_filters_go_instead_of_plain_ones(recorder):
@@ -119,28 +120,28 @@ def test_packed_filters_go_instead_of_plain_ones(recorder):
     assert torch.equal(y, F.conv2d(x, w, padding=1))
     [(_, _, shapes, kwargs)] = recorder.calls
     assert shapes == [(1, 70, 5, 5), (1, 70, 3, 3, 128)]
-    found = plan(asked.problem(x, w), packed=True)
-    assert kwargs["config"] == (("algorithm", found.algorithm), *(found.config or ()))
+    found = estimate(Request(problem=asked.problem(x, w), asked=Asked(packed=True), operation="conv2d"))
+    assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
 
 
 def test_arguments_are_pythons_own(recorder, monkeypatch):
     """AWS's parser may read a NumPy integer as None."""
     config = (("block", np.int64(32)), ("buffers", np.int32(2)))
-    monkeypatch.setattr(device, "answer", lambda request: types.SimpleNamespace(algorithm="banded", config=config))
+    monkeypatch.setattr(device, "estimated", lambda request: types.SimpleNamespace(algorithm="banded", config=config))
     device.convolve(asked_of("depthwise_conv1d", 1, groups=4), torch.ones(1, 4, 40), torch.ones(4, 1, 3), None, None)
     kwargs = recorder.calls[0][3]
     assert kwargs["config"] == (("block", 32), ("buffers", 2))
     assert [type(value) for _, value in kwargs["config"]] == [int, int]
 
 
-def test_the_kernels_own_choice_goes_without_a_config(recorder, monkeypatch):
+def test_the_default_rule_goes_without_a_config(recorder, monkeypatch):
     monkeypatch.setenv("NKICONV_PLAN", "kernel")
     device.convolve(asked_of("conv2d", 2), torch.ones(1, 3, 5, 5), torch.ones(2, 3, 3, 3), None, None)
     assert "config" not in recorder.calls[0][3]
 
 
 @pytest.mark.parametrize(
-    ("variable", "words"), [("NKICONV_PLAN", "plan, kernel"), ("NEURON_LOGICAL_NC_CONFIG", "1 or 2")]
+    ("variable", "words"), [("NKICONV_PLAN", "estimate, timed, kernel"), ("NEURON_LOGICAL_NC_CONFIG", "1 or 2")]
 )
 def test_variables_are_checked(recorder, monkeypatch, variable, words):
     monkeypatch.setenv(variable, "3")

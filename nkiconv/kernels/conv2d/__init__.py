@@ -14,8 +14,8 @@
 
 No im2col tensor exists anywhere; filters come to the array as stationaries (but for swapped), x as strided views. Where
 channels lie side by side in HBM (NHWC), taps and swapped have DMA turn x; taps turns its results on the array, and the
-others work on copies of x and y (`relayout`). `dispatch.choose` takes the algorithm whose prices are least; a config
-names one, with its settings, as `nkiconv.plan` finds them.
+others work on copies of x and y (`relayout`). Which one, with which settings, is the host's choice (`nkiconv.plan`); a
+bare kernel follows `dispatch.default_rule`.
 """
 
 from ..._nki import nki, nl
@@ -23,7 +23,7 @@ from .._arguments import check_bias, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
 from .._tiles import require
 from .call import Extras, Operands
-from .dispatch import convolve
+from .dispatch import ALGORITHMS, convolve
 from .geometry import read_geometry
 
 
@@ -48,6 +48,7 @@ def conv2d_implicit_gemm(
     pool=(1, 1),
     precision=None,
     out_dtype=None,
+    algorithm=None,
     config=None,
     strict_nonfinite=False,
 ):
@@ -75,7 +76,8 @@ def conv2d_implicit_gemm(
             for Inf.
         out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's, but bf16 for fp8, whose 2 or 3 bits sums
             hardly fit.
-        config: None, or a tuple of (name, value) pairs, the first of them ("algorithm", name), as `nkiconv.plan` finds.
+        algorithm: one of `dispatch.ALGORITHMS`; None: by the default rule. config: settings of that algorithm, a tuple
+            of (name, value) pairs as in `Plan.config`; None, or what it leaves open: its defaults.
         strict_nonfinite: whether NaN and Inf must stay in their group and windows: only algorithms that never multiply
             what is not theirs by zero.
 
@@ -85,6 +87,14 @@ def conv2d_implicit_gemm(
     Raises: an assertion that names argument, value, rule and remedy (KernelAssertionError, a ValueError, in the
         simulator) before any instruction.
     """
+    require(
+        algorithm == None or algorithm in ALGORITHMS,
+        f"algorithm={algorithm}: accepted are None and {ALGORITHMS}; use one of them",
+    )
+    require(
+        algorithm != None or config == None,
+        f"config={config}: settings belong to an algorithm; name it with algorithm=, as Plan does",
+    )
     perms = (in_perm, kern_perm, out_perm)
     geometry, y_shape, r_shape = read_geometry(
         img_ref,
@@ -126,5 +136,5 @@ def conv2d_implicit_gemm(
         w_dtype=nl.bfloat16 if precision == "bf16" else filter_ref.dtype,
         tf32=precision == "tf32",
     )
-    convolve(operands, geometry, extras, config)
+    convolve(algorithm, operands, geometry, extras, config)
     return y_hbm

@@ -22,19 +22,8 @@ from .swapped.plan import plan_swapped
 from .taps.loop import run_items
 from .taps.plan import plan_taps
 
-#: The algorithms that a config can name; each is a package beside this file.
+#: The algorithms that can be asked for by name; each is a package beside this file.
 ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "deep", "pairs", "split", "swapped")
-
-
-def algorithm_of(config):
-    """(algorithm, its settings) of a config; refused where its first entry names none."""
-    named = isinstance(config, tuple) and len(config) > 0 and isinstance(config[0], tuple) and len(config[0]) == 2
-    require(
-        named and config[0][0] == "algorithm" and config[0][1] in ALGORITHMS,
-        f"config={config}: must be None or a tuple of (name, value) pairs, the first of them ('algorithm', one of "
-        f"{ALGORITHMS})",
-    )
-    return config[0][1], config[1:]
 
 
 def plan_of(algorithm, geometry, extras, config, cores):
@@ -95,14 +84,12 @@ def default_rule(geometry, extras, cores):
     return found
 
 
-def convolve(operands, geometry, extras, config):
-    """Write operands.y by the algorithm that a config names, or by the one chosen."""
+def convolve(algorithm, operands, geometry, extras, config):
+    """Write operands.y; algorithm None: that of the default rule."""
     cores = nl.num_programs()
-    if config == None:
-        algorithm, settings = default_rule(geometry, extras, cores), None
-    else:
-        algorithm, settings = algorithm_of(config)
-    plan, reason = plan_of(algorithm, geometry, extras, settings, cores)
+    if algorithm == None:
+        algorithm = default_rule(geometry, extras, cores)
+    plan, reason = plan_of(algorithm, geometry, extras, config, cores)
     require(reason == "", reason)
     inner, plain = copied_in(algorithm, operands, geometry), plain_of(algorithm, geometry, extras)
     if algorithm == "stacked":

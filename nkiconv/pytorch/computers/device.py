@@ -21,15 +21,16 @@ from ...kernels.conv2d import conv2d_implicit_gemm
 from ...kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ...planner.conv2d import kernel_arguments as conv2d_arguments
 from ...planner.depthwise_conv1d import kernel_arguments as depthwise_arguments
-from ...planner.entry import answer
+from ...planner.entry import answer, estimated
 from ...planner.request import Asked, Request
 from ...problem import ConvProblem
 from ..operators.convolution import Convolution
 
 #: Cores of a launch: those of a logical NeuronCore, which AWS's runtime reads from the same variable.
 LNC_VARIABLE, LNC = "NEURON_LOGICAL_NC_CONFIG", "2"
-#: "plan": the planner's algorithm and settings, from its cache where it knows the shape; "kernel": the kernel's choice.
-PLAN_VARIABLE, PLANS = "NKICONV_PLAN", ("plan", "kernel")
+#: Who chooses: "estimate", a plan that is in the cache, else cost models, in milliseconds; "timed", the planner, which
+#: searches where its cache has none; "kernel", the kernel's default rule.
+PLAN_VARIABLE, EFFORTS = "NKICONV_PLAN", ("estimate", "timed", "kernel")
 
 
 def convolve(
@@ -42,7 +43,7 @@ def convolve(
 ) -> torch.Tensor:
     """y of the kernel on the device of the tensors; it is given the packed filter where there is one.
 
-    A plan that cannot be had is a PlanWarning, once a shape; the kernel then chooses, or refuses.
+    A plan that cannot be had is a PlanWarning, once a shape; the kernel then follows its default rule, or refuses.
     """
     if x.shape[0] == 0:
         return x.new_empty(asked.shape(x, w))
@@ -110,7 +111,7 @@ def _launch(
     images = x.reshape(problem.input_shape).contiguous()
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     lnc = cores()
-    arguments = dict(_arguments(problem, depthwise, wanted, lnc, _is_planned()))
+    arguments = dict(_arguments(problem, depthwise, wanted, lnc, _effort()))
     return launcher(depthwise, lnc)(images, filters.contiguous(), **named, **arguments)
 
 
@@ -132,10 +133,10 @@ def launcher(depthwise: bool, lnc: int) -> Any:
 
 @functools.cache
 def _arguments(
-    problem: ConvProblem, depthwise: bool, asked: Asked, lnc: int, planned: bool
+    problem: ConvProblem, depthwise: bool, asked: Asked, lnc: int, effort: str
 ) -> tuple[tuple[str, Any], ...]:
     """The kernel's arguments that are no tensors, by name."""
-    algorithm, config = _choice(problem, depthwise, asked, lnc) if planned else (None, None)
+    algorithm, config = (None, None) if effort == "kernel" else _choice(problem, depthwise, asked, lnc, effort)
     make = depthwise_arguments if depthwise else conv2d_arguments
     found = make(problem, algorithm=algorithm, config=config)
     if asked.activation is not None:
@@ -149,23 +150,24 @@ def _arguments(
     return tuple((name, plain(value)) for name, value in found.items())
 
 
-def _is_planned() -> bool:
-    """Whether launches take plans, as NKICONV_PLAN says. Raises UnsupportedError where it is none of PLANS."""
-    wanted = os.environ.get(PLAN_VARIABLE, PLANS[0])
-    if wanted not in PLANS:
-        raise UnsupportedError(f"{PLAN_VARIABLE}={wanted!r}: accepted are {', '.join(PLANS)}; set one, or unset it")
-    return wanted == "plan"
+def _effort() -> str:
+    """What NKICONV_PLAN says. Raises UnsupportedError where it is none of EFFORTS."""
+    wanted = os.environ.get(PLAN_VARIABLE, EFFORTS[0])
+    if wanted not in EFFORTS:
+        raise UnsupportedError(f"{PLAN_VARIABLE}={wanted!r}: accepted are {', '.join(EFFORTS)}; set one, or unset it")
+    return wanted
 
 
-def _choice(problem: ConvProblem, depthwise: bool, asked: Asked, lnc: int) -> tuple[str | None, Any]:
-    """(algorithm, config) of the planner's answer; (None, None), the kernel's own, where it has none."""
+def _choice(problem: ConvProblem, depthwise: bool, asked: Asked, lnc: int, effort: str) -> tuple[str | None, Any]:
+    """(algorithm, config) of the planner's answer; (None, None), the kernel's default rule, where it has none."""
     operation = "depthwise_conv1d" if depthwise else "conv2d"
+    request = Request(problem=problem, lnc=lnc, asked=asked, operation=operation)
     try:
-        found = answer(Request(problem=problem, lnc=lnc, asked=asked, operation=operation))
+        found = answer(request) if effort == "timed" else estimated(request)
     except NkiconvError as error:
         warnings.warn(
             f"{operation} of x {problem.input_shape} and w {problem.filter_shape}, {problem.dtype}: there is no plan, "
-            f"and the kernel chooses for itself ({error}); NKICONV_PLAN=kernel asks for none",
+            f"and the kernel follows its default rule ({error}); NKICONV_PLAN=kernel asks for none",
             PlanWarning,
             stacklevel=2,
         )
