@@ -7,11 +7,11 @@ from .blocks import block_counts, fits, make_blocks
 from .config import BandedConfig, read_banded
 
 #: Positions of a block at least; bytes of a group's bands up to which blocks need not be longer.
-BLOCK, GROUP_BYTES = 16, 32768
+BLOCK_MIN, GROUP_BYTES = 16, 32768
 #: Bytes of a run, one chunk of one row, from which a DMA is fast; groups up to which one tile is better than more.
 RUN_BYTES, GROUPS = 128, 8
 #: Band buffers, and columns of the array's work that each lasts at least.
-BUFFERS, BUFFER_COLUMNS = 5, 1500
+BAND_BUFFERS, BUFFER_COLUMNS = 5, 1500
 #: Columns of the array's work on one core from which it is to be at full rate at once.
 WARM_COLUMNS = 1000
 #: Columns of a group's work up to which a DMA for each channel of it is too many, for each channel.
@@ -19,11 +19,11 @@ SCRATCH_COLUMNS = 160
 
 
 def settings_of_banded(geometry, extras, config):
-    """All settings of a config: those that it leaves open as the rule has them, in smaller tiles until they fit SBUF."""
+    """All settings of a config: what it leaves open is as the rule has it, smaller until it fits SBUF."""
     block = setting(config, "block", 0)
     if block == 0:
         block = default_block(geometry)
-    buffers, groups, images = BUFFERS, nl.tile_size.pmax, nl.tile_size.pmax
+    buffers, groups, images = BAND_BUFFERS, nl.tile_size.pmax, nl.tile_size.pmax
     found = banded_defaults(geometry, block, buffers, groups, images)
     while not fits(geometry, extras, make_blocks(geometry, found, extras.state)) and buffers + groups + images > 3:
         groups, images = found.groups, found.images
@@ -42,10 +42,10 @@ def settings_of_banded(geometry, extras, config):
 def default_block(geometry):
     """Positions of a block: more for long rows, few channels and many taps."""
     most, S = nl.tile_size.pmax, geometry.S
-    block = geometry.stride * max(1, BLOCK // geometry.stride)
+    block = geometry.stride * max(1, BLOCK_MIN // geometry.stride)
     taps = min(3100, 200 + 4 * S)
     while 2 * block <= most and (
-        block * block * block * geometry.C < geometry.N * geometry.W * taps
+        block * (block * block * geometry.C // taps) < geometry.N * geometry.W
         or most // block * (S + block) * geometry.itemsize > GROUP_BYTES
     ):
         block = 2 * block

@@ -14,9 +14,9 @@ Three stages, one tile apart, whose pieces alternate on the array so that it nev
 - in: rows come from HBM as [(chunk, group, image), a, columns], runs of a KiB where rows are that long; each block
   column is transposed on the array, several to a PSUM bank, and copied to X;
 - bands: see `bands`: one DMA a channel, some buffers ahead; matmuls; sums to Y, where bias and activation happen;
-- out: Y's columns go through the array once more, times the matrix that undoes the blocks' mirroring, which also transposes
-  them back to rows, in fp32 at twice the rate, as the matrix has only ones and zeros; then the store, the same shape
-  as the load.
+- out: Y's columns go through the array once more, times the matrix that undoes the blocks' mirroring, which also
+  transposes them back to rows, in fp32 at twice the rate, as the matrix has only ones and zeros; then the store, the
+  same shape as the load.
 
 Engine plan: Sync issues loads, Tensor transposes and multiplies, Vector and Scalar share the read-outs by a ledger,
 GpSimd zeroes and issues stores. Bound by the array for long filters. Zeros are multiplied: a NaN or Inf reaches the
@@ -44,7 +44,7 @@ RING = 2
 #: Groups at a tile's end in which nothing of the next is transposed in, and at its start nothing of the one before
 #: out, so that read-outs are done when their results are needed.
 LAG = 2
-#: Band buffers that are filled before the first rows are transposed; zeroing the others must not keep Vector from those.
+#: Band buffers that are filled before the first rows are transposed; zeros of the others must not keep Vector from it.
 AT_START = 2
 
 

@@ -323,7 +323,7 @@ def reader(run, epilogue, elements, fast):
 
 
 def transpose_out(run, tile, first, count):
-    """Pieces first .. first+count-1 of rows_out = Y, block columns transposed back and unmirrored; the last one stores."""
+    """Pieces first .. first+count-1 of rows_out = Y, block columns transposed and unmirrored; the last one stores."""
     blocks = run.blocks
     A, Bo = blocks.per_group, blocks.out_block
     partitions = tile.chunks_out * tile.rows

@@ -213,18 +213,21 @@ def refine(shape: Shape, best: Candidate) -> Candidate:
 def tries(name: str, shape: Shape, blocks: Blocks) -> Sequence[Any]:
     """Other values of a setting."""
     now = blocks.config
+    if name == "groups":
+        return other_groups(blocks)
     half, double = max(1, blocks.images // 2), 2 * blocks.images
-    return {
-        "groups": lambda: other_groups(blocks),
-        "images": lambda: () if shape.geometry.N == 1 else (half, double)[: 1 + (double * blocks.groups <= PARTITIONS)],
-        "buffer_groups": lambda: (max(1, blocks.buffer_groups // 2), 2 * blocks.buffer_groups),
-        "buffers": lambda: (max(1, now.buffers - 1), now.buffers + 1, now.buffers + 2),
-        "scratch": lambda: (not now.scratch,),
-        "edge": lambda: (0, 2, 4, blocks.groups // 2),
-        "streamed": lambda: (8, 32, 64, 96),
-        "warmup": lambda: (0, 6, 12),
-        "rewarm": lambda: (0, 4, 12),
-    }[name]()
+    more_images = [half, double] if double * blocks.groups <= PARTITIONS else [half]
+    values: dict[str, Sequence[Any]] = {
+        "images": more_images if shape.geometry.N > 1 else (),
+        "buffer_groups": (max(1, blocks.buffer_groups // 2), 2 * blocks.buffer_groups),
+        "buffers": (max(1, now.buffers - 1), now.buffers + 1, now.buffers + 2),
+        "scratch": (not now.scratch,),
+        "edge": (0, 2, 4, blocks.groups // 2),
+        "streamed": (8, 32, 64, 96),
+        "warmup": (0, 6, 12),
+        "rewarm": (0, 4, 12),
+    }
+    return values[name]
 
 
 def other_groups(blocks: Blocks) -> list[int]:
