@@ -10,12 +10,10 @@ import pytest
 from test_choice import modelled_us, random_problems
 
 from nkiconv import ConvProblem, cases
-from nkiconv.kernels.depthwise_conv1d.banded import walk as banded
-from nkiconv.kernels.depthwise_conv1d.banded.blocks import make_blocks
-from nkiconv.kernels.depthwise_conv1d.banded.choose import choose_blocks, settings_of
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.clock import Clock
+from nkiconv.planner.cost.depthwise_conv1d import banded_walk as banded
 from nkiconv.planner.cost.depthwise_conv1d import rows_walk as rows
 from nkiconv.planner.depthwise_conv1d import extras_of, geometry_of, refusal_of
 from nkiconv.planner.request import Asked
@@ -34,9 +32,8 @@ def shape_of(problem):
 
 def walked_us(shape, algorithm, config):
     """What a walk says."""
-    if algorithm == "banded":
-        return banded.walk_ns(shape.geometry, shape.extras, choose_blocks(shape.geometry, shape.extras, config)) / 1e3
-    return rows.walk_ns(shape, cost.algorithm("depthwise_conv1d", algorithm).settled(shape, config)) / 1e3
+    walk = banded if algorithm == "banded" else rows
+    return walk.walk_ns(shape, cost.algorithm("depthwise_conv1d", algorithm).settled(shape, config)) / 1e3
 
 
 def tries(problems, algorithm, seed):
@@ -122,10 +119,10 @@ def test_a_long_walk_goes_on_at_the_rate_of_its_large_tiles(extents, block, shar
     N, C, W, S = extents
     problem = ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), (S // 2, S // 2)), dtype="bf16")
     shape = shape_of(problem)
-    blocks = make_blocks(shape.geometry, None, shape.extras.state, block, shard)
-    found = banded.walk_ns(shape.geometry, shape.extras, blocks)
+    config = (("block", block), ("shard", shard))
+    found = walked_us(shape, "banded", config)
     monkeypatch.setattr(banded, "BANDED_WALKED", 10**6)
-    assert found == pytest.approx(banded.walk_ns(shape.geometry, shape.extras, blocks), rel=0.15)
+    assert found == pytest.approx(walked_us(shape, "banded", config), rel=0.15)
 
 
 def test_a_long_walk_is_what_the_timeline_says():
@@ -133,9 +130,8 @@ def test_a_long_walk_is_what_the_timeline_says():
     N, C, W, S = EDGES[-1]
     problem = ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), (S // 2, S // 2)), dtype="bf16")
     shape = shape_of(problem)
-    blocks = make_blocks(shape.geometry, None, shape.extras.state, 8, "channels")
-    walked = banded.walk_ns(shape.geometry, shape.extras, blocks) / 1e3
-    assert walked == pytest.approx(modelled_us(problem, "banded", settings_of(blocks)), rel=CLOSE)
+    config = cost.algorithm("depthwise_conv1d", "banded").settle(shape, (("block", 8), ("shard", "channels")))
+    assert walked_us(shape, "banded", config) == pytest.approx(modelled_us(problem, "banded", config), rel=CLOSE)
 
 
 def test_walked_times_grow_with_channels():
@@ -145,8 +141,7 @@ def test_walked_times_grow_with_channels():
         problem = ConvProblem(N=42, C=C, W=514, S=59, groups=C, padding=((0, 0), (29, 29)), dtype="bf16")
         shape = shape_of(problem)
         for block in (4, 8, 16, 32):
-            blocks = make_blocks(shape.geometry, None, shape.extras.state, block, "channels")
-            found[C, block] = banded.walk_ns(shape.geometry, shape.extras, blocks)
+            found[C, block] = walked_us(shape, "banded", (("block", block), ("shard", "channels")))
     for block in (4, 8, 16, 32):
         assert 1.7 < found[3456, block] / found[1728, block] < 2.3, found
 

@@ -18,8 +18,9 @@ from epilogue import (
     refused,
 )
 
-from nkiconv.kernels.depthwise_conv1d.banded import kernel as banded
+from nkiconv.kernels.depthwise_conv1d.banded import refusal as banded
 from nkiconv.kernels.depthwise_conv1d.banded.blocks import make_blocks
+from nkiconv.kernels.depthwise_conv1d.banded.defaults import settings_of_banded
 from nkiconv.simulator.memory import SBUF
 
 ROWS = [
@@ -209,8 +210,8 @@ def test_blocks_of_padding_take_no_matmul():
 def test_a_row_that_is_cropped_away_has_no_blocks():
     """Ceil divisions are of ints that are not negative: NKI's documents do not say how // rounds those."""
     problem = Row("all cropped", 1, 2, 10, 3, 1, (-17, 20)).problem("bf16")
-    geometry, _ = kernel_view(problem)
-    assert make_blocks(geometry, None, False, 2, "channels").end_data == 0
+    geometry, extras = kernel_view(problem)
+    assert make_blocks(geometry, settings_of_banded(geometry, extras, None), False).end_data == 0
     check(problem, PLAIN, 7, whole=True, algorithm="banded")
 
 

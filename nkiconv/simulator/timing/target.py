@@ -34,6 +34,8 @@ class Target:
     window_ns: float  # the throttle's windows
     window_work: float  # work in one of them, of all it could do, from which the next is at full rate
     half_rate: float  # the rate else
+    matmul_passes_fp32: float  # passes of an fp32 matmul
+    onezero_passes_fp32: float  # passes of one whose moving operand has ones and zeros only
     # Vector: an element, an instruction, from its start to its result beside its elements
     vector_ns: float
     vector_16bit_ns: float  # all operands of 16 bits
@@ -139,6 +141,8 @@ def _target(overrides: tuple[tuple[str, float], ...]) -> Target:
         window_ns=rates("throttle.window_ns"),
         window_work=rates("throttle.threshold"),
         half_rate=rates("throttle.half_rate"),
+        matmul_passes_fp32=rates("pe.fp32_passes"),
+        onezero_passes_fp32=rates("pe.fp32_passes") / rates("pe.onezero_speedup_fp32"),
         vector_ns=rates("vector.ns_per_elem_1x"),
         vector_16bit_ns=rates("vector.ns_per_elem_2x"),
         vector_4x_ns=rates("vector.ns_per_elem_4x"),

@@ -44,12 +44,12 @@ def start_filters(operands, blocks, c0, cn):
     """Room for z of channels c0 .. c0+cn-1, in HBM if bands come from there."""
     width = (blocks.num_taps + 1) * blocks.block
     scratch_hbm = None
-    if blocks.scratch:
+    if blocks.config.scratch:
         scratch_hbm = nl.ndarray((cn, width), dtype=operands.w.dtype, buffer=nl.private_hbm)
     tiles, ring = [], []
     for _ in range(0, cn, nl.tile_size.pmax):
         tiles.append(None)
-    if not blocks.scratch:
+    if not blocks.config.scratch:
         at_once = div_ceil(blocks.buffer_groups * blocks.per_group - 1, nl.tile_size.pmax) + 1
         for _ in range(min(max(RING, at_once), len(tiles))):
             ring.append(nl.ndarray((min(cn, nl.tile_size.pmax), width), dtype=operands.w.dtype, buffer=nl.sbuf))
@@ -89,7 +89,7 @@ def load_filters(filters, operands, geometry, blocks, index):
     if front > 0:
         nisa.memset(dst=z_sbuf[0:rows, 0:front], value=0.0, engine=nisa.engine.gpsimd)
     nisa.memset(dst=z_sbuf[0:rows, front + geometry.S : filters.width], value=0.0, engine=nisa.engine.gpsimd)
-    if blocks.scratch:
+    if blocks.config.scratch:
         copy(filters.scratch[row0 : row0 + rows, 0 : filters.width], z_sbuf)
     filters.tiles[index] = z_sbuf
 
@@ -99,7 +99,7 @@ def band_buffers(blocks, dtype):
     size = blocks.num_taps * blocks.block
     rows, groups = blocks.per_group * blocks.block, blocks.buffer_groups
     buffers = []
-    for _ in range(blocks.buffers):
+    for _ in range(blocks.config.buffers):
         buffers.append(
             nl.ndarray((rows, groups, blocks.per_group, size + size % 2), dtype=dtype, buffer=nl.sbuf),
         )
@@ -209,10 +209,10 @@ def spread_groups(bias_sbuf, spread_sbuf, operands, geometry, blocks, g0, first,
         )
     if full > 0:
         copy(rows_sbuf[0:full, 0:per_group], operands.bias.ap(pattern=[[per_group, full], [1, per_group]], offset=c0))
-    turned_psum = nl.ndarray((per_group, count), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_transpose(dst=turned_psum, data=rows_sbuf, engine=nisa.engine.tensor)
-    turned_sbuf = nl.ndarray((per_group, count), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_copy(dst=turned_sbuf, src=turned_psum)
+    transposed_psum = nl.ndarray((per_group, count), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_transpose(dst=transposed_psum, data=rows_sbuf, engine=nisa.engine.tensor)
+    transposed_sbuf = nl.ndarray((per_group, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=transposed_sbuf, src=transposed_psum)
     spread_psum = nl.ndarray((rows, count), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(dst=spread_psum, stationary=spread_sbuf, moving=turned_sbuf)
+    nisa.nc_matmul(dst=spread_psum, stationary=spread_sbuf, moving=transposed_sbuf)
     nisa.tensor_copy(dst=bias_sbuf[0:rows, first : first + count], src=spread_psum)

@@ -14,9 +14,9 @@ Three stages, one tile apart, whose pieces alternate on the array so that it nev
 - in: rows come from HBM as [(chunk, group, image), a, columns], runs of a KiB where rows are that long; each block
   column is transposed on the array, several to a PSUM bank, and copied to X;
 - bands: see `bands`: one DMA a channel, some buffers ahead; matmuls; sums to Y, where bias and activation happen;
-- out: Y's columns go through the array once more, times the matrix that undoes the blocks' mirroring, which also turns
-  them back into rows, in fp32 at twice the rate, as the matrix has only ones and zeros; then the store, the same shape
-  as the load.
+- out: Y's columns go through the array once more, times the matrix that undoes the blocks' mirroring, which also
+  transposes them back to rows, in fp32 at twice the rate, as the matrix has only ones and zeros; then the store, the
+  same shape as the load.
 
 Engine plan: Sync issues loads, Tensor transposes and multiplies, Vector and Scalar share the read-outs by a ledger,
 GpSimd zeroes and issues stores. Bound by the array for long filters. Zeros are multiplied: a NaN or Inf reaches the
@@ -27,102 +27,29 @@ must not meet the mirror matrix's zeros.
 
 from ...._nki import nl
 from ..._engines import new_ledger
-from ..._epilogue import Epilogue, finish_instructions
-from ..._settings import config_refusal
-from ..._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
+from ..._epilogue import Epilogue
+from ..._tiles import PARTS, share
 from ..._warm import warm_up, warm_zeros
 from .bands import band_buffers, ensure_filters, mirror_matrix, spread_bias, start_filters
-from .blocks import blocks_refusal, sbuf_bytes
-from .choose import choose_blocks
-from .stages import (
-    Run,
-    even,
-    in_pieces,
-    load_rows,
-    multiply_group,
-    out_pieces,
-    prefetch_bands,
-    start_results,
-    turn_in,
-    turn_out,
-)
-from .tiles import plan_tile
+from .blocks import make_blocks
+from .defaults import settings_of_banded
+from .stages import Run, load_rows, multiply_group, prefetch_bands, start_results, transpose_in, transpose_out
+from .tiles import even, in_pieces, out_pieces, plan_tile
 from .work import work_tiles
 
 #: Blocks of 128 columns of a matmul on zeros.
 WARM_BLOCKS = 4
-#: Buffers of rows that tiles take in turn: one is being turned while the next but one comes in.
+#: Buffers of rows that tiles take in turn: one is being transposed while the next but one comes in.
 RING = 2
-#: Groups at a tile's end in which nothing of the next is turned in, and at its start nothing of the one before turned
+#: Groups at a tile's end in which nothing of the next is transposed in, and at its start nothing of the one before
 #: out, so that read-outs are done when their results are needed.
 LAG = 2
-#: Band buffers that are filled before the first rows are turned; zeroing the others must not keep Vector from those.
+#: Band buffers that are filled before the first rows are transposed; zeros of the others must not keep Vector from it.
 AT_START = 2
-#: ns of a group's matmuls from which the first does not wait for the second tile's rows, which come after its bands.
-LONG_NS = 2500
-
-
-def banded_refusal(geometry, extras, config, cores):
-    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = shape_refusal(geometry, extras, config)
-    if reason != "":
-        return reason
-    return size_refusal(geometry, extras, choose_blocks(geometry, extras, config), cores)
-
-
-def shape_refusal(geometry, extras, config):
-    """What is wrong with settings, or what banded does not do at any size; "" if nothing is."""
-    reason = config_refusal(
-        config,
-        (
-            "block",
-            "shard",
-            "groups",
-            "edge",
-            "images",
-            "streamed",
-            "buffers",
-            "buffer_groups",
-            "scratch",
-            "warmup",
-            "rewarm",
-        ),
-        "banded",
-    )
-    if reason != "":
-        return reason
-    reason = blocks_refusal(geometry, config)
-    if reason != "":
-        return reason
-    if geometry.dilation > 1 or geometry.lhs_dilation > 1:
-        return (
-            f"rhs_dilation={geometry.dilation}, lhs_dilation={geometry.lhs_dilation}: banded takes 1 and 1, its blocks "
-            f"are neighbouring elements; use mixed or taps_on_partition"
-        )
-    if extras.strict_nonfinite:
-        return "strict_nonfinite=True: banded multiplies zeros between channels; use vector or taps_on_partition"
-    return ""
-
-
-def size_refusal(geometry, extras, blocks, cores):
-    """What is too large: memory or instructions; "" if nothing is."""
-    needed = sbuf_bytes(geometry, extras, blocks)
-    if needed > nl.tile_size.total_available_sbuf_size:
-        return (
-            f"S={geometry.S}, block={blocks.block}: banded needs {needed} bytes a partition of SBUF, there are "
-            f"{nl.tile_size.total_available_sbuf_size}; use fewer buffers or groups, another block or algorithm"
-        )
-    count = count_instructions(geometry, extras, blocks, cores)
-    if count > INSTRUCTIONS_MAX:
-        return (
-            f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}: banded needs up to {count} instructions "
-            f"on a core, the compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls"
-        )
-    return ""
 
 
 def middle_epilogue(epilogue):
-    """What happens to the sums before they are turned into rows: all of it, or what comes before a residual."""
+    """What happens to the sums before they are transposed to rows: all of it, or what comes before a residual."""
     after_residual = epilogue.residual == "pre_activation"
     return Epilogue(
         activation="" if after_residual else epilogue.activation,
@@ -143,39 +70,9 @@ def end_epilogue(epilogue):
     )
 
 
-def count_instructions(geometry, extras, blocks, cores):
-    """Most instructions that a core takes."""
-    most = 0
-    for core in range(cores):
-        parts = share(PARTS, cores, core)
-        total = 64 + blocks.buffers
-        for part in range(parts[0], parts[0] + parts[1]):
-            works = work_tiles(blocks, geometry, part)
-            for index in range(len(works)):
-                total += count_tile(extras, blocks, works[index])
-        most = max(most, total)
-    return most
-
-
-def count_tile(extras, blocks, work):
-    """Most instructions of one tile."""
-    tile = plan_tile(blocks, work)
-    pieces = div_ceil(work.jn, nl.tile_size.psum_fmax)
-    if pieces > 1:
-        pieces = pieces * work.nn
-    end = 1 + finish_instructions(extras.epilogue)
-    count = 32 + 2 * (tile.blocks_in + tile.blocks_out * end) + 8 * (tile.chunks_in + tile.chunks_out)
-    return count + work.gn * (pieces * (blocks.num_taps + end) + blocks.per_group)
-
-
 def banded(operands, geometry, extras, config):
-    """Write operands.y.
-
-    config: block (1 .. 128, a multiple of the stride), shard ("channels", "batch", "columns"), groups and images of a
-    tile, edge (groups of the first and last tile), streamed (columns of a matmul at least), buffers of bands and
-    buffer_groups of each, scratch (whether bands come from HBM), warmup and rewarm (matmuls on zeros).
-    """
-    blocks = choose_blocks(geometry, extras, config)
+    """Write operands.y. config: (name, value) pairs of BandedConfig's settings."""
+    blocks = make_blocks(geometry, settings_of_banded(geometry, extras, config), extras.state)
     sum_dtype = operands.y.dtype
     if extras.epilogue.residual != "" or sum_dtype == nl.float16:
         sum_dtype = nl.float32
@@ -216,18 +113,18 @@ def rows_ring(run, tiles):
     return ring
 
 
-def turn_share_in(run, tiles, index, parts, part):
+def transpose_share_in(run, tiles, index, parts, part):
     """One of equal parts of the pieces that make blocks of a tile's rows, if there is such a tile."""
     if index < len(tiles):
-        piece = share(in_pieces(run, tiles[index]), parts, part)
-        turn_in(run, tiles[index], piece[0], piece[1])
+        piece = share(in_pieces(run.geometry, tiles[index]), parts, part)
+        transpose_in(run, tiles[index], piece[0], piece[1])
 
 
-def turn_share_out(run, tiles, index, parts, part):
+def transpose_share_out(run, tiles, index, parts, part):
     """One of equal parts of the pieces that make rows of a tile's sums, if there is such a tile."""
     if index >= 0:
-        piece = share(out_pieces(run, tiles[index]), parts, part)
-        turn_out(run, tiles[index], piece[0], piece[1])
+        piece = share(out_pieces(run.blocks, tiles[index]), parts, part)
+        transpose_out(run, tiles[index], piece[0], piece[1])
 
 
 def work_through(run, tiles):
@@ -245,17 +142,17 @@ def work_through(run, tiles):
     ensure_filters(run.filters, run.operands, run.geometry, run.blocks, c0, 1)
     load_rows(run, tiles[0], ring[0])
     zeros_sbuf = warm_zeros()
-    warm_up(zeros_sbuf, run.blocks.warmup, WARM_BLOCKS)
+    warm_up(zeros_sbuf, run.blocks.config.warmup, WARM_BLOCKS)
     buffers = band_buffers(run.blocks, run.operands.w.dtype)
     for ahead in range(min(AT_START, len(buffers))):
         prefetch_bands(run, tiles, queue, buffers, ahead)
     if len(tiles) > 1:
         load_rows(run, tiles[1], ring[1])
-    turn_in(run, tiles[0], 0, in_pieces(run, tiles[0]))
+    transpose_in(run, tiles[0], 0, in_pieces(run.geometry, tiles[0]))
     for ahead in range(AT_START, len(buffers)):
         prefetch_bands(run, tiles, queue, buffers, ahead)
     run.mirror = mirror_matrix(run.blocks, run.sum_dtype)
-    warm_up(zeros_sbuf, run.blocks.rewarm, WARM_BLOCKS)
+    warm_up(zeros_sbuf, run.blocks.config.rewarm, WARM_BLOCKS)
 
     position = 0
     for index in range(len(tiles)):
@@ -267,16 +164,16 @@ def work_through(run, tiles):
         tile.bias = spread_bias(run.operands, run.geometry, run.blocks, tile.work.g0, tile.work.gn)
         start_results(run, tile)
         for group in range(gn):
-            late = index == 0 and run.blocks.group_ns > LONG_NS
-            if not late and group < spread:
-                turn_share_in(run, tiles, index + 1, spread, group)
+            bands_first = index == 0 and run.blocks.config.bands_first
+            if not bands_first and group < spread:
+                transpose_share_in(run, tiles, index + 1, spread, group)
             if group >= gn - spread:
-                turn_share_out(run, tiles, index - 1, spread, group - (gn - spread))
+                transpose_share_out(run, tiles, index - 1, spread, group - (gn - spread))
             slot = group % run.blocks.buffer_groups
             multiply_group(run, tile, group, buffers[position % len(buffers)], slot)
             if slot == run.blocks.buffer_groups - 1 or group == gn - 1:
                 prefetch_bands(run, tiles, queue, buffers, position + len(buffers))
                 position += 1
-            if late and group < spread:
-                turn_share_in(run, tiles, index + 1, spread, group)
-    turn_out(run, tiles[len(tiles) - 1], 0, out_pieces(run, tiles[len(tiles) - 1]))
+            if bands_first and group < spread:
+                transpose_share_in(run, tiles, index + 1, spread, group)
+    transpose_out(run, tiles[len(tiles) - 1], 0, out_pieces(run.blocks, tiles[len(tiles) - 1]))

@@ -11,6 +11,8 @@ from ..call import Extras, Operands
 from ..geometry import Geometry
 from .bands import Filters, ensure_filters, load_bands, zero_bands
 from .blocks import Blocks
+from .tiles import even, in_pieces, out_pieces, outs_a_bank, transposes_a_bank
+from .work import channels_of_last
 
 #: Buffers at the start whose bands do not wait for the filters' copy in HBM.
 SOON = 1
@@ -44,13 +46,8 @@ def prefetch_bands(run, tiles, queue, buffers, position):
         ensure_filters(run.filters, run.operands, run.geometry, blocks, c0, cn)
         if position < len(buffers):
             zero_bands(buffers[position], blocks, run.ledger)
-        soon = position < SOON or not blocks.scratch
+        soon = position < SOON or not blocks.config.scratch
         load_bands(buffers[position % len(buffers)], run.filters, blocks, c0, cn, soon)
-
-
-def channels_of_last(geometry, blocks, work):
-    """Channels of a tile's last group."""
-    return min(blocks.per_group, geometry.C - (work.g0 + work.gn - 1) * blocks.per_group)
 
 
 def load_rows(run, tile, ring_sbuf):
@@ -158,24 +155,7 @@ def row_transfers(run, tile, strides, chunk, chunks, element, count):
     return found
 
 
-def even(count):
-    """The next even number: 16-bit results of the array start at even elements of PSUM."""
-    return count + count % 2
-
-
-def turns_a_bank(run, tile):
-    """Transposes whose results fit one PSUM bank."""
-    return max(1, nl.tile_size.psum_bank_fmax_bytes // (even(tile.chunks_in * tile.rows) * run.geometry.itemsize))
-
-
-def in_pieces(run, tile):
-    """Pieces of the stage that makes blocks of rows: one PSUM bank each."""
-    if tile.datan == 0:
-        return 1
-    return div_ceil(tile.blocks_in, turns_a_bank(run, tile))
-
-
-def turn_in(run, tile, first, count):
+def transpose_in(run, tile, first, count):
     """Pieces first .. first+count-1 of X[(a, i), J, row] = rows_in, block columns transposed."""
     if count == 0:
         return
@@ -186,14 +166,14 @@ def turn_in(run, tile, first, count):
     if tile.datan == 0:
         return
     partitions = tile.chunks_in * tile.rows
-    at_once = turns_a_bank(run, tile)
+    at_once = transposes_a_bank(run.geometry, tile)
     for piece in range(first, first + count):
         j0 = piece * at_once
         jn = min(at_once, tile.blocks_in - j0)
-        turned_psum = nl.ndarray((size, at_once, even(partitions)), dtype=x_dtype, buffer=nl.psum)
+        transposed_psum = nl.ndarray((size, at_once, even(partitions)), dtype=x_dtype, buffer=nl.psum)
         for j in range(jn):
             nisa.nc_transpose(
-                dst=turned_psum[0:size, j, 0:partitions],
+                dst=transposed_psum[0:size, j, 0:partitions],
                 data=tile.rows_in[
                     0:partitions, 0 : blocks.per_group, (j0 + j) * blocks.block : (j0 + j + 1) * blocks.block
                 ],
@@ -209,10 +189,10 @@ def turn_in(run, tile, first, count):
                 ],
                 offset=(tile.data0 + j0) * tile.rows,
             ),
-            src=turned_psum[0:size, 0:jn, 0:partitions],
+            src=transposed_psum[0:size, 0:jn, 0:partitions],
             engine=pick(run.ledger, jn * partitions, is_16bit(x_dtype)),
         )
-    if first + count == in_pieces(run, tile):
+    if first + count == in_pieces(run.geometry, tile):
         tile.rows_in = None
 
 
@@ -342,34 +322,23 @@ def reader(run, epilogue, elements, fast):
     return pick(ledger, elements, fast)
 
 
-def outs_a_bank(run, tile):
-    """Block columns of rows that fit one PSUM bank, or half of them all where Vector and Scalar are to share those."""
-    most = max(1, nl.tile_size.psum_fmax // (run.blocks.per_group * run.blocks.out_block))
-    return min(most, div_ceil(tile.blocks_out, 2)) if tile.ends else most
-
-
-def out_pieces(run, tile):
-    """Pieces of the stage that makes rows of sums: one PSUM bank each."""
-    return div_ceil(tile.blocks_out, outs_a_bank(run, tile))
-
-
-def turn_out(run, tile, first, count):
-    """Pieces first .. first+count-1 of rows_out = Y, block columns turned back and unmirrored; the last one stores."""
+def transpose_out(run, tile, first, count):
+    """Pieces first .. first+count-1 of rows_out = Y, block columns transposed and unmirrored; the last one stores."""
     blocks = run.blocks
     A, Bo = blocks.per_group, blocks.out_block
     partitions = tile.chunks_out * tile.rows
     width = tile.blocks_out * Bo
-    at_once = outs_a_bank(run, tile)
+    at_once = outs_a_bank(run.blocks, tile)
     if count > 0 and first == 0:
         tile.rows_out = nl.ndarray((partitions, A, width), dtype=run.operands.y.dtype, buffer=nl.sbuf)
         load_residual_rows(run, tile, partitions, A, width)
     for piece in range(first, first + count):
         j0 = piece * at_once
         jn = min(at_once, tile.blocks_out - j0)
-        turned_psum = nl.ndarray((partitions, at_once, A * Bo), dtype=nl.float32, buffer=nl.psum)
+        transposed_psum = nl.ndarray((partitions, at_once, A * Bo), dtype=nl.float32, buffer=nl.psum)
         for j in range(jn):
             nisa.nc_matmul(
-                dst=turned_psum[0:partitions, j, 0 : A * Bo],
+                dst=transposed_psum[0:partitions, j, 0 : A * Bo],
                 stationary=tile.y_blocks.ap(
                     pattern=[
                         [tile.rows * tile.y_width, A * Bo],
@@ -388,13 +357,13 @@ def turn_out(run, tile, first, count):
             residual_sbuf = tile.residual.ap(pattern=pattern, offset=j0 * Bo)
         finish(
             tile.rows_out.ap(pattern=pattern, offset=j0 * Bo),
-            turned_psum[0:partitions, 0:jn, 0 : A * Bo],
+            transposed_psum[0:partitions, 0:jn, 0 : A * Bo],
             None,
             residual_sbuf,
             run.end,
             reader(run, run.end, jn * A * Bo, False),
         )
-    if count > 0 and first + count == out_pieces(run, tile):
+    if count > 0 and first + count == out_pieces(run.blocks, tile):
         store_rows(run, tile)
 
 

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import div_ceil
+from .work import Work
 
 
 @dataclass
 class Tile(nl.NKIObject):
     """One tile on its way through the stages; tensors come as it goes."""
 
-    work: object
+    work: Work
     #: whether it is a core's last, whose results nothing hides
     ends: bool
     #: rows, one for each group and image; chunks of a row on the partitions, and blocks of a chunk, in and out
@@ -41,7 +42,7 @@ def plan_tile(blocks, work):
     """How a tile lies on the partitions: as many chunks of each row as fit beside each other."""
     rows = work.gn * work.nn
     columns = work.nn * work.jn
-    repeats = max(1, min(div_ceil(blocks.streamed, columns), nl.tile_size.pmax // columns))
+    repeats = max(1, min(div_ceil(blocks.config.streamed, columns), nl.tile_size.pmax // columns))
     needed = work.jn + blocks.num_taps - 1
     data0 = max(0, blocks.first_data - work.j0)
     datan = max(0, min(needed, blocks.end_data - work.j0) - data0)
@@ -89,3 +90,31 @@ def longer_chunk(count, most, columns, block, rest):
         if (count - 1) % (least + more) * block + rest >= columns:
             return min(count, least + more)
     return least
+
+
+def even(count):
+    """The next even number: 16-bit results of the array start at even elements of PSUM."""
+    return count + count % 2
+
+
+def transposes_a_bank(geometry, tile):
+    """Transposes of a tile's block columns whose results fit one PSUM bank."""
+    return max(1, nl.tile_size.psum_bank_fmax_bytes // (even(tile.chunks_in * tile.rows) * geometry.itemsize))
+
+
+def in_pieces(geometry, tile):
+    """Pieces of the stage that makes blocks of rows: one PSUM bank each."""
+    if tile.datan == 0:
+        return 1
+    return div_ceil(tile.blocks_in, transposes_a_bank(geometry, tile))
+
+
+def outs_a_bank(blocks, tile):
+    """Block columns of rows that fit one PSUM bank, or half of them all where Vector and Scalar are to share those."""
+    most = max(1, nl.tile_size.psum_fmax // (blocks.per_group * blocks.out_block))
+    return min(most, div_ceil(tile.blocks_out, 2)) if tile.ends else most
+
+
+def out_pieces(blocks, tile):
+    """Pieces of the stage that makes rows of sums: one PSUM bank each."""
+    return div_ceil(tile.blocks_out, outs_a_bank(blocks, tile))

@@ -39,15 +39,15 @@ class Cuts(nl.NKIObject):
 def cuts_of(blocks, geometry, part):
     """Cuts of one of the PARTS."""
     g_part, n_part, j_part = (0, blocks.num_groups), (0, geometry.N), (0, blocks.num_columns)
-    if blocks.shard == "channels":
+    if blocks.config.shard == "channels":
         g_part = share(blocks.num_groups, PARTS, part)
-    elif blocks.shard == "batch":
+    elif blocks.config.shard == "batch":
         n_part = share(geometry.N, PARTS, part)
     else:
         j_part = share(blocks.num_columns, PARTS, part)
     ends_short = (g_part[0] + g_part[1]) * blocks.per_group > geometry.C
     alone = ends_short and g_part[1] > 1 and nl.tile_size.pmax >= CHUNKS_MANY * blocks.groups * blocks.images
-    group_tiles = cut_groups(g_part[1] - 1 if alone else g_part[1], blocks.groups, blocks.edge)
+    group_tiles = cut_groups(g_part[1] - 1 if alone else g_part[1], blocks.groups, blocks.config.edge)
     if alone:
         group_tiles.append((g_part[1] - 1, 1))
     return Cuts(
@@ -68,6 +68,11 @@ def work_of(cuts, g_index, n_index, j_index):
     n = share(cuts.nn, cuts.n_parts, n_index)
     j = share(cuts.jn, cuts.j_parts, j_index)
     return Work(g0=cuts.g0 + g[0], gn=g[1], n0=cuts.n0 + n[0], nn=n[1], j0=cuts.j0 + j[0], jn=j[1])
+
+
+def channels_of_last(geometry, blocks, work):
+    """Channels of a tile's last group."""
+    return min(blocks.per_group, geometry.C - (work.g0 + work.gn - 1) * blocks.per_group)
 
 
 def work_tiles(blocks, geometry, part):

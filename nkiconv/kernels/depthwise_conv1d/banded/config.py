@@ -1,0 +1,93 @@
+"""Settings of `banded`: what they are, what is wrong with some, and those of a kernel that is called with none."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._settings import config_refusal, numbers_refusal, setting
+
+#: Ways to share the work between two cores.
+BANDED_SHARDS = ("channels", "batch", "columns")
+
+
+@dataclass(frozen=True)
+class BandedConfig(nl.NKIObject):
+    """All settings; as (name, value) pairs they are what `Plan.config` holds."""
+
+    #: positions of a channel that lie on partitions side by side: 1 .. 128, a multiple of the stride
+    block: int
+    #: the axis that two cores share: one of BANDED_SHARDS
+    shard: str
+    #: groups and images of a tile at most, 128 rows together
+    groups: int
+    images: int
+    #: groups of a band buffer at most, and band buffers in turn: 1 .. 128
+    buffer_groups: int
+    buffers: int
+    #: whether bands are read from a copy of the padded filters in HBM, many channels at once, or one by one from SBUF
+    scratch: bool
+    #: groups of the first and the last tile: 0 .. 128, 0: as the others
+    edge: int
+    #: columns of a matmul at least: 1 .. 128
+    streamed: int
+    #: matmuls on zeros before the first rows are transposed, and before the first bands: 0 .. 128
+    warmup: int
+    rewarm: int
+    #: whether groups of the first tile go before their share of the second tile's rows
+    bands_first: bool
+
+
+def banded_config_refusal(geometry, config):
+    """What is wrong with names, values or a product of some settings; "" if nothing is."""
+    names = ("block", "shard", "groups", "images", "buffer_groups", "buffers", "scratch", "edge", "streamed")
+    reason = config_refusal(config, names + ("warmup", "rewarm", "bands_first"), "banded")
+    if reason != "":
+        return reason
+    most = nl.tile_size.pmax
+    limits = (
+        ("block", 1, most),
+        ("groups", 1, most),
+        ("edge", 0, most),
+        ("streamed", 1, most),
+        ("images", 1, most),
+        ("buffers", 1, most),
+        ("buffer_groups", 1, most),
+        ("warmup", 0, most),
+        ("rewarm", 0, most),
+    )
+    reason = numbers_refusal(config, limits)
+    if reason != "":
+        return reason
+    if setting(config, "shard", "channels") not in BANDED_SHARDS:
+        return f"config shard={setting(config, 'shard', '')}: must be channels, batch or columns"
+    for name in ("scratch", "bands_first"):
+        if not isinstance(setting(config, name, False), bool):
+            return f"config {name}={setting(config, name, False)}: must be True or False"
+    block = setting(config, "block", geometry.stride)
+    if block > most or block % geometry.stride != 0:
+        return (
+            f"block={block}, stride={geometry.stride}: a block is 1 to {most} positions and a multiple of the stride; "
+            f"use another block, mixed or taps_on_partition"
+        )
+    images = setting(config, "images", 1)
+    groups = setting(config, "groups", 1)
+    if images * groups > most:
+        return f"config images={images}, groups={groups}: their product must not exceed {most}; use smaller tiles"
+    return ""
+
+
+def read_banded(config, defaults):
+    """The settings of (name, value) pairs; those that they leave open are as in `defaults`."""
+    return BandedConfig(
+        block=setting(config, "block", defaults.block),
+        shard=setting(config, "shard", defaults.shard),
+        groups=setting(config, "groups", defaults.groups),
+        images=setting(config, "images", defaults.images),
+        buffer_groups=setting(config, "buffer_groups", defaults.buffer_groups),
+        buffers=setting(config, "buffers", defaults.buffers),
+        scratch=setting(config, "scratch", defaults.scratch),
+        edge=setting(config, "edge", defaults.edge),
+        streamed=setting(config, "streamed", defaults.streamed),
+        warmup=setting(config, "warmup", defaults.warmup),
+        rewarm=setting(config, "rewarm", defaults.rewarm),
+        bands_first=setting(config, "bands_first", defaults.bands_first),
+    )
