@@ -1,20 +1,20 @@
-"""The kernel's own choice of an algorithm, by prices of whole kernels, against the modelled times of all of them.
+"""The choice by cost models, against the modelled times of all algorithms.
 
-Every algorithm runs with its own settings, on two cores. Prices do not know everything, so the choice is held to shares
-of random problems; `make test-slow` looks at more of them, and at all named cases.
+Every algorithm runs with settled settings, on two cores. Cost models do not know everything, so the choice is held to
+shares of random problems; `make test-slow` looks at more of them, and at all named cases.
 """
 
 import pytest
-from conv2d_calls import config_of, extras_of, geometry_of, planned, trace
 from random_problems import conv2d as random_problems
 
 from nkiconv import ConvProblem, cases
-from nkiconv.kernels._clock import new_clock, stream
-from nkiconv.kernels._prices import WINDOW_NS
-from nkiconv.kernels.conv2d.dispatch import ALGORITHMS, choose
-from nkiconv.kernels.conv2d.rate import sums_end
+from nkiconv.planner.cost.clock import Clock
+from nkiconv.planner.operations import OPERATIONS
+from nkiconv.planner.request import Request
+from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
+from nkiconv.simulator.timing.target import Target
 
 pytestmark = [pytest.mark.simulator_only, pytest.mark.sweep]
 #: Times that the choice may take of the fastest: on named cases, on random problems.
@@ -35,12 +35,17 @@ FEW_OUT = {
 }
 
 
+CONV2D, TARGET = OPERATIONS["conv2d"], Target.of(Rates())
+
+
 def modelled_us(problem):
     """{algorithm: us} of those that take a problem: throttle phase 0, program order; {} where one is too long."""
-    found = {}
-    for name in ALGORITHMS:
-        if planned(problem, name)[0] is not None:
-            execution = trace(problem, 2, config=config_of(name))
+    request, found = Request(problem=problem, operation="conv2d"), {}
+    shape = CONV2D.shape(request, Rates())
+    for name in CONV2D.algorithms:
+        if not CONV2D.refusal(name, shape, None):
+            args, kwargs = CONV2D.launch(request, name, None)
+            execution = execute(CONV2D.kernel[2], args, kwargs, trace_only=True)
             if len(execution.instructions) > INSTRUCTIONS_MAX:
                 return {}
             found[name] = in_time(execution, Rates()).us
@@ -52,7 +57,8 @@ def times_slower(problem):
     found = modelled_us(problem)
     if len(found) < 2:
         return 1.0
-    return found[choose(geometry_of(problem), extras_of(), 2)] / min(found.values())
+    chosen = CONV2D.choice(CONV2D.shape(Request(problem=problem, operation="conv2d"), Rates()))[0]
+    return found[chosen] / min(found.values())
 
 
 def share_within(found, most):
@@ -63,10 +69,10 @@ def share_within(found, most):
 @pytest.mark.parametrize("share", [0.3, 0.5, 1.0])
 def test_sums_end_as_windows_say(share, warm_ns):
     """Little work never gets the array to its full rate, some keeps it there, much gets it there."""
-    clock = new_clock()
-    start = stream(clock, 0.0, warm_ns)
-    full_ns = 20 * WINDOW_NS
-    end = sums_end(clock, start, full_ns, share * full_ns)
+    clock = Clock(TARGET)
+    start = clock.stream(0.0, warm_ns)
+    full_ns = 20 * TARGET.window_ns
+    end = clock.sums_end(start, full_ns, share * full_ns)
     fast = share == 1.0 or (share == 0.5 and warm_ns > 0.0)
     assert (end < 1.2 * full_ns + start) == fast
     if not fast:
@@ -77,12 +83,12 @@ def test_sums_end_as_windows_say(share, warm_ns):
 @pytest.mark.parametrize("split", [0.1, 0.5, 0.93])
 def test_sums_end_goes_on_where_it_ended(share, split):
     """Sums in two parts end when all of them do, with the same rate from there on."""
-    whole, parts = new_clock(), new_clock()
-    full_ns = 7.3 * WINDOW_NS
-    end = sums_end(whole, stream(whole, 0.0, 1300.0), full_ns, share * full_ns)
-    time = stream(parts, 0.0, 1300.0)
+    whole, parts = Clock(TARGET), Clock(TARGET)
+    full_ns = 7.3 * TARGET.window_ns
+    end = whole.sums_end(whole.stream(0.0, 1300.0), full_ns, share * full_ns)
+    time = parts.stream(0.0, 1300.0)
     for part in (split, 1.0 - split):
-        time = sums_end(parts, time, part * full_ns, part * share * full_ns)
+        time = parts.sums_end(time, part * full_ns, part * share * full_ns)
     assert time == pytest.approx(end)
     assert (parts.full, parts.line, parts.work) == pytest.approx((whole.full, whole.line, whole.work))
 

@@ -52,8 +52,6 @@ def default_rule(geometry, extras, cores):
     return found
 
 
-<<<<<<< HEAD
-=======
 def convolve(algorithm, operands, geometry, extras, config):
     """Write operands.y; algorithm None: that of the default rule."""
     cores = nl.num_programs()

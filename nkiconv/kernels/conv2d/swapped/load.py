@@ -10,8 +10,8 @@ from ..._engines import SCALAR_WORK, is_16bit, pick
 from ..._tiles import div_ceil, share
 from .shape import inside, is_transposed, rows_inside, widest
 
-#: Scalar's work for a DMA of x: every other one of those that turn is triggered there, in the time of 348 elements
-#: (trn2.toml, dma.hwdge_issue_2d_ns).
+#: Scalar's work for a DMA of x: every other one of those that transpose is triggered there, in the time of 348 elements
+#: each (trn2.toml, dma).
 TRIGGER_WORK = 348 * SCALAR_WORK
 #: Bytes of such a DMA, at least, if there are so many neighbouring chunks: two engines trigger one in 290 ns, in which
 #: HBM gives a core 100 KiB.
