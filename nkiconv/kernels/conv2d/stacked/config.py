@@ -25,8 +25,8 @@ STACKED_SETTINGS = (
 MOST = 4096
 HOLD_MOST = 1 << 20
 STACKED_WARM_UP_MAX = 512
-#: Of a kernel without settings: matmuls on zeros, elements cleared where there are several jobs, work for each row of
-#: y in the array's columns (outputs of a channel times matmuls), rows of all images for each of x from block to block.
+#: Of a kernel without settings: matmuls on zeros, elements cleared where there are several jobs, the work for each row
+#: of y in the array's columns (outputs of a channel times matmuls), rows of all images for each from block to block.
 STACKED_WARM_UPS = 10
 STACKED_HOLD = 256
 STACKED_WORK = 20_000

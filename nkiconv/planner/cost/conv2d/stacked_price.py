@@ -166,7 +166,7 @@ class StackPrice:
         return min(WARM_UP_MAX, before), min(WARM_UP_MAX, after)
 
     def hold(self, has_bias: bool) -> int:
-        """Elements that GpSimd clears before the second band is loaded: filters of other jobs are triggered then."""
+        """Elements that GpSimd clears before the second band is loaded, while other jobs' filters are triggered."""
         if len(self.stack.jobs) == 1:
             return 0
         triggers = len(self.stack.jobs) + (self.stack.U if has_bias else 0)
