@@ -218,6 +218,7 @@ def add_units(geometry, grouped, most_blocks, most_rows):
     images = 1
     if most_blocks == M:
         images = max(1, min(BANK_COLUMNS // (M * J), most_rows // max(1, geometry.rows.size)))
+    columns = block_span(geometry.columns, grouped.Uw, 0, J)
     chunks = len(grouped.chunks)
     for chunk in range(chunks):
         folds = grouped.chunks[chunk][2]
@@ -235,30 +236,30 @@ def add_units(geometry, grouped, most_blocks, most_rows):
         if of_rows:
             for n in range(geometry.N):
                 for m in range(count_m):
-                    grouped.units.append(unit_of_rows(geometry, grouped, chunk, n, of_m[m], J))
+                    grouped.units.append(unit_of_rows(geometry, grouped, chunk, n, of_m[m], columns))
         else:
             of_n = images_of(geometry.N, count_n, folds)
             for n in range(len(of_n)):
                 for m in range(count_m):
-                    grouped.units.append(unit_of_images(geometry, grouped, chunk, of_n[n], of_m[m], J))
+                    grouped.units.append(unit_of_images(geometry, grouped, chunk, of_n[n], of_m[m], columns))
 
 
-def unit_of_images(geometry, grouped, chunk, of_n, of_m, J):
+def unit_of_images(geometry, grouped, chunk, of_n, of_m, columns):
     """A Unit whose folds have as many images each: of_n as `images_of` returns it, of_m (first block, how many)."""
     parts = []
     for fold in range(of_n[2]):
         parts.append(part_of(geometry, grouped, of_n[0] + fold * of_n[1], of_m))
-    return make_unit(geometry, grouped, chunk, parts, of_n[1], J)
+    return make_unit(chunk, parts, of_n[1], columns)
 
 
-def unit_of_rows(geometry, grouped, chunk, n, of_m, J):
+def unit_of_rows(geometry, grouped, chunk, n, of_m, columns):
     """A Unit whose folds have blocks of rows of one image: of_m (first, how many) of all of them."""
     folds = min(of_m[1], grouped.chunks[chunk][2])
     inner = cut_into(of_m[1], folds)
     parts = []
     for fold in range(folds):
         parts.append(part_of(geometry, grouped, n, (of_m[0] + inner[fold][0], inner[fold][1])))
-    return make_unit(geometry, grouped, chunk, parts, 1, J)
+    return make_unit(chunk, parts, 1, columns)
 
 
 def part_of(geometry, grouped, n0, of_m):
@@ -267,9 +268,8 @@ def part_of(geometry, grouped, n0, of_m):
     return Part(n0=n0, m0=of_m[0], mn=of_m[1], h0=rows[0], hn=rows[1])
 
 
-def make_unit(geometry, grouped, chunk, parts, nn, J):
-    """A Unit of parts."""
-    columns = block_span(geometry.columns, grouped.Uw, 0, J)
+def make_unit(chunk, parts, nn, columns):
+    """A Unit of parts; columns of x: (the first, how many)."""
     mn, hn = 0, 0
     for fold in range(len(parts)):
         mn, hn = max(mn, parts[fold].mn), max(hn, parts[fold].hn)
