@@ -11,7 +11,7 @@ from tolerances import assert_exact, assert_within, assert_within_limit, integer
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, conv2d
 from nkiconv.bounds import epilogue_bound
-from nkiconv.kernels.conv2d.taps.plan import TAPS_WARM_UP, WARM_UP_PACKED
+from nkiconv.kernels.conv2d.taps.config import TAPS_WARM_UP, WARM_UP_PACKED
 from nkiconv.ops2d import FILTER_LAYOUTS, conv2d_problem, run_conv2d
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms

@@ -67,20 +67,9 @@ class TapsConfig(nl.NKIObject):
 
 
 TAPS_SETTINGS = (
-    "shard",
-    "x_bytes",
-    "filter_bytes",
-    "channels",
-    "warmup",
-    "moved",
-    "fold",
-    "order",
-    "banks",
-    "halved",
-    "wide",
-    "whole",
-    "ahead",
-)
+    "shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved", "fold", "order", "banks", "halved", "wide",
+    "whole", "ahead",
+)  # fmt: skip
 
 
 def taps_config_refusal(geometry, extras, config):
