@@ -71,6 +71,14 @@ def deep_defaults(geometry, extras):
     return found
 
 
+def deep_config(geometry, extras, config):
+    """The DeepConfig of a config that is not refused: what that leaves open is as in `deep_defaults`."""
+    given = 0 if config == None else len(config)
+    if given == len(DEEP_SETTINGS):
+        return read_deep(config, deep_settings(DEEP_SHARDS[0], 1, 0))
+    return read_deep(config, deep_defaults(geometry, extras))
+
+
 def read_deep(config, defaults):
     """The DeepConfig of a config; what that leaves open is as in `defaults`, or one column for another share."""
     shard = setting(config, "shard", defaults.shard)

@@ -24,7 +24,7 @@ added, shifted, as they are read out. What bounds it: DMA of the filters, or the
 
 from ...._nki import nl
 from ..geometry import instructions_refusal
-from .config import deep_config_refusal, deep_defaults, read_deep
+from .config import deep_config, deep_config_refusal
 from .tiling import IMAGE_MOST, SUM_BANKS, count_instructions, deep_fits, is_copied, make_deep
 
 
@@ -36,7 +36,7 @@ def plan_deep(geometry, extras, config, cores):
         reason = deep_refusal(geometry, extras)
     if reason != "":
         return None, reason
-    deep = make_deep(geometry, read_deep(config, deep_defaults(geometry, extras)))
+    deep = make_deep(geometry, deep_config(geometry, extras, config))
     if deep != None and extras.strict_nonfinite:
         if is_copied(deep.window):
             return None, "strict_nonfinite=True: deep multiplies filters by the zeros around x; use taps"

@@ -95,6 +95,14 @@ def swapped_defaults(geometry, extras):
     return found
 
 
+def swapped_config(geometry, extras, config):
+    """The SwappedConfig of a config that is not refused: what that leaves open is as in `swapped_defaults`."""
+    given = 0 if config == None else len(config)
+    if given == len(SWAPPED_SETTINGS):
+        return read_swapped(config, swapped_settings(SWAPPED_SHARDS[0], 1, 1, SWAPPED_X_BYTES))
+    return read_swapped(config, swapped_defaults(geometry, extras))
+
+
 def read_swapped(config, defaults):
     """The SwappedConfig of a config; what that leaves open is as in `defaults`, but for what does not go together."""
     fold = setting(config, "fold", 1 if setting(config, "shard", "images") == "channels" else defaults.fold)

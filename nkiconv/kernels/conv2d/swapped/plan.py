@@ -9,7 +9,7 @@ leave in runs of K elements, or of several pixels' K. Padding is stored as zeros
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS
 from ..geometry import instructions_refusal
-from .config import read_swapped, swapped_config_refusal, swapped_defaults
+from .config import swapped_config, swapped_config_refusal
 from .shape import can_fold, is_padded, is_staged
 from .tiling import STEP_MAX, count_instructions, make_plan, swapped_fits
 
@@ -22,7 +22,7 @@ def plan_swapped(geometry, extras, config, cores):
         reason = swapped_refusal(geometry, extras)
     if reason != "":
         return None, reason
-    settings = read_swapped(config, swapped_defaults(geometry, extras))
+    settings = swapped_config(geometry, extras, config)
     reason = fold_refusal(geometry, extras, settings.fold)
     if reason != "":
         return None, reason

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....kernels.conv2d.deep.config import DEEP_SHARDS, deep_config_refusal, deep_defaults, deep_settings, read_deep
+from ....kernels.conv2d.deep.config import DEEP_SHARDS, deep_config_refusal, deep_settings, read_deep
 from ....kernels.conv2d.deep.plan import deep_refusal
 from ....kernels.conv2d.deep.tiling import QUADRANT, deep_fits, is_copied, make_deep, pieces_of
 from ....kernels.conv2d.relayout import plain_of
@@ -31,7 +31,7 @@ class Deep(Conv2dAlgorithm):
         return found
 
     def _least(self, shape: Shape, config: Config) -> Config:
-        """All settings, those left open so that the plan takes least; the kernel's where none runs."""
+        """All settings, those left open so that the plan takes least; itself where none runs."""
         extras, precision = shape.extras, shape.geometry.precision
         if precision == "fp16x3" or deep_config_refusal(config) or deep_refusal(shape.geometry, extras):
             return config
@@ -52,7 +52,7 @@ class Deep(Conv2dAlgorithm):
             ns = Walk(shape.target, geometry, plan).end()
             if best is None or ns < least_ns:
                 least_ns, best = ns, dataclasses.replace(settings, warmup=plan.warmup)
-        return pairs_of(best or read_deep(config, deep_defaults(geometry, extras)))
+        return pairs_of(best) if best else config
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return Walk(shape.target, geometry, plan).end()

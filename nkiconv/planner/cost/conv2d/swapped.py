@@ -11,8 +11,8 @@ from ....kernels.conv2d.swapped.config import (
     SWAPPED_SHARDS,
     SWAPPED_X_BYTES,
     read_swapped,
+    swapped_config,
     swapped_config_refusal,
-    swapped_defaults,
     swapped_settings,
 )
 from ....kernels.conv2d.swapped.filters import turns_of
@@ -65,7 +65,7 @@ class Swapped(Conv2dAlgorithm):
                 ns = Cost(shape.target, geometry, plan).core_ns()
                 if best is None or ns < least_ns:
                     least_ns, best = ns, settings
-        return pairs_of(best or read_swapped(config, swapped_defaults(geometry, extras)))
+        return pairs_of(best or swapped_config(geometry, extras, config))
 
     def _open(self, shape: Shape, given: dict[str, Any]) -> Iterator[Any]:
         """Settings that are worth a try, beside those given."""
