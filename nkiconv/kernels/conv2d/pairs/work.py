@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share, whole_words
 from ..cuts import in_batches
-from .chunks import chunks_of, num_passes, num_steps
+from .chunks import chunks_of, even_chunks, folded_chunks, num_passes, num_steps
 from .extents import extent_of, stored
 
 #: Bytes a partition from one slot of a buffer to the next, at most: twice that is within a stride of an access pattern.
@@ -281,7 +281,8 @@ def copy_unit(geometry):
 
 def folding_pays(geometry):
     """Whether what is left over of the channels takes fewer matmuls where it is folded."""
-    return num_passes(geometry, chunks_of(geometry, True)) < num_passes(geometry, chunks_of(geometry, False))
+    folded = folded_chunks(geometry)
+    return len(folded) > 0 and num_passes(geometry, folded) < num_passes(geometry, even_chunks(geometry))
 
 
 def sbuf_bytes(geometry, plan, residual):
