@@ -19,10 +19,10 @@ from .._tiles import require, share
 
 #: Columns of the tile of zeros that fills a state: 16 KiB a partition in fp32, beside whatever the algorithm holds.
 ZERO_COLUMNS = 4096
-#: Bytes from which a run is long: a DMA engine is at four fifths of its rate (trn2.toml, dma.element_overhead_ns).
+#: Bytes from which a run is long: a DMA engine is at four fifths of its rate (trn2.toml, dma.*).
 LONG_RUN_BYTES = 512
 #: Bytes of a row of x below which all of it is loaded for its last elements: a DMA engine hardly takes longer for them
-#: than its least time for an element (trn2.toml, dma.sure_element_bytes, small_element_ns).
+#: than its least time for an element (trn2.toml, dma.sure_element_bytes).
 SHORT_ROW_BYTES = 256
 #: Bytes up to which a DMA engine takes many times longer for an element (trn2.toml, dma.tiny_element_bytes), and bytes
 #: that it moves in its least time (dma.small_element_bytes).
