@@ -1,6 +1,7 @@
 """Settings of the algorithms: whatever a config says is either refused by name or right, on 1 and 2 cores alike."""
 
 import re
+from dataclasses import fields
 
 import pytest
 from depthwise import Row, trace
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from strategies import problems_for, requests
 
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
+from nkiconv.kernels.depthwise_conv1d.rows.config import ROWS_SETTINGS, RowsConfig
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.simulator import KernelAssertionError
@@ -154,6 +156,19 @@ def test_what_the_planner_tries_is_right(algorithm, row):
     for config in sorted(tried, key=str)[::2]:  # every other one: there are hundreds
         if refused(algorithm, problem, config=config) == "":
             check(problem, PLAIN, 1, whole=True, algorithm=algorithm, config=config)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("config", [None, (("piece", 100), ("columns", 33)), (("recipes", ((0, 3, 0, 0),)),)], ids=str)
+@pytest.mark.parametrize("algorithm", ["mixed", "vector"])
+def test_settled_settings_are_all_and_stay(algorithm, config):
+    shape, known = Shape(*kernel_view(PROBLEM), 2, Rates()), cost.algorithm("depthwise_conv1d", algorithm)
+    settled = known.settle(shape, config)
+    assert tuple(name for name, _ in settled) == ROWS_SETTINGS == tuple(one.name for one in fields(RowsConfig))
+    assert dict(settled).items() >= dict(config or ()).items()
+    assert known.settle(shape, settled) == settled
+    refused_ = (("piece", 0),)
+    assert known.settle(shape, refused_) == refused_
 
 
 BAD_VALUES = [0, -1, 10**9, 1.5, "x", None, (), (0,), ((1, 2),), True]
