@@ -21,7 +21,10 @@ from epilogue import (
 from nkiconv.kernels.depthwise_conv1d.banded import refusal as banded
 from nkiconv.kernels.depthwise_conv1d.banded.blocks import make_blocks
 from nkiconv.kernels.depthwise_conv1d.banded.defaults import settings_of_banded
+from nkiconv.planner.cost.algorithm import Shape, pairs_of
+from nkiconv.planner.cost.depthwise_conv1d.banded import ALGORITHM
 from nkiconv.simulator.memory import SBUF
+from nkiconv.simulator.timing import Rates
 
 ROWS = [
     #   why                                 N    C     W     S  stride  pad
@@ -226,7 +229,19 @@ def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch):
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_memory_is_bounded_by_what_the_kernel_reckons(row, monkeypatch):
     problem = row.problem("bf16")
-    execution = trace(problem, "banded")
+    config = pairs_of(settings_of_banded(*kernel_view(problem), None))
+    execution = trace(problem, "banded", config=config)
     monkeypatch.setattr(banded.nl.tile_size, "total_available_sbuf_size", 0, raising=False)
-    needed = int(re.search(r"banded needs (\d+) bytes", reason_to_refuse("banded", problem, lnc=2))[1])
+    needed = int(re.search(r"banded needs (\d+) bytes", reason_to_refuse("banded", problem, lnc=2, config=config))[1])
     assert execution.sbuf_peak_bytes <= needed
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("config", [None, *SETTINGS], ids=str)
+@pytest.mark.parametrize("row", ROWS[:3], ids=lambda row: row.id)
+def test_settled_settings_are_all_and_settle_to_themselves(row, config):
+    geometry, extras = kernel_view(row.problem("bf16"))
+    shape = Shape(geometry, extras, 2, Rates())
+    settled = ALGORITHM.settle(shape, config)
+    assert set(config or ()) <= set(settled)
+    assert ALGORITHM.settle(shape, settled) == settled == pairs_of(settings_of_banded(geometry, extras, settled))

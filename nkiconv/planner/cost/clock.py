@@ -109,9 +109,13 @@ class Clock:
             end = self.stream(time, count * columns * column_ns)
             time = end + (count * fixed_ns if self.full else 0.0)
         else:  # short ones keep the array waiting, which is no work
-            rest_ns = (target.matmul_columns_min - columns) * column_ns
+            rest_ns, work_ns = (target.matmul_columns_min - columns) * column_ns, columns * column_ns
             for _ in range(count):
-                end = self.stream(time, columns * column_ns)
+                end = time + (work_ns if self.full else work_ns / target.half_rate)
+                if end <= self.line:  # as most are, in one window
+                    self.work += work_ns
+                else:
+                    end = self.stream(time, work_ns)
                 time = end + (rest_ns + fixed_ns if self.full else rest_ns / target.half_rate)
         self.tensor = time
         return end + (target.matmul_done_ns if self.full else target.matmul_done_half_ns)

@@ -91,12 +91,11 @@ class Banded(Algorithm):
         return pairs_of(first(shape, dict(config), 1)[0].config)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        geometry = shape.geometry
-        if geometry.stride > PARTITIONS:
-            return [None]  # there is no block: the kernel says so
+        if not runs_banded(shape):
+            return [None]  # the kernel says why
         own = self._own(shape)
         block = dict(own or ())["block"]
-        sizes = block_sizes(geometry.stride, block)
+        sizes = block_sizes(shape.geometry.stride, block)
         if not wide:
             sizes = [size for size in sizes if block <= size * self.FACTORS and size <= block * self.FACTORS]
         found = [own, *[self.settle(shape, config_of(block=size)) for size in sizes]]
@@ -302,8 +301,11 @@ def _sized(shape: Shape, config: BandedConfig) -> Candidate:
     return Candidate(config, make_blocks(shape.geometry, config, shape.extras.state), 0.0)
 
 
-def _walked(shape: Shape, candidate: Candidate) -> Candidate:
-    return dataclasses.replace(candidate, ns=walk_ns(shape, candidate.blocks))
+def _walked(shape: Shape, one: Candidate) -> Candidate:
+    key = "banded, walked", pairs_of(one.config)
+    if key not in shape.memo:
+        shape.memo[key] = walk_ns(shape, one.blocks)
+    return Candidate(one.config, one.blocks, shape.memo[key])
 
 
 ALGORITHM = Banded()

@@ -160,14 +160,14 @@ class Walk:
             spread = max(1, gn - 2)
             pieces_in = in_pieces(self.geometry, tiles[index + 1]) if index + 1 < len(tiles) else 0
             pieces_out = out_pieces(self.blocks, tiles[index - 1]) if index > 0 else 0
-            late = index == 0 and config.bands_first
+            late, sums = index == 0 and config.bands_first, self.sums_of(tile)
             for group in range(gn):
                 if not late and group < spread and pieces_in:
                     self.transpose_in(index + 1, *share(pieces_in, spread, group))
                 if group >= gn - spread and pieces_out:
                     self.transpose_out(index - 1, *share(pieces_out, spread, group - (gn - spread)))
                 slot = group % self.blocks.buffer_groups
-                self.multiply(index, group, position, slot)
+                self.multiply(index, group, position, slot, sums)
                 if slot == self.blocks.buffer_groups - 1 or group == gn - 1:
                     self.take_bands(position + config.buffers)
                     position += 1
@@ -293,18 +293,16 @@ class Walk:
             self.banks[place] = there + target.hop_tensor_ns
             self.x_blocks[index] = max(self.x_blocks[index], self.banks[place])
 
-    def multiply(self, index: int, group: int, position: int, slot: int) -> None:
-        """The matmuls of a group, and the read-out of a bank of groups."""
-        tile = self.tiles[index]
-        last_ns, each_ns, last = self.bands[position]
-        ready = max(self.x_blocks[index], last_ns - each_ns * (last - slot))
-        met = min(self.blocks.num_taps, tile.data0 + tile.datan) - max(0, tile.data0 - tile.work.jn + 1)
+    def multiply(self, index: int, group: int, position: int, slot: int, sums: Sequence[tuple[int, ...]]) -> None:
+        """The matmuls of a group, and the read-out of a bank of groups. sums: as of `sums_of`."""
+        last_group, last_slot = self.tiles[index].work.gn - 1, self.bands[position][2]
+        ready = max(self.x_blocks[index], self.bands[position][0] - self.bands[position][1] * (last_slot - slot))
         there = 0.0
-        for columns, repeats, slots in self.sums_of(tile):
+        for columns, moved, slots, met in sums:
             at = group % slots
             place, free = self.bank() if at == 0 else ((self.taken - 1) % PSUM_BANKS, 0.0)
-            there = self.clock.matmuls(max(ready, free), max(1, met), repeats * columns, self.column_ns, self.fixed_ns)
-            if at == slots - 1 or group == tile.work.gn - 1:
+            there = self.clock.matmuls(max(ready, free), met, moved, self.column_ns, self.fixed_ns)
+            if at == slots - 1 or group == last_group:
                 reads = at + 1 if self.epilogue.bias else 1  # each group has another bias
                 for _ in range(reads):
                     read = self.read_out(there, (at + 1) * columns / reads, False, self.only_scalar, self.is_act)
@@ -314,12 +312,14 @@ class Walk:
             self.used.append(there)
         self.used[position] = there
 
-    def sums_of(self, tile: Tile) -> list[tuple[int, int, int]]:
-        """(columns, how often a matmul takes them, groups of a bank) of each of a group's sums in PSUM."""
+    def sums_of(self, tile: Tile) -> list[tuple[int, int, int, int]]:
+        """Of each of a group's sums in PSUM: columns, those that a matmul takes, groups of a bank, matmuls."""
+        met = min(self.blocks.num_taps, tile.data0 + tile.datan) - max(0, tile.data0 - tile.work.jn + 1)
         columns = tile.work.nn * tile.work.jn
         if columns <= BANK_COLUMNS:
-            return [(columns, tile.repeats, BANK_COLUMNS // (tile.repeats * columns))]
-        return [(each, 1, 1) for _, each in cut(tile.work.jn, BANK_COLUMNS)] * tile.work.nn
+            moved = tile.repeats * columns
+            return [(columns, moved, BANK_COLUMNS // moved, max(1, met))]
+        return [(each, each, 1, max(1, met)) for _, each in cut(tile.work.jn, BANK_COLUMNS)] * tile.work.nn
 
     def transpose_out(self, index: int, first: int, count: int) -> None:
         """Pieces first .. first+count-1 of the stage that makes rows of sums; the last one stores."""
