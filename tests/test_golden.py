@@ -1,11 +1,14 @@
 """The command that says which kernels have changed: its table is of this code on a sample, and it sees what moves."""
 
 import dataclasses
+import math
 import sys
 from pathlib import Path
 
 import pytest
 from commands import module_of
+
+from nkiconv.planner.operations import operation_of
 
 pytestmark = pytest.mark.simulator_only
 #: Rows that take little.
@@ -17,23 +20,39 @@ def golden(monkeypatch):
     return module_of(Path(__file__).parent / "golden", "__main__", monkeypatch)
 
 
-@pytest.mark.parametrize("way", ["choice", "plan"])
+@pytest.mark.parametrize("way", ["default", "estimate", "timed"])
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_sample_is_as_the_table_says(golden, name, way):
     (problem,) = (problem for one, problem in golden.problems() if one == name)
     assert golden.row_of(name, problem, way) == golden.read()[name, way]
 
 
-def test_the_table_has_every_problem_both_ways(golden):
-    assert set(golden.read()) == {(name, way) for name, _ in golden.problems() for way in ("choice", "plan")}
+def test_the_table_has_every_problem_each_way(golden):
+    assert set(golden.read()) == {(name, way) for name, _ in golden.problems() for way in golden.WAYS}
+
+
+@pytest.mark.parametrize("operation", ["depthwise_conv1d", "conv2d"])
+def test_the_default_rule_is_near_the_timed_plan(golden, operation, record_property):
+    """A bare kernel's times over the plan's: at most 1.10 as a geometric mean, twice at worst."""
+    rows, times = golden.read(), []
+    for name, problem in golden.problems():
+        bare, timed = rows[name, "default"], rows[name, "timed"]
+        if operation_of(problem).name == operation and timed.us:
+            times.append(float(bare.us) / float(timed.us))
+    mean, worst = math.exp(sum(map(math.log, times)) / len(times)), max(times)
+    record_property("default over timed", f"{mean:.4f}, worst {worst:.3f}, of {len(times)}")
+    print(f"{operation}: the default rule takes {mean:.4f} of the plan's time (geometric mean), at worst {worst:.3f}")
+    assert len(times) > 150
+    assert mean <= 1.10
+    assert worst <= 2.0
 
 
 def test_a_stream_is_known_by_what_it_does(golden):
     """Another config of the same problem, not another launch of it."""
     name, problem = next(iter(golden.problems()))
-    rows = [golden.row_of(name, problem, "choice") for _ in range(2)]
+    rows = [golden.row_of(name, problem, "estimate") for _ in range(2)]
     assert rows[0] == rows[1]
-    other = golden.row_of(name, problem.replace(W=problem.W + 1), "choice")
+    other = golden.row_of(name, problem.replace(W=problem.W + 1), "estimate")
     assert other.stream != rows[0].stream
 
 
@@ -53,7 +72,7 @@ def test_what_moved_is_said_and_what_is_slower_fails(golden):
 
 
 def test_the_command(golden, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["golden", "--only", SAMPLE[0], "--way", "choice"])
+    monkeypatch.setattr(sys, "argv", ["golden", "--only", SAMPLE[0], "--way", "estimate"])
     assert golden.main() == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("0 of 1 rows moved")
     monkeypatch.setattr(sys, "argv", ["golden", "--write", "--only", SAMPLE[0]])

@@ -3,8 +3,8 @@
     make golden                 what moved: nothing, or each row that did, and the geometric mean of all
     make golden OPTIONS=--write the table anew
 
-A row is a problem run by the kernel's own choice or by its plan: algorithm, settings, instructions, a hash of the
-instruction stream, modelled us at phase 0 on two cores. Two streams of one hash do the same: engines, operations,
+A row is a problem run by the kernel's default rule, by an estimate or by its plan: algorithm, settings, instructions, a
+hash of the instruction stream, modelled us at phase 0 on two cores. Two streams of one hash do the same: engines, operations,
 their settings, views, dtypes and order are in it, names and source lines are not. Nothing here ran on hardware.
 """
 
@@ -39,6 +39,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import random_problems
 
 TABLE = Path(__file__).parent / "golden.csv"
+#: Who chooses: a bare kernel, cost models, the timeline.
+WAYS = ("default", "estimate", "timed")
 #: Random problems of each operation beside the named cases, and their seed.
 RANDOM, SEED = {"depthwise_conv1d": 150, "conv2d": 150}, 19
 #: Instructions of a kernel, all cores, from which its row has none of the rest: it is not traced.
@@ -93,19 +95,20 @@ def stream_hash(execution: Execution) -> str:
 
 
 def row_of(name: str, problem: ConvProblem, way: str) -> Row:
-    """A problem run by its kernel's own choice, or by its plan."""
+    """A problem run by one of WAYS."""
     request = Request(problem=problem)
     operation, rates = operation_for(request), Rates()
-    if way == "plan":
+    algorithm, config = None, None
+    if way == "timed":
         plan = nkiconv.plan(problem, use_cache=False)
         algorithm, config = plan.algorithm, plan.config
-    else:
+    elif way == "estimate":
         algorithm, config = operation.choice(operation.shape(request, rates))
-    args, kwargs = operation.launch(request, algorithm, config)
+    args, kwargs = operation.arguments(request, algorithm, config)
     execution = execute(operation.kernel[2], args, kwargs, trace_only=True)
     count = len(execution.instructions)
     rest = (stream_hash(execution), f"{in_time(execution, rates).us:.4f}") if count <= MOST else ("", "")
-    return Row(name, way, algorithm, repr(config), str(count), *rest)
+    return Row(name, way, algorithm or "", repr(config), str(count), *rest)
 
 
 def read() -> dict[tuple[str, str], Row]:
@@ -149,17 +152,12 @@ def main() -> int:
         prog="python tests/golden", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help="write the table instead")
-    parser.add_argument("--way", choices=["choice", "plan"], action="append", help="only this one; default: both")
+    parser.add_argument("--way", choices=WAYS, action="append", help="only this one; default: all")
     parser.add_argument("--only", default="", help="problems whose name or fields contain this")
     asked = parser.parse_args()
     if asked.write and (asked.way or asked.only):
         parser.error("--write: takes all rows; drop --way and --only")
-    given = [
-        (name, problem, way)
-        for name, problem in problems()
-        for way in asked.way or ("choice", "plan")
-        if asked.only in name
-    ]
+    given = [(name, problem, way) for name, problem in problems() for way in asked.way or WAYS if asked.only in name]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) as pool:
         rows = list(track(pool.map(row_of, *zip(*given, strict=True)), description="golden", total=len(given)))
     if asked.write:

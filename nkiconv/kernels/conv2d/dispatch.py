@@ -13,6 +13,7 @@ from .narrow.plan import plan_narrow
 from .pairs.loop import run_pairs
 from .pairs.plan import plan_pairs
 from .relayout import copied_in, copy_out, plain_of, relayout_refusal
+from .rule import wanted_algorithms
 from .split.loop import run_split
 from .split.plan import plan_split
 from .stacked.loop import run_stack
@@ -53,42 +54,20 @@ def plan_of(algorithm, geometry, extras, config, cores):
     return plan_taps(plain, extras, config, cores)
 
 
-def default_rule(geometry, extras, cores):
-    """The algorithm of a kernel that is called without a config: the first that runs of those that a shape is for.
-
-    `nkiconv.plan`, and every call on the host, choose by cost models instead.
-    """
-    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
-    taps = geometry.rows.taps * geometry.columns.taps
-    wanted = []
-    if geometry.precision == "fp16x3":
-        wanted.append("split")
-    if geometry.hbm_itemsize == 1:
-        wanted.append("pairs")
-    if per_c == 1 and per_k == 1 and taps > 1:
-        wanted.append("bands")
-    if geometry.groups > 1 and per_c <= 32 and per_k <= 32:
-        wanted.append("grouped")
-    if geometry.groups == 1 and geometry.C <= 32 and taps > 1:
-        wanted.append("stacked")
-    if geometry.groups == 1 and geometry.K <= 16 and taps > 1:
-        wanted.append("narrow")
-    if geometry.x_c == 1 and geometry.C >= 128 and geometry.K >= 128:
-        wanted.append("swapped")
-    if geometry.N * geometry.rows.out * geometry.columns.out <= 128 and geometry.C * taps >= 1024:
-        wanted.append("deep")
-    found = "taps"
+def default_of(geometry, extras, cores):
+    """The algorithm of a kernel that is called without one: the first that runs of those that its rule names."""
+    wanted = wanted_algorithms(geometry)
     for index in range(len(wanted)):
-        if found == "taps" and plan_of(wanted[index], geometry, extras, None, cores)[1] == "":
-            found = wanted[index]
-    return found
+        if plan_of(wanted[index], geometry, extras, None, cores)[1] == "":
+            return wanted[index]
+    return "taps"
 
 
 def convolve(algorithm, operands, geometry, extras, config):
-    """Write operands.y; algorithm None: that of the default rule."""
+    """Write operands.y; algorithm None: by the default rule."""
     cores = nl.num_programs()
     if algorithm == None:
-        algorithm = default_rule(geometry, extras, cores)
+        algorithm = default_of(geometry, extras, cores)
     plan, reason = plan_of(algorithm, geometry, extras, config, cores)
     require(reason == "", reason)
     inner, plain = copied_in(algorithm, operands, geometry), plain_of(algorithm, geometry, extras)

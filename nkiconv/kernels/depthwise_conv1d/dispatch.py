@@ -6,6 +6,7 @@ from .banded.kernel import banded
 from .banded.refusal import banded_refusal
 from .dot.kernel import dot, dot_refusal
 from .mixed import mixed, mixed_refusal
+from .rule import wanted_algorithms
 from .taps_on_partition.kernel import taps_on_partition, taps_on_partition_refusal
 from .update.kernel import update, update_refusal
 from .vector import vector, vector_refusal
@@ -29,34 +30,20 @@ def refusal(algorithm, geometry, extras, config, cores):
     return taps_on_partition_refusal(geometry, extras, config, cores)
 
 
-def default_rule(geometry, extras, cores):
-    """The algorithm of a kernel that is called without one: the first that runs of those that a shape is for.
-
-    `nkiconv.plan`, and every call on the host, choose by cost models instead.
-    """
-    wanted = []
-    if geometry.Q == 1 and geometry.N >= 16:
-        wanted.append("update")
-    if extras.strict_nonfinite:
-        wanted.append("vector")
-    elif geometry.S <= 16 or (geometry.S <= 64 and geometry.Q <= 128):
-        wanted.append("mixed")
-    wanted.append("banded")
-    if geometry.S <= 256 and not extras.strict_nonfinite:
-        wanted.append("mixed")
-    wanted.append("dot")
-    found = "taps_on_partition"
+def default_of(geometry, extras, cores):
+    """The algorithm of a kernel that is called without one: the first that runs of those that its rule names."""
+    wanted = wanted_algorithms(geometry, extras)
     for index in range(len(wanted)):
-        if found == "taps_on_partition" and refusal(wanted[index], geometry, extras, None, cores) == "":
-            found = wanted[index]
-    return found
+        if refusal(wanted[index], geometry, extras, None, cores) == "":
+            return wanted[index]
+    return "taps_on_partition"
 
 
 def convolve(algorithm, operands, geometry, extras, config):
-    """Write operands.y; algorithm None: that of the default rule."""
+    """Write operands.y; algorithm None: by the default rule."""
     cores = nl.num_programs()
     if algorithm == None:
-        algorithm = default_rule(geometry, extras, cores)
+        algorithm = default_of(geometry, extras, cores)
     reason = refusal(algorithm, geometry, extras, config, cores)
     require(reason == "", reason)
     if algorithm == "banded":

@@ -1,0 +1,61 @@
+"""Which algorithm a kernel takes that is called without one: a rule of shapes.
+
+Every call on the host chooses by cost models instead, and `nkiconv.plan` by the timeline; `make golden` keeps what each
+of them takes, docs/algorithms.md says how far the rule is off.
+"""
+
+#: Outputs of a row from which blocks and rows pay; below, images or channels are many beside them.
+LONG_ROW = 30
+#: The same where taps have gaps, so that blocks of neighbours are none.
+LONG_ROW_GAPS = 45
+#: Taps from which a matmul for a block of positions does more than one for each tap.
+MANY_TAPS = 9
+#: Taps with gaps up to which the engines share them.
+SHARED_TAPS = 96
+#: Elements of w up to which few outputs are not worth Tensor's start: with gaps, and without.
+FEW_ELEMENTS_GAPS, FEW_ELEMENTS = 256, 140
+
+
+def wanted_algorithms(geometry, extras):
+    """Names in the order in which they are asked whether they run this; `taps_on_partition` always does."""
+    if extras.strict_nonfinite:
+        return ["update", "vector"] if geometry.Q < LONG_ROW else ["vector"]
+    if geometry.dilation > 1 or geometry.lhs_dilation > 1:
+        return wanted_with_gaps(geometry)
+    if geometry.Q < LONG_ROW:
+        return wanted_for_few(geometry)
+    if geometry.Q < LONG_ROW_GAPS and geometry.S >= 9 * geometry.Q:
+        return ["update", "dot", "banded"]
+    few = geometry.N * geometry.Q < 80 and geometry.S < 23
+    if geometry.S >= MANY_TAPS and not few:
+        return ["banded", "dot", "mixed"]
+    if geometry.itemsize == 4 and geometry.C > 56:
+        return ["vector", "mixed"]
+    if geometry.itemsize == 2 and geometry.C < 3 and geometry.N > 15:
+        return ["banded", "mixed"]
+    return ["mixed", "vector"]
+
+
+def wanted_for_few(geometry):
+    """The same for few outputs of a row."""
+    if geometry.S * geometry.C < FEW_ELEMENTS or geometry.S == 1:
+        if geometry.Q < 3:
+            return ["update", "vector"]
+        if geometry.S < 3:
+            return ["vector", "mixed"]
+        return ["mixed", "vector"] if geometry.S < 23 else ["banded", "mixed"]
+    if geometry.C < 16 and geometry.W > 16:
+        return ["banded", "update"]
+    return ["update", "dot", "banded", "mixed"]
+
+
+def wanted_with_gaps(geometry):
+    """The same for what `banded` does not run."""
+    if geometry.Q < LONG_ROW_GAPS:
+        few = geometry.S * geometry.C < FEW_ELEMENTS_GAPS and geometry.Q > 10
+        return ["vector", "update"] if few else ["update", "dot", "mixed"]
+    if geometry.S < SHARED_TAPS:
+        return ["vector", "mixed"] if geometry.itemsize == 4 else ["mixed", "vector"]
+    if geometry.Q < 4 * LONG_ROW:
+        return ["update", "dot"]
+    return ["dot"] if geometry.N * geometry.C > 64 and geometry.Q < 1500 else ["taps_on_partition"]
