@@ -4,8 +4,9 @@
     make golden OPTIONS=--write the table anew
 
 A row is a problem run by the kernel's default rule, by an estimate or by its plan: algorithm, settings, instructions, a
-hash of the instruction stream, modelled us at phase 0 on two cores. Two streams of one hash do the same: engines, operations,
-their settings, views, dtypes and order are in it, names and source lines are not. Nothing here ran on hardware.
+hash of the instruction stream, modelled us at phase 0 on two cores. Two streams of one hash do the same: engines,
+operations, their settings, views, dtypes and order are in it, names and source lines are not. Nothing here ran on
+hardware.
 """
 
 from __future__ import annotations
