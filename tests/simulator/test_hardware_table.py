@@ -147,6 +147,8 @@ ANYWHERE = {0, 1, 2}
 ALLOWED = {
     ("vector.py", 3): "bn_aggr reads triples (count, mean, variance): the layout of its operand",
     ("line.py", 3): "QUEUE_FULL = -3, one of three marks",
+    ("target.py", 8): "size of a cache",
+    ("target.py", 4096): "the length of runs that `hbm_byte_ns` is of",
     ("rates.py", 3): "how many names to suggest for one that is not there",
     ("rates.py", 0.4): "and how like it they are",
     ("dependencies.py", 64): "HBM_SLICES: how finely accesses are indexed; times do not depend on it",
