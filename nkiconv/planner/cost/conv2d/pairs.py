@@ -115,7 +115,7 @@ def bank_ns(target: Target, columns: int) -> float:
 
 
 def images_together(geometry: Any, target: Target) -> int:
-    """Images of one bank of sums, where a matmul for each would be too short."""
+    """Images of one bank of sums, where a matmul for each would be too short; no more than leave some for either core."""
     P, Q = geometry.rows.out, geometry.columns.out
     pitch = image_pitch(geometry) // geometry.rows.stride
 
@@ -126,7 +126,7 @@ def images_together(geometry: Any, target: Target) -> int:
         found = whole * bank_ns(target, ((count - 1) * pitch + P) * Q)
         return float(found + (bank_ns(target, ((rest - 1) * pitch + P) * Q) if rest else 0.0))
 
-    return min(range(1, most_together(geometry) + 1), key=all_ns)
+    return min(range(1, min(most_together(geometry), -(-geometry.N // PARTS)) + 1), key=all_ns)
 
 
 class Pairs(Conv2dAlgorithm):
