@@ -77,7 +77,7 @@ mutation: $(ALL) ## plant faults, count those that the tests notice (an hour or 
 
 COUNT ?= 500
 SEED ?= 47
-choice: $(ALL) ## hold the kernels' own choice against plans on random problems (ten minutes): tests/choice.md
+choice: $(ALL) ## hold estimates against plans on random problems (ten minutes): tests/choice.md
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/choice --count $(COUNT) --seed $(SEED) --out tests/choice.md
 
 golden: $(ALL) ## say which kernels have changed since tests/golden/golden.csv, and which are slower (ten minutes)

@@ -55,7 +55,7 @@ class PlanningError(NkiconvError):
 
 
 class PlanWarning(UserWarning):
-    """A kernel on a Neuron device runs without a plan, by its own choice; the message says why there is none."""
+    """A kernel on a Neuron device runs without a plan, by its default rule; the message says why there is none."""
 
 
 def join_violations(summary: str, violations: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ BLOCK = 128
 
 
 def scope(algorithm: str | None, problem: ConvProblem, request: Request = PLAIN, strict: bool = False) -> str:
-    """RUNS, REFUSES or MEMORY; None is the kernel's own choice, which runs everything."""
+    """RUNS, REFUSES or MEMORY; None is the default rule, which runs everything."""
     stride, dilation, gaps = problem.stride[1], problem.rhs_dilation[1], problem.lhs_dilation[1]
     if algorithm == "mixed":
         if strict:

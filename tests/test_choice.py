@@ -1,6 +1,6 @@
-"""The kernel's own choice, a rule of shapes, against the planner's, which times candidates: how far apart they are.
+"""Estimates, by cost models, against plans, which time candidates: how far apart they are.
 
-The rule knows neither settings nor the clock's phase, so it is held to shares: nearly every problem within 10 % of the
+Cost models do not know the clock's phase, so they are held to shares: nearly every problem within 10 % of the
 plan, and none far off. `make test-slow` looks at all named cases and at 200 random problems.
 """
 

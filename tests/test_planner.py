@@ -160,7 +160,7 @@ def test_extrapolated_times_are_close(algorithm):
     assert estimate.instructions == pytest.approx(whole.instructions, rel=0.02)
 
 
-#: why, problem: the kernel's choice is small or big, named by a candidate or not, the fastest or not.
+#: why, problem: the estimate is small or big, named by a candidate or not, the fastest or not.
 DEFAULTS = [
     ("big tiles", ConvProblem(N=61, C=820, W=53, S=1035, groups=820, padding=((0, 0), (517, 517)), dtype="fp16")),
     ("extrapolated", cases.get("qwen3_next_gdn").problem),

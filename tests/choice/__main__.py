@@ -1,9 +1,8 @@
-"""The kernels' own choice against the plan, on random problems: writes what it found, the worst first.
+"""Estimates against plans, on random problems: writes what it found, the worst first.
 
     make choice COUNT=500 SEED=47
 
-Each problem is modelled whole, on two cores at phase 0, as the kernel runs it when it is told nothing and as
-`nkiconv.plan` would have it run. Problems whose kernel has more than --most instructions either way are left out, and
+Each problem is modelled whole, on two cores at phase 0, as cost models have it run and as `nkiconv.plan` would. Problems whose kernel has more than --most instructions either way are left out, and
 counted. Nothing here ran on hardware.
 """
 
@@ -125,7 +124,7 @@ def main() -> None:
     parser.add_argument("--operation", choices=[*random_problems.OF], action="append", help="only this one")
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()
-    lines = ["# The kernels' own choice against the plan", "", "Written by `make choice`; all times are modelled.", ""]
+    lines = ["# Estimates against plans", "", "Written by `make choice`; all times are modelled.", ""]
     for operation in asked.operation or random_problems.OF:
         count = asked.count if operation == "depthwise_conv1d" else max(1, asked.count * 3 // 10)
         lines += section(operation, count, asked.seed, asked.most, 60 * asked.minutes)

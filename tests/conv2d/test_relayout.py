@@ -130,7 +130,7 @@ def test_too_many_pixels_are_refused(monkeypatch):
     assert "split N over several calls" in reason
 
 
-#: cases in NHWC, and how much slower than NCHW they may be, modelled: by their own choice, which for rn50_1x1 lets the
+#: cases in NHWC, and how much slower than NCHW they may be, modelled: by estimates, which for rn50_1x1 lets the
 #: array fall back to half rate (a plan takes 1.21 of NCHW's time)
 SLOWER = {
     "rn50_stem": 2.8, "vit_patch16": 2.25, "convnext_dw7": 2.0, "mobilenet_dw": 1.5, "resnext_g32": 2.5,

@@ -206,7 +206,7 @@ def test_nothing_passes_between_sequences_on_the_tensor_engine(channels, width):
 
 
 def test_strict_rows_keep_their_states_to_themselves():
-    """Of a shape in which the kernel's own choice spreads them."""
+    """Of a shape in which the estimate spreads them."""
     x, w, initial = integers(3, 2, 8), integers(2, 1, 4, seed=1), integers(3, 2, 3, seed=2)
     initial[1] = float("nan")
     with computing("simulate"):

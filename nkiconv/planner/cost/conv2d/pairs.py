@@ -115,7 +115,7 @@ def bank_ns(target: Target, columns: int) -> float:
 
 
 def images_together(geometry: Any, target: Target) -> int:
-    """Images of one bank of sums, where a matmul for each would be too short; no more than leave some for either core."""
+    """Images of one bank of sums, where a matmul for each would be too short; some are left for either core."""
     P, Q = geometry.rows.out, geometry.columns.out
     pitch = image_pitch(geometry) // geometry.rows.stride
 
