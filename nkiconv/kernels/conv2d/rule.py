@@ -5,10 +5,10 @@ of them takes, docs/algorithms.md says how far the rule is off.
 """
 
 #: Channels, of x and of y, that fill too little of the array one tap at a time.
-FEW_INPUTS, FEW_OUTPUTS = 64, 44
+RULE_INPUTS, RULE_OUTPUTS = 64, 44
 #: Outputs of a channel up to which filters are what takes time; of groups and of depthwise filters, up to which one tap
 #: at a time does.
-FEW_PIXELS, FEW_PIXELS_GROUPS, FEW_PIXELS_DEPTHWISE = 215, 500, 1900
+RULE_PIXELS, RULE_PIXELS_GROUPS, RULE_PIXELS_DEPTHWISE = 215, 500, 1900
 
 
 def wanted_algorithms(geometry):
@@ -22,23 +22,23 @@ def wanted_algorithms(geometry):
     if geometry.groups > 1:
         return wanted_in_groups(geometry, pixels)
     if geometry.x_c == 1 and geometry.C > 1 and geometry.rows.size * geometry.columns.size > 1:
-        return [] if geometry.K < 17 and geometry.C < FEW_INPUTS else ["swapped"]
-    if geometry.C <= FEW_INPUTS:
+        return [] if geometry.K < 17 and geometry.C < RULE_INPUTS else ["swapped"]
+    if geometry.C <= RULE_INPUTS:
         return wanted_of_few_inputs(geometry, pixels, contraction)
-    if geometry.K <= FEW_OUTPUTS:
+    if geometry.K <= RULE_OUTPUTS:
         if contraction < 5 * geometry.C:
             if geometry.C < 128:
                 return ["stacked"]
-            return [] if geometry.columns.stride > 1 and pixels > FEW_PIXELS else ["narrow"]
-        return ["deep", "narrow"] if 2 * pixels < FEW_PIXELS and contraction > 2000 else ["narrow"]
-    return ["deep"] if pixels < FEW_PIXELS and geometry.K < 430 and geometry.columns.taps > 2 else []
+            return [] if geometry.columns.stride > 1 and pixels > RULE_PIXELS else ["narrow"]
+        return ["deep", "narrow"] if 2 * pixels < RULE_PIXELS and contraction > 2000 else ["narrow"]
+    return ["deep"] if pixels < RULE_PIXELS and geometry.K < 430 and geometry.columns.taps > 2 else []
 
 
 def wanted_of_few_inputs(geometry, pixels, contraction):
     """The same of few input channels."""
     if geometry.columns.out > 650:
         return []
-    few = pixels < 3 * FEW_PIXELS
+    few = pixels < 3 * RULE_PIXELS
     if geometry.C * geometry.K > 34_000 and few:
         return ["deep"]
     if few and geometry.C > 16 and geometry.K > 150:
@@ -49,7 +49,7 @@ def wanted_of_few_inputs(geometry, pixels, contraction):
 def wanted_in_groups(geometry, pixels):
     """The same where channels have groups."""
     if geometry.groups == geometry.C and geometry.groups == geometry.K:
-        if pixels < FEW_PIXELS_DEPTHWISE:
+        if pixels < RULE_PIXELS_DEPTHWISE:
             return []
         return ["bands", "grouped"] if geometry.rows.taps > 4 and geometry.rows.stride == 1 else ["grouped"]
-    return [] if pixels < FEW_PIXELS_GROUPS else ["grouped"]
+    return [] if pixels < RULE_PIXELS_GROUPS else ["grouped"]
