@@ -2,7 +2,7 @@
 
     make choice COUNT=500 SEED=47
 
-Each problem is modelled whole, on two cores at phase 0, as cost models have it run and as `nkiconv.plan` would. Problems
+Each problem is modelled whole, on two cores at phase 0, as cost models have it run and as `nkiconv.plan` would. Those
 whose kernel has more than --most instructions either way are left out, and counted. Nothing here ran on hardware.
 """
 
