@@ -248,18 +248,42 @@ def test_elements_of_4_bytes_are_slower_than_of_8():
 
 
 @settings(max_examples=200)
-@given(st.lists(COMPUTE, min_size=1, max_size=8), st.sets(st.integers(3, 10)))
-def test_tiles_of_its_own_never_hold_a_program_up(steps, own):
+@given(st.sampled_from(["vector", "gpsimd"]), st.data(), st.sets(st.integers(3, 10)))
+def test_tiles_of_its_own_never_hold_a_program_up(engine, data, own):
     """Three loads, then compute of which some is on tiles of its own, then a store.
 
-    Not with DMA in between, which may overtake, nor with Vector's cold start: see below.
+    Not with DMA in between, which may overtake, nor with Vector's cold start, nor Vector and GpSimd, which take turns at
+    a port: see below.
     """
+    others = ("scalar",) if engine == "gpsimd" else ("vector", "scalar")
+    compute = st.one_of(
+        steps_of("copy", (engine, "scalar")), steps_of("drain", others), steps_of("matmul", ("tensor",))
+    )
+    steps = data.draw(st.lists(compute, min_size=1, max_size=8))
     loads = [Step("load", "static", slot, 0) for slot in range(SLOTS)]
     program = [*loads, *steps, Step("store", "static", 0, 0)]
     no_cold_start = {"vector.cold_start_ns": 0}
     together, apart = (timed(kernel(program, own=which), no_cold_start)[1] for which in ((), own))
     assert end(apart) <= end(together) + 1e-6
     assert apart.total_ns <= together.total_ns + 1e-6
+
+
+def test_a_tile_of_its_own_lets_gpsimd_have_the_port_before_vector():
+    """GpSimd's second copy no longer waits for Scalar's, and Vector's, which the store waits for, then waits for it."""
+    program = [
+        *(Step("load", "static", slot, 0) for slot in range(SLOTS)),
+        Step("copy", "vector", 0, 0),
+        Step("drain", "scalar", 0, 0),
+        Step("copy", "scalar", 1, 0, 0, 2, True),
+        Step("copy", "scalar", 1, 0, 0, 3, True),
+        Step("matmul", "tensor", 0, 0),
+        Step("copy", "gpsimd", 0, 1, 1, 3),
+        Step("copy", "vector", 0, 1),
+        Step("copy", "gpsimd", 0, 1),
+        Step("store", "static", 0, 0),
+    ]
+    together, apart = (timed(kernel(program, own=which), {"vector.cold_start_ns": 0})[1] for which in ((), (5, 10)))
+    assert end(together) < end(apart) < end(together) + 5
 
 
 def test_a_tile_of_its_own_lets_a_trigger_overtake_what_is_urgent():
