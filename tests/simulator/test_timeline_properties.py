@@ -252,8 +252,8 @@ def test_elements_of_4_bytes_are_slower_than_of_8():
 def test_tiles_of_its_own_never_hold_a_program_up(engine, data, own):
     """Three loads, then compute of which some is on tiles of its own, then a store.
 
-    Not with DMA in between, which may overtake, nor with Vector's cold start, nor Vector and GpSimd, which take turns at
-    a port: see below.
+    Not with DMA in between, which may overtake, nor with Vector's cold start, nor with Vector and GpSimd both, which
+    take turns at a port: see below.
     """
     others = ("scalar",) if engine == "gpsimd" else ("vector", "scalar")
     compute = st.one_of(
