@@ -4,18 +4,15 @@ Cost models do not know the clock's phase, so they are held to shares: nearly ev
 plan, and none far off. `make test-slow` looks at all named cases and at 200 random problems.
 """
 
-import math
-import random
-
 import pytest
-from depthwise import trace
+import random_problems
+from depthwise import modelled_us
 
 import nkiconv
-from nkiconv import ConvProblem, GeometryError, cases
+from nkiconv import ConvProblem, cases
 from nkiconv.planner import cache
 from nkiconv.planner.operations import OPERATIONS, operation_for
 from nkiconv.planner.request import Asked, Request
-from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
@@ -31,11 +28,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("NKICONV_CACHE", str(tmp_path))
 
 
-def modelled_us(problem, algorithm, config):
-    """Throttle phase 0, program order, two cores."""
-    return in_time(trace(problem, algorithm, config=config), Rates()).us
-
-
 def chosen(problem, **asked):
     """(algorithm, config) by cost models."""
     request = Request(problem=problem, asked=Asked(**asked))
@@ -47,24 +39,6 @@ def times_slower(problem):
     """The choice's time over the plan's."""
     algorithm, config = chosen(problem)
     return modelled_us(problem, algorithm, config) / nkiconv.plan(problem).phase0_us
-
-
-def random_problems(count, seed):
-    """Extents spread over their orders of magnitude; rows of 1 to 16,384 elements, filters of 1 to 4,096 taps."""
-    rng, found = random.Random(seed), []
-    while len(found) < count:
-        S, W, C, N = (round(math.exp(rng.uniform(0, math.log(most)))) for most in (4096, 16384, 8192, 64))
-        pad = rng.choice([(0, 0), (S - 1, 0), ((S - 1) // 2, S // 2), ((S - 1) // 2, S // 2)])
-        stride, dtype = rng.choice([1] * 8 + [2, 4]), rng.choice(["bf16", "bf16", "bf16", "fp16", "fp32"])
-        if not 2**8 <= N * C * W <= 2**23 or C * S > 2**22:
-            continue
-        try:
-            found.append(
-                ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), pad), stride=(1, stride), dtype=dtype)
-            )
-        except GeometryError:
-            continue
-    return found
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -128,7 +102,7 @@ def test_every_named_case():
 @pytest.mark.timeout(1200)
 def test_random_problems():
     """19 in 20 within 10 %, 49 in 50 within 25 %, none beyond 2."""
-    found = sorted(times_slower(problem) for problem in random_problems(200, seed=0))
+    found = sorted(times_slower(problem) for problem in random_problems.depthwise(200, seed=0))
     assert found[189] <= CLOSE
     assert found[195] <= 1.25
     assert found[-1] <= 2.0

@@ -7,7 +7,8 @@ shares: nearly all within 15 %. What matters is the order of two settings; `test
 import random
 
 import pytest
-from test_choice import modelled_us, random_problems
+import random_problems
+from depthwise import modelled_us
 
 from nkiconv import ConvProblem, cases
 from nkiconv.planner import cost
@@ -71,7 +72,7 @@ def test_named_cases(algorithm):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("algorithm", ["mixed", "vector", "banded"])
 def test_random_problems(algorithm):
-    problems = [one for one in random_problems(120, seed=5) if one.N * one.C * one.W < 2**21]
+    problems = [one for one in random_problems.depthwise(120, seed=5) if one.N * one.C * one.W < 2**21]
     found = errors(problems, algorithm)
     assert len(found) >= 100
     assert found[len(found) // 2] <= 0.05, found

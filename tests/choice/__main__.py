@@ -28,7 +28,7 @@ from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.whole_file import write_page
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 import random_problems
 
 #: Instructions of a kernel, all cores, that is still timed.

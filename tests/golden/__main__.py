@@ -36,7 +36,7 @@ from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.whole_file import write_page
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 import random_problems
 
 TABLE = Path(__file__).parent / "golden.csv"

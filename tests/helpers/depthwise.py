@@ -12,6 +12,8 @@ import nkiconv
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref
 from nkiconv.simulator.memory import SBUF
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
 
 
 @dataclass(frozen=True)
@@ -142,3 +144,8 @@ def truth(x: Any, w: Any, problem: ConvProblem) -> tuple[Any, Any]:
 def same_bits(a: Any, b: Any) -> bool:
     """Whether two arrays are equal bit for bit."""
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def modelled_us(problem: ConvProblem, algorithm: str | None, config: Any) -> float:
+    """Throttle phase 0, program order, two cores."""
+    return in_time(trace(problem, algorithm, config=config), Rates()).us
