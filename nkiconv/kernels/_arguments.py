@@ -36,6 +36,25 @@ def read_out_dtype(out_dtype, img_ref):
     return out_dtype
 
 
+def check_choice(algorithm, config, algorithms):
+    """Refuse an algorithm that there is not, and settings without one."""
+    require(
+        algorithm == None or algorithm in algorithms,
+        f"algorithm={algorithm}: accepted are None and {algorithms}; use one of them",
+    )
+    require(
+        algorithm != None or config == None,
+        f"config={config}: settings belong to an algorithm; name it with algorithm=, as Plan does",
+    )
+
+
+def check_flags(flags):
+    """Refuse what is neither True nor False; flags: (name, value) of each."""
+    for index in range(len(flags)):
+        name, value = flags[index]
+        require(isinstance(value, bool), f"{name}={value}: must be True or False; use one")
+
+
 def check_float(name, tensor):
     """Refuse dtypes that no engine adds to fp32 sums here."""
     require(

@@ -103,8 +103,8 @@ def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
     perms = (X_PERMS[problem.layout], None, Y_PERMS[problem.layout])
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
     x, w = ArraySpec(problem.input_shape, dtype), ArraySpec(filter_shape(problem, asked), dtype)
-    options = problem.groups, 1, perms, asked.precision, asked.pool
-    return read_geometry(x, w, *places, *options)[0]  # type: ignore[no-any-return]
+    options = (problem.groups, 1), perms, asked.precision, asked.pool
+    return read_geometry(x, w, places, *options)[0]  # type: ignore[no-any-return]
 
 
 def extras_of(problem: ConvProblem, asked: Asked) -> Extras:

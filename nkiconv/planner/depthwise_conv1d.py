@@ -88,19 +88,9 @@ def geometry_of(problem: ConvProblem) -> Geometry:
     """The kernel's own description of a depthwise conv1d problem."""
     in_perm, out_perm = _PERMS[problem.layout]
     dtype = getattr(nl, nl_name(problem.dtype))
-    found, _ = read_geometry(
-        _Tensor(problem.input_shape, dtype),
-        _Tensor(problem.filter_shape, dtype),
-        problem.padding,
-        problem.stride,
-        problem.rhs_dilation,
-        problem.lhs_dilation,
-        problem.C,
-        1,
-        in_perm,
-        None,
-        out_perm,
-    )
+    x, w = _Tensor(problem.input_shape, dtype), _Tensor(problem.filter_shape, dtype)
+    places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
+    found, _ = read_geometry(x, w, places, problem.C, 1, (in_perm, None, out_perm))
     return found  # type: ignore[no-any-return]
 
 

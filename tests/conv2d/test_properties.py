@@ -195,7 +195,7 @@ def _config(problem: ConvProblem, epilogue: Epilogue, precision: str | None, w_d
         )
     )
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
-    geometry = read_geometry(x, w, *places, problem.groups, 1, perms, precision, epilogue.pool)[0]
+    geometry = read_geometry(x, w, places, (problem.groups, 1), perms, precision, epilogue.pool)[0]
     extras = extras_of(problem, asked)
     reasons = [refusal_of(epilogue.algorithm, geometry, extras, None, lnc) for lnc in (1, 2)]
     return None if any(reasons) else (("algorithm", epilogue.algorithm),)

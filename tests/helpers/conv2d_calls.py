@@ -174,7 +174,7 @@ def geometry_of(problem: ConvProblem, pool: tuple[int, int] = (1, 1), precision:
     x, w = (nkiconv.simulator.ArraySpec(shape, dtype) for shape in (problem.input_shape, problem.filter_shape))
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
     perms = X_PERMS[problem.layout], None, Y_PERMS[problem.layout]
-    return read_geometry(x, w, *places, problem.groups, 1, perms, precision, pool)[0]
+    return read_geometry(x, w, places, (problem.groups, 1), perms, precision, pool)[0]
 
 
 def extras_of(**changes: Any) -> Extras:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depthwise import arguments, run, same_bits, trace
+from depthwise import run, same_bits, trace
 from tolerances import assert_exact, assert_within_limit
 
 from nkiconv._nki import nl
@@ -187,11 +187,10 @@ def kernel_view(problem: ConvProblem, request: Request = PLAIN, strict_nonfinite
     geometry, _ = read_geometry(
         SimpleNamespace(shape=problem.input_shape, dtype=NL[problem.dtype]),
         SimpleNamespace(shape=problem.filter_shape, dtype=NL[problem.dtype]),
-        *arguments(problem).values(),
+        (problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation),
+        problem.C,
         1,
-        None,
-        None,
-        None,
+        (None, None, None),
     )
     itemsize = DTYPES[request.out(problem)].itemsize
     epilogue = read_epilogue(request.activation, request.bias, request.residual, request.residual_position, itemsize)

@@ -19,10 +19,9 @@ bare kernel follows `dispatch.default_rule`.
 """
 
 from ..._nki import nki, nl
-from .._arguments import check_bias, check_residual, read_out_dtype
+from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
-from .._tiles import require
-from .call import Extras, Operands
+from .call import Extras, check_beta, operands_of
 from .dispatch import ALGORITHMS, convolve
 from .geometry import read_geometry
 
@@ -87,36 +86,15 @@ def conv2d_implicit_gemm(
     Raises: an assertion that names argument, value, rule and remedy (KernelAssertionError, a ValueError, in the
         simulator) before any instruction.
     """
-    require(
-        algorithm == None or algorithm in ALGORITHMS,
-        f"algorithm={algorithm}: accepted are None and {ALGORITHMS}; use one of them",
-    )
-    require(
-        algorithm != None or config == None,
-        f"config={config}: settings belong to an algorithm; name it with algorithm=, as Plan does",
-    )
+    check_choice(algorithm, config, ALGORITHMS)
+    check_flags((("strict_nonfinite", strict_nonfinite),))
     perms = (in_perm, kern_perm, out_perm)
-    geometry, y_shape, r_shape = read_geometry(
-        img_ref,
-        filter_ref,
-        padding,
-        stride,
-        rhs_dilation,
-        lhs_dilation,
-        feature_group_count,
-        batch_group_count,
-        perms,
-        precision,
-        pool,
-    )
+    places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
+    geometry, y_shape, r_shape = read_geometry(img_ref, filter_ref, places, groups, perms, precision, pool)
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, "K", geometry.K)
     check_residual(residual, r_shape, "y's before pooling,")
-    require(
-        (isinstance(beta, float) or isinstance(beta, int)) and not isinstance(beta, bool) and beta == beta,
-        f"beta={beta}: must be a number",
-    )
-    require(isinstance(strict_nonfinite, bool), f"strict_nonfinite={strict_nonfinite}: must be True or False; use one")
+    check_beta(beta)
     extras = Extras(
         epilogue=read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2),
         pool=pool,
@@ -125,16 +103,6 @@ def conv2d_implicit_gemm(
         strict_nonfinite=strict_nonfinite,
     )
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
-    operands = Operands(
-        x=img_ref,
-        w=filter_ref,
-        y=y_hbm,
-        bias=bias,
-        residual=residual,
-        beta=beta,
-        x_dtype=nl.bfloat16 if precision == "bf16" else img_ref.dtype,
-        w_dtype=nl.bfloat16 if precision == "bf16" else filter_ref.dtype,
-        tf32=precision == "tf32",
-    )
+    operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision)
     convolve(algorithm, operands, geometry, extras, config)
     return y_hbm

@@ -10,6 +10,7 @@ from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import SCALAR_WORK, pick
 from .._epilogue import Epilogue, finish
+from .._tiles import require
 
 
 @dataclass
@@ -40,6 +41,29 @@ class Operands(nl.NKIObject):
     w_dtype: object
     #: whether the array takes fp32 as tf32
     tf32: bool
+
+
+def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision):
+    """Operands of these tensors at a precision."""
+    return Operands(
+        x=x_hbm,
+        w=w_hbm,
+        y=y_hbm,
+        bias=bias_hbm,
+        residual=residual_hbm,
+        beta=beta,
+        x_dtype=nl.bfloat16 if precision == "bf16" else x_hbm.dtype,
+        w_dtype=nl.bfloat16 if precision == "bf16" else w_hbm.dtype,
+        tf32=precision == "tf32",
+    )
+
+
+def check_beta(beta):
+    """Refuse a residual's factor that is no number."""
+    require(
+        (isinstance(beta, float) or isinstance(beta, int)) and not isinstance(beta, bool) and beta == beta,
+        f"beta={beta}: must be a number",
+    )
 
 
 def of_array(tile, operands):

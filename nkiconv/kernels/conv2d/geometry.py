@@ -96,8 +96,10 @@ def check_pair(name, value, least):
     )
 
 
-def check_arguments(img_ref, filter_ref, padding, stride, rhs_dilation, lhs_dilation, groups, batch_groups, perms):
+def check_arguments(img_ref, filter_ref, places, group_counts, perms):
     """Refuse malformed arguments by name."""
+    padding, stride, rhs_dilation, lhs_dilation = places
+    groups, batch_groups = group_counts
     require(len(img_ref.shape) == 4, f"img_ref.shape={img_ref.shape}: must have 4 dims, N, C, H, W before in_perm")
     require(
         len(filter_ref.shape) in (4, 5),
@@ -162,34 +164,14 @@ def read_axis(name, size, taps, padding, stride, dilation, lhs_dilation):
     )
 
 
-def read_geometry(
-    img_ref,
-    filter_ref,
-    padding,
-    stride,
-    rhs_dilation,
-    lhs_dilation,
-    feature_group_count,
-    batch_group_count,
-    perms,
-    precision,
-    pool,
-):
+def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, pool):
     """Check the arguments and return (Geometry, shapes of y and of a residual as stored).
 
+    places: (padding, stride, rhs_dilation, lhs_dilation); group_counts: (feature_group_count, batch_group_count);
     perms: (in_perm, kern_perm, out_perm).
     """
-    check_arguments(
-        img_ref,
-        filter_ref,
-        padding,
-        stride,
-        rhs_dilation,
-        lhs_dilation,
-        feature_group_count,
-        batch_group_count,
-        perms,
-    )
+    padding, stride, rhs_dilation, lhs_dilation = places
+    check_arguments(img_ref, filter_ref, places, group_counts, perms)
     check_precision(precision, img_ref.dtype)
     in_axes = IDENTITY if perms[0] == None else perms[0]
     kern_axes = IDENTITY if perms[1] == None else perms[1]
@@ -201,7 +183,7 @@ def read_geometry(
         K, w_in, R, S = w_shape[0] * packed, w_shape[1], w_shape[2], w_shape[3]
     else:
         K, w_in, R, S = w_shape[kern_axes[0]], w_shape[kern_axes[1]], w_shape[kern_axes[2]], w_shape[kern_axes[3]]
-    groups = feature_group_count
+    groups = group_counts[0]
     require(
         C % groups == 0 and K % groups == 0,
         f"feature_group_count={groups}: must divide C={C} and K={K}; use a divisor of both",

@@ -1,9 +1,8 @@
 """Depthwise conv1d: the public kernel. One file or package beside this for each algorithm."""
 
 from ..._nki import nki, nl
-from .._arguments import check_bias, check_residual, read_out_dtype
+from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
-from .._tiles import require
 from .call import Extras, Operands
 from .dispatch import ALGORITHMS, convolve
 from .geometry import read_geometry
@@ -54,10 +53,8 @@ def depthwise_conv1d_implicit_gemm(
         in_perm, kern_perm: canonical = transpose(storage, perm); None is the identity.
         out_perm: storage = transpose(canonical, out_perm).
         strict_nonfinite: True: NaN and Inf reach exactly the outputs that the definition gives them; can be slower. By
-            default one in x, w (or bias, with banded) may also reach other channels and columns that share its tile,
-            at most 128 rows or channels: rows stacked on partitions in mixed, blocks of columns in banded, channels
-            of a matmul in update and dot. None is lost, except that a bad filter tap that meets only padding may not
-            show.
+            default one in x, w (or bias, with banded) may also reach what shares its tile, at most 128 rows or
+            channels (docs/algorithms.md). None is lost, but that of a filter tap that meets only padding may not show.
         algorithm: one of `ALGORITHMS`; None leaves the choice to the kernel.
         config: settings of that algorithm, a tuple of (name, value) pairs as in `Plan.config`; None: its defaults.
         bias: [C] in HBM, fp32, bf16 or fp16, added to every sum of its channel.
@@ -75,31 +72,10 @@ def depthwise_conv1d_implicit_gemm(
     Raises: an assertion that names argument, value, rule and remedy (KernelAssertionError, a ValueError, in the
         simulator) before any instruction.
     """
-    require(
-        algorithm == None or algorithm in ALGORITHMS,
-        f"algorithm={algorithm}: accepted are None and {ALGORITHMS}; use one of them",
-    )
-    require(
-        algorithm != None or config == None,
-        f"config={config}: settings belong to an algorithm; name it with algorithm=, as Plan does",
-    )
-    require(
-        isinstance(strict_nonfinite, bool) and isinstance(return_final_state, bool),
-        f"strict_nonfinite={strict_nonfinite}, return_final_state={return_final_state}: must be True or False",
-    )
-    geometry, y_shape = read_geometry(
-        img_ref,
-        filter_ref,
-        padding,
-        stride,
-        rhs_dilation,
-        lhs_dilation,
-        feature_group_count,
-        batch_group_count,
-        in_perm,
-        kern_perm,
-        out_perm,
-    )
+    check_choice(algorithm, config, ALGORITHMS)
+    check_flags((("strict_nonfinite", strict_nonfinite), ("return_final_state", return_final_state)))
+    places, perms = (padding, stride, rhs_dilation, lhs_dilation), (in_perm, kern_perm, out_perm)
+    geometry, y_shape = read_geometry(img_ref, filter_ref, places, feature_group_count, batch_group_count, perms)
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, "C", geometry.C)
     check_residual(residual, y_shape, "y's")
@@ -107,7 +83,6 @@ def depthwise_conv1d_implicit_gemm(
     if initial_state != None or return_final_state:
         check_state(initial_state, img_ref, geometry)
     extras = Extras(epilogue=epilogue, state=initial_state != None, strict_nonfinite=strict_nonfinite)
-
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
     operands = Operands(x=img_ref, w=filter_ref, y=y_hbm, bias=bias, residual=residual, state=initial_state)
     if not return_final_state:

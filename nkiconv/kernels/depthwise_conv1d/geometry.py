@@ -90,20 +90,13 @@ def check_tensors(img_ref, filter_ref, in_perm, kern_perm, out_perm):
     )
 
 
-def read_geometry(
-    img_ref,
-    filter_ref,
-    padding,
-    stride,
-    rhs_dilation,
-    lhs_dilation,
-    feature_group_count,
-    batch_group_count,
-    in_perm,
-    kern_perm,
-    out_perm,
-):
-    """Check every argument of the public kernel and return (Geometry, shape of y as stored)."""
+def read_geometry(img_ref, filter_ref, places, feature_group_count, batch_group_count, perms):
+    """Check every argument of the public kernel and return (Geometry, shape of y as stored).
+
+    places: (padding, stride, rhs_dilation, lhs_dilation); perms: (in_perm, kern_perm, out_perm).
+    """
+    padding, stride, rhs_dilation, lhs_dilation = places
+    in_perm, kern_perm, out_perm = perms
     check_tensors(img_ref, filter_ref, in_perm, kern_perm, out_perm)
     check_pairs(padding, stride, rhs_dilation, lhs_dilation)
     in_axes = IDENTITY if in_perm == None else in_perm
