@@ -78,3 +78,26 @@ def test_workflow_runs_ci_on_two_pythons():
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
     assert "run: .ci/run" in workflow
     assert 'python: ["3.10", "3.12"]' in workflow
+
+
+def test_kernels_obey():
+    """The host chooses: no price, clock or time in a kernel, whose names would say ns."""
+    names = r"\b\w+_(ns|NS)\b"
+    assert lines_matching(names, python_files("nkiconv/kernels")) == [], "choose in nkiconv/planner/cost"
+
+
+def test_kernel_functions_can_be_seen_whole():
+    most, long = 80, []
+    for path in python_files("nkiconv/kernels"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= most:
+                long.append(f"{path.relative_to(ROOT)}: {node.name}")
+    assert long == [], f"no function over {most} lines"
+
+
+def test_default_rules_are_short():
+    lines = {
+        path: len(path.read_text(encoding="utf-8").splitlines()) for path in ROOT.glob("nkiconv/kernels/*/rule.py")
+    }
+    assert len(lines) == 2
+    assert max(lines.values()) <= 60
