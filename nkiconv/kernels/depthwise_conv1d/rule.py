@@ -1,7 +1,6 @@
 """Which algorithm a kernel takes that is called without one: a rule of shapes.
 
-Every call on the host chooses by cost models instead, and `nkiconv.plan` by the timeline; `make golden` keeps what each
-of them takes, docs/algorithms.md says how far the rule is off.
+Every call on the host chooses by cost models, and `nkiconv.plan` by the timeline: docs/algorithms.md compares them.
 """
 
 #: Outputs of a row from which blocks and rows pay; below, images or channels are many beside them.
