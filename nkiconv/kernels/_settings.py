@@ -37,3 +37,34 @@ def numbers_refusal(config, limits):
         if not isinstance(value, int) or isinstance(value, bool) or value < least or value > most:
             return f"config {name}={value}: must be an int from {least} to {most}"
     return ""
+
+
+#: In a table of settings, of one that is True or False; others have (least, most) of an int, or words to choose from.
+FLAG = (False, True)
+
+
+def settings_refusal(config, table, algorithm):
+    """What is wrong with the names and values of a config; "" if nothing is.
+
+    table: (name, accepted) of each setting, as FLAG has it.
+    """
+    names = ()
+    for index in range(len(table)):
+        names = names + (table[index][0],)
+    reason = config_refusal(config, names, algorithm)
+    if reason != "":
+        return reason
+    for index in range(len(table)):
+        name, accepted = table[index]
+        value = setting(config, name, accepted[0])
+        if isinstance(accepted[0], bool):
+            if not isinstance(value, bool):
+                return f"config {name}={value}: must be True or False"
+        elif isinstance(accepted[0], str):
+            if value not in accepted:
+                return f"config {name}={value}: must be one of {accepted}"
+        else:
+            reason = numbers_refusal(config, ((name, accepted[0], accepted[1]),))
+            if reason != "":
+                return reason
+    return ""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import config_refusal, numbers_refusal, setting
+from ..._settings import FLAG, setting, settings_refusal
 
 #: Ways to share the work between two cores.
 BANDED_SHARDS = ("channels", "batch", "columns")
@@ -38,30 +38,24 @@ class BandedConfig(nl.NKIObject):
 
 def banded_config_refusal(geometry, config):
     """What is wrong with names, values or a product of some settings; "" if nothing is."""
-    names = ("block", "shard", "groups", "images", "buffer_groups", "buffers", "scratch", "edge", "streamed")
-    reason = config_refusal(config, names + ("warmup", "rewarm", "bands_first"), "banded")
-    if reason != "":
-        return reason
     most = nl.tile_size.pmax
-    limits = (
-        ("block", 1, most),
-        ("groups", 1, most),
-        ("edge", 0, most),
-        ("streamed", 1, most),
-        ("images", 1, most),
-        ("buffers", 1, most),
-        ("buffer_groups", 1, most),
-        ("warmup", 0, most),
-        ("rewarm", 0, most),
+    table = (
+        ("block", (1, most)),
+        ("shard", BANDED_SHARDS),
+        ("groups", (1, most)),
+        ("images", (1, most)),
+        ("buffer_groups", (1, most)),
+        ("buffers", (1, most)),
+        ("scratch", FLAG),
+        ("edge", (0, most)),
+        ("streamed", (1, most)),
+        ("warmup", (0, most)),
+        ("rewarm", (0, most)),
+        ("bands_first", FLAG),
     )
-    reason = numbers_refusal(config, limits)
+    reason = settings_refusal(config, table, "banded")
     if reason != "":
         return reason
-    if setting(config, "shard", "channels") not in BANDED_SHARDS:
-        return f"config shard={setting(config, 'shard', '')}: must be channels, batch or columns"
-    for name in ("scratch", "bands_first"):
-        if not isinstance(setting(config, name, False), bool):
-            return f"config {name}={setting(config, name, False)}: must be True or False"
     block = setting(config, "block", geometry.stride)
     if block > most or block % geometry.stride != 0:
         return (

@@ -6,15 +6,25 @@ Compile-time code in NKI's Python subset.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import config_refusal, numbers_refusal, setting
+from ..._settings import FLAG, setting, settings_refusal
 
-#: Names of the settings.
-DOT_SETTINGS = ("wide", "slots", "lags", "keep", "buffers", "block", "batch", "vector_share", "warmup")
 #: Slots of a stationary that can be asked for, and most slots of a chunk: what does not fit SBUF is made smaller.
 DOT_BLOCKS = (1, 2, 4, 8, 16)
 SLOTS_MOST = 128
 #: Most lags of a block of wide.py: a bank holds 128 slots of x of 4 channels, 31 of which are beyond the lags.
 LAGS_MOST = 97
+#: Every setting, and what it may be.
+DOT_SETTINGS = (
+    ("wide", FLAG),
+    ("slots", (1, SLOTS_MOST)),
+    ("lags", (1, LAGS_MOST)),
+    ("keep", FLAG),
+    ("buffers", (2, 16)),
+    ("block", (1, 16)),
+    ("batch", (1, 64)),
+    ("vector_share", (0, 64)),
+    ("warmup", (0, 128)),
+)
 
 
 @dataclass(frozen=True)
@@ -73,26 +83,8 @@ def read_dot(config, defaults):
 
 def dot_config_refusal(config):
     """What is wrong with the names and values of a config; "" if nothing is."""
-    reason = config_refusal(config, DOT_SETTINGS, "dot")
-    if reason != "":
-        return reason
-    limits = (
-        ("slots", 1, SLOTS_MOST),
-        ("lags", 1, LAGS_MOST),
-        ("buffers", 2, 16),
-        ("block", 1, 16),
-        ("batch", 1, 64),
-        ("vector_share", 0, 64),
-        ("warmup", 0, 128),
-    )
-    reason = numbers_refusal(config, limits)
-    if reason != "":
-        return reason
+    reason = settings_refusal(config, DOT_SETTINGS, "dot")
     block = setting(config, "block", 1)
-    if block not in DOT_BLOCKS:
+    if reason == "" and block not in DOT_BLOCKS:
         return f"config block={block}: must be 1, 2, 4, 8 or 16 slots of a stationary"
-    for name in ("wide", "keep"):
-        value = setting(config, name, False)
-        if not isinstance(value, bool):
-            return f"config {name}={value}: must be True or False"
-    return ""
+    return reason

@@ -6,7 +6,7 @@ Compile-time code in NKI's Python subset.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import config_refusal, numbers_refusal, setting
+from ..._settings import FLAG, setting, settings_refusal
 
 #: Most columns of a loaded tile: four banks of PSUM accumulate, the other four are being read out meanwhile.
 TAPS_COLUMNS_MOST = 2048
@@ -44,13 +44,5 @@ def read_taps_on_partition(config, defaults):
 
 def taps_on_partition_config_refusal(config):
     """What is wrong with the names and values of a config; "" if nothing is."""
-    reason = config_refusal(config, ("channels", "columns", "whole_runs"), "taps_on_partition")
-    if reason != "":
-        return reason
-    reason = numbers_refusal(config, (("channels", 1, nl.tile_size.pmax), ("columns", 1, TAPS_COLUMNS_MOST)))
-    if reason != "":
-        return reason
-    whole_runs = setting(config, "whole_runs", False)
-    if not isinstance(whole_runs, bool):
-        return f"config whole_runs={whole_runs}: must be True or False"
-    return ""
+    table = (("channels", (1, nl.tile_size.pmax)), ("columns", (1, TAPS_COLUMNS_MOST)), ("whole_runs", FLAG))
+    return settings_refusal(config, table, "taps_on_partition")

@@ -6,24 +6,23 @@ Compile-time code in NKI's Python subset.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import config_refusal, numbers_refusal, setting
+from ..._settings import FLAG, setting, settings_refusal
 from ..._tiles import PARTS, div_ceil
 from .plan import UPDATE_GROUPS_MAX, group_limits
 
-#: Names of the settings, and who multiplies.
+#: Every setting, and what it may be.
 UPDATE_SETTINGS = (
-    "engine",
-    "channels",
-    "groups",
-    "leave",
-    "ahead",
-    "vector_moves",
-    "vector_reads",
-    "balanced",
-    "warmup",
-    "warmup_rows",
+    ("engine", ("tensor", "vector")),
+    ("channels", (1, 128)),
+    ("groups", (1, UPDATE_GROUPS_MAX)),
+    ("leave", (1, 8)),
+    ("ahead", (1, 64)),
+    ("vector_moves", (0, 64)),
+    ("vector_reads", (0, 64)),
+    ("balanced", FLAG),
+    ("warmup", (0, 128)),
+    ("warmup_rows", (0, 128)),
 )
-UPDATE_ENGINES = ("tensor", "vector")
 #: Where the array multiplies without a config: so many images at least, and for each of them columns of a row and taps
 #: of all channels at most; and so many elements of 2 bytes of all images that taps meet, or images for each channel on
 #: a partition of Vector's, at least. Where Vector's runs are of a few bytes, DMA engines take long for each.
@@ -103,29 +102,8 @@ def read_update(config, defaults):
 
 def update_config_refusal(config):
     """What is wrong with the names and values of a config; "" if nothing is."""
-    reason = config_refusal(config, UPDATE_SETTINGS, "update")
-    if reason != "":
-        return reason
-    limits = (
-        ("channels", 1, nl.tile_size.pmax),
-        ("groups", 1, UPDATE_GROUPS_MAX),
-        ("leave", 1, 8),
-        ("ahead", 1, 64),
-        ("vector_moves", 0, 64),
-        ("vector_reads", 0, 64),
-        ("warmup", 0, 128),
-        ("warmup_rows", 0, 128),
-    )
-    reason = numbers_refusal(config, limits)
-    if reason != "":
-        return reason
+    reason = settings_refusal(config, UPDATE_SETTINGS, "update")
     leave = setting(config, "leave", 1)
-    if leave not in (1, 2, 4, 8):
+    if reason == "" and leave not in (1, 2, 4, 8):
         return f"config leave={leave}: must be 1, 2, 4 or 8 chunks"
-    engine = setting(config, "engine", "tensor")
-    if engine not in UPDATE_ENGINES:
-        return f'config engine={engine}: must be "tensor" or "vector"'
-    balanced = setting(config, "balanced", False)
-    if not isinstance(balanced, bool):
-        return f"config balanced={balanced}: must be True or False"
-    return ""
+    return reason
