@@ -84,7 +84,7 @@ def read_dot(config, defaults):
 def dot_config_refusal(config):
     """What is wrong with the names and values of a config; "" if nothing is."""
     reason = settings_refusal(config, DOT_SETTINGS, "dot")
+    if reason != "":
+        return reason
     block = setting(config, "block", 1)
-    if reason == "" and block not in DOT_BLOCKS:
-        return f"config block={block}: must be 1, 2, 4, 8 or 16 slots of a stationary"
-    return reason
+    return "" if block in DOT_BLOCKS else f"config block={block}: must be 1, 2, 4, 8 or 16 slots of a stationary"

@@ -103,7 +103,7 @@ def read_update(config, defaults):
 def update_config_refusal(config):
     """What is wrong with the names and values of a config; "" if nothing is."""
     reason = settings_refusal(config, UPDATE_SETTINGS, "update")
+    if reason != "":
+        return reason
     leave = setting(config, "leave", 1)
-    if reason == "" and leave not in (1, 2, 4, 8):
-        return f"config leave={leave}: must be 1, 2, 4 or 8 chunks"
-    return reason
+    return "" if leave in (1, 2, 4, 8) else f"config leave={leave}: must be 1, 2, 4 or 8 chunks"
