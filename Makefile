@@ -98,10 +98,10 @@ format: $(ALL) ## rewrite the code in the house style
 	@$(BIN)/ruff format
 
 readme: $(ALL) ## rewrite the generated parts of the README and of the pages in docs/
-	@$(BIN)/python -m nkiconv.front_table README.md profiles
+	@$(BIN)/python -m nkiconv.tools.tables.front README.md profiles
 	@$(BIN)/python -m nkiconv.simulator.coverage docs/kernels.md
-	@$(BIN)/python -m nkiconv.support docs/support.md
-	@$(BIN)/python -m nkiconv.rule_tables docs/rules.md
+	@$(BIN)/python -m nkiconv.tools.tables.support docs/support.md
+	@$(BIN)/python -m nkiconv.tools.tables.rules docs/rules.md
 
 docs: $(ALL) ## write the site of docs/ and of the docstrings to build/docs; warnings are errors
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
@@ -118,7 +118,7 @@ profiles: $(RUN) ## model every headline case again: profiles/ and the tables of
 	@for suite in depthwise conv2d; do \
 	  $(BIN)/nkiconv bench --suite $$suite --csv profiles/$${suite}_modelled_trn2.csv --readme docs/performance.md \
 	    --plot profiles/$${suite}_roofline.png || exit 1; done
-	@$(BIN)/python -m nkiconv.front_table README.md profiles
+	@$(BIN)/python -m nkiconv.tools.tables.front README.md profiles
 	@$(BIN)/nkiconv profile nkl_fs_asr --plot profiles/nkl_fs_asr.png
 	@for case in kda_bf16 nkl_n1_c256_w512_s64 decode_step rn50_c4 rn50_stem vae_out_rgb; do \
 	  $(BIN)/nkiconv profile $$case --trace profiles/$$case.trace.json || exit 1; done

@@ -29,11 +29,11 @@ from .simulator import ArraySpec
 
 if TYPE_CHECKING:
     from ._nki import simulate
+    from .api.conv1d import conv1d, depthwise_conv2d
+    from .api.conv2d import conv2d, pack_filter
+    from .api.depthwise_conv1d import depthwise_conv1d
     from .kernels.conv2d import conv2d_implicit_gemm
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
-    from .ops import depthwise_conv1d
-    from .ops1d import conv1d, depthwise_conv2d
-    from .ops2d import conv2d, pack_filter
     from .planner import Plan
     from .planner.entry import plan
     from .simulator.profiling import profile
@@ -70,13 +70,13 @@ __all__ = [
 #: Where each name is that needs NKI, or is seldom needed.
 _NEEDS_NKI = {
     "Plan": "planner",
-    "conv1d": "ops1d",
-    "conv2d": "ops2d",
+    "conv1d": "api.conv1d",
+    "conv2d": "api.conv2d",
     "conv2d_implicit_gemm": "kernels.conv2d",
-    "depthwise_conv1d": "ops",
+    "depthwise_conv1d": "api.depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm": "kernels.depthwise_conv1d",
-    "depthwise_conv2d": "ops1d",
-    "pack_filter": "ops2d",
+    "depthwise_conv2d": "api.conv1d",
+    "pack_filter": "api.conv2d",
     "plan": "planner.entry",
     "profile": "simulator.profiling",
     "simulate": "_nki",

@@ -1,5 +1,5 @@
 """`python -m nkiconv` is the command line."""
 
-from .cli import main
+from .tools.cli import main
 
 main()

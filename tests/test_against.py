@@ -7,8 +7,10 @@ import sys
 import pytest
 from shell import run
 
-from nkiconv import against, cases, nki_library, readme_table, simulator, suite
+from nkiconv import cases, simulator
 from nkiconv.errors import FileFormatError, UnsupportedError
+from nkiconv.tools.suites import against, nki_library, suite
+from nkiconv.tools.tables import readme
 
 pytestmark = pytest.mark.simulator_only
 
@@ -116,7 +118,7 @@ def test_theirs_is_what_a_profile_of_the_kernel_says(checkout):
 
 def test_csv_readme_and_table(monkeypatch, checkout, tmp_path):
     few(monkeypatch, (FS_ASR, "bf16", 4), ("mamba2_prefill", "bf16", 4))
-    first, last = readme_table.AGAINST_MARKERS
+    first, last = readme.AGAINST_MARKERS
     (tmp_path / "page.md").write_text(f"before\n{first}old\n{last}\nafter\n")
     result = bench(checkout, "--csv", "rows.csv", "--readme", "page.md")
     assert result.exit_code == 0, result.output
@@ -128,7 +130,7 @@ def test_csv_readme_and_table(monkeypatch, checkout, tmp_path):
         timed, refused = csv.DictReader(file)
     assert float(timed["x_nki_library"]) > 1
     assert (refused["nki_library_us"], refused["x_nki_library"]) == ("", "")
-    table = readme_table.markdown(suite.read(tmp_path / "rows.csv"), readme_table.AGAINST_COLUMNS)
+    table = readme.markdown(suite.read(tmp_path / "rows.csv"), readme.AGAINST_COLUMNS)
     assert (tmp_path / "page.md").read_text() == f"before\n{first}{table}{last}\nafter\n"
     assert f"| {FS_ASR} | bf16 | " in table
 

@@ -7,10 +7,11 @@ import pytest
 from tolerances import assert_near
 from typer.testing import CliRunner
 
-from nkiconv import bench, simulator
-from nkiconv.cli import app
-from nkiconv.cli import bench as cli_bench
+from nkiconv import simulator
 from nkiconv.simulator import isa, language
+from nkiconv.tools import bench
+from nkiconv.tools.cli import app
+from nkiconv.tools.cli import bench as cli_bench
 
 pytestmark = pytest.mark.simulator_only
 

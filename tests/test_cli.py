@@ -10,11 +10,11 @@ import pytest
 from shell import run
 
 from nkiconv import cases, depthwise_conv1d
-from nkiconv import verify as verification
-from nkiconv.cli import app, files, paths, show
-from nkiconv.cli.shell import print_json
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.verify import depthwise_conv1d as verify
+from nkiconv.tools import verify as verification
+from nkiconv.tools.cli import app, files, paths, show
+from nkiconv.tools.cli.shell import print_json
+from nkiconv.tools.verify import depthwise_conv1d as verify
 
 pytestmark = pytest.mark.simulator_only
 COMMANDS = [command.name for command in app.registered_commands]

@@ -10,9 +10,9 @@ import pytest
 from fake_device import FakeDevice, off_by_one
 from shell import run
 
-from nkiconv import doctor
-from nkiconv.cli import measure as cli_measure
-from nkiconv.measure import interleave, rows, timing_speed, torch_neuron
+from nkiconv.tools import doctor
+from nkiconv.tools.cli import measure as cli_measure
+from nkiconv.tools.measure import interleave, rows, timing_speed, torch_neuron
 
 pytestmark = pytest.mark.simulator_only
 

@@ -11,8 +11,8 @@ from PIL import Image
 from shell import run
 
 from nkiconv.bounds import epilogue_bound, error_bound
-from nkiconv.cli import files
-from nkiconv.verify import conv2d
+from nkiconv.tools.cli import files
+from nkiconv.tools.verify import conv2d
 
 pytestmark = pytest.mark.simulator_only
 BF16 = ml_dtypes.bfloat16

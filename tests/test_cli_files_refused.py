@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from shell import run
 
-from nkiconv.cli import files
-from nkiconv.cli.work import Work
 from nkiconv.errors import NkiconvError
+from nkiconv.tools.cli import files
+from nkiconv.tools.cli.work import Work
 
 pytestmark = pytest.mark.simulator_only
 X, TAPS = np.ones((1, 2, 9), np.float32), np.ones((2, 3), np.float32)

@@ -10,8 +10,8 @@ import pytest
 from shell import run
 
 import nkiconv
-from nkiconv.cli.scripts import MODULE
 from nkiconv.problem import ConvProblem
+from nkiconv.tools.cli.scripts import MODULE
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]

@@ -1,14 +1,15 @@
-"""`nkiconv.crossover`: sweeps, the values between which plans change, and what is refused."""
+"""`nkiconv.tools.suites.crossover`: sweeps, the values between which plans change, and what is refused."""
 
 import csv
 import dataclasses
 
 import pytest
 
-from nkiconv import DtypeError, GeometryError, UnsupportedError, crossover
-from nkiconv.crossover import VARIED, Change, Sweep
+from nkiconv import DtypeError, GeometryError, UnsupportedError
 from nkiconv.planner import Alternative, Rejection
 from nkiconv.planner.entry import answer
+from nkiconv.tools.suites import crossover
+from nkiconv.tools.suites.crossover import VARIED, Change, Sweep
 
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 SMALL = Sweep(vary="S", values=(2, 3), C=16, W=64)

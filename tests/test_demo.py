@@ -9,11 +9,11 @@ import tolerances
 from typer.testing import CliRunner
 
 import nkiconv
-from nkiconv import demo
-from nkiconv.cli import app
-from nkiconv.demo import eeg, filters, image, photograph, plots
 from nkiconv.errors import FileFormatError, UnsupportedError
 from nkiconv.reference import conv_ref
+from nkiconv.tools import demo
+from nkiconv.tools.cli import app
+from nkiconv.tools.demo import eeg, filters, image, photograph, plots
 
 PICTURES = {
     "eeg.png",

@@ -6,8 +6,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from nkiconv import doctor
-from nkiconv.cli import app
+from nkiconv.tools import doctor
+from nkiconv.tools.cli import app
 
 STUB = 'raise ImportError("WRONG PACKAGE. Please install the package from AWS")\n'
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from nkiconv import ConvProblem, cases, simulate, spec
-from nkiconv.floors import TILE_BYTES, floors
 from nkiconv.kernels.floors import copy_floor, launch_floor
+from nkiconv.planner.floors import TILE_BYTES, floors
 from nkiconv.simulator import execute
 
 pytestmark = pytest.mark.simulator_only

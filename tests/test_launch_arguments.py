@@ -6,9 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from nkiconv import calls, simulator
-from nkiconv.ops import depthwise_problem, run_depthwise_conv1d
-from nkiconv.ops2d import Epilogue2d, run_conv2d
+from nkiconv import simulator
+from nkiconv.api import calls
+from nkiconv.api.conv2d import Epilogue2d, run_conv2d
+from nkiconv.api.depthwise_conv1d import depthwise_problem, run_depthwise_conv1d
 from nkiconv.problem import ConvProblem
 
 pytestmark = pytest.mark.simulator_only

@@ -8,8 +8,8 @@ import pytest
 from lint_calls import HEAD, write
 from shell import run
 
-from nkiconv.cli import app
 from nkiconv.lint import RULES, VERSIONS, lint, output
+from nkiconv.tools.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
 GOOD = HEAD + "@nki.jit\ndef kernel(x):\n    return x\n"

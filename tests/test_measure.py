@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from fake_device import CALL_US, FakeDevice, off_by_one
 
-from nkiconv import cases, profiles
+from nkiconv import cases
 from nkiconv.errors import FileFormatError, UnsupportedError
-from nkiconv.measure import interleave, modelled, one_case, rows, timing_speed
-from nkiconv.measure.interleave import AGAIN, COPY_FLOOR, LAUNCH_FLOOR, THIS, Variant
-from nkiconv.profile_table import sources_hash
+from nkiconv.tools.measure import interleave, modelled, one_case, rows, timing_speed
+from nkiconv.tools.measure.interleave import AGAIN, COPY_FLOOR, LAUNCH_FLOOR, THIS, Variant
+from nkiconv.tools.suites import profiles
+from nkiconv.tools.suites.profile_table import sources_hash
 
 pytestmark = pytest.mark.simulator_only
 

@@ -9,7 +9,7 @@ from tolerances import assert_within
 
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, UnsupportedError, depthwise_conv1d
-from nkiconv.ops import depthwise_problem
+from nkiconv.api.depthwise_conv1d import depthwise_problem
 from nkiconv.reference import abs_sum_ref, num_terms
 from nkiconv.simulator import NkiError
 

@@ -10,9 +10,9 @@ from tolerances import assert_exact, assert_within, assert_within_limit, integer
 
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, conv2d
+from nkiconv.api.conv2d import FILTER_LAYOUTS, conv2d_problem, run_conv2d
 from nkiconv.bounds import epilogue_bound
 from nkiconv.kernels.conv2d.taps.config import TAPS_WARM_UP, WARM_UP_PACKED
-from nkiconv.ops2d import FILTER_LAYOUTS, conv2d_problem, run_conv2d
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
 
@@ -244,7 +244,7 @@ REFUSED = [
     ("name", "value", "kind", "message"), REFUSED, ids=[f"{row[0]}-{i}" for i, row in enumerate(REFUSED)]
 )
 def test_refused_before_any_work(monkeypatch, name, value, kind, message):
-    monkeypatch.setattr("nkiconv.ops2d.launch", None)
+    monkeypatch.setattr("nkiconv.api.conv2d.launch", None)
     with pytest.raises(NkiconvError, match=message) as caught:
         conv2d(**({"x": X, "w": W} | {name: value}))
     assert type(caught.value) is kind
@@ -290,7 +290,7 @@ REFUSED_TOGETHER = [
     ("arguments", "kind", "message"), [row[1:] for row in REFUSED_TOGETHER], ids=[row[0] for row in REFUSED_TOGETHER]
 )
 def test_refused_together(monkeypatch, arguments, kind, message):
-    monkeypatch.setattr("nkiconv.ops2d.launch", None)
+    monkeypatch.setattr("nkiconv.api.conv2d.launch", None)
     with pytest.raises(NkiconvError, match=message) as caught:
         conv2d(**({"x": X, "w": W} | arguments))
     assert type(caught.value) is kind

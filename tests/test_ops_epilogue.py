@@ -6,8 +6,8 @@ import pytest
 
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, depthwise_conv1d
+from nkiconv.api.depthwise_conv1d import depthwise_problem
 from nkiconv.bounds import epilogue_bound
-from nkiconv.ops import depthwise_problem
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref
 
 RNG = np.random.default_rng(0)
@@ -104,7 +104,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("kind", "kwargs", "pattern"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
 def test_refused_before_any_work(monkeypatch, kind, kwargs, pattern):
-    monkeypatch.setattr("nkiconv.ops.run_depthwise_conv1d", None)
+    monkeypatch.setattr("nkiconv.api.depthwise_conv1d.run_depthwise_conv1d", None)
     with pytest.raises(NkiconvError, match=pattern) as caught:
         depthwise_conv1d(X, W, **kwargs)
     if "several" not in pattern and "reasons" not in pattern:

@@ -8,13 +8,13 @@ from depthwise import EDGE
 
 import nkiconv
 from nkiconv import ConvProblem, Plan, UnsupportedError, cases, plan
-from nkiconv.floors import floors
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, cost, depthwise_conv1d, search
 from nkiconv.planner.entry import answer
+from nkiconv.planner.floors import floors
 from nkiconv.planner.timing import time, trace
-from nkiconv.profiles import profile_case
 from nkiconv.simulator.timing import Rates
+from nkiconv.tools.suites.profiles import profile_case
 
 pytestmark = pytest.mark.simulator_only
 SMALL = ConvProblem(N=1, C=130, W=300, S=5, groups=130, padding=((0, 0), (4, 0)))

@@ -75,8 +75,9 @@ def test_other_sources_mean_other_plans(monkeypatch):
 
 
 def test_modules_count_as_well_as_packages(tmp_path):
-    from nkiconv import floors, kernels
-    from nkiconv.sources import hash_of
+    from nkiconv import kernels
+    from nkiconv.planner import floors
+    from nkiconv.planner.sources import hash_of
 
     assert len({hash_of(kernels), hash_of(floors), hash_of(kernels, floors)}) == 3
     (tmp_path / "one.py").write_text("A = 1")

@@ -9,8 +9,8 @@ from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, conv2d, cost
 from nkiconv.planner.operations import OPERATIONS, operation_of
 from nkiconv.planner.timing import time, trace
-from nkiconv.profiles import profile_case
 from nkiconv.simulator.timing import Rates
+from nkiconv.tools.suites.profiles import profile_case
 
 pytestmark = pytest.mark.simulator_only
 SMALL = ConvProblem(N=2, C=12, H=14, W=11, K=20, R=3, S=2, padding=((1, 1), (0, 2)), dtype="fp32")

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nkiconv import FileFormatError, profile_table
+from nkiconv import FileFormatError
+from nkiconv.tools.suites import profile_table
 
 pytestmark = pytest.mark.simulator_only
 FILE = Path(__file__).parents[1] / "profiles" / "modelled_trn2.csv"

@@ -9,7 +9,9 @@ import types
 import pytest
 from shell import run
 
-from nkiconv import cases, h200, readme_table, roofline_plot, suite
+from nkiconv import cases
+from nkiconv.tools.suites import h200, roofline_plot, suite
+from nkiconv.tools.tables import readme
 
 pytestmark = pytest.mark.simulator_only
 
@@ -92,12 +94,12 @@ def test_csv(monkeypatch, tmp_path):
 def test_readme(monkeypatch, tmp_path):
     """The table between the markers is that of the CSV file, number by number."""
     monkeypatch.setattr(suite, "headline", lambda: [(cases.get("kda_bf16"), "bf16")])
-    first, last = readme_table.markers("depthwise")
+    first, last = readme.markers("depthwise")
     (tmp_path / "page.md").write_text(f"before\n{first}old\n{last}\nafter\n")
     result = run("bench", "--suite", "depthwise", "--csv", "rows.csv", "--readme", "page.md")
     assert result.exit_code == 0, result.output
     text = (tmp_path / "page.md").read_text()
-    table = readme_table.markdown(suite.read(tmp_path / "rows.csv"))
+    table = readme.markdown(suite.read(tmp_path / "rows.csv"))
     assert text == f"before\n{first}{table}{last}\nafter\n"
     assert "| kda_bf16 | bf16 | mixed |" in table
 
@@ -114,7 +116,7 @@ def test_a_missing_number_is_a_dash_in_the_table():
         "case": "a", "dtype": "bf16", "algorithm": "dot", "x_taps_on_partition": None,
         "x_copy_floor": 1.5, "roofline_fraction": 0.5, "bound_by": "hbm",
     }  # fmt: skip
-    assert "| - | 1.50 | 50.0% | hbm |" in readme_table.markdown([row])
+    assert "| - | 1.50 | 50.0% | hbm |" in readme.markdown([row])
 
 
 def test_every_headline_case_of_the_suite_is_in_it():

@@ -7,9 +7,21 @@ from nkiconv import ConvProblem, simulator
 from nkiconv.errors import FileFormatError, NkiconvError, UnsupportedError
 from nkiconv.planner import Asked
 from nkiconv.planner.operations import OPERATIONS
-from nkiconv.readme_table import put_between
-from nkiconv.support import arrays, tensors
-from nkiconv.support.table import ABSENT, KERNEL, PLAIN, REFUSED, TORCH, Column, Operands, Row, always, cell, markdown
+from nkiconv.tools.tables.readme import put_between
+from nkiconv.tools.tables.support import arrays, tensors
+from nkiconv.tools.tables.support.table import (
+    ABSENT,
+    KERNEL,
+    PLAIN,
+    REFUSED,
+    TORCH,
+    Column,
+    Operands,
+    Row,
+    always,
+    cell,
+    markdown,
+)
 
 pytestmark = pytest.mark.simulator_only
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from nkiconv import doctor
 from nkiconv.errors import UnsupportedError
-from nkiconv.measure import torch_neuron
 from nkiconv.problem import DTYPES
-from nkiconv.profile_table import sources_hash
+from nkiconv.tools import doctor
+from nkiconv.tools.measure import torch_neuron
+from nkiconv.tools.suites.profile_table import sources_hash
 
 pytestmark = pytest.mark.simulator_only
 
@@ -239,6 +239,6 @@ def lacking(monkeypatch, tmp_path, **changes):
 
 
 def test_torch_is_imported_by_nothing_but_a_device():
-    modules = "torch_neuron, nkiconv.measure.one_case, nkiconv.measure.rows, nkiconv.cli.measure"
-    code = f"import sys, nkiconv.measure.{modules}; sys.exit('torch' in sys.modules)"
+    modules = "torch_neuron, nkiconv.tools.measure.one_case, nkiconv.tools.measure.rows, nkiconv.tools.cli.measure"
+    code = f"import sys, nkiconv.tools.measure.{modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

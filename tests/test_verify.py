@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from nkiconv import ConvProblem, cases
+from nkiconv.api.depthwise_conv1d import depthwise_conv1d, depthwise_problem
 from nkiconv.errors import UnsupportedError
-from nkiconv.ops import depthwise_conv1d, depthwise_problem
 from nkiconv.problem import DTYPES
 from nkiconv.reference import conv_ref
-from nkiconv.verify import case_arrays, compare, compare_channels, comparison, conv2d, verify_case
-from nkiconv.verify import depthwise_conv1d as verify
+from nkiconv.tools.verify import case_arrays, compare, compare_channels, comparison, conv2d, verify_case
+from nkiconv.tools.verify import depthwise_conv1d as verify
 
 pytestmark = pytest.mark.simulator_only
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from nkiconv import ConvProblem
+from nkiconv.api.conv2d import FILTER_LAYOUTS
+from nkiconv.api.depthwise_conv1d import depthwise_problem
 from nkiconv.bounds import epilogue_bound
-from nkiconv.ops import depthwise_problem
-from nkiconv.ops2d import FILTER_LAYOUTS
-from nkiconv.verify import conv2d
-from nkiconv.verify import depthwise_conv1d as verify
+from nkiconv.tools.verify import conv2d
+from nkiconv.tools.verify import depthwise_conv1d as verify
 
 pytestmark = pytest.mark.simulator_only
 

@@ -1,7 +1,7 @@
 """Plans and estimates on disk, a JSON file each, in the user's cache directory, and those of this process in memory.
 
 A file is named by a hash of all that its plan depends on: problem, epilogue, cores, constants, target, and the sources
-of kernels, model, floors and planner. Several processes may share the directory: files appear whole or not at all.
+of kernels, model and planner. Several processes may share the directory: files appear whole or not at all.
 Whatever is wrong with it costs a warning and a search, never a plan.
 """
 
@@ -18,13 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .. import floors, kernels, problem, simulator
+from .. import kernels, problem, simulator
 from ..errors import FileFormatError
-from ..sources import hash_of
 from ..whole_file import whole_file
 from .operations import operation_for
 from .plan import Estimate, Plan
 from .request import Request
+from .sources import hash_of
 
 #: The environment's variable that names another directory.
 VARIABLE = "NKICONV_CACHE"
@@ -66,7 +66,7 @@ def key(request: Request) -> dict[str, Any]:
     plain = {
         "format": FORMAT,
         "target": TARGET,
-        "sources": hash_of(kernels, simulator, floors, problem, sys.modules[__package__ or ""]),
+        "sources": hash_of(kernels, simulator, problem, sys.modules[__package__ or ""]),
         **dataclasses.asdict(request),
         "operation": operation_for(request).name,
     }

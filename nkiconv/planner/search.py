@@ -25,13 +25,13 @@ import time as clock
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..floors import floors
 from ..simulator import NkiError
 from ..simulator.collector import without_collector
 from ..simulator.dtypes import canonical
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
 from .candidates import Candidate, field_of, symbols_of
+from .floors import floors
 from .plan import TIMED, TUNED, Plan, Rejection
 from .request import Config, Request, array_work
 from .timing import Timing, Traced, phases, time, trace

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..calls import same_padding
+from ..api.calls import same_padding
 from .computers import host, modes
 from .errors import GeometryError, KindError, LayoutError, UnsupportedError, raise_all
 from .operators.convolution import Convolution

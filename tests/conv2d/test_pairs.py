@@ -20,10 +20,10 @@ from nkiconv.kernels.conv2d.pairs import extents, steps, work
 from nkiconv.planner.conv2d import Conv2d
 from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES, ConvProblem
-from nkiconv.profiles import profile_case
 from nkiconv.reference import apply_out_perm, conv_ref
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
+from nkiconv.tools.suites.profiles import profile_case
 
 pytestmark = pytest.mark.sweep
 

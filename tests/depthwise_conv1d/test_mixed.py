@@ -12,7 +12,7 @@ from tolerances import assert_exact
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.floors import floors
+from nkiconv.planner.floors import floors
 from nkiconv.simulator.memory import PRIVATE_HBM, PSUM
 from nkiconv.simulator.timing import Rates, hbm_ns
 

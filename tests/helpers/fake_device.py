@@ -14,7 +14,7 @@ START_US = 150.0
 
 
 class FakeDevice:
-    """A `nkiconv.measure.device.Device`.
+    """A `nkiconv.tools.measure.device.Device`.
 
     Args: noise: standard deviation of a chain's time, a share of it. spoil: called with every output of `run`, returns
     the output to give instead. fail_at: the call of `seconds`, from 0, that raises.

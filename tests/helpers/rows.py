@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nkiconv.floors import floors
+from nkiconv.planner.floors import floors
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.memory import SBUF
 from nkiconv.simulator.profiling import in_time

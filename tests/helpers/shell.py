@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from nkiconv.cli import app
+from nkiconv.tools.cli import app
 
 
 def run(*arguments: object) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from ...ops import depthwise_conv1d
+from ...api.depthwise_conv1d import depthwise_conv1d
 from ..computers import host, modes
 from ..computers.arrays import from_numpy, to_numpy
 from ..errors import ComparisonError, as_torchs

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ...calls import plain
+from ...api.calls import plain
 from ...errors import NkiconvError, PlanWarning, UnsupportedError
 from ...kernels.conv2d import conv2d_implicit_gemm
 from ...kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...api.conv1d import conv1d
+from ...api.conv2d import conv2d
+from ...api.depthwise_conv1d import depthwise_conv1d
 from ...bounds import epilogue_bound
-from ...ops import depthwise_conv1d
-from ...ops1d import conv1d
-from ...ops2d import conv2d
 from ...reference import abs_sum_ref, conv_ref, num_terms
 from ..errors import ComparisonError
 from ..operators.convolution import Convolution

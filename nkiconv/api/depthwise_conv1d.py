@@ -1,0 +1,339 @@
+"""depthwise_conv1d on arrays: check the call, describe it as a ConvProblem, launch the kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import simulator
+from ..errors import DtypeError, GeometryError, NkiconvError, raise_all
+from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
+from ..planner.depthwise_conv1d import kernel_arguments, state_violations
+from ..planner.estimate import settled
+from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
+from ..planner.request import Asked, Config, Request, asked_violations
+from ..problem import DTYPES, ConvProblem, dtype_name
+from ..reference import AnyArray
+from .calls import KernelRun as KernelRun
+from .calls import (
+    dtype_pair,
+    has_no_images,
+    launch,
+    lnc_violations,
+    nl_dtype,
+    no_data,
+    one_array,
+    one_image,
+    out_dtype_violations,
+    same_padding,
+)
+
+_PADDING_NAMES = ("same", "valid", "causal")
+_OPERATION = OPERATIONS["depthwise_conv1d"]
+_CANNOT = "depthwise_conv1d cannot run this call"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extra:
+    """What a call may ask for beside the convolution; see `depthwise_conv1d`. Tensors may be `ArraySpec`s."""
+
+    bias: Any = None
+    activation: str | None = None
+    residual: Any = None
+    residual_position: str = "pre_activation"
+    out_dtype: Any = None
+    initial_state: Any = None
+    return_final_state: bool = False
+    strict_nonfinite: bool = False
+
+    @property
+    def asked(self) -> Asked:
+        """The same as flags and names, for the planner."""
+        return Asked(
+            bias=self.bias is not None,
+            activation=self.activation,
+            residual=None if self.residual is None else self.residual_position,
+            out_dtype=None if self.out_dtype is None else dtype_name(self.out_dtype),
+            initial_state=self.initial_state is not None,
+            return_final_state=self.return_final_state,
+            strict_nonfinite=self.strict_nonfinite,
+        )
+
+
+def depthwise_conv1d(
+    x: AnyArray,
+    w: AnyArray,
+    *,
+    stride: int = 1,
+    padding: Any = 0,
+    dilation: int = 1,
+    lhs_dilation: int = 1,
+    bias: AnyArray | None = None,
+    activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
+    out_dtype: Any = None,
+    initial_state: AnyArray | None = None,
+    return_final_state: bool = False,
+    lnc: int = 2,
+    strict_nonfinite: bool = False,
+    algorithm: str | None = None,
+    config: Config = None,
+) -> Any:
+    """Convolve each channel of x with its own filter.
+
+        y[n, c, q] = act(sum over s of w[c, s] * x_pad[n, c, q*stride + s*dilation] + bias[c] + residual[n, c, q])
+
+    Equals ``torch.nn.functional.conv1d(x, w[:, None], bias, groups=C, ...)`` followed by the activation.
+
+    Args:
+        x: [N, C, W]; bf16 (ml_dtypes), fp16 or fp32; any strides. N may be 0.
+        w: [C, S]; fp32 with fp32 x, bf16 or fp16 with either of them.
+        stride, dilation, lhs_dilation: at least 1; lhs_dilation puts zeros between inputs, before padding.
+        padding: zeros on both sides; (left, right), negative crops; "valid": none; "causal": window - 1 on the left;
+            "same": Q = ceil(W / stride), the odd zero on the right.
+        bias: [C]; bf16, fp16 or fp32.
+        activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", as torch defines them.
+        residual: [N, C, Q]; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or "post_activation",
+            act(sum + bias) + residual.
+        out_dtype: of y; None: x's.
+        initial_state: [N, C, window - 1], x's dtype: what precedes the rows, instead of the zeros of the left padding,
+            which must have that width (padding="causal"); stride and lhs_dilation 1.
+        return_final_state: also return the state that the next piece of the rows needs.
+        lnc: cores that share the work, 1 or 2.
+        strict_nonfinite: keep channels apart (see the kernel), so that NaN and Inf stay in their channel.
+        algorithm, config: as in a `Plan`; None: the estimate.
+
+    Returns: [N, C, Q], accumulated in fp32 and rounded once; with return_final_state the pair of it and the state,
+        [N, C, window - 1], x's dtype.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
+    """
+    extra = Extra(
+        bias=bias,
+        activation=activation,
+        residual=residual,
+        residual_position=residual_position,
+        out_dtype=out_dtype,
+        initial_state=initial_state,
+        return_final_state=return_final_state,
+        strict_nonfinite=strict_nonfinite,
+    )
+    given = _with_one_row(x, extra) if has_no_images(x) else (x, extra)
+    problem = checked_depthwise_conv1d(
+        given[0],
+        w,
+        given[1],
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        lhs_dilation=lhs_dilation,
+        lnc=lnc,
+        algorithm=algorithm,
+        config=config,
+    )
+    if has_no_images(x):
+        y = no_data((1, problem.C, problem.Q), "NCQ", "N", dtype_name(out_dtype or problem.dtype))
+        state = no_data((1, problem.C, problem.width.window - 1), "NCW", "N", problem.dtype)
+        return (y, state) if return_final_state else y
+    run = run_depthwise_conv1d(x, w, problem, lnc=lnc, extra=extra, algorithm=algorithm, config=config)
+    return (run.y, run.final_state) if return_final_state else run.y
+
+
+def _with_one_row(x: Any, extra: Extra) -> tuple[Any, Extra]:
+    """The same without data for one row instead of none, to be checked."""
+    found = {name: getattr(extra, name) for name in ("residual", "initial_state")}
+    ones = {name: one_image(name, one) for name, one in found.items() if isinstance(one, np.ndarray) and one.ndim}
+    return one_image("x", x), dataclasses.replace(extra, **ones)
+
+
+def checked_depthwise_conv1d(
+    x: Any,
+    w: Any,
+    extra: Extra,
+    *,
+    lnc: int = 2,
+    algorithm: str | None = None,
+    config: Config = None,
+    **geometry: Any,
+) -> ConvProblem:
+    """The problem of a `depthwise_conv1d` call of which everything is checked; arguments and errors are its.
+
+    geometry: stride, padding, dilation and lhs_dilation.
+    """
+    choice = choice_violations(_OPERATION, algorithm, config)
+    raise_all(_CANNOT, [*_array_violations(x, w, lnc), *_extra_violations(extra), *choice])
+    problem = depthwise_problem(x, w, lnc=lnc, **geometry)
+    raise_all(_CANNOT, list(_extra_shape_violations(extra, problem)))
+    raise_all(_CANNOT, list(choice_refusals(_OPERATION, problem, extra.asked, algorithm, config, lnc)))
+    return problem
+
+
+def depthwise_problem(
+    x: Any,
+    w: Any,
+    *,
+    stride: int = 1,
+    padding: Any = 0,
+    dilation: int = 1,
+    lhs_dilation: int = 1,
+    lnc: int = 2,
+) -> ConvProblem:
+    """The checked ConvProblem of a `depthwise_conv1d` call; arguments and errors are its."""
+    raise_all(_CANNOT, list(_array_violations(x, w, lnc)))
+    scalars = {"stride": stride, "dilation": dilation, "lhs_dilation": lhs_dilation}
+    raise_all(_CANNOT, list(_scalar_violations(scalars)))
+    N, C, W = x.shape
+    S = w.shape[1]
+    left, right = _padding_pair(padding, W, S, stride, dilation, lhs_dilation)
+    return ConvProblem(
+        N=N,
+        C=C,
+        W=W,
+        S=S,
+        groups=C,
+        stride=(1, stride),
+        padding=((0, 0), (left, right)),
+        rhs_dilation=(1, dilation),
+        lhs_dilation=(1, lhs_dilation),
+        dtype=dtype_name(x.dtype),
+    )
+
+
+def run_depthwise_conv1d(
+    x: Any,
+    w: Any,
+    problem: ConvProblem,
+    *,
+    lnc: int = 2,
+    extra: Extra | None = None,
+    strict_nonfinite: bool = False,
+    algorithm: str | None = None,
+    config: Config = None,
+    trace_only: bool = False,
+) -> KernelRun:
+    """Launch the kernel on [N, C, W] and [C, S] arrays (or specs, with trace_only) that fit `problem`.
+
+    extra, algorithm, config: checked, as `depthwise_conv1d` does. strict_nonfinite: here, or in extra.
+    """
+    asked = extra or Extra()
+    wanted = dataclasses.replace(asked, strict_nonfinite=strict_nonfinite or asked.strict_nonfinite).asked
+    request = Request(problem=problem, lnc=lnc, asked=wanted, operation="depthwise_conv1d")
+    algorithm, config = settled(request, algorithm, config)
+    x4 = _reshaped(x, (problem.N, problem.C, 1, problem.W))
+    w4 = _reshaped(w, (problem.C, 1, 1, problem.S))
+    kwargs = kernel_arguments(
+        problem,
+        strict_nonfinite=wanted.strict_nonfinite,
+        algorithm=algorithm,
+        config=config,
+    )
+    kwargs |= _extra_arguments(asked, problem)
+    run = launch(depthwise_conv1d_implicit_gemm, (x4, w4), kwargs, lnc, trace_only)
+    y4, state = tuple(run.y) if asked.return_final_state else (run.y, None)
+    y = _reshaped(y4, (problem.N, problem.C, problem.Q))
+    return dataclasses.replace(run, y=y, final_state=state)
+
+
+def _extra_arguments(extra: Extra, problem: ConvProblem) -> dict[str, Any]:
+    """The kernel's arguments of an epilogue and of states; nothing for what is not asked for."""
+    found: dict[str, Any] = {}
+    if extra.bias is not None:
+        found["bias"] = extra.bias
+    if extra.activation is not None:
+        found["activation"] = extra.activation
+    if extra.residual is not None:
+        found["residual"] = _reshaped(extra.residual, (problem.N, problem.C, 1, problem.Q))
+        found["residual_position"] = extra.residual_position
+    if extra.out_dtype is not None:
+        found["out_dtype"] = nl_dtype(extra.out_dtype)
+    if extra.initial_state is not None:
+        found["initial_state"] = extra.initial_state
+    if extra.return_final_state:
+        found["return_final_state"] = True
+    return found
+
+
+def _reshaped(array: Any, shape: tuple[int, ...]) -> Any:
+    if isinstance(array, simulator.ArraySpec):
+        return simulator.ArraySpec(shape, array.dtype)
+    return array.reshape(shape)
+
+
+def _array_violations(x: Any, w: Any, lnc: Any) -> Iterator[NkiconvError]:
+    """Errors of the arrays themselves: kind, rank, extents, dtypes."""
+    sound = True
+    for name, array, axes in (("x", x, "N, C, W"), ("w", w, "C, S")):
+        for error in one_array(name, array, axes):
+            sound = False
+            yield error
+    if sound:
+        if x.shape[1] != w.shape[0]:
+            yield GeometryError(
+                f"w.shape={w.shape}: w must have one filter for each of x's C={x.shape[1]} channels; pass [C, S]"
+            )
+        yield from dtype_pair(x, w)
+    yield from lnc_violations(lnc)
+
+
+def _extra_violations(extra: Extra) -> Iterator[NkiconvError]:
+    """Errors of the epilogue's names, and of kind, rank and dtype of its arrays."""
+    named = dataclasses.replace(extra, out_dtype=None).asked
+    residual = extra.residual_position  # checked also where there is no residual
+    yield from asked_violations(dataclasses.replace(named, residual=residual))
+    yield from out_dtype_violations(extra.out_dtype)
+    for name, array, axes in (
+        ("bias", extra.bias, "C"),
+        ("residual", extra.residual, "N, C, Q"),
+        ("initial_state", extra.initial_state, "N, C, window - 1"),
+    ):
+        if array is not None:
+            yield from one_array(name, array, axes)
+
+
+def _extra_shape_violations(extra: Extra, problem: ConvProblem) -> Iterator[NkiconvError]:
+    """Errors of the epilogue's arrays against the problem."""
+    window = problem.width.window
+    for name, array, axes, wanted in (
+        ("bias", extra.bias, "[C]", (problem.C,)),
+        ("residual", extra.residual, "y's, [N, C, Q]", (problem.N, problem.C, problem.Q)),
+        ("initial_state", extra.initial_state, "[N, C, window - 1]", (problem.N, problem.C, window - 1)),
+    ):
+        if array is not None and tuple(array.shape) != wanted:
+            yield GeometryError(f"{name}.shape={tuple(array.shape)}: must be {axes} = {wanted}; pass one of that shape")
+    state = extra.initial_state
+    if state is not None and dtype_name(state.dtype) != problem.dtype:
+        yield DtypeError(f"initial_state.dtype={state.dtype}: must be x's, {DTYPES[problem.dtype]}; cast it")
+    if state is not None or extra.return_final_state:
+        yield from state_violations(problem)
+
+
+def _scalar_violations(scalars: dict[str, Any]) -> Iterator[NkiconvError]:
+    for name, value in scalars.items():
+        if type(value) is not int or value < 1:
+            yield GeometryError(f"{name}={value!r}: must be an int of at least 1; pass a positive int")
+
+
+def _padding_pair(padding: Any, W: int, S: int, stride: int, dilation: int, lhs_dilation: int) -> tuple[int, int]:
+    """(left, right) of a padding argument."""
+    if type(padding) is int:
+        return padding, padding
+    if isinstance(padding, tuple) and len(padding) == 2 and all(type(p) is int for p in padding):
+        return padding
+    if padding not in _PADDING_NAMES:
+        remedy = "write a tuple, NKI kernels cannot take lists" if isinstance(padding, list) else "use one of these"
+        raise GeometryError(
+            f"padding={padding!r}: must be an int, (left, right) of ints, or one of {', '.join(_PADDING_NAMES)}; "
+            f"{remedy}"
+        )
+    if padding == "valid":
+        return 0, 0
+    if lhs_dilation != 1:
+        raise GeometryError(f"padding={padding!r}: is not defined with lhs_dilation={lhs_dilation}; give (left, right)")
+    if padding == "causal":
+        return (S - 1) * dilation, 0
+    return same_padding(W, S, stride, dilation)

@@ -1,0 +1,68 @@
+"""The floors of a problem: modelled time of kernels that move its bytes, or one row, and compute nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from ..kernels.floors import copy_floor, launch_floor
+from ..problem import DTYPES, ConvProblem
+from ..simulator import ArraySpec
+from ..simulator.dtypes import canonical
+from ..simulator.hardware import PARTITIONS
+from ..simulator.launch import execute
+from ..simulator.profiling import in_time
+from ..simulator.timing import Rates
+
+#: Bytes a partition of a tile that `copy_floor` is tried with; the fastest counts.
+TILE_BYTES = (512, 1024, 2048, 4096, 8192, 16384)
+#: Tiles of one core above which a smaller tile is not tried: issuing its DMAs takes longer than moving the bytes.
+TILES_MAX = 150
+#: Bytes of the one row of `launch_floor`.
+ROW_BYTES = 512
+
+
+@dataclass(frozen=True)
+class Floors:
+    """Modelled us: the problem's bytes in and out by the best tiling, and one row in and out."""
+
+    copy_us: float
+    copy_tile_bytes: int  # a partition
+    launch_us: float
+
+
+def floors(problem: ConvProblem, lnc: int, constants: Mapping[str, float] | None = None) -> Floors:
+    """Floors of a problem on 1 or 2 cores. constants: values by name, instead of trn2.toml's."""
+    inputs = prod(problem.input_shape) + prod(problem.filter_shape)
+    changed = tuple(sorted((constants or {}).items()))
+    outputs = prod(problem.output_shape) * DTYPES[problem.out_dtype].itemsize // problem.itemsize
+    return _floors(inputs, outputs, problem.itemsize, problem.dtype, lnc, changed)
+
+
+@functools.lru_cache(maxsize=256)
+def _floors(
+    inputs: int, outputs: int, itemsize: int, dtype: str, lnc: int, constants: tuple[tuple[str, float], ...]
+) -> Floors:
+    name = canonical(dtype)
+    assert name is not None
+    timed = {
+        tile: _modelled_us(copy_floor, lnc, (ArraySpec((inputs,), name), outputs, tile // itemsize), constants)
+        for tile in _worth_trying(max(inputs, outputs) * itemsize // lnc)
+    }
+    best = min(timed, key=lambda tile: timed[tile])
+    launch = _modelled_us(launch_floor, lnc, (ArraySpec((1, ROW_BYTES // itemsize), name),), constants)
+    return Floors(timed[best], best, launch)
+
+
+def _worth_trying(bytes_per_core: int) -> list[int]:
+    """The tiles that do not cut a core's bytes into more than `TILES_MAX`; the largest if all do."""
+    few = [tile for tile in TILE_BYTES if bytes_per_core <= TILES_MAX * PARTITIONS * tile]
+    return few or [TILE_BYTES[-1]]
+
+
+def _modelled_us(kernel: object, lnc: int, args: tuple[object, ...], constants: tuple[tuple[str, float], ...]) -> float:
+    """First DMA issue to last DMA done, program order; these kernels leave the Tensor Engine alone."""
+    execution = execute(kernel[lnc], args, trace_only=True)  # type: ignore[index]
+    return in_time(execution, Rates(dict(constants))).us

@@ -1,7 +1,0 @@
-"""What each function takes, asked of the functions themselves: the source of the support tables.
-
-    python -m nkiconv.support docs/support.md
-
-writes the tables between their markers in that file. `arrays` asks the functions of nkiconv, `tensors` those of
-nkiconv.pytorch and `convert`, `page` puts them together.
-"""

@@ -1,0 +1,67 @@
+"""`nkiconv bench-simulator`: how fast the simulator is on this machine."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from .shell import JsonOption, console, print_json, progress, reports_errors
+
+if TYPE_CHECKING:
+    from ..bench import Timing
+
+
+@reports_errors
+def command(as_json: JsonOption = False) -> None:
+    """Time the simulator, and NumPy on the same arithmetic; what is between them is overhead."""
+    bench = importlib.import_module("nkiconv.tools.bench")
+    load = _load()
+    with progress(show=not as_json) as advance:
+        whole, single = bench.run(bench.RUNS, advance)
+    machine = f"{platform.python_implementation()} {platform.python_version()}, NumPy {np.__version__}, "
+    machine += f"{platform.system()} {platform.machine()}"
+    if as_json:
+        timings = {"cases": [t.as_dict() for t in whole], "instructions": [t.as_dict() for t in single]}
+        aimed_at = {"aim_us": bench.AIM_US, "aim_traced_us": bench.AIM_TRACED_US}
+        print_json({"machine": machine, "runs": bench.RUNS, **aimed_at, "load": load, **timings})
+        return
+    screen = console()
+    aims = f"{bench.AIM_US:g} us of overhead, {bench.AIM_TRACED_US:g} us to trace"
+    screen.print(Text(f"{machine}; medians of {bench.RUNS} runs, one process; aims: {aims}"))
+    if load is not None and load > 1:
+        screen.print(Text(f"other processes keep this machine busy (load {load:.1f} a processor): times are too long"))
+    screen.print(Text("\nwhole cases on LNC2, time of an instruction on average:"))
+    screen.print(_table(whole, cases=True))
+    screen.print(Text(f"\nsingle instructions on [{bench.ROWS}, {bench.COLUMNS}] tiles, nc_matmul bf16, others fp32:"))
+    screen.print(_table(single, cases=False))
+    missing = sum(timing.num_not_replayed for timing in whole)
+    if missing:
+        screen.print(Text(f"{missing} instructions have no NumPy twin; their whole time counts as overhead"))
+
+
+def _load() -> float | None:
+    """Processes that ran or waited a processor, on average over the last minute; None where that is not known."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
+
+
+def _table(timings: list[Timing], *, cases: bool) -> Table:
+    table = Table()
+    table.add_column("case" if cases else "instruction")
+    columns = ["instructions", "total ms", "instructions/s"] if cases else []
+    for heading in [*columns, "simulated us", "NumPy us", "overhead us", "traced us"]:
+        table.add_column(heading, justify="right")
+    for timing in timings:
+        totals = [
+            f"{timing.num_instructions:,}",
+            f"{timing.seconds * 1e3:.1f}",
+            f"{timing.instructions_per_second:,.0f}",
+        ]
+        each = [f"{us:.1f}" for us in (timing.simulated_us, timing.numpy_us, timing.overhead_us, timing.traced_us)]
+        table.add_row(timing.name, *(totals if cases else []), *each)
+    return table

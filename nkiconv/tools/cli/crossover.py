@@ -1,0 +1,157 @@
+"""`nkiconv crossover`: the plans over a range of one extent, and where the algorithm changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ...errors import NkiconvError, UnsupportedError, raise_all
+from .options import Constants, Fresh, Lnc, read_constants
+from .paths import unwritable
+from .shell import JsonOption, console, plain_warnings, print_json, progress, reports_errors, write_out
+
+if TYPE_CHECKING:
+    from ..suites.crossover import Crossover
+
+
+@reports_errors
+def command(
+    vary: Annotated[str, typer.Option(help="The extent that changes: N, C, W, S, or Q (then W = Q + S - 1).")],
+    values: Annotated[str | None, typer.Option(metavar="1,2,4,...", help="Its values; default: powers of two.")] = None,
+    N: Annotated[int | None, typer.Option("--N", help="Images (1).", show_default=False)] = None,
+    C: Annotated[int | None, typer.Option("--C", help="Channels (1024).", show_default=False)] = None,
+    W: Annotated[int | None, typer.Option("--W", help="Columns of a row (4096).", show_default=False)] = None,
+    S: Annotated[int | None, typer.Option("--S", help="Taps (4).", show_default=False)] = None,
+    dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
+    causal: Annotated[
+        bool | None,
+        typer.Option("--causal/--valid", help="S - 1 zeros on the left (default), or no padding.", show_default=False),
+    ] = None,
+    lnc: Lnc = 2,
+    kinds: Annotated[
+        bool, typer.Option("--kinds", help="Blocks of banded and engines of update count as changes too.")
+    ] = False,
+    constant: Constants = None,
+    no_cache: Fresh = False,
+    csv: Annotated[Path | None, typer.Option(help="Write every plan to this file, replacing it.")] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan a range of shapes (about a second each), and say where the planner changes its algorithm."""
+    tables = importlib.import_module("nkiconv.tools.suites.crossover")
+    fixed = {name: value for name, value in {"N": N, "C": C, "W": W, "S": S}.items() if value is not None}
+    errors = list(_violations(vary, tuple(tables.VARIED), fixed, causal, as_markdown and as_json))
+    numbers: tuple[int, ...] = ()
+    try:
+        numbers = _numbers(values)
+    except UnsupportedError as error:
+        errors.append(error)
+    if csv is not None:
+        errors += unwritable("--csv", csv, "a .csv file")
+    raise_all("nkiconv crossover cannot run this call", errors)
+    sweep = tables.Sweep(
+        vary=vary,
+        values=numbers,
+        dtype=dtype,
+        causal=causal is not False and vary != "Q",
+        lnc=lnc,
+        constants=read_constants(constant),
+        **fixed,
+    )
+    with progress(show=not as_json) as advance, plain_warnings():
+        found: Crossover = tables.crossover(sweep, kinds=kinds, use_cache=not no_cache, advance=advance)
+    if csv is not None:
+        tables.write(csv, found)
+    if as_json:
+        print_json(_document(found))
+    elif as_markdown:
+        write_out(tables.markdown(found))
+    else:
+        _show(found, tables)
+        if csv is not None:
+            console().print(f"wrote {csv}", soft_wrap=True)
+
+
+def _violations(
+    vary: str, varied: tuple[str, ...], fixed: dict[str, int], causal: bool | None, both: bool
+) -> Iterator[NkiconvError]:
+    """What is wrong with the options together."""
+    if vary not in varied:
+        yield UnsupportedError(f"--vary={vary}: accepted are {', '.join(varied)}; use one of them")
+    if vary in fixed:
+        yield UnsupportedError(f"--{vary}={fixed[vary]}: --vary={vary} takes its values from --values; drop one")
+    if vary == "Q" and "W" in fixed:
+        yield UnsupportedError(f"--W={fixed['W']}: --vary=Q sets W = Q + S - 1; drop --W")
+    if vary == "Q" and causal:
+        yield UnsupportedError("--causal: --vary=Q has no padding (W = Q + S - 1); drop --causal")
+    if both:
+        yield UnsupportedError("--markdown: --json prints one document and nothing else; drop one of the two")
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    """The ints of a comma-separated list; none of None."""
+    if text is None:
+        return ()
+    try:
+        return tuple(int(one) for one in text.split(","))
+    except ValueError:
+        raise UnsupportedError(f"--values={text}: must be ints between commas; write 1,2,4") from None
+
+
+def _document(found: Crossover) -> dict[str, Any]:
+    return {
+        "sweep": {**dataclasses.asdict(found.sweep), "values": found.sweep.asked},
+        "points": [point.as_dict() for point in found.points],
+        "changes": [dataclasses.asdict(change) for change in found.changes],
+    }
+
+
+def _show(found: Crossover, tables: Any) -> None:
+    screen, sweep = console(), found.sweep
+    table = Table(title=_title(found), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(sweep.vary, justify="right", no_wrap=True)
+    for heading in tables.HEADINGS:
+        if heading == "settings":
+            table.add_column(heading, overflow="fold", min_width=20)
+        elif heading in tables.TEXT:
+            table.add_column(heading, no_wrap=True)
+        else:
+            table.add_column(heading, justify="right")
+    for point in found.table:
+        table.add_row(f"{point.value:,}", *tables.cells(point))
+    screen.print(table)
+    for change in found.changes:
+        screen.print(Text(change.text(sweep.vary)), soft_wrap=True)
+    if not found.changes:
+        screen.print(Text(f"{found.points[0].plan.algorithm} throughout"), soft_wrap=True)
+    for note in _notes(found, tables):
+        screen.print(Text(note, style="dim"), soft_wrap=True)
+
+
+def _title(found: Crossover) -> str:
+    sweep = found.sweep
+    fixed = [f"{name}={getattr(sweep, name)}" for name in ("N", "C", "W", "S") if name != sweep.vary]
+    if sweep.vary == "Q":
+        fixed[fixed.index(f"W={sweep.W}")] = "W=Q+S-1"
+    padding = "causal" if sweep.causal and sweep.vary != "Q" else "no padding"
+    cores = "2 cores" if sweep.lnc == 2 else "1 core"
+    return f"plans by {sweep.vary}: {' '.join(fixed)}, {sweep.dtype}, {padding} (trn2, {cores}, modelled)"
+
+
+def _notes(found: Crossover, tables: Any) -> Iterator[str]:
+    yield "runner-up: the fastest other algorithm; > at least, by a bound above the best: it is not timed further"
+    if any(point.plan.extrapolated_from is not None for point in found.table):
+        yield "~ extrapolated from fewer channels"
+    if any(one.endswith("...") for point in found.table for one in tables.cells(point)):
+        yield "... more settings: --json and --csv have all of them"
+    extra = len(found.points) - len(found.table)
+    if extra:
+        yield f"changes between neighbours are bisected ({extra} more plans)"

@@ -1,0 +1,36 @@
+"""`nkiconv demo`: the guided tour, on data that comes with matplotlib."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from .shell import CHECK_FAILED, JsonOption, console, print_json, progress, reports_errors
+from .show import REPORT_NOTES, report_table
+
+
+@reports_errors
+def command(
+    out: Annotated[Path, typer.Option(help="Directory for the pictures; files of the tour in it are replaced.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Filter an EEG recording and a photograph, in 1-d and 2-d, run a speech model's layer, check and draw it all."""
+    demo = importlib.import_module("nkiconv.tools.demo")
+    with progress(show=not as_json) as advance:
+        found = demo.run(out, advance)
+    right = all(report.ok for report in found.reports)
+    if as_json:
+        files = [str(path) for path in found.files]
+        print_json({"ok": right, "files": files, "reports": [report.as_dict() for report in found.reports]})
+    else:
+        screen = console()
+        screen.print(report_table("the tour", list(found.reports)))
+        screen.print(Text(REPORT_NOTES, style="dim"))
+        for path in found.files:
+            screen.print(Text(f"wrote {path}"), soft_wrap=True)
+    if not right:
+        raise typer.Exit(CHECK_FAILED)

@@ -1,0 +1,243 @@
+"""`nkiconv run` on files: what the options and the files mean together, and y written as its file takes it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from ...errors import DtypeError, LayoutError, UnsupportedError, raise_all
+from ...problem import DTYPES, ConvProblem, dtype_name
+from ...reference import AnyArray
+from . import files
+from .file_options import BY_RANK, FileOptions
+from .work import Work
+
+_CANNOT = "nkiconv run cannot run these files"
+#: Orders of x, residual and y with the channels behind.
+_CHANNELS_LAST = ("NHWC", "NWC")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What became of y: its file, and how many of its values were clipped on the way."""
+
+    path: str
+    clipped: int
+    values: int
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return f"wrote {self.path}" + (f" ({self.clipped:,} of {self.values:,} values clipped)" if self.clipped else "")
+
+
+@dataclass(frozen=True)
+class FileWork:
+    """A convolution of files: the work, and where y goes, if anywhere."""
+
+    work: Work
+    origin: files.Loaded
+    layout: str | None
+    target: files.Source | None
+    force: bool
+
+    def write(self, y: AnyArray) -> Written:
+        """Write y, as the kernel returned it, to the target.
+
+        Raises UnsupportedError: it cannot be written.
+        """
+        assert self.target is not None
+        target, one = self.target, files.format_of(self.target)
+        out = y
+        if self.work.operation == "conv1d":
+            out = importlib.import_module("nkiconv.api.conv1d").as_rows(y, self.layout or "NCW")
+        if one.media_of is not None and self.layout in _CHANNELS_LAST:
+            out = np.moveaxis(out, -1, 1)
+        clipped = files.save(target, one.what, self.force, lambda file: one.write(file, target, out, self.origin))
+        return Written(str(target.path), clipped, out.size)
+
+
+def file_work(
+    options: FileOptions,
+    layout: str | None,
+    *,
+    degrees: Sequence[int],
+    algorithm: str | None,
+    precision: str | None,
+    strict_nonfinite: bool,
+) -> FileWork:
+    """Read the files and check everything, before any work.
+
+    Raises: FileFormatError, UnsupportedError: a file cannot be read or written. GeometryError, DtypeError, LayoutError,
+        UnsupportedError: as the operation.
+    """
+    assert options.input is not None
+    assert options.filter is not None
+    dtype = None if options.dtype is None else dtype_name(options.dtype)
+    source = files.source("--input", options.input)
+    target = None if options.out is None else _target(options, source)
+    w = _plain_array("--filter", options.filter, dtype)
+    operation = _operation(options, w)
+    raise_all(_CANNOT, list(options.not_taken(operation, layout, precision)))
+    origin = _load(source, dtype, operation, layout)
+    x = origin.array
+    if dtype is not None and x.dtype != DTYPES[dtype]:
+        raise DtypeError(
+            f"--dtype={options.dtype}: {options.input} holds {x.dtype}; drop the option or convert the file"
+        )
+    extra: dict[str, Any] = {
+        "bias": None if options.bias is None else _plain_array("--bias", options.bias, dtype),
+        "activation": options.activation,
+        "residual": _residual(options, dtype, operation, layout),
+        "residual_position": options.residual_position or "pre_activation",
+    }
+    how: dict[str, Any] = {"algorithm": algorithm, "degrees": degrees, "strict_nonfinite": strict_nonfinite}
+    if operation == "depthwise_conv1d":
+        work = _rows_work(_title(options), x, w, extra, options.geometry(operation), **how)
+    else:
+        geometry = options.geometry(operation) | _layouts(layout, options.filter_layout)
+        work = _conv2d_work(_title(options), operation, x, w, {**extra, "precision": precision}, geometry, **how)
+    if target is not None:
+        shape = _canonical_shape(work.problem, operation)
+        raise_all(_CANNOT, list(files.format_of(target).refusals(target, shape, origin)))
+    return FileWork(work, origin, layout, target, bool(options.force))
+
+
+def _target(options: FileOptions, source: files.Source) -> files.Source:
+    """Where y goes; refused where it cannot be written, or is of media that x is not of."""
+    assert options.out is not None
+    target = files.source("--out", options.out)
+    one = files.format_of(target)
+    if one.media_of is not None and one is not files.format_of(source):
+        raise UnsupportedError(
+            f"{target.text}: {one.what} is written where x is one, and {source.text} is "
+            f"{files.format_of(source).what}; write y to a .npy, .npz or .safetensors file"
+        )
+    files.check_free(target, one.what, bool(options.force))
+    return target
+
+
+def _plain_array(option: str, text: str, dtype: str | None) -> AnyArray:
+    """An array that is neither picture nor sound."""
+    source = files.source(option, text)
+    one = files.format_of(source)
+    if one.media_of is not None:
+        raise UnsupportedError(
+            f"{source.text}: is {one.what}, which --input, --residual and --out take; give a .npy, .npz or "
+            ".safetensors file"
+        )
+    return files.load(source, dtype).array
+
+
+def _operation(options: FileOptions, w: AnyArray) -> str:
+    """The operation that was asked for, or the one that filters of w's rank are of."""
+    if options.operation is not None:
+        return options.operation
+    if w.ndim not in BY_RANK:
+        raise LayoutError(
+            f"--filter={options.filter}: has shape {w.shape}: must be [C, S] (depthwise_conv1d), [K, C / groups, S] "
+            "(conv1d) or [K, C / groups, R, S] (conv2d); reshape it"
+        )
+    return BY_RANK[w.ndim]
+
+
+def _load(source: files.Source, dtype: str | None, operation: str, layout: str | None) -> files.Loaded:
+    """x or a residual; pictures and sound in the layout that was asked for."""
+    one = files.format_of(source)
+    if one.media_of is None:
+        return files.load(source, dtype)
+    if operation not in one.media_of:
+        raise UnsupportedError(
+            f"{source.text}: is {one.what}, for {' and '.join(one.media_of)}, and the operation is {operation}; give a "
+            "filter of the rank of these, or --operation"
+        )
+    loaded = files.load(source, dtype)
+    if layout not in _CHANNELS_LAST:
+        return loaded
+    return files.Loaded(np.ascontiguousarray(np.moveaxis(loaded.array, 1, -1)), loaded.rate)
+
+
+def _residual(options: FileOptions, dtype: str | None, operation: str, layout: str | None) -> AnyArray | None:
+    """The residual; pictures and sound in fp32, whatever x is."""
+    if options.residual is None:
+        return None
+    source = files.source("--residual", options.residual)
+    kind = dtype if files.format_of(source).media_of is None else None
+    return _load(source, kind, operation, layout).array
+
+
+def _title(options: FileOptions) -> str:
+    """What the report calls it: x's file, and what is done beside the convolution."""
+    assert options.input is not None
+    after = options.residual_position == "post_activation"
+    parts = [
+        PurePath(options.input).name,
+        "bias" if options.bias is not None else None,
+        "residual" if options.residual is not None and not after else None,
+        options.activation,
+        "residual" if options.residual is not None and after else None,
+    ]
+    return ", ".join(part for part in parts if part is not None)
+
+
+def _layouts(layout: str | None, filter_layout: str | None) -> dict[str, str]:
+    given = {"layout": layout, "filter_layout": filter_layout}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _rows_work(
+    name: str,
+    x: AnyArray,
+    w: AnyArray,
+    extra: dict[str, Any],
+    geometry: dict[str, Any],
+    *,
+    degrees: Sequence[int],
+    algorithm: str | None,
+    strict_nonfinite: bool,
+) -> Work:
+    """A checked depthwise_conv1d; w may be [C, 1, S], as torch has it."""
+    depthwise = importlib.import_module("nkiconv.api.depthwise_conv1d")
+    rows = w[:, 0] if w.ndim == 3 and w.shape[1] == 1 else w
+    asked = depthwise.Extra(**extra, strict_nonfinite=strict_nonfinite)
+    for lnc in degrees:
+        problem = depthwise.checked_depthwise_conv1d(x, rows, asked, lnc=lnc, algorithm=algorithm, **geometry)
+    return Work(name, "depthwise_conv1d", x, rows, problem, extra)
+
+
+def _conv2d_work(
+    name: str,
+    operation: str,
+    x: AnyArray,
+    w: AnyArray,
+    extra: dict[str, Any],
+    geometry: dict[str, Any],
+    *,
+    degrees: Sequence[int],
+    algorithm: str | None,
+    strict_nonfinite: bool,
+) -> Work:
+    """A checked conv2d, conv1d or depthwise_conv2d, all of which run as conv2d; geometry: with the layouts."""
+    conv1d, conv2d = importlib.import_module("nkiconv.api.conv1d"), importlib.import_module("nkiconv.api.conv2d")
+    if operation == "conv1d":
+        groups = geometry.pop("groups", 1)
+        geometry = {**conv1d.as_conv2d(x, w, extra["residual"], **geometry), "groups": groups}
+        x, w, extra = geometry.pop("x"), geometry.pop("w"), {**extra, "residual": geometry.pop("residual")}
+    elif operation == "depthwise_conv2d":
+        geometry = {**geometry, "groups": conv1d.depthwise_groups(x, w, geometry.get("layout", "NCHW"))}
+    asked = conv2d.Epilogue2d(**extra, strict_nonfinite=strict_nonfinite)
+    for lnc in degrees:
+        problem = conv2d.checked_conv2d(x, w, asked, lnc=lnc, algorithm=algorithm, **geometry)
+    more = {"filter_layout": geometry["filter_layout"]} if "filter_layout" in geometry else {}
+    return Work(name, operation, x, w, problem, {**extra, **more})
+
+
+def _canonical_shape(problem: ConvProblem, operation: str) -> tuple[int, ...]:
+    """Of y, channels first."""
+    rows = operation in ("conv1d", "depthwise_conv1d")
+    return (problem.N, problem.K, problem.Q) if rows else (problem.N, problem.K, problem.P, problem.Q)

@@ -1,0 +1,91 @@
+"""Named arrays as .npz archives: .npy files in a zip archive, read where they lie and never unpacked."""
+
+from __future__ import annotations
+
+import lzma
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import IO, BinaryIO, cast
+
+import numpy as np
+
+from ....errors import FileFormatError, NkiconvError, UnsupportedError
+from ....reference import AnyArray
+from .format import Format, Loaded, Source, chosen_name, one_of_each, shown
+from .npy import as_dtype, check_size, read_header
+
+_SUFFIX = ".npy"
+#: What zipfile raises for archives that are damaged, encrypted, or packed in a way it does not know.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError, struct.error)
+
+
+class Npz(Format):
+    """Arrays as numpy.savez and numpy.savez_compressed write them."""
+
+    what = "a .npz file"
+    suffixes = (".npz",)
+    named = True
+
+    def read(self, source: Source, dtype: str | None) -> Loaded:
+        """As `Format.read`."""
+        try:
+            with zipfile.ZipFile(source.path) as archive:
+                outside = [one for one in archive.namelist() if _points_outside(one)]
+                if outside:
+                    raise FileFormatError(
+                        f"{source.text}: has a member named {shown(outside[0])}, which points out of the archive; "
+                        "do not trust it"
+                    )
+                names = [one.removesuffix(_SUFFIX) for one in archive.namelist() if one.endswith(_SUFFIX)]
+                one_of_each(source, names)
+                member = chosen_name(source, names) + _SUFFIX
+                with archive.open(member) as file:
+                    array = _read(source.text, file, archive.getinfo(member).file_size)
+        except NkiconvError:
+            raise
+        except _DAMAGED as error:
+            raise FileFormatError(
+                f"{source.text}: is truncated or damaged ({error}); save it again with numpy.savez"
+            ) from error
+        return Loaded(as_dtype(source.text, array, dtype))
+
+    def refusals(self, target: Source, shape: tuple[int, ...], origin: Loaded) -> Iterator[NkiconvError]:
+        """As `Format.refusals`: a name that would lead out of the archive."""
+        if target.name is not None and _points_outside(target.name):
+            yield UnsupportedError(f"{target.text}: the name points out of the archive; use one without .. and roots")
+
+    def write(self, file: BinaryIO, target: Source, y: AnyArray, origin: Loaded) -> int:
+        """As `Format.write`; the array is named y unless the target has a name."""
+        member = zipfile.ZipInfo((target.name or "y") + _SUFFIX)  # of 1980, so that equal arrays make equal files
+        with (
+            zipfile.ZipFile(file, "w") as archive,
+            archive.open(member, "w", force_zip64=True) as inside,
+        ):
+            np.lib.format.write_array(cast(BinaryIO, inside), y, allow_pickle=False)
+        return 0
+
+
+def _read(text: str, file: IO[bytes], size: int) -> AnyArray:
+    """The array of a member of so many bytes; memory grows with what is really there, not with what is promised."""
+    header = read_header(text, cast(BinaryIO, file))
+    check_size(text, header, size - header.start)
+    flat = np.empty(header.nbytes, np.uint8)
+    at = 0
+    while at < flat.size:
+        piece = file.read(min(1 << 24, flat.size - at))
+        if not piece:
+            raise EOFError(f"{at:,} of {flat.size:,} bytes of data")
+        flat[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+        at += len(piece)
+    file.read(1)  # the end of the member, where zipfile compares its checksum
+    array = flat.view(header.dtype)
+    return array.reshape(header.shape) if header.order == "C" else array.reshape(header.shape[::-1]).T
+
+
+def _points_outside(name: str) -> bool:
+    """Whether unpacking a member of that name would write elsewhere than below the archive's own folder."""
+    parts = name.replace("\\", "/")
+    return ".." in PurePosixPath(parts).parts or parts.startswith("/") or parts[1:3] == ":/"

@@ -1,0 +1,65 @@
+"""`nkiconv lint`: the Python of kernels against what NKI compiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from ...errors import UnsupportedError
+from ...lint import VERSIONS, lint, output
+from .shell import BAD_INPUT, CHECK_FAILED, JsonOption, console, print_json, reports_errors, write_out
+
+
+@reports_errors
+def command(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files and folders with kernels and all that they import.", show_default=False),
+    ] = None,
+    nki: Annotated[
+        str, typer.Option(help="0.6: what every NKI from 0.3 to 0.6 compiles. 0.7: what NKI 0.7 traces.")
+    ] = VERSIONS[0],
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Also what is deprecated, doubtful, or refused on paper only.")
+    ] = False,
+    output_format: Annotated[
+        str, typer.Option("--format", help="text, github (annotations of a workflow) or json.")
+    ] = "text",
+    rules: Annotated[bool, typer.Option("--rules", help="List the rules and stop.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Judge the Python of @nki.jit kernels, and of all that they reach, without importing it.
+
+    Kernels are found by their decorator and followed into the functions and classes that they use, through imports of
+    files under PATHS; code that no kernel reaches is not judged. A comment `# nki: noqa[NKL102]` excuses its line from
+    that rule. The exit status is 1 with findings, 0 without, 2 for a missing path or a file that is not Python.
+    """
+    if output_format not in output.FORMATS:
+        raise UnsupportedError(f"--format {output_format}: must be {', '.join(output.FORMATS)}")
+    output_format = "json" if as_json else output_format
+    if rules:
+        _show_rules(output_format)
+        return
+    if not paths:
+        raise UnsupportedError("PATHS: none given; name files or folders to judge, as in `nkiconv lint src`")
+    report = lint(paths, nki=nki, strict=strict)
+    if output_format == "json":
+        print_json(output.document(report, nki, strict=strict))
+    else:
+        lines = output.github_lines(report) if output_format == "github" else output.text_lines(report)
+        write_out("".join(f"{line}\n" for line in lines))
+        console(stderr=True).print(Text(output.summary(report, nki, strict=strict)), soft_wrap=True)
+    for error in report.broken:
+        console(stderr=True).print(Text(f"{type(error).__name__}: {error}", style="red"), soft_wrap=True)
+    if report.broken or report.findings:
+        raise typer.Exit(BAD_INPUT if report.broken else CHECK_FAILED)
+
+
+def _show_rules(output_format: str) -> None:
+    if output_format == "json":
+        print_json(output.rules_document())
+    else:
+        write_out("".join(f"{line}\n" for line in output.rule_lines()))

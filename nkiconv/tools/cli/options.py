@@ -1,0 +1,63 @@
+"""Options that several commands share, the cases they name, and how `--constant NAME=VALUE` is read."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import typer
+
+from ... import cases
+from ...cases import Case
+from ...errors import NkiconvError, UnsupportedError, raise_all
+
+CASES = typer.Argument(metavar="CASE...", help="See nkiconv cases.")
+
+Names = Annotated[list[str], CASES]
+NoNames = Annotated[list[str] | None, CASES]
+Dtype = Annotated[
+    str | None, typer.Option(help="bf16, fp16, fp32, or for conv2d fp8_e4m3 or fp8_e5m2, instead of the case's own.")
+]
+Precision = Annotated[
+    str | None, typer.Option(help="How conv2d takes products of fp32: bf16, tf32 or fp16x3; default: as fp32.")
+]
+Layout = Annotated[str | None, typer.Option(help="Of x and y in memory: NCHW or NHWC, instead of the case's own.")]
+Lnc = Annotated[int, typer.Option(help="Cores: 1 or 2.")]
+Algorithm = Annotated[str | None, typer.Option(help="Default: the estimate.")]
+Constants = Annotated[
+    list[str] | None,
+    typer.Option("--constant", metavar="NAME=VALUE", help="A modelling constant instead of trn2.toml's; repeatable."),
+]
+Fresh = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write cached plans.")]
+
+
+def named_cases(names: list[str] | None, layout: str | None) -> list[Case]:
+    """The cases of these names, in another layout if one is given.
+
+    Raises: UnsupportedError, LayoutError: there is no such case, or layout.
+    """
+    found = [cases.get(name) for name in names or []]
+    if layout is None:
+        return found
+    return [dataclasses.replace(case, problem=case.problem.replace(layout=layout)) for case in found]
+
+
+def read_constants(given: list[str] | None) -> dict[str, float]:
+    """{name: value} of NAME=VALUE options.
+
+    Raises UnsupportedError: one of them is not of that form, or two have one name.
+    """
+    found: dict[str, float] = {}
+    errors: list[NkiconvError] = []
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        if name.strip() in found:
+            errors.append(UnsupportedError(f"--constant={text}: {name.strip()} is given twice; drop one"))
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            errors.append(UnsupportedError(f"--constant={text}: must be NAME=VALUE with a number; see trn2.toml"))
+    raise_all("nkiconv cannot read these constants", errors)
+    return found

@@ -1,0 +1,19 @@
+"""Files that commands write: whether they can be, asked before any work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...errors import UnsupportedError
+
+
+def unwritable(option: str, path: Path, kind: str) -> Iterator[UnsupportedError]:
+    """Why a file cannot be written; nothing if it can. kind: what to name instead of a directory, "a .npy file"."""
+    if path.is_dir():
+        yield UnsupportedError(f"{option}={path}: is a directory; give the path of {kind}")
+    elif not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        yield UnsupportedError(
+            f"{option}={path}: {path.parent} is not a directory that can be written; make it or choose another"
+        )

@@ -1,0 +1,241 @@
+"""`nkiconv plan-model`: what the convolutions of a PyTorch model would take on trn2, layer by layer, modelled."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ...errors import NkiconvError, UnsupportedError, raise_all
+from .options import Fresh, Lnc
+from .scripts import function_of
+from .shell import JsonOption, console, plain_warnings, print_json, progress, reports_errors
+
+if TYPE_CHECKING:
+    from ...pytorch.models.model_plan import ModelPlan, Row
+
+#: Types that an input may be of, by nkiconv's and torch's names; the first three are a model's too.
+_TYPES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "int64": "int64",
+    "int32": "int32",
+    "bool": "bool",
+}
+_FLOATS = ("bf16", "fp16", "fp32")
+#: Names of a list below the table.
+SHOWN = 5
+
+Script = Annotated[str, typer.Argument(metavar="SCRIPT.py:FUNCTION", help="A function that returns the model.")]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="[NAME=]1x3x224x224[:TYPE]",
+        help="Shape of an input of forward, in order or by name; repeatable. TYPE: bf16, fp16, fp32, int64, int32 or "
+        "bool; default: the model's.",
+    ),
+]
+
+
+@reports_errors
+def command(
+    script: Script,
+    input: Inputs = None,
+    dtype: Annotated[str | None, typer.Option(help="Cast the model to bf16, fp16 or fp32; default: as built.")] = None,
+    lnc: Lnc = 2,
+    fold_batchnorm: Annotated[
+        bool, typer.Option("--fold-batchnorm", help="Multiply batch norms into the convolutions before them.")
+    ] = False,
+    plain_filters: Annotated[
+        bool, typer.Option("--plain-filters", help="Pack no filters, as convert with pack_filters=False.")
+    ] = False,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="Search as nkiconv tune does (seconds to minutes each).")
+    ] = False,
+    no_cache: Fresh = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan every convolution that a PyTorch model runs on inputs of these shapes, and sum up their modelled times.
+
+    A copy of the model runs once in eval mode: on shapes alone where it can, else on zeros.
+    """
+    shapes = list(_shapes(input, dtype, lnc))
+    pytorch = _pytorch()
+    with progress(show=not as_json) as advance, plain_warnings(), function_of(script) as build:
+        advance("building the model", None)
+        model = _model(build, script, dtype)
+        inputs, named = _tensors(model, shapes)
+        more: dict[str, Any] = {"fold_batchnorm": fold_batchnorm, "pack_filters": not plain_filters}
+        more |= {"lnc": lnc, "wide": wide, "use_cache": not no_cache}
+        found: ModelPlan = pytorch.plan_model(model, inputs, named, **more, advance=advance)
+    if as_json:
+        print_json({"script": script, "inputs": input or [], **found.as_dict()})
+    else:
+        _show(found, script, input or [])
+
+
+def _pytorch() -> Any:
+    """nkiconv.pytorch. Raises UnsupportedError where there is no torch."""
+    try:
+        return importlib.import_module("nkiconv.pytorch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UnsupportedError("torch: is not installed; pip install 'nkiconv[torch]'") from None
+
+
+def _shapes(given: list[str] | None, dtype: str | None, lnc: int) -> Iterator[tuple[str | None, tuple[int, ...], str]]:
+    """(name, shape, type) of each --input; the type is "" for the model's.
+
+    Raises UnsupportedError, for every option at once.
+    """
+    errors: list[NkiconvError] = []
+    found: list[tuple[str | None, tuple[int, ...], str]] = []
+    if not given:
+        errors.append(UnsupportedError("--input: is needed; give the shape of forward's, as in --input 1x3x224x224"))
+    if dtype is not None and dtype not in _FLOATS:
+        errors.append(UnsupportedError(f"--dtype={dtype}: accepted are {', '.join(_FLOATS)}; use one of these"))
+    if lnc not in (1, 2):
+        errors.append(UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2"))
+    for text in given or []:
+        name, equals, rest = text.rpartition("=")
+        shape, colon, kind = rest.partition(":")
+        extents = shape.split("x")
+        if (equals and not name.isidentifier()) or not all(one.isdecimal() and int(one) > 0 for one in extents):
+            errors.append(
+                UnsupportedError(f"--input={text}: must be [NAME=]SHAPE[:TYPE], extents at least 1; write 1x3x224x224")
+            )
+            continue
+        if colon and kind not in _TYPES:
+            errors.append(UnsupportedError(f"--input={text}: accepted types are {', '.join(_TYPES)}; use one of these"))
+        if equals and name in [other for other, _, _ in found]:
+            errors.append(UnsupportedError(f"--input={text}: {name} is given twice; drop one"))
+        found.append((name or None, tuple(map(int, extents)), kind))
+    raise_all("nkiconv plan-model cannot run this call", errors)
+    yield from found
+
+
+def _model(build: Any, script: str, dtype: str | None) -> Any:
+    """The model of a script, cast."""
+    torch = importlib.import_module("torch")
+    model = build()
+    if not isinstance(model, torch.nn.Module):
+        raise UnsupportedError(f"SCRIPT={script}: returned {type(model).__name__}; return a torch.nn.Module")
+    return model if dtype is None else model.to(getattr(torch, _TYPES[dtype]))
+
+
+def _tensors(model: Any, shapes: list[tuple[str | None, tuple[int, ...], str]]) -> tuple[list[Any], dict[str, Any]]:
+    """(positional, named) inputs: zeros, of the model's own floating type unless another is named."""
+    torch = importlib.import_module("torch")
+    floats = [one.dtype for one in model.parameters() if one.is_floating_point()]
+    own = floats[0] if floats else torch.float32
+    inputs, named = [], {}
+    for name, shape, kind in shapes:
+        tensor = torch.zeros(shape, dtype=getattr(torch, _TYPES[kind]) if kind else own)
+        if name is None:
+            inputs.append(tensor)
+        else:
+            named[name] = tensor
+    return inputs, named
+
+
+def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
+    screen = console()
+    cores = "2 cores" if found.lnc == 2 else "1 core"
+    title = f"convolutions of {script} on {', '.join(inputs)} (trn2, {cores}, modelled)"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("layer", overflow="fold")
+    table.add_column("calls", justify="right", no_wrap=True)
+    table.add_column("shape", no_wrap=True)
+    table.add_column("algorithm", no_wrap=True)
+    for heading in ("modelled\nus", "all\ncalls", "share", "of the\nroofline"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("bound by", no_wrap=True)
+    for row in found.rows:
+        table.add_row(*_cells(found, row))
+    calls = sum(row.calls for row in found.rows)
+    table.add_section()
+    table.add_row("sum", str(calls), "", "", "", f"{found.modelled_us:,.1f}", "", f"{found.roofline_fraction:.1%}", "")
+    screen.print(table)
+    if found.kept:
+        screen.print(_kept_table(found))
+    for note in _notes(found):
+        screen.print(Text(note), soft_wrap=True)
+
+
+def _cells(found: ModelPlan, row: Row) -> list[str | Text]:
+    more = f"\n  +{len(row.layers) - 1} more" if len(row.layers) > 1 else ""
+    head: list[str | Text] = [Text(f"{row.layers[0] or '(the model)'}{more}"), str(row.calls), _shape(row)]
+    if row.plan is None:
+        return [*head, "no plan", "-", "-", "-", "-", "-"]
+    plan = row.plan
+    return [
+        *head,
+        plan.algorithm,
+        f"{'~' if plan.extrapolated_from is not None else ''}{plan.modelled_us:,.1f}",
+        f"{row.us:,.1f}",
+        f"{found.share(row):.1%}",
+        f"{plan.roofline_fraction:.1%}",
+        plan.bound_by,
+    ]
+
+
+def _shape(row: Row) -> str:
+    """Images and results, then filters and whatever is not trivial; of rows without an axis of height 1."""
+    problem, asked = row.convolved.problem, row.convolved.asked
+    axes, parts = [problem.height, problem.width], [f"{problem.R}x{problem.S}"]
+    if problem.H == problem.R == problem.P == 1:
+        axes, parts = [problem.width], [f"S={problem.S}"]
+    for name in ("stride", "rhs_dilation", "lhs_dilation"):
+        values = [getattr(axis, name) for axis in axes]
+        if set(values) != {1}:
+            parts.append(f"{name.removeprefix('rhs_')}={'x'.join(map(str, dict.fromkeys(values)))}")
+    parts += [f"groups={problem.groups}"] if problem.groups > 1 else []
+    parts += [problem.dtype]
+    words = "packed" if asked.packed else "", "bias" if asked.bias else "", asked.activation
+    parts += [word for word in (*words, asked.residual and "residual") if word]
+    x, y = [axis.size for axis in axes], [axis.out for axis in axes]
+    return f"{_by((problem.N, problem.C, *x))} -> {_by((problem.K, *y))}\n  {' '.join(parts)}"
+
+
+def _by(extents: Iterable[int]) -> str:
+    return " ".join(map(str, extents))
+
+
+def _kept_table(found: ModelPlan) -> Table:
+    table = Table(title="convolutions that stay in torch", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("layer", overflow="fold")
+    table.add_column("calls", justify="right", no_wrap=True)
+    table.add_column("input * filters", overflow="fold")
+    table.add_column("because", overflow="fold")
+    for one in found.kept:
+        shapes = " * ".join(map(_by, one.other.shapes))
+        table.add_row(Text(one.other.layer or "(the model)"), str(one.calls), shapes, Text(one.reason))
+    return table
+
+
+def _notes(found: ModelPlan) -> Iterator[str]:
+    yield "shape: N C H W -> K P Q, then filters R x S (rows: N C W -> K Q, then S), what is not 1, what is packed"
+    yield (
+        "modelled: mean over phases of the throttle's grid, program order; the sum is of convolutions alone, without "
+        "what is between them"
+    )
+    yield str(found.flops)
+    ran = {"fake tensors": "shapes only", "meta tensors": "shapes only, its parameters have no data"}
+    yield f"the model ran on {ran.get(found.ran_on, f'data: on shapes alone it {found.because}')}"
+    for row in found.rows:
+        if row.plan is None:
+            yield f"no plan for {row.layers[0]}, which is not in the sum: {row.reason}"
+    if any(row.plan is not None and row.plan.extrapolated_from is not None for row in found.rows):
+        yield "~ extrapolated from fewer channels; --wide times the whole"
+    if found.uncalled:
+        names = [name or "the model" for name in found.uncalled]
+        more = f" and {len(names) - SHOWN} more, which --json has" if len(names) > SHOWN else ""
+        yield f"convolutions that this run did not call: {', '.join(names[:SHOWN])}{more}"

@@ -1,0 +1,72 @@
+"""`nkiconv profiles`: every headline case in one table, as profiles/modelled_trn2.csv holds it."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ...errors import UnsupportedError, raise_all
+from .options import Lnc
+from .paths import unwritable
+from .shell import JsonOption, console, print_json, progress, reports_errors
+
+#: Columns of the table: heading, and the CSV's column.
+_SHOWN = {
+    "case": "case",
+    "dtype": "dtype",
+    "algorithm": "algorithm",
+    "mean": "modelled_us",
+    "phase 0": "modelled_phase0_us",
+    "worst": "modelled_worst_us",
+    "look-ahead": "modelled_lookahead_us",
+    "x floor": "x_copy_floor",
+    "roofline": "roofline_fraction",
+    "bound by": "bound_by",
+}
+_TEXT = ("case", "dtype", "algorithm", "bound by")
+
+
+@reports_errors
+def command(
+    csv: Annotated[Path | None, typer.Option(help="Write the rows to this file, replacing it.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only cases whose name contains this; not with --csv.")] = None,
+    lnc: Lnc = 2,
+    as_json: JsonOption = False,
+) -> None:
+    """Profile every headline case in bf16 and fp32 (minutes): modelled times, floors, rooflines."""
+    if csv is not None and only is not None:
+        raise UnsupportedError(f"--only={only}: --csv={csv} is of every case; drop one of the two")
+    if lnc not in (1, 2):
+        raise UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
+    raise_all("nkiconv profiles cannot run this call", list(unwritable("--csv", csv, "a .csv file")) if csv else [])
+    tables = importlib.import_module("nkiconv.tools.suites.profile_table")
+    every = tables.headline()
+    chosen = [(case, dtype) for case, dtype in every if only is None or only in case.name]
+    if not chosen:
+        names = ", ".join(dict.fromkeys(case.name for case, _ in every))
+        raise UnsupportedError(f"--only={only}: no headline case has this in its name; they are {names}")
+    with progress(show=not as_json) as advance:
+        rows = list(tables.rows(chosen, lnc, advance))
+    if csv is not None:
+        tables.write(csv, rows)
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(title="headline cases, modelled us (trn2)", title_justify="left", box=None, padding=(0, 1, 0, 0))
+    for heading in _SHOWN:
+        table.add_column(heading, justify="left" if heading in _TEXT else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_cell(heading, row[name]) for heading, name in _SHOWN.items()))
+    console().print(table)
+    if csv is not None:
+        console().print(f"wrote {csv}", soft_wrap=True)
+
+
+def _cell(heading: str, text: str) -> str:
+    if heading in _TEXT:
+        return text
+    return f"{float(text):.1%}" if heading == "roofline" else f"{float(text):,.2f}"

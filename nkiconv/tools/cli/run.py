@@ -1,0 +1,202 @@
+"""`nkiconv run`: run named cases, or files, and hold the results against the float64 reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from ...errors import NkiconvError, UnsupportedError, raise_all
+from ...problem import dtype_name
+from .file_options import OPERATIONS, FileOptions
+from .file_work import Written, file_work
+from .options import Algorithm, NoNames, Precision, named_cases
+from .shell import CHECK_FAILED, JsonOption, console, print_json, progress, reports_errors
+from .show import REPORT_NOTES, report_table
+from .work import Work
+
+if TYPE_CHECKING:
+    from ..verify import Report
+
+
+class Lnc(str, enum.Enum):
+    """Accepted values of --lnc."""
+
+    one = "1"
+    two = "2"
+    both = "both"
+
+
+def _file(what: str) -> Any:
+    """An option that takes FILE or FILE:NAME."""
+    return typer.Option(metavar="FILE[:NAME]", help=what)
+
+
+_DEGREES = {Lnc.one: (1,), Lnc.two: (2,), Lnc.both: (1, 2)}
+
+
+@reports_errors
+def command(
+    names: NoNames = None,
+    input: Annotated[str | None, _file("x: .npy, .npz, .safetensors, .png, .jpg or .wav.")] = None,
+    filter: Annotated[str | None, _file(r"w: \[C, S], \[K, C/groups, S] or \[K, C/groups, R, S].")] = None,
+    bias: Annotated[str | None, _file(r"\[K].")] = None,
+    residual: Annotated[str | None, _file("Added to the sums; shape of y.")] = None,
+    residual_position: Annotated[
+        str | None, typer.Option(help="pre_activation (default) or post_activation.", show_default=False)
+    ] = None,
+    activation: Annotated[str | None, typer.Option(help="relu, silu, gelu, gelu_tanh, tanh or sigmoid.")] = None,
+    out: Annotated[str | None, _file("Write y to this file if it is right; arrays by the name y.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Let --out overwrite.")] = False,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Of named cases instead of their own; of pictures and sound instead of fp32; of files, what NumPy's "
+            "raw |V2 (bf16) and |V1 (fp8_e4m3, fp8_e5m2) are."
+        ),
+    ] = None,
+    operation: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(OPERATIONS)}. Default: depthwise_conv1d, conv1d, conv2d by w's rank."),
+    ] = None,
+    groups: Annotated[int | None, typer.Option(help="Of conv1d and conv2d. Default 1.")] = None,
+    stride: Annotated[str | None, typer.Option(help="int, or height,width for images. Default 1.")] = None,
+    padding: Annotated[
+        str | None,
+        typer.Option(
+            help="int; left,right of rows; height,width or top,bottom,left,right of images; valid, same, or causal for "
+            "rows. Default 0."
+        ),
+    ] = None,
+    dilation: Annotated[str | None, typer.Option(help="Distance of neighbouring taps, as --stride. Default 1.")] = None,
+    lhs_dilation: Annotated[
+        str | None, typer.Option(help="Distance of neighbouring inputs, as --stride. Default 1.")
+    ] = None,
+    lnc: Annotated[Lnc, typer.Option(help="Cores that share the work; both: compare them bit for bit.")] = Lnc.two,
+    algorithm: Algorithm = None,
+    precision: Precision = None,
+    layout: Annotated[
+        str | None, typer.Option(help="Of x and y in memory: NCHW or NHWC; of files for conv1d NCW or NWC.")
+    ] = None,
+    filter_layout: Annotated[
+        str | None, typer.Option(help="Of w in its file: KCRS, RSCK or KRSC; for conv1d KCS, SCK or KSC.")
+    ] = None,
+    strict_nonfinite: Annotated[bool, typer.Option("--strict-nonfinite", help="Keep NaN and Inf in place.")] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the random data of named cases. Default 0.")] = None,
+    channels: Annotated[str, typer.Option(help="How many to check: auto, all, or a number.")] = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    r"""Run convolutions, check them against the float64 reference, and say what they took.
+
+    y\[n, c, q] = sum over s of w\[c, s] * x_pad\[n, c, q*stride + s*dilation], and so on for the other operations.
+    A picture is \[1, C, H, W] in 0..1, 16-bit sound \[1, C, W] in -1..1; y is written back in kind.
+    Cases of more than 200,000 instructions are checked on 16 channels unless --channels says otherwise.
+    Exit status 1 if a result is wrong.
+    """
+    options = FileOptions(
+        input=input,
+        filter=filter,
+        bias=bias,
+        residual=residual,
+        residual_position=residual_position,
+        activation=activation,
+        out=out,
+        force=force,
+        dtype=dtype,
+        operation=operation,
+        groups=groups,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        lhs_dilation=lhs_dilation,
+        filter_layout=filter_layout,
+    )
+    raise_all("nkiconv run cannot run this", list(_contradictions(names or [], options, seed, channels)))
+    verify = importlib.import_module("nkiconv.tools.verify")
+    how: dict[str, Any] = {"algorithm": algorithm, "degrees": _DEGREES[lnc], "strict_nonfinite": strict_nonfinite}
+    how_many = int(channels) if channels.isdecimal() else channels
+    reports: list[Report] = []
+    written: Written | None = None
+    of_files = None if input is None else file_work(options, layout, precision=precision, **how)
+    works = _case_works(names or [], layout, dtype, seed or 0, verify, {**how, "precision": precision})
+    with progress(show=not as_json) as advance:
+        for work in works if of_files is None else [of_files.work]:
+            found, y = work.verify(verify, keep=out is not None, channels=how_many, advance=advance, **how)
+            reports += found
+            if of_files is not None and y is not None and all(report.ok for report in found):
+                written = of_files.write(y)
+    _show(reports, out, written, as_json)
+    if not all(report.ok for report in reports):
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _contradictions(names: list[str], options: FileOptions, seed: int | None, channels: str) -> Iterator[NkiconvError]:
+    """Options that do not go together, or that no command line could mean."""
+    if not names and options.input is None:
+        yield UnsupportedError(
+            "CASE, --input: neither is given; name a case (nkiconv cases) or give --input and --filter"
+        )
+    of_files = [option for option in options.given() if option != "--dtype"]
+    if names and of_files:
+        yield UnsupportedError(f"{', '.join(of_files)}: cannot be combined with named cases; drop one or the other")
+    yield from options.contradictions()
+    if options.input is not None and seed is not None:
+        yield UnsupportedError(f"--seed={seed}: files bring their own data; drop it")
+    if channels not in ("auto", "all") and not (channels.isdecimal() and int(channels) > 0):
+        yield UnsupportedError(f"--channels={channels}: must be auto, all, or a positive number; use one of these")
+    elif options.out is not None and channels.isdecimal():
+        yield UnsupportedError(f"--channels={channels}: --out needs every channel; drop one of the two")
+
+
+def _case_works(
+    names: list[str], layout: str | None, dtype: str | None, seed: int, verify: Any, how: dict[str, Any]
+) -> Iterator[Work]:
+    """The named cases, one at a time; every one is looked up and refused before the first runs.
+
+    how: algorithm, degrees, strict_nonfinite and precision, as `verify.case_refusals` takes them.
+    """
+    kind = None if dtype is None else dtype_name(dtype)
+    chosen = named_cases(names, layout)
+    rows = [case.name for case in chosen if layout == "NHWC" and case.suite == "depthwise_conv1d"]
+    if rows:
+        raise UnsupportedError(
+            f"--layout={layout}: rows are checked as [N, C, W]; drop {', '.join(rows)}, or profile them"
+        )
+    if kind is not None:
+        chosen = [dataclasses.replace(case, problem=case.problem.replace(dtype=kind)) for case in chosen]
+    refusals = [error for case in chosen for error in verify.case_refusals(case, **how)]
+    raise_all("nkiconv run cannot run these cases", refusals)
+    for case in chosen:
+        x, w = verify.case_arrays(case, seed)
+        extra = {} if case.suite == "depthwise_conv1d" else {"precision": how["precision"]}
+        yield Work(case.name, case.suite, x, w, case.problem, extra)
+
+
+def _show(reports: list[Report], out: str | None, written: Written | None, as_json: bool) -> None:
+    if as_json:
+        right = all(report.ok for report in reports)
+        where, clipped = (None, None) if written is None else (written.path, written.clipped)
+        reported = [report.as_dict() for report in reports]
+        print_json({"ok": right, "out": where, "clipped": clipped, "reports": reported})
+        return
+    screen = console()
+    provider = "AWS's nki" if reports[0].provider == "aws" else "nkiconv's simulator"
+    screen.print(report_table(f"convolutions on {provider}", reports))
+    screen.print(Text(REPORT_NOTES, style="dim"))
+    sampled = [report.name for report in reports if report.channels_checked < report.problem.K]
+    if sampled:
+        names = ", ".join(dict.fromkeys(sampled))
+        screen.print(Text(f"{names}: only a sample of the channels was checked; --channels all checks all"))
+    if any(math.isinf(report.comparison.max_error) and not report.strict_nonfinite for report in reports):
+        screen.print(
+            Text("an infinite error comes from NaN or Inf in x; --strict-nonfinite keeps them in their channel")
+        )
+    if out is not None:
+        text = f"{out} was not written: the result is wrong" if written is None else written.text
+        screen.print(Text(text), soft_wrap=True)

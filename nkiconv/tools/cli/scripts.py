@@ -1,0 +1,88 @@
+"""A model from a script: SCRIPT.py:FUNCTION, imported as a module of its own, with nothing of it left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ...errors import UnsupportedError
+
+#: The name under which a script is imported; it is none of the script's, so that `__main__` blocks do not run.
+MODULE = "_nkiconv_script"
+
+
+@contextlib.contextmanager
+def function_of(target: str) -> Iterator[Callable[[], Any]]:
+    """The function that SCRIPT.py:FUNCTION names, to be called without arguments while the block runs.
+
+    The script's folder is importable while the block runs, and what the script prints goes to stderr.
+
+    Raises UnsupportedError: there is no such script or function, importing it raises, or the function wants arguments;
+    its caller gets one where the function raises.
+    """
+    path, name = _parts(target)
+    before = list(sys.path)
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield _named(target, path, name)
+    finally:
+        sys.path[:] = before
+        sys.modules.pop(MODULE, None)
+
+
+def _parts(target: str) -> tuple[Path, str]:
+    """The path and the name of the function."""
+    script, colon, name = target.rpartition(":")
+    path = Path(script)
+    if not (colon and script and name.isidentifier()):
+        raise UnsupportedError(f"SCRIPT={target}: must be a path, a colon and a function; write model.py:build_model")
+    if not path.is_file() or path.suffix != ".py":
+        kind = "is a directory" if path.is_dir() else "is no .py file" if path.exists() else "does not exist"
+        raise UnsupportedError(f"SCRIPT={target}: {path} {kind}; give the path of a Python script")
+    return path, name
+
+
+def _named(target: str, path: Path, name: str) -> Callable[[], Any]:
+    """The function of a script."""
+    spec = importlib.util.spec_from_file_location(MODULE, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE] = module
+    _guarded(f"SCRIPT={target}: importing it", path, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    found = getattr(module, name, None)
+    if found is None:
+        functions = [one for one, value in vars(module).items() if inspect.isfunction(value)]
+        close = difflib.get_close_matches(name, functions, n=3, cutoff=0.4) or functions[:3]
+        remedy = f"did you mean {', '.join(close)}?" if close else "define one that returns the model"
+        raise UnsupportedError(f"SCRIPT={target}: {path} has no {name}; {remedy}")
+    if not callable(found):
+        kind = type(found).__name__
+        raise UnsupportedError(f"SCRIPT={target}: {name} is no function but of type {kind}; name one")
+    return lambda: _guarded(f"SCRIPT={target}: {name}()", path, found)
+
+
+def _guarded(what: str, path: Path, call: Callable[[], Any]) -> Any:
+    """What a call of the script's code returns; whatever it raises becomes an UnsupportedError with the line."""
+    try:
+        return call()
+    except (Exception, SystemExit) as error:
+        raise UnsupportedError(f"{what} raised {type(error).__name__}{_line(path, error)}: {error}; mend it") from error
+
+
+def _line(path: Path, error: BaseException) -> str:
+    """The last line of a script that an error passed through, as in " (model.py:12)"; empty where there is none."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).resolve() == path.resolve()
+    ]
+    return f" ({path.name}:{lines[-1]})" if lines else ""

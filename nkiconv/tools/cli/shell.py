@@ -1,0 +1,156 @@
+"""How commands talk: tables and JSON on stdout, errors in red and progress on stderr, exit status 0, 1 or 2."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from ...errors import NkiconvError, UnsupportedError
+from ...simulator import NkiError, NkiValidationError
+
+#: Exit statuses.
+OK, CHECK_FAILED, BAD_INPUT = 0, 1, 2
+#: Columns of a table that goes to a file or a pipe.
+PLAIN_WIDTH = 120
+
+#: Told what is being done, and the share of it that is done; None while it cannot be told.
+Advance = Callable[[str, "float | None"], None]
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where to print; wide enough for the tables where nobody watches."""
+    found = Console(stderr=stderr, highlight=False)
+    if not found.is_terminal:
+        found.width = max(found.width, PLAIN_WIDTH)
+    return found
+
+
+def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn refusals into a red message and an exit status, with JSON besides if the command was called with --json.
+
+    A kernel that breaks a rule of NKI has failed a check; whatever else is refused is bad input.
+    """
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except BrokenPipeError:  # whoever reads has seen enough, which typer knows how to end
+            raise
+        except (NkiconvError, NkiValidationError, NotImplementedError, OSError, MemoryError) as error:
+            try:
+                _report(error, as_json=kwargs.get("as_json", False))
+            except UnsupportedError as unwritten:
+                _report(unwritten, as_json=False)
+            _settle_stdout()
+            raise typer.Exit(CHECK_FAILED if _is_broken_rule(error) else BAD_INPUT) from None
+
+    return run
+
+
+def _report(error: BaseException, *, as_json: bool) -> None:
+    """The error in red on stderr, and as JSON on stdout.
+
+    Raises UnsupportedError: stdout cannot be written.
+    """
+    message = str(error) or "out of memory; use a smaller problem or --channels"
+    console(stderr=True).print(Text(f"{type(error).__name__}: {message}", style="red"), soft_wrap=True)
+    if as_json:
+        violations = list(getattr(error, "violations", (message,)))
+        print_json({"error": {"class": type(error).__name__, "message": message, "violations": violations}})
+
+
+def _is_broken_rule(error: BaseException) -> bool:
+    """Whether a kernel broke a rule of NKI; what is wrong with the launch is the caller's doing."""
+    return isinstance(error, NkiError) and error.op != "launch"
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout; numbers that JSON cannot write become "inf", "-inf", "nan"."""
+    write_out(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
+
+
+def write_out(text: str) -> None:
+    """Text on stdout, as it is.
+
+    Raises UnsupportedError: stdout is a file on a full disk, or another that cannot be written; whatever is printed
+    after that is dropped.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_stdout()
+        raise UnsupportedError(f"stdout: cannot be written ({error.strerror}); send it elsewhere") from error
+
+
+def _settle_stdout() -> None:
+    """Write what is left for stdout now, or never: Python would try again when it ends, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_stdout()
+
+
+def _drop_stdout() -> None:
+    """Send nowhere what is left for stdout, and all that comes after it."""
+    with suppress(OSError), open(os.devnull, "w", encoding="utf-8") as nowhere:  # a stdout in memory has no number
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Warnings as lines on stderr while the block runs, without the source lines that Python adds."""
+
+    def show(message: Any, *_rest: Any, **_more: Any) -> None:
+        console(stderr=True).print(Text(f"warning: {message}", style="yellow"), soft_wrap=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def progress(show: bool) -> Iterator[Advance]:
+    """A bar on stderr while the block runs, if that is a terminal; yields a function of (what, share done or None)."""
+    screen = console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn()
+    with Progress(*columns, console=screen, transient=True, disable=not (show and screen.is_terminal)) as bar:
+        task = bar.add_task("", total=None)
+
+        def advance(what: str, share: float | None) -> None:
+            bar.update(task, description=what, total=None if share is None else 1.0, completed=share or 0.0)
+
+        yield advance
+
+
+def of_case(name: str, advance: Advance) -> Advance:
+    """The progress of one of several cases, told by its name."""
+    return lambda what, share: advance(f"{name}: {what}", share)

@@ -1,0 +1,54 @@
+"""matplotlib, imported where it is needed and missed by name: its sample data, figures and image files."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from ...errors import UnsupportedError
+from ...whole_file import whole_file
+
+#: Colours of what went in and of what came out.
+BEFORE, AFTER = "0.65", "tab:blue"
+
+
+def _matplotlib(module: str) -> Any:
+    try:
+        return importlib.import_module(f"matplotlib.{module}")
+    except ImportError as error:
+        raise UnsupportedError(
+            f"matplotlib: is needed for the demo's data and pictures ({error}); run pip install 'nkiconv[plots]'"
+        ) from error
+
+
+def sample_data(name: str) -> Path:
+    """Path of a file of matplotlib's sample data. Raises UnsupportedError where matplotlib or the file is missing."""
+    cbook = _matplotlib("cbook")
+    path = Path(str(cbook.get_sample_data(name, asfileobj=False)))
+    if not path.is_file():
+        raise UnsupportedError(
+            f"{name}: is missing from matplotlib's sample data; reinstall it: pip install 'nkiconv[plots]'"
+        )
+    return path
+
+
+def figure(width_inches: float, height_inches: float) -> Any:
+    """An empty matplotlib Figure that needs no display."""
+    return _matplotlib("figure").Figure(figsize=(width_inches, height_inches), layout="constrained")
+
+
+def save_figure(drawn: Any, path: Path) -> None:
+    """Write a Figure as PNG."""
+    with whole_file(path) as part:
+        drawn.savefig(part, format="png", dpi=130)
+
+
+def read_picture(path: Path) -> Any:
+    """An image file as a NumPy array, uint8 [H, W, 3]."""
+    return _matplotlib("image").imread(path)
+
+
+def save_picture(values: Any, path: Path) -> None:
+    """Write [H, W, 3] values, 0 to 1 (others are clipped), as PNG."""
+    _matplotlib("image").imsave(path, values.clip(0.0, 1.0))

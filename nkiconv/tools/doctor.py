@@ -1,0 +1,162 @@
+"""What is installed, which NKI runs and why, and what a machine lacks to run on trn2.
+
+Importable whatever NKICONV_NKI says: an impossible choice is part of the diagnosis.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ..errors import UnsupportedError
+from ..providers import PLACEHOLDER, PLACEHOLDER_MARK
+
+#: What the driver makes on a machine with a Neuron device.
+DEVICE = Path("/dev/neuron0")
+INSTALLED, MISSING = "installed", "missing"
+
+#: distribution, module, what nkiconv wants it for
+_PACKAGES = (
+    ("numpy", "numpy", "arrays"),
+    ("ml_dtypes", "ml_dtypes", "bf16 and fp8 arrays"),
+    ("typer", "typer", "this command line"),
+    ("rich", "rich", "tables and progress bars"),
+    ("matplotlib", "matplotlib", "nkiconv demo"),
+    ("pillow", "PIL", "nkiconv demo, and pictures in nkiconv run"),
+    ("safetensors", "safetensors", ".safetensors files in nkiconv run"),
+    ("torch", "torch", "torch tensors, and an independent reference in the tests"),
+)
+_AWS_PACKAGES = (
+    ("nki", "nki", "trn2: the language of the kernels"),
+    ("neuronx-cc", "neuronxcc", "trn2: the compiler"),
+    ("torch-neuronx", "torch_neuronx", "trn2: running kernels on the device"),
+)
+_VARIABLES = ("NKICONV_NKI", "NEURON_PLATFORM_TARGET_OVERRIDE", "NEURON_LOGICAL_NC_CONFIG")
+#: Accepted values of the target platform variables; unset is accepted too.
+_ACCEPTED = {"NEURON_PLATFORM_TARGET_OVERRIDE": ("trn2", "gen3"), "NEURON_LOGICAL_NC_CONFIG": ("1", "2")}
+
+
+@dataclass(frozen=True)
+class Package:
+    """A distribution that nkiconv can use."""
+
+    name: str
+    purpose: str
+    version: str | None
+    status: str  # INSTALLED, MISSING or PLACEHOLDER
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything `nkiconv doctor` knows."""
+
+    python: str
+    system: str
+    packages: tuple[Package, ...]
+    provider: str | None  # "aws" or "simulator"; None if the choice is impossible
+    reason: str  # why that provider, or why none
+    variables: dict[str, str | None]
+    device: bool
+    advice: tuple[str, ...]  # what keeps this machine from trn2 or from the simulator, and the remedy
+
+    @property
+    def ok(self) -> bool:
+        """Whether kernels can run at all."""
+        return self.provider is not None
+
+    @property
+    def trn2_ready(self) -> bool:
+        """Whether AWS's packages and a device are there."""
+        aws = {name for name, _, _ in _AWS_PACKAGES}
+        return self.device and all(p.status == INSTALLED for p in self.packages if p.name in aws)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**dataclasses.asdict(self), "ok": self.ok, "trn2_ready": self.trn2_ready}
+
+
+def diagnose() -> Diagnosis:
+    """Look at this machine and process; raises nothing."""
+    packages = tuple(_package(*row) for row in (*_PACKAGES, *_AWS_PACKAGES))
+    provider, reason = _choice()
+    variables = {name: os.environ.get(name) for name in _VARIABLES}
+    return Diagnosis(
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        system=f"{platform.system()} {platform.machine()}",
+        packages=packages,
+        provider=provider,
+        reason=reason,
+        variables=variables,
+        device=DEVICE.exists(),
+        advice=(*_variable_advice(variables), *_trn2_advice(packages)),
+    )
+
+
+def _choice() -> tuple[str | None, str]:
+    """Which NKI nkiconv uses, and why; or None and the refusal."""
+    try:
+        choice = importlib.import_module("nkiconv._nki").CHOICE
+    except UnsupportedError as error:
+        return None, str(error)
+    return choice.provider, choice.reason
+
+
+def _package(name: str, module: str, purpose: str) -> Package:
+    """A distribution's status, from its metadata and source: nothing is imported."""
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        version = None
+    sources = list(_init_sources(name, module))
+    if any(PLACEHOLDER_MARK in source for source in sources):
+        return Package(name, purpose, version, PLACEHOLDER)
+    return Package(name, purpose, version, INSTALLED if version or sources else MISSING)
+
+
+def _init_sources(name: str, module: str) -> Iterator[str]:
+    """Text of the package's top __init__.py, as imported and as its distribution lists it."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    paths = [Path(spec.origin)] if spec is not None and spec.origin else []
+    try:
+        files = metadata.files(name) or []
+    except metadata.PackageNotFoundError:
+        files = []
+    # PyPI's neuronx-cc has its text in a folder named neuronx-cc, which cannot be imported.
+    paths += [Path(str(file.locate())) for file in files if len(file.parts) == 2 and file.name == "__init__.py"]
+    for path in paths:
+        if path.suffix == ".py" and path.is_file():
+            yield path.read_text(encoding="utf-8", errors="replace")
+
+
+def _variable_advice(variables: dict[str, str | None]) -> Iterator[str]:
+    for name, accepted in _ACCEPTED.items():
+        value = variables[name]
+        if value is not None and value not in accepted:
+            yield f"{name}={value!r}: the simulator accepts {', '.join(accepted)}; unset it or set one of them"
+
+
+def _trn2_advice(packages: tuple[Package, ...]) -> Iterator[str]:
+    aws = {name for name, _, _ in _AWS_PACKAGES}
+    placeholders = [p.name for p in packages if p.name in aws and p.status == PLACEHOLDER]
+    lacking = [p.name for p in packages if p.name in aws and p.status != INSTALLED]
+    if placeholders:
+        names = " ".join(placeholders)
+        yield f"{names}: PyPI's placeholders, not AWS's packages; remove them: pip uninstall {names}"
+    if lacking:
+        yield (
+            f"{', '.join(lacking)}: needed on trn2; install from AWS's own package repository, not from PyPI "
+            "(the Neuron documentation gives its address)"
+        )
+    if not DEVICE.exists():
+        yield f"{DEVICE}: there is no Neuron device here; use a trn2 instance with the Neuron driver installed"

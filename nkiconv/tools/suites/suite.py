@@ -1,0 +1,251 @@
+"""The headline cases of a suite, planned, checked, modelled, and held against the baselines: `nkiconv bench --suite`.
+
+A row is made in three steps. The planner chooses; the choice runs on data and is compared with the float64 reference,
+on all channels or, of big problems, on a sample that keeps its tiles whole; then the whole problem is profiled, and
+each baseline algorithm is modelled on the same problem.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ... import __version__
+from ...cases import Case
+from ...errors import UnsupportedError
+from ...planner import Plan, Request
+from ...planner.entry import answer
+from ...planner.plan import TIMED, TUNED
+from ...planner.sources import sources_hash
+from ...whole_file import whole_file
+from ..verify import Channels, Report, case_arrays, case_operation, verify_case
+from .h200 import fractions
+from .profile_table import headline
+from .profiles import CaseProfile, profile_case
+
+#: Suites that have a bench, by the name that --suite takes: the suite of cases, and the algorithms that its plans are
+#: held against.
+SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "depthwise": ("depthwise_conv1d", ("taps_on_partition",)),
+    "conv2d": ("conv2d", ("taps",)),
+}
+#: Decides the data of the check.
+SEED = 0
+#: Elements of x and y of a depthwise conv1d up to which every channel is checked, and the channels that are of larger
+#: ones.
+CHECKED_ELEMS, CHECKED_CHANNELS = 1 << 23, 256
+#: Told what is being done, and the share of it that is done.
+Advance = Callable[[str, "float | None"], None]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A baseline's modelled us, mean over phases; None with the reason where it does not run."""
+
+    us: float | None
+    extrapolated_from: int | None = None  # channels; None: modelled on the whole problem
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SuiteRow:
+    """One case in one dtype; every time is modelled."""
+
+    case: str
+    dtype: str
+    plan: Plan
+    report: Report
+    profile: CaseProfile
+    baselines: dict[str, Baseline]
+
+    @property
+    def us(self) -> float:
+        """Modelled time of the plan, mean over the phases that a profile tries."""
+        return self.profile.profile.modelled_us
+
+    def times_faster_than(self, baseline: str) -> float | None:
+        """The baseline's time over the plan's."""
+        other = self.baselines[baseline].us
+        return None if other is None else other / self.us
+
+    @property
+    def reload(self) -> float:
+        """Bytes that all DMAs move over the least: x and w read once, y written once."""
+        return self.profile.profile.hbm_bytes / self.profile.problem.min_bytes
+
+    @property
+    def h200_fraction(self) -> float | None:
+        """Share of its own limit that cuDNN reaches on an H200; None where nobody measured the shape."""
+        return fractions().get((self.case, self.dtype))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, a value a column of the CSV."""
+        found, check = self.profile.profile, self.report.comparison
+        return {
+            "case": self.case,
+            "dtype": self.dtype,
+            "lnc": self.profile.lnc,
+            "algorithm": self.plan.algorithm,
+            "settings": self.plan.settings,
+            "verdict": self.report.verdict,
+            "channels_checked": self.report.channels_checked,
+            "worst_ratio": check.worst_ratio,
+            "modelled_us": self.us,
+            "modelled_phase0_us": found.phases.phase0_us,
+            "modelled_worst_us": found.phases.worst_us,
+            "modelled_lookahead_us": found.lookahead_us,
+            **{f"{name}_us": one.us for name, one in self.baselines.items()},
+            **{f"x_{name}": self.times_faster_than(name) for name in self.baselines},
+            "copy_floor_us": self.profile.floors.copy_us,
+            "x_copy_floor": self.profile.x_copy_floor,
+            "roofline_us": found.roofline_us,
+            "roofline_fraction": found.roofline_fraction,
+            "h200_cudnn_fraction": self.h200_fraction,
+            "bound_by": found.bound_by,
+            "instructions": found.instructions,
+            "reload": self.reload,
+            "sbuf_bytes_per_partition": found.sbuf_peak_bytes,
+            "psum_banks": found.psum_peak_banks,
+            "version": __version__,
+            "sources": sources_hash(),
+        }
+
+
+def chosen(suite: str, only: str | None = None) -> list[tuple[Case, str]]:
+    """(case, dtype) of a suite's headline cases; `only` those with this in their name.
+
+    Raises UnsupportedError: there is no such suite, or no such case.
+    """
+    if suite not in SUITES:
+        raise UnsupportedError(f"--suite={suite}: there is none of this name; use one of {', '.join(SUITES)}")
+    every = [(case, dtype) for case, dtype in headline() if case.suite == SUITES[suite][0]]
+    found = [(case, dtype) for case, dtype in every if only is None or only in case.name]
+    if not found:
+        names = ", ".join(dict.fromkeys(case.name for case, _ in every))
+        raise UnsupportedError(f"--only={only}: no headline case has this in its name; they are {names}")
+    return found
+
+
+def rows(
+    pairs: Sequence[tuple[Case, str]], *, lnc: int = 2, wide: bool = False, advance: Advance
+) -> Iterator[SuiteRow]:
+    """A row for each (case, dtype). wide: plans are those of `nkiconv tune`."""
+    for i, (case, dtype) in enumerate(pairs):
+
+        def told(what: str, _share: float | None, name: str = f"{case.name} {dtype}", done: int = i) -> None:
+            advance(f"{name}: {what}", done / len(pairs))
+
+        yield row(case, dtype, lnc, wide=wide, advance=told)
+
+
+def row(case: Case, dtype: str, lnc: int, *, wide: bool, advance: Advance) -> SuiteRow:
+    """Plan, check, profile and compare one case."""
+    problem = case.problem.replace(dtype=dtype)
+    operation = case_operation(case).name
+    plan = plan_of(Request(problem=problem, lnc=lnc, operation=operation), wide, advance)
+    of_dtype = dataclasses.replace(case, problem=problem)
+    x, w = case_arrays(of_dtype, SEED)
+    [report] = verify_case(
+        of_dtype, x, w, degrees=(lnc,), algorithm=plan.algorithm, config=plan.config, channels=_checked(of_dtype),
+        advance=advance,
+    )  # fmt: skip
+    profile, _ = profile_case(case, dtype=dtype, lnc=lnc, algorithm=plan.algorithm, config=plan.config, advance=advance)
+    baselines = {}
+    for name in _baselines_of(case):
+        request = Request(problem=problem, lnc=lnc, operation=operation, algorithms=(name,))
+        baselines[name] = _baseline(request, advance)
+    return SuiteRow(case.name, dtype, plan, report, profile, baselines)
+
+
+def _baselines_of(case: Case) -> tuple[str, ...]:
+    return next(names for of, names in SUITES.values() if of == case.suite)
+
+
+def _checked(case: Case) -> Channels:
+    """How many channels are checked; of a conv2d, which runs as a whole, as many as its check thinks fit."""
+    problem = case.problem
+    if case.suite == "conv2d":
+        return "auto"
+    return "all" if problem.N * problem.C * (problem.W + problem.Q) <= CHECKED_ELEMS else CHECKED_CHANNELS
+
+
+def plan_of(request: Request, wide: bool, advance: Advance) -> Plan:
+    """The plan of a quick or of a wide search, whatever this user has tuned: rows depend on kernels and model alone."""
+    found = answer(request, wide=wide, advance=advance)
+    if found.effort != (TUNED if wide else TIMED):
+        found = answer(request, use_cache=False, advance=advance)
+    return found
+
+
+def _baseline(request: Request, advance: Advance) -> Baseline:
+    try:
+        found = plan_of(request, False, advance)
+    except UnsupportedError as error:
+        return Baseline(None, reason=error.violations[0])
+    return Baseline(found.modelled_us, found.extrapolated_from)
+
+
+def geometric_mean(values: Iterable[float | None]) -> tuple[float, int]:
+    """The geometric mean of the values that there are, and how many those are; (nan, 0) of none."""
+    known = [math.log(value) for value in values if value is not None]
+    return (math.exp(sum(known) / len(known)) if known else math.nan), len(known)
+
+
+def means(found: Sequence[SuiteRow]) -> dict[str, tuple[float, int]]:
+    """Geometric means over the rows, by column, and of how many rows."""
+    return {
+        **{f"x_{name}": geometric_mean(one.times_faster_than(name) for one in found) for name in found[0].baselines},
+        "x_copy_floor": geometric_mean(one.profile.x_copy_floor for one in found),
+        "roofline_fraction": geometric_mean(one.profile.profile.roofline_fraction for one in found),
+    }
+
+
+class Row(Protocol):
+    """What a table is made of."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """A value a column."""
+
+
+def write(path: Path, found: Sequence[Row]) -> None:
+    """Write rows to a CSV file; empty where there is no value."""
+    with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(found[0].as_dict()), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(as_text(one) for one in found)
+
+
+def as_text(one: Row) -> dict[str, str]:
+    """A row as the CSV file holds it."""
+    return {name: _text(value) for name, value in one.as_dict().items()}
+
+
+def from_text(row: dict[str, str]) -> dict[str, str | float | None]:
+    """A row of the CSV file with its numbers read again."""
+    return {name: _value(text) for name, text in row.items()}
+
+
+def read(path: Path) -> list[dict[str, str | float | None]]:
+    """The rows of such a file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [from_text(row) for row in csv.DictReader(file)]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _value(text: str) -> str | float | None:
+    if text == "":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,1 @@
+"""The tables in README.md and docs/ that are generated: `make readme`."""

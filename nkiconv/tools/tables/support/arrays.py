@@ -1,0 +1,135 @@
+"""The functions of nkiconv on NumPy arrays: each call runs in the simulator, on arrays of a few elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ....api.conv1d import FILTER_LAYOUTS_1D, conv1d, depthwise_conv2d
+from ....api.conv2d import FILTER_LAYOUTS, conv2d, pack_filter
+from ....api.depthwise_conv1d import depthwise_conv1d
+from ....kernels.conv2d.geometry import PRECISIONS
+from ....planner.request import LNC_DEGREES
+from ....problem import DTYPES
+from ....reference import ACTIVATIONS
+from .table import KERNEL, Column, Operands, Row, always, markdown
+
+#: The kernels' dtypes, and others that NumPy users have; float8_e4m3fn is torch's, without infinities.
+ASKED = {
+    **DTYPES,
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float64": np.dtype(float),
+    "int8": np.dtype("i1"),
+}
+
+N, C, K, SIZE, TAPS = 2, 4, 16, 6, 3
+OUT = SIZE - TAPS + 1
+
+
+def _operands(x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...]) -> Callable[[str], Operands]:
+    def of_dtype(dtype: str) -> Operands:
+        return Operands(x, w, y, lambda shape, other=dtype: np.ones(shape, ASKED[other]), dtype)
+
+    return of_dtype
+
+
+def _plain(operands: Operands) -> Mapping[str, Any]:
+    return {"x": operands.array(operands.x), "w": operands.array(operands.w), "lnc": 1}
+
+
+def _run(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
+    function(**arguments)
+    return KERNEL
+
+
+COLUMNS = tuple(
+    Column(f"`{function.__name__}`", function, _operands(x, w, y), _plain, _run)
+    for function, x, w, y in (
+        (depthwise_conv1d, (N, C, SIZE), (C, TAPS), (N, C, OUT)),
+        (conv1d, (N, C, SIZE), (K, C, TAPS), (N, K, OUT)),
+        (conv2d, (N, C, SIZE, SIZE), (K, C, TAPS, TAPS), (N, K, OUT, OUT)),
+        (depthwise_conv2d, (N, C, SIZE, SIZE), (C, 1, TAPS, TAPS), (N, C, OUT, OUT)),
+    )
+)
+
+
+def _sides(before: int, behind: int) -> Callable[[Operands], Mapping[str, Any]]:
+    """Padding of each axis."""
+    pair = (before, behind)
+    return lambda operands: {"padding": pair if operands.axes == 1 else (pair, pair)}
+
+
+def _filters(dtype: str) -> Callable[[Operands], Mapping[str, Any]]:
+    return lambda operands: {"w": operands.array(operands.w, dtype)}
+
+
+def _grouped(operands: Operands) -> Mapping[str, Any]:
+    filters, inputs, *taps = operands.w
+    return {"groups": 2, "w": operands.array((filters, inputs // 2, *taps))}
+
+
+def _multiplied(operands: Operands) -> Mapping[str, Any]:
+    """Two filters a channel."""
+    filters = {"w": operands.array((2 * C, 1, *operands.w[2:]))}
+    return filters if operands.w[:2] == (C, 1) else {**filters, "groups": C}
+
+
+def _channels_last(operands: Operands) -> Mapping[str, Any]:
+    n, channels, *image = operands.x
+    return {"x": operands.array((n, *image, channels)), "layout": "NWC" if operands.axes == 1 else "NHWC"}
+
+
+def _filter_layout(operands: Operands) -> Mapping[str, Any]:
+    filters, *rest = operands.w
+    inputs, *taps = rest if len(rest) > operands.axes else (1, *rest)
+    last = (list(FILTER_LAYOUTS_1D) if operands.axes == 1 else list(FILTER_LAYOUTS))[1]
+    return {"w": operands.array((*taps, inputs, filters)), "filter_layout": last}
+
+
+def _packed(operands: Operands) -> Mapping[str, Any]:
+    return {"w": pack_filter(operands.array((K, C, TAPS, TAPS)))}
+
+
+def _residual(**more: Any) -> Callable[[Operands], Mapping[str, Any]]:
+    return lambda operands: {"residual": operands.array(operands.y, "fp32"), **more}
+
+
+def _state(operands: Operands) -> Mapping[str, Any]:
+    return {"initial_state": operands.array((N, C, TAPS - 1)), "padding": "causal"}
+
+
+ROWS = (
+    *(Row("filters in", name, _filters(name)) for name in DTYPES),
+    Row("`stride`", "", always(stride=2)),
+    Row("`dilation`", "", always(dilation=2)),
+    Row("`lhs_dilation`", "", always(lhs_dilation=2)),
+    Row("`padding`", "an int", always(padding=1)),
+    Row("`padding`", "of each side", _sides(2, 1)),
+    Row("`padding`", "negative", _sides(-1, 0)),
+    *(Row("`padding`", name, always(padding=name)) for name in ("same", "valid", "causal")),
+    Row("`groups`", "", _grouped),
+    Row("several filters a channel", "", _multiplied),
+    Row("`layout`", "channels last", _channels_last),
+    Row("`filter_layout`", "", _filter_layout),
+    Row("w of `pack_filter`", "", _packed),
+    Row("`bias`", "", lambda operands: {"bias": operands.array(operands.y[1:2], "fp32")}),
+    *(Row("`activation`", name, always(activation=name)) for name in ACTIVATIONS),
+    Row("`residual`", "before the activation", _residual()),
+    Row("`residual`", "behind it", _residual(residual_position="post_activation")),
+    Row("`residual`", "times `beta`", _residual(beta=0.5)),
+    Row("`pool`", "", always(pool=2)),
+    *(Row("`out_dtype`", name, always(out_dtype=name)) for name in DTYPES),
+    *(Row("`precision`", name, always(precision=name)) for name in PRECISIONS),
+    Row("`initial_state`", "", _state),
+    Row("`return_final_state`", "", always(return_final_state=True, padding="causal")),
+    Row("`strict_nonfinite`", "", always(strict_nonfinite=True)),
+    *(Row("`lnc`", str(cores), always(lnc=cores)) for cores in LNC_DEGREES),
+)
+
+
+def table() -> str:
+    """The support table of these functions."""
+    return markdown(COLUMNS, ROWS, tuple(ASKED))

@@ -1,0 +1,253 @@
+"""The functions of nkiconv.pytorch and the modules that `convert` swaps: each call is checked on tensors without data.
+
+Who computes is told by the operators that run: nkiconv's are the kernels', on a Neuron device. Those that are one
+convolution are also put to the planner's operation, which knows what the kernel refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ....errors import raise_all
+from ....planner import Asked
+from ....planner.operations import OPERATIONS
+from ....pytorch import (
+    causal_conv1d_fn,
+    causal_conv1d_update,
+    conv1d,
+    conv2d,
+    convert,
+    depthwise_conv1d,
+    depthwise_conv2d,
+)
+from ....pytorch.operators.custom import ARGUMENTS, NAMES, asked_of
+from ....pytorch.operators.tensor_kinds import DTYPES
+from ....reference import ACTIVATIONS
+from .table import ABSENT, KERNEL, TORCH, Column, Operands, Row, always, markdown
+
+#: The kernels' dtypes by nkiconv's names, and others that models have.
+ASKED = {name: dtype for dtype, name in DTYPES.items()} | {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float64, torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.int8)
+}
+#: Those of them that torch makes modules of.
+OF_MODULES = ("bf16", "fp16", "fp32", "float64", "complex64")
+
+N, C, K, SIZE, TAPS = 2, 4, 8, 6, 3
+OUT = SIZE - TAPS + 1
+
+
+class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes nkiconv's operators, and has the planner's operation check what they are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.who = TORCH
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, and note it."""
+        space, _, name = func.name().partition("::")
+        result = func(*args, **(kwargs or {}))
+        if space == "nkiconv":
+            self.who = KERNEL
+            if name in NAMES:
+                _check(name, *args)
+        return result
+
+
+def _check(name: str, x: Any, w: Any, bias: Any, residual: Any, *rest: Any) -> None:
+    """Raise why no kernel runs a call of an operator."""
+    asked, packed = asked_of(name, *rest[:ARGUMENTS]), rest[ARGUMENTS:]
+    wanted = Asked(
+        bias=bias is not None,
+        activation=asked.activation,
+        residual=None if residual is None else asked.residual_position,
+        packed=bool(packed) and packed[0] is not None,
+    )
+    operation = OPERATIONS["depthwise_conv1d" if name == "depthwise_conv1d" else "conv2d"]
+    raise_all(name, list(operation.violations(asked.problem(x, w), wanted)))
+
+
+def _call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
+    """Who computes a call, or the derivatives by those of its tensors that require them."""
+    with _Seen() as seen:
+        y = function(**arguments)
+    by = [one for one in arguments.values() if isinstance(one, torch.Tensor) and one.requires_grad]
+    if by:
+        y = y[0] if isinstance(y, tuple) else y
+        with _Seen() as seen:
+            torch.autograd.grad(y, by, torch.ones_like(y))
+    who: str = seen.who
+    return who
+
+
+def _converted(kind: Callable[..., torch.nn.Module], arguments: Mapping[str, Any]) -> str:
+    """Who computes a module of torch's once its model is converted; ABSENT where torch makes no such module."""
+    try:
+        module = kind(**arguments).eval()
+    except (TypeError, ValueError):
+        return ABSENT
+    report = convert(module)
+    if not report.swapped:
+        return TORCH
+    shape = (N, arguments["in_channels"], *[SIZE] * (2 if isinstance(module, torch.nn.Conv2d) else 1))
+    return _call(report.model, {"input": torch.empty(shape, dtype=arguments["dtype"], device="meta")})
+
+
+def _operands(
+    names: tuple[str, str], x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...]
+) -> Callable[[str], Operands]:
+    def of_dtype(dtype: str) -> Operands:
+        def array(shape: tuple[int, ...], other: str = dtype) -> torch.Tensor:
+            return torch.empty(shape, dtype=ASKED[other], device="meta")
+
+        return Operands(x, w, y, array, dtype, names)
+
+    return of_dtype
+
+
+def _plain(operands: Operands) -> dict[str, Any]:
+    images, filters = operands.names
+    return {images: operands.array(operands.x), filters: operands.array(operands.w)}
+
+
+def _plain_update(operands: Operands) -> dict[str, Any]:
+    return {**_plain(operands), "conv_state": operands.array((N, C, TAPS - 1))}
+
+
+def _plain_module(operands: Operands) -> dict[str, Any]:
+    dtype = ASKED[operands.dtype]
+    return {"in_channels": C, "out_channels": K, "kernel_size": TAPS, "device": "meta", "dtype": dtype}
+
+
+FUNCTIONS = tuple(
+    Column(f"`{function.__name__}`", function, _operands(names, x, w, y), plain, _call)
+    for names, function, x, w, y, plain in (
+        (("input", "weight"), conv1d, (N, C, SIZE), (K, C, TAPS), (N, K, OUT), _plain),
+        (("input", "weight"), conv2d, (N, C, SIZE, SIZE), (K, C, TAPS, TAPS), (N, K, OUT, OUT), _plain),
+        (("input", "weight"), depthwise_conv1d, (N, C, SIZE), (C, 1, TAPS), (N, C, OUT), _plain),
+        (("input", "weight"), depthwise_conv2d, (N, C, SIZE, SIZE), (C, 1, TAPS, TAPS), (N, C, OUT, OUT), _plain),
+        (("x", "weight"), causal_conv1d_fn, (N, C, SIZE), (C, TAPS), (N, C, SIZE), _plain),
+        (("x", "weight"), causal_conv1d_update, (N, C, SIZE), (C, TAPS), (N, C, SIZE), _plain_update),
+    )
+)
+MODULES = tuple(
+    Column(f"`{kind.__name__}`", kind, _operands(("", ""), (), (), ()), _plain_module, _converted)
+    for kind in (
+        torch.nn.Conv1d,
+        torch.nn.Conv2d,
+        torch.nn.Conv3d,
+        torch.nn.ConvTranspose1d,
+        torch.nn.ConvTranspose2d,
+    )
+)
+
+
+def _filters(dtype: str) -> Callable[[Operands], Mapping[str, Any]]:
+    return lambda operands: {operands.names[1]: operands.array(operands.w, dtype)}
+
+
+def _one_image(operands: Operands) -> Mapping[str, Any]:
+    return {operands.names[0]: operands.array(operands.x[1:])}
+
+
+def _one_step(operands: Operands) -> Mapping[str, Any]:
+    """Of decoding: [N, C]."""
+    return {operands.names[0]: operands.array(operands.x[:2])}
+
+
+def _grouped(operands: Operands) -> Mapping[str, Any]:
+    filters, inputs, *taps = operands.w
+    return {"groups": 2, operands.names[1]: operands.array((filters, inputs // 2, *taps))}
+
+
+def _multiplied(operands: Operands) -> Mapping[str, Any]:
+    """Two filters a channel."""
+    lone = [1] * (len(operands.w) - operands.axes - 1)
+    filters = {operands.names[1]: operands.array((2 * C, *lone, *[TAPS] * operands.axes))}
+    return {**filters, "groups": C} if operands.w[0] == K else filters
+
+
+def _bias(operands: Operands) -> Mapping[str, Any]:
+    return {"bias": operands.array(operands.y[1:2], "fp32")}
+
+
+def _residual(position: str) -> Callable[[Operands], Mapping[str, Any]]:
+    return lambda operands: {"residual": operands.array(operands.y), "residual_position": position}
+
+
+def _numbers(**shapes: tuple[int, ...]) -> Callable[[Operands], Mapping[str, Any]]:
+    """Arguments that count or index, of these shapes."""
+    made = {name: torch.empty(shape, dtype=torch.int32, device="meta") for name, shape in shapes.items()}
+    return lambda _operands: made
+
+
+def _sequences(operands: Operands) -> Mapping[str, Any]:
+    return {**_numbers(cu_seqlens=(3,))(operands), operands.names[0]: operands.array((1, *operands.x[1:]))}
+
+
+def _packed(operands: Operands) -> Mapping[str, Any]:
+    filters, inputs, *taps = operands.w
+    return {"packed": operands.array((1, inputs, *(1, *taps)[-2:], filters))}
+
+
+def _states(operands: Operands) -> Mapping[str, Any]:
+    return {"initial_states": operands.array((N, C, TAPS - 1))}
+
+
+def _by(name: str) -> Callable[[Operands], Mapping[str, Any]]:
+    """The derivative by an argument."""
+
+    def arguments(operands: Operands) -> Mapping[str, Any]:
+        images, filters = operands.names
+        made = {images: operands.x, filters: operands.w, "bias": operands.y[1:2], "residual": operands.y}
+        made |= {"initial_states": (N, C, TAPS - 1)}
+        called = {"x": images, "w": filters}.get(name, name)
+        return {called: operands.array(made[called]).requires_grad_()}
+
+    return arguments
+
+
+_GEOMETRY = (
+    Row("`stride`", "", always(stride=2)),
+    Row("`dilation`", "", always(dilation=2)),
+    Row("`padding`", "an int", always(padding=1)),
+    *(Row("`padding`", name, always(padding=name)) for name in ("same", "valid", "causal")),
+)
+ROWS = (
+    *(Row("filters in", name, _filters(name)) for name in DTYPES.values()),
+    Row("x without its batch axis", "", _one_image),
+    Row("x of one step, [N, C]", "", _one_step),
+    *_GEOMETRY,
+    Row("`groups`", "", _grouped),
+    Row("several filters a channel", "", _multiplied),
+    Row("`packed`, of `pack_filter`", "", _packed),
+    Row("`bias`", "", _bias),
+    *(Row("`activation`", name, always(activation=name)) for name in ACTIVATIONS),
+    *(Row("`residual`", position, _residual(position)) for position in ("pre_activation", "post_activation")),
+    Row("`seq_idx`", "", _numbers(seq_idx=(N, SIZE))),
+    Row("`cu_seqlens`", "", _sequences),
+    Row("`initial_states`", "", _states),
+    Row("`return_final_states`", "", always(return_final_states=True)),
+    Row("`cache_seqlens`", "", _numbers(cache_seqlens=(N,))),
+    Row("`conv_state_indices`", "", _numbers(conv_state_indices=(N,))),
+    *(Row("derivative", f"by {name}", _by(name)) for name in ("x", "w", "bias", "residual", "initial_states")),
+)
+OF_CONVERTED = (
+    *_GEOMETRY[:-1],
+    Row("`groups`", "", always(groups=2)),
+    Row("`bias`", "False", always(bias=False)),
+    *(
+        Row("`padding_mode`", mode, always(padding_mode=mode, padding=1))
+        for mode in ("reflect", "replicate", "circular")
+    ),
+)
+
+
+def tables() -> tuple[str, str]:
+    """The support tables of the functions, and of modules that `convert` is given."""
+    return markdown(FUNCTIONS, ROWS, tuple(ASKED)), markdown(MODULES, OF_CONVERTED, OF_MODULES)

@@ -1,0 +1,40 @@
+"""Convolutions, run and held against the float64 reference: what `nkiconv run`, `bench` and `demo` report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...cases import Case
+from ...reference import AnyArray
+from .choice import case_arrays, case_operation, case_refusals, name_violations
+from .comparison import Comparison, compare, compare_channels
+from .conv2d import SAMPLE_ABOVE_FLOPS, sampled_channels, verify_conv2d
+from .depthwise_conv1d import SAMPLE_ABOVE_INSTRUCTIONS, verify_depthwise_conv1d
+from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
+
+__all__ = [
+    "SAMPLE_ABOVE_FLOPS",
+    "SAMPLE_ABOVE_INSTRUCTIONS",
+    "SAMPLE_CHANNELS",
+    "Advance",
+    "Channels",
+    "Comparison",
+    "Report",
+    "case_arrays",
+    "case_operation",
+    "case_refusals",
+    "compare",
+    "compare_channels",
+    "ignore",
+    "name_violations",
+    "sampled_channels",
+    "verify_case",
+    "verify_conv2d",
+    "verify_depthwise_conv1d",
+]
+
+
+def verify_case(case: Case, x: AnyArray, w: AnyArray, **how: Any) -> list[Report]:
+    """A report for each LNC degree of a case with its arrays; how: as `verify_depthwise_conv1d` or `verify_conv2d`."""
+    verify = verify_conv2d if case_operation(case).name == "conv2d" else verify_depthwise_conv1d
+    return verify(case.name, x, w, case.problem, **how)[0]

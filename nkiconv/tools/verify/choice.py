@@ -1,0 +1,66 @@
+"""Which kernel runs a case, why one does not, and a case's data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...cases import Case
+from ...errors import NkiconvError, UnsupportedError, raise_all
+from ...planner.operation import Operation
+from ...planner.operations import OPERATIONS, choice_refusals
+from ...planner.request import Asked, Config, asked_violations
+from ...problem import DTYPES
+from ...reference import AnyArray
+
+
+def case_operation(case: Case) -> Operation:
+    """The operation that a case is of: a suite's cases are all of one, with its name."""
+    return OPERATIONS[case.suite]
+
+
+def case_refusals(
+    case: Case,
+    algorithm: str | None = None,
+    *,
+    degrees: Sequence[int] = (2,),
+    strict_nonfinite: bool = False,
+    precision: str | None = None,
+    config: Config = None,
+) -> list[NkiconvError]:
+    """Why no kernel runs this case, or not by this algorithm on one of these LNC degrees; empty if it does."""
+    operation, problem = case_operation(case), case.problem
+    asked = Asked(strict_nonfinite=strict_nonfinite, precision=precision)
+    found = list(asked_violations(asked)) or list(operation.violations(problem, asked))
+    found += name_violations(operation, algorithm)
+    for lnc in () if found else degrees:
+        found = found or list(choice_refusals(operation, problem, asked, algorithm, config, lnc))
+    return [UnsupportedError(f"case={case.name!r}: {error}") for error in found]
+
+
+def name_violations(operation: Operation, algorithm: str | None) -> list[NkiconvError]:
+    """What is wrong with an algorithm's name; empty for None, the estimate."""
+    if algorithm is None or algorithm in operation.algorithms:
+        return []
+    accepted = ", ".join(operation.algorithms)
+    return [UnsupportedError(f"algorithm={algorithm!r}: accepted for {operation.name} are {accepted}; use one of them")]
+
+
+def case_arrays(case: Case, seed: int) -> tuple[AnyArray, AnyArray]:
+    """Unit normals for a case in its dtype, decided by the seed: x [N, C, W] and w [C, S] of a depthwise conv1d, x and
+    w of `problem.input_shape` and `problem.filter_shape` of a conv2d, whose w is scaled to sums of unit variance.
+
+    Raises UnsupportedError for cases that no kernel runs.
+    """
+    problem = case.problem
+    raise_all("there is no kernel", case_refusals(case))
+    rng = np.random.default_rng(seed)
+    dtype = DTYPES[problem.dtype]
+    shapes: tuple[tuple[int, ...], ...] = (problem.N, problem.C, problem.W), (problem.C, problem.S)
+    scale = 1.0
+    if case.suite == "conv2d":
+        shapes = problem.input_shape, problem.filter_shape
+        scale = float(np.prod(problem.filter_shape[1:])) ** -0.5
+    x, w = (rng.standard_normal(shape, np.float32) for shape in shapes)
+    return x.astype(dtype), (w * np.float32(scale)).astype(dtype)

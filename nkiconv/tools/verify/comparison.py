@@ -1,0 +1,185 @@
+"""Outputs against the float64 reference, within the bound that their dtype and number of terms allow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...bounds import epilogue_bound, products_bound
+from ...problem import ConvProblem, dtype_name
+from ...reference import AnyArray, Float64Array, abs_sum_ref, conv_ref, epilogue_ref, num_terms
+
+#: Elements of y that the reference makes at once: small enough for the processor's cache.
+SLAB_ELEMS = 1 << 18
+#: Storage -> canonical, by layout.
+_CANONICAL = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far outputs are from the truth, over all elements compared."""
+
+    max_error: float  # largest |y - truth|; infinite where one is finite and the other is not
+    bound: float  # allowed at that element
+    worst_ratio: float  # largest error / bound; the outputs are right if it is at most 1
+    worst: tuple[int, ...]  # n, c, q of that element, or n, k, p, q
+    num_elems: int
+    num_wrong: int
+
+    @property
+    def place(self) -> str:
+        """The worst element in words."""
+        letters = "ncq" if len(self.worst) == 3 else "nkpq"
+        return " ".join(f"{letter}={index}" for letter, index in zip(letters, self.worst, strict=True))
+
+    def merge(self, other: Comparison) -> Comparison:
+        """The comparison over the elements of both."""
+        larger = max(self, other, key=lambda one: one.max_error)
+        worse = max(self, other, key=lambda one: one.worst_ratio)
+        return Comparison(
+            larger.max_error,
+            larger.bound,
+            worse.worst_ratio,
+            worse.worst,
+            self.num_elems + other.num_elems,
+            self.num_wrong + other.num_wrong,
+        )
+
+
+def compare(
+    y: AnyArray,
+    x: AnyArray,
+    w: AnyArray,
+    problem: ConvProblem,
+    bias: AnyArray | None = None,
+    activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
+) -> Comparison:
+    """Hold y [N, C, Q] against the reference of x [N, C, W] and w [C, S]; slab by slab, so that temporaries stay small.
+
+    NaN equals NaN, an infinity itself, and what rounds to infinity in y's dtype may be infinite. bias, activation,
+    residual, residual_position: as in `nkiconv.depthwise_conv1d`.
+    """
+    slab = max(1, SLAB_ELEMS // (problem.N * problem.Q))
+    parts = []
+    for c0 in range(0, problem.C, slab):
+        part = slice(c0, min(problem.C, c0 + slab))
+        count = part.stop - c0
+        x4, w4 = x[:, part, np.newaxis], w[part, np.newaxis, np.newaxis]
+        found = compare_4d(
+            y[:, part, np.newaxis],
+            x4,
+            w4,
+            problem.replace(C=count, K=count, groups=count),
+            None if bias is None else bias[part],
+            activation,
+            residual=None if residual is None else residual[:, part, np.newaxis],
+            residual_position=residual_position,
+        )
+        n, c, _, q = found.worst
+        parts.append(dataclasses.replace(found, worst=(n, c0 + c, q)))
+    return merged(parts)
+
+
+def compare_4d(
+    y: AnyArray,
+    x: AnyArray,
+    w: AnyArray,
+    problem: ConvProblem,
+    bias: AnyArray | None = None,
+    activation: str | None = None,
+    precision: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
+) -> Comparison:
+    """Hold y [N, K, P, Q] against the reference of x [N, C, H, W], w [K, C / groups, R, S], bias [K] and residual.
+
+    residual: [N, K, P, Q]. precision: as in `nkiconv.conv2d`, which the bound allows for.
+    """
+    epilogue = bias, activation, residual, residual_position
+    sums, abs_sum = conv_ref(x, w, problem), abs_sum_ref(x, w, problem)
+    with np.errstate(invalid="ignore", over="ignore"):
+        truth = epilogue_ref(sums, *epilogue)
+        inexact = products_bound(precision, x, w, problem)
+        limit = epilogue_bound(num_terms(problem), abs_sum, sums, dtype_name(y.dtype), *epilogue, inexact=inexact)
+        got = y.astype(np.float64)
+        rounded = truth.astype(y.dtype).astype(np.float64)
+        error = np.where(_same(got, truth) | (np.isinf(rounded) & _same(got, rounded)), 0.0, np.abs(got - truth))
+        error[np.isnan(error)] = np.inf
+        ratio = np.where(error == 0, 0.0, np.where(np.isfinite(error), error / limit, np.inf))
+    largest, worst = np.argmax(error), np.unravel_index(np.argmax(ratio), ratio.shape)
+    return Comparison(
+        float(error.flat[largest]),
+        float(limit.flat[largest]),
+        float(ratio[worst]),
+        tuple(int(i) for i in worst),
+        error.size,
+        int(np.count_nonzero(~(ratio <= 1))),
+    )
+
+
+def _same(a: Float64Array, b: Float64Array) -> Any:
+    return (a == b) | (np.isnan(a) & np.isnan(b))
+
+
+def merged(parts: Sequence[Comparison]) -> Comparison:
+    """The comparison over the elements of all parts."""
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.merge(part)
+    return whole
+
+
+def compare_channels(
+    y: AnyArray,
+    x: AnyArray,
+    w: AnyArray,
+    problem: ConvProblem,
+    chosen: Sequence[int],
+    *,
+    bias: AnyArray | None = None,
+    activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
+    precision: str | None = None,
+    told: Callable[[float], None] = lambda _share: None,
+) -> Comparison:
+    """Hold these output channels of y, whole groups where there are several, against the reference, a few at a time.
+
+    y, x, residual: in the problem's layout. told: is called with the share that is done.
+    """
+    perm = _CANONICAL[problem.layout]
+    x, y = x.transpose(perm), y.transpose(perm)
+    added = None if residual is None else residual.transpose(perm)
+    plain = problem.replace(layout="NCHW")
+    per_k, per_c = problem.K // problem.groups, problem.C // problem.groups
+    at_once = max(1, SLAB_ELEMS // (problem.N * problem.P * problem.Q * (1 if problem.groups == 1 else per_k)))
+    step = at_once if problem.groups == 1 else at_once * per_k
+    parts = []
+    for at in range(0, len(chosen), step):
+        told(at / len(chosen))
+        ks = list(chosen[at : at + step])
+        groups = sorted({k // per_k for k in ks})
+        of_part, x_part = plain.replace(C=len(groups) * per_c, K=len(ks), groups=len(groups)), x
+        if problem.groups > 1:
+            x_part = x[:, [g * per_c + c for g in groups for c in range(per_c)]]
+        own_bias = None if bias is None else bias[ks]
+        found = compare_4d(
+            y[:, ks],
+            x_part,
+            w[ks],
+            of_part,
+            own_bias,
+            activation,
+            precision,
+            residual=None if added is None else added[:, ks],
+            residual_position=residual_position,
+        )
+        n, k, p, q = found.worst
+        parts.append(dataclasses.replace(found, worst=(n, ks[k], p, q)))
+    return merged(parts)

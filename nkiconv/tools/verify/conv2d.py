@@ -1,0 +1,136 @@
+"""A conv2d, run as a whole and held against the float64 reference.
+
+Output channels meet in no sum, so of a big problem the reference is made for a sample of them, whole groups where there
+are groups; the kernel always runs all. The report says how many were checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..._nki import CHOICE
+from ...api.calls import KernelRun
+from ...api.conv2d import FILTER_LAYOUTS, Epilogue2d, run_conv2d
+from ...planner.operations import OPERATIONS
+from ...planner.request import Config, Request
+from ...problem import ConvProblem
+from ...reference import AnyArray
+from ...simulator.timing import Rates
+from .comparison import Comparison, compare_channels
+from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
+
+#: Work of the whole reference above which only a sample is checked unless the caller says otherwise.
+SAMPLE_ABOVE_FLOPS = 4_000_000_000
+
+OPERATION = OPERATIONS["conv2d"]
+
+
+def verify_conv2d(
+    name: str,
+    x: AnyArray,
+    w: AnyArray,
+    problem: ConvProblem,
+    *,
+    bias: AnyArray | None = None,
+    activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
+    precision: str | None = None,
+    filter_layout: str = "KCRS",
+    degrees: Sequence[int] = (2,),
+    strict_nonfinite: bool = False,
+    algorithm: str | None = None,
+    config: Config = None,
+    channels: Channels = "auto",
+    advance: Advance = ignore,
+) -> tuple[list[Report], AnyArray]:
+    """Run the problem on each LNC degree and compare.
+
+    Args:
+        x, residual: in the problem's layout; w: [K, C / groups, R, S], or in the order of filter_layout; bias: [K].
+            activation, residual_position, precision: as in `nkiconv.conv2d`.
+        degrees: LNC degrees, 1 or 2; outputs of the second are compared with the first's, bit for bit.
+        algorithm, config: as in a `Plan`; None: the estimate.
+        channels: how many output channels to check, spread evenly and rounded up to whole groups; "auto": all, or
+            `SAMPLE_CHANNELS` where all would take more than `SAMPLE_ABOVE_FLOPS`.
+
+    Returns: a report for each degree, and y of the first, in the problem's layout.
+    """
+    extra: dict[str, Any] = {"bias": bias, "activation": activation, "precision": precision}
+    extra |= {"residual": residual, "residual_position": residual_position}
+    epilogue = Epilogue2d(**extra, strict_nonfinite=strict_nonfinite)
+    request = Request(problem=problem, lnc=min(degrees), asked=epilogue.asked(packed=False))
+    shape = OPERATION.shape(request, Rates())
+    settings = config
+    if algorithm is None:
+        algorithm, settings = OPERATION.choice(shape)
+    chosen = _chosen_channels(problem, channels)
+    runs: list[KernelRun] = []
+    for lnc in degrees:
+        advance(f"running {name} on {lnc} core{'s' if lnc > 1 else ''}", None)
+        run = run_conv2d(
+            x,
+            w,
+            problem,
+            filter_layout=filter_layout,
+            lnc=lnc,
+            epilogue=epilogue,
+            algorithm=algorithm,
+            config=settings,
+        )
+        runs.append(run)
+    first, canonical = runs[0].y, w.transpose(FILTER_LAYOUTS[filter_layout])
+
+    def told(share: float) -> None:
+        advance(f"checking {name}", share)
+
+    def compared(y: AnyArray) -> Comparison:
+        return compare_channels(y, x, canonical, problem, chosen, **extra, told=told)
+
+    comparison = compared(first)
+    reports = []
+    for lnc, run in zip(degrees, runs, strict=True):
+        identical = None if run is runs[0] else run.y.tobytes() == first.tobytes()
+        other = comparison if identical is not False else compared(run.y)
+        counted = CHOICE.provider != "aws"
+        reports.append(
+            Report(
+                name=name,
+                operation=OPERATION.name,
+                problem=problem,
+                lnc=lnc,
+                strict_nonfinite=strict_nonfinite,
+                precision=precision,
+                algorithm=algorithm,
+                config=config,
+                provider=CHOICE.provider,
+                tiles=OPERATION.symbols(shape, algorithm, settings) if counted else None,
+                trace=run if counted else None,
+                seconds=run.seconds,
+                num_blocks=1,
+                channels_checked=len(chosen),
+                comparison=other,
+                same_as_lnc=None if run is runs[0] else degrees[0],
+                identical=identical,
+            )
+        )
+    return reports, first
+
+
+def _chosen_channels(problem: ConvProblem, channels: Channels) -> list[int]:
+    """The output channels to check."""
+    if channels == "auto":
+        channels = SAMPLE_CHANNELS if problem.flops > SAMPLE_ABOVE_FLOPS else "all"
+    return list(range(problem.K)) if channels == "all" else sampled_channels(problem, channels)
+
+
+def sampled_channels(problem: ConvProblem, count: int) -> list[int]:
+    """So many output channels, or all, spread evenly from the first to the last; rounded up to whole groups."""
+    found = sorted({round(k) for k in np.linspace(0, problem.K - 1, min(count, problem.K))})
+    if problem.groups == 1:
+        return found
+    per_k = problem.K // problem.groups
+    return sorted({g * per_k + k for g in {k // per_k for k in found} for k in range(per_k)})

@@ -1,0 +1,90 @@
+"""What a verified convolution tells: `Report`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...api.calls import KernelRun
+from ...planner.request import Config
+from ...problem import ConvProblem
+from .comparison import Comparison
+
+#: Called with what is being done and the share of it that is done, 0 to 1; None while it cannot be told.
+Advance = Callable[[str, "float | None"], None]
+#: How many output channels are checked.
+Channels = int | Literal["auto", "all"]
+#: Channels of a sample, the first and the last among them.
+SAMPLE_CHANNELS = 16
+
+
+def ignore(_what: str, _share: float | None) -> None:
+    """An `Advance` that tells nobody."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """One convolution on one LNC degree: what it took and whether it is right."""
+
+    name: str
+    operation: str
+    problem: ConvProblem
+    lnc: int
+    strict_nonfinite: bool
+    algorithm: str
+    config: Config  # settings that were asked for
+    provider: str
+    tiles: dict[str, int] | None  # None where AWS's NKI ran
+    trace: KernelRun | None  # counts of the whole problem; None where AWS's NKI ran
+    seconds: float  # of all blocks, without reference and trace
+    num_blocks: int
+    channels_checked: int  # of the output
+    comparison: Comparison
+    same_as_lnc: int | None = None  # the degree that these outputs were compared with, bit for bit
+    identical: bool | None = None
+    precision: str | None = None  # how fp32 products were taken, where the caller said
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output is within its bound and, if compared, identical on both LNC degrees."""
+        return self.comparison.num_wrong == 0 and self.identical is not False
+
+    @property
+    def verdict(self) -> str:
+        """One of "pass", "fail", "lnc differs"."""
+        if self.comparison.num_wrong:
+            return "fail"
+        return "lnc differs" if self.identical is False else "pass"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; byte counts and instructions are None where AWS's NKI ran."""
+        trace = self.trace
+        return {
+            "name": self.name,
+            "operation": self.operation,
+            "problem": dataclasses.asdict(self.problem),
+            "P": self.problem.P,
+            "Q": self.problem.Q,
+            "lnc": self.lnc,
+            "strict_nonfinite": self.strict_nonfinite,
+            "precision": self.precision,
+            "algorithm": self.algorithm,
+            "config": self.config,
+            "provider": self.provider,
+            "tiles": self.tiles,
+            "instructions": trace.instructions if trace else None,
+            "dma_bytes": trace.dma_bytes if trace else None,
+            "sbuf_peak_bytes_per_partition": trace.sbuf_peak_bytes if trace else None,
+            "psum_peak_bytes_per_partition": trace.psum_peak_bytes if trace else None,
+            "run_seconds": self.seconds,
+            "num_blocks": self.num_blocks,
+            "channels_checked": self.channels_checked,
+            **{field: getattr(self.comparison, field) for field in ("max_error", "bound", "worst_ratio", "worst")},
+            "num_elems": self.comparison.num_elems,
+            "num_wrong": self.comparison.num_wrong,
+            "same_as_lnc": self.same_as_lnc,
+            "identical": self.identical,
+            "verdict": self.verdict,
+        }
