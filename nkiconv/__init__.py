@@ -13,7 +13,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
-    CapacityError,
     ComparisonError,
     DtypeError,
     FileFormatError,
@@ -42,7 +41,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArraySpec",
-    "CapacityError",
     "ComparisonError",
     "ConvProblem",
     "DtypeError",

@@ -38,10 +38,6 @@ class UnsupportedError(NkiconvError):
     """The request makes sense, but nothing here can serve it."""
 
 
-class CapacityError(NkiconvError):
-    """The request needs more on-chip memory or more instructions than there are."""
-
-
 class FileFormatError(NkiconvError):
     """A file does not hold what its reader expects."""
 

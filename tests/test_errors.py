@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from nkiconv.errors import (
-    CapacityError,
     ComparisonError,
     DtypeError,
     FileFormatError,
@@ -125,7 +124,7 @@ def test_a_default_is_not_reported_twice():
 
 @pytest.mark.parametrize(
     "error",
-    [GeometryError, DtypeError, LayoutError, UnsupportedError, CapacityError, FileFormatError, ComparisonError],
+    [GeometryError, DtypeError, LayoutError, UnsupportedError, FileFormatError, ComparisonError],
 )
 def test_every_class_is_a_value_error_and_survives_pickling(error):
     made = error("a and b", ["a", "b"])

@@ -7,7 +7,8 @@ what may run, `search` times and ranks it, `plan` is what comes out, `cache` kee
 
 from __future__ import annotations
 
-from .plan import Alternative, Plan, Rejection
+from .alternatives import Alternative, Rejection
+from .plan import Plan
 from .request import Asked, Config, Request
 
 __all__ = ["Alternative", "Asked", "Config", "Plan", "Rejection", "Request"]

@@ -12,10 +12,10 @@ from typing import Any
 
 from ..simulator.hardware import PARTITIONS
 from ..simulator.timing import Rates
+from .alternatives import Rejection
 from .cost.algorithm import Shape
 from .operation import Operation
 from .operations import operation_for
-from .plan import Rejection
 from .request import Config, Request
 
 

@@ -1,12 +1,12 @@
-"""A plan as text: what was chosen, what it was chosen from, what cannot run and why, and the symbols."""
+"""What stands below a plan's first lines: what it was chosen from, what cannot run and why, and the symbols."""
 
 from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from .plan import Alternative, Plan, settings_text
+from .alternatives import Alternative, Rejection, settings_text
 from .request import Config
 
 #: Columns of a line of text.
@@ -17,37 +17,10 @@ SETTINGS_WIDTH = 48
 BUT = "but "
 
 
-def explain(plan: Plan) -> str:
-    """The text of `Plan.explain`."""
-    return "\n".join([*_head(plan), "", *_alternatives(plan), *_rejected(plan), "", *_symbols(plan)])
-
-
-def _head(plan: Plan) -> list[str]:
-    cores = "2 cores" if plan.lnc == 2 else "1 core"
-    phases = "phase 0" if plan.phases == 1 else f"mean of {plan.phases} phases"
-    lines = [
-        f"{plan.algorithm}, {plan.settings}",
-        f"on {cores}: modelled {plan.modelled_us:,.2f} us ({phases}; phase 0 {plan.phase0_us:,.2f}, worst "
-        f"{plan.worst_us:,.2f})",
-        f"copy floor {plan.copy_floor_us:,.2f} us ({plan.x_copy_floor:.2f} x); roofline {plan.roofline_us:,.2f} us "
-        f"({plan.roofline_fraction:.1%}); bound by {plan.bound_by}",
-        f"{plan.instructions:,} instructions; at most {plan.sbuf_bytes:,} B of SBUF a partition and {plan.psum_banks} "
-        "PSUM banks",
-    ]
-    if plan.extrapolated_from is not None:
-        lines.append(
-            f"times and instructions are extrapolated from {plan.extrapolated_from} of {plan.problem.C} channels; "
-            "nkiconv tune times the whole"
-        )
-    if plan.constants:
-        lines.append("with " + ", ".join(f"{name}={value:g}" for name, value in plan.constants.items()))
-    return lines
-
-
-def _alternatives(plan: Plan) -> list[str]:
-    best = plan.alternatives[0].us if plan.alternatives else plan.phase0_us
-    first = {one.algorithm: one.config for one in reversed(plan.alternatives)}
-    rows = [_row(one, best, first[one.algorithm]) for one in plan.alternatives]
+def alternatives_text(alternatives: Sequence[Alternative]) -> list[str]:
+    """A table of them, the fastest first."""
+    first = {one.algorithm: one.config for one in reversed(alternatives)}
+    rows = [_row(one, alternatives[0].us, first[one.algorithm]) for one in alternatives]
     found = _table(
         ("algorithm", "settings", "modelled us", "x best", "bound by", "instructions"), rows, right=(2, 3, 5)
     )
@@ -81,19 +54,21 @@ def _row(one: Alternative, best: float, first: Config) -> tuple[str, ...]:
     )
 
 
-def _rejected(plan: Plan) -> list[str]:
-    if not plan.rejected:
+def rejected_text(rejected: Sequence[Rejection]) -> list[str]:
+    """Each with its reason, below an empty line; no lines for none."""
+    if not rejected:
         return []
-    lines = ["", f"{len(plan.rejected)} rejected:"]
-    for one in plan.rejected:
+    lines = ["", f"{len(rejected)} rejected:"]
+    for one in rejected:
         text = f"{one.algorithm}, {settings_text(one.config)}: {one.reason}"
         lines += textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
     return lines
 
 
-def _symbols(plan: Plan) -> list[str]:
+def symbols_text(symbols: Mapping[str, int]) -> list[str]:
+    """Names with values, as many in a line as it holds."""
     lines = [""]
-    for name, value in plan.symbols.items():
+    for name, value in symbols.items():
         entry = f"{name}={value}"
         if lines[-1] and len(lines[-1]) + 2 + len(entry) > WIDTH:
             lines.append("")

@@ -1,9 +1,8 @@
-"""What a planner answers: `Plan`, the alternatives it was chosen from, and the rejected ones with their reasons."""
+"""What a planner answers: a `Plan`, or an `Estimate`, by cost models alone."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -12,34 +11,12 @@ from typing import Any
 
 from ..errors import FileFormatError
 from ..problem import ConvProblem
+from .alternatives import Alternative, Rejection, settings_text
+from .explain import alternatives_text, rejected_text, symbols_text
 from .request import Asked, Config, tuples
 
 #: How hard a plan was looked for: the best few of what cost models say on the timeline, or many more.
 TIMED, TUNED = "timed", "tuned"
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """An algorithm with settings that was timed. All modelled, program order, throttle phase 0."""
-
-    algorithm: str
-    config: Config
-    us: float
-    bound_by: str  # of the part that was timed
-    instructions: int  # all cores
-    #: channels of the reduced problems that `us` is extrapolated from; None: the whole problem was timed
-    extrapolated_from: int | None = None
-    #: whether `us` is only a lower bound, already above the best: the engine with most work, without any waiting
-    at_least: bool = False
-
-
-@dataclass(frozen=True)
-class Rejection:
-    """An algorithm with settings that cannot run the problem, and why."""
-
-    algorithm: str
-    config: Config
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -181,9 +158,29 @@ class Plan:
 
     def explain(self) -> str:
         """The plan, its alternatives and the rejected ones as text."""
-        from .explain import explain  # it needs this module
+        parts = alternatives_text(self.alternatives), rejected_text(self.rejected), symbols_text(self.symbols)
+        return "\n".join([*self._head(), "", *parts[0], *parts[1], "", *parts[2]])
 
-        return explain(self)
+    def _head(self) -> list[str]:
+        cores = "2 cores" if self.lnc == 2 else "1 core"
+        phases = "phase 0" if self.phases == 1 else f"mean of {self.phases} phases"
+        lines = [
+            f"{self.algorithm}, {self.settings}",
+            f"on {cores}: modelled {self.modelled_us:,.2f} us ({phases}; phase 0 {self.phase0_us:,.2f}, worst "
+            f"{self.worst_us:,.2f})",
+            f"copy floor {self.copy_floor_us:,.2f} us ({self.x_copy_floor:.2f} x); roofline {self.roofline_us:,.2f} us "
+            f"({self.roofline_fraction:.1%}); bound by {self.bound_by}",
+            f"{self.instructions:,} instructions; at most {self.sbuf_bytes:,} B of SBUF a partition and "
+            f"{self.psum_banks} PSUM banks",
+        ]
+        if self.extrapolated_from is not None:
+            lines.append(
+                f"times and instructions are extrapolated from {self.extrapolated_from} of {self.problem.C} channels; "
+                "nkiconv tune times the whole"
+            )
+        if self.constants:
+            lines.append("with " + ", ".join(f"{name}={value:g}" for name, value in self.constants.items()))
+        return lines
 
 
 _FIELDS = tuple(one.name for one in dataclasses.fields(Plan))
@@ -194,21 +191,3 @@ _NUMBERS = ("modelled_us", "phase0_us", "worst_us", "phases", "copy_floor_us", "
 def _check_number(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError(f"{name}={value!r} is no number")
-
-
-def settings_text(config: Config) -> str:
-    """A config in words."""
-    if config is None:
-        return "defaults"
-    return " ".join(f"{name}={_value_text(value)}" for name, value in config)
-
-
-def _value_text(value: Any) -> str:
-    """Of a tuple of tuples, those that follow each other and are equal are said once, as in "(3,1,0,0)x4"."""
-    if not isinstance(value, tuple):
-        return str(value)
-    texts = []
-    for one, alike in itertools.groupby(value):
-        text, count = _value_text(one), len(list(alike))
-        texts += [f"{text}x{count}"] if count > 1 and isinstance(one, tuple) else [text] * count
-    return "(" + ",".join(texts) + ")"

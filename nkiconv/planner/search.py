@@ -30,9 +30,10 @@ from ..simulator.collector import without_collector
 from ..simulator.dtypes import canonical
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
+from .alternatives import Rejection
 from .candidates import Candidate, field_of, symbols_of
 from .floors import floors
-from .plan import TIMED, TUNED, Plan, Rejection
+from .plan import TIMED, TUNED, Plan
 from .request import Config, Request, array_work
 from .timing import Timing, Traced, phases, time, trace
 from .trial import DOUBT, Trial

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .alternatives import Alternative
 from .candidates import Candidate
-from .plan import Alternative
 from .request import Config
 from .timing import Timing
 

@@ -9,7 +9,6 @@ from .. import errors
 from ..errors import NkiconvError, raise_all
 
 __all__ = [
-    "CapacityError",
     "ComparisonError",
     "DtypeError",
     "GeometryError",
@@ -42,16 +41,12 @@ class UnsupportedError(errors.UnsupportedError, RuntimeError):
     """`nkiconv.errors.UnsupportedError`, and a RuntimeError."""
 
 
-class CapacityError(errors.CapacityError, RuntimeError):
-    """`nkiconv.errors.CapacityError`, and a RuntimeError."""
-
-
 class ComparisonError(errors.ComparisonError, RuntimeError):
     """`nkiconv.errors.ComparisonError`, and a RuntimeError."""
 
 
 _TORCHS: tuple[type[NkiconvError], ...] = (
-    GeometryError, DtypeError, LayoutError, UnsupportedError, CapacityError, ComparisonError
+    GeometryError, DtypeError, LayoutError, UnsupportedError, ComparisonError
 )  # fmt: skip
 
 

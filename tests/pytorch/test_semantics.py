@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nkiconv import pytorch
-from nkiconv.errors import CapacityError, DtypeError, GeometryError, UnsupportedError
+from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
 from nkiconv.pytorch import nn as ours
 from nkiconv.pytorch.computers import device, host, modes
 from nkiconv.pytorch.errors import as_torchs
@@ -287,8 +287,8 @@ def test_arguments_of_another_kind_are_type_errors(changed, kind):
 
 
 def test_kernels_errors_are_torchs_kind_too():
-    with pytest.raises(CapacityError, match="too much") as caught, as_torchs():
-        raise CapacityError("too much")
+    with pytest.raises(UnsupportedError, match="too much") as caught, as_torchs():
+        raise UnsupportedError("too much")
     assert isinstance(caught.value, RuntimeError)
 
 
