@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..computers import host, modes
+from ..computers import dispatch, host
 from ..errors import GeometryError, UnsupportedError
 from ..operators import gradients
 from ..operators.convolution import Convolution
@@ -168,7 +168,7 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(y [N, C, L], final states [count, C, gap], or [count, C, 0]); asked: the convolution of the row."""
     row = packing.row(x, initial_states)
-    y = modes.convolve(asked, row[None], w, bias, None)[0]
+    y = dispatch.convolve(asked, row[None], w, bias, None)[0]
     if not return_final_states:
         final = row.new_empty(packing.count, row.shape[0], 0)
     else:
@@ -191,7 +191,7 @@ def backward(
     row, columns = packing.row(x, initial_states), packing.outputs()
     of_z = packing.take(g)
     if asked.activation is not None:
-        z = modes.convolve(asked.plain(), row[None], w, bias, None)[0].index_select(1, columns)
+        z = dispatch.convolve(asked.plain(), row[None], w, bias, None)[0].index_select(1, columns)
         of_z = gradients.of_argument(asked, of_z, None, z)
     of_x = of_w = of_bias = of_states = None
     if needs[0] or needs[3]:
@@ -221,4 +221,4 @@ def _of_row(
         residual[0].index_copy_(1, packing.final(), g_final.transpose(0, 1).flatten(1))
     of, filters = gradients.of_input(asked.plain(), torch.Size([packing.length]), w)
     assert of.padding == ((width - 1, width - 1),)
-    return modes.convolve(of, spread[None], filters, None, residual)[0]
+    return dispatch.convolve(of, spread[None], filters, None, residual)[0]

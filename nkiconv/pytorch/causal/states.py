@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from ...api.depthwise_conv1d import depthwise_conv1d
-from ..computers import host, modes
+from ..computers import dispatch, host, modes
 from ..computers.arrays import from_numpy, to_numpy
 from ..errors import ComparisonError, as_torchs
 from ..operators.convolution import Convolution
@@ -50,10 +50,10 @@ def convolve(
     """
     nothing = x.new_empty(*x.shape[:2], 0)
     if w.shape[2] == 1 or x.shape[0] == 0:  # one tap has no state; no rows have no kernel
-        y = modes.convolve(asked, x, w, bias, None)
+        y = dispatch.convolve(asked, x, w, bias, None)
         return y, (x.new_empty(*x.shape[:2], w.shape[2] - 1) if return_final_state else nothing)
     if state is None and not return_final_state:
-        return modes.convolve(asked, x, w, bias, None), nothing
+        return dispatch.convolve(asked, x, w, bias, None), nothing
     y, final = _compute(asked, x, w, bias, state, return_final_state)
     return y, (final if final is not None and return_final_state else nothing)
 

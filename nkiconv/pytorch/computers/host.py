@@ -9,13 +9,12 @@ is `reference`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-if TYPE_CHECKING:
-    from ..operators.convolution import Convolution
+from ..operators.convolution import Convolution
 
 _CONVOLVE: dict[int, Callable[..., torch.Tensor]] = {1: F.conv1d, 2: F.conv2d}
 _ACTIVATE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

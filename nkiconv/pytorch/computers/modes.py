@@ -7,16 +7,11 @@ them (`is_torchs`): their derivatives, transforms and cost are torch's.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import torch
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 
-from ..errors import UnsupportedError, as_torchs
-from . import host
-
-if TYPE_CHECKING:
-    from ..operators.convolution import Convolution
+from ..errors import UnsupportedError
 
 VARIABLE = "NKICONV_CPU"
 #: What `NKICONV_CPU` may be: torch computes; the kernel runs in the simulator; both do and must agree.
@@ -52,29 +47,6 @@ def is_torchs(x: object) -> bool:
 def takes_float64(x: torch.Tensor) -> bool:
     """Whether torch would compute with x, which may be float64 then."""
     return x.device.type == "cpu" and mode() == "torch"
-
-
-def convolve(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    packed: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """y of checked tensors, wherever they are."""
-    who = computer(x)
-    if who == "torch":
-        return host.convolve(asked, x, w, bias, residual)
-    with as_torchs():
-        if who == "device":
-            from . import device
-
-            return device.convolve(asked, x, w, bias, residual, packed)
-        from . import simulated
-
-        convolve_there = simulated.convolve if who == "simulate" else simulated.compare
-        return convolve_there(asked, x, w, bias, residual, packed)
 
 
 def computer(x: torch.Tensor) -> str:

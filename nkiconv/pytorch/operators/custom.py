@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..computers import modes
+from ..computers import dispatch
 from . import autograd, gradients
 from .convolution import Convolution
 from .registrar import registrar
@@ -101,7 +101,7 @@ def _define(name: str) -> Any:
     ) -> Tensor:
         asked = asked_of(name, stride, padding, dilation, lhs_dilation, groups, activation, residual_position, layer)
         asked.check(input, weight, bias, residual, packed)
-        y = modes.convolve(asked, input, weight, bias, residual, packed)
+        y = dispatch.convolve(asked, input, weight, bias, residual, packed)
         return y.contiguous(memory_format=memory_format(input, weight))
 
     def fake(input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, *rest: Any) -> Tensor:

@@ -1,0 +1,32 @@
+"""An operator's result from whoever computes it. What needs NKI is imported where a kernel is to run."""
+
+from __future__ import annotations
+
+import torch
+
+from ..errors import as_torchs
+from ..operators.convolution import Convolution
+from . import host, modes
+
+
+def convolve(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    packed: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """y of checked tensors, wherever they are."""
+    who = modes.computer(x)
+    if who == "torch":
+        return host.convolve(asked, x, w, bias, residual)
+    with as_torchs():
+        if who == "device":
+            from . import device
+
+            return device.convolve(asked, x, w, bias, residual, packed)
+        from . import simulated
+
+        convolve_there = simulated.convolve if who == "simulate" else simulated.compare
+        return convolve_there(asked, x, w, bias, residual, packed)
