@@ -1,8 +1,8 @@
-"""The planner: which algorithm, with which settings, by timing the kernels in the simulator without data.
+"""The planner: which algorithm, with which settings, by cost models or by timing kernels in the simulator without data.
 
-`entry.plan` answers. An `operation` is a public kernel, with a `family` for each of its algorithms; `candidates` lists
-what may run, `search` times and ranks it, `plan` is what comes out, `cache` keeps it. Where AWS's NKI runs the kernels
-`child` has a process of its own search, in which `serve` runs.
+`entry` answers: by `estimate`, from the prices in `cost`, or by `search`, which times the best of what `candidates`
+lists. An `operation` is a public kernel, `plan` is what comes out, `alternatives` what it was chosen from; `cache`
+keeps it. Where AWS's NKI runs the kernels `child` has a process of its own search, in which `serve` runs.
 """
 
 from __future__ import annotations
