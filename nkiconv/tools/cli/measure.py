@@ -243,7 +243,7 @@ def _model(chosen: list[Case], how: How, speed: bool, said: str, as_json: bool) 
     if said:
         screen.print(Text(said))
     if found:
-        table = _table(f"modelled us (trn2, {_cores(how.lnc)})", ("mean", "phase 0", "worst"), ("bound by",))
+        table = _table(f"modelled us (trn2, {_cores(how.lnc)})", ("mean", "phase 0", "worst"), ("instructions", "bound by"))
         for case, one in found:
             table.add_row(
                 _what(case.name, how.dtype or case.problem.dtype, how.precision, one.algorithm),
@@ -252,6 +252,7 @@ def _model(chosen: list[Case], how: How, speed: bool, said: str, as_json: bool) 
                 *_us(one.copy_floor_us, one.launch_floor_us),
                 f"{one.x_copy_floor:.2f}",
                 f"{one.roofline_fraction:.1%}",
+                f"{one.instructions:,}",
                 one.bound_by,
             )
         screen.print(table)
@@ -320,7 +321,7 @@ def _table(title: str, times: tuple[str, ...], last: tuple[str, ...]) -> Table:
     for heading in (*times, "A/A", "copy\nfloor", "launch\nfloor", "x copy\nfloor", "of the\nroofline"):
         table.add_column(heading, justify="right")
     for heading in last:
-        table.add_column(heading, justify="right" if heading == "modelled" else "left")
+        table.add_column(heading, justify="right" if heading in ("modelled", "instructions") else "left")
     return table
 
 

@@ -108,7 +108,7 @@ def _show(suite: str, lnc: int, found: list[SuiteRow], means: dict[str, tuple[fl
     baselines = list(found[0].baselines)
     against = [_HEADINGS.get(name, f"x {name}") for name in baselines]
     for heading in ("mean", "phase 0", "worst", "look-\nahead", *against, "x copy\nfloor", "reload",
-                    "of the\nroofline", "cuDNN"):  # fmt: skip
+                    "of the\nroofline", "cuDNN", "instruc-\ntions"):  # fmt: skip
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("bound by")
     for one in found:
@@ -116,7 +116,7 @@ def _show(suite: str, lnc: int, found: list[SuiteRow], means: dict[str, tuple[fl
     table.add_section()
     mean = [f"{means[f'x_{name}'][0]:,.1f}" for name in baselines]
     rest = f"{means['x_copy_floor'][0]:.2f}", "", f"{means['roofline_fraction'][0]:.1%}"
-    table.add_row("geometric mean", f"of {means['x_copy_floor'][1]} rows", "", "", "", "", *mean, *rest, "", "")
+    table.add_row("geometric mean", f"of {means['x_copy_floor'][1]} rows", "", "", "", "", *mean, *rest, "", "", "")
     screen.print(table)
     for note in NOTES:
         screen.print(Text(note, style="dim"), soft_wrap=True)
@@ -135,6 +135,7 @@ def _cells(one: SuiteRow) -> list[str | Text]:
         f"{one.reload:.2f}",
         f"{found.roofline_fraction:.1%}",
         "-" if share is None else f"{share:.1%}",
+        f"{found.instructions:,}",
         found.bound_by,
     ]
 

@@ -23,6 +23,7 @@ _COLUMNS: Columns = (
     ("x copy floor", "x_copy_floor", ",.2f"),
     ("of roofline", "roofline_fraction", ".1%"),
     ("bound by", "bound_by", ""),
+    ("instructions", "instructions", ",d"),
 )
 #: Of the table beside nki-library's kernel.
 AGAINST_COLUMNS: Columns = (
@@ -58,7 +59,7 @@ def markdown(found: Iterable[Mapping[str, object]], columns: Columns = _COLUMNS)
 def _cell(value: object, kind: str) -> str:
     if value is None:
         return "-"
-    return format(value, kind) if isinstance(value, float) else str(value)
+    return format(value, kind) if kind and isinstance(value, (int, float)) else str(value)
 
 
 def put_between(path: Path, around: tuple[str, str], table: str) -> None:
