@@ -123,5 +123,6 @@ def _notes(found: list[tuple[Case, Plan]]) -> Iterator[str]:
     yield "modelled: mean over phases of the throttle's grid, program order; seconds: this plan's search took"
     for case, one in found:
         if one.extrapolated_from is not None:
-            part = f"{one.extrapolated_from} of {one.problem.C} channels"
-            yield f"~ {case.name}: extrapolated from {part}; nkiconv tune {case.name} times the whole"
+            from ..planner.explain import part_of  # the planner is heavy to import
+
+            yield f"~ {case.name}: extrapolated from {part_of(one)}; nkiconv tune {case.name} times the whole"

@@ -16,7 +16,7 @@ from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
-from .operation import Operation, epilogue_arguments
+from .operation import Operation, Reduction, epilogue_arguments
 from .request import CONV2D_DTYPES, Asked, Config, Request, nl_name
 
 #: The permutations of each layout, storage -> canonical for x and canonical -> storage for y.
@@ -24,6 +24,13 @@ X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
 Y_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
 #: Output channels of a block of a packed filter, below which its runs are too short.
 LEAST_BLOCK = 16
+#: Rows of outputs up to which images are reduced and not rows of one; of the smallest part of an image, and how many
+#: parts there are at most.
+WHOLE_ROWS, LEAST_ROWS, PARTS_OF_IMAGE = 64, 4, 128
+#: Rows below which columns are reduced where rows are as long as this, and columns of the smallest part.
+FEW_ROWS, LONG_ROW, LEAST_COLUMNS = 8, 2048, 512
+#: Flops, and elements of x or y, up to which a kernel is short enough to be timed as a whole.
+BIG_FLOPS, BIG_ELEMENTS = 4e9, 2**24
 
 
 class Conv2d(Operation):
@@ -77,11 +84,27 @@ class Conv2d(Operation):
         found["itemsize"] = geometry.itemsize
         return {name: int(value) for name, value in found.items()}
 
-    def of_channels(self, problem: ConvProblem, count: int) -> ConvProblem:
-        return problem
+    def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction | None:
+        """Rows of outputs of one image, or images; columns where there are few rows. Channels share loads of x."""
+        if problem.flops <= BIG_FLOPS and problem.N * max(problem.C, problem.K) * problem.H * problem.W <= BIG_ELEMENTS:
+            return None
+        by_rows = problem.P >= FEW_ROWS or problem.Q < LONG_ROW
+        axis, whole, pool = (problem.height, problem.P, 0) if by_rows else (problem.width, problem.Q, 1)
+        least = LEAST_ROWS if by_rows else LEAST_COLUMNS
+        each = whole if whole <= WHOLE_ROWS else max(least, whole // PARTS_OF_IMAGE)
 
-    def channels(self, problem: ConvProblem) -> int:
-        return 1  # timed whole: K shares loads of x, so that no number of channels has tiles of its own
+        def of_outputs(count: int) -> ConvProblem:
+            if count >= whole:
+                return problem.replace(N=min(problem.N, round(count / whole)))
+            size = -(-((count - 1) * axis.stride + axis.window - 1 - axis.lo - axis.hi) // axis.lhs_dilation) + 1
+            size = min(axis.size, max(1, size))
+            return problem.replace(N=1, **({"H": size} if by_rows else {"W": size}))
+
+        def outputs(one: ConvProblem) -> int:
+            return one.N * (one.P if by_rows else one.Q)
+
+        each += -each % asked.pool[pool]
+        return Reduction(of_outputs, outputs, "rows of outputs" if by_rows else "columns", each, exact=False)
 
 
 def filter_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import itertools
 import textwrap
 from collections.abc import Sequence
 
+from .operations import OPERATIONS
 from .plan import Alternative, Plan, settings_text
 from .request import Config
 
@@ -22,6 +23,13 @@ def explain(plan: Plan) -> str:
     return "\n".join([*_head(plan), "", *_alternatives(plan), *_rejected(plan), "", *_symbols(plan)])
 
 
+def part_of(plan: Plan) -> str:
+    """What a plan's times are extrapolated from, as in "256 of 8192 channels"."""
+    reduction = OPERATIONS[plan.operation].reduction(plan.problem, plan.asked)
+    assert reduction is not None
+    return f"{plan.extrapolated_from} of {reduction.units(plan.problem)} {reduction.name}"
+
+
 def _head(plan: Plan) -> list[str]:
     cores = "2 cores" if plan.lnc == 2 else "1 core"
     phases = "phase 0" if plan.phases == 1 else f"mean of {plan.phases} phases"
@@ -35,10 +43,7 @@ def _head(plan: Plan) -> list[str]:
         "PSUM banks",
     ]
     if plan.extrapolated_from is not None:
-        lines.append(
-            f"times and instructions are extrapolated from {plan.extrapolated_from} of {plan.problem.C} channels; "
-            "nkiconv tune times the whole"
-        )
+        lines.append(f"times and instructions are extrapolated from {part_of(plan)}; nkiconv tune times the whole")
     if plan.constants:
         lines.append("with " + ", ".join(f"{name}={value:g}" for name, value in plan.constants.items()))
     return lines
@@ -120,7 +125,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequen
 
     notes = []
     if any(row[2].startswith("~") for row in rows):
-        notes.append("~ extrapolated from fewer channels, to rank only")
+        notes.append("~ extrapolated from a part, to rank only")
     if any(row[2].startswith(">") for row in rows):
         notes.append("> at least: one engine alone, or the instructions' issue, takes longer than the best")
     body = [line for row in split for line in lines(row)]

@@ -45,6 +45,12 @@ QUICK_INSTRUCTIONS = 16_000
 WIDE_INSTRUCTIONS = 120_000
 #: Of a kernel that is timed as a whole without being asked to; the estimate is, before all others.
 WHOLE_INSTRUCTIONS = 14_000
+#: Of the larger of two parts of a long kernel whose parts are not all alike.
+SLICE_INSTRUCTIONS = 6_000
+#: Of all traces of a quick search: some 10 s. What it leaves decides whether a kernel can still be timed as a whole.
+BUDGET = 120_000
+#: Of an estimate from which on only algorithms whose first guess is near the least are tried.
+LONG = 1_000
 #: Of a kernel that is timed as a whole before it is the plan (some 3 s and 0.3 GB for as many), and how many there are
 #: of those at most, beside the estimate.
 VERIFIED_INSTRUCTIONS, VERIFIED = 100_000, 3
@@ -137,7 +143,9 @@ class _Search:
         self.request, self.wide, self.advance = request, wide, advance
         self.rates = Rates(dict(request.constants))
         self.field = field_of(request, self.rates)
-        self.channels = self.field.operation.channels(request.problem)
+        self.reduction = self.field.operation.reduction(request.problem, request.asked)
+        self.units = self.reduction.units(request.problem) if self.reduction else 1
+        self.left = float("inf") if wide else float(BUDGET)
         self.rejected: list[Rejection] = []
         self.found: dict[tuple[str, Config], Trial] = {}
         self.best_us = float("inf")
@@ -145,6 +153,7 @@ class _Search:
         self.runs: dict[str, list[_Run]] = {}  # of the whole problem, by algorithm
         self.default: Trial | None = None
         self.default_key: tuple[str, Config] | None = None
+        self.default_effort = 0.0
         self.off_by: dict[tuple[str, int], float] = {}  # times of whole problems over extrapolated ones, by `_tiles`
         problem = request.problem
         flops, dtype = array_work(problem, request.asked)
@@ -157,9 +166,11 @@ class _Search:
         accepted, self.rejected = self.field.start(wide=self.wide)
         self._time_default(accepted)
         self.spent = 0  # the rest of the search is the same however big the estimate is
+        likely = self.field.likely if self._is_long() else frozenset(self.field.algorithms)
         for i, candidate in enumerate(accepted):
             self.advance(f"timing {candidate.algorithm}", 0.4 * i / len(accepted))
-            self._screen(candidate)
+            if candidate.algorithm in likely:
+                self._screen(candidate)
         if not self.found:
             raise NothingRuns(self.rejected)
         self._refine()
@@ -181,13 +192,21 @@ class _Search:
         found = self._screen(candidate)
         if found is not None and found.extrapolated_from is not None and found.effort <= WHOLE_INSTRUCTIONS:
             found = self._settle_one(found)
+        if found is not None:
+            self.default_effort = found.effort
         if found is not None and found.extrapolated_from is None:
             self.default, self.best_us = found, found.us
 
+    def _is_long(self) -> bool:
+        """Whether the estimate is long enough for cost models to say which algorithms are worth a try."""
+        return not self.wide and self.default_effort > LONG
+
     def _few(self, candidate: Candidate) -> int:
-        """Channels of the smaller of the least two reduced problems; all where both take as long as the whole."""
-        few = FEW_TILES * candidate.channels * self.request.lnc
-        return few if 3 * few < self.channels else self.channels
+        """Units of the smaller of the least two reduced problems; all where both take as long as the whole."""
+        if self.reduction is None or (self.wide and not self.reduction.exact):
+            return self.units
+        few = FEW_TILES * candidate.channels * self.reduction.each * self.request.lnc
+        return few if 3 * few < self.units else self.units
 
     def _screen(self, candidate: Candidate) -> Trial | None:
         """Time a candidate, if it may be the fastest, and keep what is found; None if it turns out not to run."""
@@ -203,40 +222,43 @@ class _Search:
         return found
 
     def _timed(self, candidate: Candidate) -> Trial | None:
-        C, step, few = self.channels, candidate.channels * self.request.lnc, self._few(candidate)
-        if few == C:
-            return self._whole(candidate)
+        few = self._few(candidate)
+        if few == self.units:
+            return self._whole(candidate) if self.default_effort <= self.left else None
+        assert self.reduction is not None
+        exact = self.reduction.exact
         small = self._traced(candidate, few)
-        if small is None:
-            return None
-        tiles = 2 * FEW_TILES
-        while _effort(small, 2 * tiles / FEW_TILES) <= SCREEN_INSTRUCTIONS:
-            tiles *= 2
-        if 3 * tiles * step >= 2 * C:
-            return self._whole(candidate)
-        return self._extrapolated(candidate, small if tiles == 2 * FEW_TILES else None, tiles // 2 * step)
+        if small is not None and (exact or _effort(small, self.units / few) > WHOLE_INSTRUCTIONS):
+            half = few
+            while _effort(small, 4 * half / few) <= (SCREEN_INSTRUCTIONS if exact else SLICE_INSTRUCTIONS):
+                half *= 2
+            if not exact or 3 * half < self.units:
+                return self._extrapolated(candidate, small if half == few else None, half)
+        runs = small is not None or not exact  # a part may break a rule that the whole does not
+        return self._whole(candidate) if runs and self.default_effort <= self.left else None
 
-    def _extrapolated(self, candidate: Candidate, half: Traced | None, channels: int) -> Trial | None:
-        """The line through the times of `channels` and twice as many, at the problem's own number."""
-        half = half or self._traced(candidate, channels)
-        full = self._traced(candidate, 2 * channels) if half else None
+    def _extrapolated(self, candidate: Candidate, half: Traced | None, units: int) -> Trial | None:
+        """The line through the times of about `units` and twice as many, at the problem's own number."""
+        assert self.reduction is not None
+        half = half or self._traced(candidate, units)
+        full = self._traced(candidate, 2 * units) if half else None
         if half is None or full is None:
             return None
-        C = self.channels
+        few, more = self.reduction.units(half.request.problem), self.reduction.units(full.request.problem)
 
         def line(at_half: float, at_full: float) -> float:
-            return at_full + (at_full - at_half) * (C - 2 * channels) / channels
+            return at_full + (at_full - at_half) * (self.units - more) / (more - few)
 
         instructions = round(line(half.instructions, full.instructions))
-        effort = _effort(full, C / (2 * channels))
+        effort = _effort(full, self.units / more)
         least_us = line(half.least_us, full.least_us)
         if least_us > self.best_us * CLOSE:
-            return Trial(candidate, least_us, instructions, None, effort, 2 * channels, at_least=True)
+            return Trial(candidate, least_us, instructions, None, effort, more, at_least=True)
         small, large = time(half, self.rates), time(full, self.rates)
         off_by = self.off_by.get(_tiles(candidate), 1.0)
         us = max(large.us, line(small.us, large.us) * off_by, self.copy_floor_us)
         self.best_us = min(self.best_us, us)
-        return Trial(candidate, us, instructions, large, effort, 2 * channels)
+        return Trial(candidate, us, instructions, large, effort, more)
 
     def _whole(self, candidate: Candidate) -> Trial | None:
         run = self._run(candidate)
@@ -262,27 +284,28 @@ class _Search:
         if known is not None:
             self.spent += round(_effort(known.traced, 1))
             return known
-        traced = self._traced(candidate, self.channels)
+        traced = self._traced(candidate, self.units)
         if traced is None:
             return None
         runs.append(_Run(settled, traced))
         return runs[-1]
 
-    def _traced(self, candidate: Candidate, channels: int) -> Traced | None:
-        """The trace at some channels; None, and a rejection, where the kernel breaks a rule there."""
+    def _traced(self, candidate: Candidate, units: int) -> Traced | None:
+        """The trace of so many units; None, and a rejection, where the kernel breaks a rule there."""
+        request, where, reduction = self.request, "", self.reduction
+        if reduction is not None and units != self.units:
+            request = dataclasses.replace(request, problem=reduction.of(units))
+            where = f"with {'C=' if reduction.exact else reduction.name + '='}{units}: "
+            if not reduction.exact:  # what is left open is chosen for the whole problem
+                candidate = dataclasses.replace(candidate, config=self._settled(candidate))
         try:
-            found = trace(self._of_channels(channels), candidate, self.rates)
+            found = trace(request, candidate, self.rates)
         except NkiError as error:
-            where = "" if channels == self.channels else f"with C={channels}: "
             self.rejected.append(Rejection(candidate.algorithm, candidate.config, where + str(error).splitlines()[0]))
             return None
-        self.spent += round(_effort(found, 1))
+        effort = _effort(found, 1)
+        self.spent, self.left = self.spent + round(effort), self.left - effort
         return found
-
-    def _of_channels(self, count: int) -> Request:
-        """The same question about fewer channels."""
-        problem = self.field.operation.of_channels(self.request.problem, count)
-        return dataclasses.replace(self.request, problem=problem)
 
     def _refine(self) -> None:
         """Change settings of the best algorithms, one at a time, unless the best is as fast as moving the data."""
@@ -297,18 +320,19 @@ class _Search:
             most *= 3
         if self.wide:
             most = WIDE_INSTRUCTIONS
+        most = min(most, self.spent + self.left)
         order = [one for one in order if one.us <= order[0].us * far]
         for i, leader in enumerate(order):
             what, begin, share = f"refining {leader.candidate.algorithm}", 0.4 + 0.4 * i / len(order), 0.4 / len(order)
             self.advance(what, begin)
             share_spent = 1.0 if i == len(order) - 1 else FIRST_SHARE
-            self._descend(leader, self.spent + round((most - self.spent) * share_spent))
+            self._descend(leader, self.spent + (most - self.spent) * share_spent)
             for turn in range(ROUNDS if self.wide else 0):
                 self.advance(what, begin + share * turn / ROUNDS)
-                if not self._widen(leader.candidate.algorithm, self.spent + round((most - self.spent) * share_spent)):
+                if not self._widen(leader.candidate.algorithm, self.spent + (most - self.spent) * share_spent):
                     break
 
-    def _descend(self, best: Trial, limit: int) -> None:
+    def _descend(self, best: Trial, limit: float) -> None:
         """Go on from each better neighbour at once, with the settings that were changed longest ago, up to a limit of
         instructions traced."""
         turns: dict[str, int] = {}
@@ -323,7 +347,7 @@ class _Search:
                 turn_of = {_key(other): turns.get(_difference(other, candidate), 0) for other in new}
                 tried = sorted(new, key=lambda other: turn_of[_key(other)])
 
-    def _widen(self, algorithm: str, limit: int) -> bool:
+    def _widen(self, algorithm: str, limit: float) -> bool:
         """Time neighbours of the few best of an algorithm, up to a limit of instructions traced; whether any was."""
         few = [one for one in self._ranked() if one.candidate.algorithm == algorithm and not one.at_least][:BEAM]
         new = [other for one in few for other in self.field.near(one.candidate) if _key(other) not in self.found]
@@ -342,7 +366,7 @@ class _Search:
                 break
             left -= spent
         for one in () if self.wide or self._at_floor() else self._alike():
-            if one.effort <= left:
+            if one.effort <= min(left, self.left):
                 self._settle_one(one)
                 left -= one.effort
 
@@ -382,7 +406,7 @@ class _Search:
 
     def _unproven(self, one: Trial) -> bool:
         """Whether a time is extrapolated, of a kernel that is small enough to be timed as a whole."""
-        small = one.instructions <= VERIFIED_INSTRUCTIONS
+        small = one.instructions <= VERIFIED_INSTRUCTIONS and one.effort <= self.left
         return one.extrapolated_from is not None and not one.at_least and small
 
     def _no_slower_than_default(self) -> list[Trial]:
@@ -408,7 +432,7 @@ class _Search:
             firsts = [i for i, one in enumerate(close) if one.extrapolated_from is None]
             close = close[: firsts[0]] if firsts else close
         for one in close:
-            if one.extrapolated_from is not None and (self.wide or one.effort <= most):
+            if one.extrapolated_from is not None and (self.wide or one.effort <= min(most, self.left)):
                 self._settle_one(one)
                 return one.effort
         return None
