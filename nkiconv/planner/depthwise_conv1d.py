@@ -24,7 +24,7 @@ from .request import CONV2D_DTYPES, DTYPES, Asked, Config, Request, nl_name
 _PERMS = {"NCHW": (None, None), "NHWC": ((0, 3, 1, 2), (0, 2, 3, 1))}
 
 #: Elements of x from which on images are reduced as well as channels, and how far.
-BIG_ELEMENTS, IMAGES_ELEMENTS, FEW_IMAGES = 2**24, 2**16, 2
+BIG_ELEMENTS, IMAGES_ELEMENTS, FEW_IMAGES = 2**24, 2**19, 2
 
 
 @dataclass(frozen=True)
