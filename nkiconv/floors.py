@@ -23,7 +23,7 @@ TILES_MAX = 150
 #: DMAs from which on a tile is not tried, unless all take more: they are short where little is read and much written.
 DMAS_MAX = 4_000
 #: Bytes of a core from which on a part is timed: the rest goes at the same rate.
-BYTES_MAX = 2**30
+BYTES_MAX = 2**29
 #: Bytes of the one row of `launch_floor`.
 ROW_BYTES = 512
 

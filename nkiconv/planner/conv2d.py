@@ -24,9 +24,8 @@ X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
 Y_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
 #: Output channels of a block of a packed filter, below which its runs are too short.
 LEAST_BLOCK = 16
-#: Rows of outputs up to which images are reduced and not rows of one; of the smallest part of an image, and how many
-#: parts there are at most.
-WHOLE_ROWS, LEAST_ROWS, PARTS_OF_IMAGE = 64, 4, 128
+#: Rows of outputs of the smallest part, and output channels where there are more weights than pixels.
+LEAST_ROWS, LEAST_K = 4, 128
 #: Rows below which columns are reduced where rows are as long as this, and columns of the smallest part.
 FEW_ROWS, LONG_ROW, LEAST_COLUMNS = 8, 2048, 512
 #: Flops, and elements of x or y, up to which a kernel is short enough to be timed as a whole.
@@ -85,13 +84,18 @@ class Conv2d(Operation):
         return {name: int(value) for name, value in found.items()}
 
     def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction | None:
-        """Rows of outputs of one image, or images; columns where there are few rows. Channels share loads of x."""
+        """Rows of outputs of one image, or images; columns where there are few rows, output channels of small images.
+
+        Channels share loads of x, and short kernels are timed as a whole.
+        """
         if problem.flops <= BIG_FLOPS and problem.N * max(problem.C, problem.K) * problem.H * problem.W <= BIG_ELEMENTS:
             return None
+        weights = problem.C // problem.groups * problem.K * problem.R * problem.S
+        if problem.groups == 1 and not asked.packed and weights > problem.N * problem.C * problem.H * problem.W:
+            return Reduction(lambda count: problem.replace(K=count), lambda one: one.K, "K", LEAST_K, exact=False)
         by_rows = problem.P >= FEW_ROWS or problem.Q < LONG_ROW
-        axis, whole, pool = (problem.height, problem.P, 0) if by_rows else (problem.width, problem.Q, 1)
-        least = LEAST_ROWS if by_rows else LEAST_COLUMNS
-        each = whole if whole <= WHOLE_ROWS else max(least, whole // PARTS_OF_IMAGE)
+        axis, whole = (problem.height, problem.P) if by_rows else (problem.width, problem.Q)
+        each = LEAST_ROWS if by_rows else LEAST_COLUMNS
 
         def of_outputs(count: int) -> ConvProblem:
             if count >= whole:
@@ -103,7 +107,7 @@ class Conv2d(Operation):
         def outputs(one: ConvProblem) -> int:
             return one.N * (one.P if by_rows else one.Q)
 
-        each += -each % asked.pool[pool]
+        each += -each % asked.pool[0 if by_rows else 1]
         return Reduction(of_outputs, outputs, "rows of outputs" if by_rows else "columns", each, exact=False)
 
 

@@ -23,6 +23,8 @@ from .request import CONV2D_DTYPES, DTYPES, Asked, Config, Request, nl_name
 #: storage -> canonical and canonical -> storage of x and y, by the problem's layout.
 _PERMS = {"NCHW": (None, None), "NHWC": ((0, 3, 1, 2), (0, 2, 3, 1))}
 
+#: Columns of the smallest part of a long row, a channel of a candidate's.
+LEAST_COLUMNS = 2048
 #: Elements of x from which on images are reduced as well as channels, and how far.
 BIG_ELEMENTS, IMAGES_ELEMENTS, FEW_IMAGES = 2**24, 2**19, 2
 
@@ -78,7 +80,10 @@ class DepthwiseConv1d(Operation):
         return {name: int(getattr(shape.geometry, name)) for name in names}
 
     def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction:
-        images = min(problem.N, max(FEW_IMAGES, IMAGES_ELEMENTS // problem.W))
+        most = IMAGES_ELEMENTS // max(1, min(4, problem.S // 16))
+        images = min(problem.N, max(FEW_IMAGES, most // problem.W))
+        if problem.N * problem.C * problem.W > BIG_ELEMENTS and problem.W > IMAGES_ELEMENTS:
+            return Reduction(lambda W: problem.replace(W=W), lambda one: one.W, "columns", LEAST_COLUMNS, exact=False)
         if images == problem.N or problem.N * problem.C * problem.W <= BIG_ELEMENTS:
             return Reduction(lambda count: _part(problem, problem.N, count), lambda one: one.C, "channels")
 
