@@ -27,7 +27,7 @@ class Alternative:
     us: float
     bound_by: str  # of the part that was timed
     instructions: int  # all cores
-    #: channels of the reduced problems that `us` is extrapolated from; None: the whole problem was timed
+    #: channels (or rows, `Operation.reduction`) of the part that `us` is extrapolated from; None: all was timed
     extrapolated_from: int | None = None
     #: whether `us` is only a lower bound, already above the best: the engine with most work, without any waiting
     at_least: bool = False
@@ -102,7 +102,8 @@ class Plan:
     #: the fastest first, which is the plan; those alike are told once, and slow ones only as the best of an algorithm
     alternatives: tuple[Alternative, ...]
     rejected: tuple[Rejection, ...]
-    #: channels of the reduced problems that times and instructions are extrapolated from; None: all is of the whole
+    #: channels of the reduced problem that times and instructions are extrapolated from, or rows or columns where a
+    #: long kernel is not cut along channels; None: all is of the whole
     extrapolated_from: int | None = None
     effort: str = TIMED
     seconds: float = field(default=0.0, compare=False)  # the search took

@@ -4,18 +4,19 @@ How much is timed is counted in instructions (and pairs of stores, as so many), 
 changes a plan. Settings that come to the same run of the kernel are timed once, and counted as often as they are tried.
 
 1. The estimate is timed as a whole, up to `WHOLE_INSTRUCTIONS` at once, up to `VERIFIED_INSTRUCTIONS` at
-   the end: no plan is slower than that.
-2. Screening. Candidates come by their lower bounds, and those whose bound is above the best time so far are left out.
-   Where channels never meet, a big problem is timed at two reduced numbers of channels, both whole tiles on all cores,
-   and its time extrapolated along the line through them; once one is timed as a whole, those of the same tiles are
-   corrected by what its line was off by. A trace whose busiest engine alone has more work than the best
-   candidate takes is not put on a timeline.
+   the end, if what leads leaves room for it: no plan is slower than that.
+2. Screening. Candidates come by their lower bounds, and those whose bound is above the best time so far are left out;
+   where the estimate is long, also algorithms whose cost model is far above the least. A big problem is timed at two
+   reduced sizes (`Operation.reduction`), and its time extrapolated along the line through them; once one is timed as
+   a whole, those of the same tiles are corrected by what its line was off by. Where channels never meet the sizes are
+   whole tiles on all cores; other parts stand in only for kernels of more than `WHOLE_INSTRUCTIONS`. A trace whose
+   busiest engine alone has more work than the best candidate takes is not put on a timeline.
 3. Refinement. Settings of the fastest candidate change one at a time, until nothing gets better or what the search
    may trace is used up.
 4. The final. Candidates within `CLOSE` of the best are timed as a whole, as many as fit.
 5. The proof. What leads is timed as a whole if it has not been, and what seems faster than that then, `VERIFIED` of
-   them at most; the fastest is the plan. Only a kernel of more than `VERIFIED_INSTRUCTIONS` is not timed as a whole
-   unless the search is wide: its plan stays extrapolated, and says so.
+   them at most; the fastest is the plan. Only a kernel of more than `VERIFIED_INSTRUCTIONS`, or than is left of
+   `BUDGET`, is not timed as a whole unless the search is wide: its plan stays extrapolated, and says so.
 """
 
 from __future__ import annotations
