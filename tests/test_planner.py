@@ -246,10 +246,10 @@ def test_extrapolated_times_are_corrected_by_what_the_first_was_off_by():
     assert whole > 1.05 * line
     one.best_us = float("inf")
     uncorrected = one._screen(second).us
-    assert one._settle_one(one.found[search._key(first)]).us == whole
-    corrected = one.found[search._key(second)].us
+    assert one._settle_one(one.found[search.key_of(first)]).us == whole
+    corrected = one.found[search.key_of(second)].us
     assert corrected == pytest.approx(uncorrected * whole / line)
-    del one.found[search._key(second)]
+    del one.found[search.key_of(second)]
     assert one._screen(second).us == pytest.approx(corrected)
     assert one._whole(second).us == pytest.approx(corrected, rel=0.05)
 

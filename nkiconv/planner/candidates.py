@@ -6,6 +6,7 @@ times the rest.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from .cost.algorithm import Shape
 from .operation import Operation
 from .operations import operation_for
 from .request import Config, Request
+
+#: How far above the least an algorithm's first guess may be for a search to try it where a trace is long.
+LIKELY = 1.5
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,17 @@ class Field:
     shape: Shape
     algorithms: tuple[str, ...]  # to choose from
 
+    @functools.cached_property
+    def estimate(self) -> tuple[str, Config]:
+        """Algorithm and settings that take least by cost models."""
+        return self.operation.choice(self.shape)
+
+    @functools.cached_property
+    def likely(self) -> frozenset[str]:
+        """Algorithms whose first guess is near the least; all where there is no guess."""
+        near = self.operation.near_least(self.shape, self.algorithms, LIKELY)
+        return frozenset(name for name, _ in near) or frozenset(self.algorithms)
+
     def check(self, algorithm: str, config: Config) -> Candidate | Rejection:
         """A candidate, or why the kernel refuses it."""
         reason = self.operation.refusal(algorithm, self.shape, config)
@@ -58,7 +73,7 @@ class Field:
                     accepted.append(found)
                 else:
                     rejected.append(found)
-        own = self.operation.choice(self.shape)[0]
+        own = self.estimate[0]
         return sorted(accepted, key=lambda one: (one.algorithm != own, one.least_us)), rejected
 
     def default(self, accepted: Sequence[Candidate]) -> Candidate | None:
@@ -66,7 +81,7 @@ class Field:
 
         None where it is none of the algorithms to choose from.
         """
-        algorithm, config = self.operation.choice(self.shape)
+        algorithm, config = self.estimate
         if algorithm not in self.algorithms:
             return None
         found = self.check(algorithm, config)

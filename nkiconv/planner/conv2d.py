@@ -16,7 +16,7 @@ from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
-from .operation import Operation, epilogue_arguments
+from .operation import Operation, Reduction, epilogue_arguments
 from .request import CONV2D_DTYPES, Asked, Config, Request, nl_name
 
 #: The permutations of each layout, storage -> canonical for x and canonical -> storage for y.
@@ -24,6 +24,16 @@ X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
 Y_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
 #: Output channels of a block of a packed filter, below which its runs are too short.
 LEAST_BLOCK = 16
+#: Rows of outputs of the smallest part, and output channels where there are more weights than pixels.
+LEAST_ROWS, LEAST_K = 4, 128
+#: Channels of the smallest part of many groups, and how many such parts there must be.
+LEAST_CHANNELS, MANY = 32, 16
+#: Images from which on whole images are taken, and rows of outputs that these have at most.
+MANY_IMAGES, WHOLE_ROWS = 256, 64
+#: Rows below which columns are reduced where rows are as long as this, and columns of the smallest part.
+FEW_ROWS, LONG_ROW, LEAST_COLUMNS = 8, 2048, 512
+#: Flops, and elements of x or y, up to which a kernel is short enough to be timed as a whole.
+BIG_FLOPS, BIG_ELEMENTS = 4e9, 2**24
 
 
 class Conv2d(Operation):
@@ -77,11 +87,44 @@ class Conv2d(Operation):
         found["itemsize"] = geometry.itemsize
         return {name: int(value) for name, value in found.items()}
 
-    def of_channels(self, problem: ConvProblem, count: int) -> ConvProblem:
-        return problem
+    def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction | None:
+        """Rows of outputs of one image, or images; columns where there are few rows; groups; channels of small images.
 
-    def channels(self, problem: ConvProblem) -> int:
-        return 1  # timed whole: K shares loads of x, so that no number of channels has tiles of its own
+        Output channels share loads of x, and short kernels are timed as a whole.
+        """
+        if problem.flops <= BIG_FLOPS and problem.N * max(problem.C, problem.K) * problem.H * problem.W <= BIG_ELEMENTS:
+            return None
+        weights = problem.C // problem.groups * problem.K * problem.R * problem.S
+        if problem.groups == 1 and not asked.packed and weights > problem.N * problem.C * problem.H * problem.W:
+            return Reduction(lambda count: problem.replace(K=count), lambda one: one.K, "K", LEAST_K, exact=False)
+        few = max(1, LEAST_CHANNELS * problem.groups // problem.C)
+        if problem.groups >= MANY * few:
+            return Reduction(
+                lambda count: _of_groups(problem, count), lambda one: one.groups, "groups", few, exact=False
+            )
+        by_rows = problem.P >= FEW_ROWS or problem.Q < LONG_ROW
+        axis, whole = (problem.height, problem.P) if by_rows else (problem.width, problem.Q)
+        each = LEAST_ROWS if by_rows else LEAST_COLUMNS
+        if problem.N >= MANY_IMAGES and whole <= WHOLE_ROWS:
+            each = whole
+
+        def of_outputs(count: int) -> ConvProblem:
+            if count >= whole:
+                return problem.replace(N=min(problem.N, round(count / whole)))
+            size = -(-((count - 1) * axis.stride + axis.window - 1 - axis.lo - axis.hi) // axis.lhs_dilation) + 1
+            size = min(axis.size, max(1, size))
+            return problem.replace(N=1, **({"H": size} if by_rows else {"W": size}))
+
+        def outputs(one: ConvProblem) -> int:
+            return one.N * (one.P if by_rows else one.Q)
+
+        each += -each % asked.pool[0 if by_rows else 1]
+        return Reduction(of_outputs, outputs, "rows of outputs" if by_rows else "columns", each, exact=False)
+
+
+def _of_groups(problem: ConvProblem, count: int) -> ConvProblem:
+    C, K = problem.C // problem.groups, problem.K // problem.groups
+    return problem.replace(C=count * C, K=count * K, groups=count)
 
 
 def filter_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:

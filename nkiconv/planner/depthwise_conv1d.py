@@ -17,11 +17,16 @@ from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
-from .operation import Operation, epilogue_arguments
+from .operation import Operation, Reduction, epilogue_arguments
 from .request import CONV2D_DTYPES, DTYPES, Asked, Config, Request, nl_name
 
 #: storage -> canonical and canonical -> storage of x and y, by the problem's layout.
 _PERMS = {"NCHW": (None, None), "NHWC": ((0, 3, 1, 2), (0, 2, 3, 1))}
+
+#: Columns of the smallest part of a long row, a channel of a candidate's.
+LEAST_COLUMNS = 2048
+#: Elements of x from which on images are reduced as well as channels, and how far.
+BIG_ELEMENTS, IMAGES_ELEMENTS, FEW_IMAGES = 2**24, 2**19, 2
 
 
 @dataclass(frozen=True)
@@ -74,14 +79,26 @@ class DepthwiseConv1d(Operation):
         names = ("N", "C", "W", "S", "Q", "stride", "dilation", "lhs_dilation", "pad_left", "pad_right", "itemsize")
         return {name: int(getattr(shape.geometry, name)) for name in names}
 
-    def of_channels(self, problem: ConvProblem, count: int) -> ConvProblem:
-        return problem.replace(C=count, K=count, groups=count)
+    def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction:
+        most = IMAGES_ELEMENTS // max(1, min(4, problem.S // 16))
+        images = min(problem.N, max(FEW_IMAGES, most // problem.W))
+        if problem.N * problem.C * problem.W > BIG_ELEMENTS and problem.W > IMAGES_ELEMENTS:
+            return Reduction(lambda W: problem.replace(W=W), lambda one: one.W, "columns", LEAST_COLUMNS, exact=False)
+        if images == problem.N or problem.N * problem.C * problem.W <= BIG_ELEMENTS:
+            return Reduction(lambda count: _part(problem, problem.N, count), lambda one: one.C, "channels")
 
-    def channels(self, problem: ConvProblem) -> int:
-        return problem.C
+        def of_rows(count: int) -> ConvProblem:
+            channels = min(problem.C, count // images)
+            return _part(problem, count // channels, channels)
+
+        return Reduction(of_rows, lambda one: one.N * one.C, "rows", images, exact=False)
 
     def unit(self, shape: Shape, algorithm: str, config: Config) -> int:
         return min(int(shape.geometry.C), super().unit(shape, algorithm, config))
+
+
+def _part(problem: ConvProblem, images: int, channels: int) -> ConvProblem:
+    return problem.replace(N=images, C=channels, K=channels, groups=channels)
 
 
 def geometry_of(problem: ConvProblem) -> Geometry:

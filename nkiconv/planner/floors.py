@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ..kernels.floors import copy_floor, launch_floor
@@ -20,6 +20,10 @@ from ..simulator.timing import Rates
 TILE_BYTES = (512, 1024, 2048, 4096, 8192, 16384)
 #: Tiles of one core above which a smaller tile is not tried: issuing its DMAs takes longer than moving the bytes.
 TILES_MAX = 150
+#: DMAs from which on a tile is not tried, unless all take more: they are short where little is read and much written.
+DMAS_MAX = 4_000
+#: Bytes of a core from which on a part is timed: the rest goes at the same rate.
+BYTES_MAX = 2**29
 #: Bytes of the one row of `launch_floor`.
 ROW_BYTES = 512
 
@@ -38,7 +42,9 @@ def floors(problem: ConvProblem, lnc: int, constants: Mapping[str, float] | None
     inputs = prod(problem.input_shape) + prod(problem.filter_shape)
     changed = tuple(sorted((constants or {}).items()))
     outputs = prod(problem.output_shape) * DTYPES[problem.out_dtype].itemsize // problem.itemsize
-    return _floors(inputs, outputs, problem.itemsize, problem.dtype, lnc, changed)
+    parts = -(-max(inputs, outputs) * problem.itemsize // (lnc * BYTES_MAX))
+    found = _floors(max(lnc, inputs // parts), outputs // parts, problem.itemsize, problem.dtype, lnc, changed)
+    return found if parts == 1 else replace(found, copy_us=found.copy_us * parts)
 
 
 @functools.lru_cache(maxsize=256)
@@ -49,17 +55,18 @@ def _floors(
     assert name is not None
     timed = {
         tile: _modelled_us(copy_floor, lnc, (ArraySpec((inputs,), name), outputs, tile // itemsize), constants)
-        for tile in _worth_trying(max(inputs, outputs) * itemsize // lnc)
+        for tile in _worth_trying(inputs * itemsize // lnc, outputs * itemsize // lnc)
     }
     best = min(timed, key=lambda tile: timed[tile])
     launch = _modelled_us(launch_floor, lnc, (ArraySpec((1, ROW_BYTES // itemsize), name),), constants)
     return Floors(timed[best], best, launch)
 
 
-def _worth_trying(bytes_per_core: int) -> list[int]:
-    """The tiles that do not cut a core's bytes into more than `TILES_MAX`; the largest if all do."""
-    few = [tile for tile in TILE_BYTES if bytes_per_core <= TILES_MAX * PARTITIONS * tile]
-    return few or [TILE_BYTES[-1]]
+def _worth_trying(read: int, written: int) -> list[int]:
+    """The tiles that do not cut a core's bytes into more than `TILES_MAX`, or too many DMAs; the largest if all do."""
+    few = [tile for tile in TILE_BYTES if max(read, written) <= TILES_MAX * PARTITIONS * tile] or [TILE_BYTES[-1]]
+    dmas = {tile: max(read, written) // (PARTITIONS * tile) * (1 + written // max(1, read)) for tile in few}
+    return [tile for tile in few if dmas[tile] <= DMAS_MAX] or few[-1:]
 
 
 def _modelled_us(kernel: object, lnc: int, args: tuple[object, ...], constants: tuple[tuple[str, float], ...]) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .._nki import nl
@@ -18,6 +19,19 @@ from .request import Asked, Config, Request, nl_name
 #: How far above the least an algorithm's first guess may be for its settings to be looked for further: what that gains
 #: at most.
 CHOICE_NEAR = 1.35
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How a problem is made smaller: `of` gives one of so many units, or about as many, which `units` counts."""
+
+    of: Callable[[int], ConvProblem]
+    units: Callable[[ConvProblem], int]
+    #: what a plan calls the units, and how many of them make one of a candidate's
+    name: str
+    each: int = 1
+    #: whether settings mean the same and times are linear, so that also short kernels are extrapolated
+    exact: bool = True
 
 
 class Operation(ABC):
@@ -57,12 +71,8 @@ class Operation(ABC):
         """The problem's letters and parameters by name."""
 
     @abstractmethod
-    def of_channels(self, problem: ConvProblem, count: int) -> ConvProblem:
-        """The problem with `count` channels, of those along which times are extrapolated."""
-
-    @abstractmethod
-    def channels(self, problem: ConvProblem) -> int:
-        """How many of those there are."""
+    def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction | None:
+        """How a problem is made smaller, for its time to be extrapolated; None for one that is timed as a whole."""
 
     def algorithm(self, name: str) -> Algorithm:
         """What the host knows of one of its algorithms."""
@@ -91,14 +101,18 @@ class Operation(ABC):
         Settings are looked for further where an algorithm's first guess is near the least. Where all refuse, the
         fallback, which says why.
         """
-        found = [(name, guess) for name in self.algorithms for guess in self.algorithm(name).guesses(shape)]
-        least_ns = min((guess.ns for _, guess in found), default=0.0)
-        near = [(name, guess) for name, guess in found if guess.ns <= CHOICE_NEAR * least_ns]
+        near = self.near_least(shape, self.algorithms, CHOICE_NEAR)
         refined: list[tuple[str, Guess]] = [(name, self.algorithm(name).refined(shape, guess)) for name, guess in near]
         if not refined:
             return self.fallback, None
         name, best = min(refined, key=lambda one: one[1].ns)
         return name, best.config
+
+    def near_least(self, shape: Shape, algorithms: Sequence[str], near: float) -> list[tuple[str, Guess]]:
+        """First guesses of some algorithms, without those that are far above the least."""
+        found = [(name, guess) for name in algorithms for guess in self.algorithm(name).guesses(shape)]
+        least_ns = min((guess.ns for _, guess in found), default=0.0)
+        return [(name, guess) for name, guess in found if guess.ns <= near * least_ns]
 
     def symbols(self, shape: Shape, algorithm: str, config: Config) -> dict[str, int]:
         """An algorithm's tile sizes and counts by name."""

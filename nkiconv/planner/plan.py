@@ -79,8 +79,10 @@ class Plan:
     #: the fastest first, which is the plan; those alike are told once, and slow ones only as the best of an algorithm
     alternatives: tuple[Alternative, ...]
     rejected: tuple[Rejection, ...]
-    #: channels of the reduced problems that times and instructions are extrapolated from; None: all is of the whole
+    #: channels (rows or columns where an operation has no such) of the reduced problem that times and instructions are
+    #: extrapolated from, None: all is of the whole; the same in words
     extrapolated_from: int | None = None
+    part: str = ""
     effort: str = TIMED
     seconds: float = field(default=0.0, compare=False)  # the search took
     cached: bool = field(default=False, compare=False)  # whether this came from memory or disk
@@ -174,10 +176,7 @@ class Plan:
             f"{self.psum_banks} PSUM banks",
         ]
         if self.extrapolated_from is not None:
-            lines.append(
-                f"times and instructions are extrapolated from {self.extrapolated_from} of {self.problem.C} channels; "
-                "nkiconv tune times the whole"
-            )
+            lines.append(f"times and instructions are extrapolated from {self.part}; nkiconv tune times the whole")
         if self.constants:
             lines.append("with " + ", ".join(f"{name}={value:g}" for name, value in self.constants.items()))
         return lines

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from .alternatives import Alternative
 from .candidates import Candidate
 from .request import Config
-from .timing import Timing
+from .timing import Timing, Traced
 
 #: What an extrapolated time is multiplied by when it is held against one of the whole problem.
 DOUBT = 1.01
+
+#: Fastest candidates that a plan tells of.
+ALTERNATIVES = 24
 
 
 @dataclass(frozen=True)
@@ -46,3 +49,42 @@ class Trial:
         return Alternative(
             one.algorithm, config, self.us, bound_by, self.instructions, self.extrapolated_from, self.at_least
         )
+
+
+@dataclass
+class Run:
+    """What a kernel does with the whole problem once its settings have come to something."""
+
+    settled: object
+    traced: Traced
+    timing: Timing | None = None
+
+
+def effort_of(traced: Traced, times: float) -> float:
+    """Instructions, or what counts as many, of `times` as many tiles as were traced."""
+    return traced.instructions * times + traced.comparisons * times**2
+
+
+def worth_telling(ranked: list[Trial]) -> list[Trial]:
+    """The fastest `ALTERNATIVES`, and the best of each algorithm, without those that only differ in idle settings."""
+    distinct: dict[object, Trial] = {}
+    for one in ranked:
+        distinct.setdefault((one.candidate.algorithm, one.us, one.instructions, one.at_least), one)
+    told = list(distinct.values())
+    leaders = {id(one) for one in {one.candidate.algorithm: one for one in reversed(told)}.values()}
+    return [one for i, one in enumerate(told) if i < ALTERNATIVES or id(one) in leaders]
+
+
+def key_of(candidate: Candidate) -> tuple[str, Config]:
+    return candidate.algorithm, candidate.config and tuple(sorted(candidate.config))
+
+
+def tiles_of(candidate: Candidate) -> tuple[str, int]:
+    """What extrapolated times of candidates have in common: what they are off by is much the same for all of these."""
+    return candidate.algorithm, candidate.channels
+
+
+def difference(one: Candidate, other: Candidate) -> str:
+    """The first setting in which two candidates of an algorithm differ."""
+    mine, theirs = dict(one.config or ()), dict(other.config or ())
+    return next((name for name in (*mine, *theirs) if mine.get(name) != theirs.get(name)), "")

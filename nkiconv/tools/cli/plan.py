@@ -123,5 +123,4 @@ def _notes(found: list[tuple[Case, Plan]]) -> Iterator[str]:
     yield "modelled: mean over phases of the throttle's grid, program order; seconds: this plan's search took"
     for case, one in found:
         if one.extrapolated_from is not None:
-            part = f"{one.extrapolated_from} of {one.problem.C} channels"
-            yield f"~ {case.name}: extrapolated from {part}; nkiconv tune {case.name} times the whole"
+            yield f"~ {case.name}: extrapolated from {one.part}; nkiconv tune {case.name} times the whole"

@@ -234,7 +234,7 @@ def _notes(found: ModelPlan) -> Iterator[str]:
         if row.plan is None:
             yield f"no plan for {row.layers[0]}, which is not in the sum: {row.reason}"
     if any(row.plan is not None and row.plan.extrapolated_from is not None for row in found.rows):
-        yield "~ extrapolated from fewer channels; --wide times the whole"
+        yield "~ extrapolated from a part; --wide times the whole"
     if found.uncalled:
         names = [name or "the model" for name in found.uncalled]
         more = f" and {len(names) - SHOWN} more, which --json has" if len(names) > SHOWN else ""

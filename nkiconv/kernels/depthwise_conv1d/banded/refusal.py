@@ -7,7 +7,7 @@ from .blocks import fits, make_blocks, sbuf_bytes
 from .config import banded_config_refusal
 from .defaults import settings_of_banded
 from .tiles import plan_tile
-from .work import work_tiles
+from .work import Work, cuts_of
 
 
 def banded_refusal(geometry, extras, config, cores):
@@ -58,11 +58,38 @@ def count_instructions(geometry, extras, blocks, cores):
         parts = share(PARTS, cores, core)
         total = 64 + blocks.config.buffers
         for part in range(parts[0], parts[0] + parts[1]):
-            works = work_tiles(blocks, geometry, part)
-            for index in range(len(works)):
-                total += count_tile(extras, blocks, works[index])
+            total += count_part(extras, blocks, cuts_of(blocks, geometry, part))
         most = max(most, total)
     return most
+
+
+def count_part(extras, blocks, cuts):
+    """Most instructions of one of the PARTS: tiles of as many groups and as many images take the same."""
+    alike = []
+    for _ in range(nl.tile_size.pmax + 1):
+        alike.append(0)
+    for g_index in range(len(cuts.groups)):
+        alike[cuts.groups[g_index][1]] += 1
+    total = 0
+    for gn in range(len(alike)):
+        if alike[gn] > 0:
+            total += alike[gn] * count_groups(extras, blocks, cuts, gn)
+    return total
+
+
+def count_groups(extras, blocks, cuts, gn):
+    """Most instructions of all tiles of one cut of `gn` groups: cuts of images have two sizes."""
+    total = 0
+    parts = max(1, cuts.n_parts)
+    larger = cuts.nn % parts
+    for j_index in range(cuts.j_parts):
+        j = share(cuts.jn, cuts.j_parts, j_index)
+        for more in range(2):
+            count = larger if more == 1 else cuts.n_parts - larger
+            if count > 0:
+                work = Work(g0=cuts.g0, gn=gn, n0=cuts.n0, nn=cuts.nn // parts + more, j0=cuts.j0 + j[0], jn=j[1])
+                total += count * count_tile(extras, blocks, work)
+    return total
 
 
 def count_tile(extras, blocks, work):
