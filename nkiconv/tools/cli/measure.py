@@ -243,7 +243,8 @@ def _model(chosen: list[Case], how: How, speed: bool, said: str, as_json: bool) 
     if said:
         screen.print(Text(said))
     if found:
-        table = _table(f"modelled us (trn2, {_cores(how.lnc)})", ("mean", "phase 0", "worst"), ("instructions", "bound by"))
+        title = f"modelled us (trn2, {_cores(how.lnc)})"
+        table = _table(title, ("mean", "phase 0", "worst"), ("instructions", "bound by"))
         for case, one in found:
             table.add_row(
                 _what(case.name, how.dtype or case.problem.dtype, how.precision, one.algorithm),
