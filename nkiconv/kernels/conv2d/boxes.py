@@ -6,6 +6,7 @@ last entries are the tile's free axes; what is before them are its partitions.
 
 from ..._nki import nisa, nl
 from .._dma import copy
+from .._tiles import div_ceil
 from .call import scale_residual
 
 
@@ -85,3 +86,15 @@ def clear_window(tile, h0, h1, w0, w1, engine):
     """Zeros in rows h0 .. h1-1, columns w0 .. w1-1 of a tile [c, images, rows, columns], if there are any."""
     if h0 < h1 and w0 < w1:
         nisa.memset(dst=tile[0 : tile.shape[0], 0 : tile.shape[1], h0:h1, w0:w1], value=0.0, engine=engine)
+
+
+def load_packed(tile, w_hbm, geometry, c0, cn, k0, kn):
+    """Channels c0 .. c0+cn-1 of a packed filter, [K / each, C, taps, each] in HBM, as [c, taps, k] in a tile: parts of
+    blocks with output channels k0 .. k0+kn-1."""
+    taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
+    size, end = taps * each, k0 + kn
+    for block in range(k0 // each, div_ceil(end, each)):
+        first = max(k0, block * each)
+        pattern = [[size, cn], [each, taps], [1, min(end, (block + 1) * each) - first]]
+        offset = (block * geometry.C + c0) * size + first - block * each
+        load_box(tile, w_hbm, (0, 0, first - k0), pattern, offset)
