@@ -125,9 +125,10 @@ def load_filters(operands, geometry, grouped, chunk):
         first_kn = some[0].kn
         dense = folds == 1 and first_kn == size * each
         for index in range(1 if dense else len(some)):
-            count = total if dense else some[index].kn // each
+            tile = some[index]
+            count = total if dense else tile.kn // each
             pattern = [[step, count], [second_step, second], [geometry.w_r, R], [geometry.w_s, S]]
-            load_box(raw_sbuf, operands.w, (index * size, 0, 0, 0), pattern, some[index].k0 * geometry.w_k)
+            load_box(raw_sbuf, operands.w, (index * size, 0, 0, 0), pattern, tile.k0 * geometry.w_k)
         found.append(raw_sbuf)
     return found
 
