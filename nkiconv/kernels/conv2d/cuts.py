@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import BANK_COLUMNS, div_ceil, share
+from .._tiles import BANK_COLUMNS, cut_into, div_ceil, share
 
 
 @dataclass
@@ -123,3 +123,30 @@ def blocks_of_taps(geometry, most):
         for s0 in range(0, S, width):
             found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
     return found
+
+
+@dataclass
+class BlockBand(nl.NKIObject):
+    """Blocks of neighbouring rows of outputs j0 .. j0+jn-1 of images n0 .. n0+nn-1."""
+
+    n0: int
+    nn: int
+    j0: int
+    jn: int
+
+
+def block_bands(images, blocks, parts):
+    """BlockBands of all images and blocks, as even as can be; parts: that images, and blocks of each, are cut into."""
+    found = []
+    for image in cut_into(images, parts[0]):
+        for block in cut_into(blocks, parts[1]):
+            found.append(BlockBand(n0=image[0], nn=image[1], j0=block[0], jn=block[1]))
+    return found
+
+
+def most_of(parts):
+    """Most of any of some (first, how many)."""
+    most = 0
+    for part in parts:
+        most = max(most, part[1])
+    return most

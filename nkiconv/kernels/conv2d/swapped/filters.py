@@ -13,8 +13,7 @@ from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, div_ceil, whole_words
 from ..boxes import corner, load_packed, strides_of_w
-from ..cuts import tap_blocks
-from .shape import widest
+from ..cuts import most_of, tap_blocks
 
 #: Bytes a partition of a block of taps as it lies, and of all that are on their way together, if more than one.
 SWAPPED_RAW_BYTES = 16_384
@@ -140,7 +139,7 @@ def load_bytes(geometry, load, chunks):
 def load_ahead(operands, geometry, filters, chunk):
     """Load what there is room for, up to a chunk."""
     if filters.tile == None:
-        shape = (widest(filters.chunks), len(filters.chunks), geometry.rows.taps * geometry.columns.taps, filters.kn)
+        shape = (most_of(filters.chunks), len(filters.chunks), geometry.rows.taps * geometry.columns.taps, filters.kn)
         filters.tile = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
     while filters.way != "array" and filters.started <= chunk and filters.started < len(filters.chunks):
         filters.started = filters.started + load_straight(operands, geometry, filters)
@@ -271,7 +270,7 @@ def cut_by(count, each):
 
 def raw_bytes(geometry, kn, chunks):
     """Bytes a partition of all loads that are there together, at most."""
-    channels = widest(chunks)
+    channels = most_of(chunks)
     blocks = tap_blocks(geometry, channels, SWAPPED_RAW_BYTES)
     one = channels * blocks[0][1] * blocks[0][3] * geometry.itemsize
     together = div_ceil(bank_channels(kn, geometry.itemsize), nl.tile_size.pmax)

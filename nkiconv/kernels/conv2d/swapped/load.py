@@ -9,7 +9,8 @@ from ..._dma import copy
 from ..._engines import SCALAR_WORK, is_16bit, pick
 from ..._tiles import div_ceil, share
 from ..boxes import clear_window
-from .shape import inside, is_transposed, rows_inside, widest
+from ..cuts import most_of
+from .shape import inside, is_transposed, rows_inside
 
 #: Scalar's work for a DMA of x: every other one of those that transpose is triggered there, in the time of 348 elements
 #: each (trn2.toml, dma).
@@ -23,7 +24,7 @@ PART_BYTES = 4096
 
 def new_window(operands, source, band, chunks, engine):
     """A window of which only what is no element of x is written."""
-    shape = (widest(chunks) * source.slots, len(chunks) * band.nn, band.hn, band.wn)
+    shape = (most_of(chunks) * source.slots, len(chunks) * band.nn, band.hn, band.wn)
     x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
     _, hn, top, h_step = rows_inside(source, band.p0, band.pn, -2)
     _, wn, left, w_step = inside(source.columns, band.q0, band.qn)

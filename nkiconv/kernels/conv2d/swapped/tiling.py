@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
+from ..cuts import most_of
 from .filters import raw_bytes, turns_of, way_of
 from .shape import (
     Band,
@@ -16,7 +17,6 @@ from .shape import (
     least_band,
     source_of,
     tile_groups,
-    widest,
 )
 
 #: Elements between neighbours of a free axis on chip, at most (rules NKI053).
@@ -83,7 +83,7 @@ def make_plan(geometry, config):
         sizes=sizes,
         chunks=chunks,
         batches=batches,
-        k_tile=widest(cut(fold * widest(batches), BANK_COLUMNS)),
+        k_tile=most_of(cut(fold * most_of(batches), BANK_COLUMNS)),
         items=items,
         way=way_of(geometry, casts),
         staged=is_staged(geometry, casts),
@@ -120,7 +120,7 @@ def sbuf_bytes(geometry, plan, extras):
         band = plan.items[index].band
         staged = 2 * band.nn * band.hn * band.wn * geometry.hbm_itemsize if plan.staged else 0
         x_bytes = max(x_bytes, 2 * window_elements(band, len(plan.chunks)) * item + staged)
-    kn = widest(plan.batches)
+    kn = most_of(plan.batches)
     filters = len(plan.chunks) * taps * kn * item
     if plan.way == "array":
         filters += raw_bytes(geometry, kn, plan.chunks)
