@@ -107,9 +107,7 @@ def place_row(tile_sbuf, turned_sbuf, geometry, narrow, u, ledger):
     """The taps of row u of a block in its columns of the lines that meet them, for each group of columns of taps."""
     S, K, T = geometry.columns.taps, geometry.K, narrow.T
     count = turned_sbuf.shape[0]
-    runs = runs_of_taps(geometry.rows, narrow, u)
-    for index in range(len(runs)):
-        run = runs[index]
+    for run in runs_of_taps(geometry.rows, narrow, u):
         for g in range(narrow.groups):
             tn = min(T, S - g * T)
             nisa.tensor_copy(

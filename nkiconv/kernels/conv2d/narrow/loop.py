@@ -53,8 +53,8 @@ def run_narrow(operands, geometry, extras, narrow):
             issued += 1
         if filters == None:
             turned = []
-            for part in range(len(loaded)):
-                turned.append(turn_filters(loaded[part], geometry, books.ledger))
+            for part in loaded:
+                turned.append(turn_filters(part, geometry, books.ledger))
             warm_up(zeros_sbuf, narrow.warmup - NARROW_WARM_UP_FIRST, 1)
             filters = lay_out(operands, loaded, turned, cleared, geometry, narrow, books.ledger)
         passes = passes_of(geometry, narrow, step, loads, first)
@@ -186,8 +186,7 @@ def passes_of(geometry, narrow, step, loads, first):
     started, found = [], []
     for _ in range(step.jn):
         started.append(False)
-    for index in range(len(order)):
-        line = order[index]
+    for line in order:
         run = None
         for j in range(step.jn):
             h = narrow.first + (step.j0 + j) * narrow.step + narrow.lines[line].row
@@ -206,8 +205,7 @@ def passes_of(geometry, narrow, step, loads, first):
 
 def multiply(acc_psum, narrow, step, passes, filters, w0, wn):
     """All products of a bank of sums: [(t, slot), images, blocks, columns]."""
-    for index in range(len(passes)):
-        one = passes[index]
+    for one in passes:
         starts = one.starts
         for chunk in range(len(narrow.chunks)):
             x_sbuf = one.load.tiles[chunk]

@@ -30,11 +30,10 @@ LEAD_SHARE = 0.6
 class Unit(nl.NKIObject):
     """One bank of sums: tiles t0 .. t0+tn-1 of a block, output channels k0 .. k0+kn-1 from the batch's first.
 
-    place: index of the block; last: whether it is the block's last one; alone: whether it leaves by a store of its own.
+    last: whether it is the block's last one; alone: whether it leaves by a store of its own.
     """
 
     block: Block
-    place: int
     t0: int
     tn: int
     k0: int
@@ -121,21 +120,13 @@ def units_of(plan, band, kn, last):
     parts = cut(kn, plan.k_tile)
     found = []
     for place in range(len(blocks)):
-        groups = tile_groups(blocks[place], plan.sizes.side, parts[-1][1])
-        for group in range(len(groups)):
-            for part in range(len(parts)):
-                found.append(
-                    Unit(
-                        block=blocks[place],
-                        place=place,
-                        t0=groups[group][0],
-                        tn=groups[group][1],
-                        k0=parts[part][0],
-                        kn=parts[part][1],
-                        last=group + 1 == len(groups) and part + 1 == len(parts),
-                        alone=last and place + 1 == len(blocks),
-                    )
-                )
+        block, alone = blocks[place], last and place + 1 == len(blocks)
+        for group in tile_groups(block, plan.sizes.side, parts[-1][1]):
+            for part in parts:
+                t0, tn, k0, count = group + part
+                found.append(Unit(block=block, t0=t0, tn=tn, k0=k0, kn=count, last=False, alone=alone))
+        unit = found[-1]
+        unit.last = True
     return found
 
 
