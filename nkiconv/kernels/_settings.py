@@ -39,6 +39,12 @@ def numbers_refusal(config, limits):
     return ""
 
 
+def limits_refusal(config, names, algorithm, limits):
+    """What is wrong with a config of these names, of which those in `limits` are ints; "" if nothing is."""
+    reason = config_refusal(config, names, algorithm)
+    return numbers_refusal(config, limits) if reason == "" else reason
+
+
 #: In a table of settings, of one that is True or False; others have (least, most) of an int, or words to choose from.
 FLAG = (False, True)
 

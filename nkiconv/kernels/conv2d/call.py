@@ -114,3 +114,18 @@ def scale_residual(residual_sbuf, beta):
     scaled_sbuf = nl.ndarray(residual_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=scaled_sbuf, data=residual_sbuf, op0=nl.multiply, operand0=beta)
     return scaled_sbuf
+
+
+def taken_refusal(geometry, extras, algorithm, dilated, what):
+    """Why an algorithm that takes no pool does not do this; "" if nothing is in the way.
+
+    dilated: whether it takes lhs_dilation; what: it multiplies by zero.
+    """
+    lhs_dilation = (geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
+    if not dilated and lhs_dilation != (1, 1):
+        return f"lhs_dilation={lhs_dilation}: {algorithm} takes (1, 1); use taps"
+    if extras.pool != (1, 1):
+        return f"pool={extras.pool}: {algorithm} takes (1, 1); use taps"
+    if extras.strict_nonfinite:
+        return f"strict_nonfinite=True: {algorithm} multiplies {what} by zero; use taps"
+    return ""

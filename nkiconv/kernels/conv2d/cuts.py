@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import BANK_COLUMNS, div_ceil, share
+from .._tiles import BANK_COLUMNS, cut_into, div_ceil, share
 
 
 @dataclass
@@ -85,18 +85,11 @@ def index_of(chunks, wanted):
 
 
 def tap_blocks(geometry, elements, most_bytes):
-    """(first row, rows, first column, columns) of taps that are loaded together: all, some rows, or part of a row.
+    """Blocks of taps that are loaded together: all, some rows, or part of a row.
 
     elements: of a tap, a partition; most_bytes: of a block, if it has several taps.
     """
-    R, S = geometry.rows.taps, geometry.columns.taps
-    most = max(1, most_bytes // (elements * geometry.itemsize))
-    height, width = min(R, max(1, most // S)), min(S, most)
-    found = []
-    for r0 in range(0, R, height):
-        for s0 in range(0, S, width):
-            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
-    return found
+    return blocks_of_taps(geometry, max(1, most_bytes // (elements * geometry.itemsize)))
 
 
 def put_first(products, first):
@@ -119,3 +112,41 @@ def box(strides, k0, n0, p0, q0, shape):
     kn, nn, pn, qn = shape
     pattern = [[strides[1], kn], [strides[0], nn], [strides[2], pn], [strides[3], qn]]
     return pattern, n0 * strides[0] + k0 * strides[1] + p0 * strides[2] + q0 * strides[3]
+
+
+def blocks_of_taps(geometry, most):
+    """(first row, rows, first column, columns) of blocks of at most `most` taps."""
+    R, S = geometry.rows.taps, geometry.columns.taps
+    height, width = min(R, max(1, most // S)), min(S, most)
+    found = []
+    for r0 in range(0, R, height):
+        for s0 in range(0, S, width):
+            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
+    return found
+
+
+@dataclass
+class BlockBand(nl.NKIObject):
+    """Blocks of neighbouring rows of outputs j0 .. j0+jn-1 of images n0 .. n0+nn-1."""
+
+    n0: int
+    nn: int
+    j0: int
+    jn: int
+
+
+def block_bands(images, blocks, parts):
+    """BlockBands of all images and blocks, as even as can be; parts: that images, and blocks of each, are cut into."""
+    found = []
+    for image in cut_into(images, parts[0]):
+        for block in cut_into(blocks, parts[1]):
+            found.append(BlockBand(n0=image[0], nn=image[1], j0=block[0], jn=block[1]))
+    return found
+
+
+def most_of(parts):
+    """Most of any of some (first, how many)."""
+    most = 0
+    for part in parts:
+        most = max(most, part[1])
+    return most

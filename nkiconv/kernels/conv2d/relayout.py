@@ -131,17 +131,13 @@ def rows_of(source_hbm, strides, shape):
     ledger = new_ledger()
     pieces = sorted_pieces(shape, item) if C <= FEW else turned_pieces(shape, item)
     mine = share(len(pieces), nl.num_programs(), nl.program_id(0))
-    for index in range(mine[0], mine[0] + mine[1]):
-        n, nn, c0, cn, h0, hn, w0, wn = pieces[index]
+    for piece in pieces[mine[0] : mine[0] + mine[1]]:
+        n, nn, c0, cn, h0, hn, w0, wn = piece
         source = n * strides[0] + c0 + h0 * strides[1] + w0 * strides[2]
         offset = n * C * H * W + c0 * H * W + h0 * W + w0
         if C <= FEW:
-            raw_sbuf = nl.ndarray((hn, wn, cn), dtype=source_hbm.dtype, buffer=nl.sbuf)
-            copy(raw_sbuf, source_hbm.ap(pattern=[[strides[1], hn], [strides[2], wn], [1, cn]], offset=source))
-            rows_sbuf = nl.ndarray((hn, cn, wn), dtype=source_hbm.dtype, buffer=nl.sbuf)
-            engine = pick(ledger, cn * wn, is_16bit(source_hbm.dtype))
-            nisa.tensor_copy(dst=rows_sbuf, src=raw_sbuf.permute((0, 2, 1)), engine=engine)
-            copy(rows_hbm.ap(pattern=[[W, hn], [H * W, cn], [1, wn]], offset=offset), rows_sbuf)
+            src = source_hbm.ap(pattern=[[strides[1], hn], [strides[2], wn], [1, cn]], offset=source)
+            sort_piece(rows_hbm.ap(pattern=[[W, hn], [H * W, cn], [1, wn]], offset=offset), src, ledger)
         else:
             rows_sbuf = nl.ndarray((cn, nn, hn, wn), dtype=source_hbm.dtype, buffer=nl.sbuf)
             pattern = [[strides[2], wn], [strides[0], nn], [strides[1], hn], [1, cn]]
@@ -161,13 +157,7 @@ def turned_pieces(shape, item):
     images = images_of(N, H * W * item, len(heights) * len(columns))
     if len(images) * len(channels) * len(columns) * len(heights) % PARTS == 1 and H >= PARTS * len(heights):
         heights = cut(H, div_ceil(H, PARTS * len(heights)))
-    found = []
-    for n in range(len(images)):
-        for c in range(len(channels)):
-            for h in range(len(heights)):
-                for w in range(len(columns)):
-                    found.append(images[n] + channels[c] + heights[h] + columns[w])
-    return found
+    return every_piece(images, channels, heights, columns)
 
 
 def images_of(N, image_bytes, pieces):
@@ -183,51 +173,32 @@ def sorted_pieces(shape, item):
     heights = cut(H, nl.tile_size.pmax)
     if N * len(columns) * len(heights) % PARTS == 1 and H > len(heights):
         heights = cut(H, div_ceil(H, PARTS * len(heights)))
-    found = []
-    for n in range(N):
-        for h in range(len(heights)):
-            for w in range(len(columns)):
-                found.append((n, 1, 0, C) + heights[h] + columns[w])
-    return found
+    return every_piece(cut(N, 1), [(0, C)], heights, columns)
 
 
 def pixels_of(y_hbm, strides, rows_hbm, shape):
     """Write y, whose channels lie side by side, from [n, k, p, q] in HBM; strides of y along n, p, q."""
     _, K, P, Q = shape
-    if K <= FEW:
-        sort_rows(y_hbm, strides, rows_hbm, shape)
-        return
-    item = 4 if rows_hbm.dtype == nl.float32 else 2
-    pieces = pixel_pieces(shape, strides, item)
-    mine = share(len(pieces), nl.num_programs(), nl.program_id(0))
-    for index in range(mine[0], mine[0] + mine[1]):
-        n, nn, p, first, tiles, each, k0, kn, step = pieces[index]
-        source = n * K * P * Q + k0 * P * Q + p * Q + first
-        turned_sbuf = nl.ndarray((each, nn, tiles, kn), dtype=rows_hbm.dtype, buffer=nl.sbuf)
-        pattern = [[P * Q, kn], [K * P * Q, nn], [each, tiles], [1, each]]
-        nisa.dma_transpose(dst=turned_sbuf, src=rows_hbm.ap(pattern=pattern, offset=source), axes=(3, 1, 2, 0))
-        offset = n * strides[0] + p * strides[1] + first * step + k0
-        pattern = [[step, each], [strides[0], nn], [each * step, tiles], [1, kn]]
-        copy(y_hbm.ap(pattern=pattern, offset=offset), turned_sbuf)
-
-
-def sort_rows(y_hbm, strides, rows_hbm, shape):
-    """The same for few channels: rows on partitions, an engine sorts their elements by pixels."""
-    _, K, P, Q = shape
     item = 4 if rows_hbm.dtype == nl.float32 else 2
     ledger = new_ledger()
-    pieces = sorted_pieces(shape, item)
+    pieces = sorted_pieces(shape, item) if K <= FEW else pixel_pieces(shape, strides, item)
     mine = share(len(pieces), nl.num_programs(), nl.program_id(0))
-    for index in range(mine[0], mine[0] + mine[1]):
-        n, _, _, kn, p0, pn, q0, qn = pieces[index]
-        rows_sbuf = nl.ndarray((pn, kn, qn), dtype=rows_hbm.dtype, buffer=nl.sbuf)
-        offset = n * K * P * Q + p0 * Q + q0
-        copy(rows_sbuf, rows_hbm.ap(pattern=[[Q, pn], [P * Q, kn], [1, qn]], offset=offset))
-        sorted_sbuf = nl.ndarray((pn, qn, kn), dtype=rows_hbm.dtype, buffer=nl.sbuf)
-        engine = pick(ledger, kn * qn, is_16bit(rows_hbm.dtype))
-        nisa.tensor_copy(dst=sorted_sbuf, src=rows_sbuf.permute((0, 2, 1)), engine=engine)
-        offset = n * strides[0] + p0 * strides[1] + q0 * strides[2]
-        copy(y_hbm.ap(pattern=[[strides[1], pn], [strides[2], qn], [1, kn]], offset=offset), sorted_sbuf)
+    for piece in pieces[mine[0] : mine[0] + mine[1]]:
+        if K <= FEW:
+            n, _, _, kn, p0, pn, q0, qn = piece
+            src = rows_hbm.ap(pattern=[[Q, pn], [P * Q, kn], [1, qn]], offset=n * K * P * Q + p0 * Q + q0)
+            offset = n * strides[0] + p0 * strides[1] + q0 * strides[2]
+            sort_piece(y_hbm.ap(pattern=[[strides[1], pn], [strides[2], qn], [1, kn]], offset=offset), src, ledger)
+        else:
+            n, nn, p, first, tiles, each, k0, kn, step = piece
+            turned_sbuf = nl.ndarray((each, nn, tiles, kn), dtype=rows_hbm.dtype, buffer=nl.sbuf)
+            src = rows_hbm.ap(
+                pattern=[[P * Q, kn], [K * P * Q, nn], [each, tiles], [1, each]],
+                offset=n * K * P * Q + k0 * P * Q + p * Q + first,
+            )
+            nisa.dma_transpose(dst=turned_sbuf, src=src, axes=(3, 1, 2, 0))
+            pattern = [[step, each], [strides[0], nn], [each * step, tiles], [1, kn]]
+            copy(y_hbm.ap(pattern=pattern, offset=n * strides[0] + p * strides[1] + first * step + k0), turned_sbuf)
 
 
 def pixel_pieces(shape, strides, item):
@@ -285,3 +256,25 @@ def relayout_instructions(algorithm, geometry, extras):
         if extras.residual:
             total += 3 * len(turned_pieces((geometry.N, geometry.K, geometry.rows.out, geometry.columns.out), 4)) + 1
     return total
+
+
+def sort_piece(dst, src, ledger):
+    """Copy [rows, a, b] of HBM to [rows, b, a]: rows on partitions, an engine sorts their elements."""
+    rows, first, second = src.shape
+    raw_sbuf = nl.ndarray((rows, first, second), dtype=src.dtype, buffer=nl.sbuf)
+    copy(raw_sbuf, src)
+    sorted_sbuf = nl.ndarray((rows, second, first), dtype=src.dtype, buffer=nl.sbuf)
+    engine = pick(ledger, first * second, is_16bit(src.dtype))
+    nisa.tensor_copy(dst=sorted_sbuf, src=raw_sbuf.permute((0, 2, 1)), engine=engine)
+    copy(dst, sorted_sbuf)
+
+
+def every_piece(images, channels, heights, columns):
+    """Pieces of all of these (first, how many), side by side."""
+    found = []
+    for n in images:
+        for c in channels:
+            for h in heights:
+                for w in columns:
+                    found.append(n + c + h + w)
+    return found

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import config_refusal, numbers_refusal, setting
+from ..._settings import limits_refusal, setting
 from ..._tiles import PARTS, div_ceil
 from .shape import group_bytes, most_channels, triggers_of, x_buffers_most
 
@@ -40,12 +40,9 @@ class BandsConfig(nl.NKIObject):
 def bands_config_refusal(geometry, config):
     """What is wrong with a config; "" if nothing is."""
     most, size = nl.tile_size.pmax, geometry.rows.size
-    reason = config_refusal(config, BANDS_SETTINGS, "bands")
-    if reason == "":
-        limits = (("fold", 1, most), ("channels", 1, most), ("together", 1, most), ("buffers", 2, most))
-        reason = numbers_refusal(config, limits)
-    if reason == "":
-        reason = numbers_refusal(config, (("early", 0, most), ("warmup", 0, BANDS_WARM_UP_MAX)))
+    limits = (("fold", 1, most), ("channels", 1, most), ("together", 1, most), ("buffers", 2, most))
+    limits = limits + (("early", 0, most), ("warmup", 0, BANDS_WARM_UP_MAX))
+    reason = limits_refusal(config, BANDS_SETTINGS, "bands", limits)
     if reason != "":
         return reason
     fold = setting(config, "fold", 1)

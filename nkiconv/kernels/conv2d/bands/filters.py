@@ -66,9 +66,8 @@ def load_bands(buffer_sbuf, scratch_hbm, geometry, bands, c0, cn):
         groups = div_ceil(cn - which, fold * A)
         for m in range(geometry.rows.size // fold):
             partition = tile * bands.tile_rows + a * (geometry.rows.size // fold) + m
-            runs = runs_of(geometry, fold, m)
-            for index in range(len(runs)):
-                i, times, first, row, count = runs[index]
+            for run in runs_of(geometry, fold, m):
+                i, times, first, row, count = run
                 load_run(
                     buffer_sbuf,
                     scratch_hbm.ap(

@@ -1,11 +1,11 @@
 """The loop of depthwise conv2d by bands: one group of channels after another, rows of x come in, rows of y go out."""
 
 from ...._nki import nisa, nl
-from ..._dma import copy
 from ..._engines import new_ledger
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import finish_shared, of_array, scale_residual
+from ..boxes import load_bias_as, load_box, residual_of, store_boxes, strides_of_x
+from ..call import finish_shared, of_array
 from ..geometry import met
 from .filters import channels_of, copy_reversed, load_bands, new_buffer, parts_of, stationary, zero_groups
 from .shape import BAND_BUFFERS, WARM_UP_BLOCKS
@@ -86,57 +86,47 @@ def load_group(operands, geometry, bands, c0, cn, group, ring):
         return None
     fold, height = bands.fold, geometry.rows.size // bands.fold
     x_sbuf = ring[group % len(ring)]
+    by_n, by_c, by_h, by_w = strides_of_x(geometry)
     for tile in range(fold):
         first = (group * fold + tile) * bands.A
         channels = channels_of(bands, 0, cn - first)
         if channels > 0:
-            begin = tile * bands.tile_rows
-            copy(
-                x_sbuf[begin : begin + channels * height, 0 : geometry.N, 0:fold, 0 : bands.width],
-                operands.x.ap(
-                    pattern=[
-                        [geometry.x_c, channels],
-                        [fold * geometry.x_h, height],
-                        [geometry.x_n, geometry.N],
-                        [geometry.x_h, fold],
-                        [geometry.x_w, bands.width],
-                    ],
-                    offset=(c0 + first) * geometry.x_c + bands.w0 * geometry.x_w,
-                ),
-            )
+            pattern = [[by_c, channels], [fold * by_h, height], [by_n, geometry.N], [by_h, fold], [by_w, bands.width]]
+            offset = (c0 + first) * by_c + bands.w0 * by_w
+            load_box(x_sbuf, operands.x, (tile * bands.tile_rows, 0, 0, 0), pattern, offset)
     return x_sbuf
 
 
 def work_group(operands, geometry, epilogue, bands, c0, channels, x_sbuf, buffer_sbuf, slot, zeros_sbuf, ledger):
     """Results of a group of channels, from c0 on."""
-    Q = geometry.columns.out
-    counts, ys, biases, residuals = [], [], [], []
+    N, P, Q = geometry.N, geometry.rows.out, geometry.columns.out
+    counts, ys, biases, residuals, places = [], [], [], [], []
     for tile in range(bands.fold):
         count = channels_of(bands, tile, channels)
         if count > 0:
-            first = c0 + tile * bands.A
+            first, shape = c0 + tile * bands.A, (count * P, N, Q)
+            pattern = [[geometry.y_k, count], [geometry.y_p, P], [geometry.y_n, N], [geometry.y_q, Q]]
             counts.append(count)
-            shape = (count * geometry.rows.out, geometry.N, Q)
+            places.append([((0, 0, 0), pattern, first * geometry.y_k)])
             ys.append(nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf))
-            biases.append(load_bias_of_rows(operands.bias, geometry, first, count))
-            residuals.append(load_residual(operands, geometry, first, count))
+            biases.append(load_bias_as(operands.bias, (count * P, 1), [[1, count], [0, P], [1, 1]], first))
+            residuals.append(residual_of(operands, shape, places[-1], False))
     at_once = max(1, BANK_COLUMNS // Q)
-    for n in range(0, geometry.N, at_once):
-        nn = min(at_once, geometry.N - n)
+    for n in range(0, N, at_once):
+        nn = min(at_once, N - n)
         sums = []
-        for tile in range(len(counts)):
-            sums.append(nl.ndarray((counts[tile] * geometry.rows.out, nn, Q), dtype=nl.float32, buffer=nl.psum))
+        for count in counts:
+            sums.append(nl.ndarray((count * P, nn, Q), dtype=nl.float32, buffer=nl.psum))
         accumulate(sums, operands, geometry, bands, counts, x_sbuf, buffer_sbuf, slot, n, zeros_sbuf)
         for tile in range(len(counts)):
-            outputs = counts[tile] * geometry.rows.out
+            outputs = counts[tile] * P
             residual = None
             if residuals[tile] != None:
                 residual = residuals[tile][0:outputs, n : n + nn, 0:Q]
             y_sbuf = ys[tile][0:outputs, n : n + nn, 0:Q]
             finish_shared(y_sbuf, sums[tile], biases[tile], residual, epilogue, ledger, nn * Q)
     for tile in range(len(counts)):
-        offset = (c0 + tile * bands.A) * geometry.y_k
-        copy(operands.y.ap(pattern=y_pattern(geometry, counts[tile]), offset=offset), ys[tile])
+        store_boxes(operands.y, ys[tile], places[tile])
 
 
 def accumulate(sums, operands, geometry, bands, counts, x_sbuf, buffer_sbuf, slot, n, zeros_sbuf):
@@ -180,33 +170,3 @@ def accumulate(sums, operands, geometry, bands, counts, x_sbuf, buffer_sbuf, slo
                     tile_position=(first, 0),
                     tile_size=(bands.tile_rows, nl.tile_size.pmax),
                 )
-
-
-def y_pattern(geometry, channels):
-    """y of some channels: [(a, p), images, columns]."""
-    return [
-        [geometry.y_k, channels],
-        [geometry.y_p, geometry.rows.out],
-        [geometry.y_n, geometry.N],
-        [geometry.y_q, geometry.columns.out],
-    ]
-
-
-def load_bias_of_rows(bias_hbm, geometry, c0, channels):
-    """[(a, p), 1] fp32 in SBUF, or None."""
-    if bias_hbm == None:
-        return None
-    P = geometry.rows.out
-    bias_sbuf = nl.ndarray((channels * P, 1), dtype=nl.float32, buffer=nl.sbuf)
-    copy(bias_sbuf, bias_hbm.ap(pattern=[[1, channels], [0, P], [1, 1]], offset=c0))
-    return bias_sbuf
-
-
-def load_residual(operands, geometry, c0, channels):
-    """The residual of a group times beta, fp32 if it was multiplied, or None."""
-    if operands.residual == None:
-        return None
-    shape = (channels * geometry.rows.out, geometry.N, geometry.columns.out)
-    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    copy(residual_sbuf, operands.residual.ap(pattern=y_pattern(geometry, channels), offset=c0 * geometry.y_k))
-    return scale_residual(residual_sbuf, operands.beta)

@@ -13,6 +13,7 @@ of its rows side by side, each with its own A channels; a matmul then adds one o
 from ...._nki import nl
 from ..._settings import setting
 from ..._tiles import BANK_COLUMNS, PARTS
+from ..call import taken_refusal
 from ..geometry import instructions_refusal
 from .config import bands_config_refusal, bands_defaults, read_bands
 from .shape import bands_fit, count_instructions, make_bands, most_channels
@@ -49,15 +50,9 @@ def bands_refusal(geometry, extras):
         )
     if geometry.C < PARTS:
         return f"C={geometry.C}: bands takes at least {PARTS} channels; use taps"
-    if rows.lhs_dilation > 1 or columns.lhs_dilation > 1:
-        return f"lhs_dilation={(rows.lhs_dilation, columns.lhs_dilation)}: bands takes (1, 1); use taps"
-    if extras.pool != (1, 1):
-        return f"pool={extras.pool}: bands takes (1, 1); use taps"
-    if extras.strict_nonfinite:
-        return "strict_nonfinite=True: bands multiplies rows outside a window by zero; use taps"
     if max(rows.size, rows.out) > most or columns.out > BANK_COLUMNS:
         return (
             f"H={rows.size}, P={rows.out}, Q={columns.out}: bands takes at most {most} rows and {BANK_COLUMNS} columns "
             f"of y; use taps"
         )
-    return ""
+    return taken_refusal(geometry, extras, "bands", False, "rows outside a window")

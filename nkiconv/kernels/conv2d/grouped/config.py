@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import config_refusal, numbers_refusal, setting
+from ..._settings import limits_refusal, setting
 from .units import fits_sbuf, make_grouped
 
 GROUPED_SETTINGS = ("rows", "height", "width", "x_bytes", "buffers", "warmup")
@@ -39,12 +39,9 @@ class GroupedConfig(nl.NKIObject):
 def grouped_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most, whole = nl.tile_size.pmax, nl.tile_size.total_available_sbuf_size
-    reason = config_refusal(config, GROUPED_SETTINGS, "grouped")
-    if reason == "":
-        reason = numbers_refusal(config, (("rows", 1, most), ("height", 1, most), ("width", 1, most)))
-    if reason == "":
-        limits = (("buffers", 2, most), ("x_bytes", 256, whole), ("warmup", 0, GROUPED_WARM_UP_MAX))
-        reason = numbers_refusal(config, limits)
+    limits = (("rows", 1, most), ("height", 1, most), ("width", 1, most), ("buffers", 2, most))
+    limits = limits + (("x_bytes", 256, whole), ("warmup", 0, GROUPED_WARM_UP_MAX))
+    reason = limits_refusal(config, GROUPED_SETTINGS, "grouped", limits)
     rows, height, width = setting(config, "rows", 0), setting(config, "height", 0), setting(config, "width", 0)
     if reason != "" or (rows, height, width) == (0, 0, 0):
         return reason

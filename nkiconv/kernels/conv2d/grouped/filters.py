@@ -13,10 +13,11 @@ multiplied with rows of identities.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._dma import copy
 from ..._engines import START_WORK, copy_work, pick
 from ..._tiles import BANK_COLUMNS
+from ..boxes import load_box
 from ..call import of_array
+from ..cuts import blocks_of_taps
 from .units import tiles_of
 
 
@@ -117,45 +118,31 @@ def load_filters(operands, geometry, grouped, chunk):
         some = tiles[first : min(first + together, len(tiles))]
         raw_sbuf = nl.ndarray((len(some) * size, second, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
         total = 0
-        for index in range(len(some)):
-            total += some[index].kn // each
+        for tile in some:
+            total += tile.kn // each
         if total < len(some) * size:
             nisa.memset(dst=raw_sbuf, value=0.0, engine=nisa.engine.vector)
         first_kn = some[0].kn
         dense = folds == 1 and first_kn == size * each
         for index in range(1 if dense else len(some)):
-            kn = some[index].kn
-            count = total if dense else kn // each
+            tile = some[index]
+            count = total if dense else tile.kn // each
             pattern = [[step, count], [second_step, second], [geometry.w_r, R], [geometry.w_s, S]]
-            copy(
-                raw_sbuf[index * size : index * size + count, 0:second, 0:R, 0:S],
-                operands.w.ap(pattern=pattern, offset=some[index].k0 * geometry.w_k),
-            )
+            load_box(raw_sbuf, operands.w, (index * size, 0, 0, 0), pattern, tile.k0 * geometry.w_k)
         found.append(raw_sbuf)
-    return found
-
-
-def tap_blocks(geometry, most):
-    """(first row, rows, first column, columns) of at most `most` taps that are turned together."""
-    R, S = geometry.rows.taps, geometry.columns.taps
-    height, width = min(R, max(1, most // S)), min(S, most)
-    found = []
-    for r0 in range(0, R, height):
-        for s0 in range(0, S, width):
-            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
     return found
 
 
 def spread_filters(loaded, geometry, grouped, rulers):
     """What `load_filters` returned, block by block of taps, with zeros between the groups."""
-    blocks = tap_blocks(geometry, BANK_COLUMNS // grouped.Kt)
+    blocks = blocks_of_taps(geometry, BANK_COLUMNS // grouped.Kt)
     found = []
-    for half in range(len(loaded)):
-        for index in range(len(blocks)):
+    for raw_sbuf in loaded:
+        for block in blocks:
             if is_depthwise(geometry):
-                found.append(widen(loaded[half], geometry, rulers, blocks[index]))
+                found.append(widen(raw_sbuf, geometry, rulers, block))
             else:
-                found.append(spread(loaded[half], geometry, grouped, rulers, blocks[index]))
+                found.append(spread(raw_sbuf, geometry, grouped, rulers, block))
     return found
 
 
@@ -163,7 +150,7 @@ def build_filters(operands, spreads, geometry, grouped, rulers, turn_of, ledger)
     """Stationaries of a chunk [(tile, c), a, b, (uw, uh, k)] from what `spread_filters` returned, in the buffer whose
     turn it is."""
     filters_sbuf = rulers.ring[turn_of % len(rulers.ring)]
-    blocks = tap_blocks(geometry, BANK_COLUMNS // grouped.Kt)
+    blocks = blocks_of_taps(geometry, BANK_COLUMNS // grouped.Kt)
     for index in range(len(spreads)):
         first = index // len(blocks) * rulers.together * grouped.T
         block = blocks[index % len(blocks)]

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._dma import copy
 from ..._engines import START_WORK, copy_work, new_ledger
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import finish_shared, of_array, scale_residual
+from ..boxes import corner, load_box, load_boxes, residual_of, store_boxes, strides_of_x
+from ..call import finish_shared, of_array
+from ..cuts import strides_of_residual, strides_of_y
 from .filters import build_filters, load_filters, make_rulers, spread_filters
 from .units import FILTER_BUFFERS, GROUPED_AHEAD_BYTES, banks_of, block_met, tiles_of, y_buffers
 
@@ -110,7 +111,14 @@ def start_chunk(operands, geometry, grouped, index):
     """A Chunk whose filters are on their way."""
     loaded = load_filters(operands, geometry, grouped, index)
     tiles = tiles_of(geometry, grouped, index, grouped.chunks[index][2])
-    bias_sbuf = load_bias_of_blocks(operands.bias, grouped, tiles)
+    bias_sbuf = None
+    if operands.bias != None:
+        bias_sbuf = nl.ndarray((grouped.Uh * grouped.Kt, len(tiles)), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=bias_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+        for which in range(len(tiles)):
+            tile = tiles[which]
+            for uh in range(grouped.Uh):
+                load_box(bias_sbuf, operands.bias, (uh * grouped.Kt, which), [[1, tile.kn], [1, 1]], tile.k0)
     return Chunk(tiles=tiles, loaded=loaded, spreads=[], filters_sbuf=None, bias_sbuf=bias_sbuf)
 
 
@@ -127,22 +135,6 @@ def finish_chunk(operands, geometry, grouped, rulers, chunks, at, ledger):
     chunks[at].spreads = []
 
 
-def load_bias_of_blocks(bias_hbm, grouped, tiles):
-    """[(uh, k), tile] fp32 in SBUF, or None."""
-    if bias_hbm == None:
-        return None
-    Kt, Uh = grouped.Kt, grouped.Uh
-    bias_sbuf = nl.ndarray((Uh * Kt, len(tiles)), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=bias_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    for index in range(len(tiles)):
-        for uh in range(Uh):
-            copy(
-                bias_sbuf[uh * Kt : uh * Kt + tiles[index].kn, index : index + 1],
-                bias_hbm.ap(pattern=[[1, tiles[index].kn], [1, 1]], offset=tiles[index].k0),
-            )
-    return bias_sbuf
-
-
 def first_rows(geometry, grouped, unit):
     """Rows of x that the first bank of a unit needs: they are loaded first."""
     blocks = banks_of(geometry, grouped, unit)[0][1]
@@ -153,8 +145,7 @@ def x_ring(operands, grouped, num_units):
     """Buffers [(tile, c), images, rows, columns] that x of units takes in turn, of one shape on any number of cores;
     None where no unit needs any."""
     images, height, width = 0, 0, 0
-    for index in range(len(grouped.units)):
-        unit = grouped.units[index]
+    for unit in grouped.units:
         images, height, width = max(images, unit.nn), max(height, unit.hn), max(width, unit.wn)
     ring = []
     for _ in range(min(grouped.buffers, num_units)):
@@ -176,6 +167,8 @@ def load_x(operands, geometry, grouped, unit, ring_sbuf, first):
     dense = tiles[0].cn == grouped.T
     x_sbuf = ring_sbuf[0 : nl.tile_size.pmax, 0 : unit.nn, 0 : unit.hn, 0 : unit.wn]
     bounds = [0, first, unit.hn] if 0 < first and first < unit.hn else [0, unit.hn]
+    by = strides_of_x(geometry)
+    boxes = []
     for step in range(1, len(bounds)):
         for index in range(0, len(tiles), each if dense else 1):
             tile = tiles[index]
@@ -184,19 +177,11 @@ def load_x(operands, geometry, grouped, unit, ring_sbuf, first):
             count = tile.cn
             if dense:
                 count = tiles[index + each - 1].c0 + tiles[index + each - 1].cn - tile.c0
-            offset = part.n0 * geometry.x_n + tile.c0 * geometry.x_c
-            offset += (part.h0 + low) * geometry.x_h + unit.w0 * geometry.x_w
             if low < high:
-                pattern = [
-                    [geometry.x_c, count],
-                    [geometry.x_n, unit.nn],
-                    [geometry.x_h, high - low],
-                    [geometry.x_w, unit.wn],
-                ]
-                copy(
-                    x_sbuf[tile.index * grouped.T : tile.index * grouped.T + count, 0 : unit.nn, low:high, 0 : unit.wn],
-                    operands.x.ap(pattern=pattern, offset=offset),
-                )
+                pattern = [[by[1], count], [by[0], unit.nn], [by[2], high - low], [by[3], unit.wn]]
+                offset = corner(by, part.n0, tile.c0, part.h0 + low, unit.w0)
+                boxes.append(((tile.index * grouped.T, 0, low, 0), pattern, offset))
+    load_boxes(x_sbuf, operands.x, boxes)
     return of_array(x_sbuf, operands)
 
 
@@ -236,8 +221,9 @@ def work_unit(operands, geometry, extras, grouped, rulers, chunks, at, coming, u
         shape = (nl.tile_size.pmax, unit.nn, unit.mn * Uh, Q)
         ys.append(nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf))
     residuals = []
-    for index in range(len(tiles)):
-        residuals.append(load_residual(operands, geometry, grouped, tiles[index], unit))
+    for tile in tiles:
+        boxes = residual_boxes(geometry, grouped, tile, unit)
+        residuals.append(residual_of(operands, (Uh * grouped.Kt, unit.nn, unit.mn, Q), boxes, True))
     banks = banks_of(geometry, grouped, unit)
     for which in range(len(banks)):
         bank = banks[which]
@@ -251,14 +237,13 @@ def work_unit(operands, geometry, extras, grouped, rulers, chunks, at, coming, u
                 )
         if which + 1 == len(banks) or banks[which + 1][0] != bank[0]:
             # all columns of these rows are there
-            for index in range(len(tiles)):
-                tile = tiles[index]
+            for tile in tiles:
                 move_rows(geometry, grouped, tile, unit, bank, ys, ledger)
                 if last:
-                    store(operands.y, geometry, grouped, tile, unit, bank[0], bank[1], ys)
+                    store_tile(operands.y, geometry, grouped, tile, unit, bank[0], bank[1], ys)
     if not last:
-        for index in range(len(tiles)):
-            store(operands.y, geometry, grouped, tiles[index], unit, 0, unit.mn, ys)
+        for tile in tiles:
+            store_tile(operands.y, geometry, grouped, tile, unit, 0, unit.mn, ys)
 
 
 def accumulate(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
@@ -404,68 +389,42 @@ def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, res
 
 def move_rows(geometry, grouped, tile, unit, bank, ys, ledger):
     """Rows uh of a tile's blocks to the partitions and places where they belong."""
-    place = place_of(grouped, tile)
+    place, part = place_of(grouped, tile), unit.parts[tile.fold]
     y_sbuf, Uh, Q = ys[place.buffer], grouped.Uh, geometry.columns.out
     first, to = bank[0] * Uh, place.base + place.own * grouped.Kt
     for uh in range(Uh):
-        part = unit.parts[tile.fold]
         count = min(min(bank[1], part.mn - bank[0]), div_ceil(geometry.rows.out - uh, Uh) - part.m0 - bank[0])
         if uh != place.own and count > 0:
-            source = place.base + uh * grouped.Kt
-            src = y_sbuf[
-                source : source + tile.kn,
-                0 : unit.nn,
-                first + place.own : first + place.own + (count - 1) * Uh + 1 : Uh,
-                0:Q,
-            ]
-            dst = y_sbuf[
-                to : to + tile.kn,
-                0 : unit.nn,
-                first + uh : first + uh + (count - 1) * Uh + 1 : Uh,
-                0:Q,
-            ]
-            elements = unit.nn * count * Q
-            ledger.vector = ledger.vector + START_WORK + elements * copy_work(y_sbuf.dtype)
-            nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector)
+            source, row, end = place.base + uh * grouped.Kt, first + place.own, (count - 1) * Uh + 1
+            ledger.vector = ledger.vector + START_WORK + unit.nn * count * Q * copy_work(y_sbuf.dtype)
+            nisa.tensor_copy(
+                dst=y_sbuf[to : to + tile.kn, 0 : unit.nn, first + uh : first + uh + end : Uh, 0:Q],
+                src=y_sbuf[source : source + tile.kn, 0 : unit.nn, row : row + end : Uh, 0:Q],
+                engine=nisa.engine.vector,
+            )
 
 
-def store(y_hbm, geometry, grouped, tile, unit, m, mn, ys):
+def store_tile(y_hbm, geometry, grouped, tile, unit, m, mn, ys):
     """Blocks m .. m+mn-1 of rows of a tile, as far as its part has them."""
     place, part = place_of(grouped, tile), unit.parts[tile.fold]
-    first, Q = place.base + place.own * grouped.Kt, geometry.columns.out
+    by = strides_of_y(geometry)
     p0 = (part.m0 + m) * grouped.Uh
     pn = min(geometry.rows.out - p0, min(mn, part.mn - m) * grouped.Uh)
     if pn > 0:
-        pattern = [[geometry.y_k, tile.kn], [geometry.y_n, unit.nn], [geometry.y_p, pn], [geometry.y_q, Q]]
-        offset = part.n0 * geometry.y_n + tile.k0 * geometry.y_k + p0 * geometry.y_p
-        row = m * grouped.Uh
-        copy(
-            y_hbm.ap(pattern=pattern, offset=offset),
-            ys[place.buffer][first : first + tile.kn, 0 : unit.nn, row : row + pn, 0:Q],
-        )
+        pattern = [[by[1], tile.kn], [by[0], unit.nn], [by[2], pn], [by[3], geometry.columns.out]]
+        first = (place.base + place.own * grouped.Kt, 0, m * grouped.Uh, 0)
+        store_boxes(y_hbm, ys[place.buffer], [(first, pattern, corner(by, part.n0, tile.k0, p0, 0))])
 
 
-def load_residual(operands, geometry, grouped, tile, unit):
-    """The residual of a tile times beta, [(uh, k), images, blocks of rows, columns], or None."""
-    if operands.residual == None:
-        return None
-    Kt, Uh, Q, part = grouped.Kt, grouped.Uh, geometry.columns.out, unit.parts[tile.fold]
-    shape = (Uh * Kt, unit.nn, unit.mn, Q)
-    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+def residual_boxes(geometry, grouped, tile, unit):
+    """Boxes of the residual of a tile, [(uh, k), images, blocks of rows, columns]."""
+    Uh, part = grouped.Uh, unit.parts[tile.fold]
+    by = strides_of_residual(geometry)
+    found = []
     for uh in range(Uh):
-        p = part.m0 * Uh + uh
         count = min(part.mn, div_ceil(geometry.rows.out - uh, Uh) - part.m0)
         if count > 0:
-            pattern = [
-                [geometry.r_k, tile.kn],
-                [geometry.r_n, unit.nn],
-                [Uh * geometry.r_p, count],
-                [geometry.r_q, Q],
-            ]
-            offset = part.n0 * geometry.r_n + tile.k0 * geometry.r_k + p * geometry.r_p
-            copy(
-                residual_sbuf[uh * Kt : uh * Kt + tile.kn, 0 : unit.nn, 0:count, 0:Q],
-                operands.residual.ap(pattern=pattern, offset=offset),
-            )
-    return scale_residual(residual_sbuf, operands.beta)
+            pattern = [[by[1], tile.kn], [by[0], unit.nn], [Uh * by[2], count], [by[3], geometry.columns.out]]
+            offset = corner(by, part.n0, tile.k0, part.m0 * Uh + uh, 0)
+            found.append(((uh * grouped.Kt, 0, 0, 0), pattern, offset))
+    return found

@@ -14,6 +14,7 @@ put columns uw of a row between each other, rows uh come from other partitions b
 """
 
 from ..._tiles import share
+from ..call import taken_refusal
 from ..geometry import instructions_refusal
 from .config import TILE_ROWS, grouped_config_refusal, grouped_defaults, read_grouped
 from .units import banks_of, fits_sbuf, make_grouped
@@ -40,16 +41,9 @@ def grouped_refusal(geometry, extras, config):
     reason = grouped_config_refusal(geometry, config)
     if reason != "":
         return reason
-    lhs_dilation = (geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
     if geometry.groups < 2:
         return f"feature_group_count={geometry.groups}: grouped takes at least 2; use taps"
-    if lhs_dilation != (1, 1):
-        return f"lhs_dilation={lhs_dilation}: grouped takes (1, 1); use taps"
-    if extras.pool != (1, 1):
-        return f"pool={extras.pool}: grouped takes (1, 1); use taps"
-    if extras.strict_nonfinite:
-        return "strict_nonfinite=True: grouped multiplies other groups' channels by zero; use taps"
-    return ""
+    return taken_refusal(geometry, extras, "grouped", False, "other groups' channels")
 
 
 def count_instructions(geometry, grouped, cores):

@@ -134,8 +134,7 @@ def sbuf_bytes(geometry, grouped, has_residual):
     raw = max(3 * each, GROUPED_AHEAD_BYTES) * (grouped.tiles * grouped.Kt // nl.tile_size.pmax + 1)
     spread = 2 * (taps + BANK_COLUMNS // grouped.Kt) * nl.tile_size.pmax * item * y_pages(grouped)
     x_bytes, y_bytes = 0, 0
-    for index in range(len(grouped.units)):
-        unit = grouped.units[index]
+    for unit in grouped.units:
         x_bytes = max(x_bytes, unit.nn * unit.hn * unit.wn * item)
         y_bytes = max(y_bytes, 4 * unit.nn * unit.mn * grouped.Uh * geometry.columns.out)
     results = (2 + (2 if has_residual else 0)) * y_buffers(grouped) * y_bytes
@@ -151,16 +150,8 @@ def tiles_of(geometry, grouped, chunk, folds):
         for index in range(count):
             g0 = (first + index) * grouped.G
             gn = min(grouped.G, geometry.groups - g0)
-            found.append(
-                Tile(
-                    index=fold * count + index,
-                    fold=fold,
-                    c0=g0 * per_c,
-                    cn=gn * per_c,
-                    k0=g0 * per_k,
-                    kn=gn * per_k,
-                )
-            )
+            place, c0, k0 = fold * count + index, g0 * per_c, g0 * per_k
+            found.append(Tile(index=place, fold=fold, c0=c0, cn=gn * per_c, k0=k0, kn=gn * per_k))
     return found
 
 
@@ -203,9 +194,8 @@ def block_met(axis, outputs, offset, first, count):
 def block_span(axis, outputs, first, count):
     """(first element, how many) of x that these blocks meet; (0, 0) if none does."""
     low, high = axis.size, -1
-    every = offsets(axis, outputs)
-    for index in range(len(every)):
-        found = block_met(axis, outputs, every[index], first, count)
+    for offset in offsets(axis, outputs):
+        found = block_met(axis, outputs, offset, first, count)
         if found[2] > 0:
             low = min(low, found[3])
             high = max(high, found[3] + (found[2] - 1) * found[4])
@@ -232,34 +222,13 @@ def add_units(geometry, grouped, most_blocks, most_rows):
                 count_n += 1
             elif count_m < M:
                 count_m += 1
-        of_m = cut_into(M, count_m)
-        if of_rows:
-            for n in range(geometry.N):
-                for m in range(count_m):
-                    grouped.units.append(unit_of_rows(geometry, grouped, chunk, n, of_m[m], columns))
-        else:
-            of_n = images_of(geometry.N, count_n, folds)
-            for n in range(len(of_n)):
-                for m in range(count_m):
-                    grouped.units.append(unit_of_images(geometry, grouped, chunk, of_n[n], of_m[m], columns))
-
-
-def unit_of_images(geometry, grouped, chunk, of_n, of_m, columns):
-    """A Unit whose folds have as many images each: of_n as `images_of` returns it, of_m (first block, how many)."""
-    parts = []
-    for fold in range(of_n[2]):
-        parts.append(part_of(geometry, grouped, of_n[0] + fold * of_n[1], of_m))
-    return make_unit(chunk, parts, of_n[1], columns)
-
-
-def unit_of_rows(geometry, grouped, chunk, n, of_m, columns):
-    """A Unit whose folds have blocks of rows of one image: of_m (first, how many) of all of them."""
-    folds = min(of_m[1], grouped.chunks[chunk][2])
-    inner = cut_into(of_m[1], folds)
-    parts = []
-    for fold in range(folds):
-        parts.append(part_of(geometry, grouped, n, (of_m[0] + inner[fold][0], inner[fold][1])))
-    return make_unit(chunk, parts, 1, columns)
+        images_and_folds = cut(geometry.N, 1) if of_rows else images_of(geometry.N, count_n, folds)
+        for of_n in images_and_folds:
+            for of_m in cut_into(M, count_m):
+                parts = parts_of_rows(geometry, grouped, of_n[0], of_m, folds) if of_rows else []
+                for fold in range(0 if of_rows else of_n[2]):
+                    parts.append(part_of(geometry, grouped, of_n[0] + fold * of_n[1], of_m))
+                grouped.units.append(make_unit(chunk, parts, of_n[1], columns))
 
 
 def part_of(geometry, grouped, n0, of_m):
@@ -271,17 +240,16 @@ def part_of(geometry, grouped, n0, of_m):
 def make_unit(chunk, parts, nn, columns):
     """A Unit of parts; columns of x: (the first, how many)."""
     mn, hn = 0, 0
-    for fold in range(len(parts)):
-        mn, hn = max(mn, parts[fold].mn), max(hn, parts[fold].hn)
+    for part in parts:
+        mn, hn = max(mn, part.mn), max(hn, part.hn)
     return Unit(chunk=chunk, parts=parts, nn=nn, mn=mn, hn=hn, w0=columns[0], wn=columns[1])
 
 
 def images_of(N, parts, folds):
     """(first image, images of a fold, folds) of parts of all images; what does not divide has a part of its own."""
     found = []
-    of_n = cut_into(N, parts)
-    for index in range(parts):
-        first, count = of_n[index]
+    for of_n in cut_into(N, parts):
+        first, count = of_n
         each = count // folds
         if each > 0:
             found.append((first, each, folds))
@@ -292,13 +260,11 @@ def images_of(N, parts, folds):
 
 def banks_of(geometry, grouped, unit):
     """(first block of rows, how many, first column of blocks, how many) of the banks of a unit."""
-    J = div_ceil(geometry.columns.out, grouped.Uw)
-    of_j = cut(J, BANK_COLUMNS)
-    of_m = cut(unit.mn, max(1, BANK_COLUMNS // (unit.nn * of_j[0][1])))
+    of_j = cut(div_ceil(geometry.columns.out, grouped.Uw), BANK_COLUMNS)
     found = []
-    for m in range(len(of_m)):
-        for j in range(len(of_j)):
-            found.append((of_m[m][0], of_m[m][1], of_j[j][0], of_j[j][1]))
+    for m in cut(unit.mn, max(1, BANK_COLUMNS // (unit.nn * of_j[0][1]))):
+        for j in of_j:
+            found.append(m + j)
     return found
 
 
@@ -310,3 +276,11 @@ def y_pages(grouped):
 def y_buffers(grouped):
     """Buffers of results of a unit: see `loop.place_of`."""
     return y_pages(grouped) * grouped.Uh
+
+
+def parts_of_rows(geometry, grouped, n, of_m, folds):
+    """Parts of at most so many folds that have blocks of rows of one image: of_m (first, how many) of all of them."""
+    found = []
+    for inner in cut_into(of_m[1], min(of_m[1], folds)):
+        found.append(part_of(geometry, grouped, n, (of_m[0] + inner[0], inner[1])))
+    return found

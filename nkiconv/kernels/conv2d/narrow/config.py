@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import config_refusal, numbers_refusal, setting
+from ..._settings import limits_refusal, setting
 from ..._tiles import BANK_COLUMNS, div_ceil
 from .cuts import QUADRANT, fits_narrow, is_legal, make_narrow
 
@@ -46,14 +46,10 @@ class NarrowConfig(nl.NKIObject):
 def narrow_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most, whole = nl.tile_size.pmax, nl.tile_size.total_available_sbuf_size
-    reason = config_refusal(config, NARROW_SETTINGS, "narrow")
-    if reason == "":
-        reason = numbers_refusal(config, (("outputs", 1, most), ("taps", 1, most // QUADRANT), ("shared", 0, 1)))
-    if reason == "":
-        reason = numbers_refusal(config, (("blocks", 1, BANK_COLUMNS), ("images", 1, BANK_COLUMNS)))
-    if reason == "":
-        limits = (("x_bytes", 256, whole), ("buffers", 2, NARROW_X_BUFFERS_MAX), ("warmup", 0, NARROW_WARM_UP_MAX))
-        reason = numbers_refusal(config, limits)
+    limits = (("outputs", 1, most), ("taps", 1, most // QUADRANT), ("shared", 0, 1))
+    limits = limits + (("blocks", 1, BANK_COLUMNS), ("images", 1, BANK_COLUMNS), ("x_bytes", 256, whole))
+    limits = limits + (("buffers", 2, NARROW_X_BUFFERS_MAX), ("warmup", 0, NARROW_WARM_UP_MAX))
+    reason = limits_refusal(config, NARROW_SETTINGS, "narrow", limits)
     U, T = setting(config, "outputs", 0), setting(config, "taps", 0)
     if reason != "" or (U, T) == (0, 0):
         return reason

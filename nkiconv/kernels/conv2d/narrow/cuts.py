@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
+from ..cuts import block_bands, most_of
 from ..geometry import Axis, met, span
 
 #: Partitions between the first of which engines may start (trn2.toml, rules NKI043).
@@ -59,16 +60,6 @@ class Narrow(nl.NKIObject):
     #: whether Scalar and GpSimd take some of Vector's additions
     shared: bool
     warmup: int
-
-
-@dataclass
-class Step(nl.NKIObject):
-    """Output blocks j0 .. j0+jn-1, of U rows each, of images n0 .. n0+nn-1: one bank of sums, or one for each tile."""
-
-    n0: int
-    nn: int
-    j0: int
-    jn: int
 
 
 def slot_of(outputs):
@@ -214,8 +205,8 @@ def tiles_of(sums):
 def widest(tiles):
     """Most columns of sums of a part of a row."""
     most = 0
-    for index in range(len(tiles)):
-        most = max(most, tiles[index][3])
+    for tile in tiles:
+        most = max(most, tile[3])
     return most
 
 
@@ -253,14 +244,9 @@ def misses(narrow, tile):
 
 
 def steps_of(geometry, narrow):
-    """All steps, as even as can be; at least as many as there are cores."""
-    image_parts, block_parts = step_parts(geometry, narrow)
-    images, parts = cut_into(geometry.N, image_parts), cut_into(num_blocks(geometry, narrow), block_parts)
-    found = []
-    for index in range(image_parts):
-        for which in range(block_parts):
-            found.append(Step(n0=images[index][0], nn=images[index][1], j0=parts[which][0], jn=parts[which][1]))
-    return found
+    """All steps, as even as can be, at least as many as there are cores: BlockBands of blocks of U rows, each one bank
+    of sums, or one for each tile."""
+    return block_bands(geometry.N, num_blocks(geometry, narrow), step_parts(geometry, narrow))
 
 
 def step_parts(geometry, narrow):
@@ -288,10 +274,10 @@ def rows_met(geometry):
 def meets_all(geometry, narrow):
     """Whether every block of rows has a line on a row of x, so that its sums are written."""
     low, end = rows_met(geometry)
-    for j in range(div_ceil(geometry.rows.out, narrow.U)):
+    for j in range(num_blocks(geometry, narrow)):
         found = False
-        for index in range(len(narrow.lines)):
-            h = narrow.first + j * narrow.step + narrow.lines[index].row
+        for line in narrow.lines:
+            h = narrow.first + j * narrow.step + line.row
             found = found or (low <= h and h < end)
         if not found:
             return False
@@ -305,11 +291,9 @@ def sbuf_bytes(geometry, narrow, extras):
     raw_bytes = min(geometry.C, nl.tile_size.pmax) * taps * item
     turned_bytes = taps * geometry.K * item
     filters = len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * item
-    each, partial = 0, 0
-    for index in range(len(narrow.tiles)):
-        each = max(each, narrow.tiles[index][1])
-        if misses(narrow, narrow.tiles[index]):
-            partial += PARTIAL * narrow.tiles[index][1]
+    each, partial = most_of(narrow.tiles), 0
+    for tile in narrow.tiles:
+        partial += PARTIAL * tile[1] if misses(narrow, tile) else 0
     # y and a residual as it is and scaled; sums of the taps, and before an activation or of the last tap
     rows_bytes = 4 * ((3 if extras.residual else 1) * geometry.columns.out + 2 * each + partial)
     chunks = len(narrow.chunks) * (narrow.buffers * x_bytes + raw_bytes + turned_bytes + filters)

@@ -8,9 +8,9 @@ shifted down by u * stride lines, beside those of the other rows; all else is ze
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, whole_words
+from ..boxes import load_box, load_packed, strides_of_w
 from ..call import of_array
 
 
@@ -25,47 +25,24 @@ class Loaded(nl.NKIObject):
 
 def load_filters(operands, geometry, narrow):
     """All filters as Loaded: as many chunks beside each other on the partitions as fit, so that one transpose of a tap
-    turns them all."""
-    found = []
-    together = 1 if geometry.packed > 0 else nl.tile_size.pmax // geometry.K
-    for first in range(0, len(narrow.chunks), together):
-        count = min(together, len(narrow.chunks) - first)
-        if geometry.packed > 0:
-            tile_sbuf = load_packed(operands, geometry, narrow.chunks[first][0], narrow.chunks[first][1])
-        else:
-            tile_sbuf = load_plain(operands, geometry, narrow, first, count)
-        found.append(Loaded(first=first, count=count, tile=tile_sbuf))
-    return found
-
-
-def load_plain(operands, geometry, narrow, first, count):
-    """[(chunk, k), c, r, s] in SBUF of chunks first .. first+count-1; the last chunk of all has most channels, so that
-    every chunk can be loaded as if it had as many."""
+    turns them all. The last chunk has most channels, so that each can be loaded as if it had as many."""
     K, R, S = geometry.K, geometry.rows.taps, geometry.columns.taps
     channels = narrow.chunks[len(narrow.chunks) - 1][1]
-    raw_sbuf = nl.ndarray((count * K, channels, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
-    pattern = [[geometry.w_k, K], [geometry.w_c, channels], [geometry.w_r, R], [geometry.w_s, S]]
-    for index in range(count):
-        copy(
-            raw_sbuf[index * K : (index + 1) * K, 0:channels, 0:R, 0:S],
-            operands.w.ap(pattern=pattern, offset=narrow.chunks[first + index][0] * geometry.w_c),
-        )
-    return raw_sbuf
-
-
-def load_packed(operands, geometry, c0, count):
-    """[c, taps, k] in SBUF of channels c0 .. c0+count-1 from a packed filter, block by block of output channels."""
-    taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
-    turned_sbuf = nl.ndarray((count, taps, geometry.K), dtype=operands.w_dtype, buffer=nl.sbuf)
-    for block in range(geometry.K // each):
-        copy(
-            turned_sbuf[0:count, 0:taps, block * each : (block + 1) * each],
-            operands.w.ap(
-                pattern=[[taps * each, count], [each, taps], [1, each]],
-                offset=(block * geometry.C + c0) * taps * each,
-            ),
-        )
-    return turned_sbuf
+    by = strides_of_w(geometry)
+    found = []
+    together = 1 if geometry.packed > 0 else nl.tile_size.pmax // K
+    for first in range(0, len(narrow.chunks), together):
+        count = min(together, len(narrow.chunks) - first)
+        c0, cn = narrow.chunks[first]
+        shape = (cn, R * S, K) if geometry.packed > 0 else (count * K, channels, R, S)
+        tile_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+        if geometry.packed > 0:
+            load_packed(tile_sbuf, operands.w, geometry, c0, cn, 0, K)
+        for index in range(count if geometry.packed == 0 else 0):
+            pattern = [[by[0], K], [by[1], channels], [by[2], R], [by[3], S]]
+            load_box(tile_sbuf, operands.w, (index * K, 0, 0, 0), pattern, narrow.chunks[first + index][0] * by[1])
+        found.append(Loaded(first=first, count=count, tile=tile_sbuf))
+    return found
 
 
 def clear_stationaries(operands, narrow):
@@ -130,9 +107,7 @@ def place_row(tile_sbuf, turned_sbuf, geometry, narrow, u, ledger):
     """The taps of row u of a block in its columns of the lines that meet them, for each group of columns of taps."""
     S, K, T = geometry.columns.taps, geometry.K, narrow.T
     count = turned_sbuf.shape[0]
-    runs = runs_of_taps(geometry.rows, narrow, u)
-    for index in range(len(runs)):
-        run = runs[index]
+    for run in runs_of_taps(geometry.rows, narrow, u):
         for g in range(narrow.groups):
             tn = min(T, S - g * T)
             nisa.tensor_copy(

@@ -4,10 +4,11 @@ are added as they are read out, rows of y go out."""
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._dma import copy
 from ..._tiles import share
 from ..._warm import warm_up, warm_zeros
-from ..call import of_array, scale_residual
+from ..boxes import clear_window, corner, load_bias_as, load_box, residual_of, store_boxes, strides_of_x
+from ..call import of_array
+from ..cuts import strides_of_residual, strides_of_y
 from .config import NARROW_WARM_UP_FIRST
 from .cuts import rows_met, steps_of
 from .filters import clear_stationaries, lay_out, load_filters, turn_filters
@@ -33,7 +34,8 @@ def run_narrow(operands, geometry, extras, narrow):
         return
     end = mine[0] + mine[1]
     loaded = load_filters(operands, geometry, narrow)
-    bias_sbuf = load_bias_of_blocks(operands.bias, geometry, narrow)
+    bias_pattern = [[0, narrow.U], [1, geometry.K], [1, 1]]
+    bias_sbuf = load_bias_as(operands.bias, (narrow.U * geometry.K, 1), bias_pattern, 0)
     loads = loads_of(geometry, narrow, steps, mine[0], end)
     cleared = clear_stationaries(operands, narrow)
     ring = x_ring(operands, narrow, len(loads))
@@ -51,8 +53,8 @@ def run_narrow(operands, geometry, extras, narrow):
             issued += 1
         if filters == None:
             turned = []
-            for part in range(len(loaded)):
-                turned.append(turn_filters(loaded[part], geometry, books.ledger))
+            for part in loaded:
+                turned.append(turn_filters(part, geometry, books.ledger))
             warm_up(zeros_sbuf, narrow.warmup - NARROW_WARM_UP_FIRST, 1)
             filters = lay_out(operands, loaded, turned, cleared, geometry, narrow, books.ledger)
         passes = passes_of(geometry, narrow, step, loads, first)
@@ -97,17 +99,15 @@ def holds(load, narrow, step):
 
 def x_ring(operands, narrow, num_loads):
     """Buffers of x that loads take in turn, each a tile for every chunk; zeros beside the rows, where nothing loads."""
-    images, height = narrow.images, narrow.height
-    pad, width = narrow.pad, narrow.wn + 2 * narrow.pad
+    height, pad, width = narrow.height, narrow.pad, narrow.wn + 2 * narrow.pad
     ring = []
     for _ in range(min(narrow.buffers, num_loads)):
         tiles = []
-        for chunk in range(len(narrow.chunks)):
-            count = narrow.chunks[chunk][1]
-            x_sbuf = nl.ndarray((count, images, height, width), dtype=operands.x_dtype, buffer=nl.sbuf)
-            for side in range(2 if pad > 0 else 0):
-                w = side * (width - pad)
-                nisa.memset(dst=x_sbuf[0:count, 0:images, 0:height, w : w + pad], value=0.0, engine=nisa.engine.gpsimd)
+        for chunk in narrow.chunks:
+            shape = (chunk[1], narrow.images, height, width)
+            x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
+            clear_window(x_sbuf, 0, height, 0, pad, nisa.engine.gpsimd)
+            clear_window(x_sbuf, 0, height, width - pad, width, nisa.engine.gpsimd)
             tiles.append(x_sbuf)
         ring.append(tiles)
     return ring
@@ -115,19 +115,12 @@ def x_ring(operands, narrow, num_loads):
 
 def load_rows(operands, geometry, narrow, load, tiles):
     """Rows of x of a load into a buffer."""
+    by = strides_of_x(geometry)
     for chunk in range(len(narrow.chunks)):
         c0, count = narrow.chunks[chunk]
-        offset = load.n0 * geometry.x_n + c0 * geometry.x_c + load.h0 * geometry.x_h + narrow.w0 * geometry.x_w
-        pattern = [
-            [geometry.x_c, count],
-            [geometry.x_n, load.nn],
-            [geometry.x_h, load.hn],
-            [geometry.x_w, narrow.wn],
-        ]
-        copy(
-            tiles[chunk][0:count, 0 : load.nn, 0 : load.hn, narrow.pad : narrow.pad + narrow.wn],
-            operands.x.ap(pattern=pattern, offset=offset),
-        )
+        pattern = [[by[1], count], [by[0], load.nn], [by[2], load.hn], [by[3], narrow.wn]]
+        offset = corner(by, load.n0, c0, load.h0, narrow.w0)
+        load_box(tiles[chunk], operands.x, (0, 0, 0, narrow.pad), pattern, offset)
         load.tiles.append(of_array(tiles[chunk], operands))
 
 
@@ -144,7 +137,11 @@ def results_of(operands, geometry, narrow, step, index):
 def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_sbuf, y_sbuf, books, last):
     """Results of one step into y_sbuf: banks of sums one after the other, then the store."""
     outputs, Q = narrow.U * geometry.K, geometry.columns.out
-    residual_sbuf = load_residual(operands, geometry, narrow, step)
+    boxes = block_boxes(geometry, narrow, step, strides_of_residual(geometry), 0, Q)
+    # rows that y does not have
+    ragged = (step.j0 + step.jn) * narrow.U > geometry.rows.out
+    residual_sbuf = residual_of(operands, (outputs, step.nn, step.jn, Q), boxes, ragged)
+    by = strides_of_y(geometry)
     for index in range(len(narrow.tiles)):
         q0, qn, w0, wn = narrow.tiles[index]
         acc_psum = nl.ndarray((narrow.outputs, step.nn, step.jn, wn), dtype=nl.float32, buffer=nl.psum)
@@ -152,20 +149,12 @@ def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_
         residual = None
         if residual_sbuf != None:
             residual = residual_sbuf[0:outputs, 0 : step.nn, 0 : step.jn, q0 : q0 + qn]
-        add_taps(
-            y_sbuf[0:outputs, 0 : step.nn, 0 : step.jn, q0 : q0 + qn],
-            acc_psum,
-            narrow,
-            index,
-            bias_sbuf,
-            residual,
-            epilogue,
-            books,
-        )
+        y = y_sbuf[0:outputs, 0 : step.nn, 0 : step.jn, q0 : q0 + qn]
+        add_taps(y, acc_psum, narrow, index, bias_sbuf, residual, epilogue, books)
         if last:
-            store_blocks(operands.y, y_sbuf, geometry, narrow, step, q0, qn)
+            store_boxes(operands.y, y_sbuf, block_boxes(geometry, narrow, step, by, q0, qn))
     if not last:
-        store_blocks(operands.y, y_sbuf, geometry, narrow, step, 0, Q)
+        store_boxes(operands.y, y_sbuf, block_boxes(geometry, narrow, step, by, 0, Q))
 
 
 @dataclass
@@ -197,8 +186,7 @@ def passes_of(geometry, narrow, step, loads, first):
     started, found = [], []
     for _ in range(step.jn):
         started.append(False)
-    for index in range(len(order)):
-        line = order[index]
+    for line in order:
         run = None
         for j in range(step.jn):
             h = narrow.first + (step.j0 + j) * narrow.step + narrow.lines[line].row
@@ -217,8 +205,7 @@ def passes_of(geometry, narrow, step, loads, first):
 
 def multiply(acc_psum, narrow, step, passes, filters, w0, wn):
     """All products of a bank of sums: [(t, slot), images, blocks, columns]."""
-    for index in range(len(passes)):
-        one = passes[index]
+    for one in passes:
         starts = one.starts
         for chunk in range(len(narrow.chunks)):
             x_sbuf = one.load.tiles[chunk]
@@ -239,69 +226,16 @@ def multiply(acc_psum, narrow, step, passes, filters, w0, wn):
                 starts = False
 
 
-def load_bias_of_blocks(bias_hbm, geometry, narrow):
-    """[(u, k), 1] fp32 in SBUF, or None."""
-    if bias_hbm == None:
-        return None
-    bias_sbuf = nl.ndarray((narrow.U * geometry.K, 1), dtype=nl.float32, buffer=nl.sbuf)
-    copy(bias_sbuf, bias_hbm.ap(pattern=[[0, narrow.U], [1, geometry.K], [1, 1]], offset=0))
-    return bias_sbuf
-
-
-@dataclass
-class Piece(nl.NKIObject):
-    """Blocks j .. j+jn-1 of a step in HBM, as far as y has their rows: partitions 0 .. parts-1, an access pattern."""
-
-    parts: int
-    j: int
-    jn: int
-    pattern: list
-    offset: int
-
-
-def pieces_of(geometry, narrow, step, strides, q0, qn):
-    """Whole blocks of a step together, then what there is of a last one. strides: in HBM along n, k, p, q."""
+def block_boxes(geometry, narrow, step, strides, q0, qn):
+    """Columns q0 .. q0+qn-1 of a step as boxes, as far as y has their rows: whole blocks together, then what there is
+    of a last one. strides: in HBM along n, k, p, q."""
     K, U, P = geometry.K, narrow.U, geometry.rows.out
     by_n, by_k, by_p, by_q = strides
     whole = max(0, min(step.jn, P // U - step.j0))
     found = []
-    for part in range(2):
-        j, jn = (0, whole) if part == 0 else (whole, step.jn - whole)
-        un = U if part == 0 else P % U
+    for piece in ((0, whole, U), (whole, step.jn - whole, P % U)):
+        j, jn, un = piece
         if jn > 0:
             pattern = [[by_p, un], [by_k, K], [by_n, step.nn], [U * by_p, jn], [by_q, qn]]
-            offset = step.n0 * by_n + (step.j0 + j) * U * by_p + q0 * by_q
-            found.append(Piece(parts=un * K, j=j, jn=jn, pattern=pattern, offset=offset))
+            found.append(((0, 0, j, q0), pattern, corner(strides, step.n0, 0, (step.j0 + j) * U, q0)))
     return found
-
-
-def load_residual(operands, geometry, narrow, step):
-    """The residual of a step times beta, fp32 if it was multiplied, or None; zeros in rows that y does not have."""
-    if operands.residual == None:
-        return None
-    Q = geometry.columns.out
-    shape = (narrow.U * geometry.K, step.nn, step.jn, Q)
-    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    if (step.j0 + step.jn) * narrow.U > geometry.rows.out:
-        nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    strides = geometry.r_n, geometry.r_k, geometry.r_p, geometry.r_q
-    pieces = pieces_of(geometry, narrow, step, strides, 0, Q)
-    for index in range(len(pieces)):
-        piece = pieces[index]
-        copy(
-            residual_sbuf[0 : piece.parts, 0 : step.nn, piece.j : piece.j + piece.jn, 0:Q],
-            operands.residual.ap(pattern=piece.pattern, offset=piece.offset),
-        )
-    return scale_residual(residual_sbuf, operands.beta)
-
-
-def store_blocks(y_hbm, y_sbuf, geometry, narrow, step, q0, qn):
-    """Columns q0 .. q0+qn-1 of a step's results."""
-    strides = geometry.y_n, geometry.y_k, geometry.y_p, geometry.y_q
-    pieces = pieces_of(geometry, narrow, step, strides, q0, qn)
-    for index in range(len(pieces)):
-        piece = pieces[index]
-        copy(
-            y_hbm.ap(pattern=piece.pattern, offset=piece.offset),
-            y_sbuf[0 : piece.parts, 0 : step.nn, piece.j : piece.j + piece.jn, q0 : q0 + qn],
-        )

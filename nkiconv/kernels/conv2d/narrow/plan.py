@@ -16,6 +16,7 @@ of row u where i = u * stride + r * dilation: a line is such a row with its own 
 
 from ...._nki import nl
 from ..._tiles import div_ceil
+from ..call import taken_refusal
 from ..geometry import instructions_refusal
 from .config import narrow_config_refusal, narrow_defaults, read_narrow
 from .cuts import PARTIAL, fits_narrow, make_narrow, steps_of
@@ -48,11 +49,7 @@ def narrow_refusal(geometry, extras, config):
         return reason
     if geometry.groups > 1:
         return f"feature_group_count={geometry.groups}: narrow takes 1; use taps"
-    if extras.pool != (1, 1):
-        return f"pool={extras.pool}: narrow takes (1, 1); use taps"
-    if extras.strict_nonfinite:
-        return "strict_nonfinite=True: narrow multiplies rows outside a window by zero; use taps"
-    return ""
+    return taken_refusal(geometry, extras, "narrow", True, "rows outside a window")
 
 
 def count_instructions(geometry, narrow, extras, cores):

@@ -39,8 +39,7 @@ def start_books(geometry, narrow):
     """Books of a core. Where the first tap misses outputs at an end of a row, others' sums are added to zeros there,
     in buffers that have them from the start."""
     buffers = []
-    for index in range(len(narrow.tiles)):
-        tile = narrow.tiles[index]
+    for tile in narrow.tiles:
         ring = []
         for _ in range(PARTIAL if misses(narrow, tile) else 0):
             shape = (narrow.U * geometry.K, narrow.images, narrow.blocks, tile[1])

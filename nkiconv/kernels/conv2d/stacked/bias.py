@@ -5,7 +5,7 @@ and are transposed on the array.
 """
 
 from ...._nki import nisa, nl
-from ..._dma import copy
+from ..boxes import load_box
 
 
 def load_biases(bias_hbm, stack):
@@ -22,10 +22,7 @@ def load_biases(bias_hbm, stack):
         for job in range(0, count, together):
             k0, kn = stack.jobs[first + job]
             for u in range(stack.U):
-                copy(
-                    rows_sbuf[job : job + together, u * kn : (u + 1) * kn],
-                    bias_hbm.ap(pattern=[[kn, together], [1, kn]], offset=k0),
-                )
+                load_box(rows_sbuf, bias_hbm, (job, u * kn), [[kn, together], [1, kn]], k0)
         found.append(rows_sbuf)
     return found
 

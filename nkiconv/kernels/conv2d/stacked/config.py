@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import config_refusal, numbers_refusal, setting
+from ..._settings import limits_refusal, setting
 from ..._tiles import div_ceil
 from .shape import LONG_RUN_BYTES, WAYS, can_shift, fits_sbuf, job_channels, make_stack, met_counts, window_of
 
@@ -63,16 +63,10 @@ class StackedConfig(nl.NKIObject):
 
 def stacked_config_refusal(config):
     """What is wrong with names and values of a config; "" if nothing is."""
-    reason = config_refusal(config, STACKED_SETTINGS, "stacked")
-    if reason == "":
-        sizes = (("rows", 1, MOST), ("shifts", 1, MOST), ("outputs", 1, MOST), ("beside", 1, MOST), ("apart", 1, MOST))
-        reason = numbers_refusal(config, sizes)
-    if reason == "":
-        counts = (("merge", 0, 1), ("blocks", 1, MOST), ("images", 1, MOST), ("hold", 0, HOLD_MOST))
-        reason = numbers_refusal(config, counts)
-    if reason == "":
-        warmups = (("warmup", 0, STACKED_WARM_UP_MAX), ("late_warmup", 0, STACKED_WARM_UP_MAX))
-        reason = numbers_refusal(config, warmups)
+    sizes = (("rows", 1, MOST), ("shifts", 1, MOST), ("outputs", 1, MOST), ("beside", 1, MOST), ("apart", 1, MOST))
+    counts = (("merge", 0, 1), ("blocks", 1, MOST), ("images", 1, MOST), ("hold", 0, HOLD_MOST))
+    warmups = (("warmup", 0, STACKED_WARM_UP_MAX), ("late_warmup", 0, STACKED_WARM_UP_MAX))
+    reason = limits_refusal(config, STACKED_SETTINGS, "stacked", sizes + counts + warmups)
     if reason != "":
         return reason
     filters = setting(config, "filters", WAYS[0])

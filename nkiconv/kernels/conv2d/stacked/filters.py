@@ -9,9 +9,9 @@ left out.
 """
 
 from ...._nki import nisa, nl
-from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, cut_into, div_ceil, whole_words
+from ..boxes import clear_window, corner, load_box, strides_of_w
 from ..call import of_array
 from .shape import FILTER_PARTS, LONG_RUN_BYTES, columns_of, fits, lead_of, order_of_groups, padded_elements
 
@@ -35,8 +35,8 @@ def load_padded(operands, geometry, stack, job, parts):
     raw_sbuf = None
     if common[1] > 0:
         # only around the rows that all u have: what comes there need not wait
-        clear_rows(z_sbuf, 0, common[0], nisa.engine.vector)
-        clear_rows(z_sbuf, common[0] + common[1], height, nisa.engine.gpsimd)
+        clear_window(z_sbuf, 0, common[0], 0, taps, nisa.engine.vector)
+        clear_window(z_sbuf, common[0] + common[1], height, 0, taps, nisa.engine.gpsimd)
     elif not fits(geometry, stack):
         # a word of four bytes at a time
         words = flat_sbuf if operands.w_dtype == nl.float32 else flat_sbuf.view(nl.float32)
@@ -75,45 +75,20 @@ def common_rows(geometry, stack):
     return lead_of(geometry, stack) + span, count
 
 
-def clear_rows(z_sbuf, first, end, engine):
-    """Zeros in rows first .. end-1 of Z."""
-    if first < end:
-        nisa.memset(
-            dst=z_sbuf[0 : z_sbuf.shape[0], 0 : z_sbuf.shape[1], first:end, 0 : z_sbuf.shape[3]],
-            value=0.0,
-            engine=engine,
-        )
-
-
 def load_taps(w_hbm, z_sbuf, geometry, job, u, lead, first, end):
     """Rows first .. end-1 of Z of output row u, whose first tap is in row `lead`."""
     k0, kn = job
     if first < end:
-        copy(
-            z_sbuf[u * kn : (u + 1) * kn, 0 : geometry.C, first:end, 0 : geometry.columns.taps],
-            w_hbm.ap(
-                pattern=[
-                    [geometry.w_k, kn],
-                    [geometry.w_c, geometry.C],
-                    [geometry.w_r, end - first],
-                    [geometry.w_s, geometry.columns.taps],
-                ],
-                offset=k0 * geometry.w_k + (first - lead) * geometry.w_r,
-            ),
-        )
+        by = strides_of_w(geometry)
+        pattern = [[by[0], kn], [by[1], geometry.C], [by[2], end - first], [by[3], geometry.columns.taps]]
+        load_box(z_sbuf, w_hbm, (u * kn, 0, first, 0), pattern, corner(by, k0, 0, first - lead, 0))
 
 
 def copy_parts(dst, src_hbm, pattern, offset, parts):
     """Load a view of HBM by so many DMAs, each for a part of the partitions."""
+    step = pattern[0][0]
     for part in cut_into(dst.shape[0], min(parts, dst.shape[0])):
-        first, count = part
-        copy(
-            dst[first : first + count, 0 : dst.shape[1], 0 : dst.shape[2], 0 : dst.shape[3]],
-            src_hbm.ap(
-                pattern=[[pattern[0][0], count], pattern[1], pattern[2], pattern[3]],
-                offset=offset + first * pattern[0][0],
-            ),
-        )
+        load_box(dst, src_hbm, (part[0], 0, 0, 0), [[step, part[1]]] + pattern[1:], offset + part[0] * step)
 
 
 def place_of(z_sbuf, geometry, stack, kn, u):

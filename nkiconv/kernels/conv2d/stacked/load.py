@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._dma import copy
+from ..boxes import clear_window, corner, load_box, strides_of_x
 from ..call import of_array
 from .shape import band_rows, whole_blocks
 
@@ -87,17 +87,10 @@ def clear_rims(x_sbuf, geometry, stack, m0, hold, engine):
     mn = x_sbuf.shape[2]
     first, last = whole_blocks(geometry.rows, stack, m0, mn)
     first, last = first - m0, last - m0
-    clear(x_sbuf, 0, first, 0, stack.width, engine)
-    clear(x_sbuf, last, mn, 0, stack.width, engine)
-    clear(x_sbuf, first, last, max(left, right), stack.width, engine)
-    clear(x_sbuf, first, last, 0, min(stack.width, left + hold), engine)
-
-
-def clear(x_sbuf, m0, m1, w0, w1, engine):
-    """Zeros in blocks m0 .. m1-1, columns w0 .. w1-1."""
-    if m0 < m1 and w0 < w1:
-        parts, images = x_sbuf.shape[0], x_sbuf.shape[1]
-        nisa.memset(dst=x_sbuf[0:parts, 0:images, m0:m1, w0:w1], value=0.0, engine=engine)
+    clear_window(x_sbuf, 0, first, 0, stack.width, engine)
+    clear_window(x_sbuf, last, mn, 0, stack.width, engine)
+    clear_window(x_sbuf, first, last, max(left, right), stack.width, engine)
+    clear_window(x_sbuf, first, last, 0, min(stack.width, left + hold), engine)
 
 
 def load_blocks(x_hbm, x_sbuf, geometry, stack, band, spans, m_begin, m_end):
@@ -118,20 +111,11 @@ def load_blocks(x_hbm, x_sbuf, geometry, stack, band, spans, m_begin, m_end):
 
 def load_rows(x_hbm, x_sbuf, geometry, stack, band, d, span, b0, b1, m, count):
     """Rows b0 .. b1-1 of `count` blocks from m on, shift d; span: of the shift, see `spans_of`."""
-    rows, C = geometry.rows, geometry.C
+    C, G = geometry.C, stack.G
     low, high, shift = span
-    h = m * stack.G + b0 - rows.before
-    m0 = band.j0 * stack.step
+    strides = strides_of_x(geometry)
+    pattern = [[strides[2], b1 - b0], [strides[1], C], [G * strides[2], count], [strides[3], high - low]]
+    first = ((d * stack.B + b0) * C, m - band.j0 * stack.step, low)
     for n in range(band.nn):
-        copy(
-            x_sbuf[(d * stack.B + b0) * C : (d * stack.B + b1) * C, n, m - m0 : m - m0 + count, low:high],
-            x_hbm.ap(
-                pattern=[
-                    [geometry.x_h, b1 - b0],
-                    [geometry.x_c, C],
-                    [stack.G * geometry.x_h, count],
-                    [geometry.x_w, high - low],
-                ],
-                offset=(band.n0 + n) * geometry.x_n + h * geometry.x_h + (low + shift) * geometry.x_w,
-            ),
-        )
+        offset = corner(strides, band.n0 + n, 0, m * G + b0 - geometry.rows.before, low + shift)
+        load_box(x_sbuf[0 : stack.parts, n, 0 : x_sbuf.shape[2], 0 : stack.width], x_hbm, first, pattern, offset)

@@ -20,7 +20,7 @@ settings.
 
 from ...._nki import nl
 from ..._settings import setting
-from ..call import either_reads
+from ..call import either_reads, taken_refusal
 from ..geometry import instructions_refusal
 from .config import read_stacked, sized_defaults, stacked_config_refusal, stacked_defaults
 from .shape import (
@@ -63,20 +63,13 @@ def plan_stack(geometry, extras, config, cores):
 
 def stacked_refusal(geometry, extras):
     """Why no stack does this, whatever its settings; "" if some may."""
-    rows, columns = geometry.rows, geometry.columns
     if geometry.groups > 1:
         return f"feature_group_count={geometry.groups}: stacked takes 1; use taps"
-    if rows.lhs_dilation > 1 or columns.lhs_dilation > 1:
-        return f"lhs_dilation={(rows.lhs_dilation, columns.lhs_dilation)}: stacked takes (1, 1); use taps"
-    if extras.pool != (1, 1):
-        return f"pool={extras.pool}: stacked takes (1, 1); use taps"
-    if extras.strict_nonfinite:
-        return "strict_nonfinite=True: stacked multiplies rows outside a window by zero; use taps"
     if geometry.packed > 0:
         return "filter_ref is packed: stacked takes plain filters; use taps, or pass [K, C, R, S]"
     if geometry.C > nl.tile_size.pmax:
         return f"C={geometry.C}: stacked takes at most {nl.tile_size.pmax} channels; use taps"
-    return ""
+    return taken_refusal(geometry, extras, "stacked", False, "rows outside a window")
 
 
 def sizes_refusal(geometry, config):

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, whole_words
+from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, whole_words
+from ..cuts import block_bands
 from ..geometry import met
 
 #: Bytes a partition of x of one band and of all buffers of bands, of the filters of all jobs, and of the zero-padded
@@ -172,11 +173,10 @@ def by_quadrants(K, most):
 
 def jobs_of(K, most):
     """(first, how many) of jobs of at most `most` output channels, by quadrants where that makes no more of them."""
-    if not by_quadrants(K, most):
-        return cut(K, most)
+    unit = QUADRANT if by_quadrants(K, most) else 1
     found = []
-    for part in cut(K // QUADRANT, most // QUADRANT):
-        found.append((part[0] * QUADRANT, part[1] * QUADRANT))
+    for part in cut(K // unit, most // unit):
+        found.append((part[0] * unit, part[1] * unit))
     return found
 
 
@@ -272,16 +272,6 @@ def tiles_of(stack, band, Q, last):
     return parts, columns
 
 
-@dataclass
-class StackBand(nl.NKIObject):
-    """Output blocks j0 .. j0+jn-1, of U * V rows each, of images n0 .. n0+nn-1."""
-
-    n0: int
-    nn: int
-    j0: int
-    jn: int
-
-
 def band_counts(geometry, stack):
     """Parts that the images, and the blocks of each, are cut into: together at least as many as there are cores."""
     blocks = div_ceil(geometry.rows.out, stack.U * stack.V)
@@ -296,14 +286,8 @@ def band_counts(geometry, stack):
 
 def stack_bands(geometry, stack):
     """All bands, as even as can be."""
-    image_parts, block_parts = band_counts(geometry, stack)
-    found = []
-    images = cut_into(geometry.N, image_parts)
-    parts = cut_into(div_ceil(geometry.rows.out, stack.U * stack.V), block_parts)
-    for index in range(len(images)):
-        for which in range(len(parts)):
-            found.append(StackBand(n0=images[index][0], nn=images[index][1], j0=parts[which][0], jn=parts[which][1]))
-    return found
+    blocks = div_ceil(geometry.rows.out, stack.U * stack.V)
+    return block_bands(geometry.N, blocks, band_counts(geometry, stack))
 
 
 def band_rows(stack, blocks):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import config_refusal, numbers_refusal, setting
+from ..._settings import limits_refusal, setting
 from ..._tiles import PSUM_BANKS
 from .shape import can_fold, is_staged
 from .tiling import make_plan, swapped_fits
@@ -46,17 +46,12 @@ class SwappedConfig(nl.NKIObject):
 def swapped_config_refusal(config):
     """Why a config is none of swapped's by its names and values, or ""."""
     whole = nl.tile_size.total_available_sbuf_size
-    reason = config_refusal(config, SWAPPED_SETTINGS, "swapped")
-    if reason == "":
-        limits = (("x_bytes", 64, whole), ("filter_bytes", 64, whole), ("warmup", 0, SWAPPED_WARM_UP_MAX))
-        reason = numbers_refusal(config, limits)
-    if reason == "":
-        limits = (("side", 1, SIDE_LIMIT), ("fold", 1, nl.tile_size.pmax), ("banks", 1, PSUM_BANKS - 1))
-        reason = numbers_refusal(config, limits)
-    if reason == "":
-        shard = setting(config, "shard", SWAPPED_SHARDS[0])
-        if shard not in SWAPPED_SHARDS:
-            reason = f"config shard={shard}: accepted are {SWAPPED_SHARDS}; use one of them"
+    limits = (("x_bytes", 64, whole), ("filter_bytes", 64, whole), ("warmup", 0, SWAPPED_WARM_UP_MAX))
+    limits = limits + (("side", 1, SIDE_LIMIT), ("fold", 1, nl.tile_size.pmax), ("banks", 1, PSUM_BANKS - 1))
+    reason = limits_refusal(config, SWAPPED_SETTINGS, "swapped", limits)
+    shard = setting(config, "shard", SWAPPED_SHARDS[0]) if reason == "" else ""
+    if reason == "" and shard not in SWAPPED_SHARDS:
+        reason = f"config shard={shard}: accepted are {SWAPPED_SHARDS}; use one of them"
     return reason
 
 

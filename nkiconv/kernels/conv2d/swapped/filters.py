@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES, div_ceil
-from ..cuts import tap_blocks
-from .shape import widest
+from ..._tiles import BANK_BYTES, div_ceil, whole_words
+from ..boxes import corner, load_packed, strides_of_w
+from ..cuts import most_of, tap_blocks
 
 #: Bytes a partition of a block of taps as it lies, and of all that are on their way together, if more than one.
 SWAPPED_RAW_BYTES = 16_384
@@ -110,41 +110,25 @@ def add_chunk(geometry, chunk, channels, kn, loads, pieces):
     """Append the loads and pieces of a chunk."""
     P_MAX = nl.tile_size.pmax
     S = geometry.columns.taps
-    blocks = tap_blocks(geometry, channels, SWAPPED_RAW_BYTES)
     wide = bank_channels(kn, geometry.itemsize)
-    for which in range(len(blocks)):
-        r0, rn, s0, sn = blocks[which]
+    for block in tap_blocks(geometry, channels, SWAPPED_RAW_BYTES):
+        r0, rn, s0, sn = block
         for first in range(0, kn, wide):
             count = min(wide, kn - first)
             raw = len(loads)
             for k0 in range(first, first + count, P_MAX):
                 loads.append(Raw(chunk=chunk, r0=r0, rn=rn, s0=s0, sn=sn, k0=k0, kn=min(P_MAX, first + count - k0)))
-            most = max(1, BANK_BYTES // (even(count) * geometry.itemsize))
+            most = max(1, BANK_BYTES // (whole_words(count, 2) * geometry.itemsize))
             for row in range(rn):
-                for column in range(0, sn, most):
-                    pieces.append(
-                        Piece(
-                            chunk=chunk,
-                            raw=raw,
-                            row=row,
-                            s0=column,
-                            sn=min(most, sn - column),
-                            tap=(r0 + row) * S + s0 + column,
-                            k0=first,
-                            kn=count,
-                        )
-                    )
+                for s in range(0, sn, most):
+                    tap, num = (r0 + row) * S + s0 + s, min(most, sn - s)
+                    pieces.append(Piece(chunk=chunk, raw=raw, row=row, s0=s, sn=num, tap=tap, k0=first, kn=count))
 
 
 def bank_channels(kn, itemsize):
     """Output channels of one tap that are turned into one bank of PSUM."""
     P_MAX = nl.tile_size.pmax
     return min(kn, BANK_BYTES // (P_MAX * itemsize) * P_MAX)
-
-
-def even(count):
-    """Elements of a row of PSUM: rows start at a multiple of 4 bytes."""
-    return count + count % 2
 
 
 def load_bytes(geometry, load, chunks):
@@ -155,7 +139,7 @@ def load_bytes(geometry, load, chunks):
 def load_ahead(operands, geometry, filters, chunk):
     """Load what there is room for, up to a chunk."""
     if filters.tile == None:
-        shape = (widest(filters.chunks), len(filters.chunks), geometry.rows.taps * geometry.columns.taps, filters.kn)
+        shape = (most_of(filters.chunks), len(filters.chunks), geometry.rows.taps * geometry.columns.taps, filters.kn)
         filters.tile = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
     while filters.way != "array" and filters.started <= chunk and filters.started < len(filters.chunks):
         filters.started = filters.started + load_straight(operands, geometry, filters)
@@ -175,65 +159,43 @@ def load_ahead(operands, geometry, filters, chunk):
 
 def load_raw(operands, geometry, filters):
     """The next load: [kn, channels, rows, columns] in SBUF."""
-    load = filters.loads[len(filters.raws)]
+    load, by = filters.loads[len(filters.raws)], strides_of_w(geometry)
     c0, count = filters.chunks[load.chunk]
     raw_sbuf = nl.ndarray((load.kn, count, load.rn, load.sn), dtype=operands.w_dtype, buffer=nl.sbuf)
-    offset = (filters.k0 + load.k0) * geometry.w_k + c0 * geometry.w_c + load.r0 * geometry.w_r + load.s0 * geometry.w_s
-    pattern = [[geometry.w_k, load.kn], [geometry.w_c, count], [geometry.w_r, load.rn], [geometry.w_s, load.sn]]
-    copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=offset))
+    pattern = [[by[0], load.kn], [by[1], count], [by[2], load.rn], [by[3], load.sn]]
+    copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=corner(by, filters.k0 + load.k0, c0, load.r0, load.s0)))
     filters.raws.append(raw_sbuf)
 
 
 def load_straight(operands, geometry, filters):
     """The next chunks straight from HBM; returns how many."""
-    chunk = filters.started
-    if geometry.packed > 0:
-        load_packed(operands, geometry, filters, chunk)
-        return 1
+    chunk, kn = filters.started, filters.kn
     R, S = geometry.rows.taps, geometry.columns.taps
     c0, count = filters.chunks[chunk]
-    offset = filters.k0 * geometry.w_k + c0 * geometry.w_c
+    if geometry.packed > 0:
+        tile_sbuf = filters.tile[0 : filters.tile.shape[0], chunk, 0 : R * S, 0:kn]
+        load_packed(tile_sbuf, operands.w, geometry, c0, count, filters.k0, kn)
+        return 1
+    by_k, by_c, by_r, by_s = strides_of_w(geometry)
+    offset = filters.k0 * by_k + c0 * by_c
     if filters.way == "copy":
-        pattern = [[geometry.w_c, count], [geometry.w_r, R], [geometry.w_s, S], [1, filters.kn]]
-        copy(
-            filters.tile[0:count, chunk, 0 : R * S, 0 : filters.kn],
-            operands.w.ap(pattern=pattern, offset=offset),
-        )
+        pattern = [[by_c, count], [by_r, R], [by_s, S], [1, kn]]
+        copy(filters.tile[0:count, chunk, 0 : R * S, 0:kn], operands.w.ap(pattern=pattern, offset=offset))
         return 1
     together = 1
     if geometry.C % len(filters.chunks) == 0:
-        one_bytes = filters.kn * R * S * count * geometry.itemsize
+        one_bytes = kn * R * S * count * geometry.itemsize
         together = min(len(filters.chunks) - chunk, div_ceil(TURNED_BYTES, one_bytes))
-    in_line = R == 1 or S == 1 or geometry.w_r == S * geometry.w_s
-    step = geometry.w_r if S == 1 else geometry.w_s
+    in_line = R == 1 or S == 1 or by_r == S * by_s
+    taps = R * S if in_line else S
     for r in range(1 if in_line else R):
-        taps = R * S if in_line else S
+        pattern = [[by_k, kn], [count, together], [by_r if S == 1 else by_s, taps], [1, count]]
         nisa.dma_transpose(
-            dst=filters.tile[0:count, chunk : chunk + together, r * S : r * S + taps, 0 : filters.kn],
-            src=operands.w.ap(
-                pattern=[[geometry.w_k, filters.kn], [count, together], [step, taps], [1, count]],
-                offset=offset + r * geometry.w_r,
-            ),
+            dst=filters.tile[0:count, chunk : chunk + together, r * S : r * S + taps, 0:kn],
+            src=operands.w.ap(pattern=pattern, offset=offset + r * by_r),
             axes=(3, 1, 2, 0),
         )
     return together
-
-
-def load_packed(operands, geometry, filters, chunk):
-    """A chunk from parts of the blocks of a packed filter, [K / each, C, taps, each] in HBM."""
-    c0, count = filters.chunks[chunk]
-    taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
-    size, end = taps * each, filters.k0 + filters.kn
-    for block in range(filters.k0 // each, div_ceil(end, each)):
-        first = max(filters.k0, block * each)
-        wanted = min(end, (block + 1) * each) - first
-        copy(
-            filters.tile[0:count, chunk, 0:taps, first - filters.k0 : first - filters.k0 + wanted],
-            operands.w.ap(
-                pattern=[[size, count], [each, taps], [1, wanted]],
-                offset=(block * geometry.C + c0) * size + first - block * each,
-            ),
-        )
 
 
 def waiting_to(filters, chunk):
@@ -255,7 +217,7 @@ def turn_piece(operands, geometry, filters, ledger):
     while len(filters.raws) < piece.raw + len(blocks):
         load_raw(operands, geometry, filters)
     count = filters.chunks[piece.chunk][1]
-    turned_psum = nl.ndarray((count, piece.sn, even(piece.kn)), dtype=operands.w_dtype, buffer=nl.psum)
+    turned_psum = nl.ndarray((count, piece.sn, whole_words(piece.kn, 2)), dtype=operands.w_dtype, buffer=nl.psum)
     for s in range(piece.sn):
         for index in range(len(blocks)):
             first, kn = blocks[index]
@@ -308,7 +270,7 @@ def cut_by(count, each):
 
 def raw_bytes(geometry, kn, chunks):
     """Bytes a partition of all loads that are there together, at most."""
-    channels = widest(chunks)
+    channels = most_of(chunks)
     blocks = tap_blocks(geometry, channels, SWAPPED_RAW_BYTES)
     one = channels * blocks[0][1] * blocks[0][3] * geometry.itemsize
     together = div_ceil(bank_channels(kn, geometry.itemsize), nl.tile_size.pmax)

@@ -8,7 +8,9 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import SCALAR_WORK, is_16bit, pick
 from ..._tiles import div_ceil, share
-from .shape import inside, is_transposed, rows_inside, widest
+from ..boxes import clear_window
+from ..cuts import most_of
+from .shape import inside, is_transposed, rows_inside
 
 #: Scalar's work for a DMA of x: every other one of those that transpose is triggered there, in the time of 348 elements
 #: each (trn2.toml, dma).
@@ -22,23 +24,17 @@ PART_BYTES = 4096
 
 def new_window(operands, source, band, chunks, engine):
     """A window of which only what is no element of x is written."""
-    images = len(chunks) * band.nn
-    shape = (widest(chunks) * source.slots, images, band.hn, band.wn)
+    shape = (most_of(chunks) * source.slots, len(chunks) * band.nn, band.hn, band.wn)
     x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
     _, hn, top, h_step = rows_inside(source, band.p0, band.pn, -2)
     _, wn, left, w_step = inside(source.columns, band.q0, band.qn)
     if hn == 0 or wn == 0 or h_step > 1 or w_step > 1:
         nisa.memset(dst=x_sbuf, value=0.0, engine=engine)
         return x_sbuf
-    partitions, bottom, right = shape[0], top + hn, left + wn
-    if top > 0:
-        nisa.memset(dst=x_sbuf[0:partitions, 0:images, 0:top, 0 : band.wn], value=0.0, engine=engine)
-    if bottom < band.hn:
-        nisa.memset(dst=x_sbuf[0:partitions, 0:images, bottom : band.hn, 0 : band.wn], value=0.0, engine=engine)
-    if left > 0:
-        nisa.memset(dst=x_sbuf[0:partitions, 0:images, top:bottom, 0:left], value=0.0, engine=engine)
-    if right < band.wn:
-        nisa.memset(dst=x_sbuf[0:partitions, 0:images, top:bottom, right : band.wn], value=0.0, engine=engine)
+    clear_window(x_sbuf, 0, top, 0, band.wn, engine)
+    clear_window(x_sbuf, top + hn, band.hn, 0, band.wn, engine)
+    clear_window(x_sbuf, top, top + hn, 0, left, engine)
+    clear_window(x_sbuf, top, top + hn, left + wn, band.wn, engine)
     return x_sbuf
 
 

@@ -10,12 +10,13 @@ from ...._nki import nisa, nl
 from ..._engines import Ledger, new_ledger
 from ..._tiles import cut, div_ceil, share
 from ..._warm import warm_up, warm_zeros
+from ..boxes import load_bias_as, residual_of, store_boxes
 from ..call import Extras, Operands, of_array
-from ..cuts import same_place
+from ..cuts import same_place, strides_of_residual, strides_of_y
 from ..geometry import Geometry
 from .filters import fold_filters, load_ahead, start_filters, turn_piece, turn_to, waiting_to
 from .load import load_step, new_window, parts_of, steps_of
-from .results import finish_rows, load_bias_row, load_residual, store
+from .results import block_runs, finish_rows
 from .shape import Block, blocks_of, tile_groups, units_at
 from .tiling import Swapped
 
@@ -29,11 +30,10 @@ LEAD_SHARE = 0.6
 class Unit(nl.NKIObject):
     """One bank of sums: tiles t0 .. t0+tn-1 of a block, output channels k0 .. k0+kn-1 from the batch's first.
 
-    place: index of the block; last: whether it is the block's last one; alone: whether it leaves by a store of its own.
+    last: whether it is the block's last one; alone: whether it leaves by a store of its own.
     """
 
     block: Block
-    place: int
     t0: int
     tn: int
     k0: int
@@ -87,7 +87,9 @@ def run_swapped(operands, geometry, extras, plan):
         if now_sbuf == None:
             now_sbuf = load_band(work, item.band, True)
         if fresh:
-            work.bias_sbuf = load_bias_row(operands.bias, k0, kn, plan.source.fold)
+            P_MAX, fold = nl.tile_size.pmax, plan.source.fold
+            bias_pattern = [[0, P_MAX], [0, fold], [1, kn]]
+            work.bias_sbuf = load_bias_as(operands.bias, (P_MAX, fold * kn), bias_pattern, k0)
         after_sbuf = None
         if index + 1 < end:
             after, after_sbuf = plan.items[index + 1], now_sbuf
@@ -118,21 +120,13 @@ def units_of(plan, band, kn, last):
     parts = cut(kn, plan.k_tile)
     found = []
     for place in range(len(blocks)):
-        groups = tile_groups(blocks[place], plan.sizes.side, parts[-1][1])
-        for group in range(len(groups)):
-            for part in range(len(parts)):
-                found.append(
-                    Unit(
-                        block=blocks[place],
-                        place=place,
-                        t0=groups[group][0],
-                        tn=groups[group][1],
-                        k0=parts[part][0],
-                        kn=parts[part][1],
-                        last=group + 1 == len(groups) and part + 1 == len(parts),
-                        alone=last and place + 1 == len(blocks),
-                    )
-                )
+        block, alone = blocks[place], last and place + 1 == len(blocks)
+        for group in tile_groups(block, plan.sizes.side, parts[-1][1]):
+            for part in parts:
+                t0, tn, k0, count = group + part
+                found.append(Unit(block=block, t0=t0, tn=tn, k0=k0, kn=count, last=False, alone=alone))
+        unit = found[-1]
+        unit.last = True
     return found
 
 
@@ -150,8 +144,7 @@ def work_units(work, item, x_sbuf, units):
     """Sums of some banks, together, and their way out."""
     geometry, plan, filters = work.geometry, work.plan, work.filters
     sums, matmuls = [], 0
-    for index in range(len(units)):
-        unit = units[index]
+    for unit in units:
         matmuls += unit.tn
         shape = (pixels_of(unit.block, plan.sizes.side, unit.t0), unit.tn, unit.kn)
         sums.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
@@ -208,29 +201,24 @@ def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
 
 def leave(work, item, unit, acc_psum):
     """Read a bank out into its block's results; the last one of a block sends them off."""
-    operands, geometry, plan = work.operands, work.geometry, work.plan
+    operands, geometry, plan, extras = work.operands, work.geometry, work.plan, work.extras
     k0, kn = plan.batches[item.batch]
-    block, side, fold = unit.block, plan.sizes.side, plan.source.fold
+    band, block, side, fold = item.band, unit.block, plan.sizes.side, plan.source.fold
+    tiles = min(side, block.qn)
     if work.y_sbuf == None:
-        shape = (pixels_of(block, side, 0), min(side, block.qn), fold * kn)
+        shape = (pixels_of(block, side, 0), tiles, fold * kn)
         work.y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-        work.residual_sbuf = load_residual(operands, geometry, item.band, block, side, fold, shape, k0)
-    extras = work.extras
-    finish_rows(
-        work.y_sbuf,
-        acc_psum,
-        work.bias_sbuf,
-        work.residual_sbuf,
-        unit,
-        extras.epilogue,
-        work.ledger,
-        extras.strict_nonfinite,
-    )
-    first, count = unit.k0, unit.kn // fold
+        boxes = block_runs(strides_of_residual(geometry), band, block, side, fold, 0, tiles, 0, k0, kn)
+        work.residual_sbuf = residual_of(operands, shape, boxes, len(boxes) > fold)
+    y_sbuf, strict = work.y_sbuf, extras.strict_nonfinite
+    finish_rows(y_sbuf, acc_psum, work.bias_sbuf, work.residual_sbuf, unit, extras.epilogue, work.ledger, strict)
+    by = strides_of_y(geometry)
     if unit.alone:
-        store(operands, geometry, item.band, block, side, fold, work.y_sbuf, k0, unit.t0, unit.tn, first, count)
+        count, begin = unit.kn // fold, k0 + unit.k0
+        boxes = block_runs(by, band, block, side, fold, unit.t0, unit.tn, unit.k0, begin, count)
+        store_boxes(operands.y, y_sbuf, boxes)
     elif unit.last:
-        store(operands, geometry, item.band, block, side, fold, work.y_sbuf, k0, 0, work.y_sbuf.shape[1], 0, kn)
+        store_boxes(operands.y, y_sbuf, block_runs(by, band, block, side, fold, 0, tiles, 0, k0, kn))
     if unit.last:
         work.y_sbuf = None
         work.residual_sbuf = None

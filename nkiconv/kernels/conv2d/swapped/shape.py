@@ -8,7 +8,8 @@ pixel t of each partition, at most 128 of them: a window of x with steps of side
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
+from ..cuts import most_of
 from ..geometry import Axis
 
 
@@ -180,11 +181,9 @@ def cut_of(source, geometry, side, most_elements):
     height = extent(source.rows, 1)
     while width > 1 and height * extent(source.columns, min(Q, width * side)) > most_elements:
         width = div_ceil(width, 2)
-    pieces = cut(units, width)
     parts = []
-    for index in range(len(pieces)):
-        q0 = pieces[index][0] * side
-        parts.append((q0, min(Q - q0, pieces[index][1] * side)))
+    for piece in cut(units, width):
+        parts.append((piece[0] * side, min(Q - piece[0] * side, piece[1] * side)))
     rows, images = 1, 1
     if len(parts) == 1 and Q % side == 0:
         rows = min(P, P_MAX // units)
@@ -198,10 +197,8 @@ def bands_of(source, geometry, sizes, most_elements, halves):
     P = source.rows.out
     row_blocks = cut(P, sizes.rows)
     image_blocks = cut(geometry.N, sizes.images)
-    widest = 0
-    for index in range(len(sizes.parts)):
-        widest = max(widest, extent(source.columns, sizes.parts[index][1]))
-    image_elements = extent(source.rows, P) * widest
+    columns = extent(source.columns, most_of(sizes.parts))
+    image_elements = extent(source.rows, P) * columns
     together = most_elements // (image_elements * sizes.images)
     odd = halves > 1 and (len(image_blocks) * len(sizes.parts)) % PARTS == 1
     whole = together >= 1 and not (odd and len(row_blocks) > 1)
@@ -209,21 +206,19 @@ def bands_of(source, geometry, sizes, most_elements, halves):
     if whole:
         for half in range(halves):
             mine = share(len(image_blocks), halves, half)
-            groups = cut(mine[1], max(1, together))
-            for index in range(len(groups)):
-                first = image_blocks[mine[0] + groups[index][0]][0]
-                last = image_blocks[mine[0] + groups[index][0] + groups[index][1] - 1]
+            for group in cut(mine[1], max(1, together)):
+                first = image_blocks[mine[0] + group[0]][0]
+                last = image_blocks[mine[0] + group[0] + group[1] - 1]
                 add_bands(found, source, sizes, (first, last[0] + last[1] - first), (0, P))
         return found
     most = 1
-    while most < len(row_blocks) and extent(source.rows, (most + 1) * sizes.rows) * widest <= most_elements:
+    while most < len(row_blocks) and extent(source.rows, (most + 1) * sizes.rows) * columns <= most_elements:
         most += 1
     count = div_ceil(len(row_blocks), most)
     if odd and count % PARTS == 1 and count < len(row_blocks):
         count += 1
     for image in range(geometry.N):
-        for index in range(count):
-            mine = share(len(row_blocks), count, index)
+        for mine in cut_into(len(row_blocks), count):
             first, last = row_blocks[mine[0]][0], row_blocks[mine[0] + mine[1] - 1]
             add_bands(found, source, sizes, (image, 1), (first, last[0] + last[1] - first))
     return found
@@ -231,8 +226,8 @@ def bands_of(source, geometry, sizes, most_elements, halves):
 
 def add_bands(found, source, sizes, images, rows):
     """Append the Bands of (first, how many) images and rows."""
-    for index in range(len(sizes.parts)):
-        found.append(band_of(source, images, rows, sizes.parts[index]))
+    for part in sizes.parts:
+        found.append(band_of(source, images, rows, part))
 
 
 def band_of(source, images, rows, part):
@@ -257,21 +252,10 @@ def least_band(source, sizes):
 def blocks_of(sizes, band):
     """Blocks of a band, in the order of the work."""
     units = div_ceil(band.qn, sizes.side)
-    images, rows = cut(band.nn, sizes.images), cut(band.pn, sizes.rows)
     found = []
-    for image in range(len(images)):
-        for row in range(len(rows)):
-            found.append(
-                Block(
-                    n=images[image][0],
-                    nn=images[image][1],
-                    p=rows[row][0],
-                    pn=rows[row][1],
-                    q=0,
-                    qn=band.qn,
-                    units=units,
-                )
-            )
+    for image in cut(band.nn, sizes.images):
+        for row in cut(band.pn, sizes.rows):
+            found.append(Block(n=image[0], nn=image[1], p=row[0], pn=row[1], q=0, qn=band.qn, units=units))
     return found
 
 
@@ -291,11 +275,3 @@ def tile_groups(block, side, kn):
     for first in range(full, tiles, most):
         found.append((first, min(most, tiles - first)))
     return found
-
-
-def widest(chunks):
-    """Most channels of any of (first channel, channels)."""
-    most = 0
-    for index in range(len(chunks)):
-        most = max(most, chunks[index][1])
-    return most

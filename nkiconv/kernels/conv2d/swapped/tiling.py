@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
+from ..cuts import most_of
 from .filters import raw_bytes, turns_of, way_of
 from .shape import (
     Band,
@@ -16,7 +17,6 @@ from .shape import (
     least_band,
     source_of,
     tile_groups,
-    widest,
 )
 
 #: Elements between neighbours of a free axis on chip, at most (rules NKI053).
@@ -70,20 +70,20 @@ def make_plan(geometry, config):
     if widest_step(source, sizes, least_band(source, sizes), len(chunks)) > STEP_MAX:
         return None
     bands = bands_of(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
-    for index in range(len(bands)):
-        if widest_step(source, sizes, bands[index], len(chunks)) > STEP_MAX:
+    for band in bands:
+        if widest_step(source, sizes, band, len(chunks)) > STEP_MAX:
             return None
     items = []
     for batch in range(count):
-        for index in range(len(bands)):
-            items.append(Item(batch=batch, band=bands[index]))
+        for band in bands:
+            items.append(Item(batch=batch, band=band))
     casts = geometry.itemsize != geometry.hbm_itemsize
     return Swapped(
         source=source,
         sizes=sizes,
         chunks=chunks,
         batches=batches,
-        k_tile=widest(cut(fold * widest(batches), BANK_COLUMNS)),
+        k_tile=most_of(cut(fold * most_of(batches), BANK_COLUMNS)),
         items=items,
         way=way_of(geometry, casts),
         staged=is_staged(geometry, casts),
@@ -116,11 +116,11 @@ def sbuf_bytes(geometry, plan, extras):
     item, y_item = geometry.itemsize, extras.epilogue.y_itemsize
     taps = geometry.rows.taps * geometry.columns.taps
     x_bytes = 0
-    for index in range(len(plan.items)):
-        band = plan.items[index].band
+    for one in plan.items:
+        band = one.band
         staged = 2 * band.nn * band.hn * band.wn * geometry.hbm_itemsize if plan.staged else 0
         x_bytes = max(x_bytes, 2 * window_elements(band, len(plan.chunks)) * item + staged)
-    kn = widest(plan.batches)
+    kn = most_of(plan.batches)
     filters = len(plan.chunks) * taps * kn * item
     if plan.way == "array":
         filters += raw_bytes(geometry, kn, plan.chunks)
@@ -159,9 +159,9 @@ def count_instructions(geometry, plan, extras, cores):
                 total += turns[0] + 2 * turns[1] + chunks * taps * 2 + 4 + source.fold * geometry.rows.taps
             blocks = blocks_of(plan.sizes, item.band)
             total += 4 + chunks * 2 * source.slots * (len(blocks) + 1)
-            for which in range(len(blocks)):
-                groups = tile_groups(blocks[which], plan.sizes.side, plan.k_tile)
-                tiles = min(plan.sizes.side, blocks[which].qn)
+            for block in blocks:
+                groups = tile_groups(block, plan.sizes.side, plan.k_tile)
+                tiles = min(plan.sizes.side, block.qn)
                 parts = div_ceil(source.fold * kn, plan.k_tile)
                 total += parts * (tiles * chunks * windows + 5 * len(groups)) + 6
                 total += (source.fold - 1) * 2 * (len(groups) * parts + 1)

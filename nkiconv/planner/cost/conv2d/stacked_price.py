@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ....kernels._tiles import BANK_BYTES, PARTS
+from ....kernels.conv2d.cuts import BlockBand
 from ....kernels.conv2d.stacked.filters import common_rows
 from ....kernels.conv2d.stacked.shape import (
     FILTER_PARTS,
     LONG_RUN_BYTES,
-    StackBand,
     band_counts,
     band_rows,
     can_shift,
@@ -98,7 +98,7 @@ class StackPrice:
         self.image_parts, self.block_parts = band_counts(geometry, stack)
         blocks = -(-geometry.rows.out // (stack.U * stack.V))
         #: a band of as many images and blocks as any, at the top
-        self.band = StackBand(n0=0, nn=-(-geometry.N // self.image_parts), j0=0, jn=-(-blocks // self.block_parts))
+        self.band = BlockBand(n0=0, nn=-(-geometry.N // self.image_parts), j0=0, jn=-(-blocks // self.block_parts))
         #: bands of a core, and as many of the largest as come to the same
         self.count = -(-self.image_parts * self.block_parts // PARTS)
         whole = self.image_parts * self.block_parts * self.band.nn * self.band.jn

@@ -1,0 +1,100 @@
+"""Boxes of HBM on their way to and from tiles in SBUF: rows of x, filters, biases, residuals, results.
+
+A box is (first, pattern, offset): where it begins in a tile, an index for each axis, and an access pattern of HBM whose
+last entries are the tile's free axes; what is before them are its partitions.
+"""
+
+from ..._nki import nisa, nl
+from .._dma import copy
+from .._tiles import div_ceil
+from .call import scale_residual
+
+
+def strides_of_x(geometry):
+    """Elements between neighbours in x along n, c, h, w."""
+    return (geometry.x_n, geometry.x_c, geometry.x_h, geometry.x_w)
+
+
+def strides_of_w(geometry):
+    """Elements between neighbours in a plain w along k, c, r, s."""
+    return (geometry.w_k, geometry.w_c, geometry.w_r, geometry.w_s)
+
+
+def corner(strides, n, k, p, q):
+    """Offset in HBM of an element of a tensor with strides along these."""
+    return n * strides[0] + k * strides[1] + p * strides[2] + q * strides[3]
+
+
+def spot(tile, first, pattern):
+    """What an access pattern of HBM fills of a tile of 2 to 5 axes, from index `first` of each on."""
+    lead = len(pattern) - len(first) + 1
+    end = first[0]
+    parts = 1
+    for index in range(lead):
+        parts = parts * pattern[index][1]
+    end += parts
+    ends = [end]
+    for index in range(lead, len(pattern)):
+        ends.append(first[index - lead + 1] + pattern[index][1])
+    if len(first) == 2:
+        return tile[first[0] : end, first[1] : ends[1]]
+    if len(first) == 3:
+        return tile[first[0] : end, first[1] : ends[1], first[2] : ends[2]]
+    if len(first) == 4:
+        return tile[first[0] : end, first[1] : ends[1], first[2] : ends[2], first[3] : ends[3]]
+    return tile[first[0] : end, first[1] : ends[1], first[2] : ends[2], first[3] : ends[3], first[4] : ends[4]]
+
+
+def load_box(tile, hbm, first, pattern, offset):
+    """One box into a tile."""
+    copy(spot(tile, first, pattern), hbm.ap(pattern=pattern, offset=offset))
+
+
+def load_boxes(tile, hbm, boxes):
+    """Boxes into a tile."""
+    for one in boxes:
+        load_box(tile, hbm, one[0], one[1], one[2])
+
+
+def store_boxes(hbm, tile, boxes):
+    """Boxes from a tile to HBM."""
+    for one in boxes:
+        copy(hbm.ap(pattern=one[1], offset=one[2]), spot(tile, one[0], one[1]))
+
+
+def load_bias_as(bias_hbm, shape, pattern, offset):
+    """Biases by an access pattern, fp32 in a tile of their own; or None."""
+    if bias_hbm == None:
+        return None
+    bias_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+    copy(bias_sbuf, bias_hbm.ap(pattern=pattern, offset=offset))
+    return bias_sbuf
+
+
+def residual_of(operands, shape, boxes, ragged):
+    """The residual in these boxes of a tile times beta, fp32 if it was multiplied; or None. ragged: zeros elsewhere."""
+    if operands.residual == None:
+        return None
+    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
+    if ragged:
+        nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    load_boxes(residual_sbuf, operands.residual, boxes)
+    return scale_residual(residual_sbuf, operands.beta)
+
+
+def clear_window(tile, h0, h1, w0, w1, engine):
+    """Zeros in rows h0 .. h1-1, columns w0 .. w1-1 of a tile [c, images, rows, columns], if there are any."""
+    if h0 < h1 and w0 < w1:
+        nisa.memset(dst=tile[0 : tile.shape[0], 0 : tile.shape[1], h0:h1, w0:w1], value=0.0, engine=engine)
+
+
+def load_packed(tile, w_hbm, geometry, c0, cn, k0, kn):
+    """Channels c0 .. c0+cn-1 of a packed filter, [K / each, C, taps, each] in HBM, as [c, taps, k] in a tile: parts of
+    blocks with output channels k0 .. k0+kn-1."""
+    taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
+    size, end = taps * each, k0 + kn
+    for block in range(k0 // each, div_ceil(end, each)):
+        first = max(k0, block * each)
+        pattern = [[size, cn], [each, taps], [1, min(end, (block + 1) * each) - first]]
+        offset = (block * geometry.C + c0) * size + first - block * each
+        load_box(tile, w_hbm, (0, 0, first - k0), pattern, offset)
