@@ -29,7 +29,8 @@ def tap_order(taps):
 
 def lead_chunks(geometry):
     """Chunks whose filters are turned before one is worked on."""
-    return div_ceil(TAPS_LEAD_MATMULS, geometry.rows.taps * geometry.columns.taps)
+    lead = div_ceil(TAPS_LEAD_MATMULS, geometry.rows.taps * geometry.columns.taps)
+    return lead + 1 if geometry.precision == "fp16x3" else lead
 
 
 def band_elements(geometry, pn, qn):
