@@ -217,7 +217,7 @@ def test_run_at_a_precision():
     result = run("run", "c1k1", "prime", "--precision", "fp16x3", "--lnc", "both", "--json")
     found = json.loads(result.stdout)["reports"]
     assert result.exit_code == 0, result.output
-    assert {(one["algorithm"], one["precision"], one["verdict"]) for one in found} == {("split", "fp16x3", "pass")}
+    assert {(one["algorithm"], one["precision"], one["verdict"]) for one in found} == {("taps", "fp16x3", "pass")}
     assert "fp32 as tf32" in " ".join(run("run", "c1k1", "--precision", "tf32").stdout.split())
     assert "precision='tf32': depthwise_conv1d has none" in run("run", "short", "--precision", "tf32").stderr
 

@@ -30,7 +30,7 @@ def test_json():
 def test_precision():
     result = run("profile", "c1k1", "--precision", "fp16x3")
     assert result.exit_code == 0, result.output
-    assert "fp32 as fp16x3, split on 2 cores" in result.output
+    assert "fp32 as fp16x3, taps on 2 cores" in result.output
     [found] = json.loads(run("profile", "c1k1", "--precision", "tf32", "--json").stdout)
     assert found["precision"] == "tf32"
 

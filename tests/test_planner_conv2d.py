@@ -143,9 +143,8 @@ def test_a_plan_is_read_back_and_found_again():
 def test_a_precision_that_one_algorithm_takes():
     problem = cases.get("c256_32x16_fp32").problem
     plain, pairs = plan(problem), plan(problem, precision="fp16x3")
-    assert (pairs.algorithm, pairs.phase0_us < plain.phase0_us) == ("split", True)
-    assert {one.algorithm for one in pairs.rejected} == set(ALGORITHMS) - {"split"}
-    assert {one.algorithm for one in plain.rejected} >= {"split"}
+    assert (pairs.algorithm, pairs.phase0_us < plain.phase0_us) == ("taps", True)
+    assert {one.algorithm for one in pairs.rejected} == set(ALGORITHMS) - {"taps"}
     assert pairs.roofline_us == pytest.approx(0.75 * plain.roofline_us)  # three passes of four
     assert Plan.from_json(pairs.to_json()) == pairs
 
@@ -157,7 +156,7 @@ def test_settings_of_pairs_run_and_none_beats_its_lower_bound(name, lnc):
     field = candidates.field_of(wanted, rates)
     [*accepted] = field.start(wide=True)[0]
     for one in [*accepted, *field.near(accepted[0])]:
-        assert one.algorithm == "split"
+        assert one.algorithm == "taps"
         assert one.least_us <= time(trace(wanted, one, rates), rates).us, one
         assert candidates.symbols_of(wanted, one.algorithm, one.config)["tiles"] >= 1
 

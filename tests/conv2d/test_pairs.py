@@ -366,9 +366,8 @@ OTHERS = {
 
 
 def test_every_other_algorithm_is_here():
-    assert {*OTHERS, "pairs", "split", "swapped"} == set(ALGORITHMS)  # split is of fp32, swapped of 16 bits or more
+    assert {*OTHERS, "pairs", "swapped"} == set(ALGORITHMS)  # swapped is of 16 bits or more
     assert "swapped takes 16 and 32 bits" in planned(LAYER, "swapped")[1]
-    assert "precision=None: split takes" in planned(LAYER, "split")[1]
 
 
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), [("fp8_e4m3", "fp8_e5m2"), ("fp8_e5m2", "fp8_e5m2")])

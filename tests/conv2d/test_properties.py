@@ -216,7 +216,7 @@ def test_calls(call, seed, whole):
 @given(call=calls(most_channels=40), seed=SEEDS, whole=st.booleans())
 def test_calls_by_fp16_pairs(call, seed, whole):
     problem, epilogue, _, perms = call
-    pairs = replace(epilogue, precision="fp16x3", algorithm="split")
+    pairs = replace(epilogue, precision="fp16x3", algorithm="taps")
     check((problem.replace(dtype="fp32"), pairs, "fp32", perms), seed, whole=whole)
 
 

@@ -90,7 +90,7 @@ REFUSED = [
     ("config", (("algorithm", "taps"), ("warmup", True)), "config warmup=True: must be an int from 0 to 256"),
     ("config", (("algorithm", "taps"), ("shard", "rows")), "config shard=rows: accepted are"),
     ("config", (("algorithm", "taps"), ("warmup", 1), ("warmup", 1)), "warmup stands there twice"),
-    ("config", (("algorithm", "split"),), "precision=None: split takes fp16x3, of fp32 tensors"),
+    ("config", (("algorithm", "split"),), "split"),
     ("config", (("algorithm", "stacked"),), "feature_group_count=2: stacked takes 1"),
     ("config", (("algorithm", "bands"),), "feature_group_count=2, C=6, K=4: bands takes depthwise"),
     ("config", (("algorithm", "pairs"),), "img_ref.dtype, filter_ref.dtype: pairs takes float8"),

@@ -34,14 +34,12 @@ PROBLEMS = {
 }
 ROWS = [one for one in ALGORITHMS if one not in relayout.OWN]
 #: What some algorithms need to be given and asked for.
-DTYPES = {"pairs": ["fp8_e5m2"], "split": ["fp32"]}
-PRECISION = {"split": "fp16x3"}
+DTYPES = {"pairs": ["fp8_e5m2"]}
 RUNS = [
     (name, algorithm, dtype)
     for name, algorithm in itertools.product(PROBLEMS, ROWS)
     for dtype in DTYPES.get(algorithm, ["bf16", "fp32"])
-    if planned(PROBLEMS[name].replace(layout="NHWC", dtype=dtype), algorithm, precision=PRECISION.get(algorithm))[0]
-    is not None
+    if planned(PROBLEMS[name].replace(layout="NHWC", dtype=dtype), algorithm)[0] is not None
 ]
 #: Each of them in one dtype.
 ONCE = [one for one in RUNS if one[2] == DTYPES.get(one[1], ["bf16"])[0]]
@@ -54,7 +52,7 @@ def test_every_algorithm_of_rows_is_tried():
 
 
 def how(algorithm):
-    return {"config": config_of(algorithm), "precision": PRECISION.get(algorithm)}
+    return {"config": config_of(algorithm)}
 
 
 @pytest.mark.parametrize(("name", "algorithm", "dtype"), RUNS)
@@ -90,12 +88,11 @@ def test_residuals_are_copied_too(name, dtype):
     extras = extras_of(residual=True, scaled=True, epilogue=read_epilogue("relu", True, True, "pre_activation", 2))
     tried = 0
     for algorithm in ROWS:
-        precision = PRECISION.get(algorithm) if dtype == "fp32" else None
-        if plan_of(algorithm, geometry_of(problem, precision=precision), extras, None, 2)[0] is not None:
+        if plan_of(algorithm, geometry_of(problem), extras, None, 2)[0] is not None:
             tried += 1
             for lnc in (1, 2):
                 given = {"bias": bias, "residual": residual, "beta": -2.0, "activation": "relu"}
-                y = run(x, w, problem, lnc, config=config_of(algorithm), precision=precision, **given)
+                y = run(x, w, problem, lnc, config=config_of(algorithm), **given)
                 assert_exact(y, truth, problem.dtype)
     assert tried > 0
 

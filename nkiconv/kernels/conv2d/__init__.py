@@ -10,7 +10,6 @@
     swapped   y as NHWC: windows of x are the stationaries, filters pass the array, results come out by pixels
     narrow    few output channels: rows of y and columns of taps beside each other in the array's columns
     deep      few outputs, deep contraction: its halves, or output channels, on the two cores; filters pass SBUF once
-    split     precision="fp16x3": fp32 factors as pairs of fp16, one tap after the other, three matmuls each
 
 No im2col tensor exists anywhere; filters come to the array as stationaries (but for swapped), x as strided views. Where
 channels lie side by side in HBM (NHWC), taps and swapped have DMA turn x; taps turns its results on the array, and the
@@ -69,7 +68,7 @@ def conv2d_implicit_gemm(
         activation: None or one of relu, silu, gelu, gelu_tanh, tanh, sigmoid, as torch defines them.
         pool: (height, width) of windows, next to each other, whose maximum is stored; divides (P, Q).
         precision: of fp32 tensors: None, products of fp32; "bf16", x and w rounded to bf16 as they come in, or "tf32",
-            to 10 bits of mantissa by the array; both four times as fast. "fp16x3", products by fp16 pairs (split), at
+            to 10 bits of mantissa by the array; both four times as fast. "fp16x3", products by fp16 pairs (taps), at
             4/3 of the speed where channels are many: errors of 3 * 2^-22 |w x| a product, where |x| and |w| are 0 or
             between 2^-14 and 65504; from 2^-14 down to 0 an absolute 2^-36 of the factor, and NaN from 65520 on, as
             for Inf.

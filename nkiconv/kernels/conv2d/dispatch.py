@@ -14,8 +14,6 @@ from .pairs.loop import run_pairs
 from .pairs.plan import plan_pairs
 from .relayout import copied_in, copy_out, plain_of, relayout_refusal
 from .rule import wanted_algorithms
-from .split.loop import run_split
-from .split.plan import plan_split
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack
 from .swapped.loop import run_swapped
@@ -24,19 +22,17 @@ from .taps.loop import run_items
 from .taps.refusal import plan_taps
 
 #: The algorithms that can be asked for by name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "deep", "pairs", "split", "swapped")
+ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "deep", "pairs", "swapped")
 
 
 def plan_of(algorithm, geometry, extras, config, cores):
     """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy)."""
-    if algorithm != "split" and geometry.precision == "fp16x3":
-        return None, f"precision=fp16x3: {algorithm} takes every other precision; use split, or ask for another"
+    if algorithm != "taps" and geometry.precision == "fp16x3":
+        return None, f"precision=fp16x3: {algorithm} takes every other precision; use taps, or ask for another"
     reason = relayout_refusal(algorithm, geometry, extras)
     if reason != "":
         return None, reason
     plain = plain_of(algorithm, geometry, extras)
-    if algorithm == "split":
-        return plan_split(plain, extras, config, cores)
     if algorithm == "stacked":
         return plan_stack(plain, extras, config, cores)
     if algorithm == "bands":
@@ -83,8 +79,6 @@ def convolve(algorithm, operands, geometry, extras, config):
         run_deep(inner, plain, extras, plan)
     elif algorithm == "pairs":
         run_pairs(inner, plain, extras, plan)
-    elif algorithm == "split":
-        run_split(inner, plain, extras, plan)
     elif algorithm == "swapped":
         run_swapped(inner, plain, extras, plan)
     else:

@@ -15,7 +15,7 @@ def wanted_algorithms(geometry):
     pixels = geometry.N * geometry.rows.out * geometry.columns.out
     contraction = geometry.C * geometry.rows.taps * geometry.columns.taps
     if geometry.precision == "fp16x3":
-        return ["split"]
+        return ["taps"]
     if geometry.hbm_itemsize == 1:
         return ["pairs"]
     if geometry.groups > 1:

@@ -29,7 +29,8 @@ def tap_order(taps):
 
 def lead_chunks(geometry):
     """Chunks whose filters are turned before one is worked on."""
-    return div_ceil(TAPS_LEAD_MATMULS, geometry.rows.taps * geometry.columns.taps)
+    least = 2 * TAPS_LEAD_MATMULS if geometry.precision == "fp16x3" else TAPS_LEAD_MATMULS
+    return div_ceil(least, geometry.rows.taps * geometry.columns.taps)
 
 
 def band_elements(geometry, pn, qn):

@@ -15,6 +15,7 @@ from ..._tiles import BANK_BYTES, div_ceil, whole_words
 from ..cuts import tap_blocks
 from .cuts import TAPS_RAW_BYTES, tap_order
 from .fold import group_depth, job_axis, tap_groups
+from .fp16x3 import pair_of_filters
 from .jobs import is_depthwise
 from .plan import TAPS_AHEAD_BYTES
 
@@ -69,22 +70,28 @@ class Filters(nl.NKIObject):
     #: mask of its groups
     tiles: list
     masks: list
+    #: None, or of pairs of fp16: the Pairing of all of them, pieces whose pairs are done, low parts as tiles
+    pairing: object
+    ended: int
+    lows: list
 
 
-def start_filters(geometry, jobs, moved_from, together, ahead):
+def start_filters(geometry, jobs, moved_from, together, ahead, pairing):
     """Filters of jobs of which nothing is loaded yet; DMA turns those of jobs from `moved_from` on. together: those of
     all jobs for a chunk of inputs before those for the next one; ahead: chunks that may be there before they are
     worked on, at most."""
-    blocks, pieces, moves, ends, places, after, tiles, masks = [], [], [], [], [], [], [], []
+    blocks, pieces, moves, ends, places, after, tiles, masks, lows = [], [], [], [], [], [], [], [], []
     for index in range(len(jobs)):
-        chunks, none, nowhere = jobs[index].chunks, [], []
+        chunks, none, nowhere, no_low = jobs[index].chunks, [], [], []
         for _ in range(len(chunks)):
             nothing = None
             none.append(nothing)
+            no_low.append(nothing)
             nowhere.append(0)
         places.append(nowhere)
         after.append(0)
         tiles.append(none)
+        lows.append(no_low)
         no_mask = None
         masks.append(no_mask)
     order = chunk_order(jobs, together)
@@ -111,6 +118,9 @@ def start_filters(geometry, jobs, moved_from, together, ahead):
         moved=0,
         tiles=tiles,
         masks=masks,
+        pairing=pairing,
+        ended=0,
+        lows=lows,
     )
 
 
@@ -143,7 +153,8 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     c0 = 0 if job.pack > 1 else first % per_c
     depthwise = is_depthwise(geometry, job)
     parts = tap_blocks(geometry, own, TAPS_RAW_BYTES)
-    if geometry.packed > 0 and len(blocks) == 0:
+    paired = geometry.precision == "fp16x3"
+    if geometry.packed > 0 and len(blocks) == 0 and not paired:
         parts = first_rows(R, S)
     elif geometry.packed > 0 or depthwise:
         parts = [(0, R, 0, S)]
@@ -153,7 +164,7 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
         blocks.append(Block(job=index, chunk=chunk, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn))
         if by_dma:
             pieces.append(len(blocks) - 1)
-        elif depthwise:
+        elif depthwise or (paired and geometry.packed > 0):
             pieces.append(Piece(block=len(blocks) - 1, row=0, first=0, count=S, depth=1))
         elif geometry.packed == 0:
             rows = tap_order(rn)
@@ -205,7 +216,8 @@ def load_ahead(operands, geometry, filters):
 
 def block_bytes(geometry, block):
     """Bytes a partition of a block as loaded; none where the load makes stationaries."""
-    return 0 if geometry.packed > 0 else block.channels * block.rn * block.sn * geometry.itemsize
+    in_place = geometry.packed > 0 and geometry.precision != "fp16x3"
+    return 0 if in_place else block.channels * block.rn * block.sn * geometry.itemsize
 
 
 def load_block(operands, geometry, filters):
@@ -214,7 +226,7 @@ def load_block(operands, geometry, filters):
     job = filters.jobs[block.job]
     raw_sbuf = None
     if geometry.packed > 0:
-        load_stationaries(operands, geometry, filters, block)
+        raw_sbuf = load_stationaries(operands, geometry, filters, block)
     elif is_depthwise(geometry, job):
         raw_sbuf = load_channels(operands, geometry, job)
     else:
@@ -249,13 +261,17 @@ def turn_piece(operands, geometry, filters, ledger):
     while len(filters.raws) <= piece.block:
         load_block(operands, geometry, filters)
     raw_sbuf = filters.raws[piece.block]
-    if is_depthwise(geometry, job):
+    if filters.pairing != None and (geometry.packed > 0 or is_depthwise(geometry, job)):
+        whole_sbuf = raw_sbuf if geometry.packed > 0 else make_diagonals(raw_sbuf, geometry)
+        pair_chunk(geometry, filters, block, whole_sbuf, ledger)
+    elif is_depthwise(geometry, job):
         filters.tiles[block.job][block.chunk] = make_diagonals(raw_sbuf, geometry)
     else:
         if job.pack > 1 and filters.masks[block.job] == None:
             filters.masks[block.job] = group_mask(job, geometry, raw_sbuf.dtype)
-        tile_sbuf = tile_of(geometry, filters, block, raw_sbuf.dtype)
-        turn_taps(tile_sbuf, raw_sbuf, filters.masks[block.job], geometry, job, block, piece, ledger)
+        dtype = raw_sbuf.dtype if filters.pairing == None else nl.float16
+        tile_sbuf = tile_of(geometry, filters, block, dtype)
+        turn_taps(tile_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledger)
     filters.turned = filters.turned + 1
     after = filters.pieces[min(filters.turned, len(filters.pieces) - 1)]
     if filters.turned == len(filters.pieces) or after.block != piece.block:
@@ -264,21 +280,47 @@ def turn_piece(operands, geometry, filters, ledger):
 
 
 def tile_of(geometry, filters, block, dtype):
-    """The stationaries that a block belongs to, in SBUF; zeros are there where a row of outputs has no tap."""
+    """The stationaries that a block belongs to, in SBUF; of pairs, high parts, and low ones beside them."""
     if filters.tiles[block.job][block.chunk] == None:
-        job = filters.jobs[block.job]
-        chunk = job.chunks[block.chunk]
-        height, groups = job_axis(geometry, job).taps, tap_groups(geometry, chunk)
-        shape = (chunk[1] * chunk[2], height, groups, job.rows, job.kn)
-        tile_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
-        for u in range(job.rows if job.rows > 1 else 0):
-            for r in range(height):
-                tap = r - u * (height - geometry.rows.taps)
-                if tap < 0 or tap >= geometry.rows.taps:
-                    zeros = tile_sbuf[0 : shape[0], r, 0:groups, u, 0 : job.kn]
-                    nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
-        filters.tiles[block.job][block.chunk] = tile_sbuf
+        filters.tiles[block.job][block.chunk] = new_tile(geometry, filters, block, dtype)
+        if filters.pairing != None:
+            filters.lows[block.job][block.chunk] = new_tile(geometry, filters, block, dtype)
     return filters.tiles[block.job][block.chunk]
+
+
+def new_tile(geometry, filters, block, dtype):
+    """Room for stationaries; zeros are there where a row of outputs has no tap."""
+    job = filters.jobs[block.job]
+    chunk = job.chunks[block.chunk]
+    height, groups = job_axis(geometry, job).taps, tap_groups(geometry, chunk)
+    shape = (chunk[1] * chunk[2], height, groups, job.rows, job.kn)
+    tile_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
+    for u in range(job.rows if job.rows > 1 else 0):
+        for r in range(height):
+            tap = r - u * (height - geometry.rows.taps)
+            if tap < 0 or tap >= geometry.rows.taps:
+                zeros = tile_sbuf[0 : shape[0], r, 0:groups, u, 0 : job.kn]
+                nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
+    return tile_sbuf
+
+
+def pair_chunk(geometry, filters, block, whole_sbuf, ledger):
+    """Pairs of a chunk's stationaries that need no transposes, row by row of taps."""
+    count, height, groups, rows, kn = whole_sbuf.shape
+    high_sbuf = tile_of(geometry, filters, block, nl.float16)
+    low_sbuf = filters.lows[block.job][block.chunk]
+    order = tap_order(height)
+    for at in range(height):
+        r = order[at]
+        pair_of_filters(
+            filters,
+            whole_sbuf[0:count, r, 0:groups, 0:rows, 0:kn],
+            False,
+            high_sbuf[0:count, r, 0:groups, 0:rows, 0:kn],
+            low_sbuf[0:count, r, 0:groups, 0:rows, 0:kn],
+            at + 1 == height,
+            ledger,
+        )
 
 
 def move_block(operands, geometry, filters, ledger):
@@ -311,11 +353,14 @@ def move_block(operands, geometry, filters, ledger):
 
 def load_stationaries(operands, geometry, filters, block):
     """Load the stationaries of a block of rows of taps from the blocks of a packed filter: runs of a channel's taps, or
-    of one tap where they are folded."""
+    of one tap where they are folded. What becomes pairs has a tile of its own."""
     taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
     job = filters.jobs[block.job]
     c0, count, depth = job.chunks[block.chunk]
-    tile_sbuf = tile_of(geometry, filters, block, operands.w_dtype)
+    if filters.pairing != None:
+        tile_sbuf = new_tile(geometry, filters, block, operands.w_dtype)
+    else:
+        tile_sbuf = tile_of(geometry, filters, block, operands.w_dtype)
     shift = job_axis(geometry, job).taps - geometry.rows.taps
     first = block.r0 * geometry.columns.taps
     for copy_index in range(depth * job.rows):
@@ -341,6 +386,7 @@ def load_stationaries(operands, geometry, filters, block):
                     offset=(((job.k0 // each + part) * geometry.C + c0) * taps + first + d) * each,
                 ),
             )
+    return tile_sbuf if filters.pairing != None else None
 
 
 def load_channels(operands, geometry, job):
@@ -407,9 +453,10 @@ def group_mask(job, geometry, dtype):
     return mask_sbuf
 
 
-def turn_taps(filters_sbuf, raw_sbuf, mask_sbuf, geometry, job, block, piece, ledger):
+def turn_taps(filters_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledger):
     """Transposes of a piece's taps, all in one PSUM bank, then a read-out for each row of outputs."""
     channels, kn, num = raw_sbuf.shape[1], job.kn, piece.count
+    mask_sbuf = filters.masks[block.job]
     pitch = whole_words(kn, geometry.itemsize)
     depth = job.chunks[block.chunk][2]
     count = piece.depth * channels if mask_sbuf == None else filters_sbuf.shape[0]
@@ -423,11 +470,14 @@ def turn_taps(filters_sbuf, raw_sbuf, mask_sbuf, geometry, job, block, piece, le
         nisa.nc_transpose(dst=turned_psum[0:count, index, 0:kn], data=taps, engine=nisa.engine.tensor)
     shift = job_axis(geometry, job).taps - geometry.rows.taps
     for u in range(job.rows):
-        nisa.tensor_copy(
-            dst=filters_sbuf[0:count, block.r0 + piece.row + u * shift, piece.first : piece.first + num, u, 0:kn],
-            src=turned_psum[0:count, 0:num, 0:kn],
-            engine=pick(ledger, num * kn, is_16bit(raw_sbuf.dtype)),
-        )
+        r, data = block.r0 + piece.row + u * shift, turned_psum[0:count, 0:num, 0:kn]
+        dst = filters_sbuf[0:count, r, piece.first : piece.first + num, u, 0:kn]
+        if filters.pairing != None:
+            low_sbuf = filters.lows[block.job][block.chunk]
+            low = low_sbuf[0:count, r, piece.first : piece.first + num, u, 0:kn]
+            pair_of_filters(filters, data, True, dst, low, u + 1 == job.rows, ledger)
+        else:
+            nisa.tensor_copy(dst=dst, src=data, engine=pick(ledger, num * kn, is_16bit(raw_sbuf.dtype)))
 
 
 def spread_groups(taps, mask_sbuf, job):

@@ -6,15 +6,15 @@ between the matmuls of what goes before, so that the array neither waits for the
 
 from dataclasses import dataclass
 
-from ...._nki import nisa, nl
+from ...._nki import nl
 from ..._dma import copy
 from ..._engines import Ledger, new_ledger
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import Extras, Operands, finish_shared, load_bias, of_array
-from ..cuts import Band, Bank, chunks_of, index_of, put_first, same_place
-from ..geometry import Geometry, met
-from .cuts import banks_of, lead_chunks, row_parts, tap_order
+from ..call import Extras, Operands, finish_shared, load_bias
+from ..cuts import Band, Bank, chunks_of, index_of, same_place
+from ..geometry import Geometry
+from .cuts import banks_of, lead_chunks, row_parts
 from .filters import (
     Filters,
     load_ahead,
@@ -27,9 +27,18 @@ from .filters import (
     turn_piece,
     turn_to,
 )
-from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
+from .fp16x3 import (
+    add_part,
+    advance_due,
+    kinds_of,
+    read_sums_out,
+    set_pairing_rate,
+    start_pairing,
+    sums_of,
+)
 from .jobs import Job
 from .last import is_last, pass_late, put_off, turn_first
+from .matmuls import end_pairs, factors_of, multiply, products, write_zeros
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
@@ -68,19 +77,20 @@ class Results(nl.NKIObject):
 
 @dataclass
 class Sums(nl.NKIObject):
-    """A bank of sums of Results (`which` of them), and whether a product is there yet."""
+    """A bank of sums of Results (`which` of them), and whether a product is there yet; rest_psum: None, or of pairs."""
 
     results: Results
     which: int
     bank: Bank
     acc_psum: object
+    rest_psum: object
     started: bool
 
 
 @dataclass
 class Work(nl.NKIObject):
     """What one core has at hand. rate: pieces of coming filters to turn a matmul; credit: of them, due; late: results
-    that wait to be turned; store_banks: whose results leave by one DMA."""
+    that wait to be turned; store_banks: whose results leave by one DMA; pairing: None, or of fp16 pairs."""
 
     operands: Operands
     geometry: Geometry
@@ -93,6 +103,7 @@ class Work(nl.NKIObject):
     credit: float
     late: list
     store_banks: int
+    pairing: object
 
 
 def run_items(operands, geometry, extras, plan):
@@ -100,18 +111,20 @@ def run_items(operands, geometry, extras, plan):
     mine = share(len(plan.items), nl.num_programs(), nl.program_id(0))
     if mine[1] == 0:
         return
+    pairing = start_pairing(geometry)
     work = Work(
         operands=operands,
         geometry=geometry,
         extras=extras,
         ledger=new_ledger(),
         zeros_sbuf=warm_zeros(),
-        batch=start_batch(geometry, plan, plan.items[mine[0]].batch, 1),
+        batch=start_batch(geometry, plan, plan.items[mine[0]].batch, 1, pairing),
         following=None,
         rate=0.0,
         credit=0.0,
         late=[],
         store_banks=plan.banks,
+        pairing=pairing,
     )
     warm_up(work.zeros_sbuf, plan.warmup, 1)
     end = mine[0] + mine[1]
@@ -146,11 +159,11 @@ def jobs_at_once(batch):
     return [every] if batch.together else found
 
 
-def start_batch(geometry, plan, index, at_once):
+def start_batch(geometry, plan, index, at_once, pairing):
     """A Batch of which nothing is loaded yet; the filters of the first `at_once` jobs are waited for."""
     jobs = plan.batches[index]
     together = plan.together[index]
-    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]), together, plan.ahead)
+    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]), together, plan.ahead, pairing)
     return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), together=together, filters=filters, biases=[])
 
 
@@ -177,16 +190,16 @@ def start_band(work, item):
         else:
             load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
         if len(parts) > 0:
-            load_rows(work, batch.chunks, tiles, index_of(batch.chunks, batch.jobs[0].chunks[chunk]), band, parts[0])
+            bring_rows(work, batch.chunks, tiles, index_of(batch.chunks, job.chunks[chunk]), band, parts[0])
         if soon:
             load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
     for index in range(len(batch.chunks) if len(parts) > 0 else 0):
         if tiles[index] == None:
-            load_rows(work, batch.chunks, tiles, index, band, parts[0])
+            bring_rows(work, batch.chunks, tiles, index, band, parts[0])
     load_biases(work, batch, 0)
     for part in range(1, len(parts)):
         for index in range(len(batch.chunks)):
-            load_rows(work, batch.chunks, tiles, index, band, parts[part])
+            bring_rows(work, batch.chunks, tiles, index, band, parts[part])
     return tiles
 
 
@@ -195,7 +208,7 @@ def load_next(work, plan, index, now):
     item, coming = plan.items[index], plan.items[index + 1]
     of = work.batch
     if coming.batch != item.batch:
-        work.following = start_batch(work.geometry, plan, coming.batch, 0)
+        work.following = start_batch(work.geometry, plan, coming.batch, 0, work.pairing)
         of = work.following
         load_ahead(work.operands, work.geometry, of.filters)
         load_biases(work, of, 0)
@@ -207,8 +220,16 @@ def load_next(work, plan, index, now):
         parts = [(0, coming.band.hn)]
     for part in range(len(parts)):
         for chunk in range(len(of.chunks)):
-            load_rows(work, of.chunks, tiles, chunk, coming.band, parts[part])
+            bring_rows(work, of.chunks, tiles, chunk, coming.band, parts[part])
     return tiles
+
+
+def bring_rows(work, chunks, tiles, index, band, part):
+    """As `load_rows`; what becomes pairs does so between matmuls."""
+    if work.pairing == None:
+        load_rows(work, chunks, tiles, index, band, part)
+    else:
+        add_part(work, chunks, tiles, index, band, part)
 
 
 def no_tiles(batch):
@@ -230,7 +251,10 @@ def set_rate(work, jobs, band):
         * len(batch.jobs[job].chunks)
         * geometry.rows.taps
         * geometry.columns.taps
+        * kinds_of(geometry)
     )
+    if work.pairing != None:
+        set_pairing_rate(work, matmuls / kinds_of(geometry))
     coming = 0
     if job + 1 < len(batch.jobs):
         coming = filters_to(filters, filters.after[job + 1] - 1) - pieces_to(filters, filters.after[job] - 1)
@@ -273,7 +297,7 @@ def work_band(work, jobs, item, tiles, last):
         sums = []
         for results in every:
             for which in range(len(results.banks)):
-                sums.append(start_sums(results, which))
+                sums.append(start_sums(results, which, sums_of(work.geometry)))
         for chunk in range(len(work.batch.chunks)):
             for one in sums:
                 add_chunk(work, one, chunk, tiles, True)
@@ -282,7 +306,7 @@ def work_band(work, jobs, item, tiles, last):
     else:
         results = every[0]
         for which in range(len(results.banks)):
-            one = start_sums(results, which)
+            one = start_sums(results, which, sums_of(work.geometry))
             for chunk in range(len(results.job.chunks)):
                 add_chunk(work, one, chunk, tiles, which + 1 == len(results.banks))
             finish_sums(work, one, item, last)
@@ -314,12 +338,13 @@ def start_results(work, index, item):
     )
 
 
-def start_sums(results, which):
-    """A bank of results, of which no product is there yet."""
+def start_sums(results, which, banks):
+    """A bank of results, of which no product is there yet; banks: of PSUM."""
     bank = results.banks[which]
     shape = (results.job.rows * results.job.kn, bank.nn, bank.pn, bank.qn)
     acc_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
-    return Sums(results=results, which=which, bank=bank, acc_psum=acc_psum, started=False)
+    rest_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum) if banks > 1 else None
+    return Sums(results=results, which=which, bank=bank, acc_psum=acc_psum, rest_psum=rest_psum, started=False)
 
 
 def finish_sums(work, one, item, last):
@@ -328,16 +353,20 @@ def finish_sums(work, one, item, last):
     residual = None
     if results.residual_sbuf != None:
         residual = window(results.residual_sbuf, bank)
-    finish_shared(
-        window(results.y_sbuf, bank),
-        one.acc_psum,
-        work.batch.biases[results.index],
-        residual,
-        epilogue,
-        work.ledger,
-        bank.nn * bank.pn * bank.qn,
-        work.extras.strict_nonfinite,
-    )
+    y_sbuf, bias_sbuf = window(results.y_sbuf, bank), work.batch.biases[results.index]
+    if one.rest_psum != None:
+        read_sums_out(y_sbuf, one.acc_psum, one.rest_psum, bias_sbuf, residual, epilogue, work.ledger)
+    else:
+        finish_shared(
+            y_sbuf,
+            one.acc_psum,
+            bias_sbuf,
+            residual,
+            epilogue,
+            work.ledger,
+            bank.nn * bank.pn * bank.qn,
+            work.extras.strict_nonfinite,
+        )
     if is_last(work.geometry):
         if work.extras.pool == (1, 1):
             put_off(work, window(results.y_sbuf, bank), results.job, item.band, bank, work.extras.pool)
@@ -373,11 +402,10 @@ def add_chunk(work, one, chunk, tiles, last_bank):
     A tap that meets all of the bank comes first, so that the others add to what is there; where none does, a product
     of zeros does.
     """
-    operands, geometry, batch, zeros_sbuf = work.operands, work.geometry, work.batch, work.zeros_sbuf
-    band, bank, acc_psum, index = one.results.band, one.bank, one.acc_psum, one.results.index
+    geometry, batch = work.geometry, work.batch
+    band, bank, index = one.results.band, one.bank, one.results.index
     job, filters = batch.jobs[index], batch.filters
     p0, pn, q0, qn = band.p0 + bank.p, bank.pn, band.q0 + bank.q, bank.qn
-    outputs = acc_psum.shape[0]
     place = index_of(batch.chunks, job.chunks[chunk])
     every = products(geometry, job, job.chunks[chunk], p0, pn, q0, qn)
     covered = False
@@ -385,83 +413,31 @@ def add_chunk(work, one, chunk, tiles, last_bank):
         first = every[0]
         covered = first.rows[2] >= pn and first.columns[2] >= qn
     if not one.started and not covered:
-        nothing = [[zeros_sbuf.shape[1], 1], [0, bank.nn], [0, pn], [0, qn]]
-        nisa.nc_matmul(
-            dst=acc_psum,
-            stationary=zeros_sbuf[0:1, 0:outputs],
-            moving=zeros_sbuf.ap(pattern=nothing, offset=0),
-            accumulate=False,
-        )
-        one.started = True
+        write_zeros(work, one)
     if len(every) == 0 or tiles[place] == None:
         return
     here = filters.places[index][chunk]
     lead = lead_chunks(geometry)
     end = len(filters.ends) if last_bank else filters.after[index]
-    turn_to(operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
-    stationaries = of_array(filters.tiles[index][chunk], operands)
-    x_sbuf = of_array(tiles[place], operands)
-    w0 = chunk_window(geometry, job.chunks[chunk], band)[0]
+    turn_to(work.operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
     soon = pieces_to(filters, min(here + lead, end - 1))
-    rate = soon / (LEAD_SHARE * len(every))
-    due = -LEAD_FROM * len(every) * rate
-    for which in range(len(every)):
-        product = every[which]
-        rows, columns = product.rows, product.columns
-        h = rows[3] - band.h0
-        w = columns[3] - w0
-        nisa.nc_matmul(
-            dst=acc_psum[
-                0:outputs,
-                0 : bank.nn,
-                rows[0] - p0 : rows[0] - p0 + (rows[2] - 1) * rows[1] + 1 : rows[1],
-                columns[0] - q0 : columns[0] - q0 + (columns[2] - 1) * columns[1] + 1 : columns[1],
-            ],
-            stationary=stationaries[0 : product.parts, product.row, product.group, 0 : job.rows, 0 : job.kn],
-            moving=x_sbuf[
-                0 : product.parts,
-                bank.n : bank.n + bank.nn,
-                h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
-                w : w + (columns[2] - 1) * columns[4] + 1 : columns[4],
-            ],
-            accumulate=one.started,
-        )
-        one.started = True
-        if soon > 0:
-            due = due + rate
-            while due >= 1.0 and soon > 0:
-                due, soon = due - 1.0, soon - 1
-                turn_piece(operands, geometry, filters, work.ledger)
-        turn_due(work, soon == 0)
-        pass_late(work)
-
-
-@dataclass
-class Product(nl.NKIObject):
-    """One matmul of a chunk: which taps meet x where, as `geometry.met` says, and how many partitions of it."""
-
-    row: int
-    group: int
-    parts: int
-    rows: tuple
-    columns: tuple
-
-
-def products(geometry, job, chunk, p0, pn, q0, qn):
-    """Matmuls of a chunk for a bank of outputs, in the order in which taps are turned; one that meets all of them
-    first."""
-    axis = job_axis(geometry, job)
-    found, whole = [], -1
-    order = tap_order(axis.taps)
-    for at in range(axis.taps):
-        on_rows = met(axis, order[at], p0, pn)
-        for group in range(tap_groups(geometry, chunk) if on_rows[2] > 0 else 0):
-            on_columns = group_met(geometry, chunk, group, q0, qn)
-            if on_columns[2] > 0:
-                if whole < 0 and on_rows[2] == pn and on_columns[2] == qn:
-                    whole = len(found)
-                parts = group_depth(geometry, chunk, group) * chunk[1]
-                found.append(Product(row=order[at], group=group, parts=parts, rows=on_rows, columns=on_columns))
-    if whole > 0:
-        found = put_first(found, whole)
-    return found
+    matmuls = len(every) * kinds_of(geometry)
+    rate = soon / (LEAD_SHARE * matmuls)
+    due = -LEAD_FROM * matmuls * rate
+    factors = factors_of(work, one, chunk, tiles[place], every)
+    for kind in range(len(factors)):
+        factor = factors[kind]
+        if factor.low:
+            end_pairs(work, filters.ends[here][1], factor.parts)
+        for which in range(len(every)):
+            multiply(work, one, chunk, factor, every[which], one.started or which > 0 or factor.adds)
+            if soon > 0:
+                due = due + rate
+                while due >= 1.0 and soon > 0:
+                    due, soon = due - 1.0, soon - 1
+                    turn_piece(work.operands, geometry, filters, work.ledger)
+            turn_due(work, soon == 0)
+            pass_late(work)
+            if work.pairing != None and (kind * len(every) + which) % len(factors) + 1 == len(factors):
+                advance_due(work)
+    one.started = True

@@ -7,6 +7,7 @@ from ..._tiles import PARTS, div_ceil, share
 from ..cuts import Band, chunks_of
 from .cuts import TAPS_RAW_BYTES, bands_of, banks_of, can_halve
 from .fold import chunk_window
+from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
 from .jobs import batches_of, job_bytes, jobs_of, moved_from
 from .last import is_last, is_turned, last_bytes, last_instructions
 
@@ -87,23 +88,24 @@ def can_together(geometry, batch):
     return alike
 
 
-def sums_together(batch, index, items):
+def sums_together(geometry, batch, index, items):
     """Banks of the sums of a batch's jobs for a band, whole ones, and one for filters that are turned, at most."""
     most = 0
     for which in range(len(items)):
         item = items[which]
         if item.batch == index:
             most = max(most, len(banks_of(item.band, item.halved, False)))
-    return len(batch) * most + 1
+    return len(batch) * most * sums_of(geometry) + 1
 
 
 def sbuf_bytes(geometry, plan, extras):
     """Bytes a partition, at most: x of two bands, filters, blocks of taps, results."""
-    x_bytes, y_bytes, most_filters, raw_bytes, at_once, x_elements = 0, 0, 0, 0, 1, 0
+    x_bytes, y_bytes, most_filters, raw_bytes, at_once, x_elements, row_bytes, raws = 0, 0, 0, 0, 1, 0, 0, 0
     for index in range(len(plan.items)):
         band = plan.items[index].band
         x_bytes = max(x_bytes, item_bytes(geometry, plan, plan.items[index]))
         x_elements = max(x_elements, band.nn * band.hn * band.wn)
+        row_bytes = max(row_bytes, item_bytes(geometry, plan, plan.items[index]) // max(1, band.hn))
         y_bytes = max(y_bytes, 4 * band.nn * band.pn * band.qn)
     taps = geometry.rows.taps * geometry.columns.taps
     for index in range(len(plan.batches)):
@@ -112,6 +114,7 @@ def sbuf_bytes(geometry, plan, extras):
         for job in range(len(batch)):
             filters += job_bytes(geometry, batch[job])
             per_c = batch[job].chunks[0][1] // batch[job].pack
+            raws += len(batch[job].chunks) * per_c * taps * geometry.itemsize
             block = max(per_c * geometry.itemsize, min(TAPS_RAW_BYTES, per_c * taps * geometry.itemsize))
             raw_bytes = max(raw_bytes, max(TAPS_AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)
         most_filters = max(most_filters, filters)
@@ -119,7 +122,9 @@ def sbuf_bytes(geometry, plan, extras):
     beside = last_bytes(geometry, extras, y_bytes // 4, x_elements)
     if len(plan.batches) > 1:
         most_filters += plan.ahead * ahead_bytes(geometry, plan.batches)
-    return 2 * x_bytes + most_filters + 2 * raw_bytes + results * at_once * y_bytes + beside
+    beside += pairing_bytes(geometry, x_bytes, row_bytes)
+    raw_bytes = pairing_raw_bytes(geometry, 2 * raw_bytes, raws + 2 * most_filters)
+    return 2 * x_bytes + most_filters + raw_bytes + results * at_once * y_bytes + beside
 
 
 def item_bytes(geometry, plan, item):
@@ -151,7 +156,7 @@ def count_instructions(geometry, plan, cores):
             batch = plan.batches[item.batch]
             banks = item.band.nn * item.band.pn * item.band.qn // 256 + 2 + item.band.pn
             for job in range(len(batch)):
-                total += banks * (taps * len(batch[job].chunks) + 3) + 12
+                total += banks * (kinds_of(geometry) * taps * len(batch[job].chunks) + 3 * sums_of(geometry)) + 12
                 total += last_instructions(geometry, item.band, banks)
                 if index == mine[0] or before.batch != item.batch:
                     total += len(batch[job].chunks) * (taps * 5 + 8) + 8

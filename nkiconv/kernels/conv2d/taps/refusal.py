@@ -37,7 +37,7 @@ def order_refusal(geometry, plan):
                 f"config order=chunks, C={geometry.C}, K={geometry.K}: needs jobs that take the same several chunks of "
                 f"128 channels, no folded outputs, and rows of x and y in HBM, not channels side by side; use 'banks'"
             )
-        needed = sums_together(batch, index, plan.items) + 1  # the last bank of all may be cut in two
+        needed = sums_together(geometry, batch, index, plan.items) + 1  # the last bank of all may be cut in two
         if plan.together[index] and needed > PSUM_BANKS:
             return (
                 f"config order=chunks: the sums of a band and filters take {needed} banks of PSUM, there are "

@@ -42,6 +42,8 @@ from .taps_work import Work
 WORTHWHILE = 0.98
 #: Matmuls that warm the array up, at most.
 WARM_UP_MOST = 64
+#: And while the first filters become pairs.
+WARM_UP_PAIRS = 8
 #: Banks of sums of jobs that are made together, at most: the next ones' begin in others, and filters are transposed in
 #: one.
 TOGETHER_BANKS = 5
@@ -124,6 +126,8 @@ class _Choice:
             plan = make_plan(geometry, extras, dataclasses.replace(draft, **found))
         if geometry.packed == 0:
             found["warmup"] = max(TAPS_WARM_UP, self.work.warm_count(jobs[0], WARM_UP_MOST))
+        if geometry.precision == "fp16x3":
+            found["warmup"] = found.get("warmup", defaults.warmup) + WARM_UP_PAIRS
         found["moved"] = self.work.moved_jobs(jobs, plan.items[0].band, by_channels)
         starts = [plan.items[share(len(plan.items), PARTS, half)[0]] for half in range(PARTS)]
         found["halved"] = any(item.halved and self._waits_for_rows(item.band) for item in starts)
@@ -181,7 +185,7 @@ class _Choice:
         return all(
             len(batch) > 1
             and can_together(self.geometry, batch)
-            and sums_together(batch, index, plan.items) <= TOGETHER_BANKS
+            and sums_together(self.geometry, batch, index, plan.items) <= TOGETHER_BANKS
             for index, batch in enumerate(plan.batches)
         )
 

@@ -10,6 +10,7 @@ from ....kernels.conv2d.cuts import tap_blocks
 from ....kernels.conv2d.geometry import met
 from ....kernels.conv2d.taps.cuts import TAPS_RAW_BYTES
 from ....kernels.conv2d.taps.fold import job_axis, tap_groups
+from ....kernels.conv2d.taps.fp16x3 import kinds_of
 from ....kernels.conv2d.taps.jobs import can_move
 from ....kernels.conv2d.taps.last import is_last, is_turned
 from ....simulator.hardware import PARTITIONS
@@ -49,7 +50,7 @@ class Work:
         geometry, target = self.geometry, self.target
         column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
         fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
-        total = work = 0.0
+        total, work, kinds = 0.0, 0.0, kinds_of(geometry)
         for job in jobs:
             rows = job_axis(geometry, job)
             if job.rows not in self._rows_met:
@@ -57,8 +58,8 @@ class Work:
             for chunk in job.chunks:
                 groups = tap_groups(geometry, chunk)
                 columns_met = groups * geometry.columns.out if chunk[2] > 1 else self._columns_met
-                columns = geometry.N * self._rows_met[job.rows] * columns_met * part
-                matmuls = div_ceil(banks, job.rows) * rows.taps * groups
+                columns = kinds * geometry.N * self._rows_met[job.rows] * columns_met * part
+                matmuls = kinds * div_ceil(banks, job.rows) * rows.taps * groups
                 total += max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
                 work += columns * column_ns
         out_ns = self._transposed_out_ns(jobs) * part
@@ -88,9 +89,9 @@ class Work:
         return count * len(jobs[0].chunks) * self.taps * self.transpose_ns
 
     def waits_for_dma(self, jobs: Sequence[Any], by_channels: bool) -> bool:
-        """Whether the array has less to do than DMA, and waits for it all the time."""
-        array_ns = self.sums_ns(jobs, by_channels) + self.transposes_ns(jobs, by_channels)
-        return self.dma_ns(jobs, by_channels) > array_ns
+        """Whether the array has less to do than DMA, and waits for it all the time, or for what becomes pairs of it."""
+        array_ns = self.sums_ns(jobs, by_channels) / kinds_of(self.geometry) + self.transposes_ns(jobs, by_channels)
+        return bool(self.dma_ns(jobs, by_channels) > array_ns)
 
     def dma_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the DMA engines, or HBM, of one of two cores for x, filters and results, by the runs they come in."""
