@@ -76,6 +76,7 @@ def worth_telling(ranked: list[Trial]) -> list[Trial]:
 
 
 def key_of(candidate: Candidate) -> tuple[str, Config]:
+    """What a candidate is known by: its algorithm and its settings, in whatever order they were named."""
     return candidate.algorithm, candidate.config and tuple(sorted(candidate.config))
 
 

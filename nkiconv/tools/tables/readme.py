@@ -23,7 +23,7 @@ _COLUMNS: Columns = (
     ("x copy floor", "x_copy_floor", ",.2f"),
     ("of roofline", "roofline_fraction", ".1%"),
     ("bound by", "bound_by", ""),
-    ("instructions", "instructions", ",d"),
+    ("instructions", "instructions", ",.0f"),
 )
 #: Of the table beside nki-library's kernel.
 AGAINST_COLUMNS: Columns = (
