@@ -409,7 +409,7 @@ def add_chunk(work, one, chunk, tiles, last_bank):
     place = index_of(batch.chunks, job.chunks[chunk])
     every = products(geometry, job, job.chunks[chunk], p0, pn, q0, qn)
     covered = False
-    if len(every) > 0:
+    if len(every) > 0 and tiles[place] != None:
         first = every[0]
         covered = first.rows[2] >= pn and first.columns[2] >= qn
     if not one.started and not covered:
