@@ -42,6 +42,14 @@ def cut_into(count, parts):
     return found
 
 
+def cut_at(count, most):
+    """(first, how many) of parts of `most`, and of the rest."""
+    found = []
+    for first in range(0, count, most):
+        found.append((first, min(most, count - first)))
+    return found
+
+
 def dense_strides_4d(shape):
     """Row-major strides, in elements, of a 4-d HBM tensor."""
     return (shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1)

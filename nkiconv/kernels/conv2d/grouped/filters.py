@@ -1,12 +1,12 @@
 """Stationaries of grouped conv2d: [(tile, c), a, b, (uw, uh, k)] in SBUF for a chunk of tiles.
 
 Filters come in as [(tile, k), c, r, s]. Each row is spread over the input channels of all tiles under a mask; a matmul
-with rows of identities then turns a tap and puts the k of every tile into the same columns:
+with rows of identities then transposes a tap and puts the k of every tile into the same columns:
 
-    turned[(tile, c), k] = sum over (tile', k') of spread[(tile', k'), (tile, c)] * I[k', k],
+    transposed[(tile, c), k] = sum over (tile', k') of spread[(tile', k'), (tile, c)] * I[k', k],
 
 products of a single weight and 1, so exact. From PSUM a tap goes to its place for each output of a block; the other
-places are zeroed once, and stay so. Depthwise filters need no turning: they come in as [(tile, c), k, r, s] and are
+places are zeroed once, and stay so. Depthwise filters need no transpose: they come in as [(tile, c), k, r, s] and are
 multiplied with rows of identities.
 """
 
@@ -18,12 +18,13 @@ from ..._tiles import BANK_COLUMNS
 from ..boxes import load_box
 from ..call import of_array
 from ..cuts import blocks_of_taps
-from .units import tiles_of
+from ..filter_feed import clear_words, tiles_in_turn
+from .units import tiles_of_chunk
 
 
 @dataclass
 class Rulers(nl.NKIObject):
-    """What spreads and turns the filters of any chunk."""
+    """What spreads and transposes the filters of any chunk."""
 
     #: tiles whose output channels share the partitions
     together: int
@@ -55,15 +56,11 @@ def make_rulers(operands, geometry, grouped, count):
     else:
         mask_sbuf = group_mask(operands, geometry, grouped, together)
         ones_sbuf = identities(operands, together, grouped.Kt, grouped.Kt)
-    ring = []
+    shape = (nl.tile_size.pmax, grouped.height, grouped.width, grouped.Uw * grouped.Uh * grouped.Kt)
+    ring = tiles_in_turn(count, shape, operands.w_dtype)
     for index in range(count):
-        shape = (nl.tile_size.pmax, grouped.height, grouped.width, grouped.Uw * grouped.Uh * grouped.Kt)
-        filters_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-        # two elements of 16 bits at a time
-        words = filters_sbuf if operands.w_dtype == nl.float32 else filters_sbuf.view(nl.float32)
         # only the first is waited for
-        nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector if index == 0 else nisa.engine.gpsimd)
-        ring.append(filters_sbuf)
+        clear_words(ring[index], nisa.engine.vector if index == 0 else nisa.engine.gpsimd)
     return Rulers(together=together, mask_sbuf=mask_sbuf, ones_sbuf=ones_sbuf, ring=ring)
 
 
@@ -112,7 +109,7 @@ def load_filters(operands, geometry, grouped, chunk):
         step, second, second_step, size = each * geometry.w_k, each, geometry.w_k, grouped.T
     together = tiles_together(geometry, grouped)
     folds = grouped.chunks[chunk][2]
-    tiles = tiles_of(geometry, grouped, chunk, folds)
+    tiles = tiles_of_chunk(geometry, grouped, chunk, folds)
     found = []
     for first in range(0, len(tiles), together):
         some = tiles[first : min(first + together, len(tiles))]
@@ -146,16 +143,16 @@ def spread_filters(loaded, geometry, grouped, rulers):
     return found
 
 
-def build_filters(operands, spreads, geometry, grouped, rulers, turn_of, ledger):
+def build_filters(operands, spreads, geometry, grouped, rulers, turn, ledger):
     """Stationaries of a chunk [(tile, c), a, b, (uw, uh, k)] from what `spread_filters` returned, in the buffer whose
     turn it is."""
-    filters_sbuf = rulers.ring[turn_of % len(rulers.ring)]
+    filters_sbuf = rulers.ring[turn % len(rulers.ring)]
     blocks = blocks_of_taps(geometry, BANK_COLUMNS // grouped.Kt)
     for index in range(len(spreads)):
         first = index // len(blocks) * rulers.together * grouped.T
         block = blocks[index % len(blocks)]
-        taps = spreads[index] if is_depthwise(geometry) else turn(spreads[index], grouped, rulers)
-        place(filters_sbuf, taps, geometry, grouped, first, block, is_depthwise(geometry), ledger)
+        taps = spreads[index] if is_depthwise(geometry) else transpose_taps(spreads[index], grouped, rulers)
+        place_taps(filters_sbuf, taps, geometry, grouped, first, block, ledger)
     return of_array(filters_sbuf, operands)
 
 
@@ -184,22 +181,18 @@ def widen(raw_sbuf, geometry, rulers, block):
     return wide_sbuf.reshape((parts, taps, width * each))
 
 
-def turn(spread_sbuf, grouped, rulers):
+def transpose_taps(spread_sbuf, grouped, rulers):
     """[(tile, c), taps, k] in PSUM: weights of a block."""
     parts, taps, inputs = spread_sbuf.shape
-    Kt = grouped.Kt
-    turned_psum = nl.ndarray((inputs, taps, Kt), dtype=nl.float32, buffer=nl.psum)
+    taps_psum = nl.ndarray((inputs, taps, grouped.Kt), dtype=nl.float32, buffer=nl.psum)
+    ones = rulers.ones_sbuf[0:parts, 0 : grouped.Kt]
     for tap in range(taps):
-        nisa.nc_matmul(
-            dst=turned_psum[0:inputs, tap, 0:Kt],
-            stationary=spread_sbuf[0:parts, tap, 0:inputs],
-            moving=rulers.ones_sbuf[0:parts, 0:Kt],
-            accumulate=False,
-        )
-    return turned_psum
+        own_psum, own_sbuf = taps_psum[0:inputs, tap, 0 : grouped.Kt], spread_sbuf[0:parts, tap, 0:inputs]
+        nisa.nc_matmul(dst=own_psum, stationary=own_sbuf, moving=ones, accumulate=False)
+    return taps_psum
 
 
-def place(filters_sbuf, taps, geometry, grouped, first, block, in_sbuf, ledger):
+def place_taps(filters_sbuf, taps, geometry, grouped, first, block, ledger):
     """Taps [(tile, c), taps, k] of a block to all places that they have, from partition `first` on.
 
     What is in PSUM is read once: copies inside SBUF are faster.
@@ -218,7 +211,7 @@ def place(filters_sbuf, taps, geometry, grouped, first, block, in_sbuf, ledger):
                 b : b + (sn - 1) * columns.dilation + 1 : columns.dilation,
                 k : k + kn,
             ]
-            in_psum = not in_sbuf and uh + uw == 0
+            in_psum = not is_depthwise(geometry) and uh + uw == 0
             engine = nisa.engine.vector
             if in_psum:
                 engine = pick(ledger, rn * sn * kn, False)

@@ -4,15 +4,13 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
-from ..cuts import block_bands, most_of
+from ..cuts import block_bands, is_tapped, most_of, parts_for_cores
 from ..geometry import Axis, met, span
 
 #: Partitions between the first of which engines may start (trn2.toml, rules NKI043).
 QUADRANT = 32
 #: Loads of a core, if there are rows for so many.
 LOADS = 4
-#: Buffers that sums of some of the taps take in turn.
-PARTIAL = 6
 
 
 @dataclass
@@ -150,9 +148,9 @@ def loads_of_bank(blocks, step, window, height):
     return div_ceil((blocks - 1) * step + window + height - 1, height)
 
 
-def fits_narrow(geometry, narrow, extras):
+def narrow_fits(geometry, narrow, extras):
     """Whether there is a Narrow, and room for it, and all its outputs see x."""
-    if narrow == None or sbuf_bytes(geometry, narrow, extras) > nl.tile_size.total_available_sbuf_size:
+    if narrow == None or narrow_bytes(geometry, narrow, extras) > nl.tile_size.total_available_sbuf_size:
         return False
     return meets_all(geometry, narrow)
 
@@ -171,18 +169,9 @@ def lines_of(rows, U):
     found = []
     for row in range(max(0, window)):
         place = start + row * rows.lhs_dilation
-        if meets_tap(rows, U, place):
+        if is_tapped(rows, U, place):
             found.append(Line(row=row, place=place))
     return found, max(0, window)
-
-
-def meets_tap(rows, U, place):
-    """Whether a tap of any row of a block is at a place of its window."""
-    for u in range(U):
-        behind = place - u * rows.stride
-        if behind >= 0 and behind % rows.dilation == 0 and behind // rows.dilation < rows.taps:
-            return True
-    return False
 
 
 def tiles_of(sums):
@@ -218,6 +207,11 @@ class Tap(nl.NKIObject):
     met: tuple
 
 
+def zeros_ahead(narrow):
+    """Banks whose zeros GpSimd writes ahead, more where it has additions too."""
+    return 4 if narrow.shared else 1
+
+
 def covers(tap, qn):
     """Whether a tap meets all outputs of a part of a row."""
     return tap.met[2] == qn
@@ -237,12 +231,6 @@ def taps_of(narrow, tile):
     return whole[1:] + partial + whole[0:1]
 
 
-def misses(narrow, tile):
-    """Whether the first tap of a part of a row misses outputs at its ends only."""
-    first = taps_of(narrow, tile)[0]
-    return first.met[1] == 1 and not covers(first, tile[1])
-
-
 def steps_of(geometry, narrow):
     """All steps, as even as can be, at least as many as there are cores: BlockBands of blocks of U rows, each one bank
     of sums, or one for each tile."""
@@ -250,14 +238,8 @@ def steps_of(geometry, narrow):
 
 
 def step_parts(geometry, narrow):
-    """Parts that images and blocks are cut into for the steps: at least as many as there are cores."""
-    blocks = num_blocks(geometry, narrow)
-    image_parts, block_parts = div_ceil(geometry.N, narrow.images), div_ceil(blocks, narrow.blocks)
-    if image_parts * block_parts % PARTS == 1 and image_parts < geometry.N:
-        image_parts += 1
-    elif image_parts * block_parts % PARTS == 1 and block_parts < blocks:
-        block_parts += 1
-    return image_parts, block_parts
+    """Parts that images and blocks are cut into for the steps."""
+    return parts_for_cores(geometry.N, narrow.images, num_blocks(geometry, narrow), narrow.blocks)
 
 
 def num_blocks(geometry, narrow):
@@ -284,17 +266,16 @@ def meets_all(geometry, narrow):
     return True
 
 
-def sbuf_bytes(geometry, narrow, extras):
-    """Bytes a partition, at most: x, filters as loaded, turned and laid out, results."""
+def narrow_bytes(geometry, narrow, extras):
+    """Bytes a partition, at most: x, filters as loaded, transposed and laid out, results."""
     item, taps = geometry.itemsize, geometry.rows.taps * geometry.columns.taps
     x_bytes = narrow.images * narrow.height * (narrow.wn + 2 * narrow.pad) * item
     raw_bytes = min(geometry.C, nl.tile_size.pmax) * taps * item
-    turned_bytes = taps * geometry.K * item
+    transposed_bytes = taps * geometry.K * item
     filters = len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * item
-    each, partial = most_of(narrow.tiles), 0
-    for tile in narrow.tiles:
-        partial += PARTIAL * tile[1] if misses(narrow, tile) else 0
-    # y and a residual as it is and scaled; sums of the taps, and before an activation or of the last tap
-    rows_bytes = 4 * ((3 if extras.residual else 1) * geometry.columns.out + 2 * each + partial)
-    chunks = len(narrow.chunks) * (narrow.buffers * x_bytes + raw_bytes + turned_bytes + filters)
+    # y and a residual as it is and scaled; sums of the taps of banks, and before an activation or of the last tap
+    rows_bytes = 4 * (
+        (3 if extras.residual else 1) * geometry.columns.out + (3 + zeros_ahead(narrow)) * most_of(narrow.tiles)
+    )
+    chunks = len(narrow.chunks) * (narrow.buffers * x_bytes + raw_bytes + transposed_bytes + filters)
     return chunks + narrow.images * narrow.blocks * rows_bytes + 1024

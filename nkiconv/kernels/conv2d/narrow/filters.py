@@ -1,17 +1,18 @@
 """Filters of narrow as stationaries: [c, (line, g), (t, u, k)] in SBUF for each chunk of input channels.
 
-A row of w, one output channel, is contiguous in HBM; the array turns [k, c] of one tap into [c, k], several taps to a
-PSUM bank. Row u of a block meets tap r at line u * stride + r * dilation, so the filters of u are one copy of all taps,
-shifted down by u * stride lines, beside those of the other rows; all else is zero.
+A row of w, one output channel, is contiguous in HBM; the array transposes [k, c] of one tap into [c, k], several taps
+to a PSUM bank. Row u of a block meets tap r at line u * stride + r * dilation, so the filters of u are one copy of all
+taps, shifted down by u * stride lines, beside those of the other rows; all else is zero.
 """
 
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES, whole_words
+from ..._tiles import cut_at
 from ..boxes import load_box, load_packed, strides_of_w
 from ..call import of_array
+from ..filter_feed import clear_words, transpose_together, transposes_of_bank
 
 
 @dataclass
@@ -23,9 +24,9 @@ class Loaded(nl.NKIObject):
     tile: object
 
 
-def load_filters(operands, geometry, narrow):
+def load_narrow_filters(operands, geometry, narrow):
     """All filters as Loaded: as many chunks beside each other on the partitions as fit, so that one transpose of a tap
-    turns them all. The last chunk has most channels, so that each can be loaded as if it had as many."""
+    serves them all. The last chunk has most channels, so that each can be loaded as if it had as many."""
     K, R, S = geometry.K, geometry.rows.taps, geometry.columns.taps
     channels = narrow.chunks[len(narrow.chunks) - 1][1]
     by = strides_of_w(geometry)
@@ -46,55 +47,42 @@ def load_filters(operands, geometry, narrow):
 
 
 def clear_stationaries(operands, narrow):
-    """Zeroed tiles [c, line, g, t, slot] for each chunk; two elements of 16 bits at a time."""
+    """Zeroed tiles [c, line, g, t, slot] for each chunk."""
     found = []
-    for index in range(len(narrow.chunks)):
-        shape = (narrow.chunks[index][1], len(narrow.lines), narrow.groups, narrow.T, narrow.slot)
-        tile_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-        words = tile_sbuf.reshape((shape[0], shape[1] * shape[2] * shape[3] * shape[4]))
-        if operands.w_dtype != nl.float32:
-            words = words.view(nl.float32)
-        nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd)
-        found.append(tile_sbuf)
+    for chunk in narrow.chunks:
+        shape = (chunk[1], len(narrow.lines), narrow.groups, narrow.T, narrow.slot)
+        found.append(nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf))
+        clear_words(found[len(found) - 1], nisa.engine.vector if len(found) % 2 == 1 else nisa.engine.gpsimd)
     return found
 
 
-def turn_filters(loaded, geometry, ledger):
+def transpose_loaded(loaded, geometry, ledger):
     """Loaded filters as [c, taps, (chunk, k)] in SBUF: as many transposes to a PSUM bank as fit, then one read-out."""
     if geometry.packed > 0:
         return loaded.tile
     raw_sbuf = loaded.tile
     rows, channels, R, S = raw_sbuf.shape
-    pitch = whole_words(rows, geometry.itemsize)
-    most = max(1, BANK_BYTES // (pitch * geometry.itemsize))
-    turned_sbuf = nl.ndarray((channels, R * S, rows), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    for first in range(0, R * S, most):
-        num = min(most, R * S - first)
-        turned_psum = nl.ndarray((channels, num, pitch), dtype=raw_sbuf.dtype, buffer=nl.psum)
-        for index in range(num):
-            tap = first + index
-            nisa.nc_transpose(
-                dst=turned_psum[0:channels, index, 0:rows],
-                data=raw_sbuf[0:rows, 0:channels, tap // S, tap % S],
-                engine=nisa.engine.tensor,
-            )
-        nisa.tensor_copy(
-            dst=turned_sbuf[0:channels, first : first + num, 0:rows],
-            src=turned_psum[0:channels, 0:num, 0:rows],
-            engine=pick(ledger, num * rows, is_16bit(raw_sbuf.dtype)),
-        )
-    return turned_sbuf
+    taps_sbuf = nl.ndarray((channels, R * S, rows), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    for part in cut_at(R * S, transposes_of_bank(rows, geometry.itemsize)):
+        first, count = part
+        sources = []
+        for tap in range(first, first + count):
+            sources.append(raw_sbuf[0:rows, 0:channels, tap // S, tap % S])
+        own_sbuf = taps_sbuf[0:channels, first : first + count, 0:rows]
+        transpose_together(own_sbuf, sources, geometry.itemsize, ledger)
+    return taps_sbuf
 
 
-def lay_out(operands, loaded, turned, cleared, geometry, narrow, ledger):
-    """Stationaries [c, line, g, (t, slot)] of all chunks as the array takes them: what was turned, in cleared tiles."""
+def lay_out(operands, loaded, transposed, cleared, geometry, narrow, ledger):
+    """Stationaries [c, line, g, (t, slot)] of all chunks for the array: what was transposed, in cleared tiles."""
     found = []
     for index in range(len(loaded)):
         load = loaded[index]
         for part in range(load.count):
             chunk = load.first + part
             count = narrow.chunks[chunk][1]
-            own_sbuf = turned[index][0:count, 0 : turned[index].shape[1], part * geometry.K : (part + 1) * geometry.K]
+            taps_sbuf = transposed[index]
+            own_sbuf = taps_sbuf[0:count, 0 : taps_sbuf.shape[1], part * geometry.K : (part + 1) * geometry.K]
             for u in range(narrow.U):
                 place_row(cleared[chunk], own_sbuf, geometry, narrow, u, ledger)
             shape = cleared[chunk].shape
@@ -103,10 +91,10 @@ def lay_out(operands, loaded, turned, cleared, geometry, narrow, ledger):
     return found
 
 
-def place_row(tile_sbuf, turned_sbuf, geometry, narrow, u, ledger):
+def place_row(tile_sbuf, taps_sbuf, geometry, narrow, u, ledger):
     """The taps of row u of a block in its columns of the lines that meet them, for each group of columns of taps."""
     S, K, T = geometry.columns.taps, geometry.K, narrow.T
-    count = turned_sbuf.shape[0]
+    count = taps_sbuf.shape[0]
     for run in runs_of_taps(geometry.rows, narrow, u):
         for g in range(narrow.groups):
             tn = min(T, S - g * T)
@@ -118,15 +106,15 @@ def place_row(tile_sbuf, turned_sbuf, geometry, narrow, u, ledger):
                     0:tn,
                     u * K : (u + 1) * K,
                 ],
-                src=taps_of_run(turned_sbuf, run, S, g * T, tn),
-                engine=pick(ledger, run.count * tn * K, is_16bit(turned_sbuf.dtype)),
+                src=taps_of_run(taps_sbuf, run, S, g * T, tn),
+                engine=pick(ledger, run.count * tn * K, is_16bit(taps_sbuf.dtype)),
             )
 
 
-def taps_of_run(turned_sbuf, run, S, s0, sn):
+def taps_of_run(taps_sbuf, run, S, s0, sn):
     """[c, rows of taps of a run, columns s0 .. s0+sn-1, k] of [c, taps, k]."""
-    count, taps, K = turned_sbuf.shape
-    return turned_sbuf[0:count, 0:taps, 0:K].reshape((count, taps // S, S, K))[
+    count, taps, K = taps_sbuf.shape
+    return taps_sbuf[0:count, 0:taps, 0:K].reshape((count, taps // S, S, K))[
         0:count, run.tap : run.tap + (run.count - 1) * run.tap_step + 1 : run.tap_step, s0 : s0 + sn, 0:K
     ]
 

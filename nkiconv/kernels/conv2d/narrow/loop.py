@@ -4,15 +4,17 @@ are added as they are read out, rows of y go out."""
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ..._engines import new_ledger
 from ..._tiles import share
 from ..._warm import warm_up, warm_zeros
-from ..boxes import clear_window, corner, load_bias_as, load_box, residual_of, store_boxes, strides_of_x
+from ..boxes import block_pieces, clear_window, corner, load_bias_as, load_box, residual_of, store_boxes, strides_of_x
 from ..call import of_array
 from ..cuts import strides_of_residual, strides_of_y
+from ..sums import spaced
 from .config import NARROW_WARM_UP_FIRST
 from .cuts import rows_met, steps_of
-from .filters import clear_stationaries, lay_out, load_filters, turn_filters
-from .readouts import add_taps, start_books
+from .filters import clear_stationaries, lay_out, load_narrow_filters, transpose_loaded
+from .readouts import add_taps
 
 
 @dataclass
@@ -33,13 +35,13 @@ def run_narrow(operands, geometry, extras, narrow):
     if mine[1] == 0:
         return
     end = mine[0] + mine[1]
-    loaded = load_filters(operands, geometry, narrow)
+    loaded = load_narrow_filters(operands, geometry, narrow)
     bias_pattern = [[0, narrow.U], [1, geometry.K], [1, 1]]
     bias_sbuf = load_bias_as(operands.bias, (narrow.U * geometry.K, 1), bias_pattern, 0)
     loads = loads_of(geometry, narrow, steps, mine[0], end)
     cleared = clear_stationaries(operands, narrow)
-    ring = x_ring(operands, narrow, len(loads))
-    books = start_books(geometry, narrow)
+    ring = x_of_loads(operands, narrow, len(loads))
+    ledger, zeros = new_ledger(), []
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, min(narrow.warmup, NARROW_WARM_UP_FIRST), 1)
     filters = None
@@ -49,18 +51,17 @@ def run_narrow(operands, geometry, extras, narrow):
         while not holds(loads[first], narrow, step):
             first += 1
         while issued < len(loads) and issued < first + narrow.buffers:
-            load_rows(operands, geometry, narrow, loads[issued], ring[issued % len(ring)])
+            load_lines(operands, geometry, narrow, loads[issued], ring[issued % len(ring)])
             issued += 1
         if filters == None:
-            turned = []
+            transposed = []
             for part in loaded:
-                turned.append(turn_filters(part, geometry, books.ledger))
+                transposed.append(transpose_loaded(part, geometry, ledger))
             warm_up(zeros_sbuf, narrow.warmup - NARROW_WARM_UP_FIRST, 1)
-            filters = lay_out(operands, loaded, turned, cleared, geometry, narrow, books.ledger)
+            filters = lay_out(operands, loaded, transposed, cleared, geometry, narrow, ledger)
         passes = passes_of(geometry, narrow, step, loads, first)
-        y_sbuf = results_of(operands, geometry, narrow, step, index)
-        last = index + 1 == end
-        work_step(operands, geometry, extras.epilogue, narrow, step, passes, filters, bias_sbuf, y_sbuf, books, last)
+        done = index - mine[0], index + 1 == end
+        work_step(operands, geometry, extras.epilogue, narrow, step, passes, filters, bias_sbuf, ledger, zeros, done)
 
 
 def loads_of(geometry, narrow, steps, first, end):
@@ -97,15 +98,14 @@ def holds(load, narrow, step):
     return load.h0 + load.hn > narrow.first + step.j0 * narrow.step
 
 
-def x_ring(operands, narrow, num_loads):
-    """Buffers of x that loads take in turn, each a tile for every chunk; zeros beside the rows, where nothing loads."""
+def x_of_loads(operands, narrow, num_loads):
+    """Tiles of x that loads take in turn, one for every chunk; zeros beside the rows, where nothing loads."""
     height, pad, width = narrow.height, narrow.pad, narrow.wn + 2 * narrow.pad
     ring = []
     for _ in range(min(narrow.buffers, num_loads)):
         tiles = []
         for chunk in narrow.chunks:
-            shape = (chunk[1], narrow.images, height, width)
-            x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
+            x_sbuf = nl.ndarray((chunk[1], narrow.images, height, width), dtype=operands.x_dtype, buffer=nl.sbuf)
             clear_window(x_sbuf, 0, height, 0, pad, nisa.engine.gpsimd)
             clear_window(x_sbuf, 0, height, width - pad, width, nisa.engine.gpsimd)
             tiles.append(x_sbuf)
@@ -113,7 +113,7 @@ def x_ring(operands, narrow, num_loads):
     return ring
 
 
-def load_rows(operands, geometry, narrow, load, tiles):
+def load_lines(operands, geometry, narrow, load, tiles):
     """Rows of x of a load into a buffer."""
     by = strides_of_x(geometry)
     for chunk in range(len(narrow.chunks)):
@@ -124,18 +124,21 @@ def load_rows(operands, geometry, narrow, load, tiles):
         load.tiles.append(of_array(tiles[chunk], operands))
 
 
-def results_of(operands, geometry, narrow, step, index):
+def results_of(operands, geometry, narrow, step, turn):
     """[(u, k), images, blocks, Q] in SBUF for y of a step. Slots of partitions take turns: a DMA engine serves eight
     partitions, so that always the same would make a few engines do all stores."""
     outputs, slots = narrow.U * geometry.K, nl.tile_size.pmax // narrow.slot
-    first = index % slots * narrow.slot
+    first = turn % slots * narrow.slot
     shape = (first + outputs, step.nn, step.jn, geometry.columns.out)
     y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
     return y_sbuf[first : first + outputs, 0 : shape[1], 0 : shape[2], 0 : shape[3]]
 
 
-def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_sbuf, y_sbuf, books, last):
-    """Results of one step into y_sbuf: banks of sums one after the other, then the store."""
+def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_sbuf, ledger, zeros, done):
+    """Results of one step: banks of sums one after the other, then the store. done: (steps before, whether it is the
+    last)."""
+    turn, last = done
+    y_sbuf = results_of(operands, geometry, narrow, step, turn)
     outputs, Q = narrow.U * geometry.K, geometry.columns.out
     boxes = block_boxes(geometry, narrow, step, strides_of_residual(geometry), 0, Q)
     # rows that y does not have
@@ -145,12 +148,13 @@ def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_
     for index in range(len(narrow.tiles)):
         q0, qn, w0, wn = narrow.tiles[index]
         acc_psum = nl.ndarray((narrow.outputs, step.nn, step.jn, wn), dtype=nl.float32, buffer=nl.psum)
-        multiply(acc_psum, narrow, step, passes, filters, w0, wn)
+        multiply_lines(acc_psum, narrow, step, passes, filters, w0, wn)
         residual = None
         if residual_sbuf != None:
             residual = residual_sbuf[0:outputs, 0 : step.nn, 0 : step.jn, q0 : q0 + qn]
         y = y_sbuf[0:outputs, 0 : step.nn, 0 : step.jn, q0 : q0 + qn]
-        add_taps(y, acc_psum, narrow, index, bias_sbuf, residual, epilogue, books)
+        bank = turn * len(narrow.tiles) + index
+        add_taps(y, acc_psum, narrow, index, bias_sbuf, residual, epilogue, ledger, zeros, bank)
         if last:
             store_boxes(operands.y, y_sbuf, block_boxes(geometry, narrow, step, by, q0, qn))
     if not last:
@@ -203,39 +207,30 @@ def passes_of(geometry, narrow, step, loads, first):
     return found
 
 
-def multiply(acc_psum, narrow, step, passes, filters, w0, wn):
+def multiply_lines(acc_psum, narrow, step, passes, filters, w0, wn):
     """All products of a bank of sums: [(t, slot), images, blocks, columns]."""
+    images = (0, step.nn)
     for one in passes:
-        starts = one.starts
+        started = not one.starts
         for chunk in range(len(narrow.chunks)):
-            x_sbuf = one.load.tiles[chunk]
             count = narrow.chunks[chunk][1]
+            rows = (one.h, one.jn, narrow.step)
             for g in range(narrow.groups):
-                w = w0 + g * narrow.shift
                 nisa.nc_matmul(
                     dst=acc_psum[0 : narrow.outputs, 0 : step.nn, one.j : one.j + one.jn, 0:wn],
                     stationary=filters[chunk][0:count, one.line, g, 0 : narrow.outputs],
-                    moving=x_sbuf[
-                        0:count,
-                        0 : step.nn,
-                        one.h : one.h + (one.jn - 1) * narrow.step + 1 : narrow.step,
-                        w : w + wn,
-                    ],
-                    accumulate=not starts,
+                    moving=spaced(one.load.tiles[chunk], (0, count), images, rows, (w0 + g * narrow.shift, wn, 1)),
+                    accumulate=started,
                 )
-                starts = False
+                started = True
 
 
 def block_boxes(geometry, narrow, step, strides, q0, qn):
-    """Columns q0 .. q0+qn-1 of a step as boxes, as far as y has their rows: whole blocks together, then what there is
-    of a last one. strides: in HBM along n, k, p, q."""
-    K, U, P = geometry.K, narrow.U, geometry.rows.out
+    """Columns q0 .. q0+qn-1 of a step as boxes, as far as y has their rows. strides: in HBM along n, k, p, q."""
     by_n, by_k, by_p, by_q = strides
-    whole = max(0, min(step.jn, P // U - step.j0))
     found = []
-    for piece in ((0, whole, U), (whole, step.jn - whole, P % U)):
-        j, jn, un = piece
-        if jn > 0:
-            pattern = [[by_p, un], [by_k, K], [by_n, step.nn], [U * by_p, jn], [by_q, qn]]
-            found.append(((0, 0, j, q0), pattern, corner(strides, step.n0, 0, (step.j0 + j) * U, q0)))
+    for piece in block_pieces(geometry.rows.out, narrow.U, 1, step.j0, step.jn):
+        j, jn, un = piece[0], piece[1], piece[3]
+        pattern = [[by_p, un], [by_k, geometry.K], [by_n, step.nn], [narrow.U * by_p, jn], [by_q, qn]]
+        found.append(((0, 0, j, q0), pattern, corner(strides, step.n0, 0, (step.j0 + j) * narrow.U, q0)))
     return found

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..boxes import clear_window, corner, load_box, strides_of_x
 from ..call import of_array
+from ..cuts import largest_band
+from ..filter_feed import tiles_in_turn
 from .shape import band_rows, whole_blocks
 
 
@@ -17,18 +19,15 @@ class Ring(nl.NKIObject):
     held: list
 
 
-def make_ring(operands, stack, bands, first, end):
-    """A Ring for bands first .. end-1."""
-    images, blocks = 1, 1
-    for index in range(first, end):
-        images = max(images, bands[index].nn)
-        blocks = max(blocks, bands[index].jn)
+def make_ring(operands, stack, bands):
+    """A Ring for bands."""
+    images, blocks = largest_band(bands)
+    count = min(stack.ring, len(bands))
     shape = (stack.parts, images, band_rows(stack, blocks), stack.width)
-    buffers, held = [], []
-    for _ in range(min(stack.ring, end - first)):
-        buffers.append(nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf))
+    held = []
+    for _ in range(count):
         held.append(None)
-    return Ring(buffers=buffers, held=held)
+    return Ring(buffers=tiles_in_turn(count, shape, operands.x_dtype), held=held)
 
 
 def clear_next(geometry, stack, band, ring, turn, first, hold):
@@ -100,22 +99,21 @@ def load_blocks(x_hbm, x_sbuf, geometry, stack, band, spans, m_begin, m_end):
     for d in range(stack.D):
         if spans[d][0] < spans[d][1]:
             if first < last:
-                load_rows(x_hbm, x_sbuf, geometry, stack, band, d, spans[d], 0, stack.B, first, last - first)
+                load_rows(x_hbm, x_sbuf, geometry, stack, band, d, spans[d], (0, stack.B), (first, last - first))
             for m in range(m_begin, m_end):
-                if m < first or m >= last:
-                    b0 = min(stack.B, max(0, rows.before - m * stack.G))
-                    b1 = max(b0, min(stack.B, rows.size + rows.before - m * stack.G))
-                    if b0 < b1:
-                        load_rows(x_hbm, x_sbuf, geometry, stack, band, d, spans[d], b0, b1, m, 1)
+                b0 = min(stack.B, max(0, rows.before - m * stack.G))
+                b1 = max(b0, min(stack.B, rows.size + rows.before - m * stack.G))
+                if b0 < b1 and (m < first or m >= last):
+                    load_rows(x_hbm, x_sbuf, geometry, stack, band, d, spans[d], (b0, b1 - b0), (m, 1))
 
 
-def load_rows(x_hbm, x_sbuf, geometry, stack, band, d, span, b0, b1, m, count):
-    """Rows b0 .. b1-1 of `count` blocks from m on, shift d; span: of the shift, see `spans_of`."""
-    C, G = geometry.C, stack.G
+def load_rows(x_hbm, x_sbuf, geometry, stack, band, d, span, rows, blocks):
+    """Rows of blocks, both (first, how many), shift d; span: of the shift, see `spans_of`."""
     low, high, shift = span
-    strides = strides_of_x(geometry)
-    pattern = [[strides[2], b1 - b0], [strides[1], C], [G * strides[2], count], [strides[3], high - low]]
-    first = ((d * stack.B + b0) * C, m - band.j0 * stack.step, low)
+    by = strides_of_x(geometry)
+    pattern = [[by[2], rows[1]], [by[1], geometry.C], [stack.G * by[2], blocks[1]], [by[3], high - low]]
+    first = ((d * stack.B + rows[0]) * geometry.C, blocks[0] - band.j0 * stack.step, low)
     for n in range(band.nn):
-        offset = corner(strides, band.n0 + n, 0, m * G + b0 - geometry.rows.before, low + shift)
+        h = blocks[0] * stack.G + rows[0] - geometry.rows.before
+        offset = corner(by, band.n0 + n, 0, h, low + shift)
         load_box(x_sbuf[0 : stack.parts, n, 0 : x_sbuf.shape[2], 0 : stack.width], x_hbm, first, pattern, offset)
