@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from ..._nki import nl
 from .._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, share
 
+#: Engines address partitions from a multiple of this on (trn2.toml, rules NKI043).
+QUADRANT = 32
+
 
 @dataclass
 class Band(nl.NKIObject):
@@ -142,6 +145,20 @@ def block_bands(images, blocks, parts):
         for block in cut_into(blocks, parts[1]):
             found.append(BlockBand(n0=image[0], nn=image[1], j0=block[0], jn=block[1]))
     return found
+
+
+def part_of_core(things):
+    """(index of the first, the things) of this core's part of some."""
+    first, count = share(len(things), nl.num_programs(), nl.program_id(0))
+    return first, things[first : min(first + count, len(things))]
+
+
+def slot_of(size):
+    """Partitions of the smallest part of all, from which engines may address `size` of them."""
+    slot = QUADRANT
+    while slot < size:
+        slot = 2 * slot
+    return slot
 
 
 def largest_band(bands):

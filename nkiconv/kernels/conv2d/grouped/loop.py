@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import START_WORK, copy_work, new_ledger
-from ..._tiles import div_ceil, share
+from ..._tiles import div_ceil
 from ..._warm import warm_up, warm_zeros
 from ..boxes import corner, load_box, load_boxes, residual_of, store_boxes, strides_of_x
 from ..call import finish_shared, of_array
-from ..cuts import strides_of_residual, strides_of_y
+from ..cuts import part_of_core, strides_of_residual, strides_of_y
 from ..filter_feed import tiles_in_turn
 from ..sums import elements_of, outputs_of, spaced, zero_sums
 from .filters import build_filters, load_filters, make_rulers, spread_filters
@@ -32,10 +32,10 @@ def run_grouped(operands, geometry, extras, grouped):
     Filters of a chunk are loaded, spread two units and transposed one unit before its first, while engines and array
     work on others.
     """
-    first, count = share(len(grouped.units), nl.num_programs(), nl.program_id(0))
+    _, units = part_of_core(grouped.units)
+    count = len(units)
     if count == 0:
         return
-    units = grouped.units[first : first + count]
     order = order_of(units)
     ledger = new_ledger()
     ring = x_tiles(operands, grouped, count)

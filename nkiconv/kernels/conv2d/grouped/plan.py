@@ -55,7 +55,7 @@ def grouped_instructions(geometry, grouped, cores):
     for core in range(cores):
         first, count = share(len(grouped.units), cores, core)
         total, chunk = 64 + grouped.warmup, -1
-        for unit in grouped.units[first : first + count]:
+        for unit in grouped.units[first : min(first + count, len(grouped.units))]:
             banks = len(banks_of(geometry, grouped, unit))
             total += banks * grouped.tiles * each + grouped.tiles * (4 + 2 * grouped.Uh) + 8
             total += build if unit.chunk != chunk else 0

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
 from ..._tiles import BANK_COLUMNS, div_ceil
-from .cuts import QUADRANT, is_legal, make_narrow, narrow_fits
+from ..cuts import QUADRANT
+from .cuts import is_legal, make_narrow, narrow_fits
 
 NARROW_X_BYTES = 4_096
 NARROW_X_BUFFERS = 16

@@ -4,21 +4,12 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
-from ..cuts import block_bands, is_tapped, most_of, parts_for_cores
-from ..geometry import Axis, met, span
+from ..cuts import block_bands, is_tapped, most_of, parts_for_cores, slot_of
+from ..geometry import Axis, span
+from ..sums import taps_met
 
-#: Partitions between the first of which engines may start (trn2.toml, rules NKI043).
-QUADRANT = 32
 #: Loads of a core, if there are rows for so many.
 LOADS = 4
-
-
-@dataclass
-class Line(nl.NKIObject):
-    """A row of x of a block's window: how many rows of x after the first, and its i."""
-
-    row: int
-    place: int
 
 
 @dataclass
@@ -32,8 +23,10 @@ class Narrow(nl.NKIObject):
     #: partitions from one tap's sums to the next one's; all partitions of sums
     slot: int
     outputs: int
-    #: lines that meet a tap; rows of a window, and of x from one block's to the next one's; the first block's first row
+    #: lines that meet a tap, as rows of x after the first; i of the first row; rows of a window, and of x from one
+    #: block's to the next one's; the first block's first row
     lines: list
+    place: int
     window: int
     step: int
     first: int
@@ -60,13 +53,6 @@ class Narrow(nl.NKIObject):
     warmup: int
 
 
-def slot_of(outputs):
-    """Partitions of a slot for so many outputs."""
-    if outputs <= 2 * QUADRANT:
-        return QUADRANT if outputs <= QUADRANT else 2 * QUADRANT
-    return nl.tile_size.pmax
-
-
 def is_legal(geometry, U, T):
     """Whether U rows of y and T columns of taps can share the array."""
     rows, columns = geometry.rows, geometry.columns
@@ -84,7 +70,7 @@ def make_narrow(geometry, config):
         return None
     rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
     w0, wn = span(columns, 0, columns.out)
-    lines, window = lines_of(rows, U)
+    lines, place, window = lines_of(rows, U)
     if wn == 0 or len(lines) == 0:
         return None
     groups = div_ceil(columns.taps, T)
@@ -124,6 +110,7 @@ def make_narrow(geometry, config):
         slot=slot_of(U * geometry.K),
         outputs=(T - 1) * slot_of(U * geometry.K) + U * geometry.K,
         lines=lines,
+        place=place,
         window=window,
         step=step,
         first=first_row(rows),
@@ -163,15 +150,14 @@ def first_row(rows):
 
 
 def lines_of(rows, U):
-    """(Lines of a block of U rows, rows of its window)."""
+    """(rows of x that are lines of a block of U rows, i of the first row, rows of its window)."""
     start = first_row(rows) * rows.lhs_dilation + rows.before
     window = ((U - 1) * rows.stride + (rows.taps - 1) * rows.dilation - start) // rows.lhs_dilation + 1
     found = []
     for row in range(max(0, window)):
-        place = start + row * rows.lhs_dilation
-        if is_tapped(rows, U, place):
-            found.append(Line(row=row, place=place))
-    return found, max(0, window)
+        if is_tapped(rows, U, start + row * rows.lhs_dilation):
+            found.append(row)
+    return found, start, max(0, window)
 
 
 def tiles_of(sums):
@@ -199,36 +185,16 @@ def widest(tiles):
     return most
 
 
-@dataclass
-class Tap(nl.NKIObject):
-    """A column of taps, and the outputs and columns of sums at which it meets x, as `geometry.met` says."""
-
-    t: int
-    met: tuple
-
-
 def zeros_ahead(narrow):
     """Banks whose zeros GpSimd writes ahead, more where it has additions too."""
     return 4 if narrow.shared else 1
 
 
-def covers(tap, qn):
-    """Whether a tap meets all outputs of a part of a row."""
-    return tap.met[2] == qn
-
-
-def taps_of(narrow, tile):
-    """Taps that meet outputs of a part of a row: one that meets all of them last, and another first if there is one."""
-    whole, partial = [], []
-    for t in range(narrow.T):
-        tap = Tap(t=t, met=met(narrow.sums, t, tile[0], tile[1]))
-        if covers(tap, tile[1]):
-            whole.append(tap)
-        elif tap.met[2] > 0:
-            partial.append(tap)
-    if len(whole) == 0:
-        return partial
-    return whole[1:] + partial + whole[0:1]
+def taps_of_tile(narrow, tile):
+    """(tap, where it meets x, as `geometry.met` says) of taps that meet outputs of a part of a row: one that meets all
+    of them last, and another first if there is one."""
+    found = taps_met(narrow.sums, tile[0], tile[1])
+    return found[1:] + found[0:1] if found[0][1][2] == tile[1] else found
 
 
 def steps_of(geometry, narrow):
@@ -259,7 +225,7 @@ def meets_all(geometry, narrow):
     for j in range(num_blocks(geometry, narrow)):
         found = False
         for line in narrow.lines:
-            h = narrow.first + j * narrow.step + line.row
+            h = narrow.first + j * narrow.step + line
             found = found or (low <= h and h < end)
         if not found:
             return False

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import new_ledger
-from ..._tiles import share
 from ..._warm import warm_up, warm_zeros
 from ..boxes import block_pieces, clear_window, corner, load_bias_as, load_box, residual_of, store_boxes, strides_of_x
 from ..call import of_array
-from ..cuts import strides_of_residual, strides_of_y
+from ..cuts import part_of_core, strides_of_residual, strides_of_y
 from ..sums import spaced
 from .config import NARROW_WARM_UP_FIRST
 from .cuts import rows_met, steps_of
@@ -30,15 +29,13 @@ class Load(nl.NKIObject):
 
 def run_narrow(operands, geometry, extras, narrow):
     """This core's part of the steps."""
-    steps = steps_of(geometry, narrow)
-    mine = share(len(steps), nl.num_programs(), nl.program_id(0))
-    if mine[1] == 0:
+    _, steps = part_of_core(steps_of(geometry, narrow))
+    if len(steps) == 0:
         return
-    end = mine[0] + mine[1]
     loaded = load_narrow_filters(operands, geometry, narrow)
     bias_pattern = [[0, narrow.U], [1, geometry.K], [1, 1]]
     bias_sbuf = load_bias_as(operands.bias, (narrow.U * geometry.K, 1), bias_pattern, 0)
-    loads = loads_of(geometry, narrow, steps, mine[0], end)
+    loads = loads_of(geometry, narrow, steps)
     cleared = clear_stationaries(operands, narrow)
     ring = x_of_loads(operands, narrow, len(loads))
     ledger, zeros = new_ledger(), []
@@ -46,7 +43,7 @@ def run_narrow(operands, geometry, extras, narrow):
     warm_up(zeros_sbuf, min(narrow.warmup, NARROW_WARM_UP_FIRST), 1)
     filters = None
     issued, first = 0, 0
-    for index in range(mine[0], end):
+    for index in range(len(steps)):
         step = steps[index]
         while not holds(loads[first], narrow, step):
             first += 1
@@ -60,29 +57,27 @@ def run_narrow(operands, geometry, extras, narrow):
             warm_up(zeros_sbuf, narrow.warmup - NARROW_WARM_UP_FIRST, 1)
             filters = lay_out(operands, loaded, transposed, cleared, geometry, narrow, ledger)
         passes = passes_of(geometry, narrow, step, loads, first)
-        done = index - mine[0], index + 1 == end
-        work_step(operands, geometry, extras.epilogue, narrow, step, passes, filters, bias_sbuf, ledger, zeros, done)
+        last = index + 1 == len(steps)
+        work_step(
+            operands, geometry, extras.epilogue, narrow, step, passes, filters, bias_sbuf, ledger, zeros, index, last
+        )
 
 
-def loads_of(geometry, narrow, steps, first, end):
-    """Loads of all rows that steps first .. end-1 need, in order; cut at the same rows whoever has which steps."""
-    found = []
+def loads_of(geometry, narrow, steps):
+    """Loads of all rows that steps need, in order; cut at the same rows whoever has which steps."""
+    found, n0 = [], -1
     low, high = rows_met(geometry)
-    index = first
-    while index < end:
-        first_step = steps[index]
-        last_step = first_step
-        step = first_step
-        while index < end and step.n0 == first_step.n0:
-            last_step = step
-            index += 1
-            step = steps[min(index, end - 1)]
-        h = max(low, narrow.first + first_step.j0 * narrow.step)
-        stop = min(high, narrow.first + (last_step.j0 + last_step.jn - 1) * narrow.step + narrow.window)
-        while h < stop:
-            hn = min(stop, low + (grid_of(narrow, low, h) + 1) * narrow.height) - h
-            found.append(Load(n0=first_step.n0, nn=first_step.nn, h0=h, hn=hn, tiles=[]))
-            h += hn
+    for step in steps:
+        if step.n0 != n0:
+            n0, last = step.n0, step
+            for other in steps:
+                last = other if other.n0 == n0 else last
+            h = max(low, narrow.first + step.j0 * narrow.step)
+            stop = min(high, narrow.first + (last.j0 + last.jn - 1) * narrow.step + narrow.window)
+            while h < stop:
+                hn = min(stop, low + (grid_of(narrow, low, h) + 1) * narrow.height) - h
+                found.append(Load(n0=n0, nn=step.nn, h0=h, hn=hn, tiles=[]))
+                h += hn
     return found
 
 
@@ -134,10 +129,8 @@ def results_of(operands, geometry, narrow, step, turn):
     return y_sbuf[first : first + outputs, 0 : shape[1], 0 : shape[2], 0 : shape[3]]
 
 
-def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_sbuf, ledger, zeros, done):
-    """Results of one step: banks of sums one after the other, then the store. done: (steps before, whether it is the
-    last)."""
-    turn, last = done
+def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_sbuf, ledger, zeros, turn, last):
+    """Results of one step, the turn-th: banks of sums one after the other, then the store."""
     y_sbuf = results_of(operands, geometry, narrow, step, turn)
     outputs, Q = narrow.U * geometry.K, geometry.columns.out
     boxes = block_boxes(geometry, narrow, step, strides_of_residual(geometry), 0, Q)
@@ -181,7 +174,7 @@ def passes_of(geometry, narrow, step, loads, first):
     low, high = rows_met(geometry)
     whole, partial = [], []
     for line in range(len(narrow.lines)):
-        h = narrow.first + step.j0 * narrow.step + narrow.lines[line].row
+        h = narrow.first + step.j0 * narrow.step + narrow.lines[line]
         if low <= h and h + (step.jn - 1) * narrow.step < high:
             whole.append(line)
         else:
@@ -193,7 +186,7 @@ def passes_of(geometry, narrow, step, loads, first):
     for line in order:
         run = None
         for j in range(step.jn):
-            h = narrow.first + (step.j0 + j) * narrow.step + narrow.lines[line].row
+            h = narrow.first + (step.j0 + j) * narrow.step + narrow.lines[line]
             if low <= h and h < high:
                 load = loads[first + grid_of(narrow, low, h) - grid_of(narrow, low, loads[first].h0)]
                 if run != None and run.load.h0 == load.h0 and run.starts != started[j]:

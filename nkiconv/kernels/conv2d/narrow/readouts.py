@@ -19,7 +19,7 @@ from ..._epilogue import Epilogue, finish
 from ..boxes import clear_window
 from ..call import finish_shared
 from ..sums import elements_of, outputs_of, spaced
-from .cuts import covers, taps_of, zeros_ahead
+from .cuts import taps_of_tile, zeros_ahead
 
 
 def add_taps(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilogue, ledger, zeros, turn):
@@ -31,8 +31,8 @@ def add_taps(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilogue
     tile = narrow.tiles[index]
     outputs, nn, jn, qn = y_sbuf.shape
     elements = nn * jn * qn
-    order = taps_of(narrow, tile)
-    if len(order) == 1 and covers(order[0], qn):
+    order = taps_of_tile(narrow, tile)
+    if len(order) == 1 and order[0][1][2] == qn:
         sums = sums_at(acc_psum, order[0], narrow, outputs, tile)
         finish_shared(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger, elements)
         return
@@ -41,11 +41,11 @@ def add_taps(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilogue
     part_sbuf = zeros[turn][0:outputs, 0:nn, 0:jn, 0:qn]
     zeros[turn] = None
     for which in range(len(order)):
-        tap = order[which]
-        sums = sums_at(acc_psum, tap, narrow, outputs, tile)
-        place = spaced(part_sbuf, (0, outputs), (0, nn), (0, jn, 1), outputs_of(tap.met, tile[0]))
-        fused = which + 1 == len(order) and covers(tap, qn) and epilogue.residual == ""
-        if which == 0 and tap.met[1] == 1:
+        met = order[which][1]
+        sums = sums_at(acc_psum, order[which], narrow, outputs, tile)
+        place = spaced(part_sbuf, (0, outputs), (0, nn), (0, jn, 1), outputs_of(met, tile[0]))
+        fused = which + 1 == len(order) and met[2] == qn and epilogue.residual == ""
+        if which == 0 and met[1] == 1:
             nisa.tensor_copy(dst=place, src=sums, engine=pick(ledger, elements, False))
         elif not fused:
             nisa.tensor_tensor(dst=place, data1=sums, data2=place, op=nl.add)
@@ -72,15 +72,15 @@ def add_taps(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilogue
 def sums_at(acc_psum, tap, narrow, outputs, tile):
     """The sums of a tap for the outputs that it meets."""
     _, nn, jn, _ = acc_psum.shape
-    return spaced(acc_psum, (tap.t * narrow.slot, outputs), (0, nn), (0, jn, 1), elements_of(tap.met, tile[2]))
+    return spaced(acc_psum, (tap[0] * narrow.slot, outputs), (0, nn), (0, jn, 1), elements_of(tap[1], tile[2]))
 
 
 def zeros_beside(narrow, index, outputs):
     """fp32 sums [(u, k), images, blocks, qn] of a part of a row in SBUF, zero at outputs that its first tap misses."""
     tile, blocks = narrow.tiles[index], narrow.blocks
-    tap = taps_of(narrow, tile)[0]
+    tap = taps_of_tile(narrow, tile)[0]
     part_sbuf = nl.ndarray((outputs, narrow.images, blocks, tile[1]), dtype=nl.float32, buffer=nl.sbuf)
-    first, count, step = outputs_of(tap.met, tile[0])
+    first, count, step = outputs_of(tap[1], tile[0])
     # where it meets every other output, it is added too
     end = first + count if step == 1 else 0
     clear_window(part_sbuf, 0, blocks, 0, first if step == 1 else 0, nisa.engine.gpsimd)

@@ -5,7 +5,7 @@ from ..._engines import new_ledger
 from ..._tiles import PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import finish_shared, scale_residual
-from ..cuts import largest_band
+from ..cuts import largest_band, part_of_core, slot_of
 from ..filter_feed import tiles_in_turn
 from ..geometry import met
 from ..sums import spaced
@@ -19,7 +19,6 @@ from .shape import (
     jobs_ahead,
     order_of_groups,
     residual_depth,
-    slot_of_results,
     stack_bands,
     tiles_of_band,
 )
@@ -34,10 +33,9 @@ LEAST_PIECES = 6
 def run_stack(operands, geometry, extras, stack):
     """This core's part of the bands; x of the next ones is on its way while one is worked on."""
     every = stack_bands(geometry, stack)
-    start, count = share(len(every), nl.num_programs(), nl.program_id(0))
-    if count == 0:
+    start, bands = part_of_core(every)
+    if len(bands) == 0:
         return
-    bands = every[start : start + count]
     ledger = new_ledger()
     # of each core's bands, whether there are two or not: sums of other banks round in another order
     ends = (share(len(every), PARTS, 0)[1], len(every))
@@ -64,7 +62,7 @@ def run_stack(operands, geometry, extras, stack):
     transpose_next(operands, geometry, stack, padded, filters, ledger)
     warm_up(zeros_sbuf, stack.late_warmup, 1)
     biases = transpose_biases(bias_rows, stack)
-    for turn in range(count * jobs):
+    for turn in range(len(bands) * jobs):
         index, job = turn // jobs, turn % jobs
         # the next job's filters are transposed before this one's sums and read out during them; the second job's come
         # after the first rows, and are read out during the third's transposes
@@ -156,7 +154,7 @@ def work_stack(operands, geometry, epilogue, stack, own, band, x_sbuf, residual_
     job, filters_sbuf, bias_sbuf = own
     Q, size, images = geometry.columns.out, stack.U * job[1], (0, band.nn)
     # banks leave from parts of the partitions in turn: each part has DMA engines of its own
-    slot = slot_of_results(size)
+    slot = slot_of(size)
     slots = nl.tile_size.pmax // slot
     shape = (nl.tile_size.pmax if slots > 1 else size, band.nn, band.jn, stack.V, Q)
     y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)

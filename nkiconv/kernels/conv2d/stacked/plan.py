@@ -18,10 +18,10 @@ runs of y, as its rows are stored side by side from one partition. `config.py` h
 
 from ...._nki import nl
 from ..call import taken_refusal
+from ..cuts import QUADRANT
 from ..geometry import instructions_refusal
 from .config import stacked_config_refusal, stacked_settings
 from .shape import (
-    QUADRANT,
     can_shift,
     job_channels,
     make_stack,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, whole_words
-from ..cuts import block_bands, parts_for_cores
+from ..cuts import QUADRANT, block_bands, parts_for_cores
 from ..geometry import met
 
 #: Bytes a partition of x of one band and of all buffers of bands, of the filters of all jobs, and of the zero-padded
@@ -30,8 +30,6 @@ LONG_RUN_BYTES = 512
 #: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
 #: shifted on chip, or not at all: they stay at k, and each u has transposes of its own.
 WAYS = ("straight", "shifted", "apart")
-#: Engines address partitions from a multiple of this on.
-QUADRANT = 32
 
 
 @dataclass
@@ -226,14 +224,6 @@ def order_of_groups(stack):
 def columns_of(geometry, stack, g):
     """Columns of taps of a group."""
     return min(stack.D, geometry.columns.taps - g * stack.D)
-
-
-def slot_of_results(size):
-    """Partitions of the smallest part of all, from which engines may address `size` of them."""
-    slot = QUADRANT
-    while slot < size:
-        slot = 2 * slot
-    return slot
 
 
 def tiles_of_band(stack, band, Q, last):

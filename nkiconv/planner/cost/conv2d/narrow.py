@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ....kernels.conv2d.cuts import QUADRANT
 from ....kernels.conv2d.narrow.config import NARROW_X_BUFFERS_MAX, NARROW_X_BYTES, NarrowConfig, sized_narrow
-from ....kernels.conv2d.narrow.cuts import QUADRANT, is_legal, loads_of_bank, make_narrow, meets_all, narrow_bytes
+from ....kernels.conv2d.narrow.cuts import is_legal, loads_of_bank, make_narrow, meets_all, narrow_bytes
 from ....kernels.conv2d.narrow.plan import narrow_refusal
 from ....kernels.conv2d.relayout import plain_of
 from ....simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
