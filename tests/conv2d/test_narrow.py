@@ -158,7 +158,7 @@ def test_it_needs_no_more_than_it_says(name, lnc):
         geometry = geometry_of(problem)
         most = max(len(program.instructions) for program in execution.programs)
         assert most <= plan.narrow_instructions(geometry, found, extras, lnc)
-        assert execution.sbuf_peak_bytes <= cuts.narrow_bytes(geometry, found, extras)
+        assert execution.sbuf_peak_bytes <= cuts.narrow_bytes(geometry, found, extras.residual)
 
 
 @pytest.mark.parametrize("name", SHAPES)

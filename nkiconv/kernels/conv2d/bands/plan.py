@@ -13,7 +13,7 @@ from ..._tiles import BANK_COLUMNS, PARTS
 from ..call import taken_refusal
 from ..geometry import instructions_refusal
 from .config import bands_config_refusal, bands_settings
-from .shape import bands_fit, bands_instructions, make_bands, most_channels
+from .shape import bands_instructions, make_bands, most_channels
 
 
 def plan_bands(geometry, extras, config, cores):
@@ -27,8 +27,8 @@ def plan_bands(geometry, extras, config, cores):
     A, size = most_channels(geometry), geometry.rows.size
     if settings.channels > A:
         return None, f"config channels={settings.channels}: at most {A} of {size} rows; use fewer"
-    bands = make_bands(geometry, settings)
-    if not bands_fit(geometry, bands, extras.residual):
+    bands = make_bands(geometry, settings, extras.residual)
+    if bands == None:
         return None, (
             f"N={geometry.N}, W={geometry.columns.size}, S={geometry.columns.taps}: rows of all images and the bands "
             f"of a group must fit SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use taps"

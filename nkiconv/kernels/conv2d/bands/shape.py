@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, whole_words
+from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, fits_sbuf, whole_words
 from ..geometry import span
 
 #: Bytes a partition of the bands of one round of groups, and of all buffers of x.
@@ -43,8 +43,8 @@ def most_channels(geometry):
     return min(max(1, div_ceil(geometry.C, PARTS)), nl.tile_size.pmax // max(rows.size, rows.out))
 
 
-def make_bands(geometry, config):
-    """The Bands of a BandsConfig, or None where one group does not fit."""
+def make_bands(geometry, config, has_residual):
+    """The Bands of a BandsConfig, or None where memory does not hold a group, or all that is needed at a time."""
     columns, A = geometry.columns, config.channels
     groups = div_ceil(geometry.C, A)
     met = span(columns, 0, columns.out)
@@ -55,7 +55,7 @@ def make_bands(geometry, config):
     share_groups = div_ceil(groups, PARTS)
     rounds = div_ceil(share_groups, min(config.together, min(share_groups, BAND_BYTES // each)))
     together = div_ceil(share_groups, rounds)
-    return Bands(
+    bands = Bands(
         A=A,
         groups=groups,
         together=together,
@@ -67,6 +67,7 @@ def make_bands(geometry, config):
         buffers=config.buffers,
         warmup=config.warmup,
     )
+    return bands if fits_sbuf(bands_bytes(geometry, bands, has_residual)) else None
 
 
 def group_bytes(geometry, A):
@@ -106,11 +107,6 @@ def triggers_of(geometry, A):
     for h in range(geometry.rows.size):
         count += min(1, run_of(geometry, h)[2])
     return A * count
-
-
-def bands_fit(geometry, bands, has_residual):
-    """Whether there are Bands, and SBUF holds them."""
-    return bands != None and bands_bytes(geometry, bands, has_residual) <= nl.tile_size.total_available_sbuf_size
 
 
 def bands_bytes(geometry, bands, has_residual):

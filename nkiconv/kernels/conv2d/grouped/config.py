@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
-from .units import grouped_fits, make_grouped
+from .units import make_grouped
 
 #: Rows of a tile of the array that are worth it, and the outputs of a block: with both, what lies in the columns begins
 #: where engines may address partitions.
@@ -61,12 +61,12 @@ def grouped_settings(geometry, extras, config):
     wide = geometry.columns.taps > 1
     rows = TILE_ROWS[0] if more or (many and (wide or geometry.C <= TILE_ROWS[0])) else TILE_ROWS[1]
     found = sized_grouped(config, rows, 2, 2 if many and wide and not more else 1)
-    fits = setting(config, "rows", 0) > 0 or grouped_fits(geometry, make_grouped(geometry, found), extras.residual)
+    fits = setting(config, "rows", 0) > 0 or make_grouped(geometry, found, extras.residual) != None
     for other_rows in TILE_ROWS:
         for block in range(len(BLOCKS) - 1, -1, -1):
             if not fits:
                 found = sized_grouped(config, other_rows, BLOCKS[block][0], BLOCKS[block][1])
-                fits = grouped_fits(geometry, make_grouped(geometry, found), extras.residual)
+                fits = make_grouped(geometry, found, extras.residual) != None
     return found
 
 

@@ -56,7 +56,7 @@ def make_rulers(operands, geometry, grouped, count):
     else:
         mask_sbuf = group_mask(operands, geometry, grouped, together)
         ones_sbuf = identities(operands, together, grouped.Kt, grouped.Kt)
-    shape = (nl.tile_size.pmax, grouped.height, grouped.width, grouped.Uw * grouped.Uh * grouped.Kt)
+    shape = (nl.tile_size.pmax, grouped.rows.taps, grouped.columns.taps, grouped.Uw * grouped.Uh * grouped.Kt)
     ring = tiles_in_turn(count, shape, operands.w_dtype)
     for index in range(count):
         # only the first is waited for

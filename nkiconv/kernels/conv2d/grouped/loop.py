@@ -10,9 +10,10 @@ from ..boxes import corner, load_box, load_boxes, residual_of, store_boxes, stri
 from ..call import finish_shared, of_array
 from ..cuts import part_of_core, strides_of_residual, strides_of_y
 from ..filter_feed import tiles_in_turn
+from ..geometry import met
 from ..sums import elements_of, outputs_of, spaced, zero_sums
 from .filters import build_filters, load_filters, make_rulers, spread_filters
-from .units import FILTER_BUFFERS, banks_of, block_met, tiles_of_chunk, y_pages
+from .units import FILTER_BUFFERS, banks_of, tiles_of_chunk, y_pages
 
 
 @dataclass
@@ -40,7 +41,7 @@ def run_grouped(operands, geometry, extras, grouped):
     ledger = new_ledger()
     ring = x_tiles(operands, grouped, count)
     chunks = [start_chunk(operands, geometry, grouped, order[0])]
-    xs = [load_unit(operands, geometry, grouped, units[0], ring, 0, first_rows(geometry, grouped, units[0]))]
+    xs = [load_unit(operands, geometry, grouped, units[0], ring, 0, first_rows(grouped, units[0]))]
     if len(order) > 1:
         chunks.append(start_chunk(operands, geometry, grouped, order[1]))
     zeros_sbuf = warm_zeros()
@@ -53,21 +54,18 @@ def run_grouped(operands, geometry, extras, grouped):
     for index in range(count):
         while len(xs) < min(count, index + grouped.buffers):
             xs.append(load_unit(operands, geometry, grouped, units[len(xs)], ring, len(xs), 0))
-        coming = -1
         here, after = units[index], units[min(index + 1, count - 1)]
+        own = chunks[at]
         if after.chunk != here.chunk:
-            finish_chunk(operands, geometry, grouped, rulers, chunks, at + 1, ledger)
-            if len(chunks) < len(order):
-                chunks.append(start_chunk(operands, geometry, grouped, order[len(chunks)]))
-            coming = at + 2
-        last = index + 1 == count
-        work_unit(
-            operands, geometry, extras, grouped, rulers, chunks, at, coming, here, xs[index], zeros_sbuf, ledger, last
-        )
-        xs[index] = None
-        if coming >= 0:
             chunks[at] = None
             at += 1
+            finish_chunk(operands, geometry, grouped, rulers, chunks, at, ledger)
+            if len(chunks) < len(order):
+                chunks.append(start_chunk(operands, geometry, grouped, order[len(chunks)]))
+            spread_chunk(geometry, grouped, rulers, chunks, at + 1)
+        last = index + 1 == count
+        work_unit(operands, geometry, extras.epilogue, grouped, own, here, xs[index], zeros_sbuf, ledger, last)
+        xs[index] = None
 
 
 def order_of(units):
@@ -96,7 +94,7 @@ def start_chunk(operands, geometry, grouped, index):
 
 def spread_chunk(geometry, grouped, rulers, chunks, at):
     """Put zeros between the groups of a chunk's filters, if there is such a chunk."""
-    if at >= 0 and at < len(chunks):
+    if at < len(chunks):
         chunks[at].spreads = spread_filters(chunks[at].loaded, geometry, grouped, rulers)
         chunks[at].loaded = []
 
@@ -107,10 +105,10 @@ def finish_chunk(operands, geometry, grouped, rulers, chunks, at, ledger):
     chunks[at].spreads = []
 
 
-def first_rows(geometry, grouped, unit):
+def first_rows(grouped, unit):
     """Rows of x that the first bank of a unit needs: they are loaded first."""
-    blocks = banks_of(geometry, grouped, unit)[0][1]
-    return min(unit.hn, (blocks - 1) * grouped.Uh * geometry.rows.stride + grouped.height)
+    blocks = banks_of(grouped, unit)[0][1]
+    return min(unit.hn, (blocks - 1) * grouped.rows.stride + grouped.rows.taps)
 
 
 def x_tiles(operands, grouped, num_units):
@@ -150,17 +148,8 @@ def load_unit(operands, geometry, grouped, unit, ring, turn, first):
     return of_array(x_sbuf, operands)
 
 
-@dataclass
-class Place(nl.NKIObject):
-    """Where a tile's results are: buffer, first partition of its read-outs, and which output row's is also its own."""
-
-    buffer: int
-    base: int
-    own: int
-
-
 def place_of(grouped, tile):
-    """The Place of a tile.
+    """(buffer, first partition of its read-outs, which output row's is also its own) of a tile's results.
 
     A read-out writes (uh, k) of one uw to as many neighbouring partitions. One uh lies where the tile's results belong,
     the others are copied there; tiles whose read-outs overlap take different buffers.
@@ -169,16 +158,14 @@ def place_of(grouped, tile):
     column = tile.index * grouped.Kt
     page, first = column // nl.tile_size.pmax, column % nl.tile_size.pmax
     own = first % each // grouped.Kt
-    return Place(buffer=page * grouped.Uh + own, base=first // each * each, own=own)
+    return page * grouped.Uh + own, first // each * each, own
 
 
-def work_unit(operands, geometry, extras, grouped, rulers, chunks, at, coming, unit, x_sbuf, zeros_sbuf, ledger, last):
+def work_unit(operands, geometry, epilogue, grouped, chunk, unit, x_sbuf, zeros_sbuf, ledger, last):
     """Results of a unit: banks of all tiles one after the other, then the stores.
 
-    chunks, at, coming: the unit's is chunks[at]; filters of chunks[coming], if there is such a one, are spread before
-    the last read-outs. last: whether nothing hides the stores, so that each bank's results leave at once.
+    last: whether nothing hides the stores, so that each bank's results leave at once.
     """
-    chunk = chunks[at]
     tiles = chunk.tiles[0 : len(chunk.tiles) // grouped.chunks[unit.chunk][2] * len(unit.parts)]
     Q, Uh = geometry.columns.out, grouped.Uh
     shape = (nl.tile_size.pmax, unit.nn, unit.mn * Uh, Q)
@@ -187,16 +174,14 @@ def work_unit(operands, geometry, extras, grouped, rulers, chunks, at, coming, u
     for tile in tiles:
         boxes = residual_boxes(geometry, grouped, tile, unit)
         residuals.append(residual_of(operands, (Uh * grouped.Kt, unit.nn, unit.mn, Q), boxes, True))
-    banks = banks_of(geometry, grouped, unit)
+    banks = banks_of(grouped, unit)
     for which in range(len(banks)):
         bank = banks[which]
         sums = sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf)
-        if which + 1 == len(banks):
-            spread_chunk(geometry, grouped, rulers, chunks, coming)
         for index in range(len(tiles)):
             if sums[index] != None:
                 residual = residuals[index]
-                read_out(extras.epilogue, geometry, grouped, chunk, index, bank, sums[index], ys, residual, ledger)
+                read_out(epilogue, geometry, grouped, chunk, index, bank, sums[index], ys, residual, ledger)
         if which + 1 == len(banks) or banks[which + 1][0] != bank[0]:
             # all columns of these rows are there
             for tile in tiles:
@@ -217,7 +202,7 @@ def sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf
     m, most, j, jn = bank
     every, longest = [], 0
     for part in unit.parts:
-        found = products(geometry, grouped, part, (m, min(most, part.mn - m), j, jn))
+        found = products(grouped, part, (m, min(most, part.mn - m), j, jn))
         every.append(found)
         longest = max(longest, len(found))
     sums, started = [], []
@@ -227,7 +212,7 @@ def sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf
         covered = False
         if len(found) > 0:
             whole = found[0]
-            covered = whole.rows[2] == mn and whole.columns[2] == jn
+            covered = whole[2][2] == mn and whole[3][2] == jn
         acc_psum = None
         if mn > 0:
             acc_shape = (grouped.Uw * grouped.Uh * grouped.Kt, unit.nn, mn, jn)
@@ -248,12 +233,13 @@ def sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf
 
 def multiply_tile(acc_psum, grouped, chunk, tile, unit, bank, x_sbuf, product, started):
     """One matmul of a tile, added to what is there if the sums have started."""
-    rows, columns, part, images = product.rows, product.columns, unit.parts[tile.fold], (0, unit.nn)
+    a, b, rows, columns = product
+    part, images = unit.parts[tile.fold], (0, unit.nn)
     to_rows, to_columns = outputs_of(rows, part.m0 + bank[0]), outputs_of(columns, bank[2])
     first, outputs = tile.index * grouped.T, acc_psum.shape[0]
     nisa.nc_matmul(
         dst=spaced(acc_psum, (0, outputs), images, to_rows, to_columns),
-        stationary=chunk.filters_sbuf[first : first + tile.cn, product.a, product.b, 0:outputs],
+        stationary=chunk.filters_sbuf[first : first + tile.cn, a, b, 0:outputs],
         moving=spaced(x_sbuf, (first, tile.cn), images, elements_of(rows, part.h0), elements_of(columns, unit.w0)),
         accumulate=started,
         tile_position=(first, 0),
@@ -261,27 +247,17 @@ def multiply_tile(acc_psum, grouped, chunk, tile, unit, bank, x_sbuf, product, s
     )
 
 
-@dataclass
-class Product(nl.NKIObject):
-    """One matmul of each tile: element (a, b) of the window, and where it meets x, as `block_met` says."""
-
-    a: int
-    b: int
-    rows: tuple
-    columns: tuple
-
-
-def products(geometry, grouped, part, bank):
-    """Matmuls of a bank of a part; those that meet all of its blocks come first: the others add to what is there."""
+def products(grouped, part, bank):
+    """(a, b, rows, columns) of the matmuls of a bank of a part: an element of the window, and where it meets x, as
+    `met` says. Those that meet all of its blocks come first: the others add to what is there."""
     m, mn, j, jn = bank
     whole, partial = [], []
     for place in grouped.window if mn > 0 else []:
         a, b = place
-        rows = block_met(geometry.rows, grouped.Uh, a, part.m0 + m, mn)
-        columns = block_met(geometry.columns, grouped.Uw, b, j, jn)
+        rows, columns = met(grouped.rows, a, part.m0 + m, mn), met(grouped.columns, b, j, jn)
         if rows[2] > 0 and columns[2] > 0:
             found = whole if rows[2] == mn and columns[2] == jn else partial
-            found.append(Product(a=a, b=b, rows=rows, columns=columns))
+            found.append((a, b, rows, columns))
     return whole + partial
 
 
@@ -289,7 +265,7 @@ def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, res
     """Sums of a tile to every Uh-th row of its buffer, columns in their order."""
     m, j, jn = bank[0], bank[2], bank[3]
     Uh, Uw, images, mn = grouped.Uh, grouped.Uw, sums_psum.shape[1], sums_psum.shape[2]
-    place = place_of(grouped, chunk.tiles[index])
+    buffer, base, own = place_of(grouped, chunk.tiles[index])
     each = Uh * grouped.Kt
     bias_sbuf = None if chunk.bias_sbuf == None else chunk.bias_sbuf[0:each, index : index + 1]
     for uw in range(Uw):
@@ -299,39 +275,39 @@ def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, res
             residual = None
             if residual_sbuf != None:
                 residual = spaced(residual_sbuf, (0, each), all_images, (m, mn, 1), columns)
-            y = spaced(ys[place.buffer], (place.base, each), all_images, (m * Uh + place.own, mn, Uh), columns)
+            y = spaced(ys[buffer], (base, each), all_images, (m * Uh + own, mn, Uh), columns)
             sums = sums_psum[uw * each : (uw + 1) * each, 0:images, 0:mn, 0:count]
             finish_shared(y, sums, bias_sbuf, residual, epilogue, ledger, images * mn * count)
 
 
 def move_rows(geometry, grouped, tile, unit, bank, ys, ledger):
     """Rows uh of a tile's blocks to the partitions and places where they belong."""
-    place, part = place_of(grouped, tile), unit.parts[tile.fold]
-    y_sbuf, Uh, columns = ys[place.buffer], grouped.Uh, (0, geometry.columns.out, 1)
-    first, to = bank[0] * Uh, place.base + place.own * grouped.Kt
+    buffer, base, own = place_of(grouped, tile)
+    part, y_sbuf, Uh, columns = unit.parts[tile.fold], ys[buffer], grouped.Uh, (0, geometry.columns.out, 1)
+    first, to = bank[0] * Uh, base + own * grouped.Kt
     for uh in range(Uh):
         count = min(min(bank[1], part.mn - bank[0]), div_ceil(geometry.rows.out - uh, Uh) - part.m0 - bank[0])
-        if uh != place.own and count > 0:
-            source, images = place.base + uh * grouped.Kt, (0, unit.nn)
+        if uh != own and count > 0:
+            source, images = base + uh * grouped.Kt, (0, unit.nn)
             elements = unit.nn * count * geometry.columns.out
             ledger.vector = ledger.vector + START_WORK + elements * copy_work(y_sbuf.dtype)
             nisa.tensor_copy(
                 dst=spaced(y_sbuf, (to, tile.kn), images, (first + uh, count, Uh), columns),
-                src=spaced(y_sbuf, (source, tile.kn), images, (first + place.own, count, Uh), columns),
+                src=spaced(y_sbuf, (source, tile.kn), images, (first + own, count, Uh), columns),
                 engine=nisa.engine.vector,
             )
 
 
 def store_tile(y_hbm, geometry, grouped, tile, unit, m, mn, ys):
     """Blocks m .. m+mn-1 of rows of a tile, as far as its part has them."""
-    place, part = place_of(grouped, tile), unit.parts[tile.fold]
-    by = strides_of_y(geometry)
+    buffer, base, own = place_of(grouped, tile)
+    part, by = unit.parts[tile.fold], strides_of_y(geometry)
     p0 = (part.m0 + m) * grouped.Uh
     pn = min(geometry.rows.out - p0, min(mn, part.mn - m) * grouped.Uh)
     if pn > 0:
         pattern = [[by[1], tile.kn], [by[0], unit.nn], [by[2], pn], [by[3], geometry.columns.out]]
-        first = (place.base + place.own * grouped.Kt, 0, m * grouped.Uh, 0)
-        store_boxes(y_hbm, ys[place.buffer], [(first, pattern, corner(by, part.n0, tile.k0, p0, 0))])
+        first = (base + own * grouped.Kt, 0, m * grouped.Uh, 0)
+        store_boxes(y_hbm, ys[buffer], [(first, pattern, corner(by, part.n0, tile.k0, p0, 0))])
 
 
 def residual_boxes(geometry, grouped, tile, unit):

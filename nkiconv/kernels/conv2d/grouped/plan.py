@@ -17,7 +17,7 @@ from ..._tiles import share
 from ..call import taken_refusal
 from ..geometry import instructions_refusal
 from .config import TILE_ROWS, grouped_config_refusal, grouped_settings
-from .units import banks_of, grouped_fits, make_grouped
+from .units import banks_of, make_grouped
 
 
 def plan_grouped(geometry, extras, config, cores):
@@ -25,8 +25,8 @@ def plan_grouped(geometry, extras, config, cores):
     reason = grouped_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
-    grouped = make_grouped(geometry, grouped_settings(geometry, extras, config))
-    if not grouped_fits(geometry, grouped, extras.residual):
+    grouped = make_grouped(geometry, grouped_settings(geometry, extras, config), extras.residual)
+    if grouped == None:
         return None, (
             f"C / groups={geometry.C // geometry.groups}, K / groups={geometry.K // geometry.groups}, "
             f"R={geometry.rows.taps}, S={geometry.columns.taps}, W={geometry.columns.size}: grouped takes groups of at "
@@ -56,7 +56,7 @@ def grouped_instructions(geometry, grouped, cores):
         first, count = share(len(grouped.units), cores, core)
         total, chunk = 64 + grouped.warmup, -1
         for unit in grouped.units[first : min(first + count, len(grouped.units))]:
-            banks = len(banks_of(geometry, grouped, unit))
+            banks = len(banks_of(grouped, unit))
             total += banks * grouped.tiles * each + grouped.tiles * (4 + 2 * grouped.Uh) + 8
             total += build if unit.chunk != chunk else 0
             chunk = unit.chunk

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._axis import outputs_met
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
 from ..cuts import places_met
+from ..geometry import Axis, span
 
 #: Bytes a partition of the stationaries of a chunk of tiles, and of fp32 results of one band.
 GROUPED_FILTER_BYTES = 40_960
@@ -29,9 +29,9 @@ class Grouped(nl.NKIObject):
     Uw: int
     #: elements (a, b) of a block's window that any tap meets
     window: list
-    #: height and width of that window
-    height: int
-    width: int
+    #: rows and columns as blocks of outputs meet them: their taps are the window's elements
+    rows: Axis
+    columns: Axis
     #: all work in order
     units: list
     buffers: int
@@ -77,20 +77,18 @@ class Tile(nl.NKIObject):
     kn: int
 
 
-def make_grouped(geometry, config):
-    """The Grouped of a GroupedConfig, or None where a group does not fit a tile, or filters do not fit memory."""
+def make_grouped(geometry, config, has_residual):
+    """The Grouped of a GroupedConfig, or None where a group does not fit a tile, or memory does not hold it."""
     T, Uh, Uw = config.rows, config.height, config.width
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
-    rows, columns = geometry.rows, geometry.columns
+    rows, columns = blocks_axis(geometry.rows, Uh), blocks_axis(geometry.columns, Uw)
     Kt = nl.tile_size.pmax // (Uh * Uw)
-    height = (Uh - 1) * rows.stride + (rows.taps - 1) * rows.dilation + 1
-    width = (Uw - 1) * columns.stride + (columns.taps - 1) * columns.dilation + 1
-    most = max(height * width * nl.tile_size.pmax, per_c * rows.taps * columns.taps)
+    most = max(rows.taps * columns.taps * nl.tile_size.pmax, per_c * geometry.rows.taps * geometry.columns.taps)
     if per_c > T or per_k > Kt or most * geometry.itemsize > GROUPED_FILTER_BYTES:
         return None
     window = []
-    for a in places_met(rows, Uh):
-        for b in places_met(columns, Uw):
+    for a in places_met(geometry.rows, Uh):
+        for b in places_met(geometry.columns, Uw):
             window.append((a, b))
     G = min(geometry.groups, min(T // per_c, Kt // per_k))
     grouped = Grouped(
@@ -102,31 +100,37 @@ def make_grouped(geometry, config):
         Uh=Uh,
         Uw=Uw,
         window=window,
-        height=height,
-        width=width,
+        rows=rows,
+        columns=columns,
         units=[],
         buffers=config.buffers,
         warmup=config.warmup,
     )
-    most = max(height, config.x_bytes // (columns.size * geometry.itemsize))
-    mn = div_ceil(rows.out, Uh)
+    most = max(rows.taps, config.x_bytes // (columns.size * geometry.itemsize))
+    mn = rows.out
     if rows.size > most:
-        mn = min(mn, (most - height) // (Uh * rows.stride) + 1)
-    add_units(geometry, grouped, min(mn, max(1, GROUPED_Y_BYTES // (4 * Uh * columns.out))), most)
-    return grouped
+        mn = min(mn, (most - rows.taps) // rows.stride + 1)
+    add_units(geometry, grouped, min(mn, max(1, GROUPED_Y_BYTES // (4 * Uh * geometry.columns.out))), most)
+    return grouped if fits_sbuf(grouped_bytes(geometry, grouped, has_residual)) else None
 
 
-def grouped_fits(geometry, grouped, has_residual):
-    """Whether there is a Grouped, and room for it."""
-    if grouped == None:
-        return False
-    return grouped_bytes(geometry, grouped, has_residual) <= nl.tile_size.total_available_sbuf_size
+def blocks_axis(axis, outputs):
+    """An axis whose outputs are blocks of so many of another's: each meets all elements of its window."""
+    return Axis(
+        size=axis.size,
+        taps=(outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1,
+        out=div_ceil(axis.out, outputs),
+        stride=outputs * axis.stride,
+        dilation=1,
+        lhs_dilation=1,
+        before=axis.before,
+    )
 
 
 def grouped_bytes(geometry, grouped, has_residual):
     """Bytes a partition, at most."""
     item, taps = geometry.itemsize, geometry.rows.taps * geometry.columns.taps
-    filters = FILTER_BUFFERS * grouped.height * grouped.width * nl.tile_size.pmax * item
+    filters = FILTER_BUFFERS * grouped.rows.taps * grouped.columns.taps * nl.tile_size.pmax * item
     each = max(geometry.C, geometry.K) // geometry.groups * taps * item
     raw = 3 * each * (grouped.tiles * grouped.Kt // nl.tile_size.pmax + 1)
     spread = 2 * (taps + BANK_COLUMNS // grouped.Kt) * nl.tile_size.pmax * item * y_pages(grouped)
@@ -162,29 +166,13 @@ def chunks_of_tiles(total, tiles):
     return found
 
 
-def block_met(axis, outputs, offset, first, count):
-    """Blocks first .. first+count-1 that see an element of x at an element of their window: as `_axis.outputs_met`."""
-    return outputs_met(axis.size, outputs * axis.stride, 1, offset - axis.before, first, count)
-
-
-def block_span(axis, outputs, first, count):
-    """(first element, how many) of x that these blocks meet; (0, 0) if none does."""
-    low, high = axis.size, -1
-    for offset in places_met(axis, outputs):
-        found = block_met(axis, outputs, offset, first, count)
-        if found[2] > 0:
-            low = min(low, found[3])
-            high = max(high, found[3] + (found[2] - 1) * found[4])
-    return (0, 0) if high < low else (low, high - low + 1)
-
-
 def add_units(geometry, grouped, most_blocks, most_rows):
     """Units of all chunks, at most so many blocks of rows each; as many for one half of the work as for the other."""
-    M, J = div_ceil(geometry.rows.out, grouped.Uh), div_ceil(geometry.columns.out, grouped.Uw)
+    M, J = grouped.rows.out, grouped.columns.out
     images = 1
     if most_blocks == M:
         images = max(1, min(BANK_COLUMNS // (M * J), most_rows // max(1, geometry.rows.size)))
-    columns = block_span(geometry.columns, grouped.Uw, 0, J)
+    columns = span(grouped.columns, 0, J)
     chunks = len(grouped.chunks)
     for chunk in range(chunks):
         folds = grouped.chunks[chunk][2]
@@ -203,15 +191,15 @@ def add_units(geometry, grouped, most_blocks, most_rows):
                 parts = []
                 if of_rows:
                     for inner in cut_into(of_m[1], min(of_m[1], folds)):
-                        parts.append(part_of(geometry, grouped, of_n[0], of_m[0] + inner[0], inner[1]))
+                        parts.append(part_of(grouped, of_n[0], of_m[0] + inner[0], inner[1]))
                 for fold in range(0 if of_rows else of_n[2]):
-                    parts.append(part_of(geometry, grouped, of_n[0] + fold * of_n[1], of_m[0], of_m[1]))
+                    parts.append(part_of(grouped, of_n[0] + fold * of_n[1], of_m[0], of_m[1]))
                 grouped.units.append(make_unit(chunk, parts, of_n[1], columns))
 
 
-def part_of(geometry, grouped, n0, m0, mn):
+def part_of(grouped, n0, m0, mn):
     """A Part of images from n0 on, and blocks m0 .. m0+mn-1."""
-    rows = block_span(geometry.rows, grouped.Uh, m0, mn)
+    rows = span(grouped.rows, m0, mn)
     return Part(n0=n0, m0=m0, mn=mn, h0=rows[0], hn=rows[1])
 
 
@@ -236,9 +224,9 @@ def images_of_folds(N, parts, folds):
     return found
 
 
-def banks_of(geometry, grouped, unit):
+def banks_of(grouped, unit):
     """(first block of rows, how many, first column of blocks, how many) of the banks of a unit."""
-    of_j = cut(div_ceil(geometry.columns.out, grouped.Uw), BANK_COLUMNS)
+    of_j = cut(grouped.columns.out, BANK_COLUMNS)
     found = []
     for m in cut(unit.mn, max(1, BANK_COLUMNS // (unit.nn * of_j[0][1]))):
         for j in of_j:

@@ -65,20 +65,20 @@ def narrow_config_refusal(geometry, config):
     )
 
 
-def narrow_settings(geometry, extras, config):
+def narrow_settings(geometry, config, has_residual):
     """All settings: of what a config leaves open, sizes that fit, then buffers."""
     found = sized_narrow(geometry, config, 1, 1, 2)
     if setting(config, "taps", 0) == 0:
-        found = best_fitting(geometry, extras, config)
+        found = best_fitting(geometry, config, has_residual)
     more = setting(config, "buffers", 0) == 0
     while more and found.buffers < NARROW_X_BUFFERS:
         larger = sized_narrow(geometry, config, found.outputs, found.taps, 2 * found.buffers)
-        more = narrow_fits(geometry, make_narrow(geometry, larger), extras)
+        more = narrow_fits(geometry, make_narrow(geometry, larger, has_residual))
         found = larger if more else found
     return found
 
 
-def best_fitting(geometry, extras, config):
+def best_fitting(geometry, config, has_residual):
     """Settings with most taps, and the more rows the more outputs of a channel there are, that fit."""
     most, most_taps = nl.tile_size.pmax // geometry.K, nl.tile_size.pmax // QUADRANT
     rows, worth = 1, (geometry.rows.taps - 1) * outputs_of_channel(geometry) // ROW_OUTPUTS
@@ -91,7 +91,7 @@ def best_fitting(geometry, extras, config):
         for row in range(most):
             if not fits:
                 found = sized_narrow(geometry, config, tried(rows, row), tried(taps, tap), 2)
-                fits = narrow_fits(geometry, make_narrow(geometry, found), extras)
+                fits = narrow_fits(geometry, make_narrow(geometry, found, has_residual))
     return found
 
 

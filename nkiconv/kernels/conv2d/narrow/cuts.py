@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
 from ..cuts import block_bands, is_tapped, most_of, parts_for_cores, slot_of
 from ..geometry import Axis, span
 from ..sums import taps_met
@@ -62,9 +62,9 @@ def is_legal(geometry, U, T):
     return fits and whole and (T == columns.taps or T * columns.dilation % columns.lhs_dilation == 0)
 
 
-def make_narrow(geometry, config):
+def make_narrow(geometry, config, has_residual):
     """The Narrow of a NarrowConfig, or None where rows and taps cannot share the array, no window meets x or a part of
-    a row has no bank."""
+    a row has no bank, or memory no room."""
     U, T = config.outputs, config.taps
     if not is_legal(geometry, U, T):
         return None
@@ -103,7 +103,7 @@ def make_narrow(geometry, config):
         height = height // unit * unit
     chunks = cut(geometry.C, nl.tile_size.pmax)
     height = min(height, rows.size)
-    return Narrow(
+    narrow = Narrow(
         U=U,
         T=T,
         groups=groups,
@@ -128,6 +128,7 @@ def make_narrow(geometry, config):
         shared=config.shared == 1,
         warmup=config.warmup,
     )
+    return narrow if fits_sbuf(narrow_bytes(geometry, narrow, has_residual)) else None
 
 
 def loads_of_bank(blocks, step, window, height):
@@ -135,11 +136,9 @@ def loads_of_bank(blocks, step, window, height):
     return div_ceil((blocks - 1) * step + window + height - 1, height)
 
 
-def narrow_fits(geometry, narrow, extras):
-    """Whether there is a Narrow, and room for it, and all its outputs see x."""
-    if narrow == None or narrow_bytes(geometry, narrow, extras) > nl.tile_size.total_available_sbuf_size:
-        return False
-    return meets_all(geometry, narrow)
+def narrow_fits(geometry, narrow):
+    """Whether there is a Narrow, and all its outputs see x."""
+    return meets_all(geometry, narrow) if narrow != None else False
 
 
 def first_row(rows):
@@ -198,8 +197,7 @@ def taps_of_tile(narrow, tile):
 
 
 def steps_of(geometry, narrow):
-    """All steps, as even as can be, at least as many as there are cores: BlockBands of blocks of U rows, each one bank
-    of sums, or one for each tile."""
+    """All steps: BlockBands of blocks of U rows, each one bank of sums, or one for each tile."""
     return block_bands(geometry.N, num_blocks(geometry, narrow), step_parts(geometry, narrow))
 
 
@@ -232,7 +230,7 @@ def meets_all(geometry, narrow):
     return True
 
 
-def narrow_bytes(geometry, narrow, extras):
+def narrow_bytes(geometry, narrow, has_residual):
     """Bytes a partition, at most: x, filters as loaded, transposed and laid out, results."""
     item, taps = geometry.itemsize, geometry.rows.taps * geometry.columns.taps
     x_bytes = narrow.images * narrow.height * (narrow.wn + 2 * narrow.pad) * item
@@ -241,7 +239,7 @@ def narrow_bytes(geometry, narrow, extras):
     filters = len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * item
     # y and a residual as it is and scaled; sums of the taps of banks, and before an activation or of the last tap
     rows_bytes = 4 * (
-        (3 if extras.residual else 1) * geometry.columns.out + (3 + zeros_ahead(narrow)) * most_of(narrow.tiles)
+        (3 if has_residual else 1) * geometry.columns.out + (3 + zeros_ahead(narrow)) * most_of(narrow.tiles)
     )
     chunks = len(narrow.chunks) * (narrow.buffers * x_bytes + raw_bytes + transposed_bytes + filters)
     return chunks + narrow.images * narrow.blocks * rows_bytes + 1024

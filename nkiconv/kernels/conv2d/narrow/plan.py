@@ -27,8 +27,8 @@ def plan_narrow(geometry, extras, config, cores):
     reason = narrow_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
-    narrow = make_narrow(geometry, narrow_settings(geometry, extras, config))
-    if not narrow_fits(geometry, narrow, extras):
+    narrow = make_narrow(geometry, narrow_settings(geometry, config, extras.residual), extras.residual)
+    if not narrow_fits(geometry, narrow):
         rows, columns = geometry.rows, geometry.columns
         return None, (
             f"C={geometry.C}, H={rows.size}, W={columns.size}, R={rows.taps}, S={columns.taps}, padding from "

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
 from ..._tiles import div_ceil
-from .shape import LONG_RUN_BYTES, WAYS, can_shift, job_channels, make_stack, met_counts, stack_fits, window_of
+from .shape import LONG_RUN_BYTES, WAYS, can_shift, job_channels, make_stack, met_counts, window_of
 
 #: Most of a setting that memory limits anyway, of elements that are cleared, and of matmuls on zeros.
 MOST = 4096
@@ -76,7 +76,7 @@ def stacked_settings(geometry, config, has_residual):
     while most > 1 and work > U * STACKED_WORK and 2 * U * geometry.K <= nl.tile_size.pmax and 2 * U <= rows.out:
         U = 2 * U
     found = stack_of_outputs(geometry, config, U)
-    while U > 1 and not stack_fits(geometry, make_stack(geometry, counts, found, has_residual), has_residual):
+    while U > 1 and make_stack(geometry, counts, found, has_residual) == None:
         U = U // 2
         found = stack_of_outputs(geometry, config, U)
     return found

@@ -9,9 +9,9 @@ from ..cuts import largest_band, part_of_core, slot_of
 from ..filter_feed import tiles_in_turn
 from ..geometry import met
 from ..sums import spaced
-from .bias import load_biases, transpose_biases
 from .filters import load_padded, shift_rows, transpose_padded
 from .load import clear_next, load_stack, make_ring
+from .results import load_biases, load_residual, store_stack, transpose_biases
 from .shape import (
     band_rows,
     columns_of,
@@ -22,7 +22,6 @@ from .shape import (
     stack_bands,
     tiles_of_band,
 )
-from .store import load_residual, store_stack
 
 #: DMAs that bring the first filters, where they are of many channels.
 FIRST_DMAS = 2

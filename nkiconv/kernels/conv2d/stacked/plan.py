@@ -25,9 +25,9 @@ from .shape import (
     can_shift,
     job_channels,
     make_stack,
+    max_of,
     met_counts,
     phases_of,
-    stack_fits,
     stack_instructions,
     taps_of_window,
 )
@@ -45,7 +45,7 @@ def plan_stack(geometry, extras, config, cores):
     if reason != "":
         return None, reason
     stack = make_stack(geometry, met_counts(geometry.columns), settings, extras.residual)
-    if not stack_fits(geometry, stack, extras.residual):
+    if stack == None:
         return None, (
             f"W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: stacked rows and filters "
             f"must fit SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use taps"
@@ -81,11 +81,3 @@ def sizes_refusal(geometry, config):
     if config.filters == "shifted" and not can_shift(U, job_channels(geometry, U)):
         return f"config filters=shifted, outputs={U}, K={geometry.K}: engines address quadrants of {QUADRANT} channels"
     return ""
-
-
-def max_of(values):
-    """The largest of a list of ints."""
-    found = values[0]
-    for value in values:
-        found = max(found, value)
-    return found

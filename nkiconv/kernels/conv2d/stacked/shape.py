@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, whole_words
+from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, fits_sbuf, whole_words
 from ..cuts import QUADRANT, block_bands, parts_for_cores
 from ..geometry import met
 
@@ -82,9 +82,7 @@ def make_stack(geometry, counts, config, has_residual):
     B, D, U, V, G = config.rows, config.shifts, config.outputs, config.beside, config.apart
     item = geometry.itemsize
     phases = phases_of(rows.stride, V, G)
-    front = 0
-    for phase in phases:
-        front = max(front, phase)
+    front = max_of(phases)
     num_taps = taps_of_window(rows, B, U, V, front)
     groups = div_ceil(columns.taps, D)
     padded = geometry.C * (front + (U - 1) * V * rows.stride + num_taps * B) * columns.taps * item
@@ -108,7 +106,7 @@ def make_stack(geometry, counts, config, has_residual):
         images = max(1, min(div_ceil(geometry.N, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
         images = max(1, min(images, STACKED_X_BYTES // (row_bytes * ((blocks - 1) * step + reach))))
     band_bytes = images * ((blocks - 1) * step + reach) * row_bytes
-    return Stack(
+    stack = Stack(
         B=B,
         D=D,
         U=U,
@@ -134,6 +132,7 @@ def make_stack(geometry, counts, config, has_residual):
         warmup=config.warmup,
         late_warmup=min(config.late_warmup, config.warmup),
     )
+    return stack if fits_sbuf(stack_bytes(geometry, stack, has_residual)) else None
 
 
 def can_shift(U, kn):
@@ -180,6 +179,14 @@ def window_of(rows, count):
 def taps_of_window(rows, B, U, V, front):
     """Blocks of B rows that hold the window of U output rows V apart, from any phase on."""
     return div_ceil((U - 1) * V * rows.stride + (rows.taps - 1) * rows.dilation + 1 + front, B)
+
+
+def max_of(values):
+    """The largest of a list of ints, none of which is below 0."""
+    found = 0
+    for value in values:
+        found = max(found, value)
+    return found
 
 
 def met_counts(columns):
@@ -306,11 +313,6 @@ def stack_bytes(geometry, stack, has_residual):
     filters = len(stack.jobs) * len(stack.phases) * stack.num_taps * stack.groups * stack.U * stack.kn * item
     results = (4 + residual_depth(geometry, stack) if has_residual else 2) * y_bytes
     return stack.ring * x_bytes + filters + padded + results + 4096
-
-
-def stack_fits(geometry, stack, has_residual):
-    """Whether there is a Stack, and SBUF holds it."""
-    return stack != None and stack_bytes(geometry, stack, has_residual) <= nl.tile_size.total_available_sbuf_size
 
 
 def stack_instructions(geometry, stack, cores):

@@ -10,7 +10,6 @@ from ....kernels.conv2d.bands.config import BANDS_WARM_UP_MAX, BandsConfig, band
 from ....kernels.conv2d.bands.plan import bands_refusal
 from ....kernels.conv2d.bands.shape import (
     WARM_UP_BLOCKS,
-    bands_fit,
     group_bytes,
     make_bands,
     most_channels,
@@ -57,8 +56,7 @@ class Bands(Conv2dAlgorithm):
             return pairs_of(BandsConfig(**given))
         A = most_channels(geometry)
         found = BandsPrice(shape.target, geometry, min(A, given.get("channels", A))).settings(given)
-        fits = found and bands_fit(geometry, make_bands(geometry, found), extras.residual)
-        return pairs_of(found) if fits else config
+        return pairs_of(found) if found and make_bands(geometry, found, extras.residual) else config
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
@@ -101,7 +99,7 @@ class BandsPrice:
             early=given.get("early", 0),
             warmup=given.get("warmup", 0),
         )
-        bands = make_bands(geometry, found)
+        bands = make_bands(geometry, found, False)
         if bands is None:
             return None
         early = given.get("early", min(bands.together, int(W_NS / self._zeroed_ns())))

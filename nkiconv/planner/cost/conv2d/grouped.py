@@ -6,7 +6,7 @@ from typing import Any
 
 from ....kernels.conv2d.grouped.config import BLOCKS, GROUPED_X_BYTES, TILE_ROWS, sized_grouped
 from ....kernels.conv2d.grouped.plan import grouped_refusal
-from ....kernels.conv2d.grouped.units import grouped_fits, make_grouped
+from ....kernels.conv2d.grouped.units import make_grouped
 from ....kernels.conv2d.relayout import plain_of
 from ...request import Config
 from ..algorithm import Shape, pairs_of, with_settings
@@ -26,9 +26,8 @@ class Grouped(Conv2dAlgorithm):
         if "rows" in dict(config or ()):
             return pairs_of(sized_grouped(config, 0, 0, 0))
         every = [sized_grouped(config, rows, *block) for rows in TILE_ROWS for block in BLOCKS]
-        made = [(one, grouped) for one in every if (grouped := make_grouped(geometry, one))]
-        fitting = [one for one in made if grouped_fits(geometry, one[1], shape.extras.residual)]
-        best = min(fitting, key=lambda one: self.plan_ns(shape, geometry, one[1]), default=made[0] if made else None)
+        made = [(one, plan) for one in every if (plan := make_grouped(geometry, one, shape.extras.residual))]
+        best = min(made, key=lambda one: self.plan_ns(shape, geometry, one[1]), default=None)
         return pairs_of(best[0]) if best else config
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:

@@ -37,7 +37,7 @@ class Narrow(Conv2dAlgorithm):
         sizes = [(given["outputs"], given["taps"])] if "taps" in given else _sizes(geometry)
         made = [one for U, T in sizes if (one := _made(shape, geometry, config, U, T))]
         room = SBUF_USABLE_BYTES_PER_PARTITION
-        fitting = [one for one in made if narrow_bytes(geometry, one[1].narrow, shape.extras) <= room]
+        fitting = [one for one in made if narrow_bytes(geometry, one[1].narrow, shape.extras.residual) <= room]
         fitting.sort(key=lambda one: one[1].total_ns())
         best = next((one for one in fitting if meets_all(geometry, one[1].narrow)), made[0] if made else None)
         return pairs_of(best[0]) if best else config
@@ -75,7 +75,7 @@ def _sizes(geometry: Any) -> list[tuple[int, int]]:
 def _made(shape: Shape, geometry: Any, config: Config, U: int, T: int) -> tuple[NarrowConfig, NarrowPrice] | None:
     """(all settings, what they take) with these sizes, or None where there is no such kernel."""
     settings = sized_narrow(geometry, config, U, T, 0)
-    narrow = make_narrow(geometry, settings)
+    narrow = make_narrow(geometry, settings, shape.extras.residual)
     if narrow is None:
         return None
     price = NarrowPrice(shape.target, geometry, narrow)

@@ -15,7 +15,6 @@ from ....kernels.conv2d.stacked.shape import (
     make_stack,
     met_counts,
     phases_of,
-    stack_fits,
     taps_of_window,
     window_of,
 )
@@ -133,7 +132,7 @@ def best_sizes(target: Target, geometry: Any, reader: str) -> StackedConfig | No
             break
         config = StackedConfig(B, D, U, V, G, *rest)
         stack = make_stack(geometry, counts, config, reader == "vector")
-        if stack_fits(geometry, stack, reader == "vector"):
+        if stack:
             stack.filters = filters_way(target, geometry, stack)
             ns = StackPrice(target, geometry, stack, reader).ns(best_ns)
             if (ns, place) < (best_ns, best_place):

@@ -1,7 +1,11 @@
-"""Results of a stack on their way out, and residuals on their way in: rows of y on the partitions that made them."""
+"""Results of a stack on their way out, residuals and biases in: rows of y on the partitions that made them.
 
-from ...._nki import nisa
-from ..boxes import block_pieces, corner, load_boxes, store_boxes
+A DMA of single numbers takes an engine 55 ns for each, so that biases, one a partition, come as rows, a job a
+partition, and are transposed on the array.
+"""
+
+from ...._nki import nisa, nl
+from ..boxes import block_pieces, corner, load_box, load_boxes, store_boxes
 from ..cuts import strides_of_residual, strides_of_y
 
 
@@ -48,4 +52,39 @@ def boxes_of_blocks(geometry, strides, stack, job, band, j, jn, base):
         for n in range(1 if stack.V == 1 else band.nn):
             offset = corner(strides, band.n0 + n, k0, (band.j0 + j + first) * span + part * stack.V, 0)
             found.append((n, (at, pattern + [[by_q, geometry.columns.out]], offset)))
+    return found
+
+
+def load_biases(bias_hbm, stack):
+    """Rows [jobs, (u, k)] fp32 of up to 128 jobs each, zeros behind those of few channels; none without a bias."""
+    found = []
+    for first in range(0, len(stack.jobs) if bias_hbm != None else 0, nl.tile_size.pmax):
+        count = min(nl.tile_size.pmax, len(stack.jobs) - first)
+        rows_sbuf = nl.ndarray((count, stack.U * stack.kn), dtype=nl.float32, buffer=nl.sbuf)
+        alike = stack.jobs[0][1] == stack.kn
+        if not alike:
+            nisa.memset(dst=rows_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+        # jobs of as many channels by one DMA
+        together = count if alike else 1
+        for job in range(0, count, together):
+            k0, kn = stack.jobs[first + job]
+            for u in range(stack.U):
+                load_box(rows_sbuf, bias_hbm, (job, u * kn), [[kn, together], [1, kn]], k0)
+        found.append(rows_sbuf)
+    return found
+
+
+def transpose_biases(rows, stack):
+    """[(u, k), 1] fp32 of each job, None without a bias."""
+    found = []
+    for rows_sbuf in rows:
+        jobs, outputs = rows_sbuf.shape[0], rows_sbuf.shape[1]
+        biases_sbuf = nl.ndarray((outputs, jobs), dtype=nl.float32, buffer=nl.sbuf)
+        biases_psum = nl.ndarray((outputs, jobs), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_transpose(dst=biases_psum, data=rows_sbuf, engine=nisa.engine.tensor)
+        nisa.tensor_copy(dst=biases_sbuf, src=biases_psum, engine=nisa.engine.vector)
+        for job in range(jobs):
+            found.append(biases_sbuf[0 : stack.U * stack.jobs[len(found)][1], job : job + 1])
+    while len(found) < len(stack.jobs):
+        found.append(None)
     return found
