@@ -28,9 +28,9 @@ class Rulers(nl.NKIObject):
 
     #: tiles whose output channels share the partitions
     together: int
-    #: [(tile, k), tile, group] 1 where k is of the tile's group; None for depthwise
+    #: [(tile, k), tile, group] 1 where k is of the tile's group; for depthwise [(tile, c), 1, c'] where c' is c
     mask_sbuf: object
-    #: [(tile, k), k] 1 where they are the same output channel of a tile; for depthwise [(tile, c), c']
+    #: [(tile, k), k] 1 where they are the same output channel of a tile; None for depthwise
     ones_sbuf: object
     #: buffers of stationaries that chunks take in turn
     ring: list
@@ -52,7 +52,7 @@ def make_rulers(operands, geometry, grouped, count):
     """Rulers with `count` buffers."""
     together = tiles_together(geometry, grouped)
     if is_depthwise(geometry):
-        mask_sbuf, ones_sbuf = None, identities(operands, together, grouped.T, grouped.G)
+        mask_sbuf, ones_sbuf = identities(operands, together, grouped.T, grouped.G).expand_dim(1), None
     else:
         mask_sbuf = group_mask(operands, geometry, grouped, together)
         ones_sbuf = identities(operands, together, grouped.Kt, grouped.Kt)
@@ -136,10 +136,7 @@ def spread_filters(loaded, geometry, grouped, rulers):
     found = []
     for raw_sbuf in loaded:
         for block in blocks:
-            if is_depthwise(geometry):
-                found.append(widen(raw_sbuf, geometry, rulers, block))
-            else:
-                found.append(spread(raw_sbuf, geometry, grouped, rulers, block))
+            found.append(spread(raw_sbuf, geometry, grouped, rulers, block))
     return found
 
 
@@ -163,22 +160,6 @@ def part_of(raw_sbuf, geometry, block):
     if sn == geometry.columns.taps:
         return raw_sbuf[0:parts, 0:second, r0 : r0 + rn, 0:sn].reshape((parts, second, rn * sn))
     return raw_sbuf[0:parts, 0:second, r0, s0 : s0 + sn]
-
-
-def widen(raw_sbuf, geometry, rulers, block):
-    """[(tile, c), taps, (c', k)] in SBUF: weights of a depthwise block where c' is c, zero elsewhere."""
-    raw = part_of(raw_sbuf, geometry, block)
-    parts, each, taps = raw.shape
-    ones_sbuf = rulers.ones_sbuf[0:parts, 0 : rulers.ones_sbuf.shape[1]]
-    width = ones_sbuf.shape[1]
-    wide_sbuf = nl.ndarray((parts, taps, width, each), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    nisa.tensor_tensor(
-        dst=wide_sbuf,
-        data1=raw.permute((0, 2, 1)).expand_dim(2).broadcast(2, width),
-        data2=ones_sbuf.expand_dim(1).broadcast(1, taps).expand_dim(3).broadcast(3, each),
-        op=nl.multiply,
-    )
-    return wide_sbuf.reshape((parts, taps, width * each))
 
 
 def transpose_taps(spread_sbuf, grouped, rulers):
@@ -223,28 +204,27 @@ def place_taps(filters_sbuf, taps, geometry, grouped, first, block, ledger):
 
 
 def spread(raw_sbuf, geometry, grouped, rulers, block):
-    """[(tile, k), tap, (tile, c)] in SBUF: weights of k at the channels of its group, zero elsewhere."""
+    """[(tile, k), tap, (tile, c)] in SBUF: weights of k at the channels of its group, zero elsewhere; of a depthwise
+    block [(tile, c), tap, (c', k)]: weights where c' is c."""
     raw = part_of(raw_sbuf, geometry, block)
-    parts, per_c, taps = raw.shape
+    parts, each, taps = raw.shape
     raw = raw.permute((0, 2, 1)).expand_dim(2)
-    together, G, T = rulers.together, grouped.G, grouped.T
-    spread_sbuf = nl.ndarray((parts, taps, together * T), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    used = G * per_c
-    if used < T:
+    inputs, times, groups = rulers.mask_sbuf.shape
+    width = groups * each if is_depthwise(geometry) else grouped.T
+    spread_sbuf = nl.ndarray((parts, taps, times * width), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    mask_sbuf = rulers.mask_sbuf.reshape((inputs, times * groups))
+    if groups * each < width:
         nisa.memset(dst=spread_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    # an instruction has few dims: where tiles leave gaps, one for each of them
-    times, groups = (1, together * G) if used == T else (together, G)
-    mask = rulers.mask_sbuf.reshape((rulers.mask_sbuf.shape[0], together * G))
+    else:
+        # an instruction has few dims: only where tiles leave gaps it takes one for each of them
+        times, groups = 1, times * groups
     for index in range(times):
-        part = spread_sbuf[0:parts, 0:taps, index * T : index * T + groups * per_c]
+        own_sbuf = spread_sbuf[0:parts, 0:taps, index * width : index * width + groups * each]
+        mask = mask_sbuf[0:parts, index * groups : (index + 1) * groups].expand_dim(1).broadcast(1, taps)
         nisa.tensor_tensor(
-            dst=part.reshape((parts, taps, groups, per_c)),
+            dst=own_sbuf.reshape((parts, taps, groups, each)),
             data1=raw.broadcast(2, groups),
-            data2=mask[0:parts, index * groups : (index + 1) * groups]
-            .expand_dim(1)
-            .broadcast(1, taps)
-            .expand_dim(3)
-            .broadcast(3, per_c),
+            data2=mask.expand_dim(3).broadcast(3, each),
             op=nl.multiply,
         )
     return spread_sbuf
