@@ -153,7 +153,7 @@ def part_of_core(things):
     return first, things[first : min(first + count, len(things))]
 
 
-def slot_of(size):
+def slot_for(size):
     """Partitions of the smallest part of all, from which engines may address `size` of them."""
     slot = QUADRANT
     while slot < size:

@@ -15,17 +15,17 @@ def spaced(tile, parts, images, rows, columns):
     ]
 
 
-def outputs_of(found, first):
+def places_of_outputs(found, first):
     """(first, how many, step) of the outputs at which a tap meets x, counted from output `first`; found: see `met`."""
     return found[0] - first, found[2], found[1]
 
 
-def elements_of(found, first):
+def places_of_elements(found, first):
     """(first, how many, step) of the elements of x that it meets there, counted from element `first`."""
     return found[3] - first, found[2], found[4]
 
 
-def taps_met(axis, first, count):
+def taps_by_cover(axis, first, count):
     """(tap, what `met` returns) of taps that meet x at outputs first .. first+count-1; those that do at all come first,
     so that the others add to what is there."""
     whole, partial = [], []

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
 from ..._tiles import PARTS, div_ceil
-from .shape import group_bytes, most_channels, triggers_of, x_buffers_most
+from .shape import group_bytes, most_channels_of_group, triggers_of, x_buffers_most
 
 #: Most matmuls on zeros.
 BANDS_WARM_UP_MAX = 256
@@ -20,7 +20,7 @@ EARLY_BYTES = 10_800
 class BandsConfig(nl.NKIObject):
     """Every setting."""
 
-    #: channels of a group, 1 to `most_channels`
+    #: channels of a group, 1 to `most_channels_of_group`
     channels: int
     #: groups whose bands are made together, at most, 1 to 128
     together: int
@@ -43,7 +43,7 @@ def bands_settings(geometry, config):
     """All settings: what a config leaves open so that the work of the groups of a round, in columns of the array, hides
     the triggers of the next one's bands."""
     columns, N = geometry.columns, geometry.N
-    A = most_channels(geometry)
+    A = most_channels_of_group(geometry)
     share_groups = div_ceil(div_ceil(geometry.C, A), PARTS)
     work = max(columns.taps * max(nl.tile_size.pmax, N * columns.out), N * DMA_COLUMNS)
     needed = TRIGGER_COLUMNS * triggers_of(geometry, A) // work + 1

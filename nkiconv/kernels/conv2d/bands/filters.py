@@ -45,7 +45,7 @@ def zero_groups(buffer_sbuf, first, end):
         clear_words(buffer_sbuf[0:parts, group, 0:A, 0:size], engine)
 
 
-def load_bands(buffer_sbuf, scratch_hbm, geometry, bands, c0, cn):
+def load_band_runs(buffer_sbuf, scratch_hbm, geometry, bands, c0, cn):
     """Bands of channels c0 .. c0+cn-1 of the scratch, whole groups but for the last, into a buffer [(a, h), group, a',
     window * columns of taps]."""
     A, S, height = bands.A, geometry.columns.taps, geometry.rows.size
@@ -63,7 +63,7 @@ def load_bands(buffer_sbuf, scratch_hbm, geometry, bands, c0, cn):
                 )
 
 
-def stationary(buffer_sbuf, geometry, slot, channels, s):
+def band_stationary(buffer_sbuf, geometry, slot, channels, s):
     """F[s] of so many channels of a group: [(a, h), (a', p)]."""
     step = geometry.rows.stride * geometry.columns.taps
     end = (geometry.rows.out - 1) * step + s + 1

@@ -7,8 +7,8 @@ from ..._warm import warm_up, warm_zeros
 from ..boxes import load_bias_as, load_box, residual_of, store_boxes, strides_of_x
 from ..call import finish_shared, of_array
 from ..filter_feed import tiles_in_turn
-from ..sums import taps_met, zero_sums
-from .filters import copy_reversed, load_bands, stationary, zero_groups
+from ..sums import taps_by_cover, zero_sums
+from .filters import band_stationary, copy_reversed, load_band_runs, zero_groups
 from .shape import BAND_BUFFERS, WARM_UP_BLOCKS
 
 
@@ -45,7 +45,7 @@ def run_bands(operands, geometry, extras, bands):
         some = (c0 + group * A, min(A, cn - group * A))
         filters = (buffers[index % len(buffers)], slot)
         x_sbuf = ring[group % len(ring)] if len(ring) > 0 else None
-        work_group(operands, geometry, extras.epilogue, bands, some, x_sbuf, filters, zeros_sbuf, ledger)
+        work_on_group(operands, geometry, extras.epilogue, bands, some, x_sbuf, filters, zeros_sbuf, ledger)
         if len(ring) > 0 and group + len(ring) < gn:
             load_group(operands, geometry, bands, c0, cn, group + len(ring), ring)
         if slot == bands.together - 1 and index + len(buffers) < rounds:
@@ -56,7 +56,7 @@ def take_round(buffers, scratch_hbm, geometry, bands, cn, index):
     """Bands of the groups of a round, into the buffer whose turn it is."""
     first = index * bands.together * bands.A
     count = min(cn - first, bands.together * bands.A)
-    load_bands(buffers[index % len(buffers)], scratch_hbm, geometry, bands, first, count)
+    load_band_runs(buffers[index % len(buffers)], scratch_hbm, geometry, bands, first, count)
 
 
 def load_group(operands, geometry, bands, c0, cn, group, ring):
@@ -68,7 +68,7 @@ def load_group(operands, geometry, bands, c0, cn, group, ring):
     load_box(ring[group % len(ring)], operands.x, (0, 0, 0), pattern, (c0 + first) * by_c + bands.w0 * by_w)
 
 
-def work_group(operands, geometry, epilogue, bands, some, x_sbuf, filters, zeros_sbuf, ledger):
+def work_on_group(operands, geometry, epilogue, bands, some, x_sbuf, filters, zeros_sbuf, ledger):
     """Results of a group. some: (first channel, how many); filters: (buffer of bands, the group's place there)."""
     N, P, Q = geometry.N, geometry.rows.out, geometry.columns.out
     first, count = some
@@ -92,7 +92,7 @@ def work_group(operands, geometry, epilogue, bands, some, x_sbuf, filters, zeros
 def accumulate_bands(acc_psum, operands, geometry, bands, count, x_sbuf, filters, n, zeros_sbuf):
     """Sums [(a, p), images, columns] of `count` channels and images n, n+1, ... in PSUM: a matmul a column of taps."""
     outputs, nn, Q = acc_psum.shape
-    every = taps_met(geometry.columns, 0, Q)
+    every = taps_by_cover(geometry.columns, 0, Q)
     started = len(every) == 0 or every[0][1][2] < Q
     if started:
         zero_sums(acc_psum, zeros_sbuf)
@@ -102,7 +102,7 @@ def accumulate_bands(acc_psum, operands, geometry, bands, count, x_sbuf, filters
         x = x_sbuf[0 : count * geometry.rows.size, n : n + nn, w : w + (found[2] - 1) * step + 1 : step]
         nisa.nc_matmul(
             dst=acc_psum[0:outputs, 0:nn, found[0] : found[0] + found[2]],
-            stationary=of_array(stationary(filters[0], geometry, filters[1], count, s), operands),
+            stationary=of_array(band_stationary(filters[0], geometry, filters[1], count, s), operands),
             moving=of_array(x, operands),
             accumulate=started,
         )

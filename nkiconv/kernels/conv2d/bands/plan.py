@@ -13,7 +13,7 @@ from ..._tiles import BANK_COLUMNS, PARTS
 from ..call import taken_refusal
 from ..geometry import instructions_refusal
 from .config import bands_config_refusal, bands_settings
-from .shape import bands_instructions, make_bands, most_channels
+from .shape import bands_instructions, most_channels_of_group, sizes_of_bands
 
 
 def plan_bands(geometry, extras, config, cores):
@@ -24,10 +24,10 @@ def plan_bands(geometry, extras, config, cores):
     if reason != "":
         return None, reason
     settings = bands_settings(geometry, config)
-    A, size = most_channels(geometry), geometry.rows.size
+    A, size = most_channels_of_group(geometry), geometry.rows.size
     if settings.channels > A:
         return None, f"config channels={settings.channels}: at most {A} of {size} rows; use fewer"
-    bands = make_bands(geometry, settings, extras.residual)
+    bands = sizes_of_bands(geometry, settings, extras.residual)
     if bands == None:
         return None, (
             f"N={geometry.N}, W={geometry.columns.size}, S={geometry.columns.taps}: rows of all images and the bands "

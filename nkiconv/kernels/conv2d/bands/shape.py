@@ -37,13 +37,13 @@ class Bands(nl.NKIObject):
     warmup: int
 
 
-def most_channels(geometry):
+def most_channels_of_group(geometry):
     """Channels of a group at most; each core has a group."""
     rows = geometry.rows
     return min(max(1, div_ceil(geometry.C, PARTS)), nl.tile_size.pmax // max(rows.size, rows.out))
 
 
-def make_bands(geometry, config, has_residual):
+def sizes_of_bands(geometry, config, has_residual):
     """The Bands of a BandsConfig, or None where memory does not hold a group, or all that is needed at a time."""
     columns, A = geometry.columns, config.channels
     groups = div_ceil(geometry.C, A)

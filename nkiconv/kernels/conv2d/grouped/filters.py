@@ -148,12 +148,12 @@ def build_filters(operands, spreads, geometry, grouped, rulers, turn, ledger):
     for index in range(len(spreads)):
         first = index // len(blocks) * rulers.together * grouped.T
         block = blocks[index % len(blocks)]
-        taps = spreads[index] if is_depthwise(geometry) else transpose_taps(spreads[index], grouped, rulers)
-        place_taps(filters_sbuf, taps, geometry, grouped, first, block, ledger)
+        taps = spreads[index] if is_depthwise(geometry) else transpose_spread(spreads[index], grouped, rulers)
+        place_in_window(filters_sbuf, taps, geometry, grouped, first, block, ledger)
     return of_array(filters_sbuf, operands)
 
 
-def part_of(raw_sbuf, geometry, block):
+def taps_of_block(raw_sbuf, geometry, block):
     """A block's taps as loaded: [partition, second, taps]."""
     r0, rn, s0, sn = block
     parts, second = raw_sbuf.shape[0], raw_sbuf.shape[1]
@@ -162,7 +162,7 @@ def part_of(raw_sbuf, geometry, block):
     return raw_sbuf[0:parts, 0:second, r0, s0 : s0 + sn]
 
 
-def transpose_taps(spread_sbuf, grouped, rulers):
+def transpose_spread(spread_sbuf, grouped, rulers):
     """[(tile, c), taps, k] in PSUM: weights of a block."""
     parts, taps, inputs = spread_sbuf.shape
     taps_psum = nl.ndarray((inputs, taps, grouped.Kt), dtype=nl.float32, buffer=nl.psum)
@@ -173,7 +173,7 @@ def transpose_taps(spread_sbuf, grouped, rulers):
     return taps_psum
 
 
-def place_taps(filters_sbuf, taps, geometry, grouped, first, block, ledger):
+def place_in_window(filters_sbuf, taps, geometry, grouped, first, block, ledger):
     """Taps [(tile, c), taps, k] of a block to all places that they have, from partition `first` on.
 
     What is in PSUM is read once: copies inside SBUF are faster.
@@ -206,7 +206,7 @@ def place_taps(filters_sbuf, taps, geometry, grouped, first, block, ledger):
 def spread(raw_sbuf, geometry, grouped, rulers, block):
     """[(tile, k), tap, (tile, c)] in SBUF: weights of k at the channels of its group, zero elsewhere; of a depthwise
     block [(tile, c), tap, (c', k)]: weights where c' is c."""
-    raw = part_of(raw_sbuf, geometry, block)
+    raw = taps_of_block(raw_sbuf, geometry, block)
     parts, each, taps = raw.shape
     raw = raw.permute((0, 2, 1)).expand_dim(2)
     inputs, times, groups = rulers.mask_sbuf.shape

@@ -11,9 +11,9 @@ from ..call import finish_shared, of_array
 from ..cuts import part_of_core, strides_of_residual, strides_of_y
 from ..filter_feed import tiles_in_turn
 from ..geometry import met
-from ..sums import elements_of, outputs_of, spaced, zero_sums
+from ..sums import places_of_elements, places_of_outputs, spaced, zero_sums
 from .filters import build_filters, load_filters, make_rulers, spread_filters
-from .units import FILTER_BUFFERS, banks_of, tiles_of_chunk, y_pages
+from .units import FILTER_BUFFERS, banks_of_unit, tiles_of_chunk, y_pages
 
 
 @dataclass
@@ -41,7 +41,7 @@ def run_grouped(operands, geometry, extras, grouped):
     ledger = new_ledger()
     ring = x_tiles(operands, grouped, count)
     chunks = [start_chunk(operands, geometry, grouped, order[0])]
-    xs = [load_unit(operands, geometry, grouped, units[0], ring, 0, first_rows(grouped, units[0]))]
+    xs = [load_x_of_unit(operands, geometry, grouped, units[0], ring, 0, rows_of_first_bank(grouped, units[0]))]
     if len(order) > 1:
         chunks.append(start_chunk(operands, geometry, grouped, order[1]))
     zeros_sbuf = warm_zeros()
@@ -53,7 +53,7 @@ def run_grouped(operands, geometry, extras, grouped):
     at = 0
     for index in range(count):
         while len(xs) < min(count, index + grouped.buffers):
-            xs.append(load_unit(operands, geometry, grouped, units[len(xs)], ring, len(xs), 0))
+            xs.append(load_x_of_unit(operands, geometry, grouped, units[len(xs)], ring, len(xs), 0))
         here, after = units[index], units[min(index + 1, count - 1)]
         own = chunks[at]
         if after.chunk != here.chunk:
@@ -64,7 +64,7 @@ def run_grouped(operands, geometry, extras, grouped):
                 chunks.append(start_chunk(operands, geometry, grouped, order[len(chunks)]))
             spread_chunk(geometry, grouped, rulers, chunks, at + 1)
         last = index + 1 == count
-        work_unit(operands, geometry, extras.epilogue, grouped, own, here, xs[index], zeros_sbuf, ledger, last)
+        work_on_unit(operands, geometry, extras.epilogue, grouped, own, here, xs[index], zeros_sbuf, ledger, last)
         xs[index] = None
 
 
@@ -105,9 +105,9 @@ def finish_chunk(operands, geometry, grouped, rulers, chunks, at, ledger):
     chunks[at].spreads = []
 
 
-def first_rows(grouped, unit):
+def rows_of_first_bank(grouped, unit):
     """Rows of x that the first bank of a unit needs: they are loaded first."""
-    blocks = banks_of(grouped, unit)[0][1]
+    blocks = banks_of_unit(grouped, unit)[0][1]
     return min(unit.hn, (blocks - 1) * grouped.rows.stride + grouped.rows.taps)
 
 
@@ -121,7 +121,7 @@ def x_tiles(operands, grouped, num_units):
     return tiles_in_turn(count, (nl.tile_size.pmax, images, height, width), operands.x_dtype)
 
 
-def load_unit(operands, geometry, grouped, unit, ring, turn, first):
+def load_x_of_unit(operands, geometry, grouped, unit, ring, turn, first):
     """[(tile, c), images, rows, columns] of x in a tile, the `first` rows before the others; None where there is
     none."""
     if unit.hn == 0 or unit.wn == 0:
@@ -161,7 +161,7 @@ def place_of(grouped, tile):
     return page * grouped.Uh + own, first // each * each, own
 
 
-def work_unit(operands, geometry, epilogue, grouped, chunk, unit, x_sbuf, zeros_sbuf, ledger, last):
+def work_on_unit(operands, geometry, epilogue, grouped, chunk, unit, x_sbuf, zeros_sbuf, ledger, last):
     """Results of a unit: banks of all tiles one after the other, then the stores.
 
     last: whether nothing hides the stores, so that each bank's results leave at once.
@@ -174,7 +174,7 @@ def work_unit(operands, geometry, epilogue, grouped, chunk, unit, x_sbuf, zeros_
     for tile in tiles:
         boxes = residual_boxes(geometry, grouped, tile, unit)
         residuals.append(residual_of(operands, (Uh * grouped.Kt, unit.nn, unit.mn, Q), boxes, True))
-    banks = banks_of(grouped, unit)
+    banks = banks_of_unit(grouped, unit)
     for which in range(len(banks)):
         bank = banks[which]
         sums = sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf)
@@ -202,7 +202,7 @@ def sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf
     m, most, j, jn = bank
     every, longest = [], 0
     for part in unit.parts:
-        found = products(grouped, part, (m, min(most, part.mn - m), j, jn))
+        found = products_of_bank(grouped, part, (m, min(most, part.mn - m), j, jn))
         every.append(found)
         longest = max(longest, len(found))
     sums, started = [], []
@@ -235,19 +235,21 @@ def multiply_tile(acc_psum, grouped, chunk, tile, unit, bank, x_sbuf, product, s
     """One matmul of a tile, added to what is there if the sums have started."""
     a, b, rows, columns = product
     part, images = unit.parts[tile.fold], (0, unit.nn)
-    to_rows, to_columns = outputs_of(rows, part.m0 + bank[0]), outputs_of(columns, bank[2])
+    to_rows, to_columns = places_of_outputs(rows, part.m0 + bank[0]), places_of_outputs(columns, bank[2])
     first, outputs = tile.index * grouped.T, acc_psum.shape[0]
     nisa.nc_matmul(
         dst=spaced(acc_psum, (0, outputs), images, to_rows, to_columns),
         stationary=chunk.filters_sbuf[first : first + tile.cn, a, b, 0:outputs],
-        moving=spaced(x_sbuf, (first, tile.cn), images, elements_of(rows, part.h0), elements_of(columns, unit.w0)),
+        moving=spaced(
+            x_sbuf, (first, tile.cn), images, places_of_elements(rows, part.h0), places_of_elements(columns, unit.w0)
+        ),
         accumulate=started,
         tile_position=(first, 0),
         tile_size=(grouped.T, nl.tile_size.pmax),
     )
 
 
-def products(grouped, part, bank):
+def products_of_bank(grouped, part, bank):
     """(a, b, rows, columns) of the matmuls of a bank of a part: an element of the window, and where it meets x, as
     `met` says. Those that meet all of its blocks come first: the others add to what is there."""
     m, mn, j, jn = bank

@@ -17,7 +17,7 @@ from ..._tiles import share
 from ..call import taken_refusal
 from ..geometry import instructions_refusal
 from .config import TILE_ROWS, grouped_config_refusal, grouped_settings
-from .units import banks_of, make_grouped
+from .units import banks_of_unit, make_grouped
 
 
 def plan_grouped(geometry, extras, config, cores):
@@ -56,7 +56,7 @@ def grouped_instructions(geometry, grouped, cores):
         first, count = share(len(grouped.units), cores, core)
         total, chunk = 64 + grouped.warmup, -1
         for unit in grouped.units[first : min(first + count, len(grouped.units))]:
-            banks = len(banks_of(grouped, unit))
+            banks = len(banks_of_unit(grouped, unit))
             total += banks * grouped.tiles * each + grouped.tiles * (4 + 2 * grouped.Uh) + 8
             total += build if unit.chunk != chunk else 0
             chunk = unit.chunk

@@ -191,13 +191,13 @@ def add_units(geometry, grouped, most_blocks, most_rows):
                 parts = []
                 if of_rows:
                     for inner in cut_into(of_m[1], min(of_m[1], folds)):
-                        parts.append(part_of(grouped, of_n[0], of_m[0] + inner[0], inner[1]))
+                        parts.append(part_of_blocks(grouped, of_n[0], of_m[0] + inner[0], inner[1]))
                 for fold in range(0 if of_rows else of_n[2]):
-                    parts.append(part_of(grouped, of_n[0] + fold * of_n[1], of_m[0], of_m[1]))
+                    parts.append(part_of_blocks(grouped, of_n[0] + fold * of_n[1], of_m[0], of_m[1]))
                 grouped.units.append(make_unit(chunk, parts, of_n[1], columns))
 
 
-def part_of(grouped, n0, m0, mn):
+def part_of_blocks(grouped, n0, m0, mn):
     """A Part of images from n0 on, and blocks m0 .. m0+mn-1."""
     rows = span(grouped.rows, m0, mn)
     return Part(n0=n0, m0=m0, mn=mn, h0=rows[0], hn=rows[1])
@@ -224,7 +224,7 @@ def images_of_folds(N, parts, folds):
     return found
 
 
-def banks_of(grouped, unit):
+def banks_of_unit(grouped, unit):
     """(first block of rows, how many, first column of blocks, how many) of the banks of a unit."""
     of_j = cut(grouped.columns.out, BANK_COLUMNS)
     found = []

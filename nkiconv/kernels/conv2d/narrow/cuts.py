@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
-from ..cuts import block_bands, is_tapped, most_of, parts_for_cores, slot_of
+from ..cuts import block_bands, is_tapped, most_of, parts_for_cores, slot_for
 from ..geometry import Axis, span
-from ..sums import taps_met
+from ..sums import taps_by_cover
 
 #: Loads of a core, if there are rows for so many.
 LOADS = 4
@@ -57,7 +57,7 @@ def is_legal(geometry, U, T):
     """Whether U rows of y and T columns of taps can share the array."""
     rows, columns = geometry.rows, geometry.columns
     fits = U * geometry.K <= nl.tile_size.pmax and T <= columns.taps
-    fits = fits and T * slot_of(U * geometry.K) <= nl.tile_size.pmax
+    fits = fits and T * slot_for(U * geometry.K) <= nl.tile_size.pmax
     whole = U * rows.stride % rows.lhs_dilation == 0
     return fits and whole and (T == columns.taps or T * columns.dilation % columns.lhs_dilation == 0)
 
@@ -107,8 +107,8 @@ def make_narrow(geometry, config, has_residual):
         U=U,
         T=T,
         groups=groups,
-        slot=slot_of(U * geometry.K),
-        outputs=(T - 1) * slot_of(U * geometry.K) + U * geometry.K,
+        slot=slot_for(U * geometry.K),
+        outputs=(T - 1) * slot_for(U * geometry.K) + U * geometry.K,
         lines=lines,
         place=place,
         window=window,
@@ -192,7 +192,7 @@ def zeros_ahead(narrow):
 def taps_of_tile(narrow, tile):
     """(tap, where it meets x, as `geometry.met` says) of taps that meet outputs of a part of a row: one that meets all
     of them last, and another first if there is one."""
-    found = taps_met(narrow.sums, tile[0], tile[1])
+    found = taps_by_cover(narrow.sums, tile[0], tile[1])
     return found[1:] + found[0:1] if found[0][1][2] == tile[1] else found
 
 

@@ -13,7 +13,7 @@ from ..sums import spaced
 from .config import NARROW_WARM_UP_FIRST
 from .cuts import rows_met, steps_of
 from .filters import clear_stationaries, lay_out, load_narrow_filters, transpose_loaded
-from .readouts import add_taps
+from .readouts import add_shifted
 
 
 @dataclass
@@ -147,7 +147,7 @@ def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_
             residual = residual_sbuf[0:outputs, 0 : step.nn, 0 : step.jn, q0 : q0 + qn]
         y = y_sbuf[0:outputs, 0 : step.nn, 0 : step.jn, q0 : q0 + qn]
         bank = turn * len(narrow.tiles) + index
-        add_taps(y, acc_psum, narrow, index, bias_sbuf, residual, epilogue, ledger, zeros, bank)
+        add_shifted(y, acc_psum, narrow, index, bias_sbuf, residual, epilogue, ledger, zeros, bank)
         if last:
             store_boxes(operands.y, y_sbuf, block_boxes(geometry, narrow, step, by, q0, qn))
     if not last:

@@ -18,11 +18,11 @@ from ..._engines import (
 from ..._epilogue import Epilogue, finish
 from ..boxes import clear_window
 from ..call import finish_shared
-from ..sums import elements_of, outputs_of, spaced
+from ..sums import places_of_elements, places_of_outputs, spaced
 from .cuts import taps_of_tile, zeros_ahead
 
 
-def add_taps(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilogue, ledger, zeros, turn):
+def add_shifted(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilogue, ledger, zeros, turn):
     """The sums of all taps, each shifted to its outputs, and the epilogue, into y_sbuf [(u, k), images, blocks, qn].
 
     index: of the part of a row; zeros: what `zeros_beside` made for banks, of which this is the turn-th. Taps that meet
@@ -43,7 +43,7 @@ def add_taps(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilogue
     for which in range(len(order)):
         met = order[which][1]
         sums = sums_at(acc_psum, order[which], narrow, outputs, tile)
-        place = spaced(part_sbuf, (0, outputs), (0, nn), (0, jn, 1), outputs_of(met, tile[0]))
+        place = spaced(part_sbuf, (0, outputs), (0, nn), (0, jn, 1), places_of_outputs(met, tile[0]))
         fused = which + 1 == len(order) and met[2] == qn and epilogue.residual == ""
         if which == 0 and met[1] == 1:
             nisa.tensor_copy(dst=place, src=sums, engine=pick(ledger, elements, False))
@@ -72,7 +72,7 @@ def add_taps(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilogue
 def sums_at(acc_psum, tap, narrow, outputs, tile):
     """The sums of a tap for the outputs that it meets."""
     _, nn, jn, _ = acc_psum.shape
-    return spaced(acc_psum, (tap[0] * narrow.slot, outputs), (0, nn), (0, jn, 1), elements_of(tap[1], tile[2]))
+    return spaced(acc_psum, (tap[0] * narrow.slot, outputs), (0, nn), (0, jn, 1), places_of_elements(tap[1], tile[2]))
 
 
 def zeros_beside(narrow, index, outputs):
@@ -80,7 +80,7 @@ def zeros_beside(narrow, index, outputs):
     tile, blocks = narrow.tiles[index], narrow.blocks
     tap = taps_of_tile(narrow, tile)[0]
     part_sbuf = nl.ndarray((outputs, narrow.images, blocks, tile[1]), dtype=nl.float32, buffer=nl.sbuf)
-    first, count, step = outputs_of(tap[1], tile[0])
+    first, count, step = places_of_outputs(tap[1], tile[0])
     # where it meets every other output, it is added too
     end = first + count if step == 1 else 0
     clear_window(part_sbuf, 0, blocks, 0, first if step == 1 else 0, nisa.engine.gpsimd)

@@ -39,12 +39,12 @@ def load_padded(operands, geometry, stack, job, parts):
     raw_sbuf = None
     if stack.filters != "straight":
         raw_sbuf = nl.ndarray((kn, C, rows.taps, taps), dtype=operands.w_dtype, buffer=nl.sbuf)
-        load_taps(raw_sbuf, operands.w, geometry, job, 0, 0, (0, rows.taps), parts)
+        load_rows_of_taps(raw_sbuf, operands.w, geometry, job, 0, 0, (0, rows.taps), parts)
     else:
         for piece in pieces_of_taps(geometry, stack, common[1]):
             u, r0, rn = piece
             row = lead_of(geometry, stack) + u * stack.V * rows.stride + r0 * rows.dilation
-            load_taps(z_sbuf, operands.w, geometry, job, u * kn, row, (r0, rn), parts)
+            load_rows_of_taps(z_sbuf, operands.w, geometry, job, u * kn, row, (r0, rn), parts)
     return raw_sbuf, z_sbuf
 
 
@@ -77,7 +77,7 @@ def pieces_of_taps(geometry, stack, common):
     return first + rest
 
 
-def load_taps(tile, w_hbm, geometry, job, partition, row, taps, parts):
+def load_rows_of_taps(tile, w_hbm, geometry, job, partition, row, taps, parts):
     """Rows of taps (first, how many) of a job to a partition and row of a tile, by so many DMAs."""
     by = strides_of_w(geometry)
     for part in cut_into(job[1], min(parts, job[1]) if taps[1] > 0 else 0):

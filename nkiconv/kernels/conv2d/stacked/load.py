@@ -19,7 +19,7 @@ class Ring(nl.NKIObject):
     held: list
 
 
-def make_ring(operands, stack, bands):
+def ring_of_bands(operands, stack, bands):
     """A Ring for bands."""
     images, blocks = largest_band(bands)
     count = min(stack.ring, len(bands))
@@ -99,15 +99,17 @@ def load_blocks(x_hbm, x_sbuf, geometry, stack, band, spans, m_begin, m_end):
     for d in range(stack.D):
         if spans[d][0] < spans[d][1]:
             if first < last:
-                load_rows(x_hbm, x_sbuf, geometry, stack, band, d, spans[d], (0, stack.B), (first, last - first))
+                load_rows_of_blocks(
+                    x_hbm, x_sbuf, geometry, stack, band, d, spans[d], (0, stack.B), (first, last - first)
+                )
             for m in range(m_begin, m_end):
                 b0 = min(stack.B, max(0, rows.before - m * stack.G))
                 b1 = max(b0, min(stack.B, rows.size + rows.before - m * stack.G))
                 if b0 < b1 and (m < first or m >= last):
-                    load_rows(x_hbm, x_sbuf, geometry, stack, band, d, spans[d], (b0, b1 - b0), (m, 1))
+                    load_rows_of_blocks(x_hbm, x_sbuf, geometry, stack, band, d, spans[d], (b0, b1 - b0), (m, 1))
 
 
-def load_rows(x_hbm, x_sbuf, geometry, stack, band, d, span, rows, blocks):
+def load_rows_of_blocks(x_hbm, x_sbuf, geometry, stack, band, d, span, rows, blocks):
     """Rows of blocks, both (first, how many), shift d; span: of the shift, see `spans_of`."""
     low, high, shift = span
     by = strides_of_x(geometry)

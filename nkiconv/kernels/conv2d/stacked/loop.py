@@ -5,13 +5,13 @@ from ..._engines import new_ledger
 from ..._tiles import PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import finish_shared, scale_residual
-from ..cuts import largest_band, part_of_core, slot_of
+from ..cuts import largest_band, part_of_core, slot_for
 from ..filter_feed import tiles_in_turn
 from ..geometry import met
 from ..sums import spaced
 from .filters import load_padded, shift_rows, transpose_padded
-from .load import clear_next, load_stack, make_ring
-from .results import load_biases, load_residual, store_stack, transpose_biases
+from .load import clear_next, load_stack, ring_of_bands
+from .results import load_stack_biases, load_stack_residual, store_stack, transpose_biases
 from .shape import (
     band_rows,
     columns_of,
@@ -40,7 +40,7 @@ def run_stack(operands, geometry, extras, stack):
     ends = (share(len(every), PARTS, 0)[1], len(every))
     ahead = jobs_ahead(geometry, stack)
     padded, filters, loaded, residuals = [], [], [], []
-    ring = make_ring(operands, stack, bands)
+    ring = ring_of_bands(operands, stack, bands)
     # filters that wait for zeros must not come after all rows
     hold = 1 if stack.filters == "straight" and not fits_window(geometry, stack) else 0
     if hold == 0:
@@ -53,10 +53,10 @@ def run_stack(operands, geometry, extras, stack):
     loaded.append(load_stack(operands, geometry, stack, bands[0], ring, 0, pieces))
     jobs = len(stack.jobs)
     residual_ring = residual_tiles(operands, geometry, stack, bands)
-    load_step(operands, geometry, stack, bands, residual_ring, residuals, 1)
-    bias_rows = load_biases(operands.bias, stack)
+    load_residuals(operands, geometry, stack, bands, residual_ring, residuals, 1)
+    bias_rows = load_stack_biases(operands.bias, stack)
     load_jobs(operands, geometry, stack, padded, ahead)
-    load_bands(operands, geometry, stack, bands, len(ring.buffers), ring, loaded)
+    load_more_bands(operands, geometry, stack, bands, len(ring.buffers), ring, loaded)
     warm_up(zeros_sbuf, stack.warmup - stack.late_warmup, 1)
     transpose_next(operands, geometry, stack, padded, filters, ledger)
     warm_up(zeros_sbuf, stack.late_warmup, 1)
@@ -69,8 +69,8 @@ def run_stack(operands, geometry, extras, stack):
         for _ in range(min(1, job) + (1 if job == 1 else 0)):
             transpose_next(operands, geometry, stack, padded, filters, ledger)
         if job == 0 and index > 0:
-            load_bands(operands, geometry, stack, bands, index + len(ring.buffers), ring, loaded)
-        load_step(operands, geometry, stack, bands, residual_ring, residuals, turn + len(residual_ring))
+            load_more_bands(operands, geometry, stack, bands, index + len(ring.buffers), ring, loaded)
+        load_residuals(operands, geometry, stack, bands, residual_ring, residuals, turn + len(residual_ring))
         own = (stack.jobs[job], filters[job], biases[job])
         residual = scale_residual(residuals[turn], operands.beta) if len(residual_ring) > 0 else None
         last = start + index + 1 in ends and job + 1 == jobs
@@ -88,13 +88,13 @@ def residual_tiles(operands, geometry, stack, bands):
     return tiles_in_turn(residual_depth(geometry, stack), shape, operands.residual.dtype)
 
 
-def load_step(operands, geometry, stack, bands, ring, residuals, count):
+def load_residuals(operands, geometry, stack, bands, ring, residuals, count):
     """Load residuals, of bands and their jobs in turn, until there are `count`, or all; none without a residual."""
     jobs = len(stack.jobs)
     while len(residuals) < min(count, len(bands) * jobs) and len(ring) > 0:
         step = len(residuals)
         band, job = bands[step // jobs], stack.jobs[step % jobs]
-        residuals.append(load_residual(operands, geometry, stack, job, band, ring[step % len(ring)]))
+        residuals.append(load_stack_residual(operands, geometry, stack, job, band, ring[step % len(ring)]))
 
 
 def load_jobs(operands, geometry, stack, padded, count):
@@ -105,7 +105,7 @@ def load_jobs(operands, geometry, stack, padded, count):
         padded.append(load_padded(operands, geometry, stack, job, parts))
 
 
-def load_bands(operands, geometry, stack, bands, count, ring, loaded):
+def load_more_bands(operands, geometry, stack, bands, count, ring, loaded):
     """Load bands until there are `count`, or all."""
     while len(loaded) < min(count, len(bands)):
         band = bands[len(loaded)]
@@ -153,7 +153,7 @@ def work_stack(operands, geometry, epilogue, stack, own, band, x_sbuf, residual_
     job, filters_sbuf, bias_sbuf = own
     Q, size, images = geometry.columns.out, stack.U * job[1], (0, band.nn)
     # banks leave from parts of the partitions in turn: each part has DMA engines of its own
-    slot = slot_of(size)
+    slot = slot_for(size)
     slots = nl.tile_size.pmax // slot
     shape = (nl.tile_size.pmax if slots > 1 else size, band.nn, band.jn, stack.V, Q)
     y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)

@@ -9,7 +9,7 @@ from ..boxes import block_pieces, corner, load_box, load_boxes, store_boxes
 from ..cuts import strides_of_residual, strides_of_y
 
 
-def load_residual(operands, geometry, stack, job, band, buffer_sbuf):
+def load_stack_residual(operands, geometry, stack, job, band, buffer_sbuf):
     """The residual of a band and job in a buffer."""
     residual_sbuf = buffer_sbuf[0 : stack.U * job[1], 0 : band.nn, 0 : band.jn, 0 : stack.V, 0 : buffer_sbuf.shape[4]]
     if (band.j0 + band.jn) * stack.U * stack.V > geometry.rows.out:
@@ -55,7 +55,7 @@ def boxes_of_blocks(geometry, strides, stack, job, band, j, jn, base):
     return found
 
 
-def load_biases(bias_hbm, stack):
+def load_stack_biases(bias_hbm, stack):
     """Rows [jobs, (u, k)] fp32 of up to 128 jobs each, zeros behind those of few channels; none without a bias."""
     found = []
     for first in range(0, len(stack.jobs) if bias_hbm != None else 0, nl.tile_size.pmax):

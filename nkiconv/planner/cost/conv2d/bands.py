@@ -11,8 +11,8 @@ from ....kernels.conv2d.bands.plan import bands_refusal
 from ....kernels.conv2d.bands.shape import (
     WARM_UP_BLOCKS,
     group_bytes,
-    make_bands,
-    most_channels,
+    most_channels_of_group,
+    sizes_of_bands,
     triggers_of,
     x_buffers_most,
 )
@@ -54,9 +54,9 @@ class Bands(Conv2dAlgorithm):
         given = dict(config or ())
         if len(given) == len(dataclasses.fields(BandsConfig)):
             return pairs_of(BandsConfig(**given))
-        A = most_channels(geometry)
+        A = most_channels_of_group(geometry)
         found = BandsPrice(shape.target, geometry, min(A, given.get("channels", A))).settings(given)
-        return pairs_of(found) if found and make_bands(geometry, found, extras.residual) else config
+        return pairs_of(found) if found and sizes_of_bands(geometry, found, extras.residual) else config
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
@@ -99,7 +99,7 @@ class BandsPrice:
             early=given.get("early", 0),
             warmup=given.get("warmup", 0),
         )
-        bands = make_bands(geometry, found, False)
+        bands = sizes_of_bands(geometry, found, False)
         if bands is None:
             return None
         early = given.get("early", min(bands.together, int(W_NS / self._zeroed_ns())))

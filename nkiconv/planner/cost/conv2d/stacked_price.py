@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ....kernels._tiles import BANK_BYTES, PARTS
 from ....kernels.conv2d.call import either_reads
-from ....kernels.conv2d.cuts import BlockBand, slot_of
+from ....kernels.conv2d.cuts import BlockBand, slot_for
 from ....kernels.conv2d.stacked.filters import common_rows
 from ....kernels.conv2d.stacked.shape import (
     FILTER_PARTS,
@@ -219,7 +219,7 @@ class StackPrice:
         last_ns = target.matmul_done_ns + target.hop_ns + tile_ns + target.vector_done_ns
         last_ns += store_ns(target, y_ns / len(parts))
         # banks leave from parts of the partitions in turn, which lie on different engines
-        slots = min(len(parts), PARTITIONS // slot_of(outputs * stack.kn))
+        slots = min(len(parts), PARTITIONS // slot_for(outputs * stack.kn))
         y_bytes = jobs * outputs * stack.kn * y_size * item
         num_bytes = stack.parts * x_size * item + y_bytes
         if self.reader == "vector":
