@@ -187,6 +187,11 @@ def most_of(parts):
     return most
 
 
+def window_of(axis, outputs):
+    """Elements of an axis that so many neighbouring outputs span."""
+    return (outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
+
+
 def is_tapped(axis, outputs, place):
     """Whether a tap of any of so many neighbouring outputs is at a place of their window."""
     for u in range(outputs):
@@ -199,7 +204,7 @@ def is_tapped(axis, outputs, place):
 def places_met(axis, outputs):
     """Places of the window of neighbouring outputs at which a tap is, ascending."""
     found = []
-    for place in range((outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1):
+    for place in range(window_of(axis, outputs)):
         if is_tapped(axis, outputs, place):
             found.append(place)
     return found

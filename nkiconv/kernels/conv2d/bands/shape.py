@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, fits_sbuf, whole_words
+from ..cuts import window_of
 from ..geometry import span
 
 #: Bytes a partition of the bands of one round of groups, and of all buffers of x.
@@ -60,7 +61,7 @@ def sizes_of_bands(geometry, config, has_residual):
         groups=groups,
         together=together,
         early=min(together, config.early),
-        depth=depth_of(geometry.rows),
+        depth=window_of(geometry.rows, 1),
         size=whole_words(window_of_outputs(geometry.rows) * columns.taps, geometry.itemsize),
         w0=met[0],
         width=met[1],
@@ -84,16 +85,11 @@ def x_buffers_most(geometry):
 def run_of(geometry, h):
     """(row of the window, row of z, how many) that row h of x meets; none is 0."""
     rows = geometry.rows
-    depth = depth_of(rows)
+    depth = window_of(rows, 1)
     # output p meets row p * stride + r * dilation - top of x at tap r
     place = h + rows.before - depth + 1
     first = max(0, place)
     return first, first - place, max(0, min(window_of_outputs(rows), place + depth) - first)
-
-
-def depth_of(rows):
-    """Rows of a filter with its dilation."""
-    return (rows.taps - 1) * rows.dilation + 1
 
 
 def window_of_outputs(rows):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
-from ..cuts import places_met
+from ..cuts import places_met, window_of
 from ..geometry import Axis, span
 
 #: Bytes a partition of the stationaries of a chunk of tiles, and of fp32 results of one band.
@@ -118,7 +118,7 @@ def blocks_axis(axis, outputs):
     """An axis whose outputs are blocks of so many of another's: each meets all elements of its window."""
     return Axis(
         size=axis.size,
-        taps=(outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1,
+        taps=window_of(axis, outputs),
         out=div_ceil(axis.out, outputs),
         stride=outputs * axis.stride,
         dilation=1,

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
 from ..._tiles import div_ceil
-from .shape import LONG_RUN_BYTES, WAYS, can_shift, job_channels, make_stack, met_counts, window_of
+from ..cuts import window_of
+from .shape import LONG_RUN_BYTES, WAYS, can_shift, job_channels, make_stack, met_counts
 
 #: Most of a setting that memory limits anyway, of elements that are cleared, and of matmuls on zeros.
 MOST = 4096

@@ -44,19 +44,19 @@ def run_stack(operands, geometry, extras, stack):
     # filters that wait for zeros must not come after all rows
     hold = 1 if stack.filters == "straight" and not fits_window(geometry, stack) else 0
     if hold == 0:
-        clear_next(geometry, stack, bands[0], ring, 0, True, hold)
+        clear_next(geometry, stack, bands, 0, ring, hold)
     zeros_sbuf = warm_zeros()
     load_jobs(operands, geometry, stack, padded, 1)
     if hold > 0:
-        clear_next(geometry, stack, bands[0], ring, 0, True, hold)
+        clear_next(geometry, stack, bands, 0, ring, hold)
     pieces = first_pieces(stack, bands[0], geometry.columns.out)
-    loaded.append(load_stack(operands, geometry, stack, bands[0], ring, 0, pieces))
+    loaded.append(load_stack(operands, geometry, stack, bands, 0, ring, pieces))
     jobs = len(stack.jobs)
     residual_ring = residual_tiles(operands, geometry, stack, bands)
     load_residuals(operands, geometry, stack, bands, residual_ring, residuals, 1)
     bias_rows = load_stack_biases(operands.bias, stack)
     load_jobs(operands, geometry, stack, padded, ahead)
-    load_more_bands(operands, geometry, stack, bands, len(ring.buffers), ring, loaded)
+    load_more_bands(operands, geometry, stack, bands, len(ring), ring, loaded)
     warm_up(zeros_sbuf, stack.warmup - stack.late_warmup, 1)
     transpose_next(operands, geometry, stack, padded, filters, ledger)
     warm_up(zeros_sbuf, stack.late_warmup, 1)
@@ -69,7 +69,7 @@ def run_stack(operands, geometry, extras, stack):
         for _ in range(min(1, job) + (1 if job == 1 else 0)):
             transpose_next(operands, geometry, stack, padded, filters, ledger)
         if job == 0 and index > 0:
-            load_more_bands(operands, geometry, stack, bands, index + len(ring.buffers), ring, loaded)
+            load_more_bands(operands, geometry, stack, bands, index + len(ring), ring, loaded)
         load_residuals(operands, geometry, stack, bands, residual_ring, residuals, turn + len(residual_ring))
         own = (stack.jobs[job], filters[job], biases[job])
         residual = scale_residual(residuals[turn], operands.beta) if len(residual_ring) > 0 else None
@@ -108,14 +108,13 @@ def load_jobs(operands, geometry, stack, padded, count):
 def load_more_bands(operands, geometry, stack, bands, count, ring, loaded):
     """Load bands until there are `count`, or all."""
     while len(loaded) < min(count, len(bands)):
-        band = bands[len(loaded)]
-        turn = len(loaded) % len(ring.buffers)
+        index = len(loaded)
+        band = bands[index]
+        rows = band_rows(stack, band.jn)
         # the second band waits for the triggers of the filters, each other one for the band before
-        hold = 1
-        if len(loaded) == 1:
-            hold += stack.hold // (band.nn * band_rows(stack, band.jn))
-        clear_next(geometry, stack, band, ring, turn, False, hold)
-        loaded.append(load_stack(operands, geometry, stack, band, ring, turn, [band_rows(stack, band.jn)]))
+        hold = 1 + (stack.hold // (band.nn * rows) if index == 1 else 0)
+        clear_next(geometry, stack, bands, index, ring, hold)
+        loaded.append(load_stack(operands, geometry, stack, bands, index, ring, [rows]))
 
 
 def transpose_next(operands, geometry, stack, padded, filters, ledger):

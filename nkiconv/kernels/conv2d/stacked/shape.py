@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, fits_sbuf, whole_words
-from ..cuts import QUADRANT, block_bands, parts_for_cores
+from ..cuts import QUADRANT, block_bands, parts_for_cores, window_of
 from ..geometry import met
 
 #: Bytes a partition of x of one band and of all buffers of bands, of the filters of all jobs, and of the zero-padded
@@ -171,14 +171,9 @@ def phases_of(stride, V, G):
     return found
 
 
-def window_of(rows, count):
-    """Rows of x that so many neighbouring rows of y meet."""
-    return (count - 1) * rows.stride + (rows.taps - 1) * rows.dilation + 1
-
-
 def taps_of_window(rows, B, U, V, front):
     """Blocks of B rows that hold the window of U output rows V apart, from any phase on."""
-    return div_ceil((U - 1) * V * rows.stride + (rows.taps - 1) * rows.dilation + 1 + front, B)
+    return div_ceil(window_of(rows, (U - 1) * V + 1) + front, B)
 
 
 def max_of(values):

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ....kernels._tiles import PARTS
+from ....kernels.conv2d.cuts import window_of
 from ....kernels.conv2d.relayout import plain_of
 from ....kernels.conv2d.stacked.config import StackedConfig, sized_stack, stacked_config_refusal
 from ....kernels.conv2d.stacked.plan import sizes_refusal, stacked_refusal
@@ -16,7 +17,6 @@ from ....kernels.conv2d.stacked.shape import (
     met_counts,
     phases_of,
     taps_of_window,
-    window_of,
 )
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
