@@ -66,7 +66,7 @@ def run_stack(operands, geometry, extras, stack):
         # the next job's filters are transposed before this one's sums and read out during them; the second job's come
         # after the first rows, and are read out during the third's transposes
         load_jobs(operands, geometry, stack, padded, job + 1 + ahead)
-        for _ in range(min(1, job) + (1 if job == 1 else 0)):
+        for _ in range(2 if job == 1 else min(1, job)):
             transpose_next(operands, geometry, stack, padded, filters, ledger)
         if job == 0 and index > 0:
             load_more_bands(operands, geometry, stack, bands, index + len(ring), ring, loaded)
