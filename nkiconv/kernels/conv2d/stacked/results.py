@@ -11,9 +11,10 @@ from ..cuts import strides_of_residual, strides_of_y
 
 def load_stack_residual(operands, geometry, stack, job, band, buffer_sbuf):
     """The residual of a band and job in a buffer."""
-    residual_sbuf = buffer_sbuf[0 : stack.U * job[1], 0 : band.nn, 0 : band.jn, 0 : stack.V, 0 : buffer_sbuf.shape[4]]
+    size, Q = stack.U * job[1], geometry.columns.out
+    residual_sbuf = buffer_sbuf[0:size, 0 : band.nn, 0 : band.jn, 0 : stack.V, 0:Q]
     if (band.j0 + band.jn) * stack.U * stack.V > geometry.rows.out:
-        last = residual_sbuf[0 : stack.U * job[1], 0 : band.nn, band.jn - 1]
+        last = residual_sbuf[0:size, 0 : band.nn, band.jn - 1, 0 : stack.V, 0:Q]
         nisa.memset(dst=last, value=0.0, engine=nisa.engine.gpsimd)
     for one in boxes_of_blocks(geometry, strides_of_residual(geometry), stack, job, band, 0, band.jn, 0):
         load_boxes(plane_of(residual_sbuf, stack, one[0]), operands.residual, one[1:])
