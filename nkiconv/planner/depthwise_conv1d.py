@@ -8,7 +8,6 @@ from typing import Any
 
 from .._nki import nl
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
-from ..kernels._epilogue import RESIDUAL_POSITIONS, read_epilogue
 from ..kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
 from ..kernels.depthwise_conv1d.call import Extras
 from ..kernels.depthwise_conv1d.dispatch import refusal
@@ -17,7 +16,7 @@ from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
-from .operation import Operation, Reduction, epilogue_arguments
+from .operation import Operation, Reduction, epilogue_arguments, epilogue_of
 from .request import CONV2D_DTYPES, DTYPES, Asked, Config, Request, nl_name
 
 #: storage -> canonical and canonical -> storage of x and y, by the problem's layout.
@@ -113,15 +112,9 @@ def geometry_of(problem: ConvProblem) -> Geometry:
 
 def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
     """The kernel's own description of what is asked for beside the geometry."""
-    present = True
-    epilogue = read_epilogue(
-        asked.activation,
-        present if asked.bias else None,
-        None if asked.residual is None else present,
-        asked.residual or RESIDUAL_POSITIONS[0],
-        4 if (asked.out_dtype or problem.dtype) == "fp32" else 2,
+    return Extras(
+        epilogue=epilogue_of(problem, asked), state=asked.initial_state, strict_nonfinite=asked.strict_nonfinite
     )
-    return Extras(epilogue=epilogue, state=asked.initial_state, strict_nonfinite=asked.strict_nonfinite)
 
 
 def kernel_arguments(
