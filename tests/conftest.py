@@ -35,6 +35,7 @@ def pytest_configure():
     for name in [*os.environ]:
         if name.startswith(("NEURON_", "NKI")) and name != KEPT:
             del os.environ[name]
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes, each of which imports torch
     hypothesis.settings.register_profile("nkiconv", deadline=None, derandomize="CI" in os.environ)
     hypothesis.settings.load_profile("nkiconv")
 

@@ -1,6 +1,7 @@
 """The planner: what it lists, times, ranks and tells; that it follows constants, epilogues and strictness."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -26,7 +27,12 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def fresh(problem, lnc=2, **more):
+    """A plan that is searched for now."""
     return plan(problem, lnc, use_cache=False, **more)
+
+
+#: The same, searched for once: of tests that change nothing of the search.
+planned = functools.cache(fresh)
 
 
 def test_every_algorithm_is_known_to_the_planner():
@@ -99,7 +105,7 @@ def test_no_timeline_beats_its_lower_bounds(name, dtype):
 
 
 def test_a_plan_says_what_a_profile_says():
-    found = fresh(cases.get("kda_bf16").problem)
+    found = planned(cases.get("kda_bf16").problem)
     one, _ = profile_case(cases.get("kda_bf16"), algorithm=found.algorithm, config=found.config)
     assert found.extrapolated_from is None
     assert found.phases == 8
@@ -115,7 +121,7 @@ def test_a_plan_says_what_a_profile_says():
 
 @pytest.mark.parametrize("name", ["kda_fp32", "short", "c1", "nkl_st2_p10_c256_w512_s64_bf16"])
 def test_the_plan_is_the_fastest_of_its_alternatives(name):
-    found = fresh(cases.get(name).problem)
+    found = planned(cases.get(name).problem)
     first = found.alternatives[0]
     assert (first.algorithm, first.config, first.us) == (found.algorithm, found.config, found.phase0_us)
     assert found.phase0_us == min(one.us for one in found.alternatives if not one.at_least)
@@ -178,7 +184,7 @@ def test_no_plan_is_slower_than_the_kernels_choice(problem):
     wanted = Request(problem=problem)
     field = candidates.field_of(wanted, Rates())
     own = candidates.Candidate(*field.operation.choice(field.shape), 1, 0.0)
-    found = fresh(problem)
+    found = planned(problem)
     assert found.extrapolated_from is None
     assert found.phase0_us <= time(trace(wanted, own, Rates()), Rates()).us
     best = candidates.Candidate(found.algorithm, found.config, 1, 0.0)
@@ -189,7 +195,7 @@ def test_no_plan_is_slower_than_the_kernels_choice(problem):
 def test_what_only_seems_as_fast_as_the_kernels_choice_is_not_the_plan(monkeypatch, share, wins):
     """Extrapolated times are made too small, and none of them is made sure."""
     problem = cases.get("qwen3_next_gdn").problem
-    exact = fresh(problem)
+    exact = planned(problem)
     extrapolated = search._Search._extrapolated
 
     def too_fast(self, candidate, half, channels):
@@ -270,18 +276,18 @@ def test_the_kernels_choice_is_among_the_candidates_under_its_full_name():
 
 def test_a_wide_search_is_no_worse():
     problem = cases.get("short").problem
-    quick, wide = fresh(problem), fresh(problem, wide=True)
+    quick, wide = planned(problem), planned(problem, wide=True)
     assert (quick.effort, wide.effort) == ("timed", "tuned")
     assert wide.phase0_us <= quick.phase0_us * (1 + 1e-9)
     assert wide.extrapolated_from is None
 
 
 def test_plans_do_not_depend_on_the_run():
-    assert fresh(SMALL) == fresh(SMALL)
+    assert fresh(SMALL) == planned(SMALL)
 
 
 def test_one_core_and_two():
-    one, two = fresh(cases.get("kda_bf16").problem, 1), fresh(cases.get("kda_bf16").problem, 2)
+    one, two = planned(cases.get("kda_bf16").problem, 1), planned(cases.get("kda_bf16").problem)
     assert (one.lnc, two.lnc) == (1, 2)
     assert one.phase0_us > two.phase0_us
 
@@ -295,7 +301,7 @@ def test_strict_plans_keep_channels_apart():
 
 
 def test_epilogues_are_timed():
-    plain = fresh(SMALL)
+    plain = planned(SMALL)
     more = fresh(
         SMALL, bias=True, activation="silu", residual="pre_activation", out_dtype="fp32",
         initial_state=True, return_final_state=True,
@@ -410,7 +416,7 @@ def test_other_json_is_refused(text):
 
 
 def test_explain_tells_everything():
-    found = fresh(SMALL)
+    found = planned(SMALL)
     text = found.explain()
     for word in (
         "modelled",
@@ -428,7 +434,7 @@ def test_explain_tells_everything():
 
 
 def test_symbols_are_ints():
-    found = fresh(SMALL)
+    found = planned(SMALL)
     assert found.symbols["Q"] == SMALL.Q
     assert all(type(value) is int for value in found.symbols.values())
 
@@ -440,7 +446,7 @@ def test_requests_are_hashable_and_answered():
 
 
 def test_explain_says_what_differs_from_an_algorithms_first_row():
-    found = fresh(cases.get("kda_bf16").problem)
+    found = planned(cases.get("kda_bf16").problem)
     text = found.explain()
     others = [one for one in found.alternatives[1:] if one.algorithm == found.algorithm]
     assert text.count("but ") >= len(others) > 0
