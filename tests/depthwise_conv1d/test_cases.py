@@ -31,8 +31,8 @@ def test_every_row_is_here():
     assert {case.name for case in CASES} >= set(LARGE)
 
 
-#: Seconds each, and qwen3_next_gdn and nkl_n1_c1024_w1024_s128 are of their kinds.
-SECONDS = ("mamba2_prefill", "mamba2_prefill_fp32", "nkl_n1_c2048_w2048_s256")
+#: Seconds each; qwen3_next_gdn, nkl_n1_c1024_w1024_s128 and nkl_st3_p0_c256_w1024_s256_bf16 are of their kinds.
+SECONDS = ("mamba2_prefill", "mamba2_prefill_fp32", "nkl_n1_c2048_w2048_s256", "nkl_st4_p0_c2048_w2048_s256_bf16")
 
 
 @pytest.mark.parametrize(
