@@ -57,7 +57,7 @@ class Conv2d(Operation):
         return Shape(geometry_of(problem, asked), extras_of(problem, asked), request.lnc, rates)
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
-        return refusal_of(algorithm, shape.geometry, shape.extras, config, shape.cores)
+        return str(plan_of(algorithm, shape.geometry, shape.extras, config, shape.cores)[1])
 
     def arguments(
         self, request: Request, algorithm: str | None, config: Config
@@ -178,11 +178,6 @@ def kernel_arguments(
     if algorithm is not None:
         found |= {"algorithm": algorithm, "config": config}
     return found
-
-
-def refusal_of(algorithm: str, geometry: Geometry, extras: Extras, config: Config, cores: int) -> str:
-    """Why the kernel refuses this, or ""."""
-    return str(plan_of(algorithm, geometry, extras, config, cores)[1])
 
 
 def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:

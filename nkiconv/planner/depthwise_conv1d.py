@@ -59,7 +59,7 @@ class DepthwiseConv1d(Operation):
         return Shape(geometry_of(problem), extras_of(problem, request.asked), request.lnc, rates)
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
-        return refusal_of(algorithm, shape.geometry, shape.extras, config, shape.cores)
+        return str(refusal(algorithm, shape.geometry, shape.extras, config, shape.cores))
 
     def arguments(
         self, request: Request, algorithm: str | None, config: Config
@@ -134,11 +134,6 @@ def kernel_arguments(
         "config": config,
         **layout,
     }
-
-
-def refusal_of(algorithm: str, geometry: Geometry, extras: Extras, config: Config, cores: int) -> str:
-    """Why the kernel refuses this, or ""."""
-    return str(refusal(algorithm, geometry, extras, config, cores))
 
 
 def problem_violations(problem: ConvProblem) -> Iterator[NkiconvError]:
