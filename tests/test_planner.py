@@ -10,10 +10,11 @@ from depthwise import EDGE
 import nkiconv
 from nkiconv import ConvProblem, Plan, UnsupportedError, cases, plan
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.planner import Asked, Request, candidates, cost, depthwise_conv1d, search
+from nkiconv.planner import Asked, Request, candidates, cost, depthwise_conv1d, search, timekeeper
 from nkiconv.planner.entry import answer
 from nkiconv.planner.floors import floors
 from nkiconv.planner.timing import time, trace
+from nkiconv.planner.trial import key_of
 from nkiconv.simulator.timing import Rates
 from nkiconv.tools.suites.profiles import profile_case
 
@@ -24,6 +25,17 @@ SMALL = ConvProblem(N=1, C=130, W=300, S=5, groups=130, padding=((0, 0), (4, 0))
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "cache"))
+
+
+def keeper_of(wanted):
+    """What times candidates of a quick search."""
+    return timekeeper.Timekeeper(wanted, candidates.field_of(wanted, Rates()), False, lambda *_: None)
+
+
+def whole_up_to(monkeypatch, instructions):
+    """Time as a whole at once no kernel of more instructions."""
+    for module in (search, timekeeper):
+        monkeypatch.setattr(module, "WHOLE_INSTRUCTIONS", instructions)
 
 
 def fresh(problem, lnc=2, **more):
@@ -144,8 +156,8 @@ def test_plans_run():
 
 
 def test_big_problems_are_extrapolated_and_say_so(monkeypatch):
-    monkeypatch.setattr(search, "WHOLE_INSTRUCTIONS", 10)
-    monkeypatch.setattr(search, "VERIFIED_INSTRUCTIONS", 10)
+    whole_up_to(monkeypatch, 10)
+    monkeypatch.setattr(timekeeper, "VERIFIED_INSTRUCTIONS", 10)
     found = fresh(cases.get("hyena").problem.replace(dtype="fp32"), algorithms=("banded",))
     assert 0 < found.extrapolated_from < 768
     assert not found.whole
@@ -161,11 +173,11 @@ def test_extrapolated_times_are_close(algorithm):
     if algorithm == "dot":
         problem = ConvProblem(N=1, C=4096, W=515, S=512, groups=4096)
     wanted = Request(problem=problem, algorithms=(algorithm,))
-    one = search._Search(wanted, False, lambda *_: None)
+    one = keeper_of(wanted)
     accepted, _ = one.field.start(wide=False)
-    estimate = one._extrapolated(accepted[0], None, problem.C // 4)
+    estimate = one.extrapolated(accepted[0], None, problem.C // 4)
     one.best_us = float("inf")
-    whole = one._whole(accepted[0])
+    whole = one.whole(accepted[0])
     assert estimate.us == pytest.approx(whole.us, rel=0.05)
     assert estimate.instructions == pytest.approx(whole.instructions, rel=0.02)
 
@@ -200,15 +212,15 @@ def test_what_only_seems_as_fast_as_the_kernels_choice_is_not_the_plan(monkeypat
     """Extrapolated times are made too small, and none of them is made sure."""
     problem = cases.get("qwen3_next_gdn").problem
     exact = planned(problem)
-    extrapolated = search._Search._extrapolated
+    extrapolated = timekeeper.Timekeeper.extrapolated
 
     def too_fast(self, candidate, half, channels):
         found = extrapolated(self, candidate, half, channels)
         return found and dataclasses.replace(found, us=exact.phase0_us * share)
 
-    monkeypatch.setattr(search._Search, "_extrapolated", too_fast)
+    monkeypatch.setattr(timekeeper.Timekeeper, "extrapolated", too_fast)
     monkeypatch.setattr(search._Search, "_settle", lambda *_: None)
-    monkeypatch.setattr(search, "VERIFIED_INSTRUCTIONS", 0)
+    monkeypatch.setattr(timekeeper, "VERIFIED_INSTRUCTIONS", 0)
     found = fresh(problem)
     assert (found.extrapolated_from is None) == wins
     if wins:
@@ -219,22 +231,22 @@ def test_what_only_seems_as_fast_as_the_kernels_choice_is_not_the_plan(monkeypat
 def test_a_plan_is_timed_as_a_whole_whatever_extrapolation_says(monkeypatch, share):
     """Extrapolated times are far off, and the final makes none of them sure: what is told is of the whole kernel."""
     problem = ConvProblem(N=2, C=3072, W=900, S=6, groups=3072)
-    extrapolated, settled = search._Search._extrapolated, []
+    extrapolated, settled = timekeeper.Timekeeper.extrapolated, []
 
     def off(self, candidate, half, channels):
         found = extrapolated(self, candidate, half, channels)
         return found and dataclasses.replace(found, us=found.us * share)
 
-    def settle_one(self, one, by=search._Search._settle_one):
+    def settle_one(self, one, by=timekeeper.Timekeeper.settle):
         settled.append(one)
         return by(self, one)
 
-    monkeypatch.setattr(search._Search, "_extrapolated", off)
+    monkeypatch.setattr(timekeeper.Timekeeper, "extrapolated", off)
     monkeypatch.setattr(search._Search, "_settle", lambda *_: None)
     monkeypatch.setattr(search._Search, "_alike", lambda _: [])
-    monkeypatch.setattr(search._Search, "_settle_one", settle_one)
-    monkeypatch.setattr(search, "SCREEN_INSTRUCTIONS", 100)
-    monkeypatch.setattr(search, "WHOLE_INSTRUCTIONS", 10)
+    monkeypatch.setattr(timekeeper.Timekeeper, "settle", settle_one)
+    monkeypatch.setattr(timekeeper, "SCREEN_INSTRUCTIONS", 100)
+    whole_up_to(monkeypatch, 10)
     found = fresh(problem)
     assert found.whole
     assert 1 <= len(settled) <= search.VERIFIED + 1
@@ -249,19 +261,19 @@ def test_extrapolated_times_are_corrected_by_what_the_first_was_off_by():
     """Few tiles of many images: their time for all channels is 16 % above the line through it for a few."""
     problem = DEFAULTS[0][1]
     wanted = Request(problem=problem, algorithms=("banded",))
-    one = search._Search(wanted, False, lambda *_: None)
+    one = keeper_of(wanted)
     config = (("block", 16), ("shard", "channels"), ("groups", 2))
     first, second = (one.field.check("banded", (*config, *more)) for more in ((), (("buffers", 3),)))
-    line, whole = one._screen(first).us, one._whole(first).us
+    line, whole = one.screen(first).us, one.whole(first).us
     assert whole > 1.05 * line
     one.best_us = float("inf")
-    uncorrected = one._screen(second).us
-    assert one._settle_one(one.found[search.key_of(first)]).us == whole
-    corrected = one.found[search.key_of(second)].us
+    uncorrected = one.screen(second).us
+    assert one.settle(one.found[key_of(first)]).us == whole
+    corrected = one.found[key_of(second)].us
     assert corrected == pytest.approx(uncorrected * whole / line)
-    del one.found[search.key_of(second)]
-    assert one._screen(second).us == pytest.approx(corrected)
-    assert one._whole(second).us == pytest.approx(corrected, rel=0.05)
+    del one.found[key_of(second)]
+    assert one.screen(second).us == pytest.approx(corrected)
+    assert one.whole(second).us == pytest.approx(corrected, rel=0.05)
 
 
 def test_the_kernels_choice_is_among_the_candidates_under_its_full_name():
@@ -398,7 +410,7 @@ def test_errors_of_a_trace_are_rejections(monkeypatch):
             raise nkiconv.simulator.NkiError("NKI999", "nc_matmul", "too much of it")
         return trace(request, candidate, rates)
 
-    monkeypatch.setattr(search, "trace", broken)
+    monkeypatch.setattr(timekeeper, "trace", broken)
     found = fresh(SMALL)
     reasons = [one.reason for one in found.rejected if one.algorithm == "mixed"]
     assert reasons
@@ -496,7 +508,7 @@ def test_settings_that_come_to_the_same_are_timed_once(monkeypatch):
         traced.append(candidate)
         return trace(request, candidate, rates)
 
-    monkeypatch.setattr(search, "trace", counted)
+    monkeypatch.setattr(timekeeper, "trace", counted)
     request = Request(problem=cases.get("rn50_1x1").problem)
     found = answer(request, use_cache=False)
     field = candidates.field_of(request, Rates())

@@ -55,6 +55,7 @@ EDGE = dict(
         ),
         _row("lhs dilation", N=2, C=5, K=6, H=4, W=6, R=3, S=4, lhs_dilation=(2, 3), padding=((2, 1), (0, 3))),
         _row("transposed convolution", C=6, K=4, H=5, W=7, R=4, S=4, lhs_dilation=(2, 2), padding=((2, 2), (2, 2))),
+        _row("a column beyond x", C=2, K=1, S=2, padding=((0, 0), (0, 2)), lhs_dilation=(2, 1)),
         _row("gaps wider than the filter", C=3, K=4, H=3, W=4, R=2, S=1, lhs_dilation=(5, 4)),
         _row(
             "both dilations",

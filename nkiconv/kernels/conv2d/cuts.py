@@ -66,12 +66,13 @@ def in_batches(jobs, most, halves):
 
 def chunks_of(batch):
     """Chunks of input channels that a batch's jobs need, each once, in order."""
-    found = []
-    for index in range(len(batch)):
-        chunks = batch[index].chunks
-        for part in range(len(chunks)):
-            if len(found) == 0 or chunks[part] not in found:
-                found.append(chunks[part])
+    found = batch[0].chunks[:]
+    for index in range(1, len(batch)):
+        chunks, before = batch[index].chunks, batch[index - 1].chunks
+        if chunks != before:
+            for part in range(len(chunks)):
+                if chunks[part] not in found:
+                    found.append(chunks[part])
     return found
 
 

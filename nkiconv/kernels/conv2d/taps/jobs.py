@@ -98,11 +98,9 @@ def jobs_of_packed(geometry, most):
 
 
 def job_bytes(geometry, job):
-    """Bytes a partition of a job's stationaries."""
-    taps = 0
-    for index in range(len(job.chunks)):
-        taps += job_axis(geometry, job).taps * tap_groups(geometry, job.chunks[index])
-    return taps * job.rows * job.kn * geometry.itemsize
+    """Bytes a partition of a job's stationaries; only its last chunk may be folded."""
+    columns = (len(job.chunks) - 1) * geometry.columns.taps + tap_groups(geometry, job.chunks[-1])
+    return job_axis(geometry, job).taps * columns * job.rows * job.kn * geometry.itemsize
 
 
 def is_depthwise(geometry, job):

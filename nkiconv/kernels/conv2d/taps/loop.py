@@ -19,7 +19,7 @@ from .filters import (
     Filters,
     load_ahead,
     load_block,
-    load_to,
+    load_first,
     move_block,
     moves_to,
     pieces_to,
@@ -126,6 +126,8 @@ def run_items(operands, geometry, extras, plan):
         store_banks=plan.banks,
         pairing=pairing,
     )
+    filters = work.batch.filters
+    filters.first_bytes = plan.first_bytes
     warm_up(work.zeros_sbuf, plan.warmup, 1)
     end = mine[0] + mine[1]
     now = start_band(work, plan.items[mine[0]])
@@ -175,7 +177,8 @@ def load_biases(work, batch, last):
 
 
 def start_band(work, item):
-    """x of the first band: of each chunk the first filters and the rows of the first sums, then all others."""
+    """x of the first band: of each chunk the first filters that there is room for and the rows of the first sums, then
+    all others."""
     batch, band = work.batch, item.band
     tiles = no_tiles(batch)
     job = batch.jobs[0]
@@ -188,11 +191,11 @@ def start_band(work, item):
         if soon:
             load_block(work.operands, work.geometry, batch.filters)
         else:
-            load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
+            load_first(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
         if len(parts) > 0:
             bring_rows(work, batch.chunks, tiles, index_of(batch.chunks, job.chunks[chunk]), band, parts[0])
         if soon:
-            load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
+            load_first(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
     for index in range(len(batch.chunks) if len(parts) > 0 else 0):
         if tiles[index] == None:
             bring_rows(work, batch.chunks, tiles, index, band, parts[0])
@@ -409,7 +412,7 @@ def add_chunk(work, one, chunk, tiles, last_bank):
     place = index_of(batch.chunks, job.chunks[chunk])
     every = products(geometry, job, job.chunks[chunk], p0, pn, q0, qn)
     covered = False
-    if len(every) > 0:
+    if len(every) > 0 and tiles[place] != None:
         first = every[0]
         covered = first.rows[2] >= pn and first.columns[2] >= qn
     if not one.started and not covered:

@@ -22,6 +22,7 @@ def plan_taps(geometry, extras, config, cores):
             f"{needed} bytes a partition of SBUF for the window of one output and its filters, there are {room}; "
             f"split C over several calls and add, or use a smaller filter"
         )
+    plan.first_bytes += room - needed
     reason = order_refusal(geometry, plan)
     if reason == "":
         reason = instructions_refusal(geometry, "taps", count_instructions(geometry, plan, cores))

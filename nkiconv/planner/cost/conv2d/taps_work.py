@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,9 +37,9 @@ class Work:
         passes = target.transpose_passes_fp32 if geometry.itemsize == 4 else 1
         #: ns of the array for a transpose of 128 columns
         self.transpose_ns = PARTITIONS * target.tensor_column_ns * passes + target.matmul_ns
-        # outputs that taps meet, each tap's counted: along columns, and along rows by rows of a job
+        # outputs that taps meet, each tap's counted: along columns, and along rows by rows of a job, behind its taps
         self._columns_met = met_outputs(geometry.columns)
-        self._rows_met: dict[int, int] = {}
+        self._rows: dict[int, tuple[int, int]] = {}
 
     def array_ns(self, jobs: Sequence[Any]) -> float:
         """ns of the array for all matmuls, at its full rate; taps are clipped to what they meet of x."""
@@ -51,19 +52,28 @@ class Work:
         column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
         fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
         total, work, kinds = 0.0, 0.0, kinds_of(geometry)
-        for job in jobs:
-            rows = job_axis(geometry, job)
-            if job.rows not in self._rows_met:
-                self._rows_met[job.rows] = met_outputs(rows)
-            for chunk in job.chunks:
-                groups = tap_groups(geometry, chunk)
-                columns_met = groups * geometry.columns.out if chunk[2] > 1 else self._columns_met
-                columns = kinds * geometry.N * self._rows_met[job.rows] * columns_met * part
-                matmuls = kinds * div_ceil(banks, job.rows) * rows.taps * groups
-                total += max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
-                work += columns * column_ns
+        for (together, depth), count in self._chunks(jobs).items():
+            taps, rows_met = self._rows[together]
+            groups = tap_groups(geometry, (0, 0, depth))
+            columns_met = groups * geometry.columns.out if depth > 1 else self._columns_met
+            columns = kinds * geometry.N * rows_met * columns_met * part
+            matmuls = kinds * div_ceil(banks, together) * taps * groups
+            one_ns = max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
+            total += count * one_ns
+            work += count * columns * column_ns
         out_ns = self._transposed_out_ns(jobs) * part
         return total + out_ns, work + out_ns * min(1.0, jobs[0].kn / target.matmul_columns_min)
+
+    def _chunks(self, jobs: Sequence[Any]) -> Counter[tuple[int, int]]:
+        """Chunks of jobs, by rows of outputs that a job makes at once and columns of taps that a matmul takes."""
+        found: Counter[tuple[int, int]] = Counter()
+        for job in jobs:
+            if job.rows not in self._rows:
+                rows = job_axis(self.geometry, job)
+                self._rows[job.rows] = rows.taps, met_outputs(rows)
+            found[job.rows, 1] += len(job.chunks) - 1
+            found[job.rows, job.chunks[-1][2]] += 1  # only a job's last chunk may be folded
+        return found
 
     def sums_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the array of the busier of two cores for all matmuls."""
