@@ -20,8 +20,10 @@ LONG_PROBLEMS = {
 }
 
 
+@pytest.mark.parametrize("share", [0.25, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LONG_PROBLEMS)
-def test_a_search_traces_no_more_than_its_budget(monkeypatch, name):
+def test_a_search_traces_no_more_than_its_budget(monkeypatch, name, share):
+    """Of a budget that is a quarter of its own, and its own."""
     traced, trace = [], timekeeper.trace
 
     def counted(*asked):
@@ -30,6 +32,9 @@ def test_a_search_traces_no_more_than_its_budget(monkeypatch, name):
         return found
 
     monkeypatch.setattr(timekeeper, "trace", counted)
+    limits = [(timekeeper, one) for one in ("BUDGET", "WHOLE_INSTRUCTIONS", "VERIFIED_INSTRUCTIONS")]
+    for module, limit in (*limits, (search, "WHOLE_INSTRUCTIONS")):
+        monkeypatch.setattr(module, limit, int(share * getattr(module, limit)))
     found = plan(LONG_PROBLEMS[name], use_cache=False)
     assert sum(traced) <= timekeeper.BUDGET * (1 + timekeeper.PART)
     assert found.whole or found.extrapolated_from > 0
