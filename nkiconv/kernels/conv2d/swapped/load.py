@@ -10,7 +10,8 @@ from ..._engines import SCALAR_WORK, is_16bit, pick
 from ..._tiles import div_ceil, share
 from ..boxes import clear_window
 from ..cuts import most_of
-from .shape import inside, is_transposed, rows_inside
+from ..transposes import is_transposed
+from .shape import inside, rows_inside
 
 #: Scalar's work for a DMA of x: every other one of those that transpose is triggered there, in the time of 348 elements
 #: each (trn2.toml, dma).

@@ -11,6 +11,7 @@ from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
 from ..cuts import most_of
 from ..geometry import Axis
+from ..transposes import is_transposed
 
 
 @dataclass
@@ -160,11 +161,6 @@ def is_padded(axis):
     """Whether a window holds zeros that are no elements of x."""
     found = inside(axis, 0, axis.out)
     return found[1] < extent(axis, axis.out)
-
-
-def is_transposed(geometry):
-    """Whether DMA transposes x on its way."""
-    return geometry.x_c == 1 and geometry.C > 1
 
 
 def is_staged(geometry, casts):

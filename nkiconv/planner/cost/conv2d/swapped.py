@@ -17,8 +17,9 @@ from ....kernels.conv2d.swapped.config import (
 )
 from ....kernels.conv2d.swapped.filters import turns_of
 from ....kernels.conv2d.swapped.plan import fold_refusal, swapped_refusal
-from ....kernels.conv2d.swapped.shape import blocks_of, is_transposed, rows_inside
+from ....kernels.conv2d.swapped.shape import blocks_of, rows_inside
 from ....kernels.conv2d.swapped.tiling import make_plan, swapped_fits
+from ....kernels.conv2d.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
