@@ -10,7 +10,7 @@ from ...._nki import nl
 from ..._tiles import BANK_COLUMNS
 from ..geometry import instructions_refusal
 from .config import swapped_config, swapped_config_refusal
-from .shape import can_fold, is_padded, is_staged
+from .shape import can_fold, is_padded
 from .tiling import STEP_MAX, count_instructions, make_plan, swapped_fits
 
 
@@ -64,8 +64,7 @@ def fold_refusal(geometry, extras, fold):
     """Why so many rows of y do not go beside each other, or ""."""
     if fold > 1 and extras.strict_nonfinite:
         return f"strict_nonfinite=True, config fold={fold}: rows outside a window are multiplied by zero; use fold 1"
-    staged = is_staged(geometry, geometry.itemsize != geometry.hbm_itemsize)
-    if not can_fold(geometry, fold, staged):
+    if not can_fold(geometry, fold):
         return (
             f"config fold={fold}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}: must divide P, with fold * "
             f"stride * C <= {nl.tile_size.pmax}, fold * K <= {BANK_COLUMNS}, no crop at the top, no lhs_dilation of "

@@ -16,7 +16,7 @@ from ..transposes import is_transposed
 
 @dataclass
 class Source(nl.NKIObject):
-    """Axes of x as this algorithm loads them: of an axis with one tap only what outputs meet; strides and offset.
+    """Axes of x as this algorithm loads them.
 
     fold: rows of y beside each other in the columns of the array, with slots = fold * stride rows of x on the
     partitions: padded row g of x is row g // slots of slot g % slots. Where fold is 1, slots is 1.
@@ -24,9 +24,6 @@ class Source(nl.NKIObject):
 
     rows: Axis
     columns: Axis
-    x_h: int
-    x_w: int
-    offset: int
     fold: int
     slots: int
 
@@ -47,13 +44,12 @@ class Band(nl.NKIObject):
 
 @dataclass
 class Block(nl.NKIObject):
-    """Images, rows and columns from the first of its band; units: partitions of a row."""
+    """Images and rows from the first of its band, all of its columns; units: partitions of a row."""
 
     n: int
     nn: int
     p: int
     pn: int
-    q: int
     qn: int
     units: int
 
@@ -69,76 +65,34 @@ class Cut(nl.NKIObject):
 
 
 def source_of(geometry, fold):
-    """The Source of a problem: rows are always thinned out, columns where each pixel is a run of its own anyway."""
-    rows, skipped_h, step_h = thinned(geometry.rows)
-    slots = 1
+    """The Source of a problem; of folded rows `before` and `size` are those of all slots together, in rows of x."""
+    rows, slots = geometry.rows, 1
     if fold > 1:
-        rows, skipped_h, step_h = folded(geometry.rows, fold), 0, fold * geometry.rows.stride
-        slots = step_h
-    columns, skipped_w, step_w = geometry.columns, 0, 1
-    if geometry.x_c == 1:
-        columns, skipped_w, step_w = thinned(geometry.columns)
-    return Source(
-        rows=rows,
-        columns=columns,
-        x_h=geometry.x_h * step_h,
-        x_w=geometry.x_w * step_w,
-        offset=skipped_h * geometry.x_h + skipped_w * geometry.x_w,
-        fold=fold,
-        slots=slots,
-    )
+        slots = fold * rows.stride
+        reach = (fold - 1) * rows.stride + (rows.taps - 1) * rows.dilation
+        rows = Axis(
+            size=rows.size,
+            taps=reach // slots + 1,
+            out=rows.out // fold,
+            stride=1,
+            dilation=1,
+            lhs_dilation=1,
+            before=rows.before,
+        )
+    return Source(rows=rows, columns=geometry.columns, fold=fold, slots=slots)
 
 
-def folded(axis, fold):
-    """Rows of slots as an axis: `before` and `size` are those of all slots together, in rows of x."""
-    slots = fold * axis.stride
-    reach = (fold - 1) * axis.stride + (axis.taps - 1) * axis.dilation
-    return Axis(
-        size=axis.size,
-        taps=reach // slots + 1,
-        out=axis.out // fold,
-        stride=1,
-        dilation=1,
-        lhs_dilation=1,
-        before=axis.before,
-    )
+def casts_x(geometry):
+    """Whether an engine casts x after it has come: DMA does not while it transposes."""
+    return geometry.itemsize != geometry.hbm_itemsize and is_transposed(geometry)
 
 
-def can_fold(geometry, fold, staged):
-    """Whether so many rows of y go beside each other."""
+def can_fold(geometry, fold):
+    """Whether so many rows of y go beside each other; an engine does not cast to any partition."""
     rows = geometry.rows
     fits = fold * rows.stride * geometry.C <= nl.tile_size.pmax and fold * geometry.K <= BANK_COLUMNS
     whole = rows.out % fold == 0 and rows.before >= 0 and rows.lhs_dilation == 1
-    return fold == 1 or (fits and whole and not staged)
-
-
-def rows_inside(source, first, count, slot):
-    """`inside` for outputs first .. first+count-1 of the rows, of one slot; slot -1: where any slot has x, -2: all."""
-    rows, slots = source.rows, source.slots
-    if slots == 1:
-        return inside(rows, first, count)
-    end = first + extent(rows, count) - 1
-    low_slot = slots - 1 if slot == -1 else (0 if slot == -2 else slot)
-    high_slot = 0 if slot == -1 else (slots - 1 if slot == -2 else slot)
-    low = max(first, div_ceil(max(0, rows.before - low_slot), slots))
-    last = rows.size - 1 + rows.before - high_slot
-    high = min(end, last // slots) if last >= 0 else -1
-    if high < low:
-        return 0, 0, 0, 1
-    return low, high - low + 1, low - first, 1
-
-
-def thinned(axis):
-    """(Axis, first element, step) without the elements between those that the only tap meets."""
-    if axis.taps > 1 or axis.stride == 1 or axis.lhs_dilation > 1:
-        return axis, 0, 1
-    before = div_ceil(axis.before, axis.stride) if axis.before > 0 else -(-axis.before // axis.stride)
-    first = before * axis.stride - axis.before
-    if first >= axis.size:
-        return axis, 0, 1
-    size = div_ceil(axis.size - first, axis.stride)
-    found = Axis(size=size, taps=1, out=axis.out, stride=1, dilation=1, lhs_dilation=1, before=before)
-    return found, first, axis.stride
+    return fold == 1 or (fits and whole and not casts_x(geometry))
 
 
 def extent(axis, count):
@@ -157,15 +111,21 @@ def inside(axis, first, count):
     return low, high - low + 1, low * axis.lhs_dilation - start, axis.lhs_dilation
 
 
+def rows_inside(source, first, count, slot):
+    """`inside` of the rows of one slot, counted from its own first one."""
+    rows, slots = source.rows, source.slots
+    if slots == 1:
+        return inside(rows, first, count)
+    low = max(first, div_ceil(max(0, rows.before - slot), slots))
+    last = rows.size - 1 + rows.before - slot
+    high = min(first + extent(rows, count) - 1, last // slots) if last >= 0 else -1
+    return (low, high - low + 1, low - first, 1) if high >= low else (0, 0, 0, 1)
+
+
 def is_padded(axis):
     """Whether a window holds zeros that are no elements of x."""
     found = inside(axis, 0, axis.out)
     return found[1] < extent(axis, axis.out)
-
-
-def is_staged(geometry, casts):
-    """Whether x is cast after it has come: DMA does not while it transposes."""
-    return casts and is_transposed(geometry)
 
 
 def cut_of(source, geometry, side, most_elements):
@@ -194,15 +154,13 @@ def bands_of(source, geometry, sizes, most_elements, halves):
     row_blocks = cut(P, sizes.rows)
     image_blocks = cut(geometry.N, sizes.images)
     columns = extent(source.columns, most_of(sizes.parts))
-    image_elements = extent(source.rows, P) * columns
-    together = most_elements // (image_elements * sizes.images)
+    together = most_elements // (extent(source.rows, P) * columns * sizes.images)
     odd = halves > 1 and (len(image_blocks) * len(sizes.parts)) % PARTS == 1
-    whole = together >= 1 and not (odd and len(row_blocks) > 1)
     found = []
-    if whole:
+    if together >= 1 and not (odd and len(row_blocks) > 1):
         for half in range(halves):
             mine = share(len(image_blocks), halves, half)
-            for group in cut(mine[1], max(1, together)):
+            for group in cut(mine[1], together):
                 first = image_blocks[mine[0] + group[0]][0]
                 last = image_blocks[mine[0] + group[0] + group[1] - 1]
                 add_bands(found, source, sizes, (first, last[0] + last[1] - first), (0, P))
@@ -221,7 +179,7 @@ def bands_of(source, geometry, sizes, most_elements, halves):
 
 
 def add_bands(found, source, sizes, images, rows):
-    """Append the Bands of (first, how many) images and rows."""
+    """Append the Bands of (first, how many) images and rows, of all columns."""
     for part in sizes.parts:
         found.append(band_of(source, images, rows, part))
 
@@ -240,18 +198,13 @@ def band_of(source, images, rows, part):
     )
 
 
-def least_band(source, sizes):
-    """A band that is no larger than any with the first columns."""
-    return band_of(source, (0, 1), (0, 1), sizes.parts[0])
-
-
 def blocks_of(sizes, band):
     """Blocks of a band, in the order of the work."""
     units = div_ceil(band.qn, sizes.side)
     found = []
     for image in cut(band.nn, sizes.images):
         for row in cut(band.pn, sizes.rows):
-            found.append(Block(n=image[0], nn=image[1], p=row[0], pn=row[1], q=0, qn=band.qn, units=units))
+            found.append(Block(n=image[0], nn=image[1], p=row[0], pn=row[1], qn=band.qn, units=units))
     return found
 
 

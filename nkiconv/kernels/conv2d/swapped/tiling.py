@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
 from ..cuts import most_of
-from .filters import raw_bytes, turns_of, way_of
+from .filters import raw_bytes, transposes_of, way_of
 from .shape import (
     Band,
     Cut,
     Source,
+    band_of,
     bands_of,
     blocks_of,
+    casts_x,
     cut_of,
-    is_staged,
-    least_band,
     source_of,
     tile_groups,
 )
@@ -44,11 +44,7 @@ class Swapped(nl.NKIObject):
     k_tile: int
     items: list
     way: str
-    #: whether x is cast after it has come
-    staged: bool
     warmup: int
-    #: of sums that go through a batch's filters together as these come
-    banks: int
 
 
 def make_plan(geometry, config):
@@ -67,7 +63,7 @@ def make_plan(geometry, config):
     batches = cut_into(geometry.K, count)
     most_elements = config.x_bytes // (len(chunks) * item)
     sizes = cut_of(source, geometry, config.side, most_elements)
-    if widest_step(source, sizes, least_band(source, sizes), len(chunks)) > STEP_MAX:
+    if widest_step(source, sizes, band_of(source, (0, 1), (0, 1), sizes.parts[0]), len(chunks)) > STEP_MAX:
         return None
     bands = bands_of(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
     for band in bands:
@@ -77,7 +73,6 @@ def make_plan(geometry, config):
     for batch in range(count):
         for band in bands:
             items.append(Item(batch=batch, band=band))
-    casts = geometry.itemsize != geometry.hbm_itemsize
     return Swapped(
         source=source,
         sizes=sizes,
@@ -85,10 +80,8 @@ def make_plan(geometry, config):
         batches=batches,
         k_tile=most_of(cut(fold * most_of(batches), BANK_COLUMNS)),
         items=items,
-        way=way_of(geometry, casts),
-        staged=is_staged(geometry, casts),
+        way=way_of(geometry),
         warmup=config.warmup,
-        banks=config.banks,
     )
 
 
@@ -118,12 +111,12 @@ def sbuf_bytes(geometry, plan, extras):
     x_bytes = 0
     for one in plan.items:
         band = one.band
-        staged = 2 * band.nn * band.hn * band.wn * geometry.hbm_itemsize if plan.staged else 0
+        staged = 2 * band.nn * band.hn * band.wn * geometry.hbm_itemsize if casts_x(geometry) else 0
         x_bytes = max(x_bytes, 2 * window_elements(band, len(plan.chunks)) * item + staged)
     kn = most_of(plan.batches)
     filters = len(plan.chunks) * taps * kn * item
     if plan.way == "array":
-        filters += raw_bytes(geometry, kn, plan.chunks)
+        filters += raw_bytes(geometry, plan.chunks)
     fold = plan.source.fold
     if fold > 1:
         filters += plan.source.rows.taps * plan.source.columns.taps * fold * kn * item
@@ -155,15 +148,14 @@ def count_instructions(geometry, plan, extras, cores):
             item, before = plan.items[index], plan.items[max(0, index - 1)]
             kn = plan.batches[item.batch][1]
             if index == mine[0] or before.batch != item.batch:
-                turns = turns_of(kn, taps, plan.chunks, geometry.itemsize)
-                total += turns[0] + 2 * turns[1] + chunks * taps * 2 + 4 + source.fold * geometry.rows.taps
+                total += 3 * transposes_of(kn, taps, plan.chunks) + chunks * taps + 4
+                total += source.fold * geometry.rows.taps
             blocks = blocks_of(plan.sizes, item.band)
             total += 4 + chunks * 2 * source.slots * (len(blocks) + 1)
             for block in blocks:
                 groups = tile_groups(block, plan.sizes.side, plan.k_tile)
                 tiles = min(plan.sizes.side, block.qn)
                 parts = div_ceil(source.fold * kn, plan.k_tile)
-                total += parts * (tiles * chunks * windows + 5 * len(groups)) + 6
-                total += (source.fold - 1) * 2 * (len(groups) * parts + 1)
+                total += parts * (tiles * chunks * windows + 5 * len(groups)) + 4 * source.fold + 2
         most = max(most, total)
     return most

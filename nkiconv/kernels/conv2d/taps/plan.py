@@ -79,8 +79,8 @@ def make_plan(geometry, extras, config):
 
 
 def can_together(geometry, batch):
-    """Whether a batch's jobs need the same of x, several chunks of it; not where x or results are transposed, which takes
-    banks of its own."""
+    """Whether a batch's jobs need the same of x, several chunks of it; not where x or results are transposed, which
+    takes banks of its own."""
     first = batch[0]
     alike = len(first.chunks) > 1 and not is_transposed(geometry) and not is_last(geometry)
     for index in range(len(batch)):

@@ -15,9 +15,9 @@ from ....kernels.conv2d.swapped.config import (
     swapped_config_refusal,
     swapped_settings,
 )
-from ....kernels.conv2d.swapped.filters import turns_of
+from ....kernels.conv2d.swapped.filters import transposes_of
 from ....kernels.conv2d.swapped.plan import fold_refusal, swapped_refusal
-from ....kernels.conv2d.swapped.shape import blocks_of, rows_inside
+from ....kernels.conv2d.swapped.shape import blocks_of, extent
 from ....kernels.conv2d.swapped.tiling import make_plan, swapped_fits
 from ....kernels.conv2d.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
@@ -102,7 +102,6 @@ class Swapped(Conv2dAlgorithm):
             x_bytes=(x_bytes // 2, x_bytes * 2),
             filter_bytes=(filter_bytes // 2, filter_bytes * 2),
             warmup=(one for one in WARM_UPS if one != now["warmup"]),
-            banks=(1, 3, 7),
         )
 
     def tiles(self, shape: Shape, plan: Any) -> int:
@@ -163,10 +162,9 @@ class Cost:
         """DMA for the rows and channels of x that the first matmuls need, before which there is nothing to do."""
         plan, band = self.plan, self.plan.items[0].band
         block = blocks_of(plan.sizes, band)[0]
-        first = block.nn * rows_inside(plan.source, band.p0, block.pn, -1)[1]
-        whole = band.nn * rows_inside(plan.source, band.p0, band.pn, -1)[1]
+        first, whole = block.nn * extent(plan.source.rows, block.pn), band.nn * band.hn
         fold_ns = FOLD_NS if plan.source.fold > 1 else 0.0
-        return fold_ns + self.x_ns(band) * int(first) / (len(plan.chunks) * max(1, int(whole)))
+        return fold_ns + self.x_ns(band) * int(first) / (len(plan.chunks) * int(whole))
 
     def band_ns(self, item: Any) -> tuple[float, float, float]:
         """(ns of the array, of DMA, of read-outs by Vector and Scalar) of a band."""
@@ -192,7 +190,7 @@ class Cost:
         num_bytes = elements * geometry.C * geometry.hbm_itemsize
         if is_transposed(geometry):
             return self._transposed_ns(num_bytes)
-        run = columns if source.x_w == 1 else 1
+        run = columns if geometry.x_w == 1 else 1
         runs = len(self.plan.chunks) * target.rows_an_engine * elements / run
         return float(max(num_bytes * target.hbm_byte_ns, runs * target.run_ns(run * geometry.itemsize)))
 
@@ -208,7 +206,7 @@ class Cost:
         geometry, plan = self.geometry, self.plan
         kn, item, taps = plan.batches[batch][1], geometry.hbm_itemsize, geometry.rows.taps * geometry.columns.taps
         num_bytes = kn * geometry.C * taps * item
-        if plan.way == "turn":
+        if plan.way == "dma":
             return self._transposed_ns(num_bytes)
         run = 1.0
         if plan.way == "copy":
@@ -224,7 +222,7 @@ class Cost:
             return 0.0
         taps, item = geometry.rows.taps * geometry.columns.taps, geometry.itemsize
         passes = target.transpose_passes_fp32 if item == 4 else 1
-        count: int = turns_of(plan.batches[batch][1], taps, plan.chunks, item)[0]
+        count: int = transposes_of(plan.batches[batch][1], taps, plan.chunks)
         return count * (PARTITIONS * passes * target.tensor_column_ns + target.matmul_ns)
 
     def _runs_ns(self, num_bytes: float, run_bytes: float) -> float:
