@@ -27,15 +27,17 @@ PIECE_BYTES = 16_384
 
 @dataclass
 class Transposed(nl.NKIObject):
-    """Elements [n, a, h, b] of two tensors in HBM, and their strides in both: a is side by side in the source, b in the
-    target. is_sorted: whether an engine transposes them."""
+    """Elements [n, a, h, b] of two tensors in HBM, their bytes, and their strides in both: a is side by side in the
+    source, b in the target."""
 
     shape: tuple
+    item: int
     source: tuple
     target: tuple
     #: offsets of the first element
     source_first: int
     target_first: int
+    #: whether an engine transposes them
     is_sorted: bool
 
 
@@ -111,7 +113,7 @@ def copy_out(algorithm, y_hbm, operands, geometry, extras):
     """y from the copy that the algorithm wrote, if it did."""
     if copies_y(algorithm, geometry):
         meet(operands.y)
-        for part in y_to_pixels(geometry, extras.pool):
+        for part in y_to_pixels(geometry, extras):
             copy_transposed(y_hbm, operands.y, part)
 
 
@@ -130,27 +132,23 @@ def meet(hbm):
         nisa.core_barrier(data=hbm, cores=(0, 1))
 
 
-def itemsize_of(hbm):
-    """Bytes of an element."""
-    return 4 if hbm.dtype == nl.float32 else (2 if is_16bit(hbm.dtype) else 1)
-
-
 def x_to_rows(geometry):
     """x as its copy has it."""
     shape = (geometry.N, geometry.C, geometry.rows.size, geometry.columns.size)
-    return to_rows(shape, strides_of_x(geometry), geometry.hbm_itemsize)
+    return to_rows(shape, geometry.hbm_itemsize, strides_of_x(geometry))
 
 
 def residual_to_rows(geometry):
-    """The residual as its copy has it."""
+    """The residual as its copy has it, of four bytes an element at most."""
     shape = (geometry.N, geometry.K, geometry.rows.out, geometry.columns.out)
-    return to_rows(shape, strides_of_residual(geometry), 2)
+    return to_rows(shape, 4, strides_of_residual(geometry))
 
 
-def to_rows(shape, strides, item):
-    """Channels that lie side by side, [n, c, h, w] of elements of so many bytes, as rows."""
+def to_rows(shape, item, strides):
+    """Channels that lie side by side, [n, c, h, w], as rows."""
     return Transposed(
         shape=shape,
+        item=item,
         source=strides,
         target=dense(shape[1], shape[2], shape[3]),
         source_first=0,
@@ -159,76 +157,83 @@ def to_rows(shape, strides, item):
     )
 
 
-def y_to_pixels(geometry, pool):
+def y_to_pixels(geometry, extras):
     """y from its copy: as rows, or pixels that are evenly spaced in y as rows of 128 and one of the rest."""
-    P, Q = geometry.rows.out // pool[0], geometry.columns.out // pool[1]
-    is_sorted, step = geometry.K <= min(FEW, Q), geometry.y_q if Q > 1 else geometry.y_p
-    if is_sorted or (P > 1 and Q > 1 and geometry.y_p != Q * step):
-        return [pixels_of(geometry, P * Q, (P, Q), (geometry.y_p, geometry.y_q), 0, 0, is_sorted)]
-    each = nl.tile_size.pmax
-    tiles, rest = P * Q // each, P * Q % each
+    K, P, Q = geometry.K, geometry.rows.out // extras.pool[0], geometry.columns.out // extras.pool[1]
+    is_sorted, step = K <= min(FEW, Q), geometry.y_q if Q > 1 else geometry.y_p
+    each, lines, line_step = Q, [(0, P, Q)], geometry.y_p
+    if not is_sorted and (P == 1 or Q == 1 or geometry.y_p == Q * step):
+        each = nl.tile_size.pmax
+        whole = P * Q // each
+        lines, line_step = [(0, whole, each), (whole * each, 1, P * Q % each)], each * step
     found = []
-    if tiles > 0:
-        found.append(pixels_of(geometry, P * Q, (tiles, each), (each * step, step), 0, 0, False))
-    if rest > 0:
-        first = tiles * each
-        found.append(pixels_of(geometry, P * Q, (1, rest), (rest * step, step), first, first * step, False))
+    for line in lines:
+        first, count, columns = line
+        if count * columns > 0:
+            found.append(
+                Transposed(
+                    shape=(geometry.N, columns, count, K),
+                    item=extras.epilogue.y_itemsize,
+                    source=(K * P * Q, 1, each, P * Q),
+                    target=(geometry.y_n, step, line_step, 1),
+                    source_first=first,
+                    target_first=first * step,
+                    is_sorted=is_sorted,
+                )
+            )
     return found
 
 
-def pixels_of(geometry, pixels, sizes, strides, source_first, target_first, is_sorted):
-    """Rows and columns of pixels of y, of so many an image, from its copy: sizes, and strides in y."""
-    return Transposed(
-        shape=(geometry.N, sizes[1], sizes[0], geometry.K),
-        source=(geometry.K * pixels, 1, sizes[1], pixels),
-        target=(geometry.y_n, strides[1], strides[0], 1),
-        source_first=source_first,
-        target_first=target_first,
-        is_sorted=is_sorted,
-    )
+def copies_of(algorithm, geometry, extras):
+    """All that is copied for an algorithm."""
+    found = [x_to_rows(geometry)] if copies_x(algorithm, geometry) else []
+    if copies_y(algorithm, geometry):
+        found = found + y_to_pixels(geometry, extras)
+        if extras.residual:
+            found.append(residual_to_rows(geometry))
+    return found
 
 
 def copy_transposed(target_hbm, source_hbm, part):
     """This core's share of a Transposed."""
-    pieces, ledger = pieces_of(part, itemsize_of(source_hbm)), new_ledger()
+    dtype, pieces, ledger = source_hbm.dtype, pieces_of(part), new_ledger()
+    from_n, from_a, from_h, from_b = part.source
+    to_n, to_a, to_h, to_b = part.target
     mine = share(len(pieces), nl.num_programs(), nl.program_id(0))
     for piece in pieces[mine[0] : mine[0] + mine[1]]:
         n, nn, a, an, h, hn, b, bn = piece
         source = part.source_first + corner(part.source, n, a, h, b)
         target = part.target_first + corner(part.target, n, a, h, b)
         if part.is_sorted:
-            pattern = [[part.source[0], nn], [part.source[2], hn], [part.source[3], bn], [1, an]]
-            raw_sbuf = nl.ndarray((nn * hn, bn, an), dtype=source_hbm.dtype, buffer=nl.sbuf)
+            raw_sbuf = nl.ndarray((nn * hn, bn, an), dtype=dtype, buffer=nl.sbuf)
+            pattern = [[from_n, nn], [from_h, hn], [from_b, bn], [from_a, an]]
             copy(raw_sbuf, source_hbm.ap(pattern=pattern, offset=source))
-            sorted_sbuf = nl.ndarray((nn * hn, an, bn), dtype=source_hbm.dtype, buffer=nl.sbuf)
-            engine = pick(ledger, an * bn, is_16bit(source_hbm.dtype))
-            nisa.tensor_copy(dst=sorted_sbuf, src=raw_sbuf.permute((0, 2, 1)), engine=engine)
-            pattern = [[part.target[0], nn], [part.target[2], hn], [part.target[1], an], [1, bn]]
-            copy(target_hbm.ap(pattern=pattern, offset=target), sorted_sbuf)
+            lines_sbuf = nl.ndarray((nn * hn, an, bn), dtype=dtype, buffer=nl.sbuf)
+            engine = pick(ledger, an * bn, is_16bit(dtype))
+            nisa.tensor_copy(dst=lines_sbuf, src=raw_sbuf.permute((0, 2, 1)), engine=engine)
+            pattern = [[to_n, nn], [to_h, hn], [to_a, an], [to_b, bn]]
         else:
-            lines_sbuf = nl.ndarray((an, nn, hn, bn), dtype=source_hbm.dtype, buffer=nl.sbuf)
-            strides = (part.source[0], part.source[2], part.source[3])
-            load_transposed(lines_sbuf, source_hbm, strides, source, ledger)
-            pattern = [[part.target[1], an], [part.target[0], nn], [part.target[2], hn], [1, bn]]
-            copy(target_hbm.ap(pattern=pattern, offset=target), lines_sbuf)
+            lines_sbuf = nl.ndarray((an, nn, hn, bn), dtype=dtype, buffer=nl.sbuf)
+            load_transposed(lines_sbuf, source_hbm, (from_n, from_h, from_b), source, False, ledger)
+            pattern = [[to_a, an], [to_n, nn], [to_h, hn], [to_b, bn]]
+        copy(target_hbm.ap(pattern=pattern, offset=target), lines_sbuf)
 
 
-def pieces_of(part, item):
+def pieces_of(part):
     """(first, how many) of n, a, h, b of the pieces of a Transposed, with rows on the partitions where they are sorted,
     else with a; an even number where rows allow it."""
     N, A, H, B = part.shape
-    P_MAX, together = nl.tile_size.pmax, 1
+    P_MAX, most, together = nl.tile_size.pmax, PIECE_BYTES // part.item, 1
     if part.is_sorted:
-        most = max(1, PIECE_BYTES // (item * min(A, B)))
-        a_parts, b_parts = cut(A, most if A > B else A), cut(B, most if A <= B else B)
-        heights = cut(H, P_MAX)
+        most = max(1, most // min(A, B))
+        a_parts, b_parts, heights = cut(A, most if A > B else A), cut(B, most if A <= B else B), cut(H, P_MAX)
         if len(a_parts) * len(b_parts) == 1:
             together = P_MAX // H
     else:
-        a_parts, b_parts = cut(A, P_MAX), cut(B, PIECE_BYTES // item)
-        heights = cut(H, max(1, PIECE_BYTES // (item * most_of(b_parts))))
+        a_parts, b_parts = cut(A, P_MAX), cut(B, most)
+        heights = cut(H, max(1, most // most_of(b_parts)))
         if len(b_parts) == 1:
-            together = PIECE_BYTES // (item * H * B)
+            together = most // (H * B)
     images = cut(N, max(1, min(together, div_ceil(N, PARTS))))
     if len(images) * len(a_parts) * len(b_parts) * len(heights) % PARTS == 1 and H >= PARTS * len(heights):
         heights = cut(H, div_ceil(H, PARTS * len(heights)))
@@ -255,11 +260,6 @@ def relayout_refusal(algorithm, geometry, extras):
 def relayout_instructions(algorithm, geometry, extras):
     """Instructions of both cores for the copies: three a piece at most, and where the cores meet."""
     total = 0
-    if copies_x(algorithm, geometry):
-        total += 3 * len(pieces_of(x_to_rows(geometry), geometry.hbm_itemsize)) + 1
-    if copies_y(algorithm, geometry):
-        for part in y_to_pixels(geometry, extras.pool):
-            total += 3 * len(pieces_of(part, extras.epilogue.y_itemsize)) + 1
-        if extras.residual:
-            total += 3 * len(pieces_of(residual_to_rows(geometry), 4)) + 1
+    for part in copies_of(algorithm, geometry, extras):
+        total += 3 * len(pieces_of(part)) + 1
     return total

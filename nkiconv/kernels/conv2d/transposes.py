@@ -7,7 +7,7 @@ channels in HBM, or one run where they are all channels.
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import SCALAR_WORK, is_16bit, pick
-from .._tiles import BANK_COLUMNS, div_ceil
+from .._tiles import BANK_COLUMNS, cut_into, div_ceil
 
 #: Scalar's work for a DMA that transposes: every other one is triggered there, in the time of 348 elements each
 #: (trn2.toml, dma).
@@ -19,15 +19,22 @@ def is_transposed(geometry):
     return geometry.x_c == 1 and geometry.C > 1 and geometry.hbm_itemsize > 1
 
 
-def load_transposed(dst, hbm, strides, offset, ledger):
-    """dst [c, n, h, w] in SBUF from an HBM tensor whose channels lie side by side; strides along n, h, w there."""
+def load_transposed(dst, hbm, strides, offset, alone, ledger):
+    """dst [c, n, h, w] in SBUF from an HBM tensor whose channels lie side by side; strides along n, h, w there.
+
+    alone: whether no other load goes with it. Of one image it is cut in two then, by rows: the two engines that trigger
+    such DMAs take turns, and what comes later shall not share the way.
+    """
     cn, nn, hn, wn = dst.shape
     into = dst
     if hbm.dtype != dst.dtype:
         into = nl.ndarray((cn, nn, hn, wn), dtype=hbm.dtype, buffer=nl.sbuf)
-    pattern = [[strides[2], wn], [strides[0], nn], [strides[1], hn], [1, cn]]
-    nisa.dma_transpose(dst=into, src=hbm.ap(pattern=pattern, offset=offset), axes=(3, 1, 2, 0))
-    ledger.scalar = ledger.scalar + TRIGGER_WORK
+    for part in cut_into(hn, min(hn, 2 if alone and nn == 1 else 1)):
+        h, count = part
+        pattern = [[strides[2], wn], [strides[0], nn], [strides[1], count], [1, cn]]
+        src = hbm.ap(pattern=pattern, offset=offset + h * strides[1])
+        nisa.dma_transpose(dst=into[0:cn, 0:nn, h : h + count, 0:wn], src=src, axes=(3, 1, 2, 0))
+        ledger.scalar = ledger.scalar + TRIGGER_WORK
     if hbm.dtype != dst.dtype:
         nisa.tensor_copy(dst=dst, src=into, engine=pick(ledger, nn * hn * wn, is_16bit(hbm.dtype)))
 

@@ -163,7 +163,7 @@ def load_straight(operands, geometry, filters, ledger):
         copy(tile_sbuf, operands.w.ap(pattern=pattern, offset=offset))
     else:
         shape = (count, R, S, kn)
-        load_transposed(tile_sbuf.reshape(shape), operands.w, (by_r, by_s, by_k), offset, ledger)
+        load_transposed(tile_sbuf.reshape(shape), operands.w, (by_r, by_s, by_k), offset, False, ledger)
 
 
 def waiting_to(filters, chunk):

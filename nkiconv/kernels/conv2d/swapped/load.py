@@ -35,7 +35,7 @@ def new_window(operands, source, band, chunks, engine):
 
 def load_parts(geometry, source, band, block, start):
     """(first image, images, first row of the window, rows) of the loads of a band, in whole blocks; start: what the
-    first block needs first, then growing parts, as nothing goes on meanwhile."""
+    first block needs first, then each time as much as is there, as nothing goes on meanwhile."""
     several = band.nn > 1
     rows = extent(source.rows, block.pn) if several else block.pn * source.rows.stride
     at_once = div_ceil(SWAPPED_LOAD_BYTES, block.nn * rows * band.wn * geometry.itemsize)
@@ -43,7 +43,7 @@ def load_parts(geometry, source, band, block, start):
     most, each = (band.nn, block.nn) if several else (band.pn, block.pn)
     while outputs < most:
         before = outputs
-        outputs = min(most, outputs + each * (growth(len(found)) if start else at_once))
+        outputs = min(most, outputs + (max(each, outputs) if start else each * at_once))
         if several:
             found.append((before, outputs - before, 0, band.hn))
         else:
@@ -53,19 +53,12 @@ def load_parts(geometry, source, band, block, start):
     return found
 
 
-def growth(parts):
-    """Blocks of the next load after so many: 1, 1, 2, 2, 4, 4 and so on."""
-    count = 1
-    for _ in range(parts // 2):
-        count = 2 * count
-    return count
-
-
 def load_part(operands, geometry, source, band, x_sbuf, chunk, channels, part, ledger):
     """A part of a chunk's window; channels: (first, how many)."""
     n, nn, start, count = part
     w0, wn, left, w_step = inside(source.columns, band.q0, band.qn)
     image, cn = chunk * band.nn + n, channels[1]
+    alone = x_sbuf.shape[1] == band.nn and source.slots == 1
     strides = (geometry.x_n, source.slots * geometry.x_h, geometry.x_w)
     for slot in range(source.slots if wn > 0 else 0):
         h0, hn, top, h_step = rows_inside(source, band.p0, band.pn, slot)
@@ -83,7 +76,7 @@ def load_part(operands, geometry, source, band, x_sbuf, chunk, channels, part, l
         row = (h0 + skip) * source.slots + (slot - source.rows.before if source.slots > 1 else 0)
         offset = corner(strides_of_x(geometry), band.n0 + n, channels[0], row, w0)
         if is_transposed(geometry):
-            load_transposed(dst, operands.x, strides, offset, ledger)
+            load_transposed(dst, operands.x, strides, offset, alone, ledger)
         else:
             pattern = [[geometry.x_c, cn], [strides[0], nn], [strides[1], hn], [strides[2], wn]]
             copy(dst, operands.x.ap(pattern=pattern, offset=offset))

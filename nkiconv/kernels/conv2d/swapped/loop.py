@@ -21,9 +21,7 @@ from .shape import Block, blocks_of, tile_groups, units_at
 from .tiling import Swapped
 
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
-SWAPPED_LEAD_MATMULS = 6
-#: Share of a chunk's matmuls between which the filters of one that comes soon are transposed.
-LEAD_SHARE = 0.6
+SWAPPED_LEAD_MATMULS = 12
 
 
 @dataclass
@@ -136,14 +134,10 @@ def work_unit(work, item, x_sbuf, unit):
         if plan.source.fold > 1 and not filters.folded:
             fold_filters(geometry, plan.source, filters)
         load_filters(work.operands, geometry, filters, len(plan.chunks) - 1, work.ledger)
-        rate = waiting_to(filters, chunk + lead) / (LEAD_SHARE * taps * unit.tn)
-        due = 0.0
         for tap in range(taps):
             for tile in range(unit.tn):
                 add_tap(work, item.band, x_sbuf, unit, acc_psum, tile, chunk, tap)
-                due += rate
-                while due >= 1.0 and waiting_to(filters, chunk + lead) > 0:
-                    due -= 1.0
+                if waiting_to(filters, chunk + lead) > 0:
                     transpose_taps(work.operands, geometry, filters, work.ledger)
     leave(work, item, unit, acc_psum)
 

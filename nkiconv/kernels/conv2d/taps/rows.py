@@ -2,7 +2,7 @@
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._tiles import cut_into, div_ceil
+from ..._tiles import div_ceil
 from ..boxes import corner, strides_of_x
 from ..call import scale_residual
 from ..cuts import Bank, box, strides_of_y
@@ -22,10 +22,8 @@ def load_rows(work, chunks, tiles, index, band, part):
     if is_transposed(geometry):
         strides = (geometry.x_n, geometry.x_h, geometry.x_w)
         offset = corner(strides_of_x(geometry), band.n0, c0, band.h0 + h0, w0)
-        # the two engines that trigger such DMAs take turns: what comes later shall not share the way
-        for half in cut_into(hn, min(hn, 2 if len(chunks) == 1 else 1)):
-            dst = tiles[index][0:count, 0 : band.nn, h0 + half[0] : h0 + half[0] + half[1], 0:wn]
-            load_transposed(dst, operands.x, strides, offset + half[0] * geometry.x_h, work.ledger)
+        dst = tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0:wn]
+        load_transposed(dst, operands.x, strides, offset, len(chunks) == 1, work.ledger)
         return
     spans = []
     left, right = 0, wn
@@ -74,7 +72,7 @@ def load_residual(operands, geometry, job, band, ledger):
     if geometry.r_k == 1 and is_last(geometry):
         offset = band.n0 * geometry.r_n + band.p0 * geometry.r_p + band.q0 * geometry.r_q + job.k0
         strides = (geometry.r_n, geometry.r_p, geometry.r_q)
-        load_transposed(residual_sbuf, operands.residual, strides, offset, ledger)
+        load_transposed(residual_sbuf, operands.residual, strides, offset, False, ledger)
         return scale_residual(residual_sbuf, operands.beta)
     if pairs * job.rows > band.pn:
         nisa.memset(dst=residual_sbuf[0 : shape[0], 0 : band.nn, pairs - 1, 0 : band.qn], value=0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....kernels._tiles import PARTS
-from ....kernels.conv2d.relayout import OWN, copies_x, copies_y, residual_to_rows, x_to_rows, y_to_pixels
+from ....kernels.conv2d.relayout import OWN, copies_of
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..algorithm import Shape
@@ -27,27 +27,18 @@ def relayout_ns(algorithm: str, shape: Shape) -> float:
         found += geometry.N * geometry.C * target.run_ns(geometry.hbm_itemsize) / (PARTS * target.dma_engines)
     if algorithm not in OWN and outputs == 1:
         found += geometry.N * geometry.K * target.run_ns(y_itemsize) / (PARTS * target.dma_engines)
-    if copies_x(algorithm, geometry):
-        found += _copy_ns(target, [x_to_rows(geometry)], geometry.hbm_itemsize)
-    if copies_y(algorithm, geometry):
-        found += _copy_ns(target, y_to_pixels(geometry, extras.pool), y_itemsize)
-        if extras.residual:
-            found += _copy_ns(target, [residual_to_rows(geometry)], 4)
-    return found
+    return found + sum(_copy_ns(target, part) for part in copies_of(algorithm, geometry, extras))
 
 
-def _copy_ns(target: Target, parts: list[Any], item: int) -> float:
-    """ns of both cores for a copy of elements of so many bytes, in parts."""
-    found = START_NS + MEET_NS
-    for part in parts:
-        N, A, H, B = part.shape
-        mine, all_engines = N * A * H * B / PARTS, target.dma_engines
-        engines = min(all_engines, -(-A // (PARTITIONS // all_engines)))
-        read_ns = mine * item * target.byte_ns / (TRANSPOSE_RATE * all_engines)
-        if part.is_sorted:
-            engines, run = all_engines, A * (B if part.source[3] == A else 1)
-            read_ns = mine / run * target.run_ns(run * item) / engines
-        run = B * (A if part.target[1] == B else 1)
-        written_ns = mine / run * target.run_ns(run * item) / engines
-        found += max(read_ns + written_ns, 2 * mine * item * target.hbm_byte_ns)
-    return float(found)
+def _copy_ns(target: Target, part: Any) -> float:
+    """ns of both cores for a copy."""
+    N, A, H, B = part.shape
+    mine, all_engines = N * A * H * B / PARTS, target.dma_engines
+    engines = min(all_engines, -(-A // (PARTITIONS // all_engines)))
+    read_ns = mine * part.item * target.byte_ns / (TRANSPOSE_RATE * all_engines)
+    if part.is_sorted:
+        engines, run = all_engines, A * (B if part.source[3] == A else 1)
+        read_ns = mine / run * target.run_ns(run * part.item) / engines
+    run = B * (A if part.target[1] == B else 1)
+    written_ns = mine / run * target.run_ns(run * part.item) / engines
+    return float(START_NS + MEET_NS + max(read_ns + written_ns, 2 * mine * part.item * target.hbm_byte_ns))
