@@ -73,14 +73,11 @@ def swapped_defaults(geometry, extras):
         long = pixels >= PIXELS_A_SIDE * pixels_together and Q % pixels_together == 0
         if long and pixels_together * fold * K <= MANY_CHANNELS:
             side = pixels_together
-    apart = 2  # neighbours that do not divide a row: its last partition has fewer, and blocks are one row each
-    while Q % apart == 0:
-        apart += 1
-    tried = ((shard, side, fold), (shard, 1, fold), (shard, 1, 1), (other, 1, 1), (shard, apart, 1), (other, apart, 1))
+    tried = ((shard, side, fold), (shard, 1, fold), (shard, 1, 1), (other, 1, 1))
     found = None
     for index in range(len(tried)):
         shard, side, fold = tried[index]
-        found = swapped_settings(shard, side, fold, SWAPPED_X_BYTES if index < 4 else SWAPPED_X_BYTES // 4)
+        found = swapped_settings(shard, side, fold, SWAPPED_X_BYTES)
         if swapped_fits(geometry, extras, make_plan(geometry, found)):
             return found
     return found

@@ -17,7 +17,7 @@ from ..geometry import Geometry
 from .filters import fold_filters, load_filters, start_swapped_filters, transpose_taps, transpose_to, waiting_to
 from .load import load_part, load_parts, new_window
 from .results import block_runs, finish_rows
-from .shape import Block, blocks_of, tile_groups, units_at
+from .shape import Block, blocks_of, pixels_of, tile_groups
 from .tiling import Swapped
 
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
@@ -114,7 +114,7 @@ def units_of(plan, item):
     parts = cut(plan.batches[item.batch][1] * plan.source.fold, plan.k_tile)
     found = []
     for block in blocks_of(plan.sizes, item.band):
-        for group in tile_groups(block, plan.sizes.side, parts[-1][1]):
+        for group in tile_groups(plan.sizes.side, parts[-1][1]):
             for part in parts:
                 found.append(Unit(block=block, t0=group[0], tn=group[1], k0=part[0], kn=part[1], last=False))
         unit = found[-1]
@@ -125,7 +125,7 @@ def units_of(plan, item):
 def work_unit(work, item, x_sbuf, unit):
     """The sums of a bank, and their way out."""
     geometry, plan, filters = work.geometry, work.plan, work.filters
-    shape = (pixels_of(unit.block, plan.sizes.side, unit.t0), unit.tn, unit.kn)
+    shape = (pixels_of(unit.block), unit.tn, unit.kn)
     acc_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
     taps = plan.source.rows.taps * plan.source.columns.taps
     lead = div_ceil(SWAPPED_LEAD_MATMULS, taps * unit.tn)
@@ -142,11 +142,6 @@ def work_unit(work, item, x_sbuf, unit):
     leave(work, item, unit, acc_psum)
 
 
-def pixels_of(block, side, tile):
-    """Pixels of a tile of a block: partitions of its sums."""
-    return block.nn * block.pn * units_at(block, side, tile)
-
-
 def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
     """One matmul: the pixels of a tile at a tap, all output channels of a bank."""
     source, block, side = work.plan.source, unit.block, work.plan.sizes.side
@@ -157,14 +152,13 @@ def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
     w = (unit.t0 + tile) * columns.stride + s * columns.dilation
     step = side * columns.stride
     count = work.plan.chunks[chunk][1] * source.slots
-    units = units_at(block, side, unit.t0)
     nisa.nc_matmul(
         dst=acc_psum[0 : acc_psum.shape[0], tile, 0 : unit.kn],
         stationary=of_array(x_sbuf, work.operands)[
             0:count,
             image : image + block.nn,
             h : h + (block.pn - 1) * rows.stride + 1 : rows.stride,
-            w : w + (units - 1) * step + 1 : step,
+            w : w + (block.units - 1) * step + 1 : step,
         ],
         moving=of_array(work.filters.tile, work.operands)[0:count, chunk, tap, unit.k0 : unit.k0 + unit.kn],
         accumulate=chunk > 0 or tap > 0,
@@ -177,10 +171,10 @@ def leave(work, item, unit, acc_psum):
     k0, kn = plan.batches[item.batch]
     block, side, fold = unit.block, plan.sizes.side, plan.source.fold
     if work.y_sbuf == None:
-        shape = (pixels_of(block, side, 0), min(side, block.qn), fold * kn)
+        shape = (pixels_of(block), side, fold * kn)
         work.y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
         boxes = block_runs(strides_of_residual(geometry), item.band, block, side, fold, k0, kn)
-        work.residual_sbuf = residual_of(operands, shape, boxes, len(boxes) > fold)
+        work.residual_sbuf = residual_of(operands, shape, boxes, False)
     strict = extras.strict_nonfinite
     finish_rows(work.y_sbuf, acc_psum, work.bias_sbuf, work.residual_sbuf, unit, extras.epilogue, work.ledger, strict)
     if unit.last:

@@ -11,7 +11,6 @@ from ..._engines import VECTOR_WORK
 from ..._epilogue import function_of
 from ..boxes import corner
 from ..call import finish_shared
-from .shape import units_at
 
 
 def finish_rows(y_sbuf, acc_psum, bias_sbuf, residual_sbuf, unit, epilogue, ledger, strict_nonfinite):
@@ -56,20 +55,11 @@ def added(sums, other, into):
 
 def block_runs(strides, band, block, side, fold, k0, kn):
     """Boxes of a block, [pixels, side, (row, K)], with output channels k0 .. k0+kn-1 of all rows of y that are beside
-    each other; those channels are all of K if there are several.
-
-    strides: of y or the residual along n, k, p, q. Two a row where its last partition has fewer pixels than the others.
-    """
+    each other; those channels are all of K if there are several. strides: of y or the residual along n, k, p, q."""
     s_n, s_k, s_p, s_q = strides
-    tiles = min(side, block.qn)
-    full = units_at(block, side, tiles - 1)
     found = []
     for row in range(fold):
         offset = corner(strides, band.n0 + block.n, k0, (band.p0 + block.p) * fold + row, band.q0)
-        if full > 0:
-            pattern = [[s_n, block.nn], [fold * s_p, block.pn], [side * s_q, full], [s_q, tiles], [s_k, kn]]
-            found.append(((0, 0, row * kn), pattern, offset))
-        if block.units > full:
-            pattern = [[s_q, block.qn - full * side], [s_k, kn]]
-            found.append(((full, 0, row * kn), pattern, offset + full * side * s_q))
+        pattern = [[s_n, block.nn], [fold * s_p, block.pn], [side * s_q, block.units], [s_q, side], [s_k, kn]]
+        found.append(((0, 0, row * kn), pattern, offset))
     return found

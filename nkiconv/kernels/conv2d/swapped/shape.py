@@ -1,8 +1,9 @@
 """How the pixels of y are cut: bands that share a load of x, blocks whose results leave together, tiles of the array.
 
 A block is some rows of some images, its pixels in the order of memory: partition m of the results holds the `side`
-neighbours m * side .. m * side + side - 1 of a row, so that they leave as one run of side * K elements. Its tile t is
-pixel t of each partition, at most 128 of them: a window of x with steps of side * stride columns.
+neighbours m * side .. m * side + side - 1 of a row, side of Q's divisors, so that they leave as one run of side * K
+elements. Its tile t is pixel t of each partition, at most 128 of them: a window of x with steps of side * stride
+columns.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
 from ..cuts import most_of
 from ..geometry import Axis
 from ..transposes import is_transposed
+
+#: Elements between neighbours of a free axis on chip, at most (rules NKI053).
+STEP_MAX = 32_767
 
 
 @dataclass
@@ -50,7 +54,6 @@ class Block(nl.NKIObject):
     nn: int
     p: int
     pn: int
-    qn: int
     units: int
 
 
@@ -132,16 +135,16 @@ def cut_of(source, geometry, side, most_elements):
     """The Cut for `side` neighbours on a partition; most_elements: of one image's window of x, if more than a row."""
     P_MAX = nl.tile_size.pmax
     P, Q = source.rows.out, source.columns.out
-    units = div_ceil(Q, side)
+    units = Q // side
     width = min(units, P_MAX)
     height = extent(source.rows, 1)
-    while width > 1 and height * extent(source.columns, min(Q, width * side)) > most_elements:
+    while width > 1 and height * extent(source.columns, width * side) > most_elements:
         width = div_ceil(width, 2)
     parts = []
     for piece in cut(units, width):
-        parts.append((piece[0] * side, min(Q - piece[0] * side, piece[1] * side)))
+        parts.append((piece[0] * side, piece[1] * side))
     rows, images = 1, 1
-    if len(parts) == 1 and Q % side == 0:
+    if len(parts) == 1 and source.rows.stride * extent(source.columns, Q) <= STEP_MAX:
         rows = min(P, P_MAX // units)
         if rows == P:
             images = min(geometry.N, P_MAX // (P * units))
@@ -200,27 +203,21 @@ def band_of(source, images, rows, part):
 
 def blocks_of(sizes, band):
     """Blocks of a band, in the order of the work."""
-    units = div_ceil(band.qn, sizes.side)
     found = []
     for image in cut(band.nn, sizes.images):
         for row in cut(band.pn, sizes.rows):
-            found.append(Block(n=image[0], nn=image[1], p=row[0], pn=row[1], qn=band.qn, units=units))
+            found.append(Block(n=image[0], nn=image[1], p=row[0], pn=row[1], units=band.qn // sizes.side))
     return found
 
 
-def units_at(block, side, tile):
-    """Partitions of a row that have a pixel `tile`: the last one may have fewer pixels."""
-    return div_ceil(block.qn - tile, side)
+def pixels_of(block):
+    """Partitions of the sums of a block."""
+    return block.nn * block.pn * block.units
 
 
-def tile_groups(block, side, kn):
-    """(first tile, how many) whose sums of kn output channels share a bank: of equally many pixels."""
-    most = max(1, BANK_COLUMNS // kn)
-    tiles = min(side, block.qn)
-    full = tiles if block.qn % side == 0 else block.qn % side
-    found = []
-    for first in range(0, full, most):
-        found.append((first, min(most, full - first)))
-    for first in range(full, tiles, most):
-        found.append((first, min(most, tiles - first)))
+def tile_groups(side, kn):
+    """(first tile, how many) whose sums of kn output channels share a bank."""
+    most, found = max(1, BANK_COLUMNS // kn), []
+    for first in range(0, side, most):
+        found.append((first, min(most, side - first)))
     return found

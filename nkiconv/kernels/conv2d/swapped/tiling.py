@@ -7,6 +7,7 @@ from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
 from ..cuts import most_of
 from .filters import raw_bytes, transposes_of, way_of
 from .shape import (
+    STEP_MAX,
     Band,
     Cut,
     Source,
@@ -18,9 +19,6 @@ from .shape import (
     source_of,
     tile_groups,
 )
-
-#: Elements between neighbours of a free axis on chip, at most (rules NKI053).
-STEP_MAX = 32_767
 
 
 @dataclass
@@ -99,11 +97,6 @@ def widest_step(source, sizes, band, num_chunks):
     return found
 
 
-def window_elements(band, num_chunks):
-    """Elements a partition of a band's window."""
-    return num_chunks * band.nn * band.hn * band.wn
-
-
 def sbuf_bytes(geometry, plan, extras):
     """Bytes a partition, at most: x of two bands, filters, blocks of taps, results, bias."""
     item, y_item = geometry.itemsize, extras.epilogue.y_itemsize
@@ -111,8 +104,9 @@ def sbuf_bytes(geometry, plan, extras):
     x_bytes = 0
     for one in plan.items:
         band = one.band
-        staged = 2 * band.nn * band.hn * band.wn * geometry.hbm_itemsize if casts_x(geometry) else 0
-        x_bytes = max(x_bytes, 2 * window_elements(band, len(plan.chunks)) * item + staged)
+        elements = band.nn * band.hn * band.wn
+        staged = 2 * elements * geometry.hbm_itemsize if casts_x(geometry) else 0
+        x_bytes = max(x_bytes, 2 * len(plan.chunks) * elements * item + staged)
     kn = most_of(plan.batches)
     filters = len(plan.chunks) * taps * kn * item
     if plan.way == "array":
@@ -120,8 +114,7 @@ def sbuf_bytes(geometry, plan, extras):
     fold = plan.source.fold
     if fold > 1:
         filters += plan.source.rows.taps * plan.source.columns.taps * fold * kn * item
-    side = min(plan.sizes.side, geometry.columns.out)
-    results = side * fold * kn * (2 * y_item + (2 * 8 if extras.residual else 0))
+    results = plan.sizes.side * fold * kn * (2 * y_item + (2 * 8 if extras.residual else 0))
     sums = 3 * 4 * BANK_COLUMNS
     bias = 2 * 4 * fold * kn if extras.epilogue.bias else 0
     zeros = nl.tile_size.pmax * 2
@@ -152,10 +145,8 @@ def count_instructions(geometry, plan, extras, cores):
                 total += source.fold * geometry.rows.taps
             blocks = blocks_of(plan.sizes, item.band)
             total += 4 + chunks * 2 * source.slots * (len(blocks) + 1)
-            for block in blocks:
-                groups = tile_groups(block, plan.sizes.side, plan.k_tile)
-                tiles = min(plan.sizes.side, block.qn)
-                parts = div_ceil(source.fold * kn, plan.k_tile)
-                total += parts * (tiles * chunks * windows + 5 * len(groups)) + 4 * source.fold + 2
+            parts, groups = div_ceil(source.fold * kn, plan.k_tile), tile_groups(plan.sizes.side, plan.k_tile)
+            banks = parts * (plan.sizes.side * chunks * windows + 5 * len(groups))
+            total += len(blocks) * (banks + 4 * source.fold + 2)
         most = max(most, total)
     return most
