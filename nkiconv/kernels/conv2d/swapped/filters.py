@@ -2,8 +2,8 @@
 
 Three ways from HBM: "copy", where output channels lie side by side (RSCK, or packed): runs of them; "dma", where input
 channels do (KRSC, or one tap) and no cast is due: DMA transposes them; "array": blocks of taps as they lie, each [k, c]
-of a tap transposed on the array, several to a bank of PSUM. The last is done in pieces, in the order in which the sums
-need them, so that the loop can transpose one between any two matmuls.
+of a tap transposed on the array, several to a bank of PSUM, in the order in which the sums need them: the loop
+transposes a block between any two matmuls.
 """
 
 from dataclasses import dataclass
@@ -35,27 +35,16 @@ class RawTaps(nl.NKIObject):
 
 
 @dataclass
-class TapRun(nl.NKIObject):
-    """What is transposed together: of a load (index), some columns of one of its rows of taps."""
-
-    load: int
-    row: int
-    first: int
-    count: int
-
-
-@dataclass
 class SwappedFilters(nl.NKIObject):
-    """Filters of a batch on their way; loads and pieces in order, `ends`: by chunk, pieces until it is complete."""
+    """Filters of a batch on their way; loads in order, `ends`: by chunk, how many until it is complete."""
 
     way: str
     k0: int
     kn: int
     chunks: list
     loads: list
-    pieces: list
     ends: list
-    #: tiles of loads, None once they are transposed; pieces that are, and chunks that came straight
+    #: tiles of loads, None once they are transposed; how many are, and chunks that came straight
     raws: list
     done: int
     straight: int
@@ -75,11 +64,11 @@ def way_of(geometry):
 
 def start_swapped_filters(operands, geometry, k0, kn, chunks, way):
     """Filters of output channels k0 .. k0+kn-1 of which nothing is loaded yet."""
-    loads, pieces, ends = [], [], []
+    loads, ends = [], []
     for chunk in range(len(chunks)):
         if way == "array":
-            add_loads(geometry, chunk, chunks[chunk][1], kn, loads, pieces)
-        ends.append(len(pieces))
+            add_loads(geometry, chunk, chunks[chunk][1], kn, loads)
+        ends.append(len(loads))
     shape = (most_of(chunks), len(chunks), geometry.rows.taps * geometry.columns.taps, kn)
     return SwappedFilters(
         way=way,
@@ -87,7 +76,6 @@ def start_swapped_filters(operands, geometry, k0, kn, chunks, way):
         kn=kn,
         chunks=chunks,
         loads=loads,
-        pieces=pieces,
         ends=ends,
         raws=[],
         done=0,
@@ -97,21 +85,12 @@ def start_swapped_filters(operands, geometry, k0, kn, chunks, way):
     )
 
 
-def add_loads(geometry, chunk, channels, kn, loads, pieces):
-    """Append the loads and pieces of a chunk."""
+def add_loads(geometry, chunk, channels, kn, loads):
+    """Append the loads of a chunk."""
     for block in tap_blocks(geometry, channels, SWAPPED_RAW_BYTES):
         r0, rn, s0, sn = block
         for part in cut(kn, nl.tile_size.pmax):
             loads.append(RawTaps(chunk=chunk, r0=r0, rn=rn, s0=s0, sn=sn, k0=part[0], kn=part[1]))
-            most = taps_a_bank(geometry, part[1])
-            for row in range(rn):
-                for s in range(0, sn, most):
-                    pieces.append(TapRun(load=len(loads) - 1, row=row, first=s, count=min(most, sn - s)))
-
-
-def taps_a_bank(geometry, kn):
-    """Taps of so many output channels that one bank of PSUM holds."""
-    return BANK_BYTES // (whole_words(kn, 2) * geometry.itemsize)
 
 
 def load_bytes(geometry, filters, index):
@@ -167,7 +146,7 @@ def load_straight(operands, geometry, filters, ledger):
 
 
 def waiting_to(filters, chunk):
-    """Pieces that are not transposed yet of chunks up to one."""
+    """Loads that are not transposed yet of chunks up to one."""
     return max(0, filters.ends[min(chunk, len(filters.ends) - 1)] - filters.done)
 
 
@@ -175,34 +154,35 @@ def transpose_to(operands, geometry, filters, chunk, ledger):
     """Have all of a chunk in its place."""
     load_filters(operands, geometry, filters, chunk, ledger)
     while waiting_to(filters, chunk) > 0:
-        transpose_taps(operands, geometry, filters, ledger)
+        transpose_load(operands, geometry, filters, ledger)
 
 
-def transpose_taps(operands, geometry, filters, ledger):
-    """Transpose the next piece, and load ahead where that was the last of its load."""
-    piece = filters.pieces[filters.done]
-    load = filters.loads[piece.load]
-    while len(filters.raws) <= piece.load:
+def transpose_load(operands, geometry, filters, ledger):
+    """Transpose the taps of the next load, and load ahead."""
+    index = filters.done
+    if len(filters.raws) <= index:
         load_raw(operands, geometry, filters)
-    raw_sbuf, count, num = filters.raws[piece.load], filters.chunks[load.chunk][1], piece.count
-    taps_psum = nl.ndarray((count, num, whole_words(load.kn, 2)), dtype=operands.w_dtype, buffer=nl.psum)
-    for index in range(num):
-        nisa.nc_transpose(
-            dst=taps_psum[0:count, index, 0 : load.kn],
-            data=raw_sbuf[0 : load.kn, 0:count, piece.row, piece.first + index],
-            engine=nisa.engine.tensor,
-        )
-    tap = (load.r0 + piece.row) * geometry.columns.taps + load.s0 + piece.first
-    nisa.tensor_copy(
-        dst=filters.tile[0:count, load.chunk, tap : tap + num, load.k0 : load.k0 + load.kn],
-        src=taps_psum[0:count, 0:num, 0 : load.kn],
-        engine=pick(ledger, num * load.kn, is_16bit(operands.w_dtype)),
-    )
-    filters.done = filters.done + 1
-    after = filters.pieces[min(filters.done, len(filters.pieces) - 1)]
-    if after.load != piece.load or filters.done == len(filters.pieces):
-        filters.raws[piece.load] = None
-        load_filters(operands, geometry, filters, len(filters.chunks) - 1, ledger)
+    load, raw_sbuf, dtype = filters.loads[index], filters.raws[index], operands.w_dtype
+    count, pitch = filters.chunks[load.chunk][1], whole_words(load.kn, 2)
+    for r in range(load.rn):
+        for part in cut(load.sn, BANK_BYTES // (pitch * geometry.itemsize)):
+            first, num = part
+            taps_psum = nl.ndarray((count, num, pitch), dtype=dtype, buffer=nl.psum)
+            for s in range(num):
+                nisa.nc_transpose(
+                    dst=taps_psum[0:count, s, 0 : load.kn],
+                    data=raw_sbuf[0 : load.kn, 0:count, r, first + s],
+                    engine=nisa.engine.tensor,
+                )
+            tap = (load.r0 + r) * geometry.columns.taps + load.s0 + first
+            nisa.tensor_copy(
+                dst=filters.tile[0:count, load.chunk, tap : tap + num, load.k0 : load.k0 + load.kn],
+                src=taps_psum[0:count, 0:num, 0 : load.kn],
+                engine=pick(ledger, num * load.kn, is_16bit(dtype)),
+            )
+    filters.raws[index] = None
+    filters.done = index + 1
+    load_filters(operands, geometry, filters, len(filters.chunks) - 1, ledger)
 
 
 def fold_filters(geometry, source, filters):

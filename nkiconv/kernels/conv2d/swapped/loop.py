@@ -14,7 +14,7 @@ from ..boxes import load_bias_as, residual_of, store_boxes
 from ..call import Extras, Operands, of_array
 from ..cuts import same_place, strides_of_residual, strides_of_y
 from ..geometry import Geometry
-from .filters import fold_filters, load_filters, start_swapped_filters, transpose_taps, transpose_to, waiting_to
+from .filters import fold_filters, load_filters, start_swapped_filters, transpose_load, transpose_to, waiting_to
 from .load import load_part, load_parts, new_window
 from .results import block_runs, finish_rows
 from .shape import Block, blocks_of, pixels_of, tile_groups
@@ -138,7 +138,7 @@ def work_unit(work, item, x_sbuf, unit):
             for tile in range(unit.tn):
                 add_tap(work, item.band, x_sbuf, unit, acc_psum, tile, chunk, tap)
                 if waiting_to(filters, chunk + lead) > 0:
-                    transpose_taps(work.operands, geometry, filters, work.ledger)
+                    transpose_load(work.operands, geometry, filters, work.ledger)
     leave(work, item, unit, acc_psum)
 
 

@@ -84,17 +84,10 @@ def make_plan(geometry, config):
 
 
 def widest_step(source, sizes, band, num_chunks):
-    """Elements between neighbours of an axis of more than one, at most, in what the engines see of a window."""
-    found = 1
-    if band.nn * num_chunks > 1:
-        found = max(found, band.hn * band.wn)
-    if band.hn > 1:
-        found = max(found, band.wn)
-    if min(band.pn, sizes.rows) > 1:
-        found = max(found, source.rows.stride * band.wn)
-    if band.qn > sizes.side:
-        found = max(found, sizes.side * source.columns.stride)
-    return found
+    """Elements between neighbours of an axis, at most, in what the engines see of a window."""
+    row = source.rows.stride * band.wn if band.hn > 1 else 1
+    image = band.hn * band.wn if band.nn * num_chunks > 1 else 1
+    return max(max(row, image), sizes.side * source.columns.stride if band.qn > sizes.side else 1)
 
 
 def sbuf_bytes(geometry, plan, extras):
