@@ -1,7 +1,7 @@
 """The loop: windows of x come in, every tap of 128 pixels is a matmul with all output channels, rows of pixels go out.
 
-The first bank of a batch goes through the filters chunk by chunk as these come in and are transposed. Every sum adds
-chunks and taps in the same order.
+The first banks of a batch, one where there are several taps, go through the filters chunk by chunk as these come in and
+are transposed; later ones bank by bank. Every sum adds chunks and taps in the same order.
 """
 
 from dataclasses import dataclass
@@ -90,8 +90,11 @@ def run_swapped(operands, geometry, extras, plan):
             after, after_sbuf = plan.items[index + 1], now_sbuf
             if not same_place(after.band, item.band):
                 after_sbuf = load_band(work, after.band, False)
-        for unit in units_of(plan, item):
-            work_unit(work, item, now_sbuf, unit)
+        units = units_of(plan, item)
+        together = min(len(units), plan.banks if fresh else 1)
+        work_units(work, item, now_sbuf, units[:together])
+        for unit in units[together:]:
+            work_units(work, item, now_sbuf, [unit])
         now_sbuf = after_sbuf
 
 
@@ -122,24 +125,28 @@ def units_of(plan, item):
     return found
 
 
-def work_unit(work, item, x_sbuf, unit):
-    """The sums of a bank, and their way out."""
+def work_units(work, item, x_sbuf, units):
+    """Sums of some banks, together, and their way out."""
     geometry, plan, filters = work.geometry, work.plan, work.filters
-    shape = (pixels_of(unit.block), unit.tn, unit.kn)
-    acc_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
-    taps = plan.source.rows.taps * plan.source.columns.taps
-    lead = div_ceil(SWAPPED_LEAD_MATMULS, taps * unit.tn)
+    sums, matmuls, taps = [], 0, plan.source.rows.taps * plan.source.columns.taps
+    for unit in units:
+        matmuls += unit.tn * taps
+        sums.append(nl.ndarray((pixels_of(unit.block), unit.tn, unit.kn), dtype=nl.float32, buffer=nl.psum))
+    lead = div_ceil(SWAPPED_LEAD_MATMULS, matmuls)
     for chunk in range(len(plan.chunks)):
         transpose_to(work.operands, geometry, filters, chunk, work.ledger)
         if plan.source.fold > 1 and not filters.folded:
             fold_filters(geometry, plan.source, filters)
         load_filters(work.operands, geometry, filters, len(plan.chunks) - 1, work.ledger)
         for tap in range(taps):
-            for tile in range(unit.tn):
-                add_tap(work, item.band, x_sbuf, unit, acc_psum, tile, chunk, tap)
-                if waiting_to(filters, chunk + lead) > 0:
-                    transpose_load(work.operands, geometry, filters, work.ledger)
-    leave(work, item, unit, acc_psum)
+            for index in range(len(units)):
+                unit = units[index]
+                for tile in range(unit.tn):
+                    add_tap(work, item.band, x_sbuf, unit, sums[index], tile, chunk, tap)
+                    if waiting_to(filters, chunk + lead) > 0:
+                        transpose_load(work.operands, geometry, filters, work.ledger)
+    for index in range(len(units)):
+        leave(work, item, units[index], sums[index])
 
 
 def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):

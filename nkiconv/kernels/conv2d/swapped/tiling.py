@@ -20,6 +20,9 @@ from .shape import (
     tile_groups,
 )
 
+#: Banks of sums that go through filters of one tap together as these come: there are others for transposes.
+FIRST_BANKS = 5
+
 
 @dataclass
 class Item(nl.NKIObject):
@@ -43,6 +46,8 @@ class Swapped(nl.NKIObject):
     items: list
     way: str
     warmup: int
+    #: of sums that go through a batch's filters together as these come
+    banks: int
 
 
 def make_plan(geometry, config):
@@ -80,6 +85,7 @@ def make_plan(geometry, config):
         items=items,
         way=way_of(geometry),
         warmup=config.warmup,
+        banks=FIRST_BANKS if geometry.rows.taps * geometry.columns.taps == 1 else 1,
     )
 
 
