@@ -33,17 +33,18 @@ def new_window(operands, source, band, chunks, engine):
     return x_sbuf
 
 
-def load_parts(geometry, source, band, block, start):
+def load_parts(geometry, source, band, block, num_chunks, start):
     """(first image, images, first row of the window, rows) of the loads of a band, in whole blocks; start: what the
-    first block needs first, then each time as much as is there, as nothing goes on meanwhile."""
+    first block needs first, then each time as much as is there, as nothing goes on meanwhile, or several times that
+    where many chunks make many loads of a part."""
     several = band.nn > 1
     rows = extent(source.rows, block.pn) if several else block.pn * source.rows.stride
     at_once = div_ceil(SWAPPED_LOAD_BYTES, block.nn * rows * band.wn * geometry.itemsize)
-    found, outputs, first = [], 0, 0
+    found, outputs, first, growth = [], 0, 0, max(1, num_chunks // 4)
     most, each = (band.nn, block.nn) if several else (band.pn, block.pn)
     while outputs < most:
         before = outputs
-        outputs = min(most, outputs + (max(each, outputs) if start else each * at_once))
+        outputs = min(most, outputs + (max(each, growth * outputs) if start else each * at_once))
         if several:
             found.append((before, outputs - before, 0, band.hn))
         else:

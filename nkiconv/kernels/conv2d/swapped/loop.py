@@ -102,7 +102,7 @@ def load_band(work, band, start):
     """x of a band; start: of the first one: of each chunk what the first block needs and filters, then the rest."""
     operands, geometry, plan = work.operands, work.geometry, work.plan
     x_sbuf = new_window(operands, plan.source, band, plan.chunks, nisa.engine.vector if start else nisa.engine.gpsimd)
-    parts = load_parts(geometry, plan.source, band, blocks_of(plan.sizes, band)[0], start)
+    parts = load_parts(geometry, plan.source, band, blocks_of(plan.sizes, band)[0], len(plan.chunks), start)
     for part in range(len(parts)):
         for chunk in range(len(plan.chunks)):
             channels = plan.chunks[chunk]
