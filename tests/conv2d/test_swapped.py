@@ -392,5 +392,8 @@ def test_the_bare_kernel_runs_what_the_host_finds_settings_for(why):
 
 
 def test_one_tap_takes_only_the_elements_that_outputs_meet():
-    found, _ = planned(STRIDED, "swapped")
-    assert (found.source.rows.size, found.source.columns.size) == (14, 14)
+    found = geometry_of(STRIDED)
+    assert (found.rows.size, found.rows.stride, found.columns.size, found.x_w) == (14, 1, 14, 2 * 140)
+    cropped = geometry_of(STRIDED.replace(padding=((-2, 0), (4, -2))))
+    assert (cropped.rows.before, cropped.columns.before, cropped.columns.size) == (-1, 2, 14)
+    assert geometry_of(STRIDED.replace(padding=((1, 1), (0, 0)))).rows.stride == 2
