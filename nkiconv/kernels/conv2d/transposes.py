@@ -9,9 +9,9 @@ from .._dma import copy
 from .._engines import SCALAR_WORK, is_16bit, pick
 from .._tiles import BANK_COLUMNS, cut_into, div_ceil
 
-#: Scalar's work for a DMA that transposes: every other one is triggered there, in the time of 348 elements each
-#: (trn2.toml, dma), half of which it would wait.
-TRIGGER_WORK = 87 * SCALAR_WORK
+#: Scalar's work for a DMA that transposes: every other one is triggered there, in the time of 348 elements (trn2.toml,
+#: dma), some of which it would wait.
+TRIGGER_WORK = 130 * SCALAR_WORK
 
 
 def is_transposed(geometry):

@@ -13,7 +13,7 @@ from ..transposes import is_transposed, load_transposed
 from .shape import extent, inside, rows_inside
 
 #: Bytes a partition of one load of a later band, if it has as many.
-SWAPPED_LOAD_BYTES = 4096
+SWAPPED_LOAD_BYTES = 8192
 
 
 def new_window(operands, source, band, chunks, engine):
