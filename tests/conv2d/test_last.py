@@ -21,8 +21,12 @@ WIDE = ConvProblem(N=2, C=20, H=5, W=1100, K=33, R=1, S=1, layout="NHWC")
 GROUPS = ConvProblem(N=2, C=64, H=12, W=14, K=96, R=3, S=3, groups=4, padding=((1, 1), (1, 1)), layout="NHWC")
 DEPTHWISE = ConvProblem(N=2, C=140, H=12, W=14, K=140, R=3, S=3, groups=140, padding=((1, 1), (1, 1)), layout="NHWC")
 POINTS = ConvProblem(N=3, C=20, H=28, W=28, K=300, R=1, S=1, layout="NHWC")
+CROPPED = ConvProblem(
+    N=2, C=20, H=11, W=13, K=9, R=1, S=1, stride=(2, 3), padding=((-2, 4), (3, -3)), layout="NHWC"
+)  # fmt: skip
 PROBLEMS = {
-    "jobs": JOBS, "line": LINE, "wide": WIDE, "groups": GROUPS, "depthwise": DEPTHWISE, "points": POINTS
+    "jobs": JOBS, "line": LINE, "wide": WIDE, "groups": GROUPS, "depthwise": DEPTHWISE, "points": POINTS,
+    "cropped": CROPPED,
 }  # fmt: skip
 SETTINGS = [{}, {"shard": "channels", "x_bytes": 1024}, {"shard": "images", "x_bytes": 600, "channels": 50}]
 

@@ -29,6 +29,7 @@ PROBLEMS = {
     "depthwise": ConvProblem(N=2, C=130, H=12, W=14, K=130, R=3, S=3, groups=130, padding=SAME),
     "small groups": ConvProblem(N=2, C=64, H=9, W=8, K=96, R=3, S=3, groups=16, padding=SAME),
     "many pixels": ConvProblem(N=1, C=18, H=40, W=150, K=17, R=3, S=2, padding=((1, 1), (0, 1))),
+    "more than 128 tiles of pixels": ConvProblem(N=1, C=3, H=131, W=129, K=70, R=1, S=1),
     "one row": ConvProblem(N=2, C=5, W=300, K=33, S=5, padding=((0, 0), (2, 2))),
     "one column": ConvProblem(N=1, C=20, H=300, K=6, R=5, padding=((2, 2), (0, 0)), W=1, S=1),
 }

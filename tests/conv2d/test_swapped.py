@@ -48,6 +48,8 @@ FOLDED = {
     "one tap": ConvProblem(N=2, C=30, H=12, W=70, K=20, R=1, S=1, layout="NHWC"),
     "no x in some rows": ConvProblem(N=1, C=5, H=3, W=9, K=6, R=3, S=2, padding=((12, 11), (1, 0)), layout="NHWC"),
 }
+#: Sides: the least divisor of Q above 1, and the greatest up to 70.
+FEWEST, MOST = "fewest", "most"
 PROBLEMS = {"many": MANY, "line": LINE, "strided": STRIDED, "tall": TALL, "gaps": GAPS}
 SETTINGS = [
     {},
@@ -55,16 +57,23 @@ SETTINGS = [
     {"shard": "images"},
     {"shard": "channels", "filter_bytes": 1500},
     {"shard": "images", "filter_bytes": 1500, "warmup": 0},
-    {"side": 1, "banks": 1},
-    {"side": 2, "x_bytes": 9000},
-    {"side": 3, "banks": 7},
-    {"side": 7, "shard": "images"},
-    {"side": 13, "x_bytes": 2000},
+    {"side": 1, "warmup": 3},
+    {"side": FEWEST, "x_bytes": 9000},
+    {"side": FEWEST, "shard": "images"},
+    {"side": MOST, "x_bytes": 2000},
+    {"side": MOST},
 ]
+
+
+def side_of(problem, side):
+    """A side as it is, or by name."""
+    divisors = [one for one in range(2, 71) if problem.Q % one == 0] or [1]
+    return {FEWEST: divisors[0], MOST: divisors[-1]}.get(side, side)
 
 
 def settled(problem, **settings):
     """A config with these settings, and the others as the cost model has them best."""
+    settings = {name: side_of(problem, value) for name, value in settings.items()}
     shape = Shape(geometry_of(problem), extras_of(), 2, Rates())
     return config_of("swapped", **dict(ALGORITHM.settle(shape, tuple(settings.items()))))
 
@@ -84,7 +93,7 @@ def test_every_setting_is_exact(name, settings, dtype):
 
 @pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-@pytest.mark.parametrize("settings", [{}, {"side": 3}, {"x_bytes": 1000}, {"side": 1, "x_bytes": 500}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"side": FEWEST}, {"x_bytes": 1000}, {"side": 1, "x_bytes": 500}], ids=str)
 @pytest.mark.parametrize("fold", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("name", FOLDED)
 def test_rows_of_y_beside_each_other(name, fold, settings, dtype):
@@ -111,7 +120,7 @@ def test_epilogues_of_rows_beside_each_other(fold):
     residual = rng.integers(-9, 10, problem.output_shape).astype(np.float32)
     sums = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem) + bias
     given = {"bias": bias, "residual": residual, "beta": 2.0, "activation": "relu"}
-    for settings in ({}, {"side": 3}, {"side": 5}):
+    for settings in ({}, {"side": FEWEST}, {"side": MOST}):
         y = run(x, w, problem, 2, config=settled(problem, fold=fold, **settings), **given)
         assert_exact(y, np.maximum(sums + 2.0 * residual, 0), problem.dtype)
 
@@ -172,7 +181,7 @@ def test_it_is_reached_from_arrays():
     x, w = integers(np.random.default_rng(3), problem)
     how = {"layout": "NHWC", "padding": problem.padding, "dilation": problem.rhs_dilation}
     expected = conv2d(x, w, **how)
-    for config in (None, (("fold", 2), ("side", 3))):
+    for config in (None, (("fold", 2), ("side", 11))):
         np.testing.assert_array_equal(conv2d(x, w, algorithm="swapped", config=config, **how), expected)
     sequences = np.ones((2, 40, 12), np.float32)
     filters = np.ones((9, 12, 3), np.float32)
@@ -228,7 +237,7 @@ def test_epilogues_are_exact(problem, activation, position, beta):
     before = position == "pre_activation"
     truth = act(sums + beta * residual) if before else act(sums) + beta * residual
     given = {"bias": bias, "residual": residual, "beta": beta, "activation": activation, "residual_position": position}
-    for settings in ({}, {"side": 3}, {"filter_bytes": 1500}):
+    for settings in ({}, {"side": MOST}, {"filter_bytes": 1500}):
         for lnc in (1, 2):
             y = run(x, w, problem, lnc, config=settled(problem, **settings), **given)
             assert_exact(y, truth, problem.dtype)
@@ -236,7 +245,8 @@ def test_epilogues_are_exact(problem, activation, position, beta):
 
 def test_pixels_of_a_partition_are_neighbours():
     """Blocks of a band cover every output once, each partition's results one run."""
-    for problem, side in itertools.product(PROBLEMS.values(), (1, 2, 3, 7)):
+    for problem, named in itertools.product(PROBLEMS.values(), (1, FEWEST, MOST)):
+        side = side_of(problem, named)
         found, _ = planned(problem, "swapped", settled(problem, side=side)[1:])
         for batch in range(len(found.batches)):
             seen = []
@@ -244,12 +254,11 @@ def test_pixels_of_a_partition_are_neighbours():
                 band = item.band
                 for block in shape.blocks_of(found.sizes, band):
                     assert block.nn * block.pn * block.units <= 128
-                    for tile in range(min(side, block.qn)):
-                        units = shape.units_at(block, side, tile)
+                    for tile in range(side):
                         seen += itertools.product(
                             range(band.n0 + block.n, band.n0 + block.n + block.nn),
                             range(band.p0 + block.p, band.p0 + block.p + block.pn),
-                            range(band.q0 + tile, band.q0 + tile + side * units, side),
+                            range(band.q0 + tile, band.q0 + tile + side * block.units, side),
                         )
             assert len(seen) == len(set(seen)) == problem.N * problem.P // found.source.fold * problem.Q
             assert max(q for _, _, q in seen) == problem.Q - 1
@@ -271,7 +280,7 @@ def needs(problem, lnc, settings):
 @pytest.mark.parametrize("why", [*ACCEPTED, *PROBLEMS, *FOLDED])
 def test_it_needs_no_more_than_it_says(why, lnc):
     problem = {**ACCEPTED, **PROBLEMS, **FOLDED}[why]
-    tried = [{"fold": 2}, {"fold": 4, "side": 3}] if why in FOLDED else SETTINGS if why in PROBLEMS else [{}]
+    tried = [{"fold": 2}, {"fold": 4, "side": MOST}] if why in FOLDED else SETTINGS if why in PROBLEMS else [{}]
     for settings in (one for one in tried if fits(problem, one)):
         (count, size), (most, room) = needs(problem, lnc, settings)
         assert count <= most
@@ -317,9 +326,9 @@ REFUSED = [
     (MANY, {}, {"pool": (1, 2)}, r"pool=\(1, 2\): swapped takes \(1, 1\); use taps"),
     (MANY, {}, {"strict_nonfinite": True}, "strict_nonfinite=True: swapped multiplies filters by the zeros of padding"),
     (MANY, {"side": 0}, {}, "config side=0: must be an int from 1 to 4096"),
+    (MANY, {"side": 2}, {}, "config side=2: must divide Q=11; use 1"),
     (MANY, {"fold": 2}, {}, "config fold=2, C=300, K=290, P=9: must divide P, with fold"),
     (FOLDED["one tap"], {"fold": 2}, {"strict_nonfinite": True}, "strict_nonfinite=True, config fold=2: rows outside"),
-    (MANY, {"banks": 8}, {}, "config banks=8: must be an int from 1 to 7"),
     (MANY, {"warmup": 300}, {}, "config warmup=300: must be an int from 0 to 256"),
     (MANY, {"shard": "rows"}, {}, r"config shard=rows: accepted are \('channels', 'images'\)"),
     (MANY, {"rows": 3}, {}, "swapped has no setting rows"),
@@ -374,7 +383,9 @@ def test_cost_follows_the_constants():
 @pytest.mark.parametrize("settings", [*SETTINGS, {"fold": 2}, {"fold": 2, "shard": "channels"}, {"rows": 3}], ids=str)
 @pytest.mark.parametrize("name", [*PROBLEMS, *FOLDED])
 def test_what_is_settled_is_whole_and_stays(name, settings, strict):
-    shape = Shape(geometry_of({**PROBLEMS, **FOLDED}[name]), extras_of(strict_nonfinite=strict), 2, Rates())
+    problem = {**PROBLEMS, **FOLDED}[name]
+    shape = Shape(geometry_of(problem), extras_of(strict_nonfinite=strict), 2, Rates())
+    settings = {name: side_of(problem, value) for name, value in settings.items()}
     given = tuple(settings.items())
     found = ALGORITHM.settle(shape, given)
     assert ALGORITHM.settle(shape, found) == found
@@ -389,5 +400,8 @@ def test_the_bare_kernel_runs_what_the_host_finds_settings_for(why):
 
 
 def test_one_tap_takes_only_the_elements_that_outputs_meet():
-    found, _ = planned(STRIDED, "swapped")
-    assert (found.source.rows.size, found.source.columns.size) == (14, 14)
+    found = geometry_of(STRIDED)
+    assert (found.rows.size, found.rows.stride, found.columns.size, found.x_w) == (14, 1, 14, 2 * 140)
+    cropped = geometry_of(STRIDED.replace(padding=((-2, 0), (4, -2))))
+    assert (cropped.rows.before, cropped.columns.before, cropped.columns.size) == (-1, 2, 14)
+    assert geometry_of(STRIDED.replace(padding=((1, 1), (0, 0)))).rows.stride == 2

@@ -11,9 +11,9 @@
     narrow    few output channels: rows of y and columns of taps beside each other in the array's columns
 
 No im2col tensor exists anywhere; filters come to the array as stationaries (but for swapped), x as strided views. Where
-channels lie side by side in HBM (NHWC), taps and swapped have DMA turn x; taps turns its results on the array, and the
-others work on copies of x and y (`relayout`). Which one, with which settings, is the host's choice (`nkiconv.plan`); a
-bare kernel follows `dispatch.default_rule`.
+channels lie side by side in HBM (NHWC), taps and swapped have DMA transpose x, and taps the array its results
+(`transposes`); the others, and taps for fp8, work on copies (`relayout`). Which one, with which settings, is the host's
+choice (`nkiconv.plan`); a bare kernel follows `dispatch.default_rule`.
 """
 
 from ..._nki import nki, nl

@@ -10,7 +10,7 @@ from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
 from .pairs.loop import run_pairs
 from .pairs.plan import plan_pairs
-from .relayout import copied_in, copy_out, plain_of, relayout_refusal
+from .relayout import copy_in, copy_out, plain_of, relayout_refusal
 from .rule import wanted_algorithms
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack
@@ -62,19 +62,20 @@ def convolve(algorithm, operands, geometry, extras, config):
         algorithm = default_of(geometry, extras, cores)
     plan, reason = plan_of(algorithm, geometry, extras, config, cores)
     require(reason == "", reason)
-    inner, plain = copied_in(algorithm, operands, geometry), plain_of(algorithm, geometry, extras)
+    plain, y_hbm = plain_of(algorithm, geometry, extras), operands.y
+    copy_in(algorithm, operands, geometry)
     if algorithm == "stacked":
-        run_stack(inner, plain, extras, plan)
+        run_stack(operands, plain, extras, plan)
     elif algorithm == "bands":
-        run_bands(inner, plain, extras, plan)
+        run_bands(operands, plain, extras, plan)
     elif algorithm == "grouped":
-        run_grouped(inner, plain, extras, plan)
+        run_grouped(operands, plain, extras, plan)
     elif algorithm == "narrow":
-        run_narrow(inner, plain, extras, plan)
+        run_narrow(operands, plain, extras, plan)
     elif algorithm == "pairs":
-        run_pairs(inner, plain, extras, plan)
+        run_pairs(operands, plain, extras, plan)
     elif algorithm == "swapped":
-        run_swapped(inner, plain, extras, plan)
+        run_swapped(operands, plain, extras, plan)
     else:
-        run_items(inner, plain, extras, plan)
-    copy_out(algorithm, operands, inner, geometry, extras)
+        run_items(operands, plain, extras, plan)
+    copy_out(algorithm, y_hbm, operands, geometry, extras)

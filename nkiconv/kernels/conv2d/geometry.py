@@ -33,7 +33,7 @@ class Geometry(nl.NKIObject):
 
     p' = p * stride + r * dilation - before on the rows' axis, q' the same on the columns'; g = k // (K / groups). xp is
     x with lhs_dilation - 1 zeros between neighbours, and zeros outside. Strides are in elements of the HBM tensors as
-    stored, so permuted layouts need no copy.
+    stored, so permuted layouts need no copy; where channels lie side by side, elements that no tap meets are left out.
     """
 
     N: int
@@ -164,6 +164,24 @@ def read_axis(name, size, taps, padding, stride, dilation, lhs_dilation):
     )
 
 
+def thinned(axis):
+    """(Axis, step) without the elements between those that an only tap meets: each step-th one, where these begin with
+    the first."""
+    shift = axis.before if axis.before >= 0 else -axis.before
+    if axis.taps > 1 or axis.lhs_dilation > 1 or shift % axis.stride > 0:
+        return axis, 1
+    found = Axis(
+        size=div_ceil(axis.size, axis.stride),
+        taps=1,
+        out=axis.out,
+        stride=1,
+        dilation=1,
+        lhs_dilation=1,
+        before=axis.before // axis.stride,
+    )
+    return found, axis.stride
+
+
 def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, pool):
     """Check the arguments and return (Geometry, shapes of y and of a residual as stored).
 
@@ -196,6 +214,10 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
     rows = read_axis("P", H, R, padding[0], stride[0], rhs_dilation[0], lhs_dilation[0])
     columns = read_axis("Q", W, S, padding[1], stride[1], rhs_dilation[1], lhs_dilation[1])
     x_strides = dense_strides_4d(x_shape)
+    h_step, w_step = 1, 1
+    if C > 1 and x_strides[in_axes[1]] == 1:
+        rows, h_step = thinned(rows)
+        columns, w_step = thinned(columns)
     w_strides = dense_strides_4d((K, w_in, R, S) if packed > 0 else w_shape)
     check_pool(pool, rows.out, columns.out)
     y_shape = stored((N, K, rows.out // pool[0], columns.out // pool[1]), out_axes)
@@ -210,8 +232,8 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
         columns=columns,
         x_n=x_strides[in_axes[0]],
         x_c=x_strides[in_axes[1]],
-        x_h=x_strides[in_axes[2]],
-        x_w=x_strides[in_axes[3]],
+        x_h=x_strides[in_axes[2]] * h_step,
+        x_w=x_strides[in_axes[3]] * w_step,
         w_k=w_strides[kern_axes[0]],
         w_c=w_strides[kern_axes[1]],
         w_r=w_strides[kern_axes[2]],

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import limits_refusal, setting
-from ..._tiles import PSUM_BANKS
-from .shape import can_fold, is_staged
+from .shape import can_fold
 from .tiling import make_plan, swapped_fits
 
-SWAPPED_SETTINGS = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup", "banks")
+SWAPPED_SETTINGS = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup")
 SWAPPED_SHARDS = ("channels", "images")
 #: Neighbouring pixels of a partition, and matmuls on zeros, at most.
 SIDE_LIMIT = 4096
@@ -39,15 +38,13 @@ class SwappedConfig(nl.NKIObject):
     filter_bytes: int
     #: matmuls of 128 columns on zeros before the first filters, 0 to 256
     warmup: int
-    #: banks of sums that go through the first filters together as these come, 1 to 7; another is for transposes
-    banks: int
 
 
 def swapped_config_refusal(config):
     """Why a config is none of swapped's by its names and values, or ""."""
     whole = nl.tile_size.total_available_sbuf_size
     limits = (("x_bytes", 64, whole), ("filter_bytes", 64, whole), ("warmup", 0, SWAPPED_WARM_UP_MAX))
-    limits = limits + (("side", 1, SIDE_LIMIT), ("fold", 1, nl.tile_size.pmax), ("banks", 1, PSUM_BANKS - 1))
+    limits = limits + (("side", 1, SIDE_LIMIT), ("fold", 1, nl.tile_size.pmax))
     reason = limits_refusal(config, SWAPPED_SETTINGS, "swapped", limits)
     shard = setting(config, "shard", SWAPPED_SHARDS[0]) if reason == "" else ""
     if reason == "" and shard not in SWAPPED_SHARDS:
@@ -57,7 +54,7 @@ def swapped_config_refusal(config):
 
 def swapped_settings(shard, side, fold, x_bytes):
     """The SwappedConfig of what shapes decide, and of what is the same for all."""
-    return SwappedConfig(shard=shard, side=side, fold=fold, x_bytes=x_bytes, filter_bytes=118_784, warmup=28, banks=5)
+    return SwappedConfig(shard=shard, side=side, fold=fold, x_bytes=x_bytes, filter_bytes=118_784, warmup=28)
 
 
 def swapped_defaults(geometry, extras):
@@ -65,26 +62,22 @@ def swapped_defaults(geometry, extras):
     results leave in one run, for few channels; fewer of them where they do not fit."""
     Q, K = geometry.columns.out, geometry.K
     pixels = geometry.N * geometry.rows.out * Q
-    staged = is_staged(geometry, geometry.itemsize != geometry.hbm_itemsize)
     shard, other, side, fold = "images", "channels", 1, 1
     if pixels <= FEW_PIXELS or (K > MANY_CHANNELS and pixels < MANY_PIXELS):
         shard, other = "channels", "images"
     elif not extras.strict_nonfinite:
         for rows in (2, 4):
-            if rows * K <= MANY_COLUMNS and pixels >= PIXELS_A_ROW * rows and can_fold(geometry, rows, staged):
+            if rows * K <= MANY_COLUMNS and pixels >= PIXELS_A_ROW * rows and can_fold(geometry, rows):
                 fold = rows
     for pixels_together in (2, 3, 4, 6, 8):
         long = pixels >= PIXELS_A_SIDE * pixels_together and Q % pixels_together == 0
         if long and pixels_together * fold * K <= MANY_CHANNELS:
             side = pixels_together
-    apart = 2  # neighbours that do not divide a row: its last partition has fewer, and blocks are one row each
-    while Q % apart == 0:
-        apart += 1
-    tried = ((shard, side, fold), (shard, 1, fold), (shard, 1, 1), (other, 1, 1), (shard, apart, 1), (other, apart, 1))
+    tried = ((shard, side, fold), (shard, 1, fold), (shard, 1, 1), (other, 1, 1))
     found = None
     for index in range(len(tried)):
         shard, side, fold = tried[index]
-        found = swapped_settings(shard, side, fold, SWAPPED_X_BYTES if index < 4 else SWAPPED_X_BYTES // 4)
+        found = swapped_settings(shard, side, fold, SWAPPED_X_BYTES)
         if swapped_fits(geometry, extras, make_plan(geometry, found)):
             return found
     return found
@@ -108,5 +101,4 @@ def read_swapped(config, defaults):
         x_bytes=setting(config, "x_bytes", defaults.x_bytes),
         filter_bytes=setting(config, "filter_bytes", defaults.filter_bytes),
         warmup=setting(config, "warmup", defaults.warmup),
-        banks=setting(config, "banks", defaults.banks),
     )

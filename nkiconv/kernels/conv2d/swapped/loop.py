@@ -1,7 +1,7 @@
 """The loop: windows of x come in, every tap of 128 pixels is a matmul with all output channels, rows of pixels go out.
 
-The first banks of a batch go through the filters together, chunk by chunk, as these come in and are turned; later ones
-bank by bank. Every sum adds chunks and taps in the same order.
+The first banks of a batch, one where there are several taps, go through the filters chunk by chunk as these come in and
+are transposed; later ones bank by bank. Every sum adds chunks and taps in the same order.
 """
 
 from dataclasses import dataclass
@@ -14,24 +14,20 @@ from ..boxes import load_bias_as, residual_of, store_boxes
 from ..call import Extras, Operands, of_array
 from ..cuts import same_place, strides_of_residual, strides_of_y
 from ..geometry import Geometry
-from .filters import fold_filters, load_ahead, start_filters, turn_piece, turn_to, waiting_to
-from .load import load_step, new_window, parts_of, steps_of
+from .filters import fold_filters, load_filters, start_swapped_filters, transpose_load, transpose_to, waiting_to
+from .load import load_part, load_parts, new_window
 from .results import block_runs, finish_rows
-from .shape import Block, blocks_of, tile_groups, units_at
+from .shape import Block, blocks_of, pixels_of, tile_groups
 from .tiling import Swapped
 
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
-SWAPPED_LEAD_MATMULS = 6
-#: Share of a chunk's matmuls between which the filters of one that comes soon are turned.
-LEAD_SHARE = 0.6
+SWAPPED_LEAD_MATMULS = 12
 
 
 @dataclass
 class Unit(nl.NKIObject):
-    """One bank of sums: tiles t0 .. t0+tn-1 of a block, output channels k0 .. k0+kn-1 from the batch's first.
-
-    last: whether it is the block's last one; alone: whether it leaves by a store of its own.
-    """
+    """One bank of sums: tiles t0 .. t0+tn-1 of a block, output channels k0 .. k0+kn-1 from the batch's first; last:
+    whether it is the block's last one."""
 
     block: Block
     t0: int
@@ -39,7 +35,6 @@ class Unit(nl.NKIObject):
     k0: int
     kn: int
     last: bool
-    alone: bool
 
 
 @dataclass
@@ -83,7 +78,7 @@ def run_swapped(operands, geometry, extras, plan):
         if fresh:
             batch = item.batch
             k0, kn = plan.batches[batch]
-            work.filters = start_filters(geometry, k0, kn, plan.chunks, plan.way)
+            work.filters = start_swapped_filters(operands, geometry, k0, kn, plan.chunks, plan.way)
         if now_sbuf == None:
             now_sbuf = load_band(work, item.band, True)
         if fresh:
@@ -95,84 +90,63 @@ def run_swapped(operands, geometry, extras, plan):
             after, after_sbuf = plan.items[index + 1], now_sbuf
             if not same_place(after.band, item.band):
                 after_sbuf = load_band(work, after.band, False)
-        work_band(work, item, now_sbuf, fresh, index + 1 == end)
+        units = units_of(plan, item)
+        together = min(len(units), plan.banks if fresh else 1)
+        work_units(work, item, now_sbuf, units[:together])
+        for unit in units[together:]:
+            work_units(work, item, now_sbuf, [unit])
         now_sbuf = after_sbuf
 
 
 def load_band(work, band, start):
     """x of a band; start: of the first one: of each chunk what the first block needs and filters, then the rest."""
     operands, geometry, plan = work.operands, work.geometry, work.plan
-    zeros_by = nisa.engine.vector if start else nisa.engine.gpsimd
-    x_sbuf = new_window(operands, plan.source, band, plan.chunks, zeros_by)
-    parts = parts_of(geometry, plan.source, band, blocks_of(plan.sizes, band)[0], start)
+    x_sbuf = new_window(operands, plan.source, band, plan.chunks, nisa.engine.vector if start else nisa.engine.gpsimd)
+    parts = load_parts(geometry, plan.source, band, blocks_of(plan.sizes, band)[0], len(plan.chunks), start)
     for part in range(len(parts)):
-        steps = steps_of(geometry, plan.source, band, plan.chunks, parts[part])
-        for index in range(len(steps)):
-            load_step(operands, geometry, plan.source, band, x_sbuf, plan.chunks, steps[index], work.ledger)
+        for chunk in range(len(plan.chunks)):
+            channels = plan.chunks[chunk]
+            load_part(operands, geometry, plan.source, band, x_sbuf, chunk, channels, parts[part], work.ledger)
             if start and part == 0:
-                load_ahead(operands, geometry, work.filters, steps[index][0] + steps[index][1] - 1)
+                load_filters(operands, geometry, work.filters, chunk, work.ledger)
     return x_sbuf
 
 
-def units_of(plan, band, kn, last):
-    """Banks of a band in the order of the work; last: whether nothing hides the end of the last block."""
-    blocks = blocks_of(plan.sizes, band)
-    parts = cut(kn, plan.k_tile)
+def units_of(plan, item):
+    """Banks of an item in the order of the work."""
+    parts = cut(plan.batches[item.batch][1] * plan.source.fold, plan.k_tile)
     found = []
-    for place in range(len(blocks)):
-        block, alone = blocks[place], last and place + 1 == len(blocks)
-        for group in tile_groups(block, plan.sizes.side, parts[-1][1]):
+    for block in blocks_of(plan.sizes, item.band):
+        for group in tile_groups(plan.sizes.side, parts[-1][1]):
             for part in parts:
-                t0, tn, k0, count = group + part
-                found.append(Unit(block=block, t0=t0, tn=tn, k0=k0, kn=count, last=False, alone=alone))
+                found.append(Unit(block=block, t0=group[0], tn=group[1], k0=part[0], kn=part[1], last=False))
         unit = found[-1]
         unit.last = True
     return found
 
 
-def work_band(work, item, x_sbuf, fresh, last):
-    """Results of one band for one batch; fresh: the filters are not there yet."""
-    units = units_of(work.plan, item.band, work.plan.batches[item.batch][1] * work.plan.source.fold, last)
-    first = 0
-    while first < len(units):
-        count = min(len(units) - first, work.plan.banks if fresh and first == 0 else 1)
-        work_units(work, item, x_sbuf, units[first : first + count])
-        first += count
-
-
 def work_units(work, item, x_sbuf, units):
     """Sums of some banks, together, and their way out."""
     geometry, plan, filters = work.geometry, work.plan, work.filters
-    sums, matmuls = [], 0
+    sums, matmuls, taps = [], 0, plan.source.rows.taps * plan.source.columns.taps
     for unit in units:
-        matmuls += unit.tn
-        shape = (pixels_of(unit.block, plan.sizes.side, unit.t0), unit.tn, unit.kn)
-        sums.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
-    taps = plan.source.rows.taps * plan.source.columns.taps
-    lead = div_ceil(SWAPPED_LEAD_MATMULS, taps * matmuls)
+        matmuls += unit.tn * taps
+        sums.append(nl.ndarray((pixels_of(unit.block), unit.tn, unit.kn), dtype=nl.float32, buffer=nl.psum))
+    lead = div_ceil(SWAPPED_LEAD_MATMULS, matmuls)
     for chunk in range(len(plan.chunks)):
-        turn_to(work.operands, geometry, filters, chunk, work.ledger)
+        transpose_to(work.operands, geometry, filters, chunk, work.ledger)
         if plan.source.fold > 1 and not filters.folded:
             fold_filters(geometry, plan.source, filters)
-        load_ahead(work.operands, geometry, filters, len(plan.chunks) - 1)
-        rate = waiting_to(filters, chunk + lead) / (LEAD_SHARE * taps * matmuls)
-        due = 0.0
+        load_filters(work.operands, geometry, filters, len(plan.chunks) - 1, work.ledger)
         for tap in range(taps):
             for index in range(len(units)):
                 unit = units[index]
                 for tile in range(unit.tn):
                     add_tap(work, item.band, x_sbuf, unit, sums[index], tile, chunk, tap)
-                    due += rate
-                    while due >= 1.0 and waiting_to(filters, chunk + lead) > 0:
-                        due -= 1.0
-                        turn_piece(work.operands, geometry, filters, work.ledger)
+                    if waiting_to(filters, chunk + lead) > 0:
+                        transpose_load(work.operands, geometry, filters, work.ledger)
     for index in range(len(units)):
         leave(work, item, units[index], sums[index])
-
-
-def pixels_of(block, side, tile):
-    """Pixels of a tile of a block: partitions of its sums."""
-    return block.nn * block.pn * units_at(block, side, tile)
 
 
 def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
@@ -182,17 +156,16 @@ def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
     r, s = tap // columns.taps, tap % columns.taps
     image = chunk * band.nn + block.n
     h = block.p * rows.stride + r * rows.dilation
-    w = (block.q + unit.t0 + tile) * columns.stride + s * columns.dilation
+    w = (unit.t0 + tile) * columns.stride + s * columns.dilation
     step = side * columns.stride
     count = work.plan.chunks[chunk][1] * source.slots
-    units = units_at(block, side, unit.t0)
     nisa.nc_matmul(
         dst=acc_psum[0 : acc_psum.shape[0], tile, 0 : unit.kn],
         stationary=of_array(x_sbuf, work.operands)[
             0:count,
             image : image + block.nn,
             h : h + (block.pn - 1) * rows.stride + 1 : rows.stride,
-            w : w + (units - 1) * step + 1 : step,
+            w : w + (block.units - 1) * step + 1 : step,
         ],
         moving=of_array(work.filters.tile, work.operands)[0:count, chunk, tap, unit.k0 : unit.k0 + unit.kn],
         accumulate=chunk > 0 or tap > 0,
@@ -203,22 +176,16 @@ def leave(work, item, unit, acc_psum):
     """Read a bank out into its block's results; the last one of a block sends them off."""
     operands, geometry, plan, extras = work.operands, work.geometry, work.plan, work.extras
     k0, kn = plan.batches[item.batch]
-    band, block, side, fold = item.band, unit.block, plan.sizes.side, plan.source.fold
-    tiles = min(side, block.qn)
+    block, side, fold = unit.block, plan.sizes.side, plan.source.fold
     if work.y_sbuf == None:
-        shape = (pixels_of(block, side, 0), tiles, fold * kn)
+        shape = (pixels_of(block), side, fold * kn)
         work.y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-        boxes = block_runs(strides_of_residual(geometry), band, block, side, fold, 0, tiles, 0, k0, kn)
-        work.residual_sbuf = residual_of(operands, shape, boxes, len(boxes) > fold)
-    y_sbuf, strict = work.y_sbuf, extras.strict_nonfinite
-    finish_rows(y_sbuf, acc_psum, work.bias_sbuf, work.residual_sbuf, unit, extras.epilogue, work.ledger, strict)
-    by = strides_of_y(geometry)
-    if unit.alone:
-        count, begin = unit.kn // fold, k0 + unit.k0
-        boxes = block_runs(by, band, block, side, fold, unit.t0, unit.tn, unit.k0, begin, count)
-        store_boxes(operands.y, y_sbuf, boxes)
-    elif unit.last:
-        store_boxes(operands.y, y_sbuf, block_runs(by, band, block, side, fold, 0, tiles, 0, k0, kn))
+        boxes = block_runs(strides_of_residual(geometry), item.band, block, side, fold, k0, kn)
+        work.residual_sbuf = residual_of(operands, shape, boxes, False)
+    strict = extras.strict_nonfinite
+    finish_rows(work.y_sbuf, acc_psum, work.bias_sbuf, work.residual_sbuf, unit, extras.epilogue, work.ledger, strict)
     if unit.last:
+        boxes = block_runs(strides_of_y(geometry), item.band, block, side, fold, k0, kn)
+        store_boxes(operands.y, work.y_sbuf, boxes)
         work.y_sbuf = None
         work.residual_sbuf = None

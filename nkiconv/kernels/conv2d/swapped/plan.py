@@ -10,8 +10,8 @@ from ...._nki import nl
 from ..._tiles import BANK_COLUMNS
 from ..geometry import instructions_refusal
 from .config import swapped_config, swapped_config_refusal
-from .shape import can_fold, is_padded, is_staged
-from .tiling import STEP_MAX, count_instructions, make_plan, swapped_fits
+from .shape import STEP_MAX, can_fold, is_padded
+from .tiling import count_instructions, make_plan, swapped_fits
 
 
 def plan_swapped(geometry, extras, config, cores):
@@ -23,7 +23,7 @@ def plan_swapped(geometry, extras, config, cores):
     if reason != "":
         return None, reason
     settings = swapped_config(geometry, extras, config)
-    reason = fold_refusal(geometry, extras, settings.fold)
+    reason = together_refusal(geometry, extras, settings.side, settings.fold)
     if reason != "":
         return None, reason
     plan = make_plan(geometry, settings)
@@ -60,12 +60,13 @@ def swapped_refusal(geometry, extras):
     return ""
 
 
-def fold_refusal(geometry, extras, fold):
-    """Why so many rows of y do not go beside each other, or ""."""
+def together_refusal(geometry, extras, side, fold):
+    """Why so many neighbours do not go on a partition, or so many rows of y beside each other, or ""."""
+    if geometry.columns.out % side > 0:
+        return f"config side={side}: must divide Q={geometry.columns.out}; use 1"
     if fold > 1 and extras.strict_nonfinite:
         return f"strict_nonfinite=True, config fold={fold}: rows outside a window are multiplied by zero; use fold 1"
-    staged = is_staged(geometry, geometry.itemsize != geometry.hbm_itemsize)
-    if not can_fold(geometry, fold, staged):
+    if not can_fold(geometry, fold):
         return (
             f"config fold={fold}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}: must divide P, with fold * "
             f"stride * C <= {nl.tile_size.pmax}, fold * K <= {BANK_COLUMNS}, no crop at the top, no lhs_dilation of "

@@ -11,7 +11,6 @@ from ..._engines import VECTOR_WORK
 from ..._epilogue import function_of
 from ..boxes import corner
 from ..call import finish_shared
-from .shape import units_at
 
 
 def finish_rows(y_sbuf, acc_psum, bias_sbuf, residual_sbuf, unit, epilogue, ledger, strict_nonfinite):
@@ -54,23 +53,13 @@ def added(sums, other, into):
     return found
 
 
-def block_runs(strides, band, block, side, fold, t0, tn, first, k0, kn):
-    """Boxes of tiles t0 .. t0+tn-1 of a block, [pixels, side, (row, K)], with output channels k0 .. k0+kn-1 at `first`,
-    of all rows of y that are beside each other; those channels are all of K if there are several.
-
-    strides: of y or the residual along n, k, p, q. Two a row where its last partition has fewer pixels than the others.
-    """
+def block_runs(strides, band, block, side, fold, k0, kn):
+    """Boxes of a block, [pixels, side, (row, K)], with output channels k0 .. k0+kn-1 of all rows of y that are beside
+    each other; those channels are all of K if there are several. strides: of y or the residual along n, k, p, q."""
     s_n, s_k, s_p, s_q = strides
-    full = units_at(block, side, t0 + tn - 1)
-    units = units_at(block, side, t0)
     found = []
     for row in range(fold):
-        p = (band.p0 + block.p) * fold + row
-        offset = corner(strides, band.n0 + block.n, k0, p, band.q0 + block.q + t0)
-        if full > 0:
-            pattern = [[s_n, block.nn], [fold * s_p, block.pn], [side * s_q, full], [s_q, tn], [s_k, kn]]
-            found.append(((0, t0, first + row * kn), pattern, offset))
-        if units > full:
-            pattern = [[s_q, min(tn, block.qn - full * side - t0)], [s_k, kn]]
-            found.append(((full, t0, first + row * kn), pattern, offset + full * side * s_q))
+        offset = corner(strides, band.n0 + block.n, k0, (band.p0 + block.p) * fold + row, band.q0)
+        pattern = [[s_n, block.nn], [fold * s_p, block.pn], [side * s_q, block.units], [s_q, side], [s_k, kn]]
+        found.append(((0, 0, row * kn), pattern, offset))
     return found

@@ -1,8 +1,9 @@
 """How the pixels of y are cut: bands that share a load of x, blocks whose results leave together, tiles of the array.
 
 A block is some rows of some images, its pixels in the order of memory: partition m of the results holds the `side`
-neighbours m * side .. m * side + side - 1 of a row, so that they leave as one run of side * K elements. Its tile t is
-pixel t of each partition, at most 128 of them: a window of x with steps of side * stride columns.
+neighbours m * side .. m * side + side - 1 of a row, side of Q's divisors, so that they leave as one run of side * K
+elements. Its tile t is pixel t of each partition, at most 128 of them: a window of x with steps of side * stride
+columns.
 """
 
 from dataclasses import dataclass
@@ -11,11 +12,15 @@ from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
 from ..cuts import most_of
 from ..geometry import Axis
+from ..transposes import is_transposed
+
+#: Elements between neighbours of a free axis on chip, at most (rules NKI053).
+STEP_MAX = 32_767
 
 
 @dataclass
 class Source(nl.NKIObject):
-    """Axes of x as this algorithm loads them: of an axis with one tap only what outputs meet; strides and offset.
+    """Axes of x as this algorithm loads them.
 
     fold: rows of y beside each other in the columns of the array, with slots = fold * stride rows of x on the
     partitions: padded row g of x is row g // slots of slot g % slots. Where fold is 1, slots is 1.
@@ -23,9 +28,6 @@ class Source(nl.NKIObject):
 
     rows: Axis
     columns: Axis
-    x_h: int
-    x_w: int
-    offset: int
     fold: int
     slots: int
 
@@ -46,14 +48,12 @@ class Band(nl.NKIObject):
 
 @dataclass
 class Block(nl.NKIObject):
-    """Images, rows and columns from the first of its band; units: partitions of a row."""
+    """Images and rows from the first of its band, all of its columns; units: partitions of a row."""
 
     n: int
     nn: int
     p: int
     pn: int
-    q: int
-    qn: int
     units: int
 
 
@@ -68,76 +68,34 @@ class Cut(nl.NKIObject):
 
 
 def source_of(geometry, fold):
-    """The Source of a problem: rows are always thinned out, columns where each pixel is a run of its own anyway."""
-    rows, skipped_h, step_h = thinned(geometry.rows)
-    slots = 1
+    """The Source of a problem; of folded rows `before` and `size` are those of all slots together, in rows of x."""
+    rows, slots = geometry.rows, 1
     if fold > 1:
-        rows, skipped_h, step_h = folded(geometry.rows, fold), 0, fold * geometry.rows.stride
-        slots = step_h
-    columns, skipped_w, step_w = geometry.columns, 0, 1
-    if geometry.x_c == 1:
-        columns, skipped_w, step_w = thinned(geometry.columns)
-    return Source(
-        rows=rows,
-        columns=columns,
-        x_h=geometry.x_h * step_h,
-        x_w=geometry.x_w * step_w,
-        offset=skipped_h * geometry.x_h + skipped_w * geometry.x_w,
-        fold=fold,
-        slots=slots,
-    )
+        slots = fold * rows.stride
+        reach = (fold - 1) * rows.stride + (rows.taps - 1) * rows.dilation
+        rows = Axis(
+            size=rows.size,
+            taps=reach // slots + 1,
+            out=rows.out // fold,
+            stride=1,
+            dilation=1,
+            lhs_dilation=1,
+            before=rows.before,
+        )
+    return Source(rows=rows, columns=geometry.columns, fold=fold, slots=slots)
 
 
-def folded(axis, fold):
-    """Rows of slots as an axis: `before` and `size` are those of all slots together, in rows of x."""
-    slots = fold * axis.stride
-    reach = (fold - 1) * axis.stride + (axis.taps - 1) * axis.dilation
-    return Axis(
-        size=axis.size,
-        taps=reach // slots + 1,
-        out=axis.out // fold,
-        stride=1,
-        dilation=1,
-        lhs_dilation=1,
-        before=axis.before,
-    )
+def casts_x(geometry):
+    """Whether an engine casts x after it has come: DMA does not while it transposes."""
+    return geometry.itemsize != geometry.hbm_itemsize and is_transposed(geometry)
 
 
-def can_fold(geometry, fold, staged):
-    """Whether so many rows of y go beside each other."""
+def can_fold(geometry, fold):
+    """Whether so many rows of y go beside each other; an engine does not cast to any partition."""
     rows = geometry.rows
     fits = fold * rows.stride * geometry.C <= nl.tile_size.pmax and fold * geometry.K <= BANK_COLUMNS
     whole = rows.out % fold == 0 and rows.before >= 0 and rows.lhs_dilation == 1
-    return fold == 1 or (fits and whole and not staged)
-
-
-def rows_inside(source, first, count, slot):
-    """`inside` for outputs first .. first+count-1 of the rows, of one slot; slot -1: where any slot has x, -2: all."""
-    rows, slots = source.rows, source.slots
-    if slots == 1:
-        return inside(rows, first, count)
-    end = first + extent(rows, count) - 1
-    low_slot = slots - 1 if slot == -1 else (0 if slot == -2 else slot)
-    high_slot = 0 if slot == -1 else (slots - 1 if slot == -2 else slot)
-    low = max(first, div_ceil(max(0, rows.before - low_slot), slots))
-    last = rows.size - 1 + rows.before - high_slot
-    high = min(end, last // slots) if last >= 0 else -1
-    if high < low:
-        return 0, 0, 0, 1
-    return low, high - low + 1, low - first, 1
-
-
-def thinned(axis):
-    """(Axis, first element, step) without the elements between those that the only tap meets."""
-    if axis.taps > 1 or axis.stride == 1 or axis.lhs_dilation > 1:
-        return axis, 0, 1
-    before = div_ceil(axis.before, axis.stride) if axis.before > 0 else -(-axis.before // axis.stride)
-    first = before * axis.stride - axis.before
-    if first >= axis.size:
-        return axis, 0, 1
-    size = div_ceil(axis.size - first, axis.stride)
-    found = Axis(size=size, taps=1, out=axis.out, stride=1, dilation=1, lhs_dilation=1, before=before)
-    return found, first, axis.stride
+    return fold == 1 or (fits and whole and not casts_x(geometry))
 
 
 def extent(axis, count):
@@ -156,36 +114,37 @@ def inside(axis, first, count):
     return low, high - low + 1, low * axis.lhs_dilation - start, axis.lhs_dilation
 
 
+def rows_inside(source, first, count, slot):
+    """`inside` of the rows of one slot, counted from its own first one."""
+    rows, slots = source.rows, source.slots
+    if slots == 1:
+        return inside(rows, first, count)
+    low = max(first, div_ceil(max(0, rows.before - slot), slots))
+    last = rows.size - 1 + rows.before - slot
+    high = min(first + extent(rows, count) - 1, last // slots) if last >= 0 else -1
+    return (low, high - low + 1, low - first, 1) if high >= low else (0, 0, 0, 1)
+
+
 def is_padded(axis):
     """Whether a window holds zeros that are no elements of x."""
     found = inside(axis, 0, axis.out)
     return found[1] < extent(axis, axis.out)
 
 
-def is_transposed(geometry):
-    """Whether DMA transposes x on its way."""
-    return geometry.x_c == 1 and geometry.C > 1
-
-
-def is_staged(geometry, casts):
-    """Whether x is cast after it has come: DMA does not while it transposes."""
-    return casts and is_transposed(geometry)
-
-
 def cut_of(source, geometry, side, most_elements):
     """The Cut for `side` neighbours on a partition; most_elements: of one image's window of x, if more than a row."""
     P_MAX = nl.tile_size.pmax
     P, Q = source.rows.out, source.columns.out
-    units = div_ceil(Q, side)
+    units = Q // side
     width = min(units, P_MAX)
     height = extent(source.rows, 1)
-    while width > 1 and height * extent(source.columns, min(Q, width * side)) > most_elements:
+    while width > 1 and height * extent(source.columns, width * side) > most_elements:
         width = div_ceil(width, 2)
     parts = []
     for piece in cut(units, width):
-        parts.append((piece[0] * side, min(Q - piece[0] * side, piece[1] * side)))
+        parts.append((piece[0] * side, piece[1] * side))
     rows, images = 1, 1
-    if len(parts) == 1 and Q % side == 0:
+    if len(parts) == 1 and source.rows.stride * extent(source.columns, Q) <= STEP_MAX:
         rows = min(P, P_MAX // units)
         if rows == P:
             images = min(geometry.N, P_MAX // (P * units))
@@ -198,15 +157,13 @@ def bands_of(source, geometry, sizes, most_elements, halves):
     row_blocks = cut(P, sizes.rows)
     image_blocks = cut(geometry.N, sizes.images)
     columns = extent(source.columns, most_of(sizes.parts))
-    image_elements = extent(source.rows, P) * columns
-    together = most_elements // (image_elements * sizes.images)
+    together = most_elements // (extent(source.rows, P) * columns * sizes.images)
     odd = halves > 1 and (len(image_blocks) * len(sizes.parts)) % PARTS == 1
-    whole = together >= 1 and not (odd and len(row_blocks) > 1)
     found = []
-    if whole:
+    if together >= 1 and not (odd and len(row_blocks) > 1):
         for half in range(halves):
             mine = share(len(image_blocks), halves, half)
-            for group in cut(mine[1], max(1, together)):
+            for group in cut(mine[1], together):
                 first = image_blocks[mine[0] + group[0]][0]
                 last = image_blocks[mine[0] + group[0] + group[1] - 1]
                 add_bands(found, source, sizes, (first, last[0] + last[1] - first), (0, P))
@@ -225,7 +182,7 @@ def bands_of(source, geometry, sizes, most_elements, halves):
 
 
 def add_bands(found, source, sizes, images, rows):
-    """Append the Bands of (first, how many) images and rows."""
+    """Append the Bands of (first, how many) images and rows, of all columns."""
     for part in sizes.parts:
         found.append(band_of(source, images, rows, part))
 
@@ -244,34 +201,23 @@ def band_of(source, images, rows, part):
     )
 
 
-def least_band(source, sizes):
-    """A band that is no larger than any with the first columns."""
-    return band_of(source, (0, 1), (0, 1), sizes.parts[0])
-
-
 def blocks_of(sizes, band):
     """Blocks of a band, in the order of the work."""
-    units = div_ceil(band.qn, sizes.side)
     found = []
     for image in cut(band.nn, sizes.images):
         for row in cut(band.pn, sizes.rows):
-            found.append(Block(n=image[0], nn=image[1], p=row[0], pn=row[1], q=0, qn=band.qn, units=units))
+            found.append(Block(n=image[0], nn=image[1], p=row[0], pn=row[1], units=band.qn // sizes.side))
     return found
 
 
-def units_at(block, side, tile):
-    """Partitions of a row that have a pixel `tile`: the last one may have fewer pixels."""
-    return div_ceil(block.qn - tile, side)
+def pixels_of(block):
+    """Partitions of the sums of a block."""
+    return block.nn * block.pn * block.units
 
 
-def tile_groups(block, side, kn):
-    """(first tile, how many) whose sums of kn output channels share a bank: of equally many pixels."""
-    most = max(1, BANK_COLUMNS // kn)
-    tiles = min(side, block.qn)
-    full = tiles if block.qn % side == 0 else block.qn % side
-    found = []
-    for first in range(0, full, most):
-        found.append((first, min(most, full - first)))
-    for first in range(full, tiles, most):
-        found.append((first, min(most, tiles - first)))
+def tile_groups(side, kn):
+    """(first tile, how many) whose sums of kn output channels share a bank."""
+    most, found = max(1, BANK_COLUMNS // kn), []
+    for first in range(0, side, most):
+        found.append((first, min(most, side - first)))
     return found

@@ -5,22 +5,23 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
 from ..cuts import most_of
-from .filters import raw_bytes, turns_of, way_of
+from .filters import raw_bytes, transposes_of, way_of
 from .shape import (
+    STEP_MAX,
     Band,
     Cut,
     Source,
+    band_of,
     bands_of,
     blocks_of,
+    casts_x,
     cut_of,
-    is_staged,
-    least_band,
     source_of,
     tile_groups,
 )
 
-#: Elements between neighbours of a free axis on chip, at most (rules NKI053).
-STEP_MAX = 32_767
+#: Banks of sums that go through filters of one tap together as these come: there are others for transposes.
+FIRST_BANKS = 5
 
 
 @dataclass
@@ -44,8 +45,6 @@ class Swapped(nl.NKIObject):
     k_tile: int
     items: list
     way: str
-    #: whether x is cast after it has come
-    staged: bool
     warmup: int
     #: of sums that go through a batch's filters together as these come
     banks: int
@@ -67,7 +66,7 @@ def make_plan(geometry, config):
     batches = cut_into(geometry.K, count)
     most_elements = config.x_bytes // (len(chunks) * item)
     sizes = cut_of(source, geometry, config.side, most_elements)
-    if widest_step(source, sizes, least_band(source, sizes), len(chunks)) > STEP_MAX:
+    if widest_step(source, sizes, band_of(source, (0, 1), (0, 1), sizes.parts[0]), len(chunks)) > STEP_MAX:
         return None
     bands = bands_of(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
     for band in bands:
@@ -77,7 +76,6 @@ def make_plan(geometry, config):
     for batch in range(count):
         for band in bands:
             items.append(Item(batch=batch, band=band))
-    casts = geometry.itemsize != geometry.hbm_itemsize
     return Swapped(
         source=source,
         sizes=sizes,
@@ -85,30 +83,17 @@ def make_plan(geometry, config):
         batches=batches,
         k_tile=most_of(cut(fold * most_of(batches), BANK_COLUMNS)),
         items=items,
-        way=way_of(geometry, casts),
-        staged=is_staged(geometry, casts),
+        way=way_of(geometry),
         warmup=config.warmup,
-        banks=config.banks,
+        banks=FIRST_BANKS if geometry.rows.taps * geometry.columns.taps == 1 else 1,
     )
 
 
 def widest_step(source, sizes, band, num_chunks):
-    """Elements between neighbours of an axis of more than one, at most, in what the engines see of a window."""
-    found = 1
-    if band.nn * num_chunks > 1:
-        found = max(found, band.hn * band.wn)
-    if band.hn > 1:
-        found = max(found, band.wn)
-    if min(band.pn, sizes.rows) > 1:
-        found = max(found, source.rows.stride * band.wn)
-    if band.qn > sizes.side:
-        found = max(found, sizes.side * source.columns.stride)
-    return found
-
-
-def window_elements(band, num_chunks):
-    """Elements a partition of a band's window."""
-    return num_chunks * band.nn * band.hn * band.wn
+    """Elements between neighbours of an axis, at most, in what the engines see of a window."""
+    row = source.rows.stride * band.wn if band.hn > 1 else 1
+    image = band.hn * band.wn if band.nn * num_chunks > 1 else 1
+    return max(max(row, image), sizes.side * source.columns.stride if band.qn > sizes.side else 1)
 
 
 def sbuf_bytes(geometry, plan, extras):
@@ -118,17 +103,17 @@ def sbuf_bytes(geometry, plan, extras):
     x_bytes = 0
     for one in plan.items:
         band = one.band
-        staged = 2 * band.nn * band.hn * band.wn * geometry.hbm_itemsize if plan.staged else 0
-        x_bytes = max(x_bytes, 2 * window_elements(band, len(plan.chunks)) * item + staged)
+        elements = band.nn * band.hn * band.wn
+        staged = 2 * elements * geometry.hbm_itemsize if casts_x(geometry) else 0
+        x_bytes = max(x_bytes, 2 * len(plan.chunks) * elements * item + staged)
     kn = most_of(plan.batches)
     filters = len(plan.chunks) * taps * kn * item
     if plan.way == "array":
-        filters += raw_bytes(geometry, kn, plan.chunks)
+        filters += raw_bytes(geometry, plan.chunks)
     fold = plan.source.fold
     if fold > 1:
         filters += plan.source.rows.taps * plan.source.columns.taps * fold * kn * item
-    side = min(plan.sizes.side, geometry.columns.out)
-    results = side * fold * kn * (2 * y_item + (2 * 8 if extras.residual else 0))
+    results = plan.sizes.side * fold * kn * (2 * y_item + (2 * 8 if extras.residual else 0))
     sums = 3 * 4 * BANK_COLUMNS
     bias = 2 * 4 * fold * kn if extras.epilogue.bias else 0
     zeros = nl.tile_size.pmax * 2
@@ -155,15 +140,12 @@ def count_instructions(geometry, plan, extras, cores):
             item, before = plan.items[index], plan.items[max(0, index - 1)]
             kn = plan.batches[item.batch][1]
             if index == mine[0] or before.batch != item.batch:
-                turns = turns_of(kn, taps, plan.chunks, geometry.itemsize)
-                total += turns[0] + 2 * turns[1] + chunks * taps * 2 + 4 + source.fold * geometry.rows.taps
+                total += 3 * transposes_of(kn, taps, plan.chunks) + chunks * taps + 4
+                total += source.fold * geometry.rows.taps
             blocks = blocks_of(plan.sizes, item.band)
             total += 4 + chunks * 2 * source.slots * (len(blocks) + 1)
-            for block in blocks:
-                groups = tile_groups(block, plan.sizes.side, plan.k_tile)
-                tiles = min(plan.sizes.side, block.qn)
-                parts = div_ceil(source.fold * kn, plan.k_tile)
-                total += parts * (tiles * chunks * windows + 5 * len(groups)) + 6
-                total += (source.fold - 1) * 2 * (len(groups) * parts + 1)
+            parts, groups = div_ceil(source.fold * kn, plan.k_tile), tile_groups(plan.sizes.side, plan.k_tile)
+            banks = parts * (plan.sizes.side * chunks * windows + 5 * len(groups))
+            total += len(blocks) * (banks + 4 * source.fold + 2)
         most = max(most, total)
     return most

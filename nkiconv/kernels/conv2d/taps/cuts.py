@@ -3,7 +3,7 @@
 from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
 from ..cuts import Band, Bank, axis_elements, bank_unit
 from ..geometry import span
-from .last import is_turned
+from ..transposes import is_transposed
 
 #: Bytes a partition of a block of taps as loaded.
 TAPS_RAW_BYTES = 24_576
@@ -122,7 +122,7 @@ def can_halve(geometry, num_tiles, band):
     """Whether a band's first bank may be cut in two by rows: half as many are enough for a bank. Several tiles of x
     mean that filters are waited for; rows that DMA transposes come in parts of their own."""
     enough = bank_rows(band) // 2 * min(band.qn, BANK_COLUMNS) >= TAPS_COLUMNS_MIN
-    return enough and not is_turned(geometry) and num_tiles == 1 and band.nn == 1
+    return enough and not is_transposed(geometry) and num_tiles == 1 and band.nn == 1
 
 
 def split_bank(banks):

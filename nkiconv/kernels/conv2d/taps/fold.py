@@ -5,13 +5,14 @@ one matmul takes the products of `depth` taps; zeros stand where a tap meets non
 Outputs: a job of few output channels makes two rows of y at once, (row, k) in the array's columns: its filters are
 there twice, the second copy shifted by the stride, and one matmul meets the rows of x that either row needs.
 
-Neither is for channels that lie side by side in HBM: x is turned as it comes, results are turned as they leave.
+Neither is for channels that lie side by side in HBM: x is transposed as it comes, results as they leave.
 """
 
 from ...._nki import nl
 from ..._tiles import div_ceil
 from ..geometry import Axis, met
-from .last import is_last, is_turned
+from ..transposes import is_transposed
+from .last import is_last
 
 #: What a config may fold.
 TAPS_FOLDS = ("none", "inputs", "outputs", "both")
@@ -33,7 +34,7 @@ def is_plain(geometry):
 def depth_of(geometry):
     """Copies of the channels that are left over; 1 where they cannot be folded."""
     rest = left_over(geometry.C)
-    if rest == 0 or is_turned(geometry) or not is_plain(geometry) or geometry.columns.lhs_dilation > 1:
+    if rest == 0 or is_transposed(geometry) or not is_plain(geometry) or geometry.columns.lhs_dilation > 1:
         return 1
     return min(nl.tile_size.pmax // rest, geometry.columns.taps)
 

@@ -37,7 +37,7 @@ from .fp16x3 import (
     sums_of,
 )
 from .jobs import Job
-from .last import is_last, pass_late, put_off, turn_first
+from .last import is_last, pass_late, put_off, transpose_late
 from .matmuls import end_pairs, factors_of, multiply, products, write_zeros
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
 
@@ -90,7 +90,7 @@ class Sums(nl.NKIObject):
 @dataclass
 class Work(nl.NKIObject):
     """What one core has at hand. rate: pieces of coming filters to turn a matmul; credit: of them, due; late: results
-    that wait to be turned; store_banks: whose results leave by one DMA; pairing: None, or of fp16 pairs."""
+    that wait to be transposed; store_banks: whose results leave by one DMA; pairing: None, or of fp16 pairs."""
 
     operands: Operands
     geometry: Geometry
@@ -149,7 +149,7 @@ def run_items(operands, geometry, extras, plan):
             work_band(work, jobs[which], item, now, index + 1 == end)
         now = after
     while len(work.late) > 0:
-        turn_first(work)
+        transpose_late(work)
 
 
 def jobs_at_once(batch):
@@ -336,7 +336,7 @@ def start_results(work, index, item):
         band=band,
         banks=banks_of(band, halved, item.last and index == len(work.batch.jobs) - 1),
         y_sbuf=nl.ndarray(shape, dtype=nl.float32 if pooled else operands.y.dtype, buffer=nl.sbuf),
-        residual_sbuf=load_residual(operands, work.geometry, job, item.band),
+        residual_sbuf=load_residual(operands, work.geometry, job, item.band, work.ledger),
         waiting=[],
     )
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._tiles import PARTS, div_ceil, share
 from ..cuts import Band, chunks_of
+from ..transposes import is_transposed
 from .cuts import TAPS_RAW_BYTES, bands_of, banks_of, can_halve
 from .fold import chunk_window
 from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
 from .jobs import batches_of, job_bytes, jobs_of, moved_from
-from .last import is_last, is_turned, last_bytes, last_instructions
+from .last import is_last, last_bytes, last_instructions
 
 #: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first job, at
 #: least.
@@ -82,10 +83,10 @@ def make_plan(geometry, extras, config):
 
 
 def can_together(geometry, batch):
-    """Whether a batch's jobs need the same of x, several chunks of it; not where x or results are turned, which takes
-    banks of its own."""
+    """Whether a batch's jobs need the same of x, several chunks of it; not where x or results are transposed, which
+    takes banks of its own."""
     first = batch[0]
-    alike = len(first.chunks) > 1 and not is_turned(geometry) and not is_last(geometry)
+    alike = len(first.chunks) > 1 and not is_transposed(geometry) and not is_last(geometry)
     for index in range(len(batch)):
         job = batch[index]
         alike = alike and job.chunks == first.chunks and job.rows == 1

@@ -3,10 +3,12 @@
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._tiles import div_ceil
+from ..boxes import corner, strides_of_x
 from ..call import scale_residual
 from ..cuts import Bank, box, strides_of_y
+from ..transposes import is_transposed, load_transposed
 from .fold import chunk_window
-from .last import is_last, is_turned, load_turned
+from .last import is_last
 
 
 def load_rows(work, chunks, tiles, index, band, part):
@@ -17,11 +19,11 @@ def load_rows(work, chunks, tiles, index, band, part):
     if tiles[index] == None:
         tiles[index] = nl.ndarray((depth * count, band.nn, band.hn, wn), dtype=operands.x_dtype, buffer=nl.sbuf)
     h0, hn = part
-    if is_turned(geometry):
-        offset = band.n0 * geometry.x_n + c0 + (band.h0 + h0) * geometry.x_h + w0 * geometry.x_w
+    if is_transposed(geometry):
+        strides = (geometry.x_n, geometry.x_h, geometry.x_w)
+        offset = corner(strides_of_x(geometry), band.n0, c0, band.h0 + h0, w0)
         dst = tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0:wn]
-        halves = 2 if len(chunks) == 1 else 1
-        load_turned(dst, operands.x, (geometry.x_n, geometry.x_h, geometry.x_w), offset, halves)
+        load_transposed(dst, operands.x, strides, offset, len(chunks) == 1, work.ledger)
         return
     spans = []
     left, right = 0, wn
@@ -60,7 +62,7 @@ def clear(x_sbuf, h0, hn, w0, w1):
         nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
 
 
-def load_residual(operands, geometry, job, band):
+def load_residual(operands, geometry, job, band, ledger):
     """The residual of a band times beta, fp32 if it was multiplied, or None."""
     if operands.residual == None:
         return None
@@ -69,7 +71,8 @@ def load_residual(operands, geometry, job, band):
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
     if geometry.r_k == 1 and is_last(geometry):
         offset = band.n0 * geometry.r_n + band.p0 * geometry.r_p + band.q0 * geometry.r_q + job.k0
-        load_turned(residual_sbuf, operands.residual, (geometry.r_n, geometry.r_p, geometry.r_q), offset, 1)
+        strides = (geometry.r_n, geometry.r_p, geometry.r_q)
+        load_transposed(residual_sbuf, operands.residual, strides, offset, False, ledger)
         return scale_residual(residual_sbuf, operands.beta)
     if pairs * job.rows > band.pn:
         nisa.memset(dst=residual_sbuf[0 : shape[0], 0 : band.nn, pairs - 1, 0 : band.qn], value=0.0)

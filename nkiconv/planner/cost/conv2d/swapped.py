@@ -15,10 +15,11 @@ from ....kernels.conv2d.swapped.config import (
     swapped_config_refusal,
     swapped_settings,
 )
-from ....kernels.conv2d.swapped.filters import turns_of
-from ....kernels.conv2d.swapped.plan import fold_refusal, swapped_refusal
-from ....kernels.conv2d.swapped.shape import blocks_of, is_transposed, rows_inside
+from ....kernels.conv2d.swapped.filters import transposes_of
+from ....kernels.conv2d.swapped.plan import swapped_refusal, together_refusal
+from ....kernels.conv2d.swapped.shape import blocks_of, extent
 from ....kernels.conv2d.swapped.tiling import make_plan, swapped_fits
+from ....kernels.conv2d.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
@@ -55,6 +56,8 @@ class Swapped(Conv2dAlgorithm):
         geometry, extras = shape.geometry, shape.extras
         if geometry.precision == "fp16x3" or swapped_config_refusal(config) or swapped_refusal(geometry, extras):
             return config
+        if together_refusal(geometry, extras, dict(config or ()).get("side", 1), 1):
+            return config
         tried = [read_swapped(config, open_ones) for open_ones in self._open(shape, dict(config or ()))]
         if len(tried) == 1:
             return pairs_of(tried[0])
@@ -74,7 +77,7 @@ class Swapped(Conv2dAlgorithm):
         folds = [given["fold"]] if "fold" in given else [1, *FOLDS]
         ways = [(shard, 1) for shard in shards if 1 in folds]
         if "images" in shards:
-            ways += [("images", fold) for fold in folds if fold > 1 and not fold_refusal(geometry, extras, fold)]
+            ways += [("images", fold) for fold in folds if fold > 1 and not together_refusal(geometry, extras, 1, fold)]
         sides = [given["side"]] if "side" in given else sides_of(geometry)
         return (swapped_settings(shard, side, fold, SWAPPED_X_BYTES) for side in sides for shard, fold in ways)
 
@@ -92,16 +95,15 @@ class Swapped(Conv2dAlgorithm):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(self.settle(shape, config) or ())
-        side, x_bytes, filter_bytes = now["side"], now["x_bytes"], now["filter_bytes"]
+        x_bytes, filter_bytes, sides = now["x_bytes"], now["filter_bytes"], sides_of(shape.geometry)
         return self.changed(
             config,
             shard=("images", "channels"),
-            side=(side // 2, side - 1, side + 1, side * 2),
+            side=(*[one for one in sides if one < now["side"]][-1:], *[one for one in sides if one > now["side"]][:1]),
             fold=(1, 2, 3, 4, 6, 8),
             x_bytes=(x_bytes // 2, x_bytes * 2),
             filter_bytes=(filter_bytes // 2, filter_bytes * 2),
             warmup=(one for one in WARM_UPS if one != now["warmup"]),
-            banks=(1, 3, 7),
         )
 
     def tiles(self, shape: Shape, plan: Any) -> int:
@@ -115,17 +117,17 @@ class Swapped(Conv2dAlgorithm):
 
 
 def sides_of(geometry: Any) -> list[int]:
-    """Neighbours on a partition that are worth a try: divisors of Q, and powers of two."""
+    """Neighbours on a partition that are worth a try: divisors of Q."""
     Q = geometry.columns.out
     most = min(Q, SIDE_MAX, RESULT_BYTES // (geometry.K * geometry.hbm_itemsize))
-    return [1, *(side for side in range(2, most + 1) if Q % side == 0 or side in (2, 4, 8))]
+    return [1, *(side for side in range(2, most + 1) if Q % side == 0)]
 
 
 def tiles_of(plan: Any, band: Any) -> int:
     """Stationaries of a band, of each tap and chunk of input channels."""
     sizes = plan.sizes
     blocks = -(-band.nn // sizes.images) * -(-band.pn // sizes.rows)
-    return int(blocks * min(sizes.side, band.qn))
+    return int(blocks * sizes.side)
 
 
 @dataclass(frozen=True)
@@ -162,10 +164,9 @@ class Cost:
         """DMA for the rows and channels of x that the first matmuls need, before which there is nothing to do."""
         plan, band = self.plan, self.plan.items[0].band
         block = blocks_of(plan.sizes, band)[0]
-        first = block.nn * rows_inside(plan.source, band.p0, block.pn, -1)[1]
-        whole = band.nn * rows_inside(plan.source, band.p0, band.pn, -1)[1]
+        first, whole = block.nn * extent(plan.source.rows, block.pn), band.nn * band.hn
         fold_ns = FOLD_NS if plan.source.fold > 1 else 0.0
-        return fold_ns + self.x_ns(band) * int(first) / (len(plan.chunks) * max(1, int(whole)))
+        return fold_ns + self.x_ns(band) * int(first) / (len(plan.chunks) * int(whole))
 
     def band_ns(self, item: Any) -> tuple[float, float, float]:
         """(ns of the array, of DMA, of read-outs by Vector and Scalar) of a band."""
@@ -191,7 +192,7 @@ class Cost:
         num_bytes = elements * geometry.C * geometry.hbm_itemsize
         if is_transposed(geometry):
             return self._transposed_ns(num_bytes)
-        run = columns if source.x_w == 1 else 1
+        run = columns if geometry.x_w == 1 else 1
         runs = len(self.plan.chunks) * target.rows_an_engine * elements / run
         return float(max(num_bytes * target.hbm_byte_ns, runs * target.run_ns(run * geometry.itemsize)))
 
@@ -199,7 +200,7 @@ class Cost:
         """DMA, or HBM, for the results of a band."""
         plan, item = self.plan, self.geometry.hbm_itemsize
         elements = band.nn * band.pn * band.qn * plan.source.fold * kn
-        run = kn * (min(plan.sizes.side, band.qn) if kn == self.geometry.K else 1)
+        run = kn * (plan.sizes.side if kn == self.geometry.K else 1)
         return self._runs_ns(elements * item, run * item)
 
     def filters_ns(self, batch: int) -> float:
@@ -207,7 +208,7 @@ class Cost:
         geometry, plan = self.geometry, self.plan
         kn, item, taps = plan.batches[batch][1], geometry.hbm_itemsize, geometry.rows.taps * geometry.columns.taps
         num_bytes = kn * geometry.C * taps * item
-        if plan.way == "turn":
+        if plan.way == "dma":
             return self._transposed_ns(num_bytes)
         run = 1.0
         if plan.way == "copy":
@@ -223,7 +224,7 @@ class Cost:
             return 0.0
         taps, item = geometry.rows.taps * geometry.columns.taps, geometry.itemsize
         passes = target.transpose_passes_fp32 if item == 4 else 1
-        count: int = turns_of(plan.batches[batch][1], taps, plan.chunks, item)[0]
+        count: int = transposes_of(plan.batches[batch][1], taps, plan.chunks)
         return count * (PARTITIONS * passes * target.tensor_column_ns + target.matmul_ns)
 
     def _runs_ns(self, num_bytes: float, run_bytes: float) -> float:

@@ -16,7 +16,8 @@ from ....kernels.conv2d.cuts import chunks_of, same_place
 from ....kernels.conv2d.taps.cuts import banks_of, lead_chunks, row_parts
 from ....kernels.conv2d.taps.fold import folded_width, tap_groups
 from ....kernels.conv2d.taps.jobs import is_depthwise
-from ....kernels.conv2d.taps.last import is_last, is_turned
+from ....kernels.conv2d.taps.last import is_last
+from ....kernels.conv2d.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
@@ -69,7 +70,7 @@ def taps_ns(target: Target, geometry: Any, plan: Any) -> float:
     """ns of the busier of two cores."""
     price = _Price(target, geometry, plan)
     parts = [share(len(plan.items), PARTS, half) for half in range(PARTS)]
-    beside_ns = (TRANSPOSED_NS if is_turned(geometry) else 0.0) + (TRANSPOSE_OUT_NS if is_last(geometry) else 0.0)
+    beside_ns = (TRANSPOSED_NS if is_transposed(geometry) else 0.0) + (TRANSPOSE_OUT_NS if is_last(geometry) else 0.0)
     return max(price.core_ns(plan.items[first : first + count]) for first, count in parts if count) + beside_ns + END_NS
 
 
@@ -161,7 +162,7 @@ class _Price:
         chunks, chunk = len(job.chunks), job.chunks[0]
         w_ns = self.work.filters_ns(job) * min(job.kn, target.rows_an_engine)
         parts, x_ns = row_parts(geometry, item.band, True, item.halved, job.rows), 0.0
-        if parts and not is_turned(geometry):
+        if parts and not is_transposed(geometry):
             partitions = min(chunk[1] * chunk[2], target.rows_an_engine)
             x_ns = self.rows_ns(item.band, chunk, parts[0][1]) * partitions
         w_skew_ns = skew(target, job.kn, target.load_skew_ns)
@@ -260,7 +261,7 @@ class _Price:
         for chunk in chunks:
             elements = band.nn * band.hn * band.wn * chunk[1]
             hbm_bytes += elements * self.geometry.hbm_itemsize
-            if is_turned(self.geometry):
+            if is_transposed(self.geometry):
                 engine_ns += rows_an_engine * self.work.transposed_ns(elements / PARTITIONS)
             else:
                 engine_ns += min(chunk[1] * chunk[2], rows_an_engine) * self.rows_ns(band, chunk, band.hn)

@@ -13,7 +13,8 @@ from ....kernels.conv2d.taps.cuts import TAPS_RAW_BYTES
 from ....kernels.conv2d.taps.fold import job_axis, tap_groups
 from ....kernels.conv2d.taps.fp16x3 import kinds_of
 from ....kernels.conv2d.taps.jobs import can_move
-from ....kernels.conv2d.taps.last import is_last, is_turned
+from ....kernels.conv2d.taps.last import is_last
+from ....kernels.conv2d.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 
@@ -110,7 +111,7 @@ class Work:
         x_image = target.image_ns(rows.size, columns.size, geometry.x_h, geometry.x_w, item)
         y_image = target.image_ns(rows.out, columns.out, geometry.y_p, geometry.y_q, item)
         x_ns = geometry.N * x_image * div_ceil(geometry.C, PARTITIONS)
-        if is_turned(geometry):
+        if is_transposed(geometry):
             x_ns = self.transposed_ns(geometry.N * rows.size * columns.size * geometry.C / PARTITIONS)
         if jobs[0].chunks[-1][2] > 1:
             x_ns += geometry.N * (rows.size * target.row_ns(columns.size, geometry.x_w, item) - x_image)

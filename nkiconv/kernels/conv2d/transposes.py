@@ -1,0 +1,103 @@
+"""Channels side by side in HBM (NHWC): to partitions by DMAs that transpose, from partitions by the array's transposes.
+
+Of a run of m * 128 pixels that leave, partition p gets the neighbours p * m .. p * m + m - 1, which are runs of
+channels in HBM, or one run where they are all channels.
+"""
+
+from ..._nki import nisa, nl
+from .._dma import copy
+from .._engines import SCALAR_WORK, is_16bit, pick
+from .._tiles import BANK_COLUMNS, cut_into, div_ceil
+
+#: Scalar's work for a DMA that transposes: every other one is triggered there, in the time of 348 elements (trn2.toml,
+#: dma), some of which it would wait.
+TRIGGER_WORK = 130 * SCALAR_WORK
+
+
+def is_transposed(geometry):
+    """Whether DMA transposes x: neighbours in HBM are channels, of more than a byte each."""
+    return geometry.x_c == 1 and geometry.C > 1 and geometry.hbm_itemsize > 1
+
+
+def load_transposed(dst, hbm, strides, offset, alone, ledger):
+    """dst [c, n, h, w] in SBUF from an HBM tensor whose channels lie side by side; strides along n, h, w there.
+
+    alone: whether no other load goes with it. Of one image it is cut in two then, by rows: the two engines that trigger
+    such DMAs take turns, and what comes later shall not share the way.
+    """
+    cn, nn, hn, wn = dst.shape
+    into = dst
+    if hbm.dtype != dst.dtype:
+        into = nl.ndarray((cn, nn, hn, wn), dtype=hbm.dtype, buffer=nl.sbuf)
+    for part in cut_into(hn, min(hn, 2 if alone and nn == 1 else 1)):
+        h, count = part
+        pattern = [[strides[2], wn], [strides[0], nn], [strides[1], count], [1, cn]]
+        src = hbm.ap(pattern=pattern, offset=offset + h * strides[1])
+        nisa.dma_transpose(dst=into[0:cn, 0:nn, h : h + count, 0:wn], src=src, axes=(3, 1, 2, 0))
+        ledger.scalar = ledger.scalar + TRIGGER_WORK
+    if hbm.dtype != dst.dtype:
+        nisa.tensor_copy(dst=dst, src=into, engine=pick(ledger, nn * hn * wn, is_16bit(hbm.dtype)))
+
+
+def store_transposed(hbm, strides, data_sbuf, offset, ledger):
+    """[c, n, h, w] in SBUF to an HBM tensor whose channels lie side by side; strides along n, h, w there."""
+    cn, nn, hn, wn = data_sbuf.shape
+    step, outer = spacing(strides, (nn, hn, wn))
+    if outer == 0:
+        store_run(hbm, data_sbuf.reshape((cn, nn * hn * wn)), offset, step, ledger)
+        return
+    for n in range(nn):
+        image_sbuf, first = data_sbuf[0:cn, n, 0:hn, 0:wn], offset + n * strides[0]
+        if outer == 1:
+            store_run(hbm, image_sbuf.reshape((cn, hn * wn)), first, step, ledger)
+        for h in range(hn if outer == 2 else 0):
+            store_run(hbm, image_sbuf[0:cn, h, 0:wn], first + h * strides[1], step, ledger)
+
+
+def spacing(strides, counts):
+    """(elements between neighbours of (images, rows, columns) of pixels that are evenly spaced, how many of the outer
+    of these axes are not)."""
+    step, together, outer = 1, 1, 3
+    while outer > 0 and (counts[outer - 1] == 1 or together == 1 or strides[outer - 1] == step * together):
+        outer -= 1
+        if together == 1:
+            step = strides[outer]
+        together = together * counts[outer]
+    return step, outer
+
+
+def store_run(hbm, data_sbuf, offset, step, ledger):
+    """[c, pixels] in SBUF to pixels that are `step` apart in HBM."""
+    cn, pixels = data_sbuf.shape
+    for first in range(0, pixels, BANK_COLUMNS):
+        count = min(BANK_COLUMNS, pixels - first)
+        side = div_ceil(count, nl.tile_size.pmax)
+        full, more = count // side, count % side
+        partitions = full + (1 if more > 0 else 0)
+        pixels_psum = nl.ndarray((partitions, side, cn + cn % 2), dtype=data_sbuf.dtype, buffer=nl.psum)
+        for tile in range(side):
+            nisa.nc_transpose(
+                dst=pixels_psum[0 : full + (1 if tile < more else 0), tile, 0:cn],
+                data=data_sbuf[0:cn, first + tile : first + count : side],
+                engine=nisa.engine.tensor,
+            )
+        pixels_sbuf = nl.ndarray((partitions, side, cn), dtype=data_sbuf.dtype, buffer=nl.sbuf)
+        read_pixels_out(pixels_sbuf, pixels_psum, partitions, 0, more, ledger)
+        read_pixels_out(pixels_sbuf, pixels_psum, full, more, side, ledger)
+        start = offset + first * step
+        pattern = [[side * step, full], [step, side], [1, cn]]
+        copy(hbm.ap(pattern=pattern, offset=start), pixels_sbuf[0:full, 0:side, 0:cn])
+        if more > 0:
+            pattern = [[step, more], [1, cn]]
+            copy(hbm.ap(pattern=pattern, offset=start + full * side * step), pixels_sbuf[full : full + 1, 0:more, 0:cn])
+
+
+def read_pixels_out(pixels_sbuf, pixels_psum, partitions, first, end, ledger):
+    """Tiles first .. end-1 of transposed pixels, if there are any."""
+    cn = pixels_sbuf.shape[2]
+    if end > first:
+        nisa.tensor_copy(
+            dst=pixels_sbuf[0:partitions, first:end, 0:cn],
+            src=pixels_psum[0:partitions, first:end, 0:cn],
+            engine=pick(ledger, (end - first) * cn, is_16bit(pixels_sbuf.dtype)),
+        )
