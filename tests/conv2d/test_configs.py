@@ -40,7 +40,8 @@ STEPS = 3
 
 
 def random_configs(problem, count, seed):
-    """(algorithm, config) of settings up to `STEPS` changes away from those that a wide search starts from."""
+    """(algorithm, config) of settings up to `STEPS` changes away from those that a wide search starts from, with those
+    that they leave open as the host has them."""
     rng = random.Random(seed)
     field = field_of(Request(problem=problem), Rates())
     accepted = field.start(wide=True)[0]
@@ -48,7 +49,7 @@ def random_configs(problem, count, seed):
         one = rng.choice(accepted)
         for _ in range(rng.randint(0, STEPS)):
             one = rng.choice(field.near(one) or [one])
-        yield one.algorithm, one.config
+        yield one.algorithm, field.operation.settle(one.algorithm, field.shape, one.config)
 
 
 def check(name, count, seed):
