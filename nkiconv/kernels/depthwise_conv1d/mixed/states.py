@@ -1,0 +1,94 @@
+"""States in front of rows by way of SBUF: one early DMA of long runs for many tiles, then a small copy for each.
+
+A row's state is a few elements, so a DMA into a tile's own columns has a run of as many bytes for each partition.
+Channels p * T + t of neighbouring tiles are neighbours in HBM: partition p's states of tn tiles are one run of
+tn * pad_left elements. Long states, and those of stacked groups, go straight to their columns instead (`dma`).
+"""
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._tiles import div_ceil
+from .dma import channel_runs, filler
+from .tiles import channels_of, part_images
+
+#: Bytes of a row's state up to which it is staged: a DMA element of fewer takes no less time (trn2.toml,
+#: dma.small_element_bytes), and the copy on chip is short.
+STAGED_BYTES_MAX = 64
+#: Bytes a partition of the states of all images of a block's channel tiles, and images that one DMA loads: the next
+#: ones come while these are summed.
+BLOCK_BYTES = 4096
+IMAGES = 4
+#: Tiles that begin a row, channel tiles of images, from which a part's states are staged.
+STAGED_TILES_MIN = 4
+#: Tiles ahead of the sums that states are copied to their columns, so that sums do not wait for the copy.
+FILLED_AHEAD = 2
+#: Columns of a part that are summed while the first states of many tiles are on their way: theirs go straight.
+DIRECT_COLUMNS = 512
+
+
+def state_block(geometry, extras, rows):
+    """Channel tiles whose states are loaded together; 0 where states go straight to their columns."""
+    row_bytes, images = geometry.pad_left * geometry.itemsize, part_images(geometry, rows.shard)
+    if not extras.state or not rows.runs or rows.G > 1:
+        return 0
+    if row_bytes > STAGED_BYTES_MAX or rows.T * images < STAGED_TILES_MIN:
+        return 0
+    return min(rows.T, BLOCK_BYTES // (row_bytes * images))
+
+
+def is_staged(plan, i):
+    """Whether the state of tile i of a part comes by way of SBUF."""
+    return plan.states > 0 and i >= div_ceil(DIRECT_COLUMNS, plan.rows.columns)
+
+
+def meets_state(geometry, tile):
+    """Whether a tile of one group begins before its row."""
+    return tile.starts[0] < geometry.pad_left
+
+
+def image_blocks(run):
+    """Blocks that the images of a part make."""
+    return div_ceil(run.tiles[len(run.tiles) - 1].images[0] + 1 - run.tiles[0].images[0], IMAGES)
+
+
+def block_of(run, tile):
+    """The block of states of a tile."""
+    first = run.tiles[0]
+    return (tile.t - first.t) // run.plan.states * image_blocks(run) + (tile.images[0] - first.images[0]) // IMAGES
+
+
+def load_states(run, tile):
+    """Blocks of states [partitions, images, tn * pad_left] up to that of a tile."""
+    geometry, plan, L = run.geometry, run.plan, run.geometry.pad_left
+    first, last = run.tiles[0], run.tiles[len(run.tiles) - 1]
+    while meets_state(geometry, tile) and len(run.states) <= block_of(run, tile):
+        t0 = first.t + len(run.states) // image_blocks(run) * plan.states
+        n0 = first.images[0] + len(run.states) % image_blocks(run) * IMAGES
+        tn, images = min(plan.states, last.t + 1 - t0), min(IMAGES, last.images[0] + 1 - n0)
+        shape = (channels_of(geometry.C, plan.rows.T, t0), images, tn * L)
+        states_sbuf = nl.ndarray(shape, dtype=run.operands.state.dtype, buffer=nl.sbuf)
+        runs = channel_runs(geometry, plan.rows.T, t0, tn)
+        for index in range(len(runs)):
+            p0, pn, count = runs[index]
+            pattern = [[plan.rows.T * L, pn], [geometry.C * L, images], [1, count * L]]
+            offset = (n0 * geometry.C + p0 * plan.rows.T + t0) * L
+            copy(
+                states_sbuf[p0 : p0 + pn, 0:images, 0 : count * L],
+                run.operands.state.ap(pattern=pattern, offset=offset),
+            )
+        run.states.append(states_sbuf)
+
+
+def fill_state(run, tile):
+    """Copy what precedes the row of a tile into its first columns, from its block."""
+    geometry, first = run.geometry, run.tiles[0]
+    if meets_state(geometry, tile):
+        missing = geometry.pad_left - tile.starts[0]
+        count = min(missing, tile.x.shape[1])
+        n, t = (tile.images[0] - first.images[0]) % IMAGES, (tile.t - first.t) % run.plan.states
+        begin = (t + 1) * geometry.pad_left - missing
+        nisa.tensor_copy(
+            dst=tile.x[0 : tile.rows, 0:count],
+            src=run.states[block_of(run, tile)][0 : tile.rows, n, begin : begin + count],
+            engine=filler(run.plan),
+        )
