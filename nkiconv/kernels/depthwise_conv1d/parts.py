@@ -11,7 +11,7 @@ from .._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
 SHARDS = ("channels", "columns", "batch")
 
 
-def part_of(count, is_shared, part):
+def part_span(count, is_shared, part):
     """(first, how many) of an axis in one of the PARTS: a share of it, or all."""
     return share(count, PARTS, part) if is_shared else (0, count)
 
@@ -26,7 +26,7 @@ def parts_of_core():
     return (0, 1) if nl.num_programs() == 1 else (nl.program_id(0),)
 
 
-def instructions_refusal(geometry, name, count):
+def count_refusal(geometry, name, count):
     """Why the compiler would not take so many instructions of a core; "" if it does."""
     if count <= INSTRUCTIONS_MAX:
         return ""

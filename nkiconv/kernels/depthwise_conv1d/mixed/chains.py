@@ -102,7 +102,7 @@ def run_step(run, place, step):
     first_a = max(1, recipe[0])
     first_b = first_a + recipe[1]
     if step == 0:
-        a = multiply(run, piece) if recipe[0] > 0 else product(run, piece, 0)
+        a = sum_on_tensor(run, piece) if recipe[0] > 0 else product(run, piece, 0)
         if recipe[2] == 1:
             b = product(run, piece, first_b)
     elif step <= steps:
@@ -126,7 +126,7 @@ def run_step(run, place, step):
         store_y(run, piece, a)
 
 
-def multiply(run, piece):
+def sum_on_tensor(run, piece):
     """Tensor's taps of a piece: sums in PSUM, a bank of columns after the other."""
     tile, taps = run.tiles[piece.tile], piece.recipe[0]
     acc_psum = nl.ndarray((tile.rows, piece.qn), dtype=nl.float32, buffer=nl.psum)
@@ -146,7 +146,7 @@ def product(run, piece, s):
     """x_s * w_s on Scalar, plus the bias where it is free: once, with chain B if there is one."""
     tile, recipe, epilogue = run.tiles[piece.tile], piece.recipe, run.extras.epilogue
     dst = result(run, piece, 0)
-    x, w = tap_view(run, tile, s, piece.q0, piece.qn), tile.w32[0 : tile.rows, s : s + 1]
+    x, w = tap_view(run, tile, s, piece.q0, piece.qn), tile.w[0 : tile.rows, s : s + 1]
     if epilogue.bias and not needs_finish(recipe, epilogue) and (recipe[2] == 0 or s > 0):
         nisa.tensor_scalar(
             dst=dst, data=x, op0=nl.multiply, operand0=w, op1=nl.add, operand1=tile.bias, engine=nisa.engine.scalar

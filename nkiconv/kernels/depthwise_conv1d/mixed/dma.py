@@ -62,12 +62,12 @@ def filler(plan):
     return nisa.engine.vector if plan.vector_fills else nisa.engine.gpsimd
 
 
-def clear(run, dst_sbuf):
+def fill_zeros(run, dst_sbuf):
     """Zeros, from the engine that fills."""
     nisa.memset(dst=dst_sbuf, value=0.0, engine=filler(run.plan))
 
 
-def load_x(run, tile, cuts, with_state):
+def load_tile_x(run, tile, cuts, with_state):
     """What the taps read: [rows, run], or [rows, S * qn] where each tap has its columns apart.
 
     cuts: columns of the tile after which a new DMA begins, the last is the tile's width. with_state: whether the state
@@ -97,8 +97,8 @@ def load_x(run, tile, cuts, with_state):
 def positions_of(geometry, tile, s):
     """Positions of the padded row, 0 is x[0], that tap s meets at the first column of each group."""
     firsts = ()
-    for g in range(len(tile.starts)):
-        firsts = firsts + (tile.starts[g] * geometry.stride + s * geometry.dilation - geometry.pad_left,)
+    for g in range(len(tile.groups)):
+        firsts = firsts + (tile.groups[g][1] * geometry.stride + s * geometry.dilation - geometry.pad_left,)
     return firsts
 
 
@@ -106,7 +106,7 @@ def load_dilated(run, tile, x_sbuf):
     """A run of x with gaps of zeros: its elements side by side, then their copy to where they belong."""
     geometry = run.geometry
     step, before = geometry.lhs_dilation, max(0, geometry.pad_left)
-    clear(run, x_sbuf)
+    fill_zeros(run, x_sbuf)
     shift, firsts = 0, ()
     positions = positions_of(geometry, tile, 0)
     for g in range(len(positions)):
@@ -131,12 +131,12 @@ def clear_outside(run, dst_sbuf, firsts):
             left = max(left, min(size, -firsts[g]))
         right = min(right, max(0, run.geometry.W - firsts[g]))
     if left >= right:
-        clear(run, dst_sbuf)
+        fill_zeros(run, dst_sbuf)
         return
     if left > 0:
-        clear(run, dst_sbuf[0:rows, 0:left])
+        fill_zeros(run, dst_sbuf[0:rows, 0:left])
     if right < size:
-        clear(run, dst_sbuf[0:rows, right:size])
+        fill_zeros(run, dst_sbuf[0:rows, right:size])
 
 
 def load_elements(run, tile, dst_sbuf, firsts, begin, end):
@@ -160,7 +160,7 @@ def load_between(run, tile, dst_sbuf, src_hbm, steps, firsts, begin, end, low, h
     for g in range(len(firsts)):
         first = min(end, max(begin, low - firsts[g]))
         last = max(first, min(end, high - firsts[g]))
-        offsets.append(tile.images[g] * steps[0] + tile.t * steps[1] + (firsts[g] + first - low) * steps[2])
+        offsets.append(tile.groups[g][0] * steps[0] + tile.t * steps[1] + (firsts[g] + first - low) * steps[2])
         columns.append(first)
         counts.append(last - first)
     c_step = run.plan.rows.T * steps[1]
@@ -174,16 +174,16 @@ def load_tap(run, tile, dst_sbuf, s):
     offsets, columns, counts = [], [], []
     q_step, e_step, least = 1, 1, tile.qn
     for g in range(len(positions)):
-        first, q_step, count, element, apart = columns_met(geometry, s, tile.starts[g], tile.qn)
+        first, q_step, count, element, apart = columns_met(geometry, s, tile.groups[g][1], tile.qn)
         if count > 0:
             e_step = apart
-        offsets.append(tile.images[g] * geometry.x_n + tile.t * geometry.x_c + element * geometry.x_w)
-        columns.append(first - tile.starts[g])
+        offsets.append(tile.groups[g][0] * geometry.x_n + tile.t * geometry.x_c + element * geometry.x_w)
+        columns.append(first - tile.groups[g][1])
         counts.append(count)
         before = min(tile.qn, max(0, -positions[g])) if run.extras.state else 0
         least = min(least, count + before)
     if least < tile.qn:
-        clear(run, dst_sbuf)
+        fill_zeros(run, dst_sbuf)
     if run.extras.state:
         load_state(run, tile, dst_sbuf, positions, 0, tile.qn)
     c_step, x_step = run.plan.rows.T * geometry.x_c, e_step * geometry.x_w
@@ -202,11 +202,11 @@ def tap_view(run, tile, s, q0, qn):
 def y_places(tile, geometry, q0, qn):
     """(offsets, columns, counts) of the columns q0 .. q0+qn-1 of a tile that are y's."""
     offsets, columns, counts = [], [], []
-    for g in range(len(tile.starts)):
-        q = tile.starts[g] + q0
-        offsets.append(tile.images[g] * geometry.y_n + tile.t * geometry.y_c + q * geometry.y_q)
+    for g in range(len(tile.groups)):
+        q = tile.groups[g][1] + q0
+        offsets.append(tile.groups[g][0] * geometry.y_n + tile.t * geometry.y_c + q * geometry.y_q)
         columns.append(0)
-        counts.append(max(0, min(qn, tile.valid[g] - q0)))
+        counts.append(max(0, min(qn, tile.end_q - q)))
     return offsets, columns, counts
 
 
@@ -224,23 +224,22 @@ def load_residual_rows(run, tile):
         return
     residual_sbuf = nl.ndarray((tile.rows, tile.qn), dtype=residual.dtype, buffer=nl.sbuf)
     tile.residual = residual_sbuf
-    least = tile.qn
-    for g in range(len(tile.valid)):
-        least = min(least, tile.valid[g])
+    where, least = y_places(tile, geometry, 0, tile.qn), tile.qn
+    for g in range(len(tile.groups)):
+        least = min(least, where[2][g])
     if least < tile.qn:
-        clear(run, residual_sbuf[0 : tile.rows, least : tile.qn])
-    where = y_places(tile, geometry, 0, tile.qn)
+        fill_zeros(run, residual_sbuf[0 : tile.rows, least : tile.qn])
     copy_groups(residual_sbuf, residual, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, False)
 
 
-def load_channels(run, src_hbm, dtype, t0, tn, c_step, inner, inner_step):
-    """What belongs to the channels of tiles t0 .. t0+tn-1: [partitions, tn * inner], the same in every group.
+def load_channels(run, src_hbm, t0, tn, c_step, inner, inner_step):
+    """What belongs to the channels of tiles t0 .. t0+tn-1: fp32 [partitions, tn * inner], the same in every group.
 
     src_hbm: channel c has `inner` elements, inner_step apart, from c * c_step.
     """
     groups, T = run.plan.rows.G, run.plan.rows.T
     P = channels_of(run.geometry.C, T, t0)
-    dst_sbuf = nl.ndarray((groups * P, tn * inner), dtype=dtype, buffer=nl.sbuf)
+    dst_sbuf = nl.ndarray((groups * P, tn * inner), dtype=nl.float32, buffer=nl.sbuf)
     runs = channel_runs(run.geometry, T, t0, tn)
     for index in range(len(runs)):
         p0, pn, count = runs[index]

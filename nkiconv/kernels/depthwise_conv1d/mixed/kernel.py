@@ -21,7 +21,7 @@ from ..parts import parts_of_core
 from .chains import run_step
 from .config import mixed_settings
 from .plan import cut_pieces, mixed_plan, rows_refusal
-from .prepare import Run, prepare
+from .prepare import MixedRun, prepare
 from .tiles import tile_list
 
 
@@ -45,7 +45,7 @@ def convolve_rows(operands, geometry, extras, config, on_tensor):
     plan = mixed_plan(geometry, extras, mixed_settings(geometry, config, on_tensor))
     for part in parts_of_core():
         tiles = tile_list(geometry, plan.rows, part, 0)
-        run = Run(
+        run = MixedRun(
             operands=operands,
             geometry=geometry,
             extras=extras,

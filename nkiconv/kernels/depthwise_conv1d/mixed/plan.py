@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PSUM_BANKS, div_ceil
-from ..parts import instructions_refusal, part_most
-from .chains import Piece, has_product, last_step, phases_of, reads_out
+from ..parts import count_refusal, part_most
+from .chains import Piece, last_step, phases_of, reads_out
 from .config import MixedConfig, mixed_config_refusal, mixed_settings
 from .states import state_block
 from .tiles import RowPlan, channels_of, load_bytes, part_images, plan_rows, tile_count
@@ -37,10 +37,8 @@ class MixedPlan(nl.NKIObject):
     states: int
     #: whether Vector fills columns outside of rows, or GpSimd, which makes diagonals and sums of chains too
     vector_fills: bool
-    #: of all recipes: most taps on Tensor, whether Scalar multiplies, most phases, most steps of a phase, and most
-    #: pieces whose sums are in PSUM at once
+    #: of all recipes: most taps on Tensor, phases, steps of a phase, and pieces whose sums are in PSUM at once
     taps: int
-    products: bool
     phases: int
     phase_steps: int
     in_psum: int
@@ -57,7 +55,6 @@ def mixed_plan(geometry, extras, config):
         states=state_block(geometry, extras, rows),
         vector_fills=False,
         taps=0,
-        products=False,
         phases=0,
         phase_steps=0,
         in_psum=1,
@@ -66,7 +63,6 @@ def mixed_plan(geometry, extras, config):
     for index in range(len(recipes)):
         recipe, phases = recipes[index], phases_of(recipes[index], extras.epilogue)
         plan.taps = max(plan.taps, recipe[0])
-        plan.products = plan.products or has_product(recipe)
         plan.phases = max(plan.phases, len(phases))
         for phase in range(len(phases)):
             plan.phase_steps = max(plan.phase_steps, phases[phase][1] - phases[phase][0])
@@ -110,7 +106,7 @@ def sbuf_bytes(geometry, extras, plan, prefetch):
     tile = load_bytes(geometry, rows)
     if extras.epilogue.residual != "":
         tile += 4 * rows.columns
-    filters = 2 * min(rows.T, filter_block(geometry)) * geometry.S * (item + 4)
+    filters = 2 * min(rows.T, filter_block(geometry)) * geometry.S * 4
     # two fp32 tiles for each piece in flight, and pieces of y on their way out
     pieces = widest_piece(plan) * (8 * plan.phases + 4 * extras.epilogue.y_itemsize)
     # two blocks of states
@@ -147,7 +143,7 @@ def plan_refusal(geometry, extras, plan, cores, name):
             f"{psum_banks(plan)} banks of PSUM, {PSUM_BANKS} are there; use pieces of up to {BANK_COLUMNS} columns, or "
             f"give chain A a tap on Vector in every recipe"
         )
-    return instructions_refusal(geometry, name, count_instructions(geometry, plan, cores))
+    return count_refusal(geometry, name, count_instructions(geometry, plan, cores))
 
 
 def count_instructions(geometry, plan, cores):

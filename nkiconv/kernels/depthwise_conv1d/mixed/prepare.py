@@ -6,7 +6,7 @@ from ...._nki import nisa, nl
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands
 from ..geometry import Geometry
-from .dma import load_channels, load_residual_rows, load_x
+from .dma import load_channels, load_residual_rows, load_tile_x
 from .plan import MixedPlan, cuts_of, filter_block, widths_of
 from .states import FILLED_AHEAD, fill_state, is_staged, load_states
 
@@ -15,7 +15,7 @@ WARM_BLOCKS = 4
 
 
 @dataclass
-class Run(nl.NKIObject):
+class MixedRun(nl.NKIObject):
     """One part of the work on its way."""
 
     operands: Operands
@@ -30,7 +30,7 @@ class Run(nl.NKIObject):
     loaded: int
     prepared: int
     filled: int
-    #: of each block of channel tiles: filters, filters in fp32, biases [partitions, ...]
+    #: of each block of channel tiles: filters and biases [partitions, ...]
     filters: list
     #: of each block of channel tiles: states
     states: list
@@ -39,7 +39,7 @@ class Run(nl.NKIObject):
 def prepare(run, i):
     """Load x of tile i and of those that are prefetched; make diagonals of it and of the next; fill states in."""
     while run.loaded < min(len(run.tiles), i + run.plan.prefetch + 1):
-        load_tile(run, run.loaded)
+        load_next_tile(run, run.loaded)
         run.loaded = run.loaded + 1
     while run.prepared < min(run.loaded, i + 2):
         prepare_tile(run, run.prepared)
@@ -50,7 +50,7 @@ def prepare(run, i):
         run.filled = run.filled + 1
 
 
-def load_tile(run, i):
+def load_next_tile(run, i):
     """x and residual of tile i; filters, and states, come before the first x that needs them."""
     plan, tile = run.plan, run.tiles[i]
     load_filters(run, tile.t)
@@ -58,49 +58,45 @@ def load_tile(run, i):
     if staged:
         load_states(run, tile)
     begin = widths_of(tile.qn, plan, i == 0, i == len(run.tiles) - 1)[0]
-    load_x(run, tile, cuts_of(tile.qn, begin), run.extras.state and not staged)
+    load_tile_x(run, tile, cuts_of(tile.qn, begin), run.extras.state and not staged)
     load_residual_rows(run, tile)
     if i == 0 and plan.config.warmup > 0:
         warm_up(warm_zeros(), plan.config.warmup, WARM_BLOCKS)
 
 
 def load_filters(run, t):
-    """Filters, filters in fp32 and biases of the blocks of channel tiles up to the one that t is in."""
+    """Filters, in fp32, and biases of the blocks of channel tiles up to the one that t is in."""
     geometry, operands, tiles = run.geometry, run.operands, run.tiles
     block, first = filter_block(geometry), tiles[0]
     first_t = first.t
     while len(run.filters) * block + first_t <= t:
         t0 = len(run.filters) * block + first_t
         tn = min(block, tiles[len(tiles) - 1].t + 1 - t0)
-        w_sbuf = load_channels(run, operands.w, operands.w.dtype, t0, tn, geometry.w_c, geometry.S, geometry.w_s)
-        w32_sbuf = w_sbuf
-        if operands.w.dtype != nl.float32 and run.plan.products:
-            w32_sbuf = load_channels(run, operands.w, nl.float32, t0, tn, geometry.w_c, geometry.S, geometry.w_s)
+        w_sbuf = load_channels(run, operands.w, t0, tn, geometry.w_c, geometry.S, geometry.w_s)
         bias_sbuf = None
         if operands.bias != None:
-            bias_sbuf = load_channels(run, operands.bias, nl.float32, t0, tn, 1, 1, 1)
-        run.filters.append((w_sbuf, w32_sbuf, bias_sbuf))
+            bias_sbuf = load_channels(run, operands.bias, t0, tn, 1, 1, 1)
+        run.filters.append((w_sbuf, bias_sbuf))
 
 
 def prepare_tile(run, i):
     """Filters, bias and stationaries of tile i; the latter are those of the tile before if its channels are."""
     tile, before, S = run.tiles[i], run.tiles[max(0, i - 1)], run.geometry.S
     local, block = tile.t - run.tiles[0].t, filter_block(run.geometry)
-    w_sbuf, w32_sbuf, bias_sbuf = run.filters[local // block]
+    w_sbuf, bias_sbuf = run.filters[local // block]
     place = local % block
     tile.w = w_sbuf[0 : tile.rows, place * S : (place + 1) * S]
-    tile.w32 = w32_sbuf[0 : tile.rows, place * S : (place + 1) * S]
     if bias_sbuf != None:
         tile.bias = bias_sbuf[0 : tile.rows, place : place + 1]
     if i > 0 and before.t == tile.t and before.rows >= tile.rows:
         tile.diagonals = before.diagonals
     elif run.plan.taps > 0:
-        tile.diagonals = make_diagonals(tile.w, tile.rows, run.plan.taps)
+        tile.diagonals = make_diagonals(tile.w, tile.rows, run.plan.taps, run.operands.w.dtype)
 
 
-def make_diagonals(w_sbuf, rows, taps):
+def make_diagonals(w_sbuf, rows, taps, dtype):
     """[rows, taps, rows]: row p of block s is w[p, s] in column p and zero elsewhere, by one select."""
-    diagonals_sbuf = nl.ndarray((rows, taps, rows), dtype=w_sbuf.dtype, buffer=nl.sbuf)
+    diagonals_sbuf = nl.ndarray((rows, taps, rows), dtype=dtype, buffer=nl.sbuf)
     nisa.affine_select(
         dst=diagonals_sbuf,
         pattern=[[0, taps], [-1, rows]],

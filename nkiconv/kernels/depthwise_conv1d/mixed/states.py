@@ -43,28 +43,31 @@ def is_staged(plan, i):
 
 def meets_state(geometry, tile):
     """Whether a tile of one group begins before its row."""
-    return tile.starts[0] < geometry.pad_left
+    return tile.groups[0][1] < geometry.pad_left
 
 
-def image_blocks(run):
-    """Blocks that the images of a part make."""
-    return div_ceil(run.tiles[len(run.tiles) - 1].images[0] + 1 - run.tiles[0].images[0], IMAGES)
+def images_of(run):
+    """(first image of a part, how many), as its first and last tiles have them."""
+    first, last = run.tiles[0], run.tiles[len(run.tiles) - 1]
+    return first.groups[0][0], last.groups[0][0] + 1 - first.groups[0][0]
 
 
 def block_of(run, tile):
     """The block of states of a tile."""
-    first = run.tiles[0]
-    return (tile.t - first.t) // run.plan.states * image_blocks(run) + (tile.images[0] - first.images[0]) // IMAGES
+    first, images = run.tiles[0], images_of(run)
+    n = tile.groups[0][0] - images[0]
+    return (tile.t - first.t) // run.plan.states * div_ceil(images[1], IMAGES) + n // IMAGES
 
 
 def load_states(run, tile):
     """Blocks of states [partitions, images, tn * pad_left] up to that of a tile."""
     geometry, plan, L = run.geometry, run.plan, run.geometry.pad_left
     first, last = run.tiles[0], run.tiles[len(run.tiles) - 1]
+    first_n, num_images = images_of(run)
+    blocks = div_ceil(num_images, IMAGES)
     while meets_state(geometry, tile) and len(run.states) <= block_of(run, tile):
-        t0 = first.t + len(run.states) // image_blocks(run) * plan.states
-        n0 = first.images[0] + len(run.states) % image_blocks(run) * IMAGES
-        tn, images = min(plan.states, last.t + 1 - t0), min(IMAGES, last.images[0] + 1 - n0)
+        t0, n = first.t + len(run.states) // blocks * plan.states, len(run.states) % blocks * IMAGES
+        tn, images, n0 = min(plan.states, last.t + 1 - t0), min(IMAGES, num_images - n), first_n + n
         shape = (channels_of(geometry.C, plan.rows.T, t0), images, tn * L)
         states_sbuf = nl.ndarray(shape, dtype=run.operands.state.dtype, buffer=nl.sbuf)
         runs = channel_runs(geometry, plan.rows.T, t0, tn)
@@ -83,9 +86,9 @@ def fill_state(run, tile):
     """Copy what precedes the row of a tile into its first columns, from its block."""
     geometry, first = run.geometry, run.tiles[0]
     if meets_state(geometry, tile):
-        missing = geometry.pad_left - tile.starts[0]
+        missing = geometry.pad_left - tile.groups[0][1]
         count = min(missing, tile.x.shape[1])
-        n, t = (tile.images[0] - first.images[0]) % IMAGES, (tile.t - first.t) % run.plan.states
+        n, t = (tile.groups[0][0] - first.groups[0][0]) % IMAGES, (tile.t - first.t) % run.plan.states
         begin = (t + 1) * geometry.pad_left - missing
         nisa.tensor_copy(
             dst=tile.x[0 : tile.rows, 0:count],

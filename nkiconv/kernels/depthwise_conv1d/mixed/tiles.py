@@ -10,9 +10,8 @@ Compile-time code in NKI's Python subset.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._axis import greatest_common_divisor
 from ..._tiles import PARTS, div_ceil
-from ..parts import part_most, part_of
+from ..parts import part_most, part_span
 
 #: Columns below which a stretch is not cut further to fill partitions: a DMA element of 64 B in bf16, which costs what
 #: any smaller one does (trn2.toml, dma.small_element_bytes).
@@ -47,23 +46,21 @@ class RowPlan(nl.NKIObject):
 
 @dataclass
 class RowTile(nl.NKIObject):
-    """One tile: channels p * T + t of some groups; group g has columns starts[g] .. of image images[g]."""
+    """One tile: channels p * T + t of some groups, (image, first column) each."""
 
     t: int
-    #: channels, the partitions of a group
+    #: channels, the partitions of a group; of all groups
     P: int
-    images: tuple
-    starts: tuple
-    #: columns of each group that exist; the rest of qn is computed and not stored
-    valid: tuple
-    qn: int
     rows: int
+    groups: list
+    #: columns of a group, and where columns end; what is behind is computed and not stored
+    qn: int
+    end_q: int
     #: in SBUF, once they are loaded: x, or None; the residual [rows, qn], or None without one
     x: object
     residual: object
-    #: filters [rows, S] as stored, and in fp32 where Scalar multiplies; bias fp32 [rows, 1], or None without one
+    #: filters [rows, S] and bias [rows, 1] in fp32, or None without one
     w: object
-    w32: object
     bias: object
     #: [rows, taps on Tensor, rows] stationaries, or None
     diagonals: object
@@ -103,7 +100,10 @@ def part_total(geometry):
 
 
 def stack_height(geometry, shard, P):
-    """Groups that fill the partitions of a tile with P channels, as far as there are columns and images for them."""
+    """Groups that fill the partitions of a tile with P channels, as far as there are columns and images for them; one
+    of dilated rows, whose groups would meet the gaps at other places."""
+    if geometry.lhs_dilation > 1:
+        return 1
     stretches = part_images(geometry, shard) * div_ceil(part_columns(geometry, shard), STRETCH_MIN)
     return max(1, min(nl.tile_size.pmax // P, stretches))
 
@@ -145,14 +145,13 @@ def fit_columns(geometry, T, G, shard, longest):
     runs = False
     columns = 0
     if geometry.stride <= RUN_STRIDE_MAX and halo < most:
-        columns = aligned(geometry, G, min(longest, 1 + (most - halo - 1) // geometry.stride))
-        columns = min(columns, stretch(geometry, G, shard, columns))
+        columns = stretch(geometry, G, shard, min(longest, 1 + (most - halo - 1) // geometry.stride))
         run = (columns - 1) * geometry.stride + halo + 1
         runs = run <= RUN_WASTE_MAX * geometry.S * max(columns * geometry.stride, STRETCH_MIN)
     if not runs:
         columns = min(longest, most // geometry.S)
         if columns > 0:
-            columns = min(columns, stretch(geometry, G, shard, columns))
+            columns = stretch(geometry, G, shard, columns)
     return RowPlan(T=T, G=G, shard=shard, columns=columns, runs=runs)
 
 
@@ -162,19 +161,7 @@ def stretch(geometry, G, shard, longest):
     images = part_images(geometry, shard)
     tiles = div_ceil(images * div_ceil(columns, longest), G)
     pieces = max(div_ceil(columns, longest), (tiles * G) // images)
-    size = div_ceil(columns, pieces)
-    return aligned(geometry, G, size + phase_step(geometry) - 1)
-
-
-def phase_step(geometry):
-    """Columns from one that meets the gaps of a dilated row in some way to the next that meets them so."""
-    return geometry.lhs_dilation // greatest_common_divisor(geometry.stride, geometry.lhs_dilation)
-
-
-def aligned(geometry, G, columns):
-    """At most `columns`, such that stacked groups meet the gaps of a dilated row at the same places."""
-    step = phase_step(geometry)
-    return columns if G == 1 else max(step, (columns // step) * step)
+    return div_ceil(columns, pieces)
 
 
 def tile_count(geometry, rows):
@@ -185,9 +172,9 @@ def tile_count(geometry, rows):
 
 def tile_list(geometry, rows, part, most):
     """RowTiles of one part, in order: channel tile by channel tile. most: how many at most, 0 for all."""
-    t_part = part_of(rows.T, rows.shard == "channels", part)
-    n_part = part_of(geometry.N, rows.shard == "batch", part)
-    q_part = part_of(geometry.Q, rows.shard == "columns", part)
+    t_part = part_span(rows.T, rows.shard == "channels", part)
+    n_part = part_span(geometry.N, rows.shard == "batch", part)
+    q_part = part_span(geometry.Q, rows.shard == "columns", part)
     end_q = q_part[0] + q_part[1]
     groups = []
     for n in range(n_part[0], n_part[0] + n_part[1]):
@@ -204,26 +191,20 @@ def tile_list(geometry, rows, part, most):
 
 def row_tile(geometry, rows, t, groups, end_q):
     """The tile of a channel tile's groups, (image, first column) each; columns end at end_q."""
-    images, starts, valid = (), (), ()
     longest = 0
     for index in range(len(groups)):
-        n, q0 = groups[index]
-        count = min(rows.columns, end_q - q0)
-        images, starts, valid = images + (n,), starts + (q0,), valid + (count,)
-        longest = max(longest, count)
+        longest = max(longest, min(rows.columns, end_q - groups[index][1]))
     P = channels_of(geometry.C, rows.T, t)
     return RowTile(
         t=t,
         P=P,
-        images=images,
-        starts=starts,
-        valid=valid,
+        rows=P * len(groups),
+        groups=groups,
         qn=longest,
-        rows=P * len(images),
+        end_q=end_q,
         x=None,
         residual=None,
         w=None,
-        w32=None,
         bias=None,
         diagonals=None,
     )

@@ -15,10 +15,10 @@ from ....kernels.depthwise_conv1d.banded.blocks import (
     fits,
     make_blocks,
     tile_columns,
-    tile_images,
 )
 from ....kernels.depthwise_conv1d.banded.config import BandedConfig
 from ....kernels.depthwise_conv1d.banded.refusal import shape_refusal, size_refusal
+from ....kernels.depthwise_conv1d.parts import part_most
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of, with_settings
@@ -54,8 +54,6 @@ BAND_BYTES = 65536
 #: A group's bands are loaded by one DMA a channel, cheaper for the DMA engines than a copy in HBM, until issuing them
 #: takes a good part of what the array needs for the group.
 SCRATCH_BELOW = 1.5
-#: ns of a group's matmuls from which the first does not wait for the second tile's rows, which come after its bands.
-LONG_NS = 2500.0
 
 
 @dataclass(frozen=True)
@@ -198,7 +196,6 @@ def refine(shape: Shape, best: Candidate) -> Candidate:
                 if left <= 0 or value == getattr(best.config, name):
                     continue
                 given = {**dict(pairs_of(best.config) or ()), name: value}
-                del given["bands_first"]
                 other = _sized(shape, filled(shape, given, best.config.block, best.config.shard))
                 if fits(shape.geometry, shape.extras, other.blocks):
                     left -= walked_groups(other.blocks)
@@ -232,7 +229,7 @@ def tries(name: str, shape: Shape, blocks: Blocks) -> Sequence[Any]:
 def other_groups(blocks: Blocks) -> list[int]:
     """Groups of a tile to try beside those that make it as large as runs need: fewer, or more for fewer tiles."""
     most = PARTITIONS // blocks.images
-    share_groups = -(-blocks.num_groups // PARTS) if blocks.config.shard == "channels" else blocks.num_groups
+    share_groups = part_most(blocks.num_groups, blocks.config.shard == "channels")
     more = [times * blocks.groups for times in (2, 4)]
     even = [-(-share_groups // tiles) for tiles in range(1, 5)]
     return [
@@ -264,7 +261,7 @@ def filled(shape: Shape, given: Mapping[str, Any], block: int, shard: str) -> Ba
     images = min(given.get("images", images), geometry.N)
     group_ns = num_taps * max(target.matmul_columns_min, num_columns * images)
     group_ns *= target.tensor_column_fp32_ns if item == 4 else target.tensor_column_ns
-    images = tile_images(geometry, shard, images)
+    images = min(images, part_most(geometry.N, shard == "batch"))
 
     columns = tile_columns(geometry, shard, images, num_taps, num_columns)
     rows, row_bytes, core_groups = PARTITIONS // images, columns * block * item, -(-num_groups // PARTS)
@@ -291,7 +288,6 @@ def filled(shape: Shape, given: Mapping[str, Any], block: int, shard: str) -> Ba
         streamed=STREAMED_LONG if bands_ns > STREAMED_NS else STREAMED,
         warmup=warmup,
         rewarm=min(warmup, REWARM),
-        bands_first=group_ns > LONG_NS,
     )
     return dataclasses.replace(found, **given)
 

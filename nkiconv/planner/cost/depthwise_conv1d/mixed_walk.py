@@ -159,7 +159,7 @@ class Walk:
         t0 = len(self.filters) * self.block + tiles[0].t
         count = min(self.block, tiles[-1].t + 1 - t0) * geometry.S
         taken = self.target.row_ns(count, geometry.w_s, geometry.itemsize)
-        loads = 1 + (self.plan.products and geometry.itemsize == 2) + self.epilogue.bias
+        loads = 1 + self.epilogue.bias
         there_ns = 0.0
         for _ in range(loads):
             there_ns = self.clock.load(0.0, 1, tiles[0].rows, taken, tiles[0].rows * count * geometry.itemsize)
@@ -198,7 +198,7 @@ class Walk:
         if not self.plan.rows.runs:
             return 0.0, 0.0
         size = run_length(geometry, tile.qn)
-        firsts = [start * geometry.stride - geometry.pad_left for start in tile.starts]
+        firsts = [start * geometry.stride - geometry.pad_left for _, start in tile.groups]
         ends = [max(0, (geometry.W - 1) * geometry.lhs_dilation + 1 - first) for first in firsts]
         befores = [0] if self.state else [max(0, -first) for first in firsts]
         left, right = min(size, max(befores)), min(size, *ends)
@@ -218,7 +218,7 @@ class Walk:
         """Loads of positions begin .. end-1 of a tile's rows, one for each span of groups; when the last is there."""
         geometry = self.geometry
         offsets, lows, counts = [], [], []
-        for start, image in zip(tile.starts, tile.images, strict=True):
+        for image, start in tile.groups:
             first = start * geometry.stride - geometry.pad_left
             low = min(end, max(begin, -first))
             offsets.append(image * geometry.x_n + (first + low) * geometry.x_w)
@@ -285,7 +285,7 @@ class Walk:
         """A piece of y, one DMA for each span of groups."""
         geometry, tile, y_itemsize = self.geometry, self.tiles[piece.tile], self.epilogue.y_itemsize
         count = 1
-        if len(tile.starts) > 1:
+        if len(tile.groups) > 1:
             count = max(1, len(spans(*y_places(tile, geometry, piece.q0, piece.qn))))
         taken = self.target.row_ns(piece.qn, geometry.y_q, y_itemsize) / count
         for _ in range(count):
