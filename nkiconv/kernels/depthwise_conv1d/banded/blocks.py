@@ -44,7 +44,8 @@ class Blocks(nl.NKIObject):
     columns: int
     #: columns of a chunk of a row at least
     chunk_columns: int
-    #: output columns of a row's last block
+    #: columns of a row's last block, in and out
+    rest_in: int
     rest_out: int
 
 
@@ -89,6 +90,7 @@ def make_blocks(geometry, config, state):
         images=images,
         columns=tile_columns(geometry, shard, images, num_taps, num_columns),
         chunk_columns=RUN_BYTES_LEAST // geometry.itemsize,
+        rest_in=max(0, geometry.W + geometry.pad_left - 1) % block + 1,
         rest_out=(geometry.Q - 1) % out_block + 1,
     )
 

@@ -30,6 +30,8 @@ class BandedConfig(nl.NKIObject):
     #: matmuls on zeros before the first rows are transposed, and before the first bands: 0 .. 128
     warmup: int
     rewarm: int
+    #: whether groups of the first tile go before their share of the second tile's rows
+    bands_first: bool
 
 
 def banded_config_refusal(geometry, config):
@@ -47,6 +49,7 @@ def banded_config_refusal(geometry, config):
         ("streamed", (1, most)),
         ("warmup", (0, most)),
         ("rewarm", (0, most)),
+        ("bands_first", FLAG),
     )
     reason = settings_refusal(config, table, "banded")
     if reason != "":

@@ -77,4 +77,5 @@ def by_rule(geometry, config, block, buffers, groups_most, images_most):
         streamed=setting(config, "streamed", 96),
         warmup=setting(config, "warmup", 6 if warm else 0),
         rewarm=setting(config, "rewarm", 4 if warm else 0),
+        bands_first=setting(config, "bands_first", False),
     )

@@ -165,8 +165,9 @@ def banded(operands, geometry, extras, config):
         spread = max(1, tile.gn - LAG)
         spread_bias(run, tile)
         start_results(run, tile)
+        bands_first = index == 0 and run.blocks.config.bands_first
         for group in range(tile.gn):
-            if group < spread:
+            if not bands_first and group < spread:
                 transpose_in(run, index + 1, spread, group)
             if group >= tile.gn - spread:
                 transpose_out(run, index - 1, spread, group - (tile.gn - spread))
@@ -176,4 +177,6 @@ def banded(operands, geometry, extras, config):
             if slot == at_once - 1 or group == tile.gn - 1:
                 prefetch_bands(run, position + len(run.buffers))
                 position += 1
+            if bands_first and group < spread:
+                transpose_in(run, index + 1, spread, group)
     transpose_out(run, len(run.tiles) - 1, 1, 0)

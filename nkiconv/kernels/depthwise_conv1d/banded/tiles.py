@@ -124,8 +124,11 @@ def plan_tile(blocks, cuts, g_index, n_index, j_index):
     data0 = max(0, blocks.first_data - j0)
     datan = max(0, min(needed, blocks.end_data - j0) - data0)
     most = max(1, nl.tile_size.pmax // rows)
-    blocks_in = min(datan, max(div_ceil(blocks.chunk_columns, blocks.block), div_ceil(datan, most)))
-    chunks_in = div_ceil(datan, blocks_in) if datan > 0 else 0
+    blocks_in, chunks_in = 0, 0
+    if datan > 0:
+        rest = blocks.rest_in if j0 + data0 + datan == blocks.end_data else blocks.block
+        blocks_in = chunk_blocks(datan, most, blocks, rest)
+        chunks_in = div_ceil(datan, blocks_in)
     step_out = min(jn, max(div_ceil(blocks.chunk_columns, blocks.out_block), div_ceil(jn, most)))
     chunks_out, blocks_out = div_ceil(jn, step_out), step_out
     rest = blocks.rest_out if j0 + jn == blocks.num_columns else blocks.out_block
@@ -160,6 +163,16 @@ def plan_tile(blocks, cuts, g_index, n_index, j_index):
         rows_out=None,
         acc=None,
     )
+
+
+def chunk_blocks(count, most, blocks, rest):
+    """Blocks of a chunk of a row of `count` blocks, the last of which has `rest` columns, in at most `most` chunks; one
+    or two more if only so the last chunk has chunk_columns."""
+    least = min(count, max(div_ceil(blocks.chunk_columns, blocks.block), div_ceil(count, most)))
+    for more in range(3):
+        if (count - 1) % (least + more) * blocks.block + rest >= blocks.chunk_columns:
+            return min(count, least + more)
+    return least
 
 
 def is_ragged(blocks, tile):

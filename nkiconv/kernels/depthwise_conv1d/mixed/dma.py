@@ -122,17 +122,21 @@ def load_dilated(run, tile, x_sbuf):
         nisa.tensor_copy(dst=x_sbuf[0 : tile.rows, shift:end:step], src=dense_sbuf, engine=nisa.engine.gpsimd)
 
 
-def clear_outside(run, dst_sbuf, firsts):
-    """Zeros in the columns that hold no element of x in some group; group g starts at element firsts[g]."""
-    rows, size = dst_sbuf.shape
+def inside(geometry, extras, firsts, size):
+    """(first column, end) of those that hold an element of x, or of the state, in all groups; group g starts at element
+    firsts[g]."""
     left, right = 0, size
     for g in range(len(firsts)):
-        if not run.extras.state:
+        if not extras.state:
             left = max(left, min(size, -firsts[g]))
-        right = min(right, max(0, run.geometry.W - firsts[g]))
-    if left >= right:
-        fill_zeros(run, dst_sbuf)
-        return
+        right = min(right, max(0, geometry.W - firsts[g]))
+    return (left, right) if left < right else (size, size)
+
+
+def clear_outside(run, dst_sbuf, firsts):
+    """Zeros in the columns that hold no element of x in some group."""
+    rows, size = dst_sbuf.shape
+    left, right = inside(run.geometry, run.extras, firsts, size)
     if left > 0:
         fill_zeros(run, dst_sbuf[0:rows, 0:left])
     if right < size:
@@ -143,28 +147,27 @@ def load_elements(run, tile, dst_sbuf, firsts, begin, end):
     """What is x of columns begin .. end-1; group g starts at element firsts[g]."""
     geometry = run.geometry
     steps = (geometry.x_n, geometry.x_c, geometry.x_w)
-    load_between(run, tile, dst_sbuf, run.operands.x, steps, firsts, begin, end, 0, geometry.W)
+    where = places_between(tile, steps, firsts, begin, end, 0, geometry.W)
+    copy_groups(dst_sbuf, run.operands.x, tile, where, 1, run.plan.rows.T * geometry.x_c, geometry.x_w, False)
 
 
 def load_state(run, tile, dst_sbuf, firsts, begin, end):
     """The same of the state, elements -pad_left .. -1."""
     L = run.geometry.pad_left
-    steps = (run.geometry.C * L, L, 1)
-    load_between(run, tile, dst_sbuf, run.operands.state, steps, firsts, begin, end, -L, 0)
+    where = places_between(tile, (run.geometry.C * L, L, 1), firsts, begin, end, -L, 0)
+    copy_groups(dst_sbuf, run.operands.state, tile, where, 1, run.plan.rows.T * L, 1, False)
 
 
-def load_between(run, tile, dst_sbuf, src_hbm, steps, firsts, begin, end, low, high):
-    """What of columns begin .. end-1 is in src_hbm, which holds elements low .. high-1, (image, channel, element) steps
-    apart."""
+def places_between(tile, steps, firsts, begin, end, low, high):
+    """(offsets, columns, counts) of a tile's columns begin .. end-1 that meet elements low .. high-1 of rows, whose
+    images, channels and elements are `steps` apart in HBM."""
     offsets, columns, counts = [], [], []
     for g in range(len(firsts)):
         first = min(end, max(begin, low - firsts[g]))
-        last = max(first, min(end, high - firsts[g]))
         offsets.append(tile.groups[g][0] * steps[0] + tile.t * steps[1] + (firsts[g] + first - low) * steps[2])
         columns.append(first)
-        counts.append(last - first)
-    c_step = run.plan.rows.T * steps[1]
-    copy_groups(dst_sbuf, src_hbm, tile, (offsets, columns, counts), 1, c_step, steps[2], False)
+        counts.append(max(first, min(end, high - firsts[g])) - first)
+    return offsets, columns, counts
 
 
 def load_tap(run, tile, dst_sbuf, s):
@@ -232,23 +235,22 @@ def load_residual_rows(run, tile):
     copy_groups(residual_sbuf, residual, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, False)
 
 
-def load_channels(run, src_hbm, t0, tn, c_step, inner, inner_step):
-    """What belongs to the channels of tiles t0 .. t0+tn-1: fp32 [partitions, tn * inner], the same in every group.
-
-    src_hbm: channel c has `inner` elements, inner_step apart, from c * c_step.
-    """
+def load_channels(run, src_hbm, dtype, n0, images, t0, tn, steps, inner):
+    """What belongs to the channels of tiles t0 .. t0+tn-1 of some images: [partitions, images, tn * inner], the same in
+    every group. steps: between images, channels and the `inner` elements of a channel in HBM."""
     groups, T = run.plan.rows.G, run.plan.rows.T
+    n_step, c_step, step = steps
     P = channels_of(run.geometry.C, T, t0)
-    dst_sbuf = nl.ndarray((groups * P, tn * inner), dtype=nl.float32, buffer=nl.sbuf)
+    dst_sbuf = nl.ndarray((groups * P, images, tn * inner), dtype=dtype, buffer=nl.sbuf)
     runs = channel_runs(run.geometry, T, t0, tn)
     for index in range(len(runs)):
         p0, pn, count = runs[index]
-        pattern = [[T * c_step, pn], [c_step, count], [inner_step, inner]]
+        pattern = [[T * c_step, pn], [n_step, images], [c_step, count], [step, inner]]
         if groups > 1:  # all partitions have as many channels
-            pattern = [[0, groups], pattern[0], pattern[1], pattern[2]]
+            pattern = [[0, groups], pattern[0], pattern[1], pattern[2], pattern[3]]
         copy(
-            dst_sbuf[p0 : p0 + groups * pn, 0 : count * inner],
-            src_hbm.ap(pattern=pattern, offset=(p0 * T + t0) * c_step),
+            dst_sbuf[p0 : p0 + groups * pn, 0:images, 0 : count * inner],
+            src_hbm.ap(pattern=pattern, offset=n0 * n_step + (p0 * T + t0) * c_step),
         )
     return dst_sbuf
 

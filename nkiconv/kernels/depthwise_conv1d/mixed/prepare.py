@@ -30,7 +30,7 @@ class MixedRun(nl.NKIObject):
     loaded: int
     prepared: int
     filled: int
-    #: of each block of channel tiles: filters and biases [partitions, ...]
+    #: of each block of channel tiles: filters and biases [partitions, 1, ...]
     filters: list
     #: of each block of channel tiles: states
     states: list
@@ -72,10 +72,11 @@ def load_filters(run, t):
     while len(run.filters) * block + first_t <= t:
         t0 = len(run.filters) * block + first_t
         tn = min(block, tiles[len(tiles) - 1].t + 1 - t0)
-        w_sbuf = load_channels(run, operands.w, t0, tn, geometry.w_c, geometry.S, geometry.w_s)
+        steps = (0, geometry.w_c, geometry.w_s)
+        w_sbuf = load_channels(run, operands.w, nl.float32, 0, 1, t0, tn, steps, geometry.S)
         bias_sbuf = None
         if operands.bias != None:
-            bias_sbuf = load_channels(run, operands.bias, t0, tn, 1, 1, 1)
+            bias_sbuf = load_channels(run, operands.bias, nl.float32, 0, 1, t0, tn, (0, 1, 1), 1)
         run.filters.append((w_sbuf, bias_sbuf))
 
 
@@ -85,9 +86,9 @@ def prepare_tile(run, i):
     local, block = tile.t - run.tiles[0].t, filter_block(run.geometry)
     w_sbuf, bias_sbuf = run.filters[local // block]
     place = local % block
-    tile.w = w_sbuf[0 : tile.rows, place * S : (place + 1) * S]
+    tile.w = w_sbuf[0 : tile.rows, 0, place * S : (place + 1) * S]
     if bias_sbuf != None:
-        tile.bias = bias_sbuf[0 : tile.rows, place : place + 1]
+        tile.bias = bias_sbuf[0 : tile.rows, 0, place : place + 1]
     if i > 0 and before.t == tile.t and before.rows >= tile.rows:
         tile.diagonals = before.diagonals
     elif run.plan.taps > 0:

@@ -5,11 +5,10 @@ Channels p * T + t of neighbouring tiles are neighbours in HBM: partition p's st
 tn * pad_left elements. Long states, and those of stacked groups, go straight to their columns instead (`dma`).
 """
 
-from ...._nki import nisa, nl
-from ..._dma import copy
+from ...._nki import nisa
 from ..._tiles import div_ceil
-from .dma import channel_runs, filler
-from .tiles import channels_of, part_images
+from .dma import filler, load_channels
+from .tiles import part_images
 
 #: Bytes of a row's state up to which it is staged: a DMA element of fewer takes no less time (trn2.toml,
 #: dma.small_element_bytes), and the copy on chip is short.
@@ -68,18 +67,10 @@ def load_states(run, tile):
     while meets_state(geometry, tile) and len(run.states) <= block_of(run, tile):
         t0, n = first.t + len(run.states) // blocks * plan.states, len(run.states) % blocks * IMAGES
         tn, images, n0 = min(plan.states, last.t + 1 - t0), min(IMAGES, num_images - n), first_n + n
-        shape = (channels_of(geometry.C, plan.rows.T, t0), images, tn * L)
-        states_sbuf = nl.ndarray(shape, dtype=run.operands.state.dtype, buffer=nl.sbuf)
-        runs = channel_runs(geometry, plan.rows.T, t0, tn)
-        for index in range(len(runs)):
-            p0, pn, count = runs[index]
-            pattern = [[plan.rows.T * L, pn], [geometry.C * L, images], [1, count * L]]
-            offset = (n0 * geometry.C + p0 * plan.rows.T + t0) * L
-            copy(
-                states_sbuf[p0 : p0 + pn, 0:images, 0 : count * L],
-                run.operands.state.ap(pattern=pattern, offset=offset),
-            )
-        run.states.append(states_sbuf)
+        steps = (geometry.C * L, L, 1)
+        run.states.append(
+            load_channels(run, run.operands.state, run.operands.state.dtype, n0, images, t0, tn, steps, L)
+        )
 
 
 def fill_state(run, tile):

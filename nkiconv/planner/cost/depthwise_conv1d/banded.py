@@ -54,6 +54,8 @@ BAND_BYTES = 65536
 #: A group's bands are loaded by one DMA a channel, cheaper for the DMA engines than a copy in HBM, until issuing them
 #: takes a good part of what the array needs for the group.
 SCRATCH_BELOW = 1.5
+#: ns of a group's matmuls from which the first does not wait for the second tile's rows, which come after its bands.
+LONG_NS = 2500.0
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,7 @@ def refine(shape: Shape, best: Candidate) -> Candidate:
                 if left <= 0 or value == getattr(best.config, name):
                     continue
                 given = {**dict(pairs_of(best.config) or ()), name: value}
+                del given["bands_first"]
                 other = _sized(shape, filled(shape, given, best.config.block, best.config.shard))
                 if fits(shape.geometry, shape.extras, other.blocks):
                     left -= walked_groups(other.blocks)
@@ -288,6 +291,7 @@ def filled(shape: Shape, given: Mapping[str, Any], block: int, shard: str) -> Ba
         streamed=STREAMED_LONG if bands_ns > STREAMED_NS else STREAMED,
         warmup=warmup,
         rewarm=min(warmup, REWARM),
+        bands_first=group_ns > LONG_NS,
     )
     return dataclasses.replace(found, **given)
 

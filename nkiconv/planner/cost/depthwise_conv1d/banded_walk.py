@@ -161,9 +161,9 @@ class Walk:
             spread = max(1, gn - 2)
             pieces_in = in_pieces(self.geometry, tiles[index + 1]) if index + 1 < len(tiles) else 0
             pieces_out = out_pieces(self.blocks, tiles[index - 1]) if index > 0 else 0
-            sums = self.sums_of(tile)
+            late, sums = index == 0 and config.bands_first, self.sums_of(tile)
             for group in range(gn):
-                if group < spread and pieces_in:
+                if not late and group < spread and pieces_in:
                     self.transpose_in(index + 1, *share(pieces_in, spread, group))
                 if group >= gn - spread and pieces_out:
                     self.transpose_out(index - 1, *share(pieces_out, spread, group - (gn - spread)))
@@ -172,6 +172,8 @@ class Walk:
                 if slot == self.blocks.buffer_groups - 1 or group == gn - 1:
                     self.take_bands(position + config.buffers)
                     position += 1
+                if late and group < spread and pieces_in:
+                    self.transpose_in(index + 1, *share(pieces_in, spread, group))
         self.transpose_out(len(tiles) - 1, 0, out_pieces(self.blocks, tiles[-1]))
 
     def take_filters(self, last: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ....kernels._tiles import BANK_COLUMNS, div_ceil
 from ....kernels.depthwise_conv1d.mixed.chains import Piece, vector_steps
-from ....kernels.depthwise_conv1d.mixed.dma import spans, y_places
+from ....kernels.depthwise_conv1d.mixed.dma import inside, places_between, positions_of, spans, y_places
 from ....kernels.depthwise_conv1d.mixed.plan import MixedPlan, cut_pieces, cuts_of, filter_block, widths_of
 from ....kernels.depthwise_conv1d.mixed.states import FILLED_AHEAD, IMAGES, block_of, is_staged, meets_state
 from ....kernels.depthwise_conv1d.mixed.tiles import RowTile, run_length, tile_count, tile_list
@@ -19,6 +19,8 @@ from ..clock import Clock
 #: Pieces that are walked at most, and tiles that are at least: enough for the array to settle for a rate.
 MIXED_WALKED = 96
 MIXED_TILES_MIN = 6
+#: Bytes of a filter's tap in SBUF.
+FILTER_BYTES = 4
 
 
 def walk_ns(shape: Shape, plan: MixedPlan) -> float:
@@ -48,7 +50,7 @@ class Walk:
     """How far a walk through some tiles is: the clocks, and when what the sums need is there."""
 
     def __init__(self, shape: Shape, plan: MixedPlan, tiles: list[RowTile]) -> None:
-        self.geometry, self.epilogue, self.state = shape.geometry, shape.extras.epilogue, shape.extras.state
+        self.geometry, self.extras, self.epilogue = shape.geometry, shape.extras, shape.extras.epilogue
         self.plan, self.tiles = plan, tiles
         self.target = target = shape.target
         self.clock = Clock(target)
@@ -104,7 +106,7 @@ class Walk:
         state_ns = 0.0
         if is_staged(plan, i):
             self.load_states(tile)
-        elif self.state and meets_state(geometry, tile):
+        elif self.extras.state and meets_state(geometry, tile):
             taken = target.row_ns(geometry.pad_left, 1, itemsize)
             state_ns = clock.load(0.0, 1, tile.rows, taken, tile.rows * geometry.pad_left * itemsize)
         zeros_ns, blocked_ns = self.zero_outside(tile)
@@ -158,11 +160,10 @@ class Walk:
         geometry, tiles = self.geometry, self.tiles
         t0 = len(self.filters) * self.block + tiles[0].t
         count = min(self.block, tiles[-1].t + 1 - t0) * geometry.S
-        taken = self.target.row_ns(count, geometry.w_s, geometry.itemsize)
-        loads = 1 + self.epilogue.bias
+        taken = self.target.row_ns(count, geometry.w_s, FILTER_BYTES)
         there_ns = 0.0
-        for _ in range(loads):
-            there_ns = self.clock.load(0.0, 1, tiles[0].rows, taken, tiles[0].rows * count * geometry.itemsize)
+        for _ in range(1 + self.epilogue.bias):
+            there_ns = self.clock.load(0.0, 1, tiles[0].rows, taken, tiles[0].rows * count * FILTER_BYTES)
         self.filters.append(there_ns)
 
     def take_stationaries(self) -> None:
@@ -197,35 +198,24 @@ class Walk:
         geometry = self.geometry
         if not self.plan.rows.runs:
             return 0.0, 0.0
-        size = run_length(geometry, tile.qn)
-        firsts = [start * geometry.stride - geometry.pad_left for _, start in tile.groups]
-        ends = [max(0, (geometry.W - 1) * geometry.lhs_dilation + 1 - first) for first in firsts]
-        befores = [0] if self.state else [max(0, -first) for first in firsts]
-        left, right = min(size, max(befores)), min(size, *ends)
+        size, firsts = run_length(geometry, tile.qn), positions_of(geometry, tile, 0)
+        left, right = inside(geometry, self.extras, firsts, size) if geometry.lhs_dilation == 1 else (size, size)
         there_ns = 0.0
-        if left >= right or geometry.lhs_dilation > 1:
-            there_ns = self.fill(size)
-        else:
-            if left > 0:
-                there_ns = self.fill(left)
-            if right < size:
-                there_ns = self.fill(size - right)
-        least = size if self.state else min(size, *befores)
-        overlaps = least < left or min(size, max(ends)) > right or left >= right
+        for columns in (left, size - right):
+            if columns > 0:
+                there_ns = self.fill(columns)
+        least = size if self.extras.state else min(size, *(max(0, -first) for first in firsts))
+        most = max(max(0, geometry.W - first) for first in firsts)
+        overlaps = least < left or min(size, most) > right
         return there_ns + self.target.hop_ns if there_ns > 0.0 else 0.0, there_ns if overlaps else 0.0
 
     def load_run(self, tile: RowTile, begin: int, end: int, ready_ns: float) -> float:
         """Loads of positions begin .. end-1 of a tile's rows, one for each span of groups; when the last is there."""
         geometry = self.geometry
-        offsets, lows, counts = [], [], []
-        for image, start in tile.groups:
-            first = start * geometry.stride - geometry.pad_left
-            low = min(end, max(begin, -first))
-            offsets.append(image * geometry.x_n + (first + low) * geometry.x_w)
-            lows.append(low)
-            counts.append(max(low, min(end, geometry.W * geometry.lhs_dilation - first)) - low)
-        loads = len(spans(offsets, lows, counts))
-        elements = div_ceil(max(counts), geometry.lhs_dilation)
+        steps, end_x = (geometry.x_n, geometry.x_c, geometry.x_w), geometry.W * geometry.lhs_dilation
+        where = places_between(tile, steps, positions_of(geometry, tile, 0), begin, end, 0, end_x)
+        loads = len(spans(*where))
+        elements = div_ceil(max(where[2]), geometry.lhs_dilation)
         taken = self.target.row_ns(elements, geometry.x_w, geometry.itemsize)
         num_bytes = tile.rows * elements * geometry.itemsize
         there_ns = 0.0
