@@ -2,12 +2,12 @@
 
 from ...._nki import nl
 from ..._epilogue import finish_instructions
-from ..._tiles import PARTS, div_ceil, share
+from ..._tiles import PARTS, share
 from ..parts import count_refusal
 from .blocks import fits, make_blocks, sbuf_bytes
 from .config import banded_config_refusal
 from .defaults import banded_settings
-from .tiles import cuts_of, plan_tile
+from .tiles import cuts_of, plan_tile, sum_spans
 
 
 def banded_refusal(geometry, extras, config, cores):
@@ -77,9 +77,7 @@ def count_tiles(extras, blocks, cuts, g_index):
 
 def count_tile(extras, blocks, tile):
     """Most instructions of one tile."""
-    pieces = div_ceil(tile.jn, nl.tile_size.psum_fmax)
-    if pieces > 1:
-        pieces = pieces * tile.nn
+    pieces = len(sum_spans(tile))
     end = 1 + finish_instructions(extras.epilogue)
     count = 32 + 2 * (tile.blocks_in + tile.blocks_out * end) + 8 * (tile.chunks_in + tile.chunks_out)
     return count + tile.gn * (pieces * (blocks.num_taps + end) + blocks.per_group)

@@ -4,9 +4,9 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick
 from ..._epilogue import finish
-from ..._tiles import cut, div_ceil, share
+from ..._tiles import div_ceil, share
 from .bands import as_words
-from .tiles import even, in_pieces, is_ragged, out_pieces, outs_a_bank, transposes_a_bank
+from .tiles import even, in_pieces, is_ragged, out_pieces, outs_a_bank, sum_spans, transposes_a_bank
 
 
 def load_rows(run, index):
@@ -159,18 +159,6 @@ def start_results(run, tile):
     tile.y_blocks = y_sbuf
     if tile.jn < tile.y_width:
         nisa.memset(dst=y_sbuf[0:size, 0 : tile.rows, tile.jn : tile.y_width], value=0.0, engine=nisa.engine.gpsimd)
-
-
-def sum_spans(tile):
-    """What a group's sums take a PSUM bank or less for: (first image, images, first output block, output blocks)."""
-    if tile.nn * tile.jn <= nl.tile_size.psum_fmax:
-        return [(0, tile.nn, 0, tile.jn)]
-    spans = []
-    columns = cut(tile.jn, nl.tile_size.psum_fmax)
-    for n in range(tile.nn):
-        for index in range(len(columns)):
-            spans.append((n, 1, columns[index][0], columns[index][1]))
-    return spans
 
 
 def multiply_group(run, tile, group, bands_sbuf):

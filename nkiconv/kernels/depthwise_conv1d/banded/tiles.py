@@ -197,6 +197,18 @@ def in_pieces(geometry, tile):
     return div_ceil(tile.blocks_in, transposes_a_bank(geometry, tile))
 
 
+def sum_spans(tile):
+    """What a group's sums take a PSUM bank or less for: (first image, images, first output block, output blocks)."""
+    if tile.nn * tile.jn <= nl.tile_size.psum_fmax:
+        return [(0, tile.nn, 0, tile.jn)]
+    spans = []
+    columns = cut(tile.jn, nl.tile_size.psum_fmax)
+    for n in range(tile.nn):
+        for index in range(len(columns)):
+            spans.append((n, 1, columns[index][0], columns[index][1]))
+    return spans
+
+
 def outs_a_bank(blocks, tile):
     """Block columns of rows that fit one PSUM bank, or half of them all where Vector and Scalar are to share those."""
     most = max(1, nl.tile_size.psum_fmax // (blocks.per_group * blocks.out_block))

@@ -81,11 +81,6 @@ def filter_block(geometry):
     return max(1, FILTER_BLOCK_BYTES // (geometry.S * geometry.itemsize))
 
 
-def psum_banks(plan):
-    """Banks of PSUM that are live at once: a piece's from Tensor's taps to the step that reads them."""
-    return plan.in_psum * div_ceil(widest_piece(plan), BANK_COLUMNS)
-
-
 def widest_piece(plan):
     """Columns of the widest piece."""
     widest = plan.piece
@@ -137,10 +132,12 @@ def plan_refusal(geometry, extras, plan, cores, name):
             f"partition of SBUF for the filters of one channel tile ({diagonal_bytes(geometry, plan)} for each set of "
             f"diagonals) and the elements they meet, {MIXED_SBUF_BYTES} are there; use banded or taps_on_partition"
         )
-    if psum_banks(plan) > PSUM_BANKS:
+    # a piece's sums are there from Tensor's taps to the step that reads them
+    banks = plan.in_psum * div_ceil(widest_piece(plan), BANK_COLUMNS)
+    if banks > PSUM_BANKS:
         return (
             f"config piece={plan.piece}, first={plan.config.first}, last={plan.config.last}: the pieces in flight need "
-            f"{psum_banks(plan)} banks of PSUM, {PSUM_BANKS} are there; use pieces of up to {BANK_COLUMNS} columns, or "
+            f"{banks} banks of PSUM, {PSUM_BANKS} are there; use pieces of up to {BANK_COLUMNS} columns, or "
             f"give chain A a tap on Vector in every recipe"
         )
     return count_refusal(geometry, name, count_instructions(geometry, plan, cores))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....kernels._tiles import BANK_COLUMNS, PARTS, cut, share
+from ....kernels._tiles import BANK_COLUMNS, PARTS, share
 from ....kernels.depthwise_conv1d.banded.blocks import Blocks
 from ....kernels.depthwise_conv1d.banded.tiles import (
     Cuts,
@@ -20,6 +20,7 @@ from ....kernels.depthwise_conv1d.banded.tiles import (
     out_pieces,
     outs_a_bank,
     plan_tile,
+    sum_spans,
     transposes_a_bank,
 )
 from ....simulator.hardware import PARTITIONS, PSUM_BANKS
@@ -311,11 +312,11 @@ class Walk:
     def sums_of(self, tile: Tile) -> list[tuple[int, int, int, int]]:
         """Of each of a group's sums in PSUM: columns, those that a matmul takes, groups of a bank, matmuls."""
         met = min(self.blocks.num_taps, tile.data0 + tile.datan) - max(0, tile.data0 - tile.jn + 1)
-        columns = tile.nn * tile.jn
-        if columns <= BANK_COLUMNS:
-            moved = tile.repeats * columns
-            return [(columns, moved, BANK_COLUMNS // moved, max(1, met))]
-        return [(each, each, 1, max(1, met)) for _, each in cut(tile.jn, BANK_COLUMNS)] * tile.nn
+        spans = sum_spans(tile)
+        if len(spans) == 1:
+            moved = tile.repeats * tile.nn * tile.jn
+            return [(tile.nn * tile.jn, moved, BANK_COLUMNS // moved, max(1, met))]
+        return [(jn, jn, 1, max(1, met)) for _, _, _, jn in spans]
 
     def transpose_out(self, index: int, first: int, count: int) -> None:
         """Pieces first .. first+count-1 of the stage that makes rows of sums; the last one stores."""

@@ -54,7 +54,7 @@ SHORT = 12
 STEPS_MAX = 6_000
 GROUPS_A_STEP = 2
 #: Lists of recipes that it tries, and first and last pieces of short work.
-RECIPES = 10
+RECIPES = 8
 FIRST_TRIES = ((256, 384, 512), (256, 256), (128, 256))
 LAST_TRIES = ((192, 192), (256, 128, 128), (128,))
 #: How much less a try must take than the best so far, and a whole round for another one.
