@@ -122,7 +122,7 @@ def load_dilated(run, tile, x_sbuf):
         nisa.tensor_copy(dst=x_sbuf[0 : tile.rows, shift:end:step], src=dense_sbuf, engine=nisa.engine.gpsimd)
 
 
-def inside(geometry, extras, firsts, size):
+def held_by_all(geometry, extras, firsts, size):
     """(first column, end) of those that hold an element of x, or of the state, in all groups; group g starts at element
     firsts[g]."""
     left, right = 0, size
@@ -136,7 +136,7 @@ def inside(geometry, extras, firsts, size):
 def clear_outside(run, dst_sbuf, firsts):
     """Zeros in the columns that hold no element of x in some group."""
     rows, size = dst_sbuf.shape
-    left, right = inside(run.geometry, run.extras, firsts, size)
+    left, right = held_by_all(run.geometry, run.extras, firsts, size)
     if left > 0:
         fill_zeros(run, dst_sbuf[0:rows, 0:left])
     if right < size:
@@ -236,20 +236,25 @@ def load_residual_rows(run, tile):
 
 
 def load_channels(run, src_hbm, dtype, n0, images, t0, tn, steps, inner):
-    """What belongs to the channels of tiles t0 .. t0+tn-1 of some images: [partitions, images, tn * inner], the same in
-    every group. steps: between images, channels and the `inner` elements of a channel in HBM."""
+    """What belongs to the channels of tiles t0 .. t0+tn-1: [partitions, 1, tn * inner], the same in every group.
+
+    steps: between images, channels and the `inner` elements of a channel in HBM. images: 0, or of how many from n0 on
+    it is, whose channels are side by side: [partitions, images, tn * inner].
+    """
     groups, T = run.plan.rows.G, run.plan.rows.T
     n_step, c_step, step = steps
     P = channels_of(run.geometry.C, T, t0)
-    dst_sbuf = nl.ndarray((groups * P, images, tn * inner), dtype=dtype, buffer=nl.sbuf)
+    dst_sbuf = nl.ndarray((groups * P, max(1, images), tn * inner), dtype=dtype, buffer=nl.sbuf)
     runs = channel_runs(run.geometry, T, t0, tn)
     for index in range(len(runs)):
         p0, pn, count = runs[index]
-        pattern = [[T * c_step, pn], [n_step, images], [c_step, count], [step, inner]]
+        pattern = [[T * c_step, pn], [c_step, count], [step, inner]]
+        if images > 0:
+            pattern = [[T * c_step, pn], [n_step, images], [step, count * inner]]
         if groups > 1:  # all partitions have as many channels
-            pattern = [[0, groups], pattern[0], pattern[1], pattern[2], pattern[3]]
+            pattern = [[0, groups], pattern[0], pattern[1], pattern[2]]
         copy(
-            dst_sbuf[p0 : p0 + groups * pn, 0:images, 0 : count * inner],
+            dst_sbuf[p0 : p0 + groups * pn, 0 : max(1, images), 0 : count * inner],
             src_hbm.ap(pattern=pattern, offset=n0 * n_step + (p0 * T + t0) * c_step),
         )
     return dst_sbuf

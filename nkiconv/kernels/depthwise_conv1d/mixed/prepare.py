@@ -73,10 +73,10 @@ def load_filters(run, t):
         t0 = len(run.filters) * block + first_t
         tn = min(block, tiles[len(tiles) - 1].t + 1 - t0)
         steps = (0, geometry.w_c, geometry.w_s)
-        w_sbuf = load_channels(run, operands.w, nl.float32, 0, 1, t0, tn, steps, geometry.S)
+        w_sbuf = load_channels(run, operands.w, nl.float32, 0, 0, t0, tn, steps, geometry.S)
         bias_sbuf = None
         if operands.bias != None:
-            bias_sbuf = load_channels(run, operands.bias, nl.float32, 0, 1, t0, tn, (0, 1, 1), 1)
+            bias_sbuf = load_channels(run, operands.bias, nl.float32, 0, 0, t0, tn, (0, 1, 1), 1)
         run.filters.append((w_sbuf, bias_sbuf))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ....kernels._tiles import BANK_COLUMNS, div_ceil
 from ....kernels.depthwise_conv1d.mixed.chains import Piece, vector_steps
-from ....kernels.depthwise_conv1d.mixed.dma import inside, places_between, positions_of, spans, y_places
+from ....kernels.depthwise_conv1d.mixed.dma import held_by_all, places_between, positions_of, spans, y_places
 from ....kernels.depthwise_conv1d.mixed.plan import MixedPlan, cut_pieces, cuts_of, filter_block, widths_of
 from ....kernels.depthwise_conv1d.mixed.states import FILLED_AHEAD, IMAGES, block_of, is_staged, meets_state
 from ....kernels.depthwise_conv1d.mixed.tiles import RowTile, run_length, tile_count, tile_list
@@ -199,7 +199,7 @@ class Walk:
         if not self.plan.rows.runs:
             return 0.0, 0.0
         size, firsts = run_length(geometry, tile.qn), positions_of(geometry, tile, 0)
-        left, right = inside(geometry, self.extras, firsts, size) if geometry.lhs_dilation == 1 else (size, size)
+        left, right = held_by_all(geometry, self.extras, firsts, size) if geometry.lhs_dilation == 1 else (size, size)
         there_ns = 0.0
         for columns in (left, size - right):
             if columns > 0:
