@@ -10,6 +10,7 @@ Compile-time code in NKI's Python subset.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ..._axis import greatest_common_divisor
 from ..._tiles import PARTS, div_ceil
 from ..parts import part_most, part_span
 
@@ -100,10 +101,7 @@ def part_total(geometry):
 
 
 def stack_height(geometry, shard, P):
-    """Groups that fill the partitions of a tile with P channels, as far as there are columns and images for them; one
-    of dilated rows, whose groups would meet the gaps at other places."""
-    if geometry.lhs_dilation > 1:
-        return 1
+    """Groups that fill the partitions of a tile with P channels, as far as there are columns and images for them."""
     stretches = part_images(geometry, shard) * div_ceil(part_columns(geometry, shard), STRETCH_MIN)
     return max(1, min(nl.tile_size.pmax // P, stretches))
 
@@ -145,13 +143,14 @@ def fit_columns(geometry, T, G, shard, longest):
     runs = False
     columns = 0
     if geometry.stride <= RUN_STRIDE_MAX and halo < most:
-        columns = stretch(geometry, G, shard, min(longest, 1 + (most - halo - 1) // geometry.stride))
+        columns = aligned(geometry, G, min(longest, 1 + (most - halo - 1) // geometry.stride))
+        columns = min(columns, stretch(geometry, G, shard, columns))
         run = (columns - 1) * geometry.stride + halo + 1
         runs = run <= RUN_WASTE_MAX * geometry.S * max(columns * geometry.stride, STRETCH_MIN)
     if not runs:
         columns = min(longest, most // geometry.S)
         if columns > 0:
-            columns = stretch(geometry, G, shard, columns)
+            columns = min(columns, stretch(geometry, G, shard, columns))
     return RowPlan(T=T, G=G, shard=shard, columns=columns, runs=runs)
 
 
@@ -161,7 +160,19 @@ def stretch(geometry, G, shard, longest):
     images = part_images(geometry, shard)
     tiles = div_ceil(images * div_ceil(columns, longest), G)
     pieces = max(div_ceil(columns, longest), (tiles * G) // images)
-    return div_ceil(columns, pieces)
+    size = div_ceil(columns, pieces)
+    return aligned(geometry, G, size + phase_step(geometry) - 1)
+
+
+def phase_step(geometry):
+    """Columns from one that meets the gaps of a dilated row in some way to the next that meets them so."""
+    return geometry.lhs_dilation // greatest_common_divisor(geometry.stride, geometry.lhs_dilation)
+
+
+def aligned(geometry, G, columns):
+    """At most `columns`, such that stacked groups meet the gaps of a dilated row at the same places."""
+    step = phase_step(geometry)
+    return columns if G == 1 else max(step, (columns // step) * step)
 
 
 def tile_count(geometry, rows):
