@@ -16,7 +16,7 @@ from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.clock import Clock
 from nkiconv.planner.cost.depthwise_conv1d import banded_walk as banded
-from nkiconv.planner.cost.depthwise_conv1d import rows_walk as rows
+from nkiconv.planner.cost.depthwise_conv1d import mixed_walk as mixed
 from nkiconv.planner.depthwise_conv1d import extras_of, geometry_of
 from nkiconv.planner.request import Asked
 from nkiconv.simulator.timing import Rates
@@ -34,7 +34,7 @@ def shape_of(problem):
 
 def walked_us(shape, algorithm, config):
     """What a walk says."""
-    walk = banded if algorithm == "banded" else rows
+    walk = banded if algorithm == "banded" else mixed
     return walk.walk_ns(shape, cost.algorithm("depthwise_conv1d", algorithm).settled(shape, config)) / 1e3
 
 
@@ -154,6 +154,6 @@ def test_a_long_walk_is_a_short_one_and_a_rate(algorithm, monkeypatch):
     shape = shape_of(problem)
     config = cost.algorithm("depthwise_conv1d", algorithm).configs(shape, False)[0]
     found = walked_us(shape, algorithm, config)
-    module, name = (banded, "BANDED_WALKED") if algorithm == "banded" else (rows, "ROWS_WALKED")
+    module, name = (banded, "BANDED_WALKED") if algorithm == "banded" else (mixed, "MIXED_WALKED")
     monkeypatch.setattr(module, name, 10**6)
     assert found == pytest.approx(walked_us(shape, algorithm, config), rel=0.05)

@@ -47,6 +47,8 @@ def limits_refusal(config, names, algorithm, limits):
 
 #: In a table of settings, of one that is True or False; others have (least, most) of an int, or words to choose from.
 FLAG = (False, True)
+#: The same of one whose values the algorithm checks itself.
+ANY = ()
 
 
 def settings_refusal(config, table, algorithm):
@@ -62,6 +64,8 @@ def settings_refusal(config, table, algorithm):
         return reason
     for index in range(len(table)):
         name, accepted = table[index]
+        if len(accepted) == 0:
+            continue
         value = setting(config, name, accepted[0])
         if isinstance(accepted[0], bool):
             if not isinstance(value, bool):

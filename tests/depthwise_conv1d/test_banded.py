@@ -18,9 +18,10 @@ from epilogue import (
     refused,
 )
 
+from nkiconv.kernels.depthwise_conv1d import parts
 from nkiconv.kernels.depthwise_conv1d.banded import refusal as banded
 from nkiconv.kernels.depthwise_conv1d.banded.blocks import make_blocks
-from nkiconv.kernels.depthwise_conv1d.banded.defaults import settings_of_banded
+from nkiconv.kernels.depthwise_conv1d.banded.defaults import banded_settings
 from nkiconv.planner.cost.algorithm import Shape, pairs_of
 from nkiconv.planner.cost.depthwise_conv1d.banded import ALGORITHM
 from nkiconv.simulator.memory import SBUF
@@ -214,14 +215,14 @@ def test_a_row_that_is_cropped_away_has_no_blocks():
     """Ceil divisions are of ints that are not negative: NKI's documents do not say how // rounds those."""
     problem = Row("all cropped", 1, 2, 10, 3, 1, (-17, 20)).problem("bf16")
     geometry, extras = kernel_view(problem)
-    assert make_blocks(geometry, settings_of_banded(geometry, extras, None), False).end_data == 0
+    assert make_blocks(geometry, banded_settings(geometry, extras, None), False).end_data == 0
     check(problem, PLAIN, 7, whole=True, algorithm="banded")
 
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch):
-    for execution in bounded_traces("banded", banded, row.problem("bf16"), monkeypatch):
+    for execution in bounded_traces("banded", parts, row.problem("bf16"), monkeypatch):
         assert all_cores_run(execution, "nc_matmul")
 
 
@@ -229,7 +230,7 @@ def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch):
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_memory_is_bounded_by_what_the_kernel_reckons(row, monkeypatch):
     problem = row.problem("bf16")
-    config = pairs_of(settings_of_banded(*kernel_view(problem), None))
+    config = pairs_of(banded_settings(*kernel_view(problem), None))
     execution = trace(problem, "banded", config=config)
     monkeypatch.setattr(banded.nl.tile_size, "total_available_sbuf_size", 0, raising=False)
     needed = int(re.search(r"banded needs (\d+) bytes", reason_to_refuse("banded", problem, lnc=2, config=config))[1])
@@ -244,4 +245,4 @@ def test_settled_settings_are_all_and_settle_to_themselves(row, config):
     shape = Shape(geometry, extras, 2, Rates())
     settled = ALGORITHM.settle(shape, config)
     assert set(config or ()) <= set(settled)
-    assert ALGORITHM.settle(shape, settled) == settled == pairs_of(settings_of_banded(geometry, extras, settled))
+    assert ALGORITHM.settle(shape, settled) == settled == pairs_of(banded_settings(geometry, extras, settled))

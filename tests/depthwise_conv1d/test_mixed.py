@@ -44,7 +44,7 @@ def config_of(S, kind):
         return (("recipes", ((S, 0, 0, 0),)), ("piece", 100), ("first", (7, 40)), ("last", (3, 5)))
     if kind == "one tap each":
         recipe = (S - 2, 1, 1, 0) if S >= 3 else (S, 0, 0, 0)
-        return (("recipes", (recipe,)), ("shard", "columns"), ("columns", 33), ("warmup", 0), ("prefetch", 0))
+        return (("recipes", (recipe,)), ("shard", "columns"), ("columns", 33), ("warmup", 0))
     if kind == "all kinds":
         recipes = ((S, 0, 0, 0), (1, S - 1, 0, 0), (0, S - 1, 0, 0))
         return (("recipes", recipes), ("start", recipes[2:]), ("end", recipes[1:2]), ("piece", 17), ("columns", 50))
@@ -80,7 +80,7 @@ STATEFUL = [
 @pytest.mark.parametrize("block_bytes", [30, 4096])
 @pytest.mark.parametrize("row", STATEFUL, ids=lambda row: row.id)
 def test_staged_states_are_exact_in_any_block(row, block_bytes, columns, monkeypatch):
-    states = sys.modules["nkiconv.kernels.depthwise_conv1d.rows.states"]
+    states = sys.modules["nkiconv.kernels.depthwise_conv1d.mixed.states"]
     monkeypatch.setattr(states, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(states, "DIRECT_COLUMNS", 4)
     monkeypatch.setattr(states, "IMAGES", 2)
@@ -212,7 +212,7 @@ def test_both_cores_and_most_partitions_work(C, N, W):
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
 def test_it_never_needs_more_instructions_than_it_counts(row, lnc, monkeypatch):
-    module = sys.modules["nkiconv.kernels.depthwise_conv1d.rows.plan"]
+    module = sys.modules["nkiconv.kernels.depthwise_conv1d.mixed.plan"]
     counts, count = [], module.count_instructions
     monkeypatch.setattr(module, "count_instructions", lambda *args: counts.append(count(*args)) or counts[-1])
     execution = trace(row.problem("bf16"), "mixed", lnc)

@@ -6,8 +6,8 @@ from depthwise import Row
 from nkiconv.kernels._epilogue import Epilogue
 from nkiconv.kernels.depthwise_conv1d.call import Extras
 from nkiconv.kernels.depthwise_conv1d.geometry import Geometry
-from nkiconv.kernels.depthwise_conv1d.rows.chains import last_step, phases_of, tap_count
-from nkiconv.kernels.depthwise_conv1d.rows.config import rows_defaults
+from nkiconv.kernels.depthwise_conv1d.mixed.chains import last_step, phases_of, tap_count
+from nkiconv.kernels.depthwise_conv1d.mixed.config import mixed_settings
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.depthwise_conv1d.recipes import candidates, edge_recipes, ranked_recipes, spread, work_of
 from nkiconv.simulator.timing import Rates
@@ -34,7 +34,7 @@ def shape_of(S, itemsize, epilogue=PLAIN, **constants):
 def test_every_recipe_has_every_tap_once(S, on_tensor):
     for itemsize in (2, 4):
         chosen = next(ranked_recipes(shape_of(S, itemsize), 512, on_tensor))
-        bare = rows_defaults(geometry_of(S, itemsize), on_tensor)
+        bare = mixed_settings(geometry_of(S, itemsize), None, on_tensor)
         for recipe in (*candidates(S, on_tensor), *chosen, *bare.recipes, *bare.start, *bare.end):
             assert tap_count(recipe) == S
             assert on_tensor or recipe[0] == 0
@@ -42,7 +42,8 @@ def test_every_recipe_has_every_tap_once(S, on_tensor):
 
 
 def test_long_filters_go_to_tensor():
-    for recipe in (*next(ranked_recipes(shape_of(40, 2), 512, True)), *rows_defaults(geometry_of(40, 2), True).recipes):
+    bare = mixed_settings(geometry_of(40, 2), None, True)
+    for recipe in (*next(ranked_recipes(shape_of(40, 2), 512, True)), *bare.recipes):
         assert recipe[0] >= 30
 
 

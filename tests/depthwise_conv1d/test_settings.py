@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import problems_for, requests
 
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.kernels.depthwise_conv1d.rows.config import ROWS_SETTINGS, RowsConfig
+from nkiconv.kernels.depthwise_conv1d.mixed.config import MIXED_SETTINGS, MixedConfig
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.simulator import KernelAssertionError
@@ -46,14 +46,12 @@ def row_settings(S, on_tensor):
         "piece": st.integers(1, 700),
         "columns": st.integers(1, 700),
         "shard": shards,
-        "prefetch": st.integers(0, 6),
         "first": widths,
         "last": widths,
         "start": recipes(S, on_tensor, 0),
         "end": recipes(S, on_tensor, 0),
         "warmup": st.integers(0, 8),
         "join": st.sampled_from(["gpsimd", "vector"]),
-        "filler": st.sampled_from(["gpsimd", "vector"]),
     }
 
 
@@ -164,7 +162,8 @@ def test_what_the_planner_tries_is_right(algorithm, row):
 def test_settled_settings_are_all_and_stay(algorithm, config):
     shape, known = Shape(*kernel_view(PROBLEM), 2, Rates()), cost.algorithm("depthwise_conv1d", algorithm)
     settled = known.settle(shape, config)
-    assert tuple(name for name, _ in settled) == ROWS_SETTINGS == tuple(one.name for one in fields(RowsConfig))
+    assert tuple(name for name, _ in settled) == tuple(one.name for one in fields(MixedConfig))
+    assert tuple(name for name, _ in settled) == tuple(name for name, _ in MIXED_SETTINGS)
     assert dict(settled).items() >= dict(config or ()).items()
     assert known.settle(shape, settled) == settled
     refused_ = (("piece", 0),)

@@ -5,7 +5,7 @@ from .._tiles import require
 from .banded.kernel import banded
 from .banded.refusal import banded_refusal
 from .dot.kernel import dot, dot_refusal
-from .mixed import mixed, mixed_refusal
+from .mixed.kernel import mixed, mixed_refusal
 from .rule import wanted_algorithms
 from .taps_on_partition.kernel import taps_on_partition, taps_on_partition_refusal
 from .update.kernel import update, update_refusal

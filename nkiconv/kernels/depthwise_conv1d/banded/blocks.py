@@ -1,14 +1,14 @@
-"""Work of `banded` cut into tiles: groups of channels, images and output blocks, from shapes and settings alone.
+"""Sizes of `banded`'s work, from shapes and settings alone.
 
 Positions count from the first padded element. Block J holds positions J * B .. J * B + B - 1 of a row; output block j,
-B / stride columns, needs blocks j .. j + num_taps - 1. The list of tiles is the same on any number of cores; a core
-takes its part of it.
+B / stride columns, needs blocks j .. j + num_taps - 1.
 """
 
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import PARTS, div_ceil
+from ..._tiles import div_ceil
+from ..parts import part_most
 from .config import BandedConfig
 
 #: Bytes of a run below which a row is not cut further: shorter ones take as long.
@@ -25,8 +25,9 @@ class Blocks(nl.NKIObject):
     #: positions of a channel that lie on partitions side by side, and output columns of such a block
     block: int
     out_block: int
-    #: channels that share the partitions
+    #: channels that share the partitions, and channels of the last group
     per_group: int
+    last_group: int
     #: blocks that one output block needs
     num_taps: int
     num_groups: int
@@ -60,31 +61,25 @@ def out_columns(geometry, block):
     return max(1, block // geometry.stride)
 
 
-def tile_images(geometry, shard, images):
-    """Images of a tile, of so many at most."""
-    most = div_ceil(geometry.N, PARTS) if shard == "batch" else geometry.N
-    return min(images, most)
-
-
 def tile_columns(geometry, shard, images, num_taps, num_columns):
     """Output blocks of a tile at most."""
-    columns = div_ceil(num_columns, PARTS) if shard == "columns" else num_columns
+    columns = part_most(num_columns, shard == "columns")
     return min(columns, max(num_taps, BANDED_TILE_BYTES // (images * geometry.itemsize) - num_taps))
 
 
 def make_blocks(geometry, config, state):
     """Sizes from shapes and a BandedConfig; with a `state` the data begin in front of x."""
-    block = config.block
+    block, shard = config.block, config.shard
     per_group, num_taps, num_groups, num_columns = block_counts(geometry, block)
     out_block = out_columns(geometry, block)
-    images = tile_images(geometry, config.shard, config.images)
-    share_groups = div_ceil(num_groups, PARTS) if config.shard == "channels" else num_groups
-    groups = min(min(config.groups, nl.tile_size.pmax // images), share_groups)
+    images = min(config.images, part_most(geometry.N, shard == "batch"))
+    groups = min(min(config.groups, nl.tile_size.pmax // images), part_most(num_groups, shard == "channels"))
     return Blocks(
         config=config,
         block=block,
         out_block=out_block,
         per_group=per_group,
+        last_group=geometry.C - (num_groups - 1) * per_group,
         num_taps=num_taps,
         num_groups=num_groups,
         num_columns=num_columns,
@@ -93,7 +88,7 @@ def make_blocks(geometry, config, state):
         buffer_groups=min(groups, config.buffer_groups),
         groups=groups,
         images=images,
-        columns=tile_columns(geometry, config.shard, images, num_taps, num_columns),
+        columns=tile_columns(geometry, shard, images, num_taps, num_columns),
         chunk_columns=RUN_BYTES_LEAST // geometry.itemsize,
         rest_in=max(0, geometry.W + geometry.pad_left - 1) % block + 1,
         rest_out=(geometry.Q - 1) % out_block + 1,
@@ -102,27 +97,21 @@ def make_blocks(geometry, config, state):
 
 def sbuf_bytes(geometry, extras, blocks):
     """Bytes a partition, at most: two tiles of rows, blocks, sums and results; bands; filters of two tiles."""
-    item = geometry.itemsize
+    item, A = geometry.itemsize, blocks.per_group
     rows = blocks.groups * blocks.images
     chunks = max(1, nl.tile_size.pmax // rows)
     x_width = blocks.columns + blocks.num_taps + chunks
-    rows_in = blocks.per_group * blocks.block * (div_ceil(x_width, chunks) + 2) * item
-    y_item = extras.epilogue.y_itemsize
-    sum_item = 4
-    rows_out = blocks.out_block * div_ceil(blocks.columns + chunks, chunks) + blocks.chunk_columns
-    rows_out = blocks.per_group * rows_out * y_item
+    y_width = blocks.columns + chunks
+    rows_in = A * blocks.block * (div_ceil(x_width, chunks) + 2) * item
+    rows_out = A * (blocks.out_block * div_ceil(y_width, chunks) + blocks.chunk_columns) * extras.epilogue.y_itemsize
     if extras.epilogue.residual != "":
         rows_out = rows_out * 3
-    filters = (
-        div_ceil(blocks.groups * blocks.per_group, nl.tile_size.pmax) * (blocks.num_taps + 1) * blocks.block * item
-    )
-    bands = blocks.config.buffers * blocks.buffer_groups * blocks.per_group * blocks.num_taps * blocks.block * item
+    taps = blocks.num_taps * blocks.block
+    filters = div_ceil(blocks.groups * A, nl.tile_size.pmax) * (taps + blocks.block) * item
+    bands = blocks.config.buffers * blocks.buffer_groups * A * taps * item
     constants = 2 * nl.tile_size.pmax * 4 + nl.tile_size.gemm_moving_fmax * item
-    return (
-        constants
-        + bands
-        + 2 * (rows_in + rows_out + filters + rows * (x_width * item + (blocks.columns + chunks) * sum_item))
-    )
+    # sums are of 4 bytes at most
+    return constants + bands + 2 * (rows_in + rows_out + filters + rows * (x_width * item + y_width * 4))
 
 
 def fits(geometry, extras, blocks):

@@ -1,12 +1,10 @@
-"""Settings of `banded`: what they are, what is wrong with some, and those of a kernel that is called with none."""
+"""Settings of `banded`: what each says, and what is wrong with some."""
 
 from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import FLAG, setting, settings_refusal
-
-#: Ways to share the work between two cores.
-BANDED_SHARDS = ("channels", "batch", "columns")
+from ..parts import SHARDS
 
 
 @dataclass(frozen=True)
@@ -15,7 +13,7 @@ class BandedConfig(nl.NKIObject):
 
     #: positions of a channel that lie on partitions side by side: 1 .. 128, a multiple of the stride
     block: int
-    #: the axis that two cores share: one of BANDED_SHARDS
+    #: the axis that two cores share: one of SHARDS
     shard: str
     #: groups and images of a tile at most, 128 rows together
     groups: int
@@ -41,7 +39,7 @@ def banded_config_refusal(geometry, config):
     most = nl.tile_size.pmax
     table = (
         ("block", (1, most)),
-        ("shard", BANDED_SHARDS),
+        ("shard", SHARDS),
         ("groups", (1, most)),
         ("images", (1, most)),
         ("buffer_groups", (1, most)),
@@ -62,26 +60,7 @@ def banded_config_refusal(geometry, config):
             f"block={block}, stride={geometry.stride}: a block is 1 to {most} positions and a multiple of the stride; "
             f"use another block, mixed or taps_on_partition"
         )
-    images = setting(config, "images", 1)
-    groups = setting(config, "groups", 1)
+    images, groups = setting(config, "images", 1), setting(config, "groups", 1)
     if images * groups > most:
         return f"config images={images}, groups={groups}: their product must not exceed {most}; use smaller tiles"
     return ""
-
-
-def read_banded(config, defaults):
-    """The settings of (name, value) pairs; those that they leave open are as in `defaults`."""
-    return BandedConfig(
-        block=setting(config, "block", defaults.block),
-        shard=setting(config, "shard", defaults.shard),
-        groups=setting(config, "groups", defaults.groups),
-        images=setting(config, "images", defaults.images),
-        buffer_groups=setting(config, "buffer_groups", defaults.buffer_groups),
-        buffers=setting(config, "buffers", defaults.buffers),
-        scratch=setting(config, "scratch", defaults.scratch),
-        edge=setting(config, "edge", defaults.edge),
-        streamed=setting(config, "streamed", defaults.streamed),
-        warmup=setting(config, "warmup", defaults.warmup),
-        rewarm=setting(config, "rewarm", defaults.rewarm),
-        bands_first=setting(config, "bands_first", defaults.bands_first),
-    )

@@ -4,7 +4,7 @@ from ...._nki import nl
 from ..._settings import setting
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
 from .blocks import block_counts, fits, make_blocks
-from .config import BandedConfig, read_banded
+from .config import BandedConfig
 
 #: Positions of a block at least; bytes of a group's bands up to which blocks need not be longer.
 BLOCK_MIN, GROUP_BYTES = 16, 32768
@@ -18,13 +18,13 @@ WARM_COLUMNS = 1000
 SCRATCH_COLUMNS = 160
 
 
-def settings_of_banded(geometry, extras, config):
+def banded_settings(geometry, extras, config):
     """All settings of a config: what it leaves open is as the rule has it, smaller until it fits SBUF."""
     block = setting(config, "block", 0)
     if block == 0:
         block = default_block(geometry)
     buffers, groups, images = BAND_BUFFERS, nl.tile_size.pmax, nl.tile_size.pmax
-    found = banded_defaults(geometry, block, buffers, groups, images)
+    found = by_rule(geometry, None, block, buffers, groups, images)
     while not fits(geometry, extras, make_blocks(geometry, found, extras.state)) and buffers + groups + images > 3:
         groups, images = found.groups, found.images
         if buffers > 2:
@@ -35,8 +35,8 @@ def settings_of_banded(geometry, extras, config):
             images = images // 2
         else:
             buffers = 1
-        found = banded_defaults(geometry, block, buffers, groups, images)
-    return read_banded(config, found)
+        found = by_rule(geometry, None, block, buffers, groups, images)
+    return by_rule(geometry, config, block, buffers, groups, images)
 
 
 def default_block(geometry):
@@ -52,8 +52,8 @@ def default_block(geometry):
     return block
 
 
-def banded_defaults(geometry, block, buffers, groups_most, images_most):
-    """All settings for a block, with so many buffers, groups and images at most."""
+def by_rule(geometry, config, block, buffers, groups_most, images_most):
+    """All settings of a config with a block; what it leaves open has so many buffers, groups and images at most."""
     per_group, num_taps, num_groups, num_columns = block_counts(geometry, block)
     shard, core_groups, images = "channels", div_ceil(num_groups, PARTS), geometry.N
     if num_groups < PARTS:
@@ -67,15 +67,15 @@ def banded_defaults(geometry, block, buffers, groups_most, images_most):
     warm = core_groups * div_ceil(geometry.N, images) * group_columns > WARM_COLUMNS
     return BandedConfig(
         block=block,
-        shard=shard,
-        groups=groups,
-        images=images,
-        buffer_groups=min(groups, 1 + BUFFER_COLUMNS // group_columns),
-        buffers=buffers,
-        scratch=group_columns < SCRATCH_COLUMNS * per_group,
-        edge=0,
-        streamed=96,
-        warmup=6 if warm else 0,
-        rewarm=4 if warm else 0,
-        bands_first=False,
+        shard=setting(config, "shard", shard),
+        groups=setting(config, "groups", groups),
+        images=setting(config, "images", images),
+        buffer_groups=setting(config, "buffer_groups", min(groups, 1 + BUFFER_COLUMNS // group_columns)),
+        buffers=setting(config, "buffers", buffers),
+        scratch=setting(config, "scratch", group_columns < SCRATCH_COLUMNS * per_group),
+        edge=setting(config, "edge", 0),
+        streamed=setting(config, "streamed", 96),
+        warmup=setting(config, "warmup", 6 if warm else 0),
+        rewarm=setting(config, "rewarm", 4 if warm else 0),
+        bands_first=setting(config, "bands_first", False),
     )

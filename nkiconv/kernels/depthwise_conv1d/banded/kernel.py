@@ -25,22 +25,25 @@ y is rounded once; it is fp32 where a residual is yet to be added, and for fp16,
 must not meet the mirror matrix's zeros.
 """
 
+from dataclasses import dataclass
+
 from ...._nki import nl
-from ..._engines import new_ledger
+from ..._engines import Ledger, new_ledger
 from ..._epilogue import Epilogue
-from ..._tiles import PARTS, share
 from ..._warm import warm_up, warm_zeros
-from .bands import band_buffers, ensure_filters, mirror_matrix, spread_bias, start_filters
-from .blocks import make_blocks
-from .defaults import settings_of_banded
-from .stages import Run, load_rows, multiply_group, prefetch_bands, start_results, transpose_in, transpose_out
-from .tiles import even, in_pieces, out_pieces, plan_tile
-from .work import work_tiles
+from ..call import Extras, Operands
+from ..geometry import Geometry
+from ..parts import parts_of_core
+from .bands import band_buffers, ensure_filters, mirror_matrix, prefetch_bands, spread_bias, start_filters
+from .blocks import Blocks, make_blocks
+from .defaults import banded_settings
+from .stages import load_rows, multiply_group, start_results, transpose_in, transpose_out
+from .tiles import even, tiles_of_part
 
 #: Blocks of 128 columns of a matmul on zeros.
 WARM_BLOCKS = 4
 #: Buffers of rows that tiles take in turn: one is being transposed while the next but one comes in.
-RING = 2
+ROWS_RING = 2
 #: Groups at a tile's end in which nothing of the next is transposed in, and at its start nothing of the one before
 #: out, so that read-outs are done when their results are needed.
 LAG = 2
@@ -48,132 +51,132 @@ LAG = 2
 AT_START = 2
 
 
-def middle_epilogue(epilogue):
-    """What happens to the sums before they are transposed to rows: all of it, or what comes before a residual."""
-    after_residual = epilogue.residual == "pre_activation"
-    return Epilogue(
-        activation="" if after_residual else epilogue.activation,
-        bias=epilogue.bias,
-        residual="",
-        y_itemsize=epilogue.y_itemsize,
-    )
+@dataclass
+class BandedRun(nl.NKIObject):
+    """A core's work on its way, and what its stages share."""
+
+    operands: Operands
+    geometry: Geometry
+    extras: Extras
+    blocks: Blocks
+    tiles: list
+    #: bands in the order in which they are needed: (first channel, channels) that a buffer holds
+    queue: list
+    #: the Filters, band buffers, buffers of rows, and the matrix that undoes the mirroring
+    filters: object
+    buffers: list
+    ring: list
+    mirror: object
+    ledger: Ledger
+    #: what happens where sums leave PSUM for Y, and where they leave it for rows
+    middle: Epilogue
+    end: Epilogue
+    #: dtype of Y
+    sum_dtype: object
 
 
-def end_epilogue(epilogue):
-    """What happens to the rows: a residual, and an activation that comes after it."""
-    after_residual = epilogue.residual == "pre_activation"
-    return Epilogue(
-        activation=epilogue.activation if after_residual else "",
-        bias=False,
-        residual=epilogue.residual,
-        y_itemsize=epilogue.y_itemsize,
+def start_run(operands, geometry, extras, config):
+    """The BandedRun of this core. A residual is added at the end, and an activation of sums with it follows there; all
+    else happens in the middle."""
+    blocks = make_blocks(geometry, banded_settings(geometry, extras, config), extras.state)
+    epilogue, sum_dtype = extras.epilogue, operands.y.dtype
+    if epilogue.residual != "" or sum_dtype == nl.float16:
+        sum_dtype = nl.float32
+    waits = epilogue.residual == "pre_activation"
+    middle, end = "" if waits else epilogue.activation, epilogue.activation if waits else ""
+    item = epilogue.y_itemsize
+    run = BandedRun(
+        operands=operands,
+        geometry=geometry,
+        extras=extras,
+        blocks=blocks,
+        tiles=[],
+        queue=[],
+        filters=None,
+        buffers=[],
+        ring=[],
+        mirror=None,
+        ledger=new_ledger(),
+        middle=Epilogue(activation=middle, bias=epilogue.bias, residual="", y_itemsize=item),
+        end=Epilogue(activation=end, bias=False, residual=epilogue.residual, y_itemsize=item),
+        sum_dtype=sum_dtype,
     )
+    A, at_once = blocks.per_group, blocks.buffer_groups
+    for part in parts_of_core():
+        tiles = tiles_of_part(blocks, geometry, part)
+        for index in range(len(tiles)):
+            tile = tiles[index]
+            run.tiles.append(tile)
+            for first in range(0, tile.gn, at_once):
+                c0 = (tile.g0 + first) * A
+                run.queue.append((c0, min(min(at_once, tile.gn - first) * A, geometry.C - c0)))
+    return run
+
+
+def start_ring(run):
+    """Buffers of rows for tiles in turn, as large as the largest needs."""
+    partitions, columns = 1, 2
+    for index in range(len(run.tiles)):
+        tile = run.tiles[index]
+        partitions = max(partitions, tile.chunks_in * tile.rows)
+        columns = max(columns, even(tile.blocks_in * run.blocks.block))
+    shape = (partitions, run.blocks.per_group, columns)
+    for _ in range(min(ROWS_RING, len(run.tiles))):
+        run.ring.append(nl.ndarray(shape, dtype=run.operands.x.dtype, buffer=nl.sbuf))
+
+
+def start_work(run):
+    """What comes before the first sums: filters, rows of two tiles, bands of all buffers, blocks of the first tile, and
+    matmuls on zeros wherever the array would wait."""
+    config, last = run.blocks.config, run.queue[len(run.queue) - 1]
+    c0 = run.queue[0][0]
+    start_ring(run)
+    start_filters(run, c0, last[0] + last[1] - c0)
+    ensure_filters(run, c0, 1)
+    load_rows(run, 0)
+    zeros_sbuf = warm_zeros()
+    warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
+    band_buffers(run)
+    for ahead in range(min(AT_START, config.buffers)):
+        prefetch_bands(run, ahead)
+    load_rows(run, 1)
+    transpose_in(run, 0, 1, 0)
+    for ahead in range(AT_START, config.buffers):
+        prefetch_bands(run, ahead)
+    run.mirror = mirror_matrix(run.blocks, run.sum_dtype)
+    warm_up(zeros_sbuf, config.rewarm, WARM_BLOCKS)
 
 
 def banded(operands, geometry, extras, config):
-    """Write operands.y. config: (name, value) pairs of BandedConfig's settings."""
-    blocks = make_blocks(geometry, settings_of_banded(geometry, extras, config), extras.state)
-    sum_dtype = operands.y.dtype
-    if extras.epilogue.residual != "" or sum_dtype == nl.float16:
-        sum_dtype = nl.float32
-    tiles = []
-    parts = share(PARTS, nl.num_programs(), nl.program_id(0))
-    for part in range(parts[0], parts[0] + parts[1]):
-        works = work_tiles(blocks, geometry, part)
-        for index in range(len(works)):
-            tiles.append(plan_tile(blocks, works[index]))
-    if len(tiles) > 0:
-        tiles[len(tiles) - 1].ends = True
-        run = Run(
-            operands=operands,
-            geometry=geometry,
-            extras=extras,
-            blocks=blocks,
-            filters=None,
-            mirror=None,
-            ledger=new_ledger(),
-            middle=middle_epilogue(extras.epilogue),
-            end=end_epilogue(extras.epilogue),
-            sum_dtype=sum_dtype,
-        )
-        work_through(run, tiles)
+    """Write operands.y: bands of one tile, between rows of the next coming in and rows of the one before going out.
 
-
-def rows_ring(run, tiles):
-    """Buffers of rows for tiles in turn, as large as the largest needs."""
-    partitions, columns = 1, 2
-    for index in range(len(tiles)):
-        partitions = max(partitions, tiles[index].chunks_in * tiles[index].rows)
-        columns = max(columns, even(tiles[index].blocks_in * run.blocks.block))
-    ring = []
-    for _ in range(min(RING, len(tiles))):
-        ring.append(
-            nl.ndarray((partitions, run.blocks.per_group, columns), dtype=run.operands.x.dtype, buffer=nl.sbuf),
-        )
-    return ring
-
-
-def transpose_share_in(run, tiles, index, parts, part):
-    """One of equal parts of the pieces that make blocks of a tile's rows, if there is such a tile."""
-    if index < len(tiles):
-        piece = share(in_pieces(run.geometry, tiles[index]), parts, part)
-        transpose_in(run, tiles[index], piece[0], piece[1])
-
-
-def transpose_share_out(run, tiles, index, parts, part):
-    """One of equal parts of the pieces that make rows of a tile's sums, if there is such a tile."""
-    if index >= 0:
-        piece = share(out_pieces(run.blocks, tiles[index]), parts, part)
-        transpose_out(run, tiles[index], piece[0], piece[1])
-
-
-def work_through(run, tiles):
-    """All tiles of a core: bands of one, between rows of the next coming in and rows of the one before going out."""
-    queue = []
-    for index in range(len(tiles)):
-        gn = tiles[index].work.gn
-        for first in range(0, gn, run.blocks.buffer_groups):
-            queue.append((index, first, min(run.blocks.buffer_groups, gn - first)))
-    ring = rows_ring(run, tiles)
-    first, last = tiles[0].work, tiles[len(tiles) - 1].work
-    c0 = first.g0 * run.blocks.per_group
-    cn = min(run.geometry.C, (last.g0 + last.gn) * run.blocks.per_group) - c0
-    run.filters = start_filters(run.operands, run.blocks, c0, cn)
-    ensure_filters(run.filters, run.operands, run.geometry, run.blocks, c0, 1)
-    load_rows(run, tiles[0], ring[0])
-    zeros_sbuf = warm_zeros()
-    warm_up(zeros_sbuf, run.blocks.config.warmup, WARM_BLOCKS)
-    buffers = band_buffers(run.blocks, run.operands.w.dtype)
-    for ahead in range(min(AT_START, len(buffers))):
-        prefetch_bands(run, tiles, queue, buffers, ahead)
-    if len(tiles) > 1:
-        load_rows(run, tiles[1], ring[1])
-    transpose_in(run, tiles[0], 0, in_pieces(run.geometry, tiles[0]))
-    for ahead in range(AT_START, len(buffers)):
-        prefetch_bands(run, tiles, queue, buffers, ahead)
-    run.mirror = mirror_matrix(run.blocks, run.sum_dtype)
-    warm_up(zeros_sbuf, run.blocks.config.rewarm, WARM_BLOCKS)
-
-    position = 0
-    for index in range(len(tiles)):
-        tile = tiles[index]
-        if index + 2 < len(tiles):
-            load_rows(run, tiles[index + 2], ring[index % RING])
-        gn = tile.work.gn
-        spread = max(1, gn - LAG)
-        tile.bias = spread_bias(run.operands, run.geometry, run.blocks, tile.work.g0, tile.work.gn)
+    config: (name, value) pairs of BandedConfig's settings.
+    """
+    run = start_run(operands, geometry, extras, config)
+    if len(run.tiles) == 0:
+        return
+    last = run.tiles[len(run.tiles) - 1]
+    last.ends = True
+    start_work(run)
+    position, at_once = 0, run.blocks.buffer_groups
+    for index in range(len(run.tiles)):
+        tile = run.tiles[index]
+        load_rows(run, index + 2)
+        spread = max(1, tile.gn - LAG)
+        spread_bias(run, tile)
         start_results(run, tile)
-        for group in range(gn):
-            bands_first = index == 0 and run.blocks.config.bands_first
+        bands_first = index == 0 and run.blocks.config.bands_first
+        for group in range(tile.gn):
             if not bands_first and group < spread:
-                transpose_share_in(run, tiles, index + 1, spread, group)
-            if group >= gn - spread:
-                transpose_share_out(run, tiles, index - 1, spread, group - (gn - spread))
-            slot = group % run.blocks.buffer_groups
-            multiply_group(run, tile, group, buffers[position % len(buffers)], slot)
-            if slot == run.blocks.buffer_groups - 1 or group == gn - 1:
-                prefetch_bands(run, tiles, queue, buffers, position + len(buffers))
+                transpose_in(run, index + 1, spread, group)
+            if group >= tile.gn - spread:
+                transpose_out(run, index - 1, spread, group - (tile.gn - spread))
+            slot = group % at_once
+            bands_sbuf = run.buffers[position % len(run.buffers)]
+            multiply_group(run, tile, group, bands_sbuf[0 : bands_sbuf.shape[0], slot])
+            if slot == at_once - 1 or group == tile.gn - 1:
+                prefetch_bands(run, position + len(run.buffers))
                 position += 1
             if bands_first and group < spread:
-                transpose_share_in(run, tiles, index + 1, spread, group)
-    transpose_out(run, tiles[len(tiles) - 1], 0, out_pieces(run.blocks, tiles[len(tiles) - 1]))
+                transpose_in(run, index + 1, spread, group)
+    transpose_out(run, len(run.tiles) - 1, 1, 0)

@@ -15,10 +15,10 @@ from ....kernels.depthwise_conv1d.banded.blocks import (
     fits,
     make_blocks,
     tile_columns,
-    tile_images,
 )
 from ....kernels.depthwise_conv1d.banded.config import BandedConfig
 from ....kernels.depthwise_conv1d.banded.refusal import shape_refusal, size_refusal
+from ....kernels.depthwise_conv1d.parts import part_most
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of, with_settings
@@ -232,7 +232,7 @@ def tries(name: str, shape: Shape, blocks: Blocks) -> Sequence[Any]:
 def other_groups(blocks: Blocks) -> list[int]:
     """Groups of a tile to try beside those that make it as large as runs need: fewer, or more for fewer tiles."""
     most = PARTITIONS // blocks.images
-    share_groups = -(-blocks.num_groups // PARTS) if blocks.config.shard == "channels" else blocks.num_groups
+    share_groups = part_most(blocks.num_groups, blocks.config.shard == "channels")
     more = [times * blocks.groups for times in (2, 4)]
     even = [-(-share_groups // tiles) for tiles in range(1, 5)]
     return [
@@ -264,7 +264,7 @@ def filled(shape: Shape, given: Mapping[str, Any], block: int, shard: str) -> Ba
     images = min(given.get("images", images), geometry.N)
     group_ns = num_taps * max(target.matmul_columns_min, num_columns * images)
     group_ns *= target.tensor_column_fp32_ns if item == 4 else target.tensor_column_ns
-    images = tile_images(geometry, shard, images)
+    images = min(images, part_most(geometry.N, shard == "batch"))
 
     columns = tile_columns(geometry, shard, images, num_taps, num_columns)
     rows, row_bytes, core_groups = PARTITIONS // images, columns * block * item, -(-num_groups // PARTS)

@@ -2,25 +2,27 @@
 
 The part of the work that is never the smaller one is walked. Of a long one only the first tiles, some of full size
 behind them and the last one are; the groups of those between go on at the rate of the later ones of full size. The
-order is that of the kernel's `work_through`; a test holds the result against the timeline.
+order is that of the kernel's `banded`; a test holds the result against the timeline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from ....kernels._tiles import BANK_COLUMNS, PARTS, cut, share
+from ....kernels._tiles import BANK_COLUMNS, PARTS, share
 from ....kernels.depthwise_conv1d.banded.blocks import Blocks
 from ....kernels.depthwise_conv1d.banded.tiles import (
+    Cuts,
     Tile,
+    cuts_of,
     in_pieces,
+    is_ragged,
     out_pieces,
     outs_a_bank,
     plan_tile,
+    sum_spans,
     transposes_a_bank,
 )
-from ....kernels.depthwise_conv1d.banded.work import channels_of_last, cuts_of, work_of
 from ....simulator.hardware import PARTITIONS, PSUM_BANKS
 from ..algorithm import Shape
 from ..clock import Clock
@@ -53,7 +55,7 @@ def walked_groups(blocks: Blocks) -> int:
 def _walk_part(shape: Shape, blocks: Blocks, part: int) -> float:
     """ns of one of the PARTS."""
     cuts = cuts_of(blocks, shape.geometry, part)
-    a_cut = cuts.n_parts * cuts.j_parts
+    a_cut = len(cuts.images) * len(cuts.columns)
     total = len(cuts.groups) * a_cut
     count = min(total, max(BANDED_TILES_MIN, -(-BANDED_WALKED // blocks.groups)))
     if count == 0:
@@ -61,7 +63,7 @@ def _walk_part(shape: Shape, blocks: Blocks, part: int) -> float:
     lead, skipped = min(LEAD, count - 1), _skipped_at_edge(cuts, a_cut, total, count)
     places = [*range(lead), *range(lead + skipped, count - 1 + skipped), total - 1]
     tiles = [
-        plan_tile(blocks, work_of(cuts, index // a_cut, index % a_cut // cuts.j_parts, index % cuts.j_parts))
+        plan_tile(blocks, cuts, index // a_cut, index % a_cut // len(cuts.columns), index % len(cuts.columns))
         for index in places
     ]
     tiles[-1].ends = True
@@ -69,7 +71,7 @@ def _walk_part(shape: Shape, blocks: Blocks, part: int) -> float:
     ends = walk.run()
     if count == total:
         return ends[-1]
-    groups = [tile.work.gn for tile in tiles]
+    groups = [tile.gn for tile in tiles]
     # what belongs to a tile moves beside the two before and the one behind it: the last ones are alone
     late = count - 4
     early = max(1, late // 2)
@@ -79,7 +81,7 @@ def _walk_part(shape: Shape, blocks: Blocks, part: int) -> float:
     return float(ends[-1] + (all_groups - sum(groups)) * rate_ns)
 
 
-def _skipped_at_edge(cuts: Any, a_cut: int, total: int, count: int) -> int:
+def _skipped_at_edge(cuts: Cuts, a_cut: int, total: int, count: int) -> int:
     """Tiles behind the first LEAD that are not walked, where those of the first groups are smaller than the others."""
     if len(cuts.groups) < 3 or a_cut <= LEAD or cuts.groups[0][1] >= cuts.groups[1][1]:
         return 0
@@ -115,9 +117,9 @@ class Walk:
         self.ends: list[float] = []
         #: (first channel, groups) of each place of the queue of bands
         self.queue = [
-            ((tile.work.g0 + g0 - tiles[0].work.g0) * blocks.per_group, min(blocks.buffer_groups, tile.work.gn - g0))
+            ((tile.g0 + g0 - tiles[0].g0) * blocks.per_group, min(blocks.buffer_groups, tile.gn - g0))
             for tile in tiles
-            for g0 in range(0, tile.work.gn, blocks.buffer_groups)
+            for g0 in range(0, tile.gn, blocks.buffer_groups)
         ]
         #: of each place: its last bands, from one group to the next, and which is the last; when its matmuls are done
         self.bands: list[tuple[float, float, int]] = []
@@ -156,7 +158,7 @@ class Walk:
         for index, tile in enumerate(tiles):
             if index + 2 < len(tiles):
                 self.take_rows(index + 2, self.free[index])
-            gn = tile.work.gn
+            gn = tile.gn
             spread = max(1, gn - 2)
             pieces_in = in_pieces(self.geometry, tiles[index + 1]) if index + 1 < len(tiles) else 0
             pieces_out = out_pieces(self.blocks, tiles[index - 1]) if index > 0 else 0
@@ -234,7 +236,7 @@ class Walk:
             return
         channels = min(self.blocks.per_group, geometry.C)
         partitions, size = tile.chunks_in * tile.rows, tile.blocks_in * block
-        begin = (tile.work.j0 + tile.data0) * block - geometry.pad_left
+        begin = (tile.j0 + tile.data0) * block - geometry.pad_left
         left, right = max(0, -begin), max(0, begin + tile.chunks_in * size - geometry.W)
         for missing in (min(size, left), min(size, right)):
             if missing > 0:
@@ -242,17 +244,12 @@ class Walk:
                 busy_ns = target.vector_fixed_memset_ns + words * target.vector_memset_ns
                 ready = max(ready, self.clock.on_vector(ready, busy_ns, busy_ns))
         transfers = 1 + ((left > 0) + (right > 0) if tile.chunks_in > 1 else 0)
-        if self.ends_short(tile):
+        if is_ragged(self.blocks, tile):
             transfers = 2 * tile.chunks_in
         run = min(size, max(1, tile.chunks_in * size - left - right))
         row_ns = channels * target.row_ns(run, geometry.x_w, geometry.itemsize)
         num_bytes = partitions * channels * run * geometry.itemsize
         self.rows[index] = self.clock.load(ready, transfers, partitions, row_ns, num_bytes)
-
-    def ends_short(self, tile: Tile) -> bool:
-        """Whether the last of several groups has fewer channels than the others, which takes DMAs of its own."""
-        last: int = channels_of_last(self.geometry, self.blocks, tile.work)
-        return tile.work.gn > 1 and last < self.blocks.per_group
 
     def bank(self) -> tuple[int, float]:
         """Take the next bank of PSUM: (its place, when it is free)."""
@@ -295,7 +292,7 @@ class Walk:
 
     def multiply(self, index: int, group: int, position: int, slot: int, sums: Sequence[tuple[int, ...]]) -> None:
         """The matmuls of a group, and the read-out of a bank of groups. sums: as of `sums_of`."""
-        last_group, last_slot = self.tiles[index].work.gn - 1, self.bands[position][2]
+        last_group, last_slot = self.tiles[index].gn - 1, self.bands[position][2]
         ready = max(self.x_blocks[index], self.bands[position][0] - self.bands[position][1] * (last_slot - slot))
         there = 0.0
         for columns, moved, slots, met in sums:
@@ -314,12 +311,12 @@ class Walk:
 
     def sums_of(self, tile: Tile) -> list[tuple[int, int, int, int]]:
         """Of each of a group's sums in PSUM: columns, those that a matmul takes, groups of a bank, matmuls."""
-        met = min(self.blocks.num_taps, tile.data0 + tile.datan) - max(0, tile.data0 - tile.work.jn + 1)
-        columns = tile.work.nn * tile.work.jn
-        if columns <= BANK_COLUMNS:
-            moved = tile.repeats * columns
-            return [(columns, moved, BANK_COLUMNS // moved, max(1, met))]
-        return [(each, each, 1, max(1, met)) for _, each in cut(tile.work.jn, BANK_COLUMNS)] * tile.work.nn
+        met = min(self.blocks.num_taps, tile.data0 + tile.datan) - max(0, tile.data0 - tile.jn + 1)
+        spans = sum_spans(tile)
+        if len(spans) == 1:
+            moved = tile.repeats * tile.nn * tile.jn
+            return [(tile.nn * tile.jn, moved, BANK_COLUMNS // moved, max(1, met))]
+        return [(jn, jn, 1, max(1, met)) for _, _, _, jn in spans]
 
     def transpose_out(self, index: int, first: int, count: int) -> None:
         """Pieces first .. first+count-1 of the stage that makes rows of sums; the last one stores."""
@@ -341,9 +338,9 @@ class Walk:
         """The stores of a tile's results."""
         blocks, geometry, item = self.blocks, self.geometry, self.epilogue.y_itemsize
         partitions, channels = tile.chunks_out * tile.rows, min(blocks.per_group, geometry.C)
-        run = min(tile.blocks_out * blocks.out_block, geometry.Q - tile.work.j0 * blocks.out_block)
+        run = min(tile.blocks_out * blocks.out_block, geometry.Q - tile.j0 * blocks.out_block)
         short = geometry.Q % (tile.step_out * blocks.out_block) != 0 and tile.chunks_out > 1
-        transfers = 2 * tile.chunks_out if self.ends_short(tile) else 1 + short
+        transfers = 2 * tile.chunks_out if is_ragged(self.blocks, tile) else 1 + short
         row_ns = channels * self.target.row_ns(run, geometry.y_q, item) / transfers
         for _ in range(transfers):
             self.clock.store(ready, partitions, row_ns, partitions * channels * run * item / transfers)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....kernels.depthwise_conv1d.geometry import Geometry
+from ....kernels.depthwise_conv1d.parts import SHARDS
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timeline import ENGINES
 from ...request import Config
 from ..algorithm import Shape, changed
 
-SHARDS = ("channels", "columns", "batch")
 #: Columns of an image below which two cores do not share them.
 COLUMNS_TO_SHARE = 64
 

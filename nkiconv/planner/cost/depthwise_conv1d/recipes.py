@@ -10,9 +10,8 @@ from typing import NamedTuple
 from ....kernels._tiles import BANK_COLUMNS
 from ....kernels.depthwise_conv1d.call import Extras
 from ....kernels.depthwise_conv1d.geometry import Geometry
-from ....kernels.depthwise_conv1d.rows.chains import has_product, needs_finish, reads_out
-from ....kernels.depthwise_conv1d.rows.plan import LoopPlan, channel_tiles, diagonal_bytes, stacks
-from ....kernels.depthwise_conv1d.rows.tiles import half_total
+from ....kernels.depthwise_conv1d.mixed.chains import has_product, needs_finish, reads_out
+from ....kernels.depthwise_conv1d.mixed.tiles import part_total
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing import Rates
 from ....simulator.timing.target import Target
@@ -43,8 +42,6 @@ ENGINE_MARGIN = 1.015
 #: bounds the one with less wins), of the difference of two recipes in Tensor's time (the less alike, the more one
 #: engine waits for another).
 BUSY_WEIGHT, WORK_WEIGHT, UNLIKE_WEIGHT = 1.0, 0.05, 0.1
-#: How many times Vector's work GpSimd's must be for Vector to fill columns, and tiles of a half from which it may.
-FAR_MORE, MANY_TILES = 1.25, 4
 #: Columns of the first pieces of a half where pieces are of a bank: sums begin with few.
 FIRST_WIDTHS = (256, 384, 512)
 #: Columns of a piece that fixed costs are spread over in bounds.
@@ -217,7 +214,7 @@ def last_recipes(geometry: Geometry) -> Recipes:
 
 def is_long(geometry: Geometry) -> bool:
     """Whether there is more work than the first piece."""
-    return int(half_total(geometry)) > FIRST_WIDTHS[0]
+    return int(part_total(geometry)) > FIRST_WIDTHS[0]
 
 
 def edge_recipes(S: int) -> Recipes:
@@ -230,20 +227,3 @@ def edge_recipes(S: int) -> Recipes:
     if S >= 4:
         found.append((S - 3, 1, 1, 1))
     return (*found, (S, 0, 0, 0))
-
-
-def filler_of(shape: Shape, plan: LoopPlan) -> str:
-    """Vector for columns outside of rows where GpSimd has more to do for each of many tiles: diagonals, sums of chains.
-
-    Where tiles are few, what counts is that Vector starts early.
-    """
-    geometry, target = shape.geometry, shape.target
-    work = [work_of(recipe, shape, plan.piece) for recipe in plan.recipes]
-    columns = plan.rows.columns / len(work)
-    # Vector has half of the plain copies out of PSUM
-    vector_ns = sum(one.vector + 0.5 * one.copied * target.vector_ns for one in work) * columns
-    diagonals_ns = target.gpsimd_select_ns * diagonal_bytes(geometry, plan) / geometry.itemsize
-    gpsimd_ns = target.gpsimd_fixed_ns + sum(one.gpsimd for one in work) * columns
-    gpsimd_ns += diagonals_ns / stacks(geometry, plan.rows)
-    many = channel_tiles(plan.rows) * stacks(geometry, plan.rows) >= MANY_TILES
-    return "vector" if many and gpsimd_ns > FAR_MORE * vector_ns else "gpsimd"

@@ -1,5 +1,5 @@
-"""`vector` on the host: see `rows`."""
+"""`vector` on the host: see `mixed`."""
 
-from .rows import Rows
+from .mixed import Mixed
 
-ALGORITHM = Rows(on_tensor=False)
+ALGORITHM = Mixed(on_tensor=False)

@@ -1,9 +1,8 @@
-"""Work decomposition with channels on partitions: which rows of x share a tile, and which half of the work has them.
+"""Work decomposition with channels on partitions: which rows of x share a tile, and which part of the work has them.
 
 Channel c = p * T + t lies on partition p of channel tile t, so that the filters of neighbouring tiles are one
 contiguous run a partition. Where the channels of a tile leave partitions free, several stretches of columns (or images)
-are stacked: partition g * P + p holds group g. The work is always cut into two halves, of channels, columns or images;
-one core does both in turn, so that every column meets the same instructions on 1 and on 2 cores.
+are stacked: partition g * P + p holds group g.
 
 Compile-time code in NKI's Python subset.
 """
@@ -12,10 +11,9 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._axis import greatest_common_divisor
-from ..._tiles import div_ceil, share
+from ..._tiles import PARTS, div_ceil
+from ..parts import part_most, part_span
 
-#: What is shared by the two halves of the work.
-SHARDS = ("channels", "columns", "batch")
 #: Columns below which a stretch is not cut further to fill partitions: a DMA element of 64 B in bf16, which costs what
 #: any smaller one does (trn2.toml, dma.small_element_bytes).
 STRETCH_MIN = 32
@@ -45,29 +43,32 @@ class RowPlan(nl.NKIObject):
     columns: int
     #: whether a tile holds one run a row, read by all taps, or each tap's columns apart
     runs: bool
-    #: channel tiles whose states are loaded together and then copied to their columns; 0: each goes straight there
-    states: int
-    #: engine that fills columns in front of and behind rows: "gpsimd" or "vector"
-    filler: str
 
 
 @dataclass
 class RowTile(nl.NKIObject):
-    """One tile: channels p * T + t of some groups; group g has columns starts[g] .. of image images[g]."""
+    """One tile: channels p * T + t of some groups, (image, first column) each."""
 
     t: int
-    #: channels, the partitions of a group
+    #: channels, the partitions of a group; of all groups
     P: int
-    images: tuple
-    starts: tuple
-    #: columns of each group that exist; the rest of qn is computed and not stored
-    valid: tuple
-    qn: int
     rows: int
+    groups: list
+    #: columns of a group, and where columns end; what is behind is computed and not stored
+    qn: int
+    end_q: int
+    #: in SBUF, once they are loaded: x, or None; the residual [rows, qn], or None without one
+    x: object
+    residual: object
+    #: filters [rows, S] and bias [rows, 1] in fp32, or None without one
+    w: object
+    bias: object
+    #: [rows, taps on Tensor, rows] stationaries, or None
+    diagonals: object
 
 
 def channels_of(C, T, t):
-    """Channels of tile t, those p * T + t below C."""
+    """Channels of tile t, those p * T + t below C: partitions, also of the tiles behind it, which have no more."""
     return div_ceil(max(0, C - t), T)
 
 
@@ -84,24 +85,24 @@ def read_shard(geometry, T):
     return "batch" if geometry.N > 1 else "columns"
 
 
-def half_columns(geometry, shard):
-    """Most columns of one image in one half."""
-    return div_ceil(geometry.Q, 2) if shard == "columns" else geometry.Q
+def part_columns(geometry, shard):
+    """Most columns of one image in one part of the work."""
+    return part_most(geometry.Q, shard == "columns")
 
 
-def half_images(geometry, shard):
-    """Most images in one half."""
-    return div_ceil(geometry.N, 2) if shard == "batch" else geometry.N
+def part_images(geometry, shard):
+    """Most images in one part of the work."""
+    return part_most(geometry.N, shard == "batch")
 
 
-def half_total(geometry):
-    """Columns of 128 rows in a half of the work."""
-    return (geometry.N * geometry.Q * geometry.C) // (2 * nl.tile_size.pmax)
+def part_total(geometry):
+    """Columns of 128 rows in a part of the work."""
+    return (geometry.N * geometry.Q * geometry.C) // (PARTS * nl.tile_size.pmax)
 
 
 def stack_height(geometry, shard, P):
     """Groups that fill the partitions of a tile with P channels, as far as there are columns and images for them."""
-    stretches = half_images(geometry, shard) * div_ceil(half_columns(geometry, shard), STRETCH_MIN)
+    stretches = part_images(geometry, shard) * div_ceil(part_columns(geometry, shard), STRETCH_MIN)
     return max(1, min(nl.tile_size.pmax // P, stretches))
 
 
@@ -150,13 +151,13 @@ def fit_columns(geometry, T, G, shard, longest):
         columns = min(longest, most // geometry.S)
         if columns > 0:
             columns = min(columns, stretch(geometry, G, shard, columns))
-    return RowPlan(T=T, G=G, shard=shard, columns=columns, runs=runs, states=0, filler="gpsimd")
+    return RowPlan(T=T, G=G, shard=shard, columns=columns, runs=runs)
 
 
 def stretch(geometry, G, shard, longest):
-    """Columns of each group, when the columns and images of a half are cut evenly into whole tiles of G groups."""
-    columns = half_columns(geometry, shard)
-    images = half_images(geometry, shard)
+    """Columns of each group, when the columns and images of a part are cut evenly into whole tiles of G groups."""
+    columns = part_columns(geometry, shard)
+    images = part_images(geometry, shard)
     tiles = div_ceil(images * div_ceil(columns, longest), G)
     pieces = max(div_ceil(columns, longest), (tiles * G) // images)
     size = div_ceil(columns, pieces)
@@ -174,44 +175,50 @@ def aligned(geometry, G, columns):
     return columns if G == 1 else max(step, (columns // step) * step)
 
 
-def tile_list(geometry, plan, half, most):
-    """RowTiles of one half, in order: channel tile by channel tile. most: how many at most, 0 for all."""
-    first_t, end_t = 0, plan.T
-    first_n, end_n = 0, geometry.N
-    first_q, end_q = 0, geometry.Q
-    if plan.shard == "channels":
-        part = share(plan.T, 2, half)
-        first_t, end_t = part[0], part[0] + part[1]
-    elif plan.shard == "batch":
-        part = share(geometry.N, 2, half)
-        first_n, end_n = part[0], part[0] + part[1]
-    else:
-        part = share(geometry.Q, 2, half)
-        first_q, end_q = part[0], part[0] + part[1]
+def tile_count(geometry, rows):
+    """Most tiles of a part."""
+    stretches = part_images(geometry, rows.shard) * div_ceil(part_columns(geometry, rows.shard), rows.columns)
+    return part_most(rows.T, rows.shard == "channels") * div_ceil(stretches, rows.G)
+
+
+def tile_list(geometry, rows, part, most):
+    """RowTiles of one part, in order: channel tile by channel tile. most: how many at most, 0 for all."""
+    t_part = part_span(rows.T, rows.shard == "channels", part)
+    n_part = part_span(geometry.N, rows.shard == "batch", part)
+    q_part = part_span(geometry.Q, rows.shard == "columns", part)
+    end_q = q_part[0] + q_part[1]
     groups = []
-    for n in range(first_n, end_n):
-        if most == 0 or len(groups) < most * plan.G:
-            for q0 in range(first_q, end_q, plan.columns):
+    for n in range(n_part[0], n_part[0] + n_part[1]):
+        if most == 0 or len(groups) < most * rows.G:
+            for q0 in range(q_part[0], end_q, rows.columns):
                 groups.append((n, q0))
     tiles = []
-    for t in range(first_t, end_t):
-        if most > 0 and len(tiles) >= most:
-            return tiles[0 : min(most, len(tiles))]
-        P = channels_of(geometry.C, plan.T, t)
-        for g0 in range(0, len(groups), plan.G):
-            images = ()
-            starts = ()
-            valid = ()
-            longest = 0
-            for index in range(g0, min(len(groups), g0 + plan.G)):
-                group = groups[index]
-                count = min(plan.columns, end_q - group[1])
-                images = images + (group[0],)
-                starts = starts + (group[1],)
-                valid = valid + (count,)
-                longest = max(longest, count)
-            tiles.append(RowTile(t=t, P=P, images=images, starts=starts, valid=valid, qn=longest, rows=P * len(images)))
-    return tiles if most == 0 else tiles[0 : min(most, len(tiles))]
+    for t in range(t_part[0], t_part[0] + t_part[1]):
+        for g0 in range(0, len(groups), rows.G):
+            if most == 0 or len(tiles) < most:
+                tiles.append(row_tile(geometry, rows, t, groups[g0 : min(len(groups), g0 + rows.G)], end_q))
+    return tiles
+
+
+def row_tile(geometry, rows, t, groups, end_q):
+    """The tile of a channel tile's groups, (image, first column) each; columns end at end_q."""
+    longest = 0
+    for index in range(len(groups)):
+        longest = max(longest, min(rows.columns, end_q - groups[index][1]))
+    P = channels_of(geometry.C, rows.T, t)
+    return RowTile(
+        t=t,
+        P=P,
+        rows=P * len(groups),
+        groups=groups,
+        qn=longest,
+        end_q=end_q,
+        x=None,
+        residual=None,
+        w=None,
+        bias=None,
+        diagonals=None,
+    )
 
 
 def run_length(geometry, qn):
@@ -219,9 +226,9 @@ def run_length(geometry, qn):
     return (qn - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1
 
 
-def load_bytes(geometry, plan):
+def load_bytes(geometry, rows):
     """Bytes a partition of one loaded tile."""
-    if not plan.runs:
-        return geometry.S * plan.columns * geometry.itemsize
-    run = run_length(geometry, plan.columns) * geometry.itemsize
+    if not rows.runs:
+        return geometry.S * rows.columns * geometry.itemsize
+    run = run_length(geometry, rows.columns) * geometry.itemsize
     return run if geometry.lhs_dilation == 1 else run + div_ceil(run, geometry.lhs_dilation) + geometry.itemsize

@@ -1,45 +1,38 @@
 """What the loop over rows takes on a core: its order of work, walked with a clock for each engine.
 
-Half 1 of the work is walked, which is never the smaller one, but for states. Of a long one only the first tiles are:
-further ones go on at the rate of the later half of these. The order is that of the kernel's `loop`; a test holds the
-result against the timeline.
+Part 1 of the work is walked, which is never the smaller one, but for states. Of a long one only the first tiles are:
+further ones go on at the rate of the later half of these. The order is that of the kernel's `convolve_rows`; a test
+holds the result against the timeline.
 """
 
 from __future__ import annotations
 
 from ....kernels._tiles import BANK_COLUMNS, div_ceil
-from ....kernels.depthwise_conv1d.rows.chains import Piece, last_step, phases_of, vector_steps
-from ....kernels.depthwise_conv1d.rows.dma import spans, y_spans
-from ....kernels.depthwise_conv1d.rows.plan import (
-    LoopPlan,
-    all_recipes,
-    any_product,
-    cut_pieces,
-    cuts_of,
-    filter_block,
-    most_tensor_taps,
-    widths_of,
-)
-from ....kernels.depthwise_conv1d.rows.states import FILLED_AHEAD, IMAGES, is_staged, meets_state, place_of
-from ....kernels.depthwise_conv1d.rows.tiles import RowPlan, RowTile, run_length, tile_list
+from ....kernels.depthwise_conv1d.mixed.chains import Piece, vector_steps
+from ....kernels.depthwise_conv1d.mixed.dma import held_by_all, places_between, positions_of, spans, y_places
+from ....kernels.depthwise_conv1d.mixed.plan import MixedPlan, cut_pieces, cuts_of, filter_block, widths_of
+from ....kernels.depthwise_conv1d.mixed.states import FILLED_AHEAD, IMAGES, block_of, is_staged, meets_state
+from ....kernels.depthwise_conv1d.mixed.tiles import RowTile, run_length, tile_count, tile_list
 from ..algorithm import Shape
 from ..clock import Clock
 
 #: Pieces that are walked at most, and tiles that are at least: enough for the array to settle for a rate.
-ROWS_WALKED = 96
-ROWS_TILES_MIN = 6
+MIXED_WALKED = 96
+MIXED_TILES_MIN = 6
+#: Bytes of a filter's tap in SBUF.
+FILTER_BYTES = 4
 
 
-def walk_ns(shape: Shape, plan: LoopPlan) -> float:
+def walk_ns(shape: Shape, plan: MixedPlan) -> float:
     """ns of a core that runs a plan which memory holds."""
     geometry, rows = shape.geometry, plan.rows
-    most = max(ROWS_TILES_MIN, div_ceil(ROWS_WALKED, div_ceil(rows.columns, plan.piece)))
-    # the second half of columns meets no state
-    half = 0 if shape.extras.state and rows.shard == "columns" and geometry.Q > 1 else 1
-    tiles = tile_list(geometry, rows, half, most + 1)
+    most = max(MIXED_TILES_MIN, div_ceil(MIXED_WALKED, div_ceil(rows.columns, plan.piece)))
+    # the second part of columns meets no state
+    part = 0 if shape.extras.state and rows.shard == "columns" and geometry.Q > 1 else 1
+    tiles = tile_list(geometry, rows, part, most + 1)
     count = len(tiles)
     if count > most:
-        count, tiles = count_tiles(shape, rows), tiles[:most]
+        count, tiles = int(tile_count(geometry, rows)), tiles[:most]
     walk = Walk(shape, plan, tiles)
     walk.run()
     last_ns = walk.ends[-1]
@@ -53,25 +46,15 @@ def walk_ns(shape: Shape, plan: LoopPlan) -> float:
     return last_ns + (count - len(tiles)) * rate_ns
 
 
-def count_tiles(shape: Shape, rows: RowPlan) -> int:
-    """Tiles of half 1."""
-    geometry = shape.geometry
-    images = div_ceil(geometry.N, 2) if rows.shard == "batch" else geometry.N
-    columns = div_ceil(geometry.Q, 2) if rows.shard == "columns" else geometry.Q
-    channel_tiles = div_ceil(rows.T, 2) if rows.shard == "channels" else rows.T
-    return int(channel_tiles * div_ceil(images * div_ceil(columns, rows.columns), rows.G))
-
-
 class Walk:
     """How far a walk through some tiles is: the clocks, and when what the sums need is there."""
 
-    def __init__(self, shape: Shape, plan: LoopPlan, tiles: list[RowTile]) -> None:
-        self.geometry, self.epilogue, self.state = shape.geometry, shape.extras.epilogue, shape.extras.state
+    def __init__(self, shape: Shape, plan: MixedPlan, tiles: list[RowTile]) -> None:
+        self.geometry, self.extras, self.epilogue = shape.geometry, shape.extras, shape.extras.epilogue
         self.plan, self.tiles = plan, tiles
         self.target = target = shape.target
         self.clock = Clock(target)
-        self.pieces: list[Piece] = cut_pieces(plan, tiles)
-        self.taps: int = most_tensor_taps(all_recipes(plan))
+        self.pieces: list[Piece] = cut_pieces(plan, self.epilogue, tiles)
         self.block: int = filter_block(self.geometry)
         fp32 = self.geometry.itemsize == 4
         #: ns of a column of a tap on the array, and of a matmul beside those
@@ -84,10 +67,8 @@ class Walk:
         self.filters: list[float] = []
         self.states: list[float] = []
         self.filled = 0
-        #: for each piece: ns of its chains A and B, of its columns of x; Vector's steps, and the step that writes y
+        #: for each piece: ns of its chains A and B, of its columns of x
         self.a, self.b, self.there = ([0.0] * len(self.pieces) for _ in range(3))
-        self.steps = [vector_steps(piece.recipe) for piece in self.pieces]
-        self.last = [last_step(piece.recipe, self.epilogue) for piece in self.pieces]
         #: Vector's tap beside its columns: until the next, until its result
         self.tap_ns = target.vector_fixed_sum_ns
         self.tap_done_ns = target.vector_done_ns + target.vector_operand_done_ns
@@ -97,10 +78,7 @@ class Walk:
     def run(self) -> None:
         """All tiles, in the loop's order."""
         plan, tiles, pieces = self.plan, self.tiles, self.pieces
-        of_recipe = {recipe: phases_of(recipe, self.epilogue) for recipe in all_recipes(plan)}
-        known = [of_recipe[piece.recipe] for piece in pieces]
-        phases = max(len(one) for one in of_recipe.values())
-        for turn in range(len(pieces) + phases - 1):
+        for turn in range(len(pieces) + plan.phases - 1):
             if turn < len(pieces):
                 i = pieces[turn].tile
                 while len(self.xs) < min(len(tiles), i + plan.prefetch + 1):
@@ -108,10 +86,11 @@ class Walk:
                 while len(self.stationaries) < min(len(self.xs), i + 2):
                     self.take_stationaries()
                 while self.filled < min(len(self.xs), i + FILLED_AHEAD + 1):
-                    self.fill_state()
+                    self.fill_state(self.filled)
+                    self.filled += 1
             # phase 0 of piece `turn`, phase 1 of the one before it, and so on, their steps in alternation
-            own = [(turn - k, *known[turn - k][k]) for k in range(phases)
-                   if 0 <= turn - k < len(pieces) and k < len(known[turn - k])]  # fmt: skip
+            own = [(turn - k, *pieces[turn - k].phases[k]) for k in range(plan.phases)
+                   if 0 <= turn - k < len(pieces) and k < len(pieces[turn - k].phases)]  # fmt: skip
             for step in range(max((end - begin for _, begin, end in own), default=0)):
                 for index, begin, end in own:
                     if begin + step < end:
@@ -125,9 +104,9 @@ class Walk:
         while len(self.filters) * self.block + self.tiles[0].t <= tile.t:
             self.take_filters()
         state_ns = 0.0
-        if is_staged(plan.rows, i):
-            self.load_states(i)
-        elif self.state and meets_state(geometry, tile):
+        if is_staged(plan, i):
+            self.load_states(tile)
+        elif self.extras.state and meets_state(geometry, tile):
             taken = target.row_ns(geometry.pad_left, 1, itemsize)
             state_ns = clock.load(0.0, 1, tile.rows, taken, tile.rows * geometry.pad_left * itemsize)
         zeros_ns, blocked_ns = self.zero_outside(tile)
@@ -149,29 +128,27 @@ class Walk:
             taken = target.row_ns(tile.qn, geometry.y_q, itemsize)
             clock.load(0.0, 1, tile.rows, taken, tile.rows * tile.qn * itemsize)
         self.xs.append(found)
-        if i == 0 and plan.warmup > 0:
+        if i == 0 and plan.config.warmup > 0:
             warm_ns = clock.on_vector(0.0, target.vector_fixed_memset_ns, target.vector_fixed_memset_ns)
             warm_ns += target.hop_tensor_ns
-            clock.matmuls(warm_ns, plan.warmup, BANK_COLUMNS, target.tensor_column_ns, target.matmul_ns)
+            clock.matmuls(warm_ns, plan.config.warmup, BANK_COLUMNS, target.tensor_column_ns, target.matmul_ns)
 
-    def load_states(self, i: int) -> None:
+    def load_states(self, tile: RowTile) -> None:
         """Loads of the blocks of states up to that of a tile."""
-        geometry, tile, states = self.geometry, self.tiles[i], self.plan.rows.states
-        if meets_state(geometry, tile):
-            taken = IMAGES * self.target.row_ns(states * geometry.pad_left, 1, geometry.itemsize)
-            num_bytes = tile.rows * IMAGES * states * geometry.pad_left * geometry.itemsize
-            while len(self.states) <= place_of(self.plan.rows, self.tiles, i)[0]:
-                self.states.append(self.clock.load(0.0, 1, tile.rows, taken, num_bytes))
+        geometry, states = self.geometry, self.plan.states
+        taken = IMAGES * self.target.row_ns(states * geometry.pad_left, 1, geometry.itemsize)
+        num_bytes = tile.rows * IMAGES * states * geometry.pad_left * geometry.itemsize
+        while meets_state(geometry, tile) and len(self.states) <= block_of(self, tile):
+            self.states.append(self.clock.load(0.0, 1, tile.rows, taken, num_bytes))
 
-    def fill_state(self) -> None:
-        """The copy of the next tile's state to its columns, if it comes from a block."""
-        target, i = self.target, self.filled
-        self.filled += 1
-        if not is_staged(self.plan.rows, i) or not meets_state(self.geometry, self.tiles[i]):
+    def fill_state(self, i: int) -> None:
+        """The copy of a tile's state to its columns, if it comes from a block."""
+        target, tile = self.target, self.tiles[i]
+        if not is_staged(self.plan, i) or not meets_state(self.geometry, tile):
             return
-        ready_ns = self.states[place_of(self.plan.rows, self.tiles, i)[0]]
+        ready_ns = self.states[block_of(self, tile)]
         busy_ns = self.geometry.pad_left * target.gpsimd_ns
-        if self.plan.rows.filler == "vector":
+        if self.plan.vector_fills:
             fixed_ns, done_ns = target.vector_fixed_ns, target.vector_done_ns
             there_ns = self.clock.on_vector(ready_ns, fixed_ns + busy_ns, done_ns + busy_ns)
         else:
@@ -183,11 +160,10 @@ class Walk:
         geometry, tiles = self.geometry, self.tiles
         t0 = len(self.filters) * self.block + tiles[0].t
         count = min(self.block, tiles[-1].t + 1 - t0) * geometry.S
-        taken = self.target.row_ns(count, geometry.w_s, geometry.itemsize)
-        loads = 1 + (any_product(all_recipes(self.plan)) and geometry.itemsize == 2) + self.epilogue.bias
+        taken = self.target.row_ns(count, geometry.w_s, FILTER_BYTES)
         there_ns = 0.0
-        for _ in range(loads):
-            there_ns = self.clock.load(0.0, 1, tiles[0].rows, taken, tiles[0].rows * count * geometry.itemsize)
+        for _ in range(1 + self.epilogue.bias):
+            there_ns = self.clock.load(0.0, 1, tiles[0].rows, taken, tiles[0].rows * count * FILTER_BYTES)
         self.filters.append(there_ns)
 
     def take_stationaries(self) -> None:
@@ -197,8 +173,8 @@ class Walk:
         there_ns = self.filters[(tile.t - self.tiles[0].t) // self.block]
         if i > 0 and before.t == tile.t and before.rows >= tile.rows:
             there_ns = self.stationaries[i - 1]
-        elif self.taps > 0:
-            there_ns = self.on_gpsimd(there_ns, self.taps * tile.rows * self.target.gpsimd_select_ns)
+        elif self.plan.taps > 0:
+            there_ns = self.on_gpsimd(there_ns, self.plan.taps * tile.rows * self.target.gpsimd_select_ns)
         self.stationaries.append(there_ns)
 
     def on_gpsimd(self, ready_ns: float, busy_ns: float) -> float:
@@ -209,7 +185,7 @@ class Walk:
     def fill(self, columns: int) -> float:
         """Zeros in so many columns; when they are there."""
         target = self.target
-        if self.plan.rows.filler == "vector":
+        if self.plan.vector_fills:
             busy_ns = target.vector_fixed_memset_ns + columns * target.vector_memset_ns
             return self.clock.on_vector(0.0, busy_ns, busy_ns)
         return self.on_gpsimd(0.0, columns * target.gpsimd_ns)
@@ -222,35 +198,24 @@ class Walk:
         geometry = self.geometry
         if not self.plan.rows.runs:
             return 0.0, 0.0
-        size = run_length(geometry, tile.qn)
-        firsts = [start * geometry.stride - geometry.pad_left for start in tile.starts]
-        ends = [max(0, (geometry.W - 1) * geometry.lhs_dilation + 1 - first) for first in firsts]
-        befores = [0] if self.state else [max(0, -first) for first in firsts]
-        left, right = min(size, max(befores)), min(size, *ends)
+        size, firsts = run_length(geometry, tile.qn), positions_of(geometry, tile, 0)
+        left, right = held_by_all(geometry, self.extras, firsts, size) if geometry.lhs_dilation == 1 else (size, size)
         there_ns = 0.0
-        if left >= right or geometry.lhs_dilation > 1:
-            there_ns = self.fill(size)
-        else:
-            if left > 0:
-                there_ns = self.fill(left)
-            if right < size:
-                there_ns = self.fill(size - right)
-        least = size if self.state else min(size, *befores)
-        overlaps = least < left or min(size, max(ends)) > right or left >= right
+        for columns in (left, size - right):
+            if columns > 0:
+                there_ns = self.fill(columns)
+        least = size if self.extras.state else min(size, *(max(0, -first) for first in firsts))
+        most = max(max(0, geometry.W - first) for first in firsts)
+        overlaps = least < left or min(size, most) > right
         return there_ns + self.target.hop_ns if there_ns > 0.0 else 0.0, there_ns if overlaps else 0.0
 
     def load_run(self, tile: RowTile, begin: int, end: int, ready_ns: float) -> float:
         """Loads of positions begin .. end-1 of a tile's rows, one for each span of groups; when the last is there."""
         geometry = self.geometry
-        offsets, lows, counts = [], [], []
-        for start, image in zip(tile.starts, tile.images, strict=True):
-            first = start * geometry.stride - geometry.pad_left
-            low = min(end, max(begin, -first))
-            offsets.append(image * geometry.x_n + (first + low) * geometry.x_w)
-            lows.append(low)
-            counts.append(max(low, min(end, geometry.W * geometry.lhs_dilation - first)) - low)
-        loads = len(spans(offsets, lows, counts))
-        elements = div_ceil(max(counts), geometry.lhs_dilation)
+        steps, end_x = (geometry.x_n, geometry.x_c, geometry.x_w), geometry.W * geometry.lhs_dilation
+        where = places_between(tile, steps, positions_of(geometry, tile, 0), begin, end, 0, end_x)
+        loads = len(spans(*where))
+        elements = div_ceil(max(where[2]), geometry.lhs_dilation)
         taken = self.target.row_ns(elements, geometry.x_w, geometry.itemsize)
         num_bytes = tile.rows * elements * geometry.itemsize
         there_ns = 0.0
@@ -266,7 +231,7 @@ class Walk:
 
     def take_step(self, index: int, step: int) -> None:
         """One step of a piece, as the kernel's `run_step` issues it."""
-        target, piece, steps = self.target, self.pieces[index], self.steps[index]
+        target, piece, steps = self.target, self.pieces[index], vector_steps(self.pieces[index].recipe)
         on_tensor, chain, head, second = piece.recipe
         if step == 0:
             self.take_heads(index)
@@ -287,7 +252,7 @@ class Walk:
                 self.a[index] = self.on_gpsimd(ready_ns, piece.qn * target.gpsimd_ns)
         else:
             self.a[index] = self.complete(self.a[index] + target.hop_ns, piece)
-        if step == self.last[index]:
+        if step == piece.last:
             self.store(piece, self.a[index])
 
     def take_heads(self, index: int) -> None:
@@ -310,8 +275,8 @@ class Walk:
         """A piece of y, one DMA for each span of groups."""
         geometry, tile, y_itemsize = self.geometry, self.tiles[piece.tile], self.epilogue.y_itemsize
         count = 1
-        if len(tile.starts) > 1:
-            count = max(1, len(spans(*y_spans(tile, geometry, piece.q0, piece.qn))))
+        if len(tile.groups) > 1:
+            count = max(1, len(spans(*y_places(tile, geometry, piece.q0, piece.qn))))
         taken = self.target.row_ns(piece.qn, geometry.y_q, y_itemsize) / count
         for _ in range(count):
             self.clock.store(ready_ns, tile.rows, taken, tile.rows * piece.qn * y_itemsize / count)

@@ -1,0 +1,128 @@
+"""Settings of `mixed` and `vector`: what each says, what it may be, and what a kernel takes that is called without.
+
+Compile-time code in NKI's Python subset.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._settings import ANY, setting, settings_refusal
+from ..parts import SHARDS
+from .chains import tap_count
+from .tiles import LOAD_BYTES_MAX, ROWS_TILE_BYTES, part_total, plan_rows
+
+#: Engines that add chains.
+JOIN_ENGINES = ("gpsimd", "vector")
+#: Most columns of one piece: four banks of PSUM, so that two pieces are in flight. The least by default: not all of a
+#: bank, which leaves tiles a little longer than one with a last piece that hides nothing.
+PIECE_MIN, PIECE_MAX = 448, 2048
+#: Pieces of a core's work from which they may be larger than a bank.
+PIECES = 32
+#: The settings, as `settings_refusal` has them: more columns and warm-up matmuls than there is room for.
+MIXED_SETTINGS = (
+    ("shard", SHARDS),
+    ("recipes", ANY),
+    ("columns", (1, LOAD_BYTES_MAX)),
+    ("piece", (1, PIECE_MAX)),
+    ("start", ANY),
+    ("first", ANY),
+    ("end", ANY),
+    ("last", ANY),
+    ("warmup", (0, 64)),
+    ("join", JOIN_ENGINES),
+)
+
+
+@dataclass(frozen=True)
+class MixedConfig(nl.NKIObject):
+    """Every setting. A recipe is (tensor, vector_a, head, vector_b), who has how many taps of a piece: see `chains`."""
+
+    #: what the two parts of the work share out: "channels", "columns", or "batch" for images
+    shard: str
+    #: recipes of the pieces of a part in turn, one or more
+    recipes: tuple
+    #: columns of a tile, 1 to 49152; fewer where a tile of so many does not fit
+    columns: int
+    #: columns of a piece, 1 to 2048; at most a tile's
+    piece: int
+    #: recipes of the first pieces of a part, any number
+    start: tuple
+    #: columns of the first pieces of a part, 1 to 2048 each, any number
+    first: tuple
+    #: recipes of the last pieces of a part, any number
+    end: tuple
+    #: columns of the last pieces of a part, 1 to 2048 each, any number
+    last: tuple
+    #: matmuls of 512 columns on zeros while the first loads are on their way, 0 to 64
+    warmup: int
+    #: engine that adds chains, but for the last piece: "gpsimd" or "vector"
+    join: str
+
+
+def mixed_settings(geometry, config, on_tensor):
+    """All settings of a config. What it leaves open: Tensor has about 7 of 10 taps in 16 bits, 4 of fp32, and none of a
+    few in fp32."""
+    S = geometry.S
+    is_wide = geometry.itemsize == 4
+    shared = min(8, (6 if is_wide else 3) * S // 10)
+    recipe = (S - shared, shared, 0, 0) if shared < 2 else (S - shared, shared // 2, 1, (shared - 1) // 2)
+    free = (0, S - 1, 0, 0) if S < 4 else (0, S - 2 - (S - 2) // 2, 1, (S - 2) // 2)
+    if not on_tensor or (is_wide and S <= 5):
+        recipe = free
+    on_array = recipe[0] > 0
+    piece = max(PIECE_MIN, min(PIECE_MAX, part_total(geometry) // PIECES))
+    return MixedConfig(
+        shard=setting(config, "shard", plan_rows(geometry, None, 0).shard),
+        recipes=setting(config, "recipes", (recipe,)),
+        columns=setting(config, "columns", ROWS_TILE_BYTES // geometry.itemsize),
+        piece=setting(config, "piece", piece),
+        start=setting(config, "start", (free,) if on_array and S >= 2 and S <= 13 else ()),
+        first=setting(config, "first", (256, 384, 512) if piece == PIECE_MIN else ()),
+        end=setting(config, "end", ((S - 1, 0, 1, 0),) if on_array and S >= 2 else ()),
+        last=setting(config, "last", (320,)),
+        warmup=setting(config, "warmup", 5 if on_array else 0),
+        join=setting(config, "join", "gpsimd"),
+    )
+
+
+def mixed_config_refusal(geometry, config, on_tensor):
+    """What is wrong with the names and values of a config; "" if nothing is."""
+    reason = settings_refusal(config, MIXED_SETTINGS, "mixed" if on_tensor else "vector")
+    if reason != "":
+        return reason
+    read = mixed_settings(geometry, config, on_tensor)
+    for named in (("recipes", read.recipes), ("start", read.start), ("end", read.end)):
+        reason = recipes_refusal(named[0], named[1], geometry.S, on_tensor)
+        if reason != "":
+            return reason
+    if not are_counts(read.first, 1, PIECE_MAX) or not are_counts(read.last, 1, PIECE_MAX):
+        return f"config={config}: first and last must be tuples of ints, 1 to {PIECE_MAX} columns each"
+    return ""
+
+
+def are_counts(values, least, most):
+    """Whether values is a tuple of ints from least to most."""
+    if not isinstance(values, tuple):
+        return False
+    for index in range(len(values)):
+        value = values[index]
+        if not isinstance(value, int) or isinstance(value, bool) or value < least or value > most:
+            return False
+    return True
+
+
+def recipes_refusal(name, recipes, S, on_tensor):
+    """What is wrong with a config's recipes."""
+    if not isinstance(recipes, tuple) or (len(recipes) == 0 and name == "recipes"):
+        return f"config {name}={recipes}: must be a tuple of (tensor, vector_a, head, vector_b)"
+    for index in range(len(recipes)):
+        recipe = recipes[index]
+        right = are_counts(recipe, 0, S) and len(recipe) == 4
+        if not right or recipe[2] > 1 or (recipe[2] == 0 and recipe[3] > 0) or tap_count(recipe) != S:
+            return (
+                f"config {name}={recipes}: recipe {index} must be (tensor, vector_a, head, vector_b) with head 0 or "
+                f"1, vector_b = 0 without a head, and S={S} taps in all (one more on Scalar if tensor is 0)"
+            )
+        if not on_tensor and recipe[0] > 0:
+            return f"config {name}={recipes}: recipe {index} has taps on Tensor; use algorithm mixed"
+    return ""

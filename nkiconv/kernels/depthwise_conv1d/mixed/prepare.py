@@ -1,0 +1,110 @@
+"""What the sums of `mixed` need, in the order in which it is loaded and made, ahead of them."""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._warm import warm_up, warm_zeros
+from ..call import Extras, Operands
+from ..geometry import Geometry
+from .dma import load_channels, load_residual_rows, load_tile_x
+from .plan import MixedPlan, cuts_of, filter_block, widths_of
+from .states import FILLED_AHEAD, fill_state, is_staged, load_states
+
+#: Blocks of 128 columns of a matmul on zeros.
+WARM_BLOCKS = 4
+
+
+@dataclass
+class MixedRun(nl.NKIObject):
+    """One part of the work on its way."""
+
+    operands: Operands
+    geometry: Geometry
+    extras: Extras
+    plan: MixedPlan
+    tiles: list
+    pieces: list
+    #: of each piece the chains (A, B) as they are, each a tile or None
+    chains: list
+    #: tiles whose x is loaded, that have their filters and stationaries, and that have their states
+    loaded: int
+    prepared: int
+    filled: int
+    #: of each block of channel tiles: filters and biases [partitions, 1, ...]
+    filters: list
+    #: of each block of channel tiles: states
+    states: list
+
+
+def prepare(run, i):
+    """Load x of tile i and of those that are prefetched; make diagonals of it and of the next; fill states in."""
+    while run.loaded < min(len(run.tiles), i + run.plan.prefetch + 1):
+        load_next_tile(run, run.loaded)
+        run.loaded = run.loaded + 1
+    while run.prepared < min(run.loaded, i + 2):
+        prepare_tile(run, run.prepared)
+        run.prepared = run.prepared + 1
+    while run.filled < min(run.loaded, i + FILLED_AHEAD + 1):
+        if is_staged(run.plan, run.filled):
+            fill_state(run, run.tiles[run.filled])
+        run.filled = run.filled + 1
+
+
+def load_next_tile(run, i):
+    """x and residual of tile i; filters, and states, come before the first x that needs them."""
+    plan, tile = run.plan, run.tiles[i]
+    load_filters(run, tile.t)
+    staged = is_staged(plan, i)
+    if staged:
+        load_states(run, tile)
+    begin = widths_of(tile.qn, plan, i == 0, i == len(run.tiles) - 1)[0]
+    load_tile_x(run, tile, cuts_of(tile.qn, begin), run.extras.state and not staged)
+    load_residual_rows(run, tile)
+    if i == 0 and plan.config.warmup > 0:
+        warm_up(warm_zeros(), plan.config.warmup, WARM_BLOCKS)
+
+
+def load_filters(run, t):
+    """Filters, in fp32, and biases of the blocks of channel tiles up to the one that t is in."""
+    geometry, operands, tiles = run.geometry, run.operands, run.tiles
+    block, first = filter_block(geometry), tiles[0]
+    first_t = first.t
+    while len(run.filters) * block + first_t <= t:
+        t0 = len(run.filters) * block + first_t
+        tn = min(block, tiles[len(tiles) - 1].t + 1 - t0)
+        steps = (0, geometry.w_c, geometry.w_s)
+        w_sbuf = load_channels(run, operands.w, nl.float32, 0, 0, t0, tn, steps, geometry.S)
+        bias_sbuf = None
+        if operands.bias != None:
+            bias_sbuf = load_channels(run, operands.bias, nl.float32, 0, 0, t0, tn, (0, 1, 1), 1)
+        run.filters.append((w_sbuf, bias_sbuf))
+
+
+def prepare_tile(run, i):
+    """Filters, bias and stationaries of tile i; the latter are those of the tile before if its channels are."""
+    tile, before, S = run.tiles[i], run.tiles[max(0, i - 1)], run.geometry.S
+    local, block = tile.t - run.tiles[0].t, filter_block(run.geometry)
+    w_sbuf, bias_sbuf = run.filters[local // block]
+    place = local % block
+    tile.w = w_sbuf[0 : tile.rows, 0, place * S : (place + 1) * S]
+    if bias_sbuf != None:
+        tile.bias = bias_sbuf[0 : tile.rows, 0, place : place + 1]
+    if i > 0 and before.t == tile.t and before.rows >= tile.rows:
+        tile.diagonals = before.diagonals
+    elif run.plan.taps > 0:
+        tile.diagonals = make_diagonals(tile.w, tile.rows, run.plan.taps, run.operands.w.dtype)
+
+
+def make_diagonals(w_sbuf, rows, taps, dtype):
+    """[rows, taps, rows]: row p of block s is w[p, s] in column p and zero elsewhere, by one select."""
+    diagonals_sbuf = nl.ndarray((rows, taps, rows), dtype=dtype, buffer=nl.sbuf)
+    nisa.affine_select(
+        dst=diagonals_sbuf,
+        pattern=[[0, taps], [-1, rows]],
+        channel_multiplier=1,
+        on_true_tile=w_sbuf[0:rows, 0:taps].expand_dim(2).broadcast(2, rows),
+        on_false_value=0.0,
+        cmp_op=nl.equal,
+        offset=0,
+    )
+    return diagonals_sbuf
