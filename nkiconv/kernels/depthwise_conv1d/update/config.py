@@ -18,11 +18,12 @@ UPDATE_SETTINGS = (
     ("vector_reads", (0, 64)),
     ("warmup", (0, 128)),
 )
-#: Where the array multiplies without a config: so many images at least, and for each of them columns of a row and taps
-#: of all channels at most; and so many elements of 2 bytes of all images that taps meet, or images for each channel on
-#: a partition of Vector's, at least. Where Vector's runs are of a few bytes, DMA engines take long for each.
-TENSOR_IMAGES, TENSOR_COLUMNS, TENSOR_TAPS = 3, 2, 4000
-TENSOR_ELEMENTS, TENSOR_IMAGES_EACH, TINY_RUN = 128, 16, 4
+#: Without a config the array multiplies for so many images, or for few where Vector's runs would be of so few bytes that
+#: DMA engines take long for each; unless filters have more taps for each image, or rows more columns for each tap.
+TENSOR_IMAGES, TENSOR_IMAGES_TINY, TINY_RUN = 16, 3, 4
+TAPS_AN_IMAGE, COLUMNS_A_TAP = 4000, 16
+#: Matmuls on zeros without a config, and rows from which they pay: few are done before the array is at full rate.
+WARMUP, MANY_ROWS = 16, 65_536
 
 
 @dataclass(frozen=True)
@@ -50,20 +51,16 @@ def read_update(geometry, extras, config):
         channels=setting(config, "channels", max(1, limits.channels)),
         groups=setting(config, "groups", max(1, fewest)),
         vector_reads=setting(config, "vector_reads", 2),
-        warmup=setting(config, "warmup", 16),
+        warmup=setting(config, "warmup", WARMUP if geometry.N * geometry.C >= MANY_ROWS else 0),
     )
 
 
 def is_for_tensor(geometry):
     """Whether there are enough images, and not too many columns or taps, for the array."""
-    N, Q, S = geometry.N, geometry.Q, geometry.S
-    met = min(S, geometry.W)
-    length = div_ceil(geometry.C, PARTS * nl.tile_size.pmax)
-    many = N * met * 2 >= TENSOR_ELEMENTS * geometry.itemsize or N >= TENSOR_IMAGES_EACH * length
-    tiny = length * Q * geometry.itemsize <= TINY_RUN
-    few = S * geometry.C <= TENSOR_TAPS * N or S <= N * Q * met
-    bands = Q <= 16 * S or N >= 64 * length
-    return N >= TENSOR_IMAGES and (many or tiny) and few and Q <= TENSOR_COLUMNS * N and bands
+    run = div_ceil(geometry.C, PARTS * nl.tile_size.pmax) * geometry.Q * geometry.itemsize
+    images = TENSOR_IMAGES_TINY if run <= TINY_RUN else TENSOR_IMAGES
+    few_taps = geometry.S * geometry.C <= TAPS_AN_IMAGE * geometry.N
+    return geometry.N >= images and few_taps and geometry.Q <= COLUMNS_A_TAP * geometry.S
 
 
 def update_config_refusal(config):

@@ -166,33 +166,27 @@ def multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, strict):
     strict: taps in the padding count too, for they may be NaN or Inf.
     """
     rows, images, channels = x_sbuf.shape[0], x_sbuf.shape[1], x_sbuf.shape[2]
+    before = (0, 0, 0) if state_sbuf == None else taps_met(geometry, state_sbuf.shape[3], 0, q)
     met = taps_met(geometry, geometry.W, geometry.pad_left, q)
-    before = (0, 0, 0)
-    if state_sbuf != None:
-        before = taps_met(geometry, state_sbuf.shape[3], 0, q)
-    low, high = met[0], met[0] + met[1]
-    if before[1] > 0:
-        low = before[0]
-        high = max(high, before[0] + before[1])
+    low = before[0] if before[1] > 0 else met[0]
+    high = max(before[0] + before[1], met[0] + met[1])
     first, end = (0, geometry.S) if strict else (low, high)
     if first == end:
         return None
     products_sbuf = nl.ndarray((rows, images, channels, end - first), dtype=nl.float32, buffer=nl.sbuf)
-    for kind in range(2):
-        taps = before if kind == 0 else met
-        source = state_sbuf if kind == 0 else x_sbuf
-        if taps[1] > 0:
-            last = taps[2] + (taps[1] - 1) * geometry.dilation + 1
-            at = taps[0] - first
+    for kind in ((state_sbuf, before), (x_sbuf, met)):
+        source, found = kind
+        s0, count, position = found
+        last = position + (count - 1) * geometry.dilation + 1
+        if count > 0:
             nisa.tensor_tensor(
-                dst=products_sbuf[0:rows, 0:images, 0:channels, at : at + taps[1]],
-                data1=source[0:rows, 0:images, 0:channels, taps[2] : last : geometry.dilation],
-                data2=filters[0:rows, 0:1, 0:channels, taps[0] : taps[0] + taps[1]].broadcast(1, images),
+                dst=products_sbuf[0:rows, 0:images, 0:channels, s0 - first : s0 - first + count],
+                data1=source[0:rows, 0:images, 0:channels, position : last : geometry.dilation],
+                data2=filters[0:rows, 0:1, 0:channels, s0 : s0 + count].broadcast(1, images),
                 op=nl.multiply,
             )
-    for side in range(2):
-        begin = first if side == 0 else high
-        stop = low if side == 0 else end
+    for outside in ((first, low), (high, end)):
+        begin, stop = outside
         if begin < stop:
             nisa.tensor_scalar(
                 dst=products_sbuf[0:rows, 0:images, 0:channels, begin - first : stop - first],

@@ -9,7 +9,7 @@ from typing import Any
 from ....kernels._tiles import PARTS, div_ceil
 from ....kernels.depthwise_conv1d.update.config import read_update, update_config_refusal
 from ....kernels.depthwise_conv1d.update.kernel import update_refusal
-from ....kernels.depthwise_conv1d.update.plan import count_chunks, group_limits, plan_update, taps_met
+from ....kernels.depthwise_conv1d.update.plan import group_limits, plan_update, taps_met
 from ....kernels.depthwise_conv1d.update.vector import parts_of
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -41,8 +41,6 @@ class Update(Algorithm):
         settings = read_settings(shape, config_of(**given))
         if "engine" not in given:
             settings = replace(settings, engine=fastest(shape, settings))
-        if "warmup" not in given and chunks_a_core(shape, settings) <= 1:
-            settings = replace(settings, warmup=0)
         return pairs_of(settings)
 
     def guesses(self, shape: Shape) -> list[Guess]:
@@ -110,14 +108,6 @@ def fastest(shape: Shape, settings: Any) -> str:
     if shape.extras.strict_nonfinite or on_array_ns == 0.0 or 0.0 < on_vector_ns < on_array_ns:
         return "vector"
     return "tensor"
-
-
-def chunks_a_core(shape: Shape, settings: Any) -> int:
-    """Chunks of the busier core."""
-    plan = plan_of(shape, settings)
-    if plan.channels == 0:
-        return 0
-    return int(div_ceil(count_chunks(shape.geometry, plan), shape.cores))
 
 
 def tensor_ns(shape: Shape, settings: Any) -> float:
