@@ -97,7 +97,7 @@ def transpose_column(placed_sbuf, size):
 
 
 def make_bands(filters, mask_sbuf, plan, first, groups):
-    """Bands of groups first .. of transposed filters: [(c, position), group, h, c, q] in SBUF, the last three flattened."""
+    """Bands of groups first .. of transposed filters: [(c, position), group, (h, c, q)] in SBUF."""
     rows, channels, columns = mask_sbuf.shape[0], plan.channels, len(filters)
     size = channels * columns
     bands_sbuf = nl.ndarray((rows, groups, plan.pieces, size), dtype=mask_sbuf.dtype, buffer=nl.sbuf)

@@ -18,8 +18,8 @@ UPDATE_SETTINGS = (
     ("vector_reads", (0, 64)),
     ("warmup", (0, 128)),
 )
-#: Without a config the array multiplies for so many images, or for few where Vector's runs would be of so few bytes that
-#: DMA engines take long for each; unless filters have more taps for each image, or rows more columns for each tap.
+#: Without a config the array multiplies for so many images, or for few where Vector's runs would be of so few bytes
+#: that DMA engines take long for each; unless filters have more taps an image, or rows more columns a tap.
 TENSOR_IMAGES, TENSOR_IMAGES_TINY, TINY_RUN = 16, 3, 4
 TAPS_AN_IMAGE, COLUMNS_A_TAP = 4000, 16
 #: Matmuls on zeros without a config, and rows from which they pay: few are done before the array is at full rate.

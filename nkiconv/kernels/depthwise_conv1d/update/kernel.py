@@ -89,7 +89,7 @@ def update(operands, geometry, extras, config):
     every = update_chunks(geometry, plan)
     first, count = share(len(every), nl.num_programs(), nl.program_id(0))
     if count > 0:
-        run_chunks(operands, geometry, extras, plan, settings, every[first : first + count])
+        run_chunks(operands, geometry, extras, plan, settings, every[first : min(first + count, len(every))])
 
 
 @dataclass

@@ -49,7 +49,7 @@ class UpdatePlan(nl.NKIObject):
 
 @dataclass
 class UpdateChunk(nl.NKIObject):
-    """Groups first .. first+count-1 of a block, of images n0 .. n0+nn-1: `width` channels of each piece from `start`."""
+    """Groups first .. first+count-1 of a block, of images n0 .. n0+nn-1: `width` channels of a piece from `start`."""
 
     block: object
     first: int
