@@ -93,7 +93,6 @@ def settings_of(algorithm, S):
         "taps_on_partition": {
             "channels": st.integers(1, 128),
             "columns": st.integers(1, 700),
-            "whole_runs": st.booleans(),
         },
     }.get(algorithm, {})
 

@@ -7,14 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from ....kernels._tiles import PARTS, div_ceil
-from ....kernels.depthwise_conv1d.positions import first_position, last_position
 from ....kernels.depthwise_conv1d.taps_on_partition.config import (
     read_taps_on_partition,
     taps_on_partition_config_refusal,
-    taps_on_partition_defaults,
 )
 from ....kernels.depthwise_conv1d.taps_on_partition.kernel import taps_on_partition_refusal
-from ....kernels.depthwise_conv1d.taps_on_partition.tiling import choose_tiling, load_instructions, skips
+from ....kernels.depthwise_conv1d.taps_on_partition.tiling import choose_tiling, load_instructions, span_of
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, pairs_of
@@ -35,13 +33,10 @@ class TapsOnPartition(Algorithm):
     def settle(self, shape: Shape, config: Config) -> Config:
         if taps_on_partition_config_refusal(config):
             return config
-        geometry, target = shape.geometry, shape.target
-        best = taps_on_partition_defaults(geometry)
-        runs_ns = geometry.stride * geometry.itemsize * target.byte_ns
-        best = replace(best, whole_runs=best.whole_runs and runs_ns <= target.run_ns(geometry.itemsize))
-        tiling = choose_tiling(geometry, shape.extras.strict_nonfinite, read_taps_on_partition(config, best))
-        best = replace(best, channels=tiling.c_tile, columns=tiling.q_load)
-        return pairs_of(read_taps_on_partition(config, best))
+        best = read_taps_on_partition(config)
+        tiling = choose_tiling(shape.geometry, shape.extras.strict_nonfinite, best)
+        given = {"channels": tiling.c_tile, "columns": tiling.q_load, **dict(config or ())}
+        return pairs_of(replace(best, **given))
 
     def guesses(self, shape: Shape) -> list[Guess]:
         config = None if runs_banded(shape) else self.settle(shape, None)
@@ -67,7 +62,7 @@ class TapsOnPartition(Algorithm):
         return self._tiling(shape, config)
 
     def _tiling(self, shape: Shape, config: Config) -> Any:
-        settings = read_taps_on_partition(self.settle(shape, config), taps_on_partition_defaults(shape.geometry))
+        settings = read_taps_on_partition(self.settle(shape, config))
         return choose_tiling(shape.geometry, shape.extras.strict_nonfinite, settings)
 
 
@@ -89,18 +84,17 @@ def columns_ns(shape: Shape, tiling: Any, q0: int, qn: int) -> tuple[float, floa
     column_ns = target.tensor_column_fp32_ns if geometry.itemsize == 4 else target.tensor_column_ns
     matmuls = div_ceil(qn, tiling.q_tile)
     tensor_ns = max(matmuls * target.matmul_columns_min, qn) * column_ns + matmuls * target.matmul_ns
-    row_ns = target.row_ns((qn - 1) * tiling.run_step + 1, 1, geometry.itemsize)
-    if tiling.run_step < geometry.stride:
-        row_ns = target.row_ns(qn, geometry.stride, geometry.itemsize)
+    row_ns = target.row_ns((qn - 1) * geometry.stride + 1, 1, geometry.itemsize)
     loads_ns, padded = 0.0, 0
     for s0 in range(0, geometry.S, tiling.s_tile):
         sn = min(tiling.s_tile, geometry.S - s0)
-        if skips(geometry, extras, s0, sn, q0, qn):
+        span = span_of(geometry, extras, s0, sn, q0, qn)
+        if span.skipped:
             continue
         rows = min(PARTITIONS, tiling.channels_per_group * sn)
-        dmas = load_instructions(geometry, extras, s0, sn, q0, qn)
+        dmas = load_instructions(span)
         if dmas > 1:
-            padded = last_position(geometry, s0, sn, q0, qn) - first_position(geometry, s0, q0) + 1
+            padded = span.size
             dmas -= 1
         loads_ns += max(dmas * ISSUE_NS, tensor_ns, min(rows, target.rows_an_engine) * row_ns)
     if not padded:
