@@ -25,6 +25,7 @@ puts them.
 """
 
 from ...._nki import nisa, nl
+from ..._dma import copy
 from ..._epilogue import finish
 from ..._tiles import div_ceil
 from ..call import load_bias, load_residual, too_many_instructions, y_tile
@@ -104,9 +105,9 @@ def spread_blocks(filters, w_hbm, geometry, tiling, c0, cn):
             nisa.memset(dst=w_sbuf, value=0.0)
         for run in row_runs(ChannelBlock(c0=c0, count=cn, length=G), 0, G):
             row, rows, channels = run
-            nisa.dma_copy(
-                dst=w_sbuf[row : row + rows, 0 : channels * loadn],
-                src=w_hbm.ap(
+            copy(
+                w_sbuf[row : row + rows, 0 : channels * loadn],
+                w_hbm.ap(
                     pattern=[[G * geometry.w_c, rows], [geometry.w_c, channels], [geometry.w_s, loadn]],
                     offset=(c0 + row * G) * geometry.w_c + load0 * geometry.w_s,
                 ),
@@ -170,7 +171,7 @@ def convolve_tile(operands, filters, bias_sbuf, geometry, extras, tiling, n, c0,
     residual_sbuf = load_residual(operands, geometry, n, c0, cn, q0, qn)
     y_sbuf = nl.ndarray((cn, qn), dtype=operands.y.dtype, buffer=nl.sbuf)
     read_out(y_sbuf, accs, bias_sbuf, residual_sbuf, extras, tiling, cn, qn)
-    nisa.dma_copy(dst=y_tile(operands.y, geometry, n, c0, cn, q0, qn), src=y_sbuf)
+    copy(y_tile(operands.y, geometry, n, c0, cn, q0, qn), y_sbuf)
 
 
 def load_tile(operands, geometry, span, n, c0, gn, sn, qn):
@@ -188,6 +189,7 @@ def load_tile(operands, geometry, span, n, c0, gn, sn, qn):
     else:
         row_sbuf = stage_row(operands, geometry, span, n, c0, gn)
         src = row_sbuf.ap(pattern=[[span.size, gn], [geometry.dilation, sn], [1, run]], offset=0)
+    # issued beside the static ones, so that neither waits for the other
     nisa.dma_copy(dst=x_sbuf, src=src)
     return x_sbuf
 
@@ -198,20 +200,20 @@ def stage_row(operands, geometry, span, n, c0, gn):
     if span.count + span.from_state < span.size:
         nisa.memset(dst=row_sbuf, value=0.0)
     if span.from_state > 0:
-        nisa.dma_copy(
-            dst=row_sbuf[0:gn, 0 : span.from_state],
-            src=operands.state.ap(
+        copy(
+            row_sbuf[0:gn, 0 : span.from_state],
+            operands.state.ap(
                 pattern=[[geometry.pad_left, gn], [1, span.from_state]],
                 offset=(n * geometry.C + c0) * geometry.pad_left + geometry.pad_left + span.first,
             ),
         )
     if span.count > 0:
-        nisa.dma_copy(
-            dst=row_sbuf.ap(
+        copy(
+            row_sbuf.ap(
                 pattern=[[span.size, gn], [geometry.lhs_dilation, span.count]],
                 offset=span.element * geometry.lhs_dilation - span.first,
             ),
-            src=operands.x.ap(
+            operands.x.ap(
                 pattern=[[geometry.x_c, gn], [geometry.x_w, span.count]],
                 offset=n * geometry.x_n + c0 * geometry.x_c + span.element * geometry.x_w,
             ),
