@@ -90,10 +90,6 @@ def settings_of(algorithm, S):
             "groups": st.integers(1, 16),
             "warmup": few,
         },
-        "taps_on_partition": {
-            "channels": st.integers(1, 128),
-            "columns": st.integers(1, 700),
-        },
     }.get(algorithm, {})
 
 

@@ -27,10 +27,10 @@ puts them.
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._epilogue import finish
+from ..._settings import config_refusal
 from ..._tiles import div_ceil
 from ..call import load_bias, load_residual, too_many_instructions, y_tile
 from ..free_channels import ChannelBlock, row_runs
-from .config import read_taps_on_partition, taps_on_partition_config_refusal
 from .tiling import (
     FILTER_BYTES_MAX,
     TAP_TILES_PER_LOAD,
@@ -43,10 +43,10 @@ from .tiling import (
 
 def taps_on_partition_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = taps_on_partition_config_refusal(config)
+    reason = config_refusal(config, (), "taps_on_partition")
     if reason != "":
         return reason
-    tiling = choose_tiling(geometry, extras.strict_nonfinite, read_taps_on_partition(config))
+    tiling = choose_tiling(geometry, extras.strict_nonfinite)
     if tiling.channels_per_group == 1:
         num_bytes = filter_bytes(geometry, tiling.c_tile, tiling.num_s_tiles)
         if num_bytes > FILTER_BYTES_MAX:
@@ -60,8 +60,8 @@ def taps_on_partition_refusal(geometry, extras, config, cores):
 
 
 def taps_on_partition(operands, geometry, extras, config):
-    """Write operands.y. config: (name, value) pairs of a TapsOnPartitionConfig."""
-    tiling = choose_tiling(geometry, extras.strict_nonfinite, read_taps_on_partition(config))
+    """Write operands.y. config: nothing can be set."""
+    tiling = choose_tiling(geometry, extras.strict_nonfinite)
     num_c_tiles = div_ceil(geometry.C, tiling.c_tile)
     tiles_per_core = div_ceil(num_c_tiles, nl.num_programs())
     first_tile = min(num_c_tiles, nl.program_id(0) * tiles_per_core)

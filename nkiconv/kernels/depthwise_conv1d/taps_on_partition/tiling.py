@@ -9,6 +9,8 @@ from ...._nki import nl
 from ..._epilogue import finish_instructions
 from ..._tiles import div_ceil
 
+#: Most columns of a loaded tile: four banks of PSUM accumulate, the other four are being read out meanwhile.
+TAPS_COLUMNS_MOST = 2048
 #: Bytes a partition of one loaded tile: 4 KiB runs of bf16 for stride 1, room for strided runs, and several in flight.
 TAPS_TILE_BYTES = 16384
 #: Bytes a partition of one channel tile's stationaries; two sets fit beside the tiles.
@@ -32,8 +34,8 @@ class Tiling(nl.NKIObject):
     q_load: int
 
 
-def choose_tiling(geometry, strict_nonfinite, config):
-    """Tile sizes from shapes and a TapsOnPartitionConfig."""
+def choose_tiling(geometry, strict_nonfinite):
+    """Tile sizes from shapes."""
     P_MAX = nl.tile_size.pmax
     tile_elems = TAPS_TILE_BYTES // geometry.itemsize
     s_tile = min(min(geometry.S, P_MAX), 1 + (tile_elems // 2) // geometry.dilation)
@@ -41,9 +43,9 @@ def choose_tiling(geometry, strict_nonfinite, config):
 
     channels_per_group, c_most = 1, 1
     if not strict_nonfinite:
-        c_most = config.channels
+        c_most = P_MAX
         if num_s_tiles == 1:
-            channels_per_group = max(1, min(min(P_MAX // s_tile, c_most), div_ceil(geometry.C, 2)))
+            channels_per_group = max(1, min(P_MAX // s_tile, div_ceil(geometry.C, 2)))
             c_most = (c_most // channels_per_group) * channels_per_group
         while (
             channels_per_group == 1 and c_most > 1 and filter_bytes(geometry, c_most, num_s_tiles) > TAPS_FILTER_BYTES
@@ -54,7 +56,7 @@ def choose_tiling(geometry, strict_nonfinite, config):
     # where a tile may have zeros that x does not hold, its row is staged with the halo
     staged = geometry.pad_left > 0 or geometry.pad_right > 0 or geometry.lhs_dilation > 1
     halo = (s_tile - 1) * geometry.dilation if staged else 0
-    q_load = min(min(geometry.Q, config.columns), 1 + (tile_elems - 1 - halo) // geometry.stride)
+    q_load = min(min(geometry.Q, TAPS_COLUMNS_MOST), 1 + (tile_elems - 1 - halo) // geometry.stride)
     q_tile = min(q_tile, q_load)
     q_load = (q_load // q_tile) * q_tile
     return Tiling(

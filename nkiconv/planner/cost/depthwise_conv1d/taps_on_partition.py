@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ....kernels._tiles import PARTS, div_ceil
-from ....kernels.depthwise_conv1d.taps_on_partition.config import (
-    read_taps_on_partition,
-    taps_on_partition_config_refusal,
-)
 from ....kernels.depthwise_conv1d.taps_on_partition.kernel import taps_on_partition_refusal
 from ....kernels.depthwise_conv1d.taps_on_partition.tiling import choose_tiling, load_instructions, span_of
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
-from ..algorithm import Algorithm, Guess, Shape, pairs_of
+from ..algorithm import Algorithm, Guess, Shape
 from .banded import runs_banded
 from .common import rows_loaded_us
 
@@ -30,22 +25,10 @@ STAGED_NS = 3800.0
 class TapsOnPartition(Algorithm):
     """x is read once for each tap."""
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        if taps_on_partition_config_refusal(config):
-            return config
-        best = read_taps_on_partition(config)
-        tiling = choose_tiling(shape.geometry, shape.extras.strict_nonfinite, best)
-        given = {"channels": tiling.c_tile, "columns": tiling.q_load, **dict(config or ())}
-        return pairs_of(replace(best, **given))
-
     def guesses(self, shape: Shape) -> list[Guess]:
-        config = None if runs_banded(shape) else self.settle(shape, None)
-        if config is None or taps_on_partition_refusal(shape.geometry, shape.extras, config, shape.cores):
+        if runs_banded(shape) or taps_on_partition_refusal(shape.geometry, shape.extras, None, shape.cores):
             return []
-        return [Guess(config, kernel_ns(shape, self._tiling(shape, config)))]
-
-    def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        return [self.settle(shape, None)]
+        return [Guess(None, kernel_ns(shape, tiling_of(shape)))]
 
     def unit(self, shape: Shape, config: Config) -> int:
         return self.symbols(shape, config)["c_tile"]
@@ -54,16 +37,17 @@ class TapsOnPartition(Algorithm):
         return rows_loaded_us(shape)
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        tiling = self._tiling(shape, config)
+        tiling = tiling_of(shape)
         fields = ("s_tile", "num_s_tiles", "channels_per_group", "c_tile", "q_tile", "q_load")
         return {field: getattr(tiling, field) for field in fields}
 
     def settled(self, shape: Shape, config: Config) -> Any:
-        return self._tiling(shape, config)
+        return tiling_of(shape)
 
-    def _tiling(self, shape: Shape, config: Config) -> Any:
-        settings = read_taps_on_partition(self.settle(shape, config))
-        return choose_tiling(shape.geometry, shape.extras.strict_nonfinite, settings)
+
+def tiling_of(shape: Shape) -> Any:
+    """The kernel's tiling."""
+    return choose_tiling(shape.geometry, shape.extras.strict_nonfinite)
 
 
 def kernel_ns(shape: Shape, tiling: Any) -> float:
