@@ -55,22 +55,15 @@ def row_runs(block, r0, rn):
     return runs
 
 
-def load_free(dst_sbuf, src_hbm, block, r0, c_step, q_step, offset):
-    """[rows, channels, columns] from HBM, elements c_step and q_step apart; zeros for channels that do not exist."""
-    if full_rows(block)[0] < dst_sbuf.shape[0]:
-        nisa.memset(dst=dst_sbuf, value=0.0)
-    move_free(dst_sbuf, src_hbm, block, r0, (c_step, q_step, offset), True)
-
-
-def store_free(dst_hbm, src_sbuf, block, r0, c_step, q_step, offset):
-    """[rows, channels, columns] to HBM, the channels that exist."""
-    move_free(src_sbuf, dst_hbm, block, r0, (c_step, q_step, offset), False)
-
-
 def move_free(tile_sbuf, tensor_hbm, block, r0, places, load):
-    """Channels r0 onwards of each row, from HBM to SBUF or back; places: (c_step, q_step, offset) in HBM."""
+    """[rows, channels r0 onwards, columns] from HBM to SBUF or back: the channels that exist; zeros for others.
+
+    places: HBM elements between channels and between columns, and where the block begins but for its c0.
+    """
     c_step, q_step, offset = places
     rn, columns = tile_sbuf.shape[1], tile_sbuf.shape[2]
+    if load and full_rows(block)[0] < tile_sbuf.shape[0]:
+        nisa.memset(dst=tile_sbuf, value=0.0)
     for run in row_runs(block, r0, rn):
         row, rows, channels = run
         part_sbuf = tile_sbuf[row : row + rows, 0:channels, 0:columns]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._tiles import BANK_BYTES, div_ceil
+from ..._tiles import BANK_BYTES, cut
 from ..free_channels import full_rows, row_runs
 from .plan import x_first, x_slots
 
@@ -123,64 +123,58 @@ def needs_filter(plan, units, index):
 
 
 def next_rows(run, index, moves):
-    """Tiles for unit `index`'s transposed slots, (x, w), and the Moves that fill them."""
-    plan, geometry = run.plan, run.geometry
+    """Tiles for unit `index`'s transposed slots, (x, w), and the Moves that fill them.
+
+    Slot t of tap phase r of w is number r * slots + t; slot t of column phase m and tap phase r of x is number
+    (m * R + r) * x_slots + t.
+    """
+    plan, stride, dilation = run.plan, run.geometry.stride, run.geometry.dilation
     unit = run.units[index]
-    count = unit.groups * plan.channels
     x_rows, w_rows = run.loaded[index]
     run.loaded[index] = None
     if w_rows != None:
-        starts = w_starts(plan)
-        w_sbuf = nl.ndarray((plan.depth, len(starts), count), dtype=w_rows.dtype, buffer=nl.sbuf)
-        slot_moves(moves, w_sbuf, w_rows, starts, plan.tap_phases * plan.slots)
-        run.filters[unit.chunk] = w_sbuf
-    starts = x_starts(geometry, plan)
-    x_sbuf = nl.ndarray((plan.depth, len(starts), count), dtype=x_rows.dtype, buffer=nl.sbuf)
-    slot_moves(moves, x_sbuf, x_rows, starts, geometry.stride * plan.spread * plan.slots)
-    return x_sbuf, run.filters[unit.chunk]
-
-
-def w_starts(plan):
-    """First elements of a filter's slots, in order: slot t of tap phase r is number r * slots + t."""
-    starts = ()
-    for r in range(plan.tap_phases):
-        for t in range(plan.slots):
-            starts = starts + (r + plan.tap_phases * t,)
-    return starts
-
-
-def x_starts(geometry, plan):
-    """First elements of a row's slots: slot t of column phase m and tap phase r is number (m * R + r) * x_slots + t."""
-    starts = ()
+        run.filters[unit.chunk] = slot_moves(
+            moves, plan, unit, w_rows, range(plan.tap_phases), plan.slots, plan.tap_phases
+        )
+    firsts = ()
     for m in range(plan.column_phases):
         for r in range(plan.tap_phases):
-            for t in range(x_slots(plan)):
-                starts = starts + (geometry.stride * (plan.spread * t + m) + geometry.dilation * r,)
-    return starts
+            firsts = firsts + (stride * m + dilation * r,)
+    x_sbuf = slot_moves(moves, plan, unit, x_rows, firsts, x_slots(plan), stride * plan.spread)
+    return x_sbuf, run.filters[unit.chunk]
 
 
 @dataclass
 class Move(nl.NKIObject):
-    """Slots that go through a PSUM bank: slots first .. of slots_sbuf [depth, slots, rows] from row_sbuf [rows, ...].
+    """Slots that go through a PSUM bank: slots first .. of slots_sbuf [depth, slots, rows] from rows_sbuf [rows, ...].
 
     Entry p of a slot is element start + p * step.
     """
 
     slots_sbuf: object
-    row_sbuf: object
+    rows_sbuf: object
     first: int
     starts: tuple
     step: int
 
 
-def slot_moves(moves, slots_sbuf, row_sbuf, starts, step):
-    """Append the Moves of all slots of a row."""
-    itemsize = 4 if slots_sbuf.dtype == nl.float32 else 2
-    banks = div_ceil(len(starts), BANK_BYTES // (slots_sbuf.shape[2] * itemsize))
-    for bank in range(banks):
-        first = (bank * len(starts)) // banks
-        end = ((bank + 1) * len(starts)) // banks
-        moves.append(Move(slots_sbuf=slots_sbuf, row_sbuf=row_sbuf, first=first, starts=starts[first:end], step=step))
+def slot_moves(moves, plan, unit, rows_sbuf, firsts, count, step):
+    """A tile for transposed slots, [depth, slots, rows], and the Moves that fill it appended.
+
+    `count` slots of each phase, whose first begins at one of `firsts`, the others `step` elements apart.
+    """
+    starts = ()
+    for first in firsts:
+        for t in range(count):
+            starts = starts + (first + step * t,)
+    rows = unit.groups * plan.channels
+    slots_sbuf = nl.ndarray((plan.depth, len(starts), rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
+    itemsize = 4 if rows_sbuf.dtype == nl.float32 else 2
+    for part in cut(len(starts), BANK_BYTES // (rows * itemsize)):
+        first, slots = part
+        some = starts[first : min(first + slots, len(starts))]
+        moves.append(Move(slots_sbuf=slots_sbuf, rows_sbuf=rows_sbuf, first=first, starts=some, step=step * plan.slots))
+    return slots_sbuf
 
 
 def move_slots(move, engine):
@@ -191,7 +185,7 @@ def move_slots(move, engine):
         start = move.starts[index]
         nisa.nc_transpose(
             dst=slots_psum[0:depth, index, 0:rows],
-            data=move.row_sbuf[0:rows, start : start + (depth - 1) * move.step + 1 : move.step],
+            data=move.rows_sbuf[0:rows, start : start + (depth - 1) * move.step + 1 : move.step],
             engine=nisa.engine.tensor,
         )
     nisa.tensor_copy(

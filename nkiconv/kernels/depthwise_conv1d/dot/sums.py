@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._engines import pick
 from ..._tiles import BANK_COLUMNS
-from ..free_channels import finish_free, load_free, store_free
+from ..free_channels import finish_free, move_free
 from .plan import padded_columns, window_of
 from .rows import multiply_slots
 
@@ -19,16 +19,6 @@ class Masks(nl.NKIObject):
 
     same_channel: object
     same_lag: object
-
-
-@dataclass
-class Step(nl.NKIObject):
-    """Groups g0 .. g0+gn-1 of a tile and one block of lags of one column phase: what shares a PSUM bank."""
-
-    g0: int
-    gn: int
-    phase: int
-    lag_block: int
 
 
 def make_masks(plan):
@@ -60,13 +50,14 @@ def make_masks(plan):
 
 
 def steps_of(plan, unit):
-    """Steps of a unit, in order."""
+    """(g0, gn, phase, lag_block) of a unit's steps, in order: groups g0 .. g0+gn-1 and one block of lags of one column
+    phase, whose products share a PSUM bank."""
     most = BANK_COLUMNS // (window_of(plan) * plan.channels)
     steps = []
     for g0 in range(0, unit.groups, most):
         for phase in range(plan.column_phases):
             for lag_block in range(plan.lag_blocks):
-                steps.append(Step(g0=g0, gn=min(most, unit.groups - g0), phase=phase, lag_block=lag_block))
+                steps.append((g0, min(most, unit.groups - g0), phase, lag_block))
     return steps
 
 
@@ -79,31 +70,29 @@ def new_partials(plan, unit):
 
 
 def multiply_step(x_sbuf, w_sbuf, plan, masks, unit, step):
-    """Matmuls of a Step over all slots; of [(t, c), (g, t'), c'] only a channel's products with itself are kept."""
+    """Matmuls of a step over all slots; of [(t, c), (g, t'), c'] only a channel's products with itself are kept."""
     P_MAX, channels, window = nl.tile_size.pmax, plan.channels, window_of(plan)
-    products_psum = nl.ndarray((P_MAX, step.gn * window, channels), dtype=nl.float32, buffer=nl.psum)
-    for index in range(step.gn):
+    g0, gn, phase, lag_block = step
+    products_psum = nl.ndarray((P_MAX, gn * window, channels), dtype=nl.float32, buffer=nl.psum)
+    for index in range(gn):
         of_group = products_psum[0:P_MAX, index * window : (index + 1) * window, 0:channels]
-        multiply_slots(of_group, x_sbuf, w_sbuf, plan, unit, step.g0 + index, step.phase, step.lag_block)
-    kept_sbuf = nl.ndarray((P_MAX, step.gn * window, channels), dtype=nl.float32, buffer=nl.sbuf)
+        multiply_slots(of_group, x_sbuf, w_sbuf, plan, unit, g0 + index, phase, lag_block)
+    kept_sbuf = nl.ndarray((P_MAX, gn * window, channels), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_tensor(
         dst=kept_sbuf,
         data1=products_psum,
-        data2=masks.same_channel.expand_dim(1).broadcast(1, step.gn * window),
+        data2=masks.same_channel.expand_dim(1).broadcast(1, gn * window),
         op=nl.multiply,
     )
     return kept_sbuf
 
 
 def sum_channels(partials, plan, step, kept_sbuf):
-    """Sum a Step's products over c'."""
-    into = partials[step.phase * plan.lag_blocks + step.lag_block]
-    nisa.tensor_reduce(
-        dst=into[0 : nl.tile_size.pmax, step.g0 : step.g0 + step.gn, 0 : window_of(plan)],
-        op=nl.add,
-        data=kept_sbuf,
-        axis=2,
-    )
+    """Sum a step's products over c'."""
+    g0, gn, phase, lag_block = step
+    into = partials[phase * plan.lag_blocks + lag_block]
+    of_step = into[0 : nl.tile_size.pmax, g0 : g0 + gn, 0 : window_of(plan)]
+    nisa.tensor_reduce(dst=of_step, op=nl.add, data=kept_sbuf, axis=2)
 
 
 def mask_lags(groups, partials, plan, masks):
@@ -140,25 +129,25 @@ def sum_lags(sums, column, groups, kept, plan, accumulate):
                 nisa.tensor_reduce(dst=into, op=nl.add, data=kept_sbuf, axis=3)
 
 
-def batch_columns(run, batch, n):
-    """(columns of a batch, HBM element of y where they begin in image n)."""
+def y_places(run, batch, n):
+    """(columns of a batch, HBM elements of y between channels and columns, and where the batch begins in image n)."""
     geometry, plan = run.geometry, run.plan
     q0 = batch.l0 * plan.spread
-    most = padded_columns(plan)
-    return min(most, geometry.Q - q0), n * geometry.y_n + q0 * geometry.y_q
+    places = (geometry.y_c, geometry.y_q, n * geometry.y_n + q0 * geometry.y_q)
+    return min(padded_columns(plan), geometry.Q - q0), places
 
 
 def load_epilogue(run, batch, n, r0, width):
     """(bias [rows, width, 1], residual [rows, width, columns]) of channels r0 .. of each row, in SBUF, or None."""
-    geometry, epilogue, operands = run.geometry, run.extras.epilogue, run.operands
+    epilogue, operands = run.extras.epilogue, run.operands
     rows, bias_sbuf, residual_sbuf = run.plan.channels, None, None
     if epilogue.bias:
         bias_sbuf = nl.ndarray((rows, width, 1), dtype=nl.float32, buffer=nl.sbuf)
-        load_free(bias_sbuf, operands.bias, batch.block, r0, 1, 0, 0)
+        move_free(bias_sbuf, operands.bias, batch.block, r0, (1, 0, 0), True)
     if epilogue.residual != "":
-        qn, offset = batch_columns(run, batch, n)
+        qn, places = y_places(run, batch, n)
         residual_sbuf = nl.ndarray((rows, width, qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
-        load_free(residual_sbuf, operands.residual, batch.block, r0, geometry.y_c, geometry.y_q, offset)
+        move_free(residual_sbuf, operands.residual, batch.block, r0, places, True)
     return bias_sbuf, residual_sbuf
 
 
@@ -169,9 +158,8 @@ def leave(run, batch, n, r0, sums, stationary, extra, ledger):
     stationary: ones where a partition belongs to a row. extra: of `load_epilogue`. ledger: who reads out, or None:
     Vector.
     """
-    geometry, rows, phases = run.geometry, run.plan.channels, len(sums)
-    width, lags = sums[0].shape[1], sums[0].shape[2]
-    qn, offset = batch_columns(run, batch, n)
+    rows, phases, width, lags = run.plan.channels, len(sums), sums[0].shape[1], sums[0].shape[2]
+    qn, places = y_places(run, batch, n)
     bias_sbuf, residual_sbuf = extra
     y_sbuf = nl.ndarray((rows, width, qn), dtype=run.operands.y.dtype, buffer=nl.sbuf)
     most = BANK_COLUMNS // lags
@@ -202,4 +190,4 @@ def leave(run, batch, n, r0, sums, stationary, extra, ledger):
                 nisa.engine.vector if ledger == None else pick(ledger, an * count, False),
                 0,
             )
-    store_free(run.operands.y, y_sbuf, batch.block, r0, geometry.y_c, geometry.y_q, offset)
+    move_free(y_sbuf, run.operands.y, batch.block, r0, places, False)

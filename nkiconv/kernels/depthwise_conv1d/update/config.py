@@ -43,13 +43,12 @@ class UpdateConfig(nl.NKIObject):
 
 def read_update(geometry, extras, config):
     """The UpdateConfig of (name, value) pairs; without them, chunks of as many channels as a bank holds."""
-    limits = group_limits(geometry, extras.state)
-    fewest = min(limits.groups, limits.room // max(1, limits.channels))
-    on_vector = extras.strict_nonfinite or limits.channels == 0 or not is_for_tensor(geometry)
+    channels, most, room = group_limits(geometry, extras.state)
+    on_vector = extras.strict_nonfinite or channels == 0 or not is_for_tensor(geometry)
     return UpdateConfig(
         engine=setting(config, "engine", "vector" if on_vector else "tensor"),
-        channels=setting(config, "channels", max(1, limits.channels)),
-        groups=setting(config, "groups", max(1, fewest)),
+        channels=setting(config, "channels", max(1, channels)),
+        groups=setting(config, "groups", max(1, min(most, room // max(1, channels)))),
         vector_reads=setting(config, "vector_reads", 2),
         warmup=setting(config, "warmup", WARMUP if geometry.N * geometry.C >= MANY_ROWS else 0),
     )

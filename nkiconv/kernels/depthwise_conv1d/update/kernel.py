@@ -109,14 +109,11 @@ class RowKind(nl.NKIObject):
 def row_kinds(operands, geometry, plan):
     """The kinds of rows: x, and the state if there is one."""
     of_x = (geometry.x_n, geometry.x_c, geometry.x_w)
-    kinds = [
-        RowKind(source=operands.x, width=geometry.W, shift=geometry.pad_left, steps=of_x, mask=None, filters=[]),
-    ]
+    left, width = geometry.pad_left, geometry.W
+    kinds = [RowKind(source=operands.x, width=width, shift=left, steps=of_x, mask=None, filters=[])]
     if plan.state > 0:
-        of_state = (geometry.C * plan.state, plan.state, 1)
-        kinds.append(
-            RowKind(source=operands.state, width=plan.state, shift=0, steps=of_state, mask=None, filters=[]),
-        )
+        of_state = (geometry.C * left, left, 1)
+        kinds.append(RowKind(source=operands.state, width=left, shift=0, steps=of_state, mask=None, filters=[]))
     return kinds
 
 
@@ -191,16 +188,11 @@ def load_chunk(kind, plan, chunk):
     for h in range(plan.pieces):
         offset = chunk.n0 * n_step + (row_start(chunk.block, h) + chunk.start) * c_step
         row, end = h * plan.pitch, min((h + 1) * plan.pitch, rows_of(plan, chunk))
-        columns = [[c_step, chunk.width], [w_step, kind.width]]
-        copy(
-            rows_sbuf[row : row + nn, 0:size],
-            source.ap(pattern=[[n_step, nn], columns[0], columns[1]], offset=offset),
-        )
-        if row + nn < end:
-            copy(
-                rows_sbuf[row + nn : end, 0:size],
-                source.ap(pattern=[[0, end - row - nn], columns[0], columns[1]], offset=offset),
-            )
+        for part in ((row, nn, n_step), (row + nn, end - row - nn, 0)):
+            first, count, step = part
+            pattern = [[step, count], [c_step, chunk.width], [w_step, kind.width]]
+            if count > 0:
+                copy(rows_sbuf[first : first + count, 0:size], source.ap(pattern=pattern, offset=offset))
     return rows_sbuf
 
 
@@ -260,18 +252,18 @@ def multiply_chunk(operands, geometry, extras, plan, chunk, loaded, vector_reads
     for h in range(plan.pieces):
         row, on_vector = h * plan.pitch, vector_reads > 0 and h % max(1, vector_reads) == 0
         end = row + chunk.nn
-        extra = load_extras(operands, geometry, extras, plan, chunk, h)
         for run in group_runs(chunk.block, plan, chunk.first, chunk.count):
             first, count, start = run
-            read_out(
-                y_sbuf[row:end, (start - chunk.start) * Q : (start - chunk.start) * Q + count * size],
+            at, width = (start - chunk.start) * Q, count * size
+            bias, residual = load_extras(operands, geometry, plan, chunk, h, run)
+            finish_free(
+                y_sbuf[row:end, at : at + width].reshape_dim(1, (count, size)),
                 sums_psum[row:end, first - chunk.first : first - chunk.first + count, h, 0:size],
-                extra,
-                extras,
-                geometry,
-                row,
-                start - chunk.start,
+                bias,
+                residual,
+                extras.epilogue,
                 nisa.engine.vector if on_vector else nisa.engine.scalar,
+                row,
             )
     for h in range(plan.pieces):
         c0 = row_start(chunk.block, h)
@@ -292,35 +284,19 @@ def y_of(tensor_hbm, geometry, chunk, c0, channels):
     )
 
 
-def read_out(y_sbuf, sums_psum, extra, extras, geometry, row, at, engine):
-    """Sums [images, groups, (c, q)] of a piece through the epilogue; `at`: their first channel in the chunk."""
-    images, groups, size = sums_psum.shape
-    bias_sbuf, residual_sbuf = extra
-    channels = groups * (size // geometry.Q)
+def load_extras(operands, geometry, plan, chunk, h, run):
+    """(bias, residual) of a run of groups of piece h of a chunk, in SBUF as its sums lie, or None."""
+    rows, row, c0 = rows_of(plan, chunk), h * plan.pitch, row_start(chunk.block, h) + run[2]
+    end, count, size = row + chunk.nn, run[1], plan.channels * geometry.Q
     bias, residual = None, None
-    if bias_sbuf != None:
-        bias = bias_sbuf[row : row + images, at : at + channels, 0:1].broadcast(2, geometry.Q)
-    if residual_sbuf != None:
-        begin = at * geometry.Q
-        residual = residual_sbuf[row : row + images, begin : begin + groups * size].reshape_dim(1, (groups, size))
-    finish_free(y_sbuf.reshape_dim(1, (groups, size)), sums_psum, bias, residual, extras.epilogue, engine, row)
-
-
-def load_extras(operands, geometry, extras, plan, chunk, h):
-    """(bias [rows, channels, 1], residual [rows, channels * Q]) of piece h of a chunk, in SBUF, or None."""
-    rows, count, row = rows_of(plan, chunk), chunk.width, h * plan.pitch
-    c0 = row_start(chunk.block, h) + chunk.start
-    bias_sbuf, residual_sbuf = None, None
-    if extras.epilogue.bias:
-        bias_sbuf = nl.ndarray((rows, count, 1), dtype=operands.bias.dtype, buffer=nl.sbuf)
-        copy(
-            bias_sbuf[row : row + chunk.nn, 0:count, 0:1],
-            operands.bias.ap(pattern=[[0, chunk.nn], [1, count], [1, 1]], offset=c0),
-        )
-    if extras.epilogue.residual != "":
-        residual_sbuf = nl.ndarray((rows, count * geometry.Q), dtype=operands.residual.dtype, buffer=nl.sbuf)
-        copy(
-            residual_sbuf[row : row + chunk.nn, 0 : count * geometry.Q],
-            y_of(operands.residual, geometry, chunk, c0, count),
-        )
-    return bias_sbuf, residual_sbuf
+    if operands.bias != None:
+        channels = count * plan.channels
+        bias_sbuf = nl.ndarray((rows, channels, 1), dtype=operands.bias.dtype, buffer=nl.sbuf)
+        bias = bias_sbuf[row:end, 0:channels, 0:1]
+        copy(bias, operands.bias.ap(pattern=[[0, chunk.nn], [1, channels], [1, 1]], offset=c0))
+        bias = bias.broadcast(2, geometry.Q)
+    if operands.residual != None:
+        residual_sbuf = nl.ndarray((rows, count, size), dtype=operands.residual.dtype, buffer=nl.sbuf)
+        residual = residual_sbuf[row:end, 0:count, 0:size]
+        copy(residual, y_of(operands.residual, geometry, chunk, c0, count * plan.channels))
+    return bias, residual

@@ -60,15 +60,6 @@ class UpdateChunk(nl.NKIObject):
     nn: int
 
 
-@dataclass
-class GroupLimits(nl.NKIObject):
-    """Most channels of a group, 0 if not even one fits; most groups of a chunk; channels of a piece in a bank."""
-
-    channels: int
-    groups: int
-    room: int
-
-
 def images_of(geometry):
     """(pieces, partitions of each, images of a tile, image tiles)."""
     P_MAX = nl.tile_size.pmax
@@ -86,7 +77,7 @@ def images_of(geometry):
 
 
 def group_limits(geometry, with_state):
-    """GroupLimits of a geometry."""
+    """(most channels of a group, 0 if not even one fits; most groups of a chunk; channels of a piece in a bank)."""
     P_MAX = nl.tile_size.pmax
     tiling = images_of(geometry)
     pieces, rows = tiling[0], tiling[0] * tiling[1]
@@ -96,18 +87,18 @@ def group_limits(geometry, with_state):
     channels = min(channels, div_ceil(max(1, geometry.C // 2), pieces))
     channels = min(channels, TAPS_BYTES // (2 * geometry.S * geometry.itemsize))
     of_slots = BANK_BYTES // ((rows + rows % 2) * geometry.itemsize)
-    return GroupLimits(channels=channels, groups=min(min(UPDATE_GROUPS_MAX, of_slots), room), room=room)
+    return channels, min(min(UPDATE_GROUPS_MAX, of_slots), room), room
 
 
 def plan_update(geometry, with_state, config):
     """UpdatePlan of a geometry with the settings of an UpdateConfig; channels is 0 if not even one channel fits."""
     state = geometry.pad_left if with_state else 0
     pieces, pitch, images, image_tiles = images_of(geometry)
-    limits = group_limits(geometry, with_state)
-    channels = min(config.channels, limits.channels)
+    most, most_groups, room = group_limits(geometry, with_state)
+    channels = min(config.channels, most)
     groups, filters, ahead = 0, 0, CHUNKS_AHEAD
     if channels > 0:
-        groups = min(min(config.groups, limits.groups), limits.room // channels)
+        groups = min(min(config.groups, most_groups), room // channels)
         per_group = pieces * geometry.Q * (2 if state > 0 else 1) * geometry.itemsize
         filters = max(1, min(nl.tile_size.pmax // pieces, UPDATE_FILTER_BYTES // per_group) // groups) * groups
         chunk_bytes = groups * channels * (geometry.W + state) * geometry.itemsize

@@ -94,10 +94,10 @@ def plan_of(shape: Shape, settings: Any) -> Any:
 def fill_bank(shape: Shape) -> tuple[int, int]:
     """(channels of a group, groups) of the chunk whose channels take least: one and one where not even that fits."""
     target, columns = shape.target, shape.geometry.Q
-    limits = group_limits(shape.geometry, shape.extras.state)
+    most, most_groups, room = group_limits(shape.geometry, shape.extras.state)
     chunk_ns = (columns + CHUNK_INSTRUCTIONS) * target.vector_fixed_ns
     group_ns = 2 * (PARTITIONS * target.tensor_column_ns + target.matmul_ns)  # a transpose and a matmul
-    found = [(min(limits.channels, limits.room // groups), groups) for groups in range(1, limits.groups + 1)]
+    found = [(min(most, room // groups), groups) for groups in range(1, most_groups + 1)]
     ways = [one for one in found if one[0]] or [(1, 1)]
     return min(ways, key=lambda one: (chunk_ns + one[1] * group_ns) / (one[0] * one[1]))
 
