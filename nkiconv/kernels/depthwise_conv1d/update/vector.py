@@ -119,7 +119,11 @@ def work_part(operands, geometry, extras, part, loaded):
         if q < geometry.Q:
             products = multiply_taps(loaded.x, loaded.state, loaded.filters, geometry, q, extras.strict_nonfinite)
         if q > 0:
-            sum_products(sums_sbuf[0:rows, 0 : part.nn, 0:length, q - 1], before)
+            column = sums_sbuf[0:rows, 0 : part.nn, 0:length, q - 1]
+            if before == None:
+                nisa.memset(dst=column, value=0.0)
+            else:
+                nisa.tensor_reduce(dst=column, op=nl.add, data=before, axis=3)
     y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
     bias, residual = None, None
     if loaded.bias != None:
@@ -150,14 +154,6 @@ def transfer(tile_sbuf, tensor_hbm, block, n0, steps, load):
             copy(part_sbuf, part_hbm)
         else:
             copy(part_hbm, part_sbuf)
-
-
-def sum_products(sums_sbuf, products_sbuf):
-    """Sums [rows, images, channels] in SBUF of products, zeros if there are none."""
-    if products_sbuf == None:
-        nisa.memset(dst=sums_sbuf, value=0.0)
-    else:
-        nisa.tensor_reduce(dst=sums_sbuf, op=nl.add, data=products_sbuf, axis=3)
 
 
 def multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, strict):
