@@ -106,11 +106,6 @@ def window_of(plan):
     return plan.taps + plan.lags - 1
 
 
-def x_first(geometry, plan, base, l0):
-    """Position in the padded row (0 is its first element) where a chunk's row of x starts for lags from l0 on."""
-    return geometry.stride * plan.spread * (base + l0)
-
-
 def new_dot_plan(geometry, wide):
     """DotPlan without sizes: phases, and what goes with masks and with the way through HBM."""
     common = greatest_common_divisor(geometry.stride, geometry.dilation)

@@ -6,7 +6,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._tiles import BANK_BYTES, cut
 from ..free_channels import full_rows, row_runs
-from .plan import x_first, x_slots
+from .plan import x_slots
 
 
 @dataclass
@@ -61,7 +61,8 @@ def load_dot_taps(run, unit):
 def load_dot_x(run, unit):
     """What a unit's taps meet of x and of the initial state: [128, plan.x_length] in SBUF."""
     geometry, plan, operands, block = run.geometry, run.plan, run.operands, unit.batch.block
-    start = x_first(geometry, plan, unit.chunk * plan.slots * plan.depth, unit.batch.l0)
+    # in the padded row, 0 being its first element, for lags from l0 on
+    start = geometry.stride * plan.spread * (unit.chunk * plan.slots * plan.depth + unit.batch.l0)
     used = (geometry.Q - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1
     length = min(plan.x_length, used - start)
     from_x = min(length, max(0, geometry.pad_left - start))

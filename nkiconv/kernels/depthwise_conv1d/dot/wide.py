@@ -120,17 +120,23 @@ def move_until(wide, moves, done, wanted):
 
 
 def make_piece(wide, unit, g0, x_sbuf, w_sbuf, turns):
-    """Products of a piece's groups, read out, sent through HBM and back."""
+    """Products of a piece's groups over all slots, [(c, t), banks, (g, t', c')], read out, through HBM and back."""
     P_MAX, plan = nl.tile_size.pmax, wide.run.plan
     gn = min(piece_groups(plan), unit.groups - g0)
     window, phases = window_of(plan), plan.column_phases
     sums_sbuf = nl.ndarray((P_MAX, phases, gn, plan.lags), dtype=nl.float32, buffer=nl.sbuf)
-    step = STEP_BANKS * groups_a_bank(plan)
+    per_bank = groups_a_bank(plan)
+    step = STEP_BANKS * per_bank
     for phase in range(phases):
         products_sbuf = nl.ndarray((P_MAX, gn * window), dtype=nl.float32, buffer=nl.sbuf)
         for a in range(0, gn, step):
             an = min(step, gn - a)
-            products_psum = multiply_groups(plan, unit, g0 + a, an, phase, x_sbuf, w_sbuf)
+            products_psum = nl.ndarray((P_MAX, div_ceil(an, per_bank), BANK_COLUMNS), dtype=nl.float32, buffer=nl.psum)
+            for index in range(an):
+                first = index % per_bank * window * plan.channels
+                of_group = products_psum[0:P_MAX, index // per_bank, first : first + window * plan.channels]
+                of_group = of_group.reshape_dim(1, (window, plan.channels))
+                multiply_slots(of_group, x_sbuf, w_sbuf, plan, unit, g0 + a + index, phase, 0)
             keep_same_channel(wide, products_sbuf, a * window, products_psum, an)
         scratch_hbm = wide.scratch[(turns * phases + phase) % SCRATCH]
         row = gn * window
@@ -145,21 +151,8 @@ def make_piece(wide, unit, g0, x_sbuf, w_sbuf, turns):
     return Piece(unit=unit, g0=g0, gn=gn, sums_sbuf=sums_sbuf)
 
 
-def multiply_groups(plan, unit, g0, gn, phase, x_sbuf, w_sbuf):
-    """Products of groups g0 .. g0+gn-1 over all slots: fp32 [(c, t), banks, (g, t', c')] in PSUM."""
-    P_MAX, window, per_bank = nl.tile_size.pmax, window_of(plan), groups_a_bank(plan)
-    columns = window * plan.channels
-    products_psum = nl.ndarray((P_MAX, div_ceil(gn, per_bank), BANK_COLUMNS), dtype=nl.float32, buffer=nl.psum)
-    for index in range(gn):
-        first = index % per_bank * columns
-        of_group = products_psum[0:P_MAX, index // per_bank, first : first + columns]
-        of_group = of_group.reshape_dim(1, (window, plan.channels))
-        multiply_slots(of_group, x_sbuf, w_sbuf, plan, unit, g0 + index, phase, 0)
-    return products_psum
-
-
 def keep_same_channel(wide, products_sbuf, first, products_psum, gn):
-    """A channel's products with itself of gn groups to SBUF: full banks together, then the rest."""
+    """Of gn groups a channel's products with itself to SBUF: full banks together, then the rest."""
     plan = wide.run.plan
     taps, channels, per_bank = plan.taps, plan.channels, groups_a_bank(plan)
     full, rest, of_group = gn // per_bank, gn % per_bank, window_of(plan) * channels
