@@ -114,13 +114,10 @@ def load_rows(rows_sbuf, src_hbm, unit, places, first, end):
 
 
 def needs_filter(plan, units, index):
-    """Whether a unit loads and transposes its filter: not if the image before it did, and filters are kept."""
-    before = index - plan.chunks
-    if not plan.keep or before < 0:
-        return True
-    unit, last = units[index], units[before]
-    c0, last_c0 = unit.batch.block.c0, last.batch.block.c0
-    return c0 != last_c0 or unit.k != last.k
+    """Whether a unit loads and transposes its filter: not if the image or lags before it did, and filters are kept."""
+    unit = units[index]
+    first = unit.n == 0 and unit.batch.l0 == 0
+    return first or index < plan.chunks or not plan.keep
 
 
 def next_rows(run, index, moves):

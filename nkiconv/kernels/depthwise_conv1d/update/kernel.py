@@ -155,11 +155,9 @@ def fetch(loaded, operands, geometry, plan, kinds, work):
     index = len(loaded)
     if index < len(work):
         chunk = work[index]
-        before = work[max(0, index - 1)]
-        filters, group0 = None, first_loaded(plan, chunk)
-        last = before.block
-        if index == 0 or last.c0 != chunk.block.c0 or first_loaded(plan, before) != group0:
-            filters = load_filters(operands, geometry, plan, chunk.block, group0)
+        filters = None
+        if index == 0 or (chunk.n0 == 0 and chunk.first % plan.filters == 0):
+            filters = load_filters(operands, geometry, plan, chunk.block, first_loaded(plan, chunk))
         rows = []
         for kind in kinds:
             rows.append(load_chunk(kind, plan, chunk))
@@ -199,13 +197,11 @@ def load_chunk(kind, plan, chunk):
 def band_chunk(loaded, geometry, plan, kinds, work, index):
     """Bands of a chunk: those of the work before it where that is the same groups of other images."""
     now, chunk = loaded[index], work[index]
-    before = work[max(0, index - 1)]
-    last = before.block
     if now.filters != None:
         for kind in kinds:
             kind.filters = transpose_filters(now.filters, geometry, plan, kind.width, kind.shift)
         now.filters = None
-    if index > 0 and before.first == chunk.first and last.c0 == chunk.block.c0:
+    if index > 0 and chunk.n0 > 0:
         earlier = loaded[index - 1]
         now.bands = earlier.bands
     else:

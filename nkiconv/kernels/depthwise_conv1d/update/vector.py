@@ -71,17 +71,15 @@ def update_vector(operands, geometry, extras):
     for index in range(mine[0], mine[0] + mine[1] + 1):
         after = None
         if index < mine[0] + mine[1]:
-            after = load_part(operands, geometry, extras, every, index, now)
+            after = load_part(operands, geometry, every[index], now)
         if index > mine[0]:
             work_part(operands, geometry, extras, every[index - 1], now)
         now = after
 
 
-def load_part(operands, geometry, extras, every, index, before):
+def load_part(operands, geometry, part, before):
     """Rows of a part, and filters and bias, those of the part before it where that has the same channels."""
-    part = every[index]
-    last = every[max(0, index - 1)].block
-    if before != None and last.c0 == part.block.c0:
+    if before != None and part.n0 > 0:
         filters, bias = before.filters, before.bias
     else:
         filters = load_images(operands.w, part.block, 0, 1, geometry.S, (0, geometry.w_c, geometry.w_s))
