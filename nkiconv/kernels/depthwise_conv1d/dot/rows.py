@@ -130,15 +130,15 @@ def next_rows(run, index, moves):
     unit = run.units[index]
     x_rows, w_rows = run.loaded[index]
     run.loaded[index] = None
-    if w_rows != None:
-        run.filters[unit.chunk] = slot_moves(
-            moves, plan, unit, w_rows, range(plan.tap_phases), plan.slots, plan.tap_phases
-        )
-    firsts = ()
+    w_firsts, x_firsts = (), ()
+    for r in range(plan.tap_phases):
+        w_firsts = w_firsts + (r,)
     for m in range(plan.column_phases):
         for r in range(plan.tap_phases):
-            firsts = firsts + (stride * m + dilation * r,)
-    x_sbuf = slot_moves(moves, plan, unit, x_rows, firsts, x_slots(plan), stride * plan.spread)
+            x_firsts = x_firsts + (stride * m + dilation * r,)
+    if w_rows != None:
+        run.filters[unit.chunk] = slot_moves(moves, plan, unit, w_rows, w_firsts, plan.slots, plan.tap_phases)
+    x_sbuf = slot_moves(moves, plan, unit, x_rows, x_firsts, x_slots(plan), stride * plan.spread)
     return x_sbuf, run.filters[unit.chunk]
 
 

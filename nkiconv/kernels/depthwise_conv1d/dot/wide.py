@@ -92,9 +92,9 @@ def run_wide(operands, geometry, extras, plan, units):
             load_ahead(run)
         if index < len(units):
             x_next, w_next = next_rows(run, index, moves)
-        unit = units[max(0, index - 1)]
-        pieces = range(0, unit.groups if index > 0 else 0, piece_groups(plan))
-        done = 0
+        unit, pieces, done = units[max(0, index - 1)], [], 0
+        for g0 in range(0, unit.groups if index > 0 else 0, piece_groups(plan)):
+            pieces.append(g0)
         for at in range(len(pieces)):
             if at == len(pieces) // 2:
                 load_ahead(run)
