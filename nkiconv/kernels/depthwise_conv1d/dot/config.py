@@ -29,6 +29,9 @@ COLUMNS_MIN = 64
 WIDE_FROM, WIDE_FROM_SLOTS = 10, 32
 WIDE_FROM_FEW, WIDE_FROM_FEW_SLOTS = 12, 320
 
+#: Matmuls on zeros without a config, and with masks rows from which they pay.
+DOT_WARMUP, DOT_MANY_ROWS = 24, 1024
+
 
 @dataclass(frozen=True)
 class DotConfig(nl.NKIObject):
@@ -54,7 +57,7 @@ def read_dot(geometry, config):
         slots=setting(config, "slots", 64 if wide else 32),
         lags=setting(config, "lags", LAGS_MOST),
         block=setting(config, "block", 8),
-        warmup=setting(config, "warmup", 24),
+        warmup=setting(config, "warmup", DOT_WARMUP if wide or geometry.N * geometry.C >= DOT_MANY_ROWS else 0),
     )
 
 

@@ -18,6 +18,9 @@ class DotRun(nl.NKIObject):
     extras: object
     plan: object
     units: list
+    #: SBUF [128, length] for rows of x and of w in flight, which take turns
+    x_tiles: list
+    w_tiles: list
     #: (x, w) of each unit that was loaded and is not yet at work, w None where its filter is kept
     loaded: list
     #: transposed filters by chunk
@@ -26,13 +29,24 @@ class DotRun(nl.NKIObject):
 
 def start_run(operands, geometry, extras, plan, units):
     """A DotRun, and loads of the first units, all but the last of those in flight."""
-    filters = []
+    x_tiles, w_tiles, filters = [], [], []
+    for _ in range(min(plan.buffers, len(units))):
+        x_tiles.append(nl.ndarray((nl.tile_size.pmax, plan.x_length), dtype=operands.x.dtype, buffer=nl.sbuf))
+        w_tiles.append(nl.ndarray((nl.tile_size.pmax, plan.w_length), dtype=operands.w.dtype, buffer=nl.sbuf))
     for _ in range(plan.chunks):
         filters.append(None)
     run = DotRun(
-        operands=operands, geometry=geometry, extras=extras, plan=plan, units=units, loaded=[], filters=filters
+        operands=operands,
+        geometry=geometry,
+        extras=extras,
+        plan=plan,
+        units=units,
+        x_tiles=x_tiles,
+        w_tiles=w_tiles,
+        loaded=[],
+        filters=filters,
     )
-    for _ in range(min(plan.buffers, len(units)) - 1):
+    for _ in range(len(x_tiles) - 1):
         load_ahead(run)
     return run
 
@@ -41,25 +55,26 @@ def load_ahead(run):
     """Load the rows of the next unit, if there is one: its filter's taps, then what they meet of x."""
     index = len(run.loaded)
     if index < len(run.units):
-        w_sbuf = None
+        turn, w_sbuf = index % len(run.x_tiles), None
         if needs_filter(run.plan, run.units, index):
-            w_sbuf = load_dot_taps(run, run.units[index])
-        run.loaded.append((load_dot_x(run, run.units[index]), w_sbuf))
+            w_sbuf = run.w_tiles[turn]
+            load_dot_taps(run, run.units[index], w_sbuf)
+        load_dot_x(run, run.units[index], run.x_tiles[turn])
+        run.loaded.append((run.x_tiles[turn], w_sbuf))
 
 
-def load_dot_taps(run, unit):
-    """A unit's taps of w: [128, plan.w_length] in SBUF."""
+def load_dot_taps(run, unit, w_sbuf):
+    """A unit's taps of w."""
     geometry, plan, block = run.geometry, run.plan, unit.batch.block
     first = unit.chunk * plan.slots * plan.depth * plan.tap_phases
     taps = min(plan.w_length, geometry.S - first)
-    w_sbuf = new_rows(plan, block, run.operands.w.dtype, plan.w_length, 0, taps)
+    clear_outside(plan, block, w_sbuf, 0, taps)
     offset = block.c0 * geometry.w_c + first * geometry.w_s
     load_rows(w_sbuf, run.operands.w, unit, (geometry.w_c, geometry.w_s, offset), 0, taps)
-    return w_sbuf
 
 
-def load_dot_x(run, unit):
-    """What a unit's taps meet of x and of the initial state: [128, plan.x_length] in SBUF."""
+def load_dot_x(run, unit, x_sbuf):
+    """What a unit's taps meet of x and of the initial state."""
     geometry, plan, operands, block = run.geometry, run.plan, run.operands, unit.batch.block
     # in the padded row, 0 being its first element, for lags from l0 on
     start = geometry.stride * plan.spread * (unit.chunk * plan.slots * plan.depth + unit.batch.l0)
@@ -68,7 +83,7 @@ def load_dot_x(run, unit):
     from_x = min(length, max(0, geometry.pad_left - start))
     end = max(from_x, min(length, geometry.W + geometry.pad_left - start))
     first = 0 if run.extras.state else from_x
-    x_sbuf = new_rows(plan, block, operands.x.dtype, plan.x_length, first, end)
+    clear_outside(plan, block, x_sbuf, first, end)
     if first < from_x:
         offset = (unit.n * geometry.C + block.c0) * geometry.pad_left + start
         load_rows(x_sbuf, operands.state, unit, (geometry.pad_left, 1, offset), 0, from_x)
@@ -76,21 +91,18 @@ def load_dot_x(run, unit):
         position = start + from_x - geometry.pad_left
         offset = unit.n * geometry.x_n + block.c0 * geometry.x_c + position * geometry.x_w
         load_rows(x_sbuf, operands.x, unit, (geometry.x_c, geometry.x_w, offset), from_x, end)
-    return x_sbuf
 
 
-def new_rows(plan, block, dtype, length, first, end):
-    """SBUF [128, length] with zeros where no element first .. end-1 of a channel will be."""
-    P_MAX = nl.tile_size.pmax
-    rows_sbuf = nl.ndarray((P_MAX, length), dtype=dtype, buffer=nl.sbuf)
+def clear_outside(plan, block, rows_sbuf, first, end):
+    """Zeros where no element first .. end-1 of a channel will be."""
+    rows, length = rows_sbuf.shape
     if full_rows(block)[0] < plan.channels:
         nisa.memset(dst=rows_sbuf, value=0.0, engine=nisa.engine.gpsimd)
     else:
         for zeros in ((0, first), (end, length)):
             low, high = zeros
             if low < high:
-                nisa.memset(dst=rows_sbuf[0:P_MAX, low:high], value=0.0, engine=nisa.engine.gpsimd)
-    return rows_sbuf
+                nisa.memset(dst=rows_sbuf[0:rows, low:high], value=0.0, engine=nisa.engine.gpsimd)
 
 
 def load_rows(rows_sbuf, src_hbm, unit, places, first, end):

@@ -38,7 +38,9 @@ class Dot(Algorithm):
         if dot_config_refusal(config):
             return config
         geometry, given = shape.geometry, dict(config or ())
-        best = read_dot(geometry, config_of(**{"warmup": warmup(shape.target), **given}))
+        best = read_dot(geometry, config)
+        if "warmup" not in given and best.warmup:
+            best = replace(best, warmup=warmup(shape.target))
         tried = [best]
         if best.wide:
             slots = [given.get("slots", WIDE_TAPS * blocks) for blocks in range(1, WIDE_BLOCKS + 1)]

@@ -14,10 +14,10 @@ from ..algorithm import Algorithm, Guess, Shape
 from .banded import runs_banded
 from .common import rows_loaded_us
 
-#: ns to begin and end; of a channel tile's filters; from one DMA's issue to the next on Sync and Scalar in turn; of a
+#: ns to begin and end; of a channel tile's filters; from one load of a tile to the next, on two queues in turn; of a
 #: padded row's way to the read-out beside what its length takes: the zeros of the next one are made after it.
-ENDS_NS = 3000.0
-FILTERS_NS = 2200.0
+ENDS_NS = 2500.0
+FILTERS_NS = 1200.0
 ISSUE_NS = 265.0
 STAGED_NS = 3800.0
 
@@ -58,7 +58,7 @@ def kernel_ns(shape: Shape, tiling: Any) -> float:
     image_ns = 0.0
     for q0 in range(0, geometry.Q, tiling.q_load):
         loads_ns, staged_ns = columns_ns(shape, tiling, q0, min(tiling.q_load, geometry.Q - q0))
-        image_ns += groups * loads_ns + tiles * (ISSUE_NS + staged_ns)
+        image_ns += groups * loads_ns + tiles * (shape.target.static_issue_ns + staged_ns)
     return float(ENDS_NS + tiles * FILTERS_NS + geometry.N * image_ns)
 
 

@@ -58,7 +58,7 @@ class Update(Algorithm):
         config = self.settle(shape, config)
         if dict(config or ())["engine"] == "vector":
             return []
-        return changed_one(config, vector_reads=(0, 1, 2, 3), warmup=(0, 16))
+        return changed_one(config, vector_reads=(0, 1, 2, 3), warmup=(0, 16, 24))
 
     def unit(self, shape: Shape, config: Config) -> int:
         settings = self._settings(shape, config)
