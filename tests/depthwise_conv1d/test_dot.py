@@ -19,7 +19,7 @@ from epilogue import (
     takes_state,
 )
 
-from nkiconv.kernels.depthwise_conv1d.dot import kernel as dot
+from nkiconv.kernels.depthwise_conv1d import call
 from nkiconv.simulator.memory import SBUF
 
 pytestmark = pytest.mark.sweep
@@ -70,10 +70,10 @@ PARTS = [
 ]
 CONFIGS = [
     None,
-    (("block", 16), ("vector_share", 3)),
-    (("block", 4), ("slots", 1), ("buffers", 2), ("batch", 1)),
+    (("block", 16),),
+    (("block", 4), ("slots", 1)),
     (("block", 1),),
-    (("keep", False), ("warmup", 0)),
+    (("warmup", 0),),
 ]
 
 row = functools.partial(row_of, ROWS + WIDE + PARTS)
@@ -213,12 +213,8 @@ def test_refusals_name_what_they_refuse():
     for config in (
         (("block", 3),),
         (("slots", 0),),
-        (("batch", 0),),
-        (("buffers", 1),),
-        (("vector_share", -1),),
         (("wide", 1),),
         (("lags", 98),),
-        (("keep", 0),),
         (("warmup", -1),),
     ):
         assert config[0][0] in reason_to_refuse("dot", problem, lnc=1, config=config)
@@ -261,6 +257,6 @@ def test_results_of_several_tiles_leave_in_one_dma_of_long_runs():
 @pytest.mark.parametrize("row", ROWS + WIDE + PARTS, ids=lambda row: row.id)
 def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch):
     problem = row.problem("bf16")
-    for execution in bounded_traces("dot", dot, problem, monkeypatch):
+    for execution in bounded_traces("dot", call, problem, monkeypatch):
         assert all_cores_run(execution, "nc_matmul") or problem.N * problem.C == 1
         assert execution.sbuf_peak_bytes <= 212_728

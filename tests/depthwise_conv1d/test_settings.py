@@ -78,29 +78,15 @@ def settings_of(algorithm, S):
             "block": st.sampled_from([1, 2, 4, 8, 16]),
             "slots": st.integers(1, 70),
             "lags": st.integers(1, 97),
-            "keep": st.booleans(),
-            "buffers": st.integers(2, 6),
-            "batch": few,
-            "vector_share": st.integers(0, 4),
             "wide": st.booleans(),
             "warmup": few,
         },
         "update": {
             "engine": st.sampled_from(["tensor", "vector"]),
-            "leave": st.sampled_from([1, 2, 4, 8]),
-            "ahead": st.integers(1, 10),
-            "vector_moves": st.integers(0, 4),
             "vector_reads": st.integers(0, 4),
-            "balanced": st.booleans(),
             "channels": st.integers(1, 128),
             "groups": st.integers(1, 16),
             "warmup": few,
-            "warmup_rows": few,
-        },
-        "taps_on_partition": {
-            "channels": st.integers(1, 128),
-            "columns": st.integers(1, 700),
-            "whole_runs": st.booleans(),
         },
     }.get(algorithm, {})
 
@@ -190,7 +176,7 @@ def test_bad_values_are_refused_by_name_or_harmless(algorithm, name, value):
 
 @pytest.mark.parametrize(
     ("algorithm", "name"),
-    [("banded", "groups"), ("mixed", "piece"), ("vector", "piece"), ("dot", "batch"), ("update", "leave")],
+    [("banded", "groups"), ("mixed", "piece"), ("vector", "piece"), ("dot", "slots"), ("update", "groups")],
 )
 def test_a_setting_that_stands_twice_is_refused(algorithm, name):
     assert f"{name} stands there twice" in refused(algorithm, PROBLEM, config=((name, 1), (name, 1)))

@@ -18,6 +18,7 @@ from epilogue import (
 )
 from tolerances import assert_within
 
+from nkiconv.kernels.depthwise_conv1d import call
 from nkiconv.kernels.depthwise_conv1d.update import kernel as update
 from nkiconv.reference import num_terms
 from nkiconv.simulator.memory import SBUF
@@ -52,9 +53,9 @@ TENSOR = (("engine", "tensor"),)
 VECTOR = (("engine", "vector"),)
 CONFIGS = [
     VECTOR,
-    (*TENSOR, ("leave", 2), ("ahead", 1), ("vector_moves", 2), ("vector_reads", 1)),
-    (*TENSOR, ("leave", 4), ("ahead", 3), ("vector_reads", 0)),
-    (*TENSOR, ("channels", 3), ("groups", 5), ("balanced", True), ("warmup", 0), ("warmup_rows", 9)),
+    (*TENSOR, ("vector_reads", 1)),
+    (*TENSOR, ("vector_reads", 0), ("warmup", 9)),
+    (*TENSOR, ("channels", 3), ("groups", 5), ("warmup", 0)),
 ]
 REQUESTS = [
     Request(bias="bf16", activation="silu"),
@@ -163,15 +164,10 @@ def test_refusals_name_what_they_refuse():
     assert strict.startswith("strict_nonfinite=True")
     for config in (
         (("engine", "scalar"),),
-        (("leave", 3),),
-        (("ahead", 0),),
-        (("vector_moves", -1),),
         (("vector_reads", -1),),
-        (("balanced", 1),),
         (("channels", 0),),
         (("groups", 17),),
         (("warmup", -1),),
-        (("warmup_rows", 129),),
     ):
         assert config[0][0] in reason_to_refuse("update", problem, lnc=1, config=config)
     long_state = problem.replace(W=1, S=200, padding=((0, 0), (199, 0)))
@@ -182,22 +178,22 @@ def test_refusals_name_what_they_refuse():
 
 
 def test_what_takes_too_many_instructions_is_refused_before_it_is_cut(monkeypatch):
-    monkeypatch.setattr(update, "batches_of", None)
+    monkeypatch.setattr(update, "update_chunks", None)
     huge = dataclasses.replace(row("odd channels").problem("bf16"), N=200_000, C=200_000, K=200_000, groups=200_000)
     assert "instructions" in reason_to_refuse("update", huge, lnc=2)
 
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("why", ["window of four", "70 images", "image tiles", "one channel", "odd channels"])
-def test_batches_are_counted_as_they_are_cut(why, monkeypatch):
-    batches_of, lengths = update.batches_of, []
+def test_chunks_are_counted_as_they_are_cut(why, monkeypatch):
+    update_chunks, lengths = update.update_chunks, []
 
     def counted(geometry, plan):
-        found = batches_of(geometry, plan)
-        lengths.append((len(found), update.count_batches(geometry, plan)))
+        found = update_chunks(geometry, plan)
+        lengths.append((len(found), update.count_chunks(geometry, plan)))
         return found
 
-    monkeypatch.setattr(update, "batches_of", counted)
+    monkeypatch.setattr(update, "update_chunks", counted)
     trace(row(why).problem("bf16"), "update", config=TENSOR)
     assert lengths
     assert all(cut == count for cut, count in lengths)
@@ -233,6 +229,6 @@ def test_runs_are_long_and_filters_are_read_once():
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch, config):
     problem = row.problem("bf16")
-    for execution in bounded_traces("update", update, problem, monkeypatch, config):
+    for execution in bounded_traces("update", call, problem, monkeypatch, config):
         assert all_cores_run(execution, "nc_matmul", "tensor_reduce") or problem.N * problem.C == 1
         assert execution.sbuf_peak_bytes <= 212_728

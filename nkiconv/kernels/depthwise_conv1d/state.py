@@ -22,11 +22,11 @@ ZERO_COLUMNS = 4096
 #: Bytes from which a run is long: a DMA engine is at four fifths of its rate.
 LONG_RUN_BYTES = 512
 #: Bytes of a row of x below which all of it is loaded for its last elements: a DMA engine hardly takes longer for them
-#: than its least time for an element (trn2.toml, dma.sure_element_bytes).
-SHORT_ROW_BYTES = 256
-#: Bytes up to which a DMA engine takes many times longer for an element (trn2.toml, dma.tiny_element_bytes), and bytes
-#: that it moves in its least time (dma.small_element_bytes).
-TINY_BYTES, SMALL_BYTES = 4, 64
+#: than its least time for an element (trn2.toml, dma.sure_element_bytes); bytes that are loaded of longer rows, as it
+#: moves them in that time (dma.small_element_bytes).
+SHORT_ROW_BYTES, SMALL_BYTES = 256, 64
+#: Bytes up to which a DMA engine takes many times longer for an element (trn2.toml, dma.tiny_element_bytes).
+TINY_BYTES = 4
 #: Bytes of a partition of the tiles that short rows go through: x, and the state.
 STATE_TILE_BYTES = 8192
 
@@ -102,11 +102,10 @@ def store_short_rows(x_hbm, state_hbm, final_hbm, geometry, row0, rows, offset, 
     """The same through SBUF, in tiles [partitions, rows of a partition, elements]."""
     size = geometry.pad_left
     from_x = min(size, geometry.W)
-    width = min(geometry.W, max(from_x, SMALL_BYTES // geometry.itemsize))
-    if geometry.x_w != 1:
-        width = from_x
-    elif step == geometry.W and geometry.W * geometry.itemsize < SHORT_ROW_BYTES:
-        width = geometry.W
+    width = from_x
+    if geometry.x_w == 1:
+        least = SHORT_ROW_BYTES if geometry.W * geometry.itemsize < SHORT_ROW_BYTES else SMALL_BYTES
+        width = min(geometry.W, max(from_x, least // geometry.itemsize))
     most = max(1, STATE_TILE_BYTES // ((size + width) * geometry.itemsize))
     row = 0
     while row < rows:

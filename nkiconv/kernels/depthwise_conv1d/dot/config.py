@@ -6,7 +6,9 @@ Compile-time code in NKI's Python subset.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ..._axis import greatest_common_divisor
 from ..._settings import FLAG, setting, settings_refusal
+from ..._tiles import PARTS, div_ceil
 
 #: Slots of a stationary that can be asked for, and most slots of a chunk: what does not fit SBUF is made smaller.
 DOT_BLOCKS = (1, 2, 4, 8, 16)
@@ -18,13 +20,17 @@ DOT_SETTINGS = (
     ("wide", FLAG),
     ("slots", (1, SLOTS_MOST)),
     ("lags", (1, LAGS_MOST)),
-    ("keep", FLAG),
-    ("buffers", (2, 16)),
     ("block", (1, 16)),
-    ("batch", (1, 64)),
-    ("vector_share", (0, 64)),
     ("warmup", (0, 128)),
 )
+#: Most columns with masks; and lags beyond which wide.py is faster, more for few slots, as its blocks of lags are
+#: large, and where a core has less than a tile and waits for HBM.
+COLUMNS_MIN = 64
+WIDE_FROM, WIDE_FROM_SLOTS = 10, 32
+WIDE_FROM_FEW, WIDE_FROM_FEW_SLOTS = 12, 320
+
+#: Matmuls on zeros without a config, and with masks rows from which they pay.
+DOT_WARMUP, DOT_MANY_ROWS = 24, 1024
 
 
 @dataclass(frozen=True)
@@ -37,48 +43,33 @@ class DotConfig(nl.NKIObject):
     slots: int
     #: with wide, lags of a block at most, 1 to 97; fewer where they do not fit
     lags: int
-    #: whether transposed filters stay in SBUF from image to image, where they fit
-    keep: bool
-    #: rows in flight, 2 to 16
-    buffers: int
     #: with masks, slots of a stationary: 1, 2, 4, 8 or 16; fewer for short filters
     block: int
-    #: with masks, channel tiles (or images) that leave together, 1 to 64; fewer where a bank does not hold them
-    batch: int
-    #: with masks, every how many-th bank of transposed slots Vector moves to SBUF, 0 to 64; 0: none
-    vector_share: int
     #: matmuls on zeros while the first rows are on their way, 0 to 128
     warmup: int
 
 
-def dot_defaults(wide):
-    """Settings without a config, with and without a way through HBM."""
+def read_dot(geometry, config):
+    """The DotConfig of (name, value) pairs, and defaults for what they leave open."""
+    wide = setting(config, "wide", is_wide(geometry))
     return DotConfig(
         wide=wide,
-        slots=64 if wide else 32,
-        lags=LAGS_MOST,
-        keep=True,
-        buffers=2 if wide else 4,
-        block=8,
-        batch=4,
-        vector_share=0,
-        warmup=24,
+        slots=setting(config, "slots", 64 if wide else 32),
+        lags=setting(config, "lags", LAGS_MOST),
+        block=setting(config, "block", 8),
+        warmup=setting(config, "warmup", DOT_WARMUP if wide or geometry.N * geometry.C >= DOT_MANY_ROWS else 0),
     )
 
 
-def read_dot(config, defaults):
-    """The DotConfig of (name, value) pairs; what they leave open is as in `defaults`."""
-    return DotConfig(
-        wide=setting(config, "wide", defaults.wide),
-        slots=setting(config, "slots", defaults.slots),
-        lags=setting(config, "lags", defaults.lags),
-        keep=setting(config, "keep", defaults.keep),
-        buffers=setting(config, "buffers", defaults.buffers),
-        block=setting(config, "block", defaults.block),
-        batch=setting(config, "batch", defaults.batch),
-        vector_share=setting(config, "vector_share", defaults.vector_share),
-        warmup=setting(config, "warmup", defaults.warmup),
-    )
+def is_wide(geometry):
+    """Whether there are so many lags that wide.py is faster, or more columns than there may be without it."""
+    common = greatest_common_divisor(geometry.stride, geometry.dilation)
+    slots = div_ceil(div_ceil(geometry.S, geometry.stride // common), nl.tile_size.pmax)
+    lags = div_ceil(geometry.Q, geometry.dilation // common)
+    fewest = WIDE_FROM + WIDE_FROM_SLOTS // slots
+    if geometry.N * geometry.C < PARTS * nl.tile_size.pmax:
+        fewest = WIDE_FROM_FEW + WIDE_FROM_FEW_SLOTS // slots
+    return geometry.Q > COLUMNS_MIN or lags > fewest
 
 
 def dot_config_refusal(config):

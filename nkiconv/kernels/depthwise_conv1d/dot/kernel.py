@@ -13,7 +13,7 @@ are wanted. It accumulates over all blocks of 8 slots; then
     sum over t                              [c, q]             one small fp32 matmul for several tiles
 
 Engine plan: DMA loads rows of x and w, each once from HBM, 128 channels a tile; Tensor transposes tile i + 1 between
-the matmuls of tile i; Scalar (and Vector, every `vector_share`-th) moves transposed slots to SBUF, pairs of 16-bit
+the matmuls of tile i; Scalar moves transposed slots to SBUF, pairs of 16-bit
 elements as one fp32 element, which copies bits; the tails of tiles i - 1 and i - 2 come later, where no engine waits
 for another. Channel c0 + p * L + r is row p of the results, so that those of several tiles leave in one DMA of long
 runs. Bound by Tensor, then DMA: per 128 channels and tap of bf16 with Q = 4, the transposes take 0.91 ns and the
@@ -25,26 +25,15 @@ Zeros are multiplied: a NaN or Inf reaches every column of the channels that sha
 """
 
 from ...._nki import nisa, nl
-from ..._settings import setting
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, div_ceil, share
+from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from .config import dot_config_refusal, dot_defaults, read_dot
-from .plan import (
-    BANDED_TAPS,
-    COLUMNS_MIN,
-    COLUMNS_PER_TAP,
-    batch_width,
-    batches,
-    count_batches,
-    groups_of,
-    padded_columns,
-    plan_of,
-    runs_wide,
-    x_slots,
-)
-from .rows import load_ahead, move_slots, next_rows, start_rows
+from ..call import too_many_instructions
+from .config import COLUMNS_MIN, dot_config_refusal, read_dot
+from .plan import batches, count_batches, dot_units, padded_columns, plan_of, x_slots
+from .rows import load_ahead, move_slots, next_rows, start_run
 from .sums import (
-    finish_batch,
+    leave,
+    load_epilogue,
     make_masks,
     mask_lags,
     multiply_step,
@@ -57,11 +46,9 @@ from .wide import run_wide
 
 #: Banks of transposed slots that are on their way before the first matmul of the tile before.
 LEAD = 2
-
-
-def settle_dot(geometry, config):
-    """The DotConfig of (name, value) pairs, with defaults for what they leave open."""
-    return read_dot(config, dot_defaults(setting(config, "wide", runs_wide(geometry))))
+#: Columns for each tap from which `banded` is at least as fast, for the taps that it always takes.
+COLUMNS_PER_TAP = 0.5
+BANDED_TAPS = 8192
 
 
 def dot_refusal(geometry, extras, config, cores):
@@ -79,7 +66,7 @@ def dot_refusal(geometry, extras, config, cores):
             f"Q={geometry.Q}: dot computes at most {columns_max} columns a row for S={geometry.S}; use banded or "
             f"taps_on_partition"
         )
-    settings = settle_dot(geometry, config)
+    settings = read_dot(geometry, config)
     if not settings.wide and geometry.Q > COLUMNS_MIN:
         return f"config wide=False, Q={geometry.Q}: at most {COLUMNS_MIN} columns; leave it out"
     plan = plan_of(geometry, settings)
@@ -88,110 +75,96 @@ def dot_refusal(geometry, extras, config, cores):
             f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
             f"SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use taps_on_partition"
         )
-    count = count_instructions(geometry, plan, settings.warmup, cores)
-    if count > INSTRUCTIONS_MAX:
-        return (
-            f"N={geometry.N}, C={geometry.C}, S={geometry.S}: dot needs {count} instructions on a core, the compiler "
-            f"takes {INSTRUCTIONS_MAX}; split N or C over several calls"
-        )
-    return ""
+    return too_many_instructions("dot", geometry, count_instructions(geometry, plan, settings.warmup, cores))
 
 
 def count_instructions(geometry, plan, warmup, cores):
     """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, tails."""
     slots = plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
-    loads = 14 + (3 * plan.parts if plan.parts > 1 else 0)
-    if plan.wide:
-        groups = plan.column_phases * plan.taps
-        matmuls = groups * (plan.tap_phases * (plan.slots // plan.taps) + 2 * plan.channels)
-        unit = 2 * slots + matmuls + 15 * groups + loads
-        return div_ceil(count_batches(geometry, plan), cores) * plan.chunks * unit + 6 * plan.buffers + 26 + warmup
     blocks = plan.lag_blocks * plan.column_phases
     matmuls = plan.taps * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
-    tails = blocks * (4 * plan.taps + 3)
-    unit = 2 * slots + matmuls + tails + loads
-    columns = plan.taps * padded_columns(plan)
-    leave = 3 * div_ceil(plan.tiles * columns, BANK_COLUMNS) + 10
-    per_batch = plan.tiles * plan.images * plan.chunks * unit + plan.images * leave
-    return div_ceil(count_batches(geometry, plan), cores) * per_batch + 6 * plan.buffers + 26 + warmup
+    # of a unit beside these: read-outs of products, ways through HBM, or masks and sums; loads and zeros
+    tails = plan.column_phases * plan.taps * (15 + 2 * plan.channels) if plan.wide else blocks * (4 * plan.taps + 3)
+    unit = 2 * slots + matmuls + tails + 14
+    results = 15 + 4 * div_ceil(plan.tiles * plan.taps * padded_columns(plan), 512)
+    batch = plan.images * (plan.tiles * plan.chunks * unit + results)
+    return div_ceil(count_batches(geometry, plan), cores) * batch + 32 + warmup
 
 
 def dot(operands, geometry, extras, config):
     """Write operands.y. config: (name, value) pairs of a DotConfig."""
-    settings = settle_dot(geometry, config)
+    settings = read_dot(geometry, config)
     plan = plan_of(geometry, settings)
-    every = batches(geometry, plan)
-    mine = share(len(every), nl.num_programs(), nl.program_id(0))
-    units = []
-    for index in range(mine[0], mine[0] + mine[1]):
-        batch = every[index]
-        for n in range(batch.n0, batch.n0 + batch.nn):
-            for k in range(batch.k0, batch.k0 + batch.kn):
-                for chunk in range(plan.chunks):
-                    units.append((batch, n, k, chunk))
-    if len(units) > 0:
+    first, count = share(len(batches(geometry, plan)), nl.num_programs(), nl.program_id(0))
+    if count > 0:
         warm_up(warm_zeros(), settings.warmup, 1)
+        units = dot_units(geometry, plan, first, count)
         if plan.wide:
             run_wide(operands, geometry, extras, plan, units)
         else:
-            run_units(operands, geometry, extras, plan, units, settings.vector_share)
+            run_masked(operands, geometry, extras, plan, units)
 
 
-def run_units(operands, geometry, extras, plan, units, vector_share):
+def run_masked(operands, geometry, extras, plan, units):
     """Four units in flight: transposes of one between the matmuls of the one before and the tails of two others."""
     masks = make_masks(plan)
-    rows = start_rows(operands, geometry, extras, plan, units)
+    run = start_run(operands, geometry, extras, plan, units)
     x_before, w_before, partials, ready, kept, sums = None, None, [], [], [], None
     for index in range(len(units) + 3):
         moves, x_next, w_next = [], None, None
         if index < len(units):
-            load_ahead(rows, operands, geometry, extras, plan, units, index)
-            x_next, w_next = next_rows(rows, operands, geometry, plan, units, index, moves)
-        steps, groups = [], 0
+            load_ahead(run)
+            x_next, w_next = next_rows(run, index, moves)
+        steps, unit = [], units[min(max(0, index - 1), len(units) - 1)]
         if 0 < index and index <= len(units):
-            groups = groups_of(plan, units[index - 1][0].block, units[index - 1][2])
-            steps = steps_of(plan, groups)
-            partials = new_partials(plan, groups)
+            steps = steps_of(plan, unit)
+            partials = new_partials(plan, unit)
         done, last = 0, None
         # while the second unit's rows are still on their way, the first one's matmuls go before its transposes
         for move in range(-1 if index == 1 else 0, max(len(moves), LEAD)):
             if 0 <= move and move < len(moves):
-                on_vector = 0 < vector_share and move % vector_share == vector_share - 1
-                move_slots(moves[move], nisa.engine.vector if on_vector else nisa.engine.scalar)
+                move_slots(moves[move], nisa.engine.scalar)
             if move == LEAD - 1 and 2 <= index and index <= len(units) + 1:
-                kept = mask_lags(groups_of(plan, units[index - 2][0].block, units[index - 2][2]), ready, plan, masks)
+                kept = mask_lags(units[index - 2].groups, ready, plan, masks)
             wanted = len(steps)
             if move + 1 < len(moves) and index != 1:
                 wanted = (len(steps) * max(0, move + 1 - LEAD)) // max(1, len(moves) - LEAD)
             while done < wanted:
-                products = multiply_step(x_before, w_before, plan, masks, groups, steps[done])
+                products = multiply_step(x_before, w_before, plan, masks, unit, steps[done])
                 if done > 0:
                     sum_channels(partials, plan, steps[done - 1], last)
                 last = products
                 done += 1
         if done > 0:
             sum_channels(partials, plan, steps[done - 1], last)
-        if index >= 3 and ends_batch(plan, units[index - 3]):
-            finish_batch(operands, geometry, extras, plan, masks, units[index - 3][0], sums)
+        if index >= 3:
+            finish_batch(run, masks, units[index - 3], sums)
         if 2 <= index and index <= len(units) + 1:
-            sums = add_unit(plan, units, index - 2, kept, sums)
+            sums = add_unit(plan, units[index - 2], kept, sums)
         ready = partials
         x_before, w_before = x_next, w_next
 
 
-def ends_batch(plan, unit):
-    """Whether a unit is the last of its batch."""
-    batch = unit[0]
-    return unit[1] == batch.n0 + batch.nn - 1 and unit[2] == batch.k0 + batch.kn - 1 and unit[3] == plan.chunks - 1
-
-
-def add_unit(plan, units, index, kept, sums):
+def add_unit(plan, unit, kept, sums):
     """Put a unit's results into its batch's [(t, c), (image, r), q]; returns them, new for the first of a batch."""
-    unit = units[index]
-    batch = unit[0]
-    width = batch_width(plan, batch)
-    if unit[1] == batch.n0 and unit[2] == batch.k0 and unit[3] == 0:
-        sums = nl.ndarray((nl.tile_size.pmax, width * batch.nn, padded_columns(plan)), dtype=nl.float32, buffer=nl.sbuf)
-    column = (unit[1] - batch.n0) * width + (unit[2] - batch.k0) * plan.taps
-    sum_lags(sums, column, groups_of(plan, batch.block, unit[2]), kept, plan, unit[3] > 0)
+    batch = unit.batch
+    if unit.n == batch.n0 and unit.k == batch.k0 and unit.chunk == 0:
+        shape = (nl.tile_size.pmax, batch.width * batch.nn, padded_columns(plan))
+        sums = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+    column = (unit.n - batch.n0) * batch.width + (unit.k - batch.k0) * plan.taps
+    sum_lags(sums, column, unit.groups, kept, plan, unit.chunk > 0)
     return sums
+
+
+def finish_batch(run, masks, unit, sums):
+    """After a batch's last unit, the results of each image leave."""
+    batch, plan = unit.batch, run.plan
+    end, r0 = batch.n0 + batch.nn, batch.k0 * plan.taps
+    if unit.n == end - 1 and unit.k == batch.k0 + batch.kn - 1 and unit.chunk == plan.chunks - 1:
+        extra = []
+        for n in range(batch.n0, end):
+            extra.append(load_epilogue(run, batch, n, r0, batch.width))
+        for n in range(batch.n0, end):
+            first = (n - batch.n0) * batch.width
+            of_image = sums[0 : nl.tile_size.pmax, first : first + batch.width, 0 : padded_columns(plan)]
+            leave(run, batch, n, r0, [of_image], masks.same_channel, extra[n - batch.n0], None)

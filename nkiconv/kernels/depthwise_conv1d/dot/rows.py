@@ -1,266 +1,227 @@
-"""Rows of x and w for `dot`: loads into rotating buffers with zeros where there is no element, and transposed slots."""
+"""Rows of x and w for `dot`: loads ahead with zeros where there is no element, and transposed slots."""
 
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._tiles import BANK_BYTES
-from ..free_channels import full_rows
-from .plan import groups_of, x_first, x_slots
+from ..._tiles import BANK_BYTES, cut
+from ..free_channels import full_rows, row_runs
+from .plan import x_slots
 
 
 @dataclass
-class Buffer(nl.NKIObject):
-    """SBUF [128, length] that is loaded again and again; elements first .. end-1 may be other than zeros."""
+class DotRun(nl.NKIObject):
+    """What a core works on, and rows of its units on their way."""
 
-    tile: object
-    first: int
-    end: int
-
-
-def new_buffer(length, dtype):
-    """A Buffer of which nothing is known yet."""
-    return Buffer(tile=nl.ndarray((nl.tile_size.pmax, length), dtype=dtype, buffer=nl.sbuf), first=0, end=length)
-
-
-def clear_outside(buffer, first, end):
-    """Zeros everywhere but in first .. end-1, where a load follows."""
-    rows = nl.tile_size.pmax
-    low = min(buffer.end, first)
-    if buffer.first < low:
-        nisa.memset(dst=buffer.tile[0:rows, buffer.first : low], value=0.0, engine=nisa.engine.gpsimd)
-    high = max(buffer.first, end)
-    if high < buffer.end:
-        nisa.memset(dst=buffer.tile[0:rows, high : buffer.end], value=0.0, engine=nisa.engine.gpsimd)
-    buffer.first = first
-    buffer.end = end
+    operands: object
+    geometry: object
+    extras: object
+    plan: object
+    units: list
+    #: SBUF [128, length] for rows of x and of w in flight, which take turns
+    x_tiles: list
+    w_tiles: list
+    #: (x, w) of each unit that was loaded and is not yet at work, w None where its filter is kept
+    loaded: list
+    #: transposed filters by chunk
+    filters: list
 
 
-def load_rows(tile, src_hbm, block, r0, groups, c_step, step, offset, first, end):
-    """Elements first .. end-1 of a tile: channel p * length + r0 + g of a block is on partition p * groups + g.
-
-    offset: HBM element that goes to `first` of the block's first channel; c_step, step: HBM elements between channels
-    and between elements.
-    """
-    complete = full_rows(block)
-    start = offset + r0 * c_step
-    rows = complete[0] * groups
-    if rows > 0:
-        copy(
-            tile[0:rows, first:end],
-            src_hbm.ap(
-                pattern=[[block.length * c_step, complete[0]], [c_step, groups], [step, end - first]], offset=start
-            ),
-        )
-    more = min(groups, complete[1] - r0)
-    if more > 0:
-        copy(
-            tile[rows : rows + more, first:end],
-            src_hbm.ap(
-                pattern=[[c_step, more], [step, end - first]], offset=start + complete[0] * block.length * c_step
-            ),
-        )
+def start_run(operands, geometry, extras, plan, units):
+    """A DotRun, and loads of the first units, all but the last of those in flight."""
+    x_tiles, w_tiles, filters = [], [], []
+    for _ in range(min(plan.buffers, len(units))):
+        x_tiles.append(nl.ndarray((nl.tile_size.pmax, plan.x_length), dtype=operands.x.dtype, buffer=nl.sbuf))
+        w_tiles.append(nl.ndarray((nl.tile_size.pmax, plan.w_length), dtype=operands.w.dtype, buffer=nl.sbuf))
+    for _ in range(plan.chunks):
+        filters.append(None)
+    run = DotRun(
+        operands=operands,
+        geometry=geometry,
+        extras=extras,
+        plan=plan,
+        units=units,
+        x_tiles=x_tiles,
+        w_tiles=w_tiles,
+        loaded=[],
+        filters=filters,
+    )
+    for _ in range(len(x_tiles) - 1):
+        load_ahead(run)
+    return run
 
 
-def load_unit(operands, geometry, extras, plan, unit, with_filter, x_buffer, w_buffer):
-    """Rows of one unit (batch, image, tile, chunk): its filter's taps, then what they meet of x."""
-    if plan.parts > 1:
-        load_parts(operands, geometry, extras, plan, unit, with_filter, x_buffer, w_buffer)
-        return
-    block, n = unit[0].block, unit[1]
-    r0, groups = unit[2] * plan.taps, groups_of(plan, unit[0].block, unit[2])
-    base = unit[3] * plan.slots * plan.depth
-    partial = full_rows(block)[0] < plan.channels
+def load_ahead(run):
+    """Load the rows of the next unit, if there is one: its filter's taps, then what they meet of x."""
+    index = len(run.loaded)
+    if index < len(run.units):
+        turn, w_sbuf = index % len(run.x_tiles), None
+        if needs_filter(run.plan, run.units, index):
+            w_sbuf = run.w_tiles[turn]
+            load_dot_taps(run, run.units[index], w_sbuf)
+        load_dot_x(run, run.units[index], run.x_tiles[turn])
+        run.loaded.append((run.x_tiles[turn], w_sbuf))
 
-    if with_filter:
-        taps = min(plan.w_length, geometry.S - base * plan.tap_phases)
-        if partial:
-            clear_outside(w_buffer, 0, 0)
-        clear_outside(w_buffer, 0, taps)
-        offset = block.c0 * geometry.w_c + base * plan.tap_phases * geometry.w_s
-        load_rows(w_buffer.tile, operands.w, block, r0, groups, geometry.w_c, geometry.w_s, offset, 0, taps)
 
-    start = x_first(geometry, plan, base, unit[0].l0)
+def load_dot_taps(run, unit, w_sbuf):
+    """A unit's taps of w."""
+    geometry, plan, block = run.geometry, run.plan, unit.batch.block
+    first = unit.chunk * plan.slots * plan.depth * plan.tap_phases
+    taps = min(plan.w_length, geometry.S - first)
+    clear_outside(plan, block, w_sbuf, 0, taps)
+    offset = block.c0 * geometry.w_c + first * geometry.w_s
+    load_rows(w_sbuf, run.operands.w, unit, (geometry.w_c, geometry.w_s, offset), 0, taps)
+
+
+def load_dot_x(run, unit, x_sbuf):
+    """What a unit's taps meet of x and of the initial state."""
+    geometry, plan, operands, block = run.geometry, run.plan, run.operands, unit.batch.block
+    # in the padded row, 0 being its first element, for lags from l0 on
+    start = geometry.stride * plan.spread * (unit.chunk * plan.slots * plan.depth + unit.batch.l0)
     used = (geometry.Q - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1
     length = min(plan.x_length, used - start)
     from_x = min(length, max(0, geometry.pad_left - start))
     end = max(from_x, min(length, geometry.W + geometry.pad_left - start))
-    first = 0 if extras.state else from_x
-    if partial:
-        clear_outside(x_buffer, 0, 0)
-    clear_outside(x_buffer, first, end)
-    if extras.state and from_x > 0:
-        offset = (n * geometry.C + block.c0) * geometry.pad_left + start
-        load_rows(x_buffer.tile, operands.state, block, r0, groups, geometry.pad_left, 1, offset, 0, from_x)
+    first = 0 if run.extras.state else from_x
+    clear_outside(plan, block, x_sbuf, first, end)
+    if first < from_x:
+        offset = (unit.n * geometry.C + block.c0) * geometry.pad_left + start
+        load_rows(x_sbuf, operands.state, unit, (geometry.pad_left, 1, offset), 0, from_x)
     if end > from_x:
         position = start + from_x - geometry.pad_left
-        offset = n * geometry.x_n + block.c0 * geometry.x_c + position * geometry.x_w
-        load_rows(x_buffer.tile, operands.x, block, r0, groups, geometry.x_c, geometry.x_w, offset, from_x, end)
+        offset = unit.n * geometry.x_n + block.c0 * geometry.x_c + position * geometry.x_w
+        load_rows(x_sbuf, operands.x, unit, (geometry.x_c, geometry.x_w, offset), from_x, end)
 
 
-def load_parts(operands, geometry, extras, plan, unit, with_filter, x_buffer, w_buffer):
-    """The same where the parts of the only row stand for channels: part v has taps v * part_taps onwards."""
-    base = unit[3] * plan.slots * plan.depth
-    rows = groups_of(plan, unit[0].block, unit[2]) * plan.channels
-    if with_filter:
-        taps = min(plan.w_length, plan.part_taps - base * plan.tap_phases)
-        clear_outside(w_buffer, 0, 0)
-        first = base * plan.tap_phases
-        load_ranges(w_buffer, operands.w, plan, plan.part_taps, first, geometry.S, geometry.w_s, taps)
-    start = x_first(geometry, plan, base, unit[0].l0)
-    used = (geometry.Q - 1) * geometry.stride + (plan.part_taps - 1) * geometry.dilation + 1
-    length = min(plan.x_length, used - start)
-    spacing = plan.part_taps * geometry.dilation
-    start = start - geometry.pad_left
-    inside = start >= 0 and start + (plan.parts - 1) * spacing + length <= geometry.W
-    if inside and rows == plan.parts:
-        clear_outside(x_buffer, 0, length)
+def clear_outside(plan, block, rows_sbuf, first, end):
+    """Zeros where no element first .. end-1 of a channel will be."""
+    rows, length = rows_sbuf.shape
+    if full_rows(block)[0] < plan.channels:
+        nisa.memset(dst=rows_sbuf, value=0.0, engine=nisa.engine.gpsimd)
     else:
-        clear_outside(x_buffer, 0, 0)
-    load_ranges(x_buffer, operands.x, plan, spacing, start, geometry.W, geometry.x_w, length)
-    if extras.state and geometry.pad_left > 0:
-        first = start + geometry.pad_left
-        load_ranges(x_buffer, operands.state, plan, spacing, first, geometry.pad_left, 1, length)
+        for zeros in ((0, first), (end, length)):
+            low, high = zeros
+            if low < high:
+                nisa.memset(dst=rows_sbuf[0:rows, low:high], value=0.0, engine=nisa.engine.gpsimd)
 
 
-def load_ranges(buffer, src_hbm, plan, spacing, start, limit, step, length):
-    """Element e < length of row v from element start + v * spacing + e of the source, if that is in 0 .. limit-1."""
-    v = 0
-    while v < plan.parts:
-        first = start + v * spacing
-        low, high = max(0, -first), min(length, limit - first)
-        count = 1
-        if low == 0 and high == length:
-            while v + count < plan.parts and first + count * spacing + length <= limit:
-                count += 1
-        if low < high:
-            pattern = [[spacing * step, count], [step, high - low]]
-            copy(buffer.tile[v : v + count, low:high], src_hbm.ap(pattern=pattern, offset=(first + low) * step))
-        v += count
-    buffer.first = 0
-    buffer.end = max(buffer.end, length)
+def load_rows(rows_sbuf, src_hbm, unit, places, first, end):
+    """Elements first .. end-1 of a unit's rows: channel p * length + r0 + g of a block is on partition p * groups + g.
 
-
-@dataclass
-class Rows(nl.NKIObject):
-    """Rows of the units on their way: buffers that take turns, and transposed filters by chunk."""
-
-    x_buffers: list
-    w_buffers: list
-    filters: list
-
-
-def start_rows(operands, geometry, extras, plan, units):
-    """Buffers, and loads of the first units, all but the last buffer's."""
-    count = min(plan.buffers, len(units))
-    rows = Rows(x_buffers=[], w_buffers=[], filters=[])
-    for _ in range(count):
-        rows.x_buffers.append(new_buffer(plan.x_length, operands.x.dtype))
-        rows.w_buffers.append(new_buffer(plan.w_length, operands.w.dtype))
-    for _ in range(plan.chunks):
-        rows.filters.append(None)
-    for index in range(count - 1):
-        load_rows_of(rows, operands, geometry, extras, plan, units, index)
-    return rows
-
-
-def load_ahead(rows, operands, geometry, extras, plan, units, index):
-    """Load the rows of the last unit that has a buffer while unit `index` is at work."""
-    load_rows_of(rows, operands, geometry, extras, plan, units, index + len(rows.x_buffers) - 1)
-
-
-def load_rows_of(rows, operands, geometry, extras, plan, units, index):
-    """Load the rows of unit `index`, if there is one."""
-    if index < len(units):
-        b = index % len(rows.x_buffers)
-        fresh = needs_filter(plan, units, index)
-        load_unit(operands, geometry, extras, plan, units[index], fresh, rows.x_buffers[b], rows.w_buffers[b])
-
-
-def next_rows(rows, operands, geometry, plan, units, index, moves):
-    """Tiles for unit `index`'s transposed slots, (x, w), and the Moves that fill them."""
-    unit = units[index]
-    count = groups_of(plan, unit[0].block, unit[2]) * plan.channels
-    b = index % len(rows.x_buffers)
-    if needs_filter(plan, units, index):
-        starts = w_starts(plan)
-        turned_sbuf = nl.ndarray((plan.depth, len(starts), count), dtype=operands.w.dtype, buffer=nl.sbuf)
-        slot_moves(moves, turned_sbuf, rows.w_buffers[b].tile, starts, plan.tap_phases * plan.slots)
-        rows.filters[unit[3]] = turned_sbuf
-    starts = x_starts(geometry, plan)
-    x_sbuf = nl.ndarray((plan.depth, len(starts), count), dtype=operands.x.dtype, buffer=nl.sbuf)
-    slot_moves(moves, x_sbuf, rows.x_buffers[b].tile, starts, geometry.stride * plan.spread * plan.slots)
-    return x_sbuf, rows.filters[unit[3]]
+    places: HBM elements between channels and between elements, and the one of the block's first channel that goes to
+    `first`.
+    """
+    c_step, step, offset = places
+    block = unit.batch.block
+    for run in row_runs(block, unit.r0, unit.groups):
+        row, rows, channels = run
+        at = row * unit.groups
+        copy(
+            rows_sbuf[at : at + rows * channels, first:end],
+            src_hbm.ap(
+                pattern=[[block.length * c_step, rows], [c_step, channels], [step, end - first]],
+                offset=offset + (unit.r0 + row * block.length) * c_step,
+            ),
+        )
 
 
 def needs_filter(plan, units, index):
-    """Whether a unit loads and transposes its filter: not if the image before it did, and filters are kept."""
+    """Whether a unit loads and transposes its filter: not if the image or lags before it did, and filters are kept."""
     unit = units[index]
-    before = index - plan.chunks
-    if not plan.keep or before < 0:
-        return True
-    same = units[before][0].block.c0 == unit[0].block.c0 and units[before][2] == unit[2]
-    return not same
+    first = unit.n == 0 and unit.batch.l0 == 0
+    return first or index < plan.chunks or not plan.keep
 
 
-def w_starts(plan):
-    """First elements of a filter's slots, in order: slot t of tap phase r is number r * slots + t."""
-    starts = ()
+def next_rows(run, index, moves):
+    """Tiles for unit `index`'s transposed slots, (x, w), and the Moves that fill them.
+
+    Slot t of tap phase r of w is number r * slots + t; slot t of column phase m and tap phase r of x is number
+    (m * R + r) * x_slots + t.
+    """
+    plan, stride, dilation = run.plan, run.geometry.stride, run.geometry.dilation
+    unit = run.units[index]
+    x_rows, w_rows = run.loaded[index]
+    run.loaded[index] = None
+    w_firsts, x_firsts = (), ()
     for r in range(plan.tap_phases):
-        for t in range(plan.slots):
-            starts = starts + (r + plan.tap_phases * t,)
-    return starts
-
-
-def x_starts(geometry, plan):
-    """First elements of a row's slots: slot t of column phase m and tap phase r is number (m * R + r) * x_slots + t."""
-    starts = ()
+        w_firsts = w_firsts + (r,)
     for m in range(plan.column_phases):
         for r in range(plan.tap_phases):
-            for t in range(x_slots(plan)):
-                starts = starts + (geometry.stride * (plan.spread * t + m) + geometry.dilation * r,)
-    return starts
+            x_firsts = x_firsts + (stride * m + dilation * r,)
+    if w_rows != None:
+        run.filters[unit.chunk] = slot_moves(moves, plan, unit, w_rows, w_firsts, plan.slots, plan.tap_phases)
+    x_sbuf = slot_moves(moves, plan, unit, x_rows, x_firsts, x_slots(plan), stride * plan.spread)
+    return x_sbuf, run.filters[unit.chunk]
 
 
 @dataclass
 class Move(nl.NKIObject):
-    """Slots that go through a PSUM bank: slots first .. of turned_sbuf [depth, slots, rows] from row_sbuf [rows, ...].
+    """Slots that go through a PSUM bank: slots first .. of slots_sbuf [depth, slots, rows] from rows_sbuf [rows, ...].
 
     Entry p of a slot is element start + p * step.
     """
 
-    turned_sbuf: object
-    row_sbuf: object
+    slots_sbuf: object
+    rows_sbuf: object
     first: int
     starts: tuple
     step: int
 
 
-def slot_moves(moves, turned_sbuf, row_sbuf, starts, step):
-    """Append the Moves of all slots of a row."""
-    rows = turned_sbuf.shape[2]
-    itemsize = 4 if turned_sbuf.dtype == nl.float32 else 2
-    most = BANK_BYTES // (rows * itemsize)
-    banks = (len(starts) + most - 1) // most
-    for bank in range(banks):
-        first = (bank * len(starts)) // banks
-        end = ((bank + 1) * len(starts)) // banks
-        moves.append(Move(turned_sbuf=turned_sbuf, row_sbuf=row_sbuf, first=first, starts=starts[first:end], step=step))
+def slot_moves(moves, plan, unit, rows_sbuf, firsts, count, step):
+    """A tile for transposed slots, [depth, slots, rows], and the Moves that fill it appended.
+
+    `count` slots of each phase, whose first begins at one of `firsts`, the others `step` elements apart.
+    """
+    starts = ()
+    for first in firsts:
+        for t in range(count):
+            starts = starts + (first + step * t,)
+    rows = unit.groups * plan.channels
+    slots_sbuf = nl.ndarray((plan.depth, len(starts), rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
+    itemsize = 4 if rows_sbuf.dtype == nl.float32 else 2
+    for part in cut(len(starts), BANK_BYTES // (rows * itemsize)):
+        first, slots = part
+        some = starts[first : min(first + slots, len(starts))]
+        moves.append(Move(slots_sbuf=slots_sbuf, rows_sbuf=rows_sbuf, first=first, starts=some, step=step * plan.slots))
+    return slots_sbuf
 
 
 def move_slots(move, engine):
     """Transpose the slots of a Move on the array, and `engine` copies them to SBUF; 16-bit ones in pairs, as fp32."""
-    depth, rows, count = move.turned_sbuf.shape[0], move.turned_sbuf.shape[2], len(move.starts)
-    turned_psum = nl.ndarray((depth, count, rows), dtype=move.turned_sbuf.dtype, buffer=nl.psum)
+    depth, rows, count = move.slots_sbuf.shape[0], move.slots_sbuf.shape[2], len(move.starts)
+    slots_psum = nl.ndarray((depth, count, rows), dtype=move.slots_sbuf.dtype, buffer=nl.psum)
     for index in range(count):
         start = move.starts[index]
         nisa.nc_transpose(
-            dst=turned_psum[0:depth, index, 0:rows],
-            data=move.row_sbuf[0:rows, start : start + (depth - 1) * move.step + 1 : move.step],
+            dst=slots_psum[0:depth, index, 0:rows],
+            data=move.rows_sbuf[0:rows, start : start + (depth - 1) * move.step + 1 : move.step],
             engine=nisa.engine.tensor,
         )
     nisa.tensor_copy(
-        dst=move.turned_sbuf[0:depth, move.first : move.first + count, 0:rows].view(nl.float32),
-        src=turned_psum.view(nl.float32),
+        dst=move.slots_sbuf[0:depth, move.first : move.first + count, 0:rows].view(nl.float32),
+        src=slots_psum.view(nl.float32),
         engine=engine,
     )
+
+
+def multiply_slots(dst_psum, x_sbuf, w_sbuf, plan, unit, g, phase, lag_block):
+    """dst [stationary's columns, window, channels of x]: products of group g over all blocks of slots.
+
+    The stationary's columns are (slot, channel), or (channel, slot) with wide.
+    """
+    columns = plan.channels * unit.groups
+    matmuls = 0
+    for r in range(plan.tap_phases):
+        x0 = (phase * plan.tap_phases + r) * x_slots(plan) + lag_block * plan.lags
+        for t0 in range(0, plan.slots, plan.taps):
+            tn = min(plan.taps, plan.slots - t0)
+            xn, w0 = tn + plan.lags - 1, r * plan.slots + t0
+            stationary = w_sbuf[0 : plan.depth, w0 : w0 + tn, g : columns : unit.groups]
+            nisa.nc_matmul(
+                dst=dst_psum[0 : tn * plan.channels, 0:xn, 0 : plan.channels],
+                stationary=stationary.permute((0, 2, 1)) if plan.wide else stationary,
+                moving=x_sbuf[0 : plan.depth, x0 + t0 : x0 + t0 + xn, g : columns : unit.groups],
+                accumulate=matmuls > 0,
+            )
+            matmuls += 1

@@ -3,37 +3,28 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ..._engines import pick
 from ..._tiles import BANK_COLUMNS
-from ..free_channels import ChannelBlock, finish_free, load_free, store_free
-from .plan import batch_width, padded_columns, x_slots
+from ..free_channels import finish_free, move_free
+from .plan import padded_columns, window_of
+from .rows import multiply_slots
 
 
 @dataclass
 class Masks(nl.NKIObject):
     """fp32 ones and zeros; partition t * channels + c stands for slot t and channel c of a stationary.
 
-    same_channel: [128, channels], c' == c. same_lag: [128, lags, taps + lags - 1], t' == t + lag. ones: [128, 1].
+    same_channel: [128, channels], c' == c. same_lag: [128, lags, taps + lags - 1], t' == t + lag.
     """
 
     same_channel: object
     same_lag: object
-    ones: object
-
-
-@dataclass
-class Step(nl.NKIObject):
-    """Groups g0 .. g0+gn-1 of a tile and one block of lags of one column phase: what shares a PSUM bank."""
-
-    g0: int
-    gn: int
-    phase: int
-    lag_block: int
 
 
 def make_masks(plan):
     """Masks from the identity matrix [(t, c), (t', c')]."""
     P_MAX, taps, channels = nl.tile_size.pmax, plan.taps, plan.channels
-    window = taps + plan.lags - 1
+    window = window_of(plan)
     identity_sbuf = nl.ndarray((P_MAX, taps, channels), dtype=nl.float32, buffer=nl.sbuf)
     ones_sbuf = nl.ndarray((P_MAX, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=ones_sbuf, value=1.0)
@@ -55,68 +46,53 @@ def make_masks(plan):
         dst=same_lag_sbuf.ap(pattern=[[plan.lags * window, P_MAX], [window + 1, plan.lags], [1, taps]], offset=0),
         src=slot_sbuf.broadcast(1, plan.lags),
     )
-    return Masks(same_channel=same_channel_sbuf, same_lag=same_lag_sbuf, ones=ones_sbuf)
+    return Masks(same_channel=same_channel_sbuf, same_lag=same_lag_sbuf)
 
 
-def steps_of(plan, groups):
-    """Steps of a tile, in order."""
-    most = BANK_COLUMNS // ((plan.taps + plan.lags - 1) * plan.channels)
+def steps_of(plan, unit):
+    """(g0, gn, phase, lag_block) of a unit's steps, in order: groups g0 .. g0+gn-1 and one block of lags of one column
+    phase, whose products share a PSUM bank."""
+    most = BANK_COLUMNS // (window_of(plan) * plan.channels)
     steps = []
-    for g0 in range(0, groups, most):
+    for g0 in range(0, unit.groups, most):
         for phase in range(plan.column_phases):
             for lag_block in range(plan.lag_blocks):
-                steps.append(Step(g0=g0, gn=min(most, groups - g0), phase=phase, lag_block=lag_block))
+                steps.append((g0, min(most, unit.groups - g0), phase, lag_block))
     return steps
 
 
-def new_partials(plan, groups):
+def new_partials(plan, unit):
     """For each block of lags, [(t, c), g, t']: the sums over p of w[p, t, c] * x[p, t', c] of a unit."""
     found = []
     for _ in range(plan.column_phases * plan.lag_blocks):
-        found.append(
-            nl.ndarray((nl.tile_size.pmax, groups, plan.taps + plan.lags - 1), dtype=nl.float32, buffer=nl.sbuf)
-        )
+        found.append(nl.ndarray((nl.tile_size.pmax, unit.groups, window_of(plan)), dtype=nl.float32, buffer=nl.sbuf))
     return found
 
 
-def multiply_step(x_turned, w_turned, plan, masks, groups, step):
-    """Matmuls of a Step over all slots; of [(t, c), (g, t'), c'] only a channel's products with itself are kept."""
-    P_MAX, taps, channels = nl.tile_size.pmax, plan.taps, plan.channels
-    window = taps + plan.lags - 1
-    products_psum = nl.ndarray((P_MAX, step.gn * window, channels), dtype=nl.float32, buffer=nl.psum)
-    for index in range(step.gn):
-        g = step.g0 + index
-        matmuls = 0
-        for r in range(plan.tap_phases):
-            x0 = (step.phase * plan.tap_phases + r) * x_slots(plan) + step.lag_block * plan.lags
-            for t0 in range(0, plan.slots, taps):
-                tn = min(taps, plan.slots - t0)
-                xn = tn + plan.lags - 1
-                w0 = r * plan.slots + t0
-                nisa.nc_matmul(
-                    dst=products_psum[0 : tn * channels, index * window : index * window + xn, 0:channels],
-                    stationary=w_turned[0:P_MAX, w0 : w0 + tn, g : channels * groups : groups],
-                    moving=x_turned[0:P_MAX, x0 + t0 : x0 + t0 + xn, g : channels * groups : groups],
-                    accumulate=matmuls > 0,
-                )
-                matmuls += 1
-    kept_sbuf = nl.ndarray((P_MAX, step.gn * window, channels), dtype=nl.float32, buffer=nl.sbuf)
+def multiply_step(x_sbuf, w_sbuf, plan, masks, unit, step):
+    """Matmuls of a step over all slots; of [(t, c), (g, t'), c'] only a channel's products with itself are kept."""
+    P_MAX, channels, window = nl.tile_size.pmax, plan.channels, window_of(plan)
+    g0, gn, phase, lag_block = step
+    products_psum = nl.ndarray((P_MAX, gn * window, channels), dtype=nl.float32, buffer=nl.psum)
+    for index in range(gn):
+        of_group = products_psum[0:P_MAX, index * window : (index + 1) * window, 0:channels]
+        multiply_slots(of_group, x_sbuf, w_sbuf, plan, unit, g0 + index, phase, lag_block)
+    kept_sbuf = nl.ndarray((P_MAX, gn * window, channels), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_tensor(
         dst=kept_sbuf,
         data1=products_psum,
-        data2=masks.same_channel.expand_dim(1).broadcast(1, step.gn * window),
+        data2=masks.same_channel.expand_dim(1).broadcast(1, gn * window),
         op=nl.multiply,
     )
     return kept_sbuf
 
 
 def sum_channels(partials, plan, step, kept_sbuf):
-    """Sum a Step's products over c'."""
-    window = plan.taps + plan.lags - 1
-    into = partials[step.phase * plan.lag_blocks + step.lag_block]
-    nisa.tensor_reduce(
-        dst=into[0 : nl.tile_size.pmax, step.g0 : step.g0 + step.gn, 0:window], op=nl.add, data=kept_sbuf, axis=2
-    )
+    """Sum a step's products over c'."""
+    g0, gn, phase, lag_block = step
+    into = partials[phase * plan.lag_blocks + lag_block]
+    of_step = into[0 : nl.tile_size.pmax, g0 : g0 + gn, 0 : window_of(plan)]
+    nisa.tensor_reduce(dst=of_step, op=nl.add, data=kept_sbuf, axis=2)
 
 
 def mask_lags(groups, partials, plan, masks):
@@ -124,7 +100,7 @@ def mask_lags(groups, partials, plan, masks):
     P_MAX, lags = nl.tile_size.pmax, plan.lags
     found = []
     for index in range(len(partials)):
-        kept_sbuf = nl.ndarray((P_MAX, groups, lags, plan.taps + lags - 1), dtype=nl.float32, buffer=nl.sbuf)
+        kept_sbuf = nl.ndarray((P_MAX, groups, lags, window_of(plan)), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(
             dst=kept_sbuf,
             data1=partials[index].expand_dim(2).broadcast(2, lags),
@@ -153,72 +129,65 @@ def sum_lags(sums, column, groups, kept, plan, accumulate):
                 nisa.tensor_reduce(dst=into, op=nl.add, data=kept_sbuf, axis=3)
 
 
-def row_block():
-    """The block of channels that results of the only row have."""
-    return ChannelBlock(c0=0, count=1, length=1)
+def y_places(run, batch, n):
+    """(columns of a batch, HBM elements of y between channels and columns, and where the batch begins in image n)."""
+    geometry, plan = run.geometry, run.plan
+    q0 = batch.l0 * plan.spread
+    places = (geometry.y_c, geometry.y_q, n * geometry.y_n + q0 * geometry.y_q)
+    return min(padded_columns(plan), geometry.Q - q0), places
 
 
-def finish_batch(operands, geometry, extras, plan, masks, batch, sums):
-    """Sum over t and leave: rows are p, columns (image, r, q) of channels c0 + p * length + r0 + r.
+def load_epilogue(run, batch, n, r0, width):
+    """(bias [rows, width, 1], residual [rows, width, columns]) of channels r0 .. of each row, in SBUF, or None."""
+    epilogue, operands = run.extras.epilogue, run.operands
+    rows, bias_sbuf, residual_sbuf = run.plan.channels, None, None
+    if epilogue.bias:
+        bias_sbuf = nl.ndarray((rows, width, 1), dtype=nl.float32, buffer=nl.sbuf)
+        move_free(bias_sbuf, operands.bias, batch.block, r0, (1, 0, 0), True)
+    if epilogue.residual != "":
+        qn, places = y_places(run, batch, n)
+        residual_sbuf = nl.ndarray((rows, width, qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
+        move_free(residual_sbuf, operands.residual, batch.block, r0, places, True)
+    return bias_sbuf, residual_sbuf
 
-    The parts of one row are summed over p and r, too.
+
+def leave(run, batch, n, r0, sums, stationary, extra, ledger):
+    """Results of channels r0 .. of each row of a batch's block in image n: sums over slots, epilogue, store.
+
+    sums: for each column phase, fp32 [(slot, channel), channels of a row, lags] in SBUF, of columns from batch.l0 on.
+    stationary: ones where a partition belongs to a row. extra: of `load_epilogue`. ledger: who reads out, or None:
+    Vector.
     """
-    columns = padded_columns(plan)
-    channels, block, r0 = plan.channels, batch.block, batch.k0 * plan.taps
-    width, parts = batch_width(plan, batch), 1
-    if plan.parts > 1:
-        channels, block, width, parts = 1, row_block(), 1, width
-    total = width * batch.nn
-    shape = (channels, total, geometry.Q)
-    bias_sbuf = None
-    if extras.epilogue.bias:
-        bias_sbuf = nl.ndarray((channels, width, 1), dtype=nl.float32, buffer=nl.sbuf)
-        load_free(bias_sbuf, operands.bias, block, r0, 1, 0, 0)
-    residual_sbuf = None
-    if extras.epilogue.residual != "":
-        residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-        for index in range(batch.nn):
-            load_free(
-                residual_sbuf[0:channels, index * width : index * width + width, 0 : geometry.Q],
-                operands.residual,
-                block,
-                r0,
-                geometry.y_c,
-                geometry.y_q,
-                (batch.n0 + index) * geometry.y_n,
-            )
-    y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-    most = BANK_COLUMNS // columns
-    for index in range(batch.nn):
-        for a in range(0, width, most):
+    rows, phases, width, lags = run.plan.channels, len(sums), sums[0].shape[1], sums[0].shape[2]
+    qn, places = y_places(run, batch, n)
+    bias_sbuf, residual_sbuf = extra
+    y_sbuf = nl.ndarray((rows, width, qn), dtype=run.operands.y.dtype, buffer=nl.sbuf)
+    most = BANK_COLUMNS // lags
+    for phase in range(phases):
+        # the last columns may leave none to a phase
+        count = (qn - phase + phases - 1) // phases
+        for a in range(0, width if count > 0 else 0, most):
             an = min(most, width - a)
-            at = index * width + a
-            acc_psum = nl.ndarray((channels, an, columns), dtype=nl.float32, buffer=nl.psum)
-            for part in range(parts):
-                nisa.nc_matmul(
-                    dst=acc_psum,
-                    stationary=masks.same_channel if plan.parts == 1 else masks.ones,
-                    moving=sums[0 : nl.tile_size.pmax, at + part : at + part + an, 0:columns],
-                    accumulate=part > 0,
-                )
-            bias_view = None
+            acc_psum = nl.ndarray((rows, an, lags), dtype=nl.float32, buffer=nl.psum)
+            nisa.nc_matmul(
+                dst=acc_psum,
+                stationary=stationary,
+                moving=sums[phase][0 : nl.tile_size.pmax, a : a + an, 0:lags],
+                is_stationary_onezero=True,
+                accumulate=False,
+            )
+            bias, residual = None, None
             if bias_sbuf != None:
-                bias_view = bias_sbuf[0:channels, a : a + an, 0:1].broadcast(2, geometry.Q)
+                bias = bias_sbuf[0:rows, a : a + an, 0:1].broadcast(2, count)
+            if residual_sbuf != None:
+                residual = residual_sbuf[0:rows, a : a + an, phase:qn:phases]
             finish_free(
-                y_sbuf[0:channels, at : at + an, 0 : geometry.Q],
-                acc_psum[0:channels, 0:an, 0 : geometry.Q],
-                bias_view,
-                None if residual_sbuf == None else residual_sbuf[0:channels, at : at + an, 0 : geometry.Q],
-                extras.epilogue,
-                nisa.engine.vector,
+                y_sbuf[0:rows, a : a + an, phase:qn:phases],
+                acc_psum[0:rows, 0:an, 0:count],
+                bias,
+                residual,
+                run.extras.epilogue,
+                nisa.engine.vector if ledger == None else pick(ledger, an * count, False),
                 0,
             )
-        store_free(
-            operands.y,
-            y_sbuf[0:channels, index * width : index * width + width, 0 : geometry.Q],
-            block,
-            r0,
-            geometry.y_c,
-            geometry.y_q,
-            (batch.n0 + index) * geometry.y_n,
-        )
+    move_free(y_sbuf, run.operands.y, batch.block, r0, places, False)

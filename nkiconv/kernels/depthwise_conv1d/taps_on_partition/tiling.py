@@ -6,10 +6,11 @@ Compile-time code in NKI's Python subset.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._epilogue import finish_instructions, is_plain
+from ..._epilogue import finish_instructions
 from ..._tiles import div_ceil
-from ..positions import first_element, first_position, last_element, last_position, only_zeros
 
+#: Most columns of a loaded tile: four banks of PSUM accumulate, the other four are being read out meanwhile.
+TAPS_COLUMNS_MOST = 2048
 #: Bytes a partition of one loaded tile: 4 KiB runs of bf16 for stride 1, room for strided runs, and several in flight.
 TAPS_TILE_BYTES = 16384
 #: Bytes a partition of one channel tile's stationaries; two sets fit beside the tiles.
@@ -31,11 +32,10 @@ class Tiling(nl.NKIObject):
     groups_per_c_tile: int
     q_tile: int
     q_load: int
-    run_step: int
 
 
-def choose_tiling(geometry, strict_nonfinite, config):
-    """Tile sizes from shapes and a TapsOnPartitionConfig."""
+def choose_tiling(geometry, strict_nonfinite):
+    """Tile sizes from shapes."""
     P_MAX = nl.tile_size.pmax
     tile_elems = TAPS_TILE_BYTES // geometry.itemsize
     s_tile = min(min(geometry.S, P_MAX), 1 + (tile_elems // 2) // geometry.dilation)
@@ -43,9 +43,9 @@ def choose_tiling(geometry, strict_nonfinite, config):
 
     channels_per_group, c_most = 1, 1
     if not strict_nonfinite:
-        c_most = config.channels
+        c_most = P_MAX
         if num_s_tiles == 1:
-            channels_per_group = max(1, min(min(P_MAX // s_tile, c_most), div_ceil(geometry.C, 2)))
+            channels_per_group = max(1, min(P_MAX // s_tile, div_ceil(geometry.C, 2)))
             c_most = (c_most // channels_per_group) * channels_per_group
         while (
             channels_per_group == 1 and c_most > 1 and filter_bytes(geometry, c_most, num_s_tiles) > TAPS_FILTER_BYTES
@@ -53,11 +53,10 @@ def choose_tiling(geometry, strict_nonfinite, config):
             c_most = c_most // 2
     c_tile = even_channel_tile(geometry.C, channels_per_group, c_most)
     q_tile = min(geometry.Q, nl.tile_size.gemm_moving_fmax)
-    run_step = geometry.stride if config.whole_runs else 1
-    q_load = min(min(geometry.Q, config.columns), 1 + (tile_elems - 1) // run_step)
-    if needs_staging(geometry):
-        halo = (s_tile - 1) * geometry.dilation
-        q_load = min(q_load, 1 + (tile_elems - 1 - halo) // geometry.stride)
+    # where a tile may have zeros that x does not hold, its row is staged with the halo
+    staged = geometry.pad_left > 0 or geometry.pad_right > 0 or geometry.lhs_dilation > 1
+    halo = (s_tile - 1) * geometry.dilation if staged else 0
+    q_load = min(min(geometry.Q, TAPS_COLUMNS_MOST), 1 + (tile_elems - 1 - halo) // geometry.stride)
     q_tile = min(q_tile, q_load)
     q_load = (q_load // q_tile) * q_tile
     return Tiling(
@@ -68,7 +67,6 @@ def choose_tiling(geometry, strict_nonfinite, config):
         groups_per_c_tile=div_ceil(c_tile, channels_per_group),
         q_tile=q_tile,
         q_load=q_load,
-        run_step=run_step,
     )
 
 
@@ -87,22 +85,64 @@ def even_channel_tile(C, channels_per_group, c_most):
     return div_ceil(div_ceil(half, tiles), channels_per_group) * channels_per_group
 
 
-def needs_staging(geometry):
-    """Whether any tile may contain zeros that x does not hold."""
-    return geometry.pad_left > 0 or geometry.pad_right > 0 or geometry.lhs_dilation > 1
+@dataclass
+class Span(nl.NKIObject):
+    """What a tile of taps and columns meets: `size` positions of a padded, dilated row from `first` on, 0 being x[0].
+
+    First `from_state` elements of the initial state, then `count` elements of x from `element` on, and zeros elsewhere.
+    """
+
+    first: int
+    size: int
+    from_state: int
+    element: int
+    count: int
+    #: whether x holds all of it, and nothing in between
+    whole: bool
+    #: whether the tile adds nothing: it meets zeros only, and they need not meet NaN or Inf
+    skipped: bool
 
 
-def skips(geometry, extras, s0, sn, q0, qn):
-    """Whether a tile of taps adds nothing to these columns: it meets zeros only, and they need not meet NaN or Inf."""
-    return only_zeros(geometry, s0, sn, q0, qn, extras.state) and not extras.strict_nonfinite
+def span_of(geometry, extras, s0, sn, q0, qn):
+    """The Span of taps s0 .. s0+sn-1 at columns q0 .. q0+qn-1."""
+    lhs_dilation = geometry.lhs_dilation
+    first = q0 * geometry.stride + s0 * geometry.dilation - geometry.pad_left
+    last = first + (qn - 1) * geometry.stride + (sn - 1) * geometry.dilation
+    element = div_ceil(max(0, first), lhs_dilation)
+    count = 0
+    if last >= 0:
+        count = max(0, min(geometry.W - 1, last // lhs_dilation) - element + 1)
+    from_state = 0
+    if extras.state and first < 0:
+        from_state = min(-1, last) - first + 1
+    outside = (last < 0 and not extras.state) or first > (geometry.W - 1) * lhs_dilation
+    return Span(
+        first=first,
+        size=last - first + 1,
+        from_state=from_state,
+        element=element,
+        count=count,
+        whole=lhs_dilation == 1 and first >= 0 and last < geometry.W,
+        skipped=outside and not extras.strict_nonfinite,
+    )
 
 
-def count_instructions(geometry, extras, tiling, tiles_per_core):
+def load_instructions(span):
+    """Instructions of one load_tile: one DMA, or more where a padded row is staged."""
+    count = 1
+    if not span.whole:
+        count += 1 if span.count > 0 else 0
+        count += 1 if span.from_state > 0 else 0
+        count += 1 if span.count + span.from_state < span.size else 0
+    return count
+
+
+def count_instructions(geometry, extras, tiling, cores):
     """Instructions of the busier core, or up to two more."""
-    channels = min(geometry.C, tiles_per_core * tiling.c_tile)
+    tiles = div_ceil(div_ceil(geometry.C, tiling.c_tile), cores)
+    channels = min(geometry.C, tiles * tiling.c_tile)
     groups = div_ceil(channels, tiling.channels_per_group)
     tiles = div_ceil(channels, tiling.c_tile)
-    per_read_out = finish_instructions(extras.epilogue)
     loads = 0
     stores = 0
     for q0 in range(0, geometry.Q, tiling.q_load):
@@ -110,42 +150,17 @@ def count_instructions(geometry, extras, tiling, tiles_per_core):
         q_tiles = div_ceil(qn, tiling.q_tile)
         used = 0
         for s0 in range(0, geometry.S, tiling.s_tile):
-            sn = min(tiling.s_tile, geometry.S - s0)
-            if not skips(geometry, extras, s0, sn, q0, qn):
+            span = span_of(geometry, extras, s0, min(tiling.s_tile, geometry.S - s0), q0, qn)
+            if not span.skipped:
                 used += 1
-                loads += q_tiles + load_instructions(geometry, extras, s0, sn, q0, qn)
+                loads += q_tiles + load_instructions(span)
         stores += 1 if extras.epilogue.residual == "" else 2
         if used == 0:
             stores += 1
-        if used > 0 or not is_plain(extras.epilogue):
-            stores += q_tiles * per_read_out
+        stores += q_tiles * finish_instructions(extras.epilogue)
     filters = tiles * (2 * tiling.num_s_tiles + div_ceil(tiling.num_s_tiles, TAP_TILES_PER_LOAD))
     if tiling.channels_per_group > 1:
         filters = 5 * tiles + (2 if geometry.C % tiling.channels_per_group != 0 else 0)
     if extras.epilogue.bias:
         filters += tiles
     return min(2, tiles) + filters + geometry.N * (groups * loads + tiles * stores)
-
-
-def load_instructions(geometry, extras, s0, sn, q0, qn):
-    """Instructions of one load_tile: one DMA, or more where a padded row is staged."""
-    first, last = first_position(geometry, s0, q0), last_position(geometry, s0, sn, q0, qn)
-    if geometry.lhs_dilation == 1 and first >= 0 and last < geometry.W:
-        return 1
-    of_x = max(0, last_element(geometry, last) - first_element(geometry, first) + 1)
-    of_state = state_elements(extras, first, last)
-    count = 1
-    if of_x > 0:
-        count += 1
-    if of_state > 0:
-        count += 1
-    if of_x + of_state < last - first + 1:
-        count += 1
-    return count
-
-
-def state_elements(extras, first, last):
-    """How many of the positions first .. last lie in the initial state."""
-    if not extras.state or first >= 0:
-        return 0
-    return min(-1, last) - first + 1

@@ -6,7 +6,7 @@ Compile-time code in NKI's Python subset.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import FLAG, setting, settings_refusal
+from ..._settings import setting, settings_refusal
 from ..._tiles import PARTS, div_ceil
 from .plan import UPDATE_GROUPS_MAX, group_limits
 
@@ -15,19 +15,16 @@ UPDATE_SETTINGS = (
     ("engine", ("tensor", "vector")),
     ("channels", (1, 128)),
     ("groups", (1, UPDATE_GROUPS_MAX)),
-    ("leave", (1, 8)),
-    ("ahead", (1, 64)),
-    ("vector_moves", (0, 64)),
     ("vector_reads", (0, 64)),
-    ("balanced", FLAG),
     ("warmup", (0, 128)),
-    ("warmup_rows", (0, 128)),
 )
-#: Where the array multiplies without a config: so many images at least, and for each of them columns of a row and taps
-#: of all channels at most; and so many elements of 2 bytes of all images that taps meet, or images for each channel on
-#: a partition of Vector's, at least. Where Vector's runs are of a few bytes, DMA engines take long for each.
-TENSOR_IMAGES, TENSOR_COLUMNS, TENSOR_TAPS = 3, 2, 4000
-TENSOR_ELEMENTS, TENSOR_IMAGES_EACH, TINY_RUN = 128, 16, 4
+#: Without a config the array multiplies for so many images for each channel on a partition of Vector's, or in all where
+#: taps meet so many elements for each byte of one; or for few where Vector's runs would be of so few bytes that DMA
+#: engines take long for each. Not if filters have more taps an image, or rows more columns a tap.
+TENSOR_IMAGES, MET_ELEMENTS, TENSOR_IMAGES_TINY, TINY_RUN = 16, 64, 3, 4
+TAPS_AN_IMAGE, COLUMNS_A_TAP = 4000, 16
+#: Matmuls on zeros without a config, and rows from which they pay: few are done before the array is at full rate.
+WARMUP, MANY_ROWS = 16, 65_536
 
 
 @dataclass(frozen=True)
@@ -39,71 +36,38 @@ class UpdateConfig(nl.NKIObject):
     #: channels of a group, 1 to 128, and groups of a chunk, 1 to 16; fewer where they do not fit
     channels: int
     groups: int
-    #: chunks that leave in one store, 1, 2, 4 or 8, and that are loaded ahead, 1 to 64; fewer where they do not fit
-    leave: int
-    ahead: int
-    #: every how many-th chunk Vector moves from PSUM once transposed, 0 to 64; 0: none
-    vector_moves: int
-    #: every how many-th piece of the results Vector reads out, 0 to 64; 0: none
+    #: every how many-th piece of the results Vector reads out, 0 to 64; 0: none. Scalar reads the others
     vector_reads: int
-    #: whether instead whoever of Vector and Scalar has had less to do reads out
-    balanced: bool
-    #: matmuls on zeros while the filters and then the first rows are on their way, 0 to 128
+    #: matmuls on zeros while filters and first rows are on their way, 0 to 128
     warmup: int
-    warmup_rows: int
 
 
-def update_defaults(geometry, extras):
-    """Settings without a config: chunks of as many channels as a bank holds, in as few groups as that takes."""
-    limits = group_limits(geometry, extras.state)
-    groups = min(limits.groups, limits.room // max(1, limits.channels))
-    on_vector = extras.strict_nonfinite or limits.channels == 0 or not is_for_tensor(geometry)
+def read_update(geometry, extras, config):
+    """The UpdateConfig of (name, value) pairs; without them, chunks of as many channels as a bank holds."""
+    channels, most, room = group_limits(geometry, extras.state)
+    on_vector = extras.strict_nonfinite or channels == 0 or not is_for_tensor(geometry, extras.state)
     return UpdateConfig(
-        engine="vector" if on_vector else "tensor",
-        channels=max(1, limits.channels),
-        groups=max(1, groups),
-        leave=1,
-        ahead=8,
-        vector_moves=0,
-        vector_reads=2,
-        balanced=False,
-        warmup=11,
-        warmup_rows=5,
+        engine=setting(config, "engine", "vector" if on_vector else "tensor"),
+        channels=setting(config, "channels", max(1, channels)),
+        groups=setting(config, "groups", max(1, min(most, room // max(1, channels)))),
+        vector_reads=setting(config, "vector_reads", 2),
+        warmup=setting(config, "warmup", WARMUP if geometry.N * geometry.C >= MANY_ROWS else 0),
     )
 
 
-def is_for_tensor(geometry):
+def is_for_tensor(geometry, with_state):
     """Whether there are enough images, and not too many columns or taps, for the array."""
-    N, Q, S = geometry.N, geometry.Q, geometry.S
-    met = min(S, geometry.W)
     length = div_ceil(geometry.C, PARTS * nl.tile_size.pmax)
-    many = N * met * 2 >= TENSOR_ELEMENTS * geometry.itemsize or N >= TENSOR_IMAGES_EACH * length
-    tiny = length * Q * geometry.itemsize <= TINY_RUN
-    few = S * geometry.C <= TENSOR_TAPS * N or S <= N * Q * met
-    bands = Q <= 16 * S or N >= 64 * length
-    return N >= TENSOR_IMAGES and (many or tiny) and few and Q <= TENSOR_COLUMNS * N and bands
-
-
-def read_update(config, defaults):
-    """The UpdateConfig of (name, value) pairs; what they leave open is as in `defaults`."""
-    return UpdateConfig(
-        engine=setting(config, "engine", defaults.engine),
-        channels=setting(config, "channels", defaults.channels),
-        groups=setting(config, "groups", defaults.groups),
-        leave=setting(config, "leave", defaults.leave),
-        ahead=setting(config, "ahead", defaults.ahead),
-        vector_moves=setting(config, "vector_moves", defaults.vector_moves),
-        vector_reads=setting(config, "vector_reads", defaults.vector_reads),
-        balanced=setting(config, "balanced", defaults.balanced),
-        warmup=setting(config, "warmup", defaults.warmup),
-        warmup_rows=setting(config, "warmup_rows", defaults.warmup_rows),
-    )
+    positions = geometry.W + (geometry.pad_left if with_state else 0)
+    images = TENSOR_IMAGES * length
+    if length * geometry.Q * geometry.itemsize <= TINY_RUN:
+        images = TENSOR_IMAGES_TINY
+    elif geometry.N * min(geometry.S, positions) >= MET_ELEMENTS * geometry.itemsize:
+        images = TENSOR_IMAGES
+    few_taps = geometry.S * geometry.C <= TAPS_AN_IMAGE * geometry.N
+    return geometry.N >= images and few_taps and geometry.Q <= COLUMNS_A_TAP * geometry.S
 
 
 def update_config_refusal(config):
     """What is wrong with the names and values of a config; "" if nothing is."""
-    reason = settings_refusal(config, UPDATE_SETTINGS, "update")
-    if reason != "":
-        return reason
-    leave = setting(config, "leave", 1)
-    return "" if leave in (1, 2, 4, 8) else f"config leave={leave}: must be 1, 2, 4 or 8 chunks"
+    return settings_refusal(config, UPDATE_SETTINGS, "update")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._tiles import div_ceil, share
-from ..free_channels import ChannelBlock, finish_free, full_rows
+from ..free_channels import channel_halves, finish_free, full_rows, row_start
 from .plan import taps_met
 
 #: Bytes a partition of a part's rows, products and results, of which two are there at once, and of filters, as well.
@@ -29,29 +29,21 @@ class Part(nl.NKIObject):
     nn: int
 
 
-def elements(geometry, extras, state):
-    """Elements of one channel and image that are in SBUF at once: row, state, products of two columns, results."""
-    products = geometry.S if extras.strict_nonfinite else min(geometry.S, geometry.W + state)
-    return geometry.W + state + 2 * products + 2 * geometry.Q
-
-
-def parts_of(geometry, extras, state):
+def parts_of(geometry, extras):
     """All parts of the work, in order; none if one image does not fit."""
-    half = div_ceil(geometry.C, 2)
-    halves = [(0, geometry.C)] if geometry.C == 1 else [(0, half), (half, geometry.C - half)]
+    state = geometry.pad_left if extras.state else 0
+    products = geometry.S if extras.strict_nonfinite else min(geometry.S, geometry.W + state)
+    # of a channel and image at once: row, state, products of two columns, results
+    elements = geometry.W + state + 2 * products + 2 * geometry.Q
     found = []
-    for index in range(len(halves)):
-        count = halves[index][1]
-        length = div_ceil(count, nl.tile_size.pmax)
-        images = min(geometry.N, PART_BYTES // (4 * length * elements(geometry, extras, state)))
-        if length * geometry.S * geometry.itemsize > UPDATE_VECTOR_FILTER_BYTES:
+    for block in channel_halves(geometry.C, nl.tile_size.pmax):
+        images = min(geometry.N, PART_BYTES // (4 * block.length * elements))
+        if block.length * geometry.S * geometry.itemsize > UPDATE_VECTOR_FILTER_BYTES:
             images = 0
-        if images > 0:
-            if geometry.C == 1:
-                images = min(images, div_ceil(geometry.N, 2))
-            block = ChannelBlock(c0=halves[index][0], count=count, length=length)
-            for n0 in range(0, geometry.N, images):
-                found.append(Part(block=block, n0=n0, nn=min(images, geometry.N - n0)))
+        if geometry.C == 1:
+            images = min(images, div_ceil(geometry.N, 2))
+        for n0 in range(0, geometry.N if images > 0 else 0, max(1, images)):
+            found.append(Part(block=block, n0=n0, nn=min(images, geometry.N - n0)))
     return found
 
 
@@ -61,7 +53,7 @@ def count_vector(geometry, parts, cores):
 
 
 @dataclass
-class Loaded(nl.NKIObject):
+class PartTiles(nl.NKIObject):
     """What a part is made of, in SBUF: [rows, images, channels, ...] each, None where there is none."""
 
     x: object
@@ -71,45 +63,46 @@ class Loaded(nl.NKIObject):
     bias: object
 
 
-def update_vector(operands, geometry, extras, state):
-    """Write operands.y; state: positions of an initial state, 0 without one. Loads are one part ahead."""
-    every = parts_of(geometry, extras, state)
+def update_vector(operands, geometry, extras):
+    """Write operands.y. Loads are one part ahead."""
+    every = parts_of(geometry, extras)
     mine = share(len(every), nl.num_programs(), nl.program_id(0))
     now = None
     for index in range(mine[0], mine[0] + mine[1] + 1):
         after = None
         if index < mine[0] + mine[1]:
-            after = load_part(operands, geometry, extras, state, every, index, now)
+            after = load_part(operands, geometry, every[index], now)
         if index > mine[0]:
             work_part(operands, geometry, extras, every[index - 1], now)
         now = after
 
 
-def load_part(operands, geometry, extras, state, every, index, before):
+def load_part(operands, geometry, part, before):
     """Rows of a part, and filters and bias, those of the part before it where that has the same channels."""
-    part = every[index]
-    block, n0, length = part.block, part.n0, part.block.length
-    rows = div_ceil(block.count, length)
-    filters, bias_sbuf = None, None
-    last = every[max(0, index - 1)].block
-    if before != None and last.c0 == block.c0:
-        filters, bias_sbuf = before.filters, before.bias
+    if before != None and part.n0 > 0:
+        filters, bias = before.filters, before.bias
     else:
-        filters = nl.ndarray((rows, 1, length, geometry.S), dtype=operands.w.dtype, buffer=nl.sbuf)
-        transfer(filters, operands.w, block, 0, (0, geometry.w_c, geometry.w_s), True)
-        if extras.epilogue.bias:
-            bias_sbuf = nl.ndarray((rows, 1, length, 1), dtype=operands.bias.dtype, buffer=nl.sbuf)
-            transfer(bias_sbuf, operands.bias, block, 0, (0, 1, 1), True)
-    x_sbuf = nl.ndarray((rows, part.nn, length, geometry.W), dtype=operands.x.dtype, buffer=nl.sbuf)
-    transfer(x_sbuf, operands.x, block, n0, (geometry.x_n, geometry.x_c, geometry.x_w), True)
-    state_sbuf, residual_sbuf = None, None
-    if state > 0:
-        state_sbuf = nl.ndarray((rows, part.nn, length, state), dtype=operands.state.dtype, buffer=nl.sbuf)
-        transfer(state_sbuf, operands.state, block, n0, (geometry.C * state, state, 1), True)
-    if extras.epilogue.residual != "":
-        residual_sbuf = nl.ndarray((rows, part.nn, length, geometry.Q), dtype=operands.residual.dtype, buffer=nl.sbuf)
-        transfer(residual_sbuf, operands.residual, block, n0, (geometry.y_n, geometry.y_c, geometry.y_q), True)
-    return Loaded(x=x_sbuf, state=state_sbuf, residual=residual_sbuf, filters=filters, bias=bias_sbuf)
+        filters = load_images(operands.w, part.block, 0, 1, geometry.S, (0, geometry.w_c, geometry.w_s))
+        bias = load_images(operands.bias, part.block, 0, 1, 1, (0, 1, 1))
+    left, y_steps = geometry.pad_left, (geometry.y_n, geometry.y_c, geometry.y_q)
+    x_steps = (geometry.x_n, geometry.x_c, geometry.x_w)
+    return PartTiles(
+        x=load_images(operands.x, part.block, part.n0, part.nn, geometry.W, x_steps),
+        state=load_images(operands.state, part.block, part.n0, part.nn, left, (geometry.C * left, left, 1)),
+        residual=load_images(operands.residual, part.block, part.n0, part.nn, geometry.Q, y_steps),
+        filters=filters,
+        bias=bias,
+    )
+
+
+def load_images(tensor_hbm, block, n0, nn, width, steps):
+    """[rows, images n0 .. n0+nn-1, channels, width] of a tensor in its own dtype, or None without one."""
+    if tensor_hbm == None:
+        return None
+    shape = (div_ceil(block.count, block.length), nn, block.length, width)
+    tile_sbuf = nl.ndarray(shape, dtype=tensor_hbm.dtype, buffer=nl.sbuf)
+    transfer(tile_sbuf, tensor_hbm, block, n0, steps, True)
+    return tile_sbuf
 
 
 def work_part(operands, geometry, extras, part, loaded):
@@ -124,7 +117,11 @@ def work_part(operands, geometry, extras, part, loaded):
         if q < geometry.Q:
             products = multiply_taps(loaded.x, loaded.state, loaded.filters, geometry, q, extras.strict_nonfinite)
         if q > 0:
-            sum_products(sums_sbuf[0:rows, 0 : part.nn, 0:length, q - 1], before)
+            column = sums_sbuf[0:rows, 0 : part.nn, 0:length, q - 1]
+            if before == None:
+                nisa.memset(dst=column, value=0.0)
+            else:
+                nisa.tensor_reduce(dst=column, op=nl.add, data=before, axis=3)
     y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
     bias, residual = None, None
     if loaded.bias != None:
@@ -142,33 +139,19 @@ def transfer(tile_sbuf, tensor_hbm, block, n0, steps, load):
     elements between images, channels and elements.
     """
     images, length, width = tile_sbuf.shape[1], tile_sbuf.shape[2], tile_sbuf.shape[3]
-    complete = full_rows(block)
-    for last in range(2):
-        rows = complete[0]
-        row, first, c0 = 0, 0, block.c0
-        if last == 1:
-            rows = min(1, complete[1])
-            row = complete[0]
-            first = 0 if load else length - complete[1]
-            c0 = block.c0 + block.count - length + first
-        if rows > 0:
-            part_sbuf = tile_sbuf[row : row + rows, 0:images, first:length, 0:width]
-            part_hbm = tensor_hbm.ap(
-                pattern=[[length * steps[1], rows], [steps[0], images], [steps[1], length - first], [steps[2], width]],
-                offset=n0 * steps[0] + c0 * steps[1],
-            )
-            if load:
-                copy(part_sbuf, part_hbm)
-            else:
-                copy(part_hbm, part_sbuf)
-
-
-def sum_products(sums_sbuf, products_sbuf):
-    """Sums [rows, images, channels] in SBUF of products, zeros if there are none."""
-    if products_sbuf == None:
-        nisa.memset(dst=sums_sbuf, value=0.0)
-    else:
-        nisa.tensor_reduce(dst=sums_sbuf, op=nl.add, data=products_sbuf, axis=3)
+    complete, rest = full_rows(block)
+    for row in range(0, complete + min(1, rest), complete):
+        rows = complete if row == 0 else 1
+        first = 0 if load or row == 0 else length - rest
+        part_sbuf = tile_sbuf[row : row + rows, 0:images, first:length, 0:width]
+        part_hbm = tensor_hbm.ap(
+            pattern=[[length * steps[1], rows], [steps[0], images], [steps[1], length - first], [steps[2], width]],
+            offset=n0 * steps[0] + (row_start(block, row) + first) * steps[1],
+        )
+        if load:
+            copy(part_sbuf, part_hbm)
+        else:
+            copy(part_hbm, part_sbuf)
 
 
 def multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, strict):
@@ -177,33 +160,27 @@ def multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, strict):
     strict: taps in the padding count too, for they may be NaN or Inf.
     """
     rows, images, channels = x_sbuf.shape[0], x_sbuf.shape[1], x_sbuf.shape[2]
+    before = (0, 0, 0) if state_sbuf == None else taps_met(geometry, state_sbuf.shape[3], 0, q)
     met = taps_met(geometry, geometry.W, geometry.pad_left, q)
-    before = (0, 0, 0)
-    if state_sbuf != None:
-        before = taps_met(geometry, state_sbuf.shape[3], 0, q)
-    low, high = met[0], met[0] + met[1]
-    if before[1] > 0:
-        low = before[0]
-        high = max(high, before[0] + before[1])
+    low = before[0] if before[1] > 0 else met[0]
+    high = max(before[0] + before[1], met[0] + met[1])
     first, end = (0, geometry.S) if strict else (low, high)
     if first == end:
         return None
     products_sbuf = nl.ndarray((rows, images, channels, end - first), dtype=nl.float32, buffer=nl.sbuf)
-    for kind in range(2):
-        taps = before if kind == 0 else met
-        source = state_sbuf if kind == 0 else x_sbuf
-        if taps[1] > 0:
-            last = taps[2] + (taps[1] - 1) * geometry.dilation + 1
-            at = taps[0] - first
+    for kind in ((state_sbuf, before), (x_sbuf, met)):
+        source, found = kind
+        s0, count, position = found
+        last = position + (count - 1) * geometry.dilation + 1
+        if count > 0:
             nisa.tensor_tensor(
-                dst=products_sbuf[0:rows, 0:images, 0:channels, at : at + taps[1]],
-                data1=source[0:rows, 0:images, 0:channels, taps[2] : last : geometry.dilation],
-                data2=filters[0:rows, 0:1, 0:channels, taps[0] : taps[0] + taps[1]].broadcast(1, images),
+                dst=products_sbuf[0:rows, 0:images, 0:channels, s0 - first : s0 - first + count],
+                data1=source[0:rows, 0:images, 0:channels, position : last : geometry.dilation],
+                data2=filters[0:rows, 0:1, 0:channels, s0 : s0 + count].broadcast(1, images),
                 op=nl.multiply,
             )
-    for side in range(2):
-        begin = first if side == 0 else high
-        stop = low if side == 0 else end
+    for outside in ((first, low), (high, end)):
+        begin, stop = outside
         if begin < stop:
             nisa.tensor_scalar(
                 dst=products_sbuf[0:rows, 0:images, 0:channels, begin - first : stop - first],

@@ -16,20 +16,7 @@ from ..algorithm import Shape, changed
 COLUMNS_TO_SHARE = 64
 
 #: Settings that count something there must be one of.
-FROM_ONE = (
-    "block",
-    "groups",
-    "images",
-    "columns",
-    "piece",
-    "slots",
-    "batch",
-    "buffers",
-    "buffer_groups",
-    "streamed",
-    "leave",
-    "ahead",
-)
+FROM_ONE = ("block", "groups", "images", "columns", "piece", "slots", "buffers", "buffer_groups", "streamed")
 
 
 def changed_one(config: Config, **values: Sequence[Any]) -> list[Config]:

@@ -9,17 +9,9 @@ from itertools import product
 from typing import Any
 
 from ....kernels._tiles import PARTS, div_ceil
-from ....kernels.depthwise_conv1d.dot.config import LAGS_MOST, dot_config_refusal, dot_defaults, read_dot
+from ....kernels.depthwise_conv1d.dot.config import LAGS_MOST, dot_config_refusal, read_dot
 from ....kernels.depthwise_conv1d.dot.kernel import dot_refusal
-from ....kernels.depthwise_conv1d.dot.plan import (
-    WIDE_STEP,
-    WIDE_TAPS,
-    channel_blocks,
-    count_batches,
-    groups_of,
-    plan_of,
-    runs_wide,
-)
+from ....kernels.depthwise_conv1d.dot.plan import WIDE_TAPS, batches, count_batches, plan_of
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
@@ -34,8 +26,9 @@ WIDE_ENDS_NS = 11000.0
 MASKED_VECTOR = 0.75
 #: How much more work than it takes a unit should have for the array to be at full rate in all windows.
 SURE = 1.3
-#: Most blocks of slots in a chunk of `wide`.
+#: Most blocks of slots in a chunk of `wide`, and from one number of lags that is tried to the next.
 WIDE_BLOCKS = 2
+WIDE_STEP = 8
 
 
 class Dot(Algorithm):
@@ -45,19 +38,19 @@ class Dot(Algorithm):
         if dot_config_refusal(config):
             return config
         geometry, given = shape.geometry, dict(config or ())
-        wide = given["wide"] if "wide" in given else runs_wide(geometry)
-        best = read_dot(config, replace(dot_defaults(wide), warmup=warmup(shape.target)))
+        best = read_dot(geometry, config)
+        if "warmup" not in given and best.warmup:
+            best = replace(best, warmup=warmup(shape.target))
         tried = [best]
-        if wide:
-            slots = [WIDE_TAPS * blocks for blocks in range(1, WIDE_BLOCKS + 1)]
-            ways = product(slots, range(1, LAGS_MOST + 1, WIDE_STEP), (False, True))
-            every = (read_dot(config, replace(best, slots=some, lags=lags, keep=keep)) for some, lags, keep in ways)
-            tried = list(dict.fromkeys(every))
+        if best.wide:
+            slots = [given.get("slots", WIDE_TAPS * blocks) for blocks in range(1, WIDE_BLOCKS + 1)]
+            lags = [given.get("lags", lags) for lags in range(1, LAGS_MOST + 1, WIDE_STEP)]
+            tried = [replace(best, slots=some, lags=few) for some, few in dict.fromkeys(product(slots, lags))]
         plans = [plan for plan in (plan_of(geometry, one) for one in tried) if plan.slots]
         if plans:
-            plan = min(plans, key=wide_columns) if wide else plans[0]
-            lags = plan.lags if wide else best.lags
-            best = read_dot(config, replace(best, slots=plan.slots, lags=lags, keep=plan.keep))
+            plan = min(plans, key=wide_columns) if best.wide else plans[0]
+            best = replace(best, slots=given.get("slots", plan.slots))
+            best = replace(best, lags=given.get("lags", plan.lags if best.wide else best.lags))
         return pairs_of(best)
 
     def guesses(self, shape: Shape) -> list[Guess]:
@@ -74,18 +67,10 @@ class Dot(Algorithm):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         config = self.settle(shape, config)
-        plan, buffers = self._plan(shape, config), (3, 4, 6)
-        if plan.wide:  # what fits follows from the rows in flight
-            kept = tuple(pair for pair in config or () if pair[0] not in ("slots", "lags", "keep"))
-            return [self.settle(shape, one) for one in changed_one(kept, buffers=buffers)]
-        return changed_one(
-            config,
-            block=(4, 8, 16),
-            vector_share=(0, 2, 3, 4, 6),
-            batch=(1, 2, 4, 8),
-            buffers=buffers,
-            slots=(plan.slots // 2, plan.slots * 2),
-        )
+        slots = self._plan(shape, config).slots
+        if dict(config or ())["wide"]:
+            return []
+        return changed_one(config, block=(4, 8, 16), slots=(slots // 2, slots * 2), warmup=(0, warmup(shape.target)))
 
     def unit(self, shape: Shape, config: Config) -> int:
         return PARTITIONS * int(self._plan(shape, config).tiles)
@@ -100,12 +85,10 @@ class Dot(Algorithm):
         return ints(self._plan(shape, config))
 
     def settled(self, shape: Shape, config: Config) -> Any:
-        settings = dict(self.settle(shape, config) or ())
-        plan = self._plan(shape, config)
-        return plan, settings["warmup"], 0 if plan.wide else settings["vector_share"]
+        return self._plan(shape, config), dict(self.settle(shape, config) or ())["warmup"]
 
     def _plan(self, shape: Shape, config: Config) -> Any:
-        return plan_of(shape.geometry, read_dot(self.settle(shape, config), dot_defaults(False)))
+        return plan_of(shape.geometry, read_dot(shape.geometry, self.settle(shape, config)))
 
 
 def warmup(target: Target) -> int:
@@ -123,8 +106,8 @@ def wide_ns(shape: Shape, plan: Any) -> float:
     """ns of a core with the way through HBM: the array's transposes, products and sums over slots of all units."""
     geometry, target = shape.geometry, shape.target
     column_ns, fp32 = target.tensor_column_ns, geometry.itemsize == 4
-    block = channel_blocks(geometry, plan)[0]
-    groups = groups_of(plan, block, 0)
+    first = batches(geometry, plan)[0]
+    groups = first.width
     transposes = plan.lags * plan.tap_phases + plan.slots * plan.tap_phases * (1 if plan.keep else 2)
     products = groups * div_ceil(plan.slots, plan.taps) * plan.tap_phases
     columns_ns = plan.channels * (plan.lags + plan.taps - 1) * (target.tensor_column_fp32_ns if fp32 else column_ns)
@@ -133,7 +116,7 @@ def wide_ns(shape: Shape, plan: Any) -> float:
     transpose_ns = (PARTITIONS * column_ns + target.matmul_ns) * passes
     unit_ns = transposes * transpose_ns + products * (columns_ns + target.matmul_ns) + sums_ns
     # a transpose streams as many columns as there are channels, and keeps the array waiting for the rest of its time
-    streamed_ns = transposes * min(block.count, PARTITIONS) * passes * column_ns + products * columns_ns + sums_ns
+    streamed_ns = transposes * min(first.block.count, PARTITIONS) * passes * column_ns + products * columns_ns + sums_ns
     if streamed_ns < SURE * target.window_work * unit_ns:
         unit_ns = 2 * unit_ns
     units = div_ceil(count_batches(geometry, plan), PARTS) * plan.chunks * plan.column_phases

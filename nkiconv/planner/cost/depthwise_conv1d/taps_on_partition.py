@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ....kernels._tiles import PARTS, div_ceil
-from ....kernels.depthwise_conv1d.positions import first_position, last_position
-from ....kernels.depthwise_conv1d.taps_on_partition.config import (
-    read_taps_on_partition,
-    taps_on_partition_config_refusal,
-    taps_on_partition_defaults,
-)
 from ....kernels.depthwise_conv1d.taps_on_partition.kernel import taps_on_partition_refusal
-from ....kernels.depthwise_conv1d.taps_on_partition.tiling import choose_tiling, load_instructions, skips
+from ....kernels.depthwise_conv1d.taps_on_partition.tiling import choose_tiling, load_instructions, span_of
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
-from ..algorithm import Algorithm, Guess, Shape, pairs_of
+from ..algorithm import Algorithm, Guess, Shape
 from .banded import runs_banded
 from .common import rows_loaded_us
 
-#: ns to begin and end; of a channel tile's filters; from one DMA's issue to the next on Sync and Scalar in turn; of a
+#: ns to begin and end; of a channel tile's filters; from one load of a tile to the next, on two queues in turn; of a
 #: padded row's way to the read-out beside what its length takes: the zeros of the next one are made after it.
-ENDS_NS = 3000.0
-FILTERS_NS = 2200.0
+ENDS_NS = 2500.0
+FILTERS_NS = 1200.0
 ISSUE_NS = 265.0
 STAGED_NS = 3800.0
 
@@ -32,25 +25,10 @@ STAGED_NS = 3800.0
 class TapsOnPartition(Algorithm):
     """x is read once for each tap."""
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        if taps_on_partition_config_refusal(config):
-            return config
-        geometry, target = shape.geometry, shape.target
-        best = taps_on_partition_defaults(geometry)
-        runs_ns = geometry.stride * geometry.itemsize * target.byte_ns
-        best = replace(best, whole_runs=best.whole_runs and runs_ns <= target.run_ns(geometry.itemsize))
-        tiling = choose_tiling(geometry, shape.extras.strict_nonfinite, read_taps_on_partition(config, best))
-        best = replace(best, channels=tiling.c_tile, columns=tiling.q_load)
-        return pairs_of(read_taps_on_partition(config, best))
-
     def guesses(self, shape: Shape) -> list[Guess]:
-        config = None if runs_banded(shape) else self.settle(shape, None)
-        if config is None or taps_on_partition_refusal(shape.geometry, shape.extras, config, shape.cores):
+        if runs_banded(shape) or taps_on_partition_refusal(shape.geometry, shape.extras, None, shape.cores):
             return []
-        return [Guess(config, kernel_ns(shape, self._tiling(shape, config)))]
-
-    def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        return [self.settle(shape, None)]
+        return [Guess(None, kernel_ns(shape, tiling_of(shape)))]
 
     def unit(self, shape: Shape, config: Config) -> int:
         return self.symbols(shape, config)["c_tile"]
@@ -59,16 +37,17 @@ class TapsOnPartition(Algorithm):
         return rows_loaded_us(shape)
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        tiling = self._tiling(shape, config)
+        tiling = tiling_of(shape)
         fields = ("s_tile", "num_s_tiles", "channels_per_group", "c_tile", "q_tile", "q_load")
         return {field: getattr(tiling, field) for field in fields}
 
     def settled(self, shape: Shape, config: Config) -> Any:
-        return self._tiling(shape, config)
+        return tiling_of(shape)
 
-    def _tiling(self, shape: Shape, config: Config) -> Any:
-        settings = read_taps_on_partition(self.settle(shape, config), taps_on_partition_defaults(shape.geometry))
-        return choose_tiling(shape.geometry, shape.extras.strict_nonfinite, settings)
+
+def tiling_of(shape: Shape) -> Any:
+    """The kernel's tiling."""
+    return choose_tiling(shape.geometry, shape.extras.strict_nonfinite)
 
 
 def kernel_ns(shape: Shape, tiling: Any) -> float:
@@ -79,7 +58,7 @@ def kernel_ns(shape: Shape, tiling: Any) -> float:
     image_ns = 0.0
     for q0 in range(0, geometry.Q, tiling.q_load):
         loads_ns, staged_ns = columns_ns(shape, tiling, q0, min(tiling.q_load, geometry.Q - q0))
-        image_ns += groups * loads_ns + tiles * (ISSUE_NS + staged_ns)
+        image_ns += groups * loads_ns + tiles * (shape.target.static_issue_ns + staged_ns)
     return float(ENDS_NS + tiles * FILTERS_NS + geometry.N * image_ns)
 
 
@@ -89,18 +68,17 @@ def columns_ns(shape: Shape, tiling: Any, q0: int, qn: int) -> tuple[float, floa
     column_ns = target.tensor_column_fp32_ns if geometry.itemsize == 4 else target.tensor_column_ns
     matmuls = div_ceil(qn, tiling.q_tile)
     tensor_ns = max(matmuls * target.matmul_columns_min, qn) * column_ns + matmuls * target.matmul_ns
-    row_ns = target.row_ns((qn - 1) * tiling.run_step + 1, 1, geometry.itemsize)
-    if tiling.run_step < geometry.stride:
-        row_ns = target.row_ns(qn, geometry.stride, geometry.itemsize)
+    row_ns = target.row_ns((qn - 1) * geometry.stride + 1, 1, geometry.itemsize)
     loads_ns, padded = 0.0, 0
     for s0 in range(0, geometry.S, tiling.s_tile):
         sn = min(tiling.s_tile, geometry.S - s0)
-        if skips(geometry, extras, s0, sn, q0, qn):
+        span = span_of(geometry, extras, s0, sn, q0, qn)
+        if span.skipped:
             continue
         rows = min(PARTITIONS, tiling.channels_per_group * sn)
-        dmas = load_instructions(geometry, extras, s0, sn, q0, qn)
+        dmas = load_instructions(span)
         if dmas > 1:
-            padded = last_position(geometry, s0, sn, q0, qn) - first_position(geometry, s0, q0) + 1
+            padded = span.size
             dmas -= 1
         loads_ns += max(dmas * ISSUE_NS, tensor_ns, min(rows, target.rows_an_engine) * row_ns)
     if not padded:

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from ....kernels._tiles import PARTS, div_ceil
-from ....kernels.depthwise_conv1d.update.config import read_update, update_config_refusal, update_defaults
+from ....kernels.depthwise_conv1d.update.config import read_update, update_config_refusal
 from ....kernels.depthwise_conv1d.update.kernel import update_refusal
-from ....kernels.depthwise_conv1d.update.plan import blocks_of, chunks_of, group_limits, plan_update, taps_met
+from ....kernels.depthwise_conv1d.update.plan import group_limits, plan_update, taps_met
 from ....kernels.depthwise_conv1d.update.vector import parts_of
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
-from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of, with_settings
+from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of
 from ..clock import skew
 from .common import changed_one
 
@@ -28,9 +28,6 @@ VECTOR_ENDS_NS = 2150.0
 #: one a column for its bands.
 PART_INSTRUCTIONS = 4
 CHUNK_INSTRUCTIONS = 3
-#: Chunks of a core from which a read-out goes to whoever of Vector and Scalar has had less to do. In shorter runs they
-#: take turns: both wait for chunks rather than for each other.
-BALANCED = 24
 
 
 class Update(Algorithm):
@@ -39,15 +36,11 @@ class Update(Algorithm):
     def settle(self, shape: Shape, config: Config) -> Config:
         if update_config_refusal(config):
             return config
-        given = dict(config or ())
         channels, groups = fill_bank(shape)
-        settings = read_update(
-            config, replace(update_defaults(shape.geometry, shape.extras), channels=channels, groups=groups)
-        )
+        given = {"channels": channels, "groups": groups, **dict(config or ())}
+        settings = read_settings(shape, config_of(**given))
         if "engine" not in given:
             settings = replace(settings, engine=fastest(shape, settings))
-        if "balanced" not in given and "vector_reads" not in given:
-            settings = replace(settings, balanced=chunks_a_core(shape, settings) >= BALANCED)
         return pairs_of(settings)
 
     def guesses(self, shape: Shape) -> list[Guess]:
@@ -65,19 +58,14 @@ class Update(Algorithm):
         config = self.settle(shape, config)
         if dict(config or ())["engine"] == "vector":
             return []
-        in_turn = [with_settings(config, balanced=False, vector_reads=reads) for reads in range(4)]
-        return [
-            *changed_one(config, leave=(1, 2, 4, 8), ahead=(4, 8, 16)),
-            *(one for one in in_turn if one != config),
-            *changed_one(config, vector_moves=(0, 2, 3, 4)),
-        ]
+        return changed_one(config, vector_reads=(0, 1, 2, 3), warmup=(0, 16, 24))
 
     def unit(self, shape: Shape, config: Config) -> int:
         settings = self._settings(shape, config)
         if settings.engine == "vector":
             return PARTITIONS
         plan = plan_of(shape, settings)
-        return max(1, int(plan.pieces * plan.channels * plan.groups * plan.leave))
+        return max(1, int(plan.pieces * plan.channels * plan.groups))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         return ints(plan_of(shape, self._settings(shape, config)))
@@ -86,12 +74,16 @@ class Update(Algorithm):
         settings = self._settings(shape, config)
         if settings.engine == "vector":
             return settings.engine
-        reads = None if settings.balanced else settings.vector_reads
-        return plan_of(shape, settings), settings.vector_moves, reads, settings.warmup, settings.warmup_rows
+        return plan_of(shape, settings), settings.vector_reads, settings.warmup
 
     def _settings(self, shape: Shape, config: Config) -> Any:
         """An UpdateConfig."""
-        return read_update(self.settle(shape, config), update_defaults(shape.geometry, shape.extras))
+        return read_settings(shape, self.settle(shape, config))
+
+
+def read_settings(shape: Shape, config: Config) -> Any:
+    """The kernel's settings of a config."""
+    return read_update(shape.geometry, shape.extras, config)
 
 
 def plan_of(shape: Shape, settings: Any) -> Any:
@@ -102,10 +94,10 @@ def plan_of(shape: Shape, settings: Any) -> Any:
 def fill_bank(shape: Shape) -> tuple[int, int]:
     """(channels of a group, groups) of the chunk whose channels take least: one and one where not even that fits."""
     target, columns = shape.target, shape.geometry.Q
-    limits = group_limits(shape.geometry, shape.extras.state)
+    most, most_groups, room = group_limits(shape.geometry, shape.extras.state)
     chunk_ns = (columns + CHUNK_INSTRUCTIONS) * target.vector_fixed_ns
     group_ns = 2 * (PARTITIONS * target.tensor_column_ns + target.matmul_ns)  # a transpose and a matmul
-    found = [(min(limits.channels, limits.room // groups), groups) for groups in range(1, limits.groups + 1)]
+    found = [(min(most, room // groups), groups) for groups in range(1, most_groups + 1)]
     ways = [one for one in found if one[0]] or [(1, 1)]
     return min(ways, key=lambda one: (chunk_ns + one[1] * group_ns) / (one[0] * one[1]))
 
@@ -116,15 +108,6 @@ def fastest(shape: Shape, settings: Any) -> str:
     if shape.extras.strict_nonfinite or on_array_ns == 0.0 or 0.0 < on_vector_ns < on_array_ns:
         return "vector"
     return "tensor"
-
-
-def chunks_a_core(shape: Shape, settings: Any) -> int:
-    """Chunks of the busier core."""
-    plan = plan_of(shape, settings)
-    if plan.channels == 0:
-        return 0
-    chunks = sum(chunks_of(block, plan) for block in blocks_of(shape.geometry, plan))
-    return int(div_ceil(chunks * plan.image_tiles, shape.cores))
 
 
 def tensor_ns(shape: Shape, settings: Any) -> float:
@@ -185,7 +168,7 @@ def vector_ns(shape: Shape, settings: Any) -> float:
     """
     geometry, target, strict = shape.geometry, shape.target, shape.extras.strict_nonfinite
     state = geometry.pad_left if shape.extras.state else 0
-    parts = parts_of(geometry, shape.extras, state)
+    parts = parts_of(geometry, shape.extras)
     if not parts:
         return 0.0
     met = [taps_met(geometry, geometry.W, geometry.pad_left, q)[1] for q in range(geometry.Q)]
