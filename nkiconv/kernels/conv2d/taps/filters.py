@@ -10,19 +10,21 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES, div_ceil, whole_words
+from ..._engines import START_WORK, VECTOR_WORK, is_16bit, pick
+from ..._tiles import BANK_BYTES, WORD_BYTES, div_ceil, whole_words
 from ..cuts import tap_blocks
 from .cuts import TAPS_RAW_BYTES, tap_order
 from .fold import group_depth, job_axis, tap_groups
 from .fp16x3 import pair_of_filters
 from .jobs import is_depthwise
+from .pairs_fp8 import ALONE, HALVES, again_of, slot_channels, slots_of
 from .plan import TAPS_AHEAD_BYTES
 
 
 @dataclass
 class Block(nl.NKIObject):
-    """Taps that are loaded together: of one of a job's chunks (index, first channel, channels), rows and columns."""
+    """Taps that are loaded together: of one of a job's chunks (index, first channel, channels) and of its slots, rows
+    and columns."""
 
     job: int
     chunk: int
@@ -32,6 +34,7 @@ class Block(nl.NKIObject):
     rn: int
     s0: int
     sn: int
+    slot: int
 
 
 @dataclass
@@ -159,17 +162,23 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     elif geometry.packed > 0 or depthwise:
         parts = [(0, R, 0, S)]
     most = max(1, BANK_BYTES // (whole_words(job.kn, geometry.itemsize) * geometry.itemsize))
-    for which in range(len(parts)):
-        r0, rn, s0, sn = parts[which]
-        blocks.append(Block(job=index, chunk=chunk, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn))
-        if by_dma:
-            pieces.append(len(blocks) - 1)
-        elif depthwise or (paired and geometry.packed > 0):
-            pieces.append(Piece(block=len(blocks) - 1, row=0, first=0, count=S, depth=1))
-        elif geometry.packed == 0:
-            rows = tap_order(rn)
-            for at in range(rn):
-                add_row(geometry, job.chunks[chunk], blocks[-1], len(blocks) - 1, rows[at], most, pieces)
+    for slot in range(slots_of(job.chunks[chunk])):
+        # the second slot of HALVES has one tap
+        last_tap = slot > 0 and job.chunks[chunk][3] == HALVES and geometry.packed == 0
+        for which in range(len(parts) - 1 if last_tap else 0, len(parts)):
+            r0, rn, s0, sn = parts[which]
+            block = Block(job=index, chunk=chunk, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn, slot=slot)
+            blocks.append(block)
+            if last_tap:
+                pieces.append(Piece(block=len(blocks) - 1, row=rn - 1, first=S - 1, count=1, depth=1))
+            elif by_dma:
+                pieces.append(len(blocks) - 1)
+            elif depthwise or (paired and geometry.packed > 0):
+                pieces.append(Piece(block=len(blocks) - 1, row=0, first=0, count=S, depth=1))
+            elif geometry.packed == 0:
+                rows = tap_order(rn)
+                for at in range(rn):
+                    add_row(geometry, job.chunks[chunk], block, len(blocks) - 1, rows[at], most, pieces)
 
 
 def first_rows(R, S):
@@ -270,7 +279,7 @@ def turn_piece(operands, geometry, filters, ledger):
         if job.pack > 1 and filters.masks[block.job] == None:
             filters.masks[block.job] = group_mask(job, geometry, raw_sbuf.dtype)
         dtype = raw_sbuf.dtype if filters.pairing == None else nl.float16
-        tile_sbuf = tile_of(geometry, filters, block, dtype)
+        tile_sbuf = slot_of(tile_of(geometry, filters, block, dtype), geometry, block.slot)
         turn_taps(tile_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledger)
     filters.turned = filters.turned + 1
     after = filters.pieces[min(filters.turned, len(filters.pieces) - 1)]
@@ -294,6 +303,8 @@ def new_tile(geometry, filters, block, dtype):
     chunk = job.chunks[block.chunk]
     height, groups = job_axis(geometry, job).taps, tap_groups(geometry, chunk)
     shape = (chunk[1] * chunk[2], height, groups, job.rows, job.kn)
+    if chunk[3] != ALONE:
+        return new_slots(geometry, chunk, shape, dtype)
     tile_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
     for u in range(job.rows if job.rows > 1 else 0):
         for r in range(height):
@@ -302,6 +313,24 @@ def new_tile(geometry, filters, block, dtype):
                 zeros = tile_sbuf[0 : shape[0], r, 0:groups, u, 0 : job.kn]
                 nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
     return tile_sbuf
+
+
+def new_slots(geometry, chunk, shape, dtype):
+    """The same [depth * cn, slots, rows of taps, groups of columns, rows of outputs, kn] of a chunk that pairs; zeros
+    where the last group of columns has fewer than the others."""
+    parts, height, groups, rows, kn = shape
+    tile_sbuf = nl.ndarray((parts, slots_of(chunk) * height, groups, rows, kn), dtype=dtype, buffer=nl.sbuf)
+    if group_depth(geometry, chunk, groups - 1) < chunk[2]:
+        zeros = tile_sbuf[0:parts, 0:height, groups - 1, 0:rows, 0:kn]
+        nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
+    return tile_sbuf
+
+
+def slot_of(tile_sbuf, geometry, slot):
+    """A slot of a chunk's stationaries."""
+    parts, _, groups, rows, kn = tile_sbuf.shape
+    height = geometry.rows.taps
+    return tile_sbuf if slot == 0 else tile_sbuf[0:parts, slot * height : (slot + 1) * height, 0:groups, 0:rows, 0:kn]
 
 
 def pair_chunk(geometry, filters, block, whole_sbuf, ledger):
@@ -356,15 +385,19 @@ def load_stationaries(operands, geometry, filters, block):
     of one tap where they are folded. What becomes pairs has a tile of its own."""
     taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
     job = filters.jobs[block.job]
-    c0, count, depth = job.chunks[block.chunk]
+    chunk = job.chunks[block.chunk]
+    c0, count, depth = chunk[:3]
     if filters.pairing != None:
         tile_sbuf = new_tile(geometry, filters, block, operands.w_dtype)
     else:
-        tile_sbuf = tile_of(geometry, filters, block, operands.w_dtype)
+        tile_sbuf = slot_of(tile_of(geometry, filters, block, operands.w_dtype), geometry, block.slot)
     shift = job_axis(geometry, job).taps - geometry.rows.taps
     first = block.r0 * geometry.columns.taps
-    for copy_index in range(depth * job.rows):
-        d, u = copy_index % depth, copy_index // depth
+    parts = slot_channels(chunk, block.slot)
+    for copy_index in range(depth * job.rows * len(parts)):
+        d, u = copy_index % depth, copy_index // depth % job.rows
+        partition, channel, count = parts[copy_index // (depth * job.rows)]
+        partition += d * chunk[1]
         groups = div_ceil(geometry.columns.taps - d, depth)
         pattern = [
             [taps * each, count],
@@ -375,7 +408,7 @@ def load_stationaries(operands, geometry, filters, block):
         for part in range(job.kn // each):
             copy(
                 tile_sbuf[
-                    d * count : (d + 1) * count,
+                    partition : partition + count,
                     block.r0 + u * shift : block.r0 + u * shift + block.rn,
                     0:groups,
                     u,
@@ -383,9 +416,18 @@ def load_stationaries(operands, geometry, filters, block):
                 ],
                 operands.w.ap(
                     pattern=pattern,
-                    offset=(((job.k0 // each + part) * geometry.C + c0) * taps + first + d) * each,
+                    offset=(((job.k0 // each + part) * geometry.C + c0 + channel) * taps + first + d) * each,
                 ),
             )
+    for d in range(depth if again_of(chunk, block.slot) > 0 else 0):
+        again = tile_sbuf[
+            d * chunk[1] : d * chunk[1] + chunk[4],
+            block.r0 : block.r0 + block.rn,
+            0 : tile_sbuf.shape[2],
+            0,
+            0 : job.kn,
+        ]
+        nisa.memset(dst=again, value=0.0, engine=nisa.engine.gpsimd)
     return tile_sbuf if filters.pairing != None else None
 
 
@@ -425,13 +467,22 @@ def load_taps(operands, geometry, job, block):
     """Taps of a block: [kn, channels, rows, columns] in SBUF."""
     raw_sbuf = nl.ndarray((job.kn, block.channels, block.rn, block.sn), dtype=operands.w_dtype, buffer=nl.sbuf)
     offset = job.k0 * geometry.w_k + block.c0 * geometry.w_c + block.r0 * geometry.w_r + block.s0 * geometry.w_s
-    pattern = [
-        [geometry.w_k, job.kn],
-        [geometry.w_c, block.channels],
-        [geometry.w_r, block.rn],
-        [geometry.w_s, block.sn],
-    ]
-    copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=offset))
+    chunk = job.chunks[block.chunk]
+    parts = [(0, 0, block.channels)] if block.slot == 0 else slot_channels(chunk, block.slot)
+    for index in range(len(parts)):
+        at, channel, count = parts[index]
+        pattern = [
+            [geometry.w_k, job.kn],
+            [geometry.w_c, count],
+            [geometry.w_r, block.rn],
+            [geometry.w_s, block.sn],
+        ]
+        dst = raw_sbuf[0 : job.kn, at : at + count, 0 : block.rn, 0 : block.sn]
+        copy(dst, operands.w.ap(pattern=pattern, offset=offset + channel * geometry.w_c))
+    again = again_of(chunk, block.slot)
+    if again > 0:
+        zeros = raw_sbuf[0 : job.kn, 0:again, 0 : block.rn, 0 : block.sn]
+        nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
     return raw_sbuf
 
 
@@ -476,6 +527,11 @@ def turn_taps(filters_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledg
             low_sbuf = filters.lows[block.job][block.chunk]
             low = low_sbuf[0:count, r, piece.first : piece.first + num, u, 0:kn]
             pair_of_filters(filters, data, True, dst, low, u + 1 == job.rows, ledger)
+        elif geometry.itemsize == 1 and kn % WORD_BYTES == 0:
+            # four bytes at a time; not by Scalar, which computes
+            ledger.vector = ledger.vector + START_WORK + num * kn // WORD_BYTES * VECTOR_WORK
+            words = data.view(nl.float32)
+            nisa.tensor_copy(dst=dst.view(nl.float32), src=words, engine=nisa.engine.vector)
         else:
             nisa.tensor_copy(dst=dst, src=data, engine=pick(ledger, num * kn, is_16bit(raw_sbuf.dtype)))
 

@@ -12,6 +12,7 @@ from ...._nki import nl
 from ..._tiles import div_ceil
 from ..geometry import Axis, met
 from .last import is_last, is_turned
+from .pairs_fp8 import is_padded
 
 #: What a config may fold.
 TAPS_FOLDS = ("none", "inputs", "outputs", "both")
@@ -86,8 +87,8 @@ def group_met(geometry, chunk, group, q0, qn):
 
 
 def chunk_window(geometry, chunk, band):
-    """(first column, columns) of x that a chunk's tile holds for a band; from left of x where it is folded."""
-    if chunk[2] == 1:
+    """(first column, columns) of x that a chunk's tile holds for a band; from left of x where it is folded, or padded."""
+    if chunk[2] == 1 and not is_padded(chunk):
         return band.w0, band.wn
     columns = geometry.columns
     return band.q0 * columns.stride - columns.before, folded_width(geometry, chunk, band.qn)

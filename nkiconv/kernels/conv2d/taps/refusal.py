@@ -4,7 +4,7 @@ from ...._nki import nl
 from ..._settings import setting
 from ..._tiles import PSUM_BANKS
 from ..geometry import instructions_refusal
-from .config import read_taps, taps_config_refusal, taps_defaults
+from .config import read_taps, taps_config_refusal, taps_defaults, usual_product
 from .plan import can_together, count_instructions, make_plan, sbuf_bytes, sums_together
 
 
@@ -13,7 +13,8 @@ def plan_taps(geometry, extras, config, cores):
     reason = taps_config_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
-    defaults = taps_defaults(geometry, extras, setting(config, "filter_bytes", 0))
+    product = setting(config, "product", usual_product(geometry, extras))
+    defaults = taps_defaults(geometry, extras, setting(config, "filter_bytes", 0), product)
     plan = make_plan(geometry, extras, read_taps(config, defaults))
     needed, room = sbuf_bytes(geometry, plan, extras), nl.tile_size.total_available_sbuf_size
     if needed > room:

@@ -12,7 +12,7 @@ from .last import is_last, is_turned, load_turned
 def load_rows(work, chunks, tiles, index, band, part):
     """x of a chunk in a part (first row, rows) of a band, into its tile [cn, images, rows, columns]."""
     operands, geometry = work.operands, work.geometry
-    c0, count, depth = chunks[index]
+    c0, count, depth = chunks[index][:3]
     w0, wn = chunk_window(geometry, chunks[index], band)
     if tiles[index] == None:
         tiles[index] = nl.ndarray((depth * count, band.nn, band.hn, wn), dtype=operands.x_dtype, buffer=nl.sbuf)

@@ -22,6 +22,7 @@ from ....kernels.conv2d.taps.config import (
 from ....kernels.conv2d.taps.cuts import bank_rows
 from ....kernels.conv2d.taps.fold import TAPS_FOLDS
 from ....kernels.conv2d.taps.jobs import TAPS_FILTER_BYTES, jobs_of
+from ....kernels.conv2d.taps.pairs_fp8 import ALONE, TAPS_PRODUCTS, products_refusal
 from ....kernels.conv2d.taps.plan import (
     ahead_bytes,
     can_together,
@@ -40,6 +41,10 @@ from .taps_work import Work
 
 #: How much less folded channels must take.
 WORTHWHILE = 0.98
+#: Share of the array's time that DMA does not hide though it takes longer.
+EXPOSED = 1.0
+#: Of pairs, whose filters take long to transpose beside their matmuls, what may be longer where cores share channels.
+TIE = 1.001
 #: Matmuls that warm the array up, at most.
 WARM_UP_MOST = 64
 #: And while the first filters become pairs.
@@ -90,7 +95,7 @@ class Taps(ByTap):
         return shape.cores * int(count_instructions(shape.geometry, plan, shape.cores))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        own = self.changed(config, fold=TAPS_FOLDS, moved=(0, 1, 2, 4))
+        own = self.changed(config, fold=TAPS_FOLDS, moved=(0, 1, 2, 4), product=TAPS_PRODUCTS)
         return super().near(shape, config) + own + self.changed(config, order=ORDERS, banks=(1, 2, 8))
 
     def least_us(self, shape: Shape, config: Config) -> float:
@@ -113,12 +118,12 @@ class _Choice:
     def settings(self) -> tuple[TapsConfig, int]:
         """(all settings, bytes a partition of SBUF that they leave)."""
         geometry, extras = self.geometry, self.extras
-        defaults = taps_defaults(geometry, extras, self.given["filter_bytes"])
-        fold = self.given.get("fold") or self._fold(defaults)
-        jobs = self._jobs(defaults, fold)
+        defaults = taps_defaults(geometry, extras, self.given["filter_bytes"], "single")
+        product, fold = self._product_and_fold(defaults)
+        jobs = self._jobs(defaults, product, fold)
         by_channels = self._by_channels(jobs)
         shard = "channels" if by_channels else "images"
-        first = {"shard": shard, "fold": fold, "order": "banks", "halved": True, "wide": 0, "ahead": 1}
+        first = {"shard": shard, "product": product, "fold": fold, "order": "banks", "halved": True, "wide": 0, "ahead": 1}
         draft = dataclasses.replace(defaults, **{**first, **self.given})
         plan = make_plan(geometry, extras, draft)
         found: dict[str, Any] = {"wide": self._wide(plan.items)}
@@ -142,28 +147,34 @@ class _Choice:
             found["ahead"] = min(len(jobs[0].chunks), 1 + max(0, room) // ahead_bytes(geometry, plan.batches))
         return dataclasses.replace(draft, **{**found, **self.given}), room
 
-    def _jobs(self, defaults: TapsConfig, fold: str) -> Sequence[Any]:
+    def _jobs(self, defaults: TapsConfig, product: str, fold: str) -> Sequence[Any]:
         channels = self.given.get("channels", defaults.channels)
         apart = self.extras.strict_nonfinite
-        found: Sequence[Any] = jobs_of(self.geometry, self.given["filter_bytes"], channels, apart, fold)
+        found: Sequence[Any] = jobs_of(self.geometry, self.given["filter_bytes"], channels, apart, fold, product)
         return found
 
-    def _fold(self, defaults: TapsConfig) -> str:
-        """What is best folded."""
-        found, found_ns = TAPS_FOLDS[0], math.inf
-        for fold in TAPS_FOLDS:
-            if not fold_refusal(self.geometry, self.extras, fold):
-                jobs = self._jobs(defaults, fold)
-                ns = self.work.core_ns(jobs, self._by_channels(jobs))
-                if ns < WORTHWHILE * found_ns:
-                    found, found_ns = fold, ns
-        return str(found)
+    def _product_and_fold(self, defaults: TapsConfig) -> tuple[str, str]:
+        """How products are best taken, and what is folded."""
+        found, found_ns = (TAPS_PRODUCTS[0], TAPS_FOLDS[0]), math.inf
+        taken = [one for one in TAPS_PRODUCTS if not products_refusal(self.geometry, self.extras, one)]
+        for product in [self.given["product"]] if "product" in self.given else taken:
+            for fold in [self.given["fold"]] if "fold" in self.given else TAPS_FOLDS:
+                if not fold_refusal(self.geometry, self.extras, fold, product):
+                    jobs = self._jobs(defaults, product, fold)
+                    by_channels = self._by_channels(jobs)
+                    ns = self.work.core_ns(jobs, by_channels)
+                    if len(taken) > 1:
+                        ns += EXPOSED * self.work.sums_ns(jobs, by_channels)
+                    if ns < WORTHWHILE * found_ns:
+                        found, found_ns = (product, fold), ns
+        return found
 
     def _by_channels(self, jobs: Sequence[Any]) -> bool:
         """Whether the cores share output channels, and each takes all of x, or images and rows of them."""
         if "shard" in self.given or len(jobs) == 1:
             return self.given.get("shard") == "channels" and len(jobs) > 1
-        return self.work.core_ns(jobs, True) <= self.work.core_ns(jobs, False)
+        more = TIE if jobs[0].chunks[0][3] != ALONE else 1.0
+        return self.work.core_ns(jobs, True) <= more * self.work.core_ns(jobs, False)
 
     def _wide(self, items: Sequence[Any]) -> int:
         """Columns of x that are not needed and cost less than a run a row does."""

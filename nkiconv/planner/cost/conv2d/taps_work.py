@@ -8,11 +8,12 @@ from typing import Any
 from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ....kernels.conv2d.cuts import tap_blocks
 from ....kernels.conv2d.geometry import met
-from ....kernels.conv2d.taps.cuts import TAPS_RAW_BYTES
+from ....kernels.conv2d.taps.cuts import TAPS_RAW_BYTES, images_together
 from ....kernels.conv2d.taps.fold import job_axis, tap_groups
 from ....kernels.conv2d.taps.fp16x3 import kinds_of
 from ....kernels.conv2d.taps.jobs import can_move
 from ....kernels.conv2d.taps.last import is_last, is_turned
+from ....kernels.conv2d.taps.pairs_fp8 import ALONE, HALVES, is_padded, sums_pitch, slots_of
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 
@@ -42,7 +43,7 @@ class Work:
 
     def array_ns(self, jobs: Sequence[Any]) -> float:
         """ns of the array for all matmuls, at its full rate; taps are clipped to what they meet of x."""
-        return self.array_work_ns(jobs, 1.0, div_ceil(self.outputs, BANK_COLUMNS))[0]
+        return self.array_work_ns(jobs, 1.0, self._banks(jobs))[0]
 
     def array_work_ns(self, jobs: Sequence[Any], part: float, banks: int) -> tuple[float, float]:
         """(`array_ns` of a part of all outputs, in so many banks; those of them that the array works: matmuls of few
@@ -52,18 +53,40 @@ class Work:
         fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
         total, work, kinds = 0.0, 0.0, kinds_of(geometry)
         for job in jobs:
-            rows = job_axis(geometry, job)
-            if job.rows not in self._rows_met:
-                self._rows_met[job.rows] = met_outputs(rows)
             for chunk in job.chunks:
-                groups = tap_groups(geometry, chunk)
-                columns_met = groups * geometry.columns.out if chunk[2] > 1 else self._columns_met
-                columns = kinds * geometry.N * self._rows_met[job.rows] * columns_met * part
-                matmuls = kinds * div_ceil(banks, job.rows) * rows.taps * groups
+                columns, passes = self._columns_of(job, chunk)
+                columns *= kinds * part
+                matmuls = kinds * div_ceil(banks, job.rows) * passes
                 total += max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
                 work += columns * column_ns
         out_ns = self._transposed_out_ns(jobs) * part
         return total + out_ns, work + out_ns * min(1.0, jobs[0].kn / target.matmul_columns_min)
+
+    def _columns_of(self, job: Any, chunk: Any) -> tuple[float, int]:
+        """(columns that the matmuls of a chunk of a job have, matmuls of a bank)."""
+        geometry = self.geometry
+        groups = tap_groups(geometry, chunk)
+        if job.rows not in self._rows_met:
+            self._rows_met[job.rows] = met_outputs(job_axis(geometry, job))
+        taps = job_axis(geometry, job).taps * groups
+        if is_padded(chunk):
+            passes = div_ceil(taps, 2)
+            pixels = geometry.N * self._apart([chunk]) * geometry.columns.out
+            return pixels * (taps / 2 if chunk[3] == HALVES else passes), passes
+        columns_met = groups * geometry.columns.out if chunk[2] > 1 else self._columns_met
+        columns = geometry.N * self._rows_met[job.rows] * columns_met
+        return columns * (self._apart([chunk]) / geometry.rows.out), taps
+
+    def _apart(self, chunks: Sequence[Any]) -> int:
+        """Rows of sums from one image to the next."""
+        return int(sums_pitch(self.geometry, chunks, images_together(self.geometry, chunks), self.geometry.rows.out))
+
+    def _banks(self, jobs: Sequence[Any]) -> int:
+        """Banks of the sums of a job."""
+        chunks, pixels = jobs[0].chunks, self.geometry.rows.out * self.geometry.columns.out
+        if pixels <= BANK_COLUMNS and any(chunk[3] != ALONE for chunk in chunks):
+            return int(div_ceil(self.geometry.N, images_together(self.geometry, chunks)))
+        return int(div_ceil(self.outputs, BANK_COLUMNS))
 
     def sums_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the array of the busier of two cores for all matmuls."""
@@ -71,7 +94,7 @@ class Work:
         if by_channels:
             part_ns = self.array_ns(jobs[: share(len(jobs), PARTS, 0)[1]])
             return max(part_ns, all_ns - part_ns)
-        return all_ns / min(int(div_ceil(self.outputs, BANK_COLUMNS)), PARTS)
+        return all_ns / min(self._banks(jobs), PARTS)
 
     def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
@@ -86,7 +109,7 @@ class Work:
         if can_move(geometry):
             idle_ns = max(0.0, self._dma_idle_ns(jobs, by_channels))
             count = max(1, count - int(idle_ns / self.move_ns(jobs[0])))
-        return count * len(jobs[0].chunks) * self.taps * self.transpose_ns
+        return count * sum(map(slots_of, jobs[0].chunks)) * self.taps * self.transpose_ns
 
     def waits_for_dma(self, jobs: Sequence[Any], by_channels: bool) -> bool:
         """Whether the array has less to do than DMA, and waits for it all the time, or for what becomes pairs of it."""
@@ -99,11 +122,13 @@ class Work:
         rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
         x_image = target.image_ns(rows.size, columns.size, geometry.x_h, geometry.x_w, item)
         y_image = target.image_ns(rows.out, columns.out, geometry.y_p, geometry.y_q, item)
+        x_rows = rows.size * target.row_ns(columns.size, geometry.x_w, item)
         x_ns = geometry.N * x_image * div_ceil(geometry.C, PARTITIONS)
         if is_turned(geometry):
             x_ns = self.transposed_ns(geometry.N * rows.size * columns.size * geometry.C / PARTITIONS)
-        if jobs[0].chunks[-1][2] > 1:
-            x_ns += geometry.N * (rows.size * target.row_ns(columns.size, geometry.x_w, item) - x_image)
+        last = jobs[0].chunks[-1]
+        if last[2] > 1 or is_padded(last):
+            x_ns += geometry.N * (slots_of(last) * x_rows - x_image)
         y_ns = w_ns = 0.0
         for job in jobs:
             if is_last(geometry):
@@ -113,8 +138,9 @@ class Work:
                 y_ns += geometry.N * (div_ceil(rows.out, job.rows) * row_ns)
             else:
                 y_ns += geometry.N * y_image
-            w_ns += len(job.chunks) * self.filters_ns(job)
-        x_bytes = geometry.N * geometry.C * rows.size * columns.size * item
+            w_ns += sum(map(slots_of, job.chunks)) * self.filters_ns(job)
+        channels = geometry.C + (last[1] if last[3] == HALVES else 0)
+        x_bytes = geometry.N * channels * rows.size * columns.size * item
         y_bytes = self.outputs * geometry.K * item
         w_bytes = geometry.K * (geometry.C // geometry.groups) * self.taps * item
         if by_channels:

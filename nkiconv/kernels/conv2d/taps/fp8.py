@@ -1,0 +1,236 @@
+"""product="fp8_pairs": x with the zeros that pairs need, and their matmuls; see pairs_fp8.py.
+
+x of a chunk lies as [channels, slots, images, rows, columns]. Zeros above and below are stored where a bank has several
+images, which lie below each other, or where taps pair; zeros beside x only where taps pair.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..cuts import put_first
+from .fold import chunk_window, tap_groups
+from .pairs_fp8 import ALONE, CHUNKS, HALVES, is_padded, sums_pitch, slot_channels, slots_of
+
+
+@dataclass
+class Place(nl.NKIObject):
+    """How x of a chunk that pairs lies in SBUF for a band: element (row, column) of it first, zeros counted.
+
+    pitch: rows from one image to the next; images: of such pitches.
+    """
+
+    slots: int
+    images: int
+    row: int
+    pitch: int
+    column: int
+    columns: int
+
+
+def place_of(geometry, chunk, band):
+    """The Place of a chunk's x for a band."""
+    rows = geometry.rows
+    extent = (band.pn - 1) * rows.stride + (rows.taps - 1) * rows.dilation + 1
+    pitch, images = extent, band.nn
+    if band.nn > 1:
+        pitch = sums_pitch(geometry, [chunk], band.nn, band.pn) * rows.stride
+        images = band.nn + (1 if extent > pitch else 0)
+    column, columns = chunk_window(geometry, chunk, band)
+    return Place(
+        slots=slots_of(chunk),
+        images=images,
+        row=band.p0 * rows.stride - rows.before,
+        pitch=pitch,
+        column=column,
+        columns=columns,
+    )
+
+
+def x_elements(geometry, chunk, band):
+    """Elements a partition of a chunk's x for a band."""
+    if chunk[3] == ALONE:
+        return band.nn * band.hn * chunk_window(geometry, chunk, band)[1]
+    place = place_of(geometry, chunk, band)
+    return place.slots * place.images * place.pitch * place.columns
+
+
+def load_paired(work, chunks, tiles, index, band, part):
+    """As `load_rows`, for a chunk that pairs."""
+    operands, geometry, chunk = work.operands, work.geometry, chunks[index]
+    place = place_of(geometry, chunk, band)
+    if tiles[index] == None:
+        tiles[index] = new_rows(operands, geometry, chunk, band, place)
+    top, width = band.h0 - place.row + part[0], geometry.columns.size
+    for slot in range(place.slots):
+        parts = slot_channels(chunk, slot)
+        for which in range(len(parts) * chunk[2]):
+            copy_index = which % chunk[2]
+            partition, c0, count = parts[which // chunk[2]]
+            partition += copy_index * chunk[1]
+            first = place.column + copy_index * geometry.columns.dilation
+            left, right = max(0, first), min(width, first + place.columns)
+            offset = band.n0 * geometry.x_n + (chunk[0] + c0) * geometry.x_c
+            offset += (band.h0 + part[0]) * geometry.x_h + left * geometry.x_w
+            pattern = [
+                [geometry.x_c, count],
+                [geometry.x_n, band.nn],
+                [geometry.x_h, part[1]],
+                [geometry.x_w, right - left],
+            ]
+            if left < right:
+                copy(
+                    tiles[index][
+                        partition : partition + count,
+                        slot,
+                        0 : band.nn,
+                        top : top + part[1],
+                        left - first : right - first,
+                    ],
+                    operands.x.ap(pattern=pattern, offset=offset),
+                )
+
+
+def new_rows(operands, geometry, chunk, band, place):
+    """Room for x of a chunk, and zeros around it."""
+    parts, slots = chunk[1] * chunk[2], place.slots
+    x_sbuf = nl.ndarray((parts, slots, place.images, place.pitch, place.columns), dtype=operands.x_dtype, buffer=nl.sbuf)
+    top = band.h0 - place.row
+    bottom = top + band.hn
+    if band.nn > 1 or is_padded(chunk):
+        zero(x_sbuf[0:parts, 0:slots, 0 : place.images, 0:top, 0 : place.columns])
+        zero(x_sbuf[0:parts, 0:slots, 0 : band.nn, bottom : place.pitch, 0 : place.columns])
+    if is_padded(chunk):
+        shift = (chunk[2] - 1) * geometry.columns.dilation
+        left = min(place.columns, max(0, -place.column))
+        right = max(left, min(place.columns, geometry.columns.size - place.column - shift))
+        rows_sbuf = x_sbuf.reshape((parts, slots * place.images * place.pitch, place.columns))
+        zero(rows_sbuf[0:parts, 0 : rows_sbuf.shape[1], 0:left])
+        zero(rows_sbuf[0:parts, 0 : rows_sbuf.shape[1], right : place.columns])
+    return x_sbuf
+
+
+def zero(x_sbuf):
+    """Zeros, where there is anything."""
+    elements = 1
+    for axis in range(1, len(x_sbuf.shape)):
+        elements *= x_sbuf.shape[axis]
+    if elements > 0:
+        nisa.memset(dst=x_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+
+
+@dataclass
+class Pair(nl.NKIObject):
+    """One matmul of a chunk that pairs: (row, group) of its taps, the second None where there is one only, and
+    (first, 1, how many) rows and columns of outputs. half: -1, or of a single tap of HALVES which half of the array's rows
+    it takes."""
+
+    first: tuple
+    second: object
+    rows: tuple
+    columns: tuple
+    half: int
+
+
+def pairs_in(geometry, chunk, every, bank, p0, q0, which):
+    """Matmuls of a chunk for a bank: Pairs of `every`, its Products tap by tap; which: of the band's banks."""
+    found = []
+    step = 2 if is_padded(chunk) else 1
+    for index in range(0, len(every), step):
+        first, second = every[index], None
+        rows, columns = first.rows[:3], first.columns[:3]
+        tap, other, half = (first.row, first.group), None, -1
+        if step == 2 and index + 1 < len(every):
+            second = every[index + 1]
+            rows, columns = joined(rows, second.rows), joined(columns, second.columns)
+            other = (second.row, second.group)
+            if other[0] < tap[0] or (other[0] == tap[0] and other[1] < tap[1]):
+                tap, other = other, tap
+        elif chunk[3] == HALVES and len(every) == geometry.rows.taps * geometry.columns.taps:
+            half = which % 2
+        if bank.nn > 1:
+            rows = (p0, 1, bank.pn)
+        if half >= 0:
+            rows, columns = (p0, 1, bank.pn), (q0, 1, bank.qn)
+        found.append(Pair(first=tap, second=other, rows=rows, columns=columns, half=half))
+    return whole_first(found, bank)
+
+
+def joined(one, other):
+    """The least (first, 1, how many) that holds two."""
+    first = min(one[0], other[0])
+    return first, 1, max(one[0] + one[2], other[0] + other[2]) - first
+
+
+def whole_first(pairs, bank):
+    """Pairs with one first that meets all of a bank: of a half on the array's last rows that one, which then follows
+    the half of the bank before."""
+    whole = -1
+    for index in range(len(pairs)):
+        pair = pairs[index]
+        if pair.rows[2] == bank.pn and pair.columns[2] == bank.qn and (whole < 0 or pair.half == 1):
+            whole = index
+    return put_first(pairs, whole) if whole > 0 else pairs
+
+
+def multiply_pair(work, one, chunk, factor, pair, accumulate):
+    """One matmul of a chunk that pairs."""
+    geometry, band, bank, job = work.geometry, one.results.band, one.bank, one.results.job
+    of = job.chunks[chunk]
+    place, x_sbuf, w_sbuf = place_of(geometry, of, band), factor.x_sbuf, factor.stationaries
+    parts, slots, groups = x_sbuf.shape[0], place.slots, tap_groups(geometry, of)
+    apart = sums_pitch(geometry, [of], bank.nn, bank.pn)
+    rows, columns = pair.rows, pair.columns
+    count = (bank.nn - 1) * apart + rows[2]
+    size, w_size = place.images * place.pitch * place.columns, geometry.rows.taps * groups * job.kn
+    row = bank.n * place.pitch + rows[0] * geometry.rows.stride - geometry.rows.before - place.row
+    column = columns[0] * geometry.columns.stride - geometry.columns.before - place.column
+    x_tap, w_tap = tap_distance(geometry, of, place, groups * job.kn, job.kn, pair.first)
+    x_tap += row * place.columns + column
+    x_step, w_step = size, w_size
+    if pair.second != None:
+        x_other, w_other = tap_distance(geometry, of, place, groups * job.kn, job.kn, pair.second)
+        x_step, w_step = x_other + row * place.columns + column - x_tap, w_other - w_tap
+    window = [[place.columns * geometry.rows.stride, count], [geometry.columns.stride, columns[2]]]
+    p, q = rows[0] - band.p0 - bank.p, columns[0] - band.q0 - bank.q
+    sums = one.acc_psum.reshape((job.kn, one.acc_psum.shape[1] * one.acc_psum.shape[2], bank.qn))
+    dst = sums[0 : job.kn, p : p + count, q : q + columns[2]]
+    if pair.half >= 0:
+        half = parts // 2
+        partition = pair.half * half
+        nisa.nc_matmul(
+            dst=dst,
+            stationary=w_sbuf.ap(
+                pattern=[[slots * w_size, half], [w_size, 2], [1, job.kn]],
+                offset=partition * slots * w_size + w_tap,
+            ),
+            moving=x_sbuf.ap(
+                pattern=[[slots * size, half], [size, 2]] + window, offset=partition * slots * size + x_tap
+            ),
+            accumulate=accumulate,
+            tile_position=(partition, 0),
+            tile_size=(half, nl.tile_size.pmax),
+            perf_mode=nisa.matmul_perf_mode.double_row,
+        )
+    elif pair.second != None or of[3] == CHUNKS:
+        nisa.nc_matmul(
+            dst=dst,
+            stationary=w_sbuf.ap(pattern=[[slots * w_size, parts], [w_step, 2], [1, job.kn]], offset=w_tap),
+            moving=x_sbuf.ap(pattern=[[slots * size, parts], [x_step, 2]] + window, offset=x_tap),
+            accumulate=accumulate,
+            perf_mode=nisa.matmul_perf_mode.double_row,
+        )
+    else:
+        nisa.nc_matmul(
+            dst=dst,
+            stationary=w_sbuf.ap(pattern=[[slots * w_size, parts], [1, job.kn]], offset=w_tap),
+            moving=x_sbuf.ap(pattern=[[slots * size, parts]] + window, offset=x_tap),
+            accumulate=accumulate,
+        )
+
+
+def tap_distance(geometry, chunk, place, w_row, w_group, tap):
+    """(elements of x, of stationaries) from the first tap of a chunk to this one."""
+    row, group = tap
+    x = row * geometry.rows.dilation * place.columns + group * chunk[2] * geometry.columns.dilation
+    return x, row * w_row + group * w_group
