@@ -16,7 +16,7 @@ from ..cuts import tap_blocks
 from .cuts import TAPS_RAW_BYTES, tap_order
 from .fold import group_depth, job_axis, tap_groups
 from .fp16x3 import pair_of_filters
-from .jobs import is_depthwise
+from .jobs import is_depthwise, stationary_columns
 from .pairs_fp8 import ALONE, HALVES, again_of, slot_channels, slots_of
 from .plan import TAPS_AHEAD_BYTES
 
@@ -302,7 +302,7 @@ def new_tile(geometry, filters, block, dtype):
     job = filters.jobs[block.job]
     chunk = job.chunks[block.chunk]
     height, groups = job_axis(geometry, job).taps, tap_groups(geometry, chunk)
-    shape = (chunk[1] * chunk[2], height, groups, job.rows, job.kn)
+    shape = (chunk[1] * chunk[2], height, groups, job.rows, stationary_columns(geometry, job))
     if chunk[3] != ALONE:
         return new_slots(geometry, chunk, shape, dtype)
     tile_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
@@ -465,7 +465,8 @@ def make_diagonals(raw_sbuf, geometry):
 
 def load_taps(operands, geometry, job, block):
     """Taps of a block: [kn, channels, rows, columns] in SBUF."""
-    raw_sbuf = nl.ndarray((job.kn, block.channels, block.rn, block.sn), dtype=operands.w_dtype, buffer=nl.sbuf)
+    shape = (stationary_columns(geometry, job), block.channels, block.rn, block.sn)
+    raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
     offset = job.k0 * geometry.w_k + block.c0 * geometry.w_c + block.r0 * geometry.w_r + block.s0 * geometry.w_s
     chunk = job.chunks[block.chunk]
     parts = [(0, 0, block.channels)] if block.slot == 0 else slot_channels(chunk, block.slot)
@@ -479,6 +480,11 @@ def load_taps(operands, geometry, job, block):
         ]
         dst = raw_sbuf[0 : job.kn, at : at + count, 0 : block.rn, 0 : block.sn]
         copy(dst, operands.w.ap(pattern=pattern, offset=offset + channel * geometry.w_c))
+        if shape[0] > job.kn:
+            # any numbers do
+            pattern[0] = [0, shape[0] - job.kn]
+            dst = raw_sbuf[job.kn : shape[0], at : at + count, 0 : block.rn, 0 : block.sn]
+            copy(dst, operands.w.ap(pattern=pattern, offset=offset + channel * geometry.w_c))
     again = again_of(chunk, block.slot)
     if again > 0:
         zeros = raw_sbuf[0 : job.kn, 0:again, 0 : block.rn, 0 : block.sn]
@@ -506,7 +512,7 @@ def group_mask(job, geometry, dtype):
 
 def turn_taps(filters_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledger):
     """Transposes of a piece's taps, all in one PSUM bank, then a read-out for each row of outputs."""
-    channels, kn, num = raw_sbuf.shape[1], job.kn, piece.count
+    channels, kn, num = raw_sbuf.shape[1], stationary_columns(geometry, job), piece.count
     mask_sbuf = filters.masks[block.job]
     pitch = whole_words(kn, geometry.itemsize)
     depth = job.chunks[block.chunk][2]

@@ -12,7 +12,7 @@ from ...._nki import nl
 from ..._tiles import div_ceil
 from ..geometry import Axis, met
 from .last import is_last, is_turned
-from .pairs_fp8 import is_padded
+from .pairs_fp8 import STAGED, is_padded, word_of
 
 #: What a config may fold.
 TAPS_FOLDS = ("none", "inputs", "outputs", "both")
@@ -91,7 +91,20 @@ def chunk_window(geometry, chunk, band):
     if chunk[2] == 1 and not is_padded(chunk):
         return band.w0, band.wn
     columns = geometry.columns
-    return band.q0 * columns.stride - columns.before, folded_width(geometry, chunk, band.qn)
+    first, width = band.q0 * columns.stride - columns.before, folded_width(geometry, chunk, band.qn)
+    if is_staged(geometry, chunk, band):
+        # whole rows of whole words
+        word = word_of(geometry)
+        left = div_ceil(columns.before, word) * word
+        first, width = -left, div_ceil(left + max(columns.size, first + width), word) * word
+    elif first == 0 and band.wn == columns.size:
+        width = max(width, band.wn)  # rows that come as one run
+    return first, width
+
+
+def is_staged(geometry, chunk, band):
+    """Whether rows of x of a chunk are put between zeros on chip."""
+    return chunk[3] == STAGED and band.qn == geometry.columns.out
 
 
 def folded_width(geometry, chunk, qn):

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
+from ..._tiles import WORD_BYTES
 from ..cuts import put_first
-from .fold import chunk_window, tap_groups
-from .pairs_fp8 import ALONE, CHUNKS, HALVES, is_padded, sums_pitch, slot_channels, slots_of
+from .fold import chunk_window, is_staged, tap_groups
+from .jobs import stationary_columns
+from .pairs_fp8 import ALONE, CHUNKS, HALVES, is_padded, slot_channels, slots_of, sums_pitch, word_of
 
 
 @dataclass
@@ -61,6 +63,9 @@ def load_paired(work, chunks, tiles, index, band, part):
     place = place_of(geometry, chunk, band)
     if tiles[index] == None:
         tiles[index] = new_rows(operands, geometry, chunk, band, place)
+    if is_staged(geometry, chunk, band):
+        load_staged(operands, geometry, chunk, tiles[index], band, place, part)
+        return
     top, width = band.h0 - place.row + part[0], geometry.columns.size
     for slot in range(place.slots):
         parts = slot_channels(chunk, slot)
@@ -91,6 +96,37 @@ def load_paired(work, chunks, tiles, index, band, part):
                 )
 
 
+def load_staged(operands, geometry, chunk, x_sbuf, band, place, part):
+    """The same of a chunk whose rows come as one run, copies a few elements further: GpSimd, for which no read-out
+    waits, puts them in place by whole words, and then what of a copy's row lies at the end of the row before."""
+    count, width = chunk[1], geometry.columns.size
+    parts, top, left = count * chunk[2], band.h0 - place.row + part[0], -place.column
+    bottom, size = top + part[1], part[1] * width
+    raw_sbuf = nl.ndarray((parts, band.nn, size + width), dtype=operands.x_dtype, buffer=nl.sbuf)
+    offset = band.n0 * geometry.x_n + chunk[0] * geometry.x_c + (band.h0 + part[0]) * geometry.x_h
+    src = operands.x.ap(pattern=[[geometry.x_c, count], [geometry.x_n, band.nn], [1, size]], offset=offset)
+    for copy_index in range(chunk[2]):
+        p, first = copy_index * count, width - copy_index * geometry.columns.dilation
+        zero(raw_sbuf[p : p + count, 0 : band.nn, first + size : width + size])
+        copy(raw_sbuf[p : p + count, 0 : band.nn, first : first + size], src)
+    rows_sbuf = raw_sbuf.reshape((parts, band.nn, part[1] + 1, width))
+    nisa.tensor_copy(
+        dst=in_words(geometry, x_sbuf[0:parts, 0, 0 : band.nn, top:bottom, left : left + width]),
+        src=in_words(geometry, rows_sbuf[0:parts, 0 : band.nn, 1 : part[1] + 1, 0:width]),
+        engine=nisa.engine.gpsimd,
+    )
+    for copy_index in range(1, chunk[2]):
+        p, shift = copy_index * count, copy_index * geometry.columns.dilation
+        edge = min(shift, left)
+        if edge > 0:
+            nisa.tensor_copy(
+                dst=x_sbuf[p : p + count, 0, 0 : band.nn, top:bottom, left - edge : left],
+                src=rows_sbuf[p : p + count, 0 : band.nn, 0 : part[1], width - edge : width],
+                engine=nisa.engine.gpsimd,
+            )
+        zero(x_sbuf[p : p + count, 0, 0 : band.nn, top:bottom, left + width - shift : left + width])
+
+
 def new_rows(operands, geometry, chunk, band, place):
     """Room for x of a chunk, and zeros around it."""
     parts, slots = chunk[1] * chunk[2], place.slots
@@ -101,13 +137,23 @@ def new_rows(operands, geometry, chunk, band, place):
         zero(x_sbuf[0:parts, 0:slots, 0 : place.images, 0:top, 0 : place.columns])
         zero(x_sbuf[0:parts, 0:slots, 0 : band.nn, bottom : place.pitch, 0 : place.columns])
     if is_padded(chunk):
-        shift = (chunk[2] - 1) * geometry.columns.dilation
+        word, shift = 1, (chunk[2] - 1) * geometry.columns.dilation
+        rows_sbuf = x_sbuf.reshape((parts, slots * place.images * place.pitch, place.columns))
+        if is_staged(geometry, chunk, band):
+            word, shift, rows_sbuf = word_of(geometry), 0, in_words(geometry, rows_sbuf)
         left = min(place.columns, max(0, -place.column))
         right = max(left, min(place.columns, geometry.columns.size - place.column - shift))
-        rows_sbuf = x_sbuf.reshape((parts, slots * place.images * place.pitch, place.columns))
-        zero(rows_sbuf[0:parts, 0 : rows_sbuf.shape[1], 0:left])
-        zero(rows_sbuf[0:parts, 0 : rows_sbuf.shape[1], right : place.columns])
+        zero(rows_sbuf[0:parts, 0 : rows_sbuf.shape[1], 0 : left // word])
+        zero(rows_sbuf[0:parts, 0 : rows_sbuf.shape[1], right // word : place.columns // word])
     return x_sbuf
+
+
+def in_words(geometry, x_sbuf):
+    """A tile, or rows of it, as words that are copied as one."""
+    word = word_of(geometry)
+    if word == 1:
+        return x_sbuf
+    return x_sbuf.view(nl.float32 if word == WORD_BYTES else nl.bfloat16)
 
 
 def zero(x_sbuf):
@@ -182,14 +228,15 @@ def multiply_pair(work, one, chunk, factor, pair, accumulate):
     apart = sums_pitch(geometry, [of], bank.nn, bank.pn)
     rows, columns = pair.rows, pair.columns
     count = (bank.nn - 1) * apart + rows[2]
-    size, w_size = place.images * place.pitch * place.columns, geometry.rows.taps * groups * job.kn
+    kn = stationary_columns(geometry, job)
+    size, w_size = place.images * place.pitch * place.columns, geometry.rows.taps * groups * kn
     row = bank.n * place.pitch + rows[0] * geometry.rows.stride - geometry.rows.before - place.row
     column = columns[0] * geometry.columns.stride - geometry.columns.before - place.column
-    x_tap, w_tap = tap_distance(geometry, of, place, groups * job.kn, job.kn, pair.first)
+    x_tap, w_tap = tap_distance(geometry, of, place, groups * kn, kn, pair.first)
     x_tap += row * place.columns + column
     x_step, w_step = size, w_size
     if pair.second != None:
-        x_other, w_other = tap_distance(geometry, of, place, groups * job.kn, job.kn, pair.second)
+        x_other, w_other = tap_distance(geometry, of, place, groups * kn, kn, pair.second)
         x_step, w_step = x_other + row * place.columns + column - x_tap, w_other - w_tap
     window = [[place.columns * geometry.rows.stride, count], [geometry.columns.stride, columns[2]]]
     p, q = rows[0] - band.p0 - bank.p, columns[0] - band.q0 - bank.q

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import PARTS, cut, div_ceil, share
+from ..._tiles import PARTS, cut, div_ceil, share, whole_words
 from ..cuts import in_batches
 from .fold import depth_of, job_axis, left_over, rows_of, tap_groups
 from .pairs_fp8 import ALONE, FP8_PRODUCTS, paired_chunks, slots_of
@@ -114,7 +114,13 @@ def job_bytes(geometry, job):
     for index in range(len(job.chunks)):
         chunk = job.chunks[index]
         taps += slots_of(chunk) * job_axis(geometry, job).taps * tap_groups(geometry, chunk)
-    return taps * job.rows * job.kn * geometry.itemsize
+    return taps * job.rows * stationary_columns(geometry, job) * geometry.itemsize
+
+
+def stationary_columns(geometry, job):
+    """Columns of a stationary, and a few more of fp8, so that what is transposed is copied by whole words."""
+    plain = geometry.itemsize == 1 and job.pack == 1 and geometry.packed == 0 and geometry.C > 1
+    return whole_words(job.kn, geometry.itemsize) if plain else job.kn
 
 
 def is_depthwise(geometry, job):

@@ -10,17 +10,18 @@ zeros are stored around x, so that both meet windows of one shape at a constant 
     HALVES   TAPS of 128 channels whose last tap takes half a matmul: channels 0..63 and 64..127 are a pair on the first
              64 rows of the array for one bank of sums, on the last 64 for the next, side by side; a second slot has x
              and that tap with both halves exchanged
+    STAGED   TAPS whose rows of x are short: they come as one run, and are put between the zeros on chip
 """
 
 from ...._nki import nl
-from ..._tiles import cut, div_ceil
+from ..._tiles import BANK_COLUMNS, WORD_BYTES, cut, div_ceil
 from ..geometry import span
 
 #: What the products of an element may be: one by one, of fp16 pairs (precision="fp16x3"), of fp8 pairs.
-TAPS_PRODUCTS = ("single", "fp16x3", "fp8_pairs", "fp8_halves")
-FP8_PRODUCTS = ("fp8_pairs", "fp8_halves")
+TAPS_PRODUCTS = ("single", "fp16x3", "fp8_pairs", "fp8_halves", "fp8_staged")
+FP8_PRODUCTS = ("fp8_pairs", "fp8_halves", "fp8_staged")
 #: How the products of a chunk pair.
-ALONE, CHUNKS, TAPS, HALVES = "alone", "chunks", "taps", "halves"
+ALONE, CHUNKS, TAPS, HALVES, STAGED = "alone", "chunks", "taps", "halves", "staged"
 #: Channels of a folded chunk, so that each copy begins at a partition that engines can address.
 FOLDED = (32, 64)
 #: Elements a partition from one slot, or tap, to the next, at most (a stride of an access pattern).
@@ -29,7 +30,7 @@ SLOT_MAX = 32_767
 
 def is_padded(chunk):
     """Whether all of a chunk's windows are stored, zeros and all."""
-    return chunk[3] == TAPS or chunk[3] == HALVES
+    return chunk[3] == TAPS or chunk[3] == HALVES or chunk[3] == STAGED
 
 
 def slots_of(chunk):
@@ -73,7 +74,27 @@ def products_refusal(geometry, extras, product):
             f"config product={product}: needs 128 channels beside pairs of 128, an odd number of taps, not "
             f"C={geometry.C}, R={geometry.rows.taps}, S={geometry.columns.taps}; use 'fp8_pairs'"
         )
+    if product == "fp8_staged" and not (can_stage(geometry) and paired_chunks(geometry, product, 0, 1)[-1][3] == STAGED):
+        return (
+            f"config product={product}: needs rows of x side by side in HBM, whose taps pair, none of them cropped; use "
+            f"'fp8_pairs'"
+        )
     return ""
+
+
+def can_stage(geometry):
+    """Whether rows of an image lie side by side in HBM, all columns of them in one band and none cropped."""
+    columns = geometry.columns
+    in_line = geometry.x_w == 1 and geometry.x_h == columns.size
+    return in_line and columns.out <= BANK_COLUMNS and columns.before >= 0
+
+
+def word_of(geometry):
+    """Elements of a row of x that are copied as one."""
+    for found in (WORD_BYTES, 2):
+        if geometry.columns.size % found == 0:
+            return found
+    return 1
 
 
 def paired_chunks(geometry, product, rest, depth):
@@ -89,13 +110,17 @@ def paired_chunks(geometry, product, rest, depth):
         found.append((parts[index][0], each, 1, CHUNKS, 2 * each - parts[index][1]))
     if paired < whole:
         how = TAPS if taps > 1 else ALONE
+        if product == "fp8_staged" and how == TAPS:
+            how = STAGED
         if product == "fp8_halves" and whole - paired == most and how == TAPS and taps % 2 == 1 and rest == 0:
             how = HALVES
         found.append((paired, whole - paired, 1, how, 0))
     if rest > 0:
         of = folded_channels(geometry, rest)
         deep = min(depth, most // of)
-        found.append((geometry.C - of, of, deep, TAPS, of - rest))
+        within = of in FOLDED and (deep - 1) * geometry.columns.dilation <= geometry.columns.size
+        how = STAGED if product == "fp8_staged" and within else TAPS
+        found.append((geometry.C - of, of, deep, how, of - rest))
     return found
 
 

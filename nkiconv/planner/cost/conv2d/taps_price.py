@@ -17,7 +17,7 @@ from ....kernels.conv2d.taps.cuts import banks_of, lead_chunks, row_parts
 from ....kernels.conv2d.taps.fold import folded_width, tap_groups
 from ....kernels.conv2d.taps.jobs import is_depthwise
 from ....kernels.conv2d.taps.last import is_last, is_turned
-from ....kernels.conv2d.taps.pairs_fp8 import is_padded, slots_of
+from ....kernels.conv2d.taps.pairs_fp8 import slots_of
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
@@ -272,7 +272,7 @@ class _Price:
     def rows_ns(self, band: Any, chunk: Any, height: int) -> float:
         """ns of one DMA engine for so many rows of x of a band, of one input channel."""
         geometry, target = self.geometry, self.target
-        if chunk[2] > 1 or is_padded(chunk):
+        if self.work.row_by_row(chunk):
             width = min(geometry.columns.size, folded_width(geometry, chunk, band.qn))
             return float(band.nn * height * target.row_ns(width, geometry.x_w, geometry.itemsize))
         return float(band.nn * target.image_ns(height, band.wn, geometry.x_h, geometry.x_w, geometry.itemsize))

@@ -13,7 +13,7 @@ from ....kernels.conv2d.taps.fold import job_axis, tap_groups
 from ....kernels.conv2d.taps.fp16x3 import kinds_of
 from ....kernels.conv2d.taps.jobs import can_move
 from ....kernels.conv2d.taps.last import is_last, is_turned
-from ....kernels.conv2d.taps.pairs_fp8 import ALONE, HALVES, is_padded, sums_pitch, slots_of
+from ....kernels.conv2d.taps.pairs_fp8 import ALONE, HALVES, STAGED, is_padded, slots_of, sums_pitch, word_of
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 
@@ -98,7 +98,23 @@ class Work:
 
     def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
-        return max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels))
+        placed_ns = self._placed_ns(jobs[0].chunks[-1]) / (1 if by_channels else PARTS)
+        return max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns)
+
+    def _placed_ns(self, chunk: Any) -> float:
+        """ns of GpSimd to put all rows of x of a chunk between zeros."""
+        geometry = self.geometry
+        if chunk[3] != STAGED:
+            return 0.0
+        words = geometry.columns.size // word_of(geometry) + 2
+        return float(geometry.N * geometry.rows.size * words * self.target.gpsimd_ns)
+
+    def row_by_row(self, chunk: Any) -> bool:
+        """Whether rows of x of a chunk come one by one, as zeros lie between them."""
+        columns = self.geometry.columns
+        rest = columns.size - (columns.out - 1) * columns.stride - (columns.taps - 1) * columns.dilation - 1
+        dense = chunk[2] == 1 and columns.before == 0 and 0 <= rest < columns.stride
+        return chunk[3] != STAGED and (chunk[2] > 1 or is_padded(chunk)) and not dense
 
     def transposes_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the array to transpose a core's filters: all, or the first job's where DMA may do the others."""
@@ -127,7 +143,7 @@ class Work:
         if is_turned(geometry):
             x_ns = self.transposed_ns(geometry.N * rows.size * columns.size * geometry.C / PARTITIONS)
         last = jobs[0].chunks[-1]
-        if last[2] > 1 or is_padded(last):
+        if self.row_by_row(last):
             x_ns += geometry.N * (slots_of(last) * x_rows - x_image)
         y_ns = w_ns = 0.0
         for job in jobs:
