@@ -130,7 +130,8 @@ class _Choice:
         if found["wide"] > 0 and "wide" not in self.given:
             plan = make_plan(geometry, extras, dataclasses.replace(draft, **found))
         if geometry.packed == 0:
-            found["warmup"] = max(TAPS_WARM_UP, self.work.warm_count(jobs[0], WARM_UP_MOST))
+            least = TAPS_WARM_UP if jobs[0].chunks[0][3] == ALONE else 0
+            found["warmup"] = max(least, self.work.warm_count(jobs[0], WARM_UP_MOST))
         if geometry.precision == "fp16x3":
             found["warmup"] = found.get("warmup", defaults.warmup) + WARM_UP_PAIRS
         found["moved"] = self.work.moved_jobs(jobs, plan.items[0].band, by_channels)
