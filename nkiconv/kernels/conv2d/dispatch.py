@@ -10,8 +10,6 @@ from .grouped.loop import run_grouped
 from .grouped.plan import plan_grouped
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
-from .pairs.loop import run_pairs
-from .pairs.plan import plan_pairs
 from .relayout import copied_in, copy_out, plain_of, relayout_refusal
 from .rule import wanted_algorithms
 from .stacked.loop import run_stack
@@ -22,7 +20,7 @@ from .taps.loop import run_items
 from .taps.refusal import plan_taps
 
 #: The algorithms that can be asked for by name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "deep", "pairs", "swapped")
+ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "deep", "swapped")
 
 
 def plan_of(algorithm, geometry, extras, config, cores):
@@ -43,8 +41,6 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_narrow(plain, extras, config, cores)
     if algorithm == "deep":
         return plan_deep(plain, extras, config, cores)
-    if algorithm == "pairs":
-        return plan_pairs(plain, extras, config, cores)
     if algorithm == "swapped":
         return plan_swapped(plain, extras, config, cores)
     return plan_taps(plain, extras, config, cores)
@@ -77,8 +73,6 @@ def convolve(algorithm, operands, geometry, extras, config):
         run_narrow(inner, plain, extras, plan)
     elif algorithm == "deep":
         run_deep(inner, plain, extras, plan)
-    elif algorithm == "pairs":
-        run_pairs(inner, plain, extras, plan)
     elif algorithm == "swapped":
         run_swapped(inner, plain, extras, plan)
     else:

@@ -31,8 +31,8 @@ TAPS_WARM_UP_FIRST, TAPS_WARM_UP_BYTES, TAPS_WARM_UP_LONG = 12, 363, 64
 #: do with it than DMA.
 FOLD_MIN = 8
 WORK_MIN = 512
-#: Elements of a row of x above which x may come twice for halves of matmuls.
-LONG_ROW = 128
+#: Of fp8, elements of a row of x below which rows come in one run; products of one from which on x may come twice.
+LONG_ROW, HALVES_WORK_MIN = 128, 8
 #: Bytes of a row of x that cost less than another run does.
 RUN_BYTES = 127
 
@@ -67,7 +67,8 @@ class TapsConfig(nl.NKIObject):
     whole: bool
     #: chunks of the next batch's first job whose filters may be there while a batch is worked on, 1 to 4096
     ahead: int
-    #: how products are taken: "single", of pairs that precision="fp16x3" asks for, or of fp8 "fp8_pairs" or "fp8_halves"
+    #: how products are taken: "single", "fp16x3", which that precision asks for, or of fp8 "fp8_pairs", and what is
+    #: left over of pairs as "fp8_halves" of matmuls, or short rows of x "fp8_staged"
     product: str
 
 
@@ -128,9 +129,10 @@ def fold_refusal(geometry, extras, fold, product):
         )
     if fold in ("outputs", "both") and (rows_of(geometry) == 1 or extras.pool != (1, 1) or product in FP8_PRODUCTS):
         return (
-            f"config fold={fold}, product={product}: needs K={geometry.K} with 1 to 64 channels beside whole 128s, two rows of outputs "
-            f"that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of rows, no "
-            f"pooling, and rows of y in HBM, not channels side by side; use 'none' or 'inputs'"
+            f"config fold={fold}, product={product}: needs K={geometry.K} with 1 to 64 channels beside whole 128s, two "
+            f"rows of outputs that share rows of x, one group, blocks of a packed filter that divide 128, no "
+            f"lhs_dilation of rows, no pooling, no pairs of fp8, and rows of y in HBM, not channels side by side; use "
+            f"'none' or 'inputs'"
         )
     return ""
 
@@ -183,11 +185,13 @@ def usual_product(geometry, extras):
     """How products are taken where no setting says."""
     if geometry.precision == "fp16x3":
         return "fp16x3"
-    halves = products_refusal(geometry, extras, "fp8_halves") == ""
-    pairs = products_refusal(geometry, extras, "fp8_pairs") == ""
-    if halves and geometry.columns.size > LONG_ROW:
-        return "fp8_halves"
-    return "fp8_pairs" if pairs else "single"
+    rows, columns = geometry.rows, geometry.columns
+    work = rows.taps * columns.taps * rows.out * columns.out * div_ceil(geometry.K, nl.tile_size.pmax)
+    if products_refusal(geometry, extras, "fp8_pairs") != "":
+        return "single"
+    if columns.size < LONG_ROW and columns.taps > 1 and rows.size > 1:
+        return "fp8_staged"
+    return "fp8_halves" if work >= HALVES_WORK_MIN * rows.size * columns.size else "fp8_pairs"
 
 
 def default_fold(geometry, extras, product):

@@ -4,7 +4,7 @@ from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
 from ..cuts import Band, Bank, axis_elements, bank_unit
 from ..geometry import span
 from .last import is_turned
-from .pairs_fp8 import sums_pitch, slots_of
+from .pairs_fp8 import slots_of, sums_pitch
 
 #: Bytes a partition of a block of taps as loaded.
 TAPS_RAW_BYTES = 24_576

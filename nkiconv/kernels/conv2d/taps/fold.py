@@ -87,7 +87,7 @@ def group_met(geometry, chunk, group, q0, qn):
 
 
 def chunk_window(geometry, chunk, band):
-    """(first column, columns) of x that a chunk's tile holds for a band; from left of x where it is folded, or padded."""
+    """(first column, columns) of x that a chunk's tile holds for a band; from left of x where zeros lie there."""
     if chunk[2] == 1 and not is_padded(chunk):
         return band.w0, band.wn
     columns = geometry.columns
@@ -97,7 +97,7 @@ def chunk_window(geometry, chunk, band):
         word = word_of(geometry)
         left = div_ceil(columns.before, word) * word
         first, width = -left, div_ceil(left + max(columns.size, first + width), word) * word
-    elif first == 0 and band.wn == columns.size:
+    elif is_padded(chunk) and first == 0 and band.wn == columns.size:
         width = max(width, band.wn)  # rows that come as one run
     return first, width
 

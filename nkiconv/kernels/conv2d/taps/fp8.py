@@ -130,7 +130,8 @@ def load_staged(operands, geometry, chunk, x_sbuf, band, place, part):
 def new_rows(operands, geometry, chunk, band, place):
     """Room for x of a chunk, and zeros around it."""
     parts, slots = chunk[1] * chunk[2], place.slots
-    x_sbuf = nl.ndarray((parts, slots, place.images, place.pitch, place.columns), dtype=operands.x_dtype, buffer=nl.sbuf)
+    shape = (parts, slots, place.images, place.pitch, place.columns)
+    x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
     top = band.h0 - place.row
     bottom = top + band.hn
     if band.nn > 1 or is_padded(chunk):
@@ -168,8 +169,8 @@ def zero(x_sbuf):
 @dataclass
 class Pair(nl.NKIObject):
     """One matmul of a chunk that pairs: (row, group) of its taps, the second None where there is one only, and
-    (first, 1, how many) rows and columns of outputs. half: -1, or of a single tap of HALVES which half of the array's rows
-    it takes."""
+    (first, 1, how many) rows and columns of outputs. half: of a single tap of HALVES, which half of the array's rows it
+    takes; else -1."""
 
     first: tuple
     second: object

@@ -17,7 +17,8 @@ from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, WORD_BYTES, cut, div_ceil
 from ..geometry import span
 
-#: What the products of an element may be: one by one, of fp16 pairs (precision="fp16x3"), of fp8 pairs.
+#: How products are taken: one by one, of fp16 pairs (precision="fp16x3"), of fp8 pairs, with HALVES or STAGED where
+#: they can be.
 TAPS_PRODUCTS = ("single", "fp16x3", "fp8_pairs", "fp8_halves", "fp8_staged")
 FP8_PRODUCTS = ("fp8_pairs", "fp8_halves", "fp8_staged")
 #: How the products of a chunk pair.
@@ -69,16 +70,6 @@ def products_refusal(geometry, extras, product):
         return f"config product={product}: takes lhs_dilation=(1, 1); use 'single'"
     if extras.strict_nonfinite:
         return f"config product={product}: multiplies stored zeros, which strict_nonfinite=True forbids; use 'single'"
-    if product == "fp8_halves" and paired_chunks(geometry, product, 0, 1)[-1][3] != HALVES:
-        return (
-            f"config product={product}: needs 128 channels beside pairs of 128, an odd number of taps, not "
-            f"C={geometry.C}, R={geometry.rows.taps}, S={geometry.columns.taps}; use 'fp8_pairs'"
-        )
-    if product == "fp8_staged" and not (can_stage(geometry) and paired_chunks(geometry, product, 0, 1)[-1][3] == STAGED):
-        return (
-            f"config product={product}: needs rows of x side by side in HBM, whose taps pair, none of them cropped; use "
-            f"'fp8_pairs'"
-        )
     return ""
 
 
@@ -101,7 +92,7 @@ def paired_chunks(geometry, product, rest, depth):
     """Chunks (first, partitions, depth, how they pair, again) of the channels; the last `rest` of them are folded
     `depth` times, where that is not 0."""
     most, taps = nl.tile_size.pmax, geometry.rows.taps * geometry.columns.taps
-    whole = geometry.C - rest
+    whole, staged = geometry.C - rest, product == "fp8_staged" and can_stage(geometry)
     count = div_ceil(whole, most)
     paired = whole if count % 2 == 0 else (count - 1) * div_ceil(whole, count)
     found, parts = [], cut(paired, 2 * most)
@@ -110,17 +101,16 @@ def paired_chunks(geometry, product, rest, depth):
         found.append((parts[index][0], each, 1, CHUNKS, 2 * each - parts[index][1]))
     if paired < whole:
         how = TAPS if taps > 1 else ALONE
-        if product == "fp8_staged" and how == TAPS:
+        if how == TAPS and staged:
             how = STAGED
-        if product == "fp8_halves" and whole - paired == most and how == TAPS and taps % 2 == 1 and rest == 0:
+        if how == TAPS and product == "fp8_halves" and whole - paired == most and taps % 2 == 1 and rest == 0:
             how = HALVES
         found.append((paired, whole - paired, 1, how, 0))
     if rest > 0:
         of = folded_channels(geometry, rest)
         deep = min(depth, most // of)
         within = of in FOLDED and (deep - 1) * geometry.columns.dilation <= geometry.columns.size
-        how = STAGED if product == "fp8_staged" and within else TAPS
-        found.append((geometry.C - of, of, deep, how, of - rest))
+        found.append((geometry.C - of, of, deep, STAGED if staged and within else TAPS, of - rest))
     return found
 
 

@@ -3,8 +3,11 @@
 from ...._nki import nl
 from ..._settings import setting
 from ..._tiles import PSUM_BANKS
+from ..cuts import chunks_of
 from ..geometry import instructions_refusal
 from .config import read_taps, taps_config_refusal, taps_defaults, usual_product
+from .fp8 import x_elements
+from .pairs_fp8 import ALONE, SLOT_MAX, slots_of
 from .plan import can_together, count_instructions, make_plan, sbuf_bytes, sums_together
 
 
@@ -25,8 +28,28 @@ def plan_taps(geometry, extras, config, cores):
         )
     reason = order_refusal(geometry, plan)
     if reason == "":
+        reason = slots_refusal(geometry, plan)
+    if reason == "":
         reason = instructions_refusal(geometry, "taps", count_instructions(geometry, plan, cores))
     return (plan, "") if reason == "" else (None, reason)
+
+
+def slots_refusal(geometry, plan):
+    """Why what pairs lies too far apart; "" if it does not."""
+    most = 0
+    for index in range(len(plan.items)):
+        chunks = chunks_of(plan.batches[plan.items[index].batch])
+        for which in range(len(chunks)):
+            chunk = chunks[which]
+            if chunk[3] != ALONE:
+                most = max(most, x_elements(geometry, chunk, plan.items[index].band) // slots_of(chunk))
+    if most > SLOT_MAX:
+        return (
+            f"config product: pairs of fp8 with W={geometry.columns.size}, R={geometry.rows.taps}, "
+            f"S={geometry.columns.taps} take {most} elements a partition of a chunk of x, there may be {SLOT_MAX}; use "
+            f"'single', or a smaller x_bytes"
+        )
+    return ""
 
 
 def order_refusal(geometry, plan):

@@ -122,8 +122,8 @@ class _Choice:
         product, fold = self._product_and_fold(defaults)
         jobs = self._jobs(defaults, product, fold)
         by_channels = self._by_channels(jobs)
-        shard = "channels" if by_channels else "images"
-        first = {"shard": shard, "product": product, "fold": fold, "order": "banks", "halved": True, "wide": 0, "ahead": 1}
+        first: dict[str, Any] = {"shard": "channels" if by_channels else "images", "product": product, "fold": fold}
+        first |= {"order": "banks", "halved": True, "wide": 0, "ahead": 1}
         draft = dataclasses.replace(defaults, **{**first, **self.given})
         plan = make_plan(geometry, extras, draft)
         found: dict[str, Any] = {"wide": self._wide(plan.items)}

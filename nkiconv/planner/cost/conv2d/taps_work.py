@@ -99,7 +99,7 @@ class Work:
     def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
         placed_ns = self._placed_ns(jobs[0].chunks[-1]) / (1 if by_channels else PARTS)
-        return max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns)
+        return float(max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns))
 
     def _placed_ns(self, chunk: Any) -> float:
         """ns of GpSimd to put all rows of x of a chunk between zeros."""
@@ -125,7 +125,7 @@ class Work:
         if can_move(geometry):
             idle_ns = max(0.0, self._dma_idle_ns(jobs, by_channels))
             count = max(1, count - int(idle_ns / self.move_ns(jobs[0])))
-        return count * sum(map(slots_of, jobs[0].chunks)) * self.taps * self.transpose_ns
+        return float(count * sum(map(slots_of, jobs[0].chunks)) * self.taps * self.transpose_ns)
 
     def waits_for_dma(self, jobs: Sequence[Any], by_channels: bool) -> bool:
         """Whether the array has less to do than DMA, and waits for it all the time, or for what becomes pairs of it."""
