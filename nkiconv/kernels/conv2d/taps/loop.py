@@ -407,13 +407,13 @@ def add_chunk(work, one, chunk, tiles, last_bank):
     job, filters = batch.jobs[index], batch.filters
     place = index_of(batch.chunks, job.chunks[chunk])
     every = matmuls_of(geometry, job, job.chunks[chunk], band, bank, one.which)
-    covered = False
-    if len(every) > 0:
+    covered, nothing = False, len(every) == 0 or tiles[place] == None
+    if not nothing:
         first = every[0]
         covered = first.rows[2] >= bank.pn and first.columns[2] >= bank.qn
     if not one.started and not covered:
         write_zeros(work, one)
-    if len(every) == 0 or tiles[place] == None:
+    if nothing:
         return
     here = filters.places[index][chunk]
     lead = lead_chunks(geometry)

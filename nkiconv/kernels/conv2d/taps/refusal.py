@@ -7,16 +7,24 @@ from ..cuts import chunks_of
 from ..geometry import instructions_refusal
 from .config import read_taps, taps_config_refusal, taps_defaults, usual_product
 from .fp8 import x_elements
-from .pairs_fp8 import ALONE, SLOT_MAX, slots_of
+from .pairs_fp8 import ALONE, FP8_PRODUCTS, SLOT_MAX, slots_of
 from .plan import can_together, count_instructions, make_plan, sbuf_bytes, sums_together
 
 
 def plan_taps(geometry, extras, config, cores):
-    """(Plan, "") of this on `cores` cores, or (None, why not)."""
+    """(Plan, "") of this on `cores` cores, or (None, why not); without fp8 pairs where there is no room for them."""
     reason = taps_config_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
     product = setting(config, "product", usual_product(geometry, extras))
+    plan, reason = plan_product(geometry, extras, config, cores, product)
+    if reason != "" and product in FP8_PRODUCTS and setting(config, "product", "") == "":
+        return plan_product(geometry, extras, config, cores, "single")
+    return plan, reason
+
+
+def plan_product(geometry, extras, config, cores, product):
+    """The same of products that are taken so."""
     defaults = taps_defaults(geometry, extras, setting(config, "filter_bytes", 0), product)
     plan = make_plan(geometry, extras, read_taps(config, defaults))
     needed, room = sbuf_bytes(geometry, plan, extras), nl.tile_size.total_available_sbuf_size

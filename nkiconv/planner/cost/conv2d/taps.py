@@ -22,7 +22,7 @@ from ....kernels.conv2d.taps.config import (
 from ....kernels.conv2d.taps.cuts import bank_rows
 from ....kernels.conv2d.taps.fold import TAPS_FOLDS
 from ....kernels.conv2d.taps.jobs import TAPS_FILTER_BYTES, jobs_of
-from ....kernels.conv2d.taps.pairs_fp8 import ALONE, TAPS_PRODUCTS, products_refusal
+from ....kernels.conv2d.taps.pairs_fp8 import ALONE, FP8_PRODUCTS, TAPS_PRODUCTS, products_refusal
 from ....kernels.conv2d.taps.plan import (
     ahead_bytes,
     can_together,
@@ -32,6 +32,7 @@ from ....kernels.conv2d.taps.plan import (
     sbuf_bytes,
     sums_together,
 )
+from ....kernels.conv2d.taps.refusal import plan_taps
 from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
 from ..algorithm import Shape, config_of, pairs_of
@@ -73,11 +74,18 @@ class Taps(ByTap):
         given = dict(config or ())
         if len(given) == len(TAPS_SETTINGS):
             return tuple((name, given[name]) for name in TAPS_SETTINGS)
+        found = self._chosen(shape, given)
+        if found.product in FP8_PRODUCTS and "product" not in given:
+            if plan_taps(shape.geometry, shape.extras, pairs_of(found), shape.cores)[1]:
+                found = self._chosen(shape, {"product": "single", **given})
+        return pairs_of(found)
+
+    def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> TapsConfig:
         for shorter in (1, 2, 4, 8):
             found, room = _Choice(shape, {"filter_bytes": TAPS_FILTER_BYTES // shorter, **given}).settings()
             if room >= 0 or "filter_bytes" in given:
                 break
-        return pairs_of(found)
+        return found
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return taps_ns(shape.target, geometry, plan)
