@@ -13,6 +13,7 @@ from ..cuts import put_first
 from .fold import chunk_window, is_staged, tap_groups
 from .jobs import stationary_columns
 from .pairs_fp8 import ALONE, CHUNKS, HALVES, is_padded, slot_channels, slots_of, sums_pitch, word_of
+from .rows import load_columns
 
 
 @dataclass
@@ -66,34 +67,16 @@ def load_paired(work, chunks, tiles, index, band, part):
     if is_staged(geometry, chunk, band):
         load_staged(operands, geometry, chunk, tiles[index], band, place, part)
         return
-    top, width = band.h0 - place.row + part[0], geometry.columns.size
+    top = band.h0 - place.row + part[0]
     for slot in range(place.slots):
         parts = slot_channels(chunk, slot)
         for which in range(len(parts) * chunk[2]):
             copy_index = which % chunk[2]
-            partition, c0, count = parts[which // chunk[2]]
-            partition += copy_index * chunk[1]
+            p, c0, count = parts[which // chunk[2]]
+            p += copy_index * chunk[1]
+            dst = tiles[index][p : p + count, slot, 0 : band.nn, top : top + part[1], 0 : place.columns]
             first = place.column + copy_index * geometry.columns.dilation
-            left, right = max(0, first), min(width, first + place.columns)
-            offset = band.n0 * geometry.x_n + (chunk[0] + c0) * geometry.x_c
-            offset += (band.h0 + part[0]) * geometry.x_h + left * geometry.x_w
-            pattern = [
-                [geometry.x_c, count],
-                [geometry.x_n, band.nn],
-                [geometry.x_h, part[1]],
-                [geometry.x_w, right - left],
-            ]
-            if left < right:
-                copy(
-                    tiles[index][
-                        partition : partition + count,
-                        slot,
-                        0 : band.nn,
-                        top : top + part[1],
-                        left - first : right - first,
-                    ],
-                    operands.x.ap(pattern=pattern, offset=offset),
-                )
+            load_columns(operands, geometry, dst, chunk[0] + c0, band, part, first)
 
 
 def load_staged(operands, geometry, chunk, x_sbuf, band, place, part):
@@ -223,62 +206,44 @@ def whole_first(pairs, bank):
 def multiply_pair(work, one, chunk, factor, pair, accumulate):
     """One matmul of a chunk that pairs."""
     geometry, band, bank, job = work.geometry, one.results.band, one.bank, one.results.job
-    of = job.chunks[chunk]
-    place, x_sbuf, w_sbuf = place_of(geometry, of, band), factor.x_sbuf, factor.stationaries
-    parts, slots, groups = x_sbuf.shape[0], place.slots, tap_groups(geometry, of)
-    apart = sums_pitch(geometry, [of], bank.nn, bank.pn)
-    rows, columns = pair.rows, pair.columns
+    of, x_sbuf, w_sbuf = job.chunks[chunk], factor.x_sbuf, factor.stationaries
+    place, kn = place_of(geometry, of, band), stationary_columns(geometry, job)
+    rows, columns, apart = pair.rows, pair.columns, one.acc_psum.shape[2]
     count = (bank.nn - 1) * apart + rows[2]
-    kn = stationary_columns(geometry, job)
-    size, w_size = place.images * place.pitch * place.columns, geometry.rows.taps * groups * kn
     row = bank.n * place.pitch + rows[0] * geometry.rows.stride - geometry.rows.before - place.row
     column = columns[0] * geometry.columns.stride - geometry.columns.before - place.column
-    x_tap, w_tap = tap_distance(geometry, of, place, groups * kn, kn, pair.first)
-    x_tap += row * place.columns + column
-    x_step, w_step = size, w_size
+    at, w_at = tap_place(geometry, of, place, kn, pair.first)
+    # from one slot to the next, or from one tap to the other
+    slot, w_slot = place.images * place.pitch * place.columns, w_sbuf.shape[1] // place.slots * w_sbuf.shape[2] * kn
+    step, w_step = slot, w_slot
     if pair.second != None:
-        x_other, w_other = tap_distance(geometry, of, place, groups * kn, kn, pair.second)
-        x_step, w_step = x_other + row * place.columns + column - x_tap, w_other - w_tap
+        step, w_step = tap_place(geometry, of, place, kn, pair.second)
+        step, w_step = step - at, w_step - w_at
+    parts = x_sbuf.shape[0] if pair.half < 0 else x_sbuf.shape[0] // 2
+    first = max(0, pair.half) * parts
+    double = pair.half >= 0 or pair.second != None or of[3] == CHUNKS
     window = [[place.columns * geometry.rows.stride, count], [geometry.columns.stride, columns[2]]]
     p, q = rows[0] - band.p0 - bank.p, columns[0] - band.q0 - bank.q
-    sums = one.acc_psum.reshape((job.kn, one.acc_psum.shape[1] * one.acc_psum.shape[2], bank.qn))
-    dst = sums[0 : job.kn, p : p + count, q : q + columns[2]]
-    if pair.half >= 0:
-        half = parts // 2
-        partition = pair.half * half
-        nisa.nc_matmul(
-            dst=dst,
-            stationary=w_sbuf.ap(
-                pattern=[[slots * w_size, half], [w_size, 2], [1, job.kn]],
-                offset=partition * slots * w_size + w_tap,
-            ),
-            moving=x_sbuf.ap(
-                pattern=[[slots * size, half], [size, 2]] + window, offset=partition * slots * size + x_tap
-            ),
-            accumulate=accumulate,
-            tile_position=(partition, 0),
-            tile_size=(half, nl.tile_size.pmax),
-            perf_mode=nisa.matmul_perf_mode.double_row,
-        )
-    elif pair.second != None or of[3] == CHUNKS:
-        nisa.nc_matmul(
-            dst=dst,
-            stationary=w_sbuf.ap(pattern=[[slots * w_size, parts], [w_step, 2], [1, job.kn]], offset=w_tap),
-            moving=x_sbuf.ap(pattern=[[slots * size, parts], [x_step, 2]] + window, offset=x_tap),
-            accumulate=accumulate,
-            perf_mode=nisa.matmul_perf_mode.double_row,
-        )
-    else:
-        nisa.nc_matmul(
-            dst=dst,
-            stationary=w_sbuf.ap(pattern=[[slots * w_size, parts], [1, job.kn]], offset=w_tap),
-            moving=x_sbuf.ap(pattern=[[slots * size, parts]] + window, offset=x_tap),
-            accumulate=accumulate,
-        )
+    sums = one.acc_psum.reshape((job.kn, bank.nn * apart, bank.qn))
+    nisa.nc_matmul(
+        dst=sums[0 : job.kn, p : p + count, q : q + columns[2]],
+        stationary=w_sbuf.ap(
+            pattern=[[place.slots * w_slot, parts]] + ([[w_step, 2]] if double else []) + [[1, job.kn]],
+            offset=first * place.slots * w_slot + w_at,
+        ),
+        moving=x_sbuf.ap(
+            pattern=[[place.slots * slot, parts]] + ([[step, 2]] if double else []) + window,
+            offset=first * place.slots * slot + row * place.columns + column + at,
+        ),
+        accumulate=accumulate,
+        tile_position=() if pair.half < 0 else (first, 0),
+        tile_size=() if pair.half < 0 else (parts, nl.tile_size.pmax),
+        perf_mode=nisa.matmul_perf_mode.double_row if double else nisa.matmul_perf_mode.none,
+    )
 
 
-def tap_distance(geometry, chunk, place, w_row, w_group, tap):
+def tap_place(geometry, chunk, place, kn, tap):
     """(elements of x, of stationaries) from the first tap of a chunk to this one."""
     row, group = tap
     x = row * geometry.rows.dilation * place.columns + group * chunk[2] * geometry.columns.dilation
-    return x, row * w_row + group * w_group
+    return x, (row * tap_groups(geometry, chunk) + group) * kn

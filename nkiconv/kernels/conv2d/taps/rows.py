@@ -23,33 +23,29 @@ def load_rows(work, chunks, tiles, index, band, part):
         halves = 2 if len(chunks) == 1 else 1
         load_turned(dst, operands.x, (geometry.x_n, geometry.x_h, geometry.x_w), offset, halves)
         return
-    spans = []
-    left, right = 0, wn
-    for copy_index in range(depth):
-        shift = w0 + copy_index * geometry.columns.dilation
-        first = min(wn, max(0, -shift))
-        end = max(first, min(wn, geometry.columns.size - shift))
-        spans.append((first, end, shift))
-        left, right = max(left, first), min(right, end)
-    right = max(left, right)
+    size, dilation = geometry.columns.size, geometry.columns.dilation
+    left = min(wn, max(0, -w0))
+    right = max(left, min(wn, size - w0 - (depth - 1) * dilation))
     if depth > 1:
         clear(tiles[index], h0, hn, 0, left)
         clear(tiles[index], h0, hn, right, wn)
     for copy_index in range(depth):
-        first, end, shift = spans[copy_index]
-        offset = band.n0 * geometry.x_n + c0 * geometry.x_c
-        offset += (band.h0 + h0) * geometry.x_h + (first + shift) * geometry.x_w
-        pattern = [
-            [geometry.x_c, count],
-            [geometry.x_n, band.nn],
-            [geometry.x_h, hn],
-            [geometry.x_w, end - first],
-        ]
-        if first < end:
-            copy(
-                tiles[index][copy_index * count : (copy_index + 1) * count, 0 : band.nn, h0 : h0 + hn, first:end],
-                operands.x.ap(pattern=pattern, offset=offset),
-            )
+        p = copy_index * count
+        dst = tiles[index][p : p + count, 0 : band.nn, h0 : h0 + hn, 0:wn]
+        load_columns(operands, geometry, dst, c0, band, part, w0 + copy_index * dilation)
+
+
+def load_columns(operands, geometry, x_sbuf, c0, band, part, w0):
+    """x of channels from c0 on in a part of a band into [cn, images, rows, columns], the columns from w0 on that there
+    are."""
+    count, nn, hn, wn = x_sbuf.shape
+    first = min(wn, max(0, -w0))
+    end = max(first, min(wn, geometry.columns.size - w0))
+    offset = band.n0 * geometry.x_n + c0 * geometry.x_c
+    offset += (band.h0 + part[0]) * geometry.x_h + (first + w0) * geometry.x_w
+    pattern = [[geometry.x_c, count], [geometry.x_n, nn], [geometry.x_h, hn], [geometry.x_w, end - first]]
+    if first < end:
+        copy(x_sbuf[0:count, 0:nn, 0:hn, first:end], operands.x.ap(pattern=pattern, offset=offset))
 
 
 def clear(x_sbuf, h0, hn, w0, w1):

@@ -75,10 +75,12 @@ class Taps(ByTap):
         if len(given) == len(TAPS_SETTINGS):
             return tuple((name, given[name]) for name in TAPS_SETTINGS)
         found = self._chosen(shape, given)
-        if found.product in FP8_PRODUCTS and "product" not in given:
-            if plan_taps(shape.geometry, shape.extras, pairs_of(found), shape.cores)[1]:
-                found = self._chosen(shape, {"product": "single", **given})
+        if found.product in FP8_PRODUCTS and "product" not in given and not self._fits(shape, found):
+            found = self._chosen(shape, {"product": "single", **given})
         return pairs_of(found)
+
+    def _fits(self, shape: Shape, found: TapsConfig) -> bool:
+        return not plan_taps(shape.geometry, shape.extras, pairs_of(found), shape.cores)[1]
 
     def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> TapsConfig:
         for shorter in (1, 2, 4, 8):
