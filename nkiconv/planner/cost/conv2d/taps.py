@@ -22,7 +22,7 @@ from ....kernels.conv2d.taps.config import (
 from ....kernels.conv2d.taps.cuts import bank_rows
 from ....kernels.conv2d.taps.fold import TAPS_FOLDS
 from ....kernels.conv2d.taps.jobs import TAPS_FILTER_BYTES, jobs_of
-from ....kernels.conv2d.taps.pairs_fp8 import ALONE, FP8_PRODUCTS, TAPS_PRODUCTS, products_refusal
+from ....kernels.conv2d.taps.pairs_fp8 import ALONE, TAPS_PRODUCTS, products_refusal
 from ....kernels.conv2d.taps.plan import (
     ahead_bytes,
     can_together,
@@ -42,8 +42,6 @@ from .taps_work import Work
 
 #: How much less folded channels must take.
 WORTHWHILE = 0.98
-#: Share of the array's time that DMA does not hide though it takes longer.
-EXPOSED = 1.0
 #: Of pairs, whose filters take long to transpose beside their matmuls, what may be longer where cores share channels.
 TIE = 1.001
 #: Matmuls that warm the array up, at most.
@@ -74,13 +72,16 @@ class Taps(ByTap):
         given = dict(config or ())
         if len(given) == len(TAPS_SETTINGS):
             return tuple((name, given[name]) for name in TAPS_SETTINGS)
-        found = self._chosen(shape, given)
-        if found.product in FP8_PRODUCTS and "product" not in given and not self._fits(shape, found):
-            found = self._chosen(shape, {"product": "single", **given})
-        return pairs_of(found)
+        products = [one for one in TAPS_PRODUCTS if not products_refusal(shape.geometry, shape.extras, one)]
+        found = [self._chosen(shape, {"product": one, **given}) for one in products]
+        if len(found) > 1 and "product" not in given:
+            return pairs_of(min(found, key=lambda one: self._taken_ns(shape, one)))
+        return pairs_of(found[0])
 
-    def _fits(self, shape: Shape, found: TapsConfig) -> bool:
-        return not plan_taps(shape.geometry, shape.extras, pairs_of(found), shape.cores)[1]
+    def _taken_ns(self, shape: Shape, settings: TapsConfig) -> float:
+        """ns of all settings; those that are refused take longest."""
+        plan, reason = plan_taps(shape.geometry, shape.extras, pairs_of(settings), shape.cores)
+        return math.inf if reason else taps_ns(shape.target, shape.geometry, plan)
 
     def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> TapsConfig:
         for shorter in (1, 2, 4, 8):
@@ -128,11 +129,11 @@ class _Choice:
     def settings(self) -> tuple[TapsConfig, int]:
         """(all settings, bytes a partition of SBUF that they leave)."""
         geometry, extras = self.geometry, self.extras
-        defaults = taps_defaults(geometry, extras, self.given["filter_bytes"], "single")
-        product, fold = self._product_and_fold(defaults)
-        jobs = self._jobs(defaults, product, fold)
+        defaults = taps_defaults(geometry, extras, self.given["filter_bytes"], self.given["product"])
+        fold = self.given.get("fold") or self._fold(defaults)
+        jobs = self._jobs(defaults, fold)
         by_channels = self._by_channels(jobs)
-        first: dict[str, Any] = {"shard": "channels" if by_channels else "images", "product": product, "fold": fold}
+        first: dict[str, Any] = {"shard": "channels" if by_channels else "images", "fold": fold}
         first |= {"order": "banks", "halved": True, "wide": 0, "ahead": 1}
         draft = dataclasses.replace(defaults, **{**first, **self.given})
         plan = make_plan(geometry, extras, draft)
@@ -158,27 +159,23 @@ class _Choice:
             found["ahead"] = min(len(jobs[0].chunks), 1 + max(0, room) // ahead_bytes(geometry, plan.batches))
         return dataclasses.replace(draft, **{**found, **self.given}), room
 
-    def _jobs(self, defaults: TapsConfig, product: str, fold: str) -> Sequence[Any]:
+    def _jobs(self, defaults: TapsConfig, fold: str) -> Sequence[Any]:
         channels = self.given.get("channels", defaults.channels)
         apart = self.extras.strict_nonfinite
-        found: Sequence[Any] = jobs_of(self.geometry, self.given["filter_bytes"], channels, apart, fold, product)
+        filter_bytes, product = self.given["filter_bytes"], defaults.product
+        found: Sequence[Any] = jobs_of(self.geometry, filter_bytes, channels, apart, fold, product)
         return found
 
-    def _product_and_fold(self, defaults: TapsConfig) -> tuple[str, str]:
-        """How products are best taken, and what is folded."""
-        found, found_ns = (TAPS_PRODUCTS[0], TAPS_FOLDS[0]), math.inf
-        taken = [one for one in TAPS_PRODUCTS if not products_refusal(self.geometry, self.extras, one)]
-        for product in [self.given["product"]] if "product" in self.given else taken:
-            for fold in [self.given["fold"]] if "fold" in self.given else TAPS_FOLDS:
-                if not fold_refusal(self.geometry, self.extras, fold, product):
-                    jobs = self._jobs(defaults, product, fold)
-                    by_channels = self._by_channels(jobs)
-                    ns = self.work.core_ns(jobs, by_channels)
-                    if len(taken) > 1:
-                        ns += EXPOSED * self.work.sums_ns(jobs, by_channels)
-                    if ns < WORTHWHILE * found_ns:
-                        found, found_ns = (product, fold), ns
-        return found
+    def _fold(self, defaults: TapsConfig) -> str:
+        """What is best folded."""
+        found, found_ns = TAPS_FOLDS[0], math.inf
+        for fold in TAPS_FOLDS:
+            if not fold_refusal(self.geometry, self.extras, fold, defaults.product):
+                jobs = self._jobs(defaults, fold)
+                ns = self.work.core_ns(jobs, self._by_channels(jobs))
+                if ns < WORTHWHILE * found_ns:
+                    found, found_ns = fold, ns
+        return str(found)
 
     def _by_channels(self, jobs: Sequence[Any]) -> bool:
         """Whether the cores share output channels, and each takes all of x, or images and rows of them."""

@@ -94,7 +94,12 @@ class _Price:
         last = self.after_loads(items[-1])
         clock = Clock(target)
         clock.full = every.work_ns - last.work_ns >= target.window_work * loaded_ns
-        return max(ended_ns, stored_ns, loaded_ns + self.mixed_end(clock, 0.0, last))
+        placed_ns = start_ns + sum(self.placed_ns(item.band) for item in items[1:])
+        return max(ended_ns, stored_ns, placed_ns, loaded_ns + self.mixed_end(clock, 0.0, last))
+
+    def placed_ns(self, band: Any) -> float:
+        """ns of GpSimd to put rows of x of a band between zeros."""
+        return float(band.nn * self.work.placed_ns(self.plan.batches[0][0].chunks[-1], band.hn))
 
     def mixed_end(self, clock: Clock, start: float, busy: Busy) -> float:
         """`sums_end` where the array waits for others in between, which takes as long at half its rate."""
@@ -168,13 +173,14 @@ class _Price:
         w_skew_ns = skew(target, job.kn, target.load_skew_ns)
         later_ns = target.static_issue_ns + skew(target, chunk[1], target.load_skew_ns) - w_skew_ns
         ahead = 0 if later_ns < 0.0 else 1 + int(later_ns / (2 * target.static_issue_ns))
+        placed_ns = item.band.nn * self.work.placed_ns(job.chunks[-1], parts[0][1] if parts else 0)
         come_ns = target.first_packet_ns + w_skew_ns + target.dma_end_ns + target.dma_done_ns
         block_ns = self.work.filters_there_ns(job) + max(0, 1 - ahead) * x_ns
         found = []
         for index in range(chunks):
             all_ns = come_ns + (index + 1) * w_ns + max(0, index + 1 - ahead) * x_ns
             x_come_ns = come_ns + later_ns + min(chunks, index + ahead) * w_ns + (index + 1) * x_ns
-            found.append((block_ns if index == 0 else all_ns, all_ns, x_come_ns))
+            found.append((block_ns if index == 0 else all_ns, all_ns, x_come_ns + placed_ns))
         return found
 
     def stationaries_ns(self, job: Any, there_ns: float, time: float) -> float:

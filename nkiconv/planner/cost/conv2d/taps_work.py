@@ -26,6 +26,10 @@ ZEROS_NS = 220.0
 DMA_SHARE = 0.9
 
 
+#: Instructions of GpSimd for a part of x that is put between zeros.
+PLACED = 4
+
+
 class Work:
     """What the array and the DMA engines of two cores are given by the jobs of a problem."""
 
@@ -98,16 +102,18 @@ class Work:
 
     def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
-        placed_ns = self._placed_ns(jobs[0].chunks[-1]) / (1 if by_channels else PARTS)
+        geometry = self.geometry
+        placed_ns = geometry.N * self.placed_ns(jobs[0].chunks[-1], geometry.rows.size) / (1 if by_channels else PARTS)
         return float(max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns))
 
-    def _placed_ns(self, chunk: Any) -> float:
-        """ns of GpSimd to put all rows of x of a chunk between zeros."""
-        geometry = self.geometry
+    def placed_ns(self, chunk: Any, num_rows: int) -> float:
+        """ns of GpSimd to put rows of x of a chunk and image between zeros: words, and elements of copies."""
+        geometry, copies = self.geometry, chunk[2] - 1
         if chunk[3] != STAGED:
             return 0.0
-        words = geometry.columns.size // word_of(geometry) + 2
-        return float(geometry.N * geometry.rows.size * words * self.target.gpsimd_ns)
+        elements = geometry.columns.size // word_of(geometry) + 2 + copies * (copies + 1) * geometry.columns.dilation
+        fixed_ns = (PLACED + 2 * copies) * self.target.gpsimd_fixed_ns
+        return float(num_rows * elements * self.target.gpsimd_ns + fixed_ns)
 
     def row_by_row(self, chunk: Any) -> bool:
         """Whether rows of x of a chunk come one by one, as zeros lie between them."""
