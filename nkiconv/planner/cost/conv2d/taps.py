@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -73,10 +74,14 @@ class Taps(ByTap):
         if len(given) == len(TAPS_SETTINGS):
             return tuple((name, given[name]) for name in TAPS_SETTINGS)
         products = [one for one in TAPS_PRODUCTS if not products_refusal(shape.geometry, shape.extras, one)]
-        found = [self._chosen(shape, {"product": one, **given}) for one in products]
-        if len(found) > 1 and "product" not in given:
-            return pairs_of(min(found, key=lambda one: self._taken_ns(shape, one)))
-        return pairs_of(found[0])
+        if len(products) == 1 or "product" in given:
+            return pairs_of(self._chosen(shape, {"product": products[0], **given}))
+        ways = [
+            {"product": product, "fold": fold, **given}
+            for product, fold in itertools.product(products, TAPS_FOLDS)
+            if not fold_refusal(shape.geometry, shape.extras, given.get("fold", fold), product)
+        ]
+        return pairs_of(min((self._chosen(shape, one) for one in ways), key=lambda one: self._taken_ns(shape, one)))
 
     def _taken_ns(self, shape: Shape, settings: TapsConfig) -> float:
         """ns of all settings; those that are refused take longest."""

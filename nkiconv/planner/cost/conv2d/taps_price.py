@@ -99,7 +99,7 @@ class _Price:
 
     def placed_ns(self, band: Any) -> float:
         """ns of GpSimd to put rows of x of a band between zeros."""
-        return float(band.nn * self.work.placed_ns(self.plan.batches[0][0].chunks[-1], band.hn))
+        return self.work.placed_ns(self.plan.batches[0][0].chunks[-1], band.nn * band.hn)
 
     def mixed_end(self, clock: Clock, start: float, busy: Busy) -> float:
         """`sums_end` where the array waits for others in between, which takes as long at half its rate."""
@@ -173,7 +173,7 @@ class _Price:
         w_skew_ns = skew(target, job.kn, target.load_skew_ns)
         later_ns = target.static_issue_ns + skew(target, chunk[1], target.load_skew_ns) - w_skew_ns
         ahead = 0 if later_ns < 0.0 else 1 + int(later_ns / (2 * target.static_issue_ns))
-        placed_ns = item.band.nn * self.work.placed_ns(job.chunks[-1], parts[0][1] if parts else 0)
+        placed_ns = self.work.placed_ns(job.chunks[-1], item.band.nn * (parts[0][1] if parts else 0))
         come_ns = target.first_packet_ns + w_skew_ns + target.dma_end_ns + target.dma_done_ns
         block_ns = self.work.filters_there_ns(job) + max(0, 1 - ahead) * x_ns
         found = []

@@ -103,11 +103,11 @@ class Work:
     def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
         geometry = self.geometry
-        placed_ns = geometry.N * self.placed_ns(jobs[0].chunks[-1], geometry.rows.size) / (1 if by_channels else PARTS)
+        placed_ns = self.placed_ns(jobs[0].chunks[-1], geometry.N * geometry.rows.size) / (1 if by_channels else PARTS)
         return float(max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns))
 
     def placed_ns(self, chunk: Any, num_rows: int) -> float:
-        """ns of GpSimd to put rows of x of a chunk and image between zeros: words, and elements of copies."""
+        """ns of GpSimd to put rows of x of a chunk between zeros: words, and elements of copies."""
         geometry, copies = self.geometry, chunk[2] - 1
         if chunk[3] != STAGED:
             return 0.0
