@@ -214,8 +214,8 @@ def test_the_array_works_in_pairs():
     double = [i for i in matmuls if i.params["perf_mode"] == "double_row"]
     inner = [i for i in double if i.params["contraction"] == 128]
     assert {i.params["contraction"] for i in double} == {256, 128}
-    assert [i.params["tile_position"] for i in inner] == [(0, 0), (64, 0)] * 6
-    assert len(matmuls) <= 5 * 14
+    assert {i.params["tile_position"] for i in inner} == {(0, 0), (64, 0)}
+    assert len(matmuls) < 5 * 14
 
 
 def test_windows_of_a_pair_hold_both_taps():
@@ -287,8 +287,6 @@ LAYER = ROWS["two chunks"].replace(dtype="fp8_e4m3")
         (LAYER.replace(lhs_dilation=(2, 1)), {}, r"product=fp8_pairs: takes lhs_dilation=\(1, 1\)"),
         (LAYER.replace(groups=2), {}, "product=fp8_pairs: needs one group and several channels, not C=256"),
         (LAYER.replace(C=1), {}, "product=fp8_pairs: needs one group and several channels, not C=1"),
-        (LAYER.replace(W=40_000, stride=(1, 90)), {}, "W=40000, R=3, S=3 take .* there may be 32767; use 'single'"),
-        (LAYER.replace(C=20_000), {}, "C=20000, .*taps needs"),
     ],
 )
 def test_what_pairs_do_not_do(problem, changes, message):
@@ -306,10 +304,12 @@ def test_pairs_do_not_fold_outputs(fold):
     assert re.search(f"config fold={fold}, product=fp8_pairs: .*no pairs of fp8", message)
 
 
-def test_there_are_none_where_there_is_no_room():
-    wide = LAYER.replace(W=40_000, stride=(1, 90))
-    assert planned(wide, "taps")[1] == ""
-    assert dict(CONV2D.settle("taps", shape_of(wide), None))["product"] == "single"
+def test_there_are_none_that_lie_too_far_apart():
+    wide, given = LAYER.replace(H=191, W=185, stride=(5, 5)), (("x_bytes", 72_000),)
+    message = planned(wide, "taps", (*PAIRS, *given))[1]
+    assert re.search("W=185, R=3, S=3 lie .* apart, at most 32767 are possible; use 'single', or a smaller x_bytes", message)
+    assert planned(wide, "taps", given)[1] == ""
+    assert dict(CONV2D.settle("taps", shape_of(wide), given))["product"] == "single"
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_the_host_names_every_setting_and_keeps_those_given(name, which):
 @pytest.mark.parametrize(
     ("name", "constants", "usual", "other"),
     [
-        ("vae_128", {"dma.element_overhead_ns": 500.0, "dma.hbm_shared_gbps": 10.0}, "fp8_halves", "fp8_pairs"),
+        ("vae_128", {"dma.element_overhead_ns": 500.0, "dma.hbm_shared_gbps": 10.0}, "fp8_halves", "single"),
         ("rn50_c2", {"dma.small_element_ns": 0.1, "dma.element_overhead_ns": 0.1}, "fp8_staged", "fp8_pairs"),
     ],
 )

@@ -6,6 +6,7 @@ from ..._tiles import PSUM_BANKS
 from ..cuts import chunks_of
 from ..geometry import instructions_refusal
 from .config import read_taps, taps_config_refusal, taps_defaults, usual_product
+from .fold import chunk_window
 from .fp8 import x_elements
 from .pairs_fp8 import ALONE, FP8_PRODUCTS, SLOT_MAX, slots_of
 from .plan import can_together, count_instructions, make_plan, sbuf_bytes, sums_together
@@ -49,12 +50,15 @@ def slots_refusal(geometry, plan):
         chunks = chunks_of(plan.batches[plan.items[index].batch])
         for which in range(len(chunks)):
             chunk = chunks[which]
-            if chunk[3] != ALONE:
+            if slots_of(chunk) > 1:
                 most = max(most, x_elements(geometry, chunk, plan.items[index].band) // slots_of(chunk))
+            elif chunk[3] != ALONE:
+                columns = chunk_window(geometry, chunk, plan.items[index].band)[1]
+                most = max(most, (geometry.rows.taps - 1) * geometry.rows.dilation * columns)
     if most > SLOT_MAX:
         return (
             f"config product: pairs of fp8 with W={geometry.columns.size}, R={geometry.rows.taps}, "
-            f"S={geometry.columns.taps} take {most} elements a partition of a chunk of x, there may be {SLOT_MAX}; use "
+            f"S={geometry.columns.taps} lie {most} elements apart, at most {SLOT_MAX} are possible; use "
             f"'single', or a smaller x_bytes"
         )
     return ""
