@@ -301,13 +301,15 @@ def test_pairs_do_not_fold_outputs(fold):
     problem = LAYER.replace(C=64, K=40)
     assert planned(problem, "taps", (("product", "single"), ("fold", fold)))[1] == ""
     message = planned(problem, "taps", (*PAIRS, ("fold", fold)))[1]
-    assert re.search(f"config fold={fold}, product=fp8_pairs: .*no pairs of fp8", message)
+    assert re.search(f"config fold={fold}, product=fp8_pairs: .*use 'none' or 'inputs'", message)
 
 
 def test_there_are_none_that_lie_too_far_apart():
     wide, given = LAYER.replace(H=191, W=185, stride=(5, 5)), (("x_bytes", 72_000),)
     message = planned(wide, "taps", (*PAIRS, *given))[1]
-    assert re.search("W=185, R=3, S=3 lie .* apart, at most 32767 are possible; use 'single', or a smaller x_bytes", message)
+    assert re.search(
+        "W=185, R=3, S=3 lie .* apart, at most 32767 are possible; use 'single', or a smaller x_bytes", message
+    )
     assert planned(wide, "taps", given)[1] == ""
     assert dict(CONV2D.settle("taps", shape_of(wide), given))["product"] == "single"
 

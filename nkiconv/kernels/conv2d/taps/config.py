@@ -127,12 +127,13 @@ def fold_refusal(geometry, extras, fold, product):
             f"taps, one group, no lhs_dilation of columns, and rows of x in HBM, not channels side by side; use "
             f"'none' or 'outputs'"
         )
-    if fold in ("outputs", "both") and (rows_of(geometry) == 1 or extras.pool != (1, 1) or product in FP8_PRODUCTS):
+    if fold in ("outputs", "both") and product in FP8_PRODUCTS:
+        return f"config fold={fold}, product={product}: outputs of fp8 pairs are not folded; use 'none' or 'inputs'"
+    if fold in ("outputs", "both") and (rows_of(geometry) == 1 or extras.pool != (1, 1)):
         return (
-            f"config fold={fold}, product={product}: needs K={geometry.K} with 1 to 64 channels beside whole 128s, two "
-            f"rows of outputs that share rows of x, one group, blocks of a packed filter that divide 128, no "
-            f"lhs_dilation of rows, no pooling, no pairs of fp8, and rows of y in HBM, not channels side by side; use "
-            f"'none' or 'inputs'"
+            f"config fold={fold}: needs K={geometry.K} with 1 to 64 channels beside whole 128s, two rows of outputs "
+            f"that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of rows, no "
+            f"pooling, and rows of y in HBM, not channels side by side; use 'none' or 'inputs'"
         )
     return ""
 
