@@ -1,4 +1,4 @@
-"""product="fp8_pairs": x with the zeros that pairs need, and their matmuls; see pairs_fp8.py.
+"""product="fp8_pairs": x with the zeros that pairs need, and their matmuls; pairs_fp8.py says what pairs.
 
 x of a chunk lies as [channels, slots, images, rows, columns]. Zeros above and below are stored where a bank has several
 images, which lie below each other, or where taps pair; zeros beside x only where taps pair.

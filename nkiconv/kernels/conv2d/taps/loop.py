@@ -357,16 +357,8 @@ def finish_sums(work, one, item, last):
     if one.rest_psum != None:
         read_sums_out(y_sbuf, acc_psum, one.rest_psum, bias_sbuf, residual, epilogue, work.ledger)
     else:
-        finish_shared(
-            y_sbuf,
-            acc_psum,
-            bias_sbuf,
-            residual,
-            epilogue,
-            work.ledger,
-            bank.nn * bank.pn * bank.qn,
-            work.extras.strict_nonfinite,
-        )
+        elements, strict = bank.nn * bank.pn * bank.qn, work.extras.strict_nonfinite
+        finish_shared(y_sbuf, acc_psum, bias_sbuf, residual, epilogue, work.ledger, elements, strict)
     if is_last(work.geometry):
         if work.extras.pool == (1, 1):
             put_off(work, window(results.y_sbuf, bank), results.job, item.band, bank, work.extras.pool)

@@ -124,12 +124,8 @@ def neighbours(data_sbuf, axis, first, step):
 
 def window(tile_sbuf, bank):
     """What a bank holds of a band's tile [kn, images, rows, columns]."""
-    return tile_sbuf[
-        0 : tile_sbuf.shape[0],
-        bank.n : bank.n + bank.nn,
-        bank.p : bank.p + bank.pn,
-        bank.q : bank.q + bank.qn,
-    ]
+    n, p, q = bank.n, bank.p, bank.q
+    return tile_sbuf[0 : tile_sbuf.shape[0], n : n + bank.nn, p : p + bank.pn, q : q + bank.qn]
 
 
 def store_banks(y_hbm, y_sbuf, geometry, job, band, banks):
@@ -163,9 +159,6 @@ def store_part(y_hbm, y_sbuf, geometry, job, band, part, u):
     copy(
         y_hbm.ap(pattern=pattern, offset=offset),
         y_sbuf[
-            u * job.kn : (u + 1) * job.kn,
-            part.n : part.n + part.nn,
-            part.p : part.p + count,
-            part.q : part.q + part.qn,
+            u * job.kn : (u + 1) * job.kn, part.n : part.n + part.nn, part.p : part.p + count, part.q : part.q + part.qn
         ],
     )
