@@ -35,6 +35,7 @@ def pytest_configure():
     for name in [*os.environ]:
         if name.startswith(("NEURON_", "NKI")) and name != KEPT:
             del os.environ[name]
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes, each of which imports torch
     hypothesis.settings.register_profile("nkiconv", deadline=None, derandomize="CI" in os.environ)
     hypothesis.settings.load_profile("nkiconv")
 
@@ -102,11 +103,27 @@ def pytest_runtest_call():
         raise
 
 
+#: What searches of tests with caches of their own found and told, for others that search for the same.
+SEARCHED = {}
+
+
 @pytest.fixture
 def plans(tmp_path, monkeypatch):
     """An empty cache of plans, of this test's own: the folder that it will be in."""
-    from nkiconv.planner import cache  # only now is the environment clean
+    from nkiconv.planner import cache, entry  # only now is the environment clean
 
+    search = entry.search
+
+    def searched(request, *, wide, advance):
+        if (request, wide) not in SEARCHED:
+            told = []
+            SEARCHED[request, wide] = search(request, wide=wide, advance=lambda *one: told.append(one)), told
+        found, told = SEARCHED[request, wide]
+        for one in told:
+            advance(*one)
+        return found
+
+    monkeypatch.setattr(entry, "search", searched)
     cache.forget()
     monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "plans"))
     return tmp_path / "plans"

@@ -10,22 +10,15 @@ from depthwise import modelled_us
 
 import nkiconv
 from nkiconv import ConvProblem, cases
-from nkiconv.planner import cache
 from nkiconv.planner.operations import OPERATIONS, operation_for
 from nkiconv.planner.request import Asked, Request
 from nkiconv.simulator.timing import Rates
 
-pytestmark = pytest.mark.simulator_only
+pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 CLOSE = 1.10
 #: One of each kind, small enough to plan in about a second.
 SOME = ("nkl_n1_c256_w512_s64", "nkl_fs_asr", "kda_bf16", "decode_step", "odd_c", "short", "nkl_n1_c256_w129_s128",
         "nkl_n1_c256_w4096_s256")  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    cache.forget()
-    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path))
 
 
 def chosen(problem, **asked):
@@ -59,7 +52,7 @@ GAPS = [
 ]
 
 
-@pytest.mark.parametrize("row", GAPS, ids=str)
+@pytest.mark.parametrize("row", [*GAPS[:-1], pytest.param(GAPS[-1], marks=pytest.mark.slow)], ids=str)
 def test_long_filters_with_gaps_take_what_is_fast(row):
     """10 to 500 times what the best takes, when only `dot` was looked at; 1.2 to 3.6 times, by estimates that took all
     tiles of taps for staged, or units of few channels for twice as many."""

@@ -344,6 +344,7 @@ def test_examples(name, shape, calls):
     assert all(row["plan"] is not None for row in found["rows"])
 
 
+@pytest.mark.slow  # that models find it so, tests/pytorch/test_install.py shows
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="transformers needs Python 3.11")
 def test_mamba2_finds_nkiconv_where_it_looks_for_causal_conv1d():
     """In a process of its own, as install_causal_conv1d comes before transformers' file is imported."""

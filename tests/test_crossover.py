@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 
 import pytest
 
@@ -15,10 +16,16 @@ pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 SMALL = Sweep(vary="S", values=(2, 3), C=16, W=64)
 
 
+@functools.cache
+def any_plan():
+    """A plan to fake others from."""
+    return answer(SMALL.request(3), use_cache=False)
+
+
 @pytest.fixture
 def fake(monkeypatch):
     """A function that makes the planner answer by a rule (value -> algorithm, config); the values that it was asked."""
-    plan = answer(SMALL.request(3))
+    plan = any_plan()
 
     def use(rule, other_us=None, refused=None):
         asked = []

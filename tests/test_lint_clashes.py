@@ -1,4 +1,6 @@
-"""Constants of one name and several values within a kernel's reach, and near misses."""
+"""One name for several constants, functions or classes within a kernel's reach, and near misses."""
+
+from pathlib import Path
 
 import pytest
 from lint_calls import HEAD, found_at, places, write
@@ -53,10 +55,91 @@ def test_constants_of_several_values(tmp_path, why, kernel, helper):
     found = found_in(tmp_path, kernel, helper)
     where = places(helper) or places("SIZE = 3\nTHEIRS = «4\n")
     assert found_at(found) == [("NKL134", *place) for place in where]
-    assert found[0].message.startswith(f"SIZE has another value in {(tmp_path / 'p/a.py').as_posix()}, ")
+    assert found[0].message.startswith(f"SIZE has another value in {(tmp_path / 'p/a.py').as_posix()}:7, ")
     assert found[0].kernel == "kernel"
 
 
 @pytest.mark.parametrize(("why", "kernel", "helper"), FINE, ids=[why for why, *_ in FINE])
 def test_near_misses(tmp_path, why, kernel, helper):
     assert found_in(tmp_path, kernel, helper) == ()
+
+
+USES = (
+    f"from .b import helper\n{HEAD}def work(x):\n    return x\n\n@nki.jit\ndef kernel(x):\n    return work(helper(x))\n"
+)
+HELPS = "def helper(x):\n    return work(x)\n"
+CALLS = f"from .b import helper\n{HEAD}@nki.jit\ndef kernel(x):\n    return helper(x)\n"
+
+# why, the kernel's file, the helper's: work is something else in it than in the kernel's
+SHARED = [
+    ("a function", USES, f"«def work(x):\n    return x\n\n{HELPS}"),
+    ("a class", USES, f"«class work(nl.NKIObject):\n    a: int = 1\n\n{HELPS}"),
+    ("a constant", USES, f"work = «1\n{HELPS.replace('work(x)', 'x[work]')}"),
+    ("passed about", USES, f"«def work(x):\n    return x\n\n{HELPS.replace('work(x)', 'x.run(work)')}"),
+    ("of a third file", USES, f"from .c import work\n{HELPS}"),
+    ("called so on import", USES, f"from .c import theirs as work\n{HELPS}"),
+]
+THIRD = "def theirs(x):\n    return x\n\ndef work(x):\n    return x\n"
+
+APART = [
+    ("the same one", USES, f"from .a import work\n{HELPS}"),
+    ("by its module", USES, f"from . import c\n\n{HELPS.replace('work(x)', 'c.work(x)')}"),
+    ("called otherwise on import", USES, f"from .c import work as other\n\n{HELPS.replace('work(x)', 'other(x)')}"),
+    ("a local name", USES, "def helper(work):\n    return work(work)\n"),
+    (
+        "a method",
+        USES,
+        "class A(nl.NKIObject):\n    def work(self):\n        return 1\n\ndef helper(x):\n    return A().work()\n",
+    ),
+    (
+        "not reached",
+        USES,
+        "def work(x):\n    return x\n\ndef helper(x):\n    return x\n\ndef host(x):\n    return work(x)\n",
+    ),
+    ("in annotations only", CALLS, "from .c import work\n\ndef helper(x: work):\n    return x\n"),
+    (
+        "another kernel's",
+        USES.replace("work(helper(x))", "work(x)"),
+        f"{HEAD}def work(x):\n    return x\n\n@nki.jit\ndef other(x):\n    return work(x)\n",
+    ),
+]
+
+
+def shared_in(folder, kernel, helper):
+    write(folder, "", "p/__init__.py")
+    write(folder, THIRD, "p/c.py")
+    write(folder, kernel, "p/a.py")
+    write(folder, helper, "p/b.py")
+    assert lint([folder]).findings == ()
+    assert lint([folder], nki="0.7", strict=True).findings == ()
+    return lint([folder], strict=True).findings
+
+
+@pytest.mark.parametrize(("why", "kernel", "helper"), SHARED, ids=[why for why, *_ in SHARED])
+def test_names_of_several_things(tmp_path, why, kernel, helper):
+    """Found at the second place; the message names the first."""
+    (found,) = shared_in(tmp_path, kernel, helper)
+    place, line = ("p/b.py", places(helper)[0][0]) if places(helper) else ("p/c.py", {"of a third file": 4}.get(why, 1))
+    assert (found.path, found.line, found.rule) == ((tmp_path / place).as_posix(), line, "NKL135")
+    first = (tmp_path / "p/a.py").as_posix()
+    assert found.message.startswith(f"work names something else in {first}:7, ")
+    assert found.remedy == "give them different names"
+    assert found.kernel == "kernel"
+
+
+@pytest.mark.parametrize(("why", "kernel", "helper"), APART, ids=[why for why, *_ in APART])
+def test_names_of_one_thing(tmp_path, why, kernel, helper):
+    assert shared_in(tmp_path, kernel, helper) == ()
+
+
+def test_each_place_is_told_once(tmp_path):
+    """Three functions of one name, in the reach of two kernels."""
+    write(tmp_path, THIRD, "p/c.py")
+    write(tmp_path, f"«def work(x):\n    return x\n\n{HELPS}", "p/b.py")
+    second = "@nki.jit\ndef other(x):\n    return work(helper(x))\n"
+    write(tmp_path, USES.replace("return work(helper(x))", "return work(helper(far(x)))") + second, "p/a.py")
+    write(tmp_path, "from .c import work\ndef far(x):\n    return work(x)\n", "p/d.py")
+    (tmp_path / "p/a.py").write_text("from .d import far\n" + (tmp_path / "p/a.py").read_text())
+    found = lint([tmp_path], strict=True).findings
+    assert [(Path(one.path).name, one.line) for one in found] == [("b.py", 1), ("c.py", 4)]
+    assert all("p/a.py:8, " in one.message for one in found)

@@ -95,6 +95,16 @@ def test_versions(here):
     assert "no findings (NKI 0.7)" in traced.stderr
 
 
+def test_rules_left_out(here):
+    write(here, BAD, "bad.py")
+    assert [line.split()[1] for line in run("lint", "bad.py", "--ignore", "NKL101").stdout.splitlines()] == ["NKL114"]
+    both = run("lint", "bad.py", "--ignore", "NKL101", "--ignore", "NKL114")
+    assert (both.exit_code, both.stdout) == (0, "")
+    unknown = run("lint", "bad.py", "--ignore", "NKL999")
+    assert unknown.exit_code == 2
+    assert "ignore='NKL999': no rule has this id; `nkiconv lint --rules` lists them" in unknown.stderr
+
+
 # why, the line of the kernel, whether NKL101 is excused on it
 EXCUSES = [
     ("by its id", "if x is True:  # nki: noqa[NKL101]", True),

@@ -3,7 +3,7 @@
 import pytest
 
 from nkiconv import ConvProblem, plan
-from nkiconv.planner import search
+from nkiconv.planner import search, timekeeper
 
 pytestmark = pytest.mark.simulator_only
 
@@ -20,18 +20,23 @@ LONG_PROBLEMS = {
 }
 
 
+@pytest.mark.parametrize("share", [0.25, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LONG_PROBLEMS)
-def test_a_search_traces_no_more_than_its_budget(monkeypatch, name):
-    traced, trace = [], search.trace
+def test_a_search_traces_no_more_than_its_budget(monkeypatch, name, share):
+    """Of a budget that is a quarter of its own, and its own."""
+    traced, trace = [], timekeeper.trace
 
     def counted(*asked):
         found = trace(*asked)
         traced.append(found.instructions)
         return found
 
-    monkeypatch.setattr(search, "trace", counted)
+    monkeypatch.setattr(timekeeper, "trace", counted)
+    limits = [(timekeeper, one) for one in ("BUDGET", "WHOLE_INSTRUCTIONS", "VERIFIED_INSTRUCTIONS")]
+    for module, limit in (*limits, (search, "WHOLE_INSTRUCTIONS")):
+        monkeypatch.setattr(module, limit, int(share * getattr(module, limit)))
     found = plan(LONG_PROBLEMS[name], use_cache=False)
-    assert sum(traced) <= search.BUDGET * (1 + search.PART)
+    assert sum(traced) <= timekeeper.BUDGET * (1 + timekeeper.PART)
     assert found.whole or found.extrapolated_from > 0
     assert found.explain()
 
@@ -39,8 +44,9 @@ def test_a_search_traces_no_more_than_its_budget(monkeypatch, name):
 def test_parts_of_a_long_kernel_foretell_its_time(monkeypatch):
     problem = ConvProblem(N=8, C=128, H=256, W=256, K=128, R=3, S=3, padding=SAME)
     whole = plan(problem, use_cache=False)
-    monkeypatch.setattr(search, "WHOLE_INSTRUCTIONS", 1_000)
-    monkeypatch.setattr(search, "VERIFIED_INSTRUCTIONS", 1_000)
+    for module in (search, timekeeper):
+        monkeypatch.setattr(module, "WHOLE_INSTRUCTIONS", 1_000)
+    monkeypatch.setattr(timekeeper, "VERIFIED_INSTRUCTIONS", 1_000)
     part = plan(problem, use_cache=False)
     assert whole.whole
     assert part.extrapolated_from is not None

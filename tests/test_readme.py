@@ -145,10 +145,10 @@ CHEAPER = {
 #: What a line gets besides, by its first words: fewer cases, or fewer values and less of each.
 MORE = {
     "bench --suite depthwise --against": ["--only", "kda_bf16"],
-    "crossover --vary S": ["--values", "1,2", "--C", "128"],
-    "crossover --vary W": ["--values", "64", "--C", "128"],
-    "crossover --vary Q": ["--values", "1,2", "--C", "128"],
-    "crossover --vary N": ["--values", "1,2", "--C", "128"],
+    "crossover --vary S": ["--values", "1,2", "--W", "64", "--C", "16"],
+    "crossover --vary W": ["--values", "64", "--C", "16"],
+    "crossover --vary Q": ["--values", "1,2", "--C", "16"],
+    "crossover --vary N": ["--values", "1,2", "--C", "16"],
 }
 
 

@@ -12,13 +12,17 @@ TESTS = Path(__file__).parent
 pytest.importorskip("torch")
 
 
+#: The last one makes a device of a name that stays one for the rest of a process.
+FILES = ("test_compiled.py", "test_launches.py", "test_device.py")
+
+
 @pytest.mark.simulator_only
-@pytest.mark.timeout(900)  # each is a file of tests, of which pytest there times each
-@pytest.mark.parametrize("name", sorted(path.name for path in TESTS.glob("aws/test_*.py")))
-def test_under_aws_nki(name):
+@pytest.mark.timeout(900)  # it is all these files, of whose tests pytest there times each
+def test_under_aws_nki():
+    assert set(FILES) == {path.name for path in TESTS.glob("aws/test_*.py")}
     paths = [TESTS.parent, TESTS / "standins" / "aws", TESTS / "aws"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS / "aws" / name)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(TESTS / "aws" / name for name in FILES)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "NKICONV_NKI": "aws"},
         cwd=TESTS.parent,
         capture_output=True,

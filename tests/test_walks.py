@@ -11,12 +11,13 @@ import random_problems
 from depthwise import modelled_us
 
 from nkiconv import ConvProblem, cases
+from nkiconv.kernels.depthwise_conv1d.dispatch import refusal
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.clock import Clock
 from nkiconv.planner.cost.depthwise_conv1d import banded_walk as banded
 from nkiconv.planner.cost.depthwise_conv1d import rows_walk as rows
-from nkiconv.planner.depthwise_conv1d import extras_of, geometry_of, refusal_of
+from nkiconv.planner.depthwise_conv1d import extras_of, geometry_of
 from nkiconv.planner.request import Asked
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
@@ -48,7 +49,7 @@ def tries(problems, algorithm, seed):
         for config in configs:
             near = family.near(shape, config)
             for one in (family.settle(shape, one) for one in (config, *rng.sample(near, min(2, len(near))))):
-                if not refusal_of(algorithm, shape.geometry, shape.extras, one, 2):
+                if not refusal(algorithm, shape.geometry, shape.extras, one, 2):
                     yield problem, one
 
 

@@ -89,7 +89,7 @@ def small_disk():
     [
         (("profile", "fp16", "--trace"), "t.json"),
         (("profile", "fp16", "--plot"), "p.png"),
-        (("crossover", "--vary", "W", "--values", "64,128,256,512", "--C", "16", "--csv"), "c.csv"),
+        (("crossover", "--vary", "W", "--values", "64,65,66,67", "--C", "1", "--csv"), "c.csv"),
     ],
 )
 def test_a_full_disk_leaves_no_part_of_a_file(arguments, name, tmp_path):

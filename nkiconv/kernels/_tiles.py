@@ -1,5 +1,7 @@
 """Compile-time helpers of kernels, in NKI's Python subset: ceil division, refusals, row-major strides, shares."""
 
+from .._nki import nl
+
 #: Instructions of one core above which the compiler refuses an unrolled kernel (NCC_EBVF030, as users report it).
 INSTRUCTIONS_MAX = 5_000_000
 #: Parts that work is cut into first: as many as cores of an LNC2 launch, on one core too, so that bits agree.
@@ -16,6 +18,11 @@ WORD_BYTES = 4
 def div_ceil(a, b):
     """Smallest int that is at least a / b, for a >= 0 and b > 0: NKI's documents do not say how // rounds below 0."""
     return (a + b - 1) // b
+
+
+def fits_sbuf(count):
+    """Whether SBUF holds so many bytes a partition."""
+    return count <= nl.tile_size.total_available_sbuf_size
 
 
 def require(condition, message):
@@ -39,6 +46,14 @@ def cut_into(count, parts):
     found = []
     for index in range(parts):
         found.append(share(count, parts, index))
+    return found
+
+
+def cut_at(count, most):
+    """(first, how many) of parts of `most`, and of the rest."""
+    found = []
+    for first in range(0, count, most):
+        found.append((first, min(most, count - first)))
     return found
 
 

@@ -76,19 +76,25 @@ class Report:
     functions: int
 
 
-def lint(paths: Sequence[Path | str], *, nki: str = "0.6", strict: bool = False) -> Report:
+def lint(paths: Sequence[Path | str], *, nki: str = "0.6", strict: bool = False, ignore: Sequence[str] = ()) -> Report:
     """Judge every kernel under the paths, and all that they reach there.
 
     Args:
         paths: files and folders; hidden folders, caches and environments in them are left out.
         nki: "0.6" for what all versions from 0.3 on compile, "0.7" for what 0.7 traces.
         strict: report also what is deprecated, doubtful, or refused on paper only.
+        ignore: ids of rules to leave out.
 
     Raises:
-        UnsupportedError: a path that does not exist, or an unknown version.
+        UnsupportedError: a path that does not exist, an unknown version, or an unknown rule.
     """
     if nki not in VERSIONS:
         raise UnsupportedError(f"nki={nki!r}: must be {' or '.join(VERSIONS)} (0.6 stands for 0.3 to 0.6)")
+    unknown = [
+        f"ignore={one!r}: no rule has this id; `nkiconv lint --rules` lists them" for one in ignore if one not in RULES
+    ]
+    if unknown:
+        raise UnsupportedError("\n".join(unknown), unknown)
     project = Project([Path(path) for path in paths])
     reached = Reached(project)
     found = set()
@@ -96,7 +102,7 @@ def lint(paths: Sequence[Path | str], *, nki: str = "0.6", strict: bool = False)
         rule = RULES[problem.rule]
         finding = _finding(problem, rule)
         excused = problem.source.excused.get(finding.line, frozenset())
-        if rule.holds(nki, strict=strict) and rule.id not in excused:
+        if rule.holds(nki, strict=strict) and rule.id not in excused and rule.id not in ignore:
             found.add(finding)
     functions = sum(unit.is_function for unit in reached.units)
     return Report(tuple(sorted(found)), tuple(project.broken), len(project.sources), len(reached.kernels), functions)

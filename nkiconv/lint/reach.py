@@ -29,7 +29,7 @@ class Unit:
         is_kernel: whether it is a kernel itself.
         is_called: whether other reached code mentions it.
         uses: the functions and classes that it mentions, and a class's methods that are reached.
-        constants: top-level names of other values that it mentions, without the module's name before them.
+        names: what it mentions by a bare name, without the module's before it: name -> function, class or constant.
     """
 
     source: Source
@@ -38,7 +38,7 @@ class Unit:
     is_kernel: bool = False
     is_called: bool = False
     uses: set[Function | ast.ClassDef] = field(default_factory=set)
-    constants: dict[str, Value] = field(default_factory=dict)
+    names: dict[str, Definition | Value] = field(default_factory=dict)
 
     @property
     def is_function(self) -> bool:
@@ -192,8 +192,8 @@ class Reached:
         if isinstance(root, ast.Name) and root.id in unit.bound:
             return
         found = self._project.meaning(unit.source, node, unit.node)
-        if isinstance(found, Value) and isinstance(node, ast.Name):
-            unit.constants[node.id] = found
+        if isinstance(found, (Definition, Value)) and isinstance(node, ast.Name):
+            unit.names[node.id] = found
         self._expand(unit, found, set())
 
     def _expand(self, unit: Unit, found: object, seen: set[ast.AST]) -> None:

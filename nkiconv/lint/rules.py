@@ -277,6 +277,14 @@ _ALL = [
         strict=("0.6",),
     ),
     Rule(
+        id="NKL135",
+        message="{} names something else in {}, which the same kernel reaches: the parser may take one for both",
+        remedy="give them different names",
+        source="leanprover/KLR, interop/klr/gather.c, add_work and reference; kernels of nki-library have it",
+        versions=(),
+        strict=("0.6",),
+    ),
+    Rule(
         id="NKL201",
         message="{} in the signature of {}: NKI 0.3 to 0.6 take parameters by name and place alike, a fixed number",
         remedy="name every parameter, those with defaults last",

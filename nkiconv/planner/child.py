@@ -22,7 +22,7 @@ from .. import errors
 from ..errors import NkiconvError, PlanningError
 from .plan import Plan
 from .request import Request
-from .search import Advance
+from .timekeeper import Advance
 
 #: Seconds without a word after which the process counts as stuck; between two words it times one candidate.
 SILENCE_S = 600.0

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
-from ..kernels._epilogue import RESIDUAL_POSITIONS, read_epilogue
 from ..kernels.conv2d import conv2d_implicit_gemm
 from ..kernels.conv2d.call import Extras
 from ..kernels.conv2d.dispatch import ALGORITHMS, plan_of
@@ -16,7 +15,7 @@ from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
-from .operation import Operation, Reduction, epilogue_arguments
+from .operation import Operation, Reduction, epilogue_arguments, epilogue_of
 from .request import CONV2D_DTYPES, Asked, Config, Request, nl_name
 
 #: The permutations of each layout, storage -> canonical for x and canonical -> storage for y.
@@ -58,7 +57,7 @@ class Conv2d(Operation):
         return Shape(geometry_of(problem, asked), extras_of(problem, asked), request.lnc, rates)
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
-        return refusal_of(algorithm, shape.geometry, shape.extras, config, shape.cores)
+        return str(plan_of(algorithm, shape.geometry, shape.extras, config, shape.cores)[1])
 
     def arguments(
         self, request: Request, algorithm: str | None, config: Config
@@ -152,16 +151,8 @@ def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
 
 def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
     """The kernel's own description of what is asked for beside the geometry."""
-    present = True
-    epilogue = read_epilogue(
-        asked.activation,
-        present if asked.bias else None,
-        None if asked.residual is None else present,
-        asked.residual or RESIDUAL_POSITIONS[0],
-        4 if (asked.out_dtype or problem.out_dtype) == "fp32" else 2,
-    )
     return Extras(
-        epilogue=epilogue,
+        epilogue=epilogue_of(problem, asked),
         pool=asked.pool,
         residual=asked.residual is not None,
         scaled=asked.scaled,
@@ -187,11 +178,6 @@ def kernel_arguments(
     if algorithm is not None:
         found |= {"algorithm": algorithm, "config": config}
     return found
-
-
-def refusal_of(algorithm: str, geometry: Geometry, extras: Extras, config: Config, cores: int) -> str:
-    """Why the kernel refuses this, or ""."""
-    return str(plan_of(algorithm, geometry, extras, config, cores)[1])
 
 
 def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from .._nki import nl
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
-from ..kernels._epilogue import RESIDUAL_POSITIONS, read_epilogue
 from ..kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
 from ..kernels.depthwise_conv1d.call import Extras
 from ..kernels.depthwise_conv1d.dispatch import refusal
@@ -17,7 +16,7 @@ from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
-from .operation import Operation, Reduction, epilogue_arguments
+from .operation import Operation, Reduction, epilogue_arguments, epilogue_of
 from .request import CONV2D_DTYPES, DTYPES, Asked, Config, Request, nl_name
 
 #: storage -> canonical and canonical -> storage of x and y, by the problem's layout.
@@ -60,7 +59,7 @@ class DepthwiseConv1d(Operation):
         return Shape(geometry_of(problem), extras_of(problem, request.asked), request.lnc, rates)
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
-        return refusal_of(algorithm, shape.geometry, shape.extras, config, shape.cores)
+        return str(refusal(algorithm, shape.geometry, shape.extras, config, shape.cores))
 
     def arguments(
         self, request: Request, algorithm: str | None, config: Config
@@ -113,15 +112,9 @@ def geometry_of(problem: ConvProblem) -> Geometry:
 
 def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
     """The kernel's own description of what is asked for beside the geometry."""
-    present = True
-    epilogue = read_epilogue(
-        asked.activation,
-        present if asked.bias else None,
-        None if asked.residual is None else present,
-        asked.residual or RESIDUAL_POSITIONS[0],
-        4 if (asked.out_dtype or problem.dtype) == "fp32" else 2,
+    return Extras(
+        epilogue=epilogue_of(problem, asked), state=asked.initial_state, strict_nonfinite=asked.strict_nonfinite
     )
-    return Extras(epilogue=epilogue, state=asked.initial_state, strict_nonfinite=asked.strict_nonfinite)
 
 
 def kernel_arguments(
@@ -141,11 +134,6 @@ def kernel_arguments(
         "config": config,
         **layout,
     }
-
-
-def refusal_of(algorithm: str, geometry: Geometry, extras: Extras, config: Config, cores: int) -> str:
-    """Why the kernel refuses this, or ""."""
-    return str(refusal(algorithm, geometry, extras, config, cores))
 
 
 def problem_violations(problem: ConvProblem) -> Iterator[NkiconvError]:

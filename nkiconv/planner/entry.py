@@ -18,7 +18,8 @@ from .estimate import known
 from .operations import violations
 from .plan import TUNED, Estimate, Plan
 from .request import Asked, Request, sorted_constants
-from .search import Advance, NothingRuns, search
+from .search import NothingRuns, search
+from .timekeeper import Advance
 
 
 def _ignore(_what: str, _share: float | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .._nki import nl
 from ..errors import NkiconvError
+from ..kernels._epilogue import RESIDUAL_POSITIONS, Epilogue, read_epilogue
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
@@ -121,6 +122,19 @@ class Operation(ABC):
     def unit(self, shape: Shape, algorithm: str, config: Config) -> int:
         """Channels that one core works on at once, at least 1."""
         return max(1, self.algorithm(algorithm).unit(shape, config))
+
+
+def epilogue_of(problem: ConvProblem, asked: Asked) -> Epilogue:
+    """The kernels' own description of an epilogue."""
+    present = True
+    found: Epilogue = read_epilogue(
+        asked.activation,
+        present if asked.bias else None,
+        None if asked.residual is None else present,
+        asked.residual or RESIDUAL_POSITIONS[0],
+        4 if (asked.out_dtype or problem.out_dtype) == "fp32" else 2,
+    )
+    return found
 
 
 def epilogue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:

@@ -8,6 +8,7 @@ Parameters, their names and how they are initialized are torch's: a state_dict o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -77,12 +78,26 @@ class _Fused(Packs):
         """The operator `torch.ops.nkiconv.*` that forward calls."""
         return operator_of(cast("torch.nn.Conv1d | torch.nn.Conv2d", self))
 
-    def _images(self, input: Tensor) -> tuple[Tensor, Any]:
-        """(images, what is left to pad with zeros) of forward's."""
+    def _convolved(self, function: Callable[..., Tensor], input: Tensor, residual: Tensor | None) -> Tensor:
+        """forward's y by one of the two functions; what is padded with other than zeros is so before."""
         conv = cast("torch.nn.Conv1d | torch.nn.Conv2d", self)
-        if conv.padding_mode == "zeros":
-            return input, conv.padding
-        return _padded(input, conv._reversed_padding_repeated_twice, conv.padding_mode), 0
+        padding: Any = conv.padding
+        if conv.padding_mode != "zeros":
+            input, padding = _padded(input, conv._reversed_padding_repeated_twice, conv.padding_mode), 0
+        return function(
+            input,
+            conv.weight,
+            conv.bias,
+            conv.stride,
+            padding,
+            conv.dilation,
+            conv.groups,
+            activation=self.activation,
+            residual=residual,
+            residual_position=self.residual_position,
+            layer=self.layer,
+            packed=self.packed_filter(),
+        )
 
     __prepare_scriptable__ = refuse_script
 
@@ -106,21 +121,7 @@ class Conv1d(_Fused, torch.nn.Conv1d):
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """y [N, K, Q] of input [N, C, W]; residual: of y's shape. Errors as of `functional.conv1d`."""
-        images, padding = self._images(input)
-        return conv1d(
-            images,
-            self.weight,
-            self.bias,
-            self.stride,
-            padding,
-            self.dilation,
-            self.groups,
-            activation=self.activation,
-            residual=residual,
-            residual_position=self.residual_position,
-            layer=self.layer,
-            packed=self.packed_filter(),
-        )
+        return self._convolved(conv1d, input, residual)
 
 
 class Conv2d(_Fused, torch.nn.Conv2d):
@@ -128,21 +129,7 @@ class Conv2d(_Fused, torch.nn.Conv2d):
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """y [N, K, P, Q] of input [N, C, H, W]; residual: of y's shape. Errors as of `functional.conv2d`."""
-        images, padding = self._images(input)
-        return conv2d(
-            images,
-            self.weight,
-            self.bias,
-            self.stride,
-            padding,
-            self.dilation,
-            self.groups,
-            activation=self.activation,
-            residual=residual,
-            residual_position=self.residual_position,
-            layer=self.layer,
-            packed=self.packed_filter(),
-        )
+        return self._convolved(conv2d, input, residual)
 
 
 class CausalConv1d(Conv1d):

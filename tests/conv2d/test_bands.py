@@ -1,5 +1,6 @@
 """Depthwise convolutions by band matrices: exact for every geometry that they take, chosen where they pay."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -8,7 +9,7 @@ from conv2d_calls import check_exact, config_of, extras_of, geometry_of, integer
 
 from nkiconv import cases
 from nkiconv.kernels.conv2d.bands import shape
-from nkiconv.kernels.conv2d.bands.config import BANDS_SETTINGS
+from nkiconv.kernels.conv2d.bands.config import BandsConfig
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv2d.bands import BandsPrice
@@ -56,17 +57,7 @@ def test_exact(name, dtype):
     check_exact(problem, config=BANDS)
 
 
-@pytest.mark.cover
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-@pytest.mark.parametrize("fold", [2, 4])
-@pytest.mark.parametrize("name", ROWS)
-def test_exact_where_partitions_have_several_rows(name, fold, dtype):
-    if ROWS[name].H % fold == 0:
-        check_exact(ROWS[name].replace(dtype=dtype), config=config_of("bands", fold=fold))
-
-
-@pytest.mark.parametrize("fold", [1, 2, 4])
-def test_layouts(fold):
+def test_layouts():
     problem = ROWS["both strides"]
     x, w = integers(np.random.default_rng(3), problem)
     expected = run(x, w, problem, 2, config=BANDS)
@@ -77,14 +68,13 @@ def test_layouts(fold):
         2,
         in_perm=(0, 3, 1, 2),
         out_perm=(0, 2, 3, 1),
-        config=config_of("bands", fold=fold),
+        config=BANDS,
     )
     np.testing.assert_array_equal(y.transpose(0, 3, 1, 2), expected)
 
 
-@pytest.mark.parametrize("fold", [1, 2, 4])
 @pytest.mark.parametrize("name", ["both strides", "several banks"])
-def test_epilogue(name, fold):
+def test_epilogue(name):
     problem = ROWS[name].replace(dtype="fp32")
     rng = np.random.default_rng(2)
     x, w = integers(rng, problem)
@@ -100,25 +90,22 @@ def test_epilogue(name, fold):
         residual=residual,
         beta=-1.0,
         activation="relu",
-        config=config_of("bands", fold=fold),
+        config=BANDS,
     )
     np.testing.assert_array_equal(y, expected)
 
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("fold", [1, 2, 4])
 @pytest.mark.parametrize("name", ROWS)
-def test_it_needs_no_more_than_it_says(name, fold, lnc):
+def test_it_needs_no_more_than_it_says(name, lnc):
     problem = ROWS[name]
-    if problem.H % fold:
-        return
     geometry = geometry_of(problem)
-    bands, _ = planned(problem, "bands", (("fold", fold),), lnc=lnc)
-    execution = trace(problem, lnc, config=config_of("bands", fold=fold))
+    bands, _ = planned(problem, "bands", lnc=lnc)
+    execution = trace(problem, lnc, config=BANDS)
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= shape.count_instructions(geometry, bands, lnc)
-    assert execution.sbuf_peak_bytes <= shape.sbuf_bytes(geometry, bands, False)
+    assert most <= shape.bands_instructions(geometry, bands, lnc)
+    assert execution.sbuf_peak_bytes <= shape.bands_bytes(geometry, bands, False)
 
 
 @pytest.mark.parametrize(("name", "taken"), [("convnext_dw7", True), ("mobilenet_dw", False), ("mult2_dw", False)])
@@ -140,8 +127,7 @@ def test_taken_where_rows_are_long_enough(name, taken):
         (ROWS["same"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): bands takes"),
         (ROWS["same"].replace(W=520, padding=((3, 3), (3, 3))), {}, "Q=520: bands takes .* 512 columns"),
         (ROWS["same"].replace(N=4000), {}, "N=4000, W=13, S=7: rows of all images"),
-        (ROWS["same"], {"settings": (("fold", 4),)}, "config fold=4: one of .* that divides H=14"),
-        (ROWS["same"], {"settings": (("fold", 3),)}, "config fold=3: one of"),
+        (ROWS["same"], {"settings": (("channels", 100),)}, "config channels=100: at most 3 of 14 rows"),
     ],
 )
 def test_what_bands_do_not_do(problem, changes, message):
@@ -171,17 +157,17 @@ def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
     problem = depthwise(C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, dtype=dtype)
     settings = settled(problem)
     bands, _ = planned(problem, "bands", settings)
-    ns = BandsPrice(Target.of(Rates()), geometry_of(problem), bands.fold, bands.A).ns(bands)
+    ns = BandsPrice(Target.of(Rates()), geometry_of(problem), bands.A).ns(bands)
     execution = trace(problem, 2, config=(("algorithm", "bands"), *settings))
     assert ns == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.17)
 
 
 @pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("given", [None, (("warmup", 20),), (("together", 2),), (("fold", 1), ("channels", 1))])
+@pytest.mark.parametrize("given", [None, (("warmup", 20),), (("together", 2),), (("channels", 1),)])
 def test_settings_are_settled_once(name, given):
     found = settled(ROWS[name], given)
     assert settled(ROWS[name], found) == found
-    assert tuple(one for one, _ in found) == BANDS_SETTINGS
+    assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(BandsConfig))
     assert set(given or ()) <= set(found)
 
 

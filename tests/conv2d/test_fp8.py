@@ -387,10 +387,6 @@ OTHERS = {
         ConvProblem(N=1, C=70, H=14, W=23, K=3, R=3, S=3, padding=SAME),
         ConvProblem(N=2, C=5, H=9, W=40, K=2, R=2, S=9),
     ],
-    "deep": [
-        ConvProblem(N=1, C=270, H=7, W=5, K=7, R=3, S=3, padding=SAME),
-        ConvProblem(N=2, C=131, H=5, W=6, K=130, R=2, S=3, stride=(2, 1)),
-    ],
 }
 
 

@@ -144,8 +144,8 @@ def test_it_needs_no_more_than_it_says(name, shape, lnc):
     found, _ = planned(problem, "grouped", config[1:], lnc=lnc)
     execution = trace(problem, lnc, config=config)
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= plan.count_instructions(geometry_of(problem), found, lnc)
-    assert execution.sbuf_peak_bytes <= units.sbuf_bytes(geometry_of(problem), found, False)
+    assert most <= plan.grouped_instructions(geometry_of(problem), found, lnc)
+    assert execution.sbuf_peak_bytes <= units.grouped_bytes(geometry_of(problem), found, False)
 
 
 @pytest.mark.parametrize(

@@ -157,8 +157,8 @@ def test_it_needs_no_more_than_it_says(name, lnc):
         execution = trace(problem, lnc, config=config, **more)
         geometry = geometry_of(problem)
         most = max(len(program.instructions) for program in execution.programs)
-        assert most <= plan.count_instructions(geometry, found, extras, lnc)
-        assert execution.sbuf_peak_bytes <= cuts.sbuf_bytes(geometry, found, extras)
+        assert most <= plan.narrow_instructions(geometry, found, extras, lnc)
+        assert execution.sbuf_peak_bytes <= cuts.narrow_bytes(geometry, found, extras.residual)
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -17,9 +17,9 @@ import nkiconv
 from nkiconv.bounds import epilogue_bound, products_bound
 from nkiconv.errors import GeometryError
 from nkiconv.kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
-from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
+from nkiconv.kernels.conv2d.dispatch import ALGORITHMS, plan_of
 from nkiconv.kernels.conv2d.geometry import PRECISIONS, read_geometry
-from nkiconv.planner.conv2d import extras_of, refusal_of
+from nkiconv.planner.conv2d import extras_of
 from nkiconv.planner.request import Asked
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_ref, num_terms
@@ -197,7 +197,7 @@ def _config(problem: ConvProblem, epilogue: Epilogue, precision: str | None, w_d
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
     geometry = read_geometry(x, w, places, (problem.groups, 1), perms, precision, epilogue.pool)[0]
     extras = extras_of(problem, asked)
-    reasons = [refusal_of(epilogue.algorithm, geometry, extras, None, lnc) for lnc in (1, 2)]
+    reasons = [plan_of(epilogue.algorithm, geometry, extras, None, lnc)[1] for lnc in (1, 2)]
     return None if any(reasons) else (("algorithm", epilogue.algorithm),)
 
 

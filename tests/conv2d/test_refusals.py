@@ -184,8 +184,8 @@ def test_refused_before_the_kernel(name, value, rule):
 
 @pytest.mark.simulator_only
 def test_too_many_instructions_are_refused():
-    huge = ConvProblem(N=1, C=128, K=2048, H=12_000, W=6000, R=3, S=3)
-    message = r"N=1, C=128, K=2048: taps needs .* instructions .*takes 5000000; call it 7 times, with"
+    huge = ConvProblem(N=1, C=128, K=8192, H=12_000, W=600, R=3, S=3)
+    message = r"N=1, C=128, K=8192: taps needs .* instructions .*takes 5000000; call it 4 times, with"
     with pytest.raises(KernelAssertionError, match=message):
         trace(huge)
 

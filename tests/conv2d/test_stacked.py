@@ -1,5 +1,6 @@
 """Stacks of rows, shifts and outputs: every shape of one gives the same sums, and needs no more than it says."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -11,11 +12,11 @@ import nkiconv
 from nkiconv import cases
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.conv2d.stacked import shape
-from nkiconv.kernels.conv2d.stacked.config import STACKED_SETTINGS
+from nkiconv.kernels.conv2d.stacked.config import StackedConfig
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv2d import stacked as host
-from nkiconv.planner.cost.conv2d.stacked_price import StackPrice, least_ns
+from nkiconv.planner.cost.conv2d.stacked_price import READERS, StackPrice, least_ns
 from nkiconv.planner.operations import operation_for
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.timeline import build
@@ -30,35 +31,35 @@ DILATED = ConvProblem(N=1, C=5, H=13, W=9, K=7, R=3, S=3, rhs_dilation=(3, 1), p
 WIDE = ConvProblem(N=1, C=2, H=9, W=1100, K=3, R=3, S=2, padding=((1, 1), (0, 1)))
 LONG = ConvProblem(N=1, C=3, H=1030, W=2, K=4, R=3, S=2, padding=((1, 0), (0, 0)))
 PLAIN = ConvProblem(N=5, C=16, H=15, W=6, K=64, R=3, S=3, padding=((1, 2), (1, 1)))
-#: problem, rows B, shifts D, outputs U of a block, V rows beside each other, rows G from one block to the next, merged
+#: problem, rows B, shifts D, outputs U of a block, V rows beside each other, rows G from one block to the next
 SHAPES = [
-    (STRIDED, 1, 1, 1, 1, 1, 0),
-    (STRIDED, 2, 1, 1, 1, 2, 0),
-    (STRIDED, 2, 4, 3, 1, 2, 0),
-    (STRIDED, 4, 3, 2, 1, 4, 0),
-    (STRIDED, 6, 2, 3, 1, 6, 0),
-    (STRIDED, 8, 4, 8, 1, 8, 0),
-    (STRIDED, 11, 3, 2, 2, 8, 0),
-    (STRIDED, 11, 2, 4, 1, 8, 0),
-    (STRIDED, 5, 4, 1, 1, 2, 0),
-    (STRIDED, 4, 2, 2, 3, 4, 0),
-    (STRIDED, 6, 1, 2, 3, 2, 0),
-    (STRIDED, 3, 4, 1, 3, 3, 0),
-    (DILATED, 1, 1, 1, 1, 1, 0),
-    (DILATED, 3, 2, 3, 1, 3, 0),
-    (DILATED, 7, 3, 14, 1, 7, 0),
-    (DILATED, 8, 2, 2, 1, 2, 0),
-    (DILATED, 6, 1, 3, 4, 2, 0),
-    (LONG, 3, 1, 1, 1, 1, 0),
-    (WIDE, 2, 2, 2, 1, 2, 0),
-    (WIDE, 4, 1, 8, 1, 4, 0),
-    (WIDE, 6, 2, 2, 2, 4, 0),
-    (PLAIN, 2, 1, 2, 1, 2, 1),
-    (PLAIN, 2, 1, 2, 1, 1, 1),
-    (PLAIN, 4, 2, 2, 1, 2, 0),
-    (PLAIN, 6, 1, 4, 1, 4, 1),
-    (PLAIN, 4, 2, 2, 4, 4, 1),
-    (PLAIN, 8, 1, 2, 3, 6, 1),
+    (STRIDED, 1, 1, 1, 1, 1),
+    (STRIDED, 2, 1, 1, 1, 2),
+    (STRIDED, 2, 4, 3, 1, 2),
+    (STRIDED, 4, 3, 2, 1, 4),
+    (STRIDED, 6, 2, 3, 1, 6),
+    (STRIDED, 8, 4, 8, 1, 8),
+    (STRIDED, 11, 3, 2, 2, 8),
+    (STRIDED, 11, 2, 4, 1, 8),
+    (STRIDED, 5, 4, 1, 1, 2),
+    (STRIDED, 4, 2, 2, 3, 4),
+    (STRIDED, 6, 1, 2, 3, 2),
+    (STRIDED, 3, 4, 1, 3, 3),
+    (DILATED, 1, 1, 1, 1, 1),
+    (DILATED, 3, 2, 3, 1, 3),
+    (DILATED, 7, 3, 14, 1, 7),
+    (DILATED, 8, 2, 2, 1, 2),
+    (DILATED, 6, 1, 3, 4, 2),
+    (LONG, 3, 1, 1, 1, 1),
+    (WIDE, 2, 2, 2, 1, 2),
+    (WIDE, 4, 1, 8, 1, 4),
+    (WIDE, 6, 2, 2, 2, 4),
+    (PLAIN, 2, 1, 2, 1, 2),
+    (PLAIN, 2, 1, 2, 1, 1),
+    (PLAIN, 4, 2, 2, 1, 2),
+    (PLAIN, 6, 1, 4, 1, 4),
+    (PLAIN, 4, 2, 2, 4, 4),
+    (PLAIN, 8, 1, 2, 3, 6),
 ]
 NAMES = {id(STRIDED): "strided", id(DILATED): "dilated", id(WIDE): "wide", id(LONG): "long", id(PLAIN): "plain"}
 IDS = [f"{NAMES[id(row[0])]}-{'-'.join(map(str, row[1:]))}" for row in SHAPES]
@@ -67,8 +68,8 @@ IDS = [f"{NAMES[id(row[0])]}-{'-'.join(map(str, row[1:]))}" for row in SHAPES]
 TARGET = Target.of(Rates())
 
 
-def stacked(B, D, U, V, G, merge):
-    return config_of("stacked", rows=B, shifts=D, outputs=U, beside=V, apart=G, merge=merge)
+def stacked(B, D, U, V, G):
+    return config_of("stacked", rows=B, shifts=D, outputs=U, beside=V, apart=G)
 
 
 def settled(problem, settings=None, **changes):
@@ -111,12 +112,12 @@ def test_epilogue_of_every_row_of_a_block(row):
 def test_it_needs_no_more_than_it_says(row, lnc):
     problem, config = row[0], stacked(*row[1:])
     stack, _ = planned(problem, "stacked", config[1:], lnc)
-    assert (stack.B, stack.D, stack.U, stack.V, stack.G, stack.merged) == row[1:]
+    assert (stack.B, stack.D, stack.U, stack.V, stack.G) == row[1:]
     execution = trace(problem, lnc, config=config)
     geometry = geometry_of(problem)
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= shape.count_instructions(geometry, stack, lnc)
-    assert execution.sbuf_peak_bytes <= shape.sbuf_bytes(geometry, stack, False)
+    assert most <= shape.stack_instructions(geometry, stack, lnc)
+    assert execution.sbuf_peak_bytes <= shape.stack_bytes(geometry, stack, False)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +141,7 @@ def test_few_channels_are_stacked(name, taken):
         (PLAIN, {"rows": 16, "shifts": 1, "outputs": 16}, "must be at most 128"),
         (PLAIN, {"rows": 1, "shifts": 4, "outputs": 1}, "at most 3 shifts"),
         (PLAIN, {"rows": 3, "shifts": 1, "outputs": 2, "apart": 2}, "rows must be a multiple of it, or hold"),
-        (PLAIN, {"rows": 1, "shifts": 1, "outputs": 5, "merge": 1}, "engines move whole quadrants of 32"),
-        (PLAIN, {"rows": 1, "shifts": 1, "outputs": 1, "merge": 2}, "merge=2: must be an int from 0 to 1"),
+        (PLAIN, {"rows": 1, "shifts": 1, "outputs": 1, "blocks": 0}, "blocks=0: must be an int from 1 to 4096"),
         (PLAIN, {"filters": "turned"}, "filters=turned: must be one of"),
         (STRIDED, {"rows": 4, "shifts": 1, "outputs": 2, "filters": "shifted"}, "engines address quadrants of 32"),
         (PLAIN, {"late_warmup": 513}, "late_warmup=513: must be an int from 0 to 512"),
@@ -176,8 +176,8 @@ def test_what_is_not_stacked(problem, changes, message):
 
 
 def test_bands_cover_every_row_once():
-    for problem, B, D, U, V, G, merge in SHAPES:
-        stack, _ = planned(problem, "stacked", stacked(B, D, U, V, G, merge)[1:])
+    for problem, B, D, U, V, G in SHAPES:
+        stack, _ = planned(problem, "stacked", stacked(B, D, U, V, G)[1:])
         seen = [
             (n, (j * U + u) * V + v)
             for band in shape.stack_bands(geometry_of(problem), stack)
@@ -232,7 +232,7 @@ def test_few_stacks_are_priced(problem, monkeypatch):
     assert 0 < len(priced) < 4000
 
 
-@pytest.mark.parametrize("reader", shape.READERS)
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
 def test_what_is_not_priced_is_not_the_best(problem, reader, monkeypatch):
     """Bounds lie below the price of every stack, but for the last bits of a sum in another order, and so leave the
@@ -257,7 +257,7 @@ def test_what_is_not_priced_is_not_the_best(problem, reader, monkeypatch):
 def test_settings_are_settled_once(problem, given):
     found = settled(problem, given)
     assert settled(problem, dict(found)) == found
-    assert tuple(name for name, _ in found) == STACKED_SETTINGS
+    assert tuple(name for name, _ in found) == tuple(field.name for field in dataclasses.fields(StackedConfig))
     assert (given or {}).items() <= dict(found).items()
 
 
@@ -312,10 +312,10 @@ def test_biases_of_jobs(K, outputs):
 
 
 def test_read_outs_of_one_engine_are_priced():
-    problem = PRICED["rn50_stem"].replace(N=1)
-    silu = read_epilogue("silu", None, None, "pre_activation", 2)
-    assert dict(settled(problem))["merge"]
-    assert not dict(settled(problem, epilogue=silu))["merge"], "Scalar reads twice as much where rows are merged"
+    geometry = geometry_of(PRICED["rn50_stem"])
+    stack, _ = planned(PRICED["rn50_stem"], "stacked", settled(PRICED["rn50_stem"]))
+    both, scalar = (StackPrice(TARGET, geometry, stack, reader)._band_ns().read for reader in ("both", "scalar"))
+    assert 0 < both < scalar
 
 
 @pytest.mark.simulator_only
@@ -336,5 +336,5 @@ def test_it_needs_no_more_than_it_says_with_a_residual(problem, config):
     assert reason == ""
     execution = trace(problem, 2, config=config, bias=bias, residual=residual, beta=2.0, activation="relu")
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= shape.count_instructions(geometry_of(problem), stack, 2)
-    assert execution.sbuf_peak_bytes <= shape.sbuf_bytes(geometry_of(problem), stack, True)
+    assert most <= shape.stack_instructions(geometry_of(problem), stack, 2)
+    assert execution.sbuf_peak_bytes <= shape.stack_bytes(geometry_of(problem), stack, True)

@@ -16,6 +16,7 @@ from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv2d.taps import ALGORITHM
 from nkiconv.planner.cost.conv2d.taps_price import taps_ns
 from nkiconv.problem import ConvProblem
+from nkiconv.simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
@@ -161,6 +162,14 @@ def test_it_needs_no_more_than_it_says(why, lnc):
         (count, size), (most, room) = needs(problem, lnc, **settings)
         assert count <= most
         assert size <= room
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("shard", ["channels", "images"])
+def test_filters_of_very_many_channels_come_as_there_is_room(shard):
+    problem = ConvProblem(N=1, C=12_000, H=8, W=8, K=64, R=3, S=3, padding=((1, 1), (1, 1)))
+    (_, size), _ = needs(problem, 2, shard=shard)
+    assert size <= SBUF_USABLE_BYTES_PER_PARTITION
 
 
 def outputs_of(band):

@@ -245,9 +245,13 @@ def test_any_problem_with_any_epilogue(data, seed, whole, strict):
     check_in_scope(algorithm, problem, request, seed=seed, whole=whole, strict_nonfinite=strict)
 
 
-@settings(max_examples=40)
-@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
-def test_larger_problems(data, seed):
+@pytest.mark.parametrize("count", [12, pytest.param(120, marks=pytest.mark.slow)])
+def test_larger_problems(count):
+    anything = {"data": st.data(), "seed": st.integers(0, 2**32 - 1)}
+    settings(max_examples=count)(given(**anything)(check_a_larger_problem))()
+
+
+def check_a_larger_problem(data, seed):
     algorithm = data.draw(st.sampled_from(ALGORITHMS))
     problem = data.draw(problems_for(algorithm, widest=1500, most_taps=300, most_channels=150))
     check_in_scope(algorithm, problem, seed=seed, whole=True)

@@ -1,6 +1,6 @@
 """All rows of cases/depthwise_conv1d.csv on 1 and 2 cores against the reference.
 
-Rows whose reference takes minutes run whole under `-m slow`; otherwise they are traced whole (every rule is checked)
+Rows that take a second or minutes run whole under `-m slow`; otherwise they are traced whole (every rule is checked)
 and computed for a sample of channels, which is the same kernel on fewer channels.
 """
 
@@ -15,7 +15,10 @@ from nkiconv.reference import num_terms
 WHOLE_LIMIT = 100_000
 SAMPLED_CHANNELS = 37
 CASES = cases.load("depthwise_conv1d")
-LARGE = ("nkl_qwen3", "hyena")
+#: Minutes and seconds; many products, or long filters of many channels.
+LARGE = ("nkl_qwen3", "hyena", "mamba2_prefill", "mamba2_prefill_fp32", "qwen3_next_gdn", "conformer",
+         "nkl_n1_c2048_w2048_s256", "nkl_st4_p0_c2048_w2048_s256_bf16", "nkl_n1_c1024_w1024_s128",
+         "nkl_pad_n1_c1024_w1024_s128", "nkl_st2_p5_c1024_w1024_s128_bf16")  # fmt: skip
 
 
 def check(problem, seed):
@@ -31,18 +34,7 @@ def test_every_row_is_here():
     assert {case.name for case in CASES} >= set(LARGE)
 
 
-#: Seconds each, and qwen3_next_gdn and nkl_n1_c1024_w1024_s128 are of their kinds.
-SECONDS = ("mamba2_prefill", "mamba2_prefill_fp32", "nkl_n1_c2048_w2048_s256")
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.name in SECONDS else [])
-        for case in CASES
-        if case.name not in LARGE
-    ],
-)
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if case.name not in LARGE])
 def test_case(case):
     check(case.problem, seed=7)
 

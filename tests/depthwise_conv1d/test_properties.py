@@ -10,7 +10,7 @@ from tolerances import assert_exact
 
 pytestmark = pytest.mark.sweep
 
-SMALL, LARGE = 200, 40
+SMALL, LARGE, MANY = 200, 12, 200
 
 
 def check(problem, seed):
@@ -30,4 +30,11 @@ def test_small_problems(problem, seed):
 @settings(max_examples=LARGE)
 @given(problem=problems(widest=1500, most_taps=300, most_channels=150), seed=st.integers(0, 2**32 - 1))
 def test_larger_problems(problem, seed):
+    check(problem, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=MANY)
+@given(problem=problems(widest=1500, most_taps=300, most_channels=150), seed=st.integers(0, 2**32 - 1))
+def test_many_larger_problems(problem, seed):
     check(problem, seed)

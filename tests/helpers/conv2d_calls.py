@@ -41,7 +41,7 @@ EDGE = dict(
         _row("one tap, stride", N=2, C=6, K=3, H=7, W=10, stride=(2, 3)),
         _row("one tap, padding", C=3, K=2, H=2, W=3, padding=((1, 2), (3, 0))),
         _row("31 x 31", C=3, K=2, H=6, W=9, R=31, S=31, padding=((15, 15), (14, 16))),
-        _row("31 x 31 without padding", C=2, K=3, H=33, W=32, R=31, S=31),
+        _row("31 x 31 without padding", C=2, K=3, H=32, W=33, R=31, S=31),
         _row("a row of taps", C=4, K=3, H=3, W=70, S=64, padding=((0, 0), (7, 2))),
         _row("a column of taps", C=4, K=3, H=70, W=3, R=64, padding=((2, 7), (0, 0))),
         _row("filter larger than the image", N=2, C=4, K=3, H=3, W=2, R=7, S=8, padding=((3, 4), (5, 3))),
@@ -55,6 +55,7 @@ EDGE = dict(
         ),
         _row("lhs dilation", N=2, C=5, K=6, H=4, W=6, R=3, S=4, lhs_dilation=(2, 3), padding=((2, 1), (0, 3))),
         _row("transposed convolution", C=6, K=4, H=5, W=7, R=4, S=4, lhs_dilation=(2, 2), padding=((2, 2), (2, 2))),
+        _row("a column beyond x", C=2, K=1, S=2, padding=((0, 0), (0, 2)), lhs_dilation=(2, 1)),
         _row("gaps wider than the filter", C=3, K=4, H=3, W=4, R=2, S=1, lhs_dilation=(5, 4)),
         _row(
             "both dilations",
@@ -108,11 +109,11 @@ EDGE = dict(
         _row("Q over 512", C=3, K=4, H=3, W=1030, R=2, S=3, padding=((0, 0), (1, 0))),
         _row("one row, Q over 512", N=2, C=3, K=4, W=1300, S=5, stride=(1, 2)),
         _row("P over 512", C=3, K=4, H=1030, W=2, R=3, S=2, padding=((1, 0), (0, 0))),
-        _row("rows too wide for SBUF", C=2, K=2, H=2, W=107_000, R=2, S=3, padding=((1, 0), (0, 1))),
+        _row("rows too wide for SBUF", C=2, K=2, H=2, W=107_000, R=2, S=3, padding=((0, 0), (0, 1))),
         _row("columns too high for SBUF", C=2, K=2, H=120_000, W=1, R=3, S=1, stride=(2, 1), padding=((1, 0), (0, 0))),
         _row("dilation beyond a load", C=1, K=2, W=10_100, S=3, rhs_dilation=(1, 5000), padding=((0, 0), (5, 0))),
         _row("stride beyond a load", C=2, K=1, H=1, W=90_000, S=2, stride=(1, 40_000)),
-        _row("filter of several loads", C=8, K=2, H=12, W=162, R=10, S=160),
+        _row("filter of several loads", C=8, K=2, H=11, W=162, R=10, S=160),
     ]
 )
 

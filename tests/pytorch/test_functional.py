@@ -198,8 +198,8 @@ def test_vmap_of_a_residual(dims):
     assert torch.equal(ours, torch.vmap(lambda x, w, r: F.conv1d(x, w) + r, in_dims=dims)(*given))
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_compiles_without_graph_breaks(dynamic):
+@pytest.mark.parametrize(("dynamic", "backend"), [(False, "aot_eager"), (True, "inductor")])
+def test_compiles_without_graph_breaks(dynamic, backend):
     class Layer(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -209,7 +209,7 @@ def test_compiles_without_graph_breaks(dynamic):
             return pytorch.conv2d(x, self.w, stride=2, padding=(1, 2), groups=2, activation="relu") + 1
 
     layer = Layer()
-    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic)
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend=backend)
     for size in (9, 12):
         x = tensors((2, 4, size, size + 1), (1, 1, 1, 1))[0].requires_grad_()
         y, expected = compiled(x), layer(x)

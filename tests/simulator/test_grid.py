@@ -55,9 +55,16 @@ def views(draw, info):
 INFO = StorageInfo("", (NUM_BYTES,), "uint8", SHARED_HBM, "")
 
 
-@settings(max_examples=1000)
-@given(views(INFO), views(INFO), views(INFO), st.sampled_from([1, 2, 3, 64]))
-def test_views_that_share_a_byte_share_a_cell(typical, a, b, most):
+FEW, MANY = 300, pytest.param(3000, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("count", [FEW, MANY])
+def test_views_that_share_a_byte_share_a_cell(count):
+    three = views(INFO), views(INFO), views(INFO)
+    settings(max_examples=count)(given(*three, st.sampled_from([1, 2, 3, 64]))(check_cells))()
+
+
+def check_cells(typical, a, b, most):
     grid = Grid(extent(typical), NUM_BYTES, most)
     cells_a, cells_b = list(grid.cells(extent(a))), list(grid.cells(extent(b)))
     assert len(set(cells_a)) == len(cells_a)
@@ -83,10 +90,14 @@ def waits(accesses):
     return found
 
 
-@settings(max_examples=500)
-@given(st.lists(st.tuples(views(INFO), st.booleans()), min_size=1, max_size=12))
-def test_waits_are_those_of_every_byte(accesses):
+@pytest.mark.parametrize("count", [FEW, MANY])
+def test_waits_are_those_of_every_byte(count):
     """DMAs on one storage, in program order."""
+    some = st.lists(st.tuples(views(INFO), st.booleans()), min_size=1, max_size=12)
+    settings(max_examples=count)(given(some)(check_waits))()
+
+
+def check_waits(accesses):
     instructions = [
         Instruction(i, "dma", "dma_copy", (region,) if writes else (), () if writes else (region,), {}, "", 0)
         for i, (region, writes) in enumerate(accesses)

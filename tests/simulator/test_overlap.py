@@ -84,9 +84,15 @@ def pairs_of_views(draw):
     return a, a._replace(offset=a.offset + shift)
 
 
-@settings(max_examples=1500)
-@given(pairs_of_views())
-def test_against_sets_of_bytes(views):
+FEW, MANY = 500, pytest.param(5000, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("count", [FEW, MANY])
+def test_against_sets_of_bytes(count):
+    settings(max_examples=count)(given(pairs_of_views())(check_against_sets_of_bytes))()
+
+
+def check_against_sets_of_bytes(views):
     a, b = views
     bytes_a, bytes_b = touched(a), touched(b)
     first, second, on_chip = extent(a), extent(b), a.info.on_chip
@@ -99,7 +105,7 @@ def test_against_sets_of_bytes(views):
     assert covers(first, first, on_chip), "a view covers itself"
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(pairs_of_views())
 def test_an_extent_bounds_its_view(views):
     region = views[0]

@@ -9,7 +9,6 @@
     grouped   small groups: tiles of the array's rows side by side, a block of neighbouring outputs in their columns
     swapped   y as NHWC: windows of x are the stationaries, filters pass the array, results come out by pixels
     narrow    few output channels: rows of y and columns of taps beside each other in the array's columns
-    deep      few outputs, deep contraction: its halves, or output channels, on the two cores; filters pass SBUF once
 
 No im2col tensor exists anywhere; filters come to the array as stationaries (but for swapped), x as strided views. Where
 channels lie side by side in HBM (NHWC), taps and swapped have DMA turn x; taps turns its results on the array, and the

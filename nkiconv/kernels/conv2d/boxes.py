@@ -98,3 +98,20 @@ def load_packed(tile, w_hbm, geometry, c0, cn, k0, kn):
         pattern = [[size, cn], [each, taps], [1, min(end, (block + 1) * each) - first]]
         offset = (block * geometry.C + c0) * size + first - block * each
         load_box(tile, w_hbm, (0, 0, first - k0), pattern, offset)
+
+
+def block_pieces(outputs, parts, height, j0, jn):
+    """(first block, blocks, first part, parts, rows of each) that blocks j0 .. j0+jn-1 of `parts` times `height` rows
+    have of so many rows of outputs: whole blocks, whole parts of the last one, and the part with some rows."""
+    span = parts * height
+    whole = max(0, min(jn, outputs // span - j0))
+    rest = max(0, outputs - (j0 + whole) * span) if whole < jn else 0
+    found = []
+    for piece in (
+        (0, whole, 0, parts, height),
+        (whole, 1, 0, rest // height, height),
+        (whole, 1, rest // height, 1, rest % height),
+    ):
+        if piece[1] > 0 and piece[3] > 0 and piece[4] > 0:
+            found.append(piece)
+    return found

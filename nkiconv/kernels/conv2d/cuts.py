@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import BANK_COLUMNS, cut_into, div_ceil, share
+from .._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, share
+
+#: Engines address partitions from a multiple of this on (trn2.toml, rules NKI043).
+QUADRANT = 32
 
 
 @dataclass
@@ -66,12 +69,13 @@ def in_batches(jobs, most, halves):
 
 def chunks_of(batch):
     """Chunks of input channels that a batch's jobs need, each once, in order."""
-    found = []
-    for index in range(len(batch)):
-        chunks = batch[index].chunks
-        for part in range(len(chunks)):
-            if len(found) == 0 or chunks[part] not in found:
-                found.append(chunks[part])
+    found = batch[0].chunks[:]
+    for index in range(1, len(batch)):
+        chunks, before = batch[index].chunks, batch[index - 1].chunks
+        if chunks != before:
+            for part in range(len(chunks)):
+                if chunks[part] not in found:
+                    found.append(chunks[part])
     return found
 
 
@@ -144,9 +148,64 @@ def block_bands(images, blocks, parts):
     return found
 
 
+def part_of_core(things):
+    """(index of the first, the things) of this core's part of some."""
+    first, count = share(len(things), nl.num_programs(), nl.program_id(0))
+    return first, things[first : min(first + count, len(things))]
+
+
+def slot_for(size):
+    """Partitions of the smallest part of all, from which engines may address `size` of them."""
+    slot = QUADRANT
+    while slot < size:
+        slot = 2 * slot
+    return slot
+
+
+def largest_band(bands):
+    """(images, blocks) of the largest of some BlockBands."""
+    images, blocks = 1, 1
+    for band in bands:
+        images, blocks = max(images, band.nn), max(blocks, band.jn)
+    return images, blocks
+
+
+def parts_for_cores(images, most_images, blocks, most_blocks):
+    """(parts of all images, parts of the blocks of each), as many as cores, or times as many, where that can be."""
+    image_parts, block_parts = div_ceil(images, most_images), div_ceil(blocks, most_blocks)
+    if image_parts * block_parts % PARTS == 1 and image_parts < images:
+        image_parts += 1
+    elif image_parts * block_parts % PARTS == 1 and block_parts < blocks:
+        block_parts += 1
+    return image_parts, block_parts
+
+
 def most_of(parts):
     """Most of any of some (first, how many)."""
     most = 0
     for part in parts:
         most = max(most, part[1])
     return most
+
+
+def window_of(axis, outputs):
+    """Elements of an axis that so many neighbouring outputs span."""
+    return (outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
+
+
+def is_tapped(axis, outputs, place):
+    """Whether a tap of any of so many neighbouring outputs is at a place of their window."""
+    for u in range(outputs):
+        behind = place - u * axis.stride
+        if behind >= 0 and behind % axis.dilation == 0 and behind // axis.dilation < axis.taps:
+            return True
+    return False
+
+
+def places_met(axis, outputs):
+    """Places of the window of neighbouring outputs at which a tap is, ascending."""
+    found = []
+    for place in range(window_of(axis, outputs)):
+        if is_tapped(axis, outputs, place):
+            found.append(place)
+    return found

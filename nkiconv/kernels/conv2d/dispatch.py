@@ -4,8 +4,6 @@ from ..._nki import nl
 from .._tiles import require
 from .bands.loop import run_bands
 from .bands.plan import plan_bands
-from .deep.loop import run_deep
-from .deep.plan import plan_deep
 from .grouped.loop import run_grouped
 from .grouped.plan import plan_grouped
 from .narrow.loop import run_narrow
@@ -20,7 +18,7 @@ from .taps.loop import run_items
 from .taps.refusal import plan_taps
 
 #: The algorithms that can be asked for by name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "deep", "swapped")
+ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "swapped")
 
 
 def plan_of(algorithm, geometry, extras, config, cores):
@@ -39,8 +37,6 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_grouped(plain, extras, config, cores)
     if algorithm == "narrow":
         return plan_narrow(plain, extras, config, cores)
-    if algorithm == "deep":
-        return plan_deep(plain, extras, config, cores)
     if algorithm == "swapped":
         return plan_swapped(plain, extras, config, cores)
     return plan_taps(plain, extras, config, cores)
@@ -71,8 +67,6 @@ def convolve(algorithm, operands, geometry, extras, config):
         run_grouped(inner, plain, extras, plan)
     elif algorithm == "narrow":
         run_narrow(inner, plain, extras, plan)
-    elif algorithm == "deep":
-        run_deep(inner, plain, extras, plan)
     elif algorithm == "swapped":
         run_swapped(inner, plain, extras, plan)
     else:

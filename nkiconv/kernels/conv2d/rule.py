@@ -31,19 +31,16 @@ def wanted_algorithms(geometry):
             if geometry.C < 128:
                 return ["stacked"]
             return [] if geometry.columns.stride > 1 and pixels > RULE_PIXELS else ["narrow"]
-        return ["deep", "narrow"] if 2 * pixels < RULE_PIXELS and contraction > 2000 else ["narrow"]
-    return ["deep"] if pixels < RULE_PIXELS and geometry.K < 430 and geometry.columns.taps > 2 else []
+        return ["narrow"]
+    return []
 
 
 def wanted_of_few_inputs(geometry, pixels, contraction):
     """The same of few input channels."""
     if geometry.columns.out > 650:
         return []
-    few = pixels < 3 * RULE_PIXELS
-    if geometry.C * geometry.K > 34_000 and few:
-        return ["deep"]
-    if few and geometry.C > 16 and geometry.K > 150:
-        return ["deep"] if contraction > 900 else []
+    if pixels < 3 * RULE_PIXELS and (geometry.C * geometry.K > 34_000 or (geometry.C > 16 and geometry.K > 150)):
+        return []
     return [] if contraction > 1500 and geometry.K > 150 else ["stacked"]
 
 

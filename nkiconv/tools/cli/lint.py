@@ -25,6 +25,9 @@ def command(
     strict: Annotated[
         bool, typer.Option("--strict", help="Also what is deprecated, doubtful, or refused on paper only.")
     ] = False,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="The id of a rule to leave out; may be repeated.", show_default=False)
+    ] = None,
     output_format: Annotated[
         str, typer.Option("--format", help="text, github (annotations of a workflow) or json.")
     ] = "text",
@@ -45,7 +48,7 @@ def command(
         return
     if not paths:
         raise UnsupportedError("PATHS: none given; name files or folders to judge, as in `nkiconv lint src`")
-    report = lint(paths, nki=nki, strict=strict)
+    report = lint(paths, nki=nki, strict=strict, ignore=ignore or ())
     if output_format == "json":
         print_json(output.document(report, nki, strict=strict))
     else:

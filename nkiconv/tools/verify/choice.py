@@ -8,11 +8,13 @@ import numpy as np
 
 from ...cases import Case
 from ...errors import NkiconvError, UnsupportedError, raise_all
+from ...planner.cost.algorithm import Shape
 from ...planner.operation import Operation
 from ...planner.operations import OPERATIONS, choice_refusals
-from ...planner.request import Asked, Config, asked_violations
+from ...planner.request import Asked, Config, Request, asked_violations
 from ...problem import DTYPES
 from ...reference import AnyArray
+from ...simulator.timing import Rates
 
 
 def case_operation(case: Case) -> Operation:
@@ -45,6 +47,14 @@ def name_violations(operation: Operation, algorithm: str | None) -> list[Nkiconv
         return []
     accepted = ", ".join(operation.algorithms)
     return [UnsupportedError(f"algorithm={algorithm!r}: accepted for {operation.name} are {accepted}; use one of them")]
+
+
+def settings_of(
+    operation: Operation, request: Request, algorithm: str | None, config: Config
+) -> tuple[Shape, str, Config]:
+    """The shape of a request, and the algorithm and settings asked for; where none are, the estimate."""
+    shape = operation.shape(request, Rates())
+    return (shape, *operation.choice(shape)) if algorithm is None else (shape, algorithm, config)
 
 
 def case_arrays(case: Case, seed: int) -> tuple[AnyArray, AnyArray]:

@@ -18,7 +18,7 @@ from ...planner.operations import OPERATIONS
 from ...planner.request import Config, Request
 from ...problem import ConvProblem
 from ...reference import AnyArray
-from ...simulator.timing import Rates
+from .choice import settings_of
 from .comparison import Comparison, compare_channels
 from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
 
@@ -63,10 +63,7 @@ def verify_conv2d(
     extra |= {"residual": residual, "residual_position": residual_position}
     epilogue = Epilogue2d(**extra, strict_nonfinite=strict_nonfinite)
     request = Request(problem=problem, lnc=min(degrees), asked=epilogue.asked(packed=False))
-    shape = OPERATION.shape(request, Rates())
-    settings = config
-    if algorithm is None:
-        algorithm, settings = OPERATION.choice(shape)
+    shape, algorithm, settings = settings_of(OPERATION, request, algorithm, config)
     chosen = _chosen_channels(problem, channels)
     runs: list[KernelRun] = []
     for lnc in degrees:

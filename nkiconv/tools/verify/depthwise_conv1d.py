@@ -22,7 +22,7 @@ from ...planner.request import Config, Request
 from ...problem import ConvProblem
 from ...reference import AnyArray
 from ...simulator import ArraySpec
-from ...simulator.timing import Rates
+from .choice import settings_of
 from .comparison import Comparison, compare, merged
 from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
 
@@ -76,18 +76,15 @@ def verify_depthwise_conv1d(
         strict_nonfinite=strict_nonfinite,
     )
     request = Request(problem=problem, lnc=min(degrees), asked=extra.asked)
-    shape = OPERATION.shape(request, Rates())
-    asked = config
-    if algorithm is None:
-        algorithm, config = OPERATION.choice(shape)
-    how = _How(extra, algorithm, config)
+    shape, algorithm, settings = settings_of(OPERATION, request, algorithm, config)
+    how = _How(extra, algorithm, settings)
     tallies = [_Tally(lnc, _trace(name, problem, x, w, lnc, how, advance)) for lnc in degrees]
     trace = tallies[0].trace
-    tiles = OPERATION.symbols(shape, algorithm, config) if trace else None
+    tiles = OPERATION.symbols(shape, algorithm, settings) if trace else None
     chosen = _chosen_channels(problem.C, "all" if keep else channels, trace)
     blocks = [chosen]
     if trace and not keep:
-        unit = OPERATION.unit(shape, algorithm, config)
+        unit = OPERATION.unit(shape, algorithm, settings)
         blocks = list(_blocks(chosen, problem, trace.num_instructions, unit))
     for i, block in enumerate(blocks):
         advance(f"checking {name}", i / len(blocks))
@@ -101,7 +98,7 @@ def verify_depthwise_conv1d(
             lnc=tally.lnc,
             strict_nonfinite=strict_nonfinite,
             algorithm=algorithm,
-            config=asked,
+            config=config,
             provider=CHOICE.provider,
             tiles=tiles,
             trace=tally.trace,

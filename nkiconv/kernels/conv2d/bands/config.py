@@ -3,13 +3,10 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import limits_refusal, setting
+from ..._settings import setting, settings_refusal
 from ..._tiles import PARTS, div_ceil
-from .shape import group_bytes, most_channels, triggers_of, x_buffers_most
+from .shape import group_bytes, most_channels_of_group, triggers_of, x_buffers_most
 
-BANDS_SETTINGS = ("fold", "channels", "together", "buffers", "early", "warmup")
-#: Rows of x that a partition may have.
-BANDS_FOLDS = (1, 2, 4)
 #: Most matmuls on zeros.
 BANDS_WARM_UP_MAX = 256
 #: Of a kernel without settings: columns of the array that pass while the rows of an image are loaded and stored, and
@@ -23,9 +20,7 @@ EARLY_BYTES = 10_800
 class BandsConfig(nl.NKIObject):
     """Every setting."""
 
-    #: rows of x that a partition has, one of BANDS_FOLDS that divides H
-    fold: int
-    #: channels of a tile, 1 to `most_channels`
+    #: channels of a group, 1 to `most_channels_of_group`
     channels: int
     #: groups whose bands are made together, at most, 1 to 128
     together: int
@@ -37,46 +32,27 @@ class BandsConfig(nl.NKIObject):
     warmup: int
 
 
-def bands_config_refusal(geometry, config):
+def bands_config_refusal(config):
     """What is wrong with a config; "" if nothing is."""
-    most, size = nl.tile_size.pmax, geometry.rows.size
-    limits = (("fold", 1, most), ("channels", 1, most), ("together", 1, most), ("buffers", 2, most))
-    limits = limits + (("early", 0, most), ("warmup", 0, BANDS_WARM_UP_MAX))
-    reason = limits_refusal(config, BANDS_SETTINGS, "bands", limits)
-    if reason != "":
-        return reason
-    fold = setting(config, "fold", 1)
-    if fold not in BANDS_FOLDS or size % fold != 0:
-        return f"config fold={fold}: one of {BANDS_FOLDS} that divides H={size}"
-    return ""
+    most = nl.tile_size.pmax
+    sizes = (("channels", (1, most)), ("together", (1, most)), ("buffers", (2, most)))
+    return settings_refusal(config, sizes + (("early", (0, most)), ("warmup", (0, BANDS_WARM_UP_MAX))), "bands")
 
 
-def bands_defaults(geometry, fold):
-    """Settings of a kernel that is called without any but `fold`: the work of the groups of a round, in columns of the
-    array, hides the triggers of the next one's bands."""
+def bands_settings(geometry, config):
+    """All settings: what a config leaves open so that the work of the groups of a round, in columns of the array, hides
+    the triggers of the next one's bands."""
     columns, N = geometry.columns, geometry.N
-    A = most_channels(geometry, fold)
-    share_groups = div_ceil(div_ceil(geometry.C, fold * A), PARTS)
-    work = fold * max(columns.taps * max(nl.tile_size.pmax, N * columns.out), N * DMA_COLUMNS)
-    needed = TRIGGER_COLUMNS * triggers_of(geometry, fold, A) // work + 1
-    together = div_ceil(share_groups, max(1, share_groups // needed))
+    A = most_channels_of_group(geometry)
+    share_groups = div_ceil(div_ceil(geometry.C, A), PARTS)
+    work = max(columns.taps * max(nl.tile_size.pmax, N * columns.out), N * DMA_COLUMNS)
+    needed = TRIGGER_COLUMNS * triggers_of(geometry, A) // work + 1
+    together = min(nl.tile_size.pmax, div_ceil(share_groups, max(1, share_groups // needed)))
+    early = min(nl.tile_size.pmax, EARLY_BYTES // group_bytes(geometry, A))
     return BandsConfig(
-        fold=fold,
-        channels=A,
-        together=min(nl.tile_size.pmax, together),
-        buffers=min(min(16, 4 + 96 // N), x_buffers_most(geometry, fold)),
-        early=min(nl.tile_size.pmax, EARLY_BYTES // group_bytes(geometry, fold, A)),
-        warmup=48,
-    )
-
-
-def read_bands(config, defaults):
-    """The settings of a config; what it leaves open is as in `defaults`."""
-    return BandsConfig(
-        fold=setting(config, "fold", defaults.fold),
-        channels=setting(config, "channels", defaults.channels),
-        together=setting(config, "together", defaults.together),
-        buffers=setting(config, "buffers", defaults.buffers),
-        early=setting(config, "early", defaults.early),
-        warmup=setting(config, "warmup", defaults.warmup),
+        channels=setting(config, "channels", A),
+        together=setting(config, "together", together),
+        buffers=setting(config, "buffers", min(min(16, 4 + 96 // N), x_buffers_most(geometry))),
+        early=setting(config, "early", early),
+        warmup=setting(config, "warmup", 48),
     )

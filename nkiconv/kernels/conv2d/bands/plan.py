@@ -6,37 +6,34 @@ A channels of H rows lie on the partitions, X[(a, h), n, w] = x[n, a, h, w]; for
 
 does all R taps of it for A channels and all rows: S matmuls of N Q columns for A channels, where diagonals take R S of
 P Q columns for 128. Padding above and below is zeros of F. What it pays is short runs: a DMA element is one row of x.
-Where DMA engines are what is waited for, a partition has `fold` rows of x, one longer run, and the array as many tiles
-of its rows side by side, each with its own A channels; a matmul then adds one of the rows, fold of them make a sum.
 """
 
 from ...._nki import nl
-from ..._settings import setting
 from ..._tiles import BANK_COLUMNS, PARTS
 from ..call import taken_refusal
 from ..geometry import instructions_refusal
-from .config import bands_config_refusal, bands_defaults, read_bands
-from .shape import bands_fit, count_instructions, make_bands, most_channels
+from .config import bands_config_refusal, bands_settings
+from .shape import bands_instructions, most_channels_of_group, sizes_of_bands
 
 
 def plan_bands(geometry, extras, config, cores):
     """(Bands, "") of this on `cores` cores, or (None, why not)."""
-    reason = bands_config_refusal(geometry, config)
+    reason = bands_config_refusal(config)
     if reason == "":
         reason = bands_refusal(geometry, extras)
     if reason != "":
         return None, reason
-    settings = read_bands(config, bands_defaults(geometry, setting(config, "fold", 1)))
-    A, size = most_channels(geometry, settings.fold), geometry.rows.size
+    settings = bands_settings(geometry, config)
+    A, size = most_channels_of_group(geometry), geometry.rows.size
     if settings.channels > A:
         return None, f"config channels={settings.channels}: at most {A} of {size} rows; use fewer"
-    bands = make_bands(geometry, settings)
-    if not bands_fit(geometry, bands, extras.residual):
+    bands = sizes_of_bands(geometry, settings, extras.residual)
+    if bands == None:
         return None, (
             f"N={geometry.N}, W={geometry.columns.size}, S={geometry.columns.taps}: rows of all images and the bands "
             f"of a group must fit SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use taps"
         )
-    reason = instructions_refusal(geometry, "bands", count_instructions(geometry, bands, cores))
+    reason = instructions_refusal(geometry, "bands", bands_instructions(geometry, bands, cores))
     return (bands, "") if reason == "" else (None, reason)
 
 

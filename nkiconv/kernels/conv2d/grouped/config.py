@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import limits_refusal, setting
-from .units import fits_sbuf, make_grouped
+from ..._settings import setting, settings_refusal
+from .units import make_grouped
 
-GROUPED_SETTINGS = ("rows", "height", "width", "x_bytes", "buffers", "warmup")
 #: Rows of a tile of the array that are worth it, and the outputs of a block: with both, what lies in the columns begins
 #: where engines may address partitions.
 TILE_ROWS = (32, 64)
@@ -39,9 +38,9 @@ class GroupedConfig(nl.NKIObject):
 def grouped_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most, whole = nl.tile_size.pmax, nl.tile_size.total_available_sbuf_size
-    limits = (("rows", 1, most), ("height", 1, most), ("width", 1, most), ("buffers", 2, most))
-    limits = limits + (("x_bytes", 256, whole), ("warmup", 0, GROUPED_WARM_UP_MAX))
-    reason = limits_refusal(config, GROUPED_SETTINGS, "grouped", limits)
+    table = (("rows", (1, most)), ("height", (1, most)), ("width", (1, most)), ("buffers", (2, most)))
+    table = table + (("x_bytes", (256, whole)), ("warmup", (0, GROUPED_WARM_UP_MAX)))
+    reason = settings_refusal(config, table, "grouped")
     rows, height, width = setting(config, "rows", 0), setting(config, "height", 0), setting(config, "width", 0)
     if reason != "" or (rows, height, width) == (0, 0, 0):
         return reason
@@ -54,39 +53,30 @@ def grouped_config_refusal(geometry, config):
     return ""
 
 
-def grouped_defaults(geometry, extras, config):
-    """Settings of a kernel called without some: large blocks where there are many outputs, small ones if none fits."""
+def grouped_settings(geometry, extras, config):
+    """All settings: of sizes that a config leaves open, large blocks where there are many outputs, small ones if none
+    fits."""
     more = geometry.K > geometry.C
     many = geometry.N * geometry.rows.out * geometry.columns.out >= MANY_OUTPUTS
     wide = geometry.columns.taps > 1
-    found = GroupedConfig(
-        rows=TILE_ROWS[0] if more or (many and (wide or geometry.C <= TILE_ROWS[0])) else TILE_ROWS[1],
-        height=2,
-        width=2 if many and wide and not more else 1,
-        x_bytes=GROUPED_X_BYTES,
-        buffers=GROUPED_X_BUFFERS,
-        warmup=GROUPED_WARM_UP,
-    )
-    found = read_grouped(config, found)
-    fits = setting(config, "rows", 0) > 0
-    if not fits:
-        fits = fits_sbuf(geometry, make_grouped(geometry, found), extras.residual)
-    for which in range(len(TILE_ROWS)):
+    rows = TILE_ROWS[0] if more or (many and (wide or geometry.C <= TILE_ROWS[0])) else TILE_ROWS[1]
+    found = sized_grouped(config, rows, 2, 2 if many and wide and not more else 1)
+    fits = setting(config, "rows", 0) > 0 or make_grouped(geometry, found, extras.residual) != None
+    for other_rows in TILE_ROWS:
         for block in range(len(BLOCKS) - 1, -1, -1):
             if not fits:
-                sizes = (("rows", TILE_ROWS[which]), ("height", BLOCKS[block][0]), ("width", BLOCKS[block][1]))
-                found = read_grouped(sizes, found)
-                fits = fits_sbuf(geometry, make_grouped(geometry, found), extras.residual)
+                found = sized_grouped(config, other_rows, BLOCKS[block][0], BLOCKS[block][1])
+                fits = make_grouped(geometry, found, extras.residual) != None
     return found
 
 
-def read_grouped(config, defaults):
-    """All settings of (name, value) pairs; what they leave open is as in defaults."""
+def sized_grouped(config, rows, height, width):
+    """All settings, sizes as given here where a config has none."""
     return GroupedConfig(
-        rows=setting(config, "rows", defaults.rows),
-        height=setting(config, "height", defaults.height),
-        width=setting(config, "width", defaults.width),
-        x_bytes=setting(config, "x_bytes", defaults.x_bytes),
-        buffers=setting(config, "buffers", defaults.buffers),
-        warmup=setting(config, "warmup", defaults.warmup),
+        rows=setting(config, "rows", rows),
+        height=setting(config, "height", height),
+        width=setting(config, "width", width),
+        x_bytes=setting(config, "x_bytes", GROUPED_X_BYTES),
+        buffers=setting(config, "buffers", GROUPED_X_BUFFERS),
+        warmup=setting(config, "warmup", GROUPED_WARM_UP),
     )

@@ -1,12 +1,12 @@
 """Stationaries of grouped conv2d: [(tile, c), a, b, (uw, uh, k)] in SBUF for a chunk of tiles.
 
 Filters come in as [(tile, k), c, r, s]. Each row is spread over the input channels of all tiles under a mask; a matmul
-with rows of identities then turns a tap and puts the k of every tile into the same columns:
+with rows of identities then transposes a tap and puts the k of every tile into the same columns:
 
-    turned[(tile, c), k] = sum over (tile', k') of spread[(tile', k'), (tile, c)] * I[k', k],
+    transposed[(tile, c), k] = sum over (tile', k') of spread[(tile', k'), (tile, c)] * I[k', k],
 
 products of a single weight and 1, so exact. From PSUM a tap goes to its place for each output of a block; the other
-places are zeroed once, and stay so. Depthwise filters need no turning: they come in as [(tile, c), k, r, s] and are
+places are zeroed once, and stay so. Depthwise filters need no transpose: they come in as [(tile, c), k, r, s] and are
 multiplied with rows of identities.
 """
 
@@ -18,18 +18,19 @@ from ..._tiles import BANK_COLUMNS
 from ..boxes import load_box
 from ..call import of_array
 from ..cuts import blocks_of_taps
-from .units import tiles_of
+from ..filter_feed import clear_words, tiles_in_turn
+from .units import tiles_of_chunk
 
 
 @dataclass
 class Rulers(nl.NKIObject):
-    """What spreads and turns the filters of any chunk."""
+    """What spreads and transposes the filters of any chunk."""
 
     #: tiles whose output channels share the partitions
     together: int
-    #: [(tile, k), tile, group] 1 where k is of the tile's group; None for depthwise
+    #: [(tile, k), tile, group] 1 where k is of the tile's group; for depthwise [(tile, c), 1, c'] where c' is c
     mask_sbuf: object
-    #: [(tile, k), k] 1 where they are the same output channel of a tile; for depthwise [(tile, c), c']
+    #: [(tile, k), k] 1 where they are the same output channel of a tile; None for depthwise
     ones_sbuf: object
     #: buffers of stationaries that chunks take in turn
     ring: list
@@ -51,19 +52,15 @@ def make_rulers(operands, geometry, grouped, count):
     """Rulers with `count` buffers."""
     together = tiles_together(geometry, grouped)
     if is_depthwise(geometry):
-        mask_sbuf, ones_sbuf = None, identities(operands, together, grouped.T, grouped.G)
+        mask_sbuf, ones_sbuf = identities(operands, together, grouped.T, grouped.G).expand_dim(1), None
     else:
         mask_sbuf = group_mask(operands, geometry, grouped, together)
         ones_sbuf = identities(operands, together, grouped.Kt, grouped.Kt)
-    ring = []
+    shape = (nl.tile_size.pmax, grouped.rows.taps, grouped.columns.taps, grouped.Uw * grouped.Uh * grouped.Kt)
+    ring = tiles_in_turn(count, shape, operands.w_dtype)
     for index in range(count):
-        shape = (nl.tile_size.pmax, grouped.height, grouped.width, grouped.Uw * grouped.Uh * grouped.Kt)
-        filters_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-        # two elements of 16 bits at a time
-        words = filters_sbuf if operands.w_dtype == nl.float32 else filters_sbuf.view(nl.float32)
         # only the first is waited for
-        nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector if index == 0 else nisa.engine.gpsimd)
-        ring.append(filters_sbuf)
+        clear_words(ring[index], nisa.engine.vector if index == 0 else nisa.engine.gpsimd)
     return Rulers(together=together, mask_sbuf=mask_sbuf, ones_sbuf=ones_sbuf, ring=ring)
 
 
@@ -112,7 +109,7 @@ def load_filters(operands, geometry, grouped, chunk):
         step, second, second_step, size = each * geometry.w_k, each, geometry.w_k, grouped.T
     together = tiles_together(geometry, grouped)
     folds = grouped.chunks[chunk][2]
-    tiles = tiles_of(geometry, grouped, chunk, folds)
+    tiles = tiles_of_chunk(geometry, grouped, chunk, folds)
     found = []
     for first in range(0, len(tiles), together):
         some = tiles[first : min(first + together, len(tiles))]
@@ -139,27 +136,24 @@ def spread_filters(loaded, geometry, grouped, rulers):
     found = []
     for raw_sbuf in loaded:
         for block in blocks:
-            if is_depthwise(geometry):
-                found.append(widen(raw_sbuf, geometry, rulers, block))
-            else:
-                found.append(spread(raw_sbuf, geometry, grouped, rulers, block))
+            found.append(spread(raw_sbuf, geometry, grouped, rulers, block))
     return found
 
 
-def build_filters(operands, spreads, geometry, grouped, rulers, turn_of, ledger):
+def build_filters(operands, spreads, geometry, grouped, rulers, turn, ledger):
     """Stationaries of a chunk [(tile, c), a, b, (uw, uh, k)] from what `spread_filters` returned, in the buffer whose
     turn it is."""
-    filters_sbuf = rulers.ring[turn_of % len(rulers.ring)]
+    filters_sbuf = rulers.ring[turn % len(rulers.ring)]
     blocks = blocks_of_taps(geometry, BANK_COLUMNS // grouped.Kt)
     for index in range(len(spreads)):
         first = index // len(blocks) * rulers.together * grouped.T
         block = blocks[index % len(blocks)]
-        taps = spreads[index] if is_depthwise(geometry) else turn(spreads[index], grouped, rulers)
-        place(filters_sbuf, taps, geometry, grouped, first, block, is_depthwise(geometry), ledger)
+        taps = spreads[index] if is_depthwise(geometry) else transpose_spread(spreads[index], grouped, rulers)
+        place_in_window(filters_sbuf, taps, geometry, grouped, first, block, ledger)
     return of_array(filters_sbuf, operands)
 
 
-def part_of(raw_sbuf, geometry, block):
+def taps_of_block(raw_sbuf, geometry, block):
     """A block's taps as loaded: [partition, second, taps]."""
     r0, rn, s0, sn = block
     parts, second = raw_sbuf.shape[0], raw_sbuf.shape[1]
@@ -168,38 +162,18 @@ def part_of(raw_sbuf, geometry, block):
     return raw_sbuf[0:parts, 0:second, r0, s0 : s0 + sn]
 
 
-def widen(raw_sbuf, geometry, rulers, block):
-    """[(tile, c), taps, (c', k)] in SBUF: weights of a depthwise block where c' is c, zero elsewhere."""
-    raw = part_of(raw_sbuf, geometry, block)
-    parts, each, taps = raw.shape
-    ones_sbuf = rulers.ones_sbuf[0:parts, 0 : rulers.ones_sbuf.shape[1]]
-    width = ones_sbuf.shape[1]
-    wide_sbuf = nl.ndarray((parts, taps, width, each), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    nisa.tensor_tensor(
-        dst=wide_sbuf,
-        data1=raw.permute((0, 2, 1)).expand_dim(2).broadcast(2, width),
-        data2=ones_sbuf.expand_dim(1).broadcast(1, taps).expand_dim(3).broadcast(3, each),
-        op=nl.multiply,
-    )
-    return wide_sbuf.reshape((parts, taps, width * each))
-
-
-def turn(spread_sbuf, grouped, rulers):
+def transpose_spread(spread_sbuf, grouped, rulers):
     """[(tile, c), taps, k] in PSUM: weights of a block."""
     parts, taps, inputs = spread_sbuf.shape
-    Kt = grouped.Kt
-    turned_psum = nl.ndarray((inputs, taps, Kt), dtype=nl.float32, buffer=nl.psum)
+    taps_psum = nl.ndarray((inputs, taps, grouped.Kt), dtype=nl.float32, buffer=nl.psum)
+    ones = rulers.ones_sbuf[0:parts, 0 : grouped.Kt]
     for tap in range(taps):
-        nisa.nc_matmul(
-            dst=turned_psum[0:inputs, tap, 0:Kt],
-            stationary=spread_sbuf[0:parts, tap, 0:inputs],
-            moving=rulers.ones_sbuf[0:parts, 0:Kt],
-            accumulate=False,
-        )
-    return turned_psum
+        own_psum, own_sbuf = taps_psum[0:inputs, tap, 0 : grouped.Kt], spread_sbuf[0:parts, tap, 0:inputs]
+        nisa.nc_matmul(dst=own_psum, stationary=own_sbuf, moving=ones, accumulate=False)
+    return taps_psum
 
 
-def place(filters_sbuf, taps, geometry, grouped, first, block, in_sbuf, ledger):
+def place_in_window(filters_sbuf, taps, geometry, grouped, first, block, ledger):
     """Taps [(tile, c), taps, k] of a block to all places that they have, from partition `first` on.
 
     What is in PSUM is read once: copies inside SBUF are faster.
@@ -218,7 +192,7 @@ def place(filters_sbuf, taps, geometry, grouped, first, block, in_sbuf, ledger):
                 b : b + (sn - 1) * columns.dilation + 1 : columns.dilation,
                 k : k + kn,
             ]
-            in_psum = not in_sbuf and uh + uw == 0
+            in_psum = not is_depthwise(geometry) and uh + uw == 0
             engine = nisa.engine.vector
             if in_psum:
                 engine = pick(ledger, rn * sn * kn, False)
@@ -230,28 +204,27 @@ def place(filters_sbuf, taps, geometry, grouped, first, block, in_sbuf, ledger):
 
 
 def spread(raw_sbuf, geometry, grouped, rulers, block):
-    """[(tile, k), tap, (tile, c)] in SBUF: weights of k at the channels of its group, zero elsewhere."""
-    raw = part_of(raw_sbuf, geometry, block)
-    parts, per_c, taps = raw.shape
+    """[(tile, k), tap, (tile, c)] in SBUF: weights of k at the channels of its group, zero elsewhere; of a depthwise
+    block [(tile, c), tap, (c', k)]: weights where c' is c."""
+    raw = taps_of_block(raw_sbuf, geometry, block)
+    parts, each, taps = raw.shape
     raw = raw.permute((0, 2, 1)).expand_dim(2)
-    together, G, T = rulers.together, grouped.G, grouped.T
-    spread_sbuf = nl.ndarray((parts, taps, together * T), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    used = G * per_c
-    if used < T:
+    inputs, times, groups = rulers.mask_sbuf.shape
+    width = groups * each if is_depthwise(geometry) else grouped.T
+    spread_sbuf = nl.ndarray((parts, taps, times * width), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    mask_sbuf = rulers.mask_sbuf.reshape((inputs, times * groups))
+    if groups * each < width:
         nisa.memset(dst=spread_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    # an instruction has few dims: where tiles leave gaps, one for each of them
-    times, groups = (1, together * G) if used == T else (together, G)
-    mask = rulers.mask_sbuf.reshape((rulers.mask_sbuf.shape[0], together * G))
+    else:
+        # an instruction has few dims: only where tiles leave gaps it takes one for each of them
+        times, groups = 1, times * groups
     for index in range(times):
-        part = spread_sbuf[0:parts, 0:taps, index * T : index * T + groups * per_c]
+        own_sbuf = spread_sbuf[0:parts, 0:taps, index * width : index * width + groups * each]
+        mask = mask_sbuf[0:parts, index * groups : (index + 1) * groups].expand_dim(1).broadcast(1, taps)
         nisa.tensor_tensor(
-            dst=part.reshape((parts, taps, groups, per_c)),
+            dst=own_sbuf.reshape((parts, taps, groups, each)),
             data1=raw.broadcast(2, groups),
-            data2=mask[0:parts, index * groups : (index + 1) * groups]
-            .expand_dim(1)
-            .broadcast(1, taps)
-            .expand_dim(3)
-            .broadcast(3, per_c),
+            data2=mask.expand_dim(3).broadcast(3, each),
             op=nl.multiply,
         )
     return spread_sbuf

@@ -4,13 +4,16 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import START_WORK, copy_work, new_ledger
-from ..._tiles import div_ceil, share
+from ..._tiles import div_ceil
 from ..._warm import warm_up, warm_zeros
 from ..boxes import corner, load_box, load_boxes, residual_of, store_boxes, strides_of_x
 from ..call import finish_shared, of_array
-from ..cuts import strides_of_residual, strides_of_y
+from ..cuts import part_of_core, strides_of_residual, strides_of_y
+from ..filter_feed import tiles_in_turn
+from ..geometry import met
+from ..sums import places_of_elements, places_of_outputs, spaced, zero_sums
 from .filters import build_filters, load_filters, make_rulers, spread_filters
-from .units import FILTER_BUFFERS, GROUPED_AHEAD_BYTES, banks_of, block_met, tiles_of, y_buffers
+from .units import FILTER_BUFFERS, banks_of_unit, tiles_of_chunk, y_pages
 
 
 @dataclass
@@ -27,21 +30,20 @@ class Chunk(nl.NKIObject):
 def run_grouped(operands, geometry, extras, grouped):
     """This core's part of the units; x of the next ones is loaded before one is worked on.
 
-    Filters of a chunk are loaded, spread two units and turned one unit before its first, while engines and array work
-    on others.
+    Filters of a chunk are loaded, spread two units and transposed one unit before its first, while engines and array
+    work on others.
     """
-    mine = share(len(grouped.units), nl.num_programs(), nl.program_id(0))
-    if mine[1] == 0:
+    _, units = part_of_core(grouped.units)
+    count = len(units)
+    if count == 0:
         return
-    units = units_of(grouped, mine)
     order = order_of(units)
     ledger = new_ledger()
-    ring = x_ring(operands, grouped, len(units))
+    ring = x_tiles(operands, grouped, count)
     chunks = [start_chunk(operands, geometry, grouped, order[0])]
-    xs = [load_x(operands, geometry, grouped, units[0], ring[0], first_rows(geometry, grouped, units[0]))]
-    ahead = chunks_ahead(geometry)
-    while len(chunks) < min(ahead, len(order)):
-        chunks.append(start_chunk(operands, geometry, grouped, order[len(chunks)]))
+    xs = [load_x_of_unit(operands, geometry, grouped, units[0], ring, 0, rows_of_first_bank(grouped, units[0]))]
+    if len(order) > 1:
+        chunks.append(start_chunk(operands, geometry, grouped, order[1]))
     zeros_sbuf = warm_zeros()
     rulers = make_rulers(operands, geometry, grouped, min(FILTER_BUFFERS, len(order)))
     warm_up(zeros_sbuf, grouped.warmup, 1)
@@ -49,60 +51,28 @@ def run_grouped(operands, geometry, extras, grouped):
     finish_chunk(operands, geometry, grouped, rulers, chunks, 0, ledger)
     spread_chunk(geometry, grouped, rulers, chunks, 1)
     at = 0
-    for index in range(len(units)):
-        while len(xs) < min(len(units), index + grouped.buffers):
-            xs.append(load_x(operands, geometry, grouped, units[len(xs)], ring[len(xs) % len(ring)], 0))
-        last = index + 1 == len(units)
-        coming = -1
-        here, after = units[index], units[min(index + 1, len(units) - 1)]
+    for index in range(count):
+        while len(xs) < min(count, index + grouped.buffers):
+            xs.append(load_x_of_unit(operands, geometry, grouped, units[len(xs)], ring, len(xs), 0))
+        here, after = units[index], units[min(index + 1, count - 1)]
+        own = chunks[at]
         if after.chunk != here.chunk:
-            finish_chunk(operands, geometry, grouped, rulers, chunks, at + 1, ledger)
-            if len(chunks) < len(order):
-                chunks.append(start_chunk(operands, geometry, grouped, order[len(chunks)]))
-            coming = at + 2
-        work_unit(
-            operands,
-            geometry,
-            extras,
-            grouped,
-            rulers,
-            chunks,
-            at,
-            coming,
-            units[index],
-            xs[index],
-            zeros_sbuf,
-            ledger,
-            last,
-        )
-        xs[index] = None
-        if coming >= 0:
             chunks[at] = None
             at += 1
-
-
-def chunks_ahead(geometry):
-    """Chunks whose filters are loaded or on their way together, if more than two."""
-    taps = geometry.rows.taps * geometry.columns.taps
-    each = max(geometry.C, geometry.K) // geometry.groups * taps * geometry.itemsize
-    return max(2, GROUPED_AHEAD_BYTES // each)
-
-
-def units_of(grouped, mine):
-    """A core's units; a chunk that both cores share, of which each has fewer units, is the last for both, so that
-    little is left to store when the array is done."""
-    units = []
-    for index in range(mine[1]):
-        units.append(grouped.units[mine[0] + (index if mine[0] == 0 else mine[1] - 1 - index)])
-    return units
+            finish_chunk(operands, geometry, grouped, rulers, chunks, at, ledger)
+            if len(chunks) < len(order):
+                chunks.append(start_chunk(operands, geometry, grouped, order[len(chunks)]))
+            spread_chunk(geometry, grouped, rulers, chunks, at + 1)
+        last = index + 1 == count
+        work_on_unit(operands, geometry, extras.epilogue, grouped, own, here, xs[index], zeros_sbuf, ledger, last)
+        xs[index] = None
 
 
 def order_of(units):
     """Chunks of units, each once, in order."""
     found = []
-    for index in range(len(units)):
-        unit, before = units[index], units[max(0, index - 1)]
-        if index == 0 or before.chunk != unit.chunk:
+    for unit in units:
+        if len(found) == 0 or found[len(found) - 1] != unit.chunk:
             found.append(unit.chunk)
     return found
 
@@ -110,7 +80,7 @@ def order_of(units):
 def start_chunk(operands, geometry, grouped, index):
     """A Chunk whose filters are on their way."""
     loaded = load_filters(operands, geometry, grouped, index)
-    tiles = tiles_of(geometry, grouped, index, grouped.chunks[index][2])
+    tiles = tiles_of_chunk(geometry, grouped, index, grouped.chunks[index][2])
     bias_sbuf = None
     if operands.bias != None:
         bias_sbuf = nl.ndarray((grouped.Uh * grouped.Kt, len(tiles)), dtype=nl.float32, buffer=nl.sbuf)
@@ -124,7 +94,7 @@ def start_chunk(operands, geometry, grouped, index):
 
 def spread_chunk(geometry, grouped, rulers, chunks, at):
     """Put zeros between the groups of a chunk's filters, if there is such a chunk."""
-    if at >= 0 and at < len(chunks):
+    if at < len(chunks):
         chunks[at].spreads = spread_filters(chunks[at].loaded, geometry, grouped, rulers)
         chunks[at].loaded = []
 
@@ -135,67 +105,51 @@ def finish_chunk(operands, geometry, grouped, rulers, chunks, at, ledger):
     chunks[at].spreads = []
 
 
-def first_rows(geometry, grouped, unit):
+def rows_of_first_bank(grouped, unit):
     """Rows of x that the first bank of a unit needs: they are loaded first."""
-    blocks = banks_of(geometry, grouped, unit)[0][1]
-    return min(unit.hn, (blocks - 1) * grouped.Uh * geometry.rows.stride + grouped.height)
+    blocks = banks_of_unit(grouped, unit)[0][1]
+    return min(unit.hn, (blocks - 1) * grouped.rows.stride + grouped.rows.taps)
 
 
-def x_ring(operands, grouped, num_units):
-    """Buffers [(tile, c), images, rows, columns] that x of units takes in turn, of one shape on any number of cores;
-    None where no unit needs any."""
+def x_tiles(operands, grouped, num_units):
+    """Tiles [(tile, c), images, rows, columns] that x of units takes in turn, of one shape on any number of cores; none
+    where no unit needs any."""
     images, height, width = 0, 0, 0
     for unit in grouped.units:
         images, height, width = max(images, unit.nn), max(height, unit.hn), max(width, unit.wn)
-    ring = []
-    for _ in range(min(grouped.buffers, num_units)):
-        x_sbuf = None
-        if height > 0 and width > 0:
-            shape = (nl.tile_size.pmax, images, height, width)
-            x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
-        ring.append(x_sbuf)
-    return ring
+    count = min(grouped.buffers, num_units) if height > 0 and width > 0 else 0
+    return tiles_in_turn(count, (nl.tile_size.pmax, images, height, width), operands.x_dtype)
 
 
-def load_x(operands, geometry, grouped, unit, ring_sbuf, first):
-    """[(tile, c), images, rows, columns] of x in a buffer, the `first` rows before the others; None where there is
+def load_x_of_unit(operands, geometry, grouped, unit, ring, turn, first):
+    """[(tile, c), images, rows, columns] of x in a tile, the `first` rows before the others; None where there is
     none."""
     if unit.hn == 0 or unit.wn == 0:
         return None
-    tiles = tiles_of(geometry, grouped, unit.chunk, len(unit.parts))
+    tiles = tiles_of_chunk(geometry, grouped, unit.chunk, len(unit.parts))
     each = len(tiles) // len(unit.parts)
     dense = tiles[0].cn == grouped.T
-    x_sbuf = ring_sbuf[0 : nl.tile_size.pmax, 0 : unit.nn, 0 : unit.hn, 0 : unit.wn]
-    bounds = [0, first, unit.hn] if 0 < first and first < unit.hn else [0, unit.hn]
+    x_sbuf = ring[turn % len(ring)][0 : nl.tile_size.pmax, 0 : unit.nn, 0 : unit.hn, 0 : unit.wn]
     by = strides_of_x(geometry)
     boxes = []
-    for step in range(1, len(bounds)):
+    for bounds in ((0, first), (first, unit.hn)):
         for index in range(0, len(tiles), each if dense else 1):
             tile = tiles[index]
             part = unit.parts[tile.fold]
-            low, high = bounds[step - 1], min(part.hn, bounds[step])
-            count = tile.cn
-            if dense:
-                count = tiles[index + each - 1].c0 + tiles[index + each - 1].cn - tile.c0
+            low, high = bounds[0], min(part.hn, bounds[1])
+            # tiles without gaps between their channels are one box
+            end = tiles[index + each - 1] if dense else tile
             if low < high:
-                pattern = [[by[1], count], [by[0], unit.nn], [by[2], high - low], [by[3], unit.wn]]
+                channels = [by[1], end.c0 + end.cn - tile.c0]
+                pattern = [channels, [by[0], unit.nn], [by[2], high - low], [by[3], unit.wn]]
                 offset = corner(by, part.n0, tile.c0, part.h0 + low, unit.w0)
                 boxes.append(((tile.index * grouped.T, 0, low, 0), pattern, offset))
     load_boxes(x_sbuf, operands.x, boxes)
     return of_array(x_sbuf, operands)
 
 
-@dataclass
-class Place(nl.NKIObject):
-    """Where a tile's results are: buffer, first partition of its read-outs, and which output row's is also its own."""
-
-    buffer: int
-    base: int
-    own: int
-
-
 def place_of(grouped, tile):
-    """The Place of a tile.
+    """(buffer, first partition of its read-outs, which output row's is also its own) of a tile's results.
 
     A read-out writes (uh, k) of one uw to as many neighbouring partitions. One uh lies where the tile's results belong,
     the others are copied there; tiles whose read-outs overlap take different buffers.
@@ -204,37 +158,30 @@ def place_of(grouped, tile):
     column = tile.index * grouped.Kt
     page, first = column // nl.tile_size.pmax, column % nl.tile_size.pmax
     own = first % each // grouped.Kt
-    return Place(buffer=page * grouped.Uh + own, base=first // each * each, own=own)
+    return page * grouped.Uh + own, first // each * each, own
 
 
-def work_unit(operands, geometry, extras, grouped, rulers, chunks, at, coming, unit, x_sbuf, zeros_sbuf, ledger, last):
+def work_on_unit(operands, geometry, epilogue, grouped, chunk, unit, x_sbuf, zeros_sbuf, ledger, last):
     """Results of a unit: banks of all tiles one after the other, then the stores.
 
-    chunks, at, coming: the unit's is chunks[at]; filters of chunks[coming], if there is such a one, are spread before
-    the last read-outs. last: whether nothing hides the stores, so that each bank's results leave at once.
+    last: whether nothing hides the stores, so that each bank's results leave at once.
     """
-    chunk = chunks[at]
     tiles = chunk.tiles[0 : len(chunk.tiles) // grouped.chunks[unit.chunk][2] * len(unit.parts)]
     Q, Uh = geometry.columns.out, grouped.Uh
-    ys = []
-    for _ in range(y_buffers(grouped)):
-        shape = (nl.tile_size.pmax, unit.nn, unit.mn * Uh, Q)
-        ys.append(nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf))
+    shape = (nl.tile_size.pmax, unit.nn, unit.mn * Uh, Q)
+    ys = tiles_in_turn(y_pages(grouped) * Uh, shape, operands.y.dtype)
     residuals = []
     for tile in tiles:
         boxes = residual_boxes(geometry, grouped, tile, unit)
         residuals.append(residual_of(operands, (Uh * grouped.Kt, unit.nn, unit.mn, Q), boxes, True))
-    banks = banks_of(geometry, grouped, unit)
+    banks = banks_of_unit(grouped, unit)
     for which in range(len(banks)):
         bank = banks[which]
-        sums = accumulate(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf)
-        if which + 1 == len(banks):
-            spread_chunk(geometry, grouped, rulers, chunks, coming)
+        sums = sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf)
         for index in range(len(tiles)):
             if sums[index] != None:
-                read_out(
-                    extras.epilogue, geometry, grouped, chunk, index, bank, sums[index], ys, residuals[index], ledger
-                )
+                residual = residuals[index]
+                read_out(epilogue, geometry, grouped, chunk, index, bank, sums[index], ys, residual, ledger)
         if which + 1 == len(banks) or banks[which + 1][0] != bank[0]:
             # all columns of these rows are there
             for tile in tiles:
@@ -246,112 +193,73 @@ def work_unit(operands, geometry, extras, grouped, rulers, chunks, at, coming, u
             store_tile(operands.y, geometry, grouped, tile, unit, 0, unit.mn, ys)
 
 
-def accumulate(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
+def sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
     """Sums [(uw, uh, k), images, blocks of rows, blocks of columns] of a bank in PSUM, for each tile; None where its
     part has no such rows.
 
-    Elements of the window that all blocks see come first, so that the others add to what is there; where none is, a
-    product of zeros does. The tiles take turns: each has its own rows of the array. Tiles without work multiply zeros
-    meanwhile: an array of which less is busy falls back to half of its rate.
+    The tiles take turns: each has its own rows of the array.
     """
     m, most, j, jn = bank
-    columns = grouped.Uw * grouped.Uh * grouped.Kt
     every, longest = [], 0
-    for fold in range(len(unit.parts)):
-        part = unit.parts[fold]
-        every.append(products(geometry, grouped, part, (m, min(most, part.mn - m), j, jn)))
-        longest = max(longest, len(every[fold]))
+    for part in unit.parts:
+        found = products_of_bank(grouped, part, (m, min(most, part.mn - m), j, jn))
+        every.append(found)
+        longest = max(longest, len(found))
     sums, started = [], []
-    for index in range(len(tiles)):
-        mn = min(most, unit.parts[tiles[index].fold].mn - m)
-        acc_psum = None
-        found = every[tiles[index].fold]
+    for tile in tiles:
+        part, found = unit.parts[tile.fold], every[tile.fold]
+        mn = min(most, part.mn - m)
         covered = False
         if len(found) > 0:
             whole = found[0]
-            covered = whole.rows[2] == mn and whole.columns[2] == jn
+            covered = whole[2][2] == mn and whole[3][2] == jn
+        acc_psum = None
         if mn > 0:
-            acc_psum = nl.ndarray((columns, unit.nn, mn, jn), dtype=nl.float32, buffer=nl.psum)
+            acc_shape = (grouped.Uw * grouped.Uh * grouped.Kt, unit.nn, mn, jn)
+            acc_psum = nl.ndarray(acc_shape, dtype=nl.float32, buffer=nl.psum)
             if not covered:
-                nisa.nc_matmul(
-                    dst=acc_psum,
-                    stationary=zeros_sbuf[0:1, 0:columns],
-                    moving=zeros_sbuf.ap(pattern=[[zeros_sbuf.shape[1], 1], [0, unit.nn], [0, mn], [0, jn]], offset=0),
-                    accumulate=False,
-                )
+                zero_sums(acc_psum, zeros_sbuf)
         sums.append(acc_psum)
         started.append(not covered)
-    idle_psum = None
-    if len(tiles) < grouped.tiles:
-        idle_psum = nl.ndarray((zeros_sbuf.shape[1], unit.nn * most * jn), dtype=nl.float32, buffer=nl.psum)
     for which in range(longest):
         for index in range(len(tiles)):
-            part, found = unit.parts[tiles[index].fold], every[tiles[index].fold]
+            tile = tiles[index]
+            found = every[tile.fold]
             if which < len(found):
-                multiply(
-                    sums[index], grouped, chunk, tiles[index], unit, part, bank, x_sbuf, found[which], started[index]
-                )
+                multiply_tile(sums[index], grouped, chunk, tile, unit, bank, x_sbuf, found[which], started[index])
                 started[index] = True
-        for index in range(len(tiles), grouped.tiles):
-            busy(idle_psum, grouped, index, zeros_sbuf, unit.nn * most * jn)
     return sums
 
 
-def multiply(acc_psum, grouped, chunk, tile, unit, part, bank, x_sbuf, product, started):
+def multiply_tile(acc_psum, grouped, chunk, tile, unit, bank, x_sbuf, product, started):
     """One matmul of a tile, added to what is there if the sums have started."""
-    rows, columns = product.rows, product.columns
-    h, w = rows[3] - part.h0, columns[3] - unit.w0
-    p, q = rows[0] - part.m0 - bank[0], columns[0] - bank[2]
+    a, b, rows, columns = product
+    part, images = unit.parts[tile.fold], (0, unit.nn)
+    to_rows, to_columns = places_of_outputs(rows, part.m0 + bank[0]), places_of_outputs(columns, bank[2])
     first, outputs = tile.index * grouped.T, acc_psum.shape[0]
     nisa.nc_matmul(
-        dst=acc_psum[0:outputs, 0 : unit.nn, p : p + rows[2], q : q + columns[2]],
-        stationary=chunk.filters_sbuf[first : first + tile.cn, product.a, product.b, 0:outputs],
-        moving=x_sbuf[
-            first : first + tile.cn,
-            0 : unit.nn,
-            h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
-            w : w + (columns[2] - 1) * columns[4] + 1 : columns[4],
-        ],
+        dst=spaced(acc_psum, (0, outputs), images, to_rows, to_columns),
+        stationary=chunk.filters_sbuf[first : first + tile.cn, a, b, 0:outputs],
+        moving=spaced(
+            x_sbuf, (first, tile.cn), images, places_of_elements(rows, part.h0), places_of_elements(columns, unit.w0)
+        ),
         accumulate=started,
         tile_position=(first, 0),
         tile_size=(grouped.T, nl.tile_size.pmax),
     )
 
 
-def busy(idle_psum, grouped, index, zeros_sbuf, columns):
-    """A product of zeros of so many columns on a tile of the array."""
-    width, first = zeros_sbuf.shape[1], index * grouped.T
-    nisa.nc_matmul(
-        dst=idle_psum[0:width, 0:columns],
-        stationary=zeros_sbuf[first : first + grouped.T, 0:width],
-        moving=zeros_sbuf.ap(pattern=[[width, grouped.T], [0, columns]], offset=first * width),
-        accumulate=False,
-        tile_position=(first, 0),
-        tile_size=(grouped.T, nl.tile_size.pmax),
-    )
-
-
-@dataclass
-class Product(nl.NKIObject):
-    """One matmul of each tile: element (a, b) of the window, and where it meets x, as `block_met` says."""
-
-    a: int
-    b: int
-    rows: tuple
-    columns: tuple
-
-
-def products(geometry, grouped, part, bank):
-    """Matmuls of a bank of a part; those that meet all of its blocks first."""
+def products_of_bank(grouped, part, bank):
+    """(a, b, rows, columns) of the matmuls of a bank of a part: an element of the window, and where it meets x, as
+    `met` says. Those that meet all of its blocks come first: the others add to what is there."""
     m, mn, j, jn = bank
     whole, partial = [], []
-    for index in range(len(grouped.window) if mn > 0 else 0):
-        a, b = grouped.window[index]
-        rows = block_met(geometry.rows, grouped.Uh, a, part.m0 + m, mn)
-        columns = block_met(geometry.columns, grouped.Uw, b, j, jn)
+    for place in grouped.window if mn > 0 else []:
+        a, b = place
+        rows, columns = met(grouped.rows, a, part.m0 + m, mn), met(grouped.columns, b, j, jn)
         if rows[2] > 0 and columns[2] > 0:
             found = whole if rows[2] == mn and columns[2] == jn else partial
-            found.append(Product(a=a, b=b, rows=rows, columns=columns))
+            found.append((a, b, rows, columns))
     return whole + partial
 
 
@@ -359,61 +267,49 @@ def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, res
     """Sums of a tile to every Uh-th row of its buffer, columns in their order."""
     m, j, jn = bank[0], bank[2], bank[3]
     Uh, Uw, images, mn = grouped.Uh, grouped.Uw, sums_psum.shape[1], sums_psum.shape[2]
-    place = place_of(grouped, chunk.tiles[index])
+    buffer, base, own = place_of(grouped, chunk.tiles[index])
     each = Uh * grouped.Kt
-    bias_sbuf = None
-    if chunk.bias_sbuf != None:
-        bias_sbuf = chunk.bias_sbuf[0:each, index : index + 1]
+    bias_sbuf = None if chunk.bias_sbuf == None else chunk.bias_sbuf[0:each, index : index + 1]
     for uw in range(Uw):
         count = min(jn, div_ceil(geometry.columns.out - uw, Uw) - j)
         if count > 0:
-            row, q = m * Uh + place.own, j * Uw + uw
+            columns, all_images = (j * Uw + uw, count, Uw), (0, images)
             residual = None
             if residual_sbuf != None:
-                residual = residual_sbuf[0:each, 0:images, m : m + mn, q : q + (count - 1) * Uw + 1 : Uw]
-            finish_shared(
-                ys[place.buffer][
-                    place.base : place.base + each,
-                    0:images,
-                    row : row + (mn - 1) * Uh + 1 : Uh,
-                    q : q + (count - 1) * Uw + 1 : Uw,
-                ],
-                sums_psum[uw * each : (uw + 1) * each, 0:images, 0:mn, 0:count],
-                bias_sbuf,
-                residual,
-                epilogue,
-                ledger,
-                images * mn * count,
-            )
+                residual = spaced(residual_sbuf, (0, each), all_images, (m, mn, 1), columns)
+            y = spaced(ys[buffer], (base, each), all_images, (m * Uh + own, mn, Uh), columns)
+            sums = sums_psum[uw * each : (uw + 1) * each, 0:images, 0:mn, 0:count]
+            finish_shared(y, sums, bias_sbuf, residual, epilogue, ledger, images * mn * count)
 
 
 def move_rows(geometry, grouped, tile, unit, bank, ys, ledger):
     """Rows uh of a tile's blocks to the partitions and places where they belong."""
-    place, part = place_of(grouped, tile), unit.parts[tile.fold]
-    y_sbuf, Uh, Q = ys[place.buffer], grouped.Uh, geometry.columns.out
-    first, to = bank[0] * Uh, place.base + place.own * grouped.Kt
+    buffer, base, own = place_of(grouped, tile)
+    part, y_sbuf, Uh, columns = unit.parts[tile.fold], ys[buffer], grouped.Uh, (0, geometry.columns.out, 1)
+    first, to = bank[0] * Uh, base + own * grouped.Kt
     for uh in range(Uh):
         count = min(min(bank[1], part.mn - bank[0]), div_ceil(geometry.rows.out - uh, Uh) - part.m0 - bank[0])
-        if uh != place.own and count > 0:
-            source, row, end = place.base + uh * grouped.Kt, first + place.own, (count - 1) * Uh + 1
-            ledger.vector = ledger.vector + START_WORK + unit.nn * count * Q * copy_work(y_sbuf.dtype)
+        if uh != own and count > 0:
+            source, images = base + uh * grouped.Kt, (0, unit.nn)
+            elements = unit.nn * count * geometry.columns.out
+            ledger.vector = ledger.vector + START_WORK + elements * copy_work(y_sbuf.dtype)
             nisa.tensor_copy(
-                dst=y_sbuf[to : to + tile.kn, 0 : unit.nn, first + uh : first + uh + end : Uh, 0:Q],
-                src=y_sbuf[source : source + tile.kn, 0 : unit.nn, row : row + end : Uh, 0:Q],
+                dst=spaced(y_sbuf, (to, tile.kn), images, (first + uh, count, Uh), columns),
+                src=spaced(y_sbuf, (source, tile.kn), images, (first + own, count, Uh), columns),
                 engine=nisa.engine.vector,
             )
 
 
 def store_tile(y_hbm, geometry, grouped, tile, unit, m, mn, ys):
     """Blocks m .. m+mn-1 of rows of a tile, as far as its part has them."""
-    place, part = place_of(grouped, tile), unit.parts[tile.fold]
-    by = strides_of_y(geometry)
+    buffer, base, own = place_of(grouped, tile)
+    part, by = unit.parts[tile.fold], strides_of_y(geometry)
     p0 = (part.m0 + m) * grouped.Uh
     pn = min(geometry.rows.out - p0, min(mn, part.mn - m) * grouped.Uh)
     if pn > 0:
         pattern = [[by[1], tile.kn], [by[0], unit.nn], [by[2], pn], [by[3], geometry.columns.out]]
-        first = (place.base + place.own * grouped.Kt, 0, m * grouped.Uh, 0)
-        store_boxes(y_hbm, ys[place.buffer], [(first, pattern, corner(by, part.n0, tile.k0, p0, 0))])
+        first = (base + own * grouped.Kt, 0, m * grouped.Uh, 0)
+        store_boxes(y_hbm, ys[buffer], [(first, pattern, corner(by, part.n0, tile.k0, p0, 0))])
 
 
 def residual_boxes(geometry, grouped, tile, unit):

@@ -16,8 +16,8 @@ put columns uw of a row between each other, rows uh come from other partitions b
 from ..._tiles import share
 from ..call import taken_refusal
 from ..geometry import instructions_refusal
-from .config import TILE_ROWS, grouped_config_refusal, grouped_defaults, read_grouped
-from .units import banks_of, fits_sbuf, make_grouped
+from .config import TILE_ROWS, grouped_config_refusal, grouped_settings
+from .units import banks_of_unit, make_grouped
 
 
 def plan_grouped(geometry, extras, config, cores):
@@ -25,14 +25,14 @@ def plan_grouped(geometry, extras, config, cores):
     reason = grouped_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
-    grouped = make_grouped(geometry, read_grouped(config, grouped_defaults(geometry, extras, config)))
-    if not fits_sbuf(geometry, grouped, extras.residual):
+    grouped = make_grouped(geometry, grouped_settings(geometry, extras, config), extras.residual)
+    if grouped == None:
         return None, (
             f"C / groups={geometry.C // geometry.groups}, K / groups={geometry.K // geometry.groups}, "
             f"R={geometry.rows.taps}, S={geometry.columns.taps}, W={geometry.columns.size}: grouped takes groups of at "
             f"most {TILE_ROWS[1]} channels and outputs whose filters and rows fit SBUF; use taps"
         )
-    reason = instructions_refusal(geometry, "grouped", count_instructions(geometry, grouped, cores))
+    reason = instructions_refusal(geometry, "grouped", grouped_instructions(geometry, grouped, cores))
     return (grouped, "") if reason == "" else (None, reason)
 
 
@@ -46,20 +46,19 @@ def grouped_refusal(geometry, extras, config):
     return taken_refusal(geometry, extras, "grouped", False, "other groups' channels")
 
 
-def count_instructions(geometry, grouped, cores):
+def grouped_instructions(geometry, grouped, cores):
     """Instructions of the busiest core, at most."""
     taps = geometry.rows.taps * geometry.columns.taps
     build = (taps + geometry.columns.taps) * grouped.tiles * (grouped.Uh * grouped.Uw + 3) + 16 * grouped.tiles + 16
+    each = len(grouped.window) + 1 + 2 * grouped.Uw + 2 * grouped.Uh
     most = 0
     for core in range(cores):
-        mine = share(len(grouped.units), cores, core)
-        total = 64 + grouped.warmup
-        for index in range(mine[0], mine[0] + mine[1]):
-            unit, before = grouped.units[index], grouped.units[max(0, index - 1)]
-            if index == mine[0] or before.chunk != unit.chunk:
-                total += build
-            banks = len(banks_of(geometry, grouped, unit))
-            each = len(grouped.window) + 1 + 2 * grouped.Uw + 2 * grouped.Uh
+        first, count = share(len(grouped.units), cores, core)
+        total, chunk = 64 + grouped.warmup, -1
+        for unit in grouped.units[first : min(first + count, len(grouped.units))]:
+            banks = len(banks_of_unit(grouped, unit))
             total += banks * grouped.tiles * each + grouped.tiles * (4 + 2 * grouped.Uh) + 8
+            total += build if unit.chunk != chunk else 0
+            chunk = unit.chunk
         most = max(most, total)
     return most

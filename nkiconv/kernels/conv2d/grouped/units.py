@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._axis import outputs_met
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
+from ..cuts import places_met, window_of
+from ..geometry import Axis, span
 
 #: Bytes a partition of the stationaries of a chunk of tiles, and of fp32 results of one band.
 GROUPED_FILTER_BYTES = 40_960
 GROUPED_Y_BYTES = 12_288
-#: Bytes a partition of filters as loaded that are there or on their way together, if more than two chunks' are.
-GROUPED_AHEAD_BYTES = 16_384
 #: Buffers of stationaries.
 FILTER_BUFFERS = 2
 
@@ -30,9 +29,9 @@ class Grouped(nl.NKIObject):
     Uw: int
     #: elements (a, b) of a block's window that any tap meets
     window: list
-    #: height and width of that window
-    height: int
-    width: int
+    #: rows and columns as blocks of outputs meet them: their taps are the window's elements
+    rows: Axis
+    columns: Axis
     #: all work in order
     units: list
     buffers: int
@@ -78,84 +77,84 @@ class Tile(nl.NKIObject):
     kn: int
 
 
-def make_grouped(geometry, config):
-    """The Grouped of a GroupedConfig, or None where a group does not fit a tile, or filters do not fit memory."""
+def make_grouped(geometry, config, has_residual):
+    """The Grouped of a GroupedConfig, or None where a group does not fit a tile, or memory does not hold it."""
     T, Uh, Uw = config.rows, config.height, config.width
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
-    rows, columns = geometry.rows, geometry.columns
+    rows, columns = blocks_axis(geometry.rows, Uh), blocks_axis(geometry.columns, Uw)
     Kt = nl.tile_size.pmax // (Uh * Uw)
-    height = (Uh - 1) * rows.stride + (rows.taps - 1) * rows.dilation + 1
-    width = (Uw - 1) * columns.stride + (columns.taps - 1) * columns.dilation + 1
-    if per_c > T or per_k > Kt or height * width * nl.tile_size.pmax * geometry.itemsize > GROUPED_FILTER_BYTES:
-        return None
-    if per_c * rows.taps * columns.taps * geometry.itemsize > GROUPED_FILTER_BYTES:
+    most = max(rows.taps * columns.taps * nl.tile_size.pmax, per_c * geometry.rows.taps * geometry.columns.taps)
+    if per_c > T or per_k > Kt or most * geometry.itemsize > GROUPED_FILTER_BYTES:
         return None
     window = []
-    every_a, every_b = offsets(rows, Uh), offsets(columns, Uw)
-    for a in range(len(every_a)):
-        for b in range(len(every_b)):
-            window.append((every_a[a], every_b[b]))
+    for a in places_met(geometry.rows, Uh):
+        for b in places_met(geometry.columns, Uw):
+            window.append((a, b))
     G = min(geometry.groups, min(T // per_c, Kt // per_k))
     grouped = Grouped(
         T=T,
         tiles=nl.tile_size.pmax // T,
         G=G,
-        chunks=chunks_of(div_ceil(geometry.groups, G), nl.tile_size.pmax // T),
+        chunks=chunks_of_tiles(div_ceil(geometry.groups, G), nl.tile_size.pmax // T),
         Kt=Kt,
         Uh=Uh,
         Uw=Uw,
         window=window,
-        height=height,
-        width=width,
+        rows=rows,
+        columns=columns,
         units=[],
         buffers=config.buffers,
         warmup=config.warmup,
     )
-    most = max(height, config.x_bytes // (columns.size * geometry.itemsize))
-    mn = div_ceil(rows.out, Uh)
+    most = max(rows.taps, config.x_bytes // (columns.size * geometry.itemsize))
+    mn = rows.out
     if rows.size > most:
-        mn = min(mn, (most - height) // (Uh * rows.stride) + 1)
-    add_units(geometry, grouped, min(mn, max(1, GROUPED_Y_BYTES // (4 * Uh * columns.out))), most)
-    return grouped
+        mn = min(mn, (most - rows.taps) // rows.stride + 1)
+    add_units(geometry, grouped, min(mn, max(1, GROUPED_Y_BYTES // (4 * Uh * geometry.columns.out))), most)
+    return grouped if fits_sbuf(grouped_bytes(geometry, grouped, has_residual)) else None
 
 
-def fits_sbuf(geometry, grouped, has_residual):
-    """Whether there is a Grouped, and room for it."""
-    if grouped == None:
-        return False
-    return sbuf_bytes(geometry, grouped, has_residual) <= nl.tile_size.total_available_sbuf_size
+def blocks_axis(axis, outputs):
+    """An axis whose outputs are blocks of so many of another's: each meets all elements of its window."""
+    return Axis(
+        size=axis.size,
+        taps=window_of(axis, outputs),
+        out=div_ceil(axis.out, outputs),
+        stride=outputs * axis.stride,
+        dilation=1,
+        lhs_dilation=1,
+        before=axis.before,
+    )
 
 
-def sbuf_bytes(geometry, grouped, has_residual):
+def grouped_bytes(geometry, grouped, has_residual):
     """Bytes a partition, at most."""
     item, taps = geometry.itemsize, geometry.rows.taps * geometry.columns.taps
-    filters = FILTER_BUFFERS * grouped.height * grouped.width * nl.tile_size.pmax * item
+    filters = FILTER_BUFFERS * grouped.rows.taps * grouped.columns.taps * nl.tile_size.pmax * item
     each = max(geometry.C, geometry.K) // geometry.groups * taps * item
-    raw = max(3 * each, GROUPED_AHEAD_BYTES) * (grouped.tiles * grouped.Kt // nl.tile_size.pmax + 1)
+    raw = 3 * each * (grouped.tiles * grouped.Kt // nl.tile_size.pmax + 1)
     spread = 2 * (taps + BANK_COLUMNS // grouped.Kt) * nl.tile_size.pmax * item * y_pages(grouped)
     x_bytes, y_bytes = 0, 0
     for unit in grouped.units:
         x_bytes = max(x_bytes, unit.nn * unit.hn * unit.wn * item)
         y_bytes = max(y_bytes, 4 * unit.nn * unit.mn * grouped.Uh * geometry.columns.out)
-    results = (2 + (2 if has_residual else 0)) * y_buffers(grouped) * y_bytes
+    results = (2 + (2 if has_residual else 0)) * y_pages(grouped) * grouped.Uh * y_bytes
     return filters + raw + spread + (grouped.buffers + 1) * x_bytes + results + 4096
 
 
-def tiles_of(geometry, grouped, chunk, folds):
+def tiles_of_chunk(geometry, grouped, chunk, folds):
     """Tiles of a chunk, those of `folds` sets of images."""
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     first, count = grouped.chunks[chunk][0], grouped.chunks[chunk][1]
     found = []
-    for fold in range(folds):
-        for index in range(count):
-            g0 = (first + index) * grouped.G
-            gn = min(grouped.G, geometry.groups - g0)
-            place, c0, k0 = fold * count + index, g0 * per_c, g0 * per_k
-            found.append(Tile(index=place, fold=fold, c0=c0, cn=gn * per_c, k0=k0, kn=gn * per_k))
+    for place in range(folds * count):
+        g0 = (first + place % count) * grouped.G
+        gn = min(grouped.G, geometry.groups - g0)
+        found.append(Tile(index=place, fold=place // count, c0=g0 * per_c, cn=gn * per_c, k0=g0 * per_k, kn=gn * per_k))
     return found
 
 
-def chunks_of(total, tiles):
+def chunks_of_tiles(total, tiles):
     """(first tile, how many, folds) of chunks of `total` tiles of channels.
 
     What is left over where the array has room for it several times takes several images, or parts of one, at once.
@@ -167,48 +166,13 @@ def chunks_of(total, tiles):
     return found
 
 
-def offsets(axis, outputs):
-    """Elements of the window of neighbouring outputs that any tap meets, ascending."""
-    found = []
-    for offset in range((outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1):
-        if is_met(axis, outputs, offset):
-            found.append(offset)
-    return found
-
-
-def is_met(axis, outputs, offset):
-    """Whether a tap of one of the outputs meets an element of their window."""
-    met = False
-    for u in range(outputs):
-        tap = offset - u * axis.stride
-        if tap >= 0 and tap % axis.dilation == 0 and tap // axis.dilation < axis.taps:
-            met = True
-    return met
-
-
-def block_met(axis, outputs, offset, first, count):
-    """Blocks first .. first+count-1 that see an element of x at an element of their window: as `_axis.outputs_met`."""
-    return outputs_met(axis.size, outputs * axis.stride, 1, offset - axis.before, first, count)
-
-
-def block_span(axis, outputs, first, count):
-    """(first element, how many) of x that these blocks meet; (0, 0) if none does."""
-    low, high = axis.size, -1
-    for offset in offsets(axis, outputs):
-        found = block_met(axis, outputs, offset, first, count)
-        if found[2] > 0:
-            low = min(low, found[3])
-            high = max(high, found[3] + (found[2] - 1) * found[4])
-    return (0, 0) if high < low else (low, high - low + 1)
-
-
 def add_units(geometry, grouped, most_blocks, most_rows):
     """Units of all chunks, at most so many blocks of rows each; as many for one half of the work as for the other."""
-    M, J = div_ceil(geometry.rows.out, grouped.Uh), div_ceil(geometry.columns.out, grouped.Uw)
+    M, J = grouped.rows.out, grouped.columns.out
     images = 1
     if most_blocks == M:
         images = max(1, min(BANK_COLUMNS // (M * J), most_rows // max(1, geometry.rows.size)))
-    columns = block_span(geometry.columns, grouped.Uw, 0, J)
+    columns = span(grouped.columns, 0, J)
     chunks = len(grouped.chunks)
     for chunk in range(chunks):
         folds = grouped.chunks[chunk][2]
@@ -222,19 +186,21 @@ def add_units(geometry, grouped, most_blocks, most_rows):
                 count_n += 1
             elif count_m < M:
                 count_m += 1
-        images_and_folds = cut(geometry.N, 1) if of_rows else images_of(geometry.N, count_n, folds)
-        for of_n in images_and_folds:
+        for of_n in images_of_folds(geometry.N, count_n, 1 if of_rows else folds):
             for of_m in cut_into(M, count_m):
-                parts = parts_of_rows(geometry, grouped, of_n[0], of_m, folds) if of_rows else []
+                parts = []
+                if of_rows:
+                    for inner in cut_into(of_m[1], min(of_m[1], folds)):
+                        parts.append(part_of_blocks(grouped, of_n[0], of_m[0] + inner[0], inner[1]))
                 for fold in range(0 if of_rows else of_n[2]):
-                    parts.append(part_of(geometry, grouped, of_n[0] + fold * of_n[1], of_m))
+                    parts.append(part_of_blocks(grouped, of_n[0] + fold * of_n[1], of_m[0], of_m[1]))
                 grouped.units.append(make_unit(chunk, parts, of_n[1], columns))
 
 
-def part_of(geometry, grouped, n0, of_m):
-    """A Part of images from n0 on, and blocks of_m: (first, how many)."""
-    rows = block_span(geometry.rows, grouped.Uh, of_m[0], of_m[1])
-    return Part(n0=n0, m0=of_m[0], mn=of_m[1], h0=rows[0], hn=rows[1])
+def part_of_blocks(grouped, n0, m0, mn):
+    """A Part of images from n0 on, and blocks m0 .. m0+mn-1."""
+    rows = span(grouped.rows, m0, mn)
+    return Part(n0=n0, m0=m0, mn=mn, h0=rows[0], hn=rows[1])
 
 
 def make_unit(chunk, parts, nn, columns):
@@ -245,7 +211,7 @@ def make_unit(chunk, parts, nn, columns):
     return Unit(chunk=chunk, parts=parts, nn=nn, mn=mn, hn=hn, w0=columns[0], wn=columns[1])
 
 
-def images_of(N, parts, folds):
+def images_of_folds(N, parts, folds):
     """(first image, images of a fold, folds) of parts of all images; what does not divide has a part of its own."""
     found = []
     for of_n in cut_into(N, parts):
@@ -258,9 +224,9 @@ def images_of(N, parts, folds):
     return found
 
 
-def banks_of(geometry, grouped, unit):
+def banks_of_unit(grouped, unit):
     """(first block of rows, how many, first column of blocks, how many) of the banks of a unit."""
-    of_j = cut(div_ceil(geometry.columns.out, grouped.Uw), BANK_COLUMNS)
+    of_j = cut(grouped.columns.out, BANK_COLUMNS)
     found = []
     for m in cut(unit.mn, max(1, BANK_COLUMNS // (unit.nn * of_j[0][1]))):
         for j in of_j:
@@ -271,16 +237,3 @@ def banks_of(geometry, grouped, unit):
 def y_pages(grouped):
     """Times 128 output channels of a chunk."""
     return div_ceil(grouped.tiles * grouped.Kt, nl.tile_size.pmax)
-
-
-def y_buffers(grouped):
-    """Buffers of results of a unit: see `loop.place_of`."""
-    return y_pages(grouped) * grouped.Uh
-
-
-def parts_of_rows(geometry, grouped, n, of_m, folds):
-    """Parts of at most so many folds that have blocks of rows of one image: of_m (first, how many) of all of them."""
-    found = []
-    for inner in cut_into(of_m[1], min(of_m[1], folds)):
-        found.append(part_of(geometry, grouped, n, (of_m[0] + inner[0], inner[1])))
-    return found

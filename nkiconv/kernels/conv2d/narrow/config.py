@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import limits_refusal, setting
+from ..._settings import setting, settings_refusal
 from ..._tiles import BANK_COLUMNS, div_ceil
-from .cuts import QUADRANT, fits_narrow, is_legal, make_narrow
+from ..cuts import QUADRANT
+from .cuts import is_legal, make_narrow, narrow_fits
 
-NARROW_SETTINGS = ("outputs", "taps", "blocks", "images", "x_bytes", "buffers", "shared", "warmup")
 NARROW_X_BYTES = 4_096
 NARROW_X_BUFFERS = 16
 NARROW_X_BUFFERS_MAX = 64
@@ -46,10 +46,10 @@ class NarrowConfig(nl.NKIObject):
 def narrow_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most, whole = nl.tile_size.pmax, nl.tile_size.total_available_sbuf_size
-    limits = (("outputs", 1, most), ("taps", 1, most // QUADRANT), ("shared", 0, 1))
-    limits = limits + (("blocks", 1, BANK_COLUMNS), ("images", 1, BANK_COLUMNS), ("x_bytes", 256, whole))
-    limits = limits + (("buffers", 2, NARROW_X_BUFFERS_MAX), ("warmup", 0, NARROW_WARM_UP_MAX))
-    reason = limits_refusal(config, NARROW_SETTINGS, "narrow", limits)
+    table = (("outputs", (1, most)), ("taps", (1, most // QUADRANT)), ("shared", (0, 1)))
+    table = table + (("blocks", (1, BANK_COLUMNS)), ("images", (1, BANK_COLUMNS)), ("x_bytes", (256, whole)))
+    table = table + (("buffers", (2, NARROW_X_BUFFERS_MAX)), ("warmup", (0, NARROW_WARM_UP_MAX)))
+    reason = settings_refusal(config, table, "narrow")
     U, T = setting(config, "outputs", 0), setting(config, "taps", 0)
     if reason != "" or (U, T) == (0, 0):
         return reason
@@ -65,44 +65,33 @@ def narrow_config_refusal(geometry, config):
     )
 
 
-def narrow_defaults(geometry, extras, config):
-    """Settings of a kernel called without some: sizes that fit, then buffers."""
-    outputs = geometry.N * geometry.rows.out * geometry.columns.out
-    found = NarrowConfig(
-        outputs=1,
-        taps=1,
-        blocks=BANK_COLUMNS,
-        images=BANK_COLUMNS,
-        x_bytes=NARROW_X_BYTES,
-        buffers=2,
-        shared=0,
-        warmup=NARROW_WARM_UP if outputs >= WARM_OUTPUTS else NARROW_WARM_UP_FIRST,
-    )
-    found = read_narrow(config, found)
+def narrow_settings(geometry, config, has_residual):
+    """All settings: of what a config leaves open, sizes that fit, then buffers."""
+    found = sized_narrow(geometry, config, 1, 1, 2)
     if setting(config, "taps", 0) == 0:
-        found = with_sizes(geometry, extras, found, outputs)
+        found = best_fitting(geometry, config, has_residual)
     more = setting(config, "buffers", 0) == 0
     while more and found.buffers < NARROW_X_BUFFERS:
-        larger = read_narrow((("buffers", 2 * found.buffers),), found)
-        more = fits_narrow(geometry, make_narrow(geometry, larger), extras)
+        larger = sized_narrow(geometry, config, found.outputs, found.taps, 2 * found.buffers)
+        more = narrow_fits(geometry, make_narrow(geometry, larger, has_residual))
         found = larger if more else found
     return found
 
 
-def with_sizes(geometry, extras, config, outputs):
-    """The config with most taps, and the more rows the more outputs of a channel there are, that fit."""
+def best_fitting(geometry, config, has_residual):
+    """Settings with most taps, and the more rows the more outputs of a channel there are, that fit."""
     most, most_taps = nl.tile_size.pmax // geometry.K, nl.tile_size.pmax // QUADRANT
-    rows, worth = 1, (geometry.rows.taps - 1) * outputs // ROW_OUTPUTS
+    rows, worth = 1, (geometry.rows.taps - 1) * outputs_of_channel(geometry) // ROW_OUTPUTS
     while rows < min(most, ROWS_MOST) and (rows + 1) * (rows + 1) <= worth:
         rows += 1
     # with more taps than products of each, read-outs take longer than those
     taps = min(most_taps, 1 + geometry.rows.taps * div_ceil(geometry.C, nl.tile_size.pmax))
-    found, fits = config, False
+    found, fits = None, False
     for tap in range(most_taps):
         for row in range(most):
             if not fits:
-                found = read_narrow((("outputs", tried(rows, row)), ("taps", tried(taps, tap))), config)
-                fits = fits_narrow(geometry, make_narrow(geometry, found), extras)
+                found = sized_narrow(geometry, config, tried(rows, row), tried(taps, tap), 2)
+                fits = narrow_fits(geometry, make_narrow(geometry, found, has_residual))
     return found
 
 
@@ -111,15 +100,21 @@ def tried(first, index):
     return first - index if index < first else index + 1
 
 
-def read_narrow(config, defaults):
-    """All settings of (name, value) pairs; what they leave open is as in defaults."""
+def outputs_of_channel(geometry):
+    """Outputs of a channel."""
+    return geometry.N * geometry.rows.out * geometry.columns.out
+
+
+def sized_narrow(geometry, config, outputs, taps, buffers):
+    """All settings; sizes and buffers as given here where a config has none."""
+    warmup = NARROW_WARM_UP if outputs_of_channel(geometry) >= WARM_OUTPUTS else NARROW_WARM_UP_FIRST
     return NarrowConfig(
-        outputs=setting(config, "outputs", defaults.outputs),
-        taps=setting(config, "taps", defaults.taps),
-        blocks=setting(config, "blocks", defaults.blocks),
-        images=setting(config, "images", defaults.images),
-        x_bytes=setting(config, "x_bytes", defaults.x_bytes),
-        buffers=setting(config, "buffers", defaults.buffers),
-        shared=setting(config, "shared", defaults.shared),
-        warmup=setting(config, "warmup", defaults.warmup),
+        outputs=setting(config, "outputs", outputs),
+        taps=setting(config, "taps", taps),
+        blocks=setting(config, "blocks", BANK_COLUMNS),
+        images=setting(config, "images", BANK_COLUMNS),
+        x_bytes=setting(config, "x_bytes", NARROW_X_BYTES),
+        buffers=setting(config, "buffers", buffers),
+        shared=setting(config, "shared", 0),
+        warmup=setting(config, "warmup", warmup),
     )

@@ -3,24 +3,13 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
-from ..cuts import block_bands, most_of
-from ..geometry import Axis, met, span
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
+from ..cuts import block_bands, is_tapped, most_of, parts_for_cores, slot_for
+from ..geometry import Axis, span
+from ..sums import taps_by_cover
 
-#: Partitions between the first of which engines may start (trn2.toml, rules NKI043).
-QUADRANT = 32
 #: Loads of a core, if there are rows for so many.
 LOADS = 4
-#: Buffers that sums of some of the taps take in turn.
-PARTIAL = 6
-
-
-@dataclass
-class Line(nl.NKIObject):
-    """A row of x of a block's window: how many rows of x after the first, and its i."""
-
-    row: int
-    place: int
 
 
 @dataclass
@@ -34,8 +23,10 @@ class Narrow(nl.NKIObject):
     #: partitions from one tap's sums to the next one's; all partitions of sums
     slot: int
     outputs: int
-    #: lines that meet a tap; rows of a window, and of x from one block's to the next one's; the first block's first row
+    #: lines that meet a tap, as rows of x after the first; i of the first row; rows of a window, and of x from one
+    #: block's to the next one's; the first block's first row
     lines: list
+    place: int
     window: int
     step: int
     first: int
@@ -62,31 +53,24 @@ class Narrow(nl.NKIObject):
     warmup: int
 
 
-def slot_of(outputs):
-    """Partitions of a slot for so many outputs."""
-    if outputs <= 2 * QUADRANT:
-        return QUADRANT if outputs <= QUADRANT else 2 * QUADRANT
-    return nl.tile_size.pmax
-
-
 def is_legal(geometry, U, T):
     """Whether U rows of y and T columns of taps can share the array."""
     rows, columns = geometry.rows, geometry.columns
     fits = U * geometry.K <= nl.tile_size.pmax and T <= columns.taps
-    fits = fits and T * slot_of(U * geometry.K) <= nl.tile_size.pmax
+    fits = fits and T * slot_for(U * geometry.K) <= nl.tile_size.pmax
     whole = U * rows.stride % rows.lhs_dilation == 0
     return fits and whole and (T == columns.taps or T * columns.dilation % columns.lhs_dilation == 0)
 
 
-def make_narrow(geometry, config):
+def make_narrow(geometry, config, has_residual):
     """The Narrow of a NarrowConfig, or None where rows and taps cannot share the array, no window meets x or a part of
-    a row has no bank."""
+    a row has no bank, or memory no room."""
     U, T = config.outputs, config.taps
     if not is_legal(geometry, U, T):
         return None
     rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
     w0, wn = span(columns, 0, columns.out)
-    lines, window = lines_of(rows, U)
+    lines, place, window = lines_of(rows, U)
     if wn == 0 or len(lines) == 0:
         return None
     groups = div_ceil(columns.taps, T)
@@ -119,13 +103,14 @@ def make_narrow(geometry, config):
         height = height // unit * unit
     chunks = cut(geometry.C, nl.tile_size.pmax)
     height = min(height, rows.size)
-    return Narrow(
+    narrow = Narrow(
         U=U,
         T=T,
         groups=groups,
-        slot=slot_of(U * geometry.K),
-        outputs=(T - 1) * slot_of(U * geometry.K) + U * geometry.K,
+        slot=slot_for(U * geometry.K),
+        outputs=(T - 1) * slot_for(U * geometry.K) + U * geometry.K,
         lines=lines,
+        place=place,
         window=window,
         step=step,
         first=first_row(rows),
@@ -143,6 +128,7 @@ def make_narrow(geometry, config):
         shared=config.shared == 1,
         warmup=config.warmup,
     )
+    return narrow if fits_sbuf(narrow_bytes(geometry, narrow, has_residual)) else None
 
 
 def loads_of_bank(blocks, step, window, height):
@@ -150,11 +136,9 @@ def loads_of_bank(blocks, step, window, height):
     return div_ceil((blocks - 1) * step + window + height - 1, height)
 
 
-def fits_narrow(geometry, narrow, extras):
-    """Whether there is a Narrow, and room for it, and all its outputs see x."""
-    if narrow == None or sbuf_bytes(geometry, narrow, extras) > nl.tile_size.total_available_sbuf_size:
-        return False
-    return meets_all(geometry, narrow)
+def narrow_fits(geometry, narrow):
+    """Whether there is a Narrow, and all its outputs see x."""
+    return meets_all(geometry, narrow) if narrow != None else False
 
 
 def first_row(rows):
@@ -165,24 +149,14 @@ def first_row(rows):
 
 
 def lines_of(rows, U):
-    """(Lines of a block of U rows, rows of its window)."""
+    """(rows of x that are lines of a block of U rows, i of the first row, rows of its window)."""
     start = first_row(rows) * rows.lhs_dilation + rows.before
     window = ((U - 1) * rows.stride + (rows.taps - 1) * rows.dilation - start) // rows.lhs_dilation + 1
     found = []
     for row in range(max(0, window)):
-        place = start + row * rows.lhs_dilation
-        if meets_tap(rows, U, place):
-            found.append(Line(row=row, place=place))
-    return found, max(0, window)
-
-
-def meets_tap(rows, U, place):
-    """Whether a tap of any row of a block is at a place of its window."""
-    for u in range(U):
-        behind = place - u * rows.stride
-        if behind >= 0 and behind % rows.dilation == 0 and behind // rows.dilation < rows.taps:
-            return True
-    return False
+        if is_tapped(rows, U, start + row * rows.lhs_dilation):
+            found.append(row)
+    return found, start, max(0, window)
 
 
 def tiles_of(sums):
@@ -210,54 +184,26 @@ def widest(tiles):
     return most
 
 
-@dataclass
-class Tap(nl.NKIObject):
-    """A column of taps, and the outputs and columns of sums at which it meets x, as `geometry.met` says."""
-
-    t: int
-    met: tuple
+def zeros_ahead(narrow):
+    """Banks whose zeros GpSimd writes ahead, more where it has additions too."""
+    return 4 if narrow.shared else 1
 
 
-def covers(tap, qn):
-    """Whether a tap meets all outputs of a part of a row."""
-    return tap.met[2] == qn
-
-
-def taps_of(narrow, tile):
-    """Taps that meet outputs of a part of a row: one that meets all of them last, and another first if there is one."""
-    whole, partial = [], []
-    for t in range(narrow.T):
-        tap = Tap(t=t, met=met(narrow.sums, t, tile[0], tile[1]))
-        if covers(tap, tile[1]):
-            whole.append(tap)
-        elif tap.met[2] > 0:
-            partial.append(tap)
-    if len(whole) == 0:
-        return partial
-    return whole[1:] + partial + whole[0:1]
-
-
-def misses(narrow, tile):
-    """Whether the first tap of a part of a row misses outputs at its ends only."""
-    first = taps_of(narrow, tile)[0]
-    return first.met[1] == 1 and not covers(first, tile[1])
+def taps_of_tile(narrow, tile):
+    """(tap, where it meets x, as `geometry.met` says) of taps that meet outputs of a part of a row: one that meets all
+    of them last, and another first if there is one."""
+    found = taps_by_cover(narrow.sums, tile[0], tile[1])
+    return found[1:] + found[0:1] if found[0][1][2] == tile[1] else found
 
 
 def steps_of(geometry, narrow):
-    """All steps, as even as can be, at least as many as there are cores: BlockBands of blocks of U rows, each one bank
-    of sums, or one for each tile."""
+    """All steps: BlockBands of blocks of U rows, each one bank of sums, or one for each tile."""
     return block_bands(geometry.N, num_blocks(geometry, narrow), step_parts(geometry, narrow))
 
 
 def step_parts(geometry, narrow):
-    """Parts that images and blocks are cut into for the steps: at least as many as there are cores."""
-    blocks = num_blocks(geometry, narrow)
-    image_parts, block_parts = div_ceil(geometry.N, narrow.images), div_ceil(blocks, narrow.blocks)
-    if image_parts * block_parts % PARTS == 1 and image_parts < geometry.N:
-        image_parts += 1
-    elif image_parts * block_parts % PARTS == 1 and block_parts < blocks:
-        block_parts += 1
-    return image_parts, block_parts
+    """Parts that images and blocks are cut into for the steps."""
+    return parts_for_cores(geometry.N, narrow.images, num_blocks(geometry, narrow), narrow.blocks)
 
 
 def num_blocks(geometry, narrow):
@@ -277,24 +223,23 @@ def meets_all(geometry, narrow):
     for j in range(num_blocks(geometry, narrow)):
         found = False
         for line in narrow.lines:
-            h = narrow.first + j * narrow.step + line.row
+            h = narrow.first + j * narrow.step + line
             found = found or (low <= h and h < end)
         if not found:
             return False
     return True
 
 
-def sbuf_bytes(geometry, narrow, extras):
-    """Bytes a partition, at most: x, filters as loaded, turned and laid out, results."""
+def narrow_bytes(geometry, narrow, has_residual):
+    """Bytes a partition, at most: x, filters as loaded, transposed and laid out, results."""
     item, taps = geometry.itemsize, geometry.rows.taps * geometry.columns.taps
     x_bytes = narrow.images * narrow.height * (narrow.wn + 2 * narrow.pad) * item
     raw_bytes = min(geometry.C, nl.tile_size.pmax) * taps * item
-    turned_bytes = taps * geometry.K * item
+    transposed_bytes = taps * geometry.K * item
     filters = len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * item
-    each, partial = most_of(narrow.tiles), 0
-    for tile in narrow.tiles:
-        partial += PARTIAL * tile[1] if misses(narrow, tile) else 0
-    # y and a residual as it is and scaled; sums of the taps, and before an activation or of the last tap
-    rows_bytes = 4 * ((3 if extras.residual else 1) * geometry.columns.out + 2 * each + partial)
-    chunks = len(narrow.chunks) * (narrow.buffers * x_bytes + raw_bytes + turned_bytes + filters)
+    # y and a residual as it is and scaled; sums of the taps of banks, and before an activation or of the last tap
+    rows_bytes = 4 * (
+        (3 if has_residual else 1) * geometry.columns.out + (3 + zeros_ahead(narrow)) * most_of(narrow.tiles)
+    )
+    chunks = len(narrow.chunks) * (narrow.buffers * x_bytes + raw_bytes + transposed_bytes + filters)
     return chunks + narrow.images * narrow.blocks * rows_bytes + 1024

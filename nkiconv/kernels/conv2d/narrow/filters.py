@@ -1,31 +1,22 @@
 """Filters of narrow as stationaries: [c, (line, g), (t, u, k)] in SBUF for each chunk of input channels.
 
-A row of w, one output channel, is contiguous in HBM; the array turns [k, c] of one tap into [c, k], several taps to a
-PSUM bank. Row u of a block meets tap r at line u * stride + r * dilation, so the filters of u are one copy of all taps,
-shifted down by u * stride lines, beside those of the other rows; all else is zero.
+A row of w, one output channel, is contiguous in HBM; the array transposes [k, c] of one tap into [c, k], several taps
+to a PSUM bank. Row u of a block meets tap r at line u * stride + r * dilation, so the filters of u are one copy of all
+taps, shifted down by u * stride lines, beside those of the other rows; all else is zero.
 """
-
-from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES, whole_words
+from ..._tiles import cut_at
 from ..boxes import load_box, load_packed, strides_of_w
 from ..call import of_array
+from ..filter_feed import clear_words, transpose_together, transposes_of_bank
 
 
-@dataclass
-class Loaded(nl.NKIObject):
-    """Filters of some chunks as loaded: tile [(chunk, k), c, r, s], or of one chunk [c, taps, k] of a packed filter."""
-
-    first: int
-    count: int
-    tile: object
-
-
-def load_filters(operands, geometry, narrow):
-    """All filters as Loaded: as many chunks beside each other on the partitions as fit, so that one transpose of a tap
-    turns them all. The last chunk has most channels, so that each can be loaded as if it had as many."""
+def load_narrow_filters(operands, geometry, narrow):
+    """(first chunk, how many, tile [(chunk, k), c, r, s], or of one chunk [c, taps, k] of a packed filter) of all
+    filters as loaded: as many chunks beside each other on the partitions as fit, so that one transpose of a tap serves
+    them all. The last chunk has most channels, so that each can be loaded as if it had as many."""
     K, R, S = geometry.K, geometry.rows.taps, geometry.columns.taps
     channels = narrow.chunks[len(narrow.chunks) - 1][1]
     by = strides_of_w(geometry)
@@ -41,60 +32,47 @@ def load_filters(operands, geometry, narrow):
         for index in range(count if geometry.packed == 0 else 0):
             pattern = [[by[0], K], [by[1], channels], [by[2], R], [by[3], S]]
             load_box(tile_sbuf, operands.w, (index * K, 0, 0, 0), pattern, narrow.chunks[first + index][0] * by[1])
-        found.append(Loaded(first=first, count=count, tile=tile_sbuf))
+        found.append((first, count, tile_sbuf))
     return found
 
 
 def clear_stationaries(operands, narrow):
-    """Zeroed tiles [c, line, g, t, slot] for each chunk; two elements of 16 bits at a time."""
+    """Zeroed tiles [c, line, g, t, slot] for each chunk."""
     found = []
-    for index in range(len(narrow.chunks)):
-        shape = (narrow.chunks[index][1], len(narrow.lines), narrow.groups, narrow.T, narrow.slot)
-        tile_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-        words = tile_sbuf.reshape((shape[0], shape[1] * shape[2] * shape[3] * shape[4]))
-        if operands.w_dtype != nl.float32:
-            words = words.view(nl.float32)
-        nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd)
-        found.append(tile_sbuf)
+    for chunk in narrow.chunks:
+        shape = (chunk[1], len(narrow.lines), narrow.groups, narrow.T, narrow.slot)
+        found.append(nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf))
+        clear_words(found[len(found) - 1], nisa.engine.vector if len(found) % 2 == 1 else nisa.engine.gpsimd)
     return found
 
 
-def turn_filters(loaded, geometry, ledger):
+def transpose_loaded(loaded, geometry, ledger):
     """Loaded filters as [c, taps, (chunk, k)] in SBUF: as many transposes to a PSUM bank as fit, then one read-out."""
     if geometry.packed > 0:
-        return loaded.tile
-    raw_sbuf = loaded.tile
+        return loaded[2]
+    raw_sbuf = loaded[2]
     rows, channels, R, S = raw_sbuf.shape
-    pitch = whole_words(rows, geometry.itemsize)
-    most = max(1, BANK_BYTES // (pitch * geometry.itemsize))
-    turned_sbuf = nl.ndarray((channels, R * S, rows), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    for first in range(0, R * S, most):
-        num = min(most, R * S - first)
-        turned_psum = nl.ndarray((channels, num, pitch), dtype=raw_sbuf.dtype, buffer=nl.psum)
-        for index in range(num):
-            tap = first + index
-            nisa.nc_transpose(
-                dst=turned_psum[0:channels, index, 0:rows],
-                data=raw_sbuf[0:rows, 0:channels, tap // S, tap % S],
-                engine=nisa.engine.tensor,
-            )
-        nisa.tensor_copy(
-            dst=turned_sbuf[0:channels, first : first + num, 0:rows],
-            src=turned_psum[0:channels, 0:num, 0:rows],
-            engine=pick(ledger, num * rows, is_16bit(raw_sbuf.dtype)),
-        )
-    return turned_sbuf
+    taps_sbuf = nl.ndarray((channels, R * S, rows), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    for part in cut_at(R * S, transposes_of_bank(rows, geometry.itemsize)):
+        first, count = part
+        sources = []
+        for tap in range(first, first + count):
+            sources.append(raw_sbuf[0:rows, 0:channels, tap // S, tap % S])
+        own_sbuf = taps_sbuf[0:channels, first : first + count, 0:rows]
+        transpose_together(own_sbuf, sources, geometry.itemsize, ledger)
+    return taps_sbuf
 
 
-def lay_out(operands, loaded, turned, cleared, geometry, narrow, ledger):
-    """Stationaries [c, line, g, (t, slot)] of all chunks as the array takes them: what was turned, in cleared tiles."""
+def lay_out(operands, loaded, transposed, cleared, geometry, narrow, ledger):
+    """Stationaries [c, line, g, (t, slot)] of all chunks for the array: what was transposed, in cleared tiles."""
     found = []
     for index in range(len(loaded)):
-        load = loaded[index]
-        for part in range(load.count):
-            chunk = load.first + part
+        first, together, _ = loaded[index]
+        for part in range(together):
+            chunk = first + part
             count = narrow.chunks[chunk][1]
-            own_sbuf = turned[index][0:count, 0 : turned[index].shape[1], part * geometry.K : (part + 1) * geometry.K]
+            taps_sbuf = transposed[index]
+            own_sbuf = taps_sbuf[0:count, 0 : taps_sbuf.shape[1], part * geometry.K : (part + 1) * geometry.K]
             for u in range(narrow.U):
                 place_row(cleared[chunk], own_sbuf, geometry, narrow, u, ledger)
             shape = cleared[chunk].shape
@@ -103,67 +81,33 @@ def lay_out(operands, loaded, turned, cleared, geometry, narrow, ledger):
     return found
 
 
-def place_row(tile_sbuf, turned_sbuf, geometry, narrow, u, ledger):
+def place_row(tile_sbuf, taps_sbuf, geometry, narrow, u, ledger):
     """The taps of row u of a block in its columns of the lines that meet them, for each group of columns of taps."""
     S, K, T = geometry.columns.taps, geometry.K, narrow.T
-    count = turned_sbuf.shape[0]
+    count, taps, _ = taps_sbuf.shape
+    of_rows = taps_sbuf.reshape((count, taps // S, S, K))
     for run in runs_of_taps(geometry.rows, narrow, u):
+        tap, tap_step, line, line_step, num = run
         for g in range(narrow.groups):
             tn = min(T, S - g * T)
-            nisa.tensor_copy(
-                dst=tile_sbuf[
-                    0:count,
-                    run.line : run.line + (run.count - 1) * run.line_step + 1 : run.line_step,
-                    g,
-                    0:tn,
-                    u * K : (u + 1) * K,
-                ],
-                src=taps_of_run(turned_sbuf, run, S, g * T, tn),
-                engine=pick(ledger, run.count * tn * K, is_16bit(turned_sbuf.dtype)),
-            )
-
-
-def taps_of_run(turned_sbuf, run, S, s0, sn):
-    """[c, rows of taps of a run, columns s0 .. s0+sn-1, k] of [c, taps, k]."""
-    count, taps, K = turned_sbuf.shape
-    return turned_sbuf[0:count, 0:taps, 0:K].reshape((count, taps // S, S, K))[
-        0:count, run.tap : run.tap + (run.count - 1) * run.tap_step + 1 : run.tap_step, s0 : s0 + sn, 0:K
-    ]
-
-
-@dataclass
-class Run(nl.NKIObject):
-    """Rows of taps, evenly spaced, and the indices of the lines on which they lie, evenly spaced too."""
-
-    tap: int
-    tap_step: int
-    line: int
-    line_step: int
-    count: int
+            lines = tile_sbuf[0:count, line : line + (num - 1) * line_step + 1 : line_step, g, 0:tn, u * K : u * K + K]
+            src = of_rows[0:count, tap : tap + (num - 1) * tap_step + 1 : tap_step, g * T : g * T + tn, 0:K]
+            nisa.tensor_copy(dst=lines, src=src, engine=pick(ledger, num * tn * K, is_16bit(taps_sbuf.dtype)))
 
 
 def runs_of_taps(rows, narrow, u):
-    """The rows of taps that row u of a block meets on rows of x, in as few Runs as can be."""
-    places = []
+    """(first row of taps, step, index of its line, step of those, how many) of the rows of taps that row u of a block
+    meets on rows of x: one where both are evenly spaced, else one for each."""
+    found, even = [], True
     for index in range(len(narrow.lines)):
-        behind = narrow.lines[index].place - u * rows.stride
+        behind = narrow.place + narrow.lines[index] * rows.lhs_dilation - u * rows.stride
         if behind >= 0 and behind % rows.dilation == 0 and behind // rows.dilation < rows.taps:
-            places.append((behind // rows.dilation, index))
-    found = []
-    for index in range(len(places)):
-        tap, line = places[index]
-        last = found[len(found) - 1] if index > 0 else None
-        if last != None and last.count == 1:
-            last.tap_step = tap - last.tap
-            last.line_step = line - last.line
-            last.count = 2
-        elif last != None and (tap, line) == after(last):
-            last.count += 1
-        else:
-            found.append(Run(tap=tap, tap_step=1, line=line, line_step=1, count=1))
-    return found
-
-
-def after(run):
-    """(tap, line) that would come next in a run."""
-    return run.tap + run.count * run.tap_step, run.line + run.count * run.line_step
+            found.append((behind // rows.dilation, 1, index, 1, 1))
+    if len(found) < 2:
+        return found
+    first, second = found[0], found[1]
+    for index in range(len(found)):
+        one = found[index]
+        even = even and one[0] - first[0] == index * (second[0] - first[0])
+        even = even and one[2] - first[2] == index * (second[2] - first[2])
+    return [(first[0], second[0] - first[0], first[2], second[2] - first[2], len(found))] if even else found

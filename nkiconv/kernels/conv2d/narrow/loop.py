@@ -4,15 +4,16 @@ are added as they are read out, rows of y go out."""
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._tiles import share
+from ..._engines import new_ledger
 from ..._warm import warm_up, warm_zeros
-from ..boxes import clear_window, corner, load_bias_as, load_box, residual_of, store_boxes, strides_of_x
+from ..boxes import block_pieces, clear_window, corner, load_bias_as, load_box, residual_of, store_boxes, strides_of_x
 from ..call import of_array
-from ..cuts import strides_of_residual, strides_of_y
+from ..cuts import part_of_core, strides_of_residual, strides_of_y
+from ..sums import spaced
 from .config import NARROW_WARM_UP_FIRST
 from .cuts import rows_met, steps_of
-from .filters import clear_stationaries, lay_out, load_filters, turn_filters
-from .readouts import add_taps, start_books
+from .filters import clear_stationaries, lay_out, load_narrow_filters, transpose_loaded
+from .readouts import add_shifted
 
 
 @dataclass
@@ -28,60 +29,55 @@ class Load(nl.NKIObject):
 
 def run_narrow(operands, geometry, extras, narrow):
     """This core's part of the steps."""
-    steps = steps_of(geometry, narrow)
-    mine = share(len(steps), nl.num_programs(), nl.program_id(0))
-    if mine[1] == 0:
+    _, steps = part_of_core(steps_of(geometry, narrow))
+    if len(steps) == 0:
         return
-    end = mine[0] + mine[1]
-    loaded = load_filters(operands, geometry, narrow)
+    loaded = load_narrow_filters(operands, geometry, narrow)
     bias_pattern = [[0, narrow.U], [1, geometry.K], [1, 1]]
     bias_sbuf = load_bias_as(operands.bias, (narrow.U * geometry.K, 1), bias_pattern, 0)
-    loads = loads_of(geometry, narrow, steps, mine[0], end)
+    loads = loads_of(geometry, narrow, steps)
     cleared = clear_stationaries(operands, narrow)
-    ring = x_ring(operands, narrow, len(loads))
-    books = start_books(geometry, narrow)
+    ring = x_of_loads(operands, narrow, len(loads))
+    ledger, zeros = new_ledger(), []
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, min(narrow.warmup, NARROW_WARM_UP_FIRST), 1)
     filters = None
     issued, first = 0, 0
-    for index in range(mine[0], end):
+    for index in range(len(steps)):
         step = steps[index]
         while not holds(loads[first], narrow, step):
             first += 1
         while issued < len(loads) and issued < first + narrow.buffers:
-            load_rows(operands, geometry, narrow, loads[issued], ring[issued % len(ring)])
+            load_lines(operands, geometry, narrow, loads[issued], ring[issued % len(ring)])
             issued += 1
         if filters == None:
-            turned = []
+            transposed = []
             for part in loaded:
-                turned.append(turn_filters(part, geometry, books.ledger))
+                transposed.append(transpose_loaded(part, geometry, ledger))
             warm_up(zeros_sbuf, narrow.warmup - NARROW_WARM_UP_FIRST, 1)
-            filters = lay_out(operands, loaded, turned, cleared, geometry, narrow, books.ledger)
+            filters = lay_out(operands, loaded, transposed, cleared, geometry, narrow, ledger)
         passes = passes_of(geometry, narrow, step, loads, first)
-        y_sbuf = results_of(operands, geometry, narrow, step, index)
-        last = index + 1 == end
-        work_step(operands, geometry, extras.epilogue, narrow, step, passes, filters, bias_sbuf, y_sbuf, books, last)
+        last = index + 1 == len(steps)
+        work_step(
+            operands, geometry, extras.epilogue, narrow, step, passes, filters, bias_sbuf, ledger, zeros, index, last
+        )
 
 
-def loads_of(geometry, narrow, steps, first, end):
-    """Loads of all rows that steps first .. end-1 need, in order; cut at the same rows whoever has which steps."""
-    found = []
+def loads_of(geometry, narrow, steps):
+    """Loads of all rows that steps need, in order; cut at the same rows whoever has which steps."""
+    found, n0 = [], -1
     low, high = rows_met(geometry)
-    index = first
-    while index < end:
-        first_step = steps[index]
-        last_step = first_step
-        step = first_step
-        while index < end and step.n0 == first_step.n0:
-            last_step = step
-            index += 1
-            step = steps[min(index, end - 1)]
-        h = max(low, narrow.first + first_step.j0 * narrow.step)
-        stop = min(high, narrow.first + (last_step.j0 + last_step.jn - 1) * narrow.step + narrow.window)
-        while h < stop:
-            hn = min(stop, low + (grid_of(narrow, low, h) + 1) * narrow.height) - h
-            found.append(Load(n0=first_step.n0, nn=first_step.nn, h0=h, hn=hn, tiles=[]))
-            h += hn
+    for step in steps:
+        if step.n0 != n0:
+            n0, last = step.n0, step
+            for other in steps:
+                last = other if other.n0 == n0 else last
+            h = max(low, narrow.first + step.j0 * narrow.step)
+            stop = min(high, narrow.first + (last.j0 + last.jn - 1) * narrow.step + narrow.window)
+            while h < stop:
+                hn = min(stop, low + (grid_of(narrow, low, h) + 1) * narrow.height) - h
+                found.append(Load(n0=n0, nn=step.nn, h0=h, hn=hn, tiles=[]))
+                h += hn
     return found
 
 
@@ -97,15 +93,14 @@ def holds(load, narrow, step):
     return load.h0 + load.hn > narrow.first + step.j0 * narrow.step
 
 
-def x_ring(operands, narrow, num_loads):
-    """Buffers of x that loads take in turn, each a tile for every chunk; zeros beside the rows, where nothing loads."""
+def x_of_loads(operands, narrow, num_loads):
+    """Tiles of x that loads take in turn, one for every chunk; zeros beside the rows, where nothing loads."""
     height, pad, width = narrow.height, narrow.pad, narrow.wn + 2 * narrow.pad
     ring = []
     for _ in range(min(narrow.buffers, num_loads)):
         tiles = []
         for chunk in narrow.chunks:
-            shape = (chunk[1], narrow.images, height, width)
-            x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
+            x_sbuf = nl.ndarray((chunk[1], narrow.images, height, width), dtype=operands.x_dtype, buffer=nl.sbuf)
             clear_window(x_sbuf, 0, height, 0, pad, nisa.engine.gpsimd)
             clear_window(x_sbuf, 0, height, width - pad, width, nisa.engine.gpsimd)
             tiles.append(x_sbuf)
@@ -113,7 +108,7 @@ def x_ring(operands, narrow, num_loads):
     return ring
 
 
-def load_rows(operands, geometry, narrow, load, tiles):
+def load_lines(operands, geometry, narrow, load, tiles):
     """Rows of x of a load into a buffer."""
     by = strides_of_x(geometry)
     for chunk in range(len(narrow.chunks)):
@@ -124,18 +119,19 @@ def load_rows(operands, geometry, narrow, load, tiles):
         load.tiles.append(of_array(tiles[chunk], operands))
 
 
-def results_of(operands, geometry, narrow, step, index):
+def results_of(operands, geometry, narrow, step, turn):
     """[(u, k), images, blocks, Q] in SBUF for y of a step. Slots of partitions take turns: a DMA engine serves eight
     partitions, so that always the same would make a few engines do all stores."""
     outputs, slots = narrow.U * geometry.K, nl.tile_size.pmax // narrow.slot
-    first = index % slots * narrow.slot
+    first = turn % slots * narrow.slot
     shape = (first + outputs, step.nn, step.jn, geometry.columns.out)
     y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
     return y_sbuf[first : first + outputs, 0 : shape[1], 0 : shape[2], 0 : shape[3]]
 
 
-def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_sbuf, y_sbuf, books, last):
-    """Results of one step into y_sbuf: banks of sums one after the other, then the store."""
+def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_sbuf, ledger, zeros, turn, last):
+    """Results of one step, the turn-th: banks of sums one after the other, then the store."""
+    y_sbuf = results_of(operands, geometry, narrow, step, turn)
     outputs, Q = narrow.U * geometry.K, geometry.columns.out
     boxes = block_boxes(geometry, narrow, step, strides_of_residual(geometry), 0, Q)
     # rows that y does not have
@@ -145,12 +141,13 @@ def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_
     for index in range(len(narrow.tiles)):
         q0, qn, w0, wn = narrow.tiles[index]
         acc_psum = nl.ndarray((narrow.outputs, step.nn, step.jn, wn), dtype=nl.float32, buffer=nl.psum)
-        multiply(acc_psum, narrow, step, passes, filters, w0, wn)
+        multiply_lines(acc_psum, narrow, step, passes, filters, w0, wn)
         residual = None
         if residual_sbuf != None:
             residual = residual_sbuf[0:outputs, 0 : step.nn, 0 : step.jn, q0 : q0 + qn]
         y = y_sbuf[0:outputs, 0 : step.nn, 0 : step.jn, q0 : q0 + qn]
-        add_taps(y, acc_psum, narrow, index, bias_sbuf, residual, epilogue, books)
+        bank = turn * len(narrow.tiles) + index
+        add_shifted(y, acc_psum, narrow, index, bias_sbuf, residual, epilogue, ledger, zeros, bank)
         if last:
             store_boxes(operands.y, y_sbuf, block_boxes(geometry, narrow, step, by, q0, qn))
     if not last:
@@ -177,7 +174,7 @@ def passes_of(geometry, narrow, step, loads, first):
     low, high = rows_met(geometry)
     whole, partial = [], []
     for line in range(len(narrow.lines)):
-        h = narrow.first + step.j0 * narrow.step + narrow.lines[line].row
+        h = narrow.first + step.j0 * narrow.step + narrow.lines[line]
         if low <= h and h + (step.jn - 1) * narrow.step < high:
             whole.append(line)
         else:
@@ -189,7 +186,7 @@ def passes_of(geometry, narrow, step, loads, first):
     for line in order:
         run = None
         for j in range(step.jn):
-            h = narrow.first + (step.j0 + j) * narrow.step + narrow.lines[line].row
+            h = narrow.first + (step.j0 + j) * narrow.step + narrow.lines[line]
             if low <= h and h < high:
                 load = loads[first + grid_of(narrow, low, h) - grid_of(narrow, low, loads[first].h0)]
                 if run != None and run.load.h0 == load.h0 and run.starts != started[j]:
@@ -203,39 +200,30 @@ def passes_of(geometry, narrow, step, loads, first):
     return found
 
 
-def multiply(acc_psum, narrow, step, passes, filters, w0, wn):
+def multiply_lines(acc_psum, narrow, step, passes, filters, w0, wn):
     """All products of a bank of sums: [(t, slot), images, blocks, columns]."""
+    images = (0, step.nn)
     for one in passes:
-        starts = one.starts
+        started = not one.starts
         for chunk in range(len(narrow.chunks)):
-            x_sbuf = one.load.tiles[chunk]
             count = narrow.chunks[chunk][1]
+            rows = (one.h, one.jn, narrow.step)
             for g in range(narrow.groups):
-                w = w0 + g * narrow.shift
                 nisa.nc_matmul(
                     dst=acc_psum[0 : narrow.outputs, 0 : step.nn, one.j : one.j + one.jn, 0:wn],
                     stationary=filters[chunk][0:count, one.line, g, 0 : narrow.outputs],
-                    moving=x_sbuf[
-                        0:count,
-                        0 : step.nn,
-                        one.h : one.h + (one.jn - 1) * narrow.step + 1 : narrow.step,
-                        w : w + wn,
-                    ],
-                    accumulate=not starts,
+                    moving=spaced(one.load.tiles[chunk], (0, count), images, rows, (w0 + g * narrow.shift, wn, 1)),
+                    accumulate=started,
                 )
-                starts = False
+                started = True
 
 
 def block_boxes(geometry, narrow, step, strides, q0, qn):
-    """Columns q0 .. q0+qn-1 of a step as boxes, as far as y has their rows: whole blocks together, then what there is
-    of a last one. strides: in HBM along n, k, p, q."""
-    K, U, P = geometry.K, narrow.U, geometry.rows.out
+    """Columns q0 .. q0+qn-1 of a step as boxes, as far as y has their rows. strides: in HBM along n, k, p, q."""
     by_n, by_k, by_p, by_q = strides
-    whole = max(0, min(step.jn, P // U - step.j0))
     found = []
-    for piece in ((0, whole, U), (whole, step.jn - whole, P % U)):
-        j, jn, un = piece
-        if jn > 0:
-            pattern = [[by_p, un], [by_k, K], [by_n, step.nn], [U * by_p, jn], [by_q, qn]]
-            found.append(((0, 0, j, q0), pattern, corner(strides, step.n0, 0, (step.j0 + j) * U, q0)))
+    for piece in block_pieces(geometry.rows.out, narrow.U, 1, step.j0, step.jn):
+        j, jn, un = piece[0], piece[1], piece[3]
+        pattern = [[by_p, un], [by_k, geometry.K], [by_n, step.nn], [narrow.U * by_p, jn], [by_q, qn]]
+        found.append(((0, 0, j, q0), pattern, corner(strides, step.n0, 0, (step.j0 + j) * narrow.U, q0)))
     return found

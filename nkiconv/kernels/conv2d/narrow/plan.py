@@ -18,8 +18,8 @@ from ...._nki import nl
 from ..._tiles import div_ceil
 from ..call import taken_refusal
 from ..geometry import instructions_refusal
-from .config import narrow_config_refusal, narrow_defaults, read_narrow
-from .cuts import PARTIAL, fits_narrow, make_narrow, steps_of
+from .config import narrow_config_refusal, narrow_settings
+from .cuts import make_narrow, narrow_fits, steps_of
 
 
 def plan_narrow(geometry, extras, config, cores):
@@ -27,8 +27,8 @@ def plan_narrow(geometry, extras, config, cores):
     reason = narrow_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
-    narrow = make_narrow(geometry, read_narrow(config, narrow_defaults(geometry, extras, config)))
-    if not fits_narrow(geometry, narrow, extras):
+    narrow = make_narrow(geometry, narrow_settings(geometry, config, extras.residual), extras.residual)
+    if not narrow_fits(geometry, narrow):
         rows, columns = geometry.rows, geometry.columns
         return None, (
             f"C={geometry.C}, H={rows.size}, W={columns.size}, R={rows.taps}, S={columns.taps}, padding from "
@@ -36,7 +36,7 @@ def plan_narrow(geometry, extras, config, cores):
             f"rows of x and all filters in SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition, for "
             f"blocks of rows of y whose windows see x and start at a multiple of lhs_dilation; use taps"
         )
-    reason = instructions_refusal(geometry, "narrow", count_instructions(geometry, narrow, extras, cores))
+    reason = instructions_refusal(geometry, "narrow", narrow_instructions(geometry, narrow, extras, cores))
     return (narrow, "") if reason == "" else (None, reason)
 
 
@@ -52,7 +52,7 @@ def narrow_refusal(geometry, extras, config):
     return taken_refusal(geometry, extras, "narrow", True, "rows outside a window")
 
 
-def count_instructions(geometry, narrow, extras, cores):
+def narrow_instructions(geometry, narrow, extras, cores):
     """Instructions of a core, at most."""
     chunks, steps = len(narrow.chunks), div_ceil(len(steps_of(geometry, narrow)), cores)
     rows = narrow.blocks * narrow.step + narrow.window
@@ -63,5 +63,5 @@ def count_instructions(geometry, narrow, extras, cores):
     results = 3 if extras.residual else 1
     laid_out = narrow.U * narrow.groups * geometry.rows.taps
     filters = chunks * (2 * geometry.rows.taps * geometry.columns.taps + laid_out + geometry.K + 2)
-    first = 8 + narrow.warmup + filters + 2 * narrow.buffers * chunks + 2 * PARTIAL * len(narrow.tiles)
-    return first + steps * (len(narrow.tiles) * (matmuls + narrow.T + 8) + loads + 2 * results + 2)
+    first = 8 + narrow.warmup + filters + 2 * narrow.buffers * chunks
+    return first + steps * (len(narrow.tiles) * (matmuls + narrow.T + 10) + loads + 2 * results + 2)

@@ -3,24 +3,11 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import limits_refusal, setting
+from ..._settings import setting, settings_refusal
 from ..._tiles import div_ceil
-from .shape import LONG_RUN_BYTES, WAYS, can_shift, fits_sbuf, job_channels, make_stack, met_counts, window_of
+from ..cuts import window_of
+from .shape import LONG_RUN_BYTES, WAYS, can_shift, job_channels, make_stack, met_counts
 
-STACKED_SETTINGS = (
-    "rows",
-    "shifts",
-    "outputs",
-    "beside",
-    "apart",
-    "merge",
-    "blocks",
-    "images",
-    "filters",
-    "hold",
-    "warmup",
-    "late_warmup",
-)
 #: Most of a setting that memory limits anyway, of elements that are cleared, and of matmuls on zeros.
 MOST = 4096
 HOLD_MOST = 1 << 20
@@ -35,7 +22,7 @@ STACKED_ROWS = 32
 
 @dataclass(frozen=True)
 class StackedConfig(nl.NKIObject):
-    """Every setting; `plan.py` says what the first six mean."""
+    """Every setting; `plan.py` says what the first five mean."""
 
     #: rows of x on the partitions (B), 1 to 128
     rows: int
@@ -47,8 +34,6 @@ class StackedConfig(nl.NKIObject):
     beside: int
     #: rows of x from one block of X to the next (G), from 1 on
     apart: int
-    #: 1: rows of a block leave their partitions when they are read out, 0: they stay
-    merge: int
     #: output blocks of a band, and images, at most; memory has fewer
     blocks: int
     images: int
@@ -63,18 +48,15 @@ class StackedConfig(nl.NKIObject):
 
 def stacked_config_refusal(config):
     """What is wrong with names and values of a config; "" if nothing is."""
-    sizes = (("rows", 1, MOST), ("shifts", 1, MOST), ("outputs", 1, MOST), ("beside", 1, MOST), ("apart", 1, MOST))
-    counts = (("merge", 0, 1), ("blocks", 1, MOST), ("images", 1, MOST), ("hold", 0, HOLD_MOST))
-    warmups = (("warmup", 0, STACKED_WARM_UP_MAX), ("late_warmup", 0, STACKED_WARM_UP_MAX))
-    reason = limits_refusal(config, STACKED_SETTINGS, "stacked", sizes + counts + warmups)
+    table = (("rows", (1, MOST)), ("shifts", (1, MOST)), ("outputs", (1, MOST)), ("beside", (1, MOST)))
+    table = table + (("apart", (1, MOST)), ("blocks", (1, MOST)), ("images", (1, MOST)), ("filters", WAYS))
+    table = table + (("hold", (0, HOLD_MOST)), ("warmup", (0, STACKED_WARM_UP_MAX)))
+    reason = settings_refusal(config, table + (("late_warmup", (0, STACKED_WARM_UP_MAX)),), "stacked")
     if reason != "":
         return reason
-    filters = setting(config, "filters", WAYS[0])
-    if filters not in WAYS:
-        return f"config filters={filters}: must be one of {WAYS}"
     given = setting(config, "rows", 0), setting(config, "shifts", 0), setting(config, "outputs", 0)
     if given == (0, 0, 0):
-        for name in ("beside", "apart", "merge"):
+        for name in ("beside", "apart"):
             if setting(config, name, -1) >= 0:
                 return f"config={config}: {name} goes with rows, shifts and outputs; give them too"
     elif 0 in given:
@@ -82,8 +64,11 @@ def stacked_config_refusal(config):
     return ""
 
 
-def stacked_defaults(geometry, reader):
-    """Settings of a kernel that is called without any; few channels of y share the array where there is much to do."""
+def stacked_settings(geometry, config, has_residual):
+    """All settings; where a config names no sizes, few channels of y share the array if there is much to do."""
+    given = setting(config, "rows", 0)
+    if given > 0:
+        return sized_stack(geometry, config, given, 1, 1, 1, given)
     rows, most = geometry.rows, nl.tile_size.pmax // geometry.C
     counts = met_counts(geometry.columns)
     work = geometry.N * rows.out * geometry.columns.out * geometry.columns.taps * (1 if geometry.fast else 4)
@@ -91,14 +76,14 @@ def stacked_defaults(geometry, reader):
     U = 1
     while most > 1 and work > U * STACKED_WORK and 2 * U * geometry.K <= nl.tile_size.pmax and 2 * U <= rows.out:
         U = 2 * U
-    found = outputs_defaults(geometry, U)
-    while U > 1 and not fits_sbuf(geometry, make_stack(geometry, counts, found, reader), reader == "vector"):
+    found = stack_of_outputs(geometry, config, U)
+    while U > 1 and make_stack(geometry, counts, found, has_residual) == None:
         U = U // 2
-        found = outputs_defaults(geometry, U)
+        found = stack_of_outputs(geometry, config, U)
     return found
 
 
-def outputs_defaults(geometry, U):
+def stack_of_outputs(geometry, config, U):
     """Settings of blocks of U rows of y, of more side by side where x has many: the whole window, or a part of the rows
     from block to block, and as many columns of taps as go beside it."""
     rows, taps, most = geometry.rows, geometry.columns.taps, nl.tile_size.pmax // geometry.C
@@ -114,24 +99,24 @@ def outputs_defaults(geometry, U):
             B = B - 1
         G = B
     D = div_ceil(taps, div_ceil(taps, min(taps, most // B)))
-    return sized_defaults(geometry, B, D, U, V, G)
+    return sized_stack(geometry, config, B, D, U, V, G)
 
 
-def sized_defaults(geometry, rows, shifts, outputs, beside, apart):
-    """What goes with sizes that are given."""
+def sized_stack(geometry, config, rows, shifts, outputs, beside, apart):
+    """All settings; sizes as given here where a config has none."""
+    rows, outputs = setting(config, "rows", rows), setting(config, "outputs", outputs)
     return StackedConfig(
         rows=rows,
-        shifts=shifts,
+        shifts=setting(config, "shifts", shifts),
         outputs=outputs,
-        beside=beside,
-        apart=apart,
-        merge=0,
-        blocks=MOST,
-        images=MOST,
-        filters=filters_at(geometry, rows, outputs),
-        hold=STACKED_HOLD if geometry.K * outputs > nl.tile_size.pmax else 0,
-        warmup=STACKED_WARM_UPS,
-        late_warmup=0,
+        beside=setting(config, "beside", beside),
+        apart=setting(config, "apart", apart),
+        blocks=setting(config, "blocks", MOST),
+        images=setting(config, "images", MOST),
+        filters=setting(config, "filters", filters_at(geometry, rows, outputs)),
+        hold=setting(config, "hold", STACKED_HOLD if geometry.K * outputs > nl.tile_size.pmax else 0),
+        warmup=setting(config, "warmup", STACKED_WARM_UPS),
+        late_warmup=setting(config, "late_warmup", 0),
     )
 
 
@@ -142,21 +127,3 @@ def filters_at(geometry, rows, outputs):
     if run >= LONG_RUN_BYTES or (outputs == 1 and rows == taps):
         return "straight"
     return "shifted" if can_shift(outputs, job_channels(geometry, outputs)) else "apart"
-
-
-def read_stacked(config, defaults):
-    """The settings of a config; what it leaves open is as in `defaults`."""
-    return StackedConfig(
-        rows=setting(config, "rows", defaults.rows),
-        shifts=setting(config, "shifts", defaults.shifts),
-        outputs=setting(config, "outputs", defaults.outputs),
-        beside=setting(config, "beside", defaults.beside),
-        apart=setting(config, "apart", defaults.apart),
-        merge=setting(config, "merge", defaults.merge),
-        blocks=setting(config, "blocks", defaults.blocks),
-        images=setting(config, "images", defaults.images),
-        filters=setting(config, "filters", defaults.filters),
-        hold=setting(config, "hold", defaults.hold),
-        warmup=setting(config, "warmup", defaults.warmup),
-        late_warmup=setting(config, "late_warmup", defaults.late_warmup),
-    )

@@ -9,11 +9,11 @@ left out.
 """
 
 from ...._nki import nisa, nl
-from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES, cut_into, div_ceil, whole_words
+from ..._tiles import cut_into, div_ceil
 from ..boxes import clear_window, corner, load_box, strides_of_w
 from ..call import of_array
-from .shape import FILTER_PARTS, LONG_RUN_BYTES, columns_of, fits, lead_of, order_of_groups, padded_elements
+from ..filter_feed import clear_words, transpose_together, transposes_of_bank
+from .shape import FILTER_PARTS, LONG_RUN_BYTES, columns_of, fits_window, lead_of, order_of_groups, padded_elements
 
 
 def load_padded(operands, geometry, stack, job, parts):
@@ -23,44 +23,28 @@ def load_padded(operands, geometry, stack, job, parts):
     job: (first channel, channels). Z lacks what is to be shifted on chip. parts: DMAs that share the channels of each
     u: one of fewer partitions begins earlier.
     """
-    k0, kn = job
-    rows, taps = geometry.rows, geometry.columns.taps
+    kn = job[1]
+    C, rows, taps = geometry.C, geometry.rows, geometry.columns.taps
     height = lead_of(geometry, stack) + stack.num_taps * stack.B
     copies = 1 if stack.filters == "apart" else stack.U
-    pattern = [[geometry.w_k, kn], [geometry.w_c, geometry.C], [geometry.w_r, rows.taps], [geometry.w_s, taps]]
-    size = padded_elements(geometry, stack)
-    flat_sbuf = nl.ndarray((copies * kn, size), dtype=operands.w_dtype, buffer=nl.sbuf)
-    z_sbuf = flat_sbuf[0 : copies * kn, 0 : geometry.C * height * taps].reshape((copies * kn, geometry.C, height, taps))
+    flat_sbuf = nl.ndarray((copies * kn, padded_elements(geometry, stack)), dtype=operands.w_dtype, buffer=nl.sbuf)
+    z_sbuf = flat_sbuf[0 : copies * kn, 0 : C * height * taps].reshape((copies * kn, C, height, taps))
     common = common_rows(geometry, stack)
-    raw_sbuf = None
     if common[1] > 0:
         # only around the rows that all u have: what comes there need not wait
         clear_window(z_sbuf, 0, common[0], 0, taps, nisa.engine.vector)
         clear_window(z_sbuf, common[0] + common[1], height, 0, taps, nisa.engine.gpsimd)
-    elif not fits(geometry, stack):
-        # a word of four bytes at a time
-        words = flat_sbuf if operands.w_dtype == nl.float32 else flat_sbuf.view(nl.float32)
-        nisa.memset(dst=words, value=0.0, engine=nisa.engine.vector)
+    elif not fits_window(geometry, stack):
+        clear_words(flat_sbuf, nisa.engine.vector)
+    raw_sbuf = None
     if stack.filters != "straight":
-        raw_sbuf = nl.ndarray((kn, geometry.C, rows.taps, taps), dtype=operands.w_dtype, buffer=nl.sbuf)
-        copy_parts(raw_sbuf, operands.w, pattern, k0 * geometry.w_k, parts)
-    elif common[1] > 0:
-        lead, apart = lead_of(geometry, stack), stack.V * rows.stride
-        first, end = common[0], common[0] + common[1]
-        for u in range(stack.U):
-            load_taps(operands.w, z_sbuf, geometry, job, u, lead + u * apart, first, end)
-        for u in range(stack.U):
-            load_taps(operands.w, z_sbuf, geometry, job, u, lead + u * apart, lead + u * apart, first)
-            load_taps(operands.w, z_sbuf, geometry, job, u, lead + u * apart, end, lead + u * apart + rows.taps)
-    elif rows.dilation == 1:
-        for u in range(stack.U):
-            copy_parts(place_of(z_sbuf, geometry, stack, kn, u), operands.w, pattern, k0 * geometry.w_k, parts)
+        raw_sbuf = nl.ndarray((kn, C, rows.taps, taps), dtype=operands.w_dtype, buffer=nl.sbuf)
+        load_rows_of_taps(raw_sbuf, operands.w, geometry, job, 0, 0, (0, rows.taps), parts)
     else:
-        # rows of taps that are no neighbours take a DMA for each: an access pattern has few dims
-        for u in range(stack.U):
-            for r in range(rows.taps):
-                at = lead_of(geometry, stack) + u * stack.V * rows.stride + r * rows.dilation
-                load_taps(operands.w, z_sbuf, geometry, job, u, at - r, at, at + 1)
+        for piece in pieces_of_taps(geometry, stack, common[1]):
+            u, r0, rn = piece
+            row = lead_of(geometry, stack) + u * stack.V * rows.stride + r0 * rows.dilation
+            load_rows_of_taps(z_sbuf, operands.w, geometry, job, u * kn, row, (r0, rn), parts)
     return raw_sbuf, z_sbuf
 
 
@@ -70,25 +54,36 @@ def common_rows(geometry, stack):
     span = (stack.U - 1) * stack.V * rows.stride
     count = rows.taps - span
     run = count * geometry.columns.taps * geometry.itemsize
-    if stack.filters != "straight" or fits(geometry, stack) or rows.dilation > 1 or run < LONG_RUN_BYTES:
+    if stack.filters != "straight" or fits_window(geometry, stack) or rows.dilation > 1 or run < LONG_RUN_BYTES:
         return 0, 0
     return lead_of(geometry, stack) + span, count
 
 
-def load_taps(w_hbm, z_sbuf, geometry, job, u, lead, first, end):
-    """Rows first .. end-1 of Z of output row u, whose first tap is in row `lead`."""
-    k0, kn = job
-    if first < end:
-        by = strides_of_w(geometry)
-        pattern = [[by[0], kn], [by[1], geometry.C], [by[2], end - first], [by[3], geometry.columns.taps]]
-        load_box(z_sbuf, w_hbm, (u * kn, 0, first, 0), pattern, corner(by, k0, 0, first - lead, 0))
+def pieces_of_taps(geometry, stack, common):
+    """(u, first row of taps, how many) of loads straight to Z: what comes to rows that all u have first. Rows of taps
+    that are no neighbours take a DMA for each: an access pattern has few dims."""
+    first, rest, R = [], [], geometry.rows.taps
+    for u in range(stack.U):
+        behind = (stack.U - 1 - u) * stack.V * geometry.rows.stride
+        if common > 0:
+            first.append((u, behind, common))
+            rest.append((u, 0, behind))
+            rest.append((u, behind + common, R - behind - common))
+        elif geometry.rows.dilation == 1:
+            first.append((u, 0, R))
+        else:
+            for r in range(R):
+                first.append((u, r, 1))
+    return first + rest
 
 
-def copy_parts(dst, src_hbm, pattern, offset, parts):
-    """Load a view of HBM by so many DMAs, each for a part of the partitions."""
-    step = pattern[0][0]
-    for part in cut_into(dst.shape[0], min(parts, dst.shape[0])):
-        load_box(dst, src_hbm, (part[0], 0, 0, 0), [[step, part[1]]] + pattern[1:], offset + part[0] * step)
+def load_rows_of_taps(tile, w_hbm, geometry, job, partition, row, taps, parts):
+    """Rows of taps (first, how many) of a job to a partition and row of a tile, by so many DMAs."""
+    by = strides_of_w(geometry)
+    for part in cut_into(job[1], min(parts, job[1]) if taps[1] > 0 else 0):
+        pattern = [[by[0], part[1]], [by[1], geometry.C], [by[2], taps[1]], [by[3], geometry.columns.taps]]
+        offset = corner(by, job[0] + part[0], 0, taps[0], 0)
+        load_box(tile, w_hbm, (partition + part[0], 0, row, 0), pattern, offset)
 
 
 def place_of(z_sbuf, geometry, stack, kn, u):
@@ -123,17 +118,15 @@ def transpose_padded(operands, padded, geometry, stack, job, ledger):
     """
     kn = job[1]
     z_sbuf = padded[1]
-    B, C = stack.B, geometry.C
+    B, item = stack.B, geometry.itemsize
     phases = len(stack.phases)
     # what one transpose takes: all (u, k), or those of one u
     slots = stack.U if stack.filters == "apart" else 1
     width = stack.U * kn // slots
     each = phases * stack.num_taps
-    pitch = whole_words(width, geometry.itemsize)
-    shape = (stack.parts, stack.groups * each, slots, width)
-    filters_sbuf = nl.ndarray(shape, dtype=z_sbuf.dtype, buffer=nl.sbuf)
     first, count = 0, stack.groups * each
-    most = min(max(1, BANK_BYTES // (slots * pitch * geometry.itemsize)), div_ceil(count, FILTER_PARTS))
+    filters_sbuf = nl.ndarray((stack.parts, count * slots, width), dtype=z_sbuf.dtype, buffer=nl.sbuf)
+    most = min(max(1, transposes_of_bank(width, item) // slots), div_ceil(count, FILTER_PARTS))
     order = order_of_groups(stack)
     while first < count:
         dn = columns_of(geometry, stack, order[first // each])
@@ -141,22 +134,15 @@ def transpose_padded(operands, padded, geometry, stack, job, ledger):
         num = 1
         while num < most and first + num < count and columns_of(geometry, stack, order[(first + num) // each]) == dn:
             num += 1
-        filters_psum = nl.ndarray((dn * B * C, num, slots, pitch), dtype=z_sbuf.dtype, buffer=nl.psum)
-        for index in range(num):
-            g = order[(first + index) // each]
-            phase = stack.phases[(first + index) % each // stack.num_taps]
-            row = (first + index) % stack.num_taps * B + lead_of(geometry, stack) - phase
+        sources = []
+        for index in range(first, first + num):
+            g = order[index // each]
+            row = index % stack.num_taps * B + lead_of(geometry, stack) - stack.phases[index % each // stack.num_taps]
             for slot in range(slots):
                 up = row - slot * stack.V * geometry.rows.stride
-                nisa.nc_transpose(
-                    dst=filters_psum[0 : dn * B * C, index, slot, 0:width],
-                    data=z_sbuf[0:width, 0:C, up : up + B, g * stack.D : g * stack.D + dn].permute((0, 3, 2, 1)),
-                    engine=nisa.engine.tensor,
-                )
-        nisa.tensor_copy(
-            dst=filters_sbuf[0 : dn * B * C, first : first + num, 0:slots, 0:width],
-            src=filters_psum[0 : dn * B * C, 0:num, 0:slots, 0:width],
-            engine=pick(ledger, num * slots * width, is_16bit(z_sbuf.dtype)),
-        )
+                source = z_sbuf[0:width, 0 : geometry.C, up : up + B, g * stack.D : g * stack.D + dn]
+                sources.append(source.permute((0, 3, 2, 1)))
+        own_sbuf = filters_sbuf[0 : dn * B * geometry.C, first * slots : (first + num) * slots, 0:width]
+        transpose_together(own_sbuf, sources, item, ledger)
         first += num
-    return of_array(filters_sbuf.reshape((stack.parts, stack.groups * each, slots * width)), operands)
+    return of_array(filters_sbuf.reshape((stack.parts, count, slots * width)), operands)

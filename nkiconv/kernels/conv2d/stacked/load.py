@@ -1,67 +1,49 @@
 """Bands of x on their way in: X [(d, b, c), images, blocks, columns], zeros where a window meets no x."""
 
-from dataclasses import dataclass
-
-from ...._nki import nisa, nl
+from ...._nki import nisa
 from ..boxes import clear_window, corner, load_box, strides_of_x
 from ..call import of_array
+from ..cuts import largest_band
+from ..filter_feed import tiles_in_turn
 from .shape import band_rows, whole_blocks
 
 
-@dataclass
-class Ring(nl.NKIObject):
-    """Buffers that bands take in turn: they cap how far loads run ahead of the sums."""
-
-    buffers: list
-    #: of each buffer, the band that it held last, or None
-    held: list
-
-
-def make_ring(operands, stack, bands, first, end):
-    """A Ring for bands first .. end-1."""
-    images, blocks = 1, 1
-    for index in range(first, end):
-        images = max(images, bands[index].nn)
-        blocks = max(blocks, bands[index].jn)
+def ring_of_bands(operands, stack, bands):
+    """Buffers that bands take in turn."""
+    images, blocks = largest_band(bands)
     shape = (stack.parts, images, band_rows(stack, blocks), stack.width)
-    buffers, held = [], []
-    for _ in range(min(stack.ring, end - first)):
-        buffers.append(nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf))
-        held.append(None)
-    return Ring(buffers=buffers, held=held)
+    return tiles_in_turn(min(stack.ring, len(bands)), shape, operands.x_dtype)
 
 
-def clear_next(geometry, stack, band, ring, turn, first, hold):
-    """Zeros that a band needs in buffer `turn` of a ring, unless the one before left them there.
+def clear_next(geometry, stack, bands, index, ring, hold):
+    """Zeros that a band needs in its buffer, unless the one before left them there; those of the first band come first.
 
-    first: whether it is the first band, whose zeros come first. hold: columns that are cleared although x comes there:
-    loads wait for that, or, as they have no other reason to wait, they would overtake what is wanted before them.
+    hold: columns that are cleared although x comes there: loads wait for that, or, as they have no other reason to
+    wait, they would overtake what is wanted before them.
     """
-    held = ring.held[turn]
+    band = bands[index]
+    held = bands[index - len(ring)] if index >= len(ring) else None
     if held == None or (held.nn, held.j0, held.jn) != (band.nn, band.j0, band.jn):
-        engine = nisa.engine.vector if first else nisa.engine.gpsimd
-        clear_rims(x_of(stack, band, ring, turn), geometry, stack, band.j0 * stack.step, hold, engine)
-    ring.held[turn] = band
+        engine = nisa.engine.vector if index == 0 else nisa.engine.gpsimd
+        clear_rims(x_of_band(stack, bands, index, ring), geometry, stack, band.j0 * stack.step, hold, engine)
 
 
-def x_of(stack, band, ring, turn):
-    """X of a band in buffer `turn` of a ring."""
-    return ring.buffers[turn][0 : stack.parts, 0 : band.nn, 0 : band_rows(stack, band.jn), 0 : stack.width]
+def x_of_band(stack, bands, index, ring):
+    """X of a band in the buffer whose turn it is."""
+    band, x_sbuf = bands[index], ring[index % len(ring)]
+    return x_sbuf[0 : stack.parts, 0 : band.nn, 0 : band_rows(stack, band.jn), 0 : stack.width]
 
 
-def load_stack(operands, geometry, stack, band, ring, turn, pieces):
-    """X of a band in buffer `turn` of a ring, where `clear_next` has been.
+def load_stack(operands, geometry, stack, bands, index, ring, pieces):
+    """X of a band in its buffer, where `clear_next` has been.
 
     pieces: blocks of X, counted from the band's first, at which loads end, so that sums of the first need not wait for
     the last.
     """
-    mn = band_rows(stack, band.jn)
-    x_sbuf = x_of(stack, band, ring, turn)
-    m0 = band.j0 * stack.step
-    spans = spans_of(geometry, stack)
-    begin = 0
+    band, x_sbuf = bands[index], x_of_band(stack, bands, index, ring)
+    m0, mn, begin = band.j0 * stack.step, x_sbuf.shape[2], 0
     for end in pieces:
-        load_blocks(operands.x, x_sbuf, geometry, stack, band, spans, m0 + begin, m0 + min(end, mn))
+        load_blocks(operands.x, x_sbuf, geometry, stack, band, m0 + begin, m0 + min(end, mn))
         begin = min(end, mn)
     return of_array(x_sbuf, operands)
 
@@ -93,29 +75,30 @@ def clear_rims(x_sbuf, geometry, stack, m0, hold, engine):
     clear_window(x_sbuf, first, last, 0, min(stack.width, left + hold), engine)
 
 
-def load_blocks(x_hbm, x_sbuf, geometry, stack, band, spans, m_begin, m_end):
+def load_blocks(x_hbm, x_sbuf, geometry, stack, band, m_begin, m_end):
     """Blocks m_begin .. m_end-1 of X, which holds those from the band's first on: whole ones in one DMA a shift."""
-    rows = geometry.rows
+    rows, spans = geometry.rows, spans_of(geometry, stack)
     first, last = whole_blocks(rows, stack, m_begin, m_end - m_begin)
     for d in range(stack.D):
         if spans[d][0] < spans[d][1]:
             if first < last:
-                load_rows(x_hbm, x_sbuf, geometry, stack, band, d, spans[d], 0, stack.B, first, last - first)
+                load_rows_of_blocks(
+                    x_hbm, x_sbuf, geometry, stack, band, d, spans[d], (0, stack.B), (first, last - first)
+                )
             for m in range(m_begin, m_end):
-                if m < first or m >= last:
-                    b0 = min(stack.B, max(0, rows.before - m * stack.G))
-                    b1 = max(b0, min(stack.B, rows.size + rows.before - m * stack.G))
-                    if b0 < b1:
-                        load_rows(x_hbm, x_sbuf, geometry, stack, band, d, spans[d], b0, b1, m, 1)
+                b0 = min(stack.B, max(0, rows.before - m * stack.G))
+                b1 = max(b0, min(stack.B, rows.size + rows.before - m * stack.G))
+                if b0 < b1 and (m < first or m >= last):
+                    load_rows_of_blocks(x_hbm, x_sbuf, geometry, stack, band, d, spans[d], (b0, b1 - b0), (m, 1))
 
 
-def load_rows(x_hbm, x_sbuf, geometry, stack, band, d, span, b0, b1, m, count):
-    """Rows b0 .. b1-1 of `count` blocks from m on, shift d; span: of the shift, see `spans_of`."""
-    C, G = geometry.C, stack.G
+def load_rows_of_blocks(x_hbm, x_sbuf, geometry, stack, band, d, span, rows, blocks):
+    """Rows of blocks, both (first, how many), shift d; span: of the shift, see `spans_of`."""
     low, high, shift = span
-    strides = strides_of_x(geometry)
-    pattern = [[strides[2], b1 - b0], [strides[1], C], [G * strides[2], count], [strides[3], high - low]]
-    first = ((d * stack.B + b0) * C, m - band.j0 * stack.step, low)
+    by = strides_of_x(geometry)
+    pattern = [[by[2], rows[1]], [by[1], geometry.C], [stack.G * by[2], blocks[1]], [by[3], high - low]]
+    first = ((d * stack.B + rows[0]) * geometry.C, blocks[0] - band.j0 * stack.step, low)
     for n in range(band.nn):
-        offset = corner(strides, band.n0 + n, 0, m * G + b0 - geometry.rows.before, low + shift)
+        h = blocks[0] * stack.G + rows[0] - geometry.rows.before
+        offset = corner(by, band.n0 + n, 0, h, low + shift)
         load_box(x_sbuf[0 : stack.parts, n, 0 : x_sbuf.shape[2], 0 : stack.width], x_hbm, first, pattern, offset)

@@ -13,27 +13,23 @@ and Y[:, j, v] is a sum over tap blocks t and groups g of columns of taps of
 
 so that B rows, U outputs and D columns of taps are done by one matmul. B > 1 costs nothing but zeros in F where blocks
 of X are B rows apart (G = B), and loads rows B / G times where they overlap; D > 1 loads x D times. V > 1 makes longer
-runs of y, as its rows are stored side by side from one partition; so does moving the U rows of a block to the
-partitions of the first while they are read out (`merge`), in U times as many instructions. `config.py` has the
-settings.
+runs of y, as its rows are stored side by side from one partition. `config.py` has the settings.
 """
 
 from ...._nki import nl
-from ..._settings import setting
-from ..call import either_reads, taken_refusal
+from ..call import taken_refusal
+from ..cuts import QUADRANT
 from ..geometry import instructions_refusal
-from .config import read_stacked, sized_defaults, stacked_config_refusal, stacked_defaults
+from .config import stacked_config_refusal, stacked_settings
 from .shape import (
-    QUADRANT,
-    can_merge,
     can_shift,
-    count_instructions,
-    fits_sbuf,
     job_channels,
     make_stack,
+    max_of,
     met_counts,
     phases_of,
-    taps_of,
+    stack_instructions,
+    taps_of_window,
 )
 
 
@@ -44,20 +40,17 @@ def plan_stack(geometry, extras, config, cores):
         reason = stacked_refusal(geometry, extras)
     if reason != "":
         return None, reason
-    B, D, U = setting(config, "rows", 0), setting(config, "shifts", 0), setting(config, "outputs", 0)
-    reader = reader_of(extras)
-    defaults = sized_defaults(geometry, B, D, U, 1, B) if U > 0 else stacked_defaults(geometry, reader)
-    settings = read_stacked(config, defaults)
+    settings = stacked_settings(geometry, config, extras.residual)
     reason = sizes_refusal(geometry, settings)
     if reason != "":
         return None, reason
-    stack = make_stack(geometry, met_counts(geometry.columns), settings, reader)
-    if not fits_sbuf(geometry, stack, reader == "vector"):
+    stack = make_stack(geometry, met_counts(geometry.columns), settings, extras.residual)
+    if stack == None:
         return None, (
             f"W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: stacked rows and filters "
             f"must fit SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use taps"
         )
-    reason = instructions_refusal(geometry, "stacked", count_instructions(geometry, stack, cores))
+    reason = instructions_refusal(geometry, "stacked", stack_instructions(geometry, stack, cores))
     return (stack, "") if reason == "" else (None, reason)
 
 
@@ -83,25 +76,8 @@ def sizes_refusal(geometry, config):
         )
     if U > most or D > columns.taps:
         return f"config shifts={D} outputs={U}: at most {columns.taps} shifts (columns of taps) and {most} outputs"
-    if B % G != 0 and taps_of(rows, B, U, V, max_of(phases_of(rows.stride, V, G))) > 1:
+    if B % G != 0 and taps_of_window(rows, B, U, V, max_of(phases_of(rows.stride, V, G))) > 1:
         return f"config rows={B} apart={G}: rows must be a multiple of it, or hold the window of all outputs"
-    if config.merge == 1 and not can_merge(geometry, U):
-        return f"config merge=1, outputs={U}, K={geometry.K}: engines move whole quadrants of {QUADRANT} channels"
     if config.filters == "shifted" and not can_shift(U, job_channels(geometry, U)):
         return f"config filters=shifted, outputs={U}, K={geometry.K}: engines address quadrants of {QUADRANT} channels"
     return ""
-
-
-def reader_of(extras):
-    """Who reads sums out: one of shape.READERS."""
-    if extras.residual:
-        return "vector"
-    return "both" if either_reads(extras.epilogue, extras.strict_nonfinite) else "scalar"
-
-
-def max_of(values):
-    """The largest of a list of ints."""
-    found = values[0]
-    for value in values:
-        found = max(found, value)
-    return found

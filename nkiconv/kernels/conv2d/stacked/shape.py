@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, whole_words
-from ..cuts import block_bands
+from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, fits_sbuf, whole_words
+from ..cuts import QUADRANT, block_bands, parts_for_cores, window_of
 from ..geometry import met
 
 #: Bytes a partition of x of one band and of all buffers of bands, of the filters of all jobs, and of the zero-padded
@@ -30,11 +30,6 @@ LONG_RUN_BYTES = 512
 #: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
 #: shifted on chip, or not at all: they stay at k, and each u has transposes of its own.
 WAYS = ("straight", "shifted", "apart")
-#: Who reads sums out: Vector and Scalar, each what it has time for, Scalar alone where an activation is its own, or
-#: Vector first where a residual is added.
-READERS = ("both", "scalar", "vector")
-#: Engines address partitions from a multiple of this on.
-QUADRANT = 32
 
 
 @dataclass
@@ -72,10 +67,6 @@ class Stack(nl.NKIObject):
     whole: int
     #: outputs that see an element of x, over all columns of taps
     met: int
-    #: whether the U rows of a block leave their partitions when they are read out, so that y goes out in long runs
-    merged: bool
-    #: who reads sums out, one of READERS
-    reader: str
     #: buffers of bands, at most
     ring: int
     #: elements a partition that are cleared before the second band is loaded
@@ -85,17 +76,14 @@ class Stack(nl.NKIObject):
     late_warmup: int
 
 
-def make_stack(geometry, counts, config, reader):
+def make_stack(geometry, counts, config, has_residual):
     """A Stack of a StackedConfig, or None where memory does not hold it. counts: what `met_counts` returns."""
     rows, columns = geometry.rows, geometry.columns
     B, D, U, V, G = config.rows, config.shifts, config.outputs, config.beside, config.apart
-    merged = config.merge == 1
     item = geometry.itemsize
     phases = phases_of(rows.stride, V, G)
-    front = 0
-    for phase in phases:
-        front = max(front, phase)
-    num_taps = taps_of(rows, B, U, V, front)
+    front = max_of(phases)
+    num_taps = taps_of_window(rows, B, U, V, front)
     groups = div_ceil(columns.taps, D)
     padded = geometry.C * (front + (U - 1) * V * rows.stride + num_taps * B) * columns.taps * item
     if padded > PADDED_BYTES or geometry.K * len(phases) * num_taps * groups * U * item > STACKED_FILTER_BYTES:
@@ -108,9 +96,8 @@ def make_stack(geometry, counts, config, reader):
     step = U * V * rows.stride // G
     reach = (V - 1) * rows.stride // G + (num_taps - 1) * B // G + 1
     blocks = min(div_ceil(rows.out, U * V), max(0, (STACKED_X_BYTES // row_bytes - reach) // step + 1))
-    # of fp32 results of a band, which are U times as many on a partition where they leave the others
-    y_bytes = 4 * V * columns.out * (U if merged else 1)
-    blocks = min(blocks, max(1, (STACKED_Y_BYTES // 2 if reader == "vector" else STACKED_Y_BYTES) // y_bytes))
+    y_bytes = 4 * V * columns.out
+    blocks = min(blocks, max(1, (STACKED_Y_BYTES // 2 if has_residual else STACKED_Y_BYTES) // y_bytes))
     filters = len(jobs) * len(phases) * num_taps * groups * U * kn * item
     if reach * row_bytes > STACKED_X_BYTES or blocks < 1 or filters > STACKED_FILTER_BYTES:
         return None
@@ -119,7 +106,7 @@ def make_stack(geometry, counts, config, reader):
         images = max(1, min(div_ceil(geometry.N, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
         images = max(1, min(images, STACKED_X_BYTES // (row_bytes * ((blocks - 1) * step + reach))))
     band_bytes = images * ((blocks - 1) * step + reach) * row_bytes
-    return Stack(
+    stack = Stack(
         B=B,
         D=D,
         U=U,
@@ -140,18 +127,12 @@ def make_stack(geometry, counts, config, reader):
         width=width,
         whole=whole,
         met=sum_of(counts),
-        merged=merged,
-        reader=reader,
         ring=max(2, min(RING, RING_BYTES // band_bytes)),
         hold=config.hold,
         warmup=config.warmup,
         late_warmup=min(config.late_warmup, config.warmup),
     )
-
-
-def can_merge(geometry, U):
-    """Whether engines may address the channels of each of U rows of a block."""
-    return U > 1 and by_quadrants(geometry.K, nl.tile_size.pmax // U)
+    return stack if fits_sbuf(stack_bytes(geometry, stack, has_residual)) else None
 
 
 def can_shift(U, kn):
@@ -190,14 +171,17 @@ def phases_of(stride, V, G):
     return found
 
 
-def window_of(rows, count):
-    """Rows of x that so many neighbouring rows of y meet."""
-    return (count - 1) * rows.stride + (rows.taps - 1) * rows.dilation + 1
-
-
-def taps_of(rows, B, U, V, front):
+def taps_of_window(rows, B, U, V, front):
     """Blocks of B rows that hold the window of U output rows V apart, from any phase on."""
-    return div_ceil((U - 1) * V * rows.stride + (rows.taps - 1) * rows.dilation + 1 + front, B)
+    return div_ceil(window_of(rows, (U - 1) * V + 1) + front, B)
+
+
+def max_of(values):
+    """The largest of a list of ints, none of which is below 0."""
+    found = 0
+    for value in values:
+        found = max(found, value)
+    return found
 
 
 def met_counts(columns):
@@ -244,20 +228,7 @@ def columns_of(geometry, stack, g):
     return min(stack.D, geometry.columns.taps - g * stack.D)
 
 
-def rows_apart(stack):
-    """(U, V) of the results as they are stored: partitions of an output channel, rows of a block on each of them."""
-    return (1, stack.U * stack.V) if stack.merged else (stack.U, stack.V)
-
-
-def slot_of(size):
-    """Partitions of the smallest part of all, from which engines may address `size` of them."""
-    slot = QUADRANT
-    while slot < size:
-        slot = 2 * slot
-    return slot
-
-
-def tiles_of(stack, band, Q, last):
+def tiles_of_band(stack, band, Q, last):
     """((first block, how many), ..), ((first column, how many), ..) of the sums of a band that share a bank of PSUM.
 
     last: whether nothing follows, so that the read-out and the store of the last sums should be short.
@@ -273,15 +244,8 @@ def tiles_of(stack, band, Q, last):
 
 
 def band_counts(geometry, stack):
-    """Parts that the images, and the blocks of each, are cut into: together at least as many as there are cores."""
-    blocks = div_ceil(geometry.rows.out, stack.U * stack.V)
-    image_parts = div_ceil(geometry.N, stack.images)
-    if image_parts % PARTS == 1 and image_parts < geometry.N:
-        image_parts += 1
-    block_parts = div_ceil(blocks, stack.blocks)
-    if (image_parts * block_parts) % PARTS == 1 and blocks > block_parts:
-        block_parts += 1
-    return image_parts, block_parts
+    """Parts that the images, and the blocks of each, are cut into."""
+    return parts_for_cores(geometry.N, stack.images, div_ceil(geometry.rows.out, stack.U * stack.V), stack.blocks)
 
 
 def stack_bands(geometry, stack):
@@ -303,7 +267,7 @@ def whole_blocks(rows, stack, m0, mn):
     return (m0, m0) if end <= first else (first, end)
 
 
-def fits(geometry, stack):
+def fits_window(geometry, stack):
     """Whether w needs neither zeros nor a shift."""
     return stack.U == 1 and stack.front == 0 and stack.num_taps * stack.B == geometry.rows.taps
 
@@ -326,7 +290,7 @@ def jobs_ahead(geometry, stack):
 
 def result_bytes(geometry, stack):
     """Bytes a partition of the results of a band and job, or of a residual, at most."""
-    return 4 * stack.images * stack.blocks * rows_apart(stack)[1] * geometry.columns.out
+    return 4 * stack.images * stack.blocks * stack.V * geometry.columns.out
 
 
 def residual_depth(geometry, stack):
@@ -334,40 +298,26 @@ def residual_depth(geometry, stack):
     return max(2, min(2 * len(stack.jobs), RESIDUAL_BYTES // result_bytes(geometry, stack)))
 
 
-def sbuf_bytes(geometry, stack, has_residual):
+def stack_bytes(geometry, stack, has_residual):
     """Bytes a partition, at most."""
     item = geometry.itemsize
     x_bytes = stack.images * band_rows(stack, stack.blocks) * stack.width * item
     y_bytes = result_bytes(geometry, stack)
-    # as they come and as they are turned
+    # as they come and as they are transposed
     padded = 2 * min(len(stack.jobs), jobs_ahead(geometry, stack)) * padded_elements(geometry, stack) * item
     filters = len(stack.jobs) * len(stack.phases) * stack.num_taps * stack.groups * stack.U * stack.kn * item
-    return (
-        stack.ring * x_bytes
-        + filters
-        + padded
-        + (4 + residual_depth(geometry, stack) if has_residual else 2) * y_bytes
-        + 4096
-    )
+    results = (4 + residual_depth(geometry, stack) if has_residual else 2) * y_bytes
+    return stack.ring * x_bytes + filters + padded + results + 4096
 
 
-def fits_sbuf(geometry, stack, has_residual):
-    """Whether there is a Stack, and SBUF holds it."""
-    return stack != None and sbuf_bytes(geometry, stack, has_residual) <= nl.tile_size.total_available_sbuf_size
-
-
-def count_instructions(geometry, stack, cores):
+def stack_instructions(geometry, stack, cores):
     """Instructions of a core, at most."""
     bands = div_ceil(len(stack_bands(geometry, stack)), cores)
     # two blocks or columns more than fill a bank are halved, and so is the last bank
     banks = stack.V * stack.images * (2 * div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + 4)
-    reads = 2 * (stack.U if stack.merged else 1)
-    apart = rows_apart(stack)
-    stores = 2 * apart[0] * (1 + div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + stack.blocks)
-    job = banks * (stack.num_taps * stack.groups + reads) + stores + 3 * stack.U + stack.U * stack.V + 4
+    stores = 2 * (stack.U + stack.images) * (2 + div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2))
+    job = banks * (stack.num_taps * stack.groups + 2) + stores + 3 * stack.U + stack.U * stack.V + 4
     loads = stack.D * stack.images * (2 * stack.num_taps * max(1, stack.B // stack.G) + stack.step + 16) + 8
-    filters = 4 + len(stack.jobs) * (
-        len(stack.phases) * stack.num_taps * stack.groups * (1 + stack.U) + 4 * stack.U + 9
-    )
-    taps = len(stack.jobs) * stack.U * geometry.rows.taps if geometry.rows.dilation > 1 else 0
-    return 400 + bands * (loads + len(stack.jobs) * job) + filters + taps
+    copies = len(stack.phases) * stack.num_taps * stack.groups * (1 + stack.U) + 4 * stack.U + 9
+    taps = stack.U * geometry.rows.taps if geometry.rows.dilation > 1 else 0
+    return 404 + stack.warmup + bands * (loads + len(stack.jobs) * job) + len(stack.jobs) * (copies + taps)

@@ -71,6 +71,8 @@ class Filters(nl.NKIObject):
     after: list
     #: how many of them are turned while the batch before is worked on
     ahead: int
+    #: bytes a partition that blocks of a core's first job may take together, 0 of a batch that is not its first
+    first_bytes: int
     #: blocks as loaded so far, [kn, channels, rows, columns] in SBUF, None once they are turned
     raws: list
     #: pieces and blocks turned so far
@@ -123,6 +125,7 @@ def start_filters(geometry, jobs, moved_from, together, ahead, pairing):
         places=places,
         after=after,
         ahead=min(ahead, len(jobs[0].chunks)),
+        first_bytes=0,
         raws=[],
         turned=0,
         moved=0,
@@ -219,13 +222,23 @@ def load_to(operands, geometry, filters, last):
 
 def load_ahead(operands, geometry, filters):
     """Load blocks while those that are not turned yet are few enough."""
+    load_within(operands, geometry, filters, len(filters.ends) - 1, TAPS_AHEAD_BYTES)
+
+
+def load_first(operands, geometry, filters, last):
+    """Load blocks until chunk `last` of all is complete, as far as a first job's have room."""
+    load_within(operands, geometry, filters, last, filters.first_bytes)
+
+
+def load_within(operands, geometry, filters, last, most_bytes):
+    """Load blocks until chunk `last` of all is complete, while those that are not turned yet take so many bytes."""
     waiting_bytes = 0
     for index in range(len(filters.raws)):
         if filters.raws[index] != None:
             waiting_bytes += block_bytes(geometry, filters.blocks[index])
-    while len(filters.raws) < len(filters.blocks):
+    while len(filters.raws) < filters.ends[min(last, len(filters.ends) - 1)][0]:
         waiting_bytes += block_bytes(geometry, filters.blocks[len(filters.raws)])
-        if waiting_bytes > TAPS_AHEAD_BYTES:
+        if waiting_bytes > most_bytes:
             return
         load_block(operands, geometry, filters)
 
@@ -292,6 +305,7 @@ def turn_piece(operands, geometry, filters, ledger):
     after = filters.pieces[min(filters.turned, len(filters.pieces) - 1)]
     if filters.turned == len(filters.pieces) or after.block != piece.block:
         filters.raws[piece.block] = None
+        load_first(operands, geometry, filters, filters.after[0] - 1)
         load_ahead(operands, geometry, filters)
 
 

@@ -10,9 +10,9 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._tiles import WORD_BYTES
 from ..cuts import put_first
-from .fold import chunk_window, is_staged, tap_groups
+from .fold import chunk_window, comes_staged, tap_groups
 from .jobs import stationary_columns
-from .pairs_fp8 import ALONE, CHUNKS, HALVES, is_padded, slot_channels, slots_of, sums_pitch, word_of
+from .pairs_fp8 import ALONE, CHUNKS, HALVES, slot_channels, slots_of, stores_zeros, sums_pitch, word_of
 from .rows import load_columns
 
 
@@ -31,7 +31,7 @@ class Place(nl.NKIObject):
     columns: int
 
 
-def place_of(geometry, chunk, band):
+def stored_place(geometry, chunk, band):
     """The Place of a chunk's x for a band."""
     rows = geometry.rows
     extent = (band.pn - 1) * rows.stride + (rows.taps - 1) * rows.dilation + 1
@@ -54,17 +54,17 @@ def x_elements(geometry, chunk, band):
     """Elements a partition of a chunk's x for a band."""
     if chunk[3] == ALONE:
         return band.nn * band.hn * chunk_window(geometry, chunk, band)[1]
-    place = place_of(geometry, chunk, band)
+    place = stored_place(geometry, chunk, band)
     return place.slots * place.images * place.pitch * place.columns
 
 
 def load_paired(work, chunks, tiles, index, band, part):
     """As `load_rows`, for a chunk that pairs."""
     operands, geometry, chunk = work.operands, work.geometry, chunks[index]
-    place = place_of(geometry, chunk, band)
+    place = stored_place(geometry, chunk, band)
     if tiles[index] == None:
         tiles[index] = new_rows(operands, geometry, chunk, band, place)
-    if is_staged(geometry, chunk, band):
+    if comes_staged(geometry, chunk, band):
         load_staged(operands, geometry, chunk, tiles[index], band, place, part)
         return
     top = band.h0 - place.row + part[0]
@@ -117,13 +117,13 @@ def new_rows(operands, geometry, chunk, band, place):
     x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
     top = band.h0 - place.row
     bottom = top + band.hn
-    if band.nn > 1 or is_padded(chunk):
+    if band.nn > 1 or stores_zeros(chunk):
         zero(x_sbuf[0:parts, 0:slots, 0 : place.images, 0:top, 0 : place.columns])
         zero(x_sbuf[0:parts, 0:slots, 0 : band.nn, bottom : place.pitch, 0 : place.columns])
-    if is_padded(chunk):
+    if stores_zeros(chunk):
         word, shift = 1, (chunk[2] - 1) * geometry.columns.dilation
         rows_sbuf = x_sbuf.reshape((parts, slots * place.images * place.pitch, place.columns))
-        if is_staged(geometry, chunk, band):
+        if comes_staged(geometry, chunk, band):
             word, shift, rows_sbuf = word_of(geometry), 0, in_words(geometry, rows_sbuf)
         left = min(place.columns, max(0, -place.column))
         right = max(left, min(place.columns, geometry.columns.size - place.column - shift))
@@ -150,7 +150,7 @@ def zero(x_sbuf):
 
 
 @dataclass
-class Pair(nl.NKIObject):
+class TapPair(nl.NKIObject):
     """One matmul of a chunk that pairs: (row, group) of its taps, the second None where there is one only, and
     (first, 1, how many) rows and columns of outputs. half: of a single tap of HALVES, which half of the array's rows it
     takes; else -1."""
@@ -165,7 +165,7 @@ class Pair(nl.NKIObject):
 def pairs_in(geometry, chunk, every, bank, p0, q0, which):
     """Matmuls of a chunk for a bank: Pairs of `every`, its Products tap by tap; which: of the band's banks."""
     found = []
-    step = 2 if is_padded(chunk) else 1
+    step = 2 if stores_zeros(chunk) else 1
     for index in range(0, len(every), step):
         first, second = every[index], None
         rows, columns = first.rows[:3], first.columns[:3]
@@ -182,7 +182,7 @@ def pairs_in(geometry, chunk, every, bank, p0, q0, which):
             rows = (p0, 1, bank.pn)
         if half >= 0:
             rows, columns = (p0, 1, bank.pn), (q0, 1, bank.qn)
-        found.append(Pair(first=tap, second=other, rows=rows, columns=columns, half=half))
+        found.append(TapPair(first=tap, second=other, rows=rows, columns=columns, half=half))
     return whole_first(found, bank)
 
 
@@ -207,7 +207,7 @@ def multiply_pair(work, one, chunk, factor, pair, accumulate):
     """One matmul of a chunk that pairs."""
     geometry, band, bank, job = work.geometry, one.results.band, one.bank, one.results.job
     of, x_sbuf, w_sbuf = job.chunks[chunk], factor.x_sbuf, factor.stationaries
-    place, kn = place_of(geometry, of, band), stationary_columns(geometry, job)
+    place, kn = stored_place(geometry, of, band), stationary_columns(geometry, job)
     rows, columns, apart = pair.rows, pair.columns, one.acc_psum.shape[2]
     count = (bank.nn - 1) * apart + rows[2]
     row = bank.n * place.pitch + rows[0] * geometry.rows.stride - geometry.rows.before - place.row

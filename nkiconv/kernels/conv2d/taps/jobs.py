@@ -109,12 +109,13 @@ def jobs_of_packed(geometry, most):
 
 
 def job_bytes(geometry, job):
-    """Bytes a partition of a job's stationaries."""
-    taps = 0
-    for index in range(len(job.chunks)):
-        chunk = job.chunks[index]
-        taps += slots_of(chunk) * job_axis(geometry, job).taps * tap_groups(geometry, chunk)
-    return taps * job.rows * stationary_columns(geometry, job) * geometry.itemsize
+    """Bytes a partition of a job's stationaries; only its last two chunks may differ from its first."""
+    chunks, taps = job.chunks, 0
+    for index in range(len(chunks)):
+        if index == 0 or index + 2 >= len(chunks):
+            alike = len(chunks) - 2 if index == 0 and len(chunks) > 2 else 1
+            taps += alike * slots_of(chunks[index]) * tap_groups(geometry, chunks[index])
+    return job_axis(geometry, job).taps * taps * job.rows * stationary_columns(geometry, job) * geometry.itemsize
 
 
 def stationary_columns(geometry, job):

@@ -19,7 +19,7 @@ from .filters import (
     Filters,
     load_ahead,
     load_block,
-    load_to,
+    load_first,
     move_block,
     moves_to,
     pieces_to,
@@ -128,6 +128,8 @@ def run_items(operands, geometry, extras, plan):
         store_banks=plan.banks,
         pairing=pairing,
     )
+    filters = work.batch.filters
+    filters.first_bytes = plan.first_bytes
     warm_up(work.zeros_sbuf, plan.warmup, 1)
     end = mine[0] + mine[1]
     now = start_band(work, plan.items[mine[0]])
@@ -177,7 +179,8 @@ def load_biases(work, batch, last):
 
 
 def start_band(work, item):
-    """x of the first band: of each chunk the first filters and the rows of the first sums, then all others."""
+    """x of the first band: of each chunk the first filters that there is room for and the rows of the first sums, then
+    all others."""
     batch, band = work.batch, item.band
     tiles = no_tiles(batch)
     job = batch.jobs[0]
@@ -190,11 +193,11 @@ def start_band(work, item):
         if soon:
             load_block(work.operands, work.geometry, batch.filters)
         else:
-            load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
+            load_first(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
         if len(parts) > 0:
             bring_rows(work, batch.chunks, tiles, index_of(batch.chunks, job.chunks[chunk]), band, parts[0])
         if soon:
-            load_to(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
+            load_first(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
     for index in range(len(batch.chunks) if len(parts) > 0 else 0):
         if tiles[index] == None:
             bring_rows(work, batch.chunks, tiles, index, band, parts[0])

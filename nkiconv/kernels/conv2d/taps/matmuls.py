@@ -11,7 +11,7 @@ from .cuts import tap_order
 from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
 from .fp8 import multiply_pair, pairs_in
 from .fp16x3 import advance_pairs, parts_to, split_to, sums_of
-from .pairs_fp8 import ALONE, is_padded
+from .pairs_fp8 import ALONE, stores_zeros
 
 
 @dataclass
@@ -122,7 +122,7 @@ def num_matmuls(geometry, job):
     found = 0
     for index in range(len(job.chunks)):
         chunk, taps = job.chunks[index], geometry.rows.taps * geometry.columns.taps
-        found += div_ceil(geometry.rows.taps * tap_groups(geometry, chunk), 2) if is_padded(chunk) else taps
+        found += div_ceil(geometry.rows.taps * tap_groups(geometry, chunk), 2) if stores_zeros(chunk) else taps
     return found
 
 

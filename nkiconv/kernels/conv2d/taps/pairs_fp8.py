@@ -29,7 +29,7 @@ FOLDED = (32, 64)
 SLOT_MAX = 32_767
 
 
-def is_padded(chunk):
+def stores_zeros(chunk):
     """Whether all of a chunk's windows are stored, zeros and all."""
     return chunk[3] == TAPS or chunk[3] == HALVES or chunk[3] == STAGED
 

@@ -11,8 +11,9 @@ from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
 from .jobs import batches_of, job_bytes, jobs_of, moved_from
 from .last import is_last, is_turned, last_bytes, last_instructions
 
-#: Bytes a partition of blocks of taps that are on their way together, if more than one.
-TAPS_AHEAD_BYTES = 24_576
+#: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first job, at
+#: least.
+TAPS_AHEAD_BYTES, TAPS_FIRST_BYTES = 24_576, 49_152
 
 
 @dataclass
@@ -43,6 +44,8 @@ class Plan(nl.NKIObject):
     ahead: int
     #: whether rows of a band that is not a core's first come in one load a chunk, not in parts
     whole: bool
+    #: bytes a partition that blocks of taps of a core's first job may take together
+    first_bytes: int
 
 
 def make_plan(geometry, extras, config):
@@ -74,6 +77,7 @@ def make_plan(geometry, extras, config):
         banks=config.banks,
         ahead=config.ahead,
         whole=config.whole,
+        first_bytes=TAPS_FIRST_BYTES,
     )
 
 
@@ -130,8 +134,10 @@ def sbuf_bytes(geometry, plan, extras):
 def item_bytes(geometry, plan, item):
     """Bytes a partition of x of an item's band."""
     chunks, elements = chunks_of(plan.batches[item.batch]), 0
-    for chunk in range(len(chunks)):
-        elements += x_elements(geometry, chunks[chunk], item.band)
+    for index in range(len(chunks)):
+        if index == 0 or index + 2 >= len(chunks):
+            alike = len(chunks) - 2 if index == 0 and len(chunks) > 2 else 1
+            elements += alike * x_elements(geometry, chunks[index], item.band)
     return elements * geometry.itemsize
 
 

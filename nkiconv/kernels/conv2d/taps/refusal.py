@@ -35,6 +35,7 @@ def plan_product(geometry, extras, config, cores, product):
             f"{needed} bytes a partition of SBUF for the window of one output and its filters, there are {room}; "
             f"split C over several calls and add, or use a smaller filter"
         )
+    plan.first_bytes += room - needed
     reason = order_refusal(geometry, plan)
     if reason == "":
         reason = slots_refusal(geometry, plan)

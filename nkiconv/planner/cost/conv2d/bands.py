@@ -1,25 +1,18 @@
-"""`bands` on the host: how many rows of x a partition has, and what goes with that."""
+"""`bands` on the host."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from ....kernels._tiles import BANK_COLUMNS, PARTS
-from ....kernels.conv2d.bands.config import (
-    BANDS_FOLDS,
-    BANDS_SETTINGS,
-    BANDS_WARM_UP_MAX,
-    BandsConfig,
-    bands_config_refusal,
-)
+from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
+from ....kernels.conv2d.bands.config import BANDS_WARM_UP_MAX, BandsConfig, bands_config_refusal
 from ....kernels.conv2d.bands.plan import bands_refusal
 from ....kernels.conv2d.bands.shape import (
     WARM_UP_BLOCKS,
-    bands_fit,
     group_bytes,
-    make_bands,
-    most_channels,
+    most_channels_of_group,
+    sizes_of_bands,
     triggers_of,
     x_buffers_most,
 )
@@ -51,25 +44,19 @@ class Bands(Conv2dAlgorithm):
     from_one = ("channels", "together", "buffers")
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return BandsPrice(shape.target, geometry, plan.fold, plan.A).ns(plan)
+        return BandsPrice(shape.target, geometry, plan.A).ns(plan)
 
     def settle(self, shape: Shape, config: Config) -> Config:
         extras = shape.extras
         geometry = plain_of(self.algorithm, shape.geometry, extras)
-        if bands_config_refusal(geometry, config) or bands_refusal(geometry, extras):
+        if bands_config_refusal(config) or bands_refusal(geometry, extras):
             return config
         given = dict(config or ())
-        if len(given) == len(BANDS_SETTINGS):
-            return tuple((name, given[name]) for name in BANDS_SETTINGS)
-        best, best_ns = config, float("inf")
-        for fold in (one for one in BANDS_FOLDS if one == given.get("fold", one) and geometry.rows.size % one == 0):
-            A = most_channels(geometry, fold)
-            price = BandsPrice(shape.target, geometry, fold, min(A, given.get("channels", A)))
-            found = price.settings(given)
-            bands = found and make_bands(geometry, found)
-            if bands_fit(geometry, bands, extras.residual) and price.ns(bands) < best_ns:
-                best, best_ns = pairs_of(found), price.ns(bands)
-        return best
+        if len(given) == len(dataclasses.fields(BandsConfig)):
+            return pairs_of(BandsConfig(**given))
+        A = most_channels_of_group(geometry)
+        found = BandsPrice(shape.target, geometry, min(A, given.get("channels", A))).settings(given)
+        return pairs_of(found) if found and sizes_of_bands(geometry, found, extras.residual) else config
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
@@ -79,7 +66,6 @@ class Bands(Conv2dAlgorithm):
             buffers=(2, 3, 4, 6),
             warmup=(0, 24, 48, 96),
             channels=(plan.A - 1, plan.A // 2),
-            fold=(one for one in BANDS_FOLDS if one != plan.fold),
         )
 
     def tiles(self, shape: Shape, plan: Any) -> int:
@@ -87,34 +73,33 @@ class Bands(Conv2dAlgorithm):
 
 
 class BandsPrice:
-    """Times of bands with `fold` rows of x on a partition and A channels a tile, in ns."""
+    """Times of bands of A channels a group, in ns."""
 
-    def __init__(self, target: Target, geometry: Any, fold: int, A: int) -> None:
-        self.target, self.geometry, self.fold, self.A = target, geometry, fold, A
+    def __init__(self, target: Target, geometry: Any, A: int) -> None:
+        self.target, self.geometry, self.A = target, geometry, A
         #: of the triggers of the bands of a round
-        self.triggers_ns: float = triggers_of(geometry, fold, A) * target.static_issue_ns
+        self.triggers_ns: float = triggers_of(geometry, A) * target.static_issue_ns
         #: of the array for a group, and of a DMA engine for its x, for its results, and for all of it
         self.array_ns = self._array_ns()
         self.x_ns, self.y_ns = self._x_ns(), self._y_ns()
         taps_ns = target.run_ns(geometry.rows.taps * geometry.columns.taps * geometry.itemsize)
-        self.moved_ns = self.x_ns + self.y_ns + target.rows_an_engine * fold * taps_ns
+        self.moved_ns = self.x_ns + self.y_ns + target.rows_an_engine * taps_ns
         #: whether the array is what is waited for
         self.by_array = self.array_ns >= self.moved_ns
 
     def settings(self, given: dict[str, Any]) -> BandsConfig | None:
         """All settings: those that are given, the others as they are best; None where a group does not fit."""
-        geometry, fold, target = self.geometry, self.fold, self.target
+        geometry, target = self.geometry, self.target
         ahead_ns = AHEAD_NS if self.by_array else AHEAD_NS_MOVED
         ahead = max(X_BUFFERS_LEAST, min(X_BUFFERS, int(ahead_ns / self.x_ns) + 1))
         found = BandsConfig(
-            fold=fold,
             channels=given.get("channels", self.A),
             together=given.get("together", self._together()),
-            buffers=given.get("buffers", min(ahead, x_buffers_most(geometry, fold))),
+            buffers=given.get("buffers", min(ahead, x_buffers_most(geometry))),
             early=given.get("early", 0),
             warmup=given.get("warmup", 0),
         )
-        bands = make_bands(geometry, found)
+        bands = sizes_of_bands(geometry, found, False)
         if bands is None:
             return None
         early = given.get("early", min(bands.together, int(W_NS / self._zeroed_ns())))
@@ -146,41 +131,36 @@ class BandsPrice:
 
     def _zeroed_ns(self) -> float:
         """Of a group's zeros."""
-        words = group_bytes(self.geometry, self.fold, self.A) / 4
+        words = group_bytes(self.geometry, self.A) / 4
         return float(words * self.target.vector_memset_ns * ZEROED_BY_VECTOR)
 
     def _together(self) -> int:
         """Groups of a round: enough that their work hides the triggers of the next one's bands."""
-        groups = -(-self.geometry.C // (self.fold * self.A))
-        share_groups = -(-groups // PARTS)
+        share_groups = div_ceil(div_ceil(self.geometry.C, self.A), PARTS)
         times = ROUND_TIMES if self.by_array else ROUND_TIMES_MOVED
         needed = int(times * self.triggers_ns / max(self.array_ns, self.moved_ns)) + 1
-        return int(-(-share_groups // max(1, share_groups // needed)))
+        return int(div_ceil(share_groups, max(1, share_groups // needed)))
 
     def _array_ns(self) -> float:
-        target, geometry, fold, Q = self.target, self.geometry, self.fold, self.geometry.columns.out
+        target, geometry, Q = self.target, self.geometry, self.geometry.columns.out
         column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
         images = max(1, BANK_COLUMNS // Q)
-        least = max(target.matmul_columns_min, fold * target.row_tile_columns if fold > 1 else 0)
         found = 0.0
         for n in range(0, geometry.N, images):
             moved = min(images, geometry.N - n) * Q
-            streams = max(least, moved)
+            streams = max(target.matmul_columns_min, moved)
             # few columns leave the array idle, and what is idle falls back to half of its rate
             rate = 1.0 if moved >= target.window_work / target.half_rate * streams else target.half_rate
-            found += fold * geometry.columns.taps * (streams * column_ns / rate + target.matmul_ns)
+            found += geometry.columns.taps * (streams * column_ns / rate + target.matmul_ns)
         return found
 
     def _x_ns(self) -> float:
-        target, geometry, fold, columns = self.target, self.geometry, self.fold, self.geometry.columns
-        # rows that are neighbours in HBM are one run
-        runs = 1 if geometry.x_h == columns.size and geometry.x_w == 1 else fold
-        run_ns = target.run_ns(fold // runs * columns.size * geometry.itemsize)
-        return float(target.rows_an_engine * geometry.N * runs * run_ns)
+        run_ns = self.target.run_ns(self.geometry.columns.size * self.geometry.itemsize)
+        return float(self.target.rows_an_engine * self.geometry.N * run_ns)
 
     def _y_ns(self) -> float:
         run_ns = self.target.run_ns(self.geometry.columns.out * self.geometry.itemsize)
-        return float(self.target.rows_an_engine * self.fold * self.geometry.N * run_ns)
+        return float(self.target.rows_an_engine * self.geometry.N * run_ns)
 
 
 ALGORITHM = Bands()

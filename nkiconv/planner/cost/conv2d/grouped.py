@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from ....kernels.conv2d.grouped.config import (
-    BLOCKS,
-    GROUPED_WARM_UP,
-    GROUPED_X_BUFFERS,
-    GROUPED_X_BYTES,
-    TILE_ROWS,
-    GroupedConfig,
-    read_grouped,
-)
+from ....kernels.conv2d.grouped.config import BLOCKS, GROUPED_X_BYTES, TILE_ROWS, sized_grouped
 from ....kernels.conv2d.grouped.plan import grouped_refusal
-from ....kernels.conv2d.grouped.units import fits_sbuf, make_grouped
+from ....kernels.conv2d.grouped.units import make_grouped
 from ....kernels.conv2d.relayout import plain_of
 from ...request import Config
 from ..algorithm import Shape, pairs_of, with_settings
 from .common import WARM_UPS, Conv2dAlgorithm
 from .grouped_price import GroupedPrice
-
-#: Settings where a config names no sizes of a tile and a block.
-OPEN = GroupedConfig(0, 0, 0, GROUPED_X_BYTES, GROUPED_X_BUFFERS, GROUPED_WARM_UP)
 
 
 class Grouped(Conv2dAlgorithm):
@@ -35,14 +23,11 @@ class Grouped(Conv2dAlgorithm):
         geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
         if grouped_refusal(geometry, shape.extras, config):
             return config
-        found = read_grouped(config, OPEN)
-        if found.rows:
-            return pairs_of(found)
-        sizes = [{"rows": rows, "height": height, "width": width} for rows in TILE_ROWS for height, width in BLOCKS]
-        every = [dataclasses.replace(found, **one) for one in sizes]
-        made = [(one, grouped) for one in every if (grouped := make_grouped(geometry, one))]
-        fitting = [one for one in made if fits_sbuf(geometry, one[1], shape.extras.residual)]
-        best = min(fitting, key=lambda one: self.plan_ns(shape, geometry, one[1]), default=made[0] if made else None)
+        if "rows" in dict(config or ()):
+            return pairs_of(sized_grouped(config, 0, 0, 0))
+        every = [sized_grouped(config, rows, *block) for rows in TILE_ROWS for block in BLOCKS]
+        made = [(one, plan) for one in every if (plan := make_grouped(geometry, one, shape.extras.residual))]
+        best = min(made, key=lambda one: self.plan_ns(shape, geometry, one[1]), default=None)
         return pairs_of(best[0]) if best else config
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil, share
-from ....kernels.conv2d.grouped.units import banks_of, y_pages
+from ....kernels.conv2d.grouped.units import banks_of_unit, y_pages
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock
@@ -59,7 +59,7 @@ class GroupedPrice:
                 array_ns += build.transposed_ns
                 work_ns += build.transposed_ns * self.grouped.Kt / PARTITIONS
             unit_ns = 0.0
-            for _, blocks, _, width in banks_of(self.geometry, self.grouped, unit):
+            for _, blocks, _, width in banks_of_unit(self.grouped, unit):
                 columns = unit.nn * blocks * width
                 unit_ns += self._sums_ns(columns)
                 work_ns += len(self.grouped.window) * columns * self.column_ns
@@ -93,7 +93,7 @@ class GroupedPrice:
         unit_ns: of the array for a unit, which needs stationaries bit by bit.
         """
         target, grouped, build = self.target, self.grouped, self.build
-        stationary = grouped.height * grouped.width * grouped.Uw * grouped.Uh * grouped.Kt
+        stationary = grouped.rows.taps * grouped.columns.taps * grouped.Uw * grouped.Uh * grouped.Kt
         words = stationary * self.geometry.itemsize / 4
         cleared_ns = CLEAR_START_NS + target.vector_fixed_memset_ns + words * target.vector_memset_ns
         w_ns = target.rows_an_engine * target.run_ns(self.per_c * self.taps * self.geometry.itemsize)
@@ -189,8 +189,8 @@ class GroupedPrice:
 
     def _first_load_ns(self, unit: Any) -> float:
         """ns of a DMA engine for the rows of x of a unit's first bank."""
-        blocks = banks_of(self.geometry, self.grouped, unit)[0][1]
-        rows = min(unit.hn, (blocks - 1) * self.grouped.Uh * self.geometry.rows.stride + self.grouped.height)
+        blocks = banks_of_unit(self.grouped, unit)[0][1]
+        rows = min(unit.hn, (blocks - 1) * self.grouped.rows.stride + self.grouped.rows.taps)
         return float(self._dma_ns(unit)[0] * rows / max(1, unit.hn))
 
     def _last_store_ns(self, unit: Any) -> float:

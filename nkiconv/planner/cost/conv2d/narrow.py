@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ....kernels._tiles import BANK_COLUMNS
-from ....kernels.conv2d.narrow.config import NARROW_X_BUFFERS_MAX, NARROW_X_BYTES, NarrowConfig, read_narrow
-from ....kernels.conv2d.narrow.cuts import QUADRANT, is_legal, loads_of_bank, make_narrow, meets_all, sbuf_bytes
+from ....kernels.conv2d.cuts import QUADRANT
+from ....kernels.conv2d.narrow.config import NARROW_X_BUFFERS_MAX, NARROW_X_BYTES, NarrowConfig, sized_narrow
+from ....kernels.conv2d.narrow.cuts import is_legal, loads_of_bank, make_narrow, meets_all, narrow_bytes
 from ....kernels.conv2d.narrow.plan import narrow_refusal
 from ....kernels.conv2d.relayout import plain_of
 from ....simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
@@ -19,8 +19,6 @@ from .narrow_price import NarrowPrice
 #: Bytes a partition of all buffers: what they may always have, and most for the rows of two banks of sums.
 RING_BYTES = 65_536
 RING_MOST = 131_072
-#: Settings where a config names none: as many blocks and images as fit, and nothing of what follows from sizes.
-OPEN = NarrowConfig(0, 0, BANK_COLUMNS, BANK_COLUMNS, NARROW_X_BYTES, buffers=0, shared=0, warmup=0)
 
 
 class Narrow(Conv2dAlgorithm):
@@ -39,7 +37,7 @@ class Narrow(Conv2dAlgorithm):
         sizes = [(given["outputs"], given["taps"])] if "taps" in given else _sizes(geometry)
         made = [one for U, T in sizes if (one := _made(shape, geometry, config, U, T))]
         room = SBUF_USABLE_BYTES_PER_PARTITION
-        fitting = [one for one in made if sbuf_bytes(geometry, one[1].narrow, shape.extras) <= room]
+        fitting = [one for one in made if narrow_bytes(geometry, one[1].narrow, shape.extras.residual) <= room]
         fitting.sort(key=lambda one: one[1].total_ns())
         best = next((one for one in fitting if meets_all(geometry, one[1].narrow)), made[0] if made else None)
         return pairs_of(best[0]) if best else config
@@ -76,8 +74,8 @@ def _sizes(geometry: Any) -> list[tuple[int, int]]:
 
 def _made(shape: Shape, geometry: Any, config: Config, U: int, T: int) -> tuple[NarrowConfig, NarrowPrice] | None:
     """(all settings, what they take) with these sizes, or None where there is no such kernel."""
-    settings = dataclasses.replace(read_narrow(config, OPEN), outputs=U, taps=T)
-    narrow = make_narrow(geometry, settings)
+    settings = sized_narrow(geometry, config, U, T, 0)
+    narrow = make_narrow(geometry, settings, shape.extras.residual)
     if narrow is None:
         return None
     price = NarrowPrice(shape.target, geometry, narrow)

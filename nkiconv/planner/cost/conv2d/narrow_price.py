@@ -90,7 +90,7 @@ class NarrowPrice:
         if narrow.blocks > 1 and narrow.height < self.geometry.rows.size:
             passes = min(self.blocks, div_ceil(unit, narrow.height))
             # lines of which some blocks' rows lie in another load than the others'
-            behind = [line.row // narrow.step for line in narrow.lines if line.row >= narrow.step]
+            behind = [line // narrow.step for line in narrow.lines if line >= narrow.step]
             short = (max(0.0, target.matmul_columns_min - one * self.images * columns) for one in behind)
             again = sum(one * self.column_ns + self.matmul_ns for one in short) * min(1.0, unit / narrow.height)
         each = max(passes * target.matmul_columns_min, moved) * self.column_ns + passes * self.matmul_ns
@@ -102,7 +102,7 @@ class NarrowPrice:
         narrow, count = self.narrow, 0
         low, rows = span(self.geometry.rows, 0, self.geometry.rows.out)
         for line in narrow.lines:
-            h = narrow.first + line.row
+            h = narrow.first + line
             j = div_ceil(max(0, low - h), narrow.step)  # the first block for which it is none of the rows before x
             count += j < self.num_blocks and h + j * narrow.step < low + rows
         return count

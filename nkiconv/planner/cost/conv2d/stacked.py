@@ -8,27 +8,27 @@ from functools import lru_cache
 from typing import Any
 
 from ....kernels._tiles import PARTS
+from ....kernels.conv2d.cuts import window_of
 from ....kernels.conv2d.relayout import plain_of
-from ....kernels.conv2d.stacked.config import (
-    STACKED_SETTINGS,
-    StackedConfig,
-    read_stacked,
-    sized_defaults,
-    stacked_config_refusal,
+from ....kernels.conv2d.stacked.config import StackedConfig, sized_stack, stacked_config_refusal
+from ....kernels.conv2d.stacked.plan import sizes_refusal, stacked_refusal
+from ....kernels.conv2d.stacked.shape import (
+    make_stack,
+    met_counts,
+    phases_of,
+    taps_of_window,
 )
-from ....kernels.conv2d.stacked.plan import reader_of, sizes_refusal, stacked_refusal
-from ....kernels.conv2d.stacked.shape import can_merge, fits_sbuf, make_stack, met_counts, phases_of, taps_of, window_of
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Shape, pairs_of, with_settings
 from .common import WARM_UPS, Conv2dAlgorithm
-from .stacked_price import StackPrice, filters_way, least_ns
+from .stacked_price import StackPrice, filters_way, least_ns, reader_of
 
 #: Rows of y side by side that are tried.
 BESIDE = (1, 2, 4)
 #: How many of the settings are sizes.
-SIZES = 6
+SIZES = 5
 
 
 class Stacked(Conv2dAlgorithm):
@@ -38,29 +38,26 @@ class Stacked(Conv2dAlgorithm):
     from_one = ("rows", "shifts", "outputs", "beside", "apart", "blocks", "images")
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return StackPrice(shape.target, geometry, plan).ns()
+        return StackPrice(shape.target, geometry, plan, reader_of(shape.extras)).ns()
 
     def settle(self, shape: Shape, config: Config) -> Config:
         if stacked_config_refusal(config):
             return config
         given = dict(config or ())
-        if len(given) == len(STACKED_SETTINGS):
-            return tuple((name, given[name]) for name in STACKED_SETTINGS)
+        if len(given) == len(dataclasses.fields(StackedConfig)):
+            return pairs_of(StackedConfig(**given))
         extras = shape.extras
         geometry = plain_of(self.algorithm, shape.geometry, extras)
         if stacked_refusal(geometry, extras):
             return config
         B = given.get("rows", 0)
-        if B:
-            sizes = sized_defaults(geometry, B, given["shifts"], given["outputs"], 1, B)
-        else:
-            sizes = self._best(shape, geometry)
+        sizes = sized_stack(geometry, config, B, 1, 1, 1, B) if B else self._best(shape, geometry)
         if sizes is None:
             return config
-        found = read_stacked(config, sizes)
+        found = dataclasses.replace(sizes, **given)
         if sizes_refusal(geometry, found):
             return config
-        stack = make_stack(geometry, met_counts(geometry.columns), found, reader_of(extras))
+        stack = make_stack(geometry, met_counts(geometry.columns), found, extras.residual)
         if stack is None:
             return config
         rest = self._rest(shape, geometry, stack, given)
@@ -77,7 +74,7 @@ class Stacked(Conv2dAlgorithm):
     def _rest(self, shape: Shape, geometry: Any, stack: Any, given: dict[str, Any]) -> dict[str, Any]:
         """What goes with the sizes of a stack: blocks and images as memory has room, and what prices say."""
         stack.filters = given.get("filters") or filters_way(shape.target, geometry, stack)
-        price = StackPrice(shape.target, geometry, stack)
+        price = StackPrice(shape.target, geometry, stack, reader_of(shape.extras))
         before, after = price.warm_ups()
         warmup = given.get("warmup", before + after)
         return {
@@ -103,8 +100,7 @@ class Stacked(Conv2dAlgorithm):
         """Sizes that differ from a plan's in one or two of rows, shifts and outputs, or in how rows lie; which fit."""
         geometry = shape.geometry
         now = {"rows": plan.B, "shifts": plan.D, "outputs": plan.U, "beside": plan.V, "apart": plan.G}
-        now["merge"] = int(plan.merged)
-        ways = [{"beside": one} for one in BESIDE] + [{"merge": 1 - now["merge"]}, {"apart": plan.B}]
+        ways = [{"beside": one} for one in BESIDE] + [{"apart": plan.B}]
         for rows in {plan.B - 1, plan.B, plan.B + 1, plan.B // 2, 2 * plan.B}:
             for outputs in {plan.U - 1, plan.U, plan.U + 1, plan.U // 2, 2 * plan.U}:
                 for shifts in {plan.D, plan.D - 1, plan.D + 1, geometry.columns.taps}:
@@ -130,18 +126,17 @@ def best_sizes(target: Target, geometry: Any, reader: str) -> StackedConfig | No
     """Of the stack that takes least, the first tried of several; None where memory holds none."""
     best, best_ns, best_place = None, float("inf"), 0
     counts = met_counts(geometry.columns)
-    rest = dataclasses.astuple(sized_defaults(geometry, 1, 1, 1, 1, 1))[SIZES:]
+    rest = dataclasses.astuple(sized_stack(geometry, None, 1, 1, 1, 1, 1))[SIZES:]
     for bound_ns, place, B, D, U, V, G in sorted(bounds(target, geometry)):
         if bound_ns > best_ns:
             break
-        for merge in (0, 1) if can_merge(geometry, U) else (0,):
-            config = StackedConfig(B, D, U, V, G, merge, *rest)
-            stack = make_stack(geometry, counts, config, reader)
-            if fits_sbuf(geometry, stack, reader == "vector"):
-                stack.filters = filters_way(target, geometry, stack)
-                ns = StackPrice(target, geometry, stack).ns(best_ns)
-                if (ns, place) < (best_ns, best_place):
-                    best, best_ns, best_place = config, ns, place
+        config = StackedConfig(B, D, U, V, G, *rest)
+        stack = make_stack(geometry, counts, config, reader == "vector")
+        if stack:
+            stack.filters = filters_way(target, geometry, stack)
+            ns = StackPrice(target, geometry, stack, reader).ns(best_ns)
+            if (ns, place) < (best_ns, best_place):
+                best, best_ns, best_place = config, ns, place
     return best and dataclasses.replace(best, filters="straight")
 
 
@@ -154,7 +149,7 @@ def bounds(target: Target, geometry: Any) -> Iterator[tuple[float, int, int, int
     for place, (B, D, U, V, G) in enumerate(sizes_tried(geometry)):
         jobs = -(-geometry.K // (PARTITIONS // U))
         blocks = -(-geometry.N * -(-rows.out // (U * V)) // PARTS)
-        matmuls = taps_of(rows, B, U, V, _front(rows.stride, V, G)) * -(-columns.taps // D)
+        matmuls = taps_of_window(rows, B, U, V, _front(rows.stride, V, G)) * -(-columns.taps // D)
         yield start_ns + jobs * blocks * V * columns.out * matmuls * column_ns, place, B, D, U, V, G
 
 

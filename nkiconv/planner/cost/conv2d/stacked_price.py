@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ....kernels._tiles import BANK_BYTES, PARTS
-from ....kernels.conv2d.cuts import BlockBand
+from ....kernels.conv2d.call import either_reads
+from ....kernels.conv2d.cuts import BlockBand, slot_for
 from ....kernels.conv2d.stacked.filters import common_rows
 from ....kernels.conv2d.stacked.shape import (
     FILTER_PARTS,
@@ -13,11 +14,9 @@ from ....kernels.conv2d.stacked.shape import (
     band_counts,
     band_rows,
     can_shift,
-    fits,
+    fits_window,
     padded_elements,
-    rows_apart,
-    slot_of,
-    tiles_of,
+    tiles_of_band,
     whole_blocks,
 )
 from ....simulator.hardware import PARTITIONS
@@ -33,6 +32,16 @@ WARM_UP_START_NS = 300.0
 ZEROS_NS = 400.0
 #: Matmuls on zeros, at most, before the first filters are there and after.
 WARM_UP_MAX = 256
+#: Who reads sums out: Vector and Scalar, each what it has time for, Scalar alone where an activation is its own, or
+#: Vector first where a residual is added.
+READERS = ("both", "scalar", "vector")
+
+
+def reader_of(extras: Any) -> str:
+    """Who reads sums out: one of READERS."""
+    if extras.residual:
+        return "vector"
+    return "both" if either_reads(extras.epilogue, extras.strict_nonfinite) else "scalar"
 
 
 def filters_least_ns(target: Target) -> float:
@@ -93,8 +102,8 @@ class BandNs(NamedTuple):
 class StackPrice:
     """Times of one stack, in ns of both cores."""
 
-    def __init__(self, target: Target, geometry: Any, stack: Any) -> None:
-        self.target, self.geometry, self.stack = target, geometry, stack
+    def __init__(self, target: Target, geometry: Any, stack: Any, reader: str = "both") -> None:
+        self.target, self.geometry, self.stack, self.reader = target, geometry, stack, reader
         self.image_parts, self.block_parts = band_counts(geometry, stack)
         blocks = -(-geometry.rows.out // (stack.U * stack.V))
         #: a band of as many images and blocks as any, at the top
@@ -110,7 +119,7 @@ class StackPrice:
         rows, item, straight = geometry.rows, geometry.itemsize, stack.filters == "straight"
         size = geometry.C * rows.taps * geometry.columns.taps
         runs = 1
-        if straight and not fits(geometry, stack):
+        if straight and not fits_window(geometry, stack):
             runs = geometry.C * (1 if rows.dilation == 1 else rows.taps)
         if geometry.w_s > 1 and geometry.columns.taps > 1:
             runs = size
@@ -183,11 +192,10 @@ class StackPrice:
     def _band_ns(self) -> BandNs:
         target, geometry, stack, band = self.target, self.geometry, self.stack, self.band
         columns, item, jobs = geometry.columns, geometry.itemsize, len(stack.jobs)
-        parts, across = tiles_of(stack, band, columns.out, False)
+        parts, across = tiles_of_band(stack, band, columns.out, False)
         column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
         fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
         matmuls = jobs * stack.V * stack.num_taps * stack.groups
-        reads = stack.U if stack.merged else 1
         clipped = stack.met / (columns.taps * columns.out) if stack.whole >= 0 else 1.0
         array_ns = read_ns = tile_ns = work_ns = 0.0
         for size in [band.nn * part[1] * q[1] for part in parts for q in across]:
@@ -195,27 +203,26 @@ class StackPrice:
             work_ns += matmuls * size * column_ns * clipped
             tile_ns = target.vector_fixed_psum_ns + size * target.vector_ns
             scalar_ns = target.scalar_fixed_psum_ns + size * target.scalar_ns
-            each_ns = scalar_ns if stack.reader == "scalar" else tile_ns
-            if stack.reader == "both":
+            each_ns = scalar_ns if self.reader == "scalar" else tile_ns
+            if self.reader == "both":
                 each_ns = tile_ns * scalar_ns / (tile_ns + scalar_ns)
-            read_ns += jobs * stack.V * reads * each_ns
+            read_ns += jobs * stack.V * each_ns
         x_size = band.nn * band_rows(stack, band.jn) * min(stack.width, columns.size)
         load_ns = self._rows_ns(band_rows(stack, band.jn))
-        outputs, height = rows_apart(stack)
-        y_size = band.nn * band.jn * height * columns.out
+        outputs = stack.U
+        y_size = band.nn * band.jn * stack.V * columns.out
         y_runs = band.nn * (len(parts) if outputs == 1 else band.jn)
         y_ns = y_runs * target.run_ns(y_size // y_runs * item)
         if geometry.y_q > 1 and columns.out > 1:
             y_ns = y_size * target.run_ns(item)
         y_ns *= min(target.rows_an_engine, outputs * stack.kn)
-        read_last_ns = reads * tile_ns / min(2, reads)
-        last_ns = target.matmul_done_ns + target.hop_ns + read_last_ns + target.vector_done_ns
+        last_ns = target.matmul_done_ns + target.hop_ns + tile_ns + target.vector_done_ns
         last_ns += store_ns(target, y_ns / len(parts))
         # banks leave from parts of the partitions in turn, which lie on different engines
-        slots = min(len(parts), PARTITIONS // slot_of(outputs * stack.kn))
+        slots = min(len(parts), PARTITIONS // slot_for(outputs * stack.kn))
         y_bytes = jobs * outputs * stack.kn * y_size * item
         num_bytes = stack.parts * x_size * item + y_bytes
-        if stack.reader == "vector":
+        if self.reader == "vector":
             # a residual comes as y goes, on as many partitions as it has
             load_ns += jobs * y_ns
             num_bytes += y_bytes
@@ -240,7 +247,7 @@ class StackPrice:
         there_ns += target.dma_end_ns + target.dma_done_ns
         there_ns += max(self._filter_ns, self._bytes * target.hbm_byte_ns)
         there_ns += (self._triggers - 1) * target.static_issue_ns
-        if fits(geometry, stack):
+        if fits_window(geometry, stack):
             return there_ns
         if stack.filters != "straight":
             copies = stack.U if stack.filters == "shifted" else 1
@@ -261,7 +268,7 @@ class StackPrice:
         read_ns = target.vector_done_ns + bank * stack.U * stack.kn * target.vector_16bit_ns
         filters_ns: float = come_ns + bank * self._transposes_ns / filter_count(stack) / rate
         filters_ns += target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns + read_ns
-        part = tiles_of(stack, band, geometry.columns.out, False)[0][0]
+        part = tiles_of_band(stack, band, geometry.columns.out, False)[0][0]
         blocks = band_rows(stack, part[1])
         first, last = whole_blocks(geometry.rows, stack, band.j0 * stack.step, blocks)
         triggers = self._triggers + stack.D * band.nn * (1 + blocks - (last - first))

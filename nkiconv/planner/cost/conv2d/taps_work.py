@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from ....kernels.conv2d.taps.fold import job_axis, tap_groups
 from ....kernels.conv2d.taps.fp16x3 import kinds_of
 from ....kernels.conv2d.taps.jobs import can_move
 from ....kernels.conv2d.taps.last import is_last, is_turned
-from ....kernels.conv2d.taps.pairs_fp8 import ALONE, HALVES, STAGED, is_padded, slots_of, sums_pitch, word_of
+from ....kernels.conv2d.taps.pairs_fp8 import ALONE, HALVES, STAGED, slots_of, stores_zeros, sums_pitch, word_of
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 
@@ -41,9 +42,9 @@ class Work:
         passes = target.transpose_passes_fp32 if geometry.itemsize == 4 else 1
         #: ns of the array for a transpose of 128 columns
         self.transpose_ns = PARTITIONS * target.tensor_column_ns * passes + target.matmul_ns
-        # outputs that taps meet, each tap's counted: along columns, and along rows by rows of a job
+        # outputs that taps meet, each tap's counted: along columns, and along rows by rows of a job, behind its taps
         self._columns_met = met_outputs(geometry.columns)
-        self._rows_met: dict[int, int] = {}
+        self._rows: dict[int, tuple[int, int]] = {}
 
     def array_ns(self, jobs: Sequence[Any]) -> float:
         """ns of the array for all matmuls, at its full rate; taps are clipped to what they meet of x."""
@@ -56,30 +57,43 @@ class Work:
         column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
         fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
         total, work, kinds = 0.0, 0.0, kinds_of(geometry)
-        for job in jobs:
-            for chunk in job.chunks:
-                columns, passes = self._columns_of(job, chunk)
-                columns *= kinds * part
-                matmuls = kinds * div_ceil(banks, job.rows) * passes
-                total += max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
-                work += columns * column_ns
+        for (together, depth, how), count in self._chunks(jobs).items():
+            columns, passes = self._columns_of(together, (0, 0, depth, how))
+            columns = kinds * columns * part
+            matmuls = kinds * div_ceil(banks, together) * passes
+            one_ns = max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
+            total += count * one_ns
+            work += count * columns * column_ns
         out_ns = self._transposed_out_ns(jobs) * part
         return total + out_ns, work + out_ns * min(1.0, jobs[0].kn / target.matmul_columns_min)
 
-    def _columns_of(self, job: Any, chunk: Any) -> tuple[float, int]:
-        """(columns that the matmuls of a chunk of a job have, matmuls of a bank)."""
+    def _chunks(self, jobs: Sequence[Any]) -> Counter[tuple[int, int, str]]:
+        """Chunks of jobs, by rows of outputs that a job makes at once, columns of taps of a matmul, and pairs."""
+        found: Counter[tuple[int, int, str]] = Counter()
+        for job in jobs:
+            if job.rows not in self._rows:
+                rows = job_axis(self.geometry, job)
+                self._rows[job.rows] = rows.taps, met_outputs(rows)
+            chunks = job.chunks
+            found[(job.rows, *chunks[0][2:4])] += max(0, len(chunks) - 2)
+            for chunk in chunks[-2:]:  # only these may be folded, or pair otherwise
+                found[(job.rows, *chunk[2:4])] += 1
+        return found
+
+    def _columns_of(self, together: int, chunk: Any) -> tuple[float, int]:
+        """(columns that the matmuls of a chunk have, matmuls of a bank); together: rows of outputs of its job."""
         geometry = self.geometry
+        taps, rows_met = self._rows[together]
         groups = tap_groups(geometry, chunk)
-        if job.rows not in self._rows_met:
-            self._rows_met[job.rows] = met_outputs(job_axis(geometry, job))
-        taps = job_axis(geometry, job).taps * groups
-        if is_padded(chunk):
-            passes = div_ceil(taps, 2)
+        if stores_zeros(chunk):
+            passes = div_ceil(taps * groups, 2)
             pixels = geometry.N * self._apart([chunk]) * geometry.columns.out
-            return pixels * (taps / 2 if chunk[3] == HALVES else passes), passes
+            return pixels * (taps * groups / 2 if chunk[3] == HALVES else passes), passes
         columns_met = groups * geometry.columns.out if chunk[2] > 1 else self._columns_met
-        columns = geometry.N * self._rows_met[job.rows] * columns_met
-        return columns * (self._apart([chunk]) / geometry.rows.out), taps
+        columns = geometry.N * rows_met * columns_met
+        if chunk[3] != ALONE:
+            columns *= self._apart([chunk]) / geometry.rows.out
+        return columns, taps * groups
 
     def _apart(self, chunks: Sequence[Any]) -> int:
         """Rows of sums from one image to the next."""
@@ -120,7 +134,7 @@ class Work:
         columns = self.geometry.columns
         rest = columns.size - (columns.out - 1) * columns.stride - (columns.taps - 1) * columns.dilation - 1
         dense = chunk[2] == 1 and columns.before == 0 and 0 <= rest < columns.stride
-        return chunk[3] != STAGED and (chunk[2] > 1 or is_padded(chunk)) and not dense
+        return chunk[3] != STAGED and (chunk[2] > 1 or stores_zeros(chunk)) and not dense
 
     def transposes_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the array to transpose a core's filters: all, or the first job's where DMA may do the others."""

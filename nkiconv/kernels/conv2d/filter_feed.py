@@ -1,0 +1,37 @@
+"""Filters on their way to the array: tiles of zeros that they are put into, transposes, and buffers taken in turn."""
+
+from ..._nki import nisa, nl
+from .._engines import is_16bit, pick
+from .._tiles import BANK_BYTES, whole_words
+
+
+def tiles_in_turn(count, shape, dtype):
+    """So many tiles of a shape in SBUF, which loads take in turn: they cap how far those run ahead."""
+    found = []
+    for _ in range(count):
+        found.append(nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf))
+    return found
+
+
+def clear_words(tile, engine):
+    """Zeros in a tile whose rows fill whole words, one of four bytes at a time."""
+    size = 1
+    for extent in tile.shape[1:]:
+        size = size * extent
+    flat = tile.reshape((tile.shape[0], size))
+    nisa.memset(dst=flat if tile.dtype == nl.float32 else flat.view(nl.float32), value=0.0, engine=engine)
+
+
+def transposes_of_bank(width, itemsize):
+    """Transposes of so many columns that a bank of PSUM holds."""
+    return max(1, BANK_BYTES // (whole_words(width, itemsize) * itemsize))
+
+
+def transpose_together(dst_sbuf, sources, itemsize, ledger):
+    """Views [w, p] of filters, as many as one bank holds, transposed into [p, view, w] in SBUF by one read-out."""
+    parts, count, width = dst_sbuf.shape
+    bank_psum = nl.ndarray((parts, count, whole_words(width, itemsize)), dtype=dst_sbuf.dtype, buffer=nl.psum)
+    for index in range(count):
+        nisa.nc_transpose(dst=bank_psum[0:parts, index, 0:width], data=sources[index], engine=nisa.engine.tensor)
+    engine = pick(ledger, count * width, is_16bit(dst_sbuf.dtype))
+    nisa.tensor_copy(dst=dst_sbuf, src=bank_psum[0:parts, 0:count, 0:width], engine=engine)

@@ -1,0 +1,51 @@
+"""Sums of products in PSUM: how they begin, what they are of, and where what is evenly spaced lies."""
+
+from ..._nki import nisa
+from .geometry import met
+
+
+def spaced(tile, parts, images, rows, columns):
+    """[partitions, images, rows, columns] of a tile. Partitions, images: (first, how many); rows, columns: the same and
+    the step."""
+    return tile[
+        parts[0] : parts[0] + parts[1],
+        images[0] : images[0] + images[1],
+        rows[0] : rows[0] + (rows[1] - 1) * rows[2] + 1 : rows[2],
+        columns[0] : columns[0] + (columns[1] - 1) * columns[2] + 1 : columns[2],
+    ]
+
+
+def places_of_outputs(found, first):
+    """(first, how many, step) of the outputs at which a tap meets x, counted from output `first`; found: see `met`."""
+    return found[0] - first, found[2], found[1]
+
+
+def places_of_elements(found, first):
+    """(first, how many, step) of the elements of x that it meets there, counted from element `first`."""
+    return found[3] - first, found[2], found[4]
+
+
+def taps_by_cover(axis, first, count):
+    """(tap, what `met` returns) of taps that meet x at outputs first .. first+count-1; those that do at all come first,
+    so that the others add to what is there."""
+    whole, partial = [], []
+    for tap in range(axis.taps):
+        found = met(axis, tap, first, count)
+        if found[2] == count:
+            whole.append((tap, found))
+        elif found[2] > 0:
+            partial.append((tap, found))
+    return whole + partial
+
+
+def zero_sums(acc_psum, zeros_sbuf):
+    """Zeros that others are added to, where no product writes all sums: a product of zeros."""
+    pattern = [[zeros_sbuf.shape[1], 1]]
+    for extent in acc_psum.shape[1:]:
+        pattern.append([0, extent])
+    nisa.nc_matmul(
+        dst=acc_psum,
+        stationary=zeros_sbuf[0:1, 0 : acc_psum.shape[0]],
+        moving=zeros_sbuf.ap(pattern=pattern, offset=0),
+        accumulate=False,
+    )

@@ -1,0 +1,229 @@
+"""Times candidates, whole or by parts, and keeps what is known of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+from ..simulator import NkiError
+from .alternatives import Rejection
+from .candidates import Candidate, Field
+from .floors import floors
+from .request import Config, Request
+from .timing import Traced, time, trace
+from .trial import Run, Trial, effort_of, key_of, tiles_of
+
+#: Instructions, all cores, of the larger of the two reduced problems that a candidate is screened with.
+SCREEN_INSTRUCTIONS = 2_000
+#: Of a kernel that is timed as a whole without being asked to; the estimate is, before all others.
+WHOLE_INSTRUCTIONS = 14_000
+#: Of the larger of two parts of a long kernel whose parts are not all alike.
+SLICE_INSTRUCTIONS = 6_000
+#: Of all traces of a quick search: some 10 s. What it leaves decides whether a kernel can still be timed as a whole.
+BUDGET = 120_000
+#: Of what is left of that, what the larger of two parts of a candidate may take.
+PART = 0.2
+#: Candidates whose screened time is at most this much of the best one's reach the final: what screening is off by.
+CLOSE = 1.04
+#: A time within this of the copy floor cannot be improved upon by much: the search ends.
+AT_FLOOR = 1.002
+#: Tiles that each core works on in the smaller of the two reduced problems, at least.
+FEW_TILES = 2
+#: Of a kernel that is timed as a whole before it is the plan (some 3 s and 0.3 GB for as many).
+VERIFIED_INSTRUCTIONS = 100_000
+#: Told what is being done, and the share of it that is done.
+Advance = Callable[[str, "float | None"], None]
+
+
+class Timekeeper:
+    """What a search knows of candidates' times, and what it may still trace to know more."""
+
+    def __init__(self, request: Request, field: Field, wide: bool, advance: Advance) -> None:
+        self.request, self.field, self.wide, self.advance = request, field, wide, advance
+        self.rates = field.shape.rates
+        self.reduction = field.operation.reduction(request.problem, request.asked)
+        self.units = self.reduction.units(request.problem) if self.reduction else 1
+        #: instructions that may still be traced, and what has been, in `effort_of`'s units
+        self.left = float("inf") if wide else float(BUDGET)
+        self.spent = 0
+        self.rejected: list[Rejection] = []
+        self.found: dict[tuple[str, Config], Trial] = {}
+        self.best_us = float("inf")
+        #: effort of the estimate
+        self.default_effort = 0.0
+        # runs of the whole problem, and instructions a unit, by algorithm; times of whole problems over extrapolated
+        # ones, by `tiles_of`
+        self._runs: dict[str, list[Run]] = {}
+        self._pace: dict[str, float] = {}
+        self._off_by: dict[tuple[str, int], float] = {}
+
+    @functools.cached_property
+    def copy_floor_us(self) -> float:
+        """What moving the same bytes takes."""
+        return floors(self.request.problem, self.request.lnc, dict(self.request.constants)).copy_us
+
+    def ranked(self) -> list[Trial]:
+        """The fastest first, then those of which only a bound is known."""
+        return sorted(self.found.values(), key=lambda one: (one.at_least, one.us * one.doubt, one.num_settings))
+
+    def _few(self, candidate: Candidate) -> int:
+        """Units of the smaller of the least two reduced problems; all where both take as long as the whole."""
+        if self.reduction is None or (self.wide and not self.reduction.exact):
+            return self.units
+        few = FEW_TILES * candidate.channels * self.reduction.each * self.request.lnc
+        return few if 3 * few < self.units else self.units
+
+    def screen(self, candidate: Candidate) -> Trial | None:
+        """Time a candidate, if it may be the fastest, and keep what is found; None if it turns out not to run."""
+        key = key_of(candidate)
+        if key in self.found:
+            return self.found[key]
+        if self.left <= 0:
+            found: Trial | None = None
+        elif candidate.least_us > self.best_us * CLOSE:
+            found = Trial(candidate, candidate.least_us, 0, None, 0.0, at_least=True)
+        else:
+            found = self._timed(candidate)
+        if found is not None:
+            self.found[key] = found
+        return found
+
+    def _is_too_long(self, candidate: Candidate, units: int) -> bool:
+        """Whether so many units seem to take more than a part of the budget, or an algorithm's first all of it."""
+        pace = self._pace.get(candidate.algorithm)
+        seems = units * max(pace or 0.0, self.default_effort / self.units)
+        return bool(self.found) and seems > (self.left if pace is None else self.left * PART)
+
+    def _timed(self, candidate: Candidate) -> Trial | None:
+        few = self._few(candidate)
+        if few == self.units:
+            return None if self._is_too_long(candidate, self.units) else self.whole(candidate)
+        assert self.reduction is not None
+        exact = self.reduction.exact
+        if self._is_too_long(candidate, few):
+            return None
+        small = self._traced(candidate, few)
+        if small is not None and (exact or effort_of(small, self.units / few) > WHOLE_INSTRUCTIONS):
+            half = few
+            while effort_of(small, 4 * half / few) <= (SCREEN_INSTRUCTIONS if exact else SLICE_INSTRUCTIONS):
+                half *= 2
+            if not exact or 3 * half < self.units:
+                return self.extrapolated(candidate, small if half == few else None, half)
+        runs = small is not None or not exact  # a part may break a rule that the whole does not
+        return self.whole(candidate) if runs and self.default_effort <= self.left else None
+
+    def extrapolated(self, candidate: Candidate, half: Traced | None, units: int) -> Trial | None:
+        """The line through the times of about `units` and twice as many, at the problem's own number."""
+        assert self.reduction is not None
+        half = half or self._traced(candidate, units)
+        fits = half is not None and (not self.found or 2 * half.instructions <= self.left * PART)
+        full = self._traced(candidate, 2 * units) if fits else None
+        if half is None or full is None:
+            return None
+        few, more = self.reduction.units(half.request.problem), self.reduction.units(full.request.problem)
+
+        def line(at_half: float, at_full: float) -> float:
+            return at_full + (at_full - at_half) * (self.units - more) / (more - few)
+
+        instructions = round(line(half.instructions, full.instructions))
+        effort = effort_of(full, self.units / more)
+        least_us = line(half.least_us, full.least_us)
+        if least_us > self.best_us * CLOSE:
+            return Trial(candidate, least_us, instructions, None, effort, more, at_least=True)
+        small, large = time(half, self.rates), time(full, self.rates)
+        off_by = self._off_by.get(tiles_of(candidate), 1.0)
+        us = max(large.us, line(small.us, large.us) * off_by, self.copy_floor_us)
+        self.best_us = min(self.best_us, us)
+        return Trial(candidate, us, instructions, large, effort, more)
+
+    def whole(self, candidate: Candidate) -> Trial | None:
+        run = self._run(candidate)
+        if run is None:
+            return None
+        traced = run.traced
+        effort = effort_of(traced, 1)
+        if traced.least_us > self.best_us * CLOSE:
+            return Trial(candidate, traced.least_us, traced.instructions, None, effort, at_least=True)
+        if run.timing is None:
+            run.timing = time(traced, self.rates)
+        self.best_us = min(self.best_us, run.timing.us)
+        return Trial(candidate, run.timing.us, traced.instructions, run.timing, effort)
+
+    def _run(self, candidate: Candidate) -> Run | None:
+        """The kernel's run of the whole problem: an earlier one where settings that differ come to the same.
+
+        It counts as traced again, so that idle settings do not let a search try more than others would.
+        """
+        settled = self.field.settled(candidate)
+        runs = self._runs.setdefault(candidate.algorithm, [])
+        known = next((run for run in runs if run.settled == settled), None)
+        if known is not None:
+            self.spent += round(effort_of(known.traced, 1))
+            return known
+        traced = self._traced(candidate, self.units)
+        if traced is None:
+            return None
+        runs.append(Run(settled, traced))
+        return runs[-1]
+
+    def _traced(self, candidate: Candidate, units: int) -> Traced | None:
+        """The trace of so many units; None, and a rejection, where the kernel breaks a rule there."""
+        request, where, reduction = self.request, "", self.reduction
+        if reduction is not None and units != self.units:
+            request = dataclasses.replace(request, problem=reduction.of(units))
+            where = f"with {'C=' if reduction.exact else reduction.name + '='}{units}: "
+            if not reduction.exact:  # what is left open is chosen for the whole problem
+                candidate = dataclasses.replace(candidate, config=self.settled(candidate))
+        try:
+            found = trace(request, candidate, self.rates)
+        except NkiError as error:
+            self.rejected.append(Rejection(candidate.algorithm, candidate.config, where + str(error).splitlines()[0]))
+            return None
+        effort = effort_of(found, 1)
+        self._pace[candidate.algorithm] = found.instructions / units
+        self.spent, self.left = self.spent + round(effort), self.left - found.instructions
+        return found
+
+    def screen_again(self, one: Trial) -> None:
+        """Time a candidate that was left out by its bound, as the best time known now is above that."""
+        self._be_sure()
+        del self.found[key_of(one.candidate)]
+        self.screen(one.candidate)
+
+    def _be_sure(self) -> None:
+        """Leave out by bounds what is slower than a time of the whole problem only, not than an extrapolated one."""
+        exact = [one.us for one in self.found.values() if one.extrapolated_from is None and not one.at_least]
+        self.best_us = min(exact, default=float("inf"))
+
+    def is_unproven(self, one: Trial) -> bool:
+        """Whether a time is extrapolated, of a kernel that is small enough to be timed as a whole."""
+        small = one.instructions <= min(VERIFIED_INSTRUCTIONS, self.left)
+        return one.extrapolated_from is not None and not one.at_least and small
+
+    def settle(self, one: Trial) -> Trial | None:
+        """Time an extrapolated candidate as a whole, and correct those that were extrapolated from the same channels;
+        one that turns out not to run is dropped."""
+        self.advance(f"the whole of {one.candidate.algorithm}", 0.85)
+        self._be_sure()
+        whole = self.whole(one.candidate)
+        if whole is None:
+            del self.found[key_of(one.candidate)]
+            return None
+        self.found[key_of(one.candidate)] = whole
+        tiles, share = tiles_of(one.candidate), whole.us / one.us
+        if not whole.at_least and tiles not in self._off_by:
+            self._off_by[tiles] = share
+            for key, other in self.found.items():
+                if other.extrapolated_from is not None and not other.at_least and tiles_of(other.candidate) == tiles:
+                    self.found[key] = dataclasses.replace(other, us=max(other.us * share, self.copy_floor_us))
+        return whole
+
+    def at_floor(self) -> bool:
+        """Whether a time of the whole problem is as good as the copy floor."""
+        exact = [one.us for one in self.found.values() if one.extrapolated_from is None and not one.at_least]
+        return min(exact, default=float("inf")) <= self.copy_floor_us * AT_FLOOR
+
+    def settled(self, candidate: Candidate) -> Config:
+        """All settings of a candidate, as the kernel is launched with them."""
+        return self.field.operation.settle(candidate.algorithm, self.field.shape, candidate.config)
