@@ -93,7 +93,7 @@ REFUSED = [
     ("config", (("algorithm", "split"),), "split"),
     ("config", (("algorithm", "stacked"),), "feature_group_count=2: stacked takes 1"),
     ("config", (("algorithm", "bands"),), "feature_group_count=2, C=6, K=4: bands takes depthwise"),
-    ("config", (("algorithm", "pairs"),), "img_ref.dtype, filter_ref.dtype: pairs takes float8"),
+    ("config", (("algorithm", "taps"), ("product", "fp8_pairs")), "product=fp8_pairs: takes float8"),
     ("strict_nonfinite", 1, "strict_nonfinite=1: must be True or False"),
 ]
 

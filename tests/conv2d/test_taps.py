@@ -106,7 +106,7 @@ def test_nothing_is_folded_where_zeros_may_not_be_multiplied():
     problem = cases.get("unet_320").problem
     for asked, fold in (({}, "both"), ({"strict_nonfinite": True}, "none"), ({"pool": (2, 2)}, "inputs")):
         assert settled(problem, asked=asked)["fold"] == fold
-        found = config.taps_defaults(geometry_of(problem), extras_of(**asked), 0)
+        found = config.taps_defaults(geometry_of(problem), extras_of(**asked), 0, "single")
         assert found.fold == fold
 
 

@@ -2,10 +2,10 @@
 
     y[n, k, p, q] = sum over r, s, c of  w[k, c, r, s] * x[n, c, p * stride + r * dilation - pad, ...]
 
-    taps      input channels on the partitions, one matmul a tap and 128 channels on the window of x that the tap meets
+    taps      input channels on the partitions, one matmul a tap and 128 channels on the window of x that the tap meets;
+              of fp8 two taps, or two chunks of 128 channels, a matmul, which takes the array as long as one
     stacked   few channels: rows and shifted columns of x beside each other on the partitions, rows of y in the columns
     bands     depthwise: rows of x on the partitions, a band matrix for each column of taps
-    pairs     fp8: two taps, or two chunks of 128 channels, a matmul, which takes the array as long as one
     grouped   small groups: tiles of the array's rows side by side, a block of neighbouring outputs in their columns
     swapped   y as NHWC: windows of x are the stationaries, filters pass the array, results come out by pixels
     narrow    few output channels: rows of y and columns of taps beside each other in the array's columns

@@ -8,8 +8,6 @@ from .grouped.loop import run_grouped
 from .grouped.plan import plan_grouped
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
-from .pairs.loop import run_pairs
-from .pairs.plan import plan_pairs
 from .relayout import copy_in, copy_out, plain_of, relayout_refusal
 from .rule import wanted_algorithms
 from .stacked.loop import run_stack
@@ -20,7 +18,7 @@ from .taps.loop import run_items
 from .taps.refusal import plan_taps
 
 #: The algorithms that can be asked for by name; each is a package beside this file.
-ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "pairs", "swapped")
+ALGORITHMS = ("taps", "stacked", "bands", "grouped", "narrow", "swapped")
 
 
 def plan_of(algorithm, geometry, extras, config, cores):
@@ -39,8 +37,6 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_grouped(plain, extras, config, cores)
     if algorithm == "narrow":
         return plan_narrow(plain, extras, config, cores)
-    if algorithm == "pairs":
-        return plan_pairs(plain, extras, config, cores)
     if algorithm == "swapped":
         return plan_swapped(plain, extras, config, cores)
     return plan_taps(plain, extras, config, cores)
@@ -72,8 +68,6 @@ def convolve(algorithm, operands, geometry, extras, config):
         run_grouped(operands, plain, extras, plan)
     elif algorithm == "narrow":
         run_narrow(operands, plain, extras, plan)
-    elif algorithm == "pairs":
-        run_pairs(operands, plain, extras, plan)
     elif algorithm == "swapped":
         run_swapped(operands, plain, extras, plan)
     else:

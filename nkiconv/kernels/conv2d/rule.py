@@ -5,6 +5,8 @@ Every call on the host chooses by cost models, and `nkiconv.plan` by the timelin
 
 #: Channels, of x and of y, that fill too little of the array one tap at a time.
 RULE_INPUTS, RULE_OUTPUTS = 64, 44
+#: Input channels of fp8 up to which two taps a matmul do not make up for that.
+RULE_INPUTS_FP8 = 16
 #: Outputs of a channel up to which filters are what takes time; of groups and of depthwise filters, up to which one tap
 #: at a time does.
 RULE_PIXELS, RULE_PIXELS_GROUPS, RULE_PIXELS_DEPTHWISE = 215, 500, 1900
@@ -16,8 +18,8 @@ def wanted_algorithms(geometry):
     contraction = geometry.C * geometry.rows.taps * geometry.columns.taps
     if geometry.precision == "fp16x3":
         return ["taps"]
-    if geometry.hbm_itemsize == 1:
-        return ["pairs"]
+    if geometry.hbm_itemsize == 1 and geometry.groups == 1 and geometry.C > RULE_INPUTS_FP8:
+        return ["taps"]
     if geometry.groups > 1:
         return wanted_in_groups(geometry, pixels)
     if geometry.x_c == 1 and geometry.C > 1 and geometry.rows.size * geometry.columns.size > 1:

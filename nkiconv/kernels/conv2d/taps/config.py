@@ -8,6 +8,7 @@ from ..._tiles import PARTS, PSUM_BANKS, div_ceil
 from .cuts import TAPS_RAW_BYTES
 from .fold import TAPS_FOLDS, depth_of, rows_of
 from .jobs import TAPS_FILTER_BYTES, can_move
+from .pairs_fp8 import FP8_PRODUCTS, products_refusal
 from .plan import make_plan, sbuf_bytes
 
 TAPS_SHARDS = ("channels", "images")
@@ -30,6 +31,8 @@ TAPS_WARM_UP_FIRST, TAPS_WARM_UP_BYTES, TAPS_WARM_UP_LONG = 12, 363, 64
 #: do with it than DMA.
 FOLD_MIN = 8
 WORK_MIN = 512
+#: Of fp8, elements of a row of x below which rows come in one run; products of one from which on x may come twice.
+LONG_ROW, HALVES_WORK_MIN = 128, 8
 #: Bytes of a row of x that cost less than another run does.
 RUN_BYTES = 127
 
@@ -64,11 +67,14 @@ class TapsConfig(nl.NKIObject):
     whole: bool
     #: chunks of the next batch's first job whose filters may be there while a batch is worked on, 1 to 4096
     ahead: int
+    #: how products are taken: "single", "fp16x3", which that precision asks for, or of fp8 "fp8_pairs", and what is
+    #: left over of pairs as "fp8_halves" of matmuls, or short rows of x "fp8_staged"
+    product: str
 
 
 TAPS_SETTINGS = (
     "shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved", "fold", "order", "banks", "halved", "wide",
-    "whole", "ahead",
+    "whole", "ahead", "product",
 )  # fmt: skip
 
 
@@ -99,7 +105,10 @@ def taps_config_refusal(geometry, extras, config):
     for name in ("halved", "whole"):
         if not isinstance(setting(config, name, False), bool):
             return f"config {name}={setting(config, name, False)}: must be True or False"
-    reason = fold_refusal(geometry, extras, setting(config, "fold", TAPS_FOLDS[0]))
+    product = setting(config, "product", usual_product(geometry, extras))
+    reason = products_refusal(geometry, extras, product)
+    if reason == "":
+        reason = fold_refusal(geometry, extras, setting(config, "fold", TAPS_FOLDS[0]), product)
     if reason == "" and setting(config, "moved", 0) > 0 and not can_move(geometry):
         reason = (
             f"config moved={setting(config, 'moved', 0)}: DMA transposes plain filters of 16 bits and one group only; "
@@ -108,7 +117,7 @@ def taps_config_refusal(geometry, extras, config):
     return reason
 
 
-def fold_refusal(geometry, extras, fold):
+def fold_refusal(geometry, extras, fold, product):
     """Why these channels cannot be folded; "" if they can."""
     if fold != "none" and extras.strict_nonfinite:
         return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
@@ -118,6 +127,8 @@ def fold_refusal(geometry, extras, fold):
             f"taps, one group, no lhs_dilation of columns, and rows of x in HBM, not channels side by side; use "
             f"'none' or 'outputs'"
         )
+    if fold in ("outputs", "both") and product in FP8_PRODUCTS:
+        return f"config fold={fold}, product={product}: outputs of fp8 pairs are not folded; use 'none' or 'inputs'"
     if fold in ("outputs", "both") and (rows_of(geometry) == 1 or extras.pool != (1, 1)):
         return (
             f"config fold={fold}: needs K={geometry.K} with 1 to 64 channels beside whole 128s, two rows of outputs "
@@ -127,8 +138,9 @@ def fold_refusal(geometry, extras, fold):
     return ""
 
 
-def taps_defaults(geometry, extras, filter_bytes):
-    """Settings of a kernel that is called without. filter_bytes: given, or 0: as many as there is room for."""
+def taps_defaults(geometry, extras, filter_bytes, product):
+    """Settings of a kernel that is called without. filter_bytes: given, or 0: as many as there is room for;
+    product: how they are taken."""
     by_channels = default_shares_channels(geometry)
     found = None
     for shorter in (1, 2, 4, 8):
@@ -140,13 +152,14 @@ def taps_defaults(geometry, extras, filter_bytes):
                 channels=nl.tile_size.pmax,
                 warmup=default_warmup(geometry),
                 moved=0,
-                fold=default_fold(geometry, extras),
+                fold=default_fold(geometry, extras, product),
                 order="banks",
                 banks=STORE_BANKS,
                 halved=False,
                 wide=RUN_BYTES // geometry.itemsize,
                 whole=False,
                 ahead=1,
+                product=product,
             )
     return found
 
@@ -169,13 +182,26 @@ def default_warmup(geometry):
     return min(TAPS_WARM_UP_LONG, max(TAPS_WARM_UP, TAPS_WARM_UP_FIRST + block_bytes // TAPS_WARM_UP_BYTES))
 
 
-def default_fold(geometry, extras):
+def usual_product(geometry, extras):
+    """How products are taken where no setting says."""
+    if geometry.precision == "fp16x3":
+        return "fp16x3"
+    rows, columns = geometry.rows, geometry.columns
+    work = rows.taps * columns.taps * rows.out * columns.out * div_ceil(geometry.K, nl.tile_size.pmax)
+    if products_refusal(geometry, extras, "fp8_pairs") != "":
+        return "single"
+    if columns.size < LONG_ROW and columns.taps > 1 and rows.size > 1:
+        return "fp8_staged"
+    return "fp8_halves" if work >= HALVES_WORK_MIN * rows.size * columns.size else "fp8_pairs"
+
+
+def default_fold(geometry, extras, product):
     """Folded channels: where they are all, or rows and columns make up for more of x, and for filters twice."""
     rows = geometry.rows
     inputs = geometry.columns.out > FOLD_MIN or geometry.C <= nl.tile_size.pmax
-    inputs = inputs and fold_refusal(geometry, extras, "inputs") == ""
+    inputs = inputs and fold_refusal(geometry, extras, "inputs", product) == ""
     outputs = rows.out > FOLD_MIN and 2 * (rows.taps + rows.stride // rows.dilation) <= 3 * rows.taps
-    outputs = outputs and fold_refusal(geometry, extras, "outputs") == ""
+    outputs = outputs and fold_refusal(geometry, extras, "outputs", product) == ""
     if inputs and outputs:
         return "both"
     if inputs or outputs:
@@ -204,4 +230,5 @@ def read_taps(config, defaults):
         wide=setting(config, "wide", defaults.wide),
         whole=setting(config, "whole", defaults.whole),
         ahead=setting(config, "ahead", defaults.ahead),
+        product=setting(config, "product", defaults.product),
     )

@@ -4,6 +4,7 @@ from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
 from ..cuts import Band, Bank, axis_elements, bank_unit
 from ..geometry import span
 from ..transposes import is_transposed
+from .pairs_fp8 import slots_of, sums_pitch
 
 #: Bytes a partition of a block of taps as loaded.
 TAPS_RAW_BYTES = 24_576
@@ -38,13 +39,16 @@ def band_elements(geometry, pn, qn):
     return axis_elements(geometry.rows, pn) * axis_elements(geometry.columns, qn)
 
 
-def bands_of(geometry, num_tiles, pool, halves, x_bytes, wide):
+def bands_of(geometry, chunks, pool, halves, x_bytes, wide):
     """Bands of all images; at least `halves` bands.
 
-    num_tiles: of x for one band. pool: (height, width) of pooling windows, which are not cut. wide: as in TapsConfig.
+    chunks: of x for one band. pool: (height, width) of pooling windows, which are not cut. wide: as in TapsConfig.
     """
     P, Q = geometry.rows.out, geometry.columns.out
-    most = x_bytes // (num_tiles * geometry.itemsize)
+    slots = 0
+    for index in range(len(chunks)):
+        slots += slots_of(chunks[index])
+    most = x_bytes // (slots * geometry.itemsize)
     most_y = TAPS_Y_BYTES // 4
     pn, qn = pool[0], Q
     while qn > pool[1] and (band_elements(geometry, pn, qn) > most or pn * qn > most_y):
@@ -53,7 +57,7 @@ def bands_of(geometry, num_tiles, pool, halves, x_bytes, wide):
         pn += pool[0]
     images = 1
     if pn >= P and qn >= Q:
-        images = max(1, min(geometry.N, BANK_COLUMNS // (P * Q)))
+        images = images_together(geometry, chunks)
         images = max(1, min(images, most // max(1, band_elements(geometry, P, Q))))
     num_parts = div_ceil(geometry.N, images)
     if halves > 1 and num_parts % 2 == 1 and num_parts < geometry.N:
@@ -89,6 +93,16 @@ def bands_of(geometry, num_tiles, pool, halves, x_bytes, wide):
                     )
                 )
     return found
+
+
+def images_together(geometry, chunks):
+    """Whole images that one bank of sums holds, one at least; one too where zeros would lie between them, and each
+    has enough columns."""
+    pixels = geometry.rows.out * geometry.columns.out
+    apart = sums_pitch(geometry, chunks, geometry.N, geometry.rows.out)
+    if apart > geometry.rows.out and pixels >= TAPS_COLUMNS_MIN:
+        return 1
+    return max(1, min(geometry.N, BANK_COLUMNS // (apart * geometry.columns.out)))
 
 
 def widened(geometry, columns, wide):

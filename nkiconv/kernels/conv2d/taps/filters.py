@@ -1,28 +1,37 @@
 """Filters as stationaries: [c, tap, k] in SBUF for each chunk of input channels of a job, transposed on the array.
 
-A row of w, one output channel, is contiguous in HBM; the array turns [k, c] of one tap into [c, k], several taps to a
-PSUM bank. Filters of all jobs of a batch come in blocks and are turned in pieces, in the order in which the sums need
-them, so that the loop can turn a piece between any two matmuls. Where a job has several groups, each row is first
-spread over the groups' channels under a mask, so that what is turned is block-diagonal and one matmul serves all.
+Filters of all jobs of a batch come in blocks and are turned in pieces (stationaries.py), in the order in which the sums
+need them, so that the loop can turn a piece between any two matmuls.
 """
 
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, div_ceil, whole_words
 from ..cuts import tap_blocks
 from .cuts import TAPS_RAW_BYTES, tap_order
-from .fold import group_depth, job_axis, tap_groups
-from .fp16x3 import pair_of_filters
+from .fold import group_depth
 from .jobs import is_depthwise
+from .pairs_fp8 import HALVES, slots_of
 from .plan import TAPS_AHEAD_BYTES
+from .stationaries import (
+    group_mask,
+    load_channels,
+    load_stationaries,
+    load_taps,
+    make_diagonals,
+    pair_chunk,
+    slot_of,
+    tile_of,
+    turn_taps,
+)
 
 
 @dataclass
 class Block(nl.NKIObject):
-    """Taps that are loaded together: of one of a job's chunks (index, first channel, channels), rows and columns."""
+    """Taps that are loaded together: of one of a job's chunks (index, first channel, channels) and of its slots, rows
+    and columns."""
 
     job: int
     chunk: int
@@ -32,6 +41,7 @@ class Block(nl.NKIObject):
     rn: int
     s0: int
     sn: int
+    slot: int
 
 
 @dataclass
@@ -162,17 +172,23 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     elif geometry.packed > 0 or depthwise:
         parts = [(0, R, 0, S)]
     most = max(1, BANK_BYTES // (whole_words(job.kn, geometry.itemsize) * geometry.itemsize))
-    for which in range(len(parts)):
-        r0, rn, s0, sn = parts[which]
-        blocks.append(Block(job=index, chunk=chunk, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn))
-        if by_dma:
-            pieces.append(len(blocks) - 1)
-        elif depthwise or (paired and geometry.packed > 0):
-            pieces.append(Piece(block=len(blocks) - 1, row=0, first=0, count=S, depth=1))
-        elif geometry.packed == 0:
-            rows = tap_order(rn)
-            for at in range(rn):
-                add_row(geometry, job.chunks[chunk], blocks[-1], len(blocks) - 1, rows[at], most, pieces)
+    for slot in range(slots_of(job.chunks[chunk])):
+        # the second slot of HALVES has one tap
+        last_tap = slot > 0 and job.chunks[chunk][3] == HALVES and geometry.packed == 0
+        for which in range(len(parts) - 1 if last_tap else 0, len(parts)):
+            r0, rn, s0, sn = parts[which]
+            block = Block(job=index, chunk=chunk, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn, slot=slot)
+            blocks.append(block)
+            if last_tap:
+                pieces.append(Piece(block=len(blocks) - 1, row=rn - 1, first=S - 1, count=1, depth=1))
+            elif by_dma:
+                pieces.append(len(blocks) - 1)
+            elif depthwise or (paired and geometry.packed > 0):
+                pieces.append(Piece(block=len(blocks) - 1, row=0, first=0, count=S, depth=1))
+            elif geometry.packed == 0:
+                rows = tap_order(rn)
+                for at in range(rn):
+                    add_row(geometry, job.chunks[chunk], block, len(blocks) - 1, rows[at], most, pieces)
 
 
 def first_rows(R, S):
@@ -283,7 +299,7 @@ def turn_piece(operands, geometry, filters, ledger):
         if job.pack > 1 and filters.masks[block.job] == None:
             filters.masks[block.job] = group_mask(job, geometry, raw_sbuf.dtype)
         dtype = raw_sbuf.dtype if filters.pairing == None else nl.float16
-        tile_sbuf = tile_of(geometry, filters, block, dtype)
+        tile_sbuf = slot_of(tile_of(geometry, filters, block, dtype), geometry, block.slot)
         turn_taps(tile_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledger)
     filters.turned = filters.turned + 1
     after = filters.pieces[min(filters.turned, len(filters.pieces) - 1)]
@@ -291,50 +307,6 @@ def turn_piece(operands, geometry, filters, ledger):
         filters.raws[piece.block] = None
         load_first(operands, geometry, filters, filters.after[0] - 1)
         load_ahead(operands, geometry, filters)
-
-
-def tile_of(geometry, filters, block, dtype):
-    """The stationaries that a block belongs to, in SBUF; of pairs, high parts, and low ones beside them."""
-    if filters.tiles[block.job][block.chunk] == None:
-        filters.tiles[block.job][block.chunk] = new_tile(geometry, filters, block, dtype)
-        if filters.pairing != None:
-            filters.lows[block.job][block.chunk] = new_tile(geometry, filters, block, dtype)
-    return filters.tiles[block.job][block.chunk]
-
-
-def new_tile(geometry, filters, block, dtype):
-    """Room for stationaries; zeros are there where a row of outputs has no tap."""
-    job = filters.jobs[block.job]
-    chunk = job.chunks[block.chunk]
-    height, groups = job_axis(geometry, job).taps, tap_groups(geometry, chunk)
-    shape = (chunk[1] * chunk[2], height, groups, job.rows, job.kn)
-    tile_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
-    for u in range(job.rows if job.rows > 1 else 0):
-        for r in range(height):
-            tap = r - u * (height - geometry.rows.taps)
-            if tap < 0 or tap >= geometry.rows.taps:
-                zeros = tile_sbuf[0 : shape[0], r, 0:groups, u, 0 : job.kn]
-                nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
-    return tile_sbuf
-
-
-def pair_chunk(geometry, filters, block, whole_sbuf, ledger):
-    """Pairs of a chunk's stationaries that need no transposes, row by row of taps."""
-    count, height, groups, rows, kn = whole_sbuf.shape
-    high_sbuf = tile_of(geometry, filters, block, nl.float16)
-    low_sbuf = filters.lows[block.job][block.chunk]
-    order = tap_order(height)
-    for at in range(height):
-        r = order[at]
-        pair_of_filters(
-            filters,
-            whole_sbuf[0:count, r, 0:groups, 0:rows, 0:kn],
-            False,
-            high_sbuf[0:count, r, 0:groups, 0:rows, 0:kn],
-            low_sbuf[0:count, r, 0:groups, 0:rows, 0:kn],
-            at + 1 == height,
-            ledger,
-        )
 
 
 def move_block(operands, geometry, filters, ledger):
@@ -363,145 +335,3 @@ def move_block(operands, geometry, filters, ledger):
     filters.raws[index] = None
     filters.moved = filters.moved + 1
     load_ahead(operands, geometry, filters)
-
-
-def load_stationaries(operands, geometry, filters, block):
-    """Load the stationaries of a block of rows of taps from the blocks of a packed filter: runs of a channel's taps, or
-    of one tap where they are folded. What becomes pairs has a tile of its own."""
-    taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
-    job = filters.jobs[block.job]
-    c0, count, depth = job.chunks[block.chunk]
-    if filters.pairing != None:
-        tile_sbuf = new_tile(geometry, filters, block, operands.w_dtype)
-    else:
-        tile_sbuf = tile_of(geometry, filters, block, operands.w_dtype)
-    shift = job_axis(geometry, job).taps - geometry.rows.taps
-    first = block.r0 * geometry.columns.taps
-    for copy_index in range(depth * job.rows):
-        d, u = copy_index % depth, copy_index // depth
-        groups = div_ceil(geometry.columns.taps - d, depth)
-        pattern = [
-            [taps * each, count],
-            [geometry.columns.taps * each, block.rn],
-            [depth * each, groups],
-            [1, each],
-        ]
-        for part in range(job.kn // each):
-            copy(
-                tile_sbuf[
-                    d * count : (d + 1) * count,
-                    block.r0 + u * shift : block.r0 + u * shift + block.rn,
-                    0:groups,
-                    u,
-                    part * each : (part + 1) * each,
-                ],
-                operands.w.ap(
-                    pattern=pattern,
-                    offset=(((job.k0 // each + part) * geometry.C + c0) * taps + first + d) * each,
-                ),
-            )
-    return tile_sbuf if filters.pairing != None else None
-
-
-def load_channels(operands, geometry, job):
-    """Filters of a depthwise job by channel of x: [cn, multiplier, taps] in SBUF."""
-    each, R, S = geometry.K // geometry.C, geometry.rows.taps, geometry.columns.taps
-    c0, count = job.chunks[0][0], job.chunks[0][1]
-    raw_sbuf = nl.ndarray((count, each, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
-    pattern = [
-        [each * geometry.w_k, count],
-        [geometry.w_k, each],
-        [geometry.w_r, R],
-        [geometry.w_s, S],
-    ]
-    copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=c0 * each * geometry.w_k))
-    return raw_sbuf.reshape((count, each, R * S))
-
-
-def make_diagonals(raw_sbuf, geometry):
-    """[cn, rows, columns, 1, kn] in SBUF: filters of channel c in the columns of its outputs, zero elsewhere, by one
-    select."""
-    count, each, taps = raw_sbuf.shape
-    filters_sbuf = nl.ndarray((count, taps, count, each), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    nisa.affine_select(
-        dst=filters_sbuf,
-        pattern=[[0, taps], [-1, count], [0, each]],
-        channel_multiplier=1,
-        on_true_tile=raw_sbuf.permute((0, 2, 1)).expand_dim(2).broadcast(2, count),
-        on_false_value=0.0,
-        cmp_op=nl.equal,
-        offset=0,
-    )
-    return filters_sbuf.reshape((count, geometry.rows.taps, geometry.columns.taps, 1, count * each))
-
-
-def load_taps(operands, geometry, job, block):
-    """Taps of a block: [kn, channels, rows, columns] in SBUF."""
-    raw_sbuf = nl.ndarray((job.kn, block.channels, block.rn, block.sn), dtype=operands.w_dtype, buffer=nl.sbuf)
-    offset = job.k0 * geometry.w_k + block.c0 * geometry.w_c + block.r0 * geometry.w_r + block.s0 * geometry.w_s
-    pattern = [
-        [geometry.w_k, job.kn],
-        [geometry.w_c, block.channels],
-        [geometry.w_r, block.rn],
-        [geometry.w_s, block.sn],
-    ]
-    copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=offset))
-    return raw_sbuf
-
-
-def group_mask(job, geometry, dtype):
-    """[kn, pack] in SBUF: 1 where output channel k belongs to the group."""
-    per_k = geometry.K // geometry.groups
-    mask_sbuf = nl.ndarray((job.kn, job.pack), dtype=dtype, buffer=nl.sbuf)
-    nisa.memset(dst=mask_sbuf, value=1.0, engine=nisa.engine.gpsimd)
-    for side in range(2):
-        nisa.affine_select(
-            dst=mask_sbuf,
-            pattern=[[-per_k, job.pack]],
-            channel_multiplier=1,
-            on_true_tile=mask_sbuf,
-            on_false_value=0.0,
-            cmp_op=nl.greater_equal if side == 0 else nl.less,
-            offset=0 if side == 0 else -per_k,
-        )
-    return mask_sbuf
-
-
-def turn_taps(filters_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledger):
-    """Transposes of a piece's taps, all in one PSUM bank, then a read-out for each row of outputs."""
-    channels, kn, num = raw_sbuf.shape[1], job.kn, piece.count
-    mask_sbuf = filters.masks[block.job]
-    pitch = whole_words(kn, geometry.itemsize)
-    depth = job.chunks[block.chunk][2]
-    count = piece.depth * channels if mask_sbuf == None else filters_sbuf.shape[0]
-    turned_psum = nl.ndarray((count, num, pitch), dtype=raw_sbuf.dtype, buffer=nl.psum)
-    for index in range(num):
-        s = (piece.first + index) * depth - block.s0
-        if mask_sbuf != None:
-            taps = spread_groups(raw_sbuf[0:kn, 0:channels, piece.row, s], mask_sbuf, job)
-        else:
-            taps = raw_sbuf[0:kn, 0:channels, piece.row, s : s + piece.depth].permute((0, 2, 1))
-        nisa.nc_transpose(dst=turned_psum[0:count, index, 0:kn], data=taps, engine=nisa.engine.tensor)
-    shift = job_axis(geometry, job).taps - geometry.rows.taps
-    for u in range(job.rows):
-        r, data = block.r0 + piece.row + u * shift, turned_psum[0:count, 0:num, 0:kn]
-        dst = filters_sbuf[0:count, r, piece.first : piece.first + num, u, 0:kn]
-        if filters.pairing != None:
-            low_sbuf = filters.lows[block.job][block.chunk]
-            low = low_sbuf[0:count, r, piece.first : piece.first + num, u, 0:kn]
-            pair_of_filters(filters, data, True, dst, low, u + 1 == job.rows, ledger)
-        else:
-            nisa.tensor_copy(dst=dst, src=data, engine=pick(ledger, num * kn, is_16bit(raw_sbuf.dtype)))
-
-
-def spread_groups(taps, mask_sbuf, job):
-    """[kn, pack * channels of a group] in SBUF: each row at its group's channels, zeros at the others'."""
-    kn, channels = taps.shape[0], taps.shape[1]
-    wide_sbuf = nl.ndarray((kn, job.pack, channels), dtype=mask_sbuf.dtype, buffer=nl.sbuf)
-    nisa.tensor_tensor(
-        dst=wide_sbuf,
-        data1=taps.expand_dim(1).broadcast(1, job.pack),
-        data2=mask_sbuf.expand_dim(2).broadcast(2, channels),
-        op=nl.multiply,
-    )
-    return wide_sbuf

@@ -13,6 +13,7 @@ from ..._tiles import div_ceil
 from ..geometry import Axis, met
 from ..transposes import is_transposed
 from .last import is_last
+from .pairs_fp8 import STAGED, stores_zeros, word_of
 
 #: What a config may fold.
 TAPS_FOLDS = ("none", "inputs", "outputs", "both")
@@ -87,11 +88,24 @@ def group_met(geometry, chunk, group, q0, qn):
 
 
 def chunk_window(geometry, chunk, band):
-    """(first column, columns) of x that a chunk's tile holds for a band; from left of x where it is folded."""
-    if chunk[2] == 1:
+    """(first column, columns) of x that a chunk's tile holds for a band; from left of x where zeros lie there."""
+    if chunk[2] == 1 and not stores_zeros(chunk):
         return band.w0, band.wn
     columns = geometry.columns
-    return band.q0 * columns.stride - columns.before, folded_width(geometry, chunk, band.qn)
+    first, width = band.q0 * columns.stride - columns.before, folded_width(geometry, chunk, band.qn)
+    if comes_staged(geometry, chunk, band):
+        # whole rows of whole words
+        word = word_of(geometry)
+        left = div_ceil(columns.before, word) * word
+        first, width = -left, div_ceil(left + max(columns.size, first + width), word) * word
+    elif stores_zeros(chunk) and first == 0 and band.wn == columns.size:
+        width = max(width, band.wn)  # rows that come as one run
+    return first, width
+
+
+def comes_staged(geometry, chunk, band):
+    """Whether rows of x of a chunk are put between zeros on chip."""
+    return chunk[3] == STAGED and band.qn == geometry.columns.out
 
 
 def folded_width(geometry, chunk, qn):

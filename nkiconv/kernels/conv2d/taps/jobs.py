@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import PARTS, cut, div_ceil, share
+from ..._tiles import PARTS, cut, div_ceil, share, whole_words
 from ..cuts import in_batches
-from .fold import depth_of, job_axis, rows_of, tap_groups
+from .fold import depth_of, job_axis, left_over, rows_of, tap_groups
+from .pairs_fp8 import ALONE, FP8_PRODUCTS, paired_chunks, slots_of
 
 #: Bytes a partition of SBUF for the filters of a batch of jobs.
 TAPS_FILTER_BYTES = 90_112
@@ -15,7 +16,8 @@ TAPS_FILTER_BYTES = 90_112
 class Job(nl.NKIObject):
     """Output channels k0 .. k0+kn-1, all of one group or of `pack` whole groups, and the input channels that they need.
 
-    chunks: (first, how many, depth) of at most 128 channels each. depth and rows are 1 where `fold` folds nothing.
+    chunks: (first, how many, depth, how they pair, again) of at most 128 channels each, or two of them: pairs_fp8.py.
+    depth and rows are 1 where `fold` folds nothing.
     """
 
     k0: int
@@ -25,9 +27,9 @@ class Job(nl.NKIObject):
     rows: int
 
 
-def jobs_of(geometry, filter_bytes, channels, apart, fold):
-    """Jobs of at most `channels` output channels whose filters fit. apart: whether groups must not share a job; fold:
-    one of TAPS_FOLDS."""
+def jobs_of(geometry, filter_bytes, channels, apart, fold, product):
+    """Jobs of at most `channels` output channels whose filters fit. apart: whether groups must not share a job; fold,
+    product: as in TapsConfig."""
     P_MAX = nl.tile_size.pmax
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     taps = geometry.rows.taps * geometry.columns.taps
@@ -42,13 +44,9 @@ def jobs_of(geometry, filter_bytes, channels, apart, fold):
         gn = min(pack, geometry.groups - g0)
         chunks = []
         if gn > 1:
-            chunks.append((g0 * per_c, gn * per_c, 1))
+            chunks.append((g0 * per_c, gn * per_c, 1, ALONE, 0))
         else:
-            depth = depth_of(geometry) if fold in ("inputs", "both") else 1
-            parts = cut(per_c, P_MAX) if depth == 1 else cut_whole(per_c, P_MAX)
-            for index in range(len(parts)):
-                last = index + 1 == len(parts)
-                chunks.append((g0 * per_c + parts[index][0], parts[index][1], depth if last else 1))
+            chunks = chunks_of_group(geometry, g0, fold, product)
         outputs = [(0, gn * per_k)]
         if gn == 1:
             outputs = cut(gn * per_k, most_k) if geometry.packed == 0 else jobs_of_packed(geometry, most_k)
@@ -59,6 +57,19 @@ def jobs_of(geometry, filter_bytes, channels, apart, fold):
             k0, kn = outputs[index]
             own = rows if index + 1 == len(outputs) else 1
             found.append(Job(k0=g0 * per_k + k0, kn=kn, pack=gn, chunks=chunks, rows=own))
+    return found
+
+
+def chunks_of_group(geometry, group, fold, product):
+    """Chunks of the input channels of a group that has a job of its own."""
+    P_MAX, per_c, found = nl.tile_size.pmax, geometry.C // geometry.groups, []
+    depth = depth_of(geometry) if fold in ("inputs", "both") else 1
+    if product in FP8_PRODUCTS:
+        return paired_chunks(geometry, product, left_over(geometry.C) if depth > 1 else 0, depth)
+    parts = cut(per_c, P_MAX) if depth == 1 else cut_whole(per_c, P_MAX)
+    for index in range(len(parts)):
+        last = index + 1 == len(parts)
+        found.append((group * per_c + parts[index][0], parts[index][1], depth if last else 1, ALONE, 0))
     return found
 
 
@@ -98,9 +109,19 @@ def jobs_of_packed(geometry, most):
 
 
 def job_bytes(geometry, job):
-    """Bytes a partition of a job's stationaries; only its last chunk may be folded."""
-    columns = (len(job.chunks) - 1) * geometry.columns.taps + tap_groups(geometry, job.chunks[-1])
-    return job_axis(geometry, job).taps * columns * job.rows * job.kn * geometry.itemsize
+    """Bytes a partition of a job's stationaries; only its last two chunks may differ from its first."""
+    chunks, taps = job.chunks, 0
+    for index in range(len(chunks)):
+        if index == 0 or index + 2 >= len(chunks):
+            alike = len(chunks) - 2 if index == 0 and len(chunks) > 2 else 1
+            taps += alike * slots_of(chunks[index]) * tap_groups(geometry, chunks[index])
+    return job_axis(geometry, job).taps * taps * job.rows * stationary_columns(geometry, job) * geometry.itemsize
+
+
+def stationary_columns(geometry, job):
+    """Columns of a stationary, and a few more of fp8, so that what is transposed is copied by whole words."""
+    plain = geometry.itemsize == 1 and job.pack == 1 and geometry.packed == 0 and geometry.C > 1
+    return whole_words(job.kn, geometry.itemsize) if plain else job.kn
 
 
 def is_depthwise(geometry, job):

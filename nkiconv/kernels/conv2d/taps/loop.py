@@ -27,6 +27,7 @@ from .filters import (
     turn_piece,
     turn_to,
 )
+from .fp8 import load_paired
 from .fp16x3 import (
     add_part,
     advance_due,
@@ -38,7 +39,8 @@ from .fp16x3 import (
 )
 from .jobs import Job
 from .last import is_last, pass_late, put_off, transpose_late
-from .matmuls import end_pairs, factors_of, multiply, products, write_zeros
+from .matmuls import end_pairs, factors_of, matmuls_of, multiply, num_matmuls, write_zeros
+from .pairs_fp8 import ALONE, sums_pitch
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
 
 #: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
@@ -228,8 +230,10 @@ def load_next(work, plan, index, now):
 
 
 def bring_rows(work, chunks, tiles, index, band, part):
-    """As `load_rows`; what becomes pairs does so between matmuls."""
-    if work.pairing == None:
+    """As `load_rows`; what becomes fp16 pairs does so between matmuls."""
+    if chunks[index][3] != ALONE:
+        load_paired(work, chunks, tiles, index, band, part)
+    elif work.pairing == None:
         load_rows(work, chunks, tiles, index, band, part)
     else:
         add_part(work, chunks, tiles, index, band, part)
@@ -248,14 +252,8 @@ def set_rate(work, jobs, band):
     """Turn the filters of the next job, or the first of the following batch, during the matmuls of `jobs`."""
     geometry, batch = work.geometry, work.batch
     filters, job = batch.filters, jobs[-1]
-    matmuls = (
-        len(jobs)
-        * len(banks_of(job_band(band, batch.jobs[job]), False, False))
-        * len(batch.jobs[job].chunks)
-        * geometry.rows.taps
-        * geometry.columns.taps
-        * kinds_of(geometry)
-    )
+    banks = len(banks_of(job_band(band, batch.jobs[job]), False, False))
+    matmuls = len(jobs) * banks * num_matmuls(geometry, batch.jobs[job]) * kinds_of(geometry)
     if work.pairing != None:
         set_pairing_rate(work, matmuls / kinds_of(geometry))
     coming = 0
@@ -300,7 +298,7 @@ def work_band(work, jobs, item, tiles, last):
         sums = []
         for results in every:
             for which in range(len(results.banks)):
-                sums.append(start_sums(results, which, sums_of(work.geometry)))
+                sums.append(start_sums(work, results, which))
         for chunk in range(len(work.batch.chunks)):
             for one in sums:
                 add_chunk(work, one, chunk, tiles, True)
@@ -309,7 +307,7 @@ def work_band(work, jobs, item, tiles, last):
     else:
         results = every[0]
         for which in range(len(results.banks)):
-            one = start_sums(results, which, sums_of(work.geometry))
+            one = start_sums(work, results, which)
             for chunk in range(len(results.job.chunks)):
                 add_chunk(work, one, chunk, tiles, which + 1 == len(results.banks))
             finish_sums(work, one, item, last)
@@ -341,12 +339,13 @@ def start_results(work, index, item):
     )
 
 
-def start_sums(results, which, banks):
-    """A bank of results, of which no product is there yet; banks: of PSUM."""
-    bank = results.banks[which]
-    shape = (results.job.rows * results.job.kn, bank.nn, bank.pn, bank.qn)
+def start_sums(work, results, which):
+    """A bank of results, of which no product is there yet."""
+    bank, job = results.banks[which], results.job
+    apart = sums_pitch(work.geometry, job.chunks, bank.nn, bank.pn)
+    shape = (job.rows * job.kn, bank.nn, apart, bank.qn)
     acc_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
-    rest_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum) if banks > 1 else None
+    rest_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum) if sums_of(work.geometry) > 1 else None
     return Sums(results=results, which=which, bank=bank, acc_psum=acc_psum, rest_psum=rest_psum, started=False)
 
 
@@ -357,19 +356,12 @@ def finish_sums(work, one, item, last):
     if results.residual_sbuf != None:
         residual = window(results.residual_sbuf, bank)
     y_sbuf, bias_sbuf = window(results.y_sbuf, bank), work.batch.biases[results.index]
+    acc_psum = one.acc_psum[0 : y_sbuf.shape[0], 0 : bank.nn, 0 : bank.pn, 0 : bank.qn]
     if one.rest_psum != None:
-        read_sums_out(y_sbuf, one.acc_psum, one.rest_psum, bias_sbuf, residual, epilogue, work.ledger)
+        read_sums_out(y_sbuf, acc_psum, one.rest_psum, bias_sbuf, residual, epilogue, work.ledger)
     else:
-        finish_shared(
-            y_sbuf,
-            one.acc_psum,
-            bias_sbuf,
-            residual,
-            epilogue,
-            work.ledger,
-            bank.nn * bank.pn * bank.qn,
-            work.extras.strict_nonfinite,
-        )
+        elements, strict = bank.nn * bank.pn * bank.qn, work.extras.strict_nonfinite
+        finish_shared(y_sbuf, acc_psum, bias_sbuf, residual, epilogue, work.ledger, elements, strict)
     if is_last(work.geometry):
         if work.extras.pool == (1, 1):
             put_off(work, window(results.y_sbuf, bank), results.job, item.band, bank, work.extras.pool)
@@ -408,16 +400,15 @@ def add_chunk(work, one, chunk, tiles, last_bank):
     geometry, batch = work.geometry, work.batch
     band, bank, index = one.results.band, one.bank, one.results.index
     job, filters = batch.jobs[index], batch.filters
-    p0, pn, q0, qn = band.p0 + bank.p, bank.pn, band.q0 + bank.q, bank.qn
     place = index_of(batch.chunks, job.chunks[chunk])
-    every = products(geometry, job, job.chunks[chunk], p0, pn, q0, qn)
-    covered = False
-    if len(every) > 0 and tiles[place] != None:
+    every = matmuls_of(geometry, job, job.chunks[chunk], band, bank, one.which)
+    covered, nothing = False, len(every) == 0 or tiles[place] == None
+    if not nothing:
         first = every[0]
-        covered = first.rows[2] >= pn and first.columns[2] >= qn
+        covered = first.rows[2] >= bank.pn and first.columns[2] >= bank.qn
     if not one.started and not covered:
         write_zeros(work, one)
-    if len(every) == 0 or tiles[place] == None:
+    if nothing:
         return
     here = filters.places[index][chunk]
     lead = lead_chunks(geometry)

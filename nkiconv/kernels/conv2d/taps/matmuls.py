@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ..._tiles import div_ceil
 from ..call import of_array
 from ..cuts import put_first
 from ..geometry import met
 from .cuts import tap_order
 from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
+from .fp8 import multiply_pair, pairs_in
 from .fp16x3 import advance_pairs, parts_to, split_to, sums_of
+from .pairs_fp8 import ALONE, stores_zeros
 
 
 @dataclass
@@ -70,6 +73,9 @@ def write_zeros(work, one):
 
 def multiply(work, one, chunk, factor, product, accumulate):
     """One matmul of a chunk."""
+    if one.results.job.chunks[chunk][3] != ALONE:
+        multiply_pair(work, one, chunk, factor, product, accumulate)
+        return
     band, bank, acc_psum = one.results.band, one.bank, factor.acc_psum
     job, stationaries, x_sbuf = one.results.job, factor.stationaries, factor.x_sbuf
     rows, columns = product.rows, product.columns
@@ -102,6 +108,22 @@ class Product(nl.NKIObject):
     parts: int
     rows: tuple
     columns: tuple
+
+
+def matmuls_of(geometry, job, chunk, band, bank, which):
+    """Matmuls of a chunk for a bank, `which` of its band: Products, or Pairs of them."""
+    p0, q0 = band.p0 + bank.p, band.q0 + bank.q
+    every = products(geometry, job, chunk, p0, bank.pn, q0, bank.qn)
+    return every if chunk[3] == ALONE else pairs_in(geometry, chunk, every, bank, p0, q0, which)
+
+
+def num_matmuls(geometry, job):
+    """Matmuls of all chunks of a job for a bank, or as many for one of a few rows more."""
+    found = 0
+    for index in range(len(job.chunks)):
+        chunk, taps = job.chunks[index], geometry.rows.taps * geometry.columns.taps
+        found += div_ceil(geometry.rows.taps * tap_groups(geometry, chunk), 2) if stores_zeros(chunk) else taps
+    return found
 
 
 def products(geometry, job, chunk, p0, pn, q0, qn):

@@ -7,7 +7,7 @@ from ..._tiles import PARTS, div_ceil, share
 from ..cuts import Band, chunks_of
 from ..transposes import is_transposed
 from .cuts import TAPS_RAW_BYTES, bands_of, banks_of, can_halve
-from .fold import chunk_window
+from .fp8 import x_elements
 from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
 from .jobs import batches_of, job_bytes, jobs_of, moved_from
 from .last import is_last, last_bytes, last_instructions
@@ -51,14 +51,14 @@ class Plan(nl.NKIObject):
 
 def make_plan(geometry, extras, config):
     """The Plan of a TapsConfig."""
-    jobs = jobs_of(geometry, config.filter_bytes, config.channels, extras.strict_nonfinite, config.fold)
+    jobs = jobs_of(geometry, config.filter_bytes, config.channels, extras.strict_nonfinite, config.fold, config.product)
     by_channels = config.shard == "channels" and len(jobs) > 1
     batches = batches_of(geometry, jobs, by_channels, config.filter_bytes)
     unit = (max(extras.pool[0], jobs[-1].rows), extras.pool[1])
     items, together = [], []
     for index in range(len(batches)):
         halves = 1 if len(batches) > 1 else PARTS
-        bands = bands_of(geometry, len(chunks_of(batches[index])), unit, halves, config.x_bytes, config.wide)
+        bands = bands_of(geometry, chunks_of(batches[index]), unit, halves, config.x_bytes, config.wide)
         for which in range(len(bands)):
             items.append(Item(batch=index, band=bands[which], halved=False, last=False))
         together.append(config.order == "chunks")
@@ -134,9 +134,12 @@ def sbuf_bytes(geometry, plan, extras):
 
 def item_bytes(geometry, plan, item):
     """Bytes a partition of x of an item's band."""
-    chunks = chunks_of(plan.batches[item.batch])
-    width = (len(chunks) - 1) * item.band.wn + chunk_window(geometry, chunks[-1], item.band)[1]
-    return item.band.nn * item.band.hn * width * geometry.itemsize
+    chunks, elements = chunks_of(plan.batches[item.batch]), 0
+    for index in range(len(chunks)):
+        if index == 0 or index + 2 >= len(chunks):
+            alike = len(chunks) - 2 if index == 0 and len(chunks) > 2 else 1
+            elements += alike * x_elements(geometry, chunks[index], item.band)
+    return elements * geometry.itemsize
 
 
 def ahead_bytes(geometry, batches):

@@ -3,17 +3,30 @@
 from ...._nki import nl
 from ..._settings import setting
 from ..._tiles import PSUM_BANKS
+from ..cuts import chunks_of
 from ..geometry import instructions_refusal
-from .config import read_taps, taps_config_refusal, taps_defaults
+from .config import read_taps, taps_config_refusal, taps_defaults, usual_product
+from .fold import chunk_window
+from .fp8 import x_elements
+from .pairs_fp8 import ALONE, FP8_PRODUCTS, SLOT_MAX, slots_of
 from .plan import can_together, count_instructions, make_plan, sbuf_bytes, sums_together
 
 
 def plan_taps(geometry, extras, config, cores):
-    """(Plan, "") of this on `cores` cores, or (None, why not)."""
+    """(Plan, "") of this on `cores` cores, or (None, why not); without fp8 pairs where there is no room for them."""
     reason = taps_config_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
-    defaults = taps_defaults(geometry, extras, setting(config, "filter_bytes", 0))
+    product = setting(config, "product", usual_product(geometry, extras))
+    plan, reason = plan_product(geometry, extras, config, cores, product)
+    if reason != "" and product in FP8_PRODUCTS and setting(config, "product", "") == "":
+        return plan_product(geometry, extras, config, cores, "single")
+    return plan, reason
+
+
+def plan_product(geometry, extras, config, cores, product):
+    """The same of products that are taken so."""
+    defaults = taps_defaults(geometry, extras, setting(config, "filter_bytes", 0), product)
     plan = make_plan(geometry, extras, read_taps(config, defaults))
     needed, room = sbuf_bytes(geometry, plan, extras), nl.tile_size.total_available_sbuf_size
     if needed > room:
@@ -25,8 +38,31 @@ def plan_taps(geometry, extras, config, cores):
     plan.first_bytes += room - needed
     reason = order_refusal(geometry, plan)
     if reason == "":
+        reason = slots_refusal(geometry, plan)
+    if reason == "":
         reason = instructions_refusal(geometry, "taps", count_instructions(geometry, plan, cores))
     return (plan, "") if reason == "" else (None, reason)
+
+
+def slots_refusal(geometry, plan):
+    """Why what pairs lies too far apart; "" if it does not."""
+    most = 0
+    for index in range(len(plan.items)):
+        chunks = chunks_of(plan.batches[plan.items[index].batch])
+        for which in range(len(chunks)):
+            chunk = chunks[which]
+            if slots_of(chunk) > 1:
+                most = max(most, x_elements(geometry, chunk, plan.items[index].band) // slots_of(chunk))
+            elif chunk[3] != ALONE:
+                columns = chunk_window(geometry, chunk, plan.items[index].band)[1]
+                most = max(most, (geometry.rows.taps - 1) * geometry.rows.dilation * columns)
+    if most > SLOT_MAX:
+        return (
+            f"config product: pairs of fp8 with W={geometry.columns.size}, R={geometry.rows.taps}, "
+            f"S={geometry.columns.taps} lie {most} elements apart, at most {SLOT_MAX} are possible; use "
+            f"'single', or a smaller x_bytes"
+        )
+    return ""
 
 
 def order_refusal(geometry, plan):

@@ -14,7 +14,7 @@ from .last import is_last
 def load_rows(work, chunks, tiles, index, band, part):
     """x of a chunk in a part (first row, rows) of a band, into its tile [cn, images, rows, columns]."""
     operands, geometry = work.operands, work.geometry
-    c0, count, depth = chunks[index]
+    c0, count, depth = chunks[index][:3]
     w0, wn = chunk_window(geometry, chunks[index], band)
     if tiles[index] == None:
         tiles[index] = nl.ndarray((depth * count, band.nn, band.hn, wn), dtype=operands.x_dtype, buffer=nl.sbuf)
@@ -25,33 +25,29 @@ def load_rows(work, chunks, tiles, index, band, part):
         dst = tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0:wn]
         load_transposed(dst, operands.x, strides, offset, len(chunks) == 1, work.ledger)
         return
-    spans = []
-    left, right = 0, wn
-    for copy_index in range(depth):
-        shift = w0 + copy_index * geometry.columns.dilation
-        first = min(wn, max(0, -shift))
-        end = max(first, min(wn, geometry.columns.size - shift))
-        spans.append((first, end, shift))
-        left, right = max(left, first), min(right, end)
-    right = max(left, right)
+    size, dilation = geometry.columns.size, geometry.columns.dilation
+    left = min(wn, max(0, -w0))
+    right = max(left, min(wn, size - w0 - (depth - 1) * dilation))
     if depth > 1:
         clear(tiles[index], h0, hn, 0, left)
         clear(tiles[index], h0, hn, right, wn)
     for copy_index in range(depth):
-        first, end, shift = spans[copy_index]
-        offset = band.n0 * geometry.x_n + c0 * geometry.x_c
-        offset += (band.h0 + h0) * geometry.x_h + (first + shift) * geometry.x_w
-        pattern = [
-            [geometry.x_c, count],
-            [geometry.x_n, band.nn],
-            [geometry.x_h, hn],
-            [geometry.x_w, end - first],
-        ]
-        if first < end:
-            copy(
-                tiles[index][copy_index * count : (copy_index + 1) * count, 0 : band.nn, h0 : h0 + hn, first:end],
-                operands.x.ap(pattern=pattern, offset=offset),
-            )
+        p = copy_index * count
+        dst = tiles[index][p : p + count, 0 : band.nn, h0 : h0 + hn, 0:wn]
+        load_columns(operands, geometry, dst, c0, band, part, w0 + copy_index * dilation)
+
+
+def load_columns(operands, geometry, x_sbuf, c0, band, part, w0):
+    """x of channels from c0 on in a part of a band into [cn, images, rows, columns], the columns from w0 on that there
+    are."""
+    count, nn, hn, wn = x_sbuf.shape
+    first = min(wn, max(0, -w0))
+    end = max(first, min(wn, geometry.columns.size - w0))
+    offset = band.n0 * geometry.x_n + c0 * geometry.x_c
+    offset += (band.h0 + part[0]) * geometry.x_h + (first + w0) * geometry.x_w
+    pattern = [[geometry.x_c, count], [geometry.x_n, nn], [geometry.x_h, hn], [geometry.x_w, end - first]]
+    if first < end:
+        copy(x_sbuf[0:count, 0:nn, 0:hn, first:end], operands.x.ap(pattern=pattern, offset=offset))
 
 
 def clear(x_sbuf, h0, hn, w0, w1):
@@ -131,12 +127,8 @@ def neighbours(data_sbuf, axis, first, step):
 
 def window(tile_sbuf, bank):
     """What a bank holds of a band's tile [kn, images, rows, columns]."""
-    return tile_sbuf[
-        0 : tile_sbuf.shape[0],
-        bank.n : bank.n + bank.nn,
-        bank.p : bank.p + bank.pn,
-        bank.q : bank.q + bank.qn,
-    ]
+    n, p, q = bank.n, bank.p, bank.q
+    return tile_sbuf[0 : tile_sbuf.shape[0], n : n + bank.nn, p : p + bank.pn, q : q + bank.qn]
 
 
 def store_banks(y_hbm, y_sbuf, geometry, job, band, banks):
@@ -170,9 +162,6 @@ def store_part(y_hbm, y_sbuf, geometry, job, band, part, u):
     copy(
         y_hbm.ap(pattern=pattern, offset=offset),
         y_sbuf[
-            u * job.kn : (u + 1) * job.kn,
-            part.n : part.n + part.nn,
-            part.p : part.p + count,
-            part.q : part.q + part.qn,
+            u * job.kn : (u + 1) * job.kn, part.n : part.n + part.nn, part.p : part.p + count, part.q : part.q + part.qn
         ],
     )

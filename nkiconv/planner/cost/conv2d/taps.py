@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from ....kernels.conv2d.taps.config import (
 from ....kernels.conv2d.taps.cuts import bank_rows
 from ....kernels.conv2d.taps.fold import TAPS_FOLDS
 from ....kernels.conv2d.taps.jobs import TAPS_FILTER_BYTES, jobs_of
+from ....kernels.conv2d.taps.pairs_fp8 import ALONE, TAPS_PRODUCTS, products_refusal
 from ....kernels.conv2d.taps.plan import (
     ahead_bytes,
     can_together,
@@ -31,6 +33,7 @@ from ....kernels.conv2d.taps.plan import (
     sbuf_bytes,
     sums_together,
 )
+from ....kernels.conv2d.taps.refusal import plan_taps
 from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
 from ..algorithm import Shape, config_of, pairs_of
@@ -40,6 +43,8 @@ from .taps_work import Work
 
 #: How much less folded channels must take.
 WORTHWHILE = 0.98
+#: Of pairs, whose filters take long to transpose beside their matmuls, what may be longer where cores share channels.
+TIE = 1.001
 #: Matmuls that warm the array up, at most.
 WARM_UP_MOST = 64
 #: And while the first filters become pairs.
@@ -68,11 +73,27 @@ class Taps(ByTap):
         given = dict(config or ())
         if len(given) == len(TAPS_SETTINGS):
             return tuple((name, given[name]) for name in TAPS_SETTINGS)
+        products = [one for one in TAPS_PRODUCTS if not products_refusal(shape.geometry, shape.extras, one)]
+        if len(products) == 1 or "product" in given:
+            return pairs_of(self._chosen(shape, {"product": products[0], **given}))
+        ways = [
+            {"product": product, "fold": fold, **given}
+            for product, fold in itertools.product(products, TAPS_FOLDS)
+            if not fold_refusal(shape.geometry, shape.extras, given.get("fold", fold), product)
+        ]
+        return pairs_of(min((self._chosen(shape, one) for one in ways), key=lambda one: self._taken_ns(shape, one)))
+
+    def _taken_ns(self, shape: Shape, settings: TapsConfig) -> float:
+        """ns of all settings; those that are refused take longest."""
+        plan, reason = plan_taps(shape.geometry, shape.extras, pairs_of(settings), shape.cores)
+        return math.inf if reason else taps_ns(shape.target, shape.geometry, plan)
+
+    def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> TapsConfig:
         for shorter in (1, 2, 4, 8):
             found, room = _Choice(shape, {"filter_bytes": TAPS_FILTER_BYTES // shorter, **given}).settings()
             if room >= 0 or "filter_bytes" in given:
                 break
-        return pairs_of(found)
+        return found
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return taps_ns(shape.target, geometry, plan)
@@ -90,7 +111,7 @@ class Taps(ByTap):
         return shape.cores * int(count_instructions(shape.geometry, plan, shape.cores))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        own = self.changed(config, fold=TAPS_FOLDS, moved=(0, 1, 2, 4))
+        own = self.changed(config, fold=TAPS_FOLDS, moved=(0, 1, 2, 4), product=TAPS_PRODUCTS)
         return super().near(shape, config) + own + self.changed(config, order=ORDERS, banks=(1, 2, 8))
 
     def least_us(self, shape: Shape, config: Config) -> float:
@@ -113,19 +134,20 @@ class _Choice:
     def settings(self) -> tuple[TapsConfig, int]:
         """(all settings, bytes a partition of SBUF that they leave)."""
         geometry, extras = self.geometry, self.extras
-        defaults = taps_defaults(geometry, extras, self.given["filter_bytes"])
+        defaults = taps_defaults(geometry, extras, self.given["filter_bytes"], self.given["product"])
         fold = self.given.get("fold") or self._fold(defaults)
         jobs = self._jobs(defaults, fold)
         by_channels = self._by_channels(jobs)
-        shard = "channels" if by_channels else "images"
-        first = {"shard": shard, "fold": fold, "order": "banks", "halved": True, "wide": 0, "ahead": 1}
+        first: dict[str, Any] = {"shard": "channels" if by_channels else "images", "fold": fold}
+        first |= {"order": "banks", "halved": True, "wide": 0, "ahead": 1}
         draft = dataclasses.replace(defaults, **{**first, **self.given})
         plan = make_plan(geometry, extras, draft)
         found: dict[str, Any] = {"wide": self._wide(plan.items)}
         if found["wide"] > 0 and "wide" not in self.given:
             plan = make_plan(geometry, extras, dataclasses.replace(draft, **found))
         if geometry.packed == 0:
-            found["warmup"] = max(TAPS_WARM_UP, self.work.warm_count(jobs[0], WARM_UP_MOST))
+            least = TAPS_WARM_UP if jobs[0].chunks[0][3] == ALONE else 0
+            found["warmup"] = max(least, self.work.warm_count(jobs[0], WARM_UP_MOST))
         if geometry.precision == "fp16x3":
             found["warmup"] = found.get("warmup", defaults.warmup) + WARM_UP_PAIRS
         found["moved"] = self.work.moved_jobs(jobs, plan.items[0].band, by_channels)
@@ -145,14 +167,15 @@ class _Choice:
     def _jobs(self, defaults: TapsConfig, fold: str) -> Sequence[Any]:
         channels = self.given.get("channels", defaults.channels)
         apart = self.extras.strict_nonfinite
-        found: Sequence[Any] = jobs_of(self.geometry, self.given["filter_bytes"], channels, apart, fold)
+        filter_bytes, product = self.given["filter_bytes"], defaults.product
+        found: Sequence[Any] = jobs_of(self.geometry, filter_bytes, channels, apart, fold, product)
         return found
 
     def _fold(self, defaults: TapsConfig) -> str:
         """What is best folded."""
         found, found_ns = TAPS_FOLDS[0], math.inf
         for fold in TAPS_FOLDS:
-            if not fold_refusal(self.geometry, self.extras, fold):
+            if not fold_refusal(self.geometry, self.extras, fold, defaults.product):
                 jobs = self._jobs(defaults, fold)
                 ns = self.work.core_ns(jobs, self._by_channels(jobs))
                 if ns < WORTHWHILE * found_ns:
@@ -163,7 +186,8 @@ class _Choice:
         """Whether the cores share output channels, and each takes all of x, or images and rows of them."""
         if "shard" in self.given or len(jobs) == 1:
             return self.given.get("shard") == "channels" and len(jobs) > 1
-        return self.work.core_ns(jobs, True) <= self.work.core_ns(jobs, False)
+        more = TIE if jobs[0].chunks[0][3] != ALONE else 1.0
+        return self.work.core_ns(jobs, True) <= more * self.work.core_ns(jobs, False)
 
     def _wide(self, items: Sequence[Any]) -> int:
         """Columns of x that are not needed and cost less than a run a row does."""

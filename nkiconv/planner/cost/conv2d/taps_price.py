@@ -17,6 +17,7 @@ from ....kernels.conv2d.taps.cuts import banks_of, lead_chunks, row_parts
 from ....kernels.conv2d.taps.fold import folded_width, tap_groups
 from ....kernels.conv2d.taps.jobs import is_depthwise
 from ....kernels.conv2d.taps.last import is_last
+from ....kernels.conv2d.taps.pairs_fp8 import slots_of
 from ....kernels.conv2d.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -94,7 +95,12 @@ class _Price:
         last = self.after_loads(items[-1])
         clock = Clock(target)
         clock.full = every.work_ns - last.work_ns >= target.window_work * loaded_ns
-        return max(ended_ns, stored_ns, loaded_ns + self.mixed_end(clock, 0.0, last))
+        placed_ns = start_ns + sum(self.placed_ns(item.band) for item in items[1:])
+        return max(ended_ns, stored_ns, placed_ns, loaded_ns + self.mixed_end(clock, 0.0, last))
+
+    def placed_ns(self, band: Any) -> float:
+        """ns of GpSimd to put rows of x of a band between zeros."""
+        return self.work.placed_ns(self.plan.batches[0][0].chunks[-1], band.nn * band.hn)
 
     def mixed_end(self, clock: Clock, start: float, busy: Busy) -> float:
         """`sums_end` where the array waits for others in between, which takes as long at half its rate."""
@@ -160,21 +166,22 @@ class _Price:
         """
         target, geometry = self.target, self.geometry
         chunks, chunk = len(job.chunks), job.chunks[0]
-        w_ns = self.work.filters_ns(job) * min(job.kn, target.rows_an_engine)
+        w_ns = slots_of(chunk) * self.work.filters_ns(job) * min(job.kn, target.rows_an_engine)
         parts, x_ns = row_parts(geometry, item.band, True, item.halved, job.rows), 0.0
         if parts and not is_transposed(geometry):
             partitions = min(chunk[1] * chunk[2], target.rows_an_engine)
-            x_ns = self.rows_ns(item.band, chunk, parts[0][1]) * partitions
+            x_ns = slots_of(chunk) * self.rows_ns(item.band, chunk, parts[0][1]) * partitions
         w_skew_ns = skew(target, job.kn, target.load_skew_ns)
         later_ns = target.static_issue_ns + skew(target, chunk[1], target.load_skew_ns) - w_skew_ns
         ahead = 0 if later_ns < 0.0 else 1 + int(later_ns / (2 * target.static_issue_ns))
+        placed_ns = self.work.placed_ns(job.chunks[-1], item.band.nn * (parts[0][1] if parts else 0))
         come_ns = target.first_packet_ns + w_skew_ns + target.dma_end_ns + target.dma_done_ns
         block_ns = self.work.filters_there_ns(job) + max(0, 1 - ahead) * x_ns
         found = []
         for index in range(chunks):
             all_ns = come_ns + (index + 1) * w_ns + max(0, index + 1 - ahead) * x_ns
             x_come_ns = come_ns + later_ns + min(chunks, index + ahead) * w_ns + (index + 1) * x_ns
-            found.append((block_ns if index == 0 else all_ns, all_ns, x_come_ns))
+            found.append((block_ns if index == 0 else all_ns, all_ns, x_come_ns + placed_ns))
         return found
 
     def stationaries_ns(self, job: Any, there_ns: float, time: float) -> float:
@@ -206,7 +213,7 @@ class _Price:
         target, geometry = self.target, self.geometry
         if geometry.packed > 0 or is_depthwise(geometry, job):
             return Busy()
-        count = geometry.rows.taps * sum(tap_groups(geometry, chunk) for chunk in job.chunks)
+        count = geometry.rows.taps * sum(slots_of(chunk) * tap_groups(geometry, chunk) for chunk in job.chunks)
         each_ns, waits_ns = self.work.transpose_ns, 0.0
         if job.pack > 1:
             taps = self.piece_taps(job)
@@ -248,8 +255,9 @@ class _Price:
         engine_ns = hbm_bytes = 0.0
         for index, job in enumerate(jobs[first:end], first):
             channels = job.chunks[0][1] // job.pack
-            engine_ns += len(job.chunks) * min(job.kn, self.target.rows_an_engine) * self.work.filters_ns(job)
-            hbm_bytes += len(job.chunks) * channels * job.kn * self.work.taps * self.geometry.hbm_itemsize
+            slots = sum(map(slots_of, job.chunks))
+            engine_ns += slots * min(job.kn, self.target.rows_an_engine) * self.work.filters_ns(job)
+            hbm_bytes += slots * channels * job.kn * self.work.taps * self.geometry.hbm_itemsize
             if index >= moved_from:
                 engine_ns += self.work.move_ns(job)
         return Traffic(engine_ns, hbm_bytes)
@@ -259,18 +267,19 @@ class _Price:
         rows_an_engine = self.target.rows_an_engine
         engine_ns = hbm_bytes = 0.0
         for chunk in chunks:
-            elements = band.nn * band.hn * band.wn * chunk[1]
+            elements = band.nn * band.hn * band.wn * chunk[1] * slots_of(chunk)
             hbm_bytes += elements * self.geometry.hbm_itemsize
             if is_transposed(self.geometry):
                 engine_ns += rows_an_engine * self.work.transposed_ns(elements / PARTITIONS)
             else:
-                engine_ns += min(chunk[1] * chunk[2], rows_an_engine) * self.rows_ns(band, chunk, band.hn)
+                rows_ns = slots_of(chunk) * self.rows_ns(band, chunk, band.hn)
+                engine_ns += min(chunk[1] * chunk[2], rows_an_engine) * rows_ns
         return Traffic(engine_ns, hbm_bytes)
 
     def rows_ns(self, band: Any, chunk: Any, height: int) -> float:
         """ns of one DMA engine for so many rows of x of a band, of one input channel."""
         geometry, target = self.geometry, self.target
-        if chunk[2] > 1:
+        if self.work.row_by_row(chunk):
             width = min(geometry.columns.size, folded_width(geometry, chunk, band.qn))
             return float(band.nn * height * target.row_ns(width, geometry.x_w, geometry.itemsize))
         return float(band.nn * target.image_ns(height, band.wn, geometry.x_h, geometry.x_w, geometry.itemsize))

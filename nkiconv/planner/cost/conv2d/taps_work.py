@@ -9,11 +9,12 @@ from typing import Any
 from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ....kernels.conv2d.cuts import tap_blocks
 from ....kernels.conv2d.geometry import met
-from ....kernels.conv2d.taps.cuts import TAPS_RAW_BYTES
+from ....kernels.conv2d.taps.cuts import TAPS_RAW_BYTES, images_together
 from ....kernels.conv2d.taps.fold import job_axis, tap_groups
 from ....kernels.conv2d.taps.fp16x3 import kinds_of
 from ....kernels.conv2d.taps.jobs import can_move
 from ....kernels.conv2d.taps.last import is_last
+from ....kernels.conv2d.taps.pairs_fp8 import ALONE, HALVES, STAGED, slots_of, stores_zeros, sums_pitch, word_of
 from ....kernels.conv2d.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -25,6 +26,10 @@ MOVE_NS = 4000.0
 ZEROS_NS = 220.0
 #: Share of the array's time that DMA may take, so that what is needed next is not late.
 DMA_SHARE = 0.9
+
+
+#: Instructions of GpSimd for a part of x that is put between zeros.
+PLACED = 4
 
 
 class Work:
@@ -44,7 +49,7 @@ class Work:
 
     def array_ns(self, jobs: Sequence[Any]) -> float:
         """ns of the array for all matmuls, at its full rate; taps are clipped to what they meet of x."""
-        return self.array_work_ns(jobs, 1.0, div_ceil(self.outputs, BANK_COLUMNS))[0]
+        return self.array_work_ns(jobs, 1.0, self._banks(jobs))[0]
 
     def array_work_ns(self, jobs: Sequence[Any], part: float, banks: int) -> tuple[float, float]:
         """(`array_ns` of a part of all outputs, in so many banks; those of them that the array works: matmuls of few
@@ -53,28 +58,54 @@ class Work:
         column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
         fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
         total, work, kinds = 0.0, 0.0, kinds_of(geometry)
-        for (together, depth), count in self._chunks(jobs).items():
-            taps, rows_met = self._rows[together]
-            groups = tap_groups(geometry, (0, 0, depth))
-            columns_met = groups * geometry.columns.out if depth > 1 else self._columns_met
-            columns = kinds * geometry.N * rows_met * columns_met * part
-            matmuls = kinds * div_ceil(banks, together) * taps * groups
+        for (together, depth, how), count in self._chunks(jobs).items():
+            columns, passes = self._columns_of(together, (0, 0, depth, how))
+            columns = kinds * columns * part
+            matmuls = kinds * div_ceil(banks, together) * passes
             one_ns = max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
             total += count * one_ns
             work += count * columns * column_ns
         out_ns = self._transposed_out_ns(jobs) * part
         return total + out_ns, work + out_ns * min(1.0, jobs[0].kn / target.matmul_columns_min)
 
-    def _chunks(self, jobs: Sequence[Any]) -> Counter[tuple[int, int]]:
-        """Chunks of jobs, by rows of outputs that a job makes at once and columns of taps that a matmul takes."""
-        found: Counter[tuple[int, int]] = Counter()
+    def _chunks(self, jobs: Sequence[Any]) -> Counter[tuple[int, int, str]]:
+        """Chunks of jobs, by rows of outputs that a job makes at once, columns of taps of a matmul, and pairs."""
+        found: Counter[tuple[int, int, str]] = Counter()
         for job in jobs:
             if job.rows not in self._rows:
                 rows = job_axis(self.geometry, job)
                 self._rows[job.rows] = rows.taps, met_outputs(rows)
-            found[job.rows, 1] += len(job.chunks) - 1
-            found[job.rows, job.chunks[-1][2]] += 1  # only a job's last chunk may be folded
+            chunks = job.chunks
+            found[(job.rows, *chunks[0][2:4])] += max(0, len(chunks) - 2)
+            for chunk in chunks[-2:]:  # only these may be folded, or pair otherwise
+                found[(job.rows, *chunk[2:4])] += 1
         return found
+
+    def _columns_of(self, together: int, chunk: Any) -> tuple[float, int]:
+        """(columns that the matmuls of a chunk have, matmuls of a bank); together: rows of outputs of its job."""
+        geometry = self.geometry
+        taps, rows_met = self._rows[together]
+        groups = tap_groups(geometry, chunk)
+        if stores_zeros(chunk):
+            passes = div_ceil(taps * groups, 2)
+            pixels = geometry.N * self._apart([chunk]) * geometry.columns.out
+            return pixels * (taps * groups / 2 if chunk[3] == HALVES else passes), passes
+        columns_met = groups * geometry.columns.out if chunk[2] > 1 else self._columns_met
+        columns = geometry.N * rows_met * columns_met
+        if chunk[3] != ALONE:
+            columns *= self._apart([chunk]) / geometry.rows.out
+        return columns, taps * groups
+
+    def _apart(self, chunks: Sequence[Any]) -> int:
+        """Rows of sums from one image to the next."""
+        return int(sums_pitch(self.geometry, chunks, images_together(self.geometry, chunks), self.geometry.rows.out))
+
+    def _banks(self, jobs: Sequence[Any]) -> int:
+        """Banks of the sums of a job."""
+        chunks, pixels = jobs[0].chunks, self.geometry.rows.out * self.geometry.columns.out
+        if pixels <= BANK_COLUMNS and any(chunk[3] != ALONE for chunk in chunks):
+            return int(div_ceil(self.geometry.N, images_together(self.geometry, chunks)))
+        return int(div_ceil(self.outputs, BANK_COLUMNS))
 
     def sums_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the array of the busier of two cores for all matmuls."""
@@ -82,11 +113,29 @@ class Work:
         if by_channels:
             part_ns = self.array_ns(jobs[: share(len(jobs), PARTS, 0)[1]])
             return max(part_ns, all_ns - part_ns)
-        return all_ns / min(int(div_ceil(self.outputs, BANK_COLUMNS)), PARTS)
+        return all_ns / min(self._banks(jobs), PARTS)
 
     def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
-        return max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels))
+        geometry = self.geometry
+        placed_ns = self.placed_ns(jobs[0].chunks[-1], geometry.N * geometry.rows.size) / (1 if by_channels else PARTS)
+        return float(max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns))
+
+    def placed_ns(self, chunk: Any, num_rows: int) -> float:
+        """ns of GpSimd to put rows of x of a chunk between zeros: words, and elements of copies."""
+        geometry, copies = self.geometry, chunk[2] - 1
+        if chunk[3] != STAGED:
+            return 0.0
+        elements = geometry.columns.size // word_of(geometry) + 2 + copies * (copies + 1) * geometry.columns.dilation
+        fixed_ns = (PLACED + 2 * copies) * self.target.gpsimd_fixed_ns
+        return float(num_rows * elements * self.target.gpsimd_ns + fixed_ns)
+
+    def row_by_row(self, chunk: Any) -> bool:
+        """Whether rows of x of a chunk come one by one, as zeros lie between them."""
+        columns = self.geometry.columns
+        rest = columns.size - (columns.out - 1) * columns.stride - (columns.taps - 1) * columns.dilation - 1
+        dense = chunk[2] == 1 and columns.before == 0 and 0 <= rest < columns.stride
+        return chunk[3] != STAGED and (chunk[2] > 1 or stores_zeros(chunk)) and not dense
 
     def transposes_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the array to transpose a core's filters: all, or the first job's where DMA may do the others."""
@@ -97,7 +146,7 @@ class Work:
         if can_move(geometry):
             idle_ns = max(0.0, self._dma_idle_ns(jobs, by_channels))
             count = max(1, count - int(idle_ns / self.move_ns(jobs[0])))
-        return count * len(jobs[0].chunks) * self.taps * self.transpose_ns
+        return float(count * sum(map(slots_of, jobs[0].chunks)) * self.taps * self.transpose_ns)
 
     def waits_for_dma(self, jobs: Sequence[Any], by_channels: bool) -> bool:
         """Whether the array has less to do than DMA, and waits for it all the time, or for what becomes pairs of it."""
@@ -110,11 +159,13 @@ class Work:
         rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
         x_image = target.image_ns(rows.size, columns.size, geometry.x_h, geometry.x_w, item)
         y_image = target.image_ns(rows.out, columns.out, geometry.y_p, geometry.y_q, item)
+        x_rows = rows.size * target.row_ns(columns.size, geometry.x_w, item)
         x_ns = geometry.N * x_image * div_ceil(geometry.C, PARTITIONS)
         if is_transposed(geometry):
             x_ns = self.transposed_ns(geometry.N * rows.size * columns.size * geometry.C / PARTITIONS)
-        if jobs[0].chunks[-1][2] > 1:
-            x_ns += geometry.N * (rows.size * target.row_ns(columns.size, geometry.x_w, item) - x_image)
+        last = jobs[0].chunks[-1]
+        if self.row_by_row(last):
+            x_ns += geometry.N * (slots_of(last) * x_rows - x_image)
         y_ns = w_ns = 0.0
         for job in jobs:
             if is_last(geometry):
@@ -124,8 +175,9 @@ class Work:
                 y_ns += geometry.N * (div_ceil(rows.out, job.rows) * row_ns)
             else:
                 y_ns += geometry.N * y_image
-            w_ns += len(job.chunks) * self.filters_ns(job)
-        x_bytes = geometry.N * geometry.C * rows.size * columns.size * item
+            w_ns += sum(map(slots_of, job.chunks)) * self.filters_ns(job)
+        channels = geometry.C + (last[1] if last[3] == HALVES else 0)
+        x_bytes = geometry.N * channels * rows.size * columns.size * item
         y_bytes = self.outputs * geometry.K * item
         w_bytes = geometry.K * (geometry.C // geometry.groups) * self.taps * item
         if by_channels:

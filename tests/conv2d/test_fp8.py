@@ -1,11 +1,11 @@
-"""Pairs of fp8 steps: exact for every geometry that they take, in every dtype and setting, chosen where they pay."""
+"""Products of fp8 in pairs: exact for every geometry that they take, every dtype and setting, chosen where they pay."""
 
 import itertools
 import re
 
 import numpy as np
 import pytest
-from conv2d_calls import EDGE, NL, check_exact, config_of, geometry_of, integers, planned, run, trace
+from conv2d_calls import EDGE, NL, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 from depthwise import same_bits
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -15,8 +15,9 @@ import nkiconv
 from nkiconv import cases, conv1d, conv2d, depthwise_conv1d, depthwise_conv2d, pack_filter
 from nkiconv.errors import DtypeError, GeometryError
 from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
-from nkiconv.kernels.conv2d.pairs import config as pairs_config
-from nkiconv.kernels.conv2d.pairs import extents, steps, work
+from nkiconv.kernels.conv2d.taps import config as taps_config
+from nkiconv.kernels.conv2d.taps import cuts, fold, matmuls, pairs_fp8
+from nkiconv.kernels.conv2d.taps.plan import count_instructions, sbuf_bytes
 from nkiconv.planner.conv2d import Conv2d
 from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES, ConvProblem
@@ -73,12 +74,12 @@ ROWS = {
 #: Settings, one after another; None: the plan's own.
 SETTINGS = [
     None,
-    {"halves": 1, "staged": 1},
-    {"halves": 1, "staged": 0, "x_bytes": 3000},
-    {"halves": 0, "staged": 1, "x_bytes": 2000, "buffers": 2},
-    {"shard": "channels", "channels": 3, "filter_bytes": 9000, "staged": 1},
-    {"shard": "images", "channels": 50, "buffers": 4, "warmup": 0, "fold": 0, "banks": 1},
-    {"fold": 1, "halves": 0, "staged": 1, "x_bytes": 9000, "banks": 8},
+    {"product": "fp8_halves", "x_bytes": 3000},
+    {"product": "fp8_staged", "x_bytes": 2000},
+    {"product": "fp8_staged", "shard": "channels", "channels": 3, "filter_bytes": 9000},
+    {"product": "fp8_pairs", "shard": "images", "channels": 50, "warmup": 0, "fold": "none", "banks": 1},
+    {"product": "fp8_staged", "fold": "inputs", "x_bytes": 9000, "banks": 8},
+    {"product": "fp8_pairs", "order": "chunks", "x_bytes": 300},
 ]
 
 
@@ -88,11 +89,11 @@ PERMS = st.permutations(range(4)).map(tuple)
 
 @st.composite
 def problems(draw, largest, most_taps, most_channels):
-    """A ConvProblem of fp8 with an output, of one group and without gaps between inputs."""
+    """A ConvProblem of fp8 with an output, of one group, several channels and without gaps between inputs."""
     pair = st.tuples(st.integers(-3, 7), st.integers(-3, 7))
     fields = {name: draw(st.integers(1, largest)) for name in "HW"} | {"N": draw(st.integers(1, 5))}
     fields |= {name: draw(st.integers(1, most_taps)) for name in "RS"}
-    fields |= {name: draw(st.integers(1, most_channels)) for name in "CK"}
+    fields |= {"C": draw(st.integers(2, most_channels)), "K": draw(st.integers(1, most_channels))}
     fields |= {"padding": draw(st.tuples(pair, pair)), "dtype": draw(st.sampled_from(FP8))}
     for name in ("stride", "rhs_dilation"):
         fields[name] = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
@@ -109,8 +110,11 @@ def shape_of(problem, **constants):
     return CONV2D.shape(Request(problem=problem), Rates(constants))
 
 
+PAIRS = (("product", "fp8_pairs"),)
+
+
 def pairs(settings=None):
-    return config_of("pairs", **(settings or {}))
+    return config_of("taps", **(dict(PAIRS) | (settings or {})))
 
 
 def large_integers(rng, problem, w_dtype):
@@ -136,9 +140,10 @@ def test_exact(name, x_dtype, w_dtype):
 @pytest.mark.parametrize("name", ROWS)
 def test_exact_with_other_settings(name, settings):
     problem = ROWS[name].replace(dtype="fp8_e5m2")
-    if settings.get("staged") and not work.can_stage(geometry_of(problem)):
-        settings = settings | {"staged": 0}
-    check_exact(problem, w_dtype="fp8_e4m3", config=pairs(settings))
+    reason = planned(problem, "taps", tuple(settings.items()))[1]
+    assert reason == "" or "fold=inputs" in reason or "order=chunks" in reason
+    if reason == "":
+        check_exact(problem, w_dtype="fp8_e4m3", config=pairs(settings))
 
 
 @pytest.mark.cover
@@ -189,21 +194,22 @@ def test_epilogue(name, residual_dtype):
 def test_it_needs_no_more_than_it_says(name, which, residual, lnc):
     problem = ROWS[name].replace(dtype="fp8_e4m3")
     config = pairs(SETTINGS[which])
-    found, reason = planned(problem, "pairs", config[1:], lnc)
-    assert reason == ""
+    found = planned(problem, "taps", config[1:], lnc)[0]
+    if found is None:
+        return
     extra = {"residual": nkiconv.spec(problem.output_shape, "fp32"), "beta": 0.5} if residual else {}
     execution = trace(problem, lnc, config=config, **extra)
     most = max(len(program.instructions) for program in execution.programs)
     geometry = geometry_of(problem)
-    assert most <= work.count_instructions(geometry, found, lnc)
-    assert execution.sbuf_peak_bytes <= work.sbuf_bytes(geometry, found, residual)
+    assert most <= count_instructions(geometry, found, lnc)
+    assert execution.sbuf_peak_bytes <= sbuf_bytes(geometry, found, extras_of(residual=residual, scaled=residual))
 
 
 @pytest.mark.simulator_only
 def test_the_array_works_in_pairs():
     """Matmuls of a chunk of 128 channels and nine taps: four pairs a bank, and singles of two banks side by side."""
     problem = ConvProblem(N=1, C=128, H=12, W=512, K=128, R=3, S=3, padding=SAME, dtype="fp8_e4m3")
-    execution = trace(problem, 1, config=pairs({"halves": 1, "warmup": 0}))
+    execution = trace(problem, 1, config=pairs({"product": "fp8_halves", "warmup": 0}))
     matmuls = [i for i in execution.instructions if i.op == "nc_matmul"]
     double = [i for i in matmuls if i.params["perf_mode"] == "double_row"]
     inner = [i for i in double if i.params["contraction"] == 128]
@@ -212,25 +218,47 @@ def test_the_array_works_in_pairs():
     assert len(matmuls) < 5 * 14
 
 
-def test_windows_of_a_pair_hold_both_steps():
+def test_windows_of_a_pair_hold_both_taps():
     problem = ConvProblem(N=1, C=128, H=6, W=8, K=4, R=3, S=3, padding=SAME, dtype="fp8_e4m3")
-    geometry, found = geometry_of(problem), planned(problem, "pairs")[0]
-    band = found.items[0].band
-    bank = steps.banks_of(found, band, 4, False)[0][0]
-    products = steps.products_of(geometry, found, band, bank)
-    assert (products[0].row, products[0].rows, products[0].columns) == (0, bank.pn, bank.qn)
-    every = sorted(step for one in products for step in (one.first, one.second) if step >= 0)
-    assert len(every) == len(set(every))
-    assert [one.second < 0 for one in products].count(True) == len(every) % 2
+    geometry, found = geometry_of(problem), planned(problem, "taps", (("product", "fp8_pairs"),))[0]
+    band, job = found.items[0].band, found.batches[0][0]
+    bank = cuts.banks_of(band, False, False)[0]
+    each = {(one.row, one.group): one for one in matmuls.products(geometry, job, job.chunks[0], 0, bank.pn, 0, bank.qn)}
+    every = matmuls.matmuls_of(geometry, job, job.chunks[0], band, bank, 0)
+    assert (every[0].rows, every[0].columns) == ((0, 1, bank.pn), (0, 1, bank.qn))
+    for pair in every:
+        for tap in (pair.first, *([pair.second] if pair.second else [])):
+            for axis in ("rows", "columns"):
+                inner, outer = getattr(each[tap], axis), getattr(pair, axis)
+                assert outer[0] <= inner[0]
+                assert inner[0] + inner[2] <= outer[0] + outer[2]
+    taps = sorted(tap for pair in every for tap in (pair.first, pair.second) if tap)
+    assert taps == sorted(each)
+    assert [pair.second for pair in every].count(None) == 1
 
 
 @pytest.mark.parametrize("count", [1, 3, 6])
-def test_what_outputs_need_of_an_axis(count):
-    axis = geometry_of(ConvProblem(N=1, C=1, H=9, W=1, R=3, S=1, K=1, stride=(2, 1), padding=((2, 3), (0, 0)))).rows
-    found = extents.stored(axis, 0, count)
-    assert (found.zeros, found.first) == (2, 0)
-    assert found.extent == (count - 1) * 2 + 3
-    assert found.count == min(9, found.extent - 2)
+def test_what_outputs_need_of_rows(count):
+    problem = ConvProblem(N=1, C=1, H=9, W=1, R=3, S=1, K=1, stride=(2, 1), padding=((2, 3), (0, 0)))
+    extent, above, below = pairs_fp8.extent_of(geometry_of(problem), count)
+    assert (extent, above) == ((count - 1) * 2 + 3, 2)
+    assert extent - above - below == min(9, extent - 2)
+
+
+@pytest.mark.parametrize("channels", [2, 64, 128, 129, 150, 192, 200, 256, 257, 315, 320, 384, 400, 1000, 1030])
+@pytest.mark.parametrize("product", pairs_fp8.FP8_PRODUCTS)
+@pytest.mark.parametrize("folded", [False, True])
+def test_every_channel_is_in_one_slot(channels, product, folded):
+    geometry = geometry_of(ConvProblem(N=1, C=channels, H=9, W=8, K=8, R=3, S=3, padding=SAME, dtype="fp8_e4m3"))
+    rest = fold.left_over(channels) if folded else 0
+    found, parts = [], pairs_fp8.paired_chunks(geometry, product, rest, 2 if rest else 1)
+    for chunk in parts:
+        again = 0 if chunk[3] == "halves" else pairs_fp8.slots_of(chunk) - 1
+        for slot in range(again + 1):
+            (_, first, count), *_ = pairs_fp8.slot_channels(chunk, slot)
+            found += range(chunk[0] + first + pairs_fp8.again_of(chunk, slot), chunk[0] + first + count)
+        assert chunk[1] * chunk[2] <= 128
+    assert sorted(found) == list(range(channels))
 
 
 @pytest.mark.parametrize(
@@ -239,12 +267,13 @@ def test_what_outputs_need_of_an_axis(count):
     + [(name, False) for name in ("mobilenet_dw", "resnext_g32", "c1k1")],
 )
 def test_taken_where_there_are_many_channels(name, taken):
-    found = CONV2D.choice(shape_of(cases.get(name).problem.replace(dtype="fp8_e4m3")))[0]
-    assert (found == "pairs") == taken
+    algorithm, config = CONV2D.choice(shape_of(cases.get(name).problem.replace(dtype="fp8_e4m3")))
+    assert (algorithm == "taps" and dict(config)["product"] in pairs_fp8.FP8_PRODUCTS) == taken
 
 
 def test_not_taken_for_other_dtypes():
-    assert CONV2D.choice(shape_of(cases.get("vae_128").problem))[0] == "taps"
+    algorithm, config = CONV2D.choice(shape_of(cases.get("vae_128").problem))
+    assert (algorithm, dict(config)["product"]) == ("taps", "single")
 
 
 LAYER = ROWS["two chunks"].replace(dtype="fp8_e4m3")
@@ -253,69 +282,76 @@ LAYER = ROWS["two chunks"].replace(dtype="fp8_e4m3")
 @pytest.mark.parametrize(
     ("problem", "changes", "message"),
     [
-        (LAYER.replace(dtype="bf16"), {}, "pairs takes float8_e4m3 and float8_e5m2; use taps"),
-        (LAYER, {"pool": (3, 1)}, r"pool=\(3, 1\): pairs takes \(1, 1\)"),
-        (LAYER, {"strict_nonfinite": True}, "strict_nonfinite=True: pairs multiplies stored zeros"),
-        (LAYER.replace(lhs_dilation=(2, 1)), {}, r"lhs_dilation=\(2, 1\): pairs takes"),
-        (LAYER.replace(groups=2), {}, "feature_group_count=2: pairs takes 1"),
-        (LAYER.replace(W=40_000, stride=(1, 90)), {}, "W=40000, R=3, S=3: pairs needs .* at most 16383"),
-        (LAYER.replace(C=20_000), {}, "C=20000, .*pairs needs"),
+        (LAYER.replace(dtype="bf16"), {}, "product=fp8_pairs: takes float8_e4m3 and float8_e5m2; use 'single'"),
+        (LAYER, {"strict_nonfinite": True}, "product=fp8_pairs: multiplies stored zeros"),
+        (LAYER.replace(lhs_dilation=(2, 1)), {}, r"product=fp8_pairs: takes lhs_dilation=\(1, 1\)"),
+        (LAYER.replace(groups=2), {}, "product=fp8_pairs: needs one group and several channels, not C=256"),
+        (LAYER.replace(C=1), {}, "product=fp8_pairs: needs one group and several channels, not C=1"),
     ],
 )
 def test_what_pairs_do_not_do(problem, changes, message):
-    assert planned(LAYER, "pairs")[1] == ""
-    found, reason = planned(problem, "pairs", **changes)
+    assert planned(LAYER, "taps", PAIRS)[1] == ""
+    found, reason = planned(problem, "taps", PAIRS, **changes)
     assert found is None
     assert re.search(message, reason)
 
 
+@pytest.mark.parametrize("fold", ["outputs", "both"])
+def test_pairs_do_not_fold_outputs(fold):
+    problem = LAYER.replace(C=64, K=40)
+    assert planned(problem, "taps", (("product", "single"), ("fold", fold)))[1] == ""
+    message = planned(problem, "taps", (*PAIRS, ("fold", fold)))[1]
+    assert re.search(f"config fold={fold}, product=fp8_pairs: .*use 'none' or 'inputs'", message)
+
+
+def test_there_are_none_that_lie_too_far_apart():
+    wide, given = LAYER.replace(H=191, W=185, stride=(5, 5)), (("x_bytes", 72_000),)
+    message = planned(wide, "taps", (*PAIRS, *given))[1]
+    assert re.search(
+        "W=185, R=3, S=3 lie .* apart, at most 32767 are possible; use 'single', or a smaller x_bytes", message
+    )
+    assert planned(wide, "taps", given)[1] == ""
+    assert dict(CONV2D.settle("taps", shape_of(wide), given))["product"] == "single"
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("dtype", "precision", "product"),
     [
-        ("x_bytes", 1, "config x_bytes=1: must be an int from 256"),
-        ("channels", 129, "config channels=129: must be an int from 1 to 128"),
-        ("buffers", 1, "config buffers=1: must be an int from 2 to 8"),
-        ("halves", 2, "config halves=2: must be an int from 0 to 1"),
-        ("staged", True, "config staged=True: must be an int from 0 to 1"),
-        ("warmup", 257, "config warmup=257"),
-        ("banks", 9, "config banks=9: must be an int from 1 to 8"),
-        ("images", 0, "config images=0: must be an int from 1 to 512"),
-        ("last_columns", 513, "config last_columns=513: must be an int from 1 to 512"),
-        ("shard", "rows", "config shard=rows: accepted are"),
-        ("rows", 1, "pairs has no setting rows"),
+        ("fp8_e4m3", None, "two"),
+        ("fp8_e4m3", None, "fp16x3"),
+        ("fp32", None, "fp16x3"),
+        ("fp32", "fp16x3", "single"),
+        ("bf16", None, "fp8_staged"),
     ],
 )
-def test_settings_are_checked(name, value, message):
-    assert re.search(message, planned(LAYER, "pairs", ((name, value),))[1])
+def test_products_are_checked(dtype, precision, product):
+    found = planned(LAYER.replace(dtype=dtype), "taps", (("product", product),), precision=precision)[1]
+    assert f"config product={product}: " in found
 
 
 @pytest.mark.parametrize("which", range(len(SETTINGS)))
 @pytest.mark.parametrize("name", ["two chunks", "folded, small images", "stride", "wide"])
 def test_the_host_names_every_setting_and_keeps_those_given(name, which):
     shape, config = shape_of(ROWS[name].replace(dtype="fp8_e4m3")), tuple((SETTINGS[which] or {}).items()) or None
-    found = CONV2D.settle("pairs", shape, config)
-    assert tuple(dict(found)) == tuple(pairs_config.PairsConfig.__dataclass_fields__) == pairs_config.PAIRS_SETTINGS
+    if CONV2D.refusal("taps", shape, config):
+        return
+    found = CONV2D.settle("taps", shape, config)
+    assert tuple(dict(found)) == tuple(taps_config.TapsConfig.__dataclass_fields__) == taps_config.TAPS_SETTINGS
     assert dict(found) | dict(config or ()) == dict(found)
-    assert CONV2D.settle("pairs", shape, found) == found
-    assert CONV2D.refusal("pairs", shape, found) == ""
-
-
-def test_settings_that_are_refused_stay_as_they_are():
-    for problem, config in ((LAYER, (("banks", 9),)), (LAYER, (("rows", 1),)), (LAYER.replace(dtype="bf16"), None)):
-        assert CONV2D.settle("pairs", shape_of(problem), config) == config
+    assert CONV2D.settle("taps", shape, found) == found
+    assert CONV2D.refusal("taps", shape, found) == ""
 
 
 @pytest.mark.parametrize(
-    ("name", "constants", "setting", "usual", "other"),
+    ("name", "constants", "usual", "other"),
     [
-        ("vae_128", {"dma.element_overhead_ns": 500.0, "dma.hbm_shared_gbps": 10.0}, "halves", 1, 0),
-        ("rn50_c5", {"pe.min_interval_rows": 32.0}, "last_columns", 128, 32),
-        ("rn50_c5", {"dma.small_element_ns": 0.1, "dma.element_overhead_ns": 0.1}, "staged", 1, 0),
+        ("vae_128", {"dma.element_overhead_ns": 500.0, "dma.hbm_shared_gbps": 10.0}, "fp8_halves", "single"),
+        ("rn50_c2", {"dma.small_element_ns": 0.1, "dma.element_overhead_ns": 0.1}, "fp8_staged", "fp8_pairs"),
     ],
 )
-def test_settings_follow_the_constants(name, constants, setting, usual, other):
+def test_products_follow_the_constants(name, constants, usual, other):
     problem = cases.get(name).problem.replace(dtype="fp8_e4m3")
-    found = [dict(CONV2D.settle("pairs", shape_of(problem, **one), None))[setting] for one in ({}, constants)]
+    found = [dict(CONV2D.settle("taps", shape_of(problem, **one), None))["product"] for one in ({}, constants)]
     assert found == [usual, other]
 
 
@@ -323,20 +359,13 @@ def test_settings_follow_the_constants(name, constants, setting, usual, other):
 @pytest.mark.parametrize("name", ["vae_128", "unet_320", "rn50_c5", "rn50_1x1", "rn50_c3_s2"])
 def test_a_kernel_without_settings_is_nearly_as_fast(name):
     problem = cases.get(name).problem.replace(dtype="fp8_e4m3")
-    settled = CONV2D.settle("pairs", shape_of(problem), None)
-    configs = pairs(), pairs(dict(settled))
+    settled = CONV2D.settle("taps", shape_of(problem), None)
+    configs = config_of("taps"), pairs(dict(settled))
     bare, best = (in_time(trace(problem, 2, config=one), Rates()).us for one in configs)
     assert bare <= 1.2 * best
 
 
-def test_bands_of_a_kernel_without_settings_get_smaller_until_all_fits():
-    problem = ConvProblem(N=8, C=256, H=96, W=96, K=128, R=3, S=3, padding=SAME, dtype="fp8_e4m3")
-    some = (("staged", 1), ("buffers", 8))
-    assert "pairs needs" in planned(problem, "pairs", (*some, ("x_bytes", pairs_config.PAIRS_X_BYTES)))[1]
-    assert planned(problem, "pairs", some)[1] == ""
-
-
-#: For each algorithm beside pairs, problems that it is made for.
+#: For each algorithm, problems that it is made for.
 OTHERS = {
     "taps": [
         ConvProblem(N=2, C=12, H=9, W=10, K=9, R=3, S=3, groups=3, lhs_dilation=(2, 1), padding=SAME),
@@ -362,7 +391,7 @@ OTHERS = {
 
 
 def test_every_other_algorithm_is_here():
-    assert {*OTHERS, "pairs", "swapped"} == set(ALGORITHMS)  # swapped is of 16 bits or more
+    assert {*OTHERS, "swapped"} == set(ALGORITHMS)  # swapped is of 16 bits or more
     assert "swapped takes 16 and 32 bits" in planned(LAYER, "swapped")[1]
 
 
@@ -387,14 +416,14 @@ class TestOps:
         for out_dtype in ("bf16", "fp16", "fp32"):
             assert_exact(conv2d(x, w, padding=1, out_dtype=out_dtype), truth, out_dtype)
 
-    @pytest.mark.parametrize("halves", [0, 1])
-    def test_packed_filters(self, halves):
+    @pytest.mark.parametrize("product", pairs_fp8.FP8_PRODUCTS)
+    def test_packed_filters(self, product):
         for C in (128, 129, 256):
             problem = self.problem.replace(C=C, K=256)
             x, w = integers(np.random.default_rng(3), problem, "fp8_e5m2")
             packed = pack_filter(w)
             assert (packed.dtype, len(packed.shape)) == (w.dtype, 5)
-            y = conv2d(x, packed, padding=1, algorithm="pairs", config=(("halves", halves),))
+            y = conv2d(x, packed, padding=1, algorithm="taps", config=(("product", product),))
             assert_exact(y, conv_ref(x, w, problem), "bf16")
 
     def test_channels_last(self):
@@ -438,7 +467,7 @@ class TestModelled:
     @pytest.mark.parametrize("name", ["vae_128", "vae_512"])
     def test_almost_twice_as_fast_as_bf16(self, name):
         bf16, fp8 = (profile_case(cases.get(name), dtype=dtype)[0] for dtype in ("bf16", "fp8_e4m3"))
-        assert (bf16.algorithm, fp8.algorithm) == ("taps", "pairs")
+        assert bf16.algorithm == fp8.algorithm == "taps"
         assert bf16.profile.modelled_us > 1.8 * fp8.profile.modelled_us
 
     def test_the_roofline_is_that_of_fp8(self):

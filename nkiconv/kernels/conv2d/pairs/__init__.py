@@ -1,1 +1,0 @@
-"""conv2d in fp8 by two taps, or two chunks of channels, a matmul."""
