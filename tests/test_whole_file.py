@@ -9,7 +9,7 @@ import sys
 import pytest
 from shell import run
 
-from nkiconv.planner import cache, search, timing
+from nkiconv.planner import cache, timekeeper, timing
 from nkiconv.whole_file import whole_file
 
 
@@ -125,7 +125,7 @@ def test_ctrl_c_during_tune_leaves_the_cache_whole(traced, tmp_path, monkeypatch
             raise KeyboardInterrupt
         return timing.trace(*arguments)
 
-    monkeypatch.setattr(search, "trace", interrupted)
+    monkeypatch.setattr(timekeeper, "trace", interrupted)
     result = run("tune", "fp16")
     assert result.exit_code == 130
     assert "Traceback" not in result.output

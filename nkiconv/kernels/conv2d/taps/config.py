@@ -105,7 +105,7 @@ def taps_config_refusal(geometry, extras, config):
     for name in ("halved", "whole"):
         if not isinstance(setting(config, name, False), bool):
             return f"config {name}={setting(config, name, False)}: must be True or False"
-    product = setting(config, "product", usual_product(geometry, extras))
+    product = asked_product(geometry, extras, config)
     reason = products_refusal(geometry, extras, product)
     if reason == "":
         reason = fold_refusal(geometry, extras, setting(config, "fold", TAPS_FOLDS[0]), product)
@@ -180,6 +180,14 @@ def default_warmup(geometry):
     channels = min(nl.tile_size.pmax, geometry.C // geometry.groups)
     block_bytes = min(TAPS_RAW_BYTES, channels * geometry.rows.taps * geometry.columns.taps * geometry.itemsize)
     return min(TAPS_WARM_UP_LONG, max(TAPS_WARM_UP, TAPS_WARM_UP_FIRST + block_bytes // TAPS_WARM_UP_BYTES))
+
+
+def asked_product(geometry, extras, config):
+    """How products are taken by a config, or where it does not say: fp8 that pairs has no folded outputs."""
+    usual = usual_product(geometry, extras)
+    if usual in FP8_PRODUCTS and setting(config, "fold", "none") in ("outputs", "both"):
+        usual = "single"
+    return setting(config, "product", usual)
 
 
 def usual_product(geometry, extras):

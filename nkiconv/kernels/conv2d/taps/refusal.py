@@ -5,7 +5,7 @@ from ..._settings import setting
 from ..._tiles import PSUM_BANKS
 from ..cuts import chunks_of
 from ..geometry import instructions_refusal
-from .config import read_taps, taps_config_refusal, taps_defaults, usual_product
+from .config import asked_product, read_taps, taps_config_refusal, taps_defaults
 from .fold import chunk_window
 from .fp8 import x_elements
 from .pairs_fp8 import ALONE, FP8_PRODUCTS, SLOT_MAX, slots_of
@@ -17,7 +17,7 @@ def plan_taps(geometry, extras, config, cores):
     reason = taps_config_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
-    product = setting(config, "product", usual_product(geometry, extras))
+    product = asked_product(geometry, extras, config)
     plan, reason = plan_product(geometry, extras, config, cores, product)
     if reason != "" and product in FP8_PRODUCTS and setting(config, "product", "") == "":
         return plan_product(geometry, extras, config, cores, "single")
