@@ -25,15 +25,10 @@ def test_kernels_keep_to_the_subset(nki):
     """The linter has found and followed every kernel, so that no findings means something."""
     report = judged(nki)
     assert report.broken == ()
-    assert [one for one in report.findings if one.rule != "NKL135"] == []
+    assert not report.findings
     assert report.files == len(SOURCES)
     assert report.kernels == 4
-    assert report.functions > 900
-
-
-def test_names_that_two_things_share():
-    """They become fewer until there are none (#19): then NKL135 goes from the test above and from `make lint`."""
-    assert sum(one.rule == "NKL135" for one in judged("0.6").findings) <= 125
+    assert report.functions > 700
 
 
 def test_no_future_imports():

@@ -12,7 +12,7 @@ import nkiconv
 from nkiconv import bounds, cases
 from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
 from nkiconv.kernels.conv2d.taps import config as taps_config
-from nkiconv.kernels.conv2d.taps.plan import count_instructions, sbuf_bytes
+from nkiconv.kernels.conv2d.taps.plan import count_taps_instructions, taps_sbuf_bytes
 from nkiconv.planner import Request, candidates
 from nkiconv.planner.conv2d import Conv2d
 from nkiconv.planner.cost.conv2d.common import SURE
@@ -218,8 +218,8 @@ def test_it_needs_no_more_than_it_says(name, more, lnc):
     execution = trace(problem, lnc, **PAIRS, **epilogue)
     geometry, extras = geometry_of(problem, changes.get("pool", (1, 1)), "fp16x3"), extras_of(**changes)
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= count_instructions(geometry, own, lnc)
-    assert execution.sbuf_peak_bytes <= sbuf_bytes(geometry, own, extras)
+    assert most <= count_taps_instructions(geometry, own, lnc)
+    assert execution.sbuf_peak_bytes <= taps_sbuf_bytes(geometry, own, extras)
 
 
 @pytest.mark.simulator_only

@@ -17,7 +17,7 @@ from nkiconv.errors import DtypeError, GeometryError
 from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
 from nkiconv.kernels.conv2d.taps import config as taps_config
 from nkiconv.kernels.conv2d.taps import cuts, fold, matmuls, pairs_fp8
-from nkiconv.kernels.conv2d.taps.plan import count_instructions, sbuf_bytes
+from nkiconv.kernels.conv2d.taps.plan import count_taps_instructions, taps_sbuf_bytes
 from nkiconv.planner.conv2d import Conv2d
 from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES, ConvProblem
@@ -201,8 +201,8 @@ def test_it_needs_no_more_than_it_says(name, which, residual, lnc):
     execution = trace(problem, lnc, config=config, **extra)
     most = max(len(program.instructions) for program in execution.programs)
     geometry = geometry_of(problem)
-    assert most <= count_instructions(geometry, found, lnc)
-    assert execution.sbuf_peak_bytes <= sbuf_bytes(geometry, found, extras_of(residual=residual, scaled=residual))
+    assert most <= count_taps_instructions(geometry, found, lnc)
+    assert execution.sbuf_peak_bytes <= taps_sbuf_bytes(geometry, found, extras_of(residual=residual, scaled=residual))
 
 
 @pytest.mark.simulator_only

@@ -139,7 +139,7 @@ def needs(problem, lnc, settings):
     found, _ = planned(problem, "taps", config[1:], lnc)
     geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
     count = max(len(program.instructions) for program in execution.programs)
-    said = plan.count_instructions(geometry, found, lnc), plan.sbuf_bytes(geometry, found, extras_of())
+    said = plan.count_taps_instructions(geometry, found, lnc), plan.taps_sbuf_bytes(geometry, found, extras_of())
     return (count, execution.sbuf_peak_bytes), said
 
 

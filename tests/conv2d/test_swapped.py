@@ -270,7 +270,10 @@ def needs(problem, lnc, settings):
     found, _ = planned(problem, "swapped", config[1:], lnc)
     geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
     count = max(len(program.instructions) for program in execution.programs)
-    said = tiling.count_instructions(geometry, found, extras_of(), lnc), tiling.sbuf_bytes(geometry, found, extras_of())
+    said = (
+        tiling.count_swapped_instructions(geometry, found, extras_of(), lnc),
+        tiling.swapped_sbuf_bytes(geometry, found, extras_of()),
+    )
     return (count, execution.sbuf_peak_bytes), said
 
 
@@ -313,9 +316,9 @@ def test_epilogues_need_no_more_than_it_says(lnc):
     asked = extras_of(residual=True, scaled=True, epilogue=read_epilogue("relu", True, True, "pre_activation", 2))
     found, _ = planned(problem, "swapped", None, lnc)
     geometry = geometry_of(problem)
-    assert execution.sbuf_peak_bytes <= tiling.sbuf_bytes(geometry, found, asked)
+    assert execution.sbuf_peak_bytes <= tiling.swapped_sbuf_bytes(geometry, found, asked)
     count = max(len(program.instructions) for program in execution.programs)
-    assert count <= tiling.count_instructions(geometry, found, asked, lnc)
+    assert count <= tiling.count_swapped_instructions(geometry, found, asked, lnc)
 
 
 REFUSED = [
@@ -346,7 +349,7 @@ def test_refusals(problem, settings, changes, why):
 
 
 def test_windows_that_engines_do_not_see_are_refused_before_they_are_cut(monkeypatch):
-    monkeypatch.setattr(tiling, "bands_of", None)
+    monkeypatch.setattr(tiling, "swapped_bands", None)
     found, reason = planned(WIDE_STEPS, "swapped")
     assert found is None
     assert re.search("swapped keeps padded windows", reason)

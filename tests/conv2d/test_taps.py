@@ -409,7 +409,7 @@ def test_filters_of_the_next_batch_fit_beside_those_of_one():
         assert reason == ""
         assert len(found.batches) > 2
         execution = trace(problem, 2, config=config_of("taps", **settings))
-        assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry_of(problem), found, extras_of())
+        assert execution.sbuf_peak_bytes <= plan.taps_sbuf_bytes(geometry_of(problem), found, extras_of())
     asked = planned(problem, "taps", (("filter_bytes", 90_112),))
     assert asked[0] is None
     assert "bytes a partition of SBUF" in asked[1]

@@ -213,8 +213,8 @@ def test_both_cores_and_most_partitions_work(C, N, W):
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
 def test_it_never_needs_more_instructions_than_it_counts(row, lnc, monkeypatch):
     module = sys.modules["nkiconv.kernels.depthwise_conv1d.mixed.plan"]
-    counts, count = [], module.count_instructions
-    monkeypatch.setattr(module, "count_instructions", lambda *args: counts.append(count(*args)) or counts[-1])
+    counts, count = [], module.count_mixed_instructions
+    monkeypatch.setattr(module, "count_mixed_instructions", lambda *args: counts.append(count(*args)) or counts[-1])
     execution = trace(row.problem("bf16"), "mixed", lnc)
     assert max(len(program.instructions) for program in execution.programs) <= counts[0]
 

@@ -117,8 +117,8 @@ def test_read_out_alternates_between_vector_and_scalar():
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
 def test_kernel_knows_its_instruction_count(row, strict, lnc, monkeypatch):
     module = sys.modules["nkiconv.kernels.depthwise_conv1d.taps_on_partition.kernel"]
-    counts, count = [], module.count_instructions
-    monkeypatch.setattr(module, "count_instructions", lambda *args: counts.append(count(*args)) or counts[-1])
+    counts, count = [], module.count_partition_instructions
+    monkeypatch.setattr(module, "count_partition_instructions", lambda *args: counts.append(count(*args)) or counts[-1])
     execution = trace(row.problem("bf16"), lnc=lnc, strict_nonfinite=strict)
     actual = max(len(program.instructions) for program in execution.programs)
     assert actual <= counts[0] <= actual + 2

@@ -55,7 +55,7 @@ def conv2d_implicit_gemm(
         img_ref: 4-d in HBM, canonical [N, C, H, W] after in_perm; bf16, fp16, fp32, float8_e4m3 or float8_e5m2.
         filter_ref: 4-d in HBM, canonical [K, C / groups, R, S] after kern_perm; fp32 with an fp32 image, bf16 or fp16
             with either of them, either fp8 with either. Or packed, [K / kn, C, R, S, kn], kn = plan.packed_channels:
-            nothing is turned then; without groups.
+            nothing is transposed then; without groups.
         bias: [K] in HBM, fp32, bf16 or fp16, added to every sum of its channel.
         residual: in HBM, shape of y before pooling as stored; times beta, added before or after the activation:
             residual_position "pre_activation", y = act(conv + bias + beta * residual), or "post_activation", y =

@@ -54,7 +54,7 @@ def make_rulers(operands, geometry, grouped, count):
     if is_depthwise(geometry):
         mask_sbuf, ones_sbuf = identities(operands, together, grouped.T, grouped.G).expand_dim(1), None
     else:
-        mask_sbuf = group_mask(operands, geometry, grouped, together)
+        mask_sbuf = same_group_mask(operands, geometry, grouped, together)
         ones_sbuf = identities(operands, together, grouped.Kt, grouped.Kt)
     shape = (nl.tile_size.pmax, grouped.rows.taps, grouped.columns.taps, grouped.Uw * grouped.Uh * grouped.Kt)
     ring = tiles_in_turn(count, shape, operands.w_dtype)
@@ -81,7 +81,7 @@ def identities(operands, times, size, width):
     return ones_sbuf
 
 
-def group_mask(operands, geometry, grouped, together):
+def same_group_mask(operands, geometry, grouped, together):
     """[(tile, k), tile, group] in SBUF: 1 where k is of the tile's group."""
     Kt, per_k = grouped.Kt, geometry.K // geometry.groups
     mask_sbuf = nl.ndarray((together * Kt, together, grouped.G), dtype=operands.w_dtype, buffer=nl.sbuf)
@@ -99,7 +99,7 @@ def group_mask(operands, geometry, grouped, together):
     return mask_sbuf
 
 
-def load_filters(operands, geometry, grouped, chunk):
+def load_grouped_filters(operands, geometry, grouped, chunk):
     """Filters of a chunk [(tile, k), c, r, s] in SBUF for each `tiles_together` tiles, zeros where there is none; of a
     depthwise one [(tile, c), k, r, s]."""
     per_c, R, S = geometry.C // geometry.groups, geometry.rows.taps, geometry.columns.taps
@@ -131,7 +131,7 @@ def load_filters(operands, geometry, grouped, chunk):
 
 
 def spread_filters(loaded, geometry, grouped, rulers):
-    """What `load_filters` returned, block by block of taps, with zeros between the groups."""
+    """What `load_grouped_filters` returned, block by block of taps, with zeros between the groups."""
     blocks = blocks_of_taps(geometry, BANK_COLUMNS // grouped.Kt)
     found = []
     for raw_sbuf in loaded:

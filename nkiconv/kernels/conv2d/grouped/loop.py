@@ -12,7 +12,7 @@ from ..cuts import part_of_core, strides_of_residual, strides_of_y
 from ..filter_feed import tiles_in_turn
 from ..geometry import met
 from ..sums import places_of_elements, places_of_outputs, spaced, zero_sums
-from .filters import build_filters, load_filters, make_rulers, spread_filters
+from .filters import build_filters, load_grouped_filters, make_rulers, spread_filters
 from .units import FILTER_BUFFERS, banks_of_unit, tiles_of_chunk, y_pages
 
 
@@ -79,7 +79,7 @@ def order_of(units):
 
 def start_chunk(operands, geometry, grouped, index):
     """A Chunk whose filters are on their way."""
-    loaded = load_filters(operands, geometry, grouped, index)
+    loaded = load_grouped_filters(operands, geometry, grouped, index)
     tiles = tiles_of_chunk(geometry, grouped, index, grouped.chunks[index][2])
     bias_sbuf = None
     if operands.bias != None:
@@ -148,7 +148,7 @@ def load_x_of_unit(operands, geometry, grouped, unit, ring, turn, first):
     return of_array(x_sbuf, operands)
 
 
-def place_of(grouped, tile):
+def grouped_place(grouped, tile):
     """(buffer, first partition of its read-outs, which output row's is also its own) of a tile's results.
 
     A read-out writes (uh, k) of one uw to as many neighbouring partitions. One uh lies where the tile's results belong,
@@ -267,7 +267,7 @@ def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, res
     """Sums of a tile to every Uh-th row of its buffer, columns in their order."""
     m, j, jn = bank[0], bank[2], bank[3]
     Uh, Uw, images, mn = grouped.Uh, grouped.Uw, sums_psum.shape[1], sums_psum.shape[2]
-    buffer, base, own = place_of(grouped, chunk.tiles[index])
+    buffer, base, own = grouped_place(grouped, chunk.tiles[index])
     each = Uh * grouped.Kt
     bias_sbuf = None if chunk.bias_sbuf == None else chunk.bias_sbuf[0:each, index : index + 1]
     for uw in range(Uw):
@@ -284,7 +284,7 @@ def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, res
 
 def move_rows(geometry, grouped, tile, unit, bank, ys, ledger):
     """Rows uh of a tile's blocks to the partitions and places where they belong."""
-    buffer, base, own = place_of(grouped, tile)
+    buffer, base, own = grouped_place(grouped, tile)
     part, y_sbuf, Uh, columns = unit.parts[tile.fold], ys[buffer], grouped.Uh, (0, geometry.columns.out, 1)
     first, to = bank[0] * Uh, base + own * grouped.Kt
     for uh in range(Uh):
@@ -302,7 +302,7 @@ def move_rows(geometry, grouped, tile, unit, bank, ys, ledger):
 
 def store_tile(y_hbm, geometry, grouped, tile, unit, m, mn, ys):
     """Blocks m .. m+mn-1 of rows of a tile, as far as its part has them."""
-    buffer, base, own = place_of(grouped, tile)
+    buffer, base, own = grouped_place(grouped, tile)
     part, by = unit.parts[tile.fold], strides_of_y(geometry)
     p0 = (part.m0 + m) * grouped.Uh
     pn = min(geometry.rows.out - p0, min(mn, part.mn - m) * grouped.Uh)

@@ -39,7 +39,7 @@ class Grouped(nl.NKIObject):
 
 
 @dataclass
-class Part(nl.NKIObject):
+class GroupPart(nl.NKIObject):
     """What tiles of one fold do: blocks m0 .. m0+mn-1 (of Uh rows) of images n0, ..., from rows h0 .. h0+hn-1 of x."""
 
     n0: int
@@ -50,7 +50,7 @@ class Part(nl.NKIObject):
 
 
 @dataclass
-class Unit(nl.NKIObject):
+class GroupUnit(nl.NKIObject):
     """Work of a chunk of tiles that is loaded and stored together: a Part for each fold.
 
     nn: images of a part; mn, hn: blocks and rows of x of the largest; w0, wn: columns of x.
@@ -200,7 +200,7 @@ def add_units(geometry, grouped, most_blocks, most_rows):
 def part_of_blocks(grouped, n0, m0, mn):
     """A Part of images from n0 on, and blocks m0 .. m0+mn-1."""
     rows = span(grouped.rows, m0, mn)
-    return Part(n0=n0, m0=m0, mn=mn, h0=rows[0], hn=rows[1])
+    return GroupPart(n0=n0, m0=m0, mn=mn, h0=rows[0], hn=rows[1])
 
 
 def make_unit(chunk, parts, nn, columns):
@@ -208,7 +208,7 @@ def make_unit(chunk, parts, nn, columns):
     mn, hn = 0, 0
     for part in parts:
         mn, hn = max(mn, part.mn), max(hn, part.hn)
-    return Unit(chunk=chunk, parts=parts, nn=nn, mn=mn, hn=hn, w0=columns[0], wn=columns[1])
+    return GroupUnit(chunk=chunk, parts=parts, nn=nn, mn=mn, hn=hn, w0=columns[0], wn=columns[1])
 
 
 def images_of_folds(N, parts, folds):

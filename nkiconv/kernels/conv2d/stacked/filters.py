@@ -86,7 +86,7 @@ def load_rows_of_taps(tile, w_hbm, geometry, job, partition, row, taps, parts):
         load_box(tile, w_hbm, (partition + part[0], 0, row, 0), pattern, offset)
 
 
-def place_of(z_sbuf, geometry, stack, kn, u):
+def stacked_place(z_sbuf, geometry, stack, kn, u):
     """Where the filters of output row u are in Z."""
     rows = geometry.rows
     first = lead_of(geometry, stack) + u * stack.V * rows.stride
@@ -104,7 +104,7 @@ def shift_rows(padded, geometry, stack, kn):
     if raw_sbuf != None:
         for u in range(1 if stack.filters == "apart" else stack.U):
             nisa.tensor_copy(
-                dst=place_of(z_sbuf, geometry, stack, kn, u),
+                dst=stacked_place(z_sbuf, geometry, stack, kn, u),
                 src=raw_sbuf,
                 engine=nisa.engine.vector,
             )

@@ -88,7 +88,7 @@ def make_stack(geometry, counts, config, has_residual):
     padded = geometry.C * (front + (U - 1) * V * rows.stride + num_taps * B) * columns.taps * item
     if padded > PADDED_BYTES or geometry.K * len(phases) * num_taps * groups * U * item > STACKED_FILTER_BYTES:
         return None
-    jobs = jobs_of(geometry.K, nl.tile_size.pmax // U)
+    jobs = stacked_jobs(geometry.K, nl.tile_size.pmax // U)
     kn = jobs[len(jobs) - 1][1]
     whole = whole_group(columns, counts, div_ceil(rows.out, U * V)) if D == 1 else -1
     width = columns.size if whole >= 0 else (columns.out - 1) * columns.stride + (groups - 1) * D * columns.dilation + 1
@@ -142,7 +142,7 @@ def can_shift(U, kn):
 
 def job_channels(geometry, U):
     """Output channels of a job, at most."""
-    jobs = jobs_of(geometry.K, nl.tile_size.pmax // U)
+    jobs = stacked_jobs(geometry.K, nl.tile_size.pmax // U)
     return jobs[len(jobs) - 1][1]
 
 
@@ -152,7 +152,7 @@ def by_quadrants(K, most):
     return units > 0 and K % QUADRANT == 0 and div_ceil(K // QUADRANT, units) <= div_ceil(K, most)
 
 
-def jobs_of(K, most):
+def stacked_jobs(K, most):
     """(first, how many) of jobs of at most `most` output channels, by quadrants where that makes no more of them."""
     unit = QUADRANT if by_quadrants(K, most) else 1
     found = []

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import limits_refusal, setting
 from .shape import can_fold
-from .tiling import make_plan, swapped_fits
+from .tiling import make_swapped, swapped_fits
 
 SWAPPED_SETTINGS = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup")
 SWAPPED_SHARDS = ("channels", "images")
@@ -78,7 +78,7 @@ def swapped_defaults(geometry, extras):
     for index in range(len(tried)):
         shard, side, fold = tried[index]
         found = swapped_settings(shard, side, fold, SWAPPED_X_BYTES)
-        if swapped_fits(geometry, extras, make_plan(geometry, found)):
+        if swapped_fits(geometry, extras, make_swapped(geometry, found)):
             return found
     return found
 

@@ -99,7 +99,7 @@ def load_bytes(geometry, filters, index):
     return filters.chunks[load.chunk][1] * load.rn * load.sn * geometry.itemsize
 
 
-def load_filters(operands, geometry, filters, chunk, ledger):
+def load_swapped_filters(operands, geometry, filters, chunk, ledger):
     """Load what there is room for, up to a chunk."""
     while filters.way != "array" and filters.straight <= min(chunk, len(filters.chunks) - 1):
         load_straight(operands, geometry, filters, ledger)
@@ -152,7 +152,7 @@ def waiting_to(filters, chunk):
 
 def transpose_to(operands, geometry, filters, chunk, ledger):
     """Have all of a chunk in its place."""
-    load_filters(operands, geometry, filters, chunk, ledger)
+    load_swapped_filters(operands, geometry, filters, chunk, ledger)
     while waiting_to(filters, chunk) > 0:
         transpose_load(operands, geometry, filters, ledger)
 
@@ -182,7 +182,7 @@ def transpose_load(operands, geometry, filters, ledger):
             )
     filters.raws[index] = None
     filters.done = index + 1
-    load_filters(operands, geometry, filters, len(filters.chunks) - 1, ledger)
+    load_swapped_filters(operands, geometry, filters, len(filters.chunks) - 1, ledger)
 
 
 def fold_filters(geometry, source, filters):

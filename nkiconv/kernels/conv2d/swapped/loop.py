@@ -14,7 +14,7 @@ from ..boxes import load_bias_as, residual_of, store_boxes
 from ..call import Extras, Operands, of_array
 from ..cuts import same_place, strides_of_residual, strides_of_y
 from ..geometry import Geometry
-from .filters import fold_filters, load_filters, start_swapped_filters, transpose_load, transpose_to, waiting_to
+from .filters import fold_filters, load_swapped_filters, start_swapped_filters, transpose_load, transpose_to, waiting_to
 from .load import load_part, load_parts, new_window
 from .results import block_runs, finish_rows
 from .shape import Block, blocks_of, pixels_of, tile_groups
@@ -25,7 +25,7 @@ SWAPPED_LEAD_MATMULS = 12
 
 
 @dataclass
-class Unit(nl.NKIObject):
+class SwappedUnit(nl.NKIObject):
     """One bank of sums: tiles t0 .. t0+tn-1 of a block, output channels k0 .. k0+kn-1 from the batch's first; last:
     whether it is the block's last one."""
 
@@ -38,7 +38,7 @@ class Unit(nl.NKIObject):
 
 
 @dataclass
-class Work(nl.NKIObject):
+class SwappedWork(nl.NKIObject):
     """What one core has at hand; y_sbuf and residual_sbuf: of the block that is being read out."""
 
     operands: Operands
@@ -57,7 +57,7 @@ def run_swapped(operands, geometry, extras, plan):
     mine = share(len(plan.items), nl.num_programs(), nl.program_id(0))
     if mine[1] == 0:
         return
-    work = Work(
+    work = SwappedWork(
         operands=operands,
         geometry=geometry,
         extras=extras,
@@ -108,7 +108,7 @@ def load_band(work, band, start):
             channels = plan.chunks[chunk]
             load_part(operands, geometry, plan.source, band, x_sbuf, chunk, channels, parts[part], work.ledger)
             if start and part == 0:
-                load_filters(operands, geometry, work.filters, chunk, work.ledger)
+                load_swapped_filters(operands, geometry, work.filters, chunk, work.ledger)
     return x_sbuf
 
 
@@ -119,7 +119,7 @@ def units_of(plan, item):
     for block in blocks_of(plan.sizes, item.band):
         for group in tile_groups(plan.sizes.side, parts[-1][1]):
             for part in parts:
-                found.append(Unit(block=block, t0=group[0], tn=group[1], k0=part[0], kn=part[1], last=False))
+                found.append(SwappedUnit(block=block, t0=group[0], tn=group[1], k0=part[0], kn=part[1], last=False))
         unit = found[-1]
         unit.last = True
     return found
@@ -137,7 +137,7 @@ def work_units(work, item, x_sbuf, units):
         transpose_to(work.operands, geometry, filters, chunk, work.ledger)
         if plan.source.fold > 1 and not filters.folded:
             fold_filters(geometry, plan.source, filters)
-        load_filters(work.operands, geometry, filters, len(plan.chunks) - 1, work.ledger)
+        load_swapped_filters(work.operands, geometry, filters, len(plan.chunks) - 1, work.ledger)
         for tap in range(taps):
             for index in range(len(units)):
                 unit = units[index]

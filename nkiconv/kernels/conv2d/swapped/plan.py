@@ -11,7 +11,7 @@ from ..._tiles import BANK_COLUMNS
 from ..geometry import instructions_refusal
 from .config import swapped_config, swapped_config_refusal
 from .shape import STEP_MAX, can_fold, is_padded
-from .tiling import count_instructions, make_plan, swapped_fits
+from .tiling import count_swapped_instructions, make_swapped, swapped_fits
 
 
 def plan_swapped(geometry, extras, config, cores):
@@ -26,7 +26,7 @@ def plan_swapped(geometry, extras, config, cores):
     reason = together_refusal(geometry, extras, settings.side, settings.fold)
     if reason != "":
         return None, reason
-    plan = make_plan(geometry, settings)
+    plan = make_swapped(geometry, settings)
     if not swapped_fits(geometry, extras, plan):
         return None, (
             f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
@@ -34,7 +34,7 @@ def plan_swapped(geometry, extras, config, cores):
             f"filters of all input channels in SBUF, {whole} bytes a partition, with steps of at most {STEP_MAX} "
             f"elements; use taps"
         )
-    reason = instructions_refusal(geometry, "swapped", count_instructions(geometry, plan, extras, cores))
+    reason = instructions_refusal(geometry, "swapped", count_swapped_instructions(geometry, plan, extras, cores))
     return (plan, "") if reason == "" else (None, reason)
 
 

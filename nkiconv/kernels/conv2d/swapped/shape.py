@@ -33,7 +33,7 @@ class Source(nl.NKIObject):
 
 
 @dataclass
-class Band(nl.NKIObject):
+class SwappedBand(nl.NKIObject):
     """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of images n0 .. n0+nn-1; their window of padded x is hn x wn."""
 
     n0: int
@@ -151,7 +151,7 @@ def cut_of(source, geometry, side, most_elements):
     return Cut(side=side, parts=parts, rows=rows, images=images)
 
 
-def bands_of(source, geometry, sizes, most_elements, halves):
+def swapped_bands(source, geometry, sizes, most_elements, halves):
     """Bands of all images, at least `halves` where that shares the work; most_elements: of x on one partition."""
     P = source.rows.out
     row_blocks = cut(P, sizes.rows)
@@ -189,7 +189,7 @@ def add_bands(found, source, sizes, images, rows):
 
 def band_of(source, images, rows, part):
     """The Band of (first, how many) images, rows and columns."""
-    return Band(
+    return SwappedBand(
         n0=images[0],
         nn=images[1],
         p0=rows[0],

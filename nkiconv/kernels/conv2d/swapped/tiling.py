@@ -8,15 +8,15 @@ from ..cuts import most_of
 from .filters import raw_bytes, transposes_of, way_of
 from .shape import (
     STEP_MAX,
-    Band,
     Cut,
     Source,
+    SwappedBand,
     band_of,
-    bands_of,
     blocks_of,
     casts_x,
     cut_of,
     source_of,
+    swapped_bands,
     tile_groups,
 )
 
@@ -25,11 +25,11 @@ FIRST_BANKS = 5
 
 
 @dataclass
-class Item(nl.NKIObject):
+class SwappedItem(nl.NKIObject):
     """One band for the output channels of one batch."""
 
     batch: int
-    band: Band
+    band: SwappedBand
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Swapped(nl.NKIObject):
     banks: int
 
 
-def make_plan(geometry, config):
+def make_swapped(geometry, config):
     """The Swapped of settings, or None where a window is too wide, or where cores share channels, or filters are not
     there at once, and rows of y are beside each other."""
     fold, item = config.fold, geometry.itemsize
@@ -68,14 +68,14 @@ def make_plan(geometry, config):
     sizes = cut_of(source, geometry, config.side, most_elements)
     if widest_step(source, sizes, band_of(source, (0, 1), (0, 1), sizes.parts[0]), len(chunks)) > STEP_MAX:
         return None
-    bands = bands_of(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
+    bands = swapped_bands(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
     for band in bands:
         if widest_step(source, sizes, band, len(chunks)) > STEP_MAX:
             return None
     items = []
     for batch in range(count):
         for band in bands:
-            items.append(Item(batch=batch, band=band))
+            items.append(SwappedItem(batch=batch, band=band))
     return Swapped(
         source=source,
         sizes=sizes,
@@ -96,7 +96,7 @@ def widest_step(source, sizes, band, num_chunks):
     return max(max(row, image), sizes.side * source.columns.stride if band.qn > sizes.side else 1)
 
 
-def sbuf_bytes(geometry, plan, extras):
+def swapped_sbuf_bytes(geometry, plan, extras):
     """Bytes a partition, at most: x of two bands, filters, blocks of taps, results, bias."""
     item, y_item = geometry.itemsize, extras.epilogue.y_itemsize
     taps = geometry.rows.taps * geometry.columns.taps
@@ -124,10 +124,10 @@ def swapped_fits(geometry, extras, plan):
     """Whether there is a plan, and room in SBUF for it."""
     if plan == None:
         return False
-    return sbuf_bytes(geometry, plan, extras) <= nl.tile_size.total_available_sbuf_size
+    return swapped_sbuf_bytes(geometry, plan, extras) <= nl.tile_size.total_available_sbuf_size
 
 
-def count_instructions(geometry, plan, extras, cores):
+def count_swapped_instructions(geometry, plan, extras, cores):
     """Instructions of the busiest core, at most."""
     taps = geometry.rows.taps * geometry.columns.taps
     chunks, source = len(plan.chunks), plan.source

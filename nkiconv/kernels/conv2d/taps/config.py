@@ -9,7 +9,7 @@ from .cuts import TAPS_RAW_BYTES
 from .fold import TAPS_FOLDS, depth_of, rows_of
 from .jobs import TAPS_FILTER_BYTES, can_move
 from .pairs_fp8 import FP8_PRODUCTS, products_refusal
-from .plan import make_plan, sbuf_bytes
+from .plan import make_plan, taps_sbuf_bytes
 
 TAPS_SHARDS = ("channels", "images")
 ORDERS = ("banks", "chunks")
@@ -219,7 +219,9 @@ def default_fold(geometry, extras, product):
 
 def room_for(geometry, extras, config):
     """Bytes a partition of SBUF that settings leave."""
-    return nl.tile_size.total_available_sbuf_size - sbuf_bytes(geometry, make_plan(geometry, extras, config), extras)
+    return nl.tile_size.total_available_sbuf_size - taps_sbuf_bytes(
+        geometry, make_plan(geometry, extras, config), extras
+    )
 
 
 def read_taps(config, defaults):

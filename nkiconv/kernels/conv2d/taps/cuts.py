@@ -29,7 +29,7 @@ def tap_order(taps):
 
 
 def lead_chunks(geometry):
-    """Chunks whose filters are turned before one is worked on."""
+    """Chunks whose filters are transposed before one is worked on."""
     least = 2 * TAPS_LEAD_MATMULS if geometry.precision == "fp16x3" else TAPS_LEAD_MATMULS
     return div_ceil(least, geometry.rows.taps * geometry.columns.taps)
 

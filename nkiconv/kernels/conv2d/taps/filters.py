@@ -1,7 +1,7 @@
 """Filters as stationaries: [c, tap, k] in SBUF for each chunk of input channels of a job, transposed on the array.
 
-Filters of all jobs of a batch come in blocks and are turned in pieces (stationaries.py), in the order in which the sums
-need them, so that the loop can turn a piece between any two matmuls.
+Filters of all jobs of a batch come in blocks and are transposed in pieces (stationaries.py), in the order in which the
+sums need them, so that the loop can transpose a piece between any two matmuls.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ..._tiles import BANK_BYTES, div_ceil, whole_words
 from ..cuts import tap_blocks
 from .cuts import TAPS_RAW_BYTES, tap_order
 from .fold import group_depth
-from .jobs import is_depthwise
+from .jobs import is_depthwise_job
 from .pairs_fp8 import HALVES, slots_of
 from .plan import TAPS_AHEAD_BYTES
 from .stationaries import (
@@ -24,12 +24,12 @@ from .stationaries import (
     pair_chunk,
     slot_of,
     tile_of,
-    turn_taps,
+    transpose_taps,
 )
 
 
 @dataclass
-class Block(nl.NKIObject):
+class FilterBlock(nl.NKIObject):
     """Taps that are loaded together: of one of a job's chunks (index, first channel, channels) and of its slots, rows
     and columns."""
 
@@ -46,7 +46,7 @@ class Block(nl.NKIObject):
 
 @dataclass
 class Piece(nl.NKIObject):
-    """Taps that are turned together: of a block (index), one of its rows, groups of columns of equal depth."""
+    """Taps that are transposed together: of a block (index), one of its rows, groups of columns of equal depth."""
 
     block: int
     row: int
@@ -61,7 +61,7 @@ class Filters(nl.NKIObject):
 
     jobs: list
     blocks: list
-    #: what the array turns, and indices of the blocks that DMA turns
+    #: what the array transposes, and indices of the blocks that DMA transposes
     pieces: list
     moves: list
     #: of all chunks of all jobs in order: (blocks, pieces, moves) from the first on until it is complete
@@ -69,14 +69,14 @@ class Filters(nl.NKIObject):
     #: by job and chunk: index there; and, by job, one more than that of its last chunk
     places: list
     after: list
-    #: how many of them are turned while the batch before is worked on
+    #: how many of them are transposed while the batch before is worked on
     ahead: int
     #: bytes a partition that blocks of a core's first job may take together, 0 of a batch that is not its first
     first_bytes: int
-    #: blocks as loaded so far, [kn, channels, rows, columns] in SBUF, None once they are turned
+    #: blocks as loaded so far, [kn, channels, rows, columns] in SBUF, None once they are transposed
     raws: list
-    #: pieces and blocks turned so far
-    turned: int
+    #: pieces and blocks transposed so far
+    transposed: int
     moved: int
     #: by job: stationaries [depth * cn, rows of taps, groups of columns, rows of outputs, kn] of each chunk, and the
     #: mask of its groups
@@ -89,9 +89,9 @@ class Filters(nl.NKIObject):
 
 
 def start_filters(geometry, jobs, moved_from, together, ahead, pairing):
-    """Filters of jobs of which nothing is loaded yet; DMA turns those of jobs from `moved_from` on. together: those of
-    all jobs for a chunk of inputs before those for the next one; ahead: chunks that may be there before they are
-    worked on, at most."""
+    """Filters of jobs of which nothing is loaded yet; DMA transposes those of jobs from `moved_from` on. together:
+    those of all jobs for a chunk of inputs before those for the next one; ahead: chunks that may be there before they
+    are worked on, at most."""
     blocks, pieces, moves, ends, places, after, tiles, masks, lows = [], [], [], [], [], [], [], [], []
     for index in range(len(jobs)):
         chunks, none, nowhere, no_low = jobs[index].chunks, [], [], []
@@ -112,7 +112,7 @@ def start_filters(geometry, jobs, moved_from, together, ahead, pairing):
         job = jobs[index]
         folded = job.rows > 1 or job.chunks[chunk][2] > 1
         by_dma = index >= moved_from and not folded
-        add_chunk(geometry, job, index, chunk, blocks, moves if by_dma else pieces, by_dma)
+        append_chunk(geometry, job, index, chunk, blocks, moves if by_dma else pieces, by_dma)
         places[index][chunk] = len(ends)
         ends.append((len(blocks), len(pieces), len(moves)))
         after[index] = len(ends)
@@ -127,7 +127,7 @@ def start_filters(geometry, jobs, moved_from, together, ahead, pairing):
         ahead=min(ahead, len(jobs[0].chunks)),
         first_bytes=0,
         raws=[],
-        turned=0,
+        transposed=0,
         moved=0,
         tiles=tiles,
         masks=masks,
@@ -153,7 +153,7 @@ def chunk_order(jobs, together):
     return found
 
 
-def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
+def append_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     """Append the blocks and pieces of a chunk of a job; a depthwise filter is one block, and so is a packed one but for
     the first: x is waited for with the taps that come first in the work, not with all.
 
@@ -164,7 +164,7 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     first, count = job.chunks[chunk][0], job.chunks[chunk][1]
     own = per_c if job.pack > 1 else count
     c0 = 0 if job.pack > 1 else first % per_c
-    depthwise = is_depthwise(geometry, job)
+    depthwise = is_depthwise_job(geometry, job)
     parts = tap_blocks(geometry, own, TAPS_RAW_BYTES)
     paired = geometry.precision == "fp16x3"
     if geometry.packed > 0 and len(blocks) == 0 and not paired:
@@ -177,7 +177,7 @@ def add_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
         last_tap = slot > 0 and job.chunks[chunk][3] == HALVES and geometry.packed == 0
         for which in range(len(parts) - 1 if last_tap else 0, len(parts)):
             r0, rn, s0, sn = parts[which]
-            block = Block(job=index, chunk=chunk, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn, slot=slot)
+            block = FilterBlock(job=index, chunk=chunk, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn, slot=slot)
             blocks.append(block)
             if last_tap:
                 pieces.append(Piece(block=len(blocks) - 1, row=rn - 1, first=S - 1, count=1, depth=1))
@@ -221,7 +221,7 @@ def load_to(operands, geometry, filters, last):
 
 
 def load_ahead(operands, geometry, filters):
-    """Load blocks while those that are not turned yet are few enough."""
+    """Load blocks while those that are not transposed yet are few enough."""
     load_within(operands, geometry, filters, len(filters.ends) - 1, TAPS_AHEAD_BYTES)
 
 
@@ -231,7 +231,7 @@ def load_first(operands, geometry, filters, last):
 
 
 def load_within(operands, geometry, filters, last, most_bytes):
-    """Load blocks until chunk `last` of all is complete, while those that are not turned yet take so many bytes."""
+    """Load blocks until chunk `last` of all is complete, while those that are not transposed yet take so many bytes."""
     waiting_bytes = 0
     for index in range(len(filters.raws)):
         if filters.raws[index] != None:
@@ -256,63 +256,64 @@ def load_block(operands, geometry, filters):
     raw_sbuf = None
     if geometry.packed > 0:
         raw_sbuf = load_stationaries(operands, geometry, filters, block)
-    elif is_depthwise(geometry, job):
+    elif is_depthwise_job(geometry, job):
         raw_sbuf = load_channels(operands, geometry, job)
     else:
         raw_sbuf = load_taps(operands, geometry, job, block)
     filters.raws.append(raw_sbuf)
 
 
-def turn_to(operands, geometry, filters, last, ledger):
-    """Turn pieces until chunk `last` of all is complete."""
+def transpose_until(operands, geometry, filters, last, ledger):
+    """Transpose pieces until chunk `last` of all is complete."""
     load_to(operands, geometry, filters, last)
     while pieces_to(filters, last) > 0:
-        turn_piece(operands, geometry, filters, ledger)
+        transpose_piece(operands, geometry, filters, ledger)
     while moves_to(filters, last) > 0:
         move_block(operands, geometry, filters, ledger)
 
 
 def pieces_to(filters, last):
-    """Pieces that are not turned yet of chunks up to `last` of all."""
-    return max(0, filters.ends[min(last, len(filters.ends) - 1)][1] - filters.turned)
+    """Pieces that are not transposed yet of chunks up to `last` of all."""
+    return max(0, filters.ends[min(last, len(filters.ends) - 1)][1] - filters.transposed)
 
 
 def moves_to(filters, last):
-    """Blocks that DMA turns and has not yet, of chunks up to `last` of all."""
+    """Blocks that DMA transposes and has not yet, of chunks up to `last` of all."""
     return max(0, filters.ends[min(last, len(filters.ends) - 1)][2] - filters.moved)
 
 
-def turn_piece(operands, geometry, filters, ledger):
-    """Turn the next piece, and load ahead where that was a block's last."""
-    piece = filters.pieces[filters.turned]
+def transpose_piece(operands, geometry, filters, ledger):
+    """Transpose the next piece, and load ahead where that was a block's last."""
+    piece = filters.pieces[filters.transposed]
     block = filters.blocks[piece.block]
     job = filters.jobs[block.job]
     while len(filters.raws) <= piece.block:
         load_block(operands, geometry, filters)
     raw_sbuf = filters.raws[piece.block]
-    if filters.pairing != None and (geometry.packed > 0 or is_depthwise(geometry, job)):
+    if filters.pairing != None and (geometry.packed > 0 or is_depthwise_job(geometry, job)):
         whole_sbuf = raw_sbuf if geometry.packed > 0 else make_diagonals(raw_sbuf, geometry)
         pair_chunk(geometry, filters, block, whole_sbuf, ledger)
-    elif is_depthwise(geometry, job):
+    elif is_depthwise_job(geometry, job):
         filters.tiles[block.job][block.chunk] = make_diagonals(raw_sbuf, geometry)
     else:
         if job.pack > 1 and filters.masks[block.job] == None:
             filters.masks[block.job] = group_mask(job, geometry, raw_sbuf.dtype)
         dtype = raw_sbuf.dtype if filters.pairing == None else nl.float16
         tile_sbuf = slot_of(tile_of(geometry, filters, block, dtype), geometry, block.slot)
-        turn_taps(tile_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledger)
-    filters.turned = filters.turned + 1
-    after = filters.pieces[min(filters.turned, len(filters.pieces) - 1)]
-    if filters.turned == len(filters.pieces) or after.block != piece.block:
+        transpose_taps(tile_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledger)
+    filters.transposed = filters.transposed + 1
+    after = filters.pieces[min(filters.transposed, len(filters.pieces) - 1)]
+    if filters.transposed == len(filters.pieces) or after.block != piece.block:
         filters.raws[piece.block] = None
         load_first(operands, geometry, filters, filters.after[0] - 1)
         load_ahead(operands, geometry, filters)
 
 
 def move_block(operands, geometry, filters, ledger):
-    """Let DMA turn the next of its blocks, and load ahead.
+    """Let DMA transpose the next of its blocks, and load ahead.
 
-    An engine first puts the channels of a tap side by side: DMA turns rows of 128 elements of 16 bits, not single ones.
+    An engine first puts the channels of a tap side by side: DMA transposes rows of 128 elements of 16 bits, not single
+    ones.
     """
     index = filters.moves[filters.moved]
     while len(filters.raws) <= index:

@@ -27,7 +27,7 @@ STAGE_BYTES = 16_384
 
 
 @dataclass
-class Part(nl.NKIObject):
+class PairPart(nl.NKIObject):
     """Rows of a band, from its first, of a chunk (index) of channels, on their way to its tile."""
 
     chunks: list
@@ -115,7 +115,7 @@ def add_part(work, chunks, tiles, index, band, part):
     for h0 in range(part[0], part[0] + part[1], most):
         hn = min(most, part[0] + part[1] - h0)
         tile.parts.append((h0, len(pairing.parts)))
-        pairing.parts.append(Part(chunks=chunks, index=index, band=band, h0=h0, hn=hn, tile=tile))
+        pairing.parts.append(PairPart(chunks=chunks, index=index, band=band, h0=h0, hn=hn, tile=tile))
     stage_parts(work)
 
 

@@ -124,7 +124,7 @@ def stationary_columns(geometry, job):
     return whole_words(job.kn, geometry.itemsize) if plain else job.kn
 
 
-def is_depthwise(geometry, job):
+def is_depthwise_job(geometry, job):
     """Whether each channel has its own filters, and the job all of them; a packed filter is in its place as it is."""
     own = geometry.groups == geometry.C and geometry.packed == 0
     return own and job.kn == job.chunks[0][1] * (geometry.K // geometry.C)

@@ -1,6 +1,6 @@
 """The loop of conv2d: bands of x come in, every tap is a matmul on the window of it that it meets, sums go out.
 
-Filters are turned just before their first sums, chunk by chunk of input channels, and those that are needed next
+Filters are transposed just before their first sums, chunk by chunk of input channels, and those that are needed next
 between the matmuls of what goes before, so that the array neither waits for them nor for their read-outs.
 """
 
@@ -24,8 +24,8 @@ from .filters import (
     moves_to,
     pieces_to,
     start_filters,
-    turn_piece,
-    turn_to,
+    transpose_piece,
+    transpose_until,
 )
 from .fp8 import load_paired
 from .fp16x3 import (
@@ -43,10 +43,10 @@ from .matmuls import end_pairs, factors_of, matmuls_of, multiply, num_matmuls, w
 from .pairs_fp8 import ALONE, sums_pitch
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
 
-#: Filters are turned between the matmuls of this part of a job, when they have come, and before they are needed.
-TAPS_TURN_FROM, TAPS_TURN_UNTIL = 0.45, 0.85
-#: Share of a chunk's matmuls before the filters of one that comes soon are turned, which may be on their way still, and
-#: share of them between which they are.
+#: Filters are transposed between the matmuls of this part of a job, when they have come, and before they are needed.
+TAPS_TRANSPOSE_FROM, TAPS_TRANSPOSE_UNTIL = 0.45, 0.85
+#: Share of a chunk's matmuls before the filters of one that comes soon are transposed, which may be on their way still,
+#: and share of them between which they are.
 LEAD_FROM, LEAD_SHARE = 0.1, 0.6
 
 
@@ -91,8 +91,8 @@ class Sums(nl.NKIObject):
 
 @dataclass
 class Work(nl.NKIObject):
-    """What one core has at hand. rate: pieces of coming filters to turn a matmul; credit: of them, due; late: results
-    that wait to be transposed; store_banks: whose results leave by one DMA; pairing: None, or of fp16 pairs."""
+    """What one core has at hand. rate: pieces of coming filters to transpose a matmul; credit: of them, due; late:
+    results that wait to be transposed; store_banks: whose results leave by one DMA; pairing: None, or of fp16 pairs."""
 
     operands: Operands
     geometry: Geometry
@@ -249,7 +249,7 @@ def no_tiles(batch):
 
 
 def set_rate(work, jobs, band):
-    """Turn the filters of the next job, or the first of the following batch, during the matmuls of `jobs`."""
+    """Transpose the filters of the next job, or the first of the following batch, during the matmuls of `jobs`."""
     geometry, batch = work.geometry, work.batch
     filters, job = batch.filters, jobs[-1]
     banks = len(banks_of(job_band(band, batch.jobs[job]), False, False))
@@ -261,17 +261,17 @@ def set_rate(work, jobs, band):
         coming = filters_to(filters, filters.after[job + 1] - 1) - pieces_to(filters, filters.after[job] - 1)
     elif work.following != None:
         coming = filters_to(work.following.filters, work.following.filters.ahead - 1)
-    work.rate = coming / ((TAPS_TURN_UNTIL - TAPS_TURN_FROM) * matmuls)
-    work.credit = -TAPS_TURN_FROM * matmuls * work.rate
+    work.rate = coming / ((TAPS_TRANSPOSE_UNTIL - TAPS_TRANSPOSE_FROM) * matmuls)
+    work.credit = -TAPS_TRANSPOSE_FROM * matmuls * work.rate
 
 
 def filters_to(filters, last):
-    """Pieces and blocks to turn until chunk `last` of all is complete."""
+    """Pieces and blocks to transpose until chunk `last` of all is complete."""
     return pieces_to(filters, last) + moves_to(filters, last)
 
 
-def turn_due(work, pieces):
-    """After a matmul: turn what is due of the filters of the next job or batch; pieces: whether by the array too."""
+def transpose_due(work, pieces):
+    """After a matmul: transpose what is due of the next job's or batch's filters; pieces: whether by the array too."""
     work.credit = work.credit + work.rate
     while work.credit >= 1.0:
         work.credit = work.credit - 1.0
@@ -283,7 +283,7 @@ def turn_due(work, pieces):
         if moves_to(filters, last) > 0:
             move_block(work.operands, work.geometry, filters, work.ledger)
         elif pieces and pieces_to(filters, last) > 0:
-            turn_piece(work.operands, work.geometry, filters, work.ledger)
+            transpose_piece(work.operands, work.geometry, filters, work.ledger)
 
 
 def work_band(work, jobs, item, tiles, last):
@@ -413,7 +413,7 @@ def add_chunk(work, one, chunk, tiles, last_bank):
     here = filters.places[index][chunk]
     lead = lead_chunks(geometry)
     end = len(filters.ends) if last_bank else filters.after[index]
-    turn_to(work.operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
+    transpose_until(work.operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
     soon = pieces_to(filters, min(here + lead, end - 1))
     matmuls = len(every) * kinds_of(geometry)
     rate = soon / (LEAD_SHARE * matmuls)
@@ -429,8 +429,8 @@ def add_chunk(work, one, chunk, tiles, last_bank):
                 due = due + rate
                 while due >= 1.0 and soon > 0:
                     due, soon = due - 1.0, soon - 1
-                    turn_piece(work.operands, geometry, filters, work.ledger)
-            turn_due(work, soon == 0)
+                    transpose_piece(work.operands, geometry, filters, work.ledger)
+            transpose_due(work, soon == 0)
             pass_late(work)
             if work.pairing != None and (kind * len(every) + which) % len(factors) + 1 == len(factors):
                 advance_due(work)

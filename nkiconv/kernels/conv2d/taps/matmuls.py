@@ -127,7 +127,7 @@ def num_matmuls(geometry, job):
 
 
 def products(geometry, job, chunk, p0, pn, q0, qn):
-    """Matmuls of a chunk for a bank of outputs, in the order in which taps are turned; one that meets all of them
+    """Matmuls of a chunk for a bank of outputs, in the order in which taps are transposed; one that meets all of them
     first."""
     axis = job_axis(geometry, job)
     found, whole = [], -1

@@ -94,7 +94,7 @@ def can_together(geometry, batch):
 
 
 def sums_together(geometry, batch, index, items):
-    """Banks of the sums of a batch's jobs for a band, whole ones, and one for filters that are turned, at most."""
+    """Banks of the sums of a batch's jobs for a band, whole ones, and one for filters that are transposed, at most."""
     most = 0
     for which in range(len(items)):
         item = items[which]
@@ -103,7 +103,7 @@ def sums_together(geometry, batch, index, items):
     return len(batch) * most * sums_of(geometry) + 1
 
 
-def sbuf_bytes(geometry, plan, extras):
+def taps_sbuf_bytes(geometry, plan, extras):
     """Bytes a partition, at most: x of two bands, filters, blocks of taps, results."""
     x_bytes, y_bytes, most_filters, raw_bytes, at_once, x_elements, row_bytes, raws = 0, 0, 0, 0, 1, 0, 0, 0
     for index in range(len(plan.items)):
@@ -151,7 +151,7 @@ def ahead_bytes(geometry, batches):
     return most
 
 
-def count_instructions(geometry, plan, cores):
+def count_taps_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most."""
     taps = geometry.rows.taps * geometry.columns.taps
     most = 0

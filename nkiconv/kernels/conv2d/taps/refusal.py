@@ -9,7 +9,7 @@ from .config import asked_product, read_taps, taps_config_refusal, taps_defaults
 from .fold import chunk_window
 from .fp8 import x_elements
 from .pairs_fp8 import ALONE, FP8_PRODUCTS, SLOT_MAX, slots_of
-from .plan import can_together, count_instructions, make_plan, sbuf_bytes, sums_together
+from .plan import can_together, count_taps_instructions, make_plan, sums_together, taps_sbuf_bytes
 
 
 def plan_taps(geometry, extras, config, cores):
@@ -28,7 +28,7 @@ def plan_product(geometry, extras, config, cores, product):
     """The same of products that are taken so."""
     defaults = taps_defaults(geometry, extras, setting(config, "filter_bytes", 0), product)
     plan = make_plan(geometry, extras, read_taps(config, defaults))
-    needed, room = sbuf_bytes(geometry, plan, extras), nl.tile_size.total_available_sbuf_size
+    needed, room = taps_sbuf_bytes(geometry, plan, extras), nl.tile_size.total_available_sbuf_size
     if needed > room:
         return None, (
             f"C={geometry.C}, W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: taps needs "
@@ -40,7 +40,7 @@ def plan_product(geometry, extras, config, cores, product):
     if reason == "":
         reason = slots_refusal(geometry, plan)
     if reason == "":
-        reason = instructions_refusal(geometry, "taps", count_instructions(geometry, plan, cores))
+        reason = instructions_refusal(geometry, "taps", count_taps_instructions(geometry, plan, cores))
     return (plan, "") if reason == "" else (None, reason)
 
 

@@ -1,8 +1,8 @@
 """Stationaries of a chunk's filters: room for them, what is loaded for them, and how that becomes them.
 
-A row of w, one output channel, is contiguous in HBM; the array turns [k, c] of one tap into [c, k], several taps to a
-PSUM bank. Where a job has several groups, each row is first spread over the groups' channels under a mask, so that what
-is turned is block-diagonal and one matmul serves all.
+A row of w, one output channel, is contiguous in HBM; the array transposes [k, c] of one tap into [c, k], several taps
+to a PSUM bank. Where a job has several groups, each row is first spread over the groups' channels under a mask, so that
+what is transposed is block-diagonal and one matmul serves all.
 """
 
 from ...._nki import nisa, nl
@@ -201,24 +201,24 @@ def group_mask(job, geometry, dtype):
     return mask_sbuf
 
 
-def turn_taps(filters_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledger):
+def transpose_taps(filters_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledger):
     """Transposes of a piece's taps, all in one PSUM bank, then a read-out for each row of outputs."""
     channels, kn, num = raw_sbuf.shape[1], stationary_columns(geometry, job), piece.count
     mask_sbuf = filters.masks[block.job]
     pitch = whole_words(kn, geometry.itemsize)
     depth = job.chunks[block.chunk][2]
     count = piece.depth * channels if mask_sbuf == None else filters_sbuf.shape[0]
-    turned_psum = nl.ndarray((count, num, pitch), dtype=raw_sbuf.dtype, buffer=nl.psum)
+    transposed_psum = nl.ndarray((count, num, pitch), dtype=raw_sbuf.dtype, buffer=nl.psum)
     for index in range(num):
         s = (piece.first + index) * depth - block.s0
         if mask_sbuf != None:
             taps = spread_groups(raw_sbuf[0:kn, 0:channels, piece.row, s], mask_sbuf, job)
         else:
             taps = raw_sbuf[0:kn, 0:channels, piece.row, s : s + piece.depth].permute((0, 2, 1))
-        nisa.nc_transpose(dst=turned_psum[0:count, index, 0:kn], data=taps, engine=nisa.engine.tensor)
+        nisa.nc_transpose(dst=transposed_psum[0:count, index, 0:kn], data=taps, engine=nisa.engine.tensor)
     shift = job_axis(geometry, job).taps - geometry.rows.taps
     for u in range(job.rows):
-        r, data = block.r0 + piece.row + u * shift, turned_psum[0:count, 0:num, 0:kn]
+        r, data = block.r0 + piece.row + u * shift, transposed_psum[0:count, 0:num, 0:kn]
         dst = filters_sbuf[0:count, r, piece.first : piece.first + num, u, 0:kn]
         if filters.pairing != None:
             low_sbuf = filters.lows[block.job][block.chunk]

@@ -66,11 +66,11 @@ def ensure_filters(run, c0, cn):
         slot = index % len(filters.ring)
         if filters.held[slot] != index:
             rows = min(most, filters.cn - index * most)
-            load_filters(run, filters.ring[slot][0:rows, 0 : filters.width], index * most)
+            load_banded_filters(run, filters.ring[slot][0:rows, 0 : filters.width], index * most)
             filters.held[slot] = index
 
 
-def load_filters(run, z_sbuf, row0):
+def load_banded_filters(run, z_sbuf, row0):
     """z of up to 128 channels: the filters, zeros in front and behind, and the copy in HBM."""
     geometry, filters = run.geometry, run.filters
     front, rows = run.blocks.block - geometry.stride, z_sbuf.shape[0]

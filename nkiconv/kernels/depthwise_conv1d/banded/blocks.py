@@ -95,7 +95,7 @@ def make_blocks(geometry, config, state):
     )
 
 
-def sbuf_bytes(geometry, extras, blocks):
+def banded_sbuf_bytes(geometry, extras, blocks):
     """Bytes a partition, at most: two tiles of rows, blocks, sums and results; bands; filters of two tiles."""
     item, A = geometry.itemsize, blocks.per_group
     rows = blocks.groups * blocks.images
@@ -116,4 +116,4 @@ def sbuf_bytes(geometry, extras, blocks):
 
 def fits(geometry, extras, blocks):
     """Whether SBUF holds it."""
-    return sbuf_bytes(geometry, extras, blocks) <= nl.tile_size.total_available_sbuf_size
+    return banded_sbuf_bytes(geometry, extras, blocks) <= nl.tile_size.total_available_sbuf_size

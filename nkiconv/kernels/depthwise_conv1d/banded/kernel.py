@@ -37,7 +37,7 @@ from ..parts import parts_of_core
 from .bands import band_buffers, ensure_filters, mirror_matrix, prefetch_bands, spread_bias, start_filters
 from .blocks import Blocks, make_blocks
 from .defaults import banded_settings
-from .stages import load_rows, multiply_group, start_results, transpose_in, transpose_out
+from .stages import load_banded_rows, multiply_group, start_results, transpose_in, transpose_out
 from .tiles import even, tiles_of_part
 
 #: Blocks of 128 columns of a matmul on zeros.
@@ -75,7 +75,7 @@ class BandedRun(nl.NKIObject):
     sum_dtype: object
 
 
-def start_run(operands, geometry, extras, config):
+def start_banded(operands, geometry, extras, config):
     """The BandedRun of this core. A residual is added at the end, and an activation of sums with it follows there; all
     else happens in the middle."""
     blocks = make_blocks(geometry, banded_settings(geometry, extras, config), extras.state)
@@ -133,13 +133,13 @@ def start_work(run):
     start_ring(run)
     start_filters(run, c0, last[0] + last[1] - c0)
     ensure_filters(run, c0, 1)
-    load_rows(run, 0)
+    load_banded_rows(run, 0)
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
     band_buffers(run)
     for ahead in range(min(AT_START, config.buffers)):
         prefetch_bands(run, ahead)
-    load_rows(run, 1)
+    load_banded_rows(run, 1)
     transpose_in(run, 0, 1, 0)
     for ahead in range(AT_START, config.buffers):
         prefetch_bands(run, ahead)
@@ -152,7 +152,7 @@ def banded(operands, geometry, extras, config):
 
     config: (name, value) pairs of BandedConfig's settings.
     """
-    run = start_run(operands, geometry, extras, config)
+    run = start_banded(operands, geometry, extras, config)
     if len(run.tiles) == 0:
         return
     last = run.tiles[len(run.tiles) - 1]
@@ -161,7 +161,7 @@ def banded(operands, geometry, extras, config):
     position, at_once = 0, run.blocks.buffer_groups
     for index in range(len(run.tiles)):
         tile = run.tiles[index]
-        load_rows(run, index + 2)
+        load_banded_rows(run, index + 2)
         spread = max(1, tile.gn - LAG)
         spread_bias(run, tile)
         start_results(run, tile)

@@ -4,10 +4,10 @@ from ...._nki import nl
 from ..._epilogue import finish_instructions
 from ..._tiles import PARTS, share
 from ..parts import count_refusal
-from .blocks import fits, make_blocks, sbuf_bytes
+from .blocks import banded_sbuf_bytes, fits, make_blocks
 from .config import banded_config_refusal
 from .defaults import banded_settings
-from .tiles import cuts_of, plan_tile, sum_spans
+from .tiles import banded_cuts, plan_tile, sum_spans
 
 
 def banded_refusal(geometry, extras, config, cores):
@@ -37,22 +37,22 @@ def shape_refusal(geometry, extras, config):
 def size_refusal(geometry, extras, blocks, cores):
     """What is too large: memory or instructions; "" if nothing is."""
     if not fits(geometry, extras, blocks):
-        needed = sbuf_bytes(geometry, extras, blocks)
+        needed = banded_sbuf_bytes(geometry, extras, blocks)
         return (
             f"S={geometry.S}, block={blocks.block}: banded needs {needed} bytes a partition of SBUF, there are "
             f"{nl.tile_size.total_available_sbuf_size}; use fewer buffers or groups, another block or algorithm"
         )
-    return count_refusal(geometry, "banded", count_instructions(geometry, extras, blocks, cores))
+    return count_refusal(geometry, "banded", count_banded_instructions(geometry, extras, blocks, cores))
 
 
-def count_instructions(geometry, extras, blocks, cores):
+def count_banded_instructions(geometry, extras, blocks, cores):
     """Most instructions that a core takes."""
     most = 0
     for core in range(cores):
         first, parts = share(PARTS, cores, core)
         total = 64 + blocks.config.buffers
         for part in range(first, first + parts):
-            cuts = cuts_of(blocks, geometry, part)
+            cuts = banded_cuts(blocks, geometry, part)
             alike = []
             for _ in range(nl.tile_size.pmax + 1):
                 alike.append(0)

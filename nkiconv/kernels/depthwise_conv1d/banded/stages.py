@@ -9,7 +9,7 @@ from .bands import as_words
 from .tiles import even, in_pieces, is_ragged, out_pieces, outs_a_bank, sum_spans, transposes_a_bank
 
 
-def load_rows(run, index):
+def load_banded_rows(run, index):
     """rows_in [(chunk, group, image), a, columns] of a tile, in a buffer of the ring: data where there is any, zeros
     elsewhere. The ring caps how far loads run ahead; they would keep bands from coming."""
     if index >= len(run.tiles):
@@ -260,7 +260,7 @@ def transpose_out(run, index, parts, part):
     at_once = outs_a_bank(blocks, tile)
     if first == 0:
         tile.rows_out = nl.ndarray((partitions, A, width), dtype=run.operands.y.dtype, buffer=nl.sbuf)
-        load_residual_rows(run, tile, partitions, width)
+        load_banded_residual(run, tile, partitions, width)
     for piece in range(first, first + count):
         j0 = piece * at_once
         jn = min(at_once, tile.blocks_out - j0)
@@ -311,7 +311,7 @@ def move_results(run, tile, rows_sbuf, hbm, is_store):
         move_chunks(run, tile, rows_sbuf, hbm, strides, (full, 1), q0 + full * size, 0, rest, is_store)
 
 
-def load_residual_rows(run, tile, partitions, width):
+def load_banded_residual(run, tile, partitions, width):
     """The residual of a tile, as rows_out lies; zeros where there is no output."""
     if run.operands.residual != None:
         shape = (partitions, run.blocks.per_group, width)

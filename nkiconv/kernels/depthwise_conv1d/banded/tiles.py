@@ -63,7 +63,7 @@ class Tile(nl.NKIObject):
     acc: object
 
 
-def cuts_of(blocks, geometry, part):
+def banded_cuts(blocks, geometry, part):
     """Cuts of one of the parts."""
     shard = blocks.config.shard
     g0, gn = part_span(blocks.num_groups, shard == "channels", part)
@@ -104,7 +104,7 @@ def cut_groups(first, count, most, edge):
 
 def tiles_of_part(blocks, geometry, part):
     """Tiles of one of the parts, in order."""
-    cuts = cuts_of(blocks, geometry, part)
+    cuts = banded_cuts(blocks, geometry, part)
     tiles = []
     for g_index in range(len(cuts.groups)):
         for n_index in range(len(cuts.images)):

@@ -30,7 +30,7 @@ from ..._warm import warm_up, warm_zeros
 from ..call import too_many_instructions
 from .config import COLUMNS_MIN, dot_config_refusal, read_dot
 from .plan import batches, count_batches, dot_units, padded_columns, plan_of, x_slots
-from .rows import load_ahead, move_slots, next_rows, start_run
+from .rows import load_ahead, move_slots, next_rows, start_dot
 from .sums import (
     leave,
     load_epilogue,
@@ -75,10 +75,10 @@ def dot_refusal(geometry, extras, config, cores):
             f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
             f"SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use taps_on_partition"
         )
-    return too_many_instructions("dot", geometry, count_instructions(geometry, plan, settings.warmup, cores))
+    return too_many_instructions("dot", geometry, count_dot_instructions(geometry, plan, settings.warmup, cores))
 
 
-def count_instructions(geometry, plan, warmup, cores):
+def count_dot_instructions(geometry, plan, warmup, cores):
     """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, tails."""
     slots = plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
     blocks = plan.lag_blocks * plan.column_phases
@@ -108,7 +108,7 @@ def dot(operands, geometry, extras, config):
 def run_masked(operands, geometry, extras, plan, units):
     """Four units in flight: transposes of one between the matmuls of the one before and the tails of two others."""
     masks = make_masks(plan)
-    run = start_run(operands, geometry, extras, plan, units)
+    run = start_dot(operands, geometry, extras, plan, units)
     x_before, w_before, partials, ready, kept, sums = None, None, [], [], [], None
     for index in range(len(units) + 3):
         moves, x_next, w_next = [], None, None

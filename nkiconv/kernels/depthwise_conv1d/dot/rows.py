@@ -27,7 +27,7 @@ class DotRun(nl.NKIObject):
     filters: list
 
 
-def start_run(operands, geometry, extras, plan, units):
+def start_dot(operands, geometry, extras, plan, units):
     """A DotRun, and loads of the first units, all but the last of those in flight."""
     x_tiles, w_tiles, filters = [], [], []
     for _ in range(min(plan.buffers, len(units))):
@@ -68,9 +68,9 @@ def load_dot_taps(run, unit, w_sbuf):
     geometry, plan, block = run.geometry, run.plan, unit.batch.block
     first = unit.chunk * plan.slots * plan.depth * plan.tap_phases
     taps = min(plan.w_length, geometry.S - first)
-    clear_outside(plan, block, w_sbuf, 0, taps)
+    clear_dot_rows(plan, block, w_sbuf, 0, taps)
     offset = block.c0 * geometry.w_c + first * geometry.w_s
-    load_rows(w_sbuf, run.operands.w, unit, (geometry.w_c, geometry.w_s, offset), 0, taps)
+    load_dot_rows(w_sbuf, run.operands.w, unit, (geometry.w_c, geometry.w_s, offset), 0, taps)
 
 
 def load_dot_x(run, unit, x_sbuf):
@@ -83,17 +83,17 @@ def load_dot_x(run, unit, x_sbuf):
     from_x = min(length, max(0, geometry.pad_left - start))
     end = max(from_x, min(length, geometry.W + geometry.pad_left - start))
     first = 0 if run.extras.state else from_x
-    clear_outside(plan, block, x_sbuf, first, end)
+    clear_dot_rows(plan, block, x_sbuf, first, end)
     if first < from_x:
         offset = (unit.n * geometry.C + block.c0) * geometry.pad_left + start
-        load_rows(x_sbuf, operands.state, unit, (geometry.pad_left, 1, offset), 0, from_x)
+        load_dot_rows(x_sbuf, operands.state, unit, (geometry.pad_left, 1, offset), 0, from_x)
     if end > from_x:
         position = start + from_x - geometry.pad_left
         offset = unit.n * geometry.x_n + block.c0 * geometry.x_c + position * geometry.x_w
-        load_rows(x_sbuf, operands.x, unit, (geometry.x_c, geometry.x_w, offset), from_x, end)
+        load_dot_rows(x_sbuf, operands.x, unit, (geometry.x_c, geometry.x_w, offset), from_x, end)
 
 
-def clear_outside(plan, block, rows_sbuf, first, end):
+def clear_dot_rows(plan, block, rows_sbuf, first, end):
     """Zeros where no element first .. end-1 of a channel will be."""
     rows, length = rows_sbuf.shape
     if full_rows(block)[0] < plan.channels:
@@ -105,7 +105,7 @@ def clear_outside(plan, block, rows_sbuf, first, end):
                 nisa.memset(dst=rows_sbuf[0:rows, low:high], value=0.0, engine=nisa.engine.gpsimd)
 
 
-def load_rows(rows_sbuf, src_hbm, unit, places, first, end):
+def load_dot_rows(rows_sbuf, src_hbm, unit, places, first, end):
     """Elements first .. end-1 of a unit's rows: channel p * length + r0 + g of a block is on partition p * groups + g.
 
     places: HBM elements between channels and between elements, and the one of the block's first channel that goes to

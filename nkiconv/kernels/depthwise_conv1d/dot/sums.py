@@ -129,7 +129,7 @@ def sum_lags(sums, column, groups, kept, plan, accumulate):
                 nisa.tensor_reduce(dst=into, op=nl.add, data=kept_sbuf, axis=3)
 
 
-def y_places(run, batch, n):
+def dot_places(run, batch, n):
     """(columns of a batch, HBM elements of y between channels and columns, and where the batch begins in image n)."""
     geometry, plan = run.geometry, run.plan
     q0 = batch.l0 * plan.spread
@@ -145,7 +145,7 @@ def load_epilogue(run, batch, n, r0, width):
         bias_sbuf = nl.ndarray((rows, width, 1), dtype=nl.float32, buffer=nl.sbuf)
         move_free(bias_sbuf, operands.bias, batch.block, r0, (1, 0, 0), True)
     if epilogue.residual != "":
-        qn, places = y_places(run, batch, n)
+        qn, places = dot_places(run, batch, n)
         residual_sbuf = nl.ndarray((rows, width, qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
         move_free(residual_sbuf, operands.residual, batch.block, r0, places, True)
     return bias_sbuf, residual_sbuf
@@ -159,7 +159,7 @@ def leave(run, batch, n, r0, sums, stationary, extra, ledger):
     Vector.
     """
     rows, phases, width, lags = run.plan.channels, len(sums), sums[0].shape[1], sums[0].shape[2]
-    qn, places = y_places(run, batch, n)
+    qn, places = dot_places(run, batch, n)
     bias_sbuf, residual_sbuf = extra
     y_sbuf = nl.ndarray((rows, width, qn), dtype=run.operands.y.dtype, buffer=nl.sbuf)
     most = BANK_COLUMNS // lags

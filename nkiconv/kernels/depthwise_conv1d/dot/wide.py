@@ -25,7 +25,7 @@ from ..._dma import copy
 from ..._engines import Ledger, new_ledger, pick
 from ..._tiles import BANK_COLUMNS, div_ceil
 from .plan import window_of
-from .rows import load_ahead, move_slots, multiply_slots, next_rows, start_run
+from .rows import load_ahead, move_slots, multiply_slots, next_rows, start_dot
 from .sums import leave, load_epilogue
 
 #: Banks of a step's products, which are read out together.
@@ -38,7 +38,7 @@ SCRATCH = 12
 
 
 @dataclass
-class Piece(nl.NKIObject):
+class DotPiece(nl.NKIObject):
     """Groups g0 .. g0+gn-1 of a unit: [(c, t), phase, gn, lags] fp32 in SBUF, in step."""
 
     unit: object
@@ -82,7 +82,7 @@ def run_wide(operands, geometry, extras, plan, units):
     for _ in range(SCRATCH):
         scratch.append(nl.ndarray((size,), dtype=nl.float32, buffer=nl.private_hbm))
     ones_sbuf = channel_ones(plan)
-    run = start_run(operands, geometry, extras, plan, units)
+    run = start_dot(operands, geometry, extras, plan, units)
     wide = WideRun(run=run, ones_sbuf=ones_sbuf, scratch=scratch, ledger=new_ledger())
     pending, sums = [], []
     x_before, w_before = None, None
@@ -148,7 +148,7 @@ def make_piece(wide, unit, g0, x_sbuf, w_sbuf, turns):
                 offset=0,
             ),
         )
-    return Piece(unit=unit, g0=g0, gn=gn, sums_sbuf=sums_sbuf)
+    return DotPiece(unit=unit, g0=g0, gn=gn, sums_sbuf=sums_sbuf)
 
 
 def keep_same_channel(wide, products_sbuf, first, products_psum, gn):

@@ -20,7 +20,7 @@ from .dma import store_y, tap_view
 
 
 @dataclass
-class Piece(nl.NKIObject):
+class MixedPiece(nl.NKIObject):
     """Columns q0 .. q0+qn-1 of a tile, and the recipe for them."""
 
     tile: int

@@ -202,7 +202,7 @@ def tap_view(run, tile, s, q0, qn):
     return tile.x[0 : tile.rows, begin : begin + (qn - 1) * geometry.stride + 1 : geometry.stride]
 
 
-def y_places(tile, geometry, q0, qn):
+def mixed_places(tile, geometry, q0, qn):
     """(offsets, columns, counts) of the columns q0 .. q0+qn-1 of a tile that are y's."""
     offsets, columns, counts = [], [], []
     for g in range(len(tile.groups)):
@@ -216,18 +216,18 @@ def y_places(tile, geometry, q0, qn):
 def store_y(run, piece, y_sbuf):
     """The columns of a piece to HBM."""
     geometry, tile = run.geometry, run.tiles[piece.tile]
-    where = y_places(tile, geometry, piece.q0, piece.qn)
+    where = mixed_places(tile, geometry, piece.q0, piece.qn)
     copy_groups(y_sbuf, run.operands.y, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, True)
 
 
-def load_residual_rows(run, tile):
+def load_mixed_residual(run, tile):
     """The residual of a tile, [rows, qn] in its own dtype, zeros where y has no column; nothing without one."""
     geometry, residual = run.geometry, run.operands.residual
     if residual == None:
         return
     residual_sbuf = nl.ndarray((tile.rows, tile.qn), dtype=residual.dtype, buffer=nl.sbuf)
     tile.residual = residual_sbuf
-    where, least = y_places(tile, geometry, 0, tile.qn), tile.qn
+    where, least = mixed_places(tile, geometry, 0, tile.qn), tile.qn
     for g in range(len(tile.groups)):
         least = min(least, where[2][g])
     if least < tile.qn:

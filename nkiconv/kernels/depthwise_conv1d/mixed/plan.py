@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PSUM_BANKS, div_ceil
 from ..parts import count_refusal, part_most
-from .chains import Piece, last_step, phases_of, reads_out
+from .chains import MixedPiece, last_step, phases_of, reads_out
 from .config import MixedConfig, mixed_config_refusal, mixed_settings
 from .states import state_block
 from .tiles import RowPlan, channels_of, load_bytes, part_images, plan_rows, tile_count
@@ -71,7 +71,7 @@ def mixed_plan(geometry, extras, config):
     # GpSimd makes diagonals; Vector that has taps beside none of them is the busier one
     if rows.columns > 0 and (plan.taps > 0 or geometry.S == 1):
         plan.vector_fills = tile_count(geometry, rows) >= MANY_TILES
-    while plan.prefetch > 0 and sbuf_bytes(geometry, extras, plan, plan.prefetch) > MIXED_SBUF_BYTES:
+    while plan.prefetch > 0 and mixed_sbuf_bytes(geometry, extras, plan, plan.prefetch) > MIXED_SBUF_BYTES:
         plan.prefetch -= 1
     return plan
 
@@ -95,7 +95,7 @@ def diagonal_bytes(geometry, plan):
     return plan.taps * plan.rows.G * channels_of(geometry.C, plan.rows.T, 0) * geometry.itemsize
 
 
-def sbuf_bytes(geometry, extras, plan, prefetch):
+def mixed_sbuf_bytes(geometry, extras, plan, prefetch):
     """Bytes a partition that are live at once, about."""
     rows, item = plan.rows, geometry.itemsize
     tile = load_bytes(geometry, rows)
@@ -125,7 +125,7 @@ def rows_refusal(geometry, extras, config, cores, on_tensor):
 
 def plan_refusal(geometry, extras, plan, cores, name):
     """Why a plan does not run: memory or instructions; "" if it does."""
-    needed = sbuf_bytes(geometry, extras, plan, 0)
+    needed = mixed_sbuf_bytes(geometry, extras, plan, 0)
     if plan.rows.columns == 0 or needed > MIXED_SBUF_BYTES:
         return (
             f"S={geometry.S}, dilation={geometry.dilation}, stride={geometry.stride}: {name} needs {needed} bytes a "
@@ -140,10 +140,10 @@ def plan_refusal(geometry, extras, plan, cores, name):
             f"{banks} banks of PSUM, {PSUM_BANKS} are there; use pieces of up to {BANK_COLUMNS} columns, or "
             f"give chain A a tap on Vector in every recipe"
         )
-    return count_refusal(geometry, name, count_instructions(geometry, plan, cores))
+    return count_refusal(geometry, name, count_mixed_instructions(geometry, plan, cores))
 
 
-def count_instructions(geometry, plan, cores):
+def count_mixed_instructions(geometry, plan, cores):
     """Most instructions that a core can need."""
     rows = plan.rows
     tiles = tile_count(geometry, rows)
@@ -181,7 +181,7 @@ def widths_of(qn, plan, is_first, is_last):
     return begin, middle, end
 
 
-def cuts_of(qn, begin):
+def mixed_cuts(qn, begin):
     """Columns after which a new load begins: after each of the first pieces."""
     cuts = ()
     end = 0
@@ -217,7 +217,7 @@ def cut_pieces(plan, epilogue, tiles):
         elif place >= len(spans) - len(config.end):
             recipe = config.end[place - len(spans) + len(config.end)]
         pieces.append(
-            Piece(
+            MixedPiece(
                 tile=i,
                 q0=q0,
                 qn=qn,

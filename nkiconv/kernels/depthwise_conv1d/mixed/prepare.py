@@ -6,8 +6,8 @@ from ...._nki import nisa, nl
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands
 from ..geometry import Geometry
-from .dma import load_channels, load_residual_rows, load_tile_x
-from .plan import MixedPlan, cuts_of, filter_block, widths_of
+from .dma import load_channels, load_mixed_residual, load_tile_x
+from .plan import MixedPlan, filter_block, mixed_cuts, widths_of
 from .states import FILLED_AHEAD, fill_state, is_staged, load_states
 
 #: Blocks of 128 columns of a matmul on zeros.
@@ -53,18 +53,18 @@ def prepare(run, i):
 def load_next_tile(run, i):
     """x and residual of tile i; filters, and states, come before the first x that needs them."""
     plan, tile = run.plan, run.tiles[i]
-    load_filters(run, tile.t)
+    load_mixed_filters(run, tile.t)
     staged = is_staged(plan, i)
     if staged:
         load_states(run, tile)
     begin = widths_of(tile.qn, plan, i == 0, i == len(run.tiles) - 1)[0]
-    load_tile_x(run, tile, cuts_of(tile.qn, begin), run.extras.state and not staged)
-    load_residual_rows(run, tile)
+    load_tile_x(run, tile, mixed_cuts(tile.qn, begin), run.extras.state and not staged)
+    load_mixed_residual(run, tile)
     if i == 0 and plan.config.warmup > 0:
         warm_up(warm_zeros(), plan.config.warmup, WARM_BLOCKS)
 
 
-def load_filters(run, t):
+def load_mixed_filters(run, t):
     """Filters, in fp32, and biases of the blocks of channel tiles up to the one that t is in."""
     geometry, operands, tiles = run.geometry, run.operands, run.tiles
     block, first = filter_block(geometry), tiles[0]

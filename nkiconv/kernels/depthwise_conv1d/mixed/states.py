@@ -45,7 +45,7 @@ def meets_state(geometry, tile):
     return tile.groups[0][1] < geometry.pad_left
 
 
-def images_of(run):
+def state_images(run):
     """(first image of a part, how many), as its first and last tiles have them."""
     first, last = run.tiles[0], run.tiles[len(run.tiles) - 1]
     return first.groups[0][0], last.groups[0][0] + 1 - first.groups[0][0]
@@ -53,7 +53,7 @@ def images_of(run):
 
 def block_of(run, tile):
     """The block of states of a tile."""
-    first, images = run.tiles[0], images_of(run)
+    first, images = run.tiles[0], state_images(run)
     n = tile.groups[0][0] - images[0]
     return (tile.t - first.t) // run.plan.states * div_ceil(images[1], IMAGES) + n // IMAGES
 
@@ -62,7 +62,7 @@ def load_states(run, tile):
     """Blocks of states [partitions, images, tn * pad_left] up to that of a tile."""
     geometry, plan, L = run.geometry, run.plan, run.geometry.pad_left
     first, last = run.tiles[0], run.tiles[len(run.tiles) - 1]
-    first_n, num_images = images_of(run)
+    first_n, num_images = state_images(run)
     blocks = div_ceil(num_images, IMAGES)
     while meets_state(geometry, tile) and len(run.states) <= block_of(run, tile):
         t0, n = first.t + len(run.states) // blocks * plan.states, len(run.states) % blocks * IMAGES

@@ -35,7 +35,7 @@ from .tiling import (
     FILTER_BYTES_MAX,
     TAP_TILES_PER_LOAD,
     choose_tiling,
-    count_instructions,
+    count_partition_instructions,
     filter_bytes,
     span_of,
 )
@@ -55,7 +55,7 @@ def taps_on_partition_refusal(geometry, extras, config, cores):
                 f"({tiling.num_s_tiles} tiles of {tiling.s_tile} taps, {geometry.itemsize} bytes each); split the "
                 f"filter and add the results"
             )
-    count = count_instructions(geometry, extras, tiling, cores)
+    count = count_partition_instructions(geometry, extras, tiling, cores)
     return too_many_instructions("taps_on_partition", geometry, count)
 
 

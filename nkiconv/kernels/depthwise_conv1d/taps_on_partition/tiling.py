@@ -137,7 +137,7 @@ def load_instructions(span):
     return count
 
 
-def count_instructions(geometry, extras, tiling, cores):
+def count_partition_instructions(geometry, extras, tiling, cores):
     """Instructions of the busier core, or up to two more."""
     tiles = div_ceil(div_ceil(geometry.C, tiling.c_tile), cores)
     channels = min(geometry.C, tiles * tiling.c_tile)

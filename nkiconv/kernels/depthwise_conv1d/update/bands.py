@@ -29,7 +29,7 @@ def make_mask(channels, width, dtype):
     return mask_sbuf
 
 
-def load_filters(operands, geometry, plan, block, group0):
+def load_update_filters(operands, geometry, plan, block, group0):
     """Filters of up to plan.filters groups from group0 on: [(piece, group), channels, S] in SBUF."""
     groups = min(plan.filters, div_ceil(block.length, plan.channels) - group0)
     runs = group_runs(block, plan, group0, groups)

@@ -29,7 +29,7 @@ from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import too_many_instructions
 from ..free_channels import finish_free, row_start
-from .bands import load_filters, make_bands, make_mask, transpose_filters
+from .bands import load_update_filters, make_bands, make_mask, transpose_filters
 from .config import read_update, update_config_refusal
 from .plan import ROW_MAX, count_chunks, group_runs, group_start, plan_update, update_chunks
 from .vector import count_vector, parts_of, update_vector
@@ -59,7 +59,9 @@ def update_refusal(geometry, extras, config, cores):
             f"mixed or vector"
         )
     if on_tensor:
-        return too_many_instructions("update", geometry, count_instructions(geometry, plan, settings.warmup, cores))
+        return too_many_instructions(
+            "update", geometry, count_update_instructions(geometry, plan, settings.warmup, cores)
+        )
     parts = len(parts_of(geometry, extras))
     if parts == 0:
         return (
@@ -69,7 +71,7 @@ def update_refusal(geometry, extras, config, cores):
     return too_many_instructions("update", geometry, count_vector(geometry, parts, cores))
 
 
-def count_instructions(geometry, plan, warmup, cores):
+def count_update_instructions(geometry, plan, warmup, cores):
     """Instructions of the busiest core, at most: loads, transposes, bands, matmuls, read-outs, stores."""
     kinds = 2 if plan.state > 0 else 1
     chunk = 15 * plan.pieces + kinds * (3 * plan.groups + 4 + geometry.Q)
@@ -157,7 +159,7 @@ def fetch(loaded, operands, geometry, plan, kinds, work):
         chunk = work[index]
         filters = None
         if index == 0 or (chunk.n0 == 0 and chunk.first % plan.filters == 0):
-            filters = load_filters(operands, geometry, plan, chunk.block, first_loaded(plan, chunk))
+            filters = load_update_filters(operands, geometry, plan, chunk.block, first_loaded(plan, chunk))
         rows = []
         for kind in kinds:
             rows.append(load_chunk(kind, plan, chunk))

@@ -60,7 +60,7 @@ class UpdateChunk(nl.NKIObject):
     nn: int
 
 
-def images_of(geometry):
+def update_images(geometry):
     """(pieces, partitions of each, images of a tile, image tiles)."""
     P_MAX = nl.tile_size.pmax
     image_tiles = div_ceil(geometry.N, P_MAX)
@@ -79,7 +79,7 @@ def images_of(geometry):
 def group_limits(geometry, with_state):
     """(most channels of a group, 0 if not even one fits; most groups of a chunk; channels of a piece in a bank)."""
     P_MAX = nl.tile_size.pmax
-    tiling = images_of(geometry)
+    tiling = update_images(geometry)
     pieces, rows = tiling[0], tiling[0] * tiling[1]
     longest = max(geometry.W, geometry.pad_left if with_state else 0)
     room = BANK_COLUMNS // (pieces * geometry.Q)
@@ -93,7 +93,7 @@ def group_limits(geometry, with_state):
 def plan_update(geometry, with_state, config):
     """UpdatePlan of a geometry with the settings of an UpdateConfig; channels is 0 if not even one channel fits."""
     state = geometry.pad_left if with_state else 0
-    pieces, pitch, images, image_tiles = images_of(geometry)
+    pieces, pitch, images, image_tiles = update_images(geometry)
     most, most_groups, room = group_limits(geometry, with_state)
     channels = min(config.channels, most)
     groups, filters, ahead = 0, 0, CHUNKS_AHEAD

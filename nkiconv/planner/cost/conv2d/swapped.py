@@ -18,7 +18,7 @@ from ....kernels.conv2d.swapped.config import (
 from ....kernels.conv2d.swapped.filters import transposes_of
 from ....kernels.conv2d.swapped.plan import swapped_refusal, together_refusal
 from ....kernels.conv2d.swapped.shape import blocks_of, extent
-from ....kernels.conv2d.swapped.tiling import make_plan, swapped_fits
+from ....kernels.conv2d.swapped.tiling import make_swapped, swapped_fits
 from ....kernels.conv2d.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -63,7 +63,7 @@ class Swapped(Conv2dAlgorithm):
             return pairs_of(tried[0])
         least_ns, best = 0.0, None
         for settings in tried:
-            plan = make_plan(geometry, settings)
+            plan = make_swapped(geometry, settings)
             if swapped_fits(geometry, extras, plan):
                 ns = Cost(shape.target, geometry, plan).core_ns()
                 if best is None or ns < least_ns:

@@ -27,11 +27,11 @@ from ....kernels.conv2d.taps.pairs_fp8 import ALONE, TAPS_PRODUCTS, products_ref
 from ....kernels.conv2d.taps.plan import (
     ahead_bytes,
     can_together,
-    count_instructions,
+    count_taps_instructions,
     item_bytes,
     make_plan,
-    sbuf_bytes,
     sums_together,
+    taps_sbuf_bytes,
 )
 from ....kernels.conv2d.taps.refusal import plan_taps
 from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
@@ -108,7 +108,7 @@ class Taps(ByTap):
 
     def _instructions(self, shape: Shape, plan: Any) -> int:
         """Of all cores, at most."""
-        return shape.cores * int(count_instructions(shape.geometry, plan, shape.cores))
+        return shape.cores * int(count_taps_instructions(shape.geometry, plan, shape.cores))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         own = self.changed(config, fold=TAPS_FOLDS, moved=(0, 1, 2, 4), product=TAPS_PRODUCTS)
@@ -158,7 +158,7 @@ class _Choice:
         waits_for_dma = self.work.waits_for_dma(jobs, by_channels)
         found["order"] = "chunks" if waits_for_dma and self._few_banks(plan) else "banks"
         plan.together = [self.given.get("order", found["order"]) == "chunks" for _ in plan.batches]
-        room = SBUF_USABLE_BYTES_PER_PARTITION - sbuf_bytes(geometry, plan, extras)
+        room = SBUF_USABLE_BYTES_PER_PARTITION - taps_sbuf_bytes(geometry, plan, extras)
         found["whole"] = not waits_for_dma and self._waits_for_room(plan, room)
         if len(plan.batches) > 1:
             found["ahead"] = min(len(jobs[0].chunks), 1 + max(0, room) // ahead_bytes(geometry, plan.batches))

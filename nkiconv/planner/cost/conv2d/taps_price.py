@@ -15,7 +15,7 @@ from ....kernels._tiles import BANK_BYTES, PARTS, share, whole_words
 from ....kernels.conv2d.cuts import chunks_of, same_place
 from ....kernels.conv2d.taps.cuts import banks_of, lead_chunks, row_parts
 from ....kernels.conv2d.taps.fold import folded_width, tap_groups
-from ....kernels.conv2d.taps.jobs import is_depthwise
+from ....kernels.conv2d.taps.jobs import is_depthwise_job
 from ....kernels.conv2d.taps.last import is_last
 from ....kernels.conv2d.taps.pairs_fp8 import slots_of
 from ....kernels.conv2d.transposes import is_transposed
@@ -188,7 +188,7 @@ class _Price:
         """ns from a core's start to a job's first stationaries: of filters that are there, the first piece is
         transposed from `time` on and read out, or GpSimd makes diagonals."""
         target = self.target
-        if is_depthwise(self.geometry, job):
+        if is_depthwise_job(self.geometry, job):
             return float(there_ns + self.work.taps * job.kn * target.gpsimd_select_ns + target.gpsimd_done_ns)
         if self.geometry.packed > 0:
             return there_ns
@@ -211,7 +211,7 @@ class _Price:
         in turns, so that it waits for every other piece to pass the array.
         """
         target, geometry = self.target, self.geometry
-        if geometry.packed > 0 or is_depthwise(geometry, job):
+        if geometry.packed > 0 or is_depthwise_job(geometry, job):
             return Busy()
         count = geometry.rows.taps * sum(slots_of(chunk) * tap_groups(geometry, chunk) for chunk in job.chunks)
         each_ns, waits_ns = self.work.transpose_ns, 0.0

@@ -14,7 +14,7 @@ from ....kernels.depthwise_conv1d.banded.blocks import Blocks
 from ....kernels.depthwise_conv1d.banded.tiles import (
     Cuts,
     Tile,
-    cuts_of,
+    banded_cuts,
     in_pieces,
     is_ragged,
     out_pieces,
@@ -54,7 +54,7 @@ def walked_groups(blocks: Blocks) -> int:
 
 def _walk_part(shape: Shape, blocks: Blocks, part: int) -> float:
     """ns of one of the PARTS."""
-    cuts = cuts_of(blocks, shape.geometry, part)
+    cuts = banded_cuts(blocks, shape.geometry, part)
     a_cut = len(cuts.images) * len(cuts.columns)
     total = len(cuts.groups) * a_cut
     count = min(total, max(BANDED_TILES_MIN, -(-BANDED_WALKED // blocks.groups)))

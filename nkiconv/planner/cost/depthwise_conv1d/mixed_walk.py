@@ -8,9 +8,9 @@ holds the result against the timeline.
 from __future__ import annotations
 
 from ....kernels._tiles import BANK_COLUMNS, div_ceil
-from ....kernels.depthwise_conv1d.mixed.chains import Piece, vector_steps
-from ....kernels.depthwise_conv1d.mixed.dma import held_by_all, places_between, positions_of, spans, y_places
-from ....kernels.depthwise_conv1d.mixed.plan import MixedPlan, cut_pieces, cuts_of, filter_block, widths_of
+from ....kernels.depthwise_conv1d.mixed.chains import MixedPiece, vector_steps
+from ....kernels.depthwise_conv1d.mixed.dma import held_by_all, mixed_places, places_between, positions_of, spans
+from ....kernels.depthwise_conv1d.mixed.plan import MixedPlan, cut_pieces, filter_block, mixed_cuts, widths_of
 from ....kernels.depthwise_conv1d.mixed.states import FILLED_AHEAD, IMAGES, block_of, is_staged, meets_state
 from ....kernels.depthwise_conv1d.mixed.tiles import RowTile, run_length, tile_count, tile_list
 from ..algorithm import Shape
@@ -54,7 +54,7 @@ class Walk:
         self.plan, self.tiles = plan, tiles
         self.target = target = shape.target
         self.clock = Clock(target)
-        self.pieces: list[Piece] = cut_pieces(plan, self.epilogue, tiles)
+        self.pieces: list[MixedPiece] = cut_pieces(plan, self.epilogue, tiles)
         self.block: int = filter_block(self.geometry)
         fp32 = self.geometry.itemsize == 4
         #: ns of a column of a tap on the array, and of a matmul beside those
@@ -111,7 +111,7 @@ class Walk:
             state_ns = clock.load(0.0, 1, tile.rows, taken, tile.rows * geometry.pad_left * itemsize)
         zeros_ns, blocked_ns = self.zero_outside(tile)
         found, begin = [], 0
-        for columns in cuts_of(tile.qn, widths_of(tile.qn, plan, i == 0, i == len(self.tiles) - 1)[0]):
+        for columns in mixed_cuts(tile.qn, widths_of(tile.qn, plan, i == 0, i == len(self.tiles) - 1)[0]):
             there_ns = 0.0
             if plan.rows.runs:
                 end = run_length(geometry, columns)
@@ -271,12 +271,12 @@ class Walk:
         if head == 1:
             self.b[index] = self.product(there_ns, piece.qn)
 
-    def store(self, piece: Piece, ready_ns: float) -> None:
+    def store(self, piece: MixedPiece, ready_ns: float) -> None:
         """A piece of y, one DMA for each span of groups."""
         geometry, tile, y_itemsize = self.geometry, self.tiles[piece.tile], self.epilogue.y_itemsize
         count = 1
         if len(tile.groups) > 1:
-            count = max(1, len(spans(*y_places(tile, geometry, piece.q0, piece.qn))))
+            count = max(1, len(spans(*mixed_places(tile, geometry, piece.q0, piece.qn))))
         taken = self.target.row_ns(piece.qn, geometry.y_q, y_itemsize) / count
         for _ in range(count):
             self.clock.store(ready_ns, tile.rows, taken, tile.rows * piece.qn * y_itemsize / count)
@@ -298,7 +298,7 @@ class Walk:
         target, taken = self.target, qn * self.target.vector_ns
         return self.clock.on_vector(ready_ns, target.vector_fixed_psum_ns + taken, target.vector_done_ns + taken)
 
-    def complete(self, ready_ns: float, piece: Piece) -> float:
+    def complete(self, ready_ns: float, piece: MixedPiece) -> float:
         """The epilogue, or a plain copy."""
         clock, target, epilogue = self.clock, self.target, self.epilogue
         taken = piece.qn * target.scalar_ns
