@@ -99,3 +99,10 @@ def test_random_problems():
     assert found[189] <= CLOSE
     assert found[195] <= 1.25
     assert found[-1] <= 2.0
+
+
+@pytest.mark.parametrize("S", [51_000, 60_000])
+def test_filters_too_long_for_banded_take_taps_on_partition(S):
+    problem = ConvProblem(N=1, C=1, W=S + 100, S=S)
+    assert chosen(problem)[0] == "taps_on_partition"
+    assert times_slower(problem) == 1

@@ -29,7 +29,7 @@ from rich.progress import track
 
 import nkiconv
 from nkiconv import ConvProblem, cases
-from nkiconv.planner.operations import operation_for
+from nkiconv.planner.operations import operation_for, operation_of
 from nkiconv.planner.request import Request
 from nkiconv.simulator.launch import Execution, execute
 from nkiconv.simulator.profiling import in_time
@@ -69,9 +69,12 @@ class Row:
 
 
 def problems() -> Iterator[tuple[str, ConvProblem]]:
-    """Named cases, and random problems by their fields."""
+    """Named cases, those of conv2d in bf16 also as NHWC and in fp8, and random problems by their fields."""
     for case in (one for suite in cases.SUITES for one in cases.load(suite)):
         yield case.name, case.problem
+        if case.problem.dtype == "bf16" and operation_of(case.problem).name == "conv2d":
+            yield f"{case.name} NHWC", case.problem.replace(layout="NHWC")
+            yield f"{case.name} fp8", case.problem.replace(dtype="fp8_e4m3")
     for operation, count in RANDOM.items():
         for problem in random_problems.OF[operation](count, SEED):
             yield random_problems.text_of(problem), problem

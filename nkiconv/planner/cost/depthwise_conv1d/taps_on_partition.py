@@ -11,6 +11,7 @@ from ....kernels.depthwise_conv1d.taps_on_partition.tiling import choose_tiling,
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape
+from .banded import ALGORITHM as BANDED
 from .banded import runs_banded
 from .common import rows_loaded_us
 
@@ -20,13 +21,17 @@ ENDS_NS = 2500.0
 FILTERS_NS = 1200.0
 ISSUE_NS = 265.0
 STAGED_NS = 3800.0
+#: Taps for which `banded`, which is faster wherever it runs, may have no room.
+MANY_TAPS = 16_384
 
 
 class TapsOnPartition(Algorithm):
     """x is read once for each tap."""
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        if runs_banded(shape) or taps_on_partition_refusal(shape.geometry, shape.extras, None, shape.cores):
+        if taps_on_partition_refusal(shape.geometry, shape.extras, None, shape.cores):
+            return []
+        if runs_banded(shape) and (shape.geometry.S < MANY_TAPS or BANDED.guesses(shape)):
             return []
         return [Guess(None, kernel_ns(shape, tiling_of(shape)))]
 
