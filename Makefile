@@ -83,7 +83,6 @@ choice: $(ALL) ## hold estimates against plans on random problems (ten minutes):
 golden: $(ALL) ## say which kernels have changed since tests/golden/golden.csv, and which are slower (ten minutes)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/golden $(OPTIONS)
 
-# Kernels' names are not yet unique within what a kernel reaches (#19); tests/test_kernel_subset.py counts those left.
 lint: $(ALL) ## check style, types, import arrows and kernels' Python; print lines per folder
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
