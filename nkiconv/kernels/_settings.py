@@ -29,22 +29,6 @@ def config_refusal(config, names, algorithm):
     return ""
 
 
-def numbers_refusal(config, limits):
-    """What is wrong with settings that are ints; "" if nothing is. limits: a tuple of (name, least, most)."""
-    for index in range(len(limits)):
-        name, least, most = limits[index]
-        value = setting(config, name, least)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least or value > most:
-            return f"config {name}={value}: must be an int from {least} to {most}"
-    return ""
-
-
-def limits_refusal(config, names, algorithm, limits):
-    """What is wrong with a config of these names, of which those in `limits` are ints; "" if nothing is."""
-    reason = config_refusal(config, names, algorithm)
-    return numbers_refusal(config, limits) if reason == "" else reason
-
-
 #: In a table of settings, of one that is True or False; others have (least, most) of an int, or words to choose from.
 FLAG = (False, True)
 #: The same of one whose values the algorithm checks itself.
@@ -73,8 +57,6 @@ def settings_refusal(config, table, algorithm):
         elif isinstance(accepted[0], str):
             if value not in accepted:
                 return f"config {name}={value}: must be one of {accepted}"
-        else:
-            reason = numbers_refusal(config, ((name, accepted[0], accepted[1]),))
-            if reason != "":
-                return reason
+        elif not isinstance(value, int) or isinstance(value, bool) or value < accepted[0] or value > accepted[1]:
+            return f"config {name}={value}: must be an int from {accepted[0]} to {accepted[1]}"
     return ""

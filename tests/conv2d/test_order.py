@@ -62,7 +62,7 @@ def test_sums_are_made_bank_by_bank_or_chunk_by_chunk(name, more):
 @pytest.mark.parametrize(
     ("problem", "settings", "message"),
     [
-        (JOBS, {"order": "taps"}, r"config order=taps: accepted are \('banks', 'chunks'\)"),
+        (JOBS, {"order": "taps"}, r"config order=taps: must be one of \('banks', 'chunks'\)"),
         (JOBS, {"banks": 0}, "config banks=0: must be an int from 1 to 8"),
         (JOBS, {"banks": 9}, "config banks=9: must be an int from 1 to 8"),
         (LINE, {"order": "chunks"}, "config order=chunks, C=20, K=150: needs jobs that take the same several chunks"),

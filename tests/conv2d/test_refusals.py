@@ -88,7 +88,7 @@ REFUSED = [
     ("config", (("algorithm", "taps"), ("x_bytes", 0)), "config x_bytes=0: must be an int from 256"),
     ("config", (("algorithm", "taps"), ("channels", 129)), "config channels=129: must be an int from 1 to 128"),
     ("config", (("algorithm", "taps"), ("warmup", True)), "config warmup=True: must be an int from 0 to 256"),
-    ("config", (("algorithm", "taps"), ("shard", "rows")), "config shard=rows: accepted are"),
+    ("config", (("algorithm", "taps"), ("shard", "rows")), "config shard=rows: must be one of"),
     ("config", (("algorithm", "taps"), ("warmup", 1), ("warmup", 1)), "warmup stands there twice"),
     ("config", (("algorithm", "split"),), "split"),
     ("config", (("algorithm", "stacked"),), "feature_group_count=2: stacked takes 1"),

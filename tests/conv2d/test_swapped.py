@@ -333,7 +333,7 @@ REFUSED = [
     (MANY, {"fold": 2}, {}, "config fold=2, C=300, K=290, P=9: must divide P, with fold"),
     (FOLDED["one tap"], {"fold": 2}, {"strict_nonfinite": True}, "strict_nonfinite=True, config fold=2: rows outside"),
     (MANY, {"warmup": 300}, {}, "config warmup=300: must be an int from 0 to 256"),
-    (MANY, {"shard": "rows"}, {}, r"config shard=rows: accepted are \('channels', 'images'\)"),
+    (MANY, {"shard": "rows"}, {}, r"config shard=rows: must be one of \('channels', 'images'\)"),
     (MANY, {"rows": 3}, {}, "swapped has no setting rows"),
 ]
 WIDE_STEPS = MANY.replace(W=120_100, rhs_dilation=(1, 60_000))

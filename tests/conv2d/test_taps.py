@@ -131,7 +131,7 @@ def test_folded_rows_of_channels_beside_each_other():
         (JOBS.replace(R=1), {}, "outputs", "that share rows of x"),
         (JOBS, {"pool": (3, 1)}, "outputs", "no pooling"),
         (JOBS, {"strict_nonfinite": True}, "inputs", "config fold=inputs: multiplies by zeros, which strict_nonfinite"),
-        (JOBS, {}, "all", r"config fold=all: accepted are \('none', 'inputs', 'outputs', 'both'\)"),
+        (JOBS, {}, "all", r"config fold=all: must be one of \('none', 'inputs', 'outputs', 'both'\)"),
     ],
 )
 def test_what_cannot_be_folded(problem, changes, fold, message):
@@ -420,7 +420,7 @@ def test_the_host_settles_everything_once(why):
     """What it has settled stays, what is given stays, and what the kernel refuses comes back as it is."""
     shape = shape_of((PROBLEMS | FOLDED)[why])
     names = [field.name for field in dataclasses.fields(config.TapsConfig)]
-    assert tuple(names) == config.TAPS_SETTINGS
+    assert tuple(names) == tuple(config.TapsConfig.__dataclass_fields__)
     for given in (None, (("banks", 2), ("x_bytes", 2048)), (("ahead", 1), ("whole", True), ("wide", 3))):
         found = ALGORITHM.settle(shape, given)
         assert [name for name, _ in found] == names

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import limits_refusal, setting
+from ..._settings import setting, settings_refusal
 from .shape import can_fold
 from .tiling import make_swapped, swapped_fits
 
@@ -42,14 +42,16 @@ class SwappedConfig(nl.NKIObject):
 
 def swapped_config_refusal(config):
     """Why a config is none of swapped's by its names and values, or ""."""
-    whole = nl.tile_size.total_available_sbuf_size
-    limits = (("x_bytes", 64, whole), ("filter_bytes", 64, whole), ("warmup", 0, SWAPPED_WARM_UP_MAX))
-    limits = limits + (("side", 1, SIDE_LIMIT), ("fold", 1, nl.tile_size.pmax))
-    reason = limits_refusal(config, SWAPPED_SETTINGS, "swapped", limits)
-    shard = setting(config, "shard", SWAPPED_SHARDS[0]) if reason == "" else ""
-    if reason == "" and shard not in SWAPPED_SHARDS:
-        reason = f"config shard={shard}: accepted are {SWAPPED_SHARDS}; use one of them"
-    return reason
+    room = nl.tile_size.total_available_sbuf_size
+    table = (
+        ("shard", SWAPPED_SHARDS),
+        ("side", (1, SIDE_LIMIT)),
+        ("fold", (1, nl.tile_size.pmax)),
+        ("x_bytes", (64, room)),
+        ("filter_bytes", (64, room)),
+        ("warmup", (0, SWAPPED_WARM_UP_MAX)),
+    )
+    return settings_refusal(config, table, "swapped")
 
 
 def swapped_settings(shard, side, fold, x_bytes):

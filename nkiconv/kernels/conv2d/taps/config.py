@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._settings import config_refusal, numbers_refusal, setting
+from ..._settings import FLAG, setting, settings_refusal
 from ..._tiles import PARTS, PSUM_BANKS, div_ceil
 from .cuts import TAPS_RAW_BYTES
 from .fold import TAPS_FOLDS, depth_of, rows_of
 from .jobs import TAPS_FILTER_BYTES, can_move
-from .pairs_fp8 import FP8_PRODUCTS, products_refusal
+from .pairs_fp8 import FP8_PRODUCTS, TAPS_PRODUCTS, products_refusal
 from .plan import make_plan, taps_sbuf_bytes
 
 TAPS_SHARDS = ("channels", "images")
@@ -72,39 +72,28 @@ class TapsConfig(nl.NKIObject):
     product: str
 
 
-TAPS_SETTINGS = (
-    "shard", "x_bytes", "filter_bytes", "channels", "warmup", "moved", "fold", "order", "banks", "halved", "wide",
-    "whole", "ahead", "product",
-)  # fmt: skip
-
-
 def taps_config_refusal(geometry, extras, config):
     """What is wrong with settings, whatever they come to; "" if nothing is."""
-    reason = config_refusal(config, TAPS_SETTINGS, "taps")
-    if reason != "":
-        return reason
     room = nl.tile_size.total_available_sbuf_size
-    limits = (
-        ("x_bytes", 256, room),
-        ("filter_bytes", 256, room),
-        ("channels", 1, nl.tile_size.pmax),
-        ("warmup", 0, TAPS_WARM_UP_MAX),
-        ("moved", 0, COUNT_MAX),
-        ("banks", 1, PSUM_BANKS),
-        ("wide", 0, WIDE_MAX),
-        ("ahead", 1, COUNT_MAX),
+    table = (
+        ("shard", TAPS_SHARDS),
+        ("x_bytes", (256, room)),
+        ("filter_bytes", (256, room)),
+        ("channels", (1, nl.tile_size.pmax)),
+        ("warmup", (0, TAPS_WARM_UP_MAX)),
+        ("moved", (0, COUNT_MAX)),
+        ("fold", TAPS_FOLDS),
+        ("order", ORDERS),
+        ("banks", (1, PSUM_BANKS)),
+        ("halved", FLAG),
+        ("wide", (0, WIDE_MAX)),
+        ("whole", FLAG),
+        ("ahead", (1, COUNT_MAX)),
+        ("product", TAPS_PRODUCTS),
     )
-    reason = numbers_refusal(config, limits)
+    reason = settings_refusal(config, table, "taps")
     if reason != "":
         return reason
-    choices = (("shard", TAPS_SHARDS), ("fold", TAPS_FOLDS), ("order", ORDERS))
-    for index in range(len(choices)):
-        name, accepted = choices[index]
-        if setting(config, name, accepted[0]) not in accepted:
-            return f"config {name}={setting(config, name, accepted[0])}: accepted are {accepted}"
-    for name in ("halved", "whole"):
-        if not isinstance(setting(config, name, False), bool):
-            return f"config {name}={setting(config, name, False)}: must be True or False"
     product = asked_product(geometry, extras, config)
     reason = products_refusal(geometry, extras, product)
     if reason == "":

@@ -56,8 +56,6 @@ def again_of(chunk, slot):
 
 def products_refusal(geometry, extras, product):
     """Why products are not to be taken so; "" if they can be."""
-    if product not in TAPS_PRODUCTS:
-        return f"config product={product}: accepted are {TAPS_PRODUCTS}"
     if (product == "fp16x3") != (geometry.precision == "fp16x3"):
         return f"config product={product}: precision={geometry.precision}; use 'fp16x3' with that precision only"
     if product not in FP8_PRODUCTS:

@@ -12,7 +12,6 @@ from ....kernels._tiles import PARTS, share
 from ....kernels.conv2d.geometry import span
 from ....kernels.conv2d.taps.config import (
     ORDERS,
-    TAPS_SETTINGS,
     TAPS_WARM_UP,
     TAPS_X_BYTES,
     TapsConfig,
@@ -71,8 +70,9 @@ class Taps(ByTap):
         if taps_config_refusal(shape.geometry, shape.extras, config):
             return config
         given = dict(config or ())
-        if len(given) == len(TAPS_SETTINGS):
-            return tuple((name, given[name]) for name in TAPS_SETTINGS)
+        names = [field.name for field in dataclasses.fields(TapsConfig)]
+        if len(given) == len(names):
+            return tuple((name, given[name]) for name in names)
         products = [one for one in TAPS_PRODUCTS if not products_refusal(shape.geometry, shape.extras, one)]
         if len(products) == 1 or "product" in given:
             return pairs_of(self._chosen(shape, {"product": products[0], **given}))
