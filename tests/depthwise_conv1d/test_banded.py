@@ -18,7 +18,6 @@ from epilogue import (
     refused,
 )
 
-from nkiconv.kernels.depthwise_conv1d import parts
 from nkiconv.kernels.depthwise_conv1d.banded import refusal as banded
 from nkiconv.kernels.depthwise_conv1d.banded.blocks import make_blocks
 from nkiconv.kernels.depthwise_conv1d.banded.defaults import banded_settings
@@ -222,7 +221,7 @@ def test_a_row_that_is_cropped_away_has_no_blocks():
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch):
-    for execution in bounded_traces("banded", parts, row.problem("bf16"), monkeypatch):
+    for execution in bounded_traces("banded", row.problem("bf16"), monkeypatch):
         assert all_cores_run(execution, "nc_matmul")
 
 

@@ -19,7 +19,6 @@ from epilogue import (
     takes_state,
 )
 
-from nkiconv.kernels.depthwise_conv1d import call
 from nkiconv.simulator.memory import SBUF
 
 pytestmark = pytest.mark.sweep
@@ -257,6 +256,6 @@ def test_results_of_several_tiles_leave_in_one_dma_of_long_runs():
 @pytest.mark.parametrize("row", ROWS + WIDE + PARTS, ids=lambda row: row.id)
 def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch):
     problem = row.problem("bf16")
-    for execution in bounded_traces("dot", call, problem, monkeypatch):
+    for execution in bounded_traces("dot", problem, monkeypatch):
         assert all_cores_run(execution, "nc_matmul") or problem.N * problem.C == 1
         assert execution.sbuf_peak_bytes <= 212_728

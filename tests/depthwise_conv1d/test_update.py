@@ -18,7 +18,6 @@ from epilogue import (
 )
 from tolerances import assert_within
 
-from nkiconv.kernels.depthwise_conv1d import call
 from nkiconv.kernels.depthwise_conv1d.update import kernel as update
 from nkiconv.reference import num_terms
 from nkiconv.simulator.memory import SBUF
@@ -229,6 +228,6 @@ def test_runs_are_long_and_filters_are_read_once():
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch, config):
     problem = row.problem("bf16")
-    for execution in bounded_traces("update", call, problem, monkeypatch, config):
+    for execution in bounded_traces("update", problem, monkeypatch, config):
         assert all_cores_run(execution, "nc_matmul", "tensor_reduce") or problem.N * problem.C == 1
         assert execution.sbuf_peak_bytes <= 212_728

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from ..._nki import nl
 from .._dma import copy
 from .._epilogue import Epilogue
-from .._tiles import INSTRUCTIONS_MAX
 
 
 @dataclass
@@ -62,13 +61,3 @@ def load_residual(operands, geometry, n, c0, cn, q0, qn):
     residual_sbuf = nl.ndarray((cn, qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
     copy(residual_sbuf, y_tile(operands.residual, geometry, n, c0, cn, q0, qn))
     return residual_sbuf
-
-
-def too_many_instructions(algorithm, geometry, count):
-    """Why a kernel of so many instructions on a core cannot be compiled; "" if it can."""
-    if count <= INSTRUCTIONS_MAX:
-        return ""
-    return (
-        f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}: {algorithm} needs {count} instructions on a "
-        f"core, the compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls"
-    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..._nki import nl
 from .._arguments import IDENTITY, check_perm, output_extent
-from .._tiles import dense_strides_4d, is_pair, position_in, require
+from .._tiles import INSTRUCTIONS_MAX, dense_strides_4d, is_pair, position_in, require
 
 
 @dataclass
@@ -148,3 +148,13 @@ def read_geometry(img_ref, filter_ref, places, feature_group_count, batch_group_
         itemsize=4 if img_ref.dtype == nl.float32 else 2,
     )
     return geometry, y_shape
+
+
+def instructions_refusal(geometry, name, count):
+    """Why the compiler would not take so many instructions of a core; "" if it does."""
+    if count <= INSTRUCTIONS_MAX:
+        return ""
+    return (
+        f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}: {name} needs up to {count} instructions on a "
+        f"core, the compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls"
+    )

@@ -5,7 +5,7 @@ Python subset.
 """
 
 from ..._nki import nl
-from .._tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
+from .._tiles import PARTS, div_ceil, share
 
 #: What the parts may share out.
 SHARDS = ("channels", "columns", "batch")
@@ -24,13 +24,3 @@ def part_most(count, is_shared):
 def parts_of_core():
     """The PARTS that this core does, in order."""
     return (0, 1) if nl.num_programs() == 1 else (nl.program_id(0),)
-
-
-def count_refusal(geometry, name, count):
-    """Why the compiler would not take so many instructions of a core; "" if it does."""
-    if count <= INSTRUCTIONS_MAX:
-        return ""
-    return (
-        f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}: {name} needs up to {count} instructions on a "
-        f"core, the compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls"
-    )

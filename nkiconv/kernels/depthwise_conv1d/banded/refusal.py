@@ -3,7 +3,7 @@
 from ...._nki import nl
 from ..._epilogue import finish_instructions
 from ..._tiles import PARTS, share
-from ..parts import count_refusal
+from ..geometry import instructions_refusal
 from .blocks import banded_sbuf_bytes, fits, make_blocks
 from .config import banded_config_refusal
 from .defaults import banded_settings
@@ -42,7 +42,7 @@ def size_refusal(geometry, extras, blocks, cores):
             f"S={geometry.S}, block={blocks.block}: banded needs {needed} bytes a partition of SBUF, there are "
             f"{nl.tile_size.total_available_sbuf_size}; use fewer buffers or groups, another block or algorithm"
         )
-    return count_refusal(geometry, "banded", count_banded_instructions(geometry, extras, blocks, cores))
+    return instructions_refusal(geometry, "banded", count_banded_instructions(geometry, extras, blocks, cores))
 
 
 def count_banded_instructions(geometry, extras, blocks, cores):

@@ -27,7 +27,7 @@ Zeros are multiplied: a NaN or Inf reaches every column of the channels that sha
 from ...._nki import nisa, nl
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import too_many_instructions
+from ..geometry import instructions_refusal
 from .config import COLUMNS_MIN, dot_config_refusal, read_dot
 from .plan import batches, count_batches, dot_units, padded_columns, plan_of, x_slots
 from .rows import load_ahead, move_slots, next_rows, start_dot
@@ -75,7 +75,7 @@ def dot_refusal(geometry, extras, config, cores):
             f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
             f"SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use taps_on_partition"
         )
-    return too_many_instructions("dot", geometry, count_dot_instructions(geometry, plan, settings.warmup, cores))
+    return instructions_refusal(geometry, "dot", count_dot_instructions(geometry, plan, settings.warmup, cores))
 
 
 def count_dot_instructions(geometry, plan, warmup, cores):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PSUM_BANKS, div_ceil
-from ..parts import count_refusal, part_most
+from ..geometry import instructions_refusal
+from ..parts import part_most
 from .chains import MixedPiece, last_step, phases_of, reads_out
 from .config import MixedConfig, mixed_config_refusal, mixed_settings
 from .states import state_block
@@ -140,7 +141,7 @@ def plan_refusal(geometry, extras, plan, cores, name):
             f"{banks} banks of PSUM, {PSUM_BANKS} are there; use pieces of up to {BANK_COLUMNS} columns, or "
             f"give chain A a tap on Vector in every recipe"
         )
-    return count_refusal(geometry, name, count_mixed_instructions(geometry, plan, cores))
+    return instructions_refusal(geometry, name, count_mixed_instructions(geometry, plan, cores))
 
 
 def count_mixed_instructions(geometry, plan, cores):

@@ -29,8 +29,9 @@ from ..._dma import copy
 from ..._epilogue import finish
 from ..._settings import config_refusal
 from ..._tiles import div_ceil
-from ..call import load_bias, load_residual, too_many_instructions, y_tile
+from ..call import load_bias, load_residual, y_tile
 from ..free_channels import ChannelBlock, row_runs
+from ..geometry import instructions_refusal
 from .tiling import (
     FILTER_BYTES_MAX,
     TAP_TILES_PER_LOAD,
@@ -56,7 +57,7 @@ def taps_on_partition_refusal(geometry, extras, config, cores):
                 f"filter and add the results"
             )
     count = count_partition_instructions(geometry, extras, tiling, cores)
-    return too_many_instructions("taps_on_partition", geometry, count)
+    return instructions_refusal(geometry, "taps_on_partition", count)
 
 
 def taps_on_partition(operands, geometry, extras, config):

@@ -27,8 +27,8 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..call import too_many_instructions
 from ..free_channels import finish_free, row_start
+from ..geometry import instructions_refusal
 from .bands import load_update_filters, make_bands, make_mask, transpose_filters
 from .config import read_update, update_config_refusal
 from .plan import ROW_MAX, count_chunks, group_runs, group_start, plan_update, update_chunks
@@ -59,16 +59,15 @@ def update_refusal(geometry, extras, config, cores):
             f"mixed or vector"
         )
     if on_tensor:
-        return too_many_instructions(
-            "update", geometry, count_update_instructions(geometry, plan, settings.warmup, cores)
-        )
+        count = count_update_instructions(geometry, plan, settings.warmup, cores)
+        return instructions_refusal(geometry, "update", count)
     parts = len(parts_of(geometry, extras))
     if parts == 0:
         return (
             f"C={geometry.C}, W={geometry.W}, S={geometry.S}, Q={geometry.Q}: rows, filters and products of one "
             f"image must fit SBUF on 256 partitions; split C over several calls, or use vector"
         )
-    return too_many_instructions("update", geometry, count_vector(geometry, parts, cores))
+    return instructions_refusal(geometry, "update", count_vector(geometry, parts, cores))
 
 
 def count_update_instructions(geometry, plan, warmup, cores):
