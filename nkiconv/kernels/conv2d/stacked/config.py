@@ -6,7 +6,7 @@ from ...._nki import nl
 from ..._settings import setting, settings_refusal
 from ..._tiles import div_ceil
 from ..cuts import window_of
-from .shape import LONG_RUN_BYTES, WAYS, can_shift, job_channels, make_stack, met_counts
+from .shape import LONG_RUN_BYTES, WAYS, can_shift, make_stack, met_counts
 
 #: Most of a setting that memory limits anyway, of elements that are cleared, and of matmuls on zeros.
 MOST = 4096
@@ -126,4 +126,4 @@ def filters_at(geometry, rows, outputs):
     run = geometry.columns.taps * (taps if geometry.rows.dilation == 1 else 1) * geometry.itemsize
     if run >= LONG_RUN_BYTES or (outputs == 1 and rows == taps):
         return "straight"
-    return "shifted" if can_shift(outputs, job_channels(geometry, outputs)) else "apart"
+    return "shifted" if can_shift(geometry, outputs) else "apart"

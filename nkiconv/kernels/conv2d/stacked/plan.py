@@ -23,7 +23,6 @@ from ..geometry import instructions_refusal
 from .config import stacked_config_refusal, stacked_settings
 from .shape import (
     can_shift,
-    job_channels,
     make_stack,
     max_of,
     met_counts,
@@ -78,6 +77,6 @@ def sizes_refusal(geometry, config):
         return f"config shifts={D} outputs={U}: at most {columns.taps} shifts (columns of taps) and {most} outputs"
     if B % G != 0 and taps_of_window(rows, B, U, V, max_of(phases_of(rows.stride, V, G))) > 1:
         return f"config rows={B} apart={G}: rows must be a multiple of it, or hold the window of all outputs"
-    if config.filters == "shifted" and not can_shift(U, job_channels(geometry, U)):
+    if config.filters == "shifted" and not can_shift(geometry, U):
         return f"config filters=shifted, outputs={U}, K={geometry.K}: engines address quadrants of {QUADRANT} channels"
     return ""

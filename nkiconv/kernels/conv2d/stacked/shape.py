@@ -135,15 +135,9 @@ def make_stack(geometry, counts, config, has_residual):
     return stack if fits_sbuf(stack_bytes(geometry, stack, has_residual)) else None
 
 
-def can_shift(U, kn):
-    """Whether engines may address the partitions of the filters of each of U rows of jobs of kn channels."""
-    return U == 1 or kn % QUADRANT == 0
-
-
-def job_channels(geometry, U):
-    """Output channels of a job, at most."""
-    jobs = stacked_jobs(geometry.K, nl.tile_size.pmax // U)
-    return jobs[len(jobs) - 1][1]
+def can_shift(geometry, U):
+    """Whether engines may address the partitions of the filters of each of U rows of all jobs."""
+    return U == 1 or by_quadrants(geometry.K, nl.tile_size.pmax // U)
 
 
 def by_quadrants(K, most):

@@ -67,7 +67,7 @@ def filters_way(target: Target, geometry: Any, stack: Any) -> str:
     if stack.U == 1 and stack.front + stack.num_taps * stack.B == rows.taps:
         return "straight"
     run = columns.taps * (rows.taps if rows.dilation == 1 else 1)
-    if can_shift(stack.U, stack.kn):
+    if can_shift(geometry, stack.U):
         return "shifted" if run * item < LONG_RUN_BYTES else "straight"
     size = geometry.C * rows.taps * columns.taps
     straight_ns = size // run * target.run_ns(run * item) * min(target.rows_an_engine, stack.U * stack.kn)
