@@ -193,9 +193,11 @@ def usual_product(geometry, extras):
 
 
 def default_fold(geometry, extras, product):
-    """Folded channels: where they are all, or rows and columns make up for more of x, and for filters twice."""
+    """Folded channels: where they are all, or rows and columns make up for more of x, and for filters twice; not where
+    most taps of a row meet zeros, which are skipped if nothing is folded."""
     rows = geometry.rows
     inputs = geometry.columns.out > FOLD_MIN or geometry.C <= nl.tile_size.pmax
+    inputs = inputs and geometry.columns.size >= geometry.columns.taps
     inputs = inputs and fold_refusal(geometry, extras, "inputs", product) == ""
     outputs = rows.out > FOLD_MIN and 2 * (rows.taps + rows.stride // rows.dilation) <= 3 * rows.taps
     outputs = outputs and fold_refusal(geometry, extras, "outputs", product) == ""
