@@ -106,3 +106,10 @@ def test_filters_too_long_for_banded_take_taps_on_partition(S):
     problem = ConvProblem(N=1, C=1, W=S + 100, S=S)
     assert chosen(problem)[0] == "taps_on_partition"
     assert times_slower(problem) == 1
+
+
+def test_the_dilation_of_one_tap_is_none():
+    problem = ConvProblem(N=25, C=2329, W=29, S=1, groups=2329, dtype="fp16")
+    dilated = problem.replace(rhs_dilation=(1, 2))
+    assert chosen(dilated) == chosen(problem)
+    assert modelled_us(dilated, "mixed", None) == modelled_us(problem, "mixed", None)

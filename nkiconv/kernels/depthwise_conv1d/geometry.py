@@ -24,6 +24,7 @@ class Geometry(nl.NKIObject):
     S: int
     Q: int
     stride: int
+    #: of several taps; of one it is 1, whatever is asked for
     dilation: int
     lhs_dilation: int
     pad_left: int
@@ -133,7 +134,7 @@ def read_geometry(img_ref, filter_ref, places, feature_group_count, batch_group_
         S=S,
         Q=Q,
         stride=stride[1],
-        dilation=rhs_dilation[1],
+        dilation=rhs_dilation[1] if S > 1 else 1,
         lhs_dilation=lhs_dilation[1],
         pad_left=pad_left,
         pad_right=pad_right,

@@ -11,8 +11,8 @@ LONG_ROW_GAPS = 45
 MANY_TAPS = 9
 #: Taps with gaps up to which the engines share them.
 SHARED_TAPS = 96
-#: Elements of w up to which few outputs are not worth Tensor's start: with gaps, and without.
-FEW_ELEMENTS_GAPS, FEW_ELEMENTS = 256, 140
+#: Elements of w up to which few outputs are not worth Tensor's start, with gaps and without; rows of x for one tap.
+FEW_ELEMENTS_GAPS, FEW_ELEMENTS, MANY_ROWS_RULE = 256, 140, 10_000
 
 
 def wanted_algorithms(geometry, extras):
@@ -37,7 +37,7 @@ def wanted_algorithms(geometry, extras):
 
 def wanted_for_few(geometry):
     """The same for few outputs of a row."""
-    if geometry.S * geometry.C < FEW_ELEMENTS or geometry.S == 1:
+    if geometry.S * geometry.C < FEW_ELEMENTS or (geometry.S == 1 and geometry.N * geometry.C < MANY_ROWS_RULE):
         if geometry.Q < 3:
             return ["update", "vector"]
         if geometry.S < 3:
