@@ -14,7 +14,6 @@ VERSIONS = ("0.6", "0.7")
 #: Documents that rules come from, of the Neuron SDK's documentation.
 _GUIDE = "nki/get-started/nki-language-guide.rst"
 _TO_03 = "nki/migration/index.rst, 0.2 to 0.3"
-_TO_02 = "nki/migration/index.rst, 0.1 to 0.2"
 _TO_04 = "nki/migration/index.rst, 0.3 to 0.4"
 _TO_06 = "nki/migration/index.rst, 0.5 to 0.6"
 _TO_07 = "nki/migration/index.rst, 0.6 to 0.7"

@@ -271,7 +271,7 @@ def needs(problem, lnc, settings):
     geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
     count = max(len(program.instructions) for program in execution.programs)
     said = (
-        tiling.count_swapped_instructions(geometry, found, extras_of(), lnc),
+        tiling.count_swapped_instructions(geometry, found, lnc),
         tiling.swapped_sbuf_bytes(geometry, found, extras_of()),
     )
     return (count, execution.sbuf_peak_bytes), said
@@ -318,7 +318,7 @@ def test_epilogues_need_no_more_than_it_says(lnc):
     geometry = geometry_of(problem)
     assert execution.sbuf_peak_bytes <= tiling.swapped_sbuf_bytes(geometry, found, asked)
     count = max(len(program.instructions) for program in execution.programs)
-    assert count <= tiling.count_swapped_instructions(geometry, found, asked, lnc)
+    assert count <= tiling.count_swapped_instructions(geometry, found, lnc)
 
 
 REFUSED = [

@@ -9,8 +9,8 @@ from .._dma import copy
 from .._engines import SCALAR_WORK, is_16bit, pick
 from .._tiles import BANK_COLUMNS, cut_into, div_ceil
 
-#: Scalar's work for a DMA that transposes: every other one is triggered there, in the time of 348 elements (trn2.toml,
-#: dma), some of which it would wait.
+#: Scalar's work for a DMA that transposes, as of so many elements: every other one is triggered there. A trigger takes
+#: some 348 (trn2.toml, dma); Scalar would wait for part of that anyway.
 TRIGGER_WORK = 130 * SCALAR_WORK
 
 

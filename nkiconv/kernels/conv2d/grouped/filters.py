@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import START_WORK, copy_work, pick
+from ..._masks import keep_between
 from ..._tiles import BANK_COLUMNS
 from ..boxes import load_box
 from ..call import of_array
@@ -86,16 +87,7 @@ def same_group_mask(operands, geometry, grouped, together):
     Kt, per_k = grouped.Kt, geometry.K // geometry.groups
     mask_sbuf = nl.ndarray((together * Kt, together, grouped.G), dtype=operands.w_dtype, buffer=nl.sbuf)
     nisa.memset(dst=mask_sbuf, value=1.0, engine=nisa.engine.gpsimd)
-    for side in range(2):
-        nisa.affine_select(
-            dst=mask_sbuf,
-            pattern=[[-Kt, together], [-per_k, grouped.G]],
-            channel_multiplier=1,
-            on_true_tile=mask_sbuf,
-            on_false_value=0.0,
-            cmp_op=nl.greater_equal if side == 0 else nl.less,
-            offset=0 if side == 0 else -per_k,
-        )
+    keep_between(mask_sbuf, [[-Kt, together], [-per_k, grouped.G]], per_k)
     return mask_sbuf
 
 

@@ -177,7 +177,7 @@ def work_on_unit(operands, geometry, epilogue, grouped, chunk, unit, x_sbuf, zer
     banks = banks_of_unit(grouped, unit)
     for which in range(len(banks)):
         bank = banks[which]
-        sums = sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf)
+        sums = sums_of_bank(grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf)
         for index in range(len(tiles)):
             if sums[index] != None:
                 residual = residuals[index]
@@ -193,7 +193,7 @@ def work_on_unit(operands, geometry, epilogue, grouped, chunk, unit, x_sbuf, zer
             store_tile(operands.y, geometry, grouped, tile, unit, 0, unit.mn, ys)
 
 
-def sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
+def sums_of_bank(grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
     """Sums [(uw, uh, k), images, blocks of rows, blocks of columns] of a bank in PSUM, for each tile; None where its
     part has no such rows.
 

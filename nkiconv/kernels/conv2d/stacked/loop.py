@@ -133,7 +133,7 @@ def transpose_next(operands, geometry, stack, padded, filters, ledger):
 def first_pieces(stack, band, Q):
     """Where the loads of the first band end: each piece is for twice as many tiles of sums as the one before, but none
     for more than a share of all, as the sums of the last begin when all is there."""
-    parts = tiles_of_band(stack, band, Q, False)[0]
+    parts = tiles_of_band(band, Q, False)[0]
     found = []
     index, step = 0, 1
     while index < len(parts):
@@ -156,7 +156,7 @@ def work_stack(operands, geometry, epilogue, stack, own, band, x_sbuf, residual_
     slots = nl.tile_size.pmax // slot
     shape = (nl.tile_size.pmax if slots > 1 else size, band.nn, band.jn, stack.V, Q)
     y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-    parts, columns = tiles_of_band(stack, band, Q, last)
+    parts, columns = tiles_of_band(band, Q, last)
     for index in range(len(parts)):
         j, jn = parts[index]
         base = (turn * len(parts) + index) % slots * slot

@@ -222,7 +222,7 @@ def columns_of(geometry, stack, g):
     return min(stack.D, geometry.columns.taps - g * stack.D)
 
 
-def tiles_of_band(stack, band, Q, last):
+def tiles_of_band(band, Q, last):
     """((first block, how many), ..), ((first column, how many), ..) of the sums of a band that share a bank of PSUM.
 
     last: whether nothing follows, so that the read-out and the store of the last sums should be short.

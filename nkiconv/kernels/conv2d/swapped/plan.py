@@ -34,7 +34,7 @@ def plan_swapped(geometry, extras, config, cores):
             f"filters of all input channels in SBUF, {whole} bytes a partition, with steps of at most {STEP_MAX} "
             f"elements; use taps"
         )
-    reason = instructions_refusal(geometry, "swapped", count_swapped_instructions(geometry, plan, extras, cores))
+    reason = instructions_refusal(geometry, "swapped", count_swapped_instructions(geometry, plan, cores))
     return (plan, "") if reason == "" else (None, reason)
 
 

@@ -127,7 +127,7 @@ def swapped_fits(geometry, extras, plan):
     return swapped_sbuf_bytes(geometry, plan, extras) <= nl.tile_size.total_available_sbuf_size
 
 
-def count_swapped_instructions(geometry, plan, extras, cores):
+def count_swapped_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most."""
     taps = geometry.rows.taps * geometry.columns.taps
     chunks, source = len(plan.chunks), plan.source

@@ -8,6 +8,7 @@ what is transposed is block-diagonal and one matmul serves all.
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import START_WORK, VECTOR_WORK, is_16bit, pick
+from ..._masks import keep_between
 from ..._tiles import WORD_BYTES, div_ceil, whole_words
 from .cuts import tap_order
 from .fold import group_depth, job_axis, tap_groups
@@ -188,16 +189,7 @@ def group_mask(job, geometry, dtype):
     per_k = geometry.K // geometry.groups
     mask_sbuf = nl.ndarray((job.kn, job.pack), dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=mask_sbuf, value=1.0, engine=nisa.engine.gpsimd)
-    for side in range(2):
-        nisa.affine_select(
-            dst=mask_sbuf,
-            pattern=[[-per_k, job.pack]],
-            channel_multiplier=1,
-            on_true_tile=mask_sbuf,
-            on_false_value=0.0,
-            cmp_op=nl.greater_equal if side == 0 else nl.less,
-            offset=0 if side == 0 else -per_k,
-        )
+    keep_between(mask_sbuf, [[-per_k, job.pack]], per_k)
     return mask_sbuf
 
 

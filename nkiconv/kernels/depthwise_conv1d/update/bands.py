@@ -6,6 +6,7 @@ zero.
 
 from ...._nki import nisa, nl
 from ..._dma import copy
+from ..._masks import keep_between
 from ..._tiles import div_ceil
 from ..free_channels import row_start
 from .plan import group_runs, taps_met
@@ -16,16 +17,7 @@ def make_mask(channels, width, dtype):
     rows = channels * width
     mask_sbuf = nl.ndarray((rows, channels), dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=mask_sbuf, value=1.0)
-    for side in range(2):
-        nisa.affine_select(
-            dst=mask_sbuf,
-            pattern=[[-width, channels]],
-            channel_multiplier=1,
-            on_true_tile=mask_sbuf,
-            on_false_value=0.0,
-            cmp_op=nl.greater_equal if side == 0 else nl.less,
-            offset=0 if side == 0 else -width,
-        )
+    keep_between(mask_sbuf, [[-width, channels]], width)
     return mask_sbuf
 
 

@@ -192,7 +192,7 @@ class StackPrice:
     def _band_ns(self) -> BandNs:
         target, geometry, stack, band = self.target, self.geometry, self.stack, self.band
         columns, item, jobs = geometry.columns, geometry.itemsize, len(stack.jobs)
-        parts, across = tiles_of_band(stack, band, columns.out, False)
+        parts, across = tiles_of_band(band, columns.out, False)
         column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
         fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
         matmuls = jobs * stack.V * stack.num_taps * stack.groups
@@ -268,7 +268,7 @@ class StackPrice:
         read_ns = target.vector_done_ns + bank * stack.U * stack.kn * target.vector_16bit_ns
         filters_ns: float = come_ns + bank * self._transposes_ns / filter_count(stack) / rate
         filters_ns += target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns + read_ns
-        part = tiles_of_band(stack, band, geometry.columns.out, False)[0][0]
+        part = tiles_of_band(band, geometry.columns.out, False)[0][0]
         blocks = band_rows(stack, part[1])
         first, last = whole_blocks(geometry.rows, stack, band.j0 * stack.step, blocks)
         triggers = self._triggers + stack.D * band.nn * (1 + blocks - (last - first))

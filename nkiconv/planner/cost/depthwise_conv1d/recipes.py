@@ -8,12 +8,10 @@ from math import gcd
 from typing import NamedTuple
 
 from ....kernels._tiles import BANK_COLUMNS
-from ....kernels.depthwise_conv1d.call import Extras
 from ....kernels.depthwise_conv1d.geometry import Geometry
 from ....kernels.depthwise_conv1d.mixed.chains import has_product, needs_finish, reads_out
 from ....kernels.depthwise_conv1d.mixed.tiles import part_total
 from ....simulator.hardware import PARTITIONS
-from ....simulator.timing import Rates
 from ....simulator.timing.target import Target
 from ..algorithm import Shape
 
@@ -77,11 +75,6 @@ class ColumnPrices:
             target.vector_sum_ns + target.vector_fixed_sum_ns / piece,
             target.scalar_ns + target.scalar_fixed_operand_ns / piece,
         )
-
-
-def column_prices(geometry: Geometry, extras: Extras, cores: int, rates: Rates, piece: int = PIECE) -> ColumnPrices:
-    """Prices under the constants of `rates`."""
-    return ColumnPrices.of(Target.of(rates), geometry.itemsize, piece)
 
 
 def work_of(recipe: Recipe, shape: Shape, piece: int) -> Work:
