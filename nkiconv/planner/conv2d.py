@@ -77,11 +77,11 @@ class Conv2d(Operation):
     def letters(self, shape: Shape) -> dict[str, int]:
         geometry = shape.geometry
         rows, columns = geometry.rows, geometry.columns
-        found = {name: getattr(geometry, name) for name in ("N", "C", "K", "groups")}
+        found = {"N": geometry.planes.out, "C": geometry.C, "K": geometry.K, "groups": geometry.groups}
         found |= {"H": rows.size, "W": columns.size, "R": rows.taps, "S": columns.taps, "P": rows.out, "Q": columns.out}
         for name in ("stride", "dilation", "lhs_dilation", "before"):
             found |= {f"{name}_h": getattr(rows, name), f"{name}_w": getattr(columns, name)}
-        found["rows"] = geometry.N * rows.out * columns.out
+        found["rows"] = geometry.planes.out * rows.out * columns.out
         found["contraction"] = rows.taps * columns.taps * (geometry.C // geometry.groups)
         found["itemsize"] = geometry.itemsize
         return {name: int(value) for name, value in found.items()}

@@ -10,19 +10,14 @@ from .._tiles import div_ceil
 from .call import scale_residual
 
 
-def strides_of_x(geometry):
-    """Elements between neighbours in x along n, c, h, w."""
-    return (geometry.x_n, geometry.x_c, geometry.x_h, geometry.x_w)
+def offset_at(strides, first):
+    """Offset in HBM of an element of a tensor with strides along four axes."""
+    return first[0] * strides[0] + first[1] * strides[1] + first[2] * strides[2] + first[3] * strides[3]
 
 
-def strides_of_w(geometry):
-    """Elements between neighbours in a plain w along k, c, r, s."""
-    return (geometry.w_k, geometry.w_c, geometry.w_r, geometry.w_s)
-
-
-def corner(strides, n, k, p, q):
-    """Offset in HBM of an element of a tensor with strides along these."""
-    return n * strides[0] + k * strides[1] + p * strides[2] + q * strides[3]
+def pattern_of(strides, counts):
+    """Access pattern of so many neighbours along four axes."""
+    return [[strides[0], counts[0]], [strides[1], counts[1]], [strides[2], counts[2]], [strides[3], counts[3]]]
 
 
 def spot(tile, first, pattern):

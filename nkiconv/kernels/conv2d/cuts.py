@@ -101,23 +101,6 @@ def put_first(products, first):
     return [products[first]] + products[:first] + products[first + 1 :]
 
 
-def strides_of_y(geometry):
-    """Elements between neighbours in y along n, k, p, q."""
-    return (geometry.y_n, geometry.y_k, geometry.y_p, geometry.y_q)
-
-
-def strides_of_residual(geometry):
-    """Elements between neighbours in the residual along n, k, p, q."""
-    return (geometry.r_n, geometry.r_k, geometry.r_p, geometry.r_q)
-
-
-def box(strides, k0, n0, p0, q0, shape):
-    """(pattern, offset) in HBM of outputs [kn, nn, pn, qn] from these on, of a tensor with strides along n, k, p, q."""
-    kn, nn, pn, qn = shape
-    pattern = [[strides[1], kn], [strides[0], nn], [strides[2], pn], [strides[3], qn]]
-    return pattern, n0 * strides[0] + k0 * strides[1] + p0 * strides[2] + q0 * strides[3]
-
-
 def blocks_of_taps(geometry, most):
     """(first row, rows, first column, columns) of blocks of at most `most` taps."""
     R, S = geometry.rows.taps, geometry.columns.taps

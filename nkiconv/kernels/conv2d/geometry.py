@@ -16,7 +16,7 @@ PRECISIONS = ("bf16", "tf32", "fp16x3")
 
 @dataclass
 class Axis(nl.NKIObject):
-    """Rows or columns: size of x, taps of w, outputs, and how they meet."""
+    """Planes, rows or columns: size of x, taps of w, outputs, and how they meet."""
 
     size: int
     taps: int
@@ -29,37 +29,29 @@ class Axis(nl.NKIObject):
 
 @dataclass
 class Geometry(nl.NKIObject):
-    """One conv2d: y[n, k, p, q] = sum over c, r, s of w[k, c, r, s] * xp[n, g * C / groups + c, p', q'].
+    """One convolution on three axes: y[k, z, p, q] = sum over c, t, r, s of
 
-    p' = p * stride + r * dilation - before on the rows' axis, q' the same on the columns'; g = k // (K / groups). xp is
-    x with lhs_dilation - 1 zeros between neighbours, and zeros outside. Strides are in elements of the HBM tensors as
-    stored, so permuted layouts need no copy; where channels lie side by side, elements that no tap meets are left out.
+        w[k, c, t, r, s] * xp[g * C / groups + c, z', p', q'],    g = k // (K / groups),
+
+    p' = p * stride + r * dilation - before on the rows' axis, z' and q' the same on those of the planes and columns. xp
+    is x with lhs_dilation - 1 zeros between neighbours, and zeros outside. The images of a 2-d problem are planes with
+    one tap, each an output of its own; rows of taps of several planes follow each other. Strides are in elements of the
+    HBM tensors as stored, so permuted layouts need no copy; where channels lie side by side, elements that no tap meets
+    are left out.
     """
 
-    N: int
     C: int
     K: int
     groups: int
+    planes: Axis
     rows: Axis
     columns: Axis
-    #: elements between neighbours in x along n, c, h, w; in w along k, c, r, s; in y and in the residual, which is not
-    #: pooled, along n, k, p, q
-    x_n: int
-    x_c: int
-    x_h: int
-    x_w: int
-    w_k: int
-    w_c: int
-    w_r: int
-    w_s: int
-    y_n: int
-    y_k: int
-    y_p: int
-    y_q: int
-    r_n: int
-    r_k: int
-    r_p: int
-    r_q: int
+    #: elements between neighbours in x along channels, planes, rows and columns; in w along k, c, rows and columns of
+    #: taps; in y and in the residual, which is not pooled, along k, planes, rows and columns
+    x_strides: tuple
+    w_strides: tuple
+    y_strides: tuple
+    r_strides: tuple
     #: output channels of a block of a packed filter, 0: the filter is plain
     packed: int
     #: bytes of an element of x and w on chip and in HBM, and whether the array takes products of them at the rate of
@@ -195,12 +187,12 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
     kern_axes = IDENTITY if perms[1] == None else perms[1]
     out_axes = IDENTITY if perms[2] == None else perms[2]
     x_shape, w_shape = img_ref.shape, filter_ref.shape
-    N, C, H, W = x_shape[in_axes[0]], x_shape[in_axes[1]], x_shape[in_axes[2]], x_shape[in_axes[3]]
+    N, C, H, W = picked(x_shape, in_axes)
     packed = w_shape[4] if len(w_shape) == 5 else 0
     if packed > 0:
         K, w_in, R, S = w_shape[0] * packed, w_shape[1], w_shape[2], w_shape[3]
     else:
-        K, w_in, R, S = w_shape[kern_axes[0]], w_shape[kern_axes[1]], w_shape[kern_axes[2]], w_shape[kern_axes[3]]
+        K, w_in, R, S = picked(w_shape, kern_axes)
     groups = group_counts[0]
     require(
         C % groups == 0 and K % groups == 0,
@@ -213,39 +205,25 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
     )
     rows = read_axis("P", H, R, padding[0], stride[0], rhs_dilation[0], lhs_dilation[0])
     columns = read_axis("Q", W, S, padding[1], stride[1], rhs_dilation[1], lhs_dilation[1])
-    x_strides = dense_strides_4d(x_shape)
+    x_strides = picked(dense_strides_4d(x_shape), in_axes)
     h_step, w_step = 1, 1
-    if C > 1 and x_strides[in_axes[1]] == 1:
+    if C > 1 and x_strides[1] == 1:
         rows, h_step = thinned(rows)
         columns, w_step = thinned(columns)
-    w_strides = dense_strides_4d((K, w_in, R, S) if packed > 0 else w_shape)
     check_pool(pool, rows.out, columns.out)
-    y_shape = stored((N, K, rows.out // pool[0], columns.out // pool[1]), out_axes)
-    r_shape = stored((N, K, rows.out, columns.out), out_axes)
-    y_strides, r_strides = dense_strides_4d(y_shape), dense_strides_4d(r_shape)
+    y_shape = picked((N, K, rows.out // pool[0], columns.out // pool[1]), out_axes)
+    r_shape = picked((N, K, rows.out, columns.out), out_axes)
     geometry = Geometry(
-        N=N,
         C=C,
         K=K,
         groups=groups,
+        planes=Axis(size=N, taps=1, out=N, stride=1, dilation=1, lhs_dilation=1, before=0),
         rows=rows,
         columns=columns,
-        x_n=x_strides[in_axes[0]],
-        x_c=x_strides[in_axes[1]],
-        x_h=x_strides[in_axes[2]] * h_step,
-        x_w=x_strides[in_axes[3]] * w_step,
-        w_k=w_strides[kern_axes[0]],
-        w_c=w_strides[kern_axes[1]],
-        w_r=w_strides[kern_axes[2]],
-        w_s=w_strides[kern_axes[3]],
-        y_n=y_strides[position_in(out_axes, 0)],
-        y_k=y_strides[position_in(out_axes, 1)],
-        y_p=y_strides[position_in(out_axes, 2)],
-        y_q=y_strides[position_in(out_axes, 3)],
-        r_n=r_strides[position_in(out_axes, 0)],
-        r_k=r_strides[position_in(out_axes, 1)],
-        r_p=r_strides[position_in(out_axes, 2)],
-        r_q=r_strides[position_in(out_axes, 3)],
+        x_strides=(x_strides[1], x_strides[0], x_strides[2] * h_step, x_strides[3] * w_step),
+        w_strides=picked(dense_strides_4d((K, w_in, R, S) if packed > 0 else w_shape), kern_axes),
+        y_strides=result_strides(y_shape, out_axes),
+        r_strides=result_strides(r_shape, out_axes),
         packed=packed,
         itemsize=bytes_of(img_ref.dtype, precision),
         hbm_itemsize=bytes_of(img_ref.dtype, None),
@@ -262,9 +240,20 @@ def bytes_of(dtype, precision):
     return 4 if dtype == nl.float32 and precision != "bf16" else 2
 
 
-def stored(canonical, axes):
-    """A canonical shape as stored."""
-    return (canonical[axes[0]], canonical[axes[1]], canonical[axes[2]], canonical[axes[3]])
+def picked(values, axes):
+    """Four values in the order of some axes: of a canonical shape that as stored, of strides the canonical ones."""
+    return (values[axes[0]], values[axes[1]], values[axes[2]], values[axes[3]])
+
+
+def result_strides(shape, axes):
+    """Elements between neighbours along k, n, p, q of a tensor stored with this shape and permutation."""
+    strides = dense_strides_4d(shape)
+    return (
+        strides[position_in(axes, 1)],
+        strides[position_in(axes, 0)],
+        strides[position_in(axes, 2)],
+        strides[position_in(axes, 3)],
+    )
 
 
 def check_pool(pool, P, Q):
@@ -281,13 +270,13 @@ def instructions_refusal(geometry, algorithm, count):
         return ""
     calls = div_ceil(count, INSTRUCTIONS_MAX)
     remedy = f"split K over {calls} calls, or use larger tiles"
-    if geometry.N >= calls:
-        remedy = f"call it {calls} times, with at most {geometry.N // calls} images each"
+    if geometry.planes.out >= calls:
+        remedy = f"call it {calls} times, with at most {geometry.planes.out // calls} images each"
     elif geometry.rows.out >= calls:
         remedy = (
             f"call it {calls} times, with at most {geometry.rows.out // calls} rows of y (and what they see of x) each"
         )
     return (
-        f"N={geometry.N}, C={geometry.C}, K={geometry.K}: {algorithm} needs up to {count} instructions on a core, the "
-        f"compiler takes {INSTRUCTIONS_MAX}; {remedy}"
+        f"N={geometry.planes.out}, C={geometry.C}, K={geometry.K}: {algorithm} needs up to {count} instructions on a "
+        f"core, the compiler takes {INSTRUCTIONS_MAX}; {remedy}"
     )

@@ -12,8 +12,8 @@ from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
 from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
-from .boxes import corner, strides_of_x
-from .cuts import most_of, strides_of_residual, strides_of_y
+from .boxes import offset_at, pattern_of
+from .cuts import most_of
 from .geometry import Geometry
 from .transposes import load_transposed
 
@@ -27,7 +27,7 @@ PIECE_BYTES = 16_384
 
 @dataclass
 class Transposed(nl.NKIObject):
-    """Elements [n, a, h, b] of two tensors in HBM, their bytes, and their strides in both: a is side by side in the
+    """Elements [a, n, h, b] of two tensors in HBM, their bytes, and their strides in both: a is side by side in the
     source, b in the target."""
 
     shape: tuple
@@ -44,46 +44,34 @@ class Transposed(nl.NKIObject):
 def copies_x(algorithm, geometry):
     """Whether an algorithm gets a copy of x."""
     own = algorithm in OWN and geometry.hbm_itemsize > 1
-    return not own and geometry.x_c == 1 and geometry.C > 1 and geometry.x_w > 1
+    return not own and geometry.x_strides[0] == 1 and geometry.C > 1 and geometry.x_strides[3] > 1
 
 
 def copies_y(algorithm, geometry):
     """Whether an algorithm writes a copy of y."""
-    return algorithm not in OWN and geometry.y_k == 1 and geometry.K > 1 and geometry.y_q > 1
+    return algorithm not in OWN and geometry.y_strides[0] == 1 and geometry.K > 1 and geometry.y_strides[3] > 1
 
 
 def plain_of(algorithm, geometry, extras):
     """The Geometry that an algorithm sees: strides of the copies."""
     rows, columns = geometry.rows, geometry.columns
-    x, y, r = strides_of_x(geometry), strides_of_y(geometry), strides_of_residual(geometry)
+    x_strides, y_strides, r_strides = geometry.x_strides, geometry.y_strides, geometry.r_strides
     if copies_x(algorithm, geometry):
-        x = dense(geometry.C, rows.size, columns.size)
+        x_strides = dense(geometry.C, rows.size, columns.size)
     if copies_y(algorithm, geometry):
-        y = dense(geometry.K, rows.out // extras.pool[0], columns.out // extras.pool[1])
-        r = dense(geometry.K, rows.out, columns.out)
+        y_strides = dense(geometry.K, rows.out // extras.pool[0], columns.out // extras.pool[1])
+        r_strides = dense(geometry.K, rows.out, columns.out)
     return Geometry(
-        N=geometry.N,
         C=geometry.C,
         K=geometry.K,
         groups=geometry.groups,
+        planes=geometry.planes,
         rows=rows,
         columns=columns,
-        x_n=x[0],
-        x_c=x[1],
-        x_h=x[2],
-        x_w=x[3],
-        w_k=geometry.w_k,
-        w_c=geometry.w_c,
-        w_r=geometry.w_r,
-        w_s=geometry.w_s,
-        y_n=y[0],
-        y_k=y[1],
-        y_p=y[2],
-        y_q=y[3],
-        r_n=r[0],
-        r_k=r[1],
-        r_p=r[2],
-        r_q=r[3],
+        x_strides=x_strides,
+        w_strides=geometry.w_strides,
+        y_strides=y_strides,
+        r_strides=r_strides,
         packed=geometry.packed,
         itemsize=geometry.itemsize,
         hbm_itemsize=geometry.hbm_itemsize,
@@ -93,8 +81,8 @@ def plain_of(algorithm, geometry, extras):
 
 
 def dense(channels, height, width):
-    """Strides along n, c, h, w of rows side by side."""
-    return (channels * height * width, height * width, width, 1)
+    """Strides along channels, planes, rows and columns of rows side by side, channels of a plane next to each other."""
+    return (height * width, channels * height * width, width, 1)
 
 
 def copy_in(algorithm, operands, geometry):
@@ -119,8 +107,8 @@ def copy_out(algorithm, y_hbm, operands, geometry, extras):
 
 def rows_copy(source_hbm, part):
     """A copy [n, c, h, w] in HBM of a tensor whose channels lie side by side."""
-    N, C, H, W = part.shape
-    rows_hbm = nl.ndarray((N * C * H * W,), dtype=source_hbm.dtype, buffer=nl.shared_hbm)
+    C, N, H, W = part.shape
+    rows_hbm = nl.ndarray((C * N * H * W,), dtype=source_hbm.dtype, buffer=nl.shared_hbm)
     copy_transposed(rows_hbm, source_hbm, part)
     meet(rows_hbm)
     return rows_hbm
@@ -134,35 +122,35 @@ def meet(hbm):
 
 def x_to_rows(geometry):
     """x as its copy has it."""
-    shape = (geometry.N, geometry.C, geometry.rows.size, geometry.columns.size)
-    return to_rows(shape, geometry.hbm_itemsize, strides_of_x(geometry))
+    shape = (geometry.C, geometry.planes.size, geometry.rows.size, geometry.columns.size)
+    return to_rows(shape, geometry.hbm_itemsize, geometry.x_strides)
 
 
 def residual_to_rows(geometry):
     """The residual as its copy has it, of four bytes an element at most."""
-    shape = (geometry.N, geometry.K, geometry.rows.out, geometry.columns.out)
-    return to_rows(shape, 4, strides_of_residual(geometry))
+    shape = (geometry.K, geometry.planes.out, geometry.rows.out, geometry.columns.out)
+    return to_rows(shape, 4, geometry.r_strides)
 
 
 def to_rows(shape, item, strides):
-    """Channels that lie side by side, [n, c, h, w], as rows."""
+    """Channels that lie side by side, [c, n, h, w], as rows."""
     return Transposed(
         shape=shape,
         item=item,
         source=strides,
-        target=dense(shape[1], shape[2], shape[3]),
+        target=dense(shape[0], shape[2], shape[3]),
         source_first=0,
         target_first=0,
-        is_sorted=item == 1 or shape[1] <= min(FEW, shape[3]),
+        is_sorted=item == 1 or shape[0] <= min(FEW, shape[3]),
     )
 
 
 def y_to_pixels(geometry, extras):
     """y from its copy: as rows, or pixels that are evenly spaced in y as rows of 128 and one of the rest."""
     K, P, Q = geometry.K, geometry.rows.out // extras.pool[0], geometry.columns.out // extras.pool[1]
-    is_sorted, step = K <= min(FEW, Q), geometry.y_q if Q > 1 else geometry.y_p
-    each, lines, line_step = Q, [(0, P, Q)], geometry.y_p
-    if not is_sorted and (P == 1 or Q == 1 or geometry.y_p == Q * step):
+    is_sorted, step = K <= min(FEW, Q), geometry.y_strides[3] if Q > 1 else geometry.y_strides[2]
+    each, lines, line_step = Q, [(0, P, Q)], geometry.y_strides[2]
+    if not is_sorted and (P == 1 or Q == 1 or geometry.y_strides[2] == Q * step):
         each = nl.tile_size.pmax
         whole = P * Q // each
         lines, line_step = [(0, whole, each), (whole * each, 1, P * Q % each)], each * step
@@ -172,10 +160,10 @@ def y_to_pixels(geometry, extras):
         if count * columns > 0:
             found.append(
                 Transposed(
-                    shape=(geometry.N, columns, count, K),
+                    shape=(columns, geometry.planes.out, count, K),
                     item=extras.epilogue.y_itemsize,
-                    source=(K * P * Q, 1, each, P * Q),
-                    target=(geometry.y_n, step, line_step, 1),
+                    source=(1, K * P * Q, each, P * Q),
+                    target=(step, geometry.y_strides[1], line_step, 1),
                     source_first=first,
                     target_first=first * step,
                     is_sorted=is_sorted,
@@ -197,13 +185,13 @@ def copies_of(algorithm, geometry, extras):
 def copy_transposed(target_hbm, source_hbm, part):
     """This core's share of a Transposed."""
     dtype, pieces, ledger = source_hbm.dtype, pieces_of(part), new_ledger()
-    from_n, from_a, from_h, from_b = part.source
-    to_n, to_a, to_h, to_b = part.target
+    from_a, from_n, from_h, from_b = part.source
+    to_a, to_n, to_h, to_b = part.target
     mine = share(len(pieces), nl.num_programs(), nl.program_id(0))
     for piece in pieces[mine[0] : mine[0] + mine[1]]:
         n, nn, a, an, h, hn, b, bn = piece
-        source = part.source_first + corner(part.source, n, a, h, b)
-        target = part.target_first + corner(part.target, n, a, h, b)
+        source = part.source_first + offset_at(part.source, (a, n, h, b))
+        target = part.target_first + offset_at(part.target, (a, n, h, b))
         if part.is_sorted:
             raw_sbuf = nl.ndarray((nn * hn, bn, an), dtype=dtype, buffer=nl.sbuf)
             pattern = [[from_n, nn], [from_h, hn], [from_b, bn], [from_a, an]]
@@ -214,15 +202,15 @@ def copy_transposed(target_hbm, source_hbm, part):
             pattern = [[to_n, nn], [to_h, hn], [to_a, an], [to_b, bn]]
         else:
             lines_sbuf = nl.ndarray((an, nn, hn, bn), dtype=dtype, buffer=nl.sbuf)
-            load_transposed(lines_sbuf, source_hbm, (from_n, from_h, from_b), source, False, ledger)
-            pattern = [[to_a, an], [to_n, nn], [to_h, hn], [to_b, bn]]
+            load_transposed(lines_sbuf, source_hbm, part.source, source, False, ledger)
+            pattern = pattern_of(part.target, (an, nn, hn, bn))
         copy(target_hbm.ap(pattern=pattern, offset=target), lines_sbuf)
 
 
 def pieces_of(part):
     """(first, how many) of n, a, h, b of the pieces of a Transposed, with rows on the partitions where they are sorted,
     else with a; an even number where rows allow it."""
-    N, A, H, B = part.shape
+    A, N, H, B = part.shape
     P_MAX, most, together = nl.tile_size.pmax, PIECE_BYTES // part.item, 1
     if part.is_sorted:
         most = max(1, most // min(A, B))
@@ -251,8 +239,8 @@ def relayout_refusal(algorithm, geometry, extras):
     count = relayout_instructions(algorithm, geometry, extras)
     if count > INSTRUCTIONS_MAX:
         return (
-            f"N={geometry.N}, H={geometry.rows.size}, W={geometry.columns.size}: copies of x and y as NCHW need "
-            f"{count} instructions, the compiler takes {INSTRUCTIONS_MAX}; split N over several calls"
+            f"N={geometry.planes.out}, H={geometry.rows.size}, W={geometry.columns.size}: copies of x and y as NCHW "
+            f"need {count} instructions, the compiler takes {INSTRUCTIONS_MAX}; split N over several calls"
         )
     return ""
 

@@ -16,7 +16,7 @@ RULE_PIXELS, RULE_PIXELS_GROUPS, RULE_PIXELS_DEPTHWISE = 215, 500, 1900
 
 def wanted_algorithms(geometry):
     """Names in the order in which they are asked whether they run this; `taps`, which runs most, comes behind all."""
-    pixels = geometry.N * geometry.rows.out * geometry.columns.out
+    pixels = geometry.planes.out * geometry.rows.out * geometry.columns.out
     contraction = geometry.C * geometry.rows.taps * geometry.columns.taps
     if geometry.precision == "fp16x3":
         return []
@@ -24,7 +24,7 @@ def wanted_algorithms(geometry):
         return ["taps"] if geometry.K > RULE_FEW else ["narrow"]
     if geometry.groups > 1:
         return wanted_in_groups(geometry, pixels)
-    if geometry.x_c == 1 and geometry.C > RULE_FEW and geometry.rows.size * geometry.columns.size > 1:
+    if geometry.x_strides[0] == 1 and geometry.C > RULE_FEW and geometry.rows.size * geometry.columns.size > 1:
         return wanted_side_by_side(geometry)
     if geometry.C <= RULE_INPUTS:
         return wanted_of_few_inputs(geometry, pixels, contraction)

@@ -16,11 +16,11 @@ TRIGGER_WORK = 130 * SCALAR_WORK
 
 def is_transposed(geometry):
     """Whether DMA transposes x: neighbours in HBM are channels, of more than a byte each."""
-    return geometry.x_c == 1 and geometry.C > 1 and geometry.hbm_itemsize > 1
+    return geometry.x_strides[0] == 1 and geometry.C > 1 and geometry.hbm_itemsize > 1
 
 
 def load_transposed(dst, hbm, strides, offset, alone, ledger):
-    """dst [c, n, h, w] in SBUF from an HBM tensor whose channels lie side by side; strides along n, h, w there.
+    """dst [c, n, h, w] in SBUF from an HBM tensor whose channels lie side by side; strides along c, n, h, w there.
 
     alone: whether no other load goes with it. Of one image it is cut in two then, by rows: the two engines that trigger
     such DMAs take turns, and what comes later shall not share the way.
@@ -31,8 +31,8 @@ def load_transposed(dst, hbm, strides, offset, alone, ledger):
         into = nl.ndarray((cn, nn, hn, wn), dtype=hbm.dtype, buffer=nl.sbuf)
     for part in cut_into(hn, min(hn, 2 if alone and nn == 1 else 1)):
         h, count = part
-        pattern = [[strides[2], wn], [strides[0], nn], [strides[1], count], [1, cn]]
-        src = hbm.ap(pattern=pattern, offset=offset + h * strides[1])
+        pattern = [[strides[3], wn], [strides[1], nn], [strides[2], count], [1, cn]]
+        src = hbm.ap(pattern=pattern, offset=offset + h * strides[2])
         nisa.dma_transpose(dst=into[0:cn, 0:nn, h : h + count, 0:wn], src=src, axes=(3, 1, 2, 0))
         ledger.scalar = ledger.scalar + TRIGGER_WORK
     if hbm.dtype != dst.dtype:
@@ -40,18 +40,18 @@ def load_transposed(dst, hbm, strides, offset, alone, ledger):
 
 
 def store_transposed(hbm, strides, data_sbuf, offset, ledger):
-    """[c, n, h, w] in SBUF to an HBM tensor whose channels lie side by side; strides along n, h, w there."""
+    """[c, n, h, w] in SBUF to an HBM tensor whose channels lie side by side; strides along c, n, h, w there."""
     cn, nn, hn, wn = data_sbuf.shape
-    step, outer = spacing(strides, (nn, hn, wn))
+    step, outer = spacing(strides[1:], (nn, hn, wn))
     if outer == 0:
         store_run(hbm, data_sbuf.reshape((cn, nn * hn * wn)), offset, step, ledger)
         return
     for n in range(nn):
-        image_sbuf, first = data_sbuf[0:cn, n, 0:hn, 0:wn], offset + n * strides[0]
+        image_sbuf, first = data_sbuf[0:cn, n, 0:hn, 0:wn], offset + n * strides[1]
         if outer == 1:
             store_run(hbm, image_sbuf.reshape((cn, hn * wn)), first, step, ledger)
         for h in range(hn if outer == 2 else 0):
-            store_run(hbm, image_sbuf[0:cn, h, 0:wn], first + h * strides[1], step, ledger)
+            store_run(hbm, image_sbuf[0:cn, h, 0:wn], first + h * strides[2], step, ledger)
 
 
 def spacing(strides, counts):

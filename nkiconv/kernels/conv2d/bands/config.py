@@ -42,7 +42,7 @@ def bands_config_refusal(config):
 def bands_settings(geometry, config):
     """All settings: what a config leaves open so that the work of the groups of a round, in columns of the array, hides
     the triggers of the next one's bands."""
-    columns, N = geometry.columns, geometry.N
+    columns, N = geometry.columns, geometry.planes.out
     A = most_channels_of_group(geometry)
     share_groups = div_ceil(div_ceil(geometry.C, A), PARTS)
     work = max(columns.taps * max(nl.tile_size.pmax, N * columns.out), N * DMA_COLUMNS)

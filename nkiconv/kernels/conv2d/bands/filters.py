@@ -25,8 +25,9 @@ def copy_reversed(operands, geometry, bands, c0, cn):
     for begin in range(0, cn, nl.tile_size.pmax):
         count = min(nl.tile_size.pmax, cn - begin)
         w_sbuf = nl.ndarray((count, rows.taps, S), dtype=operands.w_dtype, buffer=nl.sbuf)
-        pattern = [[geometry.w_k, count], [geometry.w_r, rows.taps], [geometry.w_s, S]]
-        copy(w_sbuf, operands.w.ap(pattern=pattern, offset=(c0 + begin) * geometry.w_k))
+        by_k, _, by_r, by_s = geometry.w_strides
+        pattern = [[by_k, count], [by_r, rows.taps], [by_s, S]]
+        copy(w_sbuf, operands.w.ap(pattern=pattern, offset=(c0 + begin) * by_k))
         z_sbuf = nl.ndarray((count, bands.depth, S), dtype=operands.w_dtype, buffer=nl.sbuf)
         if rows.dilation > 1:
             nisa.memset(dst=z_sbuf, value=0.0, engine=nisa.engine.gpsimd)

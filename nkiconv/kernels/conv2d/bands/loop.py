@@ -4,7 +4,7 @@ from ...._nki import nisa, nl
 from ..._engines import new_ledger
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..boxes import load_bias_as, load_box, residual_of, store_boxes, strides_of_x
+from ..boxes import load_bias_as, load_box, residual_of, store_boxes
 from ..call import finish_shared, of_array
 from ..filter_feed import tiles_in_turn
 from ..sums import taps_by_cover, zero_sums
@@ -23,7 +23,7 @@ def run_bands(operands, geometry, extras, bands):
     c0 = first[0] * A
     cn = min(geometry.C, c0 + gn * A) - c0
     ring_of = min(bands.buffers, gn) if bands.width > 0 else 0
-    ring = tiles_in_turn(ring_of, (A * height, geometry.N, bands.width), operands.x_dtype)
+    ring = tiles_in_turn(ring_of, (A * height, geometry.planes.out, bands.width), operands.x_dtype)
     rounds = div_ceil(gn, bands.together)
     zeros_sbuf = warm_zeros()
     shape = (A * height, bands.together, A, bands.size)
@@ -61,20 +61,21 @@ def take_round(buffers, scratch_hbm, geometry, bands, cn, index):
 
 def load_group(operands, geometry, bands, c0, cn, group, ring):
     """x of a group of channels, [(a, h), images, columns], in the buffer whose turn it is."""
-    by_n, by_c, by_h, by_w = strides_of_x(geometry)
+    by_c, by_n, by_h, by_w = geometry.x_strides
     first = group * bands.A
     channels = min(bands.A, cn - first)
-    pattern = [[by_c, channels], [by_h, geometry.rows.size], [by_n, geometry.N], [by_w, bands.width]]
+    pattern = [[by_c, channels], [by_h, geometry.rows.size], [by_n, geometry.planes.out], [by_w, bands.width]]
     load_box(ring[group % len(ring)], operands.x, (0, 0, 0), pattern, (c0 + first) * by_c + bands.w0 * by_w)
 
 
 def work_on_group(operands, geometry, epilogue, bands, some, x_sbuf, filters, zeros_sbuf, ledger):
     """Results of a group. some: (first channel, how many); filters: (buffer of bands, the group's place there)."""
-    N, P, Q = geometry.N, geometry.rows.out, geometry.columns.out
+    N, P, Q = geometry.planes.out, geometry.rows.out, geometry.columns.out
     first, count = some
     outputs = count * P
-    pattern = [[geometry.y_k, count], [geometry.y_p, P], [geometry.y_n, N], [geometry.y_q, Q]]
-    boxes = [((0, 0, 0), pattern, first * geometry.y_k)]
+    by_k, by_n, by_p, by_q = geometry.y_strides
+    pattern = [[by_k, count], [by_p, P], [by_n, N], [by_q, Q]]
+    boxes = [((0, 0, 0), pattern, first * by_k)]
     y_sbuf = nl.ndarray((outputs, N, Q), dtype=operands.y.dtype, buffer=nl.sbuf)
     bias_sbuf = load_bias_as(operands.bias, (outputs, 1), [[1, count], [0, P], [1, 1]], first)
     residual_sbuf = residual_of(operands, y_sbuf.shape, boxes, False)

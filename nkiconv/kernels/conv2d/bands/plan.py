@@ -30,8 +30,8 @@ def plan_bands(geometry, extras, config, cores):
     bands = sizes_of_bands(geometry, settings, extras.residual)
     if bands == None:
         return None, (
-            f"N={geometry.N}, W={geometry.columns.size}, S={geometry.columns.taps}: rows of all images and the bands "
-            f"of a group must fit SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use taps"
+            f"N={geometry.planes.out}, W={geometry.columns.size}, S={geometry.columns.taps}: rows of all images and "
+            f"the bands of a group must fit SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use taps"
         )
     reason = instructions_refusal(geometry, "bands", bands_instructions(geometry, bands, cores))
     return (bands, "") if reason == "" else (None, reason)

@@ -50,7 +50,7 @@ def sizes_of_bands(geometry, config, has_residual):
     groups = div_ceil(geometry.C, A)
     met = span(columns, 0, columns.out)
     each = group_bytes(geometry, A)
-    if each > BAND_BYTES or 2 * geometry.N * met[1] * geometry.itemsize > BANDS_X_BYTES:
+    if each > BAND_BYTES or 2 * geometry.planes.out * met[1] * geometry.itemsize > BANDS_X_BYTES:
         return None
     # rounds as even as can be
     share_groups = div_ceil(groups, PARTS)
@@ -78,7 +78,7 @@ def group_bytes(geometry, A):
 
 def x_buffers_most(geometry):
     """Buffers of x that there is room for, at least 2."""
-    x_bytes = geometry.N * span(geometry.columns, 0, geometry.columns.out)[1] * geometry.itemsize
+    x_bytes = geometry.planes.out * span(geometry.columns, 0, geometry.columns.out)[1] * geometry.itemsize
     return max(2, BANDS_X_BYTES // max(1, x_bytes))
 
 
@@ -109,15 +109,15 @@ def bands_bytes(geometry, bands, has_residual):
     """Bytes a partition, at most."""
     made = BAND_BUFFERS * bands.together * bands.A * bands.size
     filters = (bands.depth + geometry.rows.taps) * geometry.columns.taps
-    results = 4 * geometry.N * geometry.columns.out * (4 if has_residual else 2)
-    x_elements = bands.buffers * geometry.N * bands.width
+    results = 4 * geometry.planes.out * geometry.columns.out * (4 if has_residual else 2)
+    x_elements = bands.buffers * geometry.planes.out * bands.width
     return (made + x_elements + 4 * filters) * geometry.itemsize + results + 4096
 
 
 def bands_instructions(geometry, bands, cores):
     """Instructions of a core, at most."""
     share_groups = div_ceil(bands.groups, cores)
-    banks = div_ceil(geometry.N, max(1, BANK_COLUMNS // geometry.columns.out))
+    banks = div_ceil(geometry.planes.out, max(1, BANK_COLUMNS // geometry.columns.out))
     rounds = div_ceil(share_groups, bands.together) + PARTS
     made = rounds * (triggers_of(geometry, bands.A) + bands.together)
     filters = div_ceil(geometry.C, nl.tile_size.pmax) * (geometry.rows.taps + 4)

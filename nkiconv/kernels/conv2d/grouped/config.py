@@ -57,7 +57,7 @@ def grouped_settings(geometry, extras, config):
     """All settings: of sizes that a config leaves open, large blocks where there are many outputs, small ones if none
     fits."""
     more = geometry.K > geometry.C
-    many = geometry.N * geometry.rows.out * geometry.columns.out >= MANY_OUTPUTS
+    many = geometry.planes.out * geometry.rows.out * geometry.columns.out >= MANY_OUTPUTS
     wide = geometry.columns.taps > 1
     rows = TILE_ROWS[0] if more or (many and (wide or geometry.C <= TILE_ROWS[0])) else TILE_ROWS[1]
     found = sized_grouped(config, rows, 2, 2 if many and wide and not more else 1)

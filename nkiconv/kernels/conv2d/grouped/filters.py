@@ -95,10 +95,10 @@ def load_grouped_filters(operands, geometry, grouped, chunk):
     """Filters of a chunk [(tile, k), c, r, s] in SBUF for each `tiles_together` tiles, zeros where there is none; of a
     depthwise one [(tile, c), k, r, s]."""
     per_c, R, S = geometry.C // geometry.groups, geometry.rows.taps, geometry.columns.taps
-    each, step, second, second_step, size = 1, geometry.w_k, per_c, geometry.w_c, grouped.Kt
+    each, step, second, second_step, size = 1, geometry.w_strides[0], per_c, geometry.w_strides[1], grouped.Kt
     if is_depthwise(geometry):
         each = geometry.K // geometry.C
-        step, second, second_step, size = each * geometry.w_k, each, geometry.w_k, grouped.T
+        step, second, second_step, size = each * geometry.w_strides[0], each, geometry.w_strides[0], grouped.T
     together = tiles_together(geometry, grouped)
     folds = grouped.chunks[chunk][2]
     tiles = tiles_of_chunk(geometry, grouped, chunk, folds)
@@ -116,8 +116,8 @@ def load_grouped_filters(operands, geometry, grouped, chunk):
         for index in range(1 if dense else len(some)):
             tile = some[index]
             count = total if dense else tile.kn // each
-            pattern = [[step, count], [second_step, second], [geometry.w_r, R], [geometry.w_s, S]]
-            load_box(raw_sbuf, operands.w, (index * size, 0, 0, 0), pattern, tile.k0 * geometry.w_k)
+            pattern = [[step, count], [second_step, second], [geometry.w_strides[2], R], [geometry.w_strides[3], S]]
+            load_box(raw_sbuf, operands.w, (index * size, 0, 0, 0), pattern, tile.k0 * geometry.w_strides[0])
         found.append(raw_sbuf)
     return found
 

@@ -6,9 +6,9 @@ from ...._nki import nisa, nl
 from ..._engines import START_WORK, copy_work, new_ledger
 from ..._tiles import div_ceil
 from ..._warm import warm_up, warm_zeros
-from ..boxes import corner, load_box, load_boxes, residual_of, store_boxes, strides_of_x
+from ..boxes import load_box, load_boxes, offset_at, pattern_of, residual_of, store_boxes
 from ..call import finish_shared, of_array
-from ..cuts import part_of_core, strides_of_residual, strides_of_y
+from ..cuts import part_of_core
 from ..filter_feed import tiles_in_turn
 from ..geometry import met
 from ..sums import places_of_elements, places_of_outputs, spaced, zero_sums
@@ -130,7 +130,7 @@ def load_x_of_unit(operands, geometry, grouped, unit, ring, turn, first):
     each = len(tiles) // len(unit.parts)
     dense = tiles[0].cn == grouped.T
     x_sbuf = ring[turn % len(ring)][0 : nl.tile_size.pmax, 0 : unit.nn, 0 : unit.hn, 0 : unit.wn]
-    by = strides_of_x(geometry)
+    strides = geometry.x_strides
     boxes = []
     for bounds in ((0, first), (first, unit.hn)):
         for index in range(0, len(tiles), each if dense else 1):
@@ -140,9 +140,8 @@ def load_x_of_unit(operands, geometry, grouped, unit, ring, turn, first):
             # tiles without gaps between their channels are one box
             end = tiles[index + each - 1] if dense else tile
             if low < high:
-                channels = [by[1], end.c0 + end.cn - tile.c0]
-                pattern = [channels, [by[0], unit.nn], [by[2], high - low], [by[3], unit.wn]]
-                offset = corner(by, part.n0, tile.c0, part.h0 + low, unit.w0)
+                pattern = pattern_of(strides, (end.c0 + end.cn - tile.c0, unit.nn, high - low, unit.wn))
+                offset = offset_at(strides, (tile.c0, part.n0, part.h0 + low, unit.w0))
                 boxes.append(((tile.index * grouped.T, 0, low, 0), pattern, offset))
     load_boxes(x_sbuf, operands.x, boxes)
     return of_array(x_sbuf, operands)
@@ -303,24 +302,25 @@ def move_rows(geometry, grouped, tile, unit, bank, ys, ledger):
 def store_tile(y_hbm, geometry, grouped, tile, unit, m, mn, ys):
     """Blocks m .. m+mn-1 of rows of a tile, as far as its part has them."""
     buffer, base, own = grouped_place(grouped, tile)
-    part, by = unit.parts[tile.fold], strides_of_y(geometry)
+    part, strides = unit.parts[tile.fold], geometry.y_strides
     p0 = (part.m0 + m) * grouped.Uh
     pn = min(geometry.rows.out - p0, min(mn, part.mn - m) * grouped.Uh)
     if pn > 0:
-        pattern = [[by[1], tile.kn], [by[0], unit.nn], [by[2], pn], [by[3], geometry.columns.out]]
+        pattern = pattern_of(strides, (tile.kn, unit.nn, pn, geometry.columns.out))
         first = (base + own * grouped.Kt, 0, m * grouped.Uh, 0)
-        store_boxes(y_hbm, ys[buffer], [(first, pattern, corner(by, part.n0, tile.k0, p0, 0))])
+        store_boxes(y_hbm, ys[buffer], [(first, pattern, offset_at(strides, (tile.k0, part.n0, p0, 0)))])
 
 
 def residual_boxes(geometry, grouped, tile, unit):
     """Boxes of the residual of a tile, [(uh, k), images, blocks of rows, columns]."""
     Uh, part = grouped.Uh, unit.parts[tile.fold]
-    by = strides_of_residual(geometry)
+    strides = geometry.r_strides
     found = []
     for uh in range(Uh):
         count = min(part.mn, div_ceil(geometry.rows.out - uh, Uh) - part.m0)
         if count > 0:
-            pattern = [[by[1], tile.kn], [by[0], unit.nn], [Uh * by[2], count], [by[3], geometry.columns.out]]
-            offset = corner(by, part.n0, tile.k0, part.m0 * Uh + uh, 0)
+            pattern = pattern_of(strides, (tile.kn, unit.nn, count, geometry.columns.out))
+            pattern[2][0] = Uh * strides[2]
+            offset = offset_at(strides, (tile.k0, part.n0, part.m0 * Uh + uh, 0))
             found.append(((uh * grouped.Kt, 0, 0, 0), pattern, offset))
     return found

@@ -177,16 +177,16 @@ def add_units(geometry, grouped, most_blocks, most_rows):
     for chunk in range(chunks):
         folds = grouped.chunks[chunk][2]
         # folds have images of their own, or rows where there are too few images
-        of_rows = geometry.N < folds
-        count_n = geometry.N if of_rows else div_ceil(geometry.N, images * folds)
+        of_rows = geometry.planes.out < folds
+        count_n = geometry.planes.out if of_rows else div_ceil(geometry.planes.out, images * folds)
         count_m = div_ceil(M, most_blocks * folds) if of_rows else div_ceil(M, most_blocks)
         if chunks % PARTS == 1 and chunk == chunks // PARTS and (count_n * count_m) % PARTS == 1:
             # the chunk in the middle is both halves'
-            if not of_rows and count_n * folds < geometry.N:
+            if not of_rows and count_n * folds < geometry.planes.out:
                 count_n += 1
             elif count_m < M:
                 count_m += 1
-        for of_n in images_of_folds(geometry.N, count_n, 1 if of_rows else folds):
+        for of_n in images_of_folds(geometry.planes.out, count_n, 1 if of_rows else folds):
             for of_m in cut_into(M, count_m):
                 parts = []
                 if of_rows:

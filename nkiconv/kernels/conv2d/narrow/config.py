@@ -102,7 +102,7 @@ def tried(first, index):
 
 def outputs_of_channel(geometry):
     """Outputs of a channel."""
-    return geometry.N * geometry.rows.out * geometry.columns.out
+    return geometry.planes.out * geometry.rows.out * geometry.columns.out
 
 
 def sized_narrow(geometry, config, outputs, taps, buffers):

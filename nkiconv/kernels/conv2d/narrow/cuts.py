@@ -93,12 +93,12 @@ def make_narrow(geometry, config, has_residual):
     blocks = min(min(all_blocks, max(1, BANK_COLUMNS // each)), config.blocks)
     images = 1
     if blocks == all_blocks and len(tiles) == 1:
-        images = min(min(geometry.N, max(1, BANK_COLUMNS // (blocks * each))), config.images)
+        images = min(min(geometry.planes.out, max(1, BANK_COLUMNS // (blocks * each))), config.images)
     step = U * rows.stride // rows.lhs_dilation
     row_bytes = images * (wn + 2 * pad) * item
     height = max(1, config.x_bytes // row_bytes)
     unit = blocks * step
-    height = min(height, max(unit, div_ceil(div_ceil(geometry.N, images) * rows.size, PARTS * LOADS)))
+    height = min(height, max(unit, div_ceil(div_ceil(geometry.planes.out, images) * rows.size, PARTS * LOADS)))
     if height > unit:
         height = height // unit * unit
     chunks = cut(geometry.C, nl.tile_size.pmax)
@@ -198,12 +198,12 @@ def taps_of_tile(narrow, tile):
 
 def steps_of(geometry, narrow):
     """All steps: BlockBands of blocks of U rows, each one bank of sums, or one for each tile."""
-    return block_bands(geometry.N, num_blocks(geometry, narrow), step_parts(geometry, narrow))
+    return block_bands(geometry.planes.out, num_blocks(geometry, narrow), step_parts(geometry, narrow))
 
 
 def step_parts(geometry, narrow):
     """Parts that images and blocks are cut into for the steps."""
-    return parts_for_cores(geometry.N, narrow.images, num_blocks(geometry, narrow), narrow.blocks)
+    return parts_for_cores(geometry.planes.out, narrow.images, num_blocks(geometry, narrow), narrow.blocks)
 
 
 def num_blocks(geometry, narrow):

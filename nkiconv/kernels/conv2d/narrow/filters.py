@@ -8,7 +8,7 @@ taps, shifted down by u * stride lines, beside those of the other rows; all else
 from ...._nki import nisa, nl
 from ..._engines import is_16bit, pick
 from ..._tiles import cut_at
-from ..boxes import load_box, load_packed, strides_of_w
+from ..boxes import load_box, load_packed, pattern_of
 from ..call import of_array
 from ..filter_feed import clear_words, transpose_together, transposes_of_bank
 
@@ -19,7 +19,6 @@ def load_narrow_filters(operands, geometry, narrow):
     them all. The last chunk has most channels, so that each can be loaded as if it had as many."""
     K, R, S = geometry.K, geometry.rows.taps, geometry.columns.taps
     channels = narrow.chunks[len(narrow.chunks) - 1][1]
-    by = strides_of_w(geometry)
     found = []
     together = 1 if geometry.packed > 0 else nl.tile_size.pmax // K
     for first in range(0, len(narrow.chunks), together):
@@ -30,8 +29,9 @@ def load_narrow_filters(operands, geometry, narrow):
         if geometry.packed > 0:
             load_packed(tile_sbuf, operands.w, geometry, c0, cn, 0, K)
         for index in range(count if geometry.packed == 0 else 0):
-            pattern = [[by[0], K], [by[1], channels], [by[2], R], [by[3], S]]
-            load_box(tile_sbuf, operands.w, (index * K, 0, 0, 0), pattern, narrow.chunks[first + index][0] * by[1])
+            pattern = pattern_of(geometry.w_strides, (K, channels, R, S))
+            offset = narrow.chunks[first + index][0] * geometry.w_strides[1]
+            load_box(tile_sbuf, operands.w, (index * K, 0, 0, 0), pattern, offset)
         found.append((first, count, tile_sbuf))
     return found
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._engines import new_ledger
 from ..._warm import warm_up, warm_zeros
-from ..boxes import block_pieces, clear_window, corner, load_bias_as, load_box, residual_of, store_boxes, strides_of_x
+from ..boxes import block_pieces, clear_window, load_bias_as, load_box, offset_at, pattern_of, residual_of, store_boxes
 from ..call import of_array
-from ..cuts import part_of_core, strides_of_residual, strides_of_y
+from ..cuts import part_of_core
 from ..sums import spaced
 from .config import NARROW_WARM_UP_FIRST
 from .cuts import rows_met, steps_of
@@ -110,11 +110,11 @@ def x_of_loads(operands, narrow, num_loads):
 
 def load_lines(operands, geometry, narrow, load, tiles):
     """Rows of x of a load into a buffer."""
-    by = strides_of_x(geometry)
+    strides = geometry.x_strides
     for chunk in range(len(narrow.chunks)):
         c0, count = narrow.chunks[chunk]
-        pattern = [[by[1], count], [by[0], load.nn], [by[2], load.hn], [by[3], narrow.wn]]
-        offset = corner(by, load.n0, c0, load.h0, narrow.w0)
+        pattern = pattern_of(strides, (count, load.nn, load.hn, narrow.wn))
+        offset = offset_at(strides, (c0, load.n0, load.h0, narrow.w0))
         load_box(tiles[chunk], operands.x, (0, 0, 0, narrow.pad), pattern, offset)
         load.tiles.append(of_array(tiles[chunk], operands))
 
@@ -133,11 +133,11 @@ def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_
     """Results of one step, the turn-th: banks of sums one after the other, then the store."""
     y_sbuf = results_of(operands, geometry, narrow, step, turn)
     outputs, Q = narrow.U * geometry.K, geometry.columns.out
-    boxes = block_boxes(geometry, narrow, step, strides_of_residual(geometry), 0, Q)
+    boxes = block_boxes(geometry, narrow, step, geometry.r_strides, 0, Q)
     # rows that y does not have
     ragged = (step.j0 + step.jn) * narrow.U > geometry.rows.out
     residual_sbuf = residual_of(operands, (outputs, step.nn, step.jn, Q), boxes, ragged)
-    by = strides_of_y(geometry)
+    by = geometry.y_strides
     for index in range(len(narrow.tiles)):
         q0, qn, w0, wn = narrow.tiles[index]
         acc_psum = nl.ndarray((narrow.outputs, step.nn, step.jn, wn), dtype=nl.float32, buffer=nl.psum)
@@ -219,11 +219,11 @@ def multiply_lines(acc_psum, narrow, step, passes, filters, w0, wn):
 
 
 def block_boxes(geometry, narrow, step, strides, q0, qn):
-    """Columns q0 .. q0+qn-1 of a step as boxes, as far as y has their rows. strides: in HBM along n, k, p, q."""
-    by_n, by_k, by_p, by_q = strides
+    """Columns q0 .. q0+qn-1 of a step as boxes, as far as y has their rows. strides: in HBM along k, n, p, q."""
+    by_k, by_n, by_p, by_q = strides
     found = []
     for piece in block_pieces(geometry.rows.out, narrow.U, 1, step.j0, step.jn):
         j, jn, un = piece[0], piece[1], piece[3]
         pattern = [[by_p, un], [by_k, geometry.K], [by_n, step.nn], [narrow.U * by_p, jn], [by_q, qn]]
-        found.append(((0, 0, j, q0), pattern, corner(strides, step.n0, 0, (step.j0 + j) * narrow.U, q0)))
+        found.append(((0, 0, j, q0), pattern, offset_at(strides, (0, step.n0, (step.j0 + j) * narrow.U, q0))))
     return found

@@ -71,7 +71,7 @@ def stacked_settings(geometry, config, has_residual):
         return sized_stack(geometry, config, given, 1, 1, 1, given)
     rows, most = geometry.rows, nl.tile_size.pmax // geometry.C
     counts = met_counts(geometry.columns)
-    work = geometry.N * rows.out * geometry.columns.out * geometry.columns.taps * (1 if geometry.fast else 4)
+    work = geometry.planes.out * rows.out * geometry.columns.out * geometry.columns.taps * (1 if geometry.fast else 4)
     work = work * div_ceil(window_of(rows, 1), most)
     U = 1
     while most > 1 and work > U * STACKED_WORK and 2 * U * geometry.K <= nl.tile_size.pmax and 2 * U <= rows.out:
@@ -87,7 +87,7 @@ def stack_of_outputs(geometry, config, U):
     """Settings of blocks of U rows of y, of more side by side where x has many: the whole window, or a part of the rows
     from block to block, and as many columns of taps as go beside it."""
     rows, taps, most = geometry.rows, geometry.columns.taps, nl.tile_size.pmax // geometry.C
-    wanted = min(4 * U, min(rows.out, geometry.N * rows.size // (STACKED_ROWS * rows.stride)))
+    wanted = min(4 * U, min(rows.out, geometry.planes.out * rows.size // (STACKED_ROWS * rows.stride)))
     V = 1
     while 2 * U * V <= wanted and window_of(rows, 2 * U * V) * min(2, taps) <= most:
         V = 2 * V

@@ -10,7 +10,7 @@ left out.
 
 from ...._nki import nisa, nl
 from ..._tiles import cut_into, div_ceil
-from ..boxes import clear_window, corner, load_box, strides_of_w
+from ..boxes import clear_window, load_box, offset_at, pattern_of
 from ..call import of_array
 from ..filter_feed import clear_words, transpose_together, transposes_of_bank
 from .shape import FILTER_PARTS, LONG_RUN_BYTES, columns_of, fits_window, lead_of, order_of_groups, padded_elements
@@ -79,10 +79,9 @@ def pieces_of_taps(geometry, stack, common):
 
 def load_rows_of_taps(tile, w_hbm, geometry, job, partition, row, taps, parts):
     """Rows of taps (first, how many) of a job to a partition and row of a tile, by so many DMAs."""
-    by = strides_of_w(geometry)
     for part in cut_into(job[1], min(parts, job[1]) if taps[1] > 0 else 0):
-        pattern = [[by[0], part[1]], [by[1], geometry.C], [by[2], taps[1]], [by[3], geometry.columns.taps]]
-        offset = corner(by, job[0] + part[0], 0, taps[0], 0)
+        pattern = pattern_of(geometry.w_strides, (part[1], geometry.C, taps[1], geometry.columns.taps))
+        offset = offset_at(geometry.w_strides, (job[0] + part[0], 0, taps[0], 0))
         load_box(tile, w_hbm, (partition + part[0], 0, row, 0), pattern, offset)
 
 

@@ -1,7 +1,7 @@
 """Bands of x on their way in: X [(d, b, c), images, blocks, columns], zeros where a window meets no x."""
 
 from ...._nki import nisa
-from ..boxes import clear_window, corner, load_box, strides_of_x
+from ..boxes import clear_window, load_box
 from ..call import of_array
 from ..cuts import largest_band
 from ..filter_feed import tiles_in_turn
@@ -95,10 +95,10 @@ def load_blocks(x_hbm, x_sbuf, geometry, stack, band, m_begin, m_end):
 def load_rows_of_blocks(x_hbm, x_sbuf, geometry, stack, band, d, span, rows, blocks):
     """Rows of blocks, both (first, how many), shift d; span: of the shift, see `spans_of`."""
     low, high, shift = span
-    by = strides_of_x(geometry)
-    pattern = [[by[2], rows[1]], [by[1], geometry.C], [stack.G * by[2], blocks[1]], [by[3], high - low]]
+    by_c, by_n, by_h, by_w = geometry.x_strides
+    pattern = [[by_h, rows[1]], [by_c, geometry.C], [stack.G * by_h, blocks[1]], [by_w, high - low]]
     first = ((d * stack.B + rows[0]) * geometry.C, blocks[0] - band.j0 * stack.step, low)
     for n in range(band.nn):
         h = blocks[0] * stack.G + rows[0] - geometry.rows.before
-        offset = corner(by, band.n0 + n, 0, h, low + shift)
+        offset = (band.n0 + n) * by_n + h * by_h + (low + shift) * by_w
         load_box(x_sbuf[0 : stack.parts, n, 0 : x_sbuf.shape[2], 0 : stack.width], x_hbm, first, pattern, offset)

@@ -5,8 +5,7 @@ partition, and are transposed on the array.
 """
 
 from ...._nki import nisa, nl
-from ..boxes import block_pieces, corner, load_box, load_boxes, store_boxes
-from ..cuts import strides_of_residual, strides_of_y
+from ..boxes import block_pieces, load_box, load_boxes, offset_at, store_boxes
 
 
 def load_stack_residual(operands, geometry, stack, job, band, buffer_sbuf):
@@ -16,14 +15,14 @@ def load_stack_residual(operands, geometry, stack, job, band, buffer_sbuf):
     if (band.j0 + band.jn) * stack.U * stack.V > geometry.rows.out:
         last = residual_sbuf[0:size, 0 : band.nn, band.jn - 1, 0 : stack.V, 0:Q]
         nisa.memset(dst=last, value=0.0, engine=nisa.engine.gpsimd)
-    for one in boxes_of_blocks(geometry, strides_of_residual(geometry), stack, job, band, 0, band.jn, 0):
+    for one in boxes_of_blocks(geometry, geometry.r_strides, stack, job, band, 0, band.jn, 0):
         load_boxes(plane_of(residual_sbuf, stack, one[0]), operands.residual, one[1:])
     return residual_sbuf
 
 
 def store_stack(y_hbm, y_sbuf, base, geometry, stack, job, band, j, jn):
     """Blocks j .. j+jn-1 of a band's results, on the partitions from `base` on."""
-    for one in boxes_of_blocks(geometry, strides_of_y(geometry), stack, job, band, j, jn, base):
+    for one in boxes_of_blocks(geometry, geometry.y_strides, stack, job, band, j, jn, base):
         store_boxes(y_hbm, plane_of(y_sbuf, stack, one[0]), one[1:])
 
 
@@ -38,10 +37,10 @@ def plane_of(tile, stack, n):
 
 def boxes_of_blocks(geometry, strides, stack, job, band, j, jn, base):
     """(image, box of its plane) of blocks j .. j+jn-1 of a band, as far as there are rows, on the partitions from
-    `base` on: as few as an access pattern has dims for. strides: of y or a residual along n, k, p, q."""
+    `base` on: as few as an access pattern has dims for. strides: of y or a residual along k, n, p, q."""
     k0, kn = job
     span = stack.U * stack.V
-    by_n, by_k, by_p, by_q = strides
+    by_k, by_n, by_p, by_q = strides
     found = []
     for piece in block_pieces(geometry.rows.out, stack.U, stack.V, band.j0 + j, jn):
         first, count, part, parts, height = piece
@@ -51,7 +50,7 @@ def boxes_of_blocks(geometry, strides, stack, job, band, j, jn, base):
             pattern = [[stack.V * by_p, parts], [by_k, kn], [span * by_p, count], [by_p, height]]
             at = (base + part * kn, j + first, 0, 0)
         for n in range(1 if stack.V == 1 else band.nn):
-            offset = corner(strides, band.n0 + n, k0, (band.j0 + j + first) * span + part * stack.V, 0)
+            offset = offset_at(strides, (k0, band.n0 + n, (band.j0 + j + first) * span + part * stack.V, 0))
             found.append((n, (at, pattern + [[by_q, geometry.columns.out]], offset)))
     return found
 

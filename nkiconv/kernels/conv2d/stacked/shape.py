@@ -103,7 +103,7 @@ def make_stack(geometry, counts, config, has_residual):
         return None
     images = 1
     if blocks * U * V >= rows.out:
-        images = max(1, min(div_ceil(geometry.N, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
+        images = max(1, min(div_ceil(geometry.planes.out, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
         images = max(1, min(images, STACKED_X_BYTES // (row_bytes * ((blocks - 1) * step + reach))))
     band_bytes = images * ((blocks - 1) * step + reach) * row_bytes
     stack = Stack(
@@ -239,13 +239,15 @@ def tiles_of_band(band, Q, last):
 
 def band_counts(geometry, stack):
     """Parts that the images, and the blocks of each, are cut into."""
-    return parts_for_cores(geometry.N, stack.images, div_ceil(geometry.rows.out, stack.U * stack.V), stack.blocks)
+    return parts_for_cores(
+        geometry.planes.out, stack.images, div_ceil(geometry.rows.out, stack.U * stack.V), stack.blocks
+    )
 
 
 def stack_bands(geometry, stack):
     """All bands, as even as can be."""
     blocks = div_ceil(geometry.rows.out, stack.U * stack.V)
-    return block_bands(geometry.N, blocks, band_counts(geometry, stack))
+    return block_bands(geometry.planes.out, blocks, band_counts(geometry, stack))
 
 
 def band_rows(stack, blocks):

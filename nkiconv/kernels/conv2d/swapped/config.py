@@ -63,7 +63,7 @@ def swapped_defaults(geometry, extras):
     """Settings of a kernel that is called without any: images for many pixels; some rows together, and neighbours whose
     results leave in one run, for few channels; fewer of them where they do not fit."""
     Q, K = geometry.columns.out, geometry.K
-    pixels = geometry.N * geometry.rows.out * Q
+    pixels = geometry.planes.out * geometry.rows.out * Q
     shard, other, side, fold = "images", "channels", 1, 1
     if pixels <= FEW_PIXELS or (K > MANY_CHANNELS and pixels < MANY_PIXELS):
         shard, other = "channels", "images"

@@ -12,7 +12,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, cut, div_ceil, whole_words
-from ..boxes import corner, load_packed, strides_of_w
+from ..boxes import load_packed, offset_at, pattern_of
 from ..cuts import most_of, tap_blocks
 from ..transposes import load_transposed
 
@@ -55,9 +55,9 @@ class SwappedFilters(nl.NKIObject):
 
 def way_of(geometry):
     """How filters come."""
-    if geometry.packed > 0 or geometry.w_k == 1:
+    if geometry.packed > 0 or geometry.w_strides[0] == 1:
         return "copy"
-    if geometry.w_c == 1 and geometry.hbm_itemsize == 2:
+    if geometry.w_strides[1] == 1 and geometry.hbm_itemsize == 2:
         return "dma"
     return "array"
 
@@ -117,11 +117,12 @@ def load_swapped_filters(operands, geometry, filters, chunk, ledger):
 
 def load_raw(operands, geometry, filters):
     """The next load: [kn, channels, rows, columns] in SBUF."""
-    load, by = filters.loads[len(filters.raws)], strides_of_w(geometry)
+    load, strides = filters.loads[len(filters.raws)], geometry.w_strides
     c0, count = filters.chunks[load.chunk]
     raw_sbuf = nl.ndarray((load.kn, count, load.rn, load.sn), dtype=operands.w_dtype, buffer=nl.sbuf)
-    pattern = [[by[0], load.kn], [by[1], count], [by[2], load.rn], [by[3], load.sn]]
-    copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=corner(by, filters.k0 + load.k0, c0, load.r0, load.s0)))
+    pattern = pattern_of(strides, (load.kn, count, load.rn, load.sn))
+    offset = offset_at(strides, (filters.k0 + load.k0, c0, load.r0, load.s0))
+    copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=offset))
     filters.raws.append(raw_sbuf)
 
 
@@ -135,14 +136,14 @@ def load_straight(operands, geometry, filters, ledger):
     if geometry.packed > 0:
         load_packed(tile_sbuf, operands.w, geometry, c0, count, filters.k0, kn)
         return
-    by_k, by_c, by_r, by_s = strides_of_w(geometry)
+    by_k, by_c, by_r, by_s = geometry.w_strides
     offset = filters.k0 * by_k + c0 * by_c
     if filters.way == "copy":
         pattern = [[by_c, count], [by_r, R], [by_s, S], [1, kn]]
         copy(tile_sbuf, operands.w.ap(pattern=pattern, offset=offset))
     else:
         shape = (count, R, S, kn)
-        load_transposed(tile_sbuf.reshape(shape), operands.w, (by_r, by_s, by_k), offset, False, ledger)
+        load_transposed(tile_sbuf.reshape(shape), operands.w, (by_c, by_r, by_s, by_k), offset, False, ledger)
 
 
 def waiting_to(filters, chunk):

@@ -7,7 +7,7 @@ where its channels do (NHWC). Gaps of a dilated x are zeros as well.
 from ...._nki import nl
 from ..._dma import copy
 from ..._tiles import div_ceil
-from ..boxes import clear_window, corner, strides_of_x
+from ..boxes import clear_window, offset_at, pattern_of
 from ..cuts import most_of
 from ..transposes import is_transposed, load_transposed
 from .shape import extent, inside, rows_inside
@@ -60,7 +60,8 @@ def load_part(operands, geometry, source, band, x_sbuf, chunk, channels, part, l
     w0, wn, left, w_step = inside(source.columns, band.q0, band.qn)
     image, cn = chunk * band.nn + n, channels[1]
     alone = x_sbuf.shape[1] == band.nn and source.slots == 1
-    strides = (geometry.x_n, source.slots * geometry.x_h, geometry.x_w)
+    by_c, by_n, by_h, by_w = geometry.x_strides
+    strides = (by_c, by_n, source.slots * by_h, by_w)
     for slot in range(source.slots if wn > 0 else 0):
         h0, hn, top, h_step = rows_inside(source, band.p0, band.pn, slot)
         skip = div_ceil(max(0, start - top), h_step)
@@ -75,9 +76,8 @@ def load_part(operands, geometry, source, band, x_sbuf, chunk, channels, part, l
             left : left + (wn - 1) * w_step + 1 : w_step,
         ]
         row = (h0 + skip) * source.slots + (slot - source.rows.before if source.slots > 1 else 0)
-        offset = corner(strides_of_x(geometry), band.n0 + n, channels[0], row, w0)
+        offset = offset_at(geometry.x_strides, (channels[0], band.n0 + n, row, w0))
         if is_transposed(geometry):
             load_transposed(dst, operands.x, strides, offset, alone, ledger)
         else:
-            pattern = [[geometry.x_c, cn], [strides[0], nn], [strides[1], hn], [strides[2], wn]]
-            copy(dst, operands.x.ap(pattern=pattern, offset=offset))
+            copy(dst, operands.x.ap(pattern=pattern_of(strides, (cn, nn, hn, wn)), offset=offset))

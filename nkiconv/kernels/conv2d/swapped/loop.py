@@ -12,7 +12,7 @@ from ..._tiles import cut, div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..boxes import load_bias_as, residual_of, store_boxes
 from ..call import Extras, Operands, of_array
-from ..cuts import same_place, strides_of_residual, strides_of_y
+from ..cuts import same_place
 from ..geometry import Geometry
 from .filters import fold_filters, load_swapped_filters, start_swapped_filters, transpose_load, transpose_to, waiting_to
 from .load import load_part, load_parts, new_window
@@ -180,12 +180,12 @@ def leave(work, item, unit, acc_psum):
     if work.y_sbuf == None:
         shape = (pixels_of(block), side, fold * kn)
         work.y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-        boxes = block_runs(strides_of_residual(geometry), item.band, block, side, fold, k0, kn)
+        boxes = block_runs(geometry.r_strides, item.band, block, side, fold, k0, kn)
         work.residual_sbuf = residual_of(operands, shape, boxes, False)
     strict = extras.strict_nonfinite
     finish_rows(work.y_sbuf, acc_psum, work.bias_sbuf, work.residual_sbuf, unit, extras.epilogue, work.ledger, strict)
     if unit.last:
-        boxes = block_runs(strides_of_y(geometry), item.band, block, side, fold, k0, kn)
+        boxes = block_runs(geometry.y_strides, item.band, block, side, fold, k0, kn)
         store_boxes(operands.y, work.y_sbuf, boxes)
         work.y_sbuf = None
         work.residual_sbuf = None

@@ -46,9 +46,10 @@ def swapped_refusal(geometry, extras):
         return f"feature_group_count={geometry.groups}: swapped takes 1; use taps or grouped"
     if extras.pool != (1, 1):
         return f"pool={extras.pool}: swapped takes (1, 1); use taps"
-    if geometry.y_k != 1 and geometry.K > 1:
+    apart = geometry.y_strides[0]
+    if apart != 1 and geometry.K > 1:
         return (
-            f"out_perm: neighbouring output channels are {geometry.y_k} elements apart in y, swapped stores runs of "
+            f"out_perm: neighbouring output channels are {apart} elements apart in y, swapped stores runs of "
             f"them and takes 1; use out_perm=(0, 2, 3, 1) or taps"
         )
     padded = is_padded(geometry.rows) or is_padded(geometry.columns)

@@ -9,7 +9,7 @@ All in fp32, in the order of `_epilogue.finish`, so that the last bits do not de
 from ...._nki import nisa, nl
 from ..._engines import VECTOR_WORK
 from ..._epilogue import function_of
-from ..boxes import corner
+from ..boxes import offset_at
 from ..call import finish_shared
 
 
@@ -55,11 +55,11 @@ def added(sums, other, into):
 
 def block_runs(strides, band, block, side, fold, k0, kn):
     """Boxes of a block, [pixels, side, (row, K)], with output channels k0 .. k0+kn-1 of all rows of y that are beside
-    each other; those channels are all of K if there are several. strides: of y or the residual along n, k, p, q."""
-    s_n, s_k, s_p, s_q = strides
+    each other; those channels are all of K if there are several. strides: of y or the residual along k, n, p, q."""
+    s_k, s_n, s_p, s_q = strides
     found = []
     for row in range(fold):
-        offset = corner(strides, band.n0 + block.n, k0, (band.p0 + block.p) * fold + row, band.q0)
+        offset = offset_at(strides, (k0, band.n0 + block.n, (band.p0 + block.p) * fold + row, band.q0))
         pattern = [[s_n, block.nn], [fold * s_p, block.pn], [side * s_q, block.units], [s_q, side], [s_k, kn]]
         found.append(((0, 0, row * kn), pattern, offset))
     return found

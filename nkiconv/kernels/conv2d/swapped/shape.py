@@ -147,7 +147,7 @@ def cut_of(source, geometry, side, most_elements):
     if len(parts) == 1 and source.rows.stride * extent(source.columns, Q) <= STEP_MAX:
         rows = min(P, P_MAX // units)
         if rows == P:
-            images = min(geometry.N, P_MAX // (P * units))
+            images = min(geometry.planes.out, P_MAX // (P * units))
     return Cut(side=side, parts=parts, rows=rows, images=images)
 
 
@@ -155,7 +155,7 @@ def swapped_bands(source, geometry, sizes, most_elements, halves):
     """Bands of all images, at least `halves` where that shares the work; most_elements: of x on one partition."""
     P = source.rows.out
     row_blocks = cut(P, sizes.rows)
-    image_blocks = cut(geometry.N, sizes.images)
+    image_blocks = cut(geometry.planes.out, sizes.images)
     columns = extent(source.columns, most_of(sizes.parts))
     together = most_elements // (extent(source.rows, P) * columns * sizes.images)
     odd = halves > 1 and (len(image_blocks) * len(sizes.parts)) % PARTS == 1
@@ -174,7 +174,7 @@ def swapped_bands(source, geometry, sizes, most_elements, halves):
     count = div_ceil(len(row_blocks), most)
     if odd and count % PARTS == 1 and count < len(row_blocks):
         count += 1
-    for image in range(geometry.N):
+    for image in range(geometry.planes.out):
         for mine in cut_into(len(row_blocks), count):
             first, last = row_blocks[mine[0]][0], row_blocks[mine[0] + mine[1] - 1]
             add_bands(found, source, sizes, (image, 1), (first, last[0] + last[1] - first))

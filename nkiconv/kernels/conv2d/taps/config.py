@@ -156,9 +156,12 @@ def taps_defaults(geometry, extras, filter_bytes, product):
 def default_shares_channels(geometry):
     """Whether cores share output channels: whole jobs each, of filters that are longer than x or of much work on it."""
     rows, columns = geometry.rows, geometry.columns
-    x = geometry.N * rows.size * columns.size
+    x = geometry.planes.out * rows.size * columns.size
     work = rows.taps * columns.taps * geometry.K
-    long = x * geometry.groups <= work or geometry.N * rows.out * columns.out * work >= WORK_MIN * geometry.groups * x
+    long = (
+        x * geometry.groups <= work
+        or geometry.planes.out * rows.out * columns.out * work >= WORK_MIN * geometry.groups * x
+    )
     return long and div_ceil(geometry.K, nl.tile_size.pmax) % PARTS == 0
 
 

@@ -59,8 +59,8 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide):
     if pn >= P and qn >= Q:
         images = images_together(geometry, chunks)
         images = max(1, min(images, most // max(1, band_elements(geometry, P, Q))))
-    num_parts = div_ceil(geometry.N, images)
-    if halves > 1 and num_parts % 2 == 1 and num_parts < geometry.N:
+    num_parts = div_ceil(geometry.planes.out, images)
+    if halves > 1 and num_parts % 2 == 1 and num_parts < geometry.planes.out:
         num_parts += 1
     in_halves = halves > 1 and (num_parts * div_ceil(Q, qn)) % 2 == 1
     if P <= pool[0]:
@@ -68,11 +68,11 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide):
         parts = div_ceil(windows * pool[1], BANK_COLUMNS)
         parts = div_ceil(parts, PARTS) * PARTS if in_halves else parts
         qn = div_ceil(windows, min(parts, windows)) * pool[1]
-    unit = bank_unit(div_ceil(geometry.N, num_parts), pn, qn, pool)
+    unit = bank_unit(div_ceil(geometry.planes.out, num_parts), pn, qn, pool)
     rows_of_bands = cut_rows(P, pn, unit, pool[0], in_halves)
     found = []
     for index in range(num_parts):
-        part = share(geometry.N, num_parts, index)
+        part = share(geometry.planes.out, num_parts, index)
         for which in range(len(rows_of_bands)):
             p0, count = rows_of_bands[which]
             for q0 in range(0, Q, qn):
@@ -99,16 +99,16 @@ def images_together(geometry, chunks):
     """Whole images that one bank of sums holds, one at least; one too where zeros would lie between them, and each
     has enough columns."""
     pixels = geometry.rows.out * geometry.columns.out
-    apart = sums_pitch(geometry, chunks, geometry.N, geometry.rows.out)
+    apart = sums_pitch(geometry, chunks, geometry.planes.out, geometry.rows.out)
     if apart > geometry.rows.out and pixels >= TAPS_COLUMNS_MIN:
         return 1
-    return max(1, min(geometry.N, BANK_COLUMNS // (apart * geometry.columns.out)))
+    return max(1, min(geometry.planes.out, BANK_COLUMNS // (apart * geometry.columns.out)))
 
 
 def widened(geometry, columns, wide):
     """(first, how many) columns of x, all of them, and so one run, where at most `wide` of them are not needed."""
     size = geometry.columns.size
-    in_line = geometry.x_w == 1 and geometry.x_h == size
+    in_line = geometry.x_strides[3] == 1 and geometry.x_strides[2] == size
     return (0, size) if in_line and columns[1] > 0 and size - columns[1] <= wide else columns
 
 

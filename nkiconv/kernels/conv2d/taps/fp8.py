@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._tiles import WORD_BYTES
+from ..boxes import offset_at
 from ..cuts import put_first
 from .fold import chunk_window, comes_staged, tap_groups
 from .jobs import stationary_columns
@@ -86,8 +87,9 @@ def load_staged(operands, geometry, chunk, x_sbuf, band, place, part):
     parts, top, left = count * chunk[2], band.h0 - place.row + part[0], -place.column
     bottom, size = top + part[1], part[1] * width
     raw_sbuf = nl.ndarray((parts, band.nn, size + width), dtype=operands.x_dtype, buffer=nl.sbuf)
-    offset = band.n0 * geometry.x_n + chunk[0] * geometry.x_c + (band.h0 + part[0]) * geometry.x_h
-    src = operands.x.ap(pattern=[[geometry.x_c, count], [geometry.x_n, band.nn], [1, size]], offset=offset)
+    offset = offset_at(geometry.x_strides, (chunk[0], band.n0, band.h0 + part[0], 0))
+    pattern = [[geometry.x_strides[0], count], [geometry.x_strides[1], band.nn], [1, size]]
+    src = operands.x.ap(pattern=pattern, offset=offset)
     for copy_index in range(chunk[2]):
         p, first = copy_index * count, width - copy_index * geometry.columns.dilation
         zero(raw_sbuf[p : p + count, 0 : band.nn, first + size : width + size])

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, div_ceil
-from ..boxes import corner
-from ..cuts import strides_of_y
+from ..boxes import offset_at
 from ..transposes import is_transposed, store_transposed
 
 #: Matmuls between a bank's sums and the transposes of its results, at least: they hide the read-out.
@@ -29,7 +28,7 @@ class Late(nl.NKIObject):
 
 def is_last(geometry):
     """Whether results are transposed: neighbours in y are channels."""
-    return geometry.y_k == 1 and geometry.K > 1
+    return geometry.y_strides[0] == 1 and geometry.K > 1
 
 
 def put_off(work, y_sbuf, job, band, bank, pool):
@@ -37,7 +36,7 @@ def put_off(work, y_sbuf, job, band, bank, pool):
     while len(work.late) >= WAITING_MAX:
         transpose_late(work)
     p0, q0 = (band.p0 + bank.p) // pool[0], (band.q0 + bank.q) // pool[1]
-    offset = corner(strides_of_y(work.geometry), band.n0 + bank.n, job.k0, p0, q0)
+    offset = offset_at(work.geometry.y_strides, (job.k0, band.n0 + bank.n, p0, q0))
     work.late.append(Late(y_sbuf=y_sbuf, offset=offset, wait=WAIT_MATMULS))
 
 
@@ -54,8 +53,7 @@ def pass_late(work):
 def transpose_late(work):
     """Transpose and store the results that have waited longest."""
     geometry, late = work.geometry, work.late[0]
-    strides = (geometry.y_n, geometry.y_p, geometry.y_q)
-    store_transposed(work.operands.y, strides, late.y_sbuf, late.offset, work.ledger)
+    store_transposed(work.operands.y, geometry.y_strides, late.y_sbuf, late.offset, work.ledger)
     work.late = work.late[1:]
 
 
@@ -81,7 +79,9 @@ def last_instructions(geometry, band, banks):
     """Instructions for the results of a job and a band, and casts of x, at most."""
     if not is_last(geometry):
         return banks if is_transposed(geometry) else 0
-    rows_together = geometry.y_p == geometry.columns.out * geometry.y_q and band.qn == geometry.columns.out
+    rows_together = (
+        geometry.y_strides[2] == geometry.columns.out * geometry.y_strides[3] and band.qn == geometry.columns.out
+    )
     runs = banks * band.nn if rows_together else band.nn * band.pn + banks
     tiles = div_ceil(band.nn * band.pn * band.qn, nl.tile_size.pmax) + runs
     return banks + tiles + 4 * (runs + div_ceil(band.nn * band.pn * band.qn, BANK_COLUMNS))

@@ -74,7 +74,7 @@ def products_refusal(geometry, extras, product):
 def can_stage(geometry):
     """Whether rows of an image lie side by side in HBM, all columns of them in one band and none cropped."""
     columns = geometry.columns
-    in_line = geometry.x_w == 1 and geometry.x_h == columns.size
+    in_line = geometry.x_strides[3] == 1 and geometry.x_strides[2] == columns.size
     return in_line and columns.out <= BANK_COLUMNS and columns.before >= 0
 
 

@@ -3,9 +3,9 @@
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._tiles import div_ceil
-from ..boxes import corner, strides_of_x
+from ..boxes import load_box, offset_at, pattern_of, store_boxes
 from ..call import scale_residual
-from ..cuts import Bank, box, strides_of_y
+from ..cuts import Bank
 from ..transposes import is_transposed, load_transposed
 from .fold import chunk_window
 from .last import is_last
@@ -20,10 +20,9 @@ def load_rows(work, chunks, tiles, index, band, part):
         tiles[index] = nl.ndarray((depth * count, band.nn, band.hn, wn), dtype=operands.x_dtype, buffer=nl.sbuf)
     h0, hn = part
     if is_transposed(geometry):
-        strides = (geometry.x_n, geometry.x_h, geometry.x_w)
-        offset = corner(strides_of_x(geometry), band.n0, c0, band.h0 + h0, w0)
+        offset = offset_at(geometry.x_strides, (c0, band.n0, band.h0 + h0, w0))
         dst = tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0:wn]
-        load_transposed(dst, operands.x, strides, offset, len(chunks) == 1, work.ledger)
+        load_transposed(dst, operands.x, geometry.x_strides, offset, len(chunks) == 1, work.ledger)
         return
     size, dilation = geometry.columns.size, geometry.columns.dilation
     left = min(wn, max(0, -w0))
@@ -43,9 +42,8 @@ def load_columns(operands, geometry, x_sbuf, c0, band, part, w0):
     count, nn, hn, wn = x_sbuf.shape
     first = min(wn, max(0, -w0))
     end = max(first, min(wn, geometry.columns.size - w0))
-    offset = band.n0 * geometry.x_n + c0 * geometry.x_c
-    offset += (band.h0 + part[0]) * geometry.x_h + (first + w0) * geometry.x_w
-    pattern = [[geometry.x_c, count], [geometry.x_n, nn], [geometry.x_h, hn], [geometry.x_w, end - first]]
+    offset = offset_at(geometry.x_strides, (c0, band.n0, band.h0 + part[0], first + w0))
+    pattern = pattern_of(geometry.x_strides, (count, nn, hn, end - first))
     if first < end:
         copy(x_sbuf[0:count, 0:nn, 0:hn, first:end], operands.x.ap(pattern=pattern, offset=offset))
 
@@ -65,26 +63,19 @@ def load_residual(operands, geometry, job, band, ledger):
     pairs = div_ceil(band.pn, job.rows)
     shape = (job.rows * job.kn, band.nn, pairs, band.qn)
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    if geometry.r_k == 1 and is_last(geometry):
-        offset = band.n0 * geometry.r_n + band.p0 * geometry.r_p + band.q0 * geometry.r_q + job.k0
-        strides = (geometry.r_n, geometry.r_p, geometry.r_q)
+    strides = geometry.r_strides
+    if strides[0] == 1 and is_last(geometry):
+        offset = offset_at(strides, (job.k0, band.n0, band.p0, band.q0))
         load_transposed(residual_sbuf, operands.residual, strides, offset, False, ledger)
         return scale_residual(residual_sbuf, operands.beta)
     if pairs * job.rows > band.pn:
         nisa.memset(dst=residual_sbuf[0 : shape[0], 0 : band.nn, pairs - 1, 0 : band.qn], value=0.0)
     for u in range(min(job.rows, band.pn)):
         count = div_ceil(band.pn - u, job.rows)
-        pattern = [
-            [geometry.r_k, job.kn],
-            [geometry.r_n, band.nn],
-            [job.rows * geometry.r_p, count],
-            [geometry.r_q, band.qn],
-        ]
-        offset = band.n0 * geometry.r_n + job.k0 * geometry.r_k + (band.p0 + u) * geometry.r_p + band.q0 * geometry.r_q
-        copy(
-            residual_sbuf[u * job.kn : (u + 1) * job.kn, 0 : band.nn, 0:count, 0 : band.qn],
-            operands.residual.ap(pattern=pattern, offset=offset),
-        )
+        by = (strides[0], strides[1], job.rows * strides[2], strides[3])
+        pattern = pattern_of(by, (job.kn, band.nn, count, band.qn))
+        offset = offset_at(strides, (job.k0, band.n0, band.p0 + u, band.q0))
+        load_box(residual_sbuf, operands.residual, (u * job.kn, 0, 0, 0), pattern, offset)
     return scale_residual(residual_sbuf, operands.beta)
 
 
@@ -92,7 +83,8 @@ def y_pattern(geometry, job, band, pool):
     """(pattern, offset) of a band's results in HBM: [kn, images, rows, columns]."""
     height, width = pool
     shape = (job.kn, band.nn, band.pn // height, band.qn // width)
-    return box(strides_of_y(geometry), job.k0, band.n0, band.p0 // height, band.q0 // width, shape)
+    first = (job.k0, band.n0, band.p0 // height, band.q0 // width)
+    return pattern_of(geometry.y_strides, shape), offset_at(geometry.y_strides, first)
 
 
 def pool_band(y_sbuf, pool, dtype):
@@ -151,17 +143,8 @@ def store_part(y_hbm, y_sbuf, geometry, job, band, part, u):
     count = min(part.pn, div_ceil(band.pn - u, job.rows) - part.p)
     if count <= 0:
         return
-    pattern = [
-        [geometry.y_k, job.kn],
-        [geometry.y_n, part.nn],
-        [job.rows * geometry.y_p, count],
-        [geometry.y_q, part.qn],
-    ]
-    offset = (band.n0 + part.n) * geometry.y_n + job.k0 * geometry.y_k
-    offset += (band.p0 + part.p * job.rows + u) * geometry.y_p + (band.q0 + part.q) * geometry.y_q
-    copy(
-        y_hbm.ap(pattern=pattern, offset=offset),
-        y_sbuf[
-            u * job.kn : (u + 1) * job.kn, part.n : part.n + part.nn, part.p : part.p + count, part.q : part.q + part.qn
-        ],
-    )
+    strides = geometry.y_strides
+    by = (strides[0], strides[1], job.rows * strides[2], strides[3])
+    pattern = pattern_of(by, (job.kn, part.nn, count, part.qn))
+    offset = offset_at(strides, (job.k0, band.n0 + part.n, band.p0 + part.p * job.rows + u, band.q0 + part.q))
+    store_boxes(y_hbm, y_sbuf, [((u * job.kn, part.n, part.p, part.q), pattern, offset)])

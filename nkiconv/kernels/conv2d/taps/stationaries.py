@@ -10,6 +10,7 @@ from ..._dma import copy
 from ..._engines import START_WORK, VECTOR_WORK, is_16bit, pick
 from ..._masks import keep_between
 from ..._tiles import WORD_BYTES, div_ceil, whole_words
+from ..boxes import load_box, offset_at, pattern_of
 from .cuts import tap_order
 from .fold import group_depth, job_axis, tap_groups
 from .fp16x3 import pair_of_filters
@@ -128,13 +129,9 @@ def load_channels(operands, geometry, job):
     each, R, S = geometry.K // geometry.C, geometry.rows.taps, geometry.columns.taps
     c0, count = job.chunks[0][0], job.chunks[0][1]
     raw_sbuf = nl.ndarray((count, each, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
-    pattern = [
-        [each * geometry.w_k, count],
-        [geometry.w_k, each],
-        [geometry.w_r, R],
-        [geometry.w_s, S],
-    ]
-    copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=c0 * each * geometry.w_k))
+    by_k, _, by_r, by_s = geometry.w_strides
+    pattern = pattern_of((each * by_k, by_k, by_r, by_s), (count, each, R, S))
+    load_box(raw_sbuf, operands.w, (0, 0, 0, 0), pattern, c0 * each * by_k)
     return raw_sbuf.reshape((count, each, R * S))
 
 
@@ -159,24 +156,18 @@ def load_taps(operands, geometry, job, block):
     """Taps of a block: [kn, channels, rows, columns] in SBUF."""
     shape = (stationary_columns(geometry, job), block.channels, block.rn, block.sn)
     raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-    offset = job.k0 * geometry.w_k + block.c0 * geometry.w_c + block.r0 * geometry.w_r + block.s0 * geometry.w_s
+    strides = geometry.w_strides
     chunk = job.chunks[block.chunk]
     parts = [(0, 0, block.channels)] if block.slot == 0 else slot_channels(chunk, block.slot)
     for index in range(len(parts)):
         at, channel, count = parts[index]
-        pattern = [
-            [geometry.w_k, job.kn],
-            [geometry.w_c, count],
-            [geometry.w_r, block.rn],
-            [geometry.w_s, block.sn],
-        ]
-        dst = raw_sbuf[0 : job.kn, at : at + count, 0 : block.rn, 0 : block.sn]
-        copy(dst, operands.w.ap(pattern=pattern, offset=offset + channel * geometry.w_c))
+        offset = offset_at(strides, (job.k0, block.c0 + channel, block.r0, block.s0))
+        pattern = pattern_of(strides, (job.kn, count, block.rn, block.sn))
+        load_box(raw_sbuf, operands.w, (0, at, 0, 0), pattern, offset)
         if shape[0] > job.kn:
             # any numbers do
             pattern[0] = [0, shape[0] - job.kn]
-            dst = raw_sbuf[job.kn : shape[0], at : at + count, 0 : block.rn, 0 : block.sn]
-            copy(dst, operands.w.ap(pattern=pattern, offset=offset + channel * geometry.w_c))
+            load_box(raw_sbuf, operands.w, (job.kn, at, 0, 0), pattern, offset)
     again = again_of(chunk, block.slot)
     if again > 0:
         zeros = raw_sbuf[0 : job.kn, 0:again, 0 : block.rn, 0 : block.sn]

@@ -146,8 +146,8 @@ class BandsPrice:
         column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
         images = max(1, BANK_COLUMNS // Q)
         found = 0.0
-        for n in range(0, geometry.N, images):
-            moved = min(images, geometry.N - n) * Q
+        for n in range(0, geometry.planes.out, images):
+            moved = min(images, geometry.planes.out - n) * Q
             streams = max(target.matmul_columns_min, moved)
             # few columns leave the array idle, and what is idle falls back to half of its rate
             rate = 1.0 if moved >= target.window_work / target.half_rate * streams else target.half_rate
@@ -156,11 +156,11 @@ class BandsPrice:
 
     def _x_ns(self) -> float:
         run_ns = self.target.run_ns(self.geometry.columns.size * self.geometry.itemsize)
-        return float(self.target.rows_an_engine * self.geometry.N * run_ns)
+        return float(self.target.rows_an_engine * self.geometry.planes.out * run_ns)
 
     def _y_ns(self) -> float:
         run_ns = self.target.run_ns(self.geometry.columns.out * self.geometry.itemsize)
-        return float(self.target.rows_an_engine * self.geometry.N * run_ns)
+        return float(self.target.rows_an_engine * self.geometry.planes.out * run_ns)
 
 
 ALGORITHM = Bands()

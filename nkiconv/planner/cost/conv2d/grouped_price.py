@@ -182,7 +182,7 @@ class GroupedPrice:
         x_engines = target.dma_engines * used * tiles / grouped.tiles
         # tiles of different pages lie on the same partitions
         y_engines = min(tiles, PARTITIONS // grouped.Kt) * div_ceil(grouped.G * self.per_k, each)
-        runs = 1 if geometry.x_h == unit.wn else max(1, unit.hn)
+        runs = 1 if geometry.x_strides[2] == unit.wn else max(1, unit.hn)
         x_ns = geometry.C * max(runs * target.run_ns(x_bytes / runs) / x_engines, x_bytes * target.hbm_byte_ns)
         y_ns = geometry.K * max(target.run_ns(y_bytes) / y_engines, y_bytes * target.hbm_byte_ns)
         return part * x_ns, part * y_ns

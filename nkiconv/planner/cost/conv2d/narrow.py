@@ -62,7 +62,7 @@ class Narrow(Conv2dAlgorithm):
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         blocks = -(-shape.geometry.rows.out // plan.U)
-        return int(-(-shape.geometry.N // plan.images) * -(-blocks // plan.blocks))
+        return int(-(-shape.geometry.planes.out // plan.images) * -(-blocks // plan.blocks))
 
 
 def _sizes(geometry: Any) -> list[tuple[int, int]]:

@@ -31,7 +31,7 @@ class NarrowPrice:
         image_parts, block_parts = step_parts(geometry, narrow)
         #: steps of a core, images and blocks of a step on average
         self.steps = div_ceil(image_parts * block_parts, PARTS)
-        self.images, self.blocks = geometry.N / image_parts, self.num_blocks / block_parts
+        self.images, self.blocks = geometry.planes.out / image_parts, self.num_blocks / block_parts
         self.column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
         self.matmul_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
         #: chunks of filters that are transposed together
@@ -50,7 +50,7 @@ class NarrowPrice:
         x_ns, y_ns, last_ns = self.x_ns, self.y_ns, self.last_ns
         read_ns, chain_ns = self._read_ns()
         lines = len(narrow.lines)
-        first = min(1.0, narrow.images * narrow.height * PARTS / (geometry.N * geometry.rows.size)) * x_ns
+        first = min(1.0, narrow.images * narrow.height * PARTS / (geometry.planes.out * geometry.rows.size)) * x_ns
         clock, start_ns = self._started(first, array_ns / (lines * len(narrow.tiles)))
         sums_ns = clock.sums_end(start_ns, self.steps * array_ns, self.steps * work_ns) - start_ns
         computed_ns = start_ns + max(sums_ns, self.steps * read_ns)
@@ -133,16 +133,16 @@ class NarrowPrice:
         """ns of the busiest of a core's DMA engines, or HBM, for (x, y, the last store)."""
         target, geometry, narrow = self.target, self.geometry, self.narrow
         rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
-        share = self.steps * self.images * self.blocks / (geometry.N * self.num_blocks)
+        share = self.steps * self.images * self.blocks / (geometry.planes.out * self.num_blocks)
         x_run, y_run = 1.0, 1.0
-        if geometry.x_w == 1:
-            dense = narrow.pad == 0 and geometry.x_h == narrow.wn
+        if geometry.x_strides[3] == 1:
+            dense = narrow.pad == 0 and geometry.x_strides[2] == narrow.wn
             x_run = narrow.wn * (min(narrow.height, rows.size) if dense else 1)
-        if geometry.y_q == 1:
+        if geometry.y_strides[3] == 1:
             # rows of all blocks lie side by side where a block is one row
-            dense = narrow.U == 1 and geometry.y_p == columns.out
+            dense = narrow.U == 1 and geometry.y_strides[2] == columns.out
             y_run = columns.out * (self.blocks if dense else 1)
-        x_size = geometry.N * rows.size * narrow.wn
+        x_size = geometry.planes.out * rows.size * narrow.wn
         engine = target.rows_an_engine
         x_ns = share * self.chunks * min(engine, self.channels) * x_size / x_run * target.run_ns(x_run * item)
         # slots of partitions take turns, and those have engines of their own
@@ -150,7 +150,7 @@ class NarrowPrice:
         last_ns = min(engine, narrow.U * geometry.K) * runs * target.run_ns(y_run * item)
         y_ns = self.steps * last_ns / min(self.steps, PARTITIONS // narrow.slot)
         x_ns = max(x_ns, share * geometry.C * x_size * item * target.hbm_byte_ns)
-        y_ns = max(y_ns, share * geometry.N * geometry.K * rows.out * columns.out * item * target.hbm_byte_ns)
+        y_ns = max(y_ns, share * geometry.planes.out * geometry.K * rows.out * columns.out * item * target.hbm_byte_ns)
         # each part of the last step's rows is stored when it is there
         return x_ns, y_ns, last_ns / len(narrow.tiles)
 

@@ -24,21 +24,21 @@ def relayout_ns(algorithm: str, shape: Shape) -> float:
     pixels, outputs = geometry.rows.size * geometry.columns.size, geometry.rows.out * geometry.columns.out
     y_itemsize, found = extras.epilogue.y_itemsize, 0.0
     if algorithm not in OWN and pixels == 1:
-        found += geometry.N * geometry.C * target.run_ns(geometry.hbm_itemsize) / (PARTS * target.dma_engines)
+        found += geometry.planes.out * geometry.C * target.run_ns(geometry.hbm_itemsize) / (PARTS * target.dma_engines)
     if algorithm not in OWN and outputs == 1:
-        found += geometry.N * geometry.K * target.run_ns(y_itemsize) / (PARTS * target.dma_engines)
+        found += geometry.planes.out * geometry.K * target.run_ns(y_itemsize) / (PARTS * target.dma_engines)
     return found + sum(_copy_ns(target, part) for part in copies_of(algorithm, geometry, extras))
 
 
 def _copy_ns(target: Target, part: Any) -> float:
     """ns of both cores for a copy."""
-    N, A, H, B = part.shape
+    A, N, H, B = part.shape
     mine, all_engines = N * A * H * B / PARTS, target.dma_engines
     engines = min(all_engines, -(-A // (PARTITIONS // all_engines)))
     read_ns = mine * part.item * target.byte_ns / (TRANSPOSE_RATE * all_engines)
     if part.is_sorted:
         engines, run = all_engines, A * (B if part.source[3] == A else 1)
         read_ns = mine / run * target.run_ns(run * part.item) / engines
-    run = B * (A if part.target[1] == B else 1)
+    run = B * (A if part.target[0] == B else 1)
     written_ns = mine / run * target.run_ns(run * part.item) / engines
     return float(START_NS + MEET_NS + max(read_ns + written_ns, 2 * mine * part.item * target.hbm_byte_ns))

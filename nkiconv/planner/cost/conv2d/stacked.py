@@ -119,7 +119,7 @@ class Stacked(Conv2dAlgorithm):
     def tiles(self, shape: Shape, plan: Any) -> int:
         geometry = shape.geometry
         blocks = -(-geometry.rows.out // (plan.U * plan.V))
-        return int(-(-geometry.N // plan.images) * -(-blocks // plan.blocks))
+        return int(-(-geometry.planes.out // plan.images) * -(-blocks // plan.blocks))
 
 
 def best_sizes(target: Target, geometry: Any, reader: str) -> StackedConfig | None:
@@ -148,7 +148,7 @@ def bounds(target: Target, geometry: Any) -> Iterator[tuple[float, int, int, int
     start_ns = least_ns(target)
     for place, (B, D, U, V, G) in enumerate(sizes_tried(geometry)):
         jobs = -(-geometry.K // (PARTITIONS // U))
-        blocks = -(-geometry.N * -(-rows.out // (U * V)) // PARTS)
+        blocks = -(-geometry.planes.out * -(-rows.out // (U * V)) // PARTS)
         matmuls = taps_of_window(rows, B, U, V, _front(rows.stride, V, G)) * -(-columns.taps // D)
         yield start_ns + jobs * blocks * V * columns.out * matmuls * column_ns, place, B, D, U, V, G
 

@@ -107,11 +107,13 @@ class StackPrice:
         self.image_parts, self.block_parts = band_counts(geometry, stack)
         blocks = -(-geometry.rows.out // (stack.U * stack.V))
         #: a band of as many images and blocks as any, at the top
-        self.band = BlockBand(n0=0, nn=-(-geometry.N // self.image_parts), j0=0, jn=-(-blocks // self.block_parts))
+        self.band = BlockBand(
+            n0=0, nn=-(-geometry.planes.out // self.image_parts), j0=0, jn=-(-blocks // self.block_parts)
+        )
         #: bands of a core, and as many of the largest as come to the same
         self.count = -(-self.image_parts * self.block_parts // PARTS)
         whole = self.image_parts * self.block_parts * self.band.nn * self.band.jn
-        self.times: float = self.count * geometry.N * blocks / whole
+        self.times: float = self.count * geometry.planes.out * blocks / whole
         self._price_filters()
 
     def _price_filters(self) -> None:
@@ -121,7 +123,7 @@ class StackPrice:
         runs = 1
         if straight and not fits_window(geometry, stack):
             runs = geometry.C * (1 if rows.dilation == 1 else rows.taps)
-        if geometry.w_s > 1 and geometry.columns.taps > 1:
+        if geometry.w_strides[3] > 1 and geometry.columns.taps > 1:
             runs = size
         #: partitions that the filters of a job come to, DMAs, bytes of HBM, ns of a DMA engine
         self._partitions: int = stack.kn * (stack.U if straight else 1)
@@ -213,7 +215,7 @@ class StackPrice:
         y_size = band.nn * band.jn * stack.V * columns.out
         y_runs = band.nn * (len(parts) if outputs == 1 else band.jn)
         y_ns = y_runs * target.run_ns(y_size // y_runs * item)
-        if geometry.y_q > 1 and columns.out > 1:
+        if geometry.y_strides[3] > 1 and columns.out > 1:
             y_ns = y_size * target.run_ns(item)
         y_ns *= min(target.rows_an_engine, outputs * stack.kn)
         last_ns = target.matmul_done_ns + target.hop_ns + tile_ns + target.vector_done_ns
@@ -233,7 +235,7 @@ class StackPrice:
         target, geometry, stack = self.target, self.geometry, self.stack
         item, run = geometry.itemsize, min(stack.width, geometry.columns.size)
         each_ns = blocks * target.run_ns(run * item)
-        if geometry.x_w > 1 and run > 1:
+        if geometry.x_strides[3] > 1 and run > 1:
             each_ns = blocks * run * target.run_ns(item)
         elif stack.G == 1 and stack.whole >= 0:
             # blocks that hold neighbouring rows are one run

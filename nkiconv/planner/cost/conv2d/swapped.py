@@ -192,7 +192,7 @@ class Cost:
         num_bytes = elements * geometry.C * geometry.hbm_itemsize
         if is_transposed(geometry):
             return self._transposed_ns(num_bytes)
-        run = columns if geometry.x_w == 1 else 1
+        run = columns if geometry.x_strides[3] == 1 else 1
         runs = len(self.plan.chunks) * target.rows_an_engine * elements / run
         return float(max(num_bytes * target.hbm_byte_ns, runs * target.run_ns(run * geometry.itemsize)))
 
@@ -213,7 +213,7 @@ class Cost:
         run = 1.0
         if plan.way == "copy":
             run = kn if geometry.packed == 0 else min(kn, geometry.packed)
-        elif geometry.w_s == 1 and geometry.w_c == taps:
+        elif geometry.w_strides[3] == 1 and geometry.w_strides[1] == taps:
             run = taps * geometry.C / len(plan.chunks)
         return self._runs_ns(num_bytes, run * item)
 

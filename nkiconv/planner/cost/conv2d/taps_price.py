@@ -279,10 +279,11 @@ class _Price:
     def rows_ns(self, band: Any, chunk: Any, height: int) -> float:
         """ns of one DMA engine for so many rows of x of a band, of one input channel."""
         geometry, target = self.geometry, self.target
+        _, _, by_h, by_w = geometry.x_strides
         if self.work.row_by_row(chunk):
             width = min(geometry.columns.size, folded_width(geometry, chunk, band.qn))
-            return float(band.nn * height * target.row_ns(width, geometry.x_w, geometry.itemsize))
-        return float(band.nn * target.image_ns(height, band.wn, geometry.x_h, geometry.x_w, geometry.itemsize))
+            return float(band.nn * height * target.row_ns(width, by_w, geometry.itemsize))
+        return float(band.nn * target.image_ns(height, band.wn, by_h, by_w, geometry.itemsize))
 
     def results_moved(self, jobs: Sequence[Any], band: Any) -> Traffic:
         """Traffic of the results of a band."""
@@ -293,9 +294,9 @@ class _Price:
             if is_last(geometry):
                 engine_ns += target.rows_an_engine * self.work.runs_out_ns(pixels_of(band), job.kn)
                 continue
-            y_ns = target.image_ns(band.pn, band.qn, geometry.y_p, geometry.y_q, geometry.itemsize)
+            y_ns = target.image_ns(band.pn, band.qn, geometry.y_strides[2], geometry.y_strides[3], geometry.itemsize)
             if job.rows > 1:
-                y_ns = -(-band.pn // job.rows) * target.row_ns(band.qn, geometry.y_q, geometry.itemsize)
+                y_ns = -(-band.pn // job.rows) * target.row_ns(band.qn, geometry.y_strides[3], geometry.itemsize)
             engine_ns += min(job.rows * job.kn, target.rows_an_engine) * band.nn * y_ns
         return Traffic(engine_ns, hbm_bytes)
 

@@ -39,7 +39,7 @@ class Work:
         self.target = target
         self.geometry = geometry
         self.taps: int = geometry.rows.taps * geometry.columns.taps
-        self.outputs: int = geometry.N * geometry.rows.out * geometry.columns.out
+        self.outputs: int = geometry.planes.out * geometry.rows.out * geometry.columns.out
         passes = target.transpose_passes_fp32 if geometry.itemsize == 4 else 1
         #: ns of the array for a transpose of 128 columns
         self.transpose_ns = PARTITIONS * target.tensor_column_ns * passes + target.matmul_ns
@@ -88,10 +88,10 @@ class Work:
         groups = tap_groups(geometry, chunk)
         if stores_zeros(chunk):
             passes = div_ceil(taps * groups, 2)
-            pixels = geometry.N * self._apart([chunk]) * geometry.columns.out
+            pixels = geometry.planes.out * self._apart([chunk]) * geometry.columns.out
             return pixels * (taps * groups / 2 if chunk[3] == HALVES else passes), passes
         columns_met = groups * geometry.columns.out if chunk[2] > 1 else self._columns_met
-        columns = geometry.N * rows_met * columns_met
+        columns = geometry.planes.out * rows_met * columns_met
         if chunk[3] != ALONE:
             columns *= self._apart([chunk]) / geometry.rows.out
         return columns, taps * groups
@@ -104,7 +104,7 @@ class Work:
         """Banks of the sums of a job."""
         chunks, pixels = jobs[0].chunks, self.geometry.rows.out * self.geometry.columns.out
         if pixels <= BANK_COLUMNS and any(chunk[3] != ALONE for chunk in chunks):
-            return int(div_ceil(self.geometry.N, images_together(self.geometry, chunks)))
+            return int(div_ceil(self.geometry.planes.out, images_together(self.geometry, chunks)))
         return int(div_ceil(self.outputs, BANK_COLUMNS))
 
     def sums_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
@@ -118,7 +118,9 @@ class Work:
     def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
         geometry = self.geometry
-        placed_ns = self.placed_ns(jobs[0].chunks[-1], geometry.N * geometry.rows.size) / (1 if by_channels else PARTS)
+        placed_ns = self.placed_ns(jobs[0].chunks[-1], geometry.planes.out * geometry.rows.size) / (
+            1 if by_channels else PARTS
+        )
         return float(max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns))
 
     def placed_ns(self, chunk: Any, num_rows: int) -> float:
@@ -157,27 +159,27 @@ class Work:
         """ns of the DMA engines, or HBM, of one of two cores for x, filters and results, by the runs they come in."""
         geometry, target = self.geometry, self.target
         rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
-        x_image = target.image_ns(rows.size, columns.size, geometry.x_h, geometry.x_w, item)
-        y_image = target.image_ns(rows.out, columns.out, geometry.y_p, geometry.y_q, item)
-        x_rows = rows.size * target.row_ns(columns.size, geometry.x_w, item)
-        x_ns = geometry.N * x_image * div_ceil(geometry.C, PARTITIONS)
+        x_image = target.image_ns(rows.size, columns.size, geometry.x_strides[2], geometry.x_strides[3], item)
+        y_image = target.image_ns(rows.out, columns.out, geometry.y_strides[2], geometry.y_strides[3], item)
+        x_rows = rows.size * target.row_ns(columns.size, geometry.x_strides[3], item)
+        x_ns = geometry.planes.out * x_image * div_ceil(geometry.C, PARTITIONS)
         if is_transposed(geometry):
-            x_ns = self.transposed_ns(geometry.N * rows.size * columns.size * geometry.C / PARTITIONS)
+            x_ns = self.transposed_ns(geometry.planes.out * rows.size * columns.size * geometry.C / PARTITIONS)
         last = jobs[0].chunks[-1]
         if self.row_by_row(last):
-            x_ns += geometry.N * (slots_of(last) * x_rows - x_image)
+            x_ns += geometry.planes.out * (slots_of(last) * x_rows - x_image)
         y_ns = w_ns = 0.0
         for job in jobs:
             if is_last(geometry):
                 y_ns += self.runs_out_ns(self.outputs, job.kn)
             elif job.rows > 1:
-                row_ns = target.row_ns(columns.out, geometry.y_q, item)
-                y_ns += geometry.N * (div_ceil(rows.out, job.rows) * row_ns)
+                row_ns = target.row_ns(columns.out, geometry.y_strides[3], item)
+                y_ns += geometry.planes.out * (div_ceil(rows.out, job.rows) * row_ns)
             else:
-                y_ns += geometry.N * y_image
+                y_ns += geometry.planes.out * y_image
             w_ns += sum(map(slots_of, job.chunks)) * self.filters_ns(job)
         channels = geometry.C + (last[1] if last[3] == HALVES else 0)
-        x_bytes = geometry.N * channels * rows.size * columns.size * item
+        x_bytes = geometry.planes.out * channels * rows.size * columns.size * item
         y_bytes = self.outputs * geometry.K * item
         w_bytes = geometry.K * (geometry.C // geometry.groups) * self.taps * item
         if by_channels:
@@ -190,7 +192,7 @@ class Work:
         """ns of one DMA engine for the filters of a chunk of a job, of one output channel."""
         geometry = self.geometry
         channels = job.chunks[0][1] // job.pack
-        run = channels * self.taps if geometry.w_s == 1 and geometry.w_c == self.taps else 1
+        run = channels * self.taps if geometry.w_strides[3] == 1 and geometry.w_strides[1] == self.taps else 1
         return float(channels * self.taps / run * self.target.run_ns(run * geometry.itemsize))
 
     def move_ns(self, job: Any) -> float:
@@ -220,7 +222,7 @@ class Work:
         geometry, target = self.geometry, self.target
         channels = job.chunks[0][1] // job.pack
         _, rn, _, sn = tap_blocks(geometry, channels, TAPS_RAW_BYTES)[0]
-        whole = geometry.w_s == 1 and geometry.w_c == self.taps
+        whole = geometry.w_strides[3] == 1 and geometry.w_strides[1] == self.taps
         load_ns = target.row_ns(channels * rn * sn, 1 if whole else 2, geometry.itemsize)
         first_ns = target.static_issue_ns + target.first_packet_ns + target.load_skew_ns
         return float(first_ns + target.rows_an_engine * load_ns + target.dma_done_ns)
