@@ -223,7 +223,7 @@ def test_windows_of_a_pair_hold_both_taps():
     geometry, found = geometry_of(problem), planned(problem, "taps", (("product", "fp8_pairs"),))[0]
     band, job = found.items[0].band, found.batches[0][0]
     bank = cuts.banks_of(band, False, False)[0]
-    each = {(one.row, one.group): one for one in matmuls.products(geometry, job, job.chunks[0], 0, bank.pn, 0, bank.qn)}
+    each = {(one.row, one.group): one for one in matmuls.products(geometry, job, job.chunks[0], band, bank)}
     every = matmuls.matmuls_of(geometry, job, job.chunks[0], band, bank, 0)
     assert (every[0].rows, every[0].columns) == ((0, 1, bank.pn), (0, 1, bank.qn))
     for pair in every:

@@ -168,7 +168,7 @@ def test_steps_cover_every_row_once(name):
     seen = [
         (n, j * U + u)
         for step in cuts.steps_of(geometry_of(problem), found)
-        for n in range(step.n0, step.n0 + step.nn)
+        for n in range(step.z0, step.z0 + step.zn)
         for j in range(step.j0, step.j0 + step.jn)
         for u in range(U)
     ]

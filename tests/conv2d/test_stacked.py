@@ -189,7 +189,7 @@ def test_bands_cover_every_row_once():
         seen = [
             (n, (j * U + u) * V + v)
             for band in shape.stack_bands(geometry_of(problem), stack)
-            for n in range(band.n0, band.n0 + band.nn)
+            for n in range(band.z0, band.z0 + band.zn)
             for j in range(band.j0, band.j0 + band.jn)
             for u in range(U)
             for v in range(V)

@@ -253,10 +253,10 @@ def test_pixels_of_a_partition_are_neighbours():
             for item in (item for item in found.items if item.batch == batch):
                 band = item.band
                 for block in shape.blocks_of(found.sizes, band):
-                    assert block.nn * block.pn * block.units <= 128
+                    assert block.zn * block.pn * block.units <= 128
                     for tile in range(side):
                         seen += itertools.product(
-                            range(band.n0 + block.n, band.n0 + block.n + block.nn),
+                            range(band.z0 + block.z, band.z0 + block.z + block.zn),
                             range(band.p0 + block.p, band.p0 + block.p + block.pn),
                             range(band.q0 + tile, band.q0 + tile + side * block.units, side),
                         )
@@ -404,7 +404,7 @@ def test_the_bare_kernel_runs_what_the_host_finds_settings_for(why):
 
 def test_one_tap_takes_only_the_elements_that_outputs_meet():
     found = geometry_of(STRIDED)
-    assert (found.rows.size, found.rows.stride, found.columns.size, found.x_w) == (14, 1, 14, 2 * 140)
+    assert (found.rows.size, found.rows.stride, found.columns.size, found.x_strides[3]) == (14, 1, 14, 2 * 140)
     cropped = geometry_of(STRIDED.replace(padding=((-2, 0), (4, -2))))
     assert (cropped.rows.before, cropped.columns.before, cropped.columns.size) == (-1, 2, 14)
     assert geometry_of(STRIDED.replace(padding=((1, 1), (0, 0)))).rows.stride == 2

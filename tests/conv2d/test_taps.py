@@ -173,7 +173,7 @@ def test_filters_of_very_many_channels_come_as_there_is_room(shard):
 
 
 def outputs_of(band):
-    images, rows, columns = ((band.n0, band.nn), (band.p0, band.pn), (band.q0, band.qn))
+    images, rows, columns = ((band.z0, band.zn), (band.p0, band.pn), (band.q0, band.qn))
     return set(itertools.product(*(range(first, first + count) for first, count in (images, rows, columns))))
 
 
@@ -186,9 +186,9 @@ def test_banks_of_all_bands_cover_every_output_once(why):
         for item in (item for item in found.items if item.batch == batch):
             inner = []
             for bank in cuts.banks_of(item.band, item.halved, item.last):
-                first = (item.band.n0 + bank.n, item.band.p0 + bank.p, item.band.q0 + bank.q)
-                counts = (bank.nn, bank.pn, bank.qn)
-                assert bank.nn * bank.pn * bank.qn <= 512
+                first = (item.band.z0 + bank.z, item.band.p0 + bank.p, item.band.q0 + bank.q)
+                counts = (bank.zn, bank.pn, bank.qn)
+                assert bank.zn * bank.pn * bank.qn <= 512
                 inner += itertools.product(*(range(f, f + c) for f, c in zip(first, counts, strict=True)))
             assert len(inner) == len(set(inner))
             assert set(inner) == outputs_of(item.band)
@@ -211,7 +211,7 @@ def test_rows_are_shared_evenly(problem):
     found, _ = planned(problem, "taps")
     half = len(found.items) // 2
     mine, other = (
-        sum(item.band.nn * item.band.pn * item.band.qn for item in items)
+        sum(item.band.zn * item.band.pn * item.band.qn for item in items)
         for items in (found.items[:half], found.items[half:])
     )
     assert half > 0

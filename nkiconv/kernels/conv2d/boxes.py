@@ -8,6 +8,7 @@ from ..._nki import nisa, nl
 from .._dma import copy
 from .._tiles import div_ceil
 from .call import scale_residual
+from .geometry import num_taps
 
 
 def offset_at(strides, first):
@@ -86,7 +87,7 @@ def clear_window(tile, h0, h1, w0, w1, engine):
 def load_packed(tile, w_hbm, geometry, c0, cn, k0, kn):
     """Channels c0 .. c0+cn-1 of a packed filter, [K / each, C, taps, each] in HBM, as [c, taps, k] in a tile: parts of
     blocks with output channels k0 .. k0+kn-1."""
-    taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
+    taps, each = num_taps(geometry), geometry.packed
     size, end = taps * each, k0 + kn
     for block in range(k0 // each, div_ceil(end, each)):
         first = max(k0, block * each)

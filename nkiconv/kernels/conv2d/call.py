@@ -121,6 +121,8 @@ def taken_refusal(geometry, extras, algorithm, dilated, what):
 
     dilated: whether it takes lhs_dilation; what: it multiplies by zero.
     """
+    if geometry.planes.taps > 1:
+        return f"T={geometry.planes.taps}: {algorithm} takes one plane of taps; use taps"
     lhs_dilation = (geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
     if not dilated and lhs_dilation != (1, 1):
         return f"lhs_dilation={lhs_dilation}: {algorithm} takes (1, 1); use taps"

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..._nki import nl
 from .._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, share
+from .geometry import filter_rows
 
 #: Engines address partitions from a multiple of this on (trn2.toml, rules NKI043).
 QUADRANT = 32
@@ -11,14 +12,17 @@ QUADRANT = 32
 
 @dataclass
 class Band(nl.NKIObject):
-    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of images n0 .. n0+nn-1, and the elements of x that they need."""
+    """Outputs z0 .. z0+zn-1, p0 .. p0+pn-1, q0 .. q0+qn-1 along planes, rows and columns, and the elements d, h, w of
+    x that they need."""
 
-    n0: int
-    nn: int
+    z0: int
+    zn: int
     p0: int
     pn: int
     q0: int
     qn: int
+    d0: int
+    dn: int
     h0: int
     hn: int
     w0: int
@@ -27,10 +31,10 @@ class Band(nl.NKIObject):
 
 @dataclass
 class Bank(nl.NKIObject):
-    """One bank of sums: images, rows and columns from the first of its band."""
+    """One bank of sums: planes, rows and columns from the first of its band."""
 
-    n: int
-    nn: int
+    z: int
+    zn: int
     p: int
     pn: int
     q: int
@@ -38,9 +42,9 @@ class Bank(nl.NKIObject):
 
 
 def same_place(one, other):
-    """Whether two bands are outputs of the same images, rows and columns."""
+    """Whether two bands are outputs of the same planes, rows and columns."""
     rows = one.p0 == other.p0 and one.pn == other.pn
-    return rows and one.q0 == other.q0 and one.qn == other.qn and one.n0 == other.n0 and one.nn == other.nn
+    return rows and one.q0 == other.q0 and one.qn == other.qn and one.z0 == other.z0 and one.zn == other.zn
 
 
 def axis_elements(axis, count):
@@ -103,7 +107,7 @@ def put_first(products, first):
 
 def blocks_of_taps(geometry, most):
     """(first row, rows, first column, columns) of blocks of at most `most` taps."""
-    R, S = geometry.rows.taps, geometry.columns.taps
+    R, S = filter_rows(geometry), geometry.columns.taps
     height, width = min(R, max(1, most // S)), min(S, most)
     found = []
     for r0 in range(0, R, height):
@@ -114,10 +118,10 @@ def blocks_of_taps(geometry, most):
 
 @dataclass
 class BlockBand(nl.NKIObject):
-    """Blocks of neighbouring rows of outputs j0 .. j0+jn-1 of images n0 .. n0+nn-1."""
+    """Blocks of neighbouring rows of outputs j0 .. j0+jn-1 of planes z0 .. z0+zn-1."""
 
-    n0: int
-    nn: int
+    z0: int
+    zn: int
     j0: int
     jn: int
 
@@ -127,7 +131,7 @@ def block_bands(images, blocks, parts):
     found = []
     for image in cut_into(images, parts[0]):
         for block in cut_into(blocks, parts[1]):
-            found.append(BlockBand(n0=image[0], nn=image[1], j0=block[0], jn=block[1]))
+            found.append(BlockBand(z0=image[0], zn=image[1], j0=block[0], jn=block[1]))
     return found
 
 
@@ -149,7 +153,7 @@ def largest_band(bands):
     """(images, blocks) of the largest of some BlockBands."""
     images, blocks = 1, 1
     for band in bands:
-        images, blocks = max(images, band.nn), max(blocks, band.jn)
+        images, blocks = max(images, band.zn), max(blocks, band.jn)
     return images, blocks
 
 

@@ -69,6 +69,16 @@ def met(axis, tap, first, count):
     return outputs_met(axis.size, axis.stride, axis.lhs_dilation, shift, first, count)
 
 
+def filter_rows(geometry):
+    """Rows of taps of a filter, those of all planes one after the other."""
+    return geometry.planes.taps * geometry.rows.taps
+
+
+def num_taps(geometry):
+    """Taps of a filter for an input channel."""
+    return filter_rows(geometry) * geometry.columns.taps
+
+
 def span(axis, first, count):
     """(first element, how many) of x that any tap meets at outputs first .. first+count-1; (0, 0) if none does."""
     low, high = axis.size, -1

@@ -1,15 +1,47 @@
 """Sums of products in PSUM: how they begin, what they are of, and where what is evenly spaced lies."""
 
-from ..._nki import nisa
+from dataclasses import dataclass
+
+from ..._nki import nisa, nl
 from .geometry import met
 
 
-def spaced(tile, parts, images, rows, columns):
-    """[partitions, images, rows, columns] of a tile. Partitions, images: (first, how many); rows, columns: the same and
-    the step."""
+@dataclass
+class Product(nl.NKIObject):
+    """One matmul: its filter's row and group of columns of taps, the partitions that it contracts, and where they meet
+    x along planes, rows and columns, as `geometry.met` says."""
+
+    row: int
+    group: int
+    parts: int
+    planes: tuple
+    rows: tuple
+    columns: tuple
+
+
+def is_whole(product, zn, pn, qn):
+    """Whether it meets x at all outputs of a bank."""
+    return product.planes[2] == zn and product.rows[2] == pn and product.columns[2] == qn
+
+
+def sums_met(acc_psum, product, z0, p0, q0):
+    """What a product adds to, of a bank of sums whose first output is this one."""
+    planes, rows = places_of_outputs(product.planes, z0), places_of_outputs(product.rows, p0)
+    return spaced(acc_psum, (0, acc_psum.shape[0]), planes, rows, places_of_outputs(product.columns, q0))
+
+
+def elements_met(x_sbuf, parts, product, d0, h0, w0):
+    """What it multiplies on partitions (first, how many) of a tile of x whose first element is this one."""
+    planes, rows = places_of_elements(product.planes, d0), places_of_elements(product.rows, h0)
+    return spaced(x_sbuf, parts, planes, rows, places_of_elements(product.columns, w0))
+
+
+def spaced(tile, parts, planes, rows, columns):
+    """[partitions, planes, rows, columns] of a tile. Partitions: (first, how many); the others: the same and the
+    step."""
     return tile[
         parts[0] : parts[0] + parts[1],
-        images[0] : images[0] + images[1],
+        planes[0] : planes[0] + (planes[1] - 1) * planes[2] + 1 : planes[2],
         rows[0] : rows[0] + (rows[1] - 1) * rows[2] + 1 : rows[2],
         columns[0] : columns[0] + (columns[1] - 1) * columns[2] + 1 : columns[2],
     ]

@@ -116,7 +116,7 @@ def x_tiles(operands, grouped, num_units):
     where no unit needs any."""
     images, height, width = 0, 0, 0
     for unit in grouped.units:
-        images, height, width = max(images, unit.nn), max(height, unit.hn), max(width, unit.wn)
+        images, height, width = max(images, unit.zn), max(height, unit.hn), max(width, unit.wn)
     count = min(grouped.buffers, num_units) if height > 0 and width > 0 else 0
     return tiles_in_turn(count, (nl.tile_size.pmax, images, height, width), operands.x_dtype)
 
@@ -129,7 +129,7 @@ def load_x_of_unit(operands, geometry, grouped, unit, ring, turn, first):
     tiles = tiles_of_chunk(geometry, grouped, unit.chunk, len(unit.parts))
     each = len(tiles) // len(unit.parts)
     dense = tiles[0].cn == grouped.T
-    x_sbuf = ring[turn % len(ring)][0 : nl.tile_size.pmax, 0 : unit.nn, 0 : unit.hn, 0 : unit.wn]
+    x_sbuf = ring[turn % len(ring)][0 : nl.tile_size.pmax, 0 : unit.zn, 0 : unit.hn, 0 : unit.wn]
     strides = geometry.x_strides
     boxes = []
     for bounds in ((0, first), (first, unit.hn)):
@@ -140,8 +140,8 @@ def load_x_of_unit(operands, geometry, grouped, unit, ring, turn, first):
             # tiles without gaps between their channels are one box
             end = tiles[index + each - 1] if dense else tile
             if low < high:
-                pattern = pattern_of(strides, (end.c0 + end.cn - tile.c0, unit.nn, high - low, unit.wn))
-                offset = offset_at(strides, (tile.c0, part.n0, part.h0 + low, unit.w0))
+                pattern = pattern_of(strides, (end.c0 + end.cn - tile.c0, unit.zn, high - low, unit.wn))
+                offset = offset_at(strides, (tile.c0, part.z0, part.h0 + low, unit.w0))
                 boxes.append(((tile.index * grouped.T, 0, low, 0), pattern, offset))
     load_boxes(x_sbuf, operands.x, boxes)
     return of_array(x_sbuf, operands)
@@ -167,12 +167,12 @@ def work_on_unit(operands, geometry, epilogue, grouped, chunk, unit, x_sbuf, zer
     """
     tiles = chunk.tiles[0 : len(chunk.tiles) // grouped.chunks[unit.chunk][2] * len(unit.parts)]
     Q, Uh = geometry.columns.out, grouped.Uh
-    shape = (nl.tile_size.pmax, unit.nn, unit.mn * Uh, Q)
+    shape = (nl.tile_size.pmax, unit.zn, unit.mn * Uh, Q)
     ys = tiles_in_turn(y_pages(grouped) * Uh, shape, operands.y.dtype)
     residuals = []
     for tile in tiles:
         boxes = residual_boxes(geometry, grouped, tile, unit)
-        residuals.append(residual_of(operands, (Uh * grouped.Kt, unit.nn, unit.mn, Q), boxes, True))
+        residuals.append(residual_of(operands, (Uh * grouped.Kt, unit.zn, unit.mn, Q), boxes, True))
     banks = banks_of_unit(grouped, unit)
     for which in range(len(banks)):
         bank = banks[which]
@@ -214,7 +214,7 @@ def sums_of_bank(grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
             covered = whole[2][2] == mn and whole[3][2] == jn
         acc_psum = None
         if mn > 0:
-            acc_shape = (grouped.Uw * grouped.Uh * grouped.Kt, unit.nn, mn, jn)
+            acc_shape = (grouped.Uw * grouped.Uh * grouped.Kt, unit.zn, mn, jn)
             acc_psum = nl.ndarray(acc_shape, dtype=nl.float32, buffer=nl.psum)
             if not covered:
                 zero_sums(acc_psum, zeros_sbuf)
@@ -233,7 +233,7 @@ def sums_of_bank(grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
 def multiply_tile(acc_psum, grouped, chunk, tile, unit, bank, x_sbuf, product, started):
     """One matmul of a tile, added to what is there if the sums have started."""
     a, b, rows, columns = product
-    part, images = unit.parts[tile.fold], (0, unit.nn)
+    part, images = unit.parts[tile.fold], (0, unit.zn, 1)
     to_rows, to_columns = places_of_outputs(rows, part.m0 + bank[0]), places_of_outputs(columns, bank[2])
     first, outputs = tile.index * grouped.T, acc_psum.shape[0]
     nisa.nc_matmul(
@@ -272,7 +272,7 @@ def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, res
     for uw in range(Uw):
         count = min(jn, div_ceil(geometry.columns.out - uw, Uw) - j)
         if count > 0:
-            columns, all_images = (j * Uw + uw, count, Uw), (0, images)
+            columns, all_images = (j * Uw + uw, count, Uw), (0, images, 1)
             residual = None
             if residual_sbuf != None:
                 residual = spaced(residual_sbuf, (0, each), all_images, (m, mn, 1), columns)
@@ -289,8 +289,8 @@ def move_rows(geometry, grouped, tile, unit, bank, ys, ledger):
     for uh in range(Uh):
         count = min(min(bank[1], part.mn - bank[0]), div_ceil(geometry.rows.out - uh, Uh) - part.m0 - bank[0])
         if uh != own and count > 0:
-            source, images = base + uh * grouped.Kt, (0, unit.nn)
-            elements = unit.nn * count * geometry.columns.out
+            source, images = base + uh * grouped.Kt, (0, unit.zn, 1)
+            elements = unit.zn * count * geometry.columns.out
             ledger.vector = ledger.vector + START_WORK + elements * copy_work(y_sbuf.dtype)
             nisa.tensor_copy(
                 dst=spaced(y_sbuf, (to, tile.kn), images, (first + uh, count, Uh), columns),
@@ -306,9 +306,9 @@ def store_tile(y_hbm, geometry, grouped, tile, unit, m, mn, ys):
     p0 = (part.m0 + m) * grouped.Uh
     pn = min(geometry.rows.out - p0, min(mn, part.mn - m) * grouped.Uh)
     if pn > 0:
-        pattern = pattern_of(strides, (tile.kn, unit.nn, pn, geometry.columns.out))
+        pattern = pattern_of(strides, (tile.kn, unit.zn, pn, geometry.columns.out))
         first = (base + own * grouped.Kt, 0, m * grouped.Uh, 0)
-        store_boxes(y_hbm, ys[buffer], [(first, pattern, offset_at(strides, (tile.k0, part.n0, p0, 0)))])
+        store_boxes(y_hbm, ys[buffer], [(first, pattern, offset_at(strides, (tile.k0, part.z0, p0, 0)))])
 
 
 def residual_boxes(geometry, grouped, tile, unit):
@@ -319,8 +319,8 @@ def residual_boxes(geometry, grouped, tile, unit):
     for uh in range(Uh):
         count = min(part.mn, div_ceil(geometry.rows.out - uh, Uh) - part.m0)
         if count > 0:
-            pattern = pattern_of(strides, (tile.kn, unit.nn, count, geometry.columns.out))
+            pattern = pattern_of(strides, (tile.kn, unit.zn, count, geometry.columns.out))
             pattern[2][0] = Uh * strides[2]
-            offset = offset_at(strides, (tile.k0, part.n0, part.m0 * Uh + uh, 0))
+            offset = offset_at(strides, (tile.k0, part.z0, part.m0 * Uh + uh, 0))
             found.append(((uh * grouped.Kt, 0, 0, 0), pattern, offset))
     return found

@@ -40,9 +40,9 @@ class Grouped(nl.NKIObject):
 
 @dataclass
 class GroupPart(nl.NKIObject):
-    """What tiles of one fold do: blocks m0 .. m0+mn-1 (of Uh rows) of images n0, ..., from rows h0 .. h0+hn-1 of x."""
+    """What tiles of one fold do: blocks m0 .. m0+mn-1 (of Uh rows) of planes z0, ..., from rows h0 .. h0+hn-1 of x."""
 
-    n0: int
+    z0: int
     m0: int
     mn: int
     h0: int
@@ -58,7 +58,7 @@ class GroupUnit(nl.NKIObject):
 
     chunk: int
     parts: list
-    nn: int
+    zn: int
     mn: int
     hn: int
     w0: int
@@ -136,8 +136,8 @@ def grouped_bytes(geometry, grouped, has_residual):
     spread = 2 * (taps + BANK_COLUMNS // grouped.Kt) * nl.tile_size.pmax * item * y_pages(grouped)
     x_bytes, y_bytes = 0, 0
     for unit in grouped.units:
-        x_bytes = max(x_bytes, unit.nn * unit.hn * unit.wn * item)
-        y_bytes = max(y_bytes, 4 * unit.nn * unit.mn * grouped.Uh * geometry.columns.out)
+        x_bytes = max(x_bytes, unit.zn * unit.hn * unit.wn * item)
+        y_bytes = max(y_bytes, 4 * unit.zn * unit.mn * grouped.Uh * geometry.columns.out)
     results = (2 + (2 if has_residual else 0)) * y_pages(grouped) * grouped.Uh * y_bytes
     return filters + raw + spread + (grouped.buffers + 1) * x_bytes + results + 4096
 
@@ -200,7 +200,7 @@ def add_units(geometry, grouped, most_blocks, most_rows):
 def part_of_blocks(grouped, n0, m0, mn):
     """A Part of images from n0 on, and blocks m0 .. m0+mn-1."""
     rows = span(grouped.rows, m0, mn)
-    return GroupPart(n0=n0, m0=m0, mn=mn, h0=rows[0], hn=rows[1])
+    return GroupPart(z0=n0, m0=m0, mn=mn, h0=rows[0], hn=rows[1])
 
 
 def make_unit(chunk, parts, nn, columns):
@@ -208,7 +208,7 @@ def make_unit(chunk, parts, nn, columns):
     mn, hn = 0, 0
     for part in parts:
         mn, hn = max(mn, part.mn), max(hn, part.hn)
-    return GroupUnit(chunk=chunk, parts=parts, nn=nn, mn=mn, hn=hn, w0=columns[0], wn=columns[1])
+    return GroupUnit(chunk=chunk, parts=parts, zn=nn, mn=mn, hn=hn, w0=columns[0], wn=columns[1])
 
 
 def images_of_folds(N, parts, folds):
@@ -228,7 +228,7 @@ def banks_of_unit(grouped, unit):
     """(first block of rows, how many, first column of blocks, how many) of the banks of a unit."""
     of_j = cut(grouped.columns.out, BANK_COLUMNS)
     found = []
-    for m in cut(unit.mn, max(1, BANK_COLUMNS // (unit.nn * of_j[0][1]))):
+    for m in cut(unit.mn, max(1, BANK_COLUMNS // (unit.zn * of_j[0][1]))):
         for j in of_j:
             found.append(m + j)
     return found

@@ -18,10 +18,10 @@ from .readouts import add_shifted
 
 @dataclass
 class Load(nl.NKIObject):
-    """Rows h0 .. h0+hn-1 of images n0 .. n0+nn-1, and their tiles once they are loaded."""
+    """Rows h0 .. h0+hn-1 of planes z0 .. z0+zn-1, and their tiles once they are loaded."""
 
-    n0: int
-    nn: int
+    z0: int
+    zn: int
     h0: int
     hn: int
     tiles: list
@@ -68,15 +68,15 @@ def loads_of(geometry, narrow, steps):
     found, n0 = [], -1
     low, high = rows_met(geometry)
     for step in steps:
-        if step.n0 != n0:
-            n0, last = step.n0, step
+        if step.z0 != n0:
+            n0, last = step.z0, step
             for other in steps:
-                last = other if other.n0 == n0 else last
+                last = other if other.z0 == n0 else last
             h = max(low, narrow.first + step.j0 * narrow.step)
             stop = min(high, narrow.first + (last.j0 + last.jn - 1) * narrow.step + narrow.window)
             while h < stop:
                 hn = min(stop, low + (grid_of(narrow, low, h) + 1) * narrow.height) - h
-                found.append(Load(n0=n0, nn=step.nn, h0=h, hn=hn, tiles=[]))
+                found.append(Load(z0=n0, zn=step.zn, h0=h, hn=hn, tiles=[]))
                 h += hn
     return found
 
@@ -88,8 +88,8 @@ def grid_of(narrow, low, h):
 
 def holds(load, narrow, step):
     """Whether a load holds rows that a step, or one after it, needs."""
-    if load.n0 != step.n0:
-        return load.n0 > step.n0
+    if load.z0 != step.z0:
+        return load.z0 > step.z0
     return load.h0 + load.hn > narrow.first + step.j0 * narrow.step
 
 
@@ -113,8 +113,8 @@ def load_lines(operands, geometry, narrow, load, tiles):
     strides = geometry.x_strides
     for chunk in range(len(narrow.chunks)):
         c0, count = narrow.chunks[chunk]
-        pattern = pattern_of(strides, (count, load.nn, load.hn, narrow.wn))
-        offset = offset_at(strides, (c0, load.n0, load.h0, narrow.w0))
+        pattern = pattern_of(strides, (count, load.zn, load.hn, narrow.wn))
+        offset = offset_at(strides, (c0, load.z0, load.h0, narrow.w0))
         load_box(tiles[chunk], operands.x, (0, 0, 0, narrow.pad), pattern, offset)
         load.tiles.append(of_array(tiles[chunk], operands))
 
@@ -124,7 +124,7 @@ def results_of(operands, geometry, narrow, step, turn):
     partitions, so that always the same would make a few engines do all stores."""
     outputs, slots = narrow.U * geometry.K, nl.tile_size.pmax // narrow.slot
     first = turn % slots * narrow.slot
-    shape = (first + outputs, step.nn, step.jn, geometry.columns.out)
+    shape = (first + outputs, step.zn, step.jn, geometry.columns.out)
     y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
     return y_sbuf[first : first + outputs, 0 : shape[1], 0 : shape[2], 0 : shape[3]]
 
@@ -136,16 +136,16 @@ def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_
     boxes = block_boxes(geometry, narrow, step, geometry.r_strides, 0, Q)
     # rows that y does not have
     ragged = (step.j0 + step.jn) * narrow.U > geometry.rows.out
-    residual_sbuf = residual_of(operands, (outputs, step.nn, step.jn, Q), boxes, ragged)
+    residual_sbuf = residual_of(operands, (outputs, step.zn, step.jn, Q), boxes, ragged)
     by = geometry.y_strides
     for index in range(len(narrow.tiles)):
         q0, qn, w0, wn = narrow.tiles[index]
-        acc_psum = nl.ndarray((narrow.outputs, step.nn, step.jn, wn), dtype=nl.float32, buffer=nl.psum)
+        acc_psum = nl.ndarray((narrow.outputs, step.zn, step.jn, wn), dtype=nl.float32, buffer=nl.psum)
         multiply_lines(acc_psum, narrow, step, passes, filters, w0, wn)
         residual = None
         if residual_sbuf != None:
-            residual = residual_sbuf[0:outputs, 0 : step.nn, 0 : step.jn, q0 : q0 + qn]
-        y = y_sbuf[0:outputs, 0 : step.nn, 0 : step.jn, q0 : q0 + qn]
+            residual = residual_sbuf[0:outputs, 0 : step.zn, 0 : step.jn, q0 : q0 + qn]
+        y = y_sbuf[0:outputs, 0 : step.zn, 0 : step.jn, q0 : q0 + qn]
         bank = turn * len(narrow.tiles) + index
         add_shifted(y, acc_psum, narrow, index, bias_sbuf, residual, epilogue, ledger, zeros, bank)
         if last:
@@ -202,7 +202,7 @@ def passes_of(geometry, narrow, step, loads, first):
 
 def multiply_lines(acc_psum, narrow, step, passes, filters, w0, wn):
     """All products of a bank of sums: [(t, slot), images, blocks, columns]."""
-    images = (0, step.nn)
+    images = (0, step.zn, 1)
     for one in passes:
         started = not one.starts
         for chunk in range(len(narrow.chunks)):
@@ -210,7 +210,7 @@ def multiply_lines(acc_psum, narrow, step, passes, filters, w0, wn):
             rows = (one.h, one.jn, narrow.step)
             for g in range(narrow.groups):
                 nisa.nc_matmul(
-                    dst=acc_psum[0 : narrow.outputs, 0 : step.nn, one.j : one.j + one.jn, 0:wn],
+                    dst=acc_psum[0 : narrow.outputs, 0 : step.zn, one.j : one.j + one.jn, 0:wn],
                     stationary=filters[chunk][0:count, one.line, g, 0 : narrow.outputs],
                     moving=spaced(one.load.tiles[chunk], (0, count), images, rows, (w0 + g * narrow.shift, wn, 1)),
                     accumulate=started,
@@ -224,6 +224,6 @@ def block_boxes(geometry, narrow, step, strides, q0, qn):
     found = []
     for piece in block_pieces(geometry.rows.out, narrow.U, 1, step.j0, step.jn):
         j, jn, un = piece[0], piece[1], piece[3]
-        pattern = [[by_p, un], [by_k, geometry.K], [by_n, step.nn], [narrow.U * by_p, jn], [by_q, qn]]
-        found.append(((0, 0, j, q0), pattern, offset_at(strides, (0, step.n0, (step.j0 + j) * narrow.U, q0))))
+        pattern = [[by_p, un], [by_k, geometry.K], [by_n, step.zn], [narrow.U * by_p, jn], [by_q, qn]]
+        found.append(((0, 0, j, q0), pattern, offset_at(strides, (0, step.z0, (step.j0 + j) * narrow.U, q0))))
     return found

@@ -43,7 +43,7 @@ def add_shifted(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilo
     for which in range(len(order)):
         met = order[which][1]
         sums = sums_at(acc_psum, order[which], narrow, outputs, tile)
-        place = spaced(part_sbuf, (0, outputs), (0, nn), (0, jn, 1), places_of_outputs(met, tile[0]))
+        place = spaced(part_sbuf, (0, outputs), (0, nn, 1), (0, jn, 1), places_of_outputs(met, tile[0]))
         fused = which + 1 == len(order) and met[2] == qn and epilogue.residual == ""
         if which == 0 and met[1] == 1:
             nisa.tensor_copy(dst=place, src=sums, engine=pick(ledger, elements, False))
@@ -72,7 +72,9 @@ def add_shifted(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilo
 def sums_at(acc_psum, tap, narrow, outputs, tile):
     """The sums of a tap for the outputs that it meets."""
     _, nn, jn, _ = acc_psum.shape
-    return spaced(acc_psum, (tap[0] * narrow.slot, outputs), (0, nn), (0, jn, 1), places_of_elements(tap[1], tile[2]))
+    return spaced(
+        acc_psum, (tap[0] * narrow.slot, outputs), (0, nn, 1), (0, jn, 1), places_of_elements(tap[1], tile[2])
+    )
 
 
 def zeros_beside(narrow, index, outputs):

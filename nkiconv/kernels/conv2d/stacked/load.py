@@ -23,7 +23,7 @@ def clear_next(geometry, stack, bands, index, ring, hold):
     """
     band = bands[index]
     held = bands[index - len(ring)] if index >= len(ring) else None
-    if held == None or (held.nn, held.j0, held.jn) != (band.nn, band.j0, band.jn):
+    if held == None or (held.zn, held.j0, held.jn) != (band.zn, band.j0, band.jn):
         engine = nisa.engine.vector if index == 0 else nisa.engine.gpsimd
         clear_rims(x_of_band(stack, bands, index, ring), geometry, stack, band.j0 * stack.step, hold, engine)
 
@@ -31,7 +31,7 @@ def clear_next(geometry, stack, bands, index, ring, hold):
 def x_of_band(stack, bands, index, ring):
     """X of a band in the buffer whose turn it is."""
     band, x_sbuf = bands[index], ring[index % len(ring)]
-    return x_sbuf[0 : stack.parts, 0 : band.nn, 0 : band_rows(stack, band.jn), 0 : stack.width]
+    return x_sbuf[0 : stack.parts, 0 : band.zn, 0 : band_rows(stack, band.jn), 0 : stack.width]
 
 
 def load_stack(operands, geometry, stack, bands, index, ring, pieces):
@@ -98,7 +98,7 @@ def load_rows_of_blocks(x_hbm, x_sbuf, geometry, stack, band, d, span, rows, blo
     by_c, by_n, by_h, by_w = geometry.x_strides
     pattern = [[by_h, rows[1]], [by_c, geometry.C], [stack.G * by_h, blocks[1]], [by_w, high - low]]
     first = ((d * stack.B + rows[0]) * geometry.C, blocks[0] - band.j0 * stack.step, low)
-    for n in range(band.nn):
+    for n in range(band.zn):
         h = blocks[0] * stack.G + rows[0] - geometry.rows.before
-        offset = (band.n0 + n) * by_n + h * by_h + (low + shift) * by_w
+        offset = (band.z0 + n) * by_n + h * by_h + (low + shift) * by_w
         load_box(x_sbuf[0 : stack.parts, n, 0 : x_sbuf.shape[2], 0 : stack.width], x_hbm, first, pattern, offset)

@@ -112,7 +112,7 @@ def load_more_bands(operands, geometry, stack, bands, count, ring, loaded):
         band = bands[index]
         rows = band_rows(stack, band.jn)
         # the second band waits for the triggers of the filters, each other one for the band before
-        hold = 1 + (stack.hold // (band.nn * rows) if index == 1 else 0)
+        hold = 1 + (stack.hold // (band.zn * rows) if index == 1 else 0)
         clear_next(geometry, stack, bands, index, ring, hold)
         loaded.append(load_stack(operands, geometry, stack, bands, index, ring, [rows]))
 
@@ -150,11 +150,11 @@ def work_stack(operands, geometry, epilogue, stack, own, band, x_sbuf, residual_
     own: (channels of the job, its filters, its biases).
     """
     job, filters_sbuf, bias_sbuf = own
-    Q, size, images = geometry.columns.out, stack.U * job[1], (0, band.nn)
+    Q, size, images = geometry.columns.out, stack.U * job[1], (0, band.zn, 1)
     # banks leave from parts of the partitions in turn: each part has DMA engines of its own
     slot = slot_for(size)
     slots = nl.tile_size.pmax // slot
-    shape = (nl.tile_size.pmax if slots > 1 else size, band.nn, band.jn, stack.V, Q)
+    shape = (nl.tile_size.pmax if slots > 1 else size, band.zn, band.jn, stack.V, Q)
     y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
     parts, columns = tiles_of_band(band, Q, last)
     for index in range(len(parts)):
@@ -163,13 +163,13 @@ def work_stack(operands, geometry, epilogue, stack, own, band, x_sbuf, residual_
         for v in range(stack.V):
             for column in columns:
                 q, qn = column
-                acc_psum = nl.ndarray((size, band.nn, jn, qn), dtype=nl.float32, buffer=nl.psum)
+                acc_psum = nl.ndarray((size, band.zn, jn, qn), dtype=nl.float32, buffer=nl.psum)
                 sum_tile(acc_psum, geometry, stack, filters_sbuf, x_sbuf, images, v, j, q)
-                y = y_sbuf[base : base + size, 0 : band.nn, j : j + jn, v, q : q + qn]
+                y = y_sbuf[base : base + size, 0 : band.zn, j : j + jn, v, q : q + qn]
                 residual = None
                 if residual_sbuf != None:
-                    residual = residual_sbuf[0:size, 0 : band.nn, j : j + jn, v, q : q + qn]
-                finish_shared(y, acc_psum, bias_sbuf, residual, epilogue, ledger, band.nn * jn * qn)
+                    residual = residual_sbuf[0:size, 0 : band.zn, j : j + jn, v, q : q + qn]
+                finish_shared(y, acc_psum, bias_sbuf, residual, epilogue, ledger, band.zn * jn * qn)
         store_stack(operands.y, y_sbuf, base, geometry, stack, job, band, j, jn)
 
 

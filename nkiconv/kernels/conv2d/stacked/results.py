@@ -11,9 +11,9 @@ from ..boxes import block_pieces, load_box, load_boxes, offset_at, store_boxes
 def load_stack_residual(operands, geometry, stack, job, band, buffer_sbuf):
     """The residual of a band and job in a buffer."""
     size, Q = stack.U * job[1], geometry.columns.out
-    residual_sbuf = buffer_sbuf[0:size, 0 : band.nn, 0 : band.jn, 0 : stack.V, 0:Q]
+    residual_sbuf = buffer_sbuf[0:size, 0 : band.zn, 0 : band.jn, 0 : stack.V, 0:Q]
     if (band.j0 + band.jn) * stack.U * stack.V > geometry.rows.out:
-        last = residual_sbuf[0:size, 0 : band.nn, band.jn - 1, 0 : stack.V, 0:Q]
+        last = residual_sbuf[0:size, 0 : band.zn, band.jn - 1, 0 : stack.V, 0:Q]
         nisa.memset(dst=last, value=0.0, engine=nisa.engine.gpsimd)
     for one in boxes_of_blocks(geometry, geometry.r_strides, stack, job, band, 0, band.jn, 0):
         load_boxes(plane_of(residual_sbuf, stack, one[0]), operands.residual, one[1:])
@@ -44,13 +44,13 @@ def boxes_of_blocks(geometry, strides, stack, job, band, j, jn, base):
     found = []
     for piece in block_pieces(geometry.rows.out, stack.U, stack.V, band.j0 + j, jn):
         first, count, part, parts, height = piece
-        pattern = [[stack.V * by_p, parts], [by_k, kn], [by_n, band.nn], [span * by_p, count]]
+        pattern = [[stack.V * by_p, parts], [by_k, kn], [by_n, band.zn], [span * by_p, count]]
         at = (base + part * kn, 0, j + first, 0)
         if stack.V > 1:
             pattern = [[stack.V * by_p, parts], [by_k, kn], [span * by_p, count], [by_p, height]]
             at = (base + part * kn, j + first, 0, 0)
-        for n in range(1 if stack.V == 1 else band.nn):
-            offset = offset_at(strides, (k0, band.n0 + n, (band.j0 + j + first) * span + part * stack.V, 0))
+        for n in range(1 if stack.V == 1 else band.zn):
+            offset = offset_at(strides, (k0, band.z0 + n, (band.j0 + j + first) * span + part * stack.V, 0))
             found.append((n, (at, pattern + [[by_q, geometry.columns.out]], offset)))
     return found
 

@@ -229,9 +229,9 @@ def tiles_of_band(band, Q, last):
     """
     columns = cut(Q, BANK_COLUMNS)
     widest = columns[len(columns) - 1][1]
-    parts = cut(band.jn, max(1, BANK_COLUMNS // (band.nn * widest)))
+    parts = cut(band.jn, max(1, BANK_COLUMNS // (band.zn * widest)))
     first, count = parts[len(parts) - 1]
-    if last and count // 2 * band.nn * widest >= STACKED_COLUMNS:
+    if last and count // 2 * band.zn * widest >= STACKED_COLUMNS:
         parts[len(parts) - 1] = (first, count - count // 2)
         parts.append((first + count - count // 2, count // 2))
     return parts, columns

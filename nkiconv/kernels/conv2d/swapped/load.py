@@ -18,7 +18,7 @@ SWAPPED_LOAD_BYTES = 8192
 
 def new_window(operands, source, band, chunks, engine):
     """A window of which only what is no element of x is written."""
-    shape = (most_of(chunks) * source.slots, len(chunks) * band.nn, band.hn, band.wn)
+    shape = (most_of(chunks) * source.slots, len(chunks) * band.zn, band.hn, band.wn)
     x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
     _, wn, left, w_step = inside(source.columns, band.q0, band.qn)
     top, end = 0, band.hn if w_step == 1 else 0
@@ -37,11 +37,11 @@ def load_parts(geometry, source, band, block, num_chunks, start):
     """(first image, images, first row of the window, rows) of the loads of a band, in whole blocks; start: what the
     first block needs first, then each time as much as is there, as nothing goes on meanwhile, or several times that
     where many chunks make many loads of a part."""
-    several = band.nn > 1
+    several = band.zn > 1
     rows = extent(source.rows, block.pn) if several else block.pn * source.rows.stride
-    at_once = div_ceil(SWAPPED_LOAD_BYTES, block.nn * rows * band.wn * geometry.itemsize)
+    at_once = div_ceil(SWAPPED_LOAD_BYTES, block.zn * rows * band.wn * geometry.itemsize)
     found, outputs, first, growth = [], 0, 0, max(1, num_chunks // 4)
-    most, each = (band.nn, block.nn) if several else (band.pn, block.pn)
+    most, each = (band.zn, block.zn) if several else (band.pn, block.pn)
     while outputs < most:
         before = outputs
         outputs = min(most, outputs + (max(each, growth * outputs) if start else each * at_once))
@@ -58,8 +58,8 @@ def load_part(operands, geometry, source, band, x_sbuf, chunk, channels, part, l
     """A part of a chunk's window; channels: (first, how many)."""
     n, nn, start, count = part
     w0, wn, left, w_step = inside(source.columns, band.q0, band.qn)
-    image, cn = chunk * band.nn + n, channels[1]
-    alone = x_sbuf.shape[1] == band.nn and source.slots == 1
+    image, cn = chunk * band.zn + n, channels[1]
+    alone = x_sbuf.shape[1] == band.zn and source.slots == 1
     by_c, by_n, by_h, by_w = geometry.x_strides
     strides = (by_c, by_n, source.slots * by_h, by_w)
     for slot in range(source.slots if wn > 0 else 0):
@@ -76,7 +76,7 @@ def load_part(operands, geometry, source, band, x_sbuf, chunk, channels, part, l
             left : left + (wn - 1) * w_step + 1 : w_step,
         ]
         row = (h0 + skip) * source.slots + (slot - source.rows.before if source.slots > 1 else 0)
-        offset = offset_at(geometry.x_strides, (channels[0], band.n0 + n, row, w0))
+        offset = offset_at(geometry.x_strides, (channels[0], band.z0 + n, row, w0))
         if is_transposed(geometry):
             load_transposed(dst, operands.x, strides, offset, alone, ledger)
         else:

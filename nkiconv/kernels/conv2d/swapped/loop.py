@@ -154,7 +154,7 @@ def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
     source, block, side = work.plan.source, unit.block, work.plan.sizes.side
     rows, columns = source.rows, source.columns
     r, s = tap // columns.taps, tap % columns.taps
-    image = chunk * band.nn + block.n
+    image = chunk * band.zn + block.z
     h = block.p * rows.stride + r * rows.dilation
     w = (unit.t0 + tile) * columns.stride + s * columns.dilation
     step = side * columns.stride
@@ -163,7 +163,7 @@ def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
         dst=acc_psum[0 : acc_psum.shape[0], tile, 0 : unit.kn],
         stationary=of_array(x_sbuf, work.operands)[
             0:count,
-            image : image + block.nn,
+            image : image + block.zn,
             h : h + (block.pn - 1) * rows.stride + 1 : rows.stride,
             w : w + (block.units - 1) * step + 1 : step,
         ],

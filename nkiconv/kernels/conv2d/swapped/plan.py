@@ -42,6 +42,8 @@ def swapped_refusal(geometry, extras):
     """Why this is not for pixels as stationaries, or ""."""
     if geometry.hbm_itemsize == 1:
         return "img_ref.dtype=float8: swapped takes 16 and 32 bits, as DMA transposes no single bytes; use taps"
+    if geometry.planes.taps > 1:
+        return f"T={geometry.planes.taps}: swapped takes one plane of taps; use taps"
     if geometry.groups > 1:
         return f"feature_group_count={geometry.groups}: swapped takes 1; use taps or grouped"
     if extras.pool != (1, 1):

@@ -59,7 +59,7 @@ def block_runs(strides, band, block, side, fold, k0, kn):
     s_k, s_n, s_p, s_q = strides
     found = []
     for row in range(fold):
-        offset = offset_at(strides, (k0, band.n0 + block.n, (band.p0 + block.p) * fold + row, band.q0))
-        pattern = [[s_n, block.nn], [fold * s_p, block.pn], [side * s_q, block.units], [s_q, side], [s_k, kn]]
+        offset = offset_at(strides, (k0, band.z0 + block.z, (band.p0 + block.p) * fold + row, band.q0))
+        pattern = [[s_n, block.zn], [fold * s_p, block.pn], [side * s_q, block.units], [s_q, side], [s_k, kn]]
         found.append(((0, 0, row * kn), pattern, offset))
     return found

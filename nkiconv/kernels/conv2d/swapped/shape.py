@@ -34,10 +34,10 @@ class Source(nl.NKIObject):
 
 @dataclass
 class SwappedBand(nl.NKIObject):
-    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of images n0 .. n0+nn-1; their window of padded x is hn x wn."""
+    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of planes z0 .. z0+zn-1; their window of padded x is hn x wn."""
 
-    n0: int
-    nn: int
+    z0: int
+    zn: int
     p0: int
     pn: int
     q0: int
@@ -50,8 +50,8 @@ class SwappedBand(nl.NKIObject):
 class Block(nl.NKIObject):
     """Images and rows from the first of its band, all of its columns; units: partitions of a row."""
 
-    n: int
-    nn: int
+    z: int
+    zn: int
     p: int
     pn: int
     units: int
@@ -190,8 +190,8 @@ def add_bands(found, source, sizes, images, rows):
 def band_of(source, images, rows, part):
     """The Band of (first, how many) images, rows and columns."""
     return SwappedBand(
-        n0=images[0],
-        nn=images[1],
+        z0=images[0],
+        zn=images[1],
         p0=rows[0],
         pn=rows[1],
         q0=part[0],
@@ -204,15 +204,15 @@ def band_of(source, images, rows, part):
 def blocks_of(sizes, band):
     """Blocks of a band, in the order of the work."""
     found = []
-    for image in cut(band.nn, sizes.images):
+    for image in cut(band.zn, sizes.images):
         for row in cut(band.pn, sizes.rows):
-            found.append(Block(n=image[0], nn=image[1], p=row[0], pn=row[1], units=band.qn // sizes.side))
+            found.append(Block(z=image[0], zn=image[1], p=row[0], pn=row[1], units=band.qn // sizes.side))
     return found
 
 
 def pixels_of(block):
     """Partitions of the sums of a block."""
-    return block.nn * block.pn * block.units
+    return block.zn * block.pn * block.units
 
 
 def tile_groups(side, kn):

@@ -92,7 +92,7 @@ def make_swapped(geometry, config):
 def widest_step(source, sizes, band, num_chunks):
     """Elements between neighbours of an axis, at most, in what the engines see of a window."""
     row = source.rows.stride * band.wn if band.hn > 1 else 1
-    image = band.hn * band.wn if band.nn * num_chunks > 1 else 1
+    image = band.hn * band.wn if band.zn * num_chunks > 1 else 1
     return max(max(row, image), sizes.side * source.columns.stride if band.qn > sizes.side else 1)
 
 
@@ -103,7 +103,7 @@ def swapped_sbuf_bytes(geometry, plan, extras):
     x_bytes = 0
     for one in plan.items:
         band = one.band
-        elements = band.nn * band.hn * band.wn
+        elements = band.zn * band.hn * band.wn
         staged = 2 * elements * geometry.hbm_itemsize if casts_x(geometry) else 0
         x_bytes = max(x_bytes, 2 * len(plan.chunks) * elements * item + staged)
     kn = most_of(plan.batches)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import FLAG, setting, settings_refusal
 from ..._tiles import PARTS, PSUM_BANKS, div_ceil
+from ..geometry import num_taps
 from .cuts import TAPS_RAW_BYTES
 from .fold import TAPS_FOLDS, depth_of, rows_of
 from .jobs import TAPS_FILTER_BYTES, can_move
@@ -157,7 +158,7 @@ def default_shares_channels(geometry):
     """Whether cores share output channels: whole jobs each, of filters that are longer than x or of much work on it."""
     rows, columns = geometry.rows, geometry.columns
     x = geometry.planes.out * rows.size * columns.size
-    work = rows.taps * columns.taps * geometry.K
+    work = num_taps(geometry) * geometry.K
     long = (
         x * geometry.groups <= work
         or geometry.planes.out * rows.out * columns.out * work >= WORK_MIN * geometry.groups * x
@@ -170,7 +171,7 @@ def default_warmup(geometry):
     if geometry.packed > 0:
         return WARM_UP_PACKED
     channels = min(nl.tile_size.pmax, geometry.C // geometry.groups)
-    block_bytes = min(TAPS_RAW_BYTES, channels * geometry.rows.taps * geometry.columns.taps * geometry.itemsize)
+    block_bytes = min(TAPS_RAW_BYTES, channels * num_taps(geometry) * geometry.itemsize)
     return min(TAPS_WARM_UP_LONG, max(TAPS_WARM_UP, TAPS_WARM_UP_FIRST + block_bytes // TAPS_WARM_UP_BYTES))
 
 

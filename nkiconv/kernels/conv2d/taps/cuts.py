@@ -2,7 +2,7 @@
 
 from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
 from ..cuts import Band, Bank, axis_elements, bank_unit
-from ..geometry import span
+from ..geometry import num_taps, span
 from ..transposes import is_transposed
 from .pairs_fp8 import slots_of, sums_pitch
 
@@ -31,12 +31,13 @@ def tap_order(taps):
 def lead_chunks(geometry):
     """Chunks whose filters are transposed before one is worked on."""
     least = 2 * TAPS_LEAD_MATMULS if geometry.precision == "fp16x3" else TAPS_LEAD_MATMULS
-    return div_ceil(least, geometry.rows.taps * geometry.columns.taps)
+    return div_ceil(least, num_taps(geometry))
 
 
-def band_elements(geometry, pn, qn):
-    """Most elements of one image that outputs pn x qn need."""
-    return axis_elements(geometry.rows, pn) * axis_elements(geometry.columns, qn)
+def band_elements(geometry, zn, pn, qn):
+    """Most elements that outputs zn x pn x qn need."""
+    plane = axis_elements(geometry.rows, pn) * axis_elements(geometry.columns, qn)
+    return axis_elements(geometry.planes, zn) * plane
 
 
 def bands_of(geometry, chunks, pool, halves, x_bytes, wide):
@@ -51,14 +52,15 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide):
     most = x_bytes // (slots * geometry.itemsize)
     most_y = TAPS_Y_BYTES // 4
     pn, qn = pool[0], Q
-    while qn > pool[1] and (band_elements(geometry, pn, qn) > most or pn * qn > most_y):
+    while qn > pool[1] and (band_elements(geometry, 1, pn, qn) > most or pn * qn > most_y):
         qn = div_ceil(div_ceil(qn, 2), pool[1]) * pool[1]
-    while pn < P and band_elements(geometry, pn + pool[0], qn) <= most and (pn + pool[0]) * qn <= most_y:
+    while pn < P and band_elements(geometry, 1, pn + pool[0], qn) <= most and (pn + pool[0]) * qn <= most_y:
         pn += pool[0]
     images = 1
     if pn >= P and qn >= Q:
         images = images_together(geometry, chunks)
-        images = max(1, min(images, most // max(1, band_elements(geometry, P, Q))))
+        while images > 1 and band_elements(geometry, images, P, Q) > most:
+            images -= 1
     num_parts = div_ceil(geometry.planes.out, images)
     if halves > 1 and num_parts % 2 == 1 and num_parts < geometry.planes.out:
         num_parts += 1
@@ -78,14 +80,17 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide):
             for q0 in range(0, Q, qn):
                 rows = span(geometry.rows, p0, div_ceil(count, pool[0]) * pool[0])
                 columns = widened(geometry, span(geometry.columns, q0, min(qn, Q - q0)), wide)
+                planes = span(geometry.planes, part[0], part[1])
                 found.append(
                     Band(
-                        n0=part[0],
-                        nn=part[1],
+                        z0=part[0],
+                        zn=part[1],
                         p0=p0,
                         pn=count,
                         q0=q0,
                         qn=min(qn, Q - q0),
+                        d0=planes[0],
+                        dn=planes[1],
                         h0=rows[0],
                         hn=rows[1],
                         w0=columns[0],
@@ -114,7 +119,7 @@ def widened(geometry, columns, wide):
 
 def bank_rows(band):
     """Rows of outputs that one bank of sums holds."""
-    return max(1, min(band.pn, BANK_COLUMNS // (band.nn * min(band.qn, BANK_COLUMNS))))
+    return max(1, min(band.pn, BANK_COLUMNS // (band.zn * min(band.qn, BANK_COLUMNS))))
 
 
 def banks_of(band, halved, last):
@@ -124,11 +129,11 @@ def banks_of(band, halved, last):
     found = []
     for p in range(0, band.pn, pt):
         for q in range(0, band.qn, qt):
-            found.append(Bank(n=0, nn=band.nn, p=p, pn=min(pt, band.pn - p), q=q, qn=min(qt, band.qn - q)))
+            found.append(Bank(z=0, zn=band.zn, p=p, pn=min(pt, band.pn - p), q=q, qn=min(qt, band.qn - q)))
     if halved:
         one, rows = found[0], found[0].pn // 2
-        before = Bank(n=0, nn=one.nn, p=0, pn=rows, q=0, qn=one.qn)
-        found = [before, Bank(n=0, nn=one.nn, p=rows, pn=one.pn - rows, q=0, qn=one.qn)] + found[1:]
+        before = Bank(z=0, zn=one.zn, p=0, pn=rows, q=0, qn=one.qn)
+        found = [before, Bank(z=0, zn=one.zn, p=rows, pn=one.pn - rows, q=0, qn=one.qn)] + found[1:]
     return split_bank(found) if last else found
 
 
@@ -136,7 +141,7 @@ def can_halve(geometry, num_tiles, band):
     """Whether a band's first bank may be cut in two by rows: half as many are enough for a bank. Several tiles of x
     mean that filters are waited for; rows that DMA transposes come in parts of their own."""
     enough = bank_rows(band) // 2 * min(band.qn, BANK_COLUMNS) >= TAPS_COLUMNS_MIN
-    return enough and not is_transposed(geometry) and num_tiles == 1 and band.nn == 1
+    return enough and not is_transposed(geometry) and num_tiles == 1 and band.zn == 1
 
 
 def split_bank(banks):
@@ -145,17 +150,17 @@ def split_bank(banks):
     images = div_ceil(TAPS_COLUMNS_MIN, one.pn * one.qn)
     rows = div_ceil(TAPS_COLUMNS_MIN, one.qn)
     columns = TAPS_COLUMNS_MIN
-    n, p, q = one.n, one.p, one.q
-    nn, pn, qn = one.nn, one.pn, one.qn
+    n, p, q = one.z, one.p, one.q
+    nn, pn, qn = one.zn, one.pn, one.qn
     if (nn - images) * pn * qn >= TAPS_COLUMNS_MIN:
-        before = Bank(n=n, nn=nn - images, p=p, pn=pn, q=q, qn=qn)
-        after = Bank(n=n + nn - images, nn=images, p=p, pn=pn, q=q, qn=qn)
+        before = Bank(z=n, zn=nn - images, p=p, pn=pn, q=q, qn=qn)
+        after = Bank(z=n + nn - images, zn=images, p=p, pn=pn, q=q, qn=qn)
     elif nn == 1 and (pn - rows) * qn >= TAPS_COLUMNS_MIN:
-        before = Bank(n=n, nn=nn, p=p, pn=pn - rows, q=q, qn=qn)
-        after = Bank(n=n, nn=nn, p=p + pn - rows, pn=rows, q=q, qn=qn)
+        before = Bank(z=n, zn=nn, p=p, pn=pn - rows, q=q, qn=qn)
+        after = Bank(z=n, zn=nn, p=p + pn - rows, pn=rows, q=q, qn=qn)
     elif nn == 1 and pn == 1 and qn >= 2 * columns:
-        before = Bank(n=n, nn=nn, p=p, pn=pn, q=q, qn=qn - columns)
-        after = Bank(n=n, nn=nn, p=p, pn=pn, q=q + qn - columns, qn=columns)
+        before = Bank(z=n, zn=nn, p=p, pn=pn, q=q, qn=qn - columns)
+        after = Bank(z=n, zn=nn, p=p, pn=pn, q=q + qn - columns, qn=columns)
     else:
         return banks
     return banks[:-1] + [before, after]
@@ -166,10 +171,10 @@ def row_parts(geometry, band, start, halved, pairs):
     or of half of it and the other one where it is `halved`, then of another bank, then growing parts, each as much as
     what came before, up to PART_BYTES: the next rows must not wait for more than that. pairs: rows of outputs that the
     first job makes at once, so that a bank needs more of x."""
-    if band.hn == 0 or band.wn == 0:
+    if band.dn == 0 or band.hn == 0 or band.wn == 0:
         return []
     rows = geometry.rows
-    row_bytes = band.nn * band.wn * geometry.itemsize
+    row_bytes = band.dn * band.wn * geometry.itemsize
     unit = bank_rows(band) * pairs
     most = max(1, PART_BYTES // (unit * rows.stride * row_bytes))
     found, first, banks = [], 0, 1 if start else most

@@ -10,6 +10,7 @@ from ...._nki import nisa, nl
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, div_ceil, whole_words
 from ..cuts import tap_blocks
+from ..geometry import filter_rows, num_taps
 from .cuts import TAPS_RAW_BYTES, tap_order
 from .fold import group_depth
 from .jobs import is_depthwise_job
@@ -159,7 +160,7 @@ def append_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
 
     by_dma: whether a piece is a block's index.
     """
-    R, S = geometry.rows.taps, geometry.columns.taps
+    R, S = filter_rows(geometry), geometry.columns.taps
     per_c = geometry.C // geometry.groups
     first, count = job.chunks[chunk][0], job.chunks[chunk][1]
     own = per_c if job.pack > 1 else count
@@ -324,7 +325,7 @@ def move_block(operands, geometry, filters, ledger):
     rows_sbuf = nl.ndarray((kn, rn, sn, cn), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
     engine = pick(ledger, rn * sn * cn, is_16bit(raw_sbuf.dtype))
     nisa.tensor_copy(dst=rows_sbuf, src=raw_sbuf.permute((0, 2, 3, 1)), engine=engine)
-    tile_sbuf = tile_sbuf.reshape((cn, geometry.rows.taps * geometry.columns.taps, kn))
+    tile_sbuf = tile_sbuf.reshape((cn, num_taps(geometry), kn))
     tap = block.r0 * geometry.columns.taps + block.s0
     for r in range(rn if sn < geometry.columns.taps else 1):
         num = sn if sn < geometry.columns.taps else rn * sn

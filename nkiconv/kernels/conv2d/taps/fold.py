@@ -45,7 +45,7 @@ def rows_of(geometry):
     rows = geometry.rows
     if left_over(geometry.K) == 0 or is_last(geometry) or not is_plain(geometry) or rows.lhs_dilation > 1:
         return 1
-    if geometry.packed > 0 and nl.tile_size.pmax % geometry.packed != 0:
+    if geometry.packed > 0 and (nl.tile_size.pmax % geometry.packed != 0 or geometry.planes.taps > 1):
         return 1
     if rows.out < ROWS or rows.stride % rows.dilation != 0 or rows.taps + rows.stride // rows.dilation >= 2 * rows.taps:
         return 1

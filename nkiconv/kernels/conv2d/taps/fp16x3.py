@@ -104,14 +104,14 @@ def add_part(work, chunks, tiles, index, band, part):
     pairing = work.pairing
     width = chunk_window(work.geometry, chunks[index], band)[1]
     if tiles[index] == None:
-        shape = (chunks[index][2] * chunks[index][1], band.nn, band.hn, width)
+        shape = (chunks[index][2] * chunks[index][1], band.dn, band.hn, width)
         tiles[index] = PairTile(
             high_sbuf=nl.ndarray(shape, dtype=nl.float16, buffer=nl.sbuf),
             low_sbuf=nl.ndarray(shape, dtype=nl.float16, buffer=nl.sbuf),
             parts=[],
         )
     tile = tiles[index]
-    most = max(1, STAGE_PART_BYTES // (4 * band.nn * width))
+    most = max(1, STAGE_PART_BYTES // (4 * band.dn * width))
     for h0 in range(part[0], part[0] + part[1], most):
         hn = min(most, part[0] + part[1] - h0)
         tile.parts.append((h0, len(pairing.parts)))
@@ -135,12 +135,14 @@ def stage_parts(work):
             nothing = None
             found.append(nothing)
         rows = Band(
-            n0=band.n0,
-            nn=band.nn,
+            z0=band.z0,
+            zn=band.zn,
             p0=band.p0,
             pn=band.pn,
             q0=band.q0,
             qn=band.qn,
+            d0=band.d0,
+            dn=band.dn,
             h0=band.h0 + part.h0,
             hn=part.hn,
             w0=band.w0,
@@ -152,7 +154,7 @@ def stage_parts(work):
 
 def part_elements(work, part):
     """Elements a partition of a Part."""
-    return part.band.nn * part.hn * chunk_window(work.geometry, part.chunks[part.index], part.band)[1]
+    return part.band.dn * part.hn * chunk_window(work.geometry, part.chunks[part.index], part.band)[1]
 
 
 def parts_to(tile, hn):

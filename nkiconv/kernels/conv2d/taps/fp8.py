@@ -11,6 +11,7 @@ from ..._dma import copy
 from ..._tiles import WORD_BYTES
 from ..boxes import offset_at
 from ..cuts import put_first
+from ..geometry import num_taps
 from .fold import chunk_window, comes_staged, tap_groups
 from .jobs import stationary_columns
 from .pairs_fp8 import ALONE, CHUNKS, HALVES, slot_channels, slots_of, stores_zeros, sums_pitch, word_of
@@ -36,10 +37,10 @@ def stored_place(geometry, chunk, band):
     """The Place of a chunk's x for a band."""
     rows = geometry.rows
     extent = (band.pn - 1) * rows.stride + (rows.taps - 1) * rows.dilation + 1
-    pitch, images = extent, band.nn
-    if band.nn > 1:
-        pitch = sums_pitch(geometry, [chunk], band.nn, band.pn) * rows.stride
-        images = band.nn + (1 if extent > pitch else 0)
+    pitch, images = extent, band.zn
+    if band.zn > 1:
+        pitch = sums_pitch(geometry, [chunk], band.zn, band.pn) * rows.stride
+        images = band.zn + (1 if extent > pitch else 0)
     column, columns = chunk_window(geometry, chunk, band)
     return Place(
         slots=slots_of(chunk),
@@ -54,7 +55,7 @@ def stored_place(geometry, chunk, band):
 def x_elements(geometry, chunk, band):
     """Elements a partition of a chunk's x for a band."""
     if chunk[3] == ALONE:
-        return band.nn * band.hn * chunk_window(geometry, chunk, band)[1]
+        return band.dn * band.hn * chunk_window(geometry, chunk, band)[1]
     place = stored_place(geometry, chunk, band)
     return place.slots * place.images * place.pitch * place.columns
 
@@ -75,7 +76,7 @@ def load_paired(work, chunks, tiles, index, band, part):
             copy_index = which % chunk[2]
             p, c0, count = parts[which // chunk[2]]
             p += copy_index * chunk[1]
-            dst = tiles[index][p : p + count, slot, 0 : band.nn, top : top + part[1], 0 : place.columns]
+            dst = tiles[index][p : p + count, slot, 0 : band.zn, top : top + part[1], 0 : place.columns]
             first = place.column + copy_index * geometry.columns.dilation
             load_columns(operands, geometry, dst, chunk[0] + c0, band, part, first)
 
@@ -86,18 +87,18 @@ def load_staged(operands, geometry, chunk, x_sbuf, band, place, part):
     count, width = chunk[1], geometry.columns.size
     parts, top, left = count * chunk[2], band.h0 - place.row + part[0], -place.column
     bottom, size = top + part[1], part[1] * width
-    raw_sbuf = nl.ndarray((parts, band.nn, size + width), dtype=operands.x_dtype, buffer=nl.sbuf)
-    offset = offset_at(geometry.x_strides, (chunk[0], band.n0, band.h0 + part[0], 0))
-    pattern = [[geometry.x_strides[0], count], [geometry.x_strides[1], band.nn], [1, size]]
+    raw_sbuf = nl.ndarray((parts, band.zn, size + width), dtype=operands.x_dtype, buffer=nl.sbuf)
+    offset = offset_at(geometry.x_strides, (chunk[0], band.z0, band.h0 + part[0], 0))
+    pattern = [[geometry.x_strides[0], count], [geometry.x_strides[1], band.zn], [1, size]]
     src = operands.x.ap(pattern=pattern, offset=offset)
     for copy_index in range(chunk[2]):
         p, first = copy_index * count, width - copy_index * geometry.columns.dilation
-        zero(raw_sbuf[p : p + count, 0 : band.nn, first + size : width + size])
-        copy(raw_sbuf[p : p + count, 0 : band.nn, first : first + size], src)
-    rows_sbuf = raw_sbuf.reshape((parts, band.nn, part[1] + 1, width))
+        zero(raw_sbuf[p : p + count, 0 : band.zn, first + size : width + size])
+        copy(raw_sbuf[p : p + count, 0 : band.zn, first : first + size], src)
+    rows_sbuf = raw_sbuf.reshape((parts, band.zn, part[1] + 1, width))
     nisa.tensor_copy(
-        dst=in_words(geometry, x_sbuf[0:parts, 0, 0 : band.nn, top:bottom, left : left + width]),
-        src=in_words(geometry, rows_sbuf[0:parts, 0 : band.nn, 1 : part[1] + 1, 0:width]),
+        dst=in_words(geometry, x_sbuf[0:parts, 0, 0 : band.zn, top:bottom, left : left + width]),
+        src=in_words(geometry, rows_sbuf[0:parts, 0 : band.zn, 1 : part[1] + 1, 0:width]),
         engine=nisa.engine.gpsimd,
     )
     for copy_index in range(1, chunk[2]):
@@ -105,11 +106,11 @@ def load_staged(operands, geometry, chunk, x_sbuf, band, place, part):
         edge = min(shift, left)
         if edge > 0:
             nisa.tensor_copy(
-                dst=x_sbuf[p : p + count, 0, 0 : band.nn, top:bottom, left - edge : left],
-                src=rows_sbuf[p : p + count, 0 : band.nn, 0 : part[1], width - edge : width],
+                dst=x_sbuf[p : p + count, 0, 0 : band.zn, top:bottom, left - edge : left],
+                src=rows_sbuf[p : p + count, 0 : band.zn, 0 : part[1], width - edge : width],
                 engine=nisa.engine.gpsimd,
             )
-        zero(x_sbuf[p : p + count, 0, 0 : band.nn, top:bottom, left + width - shift : left + width])
+        zero(x_sbuf[p : p + count, 0, 0 : band.zn, top:bottom, left + width - shift : left + width])
 
 
 def new_rows(operands, geometry, chunk, band, place):
@@ -119,9 +120,9 @@ def new_rows(operands, geometry, chunk, band, place):
     x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
     top = band.h0 - place.row
     bottom = top + band.hn
-    if band.nn > 1 or stores_zeros(chunk):
+    if band.zn > 1 or stores_zeros(chunk):
         zero(x_sbuf[0:parts, 0:slots, 0 : place.images, 0:top, 0 : place.columns])
-        zero(x_sbuf[0:parts, 0:slots, 0 : band.nn, bottom : place.pitch, 0 : place.columns])
+        zero(x_sbuf[0:parts, 0:slots, 0 : band.zn, bottom : place.pitch, 0 : place.columns])
     if stores_zeros(chunk):
         word, shift = 1, (chunk[2] - 1) * geometry.columns.dilation
         rows_sbuf = x_sbuf.reshape((parts, slots * place.images * place.pitch, place.columns))
@@ -154,19 +155,20 @@ def zero(x_sbuf):
 @dataclass
 class TapPair(nl.NKIObject):
     """One matmul of a chunk that pairs: (row, group) of its taps, the second None where there is one only, and
-    (first, 1, how many) rows and columns of outputs. half: of a single tap of HALVES, which half of the array's rows it
-    takes; else -1."""
+    (first, 1, how many) planes, rows and columns of outputs. half: of a single tap of HALVES, which half of the array's
+    rows it takes; else -1."""
 
     first: tuple
     second: object
+    planes: tuple
     rows: tuple
     columns: tuple
     half: int
 
 
-def pairs_in(geometry, chunk, every, bank, p0, q0, which):
+def pairs_in(geometry, chunk, every, band, bank, which):
     """Matmuls of a chunk for a bank: Pairs of `every`, its Products tap by tap; which: of the band's banks."""
-    found = []
+    found, p0, q0 = [], band.p0 + bank.p, band.q0 + bank.q
     step = 2 if stores_zeros(chunk) else 1
     for index in range(0, len(every), step):
         first, second = every[index], None
@@ -178,13 +180,13 @@ def pairs_in(geometry, chunk, every, bank, p0, q0, which):
             other = (second.row, second.group)
             if other[0] < tap[0] or (other[0] == tap[0] and other[1] < tap[1]):
                 tap, other = other, tap
-        elif chunk[3] == HALVES and len(every) == geometry.rows.taps * geometry.columns.taps:
+        elif chunk[3] == HALVES and len(every) == num_taps(geometry):
             half = which % 2
-        if bank.nn > 1:
+        if bank.zn > 1:
             rows = (p0, 1, bank.pn)
         if half >= 0:
             rows, columns = (p0, 1, bank.pn), (q0, 1, bank.qn)
-        found.append(TapPair(first=tap, second=other, rows=rows, columns=columns, half=half))
+        found.append(TapPair(first=tap, second=other, planes=first.planes, rows=rows, columns=columns, half=half))
     return whole_first(found, bank)
 
 
@@ -211,8 +213,8 @@ def multiply_pair(work, one, chunk, factor, pair, accumulate):
     of, x_sbuf, w_sbuf = job.chunks[chunk], factor.x_sbuf, factor.stationaries
     place, kn = stored_place(geometry, of, band), stationary_columns(geometry, job)
     rows, columns, apart = pair.rows, pair.columns, one.acc_psum.shape[2]
-    count = (bank.nn - 1) * apart + rows[2]
-    row = bank.n * place.pitch + rows[0] * geometry.rows.stride - geometry.rows.before - place.row
+    count = (bank.zn - 1) * apart + rows[2]
+    row = bank.z * place.pitch + rows[0] * geometry.rows.stride - geometry.rows.before - place.row
     column = columns[0] * geometry.columns.stride - geometry.columns.before - place.column
     at, w_at = tap_place(geometry, of, place, kn, pair.first)
     # from one slot to the next, or from one tap to the other
@@ -226,7 +228,7 @@ def multiply_pair(work, one, chunk, factor, pair, accumulate):
     double = pair.half >= 0 or pair.second != None or of[3] == CHUNKS
     window = [[place.columns * geometry.rows.stride, count], [geometry.columns.stride, columns[2]]]
     p, q = rows[0] - band.p0 - bank.p, columns[0] - band.q0 - bank.q
-    sums = one.acc_psum.reshape((job.kn, bank.nn * apart, bank.qn))
+    sums = one.acc_psum.reshape((job.kn, bank.zn * apart, bank.qn))
     nisa.nc_matmul(
         dst=sums[0 : job.kn, p : p + count, q : q + columns[2]],
         stationary=w_sbuf.ap(

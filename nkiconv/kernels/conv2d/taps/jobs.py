@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._tiles import PARTS, cut, div_ceil, share, whole_words
 from ..cuts import in_batches
+from ..geometry import num_taps
 from .fold import depth_of, job_axis, left_over, rows_of, tap_groups
 from .pairs_fp8 import ALONE, FP8_PRODUCTS, paired_chunks, slots_of
 
@@ -32,7 +33,7 @@ def jobs_of(geometry, filter_bytes, channels, apart, fold, product):
     product: as in TapsConfig."""
     P_MAX = nl.tile_size.pmax
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
-    taps = geometry.rows.taps * geometry.columns.taps
+    taps = num_taps(geometry)
     pack = 1
     if geometry.groups > 1 and not apart and per_c <= P_MAX and per_k <= P_MAX:
         pack = max(1, min(geometry.groups, min(P_MAX // per_c, P_MAX // per_k)))
@@ -115,7 +116,14 @@ def job_bytes(geometry, job):
         if index == 0 or index + 2 >= len(chunks):
             alike = len(chunks) - 2 if index == 0 and len(chunks) > 2 else 1
             taps += alike * slots_of(chunks[index]) * tap_groups(geometry, chunks[index])
-    return job_axis(geometry, job).taps * taps * job.rows * stationary_columns(geometry, job) * geometry.itemsize
+    return (
+        geometry.planes.taps
+        * job_axis(geometry, job).taps
+        * taps
+        * job.rows
+        * stationary_columns(geometry, job)
+        * geometry.itemsize
+    )
 
 
 def stationary_columns(geometry, job):

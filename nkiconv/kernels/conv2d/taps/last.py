@@ -36,7 +36,7 @@ def put_off(work, y_sbuf, job, band, bank, pool):
     while len(work.late) >= WAITING_MAX:
         transpose_late(work)
     p0, q0 = (band.p0 + bank.p) // pool[0], (band.q0 + bank.q) // pool[1]
-    offset = offset_at(work.geometry.y_strides, (job.k0, band.n0 + bank.n, p0, q0))
+    offset = offset_at(work.geometry.y_strides, (job.k0, band.z0 + bank.z, p0, q0))
     work.late.append(Late(y_sbuf=y_sbuf, offset=offset, wait=WAIT_MATMULS))
 
 
@@ -82,6 +82,6 @@ def last_instructions(geometry, band, banks):
     rows_together = (
         geometry.y_strides[2] == geometry.columns.out * geometry.y_strides[3] and band.qn == geometry.columns.out
     )
-    runs = banks * band.nn if rows_together else band.nn * band.pn + banks
-    tiles = div_ceil(band.nn * band.pn * band.qn, nl.tile_size.pmax) + runs
-    return banks + tiles + 4 * (runs + div_ceil(band.nn * band.pn * band.qn, BANK_COLUMNS))
+    runs = banks * band.zn if rows_together else band.zn * band.pn + banks
+    tiles = div_ceil(band.zn * band.pn * band.qn, nl.tile_size.pmax) + runs
+    return banks + tiles + 4 * (runs + div_ceil(band.zn * band.pn * band.qn, BANK_COLUMNS))

@@ -327,7 +327,7 @@ def start_results(work, index, item):
     band = job_band(item.band, job)
     halved = item.halved and index == 0 and job.rows == 1
     pooled = work.extras.pool != (1, 1)
-    shape = (job.rows * job.kn, band.nn, band.pn, band.qn)
+    shape = (job.rows * job.kn, band.zn, band.pn, band.qn)
     return Results(
         index=index,
         job=job,
@@ -342,8 +342,8 @@ def start_results(work, index, item):
 def start_sums(work, results, which):
     """A bank of results, of which no product is there yet."""
     bank, job = results.banks[which], results.job
-    apart = sums_pitch(work.geometry, job.chunks, bank.nn, bank.pn)
-    shape = (job.rows * job.kn, bank.nn, apart, bank.qn)
+    apart = sums_pitch(work.geometry, job.chunks, bank.zn, bank.pn)
+    shape = (job.rows * job.kn, bank.zn, apart, bank.qn)
     acc_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
     rest_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum) if sums_of(work.geometry) > 1 else None
     return Sums(results=results, which=which, bank=bank, acc_psum=acc_psum, rest_psum=rest_psum, started=False)
@@ -356,11 +356,11 @@ def finish_sums(work, one, item, last):
     if results.residual_sbuf != None:
         residual = window(results.residual_sbuf, bank)
     y_sbuf, bias_sbuf = window(results.y_sbuf, bank), work.batch.biases[results.index]
-    acc_psum = one.acc_psum[0 : y_sbuf.shape[0], 0 : bank.nn, 0 : bank.pn, 0 : bank.qn]
+    acc_psum = one.acc_psum[0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
     if one.rest_psum != None:
         read_sums_out(y_sbuf, acc_psum, one.rest_psum, bias_sbuf, residual, epilogue, work.ledger)
     else:
-        elements, strict = bank.nn * bank.pn * bank.qn, work.extras.strict_nonfinite
+        elements, strict = bank.zn * bank.pn * bank.qn, work.extras.strict_nonfinite
         finish_shared(y_sbuf, acc_psum, bias_sbuf, residual, epilogue, work.ledger, elements, strict)
     if is_last(work.geometry):
         if work.extras.pool == (1, 1):
@@ -378,12 +378,14 @@ def job_band(band, job):
     if job.rows == 1:
         return band
     return Band(
-        n0=band.n0,
-        nn=band.nn,
+        z0=band.z0,
+        zn=band.zn,
         p0=band.p0 // job.rows,
         pn=div_ceil(band.pn, job.rows),
         q0=band.q0,
         qn=band.qn,
+        d0=band.d0,
+        dn=band.dn,
         h0=band.h0,
         hn=band.hn,
         w0=band.w0,
@@ -405,7 +407,7 @@ def add_chunk(work, one, chunk, tiles, last_bank):
     covered, nothing = False, len(every) == 0 or tiles[place] == None
     if not nothing:
         first = every[0]
-        covered = first.rows[2] >= bank.pn and first.columns[2] >= bank.qn
+        covered = first.rows[2] >= bank.pn and first.columns[2] >= bank.qn and first.planes[2] == bank.zn
     if not one.started and not covered:
         write_zeros(work, one)
     if nothing:

@@ -6,11 +6,12 @@ from ...._nki import nisa, nl
 from ..._tiles import div_ceil
 from ..call import of_array
 from ..cuts import put_first
-from ..geometry import met
+from ..geometry import filter_rows, met, num_taps
+from ..sums import Product, elements_met, is_whole, sums_met, zero_sums
 from .cuts import tap_order
 from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
 from .fp8 import multiply_pair, pairs_in
-from .fp16x3 import advance_pairs, parts_to, split_to, sums_of
+from .fp16x3 import advance_pairs, parts_to, split_to
 from .pairs_fp8 import ALONE, stores_zeros
 
 
@@ -58,16 +59,9 @@ def end_pairs(work, pieces, parts):
 
 def write_zeros(work, one):
     """Zeros into a bank of Sums by a product of zeros."""
-    zeros_sbuf, acc_psum = work.zeros_sbuf, one.acc_psum
-    outputs, nn, pn, qn = acc_psum.shape
-    nothing = [[zeros_sbuf.shape[1], 1], [0, nn], [0, pn], [0, qn]]
-    for kind in range(sums_of(work.geometry)):
-        nisa.nc_matmul(
-            dst=acc_psum if kind == 0 else one.rest_psum,
-            stationary=zeros_sbuf[0:1, 0:outputs],
-            moving=zeros_sbuf.ap(pattern=nothing, offset=0),
-            accumulate=False,
-        )
+    zero_sums(one.acc_psum, work.zeros_sbuf)
+    if one.rest_psum != None:
+        zero_sums(one.rest_psum, work.zeros_sbuf)
     one.started = True
 
 
@@ -76,71 +70,49 @@ def multiply(work, one, chunk, factor, product, accumulate):
     if one.results.job.chunks[chunk][3] != ALONE:
         multiply_pair(work, one, chunk, factor, product, accumulate)
         return
-    band, bank, acc_psum = one.results.band, one.bank, factor.acc_psum
-    job, stationaries, x_sbuf = one.results.job, factor.stationaries, factor.x_sbuf
-    rows, columns = product.rows, product.columns
-    p, q = rows[0] - band.p0 - bank.p, columns[0] - band.q0 - bank.q
-    h, w = rows[3] - band.h0, columns[3] - chunk_window(work.geometry, job.chunks[chunk], band)[0]
+    band, bank = one.results.band, one.bank
+    job, parts = one.results.job, product.parts
+    w0 = chunk_window(work.geometry, job.chunks[chunk], band)[0]
     nisa.nc_matmul(
-        dst=acc_psum[
-            0 : acc_psum.shape[0],
-            0 : bank.nn,
-            p : p + (rows[2] - 1) * rows[1] + 1 : rows[1],
-            q : q + (columns[2] - 1) * columns[1] + 1 : columns[1],
-        ],
-        stationary=stationaries[0 : product.parts, product.row, product.group, 0 : job.rows, 0 : job.kn],
-        moving=x_sbuf[
-            0 : product.parts,
-            bank.n : bank.n + bank.nn,
-            h : h + (rows[2] - 1) * rows[4] + 1 : rows[4],
-            w : w + (columns[2] - 1) * columns[4] + 1 : columns[4],
-        ],
+        dst=sums_met(factor.acc_psum, product, band.z0 + bank.z, band.p0 + bank.p, band.q0 + bank.q),
+        stationary=factor.stationaries[0:parts, product.row, product.group, 0 : job.rows, 0 : job.kn],
+        moving=elements_met(factor.x_sbuf, (0, parts), product, band.d0, band.h0, w0),
         accumulate=accumulate,
     )
 
 
-@dataclass
-class Product(nl.NKIObject):
-    """One matmul of a chunk: which taps meet x where, as `geometry.met` says, and how many partitions of it."""
-
-    row: int
-    group: int
-    parts: int
-    rows: tuple
-    columns: tuple
-
-
 def matmuls_of(geometry, job, chunk, band, bank, which):
     """Matmuls of a chunk for a bank, `which` of its band: Products, or Pairs of them."""
-    p0, q0 = band.p0 + bank.p, band.q0 + bank.q
-    every = products(geometry, job, chunk, p0, bank.pn, q0, bank.qn)
-    return every if chunk[3] == ALONE else pairs_in(geometry, chunk, every, bank, p0, q0, which)
+    every = products(geometry, job, chunk, band, bank)
+    return every if chunk[3] == ALONE else pairs_in(geometry, chunk, every, band, bank, which)
 
 
 def num_matmuls(geometry, job):
     """Matmuls of all chunks of a job for a bank, or as many for one of a few rows more."""
     found = 0
     for index in range(len(job.chunks)):
-        chunk, taps = job.chunks[index], geometry.rows.taps * geometry.columns.taps
-        found += div_ceil(geometry.rows.taps * tap_groups(geometry, chunk), 2) if stores_zeros(chunk) else taps
+        chunk = job.chunks[index]
+        pairs = div_ceil(filter_rows(geometry) * tap_groups(geometry, chunk), 2)
+        found += pairs if stores_zeros(chunk) else num_taps(geometry)
     return found
 
 
-def products(geometry, job, chunk, p0, pn, q0, qn):
+def products(geometry, job, chunk, band, bank):
     """Matmuls of a chunk for a bank of outputs, in the order in which taps are transposed; one that meets all of them
     first."""
     axis = job_axis(geometry, job)
     found, whole = [], -1
-    order = tap_order(axis.taps)
-    for at in range(axis.taps):
-        on_rows = met(axis, order[at], p0, pn)
-        for group in range(tap_groups(geometry, chunk) if on_rows[2] > 0 else 0):
-            on_columns = group_met(geometry, chunk, group, q0, qn)
+    for row in tap_order(geometry.planes.taps * axis.taps):
+        on_planes = met(geometry.planes, row // axis.taps, band.z0 + bank.z, bank.zn)
+        on_rows = met(axis, row % axis.taps, band.p0 + bank.p, bank.pn)
+        for group in range(tap_groups(geometry, chunk) if on_planes[2] > 0 and on_rows[2] > 0 else 0):
+            on_columns = group_met(geometry, chunk, group, band.q0 + bank.q, bank.qn)
             if on_columns[2] > 0:
-                if whole < 0 and on_rows[2] == pn and on_columns[2] == qn:
-                    whole = len(found)
                 parts = group_depth(geometry, chunk, group) * chunk[1]
-                found.append(Product(row=order[at], group=group, parts=parts, rows=on_rows, columns=on_columns))
+                product = Product(row=row, group=group, parts=parts, planes=on_planes, rows=on_rows, columns=on_columns)
+                if whole < 0 and is_whole(product, bank.zn, bank.pn, bank.qn):
+                    whole = len(found)
+                found.append(product)
     if whole > 0:
         found = put_first(found, whole)
     return found

@@ -15,7 +15,7 @@ zeros are stored around x, so that both meet windows of one shape at a constant 
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, WORD_BYTES, cut, div_ceil
-from ..geometry import span
+from ..geometry import num_taps, span
 
 #: How products are taken: one by one, of fp16 pairs (precision="fp16x3"), of fp8 pairs, with HALVES or STAGED where
 #: they can be.
@@ -64,6 +64,8 @@ def products_refusal(geometry, extras, product):
         return f"config product={product}: takes float8_e4m3 and float8_e5m2; use 'single'"
     if geometry.groups > 1 or geometry.C == 1:
         return f"config product={product}: needs one group and several channels, not C={geometry.C}; use 'single'"
+    if geometry.planes.taps > 1:
+        return f"config product={product}: takes one plane of taps, not {geometry.planes.taps}; use 'single'"
     if geometry.rows.lhs_dilation > 1 or geometry.columns.lhs_dilation > 1:
         return f"config product={product}: takes lhs_dilation=(1, 1); use 'single'"
     if extras.strict_nonfinite:
@@ -89,7 +91,7 @@ def word_of(geometry):
 def paired_chunks(geometry, product, rest, depth):
     """Chunks (first, partitions, depth, how they pair, again) of the channels; the last `rest` of them are folded
     `depth` times, where that is not 0."""
-    most, taps = nl.tile_size.pmax, geometry.rows.taps * geometry.columns.taps
+    most, taps = nl.tile_size.pmax, num_taps(geometry)
     whole, staged = geometry.C - rest, product == "fp8_staged" and can_stage(geometry)
     count = div_ceil(whole, most)
     paired = whole if count % 2 == 0 else (count - 1) * div_ceil(whole, count)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._tiles import PARTS, div_ceil, share
 from ..cuts import Band, chunks_of
+from ..geometry import num_taps
 from ..transposes import is_transposed
 from .cuts import TAPS_RAW_BYTES, bands_of, banks_of, can_halve
 from .fp8 import x_elements
@@ -109,10 +110,10 @@ def taps_sbuf_bytes(geometry, plan, extras):
     for index in range(len(plan.items)):
         band = plan.items[index].band
         x_bytes = max(x_bytes, item_bytes(geometry, plan, plan.items[index]))
-        x_elements = max(x_elements, band.nn * band.hn * band.wn)
+        x_elements = max(x_elements, band.dn * band.hn * band.wn)
         row_bytes = max(row_bytes, item_bytes(geometry, plan, plan.items[index]) // max(1, band.hn))
-        y_bytes = max(y_bytes, 4 * band.nn * band.pn * band.qn)
-    taps = geometry.rows.taps * geometry.columns.taps
+        y_bytes = max(y_bytes, 4 * band.zn * band.pn * band.qn)
+    taps = num_taps(geometry)
     for index in range(len(plan.batches)):
         batch, filters = plan.batches[index], 0
         at_once = max(at_once, len(batch) if plan.together[index] else 1)
@@ -153,7 +154,7 @@ def ahead_bytes(geometry, batches):
 
 def count_taps_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most."""
-    taps = geometry.rows.taps * geometry.columns.taps
+    taps = num_taps(geometry)
     most = 0
     for core in range(cores):
         mine = share(len(plan.items), cores, core)
@@ -161,7 +162,7 @@ def count_taps_instructions(geometry, plan, cores):
         for index in range(mine[0], mine[0] + mine[1]):
             item, before = plan.items[index], plan.items[max(0, index - 1)]
             batch = plan.batches[item.batch]
-            banks = item.band.nn * item.band.pn * item.band.qn // 256 + 2 + item.band.pn
+            banks = item.band.zn * item.band.pn * item.band.qn // 256 + 2 + item.band.pn
             for job in range(len(batch)):
                 total += banks * (kinds_of(geometry) * taps * len(batch[job].chunks) + 3 * sums_of(geometry)) + 12
                 total += last_instructions(geometry, item.band, banks)

@@ -17,11 +17,11 @@ def load_rows(work, chunks, tiles, index, band, part):
     c0, count, depth = chunks[index][:3]
     w0, wn = chunk_window(geometry, chunks[index], band)
     if tiles[index] == None:
-        tiles[index] = nl.ndarray((depth * count, band.nn, band.hn, wn), dtype=operands.x_dtype, buffer=nl.sbuf)
+        tiles[index] = nl.ndarray((depth * count, band.dn, band.hn, wn), dtype=operands.x_dtype, buffer=nl.sbuf)
     h0, hn = part
     if is_transposed(geometry):
-        offset = offset_at(geometry.x_strides, (c0, band.n0, band.h0 + h0, w0))
-        dst = tiles[index][0:count, 0 : band.nn, h0 : h0 + hn, 0:wn]
+        offset = offset_at(geometry.x_strides, (c0, band.d0, band.h0 + h0, w0))
+        dst = tiles[index][0:count, 0 : band.dn, h0 : h0 + hn, 0:wn]
         load_transposed(dst, operands.x, geometry.x_strides, offset, len(chunks) == 1, work.ledger)
         return
     size, dilation = geometry.columns.size, geometry.columns.dilation
@@ -32,20 +32,20 @@ def load_rows(work, chunks, tiles, index, band, part):
         clear(tiles[index], h0, hn, right, wn)
     for copy_index in range(depth):
         p = copy_index * count
-        dst = tiles[index][p : p + count, 0 : band.nn, h0 : h0 + hn, 0:wn]
+        dst = tiles[index][p : p + count, 0 : band.dn, h0 : h0 + hn, 0:wn]
         load_columns(operands, geometry, dst, c0, band, part, w0 + copy_index * dilation)
 
 
 def load_columns(operands, geometry, x_sbuf, c0, band, part, w0):
     """x of channels from c0 on in a part of a band into [cn, images, rows, columns], the columns from w0 on that there
     are."""
-    count, nn, hn, wn = x_sbuf.shape
+    count, dn, hn, wn = x_sbuf.shape
     first = min(wn, max(0, -w0))
     end = max(first, min(wn, geometry.columns.size - w0))
-    offset = offset_at(geometry.x_strides, (c0, band.n0, band.h0 + part[0], first + w0))
-    pattern = pattern_of(geometry.x_strides, (count, nn, hn, end - first))
+    offset = offset_at(geometry.x_strides, (c0, band.d0, band.h0 + part[0], first + w0))
+    pattern = pattern_of(geometry.x_strides, (count, dn, hn, end - first))
     if first < end:
-        copy(x_sbuf[0:count, 0:nn, 0:hn, first:end], operands.x.ap(pattern=pattern, offset=offset))
+        copy(x_sbuf[0:count, 0:dn, 0:hn, first:end], operands.x.ap(pattern=pattern, offset=offset))
 
 
 def clear(x_sbuf, h0, hn, w0, w1):
@@ -61,20 +61,20 @@ def load_residual(operands, geometry, job, band, ledger):
     if operands.residual == None:
         return None
     pairs = div_ceil(band.pn, job.rows)
-    shape = (job.rows * job.kn, band.nn, pairs, band.qn)
+    shape = (job.rows * job.kn, band.zn, pairs, band.qn)
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
     strides = geometry.r_strides
     if strides[0] == 1 and is_last(geometry):
-        offset = offset_at(strides, (job.k0, band.n0, band.p0, band.q0))
+        offset = offset_at(strides, (job.k0, band.z0, band.p0, band.q0))
         load_transposed(residual_sbuf, operands.residual, strides, offset, False, ledger)
         return scale_residual(residual_sbuf, operands.beta)
     if pairs * job.rows > band.pn:
-        nisa.memset(dst=residual_sbuf[0 : shape[0], 0 : band.nn, pairs - 1, 0 : band.qn], value=0.0)
+        nisa.memset(dst=residual_sbuf[0 : shape[0], 0 : band.zn, pairs - 1, 0 : band.qn], value=0.0)
     for u in range(min(job.rows, band.pn)):
         count = div_ceil(band.pn - u, job.rows)
         by = (strides[0], strides[1], job.rows * strides[2], strides[3])
-        pattern = pattern_of(by, (job.kn, band.nn, count, band.qn))
-        offset = offset_at(strides, (job.k0, band.n0, band.p0 + u, band.q0))
+        pattern = pattern_of(by, (job.kn, band.zn, count, band.qn))
+        offset = offset_at(strides, (job.k0, band.z0, band.p0 + u, band.q0))
         load_box(residual_sbuf, operands.residual, (u * job.kn, 0, 0, 0), pattern, offset)
     return scale_residual(residual_sbuf, operands.beta)
 
@@ -82,8 +82,8 @@ def load_residual(operands, geometry, job, band, ledger):
 def y_pattern(geometry, job, band, pool):
     """(pattern, offset) of a band's results in HBM: [kn, images, rows, columns]."""
     height, width = pool
-    shape = (job.kn, band.nn, band.pn // height, band.qn // width)
-    first = (job.k0, band.n0, band.p0 // height, band.q0 // width)
+    shape = (job.kn, band.zn, band.pn // height, band.qn // width)
+    first = (job.k0, band.z0, band.p0 // height, band.q0 // width)
     return pattern_of(geometry.y_strides, shape), offset_at(geometry.y_strides, first)
 
 
@@ -119,8 +119,8 @@ def neighbours(data_sbuf, axis, first, step):
 
 def window(tile_sbuf, bank):
     """What a bank holds of a band's tile [kn, images, rows, columns]."""
-    n, p, q = bank.n, bank.p, bank.q
-    return tile_sbuf[0 : tile_sbuf.shape[0], n : n + bank.nn, p : p + bank.pn, q : q + bank.qn]
+    n, p, q = bank.z, bank.p, bank.q
+    return tile_sbuf[0 : tile_sbuf.shape[0], n : n + bank.zn, p : p + bank.pn, q : q + bank.qn]
 
 
 def store_banks(y_hbm, y_sbuf, geometry, job, band, banks):
@@ -128,11 +128,11 @@ def store_banks(y_hbm, y_sbuf, geometry, job, band, banks):
     whole = True
     for index in range(len(banks)):
         bank = banks[index]
-        whole = whole and bank.nn == band.nn and bank.qn == band.qn
+        whole = whole and bank.zn == band.zn and bank.qn == band.qn
     parts = banks
     if whole:
         first, end = banks[0], banks[-1]
-        parts = [Bank(n=0, nn=band.nn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=band.qn)]
+        parts = [Bank(z=0, zn=band.zn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=band.qn)]
     for index in range(len(parts)):
         for u in range(job.rows):
             store_part(y_hbm, y_sbuf, geometry, job, band, parts[index], u)
@@ -145,6 +145,6 @@ def store_part(y_hbm, y_sbuf, geometry, job, band, part, u):
         return
     strides = geometry.y_strides
     by = (strides[0], strides[1], job.rows * strides[2], strides[3])
-    pattern = pattern_of(by, (job.kn, part.nn, count, part.qn))
-    offset = offset_at(strides, (job.k0, band.n0 + part.n, band.p0 + part.p * job.rows + u, band.q0 + part.q))
-    store_boxes(y_hbm, y_sbuf, [((u * job.kn, part.n, part.p, part.q), pattern, offset)])
+    pattern = pattern_of(by, (job.kn, part.zn, count, part.qn))
+    offset = offset_at(strides, (job.k0, band.z0 + part.z, band.p0 + part.p * job.rows + u, band.q0 + part.q))
+    store_boxes(y_hbm, y_sbuf, [((u * job.kn, part.z, part.p, part.q), pattern, offset)])

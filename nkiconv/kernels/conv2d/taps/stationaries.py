@@ -11,6 +11,7 @@ from ..._engines import START_WORK, VECTOR_WORK, is_16bit, pick
 from ..._masks import keep_between
 from ..._tiles import WORD_BYTES, div_ceil, whole_words
 from ..boxes import load_box, offset_at, pattern_of
+from ..geometry import filter_rows, num_taps
 from .cuts import tap_order
 from .fold import group_depth, job_axis, tap_groups
 from .fp16x3 import pair_of_filters
@@ -32,12 +33,13 @@ def new_tile(geometry, filters, block, dtype):
     columns."""
     job = filters.jobs[block.job]
     chunk = job.chunks[block.chunk]
-    height, groups = job_axis(geometry, job).taps, tap_groups(geometry, chunk)
+    each, groups = job_axis(geometry, job).taps, tap_groups(geometry, chunk)
+    height = geometry.planes.taps * each
     shape = (chunk[1] * chunk[2], slots_of(chunk) * height, groups, job.rows, stationary_columns(geometry, job))
     tile_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
     for u in range(job.rows if job.rows > 1 else 0):
         for r in range(height):
-            tap = r - u * (height - geometry.rows.taps)
+            tap = r % each - u * (each - geometry.rows.taps)
             if tap < 0 or tap >= geometry.rows.taps:
                 zeros = tile_sbuf[0 : shape[0], r, 0:groups, u, 0 : job.kn]
                 nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
@@ -76,7 +78,7 @@ def pair_chunk(geometry, filters, block, whole_sbuf, ledger):
 def load_stationaries(operands, geometry, filters, block):
     """Load the stationaries of a block of rows of taps from the blocks of a packed filter: runs of a channel's taps, or
     of one tap where they are folded. What becomes pairs has a tile of its own."""
-    taps, each = geometry.rows.taps * geometry.columns.taps, geometry.packed
+    taps, each = num_taps(geometry), geometry.packed
     job = filters.jobs[block.job]
     chunk = job.chunks[block.chunk]
     c0, count, depth = chunk[:3]
@@ -126,7 +128,7 @@ def load_stationaries(operands, geometry, filters, block):
 
 def load_channels(operands, geometry, job):
     """Filters of a depthwise job by channel of x: [cn, multiplier, taps] in SBUF."""
-    each, R, S = geometry.K // geometry.C, geometry.rows.taps, geometry.columns.taps
+    each, R, S = geometry.K // geometry.C, filter_rows(geometry), geometry.columns.taps
     c0, count = job.chunks[0][0], job.chunks[0][1]
     raw_sbuf = nl.ndarray((count, each, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
     by_k, _, by_r, by_s = geometry.w_strides
@@ -149,7 +151,7 @@ def make_diagonals(raw_sbuf, geometry):
         cmp_op=nl.equal,
         offset=0,
     )
-    return filters_sbuf.reshape((count, geometry.rows.taps, geometry.columns.taps, 1, count * each))
+    return filters_sbuf.reshape((count, filter_rows(geometry), geometry.columns.taps, 1, count * each))
 
 
 def load_taps(operands, geometry, job, block):
@@ -199,9 +201,9 @@ def transpose_taps(filters_sbuf, raw_sbuf, filters, geometry, job, block, piece,
         else:
             taps = raw_sbuf[0:kn, 0:channels, piece.row, s : s + piece.depth].permute((0, 2, 1))
         nisa.nc_transpose(dst=transposed_psum[0:count, index, 0:kn], data=taps, engine=nisa.engine.tensor)
-    shift = job_axis(geometry, job).taps - geometry.rows.taps
+    shift, row = job_axis(geometry, job).taps - geometry.rows.taps, block.r0 + piece.row
     for u in range(job.rows):
-        r, data = block.r0 + piece.row + u * shift, transposed_psum[0:count, 0:num, 0:kn]
+        r, data = row + (row // geometry.rows.taps + u) * shift, transposed_psum[0:count, 0:num, 0:kn]
         dst = filters_sbuf[0:count, r, piece.first : piece.first + num, u, 0:kn]
         if filters.pairing != None:
             low_sbuf = filters.lows[block.job][block.chunk]

@@ -102,7 +102,7 @@ class ByTap(Conv2dAlgorithm):
             "c_tile": max(chunk[1] for job in jobs for chunk in job.chunks),
             "c_tiles": max(len(job.chunks) for job in jobs),
             "groups_per_job": max(job.pack for job in jobs),
-            "n_band": max(band.nn for band in bands),
+            "n_band": max(band.zn for band in bands),
             "p_band": max(band.pn for band in bands),
             "q_band": max(band.qn for band in bands),
             "warmup": plan.warmup,

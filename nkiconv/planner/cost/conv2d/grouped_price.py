@@ -60,7 +60,7 @@ class GroupedPrice:
                 work_ns += build.transposed_ns * self.grouped.Kt / PARTITIONS
             unit_ns = 0.0
             for _, blocks, _, width in banks_of_unit(self.grouped, unit):
-                columns = unit.nn * blocks * width
+                columns = unit.zn * blocks * width
                 unit_ns += self._sums_ns(columns)
                 work_ns += len(self.grouped.window) * columns * self.column_ns
                 read_ns = self._read_out_ns(unit, columns, blocks)
@@ -165,7 +165,7 @@ class GroupedPrice:
         target, grouped, tiles = self.target, self.grouped, self._tiles(unit)
         # what Scalar would take alone, beside which Vector does its share and the moves
         read_ns = tiles * grouped.Uw * (target.scalar_fixed_ns + columns * target.scalar_ns)
-        moved = unit.nn * blocks * self.geometry.columns.out
+        moved = unit.zn * blocks * self.geometry.columns.out
         moves_ns = tiles * (grouped.Uh - 1) * (target.vector_fixed_ns + moved * self.copy_ns)
         speed = target.scalar_ns / target.vector_ns
         return float(max(read_ns + moves_ns * speed, moves_ns * (1.0 + speed)) / (1.0 + speed))
@@ -174,7 +174,7 @@ class GroupedPrice:
         """ns of a core's busiest DMA engine, or HBM, for (a unit's x, its results)."""
         target, geometry, grouped = self.target, self.geometry, self.grouped
         each, tiles = target.rows_an_engine, self._tiles(unit)
-        part = tiles * grouped.G / geometry.groups * unit.nn
+        part = tiles * grouped.G / geometry.groups * unit.zn
         x_bytes = unit.hn * unit.wn * geometry.itemsize
         y_bytes = min(unit.mn * grouped.Uh, geometry.rows.out) * geometry.columns.out * geometry.itemsize
         # of a tile's rows and their DMA engines, those that have channels
@@ -197,6 +197,6 @@ class GroupedPrice:
         """ns of one tile's last store."""
         width = self.geometry.columns.out
         rows = min(unit.mn * self.grouped.Uh, self.geometry.rows.out)
-        blocks = div_ceil(unit.nn * unit.mn * width, self.grouped.Uw * BANK_COLUMNS)
+        blocks = div_ceil(unit.zn * unit.mn * width, self.grouped.Uw * BANK_COLUMNS)
         run_ns = self.target.run_ns(rows // max(1, blocks) * width * self.geometry.itemsize)
-        return float(self.target.rows_an_engine * unit.nn * run_ns)
+        return float(self.target.rows_an_engine * unit.zn * run_ns)

@@ -108,11 +108,11 @@ class StackPrice:
         blocks = -(-geometry.rows.out // (stack.U * stack.V))
         #: a band of as many images and blocks as any, at the top
         self.band = BlockBand(
-            n0=0, nn=-(-geometry.planes.out // self.image_parts), j0=0, jn=-(-blocks // self.block_parts)
+            z0=0, zn=-(-geometry.planes.out // self.image_parts), j0=0, jn=-(-blocks // self.block_parts)
         )
         #: bands of a core, and as many of the largest as come to the same
         self.count = -(-self.image_parts * self.block_parts // PARTS)
-        whole = self.image_parts * self.block_parts * self.band.nn * self.band.jn
+        whole = self.image_parts * self.block_parts * self.band.zn * self.band.jn
         self.times: float = self.count * geometry.planes.out * blocks / whole
         self._price_filters()
 
@@ -200,7 +200,7 @@ class StackPrice:
         matmuls = jobs * stack.V * stack.num_taps * stack.groups
         clipped = stack.met / (columns.taps * columns.out) if stack.whole >= 0 else 1.0
         array_ns = read_ns = tile_ns = work_ns = 0.0
-        for size in [band.nn * part[1] * q[1] for part in parts for q in across]:
+        for size in [band.zn * part[1] * q[1] for part in parts for q in across]:
             array_ns += matmuls * (max(size, target.matmul_columns_min) * column_ns + fixed_ns)
             work_ns += matmuls * size * column_ns * clipped
             tile_ns = target.vector_fixed_psum_ns + size * target.vector_ns
@@ -209,11 +209,11 @@ class StackPrice:
             if self.reader == "both":
                 each_ns = tile_ns * scalar_ns / (tile_ns + scalar_ns)
             read_ns += jobs * stack.V * each_ns
-        x_size = band.nn * band_rows(stack, band.jn) * min(stack.width, columns.size)
+        x_size = band.zn * band_rows(stack, band.jn) * min(stack.width, columns.size)
         load_ns = self._rows_ns(band_rows(stack, band.jn))
         outputs = stack.U
-        y_size = band.nn * band.jn * stack.V * columns.out
-        y_runs = band.nn * (len(parts) if outputs == 1 else band.jn)
+        y_size = band.zn * band.jn * stack.V * columns.out
+        y_runs = band.zn * (len(parts) if outputs == 1 else band.jn)
         y_ns = y_runs * target.run_ns(y_size // y_runs * item)
         if geometry.y_strides[3] > 1 and columns.out > 1:
             y_ns = y_size * target.run_ns(item)
@@ -240,7 +240,7 @@ class StackPrice:
         elif stack.G == 1 and stack.whole >= 0:
             # blocks that hold neighbouring rows are one run
             each_ns = target.run_ns(blocks * run * item)
-        return float(self.band.nn * each_ns * target.rows_an_engine)
+        return float(self.band.zn * each_ns * target.rows_an_engine)
 
     def _there_ns(self) -> float:
         """Until the first filters have come and may be transposed."""
@@ -273,7 +273,7 @@ class StackPrice:
         part = tiles_of_band(band, geometry.columns.out, False)[0][0]
         blocks = band_rows(stack, part[1])
         first, last = whole_blocks(geometry.rows, stack, band.j0 * stack.step, blocks)
-        triggers = self._triggers + stack.D * band.nn * (1 + blocks - (last - first))
+        triggers = self._triggers + stack.D * band.zn * (1 + blocks - (last - first))
         rows_ns: float = target.first_packet_ns + skew(target, stack.B * geometry.C, target.load_skew_ns)
         rows_ns += target.dma_end_ns + target.dma_done_ns
         rows_ns += triggers * target.static_issue_ns + self._filter_ns + self._rows_ns(blocks)

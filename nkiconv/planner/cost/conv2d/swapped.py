@@ -126,7 +126,7 @@ def sides_of(geometry: Any) -> list[int]:
 def tiles_of(plan: Any, band: Any) -> int:
     """Stationaries of a band, of each tap and chunk of input channels."""
     sizes = plan.sizes
-    blocks = -(-band.nn // sizes.images) * -(-band.pn // sizes.rows)
+    blocks = -(-band.zn // sizes.images) * -(-band.pn // sizes.rows)
     return int(blocks * sizes.side)
 
 
@@ -152,7 +152,7 @@ class Cost:
                     array += self.transposes_ns(batch)
                     dma += self.filters_ns(batch)
                 band = item.band
-                key = self.plan.batches[batch][1], band.nn, band.pn, band.qn
+                key = self.plan.batches[batch][1], band.zn, band.pn, band.qn
                 if key not in known:
                     known[key] = self.band_ns(item)
                 ns = known[key]
@@ -164,7 +164,7 @@ class Cost:
         """DMA for the rows and channels of x that the first matmuls need, before which there is nothing to do."""
         plan, band = self.plan, self.plan.items[0].band
         block = blocks_of(plan.sizes, band)[0]
-        first, whole = block.nn * extent(plan.source.rows, block.pn), band.nn * band.hn
+        first, whole = block.zn * extent(plan.source.rows, block.pn), band.zn * band.hn
         fold_ns = FOLD_NS if plan.source.fold > 1 else 0.0
         return fold_ns + self.x_ns(band) * int(first) / (len(plan.chunks) * int(whole))
 
@@ -188,7 +188,7 @@ class Cost:
         """DMA, or HBM, for the window of a band: its rows of x, all columns."""
         target, geometry, source = self.target, self.geometry, self.plan.source
         columns = min(band.wn, source.columns.size)
-        elements = band.nn * min(band.hn * source.slots, source.rows.size) * columns
+        elements = band.zn * min(band.hn * source.slots, source.rows.size) * columns
         num_bytes = elements * geometry.C * geometry.hbm_itemsize
         if is_transposed(geometry):
             return self._transposed_ns(num_bytes)
@@ -199,7 +199,7 @@ class Cost:
     def y_ns(self, band: Any, kn: int) -> float:
         """DMA, or HBM, for the results of a band."""
         plan, item = self.plan, self.geometry.hbm_itemsize
-        elements = band.nn * band.pn * band.qn * plan.source.fold * kn
+        elements = band.zn * band.pn * band.qn * plan.source.fold * kn
         run = kn * (plan.sizes.side if kn == self.geometry.K else 1)
         return self._runs_ns(elements * item, run * item)
 

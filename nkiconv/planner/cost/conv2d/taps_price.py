@@ -100,7 +100,7 @@ class _Price:
 
     def placed_ns(self, band: Any) -> float:
         """ns of GpSimd to put rows of x of a band between zeros."""
-        return self.work.placed_ns(self.plan.batches[0][0].chunks[-1], band.nn * band.hn)
+        return self.work.placed_ns(self.plan.batches[0][0].chunks[-1], band.zn * band.hn)
 
     def mixed_end(self, clock: Clock, start: float, busy: Busy) -> float:
         """`sums_end` where the array waits for others in between, which takes as long at half its rate."""
@@ -174,7 +174,7 @@ class _Price:
         w_skew_ns = skew(target, job.kn, target.load_skew_ns)
         later_ns = target.static_issue_ns + skew(target, chunk[1], target.load_skew_ns) - w_skew_ns
         ahead = 0 if later_ns < 0.0 else 1 + int(later_ns / (2 * target.static_issue_ns))
-        placed_ns = self.work.placed_ns(job.chunks[-1], item.band.nn * (parts[0][1] if parts else 0))
+        placed_ns = self.work.placed_ns(job.chunks[-1], item.band.zn * (parts[0][1] if parts else 0))
         come_ns = target.first_packet_ns + w_skew_ns + target.dma_end_ns + target.dma_done_ns
         block_ns = self.work.filters_there_ns(job) + max(0, 1 - ahead) * x_ns
         found = []
@@ -267,7 +267,7 @@ class _Price:
         rows_an_engine = self.target.rows_an_engine
         engine_ns = hbm_bytes = 0.0
         for chunk in chunks:
-            elements = band.nn * band.hn * band.wn * chunk[1] * slots_of(chunk)
+            elements = band.zn * band.hn * band.wn * chunk[1] * slots_of(chunk)
             hbm_bytes += elements * self.geometry.hbm_itemsize
             if is_transposed(self.geometry):
                 engine_ns += rows_an_engine * self.work.transposed_ns(elements / PARTITIONS)
@@ -282,8 +282,8 @@ class _Price:
         _, _, by_h, by_w = geometry.x_strides
         if self.work.row_by_row(chunk):
             width = min(geometry.columns.size, folded_width(geometry, chunk, band.qn))
-            return float(band.nn * height * target.row_ns(width, by_w, geometry.itemsize))
-        return float(band.nn * target.image_ns(height, band.wn, by_h, by_w, geometry.itemsize))
+            return float(band.zn * height * target.row_ns(width, by_w, geometry.itemsize))
+        return float(band.zn * target.image_ns(height, band.wn, by_h, by_w, geometry.itemsize))
 
     def results_moved(self, jobs: Sequence[Any], band: Any) -> Traffic:
         """Traffic of the results of a band."""
@@ -297,10 +297,10 @@ class _Price:
             y_ns = target.image_ns(band.pn, band.qn, geometry.y_strides[2], geometry.y_strides[3], geometry.itemsize)
             if job.rows > 1:
                 y_ns = -(-band.pn // job.rows) * target.row_ns(band.qn, geometry.y_strides[3], geometry.itemsize)
-            engine_ns += min(job.rows * job.kn, target.rows_an_engine) * band.nn * y_ns
+            engine_ns += min(job.rows * job.kn, target.rows_an_engine) * band.zn * y_ns
         return Traffic(engine_ns, hbm_bytes)
 
 
 def pixels_of(part: Any) -> int:
     """Outputs of a Band or a Bank, of one channel."""
-    return int(part.nn * part.pn * part.qn)
+    return int(part.zn * part.pn * part.qn)

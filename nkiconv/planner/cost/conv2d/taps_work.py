@@ -205,7 +205,7 @@ class Work:
         """Jobs of each half whose filters DMA transposes, if they are not a core's first: as many as DMA has time for,
         where the matmuls of a job for a band take longer than that."""
         one_ns = self.move_ns(jobs[0])
-        job_ns = self.array_ns(jobs[:1]) * (band.nn * band.pn * band.qn) / self.outputs
+        job_ns = self.array_ns(jobs[:1]) * (band.zn * band.pn * band.qn) / self.outputs
         if not can_move(self.geometry) or job_ns < MOVE_NS + one_ns:
             return 0
         count = div_ceil(len(jobs), PARTS) if by_channels else len(jobs)
