@@ -1,158 +1,47 @@
 """Three axes: convolutions of volumes, whose planes have taps, stride, dilation and padding as rows and columns do."""
 
-import functools
-
-import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tolerances import integer_inputs
+from volumes import SHAPES, axes_of_any_kind, check_volume, has_outputs
 
 import nkiconv
-from nkiconv._nki import nki, nl
-from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.kernels.conv2d.call import Extras, operands_of
-from nkiconv.kernels.conv2d.dispatch import convolve
-from nkiconv.kernels.conv2d.geometry import Axis, Geometry, bytes_of
-
-#: (size, taps, stride, dilation, lhs_dilation, before, after) of an axis.
-PLAIN = (6, 3, 1, 1, 1, 1, 1)
-SHAPES = {
-    "same": (5, 7, 1, PLAIN, (9, 3, 1, 1, 1, 1, 1), (8, 3, 1, 1, 1, 1, 1)),
-    "causal": (20, 24, 1, (7, 3, 1, 1, 1, 2, 0), (6, 3, 1, 1, 1, 1, 1), (8, 3, 1, 1, 1, 1, 1)),
-    "planes only": (130, 9, 1, (6, 3, 1, 1, 1, 1, 1), (5, 1, 1, 1, 1, 0, 0), (4, 1, 1, 1, 1, 0, 0)),
-    "patches": (3, 16, 1, (4, 2, 2, 1, 1, 0, 0), (8, 4, 4, 1, 1, 0, 0), (8, 4, 4, 1, 1, 0, 0)),
-    "stem": (3, 8, 1, (6, 3, 1, 1, 1, 1, 1), (12, 7, 2, 1, 1, 3, 3), (11, 7, 2, 1, 1, 3, 3)),
-    "wide": (4, 5, 1, PLAIN, (3, 3, 1, 1, 1, 1, 1), (1030, 3, 1, 1, 1, 1, 1)),
-    "dilated": (6, 5, 1, (9, 3, 2, 2, 1, 3, 1), (7, 2, 1, 3, 1, 2, 1), (9, 3, 2, 1, 1, 0, 2)),
-    "between zeros": (5, 6, 1, (4, 4, 1, 1, 2, 2, 2), (4, 3, 1, 1, 2, 1, 1), (5, 4, 1, 1, 2, 2, 2)),
-    "cropped": (4, 3, 1, (8, 3, 1, 1, 1, -2, 1), (7, 3, 1, 1, 1, 1, -2), (9, 3, 1, 1, 1, -1, -1)),
-    "far outside": (2, 3, 1, (2, 3, 2, 1, 1, 6, 5), (3, 2, 1, 1, 1, 0, 0), (4, 2, 1, 1, 1, 1, 0)),
-    "groups": (12, 8, 4, PLAIN, (5, 2, 1, 1, 1, 1, 0), (6, 3, 1, 1, 1, 1, 1)),
-    "depthwise": (7, 7, 7, PLAIN, (5, 3, 1, 1, 1, 1, 1), (6, 3, 1, 1, 1, 1, 1)),
-    "several chunks": (257, 130, 1, (3, 2, 1, 1, 1, 1, 0), (4, 2, 1, 1, 1, 0, 1), (5, 2, 1, 1, 1, 1, 0)),
-}
-
-
-def axis_of(size, taps, stride, dilation, lhs_dilation, before, after):
-    """The Axis of a row of numbers."""
-    window, length = (taps - 1) * dilation + 1, (size - 1) * lhs_dilation + 1 + before + after
-    out = (length - window) // stride + 1
-    return Axis(size, taps, out, stride, dilation, lhs_dilation, before)
-
-
-@nki.jit
-def volume_conv(x_hbm, w_hbm, planes, rows, columns, groups, precision=None, config=None, algorithm="taps", last=False):
-    """x [C, D, H, W], or [D, H, W, C] where channels come last, with w [K, C / groups, T, R, S]."""
-    axes = (axis_of(*planes), axis_of(*rows), axis_of(*columns))
-    D, H, W = (axis.size for axis in axes)
-    Z, P, Q = (axis.out for axis in axes)
-    C, (K, each, T, R, S) = x_hbm.shape[3] if last else x_hbm.shape[0], w_hbm.shape
-    taps = T * R * S
-    y_hbm = nl.ndarray((Z, P, Q, K) if last else (K, Z, P, Q), dtype=nl.float32, buffer=nl.shared_hbm)
-    y_strides = (1, P * Q * K, Q * K, K) if last else (Z * P * Q, P * Q, Q, 1)
-    geometry = Geometry(
-        C=C,
-        K=K,
-        groups=groups,
-        planes=axes[0],
-        rows=axes[1],
-        columns=axes[2],
-        x_strides=(1, H * W * C, W * C, C) if last else (D * H * W, H * W, W, 1),
-        w_strides=(each * taps, taps, S, 1),
-        y_strides=y_strides,
-        r_strides=y_strides,
-        packed=0,
-        itemsize=bytes_of(x_hbm.dtype, precision),
-        hbm_itemsize=bytes_of(x_hbm.dtype, None),
-        fast=x_hbm.dtype != nl.float32,
-        precision=precision,
-    )
-    extras = Extras(read_epilogue(None, None, None, "pre_activation", 4), (1, 1), False, False, False)
-    convolve(algorithm, operands_of(x_hbm, w_hbm, y_hbm, None, None, 1.0, precision), geometry, extras, config)
-    return y_hbm
-
-
-def volume_ref(x, w, axes, groups):
-    """The same by torch in fp64, zeros between elements and around them put in beforehand."""
-    steps, pads = [], []
-    dense = np.asarray(x, np.float64)
-    for index, (size, _, _, _, lhs_dilation, before, after) in enumerate(axes, 1):
-        shape = list(dense.shape)
-        shape[index] = (size - 1) * lhs_dilation + 1
-        apart = np.zeros(shape)
-        apart[(slice(None),) * index + (slice(None, None, lhs_dilation),)] = dense
-        dense = apart
-        pads = [before, after, *pads]
-        steps.append(index)
-    padded = torch.nn.functional.pad(torch.from_numpy(dense), pads)
-    stride, dilation = tuple(axis[2] for axis in axes), tuple(axis[3] for axis in axes)
-    weights = torch.from_numpy(np.asarray(w, np.float64))
-    return torch.nn.functional.conv3d(padded[None], weights, None, stride, 0, dilation, groups)[0].numpy()
-
-
-def check(shape, dtype="bf16", lnc=2, last=False, **options):
-    """One volume of integers, exactly."""
-    C, K, groups, *axes = shape
-    rng = np.random.default_rng(7)
-    x = integer_inputs(rng, (C, *(axis[0] for axis in axes)), dtype)
-    w = integer_inputs(rng, (K, C // groups, *(axis[1] for axis in axes)), dtype)
-    kernel = functools.partial(nkiconv.simulate(volume_conv[lnc]), last=last, **options)
-    y = kernel(np.moveaxis(x, 0, -1).copy() if last else x, w, *axes, groups)
-    np.testing.assert_array_equal(np.moveaxis(y, -1, 0) if last else y, volume_ref(x, w, axes, groups))
 
 
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", SHAPES)
 def test_volumes(name, lnc):
-    check(SHAPES[name], lnc=lnc)
+    check_volume(SHAPES[name], lnc=lnc)
 
 
 @pytest.mark.parametrize("name", ["same", "causal", "stem", "several chunks", "cropped"])
 def test_volumes_with_channels_last(name):
-    check(SHAPES[name], last=True)
+    check_volume(SHAPES[name], last=True)
 
 
 @pytest.mark.parametrize("fold", ["none", "inputs", "outputs", "both"])
 @pytest.mark.parametrize("name", ["causal", "stem", "cropped"])
 def test_folded_channels(name, fold):
-    check(SHAPES[name], config=(("fold", fold),))
+    check_volume(SHAPES[name], config=(("fold", fold),))
 
 
 @pytest.mark.parametrize("name", ["same", "several chunks"])
 def test_fp8_is_taken_one_by_one(name):
-    check(SHAPES[name], "fp8_e4m3")
+    check_volume(SHAPES[name], "fp8_e4m3")
     with pytest.raises(nkiconv.simulator.KernelAssertionError, match="one plane of taps"):
-        check(SHAPES[name], "fp8_e4m3", config=(("product", "fp8_pairs"),))
+        check_volume(SHAPES[name], "fp8_e4m3", config=(("product", "fp8_pairs"),))
 
 
 @pytest.mark.parametrize("precision", [None, "bf16", "tf32", "fp16x3"])
 def test_precisions(precision):
-    check(SHAPES["causal"], "fp32", precision=precision)
+    check_volume(SHAPES["causal"], "fp32", precision=precision)
 
 
 @pytest.mark.parametrize(
     "config", [(("x_bytes", 256),), (("filter_bytes", 256),), (("moved", 2),), (("order", "chunks"),)]
 )
 def test_settings(config):
-    check(SHAPES["several chunks"], config=config)
-
-
-axes_of_any_kind = st.tuples(
-    st.integers(1, 9),
-    st.integers(1, 4),
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.integers(-2, 4),
-    st.integers(-2, 4),
-)
-
-
-def has_outputs(axis):
-    """Whether an axis has an output."""
-    return axis_of(*axis).out >= 1 and axis[0] * axis[4] + min(axis[5], 0) + min(axis[6], 0) >= 1
+    check_volume(SHAPES["several chunks"], config=config)
 
 
 @settings(max_examples=40, deadline=None)
@@ -161,7 +50,7 @@ def test_any_volume(data):
     axes = [data.draw(axes_of_any_kind.filter(has_outputs)) for _ in range(3)]
     groups = data.draw(st.sampled_from([1, 1, 2]))
     each = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
-    check((groups * each[0], groups * each[1], groups, *axes), lnc=data.draw(st.sampled_from([1, 2])))
+    check_volume((groups * each[0], groups * each[1], groups, *axes), lnc=data.draw(st.sampled_from([1, 2])))
 
 
 @pytest.mark.parametrize("algorithm", ["stacked", "bands", "grouped", "narrow", "swapped"])
@@ -169,4 +58,4 @@ def test_others_refuse_planes_of_taps(algorithm):
     shape = SHAPES["depthwise"] if algorithm in ("bands", "grouped") else SHAPES["same"]
     last = algorithm == "swapped"
     with pytest.raises(nkiconv.simulator.KernelAssertionError, match="T=3"):
-        check(shape, algorithm=algorithm, last=last)
+        check_volume(shape, algorithm=algorithm, last=last)

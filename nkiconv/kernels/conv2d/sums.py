@@ -24,16 +24,16 @@ def is_whole(product, zn, pn, qn):
     return product.planes[2] == zn and product.rows[2] == pn and product.columns[2] == qn
 
 
-def sums_met(acc_psum, product, z0, p0, q0):
-    """What a product adds to, of a bank of sums whose first output is this one."""
-    planes, rows = places_of_outputs(product.planes, z0), places_of_outputs(product.rows, p0)
-    return spaced(acc_psum, (0, acc_psum.shape[0]), planes, rows, places_of_outputs(product.columns, q0))
+def sums_met(acc_psum, product, first):
+    """What a product adds to, of a bank of sums whose first output (z, p, q) is this one."""
+    planes, rows = places_of_outputs(product.planes, first[0]), places_of_outputs(product.rows, first[1])
+    return spaced(acc_psum, (0, acc_psum.shape[0]), planes, rows, places_of_outputs(product.columns, first[2]))
 
 
-def elements_met(x_sbuf, parts, product, d0, h0, w0):
-    """What it multiplies on partitions (first, how many) of a tile of x whose first element is this one."""
-    planes, rows = places_of_elements(product.planes, d0), places_of_elements(product.rows, h0)
-    return spaced(x_sbuf, parts, planes, rows, places_of_elements(product.columns, w0))
+def elements_met(x_sbuf, parts, product, first):
+    """What it multiplies on partitions (first, how many) of a tile of x whose first element (d, h, w) is this one."""
+    planes, rows = places_of_elements(product.planes, first[0]), places_of_elements(product.rows, first[1])
+    return spaced(x_sbuf, parts, planes, rows, places_of_elements(product.columns, first[2]))
 
 
 def spaced(tile, parts, planes, rows, columns):

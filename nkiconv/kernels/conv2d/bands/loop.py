@@ -4,9 +4,10 @@ from ...._nki import nisa, nl
 from ..._engines import new_ledger
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..boxes import load_bias_as, load_box, residual_of, store_boxes
+from ..boxes import load_bias_as, residual_of, store_boxes
 from ..call import finish_shared, of_array
 from ..filter_feed import tiles_in_turn
+from ..ring import load_until, start_ring, tile_of_load
 from ..sums import taps_by_cover, zero_sums
 from .filters import band_stationary, copy_reversed, load_band_runs, zero_groups
 from .shape import BAND_BUFFERS, WARM_UP_BLOCKS
@@ -19,20 +20,19 @@ def run_bands(operands, geometry, extras, bands):
     gn = last[0] + last[1] - first[0]
     if gn == 0:
         return
-    A, height = bands.A, geometry.rows.size
+    A = bands.A
     c0 = first[0] * A
     cn = min(geometry.C, c0 + gn * A) - c0
-    ring_of = min(bands.buffers, gn) if bands.width > 0 else 0
-    ring = tiles_in_turn(ring_of, (A * height, geometry.planes.out, bands.width), operands.x_dtype)
+    x_shape = (A * geometry.rows.size, geometry.planes.size, bands.width)
+    ring = start_ring(bands.buffers, x_shape, operands.x_dtype, loads_of_groups(geometry, bands, c0, cn))
     rounds = div_ceil(gn, bands.together)
     zeros_sbuf = warm_zeros()
-    shape = (A * height, bands.together, A, bands.size)
+    shape = (A * geometry.rows.size, bands.together, A, bands.size)
     buffers = tiles_in_turn(1, shape, operands.w_dtype)
     zero_groups(buffers[0], 0, bands.early)
     scratch_hbm = copy_reversed(operands, geometry, bands, c0, cn)
     zero_groups(buffers[0], bands.early, bands.together)
-    for group in range(len(ring)):
-        load_group(operands, geometry, bands, c0, cn, group, ring)
+    load_until(ring, operands.x, len(ring.tiles))
     warm_up(zeros_sbuf, bands.warmup, WARM_UP_BLOCKS)
     take_round(buffers, scratch_hbm, geometry, bands, cn, 0)
     for index in range(1, min(BAND_BUFFERS, rounds)):
@@ -44,10 +44,9 @@ def run_bands(operands, geometry, extras, bands):
         index, slot = group // bands.together, group % bands.together
         some = (c0 + group * A, min(A, cn - group * A))
         filters = (buffers[index % len(buffers)], slot)
-        x_sbuf = ring[group % len(ring)] if len(ring) > 0 else None
+        x_sbuf = tile_of_load(ring, group) if bands.width > 0 else None
         work_on_group(operands, geometry, extras.epilogue, bands, some, x_sbuf, filters, zeros_sbuf, ledger)
-        if len(ring) > 0 and group + len(ring) < gn:
-            load_group(operands, geometry, bands, c0, cn, group + len(ring), ring)
+        load_until(ring, operands.x, group + 1 + len(ring.tiles))
         if slot == bands.together - 1 and index + len(buffers) < rounds:
             take_round(buffers, scratch_hbm, geometry, bands, cn, index + len(buffers))
 
@@ -59,13 +58,15 @@ def take_round(buffers, scratch_hbm, geometry, bands, cn, index):
     load_band_runs(buffers[index % len(buffers)], scratch_hbm, geometry, bands, first, count)
 
 
-def load_group(operands, geometry, bands, c0, cn, group, ring):
-    """x of a group of channels, [(a, h), images, columns], in the buffer whose turn it is."""
+def loads_of_groups(geometry, bands, c0, cn):
+    """Loads of x of groups of channels, [(a, h), images, columns]; none where no tap meets x."""
     by_c, by_n, by_h, by_w = geometry.x_strides
-    first = group * bands.A
-    channels = min(bands.A, cn - first)
-    pattern = [[by_c, channels], [by_h, geometry.rows.size], [by_n, geometry.planes.out], [by_w, bands.width]]
-    load_box(ring[group % len(ring)], operands.x, (0, 0, 0), pattern, (c0 + first) * by_c + bands.w0 * by_w)
+    found = []
+    for first in range(0, cn if bands.width > 0 else 0, bands.A):
+        channels = [by_c, min(bands.A, cn - first)]
+        pattern = [channels, [by_h, geometry.rows.size], [by_n, geometry.planes.size], [by_w, bands.width]]
+        found.append([((0, 0, 0), pattern, (c0 + first) * by_c + bands.w0 * by_w)])
+    return found
 
 
 def work_on_group(operands, geometry, epilogue, bands, some, x_sbuf, filters, zeros_sbuf, ledger):

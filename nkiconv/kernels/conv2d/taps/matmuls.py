@@ -72,11 +72,12 @@ def multiply(work, one, chunk, factor, product, accumulate):
         return
     band, bank = one.results.band, one.bank
     job, parts = one.results.job, product.parts
-    w0 = chunk_window(work.geometry, job.chunks[chunk], band)[0]
+    outputs = (band.z0 + bank.z, band.p0 + bank.p, band.q0 + bank.q)
+    elements = (band.d0, band.h0, chunk_window(work.geometry, job.chunks[chunk], band)[0])
     nisa.nc_matmul(
-        dst=sums_met(factor.acc_psum, product, band.z0 + bank.z, band.p0 + bank.p, band.q0 + bank.q),
+        dst=sums_met(factor.acc_psum, product, outputs),
         stationary=factor.stationaries[0:parts, product.row, product.group, 0 : job.rows, 0 : job.kn],
-        moving=elements_met(factor.x_sbuf, (0, parts), product, band.d0, band.h0, w0),
+        moving=elements_met(factor.x_sbuf, (0, parts), product, elements),
         accumulate=accumulate,
     )
 
