@@ -46,11 +46,11 @@ def test_the_operation_of_a_problem(problem, asked, name):
 
 def test_geometry_is_the_kernels_own():
     found = conv2d.geometry_of(SMALL.replace(layout="NHWC", stride=(2, 1), groups=4), Asked(pool=(1, 1)))
-    assert (found.N, found.C, found.K, found.groups, found.itemsize) == (2, 12, 20, 4, 4)
+    assert (found.planes.out, found.C, found.K, found.groups, found.itemsize) == (2, 12, 20, 4, 4)
     assert (found.rows.size, found.rows.taps, found.rows.out, found.rows.stride) == (14, 3, 7, 2)
     assert (found.columns.size, found.columns.taps, found.columns.out, found.columns.before) == (11, 2, 12, 0)
-    assert (found.x_n, found.x_c, found.x_h, found.x_w) == (14 * 11 * 12, 1, 11 * 12, 12)
-    assert (found.y_n, found.y_k, found.y_p, found.y_q) == (7 * 12 * 20, 1, 12 * 20, 20)
+    assert found.x_strides == (1, 14 * 11 * 12, 11 * 12, 12)
+    assert found.y_strides == (1, 7 * 12 * 20, 12 * 20, 20)
 
 
 def test_a_plan_tries_every_number_of_neighbours():

@@ -73,8 +73,8 @@ def test_depthwise_conv1d(monkeypatch, row, channels):
     assert_torchs(y, x, w[:, None], asked, groups=9)
     launch = verify.run_depthwise_conv1d
 
-    def without(x, w, problem, *, extra, **options):
-        return launch(x, w, problem, extra=_lacking(extra, row), **options)
+    def without(x, w, problem, *, epilogue, **options):
+        return launch(x, w, problem, epilogue=_lacking(epilogue, row), **options)
 
     monkeypatch.setattr(verify, "run_depthwise_conv1d", without)
     [found], _ = verify.verify_depthwise_conv1d("it", x, w, problem, channels=channels, **asked)

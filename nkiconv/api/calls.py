@@ -18,6 +18,8 @@ from ..planner.request import LNC_DEGREES
 from ..problem import DTYPES, E4M3FN_REMEDY, dtype_name
 from ..simulator.dtypes import canonical
 
+Pair = tuple[int, int]
+
 
 @dataclass(frozen=True)
 class KernelRun:
@@ -78,6 +80,26 @@ def nl_dtype(dtype: Any) -> Any:
     name = canonical(dtype_name(dtype))
     assert name is not None
     return getattr(nl, name)
+
+
+def is_pair(value: Any) -> bool:
+    """Whether this is a tuple of two ints."""
+    return isinstance(value, tuple) and len(value) == 2 and all(type(item) is int for item in value)
+
+
+def pair_of(value: int | Pair) -> Pair:
+    """(height, width) of a number for both or a pair."""
+    return (value, value) if isinstance(value, int) else value
+
+
+def pair_violations(pairs: dict[str, Any]) -> Iterator[NkiconvError]:
+    """Errors of numbers, or pairs of them, that must be at least 1."""
+    for name, value in pairs.items():
+        if not (is_pair(value) or type(value) is int) or min(pair_of(value)) < 1:
+            remedy = "write a tuple, NKI kernels cannot take lists" if isinstance(value, list) else "pass one of these"
+            yield GeometryError(
+                f"{name}={value!r}: must be an int of at least 1, or (height, width) of such ints; {remedy}"
+            )
 
 
 def same_padding(size: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:

@@ -8,8 +8,8 @@ from typing import Any
 from ..errors import GeometryError, LayoutError, NkiconvError, raise_all
 from ..planner.request import CONV2D_DTYPES, Config
 from ..reference import AnyArray
-from .calls import one_array
-from .conv2d import Pair, conv2d
+from .calls import Pair, one_array
+from .conv2d import conv2d
 
 #: Orders of x and y in memory, and conv2d's name of each with a row of height 1 put in.
 LAYOUTS_1D = {"NCW": "NCHW", "NWC": "NHWC"}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,23 +13,26 @@ from ..kernels.conv2d import conv2d_implicit_gemm
 from ..planner.conv2d import LEAST_BLOCK, X_PERMS, block_of, kernel_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
-from ..planner.request import CONV2D_DTYPES, Asked, Config, Request, asked_violations
+from ..planner.request import CONV2D_DTYPES, Config, Request
 from ..problem import LAYOUTS, ConvProblem, dtype_name
 from ..reference import AnyArray
 from .calls import (
     KernelRun,
+    Pair,
     dtype_pair,
     has_no_images,
+    is_pair,
     launch,
     lnc_violations,
-    nl_dtype,
     no_data,
     one_array,
     one_image,
-    out_dtype_violations,
+    pair_of,
+    pair_violations,
     same_padding,
     with_extents,
 )
+from .epilogue import Epilogue
 
 #: Orders of the axes of w in memory: their letters, and the permutation that makes them [K, C / groups, R, S].
 FILTER_LAYOUTS = {"KCRS": (0, 1, 2, 3), "RSCK": (3, 2, 0, 1), "KRSC": (0, 3, 1, 2)}
@@ -40,37 +41,6 @@ PACKED_AXES = "K / kn, C, R, S, kn"
 _PADDING_NAMES = ("same", "valid")
 _OPERATION = OPERATIONS["conv2d"]
 _CANNOT = "conv2d cannot run this call"
-
-Pair = tuple[int, int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Epilogue2d:
-    """What a call may ask for beside the convolution; see `conv2d`. Tensors may be `ArraySpec`s."""
-
-    bias: Any = None
-    activation: str | None = None
-    residual: Any = None
-    residual_position: str = "pre_activation"
-    beta: float = 1.0
-    pool: int | Pair = 1
-    out_dtype: Any = None
-    precision: str | None = None
-    strict_nonfinite: bool = False
-
-    def asked(self, packed: bool) -> Asked:
-        """The same as flags and names, for the planner; packed: whether the filter is."""
-        return Asked(
-            bias=self.bias is not None,
-            activation=self.activation,
-            residual=None if self.residual is None else self.residual_position,
-            out_dtype=None if self.out_dtype is None else dtype_name(self.out_dtype),
-            strict_nonfinite=self.strict_nonfinite,
-            scaled=self.residual is not None and self.beta != 1.0,
-            pool=_pair(self.pool),
-            precision=self.precision,
-            packed=packed,
-        )
 
 
 def conv2d(
@@ -141,7 +111,7 @@ def conv2d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    epilogue = Epilogue2d(
+    epilogue = Epilogue(
         bias=bias,
         activation=activation,
         residual=residual,
@@ -200,8 +170,8 @@ def _batch_groups(x: Any, w: Any, count: Any, groups: Any, layout: str, filter_l
 
 
 def _with_data(
-    x: Any, w: Any, epilogue: Epilogue2d, bare: bool, layout: str, filter_layout: str, groups: Any
-) -> tuple[Any, Any, Epilogue2d]:
+    x: Any, w: Any, epilogue: Epilogue, bare: bool, layout: str, filter_layout: str, groups: Any
+) -> tuple[Any, Any, Epilogue]:
     """The same, to be checked: one image instead of none and, where arrays are bare, one channel a group."""
     extents = {}
     if has_no_images(x):
@@ -225,7 +195,7 @@ def _has_no_channels(x: Any, w: Any, layout: Any, filter_layout: Any) -> bool:
 
 def _pooled(problem: ConvProblem, pool: int | Pair) -> tuple[int, ...]:
     """Shape of y, in the problem's layout."""
-    windows = dict(zip("PQ", _pair(pool), strict=True))
+    windows = dict(zip("PQ", pair_of(pool), strict=True))
     letters = "NKPQ" if problem.layout == "NCHW" else "NPQK"
     return tuple(size // windows.get(letter, 1) for size, letter in zip(problem.output_shape, letters, strict=True))
 
@@ -233,7 +203,7 @@ def _pooled(problem: ConvProblem, pool: int | Pair) -> tuple[int, ...]:
 def checked_conv2d(
     x: Any,
     w: Any,
-    epilogue: Epilogue2d,
+    epilogue: Epilogue,
     *,
     layout: str = "NCHW",
     filter_layout: str = "KCRS",
@@ -248,7 +218,8 @@ def checked_conv2d(
     """
     arrays = list(_array_violations(x, w, layout, filter_layout, lnc))
     choice = choice_violations(_OPERATION, algorithm, config)
-    raise_all(_CANNOT, [*arrays, *_epilogue_violations(epilogue, layout), *choice])
+    axes = {"bias": "K", "residual": "N, P, Q, K" if layout == "NHWC" else "N, K, P, Q"}
+    raise_all(_CANNOT, [*arrays, *epilogue.violations(axes), *choice])
     problem = conv2d_problem(x, w, layout=layout, filter_layout=filter_layout, lnc=lnc, **geometry)
     raise_all(_CANNOT, list(_epilogue_shape_violations(epilogue, problem)))
     if epilogue.precision is not None and problem.dtype != "fp32":
@@ -306,7 +277,7 @@ def conv2d_problem(
     """The checked ConvProblem of a `conv2d` call; arguments and errors are its."""
     raise_all(_CANNOT, list(_array_violations(x, w, layout, filter_layout, lnc)))
     pairs = {"stride": stride, "dilation": dilation, "lhs_dilation": lhs_dilation}
-    raise_all(_CANNOT, [*_pair_violations(pairs), *_group_violations(groups)])
+    raise_all(_CANNOT, [*pair_violations(pairs), *_group_violations(groups)])
     N, C, H, W = (x.shape[axis] for axis in X_PERMS[layout])
     if _is_packed(w):
         blocks, inputs, R, S, each = w.shape
@@ -318,7 +289,7 @@ def conv2d_problem(
             f"w.shape={w.shape}: has {inputs} input channels a group, x has C={C} in groups={groups}; pass [K, C / "
             f"groups, R, S] in the order of filter_layout={filter_layout!r}, or other groups"
         )
-    (stride_h, stride_w), (dilation_h, dilation_w) = _pair(stride), _pair(dilation)
+    (stride_h, stride_w), (dilation_h, dilation_w) = pair_of(stride), pair_of(dilation)
     return ConvProblem(
         N=N,
         C=C,
@@ -330,10 +301,10 @@ def conv2d_problem(
         groups=groups,
         stride=(stride_h, stride_w),
         padding=_padding_pairs(
-            padding, ((H, R, stride_h, dilation_h), (W, S, stride_w, dilation_w)), _pair(lhs_dilation)
+            padding, ((H, R, stride_h, dilation_h), (W, S, stride_w, dilation_w)), pair_of(lhs_dilation)
         ),
         rhs_dilation=(dilation_h, dilation_w),
-        lhs_dilation=_pair(lhs_dilation),
+        lhs_dilation=pair_of(lhs_dilation),
         dtype=dtype_name(x.dtype),
         layout=layout,
     )
@@ -346,7 +317,7 @@ def run_conv2d(
     *,
     filter_layout: str = "KCRS",
     lnc: int = 2,
-    epilogue: Epilogue2d | None = None,
+    epilogue: Epilogue | None = None,
     algorithm: str | None = None,
     config: Config = None,
     trace_only: bool = False,
@@ -355,33 +326,13 @@ def run_conv2d(
 
     epilogue, algorithm, config: checked, as `conv2d` does.
     """
-    extra = epilogue or Epilogue2d()
+    extra = epilogue or Epilogue()
     request = Request(problem=problem, lnc=lnc, asked=extra.asked(_is_packed(w)), operation="conv2d")
     algorithm, config = settled(request, algorithm, config)
     kwargs = kernel_arguments(problem, strict_nonfinite=extra.strict_nonfinite, algorithm=algorithm, config=config)
     if filter_layout != "KCRS":
         kwargs |= {"kern_perm": FILTER_LAYOUTS[filter_layout]}
-    return launch(conv2d_implicit_gemm, (x, w), kwargs | _epilogue_arguments(extra), lnc, trace_only)
-
-
-def _epilogue_arguments(epilogue: Epilogue2d) -> dict[str, Any]:
-    """The kernel's arguments of an epilogue; nothing for what is not asked for."""
-    found: dict[str, Any] = {}
-    if epilogue.bias is not None:
-        found["bias"] = epilogue.bias
-    if epilogue.activation is not None:
-        found["activation"] = epilogue.activation
-    if epilogue.residual is not None:
-        found["residual"] = epilogue.residual
-        found["residual_position"] = epilogue.residual_position
-        found["beta"] = float(epilogue.beta)
-    if _pair(epilogue.pool) != (1, 1):
-        found["pool"] = _pair(epilogue.pool)
-    if epilogue.out_dtype is not None:
-        found["out_dtype"] = nl_dtype(epilogue.out_dtype)
-    if epilogue.precision is not None:
-        found["precision"] = epilogue.precision
-    return found
+    return launch(conv2d_implicit_gemm, (x, w), kwargs | extra.arguments(), lnc, trace_only)
 
 
 def _array_violations(x: Any, w: Any, layout: Any, filter_layout: Any, lnc: Any) -> Iterator[NkiconvError]:
@@ -411,58 +362,15 @@ def _filter_axes(filter_layout: Any) -> str:
     return ", ".join("C / groups" if letter == "C" else letter for letter in letters)
 
 
-def _epilogue_violations(epilogue: Epilogue2d, layout: Any) -> Iterator[NkiconvError]:
-    """Errors of the epilogue's names and numbers, and of kind, rank and dtype of its arrays."""
-    yield from asked_violations(
-        Asked(
-            activation=epilogue.activation,
-            residual=epilogue.residual_position,
-            precision=epilogue.precision,
-            strict_nonfinite=epilogue.strict_nonfinite,
-        )
-    )
-    yield from out_dtype_violations(epilogue.out_dtype)
-    beta = epilogue.beta
-    if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not math.isfinite(beta):
-        yield UnsupportedError(f"beta={beta!r}: must be a finite int or float; scale the residual otherwise")
-    yield from _pair_violations({"pool": epilogue.pool})
-    if epilogue.bias is not None:
-        yield from one_array("bias", epilogue.bias, "K")
-    if epilogue.residual is not None:
-        yield from one_array("residual", epilogue.residual, "N, P, Q, K" if layout == "NHWC" else "N, K, P, Q")
-
-
-def _epilogue_shape_violations(epilogue: Epilogue2d, problem: ConvProblem) -> Iterator[NkiconvError]:
+def _epilogue_shape_violations(epilogue: Epilogue, problem: ConvProblem) -> Iterator[NkiconvError]:
     """Errors of the epilogue's arrays and pool against the problem."""
-    for name, array, axes, wanted in (
-        ("bias", epilogue.bias, "[K]", (problem.K,)),
-        ("residual", epilogue.residual, f"y's, in layout {problem.layout},", problem.output_shape),
-    ):
-        if array is not None and tuple(array.shape) != wanted:
-            yield GeometryError(f"{name}.shape={tuple(array.shape)}: must be {axes} = {wanted}; pass one of that shape")
-    height, width = _pair(epilogue.pool)
+    residual = f"y's, in layout {problem.layout},", problem.output_shape
+    yield from epilogue.shape_violations({"bias": ("[K]", (problem.K,)), "residual": residual})
+    height, width = pair_of(epilogue.pool)
     if problem.P % height or problem.Q % width:
         yield GeometryError(
             f"pool={epilogue.pool!r}: must divide P={problem.P} and Q={problem.Q}; crop by padding, or pool the result"
         )
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(type(item) is int for item in value)
-
-
-def _pair(value: int | Pair) -> Pair:
-    """(height, width) of a number for both or a pair."""
-    return (value, value) if isinstance(value, int) else value
-
-
-def _pair_violations(pairs: dict[str, Any]) -> Iterator[NkiconvError]:
-    for name, value in pairs.items():
-        if not (_is_pair(value) or type(value) is int) or min(_pair(value)) < 1:
-            remedy = "write a tuple, NKI kernels cannot take lists" if isinstance(value, list) else "pass one of these"
-            yield GeometryError(
-                f"{name}={value!r}: must be an int of at least 1, or (height, width) of such ints; {remedy}"
-            )
 
 
 def _group_violations(groups: Any) -> Iterator[NkiconvError]:
@@ -474,7 +382,7 @@ def _padding_pairs(padding: Any, axes: tuple[tuple[int, int, int, int], ...], lh
     """((top, bottom), (left, right)) of a padding argument; axes: (size, taps, stride, dilation) of rows, columns."""
     if type(padding) is int:
         return (padding, padding), (padding, padding)
-    if isinstance(padding, tuple) and len(padding) == 2 and all(map(_is_pair, padding)):
+    if isinstance(padding, tuple) and len(padding) == 2 and all(map(is_pair, padding)):
         return padding
     if padding not in _PADDING_NAMES:
         listed = isinstance(padding, list) or (isinstance(padding, tuple) and any(isinstance(p, list) for p in padding))

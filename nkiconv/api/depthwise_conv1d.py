@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ..planner.depthwise_conv1d import kernel_arguments, state_violations
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
-from ..planner.request import Asked, Config, Request, asked_violations
+from ..planner.request import Config, Request
 from ..problem import DTYPES, ConvProblem, dtype_name
 from ..reference import AnyArray
 from .calls import KernelRun as KernelRun
@@ -24,44 +23,18 @@ from .calls import (
     has_no_images,
     launch,
     lnc_violations,
-    nl_dtype,
     no_data,
     one_array,
     one_image,
-    out_dtype_violations,
     same_padding,
 )
+from .epilogue import Epilogue
 
 _PADDING_NAMES = ("same", "valid", "causal")
+#: Axes of what may come with a call.
+_AXES = {"bias": "C", "residual": "N, C, Q", "initial_state": "N, C, window - 1"}
 _OPERATION = OPERATIONS["depthwise_conv1d"]
 _CANNOT = "depthwise_conv1d cannot run this call"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Extra:
-    """What a call may ask for beside the convolution; see `depthwise_conv1d`. Tensors may be `ArraySpec`s."""
-
-    bias: Any = None
-    activation: str | None = None
-    residual: Any = None
-    residual_position: str = "pre_activation"
-    out_dtype: Any = None
-    initial_state: Any = None
-    return_final_state: bool = False
-    strict_nonfinite: bool = False
-
-    @property
-    def asked(self) -> Asked:
-        """The same as flags and names, for the planner."""
-        return Asked(
-            bias=self.bias is not None,
-            activation=self.activation,
-            residual=None if self.residual is None else self.residual_position,
-            out_dtype=None if self.out_dtype is None else dtype_name(self.out_dtype),
-            initial_state=self.initial_state is not None,
-            return_final_state=self.return_final_state,
-            strict_nonfinite=self.strict_nonfinite,
-        )
 
 
 def depthwise_conv1d(
@@ -113,7 +86,7 @@ def depthwise_conv1d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    extra = Extra(
+    epilogue = Epilogue(
         bias=bias,
         activation=activation,
         residual=residual,
@@ -123,7 +96,7 @@ def depthwise_conv1d(
         return_final_state=return_final_state,
         strict_nonfinite=strict_nonfinite,
     )
-    given = _with_one_row(x, extra) if has_no_images(x) else (x, extra)
+    given = _with_one_row(x, epilogue) if has_no_images(x) else (x, epilogue)
     problem = checked_depthwise_conv1d(
         given[0],
         w,
@@ -140,21 +113,21 @@ def depthwise_conv1d(
         y = no_data((1, problem.C, problem.Q), "NCQ", "N", dtype_name(out_dtype or problem.dtype))
         state = no_data((1, problem.C, problem.width.window - 1), "NCW", "N", problem.dtype)
         return (y, state) if return_final_state else y
-    run = run_depthwise_conv1d(x, w, problem, lnc=lnc, extra=extra, algorithm=algorithm, config=config)
+    run = run_depthwise_conv1d(x, w, problem, lnc=lnc, epilogue=epilogue, algorithm=algorithm, config=config)
     return (run.y, run.final_state) if return_final_state else run.y
 
 
-def _with_one_row(x: Any, extra: Extra) -> tuple[Any, Extra]:
+def _with_one_row(x: Any, epilogue: Epilogue) -> tuple[Any, Epilogue]:
     """The same without data for one row instead of none, to be checked."""
-    found = {name: getattr(extra, name) for name in ("residual", "initial_state")}
+    found = {name: getattr(epilogue, name) for name in ("residual", "initial_state")}
     ones = {name: one_image(name, one) for name, one in found.items() if isinstance(one, np.ndarray) and one.ndim}
-    return one_image("x", x), dataclasses.replace(extra, **ones)
+    return one_image("x", x), dataclasses.replace(epilogue, **ones)
 
 
 def checked_depthwise_conv1d(
     x: Any,
     w: Any,
-    extra: Extra,
+    epilogue: Epilogue,
     *,
     lnc: int = 2,
     algorithm: str | None = None,
@@ -166,10 +139,10 @@ def checked_depthwise_conv1d(
     geometry: stride, padding, dilation and lhs_dilation.
     """
     choice = choice_violations(_OPERATION, algorithm, config)
-    raise_all(_CANNOT, [*_array_violations(x, w, lnc), *_extra_violations(extra), *choice])
+    raise_all(_CANNOT, [*_array_violations(x, w, lnc), *epilogue.violations(_AXES), *choice])
     problem = depthwise_problem(x, w, lnc=lnc, **geometry)
-    raise_all(_CANNOT, list(_extra_shape_violations(extra, problem)))
-    raise_all(_CANNOT, list(choice_refusals(_OPERATION, problem, extra.asked, algorithm, config, lnc)))
+    raise_all(_CANNOT, list(_epilogue_shape_violations(epilogue, problem)))
+    raise_all(_CANNOT, list(choice_refusals(_OPERATION, problem, epilogue.asked(), algorithm, config, lnc)))
     return problem
 
 
@@ -210,7 +183,7 @@ def run_depthwise_conv1d(
     problem: ConvProblem,
     *,
     lnc: int = 2,
-    extra: Extra | None = None,
+    epilogue: Epilogue | None = None,
     strict_nonfinite: bool = False,
     algorithm: str | None = None,
     config: Config = None,
@@ -218,10 +191,10 @@ def run_depthwise_conv1d(
 ) -> KernelRun:
     """Launch the kernel on [N, C, W] and [C, S] arrays (or specs, with trace_only) that fit `problem`.
 
-    extra, algorithm, config: checked, as `depthwise_conv1d` does. strict_nonfinite: here, or in extra.
+    epilogue, algorithm, config: checked, as `depthwise_conv1d` does. strict_nonfinite: here, or in epilogue.
     """
-    asked = extra or Extra()
-    wanted = dataclasses.replace(asked, strict_nonfinite=strict_nonfinite or asked.strict_nonfinite).asked
+    asked = epilogue or Epilogue()
+    wanted = dataclasses.replace(asked, strict_nonfinite=strict_nonfinite or asked.strict_nonfinite).asked()
     request = Request(problem=problem, lnc=lnc, asked=wanted, operation="depthwise_conv1d")
     algorithm, config = settled(request, algorithm, config)
     x4 = _reshaped(x, (problem.N, problem.C, 1, problem.W))
@@ -232,30 +205,13 @@ def run_depthwise_conv1d(
         algorithm=algorithm,
         config=config,
     )
-    kwargs |= _extra_arguments(asked, problem)
+    if asked.residual is not None:
+        asked = dataclasses.replace(asked, residual=_reshaped(asked.residual, (problem.N, problem.C, 1, problem.Q)))
+    kwargs |= asked.arguments()
     run = launch(depthwise_conv1d_implicit_gemm, (x4, w4), kwargs, lnc, trace_only)
     y4, state = tuple(run.y) if asked.return_final_state else (run.y, None)
     y = _reshaped(y4, (problem.N, problem.C, problem.Q))
     return dataclasses.replace(run, y=y, final_state=state)
-
-
-def _extra_arguments(extra: Extra, problem: ConvProblem) -> dict[str, Any]:
-    """The kernel's arguments of an epilogue and of states; nothing for what is not asked for."""
-    found: dict[str, Any] = {}
-    if extra.bias is not None:
-        found["bias"] = extra.bias
-    if extra.activation is not None:
-        found["activation"] = extra.activation
-    if extra.residual is not None:
-        found["residual"] = _reshaped(extra.residual, (problem.N, problem.C, 1, problem.Q))
-        found["residual_position"] = extra.residual_position
-    if extra.out_dtype is not None:
-        found["out_dtype"] = nl_dtype(extra.out_dtype)
-    if extra.initial_state is not None:
-        found["initial_state"] = extra.initial_state
-    if extra.return_final_state:
-        found["return_final_state"] = True
-    return found
 
 
 def _reshaped(array: Any, shape: tuple[int, ...]) -> Any:
@@ -280,35 +236,19 @@ def _array_violations(x: Any, w: Any, lnc: Any) -> Iterator[NkiconvError]:
     yield from lnc_violations(lnc)
 
 
-def _extra_violations(extra: Extra) -> Iterator[NkiconvError]:
-    """Errors of the epilogue's names, and of kind, rank and dtype of its arrays."""
-    named = dataclasses.replace(extra, out_dtype=None).asked
-    residual = extra.residual_position  # checked also where there is no residual
-    yield from asked_violations(dataclasses.replace(named, residual=residual))
-    yield from out_dtype_violations(extra.out_dtype)
-    for name, array, axes in (
-        ("bias", extra.bias, "C"),
-        ("residual", extra.residual, "N, C, Q"),
-        ("initial_state", extra.initial_state, "N, C, window - 1"),
-    ):
-        if array is not None:
-            yield from one_array(name, array, axes)
-
-
-def _extra_shape_violations(extra: Extra, problem: ConvProblem) -> Iterator[NkiconvError]:
+def _epilogue_shape_violations(epilogue: Epilogue, problem: ConvProblem) -> Iterator[NkiconvError]:
     """Errors of the epilogue's arrays against the problem."""
-    window = problem.width.window
-    for name, array, axes, wanted in (
-        ("bias", extra.bias, "[C]", (problem.C,)),
-        ("residual", extra.residual, "y's, [N, C, Q]", (problem.N, problem.C, problem.Q)),
-        ("initial_state", extra.initial_state, "[N, C, window - 1]", (problem.N, problem.C, window - 1)),
-    ):
-        if array is not None and tuple(array.shape) != wanted:
-            yield GeometryError(f"{name}.shape={tuple(array.shape)}: must be {axes} = {wanted}; pass one of that shape")
-    state = extra.initial_state
+    state, states = epilogue.initial_state, (problem.N, problem.C, problem.width.window - 1)
+    yield from epilogue.shape_violations(
+        {
+            "bias": ("[C]", (problem.C,)),
+            "residual": ("y's, [N, C, Q]", (problem.N, problem.C, problem.Q)),
+            "initial_state": ("[N, C, window - 1]", states),
+        }
+    )
     if state is not None and dtype_name(state.dtype) != problem.dtype:
         yield DtypeError(f"initial_state.dtype={state.dtype}: must be x's, {DTYPES[problem.dtype]}; cast it")
-    if state is not None or extra.return_final_state:
+    if state is not None or epilogue.return_final_state:
         yield from state_violations(problem)
 
 

@@ -204,7 +204,7 @@ def _rows_work(
     """A checked depthwise_conv1d; w may be [C, 1, S], as torch has it."""
     depthwise = importlib.import_module("nkiconv.api.depthwise_conv1d")
     rows = w[:, 0] if w.ndim == 3 and w.shape[1] == 1 else w
-    asked = depthwise.Extra(**extra, strict_nonfinite=strict_nonfinite)
+    asked = importlib.import_module("nkiconv.api.epilogue").Epilogue(**extra, strict_nonfinite=strict_nonfinite)
     for lnc in degrees:
         problem = depthwise.checked_depthwise_conv1d(x, rows, asked, lnc=lnc, algorithm=algorithm, **geometry)
     return Work(name, "depthwise_conv1d", x, rows, problem, extra)
@@ -230,7 +230,7 @@ def _conv2d_work(
         x, w, extra = geometry.pop("x"), geometry.pop("w"), {**extra, "residual": geometry.pop("residual")}
     elif operation == "depthwise_conv2d":
         geometry = {**geometry, "groups": conv1d.depthwise_groups(x, w, geometry.get("layout", "NCHW"))}
-    asked = conv2d.Epilogue2d(**extra, strict_nonfinite=strict_nonfinite)
+    asked = importlib.import_module("nkiconv.api.epilogue").Epilogue(**extra, strict_nonfinite=strict_nonfinite)
     for lnc in degrees:
         problem = conv2d.checked_conv2d(x, w, asked, lnc=lnc, algorithm=algorithm, **geometry)
     more = {"filter_layout": geometry["filter_layout"]} if "filter_layout" in geometry else {}

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..._nki import CHOICE
 from ...api.calls import KernelRun
-from ...api.conv2d import FILTER_LAYOUTS, Epilogue2d, run_conv2d
+from ...api.conv2d import FILTER_LAYOUTS, run_conv2d
+from ...api.epilogue import Epilogue
 from ...planner.operations import OPERATIONS
 from ...planner.request import Config, Request
 from ...problem import ConvProblem
@@ -61,7 +62,7 @@ def verify_conv2d(
     """
     extra: dict[str, Any] = {"bias": bias, "activation": activation, "precision": precision}
     extra |= {"residual": residual, "residual_position": residual_position}
-    epilogue = Epilogue2d(**extra, strict_nonfinite=strict_nonfinite)
+    epilogue = Epilogue(**extra, strict_nonfinite=strict_nonfinite)
     request = Request(problem=problem, lnc=min(degrees), asked=epilogue.asked(packed=False))
     shape, algorithm, settings = settings_of(OPERATION, request, algorithm, config)
     chosen = _chosen_channels(problem, channels)

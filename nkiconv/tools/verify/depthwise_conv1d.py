@@ -16,7 +16,8 @@ import numpy as np
 
 from ..._nki import CHOICE
 from ...api.calls import KernelRun
-from ...api.depthwise_conv1d import Extra, run_depthwise_conv1d
+from ...api.depthwise_conv1d import run_depthwise_conv1d
+from ...api.epilogue import Epilogue
 from ...planner.operations import OPERATIONS
 from ...planner.request import Config, Request
 from ...problem import ConvProblem
@@ -68,16 +69,16 @@ def verify_depthwise_conv1d(
 
     Returns: a report for each degree, and y or None.
     """
-    extra = Extra(
+    epilogue = Epilogue(
         bias=bias,
         activation=activation,
         residual=residual,
         residual_position=residual_position,
         strict_nonfinite=strict_nonfinite,
     )
-    request = Request(problem=problem, lnc=min(degrees), asked=extra.asked)
+    request = Request(problem=problem, lnc=min(degrees), asked=epilogue.asked())
     shape, algorithm, settings = settings_of(OPERATION, request, algorithm, config)
-    how = _How(extra, algorithm, settings)
+    how = _How(epilogue, algorithm, settings)
     tallies = [_Tally(lnc, _trace(name, problem, x, w, lnc, how, advance)) for lnc in degrees]
     trace = tallies[0].trace
     tiles = OPERATION.symbols(shape, algorithm, settings) if trace else None
@@ -118,24 +119,26 @@ def verify_depthwise_conv1d(
 class _How:
     """How the kernel is to run: blocks of channels as the whole would."""
 
-    extra: Extra
+    epilogue: Epilogue
     algorithm: str
     config: Config
 
     def of_channels(self, part: Any) -> _How:
         """The same for some channels, an index of their axis."""
-        bias, residual = self.extra.bias, self.extra.residual
-        extra = dataclasses.replace(
-            self.extra,
+        bias, residual = self.epilogue.bias, self.epilogue.residual
+        epilogue = dataclasses.replace(
+            self.epilogue,
             bias=None if bias is None else bias[part],
             residual=None if residual is None else np.array(residual[:, part], order="C"),
         )
-        return dataclasses.replace(self, extra=extra)
+        return dataclasses.replace(self, epilogue=epilogue)
 
     def specs(self) -> _How:
         """The same with specs for arrays."""
-        extra = dataclasses.replace(self.extra, bias=_spec(self.extra.bias), residual=_spec(self.extra.residual))
-        return dataclasses.replace(self, extra=extra)
+        epilogue = dataclasses.replace(
+            self.epilogue, bias=_spec(self.epilogue.bias), residual=_spec(self.epilogue.residual)
+        )
+        return dataclasses.replace(self, epilogue=epilogue)
 
 
 @dataclass
@@ -190,8 +193,8 @@ def _run_block(
     part: Any = block if block[-1] - block[0] + 1 > len(block) else slice(block[0], block[-1] + 1)
     x_block, w_block = np.array(x[:, part], order="C"), np.array(w[part], order="C")
     of_block, own = _of_channels(problem, len(block)), how.of_channels(part)
-    extra = own.extra
-    epilogue = extra.bias, extra.activation, extra.residual, extra.residual_position
+    epilogue = own.epilogue
+    after = epilogue.bias, epilogue.activation, epilogue.residual, epilogue.residual_position
     for tally in tallies:
         run = run_depthwise_conv1d(x_block, w_block, of_block, lnc=tally.lnc, **vars(own))
         tally.y = run.y
@@ -201,7 +204,7 @@ def _run_block(
         if same:
             found = tallies[0].parts[-1]
         else:
-            found = _in_channels(compare(run.y, x_block, w_block, of_block, *epilogue), block)
+            found = _in_channels(compare(run.y, x_block, w_block, of_block, *after), block)
         tally.parts.append(found)
 
 
