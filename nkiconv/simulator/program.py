@@ -53,6 +53,8 @@ class Instruction:
         A producer runs in the same iteration of the same device loops, or outside the inner ones (NKI173).
         """
         for producer in producers:
+            if not isinstance(producer, Instruction) or producer is self:
+                fail("NKI173", f"{self.op} is to wait for {'itself' if producer is self else repr(producer)}")
             if producer.scope != self.scope[: len(producer.scope)]:
                 fail(
                     "NKI173", f"{self.op} waits for a {producer.op} of another loop or iteration (line {producer.line})"

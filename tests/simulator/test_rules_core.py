@@ -112,8 +112,8 @@ def shared_count(cores):
         new(buffer=nl.shared_hbm)
 
 
-def barrier(buffer=nl.shared_hbm, cores=(0, 1)):
-    nisa.core_barrier(new(buffer=buffer), cores)
+def barrier(buffer=nl.shared_hbm, cores=(0, 1), engine=nisa.engine.gpsimd):
+    nisa.core_barrier(new(buffer=buffer), cores, engine)
 
 
 def swap(dst=(4, 8), buffer=nl.sbuf, step=1, columns=8, dma_engine=nisa.dma_engine.dma, dtype=F32):
@@ -178,6 +178,7 @@ PAIRS = [
     vary("NKI006", "ds start", lambda i: new()[:, nl.ds(i, 4)], 0, -1, "slice -1:3"),
     vary("NKI006", "too many", lambda k: new()[k], (0, 0), (0, 0, 0), "does not fit 2 dims"),
     vary("NKI006", "one ellipsis", lambda k: new()[k], (..., 0), (..., ...), "does not fit"),
+    vary("NKI006", "array", lambda i: new()[i], 0, np.array([0, 1]), "must be a compile-time int"),
     vary("NKI006", "float", lambda i: new()[:, i], 1, 1.0, r"1\.0 must be a compile-time int"),
     vary("NKI006", "bool", lambda i: new()[:, i], 1, True, "True must be"),
     vary("NKI006", "None", lambda i: new()[:, i], 1, None, "None must be"),
@@ -266,6 +267,10 @@ PAIRS = [
     vary("NKI032", "int", steer, repr, int, "register used"),
     vary("NKI032", "range", steer, repr, range, "register used"),
     vary("NKI032", "slice", steer, repr, lambda r: new()[:, r:], "register used"),
+    vary("NKI032", "sum", steer, repr, lambda r: r + 1, "Python arithmetic"),
+    vary("NKI032", "order", steer, repr, lambda r: r < 3, "Python arithmetic"),
+    vary("NKI032", "equality", steer, repr, lambda r: r == 3, "register used"),
+    vary("NKI151", "engine", lambda e: barrier(engine=e), nisa.engine.gpsimd, nisa.engine.dma, "engine=dma", lnc=2),
     vary("NKI151", "memory", lambda b: barrier(b), nl.shared_hbm, nl.hbm, "data in private_hbm", lnc=2),
     vary("NKI151", "cores", lambda c: barrier(cores=c), (0, 1), (0,), r"cores=\(0,\)", lnc=2),
     vary("NKI152", "shape", lambda s: swap(s), (4, 8), (4, 4), "differ", lnc=2),
