@@ -2,18 +2,18 @@
 
 from ...._nki import nisa, nl
 from ..._engines import new_ledger
-from ..._tiles import PARTS, div_ceil, share
+from ..._tiles import PARTS, share
 from ..._warm import warm_up, warm_zeros
-from ..call import finish_shared, scale_residual
+from ..call import finish_shared, of_array, scale_residual
 from ..cuts import largest_band, part_of_core, slot_for
 from ..filter_feed import tiles_in_turn
 from ..geometry import met
-from ..sums import spaced
+from ..ring import load_until
+from ..sums import Product, elements_met, sums_met, taps_by_cover, zero_sums
 from .filters import load_padded, shift_rows, transpose_padded
-from .load import clear_next, load_stack, ring_of_bands
+from .load import clear_rims, load_bands, planes_of_band, ring_of_bands, x_of_band
 from .results import load_stack_biases, load_stack_residual, store_stack, transpose_biases
 from .shape import (
-    band_rows,
     columns_of,
     fits_window,
     jobs_ahead,
@@ -25,8 +25,6 @@ from .shape import (
 
 #: DMAs that bring the first filters, where they are of many channels.
 FIRST_DMAS = 2
-#: Pieces that the loads of the first band come in, if it is of so many tiles.
-LEAST_PIECES = 6
 
 
 def run_stack(operands, geometry, extras, stack):
@@ -39,24 +37,23 @@ def run_stack(operands, geometry, extras, stack):
     # of each core's bands, whether there are two or not: sums of other banks round in another order
     ends = (share(len(every), PARTS, 0)[1], len(every))
     ahead = jobs_ahead(geometry, stack)
-    padded, filters, loaded, residuals = [], [], [], []
-    ring = ring_of_bands(operands, stack, bands)
+    padded, filters, residuals = [], [], []
+    ring = ring_of_bands(operands, geometry, stack, bands)
     # filters that wait for zeros must not come after all rows
     hold = 1 if stack.filters == "straight" and not fits_window(geometry, stack) else 0
     if hold == 0:
-        clear_next(geometry, stack, bands, 0, ring, hold)
+        clear_rims(ring, geometry, stack, bands, 0, hold)
     zeros_sbuf = warm_zeros()
     load_jobs(operands, geometry, stack, padded, 1)
     if hold > 0:
-        clear_next(geometry, stack, bands, 0, ring, hold)
-    pieces = first_pieces(stack, bands[0], geometry.columns.out)
-    loaded.append(load_stack(operands, geometry, stack, bands, 0, ring, pieces))
+        clear_rims(ring, geometry, stack, bands, 0, hold)
+    load_until(ring, operands.x, 1)
     jobs = len(stack.jobs)
     residual_ring = residual_tiles(operands, geometry, stack, bands)
     load_residuals(operands, geometry, stack, bands, residual_ring, residuals, 1)
     bias_rows = load_stack_biases(operands.bias, stack)
     load_jobs(operands, geometry, stack, padded, ahead)
-    load_more_bands(operands, geometry, stack, bands, len(ring), ring, loaded)
+    load_bands(operands, geometry, stack, bands, ring, len(ring.tiles))
     warm_up(zeros_sbuf, stack.warmup - stack.late_warmup, 1)
     transpose_next(operands, geometry, stack, padded, filters, ledger)
     warm_up(zeros_sbuf, stack.late_warmup, 1)
@@ -69,14 +66,14 @@ def run_stack(operands, geometry, extras, stack):
         for _ in range(2 if job == 1 else min(1, job)):
             transpose_next(operands, geometry, stack, padded, filters, ledger)
         if job == 0 and index > 0:
-            load_more_bands(operands, geometry, stack, bands, index + len(ring), ring, loaded)
+            load_bands(operands, geometry, stack, bands, ring, index + len(ring.tiles))
         load_residuals(operands, geometry, stack, bands, residual_ring, residuals, turn + len(residual_ring))
         own = (stack.jobs[job], filters[job], biases[job])
         residual = scale_residual(residuals[turn], operands.beta) if len(residual_ring) > 0 else None
         last = start + index + 1 in ends and job + 1 == jobs
-        work_stack(
-            operands, geometry, extras.epilogue, stack, own, bands[index], loaded[index], residual, ledger, turn, last
-        )
+        x_sbuf = of_array(x_of_band(ring, geometry, stack, bands, index), operands)
+        x = (x_sbuf, zeros_sbuf)
+        work_stack(operands, geometry, extras.epilogue, stack, own, bands[index], x, residual, ledger, turn, last)
 
 
 def residual_tiles(operands, geometry, stack, bands):
@@ -105,18 +102,6 @@ def load_jobs(operands, geometry, stack, padded, count):
         padded.append(load_padded(operands, geometry, stack, job, parts))
 
 
-def load_more_bands(operands, geometry, stack, bands, count, ring, loaded):
-    """Load bands until there are `count`, or all."""
-    while len(loaded) < min(count, len(bands)):
-        index = len(loaded)
-        band = bands[index]
-        rows = band_rows(stack, band.jn)
-        # the second band waits for the triggers of the filters, each other one for the band before
-        hold = 1 + (stack.hold // (band.zn * rows) if index == 1 else 0)
-        clear_next(geometry, stack, bands, index, ring, hold)
-        loaded.append(load_stack(operands, geometry, stack, bands, index, ring, [rows]))
-
-
 def transpose_next(operands, geometry, stack, padded, filters, ledger):
     """Stationaries of the next job, if there is one; the rows of the one after it are shifted, so that they do
     not wait for read-outs of sums."""
@@ -130,27 +115,13 @@ def transpose_next(operands, geometry, stack, padded, filters, ledger):
         padded[job + 1] = shift_rows(padded[job + 1], geometry, stack, stack.jobs[job + 1][1])
 
 
-def first_pieces(stack, band, Q):
-    """Where the loads of the first band end: each piece is for twice as many tiles of sums as the one before, but none
-    for more than a share of all, as the sums of the last begin when all is there."""
-    parts = tiles_of_band(band, Q, False)[0]
-    found = []
-    index, step = 0, 1
-    while index < len(parts):
-        index += step
-        step = min(2 * step, div_ceil(len(parts), LEAST_PIECES))
-        last = parts[min(index, len(parts)) - 1]
-        found.append(band_rows(stack, last[0] + last[1]))
-    return found
-
-
-def work_stack(operands, geometry, epilogue, stack, own, band, x_sbuf, residual_sbuf, ledger, turn, last):
+def work_stack(operands, geometry, epilogue, stack, own, band, x, residual_sbuf, ledger, turn, last):
     """Results of one job for one band: banks of sums one after the other, and stores of several of them at a time.
 
-    own: (channels of the job, its filters, its biases).
+    own: (channels of the job, its filters, its biases); x: (the band's X, zeros).
     """
     job, filters_sbuf, bias_sbuf = own
-    Q, size, images = geometry.columns.out, stack.U * job[1], (0, band.zn, 1)
+    Q, size = geometry.columns.out, stack.U * job[1]
     # banks leave from parts of the partitions in turn: each part has DMA engines of its own
     slot = slot_for(size)
     slots = nl.tile_size.pmax // slot
@@ -164,7 +135,7 @@ def work_stack(operands, geometry, epilogue, stack, own, band, x_sbuf, residual_
             for column in columns:
                 q, qn = column
                 acc_psum = nl.ndarray((size, band.zn, jn, qn), dtype=nl.float32, buffer=nl.psum)
-                sum_tile(acc_psum, geometry, stack, filters_sbuf, x_sbuf, images, v, j, q)
+                sum_tile(acc_psum, geometry, stack, filters_sbuf, x, band, v, j, q)
                 y = y_sbuf[base : base + size, 0 : band.zn, j : j + jn, v, q : q + qn]
                 residual = None
                 if residual_sbuf != None:
@@ -173,27 +144,40 @@ def work_stack(operands, geometry, epilogue, stack, own, band, x_sbuf, residual_
         store_stack(operands.y, y_sbuf, base, geometry, stack, job, band, j, jn)
 
 
-def sum_tile(acc_psum, geometry, stack, filters_sbuf, x_sbuf, images, v, j, q):
-    """Sums [(u, k), images, blocks, columns] in PSUM of row v of blocks from j on for all u, columns from q on."""
-    columns = geometry.columns
-    outputs, _, jn, qn = acc_psum.shape
-    phases = len(stack.phases)
-    started = False
+def sum_tile(acc_psum, geometry, stack, filters_sbuf, x, band, v, j, q):
+    """Sums [(u, k), planes, blocks, columns] in PSUM of row v of blocks from j on for all u, columns from q on. x: (the
+    band's X, zeros)."""
+    outputs, zn, jn, qn = acc_psum.shape
+    x_sbuf, zeros_sbuf = x
+    d0, phases = planes_of_band(geometry, band)[0], len(stack.phases)
+    planes = taps_by_cover(geometry.planes, band.z0, zn)
+    started = len(planes) == 0 or planes[0][1][2] < zn
+    if started:
+        zero_sums(acc_psum, zeros_sbuf)
     order = order_of_groups(stack)
-    for place in range(len(order)):
-        g = order[place]
-        # columns of sums that the group meets, and the first column of X for them
-        low, count, w = 0, qn, q * columns.stride + g * stack.D * columns.dilation
-        if stack.whole >= 0:
-            found = met(columns, g, q, qn)
-            low, count, w = found[0] - q, found[2], found[3]
-        parts = columns_of(geometry, stack, g) * stack.B * geometry.C
-        for t in range(stack.num_taps if count > 0 else 0):
-            m = j * stack.step + v * geometry.rows.stride // stack.G + t * stack.B // stack.G
-            nisa.nc_matmul(
-                dst=spaced(acc_psum, (0, outputs), images, (0, jn, 1), (low, count, 1)),
-                stationary=filters_sbuf[0:parts, (place * phases + v % phases) * stack.num_taps + t, 0:outputs],
-                moving=spaced(x_sbuf, (0, parts), images, (m, jn, stack.step), (w, count, columns.stride)),
-                accumulate=started,
-            )
-            started = True
+    for plane in planes:
+        for place in range(len(order)):
+            g = order[place]
+            parts = columns_of(geometry, stack, g) * stack.B * geometry.C
+            found = columns_met(geometry, stack, g, q, qn)
+            for t in range(stack.num_taps if found[2] > 0 else 0):
+                m = j * stack.step + v * geometry.rows.stride // stack.G + t * stack.B // stack.G
+                row = ((plane[0] * stack.groups + place) * phases + v % phases) * stack.num_taps + t
+                product = Product(
+                    row=row, group=0, parts=parts, planes=plane[1], rows=(j, 1, jn, m, stack.step), columns=found
+                )
+                nisa.nc_matmul(
+                    dst=sums_met(acc_psum, product, (band.z0, j, q)),
+                    stationary=filters_sbuf[0:parts, row, 0:outputs],
+                    moving=elements_met(x_sbuf, (0, parts), product, (d0, 0, 0)),
+                    accumulate=started,
+                )
+                started = True
+
+
+def columns_met(geometry, stack, g, q, qn):
+    """What a group of columns of taps meets, as `geometry.met`; zeros in X count as met."""
+    columns = geometry.columns
+    if stack.whole >= 0:
+        return met(columns, g, q, qn)
+    return q, 1, qn, q * columns.stride + g * stack.D * columns.dilation, columns.stride

@@ -25,6 +25,8 @@ RING = 4
 STACKED_COLUMNS = 128
 #: Parts that the filters of a job are read out in at least.
 FILTER_PARTS = 3
+#: Pieces that the loads of the first band come in, if it is of so many tiles.
+LEAST_PIECES = 6
 #: Bytes of w that must lie side by side for it to be loaded straight to where it is wanted.
 LONG_RUN_BYTES = 512
 #: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
@@ -235,6 +237,20 @@ def tiles_of_band(band, Q, last):
         parts[len(parts) - 1] = (first, count - count // 2)
         parts.append((first + count - count // 2, count // 2))
     return parts, columns
+
+
+def first_pieces(stack, band, Q):
+    """Where the loads of the first band end: each piece is for twice as many tiles of sums as the one before, but none
+    for more than a share of all, as the sums of the last begin when all is there."""
+    parts = tiles_of_band(band, Q, False)[0]
+    found = []
+    index, step = 0, 1
+    while index < len(parts):
+        index += step
+        step = min(2 * step, div_ceil(len(parts), LEAST_PIECES))
+        last = parts[min(index, len(parts)) - 1]
+        found.append(band_rows(stack, last[0] + last[1]))
+    return found
 
 
 def band_counts(geometry, stack):
