@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from conv2d_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 from depthwise import same_bits
+from hypothesis import given, settings
+from volumes import VOLUMES, check_volume, volumes
 
 import nkiconv
 from nkiconv import cases
@@ -30,6 +32,8 @@ STRIDED = ConvProblem(
 DILATED = ConvProblem(N=1, C=5, H=13, W=9, K=7, R=3, S=3, rhs_dilation=(3, 1), padding=((4, 3), (-1, 2)))
 WIDE = ConvProblem(N=1, C=2, H=9, W=1100, K=3, R=3, S=2, padding=((1, 1), (0, 1)))
 LONG = ConvProblem(N=1, C=3, H=1030, W=2, K=4, R=3, S=2, padding=((1, 0), (0, 0)))
+#: C, K, groups and the axes of a volume of several planes and output channels.
+CUBE = (5, 32, 1, (5, 3, 1, 1, 1, 1, 1), (9, 3, 1, 1, 1, 1, 1), (7, 3, 1, 1, 1, 1, 1))
 PLAIN = ConvProblem(N=5, C=16, H=15, W=6, K=64, R=3, S=3, padding=((1, 2), (1, 1)))
 #: problem, rows B, shifts D, outputs U of a block, V rows beside each other, rows G from one block to the next
 SHAPES = [
@@ -346,3 +350,33 @@ def test_it_needs_no_more_than_it_says_with_a_residual(problem, config):
     most = max(len(program.instructions) for program in execution.programs)
     assert most <= shape.stack_instructions(geometry_of(problem), stack, 2)
     assert execution.sbuf_peak_bytes <= shape.stack_bytes(geometry_of(problem), stack, True)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", ["same", "causal", "patches", "stem", "wide", "dilated", "cropped", "far outside"])
+def test_volumes(name, lnc):
+    check_volume(VOLUMES[name], lnc=lnc, algorithm="stacked")
+
+
+@pytest.mark.parametrize("filters", ["straight", "shifted", "apart"])
+@pytest.mark.parametrize("sizes", [(3, 1, 1), (5, 1, 2), (4, 2, 2), (8, 3, 4)])
+def test_volumes_by_settings(filters, sizes):
+    rows, shifts, outputs = sizes
+    sized = (("rows", rows), ("shifts", shifts), ("outputs", outputs), ("apart", outputs), ("filters", filters))
+    check_volume(CUBE, algorithm="stacked", config=sized)
+    check_volume(CUBE, algorithm="stacked", config=(*sized, ("images", 1), ("blocks", 1)))
+
+
+@settings(max_examples=30, deadline=None)
+@given(volumes(most_lhs=1))
+def test_any_volume(shape):
+    check_volume(shape, algorithm="stacked")
+
+
+def test_several_planes_share_a_band():
+    check_volume((4, 8, 1, (9, 3, 1, 1, 1, 1, 1), (4, 3, 1, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1, 1)), algorithm="stacked")
+
+
+def test_zeros_between_planes_are_refused():
+    with pytest.raises(nkiconv.simulator.KernelAssertionError, match="of planes: stacked takes 1"):
+        check_volume(VOLUMES["between zeros"], algorithm="stacked")

@@ -116,12 +116,12 @@ def scale_residual(residual_sbuf, beta):
     return scaled_sbuf
 
 
-def taken_refusal(geometry, extras, algorithm, dilated, what):
+def taken_refusal(geometry, extras, algorithm, dilated, what, volumes=False):
     """Why an algorithm that takes no pool does not do this; "" if nothing is in the way.
 
-    dilated: whether it takes lhs_dilation; what: it multiplies by zero.
+    dilated: whether it takes lhs_dilation; what: it multiplies by zero; volumes: whether it takes planes of taps.
     """
-    if geometry.planes.taps > 1:
+    if not volumes and geometry.planes.taps > 1:
         return f"T={geometry.planes.taps}: {algorithm} takes one plane of taps; use taps"
     lhs_dilation = (geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
     if not dilated and lhs_dilation != (1, 1):

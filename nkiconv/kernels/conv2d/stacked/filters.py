@@ -1,4 +1,4 @@
-"""Filters of a stack as stationaries [(d, b, c), (g, z, t), (u, k)], zero-padded and transposed on the array.
+"""Filters of a stack as stationaries [(d, b, c), (plane, g, z, t), (u, k)], zero-padded and transposed on the array.
 
 Output row u of a block meets tap r at row u * V * stride + r * dilation of the block's window, so the filters of u are
 a copy of w shifted down by u * V * stride rows, with (u, k) on the partitions. They come from HBM straight to their
@@ -17,14 +17,14 @@ from .shape import FILTER_PARTS, LONG_RUN_BYTES, columns_of, fits_window, lead_o
 
 
 def load_padded(operands, geometry, stack, job, parts):
-    """(w as loaded [k, c, r, s] or None, Z [(u, k), c, rows of the window, columns of taps]) of a job; Z is of one u if
-    each is transposed apart.
+    """(w as loaded [k, (plane, c), r, s] or None, Z [(u, k), (plane, c), rows of the window, columns of taps]) of a
+    job; Z is of one u if each is transposed apart.
 
     job: (first channel, channels). Z lacks what is to be shifted on chip. parts: DMAs that share the channels of each
     u: one of fewer partitions begins earlier.
     """
     kn = job[1]
-    C, rows, taps = geometry.C, geometry.rows, geometry.columns.taps
+    C, rows, taps = geometry.planes.taps * geometry.C, geometry.rows, geometry.columns.taps
     height = lead_of(geometry, stack) + stack.num_taps * stack.B
     copies = 1 if stack.filters == "apart" else stack.U
     flat_sbuf = nl.ndarray((copies * kn, padded_elements(geometry, stack)), dtype=operands.w_dtype, buffer=nl.sbuf)
@@ -81,8 +81,9 @@ def load_rows_of_taps(tile, w_hbm, geometry, job, partition, row, taps, parts):
     """Rows of taps (first, how many) of a job to a partition and row of a tile, by so many DMAs."""
     for part in cut_into(job[1], min(parts, job[1]) if taps[1] > 0 else 0):
         pattern = pattern_of(geometry.w_strides, (part[1], geometry.C, taps[1], geometry.columns.taps))
-        offset = offset_at(geometry.w_strides, (job[0] + part[0], 0, taps[0], 0))
-        load_box(tile, w_hbm, (partition + part[0], 0, row, 0), pattern, offset)
+        for t in range(geometry.planes.taps):
+            offset = offset_at(geometry.w_strides, (job[0] + part[0], 0, t * geometry.rows.taps + taps[0], 0))
+            load_box(tile, w_hbm, (partition + part[0], t * geometry.C, row, 0), pattern, offset)
 
 
 def stacked_place(z_sbuf, geometry, stack, kn, u):
@@ -91,7 +92,7 @@ def stacked_place(z_sbuf, geometry, stack, kn, u):
     first = lead_of(geometry, stack) + u * stack.V * rows.stride
     return z_sbuf[
         u * kn : (u + 1) * kn,
-        0 : geometry.C,
+        0 : z_sbuf.shape[1],
         first : first + (rows.taps - 1) * rows.dilation + 1 : rows.dilation,
         0 : geometry.columns.taps,
     ]
@@ -111,7 +112,7 @@ def shift_rows(padded, geometry, stack, kn):
 
 
 def transpose_padded(operands, padded, geometry, stack, job, ledger):
-    """Stationaries [(d, b, c), (g, z, t), (u, k)] of a job, from what `shift_rows` returned; g in order of work.
+    """Stationaries [(d, b, c), (plane, g, z, t), (u, k)] of a job, from what `shift_rows` returned; g in order of work.
 
     They are read out in a few parts at least, so that the first sums need not wait for the last.
     """
@@ -123,23 +124,25 @@ def transpose_padded(operands, padded, geometry, stack, job, ledger):
     slots = stack.U if stack.filters == "apart" else 1
     width = stack.U * kn // slots
     each = phases * stack.num_taps
-    first, count = 0, stack.groups * each
+    first, count = 0, geometry.planes.taps * stack.groups * each
     filters_sbuf = nl.ndarray((stack.parts, count * slots, width), dtype=z_sbuf.dtype, buffer=nl.sbuf)
     most = min(max(1, transposes_of_bank(width, item) // slots), div_ceil(count, FILTER_PARTS))
     order = order_of_groups(stack)
     while first < count:
-        dn = columns_of(geometry, stack, order[first // each])
+        dn = columns_of(geometry, stack, order[first // each % stack.groups])
         # stationaries of as many partitions, as many as fit a bank
         num = 1
-        while num < most and first + num < count and columns_of(geometry, stack, order[(first + num) // each]) == dn:
+        while num < most and first + num < count:
+            if columns_of(geometry, stack, order[(first + num) // each % stack.groups]) != dn:
+                break
             num += 1
         sources = []
         for index in range(first, first + num):
-            g = order[index // each]
+            g, c = order[index // each % stack.groups], index // each // stack.groups * geometry.C
             row = index % stack.num_taps * B + lead_of(geometry, stack) - stack.phases[index % each // stack.num_taps]
             for slot in range(slots):
                 up = row - slot * stack.V * geometry.rows.stride
-                source = z_sbuf[0:width, 0 : geometry.C, up : up + B, g * stack.D : g * stack.D + dn]
+                source = z_sbuf[0:width, c : c + geometry.C, up : up + B, g * stack.D : g * stack.D + dn]
                 sources.append(source.permute((0, 3, 2, 1)))
         own_sbuf = filters_sbuf[0 : dn * B * geometry.C, first * slots : (first + num) * slots, 0:width]
         transpose_together(own_sbuf, sources, item, ledger)

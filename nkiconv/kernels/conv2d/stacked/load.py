@@ -30,7 +30,7 @@ def planes_of_band(geometry, band):
 def x_of_band(ring, geometry, stack, bands, index):
     """X of a band in its tile."""
     band = bands[index]
-    planes = planes_of_band(geometry, band)[1]
+    planes = max(1, planes_of_band(geometry, band)[1])
     return tile_of_load(ring, index)[0 : stack.parts, 0:planes, 0 : band_rows(stack, band.jn), 0 : stack.width]
 
 

@@ -59,9 +59,11 @@ def stacked_refusal(geometry, extras):
         return f"feature_group_count={geometry.groups}: stacked takes 1; use taps"
     if geometry.packed > 0:
         return "filter_ref is packed: stacked takes plain filters; use taps, or pass [K, C, R, S]"
+    if geometry.planes.lhs_dilation > 1:
+        return f"lhs_dilation={geometry.planes.lhs_dilation} of planes: stacked takes 1; use taps"
     if geometry.C > nl.tile_size.pmax:
         return f"C={geometry.C}: stacked takes at most {nl.tile_size.pmax} channels; use taps"
-    return taken_refusal(geometry, extras, "stacked", False, "rows outside a window")
+    return taken_refusal(geometry, extras, "stacked", False, "rows outside a window", True)
 
 
 def sizes_refusal(geometry, config):

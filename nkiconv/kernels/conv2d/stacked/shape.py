@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, fits_sbuf, whole_words
-from ..cuts import QUADRANT, block_bands, parts_for_cores, window_of
-from ..geometry import met
+from ..cuts import QUADRANT, axis_elements, block_bands, parts_for_cores, window_of
+from ..geometry import filter_rows, met
 
 #: Bytes a partition of x of one band and of all buffers of bands, of the filters of all jobs, and of the zero-padded
 #: filters of all jobs that are on their way.
@@ -80,15 +80,18 @@ class Stack(nl.NKIObject):
 
 def make_stack(geometry, counts, config, has_residual):
     """A Stack of a StackedConfig, or None where memory does not hold it. counts: what `met_counts` returns."""
-    rows, columns = geometry.rows, geometry.columns
+    planes, rows, columns = geometry.planes, geometry.rows, geometry.columns
     B, D, U, V, G = config.rows, config.shifts, config.outputs, config.beside, config.apart
     item = geometry.itemsize
     phases = phases_of(rows.stride, V, G)
     front = max_of(phases)
     num_taps = taps_of_window(rows, B, U, V, front)
     groups = div_ceil(columns.taps, D)
-    padded = geometry.C * (front + (U - 1) * V * rows.stride + num_taps * B) * columns.taps * item
-    if padded > PADDED_BYTES or geometry.K * len(phases) * num_taps * groups * U * item > STACKED_FILTER_BYTES:
+    padded = planes.taps * geometry.C * (front + (U - 1) * V * rows.stride + num_taps * B) * columns.taps * item
+    if (
+        padded > PADDED_BYTES
+        or geometry.K * planes.taps * len(phases) * num_taps * groups * U * item > STACKED_FILTER_BYTES
+    ):
         return None
     jobs = stacked_jobs(geometry.K, nl.tile_size.pmax // U)
     kn = jobs[len(jobs) - 1][1]
@@ -97,17 +100,23 @@ def make_stack(geometry, counts, config, has_residual):
     row_bytes = width * item
     step = U * V * rows.stride // G
     reach = (V - 1) * rows.stride // G + (num_taps - 1) * B // G + 1
-    blocks = min(div_ceil(rows.out, U * V), max(0, (STACKED_X_BYTES // row_bytes - reach) // step + 1))
+    blocks = min(
+        div_ceil(rows.out, U * V),
+        max(0, (STACKED_X_BYTES // (axis_elements(planes, 1) * row_bytes) - reach) // step + 1),
+    )
     y_bytes = 4 * V * columns.out
     blocks = min(blocks, max(1, (STACKED_Y_BYTES // 2 if has_residual else STACKED_Y_BYTES) // y_bytes))
-    filters = len(jobs) * len(phases) * num_taps * groups * U * kn * item
-    if reach * row_bytes > STACKED_X_BYTES or blocks < 1 or filters > STACKED_FILTER_BYTES:
+    filters = len(jobs) * planes.taps * len(phases) * num_taps * groups * U * kn * item
+    if axis_elements(planes, 1) * reach * row_bytes > STACKED_X_BYTES or blocks < 1 or filters > STACKED_FILTER_BYTES:
         return None
     images = 1
     if blocks * U * V >= rows.out:
         images = max(1, min(div_ceil(geometry.planes.out, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
-        images = max(1, min(images, STACKED_X_BYTES // (row_bytes * ((blocks - 1) * step + reach))))
-    band_bytes = images * ((blocks - 1) * step + reach) * row_bytes
+        while (
+            images > 1 and axis_elements(planes, images) * row_bytes * ((blocks - 1) * step + reach) > STACKED_X_BYTES
+        ):
+            images -= 1
+    band_bytes = axis_elements(planes, images) * ((blocks - 1) * step + reach) * row_bytes
     stack = Stack(
         B=B,
         D=D,
@@ -291,7 +300,12 @@ def lead_of(geometry, stack):
 
 def padded_elements(geometry, stack):
     """Elements a partition of the zero-padded filters of one job, in whole words."""
-    size = geometry.C * (lead_of(geometry, stack) + stack.num_taps * stack.B) * geometry.columns.taps
+    size = (
+        geometry.planes.taps
+        * geometry.C
+        * (lead_of(geometry, stack) + stack.num_taps * stack.B)
+        * geometry.columns.taps
+    )
     return whole_words(size, geometry.itemsize)
 
 
@@ -310,14 +324,19 @@ def residual_depth(geometry, stack):
     return max(2, min(2 * len(stack.jobs), RESIDUAL_BYTES // result_bytes(geometry, stack)))
 
 
+def filters_of_job(geometry, stack):
+    """Stationaries of a job."""
+    return geometry.planes.taps * len(stack.phases) * stack.num_taps * stack.groups
+
+
 def stack_bytes(geometry, stack, has_residual):
     """Bytes a partition, at most."""
     item = geometry.itemsize
-    x_bytes = stack.images * band_rows(stack, stack.blocks) * stack.width * item
+    x_bytes = axis_elements(geometry.planes, stack.images) * band_rows(stack, stack.blocks) * stack.width * item
     y_bytes = result_bytes(geometry, stack)
     # as they come and as they are transposed
     padded = 2 * min(len(stack.jobs), jobs_ahead(geometry, stack)) * padded_elements(geometry, stack) * item
-    filters = len(stack.jobs) * len(stack.phases) * stack.num_taps * stack.groups * stack.U * stack.kn * item
+    filters = len(stack.jobs) * filters_of_job(geometry, stack) * stack.U * stack.kn * item
     results = (4 + residual_depth(geometry, stack) if has_residual else 2) * y_bytes
     return stack.ring * x_bytes + filters + padded + results + 4096
 
@@ -328,8 +347,14 @@ def stack_instructions(geometry, stack, cores):
     # two blocks or columns more than fill a bank are halved, and so is the last bank
     banks = stack.V * stack.images * (2 * div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + 4)
     stores = 2 * (stack.U + stack.images) * (2 + div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2))
-    job = banks * (stack.num_taps * stack.groups + 2) + stores + 3 * stack.U + stack.U * stack.V + 4
-    loads = stack.D * stack.images * (2 * stack.num_taps * max(1, stack.B // stack.G) + stack.step + 16) + 8
-    copies = len(stack.phases) * stack.num_taps * stack.groups * (1 + stack.U) + 4 * stack.U + 9
-    taps = stack.U * geometry.rows.taps if geometry.rows.dilation > 1 else 0
-    return 404 + stack.warmup + bands * (loads + len(stack.jobs) * job) + len(stack.jobs) * (copies + taps)
+    taps = geometry.planes.taps * stack.num_taps * stack.groups
+    job = banks * (taps + 3) + stores + 3 * stack.U + stack.U * stack.V + 4
+    loads = (
+        stack.D
+        * axis_elements(geometry.planes, stack.images)
+        * (2 * stack.num_taps * max(1, stack.B // stack.G) + stack.step + 16)
+        + 8
+    )
+    copies = len(stack.phases) * taps * (1 + stack.U) + 4 * stack.U + 9
+    pieces = filter_rows(geometry) * stack.U if geometry.rows.dilation > 1 else geometry.planes.taps * 3 * stack.U
+    return 404 + stack.warmup + bands * (loads + len(stack.jobs) * job) + len(stack.jobs) * (copies + pieces)
