@@ -2,6 +2,7 @@
 
 import re
 
+import hypothesis
 import numpy as np
 import pytest
 from conv2d_calls import (
@@ -18,6 +19,8 @@ from conv2d_calls import (
     trace,
 )
 from depthwise import same_bits
+from hypothesis import settings
+from volumes import VOLUMES, check_volume, volumes
 
 import nkiconv
 from nkiconv import cases
@@ -276,3 +279,25 @@ def test_a_kernel_without_settings_runs_whatever_narrow_can(name):
 )
 def test_few_outputs_are_narrow(name, taken):
     assert (CONV2D.choice(shape_of(cases.get(name).problem))[0] == "narrow") == taken
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize(
+    "name",
+    ["same", "causal", "planes only", "patches", "stem", "wide", "dilated", "between zeros", "cropped"],
+)
+def test_volumes(name, lnc):
+    check_volume(VOLUMES[name], lnc=lnc, algorithm="narrow")
+
+
+@pytest.mark.parametrize("config", [(), (("images", 1), ("blocks", 1)), (("x_bytes", 256),), (("shared", 1),)])
+def test_volumes_by_settings(config):
+    for outputs, taps in ((1, 1), (2, 3), (4, 2)):
+        sized = (("outputs", outputs), ("taps", taps), *config)
+        check_volume((130, 3, 1, *VOLUMES["causal"][3:]), algorithm="narrow", config=sized)
+
+
+@settings(max_examples=30, deadline=None)
+@hypothesis.given(volumes(rows=VOLUMES["same"][4:]))
+def test_any_volume(shape):
+    check_volume(shape, algorithm="narrow")

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
-from ..cuts import block_bands, is_tapped, most_of, parts_for_cores, slot_for
-from ..geometry import Axis, span
+from ..cuts import axis_elements, block_bands, is_tapped, most_of, parts_for_cores, slot_for
+from ..geometry import Axis, num_taps, span
 from ..sums import taps_by_cover
 
 #: Loads of a core, if there are rows for so many.
@@ -95,7 +95,7 @@ def make_narrow(geometry, config, has_residual):
     if blocks == all_blocks and len(tiles) == 1:
         images = min(min(geometry.planes.out, max(1, BANK_COLUMNS // (blocks * each))), config.images)
     step = U * rows.stride // rows.lhs_dilation
-    row_bytes = images * (wn + 2 * pad) * item
+    row_bytes = axis_elements(geometry.planes, images) * (wn + 2 * pad) * item
     height = max(1, config.x_bytes // row_bytes)
     unit = blocks * step
     height = min(height, max(unit, div_ceil(div_ceil(geometry.planes.out, images) * rows.size, PARTS * LOADS)))
@@ -232,11 +232,11 @@ def meets_all(geometry, narrow):
 
 def narrow_bytes(geometry, narrow, has_residual):
     """Bytes a partition, at most: x, filters as loaded, transposed and laid out, results."""
-    item, taps = geometry.itemsize, geometry.rows.taps * geometry.columns.taps
-    x_bytes = narrow.images * narrow.height * (narrow.wn + 2 * narrow.pad) * item
+    item, taps = geometry.itemsize, num_taps(geometry)
+    x_bytes = axis_elements(geometry.planes, narrow.images) * narrow.height * (narrow.wn + 2 * narrow.pad) * item
     raw_bytes = min(geometry.C, nl.tile_size.pmax) * taps * item
     transposed_bytes = taps * geometry.K * item
-    filters = len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * item
+    filters = geometry.planes.taps * len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * item
     # y and a residual as it is and scaled; sums of the taps of banks, and before an activation or of the last tap
     rows_bytes = 4 * (
         (3 if has_residual else 1) * geometry.columns.out + (3 + zeros_ahead(narrow)) * most_of(narrow.tiles)

@@ -1,4 +1,4 @@
-"""Filters of narrow as stationaries: [c, (line, g), (t, u, k)] in SBUF for each chunk of input channels.
+"""Filters of narrow as stationaries: [c, (plane, line), g, (t, u, k)] in SBUF for each chunk of input channels.
 
 A row of w, one output channel, is contiguous in HBM; the array transposes [k, c] of one tap into [c, k], several taps
 to a PSUM bank. Row u of a block meets tap r at line u * stride + r * dilation, so the filters of u are one copy of all
@@ -11,13 +11,14 @@ from ..._tiles import cut_at
 from ..boxes import load_box, load_packed, pattern_of
 from ..call import of_array
 from ..filter_feed import clear_words, transpose_together, transposes_of_bank
+from ..geometry import filter_rows
 
 
 def load_narrow_filters(operands, geometry, narrow):
     """(first chunk, how many, tile [(chunk, k), c, r, s], or of one chunk [c, taps, k] of a packed filter) of all
     filters as loaded: as many chunks beside each other on the partitions as fit, so that one transpose of a tap serves
     them all. The last chunk has most channels, so that each can be loaded as if it had as many."""
-    K, R, S = geometry.K, geometry.rows.taps, geometry.columns.taps
+    K, R, S = geometry.K, filter_rows(geometry), geometry.columns.taps
     channels = narrow.chunks[len(narrow.chunks) - 1][1]
     found = []
     together = 1 if geometry.packed > 0 else nl.tile_size.pmax // K
@@ -36,11 +37,11 @@ def load_narrow_filters(operands, geometry, narrow):
     return found
 
 
-def clear_stationaries(operands, narrow):
-    """Zeroed tiles [c, line, g, t, slot] for each chunk."""
+def clear_stationaries(operands, geometry, narrow):
+    """Zeroed tiles [c, (plane, line), g, t, slot] for each chunk."""
     found = []
     for chunk in narrow.chunks:
-        shape = (chunk[1], len(narrow.lines), narrow.groups, narrow.T, narrow.slot)
+        shape = (chunk[1], geometry.planes.taps * len(narrow.lines), narrow.groups, narrow.T, narrow.slot)
         found.append(nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf))
         clear_words(found[len(found) - 1], nisa.engine.vector if len(found) % 2 == 1 else nisa.engine.gpsimd)
     return found
@@ -64,7 +65,7 @@ def transpose_loaded(loaded, geometry, ledger):
 
 
 def lay_out(operands, loaded, transposed, cleared, geometry, narrow, ledger):
-    """Stationaries [c, line, g, (t, slot)] of all chunks for the array: what was transposed, in cleared tiles."""
+    """Stationaries [c, (plane, line), g, (t, slot)] of all chunks: what was transposed, in cleared tiles."""
     found = []
     for index in range(len(loaded)):
         first, together, _ = loaded[index]
@@ -86,8 +87,11 @@ def place_row(tile_sbuf, taps_sbuf, geometry, narrow, u, ledger):
     S, K, T = geometry.columns.taps, geometry.K, narrow.T
     count, taps, _ = taps_sbuf.shape
     of_rows = taps_sbuf.reshape((count, taps // S, S, K))
-    for run in runs_of_taps(geometry.rows, narrow, u):
-        tap, tap_step, line, line_step, num = run
+    runs = runs_of_taps(geometry.rows, narrow, u)
+    for index in range(geometry.planes.taps * len(runs)):
+        tap, tap_step, line, line_step, num = runs[index % len(runs)]
+        tap += index // len(runs) * geometry.rows.taps
+        line += index // len(runs) * len(narrow.lines)
         for g in range(narrow.groups):
             tn = min(T, S - g * T)
             lines = tile_sbuf[0:count, line : line + (num - 1) * line_step + 1 : line_step, g, 0:tn, u * K : u * K + K]

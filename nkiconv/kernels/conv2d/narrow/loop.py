@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._engines import new_ledger
 from ..._warm import warm_up, warm_zeros
-from ..boxes import block_pieces, clear_window, load_bias_as, load_box, offset_at, pattern_of, residual_of, store_boxes
+from ..boxes import block_pieces, clear_window, load_bias_as, offset_at, residual_of, store_boxes
 from ..call import of_array
-from ..cuts import part_of_core
-from ..sums import spaced
+from ..cuts import most_of, part_of_core
+from ..geometry import span
+from ..ring import load_until, start_ring, tile_of_load
+from ..sums import Product, elements_met, sums_met, taps_by_cover, zero_sums
 from .config import NARROW_WARM_UP_FIRST
 from .cuts import rows_met, steps_of
 from .filters import clear_stationaries, lay_out, load_narrow_filters, transpose_loaded
@@ -18,13 +20,13 @@ from .readouts import add_shifted
 
 @dataclass
 class Load(nl.NKIObject):
-    """Rows h0 .. h0+hn-1 of planes z0 .. z0+zn-1, and their tiles once they are loaded."""
+    """Rows h0 .. h0+hn-1 of x that steps from plane z0 of y on need, of planes d0 .. d0+dn-1."""
 
     z0: int
-    zn: int
+    d0: int
+    dn: int
     h0: int
     hn: int
-    tiles: list
 
 
 def run_narrow(operands, geometry, extras, narrow):
@@ -36,20 +38,18 @@ def run_narrow(operands, geometry, extras, narrow):
     bias_pattern = [[0, narrow.U], [1, geometry.K], [1, 1]]
     bias_sbuf = load_bias_as(operands.bias, (narrow.U * geometry.K, 1), bias_pattern, 0)
     loads = loads_of(geometry, narrow, steps)
-    cleared = clear_stationaries(operands, narrow)
-    ring = x_of_loads(operands, narrow, len(loads))
+    cleared = clear_stationaries(operands, geometry, narrow)
+    ring = ring_of_loads(operands, geometry, narrow, loads)
     ledger, zeros = new_ledger(), []
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, min(narrow.warmup, NARROW_WARM_UP_FIRST), 1)
     filters = None
-    issued, first = 0, 0
+    first = 0
     for index in range(len(steps)):
         step = steps[index]
         while not holds(loads[first], narrow, step):
             first += 1
-        while issued < len(loads) and issued < first + narrow.buffers:
-            load_lines(operands, geometry, narrow, loads[issued], ring[issued % len(ring)])
-            issued += 1
+        load_until(ring, operands.x, first + narrow.buffers)
         if filters == None:
             transposed = []
             for part in loaded:
@@ -57,26 +57,28 @@ def run_narrow(operands, geometry, extras, narrow):
             warm_up(zeros_sbuf, narrow.warmup - NARROW_WARM_UP_FIRST, 1)
             filters = lay_out(operands, loaded, transposed, cleared, geometry, narrow, ledger)
         passes = passes_of(geometry, narrow, step, loads, first)
+        x = (ring, loads[first].d0, zeros_sbuf)
         last = index + 1 == len(steps)
         work_step(
-            operands, geometry, extras.epilogue, narrow, step, passes, filters, bias_sbuf, ledger, zeros, index, last
+            operands, geometry, extras.epilogue, narrow, step, x, passes, filters, bias_sbuf, ledger, zeros, index, last
         )
 
 
 def loads_of(geometry, narrow, steps):
     """Loads of all rows that steps need, in order; cut at the same rows whoever has which steps."""
-    found, n0 = [], -1
+    found, z0 = [], -1
     low, high = rows_met(geometry)
     for step in steps:
-        if step.z0 != n0:
-            n0, last = step.z0, step
+        if step.z0 != z0:
+            z0, last = step.z0, step
+            d0, dn = span(geometry.planes, z0, step.zn)
             for other in steps:
-                last = other if other.z0 == n0 else last
+                last = other if other.z0 == z0 else last
             h = max(low, narrow.first + step.j0 * narrow.step)
             stop = min(high, narrow.first + (last.j0 + last.jn - 1) * narrow.step + narrow.window)
             while h < stop:
                 hn = min(stop, low + (grid_of(narrow, low, h) + 1) * narrow.height) - h
-                found.append(Load(z0=n0, zn=step.zn, h0=h, hn=hn, tiles=[]))
+                found.append(Load(z0=z0, d0=d0, dn=dn, h0=h, hn=hn))
                 h += hn
     return found
 
@@ -93,30 +95,26 @@ def holds(load, narrow, step):
     return load.h0 + load.hn > narrow.first + step.j0 * narrow.step
 
 
-def x_of_loads(operands, narrow, num_loads):
-    """Tiles of x that loads take in turn, one for every chunk; zeros beside the rows, where nothing loads."""
-    height, pad, width = narrow.height, narrow.pad, narrow.wn + 2 * narrow.pad
-    ring = []
-    for _ in range(min(narrow.buffers, num_loads)):
-        tiles = []
-        for chunk in narrow.chunks:
-            x_sbuf = nl.ndarray((chunk[1], narrow.images, height, width), dtype=operands.x_dtype, buffer=nl.sbuf)
-            clear_window(x_sbuf, 0, height, 0, pad, nisa.engine.gpsimd)
-            clear_window(x_sbuf, 0, height, width - pad, width, nisa.engine.gpsimd)
-            tiles.append(x_sbuf)
-        ring.append(tiles)
+def ring_of_loads(operands, geometry, narrow, loads):
+    """The Ring of x [c, chunk, planes, rows, columns]; zeros beside the rows, where nothing loads."""
+    strides, boxes, chunks, planes = geometry.x_strides, [], narrow.chunks, 1
+    for load in loads:
+        planes, own = max(planes, load.dn), []
+        for chunk in range(len(chunks) if load.dn > 0 else 0):
+            c0, count = chunks[chunk]
+            by_c, by_n, by_h, by_w = strides
+            pattern = [[by_c, count], [0, 1], [by_n, load.dn], [by_h, load.hn], [by_w, narrow.wn]]
+            offset = offset_at(strides, (c0, load.d0, load.h0, narrow.w0))
+            own.append(((0, chunk, 0, 0, narrow.pad), pattern, offset))
+        boxes.append(own)
+    parts, height, pad, width = most_of(chunks), narrow.height, narrow.pad, narrow.wn + 2 * narrow.pad
+    shape = (parts, len(chunks), planes, height, width)
+    ring = start_ring(narrow.buffers, shape, operands.x_dtype, boxes)
+    for tile in ring.tiles:
+        rows_sbuf = tile.reshape((parts, len(chunks) * planes, height, width))
+        clear_window(rows_sbuf, 0, height, 0, pad, nisa.engine.gpsimd)
+        clear_window(rows_sbuf, 0, height, width - pad, width, nisa.engine.gpsimd)
     return ring
-
-
-def load_lines(operands, geometry, narrow, load, tiles):
-    """Rows of x of a load into a buffer."""
-    strides = geometry.x_strides
-    for chunk in range(len(narrow.chunks)):
-        c0, count = narrow.chunks[chunk]
-        pattern = pattern_of(strides, (count, load.zn, load.hn, narrow.wn))
-        offset = offset_at(strides, (c0, load.z0, load.h0, narrow.w0))
-        load_box(tiles[chunk], operands.x, (0, 0, 0, narrow.pad), pattern, offset)
-        load.tiles.append(of_array(tiles[chunk], operands))
 
 
 def results_of(operands, geometry, narrow, step, turn):
@@ -129,8 +127,9 @@ def results_of(operands, geometry, narrow, step, turn):
     return y_sbuf[first : first + outputs, 0 : shape[1], 0 : shape[2], 0 : shape[3]]
 
 
-def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_sbuf, ledger, zeros, turn, last):
-    """Results of one step, the turn-th: banks of sums one after the other, then the store."""
+def work_step(operands, geometry, epilogue, narrow, step, x, passes, filters, bias_sbuf, ledger, zeros, turn, last):
+    """Results of one step, the turn-th: banks of sums one after the other, then the store. x: (ring of loads, their
+    first plane, zeros)."""
     y_sbuf = results_of(operands, geometry, narrow, step, turn)
     outputs, Q = narrow.U * geometry.K, geometry.columns.out
     boxes = block_boxes(geometry, narrow, step, geometry.r_strides, 0, Q)
@@ -141,7 +140,7 @@ def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_
     for index in range(len(narrow.tiles)):
         q0, qn, w0, wn = narrow.tiles[index]
         acc_psum = nl.ndarray((narrow.outputs, step.zn, step.jn, wn), dtype=nl.float32, buffer=nl.psum)
-        multiply_lines(acc_psum, narrow, step, passes, filters, w0, wn)
+        multiply_lines(acc_psum, operands, geometry, narrow, step, x, passes, filters, w0)
         residual = None
         if residual_sbuf != None:
             residual = residual_sbuf[0:outputs, 0 : step.zn, 0 : step.jn, q0 : q0 + qn]
@@ -156,10 +155,11 @@ def work_step(operands, geometry, epilogue, narrow, step, passes, filters, bias_
 
 @dataclass
 class Pass(nl.NKIObject):
-    """A line for blocks j .. j+jn-1 of a step, whose rows lie in one load from row h on; whether it is their first."""
+    """A line for blocks j .. j+jn-1 of a step, whose rows lie in a load (its index) from row h on; whether it is their
+    first."""
 
     line: int
-    load: Load
+    load: int
     h: int
     j: int
     jn: int
@@ -188,11 +188,11 @@ def passes_of(geometry, narrow, step, loads, first):
         for j in range(step.jn):
             h = narrow.first + (step.j0 + j) * narrow.step + narrow.lines[line]
             if low <= h and h < high:
-                load = loads[first + grid_of(narrow, low, h) - grid_of(narrow, low, loads[first].h0)]
-                if run != None and run.load.h0 == load.h0 and run.starts != started[j]:
+                load = first + grid_of(narrow, low, h) - grid_of(narrow, low, loads[first].h0)
+                if run != None and run.load == load and run.starts != started[j]:
                     run.jn += 1
                 else:
-                    run = Pass(line=line, load=load, h=h - load.h0, j=j, jn=1, starts=not started[j])
+                    run = Pass(line=line, load=load, h=h - loads[load].h0, j=j, jn=1, starts=not started[j])
                     found.append(run)
                 started[j] = True
             else:
@@ -200,22 +200,34 @@ def passes_of(geometry, narrow, step, loads, first):
     return found
 
 
-def multiply_lines(acc_psum, narrow, step, passes, filters, w0, wn):
-    """All products of a bank of sums: [(t, slot), images, blocks, columns]."""
-    images = (0, step.zn, 1)
-    for one in passes:
-        started = not one.starts
-        for chunk in range(len(narrow.chunks)):
-            count = narrow.chunks[chunk][1]
-            rows = (one.h, one.jn, narrow.step)
-            for g in range(narrow.groups):
-                nisa.nc_matmul(
-                    dst=acc_psum[0 : narrow.outputs, 0 : step.zn, one.j : one.j + one.jn, 0:wn],
-                    stationary=filters[chunk][0:count, one.line, g, 0 : narrow.outputs],
-                    moving=spaced(one.load.tiles[chunk], (0, count), images, rows, (w0 + g * narrow.shift, wn, 1)),
-                    accumulate=started,
-                )
-                started = True
+def multiply_lines(acc_psum, operands, geometry, narrow, step, x, passes, filters, w0):
+    """All products of a bank of sums: [(t, slot), planes, blocks, columns]."""
+    ring, d0, zeros_sbuf = x
+    planes = taps_by_cover(geometry.planes, step.z0, step.zn)
+    zeroed = len(planes) == 0 or planes[0][1][2] < step.zn
+    if zeroed:
+        zero_sums(acc_psum, zeros_sbuf)
+    for which in range(len(planes)):
+        tap, on_planes = planes[which]
+        for one in passes:
+            started = zeroed or which > 0 or not one.starts
+            rows = (one.j, 1, one.jn, one.h, narrow.step)
+            tile = tile_of_load(ring, one.load)
+            parts, _, dn, height, width = tile.shape
+            for chunk in range(len(narrow.chunks)):
+                count = narrow.chunks[chunk][1]
+                x_sbuf = of_array(tile[0:parts, chunk, 0:dn, 0:height, 0:width], operands)
+                for g in range(narrow.groups):
+                    columns = (0, 1, acc_psum.shape[3], w0 + g * narrow.shift, 1)
+                    row = tap * len(narrow.lines) + one.line
+                    product = Product(row=row, group=g, parts=count, planes=on_planes, rows=rows, columns=columns)
+                    nisa.nc_matmul(
+                        dst=sums_met(acc_psum, product, (step.z0, 0, 0)),
+                        stationary=filters[chunk][0:count, row, g, 0 : narrow.outputs],
+                        moving=elements_met(x_sbuf, (0, count), product, (d0, 0, 0)),
+                        accumulate=started,
+                    )
+                    started = True
 
 
 def block_boxes(geometry, narrow, step, strides, q0, qn):

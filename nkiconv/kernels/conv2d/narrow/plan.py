@@ -17,7 +17,7 @@ of row u where i = u * stride + r * dilation: a line is such a row with its own 
 from ...._nki import nl
 from ..._tiles import div_ceil
 from ..call import taken_refusal
-from ..geometry import instructions_refusal
+from ..geometry import filter_rows, instructions_refusal, num_taps
 from .config import narrow_config_refusal, narrow_settings
 from .cuts import make_narrow, narrow_fits, steps_of
 
@@ -49,7 +49,7 @@ def narrow_refusal(geometry, extras, config):
         return reason
     if geometry.groups > 1:
         return f"feature_group_count={geometry.groups}: narrow takes 1; use taps"
-    return taken_refusal(geometry, extras, "narrow", True, "rows outside a window")
+    return taken_refusal(geometry, extras, "narrow", True, "rows outside a window", True)
 
 
 def narrow_instructions(geometry, narrow, extras, cores):
@@ -58,10 +58,10 @@ def narrow_instructions(geometry, narrow, extras, cores):
     rows = narrow.blocks * narrow.step + narrow.window
     # a line is cut where a load ends, and where a block has no such row
     cuts = min(narrow.blocks, div_ceil(rows, narrow.height) + 2)
-    matmuls = len(narrow.lines) * cuts * narrow.groups * chunks
+    matmuls = geometry.planes.taps * len(narrow.lines) * cuts * narrow.groups * chunks
     loads = (div_ceil(rows, narrow.height) + 1) * chunks
     results = 3 if extras.residual else 1
-    laid_out = narrow.U * narrow.groups * geometry.rows.taps
-    filters = chunks * (2 * geometry.rows.taps * geometry.columns.taps + laid_out + geometry.K + 2)
+    laid_out = narrow.U * narrow.groups * filter_rows(geometry)
+    filters = chunks * (2 * num_taps(geometry) + laid_out + geometry.K + 2)
     first = 8 + narrow.warmup + filters + 2 * narrow.buffers * chunks
     return first + steps * (len(narrow.tiles) * (matmuls + narrow.T + 10) + loads + 2 * results + 2)
