@@ -2,10 +2,12 @@
 
 import re
 
+import hypothesis
 import numpy as np
 import pytest
 from conv2d_calls import check_exact, config_of, geometry_of, integers, planned, run, trace
 from depthwise import same_bits
+from volumes import VOLUMES, check_volume, volumes
 
 from nkiconv import cases
 from nkiconv.kernels.conv2d.grouped import plan, units
@@ -269,3 +271,25 @@ def test_the_same_bits_on_one_core_and_two(name):
     w = rng.standard_normal(problem.filter_shape).astype(np.float32)
     one, two = run(x, w, problem, 1, config=grouped(None)), run(x, w, problem, 2, config=grouped(None))
     assert same_bits(one, two)
+
+
+GROUPS = (12, 24, 6, *VOLUMES["same"][3:])
+MANY = (160, 160, 160, *VOLUMES["causal"][3:])
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("shape", [VOLUMES["groups"], VOLUMES["depthwise"], GROUPS, MANY])
+def test_volumes(shape, lnc):
+    check_volume(shape, lnc=lnc, algorithm="grouped")
+
+
+@pytest.mark.parametrize("config", [settings(32, 1, 2), settings(64, 2, 1), (("x_bytes", 256), ("buffers", 2))])
+def test_volumes_by_settings(config):
+    for shape in (GROUPS, VOLUMES["depthwise"]):
+        check_volume(shape, algorithm="grouped", config=config)
+
+
+@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.given(volumes(groups=(2, 3, 5), most_lhs=1))
+def test_any_volume(shape):
+    check_volume(shape, algorithm="grouped")

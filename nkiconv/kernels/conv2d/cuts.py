@@ -97,7 +97,9 @@ def tap_blocks(geometry, elements, most_bytes):
 
     elements: of a tap, a partition; most_bytes: of a block, if it has several taps.
     """
-    return blocks_of_taps(geometry, max(1, most_bytes // (elements * geometry.itemsize)))
+    return blocks_of_taps(
+        filter_rows(geometry), geometry.columns.taps, max(1, most_bytes // (elements * geometry.itemsize))
+    )
 
 
 def put_first(products, first):
@@ -105,9 +107,8 @@ def put_first(products, first):
     return [products[first]] + products[:first] + products[first + 1 :]
 
 
-def blocks_of_taps(geometry, most):
-    """(first row, rows, first column, columns) of blocks of at most `most` taps."""
-    R, S = filter_rows(geometry), geometry.columns.taps
+def blocks_of_taps(R, S, most):
+    """(first row, rows, first column, columns) of blocks of at most `most` of R x S taps."""
     height, width = min(R, max(1, most // S)), min(S, most)
     found = []
     for r0 in range(0, R, height):

@@ -20,6 +20,7 @@ from ..boxes import load_box
 from ..call import of_array
 from ..cuts import blocks_of_taps
 from ..filter_feed import clear_words, tiles_in_turn
+from ..geometry import filter_rows
 from .units import tiles_of_chunk
 
 
@@ -57,7 +58,8 @@ def make_rulers(operands, geometry, grouped, count):
     else:
         mask_sbuf = same_group_mask(operands, geometry, grouped, together)
         ones_sbuf = identities(operands, together, grouped.Kt, grouped.Kt)
-    shape = (nl.tile_size.pmax, grouped.rows.taps, grouped.columns.taps, grouped.Uw * grouped.Uh * grouped.Kt)
+    height = geometry.planes.taps * grouped.rows.taps
+    shape = (nl.tile_size.pmax, height, grouped.columns.taps, grouped.Uw * grouped.Uh * grouped.Kt)
     ring = tiles_in_turn(count, shape, operands.w_dtype)
     for index in range(count):
         # only the first is waited for
@@ -94,7 +96,7 @@ def same_group_mask(operands, geometry, grouped, together):
 def load_grouped_filters(operands, geometry, grouped, chunk):
     """Filters of a chunk [(tile, k), c, r, s] in SBUF for each `tiles_together` tiles, zeros where there is none; of a
     depthwise one [(tile, c), k, r, s]."""
-    per_c, R, S = geometry.C // geometry.groups, geometry.rows.taps, geometry.columns.taps
+    per_c, R, S = geometry.C // geometry.groups, filter_rows(geometry), geometry.columns.taps
     each, step, second, second_step, size = 1, geometry.w_strides[0], per_c, geometry.w_strides[1], grouped.Kt
     if is_depthwise(geometry):
         each = geometry.K // geometry.C
@@ -124,7 +126,7 @@ def load_grouped_filters(operands, geometry, grouped, chunk):
 
 def spread_filters(loaded, geometry, grouped, rulers):
     """What `load_grouped_filters` returned, block by block of taps, with zeros between the groups."""
-    blocks = blocks_of_taps(geometry, BANK_COLUMNS // grouped.Kt)
+    blocks = blocks_of_plane(geometry, grouped)
     found = []
     for raw_sbuf in loaded:
         for block in blocks:
@@ -132,11 +134,20 @@ def spread_filters(loaded, geometry, grouped, rulers):
     return found
 
 
+def blocks_of_plane(geometry, grouped):
+    """Blocks of taps that a bank holds, (first row of taps, rows, first column, columns), plane by plane."""
+    found = []
+    for t in range(geometry.planes.taps):
+        for block in blocks_of_taps(geometry.rows.taps, geometry.columns.taps, BANK_COLUMNS // grouped.Kt):
+            found.append((t * geometry.rows.taps + block[0], block[1], block[2], block[3]))
+    return found
+
+
 def build_filters(operands, spreads, geometry, grouped, rulers, turn, ledger):
     """Stationaries of a chunk [(tile, c), a, b, (uw, uh, k)] from what `spread_filters` returned, in the buffer whose
     turn it is."""
     filters_sbuf = rulers.ring[turn % len(rulers.ring)]
-    blocks = blocks_of_taps(geometry, BANK_COLUMNS // grouped.Kt)
+    blocks = blocks_of_plane(geometry, grouped)
     for index in range(len(spreads)):
         first = index // len(blocks) * rulers.together * grouped.T
         block = blocks[index % len(blocks)]
@@ -176,7 +187,9 @@ def place_in_window(filters_sbuf, taps, geometry, grouped, first, block, ledger)
     src = taps.reshape((inputs, rn, sn, kn))
     for uh in range(grouped.Uh):
         for uw in range(grouped.Uw):
-            a, b = uh * rows.stride + r0 * rows.dilation, uw * columns.stride + s0 * columns.dilation
+            t, r = r0 // rows.taps, r0 % rows.taps
+            a = t * grouped.rows.taps + uh * rows.stride + r * rows.dilation
+            b = uw * columns.stride + s0 * columns.dilation
             k = (uw * grouped.Uh + uh) * Kt
             dst = filters_sbuf[
                 first : first + inputs,

@@ -6,12 +6,13 @@ from ...._nki import nisa, nl
 from ..._engines import START_WORK, copy_work, new_ledger
 from ..._tiles import div_ceil
 from ..._warm import warm_up, warm_zeros
-from ..boxes import load_box, load_boxes, offset_at, pattern_of, residual_of, store_boxes
+from ..boxes import load_box, offset_at, pattern_of, residual_of, store_boxes
 from ..call import finish_shared, of_array
 from ..cuts import part_of_core
 from ..filter_feed import tiles_in_turn
 from ..geometry import met
-from ..sums import places_of_elements, places_of_outputs, spaced, zero_sums
+from ..ring import load_until, start_ring, tile_of_load
+from ..sums import Product, elements_met, is_whole, spaced, sums_met, zero_sums
 from .filters import build_filters, load_grouped_filters, make_rulers, spread_filters
 from .units import FILTER_BUFFERS, banks_of_unit, tiles_of_chunk, y_pages
 
@@ -39,9 +40,9 @@ def run_grouped(operands, geometry, extras, grouped):
         return
     order = order_of(units)
     ledger = new_ledger()
-    ring = x_tiles(operands, grouped, count)
+    ring = ring_of_units(operands, geometry, grouped, units)
     chunks = [start_chunk(operands, geometry, grouped, order[0])]
-    xs = [load_x_of_unit(operands, geometry, grouped, units[0], ring, 0, rows_of_first_bank(grouped, units[0]))]
+    load_until(ring, operands.x, 1)
     if len(order) > 1:
         chunks.append(start_chunk(operands, geometry, grouped, order[1]))
     zeros_sbuf = warm_zeros()
@@ -52,8 +53,7 @@ def run_grouped(operands, geometry, extras, grouped):
     spread_chunk(geometry, grouped, rulers, chunks, 1)
     at = 0
     for index in range(count):
-        while len(xs) < min(count, index + grouped.buffers):
-            xs.append(load_x_of_unit(operands, geometry, grouped, units[len(xs)], ring, len(xs), 0))
+        load_until(ring, operands.x, index + grouped.buffers)
         here, after = units[index], units[min(index + 1, count - 1)]
         own = chunks[at]
         if after.chunk != here.chunk:
@@ -64,8 +64,10 @@ def run_grouped(operands, geometry, extras, grouped):
                 chunks.append(start_chunk(operands, geometry, grouped, order[len(chunks)]))
             spread_chunk(geometry, grouped, rulers, chunks, at + 1)
         last = index + 1 == count
-        work_on_unit(operands, geometry, extras.epilogue, grouped, own, here, xs[index], zeros_sbuf, ledger, last)
-        xs[index] = None
+        x_sbuf = None
+        if len(ring.tiles) > 0:
+            x_sbuf = of_array(tile_of_load(ring, index), operands)
+        work_on_unit(operands, geometry, extras.epilogue, grouped, own, here, x_sbuf, zeros_sbuf, ledger, last)
 
 
 def order_of(units):
@@ -111,40 +113,38 @@ def rows_of_first_bank(grouped, unit):
     return min(unit.hn, (blocks - 1) * grouped.rows.stride + grouped.rows.taps)
 
 
-def x_tiles(operands, grouped, num_units):
-    """Tiles [(tile, c), images, rows, columns] that x of units takes in turn, of one shape on any number of cores; none
-    where no unit needs any."""
-    images, height, width = 0, 0, 0
+def ring_of_units(operands, geometry, grouped, units):
+    """The Ring of x [(tile, c), planes, rows, columns] of units, of one shape on any number of cores; without tiles
+    where no unit needs any. The rows of the first bank of all come before the others."""
+    planes, height, width, loads = 0, 0, 0, []
     for unit in grouped.units:
-        images, height, width = max(images, unit.zn), max(height, unit.hn), max(width, unit.wn)
-    count = min(grouped.buffers, num_units) if height > 0 and width > 0 else 0
-    return tiles_in_turn(count, (nl.tile_size.pmax, images, height, width), operands.x_dtype)
+        planes, height, width = max(planes, unit.dn), max(height, unit.hn), max(width, unit.wn)
+    for index in range(len(units)):
+        first = rows_of_first_bank(grouped, units[index]) if index == 0 else 0
+        loads.append(boxes_of_unit(geometry, grouped, units[index], first))
+    if min(min(planes, height), width) == 0:
+        loads = []
+    return start_ring(grouped.buffers, (nl.tile_size.pmax, planes, height, width), operands.x_dtype, loads)
 
 
-def load_x_of_unit(operands, geometry, grouped, unit, ring, turn, first):
-    """[(tile, c), images, rows, columns] of x in a tile, the `first` rows before the others; None where there is
-    none."""
-    if unit.hn == 0 or unit.wn == 0:
-        return None
+def boxes_of_unit(geometry, grouped, unit, first):
+    """x of a unit as boxes, the `first` rows before the others."""
     tiles = tiles_of_chunk(geometry, grouped, unit.chunk, len(unit.parts))
     each = len(tiles) // len(unit.parts)
     dense = tiles[0].cn == grouped.T
-    x_sbuf = ring[turn % len(ring)][0 : nl.tile_size.pmax, 0 : unit.zn, 0 : unit.hn, 0 : unit.wn]
-    strides = geometry.x_strides
-    boxes = []
+    strides, boxes = geometry.x_strides, []
     for bounds in ((0, first), (first, unit.hn)):
-        for index in range(0, len(tiles), each if dense else 1):
+        for index in range(0, len(tiles) if unit.wn > 0 else 0, each if dense else 1):
             tile = tiles[index]
             part = unit.parts[tile.fold]
             low, high = bounds[0], min(part.hn, bounds[1])
             # tiles without gaps between their channels are one box
             end = tiles[index + each - 1] if dense else tile
-            if low < high:
-                pattern = pattern_of(strides, (end.c0 + end.cn - tile.c0, unit.zn, high - low, unit.wn))
-                offset = offset_at(strides, (tile.c0, part.z0, part.h0 + low, unit.w0))
+            if low < high and part.dn > 0:
+                pattern = pattern_of(strides, (end.c0 + end.cn - tile.c0, part.dn, high - low, unit.wn))
+                offset = offset_at(strides, (tile.c0, part.d0, part.h0 + low, unit.w0))
                 boxes.append(((tile.index * grouped.T, 0, low, 0), pattern, offset))
-    load_boxes(x_sbuf, operands.x, boxes)
-    return of_array(x_sbuf, operands)
+    return boxes
 
 
 def grouped_place(grouped, tile):
@@ -176,7 +176,7 @@ def work_on_unit(operands, geometry, epilogue, grouped, chunk, unit, x_sbuf, zer
     banks = banks_of_unit(grouped, unit)
     for which in range(len(banks)):
         bank = banks[which]
-        sums = sums_of_bank(grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf)
+        sums = sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf)
         for index in range(len(tiles)):
             if sums[index] != None:
                 residual = residuals[index]
@@ -192,7 +192,7 @@ def work_on_unit(operands, geometry, epilogue, grouped, chunk, unit, x_sbuf, zer
             store_tile(operands.y, geometry, grouped, tile, unit, 0, unit.mn, ys)
 
 
-def sums_of_bank(grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
+def sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
     """Sums [(uw, uh, k), images, blocks of rows, blocks of columns] of a bank in PSUM, for each tile; None where its
     part has no such rows.
 
@@ -201,7 +201,7 @@ def sums_of_bank(grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
     m, most, j, jn = bank
     every, longest = [], 0
     for part in unit.parts:
-        found = products_of_bank(grouped, part, (m, min(most, part.mn - m), j, jn))
+        found = products_of_bank(geometry, grouped, part, unit.zn, (m, min(most, part.mn - m), j, jn))
         every.append(found)
         longest = max(longest, len(found))
     sums, started = [], []
@@ -210,8 +210,7 @@ def sums_of_bank(grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
         mn = min(most, part.mn - m)
         covered = False
         if len(found) > 0:
-            whole = found[0]
-            covered = whole[2][2] == mn and whole[3][2] == jn
+            covered = is_whole(found[0], unit.zn, mn, jn)
         acc_psum = None
         if mn > 0:
             acc_shape = (grouped.Uw * grouped.Uh * grouped.Kt, unit.zn, mn, jn)
@@ -232,33 +231,36 @@ def sums_of_bank(grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
 
 def multiply_tile(acc_psum, grouped, chunk, tile, unit, bank, x_sbuf, product, started):
     """One matmul of a tile, added to what is there if the sums have started."""
-    a, b, rows, columns = product
-    part, images = unit.parts[tile.fold], (0, unit.zn, 1)
-    to_rows, to_columns = places_of_outputs(rows, part.m0 + bank[0]), places_of_outputs(columns, bank[2])
-    first, outputs = tile.index * grouped.T, acc_psum.shape[0]
+    part, first = unit.parts[tile.fold], tile.index * grouped.T
     nisa.nc_matmul(
-        dst=spaced(acc_psum, (0, outputs), images, to_rows, to_columns),
-        stationary=chunk.filters_sbuf[first : first + tile.cn, a, b, 0:outputs],
-        moving=spaced(
-            x_sbuf, (first, tile.cn), images, places_of_elements(rows, part.h0), places_of_elements(columns, unit.w0)
-        ),
+        dst=sums_met(acc_psum, product, (part.z0, part.m0 + bank[0], bank[2])),
+        stationary=chunk.filters_sbuf[first : first + tile.cn, product.row, product.group, 0 : acc_psum.shape[0]],
+        moving=elements_met(x_sbuf, (first, tile.cn), product, (part.d0, part.h0, unit.w0)),
         accumulate=started,
         tile_position=(first, 0),
         tile_size=(grouped.T, nl.tile_size.pmax),
     )
 
 
-def products_of_bank(grouped, part, bank):
-    """(a, b, rows, columns) of the matmuls of a bank of a part: an element of the window, and where it meets x, as
-    `met` says. Those that meet all of its blocks come first: the others add to what is there."""
+def products_of_bank(geometry, grouped, part, zn, bank):
+    """Products of a bank of a part: an element of the window each. Those that meet all of its blocks come first: the
+    others add to what is there."""
     m, mn, j, jn = bank
     whole, partial = [], []
     for place in grouped.window if mn > 0 else []:
-        a, b = place
-        rows, columns = met(grouped.rows, a, part.m0 + m, mn), met(grouped.columns, b, j, jn)
-        if rows[2] > 0 and columns[2] > 0:
-            found = whole if rows[2] == mn and columns[2] == jn else partial
-            found.append((a, b, rows, columns))
+        t, a, b = place
+        product = Product(
+            row=t * grouped.rows.taps + a,
+            group=b,
+            parts=0,
+            planes=met(geometry.planes, t, part.z0, zn),
+            rows=met(grouped.rows, a, part.m0 + m, mn),
+            columns=met(grouped.columns, b, j, jn),
+        )
+        if is_whole(product, zn, mn, jn):
+            whole.append(product)
+        elif product.planes[2] > 0 and product.rows[2] > 0 and product.columns[2] > 0:
+            partial.append(product)
     return whole + partial
 
 

@@ -15,7 +15,7 @@ put columns uw of a row between each other, rows uh come from other partitions b
 
 from ..._tiles import share
 from ..call import taken_refusal
-from ..geometry import instructions_refusal
+from ..geometry import filter_rows, instructions_refusal, num_taps
 from .config import TILE_ROWS, grouped_config_refusal, grouped_settings
 from .units import banks_of_unit, make_grouped
 
@@ -43,13 +43,14 @@ def grouped_refusal(geometry, extras, config):
         return reason
     if geometry.groups < 2:
         return f"feature_group_count={geometry.groups}: grouped takes at least 2; use taps"
-    return taken_refusal(geometry, extras, "grouped", False, "other groups' channels")
+    return taken_refusal(geometry, extras, "grouped", False, "other groups' channels", True)
 
 
 def grouped_instructions(geometry, grouped, cores):
     """Instructions of the busiest core, at most."""
-    taps = geometry.rows.taps * geometry.columns.taps
-    build = (taps + geometry.columns.taps) * grouped.tiles * (grouped.Uh * grouped.Uw + 3) + 16 * grouped.tiles + 16
+    taps = num_taps(geometry)
+    pieces = taps + filter_rows(geometry) + geometry.columns.taps
+    build = pieces * grouped.tiles * (grouped.Uh * grouped.Uw + 3) + 16 * grouped.tiles + 16
     each = len(grouped.window) + 1 + 2 * grouped.Uw + 2 * grouped.Uh
     most = 0
     for core in range(cores):

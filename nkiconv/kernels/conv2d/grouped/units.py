@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
-from ..cuts import places_met, window_of
-from ..geometry import Axis, span
+from ..cuts import axis_elements, places_met, window_of
+from ..geometry import Axis, num_taps, span
 
 #: Bytes a partition of the stationaries of a chunk of tiles, and of fp32 results of one band.
 GROUPED_FILTER_BYTES = 40_960
@@ -27,7 +27,7 @@ class Grouped(nl.NKIObject):
     Kt: int
     Uh: int
     Uw: int
-    #: elements (a, b) of a block's window that any tap meets
+    #: elements (t, a, b) of a block's window that any tap meets, plane by plane
     window: list
     #: rows and columns as blocks of outputs meet them: their taps are the window's elements
     rows: Axis
@@ -40,9 +40,12 @@ class Grouped(nl.NKIObject):
 
 @dataclass
 class GroupPart(nl.NKIObject):
-    """What tiles of one fold do: blocks m0 .. m0+mn-1 (of Uh rows) of planes z0, ..., from rows h0 .. h0+hn-1 of x."""
+    """What tiles of one fold do: blocks m0 .. m0+mn-1 (of Uh rows) of planes z0, ..., from rows h0 .. h0+hn-1 of x of
+    planes d0 .. d0+dn-1."""
 
     z0: int
+    d0: int
+    dn: int
     m0: int
     mn: int
     h0: int
@@ -53,12 +56,13 @@ class GroupPart(nl.NKIObject):
 class GroupUnit(nl.NKIObject):
     """Work of a chunk of tiles that is loaded and stored together: a Part for each fold.
 
-    nn: images of a part; mn, hn: blocks and rows of x of the largest; w0, wn: columns of x.
+    zn: planes of a part; dn, mn, hn: planes of x, blocks and rows of x of the largest; w0, wn: columns of x.
     """
 
     chunk: int
     parts: list
     zn: int
+    dn: int
     mn: int
     hn: int
     w0: int
@@ -83,13 +87,15 @@ def make_grouped(geometry, config, has_residual):
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     rows, columns = blocks_axis(geometry.rows, Uh), blocks_axis(geometry.columns, Uw)
     Kt = nl.tile_size.pmax // (Uh * Uw)
-    most = max(rows.taps * columns.taps * nl.tile_size.pmax, per_c * geometry.rows.taps * geometry.columns.taps)
+    taps = geometry.planes.taps * rows.taps * columns.taps
+    most = max(taps * nl.tile_size.pmax, per_c * num_taps(geometry))
     if per_c > T or per_k > Kt or most * geometry.itemsize > GROUPED_FILTER_BYTES:
         return None
     window = []
-    for a in places_met(geometry.rows, Uh):
-        for b in places_met(geometry.columns, Uw):
-            window.append((a, b))
+    for t in range(geometry.planes.taps):
+        for a in places_met(geometry.rows, Uh):
+            for b in places_met(geometry.columns, Uw):
+                window.append((t, a, b))
     G = min(geometry.groups, min(T // per_c, Kt // per_k))
     grouped = Grouped(
         T=T,
@@ -106,7 +112,7 @@ def make_grouped(geometry, config, has_residual):
         buffers=config.buffers,
         warmup=config.warmup,
     )
-    most = max(rows.taps, config.x_bytes // (columns.size * geometry.itemsize))
+    most = max(rows.taps, config.x_bytes // (axis_elements(geometry.planes, 1) * columns.size * geometry.itemsize))
     mn = rows.out
     if rows.size > most:
         mn = min(mn, (most - rows.taps) // rows.stride + 1)
@@ -129,14 +135,16 @@ def blocks_axis(axis, outputs):
 
 def grouped_bytes(geometry, grouped, has_residual):
     """Bytes a partition, at most."""
-    item, taps = geometry.itemsize, geometry.rows.taps * geometry.columns.taps
-    filters = FILTER_BUFFERS * grouped.rows.taps * grouped.columns.taps * nl.tile_size.pmax * item
+    item, taps = geometry.itemsize, num_taps(geometry)
+    filters = (
+        FILTER_BUFFERS * geometry.planes.taps * grouped.rows.taps * grouped.columns.taps * nl.tile_size.pmax * item
+    )
     each = max(geometry.C, geometry.K) // geometry.groups * taps * item
     raw = 3 * each * (grouped.tiles * grouped.Kt // nl.tile_size.pmax + 1)
     spread = 2 * (taps + BANK_COLUMNS // grouped.Kt) * nl.tile_size.pmax * item * y_pages(grouped)
     x_bytes, y_bytes = 0, 0
     for unit in grouped.units:
-        x_bytes = max(x_bytes, unit.zn * unit.hn * unit.wn * item)
+        x_bytes = max(x_bytes, unit.dn * unit.hn * unit.wn * item)
         y_bytes = max(y_bytes, 4 * unit.zn * unit.mn * grouped.Uh * geometry.columns.out)
     results = (2 + (2 if has_residual else 0)) * y_pages(grouped) * grouped.Uh * y_bytes
     return filters + raw + spread + (grouped.buffers + 1) * x_bytes + results + 4096
@@ -191,24 +199,25 @@ def add_units(geometry, grouped, most_blocks, most_rows):
                 parts = []
                 if of_rows:
                     for inner in cut_into(of_m[1], min(of_m[1], folds)):
-                        parts.append(part_of_blocks(grouped, of_n[0], of_m[0] + inner[0], inner[1]))
+                        parts.append(part_of_blocks(geometry, grouped, of_n, 0, of_m[0] + inner[0], inner[1]))
                 for fold in range(0 if of_rows else of_n[2]):
-                    parts.append(part_of_blocks(grouped, of_n[0] + fold * of_n[1], of_m[0], of_m[1]))
+                    parts.append(part_of_blocks(geometry, grouped, of_n, fold, of_m[0], of_m[1]))
                 grouped.units.append(make_unit(chunk, parts, of_n[1], columns))
 
 
-def part_of_blocks(grouped, n0, m0, mn):
-    """A Part of images from n0 on, and blocks m0 .. m0+mn-1."""
-    rows = span(grouped.rows, m0, mn)
-    return GroupPart(z0=n0, m0=m0, mn=mn, h0=rows[0], hn=rows[1])
+def part_of_blocks(geometry, grouped, of_n, fold, m0, mn):
+    """A Part of the planes of a fold, and blocks m0 .. m0+mn-1."""
+    rows, z0 = span(grouped.rows, m0, mn), of_n[0] + fold * of_n[1]
+    planes = span(geometry.planes, z0, of_n[1])
+    return GroupPart(z0=z0, d0=planes[0], dn=planes[1], m0=m0, mn=mn, h0=rows[0], hn=rows[1])
 
 
 def make_unit(chunk, parts, nn, columns):
     """A Unit of parts; columns of x: (the first, how many)."""
-    mn, hn = 0, 0
+    dn, mn, hn = 0, 0, 0
     for part in parts:
-        mn, hn = max(mn, part.mn), max(hn, part.hn)
-    return GroupUnit(chunk=chunk, parts=parts, zn=nn, mn=mn, hn=hn, w0=columns[0], wn=columns[1])
+        dn, mn, hn = max(dn, part.dn), max(mn, part.mn), max(hn, part.hn)
+    return GroupUnit(chunk=chunk, parts=parts, zn=nn, dn=dn, mn=mn, hn=hn, w0=columns[0], wn=columns[1])
 
 
 def images_of_folds(N, parts, folds):
