@@ -50,7 +50,7 @@ def test_any_volume(shape, lnc):
     check_volume(shape, lnc=lnc)
 
 
-@pytest.mark.parametrize("algorithm", ["bands", "swapped"])
+@pytest.mark.parametrize("algorithm", ["swapped"])
 def test_others_refuse_planes_of_taps(algorithm):
     shape = VOLUMES["depthwise"] if algorithm in ("bands", "grouped") else VOLUMES["same"]
     last = algorithm == "swapped"

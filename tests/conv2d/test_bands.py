@@ -3,9 +3,12 @@
 import dataclasses
 import re
 
+import hypothesis
 import numpy as np
 import pytest
 from conv2d_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from hypothesis import strategies as st
+from volumes import VOLUMES, check_volume, volumes
 
 from nkiconv import cases
 from nkiconv.kernels.conv2d.bands import shape
@@ -174,3 +177,18 @@ def test_settings_are_settled_once(name, given):
 @pytest.mark.parametrize("name", ROWS)
 def test_what_the_host_settles_is_exact(name):
     check_exact(ROWS[name], config=(("algorithm", "bands"), *settled(ROWS[name])))
+
+
+PLANES = (4, 4, 4, *VOLUMES["same"][3:])
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("shape", [VOLUMES["depthwise"], PLANES, (6, 6, 6, *VOLUMES["causal"][3:])])
+def test_volumes(shape, lnc):
+    check_volume(shape, lnc=lnc, algorithm="bands")
+
+
+@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.given(channels=st.integers(2, 9), shape=volumes(most_lhs=1))
+def test_any_volume(channels, shape):
+    check_volume((channels, channels, channels, *shape[3:]), algorithm="bands")

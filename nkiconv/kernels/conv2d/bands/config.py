@@ -45,7 +45,7 @@ def bands_settings(geometry, config):
     columns, N = geometry.columns, geometry.planes.out
     A = most_channels_of_group(geometry)
     share_groups = div_ceil(div_ceil(geometry.C, A), PARTS)
-    work = max(columns.taps * max(nl.tile_size.pmax, N * columns.out), N * DMA_COLUMNS)
+    work = max(geometry.planes.taps * columns.taps * max(nl.tile_size.pmax, N * columns.out), N * DMA_COLUMNS)
     needed = TRIGGER_COLUMNS * triggers_of(geometry, A) // work + 1
     together = min(nl.tile_size.pmax, div_ceil(share_groups, max(1, share_groups // needed)))
     early = min(nl.tile_size.pmax, EARLY_BYTES // group_bytes(geometry, A))

@@ -18,54 +18,55 @@ from .shape import run_of
 
 
 def copy_reversed(operands, geometry, bands, c0, cn):
-    """z of channels c0 .. c0+cn-1 in HBM: [cn, depth * columns of taps]."""
-    rows, S = geometry.rows, geometry.columns.taps
-    size = bands.depth * S
+    """z of channels c0 .. c0+cn-1 in HBM: [cn, planes of taps * depth * columns of taps]."""
+    planes, rows, S = geometry.planes.taps, geometry.rows, geometry.columns.taps
+    size = planes * bands.depth * S
     scratch_hbm = nl.ndarray((cn, size), dtype=operands.w_dtype, buffer=nl.private_hbm)
     for begin in range(0, cn, nl.tile_size.pmax):
         count = min(nl.tile_size.pmax, cn - begin)
-        w_sbuf = nl.ndarray((count, rows.taps, S), dtype=operands.w_dtype, buffer=nl.sbuf)
+        w_sbuf = nl.ndarray((count, planes * rows.taps, S), dtype=operands.w_dtype, buffer=nl.sbuf)
         by_k, _, by_r, by_s = geometry.w_strides
-        pattern = [[by_k, count], [by_r, rows.taps], [by_s, S]]
+        pattern = [[by_k, count], [by_r, planes * rows.taps], [by_s, S]]
         copy(w_sbuf, operands.w.ap(pattern=pattern, offset=(c0 + begin) * by_k))
-        z_sbuf = nl.ndarray((count, bands.depth, S), dtype=operands.w_dtype, buffer=nl.sbuf)
+        z_sbuf = nl.ndarray((count, planes * bands.depth, S), dtype=operands.w_dtype, buffer=nl.sbuf)
         if rows.dilation > 1:
             nisa.memset(dst=z_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-        for r in range(rows.taps):
-            row = (rows.taps - 1 - r) * rows.dilation
-            nisa.tensor_copy(dst=z_sbuf[0:count, row, 0:S], src=w_sbuf[0:count, r, 0:S], engine=nisa.engine.vector)
+        for index in range(planes * rows.taps):
+            t, r = index // rows.taps, index % rows.taps
+            row = t * bands.depth + (rows.taps - 1 - r) * rows.dilation
+            nisa.tensor_copy(dst=z_sbuf[0:count, row, 0:S], src=w_sbuf[0:count, index, 0:S], engine=nisa.engine.vector)
         copy(scratch_hbm[begin : begin + count, 0:size], z_sbuf.reshape((count, size)))
     return scratch_hbm
 
 
 def zero_groups(buffer_sbuf, first, end):
     """Zeros in groups first .. end-1 of a buffer, Vector and GpSimd in turn."""
-    parts, _, A, size = buffer_sbuf.shape
+    parts, _, A, planes, size = buffer_sbuf.shape
     for group in range(first, end):
         engine = nisa.engine.gpsimd if group % 3 == 2 else nisa.engine.vector
-        clear_words(buffer_sbuf[0:parts, group, 0:A, 0:size], engine)
+        clear_words(buffer_sbuf[0:parts, group, 0:A, 0:planes, 0:size], engine)
 
 
 def load_band_runs(buffer_sbuf, scratch_hbm, geometry, bands, c0, cn):
     """Bands of channels c0 .. c0+cn-1 of the scratch, whole groups but for the last, into a buffer [(a, h), group, a',
-    window * columns of taps]."""
-    A, S, height = bands.A, geometry.columns.taps, geometry.rows.size
-    channel = bands.depth * S
+    plane of taps, window * columns of taps]."""
+    A, S, planes, height = bands.A, geometry.columns.taps, geometry.planes.taps, geometry.rows.size
+    channel = planes * bands.depth * S
     for a in range(min(A, cn)):
         groups = div_ceil(cn - a, A)
         for h in range(height):
             row, z, count = run_of(geometry, h)
             if count > 0:
-                pattern = [[channel, 1], [A * channel, groups], [1, count * S]]
+                pattern = [[channel, 1], [A * channel, groups], [bands.depth * S, planes], [1, count * S]]
                 partition = a * height + h
                 copy(
-                    buffer_sbuf[partition : partition + 1, 0:groups, a, row * S : (row + count) * S],
+                    buffer_sbuf[partition : partition + 1, 0:groups, a, 0:planes, row * S : (row + count) * S],
                     scratch_hbm.ap(pattern=pattern, offset=(c0 + a) * channel + z * S),
                 )
 
 
-def band_stationary(buffer_sbuf, geometry, slot, channels, s):
-    """F[s] of so many channels of a group: [(a, h), (a', p)]."""
+def band_stationary(buffer_sbuf, geometry, slot, channels, t, s):
+    """F[t, s] of so many channels of a group: [(a, h), (a', p)]."""
     step = geometry.rows.stride * geometry.columns.taps
     end = (geometry.rows.out - 1) * step + s + 1
-    return buffer_sbuf[0 : channels * geometry.rows.size, slot, 0:channels, s:end:step]
+    return buffer_sbuf[0 : channels * geometry.rows.size, slot, 0:channels, t, s:end:step]

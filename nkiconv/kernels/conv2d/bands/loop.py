@@ -8,7 +8,7 @@ from ..boxes import load_bias_as, residual_of, store_boxes
 from ..call import finish_shared, of_array
 from ..filter_feed import tiles_in_turn
 from ..ring import load_until, start_ring, tile_of_load
-from ..sums import taps_by_cover, zero_sums
+from ..sums import Product, elements_met, sums_met, taps_by_cover, zero_sums
 from .filters import band_stationary, copy_reversed, load_band_runs, zero_groups
 from .shape import BAND_BUFFERS, WARM_UP_BLOCKS
 
@@ -23,11 +23,11 @@ def run_bands(operands, geometry, extras, bands):
     A = bands.A
     c0 = first[0] * A
     cn = min(geometry.C, c0 + gn * A) - c0
-    x_shape = (A * geometry.rows.size, geometry.planes.size, bands.width)
+    x_shape = (A * geometry.rows.size, geometry.planes.size, 1, bands.width)
     ring = start_ring(bands.buffers, x_shape, operands.x_dtype, loads_of_groups(geometry, bands, c0, cn))
     rounds = div_ceil(gn, bands.together)
     zeros_sbuf = warm_zeros()
-    shape = (A * geometry.rows.size, bands.together, A, bands.size)
+    shape = (A * geometry.rows.size, bands.together, A, geometry.planes.taps, bands.size)
     buffers = tiles_in_turn(1, shape, operands.w_dtype)
     zero_groups(buffers[0], 0, bands.early)
     scratch_hbm = copy_reversed(operands, geometry, bands, c0, cn)
@@ -59,13 +59,13 @@ def take_round(buffers, scratch_hbm, geometry, bands, cn, index):
 
 
 def loads_of_groups(geometry, bands, c0, cn):
-    """Loads of x of groups of channels, [(a, h), images, columns]; none where no tap meets x."""
+    """Loads of x of groups of channels, [(a, h), planes, 1, columns]; none where no tap meets x."""
     by_c, by_n, by_h, by_w = geometry.x_strides
     found = []
     for first in range(0, cn if bands.width > 0 else 0, bands.A):
         channels = [by_c, min(bands.A, cn - first)]
-        pattern = [channels, [by_h, geometry.rows.size], [by_n, geometry.planes.size], [by_w, bands.width]]
-        found.append([((0, 0, 0), pattern, (c0 + first) * by_c + bands.w0 * by_w)])
+        pattern = [channels, [by_h, geometry.rows.size], [by_n, geometry.planes.size], [0, 1], [by_w, bands.width]]
+        found.append([((0, 0, 0, 0), pattern, (c0 + first) * by_c + bands.w0 * by_w)])
     return found
 
 
@@ -75,37 +75,41 @@ def work_on_group(operands, geometry, epilogue, bands, some, x_sbuf, filters, ze
     first, count = some
     outputs = count * P
     by_k, by_n, by_p, by_q = geometry.y_strides
-    pattern = [[by_k, count], [by_p, P], [by_n, N], [by_q, Q]]
-    boxes = [((0, 0, 0), pattern, first * by_k)]
-    y_sbuf = nl.ndarray((outputs, N, Q), dtype=operands.y.dtype, buffer=nl.sbuf)
+    pattern = [[by_k, count], [by_p, P], [by_n, N], [0, 1], [by_q, Q]]
+    boxes = [((0, 0, 0, 0), pattern, first * by_k)]
+    y_sbuf = nl.ndarray((outputs, N, 1, Q), dtype=operands.y.dtype, buffer=nl.sbuf)
     bias_sbuf = load_bias_as(operands.bias, (outputs, 1), [[1, count], [0, P], [1, 1]], first)
     residual_sbuf = residual_of(operands, y_sbuf.shape, boxes, False)
     at_once = max(1, BANK_COLUMNS // Q)
-    for n in range(0, N, at_once):
-        nn = min(at_once, N - n)
-        acc_psum = nl.ndarray((outputs, nn, Q), dtype=nl.float32, buffer=nl.psum)
-        accumulate_bands(acc_psum, operands, geometry, bands, count, x_sbuf, filters, n, zeros_sbuf)
-        residual = None if residual_sbuf == None else residual_sbuf[0:outputs, n : n + nn, 0:Q]
-        y = y_sbuf[0:outputs, n : n + nn, 0:Q]
-        finish_shared(y, acc_psum, bias_sbuf, residual, epilogue, ledger, nn * Q)
+    for z in range(0, N, at_once):
+        zn = min(at_once, N - z)
+        acc_psum = nl.ndarray((outputs, zn, 1, Q), dtype=nl.float32, buffer=nl.psum)
+        accumulate_bands(acc_psum, operands, geometry, bands, count, x_sbuf, filters, z, zeros_sbuf)
+        residual = None if residual_sbuf == None else residual_sbuf[0:outputs, z : z + zn, 0:1, 0:Q]
+        y = y_sbuf[0:outputs, z : z + zn, 0:1, 0:Q]
+        finish_shared(y, acc_psum, bias_sbuf, residual, epilogue, ledger, zn * Q)
     store_boxes(operands.y, y_sbuf, boxes)
 
 
-def accumulate_bands(acc_psum, operands, geometry, bands, count, x_sbuf, filters, n, zeros_sbuf):
-    """Sums [(a, p), images, columns] of `count` channels and images n, n+1, ... in PSUM: a matmul a column of taps."""
-    outputs, nn, Q = acc_psum.shape
-    every = taps_by_cover(geometry.columns, 0, Q)
-    started = len(every) == 0 or every[0][1][2] < Q
+def accumulate_bands(acc_psum, operands, geometry, bands, count, x_sbuf, filters, z, zeros_sbuf):
+    """Sums [(a, p), planes, 1, columns] of `count` channels and planes z, z+1, ... in PSUM: a matmul a plane and column
+    of taps."""
+    _, zn, _, Q = acc_psum.shape
+    planes, columns = taps_by_cover(geometry.planes, z, zn), taps_by_cover(geometry.columns, 0, Q)
+    parts = count * geometry.rows.size
+    started = len(planes) == 0 or len(columns) == 0
+    if not started:
+        started = planes[0][1][2] < zn or columns[0][1][2] < Q
     if started:
         zero_sums(acc_psum, zeros_sbuf)
-    for one in every:
-        s, found = one
-        w, step = found[3] - bands.w0, found[4]
-        x = x_sbuf[0 : count * geometry.rows.size, n : n + nn, w : w + (found[2] - 1) * step + 1 : step]
-        nisa.nc_matmul(
-            dst=acc_psum[0:outputs, 0:nn, found[0] : found[0] + found[2]],
-            stationary=of_array(band_stationary(filters[0], geometry, filters[1], count, s), operands),
-            moving=of_array(x, operands),
-            accumulate=started,
-        )
-        started = True
+    for plane in planes:
+        for column in columns:
+            t, s = plane[0], column[0]
+            product = Product(row=t, group=s, parts=parts, planes=plane[1], rows=(0, 1, 1, 0, 1), columns=column[1])
+            nisa.nc_matmul(
+                dst=sums_met(acc_psum, product, (z, 0, 0)),
+                stationary=of_array(band_stationary(filters[0], geometry, filters[1], count, t, s), operands),
+                moving=of_array(elements_met(x_sbuf, (0, parts), product, (0, 0, bands.w0)), operands),
+                accumulate=started,
+            )
+            started = True

@@ -52,4 +52,4 @@ def bands_refusal(geometry, extras):
             f"H={rows.size}, P={rows.out}, Q={columns.out}: bands takes at most {most} rows and {BANK_COLUMNS} columns "
             f"of y; use taps"
         )
-    return taken_refusal(geometry, extras, "bands", False, "rows outside a window")
+    return taken_refusal(geometry, extras, "bands", False, "rows outside a window", True)

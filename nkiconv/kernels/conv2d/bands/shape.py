@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, fits_sbuf, whole_words
 from ..cuts import window_of
-from ..geometry import span
+from ..geometry import filter_rows, span
 
 #: Bytes a partition of the bands of one round of groups, and of all buffers of x.
 BAND_BYTES = 40_960
@@ -50,7 +50,7 @@ def sizes_of_bands(geometry, config, has_residual):
     groups = div_ceil(geometry.C, A)
     met = span(columns, 0, columns.out)
     each = group_bytes(geometry, A)
-    if each > BAND_BYTES or 2 * geometry.planes.out * met[1] * geometry.itemsize > BANDS_X_BYTES:
+    if each > BAND_BYTES or 2 * geometry.planes.size * met[1] * geometry.itemsize > BANDS_X_BYTES:
         return None
     # rounds as even as can be
     share_groups = div_ceil(groups, PARTS)
@@ -73,12 +73,13 @@ def sizes_of_bands(geometry, config, has_residual):
 
 def group_bytes(geometry, A):
     """Bytes a partition of the bands of a group."""
-    return A * window_of_outputs(geometry.rows) * geometry.columns.taps * geometry.itemsize
+    taps = geometry.planes.taps * geometry.columns.taps
+    return A * window_of_outputs(geometry.rows) * taps * geometry.itemsize
 
 
 def x_buffers_most(geometry):
     """Buffers of x that there is room for, at least 2."""
-    x_bytes = geometry.planes.out * span(geometry.columns, 0, geometry.columns.out)[1] * geometry.itemsize
+    x_bytes = geometry.planes.size * span(geometry.columns, 0, geometry.columns.out)[1] * geometry.itemsize
     return max(2, BANDS_X_BYTES // max(1, x_bytes))
 
 
@@ -107,10 +108,10 @@ def triggers_of(geometry, A):
 
 def bands_bytes(geometry, bands, has_residual):
     """Bytes a partition, at most."""
-    made = BAND_BUFFERS * bands.together * bands.A * bands.size
-    filters = (bands.depth + geometry.rows.taps) * geometry.columns.taps
+    made = BAND_BUFFERS * bands.together * bands.A * geometry.planes.taps * bands.size
+    filters = geometry.planes.taps * (bands.depth + geometry.rows.taps) * geometry.columns.taps
     results = 4 * geometry.planes.out * geometry.columns.out * (4 if has_residual else 2)
-    x_elements = bands.buffers * geometry.planes.out * bands.width
+    x_elements = bands.buffers * geometry.planes.size * bands.width
     return (made + x_elements + 4 * filters) * geometry.itemsize + results + 4096
 
 
@@ -120,5 +121,6 @@ def bands_instructions(geometry, bands, cores):
     banks = div_ceil(geometry.planes.out, max(1, BANK_COLUMNS // geometry.columns.out))
     rounds = div_ceil(share_groups, bands.together) + PARTS
     made = rounds * (triggers_of(geometry, bands.A) + bands.together)
-    filters = div_ceil(geometry.C, nl.tile_size.pmax) * (geometry.rows.taps + 4)
-    return 76 + bands.warmup + share_groups * (banks * (geometry.columns.taps + 4) + 12) + made + filters
+    filters = div_ceil(geometry.C, nl.tile_size.pmax) * (filter_rows(geometry) + 4)
+    sums = banks * (geometry.planes.taps * geometry.columns.taps + 4)
+    return 76 + bands.warmup + share_groups * (sums + 12) + made + filters
