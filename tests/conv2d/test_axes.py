@@ -48,11 +48,3 @@ def test_settings(config):
 @given(volumes(groups=(1, 1, 2)), st.sampled_from([1, 2]))
 def test_any_volume(shape, lnc):
     check_volume(shape, lnc=lnc)
-
-
-@pytest.mark.parametrize("algorithm", ["swapped"])
-def test_others_refuse_planes_of_taps(algorithm):
-    shape = VOLUMES["depthwise"] if algorithm in ("bands", "grouped") else VOLUMES["same"]
-    last = algorithm == "swapped"
-    with pytest.raises(nkiconv.simulator.KernelAssertionError, match="T=3"):
-        check_volume(shape, algorithm=algorithm, last=last)

@@ -3,6 +3,7 @@
 import itertools
 import re
 
+import hypothesis
 import numpy as np
 import pytest
 from conv2d_calls import (
@@ -20,7 +21,9 @@ from conv2d_calls import (
 )
 from depthwise import same_bits
 from tolerances import assert_exact, assert_within
+from volumes import VOLUMES, check_volume, volumes
 
+import nkiconv
 from nkiconv import cases, conv1d, conv2d, pack_filter, spec
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.conv2d.swapped import config as settings_of
@@ -408,3 +411,37 @@ def test_one_tap_takes_only_the_elements_that_outputs_meet():
     cropped = geometry_of(STRIDED.replace(padding=((-2, 0), (4, -2))))
     assert (cropped.rows.before, cropped.columns.before, cropped.columns.size) == (-1, 2, 14)
     assert geometry_of(STRIDED.replace(padding=((1, 1), (0, 0)))).rows.stride == 2
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize(
+    "name", ["same", "causal", "planes only", "patches", "stem", "wide", "dilated", "cropped", "several chunks"]
+)
+def test_volumes(name, lnc):
+    check_volume(VOLUMES[name], lnc=lnc, algorithm="swapped", last=True)
+
+
+@pytest.mark.parametrize("settings", [{"x_bytes": 256}, {"filter_bytes": 256}, {"shard": "channels"}, {"side": 2}])
+def test_volumes_by_settings(settings):
+    for name in ("same", "causal"):
+        check_volume(VOLUMES[name], algorithm="swapped", last=True, config=tuple(settings.items()))
+
+
+def test_many_small_planes_share_a_band():
+    small = ((11, 3, 1, 1, 1, 1, 1), (3, 3, 1, 1, 1, 1, 1), (4, 3, 1, 1, 1, 1, 1))
+    check_volume((20, 30, 1, *small), algorithm="swapped", last=True)
+
+
+@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.given(volumes(most_lhs=1))
+def test_any_volume(shape):
+    check_volume(shape, algorithm="swapped", last=True)
+
+
+def test_volumes_that_are_refused():
+    for name, config, why in (
+        ("between zeros", None, "of planes: swapped takes 1"),
+        ("same", (("fold", 3),), "one plane of taps"),
+    ):
+        with pytest.raises(nkiconv.simulator.KernelAssertionError, match=why):
+            check_volume(VOLUMES[name], algorithm="swapped", last=True, config=config)

@@ -14,6 +14,7 @@ from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, cut, div_ceil, whole_words
 from ..boxes import load_packed, offset_at, pattern_of
 from ..cuts import most_of, tap_blocks
+from ..geometry import filter_rows, num_taps
 from ..transposes import load_transposed
 
 #: Bytes a partition of a block of taps as it lies, and of all that are on their way together, if more than one.
@@ -69,7 +70,7 @@ def start_swapped_filters(operands, geometry, k0, kn, chunks, way):
         if way == "array":
             add_loads(geometry, chunk, chunks[chunk][1], kn, loads)
         ends.append(len(loads))
-    shape = (most_of(chunks), len(chunks), geometry.rows.taps * geometry.columns.taps, kn)
+    shape = (most_of(chunks), len(chunks), num_taps(geometry), kn)
     return SwappedFilters(
         way=way,
         k0=k0,
@@ -129,7 +130,7 @@ def load_raw(operands, geometry, filters):
 def load_straight(operands, geometry, filters, ledger):
     """The next chunk straight from HBM."""
     chunk, kn = filters.straight, filters.kn
-    R, S = geometry.rows.taps, geometry.columns.taps
+    R, S = filter_rows(geometry), geometry.columns.taps
     c0, count = filters.chunks[chunk]
     filters.straight = chunk + 1
     tile_sbuf = filters.tile[0:count, chunk, 0 : R * S, 0:kn]

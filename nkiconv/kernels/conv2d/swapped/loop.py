@@ -128,15 +128,16 @@ def units_of(plan, item):
 def work_units(work, item, x_sbuf, units):
     """Sums of some banks, together, and their way out."""
     geometry, plan, filters = work.geometry, work.plan, work.filters
-    sums, matmuls, taps = [], 0, plan.source.rows.taps * plan.source.columns.taps
+    source = plan.source
+    sums, matmuls, taps = [], 0, source.planes.taps * source.rows.taps * source.columns.taps
     for unit in units:
         matmuls += unit.tn * taps
         sums.append(nl.ndarray((pixels_of(unit.block), unit.tn, unit.kn), dtype=nl.float32, buffer=nl.psum))
     lead = div_ceil(SWAPPED_LEAD_MATMULS, matmuls)
     for chunk in range(len(plan.chunks)):
         transpose_to(work.operands, geometry, filters, chunk, work.ledger)
-        if plan.source.fold > 1 and not filters.folded:
-            fold_filters(geometry, plan.source, filters)
+        if source.fold > 1 and not filters.folded:
+            fold_filters(geometry, source, filters)
         load_swapped_filters(work.operands, geometry, filters, len(plan.chunks) - 1, work.ledger)
         for tap in range(taps):
             for index in range(len(units)):
@@ -152,9 +153,9 @@ def work_units(work, item, x_sbuf, units):
 def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
     """One matmul: the pixels of a tile at a tap, all output channels of a bank."""
     source, block, side = work.plan.source, unit.block, work.plan.sizes.side
-    rows, columns = source.rows, source.columns
-    r, s = tap // columns.taps, tap % columns.taps
-    image = chunk * band.zn + block.z
+    planes, rows, columns = source.planes, source.rows, source.columns
+    t, r, s = tap // (rows.taps * columns.taps), tap // columns.taps % rows.taps, tap % columns.taps
+    d = chunk * band.dn + block.z * planes.stride + t * planes.dilation
     h = block.p * rows.stride + r * rows.dilation
     w = (unit.t0 + tile) * columns.stride + s * columns.dilation
     step = side * columns.stride
@@ -163,7 +164,7 @@ def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
         dst=acc_psum[0 : acc_psum.shape[0], tile, 0 : unit.kn],
         stationary=of_array(x_sbuf, work.operands)[
             0:count,
-            image : image + block.zn,
+            d : d + (block.zn - 1) * planes.stride + 1 : planes.stride,
             h : h + (block.pn - 1) * rows.stride + 1 : rows.stride,
             w : w + (block.units - 1) * step + 1 : step,
         ],

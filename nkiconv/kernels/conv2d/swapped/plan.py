@@ -42,8 +42,8 @@ def swapped_refusal(geometry, extras):
     """Why this is not for pixels as stationaries, or ""."""
     if geometry.hbm_itemsize == 1:
         return "img_ref.dtype=float8: swapped takes 16 and 32 bits, as DMA transposes no single bytes; use taps"
-    if geometry.planes.taps > 1:
-        return f"T={geometry.planes.taps}: swapped takes one plane of taps; use taps"
+    if geometry.planes.lhs_dilation > 1:
+        return f"lhs_dilation={geometry.planes.lhs_dilation} of planes: swapped takes 1; use taps"
     if geometry.groups > 1:
         return f"feature_group_count={geometry.groups}: swapped takes 1; use taps or grouped"
     if extras.pool != (1, 1):
@@ -54,7 +54,7 @@ def swapped_refusal(geometry, extras):
             f"out_perm: neighbouring output channels are {apart} elements apart in y, swapped stores runs of "
             f"them and takes 1; use out_perm=(0, 2, 3, 1) or taps"
         )
-    padded = is_padded(geometry.rows) or is_padded(geometry.columns)
+    padded = is_padded(geometry.planes) or is_padded(geometry.rows) or is_padded(geometry.columns)
     gaps = geometry.rows.lhs_dilation > 1 or geometry.columns.lhs_dilation > 1
     if extras.strict_nonfinite and (padded or gaps):
         return "strict_nonfinite=True: swapped multiplies filters by the zeros of padding and lhs_dilation; use taps"
@@ -70,7 +70,7 @@ def together_refusal(geometry, extras, side, fold):
     if not can_fold(geometry, fold):
         return (
             f"config fold={fold}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}: must divide P, with fold * "
-            f"stride * C <= {nl.tile_size.pmax}, fold * K <= {BANK_COLUMNS}, no crop at the top, no lhs_dilation of "
-            f"rows and no cast of NHWC; use 1"
+            f"stride * C <= {nl.tile_size.pmax}, fold * K <= {BANK_COLUMNS}, no crop at the top, one plane of "
+            f"taps, no lhs_dilation of rows and no cast of NHWC; use 1"
         )
     return ""

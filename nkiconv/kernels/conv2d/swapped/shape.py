@@ -26,6 +26,7 @@ class Source(nl.NKIObject):
     partitions: padded row g of x is row g // slots of slot g % slots. Where fold is 1, slots is 1.
     """
 
+    planes: Axis
     rows: Axis
     columns: Axis
     fold: int
@@ -34,7 +35,8 @@ class Source(nl.NKIObject):
 
 @dataclass
 class SwappedBand(nl.NKIObject):
-    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of planes z0 .. z0+zn-1; their window of padded x is hn x wn."""
+    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of planes z0 .. z0+zn-1; their window of padded x is dn x hn x
+    wn."""
 
     z0: int
     zn: int
@@ -42,6 +44,7 @@ class SwappedBand(nl.NKIObject):
     pn: int
     q0: int
     qn: int
+    dn: int
     hn: int
     wn: int
 
@@ -82,7 +85,7 @@ def source_of(geometry, fold):
             lhs_dilation=1,
             before=rows.before,
         )
-    return Source(rows=rows, columns=geometry.columns, fold=fold, slots=slots)
+    return Source(planes=geometry.planes, rows=rows, columns=geometry.columns, fold=fold, slots=slots)
 
 
 def casts_x(geometry):
@@ -94,7 +97,7 @@ def can_fold(geometry, fold):
     """Whether so many rows of y go beside each other; an engine does not cast to any partition."""
     rows = geometry.rows
     fits = fold * rows.stride * geometry.C <= nl.tile_size.pmax and fold * geometry.K <= BANK_COLUMNS
-    whole = rows.out % fold == 0 and rows.before >= 0 and rows.lhs_dilation == 1
+    whole = rows.out % fold == 0 and geometry.planes.taps == 1 and rows.before >= 0 and rows.lhs_dilation == 1
     return fold == 1 or (fits and whole and not casts_x(geometry))
 
 
@@ -137,7 +140,7 @@ def cut_of(source, geometry, side, most_elements):
     P, Q = source.rows.out, source.columns.out
     units = Q // side
     width = min(units, P_MAX)
-    height = extent(source.rows, 1)
+    height = extent(source.planes, 1) * extent(source.rows, 1)
     while width > 1 and height * extent(source.columns, width * side) > most_elements:
         width = div_ceil(width, 2)
     parts = []
@@ -157,7 +160,11 @@ def swapped_bands(source, geometry, sizes, most_elements, halves):
     row_blocks = cut(P, sizes.rows)
     image_blocks = cut(geometry.planes.out, sizes.images)
     columns = extent(source.columns, most_of(sizes.parts))
-    together = most_elements // (extent(source.rows, P) * columns * sizes.images)
+    plane, together = extent(source.rows, P) * columns, 0
+    while together < len(image_blocks):
+        if extent(source.planes, (together + 1) * sizes.images) * plane > most_elements:
+            break
+        together += 1
     odd = halves > 1 and (len(image_blocks) * len(sizes.parts)) % PARTS == 1
     found = []
     if together >= 1 and not (odd and len(row_blocks) > 1):
@@ -169,6 +176,7 @@ def swapped_bands(source, geometry, sizes, most_elements, halves):
                 add_bands(found, source, sizes, (first, last[0] + last[1] - first), (0, P))
         return found
     most = 1
+    columns = columns * extent(source.planes, 1)
     while most < len(row_blocks) and extent(source.rows, (most + 1) * sizes.rows) * columns <= most_elements:
         most += 1
     count = div_ceil(len(row_blocks), most)
@@ -196,6 +204,7 @@ def band_of(source, images, rows, part):
         pn=rows[1],
         q0=part[0],
         qn=part[1],
+        dn=extent(source.planes, images[1]),
         hn=extent(source.rows, rows[1]),
         wn=extent(source.columns, part[1]),
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
 from ..cuts import most_of
+from ..geometry import num_taps
 from .filters import raw_bytes, transposes_of, way_of
 from .shape import (
     STEP_MAX,
@@ -56,7 +57,7 @@ def make_swapped(geometry, config):
     fold, item = config.fold, geometry.itemsize
     source = source_of(geometry, fold)
     chunks = cut(geometry.C, nl.tile_size.pmax)
-    k_bytes = len(chunks) * geometry.rows.taps * geometry.columns.taps * item
+    k_bytes = len(chunks) * num_taps(geometry) * item
     most_k = min(geometry.K, max(1, config.filter_bytes // k_bytes))
     count = div_ceil(geometry.K, most_k)
     if fold > 1 and (count > 1 or config.shard == "channels"):
@@ -85,25 +86,25 @@ def make_swapped(geometry, config):
         items=items,
         way=way_of(geometry),
         warmup=config.warmup,
-        banks=FIRST_BANKS if geometry.rows.taps * geometry.columns.taps == 1 else 1,
+        banks=FIRST_BANKS if num_taps(geometry) == 1 else 1,
     )
 
 
 def widest_step(source, sizes, band, num_chunks):
     """Elements between neighbours of an axis, at most, in what the engines see of a window."""
     row = source.rows.stride * band.wn if band.hn > 1 else 1
-    image = band.hn * band.wn if band.zn * num_chunks > 1 else 1
+    image = source.planes.stride * band.hn * band.wn if band.dn * num_chunks > 1 else 1
     return max(max(row, image), sizes.side * source.columns.stride if band.qn > sizes.side else 1)
 
 
 def swapped_sbuf_bytes(geometry, plan, extras):
     """Bytes a partition, at most: x of two bands, filters, blocks of taps, results, bias."""
     item, y_item = geometry.itemsize, extras.epilogue.y_itemsize
-    taps = geometry.rows.taps * geometry.columns.taps
+    taps = num_taps(geometry)
     x_bytes = 0
     for one in plan.items:
         band = one.band
-        elements = band.zn * band.hn * band.wn
+        elements = band.dn * band.hn * band.wn
         staged = 2 * elements * geometry.hbm_itemsize if casts_x(geometry) else 0
         x_bytes = max(x_bytes, 2 * len(plan.chunks) * elements * item + staged)
     kn = most_of(plan.batches)
@@ -129,9 +130,9 @@ def swapped_fits(geometry, extras, plan):
 
 def count_swapped_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most."""
-    taps = geometry.rows.taps * geometry.columns.taps
+    taps = num_taps(geometry)
     chunks, source = len(plan.chunks), plan.source
-    windows = source.rows.taps * source.columns.taps
+    windows = source.planes.taps * source.rows.taps * source.columns.taps
     most = 0
     for core in range(cores):
         mine = share(len(plan.items), cores, core)
@@ -143,7 +144,7 @@ def count_swapped_instructions(geometry, plan, cores):
                 total += 3 * transposes_of(kn, taps, plan.chunks) + chunks * taps + 4
                 total += source.fold * geometry.rows.taps
             blocks = blocks_of(plan.sizes, item.band)
-            total += 4 + chunks * 2 * source.slots * (len(blocks) + 1)
+            total += 4 + chunks * (2 * source.slots * (len(blocks) + 1) + 2)
             parts, groups = div_ceil(source.fold * kn, plan.k_tile), tile_groups(plan.sizes.side, plan.k_tile)
             banks = parts * (plan.sizes.side * chunks * windows + 5 * len(groups))
             total += len(blocks) * (banks + 4 * source.fold + 2)
