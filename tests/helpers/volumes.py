@@ -10,9 +10,9 @@ from tolerances import integer_inputs
 import nkiconv
 from nkiconv._nki import nki, nl
 from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.kernels.conv2d.call import Extras, operands_of
-from nkiconv.kernels.conv2d.dispatch import convolve
-from nkiconv.kernels.conv2d.geometry import Axis, Geometry, bytes_of
+from nkiconv.kernels.conv.call import Extras, operands_of
+from nkiconv.kernels.conv.dispatch import convolve
+from nkiconv.kernels.conv.geometry import Axis, Geometry, bytes_of
 
 #: (size, taps, stride, dilation, lhs_dilation, before, after) of an axis.
 PLAIN = (6, 3, 1, 1, 1, 1, 1)
@@ -41,7 +41,9 @@ def axis_of(size, taps, stride, dilation, lhs_dilation, before, after):
 
 
 @nki.jit
-def volume_conv(x_hbm, w_hbm, planes, rows, columns, groups, precision=None, config=None, algorithm="taps", last=False):
+def volume_conv(
+    x_hbm, w_hbm, planes, rows, columns, groups, precision=None, config=None, algorithm="implicit_gemm", last=False
+):
     """x [C, D, H, W], or [D, H, W, C] where channels come last, with w [K, C / groups, T, R, S]."""
     axes = (axis_of(*planes), axis_of(*rows), axis_of(*columns))
     D, H, W = (axis.size for axis in axes)
