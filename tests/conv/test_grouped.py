@@ -43,7 +43,7 @@ ROWS = {
     "several banks of a row": ConvProblem(N=1, C=4, H=3, W=800, K=4, R=3, S=3, groups=2, padding=SAME),
     "two images at once, one left": ConvProblem(N=5, C=48, H=9, W=8, K=48, R=3, S=3, groups=48, padding=SAME),
     "three images at once": ConvProblem(N=3, C=24, H=5, W=4, K=24, R=3, S=3, groups=3, padding=SAME),
-    "several chunks, the last of two images": ConvProblem(
+    "several waves, the last of two images": ConvProblem(
         N=4, C=224, H=6, W=5, K=224, R=3, S=3, groups=224, padding=SAME
     ),
     "parts of an image at once": ConvProblem(N=1, C=32, H=23, W=9, K=32, R=3, S=3, groups=32, padding=((2, 0), (1, 1))),
@@ -51,7 +51,7 @@ ROWS = {
         N=2, C=20, H=50, W=130, K=40, R=5, S=3, groups=20, stride=(2, 1), padding=((2, 2), (1, 1))
     ),
     "more tiles than rows": ConvProblem(N=1, C=16, H=3, W=9, K=16, R=3, S=3, groups=4, padding=((0, 0), (1, 1))),
-    "many chunks": ConvProblem(N=1, C=640, H=5, W=4, K=640, R=3, S=3, groups=20, padding=SAME),
+    "many waves": ConvProblem(N=1, C=640, H=5, W=4, K=640, R=3, S=3, groups=20, padding=SAME),
     "groups of half an array": ConvProblem(N=1, C=192, H=7, W=6, K=192, R=3, S=3, groups=3, padding=SAME),
 }
 CONV2D = OPERATIONS["conv2d"]

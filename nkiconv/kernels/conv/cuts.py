@@ -47,6 +47,24 @@ def same_place(one, other):
     return rows and one.q0 == other.q0 and one.qn == other.qn and one.z0 == other.z0 and one.zn == other.zn
 
 
+def with_rows(band, outputs, elements):
+    """A Band with other rows of outputs and of x, both (first, how many)."""
+    return Band(
+        z0=band.z0,
+        zn=band.zn,
+        p0=outputs[0],
+        pn=outputs[1],
+        q0=band.q0,
+        qn=band.qn,
+        d0=band.d0,
+        dn=band.dn,
+        h0=elements[0],
+        hn=elements[1],
+        w0=band.w0,
+        wn=band.wn,
+    )
+
+
 def axis_elements(axis, count):
     """Most elements of an axis that neighbouring outputs need."""
     return min(axis.size, ((count - 1) * axis.stride + (axis.taps - 1) * axis.dilation) // axis.lhs_dilation + 1)

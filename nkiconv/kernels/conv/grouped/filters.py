@@ -1,4 +1,4 @@
-"""Stationaries of grouped conv2d: [(tile, c), a, b, (uw, uh, k)] in SBUF for a chunk of tiles.
+"""Stationaries of grouped conv2d: [(tile, c), a, b, (uw, uh, k)] in SBUF for a wave of tiles.
 
 Filters come in as [(tile, k), c, r, s]. Each row is spread over the input channels of all tiles under a mask; a matmul
 with rows of identities then transposes a tap and puts the k of every tile into the same columns:
@@ -21,12 +21,12 @@ from ..call import of_array
 from ..cuts import blocks_of_taps
 from ..filter_feed import clear_words, tiles_in_turn
 from ..geometry import filter_rows
-from .units import tiles_of_chunk
+from .units import tiles_of_wave
 
 
 @dataclass
 class Rulers(nl.NKIObject):
-    """What spreads and transposes the filters of any chunk."""
+    """What spreads and transposes the filters of any wave."""
 
     #: tiles whose output channels share the partitions
     together: int
@@ -34,7 +34,7 @@ class Rulers(nl.NKIObject):
     mask_sbuf: object
     #: [(tile, k), k] 1 where they are the same output channel of a tile; None for depthwise
     ones_sbuf: object
-    #: buffers of stationaries that chunks take in turn
+    #: buffers of stationaries that waves take in turn
     ring: list
 
 
@@ -93,8 +93,8 @@ def same_group_mask(operands, geometry, grouped, together):
     return mask_sbuf
 
 
-def load_grouped_filters(operands, geometry, grouped, chunk):
-    """Filters of a chunk [(tile, k), c, r, s] in SBUF for each `tiles_together` tiles, zeros where there is none; of a
+def load_grouped_filters(operands, geometry, grouped, wave):
+    """Filters of a wave [(tile, k), c, r, s] in SBUF for each `tiles_together` tiles, zeros where there is none; of a
     depthwise one [(tile, c), k, r, s]."""
     per_c, R, S = geometry.C // geometry.groups, filter_rows(geometry), geometry.columns.taps
     each, step, second, second_step, size = 1, geometry.w_strides[0], per_c, geometry.w_strides[1], grouped.Kt
@@ -102,8 +102,8 @@ def load_grouped_filters(operands, geometry, grouped, chunk):
         each = geometry.K // geometry.C
         step, second, second_step, size = each * geometry.w_strides[0], each, geometry.w_strides[0], grouped.T
     together = tiles_together(geometry, grouped)
-    folds = grouped.chunks[chunk][2]
-    tiles = tiles_of_chunk(geometry, grouped, chunk, folds)
+    lanes = grouped.waves[wave][2]
+    tiles = tiles_of_wave(geometry, grouped, wave, lanes)
     found = []
     for first in range(0, len(tiles), together):
         some = tiles[first : min(first + together, len(tiles))]
@@ -114,7 +114,7 @@ def load_grouped_filters(operands, geometry, grouped, chunk):
         if total < len(some) * size:
             nisa.memset(dst=raw_sbuf, value=0.0, engine=nisa.engine.vector)
         first_kn = some[0].kn
-        dense = folds == 1 and first_kn == size * each
+        dense = lanes == 1 and first_kn == size * each
         for index in range(1 if dense else len(some)):
             tile = some[index]
             count = total if dense else tile.kn // each
@@ -144,7 +144,7 @@ def blocks_of_plane(geometry, grouped):
 
 
 def build_filters(operands, spreads, geometry, grouped, rulers, turn, ledger):
-    """Stationaries of a chunk [(tile, c), a, b, (uw, uh, k)] from what `spread_filters` returned, in the buffer whose
+    """Stationaries of a wave [(tile, c), a, b, (uw, uh, k)] from what `spread_filters` returned, in the buffer whose
     turn it is."""
     filters_sbuf = rulers.ring[turn % len(rulers.ring)]
     blocks = blocks_of_plane(geometry, grouped)

@@ -1,4 +1,4 @@
-"""The loop of grouped conv2d: x of a chunk comes in, tiles of the array work side by side, rows are put together."""
+"""The loop of grouped conv2d: x of a wave comes in, tiles of the array work side by side, rows are put together."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ from ..geometry import met
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, is_whole, spaced, sums_met, zero_sums
 from .filters import build_filters, load_grouped_filters, make_rulers, spread_filters
-from .units import FILTER_BUFFERS, banks_of_unit, tiles_of_chunk, y_pages
+from .units import FILTER_BUFFERS, banks_of_unit, tiles_of_wave, y_pages
 
 
 @dataclass
-class Chunk(nl.NKIObject):
-    """A chunk of tiles: filters as loaded, spread and as stationaries, bias [(uh, k), tile] or None."""
+class Wave(nl.NKIObject):
+    """A wave of tiles: filters as loaded, spread and as stationaries, bias [(uh, k), tile] or None."""
 
     tiles: list
     loaded: list
@@ -31,7 +31,7 @@ class Chunk(nl.NKIObject):
 def run_grouped(operands, geometry, extras, grouped):
     """This core's part of the units; x of the next ones is loaded before one is worked on.
 
-    Filters of a chunk are loaded, spread two units and transposed one unit before its first, while engines and array
+    Filters of a wave are loaded, spread two units and transposed one unit before its first, while engines and array
     work on others.
     """
     _, units = part_of_core(grouped.units)
@@ -41,28 +41,28 @@ def run_grouped(operands, geometry, extras, grouped):
     order = order_of(units)
     ledger = new_ledger()
     ring = ring_of_units(operands, geometry, grouped, units)
-    chunks = [start_chunk(operands, geometry, grouped, order[0])]
+    waves = [start_wave(operands, geometry, grouped, order[0])]
     load_until(ring, operands.x, 1)
     if len(order) > 1:
-        chunks.append(start_chunk(operands, geometry, grouped, order[1]))
+        waves.append(start_wave(operands, geometry, grouped, order[1]))
     zeros_sbuf = warm_zeros()
     rulers = make_rulers(operands, geometry, grouped, min(FILTER_BUFFERS, len(order)))
     warm_up(zeros_sbuf, grouped.warmup, 1)
-    spread_chunk(geometry, grouped, rulers, chunks, 0)
-    finish_chunk(operands, geometry, grouped, rulers, chunks, 0, ledger)
-    spread_chunk(geometry, grouped, rulers, chunks, 1)
+    spread_wave(geometry, grouped, rulers, waves, 0)
+    finish_wave(operands, geometry, grouped, rulers, waves, 0, ledger)
+    spread_wave(geometry, grouped, rulers, waves, 1)
     at = 0
     for index in range(count):
         load_until(ring, operands.x, index + grouped.buffers)
         here, after = units[index], units[min(index + 1, count - 1)]
-        own = chunks[at]
-        if after.chunk != here.chunk:
-            chunks[at] = None
+        own = waves[at]
+        if after.wave != here.wave:
+            waves[at] = None
             at += 1
-            finish_chunk(operands, geometry, grouped, rulers, chunks, at, ledger)
-            if len(chunks) < len(order):
-                chunks.append(start_chunk(operands, geometry, grouped, order[len(chunks)]))
-            spread_chunk(geometry, grouped, rulers, chunks, at + 1)
+            finish_wave(operands, geometry, grouped, rulers, waves, at, ledger)
+            if len(waves) < len(order):
+                waves.append(start_wave(operands, geometry, grouped, order[len(waves)]))
+            spread_wave(geometry, grouped, rulers, waves, at + 1)
         last = index + 1 == count
         x_sbuf = None
         if len(ring.tiles) > 0:
@@ -71,18 +71,18 @@ def run_grouped(operands, geometry, extras, grouped):
 
 
 def order_of(units):
-    """Chunks of units, each once, in order."""
+    """Waves of units, each once, in order."""
     found = []
     for unit in units:
-        if len(found) == 0 or found[len(found) - 1] != unit.chunk:
-            found.append(unit.chunk)
+        if len(found) == 0 or found[len(found) - 1] != unit.wave:
+            found.append(unit.wave)
     return found
 
 
-def start_chunk(operands, geometry, grouped, index):
-    """A Chunk whose filters are on their way."""
+def start_wave(operands, geometry, grouped, index):
+    """A Wave whose filters are on their way."""
     loaded = load_grouped_filters(operands, geometry, grouped, index)
-    tiles = tiles_of_chunk(geometry, grouped, index, grouped.chunks[index][2])
+    tiles = tiles_of_wave(geometry, grouped, index, grouped.waves[index][2])
     bias_sbuf = None
     if operands.bias != None:
         bias_sbuf = nl.ndarray((grouped.Uh * grouped.Kt, len(tiles)), dtype=nl.float32, buffer=nl.sbuf)
@@ -91,20 +91,20 @@ def start_chunk(operands, geometry, grouped, index):
             tile = tiles[which]
             for uh in range(grouped.Uh):
                 load_box(bias_sbuf, operands.bias, (uh * grouped.Kt, which), [[1, tile.kn], [1, 1]], tile.k0)
-    return Chunk(tiles=tiles, loaded=loaded, spreads=[], filters_sbuf=None, bias_sbuf=bias_sbuf)
+    return Wave(tiles=tiles, loaded=loaded, spreads=[], filters_sbuf=None, bias_sbuf=bias_sbuf)
 
 
-def spread_chunk(geometry, grouped, rulers, chunks, at):
-    """Put zeros between the groups of a chunk's filters, if there is such a chunk."""
-    if at < len(chunks):
-        chunks[at].spreads = spread_filters(chunks[at].loaded, geometry, grouped, rulers)
-        chunks[at].loaded = []
+def spread_wave(geometry, grouped, rulers, waves, at):
+    """Put zeros between the groups of a wave's filters, if there is such a wave."""
+    if at < len(waves):
+        waves[at].spreads = spread_filters(waves[at].loaded, geometry, grouped, rulers)
+        waves[at].loaded = []
 
 
-def finish_chunk(operands, geometry, grouped, rulers, chunks, at, ledger):
-    """Make the stationaries of a chunk."""
-    chunks[at].filters_sbuf = build_filters(operands, chunks[at].spreads, geometry, grouped, rulers, at, ledger)
-    chunks[at].spreads = []
+def finish_wave(operands, geometry, grouped, rulers, waves, at, ledger):
+    """Make the stationaries of a wave."""
+    waves[at].filters_sbuf = build_filters(operands, waves[at].spreads, geometry, grouped, rulers, at, ledger)
+    waves[at].spreads = []
 
 
 def rows_of_first_bank(grouped, unit):
@@ -129,14 +129,14 @@ def ring_of_units(operands, geometry, grouped, units):
 
 def boxes_of_unit(geometry, grouped, unit, first):
     """x of a unit as boxes, the `first` rows before the others."""
-    tiles = tiles_of_chunk(geometry, grouped, unit.chunk, len(unit.parts))
+    tiles = tiles_of_wave(geometry, grouped, unit.wave, len(unit.parts))
     each = len(tiles) // len(unit.parts)
     dense = tiles[0].cn == grouped.T
     strides, boxes = geometry.x_strides, []
     for bounds in ((0, first), (first, unit.hn)):
         for index in range(0, len(tiles) if unit.wn > 0 else 0, each if dense else 1):
             tile = tiles[index]
-            part = unit.parts[tile.fold]
+            part = unit.parts[tile.lane]
             low, high = bounds[0], min(part.hn, bounds[1])
             # tiles without gaps between their channels are one box
             end = tiles[index + each - 1] if dense else tile
@@ -160,12 +160,12 @@ def grouped_place(grouped, tile):
     return page * grouped.Uh + own, first // each * each, own
 
 
-def work_on_unit(operands, geometry, epilogue, grouped, chunk, unit, x_sbuf, zeros_sbuf, ledger, last):
+def work_on_unit(operands, geometry, epilogue, grouped, wave, unit, x_sbuf, zeros_sbuf, ledger, last):
     """Results of a unit: banks of all tiles one after the other, then the stores.
 
     last: whether nothing hides the stores, so that each bank's results leave at once.
     """
-    tiles = chunk.tiles[0 : len(chunk.tiles) // grouped.chunks[unit.chunk][2] * len(unit.parts)]
+    tiles = wave.tiles[0 : len(wave.tiles) // grouped.waves[unit.wave][2] * len(unit.parts)]
     Q, Uh = geometry.columns.out, grouped.Uh
     shape = (nl.tile_size.pmax, unit.zn, unit.mn * Uh, Q)
     ys = tiles_in_turn(y_pages(grouped) * Uh, shape, operands.y.dtype)
@@ -176,11 +176,11 @@ def work_on_unit(operands, geometry, epilogue, grouped, chunk, unit, x_sbuf, zer
     banks = banks_of_unit(grouped, unit)
     for which in range(len(banks)):
         bank = banks[which]
-        sums = sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf)
+        sums = sums_of_bank(geometry, grouped, wave, tiles, unit, bank, x_sbuf, zeros_sbuf)
         for index in range(len(tiles)):
             if sums[index] != None:
                 residual = residuals[index]
-                read_out(epilogue, geometry, grouped, chunk, index, bank, sums[index], ys, residual, ledger)
+                read_out(epilogue, geometry, grouped, wave, index, bank, sums[index], ys, residual, ledger)
         if which + 1 == len(banks) or banks[which + 1][0] != bank[0]:
             # all columns of these rows are there
             for tile in tiles:
@@ -192,7 +192,7 @@ def work_on_unit(operands, geometry, epilogue, grouped, chunk, unit, x_sbuf, zer
             store_tile(operands.y, geometry, grouped, tile, unit, 0, unit.mn, ys)
 
 
-def sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf):
+def sums_of_bank(geometry, grouped, wave, tiles, unit, bank, x_sbuf, zeros_sbuf):
     """Sums [(uw, uh, k), images, blocks of rows, blocks of columns] of a bank in PSUM, for each tile; None where its
     part has no such rows.
 
@@ -206,7 +206,7 @@ def sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf
         longest = max(longest, len(found))
     sums, started = [], []
     for tile in tiles:
-        part, found = unit.parts[tile.fold], every[tile.fold]
+        part, found = unit.parts[tile.lane], every[tile.lane]
         mn = min(most, part.mn - m)
         covered = False
         if len(found) > 0:
@@ -222,19 +222,19 @@ def sums_of_bank(geometry, grouped, chunk, tiles, unit, bank, x_sbuf, zeros_sbuf
     for which in range(longest):
         for index in range(len(tiles)):
             tile = tiles[index]
-            found = every[tile.fold]
+            found = every[tile.lane]
             if which < len(found):
-                multiply_tile(sums[index], grouped, chunk, tile, unit, bank, x_sbuf, found[which], started[index])
+                multiply_tile(sums[index], grouped, wave, tile, unit, bank, x_sbuf, found[which], started[index])
                 started[index] = True
     return sums
 
 
-def multiply_tile(acc_psum, grouped, chunk, tile, unit, bank, x_sbuf, product, started):
+def multiply_tile(acc_psum, grouped, wave, tile, unit, bank, x_sbuf, product, started):
     """One matmul of a tile, added to what is there if the sums have started."""
-    part, first = unit.parts[tile.fold], tile.index * grouped.T
+    part, first = unit.parts[tile.lane], tile.index * grouped.T
     nisa.nc_matmul(
         dst=sums_met(acc_psum, product, (part.z0, part.m0 + bank[0], bank[2])),
-        stationary=chunk.filters_sbuf[first : first + tile.cn, product.row, product.group, 0 : acc_psum.shape[0]],
+        stationary=wave.filters_sbuf[first : first + tile.cn, product.row, product.group, 0 : acc_psum.shape[0]],
         moving=elements_met(x_sbuf, (first, tile.cn), product, (part.d0, part.h0, unit.w0)),
         accumulate=started,
         tile_position=(first, 0),
@@ -264,13 +264,13 @@ def products_of_bank(geometry, grouped, part, zn, bank):
     return whole + partial
 
 
-def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, residual_sbuf, ledger):
+def read_out(epilogue, geometry, grouped, wave, index, bank, sums_psum, ys, residual_sbuf, ledger):
     """Sums of a tile to every Uh-th row of its buffer, columns in their order."""
     m, j, jn = bank[0], bank[2], bank[3]
     Uh, Uw, images, mn = grouped.Uh, grouped.Uw, sums_psum.shape[1], sums_psum.shape[2]
-    buffer, base, own = grouped_place(grouped, chunk.tiles[index])
+    buffer, base, own = grouped_place(grouped, wave.tiles[index])
     each = Uh * grouped.Kt
-    bias_sbuf = None if chunk.bias_sbuf == None else chunk.bias_sbuf[0:each, index : index + 1]
+    bias_sbuf = None if wave.bias_sbuf == None else wave.bias_sbuf[0:each, index : index + 1]
     for uw in range(Uw):
         count = min(jn, div_ceil(geometry.columns.out - uw, Uw) - j)
         if count > 0:
@@ -286,7 +286,7 @@ def read_out(epilogue, geometry, grouped, chunk, index, bank, sums_psum, ys, res
 def move_rows(geometry, grouped, tile, unit, bank, ys, ledger):
     """Rows uh of a tile's blocks to the partitions and places where they belong."""
     buffer, base, own = grouped_place(grouped, tile)
-    part, y_sbuf, Uh, columns = unit.parts[tile.fold], ys[buffer], grouped.Uh, (0, geometry.columns.out, 1)
+    part, y_sbuf, Uh, columns = unit.parts[tile.lane], ys[buffer], grouped.Uh, (0, geometry.columns.out, 1)
     first, to = bank[0] * Uh, base + own * grouped.Kt
     for uh in range(Uh):
         count = min(min(bank[1], part.mn - bank[0]), div_ceil(geometry.rows.out - uh, Uh) - part.m0 - bank[0])
@@ -304,7 +304,7 @@ def move_rows(geometry, grouped, tile, unit, bank, ys, ledger):
 def store_tile(y_hbm, geometry, grouped, tile, unit, m, mn, ys):
     """Blocks m .. m+mn-1 of rows of a tile, as far as its part has them."""
     buffer, base, own = grouped_place(grouped, tile)
-    part, strides = unit.parts[tile.fold], geometry.y_strides
+    part, strides = unit.parts[tile.lane], geometry.y_strides
     p0 = (part.m0 + m) * grouped.Uh
     pn = min(geometry.rows.out - p0, min(mn, part.mn - m) * grouped.Uh)
     if pn > 0:
@@ -315,7 +315,7 @@ def store_tile(y_hbm, geometry, grouped, tile, unit, m, mn, ys):
 
 def residual_boxes(geometry, grouped, tile, unit):
     """Boxes of the residual of a tile, [(uh, k), images, blocks of rows, columns]."""
-    Uh, part = grouped.Uh, unit.parts[tile.fold]
+    Uh, part = grouped.Uh, unit.parts[tile.lane]
     strides = geometry.r_strides
     found = []
     for uh in range(Uh):

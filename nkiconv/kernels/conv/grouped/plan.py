@@ -55,11 +55,11 @@ def grouped_instructions(geometry, grouped, cores):
     most = 0
     for core in range(cores):
         first, count = share(len(grouped.units), cores, core)
-        total, chunk = 64 + grouped.warmup, -1
+        total, wave = 64 + grouped.warmup, -1
         for unit in grouped.units[first : min(first + count, len(grouped.units))]:
             banks = len(banks_of_unit(grouped, unit))
             total += banks * grouped.tiles * each + grouped.tiles * (4 + 2 * grouped.Uh) + 8
-            total += build if unit.chunk != chunk else 0
-            chunk = unit.chunk
+            total += build if unit.wave != wave else 0
+            wave = unit.wave
         most = max(most, total)
     return most

@@ -1,4 +1,4 @@
-"""How grouped conv2d is cut: chunks of tiles of the array's rows, units of images and rows for them, banks of sums."""
+"""How grouped conv2d is cut: waves of tiles of the array's rows, units of images and rows for them, banks of sums."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
 from ..cuts import axis_elements, places_met, window_of
 from ..geometry import Axis, num_taps, span
 
-#: Bytes a partition of the stationaries of a chunk of tiles, and of fp32 results of one band.
+#: Bytes a partition of the stationaries of a wave of tiles, and of fp32 results of one band.
 GROUPED_FILTER_BYTES = 40_960
 GROUPED_Y_BYTES = 12_288
 #: Buffers of stationaries.
@@ -23,7 +23,7 @@ class Grouped(nl.NKIObject):
     tiles: int
     G: int
     #: tiles of channels that work together: (the first, how many, for how many images or sets of them at once)
-    chunks: list
+    waves: list
     Kt: int
     Uh: int
     Uw: int
@@ -40,7 +40,7 @@ class Grouped(nl.NKIObject):
 
 @dataclass
 class GroupPart(nl.NKIObject):
-    """What tiles of one fold do: blocks m0 .. m0+mn-1 (of Uh rows) of planes z0, ..., from rows h0 .. h0+hn-1 of x of
+    """What tiles of one lane do: blocks m0 .. m0+mn-1 (of Uh rows) of planes z0, ..., from rows h0 .. h0+hn-1 of x of
     planes d0 .. d0+dn-1."""
 
     z0: int
@@ -54,12 +54,12 @@ class GroupPart(nl.NKIObject):
 
 @dataclass
 class GroupUnit(nl.NKIObject):
-    """Work of a chunk of tiles that is loaded and stored together: a Part for each fold.
+    """Work of a wave of tiles that is loaded and stored together: a Part for each lane.
 
     zn: planes of a part; dn, mn, hn: planes of x, blocks and rows of x of the largest; w0, wn: columns of x.
     """
 
-    chunk: int
+    wave: int
     parts: list
     zn: int
     dn: int
@@ -71,10 +71,10 @@ class GroupUnit(nl.NKIObject):
 
 @dataclass
 class Tile(nl.NKIObject):
-    """A tile of a chunk: its place on the array, whose images it has, input and output channels of its groups."""
+    """A tile of a wave: its place on the array, whose images it has, input and output channels of its groups."""
 
     index: int
-    fold: int
+    lane: int
     c0: int
     cn: int
     k0: int
@@ -101,7 +101,7 @@ def make_grouped(geometry, config, has_residual):
         T=T,
         tiles=nl.tile_size.pmax // T,
         G=G,
-        chunks=chunks_of_tiles(div_ceil(geometry.groups, G), nl.tile_size.pmax // T),
+        waves=waves_of_tiles(div_ceil(geometry.groups, G), nl.tile_size.pmax // T),
         Kt=Kt,
         Uh=Uh,
         Uw=Uw,
@@ -150,20 +150,20 @@ def grouped_bytes(geometry, grouped, has_residual):
     return filters + raw + spread + (grouped.buffers + 1) * x_bytes + results + 4096
 
 
-def tiles_of_chunk(geometry, grouped, chunk, folds):
-    """Tiles of a chunk, those of `folds` sets of images."""
+def tiles_of_wave(geometry, grouped, wave, lanes):
+    """Tiles of a wave, those of `lanes` sets of images."""
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
-    first, count = grouped.chunks[chunk][0], grouped.chunks[chunk][1]
+    first, count = grouped.waves[wave][0], grouped.waves[wave][1]
     found = []
-    for place in range(folds * count):
+    for place in range(lanes * count):
         g0 = (first + place % count) * grouped.G
         gn = min(grouped.G, geometry.groups - g0)
-        found.append(Tile(index=place, fold=place // count, c0=g0 * per_c, cn=gn * per_c, k0=g0 * per_k, kn=gn * per_k))
+        found.append(Tile(index=place, lane=place // count, c0=g0 * per_c, cn=gn * per_c, k0=g0 * per_k, kn=gn * per_k))
     return found
 
 
-def chunks_of_tiles(total, tiles):
-    """(first tile, how many, folds) of chunks of `total` tiles of channels.
+def waves_of_tiles(total, tiles):
+    """(first tile, how many, lanes) of waves of `total` tiles of channels.
 
     What is left over where the array has room for it several times takes several images, or parts of one, at once.
     """
@@ -175,61 +175,61 @@ def chunks_of_tiles(total, tiles):
 
 
 def add_units(geometry, grouped, most_blocks, most_rows):
-    """Units of all chunks, at most so many blocks of rows each; as many for one half of the work as for the other."""
+    """Units of all waves, at most so many blocks of rows each; as many for one half of the work as for the other."""
     M, J = grouped.rows.out, grouped.columns.out
     images = 1
     if most_blocks == M:
         images = max(1, min(BANK_COLUMNS // (M * J), most_rows // max(1, geometry.rows.size)))
     columns = span(grouped.columns, 0, J)
-    chunks = len(grouped.chunks)
-    for chunk in range(chunks):
-        folds = grouped.chunks[chunk][2]
-        # folds have images of their own, or rows where there are too few images
-        of_rows = geometry.planes.out < folds
-        count_n = geometry.planes.out if of_rows else div_ceil(geometry.planes.out, images * folds)
-        count_m = div_ceil(M, most_blocks * folds) if of_rows else div_ceil(M, most_blocks)
-        if chunks % PARTS == 1 and chunk == chunks // PARTS and (count_n * count_m) % PARTS == 1:
-            # the chunk in the middle is both halves'
-            if not of_rows and count_n * folds < geometry.planes.out:
+    waves = len(grouped.waves)
+    for wave in range(waves):
+        lanes = grouped.waves[wave][2]
+        # lanes have images of their own, or rows where there are too few images
+        of_rows = geometry.planes.out < lanes
+        count_n = geometry.planes.out if of_rows else div_ceil(geometry.planes.out, images * lanes)
+        count_m = div_ceil(M, most_blocks * lanes) if of_rows else div_ceil(M, most_blocks)
+        if waves % PARTS == 1 and wave == waves // PARTS and (count_n * count_m) % PARTS == 1:
+            # the wave in the middle is both halves'
+            if not of_rows and count_n * lanes < geometry.planes.out:
                 count_n += 1
             elif count_m < M:
                 count_m += 1
-        for of_n in images_of_folds(geometry.planes.out, count_n, 1 if of_rows else folds):
+        for of_n in images_of_lanes(geometry.planes.out, count_n, 1 if of_rows else lanes):
             for of_m in cut_into(M, count_m):
                 parts = []
                 if of_rows:
-                    for inner in cut_into(of_m[1], min(of_m[1], folds)):
+                    for inner in cut_into(of_m[1], min(of_m[1], lanes)):
                         parts.append(part_of_blocks(geometry, grouped, of_n, 0, of_m[0] + inner[0], inner[1]))
-                for fold in range(0 if of_rows else of_n[2]):
-                    parts.append(part_of_blocks(geometry, grouped, of_n, fold, of_m[0], of_m[1]))
-                grouped.units.append(make_unit(chunk, parts, of_n[1], columns))
+                for lane in range(0 if of_rows else of_n[2]):
+                    parts.append(part_of_blocks(geometry, grouped, of_n, lane, of_m[0], of_m[1]))
+                grouped.units.append(make_unit(wave, parts, of_n[1], columns))
 
 
-def part_of_blocks(geometry, grouped, of_n, fold, m0, mn):
-    """A Part of the planes of a fold, and blocks m0 .. m0+mn-1."""
-    rows, z0 = span(grouped.rows, m0, mn), of_n[0] + fold * of_n[1]
+def part_of_blocks(geometry, grouped, of_n, lane, m0, mn):
+    """A Part of the planes of a lane, and blocks m0 .. m0+mn-1."""
+    rows, z0 = span(grouped.rows, m0, mn), of_n[0] + lane * of_n[1]
     planes = span(geometry.planes, z0, of_n[1])
     return GroupPart(z0=z0, d0=planes[0], dn=planes[1], m0=m0, mn=mn, h0=rows[0], hn=rows[1])
 
 
-def make_unit(chunk, parts, nn, columns):
+def make_unit(wave, parts, nn, columns):
     """A Unit of parts; columns of x: (the first, how many)."""
     dn, mn, hn = 0, 0, 0
     for part in parts:
         dn, mn, hn = max(dn, part.dn), max(mn, part.mn), max(hn, part.hn)
-    return GroupUnit(chunk=chunk, parts=parts, zn=nn, dn=dn, mn=mn, hn=hn, w0=columns[0], wn=columns[1])
+    return GroupUnit(wave=wave, parts=parts, zn=nn, dn=dn, mn=mn, hn=hn, w0=columns[0], wn=columns[1])
 
 
-def images_of_folds(N, parts, folds):
-    """(first image, images of a fold, folds) of parts of all images; what does not divide has a part of its own."""
+def images_of_lanes(N, parts, lanes):
+    """(first image, images of a lane, lanes) of parts of all images; what does not divide has a part of its own."""
     found = []
     for of_n in cut_into(N, parts):
         first, count = of_n
-        each = count // folds
+        each = count // lanes
         if each > 0:
-            found.append((first, each, folds))
-        if count > each * folds:
-            found.append((first + each * folds, 1, count - each * folds))
+            found.append((first, each, lanes))
+        if count > each * lanes:
+            found.append((first + each * lanes, 1, count - each * lanes))
     return found
 
 
@@ -244,5 +244,5 @@ def banks_of_unit(grouped, unit):
 
 
 def y_pages(grouped):
-    """Times 128 output channels of a chunk."""
+    """Times 128 output channels of a wave."""
     return div_ceil(grouped.tiles * grouped.Kt, nl.tile_size.pmax)

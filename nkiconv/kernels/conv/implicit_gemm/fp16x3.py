@@ -10,7 +10,7 @@ from ...._nki import nisa, nl
 from ..._engines import pick
 from ..._epilogue import Epilogue, finish
 from ..._tiles import BANK_BYTES
-from ..cuts import Band
+from ..cuts import Band, with_rows
 from .fold import chunk_window
 from .pairs_fp16 import DOWN, advance, start_pair
 from .rows import load_rows
@@ -134,20 +134,7 @@ def stage_parts(work):
         for _ in range(len(part.chunks)):
             nothing = None
             found.append(nothing)
-        rows = Band(
-            z0=band.z0,
-            zn=band.zn,
-            p0=band.p0,
-            pn=band.pn,
-            q0=band.q0,
-            qn=band.qn,
-            d0=band.d0,
-            dn=band.dn,
-            h0=band.h0 + part.h0,
-            hn=part.hn,
-            w0=band.w0,
-            wn=band.wn,
-        )
+        rows = with_rows(band, (band.p0, band.pn), (band.h0 + part.h0, part.hn))
         load_rows(work, part.chunks, found, part.index, rows, (0, part.hn))
         pairing.staged.append(found[part.index])
 

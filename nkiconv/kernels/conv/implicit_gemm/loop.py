@@ -12,7 +12,7 @@ from ..._engines import Ledger, new_ledger
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands, finish_shared, load_bias
-from ..cuts import Band, Bank, chunks_of, index_of, same_place
+from ..cuts import Band, Bank, chunks_of, index_of, same_place, with_rows
 from ..geometry import Geometry
 from .cuts import banks_of, lead_chunks, row_parts
 from .filters import (
@@ -377,20 +377,7 @@ def job_band(band, job):
     """A band in a job's own rows, pairs of rows where it makes two at once."""
     if job.rows == 1:
         return band
-    return Band(
-        z0=band.z0,
-        zn=band.zn,
-        p0=band.p0 // job.rows,
-        pn=div_ceil(band.pn, job.rows),
-        q0=band.q0,
-        qn=band.qn,
-        d0=band.d0,
-        dn=band.dn,
-        h0=band.h0,
-        hn=band.hn,
-        w0=band.w0,
-        wn=band.wn,
-    )
+    return with_rows(band, (band.p0 // job.rows, div_ceil(band.pn, job.rows)), (band.h0, band.hn))
 
 
 def add_chunk(work, one, chunk, tiles, last_bank):

@@ -20,7 +20,7 @@ RULERS_NS = 1350.0
 
 @dataclass(frozen=True)
 class _Build:
-    """ns of what makes a chunk's stationaries: GpSimd clears, Vector fills what lies between its groups, the array
+    """ns of what makes a wave's stationaries: GpSimd clears, Vector fills what lies between its groups, the array
     transposes that, taps are put in place, block by block of taps."""
 
     zeros_ns: float
@@ -53,7 +53,7 @@ class GroupedPrice:
         target, build = self.target, self.build
         array_ns = work_ns = engines_ns = zeros_ns = x_ns = y_ns = unit_ns = read_ns = 0.0
         for before, unit in zip((units[0], *units), units, strict=False):
-            if before.chunk != unit.chunk:
+            if before.wave != unit.wave:
                 engines_ns += (build.spread_ns + build.placed_ns) / 2
                 zeros_ns += build.zeros_ns
                 array_ns += build.transposed_ns
@@ -103,7 +103,7 @@ class GroupedPrice:
         time = clock.stream(WARM_UP_START_NS, grouped.warmup * target.matmul_columns_min * target.tensor_column_ns)
         if build.zeros_ns > 0.0:
             zeros_ns = RULERS_NS
-            if len(grouped.chunks) > 1:
+            if len(grouped.waves) > 1:
                 zeros_ns += target.gpsimd_fixed_ns + words * target.gpsimd_ns
             there_ns = max(there_ns, zeros_ns + build.zeros_ns / build.blocks)
         done_ns = target.vector_done_ns
@@ -116,13 +116,13 @@ class GroupedPrice:
         return clock, max(time, spread_ns + placed_ns + target.hop_tensor_ns, come_ns + w_ns + x_ns)
 
     def _fills(self) -> bool:
-        """Whether the first chunk's filters leave no gaps, whose zeros would let x come first."""
+        """Whether the first wave's filters leave no gaps, whose zeros would let x come first."""
         geometry, grouped = self.geometry, self.grouped
-        _, tiles, folds = grouped.chunks[0]
+        _, tiles, lanes = grouped.waves[0]
         size, used, channels = grouped.Kt, grouped.G * self.per_k, geometry.K
         if geometry.groups == geometry.C:
             size, used, channels = grouped.T, grouped.G, geometry.C
-        return bool(folds == 1 and tiles * size <= channels and used == size)
+        return bool(lanes == 1 and tiles * size <= channels and used == size)
 
     def _depthwise_build(self) -> _Build:
         target, grouped = self.target, self.grouped
@@ -158,7 +158,7 @@ class GroupedPrice:
 
     def _tiles(self, unit: Any) -> int:
         """Tiles of the array that have work in a unit."""
-        return int(self.grouped.chunks[unit.chunk][1] * len(unit.parts))
+        return int(self.grouped.waves[unit.wave][1] * len(unit.parts))
 
     def _read_out_ns(self, unit: Any, columns: int, blocks: int) -> float:
         """ns of Vector and Scalar, both at work, for the read-outs of a bank of all tiles, and moves of rows."""

@@ -1,4 +1,4 @@
-"""`taps` on the host."""
+"""`implicit_gemm` on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan of `taps` takes: its items core by core, as they are shared.
+"""What a plan of `implicit_gemm` takes: its items core by core, as they are shared.
 
 The array's rate is followed window by window: short kernels and matmuls of few columns get half of it. The first bank
 of sums is followed chunk by chunk, as its filters and rows come; of the rest, sums and DMA are only added up.

@@ -1,4 +1,4 @@
-"""What the parts of `taps` take: the array for matmuls and transposes, DMA for x, filters and results."""
+"""What the parts of `implicit_gemm` take: the array for matmuls and transposes, DMA for x, filters and results."""
 
 from __future__ import annotations
 
