@@ -229,7 +229,7 @@ def test_modelled_as_json():
 
 
 def test_modelled_at_a_precision():
-    assert "fp32 as fp16x3 taps" in bench("c1k1", "--target", "model", "--precision", "fp16x3").stdout
+    assert "fp32 as fp16x3 implicit_gemm" in bench("c1k1", "--target", "model", "--precision", "fp16x3").stdout
     [row] = json.loads(bench("c1k1", "--target", "model", "--precision", "tf32", "--json").stdout)["rows"]
     assert (row["dtype"], row["precision"]) == ("fp32", "tf32")
 
@@ -239,7 +239,7 @@ def test_measured_at_a_precision(here, on):
     result = bench("c1k1", "--target", "trn2", "--rounds", "4", "--precision", "fp16x3")
     assert result.exit_code == 0, result.output
     [row] = read(here / "profiles" / "measured_trn2.csv")
-    assert (row["precision"], row["algorithm"], row["status"]) == ("fp16x3", "taps", "pass")
+    assert (row["precision"], row["algorithm"], row["status"]) == ("fp16x3", "implicit_gemm", "pass")
 
 
 @pytest.mark.parametrize("device", [True, False])

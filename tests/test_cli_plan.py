@@ -84,9 +84,9 @@ def test_precision(plans):
     result = run("plan", "c1k1", "--precision", "fp16x3")
     assert result.exit_code == 0, result.output
     assert "fp32 as fp16x3" in result.output
-    assert "taps" in result.output
+    assert "implicit_gemm" in result.output
     [found] = json.loads(run("plan", "c1k1", "--precision", "fp16x3", "--json").stdout)
-    assert (found["algorithm"], found["asked"]["precision"]) == ("taps", "fp16x3")
+    assert (found["algorithm"], found["asked"]["precision"]) == ("implicit_gemm", "fp16x3")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_json():
 def test_precision():
     result = run("profile", "c1k1", "--precision", "fp16x3")
     assert result.exit_code == 0, result.output
-    assert "fp32 as fp16x3, taps on 2 cores" in result.output
+    assert "fp32 as fp16x3, implicit_gemm on 2 cores" in result.output
     [found] = json.loads(run("profile", "c1k1", "--precision", "tf32", "--json").stdout)
     assert found["precision"] == "tf32"
 
@@ -64,7 +64,7 @@ def test_files(tmp_path):
         (("profile", CASE, "--algorithm", "fft"), "algorithm='fft': accepted for depthwise_conv1d are taps_on"),
         (("profile", CASE, "mamba2_prefill", "--algorithm", "dot"), "case='mamba2_prefill': Q=4096: dot computes"),
         (("profile", CASE, "--dtype", "fp64"), "fp64"),
-        (("profile", "vae_512", "--algorithm", "bands"), "bands takes depthwise problems"),
+        (("profile", "vae_512", "--algorithm", "toeplitz_rows"), "toeplitz_rows takes depthwise problems"),
         (("profile", CASE, CASE, "--trace", "t.json"), "--trace=t.json: is of one case, and 2 are given"),
         (("profile", CASE, "--plot", "nowhere/p.png"), "nowhere is not a directory"),
         (("profile", CASE, "--plot", "p.jpg"), "--plot=p.jpg: must end in .png"),

@@ -64,9 +64,9 @@ def test_of_conv2d(recorded):
     x, w, residual = (np.ones(shape, np.float32) for shape in ((1, 8, 8, 8), (8, 8, 3, 3), (1, 8, 6, 6)))
     problem = ConvProblem(N=1, C=8, H=8, W=8, K=8, R=3, S=3, dtype="fp32")
     epilogue = Epilogue(residual=residual, beta=np.float32(0.5))
-    run_conv2d(x, w, problem, epilogue=epilogue, algorithm="taps", config=(("warmup", np.int64(0)),))
+    run_conv2d(x, w, problem, epilogue=epilogue, algorithm="implicit_gemm", config=(("warmup", np.int64(0)),))
     kwargs = found.given[0][1]
-    assert kwargs["algorithm"] == "taps"
+    assert kwargs["algorithm"] == "implicit_gemm"
     assert dict(kwargs["config"])["warmup"] == 0
     assert {type(one) for one in scalars(kwargs["config"])} <= {int, str, bool}
     assert type(kwargs["beta"]) is float

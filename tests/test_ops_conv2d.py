@@ -12,7 +12,7 @@ import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, conv2d
 from nkiconv.api.conv2d import FILTER_LAYOUTS, conv2d_problem, run_conv2d
 from nkiconv.bounds import epilogue_bound
-from nkiconv.kernels.conv2d.taps.config import TAPS_WARM_UP, WARM_UP_PACKED
+from nkiconv.kernels.conv.implicit_gemm.config import TAPS_WARM_UP, WARM_UP_PACKED
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
 
@@ -133,7 +133,7 @@ def test_pool_of_a_residual_in_bands(layout):
         residual_position="post_activation",
         activation="relu",
         pool=(3, 2),
-        algorithm="taps",
+        algorithm="implicit_gemm",
         config=(("x_bytes", 256),),
     )
     np.testing.assert_array_equal(found if layout == "NCHW" else np.moveaxis(found, 3, 1), expected)
@@ -234,8 +234,8 @@ REFUSED = [
     ("lnc", 3, UnsupportedError, "lnc=3: must be 1 or 2"),
     ("lnc", True, UnsupportedError, "lnc=True"),
     ("strict_nonfinite", 1, UnsupportedError, "strict_nonfinite: must be True or False, not int"),
-    ("algorithm", "fft", UnsupportedError, "algorithm='fft': accepted are None, taps"),
-    ("algorithm", "bands", UnsupportedError, "bands takes depthwise problems"),
+    ("algorithm", "fft", UnsupportedError, "algorithm='fft': accepted are None, implicit_gemm"),
+    ("algorithm", "toeplitz_rows", UnsupportedError, "toeplitz_rows takes depthwise problems"),
     ("config", (("warmup", 2),), UnsupportedError, "config=.*settings belong to an algorithm; name it"),
 ]
 
@@ -252,9 +252,19 @@ def test_refused_before_any_work(monkeypatch, name, value, kind, message):
 
 # why, arguments, class, message
 REFUSED_TOGETHER = [
-    ("setting", {"algorithm": "taps", "config": (("speed", 2),)}, UnsupportedError, "taps has no setting speed"),
-    ("value", {"algorithm": "taps", "config": (("warmup", -1),)}, UnsupportedError, "config warmup=-1"),
-    ("no config", {"algorithm": "taps", "config": 3}, UnsupportedError, "config=3: must be None or a tuple of"),
+    (
+        "setting",
+        {"algorithm": "implicit_gemm", "config": (("speed", 2),)},
+        UnsupportedError,
+        "implicit_gemm has no setting speed",
+    ),
+    ("value", {"algorithm": "implicit_gemm", "config": (("warmup", -1),)}, UnsupportedError, "config warmup=-1"),
+    (
+        "no config",
+        {"algorithm": "implicit_gemm", "config": 3},
+        UnsupportedError,
+        "config=3: must be None or a tuple of",
+    ),
     ("strict", {"algorithm": "stacked", "strict_nonfinite": True}, UnsupportedError, "strict_nonfinite=True: stacked"),
     (
         "same of gaps",
@@ -411,7 +421,7 @@ def test_no_filter_of_a_packed_one_is_turned():
     x, w = nkiconv.spec((1, 256, 9, 9), "bf16"), nkiconv.spec((256, 256, 3, 3), "bf16")
     packed = nkiconv.spec((2, 256, 3, 3, 128), "bf16")
     problem = conv2d_problem(x, w)
-    named = {"algorithm": "taps", "trace_only": True}
+    named = {"algorithm": "implicit_gemm", "trace_only": True}
     turned = [run_conv2d(x, one, problem, **named).instructions["tensor"] for one in (w, packed)]
     # transposes of jobs, chunks of channels and taps; each core warms up a little longer
     assert turned[1] == turned[0] - 2 * 2 * 9 + 2 * (WARM_UP_PACKED - TAPS_WARM_UP)
@@ -435,7 +445,7 @@ def test_channels_that_make_no_blocks_are_refused():
         nkiconv.pack_filter(np.zeros((131, 4, 3, 3), np.float32))
 
 
-@pytest.mark.parametrize("algorithm", [None, "taps"])
+@pytest.mark.parametrize("algorithm", [None, "implicit_gemm"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_packed_filter_of_few_channels(channels, algorithm):
     x = RNG.integers(-3, 4, (1, channels, 20, 20)).astype(np.float32)

@@ -365,7 +365,12 @@ REFUSED = [
     ("no precision", {"dtype": "fp32"}, {"precision": "fp8"}, "precision='fp8': accepted are None, bf16"),
     ("packed groups", {}, {"packed": True}, "packed=True: groups=130"),
     ("scaled nothing", {}, {"scaled": True}, "scaled=True: beta is the factor of a residual"),
-    ("another's algorithm", {"H": 3}, {"algorithms": ("dot",)}, "algorithms='dot': accepted for conv2d are taps"),
+    (
+        "another's algorithm",
+        {"H": 3},
+        {"algorithms": ("dot",)},
+        "algorithms='dot': accepted for conv2d are implicit_gemm",
+    ),
     ("fp8", {"dtype": "fp8_e4m3"}, {"operation": "depthwise_conv1d"}, "accepted are bf16, fp16, fp32; use conv2d"),
     ("cores", {}, {"lnc": 3}, "lnc=3: must be 1 or 2"),
     ("half cores", {}, {"lnc": 2.0}, "lnc=2.0: must be 1 or 2"),

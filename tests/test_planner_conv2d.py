@@ -5,7 +5,7 @@ import pytest
 
 import nkiconv
 from nkiconv import ConvProblem, Plan, cases, plan
-from nkiconv.kernels.conv2d.dispatch import ALGORITHMS
+from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, conv2d, cost
 from nkiconv.planner.operations import OPERATIONS, operation_of
 from nkiconv.planner.timing import time, trace
@@ -143,8 +143,8 @@ def test_a_plan_is_read_back_and_found_again():
 def test_a_precision_that_one_algorithm_takes():
     problem = cases.get("c256_32x16_fp32").problem
     plain, pairs = plan(problem), plan(problem, precision="fp16x3")
-    assert (pairs.algorithm, pairs.phase0_us < plain.phase0_us) == ("taps", True)
-    assert {one.algorithm for one in pairs.rejected} == set(ALGORITHMS) - {"taps"}
+    assert (pairs.algorithm, pairs.phase0_us < plain.phase0_us) == ("implicit_gemm", True)
+    assert {one.algorithm for one in pairs.rejected} == set(ALGORITHMS) - {"implicit_gemm"}
     assert pairs.roofline_us == pytest.approx(0.75 * plain.roofline_us)  # three passes of four
     assert Plan.from_json(pairs.to_json()) == pairs
 
@@ -156,7 +156,7 @@ def test_settings_of_pairs_run_and_none_beats_its_lower_bound(name, lnc):
     field = candidates.field_of(wanted, rates)
     [*accepted] = field.start(wide=True)[0]
     for one in [*accepted, *field.near(accepted[0])]:
-        assert one.algorithm == "taps"
+        assert one.algorithm == "implicit_gemm"
         assert one.least_us <= time(trace(wanted, one, rates), rates).us, one
         assert candidates.symbols_of(wanted, one.algorithm, one.config)["tiles"] >= 1
 
@@ -198,7 +198,7 @@ def test_everything_asked_for_reaches_the_kernel():
         pool=(2, 3), precision="bf16",
     )  # fmt: skip
     wanted = Request(problem=SMALL.replace(layout="NHWC"), asked=asked)
-    args, kwargs = OPERATIONS["conv2d"].launch(wanted, "taps", (("warmup", 3),))
+    args, kwargs = OPERATIONS["conv2d"].launch(wanted, "implicit_gemm", (("warmup", 3),))
     assert [one.shape for one in args] == [(2, 14, 11, 12), (20, 12, 3, 2)]
     assert kwargs["bias"].shape == (20,)
     assert kwargs["residual"].shape == wanted.problem.output_shape
@@ -209,13 +209,13 @@ def test_everything_asked_for_reaches_the_kernel():
         "padding": SMALL.padding, "stride": (1, 1), "rhs_dilation": (1, 1), "lhs_dilation": (1, 1),
         "feature_group_count": 1, "in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1), "activation": "silu",
         "residual_position": "post_activation", "pool": (2, 3), "precision": "bf16", "strict_nonfinite": True,
-        "algorithm": "taps",
+        "algorithm": "implicit_gemm",
     }  # fmt: skip
 
 
 def test_packed_filters_are_planned_as_pack_filter_makes_them():
     problem = cases.get("rn50_c4").problem
     w = np.zeros(problem.filter_shape, np.float32)
-    args, _ = OPERATIONS["conv2d"].launch(Request(problem=problem, asked=Asked(packed=True)), "taps", None)
+    args, _ = OPERATIONS["conv2d"].launch(Request(problem=problem, asked=Asked(packed=True)), "implicit_gemm", None)
     assert args[1].shape == nkiconv.pack_filter(w.astype(nkiconv.problem.DTYPES["bf16"])).shape
     assert plan(problem, packed=True).phase0_us < plan(problem).phase0_us

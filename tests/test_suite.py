@@ -177,7 +177,7 @@ def test_rows_and_picture_of_conv2d(tmp_path):
     x, w, y = 8 * 1024 * 14 * 14, 1024 * 256, 8 * 256 * 14 * 14
     for row in (first, second):
         assert row["verdict"] == "pass"
-        assert row["x_taps"] == pytest.approx(row["taps_us"] / row["modelled_us"])
+        assert row["x_implicit_gemm"] == pytest.approx(row["implicit_gemm_us"] / row["modelled_us"])
         shared = x if "shard=channels" in row["settings"] else w  # what both cores need
         assert row["reload"] == pytest.approx((x + w + y + shared) / (x + w + y))
         assert 0 < row["psum_banks"] <= 8

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
-from ..kernels.conv2d import conv2d_implicit_gemm
+from ..kernels.conv import conv2d_implicit_gemm
 from ..planner.conv2d import LEAST_BLOCK, X_PERMS, block_of, kernel_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations

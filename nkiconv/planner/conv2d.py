@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
-from ..kernels.conv2d import conv2d_implicit_gemm
-from ..kernels.conv2d.call import Extras
-from ..kernels.conv2d.dispatch import ALGORITHMS, plan_of
-from ..kernels.conv2d.geometry import Geometry, read_geometry
-from ..kernels.conv2d.taps.jobs import packed_channels
+from ..kernels.conv import conv2d_implicit_gemm
+from ..kernels.conv.call import Extras
+from ..kernels.conv.dispatch import ALGORITHMS, plan_of
+from ..kernels.conv.geometry import Geometry, read_geometry
+from ..kernels.conv.implicit_gemm.jobs import packed_channels
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
@@ -41,7 +41,7 @@ class Conv2d(Operation):
     name = "conv2d"
     kernel = conv2d_implicit_gemm
     algorithms = tuple(ALGORITHMS)
-    fallback = "taps"
+    fallback = "implicit_gemm"
     dtypes = CONV2D_DTYPES
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:

@@ -10,13 +10,13 @@ from tolerances import integer_inputs
 import nkiconv
 from nkiconv._nki import nki, nl
 from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.kernels.conv2d.call import Extras, operands_of
-from nkiconv.kernels.conv2d.dispatch import convolve
-from nkiconv.kernels.conv2d.geometry import Axis, Geometry, bytes_of
+from nkiconv.kernels.conv.call import Extras, operands_of
+from nkiconv.kernels.conv.dispatch import convolve
+from nkiconv.kernels.conv.geometry import Axis, Geometry, bytes_of
 
 #: (size, taps, stride, dilation, lhs_dilation, before, after) of an axis.
 PLAIN = (6, 3, 1, 1, 1, 1, 1)
-SHAPES = {
+VOLUMES = {
     "same": (5, 7, 1, PLAIN, (9, 3, 1, 1, 1, 1, 1), (8, 3, 1, 1, 1, 1, 1)),
     "causal": (20, 24, 1, (7, 3, 1, 1, 1, 2, 0), (6, 3, 1, 1, 1, 1, 1), (8, 3, 1, 1, 1, 1, 1)),
     "planes only": (130, 9, 1, (6, 3, 1, 1, 1, 1, 1), (5, 1, 1, 1, 1, 0, 0), (4, 1, 1, 1, 1, 0, 0)),
@@ -41,7 +41,9 @@ def axis_of(size, taps, stride, dilation, lhs_dilation, before, after):
 
 
 @nki.jit
-def volume_conv(x_hbm, w_hbm, planes, rows, columns, groups, precision=None, config=None, algorithm="taps", last=False):
+def volume_conv(
+    x_hbm, w_hbm, planes, rows, columns, groups, precision=None, config=None, algorithm="implicit_gemm", last=False
+):
     """x [C, D, H, W], or [D, H, W, C] where channels come last, with w [K, C / groups, T, R, S]."""
     axes = (axis_of(*planes), axis_of(*rows), axis_of(*columns))
     D, H, W = (axis.size for axis in axes)
@@ -74,20 +76,22 @@ def volume_conv(x_hbm, w_hbm, planes, rows, columns, groups, precision=None, con
 
 def volume_ref(x, w, axes, groups):
     """The same by torch in fp64, zeros between elements and around them put in beforehand."""
-    steps, pads = [], []
     dense = np.asarray(x, np.float64)
     for index, (size, _, _, _, lhs_dilation, before, after) in enumerate(axes, 1):
         shape = list(dense.shape)
         shape[index] = (size - 1) * lhs_dilation + 1
         apart = np.zeros(shape)
         apart[(slice(None),) * index + (slice(None, None, lhs_dilation),)] = dense
-        dense = apart
-        pads = [before, after, *pads]
-        steps.append(index)
-    padded = torch.nn.functional.pad(torch.from_numpy(dense), pads)
+        around = [(0, 0)] * 4
+        around[index] = (max(0, before), max(0, after))
+        padded = np.pad(apart, around)
+        kept = slice(max(0, -before), padded.shape[index] - max(0, -after))
+        dense = padded[(slice(None),) * index + (kept,)]
     stride, dilation = tuple(axis[2] for axis in axes), tuple(axis[3] for axis in axes)
     weights = torch.from_numpy(np.asarray(w, np.float64))
-    return torch.nn.functional.conv3d(padded[None], weights, None, stride, 0, dilation, groups)[0].numpy()
+    return torch.nn.functional.conv3d(torch.from_numpy(dense.copy())[None], weights, None, stride, 0, dilation, groups)[
+        0
+    ].numpy()
 
 
 def check_volume(shape, dtype="bf16", lnc=2, last=False, **options):
@@ -101,17 +105,16 @@ def check_volume(shape, dtype="bf16", lnc=2, last=False, **options):
     np.testing.assert_array_equal(np.moveaxis(y, -1, 0) if last else y, volume_ref(x, w, axes, groups))
 
 
-axes_of_any_kind = st.tuples(
-    st.integers(1, 9),
-    st.integers(1, 4),
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.integers(-2, 4),
-    st.integers(-2, 4),
-)
+def an_axis(most_lhs=3):
+    """Any axis that has an output."""
+    sizes = (st.integers(1, 9), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, most_lhs))
+    return st.tuples(*sizes, st.integers(-2, 4), st.integers(-2, 4)).filter(lambda axis: axis_of(*axis).out >= 1)
 
 
-def has_outputs(axis):
-    """Whether an axis has an output."""
-    return axis_of(*axis).out >= 1 and axis[0] * axis[4] + min(axis[5], 0) + min(axis[6], 0) >= 1
+@st.composite
+def volumes(draw, groups=(1,), most_lhs=3, rows=None):
+    """Any small volume, as in `VOLUMES`; groups: accepted numbers of them; rows: the axes of rows and columns, if only
+    planes are to be any."""
+    each, count = draw(st.tuples(st.integers(1, 9), st.integers(1, 9))), draw(st.sampled_from(groups))
+    axes = rows or (draw(an_axis(most_lhs)), draw(an_axis(most_lhs)))
+    return (count * each[0], count * each[1], count, draw(an_axis(most_lhs)), *axes)

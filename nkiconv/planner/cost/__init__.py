@@ -1,7 +1,7 @@
 """Cost models: what each algorithm takes on a target, and which settings it takes best.
 
-One file an algorithm, under its operation's and its own name; each has an `ALGORITHM`. Prices are here, and in the
-simulator's timing, and nowhere else.
+One file an algorithm, under its operation's family and its own name; each has an `ALGORITHM`. Prices are here, and in
+the simulator's timing, and nowhere else.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from importlib import import_module
 
 from .algorithm import Algorithm
 
+#: The folder of an operation's algorithms, here and among the kernels.
+_FAMILIES = {"depthwise_conv1d": "depthwise_conv1d", "conv2d": "conv"}
+
 
 def algorithm(operation: str, name: str) -> Algorithm:
     """An algorithm by the names that the operation's kernel knows it by."""
-    found: Algorithm = import_module(f"{__name__}.{operation}.{name}").ALGORITHM
+    found: Algorithm = import_module(f"{__name__}.{_FAMILIES[operation]}.{name}").ALGORITHM
     return found

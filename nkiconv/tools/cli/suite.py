@@ -30,7 +30,7 @@ NOTES = (
     "(measured elsewhere; products of fp32 in tf32 for conv2d), where that shape was measured",
 )
 #: Headings of baselines with long names, in two lines.
-_HEADINGS = {"taps_on_partition": "x taps_on\npartition"}
+_HEADINGS = {"taps_on_partition": "x taps_on\npartition", "implicit_gemm": "x implicit\n_gemm"}
 
 
 @dataclass(frozen=True)

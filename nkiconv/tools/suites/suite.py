@@ -32,7 +32,7 @@ from .profiles import CaseProfile, profile_case
 #: held against.
 SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
     "depthwise": ("depthwise_conv1d", ("taps_on_partition",)),
-    "conv2d": ("conv2d", ("taps",)),
+    "conv2d": ("conv2d", ("implicit_gemm",)),
 }
 #: Decides the data of the check.
 SEED = 0

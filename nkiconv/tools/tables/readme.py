@@ -19,7 +19,7 @@ _COLUMNS: Columns = (
     ("phase 0", "modelled_phase0_us", ",.1f"),
     ("worst", "modelled_worst_us", ",.1f"),
     ("x taps_on_partition", "x_taps_on_partition", ",.1f"),
-    ("x taps", "x_taps", ",.1f"),
+    ("x implicit_gemm", "x_implicit_gemm", ",.1f"),
     ("x copy floor", "x_copy_floor", ",.2f"),
     ("of roofline", "roofline_fraction", ".1%"),
     ("bound by", "bound_by", ""),

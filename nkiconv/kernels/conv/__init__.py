@@ -1,0 +1,111 @@
+"""Convolution as an implicit GEMM on the Tensor Engine, on three axes: rows and columns of images, which are planes.
+
+    y[n, k, p, q] = sum over r, s, c of  w[k, c, r, s] * x[n, c, p * stride + r * dilation - pad, ...]
+
+    implicit_gemm  input channels on the partitions, one matmul a tap and 128 channels on the window of x that the tap
+                   meets; of fp8 two taps, or two chunks of 128 channels, a matmul, which takes the array as long as one
+    stacked        few channels: rows and shifted columns of x beside each other on the partitions, rows of y in the
+                   columns
+    toeplitz_rows  depthwise: rows of x on the partitions, a banded Toeplitz matrix for each column of taps
+    grouped        small groups: tiles of the array's rows side by side, a block of neighbouring outputs in the columns
+    swapped        y as NHWC: windows of x are the stationaries, filters pass the array, results come out by pixels
+    narrow         few output channels: rows of y and columns of taps beside each other in the array's columns
+
+What they share is one pipeline: x comes through a `ring` as `boxes` of HBM, filters through `filter_feed`, `sums` says
+where a product meets x and a bank of PSUM, `call` reads out with the epilogue, boxes leave. All take planes of taps, as
+volumes have them; the images of a 2-d problem are planes with one tap.
+
+No im2col tensor exists anywhere; filters come to the array as stationaries (but for swapped), x as strided views. Where
+channels lie side by side in HBM (NHWC), implicit_gemm and swapped have DMA transpose x, and implicit_gemm the array its
+results (`transposes`); the others, and implicit_gemm for fp8, work on copies (`relayout`). Which one, with which
+settings, is the host's choice (`nkiconv.plan`); a bare kernel follows `dispatch.default_of`.
+"""
+
+from ..._nki import nki, nl
+from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
+from .._epilogue import read_epilogue
+from .call import Extras, check_beta, operands_of
+from .dispatch import ALGORITHMS, convolve
+from .geometry import read_geometry
+
+
+@nki.jit
+def conv2d_implicit_gemm(
+    img_ref,
+    filter_ref,
+    bias=None,
+    residual=None,
+    padding=((0, 0), (0, 0)),
+    stride=(1, 1),
+    rhs_dilation=(1, 1),
+    lhs_dilation=(1, 1),
+    feature_group_count=1,
+    batch_group_count=1,
+    in_perm=None,
+    kern_perm=None,
+    out_perm=None,
+    activation=None,
+    beta=1.0,
+    residual_position="pre_activation",
+    pool=(1, 1),
+    precision=None,
+    out_dtype=None,
+    algorithm=None,
+    config=None,
+    strict_nonfinite=False,
+):
+    """Convolve images [N, C, H, W] with filters [K, C / groups, R, S]. Launch on one or two cores: kernel[lnc](...).
+
+    Args:
+        img_ref: 4-d in HBM, canonical [N, C, H, W] after in_perm; bf16, fp16, fp32, float8_e4m3 or float8_e5m2.
+        filter_ref: 4-d in HBM, canonical [K, C / groups, R, S] after kern_perm; fp32 with an fp32 image, bf16 or fp16
+            with either of them, either fp8 with either. Or packed, [K / kn, C, R, S, kn], kn = plan.packed_channels:
+            nothing is transposed then; without groups.
+        bias: [K] in HBM, fp32, bf16 or fp16, added to every sum of its channel.
+        residual: in HBM, shape of y before pooling as stored; times beta, added before or after the activation:
+            residual_position "pre_activation", y = act(conv + bias + beta * residual), or "post_activation", y =
+            act(conv + bias) + beta * residual.
+        padding: ((top, bottom), (left, right)) in elements of the dilated image; negative crops. stride, rhs_dilation
+            (between taps), lhs_dilation (zeros between inputs): (height, width).
+        feature_group_count: groups; divides C and K. batch_group_count: only 1.
+        in_perm, kern_perm: canonical = transpose(storage, perm). out_perm: storage = transpose(canonical, perm).
+        activation: None or one of relu, silu, gelu, gelu_tanh, tanh, sigmoid, as torch defines them.
+        pool: (height, width) of windows, next to each other, whose maximum is stored; divides (P, Q).
+        precision: of fp32 tensors: None, products of fp32; "bf16", x and w rounded to bf16 as they come in, or "tf32",
+            to 10 bits of mantissa by the array; both four times as fast. "fp16x3", products by fp16 pairs (taps), at
+            4/3 of the speed where channels are many: errors of 3 * 2^-22 |w x| a product, where |x| and |w| are 0 or
+            between 2^-14 and 65504; from 2^-14 down to 0 an absolute 2^-36 of the factor, and NaN from 65520 on, as
+            for Inf.
+        out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's, but bf16 for fp8, whose 2 or 3 bits sums
+            hardly fit.
+        algorithm: one of `dispatch.ALGORITHMS`; None: by the default rule. config: settings of that algorithm, a tuple
+            of (name, value) pairs as in `Plan.config`; None, or what it leaves open: its defaults.
+        strict_nonfinite: whether NaN and Inf must stay in their group and windows: only algorithms that never multiply
+            what is not theirs by zero.
+
+    Returns: [N, K, P, Q] in HBM (transposed by out_perm), of out_dtype, P and Q divided by pool. Sums, bias, activation
+        and residual are fp32.
+
+    Raises: an assertion that names argument, value, rule and remedy (KernelAssertionError, a ValueError, in the
+        simulator) before any instruction.
+    """
+    check_choice(algorithm, config, ALGORITHMS)
+    check_flags((("strict_nonfinite", strict_nonfinite),))
+    perms = (in_perm, kern_perm, out_perm)
+    places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
+    geometry, y_shape, r_shape = read_geometry(img_ref, filter_ref, places, groups, perms, precision, pool)
+    y_dtype = read_out_dtype(out_dtype, img_ref)
+    check_bias(bias, "K", geometry.K)
+    check_residual(residual, r_shape, "y's before pooling,")
+    check_beta(beta)
+    extras = Extras(
+        epilogue=read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2),
+        pool=pool,
+        residual=residual != None,
+        scaled=residual != None and beta != 1.0,
+        strict_nonfinite=strict_nonfinite,
+    )
+    y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
+    operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision)
+    convolve(algorithm, operands, geometry, extras, config)
+    return y_hbm

@@ -1,0 +1,133 @@
+"""What a conv2d is asked for beside its geometry: `Extras` (known from names and shapes) and `Operands`.
+
+An algorithm gets (operands, geometry, extras, config) and writes operands.y; whatever it does not support, its
+`refusal` says by name before any instruction, to the kernel and to the planner alike.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nisa, nl
+from .._dma import copy
+from .._engines import SCALAR_WORK, pick
+from .._epilogue import Epilogue, finish
+from .._tiles import require
+
+
+@dataclass
+class Extras(nl.NKIObject):
+    """Everything asked for beside the geometry that changes what an algorithm does."""
+
+    epilogue: Epilogue
+    #: (height, width) of the windows whose maximum is stored
+    pool: tuple
+    residual: bool
+    #: whether the residual is multiplied by another number than 1
+    scaled: bool
+    #: whether NaN and Inf must stay in their group and window
+    strict_nonfinite: bool
+
+
+@dataclass
+class Operands(nl.NKIObject):
+    """Tensors in HBM, None where there is none, the residual's factor, and what x and w are on chip."""
+
+    x: object
+    w: object
+    y: object
+    bias: object
+    residual: object
+    beta: float
+    x_dtype: object
+    w_dtype: object
+    #: whether the array takes fp32 as tf32
+    tf32: bool
+
+
+def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision):
+    """Operands of these tensors at a precision."""
+    return Operands(
+        x=x_hbm,
+        w=w_hbm,
+        y=y_hbm,
+        bias=bias_hbm,
+        residual=residual_hbm,
+        beta=beta,
+        x_dtype=nl.bfloat16 if precision == "bf16" else x_hbm.dtype,
+        w_dtype=nl.bfloat16 if precision == "bf16" else w_hbm.dtype,
+        tf32=precision == "tf32",
+    )
+
+
+def check_beta(beta):
+    """Refuse a residual's factor that is no number."""
+    require(
+        (isinstance(beta, float) or isinstance(beta, int)) and not isinstance(beta, bool) and beta == beta,
+        f"beta={beta}: must be a number",
+    )
+
+
+def of_array(tile, operands):
+    """A tile as the array is to take it; None stays None."""
+    return tile.view(nl.tfloat32) if tile != None and operands.tf32 else tile
+
+
+def either_reads(epilogue, strict_nonfinite):
+    """Whether Vector and Scalar can both read sums out: an activation is Scalar's, but relu is a maximum too.
+
+    What Vector's maximum makes of NaN is nowhere documented, so strict_nonfinite leaves relu to Scalar.
+    """
+    as_maximum = epilogue.activation == "relu" and epilogue.residual == "" and not strict_nonfinite
+    return epilogue.activation == "" or as_maximum
+
+
+def finish_shared(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, ledger, elements, strict_nonfinite=False):
+    """`finish` by Vector or Scalar, whichever has had less to do; elements: a partition."""
+    engine = nisa.engine.scalar
+    if either_reads(epilogue, strict_nonfinite):
+        engine = pick(ledger, elements, False)
+    else:
+        ledger.scalar = ledger.scalar + elements * SCALAR_WORK
+    if engine == nisa.engine.scalar or epilogue.activation == "":
+        finish(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine)
+    elif epilogue.bias:
+        nisa.tensor_scalar(
+            dst=y_sbuf, data=acc, op0=nl.add, operand0=bias_sbuf, op1=nl.maximum, operand1=0.0, engine=engine
+        )
+    else:
+        nisa.tensor_scalar(dst=y_sbuf, data=acc, op0=nl.maximum, operand0=0.0, engine=engine)
+
+
+def load_bias(bias_hbm, k0, kn, times):
+    """Bias of output channels k0 .. k0+kn-1, [times * kn, 1] fp32 in SBUF, all of them `times` times; or None."""
+    if bias_hbm == None:
+        return None
+    bias_sbuf = nl.ndarray((times * kn, 1), dtype=nl.float32, buffer=nl.sbuf)
+    for index in range(times):
+        copy(bias_sbuf[index * kn : (index + 1) * kn, 0:1], bias_hbm.ap(pattern=[[1, kn], [1, 1]], offset=k0))
+    return bias_sbuf
+
+
+def scale_residual(residual_sbuf, beta):
+    """A residual in SBUF times beta, fp32 if that is not 1."""
+    if beta == 1.0:
+        return residual_sbuf
+    scaled_sbuf = nl.ndarray(residual_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=scaled_sbuf, data=residual_sbuf, op0=nl.multiply, operand0=beta)
+    return scaled_sbuf
+
+
+def taken_refusal(geometry, extras, algorithm, dilated, what, volumes=False):
+    """Why an algorithm that takes no pool does not do this; "" if nothing is in the way.
+
+    dilated: whether it takes lhs_dilation; what: it multiplies by zero; volumes: whether it takes planes of taps.
+    """
+    if not volumes and geometry.planes.taps > 1:
+        return f"T={geometry.planes.taps}: {algorithm} takes one plane of taps; use implicit_gemm"
+    lhs_dilation = (geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
+    if not dilated and lhs_dilation != (1, 1):
+        return f"lhs_dilation={lhs_dilation}: {algorithm} takes (1, 1); use implicit_gemm"
+    if extras.pool != (1, 1):
+        return f"pool={extras.pool}: {algorithm} takes (1, 1); use implicit_gemm"
+    if extras.strict_nonfinite:
+        return f"strict_nonfinite=True: {algorithm} multiplies {what} by zero; use implicit_gemm"
+    return ""

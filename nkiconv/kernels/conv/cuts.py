@@ -1,0 +1,217 @@
+"""What several algorithms cut alike: jobs into batches, outputs into bands and banks, filters into blocks of taps."""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, share
+from .geometry import filter_rows
+
+#: Engines address partitions from a multiple of this on (trn2.toml, rules NKI043).
+QUADRANT = 32
+
+
+@dataclass
+class Band(nl.NKIObject):
+    """Outputs z0 .. z0+zn-1, p0 .. p0+pn-1, q0 .. q0+qn-1 along planes, rows and columns, and the elements d, h, w of
+    x that they need."""
+
+    z0: int
+    zn: int
+    p0: int
+    pn: int
+    q0: int
+    qn: int
+    d0: int
+    dn: int
+    h0: int
+    hn: int
+    w0: int
+    wn: int
+
+
+@dataclass
+class Bank(nl.NKIObject):
+    """One bank of sums: planes, rows and columns from the first of its band."""
+
+    z: int
+    zn: int
+    p: int
+    pn: int
+    q: int
+    qn: int
+
+
+def same_place(one, other):
+    """Whether two bands are outputs of the same planes, rows and columns."""
+    rows = one.p0 == other.p0 and one.pn == other.pn
+    return rows and one.q0 == other.q0 and one.qn == other.qn and one.z0 == other.z0 and one.zn == other.zn
+
+
+def with_rows(band, outputs, elements):
+    """A Band with other rows of outputs and of x, both (first, how many)."""
+    return Band(
+        z0=band.z0,
+        zn=band.zn,
+        p0=outputs[0],
+        pn=outputs[1],
+        q0=band.q0,
+        qn=band.qn,
+        d0=band.d0,
+        dn=band.dn,
+        h0=elements[0],
+        hn=elements[1],
+        w0=band.w0,
+        wn=band.wn,
+    )
+
+
+def axis_elements(axis, count):
+    """Most elements of an axis that neighbouring outputs need."""
+    return min(axis.size, ((count - 1) * axis.stride + (axis.taps - 1) * axis.dilation) // axis.lhs_dilation + 1)
+
+
+def bank_unit(images, pn, qn, pool):
+    """Rows of outputs that fill a bank of PSUM, and whole windows of pooling."""
+    rows = min(pn, max(1, BANK_COLUMNS // (images * min(qn, BANK_COLUMNS))))
+    return max(pool[0], rows // pool[0] * pool[0])
+
+
+def in_batches(jobs, most, halves):
+    """Jobs in batches of at most `most`, as even as can be; as many of the first of two halves as of the other, so that
+    two cores can share them, where halves is 2."""
+    found = []
+    count = div_ceil(div_ceil(len(jobs), halves), most)
+    for half in range(halves):
+        mine = share(len(jobs), halves, half)
+        for index in range(min(count, mine[1])):
+            part = share(mine[1], min(count, mine[1]), index)
+            found.append(jobs[mine[0] + part[0] : mine[0] + part[0] + part[1]])
+    return found
+
+
+def chunks_of(batch):
+    """Chunks of input channels that a batch's jobs need, each once, in order."""
+    found = batch[0].chunks[:]
+    for index in range(1, len(batch)):
+        chunks, before = batch[index].chunks, batch[index - 1].chunks
+        if chunks != before:
+            for part in range(len(chunks)):
+                if chunks[part] not in found:
+                    found.append(chunks[part])
+    return found
+
+
+def index_of(chunks, wanted):
+    """Where a chunk stands in a list."""
+    found = 0
+    for index in range(len(chunks)):
+        if chunks[index] == wanted:
+            found = index
+    return found
+
+
+def tap_blocks(geometry, elements, most_bytes):
+    """Blocks of taps that are loaded together: all, some rows, or part of a row.
+
+    elements: of a tap, a partition; most_bytes: of a block, if it has several taps.
+    """
+    return blocks_of_taps(
+        filter_rows(geometry), geometry.columns.taps, max(1, most_bytes // (elements * geometry.itemsize))
+    )
+
+
+def put_first(products, first):
+    """A list with one of its things before all others: the product that writes where the others add."""
+    return [products[first]] + products[:first] + products[first + 1 :]
+
+
+def blocks_of_taps(R, S, most):
+    """(first row, rows, first column, columns) of blocks of at most `most` of R x S taps."""
+    height, width = min(R, max(1, most // S)), min(S, most)
+    found = []
+    for r0 in range(0, R, height):
+        for s0 in range(0, S, width):
+            found.append((r0, min(height, R - r0), s0, min(width, S - s0)))
+    return found
+
+
+@dataclass
+class BlockBand(nl.NKIObject):
+    """Blocks of neighbouring rows of outputs j0 .. j0+jn-1 of planes z0 .. z0+zn-1."""
+
+    z0: int
+    zn: int
+    j0: int
+    jn: int
+
+
+def block_bands(images, blocks, parts):
+    """BlockBands of all images and blocks, as even as can be; parts: that images, and blocks of each, are cut into."""
+    found = []
+    for image in cut_into(images, parts[0]):
+        for block in cut_into(blocks, parts[1]):
+            found.append(BlockBand(z0=image[0], zn=image[1], j0=block[0], jn=block[1]))
+    return found
+
+
+def part_of_core(things):
+    """(index of the first, the things) of this core's part of some."""
+    first, count = share(len(things), nl.num_programs(), nl.program_id(0))
+    return first, things[first : min(first + count, len(things))]
+
+
+def slot_for(size):
+    """Partitions of the smallest part of all, from which engines may address `size` of them."""
+    slot = QUADRANT
+    while slot < size:
+        slot = 2 * slot
+    return slot
+
+
+def largest_band(bands):
+    """(images, blocks) of the largest of some BlockBands."""
+    images, blocks = 1, 1
+    for band in bands:
+        images, blocks = max(images, band.zn), max(blocks, band.jn)
+    return images, blocks
+
+
+def parts_for_cores(images, most_images, blocks, most_blocks):
+    """(parts of all images, parts of the blocks of each), as many as cores, or times as many, where that can be."""
+    image_parts, block_parts = div_ceil(images, most_images), div_ceil(blocks, most_blocks)
+    if image_parts * block_parts % PARTS == 1 and image_parts < images:
+        image_parts += 1
+    elif image_parts * block_parts % PARTS == 1 and block_parts < blocks:
+        block_parts += 1
+    return image_parts, block_parts
+
+
+def most_of(parts):
+    """Most of any of some (first, how many)."""
+    most = 0
+    for part in parts:
+        most = max(most, part[1])
+    return most
+
+
+def window_of(axis, outputs):
+    """Elements of an axis that so many neighbouring outputs span."""
+    return (outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
+
+
+def is_tapped(axis, outputs, place):
+    """Whether a tap of any of so many neighbouring outputs is at a place of their window."""
+    for u in range(outputs):
+        behind = place - u * axis.stride
+        if behind >= 0 and behind % axis.dilation == 0 and behind // axis.dilation < axis.taps:
+            return True
+    return False
+
+
+def places_met(axis, outputs):
+    """Places of the window of neighbouring outputs at which a tap is, ascending."""
+    found = []
+    for place in range(window_of(axis, outputs)):
+        if is_tapped(axis, outputs, place):
+            found.append(place)
+    return found

@@ -1,0 +1,75 @@
+"""The algorithms of conv2d by name: who refuses what, who is chosen, and who does it."""
+
+from ..._nki import nl
+from .._tiles import require
+from .grouped.loop import run_grouped
+from .grouped.plan import plan_grouped
+from .implicit_gemm.loop import run_items
+from .implicit_gemm.refusal import plan_taps
+from .narrow.loop import run_narrow
+from .narrow.plan import plan_narrow
+from .relayout import copy_in, copy_out, plain_of, relayout_refusal
+from .rule import wanted_algorithms
+from .stacked.loop import run_stack
+from .stacked.plan import plan_stack
+from .swapped.loop import run_swapped
+from .swapped.plan import plan_swapped
+from .toeplitz_rows.loop import run_toeplitz
+from .toeplitz_rows.plan import plan_toeplitz
+
+#: The algorithms that can be asked for by name; each is a package beside this file.
+ALGORITHMS = ("implicit_gemm", "stacked", "toeplitz_rows", "grouped", "narrow", "swapped")
+
+
+def plan_of(algorithm, geometry, extras, config, cores):
+    """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy)."""
+    if algorithm != "implicit_gemm" and geometry.precision == "fp16x3":
+        return None, f"precision=fp16x3: {algorithm} takes every other precision; use implicit_gemm, or ask for another"
+    reason = relayout_refusal(algorithm, geometry, extras)
+    if reason != "":
+        return None, reason
+    plain = plain_of(algorithm, geometry, extras)
+    if algorithm == "stacked":
+        return plan_stack(plain, extras, config, cores)
+    if algorithm == "toeplitz_rows":
+        return plan_toeplitz(plain, extras, config, cores)
+    if algorithm == "grouped":
+        return plan_grouped(plain, extras, config, cores)
+    if algorithm == "narrow":
+        return plan_narrow(plain, extras, config, cores)
+    if algorithm == "swapped":
+        return plan_swapped(plain, extras, config, cores)
+    return plan_taps(plain, extras, config, cores)
+
+
+def default_of(geometry, extras, cores):
+    """The algorithm of a kernel that is called without one: the first that runs of those that its rule names."""
+    wanted = wanted_algorithms(geometry)
+    for index in range(len(wanted)):
+        if plan_of(wanted[index], geometry, extras, None, cores)[1] == "":
+            return wanted[index]
+    return "implicit_gemm"
+
+
+def convolve(algorithm, operands, geometry, extras, config):
+    """Write operands.y; algorithm None: by the default rule."""
+    cores = nl.num_programs()
+    if algorithm == None:
+        algorithm = default_of(geometry, extras, cores)
+    plan, reason = plan_of(algorithm, geometry, extras, config, cores)
+    require(reason == "", reason)
+    plain, y_hbm = plain_of(algorithm, geometry, extras), operands.y
+    copy_in(algorithm, operands, geometry)
+    if algorithm == "stacked":
+        run_stack(operands, plain, extras, plan)
+    elif algorithm == "toeplitz_rows":
+        run_toeplitz(operands, plain, extras, plan)
+    elif algorithm == "grouped":
+        run_grouped(operands, plain, extras, plan)
+    elif algorithm == "narrow":
+        run_narrow(operands, plain, extras, plan)
+    elif algorithm == "swapped":
+        run_swapped(operands, plain, extras, plan)
+    else:
+        run_items(operands, plain, extras, plan)
+    copy_out(algorithm, y_hbm, operands, geometry, extras)

@@ -1,0 +1,239 @@
+"""Settings of one matmul a tap: what they mean, which are accepted, and those of a kernel that is called without."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._settings import FLAG, setting, settings_refusal
+from ..._tiles import PARTS, PSUM_BANKS, div_ceil
+from ..geometry import num_taps
+from .cuts import TAPS_RAW_BYTES
+from .fold import TAPS_FOLDS, depth_of, rows_of
+from .jobs import TAPS_FILTER_BYTES, can_move
+from .pairs_fp8 import FP8_PRODUCTS, TAPS_PRODUCTS, products_refusal
+from .plan import make_plan, taps_sbuf_bytes
+
+TAPS_SHARDS = ("channels", "images")
+ORDERS = ("banks", "chunks")
+#: Bytes a partition of SBUF for x of one band.
+TAPS_X_BYTES = 32_768
+#: Banks whose results leave by one DMA, if there are more to come.
+STORE_BANKS = 4
+TAPS_WARM_UP_MAX = 256
+#: Most jobs, chunks, and columns of x that a setting counts.
+COUNT_MAX = 4096
+WIDE_MAX = 65_536
+#: Matmuls that warm the array up while the first filters are on their way, where they are few: a load of 128 rows of w
+#: takes some 2.1 us to the array, a matmul 107 ns at half rate. Of packed filters fewer, as nothing is transposed. Of
+#: long ones so many, and one more for so many bytes of a row, up to a limit.
+TAPS_WARM_UP = 20
+WARM_UP_PACKED = 18
+TAPS_WARM_UP_FIRST, TAPS_WARM_UP_BYTES, TAPS_WARM_UP_LONG = 12, 363, 64
+#: Outputs of an axis above which channels are folded; products of an element of x from which on the array has more to
+#: do with it than DMA.
+FOLD_MIN = 8
+WORK_MIN = 512
+#: Of fp8, elements of a row of x below which rows come in one run; products of one from which on x may come twice.
+LONG_ROW, HALVES_WORK_MIN = 128, 8
+#: Bytes of a row of x that cost less than another run does.
+RUN_BYTES = 127
+
+
+@dataclass(frozen=True)
+class TapsConfig(nl.NKIObject):
+    """All settings."""
+
+    #: what the two cores share: "channels" of the output, or "images" and rows of them
+    shard: str
+    #: bytes a partition of SBUF for x of one band, from 256; two bands are there at once
+    x_bytes: int
+    #: bytes a partition of SBUF for the filters that are there together, from 256
+    filter_bytes: int
+    #: output channels of a job, 1 to 128
+    channels: int
+    #: matmuls of 128 columns on zeros before the first filters, 0 to 256
+    warmup: int
+    #: jobs of each half of the work whose filters DMA transposes, not the array, 0 to 4096
+    moved: int
+    #: which channels are folded that are left over beside whole 128s: "none", "inputs", "outputs" or "both"
+    fold: str
+    #: of the loop over a band: its "banks" of sums one after the other, or all of them for each of its "chunks" of x
+    order: str
+    #: banks of PSUM whose results leave by one DMA, 1 to 8
+    banks: int
+    #: whether a core's first bank is cut in two by rows, where half of it is enough
+    halved: bool
+    #: rows of x come whole where at most so many of their columns are not needed, 0 to 65536
+    wide: int
+    #: whether rows of a band that is not a core's first come in one load a chunk, not in parts
+    whole: bool
+    #: chunks of the next batch's first job whose filters may be there while a batch is worked on, 1 to 4096
+    ahead: int
+    #: how products are taken: "single", "fp16x3", which that precision asks for, or of fp8 "fp8_pairs", and what is
+    #: left over of pairs as "fp8_halves" of matmuls, or short rows of x "fp8_staged"
+    product: str
+
+
+def taps_config_refusal(geometry, extras, config):
+    """What is wrong with settings, whatever they come to; "" if nothing is."""
+    room = nl.tile_size.total_available_sbuf_size
+    table = (
+        ("shard", TAPS_SHARDS),
+        ("x_bytes", (256, room)),
+        ("filter_bytes", (256, room)),
+        ("channels", (1, nl.tile_size.pmax)),
+        ("warmup", (0, TAPS_WARM_UP_MAX)),
+        ("moved", (0, COUNT_MAX)),
+        ("fold", TAPS_FOLDS),
+        ("order", ORDERS),
+        ("banks", (1, PSUM_BANKS)),
+        ("halved", FLAG),
+        ("wide", (0, WIDE_MAX)),
+        ("whole", FLAG),
+        ("ahead", (1, COUNT_MAX)),
+        ("product", TAPS_PRODUCTS),
+    )
+    reason = settings_refusal(config, table, "implicit_gemm")
+    if reason != "":
+        return reason
+    product = asked_product(geometry, extras, config)
+    reason = products_refusal(geometry, extras, product)
+    if reason == "":
+        reason = fold_refusal(geometry, extras, setting(config, "fold", TAPS_FOLDS[0]), product)
+    if reason == "" and setting(config, "moved", 0) > 0 and not can_move(geometry):
+        reason = (
+            f"config moved={setting(config, 'moved', 0)}: DMA transposes plain filters of 16 bits and one group only; "
+            f"use 0"
+        )
+    return reason
+
+
+def fold_refusal(geometry, extras, fold, product):
+    """Why these channels cannot be folded; "" if they can."""
+    if fold != "none" and extras.strict_nonfinite:
+        return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
+    if fold in ("inputs", "both") and depth_of(geometry) == 1:
+        return (
+            f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beside whole 128s, several columns of "
+            f"taps, one group, no lhs_dilation of columns, and rows of x in HBM, not channels side by side; use "
+            f"'none' or 'outputs'"
+        )
+    if fold in ("outputs", "both") and product in FP8_PRODUCTS:
+        return f"config fold={fold}, product={product}: outputs of fp8 pairs are not folded; use 'none' or 'inputs'"
+    if fold in ("outputs", "both") and (rows_of(geometry) == 1 or extras.pool != (1, 1)):
+        return (
+            f"config fold={fold}: needs K={geometry.K} with 1 to 64 channels beside whole 128s, two rows of outputs "
+            f"that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of rows, no "
+            f"pooling, and rows of y in HBM, not channels side by side; use 'none' or 'inputs'"
+        )
+    return ""
+
+
+def taps_defaults(geometry, extras, filter_bytes, product):
+    """Settings of a kernel that is called without. filter_bytes: given, or 0: as many as there is room for;
+    product: how they are taken."""
+    by_channels = default_shares_channels(geometry)
+    found = None
+    for shorter in (1, 2, 4, 8):
+        if found == None or (filter_bytes == 0 and room_for(geometry, extras, found) < 0):
+            found = TapsConfig(
+                shard="channels" if by_channels else "images",
+                x_bytes=TAPS_X_BYTES,
+                filter_bytes=filter_bytes if filter_bytes > 0 else TAPS_FILTER_BYTES // shorter,
+                channels=nl.tile_size.pmax,
+                warmup=default_warmup(geometry),
+                moved=0,
+                fold=default_fold(geometry, extras, product),
+                order="banks",
+                banks=STORE_BANKS,
+                halved=False,
+                wide=RUN_BYTES // geometry.itemsize,
+                whole=False,
+                ahead=1,
+                product=product,
+            )
+    return found
+
+
+def default_shares_channels(geometry):
+    """Whether cores share output channels: whole jobs each, of filters that are longer than x or of much work on it."""
+    rows, columns = geometry.rows, geometry.columns
+    x = geometry.planes.out * rows.size * columns.size
+    work = num_taps(geometry) * geometry.K
+    long = (
+        x * geometry.groups <= work
+        or geometry.planes.out * rows.out * columns.out * work >= WORK_MIN * geometry.groups * x
+    )
+    return long and div_ceil(geometry.K, nl.tile_size.pmax) % PARTS == 0
+
+
+def default_warmup(geometry):
+    """Matmuls on zeros until the first block of filters is there."""
+    if geometry.packed > 0:
+        return WARM_UP_PACKED
+    channels = min(nl.tile_size.pmax, geometry.C // geometry.groups)
+    block_bytes = min(TAPS_RAW_BYTES, channels * num_taps(geometry) * geometry.itemsize)
+    return min(TAPS_WARM_UP_LONG, max(TAPS_WARM_UP, TAPS_WARM_UP_FIRST + block_bytes // TAPS_WARM_UP_BYTES))
+
+
+def asked_product(geometry, extras, config):
+    """How products are taken by a config, or where it does not say: fp8 that pairs has no folded outputs."""
+    usual = usual_product(geometry, extras)
+    if usual in FP8_PRODUCTS and setting(config, "fold", "none") in ("outputs", "both"):
+        usual = "single"
+    return setting(config, "product", usual)
+
+
+def usual_product(geometry, extras):
+    """How products are taken where no setting says."""
+    if geometry.precision == "fp16x3":
+        return "fp16x3"
+    rows, columns = geometry.rows, geometry.columns
+    work = rows.taps * columns.taps * rows.out * columns.out * div_ceil(geometry.K, nl.tile_size.pmax)
+    if products_refusal(geometry, extras, "fp8_pairs") != "":
+        return "single"
+    if columns.size < LONG_ROW and columns.taps > 1 and rows.size > 1:
+        return "fp8_staged"
+    return "fp8_halves" if work >= HALVES_WORK_MIN * rows.size * columns.size else "fp8_pairs"
+
+
+def default_fold(geometry, extras, product):
+    """Folded channels: where they are all, or rows and columns make up for more of x, and for filters twice; not where
+    most taps of a row meet zeros, which are skipped if nothing is folded."""
+    rows = geometry.rows
+    inputs = geometry.columns.out > FOLD_MIN or geometry.C <= nl.tile_size.pmax
+    inputs = inputs and geometry.columns.size >= geometry.columns.taps
+    inputs = inputs and fold_refusal(geometry, extras, "inputs", product) == ""
+    outputs = rows.out > FOLD_MIN and 2 * (rows.taps + rows.stride // rows.dilation) <= 3 * rows.taps
+    outputs = outputs and fold_refusal(geometry, extras, "outputs", product) == ""
+    if inputs and outputs:
+        return "both"
+    if inputs or outputs:
+        return "inputs" if inputs else "outputs"
+    return "none"
+
+
+def room_for(geometry, extras, config):
+    """Bytes a partition of SBUF that settings leave."""
+    return nl.tile_size.total_available_sbuf_size - taps_sbuf_bytes(
+        geometry, make_plan(geometry, extras, config), extras
+    )
+
+
+def read_taps(config, defaults):
+    """The TapsConfig of (name, value) pairs; what they leave open is as in `defaults`."""
+    return TapsConfig(
+        shard=setting(config, "shard", defaults.shard),
+        x_bytes=setting(config, "x_bytes", defaults.x_bytes),
+        filter_bytes=setting(config, "filter_bytes", defaults.filter_bytes),
+        channels=setting(config, "channels", defaults.channels),
+        warmup=setting(config, "warmup", defaults.warmup),
+        moved=setting(config, "moved", defaults.moved),
+        fold=setting(config, "fold", defaults.fold),
+        order=setting(config, "order", defaults.order),
+        banks=setting(config, "banks", defaults.banks),
+        halved=setting(config, "halved", defaults.halved),
+        wide=setting(config, "wide", defaults.wide),
+        whole=setting(config, "whole", defaults.whole),
+        ahead=setting(config, "ahead", defaults.ahead),
+        product=setting(config, "product", defaults.product),
+    )

@@ -1,0 +1,426 @@
+"""The loop of conv2d: bands of x come in, every tap is a matmul on the window of it that it meets, sums go out.
+
+Filters are transposed just before their first sums, chunk by chunk of input channels, and those that are needed next
+between the matmuls of what goes before, so that the array neither waits for them nor for their read-outs.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._dma import copy
+from ..._engines import Ledger, new_ledger
+from ..._tiles import div_ceil, share
+from ..._warm import warm_up, warm_zeros
+from ..call import Extras, Operands, finish_shared, load_bias
+from ..cuts import Band, Bank, chunks_of, index_of, same_place, with_rows
+from ..geometry import Geometry
+from .cuts import banks_of, lead_chunks, row_parts
+from .filters import (
+    Filters,
+    load_ahead,
+    load_block,
+    load_first,
+    move_block,
+    moves_to,
+    pieces_to,
+    start_filters,
+    transpose_piece,
+    transpose_until,
+)
+from .fp8 import load_paired
+from .fp16x3 import (
+    add_part,
+    advance_due,
+    kinds_of,
+    read_sums_out,
+    set_pairing_rate,
+    start_pairing,
+    sums_of,
+)
+from .jobs import Job
+from .last import is_last, pass_late, put_off, transpose_late
+from .matmuls import end_pairs, factors_of, matmuls_of, multiply, num_matmuls, write_zeros
+from .pairs_fp8 import ALONE, sums_pitch
+from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
+
+#: Filters are transposed between the matmuls of this part of a job, when they have come, and before they are needed.
+TAPS_TRANSPOSE_FROM, TAPS_TRANSPOSE_UNTIL = 0.45, 0.85
+#: Share of a chunk's matmuls before the filters of one that comes soon are transposed, which may be on their way still,
+#: and share of them between which they are.
+LEAD_FROM, LEAD_SHARE = 0.1, 0.6
+
+
+@dataclass
+class Batch(nl.NKIObject):
+    """Jobs of the items that are being worked on, and what each needs."""
+
+    index: int
+    jobs: list
+    chunks: list
+    #: whether the sums of all jobs for a band are made together, chunk by chunk of x
+    together: bool
+    filters: Filters
+    biases: list
+
+
+@dataclass
+class Results(nl.NKIObject):
+    """What a job (its index) makes of a band, in its own rows: banks, y_sbuf, residual_sbuf [outputs, images, rows,
+    columns] or None, and banks that are not stored yet."""
+
+    index: int
+    job: Job
+    band: Band
+    banks: list
+    y_sbuf: object
+    residual_sbuf: object
+    waiting: list
+
+
+@dataclass
+class Sums(nl.NKIObject):
+    """A bank of sums of Results (`which` of them), and whether a product is there yet; rest_psum: None, or of pairs."""
+
+    results: Results
+    which: int
+    bank: Bank
+    acc_psum: object
+    rest_psum: object
+    started: bool
+
+
+@dataclass
+class Work(nl.NKIObject):
+    """What one core has at hand. rate: pieces of coming filters to transpose a matmul; credit: of them, due; late:
+    results that wait to be transposed; store_banks: whose results leave by one DMA; pairing: None, or of fp16 pairs."""
+
+    operands: Operands
+    geometry: Geometry
+    extras: Extras
+    ledger: Ledger
+    zeros_sbuf: object
+    batch: Batch
+    following: Batch
+    rate: float
+    credit: float
+    late: list
+    store_banks: int
+    pairing: object
+
+
+def run_items(operands, geometry, extras, plan):
+    """This core's part of the items; x of the next one is loaded before one is worked on."""
+    mine = share(len(plan.items), nl.num_programs(), nl.program_id(0))
+    if mine[1] == 0:
+        return
+    pairing = start_pairing(geometry)
+    work = Work(
+        operands=operands,
+        geometry=geometry,
+        extras=extras,
+        ledger=new_ledger(),
+        zeros_sbuf=warm_zeros(),
+        batch=start_batch(geometry, plan, plan.items[mine[0]].batch, 1, pairing),
+        following=None,
+        rate=0.0,
+        credit=0.0,
+        late=[],
+        store_banks=plan.banks,
+        pairing=pairing,
+    )
+    filters = work.batch.filters
+    filters.first_bytes = plan.first_bytes
+    warm_up(work.zeros_sbuf, plan.warmup, 1)
+    end = mine[0] + mine[1]
+    now = start_band(work, plan.items[mine[0]])
+    for index in range(mine[0], end):
+        item = plan.items[index]
+        if work.batch.index != item.batch:
+            work.batch = work.following
+            work.following = None
+        after = None
+        jobs = jobs_at_once(work.batch)
+        for which in range(len(jobs)):
+            load_biases(work, work.batch, jobs[which][-1] + 1)
+            load_ahead(operands, geometry, work.batch.filters)
+            coming = plan.items[min(index + 1, end - 1)]
+            others = coming.batch != item.batch
+            if index + 1 < end and which == (len(jobs) - 1 if others else 0):
+                after = load_next(work, plan, index, now)
+            set_rate(work, jobs[which], item.band)
+            work_band(work, jobs[which], item, now, index + 1 == end)
+        now = after
+    while len(work.late) > 0:
+        transpose_late(work)
+
+
+def jobs_at_once(batch):
+    """Indices of a batch's jobs, of those together whose sums are made together."""
+    found, every = [], []
+    for job in range(len(batch.jobs)):
+        found.append([job])
+        every.append(job)
+    return [every] if batch.together else found
+
+
+def start_batch(geometry, plan, index, at_once, pairing):
+    """A Batch of which nothing is loaded yet; the filters of the first `at_once` jobs are waited for."""
+    jobs = plan.batches[index]
+    together = plan.together[index]
+    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]), together, plan.ahead, pairing)
+    return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), together=together, filters=filters, biases=[])
+
+
+def load_biases(work, batch, last):
+    """Load the biases of jobs up to `last`."""
+    while len(batch.biases) <= min(last, len(batch.jobs) - 1):
+        job = batch.jobs[len(batch.biases)]
+        batch.biases.append(load_bias(work.operands.bias, job.k0, job.kn, job.rows))
+
+
+def start_band(work, item):
+    """x of the first band: of each chunk the first filters that there is room for and the rows of the first sums, then
+    all others."""
+    batch, band = work.batch, item.band
+    tiles = no_tiles(batch)
+    job = batch.jobs[0]
+    parts = row_parts(work.geometry, band, True, item.halved, job.rows)
+    lead = lead_chunks(work.geometry)
+    for chunk in range(len(job.chunks)):
+        last = jobs_at_once(batch)[0][-1]
+        first, last = batch.filters.places[0][chunk], batch.filters.places[last][chunk]
+        soon = work.geometry.packed > 0 and chunk == 0
+        if soon:
+            load_block(work.operands, work.geometry, batch.filters)
+        else:
+            load_first(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
+        if len(parts) > 0:
+            bring_rows(work, batch.chunks, tiles, index_of(batch.chunks, job.chunks[chunk]), band, parts[0])
+        if soon:
+            load_first(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
+    for index in range(len(batch.chunks) if len(parts) > 0 else 0):
+        if tiles[index] == None:
+            bring_rows(work, batch.chunks, tiles, index, band, parts[0])
+    load_biases(work, batch, 0)
+    for part in range(1, len(parts)):
+        for index in range(len(batch.chunks)):
+            bring_rows(work, batch.chunks, tiles, index, band, parts[part])
+    return tiles
+
+
+def load_next(work, plan, index, now):
+    """x of the item after one, which may be what is there; where it has other jobs, their first filters before it."""
+    item, coming = plan.items[index], plan.items[index + 1]
+    of = work.batch
+    if coming.batch != item.batch:
+        work.following = start_batch(work.geometry, plan, coming.batch, 0, work.pairing)
+        of = work.following
+        load_ahead(work.operands, work.geometry, of.filters)
+        load_biases(work, of, 0)
+    if of.chunks == work.batch.chunks and same_place(coming.band, item.band):
+        return now
+    tiles = no_tiles(of)
+    parts = row_parts(work.geometry, coming.band, False, False, 1)
+    if plan.whole and len(parts) > 0:
+        parts = [(0, coming.band.hn)]
+    for part in range(len(parts)):
+        for chunk in range(len(of.chunks)):
+            bring_rows(work, of.chunks, tiles, chunk, coming.band, parts[part])
+    return tiles
+
+
+def bring_rows(work, chunks, tiles, index, band, part):
+    """As `load_rows`; what becomes fp16 pairs does so between matmuls."""
+    if chunks[index][3] != ALONE:
+        load_paired(work, chunks, tiles, index, band, part)
+    elif work.pairing == None:
+        load_rows(work, chunks, tiles, index, band, part)
+    else:
+        add_part(work, chunks, tiles, index, band, part)
+
+
+def no_tiles(batch):
+    """None for each chunk of a batch."""
+    tiles = []
+    for _ in range(len(batch.chunks)):
+        nothing = None
+        tiles.append(nothing)
+    return tiles
+
+
+def set_rate(work, jobs, band):
+    """Transpose the filters of the next job, or the first of the following batch, during the matmuls of `jobs`."""
+    geometry, batch = work.geometry, work.batch
+    filters, job = batch.filters, jobs[-1]
+    banks = len(banks_of(job_band(band, batch.jobs[job]), False, False))
+    matmuls = len(jobs) * banks * num_matmuls(geometry, batch.jobs[job]) * kinds_of(geometry)
+    if work.pairing != None:
+        set_pairing_rate(work, matmuls / kinds_of(geometry))
+    coming = 0
+    if job + 1 < len(batch.jobs):
+        coming = filters_to(filters, filters.after[job + 1] - 1) - pieces_to(filters, filters.after[job] - 1)
+    elif work.following != None:
+        coming = filters_to(work.following.filters, work.following.filters.ahead - 1)
+    work.rate = coming / ((TAPS_TRANSPOSE_UNTIL - TAPS_TRANSPOSE_FROM) * matmuls)
+    work.credit = -TAPS_TRANSPOSE_FROM * matmuls * work.rate
+
+
+def filters_to(filters, last):
+    """Pieces and blocks to transpose until chunk `last` of all is complete."""
+    return pieces_to(filters, last) + moves_to(filters, last)
+
+
+def transpose_due(work, pieces):
+    """After a matmul: transpose what is due of the next job's or batch's filters; pieces: whether by the array too."""
+    work.credit = work.credit + work.rate
+    while work.credit >= 1.0:
+        work.credit = work.credit - 1.0
+        filters = work.batch.filters
+        last = len(filters.ends) - 1
+        if filters_to(filters, last) == 0 and work.following != None:
+            filters = work.following.filters
+            last = filters.ahead - 1
+        if moves_to(filters, last) > 0:
+            move_block(work.operands, work.geometry, filters, work.ledger)
+        elif pieces and pieces_to(filters, last) > 0:
+            transpose_piece(work.operands, work.geometry, filters, work.ledger)
+
+
+def work_band(work, jobs, item, tiles, last):
+    """Results of some jobs for one band: their PSUM banks one after the other, or together, chunk by chunk of x.
+
+    last: whether nothing hides the stores, so that each bank's results leave at once.
+    """
+    every = []
+    for index in jobs:
+        every.append(start_results(work, index, item))
+    if work.batch.together:
+        sums = []
+        for results in every:
+            for which in range(len(results.banks)):
+                sums.append(start_sums(work, results, which))
+        for chunk in range(len(work.batch.chunks)):
+            for one in sums:
+                add_chunk(work, one, chunk, tiles, True)
+        for one in sums:
+            finish_sums(work, one, item, last)
+    else:
+        results = every[0]
+        for which in range(len(results.banks)):
+            one = start_sums(work, results, which)
+            for chunk in range(len(results.job.chunks)):
+                add_chunk(work, one, chunk, tiles, which + 1 == len(results.banks))
+            finish_sums(work, one, item, last)
+    for results in every:
+        if work.extras.pool != (1, 1):
+            y_sbuf = pool_band(results.y_sbuf, work.extras.pool, work.operands.y.dtype)
+            if is_last(work.geometry):
+                put_off(work, y_sbuf, results.job, item.band, results.banks[0], work.extras.pool)
+                continue
+            where = y_pattern(work.geometry, results.job, item.band, work.extras.pool)
+            copy(work.operands.y.ap(pattern=where[0], offset=where[1]), y_sbuf)
+
+
+def start_results(work, index, item):
+    """Results of a job for an item, of which nothing is there yet but the residual."""
+    operands, job = work.operands, work.batch.jobs[index]
+    band = job_band(item.band, job)
+    halved = item.halved and index == 0 and job.rows == 1
+    pooled = work.extras.pool != (1, 1)
+    shape = (job.rows * job.kn, band.zn, band.pn, band.qn)
+    return Results(
+        index=index,
+        job=job,
+        band=band,
+        banks=banks_of(band, halved, item.last and index == len(work.batch.jobs) - 1),
+        y_sbuf=nl.ndarray(shape, dtype=nl.float32 if pooled else operands.y.dtype, buffer=nl.sbuf),
+        residual_sbuf=load_residual(operands, work.geometry, job, item.band, work.ledger),
+        waiting=[],
+    )
+
+
+def start_sums(work, results, which):
+    """A bank of results, of which no product is there yet."""
+    bank, job = results.banks[which], results.job
+    apart = sums_pitch(work.geometry, job.chunks, bank.zn, bank.pn)
+    shape = (job.rows * job.kn, bank.zn, apart, bank.qn)
+    acc_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
+    rest_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum) if sums_of(work.geometry) > 1 else None
+    return Sums(results=results, which=which, bank=bank, acc_psum=acc_psum, rest_psum=rest_psum, started=False)
+
+
+def finish_sums(work, one, item, last):
+    """Read a bank of sums out, and store what waits for that, as `last` has it in `work_band`."""
+    results, bank, epilogue = one.results, one.bank, work.extras.epilogue
+    residual = None
+    if results.residual_sbuf != None:
+        residual = window(results.residual_sbuf, bank)
+    y_sbuf, bias_sbuf = window(results.y_sbuf, bank), work.batch.biases[results.index]
+    acc_psum = one.acc_psum[0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
+    if one.rest_psum != None:
+        read_sums_out(y_sbuf, acc_psum, one.rest_psum, bias_sbuf, residual, epilogue, work.ledger)
+    else:
+        elements, strict = bank.zn * bank.pn * bank.qn, work.extras.strict_nonfinite
+        finish_shared(y_sbuf, acc_psum, bias_sbuf, residual, epilogue, work.ledger, elements, strict)
+    if is_last(work.geometry):
+        if work.extras.pool == (1, 1):
+            put_off(work, window(results.y_sbuf, bank), results.job, item.band, bank, work.extras.pool)
+        return
+    results.waiting.append(bank)
+    full = last or one.which + 1 == len(results.banks) or len(results.waiting) >= work.store_banks
+    if work.extras.pool == (1, 1) and full:
+        store_banks(work.operands.y, results.y_sbuf, work.geometry, results.job, item.band, results.waiting)
+        results.waiting = []
+
+
+def job_band(band, job):
+    """A band in a job's own rows, pairs of rows where it makes two at once."""
+    if job.rows == 1:
+        return band
+    return with_rows(band, (band.p0 // job.rows, div_ceil(band.pn, job.rows)), (band.h0, band.hn))
+
+
+def add_chunk(work, one, chunk, tiles, last_bank):
+    """Products of all taps of a chunk of x, added to a bank of Sums. last_bank: whether no other follows it.
+
+    A tap that meets all of the bank comes first, so that the others add to what is there; where none does, a product
+    of zeros does.
+    """
+    geometry, batch = work.geometry, work.batch
+    band, bank, index = one.results.band, one.bank, one.results.index
+    job, filters = batch.jobs[index], batch.filters
+    place = index_of(batch.chunks, job.chunks[chunk])
+    every = matmuls_of(geometry, job, job.chunks[chunk], band, bank, one.which)
+    covered, nothing = False, len(every) == 0 or tiles[place] == None
+    if not nothing:
+        first = every[0]
+        covered = first.rows[2] >= bank.pn and first.columns[2] >= bank.qn and first.planes[2] == bank.zn
+    if not one.started and not covered:
+        write_zeros(work, one)
+    if nothing:
+        return
+    here = filters.places[index][chunk]
+    lead = lead_chunks(geometry)
+    end = len(filters.ends) if last_bank else filters.after[index]
+    transpose_until(work.operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
+    soon = pieces_to(filters, min(here + lead, end - 1))
+    matmuls = len(every) * kinds_of(geometry)
+    rate = soon / (LEAD_SHARE * matmuls)
+    due = -LEAD_FROM * matmuls * rate
+    factors = factors_of(work, one, chunk, tiles[place], every)
+    for kind in range(len(factors)):
+        factor = factors[kind]
+        if factor.low:
+            end_pairs(work, filters.ends[here][1], factor.parts)
+        for which in range(len(every)):
+            multiply(work, one, chunk, factor, every[which], one.started or which > 0 or factor.adds)
+            if soon > 0:
+                due = due + rate
+                while due >= 1.0 and soon > 0:
+                    due, soon = due - 1.0, soon - 1
+                    transpose_piece(work.operands, geometry, filters, work.ledger)
+            transpose_due(work, soon == 0)
+            pass_late(work)
+            if work.pairing != None and (kind * len(every) + which) % len(factors) + 1 == len(factors):
+                advance_due(work)
+    one.started = True

@@ -1,0 +1,117 @@
+"""Filters of narrow as stationaries: [c, (plane, line), g, (t, u, k)] in SBUF for each chunk of input channels.
+
+A row of w, one output channel, is contiguous in HBM; the array transposes [k, c] of one tap into [c, k], several taps
+to a PSUM bank. Row u of a block meets tap r at line u * stride + r * dilation, so the filters of u are one copy of all
+taps, shifted down by u * stride lines, beside those of the other rows; all else is zero.
+"""
+
+from ...._nki import nisa, nl
+from ..._engines import is_16bit, pick
+from ..._tiles import cut_at
+from ..boxes import load_box, load_packed, pattern_of
+from ..call import of_array
+from ..filter_feed import clear_words, transpose_together, transposes_of_bank
+from ..geometry import filter_rows
+
+
+def load_narrow_filters(operands, geometry, narrow):
+    """(first chunk, how many, tile [(chunk, k), c, r, s], or of one chunk [c, taps, k] of a packed filter) of all
+    filters as loaded: as many chunks beside each other on the partitions as fit, so that one transpose of a tap serves
+    them all. The last chunk has most channels, so that each can be loaded as if it had as many."""
+    K, R, S = geometry.K, filter_rows(geometry), geometry.columns.taps
+    channels = narrow.chunks[len(narrow.chunks) - 1][1]
+    found = []
+    together = 1 if geometry.packed > 0 else nl.tile_size.pmax // K
+    for first in range(0, len(narrow.chunks), together):
+        count = min(together, len(narrow.chunks) - first)
+        c0, cn = narrow.chunks[first]
+        shape = (cn, R * S, K) if geometry.packed > 0 else (count * K, channels, R, S)
+        tile_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+        if geometry.packed > 0:
+            load_packed(tile_sbuf, operands.w, geometry, c0, cn, 0, K)
+        for index in range(count if geometry.packed == 0 else 0):
+            pattern = pattern_of(geometry.w_strides, (K, channels, R, S))
+            offset = narrow.chunks[first + index][0] * geometry.w_strides[1]
+            load_box(tile_sbuf, operands.w, (index * K, 0, 0, 0), pattern, offset)
+        found.append((first, count, tile_sbuf))
+    return found
+
+
+def clear_stationaries(operands, geometry, narrow):
+    """Zeroed tiles [c, (plane, line), g, t, slot] for each chunk."""
+    found = []
+    for chunk in narrow.chunks:
+        shape = (chunk[1], geometry.planes.taps * len(narrow.lines), narrow.groups, narrow.T, narrow.slot)
+        found.append(nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf))
+        clear_words(found[len(found) - 1], nisa.engine.vector if len(found) % 2 == 1 else nisa.engine.gpsimd)
+    return found
+
+
+def transpose_loaded(loaded, geometry, ledger):
+    """Loaded filters as [c, taps, (chunk, k)] in SBUF: as many transposes to a PSUM bank as fit, then one read-out."""
+    if geometry.packed > 0:
+        return loaded[2]
+    raw_sbuf = loaded[2]
+    rows, channels, R, S = raw_sbuf.shape
+    taps_sbuf = nl.ndarray((channels, R * S, rows), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    for part in cut_at(R * S, transposes_of_bank(rows, geometry.itemsize)):
+        first, count = part
+        sources = []
+        for tap in range(first, first + count):
+            sources.append(raw_sbuf[0:rows, 0:channels, tap // S, tap % S])
+        own_sbuf = taps_sbuf[0:channels, first : first + count, 0:rows]
+        transpose_together(own_sbuf, sources, geometry.itemsize, ledger)
+    return taps_sbuf
+
+
+def lay_out(operands, loaded, transposed, cleared, geometry, narrow, ledger):
+    """Stationaries [c, (plane, line), g, (t, slot)] of all chunks: what was transposed, in cleared tiles."""
+    found = []
+    for index in range(len(loaded)):
+        first, together, _ = loaded[index]
+        for part in range(together):
+            chunk = first + part
+            count = narrow.chunks[chunk][1]
+            taps_sbuf = transposed[index]
+            own_sbuf = taps_sbuf[0:count, 0 : taps_sbuf.shape[1], part * geometry.K : (part + 1) * geometry.K]
+            for u in range(narrow.U):
+                place_row(cleared[chunk], own_sbuf, geometry, narrow, u, ledger)
+            shape = cleared[chunk].shape
+            tile_sbuf = cleared[chunk].reshape((shape[0], shape[1], shape[2], shape[3] * shape[4]))
+            found.append(of_array(tile_sbuf, operands))
+    return found
+
+
+def place_row(tile_sbuf, taps_sbuf, geometry, narrow, u, ledger):
+    """The taps of row u of a block in its columns of the lines that meet them, for each group of columns of taps."""
+    S, K, T = geometry.columns.taps, geometry.K, narrow.T
+    count, taps, _ = taps_sbuf.shape
+    of_rows = taps_sbuf.reshape((count, taps // S, S, K))
+    runs = runs_of_taps(geometry.rows, narrow, u)
+    for index in range(geometry.planes.taps * len(runs)):
+        tap, tap_step, line, line_step, num = runs[index % len(runs)]
+        tap += index // len(runs) * geometry.rows.taps
+        line += index // len(runs) * len(narrow.lines)
+        for g in range(narrow.groups):
+            tn = min(T, S - g * T)
+            lines = tile_sbuf[0:count, line : line + (num - 1) * line_step + 1 : line_step, g, 0:tn, u * K : u * K + K]
+            src = of_rows[0:count, tap : tap + (num - 1) * tap_step + 1 : tap_step, g * T : g * T + tn, 0:K]
+            nisa.tensor_copy(dst=lines, src=src, engine=pick(ledger, num * tn * K, is_16bit(taps_sbuf.dtype)))
+
+
+def runs_of_taps(rows, narrow, u):
+    """(first row of taps, step, index of its line, step of those, how many) of the rows of taps that row u of a block
+    meets on rows of x: one where both are evenly spaced, else one for each."""
+    found, even = [], True
+    for index in range(len(narrow.lines)):
+        behind = narrow.place + narrow.lines[index] * rows.lhs_dilation - u * rows.stride
+        if behind >= 0 and behind % rows.dilation == 0 and behind // rows.dilation < rows.taps:
+            found.append((behind // rows.dilation, 1, index, 1, 1))
+    if len(found) < 2:
+        return found
+    first, second = found[0], found[1]
+    for index in range(len(found)):
+        one = found[index]
+        even = even and one[0] - first[0] == index * (second[0] - first[0])
+        even = even and one[2] - first[2] == index * (second[2] - first[2])
+    return [(first[0], second[0] - first[0], first[2], second[2] - first[2], len(found))] if even else found

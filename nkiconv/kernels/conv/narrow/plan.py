@@ -1,0 +1,67 @@
+"""Few output channels: how many rows of y and columns of taps share the array's columns, and who is refused.
+
+With K output channels one matmul a tap uses K of the array's 128 columns. Here the columns are U rows of y, times T
+neighbouring columns of taps, so that a row of x passes the array (U + R - 1) / U times ceil(S / T) times, not R S
+times. With x[.., w] in columns w of a bank of sums,
+
+    Z[(t, u, k), w] = sum over r, g, c of  w[k, c, r, g * T + t] * x[c, h, w + g * G],   h of output row u and tap r,
+    y[(u, k), q]    = sum over t of  Z[(t, u, k), w of output q and tap t],
+
+G columns of x being T taps: the sums of the T taps lie on different partitions and are added, shifted, as they are read
+out, in fp32. Engines address partitions from a multiple of 32, so a tap has a slot of 32 partitions, or 64 or 128.
+
+A row of x at i = h * lhs_dilation - p0 * stride + top of the window of a block (output rows p0 .. p0+U-1) meets tap r
+of row u where i = u * stride + r * dilation: a line is such a row with its own stationary, zero for the other u.
+"""
+
+from ...._nki import nl
+from ..._tiles import div_ceil
+from ..call import taken_refusal
+from ..geometry import filter_rows, instructions_refusal, num_taps
+from .config import narrow_config_refusal, narrow_settings
+from .cuts import make_narrow, narrow_fits, steps_of
+
+
+def plan_narrow(geometry, extras, config, cores):
+    """(Narrow, "") of this on `cores` cores, or (None, why not)."""
+    reason = narrow_refusal(geometry, extras, config)
+    if reason != "":
+        return None, reason
+    narrow = make_narrow(geometry, narrow_settings(geometry, config, extras.residual), extras.residual)
+    if not narrow_fits(geometry, narrow):
+        rows, columns = geometry.rows, geometry.columns
+        return None, (
+            f"C={geometry.C}, H={rows.size}, W={columns.size}, R={rows.taps}, S={columns.taps}, padding from "
+            f"{(rows.before, columns.before)}, lhs_dilation={(rows.lhs_dilation, columns.lhs_dilation)}: narrow keeps "
+            f"rows of x and all filters in SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition, for "
+            f"blocks of rows of y whose windows see x and start at a multiple of lhs_dilation; use implicit_gemm"
+        )
+    reason = instructions_refusal(geometry, "narrow", narrow_instructions(geometry, narrow, extras, cores))
+    return (narrow, "") if reason == "" else (None, reason)
+
+
+def narrow_refusal(geometry, extras, config):
+    """Why not, from settings and letters alone; "" for nothing."""
+    if geometry.K > nl.tile_size.pmax:
+        return f"K={geometry.K}: narrow takes at most {nl.tile_size.pmax} output channels; use implicit_gemm"
+    reason = narrow_config_refusal(geometry, config)
+    if reason != "":
+        return reason
+    if geometry.groups > 1:
+        return f"feature_group_count={geometry.groups}: narrow takes 1; use implicit_gemm"
+    return taken_refusal(geometry, extras, "narrow", True, "rows outside a window", True)
+
+
+def narrow_instructions(geometry, narrow, extras, cores):
+    """Instructions of a core, at most."""
+    chunks, steps = len(narrow.chunks), div_ceil(len(steps_of(geometry, narrow)), cores)
+    rows = narrow.blocks * narrow.step + narrow.window
+    # a line is cut where a load ends, and where a block has no such row
+    cuts = min(narrow.blocks, div_ceil(rows, narrow.height) + 2)
+    matmuls = geometry.planes.taps * len(narrow.lines) * cuts * narrow.groups * chunks
+    loads = (div_ceil(rows, narrow.height) + 1) * chunks
+    results = 3 if extras.residual else 1
+    laid_out = narrow.U * narrow.groups * filter_rows(geometry)
+    filters = chunks * (2 * num_taps(geometry) + laid_out + geometry.K + 2)
+    first = 8 + narrow.warmup + filters + 2 * narrow.buffers * chunks
+    return first + steps * (len(narrow.tiles) * (matmuls + narrow.T + 10) + loads + 2 * results + 2)

@@ -1,0 +1,253 @@
+"""NHWC for algorithms that read rows of x and write rows of y: copies of x, y and the residual in HBM, as NCHW.
+
+A copy transposes two axes: of x, c, side by side before, and w, side by side then; of y the same the other way round.
+DMA transposes them on the way to SBUF, from where they leave as runs; with few channels, or elements of one byte, an
+engine sorts the pixels of whole rows instead, as few partitions would be slow, and DMA transposes no single bytes. The
+cores share each copy, and wait for each other before it is read.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nisa, nl
+from .._dma import copy
+from .._engines import is_16bit, new_ledger, pick
+from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
+from .boxes import offset_at, pattern_of
+from .cuts import most_of
+from .geometry import Geometry
+from .transposes import load_transposed
+
+#: Algorithms that take channels side by side as they are, but for x of single bytes.
+OWN = ("implicit_gemm", "swapped")
+#: Up to so many channels, if there are as many columns, an engine sorts the pixels of rows.
+FEW = 64
+#: Bytes a partition of one piece of a copy.
+PIECE_BYTES = 16_384
+
+
+@dataclass
+class Transposed(nl.NKIObject):
+    """Elements [a, n, h, b] of two tensors in HBM, their bytes, and their strides in both: a is side by side in the
+    source, b in the target."""
+
+    shape: tuple
+    item: int
+    source: tuple
+    target: tuple
+    #: offsets of the first element
+    source_first: int
+    target_first: int
+    #: whether an engine transposes them
+    is_sorted: bool
+
+
+def copies_x(algorithm, geometry):
+    """Whether an algorithm gets a copy of x."""
+    own = algorithm in OWN and geometry.hbm_itemsize > 1
+    return not own and geometry.x_strides[0] == 1 and geometry.C > 1 and geometry.x_strides[3] > 1
+
+
+def copies_y(algorithm, geometry):
+    """Whether an algorithm writes a copy of y."""
+    return algorithm not in OWN and geometry.y_strides[0] == 1 and geometry.K > 1 and geometry.y_strides[3] > 1
+
+
+def plain_of(algorithm, geometry, extras):
+    """The Geometry that an algorithm sees: strides of the copies."""
+    rows, columns = geometry.rows, geometry.columns
+    x_strides, y_strides, r_strides = geometry.x_strides, geometry.y_strides, geometry.r_strides
+    if copies_x(algorithm, geometry):
+        x_strides = dense(geometry.C, rows.size, columns.size)
+    if copies_y(algorithm, geometry):
+        y_strides = dense(geometry.K, rows.out // extras.pool[0], columns.out // extras.pool[1])
+        r_strides = dense(geometry.K, rows.out, columns.out)
+    return Geometry(
+        C=geometry.C,
+        K=geometry.K,
+        groups=geometry.groups,
+        planes=geometry.planes,
+        rows=rows,
+        columns=columns,
+        x_strides=x_strides,
+        w_strides=geometry.w_strides,
+        y_strides=y_strides,
+        r_strides=r_strides,
+        packed=geometry.packed,
+        itemsize=geometry.itemsize,
+        hbm_itemsize=geometry.hbm_itemsize,
+        fast=geometry.fast,
+        precision=geometry.precision,
+    )
+
+
+def dense(channels, height, width):
+    """Strides along channels, planes, rows and columns of rows side by side, channels of a plane next to each other."""
+    return (height * width, channels * height * width, width, 1)
+
+
+def copy_in(algorithm, operands, geometry):
+    """Have operands.x and operands.residual be copies where the algorithm needs them, and operands.y one to be
+    written."""
+    if copies_x(algorithm, geometry):
+        operands.x = rows_copy(operands.x, x_to_rows(geometry))
+    if copies_y(algorithm, geometry):
+        if operands.residual != None:
+            operands.residual = rows_copy(operands.residual, residual_to_rows(geometry))
+        N, P, Q, K = operands.y.shape
+        operands.y = nl.ndarray((N * P * Q * K,), dtype=operands.y.dtype, buffer=nl.shared_hbm)
+
+
+def copy_out(algorithm, y_hbm, operands, geometry, extras):
+    """y from the copy that the algorithm wrote, if it did."""
+    if copies_y(algorithm, geometry):
+        meet(operands.y)
+        for part in y_to_pixels(geometry, extras):
+            copy_transposed(y_hbm, operands.y, part)
+
+
+def rows_copy(source_hbm, part):
+    """A copy [n, c, h, w] in HBM of a tensor whose channels lie side by side."""
+    C, N, H, W = part.shape
+    rows_hbm = nl.ndarray((C * N * H * W,), dtype=source_hbm.dtype, buffer=nl.shared_hbm)
+    copy_transposed(rows_hbm, source_hbm, part)
+    meet(rows_hbm)
+    return rows_hbm
+
+
+def meet(hbm):
+    """Have two cores wait for what both write."""
+    if nl.num_programs() == PARTS:
+        nisa.core_barrier(data=hbm, cores=(0, 1))
+
+
+def x_to_rows(geometry):
+    """x as its copy has it."""
+    shape = (geometry.C, geometry.planes.size, geometry.rows.size, geometry.columns.size)
+    return to_rows(shape, geometry.hbm_itemsize, geometry.x_strides)
+
+
+def residual_to_rows(geometry):
+    """The residual as its copy has it, of four bytes an element at most."""
+    shape = (geometry.K, geometry.planes.out, geometry.rows.out, geometry.columns.out)
+    return to_rows(shape, 4, geometry.r_strides)
+
+
+def to_rows(shape, item, strides):
+    """Channels that lie side by side, [c, n, h, w], as rows."""
+    return Transposed(
+        shape=shape,
+        item=item,
+        source=strides,
+        target=dense(shape[0], shape[2], shape[3]),
+        source_first=0,
+        target_first=0,
+        is_sorted=item == 1 or shape[0] <= min(FEW, shape[3]),
+    )
+
+
+def y_to_pixels(geometry, extras):
+    """y from its copy: as rows, or pixels that are evenly spaced in y as rows of 128 and one of the rest."""
+    K, P, Q = geometry.K, geometry.rows.out // extras.pool[0], geometry.columns.out // extras.pool[1]
+    is_sorted, step = K <= min(FEW, Q), geometry.y_strides[3] if Q > 1 else geometry.y_strides[2]
+    each, lines, line_step = Q, [(0, P, Q)], geometry.y_strides[2]
+    if not is_sorted and (P == 1 or Q == 1 or geometry.y_strides[2] == Q * step):
+        each = nl.tile_size.pmax
+        whole = P * Q // each
+        lines, line_step = [(0, whole, each), (whole * each, 1, P * Q % each)], each * step
+    found = []
+    for line in lines:
+        first, count, columns = line
+        if count * columns > 0:
+            found.append(
+                Transposed(
+                    shape=(columns, geometry.planes.out, count, K),
+                    item=extras.epilogue.y_itemsize,
+                    source=(1, K * P * Q, each, P * Q),
+                    target=(step, geometry.y_strides[1], line_step, 1),
+                    source_first=first,
+                    target_first=first * step,
+                    is_sorted=is_sorted,
+                )
+            )
+    return found
+
+
+def copies_of(algorithm, geometry, extras):
+    """All that is copied for an algorithm."""
+    found = [x_to_rows(geometry)] if copies_x(algorithm, geometry) else []
+    if copies_y(algorithm, geometry):
+        found = found + y_to_pixels(geometry, extras)
+        if extras.residual:
+            found.append(residual_to_rows(geometry))
+    return found
+
+
+def copy_transposed(target_hbm, source_hbm, part):
+    """This core's share of a Transposed."""
+    dtype, pieces, ledger = source_hbm.dtype, pieces_of(part), new_ledger()
+    from_a, from_n, from_h, from_b = part.source
+    to_a, to_n, to_h, to_b = part.target
+    mine = share(len(pieces), nl.num_programs(), nl.program_id(0))
+    for piece in pieces[mine[0] : mine[0] + mine[1]]:
+        n, nn, a, an, h, hn, b, bn = piece
+        source = part.source_first + offset_at(part.source, (a, n, h, b))
+        target = part.target_first + offset_at(part.target, (a, n, h, b))
+        if part.is_sorted:
+            raw_sbuf = nl.ndarray((nn * hn, bn, an), dtype=dtype, buffer=nl.sbuf)
+            pattern = [[from_n, nn], [from_h, hn], [from_b, bn], [from_a, an]]
+            copy(raw_sbuf, source_hbm.ap(pattern=pattern, offset=source))
+            lines_sbuf = nl.ndarray((nn * hn, an, bn), dtype=dtype, buffer=nl.sbuf)
+            engine = pick(ledger, an * bn, is_16bit(dtype))
+            nisa.tensor_copy(dst=lines_sbuf, src=raw_sbuf.permute((0, 2, 1)), engine=engine)
+            pattern = [[to_n, nn], [to_h, hn], [to_a, an], [to_b, bn]]
+        else:
+            lines_sbuf = nl.ndarray((an, nn, hn, bn), dtype=dtype, buffer=nl.sbuf)
+            load_transposed(lines_sbuf, source_hbm, part.source, source, False, ledger)
+            pattern = pattern_of(part.target, (an, nn, hn, bn))
+        copy(target_hbm.ap(pattern=pattern, offset=target), lines_sbuf)
+
+
+def pieces_of(part):
+    """(first, how many) of n, a, h, b of the pieces of a Transposed, with rows on the partitions where they are sorted,
+    else with a; an even number where rows allow it."""
+    A, N, H, B = part.shape
+    P_MAX, most, together = nl.tile_size.pmax, PIECE_BYTES // part.item, 1
+    if part.is_sorted:
+        most = max(1, most // min(A, B))
+        a_parts, b_parts, heights = cut(A, most if A > B else A), cut(B, most if A <= B else B), cut(H, P_MAX)
+        if len(a_parts) * len(b_parts) == 1:
+            together = P_MAX // H
+    else:
+        a_parts, b_parts = cut(A, P_MAX), cut(B, most)
+        heights = cut(H, max(1, most // most_of(b_parts)))
+        if len(b_parts) == 1:
+            together = most // (H * B)
+    images = cut(N, max(1, min(together, div_ceil(N, PARTS))))
+    if len(images) * len(a_parts) * len(b_parts) * len(heights) % PARTS == 1 and H >= PARTS * len(heights):
+        heights = cut(H, div_ceil(H, PARTS * len(heights)))
+    found = []
+    for n in images:
+        for a in a_parts:
+            for h in heights:
+                for b in b_parts:
+                    found.append(n + a + h + b)
+    return found
+
+
+def relayout_refusal(algorithm, geometry, extras):
+    """Why the copies cannot be made, or ""."""
+    count = relayout_instructions(algorithm, geometry, extras)
+    if count > INSTRUCTIONS_MAX:
+        return (
+            f"N={geometry.planes.out}, H={geometry.rows.size}, W={geometry.columns.size}: copies of x and y as NCHW "
+            f"need {count} instructions, the compiler takes {INSTRUCTIONS_MAX}; split N over several calls"
+        )
+    return ""
+
+
+def relayout_instructions(algorithm, geometry, extras):
+    """Instructions of both cores for the copies: three a piece at most, and where the cores meet."""
+    total = 0
+    for part in copies_of(algorithm, geometry, extras):
+        total += 3 * len(pieces_of(part)) + 1
+    return total

@@ -1,0 +1,59 @@
+"""Which algorithm a kernel takes that is called without one: a rule of shapes.
+
+Every call on the host chooses by cost models, and `nkiconv.plan` by the timeline: docs/algorithms.md compares them.
+"""
+
+from ..._nki import nl
+
+#: Channels, of x and of y, that fill too little of the array one tap at a time.
+RULE_INPUTS, RULE_OUTPUTS = 64, 44
+#: So few that pairs of fp8 and NHWC without copies do not pay; channels from which on NHWC is taken a tap at a time.
+RULE_FEW, RULE_SIDE_BY_SIDE = 16, 256
+#: Outputs of a channel up to which filters are what takes time; of groups and of depthwise filters, up to which one tap
+#: at a time does.
+RULE_PIXELS, RULE_PIXELS_GROUPS, RULE_PIXELS_DEPTHWISE = 215, 500, 1900
+
+
+def wanted_algorithms(geometry):
+    """Names in the order in which they are asked whether they run this; behind all comes `implicit_gemm`."""
+    pixels = geometry.planes.out * geometry.rows.out * geometry.columns.out
+    contraction = geometry.C * geometry.rows.taps * geometry.columns.taps
+    if geometry.precision == "fp16x3":
+        return []
+    if geometry.hbm_itemsize == 1 and geometry.groups == 1 and geometry.C > RULE_FEW:
+        return ["implicit_gemm"] if geometry.K > RULE_FEW else ["narrow"]
+    if geometry.groups > 1:
+        return wanted_in_groups(geometry, pixels)
+    if geometry.x_strides[0] == 1 and geometry.C > RULE_FEW and geometry.rows.size * geometry.columns.size > 1:
+        return wanted_side_by_side(geometry)
+    if geometry.C <= RULE_INPUTS:
+        return wanted_of_few_inputs(geometry, pixels, contraction)
+    few_taps, whole = contraction < 5 * geometry.C, geometry.C >= nl.tile_size.pmax
+    if geometry.K > RULE_OUTPUTS or (few_taps and whole and geometry.columns.stride > 1 and pixels > RULE_PIXELS):
+        return []
+    return ["stacked"] if few_taps and not whole else ["narrow"]
+
+
+def wanted_side_by_side(geometry):
+    """The same of channels side by side in HBM (NHWC)."""
+    if geometry.K <= RULE_FEW:
+        return [] if geometry.C < RULE_INPUTS else ["narrow"]
+    whole = geometry.C >= RULE_SIDE_BY_SIDE and geometry.C % nl.tile_size.pmax == 0
+    return [] if whole and geometry.rows.taps * geometry.columns.taps > 3 else ["swapped"]
+
+
+def wanted_of_few_inputs(geometry, pixels, contraction):
+    """The same of few input channels."""
+    if geometry.columns.out > 650:
+        return []
+    few = pixels < 3 * RULE_PIXELS and (geometry.C * geometry.K > 34_000 or (geometry.C > 16 and geometry.K > 150))
+    return [] if few or (contraction > 1500 and geometry.K > 150) else ["stacked"]
+
+
+def wanted_in_groups(geometry, pixels):
+    """The same where channels have groups."""
+    if geometry.groups == geometry.C and geometry.groups == geometry.K:
+        if pixels < RULE_PIXELS_DEPTHWISE:
+            return []
+        return ["toeplitz_rows", "grouped"] if geometry.rows.taps > 4 and geometry.rows.stride == 1 else ["grouped"]
+    return [] if pixels < RULE_PIXELS_GROUPS else ["grouped"]

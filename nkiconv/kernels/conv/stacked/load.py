@@ -1,0 +1,119 @@
+"""Bands of x on their way in: X [(d, b, c), planes, blocks, columns], zeros where a window meets no x."""
+
+from ...._nki import nisa
+from ..boxes import clear_window
+from ..cuts import largest_band
+from ..geometry import span
+from ..ring import load_until, start_ring, tile_of_load
+from .shape import band_rows, first_pieces, whole_blocks
+
+
+def ring_of_bands(operands, geometry, stack, bands):
+    """The Ring of X of bands; rows that the first sums need not wait for follow the others."""
+    planes, blocks, loads = 1, largest_band(bands)[1], []
+    for index in range(len(bands)):
+        band = bands[index]
+        planes = max(planes, planes_of_band(geometry, band)[1])
+        pieces = [band_rows(stack, band.jn)]
+        if index == 0:
+            pieces = first_pieces(stack, band, geometry.columns.out)
+        loads.append(boxes_of_band(geometry, stack, band, pieces))
+    shape = (stack.parts, planes, band_rows(stack, blocks), stack.width)
+    return start_ring(stack.ring, shape, operands.x_dtype, loads)
+
+
+def planes_of_band(geometry, band):
+    """(first, how many) planes of x that a band needs."""
+    return span(geometry.planes, band.z0, band.zn)
+
+
+def x_of_band(ring, geometry, stack, bands, index):
+    """X of a band in its tile."""
+    band = bands[index]
+    planes = max(1, planes_of_band(geometry, band)[1])
+    return tile_of_load(ring, index)[0 : stack.parts, 0:planes, 0 : band_rows(stack, band.jn), 0 : stack.width]
+
+
+def load_bands(operands, geometry, stack, bands, ring, count):
+    """Load bands, all but the first, until there are `count`, or all.
+
+    Each waits for columns that are cleared although x comes there, as loads that have no other reason to wait would
+    overtake what is wanted before them: the second band for the triggers of the filters, others for the band before.
+    """
+    while ring.issued < min(count, len(bands)):
+        band = bands[ring.issued]
+        hold = stack.hold // (band.zn * band_rows(stack, band.jn)) if ring.issued == 1 else 0
+        clear_rims(ring, geometry, stack, bands, ring.issued, 1 + hold)
+        load_until(ring, operands.x, ring.issued + 1)
+
+
+def same_zeros(geometry, one, other):
+    """Whether two bands have zeros at the same places of a tile."""
+    planes, others = planes_of_band(geometry, one)[1], planes_of_band(geometry, other)[1]
+    return planes == others and (one.j0, one.jn) == (other.j0, other.jn)
+
+
+def spans_of(geometry, stack):
+    """(first column of X that holds x, end, the element of x at column 0) of each shift."""
+    columns = geometry.columns
+    if stack.whole >= 0:
+        return [(0, columns.size, 0)]
+    found = []
+    for d in range(stack.D):
+        shift = d * columns.dilation - columns.before
+        low = min(stack.width, max(0, -shift))
+        found.append((low, max(low, min(stack.width, columns.size - shift)), shift))
+    return found
+
+
+def clear_rims(ring, geometry, stack, bands, index, hold):
+    """Zeros where not all partitions of a band hold x, and in `hold` columns beside them, unless they are there
+    already; those of the first band come first."""
+    band, tiles = bands[index], len(ring.tiles)
+    if index >= tiles and same_zeros(geometry, bands[index - tiles], band):
+        return
+    engine = nisa.engine.vector if index == 0 else nisa.engine.gpsimd
+    x_sbuf, m0 = x_of_band(ring, geometry, stack, bands, index), band.j0 * stack.step
+    left, right = 0, stack.width
+    for low_high in spans_of(geometry, stack):
+        left, right = max(left, low_high[0]), min(right, low_high[1])
+    mn = x_sbuf.shape[2]
+    first, last = whole_blocks(geometry.rows, stack, m0, mn)
+    first, last = first - m0, last - m0
+    clear_window(x_sbuf, 0, first, 0, stack.width, engine)
+    clear_window(x_sbuf, last, mn, 0, stack.width, engine)
+    clear_window(x_sbuf, first, last, max(left, right), stack.width, engine)
+    clear_window(x_sbuf, first, last, 0, min(stack.width, left + hold), engine)
+
+
+def boxes_of_band(geometry, stack, band, pieces):
+    """X of a band as boxes: whole blocks in one DMA a shift and plane. pieces: blocks, from the band's first on, at
+    which loads end, so that sums of the first need not wait for the last."""
+    rows, spans, m0, begin, found = geometry.rows, spans_of(geometry, stack), band.j0 * stack.step, 0, []
+    for end in pieces:
+        first, last = whole_blocks(rows, stack, m0 + begin, end - begin)
+        for d in range(stack.D):
+            if spans[d][0] >= spans[d][1]:
+                continue
+            if first < last:
+                append_boxes(found, geometry, stack, band, d, spans[d], (0, stack.B), (first, last - first))
+            for m in range(m0 + begin, m0 + end):
+                b0 = min(stack.B, max(0, rows.before - m * stack.G))
+                b1 = max(b0, min(stack.B, rows.size + rows.before - m * stack.G))
+                if b0 < b1 and (m < first or m >= last):
+                    append_boxes(found, geometry, stack, band, d, spans[d], (b0, b1 - b0), (m, 1))
+        begin = end
+    return found
+
+
+def append_boxes(found, geometry, stack, band, d, columns, rows, blocks):
+    """Append the boxes of some rows of blocks, both (first, how many), shift d; columns: of the shift, see
+    `spans_of`."""
+    low, high, shift = columns
+    by_c, by_n, by_h, by_w = geometry.x_strides
+    pattern = [[by_h, rows[1]], [by_c, geometry.C], [by_n, 1], [stack.G * by_h, blocks[1]], [by_w, high - low]]
+    h = blocks[0] * stack.G + rows[0] - geometry.rows.before
+    d0, dn = planes_of_band(geometry, band)
+    for plane in range(dn):
+        first = ((d * stack.B + rows[0]) * geometry.C, plane, blocks[0] - band.j0 * stack.step, low)
+        found.append((first, pattern, (d0 + plane) * by_n + h * by_h + (low + shift) * by_w))

@@ -1,0 +1,360 @@
+"""The sizes of a stack, and how the work is cut into bands of whole output blocks: see `plan.py` for what they mean."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, fits_sbuf, whole_words
+from ..cuts import QUADRANT, axis_elements, block_bands, parts_for_cores, window_of
+from ..geometry import filter_rows, met
+
+#: Bytes a partition of x of one band and of all buffers of bands, of the filters of all jobs, and of the zero-padded
+#: filters of all jobs that are on their way.
+STACKED_X_BYTES = 32_768
+RING_BYTES = 65_536
+STACKED_FILTER_BYTES = 65_536
+PADDED_BYTES = 49_152
+#: Bytes a partition of fp32 results of one band and job, half of that with a residual.
+STACKED_Y_BYTES = 32_768
+#: Bytes a partition of residuals, unless those of two bands and jobs take more.
+RESIDUAL_BYTES = 32_768
+#: Bands of a core, if there are images for so many: loads of one overlap the sums of another.
+BANDS = 4
+#: Most buffers of bands.
+RING = 4
+#: Columns of a matmul that keep the array busy until the next one.
+STACKED_COLUMNS = 128
+#: Parts that the filters of a job are read out in at least.
+FILTER_PARTS = 3
+#: Pieces that the loads of the first band come in, if it is of so many tiles.
+LEAST_PIECES = 6
+#: Bytes of w that must lie side by side for it to be loaded straight to where it is wanted.
+LONG_RUN_BYTES = 512
+#: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
+#: shifted on chip, or not at all: they stay at k, and each u has transposes of its own.
+WAYS = ("straight", "shifted", "apart")
+
+
+@dataclass
+class Stack(nl.NKIObject):
+    """Sizes: see `plan.py`. kn: output channels of a job; jobs: (first, how many) of each."""
+
+    B: int
+    D: int
+    U: int
+    #: rows of y side by side in one block of a partition
+    V: int
+    #: padded rows of x from one block of X to the next
+    G: int
+    #: blocks of X from one output block to the next, and that the first output block meets
+    step: int
+    reach: int
+    #: rows of zeros in front of the filters, so that output rows that are no multiple of G rows of x apart have their
+    #: own stationaries: how many rows each of them looks back, by v modulo their number
+    phases: list
+    front: int
+    #: how filters come to their places, one of WAYS
+    filters: str
+    #: partitions of X
+    parts: int
+    num_taps: int
+    groups: int
+    kn: int
+    jobs: list
+    #: images and output blocks (of U * V rows) of a band, at most
+    images: int
+    blocks: int
+    #: columns of X: all that a window meets, zeros included, or x's own, and the group of taps that meets all outputs
+    #: then, which comes first; -1: the columns hold the zeros
+    width: int
+    whole: int
+    #: outputs that see an element of x, over all columns of taps
+    met: int
+    #: buffers of bands, at most
+    ring: int
+    #: elements a partition that are cleared before the second band is loaded
+    hold: int
+    #: matmuls on zeros, and how many of them follow the first filters' transposes
+    warmup: int
+    late_warmup: int
+
+
+def make_stack(geometry, counts, config, has_residual):
+    """A Stack of a StackedConfig, or None where memory does not hold it. counts: what `met_counts` returns."""
+    planes, rows, columns = geometry.planes, geometry.rows, geometry.columns
+    B, D, U, V, G = config.rows, config.shifts, config.outputs, config.beside, config.apart
+    item = geometry.itemsize
+    phases = phases_of(rows.stride, V, G)
+    front = max_of(phases)
+    num_taps = taps_of_window(rows, B, U, V, front)
+    groups = div_ceil(columns.taps, D)
+    padded = planes.taps * geometry.C * (front + (U - 1) * V * rows.stride + num_taps * B) * columns.taps * item
+    if (
+        padded > PADDED_BYTES
+        or geometry.K * planes.taps * len(phases) * num_taps * groups * U * item > STACKED_FILTER_BYTES
+    ):
+        return None
+    jobs = stacked_jobs(geometry.K, nl.tile_size.pmax // U)
+    kn = jobs[len(jobs) - 1][1]
+    whole = whole_group(columns, counts, div_ceil(rows.out, U * V)) if D == 1 else -1
+    width = columns.size if whole >= 0 else (columns.out - 1) * columns.stride + (groups - 1) * D * columns.dilation + 1
+    row_bytes = width * item
+    step = U * V * rows.stride // G
+    reach = (V - 1) * rows.stride // G + (num_taps - 1) * B // G + 1
+    blocks = min(
+        div_ceil(rows.out, U * V),
+        max(0, (STACKED_X_BYTES // (axis_elements(planes, 1) * row_bytes) - reach) // step + 1),
+    )
+    y_bytes = 4 * V * columns.out
+    blocks = min(blocks, max(1, (STACKED_Y_BYTES // 2 if has_residual else STACKED_Y_BYTES) // y_bytes))
+    filters = len(jobs) * planes.taps * len(phases) * num_taps * groups * U * kn * item
+    if axis_elements(planes, 1) * reach * row_bytes > STACKED_X_BYTES or blocks < 1 or filters > STACKED_FILTER_BYTES:
+        return None
+    images = 1
+    if blocks * U * V >= rows.out:
+        images = max(1, min(div_ceil(geometry.planes.out, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
+        while (
+            images > 1 and axis_elements(planes, images) * row_bytes * ((blocks - 1) * step + reach) > STACKED_X_BYTES
+        ):
+            images -= 1
+    band_bytes = axis_elements(planes, images) * ((blocks - 1) * step + reach) * row_bytes
+    stack = Stack(
+        B=B,
+        D=D,
+        U=U,
+        V=V,
+        G=G,
+        step=step,
+        reach=reach,
+        phases=phases,
+        front=front,
+        filters=config.filters,
+        parts=D * B * geometry.C,
+        num_taps=num_taps,
+        groups=groups,
+        kn=kn,
+        jobs=jobs,
+        images=min(images, config.images),
+        blocks=min(blocks, config.blocks),
+        width=width,
+        whole=whole,
+        met=sum_of(counts),
+        ring=max(2, min(RING, RING_BYTES // band_bytes)),
+        hold=config.hold,
+        warmup=config.warmup,
+        late_warmup=min(config.late_warmup, config.warmup),
+    )
+    return stack if fits_sbuf(stack_bytes(geometry, stack, has_residual)) else None
+
+
+def can_shift(geometry, U):
+    """Whether engines may address the partitions of the filters of each of U rows of all jobs."""
+    return U == 1 or by_quadrants(geometry.K, nl.tile_size.pmax // U)
+
+
+def by_quadrants(K, most):
+    """Whether jobs of at most `most` output channels, as few as can be, may be of whole quadrants."""
+    units = most // QUADRANT
+    return units > 0 and K % QUADRANT == 0 and div_ceil(K // QUADRANT, units) <= div_ceil(K, most)
+
+
+def stacked_jobs(K, most):
+    """(first, how many) of jobs of at most `most` output channels, by quadrants where that makes no more of them."""
+    unit = QUADRANT if by_quadrants(K, most) else 1
+    found = []
+    for part in cut(K // unit, most // unit):
+        found.append((part[0] * unit, part[1] * unit))
+    return found
+
+
+def phases_of(stride, V, G):
+    """Rows of x from a block of X to where output row v begins, for v from 0 on until they repeat."""
+    found = []
+    for v in range(V):
+        phase = (v * stride) % G
+        if v == 0 or (phase != 0 and len(found) == v):
+            found.append(phase)
+    return found
+
+
+def taps_of_window(rows, B, U, V, front):
+    """Blocks of B rows that hold the window of U output rows V apart, from any phase on."""
+    return div_ceil(window_of(rows, (U - 1) * V + 1) + front, B)
+
+
+def max_of(values):
+    """The largest of a list of ints, none of which is below 0."""
+    found = 0
+    for value in values:
+        found = max(found, value)
+    return found
+
+
+def met_counts(columns):
+    """Outputs that see an element of x, of each column of taps."""
+    counts = []
+    for tap in range(columns.taps):
+        counts.append(met(columns, tap, 0, columns.out)[2])
+    return counts
+
+
+def sum_of(counts):
+    """Of a list of ints."""
+    total = 0
+    for count in counts:
+        total += count
+    return total
+
+
+def whole_group(columns, counts, blocks):
+    """The middlemost column of taps that meets x at all outputs; -1 where none does, or where sums of so many blocks
+    without the zeros are too short to keep the array busy."""
+    found, fewest = -1, columns.out
+    for tap in range(columns.taps):
+        fewest = min(fewest, counts[tap])
+        if counts[tap] == columns.out and (found < 0 or 2 * tap <= columns.taps):
+            found = tap
+    long = min(blocks, max(1, BANK_COLUMNS // columns.out)) * fewest >= STACKED_COLUMNS
+    return found if long or 4 * fewest >= 3 * columns.out else -1
+
+
+def order_of_groups(stack):
+    """Groups of columns of taps, the one that meets all outputs first."""
+    found = []
+    if stack.whole >= 0:
+        found.append(stack.whole)
+    for g in range(stack.groups):
+        if g != stack.whole:
+            found.append(g)
+    return found
+
+
+def columns_of(geometry, stack, g):
+    """Columns of taps of a group."""
+    return min(stack.D, geometry.columns.taps - g * stack.D)
+
+
+def tiles_of_band(band, Q, last):
+    """((first block, how many), ..), ((first column, how many), ..) of the sums of a band that share a bank of PSUM.
+
+    last: whether nothing follows, so that the read-out and the store of the last sums should be short.
+    """
+    columns = cut(Q, BANK_COLUMNS)
+    widest = columns[len(columns) - 1][1]
+    parts = cut(band.jn, max(1, BANK_COLUMNS // (band.zn * widest)))
+    first, count = parts[len(parts) - 1]
+    if last and count // 2 * band.zn * widest >= STACKED_COLUMNS:
+        parts[len(parts) - 1] = (first, count - count // 2)
+        parts.append((first + count - count // 2, count // 2))
+    return parts, columns
+
+
+def first_pieces(stack, band, Q):
+    """Where the loads of the first band end: each piece is for twice as many tiles of sums as the one before, but none
+    for more than a share of all, as the sums of the last begin when all is there."""
+    parts = tiles_of_band(band, Q, False)[0]
+    found = []
+    index, step = 0, 1
+    while index < len(parts):
+        index += step
+        step = min(2 * step, div_ceil(len(parts), LEAST_PIECES))
+        last = parts[min(index, len(parts)) - 1]
+        found.append(band_rows(stack, last[0] + last[1]))
+    return found
+
+
+def band_counts(geometry, stack):
+    """Parts that the images, and the blocks of each, are cut into."""
+    return parts_for_cores(
+        geometry.planes.out, stack.images, div_ceil(geometry.rows.out, stack.U * stack.V), stack.blocks
+    )
+
+
+def stack_bands(geometry, stack):
+    """All bands, as even as can be."""
+    blocks = div_ceil(geometry.rows.out, stack.U * stack.V)
+    return block_bands(geometry.planes.out, blocks, band_counts(geometry, stack))
+
+
+def band_rows(stack, blocks):
+    """Blocks of X that so many output blocks meet."""
+    return (blocks - 1) * stack.step + stack.reach
+
+
+def whole_blocks(rows, stack, m0, mn):
+    """(first, end) of the blocks of X, among mn from m0 on, all of whose B padded rows are x's."""
+    first = max(m0, div_ceil(max(0, rows.before), stack.G))
+    room = rows.size + rows.before - stack.B
+    end = min(m0 + mn, room // stack.G + 1) if room >= 0 else m0
+    return (m0, m0) if end <= first else (first, end)
+
+
+def fits_window(geometry, stack):
+    """Whether w needs neither zeros nor a shift."""
+    return stack.U == 1 and stack.front == 0 and stack.num_taps * stack.B == geometry.rows.taps
+
+
+def lead_of(geometry, stack):
+    """Rows of Z before the filters of the first output row."""
+    return stack.front + ((stack.U - 1) * stack.V * geometry.rows.stride if stack.filters == "apart" else 0)
+
+
+def padded_elements(geometry, stack):
+    """Elements a partition of the zero-padded filters of one job, in whole words."""
+    size = (
+        geometry.planes.taps
+        * geometry.C
+        * (lead_of(geometry, stack) + stack.num_taps * stack.B)
+        * geometry.columns.taps
+    )
+    return whole_words(size, geometry.itemsize)
+
+
+def jobs_ahead(geometry, stack):
+    """Jobs whose filters may be on their way at a time."""
+    return max(2, PADDED_BYTES // (padded_elements(geometry, stack) * geometry.itemsize))
+
+
+def result_bytes(geometry, stack):
+    """Bytes a partition of the results of a band and job, or of a residual, at most."""
+    return 4 * stack.images * stack.blocks * stack.V * geometry.columns.out
+
+
+def residual_depth(geometry, stack):
+    """Residuals of bands and jobs that may be on their way or in use: of two bands, if there is room."""
+    return max(2, min(2 * len(stack.jobs), RESIDUAL_BYTES // result_bytes(geometry, stack)))
+
+
+def filters_of_job(geometry, stack):
+    """Stationaries of a job."""
+    return geometry.planes.taps * len(stack.phases) * stack.num_taps * stack.groups
+
+
+def stack_bytes(geometry, stack, has_residual):
+    """Bytes a partition, at most."""
+    item = geometry.itemsize
+    x_bytes = axis_elements(geometry.planes, stack.images) * band_rows(stack, stack.blocks) * stack.width * item
+    y_bytes = result_bytes(geometry, stack)
+    # as they come and as they are transposed
+    padded = 2 * min(len(stack.jobs), jobs_ahead(geometry, stack)) * padded_elements(geometry, stack) * item
+    filters = len(stack.jobs) * filters_of_job(geometry, stack) * stack.U * stack.kn * item
+    results = (4 + residual_depth(geometry, stack) if has_residual else 2) * y_bytes
+    return stack.ring * x_bytes + filters + padded + results + 4096
+
+
+def stack_instructions(geometry, stack, cores):
+    """Instructions of a core, at most."""
+    bands = div_ceil(len(stack_bands(geometry, stack)), cores)
+    # two blocks or columns more than fill a bank are halved, and so is the last bank
+    banks = stack.V * stack.images * (2 * div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + 4)
+    stores = 2 * (stack.U + stack.images) * (2 + div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2))
+    taps = geometry.planes.taps * stack.num_taps * stack.groups
+    job = banks * (taps + 3) + stores + 3 * stack.U + stack.U * stack.V + 4
+    loads = (
+        stack.D
+        * axis_elements(geometry.planes, stack.images)
+        * (2 * stack.num_taps * max(1, stack.B // stack.G) + stack.step + 16)
+        + 8
+    )
+    copies = len(stack.phases) * taps * (1 + stack.U) + 4 * stack.U + 9
+    pieces = filter_rows(geometry) * stack.U if geometry.rows.dilation > 1 else geometry.planes.taps * 3 * stack.U
+    return 404 + stack.warmup + bands * (loads + len(stack.jobs) * job) + len(stack.jobs) * (copies + pieces)

@@ -1,0 +1,98 @@
+"""Windows of x in SBUF with their padding stored as zeros: [c, chunk * planes, rows, columns] of a band.
+
+Channels come to the partitions by plain rows of x where its columns lie side by side (NCHW), and transposed by DMA
+where its channels do (NHWC). Gaps of a dilated x are zeros as well.
+"""
+
+from ...._nki import nl
+from ..._dma import copy
+from ..._tiles import div_ceil
+from ..boxes import clear_window, offset_at, pattern_of
+from ..cuts import most_of
+from ..transposes import is_transposed, load_transposed
+from .shape import extent, inside, rows_inside
+
+#: Bytes a partition of one load of a later band, if it has as many.
+SWAPPED_LOAD_BYTES = 8192
+
+
+def new_window(operands, source, band, chunks, engine):
+    """A window of which only what is no element of x is written."""
+    shape = (most_of(chunks) * source.slots, len(chunks) * band.dn, band.hn, band.wn)
+    x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
+    _, dn, before, _ = inside(source.planes, band.z0, band.zn)
+    for chunk in range(len(chunks)):
+        first = chunk * band.dn
+        clear_planes(x_sbuf, first, first + before, engine)
+        clear_planes(x_sbuf, first + before + dn, first + band.dn, engine)
+    _, wn, left, w_step = inside(source.columns, band.q0, band.qn)
+    top, end = 0, band.hn if w_step == 1 else 0
+    for slot in range(source.slots):
+        _, hn, first, h_step = rows_inside(source, band.p0, band.pn, slot)
+        top, end = max(top, first), min(end, first + hn if h_step == 1 else 0)
+    end = max(top, end)
+    clear_window(x_sbuf, 0, top, 0, band.wn, engine)
+    clear_window(x_sbuf, end, band.hn, 0, band.wn, engine)
+    clear_window(x_sbuf, top, end, 0, left, engine)
+    clear_window(x_sbuf, top, end, left + wn, band.wn, engine)
+    return x_sbuf
+
+
+def clear_planes(x_sbuf, first, end, engine):
+    """Zeros in planes first .. end-1 of a window, if there are any."""
+    parts, _, height, width = x_sbuf.shape
+    if first < end:
+        clear_window(x_sbuf[0:parts, first:end, 0:height, 0:width], 0, height, 0, width, engine)
+
+
+def load_parts(geometry, source, band, block, num_chunks, start):
+    """(first plane, planes, first row, rows of the window) of the loads of a band, in whole blocks; start: what the
+    first block needs first, then each time as much as is there, as nothing goes on meanwhile, or several times that
+    where many chunks make many loads of a part."""
+    several = band.zn > 1
+    rows = extent(source.rows, block.pn) if several else block.pn * source.rows.stride
+    at_once = div_ceil(SWAPPED_LOAD_BYTES, block.zn * rows * band.wn * geometry.itemsize)
+    found, outputs, first, growth = [], 0, 0, max(1, num_chunks // 4)
+    most, each = (band.zn, block.zn) if several else (band.pn, block.pn)
+    while outputs < most:
+        outputs = min(most, outputs + (max(each, growth * outputs) if start else each * at_once))
+        if several:
+            end = band.dn if outputs == most else extent(source.planes, outputs)
+            found.append((first, end - first, 0, band.hn))
+        else:
+            end = band.hn if outputs == most else extent(source.rows, outputs)
+            found.append((0, band.dn, first, end - first))
+        first = end
+    return found
+
+
+def load_part(operands, geometry, source, band, x_sbuf, chunk, channels, part, ledger):
+    """A part of a chunk's window; channels: (first, how many)."""
+    first_plane, planes, start, count = part
+    d0, dn, before, _ = inside(source.planes, band.z0, band.zn)
+    n = max(first_plane, before)
+    nn = max(0, min(first_plane + planes, before + dn) - n)
+    w0, wn, left, w_step = inside(source.columns, band.q0, band.qn)
+    image, cn = chunk * band.dn + n, channels[1]
+    alone = x_sbuf.shape[1] == band.dn and source.slots == 1
+    by_c, by_n, by_h, by_w = geometry.x_strides
+    strides = (by_c, by_n, source.slots * by_h, by_w)
+    for slot in range(source.slots if wn > 0 and nn > 0 else 0):
+        h0, hn, top, h_step = rows_inside(source, band.p0, band.pn, slot)
+        skip = div_ceil(max(0, start - top), h_step)
+        hn = min(hn, div_ceil(max(0, start + count - top), h_step)) - skip
+        if hn <= 0:
+            continue
+        top += skip * h_step
+        dst = x_sbuf[
+            slot * cn : (slot + 1) * cn,
+            image : image + nn,
+            top : top + (hn - 1) * h_step + 1 : h_step,
+            left : left + (wn - 1) * w_step + 1 : w_step,
+        ]
+        row = (h0 + skip) * source.slots + (slot - source.rows.before if source.slots > 1 else 0)
+        offset = offset_at(geometry.x_strides, (channels[0], d0 + n - before, row, w0))
+        if is_transposed(geometry):
+            load_transposed(dst, operands.x, strides, offset, alone, ledger)
+        else:
+            copy(dst, operands.x.ap(pattern=pattern_of(strides, (cn, nn, hn, wn)), offset=offset))

@@ -1,0 +1,192 @@
+"""The loop: windows of x come in, every tap of 128 pixels is a matmul with all output channels, rows of pixels go out.
+
+The first banks of a batch, one where there are several taps, go through the filters chunk by chunk as these come in and
+are transposed; later ones bank by bank. Every sum adds chunks and taps in the same order.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._engines import Ledger, new_ledger
+from ..._tiles import cut, div_ceil, share
+from ..._warm import warm_up, warm_zeros
+from ..boxes import load_bias_as, residual_of, store_boxes
+from ..call import Extras, Operands, of_array
+from ..cuts import same_place
+from ..geometry import Geometry
+from .filters import fold_filters, load_swapped_filters, start_swapped_filters, transpose_load, transpose_to, waiting_to
+from .load import load_part, load_parts, new_window
+from .results import block_runs, finish_rows
+from .shape import Block, blocks_of, pixels_of, tile_groups
+from .tiling import Swapped
+
+#: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
+SWAPPED_LEAD_MATMULS = 12
+
+
+@dataclass
+class SwappedUnit(nl.NKIObject):
+    """One bank of sums: tiles t0 .. t0+tn-1 of a block, output channels k0 .. k0+kn-1 from the batch's first; last:
+    whether it is the block's last one."""
+
+    block: Block
+    t0: int
+    tn: int
+    k0: int
+    kn: int
+    last: bool
+
+
+@dataclass
+class SwappedWork(nl.NKIObject):
+    """What one core has at hand; y_sbuf and residual_sbuf: of the block that is being read out."""
+
+    operands: Operands
+    geometry: Geometry
+    extras: Extras
+    plan: Swapped
+    ledger: Ledger
+    filters: object
+    bias_sbuf: object
+    y_sbuf: object
+    residual_sbuf: object
+
+
+def run_swapped(operands, geometry, extras, plan):
+    """This core's part of the items; x of the next one is loaded before one is worked on."""
+    mine = share(len(plan.items), nl.num_programs(), nl.program_id(0))
+    if mine[1] == 0:
+        return
+    work = SwappedWork(
+        operands=operands,
+        geometry=geometry,
+        extras=extras,
+        plan=plan,
+        ledger=new_ledger(),
+        filters=None,
+        bias_sbuf=None,
+        y_sbuf=None,
+        residual_sbuf=None,
+    )
+    warm_up(warm_zeros(), plan.warmup, 1)
+    end = mine[0] + mine[1]
+    now_sbuf = None
+    batch = -1
+    for index in range(mine[0], end):
+        item = plan.items[index]
+        fresh = item.batch != batch
+        if fresh:
+            batch = item.batch
+            k0, kn = plan.batches[batch]
+            work.filters = start_swapped_filters(operands, geometry, k0, kn, plan.chunks, plan.way)
+        if now_sbuf == None:
+            now_sbuf = load_band(work, item.band, True)
+        if fresh:
+            P_MAX, fold = nl.tile_size.pmax, plan.source.fold
+            bias_pattern = [[0, P_MAX], [0, fold], [1, kn]]
+            work.bias_sbuf = load_bias_as(operands.bias, (P_MAX, fold * kn), bias_pattern, k0)
+        after_sbuf = None
+        if index + 1 < end:
+            after, after_sbuf = plan.items[index + 1], now_sbuf
+            if not same_place(after.band, item.band):
+                after_sbuf = load_band(work, after.band, False)
+        units = units_of(plan, item)
+        together = min(len(units), plan.banks if fresh else 1)
+        work_units(work, item, now_sbuf, units[:together])
+        for unit in units[together:]:
+            work_units(work, item, now_sbuf, [unit])
+        now_sbuf = after_sbuf
+
+
+def load_band(work, band, start):
+    """x of a band; start: of the first one: of each chunk what the first block needs and filters, then the rest."""
+    operands, geometry, plan = work.operands, work.geometry, work.plan
+    x_sbuf = new_window(operands, plan.source, band, plan.chunks, nisa.engine.vector if start else nisa.engine.gpsimd)
+    parts = load_parts(geometry, plan.source, band, blocks_of(plan.sizes, band)[0], len(plan.chunks), start)
+    for part in range(len(parts)):
+        for chunk in range(len(plan.chunks)):
+            channels = plan.chunks[chunk]
+            load_part(operands, geometry, plan.source, band, x_sbuf, chunk, channels, parts[part], work.ledger)
+            if start and part == 0:
+                load_swapped_filters(operands, geometry, work.filters, chunk, work.ledger)
+    return x_sbuf
+
+
+def units_of(plan, item):
+    """Banks of an item in the order of the work."""
+    parts = cut(plan.batches[item.batch][1] * plan.source.fold, plan.k_tile)
+    found = []
+    for block in blocks_of(plan.sizes, item.band):
+        for group in tile_groups(plan.sizes.side, parts[-1][1]):
+            for part in parts:
+                found.append(SwappedUnit(block=block, t0=group[0], tn=group[1], k0=part[0], kn=part[1], last=False))
+        unit = found[-1]
+        unit.last = True
+    return found
+
+
+def work_units(work, item, x_sbuf, units):
+    """Sums of some banks, together, and their way out."""
+    geometry, plan, filters = work.geometry, work.plan, work.filters
+    source = plan.source
+    sums, matmuls, taps = [], 0, source.planes.taps * source.rows.taps * source.columns.taps
+    for unit in units:
+        matmuls += unit.tn * taps
+        sums.append(nl.ndarray((pixels_of(unit.block), unit.tn, unit.kn), dtype=nl.float32, buffer=nl.psum))
+    lead = div_ceil(SWAPPED_LEAD_MATMULS, matmuls)
+    for chunk in range(len(plan.chunks)):
+        transpose_to(work.operands, geometry, filters, chunk, work.ledger)
+        if source.fold > 1 and not filters.folded:
+            fold_filters(geometry, source, filters)
+        load_swapped_filters(work.operands, geometry, filters, len(plan.chunks) - 1, work.ledger)
+        for tap in range(taps):
+            for index in range(len(units)):
+                unit = units[index]
+                for tile in range(unit.tn):
+                    add_tap(work, item.band, x_sbuf, unit, sums[index], tile, chunk, tap)
+                    if waiting_to(filters, chunk + lead) > 0:
+                        transpose_load(work.operands, geometry, filters, work.ledger)
+    for index in range(len(units)):
+        leave(work, item, units[index], sums[index])
+
+
+def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
+    """One matmul: the pixels of a tile at a tap, all output channels of a bank."""
+    source, block, side = work.plan.source, unit.block, work.plan.sizes.side
+    planes, rows, columns = source.planes, source.rows, source.columns
+    t, r, s = tap // (rows.taps * columns.taps), tap // columns.taps % rows.taps, tap % columns.taps
+    d = chunk * band.dn + block.z * planes.stride + t * planes.dilation
+    h = block.p * rows.stride + r * rows.dilation
+    w = (unit.t0 + tile) * columns.stride + s * columns.dilation
+    step = side * columns.stride
+    count = work.plan.chunks[chunk][1] * source.slots
+    nisa.nc_matmul(
+        dst=acc_psum[0 : acc_psum.shape[0], tile, 0 : unit.kn],
+        stationary=of_array(x_sbuf, work.operands)[
+            0:count,
+            d : d + (block.zn - 1) * planes.stride + 1 : planes.stride,
+            h : h + (block.pn - 1) * rows.stride + 1 : rows.stride,
+            w : w + (block.units - 1) * step + 1 : step,
+        ],
+        moving=of_array(work.filters.tile, work.operands)[0:count, chunk, tap, unit.k0 : unit.k0 + unit.kn],
+        accumulate=chunk > 0 or tap > 0,
+    )
+
+
+def leave(work, item, unit, acc_psum):
+    """Read a bank out into its block's results; the last one of a block sends them off."""
+    operands, geometry, plan, extras = work.operands, work.geometry, work.plan, work.extras
+    k0, kn = plan.batches[item.batch]
+    block, side, fold = unit.block, plan.sizes.side, plan.source.fold
+    if work.y_sbuf == None:
+        shape = (pixels_of(block), side, fold * kn)
+        work.y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
+        boxes = block_runs(geometry.r_strides, item.band, block, side, fold, k0, kn)
+        work.residual_sbuf = residual_of(operands, shape, boxes, False)
+    strict = extras.strict_nonfinite
+    finish_rows(work.y_sbuf, acc_psum, work.bias_sbuf, work.residual_sbuf, unit, extras.epilogue, work.ledger, strict)
+    if unit.last:
+        boxes = block_runs(geometry.y_strides, item.band, block, side, fold, k0, kn)
+        store_boxes(operands.y, work.y_sbuf, boxes)
+        work.y_sbuf = None
+        work.residual_sbuf = None

@@ -1,0 +1,78 @@
+"""Operand swap: windows of x are the stationary operands, filters the moving ones; the same on any number of cores.
+
+    y[pixels, k] = sum over taps, chunks of c of  x[c, pixels at a tap]^T w[c, tap, k]
+
+128 pixels of y come out on the partitions with their output channels side by side, which is how NHWC is stored: results
+leave in runs of K elements, or of several pixels' K. Padding is stored as zeros, so that each tap sees all pixels.
+"""
+
+from ...._nki import nl
+from ..._tiles import BANK_COLUMNS
+from ..geometry import instructions_refusal
+from .config import swapped_config, swapped_config_refusal
+from .shape import STEP_MAX, can_fold, is_padded
+from .tiling import count_swapped_instructions, make_swapped, swapped_fits
+
+
+def plan_swapped(geometry, extras, config, cores):
+    """(Swapped, "") of this on `cores` cores, or (None, why not)."""
+    whole = nl.tile_size.total_available_sbuf_size
+    reason = swapped_config_refusal(config)
+    if reason == "":
+        reason = swapped_refusal(geometry, extras)
+    if reason != "":
+        return None, reason
+    settings = swapped_config(geometry, extras, config)
+    reason = together_refusal(geometry, extras, settings.side, settings.fold)
+    if reason != "":
+        return None, reason
+    plan = make_swapped(geometry, settings)
+    if not swapped_fits(geometry, extras, plan):
+        return None, (
+            f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
+            f"S={geometry.columns.taps}, x_bytes={settings.x_bytes}: swapped keeps padded windows of rows of y and "
+            f"filters of all input channels in SBUF, {whole} bytes a partition, with steps of at most {STEP_MAX} "
+            f"elements; use implicit_gemm"
+        )
+    reason = instructions_refusal(geometry, "swapped", count_swapped_instructions(geometry, plan, cores))
+    return (plan, "") if reason == "" else (None, reason)
+
+
+def swapped_refusal(geometry, extras):
+    """Why this is not for pixels as stationaries, or ""."""
+    if geometry.hbm_itemsize == 1:
+        return (
+            "img_ref.dtype=float8: swapped takes 16 and 32 bits, as DMA transposes no single bytes; use implicit_gemm"
+        )
+    if geometry.planes.lhs_dilation > 1:
+        return f"lhs_dilation={geometry.planes.lhs_dilation} of planes: swapped takes 1; use implicit_gemm"
+    if geometry.groups > 1:
+        return f"feature_group_count={geometry.groups}: swapped takes 1; use implicit_gemm or grouped"
+    if extras.pool != (1, 1):
+        return f"pool={extras.pool}: swapped takes (1, 1); use implicit_gemm"
+    apart = geometry.y_strides[0]
+    if apart != 1 and geometry.K > 1:
+        return (
+            f"out_perm: neighbouring output channels are {apart} elements apart in y, swapped stores runs of "
+            f"them and takes 1; use out_perm=(0, 2, 3, 1) or implicit_gemm"
+        )
+    padded = is_padded(geometry.planes) or is_padded(geometry.rows) or is_padded(geometry.columns)
+    gaps = geometry.rows.lhs_dilation > 1 or geometry.columns.lhs_dilation > 1
+    if extras.strict_nonfinite and (padded or gaps):
+        return "strict_nonfinite=True: swapped multiplies filters by zeros around and between; use implicit_gemm"
+    return ""
+
+
+def together_refusal(geometry, extras, side, fold):
+    """Why so many neighbours do not go on a partition, or so many rows of y beside each other, or ""."""
+    if geometry.columns.out % side > 0:
+        return f"config side={side}: must divide Q={geometry.columns.out}; use 1"
+    if fold > 1 and extras.strict_nonfinite:
+        return f"strict_nonfinite=True, config fold={fold}: rows outside a window are multiplied by zero; use fold 1"
+    if not can_fold(geometry, fold):
+        return (
+            f"config fold={fold}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}: must divide P, with fold * "
+            f"stride * C <= {nl.tile_size.pmax}, fold * K <= {BANK_COLUMNS}, no crop at the top, one plane of "
+            f"taps, no lhs_dilation of rows and no cast of NHWC; use 1"
+        )
+    return ""

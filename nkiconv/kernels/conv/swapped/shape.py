@@ -1,0 +1,232 @@
+"""How the pixels of y are cut: bands that share a load of x, blocks whose results leave together, tiles of the array.
+
+A block is some rows of some images, its pixels in the order of memory: partition m of the results holds the `side`
+neighbours m * side .. m * side + side - 1 of a row, side of Q's divisors, so that they leave as one run of side * K
+elements. Its tile t is pixel t of each partition, at most 128 of them: a window of x with steps of side * stride
+columns.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
+from ..cuts import most_of
+from ..geometry import Axis
+from ..transposes import is_transposed
+
+#: Elements between neighbours of a free axis on chip, at most (rules NKI053).
+STEP_MAX = 32_767
+
+
+@dataclass
+class Source(nl.NKIObject):
+    """Axes of x as this algorithm loads them.
+
+    fold: rows of y beside each other in the columns of the array, with slots = fold * stride rows of x on the
+    partitions: padded row g of x is row g // slots of slot g % slots. Where fold is 1, slots is 1.
+    """
+
+    planes: Axis
+    rows: Axis
+    columns: Axis
+    fold: int
+    slots: int
+
+
+@dataclass
+class SwappedBand(nl.NKIObject):
+    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of planes z0 .. z0+zn-1; their window of padded x is dn x hn x
+    wn."""
+
+    z0: int
+    zn: int
+    p0: int
+    pn: int
+    q0: int
+    qn: int
+    dn: int
+    hn: int
+    wn: int
+
+
+@dataclass
+class Block(nl.NKIObject):
+    """Images and rows from the first of its band, all of its columns; units: partitions of a row."""
+
+    z: int
+    zn: int
+    p: int
+    pn: int
+    units: int
+
+
+@dataclass
+class Cut(nl.NKIObject):
+    """Sizes of blocks: neighbours on a partition, (first column, columns) of parts of a row, rows, images."""
+
+    side: int
+    parts: list
+    rows: int
+    images: int
+
+
+def source_of(geometry, fold):
+    """The Source of a problem; of folded rows `before` and `size` are those of all slots together, in rows of x."""
+    rows, slots = geometry.rows, 1
+    if fold > 1:
+        slots = fold * rows.stride
+        reach = (fold - 1) * rows.stride + (rows.taps - 1) * rows.dilation
+        rows = Axis(
+            size=rows.size,
+            taps=reach // slots + 1,
+            out=rows.out // fold,
+            stride=1,
+            dilation=1,
+            lhs_dilation=1,
+            before=rows.before,
+        )
+    return Source(planes=geometry.planes, rows=rows, columns=geometry.columns, fold=fold, slots=slots)
+
+
+def casts_x(geometry):
+    """Whether an engine casts x after it has come: DMA does not while it transposes."""
+    return geometry.itemsize != geometry.hbm_itemsize and is_transposed(geometry)
+
+
+def can_fold(geometry, fold):
+    """Whether so many rows of y go beside each other; an engine does not cast to any partition."""
+    rows = geometry.rows
+    fits = fold * rows.stride * geometry.C <= nl.tile_size.pmax and fold * geometry.K <= BANK_COLUMNS
+    whole = rows.out % fold == 0 and geometry.planes.taps == 1 and rows.before >= 0 and rows.lhs_dilation == 1
+    return fold == 1 or (fits and whole and not casts_x(geometry))
+
+
+def extent(axis, count):
+    """Elements of the dilated and padded axis that `count` neighbouring outputs see."""
+    return (count - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
+
+
+def inside(axis, first, count):
+    """(first element, how many, place of the first, step) of x within the window of outputs first .. first+count-1."""
+    start = first * axis.stride - axis.before
+    end = start + extent(axis, count) - 1
+    low = div_ceil(start, axis.lhs_dilation) if start > 0 else 0
+    high = min(axis.size - 1, end // axis.lhs_dilation) if end >= 0 else -1
+    if high < low:
+        return 0, 0, 0, 1
+    return low, high - low + 1, low * axis.lhs_dilation - start, axis.lhs_dilation
+
+
+def rows_inside(source, first, count, slot):
+    """`inside` of the rows of one slot, counted from its own first one."""
+    rows, slots = source.rows, source.slots
+    if slots == 1:
+        return inside(rows, first, count)
+    low = max(first, div_ceil(max(0, rows.before - slot), slots))
+    last = rows.size - 1 + rows.before - slot
+    high = min(first + extent(rows, count) - 1, last // slots) if last >= 0 else -1
+    return (low, high - low + 1, low - first, 1) if high >= low else (0, 0, 0, 1)
+
+
+def is_padded(axis):
+    """Whether a window holds zeros that are no elements of x."""
+    found = inside(axis, 0, axis.out)
+    return found[1] < extent(axis, axis.out)
+
+
+def cut_of(source, geometry, side, most_elements):
+    """The Cut for `side` neighbours on a partition; most_elements: of one image's window of x, if more than a row."""
+    P_MAX = nl.tile_size.pmax
+    P, Q = source.rows.out, source.columns.out
+    units = Q // side
+    width = min(units, P_MAX)
+    height = extent(source.planes, 1) * extent(source.rows, 1)
+    while width > 1 and height * extent(source.columns, width * side) > most_elements:
+        width = div_ceil(width, 2)
+    parts = []
+    for piece in cut(units, width):
+        parts.append((piece[0] * side, piece[1] * side))
+    rows, images = 1, 1
+    if len(parts) == 1 and source.rows.stride * extent(source.columns, Q) <= STEP_MAX:
+        rows = min(P, P_MAX // units)
+        if rows == P:
+            images = min(geometry.planes.out, P_MAX // (P * units))
+    return Cut(side=side, parts=parts, rows=rows, images=images)
+
+
+def swapped_bands(source, geometry, sizes, most_elements, halves):
+    """Bands of all images, at least `halves` where that shares the work; most_elements: of x on one partition."""
+    P = source.rows.out
+    row_blocks = cut(P, sizes.rows)
+    image_blocks = cut(geometry.planes.out, sizes.images)
+    columns = extent(source.columns, most_of(sizes.parts))
+    plane, together = extent(source.rows, P) * columns, 0
+    while together < len(image_blocks):
+        if extent(source.planes, (together + 1) * sizes.images) * plane > most_elements:
+            break
+        together += 1
+    odd = halves > 1 and (len(image_blocks) * len(sizes.parts)) % PARTS == 1
+    found = []
+    if together >= 1 and not (odd and len(row_blocks) > 1):
+        for half in range(halves):
+            mine = share(len(image_blocks), halves, half)
+            for group in cut(mine[1], together):
+                first = image_blocks[mine[0] + group[0]][0]
+                last = image_blocks[mine[0] + group[0] + group[1] - 1]
+                add_bands(found, source, sizes, (first, last[0] + last[1] - first), (0, P))
+        return found
+    most = 1
+    columns = columns * extent(source.planes, 1)
+    while most < len(row_blocks) and extent(source.rows, (most + 1) * sizes.rows) * columns <= most_elements:
+        most += 1
+    count = div_ceil(len(row_blocks), most)
+    if odd and count % PARTS == 1 and count < len(row_blocks):
+        count += 1
+    for image in range(geometry.planes.out):
+        for mine in cut_into(len(row_blocks), count):
+            first, last = row_blocks[mine[0]][0], row_blocks[mine[0] + mine[1] - 1]
+            add_bands(found, source, sizes, (image, 1), (first, last[0] + last[1] - first))
+    return found
+
+
+def add_bands(found, source, sizes, images, rows):
+    """Append the Bands of (first, how many) images and rows, of all columns."""
+    for part in sizes.parts:
+        found.append(band_of(source, images, rows, part))
+
+
+def band_of(source, images, rows, part):
+    """The Band of (first, how many) images, rows and columns."""
+    return SwappedBand(
+        z0=images[0],
+        zn=images[1],
+        p0=rows[0],
+        pn=rows[1],
+        q0=part[0],
+        qn=part[1],
+        dn=extent(source.planes, images[1]),
+        hn=extent(source.rows, rows[1]),
+        wn=extent(source.columns, part[1]),
+    )
+
+
+def blocks_of(sizes, band):
+    """Blocks of a band, in the order of the work."""
+    found = []
+    for image in cut(band.zn, sizes.images):
+        for row in cut(band.pn, sizes.rows):
+            found.append(Block(z=image[0], zn=image[1], p=row[0], pn=row[1], units=band.qn // sizes.side))
+    return found
+
+
+def pixels_of(block):
+    """Partitions of the sums of a block."""
+    return block.zn * block.pn * block.units
+
+
+def tile_groups(side, kn):
+    """(first tile, how many) whose sums of kn output channels share a bank."""
+    most, found = max(1, BANK_COLUMNS // kn), []
+    for first in range(0, side, most):
+        found.append((first, min(most, side - first)))
+    return found

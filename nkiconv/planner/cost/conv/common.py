@@ -1,0 +1,109 @@
+"""What the conv2d algorithms share. Times are of whole problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ....kernels.conv.dispatch import plan_of
+from ....kernels.conv.relayout import plain_of
+from ...request import Config
+from ..algorithm import Algorithm, Guess, Shape, changed, ints
+from .relayout import relayout_ns
+
+#: What the kernel's price of the array at its full rate is multiplied by to be a bound.
+SURE = 0.95
+#: Output channels of a stationary, and matmuls that warm the array up, that a search tries.
+CHANNELS = (128, 96, 64, 32)
+WARM_UPS = (0, 12, 20, 28, 40)
+#: Instructions of a kernel from which on a quick search starts from one list of settings: each takes seconds.
+LONG = 4_000
+
+
+class Conv2dAlgorithm(Algorithm):
+    """An algorithm whose own plan says what settings come to."""
+
+    algorithm: str
+    #: settings that count something there must be one of
+    from_one: tuple[str, ...] = ()
+
+    def guesses(self, shape: Shape) -> list[Guess]:
+        config = self.settle(shape, None)
+        plan = self.plan(shape, config)
+        if plan is None:
+            return []
+        plain = plain_of(self.algorithm, shape.geometry, shape.extras)
+        return [Guess(config, relayout_ns(self.algorithm, shape) + self.plan_ns(shape, plain, plan))]
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        """What a plan of the kernel's takes on two cores, from the first DMA to the last.
+
+        geometry: as the algorithm sees it, of NHWC tensors that of their copies.
+        """
+        raise NotImplementedError
+
+    def unit(self, shape: Shape, config: Config) -> int:
+        return 1
+
+    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+        plan = self.plan(shape, config)
+        return {"tiles": self.tiles(shape, plan), **{name: one for name, one in ints(plan).items() if name != "tiles"}}
+
+    def settled(self, shape: Shape, config: Config) -> Any:
+        return self.plan(shape, config)
+
+    def plan(self, shape: Shape, config: Config) -> Any:
+        """The kernel's own plan of settings that it does not refuse."""
+        key = self.algorithm, config
+        if key not in shape.memo:
+            settled = self.settle(shape, config)
+            shape.memo[key] = plan_of(self.algorithm, shape.geometry, shape.extras, settled, shape.cores)[0]
+        return shape.memo[key]
+
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        """Pieces of work of all cores."""
+        raise NotImplementedError
+
+    def changed(self, config: Config, **values: Iterable[Any]) -> list[Config]:
+        """The config with one setting at a time changed."""
+        return changed(config, self.from_one, **{name: list(choices) for name, choices in values.items()})
+
+
+class ByTap(Conv2dAlgorithm):
+    """One tap after the other: jobs of output channels, bands of outputs."""
+
+    from_one = ("x_bytes", "filter_bytes", "channels")
+    #: what the kernel takes of its own accord
+    x_bytes: int
+    filter_bytes: int
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        now = dict(config or ())
+        x_bytes, filter_bytes = now.get("x_bytes", self.x_bytes), now.get("filter_bytes", self.filter_bytes)
+        warmup = self.plan(shape, config).warmup
+        return self.changed(
+            config,
+            x_bytes=(x_bytes // 2, x_bytes * 2),
+            shard=("images", "channels"),
+            channels=CHANNELS,
+            filter_bytes=(filter_bytes // 2, filter_bytes * 2),
+            warmup=(one for one in WARM_UPS if one != warmup),
+        )
+
+    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+        plan = self.plan(shape, config)
+        jobs = [job for batch in plan.batches for job in batch]
+        bands = [item.band for item in plan.items]
+        return {
+            "tiles": len(plan.items),
+            "batches": len(plan.batches),
+            "jobs": len(jobs),
+            "k_tile": max(job.kn for job in jobs),
+            "c_tile": max(chunk[1] for job in jobs for chunk in job.chunks),
+            "c_tiles": max(len(job.chunks) for job in jobs),
+            "groups_per_job": max(job.pack for job in jobs),
+            "n_band": max(band.zn for band in bands),
+            "p_band": max(band.pn for band in bands),
+            "q_band": max(band.qn for band in bands),
+            "warmup": plan.warmup,
+        }

@@ -1,0 +1,232 @@
+"""`implicit_gemm` on the host."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ....kernels._tiles import PARTS, share
+from ....kernels.conv.geometry import span
+from ....kernels.conv.implicit_gemm.config import (
+    ORDERS,
+    TAPS_WARM_UP,
+    TAPS_X_BYTES,
+    TapsConfig,
+    fold_refusal,
+    taps_config_refusal,
+    taps_defaults,
+)
+from ....kernels.conv.implicit_gemm.cuts import bank_rows
+from ....kernels.conv.implicit_gemm.fold import TAPS_FOLDS
+from ....kernels.conv.implicit_gemm.jobs import TAPS_FILTER_BYTES, jobs_of
+from ....kernels.conv.implicit_gemm.pairs_fp8 import ALONE, TAPS_PRODUCTS, products_refusal
+from ....kernels.conv.implicit_gemm.plan import (
+    ahead_bytes,
+    can_together,
+    count_taps_instructions,
+    item_bytes,
+    make_plan,
+    sums_together,
+    taps_sbuf_bytes,
+)
+from ....kernels.conv.implicit_gemm.refusal import plan_taps
+from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
+from ...request import Config
+from ..algorithm import Shape, config_of, pairs_of
+from .common import LONG, SURE, ByTap
+from .implicit_gemm_price import taps_ns
+from .implicit_gemm_work import Work
+
+#: How much less folded channels must take.
+WORTHWHILE = 0.98
+#: Of pairs, whose filters take long to transpose beside their matmuls, what may be longer where cores share channels.
+TIE = 1.001
+#: Matmuls that warm the array up, at most.
+WARM_UP_MOST = 64
+#: And while the first filters become pairs.
+WARM_UP_PAIRS = 8
+#: Banks of sums of jobs that are made together, at most: the next ones' begin in others, and filters are transposed in
+#: one.
+TOGETHER_BANKS = 5
+
+
+class Taps(ByTap):
+    """One matmul a tap."""
+
+    algorithm = "implicit_gemm"
+    x_bytes, filter_bytes = TAPS_X_BYTES, TAPS_FILTER_BYTES
+
+    def settle(self, shape: Shape, config: Config) -> Config:
+        key = "taps, settled", config
+        if key not in shape.memo:
+            shape.memo[key] = self._settled(shape, config)
+        found: Config = shape.memo[key]
+        return found
+
+    def _settled(self, shape: Shape, config: Config) -> Config:
+        if taps_config_refusal(shape.geometry, shape.extras, config):
+            return config
+        given = dict(config or ())
+        names = [field.name for field in dataclasses.fields(TapsConfig)]
+        if len(given) == len(names):
+            return tuple((name, given[name]) for name in names)
+        products = [one for one in TAPS_PRODUCTS if not products_refusal(shape.geometry, shape.extras, one)]
+        if len(products) == 1 or "product" in given:
+            return pairs_of(self._chosen(shape, {"product": products[0], **given}))
+        ways = [
+            {"product": product, "fold": fold, **given}
+            for product, fold in itertools.product(products, TAPS_FOLDS)
+            if not fold_refusal(shape.geometry, shape.extras, given.get("fold", fold), product)
+        ]
+        return pairs_of(min((self._chosen(shape, one) for one in ways), key=lambda one: self._taken_ns(shape, one)))
+
+    def _taken_ns(self, shape: Shape, settings: TapsConfig) -> float:
+        """ns of all settings; those that are refused take longest."""
+        plan, reason = plan_taps(shape.geometry, shape.extras, pairs_of(settings), shape.cores)
+        return math.inf if reason else taps_ns(shape.target, shape.geometry, plan)
+
+    def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> TapsConfig:
+        for shorter in (1, 2, 4, 8):
+            found, room = _Choice(shape, {"filter_bytes": TAPS_FILTER_BYTES // shorter, **given}).settings()
+            if room >= 0 or "filter_bytes" in given:
+                break
+        return found
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return taps_ns(shape.target, geometry, plan)
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        plan = self.plan(shape, None)
+        if plan is None or (not wide and self._instructions(shape, plan) > LONG):
+            return [None]
+        found: list[Config] = [None, config_of(x_bytes=TAPS_X_BYTES // 2), config_of(x_bytes=TAPS_X_BYTES // 4)]
+        found += [config_of(shard="channels"), config_of(shard="images")]
+        return found + ([config_of(x_bytes=TAPS_X_BYTES // 8), config_of(channels=64)] if wide else [])
+
+    def _instructions(self, shape: Shape, plan: Any) -> int:
+        """Of all cores, at most."""
+        return shape.cores * int(count_taps_instructions(shape.geometry, plan, shape.cores))
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        own = self.changed(config, fold=TAPS_FOLDS, moved=(0, 1, 2, 4), product=TAPS_PRODUCTS)
+        return super().near(shape, config) + own + self.changed(config, order=ORDERS, banks=(1, 2, 8))
+
+    def least_us(self, shape: Shape, config: Config) -> float:
+        jobs = [job for batch in self.plan(shape, config).batches for job in batch]
+        return SURE * Work(shape.target, shape.geometry).array_ns(jobs) / shape.cores / 1e3
+
+    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+        plan = self.plan(shape, config)
+        loop = {"banks_per_store": plan.banks, "chunks_outside": int(any(plan.together))}
+        return {**super().symbols(shape, config), **loop}
+
+
+class _Choice:
+    """The settings that a config leaves open, chosen one after the other."""
+
+    def __init__(self, shape: Shape, given: Mapping[str, Any]) -> None:
+        self.geometry, self.extras, self.given = shape.geometry, shape.extras, given
+        self.work = Work(shape.target, shape.geometry)
+
+    def settings(self) -> tuple[TapsConfig, int]:
+        """(all settings, bytes a partition of SBUF that they leave)."""
+        geometry, extras = self.geometry, self.extras
+        defaults = taps_defaults(geometry, extras, self.given["filter_bytes"], self.given["product"])
+        fold = self.given.get("fold") or self._fold(defaults)
+        jobs = self._jobs(defaults, fold)
+        by_channels = self._by_channels(jobs)
+        first: dict[str, Any] = {"shard": "channels" if by_channels else "images", "fold": fold}
+        first |= {"order": "banks", "halved": True, "wide": 0, "ahead": 1}
+        draft = dataclasses.replace(defaults, **{**first, **self.given})
+        plan = make_plan(geometry, extras, draft)
+        found: dict[str, Any] = {"wide": self._wide(plan.items)}
+        if found["wide"] > 0 and "wide" not in self.given:
+            plan = make_plan(geometry, extras, dataclasses.replace(draft, **found))
+        if geometry.packed == 0:
+            least = TAPS_WARM_UP if jobs[0].chunks[0][3] == ALONE else 0
+            found["warmup"] = max(least, self.work.warm_count(jobs[0], WARM_UP_MOST))
+        if geometry.precision == "fp16x3":
+            found["warmup"] = found.get("warmup", defaults.warmup) + WARM_UP_PAIRS
+        found["moved"] = self.work.moved_jobs(jobs, plan.items[0].band, by_channels)
+        starts = [plan.items[share(len(plan.items), PARTS, half)[0]] for half in range(PARTS)]
+        found["halved"] = any(item.halved and self._waits_for_rows(item.band) for item in starts)
+        for item in starts:
+            item.halved = item.halved and self.given.get("halved", found["halved"])
+        waits_for_dma = self.work.waits_for_dma(jobs, by_channels)
+        found["order"] = "chunks" if waits_for_dma and self._few_banks(plan) else "banks"
+        plan.together = [self.given.get("order", found["order"]) == "chunks" for _ in plan.batches]
+        room = SBUF_USABLE_BYTES_PER_PARTITION - taps_sbuf_bytes(geometry, plan, extras)
+        found["whole"] = not waits_for_dma and self._waits_for_room(plan, room)
+        if len(plan.batches) > 1:
+            found["ahead"] = min(len(jobs[0].chunks), 1 + max(0, room) // ahead_bytes(geometry, plan.batches))
+        return dataclasses.replace(draft, **{**found, **self.given}), room
+
+    def _jobs(self, defaults: TapsConfig, fold: str) -> Sequence[Any]:
+        channels = self.given.get("channels", defaults.channels)
+        apart = self.extras.strict_nonfinite
+        filter_bytes, product = self.given["filter_bytes"], defaults.product
+        found: Sequence[Any] = jobs_of(self.geometry, filter_bytes, channels, apart, fold, product)
+        return found
+
+    def _fold(self, defaults: TapsConfig) -> str:
+        """What is best folded."""
+        found, found_ns = TAPS_FOLDS[0], math.inf
+        for fold in TAPS_FOLDS:
+            if not fold_refusal(self.geometry, self.extras, fold, defaults.product):
+                jobs = self._jobs(defaults, fold)
+                ns = self.work.core_ns(jobs, self._by_channels(jobs))
+                if ns < WORTHWHILE * found_ns:
+                    found, found_ns = fold, ns
+        return str(found)
+
+    def _by_channels(self, jobs: Sequence[Any]) -> bool:
+        """Whether the cores share output channels, and each takes all of x, or images and rows of them."""
+        if "shard" in self.given or len(jobs) == 1:
+            return self.given.get("shard") == "channels" and len(jobs) > 1
+        more = TIE if jobs[0].chunks[0][3] != ALONE else 1.0
+        return self.work.core_ns(jobs, True) <= more * self.work.core_ns(jobs, False)
+
+    def _wide(self, items: Sequence[Any]) -> int:
+        """Columns of x that are not needed and cost less than a run a row does."""
+        size, item, target = self.geometry.columns.size, self.geometry.itemsize, self.work.target
+        found = 0
+        for columns in sorted({one.band.wn for one in items if one.band.wn > 0}, reverse=True):
+            if size * item * target.byte_ns >= target.run_ns(columns * item):
+                break
+            found = size - columns
+        return found
+
+    def _waits_for_rows(self, band: Any) -> bool:
+        """Whether rows of x for a band's first bank take longer to come than the first filters to be transposed."""
+        num_rows = span(self.geometry.rows, band.p0, bank_rows(band))[1]
+        return self.work.rows_take_longer(num_rows, band.wn)
+
+    def _few_banks(self, plan: Any) -> bool:
+        """Whether the sums of all jobs of each batch for a band can be made together, and need few banks."""
+        return all(
+            len(batch) > 1
+            and can_together(self.geometry, batch)
+            and sums_together(self.geometry, batch, index, plan.items) <= TOGETHER_BANKS
+            for index, batch in enumerate(plan.batches)
+        )
+
+    def _waits_for_room(self, plan: Any, room: int) -> bool:
+        """Whether SBUF has no room for all of a core's rows of x, so that loads of bands wait until others are done
+        with. room: bytes that two bands leave.
+
+        Only the first load of a band does: parts of later bands that come after it would be ahead of it in DMA's queue,
+        and the array would wait for all of them. Not so where a folded chunk comes with others: its loads wait for
+        zeros beside x, and long loads of the others would be ahead of them.
+        """
+        chunks = plan.batches[0][0].chunks
+        if len(chunks) > 1 and chunks[-1][2] > 1:
+            return False
+        sizes: list[int] = [item_bytes(self.geometry, plan, item) for item in plan.items]
+        parts = [share(len(sizes), PARTS, half) for half in range(PARTS)]
+        return max(sum(sizes[first : first + count]) for first, count in parts) > room + 2 * max(sizes)
+
+
+ALGORITHM = Taps()

@@ -1,0 +1,261 @@
+"""What the parts of `implicit_gemm` take: the array for matmuls and transposes, DMA for x, filters and results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil, share
+from ....kernels.conv.cuts import tap_blocks
+from ....kernels.conv.geometry import met
+from ....kernels.conv.implicit_gemm.cuts import TAPS_RAW_BYTES, images_together
+from ....kernels.conv.implicit_gemm.fold import job_axis, tap_groups
+from ....kernels.conv.implicit_gemm.fp16x3 import kinds_of
+from ....kernels.conv.implicit_gemm.jobs import can_move
+from ....kernels.conv.implicit_gemm.last import is_last
+from ....kernels.conv.implicit_gemm.pairs_fp8 import ALONE, HALVES, STAGED, slots_of, stores_zeros, sums_pitch, word_of
+from ....kernels.conv.transposes import is_transposed
+from ....simulator.hardware import PARTITIONS
+from ....simulator.timing.target import Target
+
+#: ns until DMA has transposed the first block of a job's filters: an engine's copy, the trigger, the first packet, the
+#: end (trn2.toml, dma.hwdge_*).
+MOVE_NS = 4000.0
+#: ns until zeros are there to warm the array up with.
+ZEROS_NS = 220.0
+#: Share of the array's time that DMA may take, so that what is needed next is not late.
+DMA_SHARE = 0.9
+
+
+#: Instructions of GpSimd for a part of x that is put between zeros.
+PLACED = 4
+
+
+class Work:
+    """What the array and the DMA engines of two cores are given by the jobs of a problem."""
+
+    def __init__(self, target: Target, geometry: Any) -> None:
+        self.target = target
+        self.geometry = geometry
+        self.taps: int = geometry.rows.taps * geometry.columns.taps
+        self.outputs: int = geometry.planes.out * geometry.rows.out * geometry.columns.out
+        passes = target.transpose_passes_fp32 if geometry.itemsize == 4 else 1
+        #: ns of the array for a transpose of 128 columns
+        self.transpose_ns = PARTITIONS * target.tensor_column_ns * passes + target.matmul_ns
+        # outputs that taps meet, each tap's counted: along columns, and along rows by rows of a job, behind its taps
+        self._columns_met = met_outputs(geometry.columns)
+        self._rows: dict[int, tuple[int, int]] = {}
+
+    def array_ns(self, jobs: Sequence[Any]) -> float:
+        """ns of the array for all matmuls, at its full rate; taps are clipped to what they meet of x."""
+        return self.array_work_ns(jobs, 1.0, self._banks(jobs))[0]
+
+    def array_work_ns(self, jobs: Sequence[Any], part: float, banks: int) -> tuple[float, float]:
+        """(`array_ns` of a part of all outputs, in so many banks; those of them that the array works: matmuls of few
+        columns keep it waiting)."""
+        geometry, target = self.geometry, self.target
+        column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
+        fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
+        total, work, kinds = 0.0, 0.0, kinds_of(geometry)
+        for (together, depth, how), count in self._chunks(jobs).items():
+            columns, passes = self._columns_of(together, (0, 0, depth, how))
+            columns = kinds * columns * part
+            matmuls = kinds * div_ceil(banks, together) * passes
+            one_ns = max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
+            total += count * one_ns
+            work += count * columns * column_ns
+        out_ns = self._transposed_out_ns(jobs) * part
+        return total + out_ns, work + out_ns * min(1.0, jobs[0].kn / target.matmul_columns_min)
+
+    def _chunks(self, jobs: Sequence[Any]) -> Counter[tuple[int, int, str]]:
+        """Chunks of jobs, by rows of outputs that a job makes at once, columns of taps of a matmul, and pairs."""
+        found: Counter[tuple[int, int, str]] = Counter()
+        for job in jobs:
+            if job.rows not in self._rows:
+                rows = job_axis(self.geometry, job)
+                self._rows[job.rows] = rows.taps, met_outputs(rows)
+            chunks = job.chunks
+            found[(job.rows, *chunks[0][2:4])] += max(0, len(chunks) - 2)
+            for chunk in chunks[-2:]:  # only these may be folded, or pair otherwise
+                found[(job.rows, *chunk[2:4])] += 1
+        return found
+
+    def _columns_of(self, together: int, chunk: Any) -> tuple[float, int]:
+        """(columns that the matmuls of a chunk have, matmuls of a bank); together: rows of outputs of its job."""
+        geometry = self.geometry
+        taps, rows_met = self._rows[together]
+        groups = tap_groups(geometry, chunk)
+        if stores_zeros(chunk):
+            passes = div_ceil(taps * groups, 2)
+            pixels = geometry.planes.out * self._apart([chunk]) * geometry.columns.out
+            return pixels * (taps * groups / 2 if chunk[3] == HALVES else passes), passes
+        columns_met = groups * geometry.columns.out if chunk[2] > 1 else self._columns_met
+        columns = geometry.planes.out * rows_met * columns_met
+        if chunk[3] != ALONE:
+            columns *= self._apart([chunk]) / geometry.rows.out
+        return columns, taps * groups
+
+    def _apart(self, chunks: Sequence[Any]) -> int:
+        """Rows of sums from one image to the next."""
+        return int(sums_pitch(self.geometry, chunks, images_together(self.geometry, chunks), self.geometry.rows.out))
+
+    def _banks(self, jobs: Sequence[Any]) -> int:
+        """Banks of the sums of a job."""
+        chunks, pixels = jobs[0].chunks, self.geometry.rows.out * self.geometry.columns.out
+        if pixels <= BANK_COLUMNS and any(chunk[3] != ALONE for chunk in chunks):
+            return int(div_ceil(self.geometry.planes.out, images_together(self.geometry, chunks)))
+        return int(div_ceil(self.outputs, BANK_COLUMNS))
+
+    def sums_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
+        """ns of the array of the busier of two cores for all matmuls."""
+        all_ns = self.array_ns(jobs)
+        if by_channels:
+            part_ns = self.array_ns(jobs[: share(len(jobs), PARTS, 0)[1]])
+            return max(part_ns, all_ns - part_ns)
+        return all_ns / min(self._banks(jobs), PARTS)
+
+    def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
+        """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
+        geometry = self.geometry
+        placed_ns = self.placed_ns(jobs[0].chunks[-1], geometry.planes.out * geometry.rows.size) / (
+            1 if by_channels else PARTS
+        )
+        return float(max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns))
+
+    def placed_ns(self, chunk: Any, num_rows: int) -> float:
+        """ns of GpSimd to put rows of x of a chunk between zeros: words, and elements of copies."""
+        geometry, copies = self.geometry, chunk[2] - 1
+        if chunk[3] != STAGED:
+            return 0.0
+        elements = geometry.columns.size // word_of(geometry) + 2 + copies * (copies + 1) * geometry.columns.dilation
+        fixed_ns = (PLACED + 2 * copies) * self.target.gpsimd_fixed_ns
+        return float(num_rows * elements * self.target.gpsimd_ns + fixed_ns)
+
+    def row_by_row(self, chunk: Any) -> bool:
+        """Whether rows of x of a chunk come one by one, as zeros lie between them."""
+        columns = self.geometry.columns
+        rest = columns.size - (columns.out - 1) * columns.stride - (columns.taps - 1) * columns.dilation - 1
+        dense = chunk[2] == 1 and columns.before == 0 and 0 <= rest < columns.stride
+        return chunk[3] != STAGED and (chunk[2] > 1 or stores_zeros(chunk)) and not dense
+
+    def transposes_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
+        """ns of the array to transpose a core's filters: all, or the first job's where DMA may do the others."""
+        geometry = self.geometry
+        if geometry.packed > 0 or geometry.groups == geometry.C:
+            return 0.0
+        count = div_ceil(len(jobs), PARTS) if by_channels else len(jobs)
+        if can_move(geometry):
+            idle_ns = max(0.0, self._dma_idle_ns(jobs, by_channels))
+            count = max(1, count - int(idle_ns / self.move_ns(jobs[0])))
+        return float(count * sum(map(slots_of, jobs[0].chunks)) * self.taps * self.transpose_ns)
+
+    def waits_for_dma(self, jobs: Sequence[Any], by_channels: bool) -> bool:
+        """Whether the array has less to do than DMA, and waits for it all the time, or for what becomes pairs of it."""
+        array_ns = self.sums_ns(jobs, by_channels) / kinds_of(self.geometry) + self.transposes_ns(jobs, by_channels)
+        return bool(self.dma_ns(jobs, by_channels) > array_ns)
+
+    def dma_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
+        """ns of the DMA engines, or HBM, of one of two cores for x, filters and results, by the runs they come in."""
+        geometry, target = self.geometry, self.target
+        rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
+        x_image = target.image_ns(rows.size, columns.size, geometry.x_strides[2], geometry.x_strides[3], item)
+        y_image = target.image_ns(rows.out, columns.out, geometry.y_strides[2], geometry.y_strides[3], item)
+        x_rows = rows.size * target.row_ns(columns.size, geometry.x_strides[3], item)
+        x_ns = geometry.planes.out * x_image * div_ceil(geometry.C, PARTITIONS)
+        if is_transposed(geometry):
+            x_ns = self.transposed_ns(geometry.planes.out * rows.size * columns.size * geometry.C / PARTITIONS)
+        last = jobs[0].chunks[-1]
+        if self.row_by_row(last):
+            x_ns += geometry.planes.out * (slots_of(last) * x_rows - x_image)
+        y_ns = w_ns = 0.0
+        for job in jobs:
+            if is_last(geometry):
+                y_ns += self.runs_out_ns(self.outputs, job.kn)
+            elif job.rows > 1:
+                row_ns = target.row_ns(columns.out, geometry.y_strides[3], item)
+                y_ns += geometry.planes.out * (div_ceil(rows.out, job.rows) * row_ns)
+            else:
+                y_ns += geometry.planes.out * y_image
+            w_ns += sum(map(slots_of, job.chunks)) * self.filters_ns(job)
+        channels = geometry.C + (last[1] if last[3] == HALVES else 0)
+        x_bytes = geometry.planes.out * channels * rows.size * columns.size * item
+        y_bytes = self.outputs * geometry.K * item
+        w_bytes = geometry.K * (geometry.C // geometry.groups) * self.taps * item
+        if by_channels:
+            engines_ns, num_bytes = x_ns + (w_ns + y_ns) / PARTS, x_bytes + (w_bytes + y_bytes) / PARTS
+        else:
+            engines_ns, num_bytes = w_ns + (x_ns + y_ns) / PARTS, w_bytes + (x_bytes + y_bytes) / PARTS
+        return float(max(target.rows_an_engine * engines_ns, num_bytes * target.hbm_byte_ns))
+
+    def filters_ns(self, job: Any) -> float:
+        """ns of one DMA engine for the filters of a chunk of a job, of one output channel."""
+        geometry = self.geometry
+        channels = job.chunks[0][1] // job.pack
+        run = channels * self.taps if geometry.w_strides[3] == 1 and geometry.w_strides[1] == self.taps else 1
+        return float(channels * self.taps / run * self.target.run_ns(run * geometry.itemsize))
+
+    def move_ns(self, job: Any) -> float:
+        """ns of DMA to transpose the filters of a job within SBUF."""
+        target = self.target
+        num_bytes = len(job.chunks) * self.taps * job.kn * PARTITIONS * self.geometry.itemsize
+        return float(num_bytes * target.byte_ns / (target.dma_engines * target.transpose_rate_sbuf))
+
+    def moved_jobs(self, jobs: Sequence[Any], band: Any, by_channels: bool) -> int:
+        """Jobs of each half whose filters DMA transposes, if they are not a core's first: as many as DMA has time for,
+        where the matmuls of a job for a band take longer than that."""
+        one_ns = self.move_ns(jobs[0])
+        job_ns = self.array_ns(jobs[:1]) * (band.zn * band.pn * band.qn) / self.outputs
+        if not can_move(self.geometry) or job_ns < MOVE_NS + one_ns:
+            return 0
+        count = div_ceil(len(jobs), PARTS) if by_channels else len(jobs)
+        return max(0, min(count, int(self._dma_idle_ns(jobs, by_channels) / one_ns)))
+
+    def warm_count(self, job: Any, most: int) -> int:
+        """Matmuls of 128 columns at half rate from a core's start until the first filters of a job are there."""
+        target = self.target
+        idle_ns = self.filters_there_ns(job) - ZEROS_NS
+        return min(most, int(idle_ns * target.half_rate / (PARTITIONS * target.tensor_column_ns)))
+
+    def filters_there_ns(self, job: Any) -> float:
+        """ns from a core's start until the first block of a job's filters is there."""
+        geometry, target = self.geometry, self.target
+        channels = job.chunks[0][1] // job.pack
+        _, rn, _, sn = tap_blocks(geometry, channels, TAPS_RAW_BYTES)[0]
+        whole = geometry.w_strides[3] == 1 and geometry.w_strides[1] == self.taps
+        load_ns = target.row_ns(channels * rn * sn, 1 if whole else 2, geometry.itemsize)
+        first_ns = target.static_issue_ns + target.first_packet_ns + target.load_skew_ns
+        return float(first_ns + target.rows_an_engine * load_ns + target.dma_done_ns)
+
+    def rows_take_longer(self, num_rows: int, columns: int) -> bool:
+        """Whether so many rows of x take longer to come than the array needs to transpose the first filters."""
+        geometry, target = self.geometry, self.target
+        taps = 0 if geometry.packed > 0 else self.taps * (geometry.itemsize // 2)
+        load_ns = target.rows_an_engine * target.run_ns(num_rows * columns * geometry.itemsize)
+        return load_ns > taps * PARTITIONS * target.tensor_column_ns / target.half_rate
+
+    def transposed_ns(self, elements: float) -> float:
+        """ns of one DMA engine for its partitions' share of what DMA transposes; elements: of each partition."""
+        target = self.target
+        engines = target.dma_engines * target.transpose_rate * target.rows_an_engine
+        return float(elements * self.geometry.hbm_itemsize * target.byte_ns * PARTITIONS / engines)
+
+    def runs_out_ns(self, pixels: int, kn: int) -> float:
+        """ns of one DMA engine for transposed results of a job, over the partitions it serves, for its share of
+        pixels."""
+        return pixels * self.target.run_ns(kn * self.geometry.itemsize) / PARTITIONS
+
+    def _transposed_out_ns(self, jobs: Sequence[Any]) -> float:
+        """ns of the array to transpose all results."""
+        if not is_last(self.geometry):
+            return 0.0
+        return float(len(jobs) * div_ceil(self.outputs, PARTITIONS) * self.transpose_ns)
+
+    def _dma_idle_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
+        """ns that DMA has left beside x, filters and results, while the array is at work."""
+        return DMA_SHARE * self.array_ns(jobs) / PARTS - self.dma_ns(jobs, by_channels)
+
+
+def met_outputs(axis: Any) -> int:
+    """Outputs that taps meet, each tap's counted."""
+    return sum(met(axis, tap, 0, axis.out)[2] for tap in range(axis.taps))

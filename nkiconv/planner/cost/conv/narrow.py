@@ -1,0 +1,100 @@
+"""`narrow` on the host."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ....kernels.conv.cuts import QUADRANT
+from ....kernels.conv.narrow.config import NARROW_X_BUFFERS_MAX, NARROW_X_BYTES, NarrowConfig, sized_narrow
+from ....kernels.conv.narrow.cuts import is_legal, loads_of_bank, make_narrow, meets_all, narrow_bytes
+from ....kernels.conv.narrow.plan import narrow_refusal
+from ....kernels.conv.relayout import plain_of
+from ....simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
+from ...request import Config
+from ..algorithm import Shape, pairs_of, with_settings
+from .common import WARM_UPS, Conv2dAlgorithm
+from .narrow_price import NarrowPrice
+
+#: Bytes a partition of all buffers: what they may always have, and most for the rows of two banks of sums.
+RING_BYTES = 65_536
+RING_MOST = 131_072
+
+
+class Narrow(Conv2dAlgorithm):
+    """Rows of y and columns of taps beside each other in the columns of the array."""
+
+    algorithm = "narrow"
+    from_one = ("outputs", "taps", "blocks", "images")
+
+    def settle(self, shape: Shape, config: Config) -> Config:
+        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
+        if narrow_refusal(geometry, shape.extras, config):
+            return config
+        given = dict(config or ())
+        if len(given) == len(dataclasses.fields(NarrowConfig)):
+            return pairs_of(NarrowConfig(**given))
+        sizes = [(given["outputs"], given["taps"])] if "taps" in given else _sizes(geometry)
+        made = [one for U, T in sizes if (one := _made(shape, geometry, config, U, T))]
+        room = SBUF_USABLE_BYTES_PER_PARTITION
+        fitting = [one for one in made if narrow_bytes(geometry, one[1].narrow, shape.extras.residual) <= room]
+        fitting.sort(key=lambda one: one[1].total_ns())
+        best = next((one for one in fitting if meets_all(geometry, one[1].narrow)), made[0] if made else None)
+        return pairs_of(best[0]) if best else config
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return NarrowPrice(shape.target, geometry, plan).total_ns()
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        plan = self.plan(shape, config)
+        x_bytes = dict(config or ()).get("x_bytes", NARROW_X_BYTES)
+        found = self.changed(
+            config,
+            x_bytes=(x_bytes // 2, x_bytes * 2),
+            buffers=(plan.buffers // 2, plan.buffers * 2),
+            blocks=(plan.blocks // 2, plan.blocks - 1),
+            images=(plan.images // 2, plan.images * 2),
+            shared=(1 - int(plan.shared),),
+            warmup=WARM_UPS,
+        )
+        sizes = [(plan.U + step, plan.T) for step in (-1, 1, 2)] + [(plan.U, plan.T - 1), (plan.U, plan.T + 1)]
+        return found + [with_settings(config, outputs=U, taps=T) for U, T in sizes if min(U, T) >= 1]
+
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        blocks = -(-shape.geometry.rows.out // plan.U)
+        return int(-(-shape.geometry.planes.out // plan.images) * -(-blocks // plan.blocks))
+
+
+def _sizes(geometry: Any) -> list[tuple[int, int]]:
+    """(rows of y, columns of taps) that can share the array."""
+    rows = min(PARTITIONS // geometry.K, geometry.rows.out + geometry.rows.lhs_dilation - 1)
+    taps = min(geometry.columns.taps, PARTITIONS // QUADRANT)
+    return [(U, T) for T in range(1, taps + 1) for U in range(1, rows + 1) if is_legal(geometry, U, T)]
+
+
+def _made(shape: Shape, geometry: Any, config: Config, U: int, T: int) -> tuple[NarrowConfig, NarrowPrice] | None:
+    """(all settings, what they take) with these sizes, or None where there is no such kernel."""
+    settings = sized_narrow(geometry, config, U, T, 0)
+    narrow = make_narrow(geometry, settings, shape.extras.residual)
+    if narrow is None:
+        return None
+    price = NarrowPrice(shape.target, geometry, narrow)
+    found = {"blocks": narrow.blocks, "images": narrow.images, "buffers": _buffers(geometry, narrow)}
+    found |= {"shared": int(price.reads_bound()), "warmup": price.warm_count()}
+    settings = dataclasses.replace(settings, **{**found, **dict(config or ())})
+    narrow.buffers, narrow.warmup = max(narrow.buffers, settings.buffers), settings.warmup
+    narrow.shared = settings.shared == 1
+    return settings, price
+
+
+def _buffers(geometry: Any, narrow: Any) -> int:
+    """Buffers of x: for the loads of a bank and of the next, as far as there is room."""
+    row_bytes = narrow.images * (narrow.wn + 2 * narrow.pad) * geometry.itemsize
+    load_bytes = len(narrow.chunks) * narrow.height * row_bytes
+    wanted = loads_of_bank(narrow.blocks, narrow.step, narrow.window, narrow.height)
+    wanted += -(-narrow.blocks * narrow.step // narrow.height) + 1
+    found = max(min(wanted, RING_MOST // load_bytes), RING_BYTES // load_bytes)
+    return max(2, min(NARROW_X_BUFFERS_MAX, int(found)))
+
+
+ALGORITHM = Narrow()

@@ -1,0 +1,44 @@
+"""What copies of NHWC tensors take, for algorithms that read rows of x and write rows of y."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....kernels._tiles import PARTS
+from ....kernels.conv.relayout import OWN, copies_of
+from ....simulator.hardware import PARTITIONS
+from ....simulator.timing.target import Target
+from ..algorithm import Shape
+
+#: Rate of a DMA that transposes (trn2.toml, dma.dma_transpose_frac_hbm); ns until a copy's first and after its last
+#: byte is of use, and of two cores that wait for each other (dma.hwdge_*, dma.done_to_consumer_ns,
+#: lnc2.barrier_seam_ns).
+TRANSPOSE_RATE = 0.9
+START_NS = 4500.0
+MEET_NS = 2000.0
+
+
+def relayout_ns(algorithm: str, shape: Shape) -> float:
+    """ns of both cores for the copies; of images of one pixel, which are in both layouts, for single elements."""
+    geometry, extras, target = shape.geometry, shape.extras, shape.target
+    pixels, outputs = geometry.rows.size * geometry.columns.size, geometry.rows.out * geometry.columns.out
+    y_itemsize, found = extras.epilogue.y_itemsize, 0.0
+    if algorithm not in OWN and pixels == 1:
+        found += geometry.planes.out * geometry.C * target.run_ns(geometry.hbm_itemsize) / (PARTS * target.dma_engines)
+    if algorithm not in OWN and outputs == 1:
+        found += geometry.planes.out * geometry.K * target.run_ns(y_itemsize) / (PARTS * target.dma_engines)
+    return found + sum(_copy_ns(target, part) for part in copies_of(algorithm, geometry, extras))
+
+
+def _copy_ns(target: Target, part: Any) -> float:
+    """ns of both cores for a copy."""
+    A, N, H, B = part.shape
+    mine, all_engines = N * A * H * B / PARTS, target.dma_engines
+    engines = min(all_engines, -(-A // (PARTITIONS // all_engines)))
+    read_ns = mine * part.item * target.byte_ns / (TRANSPOSE_RATE * all_engines)
+    if part.is_sorted:
+        engines, run = all_engines, A * (B if part.source[3] == A else 1)
+        read_ns = mine / run * target.run_ns(run * part.item) / engines
+    run = B * (A if part.target[0] == B else 1)
+    written_ns = mine / run * target.run_ns(run * part.item) / engines
+    return float(START_NS + MEET_NS + max(read_ns + written_ns, 2 * mine * part.item * target.hbm_byte_ns))

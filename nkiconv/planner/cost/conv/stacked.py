@@ -1,0 +1,192 @@
+"""`stacked` on the host: the sizes that take least, and what goes with them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from ....kernels._tiles import PARTS
+from ....kernels.conv.cuts import window_of
+from ....kernels.conv.relayout import plain_of
+from ....kernels.conv.stacked.config import StackedConfig, sized_stack, stacked_config_refusal
+from ....kernels.conv.stacked.plan import sizes_refusal, stacked_refusal
+from ....kernels.conv.stacked.shape import (
+    make_stack,
+    met_counts,
+    phases_of,
+    taps_of_window,
+)
+from ....simulator.hardware import PARTITIONS
+from ....simulator.timing.target import Target
+from ...request import Config
+from ..algorithm import Shape, pairs_of, with_settings
+from .common import WARM_UPS, Conv2dAlgorithm
+from .stacked_price import StackPrice, filters_way, least_ns, reader_of
+
+#: Rows of y side by side that are tried.
+BESIDE = (1, 2, 4)
+#: How many of the settings are sizes.
+SIZES = 5
+
+
+class Stacked(Conv2dAlgorithm):
+    """Rows, shifts and outputs stacked."""
+
+    algorithm = "stacked"
+    from_one = ("rows", "shifts", "outputs", "beside", "apart", "blocks", "images")
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return StackPrice(shape.target, geometry, plan, reader_of(shape.extras)).ns()
+
+    def settle(self, shape: Shape, config: Config) -> Config:
+        if stacked_config_refusal(config):
+            return config
+        given = dict(config or ())
+        if len(given) == len(dataclasses.fields(StackedConfig)):
+            return pairs_of(StackedConfig(**given))
+        extras = shape.extras
+        geometry = plain_of(self.algorithm, shape.geometry, extras)
+        if stacked_refusal(geometry, extras):
+            return config
+        B = given.get("rows", 0)
+        sizes = sized_stack(geometry, config, B, 1, 1, 1, B) if B else self._best(shape, geometry)
+        if sizes is None:
+            return config
+        found = dataclasses.replace(sizes, **given)
+        if sizes_refusal(geometry, found):
+            return config
+        stack = make_stack(geometry, met_counts(geometry.columns), found, extras.residual)
+        if stack is None:
+            return config
+        rest = self._rest(shape, geometry, stack, given)
+        return pairs_of(dataclasses.replace(found, **{name: rest[name] for name in rest.keys() - given.keys()}))
+
+    def _best(self, shape: Shape, geometry: Any) -> StackedConfig | None:
+        """The sizes that take least, looked for once."""
+        key = "stacked, best", None
+        if key not in shape.memo:
+            shape.memo[key] = best_sizes(shape.target, geometry, reader_of(shape.extras))
+        found: StackedConfig | None = shape.memo[key]
+        return found
+
+    def _rest(self, shape: Shape, geometry: Any, stack: Any, given: dict[str, Any]) -> dict[str, Any]:
+        """What goes with the sizes of a stack: blocks and images as memory has room, and what prices say."""
+        stack.filters = given.get("filters") or filters_way(shape.target, geometry, stack)
+        price = StackPrice(shape.target, geometry, stack, reader_of(shape.extras))
+        before, after = price.warm_ups()
+        warmup = given.get("warmup", before + after)
+        return {
+            "blocks": stack.blocks,
+            "images": stack.images,
+            "filters": stack.filters,
+            "hold": price.hold(shape.extras.epilogue.bias),
+            "warmup": warmup,
+            "late_warmup": max(0, warmup - before),
+        }
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        plan = self.plan(shape, config)
+        found = self.changed(
+            config,
+            blocks=(plan.blocks // 2, plan.blocks - 1),
+            images=(plan.images // 2, plan.images * 2),
+            warmup=WARM_UPS,
+        )
+        return found + [with_settings(config, **sizes) for sizes in self._sizes(shape, plan)]
+
+    def _sizes(self, shape: Shape, plan: Any) -> list[dict[str, int]]:
+        """Sizes that differ from a plan's in one or two of rows, shifts and outputs, or in how rows lie; which fit."""
+        geometry = shape.geometry
+        now = {"rows": plan.B, "shifts": plan.D, "outputs": plan.U, "beside": plan.V, "apart": plan.G}
+        ways = [{"beside": one} for one in BESIDE] + [{"apart": plan.B}]
+        for rows in {plan.B - 1, plan.B, plan.B + 1, plan.B // 2, 2 * plan.B}:
+            for outputs in {plan.U - 1, plan.U, plan.U + 1, plan.U // 2, 2 * plan.U}:
+                for shifts in {plan.D, plan.D - 1, plan.D + 1, geometry.columns.taps}:
+                    apart = rows if plan.G == plan.B else min(rows, plan.G)
+                    ways.append({"rows": rows, "outputs": outputs, "shifts": shifts, "apart": apart})
+        found = []
+        for way in ways:
+            one = {**now, **way}
+            fits = min(one[name] for name in self.from_one if name in one) >= 1
+            fits = fits and one["rows"] * one["shifts"] * geometry.C <= PARTITIONS and one["outputs"] <= PARTITIONS
+            fits = fits and one["outputs"] * one["beside"] * geometry.rows.stride % max(1, one["apart"]) == 0
+            if fits and one["shifts"] <= geometry.columns.taps and one != now and one not in found:
+                found.append(one)
+        return sorted(found, key=lambda one: sum(one[name] != value for name, value in now.items()))
+
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        geometry = shape.geometry
+        blocks = -(-geometry.rows.out // (plan.U * plan.V))
+        return int(-(-geometry.planes.out // plan.images) * -(-blocks // plan.blocks))
+
+
+def best_sizes(target: Target, geometry: Any, reader: str) -> StackedConfig | None:
+    """Of the stack that takes least, the first tried of several; None where memory holds none."""
+    best, best_ns, best_place = None, float("inf"), 0
+    counts = met_counts(geometry.columns)
+    rest = dataclasses.astuple(sized_stack(geometry, None, 1, 1, 1, 1, 1))[SIZES:]
+    for bound_ns, place, B, D, U, V, G in sorted(bounds(target, geometry)):
+        if bound_ns > best_ns:
+            break
+        config = StackedConfig(B, D, U, V, G, *rest)
+        stack = make_stack(geometry, counts, config, reader == "vector")
+        if stack:
+            stack.filters = filters_way(target, geometry, stack)
+            ns = StackPrice(target, geometry, stack, reader).ns(best_ns)
+            if (ns, place) < (best_ns, best_place):
+                best, best_ns, best_place = config, ns, place
+    return best and dataclasses.replace(best, filters="straight")
+
+
+def bounds(target: Target, geometry: Any) -> Iterator[tuple[float, int, int, int, int, int, int]]:
+    """(ns that a stack takes at least, its place, B, D, U, V, G) of all that are tried: what the array alone takes,
+    after the first filters and before the last store."""
+    rows, columns = geometry.rows, geometry.columns
+    column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
+    start_ns = least_ns(target)
+    for place, (B, D, U, V, G) in enumerate(sizes_tried(geometry)):
+        jobs = -(-geometry.K // (PARTITIONS // U))
+        blocks = -(-geometry.planes.out * -(-rows.out // (U * V)) // PARTS)
+        matmuls = taps_of_window(rows, B, U, V, _front(rows.stride, V, G)) * -(-columns.taps // D)
+        yield start_ns + jobs * blocks * V * columns.out * matmuls * column_ns, place, B, D, U, V, G
+
+
+@lru_cache(maxsize=4096)
+def _front(stride: int, V: int, G: int) -> int:
+    return int(max(phases_of(stride, V, G)))
+
+
+def sizes_tried(geometry: Any) -> Iterator[tuple[int, int, int, int, int]]:
+    """Rows, shifts, outputs, rows of y side by side, rows from block to block."""
+    rows, taps, most = geometry.rows, geometry.columns.taps, PARTITIONS // geometry.C
+    # fewer columns of taps a group than needed for as many groups only leave partitions idle
+    shifts = [D for D in dict.fromkeys(-(-taps // groups) for groups in range(1, taps + 1)) if D <= most]
+    for U in outputs_tried(geometry):
+        for V in (V for V in BESIDE if V == 1 or U * V <= rows.out):
+            span = U * V * rows.stride
+            window = window_of(rows, U * V)
+            tiling = [B for B in range(min(most, span), 0, -1) if span % B == 0]
+            for D in shifts:
+                for B in tiling:
+                    if B * D <= most:
+                        yield B, D, U, V, B
+                        if window <= B < span:
+                            yield B, D, U, V, span
+                        if D == 1 < B:
+                            yield B, D, U, V, 1
+                if window * D <= most and window not in tiling:
+                    yield window, D, U, V, span
+
+
+def outputs_tried(geometry: Any) -> Iterator[int]:
+    """Outputs of a block: for each number of jobs the most, all that are few, and multiples of 8."""
+    most = min(PARTITIONS, geometry.rows.out + geometry.rows.size)
+    jobs = [-(-geometry.K // (PARTITIONS // U)) for U in range(1, most + 1)]
+    for U in range(1, most + 1):
+        if U == most or U <= 8 or U % 8 == 0 or jobs[U - 1] < jobs[U]:
+            yield U
+
+
+ALGORITHM = Stacked()

@@ -1,0 +1,243 @@
+"""`swapped` on the host: what a plan takes; which share, how many neighbours and how many rows together take least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ....kernels._tiles import PARTS, cut, share
+from ....kernels.conv.swapped.config import (
+    SWAPPED_SHARDS,
+    SWAPPED_X_BYTES,
+    read_swapped,
+    swapped_config,
+    swapped_config_refusal,
+    swapped_settings,
+)
+from ....kernels.conv.swapped.filters import transposes_of
+from ....kernels.conv.swapped.plan import swapped_refusal, together_refusal
+from ....kernels.conv.swapped.shape import blocks_of, extent
+from ....kernels.conv.swapped.tiling import make_swapped, swapped_fits
+from ....kernels.conv.transposes import is_transposed
+from ....simulator.hardware import PARTITIONS
+from ....simulator.timing.target import Target
+from ...request import Config
+from ..algorithm import Shape, config_of, pairs_of
+from .common import LONG, WARM_UPS, Conv2dAlgorithm
+
+#: ns from a core's start to its first matmul and from its last one to the end of the last store: calibrated, as loads
+#: of x by DMA's transposes are triggered by hardware and come later.
+START_NS = 3400.0
+END_NS = 2600.0
+#: ns until filters that are there are folded, by DMAs within SBUF: calibrated.
+FOLD_NS = 1800.0
+#: Neighbouring pixels of a partition that are tried at most, and bytes of their results; rows of y beside each other.
+SIDE_MAX = 32
+RESULT_BYTES = 32_768
+FOLDS = (2, 4, 8)
+
+
+class Swapped(Conv2dAlgorithm):
+    """Pixels as stationaries, filters as moving operands."""
+
+    algorithm = "swapped"
+    from_one = ("side", "fold", "x_bytes", "filter_bytes")
+
+    def settle(self, shape: Shape, config: Config) -> Config:
+        key = "swapped, least", config
+        if key not in shape.memo:
+            shape.memo[key] = self._least(shape, config)
+        found: Config = shape.memo[key]
+        return found
+
+    def _least(self, shape: Shape, config: Config) -> Config:
+        """All settings, those left open so that the plan takes least; the kernel's where none runs."""
+        geometry, extras = shape.geometry, shape.extras
+        if geometry.precision == "fp16x3" or swapped_config_refusal(config) or swapped_refusal(geometry, extras):
+            return config
+        if together_refusal(geometry, extras, dict(config or ()).get("side", 1), 1):
+            return config
+        tried = [read_swapped(config, open_ones) for open_ones in self._open(shape, dict(config or ()))]
+        if len(tried) == 1:
+            return pairs_of(tried[0])
+        least_ns, best = 0.0, None
+        for settings in tried:
+            plan = make_swapped(geometry, settings)
+            if swapped_fits(geometry, extras, plan):
+                ns = Cost(shape.target, geometry, plan).core_ns()
+                if best is None or ns < least_ns:
+                    least_ns, best = ns, settings
+        return pairs_of(best or swapped_config(geometry, extras, config))
+
+    def _open(self, shape: Shape, given: dict[str, Any]) -> Iterator[Any]:
+        """Settings that are worth a try, beside those given."""
+        geometry, extras = shape.geometry, shape.extras
+        shards = [given["shard"]] if "shard" in given else SWAPPED_SHARDS
+        folds = [given["fold"]] if "fold" in given else [1, *FOLDS]
+        ways = [(shard, 1) for shard in shards if 1 in folds]
+        if "images" in shards:
+            ways += [("images", fold) for fold in folds if fold > 1 and not together_refusal(geometry, extras, 1, fold)]
+        sides = [given["side"]] if "side" in given else sides_of(geometry)
+        return (swapped_settings(shard, side, fold, SWAPPED_X_BYTES) for side in sides for shard, fold in ways)
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return START_NS + Cost(shape.target, geometry, plan).core_ns() + END_NS
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        plan, own = self.plan(shape, None), dict(self.settle(shape, None) or ())
+        found: list[Config] = [None, config_of(shard="channels"), config_of(shard="images")]
+        if plan is None:
+            return found
+        if wide or self._matmuls(plan) <= LONG:
+            found += [config_of(side=side) for side in sides_of(shape.geometry)]
+        return found + ([config_of(x_bytes=own["x_bytes"] // 2)] if wide else [])
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        now = dict(self.settle(shape, config) or ())
+        x_bytes, filter_bytes, sides = now["x_bytes"], now["filter_bytes"], sides_of(shape.geometry)
+        return self.changed(
+            config,
+            shard=("images", "channels"),
+            side=(*[one for one in sides if one < now["side"]][-1:], *[one for one in sides if one > now["side"]][:1]),
+            fold=(1, 2, 3, 4, 6, 8),
+            x_bytes=(x_bytes // 2, x_bytes * 2),
+            filter_bytes=(filter_bytes // 2, filter_bytes * 2),
+            warmup=(one for one in WARM_UPS if one != now["warmup"]),
+        )
+
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        return len(plan.items)
+
+    def _matmuls(self, plan: Any) -> int:
+        """Of all cores, at least."""
+        taps = plan.source.rows.taps * plan.source.columns.taps
+        tiles: list[int] = [tiles_of(plan, item.band) for item in plan.items]
+        return sum(tiles) * int(taps) * len(plan.chunks)
+
+
+def sides_of(geometry: Any) -> list[int]:
+    """Neighbours on a partition that are worth a try: divisors of Q."""
+    Q = geometry.columns.out
+    most = min(Q, SIDE_MAX, RESULT_BYTES // (geometry.K * geometry.hbm_itemsize))
+    return [1, *(side for side in range(2, most + 1) if Q % side == 0)]
+
+
+def tiles_of(plan: Any, band: Any) -> int:
+    """Stationaries of a band, of each tap and chunk of input channels."""
+    sizes = plan.sizes
+    blocks = -(-band.zn // sizes.images) * -(-band.pn // sizes.rows)
+    return int(blocks * sizes.side)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a plan takes, in ns of one of two cores that share it."""
+
+    target: Target
+    geometry: Any
+    plan: Any
+
+    def core_ns(self) -> float:
+        """The busier core, between its first loads and its last store."""
+        items, waits_ns = self.plan.items, self.first_ns()
+        known: dict[tuple[int, ...], tuple[float, float, float]] = {}
+        most = 0.0
+        for half in range(PARTS):
+            first, count = share(len(items), PARTS, half)
+            array, dma, read, batch = 0.0, 0.0, 0.0, -1
+            for item in items[first : first + count]:
+                if item.batch != batch:
+                    batch = item.batch
+                    array += self.transposes_ns(batch)
+                    dma += self.filters_ns(batch)
+                band = item.band
+                key = self.plan.batches[batch][1], band.zn, band.pn, band.qn
+                if key not in known:
+                    known[key] = self.band_ns(item)
+                ns = known[key]
+                array, dma, read = array + ns[0], dma + ns[1], read + ns[2]
+            most = max(most, array + waits_ns, dma, read)
+        return most
+
+    def first_ns(self) -> float:
+        """DMA for the rows and channels of x that the first matmuls need, before which there is nothing to do."""
+        plan, band = self.plan, self.plan.items[0].band
+        block = blocks_of(plan.sizes, band)[0]
+        first, whole = block.zn * extent(plan.source.rows, block.pn), band.zn * band.hn
+        fold_ns = FOLD_NS if plan.source.fold > 1 else 0.0
+        return fold_ns + self.x_ns(band) * int(first) / (len(plan.chunks) * int(whole))
+
+    def band_ns(self, item: Any) -> tuple[float, float, float]:
+        """(ns of the array, of DMA, of read-outs by Vector and Scalar) of a band."""
+        target, geometry, plan = self.target, self.geometry, self.plan
+        fast = geometry.fast
+        column_ns = target.tensor_column_ns if fast else target.tensor_column_fp32_ns
+        fixed_ns = target.matmul_ns if fast else 2 * target.matmul_fp32_ns
+        kn = plan.batches[item.batch][1]
+        parts = cut(kn * plan.source.fold, plan.k_tile)
+        least = target.matmul_columns_min
+        tile_ns: float = sum(max(columns, least) * column_ns + fixed_ns for _, columns in parts)
+        tiles = tiles_of(plan, item.band)
+        array_ns = tiles * tile_ns * plan.source.rows.taps * plan.source.columns.taps * len(plan.chunks)
+        elements_ns = kn * plan.source.fold * target.vector_ns
+        read_ns = tiles * (elements_ns + len(parts) * target.vector_fixed_psum_ns) / 2
+        return array_ns, self.x_ns(item.band) + self.y_ns(item.band, kn), read_ns
+
+    def x_ns(self, band: Any) -> float:
+        """DMA, or HBM, for the window of a band: its rows of x, all columns."""
+        target, geometry, source = self.target, self.geometry, self.plan.source
+        columns = min(band.wn, source.columns.size)
+        elements = band.zn * min(band.hn * source.slots, source.rows.size) * columns
+        num_bytes = elements * geometry.C * geometry.hbm_itemsize
+        if is_transposed(geometry):
+            return self._transposed_ns(num_bytes)
+        run = columns if geometry.x_strides[3] == 1 else 1
+        runs = len(self.plan.chunks) * target.rows_an_engine * elements / run
+        return float(max(num_bytes * target.hbm_byte_ns, runs * target.run_ns(run * geometry.itemsize)))
+
+    def y_ns(self, band: Any, kn: int) -> float:
+        """DMA, or HBM, for the results of a band."""
+        plan, item = self.plan, self.geometry.hbm_itemsize
+        elements = band.zn * band.pn * band.qn * plan.source.fold * kn
+        run = kn * (plan.sizes.side if kn == self.geometry.K else 1)
+        return self._runs_ns(elements * item, run * item)
+
+    def filters_ns(self, batch: int) -> float:
+        """DMA, or HBM, for the filters of a batch."""
+        geometry, plan = self.geometry, self.plan
+        kn, item, taps = plan.batches[batch][1], geometry.hbm_itemsize, geometry.rows.taps * geometry.columns.taps
+        num_bytes = kn * geometry.C * taps * item
+        if plan.way == "dma":
+            return self._transposed_ns(num_bytes)
+        run = 1.0
+        if plan.way == "copy":
+            run = kn if geometry.packed == 0 else min(kn, geometry.packed)
+        elif geometry.w_strides[3] == 1 and geometry.w_strides[1] == taps:
+            run = taps * geometry.C / len(plan.chunks)
+        return self._runs_ns(num_bytes, run * item)
+
+    def transposes_ns(self, batch: int) -> float:
+        """The array's transposes of the filters of a batch."""
+        target, geometry, plan = self.target, self.geometry, self.plan
+        if plan.way != "array":
+            return 0.0
+        taps, item = geometry.rows.taps * geometry.columns.taps, geometry.itemsize
+        passes = target.transpose_passes_fp32 if item == 4 else 1
+        count: int = transposes_of(plan.batches[batch][1], taps, plan.chunks)
+        return count * (PARTITIONS * passes * target.tensor_column_ns + target.matmul_ns)
+
+    def _runs_ns(self, num_bytes: float, run_bytes: float) -> float:
+        """All engines, or HBM, for so many bytes in such runs."""
+        target = self.target
+        engines_ns = num_bytes / run_bytes * target.run_ns(run_bytes) / target.dma_engines
+        return max(engines_ns, num_bytes * target.hbm_byte_ns)
+
+    def _transposed_ns(self, num_bytes: float) -> float:
+        """All engines, or HBM, for so many bytes that DMA transposes."""
+        target = self.target
+        engines_ns = num_bytes * target.byte_ns / (target.dma_engines * target.transpose_rate)
+        return max(engines_ns, num_bytes * target.hbm_byte_ns)
+
+
+ALGORITHM = Swapped()

@@ -1,0 +1,333 @@
+"""Products by fp16 pairs: exact on integers, within their bound and near fp32 elsewhere, over all of fp16's range."""
+
+import re
+
+import numpy as np
+import pytest
+from conv_calls import EDGE, check_exact, config_of, extras_of, geometry_of, planned, run, trace
+from depthwise import same_bits
+from tolerances import assert_exact, assert_within_limit
+
+import nkiconv
+from nkiconv import bounds, cases
+from nkiconv.kernels.conv.dispatch import ALGORITHMS
+from nkiconv.kernels.conv.implicit_gemm import config as taps_config
+from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, taps_sbuf_bytes
+from nkiconv.planner import Request, candidates
+from nkiconv.planner.conv2d import Conv2d
+from nkiconv.planner.cost.conv.common import SURE
+from nkiconv.planner.request import Asked
+from nkiconv.planner.timing import time
+from nkiconv.planner.timing import trace as traced
+from nkiconv.problem import ConvProblem
+from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
+from nkiconv.simulator.timing import Rates
+
+pytestmark = pytest.mark.sweep
+
+PAIRS = {"precision": "fp16x3"}
+LAYER = ConvProblem(N=2, C=140, H=9, W=13, K=150, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
+ONE = ConvProblem(N=1, C=1, H=4, W=500, K=3, S=1, dtype="fp32")
+
+
+CONV2D = Conv2d()
+
+
+def shape_of(problem, precision="fp16x3", lnc=2, **constants):
+    return CONV2D.shape(Request(problem=problem, lnc=lnc, asked=Asked(precision=precision)), Rates(constants))
+
+
+def normals(problem, seed=2, x_scale=1.0, w_scale=1.0):
+    rng = np.random.default_rng(seed)
+    x = (x_scale * rng.standard_normal(problem.input_shape)).astype(np.float32)
+    return x, (w_scale * rng.standard_normal(problem.filter_shape)).astype(np.float32)
+
+
+def limit_of(precision, x, w, problem):
+    """The bound of a result in fp32."""
+    sums, abs_sum = conv_ref(x, w, problem), abs_sum_ref(x, w, problem)
+    inexact = bounds.products_bound(precision, x, w, problem)
+    return bounds.epilogue_bound(num_terms(problem), abs_sum, sums, "fp32", inexact=inexact)
+
+
+def check_normals(problem, **scales):
+    x, w = normals(problem, **scales)
+    one, two = (run(x, w, problem, lnc, **PAIRS) for lnc in (1, 2))
+    assert_within_limit(one, conv_ref(x, w, problem), limit_of("fp16x3", x, w, problem))
+    assert same_bits(one, two)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("why", EDGE)
+def test_exact_on_integers(why):
+    check_exact(EDGE[why].replace(dtype="fp32"), **PAIRS)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("why", EDGE)
+def test_within_the_bound_on_normals(why):
+    check_normals(EDGE[why].replace(dtype="fp32"))
+
+
+@pytest.mark.parametrize(("most_x", "most_w"), [(2**11, 2**11), (65504, 15), (7, 65504)])
+def test_integers_that_a_pair_or_one_half_holds_are_exact(most_x, most_w):
+    """Products of one factor's low part with the other's high part are not dropped; sums stay below 2^24."""
+    problem = LAYER.replace(C=2, R=1, S=1, padding=((0, 0), (0, 0)))
+    rng = np.random.default_rng(5)
+    x = rng.integers(-most_x, most_x + 1, problem.input_shape).astype(np.float32)
+    w = rng.integers(-most_w, most_w + 1, problem.filter_shape).astype(np.float32)
+    for lnc in (1, 2):
+        assert_exact(run(x, w, problem, lnc, **PAIRS), conv_ref(x, w, problem), "fp32")
+
+
+@pytest.mark.parametrize("scales", [(1.0, 1.0), (1.0, 0.02), (30.0, 1e-3)])
+def test_as_accurate_as_fp32_and_a_hundred_times_more_than_the_others(scales):
+    x, w = normals(LAYER, 3, *scales)
+    truth, abs_sum = conv_ref(x, w, LAYER), abs_sum_ref(x, w, LAYER)
+    errors = {}
+    for precision in (None, "fp16x3", "tf32", "bf16"):
+        y = run(x, w, LAYER, 2, precision=precision)
+        errors[precision] = np.max(np.abs(y - truth) / abs_sum)
+        assert_within_limit(y, truth, limit_of(precision, x, w, LAYER))
+    assert errors["fp16x3"] < 3 * errors[None]
+    assert 100 * errors["fp16x3"] < errors["tf32"] < errors["bf16"]
+
+
+@pytest.mark.parametrize(
+    ("x_scale", "w_scale"), [(2.0**-14, 1.0), (1.0, 2.0**-20), (2.0**-12, 2.0**-13), (2.0**-30, 1.0), (10_000.0, 5.0)]
+)
+@pytest.mark.parametrize("problem", [LAYER, ONE], ids=["layer", "one product"])
+def test_small_and_large_numbers_are_within_the_bound(problem, x_scale, w_scale):
+    check_normals(problem, x_scale=x_scale, w_scale=w_scale)
+
+
+def one_by_one(values, w=1.0):
+    """Products of each of some values with w, alone."""
+    problem = ConvProblem(N=1, C=1, W=len(values), K=1, S=1, dtype="fp32")
+    x = np.asarray(values, np.float32).reshape(problem.input_shape)
+    return run(x, np.full(problem.filter_shape, w, np.float32), problem, 1, **PAIRS).ravel()
+
+
+def test_the_largest_numbers():
+    values = np.array([65504, -65504, 65503.99, 65519.996, -65519.996], np.float32)
+    np.testing.assert_allclose(one_by_one(values), values, rtol=2.0**-22)
+
+
+def test_beyond_the_largest_number_is_nan_where_it_is_seen_and_nowhere_else():
+    values = np.array([1, 65520, 2, -65520, 3, 1e9, 4, np.inf, 5, -np.inf, 6, np.nan, 7], np.float32)
+    y = one_by_one(values)
+    assert np.isnan(y[1::2]).all()
+    np.testing.assert_array_equal(y[0::2], [1, 2, 3, 4, 5, 6, 7])
+    x, w = normals(LAYER)
+    w[7, 3, 1, 1] = 70_000
+    y = run(x, w, LAYER, 2, **PAIRS)
+    assert np.isnan(y[:, 7]).any()
+    assert np.isfinite(np.delete(y, 7, axis=1)).all()
+
+
+def test_small_numbers_keep_an_absolute_error():
+    values = np.float32(2.0) ** np.arange(-40, -13, dtype=np.float32) * np.float32(1.2345678)
+    error = np.abs(one_by_one(values) - values.astype(np.float64))
+    assert np.all(error <= np.maximum(2.0**-22 * values, 2.0**-36) + bounds.EPS32 * values)
+    assert one_by_one([2.0**-37 * 0.99])[0] == 0.0
+    assert one_by_one([2.0**-35])[0] == 2.0**-35
+    assert one_by_one([0.0, -0.0]).tolist() == [0.0, 0.0]
+
+
+def test_pairs_are_as_near_as_their_bound_says():
+    """Every exponent of fp32 that a pair takes, in NumPy: what `bounds` derives of single factors."""
+    rng = np.random.default_rng(1)
+    values = rng.uniform(1, 2, (4000,)) * 2.0 ** rng.integers(-50, 16, 4000)
+    values = (values * rng.choice([-1, 1], 4000)).astype(np.float32)
+    values = values[np.abs(values) < 65520]
+    high = values.astype(np.float16)
+    rest = values - high.astype(np.float32)
+    low = (rest * np.float32(2**11)).astype(np.float16)
+    assert np.all(rest.astype(np.float64) == values.astype(np.float64) - high.astype(np.float64))
+    magnitude = bounds.pair_magnitude(values)
+    assert np.all(np.abs(low.astype(np.float64)) <= magnitude)
+    error = np.abs(values.astype(np.float64) - (high.astype(np.float64) + low.astype(np.float64) / 2**11))
+    assert np.max(error / magnitude) <= 2.0**-22
+    assert np.max(error / magnitude) > 2.0**-23.5
+
+
+@pytest.mark.parametrize("name", ["layer", "groups", "stride", "one tap"])
+def test_channels_side_by_side(name):
+    check_exact(PROBLEMS[name].replace(layout="NHWC"), **PAIRS)
+
+
+def test_nothing_of_another_group_is_met():
+    problem = ConvProblem(N=1, C=8, H=5, W=6, K=6, groups=2, R=2, S=3, dtype="fp32")
+    x, w = normals(problem)
+    x[0, 1, 2, 3] = np.inf
+    y = run(x, w, problem, 2, strict_nonfinite=True, **PAIRS)
+    assert np.isnan(y[:, :3]).any()
+    assert np.isfinite(y[:, 3:]).all()
+
+
+BATCHES = ConvProblem(N=1, C=530, H=6, W=7, K=200, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
+SETTINGS = [
+    {},
+    {"shard": "channels"},
+    {"shard": "images"},
+    {"x_bytes": 512},
+    {"x_bytes": 65_536},
+    {"filter_bytes": 2048},
+    {"filter_bytes": 9300, "shard": "images"},
+    {"channels": 33},
+    {"channels": 9, "warmup": 0},
+    {"warmup": 256, "x_bytes": 1000},
+    {"filter_bytes": 9300, "ahead": 3},
+    {"fold": "none"},
+]
+PROBLEMS = {
+    "layer": LAYER,
+    "batches": BATCHES,
+    "groups": ConvProblem(N=2, C=48, H=9, W=8, K=36, groups=12, R=3, S=2, padding=((1, 0), (0, 1)), dtype="fp32"),
+    "stride": ConvProblem(N=3, C=130, H=17, W=19, K=9, R=3, S=3, stride=(2, 3), padding=((1, 0), (1, 1)), dtype="fp32"),
+    "a row": ConvProblem(N=1, C=20, W=1300, K=24, S=9, padding=((0, 0), (8, 0)), dtype="fp32"),
+    "one tap": ConvProblem(N=9, C=300, H=5, W=7, K=140, S=1, dtype="fp32"),
+}
+
+
+@pytest.mark.cover
+@pytest.mark.sweep
+@pytest.mark.parametrize("index", range(len(SETTINGS)))
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_settings_change_no_result(name, index):
+    check_exact(PROBLEMS[name], config=config_of("implicit_gemm", **SETTINGS[index]), **PAIRS)
+
+
+@pytest.mark.cover
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("more", [False, True], ids=["plain", "epilogue"])
+@pytest.mark.parametrize("name", [*EDGE, *PROBLEMS])
+def test_it_needs_no_more_than_it_says(name, more, lnc):
+    problem = ({**EDGE, **PROBLEMS})[name].replace(dtype="fp32")
+    epilogue, changes = {}, {}
+    if more:
+        pool = tuple(3 if out % 3 == 0 and out > 3 else 1 for out in (problem.P, problem.Q))
+        epilogue = {
+            "residual": nkiconv.spec(problem.output_shape, "fp32"), "residual_position": "post_activation",
+            "activation": "tanh", "beta": 0.5, "bias": nkiconv.spec((problem.K,), "fp32"), "pool": pool,
+        }  # fmt: skip
+        changes = {"residual": True, "scaled": True, "pool": pool}
+    own, reason = planned(problem, "implicit_gemm", None, lnc, "fp16x3", **changes)
+    assert reason == ""
+    execution = trace(problem, lnc, **PAIRS, **epilogue)
+    geometry, extras = geometry_of(problem, changes.get("pool", (1, 1)), "fp16x3"), extras_of(**changes)
+    most = max(len(program.instructions) for program in execution.programs)
+    assert most <= count_taps_instructions(geometry, own, lnc)
+    assert execution.sbuf_peak_bytes <= taps_sbuf_bytes(geometry, own, extras)
+
+
+@pytest.mark.simulator_only
+def test_bands_get_smaller_until_everything_fits():
+    problem = ConvProblem(N=1, C=128, H=169, W=169, K=2432, R=3, S=3, stride=(2, 2), dtype="fp32")
+    asked = {"pool": (2, 2), "residual": True, "scaled": True}
+    own, reason = planned(problem, "implicit_gemm", None, 2, "fp16x3", **asked)
+    assert reason == ""
+    assert own.items
+    y = nkiconv.spec(problem.output_shape, "fp32")
+    assert trace(problem, 2, pool=(2, 2), residual=y, beta=2.0, **PAIRS).sbuf_peak_bytes > 0
+
+
+def test_packed_filters():
+    x, w = normals(LAYER)
+    plain = nkiconv.conv2d(x, w, padding=1, precision="fp16x3")
+    np.testing.assert_array_equal(nkiconv.conv2d(x, nkiconv.pack_filter(w), padding=1, precision="fp16x3"), plain)
+    for config in ((("filter_bytes", 4096),), (("channels", 64),)):
+        how = {"padding": 1, "algorithm": "implicit_gemm", "config": config}
+        np.testing.assert_array_equal(nkiconv.conv2d(x, nkiconv.pack_filter(w), precision="fp16x3", **how), plain)
+
+
+def test_every_function_takes_it():
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((2, 6, 9, 8), (5, 6, 3, 2)))
+    np.testing.assert_array_equal(nkiconv.conv2d(x, w, precision="fp16x3"), nkiconv.conv2d(x, w))
+    rows, taps = x[:, :, 0], w[:, :, 0]
+    np.testing.assert_array_equal(nkiconv.conv1d(rows, taps, precision="fp16x3"), nkiconv.conv1d(rows, taps))
+    own = rng.integers(-3, 4, (6, 1, 3, 3)).astype(np.float32)
+    expected = nkiconv.depthwise_conv2d(x, own, padding=1)
+    np.testing.assert_array_equal(nkiconv.depthwise_conv2d(x, own, padding=1, precision="fp16x3"), expected)
+
+
+@pytest.mark.parametrize("name", ["c256_224", "rn50_stem", "mobilenet_dw"])
+def test_one_tap_at_a_time_is_chosen_for_it(name):
+    problem = cases.get(name).problem.replace(dtype="fp32")
+    assert CONV2D.choice(shape_of(problem))[0] == "implicit_gemm"
+
+
+def test_other_algorithms_refuse_it():
+    for algorithm in ALGORITHMS:
+        own, reason = planned(LAYER, algorithm, precision="fp16x3")
+        if algorithm != "implicit_gemm":
+            assert own is None
+            assert (
+                reason
+                == f"precision=fp16x3: {algorithm} takes every other precision; use implicit_gemm, or ask for another"
+            )
+    assert planned(LAYER, "implicit_gemm", precision="fp16x3")[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ((("shard", "rows"),), "config shard=rows: must be one of"),
+        ((("x_bytes", 255),), "config x_bytes=255: must be an int from 256"),
+        ((("filter_bytes", 0),), "config filter_bytes=0: must be"),
+        ((("channels", 129),), "config channels=129: must be an int from 1 to 128"),
+        ((("warmup", -1),), "config warmup=-1: must be an int from 0"),
+        ((("ahead", 0),), "config ahead=0: must be an int from 1"),
+        ((("moved", 1),), "config moved=1: DMA transposes plain filters of 16 bits"),
+        ((("taps", 1),), "implicit_gemm has no setting taps"),
+    ],
+)
+def test_refused_settings(config, message):
+    assert re.search(message, planned(LAYER, "implicit_gemm", config, precision="fp16x3")[1])
+
+
+@pytest.mark.parametrize("index", range(len(SETTINGS)))
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_host_names_every_setting_and_keeps_those_given(name, index):
+    shape, given = shape_of(PROBLEMS[name]), tuple(SETTINGS[index].items()) or None
+    found = CONV2D.settle("implicit_gemm", shape, given)
+    assert tuple(dict(found)) == tuple(taps_config.TapsConfig.__dataclass_fields__)
+    assert dict(found) | dict(given or ()) == dict(found)
+    assert CONV2D.settle("implicit_gemm", shape, found) == found
+    assert CONV2D.refusal("implicit_gemm", shape, found) == ""
+
+
+def test_settings_that_are_refused_stay_as_they_are():
+    for given in ((("ahead", 0),), (("taps", 1),)):
+        assert CONV2D.settle("implicit_gemm", shape_of(LAYER), given) == given
+
+
+def test_bounds_follow_the_constants():
+    taps = CONV2D.algorithm("implicit_gemm")
+    fast, slow = (taps.least_us(shape_of(LAYER, **{"clock.pe_ghz": ghz}), None) for ghz in (2.4, 1.2))
+    assert fast < slow <= 2 * fast
+
+
+def test_what_does_not_fit_is_refused_by_name():
+    wide = LAYER.replace(C=1, W=40_010, S=3, rhs_dilation=(1, 20_000), padding=((1, 1), (0, 0)))
+    assert re.match(
+        r"C=1, W=40010, R=3, S=3: implicit_gemm needs \d+ bytes", planned(wide, "implicit_gemm", precision="fp16x3")[1]
+    )
+    huge = ConvProblem(N=1, C=128, K=8192, H=12_000, W=600, R=3, S=3, dtype="fp32")
+    assert re.search(
+        r"implicit_gemm needs up to \d+ instructions", planned(huge, "implicit_gemm", precision="fp16x3")[1]
+    )
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", ["c256_224_fp32", "unet_320"])
+def test_long_kernels_take_three_passes_and_little_more(name):
+    """The array streams all the time: at most 5 % beside the columns of the products."""
+    problem = cases.get(name).problem.replace(dtype="fp32")
+    request, rates = Request(problem=problem, lnc=1, asked=Asked(precision="fp16x3")), Rates()
+    candidate = candidates.Candidate("implicit_gemm", None, 1, 0.0)
+    us = time(traced(request, candidate, rates), rates).us
+    least_us = CONV2D.algorithm("implicit_gemm").least_us(CONV2D.shape(request, rates), None)
+    assert least_us <= us <= 1.05 * least_us / SURE

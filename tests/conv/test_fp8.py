@@ -1,0 +1,477 @@
+"""Products of fp8 in pairs: exact for every geometry that they take, every dtype and setting, chosen where they pay."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from conv_calls import EDGE, NL, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from depthwise import same_bits
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tolerances import assert_exact
+
+import nkiconv
+from nkiconv import cases, conv1d, conv2d, depthwise_conv1d, depthwise_conv2d, pack_filter
+from nkiconv.errors import DtypeError, GeometryError
+from nkiconv.kernels.conv.dispatch import ALGORITHMS
+from nkiconv.kernels.conv.implicit_gemm import config as taps_config
+from nkiconv.kernels.conv.implicit_gemm import cuts, fold, matmuls, pairs_fp8
+from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, taps_sbuf_bytes
+from nkiconv.planner.conv2d import Conv2d
+from nkiconv.planner.request import Request
+from nkiconv.problem import DTYPES, ConvProblem
+from nkiconv.reference import apply_out_perm, conv_ref
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+from nkiconv.tools.suites.profiles import profile_case
+
+pytestmark = pytest.mark.sweep
+
+FP8 = ("fp8_e4m3", "fp8_e5m2")
+MIXES = [*itertools.product(FP8, FP8)]
+SAME = ((1, 1), (1, 1))
+#: Integers up to here, and the sums of 2000 products of them, are exact.
+LARGEST = {"fp8_e4m3": 16, "fp8_e5m2": 8}
+ROWS = {
+    "one chunk": ConvProblem(N=1, C=128, H=9, W=130, K=8, R=3, S=3, padding=SAME),
+    "one chunk, one tap": ConvProblem(N=2, C=128, H=9, W=13, K=8, S=1),
+    "two chunks": ConvProblem(N=2, C=256, H=9, W=17, K=140, R=3, S=3, padding=SAME),
+    "two chunks, one tap": ConvProblem(N=2, C=200, H=9, W=17, K=9, S=1),
+    "two chunks with a channel in both": ConvProblem(N=1, C=129, H=7, W=20, K=6, R=3, S=2, padding=SAME),
+    "three chunks": ConvProblem(N=3, C=384, H=6, W=7, K=130, R=3, S=3, padding=SAME),
+    "three chunks with a channel in two": ConvProblem(N=1, C=320, H=11, W=20, K=20, R=3, S=3, padding=SAME),
+    "folded beside whole chunks": ConvProblem(N=2, C=320, H=11, W=20, K=130, R=3, S=3, padding=SAME),
+    "folded beside one chunk": ConvProblem(N=2, C=160, H=11, W=20, K=20, R=2, S=5, padding=((1, 0), (2, 3))),
+    "folded beside one chunk, three copies": ConvProblem(N=5, C=150, H=6, W=7, K=9, R=3, S=3, padding=SAME),
+    "folded alone": ConvProblem(N=3, C=64, H=13, W=30, K=20, R=3, S=3, padding=SAME),
+    "folded four times": ConvProblem(N=2, C=32, H=9, W=18, K=20, R=2, S=6, stride=(1, 2), padding=((0, 1), (3, 1))),
+    "folded and dilated": ConvProblem(
+        N=2, C=190, H=12, W=16, K=6, R=2, S=4, rhs_dilation=(2, 3), padding=((2, 1), (-1, 12))
+    ),
+    "folded, small images": ConvProblem(N=9, C=192, H=5, W=6, K=12, R=3, S=2, stride=(2, 1), padding=SAME),
+    "few channels": ConvProblem(N=2, C=5, H=12, W=20, K=7, R=2, S=3, padding=((1, 0), (2, 1))),
+    "stride": ConvProblem(N=5, C=128, H=12, W=12, K=24, R=3, S=3, stride=(2, 2), padding=SAME),
+    "stride of one axis": ConvProblem(N=2, C=128, H=30, W=40, K=5, R=1, S=5, stride=(2, 1), padding=((0, 0), (2, 1))),
+    "stride beyond the filter": ConvProblem(N=2, C=128, H=17, W=23, K=4, R=2, S=1, stride=(5, 7)),
+    "dilation": ConvProblem(N=2, C=160, H=13, W=17, K=6, R=3, S=3, rhs_dilation=(3, 5), padding=((2, 4), (6, 3))),
+    "dilation wider than the image": ConvProblem(
+        N=1, C=128, H=4, W=3, K=6, R=3, S=3, rhs_dilation=(7, 5), padding=((9, 7), (6, 6))
+    ),
+    "cropped": ConvProblem(N=3, C=128, H=12, W=11, K=5, R=3, S=2, padding=((-2, -1), (-3, -2))),
+    "crop and pad": ConvProblem(N=1, C=128, H=9, W=8, K=5, R=3, S=3, stride=(1, 2), padding=((-2, 3), (4, -1))),
+    "padding far outside": ConvProblem(N=2, C=128, H=2, W=3, K=2, R=3, S=2, padding=((9, 14), (20, 8))),
+    "padding only": ConvProblem(N=1, C=128, H=2, W=2, K=2, S=1, stride=(3, 3), padding=((3, 3), (3, 3))),
+    "small images": ConvProblem(N=9, C=256, H=7, W=7, K=256, R=3, S=3, padding=SAME),
+    "small images, stride": ConvProblem(N=7, C=128, H=8, W=8, K=12, R=3, S=1, stride=(1, 2), padding=((1, 2), (0, 0))),
+    "padding shared by images of one row": ConvProblem(N=5, C=128, H=1, W=9, K=3, S=1, padding=((2, 2), (0, 0))),
+    "images of one pixel": ConvProblem(N=70, C=130, H=1, W=1, K=3, S=1),
+    "wide": ConvProblem(N=2, C=128, H=5, W=600, K=7, R=3, S=3, padding=SAME),
+    "a row": ConvProblem(N=2, C=150, W=700, K=30, S=5, stride=(1, 2), padding=((0, 0), (2, 2))),
+    "a long filter": ConvProblem(N=1, C=128, W=90, K=4, S=64, padding=((0, 0), (7, 2))),
+    "a large filter": ConvProblem(N=1, C=30, H=12, W=13, K=6, R=7, S=5, padding=((3, 3), (2, 2))),
+}
+#: Settings, one after another; None: the plan's own.
+SETTINGS = [
+    None,
+    {"product": "fp8_halves", "x_bytes": 3000},
+    {"product": "fp8_staged", "x_bytes": 2000},
+    {"product": "fp8_staged", "shard": "channels", "channels": 3, "filter_bytes": 9000},
+    {"product": "fp8_pairs", "shard": "images", "channels": 50, "warmup": 0, "fold": "none", "banks": 1},
+    {"product": "fp8_staged", "fold": "inputs", "x_bytes": 9000, "banks": 8},
+    {"product": "fp8_pairs", "order": "chunks", "x_bytes": 300},
+]
+
+
+SEEDS = st.integers(0, 2**32 - 1)
+PERMS = st.permutations(range(4)).map(tuple)
+
+
+@st.composite
+def problems(draw, largest, most_taps, most_channels):
+    """A ConvProblem of fp8 with an output, of one group, several channels and without gaps between inputs."""
+    pair = st.tuples(st.integers(-3, 7), st.integers(-3, 7))
+    fields = {name: draw(st.integers(1, largest)) for name in "HW"} | {"N": draw(st.integers(1, 5))}
+    fields |= {name: draw(st.integers(1, most_taps)) for name in "RS"}
+    fields |= {"C": draw(st.integers(2, most_channels)), "K": draw(st.integers(1, most_channels))}
+    fields |= {"padding": draw(st.tuples(pair, pair)), "dtype": draw(st.sampled_from(FP8))}
+    for name in ("stride", "rhs_dilation"):
+        fields[name] = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    try:
+        return ConvProblem(**fields)
+    except GeometryError:
+        assume(False)
+
+
+CONV2D = Conv2d()
+
+
+def shape_of(problem, **constants):
+    return CONV2D.shape(Request(problem=problem), Rates(constants))
+
+
+PAIRS = (("product", "fp8_pairs"),)
+
+
+def pairs(settings=None):
+    return config_of("implicit_gemm", **(dict(PAIRS) | (settings or {})))
+
+
+def large_integers(rng, problem, w_dtype):
+    """x and w of integers that use every bit of their dtypes."""
+    x_most, w_most = LARGEST[problem.dtype], LARGEST[w_dtype]
+    x = rng.integers(-x_most, x_most + 1, problem.input_shape).astype(DTYPES[problem.dtype])
+    return x, rng.integers(-w_most, w_most + 1, problem.filter_shape).astype(DTYPES[w_dtype])
+
+
+@pytest.mark.cover
+@pytest.mark.parametrize(("x_dtype", "w_dtype"), MIXES)
+@pytest.mark.parametrize("name", ROWS)
+def test_exact(name, x_dtype, w_dtype):
+    problem = ROWS[name].replace(dtype=x_dtype)
+    x, w = large_integers(np.random.default_rng(1), problem, w_dtype)
+    one, two = (run(x, w, problem, lnc, config=pairs(), out_dtype=NL["fp32"]) for lnc in (1, 2))
+    assert_exact(one, conv_ref(x, w, problem), "fp32")
+    assert same_bits(one, two)
+
+
+@pytest.mark.cover
+@pytest.mark.parametrize("settings", SETTINGS[1:], ids=[f"settings{i}" for i in range(1, len(SETTINGS))])
+@pytest.mark.parametrize("name", ROWS)
+def test_exact_with_other_settings(name, settings):
+    problem = ROWS[name].replace(dtype="fp8_e5m2")
+    reason = planned(problem, "implicit_gemm", tuple(settings.items()))[1]
+    assert reason == "" or "fold=inputs" in reason or "order=chunks" in reason
+    if reason == "":
+        check_exact(problem, w_dtype="fp8_e4m3", config=pairs(settings))
+
+
+@pytest.mark.cover
+@pytest.mark.sweep
+@pytest.mark.parametrize("dtype", FP8)
+@pytest.mark.parametrize("why", EDGE)
+def test_every_geometry_runs_in_fp8(why, dtype):
+    check_exact(EDGE[why].replace(dtype=dtype))
+
+
+@settings(max_examples=60)
+@given(problem=problems(20, 5, 60), w_dtype=st.sampled_from(FP8), seed=SEEDS)
+def test_random_problems(problem, w_dtype, seed):
+    check_exact(problem, seed, w_dtype=w_dtype, config=pairs())
+
+
+@settings(max_examples=30)
+@given(problem=problems(9, 3, 4), perms=st.tuples(PERMS, PERMS, PERMS), lnc=st.sampled_from([1, 2]))
+def test_any_layout(problem, perms, lnc):
+    x, w = integers(np.random.default_rng(2), problem)
+    as_stored = [np.ascontiguousarray(np.transpose(a, np.argsort(perm))) for a, perm in ((x, perms[0]), (w, perms[1]))]
+    named = dict(zip(("in_perm", "kern_perm", "out_perm"), perms, strict=True))
+    y = run(*as_stored, problem, lnc, config=pairs(), **named)
+    assert_exact(y, apply_out_perm(conv_ref(x, w, problem), perms[2]), "bf16")
+
+
+@pytest.mark.parametrize("residual_dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("name", ["two chunks", "small images", "wide", "stride of one axis"])
+def test_epilogue(name, residual_dtype):
+    problem = ROWS[name].replace(dtype="fp8_e4m3")
+    rng = np.random.default_rng(2)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-3, 4, problem.K).astype(np.float32)
+    residual = rng.integers(-3, 4, problem.output_shape).astype(DTYPES[residual_dtype])
+    truth = np.maximum(conv_ref(x, w, problem) + bias[:, None, None] + 2 * residual.astype(np.float64), 0)
+    given = {"bias": bias, "residual": residual, "beta": 2.0, "activation": "relu", "config": pairs()}
+    one, two = (run(x, w, problem, lnc, **given) for lnc in (1, 2))
+    assert_exact(one, truth, "bf16")
+    assert same_bits(one, two)
+
+
+@pytest.mark.cover
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("which", range(len(SETTINGS)))
+@pytest.mark.parametrize("name", ROWS)
+def test_it_needs_no_more_than_it_says(name, which, residual, lnc):
+    problem = ROWS[name].replace(dtype="fp8_e4m3")
+    config = pairs(SETTINGS[which])
+    found = planned(problem, "implicit_gemm", config[1:], lnc)[0]
+    if found is None:
+        return
+    extra = {"residual": nkiconv.spec(problem.output_shape, "fp32"), "beta": 0.5} if residual else {}
+    execution = trace(problem, lnc, config=config, **extra)
+    most = max(len(program.instructions) for program in execution.programs)
+    geometry = geometry_of(problem)
+    assert most <= count_taps_instructions(geometry, found, lnc)
+    assert execution.sbuf_peak_bytes <= taps_sbuf_bytes(geometry, found, extras_of(residual=residual, scaled=residual))
+
+
+@pytest.mark.simulator_only
+def test_the_array_works_in_pairs():
+    """Matmuls of a chunk of 128 channels and nine taps: four pairs a bank, and singles of two banks side by side."""
+    problem = ConvProblem(N=1, C=128, H=12, W=512, K=128, R=3, S=3, padding=SAME, dtype="fp8_e4m3")
+    execution = trace(problem, 1, config=pairs({"product": "fp8_halves", "warmup": 0}))
+    matmuls = [i for i in execution.instructions if i.op == "nc_matmul"]
+    double = [i for i in matmuls if i.params["perf_mode"] == "double_row"]
+    inner = [i for i in double if i.params["contraction"] == 128]
+    assert {i.params["contraction"] for i in double} == {256, 128}
+    assert {i.params["tile_position"] for i in inner} == {(0, 0), (64, 0)}
+    assert len(matmuls) < 5 * 14
+
+
+def test_windows_of_a_pair_hold_both_taps():
+    problem = ConvProblem(N=1, C=128, H=6, W=8, K=4, R=3, S=3, padding=SAME, dtype="fp8_e4m3")
+    geometry, found = geometry_of(problem), planned(problem, "implicit_gemm", (("product", "fp8_pairs"),))[0]
+    band, job = found.items[0].band, found.batches[0][0]
+    bank = cuts.banks_of(band, False, False)[0]
+    each = {(one.row, one.group): one for one in matmuls.products(geometry, job, job.chunks[0], band, bank)}
+    every = matmuls.matmuls_of(geometry, job, job.chunks[0], band, bank, 0)
+    assert (every[0].rows, every[0].columns) == ((0, 1, bank.pn), (0, 1, bank.qn))
+    for pair in every:
+        for tap in (pair.first, *([pair.second] if pair.second else [])):
+            for axis in ("rows", "columns"):
+                inner, outer = getattr(each[tap], axis), getattr(pair, axis)
+                assert outer[0] <= inner[0]
+                assert inner[0] + inner[2] <= outer[0] + outer[2]
+    taps = sorted(tap for pair in every for tap in (pair.first, pair.second) if tap)
+    assert taps == sorted(each)
+    assert [pair.second for pair in every].count(None) == 1
+
+
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_what_outputs_need_of_rows(count):
+    problem = ConvProblem(N=1, C=1, H=9, W=1, R=3, S=1, K=1, stride=(2, 1), padding=((2, 3), (0, 0)))
+    extent, above, below = pairs_fp8.extent_of(geometry_of(problem), count)
+    assert (extent, above) == ((count - 1) * 2 + 3, 2)
+    assert extent - above - below == min(9, extent - 2)
+
+
+@pytest.mark.parametrize("channels", [2, 64, 128, 129, 150, 192, 200, 256, 257, 315, 320, 384, 400, 1000, 1030])
+@pytest.mark.parametrize("product", pairs_fp8.FP8_PRODUCTS)
+@pytest.mark.parametrize("folded", [False, True])
+def test_every_channel_is_in_one_slot(channels, product, folded):
+    geometry = geometry_of(ConvProblem(N=1, C=channels, H=9, W=8, K=8, R=3, S=3, padding=SAME, dtype="fp8_e4m3"))
+    rest = fold.left_over(channels) if folded else 0
+    found, parts = [], pairs_fp8.paired_chunks(geometry, product, rest, 2 if rest else 1)
+    for chunk in parts:
+        again = 0 if chunk[3] == "halves" else pairs_fp8.slots_of(chunk) - 1
+        for slot in range(again + 1):
+            (_, first, count), *_ = pairs_fp8.slot_channels(chunk, slot)
+            found += range(chunk[0] + first + pairs_fp8.again_of(chunk, slot), chunk[0] + first + count)
+        assert chunk[1] * chunk[2] <= 128
+    assert sorted(found) == list(range(channels))
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [(name, True) for name in ("vae_128", "vae_512", "unet_320", "rn50_c5", "rn50_1x1")]
+    + [(name, False) for name in ("mobilenet_dw", "resnext_g32", "c1k1")],
+)
+def test_taken_where_there_are_many_channels(name, taken):
+    algorithm, config = CONV2D.choice(shape_of(cases.get(name).problem.replace(dtype="fp8_e4m3")))
+    assert (algorithm == "implicit_gemm" and dict(config)["product"] in pairs_fp8.FP8_PRODUCTS) == taken
+
+
+def test_not_taken_for_other_dtypes():
+    algorithm, config = CONV2D.choice(shape_of(cases.get("vae_128").problem))
+    assert (algorithm, dict(config)["product"]) == ("implicit_gemm", "single")
+
+
+LAYER = ROWS["two chunks"].replace(dtype="fp8_e4m3")
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "message"),
+    [
+        (LAYER.replace(dtype="bf16"), {}, "product=fp8_pairs: takes float8_e4m3 and float8_e5m2; use 'single'"),
+        (LAYER, {"strict_nonfinite": True}, "product=fp8_pairs: multiplies stored zeros"),
+        (LAYER.replace(lhs_dilation=(2, 1)), {}, r"product=fp8_pairs: takes lhs_dilation=\(1, 1\)"),
+        (LAYER.replace(groups=2), {}, "product=fp8_pairs: needs one group and several channels, not C=256"),
+        (LAYER.replace(C=1), {}, "product=fp8_pairs: needs one group and several channels, not C=1"),
+    ],
+)
+def test_what_pairs_do_not_do(problem, changes, message):
+    assert planned(LAYER, "implicit_gemm", PAIRS)[1] == ""
+    found, reason = planned(problem, "implicit_gemm", PAIRS, **changes)
+    assert found is None
+    assert re.search(message, reason)
+
+
+@pytest.mark.parametrize("fold", ["outputs", "both"])
+def test_pairs_do_not_fold_outputs(fold):
+    problem = LAYER.replace(C=64, K=40)
+    assert planned(problem, "implicit_gemm", (("product", "single"), ("fold", fold)))[1] == ""
+    message = planned(problem, "implicit_gemm", (*PAIRS, ("fold", fold)))[1]
+    assert re.search(f"config fold={fold}, product=fp8_pairs: .*use 'none' or 'inputs'", message)
+
+
+def test_there_are_none_that_lie_too_far_apart():
+    wide, given = LAYER.replace(H=191, W=185, stride=(5, 5)), (("x_bytes", 72_000),)
+    message = planned(wide, "implicit_gemm", (*PAIRS, *given))[1]
+    assert re.search(
+        "W=185, R=3, S=3 lie .* apart, at most 32767 are possible; use 'single', or a smaller x_bytes", message
+    )
+    assert planned(wide, "implicit_gemm", given)[1] == ""
+    assert dict(CONV2D.settle("implicit_gemm", shape_of(wide), given))["product"] == "single"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "product"),
+    [
+        ("fp8_e4m3", None, "two"),
+        ("fp8_e4m3", None, "fp16x3"),
+        ("fp32", None, "fp16x3"),
+        ("fp32", "fp16x3", "single"),
+        ("bf16", None, "fp8_staged"),
+    ],
+)
+def test_products_are_checked(dtype, precision, product):
+    found = planned(LAYER.replace(dtype=dtype), "implicit_gemm", (("product", product),), precision=precision)[1]
+    assert f"config product={product}: " in found
+
+
+@pytest.mark.parametrize("which", range(len(SETTINGS)))
+@pytest.mark.parametrize("name", ["two chunks", "folded, small images", "stride", "wide"])
+def test_the_host_names_every_setting_and_keeps_those_given(name, which):
+    shape, config = shape_of(ROWS[name].replace(dtype="fp8_e4m3")), tuple((SETTINGS[which] or {}).items()) or None
+    if CONV2D.refusal("implicit_gemm", shape, config):
+        return
+    found = CONV2D.settle("implicit_gemm", shape, config)
+    assert tuple(dict(found)) == tuple(taps_config.TapsConfig.__dataclass_fields__)
+    assert dict(found) | dict(config or ()) == dict(found)
+    assert CONV2D.settle("implicit_gemm", shape, found) == found
+    assert CONV2D.refusal("implicit_gemm", shape, found) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "constants", "usual", "other"),
+    [
+        ("vae_128", {"dma.element_overhead_ns": 500.0, "dma.hbm_shared_gbps": 10.0}, "fp8_halves", "single"),
+        ("rn50_c2", {"dma.small_element_ns": 0.1, "dma.element_overhead_ns": 0.1}, "fp8_staged", "fp8_pairs"),
+    ],
+)
+def test_products_follow_the_constants(name, constants, usual, other):
+    problem = cases.get(name).problem.replace(dtype="fp8_e4m3")
+    found = [dict(CONV2D.settle("implicit_gemm", shape_of(problem, **one), None))["product"] for one in ({}, constants)]
+    assert found == [usual, other]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", ["vae_128", "unet_320", "rn50_c5", "rn50_1x1", "rn50_c3_s2"])
+def test_a_kernel_without_settings_is_nearly_as_fast(name):
+    problem = cases.get(name).problem.replace(dtype="fp8_e4m3")
+    settled = CONV2D.settle("implicit_gemm", shape_of(problem), None)
+    configs = config_of("implicit_gemm"), pairs(dict(settled))
+    bare, best = (in_time(trace(problem, 2, config=one), Rates()).us for one in configs)
+    assert bare <= 1.2 * best
+
+
+#: For each algorithm, problems that it is made for.
+OTHERS = {
+    "implicit_gemm": [
+        ConvProblem(N=2, C=12, H=9, W=10, K=9, R=3, S=3, groups=3, lhs_dilation=(2, 1), padding=SAME),
+        ConvProblem(N=1, C=130, H=6, W=7, K=33, R=2, S=3),
+    ],
+    "stacked": [
+        ConvProblem(N=2, C=3, H=21, W=30, K=17, R=7, S=5, stride=(2, 2), padding=((3, 2), (2, 2))),
+        ConvProblem(N=2, C=3, H=24, W=40, K=50, R=8, S=8, stride=(8, 8)),
+    ],
+    "toeplitz_rows": [
+        ConvProblem(N=2, C=7, H=14, W=13, K=7, groups=7, R=7, S=7, padding=((3, 3), (3, 3))),
+        ConvProblem(N=3, C=150, H=9, W=8, K=150, groups=150, R=3, S=2, stride=(2, 1)),
+    ],
+    "grouped": [
+        ConvProblem(N=2, C=64, H=9, W=8, K=64, groups=16, R=3, S=3, padding=SAME),
+        ConvProblem(N=2, C=9, H=12, W=11, K=18, groups=9, R=3, S=3, padding=SAME),
+    ],
+    "narrow": [
+        ConvProblem(N=1, C=70, H=14, W=23, K=3, R=3, S=3, padding=SAME),
+        ConvProblem(N=2, C=5, H=9, W=40, K=2, R=2, S=9),
+    ],
+}
+
+
+def test_every_other_algorithm_is_here():
+    assert {*OTHERS, "swapped"} == set(ALGORITHMS)  # swapped is of 16 bits or more
+    assert "swapped takes 16 and 32 bits" in planned(LAYER, "swapped")[1]
+
+
+@pytest.mark.parametrize(("x_dtype", "w_dtype"), [("fp8_e4m3", "fp8_e5m2"), ("fp8_e5m2", "fp8_e5m2")])
+@pytest.mark.parametrize(("algorithm", "which"), [(name, i) for name in OTHERS for i in range(2)])
+def test_other_algorithms_take_fp8(algorithm, which, x_dtype, w_dtype):
+    check_exact(OTHERS[algorithm][which].replace(dtype=x_dtype), w_dtype=w_dtype, config=config_of(algorithm))
+
+
+class TestOps:
+    """What users call."""
+
+    problem = ROWS["three chunks"].replace(dtype="fp8_e4m3", C=256, K=128)
+
+    def arrays(self, w_dtype="fp8_e5m2"):
+        return integers(np.random.default_rng(3), self.problem, w_dtype)
+
+    def test_y_is_bf16_unless_asked_otherwise(self):
+        x, w = self.arrays()
+        truth = conv_ref(x, w, self.problem)
+        assert_exact(conv2d(x, w, padding=1), truth, "bf16")
+        for out_dtype in ("bf16", "fp16", "fp32"):
+            assert_exact(conv2d(x, w, padding=1, out_dtype=out_dtype), truth, out_dtype)
+
+    @pytest.mark.parametrize("product", pairs_fp8.FP8_PRODUCTS)
+    def test_packed_filters(self, product):
+        for C in (128, 129, 256):
+            problem = self.problem.replace(C=C, K=256)
+            x, w = integers(np.random.default_rng(3), problem, "fp8_e5m2")
+            packed = pack_filter(w)
+            assert (packed.dtype, len(packed.shape)) == (w.dtype, 5)
+            y = conv2d(x, packed, padding=1, algorithm="implicit_gemm", config=(("product", product),))
+            assert_exact(y, conv_ref(x, w, problem), "bf16")
+
+    def test_channels_last(self):
+        x, w = self.arrays()
+        y = conv2d(x.transpose(0, 2, 3, 1).copy(), w, padding=1, layout="NHWC")
+        assert_exact(y.transpose(0, 3, 1, 2).copy(), conv_ref(x, w, self.problem), "bf16")
+
+    def test_conv1d_and_depthwise_conv2d(self):
+        problem = ConvProblem(N=2, C=24, W=30, K=16, S=3, dtype="fp8_e4m3")
+        x, w = integers(np.random.default_rng(4), problem)
+        assert_exact(conv1d(x[:, :, 0], w[:, :, 0]), conv_ref(x, w, problem)[:, :, 0], "bf16")
+        problem = ConvProblem(N=2, C=24, H=9, W=8, K=24, R=3, S=3, groups=24, padding=SAME, dtype="fp8_e5m2")
+        x, w = integers(np.random.default_rng(4), problem)
+        assert_exact(depthwise_conv2d(x, w, padding=1), conv_ref(x, w, problem), "bf16")
+
+    @pytest.mark.parametrize("other", ["bf16", "fp16", "fp32"])
+    def test_fp8_does_not_mix_with_others(self, other):
+        x, w = self.arrays()
+        for one, two in ((x, w.astype(DTYPES[other])), (x.astype(DTYPES[other]), w)):
+            with pytest.raises(DtypeError, match=r"w.dtype=.*: must be float"):
+                conv2d(one, two, padding=1)
+
+    @pytest.mark.parametrize("name", ["bias", "residual", "out_dtype"])
+    def test_nothing_else_is_fp8(self, name):
+        x, w = self.arrays()
+        fp8 = DTYPES["fp8_e4m3"]
+        given = {"bias": np.zeros(128, fp8), "residual": np.zeros(self.problem.output_shape, fp8), "out_dtype": fp8}
+        with pytest.raises(DtypeError, match=rf"{name}.*accepted are .*b.*16"):
+            conv2d(x, w, padding=1, **{name: given[name]})
+
+    def test_depthwise_conv1d_refuses_it(self):
+        x, w = np.zeros((1, 4, 9), DTYPES["fp8_e4m3"]), np.zeros((4, 3), DTYPES["fp8_e4m3"])
+        with pytest.raises(DtypeError, match=r"x.dtype=float8_e4m3: accepted are bfloat16, float16, float32"):
+            depthwise_conv1d(x, w)
+
+
+@pytest.mark.simulator_only
+class TestModelled:
+    """Times of whole cases."""
+
+    @pytest.mark.parametrize("name", ["vae_128", "vae_512"])
+    def test_almost_twice_as_fast_as_bf16(self, name):
+        bf16, fp8 = (profile_case(cases.get(name), dtype=dtype)[0] for dtype in ("bf16", "fp8_e4m3"))
+        assert bf16.algorithm == fp8.algorithm == "implicit_gemm"
+        assert bf16.profile.modelled_us > 1.8 * fp8.profile.modelled_us
+
+    def test_the_roofline_is_that_of_fp8(self):
+        found = profile_case(cases.get("vae_512"), dtype="fp8_e4m3")[0].profile
+        problem = cases.get("vae_512").problem.replace(dtype="fp8_e4m3")
+        assert found.roofline_us == pytest.approx(problem.flops / (2 * 157.3e6))
+        assert found.min_bytes == problem.min_bytes == 512 * (128 * 128 * (1 + 2) + 512 * 9)

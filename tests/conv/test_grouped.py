@@ -1,0 +1,295 @@
+"""Grouped convolutions on row tiles of the array: exact for every geometry that they take, chosen where they pay."""
+
+import re
+
+import hypothesis
+import numpy as np
+import pytest
+from conv_calls import check_exact, config_of, geometry_of, integers, planned, run, trace
+from depthwise import same_bits
+from volumes import VOLUMES, check_volume, volumes
+
+from nkiconv import cases
+from nkiconv.kernels.conv.grouped import plan, units
+from nkiconv.kernels.conv.grouped.config import BLOCKS, GroupedConfig
+from nkiconv.planner.operations import OPERATIONS
+from nkiconv.planner.request import Request
+from nkiconv.problem import ConvProblem
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+
+SAME = ((1, 1), (1, 1))
+ROWS = {
+    "eight by eight": ConvProblem(N=3, C=256, H=14, W=14, K=256, R=3, S=3, groups=32, padding=SAME),
+    "depthwise": ConvProblem(N=2, C=96, H=9, W=7, K=96, R=3, S=3, groups=96, padding=SAME),
+    "depthwise, large filter": ConvProblem(N=1, C=33, H=12, W=11, K=33, R=7, S=5, groups=33, padding=((3, 3), (2, 2))),
+    "rows of taps in parts": ConvProblem(N=1, C=64, H=3, W=40, K=64, R=2, S=11, groups=64, padding=((1, 0), (5, 5))),
+    "multiplier 2": ConvProblem(N=2, C=40, H=9, W=7, K=80, R=3, S=3, groups=40, padding=SAME),
+    "multiplier 3, stride": ConvProblem(N=2, C=150, H=9, W=11, K=450, R=3, S=2, groups=150, stride=(2, 3)),
+    "tiles with gaps": ConvProblem(
+        N=3, C=35, H=11, W=9, K=21, R=3, S=2, groups=7, stride=(2, 1), padding=((0, 2), (1, 0))
+    ),
+    "more outputs than inputs": ConvProblem(N=1, C=12, H=6, W=7, K=84, R=2, S=3, groups=6, padding=SAME),
+    "more inputs than outputs": ConvProblem(N=1, C=180, H=6, W=7, K=15, R=2, S=3, groups=5, padding=SAME),
+    "dilation": ConvProblem(
+        N=1, C=12, H=11, W=13, K=24, R=2, S=3, groups=4, stride=(1, 2), rhs_dilation=(3, 2), padding=((2, 1), (-1, 3))
+    ),
+    "stride beyond the filter": ConvProblem(N=2, C=8, H=20, W=23, K=8, R=2, S=1, groups=4, stride=(3, 4)),
+    "cropped": ConvProblem(N=2, C=10, H=9, W=9, K=20, R=3, S=3, groups=5, padding=((-1, -2), (-2, 1))),
+    "padded beyond the filter": ConvProblem(N=1, C=6, H=4, W=5, K=6, R=2, S=2, groups=3, padding=((9, 8), (7, 6))),
+    "one output": ConvProblem(N=2, C=6, H=3, W=3, K=6, R=3, S=3, groups=3),
+    "one row": ConvProblem(N=2, C=16, H=1, W=33, K=16, R=1, S=3, groups=4, padding=((0, 0), (1, 1))),
+    "bands of rows": ConvProblem(N=1, C=16, H=90, W=120, K=16, R=3, S=3, groups=4, padding=SAME),
+    "several banks of a row": ConvProblem(N=1, C=4, H=3, W=800, K=4, R=3, S=3, groups=2, padding=SAME),
+    "two images at once, one left": ConvProblem(N=5, C=48, H=9, W=8, K=48, R=3, S=3, groups=48, padding=SAME),
+    "three images at once": ConvProblem(N=3, C=24, H=5, W=4, K=24, R=3, S=3, groups=3, padding=SAME),
+    "several waves, the last of two images": ConvProblem(
+        N=4, C=224, H=6, W=5, K=224, R=3, S=3, groups=224, padding=SAME
+    ),
+    "parts of an image at once": ConvProblem(N=1, C=32, H=23, W=9, K=32, R=3, S=3, groups=32, padding=((2, 0), (1, 1))),
+    "parts of two images at once": ConvProblem(
+        N=2, C=20, H=50, W=130, K=40, R=5, S=3, groups=20, stride=(2, 1), padding=((2, 2), (1, 1))
+    ),
+    "more tiles than rows": ConvProblem(N=1, C=16, H=3, W=9, K=16, R=3, S=3, groups=4, padding=((0, 0), (1, 1))),
+    "many waves": ConvProblem(N=1, C=640, H=5, W=4, K=640, R=3, S=3, groups=20, padding=SAME),
+    "groups of half an array": ConvProblem(N=1, C=192, H=7, W=6, K=192, R=3, S=3, groups=3, padding=SAME),
+}
+CONV2D = OPERATIONS["conv2d"]
+#: (rows, height, width) that settings can name; None: the kernel's own.
+SHAPES = [None, (32, 2, 2), (32, 4, 1), (64, 1, 4), (64, 2, 1), (32, 1, 2)]
+
+
+def grouped(shape):
+    settings = {} if shape is None else dict(zip(("rows", "height", "width"), shape, strict=True))
+    return config_of("grouped", **settings)
+
+
+def shape_of(problem, **constants):
+    return CONV2D.shape(Request(problem=problem), Rates(constants))
+
+
+def takes(problem, shape):
+    """Whether a group fits tiles and blocks of these sizes."""
+    if shape is None:
+        return True
+    rows, height, width = shape
+    return problem.C // problem.groups <= rows and problem.K // problem.groups * height * width <= 128
+
+
+@pytest.mark.cover
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("name", ROWS)
+def test_exact(name, dtype):
+    check_exact(ROWS[name].replace(dtype=dtype), config=grouped(None))
+
+
+@pytest.mark.cover
+@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
+@pytest.mark.parametrize("name", ROWS)
+def test_exact_for_all_shapes_of_tiles(name, shape):
+    if takes(ROWS[name], shape):
+        check_exact(ROWS[name], config=grouped(shape))
+
+
+@pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
+@pytest.mark.parametrize("name", ["tiles with gaps", "multiplier 2", "bands of rows", "parts of two images at once"])
+def test_epilogue(name, position):
+    problem = ROWS[name].replace(dtype="fp32")
+    rng = np.random.default_rng(2)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-3, 4, problem.K).astype(np.float32)
+    residual = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
+    sums = run(x, w, problem, 2, config=grouped(None)) + bias[:, None, None]
+    expected = np.maximum(sums - residual, 0) if position == "pre_activation" else np.maximum(sums, 0) - residual
+    y = run(
+        x,
+        w,
+        problem,
+        2,
+        bias=bias,
+        residual=residual,
+        beta=-1.0,
+        activation="relu",
+        residual_position=position,
+        config=grouped(None),
+    )
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_layouts():
+    problem = ROWS["tiles with gaps"]
+    x, w = integers(np.random.default_rng(3), problem)
+    expected = run(x, w, problem, 2, config=grouped(None))
+    y = run(
+        np.ascontiguousarray(x.transpose(0, 2, 3, 1)),
+        np.ascontiguousarray(w.transpose(2, 3, 1, 0)),
+        problem,
+        2,
+        in_perm=(0, 3, 1, 2),
+        kern_perm=(3, 2, 0, 1),
+        out_perm=(0, 2, 3, 1),
+        config=grouped(None),
+    )
+    np.testing.assert_array_equal(y.transpose(0, 3, 1, 2), expected)
+
+
+@pytest.mark.cover
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", ROWS)
+def test_it_needs_no_more_than_it_says(name, shape, lnc):
+    problem = ROWS[name]
+    if not takes(problem, shape):
+        return
+    config = grouped(shape)
+    found, _ = planned(problem, "grouped", config[1:], lnc=lnc)
+    execution = trace(problem, lnc, config=config)
+    most = max(len(program.instructions) for program in execution.programs)
+    assert most <= plan.grouped_instructions(geometry_of(problem), found, lnc)
+    assert execution.sbuf_peak_bytes <= units.grouped_bytes(geometry_of(problem), found, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [("resnext_g32", True), ("mobilenet_dw", True), ("mult2_dw", True), ("convnext_dw7", False), ("rn50_c2", False)],
+)
+def test_taken_where_groups_are_small(name, taken):
+    assert (CONV2D.choice(shape_of(cases.get(name).problem))[0] == "grouped") == taken
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "message"),
+    [
+        (ROWS["depthwise"], {"pool": (3, 1)}, r"pool=\(3, 1\): grouped takes \(1, 1\)"),
+        (ROWS["depthwise"], {"strict_nonfinite": True}, "strict_nonfinite=True: grouped multiplies"),
+        (ROWS["depthwise"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): grouped takes"),
+        (ROWS["depthwise"].replace(groups=1), {}, "feature_group_count=1: grouped takes at least 2"),
+        (ROWS["depthwise"].replace(C=130, K=96, groups=2), {}, "C / groups=65, K / groups=48"),
+        (ROWS["depthwise"].replace(R=31, S=31, padding=((15, 15), (15, 15))), {}, "R=31, S=31"),
+        (ROWS["depthwise"].replace(W=40_000), {}, "W=40000: grouped takes"),
+        (ROWS["depthwise"], {"settings": (("rows", 32),)}, "config rows=32 height=0 width=0: given together"),
+        (
+            ROWS["multiplier 2"].replace(K=1600),
+            {"settings": (("rows", 32), ("height", 2), ("width", 2))},
+            "height=2 width=2: a group takes 1 rows",
+        ),
+    ],
+)
+def test_what_grouped_does_not_do(problem, changes, message):
+    found, reason = planned(problem, "grouped", **changes)
+    assert found is None
+    assert re.search(message, reason)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_outputs_that_meet_no_row_have_a_price(layout):
+    """A unit of which no row is loaded divided by the number of its runs."""
+    problem = ConvProblem(N=1, C=2, H=1, W=1, K=2, R=1, S=1, groups=2, padding=((0, 1), (1, 0)), layout=layout)
+    check_exact(problem, config=config_of("grouped"))
+
+
+#: N, C, K, rows and columns, taps, groups, stride, dtype: of prices that are to be near the modelled time.
+PRICED = [
+    (8, 256, 256, 56, 3, 32, 1, "bf16"),
+    (8, 512, 512, 28, 3, 32, 1, "bf16"),
+    (1, 256, 256, 56, 3, 32, 1, "fp32"),
+    (8, 384, 384, 14, 3, 384, 1, "bf16"),
+    (2, 96, 192, 28, 3, 96, 1, "bf16"),
+    (1, 192, 192, 56, 7, 192, 1, "bf16"),
+    (8, 192, 192, 56, 7, 192, 2, "bf16"),
+    (2, 64, 64, 200, 3, 8, 1, "bf16"),
+    # the array at half rate, few of the DMA engines, rows in pieces, zeros between groups
+    (1, 46, 46, 18, 7, 46, 1, "fp32"),
+    (1, 72, 144, 192, 1, 18, 1, "bf16"),
+    (4, 124, 124, 34, 1, 31, 2, "bf16"),
+    (2, 168, 336, 38, 5, 21, 1, "bf16"),
+]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("N", "C", "K", "size", "taps", "groups", "stride", "dtype"), PRICED, ids=str)
+def test_the_price_is_near_the_modelled_time(N, C, K, size, taps, groups, stride, dtype):
+    problem = ConvProblem(
+        N=N,
+        C=C,
+        H=size,
+        W=size,
+        K=K,
+        R=taps,
+        S=taps,
+        groups=groups,
+        stride=(stride, stride),
+        padding=((taps // 2, taps // 2),) * 2,
+        dtype=dtype,
+    )
+    (guess,) = CONV2D.algorithm("grouped").guesses(shape_of(problem))
+    modelled = in_time(trace(problem, 2, config=(("algorithm", "grouped"), *guess.config)), Rates())
+    assert guess.ns == pytest.approx(modelled.line.total_ns, rel=0.17)
+
+
+@pytest.mark.parametrize("given", [None, (("warmup", 7),), (("rows", 64), ("height", 1), ("width", 2))], ids=str)
+@pytest.mark.parametrize("name", ["depthwise", "bands of rows", "tiles with gaps", "groups of half an array"])
+def test_the_host_names_every_setting_and_keeps_those_given(name, given):
+    shape = shape_of(ROWS[name])
+    found = CONV2D.settle("grouped", shape, given)
+    assert tuple(dict(found)) == tuple(GroupedConfig.__dataclass_fields__)
+    assert dict(found) | dict(given or ()) == dict(found)
+    assert CONV2D.settle("grouped", shape, found) == found
+    assert CONV2D.refusal("grouped", shape, found) == ""
+
+
+def test_settings_that_are_refused_stay_as_they_are():
+    for given in ((("rows", 32),), (("columns", 3),), (("warmup", -1),)):
+        assert CONV2D.settle("grouped", shape_of(ROWS["depthwise"]), given) == given
+
+
+def test_sizes_follow_the_constants():
+    """A tile's matmuls that take long whatever they have to do are worth less where there are two, not four of them."""
+    problem = cases.get("resnext_g32").problem
+    usual, slow = (CONV2D.settle("grouped", shape_of(problem, **{"pe.row_tile_interval_rows": one}), None)
+                   for one in (64.0, 1000.0))  # fmt: skip
+    assert (dict(usual)["rows"], dict(slow)["rows"]) == (32, 64)
+
+
+def settings(T, Uh, Uw):
+    return (("rows", T), ("height", Uh), ("width", Uw))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_kernel_without_settings_runs_whatever_grouped_can(name):
+    problem = ROWS[name]
+    some = any(planned(problem, "grouped", settings(T, *block))[0] for T in (32, 64) for block in BLOCKS)
+    assert (planned(problem, "grouped")[0] is not None) == some
+
+
+@pytest.mark.parametrize("name", ["tiles with gaps", "two images at once, one left", "bands of rows"])
+def test_the_same_bits_on_one_core_and_two(name):
+    problem = ROWS[name].replace(dtype="fp32")
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal(problem.input_shape).astype(np.float32)
+    w = rng.standard_normal(problem.filter_shape).astype(np.float32)
+    one, two = run(x, w, problem, 1, config=grouped(None)), run(x, w, problem, 2, config=grouped(None))
+    assert same_bits(one, two)
+
+
+GROUPS = (12, 24, 6, *VOLUMES["same"][3:])
+MANY = (160, 160, 160, *VOLUMES["causal"][3:])
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("shape", [VOLUMES["groups"], VOLUMES["depthwise"], GROUPS, MANY])
+def test_volumes(shape, lnc):
+    check_volume(shape, lnc=lnc, algorithm="grouped")
+
+
+@pytest.mark.parametrize("config", [settings(32, 1, 2), settings(64, 2, 1), (("x_bytes", 256), ("buffers", 2))])
+def test_volumes_by_settings(config):
+    for shape in (GROUPS, VOLUMES["depthwise"]):
+        check_volume(shape, algorithm="grouped", config=config)
+
+
+@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.given(volumes(groups=(2, 3, 5), rows=VOLUMES["same"][4:]))
+def test_any_volume(shape):
+    check_volume(shape, algorithm="grouped")

@@ -1,0 +1,457 @@
+"""One matmul a tap: every setting gives the same sums, needs no more than it says, and keeps the array at work."""
+
+import dataclasses
+import itertools
+import re
+
+import numpy as np
+import pytest
+from conv_calls import EDGE, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from implicit_gemm_calls import FOLDED, JOBS, PROBLEMS, chosen, needs, settled, shape_of, timeline
+
+import nkiconv
+from nkiconv import cases
+from nkiconv.kernels.conv.implicit_gemm import config, cuts, filters, plan
+from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv.implicit_gemm import ALGORITHM
+from nkiconv.planner.cost.conv.implicit_gemm_price import taps_ns
+from nkiconv.problem import ConvProblem
+from nkiconv.simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+
+pytestmark = pytest.mark.sweep
+
+SETTINGS = [
+    {},
+    {"moved": 0},
+    {"moved": 1},
+    {"moved": 9},
+    {"moved": 9, "filter_bytes": 6000},
+    {"moved": 2, "channels": 50, "filter_bytes": 3000, "shard": "images"},
+    {"shard": "channels", "x_bytes": 1024},
+    {"shard": "images", "x_bytes": 600, "warmup": 0},
+]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_setting_is_exact(name, settings, dtype):
+    if dtype == "fp32":
+        settings = {key: value for key, value in settings.items() if key != "moved"}
+    check_exact(PROBLEMS[name].replace(dtype=dtype), config=config_of("implicit_gemm", **settings))
+
+
+@pytest.mark.cover
+@pytest.mark.sweep
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("why", EDGE)
+def test_every_edge_is_exact(why, dtype):
+    check_exact(EDGE[why].replace(dtype=dtype), config=config_of("implicit_gemm"))
+
+
+@pytest.mark.cover
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("fold", ["inputs", "outputs", "both"])
+@pytest.mark.parametrize("why", FOLDED)
+def test_folded_channels_are_exact(why, fold, dtype):
+    problem = FOLDED[why].replace(dtype=dtype)
+    for settings in ({}, {"x_bytes": 900}):
+        check_exact(problem, config=config_of("implicit_gemm", fold=fold, **settings))
+
+
+@pytest.mark.parametrize("why", FOLDED)
+def test_epilogue_of_folded_channels(why):
+    problem = FOLDED[why].replace(dtype="fp32")
+    rng = np.random.default_rng(4)
+    x, w = integers(rng, problem)
+    more = {
+        "bias": rng.integers(-3, 4, problem.K).astype(np.float32),
+        "residual": rng.integers(-3, 4, problem.output_shape).astype(np.float32),
+        "beta": 2.0,
+        "activation": "relu",
+    }
+    for lnc in (1, 2):
+        plain = run(x, w, problem, lnc, config=config_of("implicit_gemm", fold="none"))
+        expected = np.maximum(plain + more["bias"][:, None, None] + 2 * more["residual"], 0)
+        y = run(x, w, problem, lnc, config=config_of("implicit_gemm", fold="both"), **more)
+        np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("why", FOLDED)
+def test_packed_filters_are_folded_too(why, lnc):
+    problem = FOLDED[why].replace(dtype="fp32")
+    x, w = integers(np.random.default_rng(6), problem)
+    expected = run(x, w, problem, lnc, config=config_of("implicit_gemm", fold="none"))
+    folds = ["none", "inputs", "both" if 128 % nkiconv.pack_filter(w).shape[-1] == 0 else "inputs"]
+    for fold in folds:
+        y = run(x, nkiconv.pack_filter(w), problem, lnc, config=config_of("implicit_gemm", fold=fold))
+        np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_packed_filters_begin_with_the_first_row_of_taps(name, lnc):
+    problem = PROBLEMS[name].replace(dtype="fp32")
+    x, w = integers(np.random.default_rng(8), problem)
+    expected = run(x, w, problem, lnc, config=config_of("implicit_gemm"))
+    np.testing.assert_array_equal(
+        run(x, nkiconv.pack_filter(w), problem, lnc, config=config_of("implicit_gemm")), expected
+    )
+    rows = [r for r0, rn, *_ in filters.first_rows(problem.R, problem.S) for r in range(r0, r0 + rn)]
+    assert rows == cuts.tap_order(problem.R)
+
+
+def test_nothing_is_folded_where_zeros_may_not_be_multiplied():
+    problem = cases.get("unet_320").problem
+    for asked, fold in (({}, "both"), ({"strict_nonfinite": True}, "none"), ({"pool": (2, 2)}, "inputs")):
+        assert settled(problem, asked=asked)["fold"] == fold
+        found = config.taps_defaults(geometry_of(problem), extras_of(**asked), 0, "single")
+        assert found.fold == fold
+
+
+def test_folded_rows_of_channels_beside_each_other():
+    problem = FOLDED["both"].replace(dtype="fp32")
+    x, w = integers(np.random.default_rng(5), problem)
+    stored = np.ascontiguousarray(x.transpose(0, 2, 1, 3)), np.ascontiguousarray(w.transpose(2, 3, 1, 0))
+    layouts = {"in_perm": (0, 2, 1, 3), "kern_perm": (3, 2, 0, 1), "out_perm": (0, 2, 1, 3)}
+    y = run(*stored, problem, 2, config=config_of("implicit_gemm", fold="both"), **layouts)
+    expected = run(x, w, problem, 2, config=config_of("implicit_gemm", fold="none"))
+    np.testing.assert_array_equal(y, expected.transpose(0, 2, 1, 3))
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "fold", "message"),
+    [
+        (JOBS.replace(C=256), {}, "inputs", "config fold=inputs: needs C=256 with 1 to 64 channels"),
+        (JOBS, {}, "inputs", None),
+        (JOBS.replace(S=1), {}, "inputs", "several columns of taps"),
+        (JOBS.replace(lhs_dilation=(1, 2)), {}, "both", "no lhs_dilation of columns"),
+        (JOBS.replace(K=256), {}, "outputs", "config fold=outputs: needs K=256 with 1 to 64 channels"),
+        (JOBS.replace(R=1), {}, "outputs", "that share rows of x"),
+        (JOBS, {"pool": (3, 1)}, "outputs", "no pooling"),
+        (JOBS, {"strict_nonfinite": True}, "inputs", "config fold=inputs: multiplies by zeros, which strict_nonfinite"),
+        (JOBS, {}, "all", r"config fold=all: must be one of \('none', 'inputs', 'outputs', 'both'\)"),
+    ],
+)
+def test_what_cannot_be_folded(problem, changes, fold, message):
+    found, reason = planned(problem, "implicit_gemm", (("fold", fold),), **changes)
+    if message is None:
+        assert reason == ""
+    else:
+        assert found is None
+        assert re.search(message, reason)
+
+
+def test_folding_pays_where_channels_are_left_over():
+    times = {}
+    for fold in ("none", "inputs", "outputs", "both"):
+        times[fold] = timeline(cases.get("unet_320").problem, 2, fold=fold)[0].us
+    assert times["both"] < 0.85 * times["none"]
+    assert times["both"] < min(times["inputs"], times["outputs"])
+    assert timeline(cases.get("unet_320").problem, 2)[0].us == times["both"]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("why", [*EDGE, *PROBLEMS, *FOLDED])
+def test_it_needs_no_more_than_it_says(why, lnc):
+    problem = (EDGE | PROBLEMS | FOLDED)[why]
+    folds = [{"fold": "both"}, {"fold": "both", "x_bytes": 900}]
+    for settings in SETTINGS if why in PROBLEMS else folds if why in FOLDED else SETTINGS[:1]:
+        (count, size), (most, room) = needs(problem, lnc, **settings)
+        assert count <= most
+        assert size <= room
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("shard", ["channels", "images"])
+def test_filters_of_very_many_channels_come_as_there_is_room(shard):
+    problem = ConvProblem(N=1, C=12_000, H=8, W=8, K=64, R=3, S=3, padding=((1, 1), (1, 1)))
+    (_, size), _ = needs(problem, 2, shard=shard)
+    assert size <= SBUF_USABLE_BYTES_PER_PARTITION
+
+
+def outputs_of(band):
+    images, rows, columns = ((band.z0, band.zn), (band.p0, band.pn), (band.q0, band.qn))
+    return set(itertools.product(*(range(first, first + count) for first, count in (images, rows, columns))))
+
+
+@pytest.mark.parametrize("why", [why for why, problem in EDGE.items() if problem.P * problem.Q < 5000])
+def test_banks_of_all_bands_cover_every_output_once(why):
+    problem = EDGE[why]
+    found, _ = planned(problem, "implicit_gemm")
+    for batch in range(len(found.batches)):
+        seen = []
+        for item in (item for item in found.items if item.batch == batch):
+            inner = []
+            for bank in cuts.banks_of(item.band, item.halved, item.last):
+                first = (item.band.z0 + bank.z, item.band.p0 + bank.p, item.band.q0 + bank.q)
+                counts = (bank.zn, bank.pn, bank.qn)
+                assert bank.zn * bank.pn * bank.qn <= 512
+                inner += itertools.product(*(range(f, f + c) for f, c in zip(first, counts, strict=True)))
+            assert len(inner) == len(set(inner))
+            assert set(inner) == outputs_of(item.band)
+            seen += inner
+        assert len(seen) == len(set(seen)) == problem.N * problem.P * problem.Q
+
+
+def test_a_single_row_is_shared_by_both_cores():
+    """A row of outputs was one band, and a core had nothing to do."""
+    found = chosen(cases.get("whisper_conv2_s2").problem)
+    assert len(found.items) % 2 == 0
+
+
+ROWS = ConvProblem(N=1, C=96, H=20, W=64, K=128, R=5, S=5, padding=((2, 2), (2, 2)), dtype="bf16")
+
+
+@pytest.mark.parametrize("problem", [ROWS, ROWS.replace(H=6, W=9), ROWS.replace(H=2, W=3, N=3)])
+def test_rows_are_shared_evenly(problem):
+    """Three banks were one for a core and two for the other, and a single one left a core without work."""
+    found, _ = planned(problem, "implicit_gemm")
+    half = len(found.items) // 2
+    mine, other = (
+        sum(item.band.zn * item.band.pn * item.band.qn for item in items)
+        for items in (found.items[:half], found.items[half:])
+    )
+    assert half > 0
+    assert 0 <= other - mine <= problem.P * problem.Q if problem.N > 1 else abs(other - mine) <= problem.Q
+
+
+def test_jobs_of_unequal_work_are_not_shared():
+    """A folded job takes less than another: a core each would leave one of them idle."""
+    found = chosen(FOLDED["both"].replace(N=4, H=100, W=56, dtype="bf16"))
+    assert len(found.batches) == 1
+
+
+@pytest.mark.simulator_only
+def test_filters_that_are_long_on_their_way_leave_no_second_window_at_half_rate():
+    timed, _ = timeline(ROWS, 2)
+    assert [full for _, full in timed.line.throttle_changes[0]] == [False, True]
+    assert timed.line.throttle_changes[0][1][0] < 3500
+
+
+def test_rows_that_are_all_but_whole_come_whole():
+    """A load of 55 of 56 columns was a run of 110 bytes a row."""
+    problem = cases.get("rn50_proj_s2").problem
+    for found in (chosen(problem), planned(problem, "implicit_gemm")[0]):
+        assert {item.band.wn for item in found.items} == {56}
+    narrow, _ = planned(problem, "implicit_gemm", (("wide", 0),))
+    assert {item.band.wn for item in narrow.items} == {55}
+
+
+def test_x_of_another_batch_is_not_loaded_again():
+    problem = cases.get("unet_1280").problem
+    execution = trace(problem, 2, config=config_of("implicit_gemm", **settled(problem)))
+    ten = [i for i in execution.programs[0].instructions if i.op == "dma_copy" and i.reads[0].shape[1:] == (2, 16, 16)]
+    assert len([i for i in ten if i.writes[0].info.on_chip]) == 10
+
+
+def test_a_first_bank_that_waits_for_long_rows_is_cut_in_two():
+    """Of 36 rows of x, 1.2 us, the first 19 are enough to begin with."""
+    found = chosen(cases.get("rn50_c3_s2").problem)
+    assert [item.halved for item in found.items] == ([True] + [False] * 7) * 2
+    geometry, first = geometry_of(cases.get("rn50_c3_s2").problem), found.items[0]
+    assert [bank.pn for bank in cuts.banks_of(first.band, first.halved, first.last)] == [9, 9]
+    assert cuts.row_parts(geometry, first.band, True, first.halved, 1) == [(0, 18), (18, 18)]
+    several = cases.get("rn50_c3_s2").problem.replace(C=256)
+    for found in (chosen(several), planned(several, "implicit_gemm", (("halved", True),))[0]):
+        assert not any(item.halved for item in found.items)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", ["c256_32x16", "rn50_c4", "unet_320", "deeplab_d12"])
+def test_the_array_is_warm_from_the_second_window_on_and_never_waits(name):
+    """Of cases whose bytes take less than 0.6 of their time: nearer to the copy floor the array waits for x."""
+    timed, array = timeline(cases.get(name).problem, 2)
+    line = timed.line
+    assert [full for _, full in line.throttle_changes[0]] == [False, True]
+    assert line.throttle_changes[0][1][0] < 3500
+    gaps = [
+        line.start[after] - line.free[before]
+        for before, after in itertools.pairwise(array)
+        if line.start[before] > line.throttle_changes[0][1][0] + 2000
+    ]
+    assert max(gaps) < 200
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    "name", ["c256_32x16", "rn50_c3_s2", "rn50_c4", "rn50_c5", "rn50_1x1", "rn50_proj_s2", "unet_320", "unet_1280",
+             "deeplab_d12", "whisper_conv2_s2"],
+)  # fmt: skip
+def test_price_is_near_the_time(name):
+    problem = cases.get(name).problem
+    timed, _ = timeline(problem, 2)
+    assert price_of(problem) == pytest.approx(timed.line.total_ns, rel=0.12)
+
+
+def price_of(problem):
+    """Price of the host's settings."""
+    return taps_ns(shape_of(problem).target, geometry_of(problem), chosen(problem))
+
+
+#: Short ones: at half rate for ever, at full rate in spite of few columns, shared by images unevenly, each group's
+#: filters spread by Vector, diagonals by GpSimd, filters that are cut smaller as SBUF has no room, rows twice.
+SHORT = {
+    "many chunks": ConvProblem(N=1, C=707, H=8, W=8, K=39, R=3, S=3, padding=((1, 1), (1, 1))),
+    "few columns": ConvProblem(N=2, C=267, H=9, W=6, K=39, R=3, S=3, padding=((1, 1), (1, 1))),
+    "three images": cases.get("prime").problem,
+    "groups": ConvProblem(N=8, C=400, H=8, W=8, K=400, R=3, S=3, stride=(2, 2), padding=((1, 1), (1, 1)), groups=25),
+    "depthwise": ConvProblem(
+        N=4, C=873, H=15, W=15, K=873, R=3, S=1, stride=(2, 2), padding=((1, 1), (0, 0)), groups=873
+    ),
+    "large filters": ConvProblem(N=1, C=782, H=20, W=30, K=414, R=5, S=5, padding=((2, 2), (2, 2)), dtype="fp32"),
+    "pairs of rows": ConvProblem(N=4, C=155, H=31, W=31, K=56, R=3, S=1, padding=((1, 1), (0, 0)), dtype="fp32"),
+}
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("why", SHORT)
+def test_price_of_short_kernels_is_near_the_time(why):
+    timed, _ = timeline(SHORT[why], 2)
+    assert price_of(SHORT[why]) == pytest.approx(timed.line.total_ns, rel=0.2)
+
+
+#: x of fp32 that SBUF has no room for, and the array takes like 16 bits.
+LARGE = ConvProblem(N=1, C=128, H=256, W=512, K=128, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
+
+
+@pytest.mark.parametrize(
+    ("problem", "whole"),
+    [
+        (LARGE, True),
+        (LARGE.replace(H=64), False),
+        (LARGE.replace(R=1, S=1, padding=((0, 0), (0, 0))), False),
+        (LARGE.replace(C=144, K=128), False),
+    ],
+    ids=["no room", "room", "DMA takes longer", "a folded chunk with another"],
+)
+def test_bands_that_wait_for_room_come_whole(problem, whole):
+    assert chosen(problem, "tf32").whole == whole
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize(
+    "problem",
+    [*PROBLEMS.values(), *FOLDED.values(), EDGE["padding_far_outside"], JOBS.replace(layout="NHWC")],
+    ids=str,
+)
+def test_bands_that_come_whole_are_exact(problem, dtype):
+    problem = problem.replace(dtype=dtype)
+    settings = {"x_bytes": 600, "whole": True}
+    assert planned(problem, "implicit_gemm", tuple(settings.items()))[0].whole
+    check_exact(problem, config=config_of("implicit_gemm", **settings))
+    (count, size), (most, room) = needs(problem, 2, **settings)
+    assert count <= most
+    assert size <= room
+
+
+@pytest.mark.simulator_only
+def test_the_array_does_not_wait_for_bands_that_wait_for_room():
+    """A second load of each band would come behind those of the bands after it."""
+    timed, array = timeline(LARGE, 2, precision="tf32")
+    line, half = timed.line, len(array) // 2
+    for before, after in itertools.pairwise(array[half // 4 :]):
+        assert line.start[after] - line.free[before] < 1000
+
+
+def test_rows_of_a_first_bank_of_pairs_come_together():
+    """Two rows of outputs at once: a bank is pairs of rows, and the first load is all that it needs."""
+    problem = SHORT["pairs of rows"]
+    found, _ = planned(problem, "implicit_gemm")
+    job, band = found.batches[0][0], found.items[0].band
+    assert job.rows == 2
+    first = cuts.row_parts(geometry_of(problem), band, True, False, job.rows)[0]
+    assert first == (0, min(band.hn, 2 * cuts.bank_rows(band) + 1))
+
+
+@pytest.mark.parametrize("value", [-1, 4097, 1.0, True])
+def test_moved_is_checked(value):
+    found, reason = planned(JOBS, "implicit_gemm", (("moved", value),))
+    assert found is None
+    assert re.search(r"config moved=.*must be an int from 0 to 4096", reason)
+
+
+@pytest.mark.parametrize("problem", [JOBS.replace(dtype="fp32"), EDGE["groups"]])
+def test_dma_transposes_only_what_it_can(problem):
+    found, reason = planned(problem, "implicit_gemm", (("moved", 1),))
+    assert found is None
+    assert re.search("config moved=1: DMA transposes plain filters of 16 bits and one group only", reason)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_relu_is_read_out_by_both_engines_and_keeps_nan(bias, strict):
+    """Scalar alone read all sums out where there was a relu; Vector's maximum with 0 is one too."""
+    problem = ConvProblem(N=1, C=4, H=40, W=40, K=5, R=3, S=3, dtype="fp32")
+    x, w = integers(np.random.default_rng(7), problem)
+    x[0, 2, 30, 7] = np.nan
+    more = {"activation": "relu", "strict_nonfinite": strict}
+    if bias:
+        more["bias"] = np.arange(-2, 3).astype(np.float32)
+    plain = run(x, w, problem, 2, config=config_of("implicit_gemm", fold="none"))
+    expected = np.maximum(plain + more.get("bias", np.zeros(5, np.float32))[:, None, None], 0)
+    assert np.isnan(expected).any()
+    for lnc in (1, 2):
+        y = run(x, w, problem, lnc, config=config_of("implicit_gemm", fold="none"), **more)
+        np.testing.assert_array_equal(y, expected)
+    execution = trace(problem, 1, config=config_of("implicit_gemm", fold="none"), **more)
+    ops = {i.op for i in execution.programs[0].instructions if i.op in ("activation", "tensor_scalar")}
+    assert ops == ({"activation"} if strict else {"activation", "tensor_scalar"})
+
+
+def test_filters_of_the_next_batch_fit_beside_those_of_one():
+    """7 chunks of inputs and 49 taps: a job's filters fill 88 kB, and so do those that are transposed ahead."""
+    problem = ConvProblem(N=1, C=829, H=37, W=56, K=773, R=7, S=7, padding=((3, 3), (3, 3)))
+    for settings in ({}, settled(problem)):
+        found, reason = planned(problem, "implicit_gemm", tuple(settings.items()))
+        assert reason == ""
+        assert len(found.batches) > 2
+        execution = trace(problem, 2, config=config_of("implicit_gemm", **settings))
+        assert execution.sbuf_peak_bytes <= plan.taps_sbuf_bytes(geometry_of(problem), found, extras_of())
+    asked = planned(problem, "implicit_gemm", (("filter_bytes", 90_112),))
+    assert asked[0] is None
+    assert "bytes a partition of SBUF" in asked[1]
+
+
+@pytest.mark.parametrize("why", [*PROBLEMS, *FOLDED])
+def test_the_host_settles_everything_once(why):
+    """What it has settled stays, what is given stays, and what the kernel refuses comes back as it is."""
+    shape = shape_of((PROBLEMS | FOLDED)[why])
+    names = [field.name for field in dataclasses.fields(config.TapsConfig)]
+    assert tuple(names) == tuple(config.TapsConfig.__dataclass_fields__)
+    for given in (None, (("banks", 2), ("x_bytes", 2048)), (("ahead", 1), ("whole", True), ("wide", 3))):
+        found = ALGORITHM.settle(shape, given)
+        assert [name for name, _ in found] == names
+        assert ALGORITHM.settle(shape, found) == found
+        assert ALGORITHM.settle(shape, tuple(reversed(found))) == found
+        assert set(given or ()) <= set(found)
+    for refused in ((("banks", 9),), (("tiles", 1),), (("whole", 1),), (("wide", -1),), "banks"):
+        assert ALGORITHM.settle(shape, refused) == refused
+        assert planned((PROBLEMS | FOLDED)[why], "implicit_gemm", refused)[0] is None
+
+
+def test_settings_follow_the_constants():
+    """With matmuls at a third of their price, the array waits for DMA, and so do jobs for x."""
+    problem, rates = cases.get("rn50_c5").problem, Rates({"pe.cyc_per_row_16bit": 0.3})
+    shape = Shape(geometry_of(problem), extras_of(), 2, rates)
+    assert dict(ALGORITHM.settle(shape, None)) != settled(problem)
+    assert ALGORITHM.least_us(shape, None) < ALGORITHM.least_us(shape_of(problem), None)
+
+
+#: What the default rule may take of the host's settings' time, in the mean and at most.
+MEAN, WORST = 1.05, 1.3
+
+
+@pytest.mark.simulator_only
+def test_the_default_rule_is_near_the_hosts_settings():
+    times = []
+    for name in ("c256_32x16", "rn50_c3_s2", "rn50_c4", "rn50_c5", "rn50_1x1", "unet_320", "whisper_conv2_s2", "prime"):
+        problem = cases.get(name).problem
+        bare = in_time(trace(problem, 2, config=config_of("implicit_gemm")), Rates())
+        times.append(bare.us / timeline(problem, 2)[0].us)
+    assert np.exp(np.mean(np.log(times))) <= MEAN
+    assert max(times) <= WORST

@@ -1,0 +1,164 @@
+"""Channels side by side in HBM (NHWC): taps turns x by DMA and results on the array; exact, and within what it says."""
+
+import numpy as np
+import pytest
+from conv_calls import EDGE, check_exact, config_of, extras_of, geometry_of, in_layout, integers, planned, run, trace
+from depthwise import same_bits
+from implicit_gemm_calls import chosen, shape_of, timeline
+from tolerances import assert_exact
+
+from nkiconv import cases
+from nkiconv.kernels.conv.implicit_gemm import plan
+from nkiconv.planner.cost.conv.implicit_gemm_price import taps_ns
+from nkiconv.problem import ConvProblem
+from nkiconv.reference import conv_ref
+
+pytestmark = pytest.mark.sweep
+
+JOBS = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)), layout="NHWC")
+LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, S=3, stride=(1, 2), padding=((0, 0), (1, 1)), layout="NHWC")
+WIDE = ConvProblem(N=2, C=20, H=5, W=1100, K=33, R=1, S=1, layout="NHWC")
+GROUPS = ConvProblem(N=2, C=64, H=12, W=14, K=96, R=3, S=3, groups=4, padding=((1, 1), (1, 1)), layout="NHWC")
+DEPTHWISE = ConvProblem(N=2, C=140, H=12, W=14, K=140, R=3, S=3, groups=140, padding=((1, 1), (1, 1)), layout="NHWC")
+POINTS = ConvProblem(N=3, C=20, H=28, W=28, K=300, R=1, S=1, layout="NHWC")
+CROPPED = ConvProblem(
+    N=2, C=20, H=11, W=13, K=9, R=1, S=1, stride=(2, 3), padding=((-2, 4), (3, -3)), layout="NHWC"
+)  # fmt: skip
+PROBLEMS = {
+    "jobs": JOBS, "line": LINE, "wide": WIDE, "groups": GROUPS, "depthwise": DEPTHWISE, "points": POINTS,
+    "cropped": CROPPED,
+}  # fmt: skip
+SETTINGS = [{}, {"shard": "channels", "x_bytes": 1024}, {"shard": "images", "x_bytes": 600, "channels": 50}]
+
+
+@pytest.mark.cover
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_setting_is_exact(name, settings, dtype):
+    check_exact(PROBLEMS[name].replace(dtype=dtype), config=config_of("implicit_gemm", **settings))
+
+
+@pytest.mark.cover
+@pytest.mark.sweep
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("why", EDGE)
+def test_every_edge_is_exact(why, dtype):
+    check_exact(EDGE[why].replace(dtype=dtype, layout="NHWC"), config=config_of("implicit_gemm"))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("side", ["x", "y"])
+def test_one_side_alone(name, side):
+    problem = PROBLEMS[name].replace(layout="NCHW")
+    x, w = integers(np.random.default_rng(4), problem)
+    truth = conv_ref(x, w, problem)
+    perms = {"in_perm": (0, 3, 1, 2)} if side == "x" else {"out_perm": (0, 2, 3, 1)}
+    given = np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if side == "x" else x
+    one, two = (run(given, w, problem, lnc, config=config_of("implicit_gemm"), **perms) for lnc in (1, 2))
+    assert_exact(one, truth if side == "x" else truth.transpose(0, 2, 3, 1), problem.dtype)
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8_e4m3"])
+@pytest.mark.parametrize(("fold", "perms"), [("outputs", ((0, 3, 1, 2), None)), ("inputs", (None, (0, 2, 3, 1)))])
+def test_the_other_side_may_be_folded(fold, perms, dtype):
+    problem = JOBS.replace(layout="NCHW", dtype=dtype)
+    x, w = integers(np.random.default_rng(6), problem)
+    truth = conv_ref(x, w, problem)
+    given = x if perms[0] is None else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    how = {"config": config_of("implicit_gemm", fold=fold), "in_perm": perms[0], "out_perm": perms[1]}
+    one, two = (run(given, w, problem, lnc, **how) for lnc in (1, 2))
+    assert_exact(one, truth if perms[1] is None else truth.transpose(perms[1]), problem.out_dtype)
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("fold", ["inputs", "outputs", "both"])
+def test_what_is_turned_is_not_folded(fold):
+    found, reason = planned(JOBS, "implicit_gemm", (("fold", fold),))
+    assert found is None
+    assert f"config fold={fold}: needs" in reason
+    assert "not channels side by side" in reason
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_fp8_is_exact(name):
+    """DMA turns no single bytes; results have two."""
+    check_exact(PROBLEMS[name].replace(dtype="fp8_e5m2"), config=config_of("implicit_gemm"))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_rows_and_columns_of_y_may_be_swapped(name):
+    """Pixels were taken to be evenly spaced wherever channels are side by side."""
+    problem = PROBLEMS[name].replace(layout="NCHW")
+    x, w = integers(np.random.default_rng(5), problem)
+    y = run(x, w, problem, 2, config=config_of("implicit_gemm"), out_perm=(0, 3, 2, 1))
+    assert_exact(y, conv_ref(x, w, problem).transpose(0, 3, 2, 1), problem.dtype)
+
+
+@pytest.mark.parametrize("pool", [(1, 1), (2, 2), (4, 1), (12, 7)])
+@pytest.mark.parametrize("name", ["groups", "depthwise"])
+def test_epilogues_are_exact(name, pool):
+    problem = PROBLEMS[name]
+    rng = np.random.default_rng(7)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-9, 10, problem.K).astype(np.float32)
+    residual = rng.integers(-9, 10, problem.output_shape).astype(np.float32)
+    sums = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem) + bias
+    truth = np.maximum(sums - 2.0 * residual, 0)
+    N, P, Q, K = truth.shape
+    truth = truth.reshape(N, P // pool[0], pool[0], Q // pool[1], pool[1], K).max(axis=(2, 4))
+    given = {"bias": bias, "residual": residual, "beta": -2.0, "activation": "relu", "pool": pool}
+    for lnc in (1, 2):
+        assert_exact(run(x, w, problem, lnc, config=config_of("implicit_gemm"), **given), truth, problem.dtype)
+
+
+def test_maxima_of_more_pixels_than_a_bank_holds():
+    """A band's maxima are turned a bank at a time; sums without pooling are no more than that."""
+    problem = ConvProblem(N=2, C=8, H=64, W=66, K=10, R=1, S=1, layout="NHWC")
+    x, w = integers(np.random.default_rng(8), problem)
+    sums = conv_ref(x.transpose(0, 3, 1, 2), w, problem)
+    truth = in_layout(sums.reshape(2, 10, 32, 2, 33, 2).max(axis=(3, 5)), problem)
+    for lnc in (1, 2):
+        assert_exact(run(x, w, problem, lnc, config=config_of("implicit_gemm"), pool=(2, 2)), truth, problem.dtype)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_bf16_products_of_fp32(layout):
+    """DMA casts no rows that it turns."""
+    problem = JOBS.replace(dtype="fp32", layout=layout)
+    x, w = integers(np.random.default_rng(9), problem)
+    truth = in_layout(conv_ref(x if layout == "NCHW" else x.transpose(0, 3, 1, 2), w, problem), problem)
+    for lnc in (1, 2):
+        assert_exact(run(x, w, problem, lnc, precision="bf16", config=config_of("implicit_gemm")), truth, "fp32")
+
+
+def needs(problem, lnc, settings):
+    """(instructions of the busiest core, bytes a partition of SBUF), as traced and as the plan says."""
+    config = config_of("implicit_gemm", **settings)
+    found, _ = planned(problem, "implicit_gemm", config[1:], lnc)
+    geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
+    count = max(len(program.instructions) for program in execution.programs)
+    said = plan.count_taps_instructions(geometry, found, lnc), plan.taps_sbuf_bytes(geometry, found, extras_of())
+    return (count, execution.sbuf_peak_bytes), said
+
+
+@pytest.mark.cover
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("why", [*EDGE, *PROBLEMS])
+def test_it_needs_no_more_than_it_says(why, lnc):
+    problem = EDGE[why].replace(layout="NHWC") if why in EDGE else PROBLEMS[why]
+    for settings in SETTINGS if why in PROBLEMS else SETTINGS[:1]:
+        (count, size), (most, room) = needs(problem, lnc, settings)
+        assert count <= most
+        assert size <= room
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", ["rn50_c4", "rn50_c5", "rn50_1x1", "unet_320", "unet_1280", "deeplab_d12"])
+def test_price_is_near_the_time(name):
+    problem = cases.get(name).problem.replace(layout="NHWC")
+    shape = shape_of(problem)
+    timed, _ = timeline(problem, 2)
+    assert taps_ns(shape.target, shape.geometry, chosen(problem)) == pytest.approx(timed.line.total_ns, rel=0.16)

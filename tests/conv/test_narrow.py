@@ -1,0 +1,303 @@
+"""Few output channels: rows of y and columns of taps side by side give the same sums, for whatever they are taken."""
+
+import re
+
+import hypothesis
+import numpy as np
+import pytest
+from conv_calls import (
+    EDGE,
+    EPILOGUES,
+    check_epilogue,
+    check_exact,
+    config_of,
+    extras_of,
+    geometry_of,
+    integers,
+    planned,
+    run,
+    trace,
+)
+from depthwise import same_bits
+from hypothesis import settings
+from volumes import VOLUMES, check_volume, volumes
+
+import nkiconv
+from nkiconv import cases
+from nkiconv.kernels.conv.narrow import cuts, plan
+from nkiconv.kernels.conv.narrow.config import NarrowConfig
+from nkiconv.planner.operations import OPERATIONS
+from nkiconv.planner.request import Request
+from nkiconv.problem import ConvProblem
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+
+CONV2D = OPERATIONS["conv2d"]
+SAME = ((1, 1), (1, 1))
+RGB = ConvProblem(N=1, C=130, H=23, W=19, K=3, R=3, S=3, padding=SAME)
+PIXELS = ConvProblem(N=3, C=130, H=1, W=1, K=5, R=1, S=1)
+TALL = ConvProblem(N=1, C=30, H=41, W=30, K=2, R=3, S=3, padding=SAME)
+STRIDED = ConvProblem(N=3, C=5, H=21, W=17, K=4, R=4, S=5, stride=(2, 3), padding=((2, 1), (3, 2)), rhs_dilation=(1, 2))
+#: rows 0, 3, 6 and 4, 7, 10 of a window: lines of a row of y are not evenly spaced
+UNEVEN = ConvProblem(N=1, C=7, H=40, W=9, K=2, R=3, S=2, stride=(4, 1), rhs_dilation=(3, 1), padding=((3, 2), (0, 1)))
+TRANSPOSED = ConvProblem(N=2, C=6, H=7, W=9, K=3, R=4, S=4, lhs_dilation=(2, 2), padding=((2, 2), (2, 2)))
+BOTH = ConvProblem(
+    N=1, C=3, H=9, W=8, K=2, R=3, S=6, rhs_dilation=(2, 3), lhs_dilation=(3, 3), padding=((4, 3), (5, 7))
+)
+WIDE = ConvProblem(N=1, C=2, H=9, W=1100, K=3, R=3, S=4, padding=((1, 1), (2, 1)))
+#: problem, rows of y of a block, columns of taps beside each other, other settings
+SHAPES = {
+    "one tap at once": (RGB, 1, 1, {}),
+    "two taps": (RGB, 20, 2, {}),
+    "three taps": (RGB, 10, 3, {}),
+    "all partitions": (RGB, 23, 1, {}),
+    "one block a bank": (RGB, 5, 3, {"blocks": 1}),
+    "many banks": (RGB, 1, 3, {"blocks": 1}),
+    "many banks, shared": (RGB, 2, 3, {"blocks": 1, "shared": 1}),
+    "loads of one row": (RGB, 2, 3, {"x_bytes": 256}),
+    "few buffers": (RGB, 3, 3, {"x_bytes": 256, "buffers": 2}),
+    "loads cut inside a bank": (TALL, 2, 3, {"x_bytes": 256, "blocks": 3}),
+    "strided": (STRIDED, 3, 4, {}),
+    "strided, groups of taps": (STRIDED, 8, 2, {"images": 2}),
+    "strided, image by image": (STRIDED, 2, 3, {"images": 1, "warmup": 0}),
+    "unlike images on two cores": (PIXELS, 1, 1, {}),
+    "uneven lines": (UNEVEN, 2, 2, {}),
+    "transposed": (TRANSPOSED, 6, 4, {}),
+    "transposed, groups of taps": (TRANSPOSED, 4, 2, {}),
+    "transposed, all taps on one side": (TRANSPOSED, 2, 1 + 1, {"blocks": 2}),
+    "both dilations": (BOTH, 3, 4, {}),
+    "both dilations, single taps": (BOTH, 6, 1, {}),
+    "wide": (WIDE, 4, 4, {}),
+    "wide, groups of taps": (WIDE, 10, 3, {}),
+}
+
+
+def shape_of(problem):
+    return CONV2D.shape(Request(problem=problem), Rates())
+
+
+def narrow(U, T, settings):
+    return config_of("narrow", outputs=U, taps=T, **settings)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_is_exact(name, dtype):
+    problem, U, T, settings = SHAPES[name]
+    check_exact(problem.replace(dtype=dtype), config=narrow(U, T, settings))
+
+
+@pytest.mark.parametrize("why", EDGE)
+def test_every_edge_is_exact_or_refused(why):
+    found, reason = planned(EDGE[why], "narrow")
+    if found is None:
+        assert re.search("narrow (takes|keeps)", reason)
+    else:
+        check_exact(EDGE[why], config=config_of("narrow"))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_cores_take_the_same_products(name):
+    problem, U, T, settings = SHAPES[name]
+    rng = np.random.default_rng(5)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (problem.input_shape, problem.filter_shape))
+    one, two = (run(x, w, problem, lnc, config=narrow(U, T, settings)) for lnc in (1, 2))
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("asked", EPILOGUES)
+@pytest.mark.parametrize(
+    "name", ["one tap at once", "three taps", "many banks, shared", "strided", "transposed", "wide, groups of taps"]
+)
+def test_epilogue(name, asked):
+    problem, U, T, settings = SHAPES[name]
+    check_epilogue(problem, asked, narrow(U, T, settings))
+
+
+def test_layouts():
+    x, w = integers(np.random.default_rng(3), RGB)
+    config = config_of("narrow")
+    plain = run(x, w, RGB, 2, config=config)
+    turned = run(
+        np.ascontiguousarray(x.transpose(0, 2, 3, 1)),
+        np.ascontiguousarray(w.transpose(2, 3, 1, 0)),
+        RGB,
+        2,
+        in_perm=(0, 3, 1, 2),
+        kern_perm=(3, 2, 0, 1),
+        out_perm=(0, 2, 3, 1),
+        config=config,
+    )
+    np.testing.assert_array_equal(turned, plain.transpose(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("each", [1, 2, 4])
+def test_packed_filters(each):
+    problem = RGB.replace(K=4)
+    x, w = integers(np.random.default_rng(4), problem)
+    packed = np.ascontiguousarray(w.reshape(4 // each, each, *w.shape[1:]).transpose(0, 2, 3, 4, 1))
+    config = config_of("narrow")
+    np.testing.assert_array_equal(run(x, packed, problem, 2, config=config), run(x, w, problem, 2, config=config))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_precision(precision):
+    problem = RGB.replace(dtype="fp32")
+    check_exact(problem, config=config_of("narrow"), precision=precision)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", SHAPES)
+def test_it_needs_no_more_than_it_says(name, lnc):
+    problem, U, T, settings = SHAPES[name]
+    config = narrow(U, T, settings)
+    residual = nkiconv.spec(problem.output_shape, "fp32")
+    longest = {"residual": residual, "residual_position": "post_activation", "activation": "tanh", "beta": 0.5}
+    for more, extras in (({}, extras_of()), (longest, extras_of(residual=True, scaled=True))):
+        found, _ = planned(problem, "narrow", config[1:], lnc)
+        assert (found.U, found.T) == (U, T)
+        execution = trace(problem, lnc, config=config, **more)
+        geometry = geometry_of(problem)
+        most = max(len(program.instructions) for program in execution.programs)
+        assert most <= plan.narrow_instructions(geometry, found, extras, lnc)
+        assert execution.sbuf_peak_bytes <= cuts.narrow_bytes(geometry, found, extras.residual)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_steps_cover_every_row_once(name):
+    problem, U, T, settings = SHAPES[name]
+    found, _ = planned(problem, "narrow", narrow(U, T, settings)[1:])
+    seen = [
+        (n, j * U + u)
+        for step in cuts.steps_of(geometry_of(problem), found)
+        for n in range(step.z0, step.z0 + step.zn)
+        for j in range(step.j0, step.j0 + step.jn)
+        for u in range(U)
+    ]
+    assert len(seen) == len(set(seen))
+    assert {(n, p) for n in range(problem.N) for p in range(problem.P)} <= set(seen)
+
+
+LAYER = ConvProblem(N=1, C=200, H=40, W=40, K=3, R=3, S=3, padding=SAME)
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "message"),
+    [
+        (LAYER, {"pool": (2, 2)}, r"pool=\(2, 2\): narrow takes \(1, 1\)"),
+        (LAYER, {"strict_nonfinite": True}, "strict_nonfinite=True: narrow multiplies"),
+        (LAYER.replace(groups=2, K=4), {}, "feature_group_count=2: narrow takes 1"),
+        (LAYER.replace(K=129), {}, "K=129: narrow takes at most 128"),
+        (LAYER.replace(W=200_000), {}, "W=200000, R=3, S=3, .*narrow keeps rows of x and all filters in SBUF"),
+        (LAYER.replace(padding=((300, 1), (1, 1)), R=2, S=2), {}, "narrow keeps .* rows of y whose windows see x"),
+    ],
+)
+def test_what_is_not_narrow(problem, changes, message):
+    assert planned(LAYER, "narrow")[1] == ""
+    found, reason = planned(problem, "narrow", **changes)
+    assert found is None
+    assert re.search(message, reason)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"outputs": 2}, "outputs and taps are given together or not at all"),
+        ({"outputs": 11, "taps": 3}, "config outputs=11 taps=3, K=3, S=3: at most 3 taps, each with"),
+        ({"outputs": 1, "taps": 4}, "config outputs=1 taps=4, K=3, S=3: at most 3 taps"),
+        ({"outputs": 43, "taps": 1}, "config outputs=43 taps=1"),
+        ({"outputs": 129, "taps": 1}, "config outputs=129: must be an int from 1 to 128"),
+        ({"buffers": 1}, "config buffers=1: must be an int from 2"),
+        ({"shared": 2}, "config shared=2: must be an int from 0 to 1"),
+        ({"rows": 1}, "narrow has no setting rows"),
+    ],
+)
+def test_settings_that_are_refused(settings, message):
+    found, reason = planned(LAYER, "narrow", tuple(settings.items()))
+    assert found is None
+    assert re.search(message, reason)
+
+
+def test_rows_of_a_block_start_at_a_multiple_of_lhs_dilation():
+    assert planned(TRANSPOSED, "narrow", (("outputs", 3), ("taps", 4)))[0] is None
+
+
+PRICED = {
+    "vae_out_rgb": cases.get("vae_out_rgb").problem,
+    "fp32": ConvProblem(N=1, C=128, H=100, W=512, K=3, R=3, S=3, padding=SAME, dtype="fp32"),
+    "latents": ConvProblem(N=2, C=320, H=64, W=64, K=4, R=3, S=3, padding=SAME),
+    "encoder": ConvProblem(N=1, C=512, H=64, W=64, K=8, R=3, S=3, padding=SAME),
+    "16 outputs": ConvProblem(N=1, C=128, H=256, W=256, K=16, R=3, S=3, padding=SAME),
+    "7 x 7": ConvProblem(N=1, C=64, H=128, W=256, K=3, R=7, S=7, padding=((3, 3), (3, 3))),
+    "5 x 5": ConvProblem(N=1, C=256, H=128, W=128, K=2, R=5, S=5, padding=((2, 2), (2, 2))),
+    "a row": ConvProblem(N=4, C=512, W=2048, K=1, S=7, padding=((0, 0), (3, 3))),
+    "half rate": cases.get("fp16").problem,
+    "many chunks": ConvProblem(N=1, C=707, H=8, W=8, K=39, R=3, S=3, padding=SAME),
+    "a row of few": ConvProblem(N=4, C=247, H=7, W=7, K=78, R=3, S=3, padding=SAME),
+    "strided rows": ConvProblem(N=1, C=155, H=136, W=82, K=3, S=1, stride=(2, 2)),
+    "fp32 of few": ConvProblem(N=8, C=75, W=41, K=101, S=5, padding=((0, 0), (2, 2)), dtype="fp32"),
+    "stores": ConvProblem(N=2, C=58, H=111, W=67, K=85, S=1),
+}
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", PRICED)
+def test_prices_are_near_the_model(name):
+    problem = PRICED[name]
+    (guess,) = CONV2D.algorithm("narrow").guesses(shape_of(problem))
+    modelled_us = in_time(trace(problem, 2, config=(("algorithm", "narrow"), *guess.config)), Rates()).us
+    assert guess.ns / 1e3 == pytest.approx(modelled_us, rel=0.15)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_host_names_every_setting_and_keeps_those_given(name):
+    problem, U, T, settings = SHAPES[name]
+    shape = shape_of(problem)
+    for given in (None, tuple(settings.items()), narrow(U, T, settings)[1:]):
+        found = CONV2D.settle("narrow", shape, given)
+        assert tuple(dict(found)) == tuple(NarrowConfig.__dataclass_fields__)
+        assert dict(found) | dict(given or ()) == dict(found)
+        assert CONV2D.settle("narrow", shape, found) == found
+        assert CONV2D.refusal("narrow", shape, found) == ""
+
+
+def test_settings_that_are_refused_stay_as_they_are():
+    for given in ((("outputs", 2),), (("rows", 3),), (("outputs", 43), ("taps", 1))):
+        assert CONV2D.settle("narrow", shape_of(LAYER), given) == given
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_kernel_without_settings_runs_whatever_narrow_can(name):
+    problem = SHAPES[name][0]
+    assert planned(problem, "narrow")[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [("vae_out_rgb", True), ("vae_128", False), ("c256_224", False), ("rn50_stem", False), ("mobilenet_dw", False)],
+)
+def test_few_outputs_are_narrow(name, taken):
+    assert (CONV2D.choice(shape_of(cases.get(name).problem))[0] == "narrow") == taken
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize(
+    "name",
+    ["same", "causal", "planes only", "patches", "stem", "wide", "dilated", "between zeros", "cropped"],
+)
+def test_volumes(name, lnc):
+    check_volume(VOLUMES[name], lnc=lnc, algorithm="narrow")
+
+
+@pytest.mark.parametrize("config", [(), (("images", 1), ("blocks", 1)), (("x_bytes", 256),), (("shared", 1),)])
+def test_volumes_by_settings(config):
+    for outputs, taps in ((1, 1), (2, 3), (4, 2)):
+        sized = (("outputs", outputs), ("taps", taps), *config)
+        check_volume((130, 3, 1, *VOLUMES["causal"][3:]), algorithm="narrow", config=sized)
+
+
+@settings(max_examples=30, deadline=None)
+@hypothesis.given(volumes(rows=VOLUMES["same"][4:]))
+def test_any_volume(shape):
+    check_volume(shape, algorithm="narrow")

@@ -1,0 +1,107 @@
+"""The order of taps' loop over a band, and the banks that it stores together: the same sums, or refused by name."""
+
+import re
+
+import numpy as np
+import pytest
+from conv_calls import config_of, integers, planned, run, trace
+from implicit_gemm_calls import FOLDED, JOBS, LINE, PROBLEMS, chosen, needs, timeline
+
+from nkiconv import cases
+from nkiconv.problem import ConvProblem
+from nkiconv.simulator.timeline.tasks import ENGINES
+
+pytestmark = pytest.mark.sweep
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"strict_nonfinite": True, "activation": "relu"},
+        {"bias": True, "residual": True, "beta": 3.0},
+        {"pool": (3, 1)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_sums_are_made_bank_by_bank_or_chunk_by_chunk(name, more):
+    problem = PROBLEMS[name].replace(dtype="fp32", H=1 if name == "line" else 9)
+    if "pool" in more and problem.P % 3 != 0:
+        more = {"pool": (1, 1)}
+    rng = np.random.default_rng(9)
+    x, w = integers(rng, problem)
+    more = dict(more)
+    if more.pop("bias", False):
+        more["bias"] = rng.integers(-3, 4, problem.K).astype(np.float32)
+        more["residual"] = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
+    together = 0
+    for settings in (
+        {},
+        {"banks": 1},
+        {"channels": 70, "x_bytes": 1500, "banks": 8},
+        {"channels": 20, "filter_bytes": 5000, "shard": "images"},
+    ):
+        expected = run(
+            x, w, problem, 1, config=config_of("implicit_gemm", fold="none", order="banks", **settings), **more
+        )
+        settings = {"fold": "none", "order": "chunks", **settings}
+        found, reason = planned(problem, "implicit_gemm", config_of("implicit_gemm", **settings)[1:])
+        if found is None:
+            assert "config order=chunks" in reason
+            continue
+        together += 1
+        assert all(found.together)
+        for lnc in (1, 2):
+            y = run(x, w, problem, lnc, config=config_of("implicit_gemm", **settings), **more)
+            np.testing.assert_array_equal(y, expected)
+        (count, size), (most, room) = needs(problem, 2, **settings)
+        assert count <= most
+        assert size <= room
+    assert (together > 0) == (name != "line")
+
+
+@pytest.mark.parametrize(
+    ("problem", "settings", "message"),
+    [
+        (JOBS, {"order": "taps"}, r"config order=taps: must be one of \('banks', 'chunks'\)"),
+        (JOBS, {"banks": 0}, "config banks=0: must be an int from 1 to 8"),
+        (JOBS, {"banks": 9}, "config banks=9: must be an int from 1 to 8"),
+        (LINE, {"order": "chunks"}, "config order=chunks, C=20, K=150: needs jobs that take the same several chunks"),
+        (FOLDED["both"], {"order": "chunks", "fold": "both"}, "config order=chunks, C=192, K=160: needs jobs"),
+        (JOBS.replace(layout="NHWC"), {"order": "chunks"}, "not channels side by side; use 'banks'"),
+        (
+            JOBS.replace(H=200, W=40),
+            {"order": "chunks", "fold": "none"},
+            r"config order=chunks: the sums of a band and filters take \d+ banks of PSUM, there are 8; use 'banks', or",
+        ),
+    ],
+)
+def test_orders_that_cannot_be(problem, settings, message):
+    found, reason = planned(problem, "implicit_gemm", config_of("implicit_gemm", **settings)[1:])
+    assert found is None
+    assert re.search(message, reason)
+
+
+def test_as_many_banks_leave_together_as_a_config_says():
+    """Of two bands of four banks, whose first and last are cut in two, one core stores those of the first so many at a
+    time, and those of the last one by one."""
+    wide = ConvProblem(N=1, C=128, H=64, W=64, K=128, R=1, S=1)
+    stores = []
+    for banks in (1, 2, 8):
+        instructions = (
+            trace(wide, 1, config=config_of("implicit_gemm", banks=banks, halved=True)).programs[0].instructions
+        )
+        stores.append(sum(one.op == "dma_copy" and not one.writes[0].info.on_chip for one in instructions))
+    assert [stores[0] - count for count in stores] == [0, 3, 5]
+
+
+@pytest.mark.simulator_only
+def test_jobs_are_made_together_where_x_is_waited_for():
+    """The second job began when x was all there: 1.3 us of the array behind the last load."""
+    assert chosen(cases.get("rn50_1x1").problem).together == [True]
+    assert chosen(cases.get("rn50_c5").problem).together == [False, False]
+    timed, array = timeline(cases.get("rn50_1x1").problem, 2)
+    line, tasks = timed.line, timed.tasks
+    loads = [t for t in range(len(tasks)) if tasks.is_dma[t] and tasks.engine[t] == ENGINES.index("sync")]
+    assert line.start[array[-1]] - max(line.visible[t] for t in loads) < 1500

@@ -1,0 +1,277 @@
+"""Every argument that conv2d_implicit_gemm refuses, by name: no work is done, and the message says what is accepted."""
+
+import contextlib
+import inspect
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conv_calls import EDGE, NL, config_of, geometry_of, integers, run, trace
+
+import nkiconv
+from nkiconv._nki import nl
+from nkiconv.kernels.conv import conv2d_implicit_gemm
+from nkiconv.kernels.conv.geometry import instructions_refusal
+from nkiconv.problem import ConvProblem
+from nkiconv.simulator import KernelAssertionError, NkiError
+
+PROBLEM = ConvProblem(N=2, C=6, H=8, W=9, K=4, R=3, S=2, groups=2, dtype="fp32")
+X, W = integers(np.random.default_rng(0), PROBLEM)
+Y = np.zeros(PROBLEM.output_shape, np.float32)
+FP8 = ml_dtypes.float8_e4m3
+PAIR = r"must be a tuple \(height, width\) of ints of at least 1"
+
+# argument, value, message
+REFUSED = [
+    ("img_ref", X[0], r"img_ref.shape=\(6, 8, 9\): must have 4 dims"),
+    ("img_ref", X[None], r"img_ref.shape=\(1, 2, 6, 8, 9\): must have 4 dims"),
+    ("img_ref", X[:, :4], r"filter_ref.shape=\(4, 3, 3, 2\): has 3 input channels, C / groups = 2 are needed"),
+    ("img_ref", X.astype(np.float16), "img_ref.dtype=float16, filter_ref.dtype=float32: accepted are float32 for both"),
+    ("img_ref", X.astype(ml_dtypes.bfloat16), "img_ref.dtype=bfloat16, filter_ref.dtype=float32"),
+    ("img_ref", X.astype(np.int32), "img_ref.dtype=int32"),
+    ("filter_ref", W[0], r"filter_ref.shape=\(3, 3, 2\): must have 4 dims"),
+    ("filter_ref", W[:, :2], r"filter_ref.shape=\(4, 2, 3, 2\): has 2 input channels, C / groups = 3 are needed"),
+    ("filter_ref", W[:3], "feature_group_count=2: must divide C=6 and K=3"),
+    ("filter_ref", W.astype(np.float16), "img_ref.dtype=float32, filter_ref.dtype=float16"),
+    ("filter_ref", W.astype(FP8), "filter_ref.dtype=float8_e4m3"),
+    ("bias", np.zeros(3, np.float32), r"bias.shape=\(3,\): must be \[K\] = \(4,\)"),
+    ("bias", np.zeros((4, 1), np.float32), r"bias.shape=\(4, 1\): must be \[K\] = \(4,\)"),
+    ("bias", np.zeros(4, np.int32), "bias.dtype=int32: accepted are"),
+    ("residual", X, r"residual.shape=\(2, 6, 8, 9\): must be y's before pooling, as stored, \(2, 4, 6, 8\)"),
+    ("residual", Y[:1], r"residual.shape=\(1, 4, 6, 8\): must be y's"),
+    ("residual", Y.astype(np.int32), "residual.dtype=int32: accepted are"),
+    ("padding", 1, r"padding=1: must be \(\(top, bottom\), \(left, right\)\) of ints, as tuples"),
+    ("padding", (1, 1), r"padding=\(1, 1\): must be \(\(top, bottom\)"),
+    ("padding", "same", "padding=same: must be"),
+    ("padding", ((0, 0),), r"padding=\(\(0, 0\),\): must be"),
+    ("padding", ((0, 0), (1.5, 0)), r"padding=\(\(0, 0\), \(1.5, 0\)\): must be"),
+    ("padding", ((-9, 0), (0, 0)), r"P=-3: output extent must be at least 1 \(size 8 .*padded -9\+0, window 3"),
+    ("padding", ((0, 0), (0, -8)), r"Q=0: output extent must be at least 1 \(size 9 .*padded 0\+-8, window 2"),
+    ("stride", 1, f"stride=1: {PAIR}"),
+    ("stride", (0, 1), rf"stride=\(0, 1\): {PAIR}"),
+    ("stride", (1, -1), rf"stride=\(1, -1\): {PAIR}"),
+    ("stride", (1.0, 1), rf"stride=\(1.0, 1\): {PAIR}"),
+    ("stride", (1, 1, 1), rf"stride=\(1, 1, 1\): {PAIR}"),
+    ("rhs_dilation", 2, f"rhs_dilation=2: {PAIR}"),
+    ("rhs_dilation", (0, 1), rf"rhs_dilation=\(0, 1\): {PAIR}"),
+    ("rhs_dilation", (5, 1), "P=-2: output extent .*window 11"),
+    ("rhs_dilation", (1, 20), "Q=-11: output extent .*window 21"),
+    ("lhs_dilation", 2, f"lhs_dilation=2: {PAIR}"),
+    ("lhs_dilation", (1, 0), rf"lhs_dilation=\(1, 0\): {PAIR}"),
+    ("feature_group_count", 0, "feature_group_count=0: must be an int of at least 1"),
+    ("feature_group_count", -2, "feature_group_count=-2: must be an int of at least 1"),
+    ("feature_group_count", 2.0, "feature_group_count=2.0: must be an int"),
+    ("feature_group_count", 3, "feature_group_count=3: must divide C=6 and K=4"),
+    ("feature_group_count", 1, "has 3 input channels, C / groups = 6 are needed"),
+    ("batch_group_count", 2, "batch_group_count=2: only 1 is supported"),
+    ("in_perm", (0, 1, 1, 3), r"in_perm=\(0, 1, 1, 3\): must be None or a tuple with each of 0, 1, 2, 3 once"),
+    ("in_perm", "NHWC", "in_perm=NHWC: must be None"),
+    ("kern_perm", (0, 1, 2), r"kern_perm=\(0, 1, 2\): must be None"),
+    ("out_perm", (0, 1, 2, 5), r"out_perm=\(0, 1, 2, 5\): must be None"),
+    ("activation", "mish", "activation=mish: accepted are None and .*relu"),
+    ("activation", 3, "activation=3: accepted are None and"),
+    ("beta", "1", "beta=1: must be a number"),
+    ("beta", None, "beta=None: must be a number"),
+    ("residual_position", "before", "residual_position=before: accepted are .*pre_activation"),
+    ("residual_position", None, "residual_position=None: accepted are"),
+    ("pool", 2, r"pool=2: must be \(height, width\) that divide P=6 and Q=8"),
+    ("pool", (4, 1), r"pool=\(4, 1\): must be"),
+    ("pool", (1, 3), r"pool=\(1, 3\): must be"),
+    ("pool", (0, 1), r"pool=\(0, 1\): must be"),
+    ("precision", "int4", "precision=int4: "),
+    ("out_dtype", nl.int8, "out_dtype=int8: accepted are None, bfloat16, float16 and float32"),
+    ("out_dtype", "bf16", "out_dtype=bf16: accepted are"),
+    ("algorithm", "gemm", "algorithm=gemm: accepted are None and .*implicit_gemm"),
+    ("config", (("algorithm", "implicit_gemm"), ("tiles", 3)), "implicit_gemm has no setting tiles; it has"),
+    ("config", (("algorithm", "implicit_gemm"), "x_bytes"), "entry 0 must be a pair"),
+    ("config", (("algorithm", "implicit_gemm"), ("x_bytes", 0)), "config x_bytes=0: must be an int from 256"),
+    (
+        "config",
+        (("algorithm", "implicit_gemm"), ("channels", 129)),
+        "config channels=129: must be an int from 1 to 128",
+    ),
+    ("config", (("algorithm", "implicit_gemm"), ("warmup", True)), "config warmup=True: must be an int from 0 to 256"),
+    ("config", (("algorithm", "implicit_gemm"), ("shard", "rows")), "config shard=rows: must be one of"),
+    ("config", (("algorithm", "implicit_gemm"), ("warmup", 1), ("warmup", 1)), "warmup stands there twice"),
+    ("config", (("algorithm", "split"),), "split"),
+    ("config", (("algorithm", "stacked"),), "feature_group_count=2: stacked takes 1"),
+    ("config", (("algorithm", "toeplitz_rows"),), "feature_group_count=2, C=6, K=4: toeplitz_rows takes depthwise"),
+    ("config", (("algorithm", "implicit_gemm"), ("product", "fp8_pairs")), "product=fp8_pairs: takes float8"),
+    ("strict_nonfinite", 1, "strict_nonfinite=1: must be True or False"),
+]
+
+# why, arguments, message
+REFUSED_TOGETHER = [
+    (
+        "residual as pooled",
+        {"pool": (2, 2), "residual": Y[:, :, ::2, ::2]},
+        r"residual.shape=\(2, 4, 3, 4\): must be y's before pooling, as stored, \(2, 4, 6, 8\)",
+    ),
+    (
+        "residual not as stored",
+        {"residual": Y, "out_perm": (0, 2, 3, 1)},
+        r"residual.shape=\(2, 4, 6, 8\): must be y's before pooling, as stored, \(2, 6, 8, 4\)",
+    ),
+    ("layout of other channels", {"in_perm": (0, 2, 1, 3)}, "C / groups = 4 are needed"),
+    (
+        "fp8 of another kind",
+        {"img_ref": X.astype(FP8), "filter_ref": W.astype(ml_dtypes.float8_e4m3fn)},
+        "filter_ref.dtype=float8_e4m3fn: accepted are .*float8_e4m3 and float8_e5m2 in any",
+    ),
+    (
+        "fp8 and bf16",
+        {"img_ref": X.astype(FP8), "filter_ref": W.astype(ml_dtypes.bfloat16)},
+        "img_ref.dtype=float8_e4m3",
+    ),
+    (
+        "fp8 residual",
+        {"img_ref": X.astype(FP8), "filter_ref": W.astype(FP8), "residual": Y.astype(FP8)},
+        "residual.dtype=float8_e4m3: accepted are bfloat16, float16 and float32",
+    ),
+    (
+        "fp8 y",
+        {"img_ref": X.astype(FP8), "filter_ref": W.astype(FP8), "out_dtype": FP8},
+        "out_dtype=.*accepted are None",
+    ),
+]
+
+# argument, value, the simulator's rule: what cannot be an argument of any kernel
+NOT_ARGUMENTS = [
+    ("img_ref", X.tolist(), "NKI024"),
+    ("img_ref", X.astype(np.float64), "NKI025"),
+    ("img_ref", X.astype(">f4"), "NKI025"),
+    ("img_ref", X[:0], "NKI002"),
+    ("filter_ref", W[:0], "NKI002"),
+    ("padding", [[0, 0], [0, 0]], "NKI024"),
+    ("padding", ((0, 0), [0, 0]), "NKI024"),
+    ("stride", [1, 1], "NKI024"),
+]
+
+
+def call(**changes):
+    """The kernel on X and W, with some arguments changed."""
+    x, w = changes.pop("img_ref", X), changes.pop("filter_ref", W)
+    return run(x, w, PROBLEM, 2, **changes)
+
+
+def test_every_argument_is_in_the_table():
+    assert {row[0] for row in REFUSED} == set(inspect.signature(conv2d_implicit_gemm).parameters)
+
+
+def test_the_call_that_is_changed_runs():
+    assert call(bias=np.zeros(4, np.float32), residual=Y, beta=2, pool=(1, 1)).shape == Y.shape
+
+
+@pytest.mark.parametrize(("name", "value", "message"), REFUSED, ids=[f"{row[0]}-{i}" for i, row in enumerate(REFUSED)])
+def test_refused(name, value, message):
+    with pytest.raises(AssertionError, match=message) as caught:
+        call(**{name: value})
+    assert isinstance(caught.value, ValueError) or nkiconv._nki.CHOICE.provider == "aws"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [row[1:] for row in REFUSED_TOGETHER], ids=[row[0] for row in REFUSED_TOGETHER]
+)
+def test_refused_together(arguments, message):
+    with pytest.raises(AssertionError, match=message):
+        call(**arguments)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("name", "value", "rule"), NOT_ARGUMENTS)
+def test_refused_before_the_kernel(name, value, rule):
+    with pytest.raises(NkiError) as caught:
+        call(**{name: value})
+    assert caught.value.rule == rule
+
+
+@pytest.mark.simulator_only
+def test_too_many_instructions_are_refused():
+    huge = ConvProblem(N=1, C=128, K=8192, H=12_000, W=600, R=3, S=3)
+    message = r"N=1, C=128, K=8192: implicit_gemm needs .* instructions .*takes 5000000; call it 4 times, with"
+    with pytest.raises(KernelAssertionError, match=message):
+        trace(huge)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("why", EDGE)
+def test_refusal_counts_at_least_every_instruction(why, monkeypatch):
+    problem = EDGE[why]
+    residual = nkiconv.spec(problem.output_shape, "fp32")
+    longest = {"residual": residual, "residual_position": "post_activation", "activation": "tanh", "beta": 0.5}
+    longest["config"] = config_of("implicit_gemm")  # the others count for themselves
+    issued = [len(program.instructions) for lnc in (1, 2) for program in trace(problem, lnc, **longest).programs]
+    monkeypatch.setattr("nkiconv.kernels.conv.geometry.INSTRUCTIONS_MAX", 1)
+    with pytest.raises(KernelAssertionError, match="instructions on a core") as caught:
+        trace(problem, **longest)
+    counted = re.search(r"needs up to (\d+) instructions", str(caught.value))
+    assert counted
+    assert max(issued) <= int(counted[1])
+
+
+# why, images, rows of y, instructions of a core, remedy
+TOO_MANY = [
+    ("images", 30, 4, 12_000_001, "call it 3 times, with at most 10 images each"),
+    ("rows", 2, 40, 12_000_001, "call it 3 times, with at most 13 rows of y"),
+    ("neither", 1, 1, 5_000_001, "split K over 2 calls"),
+]
+
+
+@pytest.mark.parametrize(("N", "P", "count", "remedy"), [row[1:] for row in TOO_MANY], ids=[row[0] for row in TOO_MANY])
+def test_too_many_instructions_are_refused_with_a_cut_that_fits(N, P, count, remedy):
+    geometry = geometry_of(ConvProblem(N=N, C=2, K=2, H=P, W=3, S=1))
+    assert instructions_refusal(geometry, "implicit_gemm", 5_000_000) == ""
+    reason = instructions_refusal(geometry, "implicit_gemm", count)
+    assert f"implicit_gemm needs up to {count} instructions on a core, the compiler takes 5000000; {remedy}" in reason
+
+
+# why, and a problem that the kernel accepts and that then needs more than SBUF: each must run or be refused by name
+MORE_THAN_SBUF = [
+    ("halo of one output", ConvProblem(N=1, C=1, K=1, W=40_010, S=3, rhs_dilation=(1, 20_000), dtype="fp32")),
+    ("filters of three chunks", ConvProblem(N=3, C=281, K=300, H=12, W=12, R=10, S=10, dtype="fp32")),
+    ("filters of many chunks", ConvProblem(N=2, C=2200, K=2, groups=2, H=12, W=13, R=7, S=7)),
+]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("problem", [row[1] for row in MORE_THAN_SBUF], ids=[row[0] for row in MORE_THAN_SBUF])
+def test_what_does_not_fit_sbuf_is_refused_by_name(problem):
+    with contextlib.suppress(KernelAssertionError):
+        trace(problem)
+
+
+# each argument that changes a result, and a value that is not its default
+FLIPS = {
+    "bias": np.ones(4, np.float32),
+    "residual": Y + 1,
+    "padding": ((0, 1), (2, 0)),
+    "stride": (1, 2),
+    "rhs_dilation": (2, 1),
+    "lhs_dilation": (1, 2),
+    "in_perm": (0, 1, 3, 2),
+    "kern_perm": (0, 1, 3, 2),
+    "out_perm": (1, 0, 2, 3),
+    "activation": "relu",
+    "pool": (1, 2),
+    "out_dtype": NL["bf16"],
+}
+
+
+@pytest.mark.parametrize("name", FLIPS)
+def test_every_argument_is_used(name):
+    plain, flipped = call(), call(**{name: FLIPS[name]})
+    assert plain.shape != flipped.shape or plain.dtype != flipped.dtype or not np.array_equal(plain, flipped)
+
+
+def test_beta_and_position_are_used():
+    plain = call(residual=Y - 3, activation="relu")
+    assert not np.array_equal(plain, call(residual=Y - 3, activation="relu", beta=-1.0))
+    assert not np.array_equal(plain, call(residual=Y - 3, activation="relu", residual_position="post_activation"))
+
+
+def test_arguments_in_the_order_of_the_signature():
+    padding = ((1, 0), (0, 2))
+    y = nkiconv.simulate(conv2d_implicit_gemm[2])(X, W, None, None, padding, (2, 1), (1, 2), (2, 1), 2, 1)
+    named = call(padding=padding, stride=(2, 1), rhs_dilation=(1, 2), lhs_dilation=(2, 1))
+    np.testing.assert_array_equal(y, named)

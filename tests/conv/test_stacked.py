@@ -1,0 +1,382 @@
+"""Stacks of rows, shifts and outputs: every shape of one gives the same sums, and needs no more than it says."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from conv_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from depthwise import same_bits
+from hypothesis import given, settings
+from volumes import VOLUMES, check_volume, volumes
+
+import nkiconv
+from nkiconv import cases
+from nkiconv.kernels._epilogue import read_epilogue
+from nkiconv.kernels.conv.stacked import shape
+from nkiconv.kernels.conv.stacked.config import StackedConfig
+from nkiconv.planner import Request, cost
+from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv import stacked as host
+from nkiconv.planner.cost.conv.stacked_price import READERS, StackPrice, least_ns
+from nkiconv.planner.operations import operation_for
+from nkiconv.problem import ConvProblem
+from nkiconv.simulator.timeline import build
+from nkiconv.simulator.timeline import run as run_line
+from nkiconv.simulator.timing import PriceList, Rates
+from nkiconv.simulator.timing.target import Target
+
+STRIDED = ConvProblem(
+    N=3, C=3, H=17, W=14, K=10, R=5, S=4, stride=(2, 3), padding=((2, 1), (3, 2)), rhs_dilation=(1, 2)
+)
+DILATED = ConvProblem(N=1, C=5, H=13, W=9, K=7, R=3, S=3, rhs_dilation=(3, 1), padding=((4, 3), (-1, 2)))
+WIDE = ConvProblem(N=1, C=2, H=9, W=1100, K=3, R=3, S=2, padding=((1, 1), (0, 1)))
+LONG = ConvProblem(N=1, C=3, H=1030, W=2, K=4, R=3, S=2, padding=((1, 0), (0, 0)))
+#: C, K, groups and the axes of a volume of several planes and output channels.
+CUBE = (5, 32, 1, (5, 3, 1, 1, 1, 1, 1), (9, 3, 1, 1, 1, 1, 1), (7, 3, 1, 1, 1, 1, 1))
+PLAIN = ConvProblem(N=5, C=16, H=15, W=6, K=64, R=3, S=3, padding=((1, 2), (1, 1)))
+#: problem, rows B, shifts D, outputs U of a block, V rows beside each other, rows G from one block to the next
+SHAPES = [
+    (STRIDED, 1, 1, 1, 1, 1),
+    (STRIDED, 2, 1, 1, 1, 2),
+    (STRIDED, 2, 4, 3, 1, 2),
+    (STRIDED, 4, 3, 2, 1, 4),
+    (STRIDED, 6, 2, 3, 1, 6),
+    (STRIDED, 8, 4, 8, 1, 8),
+    (STRIDED, 11, 3, 2, 2, 8),
+    (STRIDED, 11, 2, 4, 1, 8),
+    (STRIDED, 5, 4, 1, 1, 2),
+    (STRIDED, 4, 2, 2, 3, 4),
+    (STRIDED, 6, 1, 2, 3, 2),
+    (STRIDED, 3, 4, 1, 3, 3),
+    (DILATED, 1, 1, 1, 1, 1),
+    (DILATED, 3, 2, 3, 1, 3),
+    (DILATED, 7, 3, 14, 1, 7),
+    (DILATED, 8, 2, 2, 1, 2),
+    (DILATED, 6, 1, 3, 4, 2),
+    (LONG, 3, 1, 1, 1, 1),
+    (WIDE, 2, 2, 2, 1, 2),
+    (WIDE, 4, 1, 8, 1, 4),
+    (WIDE, 6, 2, 2, 2, 4),
+    (PLAIN, 2, 1, 2, 1, 2),
+    (PLAIN, 2, 1, 2, 1, 1),
+    (PLAIN, 4, 2, 2, 1, 2),
+    (PLAIN, 6, 1, 4, 1, 4),
+    (PLAIN, 4, 2, 2, 4, 4),
+    (PLAIN, 8, 1, 2, 3, 6),
+]
+NAMES = {id(STRIDED): "strided", id(DILATED): "dilated", id(WIDE): "wide", id(LONG): "long", id(PLAIN): "plain"}
+IDS = [f"{NAMES[id(row[0])]}-{'-'.join(map(str, row[1:]))}" for row in SHAPES]
+
+
+TARGET = Target.of(Rates())
+
+
+def stacked(B, D, U, V, G):
+    return config_of("stacked", rows=B, shifts=D, outputs=U, beside=V, apart=G)
+
+
+def test_jobs_need_not_all_be_of_whole_quadrants():
+    """126 channels of 4 rows each: jobs of 31 and of 32, of which engines may address only the second."""
+    problem = ConvProblem(N=1, C=1, H=12, W=9, K=126, R=3, S=3, padding=((1, 1), (1, 1)))
+    config = stacked(6, 1, 4, 1, 4)
+    check_exact(problem, config=config)
+    assert "engines address quadrants" in planned(problem, "stacked", (*config[1:], ("filters", "shifted")))[1]
+
+
+def settled(problem, settings=None, **changes):
+    """All settings, those that are open as the host has them."""
+    given = settings and tuple(settings.items())
+    shape = Shape(geometry_of(problem), extras_of(**changes), 2, Rates())
+    return cost.algorithm("conv2d", "stacked").settle(shape, given)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("row", SHAPES, ids=IDS)
+def test_every_shape_is_exact(row, dtype):
+    check_exact(row[0].replace(dtype=dtype), config=stacked(*row[1:]))
+
+
+@pytest.mark.parametrize("row", SHAPES, ids=IDS)
+def test_banks_are_cut_alike_on_one_core_and_two(row):
+    problem, config = row[0].replace(dtype="fp32"), stacked(*row[1:])
+    rng = np.random.default_rng(4)
+    x, w = (rng.standard_normal(size).astype(np.float32) for size in (problem.input_shape, problem.filter_shape))
+    assert same_bits(run(x, w, problem, 1, config=config), run(x, w, problem, 2, config=config))
+
+
+@pytest.mark.parametrize("row", SHAPES[::3], ids=IDS[::3])
+def test_epilogue_of_every_row_of_a_block(row):
+    problem, config = row[0].replace(dtype="fp32"), stacked(*row[1:])
+    rng = np.random.default_rng(2)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-3, 4, problem.K).astype(np.float32)
+    residual = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
+    plain = run(x, w, problem, 2, config=config)
+    expected = np.maximum(plain + bias[:, None, None] + 2 * residual, 0)
+    y = run(x, w, problem, 2, bias=bias, residual=residual, beta=2.0, activation="relu", config=config)
+    np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("row", SHAPES, ids=IDS)
+def test_it_needs_no_more_than_it_says(row, lnc):
+    problem, config = row[0], stacked(*row[1:])
+    stack, _ = planned(problem, "stacked", config[1:], lnc)
+    assert (stack.B, stack.D, stack.U, stack.V, stack.G) == row[1:]
+    execution = trace(problem, lnc, config=config)
+    geometry = geometry_of(problem)
+    most = max(len(program.instructions) for program in execution.programs)
+    assert most <= shape.stack_instructions(geometry, stack, lnc)
+    assert execution.sbuf_peak_bytes <= shape.stack_bytes(geometry, stack, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [("rn50_stem", True), ("rn50_c2", True), ("vit_patch16", True), ("big_filter", True),
+     ("c256_224", False), ("rn50_1x1", False), ("mobilenet_dw", False), ("resnext_g32", False)],
+)  # fmt: skip
+def test_few_channels_are_stacked(name, taken):
+    request = Request(problem=cases.get(name).problem)
+    operation = operation_for(request)
+    assert (operation.choice(operation.shape(request, Rates()))[0] == "stacked") == taken
+
+
+@pytest.mark.parametrize(
+    ("problem", "settings", "message"),
+    [
+        (PLAIN, {"beside": 2}, "beside goes with rows, shifts and outputs"),
+        (PLAIN, {"rows": 2, "shifts": 1}, "given together or not at all"),
+        (PLAIN, {"rows": 3, "shifts": 1, "outputs": 2}, "divide outputs"),
+        (PLAIN, {"rows": 4, "shifts": 1, "outputs": 2, "apart": 4}, r"or apart=4, where it is given"),
+        (PLAIN, {"rows": 16, "shifts": 1, "outputs": 16}, "must be at most 128"),
+        (PLAIN, {"rows": 1, "shifts": 4, "outputs": 1}, "at most 3 shifts"),
+        (PLAIN, {"rows": 3, "shifts": 1, "outputs": 2, "apart": 2}, "rows must be a multiple of it, or hold"),
+        (PLAIN, {"rows": 1, "shifts": 1, "outputs": 1, "blocks": 0}, "blocks=0: must be an int from 1 to 4096"),
+        (PLAIN, {"filters": "turned"}, "filters=turned: must be one of"),
+        (STRIDED, {"rows": 4, "shifts": 1, "outputs": 2, "filters": "shifted"}, "engines address quadrants of 32"),
+        (PLAIN, {"late_warmup": 513}, "late_warmup=513: must be an int from 0 to 512"),
+    ],
+)
+def test_sizes_that_do_not_fit_each_other(problem, settings, message):
+    stack, reason = planned(problem, "stacked", tuple(settings.items()))
+    assert stack is None
+    assert re.search(message, reason)
+    assert settled(problem, settings) == tuple(settings.items())
+
+
+LAYER = ConvProblem(N=1, C=3, H=40, W=40, K=16, R=5, S=5, padding=((2, 2), (2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "message"),
+    [
+        (LAYER, {"pool": (2, 2)}, r"pool=\(2, 2\): stacked takes \(1, 1\)"),
+        (LAYER, {"strict_nonfinite": True}, "strict_nonfinite=True: stacked multiplies"),
+        (LAYER.replace(lhs_dilation=(2, 1)), {}, r"lhs_dilation=\(2, 1\): stacked takes"),
+        (LAYER.replace(groups=2, C=6), {}, "feature_group_count=2: stacked takes 1"),
+        (LAYER.replace(C=129), {}, "C=129: stacked takes at most 128"),
+        (LAYER.replace(W=20_000), {}, "W=20000, R=5, S=5: stacked rows and filters must fit"),
+    ],
+)
+def test_what_is_not_stacked(problem, changes, message):
+    assert planned(LAYER, "stacked")[1] == ""
+    stack, reason = planned(problem, "stacked", **changes)
+    assert stack is None
+    assert re.search(message, reason)
+
+
+def test_bands_cover_every_row_once():
+    for problem, B, D, U, V, G in SHAPES:
+        stack, _ = planned(problem, "stacked", stacked(B, D, U, V, G)[1:])
+        seen = [
+            (n, (j * U + u) * V + v)
+            for band in shape.stack_bands(geometry_of(problem), stack)
+            for n in range(band.z0, band.z0 + band.zn)
+            for j in range(band.j0, band.j0 + band.jn)
+            for u in range(U)
+            for v in range(V)
+        ]
+        assert len(seen) == len(set(seen))
+        assert {(n, p) for n in range(problem.N) for p in range(problem.P)} <= set(seen)
+
+
+def shape_of(N, C, size, K, taps, stride, pad, dtype="bf16"):
+    padding = ((pad, pad), (pad, pad))
+    H, W, R, S = *size, *taps
+    return ConvProblem(N=N, C=C, H=H, W=W, K=K, R=R, S=S, stride=(stride, stride), padding=padding, dtype=dtype)
+
+
+PRICED = {name: cases.get(name).problem for name in ("rn50_stem", "rn50_c2", "vit_patch16", "prime", "rect_filter")} | {
+    "few outputs": shape_of(2, 24, (112, 112), 16, (3, 3), 1, 1),
+    "one output": shape_of(2, 1, (512, 512), 1, (3, 3), 1, 0),
+    "many bands": shape_of(4, 5, (512, 256), 32, (3, 3), 1, 0),
+    "small images": shape_of(16, 12, (28, 33), 32, (3, 3), 1, 1),
+    "long filters": shape_of(8, 80, (28, 28), 128, (9, 3), 1, 4),
+    "large filters": shape_of(1, 16, (64, 64), 16, (31, 31), 1, 15),
+    "several jobs": shape_of(8, 3, (112, 112), 256, (8, 8), 8, 0),
+    "fp32": shape_of(8, 16, (28, 28), 48, (3, 3), 2, 0, "fp32"),
+    "one of everything": shape_of(1, 1, (9, 9), 1, (3, 3), 1, 1, "fp32"),
+    "fp32 at half rate": shape_of(4, 121, (21, 13), 38, (5, 1), 2, 0, "fp32"),
+}
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
+def test_price_is_near_the_model(problem):
+    rates, settings = Rates(), settled(problem)
+    execution = trace(problem, 2, config=(("algorithm", "stacked"), *settings))
+    tasks, prices = build(execution.programs, PriceList(rates))
+    modelled_ns = run_line(tasks, prices, rates).total_ns
+    stack, _ = planned(problem, "stacked", settings)
+    assert StackPrice(TARGET, geometry_of(problem), stack).ns() == pytest.approx(modelled_ns, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [*PRICED.values(), shape_of(2, 1, (224, 224), 1, (31, 31), 16, 0), shape_of(2, 2, (999, 999), 64, (1, 1), 1, 0)],
+)
+def test_few_stacks_are_priced(problem, monkeypatch):
+    priced = []
+    monkeypatch.setattr(StackPrice, "ns", lambda self, _: priced.append(self) or 1e9 - len(priced))
+    host.best_sizes(TARGET, geometry_of(problem), "both")
+    assert 0 < len(priced) < 4000
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
+def test_what_is_not_priced_is_not_the_best(problem, reader, monkeypatch):
+    """Bounds lie below the price of every stack, but for the last bits of a sum in another order, and so leave the
+    choice as it is without them."""
+    geometry, ns_of, bounds = geometry_of(problem), StackPrice.ns, host.bounds
+    found = host.best_sizes(TARGET, geometry, reader)
+    least = {one[2:]: one[0] for one in bounds(TARGET, geometry)}
+
+    def whole_ns(price, _):
+        ns, stack = ns_of(price), price.stack
+        assert least_ns(TARGET) <= ns_of(price, 1e-9) <= ns * (1 + 1e-12)
+        assert least[stack.B, stack.D, stack.U, stack.V, stack.G] <= ns * (1 + 1e-12)
+        return ns
+
+    monkeypatch.setattr(host, "bounds", lambda *args: [(0.0, *one[1:]) for one in bounds(*args)])
+    monkeypatch.setattr(StackPrice, "ns", whole_ns)
+    assert found == host.best_sizes(TARGET, geometry, reader)
+
+
+@pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
+@pytest.mark.parametrize("given", [None, {"warmup": 20}, {"blocks": 1}, {"filters": "straight"}])
+def test_settings_are_settled_once(problem, given):
+    found = settled(problem, given)
+    assert settled(problem, dict(found)) == found
+    assert tuple(name for name, _ in found) == tuple(field.name for field in dataclasses.fields(StackedConfig))
+    assert (given or {}).items() <= dict(found).items()
+
+
+MANY = ConvProblem(N=5, C=3, H=9, W=7, K=6, R=3, S=3, stride=(2, 1), padding=((1, 1), (1, 1)))
+
+
+TALL = ConvProblem(N=1, C=2, H=24, W=20, K=4, R=20, S=18, padding=((10, 9), (9, 9)))
+
+
+@pytest.mark.parametrize(
+    ("problem", "settings"),
+    [
+        (MANY, {"rows": 4, "shifts": 3, "outputs": 2, "images": 3}),
+        (MANY, {"rows": 8, "shifts": 3, "outputs": 4, "blocks": 1}),
+        (MANY, {"rows": 2, "shifts": 1, "outputs": 3, "beside": 2, "apart": 2}),
+        (TALL, {"rows": 2, "shifts": 4, "outputs": 2}),
+        (TALL, {"rows": 4, "shifts": 2, "outputs": 2, "beside": 2}),
+        (PLAIN, {"rows": 2, "shifts": 1, "outputs": 2, "images": 2}),
+    ],
+)
+def test_filters_come_every_way_and_rows_leave_together(problem, settings):
+    config = config_of("stacked", **settings)
+    for dtype in ("bf16", "fp32"):
+        check_exact(problem.replace(dtype=dtype), config=config)
+
+
+def test_each_way_of_filters_is_taken():
+    taken = [
+        dict(settled(problem, {"rows": 2, "shifts": 1, "outputs": outputs}))["filters"]
+        for problem, outputs in [(PLAIN, 2), (TALL, 2), (PRICED["few outputs"], 2)]
+    ]
+    assert taken == ["shifted", "straight", "apart"]
+    assert set(taken) == set(shape.WAYS)
+
+
+@pytest.mark.parametrize("filters", shape.WAYS)
+@pytest.mark.parametrize("problem", [PLAIN, TALL.replace(K=32), PLAIN.replace(K=32, rhs_dilation=(2, 1))])
+def test_every_way_of_filters_is_exact(problem, filters):
+    check_exact(problem, config=config_of("stacked", rows=2, shifts=1, outputs=2, filters=filters))
+
+
+@pytest.mark.parametrize("K", [5, 150, 256])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_biases_of_jobs(K, outputs):
+    problem = MANY.replace(K=K, dtype="fp32")
+    rng = np.random.default_rng(3)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-3, 4, K).astype(np.float32)
+    config = config_of("stacked", rows=2, shifts=3, outputs=outputs)
+    plain = run(x, w, problem, 2, config=config)
+    np.testing.assert_array_equal(run(x, w, problem, 2, bias=bias, config=config), plain + bias[:, None, None])
+
+
+def test_read_outs_of_one_engine_are_priced():
+    geometry = geometry_of(PRICED["rn50_stem"])
+    stack, _ = planned(PRICED["rn50_stem"], "stacked", settled(PRICED["rn50_stem"]))
+    both, scalar = (StackPrice(TARGET, geometry, stack, reader)._band_ns().read for reader in ("both", "scalar"))
+    assert 0 < both < scalar
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    [
+        *((row[0], stacked(*row[1:])) for row in SHAPES[::2]),
+        *((one, config_of("stacked")) for one in PRICED.values()),
+        *((one, None) for one in PRICED.values()),
+    ],
+)
+def test_it_needs_no_more_than_it_says_with_a_residual(problem, config):
+    bias, residual = nkiconv.spec((problem.K,), "fp32"), nkiconv.spec(problem.output_shape, problem.dtype)
+    epilogue = read_epilogue("relu", bias, residual, "pre_activation", 4)
+    extras = {"epilogue": epilogue, "residual": True, "scaled": True}
+    config = config or (("algorithm", "stacked"), *settled(problem, **extras))
+    stack, reason = planned(problem, "stacked", config[1:], **extras)
+    assert reason == ""
+    execution = trace(problem, 2, config=config, bias=bias, residual=residual, beta=2.0, activation="relu")
+    most = max(len(program.instructions) for program in execution.programs)
+    assert most <= shape.stack_instructions(geometry_of(problem), stack, 2)
+    assert execution.sbuf_peak_bytes <= shape.stack_bytes(geometry_of(problem), stack, True)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", ["same", "causal", "patches", "stem", "wide", "dilated", "cropped", "far outside"])
+def test_volumes(name, lnc):
+    check_volume(VOLUMES[name], lnc=lnc, algorithm="stacked")
+
+
+@pytest.mark.parametrize("filters", ["straight", "shifted", "apart"])
+@pytest.mark.parametrize("sizes", [(3, 1, 1), (5, 1, 2), (4, 2, 2), (8, 3, 4)])
+def test_volumes_by_settings(filters, sizes):
+    rows, shifts, outputs = sizes
+    sized = (("rows", rows), ("shifts", shifts), ("outputs", outputs), ("apart", outputs), ("filters", filters))
+    check_volume(CUBE, algorithm="stacked", config=sized)
+    check_volume(CUBE, algorithm="stacked", config=(*sized, ("images", 1), ("blocks", 1)))
+
+
+@settings(max_examples=30, deadline=None)
+@given(volumes(most_lhs=1))
+def test_any_volume(shape):
+    check_volume(shape, algorithm="stacked")
+
+
+def test_several_planes_share_a_band():
+    check_volume((4, 8, 1, (9, 3, 1, 1, 1, 1, 1), (4, 3, 1, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1, 1)), algorithm="stacked")
+
+
+def test_zeros_between_planes_are_refused():
+    with pytest.raises(nkiconv.simulator.KernelAssertionError, match="of planes: stacked takes 1"):
+        check_volume(VOLUMES["between zeros"], algorithm="stacked")

@@ -1,0 +1,194 @@
+"""Depthwise convolutions by band matrices: exact for every geometry that they take, chosen where they pay."""
+
+import dataclasses
+import re
+
+import hypothesis
+import numpy as np
+import pytest
+from conv_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from hypothesis import strategies as st
+from volumes import VOLUMES, check_volume, volumes
+
+from nkiconv import cases
+from nkiconv.kernels.conv.toeplitz_rows import shape
+from nkiconv.kernels.conv.toeplitz_rows.config import ToeplitzConfig
+from nkiconv.planner import Request, cost
+from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv.toeplitz_rows import ToeplitzPrice
+from nkiconv.planner.operations import operation_for
+from nkiconv.problem import ConvProblem
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+from nkiconv.simulator.timing.target import Target
+
+pytestmark = pytest.mark.sweep
+
+
+def depthwise(C, **fields):
+    return ConvProblem(C=C, K=C, groups=C, **fields)
+
+
+ROWS = {
+    "same": depthwise(6, N=2, H=14, W=13, R=7, S=7, padding=((3, 3), (3, 3))),
+    "stride": depthwise(150, N=3, H=9, W=8, R=3, S=2, stride=(2, 1)),
+    "both strides": depthwise(5, N=2, H=20, W=23, R=4, S=5, stride=(3, 4), padding=((1, 3), (2, 0))),
+    "dilation": depthwise(7, N=1, H=19, W=38, R=2, S=4, rhs_dilation=(3, 2), padding=((1, 2), (-1, 3))),
+    "cropped": depthwise(5, N=2, H=9, W=9, R=3, S=3, padding=((-1, -2), (-2, 1))),
+    "padded beyond the filter": depthwise(3, N=1, H=4, W=5, R=2, S=2, padding=((9, 8), (7, 6))),
+    "one tap": depthwise(9, N=2, H=6, W=5, R=1, S=1),
+    "two channels": depthwise(2, N=1, H=12, W=12, R=3, S=3, padding=((1, 1), (1, 1))),
+    "all rows": depthwise(3, N=1, H=128, W=6, R=9, S=3, padding=((4, 4), (1, 1))),
+    "several banks": depthwise(9, N=20, H=40, W=50, R=5, S=5, padding=((2, 2), (2, 2))),
+    "several rounds": depthwise(300, N=1, H=62, W=9, R=3, S=9, padding=((1, 1), (4, 4))),
+}
+
+
+BANDS = config_of("toeplitz_rows")
+
+
+def settled(problem, settings=None, **changes):
+    """All settings, those that are open as the host has them."""
+    shape = Shape(geometry_of(problem), extras_of(**changes), 2, Rates())
+    return cost.algorithm("conv2d", "toeplitz_rows").settle(shape, settings)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("name", ROWS)
+def test_exact(name, dtype):
+    problem = ROWS[name].replace(dtype=dtype)
+    check_exact(problem, config=BANDS)
+
+
+def test_layouts():
+    problem = ROWS["both strides"]
+    x, w = integers(np.random.default_rng(3), problem)
+    expected = run(x, w, problem, 2, config=BANDS)
+    y = run(
+        np.ascontiguousarray(x.transpose(0, 2, 3, 1)),
+        w,
+        problem,
+        2,
+        in_perm=(0, 3, 1, 2),
+        out_perm=(0, 2, 3, 1),
+        config=BANDS,
+    )
+    np.testing.assert_array_equal(y.transpose(0, 3, 1, 2), expected)
+
+
+@pytest.mark.parametrize("name", ["both strides", "several banks"])
+def test_epilogue(name):
+    problem = ROWS[name].replace(dtype="fp32")
+    rng = np.random.default_rng(2)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-3, 4, problem.K).astype(np.float32)
+    residual = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
+    expected = np.maximum(run(x, w, problem, 2, config=BANDS) + bias[:, None, None] - residual, 0)
+    y = run(
+        x,
+        w,
+        problem,
+        2,
+        bias=bias,
+        residual=residual,
+        beta=-1.0,
+        activation="relu",
+        config=BANDS,
+    )
+    np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", ROWS)
+def test_it_needs_no_more_than_it_says(name, lnc):
+    problem = ROWS[name]
+    geometry = geometry_of(problem)
+    bands, _ = planned(problem, "toeplitz_rows", lnc=lnc)
+    execution = trace(problem, lnc, config=BANDS)
+    most = max(len(program.instructions) for program in execution.programs)
+    assert most <= shape.toeplitz_instructions(geometry, bands, lnc)
+    assert execution.sbuf_peak_bytes <= shape.toeplitz_bytes(geometry, bands, False)
+
+
+@pytest.mark.parametrize(("name", "taken"), [("convnext_dw7", True), ("mobilenet_dw", False), ("mult2_dw", False)])
+def test_taken_where_rows_are_long_enough(name, taken):
+    request = Request(problem=cases.get(name).problem)
+    operation = operation_for(request)
+    assert (operation.choice(operation.shape(request, Rates()))[0] == "toeplitz_rows") == taken
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "message"),
+    [
+        (ROWS["same"], {"pool": (2, 1)}, r"pool=\(2, 1\): toeplitz_rows takes \(1, 1\)"),
+        (ROWS["same"], {"strict_nonfinite": True}, "strict_nonfinite=True: toeplitz_rows multiplies"),
+        (ROWS["same"].replace(H=129), {}, "H=129, P=129, Q=13: toeplitz_rows takes at most 128 rows"),
+        (ROWS["same"].replace(K=12), {}, "C=6, K=12: toeplitz_rows takes depthwise problems"),
+        (ROWS["same"].replace(groups=3), {}, "feature_group_count=3"),
+        (ROWS["same"].replace(C=1, K=1, groups=1), {}, "C=1: toeplitz_rows takes at least 2"),
+        (ROWS["same"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): toeplitz_rows takes"),
+        (ROWS["same"].replace(W=520, padding=((3, 3), (3, 3))), {}, "Q=520: toeplitz_rows takes .* 512 columns"),
+        (ROWS["same"].replace(N=4000), {}, "N=4000, W=13, S=7: rows of all images"),
+        (ROWS["same"], {"settings": (("channels", 100),)}, "config channels=100: at most 3 of 14 rows"),
+    ],
+)
+def test_what_bands_do_not_do(problem, changes, message):
+    plan_, reason = planned(problem, "toeplitz_rows", **changes)
+    assert plan_ is None
+    assert re.search(message, reason)
+
+
+#: N, channels, rows and columns, taps, stride, dtype: of prices that are to be near the modelled time.
+PRICED = [
+    (8, 192, 56, 7, 1, "bf16"),
+    (1, 192, 56, 7, 1, "bf16"),
+    (8, 384, 14, 3, 1, "bf16"),
+    (8, 128, 112, 3, 1, "bf16"),
+    (4, 64, 64, 5, 1, "bf16"),
+    (8, 192, 56, 7, 2, "bf16"),
+    (8, 96, 56, 7, 1, "fp32"),
+    (8, 384, 14, 7, 1, "bf16"),  # stores alone, short runs of them, take longer than all else
+    (8, 384, 14, 5, 1, "bf16"),
+]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("N", "C", "size", "taps", "stride", "dtype"), PRICED, ids=str)
+def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
+    padding = ((taps // 2, taps // 2),) * 2
+    problem = depthwise(C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, dtype=dtype)
+    settings = settled(problem)
+    bands, _ = planned(problem, "toeplitz_rows", settings)
+    ns = ToeplitzPrice(Target.of(Rates()), geometry_of(problem), bands.A).ns(bands)
+    execution = trace(problem, 2, config=(("algorithm", "toeplitz_rows"), *settings))
+    assert ns == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.17)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("given", [None, (("warmup", 20),), (("together", 2),), (("channels", 1),)])
+def test_settings_are_settled_once(name, given):
+    found = settled(ROWS[name], given)
+    assert settled(ROWS[name], found) == found
+    assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(ToeplitzConfig))
+    assert set(given or ()) <= set(found)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_the_host_settles_is_exact(name):
+    check_exact(ROWS[name], config=(("algorithm", "toeplitz_rows"), *settled(ROWS[name])))
+
+
+PLANES = (4, 4, 4, *VOLUMES["same"][3:])
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("shape", [VOLUMES["depthwise"], PLANES, (6, 6, 6, *VOLUMES["causal"][3:])])
+def test_volumes(shape, lnc):
+    check_volume(shape, lnc=lnc, algorithm="toeplitz_rows")
+
+
+@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.given(channels=st.integers(2, 9), shape=volumes(most_lhs=1))
+def test_any_volume(channels, shape):
+    check_volume((channels, channels, channels, *shape[3:]), algorithm="toeplitz_rows")

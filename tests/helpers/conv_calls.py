@@ -1,0 +1,241 @@
+"""What the tests of conv2d share: rows of geometry, inputs, calls of the public kernel and its traces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from depthwise import same_bits
+from tolerances import assert_exact, integer_inputs
+
+import nkiconv
+from nkiconv._nki import nl
+from nkiconv.kernels._epilogue import read_epilogue
+from nkiconv.kernels.conv import conv2d_implicit_gemm
+from nkiconv.kernels.conv.call import Extras
+from nkiconv.kernels.conv.dispatch import plan_of
+from nkiconv.kernels.conv.geometry import read_geometry
+from nkiconv.planner.conv2d import X_PERMS, Y_PERMS
+from nkiconv.problem import DTYPES, ConvProblem
+from nkiconv.reference import conv_ref
+from nkiconv.simulator.dtypes import canonical
+
+NL = {"bf16": nl.bfloat16, "fp16": nl.float16, "fp32": nl.float32}
+FLOATS = tuple(NL)
+
+
+def _row(why: str, **fields: Any) -> tuple[str, ConvProblem]:
+    """One geometry, and why it is in the table; an image is 1 x 1 and so is a filter unless said."""
+    return why.replace(" ", "_"), ConvProblem(**({"N": 1, "H": 1, "W": 1, "S": 1} | fields))
+
+
+def _channels(C: int, K: int) -> tuple[str, ConvProblem]:
+    return _row(f"C {C} K {K}", C=C, K=K, H=5, W=4, R=2, S=3, padding=((1, 0), (0, 2)))
+
+
+EDGE = dict(
+    [
+        _row("one everything", C=1, K=1),
+        _row("one tap", N=2, C=5, K=7, H=4, W=9),
+        _row("one tap, one pixel", N=3, C=130, K=5),
+        _row("one tap, stride", N=2, C=6, K=3, H=7, W=10, stride=(2, 3)),
+        _row("one tap, padding", C=3, K=2, H=2, W=3, padding=((1, 2), (3, 0))),
+        _row("31 x 31", C=3, K=2, H=6, W=9, R=31, S=31, padding=((15, 15), (14, 16))),
+        _row("31 x 31 without padding", C=2, K=3, H=32, W=33, R=31, S=31),
+        _row("a row of taps", C=4, K=3, H=3, W=70, S=64, padding=((0, 0), (7, 2))),
+        _row("a column of taps", C=4, K=3, H=70, W=3, R=64, padding=((2, 7), (0, 0))),
+        _row("filter larger than the image", N=2, C=4, K=3, H=3, W=2, R=7, S=8, padding=((3, 4), (5, 3))),
+        _row("filter is the image", N=2, C=20, K=9, H=6, W=7, R=6, S=7),
+        _row("stride wider than the filter", N=2, C=5, K=4, H=17, W=23, R=2, S=3, stride=(5, 7)),
+        _row("stride beyond the image", C=5, K=4, H=5, W=6, R=2, S=2, stride=(9, 50), padding=((1, 0), (0, 1))),
+        _row("patches", C=3, K=9, H=12, W=15, R=4, S=5, stride=(4, 5)),
+        _row("dilation", C=5, K=6, H=13, W=17, R=3, S=2, rhs_dilation=(3, 5), padding=((2, 4), (1, 3))),
+        _row(
+            "dilation wider than the image", C=5, K=6, H=4, W=3, R=3, S=3, rhs_dilation=(7, 5), padding=((9, 7), (6, 6))
+        ),
+        _row("lhs dilation", N=2, C=5, K=6, H=4, W=6, R=3, S=4, lhs_dilation=(2, 3), padding=((2, 1), (0, 3))),
+        _row("transposed convolution", C=6, K=4, H=5, W=7, R=4, S=4, lhs_dilation=(2, 2), padding=((2, 2), (2, 2))),
+        _row("a column beyond x", C=2, K=1, S=2, padding=((0, 0), (0, 2)), lhs_dilation=(2, 1)),
+        _row("gaps wider than the filter", C=3, K=4, H=3, W=4, R=2, S=1, lhs_dilation=(5, 4)),
+        _row(
+            "both dilations",
+            N=2,
+            C=3,
+            K=5,
+            H=6,
+            W=5,
+            R=3,
+            S=2,
+            rhs_dilation=(2, 3),
+            lhs_dilation=(3, 2),
+            padding=((3, 1), (0, 4)),
+        ),
+        _row(
+            "stride and both dilations",
+            N=2,
+            C=3,
+            K=5,
+            H=7,
+            W=9,
+            R=3,
+            S=4,
+            stride=(2, 3),
+            rhs_dilation=(3, 2),
+            lhs_dilation=(4, 5),
+            padding=((5, 2), (1, 7)),
+        ),
+        _row("crop all sides", C=4, K=5, H=12, W=11, R=3, S=2, padding=((-2, -1), (-3, -2))),
+        _row("crop and pad", C=4, K=5, H=9, W=8, R=3, S=3, stride=(1, 2), padding=((-2, 3), (4, -1))),
+        _row("crop inside a gap", C=3, K=2, H=6, W=7, R=2, S=3, lhs_dilation=(3, 4), padding=((-2, -1), (-5, -2))),
+        _row("padding far outside", C=3, K=2, H=2, W=3, R=3, S=2, padding=((9, 14), (20, 8))),
+        _row("pixels of padding only between", C=3, K=2, H=2, W=2, R=1, S=1, stride=(3, 3), padding=((2, 2), (2, 2))),
+        *[_channels(C, 5) for C in (1, 3, 16, 17, 64, 100, 130)],
+        *[_channels(5, K) for K in (1, 3, 16, 17, 64, 100, 130)],
+        _channels(130, 130),
+        _channels(257, 1),
+        _row("groups", N=2, C=12, K=20, H=6, W=7, R=3, S=2, groups=4, padding=((1, 0), (0, 1))),
+        _row("groups, odd channels", C=15, K=9, H=6, W=7, R=3, S=2, groups=3, stride=(2, 1)),
+        _row("groups share a tile unevenly", C=140, K=60, H=4, W=5, R=2, S=2, groups=20),
+        _row("groups of more than 128 inputs", C=260, K=6, H=4, W=3, R=2, S=2, groups=2),
+        _row("groups of more than 128 outputs", C=6, K=260, H=4, W=3, R=2, S=2, groups=2),
+        _row("depthwise", N=2, C=7, H=8, W=6, R=3, S=5, groups=7, padding=((1, 2), (2, 0))),
+        _row("depthwise, over 128 channels", C=131, H=5, W=4, R=3, S=2, groups=131),
+        _row("depthwise, stride and dilation", C=9, H=11, W=14, R=3, S=3, groups=9, stride=(2, 3), rhs_dilation=(2, 1)),
+        _row("multiplier 2", C=5, K=10, H=6, W=5, R=2, S=3, groups=5),
+        _row("multiplier 3, over 128 outputs", C=50, K=150, H=4, W=5, R=2, S=3, groups=50),
+        _row("multiplier over 128", C=2, K=280, H=4, W=5, R=2, S=1, groups=2),
+        _row("many small images", N=9, C=3, K=4, H=4, W=3, R=2, S=2),
+        _row("many images of one pixel", N=700, C=3, K=2),
+        _row("Q over 512", C=3, K=4, H=3, W=1030, R=2, S=3, padding=((0, 0), (1, 0))),
+        _row("one row, Q over 512", N=2, C=3, K=4, W=1300, S=5, stride=(1, 2)),
+        _row("P over 512", C=3, K=4, H=1030, W=2, R=3, S=2, padding=((1, 0), (0, 0))),
+        _row("rows too wide for SBUF", C=2, K=2, H=2, W=107_000, R=2, S=3, padding=((0, 0), (0, 1))),
+        _row("columns too high for SBUF", C=2, K=2, H=120_000, W=1, R=3, S=1, stride=(2, 1), padding=((1, 0), (0, 0))),
+        _row("dilation beyond a load", C=1, K=2, W=10_100, S=3, rhs_dilation=(1, 5000), padding=((0, 0), (5, 0))),
+        _row("stride beyond a load", C=2, K=1, H=1, W=90_000, S=2, stride=(1, 40_000)),
+        _row("filter of several loads", C=8, K=2, H=11, W=162, R=10, S=160),
+    ]
+)
+
+
+def integers(rng: np.random.Generator, problem: ConvProblem, w_dtype: str | None = None) -> tuple[Any, Any]:
+    """x in the problem's layout and w [K, C / groups, R, S] whose sums are exact in fp32."""
+    x = integer_inputs(rng, problem.input_shape, problem.dtype)
+    return x, integer_inputs(rng, problem.filter_shape, w_dtype or problem.dtype)
+
+
+def arguments(problem: ConvProblem) -> dict[str, Any]:
+    """The public kernel's keyword arguments of a problem."""
+    perms = {"in_perm": X_PERMS[problem.layout], "out_perm": Y_PERMS[problem.layout]}
+    return (perms if problem.layout != "NCHW" else {}) | {
+        "padding": problem.padding,
+        "stride": problem.stride,
+        "rhs_dilation": problem.rhs_dilation,
+        "lhs_dilation": problem.lhs_dilation,
+        "feature_group_count": problem.groups,
+    }
+
+
+def canonical_of(x: Any, problem: ConvProblem) -> Any:
+    """x in the problem's layout as [N, C, H, W]."""
+    return x.transpose(X_PERMS[problem.layout])
+
+
+def in_layout(y: Any, problem: ConvProblem) -> Any:
+    """y [N, K, P, Q] in the problem's layout."""
+    return y.transpose(Y_PERMS[problem.layout])
+
+
+def run(x: Any, w: Any, problem: ConvProblem, lnc: int, **more: Any) -> Any:
+    """y of the public kernel on `lnc` cores."""
+    return nkiconv.simulate(conv2d_implicit_gemm[lnc])(x, w, **arguments(problem) | named(**more))
+
+
+def trace(problem: ConvProblem, lnc: int = 2, **more: Any) -> Any:
+    """The records of a launch of the public kernel on `lnc` cores, without data."""
+    args = nkiconv.spec(problem.input_shape, problem.dtype), nkiconv.spec(problem.filter_shape, problem.dtype)
+    return nkiconv.simulator.execute(
+        conv2d_implicit_gemm[lnc], args, arguments(problem) | named(**more), trace_only=True
+    )
+
+
+def named(config: Any = None, **more: Any) -> dict[str, Any]:
+    """The kernel's arguments of a `config_of`, and more."""
+    return more | ({} if config is None else {"algorithm": config[0][1], "config": config[1:] or None})
+
+
+def config_of(algorithm: str, **settings: Any) -> tuple[tuple[str, Any], ...]:
+    """A config that names an algorithm and settings of it."""
+    return (("algorithm", algorithm), *settings.items())
+
+
+def geometry_of(problem: ConvProblem, pool: tuple[int, int] = (1, 1), precision: str | None = None) -> Any:
+    """The kernel's own description of a problem."""
+    dtype = canonical(problem.dtype)
+    x, w = (nkiconv.simulator.ArraySpec(shape, dtype) for shape in (problem.input_shape, problem.filter_shape))
+    places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
+    perms = X_PERMS[problem.layout], None, Y_PERMS[problem.layout]
+    return read_geometry(x, w, places, (problem.groups, 1), perms, precision, pool)[0]
+
+
+def extras_of(**changes: Any) -> Extras:
+    """Nothing but the sums is asked for, with changes."""
+    epilogue = read_epilogue(None, None, None, "pre_activation", 4)
+    plain = {"epilogue": epilogue, "pool": (1, 1), "residual": False, "scaled": False, "strict_nonfinite": False}
+    return Extras(**plain | changes)
+
+
+def planned(
+    problem: ConvProblem,
+    algorithm: str,
+    settings: Any = None,
+    lnc: int = 2,
+    precision: str | None = None,
+    **changes: Any,
+) -> tuple[Any, str]:
+    """(an algorithm's plan of a problem, "") or (None, why not); changes: of what is asked for."""
+    extras = extras_of(**changes)
+    return plan_of(algorithm, geometry_of(problem, extras.pool, precision), extras, settings, lnc)
+
+
+def check_exact(problem: ConvProblem, seed: int = 1, w_dtype: str | None = None, **more: Any) -> None:
+    """Integers: equal to the reference rounded once, and the same bits on 1 and 2 cores."""
+    x, w = integers(np.random.default_rng(seed), problem, w_dtype)
+    one, two = run(x, w, problem, 1, **more), run(x, w, problem, 2, **more)
+    assert one.dtype == DTYPES[problem.out_dtype]
+    assert_exact(one, in_layout(conv_ref(canonical_of(x, problem), w, problem), problem), problem.out_dtype)
+    assert same_bits(one, two)
+
+
+#: Epilogues that an algorithm's own tests ask for.
+EPILOGUES = {
+    "bias": {"bias": True},
+    "activation": {"bias": True, "activation": "relu"},
+    "residual": {"residual": True, "beta": 2.0},
+    "residual before an activation": {"bias": True, "residual": True, "activation": "relu"},
+    "residual after an activation": {
+        "bias": True, "residual": True, "beta": -1.0, "activation": "relu", "residual_position": "post_activation"
+    },
+}  # fmt: skip
+
+
+def check_epilogue(problem: ConvProblem, asked: str, config: Any) -> None:
+    """Integers in fp32: what the reference's sums become by one of EPILOGUES, exactly, on 1 and 2 cores."""
+    problem, more = problem.replace(dtype="fp32"), dict(EPILOGUES[asked])
+    rng = np.random.default_rng(2)
+    x, w = integers(rng, problem)
+    expected = conv_ref(x, w, problem)
+    if more.get("bias"):
+        more["bias"] = rng.integers(-3, 4, problem.K).astype(np.float32)
+        expected = expected + more["bias"][:, None, None]
+    residual = 0
+    if more.get("residual"):
+        more["residual"] = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
+        residual = more["residual"] * more.get("beta", 1.0)
+    after = more.get("residual_position") == "post_activation"
+    expected = expected if after else expected + residual
+    if "activation" in more:
+        expected = np.maximum(expected, 0)
+    expected = expected + residual if after else expected
+    for lnc in (1, 2):
+        np.testing.assert_array_equal(run(x, w, problem, lnc, config=config, **more), expected)
