@@ -56,8 +56,8 @@ class StorageInfo:
     """
 
     __slots__ = (
-        "address", "buffer", "bytes_per_partition", "dtype", "first", "id", "last", "location", "name", "num_bytes",
-        "on_chip", "shape",
+        "address", "buffer", "bytes_per_partition", "dtype", "first", "id", "iteration", "last", "location", "name",
+        "num_bytes", "on_chip", "place", "shape",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,9 @@ class StorageInfo:
         self.name, self.shape, self.dtype, self.buffer = name, shape, dtype, buffer
         self.location, self.address = location, address
         self.first = self.last = -1
+        #: the iteration of a device loop that allocated it, if one did, and its number among the core's allocations
+        self.iteration: int | None = None
+        self.place = -1
         self.on_chip = buffer is SBUF or buffer is PSUM
         self.num_bytes = prod(shape) * DTYPES[dtype].itemsize
         self.bytes_per_partition = self.num_bytes // shape[0]

@@ -160,6 +160,10 @@ _TABLE = (
     ("NKI172", "the induction register of a dynamic_range loop is not written", "rn 0.4", "copy it with nisa.register_move first"),
     ("NKI173", "an instruction waits for others, of its own iteration of a device loop or from outside the loop", "isa NkiInstruction.depends_on", "order instructions of one body"),
     ("NKI174", "a schedule is pairs (later, earlier) of names that one instruction each bears", "scheduling guide", "give the instructions different names; put the later one first"),
+    ("NKI176", "the iterations of a device loop do the same: hardware has one copy of the body", "dynamic loops guide", "use nl.static_range for what Python changes, or registers and tensors for what the device counts"),
+    ("NKI177", "a device loop ends by its bounds: no break or return leaves it", "dynamic loops guide", "compute the bound first, or use nl.while_loop"),
+    ("NKI178", "a tensor that a device loop's body allocates is one memory: it holds what the last iteration put there", "dynamic loops guide", "allocate it before the loop, with a dim for the iterations"),
+    ("NKI179", "both cores run a device loop equally often", "lnc guide", "give both cores the same bound, and skip work by predicates"),
     ("NKI175", "an argument has the shape that its nt.tensor annotation declares", "mig 0.3", "pass an array of that shape, or change the annotation"),
 )
 # fmt: on
