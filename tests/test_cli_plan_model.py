@@ -266,7 +266,7 @@ def test_nothing_is_left_behind(script, tmp_path):
         ("", "{folder}/model.py", (), "must be a path, a colon and a function; write model.py:build_model"),
         ("", "{folder}/model.py:build()", (), "must be a path, a colon and a function"),
         ("def build_model(): ...", "{folder}/model.py:build_modle", (), "no build_modle; did you mean build_model?"),
-        ("", "{folder}/model.py:build", (), "has no build; define one that returns the model"),
+        ("", "{folder}/model.py:build", (), "has no build; define it"),
         ("build = 3", "{folder}/model.py:build", (), "build is no function but of type int"),
         (
             "1 / 0",

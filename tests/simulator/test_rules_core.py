@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from pairs import Pair, run
+from pairs import dropped, run, vary
 
 from nkiconv.simulator import NkiError, execute, hardware, jit
 from nkiconv.simulator import isa as nisa
@@ -15,15 +15,6 @@ from nkiconv.simulator.rules import RULES
 
 F32, BF16, I32, U8 = nl.float32, nl.bfloat16, nl.int32, nl.uint8
 SIZES = {"sbuf": nl.sbuf, "psum": nl.psum, "hbm": nl.hbm, "shared": nl.shared_hbm}
-
-
-def dropped(result):
-    """Nothing: kernels must not return on-chip tensors."""
-
-
-def vary(rule, why, call, good, bad, match="", lnc=1):
-    """A pair of one call whose argument is `good` or `bad`; its result is dropped."""
-    return Pair(rule, why, lambda: dropped(call(good)), lambda: dropped(call(bad)), match, lnc)
 
 
 def new(shape=(4, 8), dtype=F32, buffer=nl.sbuf, **settings):
@@ -282,7 +273,7 @@ PAIRS = [
     vary("NKI153", "uint8", lambda n: swap(None, columns=n, dtype=U8, dma_engine=nisa.dma_engine.gpsimd_dma), 256, 257, "257 bytes", lnc=2),
     vary("NKI154", "one core only", meets, 2, 1, "core 0 waits at core_barrier .* ended without", lnc=2),
     vary("NKI154", "other tensor", meets_at, (0, 0), (0, 1), "core 1 is at core_barrier .* core 0 at core_barrier", lnc=2),
-    vary("NKI160", "value", nisa.register_alloc, 2**32 - 1, 2**32, "is not an int of 32 bits"),
+    vary("NKI160", "value", lambda v: nisa.register_alloc(v), 2**32 - 1, 2**32, "is not an int of 32 bits"),
     vary("NKI160", "register", lambda r: nisa.register_move(r(0), 1), nisa.register_alloc, int, "dst=0 is not a register"),
     vary("NKI160", "one element", lambda n: nisa.register_load(nisa.register_alloc(), nl.zeros((1, n), I32)), 1, 2, "2 elements"),
 ]

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from isa_tiles import hbm, ps, put, sb
-from pairs import Pair, run
+from pairs import Pair, run, vary
 
 from nkiconv.simulator import NkiError
 from nkiconv.simulator import isa as nisa
@@ -19,11 +19,6 @@ E, CMD, DGE, OOB = nisa.engine, nisa.reduce_cmd, nisa.dge_mode, nisa.oob_mode
 DOUBLE_ROW = nisa.matmul_perf_mode.double_row
 BF16, F16, F32, F8, I32, U8 = nl.bfloat16, nl.float16, nl.float32, nl.float8_e4m3, nl.int32, nl.uint8
 KEEP = list(range(32))
-
-
-def vary(rule, why, call, good, bad, match=""):
-    """A pair of one call whose argument is `good` or `bad`."""
-    return Pair(rule, why, lambda: call(good), lambda: call(bad), match)
 
 
 def mm(k=4, m=3, n=5, dst=None, k2=None, dtype=F32, dtype2=None, out=F32, **settings):

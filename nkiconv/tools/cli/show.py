@@ -9,6 +9,7 @@ from rich.text import Text
 
 from ...problem import ConvProblem
 from ...simulator.hardware import PSUM_BYTES_PER_PARTITION, SBUF_USABLE_BYTES_PER_PARTITION
+from ...simulator.profiling.show import quantity as quantity
 
 if TYPE_CHECKING:
     from ..verify import Report
@@ -16,15 +17,6 @@ if TYPE_CHECKING:
 
 #: Characters of a line of tiles.
 TILES_WIDTH = 22
-
-
-def quantity(value: float, unit: str = "") -> str:
-    """Three digits and a decimal prefix, as in "4.35 MB"."""
-    for prefix in ("", "k", "M", "G"):
-        if abs(value) < 999.5:
-            return f"{value:.3g} {prefix}{unit}".strip()
-        value /= 1000
-    return f"{value:.3g} T{unit}"
 
 
 def extents(problem: ConvProblem) -> str:
