@@ -5,7 +5,7 @@ import json
 import pytest
 from shell import run
 
-from nkiconv.tools.cli.profile_show import short_path
+from nkiconv.simulator.profiling.show import short_path
 
 pytestmark = pytest.mark.simulator_only
 CASE = "nkl_n1_c16_w512_s7"

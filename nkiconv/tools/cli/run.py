@@ -19,8 +19,8 @@ from .file_options import OPERATIONS, FileOptions
 from .file_work import Written, file_work
 from .kernels import KernelCall, is_kernel
 from .options import Algorithm, NoNames, Precision, named_cases
-from .shell import CHECK_FAILED, JsonOption, console, print_json, progress, reports_errors
-from .show import REPORT_NOTES, report_table
+from .shell import CHECK_FAILED, JsonOption, console, notes, print_json, prints_tables, progress
+from .show import REPORT_NOTES, report_grid
 from .work import Work
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _file(what: str) -> Any:
 _DEGREES = {Lnc.one: (1,), Lnc.two: (2,), Lnc.both: (1, 2)}
 
 
-@reports_errors
+@prints_tables
 def command(
     names: NoNames = None,
     input: Annotated[
@@ -258,8 +258,8 @@ def _show(reports: list[Report], out: str | None, written: Written | None, as_js
         return
     screen = console()
     provider = "AWS's nki" if reports[0].provider == "aws" else "nkiconv's simulator"
-    screen.print(report_table(f"convolutions on {provider}", reports))
-    screen.print(Text(REPORT_NOTES, style="dim"))
+    report_grid(f"convolutions on {provider}", reports).show(screen)
+    notes(screen, *REPORT_NOTES)
     sampled = [report.name for report in reports if report.channels_checked < report.problem.K]
     if sampled:
         names = ", ".join(dict.fromkeys(sampled))
