@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
     from .planner import Plan
     from .planner.entry import plan
-    from .simulator.profiling import profile
+    from .simulator.profiling import Profile, profile
 
 __version__ = "0.1.0"
 
@@ -51,6 +51,7 @@ __all__ = [
     "Plan",
     "PlanWarning",
     "PlanningError",
+    "Profile",
     "UnsupportedError",
     "conv1d",
     "conv2d",
@@ -68,6 +69,7 @@ __all__ = [
 #: Where each name is that needs NKI, or is seldom needed.
 _NEEDS_NKI = {
     "Plan": "planner",
+    "Profile": "simulator.profiling",
     "conv1d": "api.conv1d",
     "conv2d": "api.conv2d",
     "conv2d_implicit_gemm": "kernels.conv",

@@ -38,6 +38,12 @@ E4M3FN_REMEDY = (
 #: Orders of the axes of x and y in memory, outermost first; the order of y has K for C, P for H, Q for W.
 LAYOUTS = ("NCHW", "NHWC")
 
+#: Bytes of HBM that a logical core of trn2 has: one of the chip's four banks, with two physical cores (AWS Neuron docs,
+#: Logical NeuronCore configuration). What does not fit is no problem of one launch.
+HBM_BYTES = 24 << 30
+#: Of every extent, so that its bytes fit 32-bit counts of elements.
+EXTENT_MAX = 2**31 - 1
+
 #: What each extent counts.
 _COUNTS = {
     "N": "images",
@@ -241,6 +247,10 @@ def _extent(name: str, value: Any) -> Iterator[NkiconvError]:
         yield GeometryError(f"{name}={value!r}: must be an int, not {kind} (it counts {_COUNTS[name]}); pass an int")
     elif value < 1:
         yield GeometryError(f"{name}={value}: must be at least 1 (it counts {_COUNTS[name]}); pass a positive int")
+    elif value > EXTENT_MAX:
+        yield GeometryError(
+            f"{name}={value}: must be at most {EXTENT_MAX:,} (extents are 32-bit ints); split the problem"
+        )
 
 
 def _optional_extent(name: str, value: Any) -> Iterator[NkiconvError]:
@@ -311,6 +321,18 @@ def _output_columns(problem: ConvProblem) -> Iterator[NkiconvError]:
         yield _no_output(problem.width, "Q", "width", "W", "S")
 
 
+def _memory(problem: ConvProblem) -> Iterator[NkiconvError]:
+    """x, w and y as the constructor will have them; outputs that are none count as nothing."""
+    K, out = _output_channels(problem), max(0, problem.P) * max(0, problem.Q)
+    elements = problem.N * problem.C * problem.H * problem.W + K * problem.C // problem.groups * problem.R * problem.S
+    found = DTYPES[dtype_name(problem.dtype)].itemsize * (elements + problem.N * K * out)
+    if found > HBM_BYTES:
+        yield GeometryError(
+            f"N={problem.N} C={problem.C} H={problem.H} W={problem.W} K={K} P={problem.P} Q={problem.Q}: x, w and y "
+            f"take {found / 2**30:,.0f} GiB, a logical core's HBM holds {HBM_BYTES >> 30}; split the problem"
+        )
+
+
 def _no_output(axis: Axis, out: str, direction: str, size: str, taps: str) -> GeometryError:
     spread = "" if axis.lhs_dilation == 1 else f" spread to {axis.dilated} by lhs_dilation {axis.lhs_dilation}"
     fits_uncropped = axis.window <= max(axis.lo, 0) + axis.dilated + max(axis.hi, 0)
@@ -339,4 +361,5 @@ _JOINT_CHECKS: list[tuple[set[str], Callable[[ConvProblem], Iterator[NkiconvErro
     ({"C", "K", "groups"}, _groups),
     ({"H", "R"} | _PER_AXIS, _output_rows),
     ({"W", "S"} | _PER_AXIS, _output_columns),
+    ({*_COUNTS, *_PER_AXIS, "dtype"}, _memory),
 ]

@@ -238,7 +238,8 @@ def test_several_cases_in_one_table():
     for text in ("short", "N=3 C=130 W=2 S=2", "nkl_n1_c16_w512_s7", "identical to lnc 1", "all 130 channels", "pass"):
         assert text in result.stdout
     assert result.stdout.count("convolutions on nkiconv's simulator") == 1
-    assert max(map(len, result.stdout.splitlines())) <= 120
+    table, _, _ = result.stdout.partition("bound: ")
+    assert max(map(len, table.splitlines())) <= 120
 
 
 def test_cases_as_json():

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.simulator_only
 CASE, OTHER = "nkl_pad_n1_c16_w512_s7", "short"
 
 
-bench = functools.partial(run, "bench")
+bench = functools.partial(run, "bench", width=160)
 
 
 @pytest.fixture
@@ -59,9 +59,11 @@ def test_measured_cases(here, on):
     lines = result.stdout.splitlines()
     assert lines[0] == FakeDevice.description
     assert lines[1].startswith("measured us (trn2, 1 core)")
-    assert max(map(len, lines)) <= 120
-    assert re.search(rf"{CASE} +12\.00 +12\.00 +12\.00 +12\.00 +3\.00 +2\.00 +4\.00 .* pass", result.stdout)
-    assert re.search("fp32 (mixed|vector|banded|update)", result.stdout)
+    assert max(map(len, lines)) <= 160
+    assert re.search(
+        rf"{CASE} fp32 +[a-z]+ +12\.00 +12\.00 +12\.00 +12\.00 +3\.00 +2\.00 +4\.00 .* pass", result.stdout
+    )
+    assert re.search("fp32 +(mixed|vector|banded|update)", result.stdout)
     assert "appended to profiles/measured_trn2.csv" in result.stdout
     found = read(here / "profiles" / "measured_trn2.csv")
     assert [(row["case"], row["lnc"], row["dtype"], row["iterations"]) for row in found] == [
@@ -96,7 +98,7 @@ def test_a_wrong_result_is_status_1_and_a_row_without_a_number(here, on):
     result = bench(CASE, "--target", "trn2", "--rounds", "4")
     assert result.exit_code == 1
     assert f"{CASE}: wrong: 1 of 8,192 outputs are beyond their bound, worst at n=0 k=2 p=0 q=0" in result.stdout
-    assert re.search(rf"{CASE}( +-){{8}} +[\d.]+ +failed", result.stdout)
+    assert re.search(rf"{CASE} bf16 +[a-z]+( +-){{8}} +[\d.]+ +failed", result.stdout)
     [row] = read(here / "profiles" / "measured_trn2.csv")
     assert (row["status"], row["p50_us"], row["copy_floor_p50_us"]) == ("failed", "", "")
     assert row["reason"].startswith("wrong: 1 of")
@@ -207,7 +209,7 @@ def test_modelled_cases(here):
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0].startswith("modelled us (trn2, 2 cores)")
-    assert max(map(len, lines)) <= 120
+    assert max(map(len, lines)) <= 160
     for heading in ("mean", "phase 0", "worst", "A/A", "copy", "launch", "roofline", "bound by"):
         assert heading in result.stdout
     assert "p50" not in result.stdout
@@ -215,7 +217,7 @@ def test_modelled_cases(here):
     profile = json.loads(run("profile", CASE, "--json").stdout)[0]
     cells = [profile[name] for name in ("modelled_us", "copy_floor_us", "launch_floor_us", "x_copy_floor")]
     modelled, copy_floor, launch_floor, x_copy = (f"{value:.2f}".replace(".", r"\.") for value in cells)
-    assert re.search(rf"{CASE} +{modelled} .* - +{copy_floor} +{launch_floor} +{x_copy} ", result.stdout)
+    assert re.search(rf"{CASE} bf16 +[a-z]+ +{modelled} .* - +{copy_floor} +{launch_floor} +{x_copy} ", result.stdout)
 
 
 def test_modelled_as_json():
@@ -229,7 +231,7 @@ def test_modelled_as_json():
 
 
 def test_modelled_at_a_precision():
-    assert "fp32 as fp16x3 implicit_gemm" in bench("c1k1", "--target", "model", "--precision", "fp16x3").stdout
+    assert "c1k1 fp32 as fp16x3  implicit_gemm" in bench("c1k1", "--target", "model", "--precision", "fp16x3").stdout
     [row] = json.loads(bench("c1k1", "--target", "model", "--precision", "tf32", "--json").stdout)["rows"]
     assert (row["dtype"], row["precision"]) == ("fp32", "tf32")
 

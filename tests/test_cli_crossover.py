@@ -52,7 +52,7 @@ def test_json_csv_and_the_cache(plans, tmp_path):
 
 
 def test_markdown():
-    result = run(*SMALL, "--markdown")
+    result = run(*SMALL, "--format", "markdown")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("| S | algorithm | settings |")
 
@@ -85,7 +85,7 @@ def test_without_padding():
         (("--vary", "S", "--lnc", 3), "lnc=3: must be 1 or 2"),
         (("--vary", "S", "--dtype", "fp64"), "fp64"),
         (("--vary", "S", "--csv", "missing/sweep.csv"), "--csv=missing/sweep.csv"),
-        (("--vary", "S", "--json", "--markdown"), "--markdown: --json prints one document"),
+        (("--vary", "S", "--json", "--format", "markdown"), "--format=markdown: --json prints one document"),
         (("--vary", "S", "--constant", "scalar.speed=1"), "there is none of this name"),
         (("--vary", "S", "--constant", "scalar.speed"), "must be NAME=VALUE"),
     ],

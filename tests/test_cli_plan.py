@@ -22,10 +22,9 @@ def one_plan(*arguments):
 def test_a_row_a_case():
     result = run("plan", CASE, "short")
     assert result.exit_code == 0, result.output
-    for text in (CASE, "short", "modelled", "x copy", "roofline", "bound by", "seconds"):
+    for text in (CASE, "short", "modelled", "x copy", "roofline", "bound by", "0 of 2 cached"):
         assert text in result.output
-    assert "cached" not in result.output
-    assert run("plan", CASE).output.count("cached") == 1
+    assert "1 of 1 cached" in run("plan", CASE).output
 
 
 def test_explain():

@@ -94,7 +94,9 @@ def test_json(script):
 
 
 def test_table(script):
-    result = run("plan-model", f"{script(MODEL)}:build_model", "--input", "2x3x10x12", "--dtype", "bf16", "--lnc", 1)
+    result = run(
+        "plan-model", f"{script(MODEL)}:build_model", "--input", "2x3x10x12", "--dtype", "bf16", "--lnc", 1, width=250
+    )
     assert result.exit_code == 0, result.output
     text = words(result.stdout)
     for wanted in (
@@ -266,7 +268,7 @@ def test_nothing_is_left_behind(script, tmp_path):
         ("", "{folder}/model.py", (), "must be a path, a colon and a function; write model.py:build_model"),
         ("", "{folder}/model.py:build()", (), "must be a path, a colon and a function"),
         ("def build_model(): ...", "{folder}/model.py:build_modle", (), "no build_modle; did you mean build_model?"),
-        ("", "{folder}/model.py:build", (), "has no build; define one that returns the model"),
+        ("", "{folder}/model.py:build", (), "has no build; define it"),
         ("build = 3", "{folder}/model.py:build", (), "build is no function but of type int"),
         (
             "1 / 0",
@@ -369,5 +371,5 @@ def test_filters_are_packed_unless_asked_otherwise(tmp_path):
     assert [one["rows"][0]["asked"]["packed"] for one in found] == [True, False]
     assert [one["conversion"]["entries"][0]["packed"] for one in found] == [True, False]
     assert found[0]["modelled_us"] < found[1]["modelled_us"]
-    text = run("plan-model", f"{script}:build", "--input", "1x256x9x9", "--dtype", "bf16").output
+    text = run("plan-model", f"{script}:build", "--input", "1x256x9x9", "--dtype", "bf16", width=250).output
     assert "3x3 bf16 packed bias" in text

@@ -22,7 +22,7 @@ BROKEN = 'raise ImportError("libnrt.so.1: cannot open shared object file")\n'
 
 def run(*arguments, packages=None, cwd=None, stdout=subprocess.PIPE, **environment):
     """Run `python -m nkiconv` with these arguments, environment variables and a folder of packages in front."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NKI", "NEURON_"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NKI", "NEURON_", "COLUMNS"))}
     paths = [str(path) for path in (packages, ROOT) if path is not None]
     done = subprocess.run(
         [sys.executable, "-m", "nkiconv", *map(str, arguments)],
@@ -98,7 +98,7 @@ NO_SPACE = "UnsupportedError: stdout: cannot be written (No space left on device
         (("cases", "--json"), NO_SPACE),
         (("cases",), "OSError: [Errno 28] No space left on device\n"),
         (("cases", "--suite", "none", "--json"), "UnsupportedError: suite='none'"),
-        (("crossover", "--vary", "S", "--values", "1", "--C", "2", "--no-cache", "--markdown"), NO_SPACE),
+        (("crossover", "--vary", "S", "--values", "1", "--C", "2", "--no-cache", "--format", "markdown"), NO_SPACE),
     ],
     ids=["json", "table", "error as json", "markdown"],
 )

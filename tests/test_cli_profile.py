@@ -5,7 +5,7 @@ import json
 import pytest
 from shell import run
 
-from nkiconv.tools.cli.profile_show import short_path
+from nkiconv.simulator.profiling.show import short_path
 
 pytestmark = pytest.mark.simulator_only
 CASE = "nkl_n1_c16_w512_s7"
@@ -14,7 +14,7 @@ CASE = "nkl_n1_c16_w512_s7"
 def test_table():
     result = run("profile", CASE, "--sensitivity")
     assert result.exit_code == 0, result.output
-    for text in ("modelled us", "phase 0", "worst", "look-ahead", "copy floor", "critical path", "sensitivity", "HBM"):
+    for text in ("modelled 4", "phase 0", "worst", "look-ahead", "copy floor", "critical path", "sensitivity", "HBM"):
         assert text in result.output
     assert "inferred constants" in result.output
 

@@ -15,6 +15,7 @@ from .errors import (
     NkiError,
     NkiValidationError,
     NotSimulatedError,
+    OverwriteWarning,
     RaceWarning,
     TensorTruthWarning,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "NkiInstalledError",
     "NkiValidationError",
     "NotSimulatedError",
+    "OverwriteWarning",
     "RaceWarning",
     "TensorTruthWarning",
     "execute",

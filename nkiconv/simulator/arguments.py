@@ -157,6 +157,8 @@ class Binder:
         if isinstance(value, tuple):
             items = self._bind_all(name, value)
             return type(value)(*items) if hasattr(value, "_fields") else items
+        if isinstance(value, np.ma.MaskedArray):
+            _refuse("NKI025", f"{name} is a masked array, and a kernel has no mask; pass {name}.filled(value)")
         self._torch |= is_torch(value)
         if is_torch(value) or isinstance(value, np.ndarray):
             if id(value) not in self._bound:

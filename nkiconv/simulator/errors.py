@@ -55,6 +55,10 @@ class CapacityWarning(UserWarning):
     """A kernel holds more than SBUF or PSUM has room for, in program order, in a launch that allows it."""
 
 
+class OverwriteWarning(UserWarning):
+    """A matmul with accumulate=None overwrites what something else than a matmul wrote: hardware does not add to it."""
+
+
 class RaceWarning(UserWarning):
     """Two cores race, in a launch that allows it: the result is one of several."""
 

@@ -23,6 +23,7 @@ from .allowed import Allowed, default
 from .arguments import Binder, returned_tensors
 from .capacity import check_capacity
 from .errors import KernelAssertionError, NkiError
+from .iterations import trip_counts
 from .program import Instruction, Launch, Program
 from .rendezvous import Rendezvous
 from .rules import RULES, fail
@@ -192,6 +193,8 @@ def execute(
     results = _run(launch, lambda: function(*bound_args, **bound_kwargs))
     schedule: Edges = getattr(kernel, "schedule", ())
     for program in launch.programs:
+        if program.left:
+            program.refuse_left()
         apply(schedule, program)
         program.usage = check_capacity(program, overflow=allowed.overflow)
     check_same_control_flow(launch, results)
@@ -296,6 +299,9 @@ def check_same_control_flow(launch: Launch, results: list[Any]) -> None:
     counts = [program.num_shared for program in launch.programs]
     if len(set(counts)) > 1:
         _refuse("NKI027", f"the cores allocated {counts[0]} and {counts[1]} shared tensors")
+    for where, trips in trip_counts(tuple(launch.programs)):
+        if len(set(trips)) > 1:
+            _refuse("NKI179", f"the loop at {where} ran {trips[0]} times on core 0, {trips[1]} on core 1")
     returned = [returned_tensors(result) for result in results]
     for core, tensors in enumerate(returned):
         if tensors != returned[0]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
+import warnings
 from enum import Enum
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .dtypes import DTYPES, Array
-from .rules import fail
+from .errors import OverwriteWarning
+from .rules import fail, kernel_frame
 from .running import running
 
 if TYPE_CHECKING:
@@ -53,8 +56,8 @@ class StorageInfo:
     """
 
     __slots__ = (
-        "address", "buffer", "bytes_per_partition", "dtype", "first", "id", "last", "location", "name", "num_bytes",
-        "on_chip", "shape",
+        "address", "buffer", "bytes_per_partition", "dtype", "first", "id", "iteration", "last", "location", "name",
+        "num_bytes", "on_chip", "place", "shape",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +73,9 @@ class StorageInfo:
         self.name, self.shape, self.dtype, self.buffer = name, shape, dtype, buffer
         self.location, self.address = location, address
         self.first = self.last = -1
+        #: the iteration of a device loop that allocated it, if one did, and its number among the core's allocations
+        self.iteration: int | None = None
+        self.place = -1
         self.on_chip = buffer is SBUF or buffer is PSUM
         self.num_bytes = prod(shape) * DTYPES[dtype].itemsize
         self.bytes_per_partition = self.num_bytes // shape[0]
@@ -296,13 +302,15 @@ class Storage:
             blank = np.logical_or.reduce(blank, axis=-1)
         return int(np.count_nonzero(blank)), first_index(blank, blank.ndim)
 
-    def check_accumulation(self, tensor: NkiTensor, accumulate: bool | None) -> bool:
-        """Whether a matmul into `tensor` adds to what is there (NKI109, NKI110), as hardware's flag would say."""
+    def check_accumulation(self, tensor: NkiTensor, accumulate: bool | None) -> bool | Array:
+        """Whether a matmul into `tensor` adds to what is there (NKI109), as hardware's flag would say; where it does
+        for some elements only, a mask of them."""
         self.check_owner(tensor)
         if accumulate is False:
             return False
         if self.known.get(tensor.key()):
             return True
+        cells = None
         count = 0
         total = tensor.size
         if self.accumulating is not None:
@@ -310,9 +318,23 @@ class Storage:
             count, total = int(np.count_nonzero(cells)), cells.size
         if accumulate and count < total:
             fail("NKI109", f"no matmul has written {total - count} of {total} elements of dst", dst=tensor)
-        if 0 < count < total:
-            fail("NKI110", f"{count} of {total} elements of dst hold a matmul's result, the others do not", dst=tensor)
-        return count == total
+        if count < total:
+            self._warn_of_overwriting(tensor, cells)
+        return cells.reshape(tensor.shape) if cells is not None and 0 < count < total else count == total
+
+    def _warn_of_overwriting(self, tensor: NkiTensor, cells: Array | None) -> None:
+        """Say that a matmul overwrites what something else, as a memset, put there to be added to."""
+        if self.sentinels or (self.written is None and not self.complete):
+            return
+        other = True if self.complete else self._written_map().view(tensor)
+        if np.any(other if cells is None else other & ~cells):
+            frame, _ = kernel_frame(sys._getframe(1))
+            message = (
+                f"accumulate=None overwrites what a memset, copy or transpose wrote to {tensor.describe()}; pass "
+                f"accumulate=False if that is meant, or start with a matmul of zeros"
+            )
+            place = (frame.f_code.co_filename, frame.f_lineno) if frame else ("<kernel>", 0)
+            warnings.warn_explicit(message, OverwriteWarning, *place)
 
     def mark_matmul(self, tensor: NkiTensor) -> None:
         """Book-keeping of a matmul's write: these elements may now be accumulated into."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import operator
 from dataclasses import dataclass
@@ -79,6 +80,19 @@ class VirtualRegister(NKIObject):
     def __index__(self) -> int:
         self._refuse()
 
+    def __eq__(self, other: object) -> bool:
+        if other is not None and other is not self:
+            self._refuse()
+        return other is self
+
+    __hash__ = object.__hash__
+
+    def _combined(self, other: Any) -> NoReturn:
+        fail("NKI032", "a register in Python arithmetic; compute with nisa.register_* or index with nl.ds(register, n)")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = _combined
+    __mod__ = __rmod__ = __lt__ = __le__ = __gt__ = __ge__ = _combined
+
 
 @dataclass(frozen=True)
 class DynamicSlice:
@@ -103,6 +117,10 @@ def as_int(value: Any, what: str, rule: str = "NKI006") -> int:
     """A compile-time int; bools, floats, tensors and registers are refused by name."""
     if type(value) is int:
         return value
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    found = None
+    if type(value) is not bool:
+        with contextlib.suppress(TypeError):
+            found = operator.index(value)
+    if found is None:
         fail(rule, f"{what}={value!r} must be a compile-time int")
-    return operator.index(value)
+    return found

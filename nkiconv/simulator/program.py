@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from . import hardware as hw
 from .allowed import Allowed
 from .capacity import Usage
 from .dtypes import Array
 from .errors import NkiError
+from .iterations import DeviceLoop, note, require_reachable
 from .memory import MemoryRegion, Region, Storage, StorageInfo
 from .races import SharedAccess
 from .randomness import Generators
@@ -53,6 +54,8 @@ class Instruction:
         A producer runs in the same iteration of the same device loops, or outside the inner ones (NKI173).
         """
         for producer in producers:
+            if not isinstance(producer, Instruction) or producer is self:
+                fail("NKI173", f"{self.op} is to wait for {'itself' if producer is self else repr(producer)}")
             if producer.scope != self.scope[: len(producer.scope)]:
                 fail(
                     "NKI173", f"{self.op} waits for a {producer.op} of another loop or iteration (line {producer.line})"
@@ -84,6 +87,13 @@ class Program:
         #: iterations of device loops that are running, outermost first, and how many there have been
         self.scope: tuple[int, ...] = ()
         self.num_iterations = 0
+        #: the loops of these iterations, the last iterations of loops that are done, where loops whose bounds are
+        #: registers were and how often they ran, and where a loop was left before its end
+        self.loops: list[DeviceLoop] = []
+        self.last_iterations: set[int] = set()
+        self.counted: list[tuple[str, int]] = []
+        self.left = ""
+        self.num_allocated = 0
         #: on-chip tensors, in the order of their allocation
         self.allocations: list[StorageInfo] = []
         #: shared HBM tensors allocated so far
@@ -124,8 +134,12 @@ class Program:
         index = len(self.instructions)
         if index >= hw.INSTRUCTIONS_MAX:
             fail("NKI034", f"core {self.core} reached {hw.INSTRUCTIONS_MAX:,} instructions")
+        if self.left:
+            self.refuse_left()
         for tensor in writes + reads:
             self._touch(tensor, index)
+        if self.loops and op != "loop_branch":
+            note(self, sys._getframe(1), engine, op, writes + reads, frame.f_lineno if frame else 0)
         instruction = Instruction(
             index,
             engine,
@@ -147,6 +161,10 @@ class Program:
             self.launch.step(self.core)
         return instruction
 
+    def refuse_left(self) -> NoReturn:
+        """A loop was left by break or return, which hardware does not do (NKI177)."""
+        fail("NKI177", f"the loop at {self.left}")
+
     def begin_iteration(self) -> int:
         """Enter one iteration of a device loop; returns what `end_iteration` takes."""
         self.scope = (*self.scope, self.num_iterations)
@@ -166,6 +184,8 @@ class Program:
         if storage.owner is not self and storage.owner is not self.launch:
             storage.check_owner(tensor)
         info = storage.info
+        if info.iteration is not None:
+            require_reachable(self, tensor)
         if info.first < 0:
             info.first = index
         info.last = index
@@ -177,6 +197,8 @@ class Program:
         frame, _ = kernel_frame(sys._getframe(1))
         location = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
         info = StorageInfo(name, shape, dtype, buffer, location, address)
+        info.iteration, info.place = (self.scope[-1] if self.scope else None), self.num_allocated
+        self.num_allocated += 1
         if buffer is MemoryRegion.shared_hbm:
             storage = self.launch.shared_storage(self.num_shared, info)
             self.num_shared += 1

@@ -32,3 +32,12 @@ def run(body: Callable[[], Any], lnc: int = 1, *, trace_only: bool = False) -> s
     """Execute a body as a kernel on `lnc` cores and keep its records."""
     kernel = simulator.jit(body)
     return simulator.execute(kernel[lnc] if lnc > 1 else kernel, (), trace_only=trace_only)
+
+
+def dropped(result: Any) -> None:
+    """Nothing: kernels must not return on-chip tensors."""
+
+
+def vary(rule: str, why: str, call: Callable[[Any], Any], good: Any, bad: Any, match: str = "", lnc: int = 1) -> Pair:
+    """A pair of one call whose argument is `good` or `bad`; its result is dropped."""
+    return Pair(rule, why, lambda: dropped(call(good)), lambda: dropped(call(bad)), match, lnc)

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from nkiconv.tools.cli import app
 
 
-def run(*arguments: object) -> Any:
-    """Invoke `nkiconv` with these arguments; nothing but a clean exit may come out of it."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+def run(*arguments: object, width: int = 120) -> Any:
+    """Invoke `nkiconv` with these arguments, so many columns wide; nothing but a clean exit may come out of it."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": str(width)})
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result

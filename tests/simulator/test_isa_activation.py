@@ -202,8 +202,13 @@ def test_sin_of_a_tile_takes_any_angle(rng):
     x = np.concatenate([rng.uniform(-100, 100, (4, 60)), np.full((4, 4), [9.0, np.pi, -np.pi, 0.0])], 1).astype(
         np.float32
     )
-    # each turn taken off rounds by up to eps32 of the angle, 100, and so does -2 pi in fp32
-    assert_relative(evaluate(lambda: get(nl.sin(put(x)))), np.sin(x.astype(np.float64)), 3, floor=3 * 100 * EPS32)
+    assert_relative(evaluate(lambda: get(nl.sin(put(x)))), np.sin(x.astype(np.float64)), 1, floor=EPS32)
+
+
+@pytest.mark.parametrize(("name", "exact"), [("sin", np.sin), ("cos", np.cos), ("tan", np.tan)])
+def test_large_angles_keep_their_place_on_the_circle(name, exact):
+    x = np.array([[1e4, 1e5, 1e6, 1e7, -1e7, 3e20, 3e38, 1e-30]], np.float32)
+    assert_relative(evaluate(lambda: get(getattr(nl, name)(put(x)))), exact(x.astype(np.float64)), 4, floor=EPS32)
 
 
 class TestScrap:

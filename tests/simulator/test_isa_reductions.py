@@ -394,6 +394,16 @@ def test_iota(pattern, offset, multiplier, dtype):
     same(evaluate(body).reshape(33, 24), rounded(affine(33, pattern, offset, multiplier), dtype))
 
 
+def test_offsets_may_be_registers():
+    def body():
+        dst, kept = nl.ndarray((2, 4), nl.int32), nl.ndarray((1, 4), nl.float32)
+        nisa.iota(dst, [[1, 4]], offset=nisa.register_alloc(3))
+        nisa.affine_select(kept, [[1, 4]], 0, nl.full((1, 4), 5.0, nl.float32), 0.0, nl.less, nisa.register_alloc(-2))
+        return get(dst).tolist(), get(kept).tolist()
+
+    assert evaluate(body) == ([[3, 4, 5, 6], [3, 4, 5, 6]], [[5.0, 5.0, 0.0, 0.0]])
+
+
 def test_iota_into_bools():
     def body():
         dst = nl.ndarray((1, 4), nl.bool_)

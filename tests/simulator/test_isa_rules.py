@@ -174,6 +174,8 @@ PAIRS = [
     vary("NKI081", "nc_find_index8 of 16385", lambda n: find(columns=n), 16384, 16385, "16385"),
     vary("NKI081", "9 results", lambda n: top(eights=n), 8, 9, "dst has 9 elements"),
     vary("NKI081", "7 values", lambda n: find(vals=n), 8, 7, "vals has 7"),
+    vary("NKI081", "max8 of 4 dims", lambda s: nisa.max8(ps(8, 8), sb(8, *s)), (2, 8), (2, 2, 4), "src has 4 dims"),
+    vary("NKI081", "max8 into 3 dims", lambda s: nisa.max8(sb(8, *s), sb(8, 16)), (8,), (2, 4), "dst has 3 dims"),
     vary("NKI081", "7 places", lambda n: swap(eights=n), 8, 7, "dst_idx has 7"),
     vary("NKI082", "places in int32", lambda d: find(dtype=d), U16, I32, "dst has dtype int32"),
     vary("NKI082", "replaced places in uint8", lambda d: swap(indices=d), U16, U8, "dst_idx has dtype uint8"),

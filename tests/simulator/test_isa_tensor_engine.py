@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import ml_dtypes
 import numpy as np
 import pytest
 from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, same, sample
 
+from nkiconv.simulator import OverwriteWarning
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator.dtypes import DTYPES
@@ -155,10 +157,30 @@ def test_what_no_matmul_wrote_is_overwritten(how, rng):
             nisa.tensor_copy_predicated(dst, 1.0, put(np.ones((4, 6), np.uint8)))
         else:
             nisa.nc_transpose(dst, put(np.ones((6, 4), np.float32)))
-        nisa.nc_matmul(dst, put(a), put(b))
+        with pytest.warns(OverwriteWarning, match=r"accumulate=None overwrites .* \[4, 6\]") as told:
+            nisa.nc_matmul(dst, put(a), put(b))
+        assert told[0].filename == __file__
         return get(dst)
 
     same(evaluate(body), product(a, b))
+
+
+def test_overlapping_regions_accumulate_where_a_matmul_wrote(rng):
+    """The convolution pattern: a matmul adds where others wrote, and begins where none has."""
+    a, b = integers(rng, (3, 5, 4)), integers(rng, (3, 5, 8))
+
+    def body():
+        dst = nl.ndarray((4, 12), nl.float32, nl.psum)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for index, first in enumerate((0, 4, 2)):
+                nisa.nc_matmul(dst[:, first : first + 8], put(a[index]), put(b[index]))
+        return get(dst)
+
+    expected = np.zeros((4, 12), np.float32)
+    for index, first in enumerate((0, 4, 2)):
+        expected[:, first : first + 8] += product(a[index], b[index])
+    same(evaluate(body), expected)
 
 
 def test_a_memset_of_a_part_lets_the_rest_accumulate(rng):

@@ -97,8 +97,27 @@ def test_load_and_store():
 
 
 def test_store_of_psum_is_refused():
-    with pytest.raises(NkiError, match=r"NKI130: store"):
+    with pytest.raises(NkiError, match=r"NKI040: store"):
         run(lambda: nl.store(nl.ndarray((4, 8), F32, nl.hbm), nl.zeros((4, 8), F32, nl.psum)))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t: nl.load(t),
+        lambda t: nl.store(t, t),
+        lambda t: nl.store(nl.ndarray((4, 8), F32, nl.hbm), nl.ndarray((4, 8), F32, nl.hbm)),
+        lambda t: nl.load(3),
+    ],
+)
+def test_loads_read_hbm_and_stores_write_it(call):
+    with pytest.raises(NkiError, match="NKI040"):
+        run(lambda: call(nl.zeros((4, 8), F32)))
+
+
+def test_device_print_takes_a_prefix_that_is_a_string():
+    with pytest.raises(NkiError, match=r"NKI048.*print_prefix=3"):
+        run(lambda: nl.device_print(3, nl.zeros((4, 8), F32)))
 
 
 @pytest.mark.parametrize("name", ["affine_range", "sequential_range", "static_range"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -148,18 +149,6 @@ def test_a_branch_is_at_the_loop():
     assert branch.op == "loop_branch"
     assert branch.file == __file__
     assert branch.line == inspect.getsourcelines(body)[1] + 1
-
-
-def test_a_loop_may_be_left():
-    def body():
-        for i in nl.dynamic_range(4):
-            nisa.memset(sb(4, 8), 0.0)
-            if i is not None:
-                break
-        nisa.memset(sb(4, 8), 1.0)
-
-    last = run(body).instructions[-1]
-    assert last.scope == ()
 
 
 def chain(executed):
@@ -339,6 +328,75 @@ def out_of(inside):
     nisa.memset(nl.ndarray((4, 8), F32), 1.0).depends_on(made[inside])
 
 
+def counting(changes):
+    """A loop whose body reads a Python number, which it changes or not."""
+    tile, count = sb(4, 8), [0]
+
+    def step(i):
+        count[0] += changes
+        nisa.tensor_scalar(tile, tile, nl.add, float(count[0]))
+
+    nl.fori_loop(0, 3, step)
+
+
+def growing(by):
+    """A loop whose body does more each time, or as much."""
+    tile, count = sb(4, 8), [1]
+
+    def step(i):
+        for _ in range(count[0]):
+            nisa.tensor_scalar(tile, tile, nl.add, 1.0)
+        count[0] += by
+
+    nl.fori_loop(0, 3, step)
+
+
+def reading(own):
+    """A loop whose body reads the tile that it made, or that the iteration before made."""
+    made = [sb(4, 8)]
+
+    def step(i):
+        made.append(sb(4, 8))
+        nisa.tensor_scalar(sb(4, 8), made[-1 if own else -2], nl.add, 1.0)
+
+    nl.fori_loop(0, 3, step)
+
+
+def inner_counting(changes):
+    """The same two loops deep."""
+    nl.fori_loop(0, 2, lambda i: counting_from(i, changes))
+
+
+def counting_from(i, changes, seen=[0]):  # noqa: B006
+    """A loop in a loop: state of its own, or of both."""
+    tile = sb(4, 8)
+    seen[0] += changes
+    nl.fori_loop(0, i, lambda _: nisa.tensor_scalar(tile, tile, nl.add, float(seen[0])))
+    nisa.tensor_scalar(tile, tile, nl.add, float(seen[0]))
+
+
+def left_by_break(leaves):
+    """A dynamic_range that is left."""
+    for _ in nl.dynamic_range(3):
+        if leaves:
+            break
+    nisa.memset(nl.ndarray((4, 8), F32), 0.0)
+
+
+def kept(index):
+    """Use, after a loop, a tile that one of its iterations made."""
+    made = []
+    nl.fori_loop(0, 3, lambda i: made.append(sb(4, 8)))
+    nisa.tensor_scalar(made[index], made[index], nl.add, 1.0)
+
+
+def counted_by_core(differs):
+    """A loop whose bound is a register, of another value on the other core."""
+    nl.fori_loop(
+        0, nisa.register_alloc(1 + differs * nl.program_id(0)), lambda i: nisa.memset(nl.ndarray((4, 8), F32), 0.0)
+    )
+
+
 PAIRS = [
     Pair("NKI170", "positive step", lambda: loop_over(0, 2, step=1), lambda: loop_over(0, 2, step=0), "step=0"),
     Pair("NKI170", "int step", lambda: loop_over(0, 2, step=2), lambda: loop_over(0, 2, step=register(1)), "step="),
@@ -359,6 +417,16 @@ PAIRS = [
          lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(i, 0)), "register_move"),
     Pair("NKI172", "load", lambda: each(nl.dynamic_range(2), value_of),
          lambda: each(nl.dynamic_range(2), lambda i: nisa.register_load(i, put(np.ones((1, 1), np.int32)))), "load"),
+    Pair("NKI170", "endless", lambda: nl.while_loop(nisa.register_alloc(0), lambda r: r),
+         lambda: nl.while_loop(nisa.register_alloc(1), lambda r: r), "never ends"),
+    Pair("NKI176", "immediate", lambda: counting(0), lambda: counting(1),
+         r"instruction 0 of iteration 1 is tensor_scalar\(.*operand0=2.0.*of the first tensor_scalar\(.*operand0=1.0"),
+    Pair("NKI176", "length", lambda: growing(0), lambda: growing(1), "iteration 1 has 2 instructions and loops, the"),
+    Pair("NKI176", "inner loop", lambda: inner_counting(0), lambda: inner_counting(1), "operand0=2.0"),
+    Pair("NKI177", "break", lambda: left_by_break(False), lambda: left_by_break(True), "the loop at"),
+    Pair("NKI178", "after the loop", lambda: kept(-1), lambda: kept(0), "an earlier iteration"),
+    Pair("NKI178", "the next iteration", lambda: reading(True), lambda: reading(False), "an earlier iteration"),
+    Pair("NKI179", "trip counts", lambda: counted_by_core(0), lambda: counted_by_core(1), "2 on core 1", lnc=2),
     Pair("NKI173", "iterations", lambda: across_iterations(True), lambda: across_iterations(False), "another loop or"),
     Pair("NKI173", "out of a loop", lambda: out_of(0), lambda: out_of(1), "memset waits for a memset"),
 ]  # fmt: skip
@@ -371,15 +439,27 @@ def fills_one():
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda p: p.id)
 def test_pairs(pair):
-    run(pair.passes)
+    run(pair.passes, lnc=pair.lnc)
     with pytest.raises(NkiError, match=pair.match) as caught:
-        run(pair.raises)
+        run(pair.raises, lnc=pair.lnc)
     assert caught.value.rule == pair.rule
-    assert caught.value.location.startswith(__file__)
+    assert pair.lnc == 2 or caught.value.location.startswith(__file__)
 
 
 def test_every_rule_of_loops_has_a_pair():
-    assert {pair.rule for pair in PAIRS} == {rule for rule in RULES if "NKI170" <= rule <= "NKI173"}
+    assert {pair.rule for pair in PAIRS} == {rule for rule in RULES if "NKI170" <= rule <= "NKI179"} - {
+        "NKI174",
+        "NKI175",
+    }
+
+
+def test_a_break_at_a_kernels_end_is_seen():
+    def body():
+        for _ in nl.dynamic_range(3):
+            break
+
+    with pytest.raises(NkiError, match=rf"NKI177: .*the loop at {re.escape(__file__)}"):
+        run(body)
 
 
 def test_loaded_bounds_are_not_known_when_only_traced():

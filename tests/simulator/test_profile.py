@@ -13,7 +13,7 @@ from nkiconv import spec
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator.collector import without_collector
-from nkiconv.simulator.profiling import Problem, profile, profile_timed
+from nkiconv.simulator.profiling import NoTimelineError, Problem, Profile, profile, profile_timed
 from nkiconv.simulator.profiling.path import critical_path
 from nkiconv.simulator.profiling.perfetto import trace
 from nkiconv.simulator.profiling.roofline import roofline
@@ -404,3 +404,48 @@ def test_hops_to_gpsimd_are_inferred():
         return out
 
     assert "sync.hop_to_gpsimd_ns" in profile(handed_over)(X).inferred_constants
+
+
+def test_a_profile_prints_itself_within_80_columns():
+    found = profile(multiplied)(spec((128, 512), "bf16"), 3)
+    text = str(found)
+    assert text.startswith("multiplied on 1 core\n")
+    assert max(len(line) for line in text.splitlines()) <= 80
+    for part in (f"{found.modelled_us:,.2f} us", "engines", "critical path by kind", "Tensor Engine"):
+        assert part in text
+
+
+def test_a_profile_writes_its_timeline(tmp_path):
+    found = profile(copied)(X)
+    found.save_trace(tmp_path / "t.json")
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    found.plot(tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_profile_comes_back_from_json_without_its_timeline(tmp_path):
+    found = profile(copied, sensitivity=True)(X)
+    read = Profile.from_dict(json.loads(json.dumps(found.as_dict())))
+    assert read == found
+    assert str(read) == str(found)
+    with pytest.raises(NoTimelineError, match="copied: this profile holds no timeline"):
+        read.save_trace(tmp_path / "t.json")
+    with pytest.raises(ValueError, match="a profile lacks engines"):
+        Profile.from_dict({name: value for name, value in found.as_dict().items() if name != "engines"})
+    with pytest.raises(ValueError, match="no profile"):
+        Profile.from_dict(found.as_dict() | {"engines": 3})
+
+
+def test_comparisons_say_what_moved():
+    one, three = (profile(multiplied)(spec((128, 512), "bf16"), count) for count in (1, 3))
+    moved = one.compare(three)
+    rows = {row.what: row for row in moved.rows()}
+    assert rows["flops issued"].after == 3 * rows["flops issued"].before
+    assert rows["instructions"].after - rows["instructions"].before == 2
+    assert rows["mean, us"].before == one.phases.mean_us
+    assert rows["mean, us"].change.startswith("+")
+    assert rows["DMA bytes"].change == "+0.0%"
+    assert "multiplied -> multiplied" in str(moved)
+    assert "x as slow" in str(moved)
+    assert "x as fast" in str(three.compare(one))
+    assert moved.as_dict()["after"]["instructions"] == three.instructions

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from pairs import Pair, run
+from pairs import dropped, run, vary
 
 from nkiconv.simulator import NkiError, execute, hardware, jit
 from nkiconv.simulator import isa as nisa
@@ -15,15 +15,6 @@ from nkiconv.simulator.rules import RULES
 
 F32, BF16, I32, U8 = nl.float32, nl.bfloat16, nl.int32, nl.uint8
 SIZES = {"sbuf": nl.sbuf, "psum": nl.psum, "hbm": nl.hbm, "shared": nl.shared_hbm}
-
-
-def dropped(result):
-    """Nothing: kernels must not return on-chip tensors."""
-
-
-def vary(rule, why, call, good, bad, match="", lnc=1):
-    """A pair of one call whose argument is `good` or `bad`; its result is dropped."""
-    return Pair(rule, why, lambda: dropped(call(good)), lambda: dropped(call(bad)), match, lnc)
 
 
 def new(shape=(4, 8), dtype=F32, buffer=nl.sbuf, **settings):
@@ -112,8 +103,8 @@ def shared_count(cores):
         new(buffer=nl.shared_hbm)
 
 
-def barrier(buffer=nl.shared_hbm, cores=(0, 1)):
-    nisa.core_barrier(new(buffer=buffer), cores)
+def barrier(buffer=nl.shared_hbm, cores=(0, 1), engine=nisa.engine.gpsimd):
+    nisa.core_barrier(new(buffer=buffer), cores, engine)
 
 
 def swap(dst=(4, 8), buffer=nl.sbuf, step=1, columns=8, dma_engine=nisa.dma_engine.dma, dtype=F32):
@@ -178,6 +169,7 @@ PAIRS = [
     vary("NKI006", "ds start", lambda i: new()[:, nl.ds(i, 4)], 0, -1, "slice -1:3"),
     vary("NKI006", "too many", lambda k: new()[k], (0, 0), (0, 0, 0), "does not fit 2 dims"),
     vary("NKI006", "one ellipsis", lambda k: new()[k], (..., 0), (..., ...), "does not fit"),
+    vary("NKI006", "array", lambda i: new()[i], 0, np.array([0, 1]), "must be a compile-time int"),
     vary("NKI006", "float", lambda i: new()[:, i], 1, 1.0, r"1\.0 must be a compile-time int"),
     vary("NKI006", "bool", lambda i: new()[:, i], 1, True, "True must be"),
     vary("NKI006", "None", lambda i: new()[:, i], 1, None, "None must be"),
@@ -266,6 +258,10 @@ PAIRS = [
     vary("NKI032", "int", steer, repr, int, "register used"),
     vary("NKI032", "range", steer, repr, range, "register used"),
     vary("NKI032", "slice", steer, repr, lambda r: new()[:, r:], "register used"),
+    vary("NKI032", "sum", steer, repr, lambda r: r + 1, "Python arithmetic"),
+    vary("NKI032", "order", steer, repr, lambda r: r < 3, "Python arithmetic"),
+    vary("NKI032", "equality", steer, repr, lambda r: r == 3, "register used"),
+    vary("NKI151", "engine", lambda e: barrier(engine=e), nisa.engine.gpsimd, nisa.engine.dma, "engine=dma", lnc=2),
     vary("NKI151", "memory", lambda b: barrier(b), nl.shared_hbm, nl.hbm, "data in private_hbm", lnc=2),
     vary("NKI151", "cores", lambda c: barrier(cores=c), (0, 1), (0,), r"cores=\(0,\)", lnc=2),
     vary("NKI152", "shape", lambda s: swap(s), (4, 8), (4, 4), "differ", lnc=2),
@@ -277,7 +273,7 @@ PAIRS = [
     vary("NKI153", "uint8", lambda n: swap(None, columns=n, dtype=U8, dma_engine=nisa.dma_engine.gpsimd_dma), 256, 257, "257 bytes", lnc=2),
     vary("NKI154", "one core only", meets, 2, 1, "core 0 waits at core_barrier .* ended without", lnc=2),
     vary("NKI154", "other tensor", meets_at, (0, 0), (0, 1), "core 1 is at core_barrier .* core 0 at core_barrier", lnc=2),
-    vary("NKI160", "value", nisa.register_alloc, 2**32 - 1, 2**32, "is not an int of 32 bits"),
+    vary("NKI160", "value", lambda v: nisa.register_alloc(v), 2**32 - 1, 2**32, "is not an int of 32 bits"),
     vary("NKI160", "register", lambda r: nisa.register_move(r(0), 1), nisa.register_alloc, int, "dst=0 is not a register"),
     vary("NKI160", "one element", lambda n: nisa.register_load(nisa.register_alloc(), nl.zeros((1, n), I32)), 1, 2, "2 elements"),
 ]

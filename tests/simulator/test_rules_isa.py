@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from isa_tiles import hbm, ps, put, sb
-from pairs import Pair, run
+from pairs import Pair, run, vary
 
 from nkiconv.simulator import NkiError
 from nkiconv.simulator import isa as nisa
@@ -19,11 +19,6 @@ E, CMD, DGE, OOB = nisa.engine, nisa.reduce_cmd, nisa.dge_mode, nisa.oob_mode
 DOUBLE_ROW = nisa.matmul_perf_mode.double_row
 BF16, F16, F32, F8, I32, U8 = nl.bfloat16, nl.float16, nl.float32, nl.float8_e4m3, nl.int32, nl.uint8
 KEEP = list(range(32))
-
-
-def vary(rule, why, call, good, bad, match=""):
-    """A pair of one call whose argument is `good` or `bad`."""
-    return Pair(rule, why, lambda: call(good), lambda: call(bad), match)
 
 
 def mm(k=4, m=3, n=5, dst=None, k2=None, dtype=F32, dtype2=None, out=F32, **settings):
@@ -320,6 +315,7 @@ PAIRS = [
     vary("NKI072", "an int", lambda v: aff(on_false=v), 0.0, 0, "on_false_value=0"),
     vary("NKI073", "entries", lambda m: shuffle(m), KEEP, KEEP[:31], "shuffle_mask="),
     vary("NKI073", "values", lambda m: shuffle([m, *KEEP[1:]]), 255, 32, r"shuffle_mask=\[32"),
+    vary("NKI073", "floats", lambda m: shuffle([m] * 32), 0, 0.0, "shuffle_mask="),
     vary("NKI073", "source outside", lambda m: shuffle([m] * 32, src=(8, 4)), 7, 8, "partition 0 copies from 8, src has 8"),
     vary("NKI074", "scalar add-multiply", lambda op: ts(op, 2.0, op1=nl.add, operand1=1.0, engine=E.scalar), nl.multiply, nl.add, "scalar engine"),
     vary("NKI074", "scalar subtract", lambda op: ts(op, 2.0, engine=E.scalar), nl.add, nl.subtract, "op0=subtract"),
@@ -366,7 +362,6 @@ PAIRS = [
     vary("NKI109", "memset", over_memset, None, True, "no matmul has written 15 of 15"),
     vary("NKI109", "part of it", lambda n: accumulated(n, 5, accumulate=True), 5, 4, "no matmul has written 3 of 15"),
     vary("NKI109", "after a transpose", lambda n: (nisa.nc_transpose(t := ps(3, 8), sb(8, 3)), mm(dst=t[:, 0:5], accumulate=n))[1], False, True, "15 of 15"),
-    vary("NKI110", "inferred", lambda n: accumulated(n, 5), 5, 4, "12 of 15 elements of dst hold"),
     vary("NKI111", "second dim", lambda n: double_row(rows=n), 2, 3, r"not \[K, 2, M\]"),
     vary("NKI111", "stationary rank", lambda s: nisa.nc_matmul(ps(1, 5), sb(4, *s, dtype=F8), sb(4, 2, 5, dtype=F8), perf_mode=DOUBLE_ROW), (2, 1), (2,), r"not \[K, 2, M\]"),
     vary("NKI111", "moving rank", lambda s: nisa.nc_matmul(ps(3, 1), sb(4, 2, 3, dtype=F8), sb(4, *s, dtype=F8), perf_mode=DOUBLE_ROW), (2, 1), (2,), r"not \[K, 2, M\]"),

@@ -3,6 +3,7 @@
 import pytest
 from pairs import run
 
+from nkiconv.simulator import NkiError
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator import timeline as tl
@@ -201,13 +202,27 @@ def test_meetings_do_not_deadlock(body, order):
     assert max(line.visible) < 40_000
 
 
-@pytest.mark.parametrize("later", [True, False], ids=["a later one", "itself"])
-def test_depends_on_takes_earlier_instructions_only(later):
+def test_depends_on_takes_earlier_instructions_only():
     def body():
         first, second = (nisa.memset(tile(), 0.0) for _ in range(2))
-        first.depends_on(second if later else first)
+        first.depends_on(second)
 
-    with pytest.raises(ValueError, match=rf"instruction 0 \(memset at .*waits for instruction {int(later)}"):
+    with pytest.raises(ValueError, match=r"instruction 0 \(memset at .*waits for instruction 1"):
+        timed(body)
+
+
+@pytest.mark.parametrize("other", [3, None, "memset"])
+def test_depends_on_takes_instructions(other):
+    with pytest.raises(NkiError, match=f"NKI173.*{other}"):
+        timed(lambda: nisa.memset(tile(), 0.0).depends_on(other))
+
+
+def test_an_instruction_does_not_wait_for_itself():
+    def body():
+        one = nisa.memset(tile(), 0.0)
+        one.depends_on(one)
+
+    with pytest.raises(NkiError, match=r"NKI173.*itself"):
         timed(body)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from .. import hardware as hw
 from ..dtypes import DTYPES, Array, convert, from_fp32
 from ..memory import PSUM
+from ..objects import VirtualRegister
 from ..ops import BITVEC, OPS
 from ..program import Instruction, current
 from ..rules import fail
@@ -48,6 +49,14 @@ def check_int32(**constants: Any) -> None:
             fail("NKI080", f"{name}={value!r}")
 
 
+def _offset_of(offset: Any) -> int:
+    """An offset: an int32 constant, or a register's value, 0 where none is known (NKI080)."""
+    if isinstance(offset, VirtualRegister):
+        return offset.value or 0
+    check_int32(offset=offset)
+    return int(offset)
+
+
 def _affine(partitions: int, pairs: list[tuple[int, int]], offset: int, multiplier: int) -> Array:
     """offset + partition * multiplier + sum of steps, in 32-bit arithmetic, as int32 [P, F]."""
     free = np.zeros(1, dtype=np.int64)
@@ -57,23 +66,29 @@ def _affine(partitions: int, pairs: list[tuple[int, int]], offset: int, multipli
 
 
 def iota(
-    dst: NkiTensor, pattern: Any, offset: int = 0, channel_multiplier: int = 0, name: str | None = None
+    dst: NkiTensor,
+    pattern: Any,
+    offset: int | VirtualRegister = 0,
+    channel_multiplier: int = 0,
+    name: str | None = None,
 ) -> Instruction:
     """dst[p, w, z, y, x] = offset + p * channel_multiplier + sum of index * step, cast from int32.
 
     Args:
         dst: SBUF, any dtype; integers that it cannot hold saturate (not documented).
-        pattern: up to 4 pairs [step, count] that cover the free elements. offset, channel_multiplier: int32.
+        pattern: up to 4 pairs [step, count] that cover the free elements. offset, channel_multiplier: int32; the offset
+            may be a register (NKI 0.5 release notes).
     Raises NkiError (NKI040, NKI042, NKI043, NKI046, NKI071, NKI080). Source: isa iota.
     """
     program = current()
     on_chip(free_dims=hw.FREE_DIMS_MAX_WIDE, dst=dst)
     sbuf_only(dst=dst)
     pairs = _check_pattern(pattern, dst)
-    check_int32(offset=offset, channel_multiplier=channel_multiplier)
+    check_int32(channel_multiplier=channel_multiplier)
+    first = _offset_of(offset)
     writable(dst=dst)
     if program.numeric:
-        values = _affine(dst.shape[0], pairs, offset, channel_multiplier)
+        values = _affine(dst.shape[0], pairs, first, channel_multiplier)
         dst.storage.write(dst, shaped(_from_int32(values, dst.dtype), dst))
     return program.record("gpsimd", "iota", (dst,), (), {"pattern": tuple(pairs)}, name)
 
@@ -94,7 +109,7 @@ def affine_select(
     on_true_tile: NkiTensor,
     on_false_value: Any,
     cmp_op: Any = OPS["equal"],
-    offset: int = 0,
+    offset: int | VirtualRegister = 0,
     name: str | None = None,
 ) -> Instruction:
     """dst = on_true_tile where cmp_op(affine value, 0), else on_false_value; the affine value is iota's.
@@ -110,11 +125,12 @@ def affine_select(
     if not isinstance(on_false_value, (float, np.floating)):
         fail("NKI072", f"on_false_value={on_false_value!r}", dst=dst)
     pairs = _check_pattern(pattern, dst)
-    check_int32(offset=offset, channel_multiplier=channel_multiplier)
+    check_int32(channel_multiplier=channel_multiplier)
+    first = _offset_of(offset)
     writable(dst=dst)
     if program.numeric:
         assert compare.compute is not None
-        affine = _affine(dst.shape[0], pairs, offset, channel_multiplier)
+        affine = _affine(dst.shape[0], pairs, first, channel_multiplier)
         chosen = compare.compute(affine, np.int32(0)).reshape(dst.shape) != 0
         values = shaped(convert(on_true_tile.storage.read(on_true_tile), on_true_tile.dtype, dst.dtype), dst)
         other = from_fp32(np.array([on_false_value], dtype=np.float32), dst.dtype)

@@ -322,7 +322,7 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
         fail("NKI045", f"dst has {free_size(dst)} elements a partition, src {free_size(src)}", dst=dst, src=src)
     mask = list(shuffle_mask)
     entries = {*range(hw.QUADRANT_PARTITIONS), hw.SHUFFLE_KEEP}
-    if len(mask) != hw.SHUFFLE_MASK_ENTRIES or any(m not in entries for m in mask):
+    if len(mask) != hw.SHUFFLE_MASK_ENTRIES or any(type(m) is not int or m not in entries for m in mask):
         fail("NKI073", f"shuffle_mask={shuffle_mask!r}")
     quadrants = -(-max(dst.shape[0], src.shape[0]) // hw.QUADRANT_PARTITIONS)
     for label, tensor in (("dst", dst), ("src", src)):

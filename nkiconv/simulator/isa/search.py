@@ -23,6 +23,10 @@ _INDICES = ("uint16", "uint32")
 def _searched(label: str, data: NkiTensor, least: int, **operands: NkiTensor) -> None:
     """`data` has a searchable size, the other operands 8 elements on each of its partitions (NKI044, NKI081)."""
     on_chip(hw.FREE_DIMS_SEARCH, **{label: data}, **operands)
+    for name, tensor in ((label, data), *operands.items()):
+        most = 2 if name == "dst" else hw.FREE_DIMS_SEARCH + 1
+        if len(tensor.shape) > most:
+            fail("NKI081", f"{name} has {len(tensor.shape)} dims, at most {most} are read or written", **{name: tensor})
     for name, tensor in operands.items():
         if tensor.shape[0] != data.shape[0]:
             fail("NKI044", f"{label} has {data.shape[0]} partitions, {name} {tensor.shape[0]}", **{name: tensor})

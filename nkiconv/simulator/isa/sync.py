@@ -54,8 +54,8 @@ def core_barrier(
     program = current()
     tensors(data=data)
     enum_member("engine", engine, _Engine)
-    if data.buffer is not MemoryRegion.shared_hbm or tuple(cores) != _CORES:
-        fail("NKI151", f"cores={cores!r}, data in {data.buffer.name}", data=data)
+    if data.buffer is not MemoryRegion.shared_hbm or tuple(cores) != _CORES or engine is _Engine.dma:
+        fail("NKI151", f"cores={cores!r}, engine={engine.name}, data in {data.buffer.name}", data=data)
     _, second = _meet(program, ("core_barrier", data.storage.info.id))
     if second and data.storage.race is not None:
         data.storage.race.clear()

@@ -186,12 +186,15 @@ def _multiply(
     adds = dst.storage.check_accumulation(dst, accumulate)
     product: Array = np.matmul(_operand(lhs, stationary).T, _operand(rhs, moving))
     out = dst.storage.array(dst)
-    if adds:
+    if adds is True:
         np.add(out, shaped(product, dst), out=out)
-    else:
+    elif adds is False:
         out[...] = shaped(product, dst)
+    else:
+        values = shaped(product, dst)
+        out[...] = np.where(adds, out + values, values)
     dst.storage.mark_matmul(dst)
-    return adds
+    return bool(np.any(adds))
 
 
 def _operand(values: Array, tensor: NkiTensor) -> Array:

@@ -2,7 +2,8 @@
 
 The simulator runs the body of a device loop once for each iteration, and records it as often. Each iteration ends with
 a compare and branch on every engine that ran something in it: the documents say that sequencers do that, not what it
-costs. Hardware has one copy of the body, so no dependency may join two iterations.
+costs. Hardware has one copy of the body, so every iteration must do the same (`iterations`), and no dependency may join
+two of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..isa import VirtualRegister
+from ..iterations import DeviceLoop, open_loop
 from ..objects import DynamicSlice, as_int
 from ..program import Program, current
 from ..rules import fail
@@ -41,8 +43,8 @@ def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> Iterator[Virtu
     Raises NkiError (NKI170, NKI171, NKI172 for a write). Source: isa dynamic_range, dynamic loops guide.
     """
     warnings.warn("nl.dynamic_range is deprecated, use nl.fori_loop", DeprecationWarning, stacklevel=2)
-    values = _values(0, start, step) if stop is None else _values(start, stop, step)
-    return _iterations(_opened(), values, frozen=True)
+    lower, upper = (0, start) if stop is None else (start, stop)
+    return _iterations(open_loop(_opened()), _values(lower, upper, step), by_register(lower, upper), frozen=True)
 
 
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[[VirtualRegister], Any], step: int = 1) -> None:
@@ -53,7 +55,8 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[VirtualRegister], Any]
     Args: lower, upper: ints or registers with a value. body_fun: its result is not used. step: a positive int.
     Raises NkiError (NKI170, NKI171). Source: isa fori_loop.
     """
-    for register in _iterations(_opened(), _values(lower, upper, step), frozen=False):
+    values, counted = _values(lower, upper, step), by_register(lower, upper)
+    for register in _iterations(open_loop(_opened()), values, counted, frozen=False):
         body_fun(register)
 
 
@@ -64,12 +67,17 @@ def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], Virt
 
     Raises NkiError (NKI170, NKI171). Source: isa while_loop.
     """
-    program = _opened()
+    loop = open_loop(_opened())
     value = _register_value("init", init)
     while value:
-        first = program.begin_iteration()
-        value = _register_value("what body_fun returned", body_fun(VirtualRegister(value)))
-        program.end_iteration(first)
+        first = loop.begin()
+        given = VirtualRegister(value)
+        returned = body_fun(given)
+        value = _register_value("what body_fun returned", returned)
+        if value and returned.set_by is None:
+            fail("NKI170", f"what body_fun returned is {value}, which no instruction of the body sets: it never ends")
+        loop.end(first)
+    loop.close()
 
 
 def _values(lower: Any, upper: Any, step: Any) -> range:
@@ -97,10 +105,20 @@ def _opened() -> Program:
     return program
 
 
-def _iterations(program: Program, values: range, *, frozen: bool) -> Iterator[VirtualRegister]:
+def by_register(lower: Any, upper: Any) -> bool:
+    """Whether a bound is a register, which cores may have different values in."""
+    return isinstance(lower, VirtualRegister) or isinstance(upper, VirtualRegister)
+
+
+def _iterations(loop: DeviceLoop, values: range, counted: bool, *, frozen: bool) -> Iterator[VirtualRegister]:
+    if counted:
+        loop.program.counted.append((loop.location, len(values)))
     for value in values:
-        first = program.begin_iteration()
+        first = loop.begin()
         try:
             yield VirtualRegister(value, frozen)
-        finally:  # the loop's body may have ended by a break
-            program.end_iteration(first)
+        except GeneratorExit:  # by a break or return, or an error in the body
+            loop.program.left = loop.location
+            raise
+        loop.end(first)
+    loop.close()

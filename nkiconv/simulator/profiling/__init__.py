@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from .compare import Comparison
 from .profile import profile, profile_timed
-from .report import Phases, Profile, Sensitivity, Share
+from .report import NoTimelineError, Phases, Profile, Sensitivity, Share
 from .settings import Advance, Problem, Settings, ignore
 from .timed import Timed, in_time
 from .usage import EngineUse
 
 __all__ = [
     "Advance",
+    "Comparison",
     "EngineUse",
+    "NoTimelineError",
     "Phases",
     "Problem",
     "Profile",

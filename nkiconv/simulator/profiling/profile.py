@@ -55,7 +55,8 @@ def profile(
 
     @functools.wraps(_plain(kernel))
     def profiled(*args: Any, **kwargs: Any) -> Profile:
-        return profile_timed(kernel, args, kwargs, settings)[0]
+        found, timed = profile_timed(kernel, args, kwargs, settings)
+        return dataclasses.replace(found, timed=timed)
 
     return profiled
 

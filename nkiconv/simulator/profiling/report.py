@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from .compare import Comparison
+from .show import text_of
 from .usage import EngineUse
+
+if TYPE_CHECKING:
+    from .timed import Timed
+
+
+class NoTimelineError(ValueError):
+    """A trace or picture is asked of a profile without its timeline."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,61 @@ class Profile:
     table_loads: int
     full_rate_share: float | None  # of the span, Tensor Engine at full rate (phase 0); None without Tensor work
     sensitivity: tuple[Sensitivity, ...] = ()
+    #: what traces and pictures are made from; None of a profile that was read from a file
+    timed: Timed | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return text_of(self)
+
+    def save_trace(self, path: str | Path) -> None:
+        """Write the timeline (program order, phase 0) as a trace that Perfetto (ui.perfetto.dev) loads.
+
+        Raises NoTimelineError: the profile was read from a file. OSError: the file cannot be written.
+        """
+        perfetto = importlib.import_module(f"{__package__}.perfetto")
+        Path(path).write_text(json.dumps(perfetto.trace(self._timeline())), encoding="utf-8")
+
+    def plot(self, path: str | Path, title: str = "") -> None:
+        """Draw the timeline, the engines, the critical path and the roofline into a PNG.
+
+        Raises NoTimelineError: the profile was read from a file. ModuleNotFoundError: matplotlib is not installed.
+        """
+        picture = importlib.import_module(f"{__package__}.picture").picture
+        picture(self, self._timeline(), Path(path), title)
+
+    def compare(self, other: Profile) -> Comparison:
+        """What moves from this profile to another one: `print` it, or take its rows."""
+        return Comparison(self, other)
+
+    def _timeline(self) -> Timed:
+        if self.timed is None:
+            raise NoTimelineError(
+                f"{self.kernel}: this profile holds no timeline, as those read from files do; profile the kernel again"
+            )
+        return self.timed
+
+    @staticmethod
+    def from_dict(document: Mapping[str, Any]) -> Profile:
+        """The profile whose `as_dict`, or its JSON, this is; what else the document holds is left out.
+
+        Raises ValueError: something is missing, or no number.
+        """
+        names = {one.name for one in dataclasses.fields(Profile)} - {"timed"}
+        missing = sorted(names - set(document))
+        if missing:
+            raise ValueError(f"a profile lacks {', '.join(missing)}; write it with --json or as_dict()")
+        values = {name: document[name] for name in names}
+        try:
+            values["phases"] = Phases({float(at): float(us) for at, us in document["phases"]["at_us"].items()})
+            values["engines"] = tuple(EngineUse(**one) for one in document["engines"])
+            for name in ("path_kinds", "path_lines"):
+                values[name] = tuple(Share(**one) for one in document[name])
+            values["sensitivity"] = tuple(Sensitivity(**one) for one in document["sensitivity"])
+            values["dma_elements"] = tuple((int(size), int(count)) for size, count in document["dma_elements"])
+            values["inferred_constants"] = tuple(document["inferred_constants"])
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"no profile: {error}; write it with --json or as_dict()") from error
+        return Profile(**values)
 
     @property
     def modelled_us(self) -> float:
@@ -120,7 +187,8 @@ class Profile:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        plain = dataclasses.asdict(self)
+        plain = dataclasses.asdict(dataclasses.replace(self, timed=None))
+        del plain["timed"]
         plain["phases"] = {
             "phase0_us": self.phases.phase0_us,
             "mean_us": self.phases.mean_us,

@@ -8,16 +8,36 @@ Commands import what they run when they run it: `--help` is quick, and `doctor` 
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from ... import __version__
 from . import bench, cases, crossover, demo, doctor, lint, measure, plan, plan_model, profile, profiles, run
 
 app = typer.Typer(
     help="Convolutions for AWS Trainium: run NKI kernels in a simulator on any machine, and check them.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(given: bool) -> None:
+    if given:
+        typer.echo(f"nkiconv {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    del version
+
+
 app.command("doctor")(doctor.command)
 app.command("cases")(cases.command)
 app.command("run")(run.command)

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from ...errors import UnsupportedError
 from ..tables.readme import AGAINST_COLUMNS, AGAINST_MARKERS, find_between, markdown, put_between
-from .shell import CHECK_FAILED, console, plain_warnings, print_json, progress
+from .grid import Grid
+from .shell import CHECK_FAILED, console, notes, plain_warnings, print_json, progress
 from .suite import Files, check_files
 
 if TYPE_CHECKING:
@@ -64,32 +63,26 @@ def bench_against(
 def _show(lnc: int, found: list[AgainstRow], means: tuple[float, float, int]) -> None:
     screen = console()
     title = f"AWS's depthwise_conv1d_implicit_gemm ({found[0].sha256}) beside ours on trn2, {lnc} cores, modelled us"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("case", no_wrap=True)
-    for heading in ("AWS's", "look-\nahead", "bound by", "instruc-\ntions", "check"):
-        table.add_column(heading, justify="left" if heading in ("bound by", "check") else "right")
-    table.add_column("ours", overflow="fold")
-    for heading in ("us", "x", "x of look-\nahead"):
-        table.add_column(heading, justify="right")
+    names = ("case", "AWS's us", "AWS's look-ahead", "bound by", "AWS's instructions", "check", "algorithm", "our us",
+             "x", "x of look-ahead")  # fmt: skip
+    grid = Grid(title, names, ("case", "bound by", "check", "algorithm"))
     for one in found:
         theirs, plan = one.theirs, one.plan
         about = "" if plan.extrapolated_from is None else "~"
-        table.add_row(
-            f"{one.case}\n  {one.dtype}",
+        grid.add(
+            f"{one.case} {one.dtype}",
             _number(theirs.us), _number(theirs.lookahead_us), theirs.bound_by, _number(theirs.instructions, ",d"),
-            Text(theirs.check, style="" if theirs.check in ("", "pass") else "bold red"),
-            plan.algorithm, f"{about}{plan.modelled_us:,.1f}",
+            theirs.check, plan.algorithm, f"{about}{plan.modelled_us:,.1f}",
             _number(one.times_faster), _number(one.times_faster_than_lookahead),
+            style="" if theirs.check in ("", "pass") else "bold red",
         )  # fmt: skip
-    table.add_section()
     mean, ahead, count = means
-    table.add_row("geometric mean", "", "", "", "", "", f"of {count} rows", "", f"{mean:.1f}", f"{ahead:.1f}")
-    screen.print(table)
+    grid.add(f"geometric mean of {count} rows", *[""] * 7, f"{mean:.1f}", f"{ahead:.1f}", style="bold")
+    grid.show(screen)
     for one in found:
         if one.theirs.reason:
             screen.print(Text(f"{one.case} {one.dtype}: AWS's is not timed: {one.theirs.reason}"), soft_wrap=True)
-    for note in NOTES:
-        screen.print(Text(note, style="dim"), soft_wrap=True)
+    notes(screen, *NOTES)
 
 
 def _number(value: float | None, kind: str = ",.1f") -> str:

@@ -8,16 +8,16 @@ import platform
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.table import Table
 from rich.text import Text
 
-from .shell import JsonOption, console, print_json, progress, reports_errors
+from .grid import Grid
+from .shell import JsonOption, console, print_json, prints_tables, progress
 
 if TYPE_CHECKING:
     from ..bench import Timing
 
 
-@reports_errors
+@prints_tables
 def command(as_json: JsonOption = False) -> None:
     """Time the simulator, and NumPy on the same arithmetic; what is between them is overhead."""
     bench = importlib.import_module("nkiconv.tools.bench")
@@ -36,10 +36,9 @@ def command(as_json: JsonOption = False) -> None:
     screen.print(Text(f"{machine}; medians of {bench.RUNS} runs, one process; aims: {aims}"))
     if load is not None and load > 1:
         screen.print(Text(f"other processes keep this machine busy (load {load:.1f} a processor): times are too long"))
-    screen.print(Text("\nwhole cases on LNC2, time of an instruction on average:"))
-    screen.print(_table(whole, cases=True))
-    screen.print(Text(f"\nsingle instructions on [{bench.ROWS}, {bench.COLUMNS}] tiles, nc_matmul bf16, others fp32:"))
-    screen.print(_table(single, cases=False))
+    _grid("whole cases on LNC2, time of an instruction on average", whole, cases=True).show(screen)
+    tiles = f"[{bench.ROWS}, {bench.COLUMNS}] tiles"
+    _grid(f"single instructions on {tiles}, nc_matmul bf16, others fp32", single, cases=False).show(screen)
     missing = sum(timing.num_not_replayed for timing in whole)
     if missing:
         screen.print(Text(f"{missing} instructions have no NumPy twin; their whole time counts as overhead"))
@@ -50,12 +49,10 @@ def _load() -> float | None:
     return os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
 
 
-def _table(timings: list[Timing], *, cases: bool) -> Table:
-    table = Table()
-    table.add_column("case" if cases else "instruction")
+def _grid(title: str, timings: list[Timing], *, cases: bool) -> Grid:
+    name = "case" if cases else "instruction"
     columns = ["instructions", "total ms", "instructions/s"] if cases else []
-    for heading in [*columns, "simulated us", "NumPy us", "overhead us", "traced us"]:
-        table.add_column(heading, justify="right")
+    grid = Grid(title, (name, *columns, "simulated us", "NumPy us", "overhead us", "traced us"), (name,))
     for timing in timings:
         totals = [
             f"{timing.num_instructions:,}",
@@ -63,5 +60,5 @@ def _table(timings: list[Timing], *, cases: bool) -> Table:
             f"{timing.instructions_per_second:,.0f}",
         ]
         each = [f"{us:.1f}" for us in (timing.simulated_us, timing.numpy_us, timing.overhead_us, timing.traced_us)]
-        table.add_row(timing.name, *(totals if cases else []), *each)
-    return table
+        grid.add(timing.name, *(totals if cases else []), *each)
+    return grid

@@ -6,15 +6,15 @@ import dataclasses
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from ... import cases
 from ...cases import Case
-from .shell import JsonOption, console, print_json, reports_errors
+from .grid import Grid
+from .shell import JsonOption, console, print_json, prints_tables
 from .show import extents, outputs, quantity
 
 
-@reports_errors
+@prints_tables
 def command(
     suite: Annotated[str | None, typer.Option(help=f"Only this suite: {' or '.join(cases.SUITES)}.")] = None,
     as_json: JsonOption = False,
@@ -24,20 +24,16 @@ def command(
     if as_json:
         print_json([_as_dict(case) for case in chosen])
         return
-    table = Table(title=f"{len(chosen)} cases")
-    table.add_column("case", no_wrap=True)
-    for heading in ("shape", "dtype", "output"):
-        table.add_column(heading)
-    table.add_column("flops", justify="right")
-    table.add_column("min bytes", justify="right")
-    table.add_column("headline")
+    grid = Grid(
+        f"{len(chosen)} cases",
+        ("case", "shape", "dtype", "output", "flops", "min bytes", "headline"),
+        ("case", "shape", "dtype", "output", "headline"),
+    )
     for case in chosen:
         problem = case.problem
         work = quantity(problem.flops), quantity(problem.min_bytes, "B")
-        table.add_row(
-            case.name, extents(problem), problem.dtype, outputs(problem), *work, "yes" if case.headline else ""
-        )
-    console().print(table)
+        grid.add(case.name, extents(problem), problem.dtype, outputs(problem), *work, "yes" if case.headline else "")
+    grid.show(console())
 
 
 def _as_dict(case: Case) -> dict[str, object]:

@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from ...errors import NkiconvError, UnsupportedError, raise_all
+from .grid import Grid
 from .options import Constants, Fresh, Lnc, read_constants
 from .paths import unwritable
-from .shell import JsonOption, console, plain_warnings, print_json, progress, reports_errors, write_out
+from .shell import JsonOption, asked, console, notes, plain_warnings, print_json, prints_tables, progress, write_out
 
 if TYPE_CHECKING:
     from ..suites.crossover import Crossover
 
 
-@reports_errors
+@prints_tables
 def command(
     vary: Annotated[str, typer.Option(help="The extent that changes: N, C, W, S, or Q (then W = Q + S - 1).")],
     values: Annotated[str | None, typer.Option(metavar="1,2,4,...", help="Its values; default: powers of two.")] = None,
@@ -42,13 +41,12 @@ def command(
     constant: Constants = None,
     no_cache: Fresh = False,
     csv: Annotated[Path | None, typer.Option(help="Write every plan to this file, replacing it.")] = None,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Plan a range of shapes (about a second each), and say where the planner changes its algorithm."""
     tables = importlib.import_module("nkiconv.tools.suites.crossover")
     fixed = {name: value for name, value in {"N": N, "C": C, "W": W, "S": S}.items() if value is not None}
-    errors = list(_violations(vary, tuple(tables.VARIED), fixed, causal, as_markdown and as_json))
+    errors = list(_violations(vary, tuple(tables.VARIED), fixed, causal))
     numbers: tuple[int, ...] = ()
     try:
         numbers = _numbers(values)
@@ -72,7 +70,7 @@ def command(
         tables.write(csv, found)
     if as_json:
         print_json(_document(found))
-    elif as_markdown:
+    elif asked().format == "markdown":
         write_out(tables.markdown(found))
     else:
         _show(found, tables)
@@ -81,7 +79,7 @@ def command(
 
 
 def _violations(
-    vary: str, varied: tuple[str, ...], fixed: dict[str, int], causal: bool | None, both: bool
+    vary: str, varied: tuple[str, ...], fixed: dict[str, int], causal: bool | None
 ) -> Iterator[NkiconvError]:
     """What is wrong with the options together."""
     if vary not in varied:
@@ -92,8 +90,6 @@ def _violations(
         yield UnsupportedError(f"--W={fixed['W']}: --vary=Q sets W = Q + S - 1; drop --W")
     if vary == "Q" and causal:
         yield UnsupportedError("--causal: --vary=Q has no padding (W = Q + S - 1); drop --causal")
-    if both:
-        yield UnsupportedError("--markdown: --json prints one document and nothing else; drop one of the two")
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:
@@ -116,24 +112,15 @@ def _document(found: Crossover) -> dict[str, Any]:
 
 def _show(found: Crossover, tables: Any) -> None:
     screen, sweep = console(), found.sweep
-    table = Table(title=_title(found), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(sweep.vary, justify="right", no_wrap=True)
-    for heading in tables.HEADINGS:
-        if heading == "settings":
-            table.add_column(heading, overflow="fold", min_width=20)
-        elif heading in tables.TEXT:
-            table.add_column(heading, no_wrap=True)
-        else:
-            table.add_column(heading, justify="right")
+    grid = Grid(_title(found), (sweep.vary, *tables.HEADINGS), tables.TEXT)
     for point in found.table:
-        table.add_row(f"{point.value:,}", *tables.cells(point))
-    screen.print(table)
+        grid.add(f"{point.value:,}", *tables.cells(point))
+    grid.show(screen)
     for change in found.changes:
         screen.print(Text(change.text(sweep.vary)), soft_wrap=True)
     if not found.changes:
         screen.print(Text(f"{found.points[0].plan.algorithm} throughout"), soft_wrap=True)
-    for note in _notes(found, tables):
-        screen.print(Text(note, style="dim"), soft_wrap=True)
+    notes(screen, *_notes(found, tables))
 
 
 def _title(found: Crossover) -> str:

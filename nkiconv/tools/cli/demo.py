@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from .shell import CHECK_FAILED, JsonOption, console, print_json, progress, reports_errors
-from .show import REPORT_NOTES, report_table
+from .shell import CHECK_FAILED, JsonOption, console, notes, print_json, prints_tables, progress
+from .show import REPORT_NOTES, report_grid
 
 
-@reports_errors
+@prints_tables
 def command(
     out: Annotated[Path, typer.Option(help="Directory for the pictures; files of the tour in it are replaced.")],
     as_json: JsonOption = False,
@@ -28,8 +28,8 @@ def command(
         print_json({"ok": right, "files": files, "reports": [report.as_dict() for report in found.reports]})
     else:
         screen = console()
-        screen.print(report_table("the tour", list(found.reports)))
-        screen.print(Text(REPORT_NOTES, style="dim"))
+        report_grid("the tour", list(found.reports)).show(screen)
+        notes(screen, *REPORT_NOTES)
         for path in found.files:
             screen.print(Text(f"wrote {path}"), soft_wrap=True)
     if not right:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from ... import __version__
 from ..doctor import INSTALLED, Diagnosis, diagnose
-from .shell import CHECK_FAILED, JsonOption, console, print_json, reports_errors
+from .grid import Grid
+from .shell import CHECK_FAILED, JsonOption, console, print_json, prints_tables
 
 
-@reports_errors
+@prints_tables
 def command(as_json: JsonOption = False) -> None:
     """Say what is installed, which NKI runs and why, and what is missing to run on trn2."""
     found = diagnose()
@@ -27,11 +27,12 @@ def command(as_json: JsonOption = False) -> None:
 def _show(found: Diagnosis) -> None:
     out = console()
     out.print(Text(f"nkiconv {__version__} on {found.python}, {found.system}"))
-    table = Table("package", "version", "status", "used for")
+    headings = "package", "version", "status", "used for"
+    grid = Grid("packages", headings, headings)
     for package in found.packages:
-        style = "green" if package.status == INSTALLED else "yellow"
-        table.add_row(package.name, package.version or "-", Text(package.status, style=style), package.purpose)
-    out.print(table)
+        style = "" if package.status == INSTALLED else "yellow"
+        grid.add(package.name, package.version or "-", package.status, package.purpose, style=style)
+    grid.show(out)
     settings = ", ".join(f"{name}={value or 'unset'}" for name, value in found.variables.items())
     if found.ok:
         used = "AWS's nki" if found.provider == "aws" else "nkiconv's simulator"

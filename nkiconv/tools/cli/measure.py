@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ...errors import NkiconvError, UnsupportedError, raise_all
@@ -22,9 +20,10 @@ from ...problem import dtype_name
 from ..doctor import DEVICE
 from ..measure import interleave
 from .against import bench_against
+from .grid import Grid
 from .options import Algorithm, Dtype, Layout, Lnc, NoNames, Precision, named_cases
 from .paths import unwritable
-from .shell import CHECK_FAILED, JsonOption, console, of_case, print_json, progress, reports_errors
+from .shell import CHECK_FAILED, JsonOption, console, of_case, print_json, prints_tables, progress
 from .show import kind
 from .suite import Files, bench_suite
 
@@ -57,7 +56,7 @@ class How:
     algorithm: str | None
 
 
-@reports_errors
+@prints_tables
 def command(
     names: NoNames = None,
     target: Annotated[
@@ -244,10 +243,10 @@ def _model(chosen: list[Case], how: How, speed: bool, said: str, as_json: bool) 
         screen.print(Text(said))
     if found:
         title = f"modelled us (trn2, {_cores(how.lnc)})"
-        table = _table(title, ("mean", "phase 0", "worst"), ("instructions", "bound by"))
+        grid = _grid(title, ("mean", "phase 0", "worst"), ("instructions", "bound by"))
         for case, one in found:
-            table.add_row(
-                _what(case.name, how.dtype or case.problem.dtype, how.precision, one.algorithm),
+            grid.add(
+                *_what(case.name, how.dtype or case.problem.dtype, how.precision, one.algorithm),
                 *_us(one.modelled_us, one.phase0_us, one.worst_us),
                 "-",
                 *_us(one.copy_floor_us, one.launch_floor_us),
@@ -256,7 +255,7 @@ def _model(chosen: list[Case], how: How, speed: bool, said: str, as_json: bool) 
                 f"{one.instructions:,}",
                 one.bound_by,
             )
-        screen.print(table)
+        grid.show(screen)
     if measured_speed:
         _show_speed(screen, measured_speed)
 
@@ -286,10 +285,10 @@ def _show_measured(rows: list[Row], machine: str, path: Path, as_json: bool) -> 
     screen = console()
     screen.print(Text(machine), soft_wrap=True)
     title = f"measured us (trn2, {_cores(rows[0].lnc)})"
-    table = _table(title, ("p50", "p10", "p90"), ("modelled", "verdict"))
+    grid = _grid(title, ("p50", "p10", "p90"), ("modelled", "verdict"))
     for row in rows:
-        table.add_row(*_measured_cells(row))
-    screen.print(table)
+        grid.add(*_measured_cells(row), style={"pass": "", "noisy": "yellow"}.get(row.status, "bold red"))
+    grid.show(screen)
     for row in rows:
         if row.reason:
             screen.print(Text(f"{row.case}: {row.reason}", style="red"), soft_wrap=True)
@@ -301,9 +300,9 @@ def _show_measured(rows: list[Row], machine: str, path: Path, as_json: bool) -> 
     screen.print(f"appended to {path}", soft_wrap=True)
 
 
-def _measured_cells(row: Row) -> Iterator[Any]:
+def _measured_cells(row: Row) -> Iterator[str]:
     found = row.timing
-    yield _what(row.case, row.problem.dtype, row.precision, row.algorithm)
+    yield from _what(row.case, row.problem.dtype, row.precision, row.algorithm)
     if found is None:
         yield from ["-"] * 8
     else:
@@ -312,22 +311,17 @@ def _measured_cells(row: Row) -> Iterator[Any]:
         yield f"{found.x_copy_floor:.2f}"
         yield f"{row.roofline_fraction:.1%}"
     yield from _us(row.modelled.modelled_us) if row.modelled else ["-"]
-    yield Text(row.status, style={"pass": "green", "noisy": "yellow"}.get(row.status, "bold red"))
+    yield row.status
 
 
-def _table(title: str, times: tuple[str, ...], last: tuple[str, ...]) -> Table:
+def _grid(title: str, times: tuple[str, ...], last: tuple[str, ...]) -> Grid:
     """The table of both targets: what its times are, and its last columns, differ."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("case", no_wrap=True)
-    for heading in (*times, "A/A", "copy\nfloor", "launch\nfloor", "x copy\nfloor", "of the\nroofline"):
-        table.add_column(heading, justify="right")
-    for heading in last:
-        table.add_column(heading, justify="right" if heading in ("modelled", "instructions") else "left")
-    return table
+    floors = ("A/A", "copy floor", "launch floor", "x copy floor", "of the roofline")
+    return Grid(title, ("case", "algorithm", *times, *floors, *last), ("case", "algorithm", "bound by", "verdict"))
 
 
-def _what(name: str, dtype: str, precision: str | None, algorithm: str) -> str:
-    return f"{name}\n  {kind(dtype, precision)} {algorithm}"
+def _what(name: str, dtype: str, precision: str | None, algorithm: str) -> tuple[str, str]:
+    return f"{name} {kind(dtype, precision)}", algorithm
 
 
 def _us(*values: float) -> list[str]:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from ...cases import Case
 from ...errors import raise_all
 from ...problem import dtype_name
-from .options import Constants, Dtype, Fresh, Layout, Lnc, Names, Precision, named_cases, read_constants
-from .shell import JsonOption, console, of_case, plain_warnings, print_json, progress, reports_errors
+from . import shapes
+from .grid import Grid
+from .options import Constants, Dtype, Fresh, Layout, Lnc, NoNames, Precision, read_constants
+from .shell import JsonOption, console, notes, of_case, plain_warnings, print_json, prints_tables, progress
 from .show import kind
 
 if TYPE_CHECKING:
@@ -31,18 +31,34 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
     """The command `plan`, or with `wide` the command `tune`: the same options, another search."""
 
     def command(
-        names: Names,
+        names: NoNames = None,
         explain: Explain = False,
         dtype: Dtype = None,
         precision: Precision = None,
         layout: Layout = None,
         lnc: Lnc = 2,
         strict_nonfinite: Strict = False,
+        N: shapes.N = None,
+        C: shapes.C = None,
+        H: shapes.H = None,
+        W: shapes.W = None,
+        K: shapes.K = None,
+        R: shapes.R = None,
+        S: shapes.S = None,
+        groups: shapes.Groups = None,
+        stride: shapes.Stride = None,
+        padding: shapes.Padding = None,
+        dilation: shapes.Dilation = None,
+        lhs_dilation: shapes.LhsDilation = None,
         constant: Constants = None,
         no_cache: Fresh = False,
         as_json: JsonOption = False,
     ) -> None:
-        chosen = named_cases(names, layout)
+        shape = shapes.Shape(
+            N=N, C=C, H=H, W=W, K=K, R=R, S=S, groups=groups, stride=stride, padding=padding, dilation=dilation,
+            lhs_dilation=lhs_dilation,
+        )  # fmt: skip
+        chosen = shapes.chosen_cases(names, shape, dtype, layout)
         known = None if dtype is None else dtype_name(dtype)
         entry = importlib.import_module("nkiconv.planner.entry")
         request = importlib.import_module("nkiconv.planner.request")
@@ -68,7 +84,7 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
             _show(found, lnc, explain)
 
     command.__doc__ = doc
-    return reports_errors(command)
+    return prints_tables(command)
 
 
 command = _planning(
@@ -93,34 +109,30 @@ def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool) -> None:
             screen.print(Text(one.explain()), soft_wrap=True)
         return
     cores = "2 cores" if lnc == 2 else "1 core"
-    table = Table(title=f"plans (trn2, {cores})", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("case", no_wrap=True)
-    table.add_column("algorithm and settings", overflow="fold", min_width=24)
-    for heading in ("modelled\nus", "x copy\nfloor", "of the\nroofline"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("bound by", no_wrap=True)
-    for heading in ("instruc-\ntions", "seconds"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    text = "case", "algorithm", "settings", "bound by"
+    numbers = "modelled us", "x copy floor", "of the roofline", "instructions"
+    grid = Grid(f"plans (trn2, {cores})", (*text, *numbers), text)
     for case, one in found:
-        table.add_row(*_cells(case, one))
-    screen.print(table)
-    for note in _notes(found):
-        screen.print(Text(note), soft_wrap=True)
-
-
-def _cells(case: Case, one: Plan) -> Iterator[str]:
-    yield f"{case.name}\n  {kind(one.problem.dtype, one.asked.precision)}"
-    yield f"{one.algorithm}\n{one.settings}"
-    yield f"{'~' if one.extrapolated_from is not None else ''}{one.modelled_us:,.2f}"
-    yield f"{one.x_copy_floor:.2f}"
-    yield f"{one.roofline_fraction:.1%}"
-    yield one.bound_by
-    yield f"{one.instructions:,}"
-    yield "cached" if one.cached else f"{one.seconds:.2f}"
+        grid.add(
+            f"{case.name} {kind(one.problem.dtype, one.asked.precision)}",
+            one.algorithm,
+            one.settings,
+            one.bound_by,
+            f"{'~' if one.extrapolated_from is not None else ''}{one.modelled_us:,.2f}",
+            f"{one.x_copy_floor:.2f}",
+            f"{one.roofline_fraction:.1%}",
+            f"{one.instructions:,}",
+        )
+    grid.show(screen)
+    notes(screen, *_notes(found))
 
 
 def _notes(found: list[tuple[Case, Plan]]) -> Iterator[str]:
-    yield "modelled: mean over phases of the throttle's grid, program order; seconds: this plan's search took"
+    cached, seconds = sum(one.cached for _, one in found), sum(one.seconds for _, one in found if not one.cached)
+    yield (
+        f"modelled: mean over phases of the throttle's grid, program order; {cached} of {len(found)} cached, searched "
+        f"for {seconds:.2f} s"
+    )
     for case, one in found:
         if one.extrapolated_from is not None:
             yield f"~ {case.name}: extrapolated from {one.part}; nkiconv tune {case.name} times the whole"

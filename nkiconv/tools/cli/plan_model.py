@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from ...errors import NkiconvError, UnsupportedError, raise_all
+from .grid import Grid
 from .options import Fresh, Lnc
 from .scripts import function_of
-from .shell import JsonOption, console, plain_warnings, print_json, progress, reports_errors
+from .shell import JsonOption, console, plain_warnings, print_json, prints_tables, progress
 
 if TYPE_CHECKING:
     from ...pytorch.models.model_plan import ModelPlan, Row
@@ -44,7 +43,7 @@ Inputs = Annotated[
 ]
 
 
-@reports_errors
+@prints_tables
 def command(
     script: Script,
     input: Inputs = None,
@@ -150,29 +149,24 @@ def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
     screen = console()
     cores = "2 cores" if found.lnc == 2 else "1 core"
     title = f"convolutions of {script} on {', '.join(inputs)} (trn2, {cores}, modelled)"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("layer", overflow="fold")
-    table.add_column("calls", justify="right", no_wrap=True)
-    table.add_column("shape", no_wrap=True)
-    table.add_column("algorithm", no_wrap=True)
-    for heading in ("modelled\nus", "all\ncalls", "share", "of the\nroofline"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("bound by", no_wrap=True)
+    text = ("layer", "shape", "filters", "algorithm", "bound by")
+    headings = ("layer", "calls", *text[1:4], "modelled us", "all calls us", "share", "of the roofline", text[4])
+    grid = Grid(title, headings, text)
     for row in found.rows:
-        table.add_row(*_cells(found, row))
+        grid.add(*_cells(found, row))
     calls = sum(row.calls for row in found.rows)
-    table.add_section()
-    table.add_row("sum", str(calls), "", "", "", f"{found.modelled_us:,.1f}", "", f"{found.roofline_fraction:.1%}", "")
-    screen.print(table)
+    total = f"{found.modelled_us:,.1f}"
+    grid.add("sum", str(calls), "", "", "", "", total, "", f"{found.roofline_fraction:.1%}", "", style="bold")
+    grid.show(screen)
     if found.kept:
-        screen.print(_kept_table(found))
+        _kept_grid(found).show(screen)
     for note in _notes(found):
         screen.print(Text(note), soft_wrap=True)
 
 
-def _cells(found: ModelPlan, row: Row) -> list[str | Text]:
-    more = f"\n  +{len(row.layers) - 1} more" if len(row.layers) > 1 else ""
-    head: list[str | Text] = [Text(f"{row.layers[0] or '(the model)'}{more}"), str(row.calls), _shape(row)]
+def _cells(found: ModelPlan, row: Row) -> list[str]:
+    more = f" +{len(row.layers) - 1} more" if len(row.layers) > 1 else ""
+    head = [f"{row.layers[0] or '(the model)'}{more}", str(row.calls), *_shape(row)]
     if row.plan is None:
         return [*head, "no plan", "-", "-", "-", "-", "-"]
     plan = row.plan
@@ -187,7 +181,7 @@ def _cells(found: ModelPlan, row: Row) -> list[str | Text]:
     ]
 
 
-def _shape(row: Row) -> str:
+def _shape(row: Row) -> tuple[str, str]:
     """Images and results, then filters and whatever is not trivial; of rows without an axis of height 1."""
     problem, asked = row.convolved.problem, row.convolved.asked
     axes, parts = [problem.height, problem.width], [f"{problem.R}x{problem.S}"]
@@ -202,23 +196,19 @@ def _shape(row: Row) -> str:
     words = "packed" if asked.packed else "", "bias" if asked.bias else "", asked.activation
     parts += [word for word in (*words, asked.residual and "residual") if word]
     x, y = [axis.size for axis in axes], [axis.out for axis in axes]
-    return f"{_by((problem.N, problem.C, *x))} -> {_by((problem.K, *y))}\n  {' '.join(parts)}"
+    return f"{_by((problem.N, problem.C, *x))} -> {_by((problem.K, *y))}", " ".join(parts)
 
 
 def _by(extents: Iterable[int]) -> str:
     return " ".join(map(str, extents))
 
 
-def _kept_table(found: ModelPlan) -> Table:
-    table = Table(title="convolutions that stay in torch", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("layer", overflow="fold")
-    table.add_column("calls", justify="right", no_wrap=True)
-    table.add_column("input * filters", overflow="fold")
-    table.add_column("because", overflow="fold")
+def _kept_grid(found: ModelPlan) -> Grid:
+    headings = "layer", "calls", "input * filters", "because"
+    grid = Grid("convolutions that stay in torch", headings, ("layer", "input * filters", "because"))
     for one in found.kept:
-        shapes = " * ".join(map(_by, one.other.shapes))
-        table.add_row(Text(one.other.layer or "(the model)"), str(one.calls), shapes, Text(one.reason))
-    return table
+        grid.add(one.other.layer or "(the model)", str(one.calls), " * ".join(map(_by, one.other.shapes)), one.reason)
+    return grid
 
 
 def _notes(found: ModelPlan) -> Iterator[str]:

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...errors import UnsupportedError, raise_all
+import nkiconv
+
+from ...cases import Case
+from ...errors import NkiconvError, UnsupportedError, raise_all
 from ...problem import dtype_name
+from ...simulator.profiling.show import show
 from ...whole_file import whole_file
-from .options import Algorithm, Dtype, Layout, Lnc, Names, Precision, named_cases
+from . import shapes
+from .kernels import KernelCall, is_kernel, keywords
+from .options import Algorithm, Dtype, Layout, Lnc, NoNames, Precision, named_cases
 from .paths import unwritable
-from .profile_show import show
-from .shell import JsonOption, console, of_case, print_json, progress, reports_errors
+from .shell import Advance, JsonOption, console, of_case, print_json, progress, reports_errors
+from .show import extents, kind
 
 if TYPE_CHECKING:
+    from ...simulator.profiling import Profile
     from ..suites.profiles import CaseProfile
 
 
 @reports_errors
 def command(
-    names: Names,
+    names: NoNames = None,
     dtype: Dtype = None,
     precision: Precision = None,
     layout: Layout = None,
@@ -35,37 +45,193 @@ def command(
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Add the preamble and postamble of a NEFF of its own.")
     ] = False,
-    trace: Annotated[Path | None, typer.Option(help="Write a Perfetto trace (.json) of the one case.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write a picture (.png) of the one case.")] = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SHAPE:DTYPE|FILE", help="Of a kernel, in order: 1x512x5000:bf16, or .npy; repeatable."),
+    ] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Of a kernel: a Python literal or nl.NAME; repeatable."),
+    ] = None,
+    N: shapes.N = None,
+    C: shapes.C = None,
+    H: shapes.H = None,
+    W: shapes.W = None,
+    K: shapes.K = None,
+    R: shapes.R = None,
+    S: shapes.S = None,
+    groups: shapes.Groups = None,
+    stride: shapes.Stride = None,
+    padding: shapes.Padding = None,
+    dilation: shapes.Dilation = None,
+    lhs_dilation: shapes.LhsDilation = None,
+    against: Annotated[
+        str | None,
+        typer.Option(help="What moves from the one profile to this: a case, FILE.py:KERNEL, or .json of --json."),
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a Perfetto trace (.json) of the one profile.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a picture (.png) of the one profile.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say where a case's time would go on trn2: a model of the NeuronCore, not a measurement."""
-    raise_all("nkiconv profile cannot run this call", list(_contradictions(names, trace, plot)))
-    chosen = named_cases(names, layout)
-    kind = None if dtype is None else dtype_name(dtype)
-    profiles = importlib.import_module("nkiconv.tools.suites.profiles")
+    """Say where the time of a case, or of a kernel of one's own (FILE.py:KERNEL), would go on trn2.
+
+    A model of the NeuronCore, not a measurement.
+    """
+    shape = shapes.Shape(
+        N=N, C=C, H=H, W=W, K=K, R=R, S=S, groups=groups, stride=stride, padding=padding, dilation=dilation,
+        lhs_dilation=lhs_dilation,
+    )  # fmt: skip
+    named = names or []
+    kernels = [name for name in (*named, against or "") if is_kernel(name)]
+    calls = {name: KernelCall(name, tuple(input or ()), tuple(arg or ()), lnc) for name in kernels}
+    kinds = Kinds(dtype, precision, layout, algorithm)
     raise_all(
-        "nkiconv profile cannot run these cases",
-        [error for case in chosen for error in profiles.refusals(case, algorithm, lnc, kind, precision=precision)],
+        "nkiconv profile cannot run this call",
+        [
+            *_contradictions(named, trace, plot),
+            *_of_kernels(named, kernels, input, arg, against, kinds),
+            *(error for one in calls.values() for error in one.violations()),
+        ],
     )
-    found: list[CaseProfile] = []
+    found = [name for name in named if name in calls]
+    targets: list[Target] = [calls[name] for name in found]
+    if len(found) < len(named) or not found or shape.given:
+        targets += shapes.chosen_cases([name for name in named if name not in calls], shape, dtype, layout)
+    other: Target | None = None
+    if against is not None:
+        is_file = against.endswith(".json")
+        other = calls.get(against) or (Path(against) if is_file else named_cases([against], layout)[0])
+    refuse([one for one in (*targets, other) if isinstance(one, Case)], kinds, lnc)
     with progress(show=not as_json) as advance:
-        for case in chosen:
-            one, timed = profiles.profile_case(
-                case, dtype=kind, precision=precision, lnc=lnc, algorithm=algorithm, sensitivity=sensitivity,
-                standalone=standalone, advance=of_case(case.name, advance),
-            )  # fmt: skip
-            found.append(one)
-            _write(one, timed, trace, plot)
+        settings = {"sensitivity": sensitivity, "standalone": standalone}
+        made = [profile_of(one, lnc, kinds, settings, advance) for one in targets]
+        beside = None if other is None else profile_of(other, lnc, kinds, settings, advance)
+    for path, write in ((trace, made[0].profile.save_trace), (plot, made[0].plot)):
+        if path is not None:
+            with whole_file(path) as part:
+                write(part)
+    _tell(made, beside, [path for path in (trace, plot) if path is not None], as_json)
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """How cases are to be run; None: as they say, or by the estimate."""
+
+    dtype: str | None
+    precision: str | None
+    layout: str | None
+    algorithm: str | None
+
+
+@dataclass(frozen=True)
+class Made:
+    """A profile, and what is said of it beside: a title, more totals, plain data for JSON."""
+
+    profile: Profile
+    title: str
+    floors: tuple[str, ...]
+    document: dict[str, Any]
+
+    def plot(self, path: Path) -> None:
+        """Draw it, with its title."""
+        self.profile.plot(path, self.title)
+
+
+#: What can be profiled: a case, a kernel in a file, a file that holds a profile.
+Target = Case | KernelCall | Path
+
+
+def refuse(chosen: list[Case], kinds: Kinds, lnc: int) -> None:
+    """Raises UnsupportedError and the like, all at once: cases that do not run so."""
+    kind = None if kinds.dtype is None else dtype_name(kinds.dtype)
+    profiles = importlib.import_module("nkiconv.tools.suites.profiles")
+    errors = [
+        error
+        for case in chosen
+        for error in profiles.refusals(case, kinds.algorithm, lnc, kind, precision=kinds.precision)
+    ]
+    raise_all("nkiconv profile cannot run these cases", errors)
+
+
+def profile_of(target: Target, lnc: int, kinds: Kinds, settings: dict[str, Any], advance: Advance) -> Made:
+    """The profile of a target."""
+    if isinstance(target, Path):
+        return _plain(saved(target))
+    if isinstance(target, KernelCall):
+        with target.kernel() as kernel:
+            profiled = nkiconv.profile(kernel, **settings, advance=of_case(target.name, advance))
+            return _plain(target.guarded(lambda: profiled(*target.specs(), **keywords(target.arguments))))
+    dtype = None if kinds.dtype is None else dtype_name(kinds.dtype)
+    one, timed = importlib.import_module("nkiconv.tools.suites.profiles").profile_case(
+        target, dtype=dtype, precision=kinds.precision, lnc=lnc, algorithm=kinds.algorithm, **settings,
+        advance=of_case(target.name, advance),
+    )  # fmt: skip
+    profile = dataclasses.replace(one.profile, timed=timed, kernel=f"{target.name} ({one.algorithm})")
+    floor = f"copy floor {one.floors.copy_us:,.2f} us, {one.x_copy_floor:.2f} x that"
+    return Made(profile, title_of(one), (floor,), one.as_dict())
+
+
+def _plain(one: Profile) -> Made:
+    """A profile of which nothing else is known."""
+    return Made(one, f"{one.kernel} on {'2 cores' if one.lnc == 2 else '1 core'}", (), one.as_dict())
+
+
+def title_of(one: CaseProfile) -> str:
+    """Case, shape, dtype, algorithm and cores."""
+    cores, shape = "2 cores" if one.lnc == 2 else "1 core", extents(one.problem)
+    name = shape if one.case == shape else f"{one.case}: {shape}"
+    return f"{name} {kind(one.problem.dtype, one.precision)}, {one.algorithm} on {cores}"
+
+
+def saved(path: Path) -> Profile:
+    """The one profile that a file of --json holds.
+
+    Raises UnsupportedError: it is no such file.
+    """
+    profiling = importlib.import_module("nkiconv.simulator.profiling")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        one = document[0] if isinstance(document, list) and len(document) == 1 else document
+        found: Profile = profiling.Profile.from_dict(one)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UnsupportedError(f"{path}: holds no profile ({error}); write one with nkiconv profile --json") from error
+    return found
+
+
+def _tell(made: list[Made], beside: Made | None, written: list[Path], as_json: bool) -> None:
+    """Show profiles, or what moves from the one to another."""
+    if beside is not None:
+        moved = made[0].profile.compare(beside.profile)
     if as_json:
-        print_json([one.as_dict() for one in found])
+        print_json([one.document for one in made] if beside is None else moved.as_dict())
         return
     screen = console()
-    for one in found:
-        show(screen, one)
-    for path in (trace, plot):
-        if path is not None:
-            screen.print(f"wrote {path}", soft_wrap=True)
+    if beside is None:
+        for one in made:
+            show(screen, one.profile, one.title, one.floors)
+    else:
+        moved.show(screen)
+    for path in written:
+        screen.print(f"wrote {path}", soft_wrap=True)
+
+
+def _of_kernels(
+    names: list[str],
+    kernels: list[str],
+    inputs: list[str] | None,
+    args: list[str] | None,
+    against: str | None,
+    kinds: Kinds,
+) -> Iterator[NkiconvError]:
+    """Options of kernels without one, options of cases where there are kernels only."""
+    for option, given in (("--input", inputs), ("--arg", args)):
+        if given and not kernels:
+            yield UnsupportedError(f"{option}={given[0]}: is of a kernel, FILE.py:KERNEL, and none is named; name one")
+    for option, value in vars(kinds).items():
+        if value is not None and names and set(names) <= set(kernels):
+            yield UnsupportedError(f"--{option}={value}: is of cases, and {kernels[0]} is a kernel; drop it")
+    if against is not None and len(names) > 1:
+        yield UnsupportedError(f"--against={against}: is held against one profile, {len(names)} are named; name one")
 
 
 def _contradictions(names: list[str], trace: Path | None, plot: Path | None) -> Any:
@@ -81,15 +247,3 @@ def _contradictions(names: list[str], trace: Path | None, plot: Path | None) -> 
         yield UnsupportedError(f"--trace={trace}: is --plot's path too; give two")
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         yield UnsupportedError(f"--plot={plot}: needs matplotlib; install nkiconv[plots]")
-
-
-def _write(one: CaseProfile, timed: Any, trace: Path | None, plot: Path | None) -> None:
-    title = f"{one.case}: {one.algorithm}, {one.problem.dtype}, {one.lnc} core{'s' if one.lnc > 1 else ''}"
-    if trace is not None:
-        perfetto = importlib.import_module("nkiconv.simulator.profiling.perfetto")
-        with whole_file(trace) as part:
-            part.write_text(json.dumps(perfetto.trace(timed)), encoding="utf-8")
-    if plot is not None:
-        picture = importlib.import_module("nkiconv.simulator.profiling.picture").picture
-        with whole_file(plot) as part:
-            picture(one.profile, timed, part, title)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from ...errors import UnsupportedError, raise_all
+from .grid import Grid
 from .options import Lnc
 from .paths import unwritable
-from .shell import JsonOption, console, print_json, progress, reports_errors
+from .shell import JsonOption, console, print_json, prints_tables, progress
 
 #: Columns of the table: heading, and the CSV's column.
 _SHOWN = {
@@ -30,7 +30,7 @@ _SHOWN = {
 _TEXT = ("case", "dtype", "algorithm", "bound by")
 
 
-@reports_errors
+@prints_tables
 def command(
     csv: Annotated[Path | None, typer.Option(help="Write the rows to this file, replacing it.")] = None,
     only: Annotated[str | None, typer.Option(help="Only cases whose name contains this; not with --csv.")] = None,
@@ -56,12 +56,10 @@ def command(
     if as_json:
         print_json(rows)
         return
-    table = Table(title="headline cases, modelled us (trn2)", title_justify="left", box=None, padding=(0, 1, 0, 0))
-    for heading in _SHOWN:
-        table.add_column(heading, justify="left" if heading in _TEXT else "right", no_wrap=True)
+    grid = Grid("headline cases, modelled us (trn2)", tuple(_SHOWN), _TEXT)
     for row in rows:
-        table.add_row(*(_cell(heading, row[name]) for heading, name in _SHOWN.items()))
-    console().print(table)
+        grid.add(*(_cell(heading, row[name]) for heading, name in _SHOWN.items()))
+    grid.show(console())
     if csv is not None:
         console().print(f"wrote {csv}", soft_wrap=True)
 

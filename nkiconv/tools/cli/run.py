@@ -7,6 +7,7 @@ import enum
 import importlib
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,9 +17,10 @@ from ...errors import NkiconvError, UnsupportedError, raise_all
 from ...problem import dtype_name
 from .file_options import OPERATIONS, FileOptions
 from .file_work import Written, file_work
+from .kernels import KernelCall, is_kernel
 from .options import Algorithm, NoNames, Precision, named_cases
-from .shell import CHECK_FAILED, JsonOption, console, print_json, progress, reports_errors
-from .show import REPORT_NOTES, report_table
+from .shell import CHECK_FAILED, JsonOption, console, notes, print_json, prints_tables, progress
+from .show import REPORT_NOTES, report_grid
 from .work import Work
 
 if TYPE_CHECKING:
@@ -41,10 +43,21 @@ def _file(what: str) -> Any:
 _DEGREES = {Lnc.one: (1,), Lnc.two: (2,), Lnc.both: (1, 2)}
 
 
-@reports_errors
+@prints_tables
 def command(
     names: NoNames = None,
-    input: Annotated[str | None, _file("x: .npy, .npz, .safetensors, .png, .jpg or .wav.")] = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE[:NAME]|SHAPE:DTYPE",
+            help="x: .npy, .npz, .safetensors, .png, .jpg or .wav. Of a kernel FILE.py:KERNEL, in order: such files, "
+            "or random data, as in 1x512x5000:bf16; repeatable.",
+        ),
+    ] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Of a kernel: a Python literal or nl.NAME; repeatable."),
+    ] = None,
     filter: Annotated[str | None, _file(r"w: \[C, S], \[K, C/groups, S] or \[K, C/groups, R, S].")] = None,
     bias: Annotated[str | None, _file(r"\[K].")] = None,
     residual: Annotated[str | None, _file("Added to the sums; shape of y.")] = None,
@@ -92,15 +105,17 @@ def command(
     channels: Annotated[str, typer.Option(help="How many to check: auto, all, or a number.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    r"""Run convolutions, check them against the float64 reference, and say what they took.
+    r"""Run convolutions, check them against the float64 reference, and say what they took; or a kernel of one's own.
 
     y\[n, c, q] = sum over s of w\[c, s] * x_pad\[n, c, q*stride + s*dilation], and so on for the other operations.
     A picture is \[1, C, H, W] in 0..1, 16-bit sound \[1, C, W] in -1..1; y is written back in kind.
     Cases of more than 200,000 instructions are checked on 16 channels unless --channels says otherwise.
-    Exit status 1 if a result is wrong.
+    Exit status 1 if a result is wrong, or a kernel breaks a rule of NKI.
     """
+    kernels = [name for name in names or [] if is_kernel(name)]
+    first = input[0] if input else None
     options = FileOptions(
-        input=input,
+        input=None if kernels else first,
         filter=filter,
         bias=bias,
         residual=residual,
@@ -117,7 +132,18 @@ def command(
         lhs_dilation=lhs_dilation,
         filter_layout=filter_layout,
     )
-    raise_all("nkiconv run cannot run this", list(_contradictions(names or [], options, seed, channels)))
+    if kernels:
+        others = {"--layout": layout, "--precision": precision, "--algorithm": algorithm}
+        refused = [*_of_one_kernel(names or [], options, others, strict_nonfinite, channels)]
+        _run_kernel(
+            kernels[0], tuple(input or ()), tuple(arg or ()), _DEGREES[lnc], seed or 0, out, force, as_json, refused
+        )
+        return
+    found_twice = [
+        UnsupportedError(f"--input={one}: is given twice; a convolution has one x") for one in (input or [])[1:]
+    ]
+    found_twice += [UnsupportedError(f"--arg={one}: is of a kernel, FILE.py:KERNEL; name one") for one in arg or []]
+    raise_all("nkiconv run cannot run this", [*found_twice, *_contradictions(names or [], options, seed, channels)])
     verify = importlib.import_module("nkiconv.tools.verify")
     how: dict[str, Any] = {"algorithm": algorithm, "degrees": _DEGREES[lnc], "strict_nonfinite": strict_nonfinite}
     how_many = int(channels) if channels.isdecimal() else channels
@@ -134,6 +160,51 @@ def command(
     _show(reports, out, written, as_json)
     if not all(report.ok for report in reports):
         raise typer.Exit(CHECK_FAILED)
+
+
+def _run_kernel(
+    target: str,
+    inputs: tuple[str, ...],
+    arguments: tuple[str, ...],
+    degrees: tuple[int, ...],
+    seed: int,
+    out: str | None,
+    force: bool,
+    as_json: bool,
+    refused: list[NkiconvError],
+) -> None:
+    """Run a kernel on as many cores as are asked for, and say what it returned."""
+    running = importlib.import_module("nkiconv.tools.cli.kernel_run")
+    calls = [KernelCall(target, inputs, arguments, degree) for degree in degrees]
+    refused = [*refused, *calls[0].violations(), *([] if out is None else running.refused_out(Path(out), force))]
+    raise_all("nkiconv run cannot run this", refused)
+    with progress(show=not as_json) as advance:
+        advance(calls[0].name, None)
+        runs = [running.run_kernel(call, seed) for call in calls]
+    same = len(runs) < 2 or running.same_bits(*runs)
+    written = None if out is None else running.write(runs[-1], Path(out))
+    if as_json:
+        print_json({"ok": same, "out": out, "runs": [one.as_dict() for one in runs]})
+    else:
+        screen = console()
+        running.show(screen, runs)
+        if written is not None:
+            screen.print(Text(written), soft_wrap=True)
+    if not same:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _of_one_kernel(
+    names: list[str], options: FileOptions, others: dict[str, str | None], strict_nonfinite: bool, channels: str
+) -> Iterator[NkiconvError]:
+    """Options that a kernel of one's own has no use for."""
+    if len(names) > 1:
+        yield UnsupportedError(f"{', '.join(names)}: a kernel runs alone; name it alone")
+    given = [option for option in options.given() if option not in ("--out", "--force")]
+    given += [option for option, value in others.items() if value is not None]
+    given += ["--strict-nonfinite"] * strict_nonfinite + ["--channels"] * (channels != "auto")
+    if given:
+        yield UnsupportedError(f"{', '.join(given)}: of convolutions, and {names[0]} is a kernel; drop it")
 
 
 def _contradictions(names: list[str], options: FileOptions, seed: int | None, channels: str) -> Iterator[NkiconvError]:
@@ -187,8 +258,8 @@ def _show(reports: list[Report], out: str | None, written: Written | None, as_js
         return
     screen = console()
     provider = "AWS's nki" if reports[0].provider == "aws" else "nkiconv's simulator"
-    screen.print(report_table(f"convolutions on {provider}", reports))
-    screen.print(Text(REPORT_NOTES, style="dim"))
+    report_grid(f"convolutions on {provider}", reports).show(screen)
+    notes(screen, *REPORT_NOTES)
     sampled = [report.name for report in reports if report.channels_checked < report.problem.K]
     if sampled:
         names = ", ".join(dict.fromkeys(sampled))

@@ -1,4 +1,4 @@
-"""A model from a script: SCRIPT.py:FUNCTION, imported as a module of its own, with nothing of it left behind."""
+"""What a script has: SCRIPT.py:NAME, imported as a module of its own, with nothing of it left behind."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ def function_of(target: str) -> Iterator[Callable[[], Any]]:
     Raises UnsupportedError: there is no such script or function, importing it raises, or the function wants arguments;
     its caller gets one where the function raises.
     """
+    with attribute_of(target) as found:
+        path, name = _parts(target)
+        yield lambda: guarded(f"SCRIPT={target}: {name}()", path, found)
+
+
+@contextlib.contextmanager
+def attribute_of(target: str) -> Iterator[Any]:
+    """What SCRIPT.py:NAME names, which can be called, while the block runs; otherwise as `function_of`."""
     path, name = _parts(target)
     before = list(sys.path)
     sys.path.insert(0, str(path.resolve().parent))
@@ -50,30 +58,33 @@ def _parts(target: str) -> tuple[Path, str]:
     return path, name
 
 
-def _named(target: str, path: Path, name: str) -> Callable[[], Any]:
-    """The function of a script."""
+def _named(target: str, path: Path, name: str) -> Any:
+    """What a script has by this name."""
     spec = importlib.util.spec_from_file_location(MODULE, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module
-    _guarded(f"SCRIPT={target}: importing it", path, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    guarded(f"SCRIPT={target}: importing it", path, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
     found = getattr(module, name, None)
     if found is None:
-        functions = [one for one, value in vars(module).items() if inspect.isfunction(value)]
+        functions = [one for one, value in vars(module).items() if inspect.isfunction(inspect.unwrap(value))]
         close = difflib.get_close_matches(name, functions, n=3, cutoff=0.4) or functions[:3]
-        remedy = f"did you mean {', '.join(close)}?" if close else "define one that returns the model"
+        remedy = f"did you mean {', '.join(close)}?" if close else "define it"
         raise UnsupportedError(f"SCRIPT={target}: {path} has no {name}; {remedy}")
     if not callable(found):
         kind = type(found).__name__
         raise UnsupportedError(f"SCRIPT={target}: {name} is no function but of type {kind}; name one")
-    return lambda: _guarded(f"SCRIPT={target}: {name}()", path, found)
+    return found
 
 
-def _guarded(what: str, path: Path, call: Callable[[], Any]) -> Any:
-    """What a call of the script's code returns; whatever it raises becomes an UnsupportedError with the line."""
+def guarded(what: str, path: Path, call: Callable[[], Any], passing: tuple[type[Exception], ...] = ()) -> Any:
+    """What a call of the script's code returns; whatever it raises becomes an UnsupportedError with the line, but for
+    what is passing."""
     try:
         return call()
+    except passing:
+        raise
     except (Exception, SystemExit) as error:
         raise UnsupportedError(f"{what} raised {type(error).__name__}{_line(path, error)}: {error}; mend it") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import math
 import os
@@ -10,7 +11,9 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Annotated, Any
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
@@ -31,35 +34,89 @@ Advance = Callable[[str, "float | None"], None]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
+#: Forms of a table on stdout.
+FORMATS = ("table", "markdown", "csv")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a command is to talk."""
+
+    format: str = FORMATS[0]
+    quiet: bool = False
+
+
+_ASKED: ContextVar[Asked | None] = ContextVar("asked", default=None)
+
+
+def asked() -> Asked:
+    """How the command that runs is to talk."""
+    return _ASKED.get() or Asked()
+
+
 def console(*, stderr: bool = False) -> Console:
-    """Where to print; wide enough for the tables where nobody watches."""
-    found = Console(stderr=stderr, highlight=False)
-    if not found.is_terminal:
+    """Where to print; wide enough for the tables where nobody watches, unless COLUMNS says how wide it is. On stdout
+    nothing comes beside tables that are no terminal's."""
+    found = Console(stderr=stderr, highlight=False, quiet=not stderr and asked().format != FORMATS[0])
+    if not found.is_terminal and "COLUMNS" not in os.environ:
         found.width = max(found.width, PLAIN_WIDTH)
     return found
 
 
-def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn refusals into a red message and an exit status, with JSON besides if the command was called with --json.
+def notes(screen: Console, *lines: str) -> None:
+    """What the columns of a table mean, below it, unless --quiet is given."""
+    for line in () if asked().quiet else lines:
+        screen.print(Text(line, style="dim"), soft_wrap=True)
 
-    A kernel that breaks a rule of NKI has failed a check; whatever else is refused is bad input.
+
+def reports_errors(command: Callable[..., None], *, tables: bool = False) -> Callable[..., None]:
+    """A command with --quiet, whose refusals are a red message and an exit status, with JSON besides if it was called
+    with --json.
+
+    A kernel that breaks a rule of NKI has failed a check; whatever else is refused is bad input. tables: with --format.
     """
 
     @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(*args: Any, quiet: bool = False, format: str = FORMATS[0], **kwargs: Any) -> None:
+        as_json = kwargs.get("as_json", False)
+        token = _ASKED.set(Asked(format if format in FORMATS else FORMATS[0], quiet))
         try:
+            if format not in FORMATS:
+                raise UnsupportedError(f"--format={format}: accepted are {', '.join(FORMATS)}; use one of these")
+            if as_json and format != FORMATS[0]:
+                raise UnsupportedError(f"--format={format}: --json prints one document and nothing else; drop one")
             command(*args, **kwargs)
         except BrokenPipeError:  # whoever reads has seen enough, which typer knows how to end
             raise
         except (NkiconvError, NkiValidationError, NotImplementedError, OSError, MemoryError) as error:
             try:
-                _report(error, as_json=kwargs.get("as_json", False))
+                _report(error, as_json=as_json)
             except UnsupportedError as unwritten:
                 _report(unwritten, as_json=False)
             _settle_stdout()
             raise typer.Exit(CHECK_FAILED if _is_broken_rule(error) else BAD_INPUT) from None
+        finally:
+            _ASKED.reset(token)
 
+    added = {"quiet": (_Quiet, False)} | ({"format": (_Format, FORMATS[0])} if tables else {})
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in added.items()
+    ]
+    hints = get_type_hints(command, include_extras=True)
+    known = [one.replace(annotation=hints[name]) for name, one in inspect.signature(command).parameters.items()]
+    run.__signature__ = inspect.Signature([*known, *parameters])  # type: ignore[attr-defined]
+    run.__annotations__ = hints | {name: annotation for name, (annotation, _) in added.items()}
     return run
+
+
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
+_Format = Annotated[str, typer.Option(help=f"Of tables: {', '.join(FORMATS)}.")]
+
+
+def prints_tables(command: Callable[..., None]) -> Callable[..., None]:
+    """As `reports_errors`, with --format."""
+    return reports_errors(command, tables=True)
 
 
 def _report(error: BaseException, *, as_json: bool) -> None:
@@ -142,7 +199,8 @@ def progress(show: bool) -> Iterator[Advance]:
     """A bar on stderr while the block runs, if that is a terminal; yields a function of (what, share done or None)."""
     screen = console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn()
-    with Progress(*columns, console=screen, transient=True, disable=not (show and screen.is_terminal)) as bar:
+    shown = show and screen.is_terminal and not asked().quiet
+    with Progress(*columns, console=screen, transient=True, disable=not shown) as bar:
         task = bar.add_task("", total=None)
 
         def advance(what: str, share: float | None) -> None:

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-from rich.table import Table
-from rich.text import Text
 
 from ...problem import ConvProblem
 from ...simulator.hardware import PSUM_BYTES_PER_PARTITION, SBUF_USABLE_BYTES_PER_PARTITION
+from ...simulator.profiling.show import quantity as quantity
+from .grid import Grid
 
 if TYPE_CHECKING:
     from ..verify import Report
-
-
-#: Characters of a line of tiles.
-TILES_WIDTH = 22
-
-
-def quantity(value: float, unit: str = "") -> str:
-    """Three digits and a decimal prefix, as in "4.35 MB"."""
-    for prefix in ("", "k", "M", "G"):
-        if abs(value) < 999.5:
-            return f"{value:.3g} {prefix}{unit}".strip()
-        value /= 1000
-    return f"{value:.3g} T{unit}"
 
 
 def extents(problem: ConvProblem) -> str:
@@ -59,95 +46,67 @@ def kind(dtype: str, precision: str | None) -> str:
     return dtype if precision is None else f"{dtype} as {precision}"
 
 
-def report_table(title: str, reports: list[Report]) -> Table:
-    """One row a report: problem, tiles, counts, peaks, error and verdict."""
-    table = Table(title=title, show_lines=True, pad_edge=False)
-    for heading in ("what", "lnc", "tiles", "instructions", "memory", "check", "verdict"):
-        table.add_column(heading, overflow="fold")
+def report_grid(title: str, reports: list[Report]) -> Grid:
+    """One row a report: problem, verdict, error, algorithm, counts, peaks, tiles."""
+    numbers = ("max error", "bound", "worst ratio", "instructions")
+    text = ("case", "verdict", "shape", "cores", "algorithm", "checked", "engines", "DMA", "SBUF", "PSUM", "tiles")
+    grid = Grid(title, (*text[:5], *numbers, *text[5:]), text)
     for report in reports:
-        table.add_row(
-            Text(
-                f"{report.name}\n{_in_lines(extents(report.problem))}\n{outputs(report.problem)} "
-                f"{kind(report.problem.dtype, report.precision)}"
-            ),
+        found = report.comparison
+        grid.add(
+            report.name,
+            report.verdict,
+            f"{extents(report.problem)} {outputs(report.problem)} {kind(report.problem.dtype, report.precision)}",
             str(report.lnc),
+            report.algorithm,
+            f"{found.max_error:.3g}",
+            f"{found.bound:.3g}",
+            f"{found.worst_ratio:.3g}",
+            "not counted (AWS's NKI)" if report.trace is None else f"{report.trace.num_instructions:,}",
+            "; ".join(_checked(report)),
+            *_counts(report),
             _tiles(report),
-            _instructions(report),
-            _memory(report),
-            _check(report),
-            Text(report.verdict, style="green" if report.ok else "bold red"),
+            style="" if report.ok else "bold red",
         )
-    return table
+    return grid
 
 
-def _in_lines(text: str, width: int = 24) -> str:
-    """Words in lines of up to `width`, so that the table stays narrow."""
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(lines)
+def _checked(report: Report) -> Iterator[str]:
+    """How much was checked, and what was found beside the largest error."""
+    found, K = report.comparison, report.problem.K
+    yield f"all {K} channels" if report.channels_checked == K else f"{report.channels_checked} of {K} channels"
+    if report.num_blocks > 1:
+        yield f"in {report.num_blocks} blocks"
+    if found.num_wrong:
+        yield f"{found.num_wrong:,} wrong, worst {found.place}"
+    if report.identical is not None:
+        yield f"{'identical to' if report.identical else 'DIFFERS from'} lnc {report.same_as_lnc}"
 
 
-def _tiles(report: Report) -> Text:
-    lines = [report.algorithm]
-    if report.config is not None:
-        lines += [f"{name} {value}" for name, value in report.config]
-    tiles = report.tiles or {}
-    if report.algorithm == "taps_on_partition" and tiles:
-        channels = f"channels {tiles['c_tile']}"
-        if tiles["channels_per_group"] > 1:
-            channels += f" by {tiles['channels_per_group']}"
-        lines += [channels, f"taps {tiles['s_tile']} x {tiles['num_s_tiles']}"]
-        lines += [f"columns {tiles['q_tile']} of {tiles['q_load']}"]
-    else:
-        lines.append(_in_lines(" ".join(f"{name}={size}" for name, size in tiles.items()), TILES_WIDTH))
-    return Text("\n".join(lines))
-
-
-def _instructions(report: Report) -> Text:
-    if report.trace is None:
-        return Text("not counted\n(AWS's NKI)")
-    counts = report.trace.instructions
-    return Text("\n".join([f"{report.trace.num_instructions:,}", *(f"{engine} {n:,}" for engine, n in counts.items())]))
-
-
-def _memory(report: Report) -> Text:
+def _counts(report: Report) -> Iterator[str]:
+    """Instructions an engine, bytes by DMA, peaks of SBUF and PSUM."""
     trace = report.trace
     if trace is None:
-        return Text("-")
-    sbuf, psum = trace.sbuf_peak_bytes, trace.psum_peak_bytes
-    return Text(
-        f"DMA {quantity(trace.dma_bytes, 'B')}\n"
-        f"SBUF {sbuf:,} B {sbuf / SBUF_USABLE_BYTES_PER_PARTITION:.0%}\n"
-        f"PSUM {psum:,} B {psum / PSUM_BYTES_PER_PARTITION:.0%}"
-    )
+        yield from [""] * 4
+        return
+    yield " ".join(f"{engine} {n:,}" for engine, n in trace.instructions.items())
+    yield quantity(trace.dma_bytes, "B")
+    for peak, limit in (
+        (trace.sbuf_peak_bytes, SBUF_USABLE_BYTES_PER_PARTITION),
+        (trace.psum_peak_bytes, PSUM_BYTES_PER_PARTITION),
+    ):
+        yield f"{peak:,} B ({peak / limit:.0%})"
 
 
-def _check(report: Report) -> Text:
-    found, K = report.comparison, report.problem.K
-    channels = f"all {K} channels" if report.channels_checked == K else f"{report.channels_checked} of {K} channels"
-    if report.num_blocks > 1:
-        channels += f"\n  in {report.num_blocks} blocks"
-    lines = [
-        f"max error {found.max_error:.3g}",
-        f"  bound {found.bound:.3g}",
-        f"worst ratio {found.worst_ratio:.3g}",
-        channels,
-    ]
-    if found.num_wrong:
-        lines.append(f"{found.num_wrong:,} wrong, worst {found.place}")
-    if report.identical is not None:
-        lines.append(f"{'identical to' if report.identical else 'DIFFERS from'} lnc {report.same_as_lnc}")
-    return Text("\n".join(lines))
+def _tiles(report: Report) -> str:
+    """Settings that were asked for, and tiles."""
+    settings = [f"{name}={value}" for name, value in report.config or ()]
+    return " ".join([*settings, *(f"{name}={size}" for name, size in (report.tiles or {}).items())])
 
 
-#: What the columns of `report_table` mean, to print below it.
+#: What the columns of `report_grid` mean, to print below it.
 REPORT_NOTES = (
-    "tiles: algorithm, settings, and its tiles; of taps_on_partition: channels in a PSUM tile (by channels a matmul),"
-    "\n  taps a tile x tap tiles, columns a matmul of columns loaded"
-    "\nmemory: bytes moved by DMA; peaks in bytes a partition, fuller core, and share of the limit"
-    "\ncheck: against the float64 reference; bound at the element of max error; worst ratio is the largest error/bound"
-    "\ncounts and peaks are of the whole case; rows are traced for them without data, and run in blocks of channels"
+    "bound: what the error may be at the element of max error; worst ratio: the largest error over its bound",
+    "DMA: bytes moved; SBUF, PSUM: peaks in bytes a partition, fuller core, and share of the limit; counts and peaks "
+    "are of the whole case",
 )

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from ...errors import UnsupportedError, raise_all
 from ..tables.readme import find_between, markdown, markers, put_between
+from .grid import Grid
 from .paths import unwritable
-from .shell import CHECK_FAILED, console, plain_warnings, print_json, progress
+from .shell import CHECK_FAILED, console, notes, plain_warnings, print_json, progress
 
 if TYPE_CHECKING:
     from ..suites.suite import SuiteRow
@@ -29,8 +27,6 @@ NOTES = (
     "of the roofline: share of the time that bytes or flops need at least; cuDNN: the same of cuDNN on one H200 "
     "(measured elsewhere; products of fp32 in tf32 for conv2d), where that shape was measured",
 )
-#: Headings of baselines with long names, in two lines.
-_HEADINGS = {"taps_on_partition": "x taps_on\npartition", "implicit_gemm": "x implicit\n_gemm"}
 
 
 @dataclass(frozen=True)
@@ -102,33 +98,29 @@ def _show(suite: str, lnc: int, found: list[SuiteRow], means: dict[str, tuple[fl
     screen = console()
     cores = "2 cores" if lnc == 2 else "1 core"
     title = f"{suite}: headline cases on trn2, {cores}, modelled us"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("case", no_wrap=True)
-    table.add_column("algorithm and settings", overflow="fold", min_width=16)
     baselines = list(found[0].baselines)
-    against = [_HEADINGS.get(name, f"x {name}") for name in baselines]
-    for heading in ("mean", "phase 0", "worst", "look-\nahead", *against, "x copy\nfloor", "reload",
-                    "of the\nroofline", "cuDNN", "instruc-\ntions"):  # fmt: skip
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("bound by")
+    numbers = ("phase 0", "worst", "look-ahead", *(f"x {name}" for name in baselines), "x copy floor", "reload",
+               "of the roofline", "cuDNN", "instructions")  # fmt: skip
+    text = ("case", "algorithm", "settings", "bound by")
+    grid = Grid(title, (*text[:3], "mean", *numbers, text[3]), text)
     for one in found:
-        table.add_row(*_cells(one))
-    table.add_section()
+        grid.add(*_cells(one), style="" if one.report.ok else "bold red")
     mean = [f"{means[f'x_{name}'][0]:,.1f}" for name in baselines]
     rest = f"{means['x_copy_floor'][0]:.2f}", "", f"{means['roofline_fraction'][0]:.1%}"
-    table.add_row("geometric mean", f"of {means['x_copy_floor'][1]} rows", "", "", "", "", *mean, *rest, "", "", "")
-    screen.print(table)
-    for note in NOTES:
-        screen.print(Text(note, style="dim"), soft_wrap=True)
+    rows = f"geometric mean of {means['x_copy_floor'][1]} rows"
+    grid.add(rows, "", "", "", "", "", "", *mean, *rest, "", "", "", style="bold")
+    grid.show(screen)
+    notes(screen, *NOTES)
 
 
-def _cells(one: SuiteRow) -> list[str | Text]:
+def _cells(one: SuiteRow) -> list[str]:
     found, share = one.profile.profile, one.h200_fraction
     times = one.us, found.phases.phase0_us, found.phases.worst_us, found.lookahead_us
     verdict = "" if one.report.ok else " WRONG"
     return [
-        Text(f"{one.case}\n  {one.dtype}{verdict}", style="" if one.report.ok else "bold red"),
-        f"{one.plan.algorithm}\n{one.plan.settings}",
+        f"{one.case} {one.dtype}{verdict}",
+        one.plan.algorithm,
+        one.plan.settings,
         *(f"{us:,.1f}" for us in times),
         *(_times(one, name) for name in one.baselines),
         f"{one.profile.x_copy_floor:.2f}",

@@ -1,7 +1,8 @@
-"""How a profile looks on a terminal."""
+"""How a profile looks on a terminal of any width: lines that wrap, and tables of few columns with whole numbers."""
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,58 +12,72 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...simulator.hardware import PSUM_BANKS, SBUF_USABLE_BYTES_PER_PARTITION
-from .show import extents, kind, quantity
+from ..hardware import PSUM_BANKS, SBUF_USABLE_BYTES_PER_PARTITION
 
 if TYPE_CHECKING:
-    from ...simulator.profiling import EngineUse, Profile, Share
-    from ..suites.profiles import CaseProfile
+    from .report import Profile, Share
+    from .usage import EngineUse
 
 #: Rows of the critical path, and element sizes, that are printed.
-_ROWS = 6
+ROWS = 6
+#: Columns where nobody says how many there are.
+WIDTH = 80
 
 
-def show(screen: Console, one: CaseProfile) -> None:
-    """Print one profile: totals, engines, critical path, data movement, what it rests on."""
-    cores = "2 cores" if one.lnc == 2 else "1 core"
-    title = f"{one.case}: {extents(one.problem)} {kind(one.problem.dtype, one.precision)}, {one.algorithm} on {cores}"
+def quantity(value: float, unit: str = "") -> str:
+    """Three digits and a decimal prefix, as in "4.35 MB"."""
+    for prefix in ("", "k", "M", "G"):
+        if abs(value) < 999.5:
+            return f"{value:.3g} {prefix}{unit}".strip()
+        value /= 1000
+    return f"{value:.3g} T{unit}"
+
+
+def text_of(found: Profile, width: int = WIDTH) -> str:
+    """A profile as plain text."""
+    screen = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
+    cores = "2 cores" if found.lnc == 2 else "1 core"
+    show(screen, found, f"{found.kernel} on {cores}", [])
+    file = screen.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue().rstrip() + "\n"
+
+
+def show(screen: Console, found: Profile, title: str, floors: Sequence[str]) -> None:
+    """Print a profile: totals, engines, critical path, data movement, what it rests on; floors: more totals."""
     screen.print(Text(title, style="bold"))
-    screen.print(_totals(one))
-    screen.print(_engines(one.profile))
-    screen.print(_path(one.profile))
-    for line in _notes(one):
-        screen.print(Text(line), soft_wrap=True)
-    if one.profile.sensitivity:
-        screen.print(_sensitivity(one.profile))
+    for line in (*totals(found), *floors):
+        screen.print(Text(line))
+    screen.print(engines(found))
+    for heading, shares in (("critical path by kind", found.path_kinds), ("by source line", found.path_lines)):
+        screen.print(path(heading, shares))
+    for line in notes(found):
+        screen.print(Text(line))
+    if found.sensitivity:
+        screen.print(sensitivity(found))
     screen.print()
 
 
-def _totals(one: CaseProfile) -> Table:
-    found = one.profile
-    table = Table(title="modelled us (trn2; first DMA issue to last DMA done)", title_justify="left")
-    times = ("mean", "phase 0", "worst", "look-ahead")
-    for heading in (*times, "bound by", "copy floor", "x floor", "roofline", "of roofline"):
-        table.add_column(heading, justify="right")
-    table.add_row(
-        f"{found.modelled_us:,.2f}",
-        f"{found.phases.phase0_us:,.2f}",
-        f"{found.phases.worst_us:,.2f}",
-        f"{found.lookahead_us:,.2f}",
-        found.bound_by,
-        f"{one.floors.copy_us:,.2f}",
-        f"{one.x_copy_floor:.2f}",
-        f"{found.roofline_us:,.2f} ({found.roofline_limit})",
-        f"{found.roofline_fraction:.1%}",
+def totals(found: Profile) -> Iterator[str]:
+    """Times, modelled, and what bounds them."""
+    phases = found.phases
+    yield (
+        f"modelled {found.modelled_us:,.2f} us (trn2; first DMA issue to last DMA done), mean of the throttle's "
+        f"phases: phase 0 {phases.phase0_us:,.2f}, worst {phases.worst_us:,.2f}, look-ahead {found.lookahead_us:,.2f}"
     )
-    return table
+    yield (
+        f"bound by {found.bound_by}; roofline {found.roofline_us:,.2f} us ({found.roofline_limit}), "
+        f"{found.roofline_fraction:.1%} of it reached"
+    )
 
 
-def _engines(found: Profile) -> Table:
+def engines(found: Profile) -> Table:
+    """What each engine did with its time."""
     table = Table(title="engines: share of the time, mean of the cores", title_justify="left")
-    for heading in ("engine", "instructions", "busy", "stalled", "idle", "stalled on"):
-        table.add_column(heading, justify="left" if heading in ("engine", "stalled on") else "right")
-    names = list(dict.fromkeys(use.engine for use in found.engines))
-    for name in names:
+    for heading in ("engine", "instructions", "busy", "stalled", "idle"):
+        table.add_column(heading, justify="left" if heading == "engine" else "right", no_wrap=True)
+    table.add_column("stalled on", overflow="fold")
+    for name in dict.fromkeys(use.engine for use in found.engines):
         uses = [use for use in found.engines if use.engine == name]
         count = sum(use.instructions for use in uses)
         if count:
@@ -86,21 +101,15 @@ def _shares(uses: Sequence[EngineUse]) -> Iterator[str]:
     yield ", ".join(f"{what} {us / span:.0%}" for what, us in top if us / span >= 0.005)
 
 
-def _path(found: Profile) -> Table:
-    table = Table(title="critical path", title_justify="left")
-    for heading in ("what", "us", "share", "source line", "us", "share"):
-        table.add_column(heading, justify="right" if heading in ("us", "share") else "left")
-    rows = max(len(found.path_kinds[:_ROWS]), len(found.path_lines[:_ROWS]))
-    for i in range(rows):
-        table.add_row(*_share(found.path_kinds, i), *_share(found.path_lines, i))
+def path(heading: str, shares: Sequence[Share]) -> Table:
+    """The largest shares of the critical path."""
+    table = Table(title=heading, title_justify="left")
+    table.add_column("what", overflow="fold")
+    for name in ("us", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in shares[:ROWS]:
+        table.add_row(short_path(one.what), f"{one.us:,.2f}", f"{one.share:.0%}")
     return table
-
-
-def _share(shares: Sequence[Share], i: int) -> tuple[str, str, str]:
-    if i >= len(shares[:_ROWS]):
-        return "", "", ""
-    one = shares[i]
-    return short_path(one.what), f"{one.us:,.2f}", f"{one.share:.0%}"
 
 
 def short_path(what: str) -> str:
@@ -111,19 +120,19 @@ def short_path(what: str) -> str:
     return f"{Path(*Path(path).parts[-2:])}:{line}"
 
 
-def _notes(one: CaseProfile) -> Iterator[str]:
-    found = one.profile
+def notes(found: Profile) -> Iterator[str]:
+    """Data movement, memory, the Tensor Engine, and what the times rest on."""
     if found.leans_on_compiler:
         yield (
             f"look-ahead order is {found.order_gap:.0%} shorter: above 5 %, the kernel leaves its scheduling to the "
             "compiler, and the time depends on how well that does it"
         )
-    sizes = sorted(found.dma_elements, key=lambda item: -item[0] * item[1])[:_ROWS]
+    sizes = sorted(found.dma_elements, key=lambda item: -item[0] * item[1])[:ROWS]
     elements = ", ".join(f"{count:,} x {size:,} B" for size, count in sizes)
     yield (
         f"DMA: {quantity(found.dma_bytes, 'B')} in {found.dma_transfers:,} transfers, engines "
         f"{found.dma_efficiency:.0%} efficient; HBM {quantity(found.hbm_bytes, 'B')}, "
-        f"{found.hbm_bytes / found.min_bytes:.2f} x the least, {found.hbm_fraction:.0%} of its rate; "
+        f"{found.hbm_bytes / max(1, found.min_bytes):.2f} x the least, {found.hbm_fraction:.0%} of its rate; "
         f"elements {elements}"
     )
     yield (
@@ -147,7 +156,8 @@ def _notes(one: CaseProfile) -> Iterator[str]:
         )
 
 
-def _sensitivity(found: Profile) -> Table:
+def sensitivity(found: Profile) -> Table:
+    """Totals with each inferred constant at the ends of its range."""
     low, high = found.sensitivity_range_us()
     base = found.phases.phase0_us
     most = found.sensitivity[0]
@@ -155,8 +165,9 @@ def _sensitivity(found: Profile) -> Table:
     if most.spread_us(base) == 0.0:
         title = f"sensitivity: none of the inferred constants moves the {base:,.2f} us of phase 0"
     table = Table(title=title, title_justify="left")
-    for heading in ("inferred constant", "low", "high", "us at low", "us at high"):
-        table.add_column(heading, justify="left" if heading == "inferred constant" else "right")
+    table.add_column("inferred constant", overflow="fold")
+    for heading in ("low", "high", "us at low", "us at high"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for one in found.sensitivity:
         table.add_row(one.constant, f"{one.low:g}", f"{one.high:g}", f"{one.low_us:,.2f}", f"{one.high_us:,.2f}")
     return table

@@ -1,0 +1,117 @@
+"""Tables of commands: on a terminal of any width without a digit lost, as Markdown, or as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .shell import FORMATS, asked, write_out
+
+#: Columns that a cell of text may be folded to before a row becomes a paragraph.
+FOLDED = 18
+#: Between two columns.
+_GAP = 2
+#: Characters of a heading and a cell that a paragraph does not break.
+WHOLE = 32
+#: A space that does not break.
+_FIXED = "\u00a0"
+#: Headings in two lines.
+_BROKEN = {
+    "instructions": "instruc-\ntions",
+    "look-ahead": "look-\nahead",
+    "x taps_on_partition": "x taps_on\n_partition",
+    "x implicit_gemm": "x implicit\n_gemm",
+}
+
+
+@dataclass
+class Grid:
+    """Rows of text under headings; the first column names a row."""
+
+    title: str
+    headings: Sequence[str]
+    #: headings of text; all others are of numbers, and stand on the right
+    text: Sequence[str]
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+    #: by number of a row: how it looks on a terminal
+    styles: dict[int, str] = field(default_factory=dict)
+
+    def add(self, *cells: str, style: str = "") -> None:
+        """One more row."""
+        if style:
+            self.styles[len(self.rows)] = style
+        self.rows.append(cells)
+
+    def show(self, screen: Console) -> None:
+        """Print it as `--format` asks: a table, or a paragraph a row where that is too wide; Markdown; CSV."""
+        if asked().format != FORMATS[0]:
+            write_out(self.markdown() if asked().format == "markdown" else self.csv())
+        elif self._narrowest() <= screen.width:
+            screen.print(self._table())
+        else:
+            screen.print(Text(self.title, style="italic"))
+            for number, row in enumerate(self.rows):
+                screen.print(Text(row[0], style=self.styles.get(number, "bold")), overflow="fold")
+                for line in _packed(list(self._pairs(row)), screen.width - 2):
+                    screen.print(Text(f"  {line}"))
+            screen.print()
+
+    def markdown(self) -> str:
+        """A table of Markdown."""
+        lines = [self.headings, ["---" if one in self.text else "---:" for one in self.headings], *self.rows]
+        return "\n".join("| " + " | ".join(one.replace("|", "\\|") for one in line) + " |" for line in lines) + "\n"
+
+    def csv(self) -> str:
+        """A header and a line a row."""
+        file = io.StringIO()
+        csv.writer(file, lineterminator="\n").writerows([self.headings, *self.rows])
+        return file.getvalue()
+
+    def _table(self) -> Table:
+        table = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for heading, wide in zip(self.headings, self._widths(), strict=True):
+            if heading in self.text:
+                table.add_column(heading, overflow="fold", min_width=min(wide, FOLDED))
+            else:
+                shown = _BROKEN.get(heading, heading)
+                table.add_column(shown, justify="right", overflow="fold", min_width=self._number_width(heading))
+        for number, row in enumerate(self.rows):
+            table.add_row(*row, style=self.styles.get(number, ""))
+        return table
+
+    def _narrowest(self) -> int:
+        """Columns of the terminal that the table takes at least."""
+        least = [
+            min(wide, FOLDED) if heading in self.text else self._number_width(heading)
+            for heading, wide in zip(self.headings, self._widths(), strict=True)
+        ]
+        return sum(least) + _GAP * len(least)
+
+    def _number_width(self, heading: str) -> int:
+        """Of a column of numbers, whose heading may be folded between words."""
+        place = list(self.headings).index(heading)
+        words = _BROKEN.get(heading, heading).split()
+        return max([*map(len, words), *(len(row[place]) for row in self.rows)])
+
+    def _widths(self) -> list[int]:
+        """Columns that no cell is folded in."""
+        return [max(len(cell) for cell in column) for column in zip(self.headings, *self.rows, strict=True)]
+
+    def _pairs(self, row: tuple[str, ...]) -> Iterator[str]:
+        for heading, cell in zip(self.headings[1:], row[1:], strict=True):
+            if cell:
+                yield f"{heading} {cell}"
+
+
+def _packed(pairs: list[str], width: int) -> list[str]:
+    """Pairs in lines of up to `width`; only long ones are broken."""
+    kept = ", ".join(pair.replace(" ", _FIXED) if len(pair) <= WHOLE else pair for pair in pairs)
+    return [line.replace(_FIXED, " ") for line in textwrap.wrap(kept, width, break_on_hyphens=False)]

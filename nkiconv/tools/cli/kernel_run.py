@@ -1,0 +1,153 @@
+"""`nkiconv run FILE.py:KERNEL`: a kernel of one's own in the simulator, what it returns and what it took."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ... import simulator
+from ...errors import NkiconvError, UnsupportedError
+from ...simulator.hardware import PSUM_BANKS, SBUF_USABLE_BYTES_PER_PARTITION
+from ...simulator.profiling.show import quantity
+from ...whole_file import whole_file
+from .kernels import KernelCall, keywords
+from .paths import unwritable
+
+
+@dataclass(frozen=True)
+class KernelRun:
+    """One run of a kernel with data."""
+
+    call: KernelCall
+    outputs: tuple[Any, ...]
+    instructions: dict[str, int]
+    dma_bytes: int
+    sbuf_peak_bytes: int
+    psum_peak_banks: int
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; arrays as what `told` says of them."""
+        return {
+            "kernel": self.call.target,
+            "lnc": self.call.lnc,
+            "outputs": [told(one) for one in self.outputs],
+            "instructions": self.instructions,
+            "dma_bytes": self.dma_bytes,
+            "sbuf_peak_bytes": self.sbuf_peak_bytes,
+            "psum_peak_banks": self.psum_peak_banks,
+            "simulated_seconds": self.seconds,
+        }
+
+
+def run_kernel(call: KernelCall, seed: int) -> KernelRun:
+    """Run a kernel in the simulator, with every rule checked.
+
+    Raises NkiError: it breaks one. UnsupportedError: it raises something else, with the line of its file.
+    """
+    arrays, arguments = call.arrays(seed), keywords(call.arguments)
+    began = time.perf_counter()
+    with call.kernel() as kernel:
+        execution = call.guarded(lambda: simulator.execute(kernel, arrays, arguments))
+    returned = execution.outputs if isinstance(execution.outputs, (tuple, list)) else (execution.outputs,)
+    return KernelRun(
+        call=call,
+        outputs=tuple(one for one in returned if one is not None),
+        instructions=dict(sorted(Counter(one.engine for one in execution.instructions).items())),
+        dma_bytes=sum(one.bytes for one in execution.instructions if one.engine == "dma"),
+        sbuf_peak_bytes=execution.sbuf_peak_bytes,
+        psum_peak_banks=execution.psum_peak_banks,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def told(array: Any) -> dict[str, Any]:
+    """What is said of an array that a kernel returned: shape, dtype, range, mean, and how many are no numbers."""
+    if not isinstance(array, np.ndarray):
+        return {"value": repr(array)}
+    found = {"shape": list(array.shape), "dtype": str(array.dtype)}
+    values = array.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    numbers = {"min": finite.min(), "mean": finite.mean(), "max": finite.max()} if finite.size else {}
+    return (
+        found | {name: float(value) for name, value in numbers.items()} | {"nonfinite": int(values.size - finite.size)}
+    )
+
+
+def same_bits(one: KernelRun, other: KernelRun) -> bool:
+    """Whether two runs returned the same bits."""
+    return [np.asarray(a).tobytes() for a in one.outputs] == [np.asarray(a).tobytes() for a in other.outputs]
+
+
+def show(screen: Console, runs: list[KernelRun]) -> None:
+    """Print what was returned, and what it took."""
+    for one in runs:
+        cores = "2 cores" if one.call.lnc == 2 else "1 core"
+        screen.print(Text(f"{one.call.name} on {cores}, simulated in {one.seconds:.2f} s", style="bold"))
+        screen.print(_outputs(one))
+        for line in _lines(one):
+            screen.print(Text(line))
+    if len(runs) == 2:
+        same = same_bits(*runs)
+        text = "one core and two return the same bits" if same else "one core and two return DIFFERENT bits"
+        screen.print(Text(text, style="" if same else "bold red"))
+
+
+def _outputs(one: KernelRun) -> Table:
+    table = Table(title="returned", title_justify="left")
+    for heading in ("shape", "dtype"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("min", "mean", "max", "NaN, Inf"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for array in one.outputs:
+        found = told(array)
+        if "value" in found:
+            table.add_row(found["value"], "", "", "", "", "")
+            continue
+        numbers = [f"{found[name]:.4g}" if name in found else "" for name in ("min", "mean", "max")]
+        shape = " x ".join(str(size) for size in found["shape"])
+        table.add_row(shape, found["dtype"], *numbers, f"{found['nonfinite']:,}")
+    return table
+
+
+def _lines(one: KernelRun) -> Iterator[str]:
+    counts = ", ".join(f"{engine} {count:,}" for engine, count in one.instructions.items())
+    yield f"{sum(one.instructions.values()):,} instructions: {counts}"
+    share = one.sbuf_peak_bytes / SBUF_USABLE_BYTES_PER_PARTITION
+    yield (
+        f"DMA {quantity(one.dma_bytes, 'B')}; SBUF {one.sbuf_peak_bytes:,} B a partition ({share:.0%}), PSUM "
+        f"{one.psum_peak_banks} of {PSUM_BANKS} banks"
+    )
+
+
+def refused_out(path: Path, force: bool) -> Iterator[NkiconvError]:
+    """Why a kernel's results cannot go to a file."""
+    yield from unwritable("--out", path, "an .npy or .npz file")
+    if path.suffix not in (".npy", ".npz"):
+        yield UnsupportedError(f"--out={path}: arrays of a kernel go to .npy or .npz; name it so")
+    elif path.is_file() and not force:
+        yield UnsupportedError(f"--out={path}: exists; name another, or overwrite it with --force")
+
+
+def write(one: KernelRun, path: Path) -> str:
+    """Write what a kernel returned to .npy or .npz; returns what was written.
+
+    Raises UnsupportedError: several arrays for a .npy.
+    """
+    if path.suffix == ".npy" and len(one.outputs) != 1:
+        raise UnsupportedError(f"--out={path}: {len(one.outputs)} arrays were returned, .npy holds one; use .npz")
+    with whole_file(path) as part, open(part, "wb") as file:
+        if path.suffix == ".npy":
+            np.save(file, one.outputs[0])
+        else:
+            np.savez(file, **{f"y{index}" if index else "y": array for index, array in enumerate(one.outputs)})
+    return f"wrote {path}"

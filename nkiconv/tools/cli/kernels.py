@@ -1,0 +1,174 @@
+"""A kernel of one's own: FILE.py:KERNEL, its arguments as typed, and its errors with the lines of that file first."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ... import simulator
+from ...errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
+from ...simulator.dtypes import DTYPES, canonical
+from .files import load, source
+from .scripts import attribute_of, guarded
+
+#: Elements of one random input, at most: 4 GiB of fp32.
+ELEMENTS_MAX = 1 << 30
+_SHAPE = re.compile(r"\d+(x\d+)*")
+#: What `--arg NAME=VALUE` may name beside Python's literals.
+_LANGUAGE = "nl."
+
+
+def is_kernel(name: str) -> bool:
+    """Whether an argument names a kernel in a file, not a case."""
+    script, colon, _ = name.rpartition(":")
+    return bool(colon) and Path(script).suffix == ".py"
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A kernel and what it is to be called with: arrays as specs, or files, and keyword arguments."""
+
+    target: str
+    inputs: tuple[str, ...]
+    arguments: tuple[str, ...]
+    lnc: int
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.target.rpartition(":")[2]
+
+    def violations(self) -> Iterator[NkiconvError]:
+        """What is wrong with the options, before anything is loaded."""
+        if self.lnc not in (1, 2):
+            yield UnsupportedError(f"--lnc={self.lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
+        for text in self.inputs:
+            try:
+                spec_of(text)
+            except NkiconvError as error:
+                yield error
+        try:
+            keywords(self.arguments)
+        except NkiconvError as error:
+            yield error
+
+    def specs(self) -> tuple[Any, ...]:
+        """Inputs without data, for a trace."""
+        found = []
+        for text in self.inputs:
+            spec = spec_of(text)
+            if spec is None:
+                array = load(source("--input", text), None).array
+                spec = simulator.ArraySpec(array.shape, str(array.dtype))
+            found.append(spec)
+        return tuple(found)
+
+    def arrays(self, seed: int) -> tuple[Any, ...]:
+        """Inputs with data: files as they are, the others random.
+
+        Raises GeometryError: more data than a laptop holds.
+        """
+        rng = np.random.default_rng(seed)
+        return tuple(self._array(text, rng) for text in self.inputs)
+
+    @contextlib.contextmanager
+    def kernel(self) -> Iterator[Any]:
+        """The kernel, launched on `lnc` cores, while the block runs; `import nki` finds the simulator there."""
+        with _our_nki(), attribute_of(self.target) as found:
+            kernel = found if hasattr(found, "function") else importlib.import_module("nkiconv.simulator").jit(found)
+            yield kernel[self.lnc]
+
+    def guarded(self, call: Any) -> Any:
+        """What a call of the kernel returns; what is no rule of NKI becomes an error with the file's line."""
+        return guarded(f"{self.target}", Path(self.target.rpartition(":")[0]), call, passing=(simulator.NkiError,))
+
+    def _array(self, text: str, rng: np.random.Generator) -> Any:
+        spec = spec_of(text)
+        if spec is None:
+            return load(source("--input", text), None).array
+        count = int(np.prod(spec.shape, dtype=object))
+        if count > ELEMENTS_MAX:
+            raise GeometryError(f"--input={text}: {count:,} elements, at most {ELEMENTS_MAX:,} are made; profile it")
+        dtype = DTYPES[spec.dtype].numpy
+        if DTYPES[spec.dtype].is_float:
+            return rng.standard_normal(spec.shape, dtype=np.float32).astype(dtype)
+        return rng.integers(0, 8, spec.shape).astype(dtype)
+
+
+def spec_of(text: str) -> Any:
+    """The ArraySpec of 1x512x5000:bf16, or None where the text names a file.
+
+    Raises DtypeError, GeometryError: there is no such dtype, or an extent of 0.
+    """
+    shape, colon, dtype = text.partition(":")
+    if not _SHAPE.fullmatch(shape):
+        return None
+    name = canonical(dtype or "float32") or canonical(_SHORT.get(dtype, ""))
+    if name is None:
+        accepted = ", ".join([*_SHORT, *DTYPES])
+        raise DtypeError(f"--input={text}: {dtype or colon} is no dtype; write SHAPE:DTYPE with one of {accepted}")
+    sizes = tuple(int(one) for one in shape.split("x"))
+    if 0 in sizes:
+        raise GeometryError(f"--input={text}: every extent must be at least 1; write 1x512x5000:bf16, say")
+    return simulator.ArraySpec(sizes, name)
+
+
+_SHORT = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp8_e4m3": "float8_e4m3",
+    "fp8_e5m2": "float8_e5m2",
+}
+
+
+def keywords(texts: Sequence[str]) -> dict[str, Any]:
+    """{name: value} of NAME=VALUE options: Python literals, and nl.NAME of nki.language.
+
+    Raises UnsupportedError: one of them is neither, or two have one name.
+    """
+    found: dict[str, Any] = {}
+    errors: list[NkiconvError] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            errors.append(UnsupportedError(f"--arg={text}: must be NAME=VALUE; write --arg eps=1e-6, say"))
+            continue
+        if name in found:
+            errors.append(UnsupportedError(f"--arg={text}: {name} is given twice; drop one"))
+        try:
+            found[name] = _value(value)
+        except (ValueError, SyntaxError, AttributeError):
+            errors.append(
+                UnsupportedError(f"--arg={text}: must be a Python literal or nl.NAME; quote text, as in {name}='\"a\"'")
+            )
+    raise_all("these arguments cannot be read", errors)
+    return found
+
+
+def _value(text: str) -> Any:
+    if text.startswith(_LANGUAGE):
+        return getattr(importlib.import_module("nkiconv.simulator.language"), text.removeprefix(_LANGUAGE))
+    return ast.literal_eval(text)
+
+
+@contextlib.contextmanager
+def _our_nki() -> Iterator[None]:
+    """`import nki` gives the simulator while the block runs.
+
+    Raises UnsupportedError: AWS's own is installed.
+    """
+    try:
+        installation = simulator.install()
+    except simulator.NkiInstalledError as error:
+        raise UnsupportedError(f"{error}; kernels in files run in nkiconv's simulator only") from error
+    with installation:
+        yield

@@ -1,0 +1,91 @@
+"""Tables of any width: no digit is lost, and Markdown and CSV hold the same cells."""
+
+import csv
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from shell import run
+
+from nkiconv.tools.cli.grid import Grid
+
+CASE = "nkl_n1_c16_w512_s7"
+CELL = st.text("abc=,()0123456789.", min_size=1, max_size=40)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 300])
+@given(rows=st.lists(st.tuples(CELL, CELL, st.integers(0, 10**9)), min_size=1, max_size=4))
+def test_no_character_is_lost(width, rows):
+    grid = Grid("numbers", ("case", "settings", "us"), ("case", "settings"))
+    for name, settings, number in rows:
+        grid.add(name, settings, f"{number:,}")
+    screen = Console(file=io.StringIO(), width=width, color_system=None)
+    grid.show(screen)
+    lines = screen.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    shown = sorted("".join(lines).replace(" ", "").replace("─", ""))
+    for row in grid.rows:
+        for one in "".join(row):
+            assert one in shown
+    assert "…" not in shown
+    for _, _, number in rows:
+        assert any(f"{number:,}" in line for line in lines)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plan", CASE, "rn50_1x1"),
+        ("profile", CASE),
+        ("bench", "--suite", "depthwise", "--only", "kda"),
+        ("crossover", "--vary", "S", "--values", "3,4", "--C", "16", "--W", "64"),
+        ("cases",),
+        ("run", CASE),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_commands_cut_nothing(arguments, width):
+    result = run(*arguments, width=width)
+    assert result.exit_code == 0, result.output
+    assert "…" not in result.stdout
+
+
+@pytest.mark.simulator_only
+def test_csv_and_markdown_are_the_table():
+    [header, row] = csv.reader(io.StringIO(run("plan", CASE, "--format", "csv").stdout))
+    plan = json.loads(run("plan", CASE, "--json").stdout)[0]
+    found = dict(zip(header, row, strict=True))
+    assert found["algorithm"] == plan["algorithm"]
+    assert float(found["modelled us"]) == pytest.approx(plan["modelled_us"], abs=0.005)
+    lines = run("plan", CASE, "--format", "markdown").stdout.splitlines()
+    assert lines[0] == "| " + " | ".join(header) + " |"
+    assert lines[2] == "| " + " | ".join(row) + " |"
+
+
+@pytest.mark.simulator_only
+def test_quiet_leaves_the_notes_out():
+    assert "mean over phases" in run("plan", CASE).stdout
+    assert "mean over phases" not in run("plan", CASE, "--quiet").stdout
+
+
+def test_version_and_help():
+    assert run("--version").stdout.startswith("nkiconv ")
+    assert run("plan", "-h").stdout == run("plan", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("cases", "--format", "html"), "--format=html: accepted are table, markdown, csv"),
+        (("cases", "--format", "csv", "--json"), "--format=csv: --json prints one document"),
+    ],
+)
+def test_bad_input(arguments, words):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr

@@ -1,0 +1,122 @@
+"""`nkiconv run` and `nkiconv profile` of kernels in files: results, traces, comparisons, and bad input by name."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shell import run
+
+pytestmark = pytest.mark.simulator_only
+FILE = Path(__file__).parents[1] / "examples" / "kernels" / "rms_norm.py"
+PLAIN, FUSED = f"{FILE}:rms_norm", f"{FILE}:rms_norm_fused"
+INPUTS = ("--input", "256x96:fp32", "--input", "1x96:fp32")
+
+
+def expected(x, w, eps):
+    return x / np.sqrt((x.astype(np.float64) ** 2).mean(axis=1, keepdims=True) + eps) * w
+
+
+@pytest.mark.parametrize("target", [PLAIN, FUSED])
+@pytest.mark.parametrize("eps", [1e-6, 0.5])
+def test_run_writes_what_a_kernel_returns(target, eps, tmp_path):
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((256, 96), dtype=np.float32), rng.standard_normal((1, 96), dtype=np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "w.npy", w)
+    files = ("--input", tmp_path / "x.npy", "--input", tmp_path / "w.npy")
+    result = run("run", target, *files, "--arg", f"eps={eps}", "--lnc", 1, "--out", tmp_path / "y.npy")
+    assert result.exit_code == 0, result.output
+    assert "256 x 96" in result.output
+    # fp32 throughout: the sum of 96 squares, a reciprocal root and two products, each within 2^-23
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected(x, w, eps), rtol=100 * 2.0**-23)
+
+
+def test_run_as_json():
+    found = json.loads(run("run", PLAIN, *INPUTS, "--lnc", 1, "--json").stdout)
+    [one] = found["runs"]
+    assert found["ok"]
+    assert one["outputs"][0]["shape"] == [256, 96]
+    assert one["outputs"][0]["nonfinite"] == 0
+    assert one["instructions"]["vector"] > 0
+
+
+def test_cores_are_compared():
+    result = run("run", PLAIN, *INPUTS, "--lnc", "both")
+    assert result.exit_code == 0, result.output
+    assert "one core and two return the same bits" in result.output
+
+
+def test_profile_with_trace_and_plot(tmp_path):
+    trace, plot = tmp_path / "t.json", tmp_path / "p.png"
+    result = run("profile", PLAIN, *INPUTS, "--lnc", 1, "--trace", trace, "--plot", plot)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("rms_norm on 1 core")
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_profile_against_another_kernel_a_case_and_a_file(tmp_path):
+    alone = json.loads(run("profile", FUSED, *INPUTS, "--lnc", 1, "--json").stdout)
+    (tmp_path / "fused.json").write_text(json.dumps(alone))
+    for other in (FUSED, tmp_path / "fused.json"):
+        found = json.loads(run("profile", PLAIN, *INPUTS, "--lnc", 1, "--against", other, "--json").stdout)
+        assert found["after"]["modelled_us"] == alone[0]["modelled_us"]
+        assert found["rows"]["instructions"]["after"] == alone[0]["instructions"]
+    result = run("profile", PLAIN, *INPUTS, "--lnc", 1, "--against", "nkl_n1_c16_w512_s7")
+    assert "rms_norm -> nkl_n1_c16_w512_s7 (mixed)" in result.output
+    result = run("profile", "nkl_n1_c16_w512_s7", "--against", "nkl_n1_c16_w512_s7")
+    assert ": 1.000 x as fast" in result.output
+
+
+def test_a_broken_rule_names_the_line_of_the_file(tmp_path):
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "import nki\nimport nki.isa as nisa\nimport nki.language as nl\n\n\n@nki.jit\ndef wide(x):\n"
+        "    tile = nl.ndarray((200, 8), dtype=x.dtype, buffer=nl.sbuf)\n    nisa.memset(tile, 0.0)\n"
+    )
+    for command in ("run", "profile"):
+        result = run(command, f"{script}:wide", "--input", "4x4:fp32", "--lnc", 1)
+        assert result.exit_code != 0
+        assert "NKI" in result.output
+        assert "mine.py:8" in "".join(result.output.split())
+
+
+def test_what_is_no_rule_names_the_line_too(tmp_path):
+    script = tmp_path / "mine.py"
+    script.write_text("import nki\n\n\n@nki.jit\ndef odd(x):\n    return x.shape[7]\n")
+    result = run("run", f"{script}:odd", "--input", "4x4:fp32")
+    assert result.exit_code == 2
+    assert "raised IndexError (mine.py:6)" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", PLAIN, "--input", "4x4:fp23"), "fp23 is no dtype; write SHAPE:DTYPE with one of bf16"),
+        (("run", PLAIN, "--input", "4x0:fp32"), "every extent must be at least 1"),
+        (("run", PLAIN, "--input", "nowhere.npy"), "nowhere.npy"),
+        (("run", PLAIN, "--arg", "eps"), "--arg=eps: must be NAME=VALUE"),
+        (("run", PLAIN, "--arg", "eps=one"), "must be a Python literal or nl.NAME"),
+        (("run", PLAIN, "--arg", "eps=1", "--arg", "eps=2"), "eps is given twice"),
+        (("run", PLAIN, FUSED), "a kernel runs alone"),
+        (("run", PLAIN, "--filter", "w.npy"), "--filter: of convolutions"),
+        (("run", PLAIN, "--channels", "3"), "--channels: of convolutions"),
+        (("run", PLAIN, *INPUTS, "--out", "y.txt", "--lnc", "1"), "go to .npy or .npz"),
+        (("run", PLAIN, *INPUTS, "--out", "nowhere/y.npy"), "nowhere is not a directory"),
+        (("run", PLAIN, *INPUTS, "--out", "{folder}/there.npz"), "exists; name another, or overwrite it with --force"),
+        (("run", PLAIN, "--input", "99999x99999:fp32"), "elements, at most"),
+        (("run", f"{FILE}:rms_nrom", *INPUTS), "did you mean rms_norm"),
+        (("run", "kda_bf16", "--arg", "eps=1"), "--arg=eps=1: is of a kernel"),
+        (("run", "--input", "a.npy", "--input", "b.npy"), "a convolution has one x"),
+        (("profile", PLAIN, *INPUTS, "--dtype", "bf16"), "--dtype=bf16: is of cases"),
+        (("profile", "kda_bf16", "--arg", "eps=1"), "is of a kernel, FILE.py:KERNEL, and none is named"),
+        (("profile", "kda_bf16", "conformer", "--against", "kda_bf16"), "is held against one profile, 2 are named"),
+        (("profile", PLAIN, *INPUTS, "--against", "nowhere.json"), "holds no profile"),
+    ],
+)
+def test_bad_input(arguments, words, tmp_path):
+    (tmp_path / "there.npz").touch()
+    result = run(*(one.format(folder=tmp_path) for one in arguments))
+    assert result.exit_code == 2, result.output
+    assert words in " ".join(result.output.split())

@@ -1,0 +1,71 @@
+"""`plan`, `tune` and `profile` of a shape of one's own."""
+
+import json
+
+import pytest
+from shell import run
+
+from nkiconv import ConvProblem
+
+pytestmark = pytest.mark.simulator_only
+
+
+ROW, IMAGE = "--C 16 --W 64 --S 4", "--C 16 --W 64 --S 3 --H 8 --R 3"
+ROW_IS, IMAGE_IS = {"N": 1, "C": 16, "W": 64, "S": 4}, {"N": 1, "C": 16, "W": 64, "S": 3, "H": 8, "R": 3}
+# options beside those, the fields that they are
+ROWS = [
+    ("--padding causal", {"groups": 16, "padding": ((0, 0), (3, 0))}),
+    ("--padding 3,1 --stride 2 --N 2", {"groups": 16, "padding": ((0, 0), (3, 1)), "stride": (1, 2), "N": 2}),
+    ("--padding same", {"groups": 16, "padding": ((0, 0), (1, 2))}),
+    ("--K 8", {"K": 8}),
+]
+IMAGES = [
+    ("--padding 1", {"padding": ((1, 1), (1, 1))}),
+    ("--padding same", {"padding": ((1, 1), (1, 1))}),
+    ("--groups 16 --padding 0,1,2,3", {"groups": 16, "padding": ((0, 1), (2, 3))}),
+    ("--dilation 1,2 --dtype fp32", {"rhs_dilation": (1, 2), "dtype": "fp32"}),
+    ("--layout NHWC --lhs-dilation 2", {"layout": "NHWC", "lhs_dilation": (2, 2)}),
+]
+SHAPES = [
+    *((f"{ROW} {options}", {**ROW_IS, **fields}) for options, fields in ROWS),
+    *((f"{IMAGE} {options}", {**IMAGE_IS, **fields}) for options, fields in IMAGES),
+]
+
+
+@pytest.mark.parametrize(("options", "fields"), SHAPES, ids=[options for options, _ in SHAPES])
+def test_plans_of_shapes(options, fields):
+    [found] = json.loads(run("plan", *options.split(), "--json").stdout)
+    kept = {name: _tuples(value) for name, value in found["problem"].items()}
+    assert ConvProblem(**kept) == ConvProblem(**fields)
+
+
+def _tuples(value):
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def test_profile_of_a_shape():
+    result = run("profile", "--C", 16, "--W", 64, "--S", 4)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("N=1 C=16 W=64 S=4 bf16, ")
+
+
+@pytest.mark.parametrize("command", ["plan", "tune", "profile"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("", "CASE: none is named; name one (nkiconv cases), or give a shape"),
+        ("--C 5", "--W, --S: a shape has at least C, W and S"),
+        ("kda_bf16 --C 5 --N 2", "--N, --C: a shape, and kda_bf16 is named too; drop one"),
+        ("--C 5 --W 2 --S 4", "Q=-1: output width must be at least 1"),
+        ("--C 5 --W 2 --S 2 --padding left", "--padding=left: accepted names are valid, same, causal"),
+        ("--C 5 --W 9 --S 2 --padding same --lhs-dilation 2", "is not defined with --lhs-dilation"),
+        ("--C 5 --W 9 --H 9 --S 2 --padding causal", "--padding=causal: accepted names are valid, same; use one"),
+        ("--C 5 --W 9 --S 2 --stride 2,2", "--stride=2,2: must be one number (rows have one axis)"),
+        ("--C 5 --W 9 --S 2 --N 1000000000000", "N=1000000000000: must be at most 2,147,483,647"),
+        ("--C 8 --W 100 --S 3 --lhs-dilation 1000000000", "a logical core's HBM holds 24; split the problem"),
+    ],
+)
+def test_bad_input(command, options, words):
+    result = run(command, *options.split())
+    assert result.exit_code == 2, result.output
+    assert words in " ".join(result.stderr.split())
