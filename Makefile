@@ -102,6 +102,7 @@ readme: $(ALL) ## rewrite the generated parts of the README and of the pages in 
 	@$(BIN)/python -m nkiconv.simulator.coverage docs/kernels.md
 	@$(BIN)/python -m nkiconv.tools.tables.support docs/support.md
 	@$(BIN)/python -m nkiconv.tools.tables.rules docs/rules.md
+	@$(BIN)/python -m nkiconv.tools.tables.console docs/first_kernel.md
 
 docs: $(ALL) ## write the site of docs/ and of the docstrings to build/docs; warnings are errors
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs

@@ -215,6 +215,15 @@ class ConvProblem:
         inputs = self.itemsize * (math.prod(self.input_shape) + math.prod(self.filter_shape))
         return inputs + DTYPES[self.out_dtype].itemsize * math.prod(self.output_shape)
 
+    def memory_violations(self) -> Iterator[NkiconvError]:
+        """An error where x, w and y do not fit the HBM of one logical core, as they must for one launch."""
+        if self.min_bytes > HBM_BYTES:
+            extents = " ".join(f"{name}={getattr(self, name)}" for name in ("N", "C", "H", "W", "K", "P", "Q"))
+            yield GeometryError(
+                f"{extents}: x, w and y take {self.min_bytes / 2**30:,.0f} GiB, a logical core's HBM holds "
+                f"{HBM_BYTES >> 30}; split the problem"
+            )
+
     def replace(self, **changes: Any) -> ConvProblem:
         """Return this problem with some fields changed; K keeps its value when only C changes.
 
@@ -321,18 +330,6 @@ def _output_columns(problem: ConvProblem) -> Iterator[NkiconvError]:
         yield _no_output(problem.width, "Q", "width", "W", "S")
 
 
-def _memory(problem: ConvProblem) -> Iterator[NkiconvError]:
-    """x, w and y as the constructor will have them; outputs that are none count as nothing."""
-    K, out = _output_channels(problem), max(0, problem.P) * max(0, problem.Q)
-    elements = problem.N * problem.C * problem.H * problem.W + K * problem.C // problem.groups * problem.R * problem.S
-    found = DTYPES[dtype_name(problem.dtype)].itemsize * (elements + problem.N * K * out)
-    if found > HBM_BYTES:
-        yield GeometryError(
-            f"N={problem.N} C={problem.C} H={problem.H} W={problem.W} K={K} P={problem.P} Q={problem.Q}: x, w and y "
-            f"take {found / 2**30:,.0f} GiB, a logical core's HBM holds {HBM_BYTES >> 30}; split the problem"
-        )
-
-
 def _no_output(axis: Axis, out: str, direction: str, size: str, taps: str) -> GeometryError:
     spread = "" if axis.lhs_dilation == 1 else f" spread to {axis.dilated} by lhs_dilation {axis.lhs_dilation}"
     fits_uncropped = axis.window <= max(axis.lo, 0) + axis.dilated + max(axis.hi, 0)
@@ -361,5 +358,4 @@ _JOINT_CHECKS: list[tuple[set[str], Callable[[ConvProblem], Iterator[NkiconvErro
     ({"C", "K", "groups"}, _groups),
     ({"H", "R"} | _PER_AXIS, _output_rows),
     ({"W", "S"} | _PER_AXIS, _output_columns),
-    ({*_COUNTS, *_PER_AXIS, "dtype"}, _memory),
 ]

@@ -215,7 +215,7 @@ def test_errors_as_json():
 
 def test_run_at_a_precision():
     result = run("run", "c1k1", "prime", "--precision", "fp16x3", "--lnc", "both", "--json")
-    found = json.loads(result.stdout)["reports"]
+    found = json.loads(result.stdout)["rows"]
     assert result.exit_code == 0, result.output
     assert {(one["algorithm"], one["precision"], one["verdict"]) for one in found} == {
         ("implicit_gemm", "fp16x3", "pass")
@@ -227,7 +227,7 @@ def test_run_at_a_precision():
 def test_run_in_a_layout():
     result = run("run", "c1k1", "prime", "--layout", "NHWC", "--lnc", "both", "--json")
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)["reports"]
+    found = json.loads(result.stdout)["rows"]
     assert {(one["problem"]["layout"], one["verdict"]) for one in found} == {("NHWC", "pass")}
     assert "--layout=NHWC: rows are checked as [N, C, W]; drop short" in run("run", "short", "--layout", "NHWC").stderr
 
@@ -246,7 +246,7 @@ def test_cases_as_json():
     result = run("run", "short", "--lnc", "both", "--json")
     found = json.loads(result.stdout)
     assert (result.exit_code, result.stderr, found["ok"]) == (0, "", True)
-    one, two = found["reports"]
+    one, two = found["rows"]
     assert (one["lnc"], two["lnc"], two["identical"]) == (1, 2, True)
     assert one["max_error"] <= one["bound"]
     assert set(one["instructions"]) >= {"dma", "tensor"}
@@ -257,7 +257,7 @@ def test_cases_as_json():
 def test_an_algorithm_by_name(algorithm):
     result = run("run", "short", "--algorithm", algorithm, "--lnc", "both", "--json")
     assert result.exit_code == 0, result.stderr
-    reports = json.loads(result.stdout)["reports"]
+    reports = json.loads(result.stdout)["rows"]
     assert [(report["algorithm"], report["lnc"], report["identical"]) for report in reports] == [
         (algorithm, 1, None),
         (algorithm, 2, True),
@@ -265,7 +265,7 @@ def test_an_algorithm_by_name(algorithm):
 
 
 def test_the_seed_decides_the_data():
-    errors = [json.loads(run("run", "short", "--json", "--seed", seed).stdout)["reports"][0] for seed in (1, 1, 2)]
+    errors = [json.loads(run("run", "short", "--json", "--seed", seed).stdout)["rows"][0] for seed in (1, 1, 2)]
     first, again, other = [(report["max_error"], report["worst"]) for report in errors]
     assert first == again != other
 
@@ -356,7 +356,7 @@ def test_nan_needs_strict_nonfinite():
     spread = run("run", *files)
     assert spread.exit_code == 1
     assert "an infinite error comes from NaN or Inf in x; --strict-nonfinite keeps them" in spread.stdout
-    assert json.loads(run("run", *files, "--json").stdout)["reports"][0]["max_error"] == "inf"
+    assert json.loads(run("run", *files, "--json").stdout)["rows"][0]["max_error"] == "inf"
     assert run("run", *files, "--strict-nonfinite").exit_code == 0
 
 
@@ -415,7 +415,7 @@ def test_listing_cases():
 
 
 def test_cases_are_json_too():
-    found = json.loads(run("cases", "--suite", "depthwise_conv1d", "--json").stdout)
+    found = json.loads(run("cases", "--suite", "depthwise_conv1d", "--json").stdout)["rows"]
     assert [case["name"] for case in found] == list(cases.names("depthwise_conv1d"))
     case = next(case for case in found if case["name"] == "nkl_fs_asr")
     assert (case["Q"], case["problem"]["C"], case["flops"]) == (4993, 512, 2 * 512 * 4993 * 8)
@@ -449,4 +449,4 @@ def test_quantities(value, text):
 
 def test_json_of_numbers_that_json_has_not(capsys):
     print_json({"a": (float("inf"), -float("inf"), float("nan"), 1.5), 2: None})
-    assert json.loads(capsys.readouterr().out) == {"a": ["inf", "-inf", "nan", 1.5], "2": None}
+    assert json.loads(capsys.readouterr().out) == {"schema": 1, "a": ["inf", "-inf", "nan", 1.5], "2": None}

@@ -214,7 +214,7 @@ def test_modelled_cases(here):
         assert heading in result.stdout
     assert "p50" not in result.stdout
     assert list((here / "profiles").iterdir()) == []
-    profile = json.loads(run("profile", CASE, "--json").stdout)[0]
+    profile = json.loads(run("profile", CASE, "--json").stdout)["rows"][0]
     cells = [profile[name] for name in ("modelled_us", "copy_floor_us", "launch_floor_us", "x_copy_floor")]
     modelled, copy_floor, launch_floor, x_copy = (f"{value:.2f}".replace(".", r"\.") for value in cells)
     assert re.search(rf"{CASE} bf16 +[a-z]+ +{modelled} .* - +{copy_floor} +{launch_floor} +{x_copy} ", result.stdout)

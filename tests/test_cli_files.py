@@ -85,7 +85,7 @@ def right(*arguments):
     result = run("run", *arguments, "--lnc", "both", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert [(one["lnc"], one["verdict"], one["identical"]) for one in found["reports"]] == [
+    assert [(one["lnc"], one["verdict"], one["identical"]) for one in found["rows"]] == [
         (1, "pass", None),
         (2, "pass", True),
     ]
@@ -166,7 +166,7 @@ def test_every_operation_on_every_format(here, kind, operation, x, w, options, g
     named, out, dtype = FORMATS[kind]
     x, w = named.format(x), named.format(w)
     found = right("--input", x, "--filter", w, "--out", out, *options)
-    assert {one["operation"] for one in found["reports"]} == {operation}
+    assert {one["operation"] for one in found["rows"]} == {operation}
     assert (found["out"], found["clipped"]) == (out.split(":")[0], 0)
     x, w, y = load(x), load(w), load(out)
     rows = x.ndim == 3
@@ -259,7 +259,7 @@ def test_bias_activation_and_residual(here, x, w, bias, groups, position):
     found = right(*call, *arrays, "--activation", "relu", *where, "--out", "y.npy")
     after = position == "post_activation"
     words = "bias, relu, residual" if after else "bias, residual, relu"
-    assert {one["name"] for one in found["reports"]} == {f"all.npz:{x}, {words}"}
+    assert {one["name"] for one in found["rows"]} == {f"all.npz:{x}, {words}"}
     x, w, bias, residual = (array.astype(np.float64) for array in (ARRAYS[x], ARRAYS[w], ARRAYS[bias], residual))
     w, groups = (w[:, None], len(w)) if groups is None else (w, groups)
     y = np.load("y.npy")
@@ -278,12 +278,12 @@ def test_operations_by_name(here):
     np.save("torchs.npy", ARRAYS["taps"][:, None])
     right("--input", "rows.npy", "--filter", "taps.npy", "--out", "a.npy")
     found = right("--input", "rows.npy", "--filter", "torchs.npy", "--operation", "depthwise_conv1d", "--out", "b.npy")
-    assert found["reports"][0]["operation"] == "depthwise_conv1d"
+    assert found["rows"][0]["operation"] == "depthwise_conv1d"
     np.testing.assert_array_equal(np.load("a.npy"), np.load("b.npy"))
     np.save("w_dw.npy", normals(8, 1, 3, 2))
     call = "--input", "image.npy", "--filter", "w_dw.npy"
     found = right(*call, "--operation", "depthwise_conv2d", "--stride", "2,1", "--out", "c.npy")
-    assert found["reports"][0]["operation"] == "depthwise_conv2d"
+    assert found["rows"][0]["operation"] == "depthwise_conv2d"
     x, w = ARRAYS["image"].astype(np.float64), normals(8, 1, 3, 2).astype(np.float64)
     assert_convolved(np.load("c.npy").astype(np.float64), x, w, groups=4, stride=(2, 1))
 
@@ -291,7 +291,7 @@ def test_operations_by_name(here):
 def test_precision_and_strictness(here):
     call = "--input", "image.npy", "--filter", "w2.npy", "--groups", "2"
     found = right(*call, "--precision", "tf32", "--strict-nonfinite")
-    assert {(one["precision"], one["strict_nonfinite"]) for one in found["reports"]} == {("tf32", True)}
+    assert {(one["precision"], one["strict_nonfinite"]) for one in found["rows"]} == {("tf32", True)}
 
 
 # file, pixels, channels
@@ -389,8 +389,8 @@ def test_what_is_written_is_checked_as_a_whole(here, monkeypatch):
     monkeypatch.setattr(conv2d, "SAMPLE_ABOVE_FLOPS", 10)
     np.save("wide.npy", normals(40, 4, 1, 1))
     call = "--input", "image.npy", "--filter", "wide.npy"
-    assert {one["channels_checked"] for one in right(*call)["reports"]} == {16}
-    assert {one["channels_checked"] for one in right(*call, "--out", "y.npy")["reports"]} == {40}
+    assert {one["channels_checked"] for one in right(*call)["rows"]} == {16}
+    assert {one["channels_checked"] for one in right(*call, "--out", "y.npy")["rows"]} == {40}
 
 
 # input, filter, options, file of y

@@ -58,7 +58,7 @@ def test_commands_cut_nothing(arguments, width):
 @pytest.mark.simulator_only
 def test_csv_and_markdown_are_the_table():
     [header, row] = csv.reader(io.StringIO(run("plan", CASE, "--format", "csv").stdout))
-    plan = json.loads(run("plan", CASE, "--json").stdout)[0]
+    plan = json.loads(run("plan", CASE, "--json").stdout)["rows"][0]
     found = dict(zip(header, row, strict=True))
     assert found["algorithm"] == plan["algorithm"]
     assert float(found["modelled us"]) == pytest.approx(plan["modelled_us"], abs=0.005)

@@ -34,7 +34,7 @@ def test_run_writes_what_a_kernel_returns(target, eps, tmp_path):
 
 def test_run_as_json():
     found = json.loads(run("run", PLAIN, *INPUTS, "--lnc", 1, "--json").stdout)
-    [one] = found["runs"]
+    [one] = found["rows"]
     assert found["ok"]
     assert one["outputs"][0]["shape"] == [256, 96]
     assert one["outputs"][0]["nonfinite"] == 0
@@ -61,8 +61,8 @@ def test_profile_against_another_kernel_a_case_and_a_file(tmp_path):
     (tmp_path / "fused.json").write_text(json.dumps(alone))
     for other in (FUSED, tmp_path / "fused.json"):
         found = json.loads(run("profile", PLAIN, *INPUTS, "--lnc", 1, "--against", other, "--json").stdout)
-        assert found["after"]["modelled_us"] == alone[0]["modelled_us"]
-        assert found["rows"]["instructions"]["after"] == alone[0]["instructions"]
+        assert found["after"]["modelled_us"] == alone["rows"][0]["modelled_us"]
+        assert found["rows"]["instructions"]["after"] == alone["rows"][0]["instructions"]
     result = run("profile", PLAIN, *INPUTS, "--lnc", 1, "--against", "nkl_n1_c16_w512_s7")
     assert "rms_norm -> nkl_n1_c16_w512_s7 (mixed)" in result.output
     result = run("profile", "nkl_n1_c16_w512_s7", "--against", "nkl_n1_c16_w512_s7")
@@ -112,7 +112,7 @@ def test_what_is_no_rule_names_the_line_too(tmp_path):
         (("profile", PLAIN, *INPUTS, "--dtype", "bf16"), "--dtype=bf16: is of cases"),
         (("profile", "kda_bf16", "--arg", "eps=1"), "is of a kernel, FILE.py:KERNEL, and none is named"),
         (("profile", "kda_bf16", "conformer", "--against", "kda_bf16"), "is held against one profile, 2 are named"),
-        (("profile", PLAIN, *INPUTS, "--against", "nowhere.json"), "holds no profile"),
+        (("profile", PLAIN, *INPUTS, "--against", "nowhere.json"), "holds no single profile"),
     ],
 )
 def test_bad_input(arguments, words, tmp_path):

@@ -15,7 +15,7 @@ CASE = "nkl_n1_c16_w512_s7"
 
 
 def one_plan(*arguments):
-    [found] = json.loads(run("plan", CASE, "--json", *arguments).stdout)
+    [found] = json.loads(run("plan", CASE, "--json", *arguments).stdout)["rows"]
     return found
 
 
@@ -57,7 +57,7 @@ def test_options_reach_the_planner(plans):
 def test_tune_leaves_its_plan_for_plan():
     result = run("tune", "short")
     assert result.exit_code == 0, result.output
-    [found] = json.loads(run("plan", "short", "--json").stdout)
+    [found] = json.loads(run("plan", "short", "--json").stdout)["rows"]
     assert (found["effort"], found["cached"]) == ("tuned", True)
 
 
@@ -73,7 +73,7 @@ def test_a_corrupt_file_is_a_warning(plans):
 
 
 def test_layout(plans):
-    [found] = json.loads(run("plan", "rn50_1x1", "--layout", "NHWC", "--json").stdout)
+    [found] = json.loads(run("plan", "rn50_1x1", "--layout", "NHWC", "--json").stdout)["rows"]
     plan = nkiconv.plan(cases.get("rn50_1x1").problem.replace(layout="NHWC"))
     assert (found["algorithm"], found["problem"]["layout"]) == (plan.algorithm, "NHWC")
     assert found["phase0_us"] == plan.phase0_us
@@ -84,7 +84,7 @@ def test_precision(plans):
     assert result.exit_code == 0, result.output
     assert "fp32 as fp16x3" in result.output
     assert "implicit_gemm" in result.output
-    [found] = json.loads(run("plan", "c1k1", "--precision", "fp16x3", "--json").stdout)
+    [found] = json.loads(run("plan", "c1k1", "--precision", "fp16x3", "--json").stdout)["rows"]
     assert (found["algorithm"], found["asked"]["precision"]) == ("implicit_gemm", "fp16x3")
 
 

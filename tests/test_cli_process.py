@@ -126,7 +126,7 @@ def test_the_placeholder_is_passed_over(tmp_path):
     assert "PyPI's placeholder of that name, not AWS's package" in done.stdout
     assert "kernels run on nkiconv's simulator, because AWS's nki is PyPI's placeholder" in done.stdout
     assert "pip uninstall nki" in done.stdout
-    assert json.loads(run("run", "short", "--json", packages=packages).stdout)["reports"][0]["provider"] == "simulator"
+    assert json.loads(run("run", "short", "--json", packages=packages).stdout)["rows"][0]["provider"] == "simulator"
 
 
 @pytest.mark.parametrize("setting", ["aws", "auto"])
@@ -140,7 +140,7 @@ def test_a_working_nki_is_used_by_default(tmp_path):
     assert "plans are searched for in nkiconv's simulator" in run("doctor", packages=packages).stdout
     done = run("run", "short", "--lnc", "both", "--json", packages=packages)
     assert done.returncode == 0, done.stderr
-    for one in json.loads(done.stdout)["reports"]:
+    for one in json.loads(done.stdout)["rows"]:
         assert (one["provider"], one["verdict"], one["instructions"], one["tiles"]) == ("aws", "pass", None, None)
     assert "not counted" in run("run", "short", packages=packages).stdout
 

@@ -21,7 +21,7 @@ def test_table():
 
 def test_json():
     result = run("profile", CASE, "kda_bf16", "--json", "--lnc", 1, "--dtype", "fp32")
-    first, second = json.loads(result.stdout)
+    first, second = json.loads(result.stdout)["rows"]
     assert (first["case"], second["case"]) == (CASE, "kda_bf16")
     assert (first["dtype"], first["lnc"]) == ("fp32", 1)
     assert first["x_copy_floor"] == pytest.approx(first["modelled_us"] / first["copy_floor_us"])
@@ -31,7 +31,7 @@ def test_precision():
     result = run("profile", "c1k1", "--precision", "fp16x3")
     assert result.exit_code == 0, result.output
     assert "fp32 as fp16x3, implicit_gemm on 2 cores" in result.output
-    [found] = json.loads(run("profile", "c1k1", "--precision", "tf32", "--json").stdout)
+    [found] = json.loads(run("profile", "c1k1", "--precision", "tf32", "--json").stdout)["rows"]
     assert found["precision"] == "tf32"
 
 
@@ -43,7 +43,9 @@ def test_layout():
 
 
 def test_standalone_says_so():
-    inside, alone = (json.loads(run("profile", CASE, "--json", *more).stdout)[0] for more in ((), ("--standalone",)))
+    inside, alone = (
+        json.loads(run("profile", CASE, "--json", *more).stdout)["rows"][0] for more in ((), ("--standalone",))
+    )
     assert alone["modelled_us"] - inside["modelled_us"] == pytest.approx(15.57)
     assert "preamble" in run("profile", CASE, "--standalone").output
 
@@ -89,7 +91,7 @@ def test_profiles_of_some_cases():
     result = run("profiles", "--only", "kda")
     assert result.exit_code == 0, result.output
     assert "kda_fp32" in result.output or "kda_bf16" in result.output
-    rows = json.loads(run("profiles", "--only", "kda", "--json").stdout)
+    rows = json.loads(run("profiles", "--only", "kda", "--json").stdout)["rows"]
     assert {row["kind"] for row in rows} == {"modelled"}
 
 

@@ -34,7 +34,7 @@ SHAPES = [
 
 @pytest.mark.parametrize(("options", "fields"), SHAPES, ids=[options for options, _ in SHAPES])
 def test_plans_of_shapes(options, fields):
-    [found] = json.loads(run("plan", *options.split(), "--json").stdout)
+    [found] = json.loads(run("plan", *options.split(), "--json").stdout)["rows"]
     kept = {name: _tuples(value) for name, value in found["problem"].items()}
     assert ConvProblem(**kept) == ConvProblem(**fields)
 

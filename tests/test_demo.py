@@ -62,9 +62,9 @@ def test_the_tour_as_json(tmp_path):
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json"])
     found = json.loads(result.stdout)
     assert found["ok"] is True
-    assert [(report["name"], report["lnc"]) for report in found["reports"]] == ROWS
-    assert {report["verdict"] for report in found["reports"]} == {"pass"}
-    assert [report["identical"] for report in found["reports"]] == [
+    assert [(report["name"], report["lnc"]) for report in found["rows"]] == ROWS
+    assert {report["verdict"] for report in found["rows"]} == {"pass"}
+    assert [report["identical"] for report in found["rows"]] == [
         None,
         True,
         None,

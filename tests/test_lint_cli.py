@@ -184,7 +184,7 @@ def test_rules_are_listed():
         "NKL301 nl.dynamic_range is deprecated in NKI 0.6 and gone in 0.7\n    --nki 0.7; 0.6 with --strict\n" in text
     )
     assert not re.search(r"\{\d?\}", text)
-    listed = json.loads(run("lint", "--rules", "--json").stdout)
+    listed = json.loads(run("lint", "--rules", "--json").stdout)["rows"]
     assert [rule["id"] for rule in listed] == list(RULES)
 
 

@@ -140,7 +140,7 @@ def test_the_plan_is_the_fastest_of_its_alternatives(name):
     found = planned(cases.get(name).problem)
     first = found.alternatives[0]
     assert (first.algorithm, first.config, first.us) == (found.algorithm, found.config, found.phase0_us)
-    assert found.phase0_us == min(one.us for one in found.alternatives if not one.at_least)
+    assert found.phase0_us <= min(one.us for one in found.alternatives if not one.at_least) * search.NEAR_PHASE0
     assert {one.algorithm for one in (*found.alternatives, *found.rejected)} == set(ALGORITHMS)
 
 
@@ -294,8 +294,21 @@ def test_a_wide_search_is_no_worse():
     problem = cases.get("short").problem
     quick, wide = planned(problem), planned(problem, wide=True)
     assert (quick.effort, wide.effort) == ("timed", "tuned")
-    assert wide.phase0_us <= quick.phase0_us * (1 + 1e-9)
+    assert wide.modelled_us <= quick.modelled_us
     assert wide.extrapolated_from is None
+
+
+def test_the_plan_has_the_least_mean_of_those_close_at_phase_0():
+    problem = cases.get("nkl_n2_c256_w512_s64").problem
+    found = planned(problem)
+    kernel = nkiconv.depthwise_conv1d_implicit_gemm[2]
+    x, w = nkiconv.spec(problem.input_shape, "bf16"), nkiconv.spec(problem.filter_shape, "bf16")
+    means = {}
+    for one in found.alternatives[:3]:
+        if one.us <= found.phase0_us * search.NEAR_PHASE0 and not one.at_least:
+            means[one.config] = nkiconv.profile(kernel)(x, w, algorithm=one.algorithm, config=one.config).modelled_us
+    assert found.modelled_us == pytest.approx(means[found.config])
+    assert found.modelled_us <= min(means.values()) / 0.998
 
 
 def test_plans_do_not_depend_on_the_run():

@@ -114,9 +114,29 @@ def no_time_of_an_alternative(document):
     document["plan"]["alternatives"][0]["us"] = None
 
 
-@pytest.mark.parametrize(
-    "spoil", [wrong_key, wrong_problem, no_plan, half_a_plan, text_for_a_number, no_time_of_an_alternative]
-)
+def a_negative_time(document):
+    document["plan"]["phase0_us"] = -1.0
+
+
+def a_number_beyond_all(document):
+    document["plan"]["instructions"] = 10**400
+
+
+def an_algorithm_that_is_none(document):
+    document["plan"]["algorithm"] = "fft"
+
+
+def markup(document):
+    document["plan"]["bound_by"] = "[red]vector[/red]"
+
+
+SPOILT = [
+    wrong_key, wrong_problem, no_plan, half_a_plan, text_for_a_number, no_time_of_an_alternative, a_negative_time,
+    a_number_beyond_all, an_algorithm_that_is_none, markup,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
 def test_foreign_files_are_ignored_with_a_warning(plans, spoil):
     plan(PROBLEM)
     file = the_file(plans)
@@ -166,6 +186,24 @@ def test_a_file_that_cannot_be_read_costs_a_warning(plans):
     cache.forget()
     with pytest.warns(cache.CacheWarning, match="cannot be read"):
         assert not plan(PROBLEM).cached
+
+
+def test_a_pipe_in_place_of_a_file_costs_a_warning(plans):
+    plan(PROBLEM)
+    file = the_file(plans)
+    file.unlink()
+    os.mkfifo(file)
+    cache.forget()
+    with pytest.warns(cache.CacheWarning, match="no regular file"):
+        assert not plan(PROBLEM).cached
+
+
+def test_an_estimate_of_an_algorithm_that_is_none_is_made_again(plans):
+    request = Request(problem=PROBLEM)
+    cache.store_estimate(request, cache.Estimate("fft", ()))
+    cache.forget()
+    with pytest.warns(cache.CacheWarning, match="there is no algorithm 'fft'"):
+        assert cache.load_estimate(request) is None
 
 
 def test_a_plan_that_is_tuned_during_a_search_stays(plans, monkeypatch):

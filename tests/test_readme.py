@@ -23,7 +23,7 @@ from nkiconv import cases
 from nkiconv.pytorch.computers import device, modes
 from nkiconv.simulator.coverage import coverage, markdown
 from nkiconv.tools.suites import suite
-from nkiconv.tools.tables import front, readme, rules
+from nkiconv.tools.tables import console, front, readme, rules
 from nkiconv.tools.tables.readme import markers
 from nkiconv.tools.tables.support import page as support
 
@@ -38,6 +38,8 @@ PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 }
+#: The page with what its commands print; they run where that is held.
+PRINTED = "docs/first_kernel.md"
 API = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs" / "api").glob("*.md"))]
 TEXT = "\n".join(PAGES.values())
 WORDS = " ".join(TEXT.split())
@@ -152,9 +154,10 @@ MORE = {
 }
 
 
-def console_lines():
+def console_lines(text=TEXT):
     """The words of each line of the console blocks that calls nkiconv, after that name."""
-    lines = [line for block in blocks("console") for line in block.splitlines() if line.startswith("nkiconv ")]
+    joined = [block.replace("\\\n", " ") for block in blocks("console", text)]
+    lines = [line for block in joined for line in block.splitlines() if line.startswith("nkiconv ")]
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
 
@@ -175,8 +178,11 @@ def test_every_call_is_one_that_the_command_line_parses(words):
     from nkiconv.tools.cli import app
 
     name, *rest = words
-    context = get_command(app).commands[name].make_context(name, rest)
-    assert context.params
+    command = get_command(app).commands[name]
+    if hasattr(command, "commands"):
+        name, *rest = rest
+        command = command.commands[name]
+    assert command.make_context(name, rest).params
 
 
 @pytest.fixture
@@ -206,7 +212,11 @@ def here(tmp_path, monkeypatch, plans):
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize("words", console_lines(), ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    console_lines("\n".join(text for name, text in PAGES.items() if name != PRINTED)),
+    ids=" ".join,
+)
 @pytest.mark.usefixtures("here")
 def test_every_line_runs(words, monkeypatch):
     """As it is printed, or with a smaller case in its place."""
@@ -314,6 +324,11 @@ def test_the_front_table_is_the_csv():
     assert between("README.md", front.MARKERS) == front.page(ROOT / "profiles"), "run `make readme`"
 
 
+@pytest.mark.simulator_only
+def test_a_page_has_what_its_commands_print():
+    assert console.filled(PAGES[PRINTED], ROOT) == PAGES[PRINTED], "run `make readme`"
+
+
 def test_the_tables_of_rules_are_current():
     assert between("docs/rules.md", rules.SIMULATOR) == rules.simulator_table(), "run `make readme`"
     assert between("docs/rules.md", rules.LINTER) == rules.linter_table(), "run `make readme`"
@@ -323,6 +338,7 @@ WRITERS = (
     "coverage docs/kernels.md",
     "support docs/support.md",
     "rules docs/rules.md",
+    "console docs/first_kernel.md",
     "front README.md profiles",
 )
 

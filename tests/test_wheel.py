@@ -86,4 +86,4 @@ def test_wheel_runs_where_only_its_requirements_are(wheel, tmp_path):
     assert f"nkiconv {wheel.name.split('-')[1]} on " in run(nkiconv, "doctor", cwd=tmp_path)
     found = json.loads(run(nkiconv, "run", "kda_bf16", "--json", cwd=tmp_path))
     assert found["ok"] is True
-    assert [one["name"] for one in found["reports"]] == ["kda_bf16"]
+    assert [one["name"] for one in found["rows"]] == ["kda_bf16"]

@@ -221,7 +221,7 @@ def checked_conv2d(
     axes = {"bias": "K", "residual": "N, P, Q, K" if layout == "NHWC" else "N, K, P, Q"}
     raise_all(_CANNOT, [*arrays, *epilogue.violations(axes), *choice])
     problem = conv2d_problem(x, w, layout=layout, filter_layout=filter_layout, lnc=lnc, **geometry)
-    raise_all(_CANNOT, list(_epilogue_shape_violations(epilogue, problem)))
+    raise_all(_CANNOT, [*_epilogue_shape_violations(epilogue, problem), *problem.memory_violations()])
     if epilogue.precision is not None and problem.dtype != "fp32":
         raise UnsupportedError(
             f"precision={epilogue.precision!r}: x and w are {problem.dtype}, whose products are exact; drop it"

@@ -8,13 +8,15 @@ Whatever is wrong with it costs a warning and a search, never a plan.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
+import re
 import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +35,8 @@ TARGET = "trn2"
 FORMAT = 3
 #: Plans kept in memory.
 IN_MEMORY = 1024
+#: Of a file, without its suffix.
+_NAME = re.compile("[0-9a-f]{32}")
 Kept = TypeVar("Kept", Plan, Estimate)
 
 _memory: OrderedDict[tuple[str, str], Plan | Estimate] = OrderedDict()
@@ -66,11 +70,16 @@ def key(request: Request) -> dict[str, Any]:
     plain = {
         "format": FORMAT,
         "target": TARGET,
-        "sources": hash_of(kernels, simulator, problem, sys.modules[__package__ or ""]),
+        "sources": _sources(),
         **dataclasses.asdict(request),
         "operation": operation_for(request).name,
     }
     return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
+
+
+def _sources() -> str:
+    """A hash of all that decides plans and times."""
+    return hash_of(kernels, simulator, problem, sys.modules[__package__ or ""])
 
 
 def path(request: Request) -> Path:
@@ -91,6 +100,9 @@ def load(request: Request) -> Plan | None:
     if (found.problem, found.operation, found.lnc, found.asked) != wanted:
         _warn(f"{path(request)}: holds the plan of another problem; it is ignored, and the plan is searched for again")
         return None
+    if found.algorithm not in operation_for(request).algorithms:
+        _warn(f"{path(request)}: there is no algorithm {found.algorithm!r}; the plan is searched for again")
+        return None
     if not found.cached:
         found = dataclasses.replace(found, cached=True)
         _remember(key(request), found)
@@ -104,7 +116,11 @@ def store(request: Request, plan: Plan) -> None:
 
 def load_estimate(request: Request) -> Estimate | None:
     """What cost models chose for a request, or None."""
-    return _load(_of_estimate(request), "estimate", Estimate.from_dict)
+    found = _load(_of_estimate(request), "estimate", Estimate.from_dict)
+    if found is not None and found.algorithm not in operation_for(request).algorithms:
+        _warn(f"{path(request)}: there is no algorithm {found.algorithm!r}; the estimate is made again")
+        return None
+    return found
 
 
 def store_estimate(request: Request, estimate: Estimate) -> None:
@@ -128,6 +144,7 @@ def _load(wanted: dict[str, Any], kind: str, parse: Callable[[Any], Kept]) -> Ke
         return known  # type: ignore[return-value]  # under a plan's key there are plans
     file = where / f"{name}.json"
     try:
+        _check_regular(file)
         document = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -155,10 +172,59 @@ def _store(wanted: dict[str, Any], kind: str, document: dict[str, Any], kept: Pl
     text = json.dumps({"key": wanted, kind: document}, indent=1)
     try:
         where.mkdir(parents=True, exist_ok=True)
+        _check_regular(file)
         with whole_file(file) as part:
             part.write_text(text, encoding="utf-8")
     except OSError as error:
         _warn(f"{file}: cannot be written ({_reason(error)}); set {VARIABLE} to a directory that can")
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A file of the cache: what it is for, as far as it says so."""
+
+    file: Path
+    kind: str  # plan, estimate, or "" of what cannot be read
+    key: dict[str, Any]
+    kept: dict[str, Any]
+    size: int  # bytes
+    written: float  # seconds since 1970
+
+    @property
+    def current(self) -> bool:
+        """Whether this version of nkiconv would find it."""
+        return self.key.get("format") == FORMAT and self.key.get("sources") == _sources()
+
+
+def entries() -> Iterator[Entry]:
+    """The files of the cache, the newest first; files of other names are none.
+
+    Raises FileFormatError: no directory is known.
+    """
+    try:
+        where = directory()
+    except RuntimeError as error:
+        raise FileFormatError(f"{VARIABLE}: is not set, and there is no home directory ({error}); set it") from None
+    found = [one for one in where.glob("*.json") if one.is_file() and _NAME.fullmatch(one.stem)]
+    for file in sorted(found, key=lambda one: one.stat().st_mtime, reverse=True):
+        try:
+            document = json.loads(file.read_text(encoding="utf-8"))
+            kind = next(kind for kind in ("plan", "estimate") if isinstance(document[kind], dict))
+            key, kept = dict(document["key"]), document[kind]
+        except (OSError, ValueError, TypeError, KeyError, StopIteration, RecursionError):
+            kind, key, kept = "", {}, {}
+        status = file.stat()
+        yield Entry(file, kind, key, kept, status.st_size, status.st_mtime)
+
+
+def clear(chosen: Iterable[Entry]) -> None:
+    """Delete files of the cache, and forget what is in memory.
+
+    Raises OSError: one of them cannot be deleted.
+    """
+    forget()
+    for one in chosen:
+        one.file.unlink(missing_ok=True)
 
 
 def forget() -> None:
@@ -170,6 +236,12 @@ def _remember(wanted: dict[str, Any], kept: Plan | Estimate) -> None:
     _memory[str(directory()), _digest(wanted)] = kept
     while len(_memory) > IN_MEMORY:
         _memory.popitem(last=False)
+
+
+def _check_regular(file: Path) -> None:
+    """Raises OSError: something else than a file has its name, on which reading or writing may wait for ever."""
+    if file.exists() and not file.is_file():
+        raise OSError(errno.EINVAL, "is no regular file")
 
 
 def _reason(error: Exception) -> str:

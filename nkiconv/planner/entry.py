@@ -5,6 +5,7 @@ Where AWS's NKI runs the kernels, which times nothing, a process of its own sear
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -115,6 +116,8 @@ def answer(request: Request, *, wide: bool = False, use_cache: bool = True, adva
         reasons = [f"{one.algorithm}: {one.reason}" for one in error.rejected]
         raise_all("no algorithm runs this problem", [UnsupportedError(reason) for reason in dict.fromkeys(reasons)])
         raise
+    if kept is not None and _is_better(kept, found):
+        found = dataclasses.replace(kept, effort=TUNED, cached=False)
     if use_cache:
         tuned = None if wide else _tuned_meanwhile(request)
         if tuned is not None:
@@ -130,6 +133,12 @@ def estimated(request: Request) -> Plan | Estimate:
     """
     raise_all("there is no plan for this", list(violations(request)))
     return known(request)
+
+
+def _is_better(kept: Plan, found: Plan) -> bool:
+    """Whether the plan of a quick search takes less than that of a wide one, by means over the same phases."""
+    whole = kept.extrapolated_from is None and found.extrapolated_from is None
+    return whole and kept.phases == found.phases and kept.modelled_us < found.modelled_us
 
 
 def _tuned_meanwhile(request: Request) -> Plan | None:

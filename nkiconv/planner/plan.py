@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,7 +75,7 @@ class Plan:
     #: N, C, W, S, Q and the other parameters; tiles and counts of the algorithm. Of conv2d also H, K, R, P, and of the
     #: matrix product that it is, rows = N P Q and contraction = R S C / groups
     symbols: Mapping[str, int]
-    #: the fastest first, which is the plan; those alike are told once, and slow ones only as the best of an algorithm
+    #: the plan first, then the fastest; those alike are told once, and slow ones only as the best of an algorithm
     alternatives: tuple[Alternative, ...]
     rejected: tuple[Rejection, ...]
     #: channels (rows or columns where an operation has no such) of the reduced problem that times and instructions are
@@ -154,8 +153,11 @@ class Plan:
             for one, names in ((found, _NUMBERS), *((alternative, ("us",)) for alternative in found.alternatives)):
                 for name in names:
                     _check_number(name, getattr(one, name))
+            for word in (found.algorithm, found.bound_by, found.operation):
+                if not isinstance(word, str) or not word.replace("_", " ").replace(" ", "").isalnum():
+                    raise ValueError(f"{word!r:.40} is no name")
             return found
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise FileFormatError(f"plan: is not what Plan.to_json writes ({type(error).__name__}: {error})") from None
 
     def explain(self) -> str:
@@ -187,6 +189,12 @@ _NUMBERS = ("modelled_us", "phase0_us", "worst_us", "phases", "copy_floor_us", "
             "sbuf_bytes", "psum_banks", "seconds")  # fmt: skip
 
 
+#: Above every time in us and every count that a plan may have.
+_MOST = 1e18
+
+
 def _check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{name}={value!r} is no number")
+    if not 0 <= value < _MOST:
+        raise ValueError(f"{name}={value!r:.40} is not from 0 to {_MOST:g}")

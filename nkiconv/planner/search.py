@@ -17,6 +17,8 @@ changes a plan. Settings that come to the same run of the kernel are timed once,
 5. The proof. What leads is timed as a whole if it has not been, and what seems faster than that then, `VERIFIED` of
    them at most; the fastest is the plan. Only a kernel of more than `VERIFIED_INSTRUCTIONS`, or than is left of
    `BUDGET`, is not timed as a whole unless the search is wide: its plan stays extrapolated, and says so.
+6. The mean. Phase 0 of the throttle's grid ranks so far; of the few that are close by it, the plan is the one of the
+   least mean over phases.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from collections.abc import Sequence
 
 from ..simulator.collector import without_collector
 from ..simulator.dtypes import canonical
+from ..simulator.profiling import Phases
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
 from .alternatives import Rejection
@@ -60,6 +63,8 @@ FIRST_SHARE = 0.75
 BEAM = 3
 #: Phases of the throttle's grid, at most: as many as a profile tries.
 PHASES = 8
+#: Trials whose means over the phases are held against each other, and how far they may be from the fastest at phase 0.
+MEANS, NEAR_PHASE0 = 4, 1.03
 
 
 class NothingRuns(Exception):
@@ -255,15 +260,34 @@ class _Search:
             return ""
         return f"{trial.extrapolated_from} of {self.times.units} {self.times.reduction.name}"
 
+    def _least_mean(self, trials: list[Trial]) -> tuple[Trial, Phases]:
+        """The trial of the least mean over the throttle's phases, which is what a plan promises, among the first few
+        that are close by phase 0; and its phases."""
+        close = [one for one in trials if not one.at_least and one.extrapolated_from == trials[0].extrapolated_from]
+        close = [one for one in close if one.us <= trials[0].us * NEAR_PHASE0][:MEANS]
+        first = close[0].timing
+        assert first is not None
+        spread = phases(first, PHASES if self.wide else max(1, PHASE_INSTRUCTIONS // first.instructions))
+        best = close[0], spread
+        if len(spread.at_us) == 1 or spread.worst_us - min(spread.at_us.values()) <= IDLE * spread.worst_us:
+            return best
+        for one in close[1:]:
+            if one.timing is not None and key_of(one.candidate) != key_of(best[0].candidate):
+                found = phases(one.timing, len(spread.at_us))
+                if len(found.at_us) == len(spread.at_us) and found.mean_us < best[1].mean_us * BETTER:
+                    best = one, found
+        return best
+
     def _told(self, trials: list[Trial], seconds: float) -> Plan:
         """The plan, from the fastest estimate."""
         began = clock.perf_counter()
-        request, best = self.request, trials[0]
+        request = self.request
+        best, found = self._least_mean(trials)
+        trials = [best, *[one for one in trials if one is not best]]
         problem = request.problem
         flops, dtype = array_work(problem, request.asked)
         timing = best.timing
         assert timing is not None
-        found = phases(timing, PHASES if self.wide else max(1, PHASE_INSTRUCTIONS // timing.instructions))
         share = best.us / found.phase0_us  # other than 1 for an extrapolated time, which moves as the reduced one
         constants = dict(request.constants)
         return Plan(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -109,7 +110,7 @@ class Comparison:
 
 
 def _table(title: str, rows: list[Row]) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("what", overflow="fold")
     for heading in ("before", "after", "change"):
         table.add_column(heading, justify="right", no_wrap=True)

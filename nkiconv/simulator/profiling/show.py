@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -73,7 +74,9 @@ def totals(found: Profile) -> Iterator[str]:
 
 def engines(found: Profile) -> Table:
     """What each engine did with its time."""
-    table = Table(title="engines: share of the time, mean of the cores", title_justify="left")
+    table = Table(
+        title="engines: share of the time, mean of the cores", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     for heading in ("engine", "instructions", "busy", "stalled", "idle"):
         table.add_column(heading, justify="left" if heading == "engine" else "right", no_wrap=True)
     table.add_column("stalled on", overflow="fold")
@@ -103,7 +106,7 @@ def _shares(uses: Sequence[EngineUse]) -> Iterator[str]:
 
 def path(heading: str, shares: Sequence[Share]) -> Table:
     """The largest shares of the critical path."""
-    table = Table(title=heading, title_justify="left")
+    table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("what", overflow="fold")
     for name in ("us", "share"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -164,7 +167,7 @@ def sensitivity(found: Profile) -> Table:
     title = f"sensitivity: {low:,.2f} to {high:,.2f} us (phase 0: {base:,.2f}); {most.constant} matters most"
     if most.spread_us(base) == 0.0:
         title = f"sensitivity: none of the inferred constants moves the {base:,.2f} us of phase 0"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("inferred constant", overflow="fold")
     for heading in ("low", "high", "us at low", "us at high"):
         table.add_column(heading, justify="right", no_wrap=True)

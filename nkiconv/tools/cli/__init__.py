@@ -1,7 +1,7 @@
 """The command line, one file a command.
 
     nkiconv doctor | cases | run | lint | demo
-    nkiconv plan | tune | plan-model | crossover | profile | profiles | bench | bench-simulator
+    nkiconv plan | tune | plan-model | crossover | profile | profiles | bench | bench-simulator | cache
 
 Commands import what they run when they run it: `--help` is quick, and `doctor` works where NKICONV_NKI is impossible.
 """
@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from ... import __version__
-from . import bench, cases, crossover, demo, doctor, lint, measure, plan, plan_model, profile, profiles, run
+from . import bench, cache, cases, crossover, demo, doctor, lint, measure, plan, plan_model, profile, profiles, run
 
 app = typer.Typer(
     help="Convolutions for AWS Trainium: run NKI kernels in a simulator on any machine, and check them.",
@@ -51,6 +51,7 @@ app.command("profiles")(profiles.command)
 app.command("bench")(measure.command)
 app.command("demo")(demo.command)
 app.command("bench-simulator")(bench.command)
+app.add_typer(cache.app, name="cache")
 
 
 def main() -> None:

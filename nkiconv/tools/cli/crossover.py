@@ -105,7 +105,7 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 def _document(found: Crossover) -> dict[str, Any]:
     return {
         "sweep": {**dataclasses.asdict(found.sweep), "values": found.sweep.asked},
-        "points": [point.as_dict() for point in found.points],
+        "rows": [point.as_dict() for point in found.points],
         "changes": [dataclasses.asdict(change) for change in found.changes],
     }
 

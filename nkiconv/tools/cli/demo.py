@@ -25,7 +25,7 @@ def command(
     right = all(report.ok for report in found.reports)
     if as_json:
         files = [str(path) for path in found.files]
-        print_json({"ok": right, "files": files, "reports": [report.as_dict() for report in found.reports]})
+        print_json({"ok": right, "files": files, "rows": [report.as_dict() for report in found.reports]})
     else:
         screen = console()
         report_grid("the tour", list(found.reports)).show(screen)

@@ -54,10 +54,11 @@ class Grid:
         """Print it as `--format` asks: a table, or a paragraph a row where that is too wide; Markdown; CSV."""
         if asked().format != FORMATS[0]:
             write_out(self.markdown() if asked().format == "markdown" else self.csv())
-        elif self._narrowest() <= screen.width:
+            return
+        screen.print(Text(self.title, style="italic"))
+        if self._narrowest() <= screen.width:
             screen.print(self._table())
         else:
-            screen.print(Text(self.title, style="italic"))
             for number, row in enumerate(self.rows):
                 screen.print(Text(row[0], style=self.styles.get(number, "bold")), overflow="fold")
                 for line in _packed(list(self._pairs(row)), screen.width - 2):
@@ -76,7 +77,7 @@ class Grid:
         return file.getvalue()
 
     def _table(self) -> Table:
-        table = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for heading, wide in zip(self.headings, self._widths(), strict=True):
             if heading in self.text:
                 table.add_column(heading, overflow="fold", min_width=min(wide, FOLDED))
@@ -84,7 +85,7 @@ class Grid:
                 shown = _BROKEN.get(heading, heading)
                 table.add_column(shown, justify="right", overflow="fold", min_width=self._number_width(heading))
         for number, row in enumerate(self.rows):
-            table.add_row(*row, style=self.styles.get(number, ""))
+            table.add_row(*map(Text, row), style=self.styles.get(number, ""))
         return table
 
     def _narrowest(self) -> int:

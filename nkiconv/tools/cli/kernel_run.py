@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +22,7 @@ from ...simulator.profiling.show import quantity
 from ...whole_file import whole_file
 from .kernels import KernelCall, keywords
 from .paths import unwritable
+from .shell import notes
 
 
 @dataclass(frozen=True)
@@ -92,10 +94,11 @@ def show(screen: Console, runs: list[KernelRun]) -> None:
     """Print what was returned, and what it took."""
     for one in runs:
         cores = "2 cores" if one.call.lnc == 2 else "1 core"
-        screen.print(Text(f"{one.call.name} on {cores}, simulated in {one.seconds:.2f} s", style="bold"))
+        screen.print(Text(f"{one.call.name} on {cores}", style="bold"))
         screen.print(_outputs(one))
         for line in _lines(one):
             screen.print(Text(line))
+        notes(screen, f"simulated in {one.seconds:.2f} s")
     if len(runs) == 2:
         same = same_bits(*runs)
         text = "one core and two return the same bits" if same else "one core and two return DIFFERENT bits"
@@ -103,7 +106,7 @@ def show(screen: Console, runs: list[KernelRun]) -> None:
 
 
 def _outputs(one: KernelRun) -> Table:
-    table = Table(title="returned", title_justify="left")
+    table = Table(title="returned", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("shape", "dtype"):
         table.add_column(heading, overflow="fold")
     for heading in ("min", "mean", "max", "NaN, Inf"):

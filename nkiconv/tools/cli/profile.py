@@ -191,10 +191,14 @@ def saved(path: Path) -> Profile:
     profiling = importlib.import_module("nkiconv.simulator.profiling")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        one = document[0] if isinstance(document, list) and len(document) == 1 else document
-        found: Profile = profiling.Profile.from_dict(one)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UnsupportedError(f"{path}: holds no profile ({error}); write one with nkiconv profile --json") from error
+        rows = document.get("rows", [document])
+        if len(rows) != 1:
+            raise ValueError(f"it holds {len(rows)}")
+        found: Profile = profiling.Profile.from_dict(rows[0])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnsupportedError(
+            f"{path}: holds no single profile ({error}); write one with nkiconv profile --json"
+        ) from error
     return found
 
 

@@ -184,7 +184,7 @@ def _run_kernel(
     same = len(runs) < 2 or running.same_bits(*runs)
     written = None if out is None else running.write(runs[-1], Path(out))
     if as_json:
-        print_json({"ok": same, "out": out, "runs": [one.as_dict() for one in runs]})
+        print_json({"ok": same, "out": out, "rows": [one.as_dict() for one in runs]})
     else:
         screen = console()
         running.show(screen, runs)
@@ -254,7 +254,7 @@ def _show(reports: list[Report], out: str | None, written: Written | None, as_js
         right = all(report.ok for report in reports)
         where, clipped = (None, None) if written is None else (written.path, written.clipped)
         reported = [report.as_dict() for report in reports]
-        print_json({"ok": right, "out": where, "clipped": clipped, "reports": reported})
+        print_json({"ok": right, "out": where, "clipped": clipped, "rows": reported})
         return
     screen = console()
     provider = "AWS's nki" if reports[0].provider == "aws" else "nkiconv's simulator"

@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,6 +25,8 @@ from ...simulator import NkiError, NkiValidationError
 
 #: Exit statuses.
 OK, CHECK_FAILED, BAD_INPUT = 0, 1, 2
+#: Version of the shape of JSON documents: it counts up where a key goes, or means something else.
+SCHEMA = 1
 #: Columns of a table that goes to a file or a pipe.
 PLAIN_WIDTH = 120
 
@@ -136,9 +138,11 @@ def _is_broken_rule(error: BaseException) -> bool:
     return isinstance(error, NkiError) and error.op != "launch"
 
 
-def print_json(document: Any) -> None:
-    """One JSON document on stdout; numbers that JSON cannot write become "inf", "-inf", "nan"."""
-    write_out(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
+def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
+    """One JSON object on stdout: `schema`, the version of its shape, and the document; a list is its `rows`. Numbers
+    that JSON cannot write become "inf", "-inf", "nan"."""
+    named = document if isinstance(document, Mapping) else {"rows": document}
+    write_out(json.dumps(_plain({"schema": SCHEMA, **named}), indent=2, allow_nan=False) + "\n")
 
 
 def write_out(text: str) -> None:

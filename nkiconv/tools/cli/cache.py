@@ -1,0 +1,90 @@
+"""`nkiconv cache list` and `nkiconv cache clear`: the plans and estimates that are kept on disk."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from ...errors import NkiconvError
+from ...problem import ConvProblem
+from .grid import Grid
+from .shell import JsonOption, console, print_json, prints_tables, reports_errors
+from .show import extents, quantity
+
+if TYPE_CHECKING:
+    from ...planner.cache import Entry
+
+app = typer.Typer(help="The plans and estimates that are kept on disk.", no_args_is_help=True)
+Stale = Annotated[bool, typer.Option("--stale", help="Only those that this version of nkiconv does not find.")]
+
+
+@app.command("list")
+@prints_tables
+def show(stale: Stale = False, as_json: JsonOption = False) -> None:
+    """List what is kept, the newest first: problems, algorithms, sizes, ages."""
+    cache = importlib.import_module("nkiconv.planner.cache")
+    found: list[Entry] = [one for one in cache.entries() if not (stale and one.current)]
+    if as_json:
+        print_json({"directory": str(cache.directory()), "rows": [_as_dict(one) for one in found]})
+        return
+    screen = console()
+    headings = ("problem", "kind", "cores", "algorithm", "modelled us", "bytes", "days", "stale")
+    grid = Grid(f"{len(found)} files in {cache.directory()}", headings, ("problem", "kind", "algorithm", "stale"))
+    for one in found:
+        plain = _as_dict(one)
+        us = plain["modelled_us"]
+        grid.add(
+            plain["problem"] or one.file.name,
+            plain["kind"],
+            str(plain["lnc"] or ""),
+            str(plain["algorithm"] or ""),
+            f"{us:,.2f}" if isinstance(us, float) else "",
+            f"{one.size:,}",
+            f"{plain['age_days']:.1f}",
+            "" if one.current else "yes",
+        )
+    grid.show(screen)
+
+
+@app.command("clear")
+@reports_errors
+def clear(stale: Stale = False, as_json: JsonOption = False) -> None:
+    """Delete what is kept, tuned plans too; what is still needed is searched for again."""
+    cache = importlib.import_module("nkiconv.planner.cache")
+    found: list[Entry] = [one for one in cache.entries() if not (stale and one.current)]
+    size = sum(one.size for one in found)
+    cache.clear(found)
+    if as_json:
+        print_json({"directory": str(cache.directory()), "deleted": len(found), "bytes": size})
+        return
+    console().print(Text(f"deleted {len(found)} files ({quantity(size, 'B')}) of {cache.directory()}"), soft_wrap=True)
+
+
+def _as_dict(one: Entry) -> dict[str, Any]:
+    """Plain data for JSON; None where the file does not say."""
+    return {
+        "file": str(one.file),
+        "kind": one.kind or "unreadable",
+        "effort": one.kept.get("effort", one.kind or None),
+        "problem": _problem(one),
+        "lnc": one.key.get("lnc"),
+        "algorithm": one.kept.get("algorithm"),
+        "modelled_us": one.kept.get("modelled_us"),
+        "bytes": one.size,
+        "age_days": (time.time() - one.written) / 86400,
+        "current": one.current,
+    }
+
+
+def _problem(one: Entry) -> str | None:
+    """Extents of the problem, or None of one that this version does not take."""
+    try:
+        plan = importlib.import_module("nkiconv.planner.plan")
+        problem = ConvProblem(**plan.tuples(one.key["problem"]))
+    except (NkiconvError, TypeError, KeyError, AttributeError):
+        return None
+    return f"{extents(problem)} {problem.dtype}"

@@ -1,0 +1,59 @@
+"""Writes into a page what its commands print: `python -m nkiconv.tools.tables.console docs/first_kernel.md`.
+
+After a fence of console lines that is followed by `<!-- prints -->`, the next fence holds what those lines print, 80
+columns wide, errors too. Commands run in the folder above the page's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from ...whole_file import write_page
+
+#: A fence of commands, the mark, the fence that is written.
+_BLOCK = re.compile(r"(```console\n(.*?)```\n\n<!-- prints -->\n```text\n)(.*?)(```\n)", re.DOTALL)
+
+
+def filled(text: str, root: Path) -> str:
+    """A page with what its commands print."""
+    return _BLOCK.sub(lambda found: found[1] + printed(found[2], root) + found[4], text)
+
+
+def printed(commands: str, root: Path) -> str:
+    """What commands print, each a line that begins with nkiconv; a backslash at the end joins two."""
+    return "".join(_run(line, root) for line in commands.replace("\\\n", " ").splitlines() if line.strip())
+
+
+def _run(line: str, root: Path) -> str:
+    name, *arguments = shlex.split(line)
+    if name != "nkiconv":
+        raise ValueError(f"{line}: must begin with nkiconv")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("NKI", "NEURON_"))}
+    paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "nkiconv", *arguments],
+        cwd=root,
+        env={**kept, "COLUMNS": "80", "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    lines = [one.rstrip() for one in done.stdout.replace(f"{root}{os.sep}", "").splitlines()]
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def main() -> None:
+    """Rewrite the pages that are named."""
+    for name in sys.argv[1:]:
+        page = Path(name)
+        write_page(filled(page.read_text(encoding="utf-8"), page.resolve().parents[1]).split("\n"), page)
+
+
+if __name__ == "__main__":
+    main()
