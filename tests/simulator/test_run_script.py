@@ -71,9 +71,7 @@ def test_torch_tensors_are_taken(script, capsys):
 @pytest.mark.parametrize(("options", "status"), [((), 1), (("--sentinels",), 0)])
 def test_options_are_those_of_launches(tmp_path, options, status):
     path = tmp_path / "unwritten.py"
-    text = SCRIPT.replace("    nisa.dma_copy(dst=tile, src=x)
-", "").replace("import beside
-", "")
+    text = SCRIPT.replace("    nisa.dma_copy(dst=tile, src=x)\n", "").replace("import beside\n", "")
     path.write_text(text.replace("beside.ones((2, 3))", "np.ones((2, 3), np.float32)"))
     done = subprocess.run(
         [sys.executable, "-m", "nkiconv.simulator", *options, str(path)],
