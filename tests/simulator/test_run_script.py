@@ -38,6 +38,17 @@ if __name__ == "__main__":
 """
 
 
+def simulated(*arguments, packages=ROOT):
+    """A process that runs a script; packages: a folder of more of them."""
+    return subprocess.run(
+        [sys.executable, "-m", "nkiconv.simulator", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(packages)])},
+    )
+
+
 @pytest.fixture
 def script(tmp_path):
     (tmp_path / "beside.py").write_text(
@@ -49,11 +60,7 @@ def script(tmp_path):
 
 
 def test_a_script_runs_as_a_program(script):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", "nkiconv.simulator", str(script), "--races", "7"],
-        capture_output=True, text=True, check=False, env=environment,
-    )  # fmt: skip
+    done = simulated(str(script), "--races", "7")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"['--races', '7'] numpy 12.0 {script}\n"
 
@@ -73,10 +80,7 @@ def test_options_are_those_of_launches(tmp_path, options, status):
     path = tmp_path / "unwritten.py"
     text = SCRIPT.replace("    nisa.dma_copy(dst=tile, src=x)\n", "").replace("import beside\n", "")
     path.write_text(text.replace("beside.ones((2, 3))", "np.ones((2, 3), np.float32)"))
-    done = subprocess.run(
-        [sys.executable, "-m", "nkiconv.simulator", *options, str(path)],
-        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    done = simulated(*options, str(path))
     assert done.returncode == status
     assert ("NKI016" in done.stderr) == (status == 1)
 
@@ -86,9 +90,9 @@ def test_what_is_no_script(tmp_path, capsys):
     assert "does not exist; give the path of a Python script" in capsys.readouterr().err
 
 
-def test_aws_package_is_not_hidden(script, monkeypatch, capsys, tmp_path):
+def test_aws_package_is_not_hidden(script, tmp_path):
     (tmp_path / "nki").mkdir()
     (tmp_path / "nki" / "__init__.py").write_text("")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert main([str(script)]) == 2
-    assert "NKI_SIMULATOR=1" in capsys.readouterr().err
+    done = simulated(str(script), packages=tmp_path)
+    assert done.returncode == 2
+    assert "NKI_SIMULATOR=1" in done.stderr
