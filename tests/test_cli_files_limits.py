@@ -27,7 +27,7 @@ def test_files_are_asked_how_much_they_hold(name, filters, tmp_path, monkeypatch
 def test_a_shape_of_bools(filters, tmp_path):
     np.save(tmp_path / "x.npy", np.ones((1, 2, 9), np.float32))
     data = (tmp_path / "x.npy").read_bytes()
-    (tmp_path / "x.npy").write_bytes(data.replace(b"(1, 2, 9)   ", b"(True, 2, 9)"))
+    (tmp_path / "x.npy").write_bytes(data.replace(b"(1, 2, 9), }   ", b"(True, 2, 9), }"))
     result = run("run", "--input", tmp_path / "x.npy", "--filter", filters)
     assert result.exit_code == 2
     assert "is damaged (shape (True, 2, 9))" in result.stderr

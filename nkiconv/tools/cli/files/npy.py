@@ -103,7 +103,7 @@ def read_header(text: str, file: BinaryIO) -> Header:
 
 
 def check_size(text: str, header: Header, size: int) -> None:
-    """Raises FileFormatError: there are not as many bytes of data as the header says, or none, or more than are read."""
+    """Raises FileFormatError: not as many bytes of data as the header says, none, or more than are read here."""
     if header.nbytes == 0:
         raise FileFormatError(f"{text}: holds no elements (shape {header.shape}, {header.dtype}); save data")
     if size != header.nbytes:
