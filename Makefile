@@ -115,9 +115,9 @@ bench: $(RUN) ## time the simulator itself
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/nkiconv bench-simulator
 
 profiles: $(RUN) ## model every headline case again: profiles/ and the tables of it (minutes)
-	@$(BIN)/nkiconv profiles --csv profiles/modelled_trn2.csv
+	@$(BIN)/nkiconv profiles --csv profiles/modelled_trn2.csv --force
 	@for suite in depthwise conv2d; do \
-	  $(BIN)/nkiconv bench --suite $$suite --csv profiles/$${suite}_modelled_trn2.csv --readme docs/performance.md \
+	  $(BIN)/nkiconv bench --suite $$suite --csv profiles/$${suite}_modelled_trn2.csv --force --readme docs/performance.md \
 	    --plot profiles/$${suite}_roofline.png || exit 1; done
 	@$(BIN)/python -m nkiconv.tools.tables.front README.md profiles
 	@$(BIN)/nkiconv profile nkl_fs_asr --plot profiles/nkl_fs_asr.png
@@ -127,7 +127,7 @@ profiles: $(RUN) ## model every headline case again: profiles/ and the tables of
 # Needs a checkout of AWS's nki-library, whose kernel it loads.
 against: $(RUN) ## model AWS's depthwise kernel beside ours: make against CHECKOUT=PATH
 	@$(BIN)/nkiconv bench --suite depthwise --against "$(CHECKOUT)" --check --readme docs/performance.md \
-	  --csv profiles/depthwise_against_nki_library.csv
+	  --csv profiles/depthwise_against_nki_library.csv --force
 
 models: $(ALL) ## compare models of transformers, with random weights, by nkiconv and by torch
 	@OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python examples/compare_models.py

@@ -36,6 +36,7 @@ def load(suite: str) -> tuple[Case, ...]:
     Raises:
         UnsupportedError: no suite has this name.
     """
+    suite = SUITE_ALIASES.get(suite, suite)
     if suite not in SUITES:
         raise UnsupportedError(f"suite={suite!r}: there is none of this name; use one of {', '.join(SUITES)}")
     text = (resources.files("nkiconv") / "data" / f"{suite}.csv").read_text(encoding="utf-8")
@@ -100,6 +101,8 @@ def _int_pair(row: dict[str, str], first: str, second: str) -> tuple[int, int]:
 
 
 #: How a row of each suite's file is read.
+#: Shorter names of suites.
+SUITE_ALIASES = {"depthwise": "depthwise_conv1d"}
 SUITES: dict[str, Callable[[dict[str, str]], ConvProblem]] = {
     "depthwise_conv1d": _depthwise_conv1d,
     "conv2d": _conv2d,

@@ -36,6 +36,7 @@ def pytest_configure():
         if name.startswith(("NEURON_", "NKI")) and name != KEPT:
             del os.environ[name]
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes, each of which imports torch
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads of two processes wait for each other: ten times
     hypothesis.settings.register_profile("nkiconv", deadline=None, derandomize="CI" in os.environ)
     hypothesis.settings.load_profile("nkiconv")
 

@@ -424,6 +424,7 @@ def test_cases_are_json_too():
 def test_an_unknown_suite():
     result = run("cases", "--suite", "conv3d")
     assert result.exit_code == 2
+    assert run("cases", "--suite", "depthwise").stdout == run("cases", "--suite", "depthwise_conv1d").stdout
     assert "suite='conv3d': there is none of this name; use one of depthwise_conv1d, conv2d" in result.stderr
 
 

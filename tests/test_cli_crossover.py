@@ -84,6 +84,7 @@ def test_without_padding():
         (("--vary", "S", "--values", "9", "--W", 4, "--valid"), "output width must be at least 1"),
         (("--vary", "S", "--lnc", 3), "lnc=3: must be 1 or 2"),
         (("--vary", "S", "--dtype", "fp64"), "fp64"),
+        (("--vary", "S", "--csv", __file__), "exists; name another, or overwrite it with --force"),
         (("--vary", "S", "--csv", "missing/sweep.csv"), "--csv=missing/sweep.csv"),
         (("--vary", "S", "--json", "--format", "markdown"), "--format=markdown: --json prints one document"),
         (("--vary", "S", "--constant", "scalar.speed=1"), "there is none of this name"),

@@ -99,6 +99,10 @@ def test_precision(plans):
         (("plan", CASE, "--constant", "scalar.ns_per_elem"), "must be NAME=VALUE with a number"),
         (("plan", CASE, "--constant", "scalar.ns_per_elem=fast"), "must be NAME=VALUE with a number"),
         (("plan", CASE, "--constant", "scalar.speed=1"), "there is none of this name"),
+        (
+            ("plan", CASE, "--constant", "pe.min_interval_rows=1e20"),
+            "must be at most 128000, 1000 times trn2.toml's 128",
+        ),
         (("plan", CASE, "--constant", "a=1", "--constant", "b=1", "--constant", "a =2"), "a is given twice"),
         (("plan", CASE, "--precision", "tf32"), "precision='tf32': depthwise_conv1d has none; drop it"),
         (("plan", "rn50_c4", "--precision", "tf32"), "precision='tf32': x and w are bf16, whose products are exact"),

@@ -309,6 +309,12 @@ def test_bad_input(script, tmp_path, plans, text, target, arguments, message):
     assert not plans.exists()
 
 
+def test_an_input_beyond_all(script):
+    result = run("plan-model", f"{script(MODEL)}:build_model", "--input", "99999999999x3x99999x8")
+    assert result.exit_code == 2
+    assert "more than 1,073,741,824 elements; give a smaller shape" in words(result.stderr)
+
+
 def test_an_input_is_needed(script):
     result = run("plan-model", f"{script(MODEL)}:build_model", "--json")
     assert result.exit_code == 2

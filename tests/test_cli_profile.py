@@ -77,6 +77,8 @@ def test_files(tmp_path):
         (("profiles", "--only", "kda", "--csv", "x.csv"), "drop one of the two"),
         (("profiles", "--lnc", 3), "must be 1 or 2"),
         (("profiles", "--csv", "nowhere/x.csv"), "nowhere is not a directory"),
+        (("profile", CASE, "--trace", "/dev/full"), "/dev/full: "),
+        (("profiles", "--csv", __file__), "exists; name another, or overwrite it with --force"),
         (("profiles", "--csv", "."), "--csv=.: is a directory; give the path of a .csv file"),
     ],
 )

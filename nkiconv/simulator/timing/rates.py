@@ -21,6 +21,10 @@ _DIVISORS = (
 SHARES = ("pe.row_tiles_overlap",)
 
 
+#: How many times trn2.toml's value, or 1 where that is less, a constant may be: beyond it no timeline ends.
+FAR = 1000
+
+
 class UnknownConstantError(ValueError):
     """A constant was given that trn2.toml does not have, or with a value that no timing could use."""
 
@@ -47,6 +51,10 @@ class Rates:
                 raise UnknownConstantError(f"constants[{name!r}]={value!r}: must be {least}; pass a larger number")
             if value > 1 and name in SHARES:
                 raise UnknownConstantError(f"constants[{name!r}]={value!r}: must be at most 1, a share; pass 0 to 1")
+            most = FAR * max(abs(self._values[name]), 1.0)
+            if abs(value) > most:
+                rule = f"must be at most {most:g}, {FAR} times trn2.toml's {self._values[name]:g}"
+                raise UnknownConstantError(f"constants[{name!r}]={value!r}: {rule}; pass less")
             self._values[name] = float(value)
         self.overrides = dict(overrides or {})
         self.read: set[str] = set()

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ...errors import NkiconvError, UnsupportedError, raise_all
 from .grid import Grid
-from .options import Constants, Fresh, Lnc, read_constants
+from .options import Constants, Force, Fresh, Lnc, read_constants
 from .paths import unwritable
 from .shell import JsonOption, asked, console, notes, plain_warnings, print_json, prints_tables, progress, write_out
 
@@ -40,7 +40,8 @@ def command(
     ] = False,
     constant: Constants = None,
     no_cache: Fresh = False,
-    csv: Annotated[Path | None, typer.Option(help="Write every plan to this file, replacing it.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write every plan to this file.")] = None,
+    force: Force = False,
     as_json: JsonOption = False,
 ) -> None:
     """Plan a range of shapes (about a second each), and say where the planner changes its algorithm."""
@@ -53,7 +54,7 @@ def command(
     except UnsupportedError as error:
         errors.append(error)
     if csv is not None:
-        errors += unwritable("--csv", csv, "a .csv file")
+        errors += unwritable("--csv", csv, "a .csv file", force=force)
     raise_all("nkiconv crossover cannot run this call", errors)
     sweep = tables.Sweep(
         vary=vary,

@@ -134,11 +134,9 @@ def _lines(one: KernelRun) -> Iterator[str]:
 
 def refused_out(path: Path, force: bool) -> Iterator[NkiconvError]:
     """Why a kernel's results cannot go to a file."""
-    yield from unwritable("--out", path, "an .npy or .npz file")
+    yield from unwritable("--out", path, "an .npy or .npz file", force=force)
     if path.suffix not in (".npy", ".npz"):
         yield UnsupportedError(f"--out={path}: arrays of a kernel go to .npy or .npz; name it so")
-    elif path.is_file() and not force:
-        yield UnsupportedError(f"--out={path}: exists; name another, or overwrite it with --force")
 
 
 def write(one: KernelRun, path: Path) -> str:

@@ -15,13 +15,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ...cases import SUITE_ALIASES
 from ...errors import NkiconvError, UnsupportedError, raise_all
 from ...problem import dtype_name
 from ..doctor import DEVICE
 from ..measure import interleave
 from .against import bench_against
 from .grid import Grid
-from .options import Algorithm, Dtype, Layout, Lnc, NoNames, Precision, named_cases
+from .options import Algorithm, Dtype, Force, Layout, Lnc, NoNames, Precision, named_cases
 from .paths import unwritable
 from .shell import CHECK_FAILED, JsonOption, console, of_case, print_json, prints_tables, progress
 from .show import kind
@@ -86,7 +87,8 @@ def command(
     ] = False,
     only: Annotated[str | None, typer.Option(help="Of --suite only cases whose name contains this.")] = None,
     tuned: Annotated[bool, typer.Option("--tuned", help="With --suite: plans of nkiconv tune (minutes).")] = False,
-    csv: Annotated[Path | None, typer.Option(help="Write the rows of --suite to this file, replacing it.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the rows of --suite to this file.")] = None,
+    force: Force = False,
     readme: Annotated[Path | None, typer.Option(help="Put the table of --suite between this file's markers.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw --suite under the rooflines, as a .png file.")] = None,
     timing_speed: Annotated[
@@ -106,12 +108,13 @@ def command(
     the case. Exit status 1 if --check finds a wrong result.
     """
     if suite is not None:
+        suite = {name: short for short, name in SUITE_ALIASES.items()}.get(suite, suite)
         given = {
             "CASE": names, "--target": target, "--dtype": dtype, "--precision": precision, "--layout": layout,
             "--rounds": rounds, "--algorithm": algorithm, "--out": out, "--timing-speed": timing_speed,
         }  # fmt: skip
         raise_all("nkiconv bench cannot run this call", list(_beside_suite(suite, given)))
-        files = Files(csv, readme, plot)
+        files = Files(csv, readme, plot, force)
         if against is None:
             raise_all("nkiconv bench cannot run this call", list(_without("--against", "PATH", {"--check": check})))
             bench_suite(suite, only, lnc, tuned, files, as_json)
@@ -129,6 +132,7 @@ def command(
                     "--check": check,
                     "--only": only,
                     "--csv": csv,
+                    "--force": force,
                     "--readme": readme,
                     "--plot": plot,
                     "--tuned": tuned,

@@ -28,6 +28,7 @@ Constants = Annotated[
     list[str] | None,
     typer.Option("--constant", metavar="NAME=VALUE", help="A modelling constant instead of trn2.toml's; repeatable."),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Let files be overwritten.")]
 Fresh = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write cached plans.")]
 
 

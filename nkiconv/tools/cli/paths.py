@@ -9,11 +9,14 @@ from pathlib import Path
 from ...errors import UnsupportedError
 
 
-def unwritable(option: str, path: Path, kind: str) -> Iterator[UnsupportedError]:
-    """Why a file cannot be written; nothing if it can. kind: what to name instead of a directory, "a .npy file"."""
+def unwritable(option: str, path: Path, kind: str, *, force: bool = True) -> Iterator[UnsupportedError]:
+    """Why a file cannot be written; nothing if it can. kind: what to name instead of a directory, "a .npy file"; force:
+    whether it may be there already."""
     if path.is_dir():
         yield UnsupportedError(f"{option}={path}: is a directory; give the path of {kind}")
     elif not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         yield UnsupportedError(
             f"{option}={path}: {path.parent} is not a directory that can be written; make it or choose another"
         )
+    elif path.is_file() and not force:
+        yield UnsupportedError(f"{option}={path}: exists; name another, or overwrite it with --force")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,8 @@ _TYPES = {
     "bool": "bool",
 }
 _FLOATS = ("bf16", "fp16", "fp32")
+#: Of one input.
+ELEMENTS_MAX = 1 << 30
 #: Names of a list below the table.
 SHOWN = 5
 
@@ -112,6 +115,10 @@ def _shapes(given: list[str] | None, dtype: str | None, lnc: int) -> Iterator[tu
                 UnsupportedError(f"--input={text}: must be [NAME=]SHAPE[:TYPE], extents at least 1; write 1x3x224x224")
             )
             continue
+        if math.prod(map(int, extents)) > ELEMENTS_MAX:
+            errors.append(
+                UnsupportedError(f"--input={text}: more than {ELEMENTS_MAX:,} elements; give a smaller shape")
+            )
         if colon and kind not in _TYPES:
             errors.append(UnsupportedError(f"--input={text}: accepted types are {', '.join(_TYPES)}; use one of these"))
         if equals and name in [other for other, _, _ in found]:

@@ -10,7 +10,7 @@ import typer
 
 from ...errors import UnsupportedError, raise_all
 from .grid import Grid
-from .options import Lnc
+from .options import Force, Lnc
 from .paths import unwritable
 from .shell import JsonOption, console, print_json, prints_tables, progress
 
@@ -32,7 +32,8 @@ _TEXT = ("case", "dtype", "algorithm", "bound by")
 
 @prints_tables
 def command(
-    csv: Annotated[Path | None, typer.Option(help="Write the rows to this file, replacing it.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the rows to this file.")] = None,
+    force: Force = False,
     only: Annotated[str | None, typer.Option(help="Only cases whose name contains this; not with --csv.")] = None,
     lnc: Lnc = 2,
     as_json: JsonOption = False,
@@ -42,7 +43,10 @@ def command(
         raise UnsupportedError(f"--only={only}: --csv={csv} is of every case; drop one of the two")
     if lnc not in (1, 2):
         raise UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
-    raise_all("nkiconv profiles cannot run this call", list(unwritable("--csv", csv, "a .csv file")) if csv else [])
+    raise_all(
+        "nkiconv profiles cannot run this call",
+        list(unwritable("--csv", csv, "a .csv file", force=force)) if csv else [],
+    )
     tables = importlib.import_module("nkiconv.tools.suites.profile_table")
     every = tables.headline()
     chosen = [(case, dtype) for case, dtype in every if only is None or only in case.name]

@@ -126,11 +126,18 @@ def _report(error: BaseException, *, as_json: bool) -> None:
 
     Raises UnsupportedError: stdout cannot be written.
     """
-    message = str(error) or "out of memory; use a smaller problem or --channels"
+    message = _said(error) or "out of memory; use a smaller problem or --channels"
     console(stderr=True).print(Text(f"{type(error).__name__}: {message}", style="red"), soft_wrap=True)
     if as_json:
         violations = list(getattr(error, "violations", (message,)))
         print_json({"error": {"class": type(error).__name__, "message": message, "violations": violations}})
+
+
+def _said(error: BaseException) -> str:
+    """An error's message; of the operating system's: the file, and what is wrong with it."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _is_broken_rule(error: BaseException) -> bool:

@@ -36,6 +36,8 @@ class Files:
     csv: Path | None = None
     readme: Path | None = None
     plot: Path | None = None
+    #: whether the CSV file may be there already
+    force: bool = False
 
 
 def bench_suite(suite: str, only: str | None, lnc: int, wide: bool, files: Files, as_json: bool) -> None:
@@ -75,7 +77,9 @@ def check_files(files: Files, only: str | None, lnc: int) -> None:
     if lnc not in (1, 2):
         raise UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
     if files.csv is not None:
-        raise_all("nkiconv bench cannot run this call", list(unwritable("--csv", files.csv, "a .csv file")))
+        raise_all(
+            "nkiconv bench cannot run this call", list(unwritable("--csv", files.csv, "a .csv file", force=files.force))
+        )
     if files.plot is not None:
         raise_all("nkiconv bench cannot run this call", list(unwritable("--plot", files.plot, "a .png file")))
         if files.plot.suffix != ".png":

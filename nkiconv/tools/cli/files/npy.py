@@ -22,6 +22,8 @@ _MAGIC = b"\x93NUMPY"
 _ZIP = b"PK"
 #: Longest header that is parsed, characters; NumPy's own are below 200.
 _MAX_HEADER = 10_000
+#: Bytes of an array that is read: what a simulator of kernels gets through.
+ARRAY_MAX = 1 << 29
 #: What raw bytes may be, by their number an element.
 _RAW = {2: ("bf16",), 1: ("fp8_e4m3", "fp8_e5m2")}
 
@@ -95,13 +97,13 @@ def read_header(text: str, file: BinaryIO) -> Header:
         raise FileFormatError(f"{text}: holds records of dtype {dtype}; save one field as an array of its own")
     if not dtype.isnative:
         raise DtypeError(f"{text}: has dtype {dtype.str}, the other byte order; save array.astype({dtype.name!r})")
-    if any(extent < 0 for extent in shape):
+    if any(extent < 0 or isinstance(extent, bool) for extent in shape):
         raise FileFormatError(f"{text}: is damaged (shape {shape}); save it again with numpy.save")
     return Header(dtype, shape, "F" if in_fortran else "C", file.tell())
 
 
 def check_size(text: str, header: Header, size: int) -> None:
-    """Raises FileFormatError: there are not as many bytes of data as the header says, or none."""
+    """Raises FileFormatError: not as many bytes of data as the header says, none, or more than are read here."""
     if header.nbytes == 0:
         raise FileFormatError(f"{text}: holds no elements (shape {header.shape}, {header.dtype}); save data")
     if size != header.nbytes:
@@ -109,6 +111,11 @@ def check_size(text: str, header: Header, size: int) -> None:
         raise FileFormatError(
             f"{text}: {kind} ({size:,} bytes of data, shape {header.shape} of {header.dtype} takes {header.nbytes:,}); "
             "save it again with numpy.save"
+        )
+    if header.nbytes > ARRAY_MAX:
+        raise FileFormatError(
+            f"{text}: holds {header.nbytes:,} bytes unpacked, shape {header.shape}; at most {ARRAY_MAX:,} are taken "
+            "here: plan or profile the shape, and run a part"
         )
 
 

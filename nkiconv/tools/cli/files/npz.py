@@ -18,6 +18,8 @@ from .format import Format, Loaded, Source, chosen_name, one_of_each, shown
 from .npy import as_dtype, check_size, read_header
 
 _SUFFIX = ".npy"
+#: Bytes of the name of an array in an archive.
+_NAME_MAX = 1000
 #: What zipfile raises for archives that are damaged, encrypted, or packed in a way it does not know.
 _DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError, struct.error)
 
@@ -53,7 +55,9 @@ class Npz(Format):
         return Loaded(as_dtype(source.text, array, dtype))
 
     def refusals(self, target: Source, shape: tuple[int, ...], origin: Loaded) -> Iterator[NkiconvError]:
-        """As `Format.refusals`: a name that would lead out of the archive."""
+        """As `Format.refusals`: a name that would lead out of the archive, or is too long for one."""
+        if len((target.name or "").encode()) > _NAME_MAX:
+            yield UnsupportedError(f"{target.text}: the name has more than {_NAME_MAX:,} bytes; use a shorter one")
         if target.name is not None and _points_outside(target.name):
             yield UnsupportedError(f"{target.text}: the name points out of the archive; use one without .. and roots")
 

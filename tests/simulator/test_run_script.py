@@ -1,0 +1,98 @@
+"""`python -m nkiconv.simulator script.py`: scripts for AWS's package, unchanged."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nkiconv.simulator.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.simulator_only
+SCRIPT = """
+import sys
+
+import nki
+import nki.isa as nisa
+import nki.language as nl
+import numpy as np
+
+import beside
+
+
+@nki.jit
+def doubled(x):
+    tile = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=2.0)
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+
+
+if __name__ == "__main__":
+    found = doubled(beside.ones((2, 3)))
+    print(sys.argv[1:], type(found).__module__, float(found.sum()), __file__)
+"""
+
+
+def simulated(*arguments, packages=ROOT):
+    """A process that runs a script; packages: a folder of more of them."""
+    return subprocess.run(
+        [sys.executable, "-m", "nkiconv.simulator", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(packages)])},
+    )
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "beside.py").write_text(
+        "from numpy import float32\nimport numpy\n\n\ndef ones(shape):\n    return numpy.ones(shape, float32)\n"
+    )
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_a_script_runs_as_a_program(script):
+    done = simulated(str(script), "--races", "7")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"['--races', '7'] numpy 12.0 {script}\n"
+
+
+def test_torch_tensors_are_taken(script, capsys):
+    pytest.importorskip("torch")
+    (script.parent / "beside.py").write_text("from torch import ones\n")
+    sys.modules.pop("beside", None)
+    assert main([str(script)]) == 0
+    sys.modules.pop("beside", None)
+    assert capsys.readouterr().out == f"[] torch 12.0 {script}\n"
+    assert "nki" not in sys.modules
+
+
+@pytest.mark.parametrize(("options", "status"), [((), 1), (("--sentinels",), 0)])
+def test_options_are_those_of_launches(tmp_path, options, status):
+    path = tmp_path / "unwritten.py"
+    text = SCRIPT.replace("    nisa.dma_copy(dst=tile, src=x)\n", "").replace("import beside\n", "")
+    path.write_text(text.replace("beside.ones((2, 3))", "np.ones((2, 3), np.float32)"))
+    done = simulated(*options, str(path))
+    assert done.returncode == status
+    assert ("NKI016" in done.stderr) == (status == 1)
+
+
+def test_what_is_no_script(tmp_path, capsys):
+    assert main([str(tmp_path / "nowhere.py")]) == 2
+    assert "does not exist; give the path of a Python script" in capsys.readouterr().err
+
+
+def test_aws_package_is_not_hidden(script, tmp_path):
+    (tmp_path / "nki").mkdir()
+    (tmp_path / "nki" / "__init__.py").write_text("")
+    done = simulated(str(script), packages=tmp_path)
+    assert done.returncode == 2
+    assert "NKI_SIMULATOR=1" in done.stderr
