@@ -54,7 +54,10 @@ def test_files(tmp_path):
     trace, plot = tmp_path / "t.json", tmp_path / "p.png"
     result = run("profile", CASE, "--trace", trace, "--plot", plot)
     assert result.exit_code == 0, result.output
-    assert json.loads(trace.read_text())["traceEvents"]
+    written = json.loads(trace.read_text())
+    assert written["traceEvents"]
+    assert written["otherData"]["title"] == f"{CASE}: N=1 C=16 W=512 S=7 bf16, mixed on 2 cores"
+    assert (written["otherData"]["order"], written["otherData"]["phase"]) == ("program", 0.0)
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

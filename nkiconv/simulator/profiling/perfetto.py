@@ -26,11 +26,13 @@ _BANK_TRACK = 200
 _THROTTLE_TRACK = 90
 
 
-def trace(timed: Timed) -> dict[str, Any]:
-    """Chrome-trace JSON of a timed kernel."""
+def trace(timed: Timed, title: str = "") -> dict[str, Any]:
+    """Chrome-trace JSON of a timed kernel; title: what it ran, as in a case and its shape."""
+    options = timed.line.options
+    about = {"kernel": timed.kernel, "title": title or timed.kernel, "time": "modelled, not measured"}
     return {
         "displayTimeUnit": "ns",
-        "otherData": {"kernel": timed.kernel, "time": "modelled, not measured", "order": timed.line.options.order},
+        "otherData": {**about, "order": options.order, "phase": options.phase},
         "traceEvents": [*_names(timed), *_slices(timed), *_arrows(timed), *_banks(timed), *_states(timed)],
     }
 

@@ -85,9 +85,9 @@ def _timeline(axes: Axes, found: Profile, timed: Timed) -> None:
     axes.set_xlabel("us from the first DMA issue (modelled, core 0, throttle phase 0)")
     changes = [(time - timed.line.begin_ns) / 1e3 for time, fast in timed.line.throttle_changes[0] if fast]
     shown = [at for at in changes if 0 <= at <= span_us]
-    title = (
-        f"{found.modelled_us:,.1f} us modelled, bound by {found.bound_by}; {found.roofline_fraction:.0%} of roofline"
-    )
+    phases = found.phases
+    title = f"phase 0: {phases.phase0_us:,.1f} us modelled, bound by {found.bound_by}; mean of phases "
+    title += f"{phases.mean_us:,.1f} us, {found.roofline_fraction:.0%} of roofline"
     if found.full_rate_share is not None:
         title += f"; Tensor Engine at full rate {found.full_rate_share:.0%} of the time"
     if 0 < len(shown) <= _CHANGES_MAX:
@@ -169,16 +169,16 @@ def _path(axes: Axes, found: Profile) -> None:
 
 
 def _roofline(axes: Axes, found: Profile, timed: Timed) -> None:
-    """Useful flops over time against flops a byte, under the limits of the launch's cores."""
+    """Useful TFLOP/s against flops a byte, under the limits of the launch's cores."""
     rates = timed.rates
-    peak, slope = peak_flops_per_ns(found.dtype, found.lnc, rates), bytes_per_ns(found.lnc, rates)
+    peak, slope = peak_flops_per_ns(found.dtype, found.lnc, rates) / 1e3, bytes_per_ns(found.lnc, rates) / 1e3
     flops = found.flops if found.flops else found.matmul_flops
     intensity = max(flops, 1) / max(found.min_bytes, 1)
     xs: list[float] = [min(intensity, 0.1), peak / slope, max(intensity, peak / slope) * 20]
     axes.plot(xs, [min(peak, slope * x) for x in xs], color="black")
-    done = max(flops, 1) / (found.modelled_us * 1e3)
+    done = max(flops, 1) / (found.modelled_us * 1e6)
     axes.plot([intensity], [done], "o", color="#c44e52")
     axes.plot([intensity, intensity], [done, min(peak, slope * intensity)], color="#c44e52", linestyle=":")
     axes.annotate(f"{found.roofline_fraction:.0%}", (intensity, done), xytext=(6, -10), textcoords="offset points")
-    axes.set(xscale="log", yscale="log", xlabel="useful flops a byte moved at least", ylabel="flops a ns")
+    axes.set(xscale="log", yscale="log", xlabel="useful flops a byte moved at least", ylabel="TFLOP/s")
     axes.set_title(f"roofline, {found.dtype}, {found.lnc} core{'s' if found.lnc > 1 else ''}", fontsize=10)

@@ -110,13 +110,13 @@ class Profile:
     def __str__(self) -> str:
         return text_of(self)
 
-    def save_trace(self, path: str | Path) -> None:
+    def save_trace(self, path: str | Path, title: str = "") -> None:
         """Write the timeline (program order, phase 0) as a trace that Perfetto (ui.perfetto.dev) loads.
 
         Raises NoTimelineError: the profile was read from a file. OSError: the file cannot be written.
         """
         perfetto = importlib.import_module(f"{__package__}.perfetto")
-        Path(path).write_text(json.dumps(perfetto.trace(self._timeline())), encoding="utf-8")
+        Path(path).write_text(json.dumps(perfetto.trace(self._timeline(), title)), encoding="utf-8")
 
     def plot(self, path: str | Path, title: str = "") -> None:
         """Draw the timeline, the engines, the critical path and the roofline into a PNG.

@@ -106,7 +106,7 @@ def command(
         settings = {"sensitivity": sensitivity, "standalone": standalone}
         made = [profile_of(one, lnc, kinds, settings, advance) for one in targets]
         beside = None if other is None else profile_of(other, lnc, kinds, settings, advance)
-    for path, write in ((trace, made[0].profile.save_trace), (plot, made[0].plot)):
+    for path, write in ((trace, made[0].save_trace), (plot, made[0].plot)):
         if path is not None:
             with whole_file(path) as part:
                 write(part)
@@ -131,6 +131,10 @@ class Made:
     title: str
     floors: tuple[str, ...]
     document: dict[str, Any]
+
+    def save_trace(self, path: Path) -> None:
+        """Write its timeline, with its title."""
+        self.profile.save_trace(path, self.title)
 
     def plot(self, path: Path) -> None:
         """Draw it, with its title."""
