@@ -49,7 +49,7 @@ def test_of_depthwise_conv1d(recorded, number):
     config = (
         ("columns", number(19)),
         ("recipes", ((number(0), 1, number(1), 1), (0, number(3), 0, 0))),
-        ("join", "tensor"),
+        ("shard", "rows"),
     )
     run_depthwise_conv1d(x, w, depthwise_problem(x, w), lnc=number(1), algorithm="vector", config=config)
     launched, kwargs = found.given[0]

@@ -77,8 +77,8 @@ SETTINGS = [
     {"product": "fp8_halves", "x_bytes": 3000},
     {"product": "fp8_staged", "x_bytes": 2000},
     {"product": "fp8_staged", "shard": "channels", "channels": 3, "filter_bytes": 9000},
-    {"product": "fp8_pairs", "shard": "images", "channels": 50, "warmup": 0, "fold": "none", "banks": 1},
-    {"product": "fp8_staged", "fold": "inputs", "x_bytes": 9000, "banks": 8},
+    {"product": "fp8_pairs", "shard": "images", "channels": 50, "warmup": 0, "fold": "none"},
+    {"product": "fp8_staged", "fold": "inputs", "x_bytes": 9000},
     {"product": "fp8_pairs", "order": "chunks", "x_bytes": 300},
 ]
 

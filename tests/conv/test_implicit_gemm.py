@@ -423,13 +423,13 @@ def test_the_host_settles_everything_once(why):
     shape = shape_of((PROBLEMS | FOLDED)[why])
     names = [field.name for field in dataclasses.fields(config.TapsConfig)]
     assert tuple(names) == tuple(config.TapsConfig.__dataclass_fields__)
-    for given in (None, (("banks", 2), ("x_bytes", 2048)), (("ahead", 1), ("whole", True), ("wide", 3))):
+    for given in (None, (("moved", 2), ("x_bytes", 2048)), (("ahead", 1), ("whole", True), ("wide", 3))):
         found = ALGORITHM.settle(shape, given)
         assert [name for name, _ in found] == names
         assert ALGORITHM.settle(shape, found) == found
         assert ALGORITHM.settle(shape, tuple(reversed(found))) == found
         assert set(given or ()) <= set(found)
-    for refused in ((("banks", 9),), (("tiles", 1),), (("whole", 1),), (("wide", -1),), "banks"):
+    for refused in ((("moved", -1),), (("tiles", 1),), (("whole", 1),), (("wide", -1),), "moved"):
         assert ALGORITHM.settle(shape, refused) == refused
         assert planned((PROBLEMS | FOLDED)[why], "implicit_gemm", refused)[0] is None
 

@@ -49,7 +49,7 @@ def config_of(S, kind):
         recipes = ((S, 0, 0, 0), (1, S - 1, 0, 0), (0, S - 1, 0, 0))
         return (("recipes", recipes), ("start", recipes[2:]), ("end", recipes[1:2]), ("piece", 17), ("columns", 50))
     shared = (1, (S - 2) - (S - 2) // 2, 1, (S - 2) // 2) if S >= 3 else (S, 0, 0, 0)
-    return (("recipes", (shared,)), ("join", "vector"), ("shard", "channels"), ("piece", 64))
+    return (("recipes", (shared,)), ("shard", "channels"), ("piece", 64))
 
 
 @pytest.mark.parametrize("kind", ["tensor only", "one tap each", "all kinds", "two chains"])

@@ -51,7 +51,6 @@ def row_settings(S, on_tensor):
         "start": recipes(S, on_tensor, 0),
         "end": recipes(S, on_tensor, 0),
         "warmup": st.integers(0, 8),
-        "join": st.sampled_from(["gpsimd", "vector"]),
     }
 
 

@@ -30,9 +30,8 @@ def test_neither_tensor_nor_psum_is_used(S):
 
 
 @pytest.mark.parametrize("recipe", [(0, 4, 0, 0), (0, 0, 1, 3), (0, 3, 1, 0), (0, 2, 1, 1)], ids=str)
-@pytest.mark.parametrize("join", ["gpsimd", "vector"])
-def test_chains_of_any_length(recipe, join):
-    config = (("recipes", (recipe,)), ("join", join), ("piece", 50))
+def test_chains_of_any_length(recipe):
+    config = (("recipes", (recipe,)), ("piece", 50))
     check(SHORT, Request("fp32", "relu", state=True), 1, whole=True, algorithm="vector", config=config)
     check(SHORT, Request("fp32"), 1, whole=False, algorithm="vector", config=config)
 

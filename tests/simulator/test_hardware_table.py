@@ -151,6 +151,7 @@ ALLOWED = {
     ("target.py", 4096): "the length of runs that `hbm_byte_ns` is of",
     ("rates.py", 3): "how many names to suggest for one that is not there",
     ("rates.py", 0.4): "and how like it they are",
+    ("rates.py", 1000): "FAR: how far from the table a caller may go",
     ("dependencies.py", 64): "HBM_SLICES: how finely accesses are indexed; times do not depend on it",
     ("dma_engines.py", 1e-6): "_DONE_NS: rounding of sums",
     ("overlap.py", 10): "1 << 10, size of a cache",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import FLAG, setting, settings_refusal
-from ..._tiles import PARTS, PSUM_BANKS, div_ceil
+from ..._tiles import PARTS, div_ceil
 from ..geometry import num_taps
 from .cuts import TAPS_RAW_BYTES
 from .fold import TAPS_FOLDS, depth_of, rows_of
@@ -16,8 +16,6 @@ TAPS_SHARDS = ("channels", "images")
 ORDERS = ("banks", "chunks")
 #: Bytes a partition of SBUF for x of one band.
 TAPS_X_BYTES = 32_768
-#: Banks whose results leave by one DMA, if there are more to come.
-STORE_BANKS = 4
 TAPS_WARM_UP_MAX = 256
 #: Most jobs, chunks, and columns of x that a setting counts.
 COUNT_MAX = 4096
@@ -58,8 +56,6 @@ class TapsConfig(nl.NKIObject):
     fold: str
     #: of the loop over a band: its "banks" of sums one after the other, or all of them for each of its "chunks" of x
     order: str
-    #: banks of PSUM whose results leave by one DMA, 1 to 8
-    banks: int
     #: whether a core's first bank is cut in two by rows, where half of it is enough
     halved: bool
     #: rows of x come whole where at most so many of their columns are not needed, 0 to 65536
@@ -85,7 +81,6 @@ def taps_config_refusal(geometry, extras, config):
         ("moved", (0, COUNT_MAX)),
         ("fold", TAPS_FOLDS),
         ("order", ORDERS),
-        ("banks", (1, PSUM_BANKS)),
         ("halved", FLAG),
         ("wide", (0, WIDE_MAX)),
         ("whole", FLAG),
@@ -144,7 +139,6 @@ def taps_defaults(geometry, extras, filter_bytes, product):
                 moved=0,
                 fold=default_fold(geometry, extras, product),
                 order="banks",
-                banks=STORE_BANKS,
                 halved=False,
                 wide=RUN_BYTES // geometry.itemsize,
                 whole=False,
@@ -230,7 +224,6 @@ def read_taps(config, defaults):
         moved=setting(config, "moved", defaults.moved),
         fold=setting(config, "fold", defaults.fold),
         order=setting(config, "order", defaults.order),
-        banks=setting(config, "banks", defaults.banks),
         halved=setting(config, "halved", defaults.halved),
         wide=setting(config, "wide", defaults.wide),
         whole=setting(config, "whole", defaults.whole),

@@ -48,6 +48,8 @@ TAPS_TRANSPOSE_FROM, TAPS_TRANSPOSE_UNTIL = 0.45, 0.85
 #: Share of a chunk's matmuls before the filters of one that comes soon are transposed, which may be on their way still,
 #: and share of them between which they are.
 LEAD_FROM, LEAD_SHARE = 0.1, 0.6
+#: Banks whose results leave by one DMA, if there are more to come.
+STORE_BANKS = 4
 
 
 @dataclass
@@ -92,7 +94,7 @@ class Sums(nl.NKIObject):
 @dataclass
 class Work(nl.NKIObject):
     """What one core has at hand. rate: pieces of coming filters to transpose a matmul; credit: of them, due; late:
-    results that wait to be transposed; store_banks: whose results leave by one DMA; pairing: None, or of fp16 pairs."""
+    results that wait to be transposed; pairing: None, or of fp16 pairs."""
 
     operands: Operands
     geometry: Geometry
@@ -104,7 +106,6 @@ class Work(nl.NKIObject):
     rate: float
     credit: float
     late: list
-    store_banks: int
     pairing: object
 
 
@@ -125,7 +126,6 @@ def run_items(operands, geometry, extras, plan):
         rate=0.0,
         credit=0.0,
         late=[],
-        store_banks=plan.banks,
         pairing=pairing,
     )
     filters = work.batch.filters
@@ -367,7 +367,7 @@ def finish_sums(work, one, item, last):
             put_off(work, window(results.y_sbuf, bank), results.job, item.band, bank, work.extras.pool)
         return
     results.waiting.append(bank)
-    full = last or one.which + 1 == len(results.banks) or len(results.waiting) >= work.store_banks
+    full = last or one.which + 1 == len(results.banks) or len(results.waiting) >= STORE_BANKS
     if work.extras.pool == (1, 1) and full:
         store_banks(work.operands.y, results.y_sbuf, work.geometry, results.job, item.band, results.waiting)
         results.waiting = []

@@ -40,8 +40,6 @@ class Plan(nl.NKIObject):
     moved: list
     #: by batch: whether the sums of all its jobs for a band are made together, chunk by chunk of x
     together: list
-    #: banks whose results leave by one DMA
-    banks: int
     #: chunks of the next batch's first job whose filters may be there while a batch is worked on
     ahead: int
     #: whether rows of a band that is not a core's first come in one load a chunk, not in parts
@@ -76,7 +74,6 @@ def make_plan(geometry, extras, config):
         warmup=config.warmup,
         moved=moved_from(batches, config.moved),
         together=together,
-        banks=config.banks,
         ahead=config.ahead,
         whole=config.whole,
         first_bytes=TAPS_FIRST_BYTES,

@@ -11,8 +11,6 @@ from ..parts import SHARDS
 from .chains import tap_count
 from .tiles import LOAD_BYTES_MAX, ROWS_TILE_BYTES, part_total, plan_rows
 
-#: Engines that add chains.
-JOIN_ENGINES = ("gpsimd", "vector")
 #: Most columns of one piece: four banks of PSUM, so that two pieces are in flight. The least by default: not all of a
 #: bank, which leaves tiles a little longer than one with a last piece that hides nothing.
 PIECE_MIN, PIECE_MAX = 448, 2048
@@ -29,7 +27,6 @@ MIXED_SETTINGS = (
     ("end", ANY),
     ("last", ANY),
     ("warmup", (0, 64)),
-    ("join", JOIN_ENGINES),
 )
 
 
@@ -55,8 +52,6 @@ class MixedConfig(nl.NKIObject):
     last: tuple
     #: matmuls of 512 columns on zeros while the first loads are on their way, 0 to 64
     warmup: int
-    #: engine that adds chains, but for the last piece: "gpsimd" or "vector"
-    join: str
 
 
 def mixed_settings(geometry, config, on_tensor):
@@ -81,7 +76,6 @@ def mixed_settings(geometry, config, on_tensor):
         end=setting(config, "end", ((S - 1, 0, 1, 0),) if on_array and S >= 2 else ()),
         last=setting(config, "last", (320,)),
         warmup=setting(config, "warmup", 5 if on_array else 0),
-        join=setting(config, "join", "gpsimd"),
     )
 
 

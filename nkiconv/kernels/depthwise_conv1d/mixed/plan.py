@@ -227,7 +227,7 @@ def cut_pieces(plan, epilogue, tiles):
                 last=last_step(recipe, epilogue),
                 vector_reads=in_turn and place % 2 == 0,
                 # nothing follows the last sums that Vector could be late for
-                vector_joins=config.join == "vector" or place == len(spans) - 1,
+                vector_joins=place == len(spans) - 1,
             )
         )
     return pieces

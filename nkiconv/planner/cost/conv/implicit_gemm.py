@@ -112,7 +112,7 @@ class Taps(ByTap):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         own = self.changed(config, fold=TAPS_FOLDS, moved=(0, 1, 2, 4), product=TAPS_PRODUCTS)
-        return super().near(shape, config) + own + self.changed(config, order=ORDERS, banks=(1, 2, 8))
+        return super().near(shape, config) + own + self.changed(config, order=ORDERS)
 
     def least_us(self, shape: Shape, config: Config) -> float:
         jobs = [job for batch in self.plan(shape, config).batches for job in batch]
@@ -120,8 +120,7 @@ class Taps(ByTap):
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.plan(shape, config)
-        loop = {"banks_per_store": plan.banks, "chunks_outside": int(any(plan.together))}
-        return {**super().symbols(shape, config), **loop}
+        return {**super().symbols(shape, config), "chunks_outside": int(any(plan.together))}
 
 
 class _Choice:

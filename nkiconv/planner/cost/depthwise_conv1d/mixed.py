@@ -143,7 +143,6 @@ class Mixed(Algorithm):
             "first": FIRST_TRIES,
             "last": LAST_TRIES,
             "warmup": (4, 6, 0) if self.on_tensor else (),
-            "join": ("gpsimd", "vector"),
         }.get(name, ())
 
     def _settings(self, shape: Shape, config: Config) -> MixedConfig:
@@ -177,7 +176,6 @@ class Mixed(Algorithm):
                 "end": last_recipes(geometry) if on_array else (),
                 "last": LAST_WIDTHS,
                 "warmup": WARMUP if on_array else 0,
-                "join": "gpsimd",
                 **given,
             }
         )
@@ -208,7 +206,6 @@ class Mixed(Algorithm):
             "last": LAST if is_short else ((), (256,), (512, 256)),
             "first": FIRST if is_short else ((), (256,), (512,), (256, 512)),
             "warmup": (4, 6, 0) if self.on_tensor else (),
-            "join": ("gpsimd", "vector"),
             "shard": shards_of(geometry),
             "columns": (plan.rows.columns // 2, 2 * plan.rows.columns),
         }
