@@ -43,6 +43,8 @@ class DeviceLoop:
     allocated: int = 0
     #: allocations of the first iteration
     own: int = 0
+    #: instructions recorded before it began
+    began: int = 0
 
     def begin(self) -> int:
         """Enter an iteration; returns what `end` takes."""
@@ -74,7 +76,8 @@ class DeviceLoop:
 def open_loop(program: Program) -> DeviceLoop:
     """A loop that begins."""
     frame, _ = kernel_frame(sys._getframe(1))
-    return DeviceLoop(program, f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "")
+    location = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+    return DeviceLoop(program, location, began=len(program.instructions))
 
 
 def note(program: Program, frame: FrameType, engine: str, op: str, touched: tuple[NkiTensor, ...], line: int) -> None:

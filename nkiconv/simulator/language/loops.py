@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from .. import hardware
 from ..isa import VirtualRegister
 from ..iterations import DeviceLoop, open_loop
 from ..objects import DynamicSlice, as_int
@@ -113,7 +114,9 @@ def by_register(lower: Any, upper: Any) -> bool:
 def _iterations(loop: DeviceLoop, values: range, counted: bool, *, frozen: bool) -> Iterator[VirtualRegister]:
     if counted:
         loop.program.counted.append((loop.location, len(values)))
-    for value in values:
+    for done, value in enumerate(values):
+        if done == 1:
+            _require_room(loop, len(values))
         first = loop.begin()
         try:
             yield VirtualRegister(value, frozen)
@@ -122,3 +125,15 @@ def _iterations(loop: DeviceLoop, values: range, counted: bool, *, frozen: bool)
             raise
         loop.end(first)
     loop.close()
+
+
+def _require_room(loop: DeviceLoop, count: int) -> None:
+    """NKI034 after the first of `count` iterations, which are all recorded, where the others would reach its limit."""
+    recorded = len(loop.program.instructions)
+    body = max(1, recorded - loop.began)
+    if recorded + (count - 1) * body >= hardware.INSTRUCTIONS_MAX:
+        fail(
+            "NKI034",
+            f"a loop of {count:,} iterations of {body:,} instructions: the simulator records each of them, at most "
+            f"{hardware.INSTRUCTIONS_MAX:,} on a core",
+        )
