@@ -49,7 +49,8 @@ def plan(
     use_cache: bool = True,
     advance: Advance = _ignore,
 ) -> Plan:
-    """The fastest way known to run a problem, by modelled time in program order; phase 0 of the throttle's grid ranks.
+    """The fastest way known to run a problem, by modelled time in program order: of those that are close at phase 0 of
+    the throttle's grid the one of the least mean over its phases.
 
     Args:
         problem: any; a depthwise row (groups = C = K, H = R = 1) is planned for `depthwise_conv1d`, all others, and
