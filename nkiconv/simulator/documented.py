@@ -1,6 +1,7 @@
 """Every call that AWS documents in nki.isa and nki.language, and which of them trn2 has.
 
-Names are facts of AWS's API index (NKI 0.6, and grids of 0.7); the coverage table of docs/kernels.md is generated from here.
+Names are facts of AWS's API index (NKI 0.6, and grids of 0.7); the coverage table of docs/kernels.md is generated from
+here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tensors as grids of tiles, and of blocks of tiles: coordinates instead of element offsets (NKI 0.7).
 
-A grid is a view: making, indexing and regrouping one emits nothing. Coordinates are consumed by ints and kept by slices;
-tiles at the edge are as small as the tensor leaves them. `nl.alloc_tiles` on chip lays tiles side by side, each in
-full, in row-major order of the tiles: [tile partitions, tiles * elements of a tile a partition].
+A grid is a view: making, indexing and regrouping one emits nothing. Ints consume coordinates, slices keep them; tiles
+at the edge are as small as the tensor leaves them. `nl.alloc_tiles` on chip lays tiles side by side, each in full, in
+row-major order of the tiles: [tile partitions, tiles * elements of a tile a partition].
 
 Sources: AWS's pages of nl.tiles, blocks, alloc_tiles, alloc_blocks, NkiGrid. They leave open how untiled dims count in
 `element_shape` (here: while their coordinate is kept, as the dims of `.data`), and what an aggregate of on-chip tiles
@@ -268,7 +268,7 @@ def _cut(axes: tuple[_Axis, ...], tile_shape: Any, block_shape: Any) -> tuple[_A
     untiled, tiled = axes[: -len(sizes)], axes[-len(sizes) :]
     return (
         *(replace(one, tile=1, block=1, is_open=one.is_open or one.is_tiled, is_tiled=False) for one in untiled),
-        *(_Axis(one.begin, one.end, *cell) for one, *cell in zip(tiled, sizes, grouped, strict=True)),
+        *(_Axis(one.begin, one.end, size, count) for one, size, count in zip(tiled, sizes, grouped, strict=True)),
     )
 
 
