@@ -114,17 +114,22 @@ def _limits(axes: Any, dots: Sequence[Dot], lnc: int, rates: Rates) -> None:
 def _number(axes: Any, dots: Sequence[Dot], numbers: dict[str, int]) -> None:
     """Write each dot's number beside it, where it covers no other dot or number if there is such a place."""
     places = [axes.transData.transform((dot.intensity, dot.tflops)) for dot in dots]
-    taken = [(x, y, DOT_PIXELS, DOT_PIXELS) for x, y in places]
+    taken: list[tuple[float, ...]] = [(x, y, DOT_PIXELS, DOT_PIXELS) for x, y in places]
     for dot, (x, y) in zip(dots, places, strict=True):
         text = str(numbers[dot.name])
         width = CHARACTER_PIXELS * len(text)
-        crowds = []
+        crowds: list[tuple[float, int, tuple[float, ...]]] = []
         for right, up in OFFSETS:
-            box = (x + right + (width / 2 if right >= 0 else -width / 2), y + up, width / 2, LINE_PIXELS / 2)
+            box: tuple[float, ...] = (
+                x + right + (width / 2 if right >= 0 else -width / 2),
+                y + up,
+                width / 2,
+                LINE_PIXELS / 2,
+            )
             crowds.append((sum(_overlap(box, other) for other in taken), len(crowds), box))
-        _, _, box = min(crowds)
-        taken.append(box)
-        at = axes.transData.inverted().transform(box[:2])
+        _, _, chosen = min(crowds)
+        taken.append(chosen)
+        at = axes.transData.inverted().transform(chosen[:2])
         axes.text(*at, text, fontsize=7, ha="center", va="center", color=COLOURS[dot.problem.dtype])
 
 
