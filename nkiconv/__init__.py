@@ -3,8 +3,8 @@
 `nkiconv.pytorch` has the same for torch tensors and models, `nkiconv.simulator` is NKI on NumPy, and
 `nkiconv.simulator.profiling` says where a kernel's modelled time goes.
 
-Names that need NKI are imported when they are first used: only then does a NKICONV_NKI that cannot be satisfied raise,
-and `nkiconv doctor` can explain it.
+Names are imported when they are first used: only then does a NKICONV_NKI that cannot be satisfied raise, and
+`nkiconv doctor` can explain it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from .errors import (
     PlanWarning,
     UnsupportedError,
 )
-from .problem import ConvProblem
-from .simulator import ArraySpec
 
 if TYPE_CHECKING:
     from ._nki import simulate
@@ -35,6 +33,8 @@ if TYPE_CHECKING:
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
     from .planner import Plan
     from .planner.entry import plan
+    from .problem import ConvProblem
+    from .simulator import ArraySpec
     from .simulator.profiling import Profile, profile
 
 __version__ = "0.1.0"
@@ -66,8 +66,10 @@ __all__ = [
     "spec",
 ]
 
-#: Where each name is that needs NKI, or is seldom needed.
-_NEEDS_NKI = {
+#: Where each name is.
+_HOMES = {
+    "ArraySpec": "simulator",
+    "ConvProblem": "problem",
     "Plan": "planner",
     "Profile": "simulator.profiling",
     "conv1d": "api.conv1d",
@@ -84,13 +86,13 @@ _NEEDS_NKI = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NEEDS_NKI:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_NEEDS_NKI[name]}", __name__), name)
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_NEEDS_NKI})
+    return sorted({*globals(), *_HOMES})
 
 
 def spec(shape: tuple[int, ...], dtype: Any) -> ArraySpec:
@@ -104,4 +106,5 @@ def spec(shape: tuple[int, ...], dtype: Any) -> ArraySpec:
 
     Raises: NkiError (NKI001, NKI002).
     """
-    return ArraySpec(shape, dtype)
+    made: ArraySpec = importlib.import_module(".simulator", __name__).ArraySpec(shape, dtype)
+    return made

@@ -1,5 +1,5 @@
 """`python -m nkiconv` is the command line."""
 
-from .tools.cli import main
+from .tools.start import main
 
 main()

@@ -120,3 +120,9 @@ def test_bad_input(arguments, words, tmp_path):
     result = run(*(one.format(folder=tmp_path) for one in arguments))
     assert result.exit_code == 2, result.output
     assert words in " ".join(result.output.split())
+
+
+def test_run_as_csv():
+    found = run("run", PLAIN, *INPUTS, "--lnc", "both", "--format", "csv").stdout.splitlines()
+    assert found[0] == 'returned,dtype,cores,min,mean,max,"NaN, Inf"'
+    assert [line.split(",")[:3] for line in found[1:]] == [["256 x 96", "float32", "1"], ["256 x 96", "float32", "2"]]

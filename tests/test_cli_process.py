@@ -193,3 +193,40 @@ def test_an_impossible_choice_as_json():
 def test_what_needs_no_nki_works_with_an_impossible_choice():
     assert run("cases", NKICONV_NKI="nonsense").returncode == 0
     assert run("run", "--help", NKICONV_NKI="nonsense").returncode == 0
+
+
+def test_a_closed_stdout_is_2():
+    """As in `nkiconv cases >&-`: nobody could read what it prints."""
+    done = subprocess.run(
+        f"'{sys.executable}' -m nkiconv cases >&-",
+        shell=True,
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (2, "nkiconv: stdout is closed; send it to a file, or to /dev/null\n")
+
+
+def test_ctrl_c_during_the_imports_is_the_systems():
+    """Without Python's handler there is no traceback; the command itself has it again."""
+    program = """
+import importlib, signal, sys
+from nkiconv.tools import start
+seen, import_module = [], importlib.import_module
+def noting(name):
+    seen.append(signal.getsignal(signal.SIGINT))
+    return import_module(name)
+importlib.import_module = noting
+sys.argv = ["nkiconv", "--version"]
+try:
+    start.main()
+finally:
+    print(seen[0] is signal.SIG_DFL, signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=120, check=False
+    )
+    assert done.stdout.endswith("True True\n")
+    assert done.returncode == 0

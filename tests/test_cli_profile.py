@@ -103,3 +103,31 @@ def test_profiles_of_some_cases():
 def test_source_lines_are_short():
     assert short_path("dma flow (load)") == "dma flow (load)"
     assert short_path("/a/b/c/d/kernel.py:12") == "d/kernel.py:12"
+
+
+def test_constants_move_the_profile_and_are_named():
+    slow = run("profile", "kda_bf16", "--constant", "vector.ns_per_elem_scalar_tensor_tensor=20", "--json")
+    usual = run("profile", "kda_bf16", "--json")
+    rows = [json.loads(one.stdout)["rows"][0] for one in (slow, usual)]
+    assert rows[0]["modelled_us"] > rows[1]["modelled_us"]
+    assert rows[0]["copy_floor_us"] == rows[1]["copy_floor_us"]
+    assert rows[0]["constants"] == {"vector.ns_per_elem_scalar_tensor_tensor": 20.0}
+    assert "constants" not in rows[1]
+    shown = run("profile", "kda_bf16", "--constant", "vector.ns_per_elem_scalar_tensor_tensor=20", width=200).output
+    assert "cores, with vector.ns_per_elem_scalar_tensor_tensor=20" in shown
+    refused = run("profile", "nkl_n1_c16_w512_s7", "--constant", "clock.vectr_ghz=1")
+    assert refused.exit_code == 2
+    assert "did you mean clock.vector_ghz" in refused.output
+
+
+@pytest.mark.parametrize("form", ["csv", "markdown"])
+def test_tables_of_other_forms(form):
+    found = run("profile", "nkl_n1_c16_w512_s7", "--format", form).stdout.splitlines()
+    comma, bar = "profile,of,what,us,share,instructions", "| profile | of | what | us | share | instructions |"
+    row = comma if form == "csv" else bar
+    assert found[0] == row
+    document = json.loads(run("profile", "nkl_n1_c16_w512_s7", "--json").stdout)["rows"][0]
+    assert sum("total" in line and f"{document['modelled_us']:.3f}" in line for line in found) >= 1
+    assert any("critical path" in line for line in found)
+    moved = run("profile", "nkl_n1_c16_w512_s7", "--against", "nkl_n1_c16_w512_s7", "--format", form).stdout
+    assert "before" in moved.splitlines()[0]

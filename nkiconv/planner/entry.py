@@ -13,7 +13,6 @@ from typing import Any
 from .._nki import CHOICE
 from ..errors import DtypeError, UnsupportedError, raise_all
 from ..problem import ConvProblem, dtype_name
-from ..simulator.timing import Rates, UnknownConstantError
 from . import cache, child
 from .estimate import known
 from .operations import violations
@@ -104,10 +103,6 @@ def plan(
 def answer(request: Request, *, wide: bool = False, use_cache: bool = True, advance: Advance = _ignore) -> Plan:
     """As `plan`, for a request."""
     raise_all("there is no plan for this", list(violations(request)))
-    try:
-        Rates(dict(request.constants))
-    except UnknownConstantError as error:
-        raise UnsupportedError(str(error)) from None
     kept = cache.load(request) if use_cache else None
     if kept is not None and (kept.effort == TUNED or not wide):
         return kept

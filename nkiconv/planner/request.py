@@ -11,6 +11,7 @@ from ..kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
 from ..kernels.conv.geometry import PRECISIONS
 from ..problem import ConvProblem
 from ..simulator.dtypes import canonical
+from ..simulator.timing import Rates, UnknownConstantError
 
 #: Settings of an algorithm, as the kernel takes them: (name, value) pairs; None leaves them to the kernel.
 Config = tuple[tuple[str, Any], ...] | None
@@ -121,9 +122,14 @@ def array_work(problem: ConvProblem, asked: Asked) -> tuple[int, str]:
 def sorted_constants(constants: Mapping[str, float] | None) -> tuple[tuple[str, float], ...]:
     """Overrides of modelling constants in the order that makes equal ones equal.
 
-    Raises UnsupportedError: they are no numbers by name.
+    Raises UnsupportedError: they are no numbers by name, or trn2.toml has none of a name, or the model none of a value.
     """
     try:
-        return tuple(sorted((name, float(value)) for name, value in dict(constants or {}).items()))
+        found = tuple(sorted((name, float(value)) for name, value in dict(constants or {}).items()))
     except (TypeError, ValueError) as error:
         raise UnsupportedError(f"constants={constants!r}: must be numbers by name ({error}); see trn2.toml") from None
+    try:
+        Rates(dict(found))
+    except UnknownConstantError as error:
+        raise UnsupportedError(str(error)) from None
+    return found

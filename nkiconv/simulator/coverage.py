@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import isa, language
-from .documented import ISA_CALLS, ISA_ENUMS, LANGUAGE_CALLS, LANGUAGE_CONSTANTS, TENSOR_MEMBERS
+from .documented import ISA_CALLS, ISA_ENUMS, LANGUAGE_CALLS, LANGUAGE_CONSTANTS, LANGUAGE_GRIDS, TENSOR_MEMBERS
 from .tensor import NkiTensor
 
 
@@ -33,7 +33,7 @@ def coverage() -> tuple[Coverage, ...]:
     """Coverage of nki.isa, nki.language and NkiTensor; what raises NotSimulatedError counts as missing."""
     return (
         _covered("nki.isa", ISA_CALLS + ISA_ENUMS, vars(isa)),
-        _covered("nki.language", LANGUAGE_CALLS + LANGUAGE_CONSTANTS, vars(language)),
+        _covered("nki.language", LANGUAGE_CALLS + LANGUAGE_CONSTANTS + LANGUAGE_GRIDS, vars(language)),
         _covered("NkiTensor", TENSOR_MEMBERS, vars(NkiTensor)),
     )
 

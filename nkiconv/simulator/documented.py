@@ -1,6 +1,7 @@
 """Every call that AWS documents in nki.isa and nki.language, and which of them trn2 has.
 
-Names are facts of AWS's API index (NKI 0.6); the coverage table of docs/kernels.md is generated from here.
+Names are facts of AWS's API index (NKI 0.6, and grids of 0.7); the coverage table of docs/kernels.md is generated from
+here.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ LANGUAGE_CALLS = (
     "is_psum", "is_sbuf", "is_hbm", "is_on_chip", "device_print", "no_reorder", "program_id", "num_programs",
     "program_ndim",
 )  # fmt: skip
+
+#: What NKI 0.7 adds: tensors as grids of tiles.
+LANGUAGE_GRIDS = ("tiles", "blocks", "alloc_tiles", "alloc_blocks", "NkiGrid", "NkiTileGrid", "NkiBlockGrid")
 
 #: Names of nki.language that need NeuronCore-v4.
 LANGUAGE_GEN4 = ("abs_max", "abs_min", "prelu", "bypass", "float8_e5m2_x4", "float8_e4m3fn_x4", "float4_e2m1fn_x4")

@@ -21,10 +21,27 @@ if TYPE_CHECKING:
     from .program import Program
     from .tensor import NkiTensor
 
+#: Without data, a loop's iterations are recorded until they have so many instructions (an eighth for each loop around
+#: it) and so many are done; then its last one, which stands for those between.
+RECORDED_INSTRUCTIONS, RECORDED_ITERATIONS = 16_384, 16
 #: Arguments of instructions that may differ between iterations: a name is for people.
 _NOT_SEEN = frozenset({"name"})
 #: One thing of a trail: an instruction as (what is compared, its words), or an inner loop as its trail.
 Step = tuple[tuple[Any, ...], str]
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A device loop of which some iterations were not recorded.
+
+    began: instructions recorded before it. ends: and after each of its recorded iterations. skipped: iterations that
+    the last one stands for as well.
+    """
+
+    location: str
+    began: int
+    ends: tuple[int, ...]
+    skipped: int
 
 
 @dataclass(eq=False)
@@ -43,8 +60,13 @@ class DeviceLoop:
     allocated: int = 0
     #: allocations of the first iteration
     own: int = 0
-    #: instructions recorded before it began
+    #: instructions recorded before it began, and after each iteration
     began: int = 0
+    ends: list[int] = field(default_factory=list)
+    #: how often an inner loop runs may depend on the iteration
+    varies: bool = False
+    #: iterations that are not recorded
+    skipped: int = 0
 
     def begin(self) -> int:
         """Enter an iteration; returns what `end` takes."""
@@ -64,11 +86,21 @@ class DeviceLoop:
             _require_same(self.first, self.trail, self.count)
         program.num_allocated = self.allocated + self.own
         self.count += 1
+        self.ends.append(len(program.instructions))
+
+    def is_known(self) -> bool:
+        """Whether enough is recorded of a loop that computes nothing to leave out iterations that are like these."""
+        program = self.program
+        enough = RECORDED_INSTRUCTIONS >> 3 * len(program.loops)
+        long = self.ends[-1] - self.began >= enough and self.count >= RECORDED_ITERATIONS
+        return long and not self.varies and not program.numeric
 
     def close(self) -> None:
         """The loop is done: what its last iteration allocated outlives it, as the memory of the one copy does."""
         if self.count:
             self.program.last_iterations.add(self.iteration)
+        if self.skipped:
+            self.program.repeats.append(Repeat(self.location, self.began, tuple(self.ends), self.skipped))
         if self.program.loops:
             self.program.loops[-1].trail.append((("loop", tuple(step[0] for step in self.first or ())), "a loop"))
 

@@ -149,7 +149,7 @@ class Storage:
 
     __slots__ = (
         "accumulating", "complete", "data", "dirty", "info", "known", "owner", "race", "readonly", "sentinels",
-        "written",
+        "unwritten_rule", "written",
     )  # fmt: skip
 
     def __init__(
@@ -178,6 +178,8 @@ class Storage:
         #: something wrote to it (an argument that is a copy must be written back)
         self.dirty = False
         self.race: SharedAccess | None = None
+        #: what a read of an unwritten element breaks
+        self.unwritten_rule = "NKI016"
 
     def array(self, tensor: NkiTensor) -> Array:
         """The tensor's elements as a NumPy view (no copy, no check but NKI054: an indirect view has no place)."""
@@ -193,7 +195,7 @@ class Storage:
         return np.ndarray(tensor.shape, DTYPES[tensor.dtype].numpy, data, tensor.offset * size, strides)
 
     def read(self, tensor: NkiTensor) -> Array:
-        """Elements of a tensor that an instruction reads; refuses elements nobody wrote (NKI016)."""
+        """Elements of a tensor that an instruction reads; refuses elements nobody wrote (NKI016, NKI180)."""
         self.check_owner(tensor)
         if not self.complete:
             self._require_written(tensor)
@@ -284,7 +286,11 @@ class Storage:
             return
         missing, index = self.unwritten(tensor)
         if missing:
-            fail("NKI016", f"element {index} of the view (and {missing - 1} more) was never written", tensor=tensor)
+            fail(
+                self.unwritten_rule,
+                f"element {index} of the view (and {missing - 1} more) was never written",
+                tensor=tensor,
+            )
         if tensor.covers_storage():
             self.complete, self.written = True, None
         elif self.info.on_chip:

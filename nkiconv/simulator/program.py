@@ -11,7 +11,7 @@ from .allowed import Allowed
 from .capacity import Usage
 from .dtypes import Array
 from .errors import NkiError
-from .iterations import DeviceLoop, note, require_reachable
+from .iterations import DeviceLoop, Repeat, note, require_reachable
 from .memory import MemoryRegion, Region, Storage, StorageInfo
 from .races import SharedAccess
 from .randomness import Generators
@@ -92,6 +92,8 @@ class Program:
         self.loops: list[DeviceLoop] = []
         self.last_iterations: set[int] = set()
         self.counted: list[tuple[str, int]] = []
+        #: loops of which not all iterations are recorded, inner ones first
+        self.repeats: list[Repeat] = []
         self.left = ""
         self.num_allocated = 0
         #: on-chip tensors, in the order of their allocation

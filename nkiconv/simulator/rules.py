@@ -164,6 +164,10 @@ _TABLE = (
     ("NKI177", "a device loop ends by its bounds: no break or return leaves it", "dynamic loops guide", "compute the bound first, or use nl.while_loop"),
     ("NKI178", "a tensor that a device loop's body allocates is one memory: it holds what the last iteration put there", "dynamic loops guide", "allocate it before the loop, with a dim for the iterations"),
     ("NKI179", "both cores run a device loop equally often", "lnc guide", "give both cores the same bound, and skip work by predicates"),
+    ("NKI180", "topk writes its results like its input, element i at partition i % 16 and column i // 16 of its 16 partitions: the first ceil(k / 16) columns, and of the last the first k % 16 partitions", "topk of nki-library; isa topk says [P, k]", "read the results with that layout, as nki-library's gpsimd_topk does"),
+    ("NKI181", "a grid cuts the last dims of a tensor, or of a grid, by tuples of positive ints of one length of at least 2", "nl.tiles, blocks, alloc_tiles, alloc_blocks", "give tile_shape, block_shape and element_shape as tuples of ints"),
+    ("NKI182", "a grid is indexed by ints and by slices of step 1, inside it", "nl.tiles", "loop over range(grid.shape[0])"),
+    ("NKI183", "`data` of several on-chip tiles is tiles side by side in one row of a 2-d grid", "nl.alloc_tiles, NkiGrid", "take a tile at a time, as is_data_representable says"),
     ("NKI175", "an argument has the shape that its nt.tensor annotation declares", "mig 0.3", "pass an array of that shape, or change the annotation"),
 )
 # fmt: on

@@ -89,6 +89,13 @@ def best(n=20, k=3, rows=16, values=BF16, places=U32, data=BF16, fill=1.0, colum
     return nisa.topk(out, sb(rows, k, dtype=places), src, n)
 
 
+def best_read(columns, k=20):
+    """Reads columns of topk's results as its page has them, [P, k]."""
+    values, places = nl.ndarray((16, k), BF16, nl.sbuf), nl.ndarray((16, k), U32, nl.sbuf)
+    nisa.topk(values, places, put(np.arange(32, dtype=np.float32).reshape(16, 2), BF16), 32)
+    return nisa.tensor_copy(nl.ndarray((4, columns), U32, nl.sbuf), places[0:4, 0:columns])
+
+
 def noise(dtype=U8, engine=E.vector, buffer=nl.sbuf):
     return nisa.rng(nl.ndarray((4, 6), dtype, buffer), engine)
 
@@ -193,6 +200,8 @@ PAIRS = [
     vary("NKI087", "nc_n_gather outside", lambda i: gather(index=i), 5, 6, r"index 6 at \(0, 0\)"),
     vary("NKI088", "negative segments", lambda i: bounds(ids=i), 0, -1, "negative"),
     vary("NKI088", "half a segment", lambda i: bounds(ids=i), 2, 1.5, "broken"),
+    vary("NKI180", "topk's results as its page has them", lambda n: best_read(n), 2, 20, "was never written"),
+    vary("NKI180", "topk's results after the last", lambda k: best_read(2, k), 20, 17, "was never written"),
     vary("NKI089", "topk of 7", lambda n: best(n=n), 8, 7, "n=7"),
     vary("NKI089", "topk of 2^16", lambda n: best(n=n, columns=4096), 2**16 - 1, 2**16, "n=65536 of 65536"),
     vary("NKI089", "results of 2^15", lambda k: best(n=2**15, k=k, columns=2048), 2**15 - 1, 2**15, "the 32768 largest"),

@@ -55,6 +55,8 @@ def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: s
             rows = slice(first, first + _CORE)
             _of_group(val_dst[rows], idx_dst[rows], src[rows], n)
     columns = -(-k // _CORE)
+    for dst in (val_dst, idx_dst):
+        dst.storage.unwritten_rule = "NKI180"
     writes = (val_dst[:, 0:columns], idx_dst[:, 0:columns])
     return program.record("gpsimd", "topk", writes, (src,), {"n": n, "k": k}, name)
 

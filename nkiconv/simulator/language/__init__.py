@@ -20,6 +20,7 @@ from .choosing import gather_flattened, where
 from .constants import shared_constant, shared_identity_matrix
 from .creation import empty_like, full, ndarray, ones, zeros, zeros_like
 from .grid import num_programs, program_id, program_ndim
+from .grids import NkiBlockGrid, NkiGrid, NkiTileGrid, alloc_blocks, alloc_tiles, blocks, tiles
 from .layout import broadcast_to, expand_dims, load_transpose2d, matmul, transpose
 from .loops import affine_range, ds, dynamic_range, fori_loop, sequential_range, static_range, while_loop
 from .normalising import rms_norm, softmax
@@ -34,9 +35,15 @@ from .transfers import device_print, load, store
 __all__ = [
     "MemoryRegion",
     "NKIObject",
+    "NkiBlockGrid",
+    "NkiGrid",
     "NkiTensor",
+    "NkiTileGrid",
     "affine_range",
     "all",
+    "alloc_blocks",
+    "alloc_tiles",
+    "blocks",
     "broadcast_to",
     "ceil",
     "cos",
@@ -86,6 +93,7 @@ __all__ = [
     "sum",
     "tan",
     "tile_size",
+    "tiles",
     "transpose",
     "trunc",
     "var",

@@ -1,6 +1,7 @@
 """Loops: those that the compiler unrolls, and those that run on the device, with registers.
 
-The simulator runs the body of a device loop once for each iteration, and records it as often. Each iteration ends with
+The simulator runs the body of a device loop once for each iteration, and records it as often; without data, of a long
+loop only its first iterations and its last, which stands for the others (`iterations.Repeat`). Each iteration ends with
 a compare and branch on every engine that ran something in it: the documents say that sequencers do that, not what it
 costs. Hardware has one copy of the body, so every iteration must do the same (`iterations`), and no dependency may join
 two of them.
@@ -114,16 +115,22 @@ def by_register(lower: Any, upper: Any) -> bool:
 def _iterations(loop: DeviceLoop, values: range, counted: bool, *, frozen: bool) -> Iterator[VirtualRegister]:
     if counted:
         loop.program.counted.append((loop.location, len(values)))
-    for done, value in enumerate(values):
-        if done == 1:
+        for outer in loop.program.loops:
+            outer.varies = True
+    place = 0
+    while place < len(values):
+        if place == 1 and loop.program.numeric:
             _require_room(loop, len(values))
         first = loop.begin()
         try:
-            yield VirtualRegister(value, frozen)
+            yield VirtualRegister(values[place], frozen)
         except GeneratorExit:  # by a break or return, or an error in the body
             loop.program.left = loop.location
             raise
         loop.end(first)
+        left = len(values) - 1 - place
+        loop.skipped = left - 1 if left > 1 and loop.is_known() else loop.skipped
+        place = len(values) - 1 if left > 1 and loop.skipped else place + 1
     loop.close()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..arguments import ArraySpec, is_torch
 from ..dtypes import canonical
+from ..timeline import ENGINES, times_run
 from ..timing import DmaPrice, Rates, TensorPrice
 from .path import DMA_FLOW, DMA_ISSUE, DMA_QUEUE, DMA_START, HOP, ISSUE, LATENCY, Link, critical_path
 from .report import Phases, Profile, Share
@@ -33,13 +34,16 @@ def assemble(
     rests = Rests(timed)
     shares = [(link, rests.share(link)) for link in links]
     resting = {name for link, share in shares if share > 0.0 for name in rests.names(link)}
+    times = _times(timed)
     transfers = [price for price in prices if type(price) is DmaPrice]
-    hbm_bytes = sum(price.hbm_bytes for price in transfers)
-    matmul_flops = sum(price.flops for price in prices if type(price) is TensorPrice)
+    run_of = [count for price, count in zip(prices, times, strict=True) if type(price) is DmaPrice]
+    hbm_bytes = sum(price.hbm_bytes * count for price, count in zip(transfers, run_of, strict=True))
+    products = zip(prices, times, strict=True)
+    matmul_flops = sum(price.flops * count for price, count in products if type(price) is TensorPrice)
     dtype = known.dtype or _first_dtype(args)
     min_bytes = known.min_bytes if known.min_bytes is not None else argument_bytes(args, timed.execution.outputs)
     limit = roofline(min_bytes, known.flops or 0, dtype, cores, rates)
-    span_ns = line.total_ns
+    span_ns, total_ns = line.total_ns, timed.us * 1e3
     engines = engine_use(tasks, prices, line)
     return Profile(
         kernel=timed.kernel,
@@ -50,22 +54,23 @@ def assemble(
         launch_us=launch_us,
         before_us=max(0.0, line.begin_ns - min(line.start)) / 1e3,
         after_us=max(0.0, max(line.visible) - line.end_ns) / 1e3,
-        instructions=len(tasks),
+        instructions=sum(times),
         engines=tuple(engines),
         bound_by=bound_by(timed, links),
         path_kinds=_shares(links, lambda link: _what(link, timed), span_ns),
         path_lines=_shares(links, lambda link: _where(link, timed), span_ns),
         inferred_share=sum(link.duration_ns * share for link, share in shares) / span_ns,
         inferred_constants=tuple(sorted(resting)),
-        dma_transfers=len(transfers),
-        dma_bytes=sum(price.payload_bytes for price in transfers),
+        dma_transfers=sum(run_of),
+        dma_bytes=sum(price.payload_bytes * count for price, count in zip(transfers, run_of, strict=True)),
         hbm_bytes=hbm_bytes,
-        hbm_fraction=hbm_bytes / (span_ns * bytes_per_ns(cores, rates)),
+        hbm_fraction=hbm_bytes / (total_ns * bytes_per_ns(cores, rates)),
         hbm_bound_share=line.hbm_bound_ns / span_ns,
         dma_efficiency=_efficiency(transfers, rates),
-        dma_elements=_elements(transfers),
+        dma_elements=_elements(transfers, run_of),
         matmul_flops=matmul_flops,
-        mfu=(matmul_flops if known.flops is None else known.flops) / (span_ns * peak_flops_per_ns(dtype, cores, rates)),
+        mfu=(matmul_flops if known.flops is None else known.flops)
+        / (total_ns * peak_flops_per_ns(dtype, cores, rates)),
         flops=known.flops,
         min_bytes=min_bytes,
         roofline_us=limit.us,
@@ -76,6 +81,7 @@ def assemble(
         space_stall_us=_space_stall(engines),
         table_loads=len(line.table_loads),
         full_rate_share=_full_rate_share(timed),
+        extrapolated_us=timed.us - span_ns / 1e3,
     )
 
 
@@ -161,11 +167,20 @@ def _efficiency(transfers: Sequence[DmaPrice], rates: Rates) -> float:
     return ideal / busy if busy else 1.0
 
 
-def _elements(transfers: Sequence[DmaPrice]) -> tuple[tuple[int, int], ...]:
+def _times(timed: Timed) -> list[int]:
+    """How often each task runs."""
+    if not any(program.repeats for program in timed.execution.programs):
+        return [1] * len(timed.tasks)
+    cores = [times_run(program) for program in timed.execution.programs]
+    engines = zip(timed.tasks.engine, timed.tasks.source, strict=True)
+    return [int(cores[engine // len(ENGINES)][source.index]) for engine, source in engines]
+
+
+def _elements(transfers: Sequence[DmaPrice], times: Sequence[int]) -> tuple[tuple[int, int], ...]:
     counts: Counter[int] = Counter()
-    for price in transfers:
+    for price, runs in zip(transfers, times, strict=True):
         for size, count in price.elements:
-            counts[round(size)] += count
+            counts[round(size)] += count * runs
     return tuple(sorted(counts.items()))
 
 

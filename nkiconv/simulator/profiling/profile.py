@@ -79,7 +79,7 @@ def profile_timed(
         phases = _phases(timed, chosen.advance)
         lookahead = run(timed.tasks, timed.prices, timed.rates, Options(order="lookahead"))
         extra = _standalone_us(timed.rates) if chosen.standalone else 0.0
-        totals = _shifted(phases, extra), lookahead.total_ns / 1e3 + extra, extra
+        totals = _shifted(phases, extra), timed.us_of(lookahead) + extra, extra
         found = assemble(timed, *totals, (*args, *(kwargs or {}).values()), chosen)
         if chosen.sensitivity:
             found = dataclasses.replace(found, sensitivity=sensitivities(found, timed, extra, chosen))
@@ -118,7 +118,7 @@ def _phases(timed: Timed, advance: Advance) -> Phases:
     chosen = phase_list(timed)
     for i, phase in enumerate(chosen[1:], 1):
         advance("timing", i / len(chosen))
-        totals[phase] = run(timed.tasks, timed.prices, timed.rates, Options(phase=phase)).total_ns / 1e3
+        totals[phase] = timed.us_of(run(timed.tasks, timed.prices, timed.rates, Options(phase=phase)))
     return Phases(totals)
 
 

@@ -103,6 +103,9 @@ class Profile:
     space_stall_us: float  # SBUF and PSUM, longest of the cores' engines
     table_loads: int
     full_rate_share: float | None  # of the span, Tensor Engine at full rate (phase 0); None without Tensor work
+    #: of the phase-0 total, iterations of device loops that were not recorded: the total is extrapolated, and shares
+    #: and times of engines and of the critical path are those of what was recorded
+    extrapolated_us: float = 0.0
     sensitivity: tuple[Sensitivity, ...] = ()
     #: what traces and pictures are made from; None of a profile that was read from a file
     timed: Timed | None = field(default=None, compare=False, repr=False)

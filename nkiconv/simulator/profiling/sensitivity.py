@@ -49,4 +49,4 @@ _TIMELINE_CONSTANTS = frozenset({"dma.hwdge_queue_depth", "sync.hop_to_gpsimd_ns
 
 def _total_us(timed: Timed, constants: dict[str, float]) -> float:
     rates = Rates(constants)
-    return run(timed.tasks, price_again(timed.tasks, rates), rates).total_ns / 1e3
+    return timed.us_of(run(timed.tasks, price_again(timed.tasks, rates), rates))

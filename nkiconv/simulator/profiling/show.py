@@ -150,6 +150,11 @@ def notes(found: Profile) -> Iterator[str]:
     )
     names = ", ".join(found.inferred_constants) or "none"
     yield f"{found.inferred_share:.1%} of the critical path rests on inferred constants ({names})"
+    if found.extrapolated_us:
+        yield (
+            f"{found.extrapolated_us:,.2f} us are iterations of device loops that were not recorded, as long as the "
+            "last ones that were; shares of engines and of the critical path are of what was recorded"
+        )
     if found.standalone:
         yield f"standalone: totals include {found.launch_us:.2f} us of preamble and postamble; floors and shares do not"
     if found.before_us or found.after_us:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..launch import Execution
-from ..timeline import Tasks, Timeline, build, run
+from ..timeline import Tasks, Timeline, build, repeated_ns, run
 from ..timing import AnyPrice, PriceList, Rates
 from .settings import Advance, ignore
 
@@ -24,7 +24,11 @@ class Timed:
     @property
     def us(self) -> float:
         """First DMA issue to last DMA done, modelled."""
-        return self.line.total_ns / 1e3
+        return self.us_of(self.line)
+
+    def us_of(self, line: Timeline) -> float:
+        """That of another timeline of the same tasks, with the iterations of device loops that were not recorded."""
+        return (line.total_ns + repeated_ns(self.execution.programs, self.tasks, line)) / 1e3
 
 
 def in_time(

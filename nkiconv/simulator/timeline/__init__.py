@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from .line import NOTHING, QUEUE_FULL, SPACE, Options, Order, Timeline
+from .repeats import repeated_ns, times_run
 from .schedule import run
 from .tasks import ENGINES, Tasks, build, price_again
 
@@ -20,5 +21,7 @@ __all__ = [
     "Timeline",
     "build",
     "price_again",
+    "repeated_ns",
     "run",
+    "times_run",
 ]

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ... import simulator
@@ -20,6 +18,7 @@ from ...errors import NkiconvError, UnsupportedError
 from ...simulator.hardware import PSUM_BANKS, SBUF_USABLE_BYTES_PER_PARTITION
 from ...simulator.profiling.show import quantity
 from ...whole_file import whole_file
+from .grid import Grid
 from .kernels import KernelCall, keywords
 from .paths import unwritable
 from .shell import notes
@@ -92,10 +91,8 @@ def same_bits(one: KernelRun, other: KernelRun) -> bool:
 
 def show(screen: Console, runs: list[KernelRun]) -> None:
     """Print what was returned, and what it took."""
+    _outputs(runs).show(screen)
     for one in runs:
-        cores = "2 cores" if one.call.lnc == 2 else "1 core"
-        screen.print(Text(f"{one.call.name} on {cores}", style="bold"))
-        screen.print(_outputs(one))
         for line in _lines(one):
             screen.print(Text(line))
         notes(screen, f"simulated in {one.seconds:.2f} s")
@@ -105,26 +102,23 @@ def show(screen: Console, runs: list[KernelRun]) -> None:
         screen.print(Text(text, style="" if same else "bold red"))
 
 
-def _outputs(one: KernelRun) -> Table:
-    table = Table(title="returned", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("shape", "dtype"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("min", "mean", "max", "NaN, Inf"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for array in one.outputs:
-        found = told(array)
-        if "value" in found:
-            table.add_row(found["value"], "", "", "", "", "")
-            continue
-        numbers = [f"{found[name]:.4g}" if name in found else "" for name in ("min", "mean", "max")]
-        shape = " x ".join(str(size) for size in found["shape"])
-        table.add_row(shape, found["dtype"], *numbers, f"{found['nonfinite']:,}")
-    return table
+def _outputs(runs: list[KernelRun]) -> Grid:
+    text = "returned", "dtype"
+    grid = Grid(f"{runs[0].call.name} returned", (*text, "cores", "min", "mean", "max", "NaN, Inf"), text)
+    for one in runs:
+        for array in one.outputs:
+            found = told(array)
+            shape = " x ".join(str(size) for size in found.get("shape", ()))
+            numbers = [f"{found[name]:.4g}" if name in found else "" for name in ("min", "mean", "max")]
+            count = f"{found['nonfinite']:,}" if "nonfinite" in found else ""
+            grid.add(found.get("value", shape), found.get("dtype", ""), f"{one.call.lnc}", *numbers, count)
+    return grid
 
 
 def _lines(one: KernelRun) -> Iterator[str]:
     counts = ", ".join(f"{engine} {count:,}" for engine, count in one.instructions.items())
-    yield f"{sum(one.instructions.values()):,} instructions: {counts}"
+    cores = "2 cores" if one.call.lnc == 2 else "1 core"
+    yield f"{cores}: {sum(one.instructions.values()):,} instructions: {counts}"
     share = one.sbuf_peak_bytes / SBUF_USABLE_BYTES_PER_PARTITION
     yield (
         f"DMA {quantity(one.dma_bytes, 'B')}; SBUF {one.sbuf_peak_bytes:,} B a partition ({share:.0%}), PSUM "

@@ -21,9 +21,10 @@ from ...simulator.profiling.show import show
 from ...whole_file import whole_file
 from . import shapes
 from .kernels import KernelCall, is_kernel, keywords
-from .options import Algorithm, Dtype, Layout, Lnc, NoNames, Precision, named_cases
+from .options import Algorithm, Constants, Dtype, Layout, Lnc, NoNames, Precision, named_cases, read_constants
 from .paths import unwritable
-from .shell import Advance, JsonOption, console, of_case, print_json, progress, reports_errors
+from .profile_grid import moved_grid, profiles_grid
+from .shell import FORMATS, Advance, JsonOption, asked, console, of_case, print_json, prints_tables, progress
 from .show import extents, kind
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ..suites.profiles import CaseProfile
 
 
-@reports_errors
+@prints_tables
 def command(
     names: NoNames = None,
     dtype: Dtype = None,
@@ -71,6 +72,7 @@ def command(
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a Perfetto trace (.json) of the one profile.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a picture (.png) of the one profile.")] = None,
+    constant: Constants = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say where the time of a case, or of a kernel of one's own (FILE.py:KERNEL), would go on trn2.
@@ -102,9 +104,10 @@ def command(
         is_file = against.endswith(".json")
         other = calls.get(against) or (Path(against) if is_file else named_cases([against], layout)[0])
     refuse([one for one in (*targets, other) if isinstance(one, Case)], kinds, lnc)
+    constants = importlib.import_module("nkiconv.planner.request").sorted_constants(read_constants(constant))
     with progress(show=not as_json) as advance:
-        settings = {"sensitivity": sensitivity, "standalone": standalone}
-        made = [profile_of(one, lnc, kinds, settings, advance) for one in targets]
+        settings = {"sensitivity": sensitivity, "standalone": standalone, "constants": constants}
+        made = [profile_of(one, lnc, kinds, settings, advance).under(constants) for one in targets]
         beside = None if other is None else profile_of(other, lnc, kinds, settings, advance)
     for path, write in ((trace, made[0].save_trace), (plot, made[0].plot)):
         if path is not None:
@@ -131,6 +134,13 @@ class Made:
     title: str
     floors: tuple[str, ...]
     document: dict[str, Any]
+
+    def under(self, constants: tuple[tuple[str, float], ...]) -> Made:
+        """The same, saying which constants are not trn2.toml's."""
+        if not constants:
+            return self
+        title = f"{self.title}, with {', '.join(f'{name}={value:g}' for name, value in constants)}"
+        return dataclasses.replace(self, title=title, document={**self.document, "constants": dict(constants)})
 
     def save_trace(self, path: Path) -> None:
         """Write its timeline, with its title."""
@@ -163,7 +173,8 @@ def profile_of(target: Target, lnc: int, kinds: Kinds, settings: dict[str, Any],
         return _plain(saved(target))
     if isinstance(target, KernelCall):
         with target.kernel() as kernel:
-            profiled = nkiconv.profile(kernel, **settings, advance=of_case(target.name, advance))
+            how = {**settings, "constants": dict(settings["constants"])}
+            profiled = nkiconv.profile(kernel, **how, advance=of_case(target.name, advance))
             return _plain(target.guarded(lambda: profiled(*target.specs(), **keywords(target.arguments))))
     dtype = None if kinds.dtype is None else dtype_name(kinds.dtype)
     one, timed = importlib.import_module("nkiconv.tools.suites.profiles").profile_case(
@@ -214,7 +225,10 @@ def _tell(made: list[Made], beside: Made | None, written: list[Path], as_json: b
         print_json([one.document for one in made] if beside is None else moved.as_dict())
         return
     screen = console()
-    if beside is None:
+    if asked().format != FORMATS[0]:
+        grid = profiles_grid([one.profile for one in made]) if beside is None else moved_grid(moved)
+        grid.show(screen)
+    elif beside is None:
         for one in made:
             show(screen, one.profile, one.title, one.floors)
     else:

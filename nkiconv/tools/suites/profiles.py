@@ -64,19 +64,20 @@ def profile_case(
     config: Config = None,
     sensitivity: bool = False,
     standalone: bool = False,
+    constants: tuple[tuple[str, float], ...] = (),
     advance: Advance = ignore,
 ) -> tuple[CaseProfile, Timed]:
     """Profile a case without making its data.
 
     Args: dtype: instead of the case's own. precision: as in `nkiconv.conv2d`. algorithm, config: as in a `Plan`; None
-        takes the estimate.
+        takes the estimate. constants: (name, value) pairs of modelling constants, instead of trn2.toml's.
     Raises: UnsupportedError, for what cannot be profiled, before any work.
     """
     raise_all("this cannot be profiled", refusals(case, algorithm, lnc, dtype, config, precision))
     problem = case.problem if dtype is None else case.problem.replace(dtype=dtype)
     asked = Asked(precision=precision)
-    operation, request = case_operation(case), Request(problem=problem, lnc=lnc, asked=asked)
-    shape = operation.shape(request, Rates())
+    operation, request = case_operation(case), Request(problem=problem, lnc=lnc, asked=asked, constants=constants)
+    shape = operation.shape(request, Rates(dict(constants)))
     if algorithm is None:
         algorithm, config = operation.choice(shape)
         refused = choice_refusals(operation, problem, asked, algorithm, config, lnc)
@@ -86,12 +87,14 @@ def profile_case(
         sensitivity=sensitivity,
         standalone=standalone,
         problem=Problem(flops, problem.min_bytes, name),
+        constants=dict(constants),
         advance=advance,
     )
     args, arguments = operation.launch(request, algorithm, config)
     found, timed = profile_timed(operation.kernel[lnc], args, arguments, settings)
     tiles = operation.symbols(shape, algorithm, config)
-    return CaseProfile(case.name, problem, lnc, algorithm, config, tiles, found, floors(problem, lnc), precision), timed
+    least = floors(problem, lnc, dict(constants))
+    return CaseProfile(case.name, problem, lnc, algorithm, config, tiles, found, least, precision), timed
 
 
 def refusals(

@@ -1,4 +1,4 @@
-"""A picture of a suite's rows under the rooflines of trn2: TFLOP/s reached over flops a byte, one dot a case."""
+"""A picture of a suite's rows under the rooflines of trn2: TFLOP/s over flops a byte, one dot a case and dtype."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ...errors import UnsupportedError
 from ...problem import ConvProblem
@@ -25,6 +23,12 @@ COLOURS = {
     "fp8_e4m3": "tab:green",
     "fp8_e5m2": "tab:olive",
 }
+
+#: Names of cases one under the other.
+NAMES_A_COLUMN = 48
+#: In pixels of the figure: half a dot's side, a character, a line, and where a number may stand beside its dot.
+DOT_PIXELS, CHARACTER_PIXELS, LINE_PIXELS = 3, 6, 10
+OFFSETS = ((5, 5), (-5, 5), (5, -5), (-5, -5), (5, 12), (-5, 12), (5, -12), (-5, -12), (14, 0), (-14, 0))
 
 
 @dataclass(frozen=True)
@@ -53,32 +57,84 @@ def check_matplotlib() -> None:
 
 
 def draw(dots: Sequence[Dot], lnc: int, title: str, path: Path) -> None:
-    """Write the picture as PNG."""
-    figure = importlib.import_module("matplotlib.figure").Figure(figsize=(11, 6.6), layout="constrained")
+    """Write the picture as PNG: a number a case, whose names stand beside it, and a colour a dtype."""
+    figure = importlib.import_module("matplotlib.figure").Figure(figsize=(12.5, 7.2), layout="constrained")
     axes = figure.subplots()
     rates = Rates()
-    least, most = min(dot.intensity for dot in dots), max(dot.intensity for dot in dots)
-    intensities = np.geomspace(least / 2, most * 2, 200)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="flops a byte, x and w read once and y written once",
+        ylabel="TFLOP/s, modelled",
+        title=title,
+    )
+    _limits(axes, dots, lnc, rates)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(dot.name for dot in dots), 1)}
+    for dot in dots:
+        axes.scatter(dot.intensity, dot.tflops, color=COLOURS[dot.problem.dtype], s=16, zorder=3)
+    columns = -(-len(numbers) // NAMES_A_COLUMN)
+    names = [f"{number:>2}  {name}" for name, number in numbers.items()]
+    for column in range(columns):
+        part = names[column * NAMES_A_COLUMN : (column + 1) * NAMES_A_COLUMN]
+        axes.annotate(
+            "\n".join(part),
+            (1.0, 1.0),
+            xytext=(8 + 150 * column, 0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="top",
+            fontsize=7,
+            family="monospace",
+        )
+    axes.legend(loc="lower right", fontsize=8)
+    axes.grid(alpha=0.3, which="both")
+    figure.canvas.draw()
+    _number(axes, dots, numbers)
+    with whole_file(path) as part_path:
+        figure.savefig(part_path, format="png", dpi=120)
+
+
+def _limits(axes: Any, dots: Sequence[Dot], lnc: int, rates: Rates) -> None:
+    """The slope of HBM, which all dtypes share, once, and each dtype's peak from where that meets it."""
+    rate = bytes_per_ns(lnc, rates)
+    most = 2 * max(dot.intensity for dot in dots)
+    peaks = {}
     for dtype in dict.fromkeys(dot.problem.dtype for dot in dots):
         name = canonical(dtype)
         assert name is not None
-        peak = peak_flops_per_ns(name, lnc, rates) / 1e3
-        roof = np.minimum(intensities * bytes_per_ns(lnc, rates) / 1e3, peak)
-        axes.plot(intensities, roof, color=COLOURS[dtype], linewidth=1, label=f"limit in {dtype}: {peak:,.0f} TFLOP/s")
-        mine = [dot for dot in dots if dot.problem.dtype == dtype]
-        axes.scatter([dot.intensity for dot in mine], [dot.tflops for dot in mine], color=COLOURS[dtype], s=16)
-        for dot in mine:
-            _label(axes, dot)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("flops a byte, x and w read once and y written once")
-    axes.set_ylabel("TFLOP/s, modelled")
-    axes.set_title(title)
-    axes.legend(loc="lower right")
-    axes.grid(alpha=0.3, which="both")
-    with whole_file(path) as part:
-        figure.savefig(part, format="png", dpi=120)
+        peaks[dtype] = peak_flops_per_ns(name, lnc, rates)
+    ends = min(dot.intensity for dot in dots) / 2, max(peaks.values()) / rate
+    label = f"limit of HBM: {rate / 1e3:.2f} TB/s"
+    axes.plot(ends, [end * rate / 1e3 for end in ends], color="black", linewidth=1, label=label)
+    for dtype, peak in peaks.items():
+        line = {"color": COLOURS[dtype], "linewidth": 1, "label": f"limit in {dtype}: {peak / 1e3:,.0f} TFLOP/s"}
+        axes.plot([peak / rate, max(most, 2 * peak / rate)], [peak / 1e3] * 2, **line)
 
 
-def _label(axes: Any, dot: Dot) -> None:
-    axes.annotate(dot.name, (dot.intensity, dot.tflops), xytext=(3, 3), textcoords="offset points", fontsize=6)
+def _number(axes: Any, dots: Sequence[Dot], numbers: dict[str, int]) -> None:
+    """Write each dot's number beside it, where it covers no other dot or number if there is such a place."""
+    places = [axes.transData.transform((dot.intensity, dot.tflops)) for dot in dots]
+    taken: list[tuple[float, ...]] = [(x, y, DOT_PIXELS, DOT_PIXELS) for x, y in places]
+    for dot, (x, y) in zip(dots, places, strict=True):
+        text = str(numbers[dot.name])
+        width = CHARACTER_PIXELS * len(text)
+        crowds: list[tuple[float, int, tuple[float, ...]]] = []
+        for right, up in OFFSETS:
+            box: tuple[float, ...] = (
+                x + right + (width / 2 if right >= 0 else -width / 2),
+                y + up,
+                width / 2,
+                LINE_PIXELS / 2,
+            )
+            crowds.append((sum(_overlap(box, other) for other in taken), len(crowds), box))
+        _, _, chosen = min(crowds)
+        taken.append(chosen)
+        at = axes.transData.inverted().transform(chosen[:2])
+        axes.text(*at, text, fontsize=7, ha="center", va="center", color=COLOURS[dot.problem.dtype])
+
+
+def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    """Pixels that two boxes (centre, half width and height) share."""
+    wide = one[2] + other[2] - abs(one[0] - other[0])
+    high = one[3] + other[3] - abs(one[1] - other[1])
+    return max(0.0, wide) * max(0.0, high)
