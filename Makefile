@@ -120,9 +120,9 @@ profiles: $(RUN) ## model every headline case again: profiles/ and the tables of
 	  $(BIN)/nkiconv bench --suite $$suite --csv profiles/$${suite}_modelled_trn2.csv --force --readme docs/performance.md \
 	    --plot profiles/$${suite}_roofline.png || exit 1; done
 	@$(BIN)/python -m nkiconv.tools.tables.front README.md profiles
-	@$(BIN)/nkiconv profile nkl_fs_asr --plot profiles/nkl_fs_asr.png
+	@$(BIN)/nkiconv profile nkl_fs_asr --plot profiles/nkl_fs_asr.png --force
 	@for case in kda_bf16 nkl_n1_c256_w512_s64 decode_step rn50_c4 rn50_stem vae_out_rgb; do \
-	  $(BIN)/nkiconv profile $$case --trace profiles/$$case.trace.json || exit 1; done
+	  $(BIN)/nkiconv profile $$case --trace profiles/$$case.trace.json --force || exit 1; done
 
 # Needs a checkout of AWS's nki-library, whose kernel it loads.
 against: $(RUN) ## model AWS's depthwise kernel beside ours: make against CHECKOUT=PATH

@@ -75,7 +75,7 @@ def test_measured_cases(here, on):
 def test_a_second_call_appends(here, on):
     on(FakeDevice())
     for _ in range(2):
-        assert bench(OTHER, "--target", "trn2", "--rounds", "4", "--out", "mine.csv").exit_code == 0
+        assert bench(OTHER, "--target", "trn2", "--rounds", "4", "--append", "mine.csv").exit_code == 0
     assert [row["case"] for row in read(here / "mine.csv")] == [OTHER, OTHER]
     assert not (here / "profiles" / "measured_trn2.csv").exists()
 
@@ -173,10 +173,14 @@ BAD_CALLS = [
     ("dtype", ["short", "--dtype", "fp12"], r"DtypeError: dtype='fp12': unknown"),
     ("two", ["rn50_c2", "short", "--lnc", "3"], r"2 reasons\n  - lnc=3.*\n  - lnc=3"),
     ("rounds of the model", ["short", "--target", "model", "--rounds", "9"], r"--rounds=9: is of --target trn2"),
-    ("out of the model", ["short", "--target", "model", "--out", "x.csv"], r"--out=x\.csv: is of --target trn2"),
+    ("out of the model", ["short", "--target", "model", "--append", "x.csv"], r"--append=x\.csv: is of --target trn2"),
     ("speed of trn2", ["short", "--target", "trn2", "--timing-speed"], r"--timing-speed: is of the model"),
-    ("out in no folder", ["short", "--target", "trn2", "--out", "no/x.csv"], r"--out=no.x\.csv: no is not a directory"),
-    ("out is a folder", ["short", "--target", "trn2", "--out", "profiles"], r"--out=profiles: is a directory"),
+    (
+        "out in no folder",
+        ["short", "--target", "trn2", "--append", "no/x.csv"],
+        r"--append=no.x\.csv: no is not a directory",
+    ),
+    ("out is a folder", ["short", "--target", "trn2", "--append", "profiles"], r"--append=profiles: is a directory"),
 ]
 
 

@@ -54,6 +54,10 @@ def test_files(tmp_path):
     trace, plot = tmp_path / "t.json", tmp_path / "p.png"
     result = run("profile", CASE, "--trace", trace, "--plot", plot)
     assert result.exit_code == 0, result.output
+    again = run("profile", CASE, "--trace", trace, "--plot", plot)
+    assert again.exit_code == 2
+    assert f"--trace={trace}: exists; name another, or overwrite it with --force" in again.output.replace("\n", "")
+    assert run("profile", CASE, "--trace", trace, "--plot", plot, "--force").exit_code == 0
     written = json.loads(trace.read_text())
     assert written["traceEvents"]
     assert written["otherData"]["title"] == f"{CASE}: N=1 C=16 W=512 S=7 bf16, mixed on 2 cores"

@@ -224,7 +224,11 @@ def test_paths_of_a_trace_begin_where_the_command_runs(tmp_path, monkeypatch):
     """Also where that changes between two traces of one process."""
     _, timed = profile_timed(copied, (X,))
     here = Path(__file__).resolve()
-    for folder, shown in ((here.parent, here.name), (here.parents[1], f"simulator/{here.name}"), (tmp_path, str(here))):
+    for folder, shown in (
+        (here.parent, here.name),
+        (here.parents[1], f"simulator/{here.name}"),
+        (tmp_path, f"simulator/{here.name}"),
+    ):
         monkeypatch.chdir(folder)
         lines = {
             e["args"]["line"].rpartition(":")[0] for e in trace(timed)["traceEvents"] if "line" in e.get("args", {})

@@ -70,9 +70,9 @@ def _names(timed: Timed) -> Iterator[dict[str, Any]]:
 
 @functools.lru_cache(maxsize=1024)
 def _from(here: Path, file: str) -> str:
-    """A source file's path, from the folder `here` where it lies below that."""
+    """A source file's path from the folder `here`; elsewhere its folder and name, since traces are passed around."""
     path = Path(file)
-    return path.relative_to(here).as_posix() if path.is_relative_to(here) else file
+    return (path.relative_to(here) if path.is_relative_to(here) else Path(*path.parts[-2:])).as_posix()
 
 
 def _describe(region: Region) -> str:

@@ -56,8 +56,9 @@ class Grid:
             write_out(self.markdown() if asked().format == "markdown" else self.csv())
             return
         screen.print(Text(self.title, style="italic"))
-        if self._narrowest() <= screen.width:
-            screen.print(self._table())
+        widths = self._fitted(screen.width)
+        if widths:
+            screen.print(self._table(widths))
         else:
             for number, row in enumerate(self.rows):
                 screen.print(Text(row[0], style=self.styles.get(number, "bold")), overflow="fold")
@@ -76,25 +77,33 @@ class Grid:
         csv.writer(file, lineterminator="\n").writerows([self.headings, *self.rows])
         return file.getvalue()
 
-    def _table(self) -> Table:
+    def _table(self, widths: Sequence[int]) -> Table:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for heading, wide in zip(self.headings, self._widths(), strict=True):
+        for heading, wide in zip(self.headings, widths, strict=True):
             if heading in self.text:
-                table.add_column(heading, overflow="fold", min_width=min(wide, FOLDED))
+                table.add_column(heading, overflow="fold", width=wide)
             else:
-                shown = _BROKEN.get(heading, heading)
-                table.add_column(shown, justify="right", overflow="fold", min_width=self._number_width(heading))
+                table.add_column(_BROKEN.get(heading, heading), justify="right", overflow="fold", width=wide)
         for number, row in enumerate(self.rows):
             table.add_row(*map(Text, row), style=self.styles.get(number, ""))
         return table
 
-    def _narrowest(self) -> int:
-        """Columns of the terminal that the table takes at least."""
-        least = [
+    def _fitted(self, width: int) -> list[int]:
+        """The widths of a table that a terminal has room for: cells of text first, then whole headings; none where
+        there is no such table. Left to itself, rich cuts what columns of a least width leave no room for."""
+        wanted = self._widths()
+        found = [
             min(wide, FOLDED) if heading in self.text else self._number_width(heading)
-            for heading, wide in zip(self.headings, self._widths(), strict=True)
+            for heading, wide in zip(self.headings, wanted, strict=True)
         ]
-        return sum(least) + _GAP * len(least)
+        spare = width - sum(found) - _GAP * len(found)
+        if spare < 0:
+            return []
+        for place in sorted(range(len(found)), key=lambda place: self.headings[place] not in self.text):
+            more = min(spare, wanted[place] - found[place])
+            found[place] += more
+            spare -= more
+        return found
 
     def _number_width(self, heading: str) -> int:
         """Of a column of numbers, whose heading may be folded between words."""
@@ -104,7 +113,8 @@ class Grid:
 
     def _widths(self) -> list[int]:
         """Columns that no cell is folded in."""
-        return [max(len(cell) for cell in column) for column in zip(self.headings, *self.rows, strict=True)]
+        headings = [max(map(len, _BROKEN.get(one, one).split("\n"))) for one in self.headings]
+        return [max(wide, *map(len, cells)) for wide, *cells in zip(headings, *self.rows, strict=True)]
 
     def _pairs(self, row: tuple[str, ...]) -> Iterator[str]:
         for heading, cell in zip(self.headings[1:], row[1:], strict=True):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..measure.rows import Row
     from ..measure.timing_speed import TimingSpeed
 
-#: Where measured rows go unless --out says otherwise.
+#: Where measured rows go unless --append says otherwise.
 OUT = Path("profiles/measured_trn2.csv")
 #: Least rounds, so that each of the four variants has been first.
 MIN_ROUNDS = 4
@@ -72,7 +72,7 @@ def command(
         int | None,
         typer.Option(min=MIN_ROUNDS, help=f"Rounds of timing on trn2. Default {interleave.ROUNDS}."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help=f"Append the rows of trn2 to this CSV file. Default {OUT}.")] = None,
+    append: Annotated[Path | None, typer.Option(help=f"Add the rows of trn2 to this CSV file. Default {OUT}.")] = None,
     suite: Annotated[
         str | None, typer.Option(help="Plan, check and model the headline cases of this suite: depthwise or conv2d.")
     ] = None,
@@ -111,7 +111,7 @@ def command(
         suite = {name: short for short, name in SUITE_ALIASES.items()}.get(suite, suite)
         given = {
             "CASE": names, "--target": target, "--dtype": dtype, "--precision": precision, "--layout": layout,
-            "--rounds": rounds, "--algorithm": algorithm, "--out": out, "--timing-speed": timing_speed,
+            "--rounds": rounds, "--algorithm": algorithm, "--append": append, "--timing-speed": timing_speed,
         }  # fmt: skip
         raise_all("nkiconv bench cannot run this call", list(_beside_suite(suite, given)))
         files = Files(csv, readme, plot, force)
@@ -142,7 +142,7 @@ def command(
     )
     where = target or (Target.trn2 if DEVICE.exists() else Target.model)
     raise_all(
-        "nkiconv bench cannot run this call", list(_contradictions(names or [], where, rounds, out, timing_speed))
+        "nkiconv bench cannot run this call", list(_contradictions(names or [], where, rounds, append, timing_speed))
     )
     chosen = named_cases(names, layout)
     known = None if dtype is None else str(dtype_name(dtype))
@@ -160,7 +160,7 @@ def command(
         said = "" if target else f"there is no {DEVICE} here, so this is modelled; --target trn2 measures"
         _model(chosen, how, timing_speed, said, as_json)
         return
-    _measure(chosen, how, rounds or interleave.ROUNDS, out or OUT, as_json)
+    _measure(chosen, how, rounds or interleave.ROUNDS, append or OUT, as_json)
 
 
 def _beside_suite(suite: str, given: dict[str, Any]) -> Iterator[NkiconvError]:
@@ -176,28 +176,28 @@ def _without(owner: str, value_of_it: str, given: dict[str, Any]) -> Iterator[Nk
 
 
 def _contradictions(
-    names: list[str], where: Target, rounds: int | None, out: Path | None, timing_speed: bool
+    names: list[str], where: Target, rounds: int | None, append: Path | None, timing_speed: bool
 ) -> Iterator[NkiconvError]:
     if not names and not timing_speed:
         yield UnsupportedError("CASE: none is given; name a case (nkiconv cases)")
     if where is Target.trn2 and timing_speed:
         yield UnsupportedError("--timing-speed: is of the model, and the target is trn2; give --target model")
     if where is Target.model:
-        for option, value in (("--rounds", rounds), ("--out", out)):
+        for option, value in (("--rounds", rounds), ("--append", append)):
             if value is not None:
                 yield UnsupportedError(f"{option}={value}: is of --target trn2, and the target is model; drop it")
 
 
-def _check_out(path: Path) -> None:
+def _check_append(path: Path) -> None:
     """Refuse, before any work, a file that rows cannot be appended to."""
-    for error in unwritable("--out", path, "a .csv file"):
+    for error in unwritable("--append", path, "a .csv file"):
         raise error
     importlib.import_module("nkiconv.tools.measure.rows").check(path)
 
 
 def _measure(chosen: list[Case], how: How, rounds: int, path: Path, as_json: bool) -> None:
     """Measure every case, append each row as soon as there is one, and print them."""
-    _check_out(path)
+    _check_append(path)
     device = importlib.import_module("nkiconv.tools.measure.torch_neuron").TorchNeuron(how.lnc)
     measure_case = importlib.import_module("nkiconv.tools.measure.one_case").measure_case
     append = importlib.import_module("nkiconv.tools.measure.rows").append

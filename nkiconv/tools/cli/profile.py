@@ -21,7 +21,7 @@ from ...simulator.profiling.show import show
 from ...whole_file import whole_file
 from . import shapes
 from .kernels import KernelCall, is_kernel, keywords
-from .options import Algorithm, Constants, Dtype, Layout, Lnc, NoNames, Precision, named_cases, read_constants
+from .options import Algorithm, Constants, Dtype, Force, Layout, Lnc, NoNames, Precision, named_cases, read_constants
 from .paths import unwritable
 from .profile_grid import moved_grid, profiles_grid
 from .shell import FORMATS, Advance, JsonOption, asked, console, of_case, print_json, prints_tables, progress
@@ -72,6 +72,7 @@ def command(
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a Perfetto trace (.json) of the one profile.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a picture (.png) of the one profile.")] = None,
+    force: Force = False,
     constant: Constants = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -90,7 +91,7 @@ def command(
     raise_all(
         "nkiconv profile cannot run this call",
         [
-            *_contradictions(named, trace, plot),
+            *_contradictions(named, trace, plot, force),
             *_of_kernels(named, kernels, input, arg, against, kinds),
             *(error for one in calls.values() for error in one.violations()),
         ],
@@ -256,13 +257,13 @@ def _of_kernels(
         yield UnsupportedError(f"--against={against}: is held against one profile, {len(names)} are named; name one")
 
 
-def _contradictions(names: list[str], trace: Path | None, plot: Path | None) -> Any:
+def _contradictions(names: list[str], trace: Path | None, plot: Path | None, force: bool) -> Iterator[NkiconvError]:
     for option, path in (("--trace", trace), ("--plot", plot)):
         if path is None:
             continue
         if len(names) > 1:
             yield UnsupportedError(f"{option}={path}: is of one case, and {len(names)} are given; give one")
-        yield from unwritable(option, path, "a file")
+        yield from unwritable(option, path, "a file", force=force)
     if plot is not None and plot.suffix != ".png":
         yield UnsupportedError(f"--plot={plot}: must end in .png; name it so")
     if trace is not None and trace == plot:

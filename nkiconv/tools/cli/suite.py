@@ -76,12 +76,10 @@ def check_files(files: Files, only: str | None, lnc: int) -> None:
     """Refuse, before any work, cores that trn2 has not and files that cannot be written or are of all cases."""
     if lnc not in (1, 2):
         raise UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
-    if files.csv is not None:
-        raise_all(
-            "nkiconv bench cannot run this call", list(unwritable("--csv", files.csv, "a .csv file", force=files.force))
-        )
+    for option, path, kind in (("--csv", files.csv, "a .csv file"), ("--plot", files.plot, "a .png file")):
+        if path is not None:
+            raise_all("nkiconv bench cannot run this call", list(unwritable(option, path, kind, force=files.force)))
     if files.plot is not None:
-        raise_all("nkiconv bench cannot run this call", list(unwritable("--plot", files.plot, "a .png file")))
         if files.plot.suffix != ".png":
             raise UnsupportedError(f"--plot={files.plot}: must end in .png; name it so")
         importlib.import_module("nkiconv.tools.suites.roofline_plot").check_matplotlib()
