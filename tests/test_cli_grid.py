@@ -48,6 +48,12 @@ def test_a_table_of_many_columns_is_whole_or_paragraphs(width):
     assert any("60" in line for line in lines)
 
 
+def test_a_table_without_rows_is_its_headings():
+    screen = Console(file=io.StringIO(), width=80)
+    Grid("none", ("case", "us"), ("case",)).show(screen)
+    assert "case" in screen.file.getvalue()
+
+
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize(

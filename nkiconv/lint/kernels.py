@@ -34,6 +34,7 @@ def check(context: Context) -> Iterator[Problem]:
         if isinstance(node, ast.Call):
             yield from _buffer(context, node)
             yield from _members(context, node)
+            yield from _matmul(context, node)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield from _old_namespace(context, node)
     if context.unit.is_kernel and not context.unit.is_called:
@@ -78,6 +79,14 @@ def _members(context: Context, node: ast.Call) -> Iterator[Problem]:
         value = keyword.value
         if keyword.arg in _ENUMERATIONS and isinstance(value, ast.Constant) and type(value.value) is int:
             yield context.problem("NKL206", value, keyword.arg, str(value.value))
+
+
+def _matmul(context: Context, node: ast.Call) -> Iterator[Problem]:
+    if context.external(node.func) != "nki.language.matmul":
+        return
+    given = argument(node, "transpose_x", 2)
+    if given is None or (isinstance(given, ast.Constant) and not given.value):
+        yield context.problem("NKL211", node)
 
 
 def _old_namespace(context: Context, node: ast.Name) -> Iterator[Problem]:

@@ -353,6 +353,12 @@ _ALL = [
         versions=VERSIONS,
     ),
     Rule(
+        id="NKL211",
+        message="nl.matmul without transpose_x=True fails, a known issue of NKI 0.4 that 0.5 and 0.6 carry forward",
+        remedy="transpose x first, and pass transpose_x=True",
+        source="release notes, known issues of NKI 0.4.0",
+    ),
+    Rule(
         id="NKL301",
         message="nl.dynamic_range is deprecated in NKI 0.6 and gone in 0.7",
         remedy="write the body as a function and call nl.fori_loop(start, stop, body)",

@@ -114,7 +114,7 @@ class Grid:
     def _widths(self) -> list[int]:
         """Columns that no cell is folded in."""
         headings = [max(map(len, _BROKEN.get(one, one).split("\n"))) for one in self.headings]
-        return [max(wide, *map(len, cells)) for wide, *cells in zip(headings, *self.rows, strict=True)]
+        return [max([wide, *map(len, cells)]) for wide, *cells in zip(headings, *self.rows, strict=True)]
 
     def _pairs(self, row: tuple[str, ...]) -> Iterator[str]:
         for heading, cell in zip(self.headings[1:], row[1:], strict=True):
