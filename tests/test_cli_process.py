@@ -213,6 +213,7 @@ def test_ctrl_c_during_the_imports_is_the_systems():
     """Without Python's handler there is no traceback; the command itself has it again."""
     program = """
 import importlib, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run with Ctrl-C ignored, too
 from nkiconv.tools import start
 seen, import_module = [], importlib.import_module
 def noting(name):

@@ -89,7 +89,7 @@ class Grid:
         return table
 
     def _fitted(self, width: int) -> list[int]:
-        """The widths of a table that a terminal has room for: cells of text first, then whole headings; none where
+        """The widths of a table that a terminal has room for: whole headings first, then cells of text; none where
         there is no such table. Left to itself, rich cuts what columns of a least width leave no room for."""
         wanted = self._widths()
         found = [
@@ -99,7 +99,7 @@ class Grid:
         spare = width - sum(found) - _GAP * len(found)
         if spare < 0:
             return []
-        for place in sorted(range(len(found)), key=lambda place: self.headings[place] not in self.text):
+        for place in sorted(range(len(found)), key=lambda place: self.headings[place] in self.text):
             more = min(spare, wanted[place] - found[place])
             found[place] += more
             spare -= more
