@@ -38,6 +38,9 @@ IN_KERNEL = [
     ("NKL304", "def body(i):\n    return i\n«nl.fori_loop(0, n, body)", BOTH),
     ("NKL304", f"r = nisa.register_alloc(1)\n{LOOP}«nl.while_loop(r, body)", BOTH),
     ("NKL304", f"r = nisa.register_alloc(1)\n{LOOP}«nl.while_loop(init=r, body_fun=body)", BOTH),
+    ("NKL308", "m = [0]\ndef body(i):\n    «m[0] += 1\nnl.fori_loop(0, n, body)", BOTH),
+    ("NKL308", "def body(i):\n    «x.count = 1\nnl.fori_loop(0, n, body)", BOTH),
+    ("NKL308", "def body(i):\n    «x.tiles.append(i)\nnl.fori_loop(0, n, body)", BOTH),
     ("NKL305", f"{LOOP}with nl.no_reorder():\n    «nl.fori_loop(0, n, body)", BOTH),
     ("NKL306", f"{LOOP}nl.fori_loop(0, n, body, «-1)", BOTH),
     ("NKL306", f"{LOOP}nl.fori_loop(0, n, body, step=«0)", BOTH),
@@ -49,11 +52,24 @@ STRICT_IN_KERNEL = [
     ("NKL302", "r = nisa.register_alloc(1)\n«while r:\n    nisa.register_load(r, x)", ("0.7",), ("0.6",)),
 ]
 
+LEFT = "for i in nl.dynamic_range(4):\n    if n:\n        «"
+CHANGED = "m = 0\nk = []\nfor i in nl.dynamic_range(4):\n    «"
+IN_DYNAMIC_RANGE = [
+    ("NKL308", f"{CHANGED}m += 1"),
+    ("NKL308", f"{CHANGED}k.append(1)"),
+    ("NKL309", f"{LEFT}break"),
+    ("NKL309", f"{LEFT}return x"),
+    ("NKL309", "for i in nl.dynamic_range(4):\n    for j in range(2):\n        «return x"),
+]
+
 FINE_IN_KERNEL = [
     ("a buffer by its name", "a = nl.ndarray((1, 2), nl.float32, buffer=nl.sbuf)"),
     ("a tensor called sbuf", 'a = nl.ndarray((1, 2), nl.float32, nl.sbuf, name="sbuf")'),
     ("a member", "nisa.dma_copy(x, y, dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.vector)"),
     ("a transposed product", "a = nl.matmul(x, y, True)\nb = nl.matmul(x, y, transpose_x=n)"),
+    ("a body's own list", "def body(i):\n    m = [i]\n    m.append(i)\n    m[0] += 1\nnl.fori_loop(0, n, body)"),
+    ("a list in an unrolled loop", "m = []\nfor i in nl.static_range(4):\n    m.append(i)"),
+    ("a view in a body", "def body(i):\n    nisa.dma_copy(x[0:1], y[i])\nnl.fori_loop(0, n, body)"),
     ("no engine", "nisa.tensor_copy(x, y, engine=None)"),
     ("another function's engine", "x.run(engine=3)"),
     ("an output in shared HBM", "a = nl.ndarray((1, 2), nl.float32, buffer=nl.shared_hbm)\nreturn a"),
@@ -171,6 +187,19 @@ def test_deprecated_before_it_is_gone(tmp_path, rule, body, versions, strict, nk
     assert found_at(findings(tmp_path, text, nki=nki)) == (marked if nki in versions else [])
     assert found_at(findings(tmp_path, text, nki=nki, strict=True)) == marked
     assert nki in (*versions, *strict)
+
+
+def test_a_nonlocal_name_of_a_body_is_no_python_of_nki_06_either(tmp_path):
+    text = in_kernel("m = 0\ndef body(i):\n    «nonlocal m\n    m += 1\nnl.fori_loop(0, n, body)")
+    [place] = places(text)
+    assert found_at(findings(tmp_path, text, nki="0.6")) == [("NKL127", *place), ("NKL308", *place)]
+    assert found_at(findings(tmp_path, text, nki="0.7")) == [("NKL308", *place)]
+
+
+@pytest.mark.parametrize(("rule", "body"), IN_DYNAMIC_RANGE, ids=[f"{r}-{b!r}" for r, b in IN_DYNAMIC_RANGE])
+def test_loops_over_a_range_on_the_device(tmp_path, rule, body):
+    text = in_kernel(body)
+    assert found_at(findings(tmp_path, text, nki="0.6")) == [(rule, *place) for place in places(text)]
 
 
 @pytest.mark.parametrize("nki", BOTH)

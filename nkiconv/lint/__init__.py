@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import FileFormatError, UnsupportedError
-from . import attributes, clashes, equality, kernels, kinds, registers, slices, state, syntax, values
+from . import attributes, clashes, equality, kernels, kinds, loops, registers, slices, state, syntax, values
 from .found import Context, Problem
 from .project import Project
 from .reach import Reached
@@ -28,6 +28,7 @@ _CHECKS = (
     kernels.check,
     state.check,
     registers.check,
+    loops.check,
     equality.check,
     attributes.check,
     slices.check,

@@ -409,6 +409,20 @@ _ALL = [
         source=f"{_GUIDE}, Enumerations (structural ==); {_TO_07}",
         versions=VERSIONS,
     ),
+    Rule(
+        id="NKL308",
+        message="`{}` changes what Python holds in a loop on the device, whose body is compiled once",
+        remedy="use nl.static_range, or count in a register or a tensor",
+        source="nki/deep-dives/nki-dynamic-loops.rst, Hardware Lowering",
+        versions=VERSIONS,
+    ),
+    Rule(
+        id="NKL309",
+        message="`{}` leaves a loop on the device, which runs to its bounds",
+        remedy="compute the bound first, or use nl.while_loop",
+        source="nki/deep-dives/nki-dynamic-loops.rst, Hardware Lowering",
+        versions=VERSIONS,
+    ),
 ]
 
 #: Rules by id, in order.
