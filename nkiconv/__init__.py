@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .api.conv1d import conv1d, depthwise_conv2d
     from .api.conv2d import conv2d, pack_filter
     from .api.depthwise_conv1d import depthwise_conv1d
-    from .kernels.conv import conv2d_implicit_gemm
+    from .kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
     from .planner import Plan
     from .planner.entry import plan
@@ -56,6 +56,7 @@ __all__ = [
     "conv1d",
     "conv2d",
     "conv2d_implicit_gemm",
+    "conv3d_implicit_gemm",
     "depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm",
     "depthwise_conv2d",
@@ -75,6 +76,7 @@ _HOMES = {
     "conv1d": "api.conv1d",
     "conv2d": "api.conv2d",
     "conv2d_implicit_gemm": "kernels.conv",
+    "conv3d_implicit_gemm": "kernels.conv",
     "depthwise_conv1d": "api.depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm": "kernels.depthwise_conv1d",
     "depthwise_conv2d": "api.conv1d",

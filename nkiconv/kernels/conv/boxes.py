@@ -12,8 +12,11 @@ from .geometry import num_taps
 
 
 def offset_at(strides, first):
-    """Offset in HBM of an element of a tensor with strides along four axes."""
-    return first[0] * strides[0] + first[1] * strides[1] + first[2] * strides[2] + first[3] * strides[3]
+    """Offset in HBM of an element of a tensor with strides along four axes, and between several volumes."""
+    inside = first[0] * strides[0] + first[2] * strides[2] + first[3] * strides[3]
+    if len(strides) == 4:
+        return inside + first[1] * strides[1]
+    return inside + first[1] // strides[5] * strides[4] + first[1] % strides[5] * strides[1]
 
 
 def pattern_of(strides, counts):

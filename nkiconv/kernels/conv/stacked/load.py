@@ -1,7 +1,7 @@
 """Bands of x on their way in: X [(d, b, c), planes, blocks, columns], zeros where a window meets no x."""
 
 from ...._nki import nisa
-from ..boxes import clear_window
+from ..boxes import clear_window, offset_at
 from ..cuts import largest_band
 from ..geometry import span
 from ..ring import load_until, start_ring, tile_of_load
@@ -110,10 +110,11 @@ def append_boxes(found, geometry, stack, band, d, columns, rows, blocks):
     """Append the boxes of some rows of blocks, both (first, how many), shift d; columns: of the shift, see
     `spans_of`."""
     low, high, shift = columns
-    by_c, by_n, by_h, by_w = geometry.x_strides
+    strides = geometry.x_strides
+    by_c, by_n, by_h, by_w = strides[0], strides[1], strides[2], strides[3]
     pattern = [[by_h, rows[1]], [by_c, geometry.C], [by_n, 1], [stack.G * by_h, blocks[1]], [by_w, high - low]]
     h = blocks[0] * stack.G + rows[0] - geometry.rows.before
     d0, dn = planes_of_band(geometry, band)
     for plane in range(dn):
         first = ((d * stack.B + rows[0]) * geometry.C, plane, blocks[0] - band.j0 * stack.step, low)
-        found.append((first, pattern, (d0 + plane) * by_n + h * by_h + (low + shift) * by_w))
+        found.append((first, pattern, offset_at(strides, (0, d0 + plane, h, low + shift))))

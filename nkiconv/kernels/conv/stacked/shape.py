@@ -111,7 +111,8 @@ def make_stack(geometry, counts, config, has_residual):
         return None
     images = 1
     if blocks * U * V >= rows.out:
-        images = max(1, min(div_ceil(geometry.planes.out, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
+        images = max(1, min(div_ceil(planes.out, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
+        images = min(images, planes.out // planes.images)
         while (
             images > 1 and axis_elements(planes, images) * row_bytes * ((blocks - 1) * step + reach) > STACKED_X_BYTES
         ):
@@ -264,15 +265,13 @@ def first_pieces(stack, band, Q):
 
 def band_counts(geometry, stack):
     """Parts that the images, and the blocks of each, are cut into."""
-    return parts_for_cores(
-        geometry.planes.out, stack.images, div_ceil(geometry.rows.out, stack.U * stack.V), stack.blocks
-    )
+    return parts_for_cores(geometry.planes, stack.images, div_ceil(geometry.rows.out, stack.U * stack.V), stack.blocks)
 
 
 def stack_bands(geometry, stack):
     """All bands, as even as can be."""
     blocks = div_ceil(geometry.rows.out, stack.U * stack.V)
-    return block_bands(geometry.planes.out, blocks, band_counts(geometry, stack))
+    return block_bands(geometry.planes, blocks, band_counts(geometry, stack))
 
 
 def band_rows(stack, blocks):
