@@ -399,7 +399,7 @@ WRITTEN = [("rgb.png", "middle.npy", ["--groups", "3"], "y.png"), ("rows.npy", "
 
 @pytest.mark.parametrize(("x", "w", "options", "out"), WRITTEN)
 def test_a_wrong_result_is_not_written(here, monkeypatch, x, w, options, out):
-    launch = conv2d.run_conv2d
+    launch = conv2d.run_conv
 
     def wrong(*arrays, **how):
         done = launch(*arrays, **how)
@@ -407,7 +407,7 @@ def test_a_wrong_result_is_not_written(here, monkeypatch, x, w, options, out):
         return done
 
     np.save("middle.npy", np.ones((3, 1, 1, 1), np.float32))
-    monkeypatch.setattr(conv2d, "run_conv2d", wrong)
+    monkeypatch.setattr(conv2d, "run_conv", wrong)
     result = run("run", "--input", x, "--filter", w, *options, "--out", out)
     assert result.exit_code == 1
     assert f"{out} was not written: the result is wrong" in result.stdout

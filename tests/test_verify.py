@@ -247,7 +247,7 @@ def test_conv2d_is_held_against_the_reference(monkeypatch, problem, channels, am
     assert set(among) <= set(checked)
     assert one.channels_checked == len(checked)
     assert one.comparison.num_elems == problem.N * problem.P * problem.Q * len(checked)
-    launch, place = conv2d.run_conv2d, (problem.N - 1, checked[-1], 2, 1)
+    launch, place = conv2d.run_conv, (problem.N - 1, checked[-1], 2, 1)
 
     def wrong(*args, **options):
         done = launch(*args, **options)
@@ -255,7 +255,7 @@ def test_conv2d_is_held_against_the_reference(monkeypatch, problem, channels, am
         done.y.transpose(axes)[place] += 1
         return done
 
-    monkeypatch.setattr(conv2d, "run_conv2d", wrong)
+    monkeypatch.setattr(conv2d, "run_conv", wrong)
     [found], _ = conv2d.verify_conv2d("it", x, w, problem, channels=channels)
     assert (found.verdict, found.comparison.num_wrong, found.comparison.worst) == ("fail", 1, place)
     assert found.comparison.place == "n={} k={} p={} q={}".format(*place)
@@ -278,7 +278,7 @@ def test_the_bound_is_of_the_precision(precision):
 def test_conv2d_that_differs_between_degrees(monkeypatch):
     problem = CONV2D[0][0]
     x, w = np.ones(problem.input_shape, np.float32), np.ones(problem.filter_shape, np.float32)
-    launch = conv2d.run_conv2d
+    launch = conv2d.run_conv
 
     def flipped(*args, lnc, **options):
         done = launch(*args, lnc=lnc, **options)
@@ -286,7 +286,7 @@ def test_conv2d_that_differs_between_degrees(monkeypatch):
             done.y[0, 1, 2, 3] = np.nextafter(done.y[0, 1, 2, 3], np.float32(np.inf))
         return done
 
-    monkeypatch.setattr(conv2d, "run_conv2d", flipped)
+    monkeypatch.setattr(conv2d, "run_conv", flipped)
     reports, _ = conv2d.verify_conv2d("it", x, w, problem, degrees=(1, 2))
     assert [one.verdict for one in reports] == ["pass", "lnc differs"]
 

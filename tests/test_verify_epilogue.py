@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nkiconv import ConvProblem
-from nkiconv.api.conv2d import FILTER_LAYOUTS
+from nkiconv.api.conv import FILTER_LAYOUTS
 from nkiconv.api.depthwise_conv1d import depthwise_problem
 from nkiconv.bounds import epilogue_bound
 from nkiconv.tools.verify import conv2d
@@ -94,12 +94,12 @@ def test_conv2d(monkeypatch, row, layout, filter_layout):
     perm = (0, 3, 1, 2) if layout == "NHWC" else (0, 1, 2, 3)
     canonical = {**asked, "residual": asked["residual"].transpose(perm)} if "residual" in asked else asked
     assert_torchs(y.transpose(perm), x.transpose(perm), w, canonical)
-    launch = conv2d.run_conv2d
+    launch = conv2d.run_conv
 
     def without(x, w, problem, *, epilogue, **options):
         return launch(x, w, problem, epilogue=_lacking(epilogue, row), **options)
 
-    monkeypatch.setattr(conv2d, "run_conv2d", without)
+    monkeypatch.setattr(conv2d, "run_conv", without)
     assert conv2d.verify_conv2d("it", x, stored, problem, **how, **asked)[0][0].verdict == "fail"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import GeometryError, NkiconvError, UnsupportedError
 from ..planner.request import Asked, asked_violations
 from ..problem import dtype_name
-from .calls import Pair, nl_dtype, one_array, out_dtype_violations, pair_of, pair_violations
+from .calls import Pair, nl_dtype, one_array, out_dtype_violations, pair_of, places_violations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Epilogue:
         yield from out_dtype_violations(self.out_dtype)
         if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not math.isfinite(beta):
             yield UnsupportedError(f"beta={beta!r}: must be a finite int or float; scale the residual otherwise")
-        yield from pair_violations({"pool": self.pool})
+        yield from places_violations({"pool": self.pool})
         for name, letters in axes.items():
             if getattr(self, name) is not None:
                 yield from one_array(name, getattr(self, name), letters)

@@ -55,7 +55,7 @@ class Request:
     constants: tuple[tuple[str, float], ...] = ()
     #: the algorithms to choose from; None: all
     algorithms: tuple[str, ...] | None = None
-    #: "depthwise_conv1d" or "conv2d"; None: the first of them that takes the problem
+    #: "depthwise_conv1d", "conv2d" or "conv3d"; None: the first of them that takes the problem
     operation: str | None = None
 
     @staticmethod

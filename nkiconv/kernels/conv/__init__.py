@@ -93,7 +93,8 @@ def conv2d_implicit_gemm(
     check_axes(img_ref, places, 2)
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, pool, out_dtype, strict_nonfinite)
-    return convolved((img_ref, filter_ref, bias, residual), places, groups, perms, after, precision, choice)
+    tensors = (img_ref, filter_ref, bias, residual)
+    return convolved(tensors, places, groups, perms, after, precision, choice, False)
 
 
 @nki.jit
@@ -120,13 +121,15 @@ def conv3d_implicit_gemm(
     algorithm=None,
     config=None,
     strict_nonfinite=False,
+    packed=False,
 ):
     """Convolve volumes [N, C, D, H, W] with filters [K, C / groups, T, R, S]. Launch as `conv2d_implicit_gemm`.
 
     Args:
         img_ref: 5-d in HBM, canonical [N, C, D, H, W] after in_perm; dtypes as for conv2d_implicit_gemm.
         filter_ref: 5-d in HBM, canonical [K, C / groups, T, R, S] after kern_perm, which has T outside R; dtypes as
-            there. Or packed, [K / kn, C, T, R, S, kn], without groups.
+            there. packed: whether it is one of pack_filter, [K / kn, C, T, R, S, kn], as [K / kn * C, T, R, S, kn];
+            without groups.
         bias, residual, activation, beta, residual_position, precision, out_dtype, algorithm, config, strict_nonfinite:
             as there; residual of y's shape before pooling.
         padding: ((front, back), (top, bottom), (left, right)), negative crops; causal: (T - 1, 0) first. stride,
@@ -143,21 +146,22 @@ def conv3d_implicit_gemm(
     check_axes(img_ref, places, 3)
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, pool, out_dtype, strict_nonfinite)
-    return convolved((img_ref, filter_ref, bias, residual), places, groups, perms, after, precision, choice)
+    tensors = (img_ref, filter_ref, bias, residual)
+    return convolved(tensors, places, groups, perms, after, precision, choice, packed)
 
 
-def convolved(tensors, places, groups, perms, after, precision, choice):
+def convolved(tensors, places, groups, perms, after, precision, choice, packed):
     """y of a public kernel's arguments.
 
     tensors: x, w, bias, residual; places, groups, perms: see `geometry.read_geometry`; after: (activation, beta,
-    residual_position, pool, out_dtype, strict_nonfinite); choice: (algorithm, config).
+    residual_position, pool, out_dtype, strict_nonfinite); choice: (algorithm, config); packed: see there.
     """
     img_ref, filter_ref, bias, residual = tensors
     activation, beta, residual_position, pool, out_dtype, strict_nonfinite = after
     algorithm, config = choice
     check_choice(algorithm, config, ALGORITHMS)
-    check_flags((("strict_nonfinite", strict_nonfinite),))
-    geometry, y_shape, r_shape = read_geometry(img_ref, filter_ref, places, groups, perms, precision, pool)
+    check_flags((("strict_nonfinite", strict_nonfinite), ("packed", packed)))
+    geometry, y_shape, r_shape = read_geometry(img_ref, filter_ref, places, groups, perms, precision, pool, packed)
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, "K", geometry.K)
     check_residual(residual, r_shape, "y's before pooling,")

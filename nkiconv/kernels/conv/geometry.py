@@ -133,17 +133,16 @@ def check_padding(padding, axes):
     require(fits, f"padding={padding}: must be {sides} of ints, as tuples; write a tuple of {axes} pairs")
 
 
-def check_arguments(img_ref, filter_ref, group_counts, perms, axes):
+def check_arguments(img_ref, filter_ref, group_counts, perms, axes, packed):
     """Refuse malformed arguments by name."""
     groups, batch_groups = group_counts
     rank, letters = axes + 2, "K, C, T, R, S" if axes == 3 else "K, C, R, S"
     require(
-        len(filter_ref.shape) in (rank, rank + 1),
-        f"filter_ref.shape={filter_ref.shape}: must have {rank} dims, {letters}, or {rank + 1} as pack_filter returns "
-        f"them",
+        len(filter_ref.shape) == (5 if packed else rank),
+        f"filter_ref.shape={filter_ref.shape}: must have {rank} dims, {letters}, or be packed as pack_filter does it",
     )
     require(
-        len(filter_ref.shape) == rank or (perms[1] == None and groups == 1),
+        not packed or (perms[1] == None and groups == 1),
         f"filter_ref.shape={filter_ref.shape}, kern_perm={perms[1]}, feature_group_count={groups}: a packed filter has "
         f"its own order and no groups; pass it plain",
     )
@@ -241,24 +240,29 @@ def sees_itself(axis):
     return axis.taps == 1 and axis.stride == 1 and axis.before == 0 and axis.lhs_dilation == 1 and axis.out == axis.size
 
 
-def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, pool):
+def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, pool, packed=False):
     """Check the arguments and return (Geometry, shapes of y and of a residual as stored).
 
     places: (padding, stride, rhs_dilation, lhs_dilation), whose tuples have an entry an axis, two or three;
-    group_counts: (feature_group_count, batch_group_count); perms: (in_perm, kern_perm, out_perm).
+    group_counts: (feature_group_count, batch_group_count); perms: (in_perm, kern_perm, out_perm); packed: whether the
+    filter of volumes is; of images its shape says so.
     """
     axes = len(places[1])
-    check_arguments(img_ref, filter_ref, group_counts, perms, axes)
+    packed = len(filter_ref.shape) == 5 if axes == 2 else packed
+    check_arguments(img_ref, filter_ref, group_counts, perms, axes, packed)
     check_precision(precision, img_ref.dtype)
     identity = (0, 1, 2, 3, 4) if axes == 3 else (0, 1, 2, 3)
     in_axes = identity if perms[0] == None else perms[0]
     kern_axes = identity if perms[1] == None else perms[1]
     out_axes = identity if perms[2] == None else perms[2]
-    w_stored, packed = filter_ref.shape, 0
-    if len(w_stored) > len(identity):
-        packed = w_stored[len(identity)]
-        w_stored = (w_stored[0] * packed,) + tuple(w_stored[1 : len(identity)])
-    x_extents, w_extents = picked(img_ref.shape, in_axes), picked(w_stored, kern_axes)
+    x_extents, w_stored = picked(img_ref.shape, in_axes), filter_ref.shape
+    each = w_stored[4] if packed else 0
+    if packed and axes == 2:
+        w_stored = (w_stored[0] * each, w_stored[1], w_stored[2], w_stored[3])
+    elif packed:
+        check_blocks(filter_ref.shape, x_extents[1])
+        w_stored = (w_stored[0] // x_extents[1] * each, x_extents[1], w_stored[1], w_stored[2], w_stored[3])
+    w_extents = picked(w_stored, kern_axes)
     N, C, K, groups = x_extents[0], x_extents[1], w_extents[0], group_counts[0]
     check_groups(filter_ref.shape, w_extents[1], C, K, groups)
     last = axes + 1
@@ -297,13 +301,22 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
         w_strides=tap_strides(picked(dense_strides(w_stored), kern_axes), w_extents, kern_axes),
         y_strides=y_strides,
         r_strides=r_strides,
-        packed=packed,
+        packed=each,
         itemsize=bytes_of(img_ref.dtype, precision),
         hbm_itemsize=bytes_of(img_ref.dtype, None),
         fast=img_ref.dtype != nl.float32 or precision != None,
         precision=precision,
     )
     return geometry, y_shape, r_shape
+
+
+def check_blocks(w_shape, C):
+    """Refuse a packed filter of volumes of other channels than x's."""
+    require(
+        w_shape[0] % C == 0,
+        f"filter_ref.shape={w_shape}: a packed filter of volumes is [K / kn * C, T, R, S, kn], x has C={C}; pack one "
+        f"of as many channels",
+    )
 
 
 def check_groups(w_shape, w_in, C, K, groups):

@@ -11,7 +11,7 @@ from importlib import import_module
 from .algorithm import Algorithm
 
 #: The folder of an operation's algorithms, here and among the kernels.
-_FAMILIES = {"depthwise_conv1d": "depthwise_conv1d", "conv2d": "conv"}
+_FAMILIES = {"depthwise_conv1d": "depthwise_conv1d", "conv2d": "conv", "conv3d": "conv"}
 
 
 def algorithm(operation: str, name: str) -> Algorithm:

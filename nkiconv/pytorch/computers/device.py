@@ -19,7 +19,7 @@ from ...api.calls import plain
 from ...errors import NkiconvError, PlanWarning, UnsupportedError
 from ...kernels.conv import conv2d_implicit_gemm
 from ...kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
-from ...planner.conv2d import kernel_arguments as conv2d_arguments
+from ...planner.conv import kernel_arguments as conv2d_arguments
 from ...planner.depthwise_conv1d import kernel_arguments as depthwise_arguments
 from ...planner.entry import answer, estimated
 from ...planner.request import Asked, Request

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...api.conv import conv2d
 from ...api.conv1d import conv1d
-from ...api.conv2d import conv2d
 from ...api.depthwise_conv1d import depthwise_conv1d
 from ...bounds import epilogue_bound
 from ...reference import abs_sum_ref, conv_ref, num_terms

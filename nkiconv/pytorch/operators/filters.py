@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from ...planner.conv2d import LEAST_BLOCK, block_of
+from ...planner.conv import LEAST_BLOCK, block_of
 from ..computers import modes
 from ..errors import LayoutError, UnsupportedError, raise_all
 from .tensor_kinds import DTYPES, tensor_violations

@@ -223,7 +223,7 @@ def _conv2d_work(
     strict_nonfinite: bool,
 ) -> Work:
     """A checked conv2d, conv1d or depthwise_conv2d, all of which run as conv2d; geometry: with the layouts."""
-    conv1d, conv2d = importlib.import_module("nkiconv.api.conv1d"), importlib.import_module("nkiconv.api.conv2d")
+    conv1d, conv2d = importlib.import_module("nkiconv.api.conv1d"), importlib.import_module("nkiconv.api.conv")
     if operation == "conv1d":
         groups = geometry.pop("groups", 1)
         geometry = {**conv1d.as_conv2d(x, w, extra["residual"], **geometry), "groups": groups}

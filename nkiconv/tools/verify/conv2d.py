@@ -13,7 +13,7 @@ import numpy as np
 
 from ..._nki import CHOICE
 from ...api.calls import KernelRun
-from ...api.conv2d import FILTER_LAYOUTS, run_conv2d
+from ...api.conv import FILTER_LAYOUTS, run_conv
 from ...api.epilogue import Epilogue
 from ...planner.operations import OPERATIONS
 from ...planner.request import Config, Request
@@ -69,7 +69,7 @@ def verify_conv2d(
     runs: list[KernelRun] = []
     for lnc in degrees:
         advance(f"running {name} on {lnc} core{'s' if lnc > 1 else ''}", None)
-        run = run_conv2d(
+        run = run_conv(
             x,
             w,
             problem,
