@@ -103,6 +103,9 @@ OF = {"depthwise_conv1d": depthwise, "conv2d": conv2d}
 
 def text_of(problem: ConvProblem) -> str:
     """A problem's fields that are not ConvProblem's defaults."""
-    fields = {field.name: field.default for field in dataclasses.fields(problem)}
-    given = {name: getattr(problem, name) for name, default in fields.items() if getattr(problem, name) != default}
+    plain = ConvProblem(N=1, C=1, W=1, S=1)
+    defaults = {field.name: field.default for field in dataclasses.fields(problem)}
+    for name in ("stride", "padding", "rhs_dilation", "lhs_dilation", "layout"):
+        defaults[name] = getattr(plain, name)
+    given = {name: getattr(problem, name) for name, default in defaults.items() if getattr(problem, name) != default}
     return " ".join(f"{name}={value}".replace(" ", "") for name, value in given.items())

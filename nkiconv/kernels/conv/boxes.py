@@ -9,6 +9,7 @@ from .._dma import copy
 from .._tiles import div_ceil
 from .call import scale_residual
 from .geometry import num_taps
+from .planes import channel_pieces, planes_read
 
 
 def offset_at(strides, first):
@@ -22,6 +23,37 @@ def offset_at(strides, first):
 def pattern_of(strides, counts):
     """Access pattern of so many neighbours along four axes."""
     return [[strides[0], counts[0]], [strides[1], counts[1]], [strides[2], counts[2]], [strides[3], counts[3]]]
+
+
+def boxes_of_x(geometry, channels, planes, first, counts):
+    """Boxes of x for a tile [c, planes, rows, columns], from its first element on.
+
+    channels, planes: (first, how many); first, counts: of rows and columns. Where planes of taps are channels, planes
+    outside x have no box.
+    """
+    strides, c0, cn = geometry.x_strides, channels[0], channels[1]
+    d0, dn = planes
+    h0, w0 = first
+    hn, wn = counts
+    if geometry.depth == None:
+        return [((0, 0, 0, 0), pattern_of(strides, (cn, dn, hn, wn)), offset_at(strides, (c0, d0, h0, w0)))]
+    depth, found = geometry.depth, []
+    inside, rows, columns = [strides[1] * depth.stride, dn], [strides[2], hn], [strides[3], wn]
+    for piece in channel_pieces(geometry, c0, cn):
+        part, c, count, t, tn = piece
+        low, high = planes_read(depth, t, d0, dn), planes_read(depth, t + tn - 1, d0, dn)
+        if low[1] == dn and high[1] == dn:
+            taps = [strides[1] * depth.dilation, tn]
+            leading = [taps] if count == 1 else [[strides[0], count], taps]
+            found.append(((part, 0, 0, 0), leading + [inside, rows, columns], offset_at(strides, (c, low[0], h0, w0))))
+            continue
+        for tap in range(tn):
+            plane, seen, skip = planes_read(depth, t + tap, d0, dn)
+            for index in range(count if seen > 0 else 0):
+                own = [[1, 1], [inside[0], seen], rows, columns]
+                place = (part + index * tn + tap, skip, 0, 0)
+                found.append((place, own, offset_at(strides, (c + index, plane, h0, w0))))
+    return found
 
 
 def spot(tile, first, pattern):

@@ -67,6 +67,8 @@ class Geometry(nl.NKIObject):
     fast: bool
     #: how fp32 products are taken: None, or one of PRECISIONS
     precision: object
+    #: the planes' own Axis where C counts each input channel for each plane of taps (see `planes`), or None
+    depth: object
 
 
 def met(axis, tap, first, count):
@@ -306,6 +308,7 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
         hbm_itemsize=bytes_of(img_ref.dtype, None),
         fast=img_ref.dtype != nl.float32 or precision != None,
         precision=precision,
+        depth=None,
     )
     return geometry, y_shape, r_shape
 

@@ -79,6 +79,7 @@ def plain_of(algorithm, geometry, extras):
         hbm_itemsize=geometry.hbm_itemsize,
         fast=geometry.fast,
         precision=geometry.precision,
+        depth=geometry.depth,
     )
 
 

@@ -79,7 +79,8 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide):
             p0, count = rows_of_bands[which]
             for q0 in range(0, Q, qn):
                 rows = span(geometry.rows, p0, div_ceil(count, pool[0]) * pool[0])
-                columns = widened(geometry, span(geometry.columns, q0, min(qn, Q - q0)), wide)
+                columns = span(geometry.columns, q0, min(qn, Q - q0))
+                columns = widened(geometry, columns, wide) if qn >= Q else columns
                 planes = span(geometry.planes, part[0], part[1])
                 found.append(
                     Band(

@@ -1,9 +1,10 @@
 """Bands of x on their way in: X [(d, b, c), planes, blocks, columns], zeros where a window meets no x."""
 
 from ...._nki import nisa
-from ..boxes import clear_window, offset_at
+from ..boxes import boxes_of_x, clear_window
 from ..cuts import largest_band
 from ..geometry import span
+from ..planes import misses_planes
 from ..ring import load_until, start_ring, tile_of_load
 from .shape import band_rows, first_pieces, whole_blocks
 
@@ -70,9 +71,14 @@ def clear_rims(ring, geometry, stack, bands, index, hold):
     """Zeros where not all partitions of a band hold x, and in `hold` columns beside them, unless they are there
     already; those of the first band come first."""
     band, tiles = bands[index], len(ring.tiles)
-    if index >= tiles and same_zeros(geometry, bands[index - tiles], band):
+    missing = misses_planes(geometry, band.z0, band.zn)
+    if index >= tiles and same_zeros(geometry, bands[index - tiles], band) and not missing:
         return
     engine = nisa.engine.vector if index == 0 else nisa.engine.gpsimd
+    if missing:
+        whole_sbuf = tile_of_load(ring, index)
+        clear_window(whole_sbuf, 0, whole_sbuf.shape[2], 0, whole_sbuf.shape[3], engine)
+        return
     x_sbuf, m0 = x_of_band(ring, geometry, stack, bands, index), band.j0 * stack.step
     left, right = 0, stack.width
     for low_high in spans_of(geometry, stack):
@@ -110,11 +116,16 @@ def append_boxes(found, geometry, stack, band, d, columns, rows, blocks):
     """Append the boxes of some rows of blocks, both (first, how many), shift d; columns: of the shift, see
     `spans_of`."""
     low, high, shift = columns
-    strides = geometry.x_strides
-    by_c, by_n, by_h, by_w = strides[0], strides[1], strides[2], strides[3]
-    pattern = [[by_h, rows[1]], [by_c, geometry.C], [by_n, 1], [stack.G * by_h, blocks[1]], [by_w, high - low]]
+    by_h, block_rows = geometry.x_strides[2], [stack.G * geometry.x_strides[2], blocks[1]]
     h = blocks[0] * stack.G + rows[0] - geometry.rows.before
     d0, dn = planes_of_band(geometry, band)
     for plane in range(dn):
-        first = ((d * stack.B + rows[0]) * geometry.C, plane, blocks[0] - band.j0 * stack.step, low)
-        found.append((first, pattern, offset_at(strides, (0, d0 + plane, h, low + shift))))
+        for box in boxes_of_x(geometry, (0, geometry.C), (d0 + plane, 1), (h, low + shift), (blocks[1], high - low)):
+            place, pattern, offset = box
+            ahead, columns = pattern[: len(pattern) - 2], pattern[-1:]
+            together = geometry.depth == None
+            for b in range(1 if together else rows[1]):
+                part = (d * stack.B + rows[0] + b) * geometry.C + place[0]
+                own = [[by_h, rows[1]]] + ahead if together else ahead
+                first = (part, plane, blocks[0] - band.j0 * stack.step, low)
+                found.append((first, own + [block_rows] + columns, offset + b * by_h))

@@ -1,0 +1,125 @@
+"""Planes of taps of volumes: products of their own (taps), or channels beside others on the partitions (channels).
+
+A convolution of C channels with T planes of taps is one of images with C * T channels, channel c * T + t of image z
+being plane z * stride + t * dilation - before of x: where C fills too few partitions, T times as many do better, and
+sums need fewer products. Filters lie in HBM as it needs them; x comes by boxes that know the plane of each partition.
+"""
+
+from .._settings import setting
+from .geometry import Axis, Geometry
+from .transposes import is_transposed
+
+#: How planes of taps are taken; a config that does not say takes them as taps.
+PLANES = ("taps", "channels")
+#: Algorithms whose loads know such channels.
+BY_CHANNELS = ("implicit_gemm", "stacked")
+
+
+def wants_channels(config):
+    """Whether a config asks for planes of taps as channels."""
+    return setting(config, "planes", PLANES[0]) == "channels"
+
+
+def without_planes(config):
+    """The config without what this file reads."""
+    if not wants_channels(config):
+        return config
+    found = ()
+    for index in range(len(config)):
+        if config[index][0] != "planes":
+            found = found + (config[index],)
+    return found if len(found) > 0 else None
+
+
+def planes_refusal(algorithm, geometry, extras):
+    """Why the planes of taps cannot be channels; "" if they can."""
+    planes, reason = geometry.planes, ""
+    of_taps = geometry.planes.taps * geometry.w_strides[1]
+    if algorithm not in BY_CHANNELS:
+        reason = f"{algorithm} takes them as taps"
+    elif planes.taps == 1 or geometry.groups > 1 or planes.lhs_dilation > 1:
+        reason = f"needs T={planes.taps} of 2 or more, one group, and no lhs_dilation={planes.lhs_dilation} of planes"
+    elif of_taps == 0 or is_transposed(geometry) or geometry.hbm_itemsize == 1 or extras.strict_nonfinite:
+        reason = "needs rows of x in HBM of 16 or 32 bits, and multiplies planes outside x by zero"
+    elif geometry.packed == 0 and not taps_are_inside(geometry):
+        reason = "needs filters that are packed or lie as KCTRS"
+    return reason if reason == "" else f"config planes=channels: {reason}; use 'taps'"
+
+
+def taps_are_inside(geometry):
+    """Whether the taps of a plain filter lie between its input channels, plane by plane."""
+    rows, columns, apart = geometry.rows.taps, geometry.columns.taps, geometry.w_strides
+    in_rows = columns == 1 or apart[3] == 1
+    return in_rows and apart[1] == geometry.planes.taps * rows * columns and (rows == 1 or apart[2] == columns)
+
+
+def with_channels(geometry):
+    """The Geometry of images whose channels are those of x for each plane of taps."""
+    planes, apart = geometry.planes, geometry.w_strides
+    each = geometry.rows.taps * geometry.columns.taps
+    return Geometry(
+        C=geometry.C * planes.taps,
+        K=geometry.K,
+        groups=1,
+        planes=Axis(
+            size=planes.out,
+            taps=1,
+            out=planes.out,
+            stride=1,
+            dilation=1,
+            lhs_dilation=1,
+            before=0,
+            images=planes.images,
+        ),
+        rows=geometry.rows,
+        columns=geometry.columns,
+        x_strides=geometry.x_strides,
+        w_strides=(apart[0], each, apart[2], apart[3]),
+        y_strides=geometry.y_strides,
+        r_strides=geometry.r_strides,
+        packed=geometry.packed,
+        itemsize=geometry.itemsize,
+        hbm_itemsize=geometry.hbm_itemsize,
+        fast=geometry.fast,
+        precision=geometry.precision,
+        depth=planes,
+    )
+
+
+def planes_read(depth, t, first, count):
+    """(first plane of x, how many planes of outputs first .. first+count-1 of one volume see one, the first of these,
+    counted from `first`) at a plane of taps."""
+    out, size = depth.out // depth.images, depth.size // depth.images
+    image = first // out
+    place = (first - image * out) * depth.stride + t * depth.dilation - depth.before
+    skip = 0
+    while skip < count and place + skip * depth.stride < 0:
+        skip += 1
+    seen = 0
+    while skip + seen < count and place + (skip + seen) * depth.stride < size:
+        seen += 1
+    return image * size + place + skip * depth.stride, seen, skip
+
+
+def misses_planes(geometry, z0, zn):
+    """Whether a tap sees a plane outside x from planes z0 .. z0+zn-1 of outputs, where planes of taps are channels."""
+    depth = geometry.depth
+    if depth == None:
+        return False
+    first, last = planes_read(depth, 0, z0, zn), planes_read(depth, depth.taps - 1, z0, zn)
+    return first[1] < zn or last[1] < zn
+
+
+def channel_pieces(geometry, c0, cn):
+    """(partition, channel of x, how many, plane of taps, how many) of channels c0 .. c0+cn-1: whole channels together,
+    and what is left of the first and last."""
+    taps = geometry.depth.taps
+    found, at = [], c0
+    while at < c0 + cn:
+        t = at % taps
+        left = c0 + cn - at
+        count = left // taps if t == 0 and left >= taps else 1
+        tn = taps if t == 0 and left >= taps else min(taps - t, left)
+        found.append((at - c0, at // taps, count, t, tn))
+        at += count * tn
+    return found
