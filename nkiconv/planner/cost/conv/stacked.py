@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ....kernels._tiles import PARTS
-from ....kernels.conv.cuts import window_of
+from ....kernels.conv.cuts import num_plane_parts, window_of
 from ....kernels.conv.relayout import plain_of
 from ....kernels.conv.stacked.config import StackedConfig, sized_stack, stacked_config_refusal
 from ....kernels.conv.stacked.plan import sizes_refusal, stacked_refusal
@@ -119,7 +119,7 @@ class Stacked(Conv2dAlgorithm):
     def tiles(self, shape: Shape, plan: Any) -> int:
         geometry = shape.geometry
         blocks = -(-geometry.rows.out // (plan.U * plan.V))
-        return int(-(-geometry.planes.out // plan.images) * -(-blocks // plan.blocks))
+        return int(num_plane_parts(geometry.planes, plan.images) * -(-blocks // plan.blocks))
 
 
 def best_sizes(target: Target, geometry: Any, reader: str) -> StackedConfig | None:
