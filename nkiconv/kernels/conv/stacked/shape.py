@@ -110,7 +110,10 @@ def make_stack(geometry, counts, config, has_residual):
     if axis_elements(planes, 1) * reach * row_bytes > STACKED_X_BYTES or blocks < 1 or filters > STACKED_FILTER_BYTES:
         return None
     images = 1
-    if blocks * U * V >= rows.out:
+    if planes.taps > 1:
+        y_most = (STACKED_Y_BYTES // 2 if has_residual else STACKED_Y_BYTES) // y_bytes
+        images, blocks = planes_together(geometry, (step, reach), row_bytes, y_most, min(blocks, config.blocks))
+    elif blocks * U * V >= rows.out:
         images = max(1, min(div_ceil(planes.out, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
         images = min(images, planes.out // planes.images)
         while (
@@ -266,6 +269,23 @@ def first_pieces(stack, band, Q):
 def band_counts(geometry, stack):
     """Parts that the images, and the blocks of each, are cut into."""
     return parts_for_cores(geometry.planes, stack.images, div_ceil(geometry.rows.out, stack.U * stack.V), stack.blocks)
+
+
+def planes_together(geometry, window, row_bytes, y_most, most_blocks):
+    """(planes of outputs, blocks) of a band that loads each plane of x least often: planes whose sums of one block share
+    a bank, as many blocks as there is room for then. window: (step, reach) of blocks; y_most: blocks of results."""
+    planes, columns = geometry.planes, geometry.columns
+    step, reach = window
+    found, least = (1, most_blocks), 0
+    for images in range(1, min(planes.out // planes.images, max(1, BANK_COLUMNS // columns.out)) + 1):
+        seen = axis_elements(planes, images)
+        blocks = min(min(most_blocks, y_most // images), (STACKED_X_BYTES // (seen * row_bytes) - reach) // step + 1)
+        if blocks >= 1:
+            # rows of x a row of outputs, in thousandths
+            loaded = 1000 * seen * ((blocks - 1) * step + reach) // (images * blocks * step)
+            if least == 0 or loaded < least:
+                found, least = (images, blocks), loaded
+    return found
 
 
 def stack_bands(geometry, stack):
