@@ -9,7 +9,7 @@ from .._dma import copy
 from .._tiles import div_ceil
 from .call import scale_residual
 from .geometry import num_taps
-from .planes import channel_pieces, planes_read
+from .planes import channel_pieces, taps_inside
 
 
 def offset_at(strides, first):
@@ -41,17 +41,19 @@ def boxes_of_x(geometry, channels, planes, first, counts):
     inside, rows, columns = [strides[1] * depth.stride, dn], [strides[2], hn], [strides[3], wn]
     for piece in channel_pieces(geometry, c0, cn):
         part, c, count, t, tn = piece
-        low, high = planes_read(depth, t, d0, dn), planes_read(depth, t + tn - 1, d0, dn)
-        if low[1] == dn and high[1] == dn:
+        first, end = taps_inside(depth, t, tn, d0), taps_inside(depth, t, tn, d0 + dn - 1)
+        if first[1] == tn and end[1] == tn:
             taps = [strides[1] * depth.dilation, tn]
             leading = [taps] if count == 1 else [[strides[0], count], taps]
-            found.append(((part, 0, 0, 0), leading + [inside, rows, columns], offset_at(strides, (c, low[0], h0, w0))))
+            found.append(
+                ((part, 0, 0, 0), leading + [inside, rows, columns], offset_at(strides, (c, first[2], h0, w0)))
+            )
             continue
-        for tap in range(tn):
-            plane, seen, skip = planes_read(depth, t + tap, d0, dn)
+        for z in range(dn):
+            tap, seen, plane = taps_inside(depth, t, tn, d0 + z)
             for index in range(count if seen > 0 else 0):
-                own = [[1, 1], [inside[0], seen], rows, columns]
-                place = (part + index * tn + tap, skip, 0, 0)
+                own = [[strides[1] * depth.dilation, seen], [inside[0], 1], rows, columns]
+                place = (part + index * tn + tap, z, 0, 0)
                 found.append((place, own, offset_at(strides, (c + index, plane, h0, w0))))
     return found
 

@@ -6,6 +6,7 @@ sums need fewer products. Filters lie in HBM as it needs them; x comes by boxes 
 """
 
 from .._settings import setting
+from .._tiles import div_ceil
 from .geometry import Axis, Geometry
 from .transposes import is_transposed
 
@@ -86,19 +87,15 @@ def with_channels(geometry):
     )
 
 
-def planes_read(depth, t, first, count):
-    """(first plane of x, how many planes of outputs first .. first+count-1 of one volume see one, the first of these,
-    counted from `first`) at a plane of taps."""
+def taps_inside(depth, t, tn, z):
+    """(first, how many, the plane of x of the first) of planes of taps t .. t+tn-1 that see one from a plane of outputs,
+    counted from t."""
     out, size = depth.out // depth.images, depth.size // depth.images
-    image = first // out
-    place = (first - image * out) * depth.stride + t * depth.dilation - depth.before
-    skip = 0
-    while skip < count and place + skip * depth.stride < 0:
-        skip += 1
-    seen = 0
-    while skip + seen < count and place + (skip + seen) * depth.stride < size:
-        seen += 1
-    return image * size + place + skip * depth.stride, seen, skip
+    image = z // out
+    place = (z - image * out) * depth.stride + t * depth.dilation - depth.before
+    skip = min(tn, div_ceil(max(0, -place), depth.dilation))
+    seen = max(0, min(tn - skip, div_ceil(size - place, depth.dilation) - skip)) if place < size else 0
+    return skip, seen, image * size + place + skip * depth.dilation
 
 
 def misses_planes(geometry, z0, zn):
@@ -106,8 +103,8 @@ def misses_planes(geometry, z0, zn):
     depth = geometry.depth
     if depth == None:
         return False
-    first, last = planes_read(depth, 0, z0, zn), planes_read(depth, depth.taps - 1, z0, zn)
-    return first[1] < zn or last[1] < zn
+    first, last = taps_inside(depth, 0, depth.taps, z0), taps_inside(depth, 0, depth.taps, z0 + zn - 1)
+    return first[1] < depth.taps or last[1] < depth.taps
 
 
 def channel_pieces(geometry, c0, cn):

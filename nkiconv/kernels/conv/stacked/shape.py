@@ -272,8 +272,8 @@ def band_counts(geometry, stack):
 
 
 def planes_together(geometry, window, row_bytes, y_most, most_blocks):
-    """(planes of outputs, blocks) of a band that loads each plane of x least often: planes whose sums of one block share
-    a bank, as many blocks as there is room for then. window: (step, reach) of blocks; y_most: blocks of results."""
+    """(planes of outputs, blocks) of a band that loads each plane of x least often: planes whose sums of one block
+    share a bank, as many blocks as there is room for then. window: (step, reach) of blocks; y_most: of results."""
     planes, columns = geometry.planes, geometry.columns
     step, reach = window
     found, least = (1, most_blocks), 0
